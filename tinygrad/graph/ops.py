@@ -1,0 +1,155 @@
+"""The operations, by family. The tensor graph uses only the first seven groups.
+
+There is no operation for matrix product, convolution, softmax, attention or gather: they are built of these.
+"""
+from __future__ import annotations
+
+from enum import Enum, auto
+
+
+class Ops(Enum):
+    """What a `UOp` does. `graph/spec.py` says which are legal at which stage, with what sources and argument."""
+
+    # sources
+    BUFFER = auto()
+    """memory on a device; arg: `BufferSpec`"""
+    CONST = auto()
+    """a number; arg: the number"""
+    VARIABLE = auto()
+    """a bound symbolic integer; arg: (name, lowest, highest, value or None)"""
+    COPY = auto()
+    """the source moved to another device; arg: the device"""
+
+    # elementwise, one source
+    NEG = auto()
+    RECIP = auto()
+    SQRT = auto()
+    EXP2 = auto()
+    LOG2 = auto()
+    SIN = auto()
+    TRUNC = auto()
+    CAST = auto()
+    BITCAST = auto()
+
+    # elementwise, two sources
+    ADD = auto()
+    SUB = auto()
+    MUL = auto()
+    IDIV = auto()
+    """integer division, rounded toward minus infinity (Python's //)"""
+    MOD = auto()
+    """integer remainder with the divisor's sign (Python's %)"""
+    MAX = auto()
+    CMPLT = auto()
+    CMPNE = auto()
+    AND = auto()
+    OR = auto()
+    XOR = auto()
+    SHL = auto()
+    SHR = auto()
+
+    # elementwise, three sources
+    WHERE = auto()
+    """condition, value where true, value where false"""
+    MULACC = auto()
+    """a * b + c, rounded once"""
+
+    # reduce
+    REDUCE = auto()
+    """tensor graph: arg (op, axes), the axes stay with size 1. Loop nest: value and the ranges it closes; arg op"""
+
+    # movement
+    RESHAPE = auto()
+    PERMUTE = auto()
+    EXPAND = auto()
+    PAD = auto()
+    """zeros around; arg: ((before, after), ...)"""
+    SHRINK = auto()
+    """arg: ((start, end), ...)"""
+    STRIDE = auto()
+    """every nth item; negative steps run backwards; arg: (step, ...)"""
+
+    # graph control
+    CONTIGUOUS = auto()
+    """this value becomes a buffer of its own"""
+    ASSIGN = auto()
+    """(a view of a buffer, the value that its memory takes)"""
+    DETACH = auto()
+    """the same value; gradients stop here. arg: None, or the identity of a leaf tensor"""
+    SINK = auto()
+    """several results at once"""
+
+    # loop nest
+    PARAM = auto()
+    """a kernel's buffer argument; arg: (slot, number of items)"""
+    RANGE = auto()
+    """a loop, as the value of its counter; source: the extent; arg: (identity, RangeKind)"""
+    INDEX = auto()
+    """an address: memory, offset in items, and (optional) the condition under which it may be touched"""
+    LOAD = auto()
+    """the value at an INDEX; zero where its condition is false. Or the value of a REGISTER"""
+    STORE = auto()
+    """INDEX, value, and in the loop nest the ranges it closes"""
+    STAGE = auto()
+    """memory filled by computing a value over ranges: value and ranges; arg: (identity, Memory)"""
+    BARRIER = auto()
+    MMA = auto()
+    SPECIAL = auto()
+    """a hardware index; arg: (name, size)"""
+
+    # program only
+    FDIV = auto()
+    """floating-point division, rounded once"""
+    REGISTER = auto()
+    """a variable of the program; arg: identity"""
+    SCRATCH = auto()
+    """memory private to a thread; arg: (identity, number of items)"""
+    END = auto()
+    """closes the loop of its source RANGE"""
+    VECTORIZE = auto()
+    """a vector from one source (in every lane) or from one source a lane"""
+    EXTRACT = auto()
+    """one lane of a vector; arg: the lane"""
+
+
+class Family:
+    """Groups of operations that rules and tables speak about."""
+
+    SOURCE = frozenset({Ops.BUFFER, Ops.CONST, Ops.VARIABLE, Ops.COPY})
+    UNARY = frozenset({Ops.NEG, Ops.RECIP, Ops.SQRT, Ops.EXP2, Ops.LOG2, Ops.SIN, Ops.TRUNC, Ops.CAST, Ops.BITCAST})
+    COMPARE = frozenset({Ops.CMPLT, Ops.CMPNE})
+    BITWISE = frozenset({Ops.AND, Ops.OR, Ops.XOR, Ops.SHL, Ops.SHR})
+    BINARY = COMPARE | BITWISE | {Ops.ADD, Ops.SUB, Ops.MUL, Ops.IDIV, Ops.MOD, Ops.MAX, Ops.FDIV}
+    TERNARY = frozenset({Ops.WHERE, Ops.MULACC})
+    ELEMENTWISE = UNARY | BINARY | TERNARY
+    MOVEMENT = frozenset({Ops.RESHAPE, Ops.PERMUTE, Ops.EXPAND, Ops.PAD, Ops.SHRINK, Ops.STRIDE})
+    COMMUTATIVE = frozenset({Ops.ADD, Ops.MUL, Ops.MAX, Ops.CMPNE, Ops.AND, Ops.OR, Ops.XOR})
+    FLOAT_ONLY = frozenset({Ops.RECIP, Ops.SQRT, Ops.EXP2, Ops.LOG2, Ops.SIN, Ops.TRUNC, Ops.FDIV})
+    INT_ONLY = frozenset({Ops.IDIV, Ops.MOD, Ops.SHL, Ops.SHR})
+    REDUCING = frozenset({Ops.ADD, Ops.MAX, Ops.MUL})
+
+
+class RangeKind(Enum):
+    """How a loop runs. A Plan changes kinds; the result never depends on them."""
+
+    LOOP = auto()
+    """one iteration after another"""
+    THREAD = auto()
+    """iterations spread over CPU cores"""
+    GLOBAL = auto()
+    """iterations spread over GPU blocks"""
+    LOCAL = auto()
+    """iterations spread over the threads of a GPU block"""
+    UNROLL = auto()
+    """every iteration written out"""
+    VECTOR = auto()
+    """iterations side by side in the lanes of a vector"""
+
+
+class Memory(Enum):
+    """Where a STAGE keeps its values."""
+
+    REGISTER = auto()
+    SCRATCH = auto()
+    SHARED = auto()
+    GLOBAL = auto()

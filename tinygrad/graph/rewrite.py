@@ -1,0 +1,140 @@
+"""The one driver that changes graphs, and the tables it is given.
+
+A `Rule` is a pattern, a replacement, and a proof obligation; a `RewriteTable` is a short list of rules about one
+concern, indexed by op. `rewrite(graph, table)` visits every node once, sources first, and applies the first rule
+that matches until none does. A replacement returns None to decline.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from tinygrad.graph.ops import Family, Ops
+from tinygrad.graph.uop import UOp
+
+Captures = dict[str, UOp]
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """A shape of graph: ops of the top node, patterns of its sources, and a name to capture it by.
+
+    `ops` None matches any op; `src` None any sources. A `where` test sees the node. The two sources of a
+    commutative op match in either order.
+    """
+
+    ops: frozenset[Ops] | None = None
+    src: tuple[Pattern, ...] | None = None
+    name: str | None = None
+    where: Callable[[UOp], bool] | None = None
+
+    def match(self, node: UOp, found: Captures) -> Iterator[Captures]:
+        """Every way in which this pattern fits `node`, given what was captured before."""
+        if self.ops is not None and node.op not in self.ops:
+            return
+        if self.where is not None and not self.where(node):
+            return
+        if self.name is not None:
+            if found.setdefault(self.name, node) is not node:
+                return
+        if self.src is None:
+            yield found
+            return
+        if len(self.src) != len(node.src):
+            return
+        orders = [node.src]
+        if node.op in Family.COMMUTATIVE and node.src[0] is not node.src[1]:
+            orders.append(node.src[::-1])
+        for sources in orders:
+            yield from self._match_sources(sources, 0, dict(found))
+
+    def _match_sources(self, sources: tuple[UOp, ...], at: int, found: Captures) -> Iterator[Captures]:
+        assert self.src is not None
+        if at == len(sources):
+            yield found
+            return
+        for captured in self.src[at].match(sources[at], dict(found)):
+            yield from self._match_sources(sources, at + 1, captured)
+
+
+def any_node(name: str, where: Callable[[UOp], bool] | None = None) -> Pattern:
+    """Any node, captured as `name`."""
+    return Pattern(None, None, name, where)
+
+
+def const(name: str) -> Pattern:
+    """A CONST, captured as `name`."""
+    return Pattern(frozenset({Ops.CONST}), None, name)
+
+
+def node(ops: Ops | Iterable[Ops], *src: Pattern, name: str | None = None,
+         where: Callable[[UOp], bool] | None = None) -> Pattern:
+    """A node with one of `ops`; with sources given, exactly those."""
+    return Pattern(frozenset({ops}) if isinstance(ops, Ops) else frozenset(ops), src or None, name, where)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Where `pattern` matches, `replace(**captures)` is the node to put there, or None to decline.
+
+    `claim` states what makes the rule true, for the test that proves it (see `test/test_rules.py`).
+    """
+
+    name: str
+    pattern: Pattern
+    replace: Callable[..., UOp | None]
+    claim: Any = None
+
+
+class RewriteTable:
+    """Rules about one concern, tried in order."""
+
+    def __init__(self, name: str, rules: Iterable[Rule]) -> None:
+        self.name = name
+        self.rules = tuple(rules)
+        self.by_op: dict[Ops, list[Rule]] = {op: [] for op in Ops}
+        for rule in self.rules:
+            for op in Ops if rule.pattern.ops is None else rule.pattern.ops:
+                self.by_op[op].append(rule)
+
+    def __add__(self, other: RewriteTable) -> RewriteTable:
+        return RewriteTable(f"{self.name}, {other.name}", self.rules + other.rules)
+
+    def apply(self, node: UOp) -> UOp | None:
+        """What the first matching rule makes of `node`; None if no rule changes it."""
+        for rule in self.by_op[node.op]:
+            for captures in rule.pattern.match(node, {}):
+                new = rule.replace(**captures)
+                if new is not None and new is not node:
+                    return new
+        return None
+
+
+def rewrite(root: UOp, table: RewriteTable, limit: int = 100) -> UOp:
+    """`root` with `table` applied everywhere, sources first, until no rule matches.
+
+    Raises RuntimeError when one place is rewritten `limit` times: the table runs in a circle.
+    """
+    done: dict[UOp, UOp] = {}
+
+    def settle(start: UOp, depth: int) -> UOp:
+        for current in start.toposort(stop=lambda n: n in done):
+            if current in done:
+                continue
+            src = tuple(done[s] for s in current.src)
+            new = current if src == current.src else current.with_sources(src)
+            if new in done:
+                done[current] = done[new]
+                continue
+            replacement = table.apply(new)
+            if replacement is None:
+                result = new
+            elif depth == limit:
+                raise RuntimeError(f"the rewrite table '{table.name}' does not settle on {current}")
+            else:
+                result = settle(replacement, depth + 1)
+            done[current] = done[new] = done[result] = result
+        return done[start]
+
+    return settle(root, 0)

@@ -1,0 +1,545 @@
+"""`UOp`, the one node type of every stage.
+
+A node is (op, dtype, sources, argument). Nodes are immutable and interned: equal nodes are the same object, so
+comparing is `is`, and structurally equal kernels are found by a dictionary look-up. The shape of a tensor-graph
+node is computed when it is made, which is also where a wrong shape or dtype is refused. Index arithmetic
+(dtype `index`) is simplified as it is built, by `graph/symbolic.py`.
+
+Next on the path: `schedule/` decides which nodes become buffers and which fuse.
+"""
+from __future__ import annotations
+
+import itertools
+import math
+import struct
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeAlias
+from weakref import WeakValueDictionary
+
+from tinygrad.dtype import DType, accumulate_dtype, dtypes
+from tinygrad.graph.ops import Family, Memory, Ops, RangeKind
+from tinygrad.helpers import all_same, argsort, prod
+
+if TYPE_CHECKING:
+    from tinygrad.device import Buffer
+    from tinygrad.shape.shapetracker import ShapeTracker
+
+Shape: TypeAlias = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class BufferSpec:
+    """Which memory a BUFFER node stands for: a number no other buffer has, its device, its length in items."""
+
+    identity: int
+    device: str
+    size: int
+
+
+_buffer_identities = itertools.count()
+_interned: WeakValueDictionary[tuple[Any, ...], UOp] = WeakValueDictionary()
+
+
+class UOp:
+    """One node. Make it with `UOp.new` or the builder methods, never by calling the class."""
+
+    op: Ops
+    dtype: DType
+    src: tuple[UOp, ...]
+    arg: Any
+    shape: Shape
+    """of the tensor it stands for; () for loop-nest and program nodes"""
+
+    @staticmethod
+    def new(op: Ops, dtype: DType, src: tuple[UOp, ...] = (), arg: Any = None) -> UOp:
+        """The node with these fields: an existing one if there is one."""
+        key = (op, dtype, src, struct.pack("d", arg) if type(arg) is float else arg)
+        node = _interned.get(key)
+        if node is None:
+            node = object.__new__(UOp)
+            node.op = op
+            node.dtype = dtype
+            node.src = src
+            node.arg = arg
+            infer_shape = _SHAPE_RULES.get(op)
+            node.shape = () if infer_shape is None else infer_shape(node)
+            _interned[key] = node
+        return node
+
+    def __repr__(self) -> str:
+        from tinygrad.graph.printing import format_node
+
+        return format_node(self)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return UOp.new, (self.op, self.dtype, self.src, self.arg)
+
+    def __copy__(self) -> UOp:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> UOp:
+        return self
+
+    def replace(self, *, dtype: DType | None = None, src: tuple[UOp, ...] | None = None, arg: Any = ...) -> UOp:
+        """This node with some fields changed."""
+        return UOp.new(self.op, self.dtype if dtype is None else dtype, self.src if src is None else src,
+                       self.arg if arg is ... else arg)
+
+    # --- walking -----------------------------------------------------------------------------------------------
+
+    def toposort(self, stop: Callable[[UOp], bool] | None = None) -> dict[UOp, None]:
+        """Every node below this one and itself, sources first. `stop(node)` keeps a node but not its sources."""
+        done: dict[UOp, None] = {}
+        stack: list[tuple[UOp, bool]] = [(self, False)]
+        while stack:
+            node, expanded = stack.pop()
+            if node in done:
+                continue
+            if expanded or not node.src or (stop is not None and stop(node)):
+                done[node] = None
+            else:
+                stack.append((node, True))
+                stack.extend((s, False) for s in reversed(node.src))
+        return done
+
+    def substitute(self, changes: Mapping[UOp, UOp]) -> UOp:
+        """This graph with every node that is a key of `changes` replaced. Index arithmetic simplifies again."""
+        if not changes:
+            return self
+        done: dict[UOp, UOp] = dict(changes)
+        for node in self.toposort(stop=lambda n: n in changes):
+            if node not in done:
+                src = tuple(done[s] for s in node.src)
+                done[node] = node if src == node.src else node.with_sources(src)
+        return done[self]
+
+    def with_sources(self, src: tuple[UOp, ...]) -> UOp:
+        """This node over other sources, simplified where it is index arithmetic."""
+        if self.op in Family.ELEMENTWISE and (self.dtype.scalar is dtypes.index or self.dtype.is_bool):
+            return _simplified(self.op, self.dtype, src, self.arg)
+        return UOp.new(self.op, self.dtype, src, self.arg)
+
+    @cached_property
+    def ranges(self) -> frozenset[UOp]:
+        """The RANGE nodes that this value depends on and that nothing below has closed: the loops it lives in."""
+        for node in self.toposort(stop=lambda n: "ranges" in n.__dict__):
+            if "ranges" not in node.__dict__ and node is not self:
+                node.__dict__["ranges"] = node._open_ranges()
+        return self._open_ranges()
+
+    def _open_ranges(self) -> frozenset[UOp]:
+        if self.op is Ops.RANGE:
+            return frozenset({self})
+        sources = frozenset[UOp]().union(*(s.ranges for s in self.src))
+        return sources - frozenset(self.closed_ranges)
+
+    @property
+    def closed_ranges(self) -> tuple[UOp, ...]:
+        """The loops that end at this loop-nest node (REDUCE, STAGE, STORE), outermost first."""
+        if self.op in (Ops.REDUCE, Ops.STAGE):
+            return tuple(s for s in self.src[1:] if s.op is Ops.RANGE)
+        if self.op is Ops.STORE:
+            return tuple(s for s in self.src[2:] if s.op is Ops.RANGE)
+        return ()
+
+    # --- where the value lives ---------------------------------------------------------------------------------
+
+    @cached_property
+    def device(self) -> str | None:
+        """The device that holds or computes this value; None for constants, which any device can make."""
+        for node in self.toposort(stop=lambda n: "device" in n.__dict__ or n.op in (Ops.BUFFER, Ops.COPY)):
+            if "device" not in node.__dict__ and node is not self:
+                node.__dict__["device"] = node._device_here()
+        return self._device_here()
+
+    def _device_here(self) -> str | None:
+        if self.op is Ops.BUFFER:
+            return str(self.arg.device)
+        if self.op is Ops.COPY:
+            return str(self.arg)
+        return next((s.device for s in self.src if s.device is not None), None)
+
+    @property
+    def buffer(self) -> Buffer | None:
+        """The memory of a BUFFER node, None until it has some."""
+        return self.__dict__.get("_buffer")
+
+    def set_buffer(self, buffer: Buffer | None) -> None:
+        """Give a BUFFER node its memory, or take it away."""
+        if self.op is not Ops.BUFFER:
+            raise RuntimeError(f"only a BUFFER node holds memory, not {self.op.name}")
+        self.__dict__["_buffer"] = buffer
+
+    @property
+    def realized_view(self) -> UOp | None:
+        """A view of the BUFFER that holds this node's computed value, None while it is lazy."""
+        return self.__dict__.get("_realized")
+
+    def set_realized_view(self, view: UOp | None) -> None:
+        """Remember that `view`, of the same shape, holds this node's value."""
+        if view is not None and view.shape != self.shape:
+            raise RuntimeError(f"a view of shape {view.shape} cannot hold a value of shape {self.shape}")
+        self.__dict__["_realized"] = view
+
+    @property
+    def base(self) -> UOp:
+        """The node below the movement ops on top of this one."""
+        node = self
+        while node.op in Family.MOVEMENT:
+            node = node.src[0]
+        return node
+
+    @cached_property
+    def st(self) -> ShapeTracker:
+        """How this node's items lie in its `base`: the ShapeTracker of the movement ops between them."""
+        from tinygrad.shape.shapetracker import ShapeTracker
+
+        return ShapeTracker.of_movements(self)
+
+    @property
+    def realized(self) -> Buffer | None:
+        """The memory that holds this value (or that it is a view of), None while it is lazy."""
+        view = self.realized_view
+        base = self.base if view is None else view.base
+        if base.op is Ops.BUFFER:
+            return base.buffer
+        view = base.realized_view
+        return None if view is None else view.base.buffer
+
+    @property
+    def srcs(self) -> tuple[UOp, ...]:
+        """Another name of `src`."""
+        return self.src
+
+    @property
+    def numel(self) -> int:
+        return int(prod(self.shape))
+
+    # --- sources -----------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def const(value: Any, dtype: DType, shape: Shape = ()) -> UOp:
+        """A number, expanded to `shape`."""
+        node = UOp.new(Ops.CONST, dtype, (), dtype.as_const(value))
+        return node if shape == () else node.reshape((1,) * len(shape)).expand(shape)
+
+    @staticmethod
+    def new_buffer(device: str, size: int, dtype: DType) -> UOp:
+        """A BUFFER node of `size` items that no other node equals. Its memory comes when it is written."""
+        return UOp.new(Ops.BUFFER, dtype, (), BufferSpec(next(_buffer_identities), device, size))
+
+    @staticmethod
+    def variable(name: str, low: int, high: int, value: int | None = None) -> UOp:
+        """A symbolic integer in [low, high], bound to `value` when that is given."""
+        return UOp.new(Ops.VARIABLE, dtypes.index, (), (name, low, high, value))
+
+    @staticmethod
+    def range(extent: int | UOp, identity: int, kind: RangeKind = RangeKind.LOOP) -> UOp:
+        """A loop counter in [0, extent)."""
+        if isinstance(extent, int):
+            extent = UOp.const(extent, dtypes.index)
+        return UOp.new(Ops.RANGE, dtypes.index, (extent,), (identity, kind))
+
+    @staticmethod
+    def sink(results: Iterable[UOp]) -> UOp:
+        return UOp.new(Ops.SINK, dtypes.index, tuple(results))
+
+    # --- elementwise -------------------------------------------------------------------------------------------
+
+    def alu(self, op: Ops, *others: UOp) -> UOp:
+        """`op` of this node and `others`, item by item: equal shapes, equal dtypes (WHERE: a bool first).
+
+        Raises ValueError where shapes differ or devices differ, TypeError where dtypes do or `op` cannot take them.
+        """
+        src = (self, *others)
+        values = src[1:] if op is Ops.WHERE else src
+        _check_elementwise(op, src, values)
+        dtype = dtypes.bool.vec(self.dtype.count) if op in Family.COMPARE else values[0].dtype
+        if dtype.scalar is dtypes.index or self.dtype.scalar is dtypes.index:
+            return _simplified(op, dtype, src, None)
+        return UOp.new(op, dtype, src)
+
+    def _operand(self, x: UOp | float | bool) -> UOp:
+        return x if isinstance(x, UOp) else UOp.const(x, self.dtype, self.shape)
+
+    def __add__(self, x: UOp | float) -> UOp:
+        return self.alu(Ops.ADD, self._operand(x))
+
+    def __radd__(self, x: float) -> UOp:
+        return self._operand(x).alu(Ops.ADD, self)
+
+    def __sub__(self, x: UOp | float) -> UOp:
+        return self.alu(Ops.SUB, self._operand(x))
+
+    def __rsub__(self, x: float) -> UOp:
+        return self._operand(x).alu(Ops.SUB, self)
+
+    def __mul__(self, x: UOp | float) -> UOp:
+        return self.alu(Ops.MUL, self._operand(x))
+
+    def __rmul__(self, x: float) -> UOp:
+        return self._operand(x).alu(Ops.MUL, self)
+
+    def __floordiv__(self, x: UOp | int) -> UOp:
+        return self.alu(Ops.IDIV, self._operand(x))
+
+    def __mod__(self, x: UOp | int) -> UOp:
+        return self.alu(Ops.MOD, self._operand(x))
+
+    def __neg__(self) -> UOp:
+        return self * -1 if self.dtype.scalar is dtypes.index else self.alu(Ops.NEG)
+
+    def __lt__(self, x: UOp | float) -> UOp:
+        return self.alu(Ops.CMPLT, self._operand(x))
+
+    def __gt__(self, x: UOp | float) -> UOp:
+        return self._operand(x).alu(Ops.CMPLT, self)
+
+    def __ge__(self, x: UOp | float) -> UOp:
+        """`not (self < x)`: for floats, true where either is NaN."""
+        return (self < x).logical_not()
+
+    def __le__(self, x: UOp | float) -> UOp:
+        """`not (x < self)`: for floats, true where either is NaN."""
+        return (self > x).logical_not()
+
+    def __and__(self, x: UOp | int | bool) -> UOp:
+        return self.alu(Ops.AND, self._operand(x))
+
+    def __or__(self, x: UOp | int | bool) -> UOp:
+        return self.alu(Ops.OR, self._operand(x))
+
+    def __xor__(self, x: UOp | int | bool) -> UOp:
+        return self.alu(Ops.XOR, self._operand(x))
+
+    def __lshift__(self, x: UOp | int) -> UOp:
+        return self.alu(Ops.SHL, self._operand(x))
+
+    def __rshift__(self, x: UOp | int) -> UOp:
+        return self.alu(Ops.SHR, self._operand(x))
+
+    def ne(self, x: UOp | float) -> UOp:
+        return self.alu(Ops.CMPNE, self._operand(x))
+
+    def eq(self, x: UOp | float) -> UOp:
+        return self.ne(x).logical_not()
+
+    def logical_not(self) -> UOp:
+        return self.ne(True)
+
+    def maximum(self, x: UOp | float) -> UOp:
+        return self.alu(Ops.MAX, self._operand(x))
+
+    def minimum(self, x: UOp | float) -> UOp:
+        """The smaller of the two, by comparison; a NaN in `x` is kept."""
+        other = self._operand(x)
+        return (self < other).where(self, other)
+
+    def where(self, x: UOp | float, y: UOp | float) -> UOp:
+        """`x` where this bool holds, else `y`. One of the two must be a UOp."""
+        like = x if isinstance(x, UOp) else y
+        if not isinstance(like, UOp):
+            raise TypeError("where needs a UOp for one of its values, to know their dtype")
+        return self.alu(Ops.WHERE, like._operand(x), like._operand(y))
+
+    def mulacc(self, b: UOp | float, c: UOp | float) -> UOp:
+        """self * b + c, rounded once."""
+        return self.alu(Ops.MULACC, self._operand(b), self._operand(c))
+
+    def recip(self) -> UOp:
+        return self.alu(Ops.RECIP)
+
+    def sqrt(self) -> UOp:
+        return self.alu(Ops.SQRT)
+
+    def exp2(self) -> UOp:
+        return self.alu(Ops.EXP2)
+
+    def log2(self) -> UOp:
+        return self.alu(Ops.LOG2)
+
+    def sin(self) -> UOp:
+        return self.alu(Ops.SIN)
+
+    def trunc(self) -> UOp:
+        return self.alu(Ops.TRUNC)
+
+    def cast(self, dtype: DType) -> UOp:
+        """The value as `dtype`. Floats to integers round toward zero."""
+        dtype = dtype.vec(self.dtype.count)
+        return self if dtype is self.dtype else UOp.new(Ops.CAST, dtype, (self,))
+
+    def bitcast(self, dtype: DType) -> UOp:
+        """The same bits read as `dtype`, which has the same width."""
+        dtype = dtype.vec(self.dtype.count)
+        if dtype.itemsize != self.dtype.itemsize:
+            raise TypeError(f"bitcast keeps the width: {self.dtype} has {self.dtype.itemsize} bytes, "
+                            f"{dtype} has {dtype.itemsize}")
+        return self if dtype is self.dtype else UOp.new(Ops.BITCAST, dtype, (self,))
+
+    # --- reduce and movement (tensor graph) --------------------------------------------------------------------
+
+    def reduce(self, op: Ops, axes: Sequence[int]) -> UOp:
+        """ADD, MAX or MUL over `axes`, which stay with size 1. Half types accumulate in float32."""
+        axes = tuple(sorted(a for a in axes if self.shape[a] != 1))
+        if not axes:
+            return self
+        wide = self.dtype if op is Ops.MAX or not self.dtype.is_float else accumulate_dtype(self.dtype)
+        return UOp.new(Ops.REDUCE, wide, (self.cast(wide),), (op, axes)).cast(self.dtype)
+
+    def reshape(self, shape: Sequence[int]) -> UOp:
+        shape = tuple(shape)
+        if prod(shape) != self.numel:
+            raise ValueError(f"cannot reshape {self.shape} ({self.numel} items) to {shape} ({prod(shape)} items)")
+        if shape == self.shape:
+            return self
+        src = self.src[0] if self.op is Ops.RESHAPE else self
+        return src if shape == src.shape else UOp.new(Ops.RESHAPE, self.dtype, (src,), shape)
+
+    def permute(self, order: Sequence[int]) -> UOp:
+        order = tuple(order)
+        if sorted(order) != list(range(len(self.shape))):
+            raise ValueError(f"{order} is not an order of the {len(self.shape)} axes of {self.shape}")
+        if self.op is Ops.PERMUTE:
+            return self.src[0].permute(tuple(self.arg[i] for i in order))
+        return self if order == tuple(range(len(order))) else UOp.new(Ops.PERMUTE, self.dtype, (self,), order)
+
+    def expand(self, shape: Sequence[int]) -> UOp:
+        shape = tuple(shape)
+        if len(shape) != len(self.shape) or any(s not in (1, n) for s, n in zip(self.shape, shape, strict=True)):
+            raise ValueError(f"cannot expand {self.shape} to {shape}: only axes of size 1 grow")
+        return self if shape == self.shape else UOp.new(Ops.EXPAND, self.dtype, (self,), shape)
+
+    def pad(self, pads: Sequence[tuple[int, int]]) -> UOp:
+        """Zeros before and after each axis."""
+        pads = tuple((b, a) for b, a in pads)
+        if len(pads) != len(self.shape) or any(b < 0 or a < 0 for b, a in pads):
+            raise ValueError(f"pad takes a pair of sizes >= 0 for each axis of {self.shape}, got {pads}")
+        return self if all(p == (0, 0) for p in pads) else UOp.new(Ops.PAD, self.dtype, (self,), pads)
+
+    def shrink(self, bounds: Sequence[tuple[int, int]]) -> UOp:
+        """The items from start to end of each axis."""
+        bounds = tuple((s, e) for s, e in bounds)
+        if len(bounds) != len(self.shape) or any(not 0 <= s <= e <= n for (s, e), n in zip(bounds, self.shape)):
+            raise ValueError(f"shrink takes 0 <= start <= end <= size for each axis of {self.shape}, got {bounds}")
+        if all(b == (0, n) for b, n in zip(bounds, self.shape)):
+            return self
+        return UOp.new(Ops.SHRINK, self.dtype, (self,), bounds)
+
+    def stride(self, steps: Sequence[int]) -> UOp:
+        """Every nth item of each axis, from the first; from the last where the step is negative (-1 flips)."""
+        steps = tuple(steps)
+        if len(steps) != len(self.shape) or 0 in steps:
+            raise ValueError(f"stride takes a step other than 0 for each axis of {self.shape}, got {steps}")
+        return self if all(s == 1 for s in steps) else UOp.new(Ops.STRIDE, self.dtype, (self,), steps)
+
+    # --- graph control -----------------------------------------------------------------------------------------
+
+    def contiguous(self) -> UOp:
+        """This value in a buffer of its own, in row-major order."""
+        if self.op is Ops.CONTIGUOUS or (self.base.op is Ops.BUFFER and self.st.contiguous_whole):
+            return self
+        return UOp.new(Ops.CONTIGUOUS, self.dtype, (self,))
+
+    def detach(self, leaf: int | None = None) -> UOp:
+        """This value as a constant to gradients; with `leaf`, as a variable of its own."""
+        return UOp.new(Ops.DETACH, self.dtype, (self,), leaf)
+
+    def assign(self, value: UOp) -> UOp:
+        """The value of this view of a buffer after `value` is written into it."""
+        if self.shape != value.shape or self.dtype is not value.dtype:
+            raise ValueError(f"cannot assign a {value.dtype} of shape {value.shape} "
+                             f"to a {self.dtype} of shape {self.shape}")
+        return UOp.new(Ops.ASSIGN, self.dtype, (self, value))
+
+    def copy_to(self, device: str) -> UOp:
+        return self if self.device == device else UOp.new(Ops.COPY, self.dtype, (self,), device)
+
+    # --- loop nest ---------------------------------------------------------------------------------------------
+
+    def index(self, offset: UOp, valid: UOp | None = None) -> UOp:
+        """The address of item `offset` of this memory, to be touched only where `valid` holds."""
+        if valid is not None and valid.op is Ops.CONST and valid.arg is True:
+            valid = None
+        return UOp.new(Ops.INDEX, self.dtype.scalar, (self, offset) if valid is None else (self, offset, valid))
+
+    def load(self, lanes: int = 1) -> UOp:
+        """The value at this address: `lanes` items side by side."""
+        return UOp.new(Ops.LOAD, self.dtype.vec(lanes), (self,))
+
+    def store(self, value: UOp, *ranges: UOp) -> UOp:
+        return UOp.new(Ops.STORE, value.dtype, (self, value, *ranges))
+
+    def reduce_ranges(self, op: Ops, *ranges: UOp) -> UOp:
+        """This value accumulated over `ranges`."""
+        return UOp.new(Ops.REDUCE, self.dtype, (self, *ranges), op) if ranges else self
+
+    def stage(self, identity: int, memory: Memory, *ranges: UOp) -> UOp:
+        """Memory holding this value for every iteration of `ranges`."""
+        return UOp.new(Ops.STAGE, self.dtype, (self, *ranges), (identity, memory))
+
+    # --- bounds of integers ------------------------------------------------------------------------------------
+
+    @cached_property
+    def bounds(self) -> tuple[int, int]:
+        """The lowest and highest value that this index (or bool) expression can take."""
+        from tinygrad.graph.symbolic import bounds_of
+
+        return bounds_of(self)
+
+    @property
+    def extent(self) -> int:
+        """The number of iterations of a RANGE; the most there can be where that is symbolic."""
+        return self.src[0].bounds[1]
+
+
+def _simplified(op: Ops, dtype: DType, src: tuple[UOp, ...], arg: Any) -> UOp:
+    from tinygrad.graph.symbolic import simplified
+
+    return simplified(op, dtype, src, arg)
+
+
+def _check_elementwise(op: Ops, src: tuple[UOp, ...], values: tuple[UOp, ...]) -> None:
+    if not all_same([s.shape for s in src]):
+        raise ValueError(f"{op.name} takes equal shapes, got {', '.join(str(s.shape) for s in src)}")
+    if not all_same([v.dtype for v in values]) or (op is Ops.WHERE and not src[0].dtype.is_bool):
+        raise TypeError(f"{op.name} takes equal dtypes, got {', '.join(str(s.dtype) for s in src)}")
+    dtype = values[0].dtype
+    if (op in Family.FLOAT_ONLY and not dtype.is_float) or (op in Family.INT_ONLY and not dtype.is_int):
+        raise TypeError(f"{op.name} takes {'floats' if op in Family.FLOAT_ONLY else 'integers'}, got {dtype}")
+    if op in (Ops.AND, Ops.OR, Ops.XOR) and dtype.is_float:
+        raise TypeError(f"{op.name} takes integers or bools, got {dtype}")
+    if len(src) > 1 and len(devices := {s.device for s in src} - {None}) > 1:
+        raise ValueError(f"{op.name} of values on different devices: {', '.join(sorted(map(str, devices)))}; "
+                         "move one with .to(device)")
+
+
+# --- shapes ----------------------------------------------------------------------------------------------------
+
+
+def _reduced_shape(node: UOp) -> Shape:
+    if not isinstance(node.arg, tuple):
+        return ()
+    return tuple(1 if i in node.arg[1] else n for i, n in enumerate(node.src[0].shape))
+
+
+_SHAPE_RULES: dict[Ops, Callable[[UOp], Shape]] = {
+    **dict.fromkeys(Family.ELEMENTWISE, lambda n: n.src[0].shape),
+    **dict.fromkeys((Ops.CONTIGUOUS, Ops.DETACH, Ops.ASSIGN, Ops.COPY), lambda n: n.src[0].shape),
+    Ops.BUFFER: lambda n: (n.arg.size,),
+    Ops.PARAM: lambda n: (n.arg[1],),
+    Ops.REDUCE: _reduced_shape,
+    Ops.RESHAPE: lambda n: tuple(n.arg),
+    Ops.EXPAND: lambda n: tuple(n.arg),
+    Ops.PERMUTE: lambda n: tuple(n.src[0].shape[i] for i in n.arg),
+    Ops.PAD: lambda n: tuple(b + s + a for (b, a), s in zip(n.arg, n.src[0].shape)),
+    Ops.SHRINK: lambda n: tuple(e - s for s, e in n.arg),
+    Ops.STRIDE: lambda n: tuple(math.ceil(s / abs(k)) for k, s in zip(n.arg, n.src[0].shape)),
+}
+
+
+def inverse_permutation(order: Sequence[int]) -> tuple[int, ...]:
+    """The order that undoes `order`."""
+    return argsort(order)

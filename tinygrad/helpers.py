@@ -1,0 +1,246 @@
+"""Small things every layer uses: settings (`ContextVar`), counters, and functions over sequences.
+
+Nothing here knows about tensors. Settings come from environment variables of the same name and can be changed
+for a while with `Context(DEBUG=4)`.
+"""
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, ClassVar, TypeVar
+
+from tqdm import tqdm as tqdm
+from tqdm import trange as trange
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+
+@functools.cache
+def getenv(key: str, default: Any = 0) -> Any:
+    """The environment variable `key`, as the type of `default`."""
+    return type(default)(os.getenv(key, default))
+
+
+class ContextVar:
+    """An integer (or string) setting, first read from the environment: `DEBUG=2 python script.py`."""
+
+    registry: ClassVar[dict[str, ContextVar]] = {}
+
+    def __init__(self, key: str, default: Any) -> None:
+        if key in ContextVar.registry:
+            raise RuntimeError(f"the setting {key} is defined twice")
+        self.key = key
+        self.value: Any = getenv(key, default)
+        ContextVar.registry[key] = self
+
+    def __bool__(self) -> bool:
+        return bool(self.value)
+
+    def __int__(self) -> int:
+        return int(self.value)
+
+    def __eq__(self, other: object) -> bool:
+        return bool(self.value == other)
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __ge__(self, other: Any) -> bool:
+        return bool(self.value >= other)
+
+    def __gt__(self, other: Any) -> bool:
+        return bool(self.value > other)
+
+    def __lt__(self, other: Any) -> bool:
+        return bool(self.value < other)
+
+    def __le__(self, other: Any) -> bool:
+        return bool(self.value <= other)
+
+    def __repr__(self) -> str:
+        return f"{self.key}={self.value}"
+
+
+class Context(contextlib.ContextDecorator):
+    """Settings changed within a `with` block: `with Context(DEBUG=4, NOOPT=1): ...`."""
+
+    def __init__(self, **settings: Any) -> None:
+        unknown = [k for k in settings if k not in ContextVar.registry]
+        if unknown:
+            raise ValueError(f"no setting named {', '.join(unknown)}; there are {', '.join(ContextVar.registry)}")
+        self.settings = settings
+        self.saved: list[dict[str, Any]] = []
+
+    def __enter__(self) -> None:
+        self.saved.append({k: ContextVar.registry[k].value for k in self.settings})
+        for key, value in self.settings.items():
+            ContextVar.registry[key].value = value
+
+    def __exit__(self, *exc: object) -> None:
+        for key, value in self.saved.pop().items():
+            ContextVar.registry[key].value = value
+
+
+DEBUG = ContextVar("DEBUG", 0)
+"""0 silent; 1 devices; 2 a line a kernel; 3 plans; 4 code; 5 loop nests; 6 linear programs; 7 machine code."""
+NOOPT = ContextVar("NOOPT", 0)
+"""1 runs the plain loops, with no plan applied."""
+JIT = ContextVar("JIT", 1)
+"""0 makes TinyJit call the plain function every time."""
+BEAM = ContextVar("BEAM", 0)
+"""Width of the search for plans; 0 takes the cost model's plan."""
+WINO = ContextVar("WINO", 0)
+"""Accepted for scripts that set it; convolutions here never use the Winograd transform."""
+CHECK = ContextVar("CHECK", 0)
+"""1 checks every stage's graph against its grammar (graph/spec.py). The tests always do."""
+CI = os.getenv("CI", "") != ""
+
+
+class GlobalCounters:
+    """What has run and what is allocated since the start or the last `reset`."""
+
+    global_ops: ClassVar[int] = 0
+    """arithmetic operations"""
+    global_mem: ClassVar[int] = 0
+    """bytes read and written"""
+    time_sum_s: ClassVar[float] = 0.0
+    """seconds in kernels"""
+    kernel_count: ClassVar[int] = 0
+    mem_used: ClassVar[int] = 0
+    """bytes that live buffers hold now"""
+    mem_peak: ClassVar[int] = 0
+    """the highest `mem_used`"""
+
+    @staticmethod
+    def reset() -> None:
+        """Zero the counters of work done; `mem_used` stays true."""
+        GlobalCounters.global_ops = GlobalCounters.global_mem = GlobalCounters.kernel_count = 0
+        GlobalCounters.time_sum_s = 0.0
+
+
+def prod(x: Iterable[Any]) -> Any:
+    """The product of the items, 1 if there are none."""
+    result: Any = 1
+    for item in x:
+        result = result * item
+    return result
+
+
+def flatten(nested: Iterable[Iterable[T]]) -> list[T]:
+    return [item for sub in nested for item in sub]
+
+
+def dedup(x: Iterable[T]) -> list[T]:
+    """The items without repeats, in order of first appearance."""
+    return list(dict.fromkeys(x))
+
+
+def all_same(items: Sequence[T]) -> bool:
+    return all(x == items[0] for x in items)
+
+
+def argsort(x: Sequence[Any]) -> tuple[int, ...]:
+    """The order that sorts `x`; for a permutation, its inverse."""
+    return tuple(sorted(range(len(x)), key=x.__getitem__))
+
+
+def ceildiv(num: int, den: int) -> int:
+    return -(-num // den)
+
+
+def round_up(num: int, multiple: int) -> int:
+    return ceildiv(num, multiple) * multiple
+
+
+def make_tuple(x: T | Sequence[T], count: int) -> tuple[T, ...]:
+    """`count` copies of an item; a sequence as it is."""
+    if isinstance(x, (list, tuple)):
+        return tuple(x)
+    return (x,) * count  # type: ignore[return-value]  # a lone T; Sequence was excluded just above
+
+
+def partition(items: Iterable[T], condition: Callable[[T], Any]) -> tuple[list[T], list[T]]:
+    """(the items for which `condition` holds, the others)."""
+    yes: list[T] = []
+    no: list[T] = []
+    for item in items:
+        (yes if condition(item) else no).append(item)
+    return yes, no
+
+
+def unwrap(x: T | None) -> T:
+    if x is None:
+        raise ValueError("a value that must be there is None")
+    return x
+
+
+def temp(name: str) -> str:
+    """A path named `name` in the folder for temporary files."""
+    return os.path.join(tempfile.gettempdir(), name)
+
+
+COLORS = ("black", "red", "green", "yellow", "blue", "magenta", "cyan", "white")
+
+
+def colored(text: str, color: str | None, background: bool = False) -> str:
+    """`text` in a terminal colour; an upper-case name is the bright form."""
+    if color is None:
+        return text
+    code = (10 if background else 0) + (60 if color.isupper() else 0) + 30 + COLORS.index(color.lower())
+    return f"\x1b[{code}m{text}\x1b[0m"
+
+
+class Timing(contextlib.ContextDecorator):
+    """Prints how long the block took: `with Timing("sum: "): ...`."""
+
+    def __init__(self, prefix: str = "", on_exit: Callable[[int], str] | None = None, enabled: bool = True) -> None:
+        self.prefix = prefix
+        self.on_exit = on_exit
+        self.enabled = enabled
+
+    def __enter__(self) -> None:
+        self.start = time.perf_counter_ns()
+
+    def __exit__(self, *exc: object) -> None:
+        self.et = time.perf_counter_ns() - self.start
+        if self.enabled:
+            print(f"{self.prefix}{self.et * 1e-6:6.2f} ms" + (self.on_exit(self.et) if self.on_exit else ""))
+
+
+class Profiling(contextlib.ContextDecorator):
+    """Profiles the Python code of the block and prints its `frac` most expensive functions."""
+
+    def __init__(self, enabled: bool = True, sort: str = "cumtime", frac: float = 0.2, fn: str | None = None) -> None:
+        self.enabled = enabled
+        self.sort = sort
+        self.frac = frac
+        self.fn = fn
+
+    def __enter__(self) -> None:
+        import cProfile
+
+        self.profile = cProfile.Profile()
+        if self.enabled:
+            self.profile.enable()
+
+    def __exit__(self, *exc: object) -> None:
+        import pstats
+
+        if not self.enabled:
+            return
+        self.profile.disable()
+        if self.fn is not None:
+            self.profile.dump_stats(self.fn)
+        pstats.Stats(self.profile).strip_dirs().sort_stats(self.sort).print_stats(self.frac)
+
+
+@contextlib.contextmanager
+def timed() -> Iterator[Callable[[], float]]:
+    """Yields a function that returns the seconds since the block began."""
+    start = time.perf_counter()
+    yield lambda: time.perf_counter() - start
