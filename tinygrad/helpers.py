@@ -8,9 +8,11 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from tqdm import tqdm as tqdm
@@ -244,3 +246,82 @@ def timed() -> Iterator[Callable[[], float]]:
     """Yields a function that returns the seconds since the block began."""
     start = time.perf_counter()
     yield lambda: time.perf_counter() - start
+
+
+# --- files of the user and of the network ---------------------------------------------------------
+
+
+def cache_dir() -> Path:
+    """The user's folder for files that can be had again: XDG_CACHE_HOME or the system's own."""
+    if root := os.getenv("XDG_CACHE_HOME"):
+        return Path(root) / "tinygrad"
+    if sys.platform == "win32":
+        return Path(os.getenv("LOCALAPPDATA", Path.home() / "AppData" / "Local")) / "tinygrad"
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "tinygrad"
+    return Path.home() / ".cache" / "tinygrad"
+
+
+def find_file(name: str, subdir: str | None = None) -> Path | None:
+    """The file `name` in the folder that TINYGRAD_DATA names, or in the cache under `subdir`; else None."""
+    if Path(name).name != name or name in ("", ".", ".."):
+        raise ValueError(f"{name!r} is not a file name")
+    given = os.getenv("TINYGRAD_DATA")
+    folders = [Path(given)] if given else []
+    folders.append(cache_dir() / (subdir or "downloads"))
+    return next((f / name for f in folders if (f / name).is_file()), None)
+
+
+def fetch(url: str, name: str | None = None, subdir: str | None = None, sha256: str | None = None) -> Path:
+    """The path of the file at `url`: in TINYGRAD_DATA or in the cache, else downloaded into the cache.
+
+    `name` is its file name (the URL's last part unless given), `subdir` a folder of the cache. A file whose
+    SHA-256 is not `sha256` is refused with a RuntimeError, as is one that cannot be had; nothing half-written
+    stays.
+    """
+    from urllib.parse import unquote, urlparse
+
+    name = name or unquote(Path(urlparse(url).path).name)
+    found = find_file(name, subdir)
+    if found is None:
+        found = cache_dir() / (subdir or "downloads") / name
+        _download(url, found, sha256)
+    elif sha256 is not None and (held := _sha256_of(found)) != sha256:
+        raise RuntimeError(f"{found} is not the file it should be: its SHA-256 is {held}, expected {sha256}; "
+                           f"remove it to have {url} downloaded again")
+    return found
+
+
+def _sha256_of(path: Path) -> str:
+    import hashlib
+
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _download(url: str, path: Path, sha256: str | None) -> None:
+    import http.client
+    import urllib.request
+
+    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        request = urllib.request.Request(url, headers={"User-Agent": "tinygrad"})
+        with urllib.request.urlopen(request, timeout=10) as response, partial.open("wb") as file:
+            size = int(response.headers.get("Content-Length", 0))
+            with tqdm(total=size or None, unit="B", unit_scale=True, desc=path.name, leave=False) as bar:
+                while chunk := response.read(1 << 16):
+                    file.write(chunk)
+                    bar.update(len(chunk))
+                got = bar.n
+        if size and got != size:
+            raise RuntimeError(f"downloading {url} stopped after {got} of {size} bytes")
+        if sha256 is not None and (held := _sha256_of(partial)) != sha256:
+            raise RuntimeError(f"{url} is not the file it should be: its SHA-256 is {held}, "
+                               f"expected {sha256}")
+        partial.replace(path)
+    except (OSError, http.client.HTTPException) as error:
+        raise RuntimeError(f"cannot download {url} to {path}: {error}; put the file into a folder and name "
+                           "that in TINYGRAD_DATA") from error
+    finally:
+        partial.unlink(missing_ok=True)

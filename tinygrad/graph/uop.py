@@ -257,7 +257,8 @@ class UOp:
         values = src[1:] if op is Ops.WHERE else src
         _check_elementwise(op, src, values)
         dtype = dtypes.bool.vec(self.dtype.count) if op in Family.COMPARE else values[0].dtype
-        if dtype.scalar is dtypes.index or self.dtype.scalar is dtypes.index:
+        condition = dtype is dtypes.bool and self.dtype is dtypes.bool and not self.shape
+        if condition or dtype.scalar is dtypes.index or self.dtype.scalar is dtypes.index:
             return _simplified(op, dtype, src, None)
         return UOp.new(op, dtype, src)
 

@@ -1,0 +1,163 @@
+"""Trains a small transformer to continue a text, one character at a time, and prints what it writes.
+
+    python3 examples/gpt.py [text file] [--layers N] [--width N] [--context N] [--steps N] [--seed N]
+
+The text is tinyshakespeare (from the folder that TINYGRAD_DATA names, the cache, or downloaded once) unless a
+file is given. A tenth of it, at the end, is kept for validation.
+"""
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from tqdm import tqdm
+
+from tinygrad import Tensor, TinyJit, nn
+from tinygrad.helpers import fetch
+from tinygrad.nn import optim, state
+
+Array: TypeAlias = np.ndarray[Any, np.dtype[np.int32]]
+SHAKESPEARE = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
+
+
+class Block:
+    """Attention to the characters before, then two layers for each character by itself; each adds to its
+    input."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        self.heads = heads
+        self.norm1 = nn.LayerNorm(width)
+        self.qkv = nn.Linear(width, 3 * width)
+        self.out = nn.Linear(width, width)
+        self.norm2 = nn.LayerNorm(width)
+        self.up = nn.Linear(width, 4 * width)
+        self.down = nn.Linear(4 * width, width)
+
+    def attend(self, x: Tensor) -> Tensor:
+        batch, length, width = x.shape
+        parts = self.qkv(x).reshape(batch, length, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
+        mixed = parts[0].scaled_dot_product_attention(parts[1], parts[2], is_causal=True)
+        return self.out(mixed.transpose(1, 2).reshape(batch, length, width))
+
+    def __call__(self, x: Tensor) -> Tensor:
+        x = x + self.attend(self.norm1(x))
+        return x + self.down(self.up(self.norm2(x)).gelu())
+
+
+class Transformer:
+    """Characters (N, L) to scores of the next character (N, L, vocabulary)."""
+
+    def __init__(self, vocabulary: int, context: int, layers: int, width: int, heads: int) -> None:
+        self.characters = nn.Embedding(vocabulary, width)
+        self.positions = Tensor.normal(context, width, std=0.02)
+        self.blocks = [Block(width, heads) for _ in range(layers)]
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, vocabulary, bias=False)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.head(self.norm((self.characters(x) + self.positions).sequential(self.blocks)))
+
+
+def batches(text: Array, size: int, context: int, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
+    """(pieces of the text, the same pieces one character on), each (size, context)."""
+    starts = rng.integers(0, len(text) - context, (size, 1))
+    places = starts + np.arange(context)
+    return Tensor(text[places]), Tensor(text[places + 1])
+
+
+def train(model: Transformer, text: Array, steps: int, batch: int, context: int, highest_rate: float,
+          rng: np.random.Generator) -> None:
+    optimizer = optim.AdamW(state.get_parameters(model), lr=highest_rate, b2=0.99, weight_decay=0.1)
+
+    @TinyJit
+    @Tensor.train()
+    def step(x: Tensor, y: Tensor) -> Tensor:
+        optimizer.zero_grad()
+        loss = model(x).sparse_categorical_crossentropy(y)
+        loss.backward()
+        return loss.realize(*optimizer.schedule_step())
+
+    losses: list[float] = []
+    with tqdm(total=steps, desc="training", unit="step") as bar:
+        for i in range(steps):
+            warm, left = min(1.0, (i + 1) / (0.05 * steps)), 1 - i / steps
+            optimizer.lr.assign([highest_rate * warm * (0.1 + 0.9 * left)]).realize()
+            losses.append(float(step(*batches(text, batch, context, rng)).item()))
+            bar.set_postfix(loss=f"{np.mean(losses[-20:]):.3f}")
+            bar.update()
+
+
+def validate(model: Transformer, text: Array, batch: int, context: int, count: int = 20) -> float:
+    """The mean loss over pieces of `text`, in nats a character."""
+
+    @TinyJit
+    @Tensor.train(False)
+    def loss_of(x: Tensor, y: Tensor) -> Tensor:
+        return model(x).sparse_categorical_crossentropy(y).realize()
+
+    rng = np.random.default_rng(0)
+    return float(np.mean([loss_of(*batches(text, batch, context, rng)).item() for _ in range(count)]))
+
+
+def sample(model: Transformer, prompt: Array, length: int, temperature: float) -> list[int]:
+    """`length` characters that follow `prompt`, which is as long as the model's context."""
+
+    @TinyJit
+    @Tensor.train(False)
+    def next_character(x: Tensor) -> Tensor:
+        scores = model(x)[0, -1]
+        if temperature == 0:
+            return scores.argmax().realize()
+        return (scores / temperature).softmax().multinomial().realize()
+
+    window = prompt.tolist()
+    for _ in tqdm(range(length), desc="writing", unit="char", leave=False):
+        window.append(int(next_character(Tensor([window[-len(prompt):]])).item()))
+    return window[len(prompt):]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Train a character-level transformer on a text.")
+    parser.add_argument("text", nargs="?", help="a text file (default: tinyshakespeare)")
+    parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--width", type=int, default=128)
+    parser.add_argument("--heads", type=int, default=4)
+    parser.add_argument("--context", type=int, default=64, help="characters seen (default: 64)")
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--steps", type=int, default=500)
+    parser.add_argument("--lr", type=float, default=2e-3)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--temperature", type=float, default=0.8, help="of sampling; 0 takes the likeliest")
+    parser.add_argument("--length", type=int, default=500, help="characters to write (default: 500)")
+    args = parser.parse_args()
+    if args.width % args.heads != 0 or args.temperature < 0:
+        parser.error(f"--width takes a multiple of --heads {args.heads}, --temperature a number >= 0")
+
+    path = Path(args.text) if args.text else fetch(SHAKESPEARE, name="tinyshakespeare.txt")
+    written = path.read_text(encoding="utf-8")
+    alphabet = sorted(set(written))
+    number = {c: i for i, c in enumerate(alphabet)}
+    text = np.array([number[c] for c in written], np.int32)
+    split = len(text) * 9 // 10
+    if len(text) - split <= args.context + 1:
+        parser.error(f"{path} has {len(text)} characters, too few for --context {args.context}")
+
+    Tensor.manual_seed(args.seed)
+    model = Transformer(len(alphabet), args.context, args.layers, args.width, args.heads)
+    size = sum(p.numel() for p in state.get_parameters(model))
+    print(f"{path.name}: {len(text)} characters, {len(alphabet)} different; {size} parameters")
+    start = time.perf_counter()
+    rng = np.random.default_rng(args.seed)
+    train(model, text[:split], args.steps, args.batch, args.context, args.lr, rng)
+    loss = validate(model, text[split:], args.batch, args.context)
+    print(f"validation loss {loss:.3f} nats a character after {args.steps} steps and "
+          f"{time.perf_counter() - start:.0f} s; a guess has {np.log(len(alphabet)):.3f}\n")
+    prompt = text[split:split + args.context]
+    print("".join(alphabet[i] for i in sample(model, prompt, args.length, args.temperature)))
+
+
+if __name__ == "__main__":
+    main()

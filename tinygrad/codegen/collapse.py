@@ -1,0 +1,210 @@
+"""Loops with a closed form.
+
+`arange` is a masked sum of ones and a gather is a masked sum over every candidate. Here, where ranges are values,
+such a loop is recognised by what its value depends on and replaced:
+
+    sum over r of v                          = v * extent                     v does not depend on r
+    sum over r of where(r < n, v, 0)         = v * clamp(n, 0, extent)
+    sum over r of where(r == x, v(r), 0)     = where(0 <= x < extent, v(x), 0)
+    max over r of v                          = v
+
+In: the value of a REDUCE and its ranges. Out: a value without those ranges that could be removed.
+"""
+from __future__ import annotations
+
+from tinygrad.dtype import DType, dtypes
+from tinygrad.graph.ops import Family, Ops
+from tinygrad.graph.rewrite import RewriteTable, Rule, any_node, const, node
+from tinygrad.graph.symbolic import constant_folding, linear_terms
+from tinygrad.graph.uop import UOp
+from tinygrad.codegen.indexing import conjuncts
+
+
+def collapsed_reduce(op: Ops, value: UOp, ranges: tuple[UOp, ...]) -> UOp:
+    """REDUCE of `value` over `ranges`, with every range that has a closed form gone."""
+    remaining: list[UOp] = []
+    for r in reversed(ranges):
+        closed = _close(op, value, r)
+        if closed is None:
+            remaining.append(r)
+        else:
+            value = closed
+    return value.reduce_ranges(op, *reversed(remaining))
+
+
+def _close(op: Ops, value: UOp, r: UOp) -> UOp | None:
+    if r not in value.ranges:
+        if op is Ops.MAX:
+            return value
+        return _times(value, r.src[0]) if op is Ops.ADD else None
+    if op is not Ops.ADD:
+        return None
+    if value.op is Ops.ADD and r.extent > 0:
+        # A sum of two sums; worth it only where both close, so that no second loop appears.
+        parts = [_close(op, s, r) for s in value.src]
+        return None if parts[0] is None or parts[1] is None else simplified(Ops.ADD, value.dtype, *parts)
+    if value.op is Ops.CAST and value.src[0].dtype.is_bool:
+        zero = UOp.const(0, value.dtype)
+        return _close(op, value.src[0].where(UOp.const(1, value.dtype), zero), r)
+    if value.op is not Ops.WHERE:
+        return None
+    condition, kept, other = value.src
+    if _is_zero(kept) and not _is_zero(other):
+        condition, kept, other = condition.logical_not(), other, kept
+    if not _is_zero(other):
+        return None
+    return _count(condition, kept, r) if r not in kept.ranges else _select(condition, kept, other, r)
+
+
+def _is_zero(value: UOp) -> bool:
+    return value.op is Ops.CONST and value.arg == 0
+
+
+def _times(value: UOp, count: UOp) -> UOp:
+    return simplified(Ops.MUL, value.dtype, value, simplified(Ops.CAST, value.dtype, count))
+
+
+def _count(condition: UOp, kept: UOp, r: UOp) -> UOp | None:
+    """sum over r of where(condition, kept, 0), `kept` the same for every r: how often the condition holds."""
+    low: UOp = UOp.const(0, dtypes.index)
+    high: UOp = r.src[0]
+    outside: list[UOp] = []
+    for c in conjuncts(condition):
+        if r not in c.ranges:
+            outside.append(c)
+            continue
+        bound = _bound_of(c, r)
+        if bound is None:
+            return _select(condition, kept, UOp.const(0, kept.dtype), r)
+        is_upper, limit = bound
+        if is_upper:
+            high = high.minimum(limit)
+        else:
+            low = low.maximum(limit)
+    count = (high - low).maximum(0)
+    total = _times(kept, count)
+    for c in outside:
+        total = simplified(Ops.WHERE, total.dtype, c, total, UOp.const(0, total.dtype))
+    return total
+
+
+def _bound_of(condition: UOp, r: UOp) -> tuple[bool, UOp] | None:
+    """(True, b) where the condition is r < b; (False, b) where it is b <= r; None where it is neither."""
+    if condition.op is not Ops.CMPLT or condition.src[0].dtype is not dtypes.index:
+        return None
+    terms, constant = linear_terms(condition.src[0] - condition.src[1])
+    step = terms.get(r)
+    rest = condition.src[0] - condition.src[1] - r * (step or 0)
+    if step not in (1, -1) or r in rest.ranges:
+        return None
+    # r + rest < 0 is r < -rest; -r + rest < 0 is rest + 1 <= r
+    return (True, -rest) if step == 1 else (False, rest + 1)
+
+
+def _select(condition: UOp, kept: UOp, zero: UOp, r: UOp) -> UOp | None:
+    """sum over r of where(r == x and ..., kept(r), 0): the one item at x."""
+    for c in conjuncts(condition):
+        at = _equals(c, r)
+        if at is not None:
+            inside = (at >= 0) & (at < r.src[0])
+            others = [o for o in conjuncts(condition) if o is not c]
+            for other in others:
+                inside = inside & other.substitute({r: at})
+            return simplified(Ops.WHERE, kept.dtype, inside, _guard_loads(kept.substitute({r: at}), inside), zero)
+    return None
+
+
+def _equals(condition: UOp, r: UOp) -> UOp | None:
+    """x where the condition is r == x, with x not depending on r."""
+    if not (condition.op is Ops.CMPNE and condition.src[1].op is Ops.CONST and condition.src[1].arg is True):
+        return None
+    differ = condition.src[0]
+    if differ.op is not Ops.CMPNE:
+        return None
+    for here, there in (differ.src, differ.src[::-1]):
+        counter = here.src[0] if here.op is Ops.CAST and here.dtype.is_int else here
+        if counter.dtype is not dtypes.index or r in there.ranges or not there.dtype.is_int:
+            continue
+        terms, _ = linear_terms(counter)
+        rest = counter - r * terms.get(r, 0)
+        if terms.get(r) == 1 and r not in rest.ranges:
+            return there.cast(dtypes.index) - rest
+    return None
+
+
+def _guard_loads(value: UOp, inside: UOp) -> UOp:
+    """`value` with each of its loads touching memory only where `inside` holds."""
+    changes: dict[UOp, UOp] = {}
+    for load in value.toposort():
+        if load.op is Ops.LOAD and load.src[0].src[0].op is Ops.PARAM:
+            at = load.src[0]
+            if load in inside.toposort():
+                continue
+            valid = inside & at.src[2] if len(at.src) == 3 else inside
+            changes[load] = at.src[0].index(at.src[1], valid).load()
+    return value.substitute(changes)
+
+
+# --- integer arithmetic on loop counters -------------------------------------------------------------------------
+
+
+def _fits(value: UOp, dtype: DType) -> bool:
+    low, high = value.bounds
+    return int(dtype.min) <= low and high <= int(dtype.max)
+
+
+def _lifted(op: Ops) -> Rule:
+    """int32 arithmetic on a counter is index arithmetic, while no step of it wraps."""
+
+    def replace(x: UOp, c: UOp, whole: UOp) -> UOp | None:
+        if whole.dtype.scalar is dtypes.index or x.src[0].dtype.scalar is not dtypes.index or not c.dtype.is_int:
+            return None
+        result = UOp.new(Ops.CONST, dtypes.index, (), c.arg)
+        result = x.src[0].alu(op, result)
+        return result.cast(whole.dtype) if _fits(x.src[0], whole.dtype) and _fits(result, whole.dtype) else None
+
+    return Rule(f"lift {op.name}", node(op, node(Ops.CAST, name="x"), const("c"), name="whole"), replace)
+
+
+def _cast_of_cast(x: UOp, whole: UOp) -> UOp | None:
+    counter = x.src[0]
+    exact = counter.dtype is dtypes.index and whole.dtype.is_int and _fits(counter, x.dtype)
+    return counter.cast(whole.dtype) if exact else None
+
+
+def _compare(a: UOp, b: UOp, whole: UOp) -> UOp | None:
+    """Comparing two counters cast to one integer type is comparing the counters."""
+    sides = []
+    for side in (a, b):
+        if side.op is Ops.CAST and side.src[0].dtype is dtypes.index and _fits(side.src[0], side.dtype):
+            sides.append(side.src[0])
+        elif side.op is Ops.CONST:
+            sides.append(UOp.new(Ops.CONST, dtypes.index, (), side.arg))
+    if len(sides) < 2 or not a.dtype.is_int or a.dtype is dtypes.index:
+        return None
+    return sides[0].alu(whole.op, sides[1])
+
+
+counter_arithmetic = RewriteTable("arithmetic on loop counters", [
+    _lifted(Ops.ADD),
+    _lifted(Ops.MUL),
+    Rule("cast of cast", node(Ops.CAST, node(Ops.CAST, name="x"), name="whole"), _cast_of_cast),
+    Rule("compare", node(Family.COMPARE, any_node("a"), any_node("b"), name="whole"), _compare),
+])
+"""Integer tensors made of loop counters become index arithmetic, which `symbolic` understands."""
+
+_value_rules = constant_folding + counter_arithmetic
+
+
+def simplified(op: Ops, dtype: DType, *src: UOp) -> UOp:
+    """The value `op` of `src`, folded where that needs no more than these nodes."""
+    if dtype.scalar is dtypes.index or (op in Family.ELEMENTWISE and dtype.is_bool):
+        made = UOp.new(op, dtype, src).with_sources(src)
+    else:
+        made = UOp.new(op, dtype, src)
+    for _ in range(8):
+        better = _value_rules.apply(made)
+        if better is None:
+            return made
+        made = better
+    return made

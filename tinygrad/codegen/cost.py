@@ -1,0 +1,35 @@
+"""How much work a kernel is: operations, and bytes that must move at least once."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tinygrad.dtype import dtypes
+from tinygrad.graph.ops import Family, Ops
+from tinygrad.graph.uop import UOp
+from tinygrad.helpers import prod
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Floating-point operations of a kernel, and the bytes of the memory it touches."""
+
+    operations: int
+    bytes: int
+
+
+def estimate(nest: UOp) -> Estimate:
+    """The work of a loop nest, each value counted once for every iteration of the loops it changes with."""
+    operations = 0
+    touched: dict[UOp, int] = {}
+    for node in nest.toposort():
+        if node.op in Family.ELEMENTWISE and node.dtype.scalar is not dtypes.index and not node.dtype.is_bool:
+            operations += int(prod(r.extent for r in node.ranges)) * (2 if node.op is Ops.MULACC else 1)
+        elif node.op is Ops.REDUCE:
+            loops = node.ranges | frozenset(node.closed_ranges)
+            operations += int(prod(r.extent for r in loops))
+        elif node.op in (Ops.LOAD, Ops.STORE) and node.src[0].src[0].op is Ops.PARAM:
+            memory = node.src[0].src[0]
+            loops = node.ranges | frozenset(node.closed_ranges)
+            items = min(memory.arg[1], int(prod(r.extent for r in loops)))
+            touched[memory] = max(touched.get(memory, 0), items * memory.dtype.itemsize)
+    return Estimate(operations, sum(touched.values()))

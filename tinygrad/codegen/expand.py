@@ -1,0 +1,166 @@
+"""UNROLL and VECTOR ranges written out.
+
+In: a nest in which a Plan has marked ranges. Out: the same nest with LOOP and THREAD ranges only: an unrolled
+value is there once for each iteration, a vectorised one is a vector of as many lanes as its range has iterations.
+Next on the path: `primitives`, then `linearize`.
+"""
+from __future__ import annotations
+
+import itertools
+
+from tinygrad.codegen.collapse import simplified
+from tinygrad.dtype import dtypes
+from tinygrad.graph.ops import Ops, RangeKind
+from tinygrad.graph.symbolic import linear_terms
+from tinygrad.graph.uop import UOp
+
+
+def expand(nest: UOp) -> UOp:
+    """The nest with unrolled and vector ranges written out."""
+    return vectorised(unrolled(nest))
+
+
+# --- UNROLL ------------------------------------------------------------------------------------------------------
+
+
+def unrolled(nest: UOp) -> UOp:
+    """The nest with one copy of each value for every iteration of the UNROLL ranges that it changes with."""
+    done: dict[UOp, UOp] = {}
+    for node in nest.toposort():
+        src = tuple(done[s] for s in node.src)
+        new = node if src == node.src else node.with_sources(src)
+        if node is nest:
+            done[node] = UOp.sink(copy for store in src for copy in _unrolled_stores(store))
+        elif new.op is Ops.REDUCE:
+            done[node] = _unrolled_reduce(new)
+        else:
+            done[node] = new
+    return done[nest]
+
+
+def _copies(value: UOp, ranges: list[UOp]) -> list[UOp]:
+    """`value` once for every combination of iterations of `ranges`."""
+    copies = []
+    for counters in itertools.product(*(range(r.extent) for r in ranges)):
+        at = {r: UOp.const(i, dtypes.index) for r, i in zip(ranges, counters, strict=True)}
+        copies.append(at_iteration(value, at))
+    return copies
+
+
+def at_iteration(value: UOp, at: dict[UOp, UOp]) -> UOp:
+    """`value` with some counters known."""
+    known = frozenset(at)
+    done: dict[UOp, UOp] = dict(at)
+    for node in value.toposort(stop=lambda n: not (n.ranges & known)):
+        if node in done:
+            continue
+        if not node.ranges & known:
+            done[node] = node
+        else:
+            src = tuple(done.get(s, s) for s in node.src)
+            done[node] = node if src == node.src else node.with_sources(src)
+    return done[value]
+
+
+def _unrolled_stores(store: UOp) -> list[UOp]:
+    ranges = [r for r in store.closed_ranges if r.arg[1] is RangeKind.UNROLL]
+    if not ranges:
+        return [store]
+    loops = [r for r in store.closed_ranges if r not in ranges]
+    pairs = store.replace(src=store.src[:2])
+    return [copy.replace(src=(*copy.src[:2], *loops)) for copy in _copies(pairs, ranges)]
+
+
+def _unrolled_reduce(node: UOp) -> UOp:
+    closed = node.closed_ranges
+    ranges = [r for r in closed if r.arg[1] is RangeKind.UNROLL]
+    if not ranges:
+        return node
+    values = node.src[:len(node.src) - len(closed)]
+    copies = [c for v in values for c in _copies(v, ranges)]
+    loops = [r for r in closed if r not in ranges]
+    if loops:
+        return UOp.new(Ops.REDUCE, node.dtype, (*copies, *loops), node.arg)
+    while len(copies) > 1:
+        pairs = [copies[i:i + 2] for i in range(0, len(copies), 2)]
+        copies = [p[0] if len(p) == 1 else simplified(node.arg, node.dtype, *p) for p in pairs]
+    return copies[0]
+
+
+# --- VECTOR ------------------------------------------------------------------------------------------------------
+
+
+def vectorised(nest: UOp) -> UOp:
+    """The nest with vectors in place of the values that change with a VECTOR range."""
+    done: dict[UOp, UOp] = {}
+    for node in nest.toposort():
+        lanes = [r for r in node.ranges | frozenset(node.closed_ranges) if r.arg[1] is RangeKind.VECTOR]
+        if len(lanes) > 1:
+            raise RuntimeError(f"a value changes with the lanes of {len(lanes)} ranges")
+        src = tuple(done[s] for s in node.src)
+        if not lanes:
+            done[node] = node if src == node.src else node.with_sources(src)
+        else:
+            done[node] = _vector_node(node, src, lanes[0])
+    return done[nest]
+
+
+def _vector_node(node: UOp, src: tuple[UOp, ...], lane: UOp) -> UOp:
+    count = lane.extent
+    if node is lane:
+        return UOp.new(Ops.CONST, dtypes.index.vec(count), (), tuple(range(count)))
+    if node.op is Ops.INDEX:
+        return _vector_address(node, src, lane)
+    if node.op is Ops.LOAD:
+        return UOp.new(Ops.LOAD, node.dtype.vec(count), src)
+    if node.op is Ops.STORE:
+        loops = [r for r in node.closed_ranges if r is not lane]
+        value = src[1] if lane not in node.closed_ranges else splat(src[1], count)
+        return node.replace(dtype=value.dtype, src=(src[0], value, *loops))
+    if node.op is Ops.REDUCE:
+        return _vector_reduce(node, src, lane)
+    if node.op is Ops.STAGE:
+        return _vector_stage(node, src, lane)
+    return UOp.new(node.op, node.dtype.vec(count), tuple(splat(s, count) for s in src), node.arg)
+
+
+def splat(value: UOp, count: int) -> UOp:
+    """`value` in every lane of a vector, if it is not a vector already."""
+    if value.dtype.count == count:
+        return value
+    if value.op is Ops.CONST:
+        return UOp.new(Ops.CONST, value.dtype.vec(count), (), value.arg)
+    return UOp.new(Ops.VECTORIZE, value.dtype.vec(count), (value,))
+
+
+def _vector_address(node: UOp, src: tuple[UOp, ...], lane: UOp) -> UOp:
+    """The address of the first lane where lanes lie side by side, else the address of every lane."""
+    offset = node.src[1]
+    terms, _ = linear_terms(offset)
+    if terms.get(lane) == 1 and lane not in (offset - lane).ranges:
+        new_src: tuple[UOp, ...] = (src[0], offset.substitute({lane: UOp.const(0, dtypes.index)}))
+    else:
+        new_src = (src[0], splat(src[1], lane.extent))
+    if len(src) == 3:
+        new_src = (*new_src, splat(src[2], lane.extent))
+    return node.replace(src=new_src)
+
+
+def _vector_reduce(node: UOp, src: tuple[UOp, ...], lane: UOp) -> UOp:
+    closed = node.closed_ranges
+    loops = [r for r in closed if r is not lane]
+    values = [splat(s, lane.extent) for s in src[:len(src) - len(closed)]]
+    result = values[0]
+    if loops or len(values) > 1:
+        result = UOp.new(Ops.REDUCE, node.dtype.vec(lane.extent), (*values, *loops), node.arg)
+    return result if lane not in closed else UOp.new(Ops.REDUCE, node.dtype, (result,), node.arg)
+
+
+def _vector_stage(node: UOp, src: tuple[UOp, ...], lane: UOp) -> UOp:
+    closed = node.closed_ranges
+    if lane not in closed:
+        raise RuntimeError("staged memory cannot be different in each lane")
+    if closed[-1] is not lane:
+        raise RuntimeError("only the last range of staged memory can run as lanes")
+    value = splat(src[0], lane.extent)
+    return UOp.new(Ops.STAGE, value.dtype, (value, *closed[:-1]), node.arg)

@@ -1,0 +1,95 @@
+"""Which item of each source an item of a tensor needs.
+
+A `Point` is one item of a tensor-graph node: the node, an index expression for each axis, and the condition under
+which the item is wanted (None: always). `needs` says which points of its sources a point is computed from. Both
+the scheduler, which decides what to fuse, and `lower`, which builds the loop nest, walk the graph with it.
+"""
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tinygrad.dtype import dtypes
+from tinygrad.graph.ops import Family, Ops
+from tinygrad.graph.uop import UOp
+
+ZERO = UOp.const(0, dtypes.index)
+
+
+class Point(NamedTuple):
+    """One item of a node, for every value of the ranges in `index`."""
+
+    node: UOp
+    index: tuple[UOp, ...]
+    valid: UOp | None
+
+    @property
+    def ranges(self) -> frozenset[UOp]:
+        """The loops that this item changes with."""
+        found = frozenset[UOp]().union(*(i.ranges for i in self.index))
+        return found if self.valid is None else found | self.valid.ranges
+
+
+def both(a: UOp | None, b: UOp | None) -> UOp | None:
+    """The condition that `a` and `b` hold; None is the condition that always does."""
+    if a is None or b is None:
+        return b if a is None else a
+    return a & b
+
+
+def unless_always(condition: UOp) -> UOp | None:
+    """`condition`, or None if it is the constant true."""
+    return None if condition.op is Ops.CONST and condition.arg is True else condition
+
+
+def conjuncts(condition: UOp) -> list[UOp]:
+    """The conditions that an AND-chain joins."""
+    if condition.op is not Ops.AND:
+        return [condition]
+    return [c for s in condition.src for c in conjuncts(s)]
+
+
+def guarding(valid: UOp | None, index: tuple[UOp, ...], shape: tuple[int, ...]) -> UOp | None:
+    """The part of `valid` without which `index` could leave `shape`: all that loads must respect."""
+    if valid is None:
+        return None
+    loose = [i.ranges for i, n in zip(index, shape, strict=True) if i.bounds[0] < 0 or i.bounds[1] >= n]
+    if not loose:
+        return None
+    suspects = frozenset[UOp]().union(*loose)
+    result: UOp | None = None
+    for condition in conjuncts(valid):
+        if condition.ranges & suspects or not condition.ranges:
+            result = both(result, condition)
+    return result
+
+
+def through_movement(point: Point) -> tuple[Point, UOp | None]:
+    """The point of `point.node.base` that shows at `point`, and the condition outside which zero shows instead."""
+    base = point.node.base
+    index, mask = point.node.st.indices(point.index, base.shape)
+    inside = unless_always(mask)
+    return Point(base, index, guarding(both(point.valid, inside), index, base.shape)), inside
+
+
+def reduced_point(point: Point, ranges: tuple[UOp, ...]) -> Point:
+    """The point of a REDUCE's source inside the loops `ranges`, one for each of its axes."""
+    axes = dict(zip(point.node.arg[1], ranges, strict=True))
+    index = tuple(axes.get(axis, i) for axis, i in enumerate(point.index))
+    return Point(point.node.src[0], index, point.valid)
+
+
+def range_extents(node: UOp) -> tuple[int, ...]:
+    """The extents of the loops that a REDUCE of the tensor graph runs over."""
+    return tuple(node.src[0].shape[axis] for axis in node.arg[1])
+
+
+def reduce_depth(root: UOp) -> dict[UOp, int]:
+    """For each REDUCE under `root`, how many reduces its deepest chain of sources has. Equal: independent."""
+    depth: dict[UOp, int] = {}
+    for node in root.toposort():
+        depth[node] = max((depth[s] for s in node.src), default=0) + (node.op is Ops.REDUCE)
+    return depth
+
+
+def is_elementwise(node: UOp) -> bool:
+    return node.op in Family.ELEMENTWISE

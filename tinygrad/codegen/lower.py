@@ -1,0 +1,142 @@
+"""From a kernel's piece of the tensor graph to its loop nest.
+
+In: SINK of ASSIGN(view of a PARAM, value), the values made of elementwise, reduce and movement ops over PARAMs.
+Out: SINK of STORE(address, value, *ranges), in which a loop is a value (RANGE), a REDUCE closes its ranges and
+all index arithmetic is explicit and simplified. Reduces that do not depend on each other and run over equal
+extents for the same outer item share their loops; outputs of equal shape share theirs.
+Next on the path: `opt/`, which chooses how the nest runs.
+"""
+from __future__ import annotations
+
+import itertools
+
+from tinygrad.codegen.collapse import collapsed_reduce, simplified
+from tinygrad.codegen.indexing import (ZERO, Point, range_extents, reduce_depth, reduced_point, through_movement)
+from tinygrad.graph.ops import Family, Ops
+from tinygrad.graph.uop import UOp
+
+
+def lower(ast: UOp) -> UOp:
+    """The loop nest of the kernel `ast`."""
+    return _Lowering(ast).nest()
+
+
+class _Lowering:
+    """The state of one lowering: the ranges given out and the value of every point met."""
+
+    def __init__(self, ast: UOp) -> None:
+        self.ast = ast
+        self.depth = reduce_depth(ast)
+        self.identities = itertools.count()
+        self.output_ranges: dict[tuple[int, ...], tuple[UOp, ...]] = {}
+        self.reduce_ranges: dict[tuple[object, ...], tuple[UOp, ...]] = {}
+        self.values: dict[Point, UOp] = {}
+
+    def nest(self) -> UOp:
+        # The largest output first: smaller ones (a row's statistics) are found inside its loops.
+        order = sorted(range(len(self.ast.src)), key=lambda i: (-self.ast.src[i].numel, i))
+        stores = {i: self.store(*self.ast.src[i].src) for i in order}
+        return loops_outermost_first(UOp.sink(stores[i] for i in range(len(order))))
+
+    def store(self, target: UOp, value: UOp) -> UOp:
+        index = self.output_index(value)
+        stored = self.value(Point(value, index, None))
+        place, inside = through_movement(Point(target, index, None))
+        if inside is not None:
+            raise RuntimeError(f"the target of an ASSIGN is padded: {target}")
+        ranges = [r for r in index if r.op is Ops.RANGE]
+        return place.node.index(place.index[0]).store(stored, *ranges)
+
+    def output_index(self, value: UOp) -> tuple[UOp, ...]:
+        """The loops over an output: those in which its value is already computed, or new ones."""
+        for point in self.values:
+            if point.node is value and is_bijection(point):
+                return point.index
+        if value.shape not in self.output_ranges:
+            self.output_ranges[value.shape] = tuple(self.new_range(n) for n in value.shape)
+        return self.output_ranges[value.shape]
+
+    def new_range(self, extent: int) -> UOp:
+        return ZERO if extent == 1 else UOp.range(extent, next(self.identities))
+
+    def value(self, root: Point) -> UOp:
+        """The loop-nest value of a point. Walks an explicit stack: chains of a thousand ops are fine."""
+        stack: list[tuple[Point, bool]] = [(root, False)]
+        while stack:
+            point, ready = stack.pop()
+            if point in self.values:
+                continue
+            needed = self.needs(point)
+            if ready or not needed:
+                self.values[point] = self.build(point, [self.values[p] for p in needed])
+            else:
+                stack.append((point, True))
+                stack.extend((p, False) for p in reversed(needed))
+        return self.values[root]
+
+    def needs(self, point: Point) -> list[Point]:
+        """The points that the value of `point` is made from."""
+        node = point.node
+        if node.op in Family.MOVEMENT:
+            return [through_movement(point)[0]]
+        if node.op is Ops.REDUCE:
+            return [reduced_point(point, self.ranges_of(point))]
+        if node.op in Family.ELEMENTWISE:
+            return [Point(s, point.index, point.valid) for s in node.src]
+        return []
+
+    def ranges_of(self, point: Point) -> tuple[UOp, ...]:
+        """The loops of a REDUCE at `point`, shared with reduces alike."""
+        outer = tuple(i for i in point.index if i.op is not Ops.CONST)
+        key = (self.depth[point.node], range_extents(point.node), outer, point.valid)
+        if key not in self.reduce_ranges:
+            self.reduce_ranges[key] = tuple(self.new_range(n) for n in range_extents(point.node))
+        return self.reduce_ranges[key]
+
+    def build(self, point: Point, sources: list[UOp]) -> UOp:
+        node = point.node
+        if node.op is Ops.PARAM:
+            return node.index(point.index[0], point.valid).load()
+        if node.op in (Ops.CONST, Ops.VARIABLE):
+            return UOp.new(node.op, node.dtype, (), node.arg)
+        if node.op in Family.MOVEMENT:
+            inside = through_movement(point)[1]
+            return sources[0] if inside is None else _zero_outside(inside, sources[0])
+        if node.op is Ops.REDUCE:
+            return collapsed_reduce(node.arg[0], sources[0], self.ranges_of(point))
+        return simplified(node.op, node.dtype, *sources)
+
+
+def _zero_outside(inside: UOp, value: UOp) -> UOp:
+    """`value` where `inside` holds, else zero. A load under the same condition gives zero by itself."""
+    if value.op is Ops.LOAD and len(value.src[0].src) == 3 and value.src[0].src[2] is inside:
+        return value
+    return simplified(Ops.WHERE, value.dtype, inside, value, UOp.const(0, value.dtype))
+
+
+def is_bijection(point: Point) -> bool:
+    """True if the point's ranges run over every item of its node exactly once."""
+    if point.valid is not None:
+        return False
+    ranges = [i for i in point.index if i.op is Ops.RANGE]
+    fixed = [n for i, n in zip(point.index, point.node.shape, strict=True) if i.op is not Ops.RANGE]
+    whole = all(i.op is not Ops.RANGE or i.extent == n for i, n in zip(point.index, point.node.shape, strict=True))
+    return whole and len(set(ranges)) == len(ranges) and all(n == 1 for n in fixed)
+
+
+def loops_outermost_first(sink: UOp) -> UOp:
+    """The nest with every STORE's ranges ordered so that what is computed once a row encloses the row's items.
+
+    A range goes outside the more sets of loops need it: each REDUCE needs the loops its value changes with.
+    """
+    needed = {node.ranges for node in sink.toposort() if node.op is Ops.REDUCE}
+    needed |= {frozenset(store.closed_ranges) for store in sink.src}
+
+    def rank(r: UOp) -> tuple[int, int]:
+        return (-sum(r in ranges for ranges in needed), r.arg[0])
+
+    stores = []
+    for store in sink.src:
+        ranges = sorted(store.closed_ranges, key=rank)
+        stores.append(store.replace(src=(*store.src[:2], *ranges)))
+    return UOp.sink(stores)

@@ -1,0 +1,58 @@
+"""How a nest touches memory: for every address, the step that each range makes in it.
+
+The cost model reads plans off these steps: a range with step 1 runs well as lanes, one with step 0 reads the same
+item again, any other step jumps.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tinygrad.dtype import dtypes
+from tinygrad.graph.ops import Ops
+from tinygrad.graph.symbolic import linear_terms
+from tinygrad.graph.uop import UOp
+
+
+@dataclass(frozen=True)
+class Access:
+    """One LOAD or STORE: its address, the ranges it runs in, and the step of each range that has a fixed one."""
+
+    node: UOp
+    ranges: frozenset[UOp]
+    steps: dict[UOp, int]
+    irregular: frozenset[UOp]
+    """ranges that the address changes with in another way than by a fixed step"""
+
+    def step(self, r: UOp) -> int | None:
+        """Items between neighbouring iterations of `r`; None where that varies."""
+        return None if r in self.irregular else self.steps.get(r, 0)
+
+
+def steps_of(expression: UOp) -> tuple[dict[UOp, int], frozenset[UOp]]:
+    """(the fixed step of each range, the ranges without one) of an index expression."""
+    terms, _ = linear_terms(expression)
+    steps = {atom: factor for atom, factor in terms.items() if atom.op is Ops.RANGE}
+    irregular = frozenset[UOp]().union(*(atom.ranges for atom in terms if atom.op is not Ops.RANGE))
+    return steps, irregular
+
+
+def accesses_of(nest: UOp) -> list[Access]:
+    """Every access of the nest to memory."""
+    found = []
+    for node in nest.toposort():
+        if node.op in (Ops.LOAD, Ops.STORE):
+            steps, irregular = steps_of(node.src[0].src[1])
+            found.append(Access(node, node.ranges | frozenset(node.closed_ranges), steps, irregular))
+    return found
+
+
+def index_uses(nest: UOp) -> list[UOp]:
+    """The index expressions that something other than index arithmetic uses: addresses, conditions, values."""
+    found: dict[UOp, None] = {}
+    for node in nest.toposort():
+        if node.dtype.scalar is dtypes.index and node.op is not Ops.SINK:
+            continue
+        for source in node.src:
+            if source.dtype.scalar is dtypes.index and source not in node.closed_ranges:
+                found[source] = None
+    return list(found)

@@ -1,0 +1,280 @@
+"""`Plan`: a list of `Opt`s, each a change of how a loop nest runs that keeps what it computes.
+
+In: a nest and a Plan. Out: a nest whose ranges are split, merged and marked with the kind they run as. Where a
+factor does not divide an extent, a loop over outputs lets its last tile overlap the one before (the same values
+are stored twice) or, where that is unsafe or there is only one tile, masks what lies outside; a reduce adds a
+masked tail of its own, so the main loop carries no mask.
+Next on the path: `codegen/expand.py` writes the marked ranges out.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+from tinygrad.codegen.collapse import simplified
+from tinygrad.codegen.linearize import reduce_identity
+from tinygrad.dtype import dtypes
+from tinygrad.graph.ops import Memory, Ops, RangeKind
+from tinygrad.graph.uop import UOp
+
+
+class OptKind(Enum):
+    """What an Opt does to the range it names."""
+
+    MERGE = "two ranges as one"
+    THREAD = "a range across CPU cores"
+    VECTOR = "the innermost iterations as SIMD lanes"
+    UPCAST = "the innermost iterations as registers, each with its own accumulators"
+    UNROLL = "the innermost iterations of a reduce written out, into one accumulator"
+    GROUP = "the innermost iterations of a reduce into accumulators of their own, combined at the end"
+    STAGE = "an operand computed once over the ranges it is read over, into scratch memory"
+
+
+@dataclass(frozen=True)
+class Opt:
+    """One change: `range` is the identity of the range; `amount` a factor, or the other range of a MERGE."""
+
+    kind: OptKind
+    range: int
+    amount: int = 0
+    over: tuple[int, ...] = ()
+    """STAGE: the ranges that the staged memory covers, outermost first; `range` is the operand's number"""
+
+    def __repr__(self) -> str:
+        details = [f"r{self.range}"] if self.kind is not OptKind.STAGE else [f"operand {self.range}"]
+        if self.kind is OptKind.MERGE:
+            details.append(f"r{self.amount}")
+        elif self.amount:
+            details.append(str(self.amount))
+        details.extend(f"r{r}" for r in self.over)
+        return f"{self.kind.name}({', '.join(details)})"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Opts in the order in which they are applied."""
+
+    opts: tuple[Opt, ...] = ()
+
+    def __repr__(self) -> str:
+        return "; ".join(map(repr, self.opts)) or "plain loops"
+
+
+def apply_plan(nest: UOp, plan: Plan) -> UOp:
+    """The nest, run as `plan` says."""
+    for opt in plan.opts:
+        nest = apply_opt(nest, opt)
+    return nest
+
+
+def apply_opt(nest: UOp, opt: Opt) -> UOp:
+    """The nest with one change. Raises ValueError where the nest has no such range."""
+    if opt.kind is OptKind.STAGE:
+        return stage_operand(nest, opt.range, opt.over)
+    target = range_named(nest, opt.range)
+    match opt.kind:
+        case OptKind.MERGE:
+            return merge(nest, target, range_named(nest, opt.amount))
+        case OptKind.THREAD:
+            return replace_range(nest, target, lambda r: [r], with_kind(target, RangeKind.THREAD))
+        case OptKind.VECTOR:
+            return split(nest, target, opt.amount, RangeKind.VECTOR, apart=True)
+        case OptKind.UPCAST | OptKind.UNROLL:
+            return split(nest, target, opt.amount, RangeKind.UNROLL, apart=False)
+        case OptKind.GROUP:
+            return split(nest, target, opt.amount, RangeKind.UNROLL, apart=True)
+    raise ValueError(f"{opt.kind} is not a change of one range")
+
+
+# --- finding ranges ----------------------------------------------------------------------------------------------
+
+
+def all_ranges(nest: UOp) -> list[UOp]:
+    """Every RANGE of the nest, by identity."""
+    return sorted((n for n in nest.toposort() if n.op is Ops.RANGE), key=lambda r: r.arg[0])
+
+
+def range_named(nest: UOp, identity: int) -> UOp:
+    for r in all_ranges(nest):
+        if r.arg[0] == identity:
+            return r
+    raise ValueError(f"the nest has no range r{identity}, only {', '.join(f'r{r.arg[0]}' for r in all_ranges(nest))}")
+
+
+def fresh_identity(nest: UOp) -> int:
+    return max(r.arg[0] for r in all_ranges(nest)) + 1
+
+
+def with_kind(r: UOp, kind: RangeKind) -> UOp:
+    return r.replace(arg=(r.arg[0], kind))
+
+
+def is_reduce_range(nest: UOp, r: UOp) -> bool:
+    """True if a REDUCE closes `r`, False if a STORE or STAGE does."""
+    return any(n.op is Ops.REDUCE and r in n.closed_ranges for n in nest.toposort())
+
+
+def writes_what_it_reads(nest: UOp) -> bool:
+    """True if a buffer is both loaded and stored: then nothing may be computed twice."""
+    stored = {s.src[0].src[0] for s in nest.src}
+    return any(n.op is Ops.LOAD and n.src[0].src[0] in stored for n in nest.toposort())
+
+
+def thread_extent(program: list[UOp]) -> int:
+    """Iterations of a program's THREAD range, 1 if it has none."""
+    return next((n.extent for n in program if n.op is Ops.RANGE and n.arg[1] is RangeKind.THREAD), 1)
+
+
+# --- changing ranges ---------------------------------------------------------------------------------------------
+
+
+def replace_range(nest: UOp, old: UOp, closing: Callable[[UOp], list[UOp]], value: UOp) -> UOp:
+    """The nest with `value` in place of the counter `old`; nodes that close `old` close `closing(old)` instead."""
+    done: dict[UOp, UOp] = {}
+    for node in nest.toposort(stop=lambda n: old not in n.ranges and old not in _closed_below(n)):
+        if node is old:
+            done[node] = value
+            continue
+        if old not in node.ranges and old not in _closed_below(node):
+            done[node] = node
+            continue
+        closed = node.closed_ranges
+        if closed:
+            values = node.src[:len(node.src) - len(closed)]
+            ranges = [n for r in closed for n in (closing(r) if r is old else [r])]
+            if old in closed and value.op is Ops.RANGE:
+                ranges = [value if r is old else r for r in ranges]
+            done[node] = node.replace(src=(*(done[v] for v in values), *ranges))
+        else:
+            done[node] = with_new_sources(node, tuple(done[s] for s in node.src))
+    return done[nest]
+
+
+def with_new_sources(node: UOp, src: tuple[UOp, ...]) -> UOp:
+    return node if src == node.src else node.with_sources(src)
+
+
+def _closed_below(node: UOp) -> frozenset[UOp]:
+    """Every range that a node at or under `node` closes."""
+    cached = node.__dict__.get("_closed_below")
+    if cached is None:
+        for n in node.toposort(stop=lambda n: "_closed_below" in n.__dict__):
+            if "_closed_below" not in n.__dict__:
+                below = frozenset[UOp]().union(*(s.__dict__["_closed_below"] for s in n.src))
+                n.__dict__["_closed_below"] = below | frozenset(n.closed_ranges)
+        cached = node.__dict__["_closed_below"]
+    return cached
+
+
+def merge(nest: UOp, outer: UOp, inner: UOp) -> UOp:
+    """`outer` and `inner`, which run one directly in the other, as one range."""
+    both = UOp.range(outer.extent * inner.extent, fresh_identity(nest))
+    nest = replace_range(nest, outer, lambda r: [both], both // inner.extent)
+    return replace_range(nest, inner, lambda r: [], both % inner.extent)
+
+
+def split(nest: UOp, r: UOp, amount: int, kind: RangeKind, apart: bool) -> UOp:
+    """`r` as an outer loop over an inner one of `amount` iterations that runs as `kind`.
+
+    `apart` gives the inner iterations of a reduce accumulators of their own.
+    """
+    if amount < 2:
+        raise ValueError(f"a split needs at least 2 inner iterations, got {amount}")
+    if is_reduce_range(nest, r):
+        return _split_reduce(nest, r, amount, kind, apart)
+    return _split_outputs(nest, r, amount, kind)
+
+
+def _split_outputs(nest: UOp, r: UOp, amount: int, kind: RangeKind) -> UOp:
+    extent = r.extent
+    tiles = -(-extent // amount)
+    identity = fresh_identity(nest)
+    inner = UOp.range(amount, identity, kind)
+    outer = UOp.range(tiles, identity + 1, r.arg[1]) if tiles > 1 else UOp.const(0, dtypes.index)
+    loops = [outer, inner] if tiles > 1 else [inner]
+    start = outer * amount
+    if extent % amount == 0:
+        return replace_range(nest, r, lambda _: loops, start + inner)
+    if tiles > 1 and not writes_what_it_reads(nest):
+        return replace_range(nest, r, lambda _: loops, start.minimum(extent - amount) + inner)
+    inside = (start + inner) < extent
+    masked = replace_range(nest, r, lambda _: loops, start + inner)
+    return UOp.sink(_masked_store(s, inside) if inner in s.closed_ranges else s for s in masked.src)
+
+
+def _masked_store(store: UOp, inside: UOp) -> UOp:
+    at = store.src[0]
+    valid = inside & at.src[2] if len(at.src) == 3 else inside
+    return store.replace(src=(at.src[0].index(at.src[1], valid), guarded(store.src[1], inside), *store.src[2:]))
+
+
+def guarded(value: UOp, inside: UOp) -> UOp:
+    """`value` with its loads touching memory only where `inside` holds, if they change with the same ranges."""
+    changes: dict[UOp, UOp] = {}
+    for node in value.toposort():
+        if node.op is Ops.LOAD and node.ranges & inside.ranges and node.src[0].src[0].op is Ops.PARAM:
+            at = node.src[0]
+            valid = inside & at.src[2] if len(at.src) == 3 else inside
+            changes[node] = at.src[0].index(at.src[1], valid).load()
+    return value.substitute(changes)
+
+
+def _split_reduce(nest: UOp, r: UOp, amount: int, kind: RangeKind, apart: bool) -> UOp:
+    identity = fresh_identity(nest)
+    inner = UOp.range(amount, identity, kind)
+    tail = UOp.range(amount, identity + 1, kind)
+    tiles, rest = divmod(r.extent, amount)
+    outer = UOp.range(tiles, identity + 2, r.arg[1]) if tiles > 1 else UOp.const(0, dtypes.index)
+    done: dict[UOp, UOp] = {}
+    for node in nest.toposort(stop=lambda n: r not in _closed_below(n)):
+        if r not in _closed_below(node):
+            done[node] = node
+            continue
+        if r not in node.closed_ranges:
+            done[node] = with_new_sources(node, tuple(done[s] for s in node.src))
+            continue
+        value = done[node.src[0]]
+        others = [c for c in node.closed_ranges if c is not r]
+        parts = []
+        if tiles:
+            main = value.substitute({r: outer * amount + inner})
+            parts.append(_reduced(node, main, [*others, *([outer] if tiles > 1 else [])], inner, apart))
+        if rest:
+            inside = tail < rest
+            last = guarded(value.substitute({r: tail + tiles * amount}), inside)
+            masked = inside.where(last, reduce_identity(node.arg, node.dtype))
+            parts.append(_reduced(node, masked, others, tail, apart))
+        done[node] = parts[0] if len(parts) == 1 else simplified(node.arg, node.dtype, *parts)
+    return done[nest]
+
+
+def _reduced(node: UOp, value: UOp, loops: list[UOp], inner: UOp, apart: bool) -> UOp:
+    if apart:
+        return value.reduce_ranges(node.arg, *loops).reduce_ranges(node.arg, inner)
+    return value.reduce_ranges(node.arg, *loops, inner)
+
+
+# --- staging -----------------------------------------------------------------------------------------------------
+
+
+def operands(nest: UOp) -> list[UOp]:
+    """The factors of the nest's sums of products, each once: what STAGE can name."""
+    found: dict[UOp, None] = {}
+    for node in nest.toposort():
+        if node.op is Ops.REDUCE and node.arg is Ops.ADD and node.src[0].op is Ops.MUL:
+            found.update(dict.fromkeys(node.src[0].src))
+    return list(found)
+
+
+def stage_operand(nest: UOp, number: int, over: tuple[int, ...]) -> UOp:
+    """Operand `number` computed once for all iterations of the ranges `over`, and read from scratch memory."""
+    operand = operands(nest)[number]
+    read = [range_named(nest, identity) for identity in over]
+    identity = fresh_identity(nest)
+    filled = [UOp.range(r.extent, identity + i) for i, r in enumerate(read)]
+    stage = operand.substitute(dict(zip(read, filled, strict=True))).stage(identity, Memory.SCRATCH, *filled)
+    offset = UOp.const(0, dtypes.index)
+    for r in read:
+        offset = offset * r.extent + r
+    return nest.substitute({operand: stage.index(offset).load()})

@@ -1,0 +1,340 @@
+"""EXP2, LOG2 and SIN as arithmetic that every device has.
+
+In: nodes of any float type and any number of lanes. Out: ADD, SUB, MUL, MULACC, TRUNC, comparisons, WHERE, casts
+and integer operations on the bits, without branches, so that every lane of a vector does the same work. Half and
+smaller types are computed in float32, SIN of float32 in float64.
+
+Exact for infinities, NaN, zeros of either sign and denormals. Largest errors, in units of the last place of the
+result (`test/test_transcendental.py` measures them; float32 over every input):
+
+| function | float32 | float64 | how |
+| --- | --- | --- | --- |
+| EXP2 | 0.60 | 0.57 | x = n + f, |f| <= 1/2; a polynomial in f, times 2**n in two factors |
+| LOG2 | 0.85 | 0.86 | x = 2**n * (1 + f), sqrt(1/2) <= 1 + f < sqrt(2); n + a polynomial in f |
+| SIN | 0.51 | 0.90 | the fraction of a turn, exact for every x by a window of the digits of 1/(2 pi); a polynomial |
+
+What the renderer owes these expressions: each operation is rounded once, as written. A product may not be fused
+into the sum or difference around it (those that may be are MULACC already), and nothing may be reassociated.
+
+The polynomials are minimax: Remez's exchange in 60-digit decimals, weighted for the relative error of the function;
+coefficients rounded from the lowest order up, the others fitted again after each. Each table states the relative
+error that its rounded coefficients leave, which the tests measure again.
+
+Next on the path: `codegen/linearize.py` puts the nest in order.
+"""
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from tinygrad.dtype import DType, dtypes
+from tinygrad.graph.ops import Ops
+from tinygrad.graph.rewrite import RewriteTable, Rule, any_node, node
+from tinygrad.graph.uop import UOp
+
+
+@dataclass(frozen=True)
+class Format:
+    """How one float type lies in memory, and its polynomials, lowest order first."""
+
+    dtype: DType
+    bits: DType
+    """the unsigned integer of the same width"""
+    fraction: int
+    """bits of the fraction"""
+    bias: int
+    """of the exponent"""
+    exp2: tuple[float, ...]
+    """(2**f - 1) / f for |f| <= 1/2"""
+    log2_lead: float
+    """1/ln(2), rounded"""
+    log2: tuple[float, ...]
+    """log2(1 + f) / f - log2_lead for sqrt(1/2) <= 1 + f <= sqrt(2)"""
+
+
+def _float32(*values: float) -> tuple[float, ...]:
+    return tuple(float(np.float32(v)) for v in values)
+
+
+_FORMATS = {f.dtype: f for f in (
+    Format(
+        dtypes.float32, dtypes.uint32, 23, 127,
+        # relative error of 2**f: 2**-28.1
+        exp2=_float32(0.693147182, 0.240226477, 0.0555035807, 0.00961853098, 0.00133917155, 0.000153105342),
+        log2_lead=float(np.float32(1 / math.log(2))),
+        # relative error of log2(1 + f): 2**-27.6
+        log2=_float32(1.92005967e-08, -0.721347332, 0.480898231, -0.3606987, 0.28856957, -0.239566118, 0.20453085,
+                      -0.191433385, 0.186720476, -0.109654658)),
+    Format(
+        dtypes.float64, dtypes.uint64, 52, 1023,
+        # relative error of 2**f: 2**-57.7
+        exp2=(0.6931471805599453, 0.24022650695910108, 0.05550410866482172, 0.009618129107601597,
+              0.0013333558146546814, 0.0001540353044904892, 1.5252733633134967e-05, 1.3215438828685723e-06,
+              1.0178160510335357e-07, 7.073234395763472e-09, 4.438779106795436e-10),
+        log2_lead=1 / math.log(2),
+        # relative error of log2(1 + f): 2**-56.6
+        log2=(2.389292410941962e-17, -0.7213475204444824, 0.4808983469629819, -0.36067376022184017,
+              0.2885390081792043, -0.24044917355399492, 0.2060992914601626, -0.18033687411095473,
+              0.1602994487688608, -0.14426977267868746, 0.13115437201216232, -0.1202176325783163,
+              0.11096351402498655, -0.10315365534600128, 0.09646378264656173, -0.08935836579629838,
+              0.08159735086981099, -0.0819001761981912, 0.09431924321175043, -0.08682376271775775,
+              0.03782874811482099)),
+)}
+
+SIN_TURNS = (6.283185273790866, -41.34167747838074, 81.6022312412761, -76.5749921403742, 39.71091779555116)
+"""sin(2 pi t) / t in powers of t**2 for |t| <= 1/4, evaluated in float64: relative error 2**-27.4."""
+
+SIN_RADIANS = (-0.16666666666666666, 0.008333333333333207, -0.0001984126984121248, 2.755731921156948e-06,
+               -2.5052106904421705e-08, 1.605894100201261e-10, -7.643019349181786e-13, 2.7214190446614135e-15)
+"""(sin(r) / r - 1) / r**2 in powers of r**2 for |r| <= pi/2: relative error of sin(r) 2**-61.5."""
+
+
+def _number(value: float, like: UOp) -> UOp:
+    return UOp.const(value, like.dtype, like.shape)
+
+
+def _polynomial(x: UOp, coefficients: Sequence[float]) -> UOp:
+    """Horner's rule: one MULACC a coefficient after the first."""
+    value = _number(coefficients[-1], x)
+    for c in reversed(coefficients[:-1]):
+        value = value.mulacc(x, c)
+    return value
+
+
+def _two_sum(a: UOp, b: UOp) -> tuple[UOp, UOp]:
+    """The rounded sum and its exact error (Knuth)."""
+    total = a + b
+    part = total - a
+    return total, (a - (total - part)) + (b - part)
+
+
+def _fast_two_sum(a: UOp, b: UOp) -> tuple[UOp, UOp]:
+    """The rounded sum and its exact error, where `a` is a multiple of the last place of `b` (Dekker)."""
+    total = a + b
+    return total, b - (total - a)
+
+
+def _two_product(a: UOp, b: UOp) -> tuple[UOp, UOp]:
+    """The rounded product and its exact error."""
+    product = a * b
+    return product, a.mulacc(b, -product)
+
+
+# --- 2**x and its inverse --------------------------------------------------------------------------------------
+
+
+def _exp2(x: UOp) -> UOp:
+    """2**x. Adding 1.5 * 2**fraction rounds to an integer n and leaves n in the low bits of the sum, where it
+    becomes the exponents of two factors, 2**(n >> 1) and 2**(n - (n >> 1)): one alone could not be denormal, and a
+    result that is one is rounded once, by the last product.
+    """
+    form = _FORMATS[x.dtype.scalar]
+    overflow = form.bias + 1
+    underflow = -(form.bias + form.fraction + 2)
+    bounded = _number(overflow, x).minimum(x)
+    bounded = (bounded < underflow).where(underflow, bounded)
+
+    rounding = 1.5 * 2.0**form.fraction + 2 * form.bias
+    shifted = bounded + rounding
+    f = bounded - (shifted - rounding)
+    power = _polynomial(f, (1.0, *form.exp2))
+
+    exponent = shifted.bitcast(form.bits)
+    half = exponent >> 1
+    first = (half << form.fraction).bitcast(form.dtype)
+    second = ((exponent - half) << form.fraction).bitcast(form.dtype)
+    return power * first * second
+
+
+def _log2(x: UOp) -> UOp:
+    """log2(x). Adding 1 - sqrt(1/2) to the bits, as integers, carries into the exponent exactly where the
+    mantissa is at least sqrt(2), so the exponent is n and what stays below it is the mantissa's place above sqrt(1/2).
+    """
+    form = _FORMATS[x.dtype.scalar]
+    one = form.bias << form.fraction
+    root_half = one - 2**(form.fraction + 1) + math.isqrt(2 * 4**form.fraction)
+    denormal = x < 2.0**(1 - form.bias)
+    normal = denormal.where(x * 2.0**form.fraction, x)
+
+    raised = normal.bitcast(form.bits) + (one - root_half)
+    mantissa = ((raised & (2**form.fraction - 1)) + root_half).bitcast(form.dtype)
+    f = mantissa - 1.0
+    # the biased exponent in the low bits of 2**fraction is that float plus the exponent
+    carrier = 2.0**form.fraction + form.bias
+    exponent = ((raised >> form.fraction) | (form.bias + form.fraction << form.fraction)).bitcast(form.dtype)
+    n = exponent - denormal.where(_number(carrier + form.fraction, x), carrier)
+
+    result = n + f.mulacc(form.log2_lead, f * _polynomial(f, form.log2))
+    finite_or_nan = (x < math.inf).where(result, x)
+    return (x > 0).where(finite_or_nan, x.ne(0).where(_number(math.nan, x), -math.inf))
+
+
+# --- sine ------------------------------------------------------------------------------------------------------
+
+
+def _arctan_of_inverse(n: int, one: int) -> int:
+    """arctan(1/n) in units of 1/one, by its series; low by less than a unit a term."""
+    power = one // n
+    total = power
+    divisor = 1
+    while power:
+        power //= -n * n
+        divisor += 2
+        total += power // divisor
+    return total
+
+
+def _pi(bits: int) -> Fraction:
+    """Pi to `bits` bits after the point, by Machin's formula."""
+    one = 1 << bits + 32
+    return Fraction(4 * (4 * _arctan_of_inverse(5, one) - _arctan_of_inverse(239, one)), one)
+
+
+def _digits_of_turn(width: int, count: int) -> list[int]:
+    """The first digits of 1/(2 pi) in base 2**width, each in [-2**(width-1), 2**(width-1)].
+
+    Signed digits have one bit less than plain ones, so more of a product fits a float.
+    """
+    rest = 1 / (2 * _pi(width * count))
+    digits = []
+    for _ in range(count):
+        rest *= 2**width
+        digits.append(round(rest))
+        rest -= digits[-1]
+    return digits
+
+
+def _select_window(words: Sequence[UOp], size: int, magnitude: UOp, bound: int, width: int,
+                   shifts: Sequence[int]) -> list[UOp]:
+    """`words[g : g + size]`, where g counts the powers 2**bound, 2**(bound + width), 2**(bound + 2 * width), ...
+    that `magnitude` reaches; g is a sum of distinct `shifts`, taken greedily. A table look-up without a load.
+    """
+    for shift in shifts:
+        near = magnitude < 2.0**(bound + width * (shift - 1))
+        magnitude = near.where(magnitude, magnitude * 2.0**(-width * shift))
+        words = [near.where(w, words[i + shift]) if i + shift < len(words) else w
+                 for i, w in enumerate(words[:shift + size - 1])]
+    return list(words)
+
+
+_HALF_TURNS = 1.5 * 2.0**51
+"""Added to a float64, rounds it to a multiple of 1/2 whose parity is the lowest bit of the sum."""
+
+_WIDTH32 = 30
+_BOUND32 = 23 + _WIDTH32
+_SHIFTS32 = (2, 1)
+_WORDS32 = [math.ldexp(d, -_WIDTH32 * (j + 1)) for j, d in enumerate(_digits_of_turn(_WIDTH32, 7))]
+
+
+def _sin_float32(x: UOp) -> UOp:
+    """sin(x) through x / (2 pi) in float64.
+
+    Of the 30-bit digits of 1/(2 pi), those that multiply x to whole turns are skipped: the window starts where
+    they end. The first two products are exact (24 + 29 bits). The second is split at 2**-28, and all that
+    lies above is summed without rounding before half turns are taken off. So what is left keeps its relative
+    precision when x is next to a multiple of pi.
+    """
+    bits = x.bitcast(dtypes.uint32)
+    sign = bits & 2**31
+    magnitude = (bits ^ sign).bitcast(dtypes.float32)
+    wide = magnitude.cast(dtypes.float64)
+    words = [_number(w, wide) for w in _WORDS32]
+    a, b, c, d = _select_window(words, 4, magnitude, _BOUND32, _WIDTH32, _SHIFTS32)
+
+    high = wide * a
+    middle = wide * b
+    rounding = 1.5 * 2.0**(52 - 28)
+    grid = (middle + rounding) - rounding
+    turns = (high - high.trunc()) + grid
+    shifted = turns + _HALF_TURNS
+    turns = (turns - (shifted - _HALF_TURNS)) + (middle - grid)
+    turns = wide.mulacc(d, wide.mulacc(c, turns))
+
+    value = turns * _polynomial(turns * turns, SIN_TURNS)
+    odd = shifted.bitcast(dtypes.uint64) << 63
+    value = (value.bitcast(dtypes.uint64) ^ odd).bitcast(dtypes.float64)
+    return (value.cast(dtypes.float32).bitcast(dtypes.uint32) ^ sign).bitcast(dtypes.float32)
+
+
+_WIDTH64 = 52
+_FAR = 12
+"""Digits skipped by the first step, which scales x too: no product overflows and no digit is denormal."""
+_SHIFTS64 = (6, 3, 2, 1)
+_DIGITS64 = [0, *_digits_of_turn(_WIDTH64, 23)]
+_TAU_LOW = float(2 * _pi(128) - Fraction(math.tau))
+"""What math.tau lacks of 2 pi."""
+
+
+def _sin_float64(x: UOp) -> UOp:
+    """sin(x) through x / (2 pi) in sums of three floats.
+
+    As for float32, with a window of five 52-bit digits that starts so that the first product is 0 or a
+    multiple of 2**-52 turns. The products a..d are exact pairs of floats. Half turns are taken off twice,
+    before each sum that could cancel, so that in such a case the sum is exact: the result keeps its relative
+    precision down to the 2**-64 of a turn that is the closest any float64 comes to a multiple of pi.
+    """
+    bits = x.bitcast(dtypes.uint64)
+    sign = bits & 2**63
+    magnitude = (bits ^ sign).bitcast(dtypes.float64)
+    near = magnitude < 2.0**(_WIDTH64 * _FAR)
+    scaled = near.where(magnitude, magnitude * 2.0**(-_WIDTH64 * _FAR))
+    words = []
+    for i in range(_FAR + 4):
+        word = _number(math.ldexp(_DIGITS64[i], -_WIDTH64 * i), x)
+        if i + _FAR < len(_DIGITS64):
+            word = near.where(word, math.ldexp(_DIGITS64[i + _FAR], -_WIDTH64 * i))
+        words.append(word)
+    a, b, c, d, e = _select_window(words, 5, scaled, _WIDTH64, _WIDTH64, _SHIFTS64)
+
+    a_high, a_low = _two_product(scaled, a)
+    b_high, b_low = _two_product(scaled, b)
+    c_high, c_low = _two_product(scaled, c)
+    d_high, d_low = _two_product(scaled, d)
+    whole = (a_high - a_high.trunc()) + (a_low - a_low.trunc())
+    part = b_high - b_high.trunc()
+    first_shift = (whole + part) + _HALF_TURNS
+    total, error = _fast_two_sum(whole - (first_shift - _HALF_TURNS), part)
+    middle, middle_error = _two_sum(b_low, c_high)
+    second_shift = (total + middle) + _HALF_TURNS
+    total, error2 = _fast_two_sum(total - (second_shift - _HALF_TURNS), middle)
+    low, low_error = _two_sum(middle_error, c_low)
+    low, low_error2 = _two_sum(low, d_high)
+    turns, turns_low = _two_sum(total, (error + error2) + low)
+    turns_low = turns_low + (scaled.mulacc(e, d_low) + (low_error + low_error2))
+
+    radians, radians_low = _two_product(turns, _number(math.tau, x))
+    radians_low = turns_low.mulacc(math.tau, turns.mulacc(_TAU_LOW, radians_low))
+    square = radians * radians
+    cosine = _polynomial(square, (1.0, -1 / 2, 1 / 24, -1 / 720))
+    value = radians + (radians * square).mulacc(_polynomial(square, SIN_RADIANS), radians_low * cosine)
+
+    value = (magnitude < 2.0**-27).where(magnitude, value)
+    odd = (first_shift.bitcast(dtypes.uint64) + second_shift.bitcast(dtypes.uint64)) << 63
+    return (value.bitcast(dtypes.uint64) ^ odd ^ sign).bitcast(dtypes.float64)
+
+
+def _sin(x: UOp) -> UOp:
+    return _sin_float64(x) if x.dtype.scalar is dtypes.float64 else _sin_float32(x)
+
+
+# --- the table -------------------------------------------------------------------------------------------------
+
+
+def _replaced(function: Callable[[UOp], UOp]) -> Callable[[UOp], UOp]:
+    def replace(x: UOp) -> UOp:
+        wide = x if x.dtype.scalar in _FORMATS else x.cast(dtypes.float32)
+        return function(wide).cast(x.dtype)
+
+    return replace
+
+
+elementary_functions = RewriteTable("elementary functions as arithmetic", [
+    Rule("exp2", node(Ops.EXP2, any_node("x")), _replaced(_exp2)),
+    Rule("log2", node(Ops.LOG2, any_node("x")), _replaced(_log2)),
+    Rule("sin", node(Ops.SIN, any_node("x")), _replaced(_sin)),
+])
+"""No EXP2, LOG2 or SIN is left, and no value is further from the true one than the table at the top says."""

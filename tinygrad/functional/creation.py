@@ -1,0 +1,210 @@
+"""Tensors from nothing: constants, ranges, identity matrices.
+
+Constants are graph nodes without memory. Ranges are the running sum of a row of ones, spelled with movement and
+reduce operations only; the compiler turns that sum into its closed form.
+"""
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from tinygrad.dtype import DType, DTypeLike, dtypes, to_dtype
+from tinygrad.graph.ops import Ops
+from tinygrad.graph.uop import UOp
+
+if TYPE_CHECKING:
+    from tinygrad.tensor import Tensor
+
+Shape = tuple[int, ...]
+
+
+def to_shape(name: str, shape: Sequence[Any]) -> Shape:
+    """The shape given as separate integers or as one sequence of them."""
+    if len(shape) == 1 and isinstance(shape[0], (list, tuple)):
+        shape = shape[0]
+    sizes = []
+    for size in shape:
+        if not hasattr(size, "__index__") or isinstance(size, bool):
+            raise TypeError(f"{name} takes a shape of integers, got {tuple(shape)}")
+        sizes.append(int(size.__index__()))
+    if any(size < 0 for size in sizes):
+        raise ValueError(f"{name} takes sizes >= 0, got {tuple(sizes)}")
+    return tuple(sizes)
+
+
+def full(shape: int | Sequence[int], fill_value: Any, dtype: DTypeLike | None = None, device: str | None = None,
+         requires_grad: bool | None = None) -> Tensor:
+    """A tensor of `shape` with every item `fill_value`; the dtype follows from the value unless given.
+
+    >>> Tensor.full((2, 3), 4).tolist()
+    [[4, 4, 4], [4, 4, 4]]
+    """
+    from tinygrad.tensor import Tensor
+
+    if isinstance(fill_value, Tensor):
+        fill_value = fill_value.item()
+    fill_value = fill_value.item() if hasattr(fill_value, "item") else fill_value
+    kind = dtypes.from_py(fill_value) if dtype is None else to_dtype(dtype)
+    sizes = to_shape("full", (shape,))
+    return Tensor.leaf(UOp.const(fill_value, kind, sizes), device, requires_grad)
+
+
+def zeros(*shape: Any, dtype: DTypeLike | None = None, device: str | None = None,
+          requires_grad: bool | None = None) -> Tensor:
+    """A tensor of zeros, of the default float type unless `dtype` is given.
+
+    >>> Tensor.zeros(2, 2).tolist()
+    [[0.0, 0.0], [0.0, 0.0]]
+    """
+    return full(to_shape("zeros", shape), 0, dtype or dtypes.default_float, device, requires_grad)
+
+
+def ones(*shape: Any, dtype: DTypeLike | None = None, device: str | None = None,
+         requires_grad: bool | None = None) -> Tensor:
+    """A tensor of ones, of the default float type unless `dtype` is given.
+
+    >>> Tensor.ones(3).tolist()
+    [1.0, 1.0, 1.0]
+    """
+    return full(to_shape("ones", shape), 1, dtype or dtypes.default_float, device, requires_grad)
+
+
+def empty(*shape: Any, dtype: DTypeLike | None = None, device: str | None = None,
+          requires_grad: bool | None = None) -> Tensor:
+    """A tensor with memory of its own that nothing has been written to: its values are arbitrary."""
+    from tinygrad.device import Buffer
+    from tinygrad.tensor import Tensor, canonical_device
+
+    sizes = to_shape("empty", shape)
+    kind = dtypes.default_float if dtype is None else to_dtype(dtype)
+    device = canonical_device(device)
+    memory = UOp.new_buffer(device, math.prod(sizes), kind)
+    memory.set_buffer(Buffer(device, math.prod(sizes), kind))
+    return Tensor.leaf(memory.reshape(sizes), device, requires_grad)
+
+
+def full_like(self: Tensor, fill_value: Any, dtype: DTypeLike | None = None, device: str | None = None,
+              requires_grad: bool | None = None) -> Tensor:
+    """A tensor filled with `fill_value`, of this one's shape, and its dtype and device unless given."""
+    return full(self.shape, fill_value, dtype or self.dtype, device or self.device, requires_grad)
+
+
+def zeros_like(self: Tensor, dtype: DTypeLike | None = None, device: str | None = None,
+               requires_grad: bool | None = None) -> Tensor:
+    """Zeros of this tensor's shape, dtype and device."""
+    return full_like(self, 0, dtype, device, requires_grad)
+
+
+def ones_like(self: Tensor, dtype: DTypeLike | None = None, device: str | None = None,
+              requires_grad: bool | None = None) -> Tensor:
+    """Ones of this tensor's shape, dtype and device."""
+    return full_like(self, 1, dtype, device, requires_grad)
+
+
+def empty_like(self: Tensor, dtype: DTypeLike | None = None, device: str | None = None,
+               requires_grad: bool | None = None) -> Tensor:
+    """Arbitrary values in this tensor's shape, dtype and device."""
+    return empty(*self.shape, dtype=dtype or self.dtype, device=device or self.device, requires_grad=requires_grad)
+
+
+def counting(size: int, dtype: DType) -> UOp:
+    """The node 0, 1, ..., size - 1: for each i, the number of k with i + k >= size, both in [0, size).
+
+    The ones of `padded` are cut into rows that each begin one item later, so that row i holds i + 1 ones.
+    """
+    if size == 0:
+        return UOp.const(0, dtype, (0,))
+    length = 2 * size - 1
+    padded = UOp.const(1, dtype, (size,)).pad(((size - 1, 0),))
+    repeated = padded.reshape((1, length)).expand((size + 1, length)).reshape(((size + 1) * length,))
+    rows = repeated.shrink(((0, 2 * size * size),)).reshape((size, 2 * size)).shrink(((0, size), (0, size)))
+    return rows.reduce(Ops.ADD, (1,)).reshape((size,)) - 1
+
+
+def arange(start: float, stop: float | None = None, step: float = 1, dtype: DTypeLike | None = None,
+           device: str | None = None, requires_grad: bool | None = None) -> Tensor:
+    """The numbers start, start + step, ... before `stop`; from 0 where only `stop` is given.
+
+    Integers give the default integer type, a float among them the default float type.
+
+    >>> Tensor.arange(2, 10, 3).tolist()
+    [2, 5, 8]
+    """
+    from tinygrad.tensor import Tensor
+
+    if stop is None:
+        start, stop = 0, start
+    if step == 0:
+        raise ValueError("arange takes a step other than 0")
+    if dtype is not None:
+        kind = to_dtype(dtype)
+    else:
+        kind = dtypes.from_py([start, stop, step])
+    size = max(0, math.ceil((stop - start) / step))
+    wide = dtypes.int64 if kind.is_int and kind.itemsize == 8 else dtypes.default_int
+    numbers = counting(size, wide)
+    if kind.is_float or not all(isinstance(n, int) for n in (start, step)):
+        numbers = numbers.cast(kind if kind in (dtypes.float32, dtypes.float64) else dtypes.float32)
+    if step != 1:
+        numbers = numbers * step
+    if start != 0:
+        numbers = numbers + start
+    return Tensor.leaf(numbers.cast(kind), device, requires_grad)
+
+
+def linspace(start: float, stop: float, steps: int, dtype: DTypeLike | None = None, device: str | None = None,
+             requires_grad: bool | None = None) -> Tensor:
+    """`steps` numbers at equal distances from `start` to `stop`, both included.
+
+    >>> Tensor.linspace(0, 1, 5).tolist()
+    [0.0, 0.25, 0.5, 0.75, 1.0]
+    """
+    from tinygrad.tensor import Tensor
+
+    if steps < 0:
+        raise ValueError(f"linspace takes steps >= 0, got {steps}")
+    kind = dtypes.default_float if dtype is None else to_dtype(dtype)
+    wide = kind if kind in (dtypes.float32, dtypes.float64) else dtypes.float32
+    numbers = counting(steps, dtypes.default_int)
+    # From the nearer end, so that both ends are exact and the two halves mirror each other.
+    distance = (stop - start) / max(steps - 1, 1)
+    rising = numbers.cast(wide) * distance + start
+    falling = (numbers * -1 + (steps - 1)).cast(wide) * -distance + stop
+    values = (numbers < (steps + 1) // 2).where(rising, falling)
+    return Tensor.leaf(values.cast(kind), device, requires_grad)
+
+
+def eye(n: int, m: int | None = None, dtype: DTypeLike | None = None, device: str | None = None,
+        requires_grad: bool | None = None) -> Tensor:
+    """The n x m matrix (n x n where m is not given) with ones on the diagonal and zeros elsewhere.
+
+    >>> Tensor.eye(2).tolist()
+    [[1.0, 0.0], [0.0, 1.0]]
+    """
+    from tinygrad.tensor import Tensor
+
+    columns = n if m is None else m
+    rows, columns = to_shape("eye", (n, columns))
+    kind = dtypes.default_float if dtype is None else to_dtype(dtype)
+    size = max(rows, columns)
+    # a one before n zeros, n times, read in rows of n: each row's one moves one to the right
+    diagonal = UOp.const(1, kind, (size, 1)).pad(((0, 0), (0, size))).reshape((size * (size + 1),))
+    square = diagonal.shrink(((0, size * size),)).reshape((size, size))
+    return Tensor.leaf(square.shrink(((0, rows), (0, columns))), device, requires_grad)
+
+
+def one_hot(self: Tensor, num_classes: int) -> Tensor:
+    """For each item its row of `num_classes` integers, 1 at the item's own number and 0 elsewhere.
+
+    Shape (...) gives (..., num_classes). Raises TypeError unless the items are integers.
+
+    >>> Tensor([0, 2]).one_hot(3).tolist()
+    [[1, 0, 0], [0, 0, 1]]
+    """
+    from tinygrad.tensor import Tensor
+
+    if not self.dtype.is_int:
+        raise TypeError(f"one_hot takes integers, got {self.dtype}")
+    classes = Tensor.arange(num_classes, dtype=self.dtype, device=self.device)
+    return (self.unsqueeze(-1) == classes).cast(dtypes.default_int)

@@ -1,0 +1,331 @@
+"""Random numbers: counter-based, so the same seed gives the same numbers on every device.
+
+A draw is a function of (seed, counter, position) and of nothing else: the threefry2x32 block cipher with 20
+rounds (Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011) encrypts the
+64-bit block number with the 64-bit seed and yields two 32-bit words. Each draw takes the next blocks of its
+device's counter.
+
+Seed and counter enter the graph as bound VARIABLEs ("seed" and "rng"), so the graphs of two steps of a
+program have equal structure and a captured graph is replayed with another counter (`counter` and `advance`
+are for that).
+"""
+from __future__ import annotations
+
+import math
+import secrets
+from typing import TYPE_CHECKING, Any
+
+from tinygrad.dtype import DType, DTypeLike, dtypes, to_dtype
+from tinygrad.functional.creation import to_shape
+from tinygrad.graph.uop import UOp
+from tinygrad.helpers import ceildiv, prod
+
+if TYPE_CHECKING:
+    from tinygrad.tensor import Tensor
+
+MAX_COUNTER = 2**62
+MAX_SEED = 2**63 - 1
+ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
+KEY_PARITY = 0x1BD11BDA
+
+
+# --- the state ------------------------------------------------------------------------------------
+
+_seed = secrets.randbits(62)
+_counters: dict[str, int] = {}
+
+
+def manual_seed(seed: int = 0) -> None:
+    """Begin the sequence of random numbers that belongs to `seed`, on every device.
+
+    >>> Tensor.manual_seed(7); first = Tensor.rand(2).tolist(); Tensor.manual_seed(7)
+    >>> Tensor.rand(2).tolist() == first
+    True
+    """
+    global _seed
+    _seed = seed % (MAX_SEED + 1)
+    _counters.clear()
+
+
+def counter(device: str) -> int:
+    """The number of the next block that a draw on `device` takes."""
+    return _counters.get(device, 0)
+
+
+def counters() -> dict[str, int]:
+    """Every device's `counter` now."""
+    return dict(_counters)
+
+
+def advance(device: str, blocks: int) -> int:
+    """Set `blocks` blocks of `device` aside; returns the number of the first."""
+    start = counter(device)
+    _counters[device] = start + blocks
+    return start
+
+
+# --- the generator --------------------------------------------------------------------------------
+
+
+def threefry2x32(key: tuple[Tensor, Tensor], block: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    """The block cipher: two uint32 words for a key of two uint32 words and a block number of two, low word
+    first."""
+    keys = (*key, key[0] ^ key[1] ^ KEY_PARITY)
+    x, y = block[0] + keys[0], block[1] + keys[1]
+    for group in range(5):
+        for rotation in ROTATIONS[group % 2]:
+            x = x + y
+            y = ((y << rotation) | (y >> (32 - rotation))) ^ x
+        x = x + keys[(group + 1) % 3]
+        y = y + (keys[(group + 2) % 3] + (group + 1))
+    return x, y
+
+
+def _variable_words(name: str, highest: int, value: int, shape: tuple[int, ...],
+                    device: str) -> tuple[Tensor, Tensor]:
+    """(low, high) 32-bit words of a bound variable, expanded to `shape`."""
+    from tinygrad.tensor import Tensor
+
+    variable = UOp.variable(name, 0, highest, value)
+    low, high = (Tensor(word.cast(dtypes.uint32), device=device, requires_grad=False)
+                 for word in (variable % 2**32, variable // 2**32))
+    ones = (1,) * len(shape)
+    return low.reshape(ones).expand(shape), high.reshape(ones).expand(shape)
+
+
+def _random_blocks(count: int, device: str, lanes: int = 1) -> tuple[Tensor, Tensor]:
+    """Both words of the next `count` blocks: uint32 of shape (lanes, count), every lane the same."""
+    from tinygrad.tensor import Tensor
+
+    if count >= 2**31:
+        raise ValueError(f"one draw takes fewer than 2**31 blocks of 64 random bits, asked for {count}")
+    shape = (lanes, count)
+    start = advance(device, count)
+    low, high = _variable_words("rng", MAX_COUNTER, start, shape, device)
+    position = Tensor.arange(count, dtype=dtypes.uint32, device=device).reshape(1, count).expand(shape)
+    block_low = low + position
+    block_high = high + (block_low < low).cast(dtypes.uint32)
+    return threefry2x32(_variable_words("seed", MAX_SEED, _seed, shape, device), (block_low, block_high))
+
+
+def _random_words(shape: tuple[int, ...], device: str) -> Tensor:
+    """uint32 random bits: first the first words of all blocks, then their second words."""
+    from tinygrad.tensor import Tensor
+
+    count = prod(shape)
+    if count == 0:
+        return Tensor.zeros(*shape, dtype=dtypes.uint32, device=device)
+    blocks = ceildiv(count, 2)
+    first, second = _random_blocks(blocks, device, lanes=2)
+    lane = Tensor.arange(2, dtype=dtypes.int32, device=device).reshape(2, 1).expand(2, blocks)
+    words = (lane == 0).where(first, second).reshape(2 * blocks)
+    return words.shrink(((0, count),)).reshape(shape)
+
+
+def _random_pairs(shape: tuple[int, ...], device: str) -> tuple[Tensor, Tensor]:
+    """Two independent uint32 tensors of random bits: the two words of one block an item."""
+    from tinygrad.tensor import Tensor
+
+    if prod(shape) == 0:
+        empty = Tensor.zeros(*shape, dtype=dtypes.uint32, device=device)
+        return empty, empty
+    first, second = _random_blocks(prod(shape), device)
+    return first.reshape(shape), second.reshape(shape)
+
+
+# --- what the functions below share ---------------------------------------------------------------
+
+
+def _float_type(name: str, dtype: DTypeLike | None) -> DType:
+    found = dtypes.default_float if dtype is None else to_dtype(dtype)
+    if not found.is_float:
+        raise TypeError(f"{name} takes a float dtype, got {found.name}")
+    return found
+
+
+def _finish(value: Tensor, requires_grad: bool | None, contiguous: bool = True) -> Tensor:
+    """`value` as what a constructor returns: a leaf, stored when it is computed."""
+    from tinygrad.tensor import Tensor
+
+    return Tensor.leaf(value.uop.contiguous() if contiguous else value.uop, value.device, requires_grad)
+
+
+def _unit_interval(bits: Tensor, dtype: DType) -> Tensor:
+    """[0, 1) from 32 random bits, in steps of 2**-digits where `dtype` has that many digits (24 at most)."""
+    digits = dtypes.finfo(dtype)[1] + 1
+    whole = bits >> (32 - digits)
+    return whole.cast(dtypes.int32).cast(dtypes.float32).mul(2.0**-digits).cast(dtype)
+
+
+def _uniform(shape: tuple[int, ...], dtype: DType, device: str) -> Tensor:
+    if dtype is not dtypes.float64:
+        return _unit_interval(_random_words(shape, device), dtype)
+    high, low = _random_pairs(shape, device)
+    return ((high >> 5).cast(dtype) * 2**26 + (low >> 6).cast(dtype)) * 2.0**-53
+
+
+# --- draws ----------------------------------------------------------------------------------------
+
+
+def rand(*shape: Any, device: str | None = None, dtype: DTypeLike | None = None, contiguous: bool = True,
+         requires_grad: bool | None = None) -> Tensor:
+    """Uniform in [0, 1): multiples of 2**-24 for float32, 2**-53 for float64, 2**-11 for float16, 2**-8 for
+    bfloat16.
+
+    `contiguous=False` lets the draw fuse into what uses it, at the cost of drawing again in each use.
+    """
+    from tinygrad.tensor import canonical_device
+
+    found = _float_type("rand", dtype)
+    draws = _uniform(to_shape("rand", shape), found, canonical_device(device))
+    return _finish(draws, requires_grad, contiguous)
+
+
+def rand_like(self: Tensor, **kwargs: Any) -> Tensor:
+    """`rand` of this tensor's shape, and its dtype and device unless given."""
+    return rand(*self.shape, **{"dtype": self.dtype, "device": self.device, **kwargs})
+
+
+def randn(*shape: Any, dtype: DTypeLike | None = None, device: str | None = None,
+          requires_grad: bool | None = None) -> Tensor:
+    """Normal with mean 0 and standard deviation 1, by the Box-Muller transform: sqrt(-2 ln u) * sin(2 pi v).
+
+    u is in (0, 1], so the logarithm is finite; the largest value is 5.8 (8.5 for float64). Halves are drawn
+    in float32.
+    """
+    from tinygrad.tensor import canonical_device
+
+    found = _float_type("randn", dtype)
+    sizes, place = to_shape("randn", shape), canonical_device(device)
+    if found is dtypes.float64:
+        u, v = _uniform(sizes, found, place), _uniform(sizes, found, place)
+    else:
+        u, v = (_unit_interval(bits, dtypes.float32) for bits in _random_pairs(sizes, place))
+    draws = ((1 - u).log() * -2).sqrt() * (v * (2 * math.pi)).sin()
+    return _finish(draws.cast(found), requires_grad)
+
+
+def randn_like(self: Tensor, dtype: DTypeLike | None = None, **kwargs: Any) -> Tensor:
+    """`randn` of this tensor's shape, and its dtype and device unless given."""
+    return randn(*self.shape, dtype=dtype or self.dtype, **{"device": self.device, **kwargs})
+
+
+def uniform(*shape: Any, low: float = 0.0, high: float = 1.0, dtype: DTypeLike | None = None,
+            requires_grad: bool | None = None, **kwargs: Any) -> Tensor:
+    """Uniform in [low, high). An integer dtype gives integers of that range."""
+    found = dtypes.default_float if dtype is None else to_dtype(dtype)
+    if not found.is_float:
+        return randint(*shape, low=math.ceil(low), high=math.ceil(high), dtype=found, **kwargs)
+    draws = rand(*shape, dtype=found, contiguous=False, requires_grad=False, **kwargs)
+    return _finish((draws * (high - low) + low).cast(found), requires_grad)
+
+
+def normal(*shape: Any, mean: float = 0.0, std: float = 1.0, requires_grad: bool | None = None,
+           **kwargs: Any) -> Tensor:
+    """Normal with the given mean and standard deviation."""
+    draws = randn(*shape, requires_grad=False, **kwargs)
+    return _finish((draws * std + mean).cast(draws.dtype), requires_grad)
+
+
+def randint(*shape: Any, low: int = 0, high: int = 10, dtype: DTypeLike = int,
+            device: str | None = None, requires_grad: bool | None = None) -> Tensor:
+    """Integers in [low, high).
+
+    With n = high - low, no value's probability differs from 1/n by more than 2**-32 (2**-64 for n > 2**32).
+    Raises ValueError for an empty range or one that `dtype` cannot hold.
+    """
+    from tinygrad.tensor import canonical_device
+
+    found = to_dtype(dtype)
+    if not found.is_int:
+        raise TypeError(f"randint takes an integer dtype, got {found.name}")
+    if not (isinstance(low, int) and isinstance(high, int)):
+        raise TypeError(f"randint takes integer bounds, got low={low!r}, high={high!r}")
+    if not found.min <= low < high <= found.max + 1:
+        raise ValueError(f"randint takes low < high within {found.name}, got low={low}, high={high}")
+    sizes, place, span = to_shape("randint", shape), canonical_device(device), high - low
+    if span <= 2**32:
+        bits = _random_words(sizes, place).cast(dtypes.uint64)
+        draws = (bits * span) >> 32
+    else:
+        upper, lower = (bits.cast(dtypes.uint64) for bits in _random_pairs(sizes, place))
+        draws = (upper << 32) | lower
+        draws = draws if span == 2**64 else draws % span
+    # modulo 2**64, and again modulo the width of `dtype`, the sum is the right number
+    return _finish((draws + low % 2**64).cast(found), requires_grad)
+
+
+def randperm(n: int, device: str | None = None, dtype: DTypeLike = int,
+             requires_grad: bool | None = None) -> Tensor:
+    """The integers 0 to n - 1 in random order: the order that sorts n draws of 32 bits."""
+    from tinygrad.tensor import canonical_device
+
+    draws = _random_words(to_shape("randperm", (n,)), canonical_device(device)).contiguous()
+    return _finish(draws.argsort().cast(to_dtype(dtype)), requires_grad)
+
+
+def multinomial(self: Tensor, num_samples: int = 1, replacement: bool = False) -> Tensor:
+    """Positions drawn with probabilities proportional to the weights on the last axis of a 1-d or 2-d tensor.
+
+    Shape (num_samples,) or (rows, num_samples). Without `replacement`, no position comes twice in a row.
+    """
+    if self.ndim not in (1, 2) or num_samples < 1:
+        raise ValueError(f"multinomial takes weights of 1 or 2 axes and num_samples >= 1, "
+                         f"got shape {self.shape} and {num_samples}")
+    if not replacement and num_samples > self.shape[-1]:
+        raise ValueError(f"multinomial without replacement draws at most the {self.shape[-1]} positions "
+                         f"of {self.shape}, asked for {num_samples}")
+    weights = (self if self.ndim == 2 else self.unsqueeze(0)).detach().float()
+    rows, choices = weights.shape
+    if replacement or num_samples == 1:
+        cumulative = weights.cumsum(1)
+        draws = rand(rows, num_samples, device=self.device, dtype=dtypes.float32, requires_grad=False)
+        # 1 - draw is in (0, 1], so a position of no weight is never the first to reach it
+        targets = (1 - draws) * cumulative.shrink(((0, rows), (choices - 1, choices)))
+        picks = (cumulative.unsqueeze(1) < targets.unsqueeze(2)).sum(2)
+    else:
+        # the arrival order of independent exponential clocks (Efraimidis and Spirakis, 2006)
+        draws = rand(rows, choices, device=self.device, dtype=dtypes.float32, requires_grad=False)
+        arrivals = -(1 - draws).log() / weights
+        picks = arrivals.argsort(1).shrink(((0, rows), (0, num_samples)))
+    picks = picks.cast(dtypes.int32)
+    return picks if self.ndim == 2 else picks.squeeze(0)
+
+
+# --- initial values of parameters -----------------------------------------------------------------
+
+
+def scaled_uniform(*shape: Any, **kwargs: Any) -> Tensor:
+    """Uniform in [-1, 1) / sqrt(number of items)."""
+    bound = prod(to_shape("scaled_uniform", shape)) ** -0.5
+    return uniform(*shape, low=-bound, high=bound, **kwargs)
+
+
+def glorot_uniform(*shape: Any, **kwargs: Any) -> Tensor:
+    """Uniform in [-b, b) with b = sqrt(6 / (shape[0] + product of the others)) (Glorot and Bengio, 2010)."""
+    sizes = to_shape("glorot_uniform", shape)
+    bound = math.sqrt(6 / (_fan_out(sizes) + _fan_in(sizes)))
+    return uniform(*sizes, low=-bound, high=bound, **kwargs)
+
+
+def kaiming_uniform(*shape: Any, a: float = 0.01, **kwargs: Any) -> Tensor:
+    """Uniform in [-b, b) with b = sqrt(6 / ((1 + a^2) * product of shape[1:])) (He, Zhang, Ren and Sun,
+    2015)."""
+    sizes = to_shape("kaiming_uniform", shape)
+    bound = math.sqrt(6 / ((1 + a * a) * _fan_in(sizes)))
+    return uniform(*sizes, low=-bound, high=bound, **kwargs)
+
+
+def kaiming_normal(*shape: Any, a: float = 0.01, **kwargs: Any) -> Tensor:
+    """Normal with standard deviation sqrt(2 / ((1 + a^2) * product of shape[1:])) (He, Zhang, Ren and Sun,
+    2015)."""
+    sizes = to_shape("kaiming_normal", shape)
+    return normal(*sizes, std=math.sqrt(2 / ((1 + a * a) * _fan_in(sizes))), **kwargs)
+
+
+def _fan_in(shape: tuple[int, ...]) -> int:
+    return int(prod(shape[1:])) or 1
+
+
+def _fan_out(shape: tuple[int, ...]) -> int:
+    return shape[0] if shape else 1

@@ -1,0 +1,204 @@
+"""What arithmetic of tensors and kernels simplifies to without changing any result.
+
+`constant_folding` is a table for `rewrite`. Integers wrap as their type does; floats round as their type does,
+and NaN, infinities, the sign of zero and rounding are kept: `x + 0.0` stays (it turns -0.0 into 0.0), `x + -0.0`
+goes. A float constant is a Python number that stands for its nearest value in the type, so operands are rounded
+first.
+
+Index arithmetic is simplified as it is built, by `graph/symbolic.py`.
+"""
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+
+from tinygrad.dtype import DType, dtypes
+from tinygrad.graph.ops import Family, Ops
+from tinygrad.graph.rewrite import Pattern, RewriteTable, Rule, any_node, node
+from tinygrad.graph.uop import UOp
+
+Number = int | float | bool
+
+# --- the value of an operation on numbers -------------------------------------------------------------------
+
+_INTEGER_ARITHMETIC: dict[Ops, Callable[..., Number]] = {
+    Ops.NEG: operator.neg,
+    Ops.ADD: operator.add,
+    Ops.SUB: operator.sub,
+    Ops.MUL: operator.mul,
+    Ops.IDIV: operator.floordiv,
+    Ops.MOD: operator.mod,
+    Ops.MAX: max,
+    Ops.CMPLT: operator.lt,
+    Ops.CMPNE: operator.ne,
+    Ops.AND: operator.and_,
+    Ops.OR: operator.or_,
+    Ops.XOR: operator.xor,
+    Ops.SHL: operator.lshift,
+    Ops.SHR: operator.rshift,
+    Ops.MULACC: lambda a, b, c: a * b + c,
+}
+
+_FLOAT_ARITHMETIC: dict[Ops, Callable[..., Any]] = {
+    Ops.NEG: operator.neg,
+    Ops.ADD: operator.add,
+    Ops.SUB: operator.sub,
+    Ops.MUL: operator.mul,
+    Ops.FDIV: operator.truediv,
+    Ops.RECIP: lambda x: type(x)(1) / x,
+    Ops.SQRT: np.sqrt,
+    Ops.TRUNC: np.trunc,
+    Ops.CMPLT: operator.lt,
+    Ops.CMPNE: operator.ne,
+}
+
+
+def fold(op: Ops, dtype: DType, operands: list[UOp]) -> Number | None:
+    """The number that `op` makes of CONSTs, as a constant of `dtype`; None where it is left to the device."""
+    values = [o.arg for o in operands]
+    if op is Ops.CAST:
+        return convert(values[0], operands[0].dtype.scalar, dtype.scalar)
+    if operands[0].dtype.is_float:
+        return _fold_floats(op, operands[0].dtype.scalar, values)
+    evaluate = _INTEGER_ARITHMETIC.get(op)
+    if evaluate is None or (op in (Ops.IDIV, Ops.MOD) and values[1] == 0):
+        return None
+    if op in (Ops.SHL, Ops.SHR) and not 0 <= values[1] < dtype.bits:
+        return None
+    return dtype.scalar.as_const(evaluate(*values))
+
+
+def _fold_floats(op: Ops, dtype: DType, values: list[float]) -> Number | None:
+    evaluate = _FLOAT_ARITHMETIC.get(op)
+    if evaluate is None:
+        return None
+    with np.errstate(all="ignore"):
+        result = evaluate(*(dtype.numpy.type(v) for v in values))
+    return bool(result) if op in Family.COMPARE else float(result)
+
+
+def convert(value: Number, source: DType, target: DType) -> Number | None:
+    """A constant of type `source` cast to `target`; None where the device decides (NaN as an integer)."""
+    if source.is_float:
+        with np.errstate(all="ignore"):
+            value = float(source.numpy.type(value))
+    if target.is_float:
+        with np.errstate(all="ignore"):
+            return _round_to(value, source, target)
+    if source.is_float and target.is_int:
+        if not math.isfinite(value) or not target.min <= int(value) <= target.max:
+            return None
+    return target.as_const(value)
+
+
+def _round_to(value: Number, source: DType, target: DType) -> float | None:
+    """`value` as a float type; None for integers that NumPy rounds twice on the way there."""
+    if source.is_int and target not in (dtypes.float32, dtypes.float64) and abs(value) > 2**24:
+        return None
+    return float(source.numpy.type(value).astype(target.numpy))
+
+
+def _same_after(inner: DType, middle: DType) -> bool:
+    """True if every value of `inner` is a value of `middle`."""
+    if inner.is_bool:
+        return True
+    if middle.is_bool or (inner.is_float and not middle.is_float):
+        return False
+    if not middle.is_float:
+        return bool(middle.min <= inner.min and inner.max <= middle.max)
+    exponent, mantissa = dtypes.finfo(middle)
+    if inner.is_float:
+        inner_exponent, inner_mantissa = dtypes.finfo(inner)
+        return bool(inner_exponent <= exponent and inner_mantissa <= mantissa)
+    return bool(inner.bits - (inner.kind == "int") <= mantissa + 1)
+
+
+# --- patterns -----------------------------------------------------------------------------------------------
+
+
+def _number(value: float, sign: float = 1.0) -> Pattern:
+    """A CONST of this value; of this sign too, if it is a float zero."""
+
+    def is_it(n: UOp) -> bool:
+        return bool(n.arg == value) and (not n.dtype.is_float or math.copysign(1.0, n.arg) == sign)
+
+    return node(Ops.CONST, name="c", where=is_it)
+
+
+def _all_constant(n: UOp) -> bool:
+    return bool(n.src) and all(s.op is Ops.CONST for s in n.src)
+
+
+def _integer(n: UOp) -> bool:
+    return n.dtype.is_int or n.dtype.is_bool
+
+
+def _bool(n: UOp) -> bool:
+    return n.dtype.is_bool
+
+
+_ANY: Final = any_node("x")
+_INTEGER: Final = any_node("x", _integer)
+_FLOAT: Final = any_node("x", lambda n: n.dtype.is_float)
+_BOOL: Final = any_node("x", _bool)
+_ALL_BITS: Final = node(Ops.CONST, name="c", where=lambda n: n.dtype.is_int and n.arg == n.dtype.as_const(-1))
+
+
+def _the_value(x: UOp, **_: UOp) -> UOp:
+    return x
+
+
+def _the_constant(c: UOp, **_: UOp) -> UOp:
+    return c
+
+
+def _false(x: UOp) -> UOp:
+    return UOp.const(False, dtypes.bool.vec(x.dtype.count))
+
+
+def _fold_node(n: UOp) -> UOp | None:
+    value = fold(n.op, n.dtype, list(n.src))
+    return None if value is None else UOp.new(Ops.CONST, n.dtype, (), value)
+
+
+def _merge_casts(outer: UOp, x: UOp) -> UOp | None:
+    middle = outer.src[0].dtype.scalar
+    return x.cast(outer.dtype.scalar) if _same_after(x.dtype.scalar, middle) else None
+
+
+constant_folding: Final = RewriteTable("constant folding", [
+    Rule("constants", node(Family.ELEMENTWISE - {Ops.WHERE, Ops.BITCAST}, name="n", where=_all_constant),
+         _fold_node),
+    Rule("choice by a constant", node(Ops.WHERE, node(Ops.CONST, name="c"), any_node("a"), any_node("b")),
+         lambda c, a, b: a if c.arg else b),
+    Rule("choice between equals", node(Ops.WHERE, any_node("c"), _ANY, _ANY), _the_value),
+    Rule("integer plus zero", node(Ops.ADD, _INTEGER, _number(0)), _the_value),
+    Rule("float plus minus zero", node(Ops.ADD, _FLOAT, _number(0, -1.0)), _the_value),
+    Rule("integer minus zero", node(Ops.SUB, _INTEGER, _number(0)), _the_value),
+    Rule("float minus zero", node(Ops.SUB, _FLOAT, _number(0)), _the_value),
+    Rule("times one", node(Ops.MUL, _ANY, _number(1)), _the_value),
+    Rule("integer times zero", node(Ops.MUL, _INTEGER, _number(0)), _the_constant),
+    Rule("divided by one", node((Ops.IDIV, Ops.FDIV), _ANY, _number(1)), _the_value),
+    Rule("maximum of equals", node(Ops.MAX, _ANY, _ANY), _the_value),
+    Rule("twice negated", node(Ops.NEG, node(Ops.NEG, _ANY)), _the_value),
+    Rule("and or or of equals", node((Ops.AND, Ops.OR), _ANY, _ANY), _the_value),
+    Rule("and with true", node(Ops.AND, _BOOL, _number(True)), _the_value),
+    Rule("and with all bits", node(Ops.AND, _INTEGER, _ALL_BITS), _the_value),
+    Rule("and with zero", node(Ops.AND, _INTEGER, _number(0)), _the_constant),
+    Rule("or, xor, shift with zero", node((Ops.OR, Ops.XOR), _INTEGER, _number(0)), _the_value),
+    Rule("shift by zero", node((Ops.SHL, Ops.SHR), _INTEGER, _number(0)), _the_value),
+    Rule("or with true", node(Ops.OR, _BOOL, _number(True)), _the_constant),
+    Rule("less than itself", node(Ops.CMPLT, _ANY, _ANY), _false),
+    Rule("integer unequal to itself", node(Ops.CMPNE, _INTEGER, _INTEGER), _false),
+    Rule("bool unequal to false", node(Ops.CMPNE, _BOOL, _number(False)), _the_value),
+    Rule("not not", node(Ops.CMPNE, node(Ops.CMPNE, _BOOL, _number(True)), _number(True)), _the_value),
+    Rule("cast to the same type", node(Ops.CAST, _ANY, name="n", where=lambda n: n.dtype is n.src[0].dtype),
+         _the_value),
+    Rule("cast through a wider type", node(Ops.CAST, node(Ops.CAST, _ANY), name="outer"), _merge_casts),
+])
+"""Guarantees: the value of every node is the same, to the last bit (of a NaN: that it is one). What is folded is
+rounded correctly everywhere; EXP2, LOG2 and SIN of constants stay with the device, which rounds its own way."""

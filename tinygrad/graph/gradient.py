@@ -1,0 +1,208 @@
+"""Derivatives, as graph nodes: one table from each primitive to the gradients of its sources.
+
+`gradients(root, root_gradient, targets)` walks from `root` back to the `targets` over the nodes that lead to one,
+and returns for each target a graph node of its shape. Because the results are ordinary nodes, they fuse and
+schedule as any others, and gradients of gradients work. DETACH ends the walk (unless it is itself a target), and
+so does everything that is not a float.
+
+A table entry gets the gradient of a node's value and the node, and returns one gradient (or None) for each source.
+"""
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from typing import TypeAlias
+
+from tinygrad.dtype import dtypes
+from tinygrad.graph.ops import Family, Ops
+from tinygrad.graph.uop import UOp, inverse_permutation
+
+SourceGradients: TypeAlias = tuple[UOp | None, ...]
+GradientRule: TypeAlias = Callable[[UOp, UOp], SourceGradients]
+
+LN2 = math.log(2)
+
+
+def sum_to(x: UOp, shape: Sequence[int]) -> UOp:
+    """`x` summed over the axes that have size 1 in `shape`: what EXPAND to `x.shape` is the transpose of."""
+    return x.reduce(Ops.ADD, [i for i, (n, m) in enumerate(zip(x.shape, shape, strict=True)) if n != m])
+
+
+def _split(value: Fraction, bits: int) -> tuple[float, float, float]:
+    """Three floats of `bits` bits whose sum is `value`, the largest part first."""
+    parts = []
+    for _ in range(3):
+        exponent = bits - 1 - math.floor(math.log2(abs(value)))
+        parts.append(float(Fraction(round(value * Fraction(2) ** exponent)) / Fraction(2) ** exponent))
+        value -= Fraction(parts[-1])
+    return parts[0], parts[1], parts[2]
+
+
+HALF_PI = Fraction("1.570796326794896619231321691639751442098584699687552910487472296153908203143104499314017412671")
+HALF_PI_PARTS = {dtypes.float32: _split(HALF_PI, 24), dtypes.float64: _split(HALF_PI, 53)}
+
+
+def cosine(x: UOp) -> UOp:
+    """The cosine of `x`, from one SIN.
+
+    Up to |x| = 8192, with k = trunc(|x|/pi), it is (-1)^(k+1) sin(|x| - (2k + 1) pi/2): the argument is reduced
+    with pi/2 in three parts, so that values near zeros keep their relative precision. Beyond, it is
+    1 - 2 sin(x/2)^2, which is off by at most about 2^-23 (float32).
+    """
+    if x.dtype not in HALF_PI_PARTS:
+        return cosine(x.cast(dtypes.float32)).cast(x.dtype)
+    magnitude = x.maximum(-x)
+    near = magnitude < 8192.0
+    k = (magnitude * (1 / math.pi)).trunc()
+    odd_multiple = k * 2.0 + 1.0
+    reduced = magnitude
+    for part in HALF_PI_PARTS[x.dtype]:
+        reduced = odd_multiple.mulacc(-part, reduced)
+    s = near.where(reduced, magnitude * 0.5).sin()
+    k_is_even = (k * 0.5).trunc().mulacc(-2.0, k).eq(0.0)
+    return near.where(k_is_even.where(-s, s), 1.0 - s * s * 2.0)
+
+
+def _max_of_two(g: UOp, node: UOp) -> SourceGradients:
+    """All to the larger source, half each on a tie."""
+    a, b = node.src
+    half = g * 0.5
+    zero = g._operand(0)
+    return ((b < a).where(g, (a < b).where(zero, half)), (a < b).where(g, (b < a).where(zero, half)))
+
+
+def _where(g: UOp, node: UOp) -> SourceGradients:
+    condition = node.src[0]
+    return None, condition.where(g, 0), condition.where(0, g)
+
+
+def _mul(g: UOp, node: UOp) -> SourceGradients:
+    a, b = node.src
+    return g * b, g * a
+
+
+def _mulacc(g: UOp, node: UOp) -> SourceGradients:
+    a, b, _ = node.src
+    return g * b, g * a, g
+
+
+def _reduce(g: UOp, node: UOp) -> SourceGradients:
+    op, axes = node.arg
+    src = node.src[0]
+    spread = g.expand(src.shape)
+    if op is Ops.ADD:
+        return (spread,)
+    if op is Ops.MAX:
+        hit = src.eq(node.expand(src.shape)).cast(g.dtype)
+        return (hit * (g * hit.reduce(Ops.ADD, axes).recip()).expand(src.shape),)
+    # The product of all others: where one item is zero, that of the rest; where several are, zero.
+    is_zero = src.eq(0)
+    zeros = is_zero.cast(g.dtype).reduce(Ops.ADD, axes).expand(src.shape)
+    nonzero = is_zero.where(1, src)
+    rest = nonzero.reduce(Ops.MUL, axes).expand(src.shape)
+    others = is_zero.where((zeros < 1.5).where(rest, 0), (zeros < 0.5).where(rest * nonzero.recip(), 0))
+    return (spread * others,)
+
+
+def _stride(g: UOp, node: UOp) -> SourceGradients:
+    """Each item back to its place, zeros between."""
+    shape = node.src[0].shape
+    gaps = [abs(step) for step in node.arg]
+    interleaved = [size for n in g.shape for size in (n, 1)]
+    spaced = g.reshape(interleaved).pad([p for gap in gaps for p in ((0, 0), (0, gap - 1))])
+    spaced = spaced.reshape([n * gap for n, gap in zip(g.shape, gaps, strict=True)])
+    return (spaced.shrink([(0, n) for n in shape]).stride([1 if step > 0 else -1 for step in node.arg]),)
+
+
+def _pad(g: UOp, node: UOp) -> SourceGradients:
+    return (g.shrink([(before, before + n) for (before, _), n in zip(node.arg, node.src[0].shape, strict=True)]),)
+
+
+def _shrink(g: UOp, node: UOp) -> SourceGradients:
+    return (g.pad([(start, n - end) for (start, end), n in zip(node.arg, node.src[0].shape, strict=True)]),)
+
+
+def _copy(g: UOp, node: UOp) -> SourceGradients:
+    device = node.src[0].device
+    return (g if device is None else g.copy_to(device),)
+
+
+MOVEMENT_RULES: dict[Ops, GradientRule] = {
+    Ops.RESHAPE: lambda g, node: (g.reshape(node.src[0].shape),),
+    Ops.PERMUTE: lambda g, node: (g.permute(inverse_permutation(node.arg)),),
+    Ops.EXPAND: lambda g, node: (sum_to(g, node.src[0].shape),),
+    Ops.PAD: _pad,
+    Ops.SHRINK: _shrink,
+    Ops.STRIDE: _stride,
+}
+"""The transposes of the movement operations. They hold for every dtype."""
+
+GRADIENT_RULES: dict[Ops, GradientRule] = {
+    Ops.NEG: lambda g, node: (-g,),
+    Ops.RECIP: lambda g, node: (-g * node * node,),
+    Ops.SQRT: lambda g, node: (g * node.recip() * 0.5,),
+    Ops.EXP2: lambda g, node: (g * node * LN2,),
+    Ops.LOG2: lambda g, node: (g * node.src[0].recip() * (1 / LN2),),
+    Ops.SIN: lambda g, node: (g * cosine(node.src[0]),),
+    Ops.CAST: lambda g, node: (g.cast(node.src[0].dtype),),
+    Ops.ADD: lambda g, node: (g, g),
+    Ops.SUB: lambda g, node: (g, -g),
+    Ops.MUL: _mul,
+    Ops.MAX: _max_of_two,
+    Ops.WHERE: _where,
+    Ops.MULACC: _mulacc,
+    Ops.REDUCE: _reduce,
+    **MOVEMENT_RULES,
+    Ops.CONTIGUOUS: lambda g, node: (g,),
+    Ops.COPY: _copy,
+    Ops.ASSIGN: lambda g, node: (None, g),
+}
+"""Operations that are not here (comparisons, TRUNC, bit and integer operations) have gradient zero."""
+
+
+def transpose_movement(view: UOp, value: UOp, base: UOp) -> UOp:
+    """`value`, of the shape of `view`, put back where the movement ops from `base` to `view` took it from.
+
+    The other items are zero. Raises RuntimeError where an op in between is not a movement op.
+    """
+    node = view
+    while node is not base:
+        if node.op not in Family.MOVEMENT:
+            raise RuntimeError(f"a view is made of movement ops, but {node} is not one")
+        placed = MOVEMENT_RULES[node.op](value, node)[0]
+        assert placed is not None
+        node, value = node.src[0], placed
+    return value
+
+
+def gradients(root: UOp, root_gradient: UOp, targets: Sequence[UOp]) -> list[UOp | None]:
+    """The gradient of `root` at each of `targets`, weighted by `root_gradient`; None where no path leads there."""
+    wanted = set(targets)
+    order = root.toposort(stop=lambda node: node.op is Ops.DETACH and node not in wanted)
+    leads_to_target: set[UOp] = set()
+    for node in order:
+        if not node.dtype.is_float:
+            continue
+        if node in wanted or (node.op in GRADIENT_RULES and any(s in leads_to_target for s in _differentiable(node))):
+            leads_to_target.add(node)
+
+    found: dict[UOp, UOp] = {}
+    if root in leads_to_target:
+        found[root] = root_gradient
+    for node in reversed(order):
+        if node not in found or node.op not in GRADIENT_RULES:
+            continue
+        if not any(s in leads_to_target for s in _differentiable(node)):
+            continue
+        for source, gradient in zip(node.src, GRADIENT_RULES[node.op](found[node], node), strict=True):
+            if gradient is not None and source in leads_to_target:
+                found[source] = found[source] + gradient if source in found else gradient
+    return [found.get(target) for target in targets]
+
+
+def _differentiable(node: UOp) -> tuple[UOp, ...]:
+    """The sources whose gradient the table may give."""
+    if node.op is Ops.ASSIGN:
+        return node.src[1:]
+    return node.src

@@ -1,0 +1,45 @@
+"""Neural networks: layers (here, from `nn/layers.py`), optimizers (`nn.optim`), saved state (`nn.state`),
+data.
+
+A layer is any object that holds tensors and can be called; there is no base class. `nn.state.get_parameters`
+finds the tensors. The functions that layers call are methods of `Tensor` (`functional/nn.py`).
+"""
+from tinygrad.nn import datasets, optim, state
+from tinygrad.nn.layers import (
+    BatchNorm,
+    BatchNorm2d,
+    BatchNorm3d,
+    Conv1d,
+    Conv2d,
+    ConvTranspose1d,
+    ConvTranspose2d,
+    Embedding,
+    GroupNorm,
+    InstanceNorm,
+    LayerNorm,
+    LayerNorm2d,
+    Linear,
+    LSTMCell,
+    RMSNorm,
+)
+
+__all__ = [
+    "BatchNorm",
+    "BatchNorm2d",
+    "BatchNorm3d",
+    "Conv1d",
+    "Conv2d",
+    "ConvTranspose1d",
+    "ConvTranspose2d",
+    "Embedding",
+    "GroupNorm",
+    "InstanceNorm",
+    "LSTMCell",
+    "LayerNorm",
+    "LayerNorm2d",
+    "Linear",
+    "RMSNorm",
+    "datasets",
+    "optim",
+    "state",
+]

@@ -1,0 +1,294 @@
+"""Layers: objects that hold parameters and apply a function of `functional/nn.py` to their input.
+
+Parameters have the names, shapes and initial distributions of PyTorch's layers, so saved weights fit.
+"""
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from tinygrad.dtype import dtypes, promote
+from tinygrad.helpers import make_tuple, prod
+from tinygrad.tensor import Tensor
+
+Sizes = int | Sequence[int]
+
+
+def _kernel_sizes(layer: str, kernel_size: Sizes, axes: int) -> tuple[int, ...]:
+    sizes = make_tuple(kernel_size, axes)
+    if not sizes or any(k < 1 for k in sizes):
+        raise ValueError(f"{layer} takes kernel sizes >= 1, got {kernel_size}")
+    return sizes
+
+
+def _uniform(bound: float, *shape: int) -> Tensor:
+    return Tensor.uniform(*shape, low=-bound, high=bound)
+
+
+class Linear:
+    """x @ weight.T + bias, over the last axis: (..., in_features) to (..., out_features).
+
+    weight (out_features, in_features) and bias (out_features,) begin uniform within 1/sqrt(in_features).
+    """
+
+    def __init__(self, in_features: int, out_features: int, bias: bool = True) -> None:
+        bound = 1 / math.sqrt(in_features)
+        self.weight = _uniform(bound, out_features, in_features)
+        self.bias = _uniform(bound, out_features) if bias else None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return x.linear(self.weight.transpose(), self.bias)
+
+
+class Conv2d:
+    """`Tensor.conv2d` with parameters; `kernel_size` may name any number of spatial axes (two for an int).
+
+    weight (out_channels, in_channels/groups, *kernel) and bias (out_channels,) begin uniform within
+    1/sqrt(in_channels/groups * kernel items).
+    """
+
+    def __init__(self, in_channels: int, out_channels: int, kernel_size: Sizes, stride: Sizes = 1,
+                 padding: Sizes | str = 0, dilation: Sizes = 1, groups: int = 1, bias: bool = True) -> None:
+        if groups < 1 or in_channels % groups != 0 or out_channels % groups != 0:
+            raise ValueError(f"{type(self).__name__} takes channels divisible by groups={groups}, "
+                             f"got {in_channels} in and {out_channels} out")
+        self.kernel_size = _kernel_sizes(type(self).__name__, kernel_size, 2)
+        self.stride = stride
+        self.padding = padding
+        self.dilation = dilation
+        self.groups = groups
+        bound = 1 / math.sqrt(in_channels // groups * prod(self.kernel_size))
+        self.weight = _uniform(bound, out_channels, in_channels // groups, *self.kernel_size)
+        self.bias = _uniform(bound, out_channels) if bias else None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return x.conv2d(self.weight, self.bias, self.groups, self.stride, self.dilation, self.padding)
+
+
+class Conv1d(Conv2d):
+    """`Conv2d` over one spatial axis: input (N, C, L)."""
+
+    def __init__(self, in_channels: int, out_channels: int, kernel_size: Sizes, stride: Sizes = 1,
+                 padding: Sizes | str = 0, dilation: Sizes = 1, groups: int = 1, bias: bool = True) -> None:
+        super().__init__(in_channels, out_channels, make_tuple(kernel_size, 1), stride, padding, dilation,
+                         groups, bias)
+
+
+class ConvTranspose2d:
+    """`Tensor.conv_transpose2d` with parameters; `kernel_size` may name any number of spatial axes.
+
+    weight (in_channels, out_channels/groups, *kernel) and bias (out_channels,) begin uniform within
+    1/sqrt(out_channels/groups * kernel items), as PyTorch's.
+    """
+
+    def __init__(self, in_channels: int, out_channels: int, kernel_size: Sizes, stride: Sizes = 1,
+                 padding: Sizes = 0, output_padding: Sizes = 0, dilation: Sizes = 1, groups: int = 1,
+                 bias: bool = True) -> None:
+        if groups < 1 or in_channels % groups != 0 or out_channels % groups != 0:
+            raise ValueError(f"{type(self).__name__} takes channels divisible by groups={groups}, "
+                             f"got {in_channels} in and {out_channels} out")
+        self.kernel_size = _kernel_sizes(type(self).__name__, kernel_size, 2)
+        self.stride = stride
+        self.padding = padding
+        self.output_padding = output_padding
+        self.dilation = dilation
+        self.groups = groups
+        bound = 1 / math.sqrt(out_channels // groups * prod(self.kernel_size))
+        self.weight = _uniform(bound, in_channels, out_channels // groups, *self.kernel_size)
+        self.bias = _uniform(bound, out_channels) if bias else None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return x.conv_transpose2d(self.weight, self.bias, self.groups, self.stride, self.dilation,
+                                  self.padding, self.output_padding)
+
+
+class ConvTranspose1d(ConvTranspose2d):
+    """`ConvTranspose2d` over one spatial axis: input (N, C, L)."""
+
+    def __init__(self, in_channels: int, out_channels: int, kernel_size: Sizes, stride: Sizes = 1,
+                 padding: Sizes = 0, output_padding: Sizes = 0, dilation: Sizes = 1, groups: int = 1,
+                 bias: bool = True) -> None:
+        super().__init__(in_channels, out_channels, make_tuple(kernel_size, 1), stride, padding,
+                         output_padding, dilation, groups, bias)
+
+
+class BatchNorm:
+    """Normalises each channel (axis 1) over the batch and all other axes (Ioffe and Szegedy, 2015).
+
+    While `Tensor.training`: with the batch's mean and biased variance, and `running_mean` and `running_var`
+    (unbiased) move toward them by `momentum` (None: they are the average of all batches). Otherwise: with the
+    running ones. Then scaled by weight and moved by bias (`affine`). The running statistics are lazy until
+    something is realised with them; an optimizer that was given them does it in `step`.
+    """
+
+    def __init__(self, sz: int, eps: float = 1e-5, affine: bool = True, track_running_stats: bool = True,
+                 momentum: float | None = 0.1) -> None:
+        self.eps = eps
+        self.momentum = momentum
+        self.track_running_stats = track_running_stats
+        self.weight = Tensor.ones(sz) if affine else None
+        self.bias = Tensor.zeros(sz) if affine else None
+        if track_running_stats:
+            # from arrays, so that each has memory of its own from the start: training overwrites it
+            self.num_batches_tracked = Tensor(np.zeros(1, np.int64), requires_grad=False)
+            self.running_mean = Tensor(np.zeros(sz, np.float32), requires_grad=False)
+            self.running_var = Tensor(np.ones(sz, np.float32), requires_grad=False)
+
+    def calc_stats(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """(mean, biased variance) of each channel: of the batch in training, else the running ones."""
+        if self.track_running_stats and not Tensor.training:
+            return self.running_mean, self.running_var
+        others = (0, *range(2, x.ndim))
+        mean = x.mean(others)
+        # The variance does not change with the mean to first order (the deviations sum to zero), so its
+        # gradient
+        # need not go through the mean.
+        deviation = x - mean.detach().reshape(1, -1, *(1,) * (x.ndim - 2))
+        return mean, (deviation * deviation).mean(others)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if x.ndim < 2 or (self.weight is not None and x.shape[1] != self.weight.shape[0]):
+            channels = "C" if self.weight is None else self.weight.shape[0]
+            raise ValueError(f"{type(self).__name__} takes an input (N, {channels}, ...), got {x.shape}")
+        mean, var = self.calc_stats(x)
+        if self.track_running_stats and Tensor.training:
+            self._track(mean.detach(), var.detach(), x.numel() // x.shape[1])
+        return x.batchnorm(self.weight, self.bias, mean, (var + self.eps).rsqrt())
+
+    def _track(self, mean: Tensor, var: Tensor, count: int) -> None:
+        if count == 1:
+            raise ValueError(f"{type(self).__name__} needs more than one value a channel to train")
+        self.num_batches_tracked.assign(self.num_batches_tracked + 1)
+        share: float | Tensor
+        if self.momentum is None:
+            share = 1 / self.num_batches_tracked.cast(self.running_mean.dtype)
+        else:
+            share = self.momentum
+        unbiased = var * (count / (count - 1))
+        for running, batch in ((self.running_mean, mean), (self.running_var, unbiased)):
+            running.assign(running * (1 - share) + batch.cast(running.dtype) * share)
+
+
+BatchNorm2d = BatchNorm3d = BatchNorm
+
+
+class GroupNorm:
+    """Normalises groups of channels (axis 1) of each item of the batch (Wu and He, 2018); weight and bias a
+    channel."""
+
+    def __init__(self, num_groups: int, num_channels: int, eps: float = 1e-5, affine: bool = True) -> None:
+        if num_groups < 1 or num_channels % num_groups != 0:
+            raise ValueError(f"{type(self).__name__} takes channels divisible by groups, "
+                             f"got {num_channels} and {num_groups}")
+        self.num_groups = num_groups
+        self.num_channels = num_channels
+        self.eps = eps
+        self.weight = Tensor.ones(num_channels) if affine else None
+        self.bias = Tensor.zeros(num_channels) if affine else None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if x.ndim < 2 or x.shape[1] != self.num_channels:
+            raise ValueError(f"{type(self).__name__} takes an input (N, {self.num_channels}, ...), "
+                             f"got {x.shape}")
+        x = x.reshape(x.shape[0], self.num_groups, -1).layernorm(eps=self.eps).reshape(x.shape)
+        if self.weight is None or self.bias is None:
+            return x
+        along = (1, -1, *(1,) * (x.ndim - 2))
+        return x * self.weight.reshape(*along) + self.bias.reshape(*along)
+
+
+class InstanceNorm(GroupNorm):
+    """Normalises each channel of each item of the batch by itself (Ulyanov, Vedaldi and Lempitsky, 2016)."""
+
+    def __init__(self, num_features: int, eps: float = 1e-5, affine: bool = True) -> None:
+        super().__init__(num_features, num_features, eps, affine)
+
+
+class LayerNorm:
+    """Normalises over the last axes, whose sizes are `normalized_shape` (Ba, Kiros and Hinton, 2016)."""
+
+    def __init__(self, normalized_shape: Sizes, eps: float = 1e-5, elementwise_affine: bool = True) -> None:
+        self.normalized_shape = make_tuple(normalized_shape, 1)
+        self.axis = tuple(range(-len(self.normalized_shape), 0))
+        self.eps = eps
+        self.weight = Tensor.ones(*self.normalized_shape) if elementwise_affine else None
+        self.bias = Tensor.zeros(*self.normalized_shape) if elementwise_affine else None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if x.shape[-len(self.normalized_shape):] != self.normalized_shape:
+            sizes = ", ".join(map(str, self.normalized_shape))
+            raise ValueError(f"{type(self).__name__} takes an input (..., {sizes}), got {x.shape}")
+        x = x.layernorm(self.axis, self.eps)
+        return x if self.weight is None or self.bias is None else x * self.weight + self.bias
+
+
+class LayerNorm2d(LayerNorm):
+    """`LayerNorm` over the channels of images (N, C, H, W)."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return super().__call__(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+
+
+class RMSNorm:
+    """x / sqrt(mean(x^2) + eps) * weight over the last axis, computed in float32 (Zhang and Sennrich,
+    2019)."""
+
+    def __init__(self, dim: int, eps: float = 1e-6, elementwise_affine: bool = True) -> None:
+        self.eps = eps
+        self.weight = Tensor.ones(dim) if elementwise_affine else None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        wide = x.cast(promote(x.dtype, dtypes.float32))
+        out = (wide * ((wide * wide).mean(-1, keepdim=True) + self.eps).rsqrt()).cast(x.dtype)
+        return out if self.weight is None else out * self.weight
+
+
+class Embedding:
+    """Rows of a table: integers (...) to vectors (..., embed_size).
+
+    weight (vocab_size, embed_size) begins normal with standard deviation 1. A number outside the vocabulary
+    gives zeros.
+    """
+
+    def __init__(self, vocab_size: int, embed_size: int) -> None:
+        self.vocab_size = vocab_size
+        self.embed_size = embed_size
+        self.weight = Tensor.randn(vocab_size, embed_size)
+
+    def __call__(self, idx: Tensor) -> Tensor:
+        if not idx.dtype.is_int:
+            raise TypeError(f"Embedding takes integers, got {idx.dtype.name}")
+        # spelled as a one-hot sum: the scheduler turns it into an indexed load
+        numbers = Tensor.arange(self.vocab_size, dtype=promote(idx.dtype, dtypes.int32), device=idx.device)
+        return (idx.reshape(*idx.shape, 1, 1) == numbers.unsqueeze(-1)).where(self.weight, 0).sum(-2)
+
+
+class LSTMCell:
+    """One step of a long short-term memory (Hochreiter and Schmidhuber, 1997).
+
+    Called with x (N, input_size) and (h, c), each (N, hidden_size), zeros if not given; returns the next (h,
+    c). weight_ih (4*hidden, input), weight_hh (4*hidden, hidden), bias_ih and bias_hh (4*hidden,) hold the
+    input, forget, cell and output gates in this order.
+    """
+
+    def __init__(self, input_size: int, hidden_size: int, bias: bool = True) -> None:
+        bound = 1 / math.sqrt(hidden_size)
+        self.hidden_size = hidden_size
+        self.weight_ih = _uniform(bound, 4 * hidden_size, input_size)
+        self.weight_hh = _uniform(bound, 4 * hidden_size, hidden_size)
+        self.bias_ih = _uniform(bound, 4 * hidden_size) if bias else None
+        self.bias_hh = _uniform(bound, 4 * hidden_size) if bias else None
+
+    def __call__(self, x: Tensor, hc: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
+        if hc is None:
+            zeros = Tensor.zeros(x.shape[0], self.hidden_size, dtype=x.dtype, device=x.device,
+                                 requires_grad=False)
+            hc = (zeros, zeros)
+        h, c = hc
+        gates = x.linear(self.weight_ih.transpose(), self.bias_ih)
+        gates = gates + h.linear(self.weight_hh.transpose(), self.bias_hh)
+        enter, forget, cell, leave = gates.chunk(4, dim=1)
+        c = forget.sigmoid() * c + enter.sigmoid() * cell.tanh()
+        return leave.sigmoid() * c.tanh(), c

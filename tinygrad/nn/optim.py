@@ -1,0 +1,259 @@
+"""Optimizers: objects that change parameters by their gradients.
+
+`step` writes every parameter, the optimizer's own state and the layers' buffers (running statistics) in one
+`realize`. No number that changes from step to step is baked into the graph: the learning rate and the bias
+corrections are tensors, so a captured step (TinyJit) replays rightly. State is kept and updates are computed
+in float32 at least.
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tinygrad.dtype import dtypes, promote
+from tinygrad.helpers import dedup, flatten
+from tinygrad.tensor import Tensor
+
+
+class Optimizer:
+    """What every optimizer does: keeps the parameters, clears gradients, applies updates.
+
+    `params`: tensors; those with `requires_grad=False` are buffers, only realised by `step`. `lr` becomes a
+    float32 tensor of one item; assign to it to change the rate between steps.
+    """
+
+    def __init__(self, params: Sequence[Tensor], lr: float, device: str | None = None) -> None:
+        if lr < 0:
+            raise ValueError(f"{type(self).__name__} takes a learning rate >= 0, got {lr}")
+        for p in params:
+            if p.requires_grad is None and p.dtype.is_float:
+                p.requires_grad = True
+        unique = dedup(params)
+        self.params = [p for p in unique if p.requires_grad]
+        self.buffers = [p for p in unique if not p.requires_grad]
+        if not self.params:
+            raise ValueError(f"{type(self).__name__} takes at least one float parameter with a gradient, "
+                             f"got {len(unique)} tensors without")
+        self.device = self.params[0].device if device is None else device
+        self.lr = self._scalar(lr)
+        Tensor.realize(*self.params, *self.buffers)
+
+    def _scalar(self, value: float) -> Tensor:
+        """A number that changes between steps: a float32 tensor (1,) with memory of its own."""
+        return Tensor([value], device=self.device, dtype=dtypes.float32, requires_grad=False)
+
+    def _state(self) -> list[Tensor]:
+        """Zeros for each parameter, with memory of their own."""
+        zeros = [Tensor.empty(*p.shape, device=p.device, dtype=promote(p.dtype, dtypes.float32),
+                              requires_grad=False).assign(0) for p in self.params]
+        Tensor.realize(*zeros)
+        return zeros
+
+    def zero_grad(self) -> None:
+        """Forget the gradients."""
+        for p in self.params:
+            p.grad = None
+
+    def step(self) -> None:
+        """Apply one update. Raises RuntimeError where a parameter has no gradient."""
+        Tensor.realize(*self.schedule_step())
+
+    def schedule_step(self) -> list[Tensor]:
+        """The tensors of one update, assigned but not realised: state, parameters, buffers."""
+        grads = []
+        for i, p in enumerate(self.params):
+            if p.grad is None:
+                raise RuntimeError(f"{type(self).__name__}.step: parameter {i} of shape {p.shape} has no "
+                                   "gradient; call backward() on a loss that depends on it")
+            grads.append(p.grad.detach().cast(promote(p.dtype, dtypes.float32)))
+        return [*self._step(grads), *self.params, *self.buffers]
+
+    def _step(self, grads: list[Tensor]) -> list[Tensor]:
+        """Assign the next value of every parameter, given its gradient; returns the state that was
+        assigned."""
+        raise NotImplementedError(f"{type(self).__name__} has no update rule")
+
+    @staticmethod
+    def _wide(p: Tensor) -> Tensor:
+        """The parameter's value in the type that updates are computed in."""
+        return p.detach().cast(promote(p.dtype, dtypes.float32))
+
+
+class OptimizerGroup(Optimizer):
+    """Several optimizers as one."""
+
+    def __init__(self, *optimizers: Optimizer) -> None:
+        if not optimizers:
+            raise ValueError("OptimizerGroup takes at least one optimizer")
+        self.optimizers = optimizers
+        self.params = flatten(o.params for o in optimizers)
+        self.buffers = flatten(o.buffers for o in optimizers)
+
+    def __getitem__(self, i: int) -> Optimizer:
+        return self.optimizers[i]
+
+    def zero_grad(self) -> None:
+        for optimizer in self.optimizers:
+            optimizer.zero_grad()
+
+    def schedule_step(self) -> list[Tensor]:
+        return flatten(o.schedule_step() for o in self.optimizers)
+
+
+class LARS(Optimizer):
+    """Gradient descent with momentum and a rate for each layer (You, Gitman and Ginsburg, 2017).
+
+    With trust = tcoef * |p| / (|g| + weight_decay * |p|) (1 where a norm is 0, or where tcoef is 0), each
+    step: g += weight_decay * p (`pre_wd`; otherwise p shrinks by 1 - lr * weight_decay), b = momentum * b +
+    g, p -= lr * trust * b. `nesterov` uses g + momentum * b in place of b. `classic` multiplies the gradient
+    by lr * trust before the momentum instead of after.
+    """
+
+    def __init__(self, params: Sequence[Tensor], lr: float = 0.001, momentum: float = 0.9,
+                 weight_decay: float = 1e-4, ns_steps: int = 0,
+                 ns_coefficients: tuple[float, float, float] | None = None, nesterov: bool = False,
+                 classic: bool = True, pre_wd: bool = True, tcoef: float = 0.001,
+                 device: str | None = None) -> None:
+        super().__init__(params, lr, device)
+        if ns_steps > 0 and ns_coefficients is None:
+            raise ValueError("Newton-Schulz steps take ns_coefficients, three numbers")
+        self.momentum = momentum
+        self.weight_decay = weight_decay
+        self.ns_steps = ns_steps
+        self.ns_coefficients = ns_coefficients
+        self.nesterov = nesterov
+        self.classic = classic
+        self.pre_wd = pre_wd
+        self.tcoef = tcoef
+        self.b = self._state() if momentum else []
+
+    def _step(self, grads: list[Tensor]) -> list[Tensor]:
+        for i, (p, g) in enumerate(zip(self.params, grads, strict=True)):
+            value = self._wide(p)
+            rate = self.lr.to(p.device) * self._trust(value, g)
+            if self.pre_wd and self.weight_decay:
+                g = g + self.weight_decay * value
+            if self.classic:
+                g = g * rate
+            if self.momentum:
+                b = self.b[i].assign(self.momentum * self.b[i] + g)
+                g = g + self.momentum * b if self.nesterov else b
+            if self.ns_coefficients is not None and self.ns_steps > 0:
+                g = orthogonalize(g, self.ns_steps, self.ns_coefficients)
+            if not self.classic:
+                g = g * rate
+            if not self.pre_wd and self.weight_decay:
+                value = value * (1 - self.weight_decay * self.lr.to(p.device))
+            p.assign((value - g).cast(p.dtype))
+        return self.b
+
+    def _trust(self, value: Tensor, g: Tensor) -> Tensor | float:
+        if not self.tcoef:
+            return 1.0
+        size, slope = value.square().sum().sqrt(), g.square().sum().sqrt()
+        trust = self.tcoef * size / (slope + self.weight_decay * size)
+        return ((size > 0) & (slope > 0)).where(trust, 1.0)
+
+
+def orthogonalize(g: Tensor, steps: int, coefficients: tuple[float, float, float]) -> Tensor:
+    """Near the closest matrix with orthonormal rows or columns, by the iteration of Newton and Schulz.
+
+    Axes after the first are taken together. X = g/|g|, then `steps` times X = a X + (b A + c A A) X with
+    A = X X^T, on the shorter side (Jordan and others, "Muon", 2024); scaled by sqrt(max(1, rows/columns)).
+    """
+    a, b, c = coefficients
+    x = g.reshape(g.shape[0], -1)
+    rows, columns = x.shape
+    if rows > columns:
+        x = x.transpose()
+    x = x / x.square().sum().sqrt().maximum(1e-7)
+    for _ in range(steps):
+        gram = x @ x.transpose()
+        x = a * x + (b * gram + c * (gram @ gram)) @ x
+    if rows > columns:
+        x = x.transpose()
+    return x.reshape(g.shape) * float(max(1.0, rows / columns) ** 0.5)
+
+
+def SGD(params: Sequence[Tensor], lr: float = 0.001, momentum: float = 0.0, weight_decay: float = 0.0,
+        nesterov: bool = False, classic: bool = False, device: str | None = None) -> LARS:
+    """Stochastic gradient descent: g += weight_decay * p; b = momentum * b + g; p -= lr * b, as PyTorch's
+    SGD.
+
+    `nesterov` uses g + momentum * b in place of b; `classic` multiplies by lr before the momentum.
+    """
+    return LARS(params, lr, momentum, weight_decay, nesterov=nesterov, classic=classic, tcoef=0.0,
+                device=device)
+
+
+def Muon(params: Sequence[Tensor], lr: float = 0.001, momentum: float = 0.95, weight_decay: float = 0.1,
+         ns_steps: int = 5, ns_coefficients: tuple[float, float, float] = (3.4445, -4.775, 2.0315),
+         nesterov: bool = True, device: str | None = None) -> LARS:
+    """Momentum whose update is made orthogonal (Jordan and others, 2024), for the matrices of hidden layers.
+
+    Weight decay shrinks the parameter by 1 - lr * weight_decay, apart from the gradient. Give vectors,
+    embeddings and the output layer to another optimizer (`OptimizerGroup`).
+    """
+    for i, p in enumerate(params):
+        if p.ndim < 2 and p.requires_grad is not False:
+            raise ValueError(f"Muon takes parameters of at least two axes, parameter {i} has shape "
+                             f"{p.shape}; give it to AdamW in an OptimizerGroup")
+    return LARS(params, lr, momentum, weight_decay, ns_steps, ns_coefficients, nesterov, classic=False,
+                pre_wd=False, tcoef=0.0, device=device)
+
+
+class LAMB(Optimizer):
+    """Adam with decoupled weight decay and a rate for each layer (You and others, 2019).
+
+    m = b1 * m + (1 - b1) * g; v = b2 * v + (1 - b2) * g^2; u = m' / (sqrt(v') + eps) + weight_decay * p, with
+    the bias-corrected m' = m / (1 - b1^t) and v' = v / (1 - b2^t); p -= lr * |p|/|u| * u. With `adam=True`, p
+    -= lr * u: AdamW.
+    """
+
+    def __init__(self, params: Sequence[Tensor], lr: float = 0.001, b1: float = 0.9, b2: float = 0.999,
+                 eps: float = 1e-6, weight_decay: float = 0.0, adam: bool = False,
+                 device: str | None = None) -> None:
+        super().__init__(params, lr, device)
+        if not (0 <= b1 < 1 and 0 <= b2 < 1):
+            raise ValueError(f"b1 and b2 are from 0 to below 1, got {b1} and {b2}")
+        self.b1 = b1
+        self.b2 = b2
+        self.eps = eps
+        self.weight_decay = weight_decay
+        self.adam = adam
+        # 1 - b^t itself is kept, not b^t: next to 1, float32 would lose four of its seven digits
+        self.correction1 = self._scalar(0.0)
+        self.correction2 = self._scalar(0.0)
+        self.m = self._state()
+        self.v = self._state()
+
+    def _step(self, grads: list[Tensor]) -> list[Tensor]:
+        b1, b2 = self.b1, self.b2
+        self.correction1.assign(self.correction1 * b1 + (1 - b1))
+        self.correction2.assign(self.correction2 * b2 + (1 - b2))
+        for p, g, m, v in zip(self.params, grads, self.m, self.v, strict=True):
+            m.assign(b1 * m + (1 - b1) * g)
+            v.assign(b2 * v + (1 - b2) * (g * g))
+            value = self._wide(p)
+            slope = m / self.correction1.to(p.device)
+            spread = (v / self.correction2.to(p.device)).sqrt()
+            update = slope / (spread + self.eps)
+            if self.weight_decay:
+                update = update + self.weight_decay * value
+            rate = self.lr.to(p.device)
+            if not self.adam:
+                size, step = value.square().sum().sqrt(), update.square().sum().sqrt()
+                rate = rate * ((size > 0) & (step > 0)).where(size / step, 1.0)
+            p.assign((value - rate * update).cast(p.dtype))
+        return [self.correction1, self.correction2, *self.m, *self.v]
+
+
+def Adam(params: Sequence[Tensor], lr: float = 0.001, b1: float = 0.9, b2: float = 0.999,
+         eps: float = 1e-8, device: str | None = None) -> LAMB:
+    """Adam (Kingma and Ba, 2014), as PyTorch's: p -= lr * m' / (sqrt(v') + eps), bias-corrected."""
+    return LAMB(params, lr, b1, b2, eps, 0.0, adam=True, device=device)
+
+
+def AdamW(params: Sequence[Tensor], lr: float = 0.001, b1: float = 0.9, b2: float = 0.999,
+          eps: float = 1e-8, weight_decay: float = 0.01, device: str | None = None) -> LAMB:
+    """Adam with weight decay apart from the gradient (Loshchilov and Hutter, 2017), as PyTorch's AdamW."""
+    return LAMB(params, lr, b1, b2, eps, weight_decay, adam=True, device=device)

@@ -1,0 +1,228 @@
+"""Which nodes become buffers, and which kernel computes what.
+
+In: a simplified graph and the nodes that must have a value. Out: `Kernel`s, each with the nodes it stores.
+
+One sweep visits the nodes from the results back to the sources, so that all uses of a node are known when it is
+met. A use is a `Point`: which kernel wants which item of the node, inside which loops. From the uses follows how
+often the node would be evaluated if nobody stored it, and one cost rule (`cost.better_stored`) decides:
+
+- not stored: its kernels compute it where they use it, and the points pass on to its sources. So elementwise and
+  movement ops fuse into their consumers, and a reduce takes its producers in and its epilogue out.
+- A reduce whose items change only with the outer loops of a kernel is computed once for each of those, before the
+  loops inside (softmax, norms, losses): it fuses too, if the loops nest and enough of them are left to share out.
+- stored: by a kernel of its own; or, where one of the kernels using it computes each item exactly once anyway, as
+  one more output of that kernel.
+"""
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+from tinygrad.codegen.indexing import (ZERO, Point, range_extents, reduce_depth, reduced_point, through_movement)
+from tinygrad.codegen.lower import is_bijection
+from tinygrad.graph.ops import Family, Ops
+from tinygrad.graph.uop import UOp
+from tinygrad.helpers import prod
+from tinygrad.schedule.cost import better_stored, reads_memory, work_of
+
+SERIAL_WORK = 1 << 15
+"""Reduced items that one core may walk alone; above, a kernel keeps at least `MIN_PARALLEL` outer iterations."""
+MIN_PARALLEL = 8
+
+
+@dataclass(eq=False)
+class Kernel:
+    """What one kernel stores, and the loops that are known while it grows."""
+
+    root: UOp
+    root_ranges: frozenset[UOp]
+    outputs: list[UOp] = field(default_factory=list)
+    after: set[Kernel] = field(default_factory=set)
+    """kernels whose results this one reads"""
+    outer_sets: set[frozenset[UOp]] = field(default_factory=set)
+    """sets of root loops that something is computed once for; they must nest"""
+    enclosing: dict[UOp, frozenset[UOp]] = field(default_factory=dict)
+    """for each reduce loop, the loops around it and itself"""
+    places: dict[UOp, tuple[UOp, ...]] = field(default_factory=dict)
+    """for each output, the loops over its items"""
+    reduce_ranges: dict[tuple[object, ...], tuple[UOp, ...]] = field(default_factory=dict)
+
+    def place(self, ranges: frozenset[UOp]) -> frozenset[UOp] | None:
+        """The loops that run where a value changing with `ranges` is computed; None where no place has them all."""
+        inner = ranges - self.root_ranges
+        if not inner:
+            return ranges
+        around = max((self.enclosing[r] for r in inner), key=len)
+        return around if ranges <= around else None
+
+    def nests(self, ranges: frozenset[UOp]) -> bool:
+        """True if the root loops can be ordered so that those in `ranges` enclose the others."""
+        return ranges == self.root_ranges or all(ranges <= s or s <= ranges for s in self.outer_sets)
+
+    def depends_on(self, others: set[Kernel]) -> bool:
+        """True if this kernel needs a result of one of `others`, directly or not."""
+        seen: set[Kernel] = set()
+        stack = list(self.after)
+        while stack:
+            kernel = stack.pop()
+            if kernel in others:
+                return True
+            if kernel not in seen:
+                seen.add(kernel)
+                stack.extend(kernel.after)
+        return False
+
+
+Use = tuple[Kernel, Point]
+
+
+class Fusion:
+    """The sweep. Afterwards `kernels` has every kernel and `stored` says which kernel stores a node."""
+
+    def __init__(self, sink: UOp, forced: set[UOp], buffered_assigns: frozenset[UOp] = frozenset()) -> None:
+        self.order = list(sink.toposort())
+        self.forced = forced
+        self.buffered_assigns = buffered_assigns
+        self.work = work_of(sink)
+        self.reads_memory = reads_memory(sink)
+        self.depth = reduce_depth(sink)
+        self.uses: dict[UOp, dict[Use, None]] = defaultdict(dict)
+        self.kernels: list[Kernel] = []
+        self.stored: dict[UOp, Kernel] = {}
+        self.range_count = 0
+        for node in reversed(self.order):
+            self.visit(node)
+
+    def visit(self, node: UOp) -> None:
+        uses = list(self.uses.get(node, ()))
+        if node.op in (Ops.BUFFER, Ops.CONST, Ops.VARIABLE, Ops.SINK):
+            return
+        if node.op is Ops.COPY:
+            self.store_apart(node, uses)
+        elif node in self.forced or (uses and self.must_store(node, uses)):
+            self.store(node, uses)
+        else:
+            for kernel, point in uses:
+                self.pass_on(kernel, point)
+
+    # --- the decision ------------------------------------------------------------------------------------------
+
+    def must_store(self, node: UOp, uses: list[Use]) -> bool:
+        if node.op not in Family.ELEMENTWISE and node.op is not Ops.REDUCE:
+            return False
+        if not self.reads_memory[node] and self.work[node] < 1e4 * max(1, self.constant_reduce_size(node)):
+            return self.work[node] > 64 and self.better_stored(node, uses)
+        if node.op is Ops.REDUCE and not all(self.fits(kernel, point) for kernel, point in uses):
+            return True
+        return self.better_stored(node, uses)
+
+    def better_stored(self, node: UOp, uses: list[Use]) -> bool:
+        kernels = len({kernel for kernel, _ in uses})
+        return better_stored(node, self.evaluations(uses), self.work[node], kernels)
+
+    def constant_reduce_size(self, node: UOp) -> int:
+        """How much larger the work of a constant looks because loops with a closed form (arange) count in full."""
+        return max((prod(range_extents(n)) for n in node.toposort() if n.op is Ops.REDUCE), default=1)
+
+    def evaluations(self, uses: list[Use]) -> float:
+        """How often all `uses` together would compute an item."""
+        total = 0.0
+        for kernel, point in uses:
+            place = kernel.place(point.ranges)
+            total += prod(r.extent for r in (point.ranges if place is None else place))
+        return total
+
+    def fits(self, kernel: Kernel, point: Point) -> bool:
+        """True if the loops of a REDUCE at `point` have a place in `kernel` that leaves enough to share out."""
+        ranges = point.ranges
+        place = kernel.place(ranges)
+        if place is None or not kernel.nests(place & kernel.root_ranges):
+            return False
+        outer = prod(r.extent for r in place & kernel.root_ranges)
+        if place >= kernel.root_ranges:
+            return True
+        return outer >= MIN_PARALLEL or prod(point.node.src[0].shape) <= SERIAL_WORK
+
+    # --- storing -----------------------------------------------------------------------------------------------
+
+    def store(self, node: UOp, uses: list[Use]) -> None:
+        host = self.host_for(node, uses)
+        if host is None:
+            self.store_apart(node, uses)
+            return
+        kernel, point = host
+        kernel.outputs.append(node)
+        self.stored[node] = kernel
+        kernel.places[node] = point.index
+        kernel.outer_sets.add(point.ranges)
+        for user, _ in uses:
+            if user is not kernel:
+                user.after.add(kernel)
+        self.pass_on(kernel, point)
+
+    def host_for(self, node: UOp, uses: list[Use]) -> Use | None:
+        """A kernel that computes every item of `node` exactly once for its own use, and may store it."""
+        if node in self.buffered_assigns:
+            return None
+        points: dict[Kernel, list[Point]] = defaultdict(list)
+        for kernel, point in uses:
+            points[kernel].append(point)
+        for kernel, at in points.items():
+            if len(at) != 1 or not is_bijection(at[0]) or kernel.root.op is Ops.COPY:
+                continue
+            ranges = at[0].ranges
+            if not ranges <= kernel.root_ranges or not kernel.nests(ranges):
+                continue
+            if node.op is Ops.REDUCE and not self.fits(kernel, at[0]):
+                continue
+            if kernel.root.device != node.device or kernel.depends_on(set(points) - {kernel}):
+                continue
+            return kernel, at[0]
+        return None
+
+    def store_apart(self, node: UOp, uses: list[Use]) -> None:
+        index = tuple(self.new_range(n) for n in node.shape)
+        kernel = Kernel(node, frozenset(r for r in index if r.op is Ops.RANGE), [node])
+        self.kernels.append(kernel)
+        self.stored[node] = kernel
+        kernel.places[node] = index
+        for user, _ in uses:
+            user.after.add(kernel)
+        self.pass_on(kernel, Point(node, index, None))
+
+    # --- following a value to its sources ----------------------------------------------------------------------
+
+    def pass_on(self, kernel: Kernel, point: Point) -> None:
+        """`point` is computed inside `kernel`: its sources are used there."""
+        node = point.node
+        if node.op in Family.MOVEMENT:
+            self.use(kernel, through_movement(point)[0])
+        elif node.op is Ops.REDUCE:
+            self.use(kernel, reduced_point(point, self.loops_of(kernel, point)))
+        elif node.op is Ops.ASSIGN:
+            self.use(kernel, Point(node.src[1], point.index, point.valid))
+        elif node.op in Family.ELEMENTWISE or node.op in (Ops.CONTIGUOUS, Ops.COPY):
+            for source in node.src:
+                self.use(kernel, Point(source, point.index, point.valid))
+
+    def use(self, kernel: Kernel, point: Point) -> None:
+        self.uses[point.node][kernel, point] = None
+
+    def loops_of(self, kernel: Kernel, point: Point) -> tuple[UOp, ...]:
+        outer = tuple(i for i in point.index if i.op is not Ops.CONST)
+        key = (self.depth[point.node], range_extents(point.node), outer, point.valid)
+        if key not in kernel.reduce_ranges:
+            loops = tuple(self.new_range(n) for n in range_extents(point.node))
+            kernel.reduce_ranges[key] = loops
+            place = kernel.place(point.ranges)
+            around = point.ranges if place is None else place
+            kernel.outer_sets.add(around & kernel.root_ranges)
+            for i, r in enumerate(loops):
+                kernel.enclosing[r] = around | frozenset(loops[:i + 1])
+        return kernel.reduce_ranges[key]
+
+    def new_range(self, extent: int) -> UOp:
+        if extent == 1:
+            return ZERO
+        self.range_count += 1
+        return UOp.range(extent, self.range_count)

@@ -1,0 +1,309 @@
+"""Kernels written down as `ScheduleItem`s, in an order in which they can run.
+
+In: the nodes to realise. Out: a list of items, each a kernel (its piece of the graph over PARAMs) or a copy, with
+the BUFFER nodes it touches, outputs first; and for every node that now gets a value, the view that will hold it.
+Kernels of equal structure have the very same `ast` object, whatever buffers they work on.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tinygrad.codegen.indexing import Point, through_movement
+from tinygrad.device import Device
+from tinygrad.graph.ops import Ops
+from tinygrad.graph.uop import UOp
+from tinygrad.schedule.fuse import Fusion, Kernel
+from tinygrad.schedule.simplify import simplified_graph
+
+
+@dataclass(frozen=True)
+class BoundVariable:
+    """A kernel's scalar argument: its name in the kernel, the name it was made with, and its value."""
+
+    name: str
+    source: str
+    value: int
+
+
+@dataclass(frozen=True)
+class ScheduleItem:
+    """One step: a kernel, if `ast` is a SINK of ASSIGNs over PARAMs; a copy between devices, if it is a COPY."""
+
+    ast: UOp
+    buffers: tuple[UOp, ...]
+    """BUFFER nodes in the order of the PARAM slots; what is written comes first"""
+    outputs: int
+    """how many of `buffers` are written"""
+    variables: tuple[BoundVariable, ...] = ()
+
+    @property
+    def device(self) -> str:
+        return str(self.buffers[0].arg.device)
+
+    def __repr__(self) -> str:
+        kind = "copy" if self.ast.op is Ops.COPY else "kernel"
+        shapes = ", ".join(f"{b.dtype.name}[{b.arg.size}]" for b in self.buffers)
+        return f"ScheduleItem({kind} on {self.device}: {shapes})"
+
+
+@dataclass
+class Schedule:
+    """Items in order, and the views that will hold the value of each realised node."""
+
+    items: list[ScheduleItem] = field(default_factory=list)
+    views: dict[UOp, UOp] = field(default_factory=dict)
+
+
+def create_schedule(sinks: list[UOp], default_device: str | None = None) -> Schedule:
+    """The steps that compute `sinks`, each a tensor-graph node."""
+    wanted = [s for s in sinks if s.realized_view is None and s.base.op is not Ops.BUFFER]
+    if not wanted:
+        return Schedule()
+    graph = simplified_graph(wanted)
+    root = UOp.sink(graph)
+    forced = _forced(graph, root)
+    buffered: frozenset[UOp] = frozenset()
+    while True:
+        fusion = Fusion(root, forced, buffered)
+        plan = _Writer(fusion, default_device or Device.DEFAULT)
+        order, hazard = plan.ordered_kernels()
+        if hazard is None:
+            break
+        if hazard in buffered:
+            raise RuntimeError(f"cannot order the writes of {hazard}")
+        buffered |= {hazard}
+    schedule = Schedule()
+    for kernel in order:
+        schedule.items.extend(plan.items_of(kernel))
+    schedule.items.extend(plan.late_writes())
+    for original, simplified in _results(wanted, graph).items():
+        schedule.views[original] = plan.view_of(simplified)
+    return schedule
+
+
+def _forced(graph: list[UOp], root: UOp) -> set[UOp]:
+    """The nodes that must be in memory whatever it costs."""
+    forced = {_stored_form(s) for s in graph}
+    for node in root.toposort():
+        if node.op in (Ops.CONTIGUOUS, Ops.ASSIGN):
+            forced.add(node)
+        elif node.op is Ops.COPY and node.src[0].base.op is not Ops.BUFFER:
+            forced.add(node.src[0])
+    return {n for n in forced if n.op is not Ops.BUFFER}
+
+
+def _stored_form(sink: UOp) -> UOp:
+    """The node to store for `sink`: what it is a view of, where that is computed and not larger."""
+    base = sink.base
+    if base.op in (Ops.CONST, Ops.VARIABLE) or base.numel > sink.numel:
+        return sink
+    return base
+
+
+def _results(wanted: list[UOp], graph: list[UOp]) -> dict[UOp, UOp]:
+    """Each original node that gets a value, with its simplified form: the results, and what was assigned inside."""
+    results = dict(zip(wanted, graph, strict=True))
+    pairs = list(results.items())
+    seen: set[UOp] = set()
+    while pairs:
+        original, simplified = pairs.pop()
+        if original in seen or original.realized_view is not None:
+            continue
+        seen.add(original)
+        if original.op in (Ops.ASSIGN, Ops.CONTIGUOUS) and simplified.op is original.op:
+            results.setdefault(original, simplified)
+        if original.op is Ops.DETACH:
+            pairs.append((original.src[0], simplified))
+        elif original.op is simplified.op and len(original.src) == len(simplified.src):
+            pairs.extend(zip(original.src, simplified.src, strict=True))
+    return results
+
+
+class _Writer:
+    """Gives stored nodes their buffers and kernels their `ast`."""
+
+    def __init__(self, fusion: Fusion, default_device: str) -> None:
+        self.fusion = fusion
+        self.default_device = default_device
+        self.buffer_of: dict[UOp, UOp] = {}
+        self.late: list[UOp] = []
+        for kernel in fusion.kernels:
+            for node in kernel.outputs:
+                self.buffer_of[node] = self.storage(node)
+
+    def storage(self, node: UOp) -> UOp:
+        """The view that holds a stored node."""
+        if node.op is Ops.ASSIGN and node not in self.fusion.buffered_assigns:
+            return node.src[0]
+        device = node.device or self.default_device
+        return UOp.new_buffer(device, node.numel, node.dtype).reshape(node.shape)
+
+    def view_of(self, node: UOp) -> UOp:
+        """The view that will hold `node`, a result or a view of one."""
+        if node.op is Ops.ASSIGN:
+            return node.src[0]
+        if node in self.buffer_of:
+            return self.buffer_of[node]
+        if node.base.op is Ops.BUFFER:
+            return node
+        return node.substitute({node.base: self.view_of(node.base)})
+
+    # --- order -------------------------------------------------------------------------------------------------
+
+    def ordered_kernels(self) -> tuple[list[Kernel], UOp | None]:
+        """Kernels so that each comes after what it reads, and writes of a buffer after readers of its old value.
+
+        The second result names an ASSIGN that makes this impossible: its value needs a buffer of its own first.
+        """
+        after = {k: set(k.after) for k in self.fusion.kernels}
+        writers = self.writers()
+        for kernel in self.fusion.kernels:
+            hazard = self.own_hazard(kernel)
+            if hazard is not None:
+                return [], hazard
+            for buffer, read_through in self.reads(kernel):
+                for assign in writers.get(buffer, ()):
+                    writer = self.fusion.stored[assign]
+                    if assign is read_through or assign in self.fusion.buffered_assigns or writer is kernel:
+                        continue
+                    if read_through is None or read_through in assign.toposort():
+                        after[writer].add(kernel)
+        order: list[Kernel] = []
+        placed: set[Kernel] = set()
+        pending = list(reversed(self.fusion.kernels))
+        while pending:
+            ready = [k for k in pending if after[k] <= placed]
+            if not ready:
+                assigns = [n for k in pending for n in k.outputs if n.op is Ops.ASSIGN]
+                return [], next((n for n in assigns if n not in self.fusion.buffered_assigns), None) or assigns[0]
+            order.extend(ready)
+            placed.update(ready)
+            pending = [k for k in pending if k not in placed]
+        return order, None
+
+    def writers(self) -> dict[UOp, list[UOp]]:
+        found: dict[UOp, list[UOp]] = {}
+        for node in self.fusion.stored:
+            if node.op is Ops.ASSIGN:
+                found.setdefault(node.src[0].base, []).append(node)
+        return found
+
+    def reads(self, kernel: Kernel) -> list[tuple[UOp, UOp | None]]:
+        """(BUFFER, the ASSIGN whose result is read, None for the value it had before) for what a kernel reads."""
+        found: list[tuple[UOp, UOp | None]] = []
+        for node in self.inside(kernel):
+            if node.op is Ops.BUFFER:
+                found.append((node, None))
+            elif node.op is Ops.ASSIGN and node not in kernel.outputs:
+                if node in self.fusion.buffered_assigns:
+                    continue
+                found.append((node.src[0].base, node))
+        return found
+
+    def inside(self, kernel: Kernel) -> dict[UOp, None]:
+        """The nodes of a kernel's values, down to what it reads from memory."""
+        found: dict[UOp, None] = {}
+
+        def stop(node: UOp) -> bool:
+            return node in self.fusion.stored and node not in kernel.outputs
+
+        for output in kernel.outputs:
+            value = output.src[1] if output.op is Ops.ASSIGN else output
+            if output.op in (Ops.CONTIGUOUS, Ops.COPY):
+                value = output.src[0]
+            for node in value.toposort(stop=lambda n: stop(n) or n.op is Ops.ASSIGN):
+                found[node] = None
+                if node.op is Ops.ASSIGN and node in kernel.outputs:
+                    found.update(self.below_assign(node, stop))
+        return found
+
+    def below_assign(self, node: UOp, stop: object) -> dict[UOp, None]:
+        """The value of an ASSIGN that the same kernel stores."""
+        assert callable(stop)
+        found: dict[UOp, None] = {}
+        for inner in node.src[1].toposort(stop=lambda n: stop(n) or n.op is Ops.ASSIGN):
+            found[inner] = None
+            if inner.op is Ops.ASSIGN and not stop(inner):
+                found.update(self.below_assign(inner, stop))
+        return found
+
+    def own_hazard(self, kernel: Kernel) -> UOp | None:
+        """An ASSIGN of this kernel whose buffer the kernel also reads at other items than it writes."""
+        targets = {n.src[0].base: n for n in kernel.outputs
+                   if n.op is Ops.ASSIGN and n not in self.fusion.buffered_assigns}
+        if not targets:
+            return None
+        for buffer, assign in targets.items():
+            place = through_movement(Point(assign.src[0], kernel.places[assign], None))[0]
+            if any(p.index != place.index for k, p in self.fusion.uses[buffer] if k is kernel):
+                return assign
+        return None
+
+    # --- items -------------------------------------------------------------------------------------------------
+
+    def items_of(self, kernel: Kernel) -> list[ScheduleItem]:
+        root = kernel.outputs[0]
+        if root.op is Ops.COPY:
+            source = root.src[0]
+            held = source if source.base.op is Ops.BUFFER else self.buffer_of[source]
+            return [ScheduleItem(UOp.new(Ops.COPY, root.dtype, (), root.arg),
+                                 (self.buffer_of[root].base, held.base), 1)]
+        return [self.kernel_item(kernel.outputs, [self.buffer_of[n] for n in kernel.outputs], set(kernel.outputs))]
+
+    def late_writes(self) -> list[ScheduleItem]:
+        """The copies that move buffered values into the buffers they were assigned to, after every reader."""
+        return [self.kernel_item([n], [n.src[0]], set(), from_buffer=True)
+                for n in self.fusion.stored if n in self.fusion.buffered_assigns]
+
+    def kernel_item(self, outputs: list[UOp], targets: list[UOp], inlined: set[UOp],
+                    from_buffer: bool = False) -> ScheduleItem:
+        slots: dict[UOp, UOp] = {}
+        variables: dict[UOp, BoundVariable] = {}
+        done: dict[UOp, UOp] = {}
+
+        def param(buffer: UOp) -> UOp:
+            if buffer not in slots:
+                slots[buffer] = UOp.new(Ops.PARAM, buffer.dtype, (), (len(slots), buffer.arg.size))
+            return slots[buffer]
+
+        def over_params(view: UOp) -> UOp:
+            return view.substitute({view.base: param(view.base)})
+
+        def variable(node: UOp) -> UOp:
+            name, low, high, value = node.arg
+            if node not in variables:
+                taken = [v for v in variables.values() if v.source == name]
+                variables[node] = BoundVariable(f"{name}_{len(taken)}" if taken else name, name, value)
+            return UOp.new(Ops.VARIABLE, node.dtype, (), (variables[node].name, low, high, None))
+
+        def is_memory(node: UOp) -> bool:
+            return node.op is Ops.BUFFER or (node in self.buffer_of and node not in inlined)
+
+        def written(value: UOp) -> UOp:
+            for node in value.toposort(stop=lambda n: is_memory(n) or n in done):
+                if node in done:
+                    continue
+                if node.op is Ops.BUFFER:
+                    done[node] = param(node)
+                elif is_memory(node):
+                    done[node] = over_params(self.buffer_of[node])
+                elif node.op is Ops.VARIABLE:
+                    done[node] = variable(node)
+                elif node.op is Ops.ASSIGN:
+                    done[node] = done[node.src[1]]
+                elif node.op is Ops.CONTIGUOUS:
+                    done[node] = done[node.src[0]]
+                else:
+                    done[node] = node.replace(src=tuple(done[s] for s in node.src))
+            return done[value]
+
+        for target in targets:
+            param(target.base)
+        assigns = tuple(UOp.new(Ops.ASSIGN, n.dtype, (over_params(t), written(n)))
+                        for n, t in zip(outputs, targets, strict=True))
+        if from_buffer and any(a.src[0] is a.src[1] for a in assigns):
+            raise RuntimeError("a late write copies a buffer onto itself")
+        written_slots = len({t.base for t in targets})
+        return ScheduleItem(UOp.sink(assigns), tuple(slots), written_slots, tuple(variables.values()))
+
+

@@ -1,0 +1,90 @@
+"""The graph to schedule: lazy nodes with everything known already taken out.
+
+In: the nodes to realise. Out: the same graph in which nodes that have a value are views of their buffers, DETACH
+is gone, and movement of constants is a constant. Nothing that changes a result is applied.
+"""
+from __future__ import annotations
+
+from tinygrad.graph.ops import Family, Ops
+from tinygrad.graph.rewrite import RewriteTable, Rule, any_node, node
+from tinygrad.graph.symbolic import constant_folding
+from tinygrad.graph.uop import UOp
+
+
+def constant_value(value: UOp) -> UOp | None:
+    """The CONST that every item of `value` equals, if it is one expanded."""
+    while value.op in (Ops.RESHAPE, Ops.EXPAND, Ops.PERMUTE, Ops.SHRINK, Ops.STRIDE):
+        value = value.src[0]
+    return value if value.op is Ops.CONST else None
+
+
+def _moved_constant(moved: UOp) -> UOp | None:
+    scalar = constant_value(moved)
+    if scalar is None or moved.op is Ops.PAD:
+        return None
+    return UOp.const(scalar.arg, scalar.dtype, moved.shape)
+
+
+def _folded_elementwise(whole: UOp) -> UOp | None:
+    """Arithmetic of constants, by folding their scalars; arithmetic that a constant makes trivial."""
+    scalars = [constant_value(s) for s in whole.src]
+    if all(s is None for s in scalars):
+        return None
+    if all(s is not None for s in scalars):
+        folded = constant_folding.apply(UOp.new(whole.op, whole.dtype, tuple(s for s in scalars if s is not None)))
+        if folded is None or folded.op is not Ops.CONST:
+            return None
+        return UOp.const(folded.arg, folded.dtype, whole.shape)
+    if whole.op in Family.BINARY | {Ops.WHERE}:
+        stand_ins = tuple(s if c is None else c for s, c in zip(whole.src, scalars, strict=True))
+        kept = constant_folding.apply(UOp.new(whole.op, whole.dtype, stand_ins))
+        if kept is not None and any(kept is s for s in whole.src):
+            return kept
+        if kept is not None and kept.op is Ops.CONST:
+            return UOp.const(kept.arg, kept.dtype, whole.shape)
+    return None
+
+
+def _merged_reduce(outer: UOp, inner: UOp) -> UOp | None:
+    """sum of a sum is one sum over both sets of axes."""
+    if outer.arg[0] is not inner.arg[0] or outer.dtype is not inner.dtype:
+        return None
+    axes = tuple(sorted({*outer.arg[1], *inner.arg[1]}))
+    return UOp.new(Ops.REDUCE, outer.dtype, inner.src, (outer.arg[0], axes))
+
+
+scheduling_rules = RewriteTable("what needs no computing", [
+    Rule("movement of a constant", node(Family.MOVEMENT, name="moved"), _moved_constant),
+    Rule("constant arithmetic", node(Family.ELEMENTWISE, name="whole"), _folded_elementwise),
+    Rule("reduce of reduce", node(Ops.REDUCE, node(Ops.REDUCE, name="inner"), name="outer"), _merged_reduce),
+    Rule("detach", node(Ops.DETACH, any_node("x")), lambda x: x),
+])
+
+
+def simplified_graph(sinks: list[UOp]) -> list[UOp]:
+    """The graphs of `sinks` with computed nodes as views of their buffers, and simplified."""
+    done: dict[UOp, UOp] = {}
+    root = UOp.sink(sinks)
+    for current in root.toposort(stop=lambda n: n.realized_view is not None):
+        view = current.realized_view
+        if view is not None:
+            done[current] = view
+            continue
+        src = tuple(done[s] for s in current.src)
+        new = current if src == current.src else _rebuilt(current, src)
+        for _ in range(8):
+            better = scheduling_rules.apply(new)
+            if better is None:
+                break
+            new = better
+        done[current] = new
+    return list(done[root].src)
+
+
+def _rebuilt(current: UOp, src: tuple[UOp, ...]) -> UOp:
+    """`current` over new sources, through the builder that merges movement where the source is movement too."""
+    if current.op is Ops.RESHAPE:
+        return src[0].reshape(current.arg)
+    if current.op is Ops.PERMUTE:
+        return src[0].permute(current.arg)
+    return UOp.new(current.op, current.dtype, src, current.arg)

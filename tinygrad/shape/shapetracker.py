@@ -1,0 +1,177 @@
+"""`ShapeTracker`: a chain of movement ops, as a stack of views.
+
+In: the movement ops between a node and its `base`. Out: for the coordinates of an item, the address in the
+base's memory and the condition under which the item is not zero. The last view is the one users see, the first
+addresses memory. Views merge where one can say what two say, which is nearly always.
+
+Next on the path: `codegen/` writes loads and stores with `index` and `indices`.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from tinygrad.graph import symbolic
+from tinygrad.graph.ops import Family, Ops
+from tinygrad.graph.uop import Shape, UOp
+from tinygrad.shape.view import View, unflatten
+
+Index = tuple[UOp, UOp]
+
+
+@dataclass(frozen=True)
+class ShapeTracker:
+    """Views, each of the items of the one before it, and the number of items in memory (None: not known)."""
+
+    views: tuple[View, ...]
+    base_size: int | None = None
+
+    @staticmethod
+    def contiguous_of(shape: Sequence[int]) -> ShapeTracker:
+        """Memory of exactly this shape, in row-major order."""
+        view = View.contiguous_of(tuple(shape))
+        return ShapeTracker((view,), view.numel)
+
+    @staticmethod
+    def of_movements(node: UOp) -> ShapeTracker:
+        """The movement ops from `node` down to `node.base`, whose items lie in row-major order."""
+        chain = []
+        while node.op in Family.MOVEMENT and "st" not in node.__dict__:
+            chain.append(node)
+            node = node.src[0]
+        tracker = node.st if node.op in Family.MOVEMENT else ShapeTracker.contiguous_of(node.shape)
+        views = tracker.views
+        for movement in reversed(chain):
+            views = _moved(views, movement.op, movement.arg)
+        return ShapeTracker(views, tracker.base_size).simplify() if chain else tracker
+
+    @property
+    def shape(self) -> Shape:
+        return self.views[-1].shape
+
+    @property
+    def numel(self) -> int:
+        return self.views[-1].numel
+
+    # --- movement -------------------------------------------------------------------------------------------
+
+    def permute(self, order: Sequence[int]) -> ShapeTracker:
+        return self._move(Ops.PERMUTE, order)
+
+    def expand(self, shape: Sequence[int]) -> ShapeTracker:
+        return self._move(Ops.EXPAND, shape)
+
+    def pad(self, pads: Sequence[tuple[int, int]]) -> ShapeTracker:
+        return self._move(Ops.PAD, pads)
+
+    def shrink(self, bounds: Sequence[tuple[int, int]]) -> ShapeTracker:
+        return self._move(Ops.SHRINK, bounds)
+
+    def stride(self, steps: Sequence[int]) -> ShapeTracker:
+        return self._move(Ops.STRIDE, steps)
+
+    def reshape(self, shape: Sequence[int]) -> ShapeTracker:
+        return self._move(Ops.RESHAPE, shape)
+
+    def _move(self, op: Ops, argument: Any) -> ShapeTracker:
+        return ShapeTracker(_moved(self.views, op, argument), self.base_size).simplify()
+
+    def simplify(self) -> ShapeTracker:
+        """The same map with as few views as merging gives."""
+        views = list(self.views)
+        at = len(views) - 2
+        while at >= 0:
+            merged = views[at + 1].merge(views[at])
+            if merged is None:
+                at -= 1
+                continue
+            views[at:at + 2] = [merged]
+            at = min(at, len(views) - 2)
+        return self if len(views) == len(self.views) else ShapeTracker(tuple(views), self.base_size)
+
+    # --- what codegen asks ----------------------------------------------------------------------------------
+
+    def index(self, coordinates: Sequence[UOp]) -> Index:
+        """(item of memory, condition) at these coordinates: where the condition fails the item is zero."""
+        view = self.views[-1]
+        if len(coordinates) != len(view.shape):
+            raise ValueError(f"{len(coordinates)} coordinates do not index the shape {view.shape}")
+        offset, conditions = view.address(coordinates)
+        valid = symbolic.all_of(conditions)
+        for view in reversed(self.views[:-1]):
+            inner = [_given(c, valid) for c in unflatten(offset, view.shape)]
+            offset, conditions = view.address(inner)
+            valid = symbolic.all_of([valid, *conditions])
+        return _given(offset, valid), valid
+
+    def indices(self, coordinates: Sequence[UOp], base_shape: Sequence[int]) -> tuple[tuple[UOp, ...], UOp]:
+        """(coordinates in the base, of shape `base_shape`, condition) of the item at these coordinates."""
+        offset, valid = self.index(coordinates)
+        return tuple(_given(c, valid) for c in unflatten(offset, base_shape)), valid
+
+    @property
+    def contiguous(self) -> bool:
+        """True if item n in row-major order is item n of memory."""
+        return len(self.views) == 1 and self.views[0].contiguous
+
+    @property
+    def contiguous_whole(self) -> bool:
+        """True if the items are all of memory, in order."""
+        return self.contiguous and self.base_size == self.numel
+
+    def real_strides(self) -> tuple[int | None, ...]:
+        """The distance in memory between neighbours along each axis, None where it varies."""
+        return self._strides
+
+    @cached_property
+    def _strides(self) -> tuple[int | None, ...]:
+        coordinates = [UOp.variable(f"axis {n}", 0, max(size - 1, 0)) for n, size in enumerate(self.shape)]
+        terms = symbolic.linear_terms(self.index(coordinates)[0]).terms
+        inside = {part for atom in terms for part in atom.toposort() if part is not atom}
+        return tuple(None if c in inside else terms.get(c, 0) for c in coordinates)
+
+
+def _moved(views: tuple[View, ...], op: Ops, argument: Any) -> tuple[View, ...]:
+    """The stack of views after one movement op, whose argument is that of the UOp."""
+    moved = _MOVEMENTS[op](views[-1], argument)
+    return (*views, View.contiguous_of(tuple(argument))) if moved is None else (*views[:-1], moved)
+
+
+_MOVEMENTS: dict[Ops, Callable[[View, Any], View | None]] = {
+    Ops.RESHAPE: View.reshape,
+    Ops.PERMUTE: View.permute,
+    Ops.EXPAND: View.expand,
+    Ops.PAD: View.pad,
+    Ops.SHRINK: View.shrink,
+    Ops.STRIDE: View.stride,
+}
+
+
+def _given(expression: UOp, valid: UOp) -> UOp:
+    """`expression` simplified where `valid` holds, if it is of a kind that bounds can simplify."""
+    terms = symbolic.linear_terms(expression).terms
+    if valid is symbolic.TRUE or all(a.op in (Ops.RANGE, Ops.VARIABLE, Ops.SPECIAL) for a in terms):
+        return expression
+    return symbolic.simplify_given(expression, valid)
+
+
+def merge_dims(shape: Sequence[int], strides: Sequence[Sequence[int | None]]) -> tuple[tuple[int, ...], ...]:
+    """Groups of neighbouring axes that are one axis in every one of several lists of strides.
+
+    >>> merge_dims((2, 3, 4), [(12, 4, 1), (0, 0, 1)])
+    ((0, 1), (2,))
+    """
+    groups: list[list[int]] = []
+    for axis, size in enumerate(shape):
+        outer = next((a for a in reversed(groups[-1]) if shape[a] != 1), None) if groups else None
+        if groups and (size == 1 or outer is None or all(_joins(s[outer], s[axis], size) for s in strides)):
+            groups[-1].append(axis)
+        else:
+            groups.append([axis])
+    return tuple(tuple(group) for group in groups)
+
+
+def _joins(outer: int | None, inner: int | None, size: int) -> bool:
+    return outer is not None and inner is not None and outer == inner * size

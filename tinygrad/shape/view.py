@@ -1,0 +1,318 @@
+"""`View`: an affine map from coordinates to memory, with a box outside of which items read as zero.
+
+The item at coordinates x is memory[offset + sum of x*stride], or zero where some x is outside the mask. Every
+movement op on a view gives a view, but RESHAPE: it gives None where the result is no longer affine. Two views,
+one read through the other, `merge` into one where their composition is affine and its mask a box.
+
+Views are canonical: axes of one item have stride 0, a mask that excludes nothing is None, an axis of which
+the mask leaves one item has stride 0, and a view of nothing but zeros has strides and offset 0.
+
+Next on the path: `shape/shapetracker.py` stacks views.
+"""
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from tinygrad.graph import symbolic
+from tinygrad.graph.ops import Ops
+from tinygrad.graph.uop import Shape, UOp
+from tinygrad.helpers import ceildiv, prod
+
+Mask: TypeAlias = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One axis of a view: its size, stride, and the items (start, end) that the mask leaves."""
+
+    size: int
+    stride: int
+    start: int
+    end: int
+
+    @property
+    def whole(self) -> bool:
+        """True if the mask leaves all of it."""
+        return self.start == 0 and self.end == self.size
+
+
+@dataclass(frozen=True)
+class View:
+    """Make one with `View.of` or a movement op, which keep it canonical."""
+
+    shape: Shape
+    strides: tuple[int, ...]
+    """distance in items of memory between neighbours along each axis"""
+    offset: int
+    """where the item at coordinates 0 lies"""
+    mask: Mask | None
+    """(start, end) of each axis that is not zero; None: all of it"""
+
+    @staticmethod
+    def of(shape: Sequence[int], strides: Sequence[int], offset: int = 0, mask: Mask | None = None) -> View:
+        """The canonical view with these fields."""
+        bounds = ((0, n) for n in shape) if mask is None else mask
+        axes = [Axis(n, s, b, e) for n, s, (b, e) in zip(shape, strides, bounds, strict=True)]
+        return _view_of_axes(axes, offset)
+
+    @staticmethod
+    @functools.lru_cache(maxsize=4096)
+    def contiguous_of(shape: Shape) -> View:
+        """All items in row-major order."""
+        return View.of(shape, row_major_strides(shape))
+
+    @property
+    def numel(self) -> int:
+        return int(prod(self.shape))
+
+    @property
+    def contiguous(self) -> bool:
+        """True if item n in row-major order is item n of memory."""
+        return self == View.contiguous_of(self.shape)
+
+    @property
+    def axes(self) -> list[Axis]:
+        mask = [(0, n) for n in self.shape] if self.mask is None else self.mask
+        return [Axis(n, s, b, e) for n, s, (b, e) in zip(self.shape, self.strides, mask, strict=True)]
+
+    # --- movement -------------------------------------------------------------------------------------------
+
+    def permute(self, order: Sequence[int]) -> View:
+        axes = self.axes
+        return _view_of_axes([axes[i] for i in order], self.offset)
+
+    def expand(self, shape: Sequence[int]) -> View:
+        """Axes of size 1 repeated."""
+        axes = []
+        for axis, size in zip(self.axes, shape, strict=True):
+            if axis.size != size:
+                axis = Axis(size, 0, 0, size if axis.end > axis.start else 0)
+            axes.append(axis)
+        return _view_of_axes(axes, self.offset)
+
+    def pad(self, pads: Sequence[tuple[int, int]]) -> View:
+        """Zeros before and after each axis."""
+        axes = []
+        offset = self.offset
+        for axis, (before, after) in zip(self.axes, pads, strict=True):
+            offset -= before * axis.stride
+            axes.append(Axis(before + axis.size + after, axis.stride, axis.start + before, axis.end + before))
+        return _view_of_axes(axes, offset)
+
+    def shrink(self, bounds: Sequence[tuple[int, int]]) -> View:
+        """The items from start to end of each axis."""
+        axes = []
+        offset = self.offset
+        for axis, (start, end) in zip(self.axes, bounds, strict=True):
+            offset += start * axis.stride
+            size = end - start
+            left = _clamp(axis.start - start, size), _clamp(axis.end - start, size)
+            axes.append(Axis(size, axis.stride, *left))
+        return _view_of_axes(axes, offset)
+
+    def stride(self, steps: Sequence[int]) -> View:
+        """Every nth item of each axis from the first; from the last where the step is negative."""
+        axes = []
+        offset = self.offset
+        for axis, step in zip(self.axes, steps, strict=True):
+            start, end = axis.start, axis.end
+            if step < 0:
+                offset += (axis.size - 1) * axis.stride
+                start, end = axis.size - end, axis.size - start
+            n = abs(step)
+            axes.append(Axis(ceildiv(axis.size, n), axis.stride * step, ceildiv(start, n), ceildiv(end, n)))
+        return _view_of_axes(axes, offset)
+
+    def reshape(self, shape: Sequence[int]) -> View | None:
+        """The same items in row-major order over another shape; None where one view cannot say it."""
+        shape = tuple(shape)
+        if shape == self.shape:
+            return self
+        if self.contiguous or 0 in self.shape:
+            return View.contiguous_of(shape)
+        return _reshaped(self, shape)
+
+    # --- composition ----------------------------------------------------------------------------------------
+
+    def merge(self, below: View) -> View | None:
+        """This view of the items of `below` as one view of its memory, None where that is no view."""
+        return _merged(self, below)
+
+    def address(self, coordinates: Sequence[UOp]) -> tuple[UOp, list[UOp]]:
+        """(the item of memory at these coordinates, the conditions under which it is not zero)."""
+        return self.address_of(coordinates), self.conditions(coordinates)
+
+    def address_of(self, coordinates: Sequence[UOp]) -> UOp:
+        total = symbolic.Linear({}, self.offset)
+        for coordinate, stride in zip(coordinates, self.strides, strict=True):
+            if stride:
+                total = total.plus(symbolic.linear_terms(coordinate), stride)
+        return symbolic.build_sum(total)
+
+    def conditions(self, coordinates: Sequence[UOp]) -> list[UOp]:
+        """What must hold for the mask to leave the item at these coordinates."""
+        found = []
+        for coordinate, axis in zip(coordinates, self.axes if self.mask is not None else [], strict=False):
+            if axis.start > 0:
+                found.append(coordinate > axis.start - 1)
+            if axis.end < axis.size:
+                found.append(coordinate < axis.end)
+        return found
+
+
+def row_major_strides(shape: Sequence[int]) -> tuple[int, ...]:
+    """The strides of memory that holds `shape` in order, the last axis closest."""
+    strides = []
+    below = 1
+    for size in reversed(shape):
+        strides.append(below)
+        below *= size
+    return tuple(reversed(strides))
+
+
+def unflatten(offset: UOp, shape: Sequence[int]) -> list[UOp]:
+    """The coordinates of item `offset` of `shape` in row-major order, for an offset within it."""
+    coordinates = []
+    outermost = True
+    for size, below in zip(shape, row_major_strides(shape), strict=True):
+        if size == 1:
+            coordinates.append(symbolic.constant(0))
+            continue
+        coordinate = offset // max(below, 1)
+        coordinates.append(coordinate if outermost else coordinate % max(size, 1))
+        outermost = False
+    return coordinates
+
+
+def _clamp(position: int, size: int) -> int:
+    return min(max(position, 0), size)
+
+
+def _view_of_axes(axes: Iterable[Axis], offset: int) -> View:
+    """The canonical view of these axes."""
+    axes = list(axes)
+    shape = tuple(a.size for a in axes)
+    if any(a.end <= a.start for a in axes):
+        zeros = (0,) * len(axes)
+        return View(shape, zeros, 0, None if 0 in shape else ((0, 0),) * len(axes))
+    strides = []
+    for axis in axes:
+        if axis.end - axis.start == 1:
+            offset += axis.start * axis.stride
+            strides.append(0)
+        else:
+            strides.append(axis.stride)
+    mask = None if all(a.whole for a in axes) else tuple((a.start, a.end) for a in axes)
+    return View(shape, tuple(strides), offset, mask)
+
+
+# --- reshape ------------------------------------------------------------------------------------------------
+
+
+def _reshaped(view: View, shape: Shape) -> View | None:
+    """`view` over `shape`, by joining axes that lie one within the other and splitting what results."""
+    if view.mask is not None and any(b == e for b, e in view.mask):
+        return _view_of_axes([Axis(n, 0, 0, 0) for n in shape], 0)
+    groups, offset = _joined(view)
+    axes: list[Axis] = []
+    sizes = list(shape)
+    for group in reversed(groups):
+        parts: list[int] = []
+        while prod(parts) < group.size:
+            if not sizes:
+                return None
+            parts.insert(0, sizes.pop())
+        if prod(parts) != group.size:
+            return None
+        split = _split(group, parts)
+        if split is None:
+            return None
+        axes = split + axes
+    axes = [Axis(1, 0, 0, 1)] * len(sizes) + axes
+    return _view_of_axes(axes, offset)
+
+
+def _joined(view: View) -> tuple[list[Axis], int]:
+    """The axes of `view`, neighbours joined wherever one affine axis can say both; and its offset then."""
+    offset = view.offset
+    groups: list[Axis] = []
+    for outer in reversed([a for a in view.axes if a.size != 1]):
+        if groups:
+            inner = groups[-1]
+            single = outer.end - outer.start == 1
+            step = inner.stride * inner.size
+            if single or (inner.whole and outer.stride == step):
+                if single:
+                    offset += outer.start * (outer.stride - step)
+                first = outer.start * inner.size + inner.start
+                last = (outer.end - 1) * inner.size + inner.end
+                groups[-1] = Axis(outer.size * inner.size, inner.stride, first, last)
+                continue
+        groups.append(outer)
+    return groups[::-1], offset
+
+
+def _split(axis: Axis, sizes: Sequence[int]) -> list[Axis] | None:
+    """One axis as several, outermost first; None if its mask is not a box over them."""
+    axes = []
+    start, end = axis.start, axis.end
+    for size, below in zip(sizes, row_major_strides(sizes), strict=True):
+        if start % below == 0 and end % below == 0:
+            axes.append(Axis(size, axis.stride * below, start // below, end // below))
+            start, end = 0, below
+        elif start // below == (end - 1) // below:
+            row = start // below
+            axes.append(Axis(size, axis.stride * below, row, row + 1))
+            start, end = start - row * below, end - row * below
+        else:
+            return None
+    return axes
+
+
+# --- merging ------------------------------------------------------------------------------------------------
+
+
+@functools.lru_cache(maxsize=16384)
+def _merged(above: View, below: View) -> View | None:
+    """The composition, found by writing its address over symbolic coordinates and reading strides off it."""
+    if below.contiguous:
+        return above
+    if above.contiguous and above.shape == below.shape:
+        return below
+    if 0 in above.shape:
+        return View.contiguous_of(above.shape)
+    if above.mask is not None and any(b == e for b, e in above.mask):
+        return above
+    bounds = [(0, n) for n in above.shape] if above.mask is None else list(above.mask)
+    coordinates = [UOp.variable(f"axis {n}", b, e - 1) for n, (b, e) in enumerate(bounds)]
+    inner = unflatten(above.address_of(coordinates), below.shape)
+    condition = symbolic.all_of(below.conditions(inner))
+    if condition is symbolic.FALSE:
+        return View.of(above.shape, (0,) * len(above.shape), 0, ((0, 0),) * len(above.shape))
+    axis_of = {c: n for n, c in enumerate(coordinates)}
+    for conjunct in symbolic.conjuncts(condition):
+        limited = _limited_axis(conjunct, axis_of)
+        if limited is None:
+            return None
+        axis, start, end = limited
+        bounds[axis] = (max(bounds[axis][0], start), min(bounds[axis][1], end))
+    terms = symbolic.linear_terms(symbolic.simplify_given(below.address_of(inner), condition))
+    if any(atom not in axis_of for atom in terms.terms):
+        return None
+    strides = [terms.terms.get(c, 0) for c in coordinates]
+    return View.of(above.shape, strides, terms.constant, tuple(bounds))
+
+
+def _limited_axis(condition: UOp, axis_of: dict[UOp, int]) -> tuple[int, int, int] | None:
+    """(axis, start, end) if the condition says that one coordinate lies in [start, end), and no more."""
+    if condition.op is not Ops.CMPLT:
+        return None
+    a, b = condition.src
+    if a in axis_of and b.op is Ops.CONST:
+        return axis_of[a], a.bounds[0], int(b.arg)
+    if b in axis_of and a.op is Ops.CONST:
+        return axis_of[b], int(a.arg) + 1, b.bounds[1] + 1
+    return None
