@@ -113,7 +113,7 @@ def sample(model: Transformer, prompt: Array, length: int, temperature: float) -
             return scores.argmax().realize()
         return (scores / temperature).softmax().multinomial().realize()
 
-    window = prompt.tolist()
+    window: list[int] = prompt.tolist()
     for _ in tqdm(range(length), desc="writing", unit="char", leave=False):
         window.append(int(next_character(Tensor([window[-len(prompt):]])).item()))
     return window[len(prompt):]

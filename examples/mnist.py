@@ -66,7 +66,7 @@ def shifted(images: Array, rng: np.random.Generator) -> Array:
     padded = np.pad(images[:, 0], ((0, 0), (SHIFT, SHIFT), (SHIFT, SHIFT)))
     windows = np.lib.stride_tricks.sliding_window_view(padded, images.shape[2:], axis=(1, 2))
     down, right = rng.integers(0, 2 * SHIFT + 1, (2, len(images)))
-    return windows[np.arange(len(images)), down, right][:, None]
+    return np.asarray(windows[np.arange(len(images)), down, right][:, None])
 
 
 def learning_rate(progress: float, highest: float = 3e-3) -> float:
@@ -136,12 +136,12 @@ def draw(path: str, title: str, losses: list[float], accuracies: list[float], im
 
     rows, columns = 6, 8
     wrong = np.flatnonzero(predictions != labels)[:rows * columns // 2]
-    right = np.flatnonzero(predictions == labels)[:rows * columns - len(wrong)]
+    correct = np.flatnonzero(predictions == labels)[:rows * columns - len(wrong)]
     figure = plt.figure(figsize=(13, 5.5), layout="constrained")
     figure.suptitle(title)
-    curve_part, grid_part = figure.subfigures(1, 2, width_ratios=(1, 1.2))
+    left, right = np.asarray(figure.subfigures(1, 2, width_ratios=(1, 1.2)))
 
-    curve = curve_part.subplots()
+    curve = left.subplots()
     curve.plot(losses, color="tab:blue", linewidth=0.8)
     curve.set(xlabel="step", yscale="log")
     curve.set_ylabel("training loss", color="tab:blue")
@@ -151,7 +151,7 @@ def draw(path: str, title: str, losses: list[float], accuracies: list[float], im
     share.plot(np.arange(window - 1, len(accuracies)), 100 * smooth, color="tab:orange")
     share.set_ylabel(f"training accuracy, mean of {window} steps (%)", color="tab:orange")
 
-    for axes, i in zip(grid_part.subplots(rows, columns).flat, [*wrong, *right], strict=False):
+    for axes, i in zip(right.subplots(rows, columns).flat, [*wrong, *correct], strict=False):
         axes.imshow(images[i, 0], cmap="gray_r")
         axes.set(xticks=[], yticks=[])
         mistaken = predictions[i] != labels[i]

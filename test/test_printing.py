@@ -171,7 +171,8 @@ VARIABLES = {"x": 13, "y": -7, "z": 5}
 @st.composite
 def expressions(draw: st.DrawFn, depth: int = 4) -> tuple[UOp, int]:
     """An int32 expression over the variables as the printer meets it, and its value."""
-    kind = draw(st.sampled_from(["leaf", "negated", "binary", "binary", "binary"]) if depth else st.just("leaf"))
+    kinds = ["leaf", "negated", "binary", "binary", "binary"] if depth else ["leaf"]
+    kind = draw(st.sampled_from(kinds))
     if kind == "leaf" and draw(st.booleans()):
         name = draw(st.sampled_from(sorted(VARIABLES)))
         return UOp.new(Ops.VARIABLE, dtypes.int32, (), (name, -16, 16, None)), VARIABLES[name]

@@ -20,11 +20,12 @@ from tinygrad.shape.view import View
 
 Movement = tuple[str, Any]
 Values = dict[UOp, Any]
+Array = np.ndarray[Any, Any]
 
-NUMPY_OPS = {
-    Ops.ADD: np.add, Ops.SUB: np.subtract, Ops.MUL: np.multiply, Ops.IDIV: np.floor_divide, Ops.MOD: np.remainder,
-    Ops.MAX: np.maximum, Ops.CMPLT: np.less, Ops.CMPNE: np.not_equal, Ops.AND: np.logical_and,
-    Ops.OR: np.logical_or, Ops.WHERE: np.where,
+NUMPY_OPS: dict[Ops, Any] = {
+    Ops.ADD: np.add, Ops.SUB: np.subtract, Ops.MUL: np.multiply, Ops.IDIV: np.floor_divide,
+    Ops.MOD: np.remainder, Ops.MAX: np.maximum, Ops.CMPLT: np.less, Ops.CMPNE: np.not_equal,
+    Ops.AND: np.logical_and, Ops.OR: np.logical_or, Ops.WHERE: np.where,
 }
 
 
@@ -44,7 +45,7 @@ def coordinates_of(shape: Sequence[int]) -> tuple[list[UOp], Values]:
     return ranges, dict(zip(ranges, grid, strict=True))
 
 
-def read(tracker: ShapeTracker, memory: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def read(tracker: ShapeTracker, memory: Array) -> Array:
     """The items that `tracker` reads of `memory`. Every address it reads must exist."""
     ranges, values = coordinates_of(tracker.shape)
     offset, valid = tracker.index(ranges)
@@ -54,7 +55,7 @@ def read(tracker: ShapeTracker, memory: np.ndarray[Any, Any]) -> np.ndarray[Any,
     return np.where(holds, memory[np.where(holds, where, 0)], 0)
 
 
-def move_array(array: np.ndarray[Any, Any], op: str, argument: Any) -> np.ndarray[Any, Any]:
+def move_array(array: Array, op: str, argument: Any) -> Array:
     """One movement, as NumPy does it."""
     if op == "reshape":
         return array.reshape(argument)
@@ -135,7 +136,7 @@ def views_of(draw: st.DrawFn, count: int) -> View:
     return view
 
 
-def memory_of(shape: Sequence[int]) -> np.ndarray[Any, Any]:
+def memory_of(shape: Sequence[int]) -> Array:
     """Items that are all different, and none zero."""
     return np.arange(1, math.prod(shape) + 1)
 
@@ -169,10 +170,12 @@ def test_merged_view_reads_what_the_stack_reads(stack: tuple[int, View, View]) -
         np.testing.assert_array_equal(read(ShapeTracker((merged,)), memory), expected)
 
 
-def read_flat(view: View, memory: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def read_flat(view: View, memory: Array) -> Array:
     """The items of one view in row-major order, read with NumPy from its fields."""
     at = np.indices(view.shape)
-    where = sum((s * x for s, x in zip(view.strides, at, strict=True)), start=np.full(view.shape, view.offset))
+    where = np.full(view.shape, view.offset)
+    for x, stride in zip(at, view.strides, strict=True):
+        where += x * stride
     holds = np.full(view.shape, True)
     for x, (start, end) in zip(at, view.mask or (), strict=view.mask is not None):
         holds &= (x >= start) & (x < end)
@@ -216,7 +219,7 @@ def test_real_strides_are_the_steps_between_addresses(chain: tuple[tuple[int, ..
             assert (np.diff(address, axis=axis)[both] == stride).all()
 
 
-def windows(size: int, kernel: int, step: int, dilation: int, padding: int) -> tuple[UOp, np.ndarray[Any, Any]]:
+def windows(size: int, kernel: int, step: int, dilation: int, padding: int) -> tuple[UOp, Array]:
     """(windows of a line by movement ops alone, the same windows by NumPy), shape (windows, kernel)."""
     x = UOp.new_buffer("CPU", size, dtypes.float32).pad(((padding, padding),))
     padded = size + 2 * padding
@@ -238,7 +241,7 @@ CONVOLUTIONS = [(size, kernel, step, dilation, padding)
 
 @pytest.mark.parametrize("convolution", CONVOLUTIONS, ids=str)
 def test_sliding_windows_have_affine_addresses(convolution: tuple[int, int, int, int, int]) -> None:
-    size, kernel, step, dilation, padding = convolution
+    size, _, step, dilation, padding = convolution
     node, expected = windows(*convolution)
     np.testing.assert_array_equal(read(node.st, np.arange(1, size + 1)), expected)
     strides = [0 if n == 1 else s for n, s in zip(node.shape, (step, dilation), strict=True)]

@@ -74,7 +74,8 @@ class Context(contextlib.ContextDecorator):
     def __init__(self, **settings: Any) -> None:
         unknown = [k for k in settings if k not in ContextVar.registry]
         if unknown:
-            raise ValueError(f"no setting named {', '.join(unknown)}; there are {', '.join(ContextVar.registry)}")
+            raise ValueError(f"no setting named {', '.join(unknown)}; "
+                             f"there are {', '.join(ContextVar.registry)}")
         self.settings = settings
         self.saved: list[dict[str, Any]] = []
 
@@ -89,7 +90,7 @@ class Context(contextlib.ContextDecorator):
 
 
 DEBUG = ContextVar("DEBUG", 0)
-"""0 silent; 1 devices; 2 a line a kernel; 3 plans; 4 code; 5 loop nests; 6 linear programs; 7 machine code."""
+"""0 silent; 1 devices; 2 a line a kernel; 3 plans; 4 code; 5 loop nests; 6 linear programs; 7 assembly."""
 NOOPT = ContextVar("NOOPT", 0)
 """1 runs the plain loops, with no plan applied."""
 JIT = ContextVar("JIT", 1)
@@ -200,7 +201,8 @@ def colored(text: str, color: str | None, background: bool = False) -> str:
 class Timing(contextlib.ContextDecorator):
     """Prints how long the block took: `with Timing("sum: "): ...`."""
 
-    def __init__(self, prefix: str = "", on_exit: Callable[[int], str] | None = None, enabled: bool = True) -> None:
+    def __init__(self, prefix: str = "", on_exit: Callable[[int], str] | None = None,
+                 enabled: bool = True) -> None:
         self.prefix = prefix
         self.on_exit = on_exit
         self.enabled = enabled
@@ -217,7 +219,8 @@ class Timing(contextlib.ContextDecorator):
 class Profiling(contextlib.ContextDecorator):
     """Profiles the Python code of the block and prints its `frac` most expensive functions."""
 
-    def __init__(self, enabled: bool = True, sort: str = "cumtime", frac: float = 0.2, fn: str | None = None) -> None:
+    def __init__(self, enabled: bool = True, sort: str = "cumtime", frac: float = 0.2,
+                 fn: str | None = None) -> None:
         self.enabled = enabled
         self.sort = sort
         self.frac = frac

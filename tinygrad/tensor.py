@@ -1,13 +1,14 @@
 """`Tensor`, what the user writes: a mutable handle on one node of an immutable graph.
 
-Every method builds nodes and computes nothing, until a value is asked for (`realize`, `numpy`, `item`). This module
-holds the state (node, gradient, device), computing, reading, writing and differentiating. What tensors can do is
-in `functional/`, one family a module; the tables in the class bind those functions as methods and are the index of
-the interface. Next on the path: `graph/uop.py`, the nodes.
+Every method builds nodes and computes nothing, until a value is asked for (`realize`, `numpy`, `item`). This
+module holds the state (node, gradient, device), computing, reading, writing and differentiating. What tensors
+can do is in `functional/`, one family a module; the tables in the class bind those functions as methods and
+are the index of the interface. Next on the path: `graph/uop.py`, the nodes.
 
-Leaves. A tensor is a leaf where its node is memory (a BUFFER, reshaped at most), memory about to be overwritten
-(ASSIGN), or a constructor's expression marked with an identity, DETACH(leaf). `backward` gives `.grad` to the live
-leaves in the graph, except those with `requires_grad=False`, and to results that set `requires_grad=True`.
+Leaves. A tensor is a leaf where its node is memory (a BUFFER, reshaped at most), memory about to be
+overwritten (ASSIGN), or a constructor's expression marked with an identity, DETACH(leaf). `backward` gives
+`.grad` to the live leaves in the graph, except those with `requires_grad=False`, and to results that set
+`requires_grad=True`.
 """
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ import builtins
 import contextlib
 import itertools
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
@@ -23,9 +24,19 @@ import numpy as np
 from tinygrad.dtype import DType, DTypeLike, dtype_from_numpy, dtypes, to_dtype
 from tinygrad.functional import creation, elementwise, indexing, linalg, movement, nn, random, reduce
 from tinygrad.graph.gradient import gradients
-from tinygrad.graph.ops import Family, Ops
+from tinygrad.graph.leaves import (
+    LeafIndex,
+    constant_value,
+    depends_on_leaf,
+    is_leaf,
+    is_view_of_memory,
+    storage_view,
+)
+from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import Shape, UOp
+from tinygrad.graph.writes import Readers, pending_writes
 from tinygrad.helpers import prod
+from tinygrad.hostdata import array_of, memory_of
 
 if TYPE_CHECKING:
     from tinygrad.device import Buffer
@@ -39,7 +50,7 @@ _live: weakref.WeakValueDictionary[builtins.int, Tensor] = weakref.WeakValueDict
 """Every tensor that exists, by id."""
 
 
-class no_grad(contextlib.ContextDecorator):  # noqa: N801 - the public name, as in PyTorch
+class no_grad(contextlib.ContextDecorator):
     """Within this block (or decorated function), results are constants to gradients."""
 
     depth: ClassVar[builtins.int] = 0
@@ -51,8 +62,9 @@ class no_grad(contextlib.ContextDecorator):  # noqa: N801 - the public name, as 
         no_grad.depth -= 1
 
 
-class train(contextlib.ContextDecorator):  # noqa: N801 - the public name
-    """Within this block (or decorated function), `Tensor.training` is `mode`: dropout and batch statistics on."""
+class train(contextlib.ContextDecorator):
+    """Within this block (or decorated function), `Tensor.training` is `mode`: dropout and batch statistics
+    on."""
 
     def __init__(self, mode: builtins.bool = True) -> None:
         self.mode = mode
@@ -81,9 +93,10 @@ def canonical_device(device: str | None) -> str:
 class Tensor:
     """An n-dimensional array of one dtype, on one device, computed lazily and differentiable.
 
-    `data` is a number, a (nested) list or tuple of them, a NumPy array or scalar (shared without a copy where it is
-    C-contiguous and the dtype stays), bytes (as uint8), a memoryview, a graph node, another Tensor, or None (empty).
-    Raises ValueError for ragged lists and unknown devices, TypeError for data or dtypes that no tensor can hold.
+    `data` is a number, a (nested) list or tuple of them, a NumPy array or scalar (shared without a copy where
+    it is C-contiguous and the dtype stays), bytes (as uint8), a memoryview, a graph node, another Tensor, or
+    None (empty). Raises ValueError for ragged lists and unknown devices, TypeError for data or dtypes that no
+    tensor can hold.
 
     >>> (Tensor([[1, 2], [3, 4]]) @ Tensor([1, 1])).tolist()
     [3, 7]
@@ -95,9 +108,6 @@ class Tensor:
     train = train
     test = staticmethod(test)
     __array_priority__ = 1000
-
-    uop: UOp
-    """The graph node of this tensor's value."""
 
     def __init__(self, data: Any = None, device: str | None = None, dtype: DTypeLike | None = None,
                  requires_grad: builtins.bool | None = None) -> None:
@@ -114,7 +124,7 @@ class Tensor:
         elif isinstance(data, np.generic):
             uop = UOp.const(data.item(), dtype_from_numpy(data.dtype) if kind is None else kind)
         else:
-            uop = _memory_of(_array_of(data, kind))
+            uop = memory_of(array_of(data, kind))
         uop = uop if kind is None else uop.cast(kind)
         uop = uop if uop.device is None else uop.copy_to(place)
         self._init(uop, place, None)
@@ -123,7 +133,7 @@ class Tensor:
         self._requires_grad = requires_grad
 
     def _init(self, uop: UOp, device: str, requires_grad: builtins.bool | None) -> None:
-        self.uop = uop
+        self._uop = uop
         self._device = device
         self._requires_grad = requires_grad
         self._grad: Tensor | None = None
@@ -144,7 +154,8 @@ class Tensor:
 
     @staticmethod
     def leaf(uop: UOp, device: str | None = None, requires_grad: builtins.bool | None = None) -> Tensor:
-        """A constructor's result: `uop` as a tensor of its own, which `backward` gives a gradient if it is a float."""
+        """A constructor's result: `uop` as a tensor of its own, which `backward` gives a gradient if it is a
+        float."""
         result = object.__new__(Tensor)
         result._init(uop, canonical_device(uop.device if device is None else device), None)
         if requires_grad is not False:
@@ -153,7 +164,8 @@ class Tensor:
         return result
 
     def _become_leaf(self, must: builtins.bool) -> None:
-        """Make the node a gradient target of its own. With `must`, raises TypeError where gradients cannot be."""
+        """Make the node a gradient target of its own. With `must`, raises TypeError where gradients cannot
+        be."""
         if not self.dtype.is_float:
             if must:
                 raise TypeError(f"requires_grad takes a float tensor, got {self.dtype}; cast it first")
@@ -163,7 +175,18 @@ class Tensor:
     def __reduce__(self) -> tuple[Any, ...]:
         return _unpickled, (self.numpy(), self.device, self.dtype.name, self._requires_grad)
 
-    # --- what it is --------------------------------------------------------------------------------------------
+    # --- what it is -----------------------------------------------------------------------------------------
+
+    @property
+    def uop(self) -> UOp:
+        """The graph node of this tensor's value."""
+        if self._uop.base.is_overwritten:
+            self._uop = self._uop.current
+        return self._uop
+
+    @uop.setter
+    def uop(self, node: UOp) -> None:
+        self._uop = node
 
     @property
     def lazydata(self) -> UOp:
@@ -188,7 +211,7 @@ class Tensor:
         return self.uop.device or self._device
 
     @property
-    def T(self) -> Tensor:  # noqa: N802 - the public name
+    def T(self) -> Tensor:
         """The last two axes swapped (all axes reversed, for up to two)."""
         return self.transpose(-1, -2) if self.ndim > 1 else self
 
@@ -210,8 +233,9 @@ class Tensor:
 
     @property
     def grad(self) -> Tensor | None:
-        """The gradient that `backward` left. Raises RuntimeError where it can no longer be computed: a leaf that
-        does not say `requires_grad=True` keeps its gradient lazy, until what it depends on is overwritten."""
+        """The gradient that `backward` left. Raises RuntimeError where it can no longer be computed: a leaf
+        that does not say `requires_grad=True` keeps its gradient lazy, until what it depends on is
+        overwritten."""
         if self._grad is not None and self._grad._expired:
             raise RuntimeError("this gradient was not computed before the tensors it depends on were overwritten; "
                                "set requires_grad=True to have it kept, or read it before that")
@@ -230,7 +254,7 @@ class Tensor:
         return f"<Tensor {self.device} {self.dtype.name} {self.shape} {text}>"
 
     def _known_values(self) -> np.ndarray[Any, Any] | None:
-        constant = _constant_value(self.uop)
+        constant = constant_value(self.uop)
         if constant is not None:
             return np.full(self.shape, constant, self.dtype.numpy)
         view = storage_view(self.uop)
@@ -253,14 +277,18 @@ class Tensor:
             raise TypeError("iteration over a 0-d tensor")
         return (self[i] for i in range(self.shape[0]))
 
-    # --- computing ---------------------------------------------------------------------------------------------
+    # --- computing ------------------------------------------------------------------------------------------
 
     def realize(self, *others: Tensor) -> Tensor:
         """Compute this tensor (and `others`, in one schedule), and return this tensor."""
         from tinygrad.engine.realize import realize_uops
 
-        tensors = _with_pending_readers([self, *others])
+        tensors, writes = _with_pending_readers([self, *others])
         realize_uops([t._placed() for t in tensors if not t._is_realized])
+        for memory in {write.src[0].base for write in writes}:
+            memory.mark_overwritten()
+        for write in writes:
+            write.set_realized_view(write.src[0].current)
         for t in tensors:
             t._settle()
         return self
@@ -269,7 +297,8 @@ class Tensor:
         """What `realize` would run, without running it."""
         from tinygrad.engine.realize import schedule_uops
 
-        return schedule_uops([t._placed() for t in _with_pending_readers([self, *others]) if not t._is_realized])
+        tensors, _ = _with_pending_readers([self, *others])
+        return schedule_uops([t._placed() for t in tensors if not t._is_realized])
 
     @property
     def _is_realized(self) -> builtins.bool:
@@ -282,27 +311,34 @@ class Tensor:
         return self.uop
 
     def _settle(self) -> None:
-        """After the node was computed: stand for its memory, unless gradients may still need the way there."""
+        """After the node was computed: stand for its memory, unless gradients may still need the way
+        there."""
         view = self.uop.realized_view
         if view is not None and (is_leaf(self.uop) or not depends_on_leaf(self.uop)):
             self.uop = view
 
     def _memory(self) -> Buffer:
         """The memory of the value in row-major order, all of it and nothing else."""
+        from tinygrad.engine.realize import Capture, realize_uops
+
+        if Capture.active is not None:
+            raise RuntimeError("a value was read while TinyJit traces a function, where it would become a constant of "
+                               "all later calls; return the tensor, and read it outside")
+        if self._expired:
+            raise RuntimeError("this gradient was given up; see Tensor.grad")
         self.realize()
         view = storage_view(self.uop)
-        if view is None:
+        if view is not None and view.contiguous() is not view:
+            packed = view.contiguous()
+            realize_uops([packed])
+            view = packed.realized_view
+        if view is None or view.base.buffer is None:
             raise RuntimeError(f"{self!r} was computed but has no memory")
-        if view.contiguous() is not view:
-            view = Tensor.of(view.contiguous()).realize().uop
-        buffer = view.base.buffer
-        if buffer is None:
-            raise RuntimeError(f"{self!r} was computed but has no memory")
-        return buffer
+        return view.base.buffer
 
     def numpy(self) -> np.ndarray[Any, Any]:
         """The values as a new NumPy array (bfloat16 and fp8 as ml_dtypes' types)."""
-        constant = _constant_value(self.uop)
+        constant = constant_value(self.uop)
         if constant is not None or prod(self.shape) == 0:
             return np.full(self.shape, 0 if constant is None else constant, self.dtype.numpy)
         return np.array(self._memory().numpy()).reshape(self.shape)
@@ -346,24 +382,29 @@ class Tensor:
             raise TypeError(f"an index is a tensor of one integer, got {self.dtype} of shape {self.shape}")
         return builtins.int(self.item())
 
-    # --- writing -----------------------------------------------------------------------------------------------
+    # --- writing --------------------------------------------------------------------------------------------
 
     def assign(self, x: Any) -> Tensor:
         """Take the value of `x`, broadcast to this shape. A realised tensor's memory is overwritten, lazily.
 
-        Lazy tensors that depend on the old value are computed before the write. Raises ValueError where the shape
-        does not broadcast, TypeError where the dtype would lose its kind (a float into integers).
+        Lazy tensors that depend on the old value are computed before the write. Raises ValueError where the
+        shape does not broadcast, TypeError where the dtype would lose its kind (a float into integers).
         """
-        value = x if isinstance(x, Tensor) else Tensor(x, self.device, None if _is_array(x) else self.dtype, False)
-        value = _as_written(self, value)
+        value = x if isinstance(x, Tensor) else Tensor(x, self.device, requires_grad=False)
+        value = as_written("assign", self.shape, self.dtype, value).to(self.device)
         if self.uop.base.op is Ops.ASSIGN:
             self.realize()
         target = storage_view(self.uop)
-        if target is None or (not no_grad.depth and not is_leaf(self.uop) and depends_on_leaf(self.uop)):
+        if target is None or self.is_tracked:
             self.uop = value.uop.detach(next(_leaf_identities)) if self._is_marked_leaf else value.uop
             return self
         self.uop = target.assign(value.uop.detach() if depends_on_leaf(value.uop) else value.uop)
         return self
+
+    @property
+    def is_tracked(self) -> builtins.bool:
+        """Whether gradients flow through this value, so that writing into it would lose them."""
+        return not no_grad.depth and not is_view_of_memory(self.uop) and depends_on_leaf(self.uop)
 
     @property
     def _is_marked_leaf(self) -> builtins.bool:
@@ -378,10 +419,9 @@ class Tensor:
         self._device = x._device
         return self
 
-    def _overwrite(self, view: UOp, value: UOp) -> None:
+    def overwrite(self, view: UOp, value: UOp) -> None:
         """Write `value` into `view`, part of this tensor's memory, now."""
-        write = Tensor.of(view.assign(value.detach()))
-        write.realize()
+        Tensor.leaf(view.assign(value.detach()), requires_grad=False).realize()
 
     def contiguous(self, **kwargs: Any) -> Tensor:
         """The same values in row-major memory of their own."""
@@ -420,19 +460,22 @@ class Tensor:
             self._grad.to_(device)
         return self
 
-    # --- gradients ---------------------------------------------------------------------------------------------
+    # --- gradients ------------------------------------------------------------------------------------------
 
     def gradient(self, *targets: Tensor, gradient: Tensor | None = None) -> list[Tensor]:
-        """The gradients of this tensor at `targets`, weighted by `gradient` (needed unless this is one number).
+        """The gradients of this tensor at `targets`, weighted by `gradient` (needed unless this is one
+        number).
 
-        They are differentiable themselves. Raises RuntimeError for a target that this tensor does not depend on.
+        They are differentiable themselves. Raises RuntimeError for a target that this tensor does not depend
+        on.
 
         >>> x = Tensor(3.0)
         >>> (x * x).gradient(x)[0].item()
         6.0
         """
         weight = self._root_gradient(gradient)
-        nodes = [_target_nodes(t, self.uop) for t in targets]
+        graph = LeafIndex(self.uop)
+        nodes = [graph.targets_of(t.uop) for t in targets]
         found = gradients(self.uop, weight, [node for group in nodes for node in group])
         by_node = dict(zip((node for group in nodes for node in group), found, strict=True))
         results = []
@@ -444,16 +487,17 @@ class Tensor:
         return results
 
     def backward(self, gradient: Tensor | None = None) -> Tensor:
-        """Add the gradient of this tensor to `.grad` of every live leaf it depends on, and return this tensor.
+        """Add the gradient of this tensor to `.grad` of every live leaf it depends on, and return this
+        tensor.
 
         Raises RuntimeError for a tensor of more than one item without `gradient`, and for one without leaves.
         """
         weight = self._root_gradient(gradient)
         groups: list[tuple[Tensor, list[UOp]]] = []
-        graph = self.uop.toposort(stop=lambda node: node.op is Ops.DETACH and node.arg is None)
+        graph = LeafIndex(self.uop)
         for tensor in list(_live.values()):
             wanted = tensor._requires_grad or (tensor._requires_grad is None and is_leaf(tensor.uop))
-            if wanted and tensor.dtype.is_float and (nodes := _target_nodes(tensor, self.uop, graph)):
+            if wanted and tensor.dtype.is_float and (nodes := graph.targets_of(tensor.uop)):
                 groups.append((tensor, nodes))
         targets = list(dict.fromkeys(node for _, nodes in groups for node in nodes))
         found = dict(zip(targets, gradients(self.uop, weight, targets), strict=True))
@@ -493,151 +537,392 @@ class Tensor:
 
     @property
     def _expired(self) -> builtins.bool:
-        """Whether the value was given up: a gradient nobody asked for, when what it depends on was overwritten."""
+        """Whether the value was given up: a gradient nobody asked for, when what it depends on was
+        overwritten."""
         return self._expires and self.uop.op is Ops.BUFFER and self.uop.buffer is None
 
     def _expire(self) -> None:
         self.uop = UOp.new_buffer(self.device, prod(self.shape), self.dtype)
 
-    # --- the methods that functional/ defines, by family ---------------------------------------------------------
+    # --- the methods that functional/ defines, by family ----------------------------------------------------
 
-@@TABLE@@
-    # --- operators -----------------------------------------------------------------------------------------------
+    # creation
+    zeros = staticmethod(creation.zeros)
+    ones = staticmethod(creation.ones)
+    full = staticmethod(creation.full)
+    empty = staticmethod(creation.empty)
+    arange = staticmethod(creation.arange)
+    linspace = staticmethod(creation.linspace)
+    eye = staticmethod(creation.eye)
+    zeros_like = creation.zeros_like
+    ones_like = creation.ones_like
+    full_like = creation.full_like
+    empty_like = creation.empty_like
+    one_hot = creation.one_hot
+    # random
+    manual_seed = staticmethod(random.manual_seed)
+    rand = staticmethod(random.rand)
+    randn = staticmethod(random.randn)
+    uniform = staticmethod(random.uniform)
+    normal = staticmethod(random.normal)
+    randint = staticmethod(random.randint)
+    randperm = staticmethod(random.randperm)
+    scaled_uniform = staticmethod(random.scaled_uniform)
+    glorot_uniform = staticmethod(random.glorot_uniform)
+    kaiming_uniform = staticmethod(random.kaiming_uniform)
+    kaiming_normal = staticmethod(random.kaiming_normal)
+    rand_like = random.rand_like
+    randn_like = random.randn_like
+    multinomial = random.multinomial
+    # elementwise: arithmetic
+    add = elementwise.add
+    sub = elementwise.sub
+    mul = elementwise.mul
+    div = elementwise.div
+    floordiv = elementwise.floordiv
+    mod = elementwise.mod
+    fmod = elementwise.fmod
+    neg = elementwise.neg
+    reciprocal = elementwise.reciprocal
+    maximum = elementwise.maximum
+    minimum = elementwise.minimum
+    clip = elementwise.clip
+    lerp = elementwise.lerp
+    sign = elementwise.sign
+    copysign = elementwise.copysign
+    clamp = elementwise.clip
+    abs = elementwise.absolute
+    # elementwise: comparisons and logic
+    lt = elementwise.lt
+    gt = elementwise.gt
+    le = elementwise.le
+    ge = elementwise.ge
+    eq = elementwise.eq
+    ne = elementwise.ne
+    logical_not = elementwise.logical_not
+    where = elementwise.where
+    masked_fill = elementwise.masked_fill
+    isnan = elementwise.isnan
+    isinf = elementwise.isinf
+    isfinite = elementwise.isfinite
+    isclose = elementwise.isclose
+    allclose = elementwise.allclose
+    # elementwise: bits
+    bitwise_and = elementwise.bitwise_and
+    bitwise_or = elementwise.bitwise_or
+    bitwise_xor = elementwise.bitwise_xor
+    bitwise_not = elementwise.bitwise_not
+    lshift = elementwise.lshift
+    rshift = elementwise.rshift
+    # elementwise: rounding
+    trunc = elementwise.trunc
+    floor = elementwise.floor
+    ceil = elementwise.ceil
+    round = elementwise.round_half_even
+    # elementwise: powers, exponentials, logarithms, trigonometry
+    square = elementwise.square
+    sqrt = elementwise.sqrt
+    rsqrt = elementwise.rsqrt
+    exp = elementwise.exp
+    exp2 = elementwise.exp2
+    log = elementwise.log
+    log2 = elementwise.log2
+    log10 = elementwise.log10
+    logaddexp = elementwise.logaddexp
+    pow = elementwise.power
+    sin = elementwise.sin
+    cos = elementwise.cos
+    tan = elementwise.tan
+    asin = elementwise.asin
+    acos = elementwise.acos
+    atan = elementwise.atan
+    sinh = elementwise.sinh
+    cosh = elementwise.cosh
+    tanh = elementwise.tanh
+    asinh = elementwise.asinh
+    acosh = elementwise.acosh
+    atanh = elementwise.atanh
+    erf = elementwise.erf
+    # elementwise: activations
+    relu = elementwise.relu
+    relu6 = elementwise.relu6
+    sigmoid = elementwise.sigmoid
+    silu = elementwise.silu
+    gelu = elementwise.gelu
+    quick_gelu = elementwise.quick_gelu
+    softplus = elementwise.softplus
+    logsigmoid = elementwise.logsigmoid
+    mish = elementwise.mish
+    elu = elementwise.elu
+    celu = elementwise.celu
+    selu = elementwise.selu
+    leaky_relu = elementwise.leaky_relu
+    hardtanh = elementwise.hardtanh
+    hardsigmoid = elementwise.hardsigmoid
+    hardswish = elementwise.hardswish
+    softsign = elementwise.softsign
+    swish = elementwise.silu
+    # elementwise: casts
+    cast = elementwise.cast
+    bitcast = elementwise.bitcast
+    is_floating_point = elementwise.is_floating_point
+    bool = elementwise.to_bool
+    int = elementwise.to_int
+    long = elementwise.to_long
+    short = elementwise.to_short
+    float = elementwise.to_float
+    double = elementwise.to_double
+    half = elementwise.to_half
+    bfloat16 = elementwise.to_bfloat16
+    # movement
+    reshape = movement.reshape
+    flatten = movement.flatten
+    unflatten = movement.unflatten
+    squeeze = movement.squeeze
+    unsqueeze = movement.unsqueeze
+    expand = movement.expand
+    permute = movement.permute
+    transpose = movement.transpose
+    flip = movement.flip
+    shrink = movement.shrink
+    shrink_to = movement.shrink_to
+    pad = movement.pad
+    pad_to = movement.pad_to
+    cat = movement.cat
+    stack = movement.stack
+    split = movement.split
+    chunk = movement.chunk
+    repeat = movement.repeat
+    repeat_interleave = movement.repeat_interleave
+    roll = movement.roll
+    meshgrid = movement.meshgrid
+    unfold = movement.unfold
+    diagonal = movement.diagonal
+    diag = movement.diag
+    triu = movement.triu
+    tril = movement.tril
+    rearrange = movement.rearrange
+    numel = movement.numel
+    size = movement.size
+    element_size = movement.element_size
+    nbytes = movement.nbytes
+    view = movement.reshape
+    # reduce
+    sum = reduce.sum_
+    prod = reduce.prod_
+    max = reduce.max_
+    min = reduce.min_
+    any = reduce.any_
+    all = reduce.all_
+    mean = reduce.mean
+    var = reduce.var
+    std = reduce.std
+    var_mean = reduce.var_mean
+    std_mean = reduce.std_mean
+    argmax = reduce.argmax
+    argmin = reduce.argmin
+    softmax = reduce.softmax
+    log_softmax = reduce.log_softmax
+    softmin = reduce.softmin
+    logsumexp = reduce.logsumexp
+    cumsum = reduce.cumsum
+    cumprod = reduce.cumprod
+    cummax = reduce.cummax
+    cummin = reduce.cummin
+    logcumsumexp = reduce.logcumsumexp
+    sort = reduce.sort
+    argsort = reduce.argsort
+    topk = reduce.topk
+    # linear algebra
+    dot = linalg.dot
+    matmul = linalg.matmul
+    linear = linalg.linear
+    qr = linalg.qr
+    svd = linalg.svd
+    einsum = staticmethod(linalg.einsum)
+    # indexing
+    gather = indexing.gather
+    scatter = indexing.scatter
+    scatter_reduce = indexing.scatter_reduce
+    masked_select = indexing.masked_select
+    nonzero = indexing.nonzero
+    # neural networks
+    conv2d = nn.conv2d
+    conv_transpose2d = nn.conv_transpose2d
+    avg_pool2d = nn.avg_pool2d
+    max_pool2d = nn.max_pool2d
+    max_unpool2d = nn.max_unpool2d
+    interpolate = nn.interpolate
+    batchnorm = nn.batchnorm
+    layernorm = nn.layernorm
+    normalize = nn.normalize
+    dropout = nn.dropout
+    scaled_dot_product_attention = nn.scaled_dot_product_attention
+    sequential = nn.sequential
+    binary_crossentropy = nn.binary_crossentropy
+    binary_crossentropy_logits = nn.binary_crossentropy_logits
+    cross_entropy = nn.cross_entropy
+    sparse_categorical_crossentropy = nn.sparse_categorical_crossentropy
+    nll_loss = nn.nll_loss
 
-@@OPERATORS@@
+    # --- operators ------------------------------------------------------------------------------------------
 
-# --- data from Python --------------------------------------------------------------------------------------------
+    __add__ = elementwise.add
+    __sub__ = elementwise.sub
+    __mul__ = elementwise.mul
+    __truediv__ = elementwise.div
+    __floordiv__ = elementwise.floordiv
+    __mod__ = elementwise.mod
+    __pow__ = elementwise.power
+    __and__ = elementwise.bitwise_and
+    __or__ = elementwise.bitwise_or
+    __xor__ = elementwise.bitwise_xor
+    __lshift__ = elementwise.lshift
+    __rshift__ = elementwise.rshift
+    __matmul__ = linalg.matmul
+    __neg__ = elementwise.neg
+    __abs__ = elementwise.absolute
+    __invert__ = elementwise.bitwise_not
+    __lt__ = elementwise.lt
+    __gt__ = elementwise.gt
+    __le__ = elementwise.le
+    __ge__ = elementwise.ge
+    __eq__ = elementwise.eq  # type: ignore[assignment]  # item by item, not one bool
+    __ne__ = elementwise.ne  # type: ignore[assignment]
+    __getitem__ = indexing.getitem
+    __setitem__ = indexing.setitem
 
+    def __radd__(self, x: Any) -> Tensor:
+        return elementwise.add(self, x, reverse=True)
 
-def _is_array(data: Any) -> builtins.bool:
-    return isinstance(data, (np.ndarray, np.generic))
+    def __rsub__(self, x: Any) -> Tensor:
+        return elementwise.sub(self, x, reverse=True)
 
+    def __rmul__(self, x: Any) -> Tensor:
+        return elementwise.mul(self, x, reverse=True)
 
-def _array_of(data: Any, dtype: DType | None) -> np.ndarray[Any, Any]:
-    """The C-contiguous NumPy array of the data that a constructor was given, of `dtype` if that is given."""
-    if data is None:
-        array = np.empty((0,), (dtypes.default_float if dtype is None else dtype).numpy)
-    elif isinstance(data, (list, tuple)):
-        array = _array_of_list(data, dtype)
-    elif isinstance(data, (bytes, bytearray)):
-        array = np.frombuffer(data, np.uint8)
-    elif isinstance(data, (np.ndarray, memoryview)) or hasattr(data, "__array__"):
-        array = np.asarray(data)
-    else:
-        raise TypeError(f"no tensor from a {type(data).__name__}; give a number, a list of numbers, a NumPy array, "
-                        "bytes or a Tensor")
-    wanted = dtype_from_numpy(array.dtype.newbyteorder("=")) if dtype is None else dtype
-    if array.dtype != wanted.numpy:
-        array = array.astype(wanted.numpy)
-    return np.ascontiguousarray(array).reshape(array.shape)
+    def __rtruediv__(self, x: Any) -> Tensor:
+        return elementwise.div(self, x, reverse=True)
 
+    def __rfloordiv__(self, x: Any) -> Tensor:
+        return elementwise.floordiv(self, x, reverse=True)
 
-def _array_of_list(data: Sequence[Any], dtype: DType | None) -> np.ndarray[Any, Any]:
-    if any(isinstance(item, (Tensor, np.ndarray)) for item in data):
-        items = [item.numpy() if isinstance(item, Tensor) else item for item in data]
-        if len({item.shape if isinstance(item, np.ndarray) else () for item in items}) > 1:
-            raise ValueError(f"a list of arrays takes equal shapes, got {[np.shape(item) for item in items]}")
-        return np.stack(items)
-    shape = _list_shape(data)
-    flat: Any = data
-    for _ in shape[1:]:
-        flat = [item for row in flat for item in row]
-    flat = [item.item() if isinstance(item, np.generic) else item for item in flat]
-    wanted = dtypes.from_py(flat) if dtype is None else dtype
-    # ml_dtypes and integer types refuse some Python numbers that a cast takes
-    array = np.array(flat, wanted.numpy if wanted.numpy.kind in "bf" else None)
-    if wanted.is_int and not flat:
-        array = array.astype(wanted.numpy)
-    return array.astype(wanted.numpy, copy=False).reshape(shape)
+    def __rmod__(self, x: Any) -> Tensor:
+        return elementwise.mod(self, x, reverse=True)
 
+    def __rpow__(self, x: Any) -> Tensor:
+        return elementwise.power(self, x, reverse=True)
 
-def _list_shape(data: Any) -> Shape:
-    """The shape of nested lists. Raises ValueError where rows differ."""
-    if not isinstance(data, (list, tuple)):
-        return ()
-    shapes = {_list_shape(item) for item in data}
-    if len(shapes) > 1:
-        raise ValueError(f"a tensor takes rows of equal shape, got a list with items of shapes "
-                         f"{', '.join(map(str, sorted(shapes)))}")
-    return (len(data), *(shapes.pop() if shapes else ()))
+    def __rand__(self, x: Any) -> Tensor:
+        return elementwise.bitwise_and(self, x, reverse=True)
 
+    def __ror__(self, x: Any) -> Tensor:
+        return elementwise.bitwise_or(self, x, reverse=True)
 
-def _memory_of(array: np.ndarray[Any, Any]) -> UOp:
-    """A node over the memory of `array`, on the CPU."""
-    from tinygrad.device import Buffer
+    def __rxor__(self, x: Any) -> Tensor:
+        return elementwise.bitwise_xor(self, x, reverse=True)
 
-    buffer = Buffer.from_numpy(array.reshape(-1))
-    node = UOp.new_buffer(buffer.device, array.size, dtype_from_numpy(array.dtype))
-    node.set_buffer(buffer)
-    return node.reshape(array.shape)
+    def __rlshift__(self, x: Any) -> Tensor:
+        return elementwise.lshift(self, x, reverse=True)
 
+    def __rrshift__(self, x: Any) -> Tensor:
+        return elementwise.rshift(self, x, reverse=True)
 
-def _unpickled(array: np.ndarray[Any, Any], device: str, dtype: str, requires_grad: builtins.bool | None) -> Tensor:
-    return Tensor(array, device, dtype, requires_grad)
+    def __rmatmul__(self, x: Any) -> Tensor:
+        return linalg.matmul(self, x, reverse=True)
 
+    def __iadd__(self, x: Any) -> Tensor:
+        return self.assign(elementwise.add(self, x))
 
-# --- what a node says about its tensor ---------------------------------------------------------------------------
+    def __isub__(self, x: Any) -> Tensor:
+        return self.assign(elementwise.sub(self, x))
 
+    def __imul__(self, x: Any) -> Tensor:
+        return self.assign(elementwise.mul(self, x))
 
-def storage_view(uop: UOp) -> UOp | None:
-    """`uop` as movement ops over a BUFFER, if its value is in memory; None while it is lazy."""
-    if uop.realized_view is not None:
-        return uop.realized_view
-    base = uop.base
-    if base.op is Ops.BUFFER:
-        return uop
-    return None if base.realized_view is None else uop.substitute({base: base.realized_view})
+    def __itruediv__(self, x: Any) -> Tensor:
+        return self.assign(elementwise.div(self, x))
 
+    def __ifloordiv__(self, x: Any) -> Tensor:
+        return self.assign(elementwise.floordiv(self, x))
 
-def leaf_node(uop: UOp) -> UOp | None:
-    """The node that a leaf's gradient belongs to: the BUFFER, ASSIGN or DETACH(leaf) under its reshapes, or None."""
-    node = uop.src[0] if uop.op is Ops.RESHAPE else uop
-    if node.op in (Ops.BUFFER, Ops.ASSIGN) or (node.op is Ops.DETACH and node.arg is not None):
-        return node
-    return None
+    def __imod__(self, x: Any) -> Tensor:
+        return self.assign(elementwise.mod(self, x))
 
+    def __ipow__(self, x: Any) -> Tensor:
+        return self.assign(elementwise.power(self, x))
 
-def is_leaf(uop: UOp) -> builtins.bool:
-    return leaf_node(uop) is not None
+    def __iand__(self, x: Any) -> Tensor:
+        return self.assign(elementwise.bitwise_and(self, x))
 
+    def __ior__(self, x: Any) -> Tensor:
+        return self.assign(elementwise.bitwise_or(self, x))
 
-def depends_on_leaf(uop: UOp) -> builtins.bool:
-    """Whether a float BUFFER or DETACH(leaf) is below, along ways that gradients can take."""
-    for node in uop.toposort(stop=lambda n: "_has_leaf" in n.__dict__ or n.op is Ops.DETACH):
-        if "_has_leaf" not in node.__dict__:
-            node.__dict__["_has_leaf"] = _depends_on_leaf_here(node)
-    return builtins.bool(uop.__dict__["_has_leaf"])
+    def __ixor__(self, x: Any) -> Tensor:
+        return self.assign(elementwise.bitwise_xor(self, x))
 
+    def __ilshift__(self, x: Any) -> Tensor:
+        return self.assign(elementwise.lshift(self, x))
 
-def _depends_on_leaf_here(node: UOp) -> builtins.bool:
-    if not node.dtype.is_float:
-        return False
-    if node.op is Ops.DETACH:
-        return node.arg is not None
-    return node.op is Ops.BUFFER or any(s.__dict__["_has_leaf"] for s in node.src)
+    def __irshift__(self, x: Any) -> Tensor:
+        return self.assign(elementwise.rshift(self, x))
+
+    def __imatmul__(self, x: Any) -> Tensor:
+        return self.assign(linalg.matmul(self, x))
 
 
-def _target_nodes(tensor: Tensor, root: UOp, graph: dict[UOp, None] | None = None) -> list[UOp]:
-    """The nodes in the graph of `root` whose gradient is that of `tensor`.
+# --- what a write has to wait for ---------------------------------------------------------------------------
 
-    A leaf that was computed or overwritten since stands for its memory, while `root` may still hold the node that
-    it was: DETACH(leaf) or ASSIGN, computed into the same memory.
+
+def as_written(name: str, shape: Shape, dtype: DType, value: Tensor) -> Tensor:
+    """`value` broadcast to `shape` and cast to `dtype`, to be written there.
+
+    Raises ValueError where the shape does not broadcast, TypeError where the dtype's kind is too high.
     """
-    graph = root.toposort() if graph is None else graph
-    node = leaf_node(tensor.uop)
-    if node is None:
-        return [tensor.uop] if tensor.uop in graph else []
-    found = [node] if node in graph else []
-    if node.op is Ops.BUFFER:
-        for other in _computed_leaves(graph).get(node, ()):
-            found.append(other)
-    return found
+    if value.dtype.is_float and not dtype.is_float:
+        raise TypeError(f"{name}: {value.dtype} values would be cut to {dtype}; cast them first")
+    if len(value.shape) > len(shape) and prod(value.shape[:len(value.shape) - len(shape)]) == 1:
+        value = value.reshape(value.shape[len(value.shape) - len(shape):])
+    if elementwise.broadcast_shape(name, shape, value.shape) != shape:
+        raise ValueError(f"{name}: a value of shape {value.shape} does not broadcast to {shape}")
+    return value.cast(dtype).expand(shape)
 
 
-def _computed_leaves(graph: dict[UOp, None]) -> dict[UOp, list[UOp]]:
-    """The DETACH(leaf) and ASSIGN nodes of a graph that were computed, by the BUFFER that holds their value."""
-    found: dict[UOp, list[UOp]] = {}
-    for node in graph:
-        if (node.op is Ops.ASSIGN or (node.op is Ops.DETACH and node.arg is not None)) and node.realized_view:
-            found.setdefault(node.realized_view.base, []).append(node)
-    return found
+def pending_assignments() -> list[Tensor]:
+    """The live tensors that were assigned to, and whose memory was not written yet."""
+    return [t for t in list(_live.values()) if t.uop.base.op is Ops.ASSIGN and not t._is_realized]
+
+
+def _with_pending_readers(tensors: Sequence[Tensor]) -> tuple[list[Tensor], set[UOp]]:
+    """`tensors` and the live lazy ones that read memory which computing them overwrites; and those writes.
+
+    Gradients that nobody asked for are not computed, but given up.
+    """
+    chosen = {id(t): t for t in tensors}
+    writes = pending_writes(t.uop for t in tensors)
+    while writes:
+        readers = Readers(writes)
+        waiting = [t for t in list(_live.values())
+                   if id(t) not in chosen and not t._is_realized and readers.includes(t.uop)]
+        for t in waiting:
+            if t._expires:
+                t._expire()
+        kept = [t for t in waiting if not t._expires]
+        chosen.update((id(t), t) for t in kept)
+        more = pending_writes(t.uop for t in kept) - writes
+        if not more:
+            break
+        writes |= more
+    return list(chosen.values()), writes
+
+
+def _sum(nodes: Sequence[UOp]) -> UOp:
+    total = nodes[0]
+    for node in nodes[1:]:
+        total = total + node
+    return total
+
+
+def _unpickled(array: np.ndarray[Any, Any], device: str, dtype: str,
+               requires_grad: builtins.bool | None) -> Tensor:
+    return Tensor(array, device, dtype, requires_grad)

@@ -96,7 +96,10 @@ def _compile(ast: UOp, device: str) -> CompiledKernel:
         print(format_program(stages.program))
     if DEBUG >= 4:
         print(source)
-    program = target.load(name, target.compile(source))
+    code = target.compile(source)
+    if DEBUG >= 7:
+        print(target.disassembly(code))
+    program = target.load(name, code, target.renderer.scratch_bytes(stages.program))
     variables = tuple(n.arg[0] for n in stages.program if n.op is Ops.VARIABLE)
     return CompiledKernel(name, program, variables, thread_extent(stages.program), stages.plan,
                           estimate(stages.nest), source, time.perf_counter() - start)

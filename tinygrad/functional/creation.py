@@ -1,7 +1,7 @@
 """Tensors from nothing: constants, ranges, identity matrices.
 
-Constants are graph nodes without memory. Ranges are the running sum of a row of ones, spelled with movement and
-reduce operations only; the compiler turns that sum into its closed form.
+Constants are graph nodes without memory. Ranges are the running sum of a row of ones, spelled with movement
+and reduce operations only; the compiler turns that sum into its closed form.
 """
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ def to_shape(name: str, shape: Sequence[Any]) -> Shape:
     return tuple(sizes)
 
 
-def full(shape: int | Sequence[int], fill_value: Any, dtype: DTypeLike | None = None, device: str | None = None,
+def full(shape: int | Sequence[int], fill_value: Any, dtype: DTypeLike | None = None,
+         device: str | None = None,
          requires_grad: bool | None = None) -> Tensor:
     """A tensor of `shape` with every item `fill_value`; the dtype follows from the value unless given.
 
@@ -105,7 +106,8 @@ def ones_like(self: Tensor, dtype: DTypeLike | None = None, device: str | None =
 def empty_like(self: Tensor, dtype: DTypeLike | None = None, device: str | None = None,
                requires_grad: bool | None = None) -> Tensor:
     """Arbitrary values in this tensor's shape, dtype and device."""
-    return empty(*self.shape, dtype=dtype or self.dtype, device=device or self.device, requires_grad=requires_grad)
+    return empty(*self.shape, dtype=dtype or self.dtype, device=device or self.device,
+                 requires_grad=requires_grad)
 
 
 def counting(size: int, dtype: DType) -> UOp:

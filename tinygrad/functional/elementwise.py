@@ -1,11 +1,12 @@
 """Item by item: arithmetic, comparisons, bits, roots and exponentials, trigonometry, activations, casts.
 
-Binary functions broadcast their operands and promote their dtypes (`dtype.promote`); Python numbers are weak: they
-take the tensor's dtype unless their kind is higher (bool < integer < float). Functions of real numbers take integer
-tensors as the default float, and compute half types in float32, rounding once at the end.
+Binary functions broadcast their operands and promote their dtypes (`dtype.promote`); Python numbers are weak:
+they take the tensor's dtype unless their kind is higher (bool < integer < float). Functions of real numbers
+take integer tensors as the default float, and compute half types in float32, rounding once at the end.
 
 Formulas that lose digits as they stand in a textbook (exp of a large number, log near 1, tanh near 0) are
-compensated; their docstrings say how. They are written on graph nodes, with EXP2, LOG2, SIN and SQRT as primitives.
+compensated; their docstrings say how. They are written on graph nodes, with EXP2, LOG2, SIN and SQRT as
+primitives.
 """
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from tinygrad.tensor import Operand, Tensor
 
 
-# --- operands ----------------------------------------------------------------------------------------------------
+# --- operands -----------------------------------------------------------------------------------------------
 
 
 def broadcast_shape(name: str, *shapes: Shape) -> Shape:
@@ -67,7 +68,8 @@ def _as_number(name: str, x: Any) -> Any:
 
 
 def operands(name: str, *values: Any) -> tuple[list[UOp], list[Tensor]]:
-    """The nodes of `values`, tensors or numbers, in their common shape and dtype; and which of them are tensors."""
+    """The nodes of `values`, tensors or numbers, in their common shape and dtype; and which of them are
+    tensors."""
     from tinygrad.tensor import Tensor
 
     items = [Tensor(v, requires_grad=False) if isinstance(v, np.ndarray) else v for v in values]
@@ -102,7 +104,8 @@ def _real(self: Tensor, function: Callable[[UOp], UOp]) -> Tensor:
     return type(self).of(function(self.uop.cast(wide)).cast(dtype), self)
 
 
-def _real_binary(name: str, function: Callable[[UOp, UOp], UOp], a: Any, b: Any, reverse: bool = False) -> Tensor:
+def _real_binary(name: str, function: Callable[[UOp, UOp], UOp], a: Any, b: Any,
+                 reverse: bool = False) -> Tensor:
     """`function` of two real numbers, as `_real`."""
     def widened(x: UOp, y: UOp) -> UOp:
         dtype = least_upper_float(x.dtype)
@@ -112,7 +115,7 @@ def _real_binary(name: str, function: Callable[[UOp, UOp], UOp], a: Any, b: Any,
     return _binary(name, widened, a, b, reverse)
 
 
-# --- arithmetic --------------------------------------------------------------------------------------------------
+# --- arithmetic ---------------------------------------------------------------------------------------------
 
 
 def add(self: Tensor, x: Operand, reverse: bool = False) -> Tensor:
@@ -148,21 +151,23 @@ def _floor(x: UOp) -> UOp:
 
 
 def _float_divmod(a: UOp, b: UOp) -> tuple[UOp, UOp]:
-    """Quotient rounded down and remainder with the divisor's sign, from the remainder of the rounded quotient.
+    """Quotient rounded down and remainder with the divisor's sign, from the remainder of the rounded
+    quotient.
 
-    The first quotient may be one off, which shows in the remainder's range. Exact while the quotient fits in the
-    mantissa (2^24 for float32).
+    The first quotient may be one off, which shows in the remainder's range. Exact while the quotient fits in
+    the mantissa (2^24 for float32).
     """
     quotient = (a * b.recip()).trunc()
     remainder = quotient.eq(0).where(a, (-quotient).mulacc(b, a))
+    too_large = ((b > 0) & (remainder < b).logical_not()) | ((b < 0) & (b < remainder).logical_not())
+    remainder, quotient = too_large.where(remainder - b, remainder), too_large.where(quotient + 1, quotient)
     wrong_sign = ((remainder < 0) & (b > 0)) | ((remainder > 0) & (b < 0))
-    remainder, quotient = wrong_sign.where(remainder + b, remainder), wrong_sign.where(quotient - 1, quotient)
-    too_large = ((b > 0) & (b < remainder)) | ((b < 0) & (remainder < b)) | remainder.eq(b)
-    return too_large.where(quotient + 1, quotient), too_large.where(remainder - b, remainder)
+    return wrong_sign.where(quotient - 1, quotient), wrong_sign.where(remainder + b, remainder)
 
 
 def div(self: Tensor, x: Operand, reverse: bool = False, rounding_mode: str | None = None) -> Tensor:
-    """self / x: a float, also of integers. `rounding_mode` "floor" rounds down, "trunc" toward zero, keeping integers.
+    """self / x: a float, also of integers. `rounding_mode` "floor" rounds down, "trunc" toward zero, keeping
+    integers.
 
     >>> (Tensor([7, -7]) / 2).tolist(), Tensor([7, -7]).div(2, rounding_mode="trunc").tolist()
     ([3.5, -3.5], [3, -3])
@@ -244,7 +249,8 @@ def maximum(self: Tensor, x: Operand) -> Tensor:
 
 
 def order_reversed(x: UOp) -> UOp:
-    """The value whose order is the opposite: minus x, or for integers and bools the complement, which fits."""
+    """The value whose order is the opposite: minus x, or for integers and bools the complement, which
+    fits."""
     if x.dtype.is_float:
         return -x
     return x.logical_not() if x.dtype.is_bool else x ^ -1
@@ -259,7 +265,8 @@ def minimum(self: Tensor, x: Operand) -> Tensor:
 
 
 def clip(self: Tensor, min_: Operand | None = None, max_: Operand | None = None) -> Tensor:
-    """Items below `min_` become `min_`, above `max_` become `max_`. NaN stays. Raises ValueError without bounds."""
+    """Items below `min_` become `min_`, above `max_` become `max_`. NaN stays. Raises ValueError without
+    bounds."""
     if min_ is None and max_ is None:
         raise ValueError("clip takes min_, max_ or both")
     result = self
@@ -301,7 +308,7 @@ def copysign(self: Tensor, other: Operand) -> Tensor:
     return _binary("copysign", with_sign, self, other)
 
 
-# --- comparisons and logic ---------------------------------------------------------------------------------------
+# --- comparisons and logic ----------------------------------------------------------------------------------
 
 
 def lt(self: Tensor, x: Operand) -> Tensor:
@@ -316,12 +323,14 @@ def gt(self: Tensor, x: Operand) -> Tensor:
 
 def le(self: Tensor, x: Operand) -> Tensor:
     """self <= x, as bools; False where either is NaN."""
-    return _binary("le", lambda a, b: (a < b) | a.eq(b) if a.dtype.is_float else (b < a).logical_not(), self, x)
+    return _binary("le", lambda a, b: (a < b) | a.eq(b) if a.dtype.is_float else (b < a).logical_not(), self,
+                   x)
 
 
 def ge(self: Tensor, x: Operand) -> Tensor:
     """self >= x, as bools; False where either is NaN."""
-    return _binary("ge", lambda a, b: (b < a) | a.eq(b) if a.dtype.is_float else (a < b).logical_not(), self, x)
+    return _binary("ge", lambda a, b: (b < a) | a.eq(b) if a.dtype.is_float else (a < b).logical_not(), self,
+                   x)
 
 
 def eq(self: Tensor, x: Operand) -> Tensor:
@@ -378,19 +387,21 @@ def isfinite(self: Tensor) -> Tensor:
     return (isinf(self) | isnan(self)).logical_not()
 
 
-def isclose(self: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> Tensor:
+def isclose(self: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-08,
+            equal_nan: bool = False) -> Tensor:
     """|self - other| <= atol + rtol * |other|; equal infinities are close."""
     near = isfinite(self) & isfinite(other) & ((self - other).abs() <= other.abs() * rtol + atol)
     close = (self == other) | near
     return close | (isnan(self) & isnan(other)) if equal_nan else close
 
 
-def allclose(self: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> bool:
+def allclose(self: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-08,
+             equal_nan: bool = False) -> bool:
     """Whether all items are close (see `isclose`). Computes."""
     return bool(isclose(self, other, rtol, atol, equal_nan).all().item())
 
 
-# --- bits --------------------------------------------------------------------------------------------------------
+# --- bits ---------------------------------------------------------------------------------------------------
 
 
 def _bitwise(name: str, op: Ops, a: Any, b: Any, reverse: bool = False) -> Tensor:
@@ -434,7 +445,7 @@ def rshift(self: Tensor, x: Operand, reverse: bool = False) -> Tensor:
     return _bitwise("rshift", Ops.SHR, self, x, reverse)
 
 
-# --- rounding ----------------------------------------------------------------------------------------------------
+# --- rounding -----------------------------------------------------------------------------------------------
 
 
 def _rounding(self: Tensor, op: Callable[[UOp], UOp]) -> Tensor:
@@ -473,7 +484,7 @@ def round_half_even(self: Tensor) -> Tensor:
     return _rounding(self, nearest)
 
 
-# --- powers, exponentials, logarithms ------------------------------------------------------------------------------
+# --- powers, exponentials, logarithms -----------------------------------------------------------------------
 
 
 def square(self: Tensor) -> Tensor:
@@ -494,16 +505,17 @@ def rsqrt(self: Tensor) -> Tensor:
 def exp_node(x: UOp) -> UOp:
     """e^x as 2^(x log2 e), with the product's rounding error put back.
 
-    The exponent h = x log2(e) is rounded, which alone would cost up to |h|/2 ulp. Its error r is known exactly
-    (a fused multiply-add, plus the error of the constant), and 2^(h + r) = 2^h (1 + r ln 2) to the last digit.
-    The correction is a constant to gradients: as a function of real numbers it is 1.
+    The exponent h = x log2(e) is rounded, which alone would cost up to |h|/2 ulp. Its error r is known
+    exactly (a fused multiply-add, plus the error of the constant), and 2^(h + r) = 2^h (1 + r ln 2) to the
+    last digit. The correction is a constant to gradients: as a function of real numbers it is 1.
     """
     log2e = x.dtype.numpy.type(math.log2(math.e))
     rest = 2.0355273740931033e-17 if x.dtype is dtypes.float64 else math.log2(math.e) - float(log2e)
     exponent = x * float(log2e)
     constant, rounded = x.detach(), exponent.detach()
     error = constant.mulacc(rest, constant.mulacc(float(log2e), -rounded))
-    # where the exponent is infinite, or so large that the result is 0 or infinite, there is nothing to correct
+    # where the exponent is infinite, or so large that the result is 0 or infinite, there is nothing to
+    # correct
     safe = (error * error < 1.0).where(error, 0)
     return exponent.exp2() * safe.mulacc(math.log(2), safe._operand(1))
 
@@ -579,7 +591,8 @@ def _int_power(base: UOp, exponent: int) -> UOp:
 
 
 def _power_of_ints(base: UOp, exponent: UOp) -> UOp:
-    """base^exponent, bit by bit of the exponent; for negative exponents 0, or 1 or -1 where the base is one of them."""
+    """base^exponent, bit by bit of the exponent; for negative exponents 0, or 1 or -1 where the base is one
+    of them."""
     result = base._operand(1)
     square_, bits = base, exponent
     for _ in range(exponent.dtype.bits - (not exponent.dtype.is_unsigned)):
@@ -653,7 +666,7 @@ def _real_or_int(self: Tensor, function: Callable[[UOp], UOp]) -> Tensor:
     return _real(self, function) if self.dtype.is_float else _unary(self, function)
 
 
-# --- trigonometry ------------------------------------------------------------------------------------------------
+# --- trigonometry -------------------------------------------------------------------------------------------
 
 
 def sin(self: Tensor) -> Tensor:
@@ -725,7 +738,8 @@ def acos(self: Tensor) -> Tensor:
 
 
 def sinh(self: Tensor) -> Tensor:
-    """The hyperbolic sine: with m = e^|x| - 1, (m + m/(m + 1)) / 2; with half the exponent where that is large."""
+    """The hyperbolic sine: with m = e^|x| - 1, (m + m/(m + 1)) / 2; with half the exponent where that is
+    large."""
     def node(x: UOp) -> UOp:
         magnitude = x.maximum(-x)
         large = magnitude > 40
@@ -748,7 +762,8 @@ def cosh(self: Tensor) -> Tensor:
 
 
 def asinh(self: Tensor) -> Tensor:
-    """The inverse hyperbolic sine: log1p(x + x^2 / (1 + sqrt(x^2 + 1))) of |x|, log(2 x) where that is large."""
+    """The inverse hyperbolic sine: log1p(x + x^2 / (1 + sqrt(x^2 + 1))) of |x|, log(2 x) where that is
+    large."""
     def node(x: UOp) -> UOp:
         magnitude = x.maximum(-x)
         large = magnitude > 1e8
@@ -780,7 +795,8 @@ def atanh(self: Tensor) -> Tensor:
 
 
 def _tanh_fraction(depth: int) -> tuple[list[float], list[float]]:
-    """Numerator and denominator, in x^2, of Lambert's continued fraction tanh x = x/(1 + x^2/(3 + x^2/(5 + ...)))."""
+    """Numerator and denominator, in x^2, of Lambert's continued fraction tanh x = x/(1 + x^2/(3 + x^2/(5 +
+    ...)))."""
     numerators, denominators = [[0.0], [1.0]], [[1.0], [1.0]]
     for k in range(1, depth):
         for terms in (numerators, denominators):
@@ -815,10 +831,10 @@ def tanh(self: Tensor) -> Tensor:
     return _real(self, node)
 
 
-# --- the error function ------------------------------------------------------------------------------------------
+# --- the error function -------------------------------------------------------------------------------------
 
-# e^(x^2) erfc(x) for 1 <= x <= `limit`, as a polynomial in 1/(1 + x/2) scaled to [-1, 1]: Chebyshev interpolation
-# (relative error 7e-10 and 7e-15). Beyond `limit`, erf rounds to 1.
+# e^(x^2) erfc(x) for 1 <= x <= `limit`, as a polynomial in 1/(1 + x/2) scaled to [-1, 1]: Chebyshev
+# interpolation (relative error 7e-10 and 7e-15). Beyond `limit`, erf rounds to 1.
 ERFCX = {
     dtypes.float32: (4.0, (
         0.25539567625112669, 0.14239528276950719, 0.02685091235727749, 0.0029251286434133061,
@@ -856,7 +872,7 @@ def erf(self: Tensor) -> Tensor:
     return _real(self, erf_node)
 
 
-# --- activations -------------------------------------------------------------------------------------------------
+# --- activations --------------------------------------------------------------------------------------------
 
 
 def relu(self: Tensor) -> Tensor:
@@ -865,7 +881,8 @@ def relu(self: Tensor) -> Tensor:
     >>> Tensor([-1.0, 2.0]).relu().tolist()
     [0.0, 2.0]
     """
-    # One comparison that holds for all x <= 0, zero included, and not for NaN: below the smallest positive number.
+    # One comparison that holds for all x <= 0, zero included, and not for NaN: below the smallest positive
+    # number.
     if not self.dtype.is_float:
         return _unary(self, lambda x: (x > 0).where(x, 0))
     return _unary(self, lambda x: (x < _smallest_positive(x.dtype)).where(0, x))
@@ -894,7 +911,8 @@ def silu(self: Tensor) -> Tensor:
 
 
 def gelu(self: Tensor, approximate: str = "tanh") -> Tensor:
-    """x times the normal distribution's cumulative probability at x; "none" takes erf, "tanh" its approximation.
+    """x times the normal distribution's cumulative probability at x; "none" takes erf, "tanh" its
+    approximation.
 
     https://arxiv.org/abs/1606.08415. The approximation 0.5 x (1 + tanh u) is written x sigmoid(2 u).
     """
@@ -984,7 +1002,7 @@ def softsign(self: Tensor) -> Tensor:
     return self / (self.abs() + 1)
 
 
-# --- casts -------------------------------------------------------------------------------------------------------
+# --- casts --------------------------------------------------------------------------------------------------
 
 
 def cast(self: Tensor, dtype: DTypeLike) -> Tensor:

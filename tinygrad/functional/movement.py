@@ -1,7 +1,8 @@
 """Shapes: reshaping, reordering, cropping, padding, joining and repeating, without computing anything.
 
-Each function is a chain of RESHAPE, PERMUTE, EXPAND, PAD, SHRINK and STRIDE nodes, which cost nothing at run time:
-consumers read the original memory through the composed index. Joining (`cat`, `stack`) adds padded parts.
+Each function is a chain of RESHAPE, PERMUTE, EXPAND, PAD, SHRINK and STRIDE nodes, which cost nothing at run
+time: consumers read the original memory through the composed index. Joining (`cat`, `stack`) adds padded
+parts.
 """
 from __future__ import annotations
 
@@ -11,19 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 from tinygrad.dtype import dtypes, promote
 from tinygrad.functional.creation import to_shape
-from tinygrad.functional.elementwise import broadcast_shape, expand_to
-from tinygrad.graph.ops import Ops
-from tinygrad.graph.uop import Shape, UOp
-from tinygrad.helpers import argsort, ceildiv, prod
+from tinygrad.functional.elementwise import expand_to
+from tinygrad.graph.uop import UOp
+from tinygrad.helpers import ceildiv, flatten as concatenated, prod
 
 if TYPE_CHECKING:
     from tinygrad.tensor import Tensor
 
-Pads = Sequence[tuple[int, int] | None] | Sequence[int]
-
 
 def axis_of(name: str, self: Tensor, axis: Any, extra: int = 0) -> int:
-    """`axis` counted from the front. Raises IndexError, naming the operation, where the tensor has no such axis.
+    """`axis` counted from the front. Raises IndexError, naming the operation, where the tensor has no such
+    axis.
 
     `extra` counts axes that the operation is about to add.
     """
@@ -59,7 +58,7 @@ def _moved(self: Tensor, uop: UOp) -> Tensor:
     return self if uop is self.uop else type(self).of(uop, self)
 
 
-# --- shape -------------------------------------------------------------------------------------------------------
+# --- shape --------------------------------------------------------------------------------------------------
 
 
 def reshape(self: Tensor, shape: Any, *args: Any) -> Tensor:
@@ -95,15 +94,13 @@ def flatten(self: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
 def unflatten(self: Tensor, dim: int, sizes: Sequence[int]) -> Tensor:
     """Axis `dim` as several axes of `sizes`, one of which may be -1."""
     axis = axis_of("unflatten", self, dim)
-    return reshape(self, self.shape[:axis] + tuple(sizes) + self.shape[axis + 1:]) if -1 not in sizes else \
-        reshape(self, self.shape[:axis] + _without_unknown(self.shape[axis], sizes) + self.shape[axis + 1:])
-
-
-def _without_unknown(size: int, sizes: Sequence[int]) -> Shape:
+    size = self.shape[axis]
     known = prod(s for s in sizes if s != -1)
-    if list(sizes).count(-1) != 1 or known == 0 or size % known:
+    unknown = list(sizes).count(-1)
+    if unknown > 1 or (unknown and (known == 0 or size % known)) or (not unknown and known != size):
         raise ValueError(f"cannot unflatten an axis of {size} items to {tuple(sizes)}")
-    return tuple(size // known if s == -1 else s for s in sizes)
+    parts = tuple(size // known if s == -1 else s for s in sizes)
+    return _moved(self, self.uop.reshape(self.shape[:axis] + parts + self.shape[axis + 1:]))
 
 
 def squeeze(self: Tensor, dim: int | Sequence[int] | None = None) -> Tensor:
@@ -161,7 +158,8 @@ def shrink(self: Tensor, arg: Sequence[tuple[int, int] | None]) -> Tensor:
     """The items from start to end of each axis; None keeps an axis whole."""
     if len(arg) != self.ndim:
         raise ValueError(f"shrink takes a pair for each axis of shape {self.shape}, got {arg}")
-    return _moved(self, self.uop.shrink([(0, n) if a is None else (a[0], a[1]) for a, n in zip(arg, self.shape)]))
+    return _moved(self,
+                  self.uop.shrink([(0, n) if a is None else (a[0], a[1]) for a, n in zip(arg, self.shape)]))
 
 
 def shrink_to(self: Tensor, shape: Any, *args: Any) -> Tensor:
@@ -170,7 +168,7 @@ def shrink_to(self: Tensor, shape: Any, *args: Any) -> Tensor:
     return shrink(self, [None if s is None else (0, s) for s in sizes])
 
 
-# --- padding -----------------------------------------------------------------------------------------------------
+# --- padding ------------------------------------------------------------------------------------------------
 
 
 def _pairs(self: Tensor, padding: Any) -> list[tuple[int, int]]:
@@ -191,8 +189,9 @@ def _pairs(self: Tensor, padding: Any) -> list[tuple[int, int]]:
 def pad(self: Tensor, padding: Any, mode: str = "constant", value: float = 0.0) -> Tensor:
     """Items around each axis; negative sizes crop.
 
-    `padding` is (before, after) for each axis, or flat: the last axis's two sizes first, as in PyTorch. `mode` is
-    "constant" (`value`), "reflect" (mirrored without the edge item), "replicate" (the edge item) or "circular".
+    `padding` is (before, after) for each axis, or flat: the last axis's two sizes first, as in PyTorch.
+    `mode` is "constant" (`value`), "reflect" (mirrored without the edge item), "replicate" (the edge item) or
+    "circular".
 
     >>> Tensor([1, 2, 3]).pad((1, 2)).tolist(), Tensor([1, 2, 3]).pad((2, 0), mode="reflect").tolist()
     ([0, 1, 2, 3, 0, 0], [3, 2, 1, 2, 3])
@@ -244,74 +243,62 @@ def _extended(self: Tensor, axis: int, before: int, after: int, mode: str) -> Te
 def pad_to(self: Tensor, shape: Any, *args: Any, value: float = 0) -> Tensor:
     """Filled up with `value` at the end of each axis, to `shape`; None keeps an axis."""
     sizes = _integers("pad_to", shape, args)
-    if len(sizes) != self.ndim or any(s is not None and s < n for s, n in zip(sizes, self.shape, strict=False)):
+    if len(sizes) != self.ndim or any(s is not None and s < n for s,
+                                      n in zip(sizes, self.shape, strict=False)):
         raise ValueError(f"pad_to takes sizes of at least those of shape {self.shape}, got {sizes}")
     return pad(self, tuple((0, 0 if s is None else s - n) for s, n in zip(sizes, self.shape)), value=value)
 
 
-# --- joining, splitting, repeating -------------------------------------------------------------------------------
+# --- joining, splitting, repeating --------------------------------------------------------------------------
 
 
-def cat(self: Tensor, *args: Any, dim: int = 0) -> Tensor:
+def _parts(self: Tensor | Sequence[Tensor], args: Sequence[Tensor]) -> list[Tensor]:
+    """The tensors to join, given one by one or as one sequence."""
+    return [*self, *args] if isinstance(self, (list, tuple)) else [self, *args]  # type: ignore[list-item]
+
+
+def cat(self: Tensor, *args: Tensor, dim: int = 0) -> Tensor:
     """The tensors one after another along axis `dim`. Other axes must agree; dtypes promote.
 
     >>> Tensor([1, 2]).cat(Tensor([3])).tolist()
     [1, 2, 3]
     """
-    axis = axis_of("cat", self, dim)
-    parts = [self, *args]
-    for other in args:
-        if other.ndim != self.ndim or any(
-                a != b for i, (a, b) in enumerate(zip(self.shape, other.shape, strict=True)) if i != axis):
-            raise ValueError(f"cat along axis {axis} takes shapes equal elsewhere, got "
-                             f"{', '.join(str(p.shape) for p in parts)}")
-    if self.ndim == 0:
+    parts = _parts(self, args)
+    first = parts[0]
+    axis = axis_of("cat", first, dim)
+    if first.ndim == 0:
         raise ValueError("cat takes tensors with axes; stack joins 0-d tensors")
+    if len({(p.ndim, p.shape[:axis], p.shape[axis + 1:]) for p in parts}) > 1:
+        raise ValueError(f"cat along axis {axis} takes shapes equal elsewhere, got "
+                         f"{', '.join(str(p.shape) for p in parts)}")
     if len(parts) == 1:
-        return self
+        return first
     dtype = promote(*(p.dtype for p in parts))
     total = sum(p.shape[axis] for p in parts)
-    result: UOp | None = None
-    start = 0
-    for part in parts:
-        size = part.shape[axis]
-        pads = [(start, total - start - size) if i == axis else (0, 0) for i in range(self.ndim)]
-        padded = part.uop.cast(dtype).pad(pads)
-        if result is None:
-            result = padded
-        else:
-            # chosen by position, not added: minus zero and the other parts' values stay as they are
-            shape = tuple(total if i == axis else 1 for i in range(self.ndim))
-            here = [(start, total - start) if i == axis else (0, 0) for i in range(self.ndim)]
-            tail = tuple(total - start if i == axis else 1 for i in range(self.ndim))
-            later = UOp.const(True, dtypes.bool, tail).pad([(b, 0) for b, _ in here]).expand(
-                tuple(s if i == axis else self.shape[i] for i, s in enumerate(shape)))
-            result = later.where(padded, result)
-        start += size
-    assert result is not None
-    return type(self).of(result, *parts)
+
+    def along(before: int, after: int) -> list[tuple[int, int]]:
+        return [(before, after) if i == axis else (0, 0) for i in range(first.ndim)]
+
+    result, start = parts[0].uop.cast(dtype).pad(along(0, total - first.shape[axis])), first.shape[axis]
+    for part in parts[1:]:
+        end = start + part.shape[axis]
+        padded = part.uop.cast(dtype).pad(along(start, total - end))
+        # chosen by position rather than added, which would lose the sign of zero
+        tail = UOp.const(True, dtypes.bool,
+                         tuple(total - start if i == axis else 1 for i in range(first.ndim)))
+        result = tail.pad(along(start, 0)).expand(result.shape).where(padded, result)
+        start = end
+    return type(first).of(result, *parts)
 
 
 def stack(self: Tensor, *args: Tensor, dim: int = 0) -> Tensor:
     """The tensors, of equal shapes, side by side along a new axis `dim`."""
-    parts = [self, *args]
-    if any(p.shape != self.shape for p in parts):
+    parts = _parts(self, args)
+    if any(p.shape != parts[0].shape for p in parts):
         raise ValueError(f"stack takes equal shapes, got {', '.join(str(p.shape) for p in parts)}")
-    axis = axis_of("stack", self, dim, extra=1)
+    axis = axis_of("stack", parts[0], dim, extra=1)
     first, *rest = [unsqueeze(p, axis) for p in parts]
     return cat(first, *rest, dim=axis)
-
-
-def cat_all(tensors: Any, *args: Any, dim: int = 0) -> Tensor:
-    """`cat` as a static function too: of tensors, or of one sequence of them."""
-    parts = [*tensors, *args] if isinstance(tensors, (list, tuple)) else [tensors, *args]
-    return cat(*parts, dim=dim)
-
-
-def stack_all(tensors: Any, *args: Any, dim: int = 0) -> Tensor:
-    """`stack` as a static function too: of tensors, or of one sequence of them."""
-    parts = [*tensors, *args] if isinstance(tensors, (list, tuple)) else [tensors, *args]
-    return stack(*parts, dim=dim)
 
 
 def split(self: Tensor, sizes: int | Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
@@ -401,7 +388,7 @@ def meshgrid(self: Tensor, *args: Tensor, indexing: str = "ij") -> tuple[Tensor,
                  for i, t in enumerate(axes))
 
 
-# --- windows and diagonals ---------------------------------------------------------------------------------------
+# --- windows and diagonals ----------------------------------------------------------------------------------
 
 
 def rows_of_windows(x: UOp, size: int, count: int) -> UOp:
@@ -414,7 +401,8 @@ def rows_of_windows(x: UOp, size: int, count: int) -> UOp:
         raise ValueError(f"{count} windows of {size} take {size + count - 1} items, got {length}")
     whole = [(0, n) for n in lead]
     repeats = ceildiv(count * (length + 1), length)
-    repeated = x.reshape((*lead, 1, length)).expand((*lead, repeats, length)).reshape((*lead, repeats * length))
+    repeated = x.reshape((*lead, 1, length)).expand((*lead, repeats, length)).reshape((*lead,
+                                                                                       repeats * length))
     rows = repeated.shrink((*whole, (0, count * (length + 1)))).reshape((*lead, count, length + 1))
     return rows.shrink((*whole, (0, count), (0, size)))
 
@@ -461,7 +449,9 @@ def diagonal(self: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Ten
     square = last.shrink((*whole, (top, top + size), (left, left + size)))
     # rows one item longer, so that the diagonal becomes a column
     flat = square.reshape((*lead, size * size)).pad((*((0, 0) for _ in lead), (0, size)))
-    return _moved(self, flat.reshape((*lead, size, size + 1)).shrink((*whole, (0, size), (0, 1))).reshape((*lead, size)))
+    return _moved(self,
+                  flat.reshape((*lead, size, size + 1)).shrink((*whole, (0, size), (0, 1))).reshape((*lead,
+                                                                                                     size)))
 
 
 def diag(self: Tensor) -> Tensor:
@@ -494,7 +484,7 @@ def tril(self: Tensor, diagonal: int = 0) -> Tensor:
     return _triangle(self, diagonal, False)
 
 
-# --- names for axes ----------------------------------------------------------------------------------------------
+# --- names for axes -----------------------------------------------------------------------------------------
 
 
 def _parse_axes(side: str, formula: str) -> list[list[str]]:
@@ -509,12 +499,10 @@ def _parse_axes(side: str, formula: str) -> list[list[str]]:
             open_group = None
         elif token in "()" or not (token.isidentifier() or token in ("...", "1")):
             raise ValueError(f"rearrange: cannot read {token!r} in {formula!r}")
-        else:
-            (groups if open_group is None else [open_group])[-1 if open_group is not None else 0:0] = []
-            if open_group is None:
-                groups.append([token] if token != "1" else [])
-            elif token != "1":
-                open_group.append(token)
+        elif open_group is None:
+            groups.append([token] if token != "1" else [])
+        elif token != "1":
+            open_group.append(token)
     if open_group is not None:
         raise ValueError(f"rearrange: a parenthesis is not closed in {formula!r}")
     return groups
@@ -535,8 +523,13 @@ def rearrange(self: Tensor, formula: str, **sizes: int) -> Tensor:
         raise ValueError(f"rearrange: {formula!r} does not name the axes of shape {self.shape}")
 
     def spelled_out(groups: list[list[str]]) -> list[list[str]]:
-        return [g for group in groups for g in ([[n] for n in names] if group == ["..."] else
-                                                [[n for a in group for n in (names if a == "..." else [a])]])]
+        result = []
+        for group in groups:
+            if group == ["..."]:
+                result.extend([name] for name in names)
+            else:
+                result.append([n for a in group for n in (names if a == "..." else [a])])
+        return result
 
     left, right = spelled_out(left), spelled_out(right)
     split_sizes: dict[str, int] = {}
@@ -547,7 +540,7 @@ def rearrange(self: Tensor, formula: str, **sizes: int) -> Tensor:
             raise ValueError(f"rearrange: an axis of {total} items does not divide as {tuple(group)} with {sizes}")
         split_sizes.update({a: sizes[a] for a in group if a in sizes})
         split_sizes.update({a: total // known for a in unknown})
-    flat_left, flat_right = sum(left, []), sum(right, [])
+    flat_left, flat_right = concatenated(left), concatenated(right)
     if sorted(flat_left) != sorted(flat_right) or len(set(flat_left)) != len(flat_left):
         raise ValueError(f"rearrange: both sides of {formula!r} must name the same axes, each once")
     split_up = self.uop.reshape([split_sizes[a] for a in flat_left])
@@ -555,7 +548,7 @@ def rearrange(self: Tensor, formula: str, **sizes: int) -> Tensor:
     return _moved(self, ordered.reshape([prod(split_sizes[a] for a in group) for group in right]))
 
 
-# --- sizes -------------------------------------------------------------------------------------------------------
+# --- sizes --------------------------------------------------------------------------------------------------
 
 
 def numel(self: Tensor) -> int:

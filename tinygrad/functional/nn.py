@@ -119,9 +119,8 @@ def conv2d(self: Tensor, weight: Tensor, bias: Tensor | None = None, groups: int
            dilation: Sizes = 1, padding: Padding = 0, dtype: DTypeLike | None = None) -> Tensor:
     """Convolution (cross-correlation) over any number of spatial axes, as many as `weight` has.
 
-    out[n, g*O + o, y, x] = sum over i, ky, kx of
-        input[n, g*I + i, y*stride + ky*dilation, x*stride + kx*dilation] * weight[g*O + o, i, ky, kx] +
-        bias[g*O + o]
+    out[n, g*O + o, y, x] = bias[g*O + o] + sum over i, ky, kx of
+        input[n, g*I + i, y*stride + ky*dilation, x*stride + kx*dilation] * weight[g*O + o, i, ky, kx]
 
     Shapes: input (N, C_in, *spatial), weight (C_out, C_in/groups, *kernel), bias (C_out,). `padding`: zeros
     around the input: one size, one an axis, two an axis in the flat order of `pad` (last axis first: left,
@@ -166,7 +165,8 @@ def conv_transpose2d(self: Tensor, weight: Tensor, bias: Tensor | None = None, g
     becomes (n - 1)*stride - 2*padding + dilation*(kernel - 1) + output_padding + 1 items.
     """
     axes = weight.ndim - 2
-    if axes < 1 or self.ndim != weight.ndim or self.shape[1] != weight.shape[0] or weight.shape[0] % groups != 0:
+    fits = axes >= 1 and self.ndim == weight.ndim and self.shape[1] == weight.shape[0]
+    if not fits or weight.shape[0] % groups != 0:
         raise ValueError(f"conv_transpose2d takes an input (N, C_in, *spatial) and a weight "
                          f"(C_in, C_out/groups, *kernel) with C_in divisible by groups={groups}, "
                          f"got {self.shape} and {weight.shape}")
@@ -244,7 +244,7 @@ def avg_pool2d(self: Tensor, kernel_size: Sizes = (2, 2), stride: Sizes | None =
     total = _sliding_windows(_pad_spatial(self, enlarged), kernel, strides, dilations).sum(inner)
     counted = pads if count_include_pad else [(0, 0)] * len(pads)
     if counted == enlarged:
-        return total / prod(kernel)
+        return total / math.prod(kernel)
     from tinygrad.tensor import Tensor
 
     ones = Tensor.ones(*self.shape[self.ndim - len(kernel):], dtype=dtypes.float32, device=self.device,
@@ -466,7 +466,8 @@ def scaled_dot_product_attention(self: Tensor, key: Tensor, value: Tensor, attn_
     scores = (self * (1 / math.sqrt(self.shape[-1]))).matmul(key.transpose(-2, -1), dtype=wide)
     if is_causal:
         queries, keys = scores.shape[-2:]
-        attn_mask = Tensor.ones(queries, keys, dtype=dtypes.bool, device=self.device).tril()
+        number = Tensor.arange(queries, device=self.device).unsqueeze(1)
+        attn_mask = Tensor.arange(keys, device=self.device) <= number
     if attn_mask is not None:
         if attn_mask.dtype.is_bool:
             scores = attn_mask.where(scores, -math.inf)
@@ -587,11 +588,11 @@ def nll_loss(self: Tensor, Y: Tensor, weight: Tensor | None = None, ignore_index
     if weight is None and ignore_index is None:
         return _reduce_loss(loss, reduction)
     if weight is None:
-        weights = Y.ne(ignore_index).cast(loss.dtype)
+        weights = loss.ones_like(requires_grad=False)
     else:
         along = weight.reshape(*(1,) * axis, classes, *(1,) * (self.ndim - axis - 1))
         weights = picked.where(along, 0).sum(axis)
-        if ignore_index is not None:
-            weights = Y.ne(ignore_index).where(weights, 0)
+    if ignore_index is not None:
+        weights = Y.ne(ignore_index).where(weights, 0)
     # where, not a product: an ignored log-probability may be infinite
     return _reduce_loss((weights != 0).where(loss * weights, 0), reduction, weights.sum())

@@ -6,7 +6,7 @@ rounds (Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2
 device's counter.
 
 Seed and counter enter the graph as bound VARIABLEs ("seed" and "rng"), so the graphs of two steps of a
-program have equal structure and a captured graph is replayed with another counter (`counter` and `advance`
+program have equal structure and a captured graph is replayed with another counter (`counters` and `advance`
 are for that).
 """
 from __future__ import annotations
@@ -152,7 +152,7 @@ def _finish(value: Tensor, requires_grad: bool | None, contiguous: bool = True) 
 
 def _unit_interval(bits: Tensor, dtype: DType) -> Tensor:
     """[0, 1) from 32 random bits, in steps of 2**-digits where `dtype` has that many digits (24 at most)."""
-    digits = dtypes.finfo(dtype)[1] + 1
+    digits = int(dtypes.finfo(dtype)[1]) + 1
     whole = bits >> (32 - digits)
     return whole.cast(dtypes.int32).cast(dtypes.float32).mul(2.0**-digits).cast(dtype)
 

@@ -1,9 +1,8 @@
 """What arithmetic of tensors and kernels simplifies to without changing any result.
 
-`constant_folding` is a table for `rewrite`. Integers wrap as their type does; floats round as their type does,
-and NaN, infinities, the sign of zero and rounding are kept: `x + 0.0` stays (it turns -0.0 into 0.0), `x + -0.0`
-goes. A float constant is a Python number that stands for its nearest value in the type, so operands are rounded
-first.
+`constant_folding` is a table for `rewrite`. Integers wrap and floats round as their type does, and NaN,
+infinities, the sign of zero and rounding are kept: `x + 0.0` stays (it turns -0.0 into 0.0), `x + -0.0` goes.
+A float constant is a Python number that stands for its nearest value in the type: operands are rounded first.
 
 Index arithmetic is simplified as it is built, by `graph/symbolic.py`.
 """
@@ -89,10 +88,8 @@ def convert(value: Number, source: DType, target: DType) -> Number | None:
     if target.is_float:
         with np.errstate(all="ignore"):
             return _round_to(value, source, target)
-    if source.is_float and target.is_int:
-        if not math.isfinite(value) or not target.min <= int(value) <= target.max:
-            return None
-    return target.as_const(value)
+    out_of_range = not math.isfinite(value) or not target.min <= int(value) <= target.max
+    return None if source.is_float and target.is_int and out_of_range else target.as_const(value)
 
 
 def _round_to(value: Number, source: DType, target: DType) -> float | None:
@@ -166,8 +163,10 @@ def _fold_node(n: UOp) -> UOp | None:
 
 
 def _merge_casts(outer: UOp, x: UOp) -> UOp | None:
-    middle = outer.src[0].dtype.scalar
-    return x.cast(outer.dtype.scalar) if _same_after(x.dtype.scalar, middle) else None
+    inner, middle, last = x.dtype.scalar, outer.src[0].dtype.scalar, outer.dtype.scalar
+    if middle.is_float and last.is_int and (inner.is_float or not _same_after(inner, last)):
+        return None  # floats out of an integer's range do not wrap as integers do
+    return x.cast(last) if _same_after(inner, middle) else None
 
 
 constant_folding: Final = RewriteTable("constant folding", [
@@ -189,7 +188,7 @@ constant_folding: Final = RewriteTable("constant folding", [
     Rule("and with true", node(Ops.AND, _BOOL, _number(True)), _the_value),
     Rule("and with all bits", node(Ops.AND, _INTEGER, _ALL_BITS), _the_value),
     Rule("and with zero", node(Ops.AND, _INTEGER, _number(0)), _the_constant),
-    Rule("or, xor, shift with zero", node((Ops.OR, Ops.XOR), _INTEGER, _number(0)), _the_value),
+    Rule("or or xor with zero", node((Ops.OR, Ops.XOR), _INTEGER, _number(0)), _the_value),
     Rule("shift by zero", node((Ops.SHL, Ops.SHR), _INTEGER, _number(0)), _the_value),
     Rule("or with true", node(Ops.OR, _BOOL, _number(True)), _the_constant),
     Rule("less than itself", node(Ops.CMPLT, _ANY, _ANY), _false),
@@ -200,5 +199,5 @@ constant_folding: Final = RewriteTable("constant folding", [
          _the_value),
     Rule("cast through a wider type", node(Ops.CAST, node(Ops.CAST, _ANY), name="outer"), _merge_casts),
 ])
-"""Guarantees: the value of every node is the same, to the last bit (of a NaN: that it is one). What is folded is
-rounded correctly everywhere; EXP2, LOG2 and SIN of constants stay with the device, which rounds its own way."""
+"""Guarantees: every node keeps its value, to the last bit (of a NaN: that it is one). Only what every device
+rounds correctly is folded; EXP2, LOG2 and SIN of constants stay with the device."""

@@ -1,11 +1,12 @@
 """Derivatives, as graph nodes: one table from each primitive to the gradients of its sources.
 
-`gradients(root, root_gradient, targets)` walks from `root` back to the `targets` over the nodes that lead to one,
-and returns for each target a graph node of its shape. Because the results are ordinary nodes, they fuse and
-schedule as any others, and gradients of gradients work. DETACH ends the walk (unless it is itself a target), and
-so does everything that is not a float.
+`gradients(root, root_gradient, targets)` walks from `root` back to the `targets` over the nodes that lead to
+one, and returns for each target a graph node of its shape. Because the results are ordinary nodes, they fuse
+and schedule as any others, and gradients of gradients work. DETACH ends the walk (unless it is itself a
+target), and so does everything that is not a float.
 
-A table entry gets the gradient of a node's value and the node, and returns one gradient (or None) for each source.
+A table entry gets the gradient of a node's value and the node, and returns one gradient (or None) for each
+source.
 """
 from __future__ import annotations
 
@@ -46,8 +47,8 @@ HALF_PI_PARTS = {dtypes.float32: _split(HALF_PI, 24), dtypes.float64: _split(HAL
 def cosine(x: UOp) -> UOp:
     """The cosine of `x`, from one SIN.
 
-    Up to |x| = 8192, with k = trunc(|x|/pi), it is (-1)^(k+1) sin(|x| - (2k + 1) pi/2): the argument is reduced
-    with pi/2 in three parts, so that values near zeros keep their relative precision. Beyond, it is
+    Up to |x| = 8192, with k = trunc(|x|/pi), it is (-1)^(k+1) sin(|x| - (2k + 1) pi/2): the argument is
+    reduced with pi/2 in three parts, so that values near zeros keep their relative precision. Beyond, it is
     1 - 2 sin(x/2)^2, which is off by at most about 2^-23 (float32).
     """
     if x.dtype not in HALF_PI_PARTS:
@@ -116,7 +117,8 @@ def _stride(g: UOp, node: UOp) -> SourceGradients:
 
 
 def _pad(g: UOp, node: UOp) -> SourceGradients:
-    return (g.shrink([(before, before + n) for (before, _), n in zip(node.arg, node.src[0].shape, strict=True)]),)
+    return (g.shrink([(before, before + n) for (before, _),
+                      n in zip(node.arg, node.src[0].shape, strict=True)]),)
 
 
 def _shrink(g: UOp, node: UOp) -> SourceGradients:
@@ -177,7 +179,8 @@ def transpose_movement(view: UOp, value: UOp, base: UOp) -> UOp:
 
 
 def gradients(root: UOp, root_gradient: UOp, targets: Sequence[UOp]) -> list[UOp | None]:
-    """The gradient of `root` at each of `targets`, weighted by `root_gradient`; None where no path leads there."""
+    """The gradient of `root` at each of `targets`, weighted by `root_gradient`; None where no path leads
+    there."""
     wanted = set(targets)
     order = root.toposort(stop=lambda node: node.op is Ops.DETACH and node not in wanted)
     leads_to_target: set[UOp] = set()

@@ -10,6 +10,9 @@ from enum import Enum, auto
 class Ops(Enum):
     """What a `UOp` does. `graph/spec.py` says which are legal at which stage, with what sources and argument."""
 
+    __hash__ = object.__hash__
+    """by identity: the hash of Enum, by name, shows in profiles of graph building"""
+
     # sources
     BUFFER = auto()
     """memory on a device; arg: `BufferSpec`"""

@@ -277,8 +277,10 @@ class _NestPrinter:
         self.close_to(shared + 1)
         for loop in loops[shared:]:
             self.open(loop)
-        value = self.value(store.src[1])
-        self.blocks[-1].lines.append(f"{self.value(store.src[0]).text} = {value.text}")
+        value, target = self.value(store.src[1]).text, self.value(store.src[0]).text
+        lanes = store.src[1].dtype.count
+        line = f"{target} = {value}" if lanes == 1 else f"store{lanes}({target}, {value})"
+        self.blocks[-1].lines.append(line)
 
     def finished(self) -> list[str]:
         self.close_to(1)

@@ -13,7 +13,7 @@ import itertools
 import math
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import WeakValueDictionary
@@ -31,11 +31,24 @@ Shape: TypeAlias = tuple[int, ...]
 
 @dataclass(frozen=True)
 class BufferSpec:
-    """Which memory a BUFFER node stands for: a number no other buffer has, its device, its length in items."""
+    """Which memory a BUFFER node stands for: a number no other memory has, its device, its length in items.
+
+    `version` counts how often it was overwritten before: a node stands for the content at one time, so that what
+    was computed from the old content is not taken for what the new content gives.
+    """
 
     identity: int
     device: str
     size: int
+    version: int = 0
+
+
+class Memory:
+    """What the BUFFER nodes of one identity share: the memory itself, and the version that it holds now."""
+
+    def __init__(self) -> None:
+        self.buffer: Buffer | None = None
+        self.version = 0
 
 
 _buffer_identities = itertools.count()
@@ -162,19 +175,53 @@ class UOp:
         return next((s.device for s in self.src if s.device is not None), None)
 
     @property
+    def memory(self) -> Memory:
+        """The memory of a BUFFER node."""
+        if self.op is not Ops.BUFFER:
+            raise RuntimeError(f"only a BUFFER node holds memory, not {self.op.name}")
+        found: Memory | None = self.__dict__.get("_memory")
+        if found is None:
+            found = self.__dict__["_memory"] = Memory()
+        return found
+
+    @property
     def buffer(self) -> Buffer | None:
         """The memory of a BUFFER node, None until it has some."""
-        return self.__dict__.get("_buffer")
+        return self.memory.buffer if self.op is Ops.BUFFER else None
 
     def set_buffer(self, buffer: Buffer | None) -> None:
         """Give a BUFFER node its memory, or take it away."""
-        if self.op is not Ops.BUFFER:
-            raise RuntimeError(f"only a BUFFER node holds memory, not {self.op.name}")
-        self.__dict__["_buffer"] = buffer
+        self.memory.buffer = buffer
+
+    def mark_overwritten(self) -> None:
+        """Say that the memory of this BUFFER node holds something else now; see `BufferSpec.version`."""
+        self.memory.version += 1
+
+    @property
+    def is_overwritten(self) -> bool:
+        """Whether the memory of this BUFFER node no longer holds what the node stands for."""
+        return self.op is Ops.BUFFER and bool(self.memory.version != self.arg.version)
+
+    @property
+    def current(self) -> UOp:
+        """This view of a BUFFER, over the node for what the memory holds now."""
+        base = self.base
+        if not base.is_overwritten:
+            return self
+        spec = replace(base.arg, version=base.memory.version)
+        node = UOp.new(Ops.BUFFER, base.dtype, (), spec)
+        node.__dict__["_memory"] = base.memory
+        return self.substitute({base: node})
 
     @property
     def realized_view(self) -> UOp | None:
-        """A view of the BUFFER that holds this node's computed value, None while it is lazy."""
+        """A view of the BUFFER that holds this node's computed value; None while it is lazy, or overwritten."""
+        view: UOp | None = self.__dict__.get("_realized")
+        return None if view is None or view.base.is_overwritten else view
+
+    @property
+    def computed_into(self) -> UOp | None:
+        """The view that this node's value was computed into, even if that was overwritten since."""
         return self.__dict__.get("_realized")
 
     def set_realized_view(self, view: UOp | None) -> None:
@@ -234,6 +281,20 @@ class UOp:
     def variable(name: str, low: int, high: int, value: int | None = None) -> UOp:
         """A symbolic integer in [low, high], bound to `value` when that is given."""
         return UOp.new(Ops.VARIABLE, dtypes.index, (), (name, low, high, value))
+
+    def bind(self, value: int) -> UOp:
+        """This VARIABLE with a value. Raises ValueError outside its bounds."""
+        name, low, high, _ = self.arg
+        if not low <= value <= high:
+            raise ValueError(f"the variable {name} takes values from {low} to {high}, got {value}")
+        return UOp.variable(name, low, high, value)
+
+    def unbind(self) -> tuple[UOp, int]:
+        """(this VARIABLE without its value, the value)."""
+        name, low, high, value = self.arg
+        if value is None:
+            raise ValueError(f"the variable {name} has no value")
+        return UOp.variable(name, low, high), value
 
     @staticmethod
     def range(extent: int | UOp, identity: int, kind: RangeKind = RangeKind.LOOP) -> UOp:

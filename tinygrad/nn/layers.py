@@ -142,10 +142,7 @@ class BatchNorm:
             return self.running_mean, self.running_var
         others = (0, *range(2, x.ndim))
         mean = x.mean(others)
-        # The variance does not change with the mean to first order (the deviations sum to zero), so its
-        # gradient
-        # need not go through the mean.
-        deviation = x - mean.detach().reshape(1, -1, *(1,) * (x.ndim - 2))
+        deviation = x - mean.reshape(1, -1, *(1,) * (x.ndim - 2))
         return mean, (deviation * deviation).mean(others)
 
     def __call__(self, x: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 
 from tinygrad.dtype import DType, dtypes
-from tinygrad.helpers import prod, tqdm
+from tinygrad.helpers import tqdm
 from tinygrad.tensor import Tensor
 
 PathLike: TypeAlias = str | os.PathLike[str]
@@ -100,7 +100,10 @@ def load_state_dict(model: Any, state_dict: dict[str, Tensor], strict: bool = Tr
     for name in tqdm(names, desc="loading", disable=not verbose, leave=False):
         target = own[name]
         value = state_dict.pop(name) if consume else state_dict[name]
-        target.replace(value.reshape(target.shape).to(target.device).cast(target.dtype).contiguous())
+        if target.uop.realized is None:
+            target.replace(Tensor.empty(*target.shape, dtype=target.dtype, device=target.device))
+        # into the model's own memory: captured functions know that, and the state stays the caller's
+        target.assign(value.detach().reshape(target.shape).to(target.device).cast(target.dtype))
         if realize:
             target.realize()
         loaded.append(target)
@@ -109,7 +112,7 @@ def load_state_dict(model: Any, state_dict: dict[str, Tensor], strict: bool = Tr
 
 def _both_single(a: Tensor, b: Tensor) -> bool:
     """PyTorch's counters have shape (), ours (1,)."""
-    return prod(a.shape) == prod(b.shape) == 1
+    return math.prod(a.shape) == math.prod(b.shape) == 1
 
 
 # --- bytes ----------------------------------------------------------------------------------------
@@ -281,7 +284,7 @@ def safe_save(tensors: dict[str, Tensor], fn: PathLike, metadata: dict[str, str]
     for key, t in ordered:
         if t.dtype not in _SAFE_NAMES:
             raise TypeError(f"safetensors has no type for {t.dtype.name}, the dtype of {key!r}")
-        size = prod(t.shape) * t.dtype.itemsize
+        size = math.prod(t.shape) * t.dtype.itemsize
         header[key] = {"dtype": _SAFE_NAMES[t.dtype], "shape": list(t.shape),
                        "data_offsets": [position, position + size]}
         position += size

@@ -28,6 +28,9 @@ from tinygrad.schedule.cost import better_stored, reads_memory, work_of
 SERIAL_WORK = 1 << 15
 """Reduced items that one core may walk alone; above, a kernel keeps at least `MIN_PARALLEL` outer iterations."""
 MIN_PARALLEL = 8
+CACHED_ROW = 1 << 16
+"""Items of a row (256 KB of float32) that stay in the L2 cache between the stages of a kernel; sharing the loop over
+rows saves nothing for longer ones."""
 
 
 @dataclass(eq=False)
@@ -138,9 +141,12 @@ class Fusion:
         place = kernel.place(ranges)
         if place is None or not kernel.nests(place & kernel.root_ranges):
             return False
-        outer = prod(r.extent for r in place & kernel.root_ranges)
         if place >= kernel.root_ranges:
             return True
+        outer = prod(r.extent for r in place & kernel.root_ranges)
+        row = max(prod(range_extents(point.node)), prod(r.extent for r in kernel.root_ranges - place))
+        if row > CACHED_ROW:
+            return False
         return outer >= MIN_PARALLEL or prod(point.node.src[0].shape) <= SERIAL_WORK
 
     # --- storing -----------------------------------------------------------------------------------------------

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from tinygrad.codegen.indexing import Point, through_movement
 from tinygrad.device import Device
 from tinygrad.graph.ops import Ops
-from tinygrad.graph.uop import UOp
+from tinygrad.graph.uop import UOp, inverse_permutation
 from tinygrad.schedule.fuse import Fusion, Kernel
+from tinygrad.schedule.layout import axis_order, worth_ordering
 from tinygrad.schedule.simplify import simplified_graph
 
 
@@ -248,7 +249,23 @@ class _Writer:
             held = source if source.base.op is Ops.BUFFER else self.buffer_of[source]
             return [ScheduleItem(UOp.new(Ops.COPY, root.dtype, (), root.arg),
                                  (self.buffer_of[root].base, held.base), 1)]
+        item = self.kernel_item(kernel.outputs, [self.buffer_of[n] for n in kernel.outputs], set(kernel.outputs))
+        if not self.lay_out(kernel, item):
+            return [item]
         return [self.kernel_item(kernel.outputs, [self.buffer_of[n] for n in kernel.outputs], set(kernel.outputs))]
+
+    def lay_out(self, kernel: Kernel, item: ScheduleItem) -> bool:
+        """Choose the order in memory of the outputs that nobody outside the schedule sees. True if one changed."""
+        changed = False
+        for number, node in enumerate(kernel.outputs):
+            if node in self.fusion.forced or not worth_ordering(node.shape):
+                continue
+            order = axis_order(item.ast, number)
+            if order != tuple(range(len(order))):
+                stored = self.buffer_of[node].base.reshape(tuple(node.shape[i] for i in order))
+                self.buffer_of[node] = stored.permute(inverse_permutation(order))
+                changed = True
+        return changed
 
     def late_writes(self) -> list[ScheduleItem]:
         """The copies that move buffered values into the buffers they were assigned to, after every reader."""

@@ -9,6 +9,7 @@ from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.rewrite import RewriteTable, Rule, any_node, node
 from tinygrad.graph.symbolic import constant_folding
 from tinygrad.graph.uop import UOp
+from tinygrad.schedule.split import split_reduce
 
 
 def constant_value(value: UOp) -> UOp | None:
@@ -57,6 +58,7 @@ scheduling_rules = RewriteTable("what needs no computing", [
     Rule("movement of a constant", node(Family.MOVEMENT, name="moved"), _moved_constant),
     Rule("constant arithmetic", node(Family.ELEMENTWISE, name="whole"), _folded_elementwise),
     Rule("reduce of reduce", node(Ops.REDUCE, node(Ops.REDUCE, name="inner"), name="outer"), _merged_reduce),
+    Rule("large reduce to few results", node(Ops.REDUCE, name="node"), split_reduce),
     Rule("detach", node(Ops.DETACH, any_node("x")), lambda x: x),
 ])
 

@@ -1,8 +1,8 @@
 """`ShapeTracker`: a chain of movement ops, as a stack of views.
 
 In: the movement ops between a node and its `base`. Out: for the coordinates of an item, the address in the
-base's memory and the condition under which the item is not zero. The last view is the one users see, the first
-addresses memory. Views merge where one can say what two say, which is nearly always.
+base's memory and the condition under which the item is not zero. The last view is the one users see, the
+first addresses memory. Views merge where one can say what two say, which is nearly always.
 
 Next on the path: `codegen/` writes loads and stores with `index` and `indices`.
 """

@@ -1,7 +1,7 @@
 """`View`: an affine map from coordinates to memory, with a box outside of which items read as zero.
 
 The item at coordinates x is memory[offset + sum of x*stride], or zero where some x is outside the mask. Every
-movement op on a view gives a view, but RESHAPE: it gives None where the result is no longer affine. Two views,
+movement op on a view gives a view, but RESHAPE gives None where the result is no longer affine. Two views,
 one read through the other, `merge` into one where their composition is affine and its mask a box.
 
 Views are canonical: axes of one item have stride 0, a mask that excludes nothing is None, an axis of which
@@ -181,8 +181,10 @@ def unflatten(offset: UOp, shape: Sequence[int]) -> list[UOp]:
         if size == 1:
             coordinates.append(symbolic.constant(0))
             continue
-        coordinate = offset // max(below, 1)
-        coordinates.append(coordinate if outermost else coordinate % max(size, 1))
+        coordinate = symbolic.divide(symbolic.linear_terms(offset), max(below, 1))
+        if not outermost:
+            coordinate = symbolic.remain(symbolic.linear_terms(coordinate), max(size, 1))
+        coordinates.append(coordinate)
         outermost = False
     return coordinates
 

@@ -9,11 +9,13 @@ In: a loop nest and the device's numbers (lanes, registers, threads). Out: a Pla
 """
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from functools import partial
 
+from tinygrad.codegen.contraction import Contraction, contraction_of
 from tinygrad.codegen.cost import estimate
 from tinygrad.codegen.opt.access import Access, accesses_of, index_uses, steps_of
-from tinygrad.codegen.opt.plan import Opt, OptKind, Plan, apply_opt
+from tinygrad.codegen.opt.plan import Opt, OptKind, Plan, apply_opt, operands
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import prod
@@ -28,23 +30,6 @@ JUMP_COST = 12.0
 def choose_plan(nest: UOp, renderer: Renderer) -> Plan:
     """The plan that the cost model expects to run `nest` fastest on the device of `renderer`."""
     return _Chooser(nest, renderer).plan()
-
-
-@dataclass(frozen=True)
-class Contraction:
-    """A REDUCE of a product: the ranges that only one operand changes with, for each operand."""
-
-    reduce: UOp
-    left: frozenset[UOp]
-    right: frozenset[UOp]
-
-
-def contraction_of(node: UOp) -> Contraction | None:
-    """The contraction that a REDUCE is, if its two operands change with different outer ranges."""
-    if node.op is not Ops.REDUCE or node.arg is not Ops.ADD or node.src[0].op is not Ops.MUL:
-        return None
-    a, b = (s.ranges & node.ranges for s in node.src[0].src)
-    return Contraction(node, a - b, b - a) if a - b and b - a else None
 
 
 class _Chooser:
@@ -205,51 +190,126 @@ class _Chooser:
         return max(found, key=lambda c: prod(r.extent for r in c.reduce.closed_ranges))
 
     def tile(self, contraction: Contraction) -> None:
-        """Lanes along the range with the smoothest accesses, and a tile of accumulators around them."""
-        node = contraction.reduce
+        """The cheapest way to run a contraction: which range takes the lanes, and a tile of accumulators around it."""
         lanes = self.lanes()
-        region = [a for a in accesses_of(self.nest) if set(node.closed_ranges) <= a.ranges or a.node.op is Ops.STORE]
-        reading = [a for a in region if a.node.op is Ops.LOAD]
-        sides = [*contraction.left, *contraction.right]
-        candidates = [r for r in (*sides, *node.closed_ranges) if r.extent >= 4]
-        if not candidates:
+        ways: list[tuple[float, int, Callable[[], None]]] = []
+        for side in (contraction.left, contraction.right):
+            for r in side:
+                if r.extent >= 4:
+                    width = min(lanes, 1 << (r.extent.bit_length() - 1))
+                    cost = self.outer_cost(contraction, r, width)
+                    ways.append((cost, r.arg[0], partial(self.tile_outer, contraction, r, width)))
+        for r in contraction.reduce.closed_ranges:
+            if r.extent >= 4:
+                width = min(lanes, 1 << (r.extent.bit_length() - 1))
+                cost = self.dot_cost(contraction, r, width)
+                ways.append((cost, r.arg[0], partial(self.tile_dot, contraction, r, width)))
+        if not ways or min(ways, key=lambda w: w[:2])[0] >= 1.0:
             self.vectorise_groups()
             return
-        best = min(candidates, key=lambda r: (self.tile_cost(r, contraction, reading, lanes), r.arg[0]))
-        if self.tile_cost(best, contraction, reading, lanes) >= 1.0:
-            self.vectorise_groups()
-            return
-        width = min(lanes, 1 << (best.extent.bit_length() - 1))
-        if best in node.closed_ranges:
-            self.tile_dot(contraction, best, width)
-        else:
-            self.tile_outer(contraction, best, width)
+        min(ways, key=lambda w: w[:2])[2]()
 
-    def tile_cost(self, r: UOp, contraction: Contraction, reading: list[Access], lanes: int) -> float:
-        width = min(lanes, 1 << (r.extent.bit_length() - 1))
-        tiles = -(-r.extent // width)
-        waste = tiles * width / r.extent
-        cost = sum(1.0 if a.step(r) in (0, 1) else JUMP_COST for a in reading) / max(1, len(reading))
-        if r in contraction.reduce.closed_ranges:
-            cost *= 1.5
-        return cost * waste / width
+    def operand_with(self, contraction: Contraction, r: UOp) -> UOp:
+        """The operand of the product that changes with `r`."""
+        return next(s for s in contraction.reduce.src[0].src if r in s.ranges)
+
+    def staging_reuse(self, contraction: Contraction, lane: UOp) -> float:
+        """How often each item of the lanes' operand is read: by every iteration of the ranges it does not know."""
+        operand = self.operand_with(contraction, lane)
+        return float(prod(r.extent for r in contraction.reduce.ranges - operand.ranges))
+
+    def panel_fits(self, contraction: Contraction, lane: UOp, width: int) -> bool:
+        """True if one vector's worth of the operand, over the whole reduce, fits beside the rest in the L2 cache."""
+        items = prod(r.extent for r in contraction.reduce.closed_ranges if r in self.operand_with(contraction, lane).ranges)
+        return items * width * contraction.reduce.dtype.itemsize <= self.renderer.l2_bytes // 2
+
+    def outer_cost(self, contraction: Contraction, lane: UOp, width: int) -> float:
+        """Cost of a multiply-add with lanes along the output range `lane`, against 1 for a scalar one."""
+        operand = self.operand_with(contraction, lane)
+        waste = -(-lane.extent // width) * width / lane.extent
+        loads = [a for a in accesses_of(self.nest) if a.node.op is Ops.LOAD and a.node in operand.toposort()]
+        smooth = all(a.step(lane) in (0, 1) for a in loads)
+        reuse = self.staging_reuse(contraction, lane)
+        if smooth:
+            reading = 1.0
+        elif reuse >= 8 and self.panel_fits(contraction, lane, width):
+            reading = 1.0 + JUMP_COST * width / reuse / 4
+        else:
+            reading = JUMP_COST
+        stores = [a for a in accesses_of(self.nest) if a.node.op is Ops.STORE and lane in a.ranges]
+        reduced = prod(r.extent for r in contraction.reduce.closed_ranges)
+        writing = sum(1.0 if a.step(lane) == 1 else JUMP_COST for a in stores) / reduced
+        return (reading + writing) * waste / width
+
+    def dot_cost(self, contraction: Contraction, lane: UOp, width: int) -> float:
+        """The same with lanes along the reduce: both operands are vectors, each accumulator is summed at the end."""
+        waste = -(-lane.extent // width) * width / lane.extent
+        loads = [a for a in accesses_of(self.nest) if a.node.op is Ops.LOAD and lane in a.ranges]
+        reading = sum(1.0 if a.step(lane) in (0, 1) else JUMP_COST for a in loads) / max(1, len(loads))
+        reduced = prod(r.extent for r in contraction.reduce.closed_ranges)
+        return (1.4 * reading * waste + 24.0 * width / reduced) / width
 
     def tile_outer(self, contraction: Contraction, lane: UOp, width: int) -> None:
         """Lanes along an output range: vectors of one operand times single items of the other."""
         lane_side = contraction.left if lane in contraction.left else contraction.right
         other = contraction.right if lane in contraction.left else contraction.left
+        operand = self.operand_with(contraction, lane)
+        factors = contraction.reduce.src[0].src
+        which = factors.index(operand)
+        loads = [a for a in accesses_of(self.nest) if a.node.op is Ops.LOAD and a.node in operand.toposort()]
+        stage = (not all(a.step(lane) in (0, 1) for a in loads) and self.staging_reuse(contraction, lane) >= 8
+                 and self.panel_fits(contraction, lane, width))
+        read_over = [r.arg[0] for r in contraction.reduce.closed_ranges if r in operand.ranges]
         vectors = min(4, -(-lane.extent // width))
+        while vectors > 1 and stage and not self.panel_fits(contraction, lane, width * vectors):
+            vectors -= 1
         budget = self.renderer.registers * 3 // 4
-        row = max(other, key=lambda r: (r.extent, r.arg[0]))
-        rows = _tile_size(row.extent, budget // vectors)
+        row = max(other, key=lambda r: (self.row_rank(r), r.arg[0]))
+        before = self.identities()
         outer = self.outer_after(Opt(OptKind.VECTOR, lane.arg[0], width))
+        lane_now = next(r for r in self.ranges() if r.arg[1] is RangeKind.VECTOR and r.arg[0] not in before)
+        staged = [lane_now.arg[0]]
         if outer is not None and vectors > 1:
-            self.take(Opt(OptKind.UPCAST, outer, _tile_size(-(-lane.extent // width), vectors)))
-        elif len(lane_side) > 1 and rows * 2 <= budget:
+            size = _tile_size(-(-lane.extent // width), vectors)
+            if size > 1:
+                before = self.identities()
+                outer = self.outer_after(Opt(OptKind.UPCAST, outer, size))
+                staged.insert(0, next(r.arg[0] for r in self.ranges()
+                                      if r.arg[1] is RangeKind.UNROLL and r.arg[0] not in before))
+        else:
+            size = 1
+        if size == 1 and len(lane_side) > 1:
             second = max((r for r in lane_side if r is not lane), key=lambda r: r.extent)
-            self.take(Opt(OptKind.UPCAST, second.arg[0], _tile_size(second.extent, budget // rows)))
+            size = _tile_size(second.extent, 3)
+            if size > 1:
+                self.take(Opt(OptKind.UPCAST, second.arg[0], size))
+        rows = _tile_size(row.extent, max(1, budget // max(1, size)))
         if rows > 1:
             self.take(Opt(OptKind.UPCAST, row.arg[0], rows))
+        if stage:
+            self.stage(which, (*read_over, *staged))
+            if outer is not None:
+                self.take(Opt(OptKind.SWAP, outer))
+
+    def row_rank(self, r: UOp) -> tuple[bool, int]:
+        """Rows of the tile: a range whose items lie near each other, then the longest."""
+        near = all(abs(a.step(r) or 0) <= 64 for a in accesses_of(self.nest) if a.node.op is Ops.LOAD)
+        return (near and r.extent >= 4, r.extent)
+
+    def stage(self, which: int, over: tuple[int, ...]) -> None:
+        """Stage the operand `which` of the main contraction, which the splits before have rebuilt."""
+        for node in self.nest.toposort():
+            if node.op is Ops.REDUCE and node.src[0].op is Ops.MUL:
+                held = node.src[0].src[which]
+                if {r.arg[0] for r in held.ranges} >= set(over):
+                    self.take(Opt(OptKind.STAGE, operands(self.nest).index(held), over=over))
+                    return
+
+    def ranges(self) -> list[UOp]:
+        return [r for r in self.nest.toposort() if r.op is Ops.RANGE]
+
+    def identities(self) -> set[int]:
+        return {r.arg[0] for r in self.ranges()}
 
     def tile_dot(self, contraction: Contraction, lane: UOp, width: int) -> None:
         """Lanes along the reduce: both operands are vectors, each accumulator is summed at the end."""
@@ -289,10 +349,11 @@ class _Chooser:
 
 
 def _tile_size(extent: int, most: int) -> int:
-    """A tile of at most `most` along `extent`: one that divides it, if that is not much smaller."""
+    """A tile of at most `most` along `extent`: large, but with a last tile that repeats little of the one before."""
     if extent <= most:
-        return extent
-    divisors = [d for d in range(most, 0, -1) if extent % d == 0]
-    return divisors[0] if divisors[0] * 3 >= most * 2 else most
+        return max(1, extent)
 
+    def worth(size: int) -> float:
+        return size / (size + 1) * extent / (-(-extent // size) * size)
 
+    return max(range(1, most + 1), key=worth)

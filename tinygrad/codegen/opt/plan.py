@@ -23,6 +23,7 @@ class OptKind(Enum):
     """What an Opt does to the range it names."""
 
     MERGE = "two ranges as one"
+    SWAP = "a range to the outside of every loop over outputs"
     THREAD = "a range across CPU cores"
     VECTOR = "the innermost iterations as SIMD lanes"
     UPCAST = "the innermost iterations as registers, each with its own accumulators"
@@ -76,6 +77,8 @@ def apply_opt(nest: UOp, opt: Opt) -> UOp:
     match opt.kind:
         case OptKind.MERGE:
             return merge(nest, target, range_named(nest, opt.amount))
+        case OptKind.SWAP:
+            return outermost(nest, target)
         case OptKind.THREAD:
             return replace_range(nest, target, lambda r: [r], with_kind(target, RangeKind.THREAD))
         case OptKind.VECTOR:
@@ -172,6 +175,15 @@ def merge(nest: UOp, outer: UOp, inner: UOp) -> UOp:
     both = UOp.range(outer.extent * inner.extent, fresh_identity(nest))
     nest = replace_range(nest, outer, lambda r: [both], both // inner.extent)
     return replace_range(nest, inner, lambda r: [], both % inner.extent)
+
+
+def outermost(nest: UOp, r: UOp) -> UOp:
+    """`r` as the outermost loop of every store that closes it."""
+    def moved(store: UOp) -> UOp:
+        closed = store.closed_ranges
+        return store if r not in closed else store.replace(src=(*store.src[:2], r, *(c for c in closed if c is not r)))
+
+    return UOp.sink(moved(store) for store in nest.src)
 
 
 def split(nest: UOp, r: UOp, amount: int, kind: RangeKind, apart: bool) -> UOp:

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -189,8 +190,9 @@ def test_building_the_computation_graph() -> None:
 
 def test_device_abstraction() -> None:
     # Available devices
-    from tinygrad import Tensor
     from tinygrad.runtime.lib import Device
+
+    from tinygrad import Tensor
 
     default = Device.DEFAULT
     try:
@@ -329,7 +331,7 @@ def test_training_loop() -> None:
         print(f"Epoch {epoch}, Loss: {loss.numpy()}")
         losses.append(loss.item())
     assert losses[0] == pytest.approx(math.log(10), abs=0.5)
-    assert all(after < before for before, after in zip(losses, losses[1:], strict=False))
+    assert all(after < before for before, after in pairwise(losses))
 
 
 def test_an_optimizer_by_hand() -> None:

@@ -1,0 +1,181 @@
+"""What this machine can do: the limits that a measurement is read against.
+
+Three small generated loops, run on every thread at once: multiply-adds held in registers (peak arithmetic), a
+sum over memory (read bandwidth) and a copy (bytes read plus bytes written). They are LLVM IR, so no compiler
+is needed and nothing of the library's own code generation is involved.
+"""
+from __future__ import annotations
+
+import ctypes
+import os
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import llvmlite.binding as llvm
+import numpy as np
+
+MEMORY_BYTES = 256 << 20
+"""More than the caches of any machine this runs on, so that every pass goes to memory."""
+ACCUMULATORS = 20
+"""Independent multiply-adds: latency (4) times units (2) needs 8; 20 and an operand fit 32 registers."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Peak rates of float32 arithmetic and of memory, over `threads` threads."""
+
+    threads: int
+    lanes: int
+    gflops: float
+    read_gbs: float
+    copy_gbs: float
+
+    def __str__(self) -> str:
+        return (f"{self.threads} threads, {self.lanes} lanes of float32: {self.gflops:.0f} GFLOP/s, "
+                f"{self.read_gbs:.0f} GB/s read, {self.copy_gbs:.0f} GB/s copied")
+
+    def least_seconds(self, operations: float, moved_bytes: float) -> float:
+        """The time that no program can beat on this machine: the slower of arithmetic and memory."""
+        return max(operations / (self.gflops * 1e9), moved_bytes / (self.read_gbs * 1e9))
+
+
+def measure_limits(threads: int, repeats: int = 5) -> Limits:
+    """The best of `repeats` runs of each loop."""
+    lanes = host_lanes()
+    kernels = _compiled(_source(lanes))
+    with ThreadPoolExecutor(threads) as pool:
+        def best(work: Callable[[int], object]) -> float:
+            times = []
+            for _ in range(repeats):
+                start = time.perf_counter()
+                list(pool.map(work, range(threads)))
+                times.append(time.perf_counter() - start)
+            return min(times)
+
+        rounds = 4_000_000
+        arithmetic = best(lambda thread: kernels["arithmetic"](rounds, 0.5))
+        source = np.ones(MEMORY_BYTES // 4, dtype=np.float32)
+        target = np.zeros_like(source)
+        vectors = source.size // lanes // threads
+        size = vectors * lanes * 4
+
+        def part(array: np.ndarray[Any, Any], thread: int) -> int:
+            return int(array.ctypes.data) + thread * size
+
+        read = best(lambda thread: kernels["read"](part(source, thread), vectors))
+        copied = best(lambda thread: kernels["copy"](part(source, thread), part(target, thread), vectors))
+    operations = 2.0 * rounds * ACCUMULATORS * lanes * threads
+    moved = float(size) * threads
+    return Limits(threads, lanes, operations / arithmetic / 1e9, moved / read / 1e9, 2 * moved / copied / 1e9)
+
+
+def host_lanes() -> int:
+    """Lanes of float32 in the host's vectors."""
+    features = llvm.get_host_cpu_features()
+    if features.get("avx512f"):
+        return 16
+    return 8 if features.get("avx") else 4
+
+
+def usable_cores() -> int:
+    """Cores that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _source(lanes: int) -> str:
+    vector = f"<{lanes} x float>"
+    names = range(ACCUMULATORS)
+    fma = f"@llvm.fma.v{lanes}f32"
+    phis = "\n".join(f"  %a{i} = phi {vector} [ %start, %entry ], [ %n{i}, %loop ]" for i in names)
+    steps = "\n".join(f"  %n{i} = call {vector} {fma}({vector} %a{i}, {vector} %start, {vector} %start)"
+                      for i in names)
+    sums = "\n".join(f"  %s{i + 1} = fadd {vector} %s{i}, %n{i}" for i in names)
+    return f"""
+declare {vector} {fma}({vector}, {vector}, {vector})
+
+define float @arithmetic(i64 %rounds, float %x) {{
+entry:
+  %one = insertelement {vector} poison, float %x, i32 0
+  %start = shufflevector {vector} %one, {vector} poison, <{lanes} x i32> zeroinitializer
+  br label %loop
+loop:
+  %i = phi i64 [ 0, %entry ], [ %next, %loop ]
+{phis}
+{steps}
+  %next = add i64 %i, 1
+  %more = icmp ult i64 %next, %rounds
+  br i1 %more, label %loop, label %done
+done:
+  %s0 = fadd {vector} %start, %start
+{sums}
+  %result = extractelement {vector} %s{ACCUMULATORS}, i32 0
+  ret float %result
+}}
+
+define float @read(ptr %memory, i64 %vectors) {{
+entry:
+  br label %loop
+loop:
+  %i = phi i64 [ 0, %entry ], [ %next, %loop ]
+  %a = phi {vector} [ zeroinitializer, %entry ], [ %c, %loop ]
+  %b = phi {vector} [ zeroinitializer, %entry ], [ %d, %loop ]
+  %p = getelementptr {vector}, ptr %memory, i64 %i
+  %q = getelementptr {vector}, ptr %p, i64 1
+  %x = load {vector}, ptr %p, align 4
+  %y = load {vector}, ptr %q, align 4
+  %c = fadd {vector} %a, %x
+  %d = fadd {vector} %b, %y
+  %next = add i64 %i, 2
+  %after = add i64 %next, 1
+  %more = icmp ult i64 %after, %vectors
+  br i1 %more, label %loop, label %done
+done:
+  %s = fadd {vector} %c, %d
+  %result = extractelement {vector} %s, i32 0
+  ret float %result
+}}
+
+define void @copy(ptr noalias %memory, ptr noalias %target, i64 %vectors) {{
+entry:
+  br label %loop
+loop:
+  %i = phi i64 [ 0, %entry ], [ %next, %loop ]
+  %p = getelementptr {vector}, ptr %memory, i64 %i
+  %q = getelementptr {vector}, ptr %target, i64 %i
+  %x = load {vector}, ptr %p, align 4
+  store {vector} %x, ptr %q, align 4
+  %next = add i64 %i, 1
+  %more = icmp ult i64 %next, %vectors
+  br i1 %more, label %loop, label %done
+done:
+  ret void
+}}
+"""
+
+
+_SIGNATURES: dict[str, tuple[Any, ...]] = {
+    "arithmetic": (ctypes.c_float, ctypes.c_int64, ctypes.c_float),
+    "read": (ctypes.c_float, ctypes.c_void_p, ctypes.c_int64),
+    "copy": (None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64),
+}
+
+
+def _compiled(source: str) -> dict[str, Callable[..., Any]]:
+    """The functions of an LLVM module. ctypes lets go of Python's lock while they run."""
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    module = llvm.parse_assembly(source)
+    module.verify()
+    target = llvm.Target.from_default_triple().create_target_machine(
+        cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten(), opt=2)
+    engine = llvm.create_mcjit_compiler(module, target)
+    engine.finalize_object()
+    functions: dict[str, Callable[..., Any]] = {}
+    for name, signature in _SIGNATURES.items():
+        function: Any = ctypes.CFUNCTYPE(*signature)(engine.get_function_address(name))
+        function.engine = engine  # the code lives as long as the engine
+        functions[name] = function
+    return functions

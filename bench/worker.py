@@ -1,0 +1,80 @@
+"""One library in its own process: a command a line comes in, an answer a line goes out. `peers` starts it.
+
+    {"do": "setup", "workload": name}    -> {"seconds": of the first step, "mean": size of the result's items}
+    {"do": "run", "repeats": n}          -> {"seconds": [of each step]}
+    {"do": "version"}                    -> {"version": text}
+
+A failure answers {"error": text}. The end of the input ends the process. What libraries print goes to stderr.
+"""
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import os
+import sys
+import time
+from typing import Any
+
+import numpy as np
+
+from bench.workloads import WORKLOADS, Step
+
+MODULES = {"tinygrad": "tinygrad", "torch": "torch", "torch.compile": "torch", "jax": "jax"}
+
+
+class Worker:
+    """The step that is set up now, and the commands on it."""
+
+    def __init__(self, peer: str) -> None:
+        self.peer = peer
+        self.step: Step | None = None
+
+    def answer(self, command: dict[str, Any]) -> dict[str, Any]:
+        match command["do"]:
+            case "setup":
+                return self.setup(command["workload"])
+            case "run":
+                return {"seconds": self.run(command["repeats"])}
+            case "version":
+                module = importlib.import_module(MODULES[self.peer])
+                return {"version": str(getattr(module, "__version__", ""))}
+            case unknown:
+                raise ValueError(f"no command {unknown!r}")
+
+    def setup(self, name: str) -> dict[str, Any]:
+        self.step = None
+        gc.collect()
+        workload = next(w for w in WORKLOADS if w.name == name)
+        step = workload.setups[self.peer]()
+        start = time.perf_counter()
+        result = step()
+        seconds = time.perf_counter() - start
+        self.step = step
+        return {"seconds": seconds, "mean": float(np.abs(np.asarray(result, dtype=np.float64)).mean())}
+
+    def run(self, repeats: int) -> list[float]:
+        assert self.step is not None, "set up a workload first"
+        times = []
+        for _ in range(repeats):
+            start = time.perf_counter()
+            self.step()
+            times.append(time.perf_counter() - start)
+        return times
+
+
+def main(peer: str) -> None:
+    """Answer commands until the input ends."""
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    worker = Worker(peer)
+    for line in sys.stdin:
+        try:
+            answer = worker.answer(json.loads(line))
+        except Exception as error:  # whatever a library raises is this row's result
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        answers.write(json.dumps(answer) + "\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,4 @@
+"""Settings for all tests: every stage's graph is checked against its grammar."""
+import os
+
+os.environ["CHECK"] = "1"

@@ -1,0 +1,220 @@
+"""Optimizers against the recursions of their papers (as PyTorch spells them), in NumPy and float64."""
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tinygrad import Tensor, nn
+from tinygrad.dtype import dtypes
+from tinygrad.nn import optim
+
+Array = np.ndarray[Any, Any]
+STEPS = 5
+SHAPES = [(3, 4), (2,), (4, 3)]
+
+
+def start() -> list[Array]:
+    rng = np.random.default_rng(0)
+    return [rng.standard_normal(shape).astype(np.float32) for shape in SHAPES]
+
+
+def gradient_of(p: Array, target: Array) -> Array:
+    """Of sum((p - target)^2 * p) by p, a loss whose gradients vary in sign and size."""
+    return np.asarray(2 * (p - target) * p + (p - target) ** 2)
+
+
+def targets() -> list[Array]:
+    rng = np.random.default_rng(1)
+    return [rng.standard_normal(shape).astype(np.float32) for shape in SHAPES]
+
+
+def run(make: Callable[[list[Tensor]], optim.Optimizer], steps: int = STEPS) -> list[Array]:
+    """The parameters after some steps of an optimizer."""
+    params = [Tensor(p, requires_grad=True) for p in start()]
+    optimizer = make(params)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = sum(((p - Tensor(t)).square() * p).sum() for p, t in zip(params, targets(), strict=True))
+        assert isinstance(loss, Tensor)
+        loss.backward()
+        optimizer.step()
+    return [p.numpy() for p in params]
+
+
+def expect(rule: Callable[[Array, Array, dict[str, Any], int], Array], steps: int = STEPS) -> list[Array]:
+    """The parameters after some steps of `rule(p, g, state, step) -> p`, in float64."""
+    results = []
+    for p, t in zip(start(), targets(), strict=True):
+        value, state = p.astype(np.float64), dict[str, Any]()
+        for i in range(1, steps + 1):
+            value = rule(value, gradient_of(value, t), state, i)
+        results.append(value)
+    return results
+
+
+def same(found: list[Array], expected: list[Array], tolerance: float = 2e-5) -> None:
+    for f, e in zip(found, expected, strict=True):
+        np.testing.assert_allclose(f, e, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize(("momentum", "decay", "nesterov"),
+                         [(0.0, 0.0, False), (0.9, 0.0, False), (0.9, 0.1, False), (0.8, 0.1, True)])
+def test_sgd(momentum: float, decay: float, nesterov: bool) -> None:
+    def rule(p: Array, g: Array, state: dict[str, Any], step: int) -> Array:
+        g = g + decay * p
+        b = state["b"] = momentum * state.get("b", 0) + g
+        if momentum:
+            g = g + momentum * b if nesterov else b
+        return np.asarray(p - 0.01 * g)
+
+    same(run(lambda ps: optim.SGD(ps, 0.01, momentum, decay, nesterov)), expect(rule))
+
+
+def test_sgd_classic_momentum_remembers_the_rate() -> None:
+    params = [Tensor([1.0], requires_grad=True)]
+    optimizer = optim.SGD(params, lr=0.1, momentum=0.5, classic=True)
+    p, b = 1.0, 0.0
+    for rate in (0.1, 0.01):
+        optimizer.lr.assign([rate])
+        optimizer.zero_grad()
+        (params[0] * 3).sum().backward()
+        optimizer.step()
+        b = 0.5 * b + 3 * rate
+        p -= b
+        assert params[0].item() == pytest.approx(p, rel=1e-6)
+
+
+@pytest.mark.parametrize(("b1", "b2", "eps", "decay"),
+                         [(0.9, 0.999, 1e-8, 0.0), (0.5, 0.9, 1e-3, 0.0), (0.9, 0.99, 1e-8, 0.2)])
+def test_adam_and_adamw(b1: float, b2: float, eps: float, decay: float) -> None:
+    def rule(p: Array, g: Array, state: dict[str, Any], step: int) -> Array:
+        m = state["m"] = b1 * state.get("m", 0) + (1 - b1) * g
+        v = state["v"] = b2 * state.get("v", 0) + (1 - b2) * g * g
+        update = (m / (1 - b1**step)) / (np.sqrt(v / (1 - b2**step)) + eps)
+        return np.asarray(p * (1 - 0.02 * decay) - 0.02 * update)
+
+    if decay:
+        same(run(lambda ps: optim.AdamW(ps, 0.02, b1, b2, eps, decay)), expect(rule))
+    else:
+        same(run(lambda ps: optim.Adam(ps, 0.02, b1, b2, eps)), expect(rule))
+
+
+def test_lamb_scales_each_layer() -> None:
+    def rule(p: Array, g: Array, state: dict[str, Any], step: int) -> Array:
+        m = state["m"] = 0.9 * state.get("m", 0) + 0.1 * g
+        v = state["v"] = 0.999 * state.get("v", 0) + 0.001 * g * g
+        update = (m / (1 - 0.9**step)) / (np.sqrt(v / (1 - 0.999**step)) + 1e-6) + 0.1 * p
+        return np.asarray(p - 0.02 * np.linalg.norm(p) / np.linalg.norm(update) * update)
+
+    same(run(lambda ps: optim.LAMB(ps, 0.02, weight_decay=0.1)), expect(rule))
+
+
+@pytest.mark.parametrize("classic", [True, False])
+def test_lars_scales_each_layer(classic: bool) -> None:
+    def rule(p: Array, g: Array, state: dict[str, Any], step: int) -> Array:
+        trust = 0.01 * np.linalg.norm(p) / (np.linalg.norm(g) + 0.1 * np.linalg.norm(p))
+        g = g + 0.1 * p
+        b = state["b"] = 0.9 * state.get("b", 0) + (g * trust if classic else g)
+        return np.asarray(p - 0.5 * (b if classic else trust * b))
+
+    same(run(lambda ps: optim.LARS(ps, 0.5, 0.9, 0.1, classic=classic, tcoef=0.01)), expect(rule))
+
+
+def test_muon_makes_updates_orthogonal() -> None:
+    def rule(p: Array, g: Array, state: dict[str, Any], step: int) -> Array:
+        b = state["b"] = 0.95 * state.get("b", 0) + g
+        x = g + 0.95 * b
+        tall = x.shape[0] > x.shape[1]
+        x = x.T if tall else x
+        x = x / np.linalg.norm(x)
+        for _ in range(5):
+            gram = x @ x.T
+            x = 3.4445 * x + (-4.775 * gram + 2.0315 * gram @ gram) @ x
+        x = x.T if tall else x
+        update = x * max(1, p.shape[0] / p.shape[1]) ** 0.5
+        return np.asarray(p * (1 - 0.02 * 0.1) - 0.02 * update)
+
+    def make(ps: list[Tensor]) -> optim.Optimizer:
+        return optim.OptimizerGroup(optim.Muon([ps[0], ps[2]], 0.02), optim.SGD([ps[1]], 0.02))
+
+    found, expected = run(make), [*start()]
+    for i in (0, 2):
+        value, state = expected[i].astype(np.float64), dict[str, Any]()
+        for step in range(1, STEPS + 1):
+            value = rule(value, gradient_of(value, targets()[i]), state, step)
+        np.testing.assert_allclose(found[i], value, rtol=1e-4, atol=1e-4)
+
+
+def test_orthogonalize_brings_singular_values_near_one() -> None:
+    x = np.random.default_rng(2).standard_normal((6, 4, 2)).astype(np.float32)
+    found = optim.orthogonalize(Tensor(x), 5, (3.4445, -4.775, 2.0315)).numpy()
+    values = np.linalg.svd(found.reshape(6, 8), compute_uv=False)
+    assert found.shape == x.shape and values.min() > 0.6 and values.max() < 1.3
+
+
+def test_a_zero_gradient_moves_nothing() -> None:
+    for make in (optim.LAMB, optim.LARS, optim.Adam):
+        p = Tensor([0.0, 0.0], requires_grad=True)
+        optimizer = make([p])
+        (p * 0).sum().backward()
+        optimizer.step()
+        assert p.tolist() == [0, 0]
+
+
+def test_half_parameters_keep_float32_state() -> None:
+    p = Tensor([1.0, 2.0], dtype=dtypes.float16, requires_grad=True)
+    optimizer = optim.Adam([p], lr=0.125)
+    (p * Tensor([1.0, -1.0], dtype=dtypes.float16)).sum().backward()
+    optimizer.step()
+    assert p.dtype is dtypes.float16 and p.tolist() == [0.875, 2.125]
+    assert isinstance(optimizer, optim.LAMB) and optimizer.m[0].dtype is dtypes.float32
+
+
+def test_parameters_once_and_buffers_apart() -> None:
+    layer = nn.BatchNorm(2)
+    assert layer.weight is not None
+    tensors = [*nn.state.get_parameters(layer), layer.weight]
+    optimizer = optim.SGD(tensors, lr=0.1)
+    assert len(optimizer.params) == 2 and len(optimizer.buffers) == 3
+    with Tensor.train():
+        layer(Tensor(np.arange(8, dtype=np.float32).reshape(4, 2))).square().sum().backward()
+        optimizer.step()
+    np.testing.assert_allclose(layer.running_mean.numpy(), [0.3, 0.4], rtol=1e-6)
+
+
+def test_optimizers_of_equal_shapes_keep_state_apart() -> None:
+    a, b = Tensor([1.0, 1.0], requires_grad=True), Tensor([1.0, 1.0], requires_grad=True)
+    optimizer = optim.SGD([a, b], lr=1.0, momentum=0.5)
+    for _ in range(2):
+        optimizer.zero_grad()
+        (a * 1 + b * 2).sum().backward()
+        optimizer.step()
+    assert a.tolist() == [-1.5, -1.5] and b.tolist() == [-4, -4]
+
+
+def test_the_rate_can_change_between_steps() -> None:
+    p = Tensor([0.0], requires_grad=True)
+    optimizer = optim.SGD([p], lr=1.0)
+    for rate in (1.0, 0.5, 0.25):
+        optimizer.lr.assign([rate])
+        optimizer.zero_grad()
+        p.sum().backward()
+        optimizer.step()
+    assert p.item() == -1.75
+
+
+def test_optimizers_refuse() -> None:
+    p = Tensor([1.0, 2.0], requires_grad=True)
+    with pytest.raises(RuntimeError, match=r"parameter 0 of shape \(2,\) has no gradient"):
+        optim.SGD([p]).step()
+    with pytest.raises(ValueError, match="at least one float parameter"):
+        optim.Adam([Tensor([1, 2])])
+    with pytest.raises(ValueError, match="learning rate >= 0"):
+        optim.SGD([p], lr=-1)
+    with pytest.raises(ValueError, match="b1 and b2"):
+        optim.Adam([p], b1=1.0)
+    with pytest.raises(ValueError, match="at least two axes"):
+        optim.Muon([p])

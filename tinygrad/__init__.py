@@ -1,0 +1,18 @@
+"""A tensor library whose compiler you can read. Start at `tensor.py`, and follow the module docstrings.
+
+>>> from tinygrad import Tensor
+>>> (Tensor([1.0, 2.0]) * 2 + 1).tolist()
+[3.0, 5.0]
+"""
+from tinygrad import nn as nn
+from tinygrad.device import Device as Device
+from tinygrad.dtype import dtypes as dtypes
+from tinygrad.graph.uop import UOp
+from tinygrad.helpers import Context as Context
+from tinygrad.helpers import GlobalCounters as GlobalCounters
+from tinygrad.helpers import fetch as fetch
+from tinygrad.helpers import getenv as getenv
+from tinygrad.jit import TinyJit as TinyJit
+from tinygrad.tensor import Tensor as Tensor
+
+Variable = UOp.variable

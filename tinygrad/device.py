@@ -1,0 +1,271 @@
+"""Devices and the memory on them.
+
+A device is an allocator, a renderer, a compiler and a program loader (`CompiledDevice`), in one file of `runtime/`;
+`Device["CPU"]` opens it at first use. A `Buffer` is memory for a number of items on a device; when it dies its
+memory goes to a cache from which the next buffer of that size is taken, because fresh pages are expensive (64 MB
+cost 16 ms in page faults, five times what a kernel needs to write them).
+"""
+from __future__ import annotations
+
+import importlib
+import os
+import threading
+import weakref
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+
+from tinygrad.dtype import DType, dtype_from_numpy
+from tinygrad.helpers import DEBUG, GlobalCounters, round_up
+from tinygrad.renderer import Renderer
+
+ALIGNMENT = 64
+
+
+class Program(Protocol):
+    """A loaded kernel."""
+
+    def __call__(self, addresses: Sequence[int], variables: Sequence[int], extent: int) -> None:
+        """Run on these buffers; `extent` iterations of its THREAD range are shared out."""
+
+
+class Allocator:
+    """Memory of one device, with a cache of what was freed, by size.
+
+    A device gives `_obtain` and `_return`; both see sizes in bytes, rounded up to the alignment.
+    """
+
+    def __init__(self, device: str) -> None:
+        self.device = device
+        self.cached: dict[int, list[Any]] = defaultdict(list)
+        self.cached_bytes = 0
+        self.lock = threading.Lock()
+
+    def allocate(self, size: int) -> Any:
+        """Memory of at least `size` bytes. Raises MemoryError with what is used and cached where there is none."""
+        rounded = round_up(max(size, 1), ALIGNMENT)
+        with self.lock:
+            free = self.cached.get(rounded)
+            if free:
+                self.cached_bytes -= rounded
+                memory = free.pop()
+            else:
+                memory = None
+        if memory is None:
+            try:
+                memory = self._obtain(rounded)
+            except MemoryError:
+                self.free_cache()
+                memory = self._obtain_or_explain(rounded)
+        GlobalCounters.mem_used += size
+        GlobalCounters.mem_peak = max(GlobalCounters.mem_peak, GlobalCounters.mem_used)
+        return memory
+
+    def _obtain_or_explain(self, rounded: int) -> Any:
+        try:
+            return self._obtain(rounded)
+        except MemoryError:
+            raise MemoryError(f"{self.device} has no {rounded:,} bytes left: {GlobalCounters.mem_used:,} are used "
+                              f"and {self.cached_bytes:,} cached") from None
+
+    def free(self, memory: Any, size: int) -> None:
+        """Take memory back, into the cache."""
+        rounded = round_up(max(size, 1), ALIGNMENT)
+        GlobalCounters.mem_used -= size
+        with self.lock:
+            self.cached[rounded].append(memory)
+            self.cached_bytes += rounded
+
+    def free_cache(self) -> None:
+        """Give all cached memory back to the system."""
+        with self.lock:
+            for size, blocks in self.cached.items():
+                for memory in blocks:
+                    self._return(memory, size)
+            self.cached.clear()
+            self.cached_bytes = 0
+
+    def _obtain(self, size: int) -> Any:
+        raise NotImplementedError
+
+    def _return(self, memory: Any, size: int) -> None:
+        """Give `memory` back to the system."""
+
+    def address(self, memory: Any) -> int:
+        """Where `memory` begins, as kernels are told."""
+        raise NotImplementedError
+
+    def copyin(self, memory: Any, source: memoryview) -> None:
+        raise NotImplementedError
+
+    def copyout(self, target: memoryview, memory: Any) -> None:
+        raise NotImplementedError
+
+    def as_bytes(self, memory: Any, size: int) -> memoryview | None:
+        """The memory itself, where the host can touch it; else None."""
+        return None
+
+
+class Buffer:
+    """Memory for `size` items of `dtype` on `device`, taken at the first `allocate`."""
+
+    def __init__(self, device: str, size: int, dtype: DType) -> None:
+        self.device = device
+        self.size = size
+        self.dtype = dtype
+        self._memory: Any = None
+        self._owner: Any = None
+
+    def __repr__(self) -> str:
+        return f"<Buffer {self.device} {self.dtype.name}[{self.size}]{'' if self.is_allocated else ' not allocated'}>"
+
+    @property
+    def nbytes(self) -> int:
+        return self.size * self.dtype.itemsize
+
+    @property
+    def is_allocated(self) -> bool:
+        return self._memory is not None
+
+    def allocate(self) -> Buffer:
+        """Take the memory, if that has not happened."""
+        if self._memory is None:
+            allocator = Device[self.device].allocator
+            self._memory = allocator.allocate(self.nbytes)
+            weakref.finalize(self, allocator.free, self._memory, self.nbytes).atexit = False
+        return self
+
+    @staticmethod
+    def from_numpy(array: np.ndarray[Any, Any], device: str = "CPU") -> Buffer:
+        """A buffer that shares the memory of a C-contiguous, aligned, writable array; of others a copy."""
+        buffer = Buffer(device, array.size, dtype_from_numpy(array.dtype))
+        data = np.ascontiguousarray(array)
+        shareable = data is array and array.flags.writeable and array.flags.aligned and array.size > 0
+        if device == "CPU" and shareable:
+            buffer._memory = data.reshape(-1).view(np.uint8)
+            buffer._owner = array
+        else:
+            buffer.allocate()
+            buffer.copyin(memoryview(data.reshape(-1).view(np.uint8)))
+        return buffer
+
+    @property
+    def address(self) -> int:
+        """Where the memory begins, as kernels are told."""
+        self.allocate()
+        return Device[self.device].allocator.address(self._memory)
+
+    def copyin(self, source: memoryview) -> None:
+        """Fill the memory. Raises ValueError where the lengths differ."""
+        if source.nbytes != self.nbytes:
+            raise ValueError(f"copying {source.nbytes} bytes into {self!r} of {self.nbytes}")
+        self.allocate()
+        if self.nbytes:
+            Device[self.device].allocator.copyin(self._memory, source)
+
+    def copyout(self, target: memoryview) -> None:
+        """Read the memory. Raises ValueError where the lengths differ."""
+        if target.nbytes != self.nbytes:
+            raise ValueError(f"copying {self!r} of {self.nbytes} bytes into {target.nbytes}")
+        if self.nbytes:
+            self.allocate()
+            Device[self.device].allocator.copyout(target, self._memory)
+
+    def numpy(self) -> np.ndarray[Any, Any]:
+        """The items as a flat NumPy array: the memory itself where the host can touch it, else a copy."""
+        self.allocate()
+        held = Device[self.device].allocator.as_bytes(self._memory, self.nbytes)
+        if held is None:
+            held = memoryview(bytearray(self.nbytes))
+            self.copyout(held)
+        return np.frombuffer(held, dtype=self.dtype.numpy, count=self.size)
+
+
+class CompiledDevice:
+    """An open device: what its file in `runtime/` provides."""
+
+    def __init__(self, name: str, allocator: Allocator, renderer: Renderer) -> None:
+        self.name = name
+        self.allocator = allocator
+        self.renderer = renderer
+
+    def compile(self, source: str) -> Any:
+        """Machine code (or what stands for it) of a kernel's source."""
+        raise NotImplementedError
+
+    def load(self, name: str, code: Any, scratch: int = 0) -> Program:
+        """The kernel `name` of compiled `code`, which uses so many bytes of scratch a thread, ready to run."""
+        raise NotImplementedError
+
+    def disassembly(self, code: Any) -> str:
+        """The machine code as text."""
+        return ""
+
+    def synchronize(self) -> None:
+        """Wait until everything submitted has run."""
+
+
+class _Devices:
+    """The devices by name: `Device["CPU"]`. `Device.DEFAULT` is where tensors are made unless they say otherwise."""
+
+    FILES: ClassVar[dict[str, str]] = {"CPU": "tinygrad.runtime.cpu"}
+    """name to the module that has a `Device` class for it"""
+    ALIASES: ClassVar[dict[str, str]] = {"LLVM": "CPU", "CLANG": "CPU", "GPU": "CL", "OPENCL": "CL", "NVIDIA": "CUDA"}
+    PLANNED: ClassVar[tuple[str, ...]] = ("CL", "WEBGPU", "CUDA", "NV", "AMD", "METAL", "QCOM", "PYTHON", "NULL", "DISK")
+
+    def __init__(self) -> None:
+        self.opened: dict[str, CompiledDevice] = {}
+        self._default: str | None = None
+        self.lock = threading.Lock()
+
+    @property
+    def DEFAULT(self) -> str:  # noqa: N802 - the public name
+        """The device of tensors that name none: the environment's DEV, else CPU."""
+        if self._default is None:
+            self._default = self.canonicalize(os.getenv("DEV", "CPU"))
+        return self._default
+
+    @DEFAULT.setter
+    def DEFAULT(self, name: str) -> None:  # noqa: N802 - the public name
+        self._default = self.canonicalize(name)
+
+    def canonicalize(self, name: str) -> str:
+        """The full name of a device: "cpu" and "CPU:0" are "CPU". Raises ValueError for a name there is none of."""
+        kind, _, number = name.upper().partition(":")
+        kind = self.ALIASES.get(kind, kind)
+        if kind not in self.FILES:
+            reason = "is not supported yet" if kind in self.PLANNED else "is not the name of a device"
+            raise ValueError(f"{name!r} {reason}; available: {', '.join(self.FILES)}")
+        if number in ("", "0", "LLVM"):
+            return kind
+        if not number.isdigit():
+            raise ValueError(f"{name!r} is not the name of a device: after the colon comes a number")
+        return f"{kind}:{number}"
+
+    def __getitem__(self, name: str) -> CompiledDevice:
+        found = self.opened.get(name)
+        if found is not None:
+            return found
+        full = self.canonicalize(name)
+        with self.lock:
+            if full not in self.opened:
+                module = importlib.import_module(self.FILES[full.partition(":")[0]])
+                self.opened[full] = module.open_device(full)
+                if DEBUG >= 1:
+                    print(f"opened {full}: {self.opened[full].renderer}")
+            self.opened[name] = self.opened[full]
+        return self.opened[full]
+
+    def synchronize(self) -> None:
+        """Wait until every open device has run everything submitted to it."""
+        for device in list(self.opened.values()):
+            device.synchronize()
+
+    def names(self) -> list[str]:
+        """The kinds of device that this library can open."""
+        return list(self.FILES)
+
+
+Device = _Devices()

@@ -1,0 +1,418 @@
+"""Selecting and writing items by position: `x[...]`, gather, scatter, masks.
+
+Integers, slices, None and Ellipsis are movement operations. Indexing with tensors is a one-hot sum, the sum
+over the axis of where(position == index, x, 0), which the compiler turns into an indexed load, and its
+transpose into a scattered store. Where a result's size depends on values (masks, `nonzero`), the mask is
+computed first.
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tinygrad.dtype import DType, dtypes
+from tinygrad.functional.creation import counting
+from tinygrad.functional.elementwise import broadcast_shape, expand_to, order_reversed
+from tinygrad.functional.movement import axis_of
+from tinygrad.graph.gradient import transpose_movement
+from tinygrad.graph.ops import Ops
+from tinygrad.graph.uop import Shape, UOp
+from tinygrad.helpers import prod
+
+if TYPE_CHECKING:
+    from tinygrad.tensor import Tensor
+
+
+@dataclass(frozen=True)
+class Selection:
+    """An index taken apart: what movement does, then which axes of the result tensors select from."""
+
+    view: UOp
+    """the tensor's node after integers, slices, None and Ellipsis"""
+    tensors: dict[int, UOp]
+    """axis of `view` -> integer node, not negative where it is in range"""
+
+
+def _number_of_axes(item: Any) -> int:
+    """How many axes of the tensor an index item stands for."""
+    if item is None:
+        return 0
+    kind = getattr(item, "dtype", None)
+    return max(item.ndim, 1) if kind is dtypes.bool else 1
+
+
+def _as_index(self: Tensor, item: Any) -> Any:
+    """Lists, tuples and arrays as tensors; NumPy integers and `__index__` objects as ints; the rest as it
+    is."""
+    tensor_type = type(self)
+    if isinstance(item, (list, tuple, np.ndarray)):
+        item = tensor_type(item, device=self.device, requires_grad=False)
+        if prod(item.shape) == 0:
+            item = item.cast(dtypes.default_int)
+    if isinstance(item, tensor_type):
+        if item.dtype.is_float:
+            raise IndexError(f"an index is integers or bools, got {item.dtype} of shape {item.shape}")
+        return item
+    if item is None or item is Ellipsis or isinstance(item, slice):
+        return item
+    if isinstance(item, bool) or not hasattr(item, "__index__"):
+        raise IndexError(f"an index is an int, a slice, None, Ellipsis, a list or a tensor, got {item!r}")
+    return int(item.__index__())
+
+
+def _items_of(self: Tensor, index: Any) -> list[Any]:
+    """The index as one item an axis (None adds one), Ellipsis written out and masks as their positions."""
+    items = [_as_index(self, item) for item in (index if isinstance(index, tuple) else (index,))]
+    if sum(item is Ellipsis for item in items) > 1:
+        raise IndexError("an index takes one Ellipsis at most")
+    named = sum(_number_of_axes(item) for item in items if item is not Ellipsis)
+    if named > self.ndim:
+        raise IndexError(f"too many indices: {named} for shape {self.shape}")
+    whole = [slice(None)] * (self.ndim - named)
+    at = next((i for i, item in enumerate(items) if item is Ellipsis), None)
+    items = [*items, *whole] if at is None else [*items[:at], *whole, *items[at + 1:]]
+    result: list[Any] = []
+    axis = 0
+    for item in items:
+        if getattr(item, "dtype", None) is dtypes.bool:
+            covered = self.shape[axis:axis + item.ndim]
+            if item.shape != covered:
+                raise IndexError(f"a mask of shape {item.shape} does not fit axes {covered} of shape {self.shape}")
+            places = np.nonzero(item.numpy())
+            result.extend(type(self)(p.astype(np.int32), device=self.device,
+                                     requires_grad=False) for p in places)
+        else:
+            result.append(item)
+        axis += _number_of_axes(item)
+    return result
+
+
+def _sliced(item: slice, size: int) -> tuple[tuple[int, int], int]:
+    """(start, end) to crop an axis to, and the step to take in it."""
+    for bound in (item.start, item.stop, item.step):
+        if bound is not None and (isinstance(bound, bool) or not hasattr(bound, "__index__")):
+            raise TypeError(f"a slice takes integers, got {item}")
+    if item.step is not None and int(item.step) == 0:
+        raise ValueError("a slice takes a step other than 0")
+    picked = range(size)[item]
+    if not len(picked):
+        return (0, 0), 1
+    return (min(picked[0], picked[-1]), max(picked[0], picked[-1]) + 1), picked.step
+
+
+def _select(self: Tensor, index: Any) -> Selection:
+    """Apply the movement part of an index. Raises IndexError for positions out of range and too many
+    items."""
+    bounds, steps, kept, tensors = [], [], [], {}
+    axis = 0
+    for item in _items_of(self, index):
+        if item is None:
+            kept.append(1)
+            continue
+        size = self.shape[axis]
+        step = 1
+        if isinstance(item, int):
+            if not -size <= item < size:
+                raise IndexError(f"index {item} is out of range for axis {axis} of {size} items, of shape {self.shape}")
+            start, end = item % size, item % size + 1
+        elif isinstance(item, slice):
+            (start, end), step = _sliced(item, size)
+            kept.append(-(-(end - start) // abs(step)))
+        else:
+            start, end = 0, size
+            tensors[len(kept)] = _not_negative(item.uop, size)
+            kept.append(size)
+        bounds.append((start, end))
+        steps.append(step)
+        axis += 1
+    view = self.uop.shrink(bounds)
+    return Selection(view.stride(steps).reshape(kept), tensors)
+
+
+def _not_negative(index: UOp, size: int) -> UOp:
+    """`index` with negative positions counted from the end."""
+    if index.dtype.is_unsigned:
+        return index
+    index = index.cast(dtypes.int32) if index.dtype.itemsize < 4 else index
+    return (index < 0).where(index + size, index)
+
+
+def _nonzero_sum(selected: UOp, axes: Sequence[int]) -> UOp:
+    """The sum over `axes` of values of which at most one is not zero, in any dtype."""
+    if selected.dtype.is_bool:
+        return selected.cast(dtypes.uint8).reduce(Ops.ADD, axes).cast(dtypes.bool)
+    return selected.reduce(Ops.ADD, axes)
+
+
+def _numbers_along(axis: int, ndim: int, size: int, dtype: DType) -> UOp:
+    """0, 1, 2, ... along one of `ndim` axes, the others of size 1."""
+    return counting(size, dtype).reshape([size if i == axis else 1 for i in range(ndim)])
+
+
+def _pick(x: UOp, tensors: dict[int, UOp]) -> UOp:
+    """Tensor indexing: the axes of `x` that `tensors` index are replaced by the indices' common shape.
+
+    It comes where the indexed axes were if those are neighbours, else in front, as in NumPy.
+    """
+    axes = sorted(tensors)
+    shape = broadcast_shape("index", *(tensors[a].shape for a in axes))
+    others = [a for a in range(len(x.shape)) if a not in tensors]
+    neighbours = axes == list(range(axes[0], axes[0] + len(axes)))
+    before = [a for a in others if a < axes[0]] if neighbours else []
+    after = [a for a in others if a not in before]
+    # axes: before, the indices' shape, after, the indexed axes (summed)
+    ordered = x.permute([*before, *after, *axes])
+    lead = len(before)
+    sizes = ordered.shape
+    spread = ordered.reshape((*sizes[:lead], *(1,) * len(shape), *sizes[lead:]))
+    full = (*sizes[:lead], *shape, *sizes[lead:])
+    first = len(full) - len(axes)
+    mask: UOp | None = None
+    for i, axis in enumerate(axes):
+        index = expand_to(tensors[axis],
+                          shape).reshape((*(1,) * lead, *shape, *(1,) * (len(full) - lead - len(shape))))
+        numbers = _numbers_along(first + i, len(full), x.shape[axis], index.dtype)
+        hit = expand_to(index, full).eq(expand_to(numbers, full))
+        mask = hit if mask is None else mask & hit
+    assert mask is not None
+    chosen = mask.where(expand_to(spread, full), 0)
+    return _nonzero_sum(chosen, range(first, len(full))).reshape(full[:first])
+
+
+def getitem(self: Tensor, index: Any) -> Tensor:
+    """The items that an index selects: ints, slices, None, Ellipsis, lists, integer tensors, masks, as in
+    NumPy.
+
+    Positions of an integer tensor that are out of range give zero. Raises IndexError for ints out of range,
+    too many indices, and masks that do not fit.
+
+    >>> Tensor.arange(6).reshape(2, 3)[:, [2, 0]].tolist()
+    [[2, 0], [5, 3]]
+    """
+    chosen = _select(self, index)
+    uop = _pick(chosen.view, chosen.tensors) if chosen.tensors else chosen.view
+    return type(self).of(uop, self)
+
+
+def setitem(self: Tensor, index: Any, value: Any) -> None:
+    """Write `value`, broadcast, to the items that an index selects.
+
+    Memory is written at once where the index is a view of it, so that other views see it. A result that
+    gradients flow through, and tensor indices, take a new value instead, chosen item by item. Where an index
+    tensor names an item twice, the last value stays.
+    """
+    from tinygrad import tensor
+
+    new = value if isinstance(value, type(self)) else type(self)(value, device=self.device,
+                                                                 requires_grad=False)
+    if isinstance(index, type(self)) and index.dtype.is_bool and index.shape == self.shape and new.ndim == 0:
+        self.assign(index.where(new.cast(self.dtype), self))
+        return
+    chosen = _select(self, index)
+    if chosen.tensors:
+        places = counting(prod(self.shape), dtypes.default_int).reshape(self.shape)
+        picked = getitem(type(self).of(places, self), index)
+        flat = picked.flatten()
+        source = tensor.as_written("setitem", picked.shape, self.dtype, new).flatten()
+        self.assign(scatter(self.flatten(), 0, flat, source).reshape(self.shape))
+        return
+    written = tensor.as_written("setitem", chosen.view.shape, self.dtype, new).to(self.device).uop
+    if tensor.depends_on_leaf(self.uop) and not tensor.is_leaf(self.uop) and not tensor.no_grad.depth:
+        here = transpose_movement(chosen.view, UOp.const(True, dtypes.bool, written.shape), self.uop)
+        placed = transpose_movement(chosen.view, written, self.uop)
+        self.assign(type(self).of(here.where(placed, self.uop), self))
+        return
+    self.realize()
+    memory = tensor.storage_view(self.uop)
+    if memory is None:
+        raise RuntimeError(f"{self!r} was computed but has no memory to write to")
+    self.overwrite(_select(type(self).leaf(memory, requires_grad=False), index).view, written)
+
+
+# --- gather and scatter -------------------------------------------------------------------------------------
+
+
+def _check_index(name: str, self: Tensor, axis: int, index: Tensor) -> None:
+    if not index.dtype.is_int:
+        raise TypeError(f"{name} takes an integer index, got {index.dtype}")
+    if index.ndim != self.ndim or any(n > m for i,
+                                      (n, m) in enumerate(zip(index.shape, self.shape)) if i != axis):
+        raise ValueError(f"{name}: an index of shape {index.shape} must have as many axes as {self.shape}, and no "
+                         f"larger ones except axis {axis}")
+
+
+def _last(x: UOp, axis: int) -> UOp:
+    return x.permute([i for i in range(len(x.shape)) if i != axis] + [axis])
+
+
+def _last_back(x: UOp, axis: int) -> UOp:
+    order = [i if i < axis else i - 1 for i in range(len(x.shape))]
+    order[axis] = len(x.shape) - 1
+    return x.permute(order)
+
+
+def gather(self: Tensor, dim: int, index: Tensor) -> Tensor:
+    """Along axis `dim`, the items at `index`: result[i, j] = self[index[i, j], j] for dim 0. Shape of
+    `index`.
+
+    >>> Tensor([[1, 2], [3, 4]]).gather(1, Tensor([[1], [0]])).tolist()
+    [[2], [3]]
+    """
+    axis = axis_of("gather", self, dim)
+    _check_index("gather", self, axis, index)
+    size = self.shape[axis]
+    x = self.uop.shrink([(0, n) if i == axis else (0, index.shape[i]) for i, n in enumerate(self.shape)])
+    x, places = _last(x, axis), _not_negative(_last(index.uop, axis), size)
+    *lead, count = places.shape
+    full = (*lead, count, size)
+    numbers = expand_to(counting(size, places.dtype), full)
+    hit = places.reshape((*lead, count, 1)).expand(full).eq(numbers)
+    chosen = hit.where(x.reshape((*lead, 1, size)).expand(full), 0)
+    return type(self).of(_last_back(_nonzero_sum(chosen, (len(lead) + 1,)).reshape(places.shape), axis), self,
+                         index)
+
+
+@dataclass(frozen=True)
+class Scattering:
+    """What scatter functions share: for each target item (last axis) the sources (axis before) that go
+    there."""
+
+    hit: UOp
+    """(..., sources, items): whether the source's index names the item"""
+    source: UOp
+    """(..., sources, items): the source's value"""
+    numbers: UOp
+    """(..., sources, items): the number of the source, from 1"""
+    axis: int
+    shape: Shape
+
+    def onto(self, x: UOp, fill: Any) -> UOp:
+        """A node over (..., 1, items), put in place in a tensor of `shape`, with `fill` around."""
+        *lead, _, size = x.shape
+        flat = _last_back(x.reshape((*lead, size)), self.axis)
+        pads = [(0, n - m) for n, m in zip(self.shape, flat.shape, strict=True)]
+        if all(p == (0, 0) for p in pads) or fill == 0:
+            return flat.pad(pads)
+        return UOp.const(True, dtypes.bool, flat.shape).pad(pads).where(flat.pad(pads), fill)
+
+    def count(self) -> UOp:
+        """How many sources go to each item."""
+        return self.onto(self.hit.cast(dtypes.default_int).reduce(Ops.ADD, (len(self.hit.shape) - 2,)), 0)
+
+    def folded(self, op: Ops, identity: Any) -> UOp:
+        """The reduction of the sources that go to each item."""
+        return self.onto(self.hit.where(self.source, identity).reduce(op, (len(self.hit.shape) - 2,)),
+                         identity)
+
+
+def _scattering(name: str, self: Tensor, dim: int, index: Tensor, src: Any) -> Scattering:
+    axis = axis_of(name, self, dim)
+    _check_index(name, self, axis, index)
+    if not isinstance(src, type(self)):
+        src = type(self)(src, device=self.device, dtype=self.dtype, requires_grad=False).expand(index.shape)
+    if src.ndim != index.ndim or any(n > m for n, m in zip(index.shape, src.shape, strict=True)):
+        raise ValueError(f"{name}: a source of shape {src.shape} has no item for each of an index of shape {index.shape}")
+    if src.dtype is not self.dtype:
+        raise TypeError(f"{name}: the source is {src.dtype}, the tensor {self.dtype}; cast one")
+    size = self.shape[axis]
+    places = _not_negative(_last(index.uop, axis), size)
+    *lead, count = places.shape
+    full = (*lead, count, size)
+    values = _last(src.uop.shrink([(0, n) for n in index.shape]),
+                   axis).reshape((*lead, count, 1)).expand(full)
+    hit = places.reshape((*lead, count, 1)).expand(full).eq(expand_to(counting(size, places.dtype), full))
+    numbers = expand_to((counting(count, dtypes.default_int) + 1).reshape((count, 1)), full)
+    return Scattering(hit, values, numbers, axis, self.shape)
+
+
+def scatter(self: Tensor, dim: int, index: Tensor, src: Any, reduce: str | None = None) -> Tensor:
+    """A copy in which the items at `index` along `dim` are those of `src` (a tensor or number); the last one
+    wins.
+
+    `reduce` "add" or "multiply" combines instead. The transpose of `gather`.
+
+    >>> Tensor.zeros(3).scatter(0, Tensor([2, 0]), Tensor([1.0, 2.0])).tolist()
+    [2.0, 0.0, 1.0]
+    """
+    if reduce not in (None, "add", "multiply"):
+        raise ValueError(f"scatter reduce is None, 'add' or 'multiply', got {reduce!r}")
+    if reduce is not None:
+        if not isinstance(src, type(self)):
+            src = type(self)(src, device=self.device, dtype=self.dtype,
+                             requires_grad=False).expand(index.shape)
+        return scatter_reduce(self, dim, index, src, "sum" if reduce == "add" else "prod")
+    s = _scattering("scatter", self, dim, index, src)
+    sources = (len(s.hit.shape) - 2,)
+    last = s.hit.where(s.numbers, 0).reduce(Ops.MAX, sources)
+    chosen = last.expand(s.hit.shape).eq(s.numbers).where(s.source, 0)
+    written = s.onto(last.ne(0), False)
+    return type(self).of(written.where(s.onto(_nonzero_sum(chosen, sources), 0), self.uop), self)
+
+
+def scatter_reduce(self: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str,
+                   include_self: bool = True) -> Tensor:
+    """A copy in which the items of `src` are combined into those at `index` along `dim`.
+
+    `reduce` is "sum", "prod", "mean", "amax" or "amin"; without `include_self`, items that anything is
+    written to start afresh.
+    """
+    s = _scattering("scatter_reduce", self, dim, index, src)
+    x, count = self.uop, s.count()
+    untouched = count.eq(0)
+    folds = {"sum": (Ops.ADD, 0), "mean": (Ops.ADD, 0), "prod": (Ops.MUL, 1),
+             "amax": (Ops.MAX, self.dtype.min)}
+    if reduce == "amin":
+        lowest = type(self).of(order_reversed(x), self)
+        reversed_ = scatter_reduce(lowest, dim, index, type(self).of(order_reversed(src.uop), src), "amax",
+                                   include_self)
+        return type(self).of(order_reversed(reversed_.uop), reversed_)
+    if reduce not in folds:
+        raise ValueError(f"scatter_reduce takes 'sum', 'prod', 'mean', 'amax' or 'amin', got {reduce!r}")
+    op, identity = folds[reduce]
+    folded = s.folded(op, identity)
+    own = x if include_self else untouched.where(x, identity)
+    result = own.alu(op, folded)
+    if reduce == "mean":
+        divisor = count + 1 if include_self else untouched.where(1, count)
+        total = type(self).of(result, self)
+        mean = total / type(self).of(divisor,
+                                     self) if self.dtype.is_float else total // type(self).of(divisor, self)
+        result = mean.cast(self.dtype).uop
+    return type(self).of(result, self, src)
+
+
+# --- masks --------------------------------------------------------------------------------------------------
+
+
+def masked_select(self: Tensor, mask: Tensor, size: int | None = None, fill_value: Any = 0) -> Tensor:
+    """The items where `mask` holds, in one axis. Computes the mask.
+
+    With `size`, exactly that many: the rest is left out, or `fill_value` added.
+    """
+    shape = broadcast_shape("masked_select", self.shape, mask.shape)
+    picked = getitem(self.expand(shape), mask.cast(dtypes.bool).expand(shape))
+    return picked if size is None else _sized(picked, size, fill_value)
+
+
+def nonzero(self: Tensor, size: int | None = None, fill_value: Any = 0) -> Tensor:
+    """The positions of the items that are not zero, one row each of `ndim` integers. Computes this tensor.
+
+    With `size`, exactly that many rows.
+
+    >>> Tensor([0, 3, 0, 5]).nonzero().tolist()
+    [[1], [3]]
+    """
+    places = np.argwhere(self.numpy()).astype(np.int32)
+    found = type(self)(places, device=self.device, requires_grad=False)
+    return found if size is None else _sized(found, size, fill_value)
+
+
+def _sized(self: Tensor, size: int, fill_value: Any) -> Tensor:
+    """The first `size` items of axis 0, with `fill_value` added where there are fewer."""
+    rest = [None] * (self.ndim - 1)
+    if self.shape[0] >= size:
+        return self.shrink([(0, size), *rest])
+    return self.pad([(0, size - self.shape[0]), *rest], value=fill_value)

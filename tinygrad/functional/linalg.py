@@ -1,0 +1,260 @@
+"""Products of matrices, spelled as movement, multiplication and a sum, and decompositions made of them.
+
+There is no primitive for a matrix product. `a @ b` multiplies a[..., i, 1, k] with b[..., 1, j, k] and sums
+over the last axis; the compiler recognises the contraction by its axes. Half types are widened before they
+multiply, so that products are exact and accumulate in float32, as matrix units do.
+"""
+from __future__ import annotations
+
+import string
+from typing import TYPE_CHECKING, Any
+
+from tinygrad.dtype import DTypeLike, accumulate_dtype, dtypes, least_upper_float, promote, to_dtype
+from tinygrad.functional.elementwise import broadcast_shape, expand_to
+from tinygrad.functional.movement import axis_of
+from tinygrad.graph.ops import Ops
+from tinygrad.graph.uop import UOp
+
+if TYPE_CHECKING:
+    from tinygrad.tensor import Tensor
+
+
+def _sum_of_products(a: UOp, b: UOp) -> UOp:
+    """The sum over the last axis of two nodes of equal dtype, broadcast; without that axis."""
+    wide = accumulate_dtype(a.dtype) if a.dtype.is_float else a.dtype
+    shape = broadcast_shape("dot", a.shape, b.shape)
+    product = expand_to(a.cast(wide), shape) * expand_to(b.cast(wide), shape)
+    return product.reduce(Ops.ADD, (len(shape) - 1,)).reshape(shape[:-1])
+
+
+def dot(self: Tensor, w: Tensor, dtype: DTypeLike | None = None) -> Tensor:
+    """The matrix product: shapes (..., m, k) and (..., k, n) give (..., m, n); leading axes broadcast.
+
+    A vector counts as a row on the left, a column on the right, and its axis is dropped from the result.
+    `dtype` is that of the result. Raises ValueError where the summed axes differ.
+
+    >>> Tensor([[1, 2], [3, 4]]).dot(Tensor([[1, 0], [0, 2]])).tolist()
+    [[1, 4], [3, 8]]
+    """
+    if self.ndim == 0 or w.ndim == 0:
+        raise ValueError(f"dot takes tensors with axes, got shapes {self.shape} and {w.shape}; multiply with *")
+    summed = -min(w.ndim, 2)
+    if self.shape[-1] != w.shape[summed]:
+        raise ValueError(f"dot of shapes {self.shape} and {w.shape}: the last axis of the first has "
+                         f"{self.shape[-1]} items, axis {summed} of the second {w.shape[summed]}; they must be equal")
+    kind = promote(self.dtype, w.dtype)
+    if kind.is_bool:
+        raise TypeError("dot takes numbers, got bools; cast them first")
+    a, b = self.uop.cast(kind), w.uop.cast(kind)
+    if w.ndim > 1:
+        a = a.reshape((*a.shape[:-1], 1, a.shape[-1]))
+        order = (*range(w.ndim - 2), w.ndim - 1, w.ndim - 2)
+        b = b.permute(order)
+        if self.ndim > 1:
+            b = b.reshape((*b.shape[:-2], 1, *b.shape[-2:]))
+    broadcast_shape("dot", self.shape[:-2], w.shape[:-2])
+    return type(self).of(_sum_of_products(a, b).cast(kind if dtype is None else to_dtype(dtype)), self, w)
+
+
+def matmul(self: Tensor, x: Any, reverse: bool = False, dtype: DTypeLike | None = None) -> Tensor:
+    """`self @ x`, or `x @ self` with `reverse`; see `dot`."""
+    other = x if isinstance(x, type(self)) else type(self)(x, requires_grad=False)
+    return dot(other, self, dtype) if reverse else dot(self, other, dtype)
+
+
+def linear(self: Tensor, weight: Tensor, bias: Tensor | None = None,
+           dtype: DTypeLike | None = None) -> Tensor:
+    """`self @ weight + bias`; a weight of one axis multiplies item by item."""
+    x, w = (self, weight) if dtype is None else (self.cast(dtype), weight.cast(dtype))
+    product = x * w if weight.ndim == 1 else dot(x, w)
+    if bias is None:
+        return product
+    return product + (bias if dtype is None else bias.cast(dtype))
+
+
+# --- einsum -------------------------------------------------------------------------------------------------
+
+
+def _read_formula(formula: str, operands: tuple[Tensor, ...]) -> tuple[list[str], str]:
+    """The letters of each operand's axes and of the result's, ellipses replaced by letters of their own."""
+    left, arrow, right = formula.replace(" ", "").partition("->")
+    terms = left.split(",")
+    if len(terms) != len(operands):
+        raise ValueError(f"einsum: {formula!r} has {len(terms)} terms, but {len(operands)} operands were given")
+    free = [c for c in string.ascii_letters if c not in formula]
+    most = 0
+    spelled = []
+    for term, x in zip(terms, operands, strict=True):
+        hidden = x.ndim - len(term.replace("...", ""))
+        if hidden < 0 or (hidden and "..." not in term) or term.count("...") > 1:
+            raise ValueError(f"einsum: term {term!r} does not fit an operand of shape {x.shape}")
+        most = max(most, hidden)
+        spelled.append((term, hidden))
+    batch = "".join(free[:most])
+    inputs = [term.replace("...", batch[most - hidden:]) for term, hidden in spelled]
+    if not all(c in string.ascii_letters for term in inputs for c in term):
+        raise ValueError(f"einsum: axes are named by letters, got {formula!r}")
+    if arrow:
+        output = right.replace("...", batch)
+    else:
+        letters = "".join(inputs)
+        output = batch + "".join(sorted(c for c in set(letters) - set(batch) if letters.count(c) == 1))
+    if len(set(output)) != len(output) or not set(output) <= set("".join(inputs)):
+        raise ValueError(f"einsum: the result's axes {right!r} must each be in a term, and come once")
+    return inputs, output
+
+
+def _one_axis_a_letter(x: Tensor, term: str) -> tuple[Tensor, str]:
+    """`x` with repeated letters replaced by the diagonal over their axes."""
+    for letter in dict.fromkeys(term):
+        while term.count(letter) > 1:
+            first, second = term.index(letter), term.rindex(letter)
+            if x.shape[first] != x.shape[second]:
+                raise ValueError(f"einsum: axis {letter!r} has sizes {x.shape[first]} and {x.shape[second]}")
+            x = x.diagonal(0, first, second)
+            term = term[:first] + term[first + 1:second] + term[second + 1:] + letter
+    return x, term
+
+
+def _contract(a: Tensor, axes_a: str, b: Tensor, axes_b: str, keep: set[str]) -> tuple[Tensor, str]:
+    """The product of two operands, summed over the letters that nothing else needs."""
+    letters = list(dict.fromkeys(axes_a + axes_b))
+    kept = [c for c in letters if c in keep]
+    summed = [c for c in letters if c not in keep]
+    order = kept + summed
+
+    def aligned(x: Tensor, term: str) -> Tensor:
+        sizes = dict(zip(term, x.shape, strict=True))
+        return x.permute([term.index(c) for c in order if c in sizes]).reshape([sizes.get(c,
+                                                                                          1) for c in order])
+
+    x, y = aligned(a, axes_a), aligned(b, axes_b)
+    for c, m, n in zip(order, x.shape, y.shape, strict=True):
+        if m != n and 1 not in (m, n):
+            raise ValueError(f"einsum: axis {c!r} has sizes {m} and {n}")
+    if not summed:
+        return x * y, "".join(kept)
+    kind = promote(x.dtype, y.dtype)
+    shape = broadcast_shape("einsum", x.shape, y.shape)
+    wide = accumulate_dtype(kind) if kind.is_float else kind
+    product = expand_to(x.uop.cast(wide), shape) * expand_to(y.uop.cast(wide), shape)
+    axes = tuple(range(len(kept), len(order)))
+    total = product.reduce(Ops.ADD, axes).reshape(shape[:len(kept)])
+    return type(a).of(total.cast(kind), a, b), "".join(kept)
+
+
+def einsum(formula: str, *operands: Any, dtype: DTypeLike | None = None) -> Tensor:
+    """The sum of products that a formula names, as NumPy's einsum: "ij,jk->ik" is a matrix product.
+
+    Operands are contracted from left to right, each letter summed as soon as nothing after needs it.
+
+    >>> Tensor.einsum("ij,j->i", Tensor([[1, 2], [3, 4]]), Tensor([1, 1])).tolist()
+    [3, 7]
+    """
+    tensors = tuple(operands[0]) if len(operands) == 1 and isinstance(operands[0],
+                                                                      (list, tuple)) else operands
+    if not tensors:
+        raise ValueError("einsum takes at least one operand")
+    inputs, output = _read_formula(formula, tensors)
+    terms = [_one_axis_a_letter(x, term) for x, term in zip(tensors, inputs, strict=True)]
+    result, axes = terms[0]
+    for i, (x, term) in enumerate(terms[1:], 2):
+        later = set(output).union(*(t for _, t in terms[i:]))
+        result, axes = _contract(result, axes, x, term, later)
+    gone = [i for i, c in enumerate(axes) if c not in output]
+    if gone:
+        result = result.sum(gone, dtype=result.dtype)
+        axes = "".join(c for c in axes if c in output)
+    result = result.permute([axes.index(c) for c in output])
+    return result if dtype is None else result.cast(dtype)
+
+
+# --- decompositions -----------------------------------------------------------------------------------------
+
+
+def _check_matrix(name: str, self: Tensor) -> tuple[int, int]:
+    if self.ndim < 2:
+        raise ValueError(f"{name} takes at least two axes, got shape {self.shape}")
+    return self.shape[-2], self.shape[-1]
+
+
+def qr(self: Tensor) -> tuple[Tensor, Tensor]:
+    """(Q, R) with Q R the matrix, Q orthogonal (m x m) and R upper triangular (m x n), by Householder
+    reflections."""
+    rows, columns = _check_matrix("qr", self)
+    kind = least_upper_float(self.dtype)
+    lead = self.shape[:-2]
+    r = self.cast(promote(kind, dtypes.float32))
+    q = type(self).eye(rows, dtype=r.dtype, device=self.device, requires_grad=False).expand(*lead, rows, rows)
+    row = type(self).arange(rows, device=self.device)
+    for column in range(min(rows - 1, columns)):
+        x = (row >= column).where(r[..., column], 0)
+        first = x[..., column:column + 1]
+        norm = (x * x).sum(-1, keepdim=True).sqrt()
+        v = x + (row == column) * (first < 0).where(-norm, norm)
+        scale = (v * v).sum(-1, keepdim=True)
+        u = v * (scale == 0).where(0, 2 / (scale == 0).where(1, scale))
+        r = (r - u.unsqueeze(-1) * (v.unsqueeze(-2) @ r)).contiguous()
+        q = (q - (q @ v.unsqueeze(-1)) * u.unsqueeze(-2)).contiguous()
+    return q.cast(kind), r.triu().cast(kind)
+
+
+SVD_SWEEPS = 12
+"""Sweeps of Jacobi rotations over all pairs of columns; float64 converges in fewer for matrices up to
+hundreds."""
+
+
+def svd(self: Tensor, full_matrices: bool = True) -> tuple[Tensor, Tensor, Tensor]:
+    """(U, S, V^T) with U diag(S) V^T the matrix, the singular values S in descending order.
+
+    One-sided Jacobi rotations make the columns orthogonal (Demmel and Veselic 1992): all pairs of a round,
+    chosen as in a tournament, rotate at once. With `full_matrices`, U and V^T are square.
+    """
+    rows, columns = _check_matrix("svd", self)
+    if rows < columns:
+        u, s, vt = svd(self.transpose(-1, -2), full_matrices)
+        return vt.transpose(-1, -2), s, u.transpose(-1, -2)
+    kind = least_upper_float(self.dtype)
+    lead = self.shape[:-2]
+    make = type(self)
+    a = self.cast(promote(kind, dtypes.float32)).detach()
+    players = columns + columns % 2
+    # the matrix over the identity: rotating columns of both keeps the rotations' product
+    stacked = a.cat(make.eye(columns, dtype=a.dtype, device=self.device).expand(*lead, columns, columns),
+                    dim=-2)
+    stacked = stacked.pad((0, players - columns))
+    half = players // 2
+    for _ in range(SVD_SWEEPS * (players - 1) if columns > 1 else 0):
+        left, right = stacked[..., :half], stacked[..., half:].flip(-1)
+        p, q = left[..., :rows, :], right[..., :rows, :]
+        alpha, beta, gamma = (p * p).sum(-2), (q * q).sum(-2), (p * q).sum(-2)
+        still = gamma == 0
+        zeta = (beta - alpha) / still.where(1, gamma * 2)
+        t = (zeta < 0).where(-1.0, 1.0) / (zeta.abs() + (zeta * zeta + 1).sqrt())
+        t = still.where(0, t)
+        c = (t * t + 1).rsqrt()
+        s = (c * t).unsqueeze(-2)
+        c = c.unsqueeze(-2)
+        left, right = left * c - right * s, left * s + right * c
+        row = left.cat(right.flip(-1), dim=-1)
+        # the first column stays, the others move on by one place
+        stacked = row[..., :1].cat(row[..., 1:].roll(1, row.ndim - 1), dim=-1).contiguous().realize()
+    norms = (stacked[..., :rows, :] * stacked[..., :rows, :]).sum(-2).sqrt()
+    # a padding column is zero in both halves; sorted last behind real zeros
+    weight = (stacked[..., rows:, :] * stacked[..., rows:, :]).sum(-2)
+    order = (weight > 0.5).where(norms, -1).argsort(-1, descending=True)[..., :columns]
+    values = norms.gather(-1, order)
+    picked = stacked.gather(-1, order.unsqueeze(-2).expand(*lead, rows + columns, columns))
+    scale = (values == 0).where(0, 1 / (values == 0).where(1, values))
+    u, v = picked[..., :rows, :] * scale.unsqueeze(-2), picked[..., rows:, :]
+    if full_matrices and rows > columns:
+        u = _completed(u)
+    return u.cast(kind), values.cast(kind), v.transpose(-1, -2).cast(kind)
+
+
+def _completed(u: Tensor) -> Tensor:
+    """The orthonormal columns of `u` followed by others that make the matrix square and orthogonal."""
+    columns = u.shape[-1]
+    q, r = qr(u)
+    signs = (r.diagonal(0, axis_of("svd", r, -2), axis_of("svd", r, -1)) < 0).where(-1.0, 1.0)
+    return (q[..., :columns] * signs.unsqueeze(-2)).cat(q[..., columns:], dim=-1)

@@ -1,0 +1,439 @@
+"""Along axes: sums, extrema, moments, softmax, running sums, sorting.
+
+Everything is made of the three reductions (sum, maximum, product). A minimum is the maximum in the opposite
+order, an argmax the maximum of positions, a running sum the sum over windows that end at each item, a sort
+the count of smaller items. Axes are counted from the front, or from the back where negative; None takes all.
+"""
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from tinygrad.dtype import DType, DTypeLike, dtypes, least_upper_float, promote, sum_dtype, to_dtype
+from tinygrad.functional.creation import counting
+from tinygrad.functional.elementwise import exp_node, log_node, order_reversed
+from tinygrad.functional.movement import axes_of, axis_of, rows_of_windows
+from tinygrad.graph.ops import Ops
+from tinygrad.graph.uop import UOp
+from tinygrad.helpers import ceildiv, prod
+
+if TYPE_CHECKING:
+    from tinygrad.tensor import Tensor
+
+Axis = int | Sequence[int] | None
+
+
+def _without_axes(x: UOp, axes: Sequence[int], keepdim: bool) -> UOp:
+    """A reduced node with its axes of size 1 dropped, unless they stay."""
+    return x if keepdim else x.reshape([n for i, n in enumerate(x.shape) if i not in axes])
+
+
+def _reduce(name: str, self: Tensor, op: Ops, axis: Axis, keepdim: bool, node: UOp) -> Tensor:
+    axes = axes_of(name, self, axis)
+    return type(self).of(_without_axes(node.reduce(op, axes), axes, keepdim), self)
+
+
+def _need_items(name: str, self: Tensor, axis: Axis) -> None:
+    if any(self.shape[a] == 0 for a in axes_of(name, self, axis)):
+        raise ValueError(f"{name} over an axis without items, of shape {self.shape} along {axis}")
+
+
+# --- sums and extrema ---------------------------------------------------------------------------------------
+
+
+def sum_(self: Tensor, axis: Axis = None, keepdim: bool = False, dtype: DTypeLike | None = None) -> Tensor:
+    """The sum. Half types accumulate in float32; small integers and bools widen to 32 bits.
+
+    >>> Tensor([[1, 2], [3, 4]]).sum(axis=0).tolist()
+    [4, 6]
+    """
+    kind = sum_dtype(self.dtype) if dtype is None else to_dtype(dtype)
+    return _reduce("sum", self, Ops.ADD, axis, keepdim, self.uop.cast(kind))
+
+
+def prod_(self: Tensor, axis: Axis = None, keepdim: bool = False, dtype: DTypeLike | None = None) -> Tensor:
+    """The product, in the dtype that a sum has."""
+    kind = sum_dtype(self.dtype) if dtype is None else to_dtype(dtype)
+    return _reduce("prod", self, Ops.MUL, axis, keepdim, self.uop.cast(kind))
+
+
+def max_(self: Tensor, axis: Axis = None, keepdim: bool = False) -> Tensor:
+    """The largest item; NaN where there is one. Equal largest items share the gradient."""
+    _need_items("max", self, axis)
+    return _reduce("max", self, Ops.MAX, axis, keepdim, self.uop)
+
+
+def min_(self: Tensor, axis: Axis = None, keepdim: bool = False) -> Tensor:
+    """The smallest item; NaN where there is one. Equal smallest items share the gradient."""
+    _need_items("min", self, axis)
+    axes = axes_of("min", self, axis)
+    smallest = order_reversed(order_reversed(self.uop).reduce(Ops.MAX, axes))
+    return type(self).of(_without_axes(smallest, axes, keepdim), self)
+
+
+def any_(self: Tensor, axis: Axis = None, keepdim: bool = False) -> Tensor:
+    """Whether any item is not zero."""
+    return _reduce("any", self, Ops.MAX, axis, keepdim, self.uop.cast(dtypes.bool))
+
+
+def all_(self: Tensor, axis: Axis = None, keepdim: bool = False) -> Tensor:
+    """Whether no item is zero."""
+    return self.logical_not().any(axis, keepdim).logical_not()
+
+
+def mean(self: Tensor, axis: Axis = None, keepdim: bool = False) -> Tensor:
+    """The mean, a float also of integers.
+
+    >>> Tensor([1, 2]).mean().item()
+    1.5
+    """
+    dtype = least_upper_float(self.dtype)
+    wide = self.cast(promote(dtype, dtypes.float32))
+    count = prod(self.shape[a] for a in axes_of("mean", self, axis))
+    return (wide.sum(axis, keepdim) * (1 / count if count else math.nan)).cast(dtype)
+
+
+def var_mean(self: Tensor, axis: Axis = None, keepdim: bool = False, correction: float = 1) -> tuple[Tensor,
+                                                                                                     Tensor]:
+    """(variance, mean). The variance is the sum of squared distances from the mean over (items -
+    correction)."""
+    dtype = least_upper_float(self.dtype)
+    wide = self.cast(promote(dtype, dtypes.float32))
+    axes = axes_of("var", self, axis)
+    count = prod(self.shape[a] for a in axes)
+    center = wide.mean(axes, keepdim=True)
+    distance = wide - center
+    divisor = max(count - correction, 0)
+    # over nothing: 0/0 is NaN, anything else over 0 infinite
+    squares = (distance * distance).sum(axes, keepdim)
+    variance = squares * (1 / divisor) if divisor else squares / 0
+    return variance.cast(dtype), type(self).of(_without_axes(center.uop, axes, keepdim), self).cast(dtype)
+
+
+def var(self: Tensor, axis: Axis = None, keepdim: bool = False, correction: float = 1) -> Tensor:
+    """The variance, over (items - correction)."""
+    return var_mean(self, axis, keepdim, correction)[0]
+
+
+def std(self: Tensor, axis: Axis = None, keepdim: bool = False, correction: float = 1) -> Tensor:
+    """The standard deviation, the square root of the variance over (items - correction)."""
+    return var(self, axis, keepdim, correction).sqrt()
+
+
+def std_mean(self: Tensor, axis: Axis = None, keepdim: bool = False, correction: float = 1) -> tuple[Tensor,
+                                                                                                     Tensor]:
+    """(standard deviation, mean)."""
+    variance, center = var_mean(self, axis, keepdim, correction)
+    return variance.sqrt(), center
+
+
+def argmax(self: Tensor, axis: int | None = None, keepdim: bool = False) -> Tensor:
+    """The position of the largest item, the first of equal ones; a NaN counts as largest.
+
+    >>> Tensor([1, 3, 3]).argmax().item()
+    1
+    """
+    _need_items("argmax", self, axis)
+    if axis is None:
+        result = argmax(self.flatten(), 0)
+        return result.reshape((1,) * self.ndim) if keepdim else result
+    along = axis_of("argmax", self, axis)
+    if self.ndim == 0:
+        return self.zeros_like(dtype=dtypes.default_int)
+    x = self.uop.detach()
+    largest = x.reduce(Ops.MAX, (along,)).expand(x.shape)
+    size = x.shape[along]
+    from_end = _positions(self, along, reverse=True)
+    found = (x.eq(largest) | x.ne(x)).where(from_end, 0).reduce(Ops.MAX, (along,))
+    return type(self).of(_without_axes(found * -1 + size, (along,), keepdim), self)
+
+
+def argmin(self: Tensor, axis: int | None = None, keepdim: bool = False) -> Tensor:
+    """The position of the smallest item, the first of equal ones; a NaN counts as smallest."""
+    return argmax(type(self).of(order_reversed(self.uop), self), axis, keepdim)
+
+
+def _positions(self: Tensor, axis: int, reverse: bool = False) -> UOp:
+    """0, 1, 2, ... along `axis`, in the shape of the tensor; with `reverse`, size, ..., 2, 1."""
+    size = self.shape[axis]
+    numbers = counting(size, dtypes.default_int)
+    numbers = numbers * -1 + size if reverse else numbers
+    return numbers.reshape([size if i == axis else 1 for i in range(self.ndim)]).expand(self.shape)
+
+
+# --- softmax ------------------------------------------------------------------------------------------------
+
+
+def _shifted(self: Tensor, axis: Axis, dtype: DTypeLike | None) -> tuple[UOp, tuple[int, ...], DType]:
+    """x - max(x) in at least float32, the axes, and the dtype of the result. The shift is a constant to
+    gradients."""
+    kind = least_upper_float(self.dtype) if dtype is None else to_dtype(dtype)
+    axes = axes_of("softmax", self, axis)
+    x = self.uop.cast(promote(kind, dtypes.float32))
+    return x - x.detach().reduce(Ops.MAX, axes).expand(x.shape), axes, kind
+
+
+def softmax(self: Tensor, axis: int = -1, dtype: DTypeLike | None = None) -> Tensor:
+    """e^x over the sum of e^x along `axis`."""
+    shifted, axes, kind = _shifted(self, axis, dtype)
+    weights = exp_node(shifted)
+    return type(self).of((weights * weights.reduce(Ops.ADD, axes).recip().expand(weights.shape)).cast(kind),
+                         self)
+
+
+def log_softmax(self: Tensor, axis: int = -1, dtype: DTypeLike | None = None) -> Tensor:
+    """The logarithm of softmax, without overflow."""
+    shifted, axes, kind = _shifted(self, axis, dtype)
+    total = log_node(exp_node(shifted).reduce(Ops.ADD, axes))
+    return type(self).of((shifted - total.expand(shifted.shape)).cast(kind), self)
+
+
+def softmin(self: Tensor, axis: int = -1, dtype: DTypeLike | None = None) -> Tensor:
+    """softmax(-x)."""
+    return softmax(-self, axis, dtype)
+
+
+def logsumexp(self: Tensor, axis: Axis = None, keepdim: bool = False) -> Tensor:
+    """log(sum(e^x)), without overflow."""
+    kind = least_upper_float(self.dtype)
+    axes = axes_of("logsumexp", self, axis)
+    x = self.uop.cast(promote(kind, dtypes.float32))
+    largest = x.detach().reduce(Ops.MAX, axes)
+    # an infinite maximum is not subtracted: infinity minus itself is NaN
+    shift = largest.eq(math.inf).where(0, largest.eq(-math.inf).where(0, largest))
+    total = log_node(exp_node(x - shift.expand(x.shape)).reduce(Ops.ADD, axes)) + shift
+    return type(self).of(_without_axes(total, axes, keepdim).cast(kind), self)
+
+
+# --- running reductions -------------------------------------------------------------------------------------
+
+SCAN_BLOCK = 256
+"""Items that a running reduction takes in one step; longer axes are cut into blocks of this many."""
+
+Fold = Callable[[UOp], UOp]
+"""Reduces the last axis of a node, which stays with size 1."""
+
+
+def _scan(x: UOp, fold: Fold, combine: Callable[[UOp, UOp], UOp], identity: float) -> UOp:
+    """Item i becomes the fold of items 0 to i of the last axis.
+
+    A short axis: fold over windows that end at each item, `identity` in front. A long one: each block by
+    itself, then the fold of all blocks before (this, of the blocks' totals), combined; n log n work in all.
+    """
+    *lead, size = x.shape
+    if size <= SCAN_BLOCK:
+        pads = [(0, 0)] * len(lead) + [(size - 1, 0)]
+        padded = x.pad(pads)
+        if identity != 0:
+            padded = UOp.const(True, dtypes.bool, x.shape).pad(pads).where(padded, identity)
+        return fold(rows_of_windows(padded, size, size)).reshape(x.shape)
+    blocks = ceildiv(size, SCAN_BLOCK)
+    tail = [(0, 0)] * len(lead) + [(0, blocks * SCAN_BLOCK - size)]
+    filled = UOp.const(True, dtypes.bool, x.shape).pad(tail).where(x.pad(tail), identity)
+    within = _scan(filled.reshape((*lead, blocks, SCAN_BLOCK)), fold, combine, identity).contiguous()
+    whole = [(0, n) for n in lead]
+    totals = within.shrink((*whole, (0, blocks), (SCAN_BLOCK - 1, SCAN_BLOCK))).reshape((*lead, blocks))
+    upto = _scan(totals, fold, combine, identity).contiguous()
+    shift = [(0, 0)] * len(lead) + [(1, 0)]
+    before = upto.shrink((*whole, (0, blocks - 1)))
+    before = UOp.const(True, dtypes.bool, before.shape).pad(shift).where(before.pad(shift), identity)
+    joined = combine(before.reshape((*lead, blocks, 1)).expand(within.shape), within)
+    return joined.reshape((*lead, blocks * SCAN_BLOCK)).shrink((*whole, (0, size)))
+
+
+def _cumulative(name: str, self: Tensor, axis: int, dtype: DType, fold: Fold,
+                combine: Callable[[UOp, UOp], UOp], identity: float) -> Tensor:
+    along = axis_of(name, self, axis)
+    if prod(self.shape) == 0 or self.ndim == 0:
+        return self.cast(dtype)
+    last = self.uop.cast(dtype).permute([i for i in range(self.ndim) if i != along] + [along])
+    scanned = _scan(last, fold, combine, identity)
+    order = [i if i < along else i - 1 for i in range(self.ndim)]
+    order[along] = self.ndim - 1
+    return type(self).of(scanned.permute(order), self)
+
+
+def _fold_with(op: Ops) -> Fold:
+    return lambda x: x.reduce(op, (len(x.shape) - 1,))
+
+
+def cumsum(self: Tensor, axis: int = 0) -> Tensor:
+    """The running sum.
+
+    >>> Tensor([1, 2, 3]).cumsum().tolist()
+    [1, 3, 6]
+    """
+    kind = sum_dtype(self.dtype)
+    wide = promote(kind, dtypes.float32) if kind.is_float else kind
+    return _cumulative("cumsum", self, axis, wide, _fold_with(Ops.ADD), lambda a, b: a + b, 0).cast(kind)
+
+
+def cumprod(self: Tensor, axis: int) -> Tensor:
+    """The running product."""
+    kind = sum_dtype(self.dtype)
+    wide = promote(kind, dtypes.float32) if kind.is_float else kind
+    return _cumulative("cumprod", self, axis, wide, _fold_with(Ops.MUL), lambda a, b: a * b, 1).cast(kind)
+
+
+def cummax(self: Tensor, axis: int = 0) -> tuple[Tensor, Tensor]:
+    """(the running maximum, the position of its last occurrence so far)."""
+    along = axis_of("cummax", self, axis)
+    if prod(self.shape) == 0 or self.ndim == 0:
+        return self, self.zeros_like(dtype=dtypes.default_int)
+
+    def running(x: Tensor) -> Tensor:
+        return _cumulative("cummax", x, along, x.dtype, _fold_with(Ops.MAX), lambda a, b: a.maximum(b),
+                           x.dtype.min)
+
+    values = running(self)
+    x, largest = self.uop.detach(), values.uop.detach()
+    places = (x.eq(largest) | x.ne(x)).where(_positions(self, along), 0)
+    return values, running(type(self).of(places, self))
+
+
+def cummin(self: Tensor, axis: int = 0) -> tuple[Tensor, Tensor]:
+    """(the running minimum, the position of its last occurrence so far)."""
+    values, places = cummax(type(self).of(order_reversed(self.uop), self), axis)
+    return type(self).of(order_reversed(values.uop), self), places
+
+
+def logcumsumexp(self: Tensor, axis: int = 0) -> Tensor:
+    """The logarithm of the running sum of e^x, without overflow."""
+    kind = least_upper_float(self.dtype)
+
+    def fold(x: UOp) -> UOp:
+        last = (len(x.shape) - 1,)
+        largest = x.detach().reduce(Ops.MAX, last)
+        shift = largest.eq(math.inf).where(0, largest.eq(-math.inf).where(0, largest))
+        return log_node(exp_node(x - shift.expand(x.shape)).reduce(Ops.ADD, last)) + shift
+
+    def combine(a: UOp, b: UOp) -> UOp:
+        pair = [part.reshape((*part.shape, 1)).pad([(0, 0)] * len(part.shape) + [side])
+                for part, side in ((a, (0, 1)), (b, (1, 0)))]
+        first = UOp.const(True, dtypes.bool, (*a.shape, 1)).pad([(0, 0)] * len(a.shape) + [(0, 1)])
+        return fold(first.where(pair[0], pair[1])).reshape(a.shape)
+
+    wide = promote(kind, dtypes.float32)
+    return _cumulative("logcumsumexp", self, axis, wide, fold, combine, -math.inf).cast(kind)
+
+
+# --- sorting ------------------------------------------------------------------------------------------------
+
+RANK_SORT_LIMIT = 1024
+"""Longest axis sorted by counting smaller items, n^2 comparisons in two kernels; longer ones take a
+network."""
+
+
+def _precedes(a: UOp, b: UOp, descending: bool) -> UOp:
+    """Whether `a` comes strictly before `b`. NaN counts as larger than everything."""
+    if descending:
+        a, b = b, a
+    smaller = a < b
+    return smaller | (b.ne(b) & a.eq(a)) if a.dtype.is_float else smaller
+
+
+def _same_place(a: UOp, b: UOp) -> UOp:
+    """Whether neither of two items comes before the other."""
+    return a.eq(b) | (a.ne(a) & b.ne(b)) if a.dtype.is_float else a.eq(b)
+
+
+def _order_by_rank(x: UOp, descending: bool) -> UOp:
+    """The positions of the items of the last axis in sorted order, equal ones as they stand.
+
+    An item's rank is the number of items that come before it; position k holds the item of rank k.
+    """
+    *lead, size = x.shape
+    grid = (*lead, size, size)
+    this = x.reshape((*lead, size, 1)).expand(grid)
+    other = x.reshape((*lead, 1, size)).expand(grid)
+    numbers = counting(size, dtypes.default_int)
+    row = numbers.reshape((*(1,) * len(lead), size, 1)).expand(grid)
+    column = numbers.reshape((*(1,) * len(lead), 1, size)).expand(grid)
+    before = _precedes(other, this, descending) | (_same_place(other, this) & (column < row))
+    rank = before.cast(dtypes.default_int).reduce(Ops.ADD, (len(lead) + 1,)).contiguous()
+    return rank.expand(grid).eq(column).where(row, 0).reduce(Ops.ADD, (len(lead),)).reshape(x.shape)
+
+
+def _order_by_network(x: UOp, descending: bool) -> UOp:
+    """The same by Batcher's bitonic network over pairs (item, position), of log^2 n stages."""
+    *lead, size = x.shape
+    full = 1 << (size - 1).bit_length()
+    pads = [(0, 0)] * len(lead) + [(0, full - size)]
+    places = counting(full, dtypes.default_int).reshape((*(1,) * len(lead), full)).expand((*lead, full))
+    # items beyond the end, known by their position, come last
+    items = x.pad(pads)
+    block = 2
+    while block <= full:
+        distance = block // 2
+        while distance:
+            items, places = _compare_exchange(items, places, size, distance, block, descending)
+            distance //= 2
+        block *= 2
+    return places.shrink([(0, n) for n in x.shape])
+
+
+def _compare_exchange(items: UOp, places: UOp, size: int, distance: int, block: int,
+                      descending: bool) -> tuple[UOp, UOp]:
+    """One stage: of each two items `distance` apart, the one that comes first goes to the lower position.
+
+    The first stage of a block pairs item i with its mirror image in the block, so that all go the same way.
+    """
+    *lead, full = items.shape
+    mirrored = distance == block // 2
+
+    def partner(node: UOp) -> UOp:
+        halves = node.reshape((*lead, full // (2 * distance), 2, distance))
+        flips = (1,) * (len(lead) + 1) + (-1, -1 if mirrored else 1)
+        return halves.stride(flips).reshape(node.shape)
+
+    numbers = counting(full, dtypes.default_int)
+    is_lower = (numbers // distance % 2).eq(0).reshape((*(1,) * len(lead), full)).expand(items.shape)
+    other_item, other_place = partner(items), partner(places)
+    tie = _same_place(other_item, items) & (other_place < places)
+    comes_first = _precedes(other_item, items, descending) | tie
+    inside, other_inside = places < size, other_place < size
+    both_beyond = (inside | other_inside).logical_not()
+    other_first = other_inside & (inside.logical_not() | comes_first) | both_beyond & (other_place < places)
+    take_other = is_lower.ne(other_first.logical_not())
+    return (take_other.where(other_item, items).contiguous(),
+            take_other.where(other_place, places).contiguous())
+
+
+def _order(self: Tensor, axis: int, descending: bool) -> Tensor:
+    last = self.uop.detach().permute([i for i in range(self.ndim) if i != axis] + [axis])
+    by = _order_by_rank if last.shape[-1] <= RANK_SORT_LIMIT else _order_by_network
+    order = [i if i < axis else i - 1 for i in range(self.ndim)]
+    order[axis] = self.ndim - 1
+    return type(self).of(by(last.contiguous(), descending).contiguous().permute(order), self)
+
+
+def argsort(self: Tensor, dim: int = -1, descending: bool = False) -> Tensor:
+    """The positions that sort axis `dim`; equal items keep their order, NaN counts as largest.
+
+    >>> Tensor([3, 1, 2]).argsort().tolist()
+    [1, 2, 0]
+    """
+    axis = axis_of("argsort", self, dim)
+    if self.ndim == 0 or prod(self.shape) == 0:
+        return self.zeros_like(dtype=dtypes.default_int)
+    return _order(self, axis, descending)
+
+
+def sort(self: Tensor, dim: int = -1, descending: bool = False) -> tuple[Tensor, Tensor]:
+    """(the items of axis `dim` in order, their positions before). Stable; NaN counts as largest."""
+    places = argsort(self, dim, descending)
+    return (self if self.ndim == 0 else self.gather(dim, places)), places
+
+
+def topk(self: Tensor, k: int, dim: int = -1, largest: bool = True, sorted_: bool = True) -> tuple[Tensor,
+                                                                                                   Tensor]:
+    """(the `k` largest items of axis `dim` in order, their positions); the smallest with `largest=False`."""
+    axis = axis_of("topk", self, dim)
+    size = self.shape[axis] if self.ndim else 1
+    if not 0 <= k <= size:
+        raise ValueError(f"topk takes 0 <= k <= {size}, the items of axis {axis}, got {k}")
+    places = argsort(self, dim, largest)
+    if self.ndim:
+        places = places.shrink([(0, k) if i == axis else None for i in range(self.ndim)])
+    return (self.gather(dim, places) if self.ndim else self), places

@@ -1,0 +1,102 @@
+"""What a node says about the tensor that stands for it: is it in memory, a constant, a variable of gradients.
+
+A leaf is a variable that gradients are taken of: a float BUFFER (reshaped at most), one about to be overwritten
+(ASSIGN), or a constructor's expression that carries an identity, DETACH(leaf). `tensor.py` asks these questions.
+"""
+from __future__ import annotations
+
+from typing import Any
+
+from tinygrad.graph.ops import Family, Ops
+from tinygrad.graph.uop import Memory, UOp
+
+
+def storage_view(uop: UOp) -> UOp | None:
+    """`uop` as movement ops over a BUFFER, if its value is in memory; None while it is lazy."""
+    if uop.realized_view is not None:
+        return uop.realized_view
+    base = uop.base
+    if base.op is Ops.BUFFER:
+        return uop
+    return None if base.realized_view is None else uop.substitute({base: base.realized_view})
+
+
+def is_view_of_memory(uop: UOp) -> bool:
+    """Whether `uop` is movement ops over memory, or over memory about to be overwritten."""
+    return uop.base.op in (Ops.BUFFER, Ops.ASSIGN)
+
+
+def constant_value(uop: UOp) -> Any:
+    """The number that every item of `uop` is, if the graph says so without computing, else None."""
+    while uop.op in _KEEPS_CONSTANTS:
+        uop = uop.src[0]
+    return uop.arg if uop.op is Ops.CONST else None
+
+
+_KEEPS_CONSTANTS = (Family.MOVEMENT - {Ops.PAD}) | {Ops.DETACH, Ops.CONTIGUOUS}
+
+
+def leaf_node(uop: UOp) -> UOp | None:
+    """The node that the gradient of a leaf belongs to: the BUFFER, ASSIGN or DETACH(leaf) under its reshapes."""
+    node = uop.src[0] if uop.op is Ops.RESHAPE else uop
+    if node.op in (Ops.BUFFER, Ops.ASSIGN) or (node.op is Ops.DETACH and node.arg is not None):
+        return node
+    return None
+
+
+def is_leaf(uop: UOp) -> bool:
+    return leaf_node(uop) is not None
+
+
+def depends_on_leaf(uop: UOp) -> bool:
+    """Whether a leaf is below `uop`, along ways that gradients can take."""
+    for node in uop.toposort(stop=lambda n: "_has_leaf" in n.__dict__ or n.op is Ops.DETACH):
+        if "_has_leaf" not in node.__dict__:
+            node.__dict__["_has_leaf"] = _depends_on_leaf_here(node)
+    return bool(uop.__dict__["_has_leaf"])
+
+
+def _depends_on_leaf_here(node: UOp) -> bool:
+    if not node.dtype.is_float:
+        return False
+    if node.op is Ops.DETACH:
+        return node.arg is not None
+    return node.op is Ops.BUFFER or any(s.__dict__["_has_leaf"] for s in node.src)
+
+
+class LeafIndex:
+    """The differentiable part of a graph, to look up where tensors appear in it."""
+
+    def __init__(self, root: UOp) -> None:
+        self.nodes = root.toposort(stop=lambda node: node.op in (Ops.DETACH, Ops.ASSIGN))
+        self.by_memory: dict[Memory, list[UOp]] = {}
+        """the leaf nodes of each memory, of whatever version"""
+        for node in self.nodes:
+            memory = self._memory_of(node)
+            if memory is not None:
+                self.by_memory.setdefault(memory, []).append(node)
+
+    @staticmethod
+    def _memory_of(node: UOp) -> Memory | None:
+        """The memory that a leaf node stands for, if it has some."""
+        if node.op is Ops.DETACH and node.arg is not None:
+            view = node.computed_into
+        elif node.op is Ops.ASSIGN:
+            view = node.src[0]
+        else:
+            view = node if node.op is Ops.BUFFER else None
+        return None if view is None or view.base.op is not Ops.BUFFER else view.base.memory
+
+    def targets_of(self, uop: UOp) -> list[UOp]:
+        """The nodes here whose gradient belongs to the tensor with node `uop`.
+
+        A leaf that was computed or overwritten since stands for its memory, while the graph may still hold the
+        node that it was.
+        """
+        node = leaf_node(uop)
+        if node is None:
+            return [uop] if uop in self.nodes else []
+        memory = self._memory_of(node)
+        if memory is None:
+            return [node] if node in self.nodes else []
+        return self.by_memory.get(memory, [])

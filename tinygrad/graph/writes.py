@@ -1,0 +1,52 @@
+"""Which lazy values must be computed before memory is overwritten.
+
+ASSIGN writes in place, later. A lazy value that reads the memory as it was must be computed in the same schedule,
+before the write; afterwards its graph would read something else. `pending_writes` finds the writes that computing
+some nodes runs, `Readers` the nodes that depend on what they overwrite.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tinygrad.graph.ops import Ops
+from tinygrad.graph.uop import UOp
+
+
+def pending_writes(uops: Iterable[UOp]) -> set[UOp]:
+    """The ASSIGN nodes that computing `uops` runs.
+
+    Raises RuntimeError where one of them depends on memory that no longer holds what it did.
+    """
+    seen: dict[UOp, None] = {}
+    for uop in uops:
+        seen.update(uop.toposort(stop=lambda node: node.realized_view is not None or node in seen))
+    lazy = [node for node in seen if node.realized_view is None]
+    if any(node.is_overwritten for node in lazy):
+        raise RuntimeError("a lazy tensor depends on a value that was overwritten before it was computed; "
+                           "realize() it (or call backward()) before the assignment")
+    return {node for node in lazy if node.op is Ops.ASSIGN}
+
+
+class Readers:
+    """Tells which nodes depend on what `writes` overwrite, other than through them."""
+
+    def __init__(self, writes: set[UOp]) -> None:
+        self.writes = writes
+        self.overwritten = {write.src[0].base for write in writes}
+        self.known: dict[UOp, bool] = {}
+
+    def includes(self, uop: UOp) -> bool:
+        for node in uop.toposort(stop=self._is_end):
+            if node not in self.known:
+                self.known[node] = self._reads_here(node)
+        return self.known[uop]
+
+    def _is_end(self, node: UOp) -> bool:
+        return node in self.known or node in self.writes or node.realized_view is not None
+
+    def _reads_here(self, node: UOp) -> bool:
+        if node in self.writes:
+            return False
+        if node.realized_view is not None:
+            return node.realized_view.base in self.overwritten
+        return node in self.overwritten or any(self.known[s] for s in node.src)

@@ -1,0 +1,72 @@
+"""Data from Python as arrays and graph nodes: lists, bytes, buffers and NumPy arrays, checked and without copies.
+
+`array_of` makes the NumPy array that a `Tensor` constructor's argument means, `memory_of` a node over its memory.
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tinygrad.dtype import DType, dtype_from_numpy, dtypes
+from tinygrad.graph.uop import Shape, UOp
+
+
+def array_of(data: Any, dtype: DType | None) -> np.ndarray[Any, Any]:
+    """The C-contiguous NumPy array of the data that a constructor was given, of `dtype` if that is given."""
+    if data is None:
+        array = np.empty((0,), (dtypes.default_float if dtype is None else dtype).numpy)
+    elif isinstance(data, (list, tuple)):
+        array = _array_of_list(data, dtype)
+    elif isinstance(data, (bytes, bytearray)):
+        array = np.frombuffer(data, np.uint8)
+    elif isinstance(data, (np.ndarray, memoryview)) or hasattr(data, "__array__"):
+        array = np.asarray(data)
+    else:
+        raise TypeError(f"no tensor from a {type(data).__name__}; give a number, a list of numbers, a NumPy array, "
+                        "bytes or a Tensor")
+    wanted = dtype_from_numpy(array.dtype.newbyteorder("=")) if dtype is None else dtype
+    if array.dtype != wanted.numpy:
+        array = array.astype(wanted.numpy)
+    return np.ascontiguousarray(array).reshape(array.shape)
+
+
+def _array_of_list(data: Sequence[Any], dtype: DType | None) -> np.ndarray[Any, Any]:
+    if any(hasattr(item, "__array__") and np.ndim(item) for item in data):
+        items = [np.asarray(item) for item in data]
+        if len({item.shape if isinstance(item, np.ndarray) else () for item in items}) > 1:
+            raise ValueError(f"a list of arrays takes equal shapes, got {[np.shape(item) for item in items]}")
+        return np.stack(items)
+    shape = _list_shape(data)
+    flat: Any = data
+    for _ in shape[1:]:
+        flat = [item for row in flat for item in row]
+    flat = [item.item() if isinstance(item, np.generic) else item for item in flat]
+    wanted = dtypes.from_py(flat) if dtype is None else dtype
+    # ml_dtypes and integer types refuse some Python numbers that a cast takes
+    array = np.array(flat, wanted.numpy if wanted.numpy.kind in "bf" else None)
+    if wanted.is_int and not flat:
+        array = array.astype(wanted.numpy)
+    return array.astype(wanted.numpy, copy=False).reshape(shape)
+
+
+def _list_shape(data: Any) -> Shape:
+    """The shape of nested lists. Raises ValueError where rows differ."""
+    if not isinstance(data, (list, tuple)):
+        return ()
+    shapes = {_list_shape(item) for item in data}
+    if len(shapes) > 1:
+        raise ValueError(f"a tensor takes rows of equal shape, got a list with items of shapes "
+                         f"{', '.join(map(str, sorted(shapes)))}")
+    return (len(data), *(shapes.pop() if shapes else ()))
+
+
+def memory_of(array: np.ndarray[Any, Any]) -> UOp:
+    """A node over the memory of `array`, on the CPU."""
+    from tinygrad.device import Buffer
+
+    buffer = Buffer.from_numpy(array.reshape(-1))
+    node = UOp.new_buffer(buffer.device, array.size, dtype_from_numpy(array.dtype))
+    node.set_buffer(buffer)
+    return node.reshape(array.shape)

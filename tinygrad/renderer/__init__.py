@@ -1,0 +1,50 @@
+"""From a linear program to the text that a device's compiler takes.
+
+In: a list of UOps in the order in which they run (`graph/spec.py`, stage `program`). Out: source text: LLVM IR
+(`llvm.py`). A `Renderer` also tells the cost model the numbers of its device. Next on the path: `runtime/`.
+"""
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+from tinygrad.dtype import DType
+from tinygrad.graph.ops import Ops
+from tinygrad.graph.uop import UOp
+from tinygrad.helpers import round_up
+
+SCRATCH_ALIGNMENT = 64
+"""Bytes to which scratch arrays are aligned."""
+
+
+class Renderer(ABC):
+    """Writes programs in one language, and knows the size of what its device offers them."""
+
+    name: ClassVar[str]
+    """of the language"""
+    has_threads: bool = False
+    """whether a THREAD range may be shared out over cores"""
+    threads: int = 1
+    """cores to share it out over"""
+    registers: int = 16
+    """vector registers of a core"""
+    l1_bytes: int = 32 << 10
+    """data cache closest to a core"""
+    l2_bytes: int = 512 << 10
+    """the next one, of each core"""
+
+    @abstractmethod
+    def lanes(self, dtype: DType) -> int:
+        """Values of `dtype` in one vector register; 1 where there are no vectors."""
+
+    @abstractmethod
+    def render(self, name: str, program: list[UOp]) -> str:
+        """The source text of a kernel called `name`.
+
+        Raises ValueError for a node that this language cannot say, naming the node.
+        """
+
+    def scratch_bytes(self, program: list[UOp]) -> int:
+        """The bytes of scratch memory that a program needs for each thread."""
+        return sum(round_up(n.arg[1] * n.dtype.itemsize, SCRATCH_ALIGNMENT)
+                   for n in program if n.op is Ops.SCRATCH)

@@ -1,0 +1,260 @@
+"""The CPU: LLVM IR compiled in process by llvmlite, run by a pool of threads.
+
+`open_device` is what `tinygrad.device` calls. Compiling makes one MCJIT engine a kernel, which the kernel keeps
+alive. A kernel call is one native call (`cpu_threads.launch`), and a list of kernels is one too (`KernelList`).
+"""
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import llvmlite.binding as llvm
+import numpy as np
+
+from tinygrad.device import ALIGNMENT, Allocator, CompiledDevice
+from tinygrad.helpers import ceildiv, getenv
+from tinygrad.renderer.llvm import LLVMRenderer
+from tinygrad.runtime import cpu_threads
+from tinygrad.runtime.cpu_threads import ENTRY_SLOTS, MAX_THREADS, SCRATCH, STATE_SLOTS, STOP
+
+CHUNKS_A_THREAD = 4
+"""Pieces of a kernel for each thread: a thread that loses its core leaves the rest to the others."""
+
+
+def thread_count() -> int:
+    """Threads that share a kernel: the cores this process may use, or the environment's THREADS."""
+    asked = int(getenv("THREADS", 0))
+    if asked:
+        return max(1, min(asked, MAX_THREADS))
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(cores, MAX_THREADS)
+
+
+# --- compiling ---------------------------------------------------------------------------------------------------
+
+
+@cache
+def _initialise_llvm() -> None:
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+
+
+@cache
+def host_features() -> str:
+    """This CPU's features as LLVM writes them; the environment's CPU_FEATURES adds to them (`-avx512f`)."""
+    _initialise_llvm()
+    found = str(llvm.get_host_cpu_features().flatten())
+    extra = str(getenv("CPU_FEATURES", ""))
+    return f"{found},{extra}" if extra else found
+
+
+def _target_machine() -> Any:
+    # MCJIT takes the machine over, so each engine needs its own.
+    return llvm.Target.from_default_triple().create_target_machine(
+        cpu=llvm.get_host_cpu_name(), features=host_features(), opt=2, codemodel="default", jit=True)
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A compiled module; the code lives as long as its engine."""
+
+    engine: Any
+    module: Any
+
+    def address(self, name: str) -> int:
+        return int(self.engine.get_function_address(name))
+
+
+def compile_ir(source: str) -> Compiled:
+    """Machine code of LLVM IR. Raises RuntimeError with LLVM's words and the numbered source."""
+    _initialise_llvm()
+    try:
+        module = llvm.parse_assembly(source)
+        module.verify()
+    except RuntimeError as error:
+        numbered = "\n".join(f"{i + 1:5d}  {line}" for i, line in enumerate(source.splitlines()))
+        raise RuntimeError(f"LLVM does not accept this kernel: {error}\n{numbered}") from None
+    machine = _target_machine()
+    options = llvm.create_pipeline_tuning_options(speed_level=2)
+    options.loop_vectorization = False
+    options.slp_vectorization = False
+    options.loop_unrolling = True
+    passes = llvm.create_pass_builder(machine, options)
+    passes.getModulePassManager().run(module, passes)
+    engine = llvm.create_mcjit_compiler(module, machine)
+    engine.finalize_object()
+    return Compiled(engine, module)
+
+
+# --- threads -----------------------------------------------------------------------------------------------------
+
+
+class ThreadPool:
+    """The native code that runs kernels, and the threads that wait in it."""
+
+    def __init__(self, threads: int) -> None:
+        self.threads = threads
+        self.code = compile_ir(cpu_threads.source())
+        self.state = np.zeros(STATE_SLOTS + 8, np.int64)
+        self.state_address = -(-self.state.ctypes.data // ALIGNMENT) * ALIGNMENT
+        self.slots = self.state[(self.state_address - self.state.ctypes.data) // 8:]
+        self.scratch: list[np.ndarray[Any, Any]] = []
+        self.scratch_bytes = 0
+        self.lock = threading.Lock()
+        pointer, integer = ctypes.c_void_p, ctypes.c_int64
+        self.native_launch = ctypes.CFUNCTYPE(None, pointer, pointer, pointer, pointer, integer, integer)(
+            self.code.address("launch"))
+        self.native_list = ctypes.CFUNCTYPE(None, pointer, pointer, integer)(self.code.address("run_list"))
+        self.native_wake = ctypes.CFUNCTYPE(None, pointer)(self.code.address("wake_all"))
+        worker = ctypes.CFUNCTYPE(None, pointer, integer)(self.code.address("worker"))
+        self.workers = [threading.Thread(target=worker, args=(self.state_address, i), daemon=True,
+                                         name=f"tinygrad-cpu-{i}") for i in range(1, threads)]
+        for thread in self.workers:
+            thread.start()
+
+    def stop(self) -> None:
+        """End the workers; their code is about to go."""
+        with self.lock:
+            self.slots[STOP] = 1
+            self.slots[0] += 1 << 32 | 0xFFFFFFFF - (int(self.slots[0]) & 0xFFFFFFFF)
+            self.native_wake(self.state_address)
+        for thread in self.workers:
+            thread.join(timeout=1.0)
+
+    def need_scratch(self, size: int) -> None:
+        """Give every thread at least `size` bytes of scratch memory."""
+        if size <= self.scratch_bytes:
+            return
+        with self.lock:
+            self.scratch = [np.zeros(size + ALIGNMENT, np.uint8) for _ in range(self.threads)]
+            for i, memory in enumerate(self.scratch):
+                self.slots[SCRATCH + i] = -(-memory.ctypes.data // ALIGNMENT) * ALIGNMENT
+            self.scratch_bytes = size
+
+    def chunk_of(self, extent: int) -> int:
+        """Iterations that a thread takes at a time."""
+        return max(1, ceildiv(extent, self.threads * CHUNKS_A_THREAD)) if self.threads > 1 else max(1, extent)
+
+
+_pool: ThreadPool | None = None
+_pool_lock = threading.Lock()
+
+
+def pool() -> ThreadPool:
+    """The process's threads, started at the first use."""
+    global _pool
+    if _pool is None:
+        with _pool_lock:
+            if _pool is None:
+                _pool = ThreadPool(thread_count())
+                atexit.register(_pool.stop)
+    return _pool
+
+
+def _forget_pool() -> None:
+    """In a forked child the workers do not exist; the next kernel starts others."""
+    global _pool, _pool_lock
+    if _pool is not None:
+        atexit.unregister(_pool.stop)
+        _pool = None
+    _pool_lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_pool)
+
+
+# --- running -----------------------------------------------------------------------------------------------------
+
+
+class CPUProgram:
+    """A loaded kernel."""
+
+    def __init__(self, name: str, compiled: Compiled, scratch: int) -> None:
+        self.name = name
+        self.compiled = compiled
+        self.scratch = scratch
+        self.function = compiled.address(name)
+
+    def __call__(self, addresses: Sequence[int], variables: Sequence[int], extent: int) -> None:
+        threads = pool()
+        threads.need_scratch(self.scratch)
+        buffers = (ctypes.c_void_p * len(addresses))(*addresses)
+        values = (ctypes.c_int64 * len(variables))(*variables)
+        with threads.lock:
+            threads.native_launch(threads.state_address, self.function, ctypes.addressof(buffers),
+                                  ctypes.addressof(values), extent, threads.chunk_of(extent))
+
+
+class KernelList:
+    """Kernels that run one after another in one native call; addresses and variables can be changed between calls."""
+
+    def __init__(self, calls: Sequence[tuple[CPUProgram, Sequence[int], Sequence[int], int]]) -> None:
+        threads = pool()
+        self.programs = [program for program, *_ in calls]
+        self.addresses = [np.array(addresses or [0], np.int64) for _, addresses, _, _ in calls]
+        self.variables = [np.array(values or [0], np.int64) for _, _, values, _ in calls]
+        self.entries = np.zeros((len(calls), ENTRY_SLOTS), np.int64)
+        for i, (program, _, _, extent) in enumerate(calls):
+            threads.need_scratch(program.scratch)
+            self.entries[i] = (program.function, self.addresses[i].ctypes.data, self.variables[i].ctypes.data,
+                               extent, threads.chunk_of(extent))
+
+    def __call__(self) -> None:
+        threads = pool()
+        with threads.lock:
+            threads.native_list(threads.state_address, self.entries.ctypes.data, len(self.entries))
+
+
+class CPUAllocator(Allocator):
+    """Host memory, aligned to cache lines. Large blocks are fresh pages, which the cache of `Allocator` reuses."""
+
+    def _obtain(self, size: int) -> np.ndarray[Any, Any]:
+        block = np.empty(size + ALIGNMENT, np.uint8)
+        start = -block.ctypes.data % ALIGNMENT
+        return block[start:start + size]
+
+    def address(self, memory: np.ndarray[Any, Any]) -> int:
+        return int(memory.ctypes.data)
+
+    def copyin(self, memory: np.ndarray[Any, Any], source: memoryview) -> None:
+        memory[:source.nbytes] = np.frombuffer(source, np.uint8)
+
+    def copyout(self, target: memoryview, memory: np.ndarray[Any, Any]) -> None:
+        np.frombuffer(target, np.uint8)[:] = memory[:target.nbytes]
+
+    def as_bytes(self, memory: np.ndarray[Any, Any], size: int) -> memoryview:
+        return memoryview(memory[:size])
+
+
+class CPUDevice(CompiledDevice):
+    """The host's cores."""
+
+    def compile(self, source: str) -> Compiled:
+        return compile_ir(source)
+
+    def load(self, name: str, code: Compiled, scratch: int = 0) -> CPUProgram:
+        return CPUProgram(name, code, scratch)
+
+    def disassembly(self, code: Compiled) -> str:
+        return str(_target_machine().emit_assembly(code.module))
+
+
+def open_device(name: str) -> CPUDevice:
+    """The CPU device."""
+    features = {f for f in host_features().split(",") if f}
+    disabled = {f[1:] for f in features if f.startswith("-")}
+
+    def has(feature: str) -> bool:
+        return f"+{feature}" in features and feature not in disabled
+
+    wide = 64 if has("avx512f") else 32 if has("avx2") else 16
+    registers = 32 if has("avx512f") or has("neon") else 16
+    return CPUDevice(name, CPUAllocator(name),
+                     LLVMRenderer(vector_bytes=wide, registers=registers, threads=thread_count()))

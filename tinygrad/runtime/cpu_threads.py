@@ -1,0 +1,227 @@
+"""Worker threads of the CPU device, which live in compiled code.
+
+A worker is a Python thread that enters `worker` once (ctypes lets the interpreter go) and stays there: it spins for
+a moment, then sleeps, until a job is published. A job is a compiled kernel, its arguments and the extent of its
+THREAD range; the launching thread and the workers take chunks of it from one atomic ticket, so a worker that the
+system has taken off its core holds up one chunk at most.
+
+The ticket's upper half is the job's number, its lower half the next iteration. A worker reads the job's fields after
+the ticket and takes a chunk by compare-and-swap: that succeeds only while the fields still belong to that job.
+"""
+from __future__ import annotations
+
+import os
+import sys
+from string import Template
+
+CLOSED = 0xFFFFFFFF
+"""The lower half of a ticket that offers nothing."""
+MAX_THREADS = 256
+SPIN = 4000
+"""Looks at the ticket before a worker sleeps: about 20 us."""
+
+# Slots of 8 bytes in the shared state; those that several threads write have cache lines of their own.
+TICKET = 0
+FUNCTION, BUFFERS, VARIABLES, EXTENT, CHUNK = 8, 9, 10, 11, 12
+DONE = 16
+SLEEPERS = 24
+STOP = 32
+SCRATCH = 40
+STATE_SLOTS = SCRATCH + MAX_THREADS
+
+ENTRY_SLOTS = 5
+"""An entry of `run_list`: function, buffers, variables, extent, chunk."""
+
+_SOURCE = Template("""
+$declare
+$declare_pause
+
+define internal void @take_chunks(ptr %state, i64 %job, i64 %thread) {
+entry:
+  %pf = getelementptr i64, ptr %state, i64 $FUNCTION
+  %function = load ptr, ptr %pf
+  %pb = getelementptr i64, ptr %state, i64 $BUFFERS
+  %buffers = load ptr, ptr %pb
+  %pv = getelementptr i64, ptr %state, i64 $VARIABLES
+  %variables = load ptr, ptr %pv
+  %pe = getelementptr i64, ptr %state, i64 $EXTENT
+  %extent = load i64, ptr %pe
+  %pc = getelementptr i64, ptr %state, i64 $CHUNK
+  %chunk = load i64, ptr %pc
+  %slot = add i64 %thread, $SCRATCH
+  %ps = getelementptr i64, ptr %state, i64 %slot
+  %scratch = load ptr, ptr %ps
+  %done = getelementptr i64, ptr %state, i64 $DONE
+  fence seq_cst
+  br label %next
+next:
+  %ticket = load atomic i64, ptr %state seq_cst, align 8
+  %current = lshr i64 %ticket, 32
+  %same = icmp eq i64 %current, %job
+  br i1 %same, label %look, label %out
+look:
+  %begin = and i64 %ticket, $CLOSED
+  %some = icmp ult i64 %begin, %extent
+  br i1 %some, label %take, label %out
+take:
+  %stop = add i64 %begin, %chunk
+  %over = icmp ugt i64 %stop, %extent
+  %end = select i1 %over, i64 %extent, i64 %stop
+  %count = sub i64 %end, %begin
+  %after = add i64 %ticket, %count
+  %swap = cmpxchg ptr %state, i64 %ticket, i64 %after seq_cst seq_cst
+  %won = extractvalue { i64, i1 } %swap, 1
+  br i1 %won, label %run, label %next
+run:
+  call void %function(ptr %buffers, ptr %variables, i64 %begin, i64 %end, ptr %scratch)
+  %old = atomicrmw add ptr %done, i64 %count seq_cst
+  br label %next
+out:
+  ret void
+}
+
+define void @worker(ptr %state, i64 %thread) {
+entry:
+  %stop = getelementptr i64, ptr %state, i64 $STOP
+  %sleepers = getelementptr i64, ptr %state, i64 $SLEEPERS
+  br label %idle
+idle:
+  %seen = phi i64 [ 0, %entry ], [ %job, %work ], [ %seen, %wake ]
+  br label %spin
+spin:
+  %looks = phi i64 [ 0, %idle ], [ %more, %again ]
+  %ticket = load atomic i64, ptr %state seq_cst, align 8
+  %job = lshr i64 %ticket, 32
+  %new = icmp ne i64 %job, %seen
+  br i1 %new, label %work, label %again
+again:
+  $pause
+  %more = add i64 %looks, 1
+  %patient = icmp ult i64 %more, $SPIN
+  br i1 %patient, label %spin, label %sleep
+sleep:
+  %ended = load atomic i64, ptr %stop seq_cst, align 8
+  %over = icmp ne i64 %ended, 0
+  br i1 %over, label %out, label %lie_down
+lie_down:
+  %before = atomicrmw add ptr %sleepers, i64 1 seq_cst
+  %number = trunc i64 %seen to i32
+$wait
+  %after = atomicrmw sub ptr %sleepers, i64 1 seq_cst
+  br label %wake
+wake:
+  br label %idle
+work:
+  call void @take_chunks(ptr %state, i64 %job, i64 %thread)
+  br label %idle
+out:
+  ret void
+}
+
+define void @wake_all(ptr %state) {
+entry:
+$wake
+  ret void
+}
+
+define void @launch(ptr %state, ptr %function, ptr %buffers, ptr %variables, i64 %extent, i64 %chunk) {
+entry:
+  %scratch_slot = getelementptr i64, ptr %state, i64 $SCRATCH
+  %scratch = load ptr, ptr %scratch_slot
+  %small = icmp ule i64 %extent, %chunk
+  br i1 %small, label %alone, label %share
+alone:
+  call void %function(ptr %buffers, ptr %variables, i64 0, i64 %extent, ptr %scratch)
+  ret void
+share:
+  %last = load atomic i64, ptr %state seq_cst, align 8
+  %last_job = lshr i64 %last, 32
+  %next_job = add i64 %last_job, 1
+  %job = and i64 %next_job, $CLOSED
+  %shifted = shl i64 %job, 32
+  %closed = or i64 %shifted, $CLOSED
+  store atomic i64 %closed, ptr %state seq_cst, align 8
+  %pf = getelementptr i64, ptr %state, i64 $FUNCTION
+  store ptr %function, ptr %pf
+  %pb = getelementptr i64, ptr %state, i64 $BUFFERS
+  store ptr %buffers, ptr %pb
+  %pv = getelementptr i64, ptr %state, i64 $VARIABLES
+  store ptr %variables, ptr %pv
+  %pe = getelementptr i64, ptr %state, i64 $EXTENT
+  store i64 %extent, ptr %pe
+  %pc = getelementptr i64, ptr %state, i64 $CHUNK
+  store i64 %chunk, ptr %pc
+  %done = getelementptr i64, ptr %state, i64 $DONE
+  store atomic i64 0, ptr %done seq_cst, align 8
+  store atomic i64 %shifted, ptr %state seq_cst, align 8
+  %ps = getelementptr i64, ptr %state, i64 $SLEEPERS
+  %sleeping = load atomic i64, ptr %ps seq_cst, align 8
+  %any = icmp ne i64 %sleeping, 0
+  br i1 %any, label %rouse, label %go
+rouse:
+  call void @wake_all(ptr %state)
+  br label %go
+go:
+  call void @take_chunks(ptr %state, i64 %job, i64 0)
+  br label %wait
+wait:
+  %finished = load atomic i64, ptr %done seq_cst, align 8
+  %all = icmp eq i64 %finished, %extent
+  br i1 %all, label %out, label %busy
+busy:
+  $pause
+  br label %wait
+out:
+  ret void
+}
+
+define void @run_list(ptr %state, ptr %entries, i64 %count) {
+entry:
+  br label %head
+head:
+  %i = phi i64 [ 0, %entry ], [ %following, %body ]
+  %more = icmp ult i64 %i, %count
+  br i1 %more, label %body, label %out
+body:
+  %at = mul i64 %i, $ENTRY_SLOTS
+  %entry_address = getelementptr i64, ptr %entries, i64 %at
+  %function = load ptr, ptr %entry_address
+  %p1 = getelementptr i64, ptr %entry_address, i64 1
+  %buffers = load ptr, ptr %p1
+  %p2 = getelementptr i64, ptr %entry_address, i64 2
+  %variables = load ptr, ptr %p2
+  %p3 = getelementptr i64, ptr %entry_address, i64 3
+  %extent = load i64, ptr %p3
+  %p4 = getelementptr i64, ptr %entry_address, i64 4
+  %chunk = load i64, ptr %p4
+  call void @launch(ptr %state, ptr %function, ptr %buffers, ptr %variables, i64 %extent, i64 %chunk)
+  %following = add i64 %i, 1
+  br label %head
+out:
+  ret void
+}
+""")
+
+_FUTEX = {"x86_64": 202, "aarch64": 98}
+"""The number of Linux's futex system call."""
+
+
+def source() -> str:
+    """LLVM IR of `worker`, `launch`, `wake_all` and `run_list` for this machine."""
+    machine = os.uname().machine
+    futex = _FUTEX.get(machine) if sys.platform == "linux" else None
+    pause = "call void @llvm.x86.sse2.pause()" if machine == "x86_64" else "fence seq_cst"
+    if futex is None:
+        # Without a futex, a sleeping worker looks again every 50 us.
+        declare, wait, wake = "declare i32 @usleep(i32)", "  %slept = call i32 @usleep(i32 50)", ""
+    else:
+        call = "call i64 (i64, ...) @syscall(i64 {}, ptr %address, i32 {}, i32 {}, ptr null, ptr null, i32 0)"
+        address = "  %address = getelementptr i8, ptr %state, i64 4\n"
+        declare = "declare i64 @syscall(i64, ...)"
+        wait = f"{address}  %slept = {call.format(futex, 128, '%number')}"
+        wake = f"{address}  %woken = {call.format(futex, 129, 2**31 - 1)}"
+    return _SOURCE.substitute(
+        declare=declare, declare_pause="declare void @llvm.x86.sse2.pause()" if machine == "x86_64" else "",
+        wait=wait, wake=wake, pause=pause, CLOSED=CLOSED, SPIN=SPIN, FUNCTION=FUNCTION,
+        BUFFERS=BUFFERS, VARIABLES=VARIABLES, EXTENT=EXTENT, CHUNK=CHUNK, DONE=DONE, SLEEPERS=SLEEPERS, STOP=STOP,
+        SCRATCH=SCRATCH, ENTRY_SLOTS=ENTRY_SLOTS)

@@ -1,0 +1,76 @@
+"""In which order the axes of an intermediate buffer lie in memory.
+
+The shape of a value belongs to its user; the layout of a buffer that no user sees belongs to the scheduler. In: a
+kernel written with row-major outputs. Out: for each output the order of its axes, outermost first, that suits the
+loops around it:
+
+- A contraction puts last the axes that only its smaller operand knows (a convolution's output channels): they
+  become lanes, stored side by side, and the next convolution reads them so too.
+- Any other kernel keeps its outputs in the order of the largest buffer it reads, so that reading and writing walk
+  the same way.
+"""
+from __future__ import annotations
+
+from tinygrad.codegen.contraction import contraction_of
+from tinygrad.codegen.lower import lower
+from tinygrad.codegen.opt.access import Access, accesses_of
+from tinygrad.graph.ops import Ops
+from tinygrad.graph.uop import UOp
+from tinygrad.helpers import prod
+
+MIN_AXES = 3
+"""A matrix is left as it is: its rows are what kernels share out, its columns the lanes."""
+
+
+def worth_ordering(shape: tuple[int, ...]) -> bool:
+    """True for shapes with enough axes that their order in memory is a question."""
+    return sum(n > 1 for n in shape) >= MIN_AXES
+
+
+def axis_order(ast: UOp, output: int) -> tuple[int, ...]:
+    """The order of the axes in which output number `output` of the kernel `ast` is best stored."""
+    shape = ast.src[output].shape
+    nest = lower(ast)
+    accesses = accesses_of(nest)
+    store = next(a for a in accesses if a.node is nest.src[output])
+    axes = _ranges_of_axes(shape, store)
+    if axes is None:
+        return tuple(range(len(shape)))
+    last = _known_to_smaller_operand(nest, store)
+    if last is not None:
+        return tuple(sorted(range(len(shape)), key=lambda i: axes[i] in last))
+    loads = sorted((a for a in accesses if a.node.op is Ops.LOAD and a.node.src[0].src[0].op is Ops.PARAM),
+                   key=lambda a: -int(a.node.src[0].src[0].arg[1]))
+    for load in loads:
+        steps = [None if r is None else load.step(r) for r in axes]
+        if all(r is None or step for r, step in zip(axes, steps, strict=True)):
+            return tuple(sorted(range(len(shape)), key=lambda i: -abs(steps[i] or 0) if axes[i] is not None else 0))
+    return tuple(range(len(shape)))
+
+
+def _ranges_of_axes(shape: tuple[int, ...], store: Access) -> list[UOp | None] | None:
+    """The range that runs over each axis of a row-major store, None for axes of size 1."""
+    by_step = {step: r for r, step in store.steps.items()}
+    found: list[UOp | None] = []
+    for axis, extent in enumerate(shape):
+        r = by_step.get(prod(shape[axis + 1:])) if extent > 1 else None
+        if extent > 1 and r is None:
+            return None
+        found.append(r)
+    return found
+
+
+def _known_to_smaller_operand(nest: UOp, store: Access) -> frozenset[UOp] | None:
+    """The output ranges that only the clearly smaller operand of the store's contraction changes with."""
+    for node in store.node.toposort():
+        contraction = contraction_of(node)
+        if contraction is None or node.ranges != frozenset(store.node.closed_ranges):
+            continue
+        sizes = [_items_read(s) for s in node.src[0].src]
+        if 2 * min(sizes) <= max(sizes):
+            return contraction.left if sizes[0] < sizes[1] else contraction.right
+    return None
+
+
+def _items_read(operand: UOp) -> int:
+    return sum(int(n.arg[1]) for n in operand.toposort() if n.op is Ops.PARAM)

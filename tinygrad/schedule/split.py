@@ -1,0 +1,53 @@
+"""Large reduces to few results, in two steps.
+
+A sum of a million items to one number leaves nothing to share out: its only loop is the reduce itself. Reducing
+pieces first, side by side, and then the pieces' results, uses every core.
+"""
+from __future__ import annotations
+
+from tinygrad.graph.ops import Ops
+from tinygrad.graph.uop import UOp
+
+FEW_RESULTS = 256
+"""Results below which the loops over them are not enough to share out, lanes and registers taken off."""
+MUCH_WORK = 1 << 19
+"""Items below which one core is done sooner (50 us at 40 GB/s) than a second kernel is worth."""
+PIECES = 64
+"""Pieces aimed at: enough for any number of cores here, few enough that the second step costs nothing."""
+
+
+def split_reduce(node: UOp) -> UOp | None:
+    """A REDUCE as a reduce of pieces and a reduce of their results, where that is worth it; else None."""
+    source = node.src[0]
+    if node.numel >= FEW_RESULTS or source.numel < MUCH_WORK:
+        return None
+    op, axes = node.arg
+    choices = [(abs(d - PIECES), -source.shape[a], a, d) for a in axes for d in range(8, 4 * PIECES + 1)
+               if source.shape[a] % d == 0]
+    if not choices:
+        return _split_padded(node) if op is Ops.ADD else None
+    _, _, axis, pieces = min(choices)
+    return _split_axis(node, source, axis, pieces)
+
+
+def _split_axis(node: UOp, source: UOp, axis: int, pieces: int) -> UOp:
+    """The reduce with `axis` cut into `pieces` runs of equal length."""
+    op, axes = node.arg
+    shape = source.shape
+    cut = source.reshape((*shape[:axis], pieces, shape[axis] // pieces, *shape[axis + 1:]))
+    inner_axes = tuple(a + (a >= axis) for a in axes)
+    partial = UOp.new(Ops.REDUCE, node.dtype, (cut,), (op, inner_axes))
+    stored = UOp.new(Ops.CONTIGUOUS, node.dtype, (partial,))
+    total = UOp.new(Ops.REDUCE, node.dtype, (stored,), (op, (axis,)))
+    return total.reshape(node.shape)
+
+
+def _split_padded(node: UOp) -> UOp | None:
+    """A sum along an axis of awkward length: zeros complete the last piece."""
+    axis = max(node.arg[1], key=lambda a: node.src[0].shape[a])
+    length = node.src[0].shape[axis]
+    if length < 4 * PIECES:
+        return None
+    missing = -length % PIECES
+    pads = [(0, missing if a == axis else 0) for a in range(len(node.src[0].shape))]
+    return _split_axis(node, node.src[0].pad(pads), axis, PIECES)
