@@ -13,7 +13,8 @@ import numpy as np
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
 
-Array = np.ndarray[Any, Any]
+Array = Any
+"""A NumPy array or scalar of any type."""
 
 
 def _cast(node: UOp, x: Array) -> Array:

@@ -1,6 +1,8 @@
-"""Data from Python as arrays and graph nodes: lists, bytes, buffers and NumPy arrays, checked and without copies.
+"""Data from Python as arrays and graph nodes: lists, bytes, buffers and NumPy arrays, checked and without
+copies.
 
-`array_of` makes the NumPy array that a `Tensor` constructor's argument means, `memory_of` a node over its memory.
+`array_of` makes the NumPy array that a `Tensor` constructor's argument means, `memory_of` a node over its
+memory.
 """
 from __future__ import annotations
 
@@ -24,8 +26,8 @@ def array_of(data: Any, dtype: DType | None) -> np.ndarray[Any, Any]:
     elif isinstance(data, (np.ndarray, memoryview)) or hasattr(data, "__array__"):
         array = np.asarray(data)
     else:
-        raise TypeError(f"no tensor from a {type(data).__name__}; give a number, a list of numbers, a NumPy array, "
-                        "bytes or a Tensor")
+        raise TypeError(f"no tensor from a {type(data).__name__}; give a number, a list of numbers, a NumPy "
+                        "array, bytes or a Tensor")
     wanted = dtype_from_numpy(array.dtype.newbyteorder("=")) if dtype is None else dtype
     if array.dtype != wanted.numpy:
         array = array.astype(wanted.numpy)
@@ -35,19 +37,17 @@ def array_of(data: Any, dtype: DType | None) -> np.ndarray[Any, Any]:
 def _array_of_list(data: Sequence[Any], dtype: DType | None) -> np.ndarray[Any, Any]:
     if any(hasattr(item, "__array__") and np.ndim(item) for item in data):
         items = [np.asarray(item) for item in data]
-        if len({item.shape if isinstance(item, np.ndarray) else () for item in items}) > 1:
-            raise ValueError(f"a list of arrays takes equal shapes, got {[np.shape(item) for item in items]}")
+        if len({item.shape for item in items}) > 1:
+            raise ValueError(f"a list of arrays takes equal shapes, got {[item.shape for item in items]}")
         return np.stack(items)
     shape = _list_shape(data)
     flat: Any = data
     for _ in shape[1:]:
         flat = [item for row in flat for item in row]
-    flat = [item.item() if isinstance(item, np.generic) else item for item in flat]
+    flat = [item.item() if hasattr(item, "item") else item for item in flat]
     wanted = dtypes.from_py(flat) if dtype is None else dtype
-    # ml_dtypes and integer types refuse some Python numbers that a cast takes
-    array = np.array(flat, wanted.numpy if wanted.numpy.kind in "bf" else None)
-    if wanted.is_int and not flat:
-        array = array.astype(wanted.numpy)
+    # by way of the numbers' own type: NumPy refuses to make small integers of numbers that a cast wraps
+    array = np.array(flat, wanted.numpy if wanted.is_float or not flat else None)
     return array.astype(wanted.numpy, copy=False).reshape(shape)
 
 
@@ -57,7 +57,7 @@ def _list_shape(data: Any) -> Shape:
         return ()
     shapes = {_list_shape(item) for item in data}
     if len(shapes) > 1:
-        raise ValueError(f"a tensor takes rows of equal shape, got a list with items of shapes "
+        raise ValueError("a tensor takes rows of equal shape, got a list with items of shapes "
                          f"{', '.join(map(str, sorted(shapes)))}")
     return (len(data), *(shapes.pop() if shapes else ()))
 

@@ -16,13 +16,24 @@ import builtins
 import contextlib
 import itertools
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 
 from tinygrad.dtype import DType, DTypeLike, dtype_from_numpy, dtypes, to_dtype
-from tinygrad.functional import creation, elementwise, indexing, linalg, movement, nn, random, reduce
+from tinygrad.functional import (
+    activation,
+    creation,
+    elementwise,
+    indexing,
+    linalg,
+    mathematics,
+    movement,
+    nn,
+    random,
+    reduce,
+)
 from tinygrad.graph.gradient import gradients
 from tinygrad.graph.leaves import (
     LeafIndex,
@@ -90,6 +101,24 @@ def canonical_device(device: str | None) -> str:
     return Device.DEFAULT if device is None else Device.canonicalize(device)
 
 
+Operator: TypeAlias = "Callable[[Tensor, Any], Tensor]"
+
+
+def _operator(function: Callable[..., Tensor]) -> Operator:
+    """`tensor <op> x`."""
+    return function
+
+
+def _reflected(function: Callable[..., Tensor]) -> Operator:
+    """`x <op> tensor`."""
+    return lambda self, x: function(self, x, reverse=True)
+
+
+def _in_place(function: Callable[..., Tensor]) -> Operator:
+    """`tensor <op>= x`: the result assigned to the tensor."""
+    return lambda self, x: self.assign(function(self, x))
+
+
 class Tensor:
     """An n-dimensional array of one dtype, on one device, computed lazily and differentiable.
 
@@ -138,6 +167,7 @@ class Tensor:
         self._requires_grad = requires_grad
         self._grad: Tensor | None = None
         self._expires = False
+        self._given_up = False
         _live[id(self)] = self
 
     @staticmethod
@@ -236,9 +266,9 @@ class Tensor:
         """The gradient that `backward` left. Raises RuntimeError where it can no longer be computed: a leaf
         that does not say `requires_grad=True` keeps its gradient lazy, until what it depends on is
         overwritten."""
-        if self._grad is not None and self._grad._expired:
-            raise RuntimeError("this gradient was not computed before the tensors it depends on were overwritten; "
-                               "set requires_grad=True to have it kept, or read it before that")
+        if self._grad is not None and self._grad._given_up:
+            raise RuntimeError("this gradient was not computed before the tensors it depends on were "
+                               "overwritten; set requires_grad=True to have it kept, or read it before that")
         return self._grad
 
     @grad.setter
@@ -291,6 +321,10 @@ class Tensor:
             write.set_realized_view(write.src[0].current)
         for t in tensors:
             t._settle()
+        if writes:
+            for t in list(_live.values()):
+                if t._uop.base in writes:
+                    t.uop = storage_view(t._uop) or t._uop
         return self
 
     def schedule(self, *others: Tensor) -> list[ScheduleItem]:
@@ -322,11 +356,11 @@ class Tensor:
         from tinygrad.engine.realize import Capture, realize_uops
 
         if Capture.active is not None:
-            raise RuntimeError("a value was read while TinyJit traces a function, where it would become a constant of "
-                               "all later calls; return the tensor, and read it outside")
-        if self._expired:
+            raise RuntimeError("a value was read while TinyJit traces a function, where it would become a "
+                               "constant of all later calls; return the tensor, and read it outside")
+        if self._given_up:
             raise RuntimeError("this gradient was given up; see Tensor.grad")
-        self.realize()
+        self.realize(*self._pending_writers())
         view = storage_view(self.uop)
         if view is not None and view.contiguous() is not view:
             packed = view.contiguous()
@@ -335,6 +369,13 @@ class Tensor:
         if view is None or view.base.buffer is None:
             raise RuntimeError(f"{self!r} was computed but has no memory")
         return view.base.buffer
+
+    def _pending_writers(self) -> list[Tensor]:
+        """The tensors that were assigned to and write the memory this one is a view of."""
+        base = self.uop.base
+        if base.op is not Ops.BUFFER:
+            return []
+        return [t for t in pending_assignments() if t.uop.base.src[0].base.storage is base.storage]
 
     def numpy(self) -> np.ndarray[Any, Any]:
         """The values as a new NumPy array (bfloat16 and fp8 as ml_dtypes' types)."""
@@ -345,7 +386,7 @@ class Tensor:
 
     def data(self) -> memoryview:
         """The values as a memoryview of this tensor's shape."""
-        return memoryview(self.numpy())
+        return self.numpy().data
 
     def tolist(self) -> Any:
         """The values as (nested) lists of Python numbers; a single number for a 0-d tensor."""
@@ -374,7 +415,8 @@ class Tensor:
 
     def __bool__(self) -> builtins.bool:
         if prod(self.shape) != 1:
-            raise RuntimeError(f"the truth of a tensor of shape {self.shape} is ambiguous; use .any() or .all()")
+            raise RuntimeError(f"the truth of a tensor of shape {self.shape} is ambiguous; use .any() or "
+                               ".all()")
         return builtins.bool(self.item())
 
     def __index__(self) -> builtins.int:
@@ -508,8 +550,8 @@ class Tensor:
                 reached = True
                 tensor._accumulate(_sum(parts))
         if not reached:
-            raise RuntimeError(f"backward() of {self.dtype} of shape {self.shape}: no live float tensor that this "
-                               "one depends on takes gradients (see requires_grad, no_grad and detach)")
+            raise RuntimeError(f"backward() of {self.dtype} of shape {self.shape}: no live float tensor that "
+                               "this one depends on takes gradients (see requires_grad, no_grad and detach)")
         return self
 
     def _root_gradient(self, gradient: Tensor | None) -> UOp:
@@ -517,8 +559,8 @@ class Tensor:
             raise RuntimeError(f"only floats have gradients, this tensor is {self.dtype}")
         if gradient is None:
             if prod(self.shape) != 1:
-                raise RuntimeError(f"backward() of shape {self.shape} needs a gradient of that shape; "
-                                   "only a tensor of one item does without")
+                raise RuntimeError(f"backward() of shape {self.shape} needs a gradient of that shape; only a "
+                                   "tensor of one item does without")
             return UOp.const(1.0, self.dtype, self.shape)
         if gradient.shape != self.shape:
             raise RuntimeError(f"the gradient has shape {gradient.shape}, the tensor {self.shape}")
@@ -527,7 +569,7 @@ class Tensor:
     def _accumulate(self, uop: UOp) -> None:
         """Add `uop` to `.grad`. A lazy old gradient is computed first, so that the graph does not grow."""
         if self._grad is not None:
-            if self._grad._expired:
+            if self._grad._given_up:
                 return
             self._grad.realize()
             uop = self._grad.uop + uop
@@ -535,14 +577,10 @@ class Tensor:
         self._grad._requires_grad = False
         self._grad._expires = self._requires_grad is None
 
-    @property
-    def _expired(self) -> builtins.bool:
-        """Whether the value was given up: a gradient nobody asked for, when what it depends on was
-        overwritten."""
-        return self._expires and self.uop.op is Ops.BUFFER and self.uop.buffer is None
-
     def _expire(self) -> None:
-        self.uop = UOp.new_buffer(self.device, prod(self.shape), self.dtype)
+        """Give the value up: a gradient nobody asked for, when what it depends on is overwritten."""
+        self._given_up = True
+        self.uop = UOp.new_buffer(self.device, prod(self.shape), self.dtype).reshape(self.shape)
 
     # --- the methods that functional/ defines, by family ----------------------------------------------------
 
@@ -619,49 +657,49 @@ class Tensor:
     floor = elementwise.floor
     ceil = elementwise.ceil
     round = elementwise.round_half_even
-    # elementwise: powers, exponentials, logarithms, trigonometry
-    square = elementwise.square
-    sqrt = elementwise.sqrt
-    rsqrt = elementwise.rsqrt
-    exp = elementwise.exp
-    exp2 = elementwise.exp2
-    log = elementwise.log
-    log2 = elementwise.log2
-    log10 = elementwise.log10
-    logaddexp = elementwise.logaddexp
-    pow = elementwise.power
-    sin = elementwise.sin
-    cos = elementwise.cos
-    tan = elementwise.tan
-    asin = elementwise.asin
-    acos = elementwise.acos
-    atan = elementwise.atan
-    sinh = elementwise.sinh
-    cosh = elementwise.cosh
-    tanh = elementwise.tanh
-    asinh = elementwise.asinh
-    acosh = elementwise.acosh
-    atanh = elementwise.atanh
-    erf = elementwise.erf
-    # elementwise: activations
-    relu = elementwise.relu
-    relu6 = elementwise.relu6
-    sigmoid = elementwise.sigmoid
-    silu = elementwise.silu
-    gelu = elementwise.gelu
-    quick_gelu = elementwise.quick_gelu
-    softplus = elementwise.softplus
-    logsigmoid = elementwise.logsigmoid
-    mish = elementwise.mish
-    elu = elementwise.elu
-    celu = elementwise.celu
-    selu = elementwise.selu
-    leaky_relu = elementwise.leaky_relu
-    hardtanh = elementwise.hardtanh
-    hardsigmoid = elementwise.hardsigmoid
-    hardswish = elementwise.hardswish
-    softsign = elementwise.softsign
-    swish = elementwise.silu
+    # mathematics: powers, exponentials, logarithms, trigonometry
+    square = mathematics.square
+    sqrt = mathematics.sqrt
+    rsqrt = mathematics.rsqrt
+    exp = mathematics.exp
+    exp2 = mathematics.exp2
+    log = mathematics.log
+    log2 = mathematics.log2
+    log10 = mathematics.log10
+    logaddexp = mathematics.logaddexp
+    pow = mathematics.power
+    sin = mathematics.sin
+    cos = mathematics.cos
+    tan = mathematics.tan
+    asin = mathematics.asin
+    acos = mathematics.acos
+    atan = mathematics.atan
+    sinh = mathematics.sinh
+    cosh = mathematics.cosh
+    tanh = mathematics.tanh
+    asinh = mathematics.asinh
+    acosh = mathematics.acosh
+    atanh = mathematics.atanh
+    erf = mathematics.erf
+    # activation
+    relu = activation.relu
+    relu6 = activation.relu6
+    sigmoid = activation.sigmoid
+    silu = activation.silu
+    gelu = activation.gelu
+    quick_gelu = activation.quick_gelu
+    softplus = activation.softplus
+    logsigmoid = activation.logsigmoid
+    mish = activation.mish
+    elu = activation.elu
+    celu = activation.celu
+    selu = activation.selu
+    leaky_relu = activation.leaky_relu
+    hardtanh = activation.hardtanh
+    hardsigmoid = activation.hardsigmoid
+    hardswish = activation.hardswish
+    softsign = activation.softsign
+    swish = activation.silu
     # elementwise: casts
     cast = elementwise.cast
     bitcast = elementwise.bitcast
@@ -767,19 +805,45 @@ class Tensor:
 
     # --- operators ------------------------------------------------------------------------------------------
 
-    __add__ = elementwise.add
-    __sub__ = elementwise.sub
-    __mul__ = elementwise.mul
-    __truediv__ = elementwise.div
-    __floordiv__ = elementwise.floordiv
-    __mod__ = elementwise.mod
-    __pow__ = elementwise.power
-    __and__ = elementwise.bitwise_and
-    __or__ = elementwise.bitwise_or
-    __xor__ = elementwise.bitwise_xor
-    __lshift__ = elementwise.lshift
-    __rshift__ = elementwise.rshift
-    __matmul__ = linalg.matmul
+    __add__ = _operator(elementwise.add)
+    __sub__ = _operator(elementwise.sub)
+    __mul__ = _operator(elementwise.mul)
+    __truediv__ = _operator(elementwise.div)
+    __floordiv__ = _operator(elementwise.floordiv)
+    __mod__ = _operator(elementwise.mod)
+    __pow__ = _operator(mathematics.power)
+    __matmul__ = _operator(linalg.matmul)
+    __and__ = _operator(elementwise.bitwise_and)
+    __or__ = _operator(elementwise.bitwise_or)
+    __xor__ = _operator(elementwise.bitwise_xor)
+    __lshift__ = _operator(elementwise.lshift)
+    __rshift__ = _operator(elementwise.rshift)
+    __radd__ = _reflected(elementwise.add)
+    __rsub__ = _reflected(elementwise.sub)
+    __rmul__ = _reflected(elementwise.mul)
+    __rtruediv__ = _reflected(elementwise.div)
+    __rfloordiv__ = _reflected(elementwise.floordiv)
+    __rmod__ = _reflected(elementwise.mod)
+    __rpow__ = _reflected(mathematics.power)
+    __rmatmul__ = _reflected(linalg.matmul)
+    __rand__ = _reflected(elementwise.bitwise_and)
+    __ror__ = _reflected(elementwise.bitwise_or)
+    __rxor__ = _reflected(elementwise.bitwise_xor)
+    __rlshift__ = _reflected(elementwise.lshift)
+    __rrshift__ = _reflected(elementwise.rshift)
+    __iadd__ = _in_place(elementwise.add)
+    __isub__ = _in_place(elementwise.sub)
+    __imul__ = _in_place(elementwise.mul)
+    __itruediv__ = _in_place(elementwise.div)
+    __ifloordiv__ = _in_place(elementwise.floordiv)
+    __imod__ = _in_place(elementwise.mod)
+    __ipow__ = _in_place(mathematics.power)
+    __imatmul__ = _in_place(linalg.matmul)
+    __iand__ = _in_place(elementwise.bitwise_and)
+    __ior__ = _in_place(elementwise.bitwise_or)
+    __ixor__ = _in_place(elementwise.bitwise_xor)
+    __ilshift__ = _in_place(elementwise.lshift)
+    __irshift__ = _in_place(elementwise.rshift)
     __neg__ = elementwise.neg
     __abs__ = elementwise.absolute
     __invert__ = elementwise.bitwise_not
@@ -791,84 +855,6 @@ class Tensor:
     __ne__ = elementwise.ne  # type: ignore[assignment]
     __getitem__ = indexing.getitem
     __setitem__ = indexing.setitem
-
-    def __radd__(self, x: Any) -> Tensor:
-        return elementwise.add(self, x, reverse=True)
-
-    def __rsub__(self, x: Any) -> Tensor:
-        return elementwise.sub(self, x, reverse=True)
-
-    def __rmul__(self, x: Any) -> Tensor:
-        return elementwise.mul(self, x, reverse=True)
-
-    def __rtruediv__(self, x: Any) -> Tensor:
-        return elementwise.div(self, x, reverse=True)
-
-    def __rfloordiv__(self, x: Any) -> Tensor:
-        return elementwise.floordiv(self, x, reverse=True)
-
-    def __rmod__(self, x: Any) -> Tensor:
-        return elementwise.mod(self, x, reverse=True)
-
-    def __rpow__(self, x: Any) -> Tensor:
-        return elementwise.power(self, x, reverse=True)
-
-    def __rand__(self, x: Any) -> Tensor:
-        return elementwise.bitwise_and(self, x, reverse=True)
-
-    def __ror__(self, x: Any) -> Tensor:
-        return elementwise.bitwise_or(self, x, reverse=True)
-
-    def __rxor__(self, x: Any) -> Tensor:
-        return elementwise.bitwise_xor(self, x, reverse=True)
-
-    def __rlshift__(self, x: Any) -> Tensor:
-        return elementwise.lshift(self, x, reverse=True)
-
-    def __rrshift__(self, x: Any) -> Tensor:
-        return elementwise.rshift(self, x, reverse=True)
-
-    def __rmatmul__(self, x: Any) -> Tensor:
-        return linalg.matmul(self, x, reverse=True)
-
-    def __iadd__(self, x: Any) -> Tensor:
-        return self.assign(elementwise.add(self, x))
-
-    def __isub__(self, x: Any) -> Tensor:
-        return self.assign(elementwise.sub(self, x))
-
-    def __imul__(self, x: Any) -> Tensor:
-        return self.assign(elementwise.mul(self, x))
-
-    def __itruediv__(self, x: Any) -> Tensor:
-        return self.assign(elementwise.div(self, x))
-
-    def __ifloordiv__(self, x: Any) -> Tensor:
-        return self.assign(elementwise.floordiv(self, x))
-
-    def __imod__(self, x: Any) -> Tensor:
-        return self.assign(elementwise.mod(self, x))
-
-    def __ipow__(self, x: Any) -> Tensor:
-        return self.assign(elementwise.power(self, x))
-
-    def __iand__(self, x: Any) -> Tensor:
-        return self.assign(elementwise.bitwise_and(self, x))
-
-    def __ior__(self, x: Any) -> Tensor:
-        return self.assign(elementwise.bitwise_or(self, x))
-
-    def __ixor__(self, x: Any) -> Tensor:
-        return self.assign(elementwise.bitwise_xor(self, x))
-
-    def __ilshift__(self, x: Any) -> Tensor:
-        return self.assign(elementwise.lshift(self, x))
-
-    def __irshift__(self, x: Any) -> Tensor:
-        return self.assign(elementwise.rshift(self, x))
-
-    def __imatmul__(self, x: Any) -> Tensor:
-        return self.assign(linalg.matmul(self, x))
 
 
 # --- what a write has to wait for ---------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from tinygrad.functional.creation import counting
 from tinygrad.functional.elementwise import broadcast_shape, expand_to, order_reversed
 from tinygrad.functional.movement import axis_of
 from tinygrad.graph.gradient import transpose_movement
+from tinygrad.graph.leaves import storage_view
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import Shape, UOp
 from tinygrad.helpers import prod
@@ -80,7 +81,8 @@ def _items_of(self: Tensor, index: Any) -> list[Any]:
         if getattr(item, "dtype", None) is dtypes.bool:
             covered = self.shape[axis:axis + item.ndim]
             if item.shape != covered:
-                raise IndexError(f"a mask of shape {item.shape} does not fit axes {covered} of shape {self.shape}")
+                raise IndexError(f"a mask of shape {item.shape} does not fit axes {covered} of shape "
+                                 f"{self.shape}")
             places = np.nonzero(item.numpy())
             result.extend(type(self)(p.astype(np.int32), device=self.device,
                                      requires_grad=False) for p in places)
@@ -116,7 +118,8 @@ def _select(self: Tensor, index: Any) -> Selection:
         step = 1
         if isinstance(item, int):
             if not -size <= item < size:
-                raise IndexError(f"index {item} is out of range for axis {axis} of {size} items, of shape {self.shape}")
+                raise IndexError(f"index {item} is out of range for axis {axis} of {size} items, of shape "
+                                 f"{self.shape}")
             start, end = item % size, item % size + 1
         elif isinstance(item, slice):
             (start, end), step = _sliced(item, size)
@@ -220,13 +223,13 @@ def setitem(self: Tensor, index: Any, value: Any) -> None:
         self.assign(scatter(self.flatten(), 0, flat, source).reshape(self.shape))
         return
     written = tensor.as_written("setitem", chosen.view.shape, self.dtype, new).to(self.device).uop
-    if tensor.depends_on_leaf(self.uop) and not tensor.is_leaf(self.uop) and not tensor.no_grad.depth:
+    if self.is_tracked:
         here = transpose_movement(chosen.view, UOp.const(True, dtypes.bool, written.shape), self.uop)
         placed = transpose_movement(chosen.view, written, self.uop)
         self.assign(type(self).of(here.where(placed, self.uop), self))
         return
     self.realize()
-    memory = tensor.storage_view(self.uop)
+    memory = storage_view(self.uop)
     if memory is None:
         raise RuntimeError(f"{self!r} was computed but has no memory to write to")
     self.overwrite(_select(type(self).leaf(memory, requires_grad=False), index).view, written)
@@ -240,8 +243,8 @@ def _check_index(name: str, self: Tensor, axis: int, index: Tensor) -> None:
         raise TypeError(f"{name} takes an integer index, got {index.dtype}")
     if index.ndim != self.ndim or any(n > m for i,
                                       (n, m) in enumerate(zip(index.shape, self.shape)) if i != axis):
-        raise ValueError(f"{name}: an index of shape {index.shape} must have as many axes as {self.shape}, and no "
-                         f"larger ones except axis {axis}")
+        raise ValueError(f"{name}: an index of shape {index.shape} must have as many axes as {self.shape}, "
+                         f"and no larger ones except axis {axis}")
 
 
 def _last(x: UOp, axis: int) -> UOp:
@@ -314,7 +317,8 @@ def _scattering(name: str, self: Tensor, dim: int, index: Tensor, src: Any) -> S
     if not isinstance(src, type(self)):
         src = type(self)(src, device=self.device, dtype=self.dtype, requires_grad=False).expand(index.shape)
     if src.ndim != index.ndim or any(n > m for n, m in zip(index.shape, src.shape, strict=True)):
-        raise ValueError(f"{name}: a source of shape {src.shape} has no item for each of an index of shape {index.shape}")
+        raise ValueError(f"{name}: a source of shape {src.shape} has no item for each of an index of shape "
+                         f"{index.shape}")
     if src.dtype is not self.dtype:
         raise TypeError(f"{name}: the source is {src.dtype}, the tensor {self.dtype}; cast one")
     size = self.shape[axis]

@@ -37,11 +37,13 @@ def dot(self: Tensor, w: Tensor, dtype: DTypeLike | None = None) -> Tensor:
     [[1, 4], [3, 8]]
     """
     if self.ndim == 0 or w.ndim == 0:
-        raise ValueError(f"dot takes tensors with axes, got shapes {self.shape} and {w.shape}; multiply with *")
+        raise ValueError(f"dot takes tensors with axes, got shapes {self.shape} and {w.shape}; multiply with "
+                         "*")
     summed = -min(w.ndim, 2)
     if self.shape[-1] != w.shape[summed]:
         raise ValueError(f"dot of shapes {self.shape} and {w.shape}: the last axis of the first has "
-                         f"{self.shape[-1]} items, axis {summed} of the second {w.shape[summed]}; they must be equal")
+                         f"{self.shape[-1]} items, axis {summed} of the second {w.shape[summed]}; they must "
+                         "be equal")
     kind = promote(self.dtype, w.dtype)
     if kind.is_bool:
         raise TypeError("dot takes numbers, got bools; cast them first")
@@ -80,7 +82,8 @@ def _read_formula(formula: str, operands: tuple[Tensor, ...]) -> tuple[list[str]
     left, arrow, right = formula.replace(" ", "").partition("->")
     terms = left.split(",")
     if len(terms) != len(operands):
-        raise ValueError(f"einsum: {formula!r} has {len(terms)} terms, but {len(operands)} operands were given")
+        raise ValueError(f"einsum: {formula!r} has {len(terms)} terms, but {len(operands)} operands were "
+                         "given")
     free = [c for c in string.ascii_letters if c not in formula]
     most = 0
     spelled = []

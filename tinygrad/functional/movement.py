@@ -14,7 +14,8 @@ from tinygrad.dtype import dtypes, promote
 from tinygrad.functional.creation import to_shape
 from tinygrad.functional.elementwise import expand_to
 from tinygrad.graph.uop import UOp
-from tinygrad.helpers import ceildiv, flatten as concatenated, prod
+from tinygrad.helpers import ceildiv, prod
+from tinygrad.helpers import flatten as concatenated
 
 if TYPE_CHECKING:
     from tinygrad.tensor import Tensor
@@ -31,7 +32,8 @@ def axis_of(name: str, self: Tensor, axis: Any, extra: int = 0) -> int:
         raise TypeError(f"{name} takes an integer axis, got {axis!r}")
     index = int(axis.__index__())
     if not -ndim <= index < ndim:
-        raise IndexError(f"{name}: axis {index} is not in [{-ndim}, {ndim - 1}], the axes of shape {self.shape}")
+        raise IndexError(f"{name}: axis {index} is not in [{-ndim}, {ndim - 1}], the axes of shape "
+                         f"{self.shape}")
     return index % ndim
 
 
@@ -76,8 +78,8 @@ def reshape(self: Tensor, shape: Any, *args: Any) -> Tensor:
     if -1 in sizes:
         known = prod(s for s in sizes if s != -1)
         if known == 0 or prod(self.shape) % known:
-            raise ValueError(f"cannot reshape {self.shape} ({prod(self.shape)} items) to {asked}: the size for -1 is "
-                             "not a whole number")
+            raise ValueError(f"cannot reshape {self.shape} ({prod(self.shape)} items) to {asked}: the size "
+                             "for -1 is not a whole number")
         sizes[sizes.index(-1)] = prod(self.shape) // known
     return _moved(self, self.uop.reshape(to_shape("reshape", sizes)))
 
@@ -87,7 +89,7 @@ def flatten(self: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
     start, end = axis_of("flatten", self, start_dim), axis_of("flatten", self, end_dim)
     if end < start:
         raise ValueError(f"flatten: start_dim {start_dim} comes after end_dim {end_dim}")
-    sizes = self.shape[:start] + (prod(self.shape[start:end + 1]),) + self.shape[end + 1:]
+    sizes = (*self.shape[:start], prod(self.shape[start:end + 1]), *self.shape[end + 1:])
     return _moved(self, self.uop.reshape(sizes))
 
 
@@ -112,7 +114,7 @@ def squeeze(self: Tensor, dim: int | Sequence[int] | None = None) -> Tensor:
 def unsqueeze(self: Tensor, dim: int) -> Tensor:
     """With a new axis of size 1 at `dim`."""
     axis = axis_of("unsqueeze", self, dim, extra=1)
-    return _moved(self, self.uop.reshape(self.shape[:axis] + (1,) + self.shape[axis:]))
+    return _moved(self, self.uop.reshape((*self.shape[:axis], 1, *self.shape[axis:])))
 
 
 def expand(self: Tensor, shape: Any, *args: Any) -> Tensor:
@@ -224,14 +226,15 @@ def _extended(self: Tensor, axis: int, before: int, after: int, mode: str) -> Te
 
     if mode == "replicate":
         if size == 0:
-            raise ValueError(f"pad with mode 'replicate' takes axes that are not empty, got shape {self.shape}")
+            raise ValueError("pad with mode 'replicate' takes axes that are not empty, got shape "
+                             f"{self.shape}")
         counts = [tuple(count if i == axis else None for i in range(self.ndim)) for count in (before, after)]
         pieces = [expand(part(0, 1), counts[0]), self, expand(part(size - 1, size), counts[1])]
     else:
         limit = size - 1 if mode == "reflect" else size
         if max(before, after) > limit:
-            raise ValueError(f"pad with mode {mode!r} takes sizes up to {limit} for an axis of {size} items, got "
-                             f"{(before, after)}")
+            raise ValueError(f"pad with mode {mode!r} takes sizes up to {limit} for an axis of {size} items, "
+                             f"got {(before, after)}")
         if mode == "reflect":
             pieces = [flip(part(1, before + 1), axis), self, flip(part(size - 1 - after, size - 1), axis)]
         else:
@@ -416,8 +419,8 @@ def unfold(self: Tensor, dim: int, size: int, step: int) -> Tensor:
     axis = axis_of("unfold", self, dim)
     length = self.shape[axis]
     if size < 0 or step <= 0 or size > length:
-        raise ValueError(f"unfold takes 0 <= size <= {length}, the items of axis {axis}, and step > 0, "
-                         f"got size {size} and step {step}")
+        raise ValueError(f"unfold takes 0 <= size <= {length}, the items of axis {axis}, and step > 0, got "
+                         f"size {size} and step {step}")
     last = self.uop.permute([i for i in range(self.ndim) if i != axis] + [axis])
     lead = last.shape[:-1]
     count = length - size + 1
@@ -426,7 +429,7 @@ def unfold(self: Tensor, dim: int, size: int, step: int) -> Tensor:
     else:
         windows = rows_of_windows(last, size, count)
     windows = windows.stride((1,) * len(lead) + (step, 1))
-    order = list(range(axis)) + [len(lead)] + list(range(axis, len(lead))) + [len(lead) + 1]
+    order = [*range(axis), len(lead), *range(axis, len(lead)), len(lead) + 1]
     return _moved(self, windows.permute(order))
 
 
@@ -523,7 +526,7 @@ def rearrange(self: Tensor, formula: str, **sizes: int) -> Tensor:
         raise ValueError(f"rearrange: {formula!r} does not name the axes of shape {self.shape}")
 
     def spelled_out(groups: list[list[str]]) -> list[list[str]]:
-        result = []
+        result: list[list[str]] = []
         for group in groups:
             if group == ["..."]:
                 result.extend([name] for name in names)
@@ -537,7 +540,8 @@ def rearrange(self: Tensor, formula: str, **sizes: int) -> Tensor:
         known = prod(sizes[a] for a in group if a in sizes)
         unknown = [a for a in group if a not in sizes]
         if len(unknown) > 1 or known == 0 or total % known or (not unknown and known != total):
-            raise ValueError(f"rearrange: an axis of {total} items does not divide as {tuple(group)} with {sizes}")
+            raise ValueError(f"rearrange: an axis of {total} items does not divide as {tuple(group)} with "
+                             f"{sizes}")
         split_sizes.update({a: sizes[a] for a in group if a in sizes})
         split_sizes.update({a: total // known for a in unknown})
     flat_left, flat_right = concatenated(left), concatenated(right)

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from tinygrad.dtype import DType, DTypeLike, dtypes, least_upper_float, promote, sum_dtype, to_dtype
 from tinygrad.functional.creation import counting
-from tinygrad.functional.elementwise import exp_node, log_node, order_reversed
+from tinygrad.functional.elementwise import order_reversed
+from tinygrad.functional.mathematics import exp_node, log_node
 from tinygrad.functional.movement import axes_of, axis_of, rows_of_windows
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp

@@ -40,7 +40,7 @@ def _split(value: Fraction, bits: int) -> tuple[float, float, float]:
     return parts[0], parts[1], parts[2]
 
 
-HALF_PI = Fraction("1.570796326794896619231321691639751442098584699687552910487472296153908203143104499314017412671")
+HALF_PI = Fraction("1.5707963267948966192313216916397514420985846996875529104874722961539082031431")
 HALF_PI_PARTS = {dtypes.float32: _split(HALF_PI, 24), dtypes.float64: _split(HALF_PI, 53)}
 
 
@@ -117,8 +117,8 @@ def _stride(g: UOp, node: UOp) -> SourceGradients:
 
 
 def _pad(g: UOp, node: UOp) -> SourceGradients:
-    return (g.shrink([(before, before + n) for (before, _),
-                      n in zip(node.arg, node.src[0].shape, strict=True)]),)
+    sizes = node.src[0].shape
+    return (g.shrink([(before, before + n) for (before, _), n in zip(node.arg, sizes, strict=True)]),)
 
 
 def _shrink(g: UOp, node: UOp) -> SourceGradients:
@@ -148,6 +148,7 @@ GRADIENT_RULES: dict[Ops, GradientRule] = {
     Ops.LOG2: lambda g, node: (g * node.src[0].recip() * (1 / LN2),),
     Ops.SIN: lambda g, node: (g * cosine(node.src[0]),),
     Ops.CAST: lambda g, node: (g.cast(node.src[0].dtype),),
+    Ops.TRUNC: lambda g, node: (None,),
     Ops.ADD: lambda g, node: (g, g),
     Ops.SUB: lambda g, node: (g, -g),
     Ops.MUL: _mul,
@@ -160,7 +161,7 @@ GRADIENT_RULES: dict[Ops, GradientRule] = {
     Ops.COPY: _copy,
     Ops.ASSIGN: lambda g, node: (None, g),
 }
-"""Operations that are not here (comparisons, TRUNC, bit and integer operations) have gradient zero."""
+"""None says that the gradient is zero. Operations that are not here (comparisons, bits) end the walk."""
 
 
 def transpose_movement(view: UOp, value: UOp, base: UOp) -> UOp:
@@ -179,29 +180,32 @@ def transpose_movement(view: UOp, value: UOp, base: UOp) -> UOp:
 
 
 def gradients(root: UOp, root_gradient: UOp, targets: Sequence[UOp]) -> list[UOp | None]:
-    """The gradient of `root` at each of `targets`, weighted by `root_gradient`; None where no path leads
-    there."""
+    """The gradient of `root` at each of `targets`, weighted by `root_gradient`.
+
+    None where no way leads there, zeros where only constant steps (TRUNC) do.
+    """
     wanted = set(targets)
     order = root.toposort(stop=lambda node: node.op is Ops.DETACH and node not in wanted)
     leads_to_target: set[UOp] = set()
     for node in order:
-        if not node.dtype.is_float:
-            continue
-        if node in wanted or (node.op in GRADIENT_RULES and any(s in leads_to_target for s in _differentiable(node))):
+        leads_on = node.op in GRADIENT_RULES and any(s in leads_to_target for s in _differentiable(node))
+        if node.dtype.is_float and (node in wanted or leads_on):
             leads_to_target.add(node)
 
-    found: dict[UOp, UOp] = {}
-    if root in leads_to_target:
-        found[root] = root_gradient
+    on_the_way = {root} & leads_to_target
+    found = dict.fromkeys(on_the_way, root_gradient)
     for node in reversed(order):
-        if node not in found or node.op not in GRADIENT_RULES:
+        sources = [s for s in _differentiable(node) if s in leads_to_target]
+        if node not in on_the_way or node.op not in GRADIENT_RULES or not sources:
             continue
-        if not any(s in leads_to_target for s in _differentiable(node)):
+        on_the_way.update(sources)
+        if node not in found:
             continue
         for source, gradient in zip(node.src, GRADIENT_RULES[node.op](found[node], node), strict=True):
             if gradient is not None and source in leads_to_target:
                 found[source] = found[source] + gradient if source in found else gradient
-    return [found.get(target) for target in targets]
+    zeros = {t: UOp.const(0, t.dtype, t.shape) for t in wanted & on_the_way if t not in found}
+    return [found.get(target, zeros.get(target)) for target in targets]
 
 
 def _differentiable(node: UOp) -> tuple[UOp, ...]:

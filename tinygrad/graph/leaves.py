@@ -1,14 +1,15 @@
 """What a node says about the tensor that stands for it: is it in memory, a constant, a variable of gradients.
 
-A leaf is a variable that gradients are taken of: a float BUFFER (reshaped at most), one about to be overwritten
-(ASSIGN), or a constructor's expression that carries an identity, DETACH(leaf). `tensor.py` asks these questions.
+A leaf is a variable that gradients are taken of: a float BUFFER (reshaped at most), one about to be
+overwritten (ASSIGN), or a constructor's expression that carries an identity, DETACH(leaf). `tensor.py` asks
+these questions.
 """
 from __future__ import annotations
 
 from typing import Any
 
 from tinygrad.graph.ops import Family, Ops
-from tinygrad.graph.uop import Memory, UOp
+from tinygrad.graph.uop import Storage, UOp
 
 
 def storage_view(uop: UOp) -> UOp | None:
@@ -37,7 +38,8 @@ _KEEPS_CONSTANTS = (Family.MOVEMENT - {Ops.PAD}) | {Ops.DETACH, Ops.CONTIGUOUS}
 
 
 def leaf_node(uop: UOp) -> UOp | None:
-    """The node that the gradient of a leaf belongs to: the BUFFER, ASSIGN or DETACH(leaf) under its reshapes."""
+    """The node that the gradient of a leaf belongs to: the BUFFER, ASSIGN or DETACH(leaf) under its
+    reshapes."""
     node = uop.src[0] if uop.op is Ops.RESHAPE else uop
     if node.op in (Ops.BUFFER, Ops.ASSIGN) or (node.op is Ops.DETACH and node.arg is not None):
         return node
@@ -69,15 +71,15 @@ class LeafIndex:
 
     def __init__(self, root: UOp) -> None:
         self.nodes = root.toposort(stop=lambda node: node.op in (Ops.DETACH, Ops.ASSIGN))
-        self.by_memory: dict[Memory, list[UOp]] = {}
+        self.by_storage: dict[Storage, list[UOp]] = {}
         """the leaf nodes of each memory, of whatever version"""
         for node in self.nodes:
-            memory = self._memory_of(node)
-            if memory is not None:
-                self.by_memory.setdefault(memory, []).append(node)
+            storage = self._storage_of(node)
+            if storage is not None:
+                self.by_storage.setdefault(storage, []).append(node)
 
     @staticmethod
-    def _memory_of(node: UOp) -> Memory | None:
+    def _storage_of(node: UOp) -> Storage | None:
         """The memory that a leaf node stands for, if it has some."""
         if node.op is Ops.DETACH and node.arg is not None:
             view = node.computed_into
@@ -85,18 +87,18 @@ class LeafIndex:
             view = node.src[0]
         else:
             view = node if node.op is Ops.BUFFER else None
-        return None if view is None or view.base.op is not Ops.BUFFER else view.base.memory
+        return None if view is None or view.base.op is not Ops.BUFFER else view.base.storage
 
     def targets_of(self, uop: UOp) -> list[UOp]:
         """The nodes here whose gradient belongs to the tensor with node `uop`.
 
-        A leaf that was computed or overwritten since stands for its memory, while the graph may still hold the
-        node that it was.
+        A leaf that was computed or overwritten since stands for its memory, while the graph may still hold
+        the node that it was.
         """
         node = leaf_node(uop)
         if node is None:
             return [uop] if uop in self.nodes else []
-        memory = self._memory_of(node)
-        if memory is None:
+        storage = self._storage_of(node)
+        if storage is None:
             return [node] if node in self.nodes else []
-        return self.by_memory.get(memory, [])
+        return self.by_storage.get(storage, [])

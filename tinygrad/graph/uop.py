@@ -43,7 +43,7 @@ class BufferSpec:
     version: int = 0
 
 
-class Memory:
+class Storage:
     """What the BUFFER nodes of one identity share: the memory itself, and the version that it holds now."""
 
     def __init__(self) -> None:
@@ -175,32 +175,32 @@ class UOp:
         return next((s.device for s in self.src if s.device is not None), None)
 
     @property
-    def memory(self) -> Memory:
+    def storage(self) -> Storage:
         """The memory of a BUFFER node."""
         if self.op is not Ops.BUFFER:
             raise RuntimeError(f"only a BUFFER node holds memory, not {self.op.name}")
-        found: Memory | None = self.__dict__.get("_memory")
+        found: Storage | None = self.__dict__.get("_storage")
         if found is None:
-            found = self.__dict__["_memory"] = Memory()
+            found = self.__dict__["_storage"] = Storage()
         return found
 
     @property
     def buffer(self) -> Buffer | None:
         """The memory of a BUFFER node, None until it has some."""
-        return self.memory.buffer if self.op is Ops.BUFFER else None
+        return self.storage.buffer if self.op is Ops.BUFFER else None
 
     def set_buffer(self, buffer: Buffer | None) -> None:
         """Give a BUFFER node its memory, or take it away."""
-        self.memory.buffer = buffer
+        self.storage.buffer = buffer
 
     def mark_overwritten(self) -> None:
         """Say that the memory of this BUFFER node holds something else now; see `BufferSpec.version`."""
-        self.memory.version += 1
+        self.storage.version += 1
 
     @property
     def is_overwritten(self) -> bool:
         """Whether the memory of this BUFFER node no longer holds what the node stands for."""
-        return self.op is Ops.BUFFER and bool(self.memory.version != self.arg.version)
+        return self.op is Ops.BUFFER and bool(self.storage.version != self.arg.version)
 
     @property
     def current(self) -> UOp:
@@ -208,9 +208,9 @@ class UOp:
         base = self.base
         if not base.is_overwritten:
             return self
-        spec = replace(base.arg, version=base.memory.version)
+        spec = replace(base.arg, version=base.storage.version)
         node = UOp.new(Ops.BUFFER, base.dtype, (), spec)
-        node.__dict__["_memory"] = base.memory
+        node.__dict__["_storage"] = base.storage
         return self.substitute({base: node})
 
     @property

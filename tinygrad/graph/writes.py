@@ -1,8 +1,8 @@
 """Which lazy values must be computed before memory is overwritten.
 
-ASSIGN writes in place, later. A lazy value that reads the memory as it was must be computed in the same schedule,
-before the write; afterwards its graph would read something else. `pending_writes` finds the writes that computing
-some nodes runs, `Readers` the nodes that depend on what they overwrite.
+ASSIGN writes in place, later. A lazy value that reads the memory as it was must be computed in the same
+schedule, before the write; afterwards its graph would read something else. `pending_writes` finds the writes
+that computing some nodes runs, `Readers` the nodes that depend on what they overwrite.
 """
 from __future__ import annotations
 

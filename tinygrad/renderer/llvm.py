@@ -112,7 +112,7 @@ class _Writer:
         for node in self.buffers:
             self.values[node] = f"%p{node.arg[0]}"
         for position, node in enumerate(self.variables):
-            self.values[node] = f"%{re.sub('[^A-Za-z0-9_]', '_', node.arg[0])}.{position}"
+            self.values[node] = f"%{re.sub('[^A-Za-z0-9_]', '_', node.arg[0])}.n{position}"
         for node in self.scratch:
             self.values[node] = f"%s{node.arg[0]}"
         slots = [n.arg[0] for n in self.buffers]
@@ -364,22 +364,17 @@ class _Writer:
         if len(node.src) != 1 or node.src[0].dtype.count == 1 or node.dtype.count != 1:
             self.refuse(node)
         vector, dtype = self.values[node.src[0]], node.src[0].dtype
-        scalar = dtype.scalar
         aside: list[str] = []
-        while dtype.count > 2:
+        while dtype.count > 1:
             half = dtype.count // 2
             if dtype.count % 2:
                 aside.append(self.lane_of(vector, dtype, dtype.count - 1))
             low, high = (self.some_lanes(vector, dtype, start, half) for start in (0, half))
-            dtype = scalar.vec(half)
-            vector = low if half == 0 else self.arithmetic(node.arg, dtype, low, high)
-            if half == 1:
-                break
-        result = vector if dtype.count == 1 else self.arithmetic(
-            node.arg, scalar, self.lane_of(vector, dtype, 0), self.lane_of(vector, dtype, 1))
+            dtype = dtype.scalar.vec(half)
+            vector = self.arithmetic(node.arg, dtype, low, high)
         for lane in aside:
-            result = self.arithmetic(node.arg, scalar, result, lane)
-        self.values[node] = result
+            vector = self.arithmetic(node.arg, dtype, vector, lane)
+        self.values[node] = vector
 
     def some_lanes(self, vector: str, dtype: DType, start: int, count: int) -> str:
         if count == 1:
@@ -555,7 +550,8 @@ class _Writer:
         """Rounded once: through float32, rounded to odd where float32 is not exact."""
         wide = dtypes.float32.vec(source.count)
         if source.scalar is not dtypes.float32:
-            if source.scalar is dtypes.float64 or (source.is_int and source.lane_size >= 4):
+            wide_int = source.is_int and source.lane_size >= 4 and target.scalar is dtypes.bfloat16
+            if source.scalar is dtypes.float64 or wide_int:
                 double = dtypes.float64.vec(source.count)
                 doubled = self.cast(value, source, double)
                 value = self.call("v", functions.round_to_odd(source.count), value_type(double), doubled)

@@ -5,8 +5,9 @@ a moment, then sleeps, until a job is published. A job is a compiled kernel, its
 THREAD range; the launching thread and the workers take chunks of it from one atomic ticket, so a worker that the
 system has taken off its core holds up one chunk at most.
 
-The ticket's upper half is the job's number, its lower half the next iteration. A worker reads the job's fields after
-the ticket and takes a chunk by compare-and-swap: that succeeds only while the fields still belong to that job.
+The ticket's upper half is the job's number, its lower half the next iteration, or `CLOSED` while the job's fields are
+being written. A worker reads the fields after it saw an open ticket and takes a chunk by compare-and-swap: that
+succeeds only while the fields still belong to that job.
 """
 from __future__ import annotations
 
@@ -92,7 +93,10 @@ spin:
   %looks = phi i64 [ 0, %idle ], [ %more, %again ]
   %ticket = load atomic i64, ptr %state seq_cst, align 8
   %job = lshr i64 %ticket, 32
-  %new = icmp ne i64 %job, %seen
+  %other = icmp ne i64 %job, %seen
+  %low = and i64 %ticket, $CLOSED
+  %open = icmp ne i64 %low, $CLOSED
+  %new = and i1 %other, %open
   br i1 %new, label %work, label %again
 again:
   $pause

@@ -23,6 +23,8 @@ from tinygrad.renderer import Renderer
 
 THREAD_WORK = 1 << 16
 """Operations and items moved below which waking another core costs more than it saves (about 5 us)."""
+LINE_ITEMS = 16
+"""Items of 4 bytes in a cache line."""
 JUMP_COST = 12.0
 """A load or store of lanes that do not lie side by side, in units of one that does."""
 
@@ -30,6 +32,10 @@ JUMP_COST = 12.0
 def choose_plan(nest: UOp, renderer: Renderer) -> Plan:
     """The plan that the cost model expects to run `nest` fastest on the device of `renderer`."""
     return _Chooser(nest, renderer).plan()
+
+
+STAGING_REUSE = 8
+"""Uses of a staged item that pay for staging it."""
 
 
 class _Chooser:
@@ -163,9 +169,27 @@ class _Chooser:
         """Lanes for `r`, and where it is long, several vectors side by side to hide their latency."""
         reduces = any(n.op is Ops.REDUCE and r in n.closed_ranges for n in self.nest.toposort())
         several = next((u for u in (4, 2) if r.extent >= width * u * 2), 0)
+        across = None if reduces else self.line_range(r)
         outer = self.outer_after(Opt(OptKind.VECTOR, r.arg[0], width))
+        if across is not None:
+            self.take(Opt(OptKind.UPCAST, across, LINE_ITEMS))
+            return
         if several and outer is not None:
             self.take(Opt(OptKind.GROUP if reduces else OptKind.UPCAST, outer, several))
+
+    def line_range(self, lane: UOp) -> int | None:
+        """Where lanes jump in what they load (a transpose), the range along which those loads lie side by side.
+
+        A tile of whole cache lines along it uses every item of a line that it fetches.
+        """
+        for access in accesses_of(self.nest):
+            if access.node.op is not Ops.LOAD or access.step(lane) in (0, 1):
+                continue
+            for store in self.nest.src:
+                for r in store.closed_ranges:
+                    if r is not lane and access.step(r) == 1 and r.extent >= LINE_ITEMS and r.arg[1] is RangeKind.LOOP:
+                        return int(r.arg[0])
+        return None
 
     def outer_after(self, opt: Opt) -> int | None:
         """Apply a split; the identity of the loop left around it, None if no loop is left."""
@@ -218,6 +242,10 @@ class _Chooser:
         operand = self.operand_with(contraction, lane)
         return float(prod(r.extent for r in contraction.reduce.ranges - operand.ranges))
 
+    def items_read(self, operand: UOp) -> int:
+        """Items of memory that an operand is made from."""
+        return sum(int(n.arg[1]) for n in operand.toposort() if n.op is Ops.PARAM)
+
     def panel_fits(self, contraction: Contraction, lane: UOp, width: int) -> bool:
         """True if one vector's worth of the operand, over the whole reduce, fits beside the rest in the L2 cache."""
         items = prod(r.extent for r in contraction.reduce.closed_ranges if r in self.operand_with(contraction, lane).ranges)
@@ -232,7 +260,7 @@ class _Chooser:
         reuse = self.staging_reuse(contraction, lane)
         if smooth:
             reading = 1.0
-        elif reuse >= 8 and self.panel_fits(contraction, lane, width):
+        elif reuse >= STAGING_REUSE and self.panel_fits(contraction, lane, width):
             reading = 1.0 + JUMP_COST * width / reuse / 4
         else:
             reading = JUMP_COST
@@ -257,7 +285,8 @@ class _Chooser:
         factors = contraction.reduce.src[0].src
         which = factors.index(operand)
         loads = [a for a in accesses_of(self.nest) if a.node.op is Ops.LOAD and a.node in operand.toposort()]
-        stage = (not all(a.step(lane) in (0, 1) for a in loads) and self.staging_reuse(contraction, lane) >= 8
+        smooth = all(a.step(lane) in (0, 1) for a in loads) and self.items_read(operand) <= self.renderer.l2_bytes // 8
+        stage = (not smooth and self.staging_reuse(contraction, lane) >= STAGING_REUSE
                  and self.panel_fits(contraction, lane, width))
         read_over = [r.arg[0] for r in contraction.reduce.closed_ranges if r in operand.ranges]
         vectors = min(4, -(-lane.extent // width))

@@ -1,0 +1,124 @@
+"""What users are told when they ask for something that cannot be: the error, at their call, by its text."""
+import numpy as np
+import pytest
+
+from tinygrad import Tensor, Variable, dtypes
+
+t23 = Tensor(np.zeros((2, 3), np.float32))
+ints = Tensor([1, 2, 3])
+
+CASES = {
+    # what is asked: (call, error, parts of the text)
+    "shapes that do not broadcast": (lambda: t23 + Tensor([1.0, 2.0]), ValueError, "add: shapes (2, 3) and "
+                                                                                   "(2,) do not broadcast"),
+    "where shapes": (lambda: (t23 > 0).where(Tensor([1, 2]), 0), ValueError, "where: shapes (2, 3) and (2,)"),
+    "matmul sizes": (lambda: t23 @ t23, ValueError, "dot of shapes (2, 3) and (2, 3): the last axis of the "
+                                                    "first has 3 items, axis -2"),
+    "matmul of a number": (lambda: t23 @ Tensor(1.0), ValueError, "dot takes tensors with axes"),
+    "reshape size": (lambda: t23.reshape(4, 2), ValueError, "cannot reshape (2, 3) (6 items) to (4, 2) (8 "
+                                                            "items)"),
+    "reshape with -1": (lambda: t23.reshape(4, -1), ValueError, "cannot reshape (2, 3) (6 items) to (4, -1)"),
+    "reshape with two -1": (lambda: t23.reshape(-1, -1), ValueError, "one -1 at most"),
+    "reshape to floats": (lambda: t23.reshape(2.0, 3), TypeError, "reshape takes a shape of integers"),
+    "axis of sum": (lambda: t23.sum(2), IndexError,
+                    "sum: axis 2 is not in [-2, 1], the axes of shape (2, 3)"),
+    "axis of softmax": (lambda: t23.softmax(-3), IndexError, "softmax: axis -3"),
+    "axis twice": (lambda: t23.mean((0, -2)), ValueError, "mean: axis (0, -2) names an axis twice"),
+    "axis that is no integer": (lambda: t23.sum(1.0), TypeError, "sum takes an integer axis, got 1.0"),
+    "permute": (lambda: t23.permute(0), ValueError, "permute takes every axis of shape (2, 3) once"),
+    "expand": (lambda: t23.expand(4, 3), ValueError, "cannot expand (2, 3) to (4, 3): only axes of size 1 "
+                                                     "grow"),
+    "cat": (lambda: t23.cat(Tensor.zeros(2, 4)), ValueError, "cat along axis 0 takes shapes equal elsewhere, "
+                                                             "got (2, 3), (2, 4)"),
+    "stack": (lambda: t23.stack(ints), ValueError, "stack takes equal shapes, got (2, 3), (3,)"),
+    "split": (lambda: t23.split([1, 3]), ValueError, "split: sizes (1, 3) do not add up to the 2 items of "
+                                                     "axis 0"),
+    "pad pairs": (lambda: t23.pad(((1, 1),)), ValueError, "pad takes a pair for each axis of shape (2, 3)"),
+    "pad mode": (lambda: t23.pad((1, 1), mode="wrap"), ValueError, "pad mode is 'constant', 'reflect', "
+                                                                   "'replicate' or 'circular', got 'wrap'"),
+    "reflect too far": (lambda: t23.pad((3, 0), mode="reflect"), ValueError, "takes sizes up to 2 for an "
+                                                                             "axis of 3 items"),
+    "rearrange": (lambda: t23.rearrange("a b -> a"), ValueError, "must name the same axes"),
+    "einsum terms": (lambda: Tensor.einsum("ij,jk", t23), ValueError, "has 2 terms, but 1 operands"),
+    "einsum sizes": (lambda: Tensor.einsum("ij,jk", t23, t23), ValueError, "einsum: axis 'j' has sizes 3 and "
+                                                                           "2"),
+    "index out of range": (lambda: t23[2], IndexError, "index 2 is out of range for axis 0 of 2 items, of "
+                                                       "shape (2, 3)"),
+    "too many indices": (lambda: t23[0, 0, 0], IndexError, "too many indices: 3 for shape (2, 3)"),
+    "two ellipses": (lambda: t23[..., ...], IndexError, "one Ellipsis at most"),
+    "index of floats": (lambda: t23[Tensor([0.5])], IndexError, "an index is integers or bools, got "
+                                                                "dtypes.float32"),
+    "index of a string": (lambda: t23["a"], IndexError, "an index is an int, a slice, None, Ellipsis, a list "
+                                                        "or a tensor, got 'a'"),
+    "mask that does not fit": (lambda: t23[Tensor([True, False, True])], IndexError,
+                               "a mask of shape (3,) does not fit axes (2,)"),
+    "slice step": (lambda: t23[::0], ValueError, "a step other than 0"),
+    "gather index": (lambda: t23.gather(0, Tensor([[0.5]])), TypeError, "gather takes an integer index"),
+    "gather shape": (lambda: t23.gather(0, Tensor([[0] * 4])), ValueError, "an index of shape (1, 4)"),
+    "scatter reduce": (lambda: t23.scatter_reduce(0, Tensor([[0]]), t23, "max"), ValueError,
+                       "'amax' or 'amin', got 'max'"),
+    "setitem shape": (lambda: t23.clone().realize().__setitem__(0, [1.0, 2.0]), ValueError,
+                      "setitem: shapes (3,) and (2,) do not broadcast"),
+    "setitem dtype": (lambda: Tensor([1, 2]).__setitem__(0, 1.5), TypeError, "setitem: dtypes.float32 values "
+                                                                             "would be cut to dtypes.int32"),
+    "assign shape": (lambda: ints.clone().assign(Tensor([1, 2])), ValueError, "assign: shapes (3,) and (2,)"),
+    "assign dtype": (lambda: ints.clone().assign(Tensor([1.0, 2.0, 3.0])), TypeError,
+                     "assign: dtypes.float32 values would be cut"),
+    "bits of floats": (lambda: t23 & 1, TypeError, "bitwise_and takes integers or bools, got dtypes.float32"),
+    "shift of floats": (lambda: t23 << 1, TypeError, "lshift takes integers, got dtypes.float32"),
+    "invert floats": (lambda: ~t23, TypeError, "bitwise_not takes integers or bools"),
+    "minus bools": (lambda: -(t23 > 0), TypeError, "neg takes numbers, got bools"),
+    "operand": (lambda: t23 + "a", TypeError, "add takes tensors and numbers, got a str"),
+    "negative power of integers": (lambda: ints ** -1, ValueError,
+                                   "to the negative integer -1: cast the base"),
+    "one_hot of floats": (lambda: t23.one_hot(3), TypeError, "one_hot takes integers"),
+    "max of nothing": (lambda: Tensor.zeros(0, 2).max(0), ValueError, "max over an axis without items"),
+    "argmax of nothing": (lambda: Tensor([]).argmax(), ValueError, "argmax over an axis without items"),
+    "topk": (lambda: t23.topk(4), ValueError, "topk takes 0 <= k <= 3"),
+    "clip": (lambda: t23.clip(), ValueError, "clip takes min_, max_ or both"),
+    "rounding mode": (lambda: t23.div(2, rounding_mode="up"), ValueError, "rounding_mode is None, 'floor' or "
+                                                                          "'trunc', got 'up'"),
+    "gelu": (lambda: t23.gelu("erf"), ValueError, "gelu takes approximate 'tanh' or 'none', got 'erf'"),
+    "arange step": (lambda: Tensor.arange(0, 3, 0), ValueError, "a step other than 0"),
+    "negative size": (lambda: Tensor.zeros(-1), ValueError, "sizes >= 0"),
+    "shape of floats": (lambda: Tensor.zeros(2.5), TypeError, "zeros takes a shape of integers"),
+    "dtype name": (lambda: Tensor([1], dtype="float33"), TypeError, "'float33' is not a dtype; use one of"),
+    "bitcast": (lambda: Tensor([1, 2, 3], dtype=dtypes.uint8).bitcast("int32"), ValueError,
+                "whole 4-byte items"),
+    "ragged list": (lambda: Tensor([[1, 2], [3]]), ValueError, "rows of equal shape, got a list with items "
+                                                               "of shapes (1,), (2,)"),
+    "mixed list": (lambda: Tensor([1, [2]]), ValueError, "rows of equal shape"),
+    "strings": (lambda: Tensor("abc"), TypeError, "no tensor from a str; give a number, a list"),
+    "complex array": (lambda: Tensor(np.zeros(2, complex)), TypeError, "no tensor type for NumPy type "
+                                                                       "complex128"),
+    "device": (lambda: Tensor([1], device="TOASTER"), ValueError, "TOASTER"),
+    "device of a constant": (lambda: Tensor.zeros(2, device="TOASTER"), ValueError, "TOASTER"),
+    "requires_grad of integers": (lambda: Tensor([1], requires_grad=True), TypeError,
+                                  "requires_grad takes a float tensor, got dtypes.int32"),
+    "backward without gradient": (lambda: (t23 * 2).backward(), RuntimeError,
+                                  "backward() of shape (2, 3) needs a gradient of that shape"),
+    "backward of integers": (lambda: ints.sum().backward(), RuntimeError, "only floats have gradients, this "
+                                                                          "tensor is dtypes.int32"),
+    "gradient shape": (lambda: t23.backward(Tensor([1.0])), RuntimeError, "the gradient has shape (1,), the "
+                                                                          "tensor (2, 3)"),
+    "gradient of a stranger": (lambda: t23.sum().gradient(Tensor([1.0])), RuntimeError,
+                               "target 0, of shape (1,), is not in the graph"),
+    "grad of another shape": (lambda: setattr(Tensor([1.0]), "grad", t23), ValueError,
+                              "a gradient of shape (2, 3) does not fit"),
+    "item": (lambda: t23.item(), RuntimeError,
+             "item() takes a tensor of one item, this one has shape (2, 3)"),
+    "truth": (lambda: bool(t23), RuntimeError, "the truth of a tensor of shape (2, 3) is ambiguous"),
+    "len of a number": (lambda: len(Tensor(1)), TypeError, "len() of a 0-d tensor"),
+    "iteration over a number": (lambda: list(Tensor(1)), TypeError, "iteration over a 0-d tensor"),
+    "float as index": (lambda: range(3)[Tensor(1.0)], TypeError, "an index is a tensor of one integer"),
+    "variable out of bounds": (lambda: Variable("n", 1, 5).bind(9), ValueError, "n takes values from 1 to 5, "
+                                                                                "got 9"),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_error(name):
+    call, error, text = CASES[name]
+    with pytest.raises(error) as caught:
+        call()
+    assert text in str(caught.value)

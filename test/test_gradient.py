@@ -1,0 +1,340 @@
+"""Gradients, against finite differences in float64 and closed forms."""
+import gc
+import math
+
+import numpy as np
+import pytest
+
+from tinygrad import Tensor, dtypes
+from tinygrad.graph.gradient import GRADIENT_RULES, transpose_movement
+from tinygrad.graph.ops import Ops
+
+rng = np.random.default_rng(1)
+
+
+def check(function, *arrays, step: float = 1e-5, rtol: float = 1e-5, atol: float = 1e-7) -> None:
+    """The gradient of a weighted sum of `function`'s result, at every array, equals central differences."""
+    arrays = [np.asarray(a, np.float64) for a in arrays]
+    tensors = [Tensor(a.copy(), requires_grad=True) for a in arrays]
+    result = function(*tensors)
+    weights = rng.standard_normal(result.shape)
+    (result * Tensor(weights, requires_grad=False)).sum().backward()
+
+    def value(inputs) -> float:
+        with Tensor.no_grad():
+            return float((function(*(Tensor(a) for a in inputs)).numpy() * weights).sum())
+
+    for i, (array, tensor) in enumerate(zip(arrays, tensors, strict=True)):
+        expected = np.zeros_like(array)
+        for at in np.ndindex(array.shape):
+            sides = []
+            for sign in (1, -1):
+                moved = [a.copy() for a in arrays]
+                moved[i][at] += sign * step
+                sides.append(value(moved))
+            expected[at] = (sides[0] - sides[1]) / (2 * step)
+        np.testing.assert_allclose(tensor.grad.numpy(), expected, rtol=rtol, atol=atol)
+
+
+A = rng.uniform(0.3, 0.9, (2, 3))
+B = rng.uniform(1.1, 2.0, (2, 3))
+
+FUNCTIONS = {
+    "add": lambda a, b: a + b, "sub": lambda a, b: a - b, "mul": lambda a, b: a * b, "div": lambda a,
+    b: a / b,
+    "pow": lambda a, b: a ** b, "maximum": lambda a, b: a.maximum(b), "minimum": lambda a, b: a.minimum(b),
+    "where": lambda a, b: (a * 2 > b).where(a, b), "lerp": lambda a, b: a.lerp(b, 0.3), "copysign": lambda a,
+    b: a.copysign(-b) + b,
+    "mod": lambda a, b: b % a, "logaddexp": lambda a, b: a.logaddexp(b), "matmul": lambda a, b: a @ b.T,
+    "einsum": lambda a, b: Tensor.einsum("ij,kj->ki", a, b), "cat": lambda a, b: a.cat(b, dim=1),
+    "stack": lambda a, b: a.stack(b),
+    "lshape": lambda a, b: a[:, :1] * b[:1],
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_gradients_of_two_arguments(name):
+    check(FUNCTIONS[name], A, B)
+
+
+UNARY = ["neg", "reciprocal", "sqrt", "rsqrt", "exp", "exp2", "log", "log2", "log10", "sin", "cos", "tan",
+         "asin", "acos", "atan",
+         "sinh", "cosh", "tanh", "asinh", "atanh", "sigmoid", "silu", "gelu", "quick_gelu", "softplus",
+         "logsigmoid", "erf", "mish",
+         "elu", "celu", "selu", "relu", "relu6", "leaky_relu", "hardswish", "hardsigmoid", "hardtanh",
+         "softsign", "abs", "square",
+         "sign", "trunc", "softmax", "log_softmax", "logsumexp", "sum", "mean", "max", "min", "prod", "var",
+         "std", "cumsum",
+         "logcumsumexp", "contiguous", "flatten", "diagonal", "tril", "triu", "squeeze"]
+
+
+@pytest.mark.parametrize("name", UNARY)
+@pytest.mark.parametrize("sign", [1, -1])
+def test_gradients_of_one_argument(name, sign):
+    if sign == -1 and name in ("sqrt", "rsqrt", "log", "log2", "log10"):
+        pytest.skip("not defined below zero")
+    check(lambda a: getattr(a, name)(), A * sign, rtol=2e-4, atol=1e-6)
+
+
+SHAPES = {
+    "reshape": lambda x: x.reshape(3, 2), "permute": lambda x: x.permute(1, 0),
+    "expand": lambda x: x.reshape(2, 1, 3).expand(2, 4, 3),
+    "pad": lambda x: x.pad(((1, 2), (0, 1)), value=5.0), "shrink": lambda x: x[:1, 1:],
+    "flip": lambda x: x.flip(1),
+    "stride": lambda x: x[:, ::2], "negative stride": lambda x: x[::-1, ::-2],
+    "reflect": lambda x: x.pad((2, 1), mode="reflect"),
+    "repeat": lambda x: x.repeat(2, 2), "roll": lambda x: x.roll(1, 1), "unfold": lambda x: x.unfold(1, 2, 1),
+    "cast": lambda x: x.float().double() * 1.0, "sum axis": lambda x: x.sum(0),
+    "max axis": lambda x: x.max(1),
+    "prod axis": lambda x: x.prod(0), "gather": lambda x: x.gather(1, Tensor([[0, 0], [2, 1]])),
+    "index": lambda x: x[[1, 0, 1], [2, 2, 0]],
+    "scatter": lambda x: x.scatter(1, Tensor([[0], [2]]), x[:, :1] * 3),
+    "mask": lambda x: x.masked_fill(Tensor([True, False, True]), 2.0),
+    "sort": lambda x: x.sort(1)[0], "cummax": lambda x: x.cummax(1)[0], "cumprod": lambda x: x.cumprod(1),
+    "mean": lambda x: x.mean(1),
+    "pow 3": lambda x: x ** 3, "pow 2.5": lambda x: x ** 2.5, "pow -2": lambda x: x ** -2,
+    "clip": lambda x: x.clip(0.4, 0.8),
+    "2 ** x": lambda x: 2 ** x, "chain": lambda x: ((x * 2 + 1).exp() * x.sin()).sum(1).log(),
+}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_gradients_of_shapes_and_selections(name):
+    rtol, atol, step = (1e-2, 1e-3, 1e-2) if name == "cast" else (1e-4, 1e-7, 1e-5)
+    check(SHAPES[name], A, step=step, rtol=rtol, atol=atol)
+
+
+def test_product_with_zeros():
+    x = Tensor([2.0, 0.0, 3.0], requires_grad=True)
+    x.prod().backward()
+    np.testing.assert_array_equal(x.grad.numpy(), [0, 6, 0])
+    y = Tensor([0.0, 0.0, 3.0], requires_grad=True)
+    y.prod().backward()
+    np.testing.assert_array_equal(y.grad.numpy(), [0, 0, 0])
+
+
+def test_ties_share_the_gradient():
+    a, b = Tensor([1.0, 2.0], requires_grad=True), Tensor([1.0, 0.0], requires_grad=True)
+    a.maximum(b).sum().backward()
+    np.testing.assert_array_equal(a.grad.numpy(), [0.5, 1])
+    np.testing.assert_array_equal(b.grad.numpy(), [0.5, 0])
+    x = Tensor([3.0, 3.0, 1.0], requires_grad=True)
+    x.max().backward()
+    np.testing.assert_array_equal(x.grad.numpy(), [0.5, 0.5, 0])
+
+
+@pytest.mark.parametrize("name",
+                         ["relu", "abs", "sign", "tanh", "sigmoid", "sqrt", "gelu", "asinh", "log_softmax"])
+def test_gradients_at_zero_and_far_out(name):
+    """No NaN where the derivative has a value: at 0, and where exponentials over- or underflow."""
+    x = Tensor([0.0, 200.0, -200.0] if name != "sqrt" else [1e-30, 200.0, 4.0], requires_grad=True)
+    getattr(x, name)().sum().backward()
+    assert np.isfinite(x.grad.numpy()).all()
+    expected = {"relu": [0, 1, 0], "abs": [0, 1, -1], "sign": [0, 0, 0], "tanh": [1, 0, 0],
+                "sigmoid": [0.25, 0, 0],
+                "asinh": [1, 0.005, 0.005], "gelu": [0.5, 1, 0]}
+    if name in expected:
+        np.testing.assert_allclose(x.grad.numpy(), expected[name], atol=1e-7, rtol=1e-6)
+
+
+@pytest.mark.parametrize("name,expected",
+                         [("atan", 1), ("asin", 1), ("acos", -1), ("sinh", 1), ("cosh", 0), ("atanh", 1),
+                                           ("softplus", 0.5), ("logsigmoid", 0.5), ("silu", 0.5),
+                                           ("erf", 2 / math.sqrt(math.pi)),
+                                           ("exp", 1), ("cos", 0), ("sin", 1), ("tan", 1), ("elu", 1),
+                                           ("mish", 0.6)])
+def test_derivatives_at_zero(name, expected):
+    x = Tensor([0.0], requires_grad=True)
+    getattr(x, name)().sum().backward()
+    np.testing.assert_allclose(x.grad.item(), expected, rtol=1e-6, atol=1e-7)
+
+
+def test_gradient_of_gradient():
+    x = Tensor(1.5)
+    y = x * x * x
+    first = y.gradient(x)[0]
+    second = first.gradient(x)[0]
+    third = second.gradient(x)[0]
+    np.testing.assert_allclose([first.item(), second.item(), third.item()], [6.75, 9.0, 6.0], rtol=1e-6)
+    z = Tensor(0.7)
+    second = z.sin().gradient(z)[0].gradient(z)[0]
+    np.testing.assert_allclose(second.item(), -math.sin(0.7), rtol=1e-5)
+    w = Tensor([0.3, -0.4])
+    second = w.exp().sum().gradient(w)[0].sum().gradient(w)[0]
+    np.testing.assert_allclose(second.numpy(), np.exp([0.3, -0.4]), rtol=1e-5)
+
+
+def test_seed_snippets():
+    x = Tensor.eye(3, requires_grad=True)
+    y = Tensor([[2.0, 0, -2.0]], requires_grad=True)
+    z = y.matmul(x).sum()
+    z.backward()
+    np.testing.assert_array_equal(x.grad.numpy(), [[2, 2, 2], [0, 0, 0], [-2, -2, -2]])
+    np.testing.assert_array_equal(y.grad.numpy(), [[1, 1, 1]])
+    one = Tensor([2.0], requires_grad=True)
+    (one * one * one).backward()
+    assert one.grad.numpy() == [12]
+
+
+def test_which_tensors_get_gradients():
+    leaf, frozen = Tensor([1.0, 2.0]), Tensor([3.0, 4.0], requires_grad=False)
+    constant, integers = Tensor.ones(2), Tensor([1, 2])
+    middle = leaf * frozen
+    kept = middle + constant
+    kept.requires_grad = True
+    (kept * integers).sum().backward()
+    np.testing.assert_array_equal(leaf.grad.numpy(), [3, 8])
+    np.testing.assert_array_equal(constant.grad.numpy(), [1, 2])
+    np.testing.assert_array_equal(kept.grad.numpy(), [1, 2])
+    assert frozen.grad is None and middle.grad is None and integers.grad is None
+
+
+def test_equal_constants_are_different_leaves():
+    a, b = Tensor.zeros(2, requires_grad=True), Tensor.zeros(2, requires_grad=True)
+    (a * 2 + b * 3).sum().backward()
+    np.testing.assert_array_equal(a.grad.numpy(), [2, 2])
+    np.testing.assert_array_equal(b.grad.numpy(), [3, 3])
+
+
+def test_reshaped_and_realised_leaves():
+    w = Tensor.zeros(2, 2)
+    x = Tensor(np.arange(4.0).reshape(2, 2))
+    loss = (w.reshape(4) * x.reshape(4)).sum() + (w * w).sum()
+    w.realize()
+    loss.realize()
+    loss.backward()
+    np.testing.assert_array_equal(w.grad.numpy(), x.numpy())
+    np.testing.assert_array_equal(x.grad.numpy(), np.zeros((2, 2)))
+
+
+def test_gradients_accumulate_until_cleared():
+    w = Tensor([1.0], requires_grad=True)
+    for i in range(3):
+        (w * (i + 1)).sum().backward()
+    assert w.grad.item() == 6
+    w.grad = None
+    (w * 2).sum().backward()
+    assert w.grad.item() == 2
+
+
+def test_item_before_backward():
+    w = Tensor([1.0, 2.0], requires_grad=True)
+    loss = (w * w).sum()
+    assert loss.item() == 5
+    loss.backward()
+    np.testing.assert_array_equal(w.grad.numpy(), [2, 4])
+
+
+def test_no_grad_and_detach():
+    w = Tensor([3.0], requires_grad=True)
+    with Tensor.no_grad():
+        inside = w * 2
+    (w * w.detach() + inside).sum().backward()
+    assert w.grad.item() == 3
+
+    @Tensor.no_grad()
+    def constant():
+        return w * 5
+
+    with pytest.raises(RuntimeError, match="takes gradients"):
+        constant().sum().backward()
+
+
+def test_training_step_by_hand():
+    w = Tensor([1.0, -2.0], requires_grad=True).realize()
+    memory = w.uop.base.buffer
+    x = np.array([1.0, -2.0])
+    for _ in range(4):
+        w.grad = None
+        loss = (w * w).sum()
+        loss.backward()
+        w.assign(w - 0.1 * w.grad)
+        w.realize()
+        np.testing.assert_allclose(loss.item(), (x * x).sum(), rtol=1e-6)
+        x = x - 0.2 * x
+        np.testing.assert_allclose(w.numpy(), x, rtol=1e-6)
+    assert w.uop.base.buffer is memory
+
+
+def test_assigned_leaf_gets_gradients_before_it_is_computed():
+    w = Tensor([1.0], requires_grad=True).realize()
+    w.assign(w * 3)
+    (w * w).sum().backward()
+    assert w.grad.item() == 6 and w.item() == 3
+
+
+def test_gradients_nobody_asked_for_are_given_up():
+    x = Tensor([1.0, 2.0])
+    w = Tensor([3.0, 4.0], requires_grad=True).realize()
+    (x * w).sum().backward()
+    w.assign(w * 0)
+    w.realize()
+    np.testing.assert_array_equal(w.grad.numpy(), [1, 2])
+    with pytest.raises(RuntimeError, match="overwritten"):
+        _ = x.grad
+
+
+def test_backward_after_overwriting_is_an_error_not_a_wrong_number():
+    w = Tensor([1.0, 2.0], requires_grad=True).realize()
+    loss = (w * w).sum()
+    w.assign(Tensor([5.0, 5.0])).realize()
+    loss.backward()
+    with pytest.raises(RuntimeError, match="overwritten"):
+        w.grad.numpy()
+
+
+def test_integers_cut_the_path():
+    x = Tensor([1.5, 2.5])
+    with pytest.raises(RuntimeError, match="takes gradients"):
+        x.int().float().sum().backward()
+    y = Tensor([1.5, 2.5])
+    (y * y.floor()).sum().backward()
+    np.testing.assert_array_equal(y.grad.numpy(), [1, 2])
+
+
+def test_deep_graphs():
+    x = Tensor([1.0], requires_grad=True)
+    y = x
+    for _ in range(5000):
+        y = y + 1
+    y.sum().backward()
+    assert x.grad.item() == 1
+
+
+def test_gradients_keep_dtype():
+    x = Tensor([1.0, 2.0], dtype=dtypes.float16, requires_grad=True)
+    (x.float() * 3).sum().backward()
+    assert x.grad.dtype is dtypes.float16 and x.grad.tolist() == [3, 3]
+
+
+def test_every_float_operation_has_a_rule():
+    no_gradient = {Ops.BITCAST, Ops.DETACH, Ops.CMPLT, Ops.CMPNE, Ops.IDIV, Ops.MOD, Ops.AND, Ops.OR, Ops.XOR,
+                   Ops.SHL, Ops.SHR, Ops.BUFFER, Ops.CONST, Ops.VARIABLE}
+    graph_ops = list(Ops)[:list(Ops).index(Ops.SINK)]
+    assert {op for op in graph_ops if op not in GRADIENT_RULES} == no_gradient
+
+
+def test_transposed_movement_puts_items_back():
+    x = Tensor(np.arange(12).reshape(3, 4))
+    view = x[::-2, 1:3]
+    placed = Tensor(transpose_movement(view.uop, view.uop, x.uop)).numpy()
+    expected = np.zeros((3, 4), int)
+    expected[::-2, 1:3] = np.arange(12).reshape(3, 4)[::-2, 1:3]
+    np.testing.assert_array_equal(placed, expected)
+
+
+def test_gradients_are_freed_with_their_graph():
+    w = Tensor([1.0, 2.0], requires_grad=True).realize()
+    from tinygrad.graph import uop
+
+    sizes = []
+    for _ in range(4):
+        w.grad = None
+        loss = (w * w).sum()
+        loss.backward()
+        w.grad.realize()
+        w.assign(w - w.grad).realize()
+        del loss
+        gc.collect()
+        sizes.append(len(uop._interned))
+    assert sizes[1] == sizes[2] == sizes[3]

@@ -1,0 +1,143 @@
+"""Item by item: the activation functions of neural networks.
+
+Those with exponentials take them of -|x|, which neither overflows nor makes gradients NaN.
+"""
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from tinygrad.dtype import DType, dtypes
+from tinygrad.functional.elementwise import real, unary
+from tinygrad.functional.mathematics import erf_node, exp_node, expm1_node, log1p_node, magnitude_of
+from tinygrad.graph.uop import UOp
+
+if TYPE_CHECKING:
+    from tinygrad.tensor import Tensor
+
+
+def relu(self: Tensor) -> Tensor:
+    """max(x, 0), with gradient 0 at 0. NaN stays NaN.
+
+    >>> Tensor([-1.0, 2.0]).relu().tolist()
+    [0.0, 2.0]
+    """
+    # One comparison that holds for all x <= 0, zero included, and not for NaN: below the smallest positive
+    # number.
+    if not self.dtype.is_float:
+        return unary(self, lambda x: (x > 0).where(x, 0))
+    return unary(self, lambda x: (x < _smallest_positive(x.dtype)).where(0, x))
+
+
+def _smallest_positive(dtype: DType) -> float:
+    """The smallest positive (denormal) number of a float type."""
+    exponent_bits, mantissa_bits = dtypes.finfo(dtype)
+    return math.ldexp(1.0, 2 - 2 ** (exponent_bits - 1) - mantissa_bits)
+
+
+def sigmoid_node(x: UOp) -> UOp:
+    """1 / (1 + e^-x); from e^-|x|, which does not overflow."""
+    decay = exp_node(-magnitude_of(x))
+    return (x < 0).where(decay, 1) * (decay + 1).recip()
+
+
+def sigmoid(self: Tensor) -> Tensor:
+    """1 / (1 + e^-x)."""
+    return real(self, sigmoid_node)
+
+
+def silu(self: Tensor) -> Tensor:
+    """x * sigmoid(x), also called swish."""
+    return real(self, lambda x: x * sigmoid_node(x))
+
+
+def gelu(self: Tensor, approximate: str = "tanh") -> Tensor:
+    """x times the normal distribution's cumulative probability at x; "none" takes erf, "tanh" its
+    approximation.
+
+    https://arxiv.org/abs/1606.08415. The approximation 0.5 x (1 + tanh u) is written x sigmoid(2 u).
+    """
+    if approximate == "none":
+        return real(self, lambda x: x * 0.5 * (erf_node(x * math.sqrt(0.5)) + 1))
+    if approximate != "tanh":
+        raise ValueError(f"gelu takes approximate 'tanh' or 'none', got {approximate!r}")
+    scale = 2 * math.sqrt(2 / math.pi)
+    return real(self, lambda x: x * sigmoid_node(x * (x * x * (0.044715 * scale) + scale)))
+
+
+def quick_gelu(self: Tensor) -> Tensor:
+    """x * sigmoid(1.702 x)."""
+    return real(self, lambda x: x * sigmoid_node(x * 1.702))
+
+
+def softplus_node(x: UOp) -> UOp:
+    return (x < 0).where(0, x) + log1p_node(exp_node(-magnitude_of(x)))
+
+
+def softplus(self: Tensor, beta: float = 1.0) -> Tensor:
+    """log(1 + e^(beta x)) / beta, without overflow."""
+    return real(self, lambda x: softplus_node(x * beta) * (1 / beta))
+
+
+def logsigmoid(self: Tensor) -> Tensor:
+    """log(sigmoid(x)), without overflow."""
+    return real(self, lambda x: -softplus_node(-x))
+
+
+def mish(self: Tensor) -> Tensor:
+    """x * tanh(softplus(x))."""
+    return self * self.softplus().tanh()
+
+
+def elu(self: Tensor, alpha: float = 1.0) -> Tensor:
+    """x above 0, alpha (e^x - 1) below."""
+    return celu_like(self, alpha, 1.0, 1.0)
+
+
+def celu(self: Tensor, alpha: float = 1.0) -> Tensor:
+    """x above 0, alpha (e^(x / alpha) - 1) below."""
+    return celu_like(self, alpha, alpha, 1.0)
+
+
+def selu(self: Tensor, alpha: float = 1.67326, gamma: float = 1.0507) -> Tensor:
+    """gamma times elu(x, alpha)."""
+    return celu_like(self, alpha, 1.0, gamma)
+
+
+def celu_like(self: Tensor, alpha: float, width: float, gamma: float) -> Tensor:
+    """gamma x above 0, gamma alpha (e^(x / width) - 1) below."""
+    def node(x: UOp) -> UOp:
+        below = expm1_node((x > 0).where(0, x) * (1 / width)) * (alpha * gamma)
+        return (x > 0).where(x * gamma, below)
+
+    return real(self, node)
+
+
+def relu6(self: Tensor) -> Tensor:
+    """min(max(x, 0), 6)."""
+    return self.clip(0, 6)
+
+
+def leaky_relu(self: Tensor, neg_slope: float = 0.01) -> Tensor:
+    """x above 0, neg_slope * x below."""
+    return (self > 0).where(self, self * neg_slope)
+
+
+def hardtanh(self: Tensor, min_val: float = -1, max_val: float = 1) -> Tensor:
+    """x kept within [min_val, max_val]."""
+    return self.clip(min_val, max_val)
+
+
+def hardsigmoid(self: Tensor, alpha: float = 1 / 6, beta: float = 0.5) -> Tensor:
+    """alpha * x + beta, kept within [0, 1]."""
+    return (self * alpha + beta).clip(0, 1)
+
+
+def hardswish(self: Tensor) -> Tensor:
+    """x * min(max(x + 3, 0), 6) / 6."""
+    return self * (self + 3).relu6() * (1 / 6)
+
+
+def softsign(self: Tensor) -> Tensor:
+    """x / (1 + |x|)."""
+    return self / (self.abs() + 1)
