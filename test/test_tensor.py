@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tinygrad import Tensor, dtypes
+from tinygrad import Tensor, TinyJit, dtypes
 from tinygrad.graph.ops import Ops
 
 rng = np.random.default_rng(0)
@@ -839,6 +839,47 @@ def test_setitem_lets_lazy_readers_go_first():
     before = t.sum()
     t[0] = 100.0
     assert before.item() == 3 and t.sum().item() == 102
+
+
+def test_results_are_not_reused_after_their_inputs_changed():
+    t = Tensor([1.0, 2.0]).realize()
+    old = t.sum().realize()
+    t.assign(t + 1).realize()
+    assert t.sum().item() == 5 and old.item() == 3
+    t[0] = 10
+    assert t.sum().item() == 13 and old.item() == 3
+
+
+def test_results_are_not_reused_after_a_replay_changed_their_inputs():
+    t, total = Tensor([1.0, 2.0]).realize(), 3.0
+
+    @TinyJit
+    def step(x):
+        t.assign(t + x)
+        x.assign(x * 2)
+        return t.sum()
+
+    x = Tensor([1.0, 1.0]).realize()
+    for i in range(4):
+        old, old_x = t.sum().realize(), x.sum().realize()
+        total += 2 * 2**i
+        assert step(x).item() == total and t.sum().item() == total and x.sum().item() == 2 * 2 ** (i + 1)
+        assert old.item() == total - 2 * 2**i and old_x.item() == 2 * 2**i
+
+
+def test_old_and_new_values_in_one_expression():
+    t = Tensor([1.0, 2.0]).realize()
+    mixed = t + 1
+    t.assign(t * 10)
+    mixed = mixed + t
+    same(mixed, [12, 23])
+
+
+def test_reading_a_view_sees_a_pending_write():
+    t = Tensor(np.zeros((2, 2), np.float32)).realize()
+    row = t[1]
+    t.assign(Tensor.ones(2, 2))
+    same(row, [1, 1])
 
 
 def test_training_flag():

@@ -23,7 +23,7 @@ from tinygrad.dtype import dtypes
 from tinygrad.engine.realize import Capture, allocate, run_item
 from tinygrad.functional import random
 from tinygrad.graph.ops import Ops
-from tinygrad.graph.uop import UOp
+from tinygrad.graph.uop import Storage, UOp
 from tinygrad.helpers import JIT
 from tinygrad.schedule.items import BoundVariable, ScheduleItem
 from tinygrad.tensor import Tensor, pending_assignments
@@ -201,8 +201,10 @@ class Trace:
         fresh = [b for b in dict.fromkeys(v.base for v in views)
                  if b.op is Ops.BUFFER and b.arg.identity > newest_before]
         drawn = {device: n - start.get(device, 0) for device, n in random.counters().items()}
-        return Trace(capture.items, [stand_ins[id(b)] for b in inputs.buffers], views, shape,
-                     [t.requires_grad for t in returned.tensors], fresh, start, drawn), result
+        trace = Trace(capture.items, [stand_ins[id(b)] for b in inputs.buffers], views, shape,
+                      [t.requires_grad for t in returned.tensors], fresh, start, drawn)
+        trace.mark_overwritten(inputs)
+        return trace, result
 
     def replay(self, inputs: Inputs) -> Any:
         """Run the items on other inputs and return new tensors."""
@@ -213,6 +215,7 @@ class Trace:
         start = random.counters()
         for item in self.items:
             run_item(self.advanced(item, start.get(item.device, 0)))
+        self.mark_overwritten(inputs)
         for device, count in self.random_count.items():
             random.advance(device, count)
         replacements = {b: self.owned(b) for b in self.fresh}
@@ -222,6 +225,21 @@ class Trace:
             tensors.append(Tensor(view if own is None else view.substitute({view.base: own}),
                                   requires_grad=requires_grad))
         return rebuilt(self.structure, tensors)
+
+    @functools.cached_property
+    def written(self) -> dict[Storage, UOp]:
+        """The memory that a call overwrites, with a BUFFER node for each."""
+        fresh = {b.storage for b in self.fresh}
+        outputs = [b for item in self.items for b in item.buffers[:item.outputs]]
+        return {b.storage: b for b in outputs if b.storage not in fresh}
+
+    def mark_overwritten(self, inputs: Inputs) -> None:
+        """Say that what was computed from the memory that a call writes no longer stands for its content."""
+        for node in self.written.values():
+            node.mark_overwritten()
+        for stand_in, view in zip(self.inputs, inputs.views, strict=True):
+            if stand_in.storage in self.written:
+                view.base.mark_overwritten()
 
     def owned(self, node: UOp) -> UOp:
         """A BUFFER of its own for the memory that a result was written to."""

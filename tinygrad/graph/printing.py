@@ -174,7 +174,12 @@ def _infix(node: UOp, sources: Sequence[Text]) -> Text:
         return Text(f"{_bound(left, binding)} - {subtracted}", binding)
     # Only these may be regrouped without a change of value, so only these drop the parentheses on the right.
     exact = node.op in (Ops.AND, Ops.OR, Ops.XOR) or not node.dtype.is_float
-    same_op_right = exact and node.op in Family.COMMUTATIVE and node.src[1].op is node.op
+    first = node.src[1]
+    while first.op is node.op:
+        first = first.src[0]
+    # x*(1 // y*z) keeps them too: its text begins with a division, which binds as tightly as the product.
+    divides = first.op in (Ops.IDIV, Ops.MOD) and node.op is Ops.MUL
+    same_op_right = exact and node.op in Family.COMMUTATIVE and node.src[1].op is node.op and not divides
     right_least = binding if same_op_right else binding + 1
     return Text(f"{_bound(left, binding + (binding == _COMPARE))}{sign}{_bound(right, right_least)}", binding)
 

@@ -98,7 +98,7 @@ class Fusion:
 
     def visit(self, node: UOp) -> None:
         uses = list(self.uses.get(node, ()))
-        if node.op in (Ops.BUFFER, Ops.CONST, Ops.VARIABLE, Ops.SINK):
+        if node.op in (Ops.BUFFER, Ops.SINK) or (node.op in (Ops.CONST, Ops.VARIABLE) and node not in self.forced):
             return
         if node.op is Ops.COPY:
             self.store_apart(node, uses)
