@@ -11,7 +11,6 @@ import importlib
 import os
 import threading
 import weakref
-from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, ClassVar, Protocol
 
@@ -39,9 +38,9 @@ class Allocator:
 
     def __init__(self, device: str) -> None:
         self.device = device
-        self.cached: dict[int, list[Any]] = defaultdict(list)
+        self.cached: dict[int, list[Any]] = {}
         self.cached_bytes = 0
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()  # the collector may free a buffer while this thread holds it
 
     def allocate(self, size: int) -> Any:
         """Memory of at least `size` bytes. Raises MemoryError with what is used and cached where there is none."""
@@ -75,17 +74,17 @@ class Allocator:
         rounded = round_up(max(size, 1), ALIGNMENT)
         GlobalCounters.mem_used -= size
         with self.lock:
-            self.cached[rounded].append(memory)
+            self.cached.setdefault(rounded, []).append(memory)
             self.cached_bytes += rounded
 
     def free_cache(self) -> None:
         """Give all cached memory back to the system."""
         with self.lock:
-            for size, blocks in self.cached.items():
+            while self.cached:
+                size, blocks = self.cached.popitem()
                 for memory in blocks:
+                    self.cached_bytes -= size
                     self._return(memory, size)
-            self.cached.clear()
-            self.cached_bytes = 0
 
     def _obtain(self, size: int) -> Any:
         raise NotImplementedError
@@ -177,10 +176,20 @@ class Buffer:
         """The items as a flat NumPy array: the memory itself where the host can touch it, else a copy."""
         self.allocate()
         held = Device[self.device].allocator.as_bytes(self._memory, self.nbytes)
-        if held is None:
-            held = memoryview(bytearray(self.nbytes))
-            self.copyout(held)
+        if held is not None:
+            return np.asarray(_HostMemory(self)).view(self.dtype.numpy)
+        held = memoryview(bytearray(self.nbytes))
+        self.copyout(held)
         return np.frombuffer(held, dtype=self.dtype.numpy, count=self.size)
+
+
+class _HostMemory:
+    """A buffer's bytes as NumPy takes them. An array made of it keeps the buffer, so nobody else gets its memory."""
+
+    def __init__(self, buffer: Buffer) -> None:
+        self.buffer = buffer
+        self.__array_interface__ = {"version": 3, "shape": (buffer.nbytes,), "typestr": "|u1",
+                                    "data": (buffer.address, False)}
 
 
 class CompiledDevice:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import gzip
 import itertools
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -46,7 +47,7 @@ from tinygrad.graph.leaves import (
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import Shape, UOp
 from tinygrad.graph.writes import Readers, pending_writes
-from tinygrad.helpers import prod
+from tinygrad.helpers import fetch, prod
 from tinygrad.hostdata import array_of, memory_of
 
 if TYPE_CHECKING:
@@ -217,6 +218,12 @@ class Tensor:
     @uop.setter
     def uop(self, node: UOp) -> None:
         self._uop = node
+
+    @staticmethod
+    def from_url(url: str, gunzip: builtins.bool = False, **kwargs: Any) -> Tensor:
+        """The bytes of a file, as uint8: fetched once and cached, unpacked with `gunzip`."""
+        data = fetch(url).read_bytes()
+        return Tensor(gzip.decompress(data) if gunzip else data, **kwargs)
 
     @property
     def lazydata(self) -> UOp:
@@ -468,6 +475,10 @@ class Tensor:
     def contiguous(self, **kwargs: Any) -> Tensor:
         """The same values in row-major memory of their own."""
         return Tensor.of(self.uop.contiguous(), self)
+
+    def contiguous_backward(self) -> Tensor:
+        """The same values. Where gradients are stored is the scheduler's choice, so this asks for nothing."""
+        return Tensor.of(self.uop, self)
 
     def detach(self) -> Tensor:
         """The same values as a constant to gradients."""

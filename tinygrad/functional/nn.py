@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Literal, overload
 
 from tinygrad.dtype import DTypeLike, dtypes, promote, to_dtype
+from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ceildiv, flatten, make_tuple, prod
 
 if TYPE_CHECKING:
@@ -144,16 +145,57 @@ def conv2d(self: Tensor, weight: Tensor, bias: Tensor | None = None, groups: int
     strides, dilations = _per_axis("stride", stride, axes), _per_axis("dilation", dilation, axes)
     pads = _resolve_padding(padding, kernel, strides, dilations)
 
-    windows = _sliding_windows(_pad_spatial(self, pads), kernel, strides, dilations)
-    outs = windows.shape[2:2 + axes]
-    windows = windows.reshape(batch, groups, 1, c_group, *outs, *kernel)
-    windows = windows.permute(0, 1, 2, *range(4, 4 + axes), 3, *range(4 + axes, 4 + 2 * axes))
-    windows = windows.expand(batch, groups, c_out // groups, *outs, c_group, *kernel)
+    windows = _conv_windows(self, weight, groups, strides, dilations, pads)
+    outs = windows.shape[3:3 + axes]
     weights = weight.reshape(1, groups, c_out // groups, *(1,) * axes, c_group, *kernel)
     product = windows * weights
     out = product.sum(tuple(range(-1 - axes, 0)), dtype=None if dtype is None else to_dtype(dtype))
     out = out.cast(product.dtype if dtype is None else to_dtype(dtype)).reshape(batch, c_out, *outs)
+    if self.dtype.is_float and weight.dtype.is_float:
+        rule = functools.partial(_conv_gradients, groups=groups, stride=strides, dilation=dilations, pads=pads)
+        out = type(self).of(out.uop.with_gradient((self.uop, weight.uop), rule), self)
     return out if bias is None else out + bias.reshape(1, c_out, *(1,) * axes)
+
+
+def _conv_windows(x: Tensor, weight: Tensor, groups: int, stride: tuple[int, ...], dilation: tuple[int, ...],
+                  pads: Pads) -> Tensor:
+    """The items that each output of a convolution sees: (N, groups, C_out/groups, *outs, C_in/groups, *kernel).
+
+    A padded input is stored with its zeros once, so that the convolution's inner loops have no edges.
+    """
+    kernel = weight.shape[2:]
+    axes = len(kernel)
+    if any(p != (0, 0) for p in pads):
+        x = _pad_spatial(x, pads).contiguous()
+    windows = _sliding_windows(x, kernel, stride, dilation)
+    outs = windows.shape[2:2 + axes]
+    c_out, c_group = weight.shape[:2]
+    windows = windows.reshape(x.shape[0], groups, 1, c_group, *outs, *kernel)
+    windows = windows.permute(0, 1, 2, *range(4, 4 + axes), 3, *range(4 + axes, 4 + 2 * axes))
+    return windows.expand(x.shape[0], groups, c_out // groups, *outs, c_group, *kernel)
+
+
+def _conv_gradients(gradient: UOp, node: UOp, groups: int, stride: tuple[int, ...], dilation: tuple[int, ...],
+                    pads: Pads) -> tuple[UOp, UOp]:
+    """The gradients of a convolution at its input and its weight.
+
+    The first is the transposed convolution, a convolution again, which the compiler runs as fast as the forward
+    pass; the rule of the sliding windows' movement ops would first store a product for every kernel position.
+    """
+    from tinygrad.tensor import Tensor
+
+    g, x, weight = (Tensor.of(u) for u in (gradient, *node.src[1:]))
+    kernel = weight.shape[2:]
+    axes = len(kernel)
+    rest = [n - ((o - 1) * s - before - after + d * (k - 1) + 1) for n, o, s, d, k, (before, after)
+            in zip(x.shape[2:], g.shape[2:], stride, dilation, kernel, pads, strict=True)]
+    flat_pads = tuple(p for pair in reversed(pads) for p in pair)
+    at_input = conv_transpose2d(g, weight, groups=groups, stride=stride, dilation=dilation, padding=flat_pads,
+                                output_padding=tuple(rest))
+    windows = _conv_windows(x, weight, groups, stride, dilation, pads)
+    spread = g.reshape(*windows.shape[:3 + axes], *(1,) * (1 + axes))
+    at_weight = (windows * spread).sum((0, *range(3, 3 + axes))).reshape(weight.shape)
+    return at_input.cast(x.dtype).uop, at_weight.cast(weight.dtype).uop
 
 
 def conv_transpose2d(self: Tensor, weight: Tensor, bias: Tensor | None = None, groups: int = 1,

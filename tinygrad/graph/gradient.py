@@ -160,6 +160,7 @@ GRADIENT_RULES: dict[Ops, GradientRule] = {
     Ops.CONTIGUOUS: lambda g, node: (g,),
     Ops.COPY: _copy,
     Ops.ASSIGN: lambda g, node: (None, g),
+    Ops.CUSTOM_GRADIENT: lambda g, node: (None, *node.arg(g, node)),
 }
 """None says that the gradient is zero. Operations that are not here (comparisons, bits) end the walk."""
 
@@ -210,6 +211,6 @@ def gradients(root: UOp, root_gradient: UOp, targets: Sequence[UOp]) -> list[UOp
 
 def _differentiable(node: UOp) -> tuple[UOp, ...]:
     """The sources whose gradient the table may give."""
-    if node.op is Ops.ASSIGN:
+    if node.op in (Ops.ASSIGN, Ops.CUSTOM_GRADIENT):
         return node.src[1:]
     return node.src

@@ -79,6 +79,8 @@ class Ops(Enum):
     """(a view of a buffer, the value that its memory takes)"""
     DETACH = auto()
     """the same value; gradients stop here. arg: None, or the identity of a leaf tensor"""
+    CUSTOM_GRADIENT = auto()
+    """(value, inputs...): the value, with gradients at the inputs that arg, a function, gives; none at the value"""
     SINK = auto()
     """several results at once"""
 

@@ -251,6 +251,8 @@ TENSOR_GRAPH = Stage("tensor_graph", (
     Rule("CONTIGUOUS(value)", "", _same_value),
     Rule("DETACH(value)", "arg: None, or the identity of a leaf", _detach),
     Rule("ASSIGN(view of a BUFFER or PARAM, value)", "of one shape and dtype", _assign),
+    Rule("CUSTOM_GRADIENT(value, input*)", "arg: the function that gives the inputs' gradients",
+         lambda n: len(n.src) > 1 and n.dtype is n.src[0].dtype and callable(n.arg)),
     Rule("SINK(value*)", "", lambda n: True),
 ), _only_scalars)
 """What `Tensor` builds and the scheduler takes apart."""

@@ -509,6 +509,13 @@ class UOp:
         """This value as a constant to gradients; with `leaf`, as a variable of its own."""
         return UOp.new(Ops.DETACH, self.dtype, (self,), leaf)
 
+    def with_gradient(self, inputs: Sequence[UOp], rule: Callable[[UOp, UOp], tuple[UOp | None, ...]]) -> UOp:
+        """This value, differentiated by `rule(gradient, node)`: a gradient, or None for zero, for each of `inputs`.
+
+        What the rule returns is made of graph nodes, so it can be differentiated in turn.
+        """
+        return UOp.new(Ops.CUSTOM_GRADIENT, self.dtype, (self, *inputs), rule)
+
     def assign(self, value: UOp) -> UOp:
         """The value of this view of a buffer after `value` is written into it."""
         if self.shape != value.shape or self.dtype is not value.dtype:
@@ -590,6 +597,7 @@ def _reduced_shape(node: UOp) -> Shape:
 _SHAPE_RULES: dict[Ops, Callable[[UOp], Shape]] = {
     **dict.fromkeys(Family.ELEMENTWISE, lambda n: n.src[0].shape),
     **dict.fromkeys((Ops.CONTIGUOUS, Ops.DETACH, Ops.ASSIGN, Ops.COPY), lambda n: n.src[0].shape),
+    Ops.CUSTOM_GRADIENT: lambda n: n.src[0].shape,
     Ops.BUFFER: lambda n: (n.arg.size,),
     Ops.PARAM: lambda n: (n.arg[1],),
     Ops.REDUCE: _reduced_shape,

@@ -207,7 +207,8 @@ class KernelList:
                                extent, threads.chunk_of(extent))
 
     def __call__(self) -> None:
-        threads = pool()
+        threads = pool()  # after a fork not the one that the list was made with
+        threads.need_scratch(max((p.scratch for p in self.programs), default=0))
         with threads.lock:
             threads.native_list(threads.state_address, self.entries.ctypes.data, len(self.entries))
 

@@ -60,6 +60,7 @@ scheduling_rules = RewriteTable("what needs no computing", [
     Rule("reduce of reduce", node(Ops.REDUCE, node(Ops.REDUCE, name="inner"), name="outer"), _merged_reduce),
     Rule("large reduce to few results", node(Ops.REDUCE, name="node"), split_reduce),
     Rule("detach", node(Ops.DETACH, any_node("x")), lambda x: x),
+    Rule("custom gradient", node(Ops.CUSTOM_GRADIENT, name="x"), lambda x: x.src[0]),
 ])
 
 
