@@ -27,7 +27,7 @@ ROOT = Path(__file__).parent.parent
 
 
 def adding(count: int, per_iteration: int = 1) -> list[UOp]:
-    """for i in 0..count, over threads: for j in 0..per_iteration: p0[k] = p1[k] + i; k = i * per_iteration + j"""
+    """for i in 0..count, over threads: for j in 0..n: k = i * per_iteration + j; p0[k] = p1[k] + i"""
     outer = UOp.range(count, 0, RangeKind.THREAD)
     inner = UOp.range(UOp.variable("n", 0, per_iteration), 1)
     target, source = (UOp.new(Ops.PARAM, F, (), (slot, count * per_iteration)) for slot in (0, 1))
@@ -73,8 +73,8 @@ def loaded(program: list[UOp]) -> Any:
 def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """`code` in a new interpreter, with this module's programs at hand."""
     start = f"import sys; sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / 'test')!r}]\nfrom test_device import *\n"
-    return subprocess.run([sys.executable, "-c", start + textwrap.dedent(code)], capture_output=True, text=True,
-                          timeout=60, env={**os.environ, **environment}, check=False)
+    return subprocess.run([sys.executable, "-c", start + textwrap.dedent(code)], capture_output=True,
+                          text=True, timeout=60, env={**os.environ, **environment}, check=False)
 
 
 # --- devices -------------------------------------------------------------------------------------------
@@ -333,7 +333,8 @@ def test_a_list_of_kernels_runs_in_order_on_what_it_is_given() -> None:
     kernel, tiny = loaded(adding(100)), loaded(adding(1))
     x = np.zeros(100, np.float32)
     at = x.ctypes.data
-    calls = KernelList([(kernel, [at, at], [1], 100), (tiny, [at, at + 4], [1], 1), (kernel, [at, at], [1], 100)])
+    sums = (kernel, [at, at], [1], 100)
+    calls = KernelList([sums, (tiny, [at, at + 4], [1], 1), sums])
     expected = np.zeros(100, np.float32)
     for _ in range(300):
         calls()

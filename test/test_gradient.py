@@ -323,6 +323,15 @@ def test_transposed_movement_puts_items_back():
     np.testing.assert_array_equal(placed, expected)
 
 
+def test_integers_may_ask_for_a_gradient_and_get_none():
+    count = Tensor([1, 2, 3], requires_grad=True)
+    weight = Tensor([0.5, 0.5, 2.0], requires_grad=True)
+    (count * weight).sum().backward()
+    assert count.requires_grad is True and count.dtype is dtypes.int32
+    assert count.grad is None
+    np.testing.assert_array_equal(weight.grad.numpy(), [1.0, 2.0, 3.0])
+
+
 def test_gradients_are_freed_with_their_graph():
     w = Tensor([1.0, 2.0], requires_grad=True).realize()
     from tinygrad.graph import uop

@@ -184,7 +184,7 @@ class Buffer:
 
 
 class _HostMemory:
-    """A buffer's bytes as NumPy takes them. An array made of it keeps the buffer, so nobody else gets its memory."""
+    """A buffer's bytes as NumPy takes them; an array made of it keeps the buffer, and so its memory."""
 
     def __init__(self, buffer: Buffer) -> None:
         self.buffer = buffer

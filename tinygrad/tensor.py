@@ -159,7 +159,7 @@ class Tensor:
         uop = uop if uop.device is None else uop.copy_to(place)
         self._init(uop, place, None)
         if requires_grad or (requires_grad is None and not isinstance(data, (Tensor, UOp))):
-            self._become_leaf(builtins.bool(requires_grad))
+            self._become_leaf()
         self._requires_grad = requires_grad
 
     def _init(self, uop: UOp, device: str, requires_grad: builtins.bool | None) -> None:
@@ -190,17 +190,13 @@ class Tensor:
         result = object.__new__(Tensor)
         result._init(uop, canonical_device(uop.device if device is None else device), None)
         if requires_grad is not False:
-            result._become_leaf(builtins.bool(requires_grad))
+            result._become_leaf()
         result._requires_grad = requires_grad
         return result
 
-    def _become_leaf(self, must: builtins.bool) -> None:
-        """Make the node a gradient target of its own. With `must`, raises TypeError where gradients cannot
-        be."""
-        if not self.dtype.is_float:
-            if must:
-                raise TypeError(f"requires_grad takes a float tensor, got {self.dtype}; cast it first")
-        elif not is_leaf(self.uop):
+    def _become_leaf(self) -> None:
+        """Make the node of a float tensor a gradient target of its own; integers never get a gradient."""
+        if self.dtype.is_float and not is_leaf(self.uop):
             self.uop = self.uop.detach(next(_leaf_identities))
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -254,13 +250,13 @@ class Tensor:
 
     @property
     def requires_grad(self) -> builtins.bool | None:
-        """True: `backward` gives `.grad`. False: never. None: it does for leaves."""
+        """True: `backward` gives `.grad`. False: never. None: it does for leaves. Integers never get one."""
         return self._requires_grad
 
     @requires_grad.setter
     def requires_grad(self, value: builtins.bool | None) -> None:
         if value and not depends_on_leaf(self.uop):
-            self._become_leaf(True)
+            self._become_leaf()
         self._requires_grad = value
 
     def requires_grad_(self, requires_grad: builtins.bool | None = True) -> Tensor:

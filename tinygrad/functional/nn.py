@@ -157,16 +157,19 @@ def conv2d(self: Tensor, weight: Tensor, bias: Tensor | None = None, groups: int
     return out if bias is None else out + bias.reshape(1, c_out, *(1,) * axes)
 
 
+def _stored_with_edges(x: Tensor, pads: Pads) -> Tensor:
+    """`x` with zeros around it, stored once: the inner loops of a convolution over it have no edges."""
+    return x if all(p == (0, 0) for p in pads) else _pad_spatial(x, pads).contiguous()
+
+
 def _conv_windows(x: Tensor, weight: Tensor, groups: int, stride: tuple[int, ...], dilation: tuple[int, ...],
                   pads: Pads) -> Tensor:
     """The items that each output of a convolution sees: (N, groups, C_out/groups, *outs, C_in/groups, *kernel).
 
-    A padded input is stored with its zeros once, so that the convolution's inner loops have no edges.
     """
     kernel = weight.shape[2:]
     axes = len(kernel)
-    if any(p != (0, 0) for p in pads):
-        x = _pad_spatial(x, pads).contiguous()
+    x = _stored_with_edges(x, pads)
     windows = _sliding_windows(x, kernel, stride, dilation)
     outs = windows.shape[2:2 + axes]
     c_out, c_group = weight.shape[:2]
@@ -229,7 +232,7 @@ def conv_transpose2d(self: Tensor, weight: Tensor, bias: Tensor | None = None, g
         raise ValueError(f"conv_transpose2d of {self.shape} with weight {weight.shape} and padding {padding} "
                          "leaves no output")
     x = x.shrink(((0, x.shape[0]), (0, x.shape[1]), *crops))
-    x = _pad_spatial(x, [(max(0, before), max(0, after)) for before, after in edges])
+    x = _stored_with_edges(x, [(max(0, before), max(0, after)) for before, after in edges])
     return x.conv2d(weights, bias, groups=groups, dilation=dilations)
 
 

@@ -1,14 +1,14 @@
 """From a linear program to the text that a device's compiler takes.
 
-In: a list of UOps in the order in which they run (`graph/spec.py`, stage `program`). Out: source text: LLVM IR
-(`llvm.py`). A `Renderer` also tells the cost model the numbers of its device. Next on the path: `runtime/`.
+In: a list of UOps in the order in which they run (`graph/spec.py`, stage `program`). Out: source text: LLVM
+IR (`llvm.py`). A `Renderer` also tells the cost model its device's numbers. Next on the path: `runtime/`.
 """
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from typing import ClassVar
 
-from tinygrad.dtype import DType
+from tinygrad.dtype import DType, dtypes
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import round_up
@@ -32,6 +32,10 @@ class Renderer(ABC):
     """data cache closest to a core"""
     l2_bytes: int = 512 << 10
     """the next one, of each core"""
+
+    def __repr__(self) -> str:
+        return (f"{self.name}, {self.threads} thread{'s' * (self.threads > 1)}, "
+                f"{self.registers} vector registers of {self.lanes(dtypes.float32)} float32")
 
     @abstractmethod
     def lanes(self, dtype: DType) -> int:

@@ -1,12 +1,11 @@
 """Linear programs as LLVM IR.
 
-The kernel `NAME(buffers, variables, begin, end, scratch)` takes its arguments from arrays and passes them one by
-one to `NAME.body`, whose pointers are `noalias`: what a kernel writes through one, it does not read through another.
-`begin` and `end` bound the THREAD range. `NAME.needs` holds how many bytes of scratch memory a thread must bring,
-and how many buffers and variables there must be.
+The kernel `NAME(buffers, variables, begin, end, scratch)` takes its arguments from arrays and passes them one
+by one to `NAME.body`, whose pointers are `noalias`: what a kernel writes through one, it does not read
+through another. `begin` and `end` bound the THREAD range; `scratch` has `Renderer.scratch_bytes` bytes.
 
-What LLVM leaves undefined is defined in `llvm_functions.py`. There are no fast-math flags: every operation is rounded
-once, as the program says. Next on the path: `runtime/cpu.py` compiles the text.
+What LLVM leaves undefined is defined in `llvm_functions.py`. There are no fast-math flags: every operation is
+rounded once, as the program says. Next on the path: `runtime/cpu.py` compiles the text.
 """
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ from tinygrad.dtype import DType, dtypes
 from tinygrad.graph.ops import Family, Ops, RangeKind
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import round_up
-from tinygrad.renderer import Renderer
+from tinygrad.renderer import SCRATCH_ALIGNMENT, Renderer
 from tinygrad.renderer import llvm_functions as functions
 from tinygrad.renderer.llvm_functions import (
     NARROW_FLOATS,
@@ -32,12 +31,9 @@ from tinygrad.renderer.llvm_functions import (
     vector_type,
 )
 
-SCRATCH_ALIGNMENT = 64
-"""of every scratch array, in bytes: a cache line, and the widest vector"""
-
 
 class LLVMRenderer(Renderer):
-    """LLVM IR for a CPU whose `registers` vector registers hold `vector_bytes` each; the rest as in `Renderer`."""
+    """LLVM IR for a CPU with `registers` vector registers of `vector_bytes`; the rest as in `Renderer`."""
 
     name = "LLVM"
     has_threads = True
@@ -51,7 +47,7 @@ class LLVMRenderer(Renderer):
         self.l2_bytes = l2_bytes
 
     def lanes(self, dtype: DType) -> int:
-        """Bools and narrow floats count as float32: comparisons make the ones, arithmetic widens the others."""
+        """Bools and narrow floats count as float32: comparisons make the ones, arithmetic widens the rest."""
         as_float32 = dtype.is_bool or dtype.scalar in NARROW_FLOATS
         return self.vector_bytes // (4 if as_float32 else dtype.lane_size)
 
@@ -73,7 +69,7 @@ class _Loop:
 
 
 class _Writer:
-    """Writes one kernel, statement by statement. `values` has the operand that each node is at that moment."""
+    """Writes one kernel, statement by statement. `values` has the operand that each node now is."""
 
     def __init__(self, name: str, program: list[UOp]) -> None:
         self.name = name
@@ -93,7 +89,7 @@ class _Writer:
         self.scratch = [n for n in nodes if n.op is Ops.SCRATCH]
         self.has_vectors = any(n.dtype.count > 1 for n in nodes)
 
-    # --- the module --------------------------------------------------------------------------------------------
+    # --- the module ------------------------------------------------------------------------------------
 
     def module(self) -> str:
         """The whole text. The order of the program is the order of the statements."""
@@ -103,7 +99,7 @@ class _Writer:
         body = [f"define internal void @{self.name}.body({self.parameters()}) noinline nounwind {{",
                 "entry:", *self.declarations, "  br label %start",
                 "start:", *self.lines, "  ret void", "}"]
-        parts = [self.needs(), *self.kernel(), "", *body]
+        parts = [*self.kernel(), "", *body]
         for function in self.functions.values():
             parts += ["", function.text]
         return "\n".join([*parts, *self.metadata(), ""])
@@ -125,14 +121,10 @@ class _Writer:
         variables = [f"i64 {self.values[n]}" for n in self.variables]
         return ", ".join([*buffers, *variables, "i64 %begin", "i64 %end", *scratch])
 
-    def needs(self) -> str:
-        scratch = sum(_scratch_bytes(n) for n in self.scratch)
-        buffers = max((n.arg[0] + 1 for n in self.buffers), default=0)
-        return f"@{self.name}.needs = constant [3 x i64] [i64 {scratch}, i64 {buffers}, i64 {len(self.variables)}]\n"
-
     def kernel(self) -> list[str]:
         """The function that takes the arguments out of their arrays."""
-        out = [f"define void @{self.name}(ptr %buffers, ptr %variables, i64 %begin, i64 %end, ptr %scratch) nounwind {{"]
+        parameters = "ptr %buffers, ptr %variables, i64 %begin, i64 %end, ptr %scratch"
+        out = [f"define void @{self.name}({parameters}) nounwind {{"]
         for node in self.buffers:
             slot = node.arg[0]
             out.append(f"  %at.p{slot} = getelementptr ptr, ptr %buffers, i64 {slot}")
@@ -153,15 +145,17 @@ class _Writer:
         """Loops of a program with vectors stay as they are: its plan has chosen lanes and unrolling."""
         if not self.has_vectors or not self.loop_count:
             return []
-        loops = [f"!{i} = distinct !{{!{i}, !{self.loop_count}, !{self.loop_count + 1}}}" for i in range(self.loop_count)]
-        return ["", *loops, f'!{self.loop_count} = !{{!"llvm.loop.vectorize.enable", i1 false}}',
-                f'!{self.loop_count + 1} = !{{!"llvm.loop.unroll.disable"}}']
+        vectorize, unroll = self.loop_count, self.loop_count + 1
+        loops = [f"!{i} = distinct !{{!{i}, !{vectorize}, !{unroll}}}" for i in range(self.loop_count)]
+        return ["", *loops, f'!{vectorize} = !{{!"llvm.loop.vectorize.enable", i1 false}}',
+                f'!{unroll} = !{{!"llvm.loop.unroll.disable"}}']
 
-    # --- words of the statements -------------------------------------------------------------------------------
+    # --- words of the statements -----------------------------------------------------------------------
 
     def refuse(self, node: UOp) -> None:
         dtype = node.src[0].dtype if node.src else node.dtype
-        raise ValueError(f"kernel {self.name}: LLVM IR for a CPU cannot say {node.op.name} of {dtype} ({node})")
+        raise ValueError(f"kernel {self.name}: LLVM IR for a CPU cannot say {node.op.name} of {dtype} "
+                         f"({node})")
 
     def emit(self, hint: str, text: str) -> str:
         """An instruction; returns the name of its value."""
@@ -184,7 +178,7 @@ class _Writer:
         self.lines.append(f"{label}:")
         self.block = label
 
-    # --- arguments, constants, loops ---------------------------------------------------------------------------
+    # --- arguments, constants, loops -------------------------------------------------------------------
 
     def argument(self, node: UOp) -> None:
         """Arguments have had their names from the start."""
@@ -219,7 +213,8 @@ class _Writer:
         before = self.block
         self.start_block(loop.body)
         counter = f"%i{unique}"
-        self.lines.append(f"  {counter} = phi i64 [ {begin}, %{before} ], [ {loop.following}, %{loop.latch} ]")
+        self.lines.append(f"  {counter} = phi i64 [ {begin}, %{before} ], "
+                          f"[ {loop.following}, %{loop.latch} ]")
         self.values[node] = counter
         self.open_loops[node] = loop
         self.loop_count += 1
@@ -236,7 +231,7 @@ class _Writer:
         self.lines.append(f"  br i1 {more}, label %{loop.body}, label %{loop.after}{note}")
         self.start_block(loop.after)
 
-    # --- memory ------------------------------------------------------------------------------------------------
+    # --- memory ----------------------------------------------------------------------------------------
 
     def index(self, node: UOp) -> None:
         """The address; a conditional one is made where it is used, which decides what an address may be."""
@@ -246,7 +241,8 @@ class _Writer:
     def address(self, node: UOp, offset: str) -> str:
         memory, position = node.src[:2]
         item = memory_type(memory.dtype.scalar)
-        return self.emit("at", f"getelementptr {item}, ptr {self.values[memory]}, {value_type(position.dtype)} {offset}")
+        typed_offset = f"{value_type(position.dtype)} {offset}"
+        return self.emit("at", f"getelementptr {item}, ptr {self.values[memory]}, {typed_offset}")
 
     def load(self, node: UOp) -> None:
         place = node.src[0]
@@ -334,7 +330,7 @@ class _Writer:
         self.lines += [line, f"  br label %stored{unique}"]
         self.start_block(f"stored{unique}")
 
-    # --- lanes -------------------------------------------------------------------------------------------------
+    # --- lanes -----------------------------------------------------------------------------------------
 
     def vectorize(self, node: UOp) -> None:
         if all(s.op is Ops.CONST for s in node.src):
@@ -344,13 +340,15 @@ class _Writer:
         else:
             scalar, vector, built = value_type(node.dtype.scalar), value_type(node.dtype), "poison"
             for lane, source in enumerate(node.src):
-                built = self.emit("v", f"insertelement {vector} {built}, {scalar} {self.values[source]}, i64 {lane}")
+                item = f"{scalar} {self.values[source]}"
+                built = self.emit("v", f"insertelement {vector} {built}, {item}, i64 {lane}")
             self.values[node] = built
 
     def in_every_lane(self, value: str, dtype: DType) -> str:
-        vector = value_type(dtype)
-        first = self.emit("first", f"insertelement {vector} poison, {value_type(dtype.scalar)} {value}, i64 0")
-        return self.emit("all", f"shufflevector {vector} {first}, {vector} poison, <{dtype.count} x i32> zeroinitializer")
+        vector, item = value_type(dtype), f"{value_type(dtype.scalar)} {value}"
+        first = self.emit("first", f"insertelement {vector} poison, {item}, i64 0")
+        lanes = f"<{dtype.count} x i32> zeroinitializer"
+        return self.emit("all", f"shufflevector {vector} {first}, {vector} poison, {lanes}")
 
     def extract(self, node: UOp) -> None:
         source = node.src[0]
@@ -360,7 +358,7 @@ class _Writer:
         return self.emit("lane", f"extractelement {value_type(dtype)} {vector}, i64 {lane}")
 
     def reduce(self, node: UOp) -> None:
-        """One half of the lanes with the other, until there is one; an odd lane is put aside until the end."""
+        """One half of the lanes with the other, until one is left; odd lanes are put aside until the end."""
         if len(node.src) != 1 or node.src[0].dtype.count == 1 or node.dtype.count != 1:
             self.refuse(node)
         vector, dtype = self.values[node.src[0]], node.src[0].dtype
@@ -383,7 +381,7 @@ class _Writer:
         of = value_type(dtype)
         return self.emit("part", f"shufflevector {of} {vector}, {of} poison, <{count} x i32> <{lanes}>")
 
-    # --- elementwise -------------------------------------------------------------------------------------------
+    # --- elementwise -----------------------------------------------------------------------------------
 
     def elementwise(self, node: UOp) -> None:
         dtype = node.src[-1].dtype
@@ -418,7 +416,7 @@ class _Writer:
             result = self.arithmetic(op, wide, *(self.cast(x, dtype, wide) for x in operands))
             return result and self.cast(result, wide, dtype)
         kind = value_type(dtype)
-        table = _FLOAT_INSTRUCTIONS if dtype.is_float else _BOOL_INSTRUCTIONS if dtype.is_bool else _INT_INSTRUCTIONS
+        table = _INSTRUCTIONS["float" if dtype.is_float else "bool" if dtype.is_bool else "int"]
         if op in table:
             return self.emit("v", f"{table[op]} {kind} {', '.join(operands)}")
         if dtype.is_bool:
@@ -426,7 +424,8 @@ class _Writer:
         if op is Ops.MULACC:
             a, b, c = operands
             if dtype.is_float:
-                return self.intrinsic("v", f"fma.{mangled(kind)}", kind, f"{kind} {a}, {kind} {b}, {kind} {c}")
+                factors = f"{kind} {a}, {kind} {b}"
+                return self.intrinsic("v", f"fma.{mangled(kind)}", kind, f"{factors}, {kind} {c}")
             return self.emit("v", f"add {kind} {self.emit('v', f'mul {kind} {a}, {b}')}, {c}")
         if dtype.is_float:
             return self.float_function(op, dtype, *operands)
@@ -434,7 +433,8 @@ class _Writer:
             return self.emit("v", f"sub {kind} {splat(kind, 0)}, {operands[0]}")
         if op is Ops.MAX:
             name = "umax" if dtype.is_unsigned else "smax"
-            return self.intrinsic("v", f"{name}.{mangled(kind)}", kind, f"{kind} {operands[0]}, {kind} {operands[1]}")
+            both = ", ".join(f"{kind} {x}" for x in operands)
+            return self.intrinsic("v", f"{name}.{mangled(kind)}", kind, both)
         return ""
 
     def float_function(self, op: Ops, dtype: DType, *operands: str) -> str:
@@ -513,10 +513,10 @@ class _Writer:
             functions.shift_right_unsigned if dtype.is_unsigned else functions.shift_right_signed
         return self.call("v", make(dtype.bits, dtype.count), kind, a, b)
 
-    # --- casts -------------------------------------------------------------------------------------------------
+    # --- casts -----------------------------------------------------------------------------------------
 
     def cast(self, value: str, source: DType, target: DType) -> str:
-        """Floats to integers round toward zero, what does not fit becomes the nearest that does, and NaN 0."""
+        """Floats to integers round toward zero; what does not fit becomes the nearest that does, NaN 0."""
         if source is target:
             return value
         from_type, to_type = value_type(source), value_type(target)
@@ -581,9 +581,13 @@ def _same_in_every_lane(node: UOp) -> int | None:
     return int(lanes[0]) if all(x == lanes[0] for x in lanes) else None
 
 
-_FLOAT_INSTRUCTIONS = {Ops.ADD: "fadd", Ops.SUB: "fsub", Ops.MUL: "fmul", Ops.FDIV: "fdiv", Ops.NEG: "fneg"}
-_INT_INSTRUCTIONS = {Ops.ADD: "add", Ops.SUB: "sub", Ops.MUL: "mul", Ops.AND: "and", Ops.OR: "or", Ops.XOR: "xor"}
-_BOOL_INSTRUCTIONS = {Ops.ADD: "or", Ops.MAX: "or", Ops.OR: "or", Ops.MUL: "and", Ops.AND: "and", Ops.XOR: "xor"}
+_BITWISE = {Ops.AND: "and", Ops.OR: "or", Ops.XOR: "xor"}
+_INSTRUCTIONS: dict[str, dict[Ops, str]] = {
+    "float": {Ops.ADD: "fadd", Ops.SUB: "fsub", Ops.MUL: "fmul", Ops.FDIV: "fdiv", Ops.NEG: "fneg"},
+    "int": {Ops.ADD: "add", Ops.SUB: "sub", Ops.MUL: "mul", **_BITWISE},
+    "bool": {Ops.ADD: "or", Ops.MAX: "or", Ops.MUL: "and", **_BITWISE},
+}
+"""The operations that are one instruction, by the kind of their operands."""
 _KEEPS_NOT_NEGATIVE = frozenset({Ops.VECTORIZE, Ops.ADD, Ops.MUL, Ops.IDIV, Ops.MOD, Ops.MAX, Ops.MULACC})
 
 _STATEMENTS: dict[Ops, Callable[[_Writer, UOp], None]] = {

@@ -1,9 +1,9 @@
 """LLVM types, constants, and the small functions that kernels call where LLVM has no instruction that fits.
 
-What LLVM leaves undefined is defined here, the same for scalars and vectors: a division by zero gives 0, a shift
-by the width or more gives what shifting bit by bit would, a maximum is NaN where either operand is. Floats
-narrower than float32 are held as their bits (float16 as LLVM's half); `widen` makes float32 of them, exactly, and
-`narrow` rounds float32 to them, to nearest even, denormals and infinities included.
+What LLVM leaves undefined is defined here, the same for scalars and vectors: a division by zero gives 0, a
+shift by the width or more gives what shifting bit by bit would, a maximum is NaN where an operand is. Floats
+narrower than float32 are held as their bits (float16 as LLVM's half); `widen` makes float32 of them, exactly,
+and `narrow` rounds float32 to them, to nearest even, denormals and infinities included.
 
 Every function is inlined: the text stays readable and the machine code is as if it were written in place.
 """
@@ -89,7 +89,7 @@ def _number(scalar: DType, value: object) -> str:
     return f"0x{struct.unpack('<Q', struct.pack('<d', rounded.item()))[0]:016X}"
 
 
-# --- functions -------------------------------------------------------------------------------------------------
+# --- functions -----------------------------------------------------------------------------------------
 
 
 class Function:
@@ -213,7 +213,7 @@ def float_maximum(bits: int, count: int) -> Function:
         ret {t} %result""")
 
 
-# --- narrow floats ---------------------------------------------------------------------------------------------
+# --- narrow floats -------------------------------------------------------------------------------------
 
 
 @functools.cache
@@ -242,8 +242,9 @@ def _narrow_bfloat16(count: int) -> Function:
         ret {t} %result""")
 
 
-def _narrow_fp8(name: str, exponent: int, mantissa: int, largest: int, beyond: int, nan: int, count: int) -> Function:
-    """Rounds the bits for normal results; denormal ones are rounded by adding a number whose last place is theirs."""
+def _narrow_fp8(name: str, exponent: int, mantissa: int, largest: int, beyond: int, nan: int,
+                count: int) -> Function:
+    """Rounds the bits for normal results, and denormal ones by adding a number whose last place is theirs."""
     f, i, t, flag = (vector_type(x, count) for x in ("float", "i32", "i8", "i1"))
     bias = 2 ** (exponent - 1) - 1
     shift = 23 - mantissa
@@ -292,7 +293,7 @@ def widen(dtype: DType, count: int) -> Function:
 
 
 def _widen_fp8(name: str, exponent: int, mantissa: int, first_special: int, count: int) -> Function:
-    """The bits moved into place are the number times a power of two, denormals too; infinities and NaN aside."""
+    """The bits moved into place are the number times a power of two, but for infinities and NaN."""
     f, i, t, flag = (vector_type(x, count) for x in ("float", "i32", "i8", "i1"))
     scale = (127 + 127 - (2 ** (exponent - 1) - 1)) << 23
     all_ones = ((1 << exponent) - 1) << mantissa
@@ -320,8 +321,8 @@ def _widen_fp8(name: str, exponent: int, mantissa: int, first_special: int, coun
 def round_to_odd(count: int) -> Function:
     """float64 as float32, so that rounding it further to a narrow type is as if rounded once.
 
-    An inexact result takes the neighbour whose last bit is 1 (Boldo and Melquiond, "Emulation of FMA and correctly
-    rounded sums: proved algorithms using rounding to odd", 2008).
+    An inexact result takes the neighbour whose last bit is 1 (Boldo and Melquiond, "Emulation of FMA and
+    correctly rounded sums: proved algorithms using rounding to odd", 2008).
     """
     d, f, i, flag = (vector_type(x, count) for x in ("double", "float", "i32", "i1"))
     return Function(f"odd.{mangled(f)}", f, f"{d} %x", f"""

@@ -241,6 +241,7 @@ class CPUDevice(CompiledDevice):
         return compile_ir(source)
 
     def load(self, name: str, code: Compiled, scratch: int = 0) -> CPUProgram:
+        pool()  # started here, so that the first kernel's time at DEBUG=2 is its own
         return CPUProgram(name, code, scratch)
 
     def disassembly(self, code: Compiled) -> str:

@@ -28,6 +28,8 @@ from tinygrad.schedule.cost import better_stored, reads_memory, work_of
 SERIAL_WORK = 1 << 15
 """Reduced items that one core may walk alone; above, a kernel keeps at least `MIN_PARALLEL` outer iterations."""
 MIN_PARALLEL = 8
+CONTRACTION_LENGTH = 16
+"""Products that a sum adds up before it is worth a tile of its own."""
 CACHED_ROW = 1 << 16
 """Items of a row (256 KB of float32) that stay in the L2 cache between the stages of a kernel; sharing the loop over
 rows saves nothing for longer ones."""
@@ -46,6 +48,8 @@ class Kernel:
     """sets of root loops that something is computed once for; they must nest"""
     enclosing: dict[UOp, frozenset[UOp]] = field(default_factory=dict)
     """for each reduce loop, the loops around it and itself"""
+    reduces: dict[UOp, None] = field(default_factory=dict)
+    """the REDUCEs that it computes"""
     places: dict[UOp, tuple[UOp, ...]] = field(default_factory=dict)
     """for each output, the loops over its items"""
     reduce_ranges: dict[tuple[object, ...], tuple[UOp, ...]] = field(default_factory=dict)
@@ -77,6 +81,24 @@ class Kernel:
 
 
 Use = tuple[Kernel, Point]
+
+
+def is_contraction(node: UOp) -> bool:
+    """True for a long sum of products of values that are both spread over axes the other has."""
+    if node.op is not Ops.REDUCE or node.arg[0] is not Ops.ADD or prod(range_extents(node)) < CONTRACTION_LENGTH:
+        return False
+    value = node.src[0]
+    while value.op is Ops.CAST:
+        value = value.src[0]
+    return value.op is Ops.MUL and all(_is_spread(s) for s in value.src)
+
+
+def _is_spread(value: UOp) -> bool:
+    while value.op in Family.MOVEMENT or value.op is Ops.CAST:
+        if value.op is Ops.EXPAND:
+            return True
+        value = value.src[0]
+    return False
 
 
 class Fusion:
@@ -117,6 +139,8 @@ class Fusion:
             return self.work[node] > 64 and self.better_stored(node, uses)
         if node.op is Ops.REDUCE and not all(self.fits(kernel, point) for kernel, point in uses):
             return True
+        if node.op is Ops.REDUCE and any(self.crowds(kernel, point) for kernel, point in uses):
+            return True
         return self.better_stored(node, uses)
 
     def better_stored(self, node: UOp, uses: list[Use]) -> bool:
@@ -149,6 +173,11 @@ class Fusion:
             return False
         return outer >= MIN_PARALLEL or prod(point.node.src[0].shape) <= SERIAL_WORK
 
+    def crowds(self, kernel: Kernel, point: Point) -> bool:
+        """True if a REDUCE at `point` would share `kernel` with a contraction that is tiled for its own loops alone."""
+        others = [r for r in kernel.reduces if r is not point.node]
+        return any(is_contraction(r) != is_contraction(point.node) for r in others)
+
     # --- storing -----------------------------------------------------------------------------------------------
 
     def store(self, node: UOp, uses: list[Use]) -> None:
@@ -179,7 +208,7 @@ class Fusion:
             ranges = at[0].ranges
             if not ranges <= kernel.root_ranges or not kernel.nests(ranges):
                 continue
-            if node.op is Ops.REDUCE and not self.fits(kernel, at[0]):
+            if node.op is Ops.REDUCE and (not self.fits(kernel, at[0]) or self.crowds(kernel, at[0])):
                 continue
             if kernel.root.device != node.device or kernel.depends_on(set(points) - {kernel}):
                 continue
@@ -204,6 +233,7 @@ class Fusion:
         if node.op in Family.MOVEMENT:
             self.use(kernel, through_movement(point)[0])
         elif node.op is Ops.REDUCE:
+            kernel.reduces[node] = None
             self.use(kernel, reduced_point(point, self.loops_of(kernel, point)))
         elif node.op is Ops.ASSIGN:
             self.use(kernel, Point(node.src[1], point.index, point.valid))

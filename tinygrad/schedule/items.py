@@ -66,7 +66,7 @@ def create_schedule(sinks: list[UOp], default_device: str | None = None) -> Sche
     buffered: frozenset[UOp] = frozenset()
     while True:
         fusion = Fusion(root, forced, buffered)
-        plan = _Writer(fusion, default_device or Device.DEFAULT)
+        plan = _Writer(fusion, default_device or Device.DEFAULT, {_stored_form(s) for s in graph})
         order, hazard = plan.ordered_kernels()
         if hazard is None:
             break
@@ -123,8 +123,10 @@ def _results(wanted: list[UOp], graph: list[UOp]) -> dict[UOp, UOp]:
 class _Writer:
     """Gives stored nodes their buffers and kernels their `ast`."""
 
-    def __init__(self, fusion: Fusion, default_device: str) -> None:
+    def __init__(self, fusion: Fusion, default_device: str, visible: set[UOp]) -> None:
         self.fusion = fusion
+        self.fixed_layout = visible | {n.src[0] for n in fusion.stored if n.op is Ops.COPY}
+        """what users and copies expect in row-major order"""
         self.default_device = default_device
         self.buffer_of: dict[UOp, UOp] = {}
         self.late: list[UOp] = []
@@ -258,7 +260,7 @@ class _Writer:
         """Choose the order in memory of the outputs that nobody outside the schedule sees. True if one changed."""
         changed = False
         for number, node in enumerate(kernel.outputs):
-            if node in self.fusion.forced or not worth_ordering(node.shape):
+            if node.op is Ops.ASSIGN or node in self.fixed_layout or not worth_ordering(node.shape):
                 continue
             order = axis_order(item.ast, number)
             if order != tuple(range(len(order))):

@@ -1,0 +1,462 @@
+"""Kernels from graph to machine code: plans applied by hand and by the cost model, against NumPy.
+
+Every kernel here runs between guard items: a store outside its output fails the test.
+"""
+from __future__ import annotations
+
+import itertools
+import textwrap
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from tinygrad import Context, Tensor, dtypes
+from tinygrad.codegen.compile import Stages, stages_of
+from tinygrad.codegen.lower import lower
+from tinygrad.codegen.opt.choose import choose_plan
+from tinygrad.codegen.opt.plan import Opt, OptKind, Plan, all_ranges, is_reduce_range, operands, thread_extent
+from tinygrad.device import Device
+from tinygrad.graph.ops import Ops, RangeKind
+from tinygrad.graph.printing import format_nest, format_program
+from tinygrad.graph.uop import UOp
+from tinygrad.renderer.llvm import LLVMRenderer
+
+Array = np.ndarray[Any, Any]
+SIZES = (1, 2, 3, 5, 16, 17, 37, 64, 100, 997)
+GUARD = 64
+"""Items before and after each output that must stay as they are."""
+
+
+# --- helpers ---------------------------------------------------------------------------------------------------
+
+
+def numbers(*shape: int, dtype: Any = np.float32, seed: int = 0) -> Array:
+    """Small integers: sums and products of them are exact in every order."""
+    return np.random.default_rng((seed, *shape)).integers(-4, 5, shape).astype(dtype)
+
+
+def normals(*shape: int, dtype: Any = np.float32, seed: int = 0) -> Array:
+    return np.random.default_rng((seed, *shape)).standard_normal(shape).astype(dtype)
+
+
+def held(array: Array) -> Tensor:
+    return Tensor(array).realize()
+
+
+def kernel_of(*results: Tensor) -> UOp:
+    """The one kernel that computes `results`."""
+    items = results[0].schedule(*results[1:])
+    assert len(items) == 1, items
+    return items[0].ast
+
+
+def run(result: Tensor, plan: Plan | None = None) -> Array:
+    """The value of `result`, one kernel, compiled with `plan` (None: the cost model's)."""
+    [item] = result.schedule()
+    stages = stages_of(item.ast, "CPU", plan)
+    device = Device["CPU"]
+    code = device.compile(device.renderer.render("kernel", stages.program))
+    program = device.load("kernel", code, device.renderer.scratch_bytes(stages.program))
+    output = item.buffers[0]
+    guarded = np.full((output.arg.size + 2 * GUARD) * output.dtype.itemsize, 0x5A, np.uint8)
+    memory = guarded[GUARD * output.dtype.itemsize:-GUARD * output.dtype.itemsize].view(output.dtype.numpy)
+    addresses = [memory.ctypes.data]
+    for b in item.buffers[1:]:
+        assert b.buffer is not None
+        addresses.append(b.buffer.address)
+    program(addresses, [], thread_extent(stages.program))
+    edges = np.concatenate([guarded[:GUARD * output.dtype.itemsize], guarded[-GUARD * output.dtype.itemsize:]])
+    assert (edges == 0x5A).all(), f"wrote outside its output under {stages.plan}"
+    return memory.reshape(result.shape)
+
+
+def loops(program: list[UOp]) -> list[UOp]:
+    return [n for n in program if n.op is Ops.RANGE]
+
+
+def plan_of(ast: UOp, renderer: LLVMRenderer) -> Plan:
+    return choose_plan(lower(ast), renderer)
+
+
+def single_opts(ast: UOp, amounts: tuple[int, ...]) -> list[Plan]:
+    """Every plan of one Opt on one range of the kernel, with each amount."""
+    nest = lower(ast)
+    plans = []
+    stored = [s.closed_ranges for s in nest.src]
+    for r in all_ranges(nest):
+        identity = r.arg[0]
+        reduces = is_reduce_range(nest, r)
+        kinds = [OptKind.VECTOR, OptKind.UNROLL, OptKind.GROUP] if reduces else [OptKind.VECTOR, OptKind.UPCAST]
+        plans += [Plan((Opt(kind, identity, amount),)) for kind in kinds for amount in amounts]
+        if not reduces:
+            plans += [Plan((Opt(OptKind.SWAP, identity),)),
+                      Plan((Opt(OptKind.SWAP, identity), Opt(OptKind.THREAD, identity)))]
+    for closed in stored:
+        plans += [Plan((Opt(OptKind.MERGE, a.arg[0], b.arg[0]),)) for a, b in itertools.pairwise(closed)]
+    return plans
+
+
+# --- loops with a closed form ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [2, 17, 1000])
+def test_arange_is_one_kernel_without_a_reduce(size: int) -> None:
+    result = Tensor.arange(size).contiguous()
+    stages = stages_of(kernel_of(result), "CPU", Plan())
+    assert not any(n.op is Ops.REDUCE for n in stages.nest.toposort())
+    assert [r.extent for r in loops(stages.program)] == [size]
+    np.testing.assert_array_equal(run(result), np.arange(size))
+
+
+@pytest.mark.parametrize("vocabulary, width, shape", [(7, 3, (4,)), (1000, 16, (5, 3)), (5000, 64, (2, 37))])
+def test_embedding_lookup_loads_by_index(vocabulary: int, width: int, shape: tuple[int, ...]) -> None:
+    table = normals(vocabulary, width)
+    at = np.random.default_rng(0).integers(0, vocabulary, shape).astype(np.int32)
+    result = held(table)[held(at)]
+    stages = stages_of(kernel_of(result), "CPU", Plan())
+    assert np.prod([r.extent for r in loops(stages.program)]) == at.size * width
+    assert vocabulary not in [r.extent for r in loops(stages.program)]
+    np.testing.assert_array_equal(run(result), table[at])
+
+
+def test_onehot_times_matrix_has_no_loop_over_the_classes() -> None:
+    table, at = normals(300, 8), np.array([5, 299, 0], np.int32)
+    result = (held(at).one_hot(300).cast(dtypes.float32).unsqueeze(-1) * held(table)).sum(1)
+    stages = stages_of(kernel_of(result), "CPU", Plan())
+    assert 300 not in [r.extent for r in loops(stages.program)]
+    np.testing.assert_array_equal(run(result), table[at])
+
+
+def test_a_reduce_of_the_same_value_is_a_product() -> None:
+    x = held(numbers(5, 7))
+    result = x.reshape(5, 7, 1).expand(5, 7, 100).sum(2)
+    assert not any(n.op is Ops.REDUCE for n in lower(kernel_of(result)).toposort())
+    np.testing.assert_array_equal(run(result), numbers(5, 7) * 100)
+
+
+# --- every Opt by hand -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_single_opts_keep_an_elementwise_kernel(size: int) -> None:
+    a, b = numbers(size, 3), numbers(size, 3, seed=1)
+    result = held(a) * held(b) + held(a).permute(1, 0).contiguous().realize().permute(1, 0)
+    for plan in single_opts(kernel_of(result), (4, 16)):
+        np.testing.assert_array_equal(run(result, plan), a * b + a, err_msg=str(plan))
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_single_opts_keep_a_row_sum(size: int) -> None:
+    x = numbers(3, size)
+    result = held(x).sum(1) * 2
+    for plan in single_opts(kernel_of(result), (3, 16)):
+        np.testing.assert_array_equal(run(result, plan), x.sum(1) * 2, err_msg=str(plan))
+
+
+@pytest.mark.parametrize("size", (1, 3, 17, 64, 997))
+def test_single_opts_keep_maximum_and_product(size: int) -> None:
+    x = -np.abs(numbers(2, size)) - 1
+    largest = held(x).max(1)
+    sign = np.sign(numbers(2, size) + 0.5).astype(np.float32)
+    product = held(sign).prod(1)
+    for plan in single_opts(kernel_of(largest), (4,)):
+        np.testing.assert_array_equal(run(largest, plan), x.max(1), err_msg=str(plan))
+    for plan in single_opts(kernel_of(product), (4,)):
+        np.testing.assert_array_equal(run(product, plan), sign.prod(1), err_msg=str(plan))
+
+
+@pytest.mark.parametrize("size", (2, 5, 16, 37, 100))
+def test_single_opts_keep_a_matmul(size: int) -> None:
+    a, b = numbers(size, 17), numbers(17, size + 1)
+    result = held(a) @ held(b)
+    for plan in single_opts(kernel_of(result), (2, 8)):
+        np.testing.assert_array_equal(run(result, plan), a @ b, err_msg=str(plan))
+
+
+def matmul_ranges(ast: UOp) -> tuple[int, int, int]:
+    """The identities of the rows', columns' and inner range of a plain matmul."""
+    nest = lower(ast)
+    rows, columns = (r.arg[0] for r in nest.src[0].closed_ranges)
+    inner = next(r.arg[0] for r in all_ranges(nest) if is_reduce_range(nest, r))
+    return rows, columns, inner
+
+
+@pytest.mark.parametrize("m, k, n", [(16, 8, 32), (7, 5, 9), (37, 17, 33), (100, 64, 17), (5, 100, 3)])
+def test_tiles_of_a_matmul(m: int, k: int, n: int) -> None:
+    a, b = numbers(m, k), numbers(k, n)
+    result = held(a) @ held(b)
+    rows, columns, inner = matmul_ranges(kernel_of(result))
+    tiles = [
+        (Opt(OptKind.VECTOR, columns, 16), Opt(OptKind.UPCAST, rows, 6)),
+        (Opt(OptKind.VECTOR, columns, 4), Opt(OptKind.UPCAST, rows, 3), Opt(OptKind.UNROLL, inner, 4)),
+        (Opt(OptKind.VECTOR, inner, 8), Opt(OptKind.UPCAST, rows, 2), Opt(OptKind.UPCAST, columns, 2)),
+        (Opt(OptKind.GROUP, inner, 4), Opt(OptKind.VECTOR, rows, 4)),
+        (Opt(OptKind.MERGE, rows, columns),),
+        (Opt(OptKind.SWAP, columns), Opt(OptKind.VECTOR, rows, 8), Opt(OptKind.THREAD, columns)),
+    ]
+    for opts in tiles:
+        np.testing.assert_array_equal(run(result, Plan(opts)), a @ b, err_msg=str(opts))
+
+
+@pytest.mark.parametrize("m, k, n", [(16, 8, 32), (7, 5, 9), (37, 17, 33)])
+def test_staging_an_operand_over_any_of_its_ranges(m: int, k: int, n: int) -> None:
+    a, b = numbers(m, k), numbers(k, n)
+    result = (held(a) * 2) @ (held(b) + 1)
+    expected = (a * 2) @ (b + 1)
+    ast = kernel_of(result)
+    nest = lower(ast)
+    for number, operand in enumerate(operands(nest)):
+        known = [r.arg[0] for r in all_ranges(nest) if r in operand.ranges]
+        for over in [known, known[::-1], known[:1], known[1:]]:
+            if over == known[:1] and is_reduce_range(nest, all_ranges(nest)[known[0]]):
+                continue
+            plan = Plan((Opt(OptKind.STAGE, number, over=tuple(over)),))
+            np.testing.assert_array_equal(run(result, plan), expected, err_msg=str(plan))
+
+
+@pytest.mark.parametrize("m, k, n", [(16, 8, 32), (13, 5, 40), (37, 17, 33)])
+def test_staging_a_panel_that_lanes_read(m: int, k: int, n: int) -> None:
+    """The columns become outer x unrolled x lanes; the staged panel covers reduce, unrolled and lanes."""
+    a, b = numbers(m, k), numbers(n, k)
+    result = held(a) @ held(b).permute(1, 0)
+    ast = kernel_of(result)
+    rows, columns, inner = matmul_ranges(ast)
+    nest = lower(ast)
+    number = next(i for i, o in enumerate(operands(nest)) if columns in {r.arg[0] for r in o.ranges})
+    first = max(r.arg[0] for r in all_ranges(nest)) + 1
+    lane, outer = first, first + 1
+    plan = Plan((Opt(OptKind.VECTOR, columns, 8), Opt(OptKind.STAGE, number, over=(inner, lane)),
+                 Opt(OptKind.SWAP, outer), Opt(OptKind.UPCAST, rows, 4)))
+    stages = stages_of(ast, "CPU", plan)
+    [scratch] = [x for x in stages.program if x.op is Ops.SCRATCH]
+    assert scratch.arg[1] == 8 * k
+    np.testing.assert_array_equal(run(result, plan), a @ b.T)
+
+
+def test_an_opt_on_a_range_that_is_not_there_says_which_there_are() -> None:
+    nest = lower(kernel_of(held(numbers(4, 5)) + 1))
+    with pytest.raises(ValueError, match="no range r9, only r0, r1"):
+        choose = Plan((Opt(OptKind.UPCAST, 9, 2),))
+        stages_of(kernel_of(held(numbers(4, 5)) + 1), "CPU", choose)
+    assert len(all_ranges(nest)) == 2
+
+
+def test_an_in_place_kernel_never_overlaps_its_last_tile() -> None:
+    """`x += 1` over 17 items in tiles of 8: an overlapping tile would add twice."""
+    x = held(numbers(17))
+    x.assign(x + 1)
+    [item] = x.schedule()
+    [r] = all_ranges(lower(item.ast))
+    for kind in (OptKind.VECTOR, OptKind.UPCAST):
+        data = numbers(17)
+        stages = stages_of(item.ast, "CPU", Plan((Opt(kind, r.arg[0], 8),)))
+        device = Device["CPU"]
+        code = device.compile(device.renderer.render("kernel", stages.program))
+        device.load("kernel", code, 0)([data.ctypes.data] * len(item.buffers), [], 1)
+        np.testing.assert_array_equal(data, numbers(17) + 1)
+
+
+# --- the cost model --------------------------------------------------------------------------------------------
+
+
+def agree(result: Tensor, expected: Array, tolerance: float = 0.0) -> None:
+    """The cost model's plan and the plain loops both give `expected`."""
+    for plan in (None, Plan()):
+        got = run(result, plan)
+        assert got.dtype == expected.dtype
+        if tolerance:
+            np.testing.assert_allclose(got.astype(np.float64), expected.astype(np.float64), tolerance, tolerance)
+        else:
+            np.testing.assert_array_equal(got, expected)
+
+
+MATMULS = [(1, 1, 1), (2, 3, 5), (16, 16, 16), (17, 37, 5), (64, 64, 64), (1, 100, 64), (64, 100, 1),
+           (100, 2, 37), (997, 3, 2), (2, 997, 3), (128, 257, 129)]
+
+
+@pytest.mark.parametrize("m, k, n", MATMULS)
+def test_matmul_in_all_transpositions(m: int, k: int, n: int) -> None:
+    for left, right in itertools.product((False, True), repeat=2):
+        a = numbers(k, m).T if left else numbers(m, k)
+        b = numbers(n, k).T if right else numbers(k, n)
+        x = held(numbers(k, m)).permute(1, 0) if left else held(numbers(m, k))
+        y = held(numbers(n, k)).permute(1, 0) if right else held(numbers(k, n))
+        agree(x @ y, a @ b)
+
+
+@pytest.mark.parametrize("batch, m, k, n", [(1, 3, 4, 5), (3, 17, 8, 33), (8, 1, 64, 16), (5, 2, 3, 100)])
+def test_batched_matmul(batch: int, m: int, k: int, n: int) -> None:
+    a, b = numbers(batch, m, k), numbers(batch, k, n)
+    agree(held(a) @ held(b), a @ b)
+    agree(held(a) @ held(b[0]), a @ b[0])
+    agree(held(a) @ held(numbers(batch, n, k)).transpose(1, 2), a @ numbers(batch, n, k).transpose(0, 2, 1))
+
+
+def convolved(x: Array, w: Array, stride: int, padding: int, groups: int, dilation: int) -> Array:
+    """Convolution by its definition, one output item at a time."""
+    x = np.pad(x, ((0, 0), (0, 0), (padding, padding), (padding, padding)))
+    outs, per, ky, kx = w.shape
+    height = (x.shape[2] - dilation * (ky - 1) - 1) // stride + 1
+    width = (x.shape[3] - dilation * (kx - 1) - 1) // stride + 1
+    result = np.zeros((x.shape[0], outs, height, width), x.dtype)
+    for o, i, j in itertools.product(range(outs), range(height), range(width)):
+        first = o // (outs // groups) * per
+        window = x[:, first:first + per, i * stride:i * stride + dilation * (ky - 1) + 1:dilation,
+                   j * stride:j * stride + dilation * (kx - 1) + 1:dilation]
+        result[:, o, i, j] = (window * w[o]).sum((1, 2, 3))
+    return result
+
+
+CONVOLUTIONS = [  # images, channels, outputs, size, kernel, stride, padding, groups, dilation
+    (1, 1, 1, 3, 3, 1, 0, 1, 1), (2, 3, 5, 9, 3, 1, 0, 1, 1), (2, 16, 32, 14, 3, 1, 1, 1, 1),
+    (1, 4, 8, 17, 5, 2, 2, 1, 1), (2, 6, 9, 11, 3, 2, 1, 3, 1), (1, 3, 4, 16, 3, 1, 2, 1, 2),
+    (2, 8, 8, 10, 3, 1, 1, 8, 1), (1, 32, 32, 7, 5, 1, 2, 32, 1), (3, 37, 17, 5, 1, 1, 0, 1, 1),
+    (1, 5, 64, 8, 2, 3, 1, 1, 1), (1, 4, 16, 13, 3, 2, 3, 2, 2),
+]
+
+
+@pytest.mark.parametrize("n, c, o, size, kernel, stride, padding, groups, dilation", CONVOLUTIONS)
+def test_convolution(n: int, c: int, o: int, size: int, kernel: int, stride: int, padding: int, groups: int,
+                     dilation: int) -> None:
+    x, w = numbers(n, c, size, size), numbers(o, c // groups, kernel, kernel)
+    expected = convolved(x, w, stride, padding, groups, dilation)
+    options = {"stride": stride, "padding": padding, "groups": groups, "dilation": dilation}
+    for setting in (0, 1):
+        with Context(NOOPT=setting):
+            result = held(x).conv2d(held(w), **options)
+            np.testing.assert_array_equal(result.numpy(), expected, err_msg=f"NOOPT={setting}")
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1), (5, 3, 2), (17, 16, 37), (2, 997, 3), (64, 4, 100)])
+def test_sums_over_any_axes(shape: tuple[int, int, int]) -> None:
+    x = numbers(*shape)
+    for count in (1, 2, 3):
+        for axes in itertools.combinations(range(3), count):
+            agree(held(x).sum(axes) + 1, np.asarray(x.sum(axes) + 1, np.float32))
+    agree(held(x).max((0, 2)) + 1, x.max((0, 2)) + 1)
+
+
+@pytest.mark.parametrize("rows, columns", [(1, 1), (3, 5), (17, 37), (64, 100), (2, 997), (100, 16), (33, 1000)])
+def test_softmax(rows: int, columns: int) -> None:
+    x = normals(rows, columns)
+    for axis in (0, 1):
+        e = np.exp(x.astype(np.float64) - x.max(axis, keepdims=True))
+        agree(held(x).softmax(axis), (e / e.sum(axis, keepdims=True)).astype(np.float32), 2e-6)
+
+
+@pytest.mark.parametrize("shape", [(1, 5), (16, 16), (17, 37), (64, 100), (997, 3)])
+def test_transposes(shape: tuple[int, int]) -> None:
+    x = numbers(*shape)
+    agree(held(x).permute(1, 0).contiguous(), np.ascontiguousarray(x.T))
+    agree(held(x).permute(1, 0) + held(numbers(*shape[::-1], seed=1)), x.T + numbers(*shape[::-1], seed=1))
+    y = numbers(3, *shape)
+    agree(held(y).permute(2, 0, 1).contiguous(), np.ascontiguousarray(y.transpose(2, 0, 1)))
+
+
+@pytest.mark.parametrize("size", [1, 5, 16, 37, 1000])
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.int32, np.int64, np.float64, np.float16,
+                                   ml_dtypes.bfloat16], ids=lambda d: np.dtype(d).name)
+def test_every_number_type(dtype: Any, size: int) -> None:
+    a, b = numbers(2, size, dtype=dtype), numbers(2, size, dtype=dtype, seed=1)
+    agree(held(a) * held(b) + held(a), a * b + a)
+    agree((held(a) < held(b)).where(held(a), held(b) - 1), np.where(a < b, a, b - np.asarray(1, dtype)))
+    agree(held(a).max(1) - 1, a.max(1) - np.asarray(1, dtype))
+    total = a.astype(np.float64).sum(1)
+    result = held(a).sum(1) + 1
+    agree(result, (total + 1).astype(result.dtype.numpy))
+
+
+@pytest.mark.parametrize("size", [1, 5, 16, 37, 1000])
+def test_bools(size: int) -> None:
+    a, b = numbers(3, size) > 0, numbers(3, size, seed=1) > 1
+    agree(held(a) & held(b).logical_not(), a & ~b)
+    agree(held(a) ^ held(b), a ^ b)
+    agree(held(a).any(1), a.any(1))
+    agree(held(a).all(1), a.all(1))
+    agree(held(a).sum(1) + 0 * held(b).sum(1), a.sum(1, dtype=np.int32))
+    agree(held(a).where(held(b), True), np.where(a, b, True))
+
+
+def test_lanes_of_mixed_widths() -> None:
+    small, wide = numbers(37, dtype=np.int8), numbers(37, dtype=np.float64, seed=1)
+    agree(held(small).cast(dtypes.float64) * held(wide), small * wide)
+    agree((held(wide) > 0).cast(dtypes.int8) + held(small), (wide > 0).astype(np.int8) + small)
+
+
+# --- what plans look like --------------------------------------------------------------------------------------
+
+
+def vectors(stages: Stages) -> set[int]:
+    return {n.dtype.count for n in stages.program if n.dtype.count > 1}
+
+
+def test_noopt_runs_plain_loops() -> None:
+    for result in (held(numbers(64, 64)) @ held(numbers(64, 64)), held(normals(64, 256)).softmax(),
+                   held(numbers(4096)) + 1):
+        with Context(NOOPT=1):
+            stages = stages_of(kernel_of(result), "CPU")
+        assert stages.plan == Plan()
+        assert not vectors(stages)
+        assert {r.arg[1] for r in loops(stages.program)} == {RangeKind.LOOP}
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_avx2_plans_have_eight_lanes(threads: int) -> None:
+    renderer = LLVMRenderer(vector_bytes=32, registers=16, threads=threads)
+    x, a, b = normals(64, 256), numbers(96, 128), numbers(128, 80)
+    e = np.exp(x.astype(np.float64) - x.max(1, keepdims=True))
+    cases: list[tuple[Tensor, Array]] = [
+        (held(a) @ held(b), a @ b), (held(a) + 1, a + 1), (held(a).sum(1) * 2, a.sum(1) * 2),
+        (held(x).softmax(), e / e.sum(1, keepdims=True)), (held(b).permute(1, 0).contiguous(), b.T)]
+    for result, expected in cases:
+        plan = plan_of(kernel_of(result), renderer)
+        widths = {opt.amount for opt in plan.opts if opt.kind is OptKind.VECTOR}
+        assert widths == {8}, plan
+        assert max(vectors(stages_of(kernel_of(result), "CPU", plan))) == 8
+        np.testing.assert_allclose(run(result, plan), expected, 2e-6, 1e-6)
+
+
+def test_a_matmul_tile_leaves_registers_for_its_operands() -> None:
+    for size, registers in ((32, 16), (64, 32)):
+        renderer = LLVMRenderer(vector_bytes=size, registers=registers)
+        for m, k, n in ((128, 128, 128), (96, 64, 640), (997, 37, 64)):
+            program = stages_of(kernel_of(held(numbers(m, k)) @ held(numbers(k, n))), "CPU",
+                                plan_of(kernel_of(held(numbers(m, k)) @ held(numbers(k, n))), renderer)).program
+            accumulators = [x for x in program if x.op is Ops.REGISTER and x.dtype.count > 1]
+            assert 4 <= len(accumulators) < registers
+
+
+def test_lanes_of_doubles_are_half_those_of_floats() -> None:
+    renderer = LLVMRenderer(vector_bytes=64, registers=32)
+    for dtype, lanes in ((np.float32, 16), (np.float64, 8), (np.int64, 8)):
+        plan = plan_of(kernel_of(held(numbers(4096, dtype=dtype)) * 3), renderer)
+        assert [o.amount for o in plan.opts if o.kind is OptKind.VECTOR] == [lanes]
+
+
+def test_small_kernels_stay_on_one_thread() -> None:
+    renderer = LLVMRenderer(vector_bytes=64, registers=32, threads=8)
+
+    def threaded(result: Tensor) -> bool:
+        return any(o.kind is OptKind.THREAD for o in plan_of(kernel_of(result), renderer).opts)
+
+    assert not threaded(held(numbers(100)) + 1)
+    assert threaded(held(numbers(512, 512)) @ held(numbers(512, 512)))
+    assert threaded(held(numbers(1 << 20)) + 1)
+
+
+# --- printed forms ---------------------------------------------------------------------------------------------
+
+
+def block(text: str) -> str:
+    return textwrap.dedent(text).strip("\n")
+
+
+def test_a_kernel_prints_as_nest_and_program() -> None:
+    ast = kernel_of((held(numbers(4, 6)) @ held(numbers(6, 8)) + held(numbers(8))).relu())
+    stages = stages_of(ast, "CPU", Plan((Opt(OptKind.VECTOR, 1, 8),)))
+    assert format_nest(stages.nest) == block("""
+    """)
+    assert format_program(stages.program) == block("""
+    """)
