@@ -187,6 +187,7 @@ def _compare(a: UOp, b: UOp, whole: UOp) -> UOp | None:
 
 counter_arithmetic = RewriteTable("arithmetic on loop counters", [
     _lifted(Ops.ADD),
+    _lifted(Ops.SUB),
     _lifted(Ops.MUL),
     Rule("cast of cast", node(Ops.CAST, node(Ops.CAST, name="x"), name="whole"), _cast_of_cast),
     Rule("compare", node(Family.COMPARE, any_node("a"), any_node("b"), name="whole"), _compare),

@@ -60,7 +60,7 @@ class _Linearizer:
         self.done: dict[UOp, UOp] = {n: n for n in definitions}
         self.out: list[UOp] = list(definitions)
         self.emit_body(ROOT)
-        return _defined_first(self.out)
+        return _defined_first(_without_unused(self.out))
 
     # --- where everything runs ---------------------------------------------------------------------------------
 
@@ -252,6 +252,18 @@ class _Linearizer:
 
 def _name(r: UOp) -> str:
     return "the kernel" if r is ROOT else f"loop {r.arg[0]}"
+
+
+def _without_unused(program: list[UOp]) -> list[UOp]:
+    """The program without values that nothing uses, such as the product that became part of a MULACC."""
+    effects = (Ops.PARAM, Ops.VARIABLE, Ops.STORE, Ops.RANGE, Ops.END)
+    used: set[UOp] = set()
+    kept: list[UOp] = []
+    for node in reversed(program):
+        if node.op in effects or node in used:
+            kept.append(node)
+            used.update(node.src)
+    return kept[::-1]
 
 
 def _defined_first(program: list[UOp]) -> list[UOp]:

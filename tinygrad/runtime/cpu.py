@@ -71,22 +71,28 @@ class Compiled:
         return int(self.engine.get_function_address(name))
 
 
-def compile_ir(source: str) -> Compiled:
-    """Machine code of LLVM IR. Raises RuntimeError with LLVM's words and the numbered source."""
-    _initialise_llvm()
+def optimised_module(source: str, machine: Any) -> Any:
+    """The module of LLVM IR after LLVM's passes for `machine`. Raises RuntimeError with LLVM's words and the source."""
     try:
         module = llvm.parse_assembly(source)
         module.verify()
     except RuntimeError as error:
         numbered = "\n".join(f"{i + 1:5d}  {line}" for i, line in enumerate(source.splitlines()))
         raise RuntimeError(f"LLVM does not accept this kernel: {error}\n{numbered}") from None
-    machine = _target_machine()
     options = llvm.create_pipeline_tuning_options(speed_level=2)
     options.loop_vectorization = False
     options.slp_vectorization = False
     options.loop_unrolling = True
     passes = llvm.create_pass_builder(machine, options)
     passes.getModulePassManager().run(module, passes)
+    return module
+
+
+def compile_ir(source: str) -> Compiled:
+    """Machine code of LLVM IR for this CPU. Raises RuntimeError as `optimised_module`."""
+    _initialise_llvm()
+    machine = _target_machine()
+    module = optimised_module(source, machine)
     engine = llvm.create_mcjit_compiler(module, machine)
     engine.finalize_object()
     return Compiled(engine, module)

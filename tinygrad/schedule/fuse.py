@@ -23,7 +23,7 @@ from tinygrad.codegen.lower import is_bijection
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import prod
-from tinygrad.schedule.cost import better_stored, reads_memory, work_of
+from tinygrad.schedule.cost import better_stored, closed_form_reduces, reads_memory, work_of
 
 SERIAL_WORK = 1 << 15
 """Reduced items that one core may walk alone; above, a kernel keeps at least `MIN_PARALLEL` outer iterations."""
@@ -108,7 +108,10 @@ class Fusion:
         self.order = list(sink.toposort())
         self.forced = forced
         self.buffered_assigns = buffered_assigns
-        self.work = work_of(sink)
+        self.closed = closed_form_reduces(sink)
+        self.closed_loops: set[UOp] = set()
+        """loops of closed forms, which will not run"""
+        self.work = work_of(sink, self.closed)
         self.reads_memory = reads_memory(sink)
         self.depth = reduce_depth(sink)
         self.uses: dict[UOp, dict[Use, None]] = defaultdict(dict)
@@ -137,6 +140,8 @@ class Fusion:
             return False
         if not self.reads_memory[node] and self.work[node] < 1e4 * max(1, self.constant_reduce_size(node)):
             return self.work[node] > 64 and self.better_stored(node, uses)
+        if node in self.closed:
+            return self.better_stored(node, uses)
         if node.op is Ops.REDUCE and not all(self.fits(kernel, point) for kernel, point in uses):
             return True
         if node.op is Ops.REDUCE and any(self.crowds(kernel, point) for kernel, point in uses):
@@ -156,7 +161,7 @@ class Fusion:
         total = 0.0
         for kernel, point in uses:
             place = kernel.place(point.ranges)
-            total += prod(r.extent for r in (point.ranges if place is None else place))
+            total += prod(r.extent for r in (point.ranges if place is None else place) - self.closed_loops)
         return total
 
     def fits(self, kernel: Kernel, point: Point) -> bool:
@@ -233,8 +238,12 @@ class Fusion:
         if node.op in Family.MOVEMENT:
             self.use(kernel, through_movement(point)[0])
         elif node.op is Ops.REDUCE:
-            kernel.reduces[node] = None
-            self.use(kernel, reduced_point(point, self.loops_of(kernel, point)))
+            loops = self.loops_of(kernel, point)
+            if node in self.closed:
+                self.closed_loops.update(loops)
+            else:
+                kernel.reduces[node] = None
+            self.use(kernel, reduced_point(point, loops))
         elif node.op is Ops.ASSIGN:
             self.use(kernel, Point(node.src[1], point.index, point.valid))
         elif node.op in Family.ELEMENTWISE or node.op in (Ops.CONTIGUOUS, Ops.COPY):

@@ -23,7 +23,7 @@ class OptKind(Enum):
     """What an Opt does to the range it names."""
 
     MERGE = "two ranges as one"
-    SWAP = "a range to the outside of every loop over outputs"
+    SWAP = "a range to the outside of the loops that close with it"
     THREAD = "a range across CPU cores"
     VECTOR = "the innermost iterations as SIMD lanes"
     UPCAST = "the innermost iterations as registers, each with its own accumulators"
@@ -178,12 +178,18 @@ def merge(nest: UOp, outer: UOp, inner: UOp) -> UOp:
 
 
 def outermost(nest: UOp, r: UOp) -> UOp:
-    """`r` as the outermost loop of every store that closes it."""
-    def moved(store: UOp) -> UOp:
-        closed = store.closed_ranges
-        return store if r not in closed else store.replace(src=(*store.src[:2], r, *(c for c in closed if c is not r)))
-
-    return UOp.sink(moved(store) for store in nest.src)
+    """`r` as the outermost of the loops that any node closes together with it."""
+    done: dict[UOp, UOp] = {}
+    for node in nest.toposort(stop=lambda n: r not in _closed_below(n)):
+        new = node
+        if r in _closed_below(node):
+            new = with_new_sources(node, tuple(done[s] for s in node.src))
+            closed = new.closed_ranges
+            if r in closed:
+                values = new.src[:len(new.src) - len(closed)]
+                new = new.replace(src=(*values, r, *(c for c in closed if c is not r)))
+        done[node] = new
+    return done[nest]
 
 
 def split(nest: UOp, r: UOp, amount: int, kind: RangeKind, apart: bool) -> UOp:
