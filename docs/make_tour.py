@@ -1,9 +1,10 @@
-"""Writes docs/tour.md from docs/tour.source.md: runs its Python blocks in order and puts what they print below each.
+"""Writes docs/NAME.md from docs/NAME.source.md: runs its Python blocks in order and puts what they print
+below each.
 
     python docs/make_tour.py
 
-Words behind ```` ```python ```` say how a block is shown: `head=20 tail=4` keeps so many lines of what it prints,
-`varies` marks output that differs from machine to machine, which the test leaves out.
+Words behind ```` ```python ```` say how a block is shown: `head=20 tail=4` keeps so many lines of what it
+prints, `varies` marks output that differs from machine to machine, which the test leaves out.
 """
 from __future__ import annotations
 
@@ -18,14 +19,19 @@ BLOCK = re.compile(r"^```python([^\n]*)\n(.*?)^```\n", re.MULTILINE | re.DOTALL)
 VARIES = "<!-- differs from machine to machine -->"
 VARYING_OUTPUT = re.compile(rf"{VARIES}\n```text\n.*?^```\n", re.MULTILINE | re.DOTALL)
 COLOUR = re.compile(r"\x1b\[\d*m")
-WIDTH = 116
+WIDTH = 140
 """Characters after which a line of output is cut."""
 
 
-def tour() -> str:
-    """The text of docs/tour.md, made by running every block."""
+def pages() -> list[str]:
+    """The names of the pages that are made."""
+    return sorted(path.name.removesuffix(".source.md") for path in FOLDER.glob("*.source.md"))
+
+
+def page(name: str) -> str:
+    """The text of docs/`name`.md, made by running every block."""
     names: dict[str, Any] = {}
-    source = (FOLDER / "tour.source.md").read_text(encoding="utf-8")
+    source = (FOLDER / f"{name}.source.md").read_text(encoding="utf-8")
     return BLOCK.sub(lambda found: run_block(found[1].split(), found[2], names), source)
 
 
@@ -33,10 +39,11 @@ def run_block(words: list[str], code: str, names: dict[str, Any]) -> str:
     """The block as it is shown: its code, and what it printed."""
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
-        exec(compile(code, "docs/tour.source.md", "exec"), names)
+        exec(compile(code, "<block of a page>", "exec"), names)
     sizes = dict(w.split("=") for w in words if "=" in w)
     shown = f"```python\n{code}```\n"
-    lines = shortened(COLOUR.sub("", printed.getvalue()).splitlines(), int(sizes.get("head", 10**6)), int(sizes.get("tail", 0)))
+    lines = COLOUR.sub("", printed.getvalue()).splitlines()
+    lines = shortened(lines, int(sizes.get("head", len(lines))), int(sizes.get("tail", 0)))
     if lines:
         marker = f"{VARIES}\n" if "varies" in words else ""
         shown += "\n" + marker + "\n".join(["```text", *lines, "```", ""])
@@ -54,10 +61,11 @@ def shortened(lines: list[str], head: int, tail: int) -> list[str]:
 
 
 def stable(text: str) -> str:
-    """The tour without what differs from machine to machine."""
+    """A page without what differs from machine to machine."""
     return VARYING_OUTPUT.sub(VARIES, text)
 
 
 if __name__ == "__main__":
-    (FOLDER / "tour.md").write_text(tour(), encoding="utf-8")
-    print("wrote docs/tour.md")
+    for name in pages():
+        (FOLDER / f"{name}.md").write_text(page(name), encoding="utf-8")
+        print(f"wrote docs/{name}.md")

@@ -1,9 +1,9 @@
 """Devices and the memory on them.
 
-A device is an allocator, a renderer, a compiler and a program loader (`CompiledDevice`), in one file of `runtime/`;
-`Device["CPU"]` opens it at first use. A `Buffer` is memory for a number of items on a device; when it dies its
-memory goes to a cache from which the next buffer of that size is taken, because fresh pages are expensive (64 MB
-cost 16 ms in page faults, five times what a kernel needs to write them).
+A device is an allocator, a renderer, a compiler and a program loader (`CompiledDevice`), in one file of
+`runtime/`; `Device["CPU"]` opens it at first use. A `Buffer` is memory for a number of items on a device;
+when it dies its memory goes to a cache from which the next buffer of that size is taken, because fresh pages
+are expensive (64 MB cost 16 ms in page faults, five times what a kernel needs to write them).
 """
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ class Allocator:
         self.lock = threading.RLock()  # the collector may free a buffer while this thread holds it
 
     def allocate(self, size: int) -> Any:
-        """Memory of at least `size` bytes. Raises MemoryError with what is used and cached where there is none."""
+        """Memory of at least `size` bytes. Raises MemoryError with what is used and cached where there is
+        none."""
         rounded = round_up(max(size, 1), ALIGNMENT)
         with self.lock:
             free = self.cached.get(rounded)
@@ -66,8 +67,8 @@ class Allocator:
         try:
             return self._obtain(rounded)
         except MemoryError:
-            raise MemoryError(f"{self.device} has no {rounded:,} bytes left: {GlobalCounters.mem_used:,} are used "
-                              f"and {self.cached_bytes:,} cached") from None
+            raise MemoryError(f"{self.device} has no {rounded:,} bytes left: {GlobalCounters.mem_used:,} are "
+                              f"used and {self.cached_bytes:,} cached") from None
 
     def free(self, memory: Any, size: int) -> None:
         """Take memory back, into the cache."""
@@ -118,7 +119,8 @@ class Buffer:
         self._owner: Any = None
 
     def __repr__(self) -> str:
-        return f"<Buffer {self.device} {self.dtype.name}[{self.size}]{'' if self.is_allocated else ' not allocated'}>"
+        state = "" if self.is_allocated else " not allocated"
+        return f"<Buffer {self.device} {self.dtype.name}[{self.size}]{state}>"
 
     @property
     def nbytes(self) -> int:
@@ -147,7 +149,7 @@ class Buffer:
             buffer._owner = array
         else:
             buffer.allocate()
-            buffer.copyin(memoryview(data.reshape(-1).view(np.uint8)))
+            buffer.copyin(data.reshape(-1).view(np.uint8).data)
         return buffer
 
     @property
@@ -205,7 +207,8 @@ class CompiledDevice:
         raise NotImplementedError
 
     def load(self, name: str, code: Any, scratch: int = 0) -> Program:
-        """The kernel `name` of compiled `code`, which uses so many bytes of scratch a thread, ready to run."""
+        """The kernel `name` of compiled `code`, which uses so many bytes of scratch a thread, ready to
+        run."""
         raise NotImplementedError
 
     def disassembly(self, code: Any) -> str:
@@ -217,12 +220,17 @@ class CompiledDevice:
 
 
 class _Devices:
-    """The devices by name: `Device["CPU"]`. `Device.DEFAULT` is where tensors are made unless they say otherwise."""
+    """The devices by name: `Device["CPU"]`. `Device.DEFAULT` is where tensors are made unless they say
+    otherwise."""
 
     FILES: ClassVar[dict[str, str]] = {"CPU": "tinygrad.runtime.cpu"}
     """name to the module that has a `Device` class for it"""
-    ALIASES: ClassVar[dict[str, str]] = {"LLVM": "CPU", "CLANG": "CPU", "GPU": "CL", "OPENCL": "CL", "NVIDIA": "CUDA"}
-    PLANNED: ClassVar[tuple[str, ...]] = ("CL", "WEBGPU", "CUDA", "NV", "AMD", "METAL", "QCOM", "PYTHON", "NULL", "DISK")
+    ALIASES: ClassVar[dict[str, str]] = {
+        "LLVM": "CPU", "CLANG": "CPU", "GPU": "CL", "OPENCL": "CL", "NVIDIA": "CUDA",
+    }
+    PLANNED: ClassVar[tuple[str, ...]] = (
+        "CL", "WEBGPU", "CUDA", "NV", "AMD", "METAL", "QCOM", "PYTHON", "NULL", "DISK",
+    )
 
     def __init__(self) -> None:
         self.opened: dict[str, CompiledDevice] = {}
@@ -230,18 +238,19 @@ class _Devices:
         self.lock = threading.Lock()
 
     @property
-    def DEFAULT(self) -> str:  # noqa: N802 - the public name
+    def DEFAULT(self) -> str:  # the public name
         """The device of tensors that name none: the environment's DEV, else CPU."""
         if self._default is None:
             self._default = self.canonicalize(os.getenv("DEV", "CPU"))
         return self._default
 
     @DEFAULT.setter
-    def DEFAULT(self, name: str) -> None:  # noqa: N802 - the public name
+    def DEFAULT(self, name: str) -> None:  # the public name
         self._default = self.canonicalize(name)
 
     def canonicalize(self, name: str) -> str:
-        """The full name of a device: "cpu" and "CPU:0" are "CPU". Raises ValueError for a name there is none of."""
+        """The full name of a device: "cpu" and "CPU:0" are "CPU". Raises ValueError for a name there is none
+        of."""
         kind, _, number = name.upper().partition(":")
         kind = self.ALIASES.get(kind, kind)
         if kind not in self.FILES:

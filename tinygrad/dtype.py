@@ -77,7 +77,7 @@ class DType:
         if self.is_float:
             return -math.inf
         if self.kind == "int":
-            return -(2 ** (self.bits - 1))
+            return -(1 << self.bits - 1)
         return False if self.is_bool else 0
 
     @property
@@ -87,7 +87,7 @@ class DType:
             return math.inf
         if self.is_bool:
             return True
-        return 2 ** (self.bits - (self.kind == "int")) - 1
+        return (1 << self.bits - (self.kind == "int")) - 1
 
     def as_const(self, value: Any) -> int | float | bool:
         """`value` as the Python number that a constant of this type holds: integers wrap, floats stay."""
@@ -95,9 +95,9 @@ class DType:
             return float(value)
         if self.is_bool:
             return bool(value)
-        wrapped = int(value) & (2**self.bits - 1)
-        if self.kind == "int" and wrapped >= 2 ** (self.bits - 1):
-            wrapped -= 2**self.bits
+        wrapped = int(value) & (1 << self.bits) - 1
+        if self.kind == "int" and wrapped >= 1 << self.bits - 1:
+            wrapped -= 1 << self.bits
         return wrapped
 
     @property
@@ -111,7 +111,7 @@ def _vector(scalar: DType, count: int) -> DType:
     return DType(scalar.name, scalar.kind, scalar.lane_size, count)
 
 
-class dtypes:  # noqa: N801 - the public name, as in NumPy's and PyTorch's lower-case namespaces
+class dtypes:  # the public name, as in NumPy's and PyTorch's lower-case namespaces
     """All number types, by name and by the aliases that PyTorch users expect."""
 
     bool: Final = DType("bool", "bool", 1)
@@ -283,8 +283,8 @@ def _above(dtype: DType) -> frozenset[DType]:
 def promote(*operands: DType) -> DType:
     """The lowest type that every operand reaches in the lattice.
 
-    Where two types meet in no single lowest one (int64 with uint64, the two fp8 types, float16 with bfloat16),
-    the result is the lowest type comparable with all that they meet in: float32.
+    Where two types meet in no single lowest one (int64 with uint64, the two fp8 types, float16 with
+    bfloat16), the result is the lowest type comparable with all that they meet in: float32.
     """
     common = frozenset.intersection(*(_above(d) for d in operands))
     comparable = [d for d in common if all(d in _above(c) or c in _above(d) for c in common)]

@@ -96,7 +96,7 @@ NOOPT = ContextVar("NOOPT", 0)
 JIT = ContextVar("JIT", 1)
 """0 makes TinyJit call the plain function every time."""
 BEAM = ContextVar("BEAM", 0)
-"""Width of the search for plans; 0 takes the cost model's plan."""
+"""Accepted for scripts that set it; there is no search for plans yet."""
 WINO = ContextVar("WINO", 0)
 """Accepted for scripts that set it; convolutions here never use the Winograd transform."""
 CHECK = ContextVar("CHECK", 0)

@@ -169,6 +169,7 @@ class Tensor:
         self._grad: Tensor | None = None
         self._expires = False
         self._given_up = False
+        self._first_gradient_use: str | None = None
         _live[id(self)] = self
 
     @staticmethod
@@ -278,6 +279,7 @@ class Tensor:
     def grad(self, value: Tensor | None) -> None:
         if value is not None and value.shape != self.shape:
             raise ValueError(f"a gradient of shape {value.shape} does not fit a tensor of shape {self.shape}")
+        self._first_gradient_use = self._first_gradient_use or "set"
         self._grad = value
 
     def __repr__(self) -> str:
@@ -314,20 +316,21 @@ class Tensor:
 
     def realize(self, *others: Tensor) -> Tensor:
         """Compute this tensor (and `others`, in one schedule), and return this tensor."""
-        from tinygrad.engine.realize import realize_uops
+        from tinygrad.engine.realize import engine_lock, realize_uops
 
-        tensors, writes = _with_pending_readers([self, *others])
-        realize_uops([t._placed() for t in tensors if not t._is_realized])
-        for memory in {write.src[0].base for write in writes}:
-            memory.mark_overwritten()
-        for write in writes:
-            write.set_realized_view(write.src[0].current)
-        for t in tensors:
-            t._settle()
-        if writes:
-            for t in list(_live.values()):
-                if t._uop.base in writes:
-                    t.uop = storage_view(t._uop) or t._uop
+        with engine_lock:
+            tensors, writes = _with_pending_readers([self, *others])
+            realize_uops([t._placed() for t in tensors if not t._is_realized])
+            for memory in {write.src[0].base for write in writes}:
+                memory.mark_overwritten()
+            for write in writes:
+                write.set_realized_view(write.src[0].current)
+            for t in tensors:
+                t._settle()
+            if writes:
+                for t in list(_live.values()):
+                    if t._uop.base in writes:
+                        t.uop = storage_view(t._uop) or t._uop
         return self
 
     def schedule(self, *others: Tensor) -> list[ScheduleItem]:
@@ -356,11 +359,9 @@ class Tensor:
 
     def _memory(self) -> Buffer:
         """The memory of the value in row-major order, all of it and nothing else."""
-        from tinygrad.engine.realize import Capture, realize_uops
+        from tinygrad.engine.realize import realize_uops, refuse_reading
 
-        if Capture.active is not None:
-            raise RuntimeError("a value was read while TinyJit traces a function, where it would become a "
-                               "constant of all later calls; return the tensor, and read it outside")
+        refuse_reading()
         if self._given_up:
             raise RuntimeError("this gradient was given up; see Tensor.grad")
         self.realize(*self._pending_writers())
@@ -504,7 +505,7 @@ class Tensor:
             self.uop = moved.uop
             self._device = moved._device
             if self._requires_grad:
-                self._become_leaf(True)
+                self._become_leaf()
         if self._grad is not None:
             self._grad.to_(device)
         return self
@@ -575,6 +576,7 @@ class Tensor:
 
     def _accumulate(self, uop: UOp) -> None:
         """Add `uop` to `.grad`. A lazy old gradient is computed first, so that the graph does not grow."""
+        self._first_gradient_use = self._first_gradient_use or "added"
         if self._grad is not None:
             if self._grad._given_up:
                 return

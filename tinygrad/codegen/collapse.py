@@ -1,7 +1,7 @@
 """Loops with a closed form.
 
-`arange` is a masked sum of ones and a gather is a masked sum over every candidate. Here, where ranges are values,
-such a loop is recognised by what its value depends on and replaced:
+`arange` is a masked sum of ones and a gather is a masked sum over every candidate. Here, where ranges are
+values, such a loop is recognised by what its value depends on and replaced:
 
     sum over r of v                          = v * extent                     v does not depend on r
     sum over r of where(r < n, v, 0)         = v * clamp(n, 0, extent)
@@ -12,12 +12,12 @@ In: the value of a REDUCE and its ranges. Out: a value without those ranges that
 """
 from __future__ import annotations
 
+from tinygrad.codegen.indexing import conjuncts
 from tinygrad.dtype import DType, dtypes
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.rewrite import RewriteTable, Rule, any_node, const, node
 from tinygrad.graph.symbolic import constant_folding, linear_terms
 from tinygrad.graph.uop import UOp
-from tinygrad.codegen.indexing import conjuncts
 
 
 def collapsed_reduce(op: Ops, value: UOp, ranges: tuple[UOp, ...]) -> UOp:
@@ -41,8 +41,8 @@ def _close(op: Ops, value: UOp, r: UOp) -> UOp | None:
         return None
     if value.op is Ops.ADD and r.extent > 0:
         # A sum of two sums; worth it only where both close, so that no second loop appears.
-        parts = [_close(op, s, r) for s in value.src]
-        return None if parts[0] is None or parts[1] is None else simplified(Ops.ADD, value.dtype, *parts)
+        first, second = (_close(op, s, r) for s in value.src)
+        return None if first is None or second is None else simplified(Ops.ADD, value.dtype, first, second)
     if value.op is Ops.CAST and value.src[0].dtype.is_bool:
         zero = UOp.const(0, value.dtype)
         return _close(op, value.src[0].where(UOp.const(1, value.dtype), zero), r)
@@ -92,7 +92,7 @@ def _bound_of(condition: UOp, r: UOp) -> tuple[bool, UOp] | None:
     """(True, b) where the condition is r < b; (False, b) where it is b <= r; None where it is neither."""
     if condition.op is not Ops.CMPLT or condition.src[0].dtype is not dtypes.index:
         return None
-    terms, constant = linear_terms(condition.src[0] - condition.src[1])
+    terms, _ = linear_terms(condition.src[0] - condition.src[1])
     step = terms.get(r)
     rest = condition.src[0] - condition.src[1] - r * (step or 0)
     if step not in (1, -1) or r in rest.ranges:
@@ -110,7 +110,8 @@ def _select(condition: UOp, kept: UOp, zero: UOp, r: UOp) -> UOp | None:
             others = [o for o in conjuncts(condition) if o is not c]
             for other in others:
                 inside = inside & other.substitute({r: at})
-            return simplified(Ops.WHERE, kept.dtype, inside, _guard_loads(kept.substitute({r: at}), inside), zero)
+            chosen = _guard_loads(kept.substitute({r: at}), inside)
+            return simplified(Ops.WHERE, kept.dtype, inside, chosen, zero)
     return None
 
 
@@ -145,7 +146,7 @@ def _guard_loads(value: UOp, inside: UOp) -> UOp:
     return value.substitute(changes)
 
 
-# --- integer arithmetic on loop counters -------------------------------------------------------------------------
+# --- integer arithmetic on loop counters --------------------------------------------------------------------
 
 
 def _fits(value: UOp, dtype: DType) -> bool:
@@ -157,11 +158,13 @@ def _lifted(op: Ops) -> Rule:
     """int32 arithmetic on a counter is index arithmetic, while no step of it wraps."""
 
     def replace(x: UOp, c: UOp, whole: UOp) -> UOp | None:
-        if whole.dtype.scalar is dtypes.index or x.src[0].dtype.scalar is not dtypes.index or not c.dtype.is_int:
+        counter = x.src[0]
+        is_counter = counter.dtype.scalar is dtypes.index and whole.dtype.scalar is not dtypes.index
+        if not is_counter or not c.dtype.is_int:
             return None
-        result = UOp.new(Ops.CONST, dtypes.index, (), c.arg)
-        result = x.src[0].alu(op, result)
-        return result.cast(whole.dtype) if _fits(x.src[0], whole.dtype) and _fits(result, whole.dtype) else None
+        result = counter.alu(op, UOp.new(Ops.CONST, dtypes.index, (), c.arg))
+        fits = _fits(counter, whole.dtype) and _fits(result, whole.dtype)
+        return result.cast(whole.dtype) if fits else None
 
     return Rule(f"lift {op.name}", node(op, node(Ops.CAST, name="x"), const("c"), name="whole"), replace)
 

@@ -1,7 +1,7 @@
 """One kernel from its piece of the graph to a loaded program, each stage printed on demand.
 
-In: a kernel's `ast` (schedule/items.py) and a device. Out: a `CompiledKernel` that runs on buffer addresses. Equal
-kernels are the same `ast` object, so they are compiled once.
+In: a kernel's `ast` (schedule/items.py) and a device. Out: a `CompiledKernel` that runs on buffer addresses.
+Equal kernels are the same `ast` object, so they are compiled once.
 """
 from __future__ import annotations
 
@@ -64,7 +64,8 @@ class Stages:
 
 
 def stages_of(ast: UOp, device: str, plan: Plan | None = None) -> Stages:
-    """`ast` as loop nest, its plan (the cost model's unless given), the nest it makes, and the linear program."""
+    """`ast` as loop nest, its plan (the cost model's unless given), the nest it makes, and the linear
+    program."""
     renderer = Device[device].renderer
     if CHECK:
         check_graph(ast, "tensor_graph")

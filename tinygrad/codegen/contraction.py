@@ -1,4 +1,5 @@
-"""Sums of products whose operands change with different ranges: matmul, convolution, attention, their gradients.
+"""Sums of products whose operands change with different ranges: matmul, convolution, attention, their
+gradients.
 
 They are recognised here by their ranges, never by the name of the operation that made them.
 """

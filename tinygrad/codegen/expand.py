@@ -1,8 +1,8 @@
 """UNROLL and VECTOR ranges written out.
 
 In: a nest in which a Plan has marked ranges. Out: the same nest with LOOP and THREAD ranges only: an unrolled
-value is there once for each iteration, a vectorised one is a vector of as many lanes as its range has iterations.
-Next on the path: `primitives`, then `linearize`.
+value is there once for each iteration, a vectorised one is a vector of as many lanes as its range has
+iterations. Next on the path: `primitives`, then `linearize`.
 """
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def expand(nest: UOp) -> UOp:
     return vectorised(unrolled(nest))
 
 
-# --- UNROLL ------------------------------------------------------------------------------------------------------
+# --- UNROLL -------------------------------------------------------------------------------------------------
 
 
 def unrolled(nest: UOp) -> UOp:
@@ -87,7 +87,7 @@ def _unrolled_reduce(node: UOp) -> UOp:
     return copies[0]
 
 
-# --- VECTOR ------------------------------------------------------------------------------------------------------
+# --- VECTOR -------------------------------------------------------------------------------------------------
 
 
 def vectorised(nest: UOp) -> UOp:

@@ -1,8 +1,9 @@
 """Which item of each source an item of a tensor needs.
 
-A `Point` is one item of a tensor-graph node: the node, an index expression for each axis, and the condition under
-which the item is wanted (None: always). `needs` says which points of its sources a point is computed from. Both
-the scheduler, which decides what to fuse, and `lower`, which builds the loop nest, walk the graph with it.
+A `Point` is one item of a tensor-graph node: the node, an index expression for each axis, and the condition
+under which the item is wanted (None: always). `needs` says which points of its sources a point is computed
+from. Both the scheduler, which decides what to fuse, and `lower`, which builds the loop nest, walk the graph
+with it.
 """
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ class Point(NamedTuple):
     """One item of a node, for every value of the ranges in `index`."""
 
     node: UOp
-    index: tuple[UOp, ...]
+    index: tuple[UOp, ...]  # type: ignore[assignment]  # hides tuple.index, which says nothing here
     valid: UOp | None
 
     @property
@@ -64,7 +65,8 @@ def guarding(valid: UOp | None, index: tuple[UOp, ...], shape: tuple[int, ...]) 
 
 
 def through_movement(point: Point) -> tuple[Point, UOp | None]:
-    """The point of `point.node.base` that shows at `point`, and the condition outside which zero shows instead."""
+    """The point of `point.node.base` that shows at `point`, and the condition outside which zero shows
+    instead."""
     base = point.node.base
     index, mask = point.node.st.indices(point.index, base.shape)
     inside = unless_always(mask)

@@ -1,25 +1,31 @@
 """From a loop nest to a linear program.
 
-In: SINK of STOREs whose ranges run as loops (LOOP, THREAD); what was unrolled or vectorised is already written
-out. Out: a list of UOps in the order in which they run, each after its sources, with RANGE and END around loop
-bodies, a REGISTER for every REDUCE and SCRATCH memory for every STAGE (`graph/spec.py`, stage `program`).
+In: SINK of STOREs whose ranges run as loops (LOOP, THREAD); what was unrolled or vectorised is already
+written out. Out: a list of UOps in the order in which they run, each after its sources, with RANGE and END
+around loop bodies, a REGISTER for every REDUCE and SCRATCH memory for every STAGE (`graph/spec.py`, stage
+`program`).
 
-A value's place follows from the loops it changes with: it runs in the innermost of them, and therefore outside all
-others. The loops form a tree: a REDUCE or STAGE stands where its own value stands, its ranges open below it.
-Next on the path: `renderer/`.
+A value's place follows from the loops it changes with: it runs in the innermost of them, and therefore
+outside all others. The loops form a tree: a REDUCE or STAGE stands where its own value stands, its ranges
+open below it. Next on the path: `renderer/`.
 """
 from __future__ import annotations
 
 import heapq
 import itertools
 from collections import defaultdict
+from collections.abc import Callable
 
 from tinygrad.dtype import DType, dtypes
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import prod
 
-IDENTITY_OF = {Ops.ADD: lambda d: 0, Ops.MUL: lambda d: 1, Ops.MAX: lambda d: d.scalar.min}
+IDENTITY_OF: dict[Ops, Callable[[DType], int | float | bool]] = {
+    Ops.ADD: lambda dtype: 0,
+    Ops.MUL: lambda dtype: 1,
+    Ops.MAX: lambda dtype: dtype.scalar.min,
+}
 ROOT = UOp.const(-1, dtypes.index)
 """Stands for the body of the whole kernel, where a RANGE stands for the body of its loop."""
 
@@ -62,7 +68,7 @@ class _Linearizer:
         self.emit_body(ROOT)
         return _defined_first(_without_unused(self.out))
 
-    # --- where everything runs ---------------------------------------------------------------------------------
+    # --- where everything runs ------------------------------------------------------------------------------
 
     def place_loops(self) -> None:
         """Give every loop its place below the loops that the node closing it changes with."""
@@ -111,7 +117,7 @@ class _Linearizer:
                 self.body[node] = self.innermost(node)
             self.items[self.body[node]].append(node)
 
-    # --- what must come before what ----------------------------------------------------------------------------
+    # --- what must come before what -------------------------------------------------------------------------
 
     def connect(self) -> None:
         loads = [n for n in self.order if n.op is Ops.LOAD]
@@ -132,7 +138,8 @@ class _Linearizer:
                         self.sequence(load, self.body[node], node)
 
     def sequence(self, source: UOp, body: UOp, node: UOp | None) -> None:
-        """`source` before `node`, which runs in `body` (None: at the end of it), seen from the body around both."""
+        """`source` before `node`, which runs in `body` (None: at the end of it), seen from the body around
+        both."""
         if source not in self.body:
             return
         around = {ROOT, *self.chain(body)}
@@ -148,7 +155,7 @@ class _Linearizer:
         if later is not None and later is not earlier:
             self.before[later].add(earlier)
 
-    # --- writing it down ---------------------------------------------------------------------------------------
+    # --- writing it down ------------------------------------------------------------------------------------
 
     def emit_body(self, body: UOp) -> None:
         items = self.items[body]
@@ -194,9 +201,9 @@ class _Linearizer:
                 self.add(UOp.new(Ops.STORE, node.dtype, (register, start)))
                 self.registers[node] = register
             else:
-                size = prod(c.extent for c in node.closed_ranges)
-                self.scratch[node] = self.add(
-                    UOp.new(Ops.SCRATCH, node.dtype.scalar, (), (next(self.identities), size * node.dtype.count)))
+                size = prod(c.extent for c in node.closed_ranges) * node.dtype.count
+                memory = UOp.new(Ops.SCRATCH, node.dtype.scalar, (), (next(self.identities), size))
+                self.scratch[node] = self.add(memory)
         for extent in r.src:
             self.done.setdefault(extent, extent)
         opened = self.add(UOp.new(Ops.RANGE, r.dtype, tuple(self.done[s] for s in r.src), r.arg))
@@ -215,7 +222,8 @@ class _Linearizer:
         """The end of a loop body: take this iteration's value into the register or the scratch memory."""
         values = [self.done[s] for s in node.src if s.op is not Ops.RANGE]
         if node.op is Ops.STAGE:
-            at = self.add(UOp.new(Ops.INDEX, node.dtype.scalar, (self.scratch[node], self.stage_offset(node))))
+            place = (self.scratch[node], self.stage_offset(node))
+            at = self.add(UOp.new(Ops.INDEX, node.dtype.scalar, place))
             self.add(UOp.new(Ops.STORE, node.dtype, (at, values[0])))
             return
         register = self.registers[node]
@@ -231,7 +239,8 @@ class _Linearizer:
         offset = UOp.const(0, dtypes.index)
         for r in node.closed_ranges:
             offset = offset * r.extent + r
-        return self.add_tree((offset * node.dtype.count).substitute({r: self.done[r] for r in node.closed_ranges}))
+        counters = {r: self.done[r] for r in node.closed_ranges}
+        return self.add_tree((offset * node.dtype.count).substitute(counters))
 
     def add_tree(self, root: UOp) -> UOp:
         """Write down an expression over nodes that may be written already."""

@@ -1,17 +1,24 @@
 """From a kernel's piece of the tensor graph to its loop nest.
 
-In: SINK of ASSIGN(view of a PARAM, value), the values made of elementwise, reduce and movement ops over PARAMs.
-Out: SINK of STORE(address, value, *ranges), in which a loop is a value (RANGE), a REDUCE closes its ranges and
-all index arithmetic is explicit and simplified. Reduces that do not depend on each other and run over equal
-extents for the same outer item share their loops; outputs of equal shape share theirs.
-Next on the path: `opt/`, which chooses how the nest runs.
+In: SINK of ASSIGN(view of a PARAM, value), the values made of elementwise, reduce and movement ops over
+PARAMs. Out: SINK of STORE(address, value, *ranges), in which a loop is a value (RANGE), a REDUCE closes its
+ranges and all index arithmetic is explicit and simplified. Reduces that do not depend on each other and run
+over equal extents for the same outer item share their loops; outputs of equal shape share theirs. Next on the
+path: `opt/`, which chooses how the nest runs.
 """
 from __future__ import annotations
 
 import itertools
 
 from tinygrad.codegen.collapse import collapsed_reduce, simplified
-from tinygrad.codegen.indexing import (ZERO, Point, range_extents, reduce_depth, reduced_point, through_movement)
+from tinygrad.codegen.indexing import (
+    ZERO,
+    Point,
+    range_extents,
+    reduce_depth,
+    reduced_point,
+    through_movement,
+)
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.uop import UOp
 
@@ -119,13 +126,15 @@ def is_bijection(point: Point) -> bool:
     if point.valid is not None:
         return False
     ranges = [i for i in point.index if i.op is Ops.RANGE]
-    fixed = [n for i, n in zip(point.index, point.node.shape, strict=True) if i.op is not Ops.RANGE]
-    whole = all(i.op is not Ops.RANGE or i.extent == n for i, n in zip(point.index, point.node.shape, strict=True))
+    axes = list(zip(point.index, point.node.shape, strict=True))
+    fixed = [n for i, n in axes if i.op is not Ops.RANGE]
+    whole = all(i.op is not Ops.RANGE or i.extent == n for i, n in axes)
     return whole and len(set(ranges)) == len(ranges) and all(n == 1 for n in fixed)
 
 
 def loops_outermost_first(sink: UOp) -> UOp:
-    """The nest with every STORE's ranges ordered so that what is computed once a row encloses the row's items.
+    """The nest with every STORE's ranges ordered so that what is computed once a row encloses the row's
+    items.
 
     A range goes outside the more sets of loops need it: each REDUCE needs the loops its value changes with.
     """

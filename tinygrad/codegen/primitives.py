@@ -13,14 +13,16 @@ from tinygrad.renderer import Renderer
 
 
 def _division(a: UOp, b: UOp, r: UOp, whole: UOp) -> UOp | None:
-    """a * (1 / b) is a / b, rounded once. Where b changes with fewer loops, dividing once outside is worth more."""
+    """a * (1 / b) is a / b, rounded once. Where b changes with fewer loops, dividing once outside is worth
+    more."""
     if b.ranges < whole.ranges and b.op is not Ops.LOAD:
         return None
     return UOp.new(Ops.FDIV, whole.dtype, (a, b))
 
 
+_product = node(Ops.MUL, any_node("a"), node(Ops.RECIP, any_node("b"), name="r"), name="whole")
 division = RewriteTable("one division instead of a reciprocal and a product", [
-    Rule("a * (1/b)", node(Ops.MUL, any_node("a"), node(Ops.RECIP, any_node("b"), name="r"), name="whole"), _division),
+    Rule("a * (1/b)", _product, _division),
 ])
 
 

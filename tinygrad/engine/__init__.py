@@ -1,1 +1,2 @@
-"""Running a schedule: `realize` gives every node its memory and runs the items, `jit` captures and replays."""
+"""Running a schedule: `realize` gives nodes memory and runs the items, `jit` traces them, `replay` runs them
+again."""

@@ -1,38 +1,102 @@
 """Computing graph nodes: schedule them, compile each kernel once, give outputs memory, run.
 
-In: the nodes to realise. Afterwards `node.realized_view` of each is a view of a BUFFER with its value. A function
-that is being captured (`engine/jit.py`) sees every item that runs here.
+In: the nodes to realise. Afterwards `node.realized_view` of each is a view of a BUFFER with its value. A
+function that is being captured (`engine/jit.py`) sees every item that runs here.
+
+An exception on the way (Ctrl-C, no memory) leaves lazy what was not computed. Writes into memory that had run
+by then are remembered, so that computing again does not repeat them.
 """
 from __future__ import annotations
 
+import os
+import sys
+import threading
 import time
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from tinygrad.codegen.compile import CompiledKernel, compiled_kernel
 from tinygrad.device import Buffer, Device
+from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Ops
-from tinygrad.graph.uop import UOp
+from tinygrad.graph.uop import Storage, UOp
 from tinygrad.helpers import DEBUG, GlobalCounters, colored
-from tinygrad.schedule.items import ScheduleItem, create_schedule
+from tinygrad.schedule.items import Schedule, ScheduleItem, create_schedule
+
+engine_lock = threading.RLock()
+"""Held while a schedule, a trace or a replay is made and run: one thread at a time does that."""
+
+if hasattr(os, "register_at_fork"):
+    # A child begins with the lock free, whatever other threads were doing.
+    os.register_at_fork(before=engine_lock.acquire, after_in_parent=engine_lock.release,
+                        after_in_child=engine_lock.release)
+
+
+class JitError(RuntimeError):
+    """What a function under TinyJit may not do."""
 
 
 class Capture:
-    """What runs while a function is traced."""
+    """What runs in this thread while a function is traced."""
 
     active: Capture | None = None
     """the capture in progress"""
 
     def __init__(self) -> None:
         self.items: list[ScheduleItem] = []
+        self.thread = threading.get_ident()
+        self.first_identity = UOp.new_buffer("CPU", 0, dtypes.bool).arg.identity
+        self.written: set[Storage] = set()
+        self.initial: dict[Storage, np.ndarray[Any, Any]] = {}
+        """what memory filled while tracing (`Tensor([1, 2])`) held before the first item that writes it"""
 
     def __enter__(self) -> Capture:
-        if Capture.active is not None:
-            raise RuntimeError("a capture is already in progress")
         Capture.active = self
         return self
 
     def __exit__(self, *exc: object) -> None:
         Capture.active = None
+
+    @staticmethod
+    def current() -> Capture | None:
+        """The capture that this thread is in, if any."""
+        capture = Capture.active
+        return capture if capture is not None and capture.thread == threading.get_ident() else None
+
+    def made_inside(self, node: UOp) -> bool:
+        """Whether a BUFFER node is younger than this capture."""
+        return bool(node.arg.identity > self.first_identity)
+
+    def add(self, items: Sequence[ScheduleItem]) -> None:
+        """Take note of items that are about to run."""
+        for item in items:
+            for node in item.buffers[:item.outputs]:
+                if node.storage not in self.written and self.made_inside(node):
+                    self.keep_content(node)
+                self.written.add(node.storage)
+        self.items.extend(items)
+
+    def keep_content(self, node: UOp) -> None:
+        """Remember what the memory of `node` holds, if there is any."""
+        buffer = node.buffer
+        if buffer is not None and buffer.is_allocated:
+            self.initial[node.storage] = buffer.numpy().copy()
+
+
+def refuse_reading() -> None:
+    """Raise JitError in a thread that traces a function."""
+    if Capture.current() is None:
+        return
+    package = str(Path(__file__).parents[1]) + os.sep
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(package):
+        frame = frame.f_back
+    raise JitError(f"{frame.f_code.co_filename}:{frame.f_lineno}: a value was read while TinyJit traces a "
+                   "function, where it would become a constant of all later calls; return the tensor and read "
+                   "it outside, choose between values with where(), or pass the value as an argument")
 
 
 def schedule_uops(uops: Sequence[UOp]) -> list[ScheduleItem]:
@@ -44,15 +108,36 @@ def realize_uops(uops: Sequence[UOp]) -> None:
     """Compute `uops`. Nodes that have a value already, and views of buffers, cost nothing."""
     schedule = create_schedule(list(uops))
     pending = list(reversed(schedule.items))
-    if Capture.active is not None:
-        Capture.active.items.extend(schedule.items)
+    capture = Capture.current()
+    if capture is not None:
+        capture.add(schedule.items)
     schedule.items.clear()
-    while pending:
-        run_item(pending.pop())
+    try:
+        while pending:
+            run_last(pending)
+    except BaseException:
+        keep_finished(schedule, {b.storage for item in pending for b in item.buffers[:item.outputs]})
+        raise
     for node, view in schedule.views.items():
         if view.base.op is Ops.BUFFER and view.base.buffer is None:
             allocate(view.base)
         node.set_realized_view(view)
+
+
+def run_last(pending: list[ScheduleItem]) -> None:
+    """Take the last step away and run it. It counts as run once taken: a kernel that began also ends."""
+    kernel, buffers = prepared(pending[-1])
+    run_prepared(kernel, pending.pop(), buffers)
+
+
+def keep_finished(schedule: Schedule, unwritten: set[Storage]) -> None:
+    """After an exception: note the values that were computed, among them what was assigned."""
+    finished = {node: view for node, view in schedule.views.items() if view.base.op is Ops.BUFFER
+                and view.base.storage not in unwritten and view.base.buffer is not None}
+    for memory in {view.base for node, view in finished.items() if node.op is Ops.ASSIGN}:
+        memory.mark_overwritten()
+    for node, view in finished.items():
+        node.set_realized_view(view.current)
 
 
 def allocate(node: UOp) -> Buffer:
@@ -65,18 +150,28 @@ def allocate(node: UOp) -> Buffer:
     return buffer
 
 
-def run_item(item: ScheduleItem) -> None:
-    """Run one step on the memory of its BUFFER nodes."""
-    buffers = [allocate(b) for b in item.buffers]
-    if item.ast.op is Ops.COPY:
+def prepared(item: ScheduleItem) -> tuple[CompiledKernel | None, list[Buffer]]:
+    """The kernel of a step (None for a copy) and its memory: everything that can fail."""
+    kernel = None if item.ast.op is Ops.COPY else compiled_kernel(item.ast, item.device)
+    if kernel is not None:
+        variable_values(kernel, item)
+    return kernel, [allocate(b) for b in item.buffers]
+
+
+def run_prepared(kernel: CompiledKernel | None, item: ScheduleItem, buffers: list[Buffer]) -> None:
+    """Run one step on its memory."""
+    if kernel is None:
         copy_between(buffers[0], buffers[1])
-        return
-    kernel = compiled_kernel(item.ast, item.device)
-    variables = variable_values(kernel, item)
+    elif all(b.size for b in buffers[:item.outputs]):
+        run_kernel(kernel, item.device, [b.address for b in buffers], variable_values(kernel, item))
+
+
+def run_kernel(kernel: CompiledKernel, device: str, addresses: Sequence[int],
+               variables: Sequence[int]) -> None:
+    """Run a kernel, and count it."""
     start = time.perf_counter()
-    if all(b.size for b in buffers[:item.outputs]):
-        kernel.program([b.address for b in buffers], variables, kernel.extent)
-    count(kernel, item, time.perf_counter() - start)
+    kernel.program(addresses, variables, kernel.extent)
+    count(kernel, device, time.perf_counter() - start)
 
 
 def variable_values(kernel: CompiledKernel, item: ScheduleItem) -> list[int]:
@@ -96,17 +191,17 @@ def copy_between(target: Buffer, source: Buffer) -> None:
     GlobalCounters.global_mem += source.nbytes
 
 
-def count(kernel: CompiledKernel, item: ScheduleItem, seconds: float) -> None:
+def count(kernel: CompiledKernel, device: str, seconds: float) -> None:
     """Add a run to the counters; at DEBUG=2 print it, waiting for it to end."""
     GlobalCounters.kernel_count += 1
     GlobalCounters.global_ops += kernel.estimate.operations
     GlobalCounters.global_mem += kernel.estimate.bytes
     if DEBUG < 2:
         return
-    Device[item.device].synchronize()
+    Device[device].synchronize()
     GlobalCounters.time_sum_s += seconds
     gflops = kernel.estimate.operations / seconds * 1e-9
     bandwidth = kernel.estimate.bytes / seconds * 1e-9
-    print(f"{GlobalCounters.kernel_count:5d} {item.device:6s} {colored(f'{kernel.name:40s}', 'CYAN')} "
+    print(f"{GlobalCounters.kernel_count:5d} {device:6s} {colored(f'{kernel.name:40s}', 'CYAN')} "
           f"{seconds * 1e6:10.1f} us {gflops:8.1f} GFLOP/s {bandwidth:7.1f} GB/s  "
           f"{GlobalCounters.mem_used * 1e-6:8.1f} MB used" + ("" if DEBUG < 3 else f"  {kernel.plan}"))

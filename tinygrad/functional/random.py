@@ -33,6 +33,7 @@ KEY_PARITY = 0x1BD11BDA
 
 _seed = secrets.randbits(62)
 _counters: dict[str, int] = {}
+_seedings = 0
 
 
 def manual_seed(seed: int = 0) -> None:
@@ -42,9 +43,20 @@ def manual_seed(seed: int = 0) -> None:
     >>> Tensor.rand(2).tolist() == first
     True
     """
-    global _seed
+    global _seed, _seedings
+    _seedings += 1
     _seed = seed % (MAX_SEED + 1)
     _counters.clear()
+
+
+def seed() -> int:
+    """The seed of the sequence that draws are from."""
+    return _seed
+
+
+def seedings() -> int:
+    """How often `manual_seed` was called."""
+    return _seedings
 
 
 def counter(device: str) -> int:

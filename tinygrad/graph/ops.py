@@ -8,7 +8,8 @@ from enum import Enum, auto
 
 
 class Ops(Enum):
-    """What a `UOp` does. `graph/spec.py` says which are legal at which stage, with what sources and argument."""
+    """What a `UOp` does. `graph/spec.py` says which are legal at which stage, with what sources and
+    argument."""
 
     __hash__ = object.__hash__
     """by identity: the hash of Enum, by name, shows in profiles of graph building"""
@@ -59,7 +60,8 @@ class Ops(Enum):
 
     # reduce
     REDUCE = auto()
-    """tensor graph: arg (op, axes), the axes stay with size 1. Loop nest: value and the ranges it closes; arg op"""
+    """tensor graph: arg (op, axes), the axes stay with size 1. Loop nest: value and the ranges it closes; arg
+    op"""
 
     # movement
     RESHAPE = auto()
@@ -80,7 +82,8 @@ class Ops(Enum):
     DETACH = auto()
     """the same value; gradients stop here. arg: None, or the identity of a leaf tensor"""
     CUSTOM_GRADIENT = auto()
-    """(value, inputs...): the value, with gradients at the inputs that arg, a function, gives; none at the value"""
+    """(value, inputs...): the value, with gradients at the inputs that arg, a function, gives; none at the
+    value"""
     SINK = auto()
     """several results at once"""
 
@@ -121,7 +124,9 @@ class Family:
     """Groups of operations that rules and tables speak about."""
 
     SOURCE = frozenset({Ops.BUFFER, Ops.CONST, Ops.VARIABLE, Ops.COPY})
-    UNARY = frozenset({Ops.NEG, Ops.RECIP, Ops.SQRT, Ops.EXP2, Ops.LOG2, Ops.SIN, Ops.TRUNC, Ops.CAST, Ops.BITCAST})
+    UNARY = frozenset({
+        Ops.NEG, Ops.RECIP, Ops.SQRT, Ops.EXP2, Ops.LOG2, Ops.SIN, Ops.TRUNC, Ops.CAST, Ops.BITCAST,
+    })
     COMPARE = frozenset({Ops.CMPLT, Ops.CMPNE})
     BITWISE = frozenset({Ops.AND, Ops.OR, Ops.XOR, Ops.SHL, Ops.SHR})
     BINARY = COMPARE | BITWISE | {Ops.ADD, Ops.SUB, Ops.MUL, Ops.IDIV, Ops.MOD, Ops.MAX, Ops.FDIV}

@@ -1,8 +1,8 @@
 """The one driver that changes graphs, and the tables it is given.
 
-A `Rule` is a pattern, a replacement, and a proof obligation; a `RewriteTable` is a short list of rules about one
-concern, indexed by op. `rewrite(graph, table)` visits every node once, sources first, and applies the first rule
-that matches until none does. A replacement returns None to decline.
+A `Rule` is a pattern, a replacement, and a proof obligation; a `RewriteTable` is a short list of rules about
+one concern, indexed by op. `rewrite(graph, table)` visits every node once, sources first, and applies the
+first rule that matches until none does. A replacement returns None to decline.
 """
 from __future__ import annotations
 
@@ -35,9 +35,8 @@ class Pattern:
             return
         if self.where is not None and not self.where(node):
             return
-        if self.name is not None:
-            if found.setdefault(self.name, node) is not node:
-                return
+        if self.name is not None and found.setdefault(self.name, node) is not node:
+            return
         if self.src is None:
             yield found
             return

@@ -1,9 +1,9 @@
 """`UOp`, the one node type of every stage.
 
-A node is (op, dtype, sources, argument). Nodes are immutable and interned: equal nodes are the same object, so
-comparing is `is`, and structurally equal kernels are found by a dictionary look-up. The shape of a tensor-graph
-node is computed when it is made, which is also where a wrong shape or dtype is refused. Index arithmetic
-(dtype `index`) is simplified as it is built, by `graph/symbolic.py`.
+A node is (op, dtype, sources, argument). Nodes are immutable and interned: equal nodes are the same object,
+so comparing is `is`, and structurally equal kernels are found by a dictionary look-up. The shape of a
+tensor-graph node is computed when it is made, which is also where a wrong shape or dtype is refused. Index
+arithmetic (dtype `index`) is simplified as it is built, by `graph/symbolic.py`.
 
 Next on the path: `schedule/` decides which nodes become buffers and which fuse.
 """
@@ -33,8 +33,8 @@ Shape: TypeAlias = tuple[int, ...]
 class BufferSpec:
     """Which memory a BUFFER node stands for: a number no other memory has, its device, its length in items.
 
-    `version` counts how often it was overwritten before: a node stands for the content at one time, so that what
-    was computed from the old content is not taken for what the new content gives.
+    `version` counts how often it was overwritten before: a node stands for the content at one time, so that
+    what was computed from the old content is not taken for what the new content gives.
     """
 
     identity: int
@@ -95,15 +95,17 @@ class UOp:
     def __deepcopy__(self, memo: Any) -> UOp:
         return self
 
-    def replace(self, *, dtype: DType | None = None, src: tuple[UOp, ...] | None = None, arg: Any = ...) -> UOp:
+    def replace(self, *, dtype: DType | None = None, src: tuple[UOp, ...] | None = None,
+                arg: Any = ...) -> UOp:
         """This node with some fields changed."""
         return UOp.new(self.op, self.dtype if dtype is None else dtype, self.src if src is None else src,
                        self.arg if arg is ... else arg)
 
-    # --- walking -----------------------------------------------------------------------------------------------
+    # --- walking --------------------------------------------------------------------------------------------
 
     def toposort(self, stop: Callable[[UOp], bool] | None = None) -> dict[UOp, None]:
-        """Every node below this one and itself, sources first. `stop(node)` keeps a node but not its sources."""
+        """Every node below this one and itself, sources first. `stop(node)` keeps a node but not its
+        sources."""
         done: dict[UOp, None] = {}
         stack: list[tuple[UOp, bool]] = [(self, False)]
         while stack:
@@ -118,7 +120,8 @@ class UOp:
         return done
 
     def substitute(self, changes: Mapping[UOp, UOp]) -> UOp:
-        """This graph with every node that is a key of `changes` replaced. Index arithmetic simplifies again."""
+        """This graph with every node that is a key of `changes` replaced. Index arithmetic simplifies
+        again."""
         if not changes:
             return self
         done: dict[UOp, UOp] = dict(changes)
@@ -136,7 +139,8 @@ class UOp:
 
     @cached_property
     def ranges(self) -> frozenset[UOp]:
-        """The RANGE nodes that this value depends on and that nothing below has closed: the loops it lives in."""
+        """The RANGE nodes that this value depends on and that nothing below has closed: the loops it lives
+        in."""
         for node in self.toposort(stop=lambda n: "ranges" in n.__dict__):
             if "ranges" not in node.__dict__ and node is not self:
                 node.__dict__["ranges"] = node._open_ranges()
@@ -157,7 +161,7 @@ class UOp:
             return tuple(s for s in self.src[2:] if s.op is Ops.RANGE)
         return ()
 
-    # --- where the value lives ---------------------------------------------------------------------------------
+    # --- where the value lives ------------------------------------------------------------------------------
 
     @cached_property
     def device(self) -> str | None:
@@ -215,7 +219,8 @@ class UOp:
 
     @property
     def realized_view(self) -> UOp | None:
-        """A view of the BUFFER that holds this node's computed value; None while it is lazy, or overwritten."""
+        """A view of the BUFFER that holds this node's computed value; None while it is lazy, or
+        overwritten."""
         view: UOp | None = self.__dict__.get("_realized")
         return None if view is None or view.base.is_overwritten else view
 
@@ -264,7 +269,7 @@ class UOp:
     def numel(self) -> int:
         return int(prod(self.shape))
 
-    # --- sources -----------------------------------------------------------------------------------------------
+    # --- sources --------------------------------------------------------------------------------------------
 
     @staticmethod
     def const(value: Any, dtype: DType, shape: Shape = ()) -> UOp:
@@ -307,12 +312,13 @@ class UOp:
     def sink(results: Iterable[UOp]) -> UOp:
         return UOp.new(Ops.SINK, dtypes.index, tuple(results))
 
-    # --- elementwise -------------------------------------------------------------------------------------------
+    # --- elementwise ----------------------------------------------------------------------------------------
 
     def alu(self, op: Ops, *others: UOp) -> UOp:
         """`op` of this node and `others`, item by item: equal shapes, equal dtypes (WHERE: a bool first).
 
-        Raises ValueError where shapes differ or devices differ, TypeError where dtypes do or `op` cannot take them.
+        Raises ValueError where shapes differ or devices differ, TypeError where dtypes do or `op` cannot take
+        them.
         """
         src = (self, *others)
         values = src[1:] if op is Ops.WHERE else src
@@ -441,7 +447,7 @@ class UOp:
                             f"{dtype} has {dtype.itemsize}")
         return self if dtype is self.dtype else UOp.new(Ops.BITCAST, dtype, (self,))
 
-    # --- reduce and movement (tensor graph) --------------------------------------------------------------------
+    # --- reduce and movement (tensor graph) -----------------------------------------------------------------
 
     def reduce(self, op: Ops, axes: Sequence[int]) -> UOp:
         """ADD, MAX or MUL over `axes`, which stay with size 1. Half types accumulate in float32."""
@@ -454,7 +460,8 @@ class UOp:
     def reshape(self, shape: Sequence[int]) -> UOp:
         shape = tuple(shape)
         if prod(shape) != self.numel:
-            raise ValueError(f"cannot reshape {self.shape} ({self.numel} items) to {shape} ({prod(shape)} items)")
+            raise ValueError(f"cannot reshape {self.shape} ({self.numel} items) to {shape} "
+                             f"({prod(shape)} items)")
         if shape == self.shape:
             return self
         src = self.src[0] if self.op is Ops.RESHAPE else self
@@ -470,7 +477,7 @@ class UOp:
 
     def expand(self, shape: Sequence[int]) -> UOp:
         shape = tuple(shape)
-        if len(shape) != len(self.shape) or any(s not in (1, n) for s, n in zip(self.shape, shape, strict=True)):
+        if len(shape) != len(self.shape) or any(s not in (1, n) for s, n in zip(self.shape, shape)):
             raise ValueError(f"cannot expand {self.shape} to {shape}: only axes of size 1 grow")
         return self if shape == self.shape else UOp.new(Ops.EXPAND, self.dtype, (self,), shape)
 
@@ -484,20 +491,23 @@ class UOp:
     def shrink(self, bounds: Sequence[tuple[int, int]]) -> UOp:
         """The items from start to end of each axis."""
         bounds = tuple((s, e) for s, e in bounds)
-        if len(bounds) != len(self.shape) or any(not 0 <= s <= e <= n for (s, e), n in zip(bounds, self.shape)):
-            raise ValueError(f"shrink takes 0 <= start <= end <= size for each axis of {self.shape}, got {bounds}")
+        fits = len(bounds) == len(self.shape)
+        if not fits or any(not 0 <= s <= e <= n for (s, e), n in zip(bounds, self.shape)):
+            raise ValueError(f"shrink takes 0 <= start <= end <= size for each axis of {self.shape}, "
+                             f"got {bounds}")
         if all(b == (0, n) for b, n in zip(bounds, self.shape)):
             return self
         return UOp.new(Ops.SHRINK, self.dtype, (self,), bounds)
 
     def stride(self, steps: Sequence[int]) -> UOp:
-        """Every nth item of each axis, from the first; from the last where the step is negative (-1 flips)."""
+        """Every nth item of each axis, from the first; from the last where the step is negative (-1
+        flips)."""
         steps = tuple(steps)
         if len(steps) != len(self.shape) or 0 in steps:
             raise ValueError(f"stride takes a step other than 0 for each axis of {self.shape}, got {steps}")
         return self if all(s == 1 for s in steps) else UOp.new(Ops.STRIDE, self.dtype, (self,), steps)
 
-    # --- graph control -----------------------------------------------------------------------------------------
+    # --- graph control --------------------------------------------------------------------------------------
 
     def contiguous(self) -> UOp:
         """This value in a buffer of its own, in row-major order."""
@@ -510,7 +520,8 @@ class UOp:
         return UOp.new(Ops.DETACH, self.dtype, (self,), leaf)
 
     def with_gradient(self, inputs: Sequence[UOp], rule: Callable[[UOp, UOp], tuple[UOp | None, ...]]) -> UOp:
-        """This value, differentiated by `rule(gradient, node)`: a gradient, or None for zero, for each of `inputs`.
+        """This value, differentiated by `rule(gradient, node)`: a gradient, or None for zero, for each of
+        `inputs`.
 
         What the rule returns is made of graph nodes, so it can be differentiated in turn.
         """
@@ -526,13 +537,14 @@ class UOp:
     def copy_to(self, device: str) -> UOp:
         return self if self.device == device else UOp.new(Ops.COPY, self.dtype, (self,), device)
 
-    # --- loop nest ---------------------------------------------------------------------------------------------
+    # --- loop nest ------------------------------------------------------------------------------------------
 
     def index(self, offset: UOp, valid: UOp | None = None) -> UOp:
         """The address of item `offset` of this memory, to be touched only where `valid` holds."""
         if valid is not None and valid.op is Ops.CONST and valid.arg is True:
             valid = None
-        return UOp.new(Ops.INDEX, self.dtype.scalar, (self, offset) if valid is None else (self, offset, valid))
+        src = (self, offset) if valid is None else (self, offset, valid)
+        return UOp.new(Ops.INDEX, self.dtype.scalar, src)
 
     def load(self, lanes: int = 1) -> UOp:
         """The value at this address: `lanes` items side by side."""
@@ -549,7 +561,7 @@ class UOp:
         """Memory holding this value for every iteration of `ranges`."""
         return UOp.new(Ops.STAGE, self.dtype, (self, *ranges), (identity, memory))
 
-    # --- bounds of integers ------------------------------------------------------------------------------------
+    # --- bounds of integers ---------------------------------------------------------------------------------
 
     @cached_property
     def bounds(self) -> tuple[int, int]:
@@ -585,7 +597,7 @@ def _check_elementwise(op: Ops, src: tuple[UOp, ...], values: tuple[UOp, ...]) -
                          "move one with .to(device)")
 
 
-# --- shapes ----------------------------------------------------------------------------------------------------
+# --- shapes -------------------------------------------------------------------------------------------------
 
 
 def _reduced_shape(node: UOp) -> Shape:

@@ -1,7 +1,8 @@
 """The CPU: LLVM IR compiled in process by llvmlite, run by a pool of threads.
 
-`open_device` is what `tinygrad.device` calls. Compiling makes one MCJIT engine a kernel, which the kernel keeps
-alive. A kernel call is one native call (`cpu_threads.launch`), and a list of kernels is one too (`KernelList`).
+`open_device` is what `tinygrad.device` calls. Compiling makes one MCJIT engine a kernel, which the kernel
+keeps alive. A kernel call is one native call (`cpu_threads.launch`), and a list of kernels is one too
+(`KernelList`).
 """
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ def thread_count() -> int:
     return min(cores, MAX_THREADS)
 
 
-# --- compiling ---------------------------------------------------------------------------------------------------
+# --- compiling ----------------------------------------------------------------------------------------------
 
 
 @cache
@@ -72,7 +73,8 @@ class Compiled:
 
 
 def optimised_module(source: str, machine: Any) -> Any:
-    """The module of LLVM IR after LLVM's passes for `machine`. Raises RuntimeError with LLVM's words and the source."""
+    """The module of LLVM IR after LLVM's passes for `machine`. Raises RuntimeError with LLVM's words and the
+    source."""
     try:
         module = llvm.parse_assembly(source)
         module.verify()
@@ -98,7 +100,7 @@ def compile_ir(source: str) -> Compiled:
     return Compiled(engine, module)
 
 
-# --- threads -----------------------------------------------------------------------------------------------------
+# --- threads ------------------------------------------------------------------------------------------------
 
 
 class ThreadPool:
@@ -176,7 +178,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_pool)
 
 
-# --- running -----------------------------------------------------------------------------------------------------
+# --- running ------------------------------------------------------------------------------------------------
 
 
 class CPUProgram:
@@ -199,7 +201,8 @@ class CPUProgram:
 
 
 class KernelList:
-    """Kernels that run one after another in one native call; addresses and variables can be changed between calls."""
+    """Kernels that run one after another in one native call; addresses and variables can be changed between
+    calls."""
 
     def __init__(self, calls: Sequence[tuple[CPUProgram, Sequence[int], Sequence[int], int]]) -> None:
         threads = pool()
@@ -220,7 +223,8 @@ class KernelList:
 
 
 class CPUAllocator(Allocator):
-    """Host memory, aligned to cache lines. Large blocks are fresh pages, which the cache of `Allocator` reuses."""
+    """Host memory, aligned to cache lines. Large blocks are fresh pages, which the cache of `Allocator`
+    reuses."""
 
     def _obtain(self, size: int) -> np.ndarray[Any, Any]:
         block = np.empty(size + ALIGNMENT, np.uint8)
@@ -237,7 +241,7 @@ class CPUAllocator(Allocator):
         np.frombuffer(target, np.uint8)[:] = memory[:target.nbytes]
 
     def as_bytes(self, memory: np.ndarray[Any, Any], size: int) -> memoryview:
-        return memoryview(memory[:size])
+        return memory[:size].data
 
 
 class CPUDevice(CompiledDevice):

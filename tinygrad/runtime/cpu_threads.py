@@ -1,13 +1,13 @@
 """Worker threads of the CPU device, which live in compiled code.
 
-A worker is a Python thread that enters `worker` once (ctypes lets the interpreter go) and stays there: it spins for
-a moment, then sleeps, until a job is published. A job is a compiled kernel, its arguments and the extent of its
-THREAD range; the launching thread and the workers take chunks of it from one atomic ticket, so a worker that the
-system has taken off its core holds up one chunk at most.
+A worker is a Python thread that enters `worker` once (ctypes lets the interpreter go) and stays there: it
+spins for a moment, then sleeps, until a job is published. A job is a compiled kernel, its arguments and the
+extent of its THREAD range; the launching thread and the workers take chunks of it from one atomic ticket, so
+a worker that the system has taken off its core holds up one chunk at most.
 
-The ticket's upper half is the job's number, its lower half the next iteration, or `CLOSED` while the job's fields are
-being written. A worker reads the fields after it saw an open ticket and takes a chunk by compare-and-swap: that
-succeeds only while the fields still belong to that job.
+The ticket's upper half is the job's number, its lower half the next iteration, or `CLOSED` while the job's
+fields are being written. A worker reads the fields after it saw an open ticket and takes a chunk by
+compare-and-swap: that succeeds only while the fields still belong to that job.
 """
 from __future__ import annotations
 
@@ -227,5 +227,5 @@ def source() -> str:
     return _SOURCE.substitute(
         declare=declare, declare_pause="declare void @llvm.x86.sse2.pause()" if machine == "x86_64" else "",
         wait=wait, wake=wake, pause=pause, CLOSED=CLOSED, SPIN=SPIN, FUNCTION=FUNCTION,
-        BUFFERS=BUFFERS, VARIABLES=VARIABLES, EXTENT=EXTENT, CHUNK=CHUNK, DONE=DONE, SLEEPERS=SLEEPERS, STOP=STOP,
-        SCRATCH=SCRATCH, ENTRY_SLOTS=ENTRY_SLOTS)
+        BUFFERS=BUFFERS, VARIABLES=VARIABLES, EXTENT=EXTENT, CHUNK=CHUNK, DONE=DONE, SLEEPERS=SLEEPERS,
+        STOP=STOP, SCRATCH=SCRATCH, ENTRY_SLOTS=ENTRY_SLOTS)

@@ -180,8 +180,12 @@ class Fusion:
 
     def crowds(self, kernel: Kernel, point: Point) -> bool:
         """True if a REDUCE at `point` would share `kernel` with a contraction that is tiled for its own loops alone."""
-        others = [r for r in kernel.reduces if r is not point.node]
-        return any(is_contraction(r) != is_contraction(point.node) for r in others)
+        others = [r for r in kernel.reduces if r is not point.node and r not in self.closed]
+        if point.node in self.closed:
+            return False
+        if is_contraction(point.node):
+            return bool(others) or not point.ranges >= kernel.root_ranges
+        return any(is_contraction(r) for r in others)
 
     # --- storing -----------------------------------------------------------------------------------------------
 
@@ -255,7 +259,8 @@ class Fusion:
 
     def loops_of(self, kernel: Kernel, point: Point) -> tuple[UOp, ...]:
         outer = tuple(i for i in point.index if i.op is not Ops.CONST)
-        key = (self.depth[point.node], range_extents(point.node), outer, point.valid)
+        closed = point.node in self.closed
+        key = (self.depth[point.node], range_extents(point.node), outer, point.valid, closed)
         if key not in kernel.reduce_ranges:
             loops = tuple(self.new_range(n) for n in range_extents(point.node))
             kernel.reduce_ranges[key] = loops

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from tinygrad.codegen.indexing import Point, through_movement
 from tinygrad.device import Device
-from tinygrad.graph.ops import Ops
+from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.uop import UOp, inverse_permutation
 from tinygrad.schedule.fuse import Fusion, Kernel
 from tinygrad.schedule.layout import axis_order, worth_ordering
@@ -60,7 +60,7 @@ def create_schedule(sinks: list[UOp], default_device: str | None = None) -> Sche
     wanted = [s for s in sinks if s.realized_view is None and s.base.op is not Ops.BUFFER]
     if not wanted:
         return Schedule()
-    graph = simplified_graph(wanted)
+    graph = _in_own_memory(wanted, simplified_graph(wanted))
     root = UOp.sink(graph)
     forced = _forced(graph, root)
     buffered: frozenset[UOp] = frozenset()
@@ -82,15 +82,37 @@ def create_schedule(sinks: list[UOp], default_device: str | None = None) -> Sche
     return schedule
 
 
+def _in_own_memory(wanted: list[UOp], graph: list[UOp]) -> list[UOp]:
+    """`graph` with a copy for each result that folded to memory of another tensor (x * 1), which may be overwritten.
+
+    Views stay views, unless this schedule overwrites what they show.
+    """
+    written = {n.src[0].base for n in UOp.sink(graph).toposort() if n.op is Ops.ASSIGN}
+    return [UOp.new(Ops.CONTIGUOUS, s.dtype, (s,))
+            if s.base.op is Ops.BUFFER and (s.base in written or not _is_view(original)) else s
+            for original, s in zip(wanted, graph, strict=True)]
+
+
+def _is_view(node: UOp) -> bool:
+    """True for movement of memory, which shares it with its source."""
+    while node.realized_view is None and (node.op in Family.MOVEMENT or node.op is Ops.DETACH):
+        node = node.src[0]
+    return node.realized_view is not None or node.op is Ops.BUFFER
+
+
 def _forced(graph: list[UOp], root: UOp) -> set[UOp]:
     """The nodes that must be in memory whatever it costs."""
     forced = {_stored_form(s) for s in graph}
     for node in root.toposort():
         if node.op in (Ops.CONTIGUOUS, Ops.ASSIGN):
             forced.add(node)
-        elif node.op is Ops.COPY and node.src[0].base.op is not Ops.BUFFER:
+        elif node.op is Ops.COPY and not _is_whole_buffer(node.src[0]):
             forced.add(node.src[0])
     return {n for n in forced if n.op is not Ops.BUFFER}
+
+
+def _is_whole_buffer(node: UOp) -> bool:
+    return node.base.op is Ops.BUFFER and node.st.contiguous_whole
 
 
 def _stored_form(sink: UOp) -> UOp:
@@ -248,8 +270,9 @@ class _Writer:
         root = kernel.outputs[0]
         if root.op is Ops.COPY:
             source = root.src[0]
-            held = source if source.base.op is Ops.BUFFER else self.buffer_of[source]
-            return [ScheduleItem(UOp.new(Ops.COPY, root.dtype, (), root.arg),
+            held = self.buffer_of.get(source, source)
+            param = UOp.new(Ops.PARAM, root.dtype, (), (1, root.numel))
+            return [ScheduleItem(UOp.new(Ops.COPY, root.dtype, (param,), root.arg),
                                  (self.buffer_of[root].base, held.base), 1)]
         item = self.kernel_item(kernel.outputs, [self.buffer_of[n] for n in kernel.outputs], set(kernel.outputs))
         if not self.lay_out(kernel, item):

@@ -73,4 +73,5 @@ def _known_to_smaller_operand(nest: UOp, store: Access) -> frozenset[UOp] | None
 
 
 def _items_read(operand: UOp) -> int:
-    return sum(int(n.arg[1]) for n in operand.toposort() if n.op is Ops.PARAM)
+    """Items that an operand has over all loops it changes with."""
+    return int(prod(r.extent for r in operand.ranges))

@@ -1,7 +1,7 @@
 """How a nest touches memory: for every address, the step that each range makes in it.
 
-The cost model reads plans off these steps: a range with step 1 runs well as lanes, one with step 0 reads the same
-item again, any other step jumps.
+The cost model reads plans off these steps: a range with step 1 runs well as lanes, one with step 0 reads the
+same item again, any other step jumps.
 """
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from tinygrad.graph.uop import UOp
 
 @dataclass(frozen=True)
 class Access:
-    """One LOAD or STORE: its address, the ranges it runs in, and the step of each range that has a fixed one."""
+    """One LOAD or STORE: its address, the ranges it runs in, and the step of each range that has a fixed
+    one."""
 
     node: UOp
     ranges: frozenset[UOp]
@@ -47,7 +48,8 @@ def accesses_of(nest: UOp) -> list[Access]:
 
 
 def index_uses(nest: UOp) -> list[UOp]:
-    """The index expressions that something other than index arithmetic uses: addresses, conditions, values."""
+    """The index expressions that something other than index arithmetic uses: addresses, conditions,
+    values."""
     found: dict[UOp, None] = {}
     for node in nest.toposort():
         if node.dtype.scalar is dtypes.index and node.op is not Ops.SINK:

@@ -389,14 +389,20 @@ class _Chooser:
             if second is not None and self.encloses_the_same(outermost, second):
                 self.take(Opt(OptKind.MERGE, outermost.arg[0], second.arg[0]))
                 outermost = next(r for r in self.nest.src[0].closed_ranges if r.arg[1] is RangeKind.LOOP)
+            elif second is not None and second.extent > outermost.extent and not self.reduces_between(second):
+                outermost = second
         self.take(Opt(OptKind.THREAD, outermost.arg[0]))
 
     def encloses_the_same(self, outer: UOp, inner: UOp) -> bool:
         """True if nothing runs inside `outer` but outside `inner`."""
         for node in self.nest.toposort():
-            if node.op is Ops.REDUCE and (outer in node.ranges) != (inner in node.ranges):
+            if node.op in (Ops.REDUCE, Ops.STAGE) and (outer in node.ranges) != (inner in node.ranges):
                 return False
         return True
+
+    def reduces_between(self, inner: UOp) -> bool:
+        """True if a REDUCE runs outside `inner`: every thread would do it again."""
+        return any(n.op is Ops.REDUCE and inner not in n.ranges for n in self.nest.toposort())
 
 
 def _tile_size(extent: int, most: int) -> int:

@@ -1,10 +1,10 @@
 """`Plan`: a list of `Opt`s, each a change of how a loop nest runs that keeps what it computes.
 
-In: a nest and a Plan. Out: a nest whose ranges are split, merged and marked with the kind they run as. Where a
-factor does not divide an extent, a loop over outputs lets its last tile overlap the one before (the same values
-are stored twice) or, where that is unsafe or there is only one tile, masks what lies outside; a reduce adds a
-masked tail of its own, so the main loop carries no mask.
-Next on the path: `codegen/expand.py` writes the marked ranges out.
+In: a nest and a Plan. Out: a nest whose ranges are split, merged and marked with the kind they run as. Where
+a factor does not divide an extent, a loop over outputs lets its last tile overlap the one before (the same
+values are stored twice) or, where that is unsafe or there is only one tile, masks what lies outside; a reduce
+adds a masked tail of its own, so the main loop carries no mask. Next on the path: `codegen/expand.py` writes
+the marked ranges out.
 """
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def apply_opt(nest: UOp, opt: Opt) -> UOp:
     raise ValueError(f"{opt.kind} is not a change of one range")
 
 
-# --- finding ranges ----------------------------------------------------------------------------------------------
+# --- finding ranges -----------------------------------------------------------------------------------------
 
 
 def all_ranges(nest: UOp) -> list[UOp]:
@@ -102,11 +102,12 @@ def range_named(nest: UOp, identity: int) -> UOp:
     for r in all_ranges(nest):
         if r.arg[0] == identity:
             return r
-    raise ValueError(f"the nest has no range r{identity}, only {', '.join(f'r{r.arg[0]}' for r in all_ranges(nest))}")
+    names = ", ".join(f"r{r.arg[0]}" for r in all_ranges(nest))
+    raise ValueError(f"the nest has no range r{identity}, only {names}")
 
 
 def fresh_identity(nest: UOp) -> int:
-    return max(r.arg[0] for r in all_ranges(nest)) + 1
+    return 1 + max(int(r.arg[0]) for r in all_ranges(nest))
 
 
 def with_kind(r: UOp, kind: RangeKind) -> UOp:
@@ -129,11 +130,12 @@ def thread_extent(program: list[UOp]) -> int:
     return next((n.extent for n in program if n.op is Ops.RANGE and n.arg[1] is RangeKind.THREAD), 1)
 
 
-# --- changing ranges ---------------------------------------------------------------------------------------------
+# --- changing ranges ----------------------------------------------------------------------------------------
 
 
 def replace_range(nest: UOp, old: UOp, closing: Callable[[UOp], list[UOp]], value: UOp) -> UOp:
-    """The nest with `value` in place of the counter `old`; nodes that close `old` close `closing(old)` instead."""
+    """The nest with `value` in place of the counter `old`; nodes that close `old` close `closing(old)`
+    instead."""
     done: dict[UOp, UOp] = {}
     for node in nest.toposort(stop=lambda n: old not in n.ranges and old not in _closed_below(n)):
         if node is old:
@@ -160,14 +162,13 @@ def with_new_sources(node: UOp, src: tuple[UOp, ...]) -> UOp:
 
 def _closed_below(node: UOp) -> frozenset[UOp]:
     """Every range that a node at or under `node` closes."""
-    cached = node.__dict__.get("_closed_below")
-    if cached is None:
+    if "_closed_below" not in node.__dict__:
         for n in node.toposort(stop=lambda n: "_closed_below" in n.__dict__):
             if "_closed_below" not in n.__dict__:
                 below = frozenset[UOp]().union(*(s.__dict__["_closed_below"] for s in n.src))
                 n.__dict__["_closed_below"] = below | frozenset(n.closed_ranges)
-        cached = node.__dict__["_closed_below"]
-    return cached
+    found: frozenset[UOp] = node.__dict__["_closed_below"]
+    return found
 
 
 def merge(nest: UOp, outer: UOp, inner: UOp) -> UOp:
@@ -224,11 +225,13 @@ def _split_outputs(nest: UOp, r: UOp, amount: int, kind: RangeKind) -> UOp:
 def _masked_store(store: UOp, inside: UOp) -> UOp:
     at = store.src[0]
     valid = inside & at.src[2] if len(at.src) == 3 else inside
-    return store.replace(src=(at.src[0].index(at.src[1], valid), guarded(store.src[1], inside), *store.src[2:]))
+    address = at.src[0].index(at.src[1], valid)
+    return store.replace(src=(address, guarded(store.src[1], inside), *store.src[2:]))
 
 
 def guarded(value: UOp, inside: UOp) -> UOp:
-    """`value` with its loads touching memory only where `inside` holds, if they change with the same ranges."""
+    """`value` with its loads touching memory only where `inside` holds, if they change with the same
+    ranges."""
     changes: dict[UOp, UOp] = {}
     for node in value.toposort():
         if node.op is Ops.LOAD and node.ranges & inside.ranges and node.src[0].src[0].op is Ops.PARAM:
@@ -273,7 +276,7 @@ def _reduced(node: UOp, value: UOp, loops: list[UOp], inner: UOp, apart: bool) -
     return value.reduce_ranges(node.arg, *loops, inner)
 
 
-# --- staging -----------------------------------------------------------------------------------------------------
+# --- staging ------------------------------------------------------------------------------------------------
 
 
 def operands(nest: UOp) -> list[UOp]:
@@ -286,7 +289,8 @@ def operands(nest: UOp) -> list[UOp]:
 
 
 def stage_operand(nest: UOp, number: int, over: tuple[int, ...]) -> UOp:
-    """Operand `number` computed once for all iterations of the ranges `over`, and read from scratch memory."""
+    """Operand `number` computed once for all iterations of the ranges `over`, and read from scratch
+    memory."""
     operand = operands(nest)[number]
     read = [range_named(nest, identity) for identity in over]
     identity = fresh_identity(nest)

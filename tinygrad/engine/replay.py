@@ -1,0 +1,237 @@
+"""Running captured steps again on other memory: what `engine/jit.py` keeps of a traced call.
+
+A step names places, not buffers. The memory of some places is given anew for each run (inputs, what is
+returned); that of the others stays: state from outside, and intermediates, which share memory where their
+lifetimes allow. Kernels that follow each other on the CPU are one native call, for which only the addresses and
+variables that change are written.
+"""
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Any
+
+import numpy as np
+
+from tinygrad.codegen.compile import CompiledKernel, compiled_kernel
+from tinygrad.device import Buffer
+from tinygrad.dtype import dtypes
+from tinygrad.engine.realize import allocate, copy_between, run_kernel
+from tinygrad.graph.ops import Ops
+from tinygrad.graph.uop import UOp
+from tinygrad.helpers import DEBUG, GlobalCounters, round_up
+from tinygrad.runtime.cpu import CPUProgram, KernelList
+from tinygrad.schedule.items import BoundVariable
+
+GRAIN = 1 << 12
+"""Sizes of shared memory are multiples of this, so that more places fit into what others leave."""
+
+
+class Kind(Enum):
+    """Where the memory of a place comes from."""
+
+    INPUT = auto()
+    STATE = auto()
+    FRESH = auto()
+    INTERNAL = auto()
+
+
+@dataclass
+class Place:
+    """Memory that steps use."""
+
+    kind: Kind
+    placeholder: UOp
+    """a BUFFER node of this size, without memory"""
+    argument: int = -1
+    """an INPUT's number"""
+    state: UOp | None = None
+    """a STATE's BUFFER node"""
+    content: np.ndarray[Any, Any] | None = None
+    """what FRESH memory holds before the first step"""
+
+    @property
+    def size(self) -> int:
+        return int(self.placeholder.arg.size)
+
+    def new_buffer(self) -> Buffer:
+        spec = self.placeholder.arg
+        buffer = Buffer(spec.device, spec.size, self.placeholder.dtype).allocate()
+        if self.content is not None:
+            buffer.copyin(self.content.view(np.uint8).data)
+        return buffer
+
+
+@dataclass(frozen=True)
+class Step:
+    """A kernel (a SINK) or a copy, on places; those written come first."""
+
+    ast: UOp
+    device: str
+    places: tuple[int, ...]
+    outputs: int
+    variables: tuple[BoundVariable, ...]
+    """without a source: the value never changes"""
+
+
+@dataclass
+class Values:
+    """What the variables of steps have to be in one run."""
+
+    moved: Mapping[str, int]
+    """by device: how far its random counter has moved on since the trace"""
+    given: Mapping[str, int]
+    """by source: the value of a bound variable among the arguments"""
+
+    def of(self, variable: BoundVariable, device: str) -> int:
+        if not variable.source:
+            return variable.value
+        if variable.source in self.given:
+            return self.given[variable.source]
+        return variable.value + self.moved.get(device, 0)
+
+
+@dataclass
+class NativeRun:
+    """Consecutive CPU kernels as one native call, and what of it changes from run to run."""
+
+    kernels: KernelList
+    addresses: list[tuple[np.ndarray[Any, Any], int, int]] = field(default_factory=list)
+    """(addresses of a call, position, place)"""
+    variables: list[tuple[np.ndarray[Any, Any], int, BoundVariable, str]] = field(default_factory=list)
+    """(variables of a call, position, variable, device)"""
+    count: int = 0
+    operations: int = 0
+    bytes: int = 0
+
+    def __call__(self, given: Mapping[int, int], values: Values) -> None:
+        for array, position, place in self.addresses:
+            array[position] = given[place]
+        for array, position, variable, device in self.variables:
+            array[position] = values.of(variable, device)
+        self.kernels()
+        GlobalCounters.kernel_count += self.count
+        GlobalCounters.global_ops += self.operations
+        GlobalCounters.global_mem += self.bytes
+
+
+class Replay:
+    """Steps with compiled kernels and memory for what is internal."""
+
+    def __init__(self, places: Sequence[Place], steps: Sequence[Step]) -> None:
+        self.places = places
+        self.steps = [s for s in steps if all(places[p].size for p in s.places[:s.outputs])]
+        self.kernels = [None if s.ast.op is Ops.COPY else compiled_kernel(s.ast, s.device)
+                        for s in self.steps]
+        self.held = share_memory(places, self.steps)
+        for number, place in enumerate(places):
+            if place.state is not None:
+                self.held[number] = allocate(place.state)
+        self.runs: list[NativeRun | int] = []
+        """native calls, and the numbers of steps that run alone"""
+        self.group()
+
+    def group(self) -> None:
+        """Fill `runs`."""
+        together: list[int] = []
+        for number, kernel in enumerate(self.kernels):
+            if kernel is not None and isinstance(kernel.program, CPUProgram):
+                together.append(number)
+                continue
+            self.close(together)
+            together = []
+            self.runs.append(number)
+        self.close(together)
+
+    def close(self, together: list[int]) -> None:
+        """Make one native call of these steps."""
+        if not together:
+            return
+        calls = []
+        for number in together:
+            kernel, step = self.kernel(number), self.steps[number]
+            addresses = [self.held[p].address if p in self.held else 0 for p in step.places]
+            numbers = [v.value for v in variables_of(kernel, step)]
+            calls.append((kernel.program, addresses, numbers, kernel.extent))
+        run = NativeRun(KernelList(calls))
+        for at, number in enumerate(together):
+            kernel, step = self.kernel(number), self.steps[number]
+            run.addresses.extend((run.kernels.addresses[at], i, p) for i, p in enumerate(step.places)
+                                 if p not in self.held)
+            run.variables.extend((run.kernels.variables[at], i, v, step.device)
+                                 for i, v in enumerate(variables_of(kernel, step)) if v.source)
+            run.count += 1
+            run.operations += kernel.estimate.operations
+            run.bytes += kernel.estimate.bytes
+        self.runs.append(run)
+
+    def kernel(self, number: int) -> CompiledKernel:
+        found = self.kernels[number]
+        if found is None:
+            raise RuntimeError(f"step {number} is a copy, not a kernel")
+        return found
+
+    def __call__(self, given: Mapping[int, Buffer], values: Values) -> None:
+        """Run on this memory for the places that keep none."""
+        if DEBUG >= 2:
+            for number in range(len(self.steps)):
+                self.run_alone(number, given, values)
+            return
+        addresses = {place: buffer.address for place, buffer in given.items()}
+        for run in self.runs:
+            if isinstance(run, NativeRun):
+                run(addresses, values)
+            else:
+                self.run_alone(run, given, values)
+
+    def run_alone(self, number: int, given: Mapping[int, Buffer], values: Values) -> None:
+        kernel, step = self.kernels[number], self.steps[number]
+        buffers = [self.held[p] if p in self.held else given[p] for p in step.places]
+        if kernel is None:
+            copy_between(buffers[0], buffers[1])
+        else:
+            numbers = [values.of(v, step.device) for v in variables_of(kernel, step)]
+            run_kernel(kernel, step.device, [b.address for b in buffers], numbers)
+
+
+def variables_of(kernel: CompiledKernel, step: Step) -> list[BoundVariable]:
+    """A step's variables in the order in which its kernel takes them."""
+    by_name = {v.name: v for v in step.variables}
+    return [by_name[name] for name in kernel.variables]
+
+
+def share_memory(places: Sequence[Place], steps: Sequence[Step]) -> dict[int, Buffer]:
+    """Memory for the INTERNAL places: that of one whose last step has run serves the next that fits in."""
+    first: dict[int, int] = {}
+    last: dict[int, int] = {}
+    copied: set[int] = set()
+    for number, step in enumerate(steps):
+        for place in step.places:
+            if places[place].kind is Kind.INTERNAL:
+                first.setdefault(place, number)
+                last[place] = number
+        if step.ast.op is Ops.COPY:
+            copied.update(step.places)
+    held: dict[int, Buffer] = {}
+    free: dict[str, list[Buffer]] = {}
+    for number, step in enumerate(steps):
+        for place in dict.fromkeys(step.places):
+            if first.get(place) != number:
+                continue
+            spec = places[place].placeholder
+            if place in copied:
+                held[place] = places[place].new_buffer()
+                continue
+            size = round_up(max(1, spec.arg.size * spec.dtype.itemsize), GRAIN)
+            fitting = [b for b in free.get(spec.arg.device, ()) if size <= b.nbytes <= 2 * size]
+            if fitting:
+                best = min(fitting, key=lambda b: b.nbytes)
+                free[spec.arg.device].remove(best)
+            else:
+                best = Buffer(spec.arg.device, size, dtypes.uint8).allocate()
+            held[place] = best
+        for place in dict.fromkeys(step.places):
+            if last.get(place) == number and place not in copied:
+                free.setdefault(step.device, []).append(held[place])
+    return held
