@@ -265,11 +265,13 @@ def test_program_refuses_crossing_loops() -> None:
         check_graph([extent, outer, inner, *ends], "program")
 
 
-def test_program_refuses_threads_within_a_loop() -> None:
+def test_program_splits_one_loop_over_threads_and_no_other_within_it() -> None:
     extent = UOp.const(4, I)
-    outer, inner = UOp.range(extent, 0), UOp.range(extent, 1, RangeKind.THREAD)
+    plain, shared = UOp.range(extent, 0), UOp.range(extent, 1, RangeKind.THREAD)
+    ends = [new(Ops.END, I, (shared,)), new(Ops.END, I, (plain,))]
+    check_graph([extent, plain, shared, *ends], "program")
     with pytest.raises(SpecError, match="split over threads inside"):
-        check_graph([extent, outer, inner], "program")
+        check_graph([extent, shared, UOp.range(extent, 2, RangeKind.THREAD)], "program")
 
 
 def test_program_refuses_kinds_that_must_be_expanded() -> None:

@@ -13,6 +13,7 @@ In: the value of a REDUCE and its ranges. Out: a value without those ranges that
 from __future__ import annotations
 
 from tinygrad.codegen.indexing import conjuncts
+from tinygrad.codegen.linearize import reduce_identity
 from tinygrad.dtype import DType, dtypes
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.rewrite import RewriteTable, Rule, any_node, const, node
@@ -22,6 +23,8 @@ from tinygrad.graph.uop import UOp
 
 def collapsed_reduce(op: Ops, value: UOp, ranges: tuple[UOp, ...]) -> UOp:
     """REDUCE of `value` over `ranges`, with every range that has a closed form gone."""
+    if any(r.op is Ops.RANGE and r.extent == 0 for r in ranges):
+        return reduce_identity(op, value.dtype)
     remaining: list[UOp] = []
     for r in reversed(ranges):
         closed = _close(op, value, r)

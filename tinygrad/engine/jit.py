@@ -154,7 +154,7 @@ class Identity:
 
 
 def is_dataclass_instance(value: Any) -> bool:
-    return dataclasses.is_dataclass(value) and not isinstance(value, type)
+    return dataclasses.is_dataclass(value) and not isinstance(value, (type, Slot))
 
 
 def changed(value: Any, change: Callable[[Any], Any]) -> Any:
@@ -327,7 +327,8 @@ class Tracer:
             returned = self.returned_tensors(result)
             rebound = self.rebound()
             gradients = self.new_gradients()
-            todo = [*returned, *rebound, *pending_assignments(), *filter(None, gradients.values())]
+            computed = [g for g in gradients.values() if g is not None]
+            todo = [*returned, *rebound, *pending_assignments(), *computed]
             if todo:
                 todo[0].realize(*todo[1:])
         if random.seedings() != seeding:
@@ -497,11 +498,9 @@ class Builder:
         handles: dict[Storage, list[weakref.ref[Tensor]]] = {}
         checked = []
         for before in tracer.outside:
-            storage = storage_of(before.uop)
-            if storage not in states:
-                continue
-            handles.setdefault(storage, []).append(before.tensor)
-            tensor = before.tensor()
+            storage, tensor = storage_of(before.uop), before.tensor()
+            if storage in states:
+                handles.setdefault(storage, []).append(before.tensor)
             if tensor is not None and tensor._first_gradient_use == "added":
                 checked.append((before.tensor, None if before.grad is None else weakref.ref(before.grad)))
         written = {p for s in self.steps for p in s.places[:s.outputs]}

@@ -152,7 +152,8 @@ def conv2d(self: Tensor, weight: Tensor, bias: Tensor | None = None, groups: int
     out = product.sum(tuple(range(-1 - axes, 0)), dtype=None if dtype is None else to_dtype(dtype))
     out = out.cast(product.dtype if dtype is None else to_dtype(dtype)).reshape(batch, c_out, *outs)
     if self.dtype.is_float and weight.dtype.is_float:
-        rule = functools.partial(_conv_gradients, groups=groups, stride=strides, dilation=dilations, pads=pads)
+        rule = functools.partial(_conv_gradients, groups=groups, stride=strides, dilation=dilations,
+                                 pads=pads)
         out = type(self).of(out.uop.with_gradient((self.uop, weight.uop), rule), self)
     return out if bias is None else out + bias.reshape(1, c_out, *(1,) * axes)
 
@@ -164,7 +165,8 @@ def _stored_with_edges(x: Tensor, pads: Pads) -> Tensor:
 
 def _conv_windows(x: Tensor, weight: Tensor, groups: int, stride: tuple[int, ...], dilation: tuple[int, ...],
                   pads: Pads) -> Tensor:
-    """The items that each output of a convolution sees: (N, groups, C_out/groups, *outs, C_in/groups, *kernel).
+    """The items that each output of a convolution sees: (N, groups, C_out/groups, *outs, C_in/groups,
+    *kernel).
 
     """
     kernel = weight.shape[2:]
@@ -182,8 +184,9 @@ def _conv_gradients(gradient: UOp, node: UOp, groups: int, stride: tuple[int, ..
                     pads: Pads) -> tuple[UOp, UOp]:
     """The gradients of a convolution at its input and its weight.
 
-    The first is the transposed convolution, a convolution again, which the compiler runs as fast as the forward
-    pass; the rule of the sliding windows' movement ops would first store a product for every kernel position.
+    The first is the transposed convolution, a convolution again, which the compiler runs as fast as the
+    forward pass; the rule of the sliding windows' movement ops would first store a product for every kernel
+    position.
     """
     from tinygrad.tensor import Tensor
 

@@ -432,9 +432,10 @@ def _in_order(program: Sequence[UOp]) -> None:
 def _check_opening(place: int, loop: UOp, around: list[UOp]) -> None:
     if loop in around:
         raise SpecError(f"program: at line {place}, {loop} is opened within itself")
-    if around and loop.arg[1] is RangeKind.THREAD:
-        raise SpecError(f"program: at line {place}, {loop} is split over threads inside {around[-1]}; "
-                        "only the outermost loop can be")
+    shared = [r for r in around if r.arg[1] is RangeKind.THREAD]
+    if shared and loop.arg[1] is RangeKind.THREAD:
+        raise SpecError(f"program: at line {place}, {loop} is split over threads inside {shared[-1]}, "
+                        "which is already; loops around a split one run in full on every thread")
 
 
 PROGRAM = Stage("program", (

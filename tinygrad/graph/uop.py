@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 import struct
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -53,6 +55,12 @@ class Storage:
 
 _buffer_identities = itertools.count()
 _interned: WeakValueDictionary[tuple[Any, ...], UOp] = WeakValueDictionary()
+_interning = threading.RLock()
+"""Held while a node enters `_interned`: two threads that make equal nodes get the same."""
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_interning.acquire, after_in_parent=_interning.release,
+                        after_in_child=_interning.release)
 
 
 class UOp:
@@ -78,7 +86,11 @@ class UOp:
             node.arg = arg
             infer_shape = _SHAPE_RULES.get(op)
             node.shape = () if infer_shape is None else infer_shape(node)
-            _interned[key] = node
+            with _interning:
+                other = _interned.get(key)
+                if other is not None:
+                    return other
+                _interned[key] = node
         return node
 
     def __repr__(self) -> str:

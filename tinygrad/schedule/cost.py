@@ -1,7 +1,7 @@
 """What computing a value again costs against keeping it: the one decision behind fusion.
 
-Units are vector operations per item. Storing an item of 4 bytes and reading it back takes 0.19 ns through a memory of
-42 GB/s, and a vector operation of one item 0.0085 ns on two cores at 3.7 GHz with 16 lanes.
+Units are vector operations per item. Storing an item of 4 bytes and reading it back takes 0.19 ns through a
+memory of 42 GB/s, and a vector operation of one item 0.0085 ns on two cores at 3.7 GHz with 16 lanes.
 """
 from __future__ import annotations
 
@@ -13,20 +13,23 @@ from tinygrad.graph.uop import UOp
 from tinygrad.helpers import prod
 
 STORE_COST = 64.0
-"""Storing an item and reading it back, and then some: values that one kernel could keep for another share most of
-their operations, which each of them counts."""
+"""Storing an item and reading it back, and then some: values that one kernel could keep for another share
+most of their operations, which each of them counts."""
 LARGE_CONE = 64
 """Operations beyond which a value is always worth storing for a second use."""
 MUCH = 1e12
 SPLIT_COST = 100.0
-"""Storing a value that only one kernel uses would cut that kernel in two, and everything it shares with it."""
+"""Storing a value that only one kernel uses would cut that kernel in two, and everything it shares with
+it."""
 FREE_WORK = 1.0
 """A value of at most this much work is always computed again: reading it would cost as much."""
 
 FREE_CONDITION = 4.0
 """The same for a condition: kept as a comparison it guards loads, picks items and costs no memory."""
 _BOUNDARIES = frozenset({Ops.BUFFER, Ops.COPY, Ops.CONTIGUOUS, Ops.ASSIGN, Ops.CONST, Ops.VARIABLE})
-_WORK = {Ops.EXP2: 10.0, Ops.LOG2: 14.0, Ops.SIN: 30.0, Ops.RECIP: 2.0, Ops.SQRT: 4.0, Ops.IDIV: 8.0, Ops.MOD: 8.0}
+_WORK = {
+    Ops.EXP2: 10.0, Ops.LOG2: 14.0, Ops.SIN: 30.0, Ops.RECIP: 2.0, Ops.SQRT: 4.0, Ops.IDIV: 8.0, Ops.MOD: 8.0,
+}
 
 
 def closed_form_reduces(root: UOp) -> frozenset[UOp]:
@@ -49,7 +52,8 @@ def closed_form_reduces(root: UOp) -> frozenset[UOp]:
 
 
 def _over_params(node: UOp, closed: set[UOp]) -> UOp:
-    """A REDUCE with a PARAM in place of whatever below it is neither elementwise, movement nor a closed form."""
+    """A REDUCE with a PARAM in place of whatever below it is neither elementwise, movement nor a closed
+    form."""
     walked = Family.ELEMENTWISE | Family.MOVEMENT | {Ops.CONST, Ops.VARIABLE}
     changes: dict[UOp, UOp] = {}
     for n in node.src[0].toposort(stop=lambda n: n.op not in walked and n not in closed):
@@ -68,9 +72,9 @@ def _lowers_without_loop(reduce: UOp) -> bool:
 def work_of(root: UOp, closed: frozenset[UOp] = frozenset()) -> dict[UOp, float]:
     """For each node under `root`, the operations that computing one item of it again costs.
 
-    Each operation of its cone counts once, down to memory and to reduces, which are decided about on their own: if
-    one of them is worth storing, it will be, and what is made of it starts from there. An operation whose result an
-    EXPAND shares counts for the share. The reduces in `closed` run no loop.
+    Each operation of its cone counts once, down to memory and to reduces, which are decided about on their
+    own: if one of them is worth storing, it will be, and what is made of it starts from there. An operation
+    whose result an EXPAND shares counts for the share. The reduces in `closed` run no loop.
     """
     work: dict[UOp, float] = {}
     cones: dict[UOp, frozenset[UOp] | None] = {}
@@ -108,7 +112,8 @@ def reads_memory(root: UOp) -> dict[UOp, bool]:
 
 
 def better_stored(node: UOp, evaluations: float, work: float, kernels: int) -> bool:
-    """True if `node`, which so many kernels would evaluate so many times in all, should be computed once and kept."""
+    """True if `node`, which so many kernels would evaluate so many times in all, should be computed once and
+    kept."""
     if work <= (FREE_CONDITION if node.dtype.is_bool else FREE_WORK) or node.numel == 0:
         return False
     return (evaluations / node.numel - 1.0) * work > (STORE_COST if kernels > 1 else SPLIT_COST)

@@ -2,23 +2,32 @@
 
 In: a simplified graph and the nodes that must have a value. Out: `Kernel`s, each with the nodes it stores.
 
-One sweep visits the nodes from the results back to the sources, so that all uses of a node are known when it is
-met. A use is a `Point`: which kernel wants which item of the node, inside which loops. From the uses follows how
-often the node would be evaluated if nobody stored it, and one cost rule (`cost.better_stored`) decides:
+One sweep visits the nodes from the results back to the sources, so that all uses of a node are known when it
+is met. A use is a `Point`: which kernel wants which item of the node, inside which loops. From the uses
+follows how often the node would be evaluated if nobody stored it, and one cost rule (`cost.better_stored`)
+decides:
 
-- not stored: its kernels compute it where they use it, and the points pass on to its sources. So elementwise and
-  movement ops fuse into their consumers, and a reduce takes its producers in and its epilogue out.
-- A reduce whose items change only with the outer loops of a kernel is computed once for each of those, before the
-  loops inside (softmax, norms, losses): it fuses too, if the loops nest and enough of them are left to share out.
-- stored: by a kernel of its own; or, where one of the kernels using it computes each item exactly once anyway, as
-  one more output of that kernel.
+- not stored: its kernels compute it where they use it, and the points pass on to its sources. So elementwise
+  and movement ops fuse into their consumers, and a reduce takes its producers in and its epilogue out.
+- A reduce whose items change only with the outer loops of a kernel is computed once for each of those, before
+  the loops inside (softmax, norms, losses): it fuses too, if the loops nest and enough of them are left to
+  share out.
+- stored: by a kernel of its own; or, where one of the kernels using it computes each item exactly once
+  anyway, as one more output of that kernel.
 """
 from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from tinygrad.codegen.indexing import (ZERO, Point, range_extents, reduce_depth, reduced_point, through_movement)
+from tinygrad.codegen.indexing import (
+    ZERO,
+    Point,
+    range_extents,
+    reduce_depth,
+    reduced_point,
+    through_movement,
+)
 from tinygrad.codegen.lower import is_bijection
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.uop import UOp
@@ -26,13 +35,14 @@ from tinygrad.helpers import prod
 from tinygrad.schedule.cost import better_stored, closed_form_reduces, reads_memory, work_of
 
 SERIAL_WORK = 1 << 15
-"""Reduced items that one core may walk alone; above, a kernel keeps at least `MIN_PARALLEL` outer iterations."""
+"""Reduced items that one core may walk alone; above, a kernel keeps at least `MIN_PARALLEL` outer
+iterations."""
 MIN_PARALLEL = 8
 CONTRACTION_LENGTH = 16
 """Products that a sum adds up before it is worth a tile of its own."""
 CACHED_ROW = 1 << 16
-"""Items of a row (256 KB of float32) that stay in the L2 cache between the stages of a kernel; sharing the loop over
-rows saves nothing for longer ones."""
+"""Items of a row (256 KB of float32) that stay in the L2 cache between the stages of a kernel; sharing the
+loop over rows saves nothing for longer ones."""
 
 
 @dataclass(eq=False)
@@ -55,7 +65,8 @@ class Kernel:
     reduce_ranges: dict[tuple[object, ...], tuple[UOp, ...]] = field(default_factory=dict)
 
     def place(self, ranges: frozenset[UOp]) -> frozenset[UOp] | None:
-        """The loops that run where a value changing with `ranges` is computed; None where no place has them all."""
+        """The loops that run where a value changing with `ranges` is computed; None where no place has them
+        all."""
         inner = ranges - self.root_ranges
         if not inner:
             return ranges
@@ -85,7 +96,9 @@ Use = tuple[Kernel, Point]
 
 def is_contraction(node: UOp) -> bool:
     """True for a long sum of products of values that are both spread over axes the other has."""
-    if node.op is not Ops.REDUCE or node.arg[0] is not Ops.ADD or prod(range_extents(node)) < CONTRACTION_LENGTH:
+    if node.op is not Ops.REDUCE or node.arg[0] is not Ops.ADD:
+        return False
+    if prod(range_extents(node)) < CONTRACTION_LENGTH:
         return False
     value = node.src[0]
     while value.op is Ops.CAST:
@@ -123,7 +136,8 @@ class Fusion:
 
     def visit(self, node: UOp) -> None:
         uses = list(self.uses.get(node, ()))
-        if node.op in (Ops.BUFFER, Ops.SINK) or (node.op in (Ops.CONST, Ops.VARIABLE) and node not in self.forced):
+        is_constant = node.op in (Ops.CONST, Ops.VARIABLE)
+        if node.op in (Ops.BUFFER, Ops.SINK) or (is_constant and node not in self.forced):
             return
         if node.op is Ops.COPY:
             self.store_apart(node, uses)
@@ -133,7 +147,7 @@ class Fusion:
             for kernel, point in uses:
                 self.pass_on(kernel, point)
 
-    # --- the decision ------------------------------------------------------------------------------------------
+    # --- the decision ---------------------------------------------------------------------------------------
 
     def must_store(self, node: UOp, uses: list[Use]) -> bool:
         if node.op not in Family.ELEMENTWISE and node.op is not Ops.REDUCE:
@@ -153,7 +167,8 @@ class Fusion:
         return better_stored(node, self.evaluations(uses), self.work[node], kernels)
 
     def constant_reduce_size(self, node: UOp) -> int:
-        """How much larger the work of a constant looks because loops with a closed form (arange) count in full."""
+        """How much larger the work of a constant looks because loops with a closed form (arange) count in
+        full."""
         return max((prod(range_extents(n)) for n in node.toposort() if n.op is Ops.REDUCE), default=1)
 
     def evaluations(self, uses: list[Use]) -> float:
@@ -165,7 +180,8 @@ class Fusion:
         return total
 
     def fits(self, kernel: Kernel, point: Point) -> bool:
-        """True if the loops of a REDUCE at `point` have a place in `kernel` that leaves enough to share out."""
+        """True if the loops of a REDUCE at `point` have a place in `kernel` that leaves enough to share
+        out."""
         ranges = point.ranges
         place = kernel.place(ranges)
         if place is None or not kernel.nests(place & kernel.root_ranges):
@@ -176,10 +192,11 @@ class Fusion:
         row = max(prod(range_extents(point.node)), prod(r.extent for r in kernel.root_ranges - place))
         if row > CACHED_ROW:
             return False
-        return outer >= MIN_PARALLEL or prod(point.node.src[0].shape) <= SERIAL_WORK
+        return bool(outer >= MIN_PARALLEL or prod(point.node.src[0].shape) <= SERIAL_WORK)
 
     def crowds(self, kernel: Kernel, point: Point) -> bool:
-        """True if a REDUCE at `point` would share `kernel` with a contraction that is tiled for its own loops alone."""
+        """True if a REDUCE at `point` would share `kernel` with a contraction that is tiled for its own loops
+        alone."""
         others = [r for r in kernel.reduces if r is not point.node and r not in self.closed]
         if point.node in self.closed:
             return False
@@ -187,7 +204,7 @@ class Fusion:
             return bool(others) or not point.ranges >= kernel.root_ranges
         return any(is_contraction(r) for r in others)
 
-    # --- storing -----------------------------------------------------------------------------------------------
+    # --- storing --------------------------------------------------------------------------------------------
 
     def store(self, node: UOp, uses: list[Use]) -> None:
         host = self.host_for(node, uses)
@@ -212,7 +229,9 @@ class Fusion:
         for kernel, point in uses:
             points[kernel].append(point)
         for kernel, at in points.items():
-            if len(at) != 1 or not is_bijection(at[0]) or kernel.root.op is Ops.COPY:
+            if len(at) != 1 or not is_bijection(at[0]):
+                continue
+            if kernel.root.op is Ops.COPY or kernel.root.numel == 0:
                 continue
             ranges = at[0].ranges
             if not ranges <= kernel.root_ranges or not kernel.nests(ranges):
@@ -234,7 +253,7 @@ class Fusion:
             user.after.add(kernel)
         self.pass_on(kernel, Point(node, index, None))
 
-    # --- following a value to its sources ----------------------------------------------------------------------
+    # --- following a value to its sources -------------------------------------------------------------------
 
     def pass_on(self, kernel: Kernel, point: Point) -> None:
         """`point` is computed inside `kernel`: its sources are used there."""

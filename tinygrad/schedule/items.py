@@ -1,8 +1,8 @@
 """Kernels written down as `ScheduleItem`s, in an order in which they can run.
 
-In: the nodes to realise. Out: a list of items, each a kernel (its piece of the graph over PARAMs) or a copy, with
-the BUFFER nodes it touches, outputs first; and for every node that now gets a value, the view that will hold it.
-Kernels of equal structure have the very same `ast` object, whatever buffers they work on.
+In: the nodes to realise. Out: a list of items, each a kernel (its piece of the graph over PARAMs) or a copy,
+with the BUFFER nodes it touches, outputs first; and for every node that now gets a value, the view that will
+hold it. Kernels of equal structure have the very same `ast` object, whatever buffers they work on.
 """
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ class BoundVariable:
 
 @dataclass(frozen=True)
 class ScheduleItem:
-    """One step: a kernel, if `ast` is a SINK of ASSIGNs over PARAMs; a copy between devices, if it is a COPY."""
+    """One step: a kernel, if `ast` is a SINK of ASSIGNs over PARAMs; a copy between devices, if it is a
+    COPY."""
 
     ast: UOp
     buffers: tuple[UOp, ...]
@@ -83,13 +84,14 @@ def create_schedule(sinks: list[UOp], default_device: str | None = None) -> Sche
 
 
 def _in_own_memory(wanted: list[UOp], graph: list[UOp]) -> list[UOp]:
-    """`graph` with a copy for each result that folded to memory of another tensor (x * 1), which may be overwritten.
+    """`graph` with a copy for each result that folded to memory of another tensor (x * 1), which may be
+    overwritten.
 
     Views stay views, unless this schedule overwrites what they show.
     """
     written = {n.src[0].base for n in UOp.sink(graph).toposort() if n.op is Ops.ASSIGN}
     return [UOp.new(Ops.CONTIGUOUS, s.dtype, (s,))
-            if s.base.op is Ops.BUFFER and (s.base in written or not _is_view(original)) else s
+            if s.base in written or (s.base.op in (Ops.BUFFER, Ops.ASSIGN) and not _is_view(original)) else s
             for original, s in zip(wanted, graph, strict=True)]
 
 
@@ -97,7 +99,7 @@ def _is_view(node: UOp) -> bool:
     """True for movement of memory, which shares it with its source."""
     while node.realized_view is None and (node.op in Family.MOVEMENT or node.op is Ops.DETACH):
         node = node.src[0]
-    return node.realized_view is not None or node.op is Ops.BUFFER
+    return node.realized_view is not None or node.op in (Ops.BUFFER, Ops.ASSIGN)
 
 
 def _forced(graph: list[UOp], root: UOp) -> set[UOp]:
@@ -124,7 +126,8 @@ def _stored_form(sink: UOp) -> UOp:
 
 
 def _results(wanted: list[UOp], graph: list[UOp]) -> dict[UOp, UOp]:
-    """Each original node that gets a value, with its simplified form: the results, and what was assigned inside."""
+    """Each original node that gets a value, with its simplified form: the results, and what was assigned
+    inside."""
     results = dict(zip(wanted, graph, strict=True))
     pairs = list(results.items())
     seen: set[UOp] = set()
@@ -173,12 +176,14 @@ class _Writer:
             return node
         return node.substitute({node.base: self.view_of(node.base)})
 
-    # --- order -------------------------------------------------------------------------------------------------
+    # --- order ----------------------------------------------------------------------------------------------
 
     def ordered_kernels(self) -> tuple[list[Kernel], UOp | None]:
-        """Kernels so that each comes after what it reads, and writes of a buffer after readers of its old value.
+        """Kernels so that each comes after what it reads, and writes of a buffer after readers of its old
+        value.
 
-        The second result names an ASSIGN that makes this impossible: its value needs a buffer of its own first.
+        The second result names an ASSIGN that makes this impossible: its value needs a buffer of its own
+        first.
         """
         after = {k: set(k.after) for k in self.fusion.kernels}
         writers = self.writers()
@@ -200,7 +205,8 @@ class _Writer:
             ready = [k for k in pending if after[k] <= placed]
             if not ready:
                 assigns = [n for k in pending for n in k.outputs if n.op is Ops.ASSIGN]
-                return [], next((n for n in assigns if n not in self.fusion.buffered_assigns), None) or assigns[0]
+                unbuffered = (n for n in assigns if n not in self.fusion.buffered_assigns)
+                return [], next(unbuffered, assigns[0])
             order.extend(ready)
             placed.update(ready)
             pending = [k for k in pending if k not in placed]
@@ -214,7 +220,8 @@ class _Writer:
         return found
 
     def reads(self, kernel: Kernel) -> list[tuple[UOp, UOp | None]]:
-        """(BUFFER, the ASSIGN whose result is read, None for the value it had before) for what a kernel reads."""
+        """(BUFFER, the ASSIGN whose result is read, None for the value it had before) for what a kernel
+        reads."""
         found: list[tuple[UOp, UOp | None]] = []
         for node in self.inside(kernel):
             if node.op is Ops.BUFFER:
@@ -264,7 +271,7 @@ class _Writer:
                 return assign
         return None
 
-    # --- items -------------------------------------------------------------------------------------------------
+    # --- items ----------------------------------------------------------------------------------------------
 
     def items_of(self, kernel: Kernel) -> list[ScheduleItem]:
         root = kernel.outputs[0]
@@ -274,13 +281,15 @@ class _Writer:
             param = UOp.new(Ops.PARAM, root.dtype, (), (1, root.numel))
             return [ScheduleItem(UOp.new(Ops.COPY, root.dtype, (param,), root.arg),
                                  (self.buffer_of[root].base, held.base), 1)]
-        item = self.kernel_item(kernel.outputs, [self.buffer_of[n] for n in kernel.outputs], set(kernel.outputs))
+        outputs = kernel.outputs
+        item = self.kernel_item(outputs, [self.buffer_of[n] for n in outputs], set(outputs))
         if not self.lay_out(kernel, item):
             return [item]
-        return [self.kernel_item(kernel.outputs, [self.buffer_of[n] for n in kernel.outputs], set(kernel.outputs))]
+        return [self.kernel_item(outputs, [self.buffer_of[n] for n in outputs], set(outputs))]
 
     def lay_out(self, kernel: Kernel, item: ScheduleItem) -> bool:
-        """Choose the order in memory of the outputs that nobody outside the schedule sees. True if one changed."""
+        """Choose the order in memory of the outputs that nobody outside the schedule sees. True if one
+        changed."""
         changed = False
         for number, node in enumerate(kernel.outputs):
             if node.op is Ops.ASSIGN or node in self.fixed_layout or not worth_ordering(node.shape):

@@ -1,13 +1,13 @@
 """In which order the axes of an intermediate buffer lie in memory.
 
-The shape of a value belongs to its user; the layout of a buffer that no user sees belongs to the scheduler. In: a
-kernel written with row-major outputs. Out: for each output the order of its axes, outermost first, that suits the
-loops around it:
+The shape of a value belongs to its user; the layout of a buffer that no user sees belongs to the scheduler.
+In: a kernel written with row-major outputs. Out: for each output the order of its axes, outermost first, that
+suits the loops around it:
 
 - A contraction puts last the axes that only its smaller operand knows (a convolution's output channels): they
   become lanes, stored side by side, and the next convolution reads them so too.
-- Any other kernel keeps its outputs in the order of the largest buffer it reads, so that reading and writing walk
-  the same way.
+- Any other kernel keeps its outputs in the order of the largest buffer it reads, so that reading and writing
+  walk the same way.
 """
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ def axis_order(ast: UOp, output: int) -> tuple[int, ...]:
     for load in loads:
         steps = [None if r is None else load.step(r) for r in axes]
         if all(r is None or step for r, step in zip(axes, steps, strict=True)):
-            return tuple(sorted(range(len(shape)), key=lambda i: -abs(steps[i] or 0) if axes[i] is not None else 0))
+            weights = [0 if r is None else -abs(step or 0) for r, step in zip(axes, steps, strict=True)]
+            return tuple(sorted(range(len(shape)), key=weights.__getitem__))
     return tuple(range(len(shape)))
 
 

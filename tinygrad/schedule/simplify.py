@@ -1,7 +1,7 @@
 """The graph to schedule: lazy nodes with everything known already taken out.
 
-In: the nodes to realise. Out: the same graph in which nodes that have a value are views of their buffers, DETACH
-is gone, and movement of constants is a constant. Nothing that changes a result is applied.
+In: the nodes to realise. Out: the same graph in which nodes that have a value are views of their buffers,
+DETACH is gone, and movement of constants is a constant. Nothing that changes a result is applied.
 """
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ def _folded_elementwise(whole: UOp) -> UOp | None:
     if all(s is None for s in scalars):
         return None
     if all(s is not None for s in scalars):
-        folded = constant_folding.apply(UOp.new(whole.op, whole.dtype, tuple(s for s in scalars if s is not None)))
+        src = tuple(s for s in scalars if s is not None)
+        folded = constant_folding.apply(UOp.new(whole.op, whole.dtype, src))
         if folded is None or folded.op is not Ops.CONST:
             return None
         return UOp.const(folded.arg, folded.dtype, whole.shape)
@@ -85,7 +86,8 @@ def simplified_graph(sinks: list[UOp]) -> list[UOp]:
 
 
 def _rebuilt(current: UOp, src: tuple[UOp, ...]) -> UOp:
-    """`current` over new sources, through the builder that merges movement where the source is movement too."""
+    """`current` over new sources, through the builder that merges movement where the source is movement
+    too."""
     if current.op is Ops.RESHAPE:
         return src[0].reshape(current.arg)
     if current.op is Ops.PERMUTE:

@@ -1,7 +1,7 @@
 """Large reduces to few results, in two steps.
 
-A sum of a million items to one number leaves nothing to share out: its only loop is the reduce itself. Reducing
-pieces first, side by side, and then the pieces' results, uses every core.
+A sum of a million items to one number leaves nothing to share out: its only loop is the reduce itself.
+Reducing pieces first, side by side, and then the pieces' results, uses every core.
 """
 from __future__ import annotations
 

@@ -3,8 +3,8 @@
 In: a loop nest and the device's numbers (lanes, registers, threads). Out: a Plan. The steps, in order:
 1. ranges that are contiguous in every access become one (a 4-d elementwise kernel is one loop);
 2. every group of loops gets the range that runs as SIMD lanes: the one whose accesses lie side by side;
-3. a sum of products whose operands change with different ranges (a contraction, whatever made it) gets a tile of
-   accumulators in registers;
+3. a sum of products whose operands change with different ranges (a contraction, whatever made it) gets a tile
+   of accumulators in registers;
 4. the outermost loops are shared out over threads, if there is enough to do.
 """
 from __future__ import annotations
@@ -15,12 +15,14 @@ from functools import partial
 from tinygrad.codegen.contraction import Contraction, contraction_of
 from tinygrad.codegen.cost import estimate
 from tinygrad.codegen.opt.access import Access, accesses_of, index_uses, steps_of
-from tinygrad.codegen.opt.plan import Opt, OptKind, Plan, apply_opt, operands
+from tinygrad.codegen.opt.plan import Opt, OptKind, Plan, apply_opt, is_stage_range, kept_rows, operands
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import prod
 from tinygrad.renderer import Renderer
 
+ELEMENTARY = frozenset({Ops.EXP2, Ops.LOG2, Ops.SIN})
+"""Functions of a dozen operations and more, dear enough to keep a row of their values."""
 THREAD_WORK = 1 << 16
 """Operations and items moved below which waking another core costs more than it saves (about 5 us)."""
 LINE_ITEMS = 16
@@ -56,11 +58,12 @@ class _Chooser:
         if contraction is not None:
             self.tile(contraction)
         else:
+            self.keep_rows()
             self.vectorise_groups()
         self.share_out()
         return Plan(tuple(self.opts))
 
-    # --- 1. merging --------------------------------------------------------------------------------------------
+    # --- 1. merging -----------------------------------------------------------------------------------------
 
     def merge_contiguous(self) -> None:
         while (pair := self.mergeable_pair()) is not None:
@@ -94,7 +97,17 @@ class _Chooser:
                 return False
         return True
 
-    # --- 2. lanes ----------------------------------------------------------------------------------------------
+    def keep_rows(self) -> None:
+        """Keep the rows of values that are dear to compute twice, if they fit the cache nearest to the core."""
+        while True:
+            worth = [r for node, (r, _) in kept_rows(self.nest).items()
+                     if any(n.op in ELEMENTARY for n in node.src[0].toposort()) and node.src[0].op is not Ops.LOAD
+                     and r.extent * node.dtype.itemsize <= self.renderer.l2_bytes // 8]
+            if not worth:
+                return
+            self.take(Opt(OptKind.KEEP, worth[0].arg[0]))
+
+    # --- 2. lanes -------------------------------------------------------------------------------------------
 
     def lanes(self) -> int:
         """Lanes of the kernel's widest common float: of what it stores."""
@@ -131,12 +144,17 @@ class _Chooser:
             loops = [r for r in node.closed_ranges if r.arg[1] is RangeKind.LOOP]
             if loops:
                 groups.append((loops[-1], loops))
+        for node in nodes:
+            if node.op is Ops.STAGE and node.closed_ranges[-1].arg[1] is RangeKind.LOOP:
+                groups.append((node.closed_ranges[-1], [node.closed_ranges[-1]]))
         return groups
 
     def vectorise(self, innermost: UOp, candidates: list[UOp]) -> None:
-        region = [a for a in accesses_of(self.nest) if innermost in a.ranges or any(c in a.ranges for c in candidates)]
+        around = {innermost, *candidates}
+        region = [a for a in accesses_of(self.nest) if not around.isdisjoint(a.ranges)]
         lanes = self.lanes()
-        scored = [(self.lane_cost(r, region, lanes), -i, r) for i, r in enumerate(candidates) if self.can_vector(r)]
+        scored = [(self.lane_cost(r, region, lanes), -i, r) for i, r in enumerate(candidates)
+                  if self.can_vector(r)]
         if not scored:
             return
         cost, _, best = min(scored, key=lambda s: s[:2])
@@ -149,7 +167,8 @@ class _Chooser:
         if r.extent < 4 or r.arg[1] is not RangeKind.LOOP:
             return False
         mixed = (n for n in self.nest.toposort() if r in n.ranges or r in n.closed_ranges)
-        return not any(o.arg[1] is RangeKind.VECTOR for n in mixed for o in n.ranges | frozenset(n.closed_ranges))
+        around = (o for n in mixed for o in n.ranges | frozenset(n.closed_ranges))
+        return not any(o.arg[1] is RangeKind.VECTOR for o in around)
 
     def lane_cost(self, r: UOp, region: list[Access], lanes: int) -> float:
         """Cost per item of running `r` as lanes, against 1 for running nothing so."""
@@ -169,6 +188,8 @@ class _Chooser:
         """Lanes for `r`, and where it is long, several vectors side by side to hide their latency."""
         reduces = any(n.op is Ops.REDUCE and r in n.closed_ranges for n in self.nest.toposort())
         several = next((u for u in (4, 2) if r.extent >= width * u * 2), 0)
+        if is_stage_range(self.nest, r):
+            several = 0
         across = None if reduces else self.line_range(r)
         outer = self.outer_after(Opt(OptKind.VECTOR, r.arg[0], width))
         if across is not None:
@@ -178,7 +199,8 @@ class _Chooser:
             self.take(Opt(OptKind.GROUP if reduces else OptKind.UPCAST, outer, several))
 
     def line_range(self, lane: UOp) -> int | None:
-        """Where lanes jump in what they load (a transpose), the range along which those loads lie side by side.
+        """Where lanes jump in what they load (a transpose), the range along which those loads lie side by
+        side.
 
         A tile of whole cache lines along it uses every item of a line that it fetches.
         """
@@ -187,7 +209,8 @@ class _Chooser:
                 continue
             for store in self.nest.src:
                 for r in store.closed_ranges:
-                    if r is not lane and access.step(r) == 1 and r.extent >= LINE_ITEMS and r.arg[1] is RangeKind.LOOP:
+                    is_long = r.extent >= LINE_ITEMS and r.arg[1] is RangeKind.LOOP
+                    if r is not lane and access.step(r) == 1 and is_long:
                         return int(r.arg[0])
         return None
 
@@ -199,7 +222,7 @@ class _Chooser:
                if r.op is Ops.RANGE and r.arg[0] not in before and r.arg[1] is RangeKind.LOOP]
         return new[0].arg[0] if new else None
 
-    # --- 3. contractions ---------------------------------------------------------------------------------------
+    # --- 3. contractions ------------------------------------------------------------------------------------
 
     def main_contraction(self) -> Contraction | None:
         """The contraction with the most work that changes with every output range."""
@@ -214,7 +237,8 @@ class _Chooser:
         return max(found, key=lambda c: prod(r.extent for r in c.reduce.closed_ranges))
 
     def tile(self, contraction: Contraction) -> None:
-        """The cheapest way to run a contraction: which range takes the lanes, and a tile of accumulators around it."""
+        """The cheapest way to run a contraction: which range takes the lanes, and a tile of accumulators
+        around it."""
         lanes = self.lanes()
         ways: list[tuple[float, int, Callable[[], None]]] = []
         for side in (contraction.left, contraction.right):
@@ -238,7 +262,8 @@ class _Chooser:
         return next(s for s in contraction.reduce.src[0].src if r in s.ranges)
 
     def staging_reuse(self, contraction: Contraction, lane: UOp) -> float:
-        """How often each item of the lanes' operand is read: by every iteration of the ranges it does not know."""
+        """How often each item of the lanes' operand is read: by every iteration of the ranges it does not
+        know."""
         operand = self.operand_with(contraction, lane)
         return float(prod(r.extent for r in contraction.reduce.ranges - operand.ranges))
 
@@ -247,14 +272,16 @@ class _Chooser:
         return sum(int(n.arg[1]) for n in operand.toposort() if n.op is Ops.PARAM)
 
     def panel_fits(self, contraction: Contraction, lane: UOp, width: int) -> bool:
-        """True if one vector's worth of the operand, over the whole reduce, fits beside the rest in the L2 cache."""
-        items = prod(r.extent for r in contraction.reduce.closed_ranges if r in self.operand_with(contraction, lane).ranges)
+        """True if one vector's worth of the operand, over the whole reduce, fits beside the rest in the L2
+        cache."""
+        operand = self.operand_with(contraction, lane)
+        items = int(prod(r.extent for r in contraction.reduce.closed_ranges if r in operand.ranges))
         return items * width * contraction.reduce.dtype.itemsize <= self.renderer.l2_bytes // 2
 
     def outer_cost(self, contraction: Contraction, lane: UOp, width: int) -> float:
         """Cost of a multiply-add with lanes along the output range `lane`, against 1 for a scalar one."""
         operand = self.operand_with(contraction, lane)
-        waste = -(-lane.extent // width) * width / lane.extent
+        waste = float(-(-lane.extent // width) * width / lane.extent)
         loads = [a for a in accesses_of(self.nest) if a.node.op is Ops.LOAD and a.node in operand.toposort()]
         smooth = all(a.step(lane) in (0, 1) for a in loads)
         reuse = self.staging_reuse(contraction, lane)
@@ -265,16 +292,17 @@ class _Chooser:
         else:
             reading = JUMP_COST
         stores = [a for a in accesses_of(self.nest) if a.node.op is Ops.STORE and lane in a.ranges]
-        reduced = prod(r.extent for r in contraction.reduce.closed_ranges)
+        reduced = int(prod(r.extent for r in contraction.reduce.closed_ranges))
         writing = sum(1.0 if a.step(lane) == 1 else JUMP_COST for a in stores) / reduced
         return (reading + writing) * waste / width
 
     def dot_cost(self, contraction: Contraction, lane: UOp, width: int) -> float:
-        """The same with lanes along the reduce: both operands are vectors, each accumulator is summed at the end."""
-        waste = -(-lane.extent // width) * width / lane.extent
+        """The same with lanes along the reduce: both operands are vectors, each accumulator is summed at the
+        end."""
+        waste = float(-(-lane.extent // width) * width / lane.extent)
         loads = [a for a in accesses_of(self.nest) if a.node.op is Ops.LOAD and lane in a.ranges]
         reading = sum(1.0 if a.step(lane) in (0, 1) else JUMP_COST for a in loads) / max(1, len(loads))
-        reduced = prod(r.extent for r in contraction.reduce.closed_ranges)
+        reduced = int(prod(r.extent for r in contraction.reduce.closed_ranges))
         return (1.4 * reading * waste + 24.0 * width / reduced) / width
 
     def tile_outer(self, contraction: Contraction, lane: UOp, width: int) -> None:
@@ -286,7 +314,8 @@ class _Chooser:
         which = factors.index(operand)
         self.walk_smoothly(contraction, factors[1 - which])
         loads = [a for a in accesses_of(self.nest) if a.node.op is Ops.LOAD and a.node in operand.toposort()]
-        smooth = all(a.step(lane) in (0, 1) for a in loads) and self.items_read(operand) <= self.renderer.l2_bytes // 8
+        small = self.items_read(operand) <= self.renderer.l2_bytes // 8
+        smooth = small and all(a.step(lane) in (0, 1) for a in loads)
         stage = (not smooth and self.staging_reuse(contraction, lane) >= STAGING_REUSE
                  and self.panel_fits(contraction, lane, width))
         order = next(n.closed_ranges for n in self.nest.toposort()
@@ -325,13 +354,14 @@ class _Chooser:
     def most_rows(self, vectors: int) -> int:
         """Rows of a tile so many vectors wide whose accumulators and operands fit the registers.
 
-        LLVM loads the items of all rows before it uses them; beyond this many it spills (a 12 x 2 tile ran at 79
-        GFLOP/s, 8 x 2 at 230; 6 x 4 fits because its last loads fold into the arithmetic).
+        LLVM loads the items of all rows before it uses them; beyond this many it spills (a 12 x 2 tile ran at
+        79 GFLOP/s, 8 x 2 at 230; 6 x 4 fits because its last loads fold into the arithmetic).
         """
         return max(1, (self.renderer.registers + 2 - vectors) // (vectors + 1))
 
     def walk_smoothly(self, contraction: Contraction, single: UOp) -> None:
-        """Order the reduce so that the operand read item by item is walked with its smallest steps innermost."""
+        """Order the reduce so that the operand read item by item is walked with its smallest steps
+        innermost."""
         loads = [a for a in accesses_of(self.nest) if a.node.op is Ops.LOAD and a.node in single.toposort()]
         if not loads:
             return
@@ -371,7 +401,7 @@ class _Chooser:
             if size > 1:
                 self.take(Opt(OptKind.UPCAST, side.arg[0], size))
 
-    # --- 4. threads --------------------------------------------------------------------------------------------
+    # --- 4. threads -----------------------------------------------------------------------------------------
 
     def share_out(self) -> None:
         if not self.renderer.has_threads or self.renderer.threads < 2 or self.original_work < THREAD_WORK:
@@ -406,7 +436,8 @@ class _Chooser:
 
 
 def _tile_size(extent: int, most: int) -> int:
-    """A tile of at most `most` along `extent`: large, but with a last tile that repeats little of the one before."""
+    """A tile of at most `most` along `extent`: large, but with a last tile that repeats little of the one
+    before."""
     if extent <= most:
         return max(1, extent)
 

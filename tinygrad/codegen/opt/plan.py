@@ -29,6 +29,7 @@ class OptKind(Enum):
     UPCAST = "the innermost iterations as registers, each with its own accumulators"
     UNROLL = "the innermost iterations of a reduce written out, into one accumulator"
     GROUP = "the innermost iterations of a reduce into accumulators of their own, combined at the end"
+    KEEP = "what a reduce adds up kept in scratch memory for another loop over the same row"
     STAGE = "an operand computed once over the ranges it is read over, into scratch memory"
 
 
@@ -77,6 +78,8 @@ def apply_opt(nest: UOp, opt: Opt) -> UOp:
     match opt.kind:
         case OptKind.MERGE:
             return merge(nest, target, range_named(nest, opt.amount))
+        case OptKind.KEEP:
+            return keep_row(nest, target)
         case OptKind.SWAP:
             return outermost(nest, target)
         case OptKind.THREAD:
@@ -117,6 +120,11 @@ def with_kind(r: UOp, kind: RangeKind) -> UOp:
 def is_reduce_range(nest: UOp, r: UOp) -> bool:
     """True if a REDUCE closes `r`, False if a STORE or STAGE does."""
     return any(n.op is Ops.REDUCE and r in n.closed_ranges for n in nest.toposort())
+
+
+def is_stage_range(nest: UOp, r: UOp) -> bool:
+    """True if a STAGE closes `r`."""
+    return any(n.op is Ops.STAGE and r in n.closed_ranges for n in nest.toposort())
 
 
 def writes_what_it_reads(nest: UOp) -> bool:
@@ -215,11 +223,24 @@ def _split_outputs(nest: UOp, r: UOp, amount: int, kind: RangeKind) -> UOp:
     start = outer * amount
     if extent % amount == 0:
         return replace_range(nest, r, lambda _: loops, start + inner)
+    if is_stage_range(nest, r):
+        # The memory is rounded up to whole tiles; nothing reads what lies beyond.
+        whole = replace_range(nest, r, lambda _: loops, start + inner)
+        return _guarded_stages(whole, inner, (start + inner) < extent)
     if tiles > 1 and not writes_what_it_reads(nest):
         return replace_range(nest, r, lambda _: loops, start.minimum(extent - amount) + inner)
     inside = (start + inner) < extent
     masked = replace_range(nest, r, lambda _: loops, start + inner)
     return UOp.sink(_masked_store(s, inside) if inner in s.closed_ranges else s for s in masked.src)
+
+
+def _guarded_stages(nest: UOp, inner: UOp, inside: UOp) -> UOp:
+    """The nest with the STAGEs that close `inner` reading memory only where `inside` holds."""
+    changes: dict[UOp, UOp] = {}
+    for node in nest.toposort():
+        if node.op is Ops.STAGE and inner in node.closed_ranges:
+            changes[node] = node.replace(src=(guarded(node.src[0], inside), *node.src[1:]))
+    return nest.substitute(changes)
 
 
 def _masked_store(store: UOp, inside: UOp) -> UOp:
@@ -286,6 +307,37 @@ def operands(nest: UOp) -> list[UOp]:
         if node.op is Ops.REDUCE and node.arg is Ops.ADD and node.src[0].op is Ops.MUL:
             found.update(dict.fromkeys(node.src[0].src))
     return list(found)
+
+
+def kept_rows(nest: UOp) -> dict[UOp, tuple[UOp, UOp]]:
+    """For each REDUCE over one range whose values another loop of the kernel computes again: (that range, its twin).
+
+    Softmax adds up exponentials over a row and divides each of them by the sum: its second loop needs the very values
+    of the first.
+    """
+    found: dict[UOp, tuple[UOp, UOp]] = {}
+    nodes = nest.toposort()
+    for node in nodes:
+        if node.op is not Ops.REDUCE or len(node.closed_ranges) != 1 or len(node.src) != 2:
+            continue
+        (r,) = node.closed_ranges
+        for twin in (o for o in nodes if o.op is Ops.RANGE and o is not r and o.extent == r.extent):
+            if twin not in node.ranges and node.src[0].substitute({r: twin}) in nodes:
+                found[node] = (r, twin)
+    return found
+
+
+def keep_row(nest: UOp, r: UOp) -> UOp:
+    """What the REDUCE over `r` accumulates, computed once into scratch memory that its twin loop reads too."""
+    for node, (range_, twin) in kept_rows(nest).items():
+        if range_ is r:
+            value = node.src[0]
+            identity = fresh_identity(nest)
+            filled = UOp.range(r.extent, identity)
+            stage = value.substitute({r: filled}).stage(identity, Memory.SCRATCH, filled)
+            return nest.substitute({value: stage.index(r).load(),
+                                    value.substitute({r: twin}): stage.index(twin).load()})
+    raise ValueError(f"no other loop computes again what the reduce over r{r.arg[0]} accumulates")
 
 
 def stage_operand(nest: UOp, number: int, over: tuple[int, ...]) -> UOp:

@@ -1,0 +1,263 @@
+"""Realizing: interrupts and errors leave tensors as they were, nothing leaks, threads and forks work."""
+import gc
+import os
+import signal
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+from tinygrad import GlobalCounters, Tensor, TinyJit, nn
+from tinygrad.codegen import compile as compiling
+from tinygrad.engine import realize
+from tinygrad.graph import uop as graph_nodes
+
+
+@pytest.fixture
+def interrupt_kernel(monkeypatch):
+    """A function that makes the kernel with this number, from the next on, raise when it has run."""
+    real, left = realize.count, [-1]
+
+    def count(*args):
+        real(*args)
+        left[0] -= 1
+        if left[0] == -1:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(realize, "count", count)
+    return lambda number: left.__setitem__(0, number)
+
+
+# --- interrupts and errors --------------------------------------------------------------------------
+
+
+def test_an_interrupt_between_kernels_leaves_the_rest_lazy(interrupt_kernel):
+    x = Tensor(np.arange(6, dtype=np.float32)).realize()
+    first = (x + 1).contiguous()
+    second = first.sum() * first
+    interrupt_kernel(0)
+    with pytest.raises(KeyboardInterrupt):
+        second.contiguous().realize(first)
+    assert second.tolist() == [21.0 * (i + 1) for i in range(6)] and first.tolist() == [1, 2, 3, 4, 5, 6]
+
+
+def test_an_interrupted_assignment_is_done_once(interrupt_kernel):
+    for number in range(3):
+        a, b = (Tensor(np.full(5, v, np.float32)).realize() for v in (1, 10))
+        a.assign(a + 1)
+        b.assign(b * 2 + a.sum())
+        interrupt_kernel(number)
+        try:
+            b.realize(a)
+        except KeyboardInterrupt:
+            b.realize(a)
+        interrupt_kernel(-1)
+        assert a.tolist() == [2] * 5 and b.tolist() == [30] * 5
+        a.assign(a + 1)
+        assert a.tolist() == [3] * 5
+
+
+def test_a_signal_during_a_long_kernel():
+    x = Tensor.rand(600, 600).realize()
+    y = (x @ x).sin().exp().sum()
+    expected = np.exp(np.sin(x.numpy().astype(np.float64) @ x.numpy())).sum()
+    for delay in (0.0005, 0.002, 0.01):
+        signal.setitimer(signal.ITIMER_REAL, delay)
+        previous = signal.signal(signal.SIGALRM, signal.default_int_handler)
+        try:
+            for _ in range(3):
+                (x @ (x + delay)).sin().exp().sum().realize()
+        except KeyboardInterrupt:
+            pass
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, previous)
+        np.testing.assert_allclose((y + 0).item(), expected, rtol=1e-3)
+
+
+@pytest.mark.parametrize("where", ["apply_plan", "linearize", "_compile"])
+def test_an_interrupt_while_compiling_leaves_no_half_made_kernel(monkeypatch, where):
+    y = Tensor(np.arange(37, dtype=np.float32)) * 3 + len(where)
+
+    def interrupted(*args):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(compiling, where, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            y.realize()
+    assert y.tolist() == [3 * i + len(where) for i in range(37)]
+
+
+def test_an_error_in_scheduling_leaves_tensors_lazy(monkeypatch):
+    t = Tensor([1.0, 2.0]).realize()
+    old = t * 10
+    t.assign(t + 1)
+
+    def fail(*args):
+        raise RuntimeError("planned")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(realize, "create_schedule", fail)
+        with pytest.raises(RuntimeError, match="planned"):
+            t.realize()
+    assert t.tolist() == [2, 3] and old.tolist() == [10, 20]
+
+
+def test_an_interrupted_replay_leaves_the_jit_usable(monkeypatch):
+    state = Tensor([0.0]).realize()
+
+    @TinyJit
+    def step(x):
+        state.assign(state + x)
+        return state + 0.5
+
+    x = Tensor([1.0])
+    step(x), step(x)
+    (trace,) = step.traces.values()
+
+    def interrupted(*args):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(trace.engine.runs[0], "kernels", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            step(x)
+    assert step(x).item() == 3.5 and state.item() == 3
+
+
+def test_a_result_that_folds_to_an_assigned_tensor_has_memory_of_its_own():
+    t = Tensor([1.0, 2.0]).realize()
+    t.assign(t + 1)
+    same = (t * 1).realize()
+    assert same.uop.realized is not None and same.uop.realized is not t.uop.realized
+    t.assign(t + 1).realize()
+    assert same.tolist() == [2, 3] and t.tolist() == [3, 4]
+
+
+# --- memory -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("jit", [False, True])
+def test_training_steps_leave_memory_and_nodes_as_they_were(jit):
+    Tensor.manual_seed(0)
+    layers = [nn.Linear(8, 16), nn.Linear(16, 2)]
+    optimizer = nn.optim.Adam(nn.state.get_parameters(layers), lr=0.01)
+
+    @Tensor.train()
+    def step(x, y):
+        optimizer.zero_grad()
+        scores = layers[1](layers[0](x).relu().dropout(0.1))
+        loss = scores.sparse_categorical_crossentropy(y)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    call = TinyJit(step) if jit else step
+    rng = np.random.default_rng(0)
+    counts = []
+    for i in range(60):
+        loss = call(Tensor(rng.standard_normal((4, 8), np.float32)), Tensor(rng.integers(0, 2, 4)))
+        loss.item()
+        if i in (20, 59):
+            del loss
+            gc.collect()
+            counts.append((GlobalCounters.mem_used, len(graph_nodes._interned)))
+    assert counts[0] == counts[1]
+
+
+def test_intermediates_of_a_trace_share_memory():
+    @TinyJit
+    def chain(x):
+        for _ in range(20):
+            x = (x + 1).realize()
+        return x
+
+    x = Tensor.zeros(1 << 16).contiguous().realize()
+    chain(x)
+    gc.collect()
+    before = GlobalCounters.mem_used
+    out = chain(x)
+    assert out.numpy().tolist() == [20.0] * (1 << 16)
+    del out
+    gc.collect()
+    assert GlobalCounters.mem_used - before <= 2 * 4 * (1 << 16)
+
+
+# --- threads and processes --------------------------------------------------------------------------
+
+
+def in_threads(work, count=3):
+    errors = []
+
+    def run(i):
+        try:
+            work(i)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(i,)) for i in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+
+
+def test_threads_compute_at_once():
+    def work(i):
+        for n in range(25):
+            x = Tensor(np.full((4, 4), i + n, np.float32))
+            y = ((x @ x).relu() + x.sum(0)).contiguous()
+            assert y.tolist() == [[4.0 * (i + n) ** 2 + 4 * (i + n)] * 4] * 4
+
+    in_threads(work)
+
+
+def test_equal_nodes_made_by_threads_are_one():
+    found, together = [[], [], []], threading.Barrier(3)
+
+    def work(i):
+        together.wait()
+        for n in range(5000):
+            found[i].append(graph_nodes.UOp.const(n + 0.25, graph_nodes.dtypes.float64))
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        in_threads(work)
+    finally:
+        sys.setswitchinterval(interval)
+    assert all(a is b is c for a, b, c in zip(*found))
+
+
+def test_threads_replay_one_trace():
+    @TinyJit
+    def work(x):
+        return ((x * 2).realize() + 1).sum()
+
+    def run(i):
+        for n in range(40):
+            assert work(Tensor([float(i), float(n)])).item() == 2 * (i + n) + 2
+
+    in_threads(run)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_child_computes_and_replays():
+    @TinyJit
+    def double(x):
+        return (x @ x).softmax() * 2
+
+    x = Tensor(np.eye(64, dtype=np.float32))
+    expected = double(x).numpy()
+    double(x)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)
+        fine = np.allclose(double(x).numpy(), expected) and (x.sum() + 3).item() == 67
+        os._exit(0 if fine else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    np.testing.assert_allclose(double(x).numpy(), expected)

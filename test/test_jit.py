@@ -1,0 +1,530 @@
+"""TinyJit: a test for each sentence of docs/jit.md. A jitted function does what the plain function does."""
+import dataclasses
+import gc
+import warnings
+from collections import namedtuple
+
+import numpy as np
+import pytest
+
+from tinygrad import Context, GlobalCounters, Tensor, TinyJit, nn
+from tinygrad.engine.jit import MAX_TRACES, JitError
+
+
+def traced(function):
+    """The function under TinyJit, with a list that grows each time it is traced."""
+    calls = []
+
+    @TinyJit
+    def jitted(*args, **kwargs):
+        calls.append(1)
+        return function(*args, **kwargs)
+
+    return jitted, calls
+
+
+def vector(*values):
+    return Tensor(np.array(values, np.float32))
+
+
+# --- when it traces ---------------------------------------------------------------------------------
+
+
+def test_the_second_call_replays():
+    double, calls = traced(lambda x: x * 2)
+    assert [double(vector(i, 3)).tolist() for i in range(4)] == [[2 * i, 6] for i in range(4)]
+    assert len(calls) == 1
+
+
+def test_another_shape_dtype_or_value_traces_again_and_the_first_trace_stays():
+    scale, calls = traced(lambda x, by: x * by)
+    for _ in range(3):
+        assert scale(vector(1, 2), 2).tolist() == [2, 4]
+        assert scale(vector(1, 2, 3), 2).tolist() == [2, 4, 6]
+        assert scale(Tensor([1, 2]), 2).tolist() == [2, 4]
+        assert scale(vector(1, 2), 3).tolist() == [3, 6]
+        assert scale(vector(1, 2), 3.5).tolist() == [3.5, 7]
+        assert scale(vector(1, 2), True).tolist() == [1, 2]
+    assert len(calls) == 6
+
+
+def test_the_number_of_traces_is_bounded():
+    scale, calls = traced(lambda x, by: x * by)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for by in range(MAX_TRACES + 5):
+            scale(vector(1), by)
+    assert len(scale.traces) == MAX_TRACES
+    before = len(calls)
+    assert scale(vector(1), MAX_TRACES + 4).item() == MAX_TRACES + 4 and len(calls) == before
+    assert scale(vector(2), 0).item() == 0 and len(calls) == before + 1
+
+
+def test_keyword_and_positional_arguments_mix():
+    mixed, _ = traced(lambda a, b, c=0: a * 100 + b * 10 + c)
+    for i in range(3):
+        a, b, c = vector(1 + i), vector(2), vector(3)
+        expected = (1 + i) * 100 + 23
+        assert mixed(a, b, c).item() == mixed(a, b, c=c).item() == mixed(c=c, b=b, a=a).item() == expected
+        assert mixed(a, c=c, b=b).item() == expected and mixed(a, b=b).item() == expected - 3
+
+
+def test_arrays_are_compared_by_their_content():
+    add, calls = traced(lambda x, a: x + Tensor(a))
+    a = np.array([1, 2], np.float32)
+    assert add(vector(1, 1), a).tolist() == [2, 3] and add(vector(1, 1), a.copy()).tolist() == [2, 3]
+    assert len(calls) == 1
+    a[0] = 7
+    assert add(vector(1, 1), a).tolist() == [8, 3]
+    assert add(vector(1, 1), np.array([1, 2], np.float32)).tolist() == [2, 3]
+
+
+def test_training_mode_is_part_of_what_is_traced():
+    mode, _ = traced(lambda x: x + 1 if Tensor.training else x - 1)
+    for _ in range(3):
+        with Tensor.train():
+            assert mode(vector(1)).item() == 2
+        assert mode(vector(1)).item() == 0
+
+
+def test_jit_0_runs_the_plain_function():
+    count, calls = traced(lambda x: x + 1)
+    with Context(JIT=0):
+        assert [count(vector(i)).item() for i in range(3)] == [1, 2, 3]
+    assert len(calls) == 3 and not count.traces
+
+
+def test_jit_0_allows_reading_values():
+    branch, _ = traced(lambda x: x if x.item() > 0 else -x)
+    with Context(JIT=0):
+        assert branch(vector(-3)).item() == 3
+
+
+def test_reset_forgets_the_traces():
+    count, calls = traced(lambda x: x + 1)
+    count(vector(1))
+    count.reset()
+    assert count(vector(1)).item() == 2 and len(calls) == 2
+
+
+# --- inputs -----------------------------------------------------------------------------------------
+
+
+def test_the_same_tensor_twice_and_then_two_tensors():
+    subtract, _ = traced(lambda a, b: a * 2 - b)
+    x = vector(1, 2)
+    for _ in range(3):
+        assert subtract(x, x).tolist() == [1, 2]
+        assert subtract(x, vector(5, 5)).tolist() == [-3, -1]
+
+
+def test_views_as_inputs():
+    double, calls = traced(lambda x: x * 2)
+    table = Tensor(np.arange(12, dtype=np.float32).reshape(4, 3)).realize()
+    for i in range(4):
+        assert double(table[i]).tolist() == [6 * i, 6 * i + 2, 6 * i + 4]
+    assert double(table.T[1]).tolist() == [2, 8, 14, 20]
+    assert double(table[0].flip(0)).tolist() == [4, 2, 0]
+    assert len(calls) == 2
+
+
+def test_lazy_and_constant_inputs():
+    double, _ = traced(lambda x: x * 2)
+    for i in range(3):
+        assert double(vector(i, 1) + 1).tolist() == [2 * i + 2, 4]
+        assert double(Tensor.zeros(2)).tolist() == [0, 0]
+
+
+def test_an_input_assigned_inside_changes_for_the_caller():
+    def add_one(x):
+        x.assign(x + 1)
+
+    jitted, _ = traced(add_one)
+    for _ in range(3):
+        x = vector(1, 2).realize()
+        half = x * 0.5
+        for i in range(3):
+            assert jitted(x) is None
+            assert x.tolist() == [2 + i, 3 + i]
+        assert half.tolist() == [0.5, 1]
+
+
+def test_an_assigned_input_that_is_returned_is_the_callers_tensor():
+    def add_one(x):
+        return x.assign(x + 1)
+
+    jitted, _ = traced(add_one)
+    x = vector(1).realize()
+    for i in range(3):
+        assert jitted(x) is x and x.item() == 2 + i
+
+
+def test_assigning_to_a_view_that_was_passed_is_refused():
+    def clear(x):
+        x.assign(x * 0)
+
+    jitted, _ = traced(clear)
+    table = Tensor(np.ones((2, 2), np.float32)).realize()
+    with pytest.raises(JitError, match=r"assigns to its tensor argument 0, of shape \(2,\).*view"):
+        jitted(table[0])
+    assert table.tolist() == [[1, 1], [1, 1]]
+    jitted(vector(1, 2).realize())
+    with pytest.raises(JitError, match="view"):
+        jitted(table[0])
+    assert table.tolist() == [[1, 1], [1, 1]]
+
+
+def test_a_captured_tensor_that_is_also_passed_and_assigned_is_refused():
+    state = vector(1, 1).realize()
+
+    @TinyJit
+    def step(x):
+        state.assign(state + 1)
+        return x * 2
+
+    assert step(vector(1, 1)).tolist() == [2, 2]
+    with pytest.raises(JitError, match="also uses directly"):
+        step(state)
+    assert step(vector(3, 1)).tolist() == [6, 2] and state.tolist() == [3, 3]
+
+
+def test_outputs_fed_back_as_inputs():
+    step, _ = traced(lambda x, y: (y, x + y))
+    x, y = vector(0), vector(1)
+    for _ in range(10):
+        x, y = step(x, y)
+    assert (x.item(), y.item()) == (55, 89)
+
+
+def test_a_trace_keeps_no_input_or_result():
+    def run():
+        kept, _ = traced(lambda x: (x * 2 + 1).sum())
+        x = Tensor.ones(256, 1024).contiguous().realize()
+        kept(x), kept(x)
+        return kept
+
+    gc.collect()
+    before = GlobalCounters.mem_used
+    kept = run()
+    gc.collect()
+    assert len(kept.traces) == 1 and GlobalCounters.mem_used - before < 300_000
+
+
+# --- outputs ----------------------------------------------------------------------------------------
+
+
+def test_later_calls_leave_what_earlier_ones_returned():
+    square, _ = traced(lambda x: (x * x, (x * x).sum()))
+    results = [square(vector(i, 1)) for i in range(5)]
+    for i, (squares, total) in enumerate(results):
+        assert squares.tolist() == [i * i, 1] and total.item() == i * i + 1
+
+
+def test_a_constant_made_inside_belongs_to_the_caller():
+    make, _ = traced(lambda x: (Tensor([1.0, 2.0]), x + Tensor([1.0, 2.0])))
+    for _ in range(3):
+        made, total = make(vector(1, 1))
+        assert made.tolist() == [1, 2] and total.tolist() == [2, 3]
+        made.assign(made * 10).realize()
+
+
+def test_memory_made_and_assigned_inside_begins_anew_in_each_call():
+    def accumulate(x):
+        total = Tensor([10.0, 20.0])
+        total.assign(total + x).realize()
+        return total
+
+    jitted, _ = traced(accumulate)
+    assert [jitted(vector(i, i)).tolist() for i in range(4)] == [[10 + i, 20 + i] for i in range(4)]
+
+
+Pair = namedtuple("Pair", "left right")
+
+
+@dataclasses.dataclass
+class Batch:
+    x: Tensor
+    scale: int
+    parts: list
+
+
+def test_structures_go_in_and_come_out():
+    def work(batch, options, pair):
+        total = batch.x * batch.scale + options["bias"] + batch.parts[0]
+        return {"total": total, "pair": Pair(pair.right, 3), "list": [total, (None, "text", 1.5)],
+                "batch": Batch(total + 1, 7, [])}
+
+    jitted, calls = traced(work)
+    for i in range(3):
+        x, bias = vector(i, 1), vector(10)
+        found = jitted(Batch(x, 2, [vector(100, 200)]), {"bias": bias}, Pair(None, vector(5 + i)))
+        assert found["total"].tolist() == [2 * i + 110, 212]
+        assert isinstance(found["pair"], Pair) and found["pair"].left.item() == 5 + i
+        assert found["pair"].right == 3 and found["list"][1] == (None, "text", 1.5)
+        assert found["list"][0] is found["total"]
+        assert found["batch"].x.tolist() == [2 * i + 111, 213] and found["batch"].scale == 7
+    assert len(calls) == 1
+
+
+def test_returning_something_else_is_refused():
+    class Box:
+        pass
+
+    jitted, _ = traced(lambda x: Box())
+    with pytest.raises(JitError, match="returned a Box; it may return tensors"):
+        jitted(vector(1))
+
+
+def test_changing_an_argument_is_refused():
+    def append(x, found):
+        found.append(x * 2)
+
+    jitted, _ = traced(append)
+    with pytest.raises(JitError, match="changed a list"):
+        jitted(vector(1), [])
+
+
+def test_backward_through_a_result_is_refused_in_every_call():
+    w = Tensor([2.0], requires_grad=True).realize()
+    jitted, _ = traced(lambda x: (x * w).sum())
+    for _ in range(3):
+        with pytest.raises(RuntimeError, match="takes gradients"):
+            jitted(vector(3)).backward()
+        assert w.grad is None
+
+
+# --- reading values ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("read", [Tensor.item, Tensor.numpy, bool, float, Tensor.tolist])
+def test_reading_a_value_while_tracing_names_the_line_and_the_remedy(read):
+    jitted, _ = traced(lambda x: x * 2 if read(x) else x)
+    with pytest.raises(JitError, match=rf"{__file__}:\d+: a value was read while TinyJit traces.*return the "
+                       "tensor"):
+        jitted(vector(1))
+
+
+def test_an_exception_while_tracing_leaves_everything_usable():
+    state, fail = vector(1, 2).realize(), [True]
+
+    def step(x):
+        state.assign(state + x)
+        if fail[0]:
+            raise KeyError("planned")
+        return state.sum()
+
+    jitted, _ = traced(step)
+    with pytest.raises(KeyError, match="planned"):
+        jitted(vector(1, 1))
+    fail[0] = False
+    assert state.tolist() == [2, 3]  # as without the JIT
+    for i in range(1, 4):
+        assert jitted(vector(1, 1)).item() == 5 + 2 * i
+
+
+# --- state from outside -----------------------------------------------------------------------------
+
+
+def test_methods_of_two_instances():
+    class Counter:
+        def __init__(self, step):
+            self.step = step
+            self.total = Tensor([0.0]).contiguous().realize()
+
+        @TinyJit
+        def add(self, x):
+            self.total.assign(self.total + x * self.step)
+            return self.total * 1
+
+    one, ten = Counter(1), Counter(10)
+    for i in range(1, 5):
+        assert one.add(vector(1)).item() == i and ten.add(vector(2)).item() == 20 * i
+    assert len(Counter.add.of_instance) == 2
+    del one
+    gc.collect()
+    assert len(Counter.add.of_instance) == 1
+
+
+def test_nested_jits():
+    inner, inner_calls = traced(lambda x: x + 1)
+    outer, _ = traced(lambda x: inner(inner(x)) * 2)
+    assert [outer(vector(i)).item() for i in range(4)] == [4, 6, 8, 10]
+    assert inner(vector(1)).item() == inner(vector(1)).item() == 2 and len(inner_calls) == 3
+
+
+def test_lazy_assignments_pending_before_a_call():
+    state = vector(1, 1).realize()
+    jitted, _ = traced(lambda x: state + x)
+    for i in range(4):
+        state.assign(vector(i, i))
+        assert jitted(vector(1, 1)).tolist() == [i + 1, i + 1]
+
+
+def test_lazy_assignments_inside_happen_in_each_call():
+    state = vector(0).realize()
+
+    def add(x):
+        state.assign(state + x)
+
+    jitted, _ = traced(add)
+    for i in range(4):
+        jitted(vector(2))
+        assert state.item() == 2 * i + 2
+
+
+def test_lazy_readers_of_state_keep_the_old_value():
+    state = vector(1).realize()
+
+    def double():
+        state.assign(state * 2)
+
+    jitted, _ = traced(double)
+    for i in range(4):
+        before = state + 0.5
+        jitted()
+        assert state.item() == 2 ** (i + 1) and before.item() == 2**i + 0.5
+
+
+def test_state_that_is_not_in_memory_yet():
+    state = Tensor(0)
+    jitted, calls = traced(lambda x: state.assign(state + x).sum())
+    assert [jitted(Tensor(2)).item() for _ in range(5)] == [2, 4, 6, 8, 10]
+    assert state.item() == 10 and len(calls) < 5
+
+
+def test_lazy_random_weights_are_drawn_once():
+    Tensor.manual_seed(3)
+    layer = nn.Linear(4, 2)
+    jitted, _ = traced(layer)
+    x = Tensor.ones(1, 4)
+    first = jitted(x).numpy()
+    for _ in range(3):
+        np.testing.assert_allclose(jitted(x).numpy(), first, rtol=1e-6)
+    np.testing.assert_allclose(layer.weight.numpy().sum(1) + layer.bias.numpy(), first[0], rtol=1e-5)
+
+
+def test_a_replaced_tensor_is_seen():
+    model = nn.Linear(2, 1, bias=False)
+    model.weight = Tensor([[1.0, 1.0]]).realize()
+    jitted, _ = traced(lambda x: model(x))
+    x = Tensor([[1.0, 2.0]])
+    assert jitted(x).item() == 3 and jitted(x).item() == 3
+    model.weight = Tensor([[10.0, 1.0]]).realize()
+    assert jitted(x).item() == 12 and jitted(x).item() == 12
+    model.weight.replace(Tensor([[0.0, 1.0]]).realize())
+    assert jitted(x).item() == 2
+
+
+def test_state_that_is_rebound_in_each_call_is_right_and_warned_of():
+    state = {"h": vector(0).realize()}
+
+    def step(x):
+        state["h"] = (state["h"] + x).realize()
+        return state["h"] * 1
+
+    jitted, _ = traced(step)
+    with pytest.warns(UserWarning, match="replayed nothing.*assign"):
+        assert [jitted(vector(1)).item() for _ in range(10)] == list(range(1, 11))
+
+
+def test_an_optimizer_step_and_batch_norm_equal_the_plain_function():
+    def train(jit):
+        Tensor.manual_seed(1)
+        layer, norm = nn.Linear(4, 3), nn.BatchNorm(3)
+        optimizer = nn.optim.Adam(nn.state.get_parameters([layer, norm]), lr=0.1)
+
+        def step(x):
+            optimizer.zero_grad()
+            loss = (norm(layer(x)) * x[:, :3]).square().mean()
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        call = TinyJit(step) if jit else step
+        rng = np.random.default_rng(0)
+        with Tensor.train():
+            losses = [call(Tensor(rng.standard_normal((8, 4), np.float32))).item() for _ in range(6)]
+        gradients = layer.weight.grad.numpy()
+        return [np.array(losses), layer.weight.numpy(), norm.running_mean.numpy(), norm.running_var.numpy(), gradients]
+
+    for plain, jitted in zip(train(False), train(True), strict=True):
+        np.testing.assert_allclose(jitted, plain, rtol=2e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("zero", [True, False])
+def test_gradients_are_those_of_the_last_call_or_accumulate(zero):
+    w = Tensor([1.0, 2.0], requires_grad=True).realize()
+
+    @TinyJit
+    def step(x):
+        if zero:
+            w.grad = None
+        (w * x).sum().backward()
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        total = 0
+        for i in range(5):
+            step(vector(i, 1))
+            total += i
+            assert w.grad.tolist() == ([i, 1] if zero else [total, i + 1])
+
+
+# --- random numbers ---------------------------------------------------------------------------------
+
+
+def test_random_numbers_equal_those_of_the_plain_function():
+    def draw(x):
+        return x + Tensor.rand(3), Tensor.randn(2)
+
+    jitted, calls = traced(draw)
+    sequences = []
+    for function in (draw, jitted, jitted):
+        Tensor.manual_seed(42)
+        rows = []
+        for i in range(4):
+            a, b = function(Tensor.zeros(3))
+            rows.append([*a.tolist(), *b.tolist(), *(Tensor.rand(1).tolist() if i % 2 else [])])
+        sequences.append(rows)
+    assert sequences[0] == sequences[1] == sequences[2]
+    assert len({tuple(row) for row in sequences[0]}) == 4 and len(calls) == 1
+    Tensor.manual_seed(43)
+    assert jitted(Tensor.zeros(3))[0].tolist() != sequences[0][0][:3]
+
+
+def test_seeding_inside_is_refused():
+    def draw(x):
+        Tensor.manual_seed(1)
+        return x + Tensor.rand(1)
+
+    jitted, _ = traced(draw)
+    with pytest.raises(JitError, match="manual_seed"):
+        jitted(vector(1))
+
+
+# --- counters ---------------------------------------------------------------------------------------
+
+
+def test_replays_count_what_they_run(capsys):
+    state = Tensor.zeros(16).contiguous().realize()
+
+    def step(x):
+        y = (x * 2).realize() + x.sum()
+        state.assign(state + y)
+        return y
+
+    def counted(call):
+        GlobalCounters.reset()
+        call()
+        return GlobalCounters.kernel_count, GlobalCounters.global_ops, GlobalCounters.global_mem
+
+    jitted, _ = traced(step)
+    x = Tensor.ones(16).contiguous().realize()
+    jitted(x)
+    plain = counted(lambda: (step(x).realize(state)))
+    assert counted(lambda: jitted(x)) == plain and plain[0] > 1
+    capsys.readouterr()
+    with Context(DEBUG=2):
+        assert counted(lambda: jitted(x)) == plain
+    assert len(capsys.readouterr().out.strip().splitlines()) == plain[0]
+    np.testing.assert_allclose(state.numpy(), 4 * 18)
