@@ -444,8 +444,8 @@ def test_an_optimizer_step_and_batch_norm_equal_the_plain_function():
         rng = np.random.default_rng(0)
         with Tensor.train():
             losses = [call(Tensor(rng.standard_normal((8, 4), np.float32))).item() for _ in range(6)]
-        gradients = layer.weight.grad.numpy()
-        return [np.array(losses), layer.weight.numpy(), norm.running_mean.numpy(), norm.running_var.numpy(), gradients]
+        state = [layer.weight, layer.weight.grad, norm.running_mean, norm.running_var]
+        return [np.array(losses), *(t.numpy() for t in state)]
 
     for plain, jitted in zip(train(False), train(True), strict=True):
         np.testing.assert_allclose(jitted, plain, rtol=2e-4, atol=1e-6)

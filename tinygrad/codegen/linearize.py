@@ -187,6 +187,9 @@ class _Linearizer:
         elif item.op is Ops.REDUCE and item.closed_ranges:
             self.done[item] = self.read(self.registers[item])
         elif item.op is Ops.STAGE:
+            if not item.closed_ranges:
+                self.open_scratch(item)
+                self.emit_update(item)
             self.done[item] = self.scratch[item]
         elif item.op is Ops.STORE:
             self.add(UOp.new(Ops.STORE, item.dtype, (self.done[item.src[0]], self.done[item.src[1]])))
@@ -201,9 +204,7 @@ class _Linearizer:
                 self.add(UOp.new(Ops.STORE, node.dtype, (register, start)))
                 self.registers[node] = register
             else:
-                size = prod(c.extent for c in node.closed_ranges) * node.dtype.count
-                memory = UOp.new(Ops.SCRATCH, node.dtype.scalar, (), (next(self.identities), size))
-                self.scratch[node] = self.add(memory)
+                self.open_scratch(node)
         for extent in r.src:
             self.done.setdefault(extent, extent)
         opened = self.add(UOp.new(Ops.RANGE, r.dtype, tuple(self.done[s] for s in r.src), r.arg))
@@ -212,6 +213,11 @@ class _Linearizer:
         for node in self.updates[r]:
             self.emit_update(node)
         self.add(UOp.new(Ops.END, r.dtype, (opened,)))
+
+    def open_scratch(self, node: UOp) -> None:
+        """Declare the memory of a STAGE."""
+        size = prod(c.extent for c in node.closed_ranges) * node.dtype.count
+        self.scratch[node] = self.add(UOp.new(Ops.SCRATCH, node.dtype.scalar, (), (next(self.identities), size)))
 
     def closing_from(self, r: UOp) -> list[UOp]:
         """The REDUCEs and STAGEs whose outermost loop is `r`."""

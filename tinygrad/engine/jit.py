@@ -4,10 +4,10 @@ The first call with given shapes, dtypes, devices and other arguments runs the f
 tensors and captures the steps that run; later calls of that kind run the steps on other memory
 (`engine/replay.py`).
 
-A trace is kept only if running it again does what calling the function again would do. It is not kept where the
-call computed values that were pending outside, or made a tensor of the outside stand for other memory: the next
-call then traces again. A trace that was kept is used while the tensors whose memory it captured still stand for
-that memory.
+A trace is kept only if running it again does what calling the function again would do. It is not kept where
+the call computed values that were pending outside, or made a tensor of the outside stand for other memory: the
+next call then traces again. A trace that was kept is used while the tensors whose memory it captured still
+stand for that memory.
 """
 from __future__ import annotations
 
@@ -115,9 +115,9 @@ class TinyJit(Generic[P, R]):
                 self.traces.popitem(last=False)
         if self.in_vain == PATIENCE:
             name = getattr(self.function, "__name__", self.function)
-            warnings.warn(f"TinyJit traced {name} {PATIENCE} times in a row and replayed nothing: its arguments, "
-                          "or the tensors it uses from outside, are others in each call; pass tensors as "
-                          "arguments, and assign() to those from outside", stacklevel=4)
+            warnings.warn(f"TinyJit traced {name} {PATIENCE} times in a row and replayed nothing: its "
+                          "arguments, or the tensors it uses from outside, are others in each call; pass "
+                          "tensors as arguments, and assign() to those from outside", stacklevel=4)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -203,8 +203,8 @@ class Inputs:
             variable, number = value.unbind()
             if self.variables.setdefault(variable.arg[0], number) != number:
                 name = variable.arg[0]
-                raise JitError(f"the variable {name} is bound to {self.variables[name]} and to {number} in one "
-                               "call; give the two different names")
+                raise JitError(f"the variable {name} is bound to {self.variables[name]} and to {number} in "
+                               "one call; give the two different names")
             return Identity(variable, id(variable))
         if isinstance(value, float):
             return (float, value.hex())
@@ -322,8 +322,8 @@ class Tracer:
             after = Inputs((args, kwargs))
             same = all(a is b for a, b in zip(after.tensors, arguments.tensors))
             if after.structure != arguments.structure or not same:
-                raise JitError("the function changed a list, dict or object that it was given, which a replay "
-                               "would not do; return it instead")
+                raise JitError("the function changed a list, dict or object that it was given, which a "
+                               "replay would not do; return it instead")
             returned = self.returned_tensors(result)
             rebound = self.rebound()
             gradients = self.new_gradients()
@@ -372,7 +372,8 @@ class Tracer:
                 found.setdefault(id(value), value)
             elif not isinstance(value, PLAIN):
                 raise JitError(f"a function under TinyJit returned a {type(value).__name__}; it may return "
-                               "tensors, numbers, strings, None, and lists, tuples, dicts and dataclasses of them")
+                               "tensors, numbers, strings, None, and lists, tuples, dicts and dataclasses of "
+                               "them")
 
         changed(result, look)
         return list(found.values())
@@ -492,7 +493,8 @@ class Builder:
         position = {id(t): i for i, t in enumerate(returned)}
         structure = changed(result, lambda v: Slot(position[id(v)]) if isinstance(v, Tensor) else v)
         outputs = [self.output(t, tracer) for t in returned]
-        new_gradients = {owner: None if g is None else self.output(g, tracer) for owner, g in gradients.items()}
+        new_gradients = {owner: None if g is None else self.output(g, tracer)
+                         for owner, g in gradients.items()}
         drawn = {d: n - self.start.get(d, 0) for d, n in random.counters().items()}
         states = {p.state.storage: p.state for p in self.places if p.state is not None}
         handles: dict[Storage, list[weakref.ref[Tensor]]] = {}
@@ -511,7 +513,7 @@ class Builder:
 
 @dataclasses.dataclass
 class Trace:
-    """What one kind of call does: its steps, and where arguments, results and state are among their places."""
+    """What one kind of call does: its steps, and where arguments, results and state are among the places."""
 
     places: list[Place]
     steps: list[Step]
@@ -551,15 +553,15 @@ class Trace:
         for number, place in enumerate(self.places):
             if place.kind is not Kind.INPUT:
                 continue
-            i = place.argument
+            i, shape = place.argument, inputs.tensors[place.argument].shape
             if number in self.written and not inputs.whole[i]:
-                raise JitError(f"the function assigns to its tensor argument {i}, of shape {inputs.tensors[i].shape}, "
-                               "which is a view or has no memory of its own; pass x.contiguous().realize(), or the "
-                               "whole tensor")
+                raise JitError(f"the function assigns to its tensor argument {i}, of shape {shape}, which is a "
+                               "view or has no memory of its own; pass x.contiguous().realize(), or the whole "
+                               "tensor")
             state = states.get(inputs.views[i].base.buffer)
             if state is not None and (number in self.written or state in self.written):
-                raise JitError(f"tensor argument {i}, of shape {inputs.tensors[i].shape}, is a tensor that the "
-                               "function also uses directly, and one of the two is assigned to; use it one way only")
+                raise JitError(f"tensor argument {i}, of shape {shape}, is a tensor that the function also uses "
+                               "directly, and one of the two is assigned to; use it one way only")
 
     @functools.cached_property
     def engine(self) -> Replay:

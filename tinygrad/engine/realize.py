@@ -94,9 +94,9 @@ def refuse_reading() -> None:
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(package):
         frame = frame.f_back
-    raise JitError(f"{frame.f_code.co_filename}:{frame.f_lineno}: a value was read while TinyJit traces a "
-                   "function, where it would become a constant of all later calls; return the tensor and read "
-                   "it outside, choose between values with where(), or pass the value as an argument")
+    raise JitError(f"{frame.f_code.co_filename}:{frame.f_lineno}: a value was read while TinyJit traces "
+                   "a function, where it would become a constant of all later calls; return the tensor and "
+                   "read it outside, choose between values with where(), or pass the value as an argument")
 
 
 def schedule_uops(uops: Sequence[UOp]) -> list[ScheduleItem]:

@@ -2,8 +2,8 @@
 
 A step names places, not buffers. The memory of some places is given anew for each run (inputs, what is
 returned); that of the others stays: state from outside, and intermediates, which share memory where their
-lifetimes allow. Kernels that follow each other on the CPU are one native call, for which only the addresses and
-variables that change are written.
+lifetimes allow. Kernels that follow each other on the CPU are one native call, for which only the addresses
+and variables that change are written.
 """
 from __future__ import annotations
 
