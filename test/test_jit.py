@@ -7,7 +7,7 @@ from collections import namedtuple
 import numpy as np
 import pytest
 
-from tinygrad import Context, GlobalCounters, Tensor, TinyJit, nn
+from tinygrad import Context, GlobalCounters, Tensor, TinyJit, Variable, nn
 from tinygrad.engine.jit import MAX_TRACES, JitError
 
 
@@ -105,6 +105,15 @@ def test_reset_forgets_the_traces():
     count(vector(1))
     count.reset()
     assert count(vector(1)).item() == 2 and len(calls) == 2
+
+
+def test_a_bound_variable_changes_without_a_new_trace():
+    scale, calls = traced(lambda x, n: x * Tensor(n).cast("float32"))
+    for n in (3, 5, 0, 3):
+        assert scale(vector(1, 2), Variable("n", 0, 10).bind(n)).tolist() == [n, 2 * n]
+    assert len(calls) == 1
+    other = Variable("m", 0, 20).bind(4)
+    assert scale(vector(1, 2), other).tolist() == [4, 8] and len(calls) == 2
 
 
 # --- inputs -----------------------------------------------------------------------------------------

@@ -351,6 +351,17 @@ def test_many_random_programs(program: Program) -> None:
     check(program)
 
 
+# --- found before ------------------------------------------------------------------------------------------
+
+
+def test_an_item_of_padding_is_zero() -> None:
+    """A view of padding alone has no axis left to carry its mask."""
+    x = Tensor(np.array([[2.0]], np.float32))
+    assert x.pad(((0, 0), (1, 0)))[0, 0].item() == 0
+    assert (x.pad(((0, 0), (1, 0)))[0, 0] + 1).item() == 1
+    assert x.pad(((1, 0), (0, 0)))[0].reshape(()).numpy() == 0
+
+
 # --- gradients --------------------------------------------------------------------------------------------
 
 

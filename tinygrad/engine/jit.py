@@ -5,8 +5,8 @@ tensors and captures the steps that run; later calls of that kind run the steps 
 (`engine/replay.py`).
 
 A trace is kept only if running it again does what calling the function again would do. It is not kept where
-the call computed values that were pending outside, or made a tensor of the outside stand for other memory: the
-next call then traces again. A trace that was kept is used while the tensors whose memory it captured still
+the call computed values that were pending outside, or made an outside tensor stand for other memory: the next
+call then traces again. A trace that was kept is used while the tensors whose memory it captured still
 stand for that memory.
 """
 from __future__ import annotations
@@ -555,13 +555,13 @@ class Trace:
                 continue
             i, shape = place.argument, inputs.tensors[place.argument].shape
             if number in self.written and not inputs.whole[i]:
-                raise JitError(f"the function assigns to its tensor argument {i}, of shape {shape}, which is a "
-                               "view or has no memory of its own; pass x.contiguous().realize(), or the whole "
-                               "tensor")
+                raise JitError(f"the function assigns to its tensor argument {i}, of shape {shape}, which "
+                               "is a view or has no memory of its own; pass x.contiguous().realize(), or the "
+                               "whole tensor")
             state = states.get(inputs.views[i].base.buffer)
             if state is not None and (number in self.written or state in self.written):
-                raise JitError(f"tensor argument {i}, of shape {shape}, is a tensor that the function also uses "
-                               "directly, and one of the two is assigned to; use it one way only")
+                raise JitError(f"tensor argument {i}, of shape {shape}, is a tensor that the function also "
+                               "uses directly, and one of the two is assigned to; use it one way only")
 
     @functools.cached_property
     def engine(self) -> Replay:

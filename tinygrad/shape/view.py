@@ -217,7 +217,8 @@ def _view_of_axes(axes: Iterable[Axis], offset: int) -> View:
 def _reshaped(view: View, shape: Shape) -> View | None:
     """`view` over `shape`, by joining axes that lie one within the other and splitting what results."""
     if view.mask is not None and any(b == e for b, e in view.mask):
-        return _view_of_axes([Axis(n, 0, 0, 0) for n in shape], 0)
+        # without an axis there is no mask to say that nothing shows
+        return _view_of_axes([Axis(n, 0, 0, 0) for n in shape], 0) if shape else None
     groups, offset = _joined(view)
     axes: list[Axis] = []
     sizes = list(shape)

@@ -268,6 +268,11 @@ def _split_reduce(nest: UOp, r: UOp, amount: int, kind: RangeKind, apart: bool) 
     tail = UOp.range(amount, identity + 1, kind)
     tiles, rest = divmod(r.extent, amount)
     outer = UOp.range(tiles, identity + 2, r.arg[1]) if tiles > 1 else UOp.const(0, dtypes.index)
+    inside_loops = [c for n in nest.toposort() if n.op in (Ops.REDUCE, Ops.STAGE) and r in n.ranges
+                    for c in n.closed_ranges]
+    own_loops = {c: c.replace(arg=(identity + 3 + i, c.arg[1]))
+                 for i, c in enumerate(dict.fromkeys(inside_loops))}
+    """what runs inside `r` runs again in the tail, in loops of its own"""
     done: dict[UOp, UOp] = {}
     for node in nest.toposort(stop=lambda n: r not in _closed_below(n)):
         if r not in _closed_below(node):
@@ -284,7 +289,7 @@ def _split_reduce(nest: UOp, r: UOp, amount: int, kind: RangeKind, apart: bool) 
             parts.append(_reduced(node, main, [*others, *([outer] if tiles > 1 else [])], inner, apart))
         if rest:
             inside = tail < rest
-            last = guarded(value.substitute({r: tail + tiles * amount}), inside)
+            last = guarded(value.substitute({r: tail + tiles * amount, **own_loops}), inside)
             masked = inside.where(last, reduce_identity(node.arg, node.dtype))
             parts.append(_reduced(node, masked, others, tail, apart))
         done[node] = parts[0] if len(parts) == 1 else simplified(node.arg, node.dtype, *parts)
