@@ -1,7 +1,7 @@
 """Random programs: what the compiler computes, with and without optimisation, against NumPy.
 
-A program is a list of steps. Each step is one row of `TENSOR` (what it does to a Tensor) and of `NUMPY` (what it
-means). All values are integers small enough that float32 is exact, so results are compared exactly.
+A program is a list of steps. Each step is one row of `TENSOR` (what it does to a Tensor) and of `NUMPY` (what
+it means). All values are integers small enough that float32 is exact, so results are compared exactly.
 """
 from __future__ import annotations
 
@@ -53,7 +53,8 @@ class Program:
         values = list(self.inputs)
         for name, x, y, arg in self.steps:
             kind = values[x].dtype
-            values.append(np.asarray(NUMPY[name](values[x], None if y is None else values[y], arg)).astype(kind))
+            other = None if y is None else values[y]
+            values.append(np.asarray(NUMPY[name](values[x], other, arg)).astype(kind))
         return [values[i] for i in self.results]
 
 

@@ -229,7 +229,7 @@ def test_a_value_realized_before_is_not_computed_in_later_graphs() -> None:
 
 
 def test_an_expensive_value_that_two_kernels_use_is_stored_once() -> None:
-    """exp(sin(sin(sin(x)))) summed over rows and over columns: two loops orders, one evaluation of each item."""
+    """exp(sin(sin(sin(x)))) summed over rows and over columns: one evaluation of each item."""
     x = normals(300, 400)
     value = held(x).sin().sin().sin().exp()
     rows, columns = value.sum(1), value.sum(0)

@@ -32,14 +32,13 @@ from tinygrad.codegen.lower import is_bijection
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import prod
+from tinygrad.schedule.products import is_contraction
 from tinygrad.schedule.cost import better_stored, closed_form_reduces, reads_memory, work_of
 
 SERIAL_WORK = 1 << 15
 """Reduced items that one core may walk alone; above, a kernel keeps at least `MIN_PARALLEL` outer
 iterations."""
 MIN_PARALLEL = 8
-CONTRACTION_LENGTH = 16
-"""Products that a sum adds up before it is worth a tile of its own."""
 CACHED_ROW = 1 << 16
 """Items of a row (256 KB of float32) that stay in the L2 cache between the stages of a kernel; sharing the
 loop over rows saves nothing for longer ones."""
@@ -92,26 +91,6 @@ class Kernel:
 
 
 Use = tuple[Kernel, Point]
-
-
-def is_contraction(node: UOp) -> bool:
-    """True for a long sum of products of values that are both spread over axes the other has."""
-    if node.op is not Ops.REDUCE or node.arg[0] is not Ops.ADD:
-        return False
-    if prod(range_extents(node)) < CONTRACTION_LENGTH:
-        return False
-    value = node.src[0]
-    while value.op is Ops.CAST:
-        value = value.src[0]
-    return value.op is Ops.MUL and all(_is_spread(s) for s in value.src)
-
-
-def _is_spread(value: UOp) -> bool:
-    while value.op in Family.MOVEMENT or value.op is Ops.CAST:
-        if value.op is Ops.EXPAND:
-            return True
-        value = value.src[0]
-    return False
 
 
 class Fusion:

@@ -217,8 +217,7 @@ def _view_of_axes(axes: Iterable[Axis], offset: int) -> View:
 def _reshaped(view: View, shape: Shape) -> View | None:
     """`view` over `shape`, by joining axes that lie one within the other and splitting what results."""
     if view.mask is not None and any(b == e for b, e in view.mask):
-        # without an axis there is no mask to say that nothing shows
-        return _view_of_axes([Axis(n, 0, 0, 0) for n in shape], 0) if shape else None
+        return _all_masked(shape)
     groups, offset = _joined(view)
     axes: list[Axis] = []
     sizes = list(shape)
@@ -294,7 +293,7 @@ def _merged(above: View, below: View) -> View | None:
     inner = unflatten(above.address_of(coordinates), below.shape)
     condition = symbolic.all_of(below.conditions(inner))
     if condition is symbolic.FALSE:
-        return View.of(above.shape, (0,) * len(above.shape), 0, ((0, 0),) * len(above.shape))
+        return _all_masked(above.shape)
     axis_of = {c: n for n, c in enumerate(coordinates)}
     for conjunct in symbolic.conjuncts(condition):
         limited = _limited_axis(conjunct, axis_of)
@@ -307,6 +306,11 @@ def _merged(above: View, below: View) -> View | None:
         return None
     strides = [terms.terms.get(c, 0) for c in coordinates]
     return View.of(above.shape, strides, terms.constant, tuple(bounds))
+
+
+def _all_masked(shape: Shape) -> View | None:
+    """The view that shows only zeros; None for shape (), which has no axis for a mask to say so."""
+    return View.of(shape, (0,) * len(shape), 0, ((0, 0),) * len(shape)) if shape else None
 
 
 def _limited_axis(condition: UOp, axis_of: dict[UOp, int]) -> tuple[int, int, int] | None:

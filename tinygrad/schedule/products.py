@@ -1,0 +1,51 @@
+"""Sums of products in the tensor graph, before there are ranges to recognise them by (`codegen/contraction.py`)."""
+from __future__ import annotations
+
+from tinygrad.codegen.indexing import range_extents
+from tinygrad.graph.ops import Family, Ops
+from tinygrad.graph.uop import UOp
+from tinygrad.helpers import prod
+
+CONTRACTION_LENGTH = 16
+"""Products that a sum adds up before it is worth a tile of its own."""
+
+
+def product_of(node: UOp) -> UOp | None:
+    """The MUL whose values a REDUCE adds up, as they are or widened; None if it adds up something else."""
+    if node.op is not Ops.REDUCE or node.arg[0] is not Ops.ADD:
+        return None
+    value = node.src[0]
+    while value.op is Ops.CAST:
+        value = value.src[0]
+    return value if value.op is Ops.MUL else None
+
+
+def is_contraction(node: UOp) -> bool:
+    """True for a long sum of products of values that are both spread over axes the other has."""
+    product = product_of(node)
+    if product is None or prod(range_extents(node)) < CONTRACTION_LENGTH:
+        return False
+    return all(_is_spread(s) for s in product.src)
+
+
+def operand_bytes(node: UOp) -> int:
+    """The memory that the operands of a contraction are read from."""
+    product = product_of(node)
+    if product is None:
+        return 0
+    return sum(_stored(s).numel * _stored(s).dtype.itemsize for s in product.src)
+
+
+def _stored(value: UOp) -> UOp:
+    """What an operand is a view of."""
+    while value.op in Family.MOVEMENT or value.op is Ops.CAST:
+        value = value.src[0]
+    return value
+
+
+def _is_spread(value: UOp) -> bool:
+    while value.op in Family.MOVEMENT or value.op is Ops.CAST:
+        if value.op is Ops.EXPAND:
+            return True
+        value = value.src[0]
+    return False
