@@ -136,6 +136,10 @@ def splat(value: UOp, count: int) -> UOp:
 def _vector_address(node: UOp, src: tuple[UOp, ...], lane: UOp) -> UOp:
     """The address of the first lane where lanes lie side by side, else the address of every lane."""
     offset = node.src[1]
+    if node.src[0].op is Ops.STAGE and lane in node.src[0].ranges:
+        if lane in offset.ranges:
+            raise RuntimeError("a lane reads what another one staged")
+        return node.replace(src=(src[0], offset * lane.extent))
     terms, _ = linear_terms(offset)
     if terms.get(lane) == 1 and lane not in (offset - lane).ranges:
         new_src: tuple[UOp, ...] = (src[0], offset.substitute({lane: UOp.const(0, dtypes.index)}))
@@ -159,7 +163,9 @@ def _vector_reduce(node: UOp, src: tuple[UOp, ...], lane: UOp) -> UOp:
 def _vector_stage(node: UOp, src: tuple[UOp, ...], lane: UOp) -> UOp:
     closed = node.closed_ranges
     if lane not in closed:
-        raise RuntimeError("staged memory cannot be different in each lane")
+        # Different in each lane: as much memory for every lane, the lanes of an item side by side.
+        value = splat(src[0], lane.extent)
+        return UOp.new(Ops.STAGE, value.dtype, (value, *closed), node.arg)
     if closed[-1] is not lane:
         raise RuntimeError("only the last range of staged memory can run as lanes")
     value = splat(src[0], lane.extent)

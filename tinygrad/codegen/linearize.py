@@ -217,7 +217,8 @@ class _Linearizer:
     def open_scratch(self, node: UOp) -> None:
         """Declare the memory of a STAGE."""
         size = prod(c.extent for c in node.closed_ranges) * node.dtype.count
-        self.scratch[node] = self.add(UOp.new(Ops.SCRATCH, node.dtype.scalar, (), (next(self.identities), size)))
+        memory = UOp.new(Ops.SCRATCH, node.dtype.scalar, (), (next(self.identities), size))
+        self.scratch[node] = self.add(memory)
 
     def closing_from(self, r: UOp) -> list[UOp]:
         """The REDUCEs and STAGEs whose outermost loop is `r`."""

@@ -32,8 +32,8 @@ from tinygrad.codegen.lower import is_bijection
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import prod
-from tinygrad.schedule.products import is_contraction
 from tinygrad.schedule.cost import better_stored, closed_form_reduces, reads_memory, work_of
+from tinygrad.schedule.products import is_contraction
 
 SERIAL_WORK = 1 << 15
 """Reduced items that one core may walk alone; above, a kernel keeps at least `MIN_PARALLEL` outer

@@ -1,4 +1,4 @@
-"""Sums of products in the tensor graph, before there are ranges to recognise them by (`codegen/contraction.py`)."""
+"""Sums of products in the tensor graph, before there are ranges to recognise them by."""
 from __future__ import annotations
 
 from tinygrad.codegen.indexing import range_extents

@@ -98,14 +98,21 @@ class _Chooser:
         return True
 
     def keep_rows(self) -> None:
-        """Keep the rows of values that are dear to compute twice, if they fit the cache nearest to the core."""
+        """Keep the rows of values that are dear to compute twice."""
         while True:
-            worth = [r for node, (r, _) in kept_rows(self.nest).items()
-                     if any(n.op in ELEMENTARY for n in node.src[0].toposort()) and node.src[0].op is not Ops.LOAD
-                     and r.extent * node.dtype.itemsize <= self.renderer.l2_bytes // 8]
+            worth = [r for node, (r, _) in kept_rows(self.nest).items() if self.worth_keeping(node, r)]
             if not worth:
                 return
             self.take(Opt(OptKind.KEEP, worth[0].arg[0]))
+
+    def worth_keeping(self, node: UOp, r: UOp) -> bool:
+        """True for a row of elementary functions that fits the cache and lies in memory as it is walked."""
+        inside = node.src[0].toposort(stop=lambda n: n.op is Ops.STAGE)
+        if not any(n.op in ELEMENTARY for n in inside):
+            return False
+        steps = [a.step(r) for a in accesses_of(self.nest) if a.node in inside and r in a.ranges]
+        small = r.extent * node.dtype.itemsize <= self.renderer.l2_bytes // 8
+        return small and all(step in (0, 1) for step in steps)
 
     # --- 2. lanes -------------------------------------------------------------------------------------------
 

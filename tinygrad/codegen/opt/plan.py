@@ -315,10 +315,10 @@ def operands(nest: UOp) -> list[UOp]:
 
 
 def kept_rows(nest: UOp) -> dict[UOp, tuple[UOp, UOp]]:
-    """For each REDUCE over one range whose values another loop of the kernel computes again: (that range, its twin).
+    """For each REDUCE over one range whose values another loop computes again: (that range, its twin).
 
-    Softmax adds up exponentials over a row and divides each of them by the sum: its second loop needs the very values
-    of the first.
+    Softmax adds up exponentials over a row and divides each of them by the sum: its second loop needs the
+    very values of the first.
     """
     found: dict[UOp, tuple[UOp, UOp]] = {}
     nodes = nest.toposort()
@@ -333,7 +333,7 @@ def kept_rows(nest: UOp) -> dict[UOp, tuple[UOp, UOp]]:
 
 
 def keep_row(nest: UOp, r: UOp) -> UOp:
-    """What the REDUCE over `r` accumulates, computed once into scratch memory that its twin loop reads too."""
+    """What the REDUCE over `r` accumulates, computed once into scratch memory that its twin reads too."""
     for node, (range_, twin) in kept_rows(nest).items():
         if range_ is r:
             value = node.src[0]
