@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from tinygrad.codegen.cost import Estimate, estimate
@@ -40,17 +41,13 @@ class CompiledKernel:
     compile_seconds: float
 
 
-_compiled: dict[tuple[UOp, str, bool], CompiledKernel] = {}
+MAX_KERNELS = 8192
+"""Kernels kept, the one used longest ago going first. Each holds about three of a process's 65,530 memory maps."""
 
 
 def compiled_kernel(ast: UOp, device: str) -> CompiledKernel:
     """The compiled form of `ast` on `device`, made at the first call."""
-    key = (ast, device, bool(NOOPT))
-    found = _compiled.get(key)
-    if found is None:
-        found = _compile(ast, device)
-        _compiled[key] = found
-    return found
+    return _compile(ast, device, bool(NOOPT))
 
 
 @dataclass(frozen=True)
@@ -83,10 +80,12 @@ def stages_of(ast: UOp, device: str, plan: Plan | None = None) -> Stages:
     return Stages(nest, plan, optimised, program)
 
 
-def _compile(ast: UOp, device: str) -> CompiledKernel:
+@lru_cache(MAX_KERNELS)
+def _compile(ast: UOp, device: str, plain: bool) -> CompiledKernel:
+    """Compile `ast`, as plain loops or by the cost model's plan."""
     start = time.perf_counter()
     target = Device[device]
-    stages = stages_of(ast, device)
+    stages = stages_of(ast, device, Plan() if plain else None)
     name = kernel_name(stages.nest)
     source = target.renderer.render(name, stages.program)
     if DEBUG >= 5:
