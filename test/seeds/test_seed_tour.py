@@ -190,9 +190,8 @@ def test_building_the_computation_graph() -> None:
 
 def test_device_abstraction() -> None:
     # Available devices
-    from tinygrad.runtime.lib import Device
-
     from tinygrad import Tensor
+    from tinygrad.runtime.lib import Device
 
     default = Device.DEFAULT
     try:

@@ -69,8 +69,9 @@ def simplified_graph(sinks: list[UOp]) -> list[UOp]:
     """The graphs of `sinks` with computed nodes as views of their buffers, and simplified."""
     done: dict[UOp, UOp] = {}
     root = UOp.sink(sinks)
-    for current in root.toposort(stop=lambda n: n.realized_view is not None):
-        view = current.realized_view
+    for current in root.toposort(stop=lambda n: n.realized_view is not None and constant_value(n) is None):
+        # A constant that some tensor has in memory is still better written into the kernels that use it.
+        view = current.realized_view if constant_value(current) is None else None
         if view is not None:
             done[current] = view
             continue
