@@ -508,3 +508,25 @@ def test_a_masked_tail_of_a_reduce_prints_its_condition() -> None:
             v2 = load4(p1[i0*6 + 4 if v0])
             store(p0[i0], max(max_of_lanes(v1), max_of_lanes(where(v0, v2, -inf)))*2.0)
     """)
+
+
+def test_outputs_of_a_row_come_before_the_loops_that_a_nested_reduce_needs() -> None:
+    """One output a column, and one an item that sums over what a sum changes with: the column's loop is outside."""
+    a = np.arange(42, dtype=np.float32).reshape(2, 7, 3)
+    b = np.array([[1.0, 2.0, 3.0]], np.float32)
+    column = Tensor(b).tril()
+    items = (column * -3.0 + Tensor(a).sum(2, keepdim=True)).sum(0) * -3.0
+    items.realize(column)
+    np.testing.assert_array_equal(column.numpy(), np.tril(b))
+    np.testing.assert_array_equal(items.numpy(), (np.tril(b) * -3.0 + a.sum(2, keepdims=True)).sum(0) * -3.0)
+
+
+def test_a_gathered_reduce_and_the_reduce_itself_have_loops_of_their_own() -> None:
+    """The gather puts its condition into the softmax it picks rows of; the gradient needs the whole softmax too."""
+    values = np.random.default_rng(0).standard_normal((4, 4))
+    x = Tensor(values, requires_grad=True)
+    softmax = x.softmax(0)
+    picked = ((softmax + x).sin() + softmax).sin()[[-3, -1, 3]]
+    (picked - picked).sin().pad(((0, 1), (1, 0))).sum().backward()
+    assert x.grad is not None
+    np.testing.assert_allclose(x.grad.numpy(), np.zeros((4, 4)), atol=1e-12)

@@ -8,7 +8,7 @@ import threading
 import numpy as np
 import pytest
 
-from tinygrad import GlobalCounters, Tensor, TinyJit, nn
+from tinygrad import Context, GlobalCounters, Tensor, TinyJit, nn
 from tinygrad.codegen import compile as compiling
 from tinygrad.engine import realize
 from tinygrad.graph import uop as graph_nodes
@@ -261,3 +261,18 @@ def test_a_forked_child_computes_and_replays():
         os._exit(0 if fine else 1)
     assert os.waitpid(child, 0)[1] == 0
     np.testing.assert_allclose(double(x).numpy(), expected)
+
+
+# --- what DEBUG prints ------------------------------------------------------------------------------
+
+
+def test_a_plan_is_printed_when_a_kernel_is_compiled_and_not_again_when_it_runs(capsys):
+    x = Tensor(np.ones(48611, np.float32)).realize()
+    with Context(DEBUG=3):
+        (x * 3 + 1).realize()
+        compiled, first_run = capsys.readouterr().out.splitlines()
+        (x * 3 + 1).realize()
+        (second_run,) = capsys.readouterr().out.splitlines()
+    name, plan = compiled.split(": ")
+    assert name in first_run and name in second_run and "VECTOR" in plan
+    assert plan not in first_run and plan not in second_run

@@ -2,8 +2,8 @@
 
 Every method builds nodes and computes nothing, until a value is asked for (`realize`, `numpy`, `item`). This
 module holds the state (node, gradient, device), computing, reading, writing and differentiating. What tensors
-can do is in `functional/`, one family a module; the tables in the class bind those functions as methods and
-are the index of the interface. Next on the path: `graph/uop.py`, the nodes.
+can do is in `functional/`, one family a module; `functional/methods.py` binds those functions as methods and
+is the index of the interface. Next on the path: `graph/uop.py`, the nodes.
 
 Leaves. A tensor is a leaf where its node is memory (a BUFFER, reshaped at most), memory about to be
 overwritten (ASSIGN), or a constructor's expression marked with an identity, DETACH(leaf). `backward` gives
@@ -12,29 +12,19 @@ overwritten (ASSIGN), or a constructor's expression marked with an identity, DET
 """
 from __future__ import annotations
 
-import builtins
 import contextlib
-import gzip
+import functools
 import itertools
+import operator
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 
 from tinygrad.dtype import DType, DTypeLike, dtype_from_numpy, dtypes, to_dtype
-from tinygrad.functional import (
-    activation,
-    creation,
-    elementwise,
-    indexing,
-    linalg,
-    mathematics,
-    movement,
-    nn,
-    random,
-    reduce,
-)
+from tinygrad.functional.indexing import as_written
+from tinygrad.functional.methods import Methods
 from tinygrad.graph.gradient import gradients
 from tinygrad.graph.leaves import (
     LeafIndex,
@@ -47,25 +37,25 @@ from tinygrad.graph.leaves import (
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import Shape, UOp
 from tinygrad.graph.writes import Readers, pending_writes
-from tinygrad.helpers import fetch, prod
+from tinygrad.helpers import prod
 from tinygrad.hostdata import array_of, memory_of
 
 if TYPE_CHECKING:
     from tinygrad.device import Buffer
     from tinygrad.schedule.items import ScheduleItem
 
-Number: TypeAlias = builtins.bool | builtins.int | builtins.float
+Number: TypeAlias = bool | int | float
 Operand: TypeAlias = "Tensor | Number | np.ndarray[Any, Any] | np.generic"
 
 _leaf_identities = itertools.count()
-_live: weakref.WeakValueDictionary[builtins.int, Tensor] = weakref.WeakValueDictionary()
+_live: weakref.WeakValueDictionary[int, Tensor] = weakref.WeakValueDictionary()
 """Every tensor that exists, by id."""
 
 
 class no_grad(contextlib.ContextDecorator):
     """Within this block (or decorated function), results are constants to gradients."""
 
-    depth: ClassVar[builtins.int] = 0
+    depth: ClassVar[int] = 0
 
     def __enter__(self) -> None:
         no_grad.depth += 1
@@ -78,9 +68,9 @@ class train(contextlib.ContextDecorator):
     """Within this block (or decorated function), `Tensor.training` is `mode`: dropout and batch statistics
     on."""
 
-    def __init__(self, mode: builtins.bool = True) -> None:
+    def __init__(self, mode: bool = True) -> None:
         self.mode = mode
-        self.saved: list[builtins.bool] = []
+        self.saved: list[bool] = []
 
     def __enter__(self) -> None:
         self.saved.append(Tensor.training)
@@ -102,25 +92,7 @@ def canonical_device(device: str | None) -> str:
     return Device.DEFAULT if device is None else Device.canonicalize(device)
 
 
-Operator: TypeAlias = "Callable[[Tensor, Any], Tensor]"
-
-
-def _operator(function: Callable[..., Tensor]) -> Operator:
-    """`tensor <op> x`."""
-    return function
-
-
-def _reflected(function: Callable[..., Tensor]) -> Operator:
-    """`x <op> tensor`."""
-    return lambda self, x: function(self, x, reverse=True)
-
-
-def _in_place(function: Callable[..., Tensor]) -> Operator:
-    """`tensor <op>= x`: the result assigned to the tensor."""
-    return lambda self, x: self.assign(function(self, x))
-
-
-class Tensor:
+class Tensor(Methods):
     """An n-dimensional array of one dtype, on one device, computed lazily and differentiable.
 
     `data` is a number, a (nested) list or tuple of them, a NumPy array or scalar (shared without a copy where
@@ -132,7 +104,7 @@ class Tensor:
     [3, 7]
     """
 
-    training: ClassVar[builtins.bool] = False
+    training: ClassVar[bool] = False
     """Whether layers behave as in training; also `with Tensor.train():`."""
     no_grad = no_grad
     train = train
@@ -140,7 +112,7 @@ class Tensor:
     __array_priority__ = 1000
 
     def __init__(self, data: Any = None, device: str | None = None, dtype: DTypeLike | None = None,
-                 requires_grad: builtins.bool | None = None) -> None:
+                 requires_grad: bool | None = None) -> None:
         kind = None if dtype is None else to_dtype(dtype)
         place = canonical_device(device)
         if isinstance(data, Tensor):
@@ -149,7 +121,7 @@ class Tensor:
         elif isinstance(data, UOp):
             uop = data.cast(dtypes.default_int) if data.dtype is dtypes.index else data
             place = (data.device or place) if device is None else place
-        elif isinstance(data, (builtins.bool, builtins.int, builtins.float)):
+        elif isinstance(data, (bool, int, float)):
             uop = UOp.const(data, dtypes.from_py(data) if kind is None else kind)
         elif isinstance(data, np.generic):
             uop = UOp.const(data.item(), dtype_from_numpy(data.dtype) if kind is None else kind)
@@ -162,7 +134,7 @@ class Tensor:
             self._become_leaf()
         self._requires_grad = requires_grad
 
-    def _init(self, uop: UOp, device: str, requires_grad: builtins.bool | None) -> None:
+    def _init(self, uop: UOp, device: str, requires_grad: bool | None) -> None:
         self._uop = uop
         self._device = device
         self._requires_grad = requires_grad
@@ -185,7 +157,7 @@ class Tensor:
         return result
 
     @staticmethod
-    def leaf(uop: UOp, device: str | None = None, requires_grad: builtins.bool | None = None) -> Tensor:
+    def leaf(uop: UOp, device: str | None = None, requires_grad: bool | None = None) -> Tensor:
         """A constructor's result: `uop` as a tensor of its own, which `backward` gives a gradient if it is a
         float."""
         result = object.__new__(Tensor)
@@ -216,12 +188,6 @@ class Tensor:
     def uop(self, node: UOp) -> None:
         self._uop = node
 
-    @staticmethod
-    def from_url(url: str, gunzip: builtins.bool = False, **kwargs: Any) -> Tensor:
-        """The bytes of a file, as uint8: fetched once and cached, unpacked with `gunzip`."""
-        data = fetch(url).read_bytes()
-        return Tensor(gzip.decompress(data) if gunzip else data, **kwargs)
-
     @property
     def lazydata(self) -> UOp:
         """The graph node, under its older name."""
@@ -236,7 +202,7 @@ class Tensor:
         return self.uop.dtype
 
     @property
-    def ndim(self) -> builtins.int:
+    def ndim(self) -> int:
         return len(self.uop.shape)
 
     @property
@@ -250,17 +216,17 @@ class Tensor:
         return self.transpose(-1, -2) if self.ndim > 1 else self
 
     @property
-    def requires_grad(self) -> builtins.bool | None:
+    def requires_grad(self) -> bool | None:
         """True: `backward` gives `.grad`. False: never. None: it does for leaves. Integers never get one."""
         return self._requires_grad
 
     @requires_grad.setter
-    def requires_grad(self, value: builtins.bool | None) -> None:
+    def requires_grad(self, value: bool | None) -> None:
         if value and not depends_on_leaf(self.uop):
             self._become_leaf()
         self._requires_grad = value
 
-    def requires_grad_(self, requires_grad: builtins.bool | None = True) -> Tensor:
+    def requires_grad_(self, requires_grad: bool | None = True) -> Tensor:
         """Set `requires_grad`, and return this tensor."""
         self.requires_grad = requires_grad
         return self
@@ -299,10 +265,10 @@ class Tensor:
             return None
         return view.base.buffer.numpy().reshape(self.shape)
 
-    def __hash__(self) -> builtins.int:
+    def __hash__(self) -> int:
         return id(self)
 
-    def __len__(self) -> builtins.int:
+    def __len__(self) -> int:
         if not self.shape:
             raise TypeError("len() of a 0-d tensor")
         return self.shape[0]
@@ -341,7 +307,7 @@ class Tensor:
         return schedule_uops([t._placed() for t in tensors if not t._is_realized])
 
     @property
-    def _is_realized(self) -> builtins.bool:
+    def _is_realized(self) -> bool:
         return storage_view(self.uop) is not None
 
     def _placed(self) -> UOp:
@@ -402,7 +368,7 @@ class Tensor:
             raise RuntimeError(f"item() takes a tensor of one item, this one has shape {self.shape}")
         return self.numpy().reshape(()).item()
 
-    def __array__(self, dtype: Any = None, copy: builtins.bool | None = None) -> np.ndarray[Any, Any]:
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         return self.numpy() if dtype is None else self.numpy().astype(dtype)
 
     def __dlpack__(self, **kwargs: Any) -> Any:
@@ -411,22 +377,22 @@ class Tensor:
     def __dlpack_device__(self) -> Any:
         return np.zeros(0).__dlpack_device__()
 
-    def __float__(self) -> builtins.float:
-        return builtins.float(self.item())
+    def __float__(self) -> float:
+        return float(self.item())
 
-    def __int__(self) -> builtins.int:
-        return builtins.int(self.item())
+    def __int__(self) -> int:
+        return int(self.item())
 
-    def __bool__(self) -> builtins.bool:
+    def __bool__(self) -> bool:
         if prod(self.shape) != 1:
             raise RuntimeError(f"the truth of a tensor of shape {self.shape} is ambiguous; use .any() or "
                                ".all()")
-        return builtins.bool(self.item())
+        return bool(self.item())
 
-    def __index__(self) -> builtins.int:
+    def __index__(self) -> int:
         if self.dtype.is_float or prod(self.shape) != 1:
             raise TypeError(f"an index is a tensor of one integer, got {self.dtype} of shape {self.shape}")
-        return builtins.int(self.item())
+        return int(self.item())
 
     # --- writing --------------------------------------------------------------------------------------------
 
@@ -448,14 +414,14 @@ class Tensor:
         return self
 
     @property
-    def is_tracked(self) -> builtins.bool:
+    def is_tracked(self) -> bool:
         """Whether gradients flow through this value, so that writing into it would lose them."""
         return not no_grad.depth and not is_view_of_memory(self.uop) and depends_on_leaf(self.uop)
 
     @property
-    def _is_marked_leaf(self) -> builtins.bool:
+    def _is_marked_leaf(self) -> bool:
         """Whether a lazy new value must stay a gradient target: a leaf that says `requires_grad=True`."""
-        return builtins.bool(self._requires_grad) and is_leaf(self.uop)
+        return bool(self._requires_grad) and is_leaf(self.uop)
 
     def replace(self, x: Tensor) -> Tensor:
         """Stand for the same node as `x`, of the same shape, from now on; memory is not touched."""
@@ -533,7 +499,7 @@ class Tensor:
             parts = [g.reshape(target.shape) for g in map(by_node.get, group) if g is not None]
             if not parts:
                 raise RuntimeError(f"target {i}, of shape {target.shape}, is not in the graph of this tensor")
-            results.append(Tensor.of(_sum(parts), target))
+            results.append(Tensor.of(functools.reduce(operator.add, parts), target))
         return results
 
     def backward(self, gradient: Tensor | None = None) -> Tensor:
@@ -556,7 +522,7 @@ class Tensor:
             parts = [g.reshape(tensor.shape) for g in map(found.get, nodes) if g is not None]
             if parts:
                 reached = True
-                tensor._accumulate(_sum(parts))
+                tensor._accumulate(functools.reduce(operator.add, parts))
         if not reached:
             raise RuntimeError(f"backward() of {self.dtype} of shape {self.shape}: no live float tensor that "
                                "this one depends on takes gradients (see requires_grad, no_grad and detach)")
@@ -591,296 +557,8 @@ class Tensor:
         self._given_up = True
         self.uop = UOp.new_buffer(self.device, prod(self.shape), self.dtype).reshape(self.shape)
 
-    # --- the methods that functional/ defines, by family ----------------------------------------------------
-
-    # creation
-    zeros = staticmethod(creation.zeros)
-    ones = staticmethod(creation.ones)
-    full = staticmethod(creation.full)
-    empty = staticmethod(creation.empty)
-    arange = staticmethod(creation.arange)
-    linspace = staticmethod(creation.linspace)
-    eye = staticmethod(creation.eye)
-    zeros_like = creation.zeros_like
-    ones_like = creation.ones_like
-    full_like = creation.full_like
-    empty_like = creation.empty_like
-    one_hot = creation.one_hot
-    # random
-    manual_seed = staticmethod(random.manual_seed)
-    rand = staticmethod(random.rand)
-    randn = staticmethod(random.randn)
-    uniform = staticmethod(random.uniform)
-    normal = staticmethod(random.normal)
-    randint = staticmethod(random.randint)
-    randperm = staticmethod(random.randperm)
-    scaled_uniform = staticmethod(random.scaled_uniform)
-    glorot_uniform = staticmethod(random.glorot_uniform)
-    kaiming_uniform = staticmethod(random.kaiming_uniform)
-    kaiming_normal = staticmethod(random.kaiming_normal)
-    rand_like = random.rand_like
-    randn_like = random.randn_like
-    multinomial = random.multinomial
-    # elementwise: arithmetic
-    add = elementwise.add
-    sub = elementwise.sub
-    mul = elementwise.mul
-    div = elementwise.div
-    floordiv = elementwise.floordiv
-    mod = elementwise.mod
-    fmod = elementwise.fmod
-    neg = elementwise.neg
-    reciprocal = elementwise.reciprocal
-    maximum = elementwise.maximum
-    minimum = elementwise.minimum
-    clip = elementwise.clip
-    lerp = elementwise.lerp
-    sign = elementwise.sign
-    copysign = elementwise.copysign
-    clamp = elementwise.clip
-    abs = elementwise.absolute
-    # elementwise: comparisons and logic
-    lt = elementwise.lt
-    gt = elementwise.gt
-    le = elementwise.le
-    ge = elementwise.ge
-    eq = elementwise.eq
-    ne = elementwise.ne
-    logical_not = elementwise.logical_not
-    where = elementwise.where
-    masked_fill = elementwise.masked_fill
-    isnan = elementwise.isnan
-    isinf = elementwise.isinf
-    isfinite = elementwise.isfinite
-    isclose = elementwise.isclose
-    allclose = elementwise.allclose
-    # elementwise: bits
-    bitwise_and = elementwise.bitwise_and
-    bitwise_or = elementwise.bitwise_or
-    bitwise_xor = elementwise.bitwise_xor
-    bitwise_not = elementwise.bitwise_not
-    lshift = elementwise.lshift
-    rshift = elementwise.rshift
-    # elementwise: rounding
-    trunc = elementwise.trunc
-    floor = elementwise.floor
-    ceil = elementwise.ceil
-    round = elementwise.round_half_even
-    # mathematics: powers, exponentials, logarithms, trigonometry
-    square = mathematics.square
-    sqrt = mathematics.sqrt
-    rsqrt = mathematics.rsqrt
-    exp = mathematics.exp
-    exp2 = mathematics.exp2
-    log = mathematics.log
-    log2 = mathematics.log2
-    log10 = mathematics.log10
-    logaddexp = mathematics.logaddexp
-    pow = mathematics.power
-    sin = mathematics.sin
-    cos = mathematics.cos
-    tan = mathematics.tan
-    asin = mathematics.asin
-    acos = mathematics.acos
-    atan = mathematics.atan
-    sinh = mathematics.sinh
-    cosh = mathematics.cosh
-    tanh = mathematics.tanh
-    asinh = mathematics.asinh
-    acosh = mathematics.acosh
-    atanh = mathematics.atanh
-    erf = mathematics.erf
-    # activation
-    relu = activation.relu
-    relu6 = activation.relu6
-    sigmoid = activation.sigmoid
-    silu = activation.silu
-    gelu = activation.gelu
-    quick_gelu = activation.quick_gelu
-    softplus = activation.softplus
-    logsigmoid = activation.logsigmoid
-    mish = activation.mish
-    elu = activation.elu
-    celu = activation.celu
-    selu = activation.selu
-    leaky_relu = activation.leaky_relu
-    hardtanh = activation.hardtanh
-    hardsigmoid = activation.hardsigmoid
-    hardswish = activation.hardswish
-    softsign = activation.softsign
-    swish = activation.silu
-    # elementwise: casts
-    cast = elementwise.cast
-    bitcast = elementwise.bitcast
-    is_floating_point = elementwise.is_floating_point
-    bool = elementwise.to_bool
-    int = elementwise.to_int
-    long = elementwise.to_long
-    short = elementwise.to_short
-    float = elementwise.to_float
-    double = elementwise.to_double
-    half = elementwise.to_half
-    bfloat16 = elementwise.to_bfloat16
-    # movement
-    reshape = movement.reshape
-    flatten = movement.flatten
-    unflatten = movement.unflatten
-    squeeze = movement.squeeze
-    unsqueeze = movement.unsqueeze
-    expand = movement.expand
-    permute = movement.permute
-    transpose = movement.transpose
-    flip = movement.flip
-    shrink = movement.shrink
-    shrink_to = movement.shrink_to
-    pad = movement.pad
-    pad_to = movement.pad_to
-    cat = movement.cat
-    stack = movement.stack
-    split = movement.split
-    chunk = movement.chunk
-    repeat = movement.repeat
-    repeat_interleave = movement.repeat_interleave
-    roll = movement.roll
-    meshgrid = movement.meshgrid
-    unfold = movement.unfold
-    diagonal = movement.diagonal
-    diag = movement.diag
-    triu = movement.triu
-    tril = movement.tril
-    rearrange = movement.rearrange
-    numel = movement.numel
-    size = movement.size
-    element_size = movement.element_size
-    nbytes = movement.nbytes
-    view = movement.reshape
-    # reduce
-    sum = reduce.sum_
-    prod = reduce.prod_
-    max = reduce.max_
-    min = reduce.min_
-    any = reduce.any_
-    all = reduce.all_
-    mean = reduce.mean
-    var = reduce.var
-    std = reduce.std
-    var_mean = reduce.var_mean
-    std_mean = reduce.std_mean
-    argmax = reduce.argmax
-    argmin = reduce.argmin
-    softmax = reduce.softmax
-    log_softmax = reduce.log_softmax
-    softmin = reduce.softmin
-    logsumexp = reduce.logsumexp
-    cumsum = reduce.cumsum
-    cumprod = reduce.cumprod
-    cummax = reduce.cummax
-    cummin = reduce.cummin
-    logcumsumexp = reduce.logcumsumexp
-    sort = reduce.sort
-    argsort = reduce.argsort
-    topk = reduce.topk
-    # linear algebra
-    dot = linalg.dot
-    matmul = linalg.matmul
-    linear = linalg.linear
-    qr = linalg.qr
-    svd = linalg.svd
-    einsum = staticmethod(linalg.einsum)
-    # indexing
-    gather = indexing.gather
-    scatter = indexing.scatter
-    scatter_reduce = indexing.scatter_reduce
-    masked_select = indexing.masked_select
-    nonzero = indexing.nonzero
-    # neural networks
-    conv2d = nn.conv2d
-    conv_transpose2d = nn.conv_transpose2d
-    avg_pool2d = nn.avg_pool2d
-    max_pool2d = nn.max_pool2d
-    max_unpool2d = nn.max_unpool2d
-    interpolate = nn.interpolate
-    batchnorm = nn.batchnorm
-    layernorm = nn.layernorm
-    normalize = nn.normalize
-    dropout = nn.dropout
-    scaled_dot_product_attention = nn.scaled_dot_product_attention
-    sequential = nn.sequential
-    binary_crossentropy = nn.binary_crossentropy
-    binary_crossentropy_logits = nn.binary_crossentropy_logits
-    cross_entropy = nn.cross_entropy
-    sparse_categorical_crossentropy = nn.sparse_categorical_crossentropy
-    nll_loss = nn.nll_loss
-
-    # --- operators ------------------------------------------------------------------------------------------
-
-    __add__ = _operator(elementwise.add)
-    __sub__ = _operator(elementwise.sub)
-    __mul__ = _operator(elementwise.mul)
-    __truediv__ = _operator(elementwise.div)
-    __floordiv__ = _operator(elementwise.floordiv)
-    __mod__ = _operator(elementwise.mod)
-    __pow__ = _operator(mathematics.power)
-    __matmul__ = _operator(linalg.matmul)
-    __and__ = _operator(elementwise.bitwise_and)
-    __or__ = _operator(elementwise.bitwise_or)
-    __xor__ = _operator(elementwise.bitwise_xor)
-    __lshift__ = _operator(elementwise.lshift)
-    __rshift__ = _operator(elementwise.rshift)
-    __radd__ = _reflected(elementwise.add)
-    __rsub__ = _reflected(elementwise.sub)
-    __rmul__ = _reflected(elementwise.mul)
-    __rtruediv__ = _reflected(elementwise.div)
-    __rfloordiv__ = _reflected(elementwise.floordiv)
-    __rmod__ = _reflected(elementwise.mod)
-    __rpow__ = _reflected(mathematics.power)
-    __rmatmul__ = _reflected(linalg.matmul)
-    __rand__ = _reflected(elementwise.bitwise_and)
-    __ror__ = _reflected(elementwise.bitwise_or)
-    __rxor__ = _reflected(elementwise.bitwise_xor)
-    __rlshift__ = _reflected(elementwise.lshift)
-    __rrshift__ = _reflected(elementwise.rshift)
-    __iadd__ = _in_place(elementwise.add)
-    __isub__ = _in_place(elementwise.sub)
-    __imul__ = _in_place(elementwise.mul)
-    __itruediv__ = _in_place(elementwise.div)
-    __ifloordiv__ = _in_place(elementwise.floordiv)
-    __imod__ = _in_place(elementwise.mod)
-    __ipow__ = _in_place(mathematics.power)
-    __imatmul__ = _in_place(linalg.matmul)
-    __iand__ = _in_place(elementwise.bitwise_and)
-    __ior__ = _in_place(elementwise.bitwise_or)
-    __ixor__ = _in_place(elementwise.bitwise_xor)
-    __ilshift__ = _in_place(elementwise.lshift)
-    __irshift__ = _in_place(elementwise.rshift)
-    __neg__ = elementwise.neg
-    __abs__ = elementwise.absolute
-    __invert__ = elementwise.bitwise_not
-    __lt__ = elementwise.lt
-    __gt__ = elementwise.gt
-    __le__ = elementwise.le
-    __ge__ = elementwise.ge
-    __eq__ = elementwise.eq  # type: ignore[assignment]  # item by item, not one bool
-    __ne__ = elementwise.ne  # type: ignore[assignment]
-    __getitem__ = indexing.getitem
-    __setitem__ = indexing.setitem
-
 
 # --- what a write has to wait for ---------------------------------------------------------------------------
-
-
-def as_written(name: str, shape: Shape, dtype: DType, value: Tensor) -> Tensor:
-    """`value` broadcast to `shape` and cast to `dtype`, to be written there.
-
-    Raises ValueError where the shape does not broadcast, TypeError where the dtype's kind is too high.
-    """
-    if value.dtype.is_float and not dtype.is_float:
-        raise TypeError(f"{name}: {value.dtype} values would be cut to {dtype}; cast them first")
-    if len(value.shape) > len(shape) and prod(value.shape[:len(value.shape) - len(shape)]) == 1:
-        value = value.reshape(value.shape[len(value.shape) - len(shape):])
-    if elementwise.broadcast_shape(name, shape, value.shape) != shape:
-        raise ValueError(f"{name}: a value of shape {value.shape} does not broadcast to {shape}")
-    return value.cast(dtype).expand(shape)
 
 
 def pending_assignments() -> list[Tensor]:
@@ -911,13 +589,6 @@ def _with_pending_readers(tensors: Sequence[Tensor]) -> tuple[list[Tensor], set[
     return list(chosen.values()), writes
 
 
-def _sum(nodes: Sequence[UOp]) -> UOp:
-    total = nodes[0]
-    for node in nodes[1:]:
-        total = total + node
-    return total
-
-
 def _unpickled(array: np.ndarray[Any, Any], device: str, dtype: str,
-               requires_grad: builtins.bool | None) -> Tensor:
+               requires_grad: bool | None) -> Tensor:
     return Tensor(array, device, dtype, requires_grad)

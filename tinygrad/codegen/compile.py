@@ -42,7 +42,8 @@ class CompiledKernel:
 
 
 MAX_KERNELS = 8192
-"""Kernels kept, the one used longest ago going first. Each holds about three of a process's 65,530 memory maps."""
+"""Kernels kept, the one used longest ago going first. Each holds about three of a process's 65,530 memory
+maps."""
 
 
 def compiled_kernel(ast: UOp, device: str) -> CompiledKernel:

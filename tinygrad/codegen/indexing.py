@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from tinygrad.dtype import dtypes
-from tinygrad.graph.ops import Family, Ops
+from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
 
 ZERO = UOp.const(0, dtypes.index)
@@ -93,5 +93,8 @@ def reduce_depth(root: UOp) -> dict[UOp, int]:
     return depth
 
 
-def is_elementwise(node: UOp) -> bool:
-    return node.op in Family.ELEMENTWISE
+def constant_value(value: UOp) -> UOp | None:
+    """The CONST that every item of `value` equals, if it is one expanded."""
+    while value.op in (Ops.RESHAPE, Ops.EXPAND, Ops.PERMUTE, Ops.SHRINK, Ops.STRIDE):
+        value = value.src[0]
+    return value if value.op is Ops.CONST else None

@@ -37,7 +37,32 @@ def reduce_identity(op: Ops, dtype: DType) -> UOp:
 
 def linearize(nest: UOp) -> list[UOp]:
     """The program of a loop nest."""
-    return _Linearizer(nest).program()
+    return _Linearizer(loops_apart(nest)).program()
+
+
+def loops_apart(nest: UOp) -> UOp:
+    """The nest with loops of their own for REDUCEs that share loops but stand in different places.
+
+    Reduces over equal extents share their loops. Where one of them comes to change with other outer loops than the
+    others (a gather puts its condition into what it picks), one loop cannot run in both places.
+    """
+    while True:
+        changes: dict[UOp, UOp] = {}
+        place: dict[UOp, frozenset[UOp]] = {}
+        identity = max((n.arg[0] for n in nest.toposort() if n.op is Ops.RANGE), default=0) + 1
+        for node in nest.toposort():
+            if node.op is not Ops.REDUCE or not node.closed_ranges:
+                continue
+            closed = node.closed_ranges
+            if all(place.setdefault(r, node.ranges) == node.ranges for r in closed):
+                continue
+            own = {r: UOp.range(r.src[0], identity + i, r.arg[1]) for i, r in enumerate(closed)}
+            values = node.src[:len(node.src) - len(closed)]
+            changes[node] = node.replace(src=(*(v.substitute(own) for v in values), *own.values()))
+            break
+        if not changes:
+            return nest
+        nest = nest.substitute(changes)
 
 
 class _Linearizer:

@@ -14,6 +14,7 @@ from tinygrad.codegen.collapse import collapsed_reduce, simplified
 from tinygrad.codegen.indexing import (
     ZERO,
     Point,
+    constant_value,
     range_extents,
     reduce_depth,
     reduced_point,
@@ -84,6 +85,8 @@ class _Lowering:
     def needs(self, point: Point) -> list[Point]:
         """The points that the value of `point` is made from."""
         node = point.node
+        if constant_value(node) is not None:
+            return []
         if node.op in Family.MOVEMENT:
             return [through_movement(point)[0]]
         if node.op is Ops.REDUCE:
@@ -104,6 +107,9 @@ class _Lowering:
         node = point.node
         if node.op is Ops.PARAM:
             return node.index(point.index[0], point.valid).load()
+        constant = constant_value(node)
+        if constant is not None:
+            return UOp.new(Ops.CONST, node.dtype, (), constant.arg)
         if node.op in (Ops.CONST, Ops.VARIABLE):
             return UOp.new(node.op, node.dtype, (), node.arg)
         if node.op in Family.MOVEMENT:
@@ -136,9 +142,11 @@ def loops_outermost_first(sink: UOp) -> UOp:
     """The nest with every STORE's ranges ordered so that what is computed once a row encloses the row's
     items.
 
-    A range goes outside the more sets of loops need it: each REDUCE needs the loops its value changes with.
+    A range goes outside the more sets of loops need it: each STORE its own, each REDUCE those its value changes
+    with. (One inside the loops of another REDUCE stands there, wherever that is.)
     """
-    needed = {node.ranges for node in sink.toposort() if node.op is Ops.REDUCE}
+    outputs = frozenset(r for store in sink.src for r in store.closed_ranges)
+    needed = {node.ranges for node in sink.toposort() if node.op is Ops.REDUCE and node.ranges <= outputs}
     needed |= {frozenset(store.closed_ranges) for store in sink.src}
 
     def rank(r: UOp) -> tuple[int, int]:

@@ -4,14 +4,11 @@ The first call with given shapes, dtypes, devices and other arguments runs the f
 tensors and captures the steps that run; later calls of that kind run the steps on other memory
 (`engine/replay.py`).
 
-A trace is kept only if running it again does what calling the function again would do. It is not kept where
-the call computed values that were pending outside, or made an outside tensor stand for other memory: the next
-call then traces again. A trace that was kept is used while the tensors whose memory it captured still
-stand for that memory.
+A trace is kept only if running it again does what calling the function again would do, and used while that
+stays so: `engine/outside.py` decides. `engine/arguments.py` takes arguments and results apart.
 """
 from __future__ import annotations
 
-import copy
 import dataclasses
 import functools
 import warnings
@@ -24,17 +21,16 @@ import numpy as np
 
 from tinygrad.device import Buffer, Device
 from tinygrad.dtype import dtypes
+from tinygrad.engine.arguments import Inputs, Slot, changed, returned_tensors
+from tinygrad.engine.outside import Conditions, Outside, compute_readers, set_gradient
 from tinygrad.engine.realize import Capture, JitError, allocate, engine_lock
 from tinygrad.engine.replay import Kind, Place, Replay, Step, Values
 from tinygrad.functional import random
 from tinygrad.graph.leaves import depends_on_leaf, is_leaf, storage_view
-from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import Storage, UOp
-from tinygrad.graph.writes import Readers
 from tinygrad.helpers import JIT, NOOPT
 from tinygrad.schedule.items import BoundVariable
 from tinygrad.tensor import Tensor, no_grad, pending_assignments
-from tinygrad.tensor import _live as live_tensors
 
 __all__ = ["JitError", "TinyJit"]
 
@@ -47,7 +43,6 @@ PATIENCE = 8
 """Calls in a row that had to trace before a warning says why."""
 RANDOM = "rng"
 """The name of the variable through which random numbers enter a kernel (functional/random.py)."""
-PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 
 class TinyJit(Generic[P, R]):
@@ -96,7 +91,7 @@ class TinyJit(Generic[P, R]):
             key = (inputs.structure, inputs.signature(), Tensor.training, no_grad.depth > 0, Device.DEFAULT,
                    dtypes.default_float, bool(NOOPT))
             trace = self.traces.get(key)
-            if trace is not None and trace.holds():
+            if trace is not None and trace.conditions.hold():
                 self.traces.move_to_end(key)
                 self.in_vain = 0
                 return trace.replay(inputs)  # type: ignore[no-any-return]  # what the function returned
@@ -135,159 +130,6 @@ class BoundJit:
         self.jit.reset()
 
 
-# --- arguments and results ----------------------------------------------------------------------------------
-
-
-@dataclasses.dataclass(frozen=True)
-class Slot:
-    """The place of a tensor in a structure of arguments or results."""
-
-    position: int
-
-
-@dataclasses.dataclass(frozen=True)
-class Identity:
-    """An argument without a value to compare by: this very object, kept alive so that its id stays its."""
-
-    value: Any = dataclasses.field(compare=False)
-    identity: int
-
-
-def is_dataclass_instance(value: Any) -> bool:
-    return dataclasses.is_dataclass(value) and not isinstance(value, (type, Slot))
-
-
-def changed(value: Any, change: Callable[[Any], Any]) -> Any:
-    """A copy of `value`'s lists, tuples, dicts and dataclasses, with `change` applied to what they hold."""
-    if isinstance(value, (list, tuple)):
-        items = [changed(v, change) for v in value]
-        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
-    if isinstance(value, dict):
-        other = copy.copy(value)
-        other.update({k: changed(v, change) for k, v in value.items()})
-        return other
-    if is_dataclass_instance(value):
-        other = copy.copy(value)
-        for field in dataclasses.fields(value):
-            object.__setattr__(other, field.name, changed(getattr(value, field.name), change))
-        return other
-    return change(value)
-
-
-class Inputs:
-    """A call's arguments, and the tensors among them with their memory."""
-
-    def __init__(self, values: Any) -> None:
-        self.values = values
-        self.tensors: list[Tensor] = []
-        self.variables: dict[str, int] = {}
-        self.views: list[UOp] = []
-        """for each tensor, the view of memory, in order, that holds it"""
-        self.whole: list[bool] = []
-        """for each tensor, whether that is the tensor's own memory, and all of it"""
-        self.structure = self.flatten(values)
-
-    def flatten(self, value: Any) -> Any:
-        """`value` as something to compare and hash, with a slot in place of every tensor."""
-        if isinstance(value, Tensor):
-            self.tensors.append(value)
-            return Slot(len(self.tensors) - 1)
-        if isinstance(value, (list, tuple)):
-            return (type(value), *(self.flatten(v) for v in value))
-        if isinstance(value, dict):
-            return (type(value), *((self.flatten(k), self.flatten(v)) for k, v in value.items()))
-        if is_dataclass_instance(value):
-            fields = ((f.name, self.flatten(getattr(value, f.name))) for f in dataclasses.fields(value))
-            return (type(value), *fields)
-        if isinstance(value, UOp) and value.op is Ops.VARIABLE and value.arg[3] is not None:
-            variable, number = value.unbind()
-            if self.variables.setdefault(variable.arg[0], number) != number:
-                name = variable.arg[0]
-                raise JitError(f"the variable {name} is bound to {self.variables[name]} and to {number} in "
-                               "one call; give the two different names")
-            return Identity(variable, id(variable))
-        if isinstance(value, float):
-            return (float, value.hex())
-        if isinstance(value, complex):
-            return (complex, value.real.hex(), value.imag.hex())
-        if isinstance(value, PLAIN):
-            return (type(value), value)
-        if isinstance(value, (np.ndarray, np.generic)) and value.dtype != object:
-            return (type(value), value.dtype.str, value.shape, value.tobytes())
-        return Identity(value, id(value))
-
-    def realize(self) -> None:
-        """Give every input memory in which it lies in order; write what is pending."""
-        pending = [*self.tensors, *pending_assignments()]
-        if pending:
-            pending[0].realize(*pending[1:])
-        packed = []
-        for tensor in self.tensors:
-            view = storage_view(tensor.uop)
-            if view is None:
-                raise RuntimeError(f"{tensor!r} was computed but has no memory")
-            in_order = view.contiguous()
-            self.whole.append(in_order is view and tensor.uop.base.op is Ops.BUFFER)
-            packed.append(Tensor.of(in_order))
-        if packed:
-            packed[0].realize(*packed[1:])
-        for tensor in packed:
-            view = storage_view(tensor.uop)
-            assert view is not None
-            allocate(view.base)
-            self.views.append(view)
-
-    @property
-    def storages(self) -> list[Storage]:
-        return [v.base.storage for v in self.views]
-
-    def signature(self) -> tuple[Any, ...]:
-        """What decides whether a trace fits: shapes, dtypes, devices, which inputs are the same memory."""
-        first: dict[Storage, int] = {}
-        same = tuple(first.setdefault(s, i) for i, s in enumerate(self.storages))
-        return (tuple((t.shape, t.dtype, t.device, t.requires_grad) for t in self.tensors), same)
-
-
-# --- tracing ------------------------------------------------------------------------------------------------
-
-
-def storage_of(uop: UOp) -> Storage | None:
-    """The memory that a tensor with node `uop` stands for, or stood for before it was overwritten."""
-    if uop.base.op is Ops.BUFFER:
-        return uop.base.storage
-    view = uop.computed_into or uop.base.computed_into
-    return None if view is None or view.base.op is not Ops.BUFFER else view.base.storage
-
-
-def lazy_tensors() -> list[Tensor]:
-    """The live tensors whose value is not in memory."""
-    return [t for t in list(live_tensors.values()) if t._uop.base.op is not Ops.BUFFER and not t._is_realized]
-
-
-def compute_readers(nodes: list[UOp]) -> None:
-    """Compute the live lazy tensors that read the memory of BUFFER `nodes`, which is to be overwritten."""
-    lazy = lazy_tensors() if nodes else []
-    if not lazy:
-        return
-    readers = Readers({node.current.assign(node.current) for node in nodes})
-    waiting = [t for t in lazy if readers.includes(t.uop)]
-    for tensor in waiting:
-        if tensor._expires:
-            tensor._expire()
-    kept = [t for t in waiting if not t._expires]
-    if kept:
-        kept[0].realize(*kept[1:])
-
-
-@dataclasses.dataclass
-class Outside:
-    """A tensor that existed before a trace, as it was then."""
-
-    tensor: weakref.ref[Tensor]
-    uop: UOp
-    grad: Tensor | None
-
-
 class Tracer:
     """Runs a function once and makes a `Trace` of it; `trace` stays None where that could not be replayed."""
 
@@ -310,8 +152,7 @@ class Tracer:
         """Call the function, capture what runs, and return its result."""
         views = zip(self.inputs.views, self.inputs.whole, strict=True)
         compute_readers([view.base for view, whole in views if whole])
-        self.outside = self.outside_tensors()
-        pending = self.pending_nodes()
+        self.outside = Outside(self.tensors)
         seeding, start = random.seedings(), random.counters()
         with Capture() as capture:
             by_id: Mapping[int, Tensor] = {i: self.tensors[k] for i, k in self.first_stand_in.items()}
@@ -324,8 +165,8 @@ class Tracer:
             if after.structure != arguments.structure or not same:
                 raise JitError("the function changed a list, dict or object that it was given, which a "
                                "replay would not do; return it instead")
-            returned = self.returned_tensors(result)
-            rebound = self.rebound()
+            returned = returned_tensors(result)
+            rebound = self.outside.rebound()
             gradients = self.new_gradients()
             computed = [g for g in gradients.values() if g is not None]
             todo = [*returned, *rebound, *pending_assignments(), *computed]
@@ -338,7 +179,7 @@ class Tracer:
         trace = builder.trace(result, self, returned, gradients)
         trace.check(self.inputs)
         trace.mark_overwritten(self.inputs)
-        if not rebound and not any(n.realized_view is not None for n in pending):
+        if not rebound and not self.outside.was_computed():
             self.trace = trace
         results = [self.first_result(t, i, trace) for i, t in enumerate(returned)]
         for i in self.first_stand_in.values():
@@ -348,56 +189,9 @@ class Tracer:
             node.set_buffer(None)
         return changed(trace.structure, lambda v: results[v.position] if isinstance(v, Slot) else v)
 
-    def outside_tensors(self) -> list[Outside]:
-        """Every live tensor but the stand-ins."""
-        own = set(map(id, self.tensors))
-        tensors = [t for t in list(live_tensors.values()) if id(t) not in own]
-        for tensor in tensors:
-            tensor._first_gradient_use = None
-        return [Outside(weakref.ref(t), t.uop, t._grad) for t in tensors]
-
-    def pending_nodes(self) -> list[UOp]:
-        """The nodes of outside tensors that have no value yet. One that gets it inside is computed once."""
-        nodes: dict[UOp, None] = {}
-        for tensor in lazy_tensors():
-            nodes.update(tensor.uop.toposort(stop=lambda n: n.realized_view is not None or n in nodes))
-        return [n for n in nodes if n.realized_view is None]
-
-    def returned_tensors(self, result: Any) -> list[Tensor]:
-        """The tensors in the result. Raises JitError for what a replay could not make again."""
-        found: dict[int, Tensor] = {}
-
-        def look(value: Any) -> None:
-            if isinstance(value, Tensor):
-                found.setdefault(id(value), value)
-            elif not isinstance(value, PLAIN):
-                raise JitError(f"a function under TinyJit returned a {type(value).__name__}; it may return "
-                               "tensors, numbers, strings, None, and lists, tuples, dicts and dataclasses of "
-                               "them")
-
-        changed(result, look)
-        return list(found.values())
-
-    def rebound(self) -> list[Tensor]:
-        """The outside tensors that stand for other memory now."""
-        found = []
-        for before in self.outside:
-            tensor = before.tensor()
-            if tensor is None or tensor._uop is before.uop or tensor._given_up:
-                continue
-            target = tensor.uop.base.src[0] if tensor.uop.base.op is Ops.ASSIGN else tensor.uop
-            old = storage_of(before.uop)
-            if old is None or storage_of(target) is not old:
-                found.append(tensor)
-        return found
-
     def new_gradients(self) -> dict[Any, Tensor | None]:
         """Each outside tensor (a reference) or input (its number) whose gradient changed: the new one."""
-        found: dict[Any, Tensor | None] = {}
-        for before in self.outside:
-            tensor = before.tensor()
-            if tensor is not None and tensor._grad is not before.grad:
-                found[before.tensor] = tensor._grad
+        found: dict[Any, Tensor | None] = {**self.outside.new_gradients()}
         for i in self.first_stand_in.values():
             if self.tensors[i]._grad is not None:
                 found[i] = self.tensors[i]._grad
@@ -485,7 +279,7 @@ class Builder:
                         False if tracked else tensor.requires_grad)
         arguments = tracer.first_stand_in.values()
         output.argument = next((i for i in arguments if tracer.tensors[i] is tensor), None)
-        output.outside = next((o.tensor for o in tracer.outside if o.tensor() is tensor), None)
+        output.outside = tracer.outside.reference(tensor)
         return output
 
     def trace(self, result: Any, tracer: Tracer, returned: list[Tensor],
@@ -496,19 +290,12 @@ class Builder:
         new_gradients = {owner: None if g is None else self.output(g, tracer)
                          for owner, g in gradients.items()}
         drawn = {d: n - self.start.get(d, 0) for d, n in random.counters().items()}
-        states = {p.state.storage: p.state for p in self.places if p.state is not None}
-        handles: dict[Storage, list[weakref.ref[Tensor]]] = {}
-        checked = []
-        for before in tracer.outside:
-            storage, tensor = storage_of(before.uop), before.tensor()
-            if storage in states:
-                handles.setdefault(storage, []).append(before.tensor)
-            if tensor is not None and tensor._first_gradient_use == "added":
-                checked.append((before.tensor, None if before.grad is None else weakref.ref(before.grad)))
         written = {p for s in self.steps for p in s.places[:s.outputs]}
         draws = any(v.source == RANDOM for step in self.steps for v in step.variables)
-        return Trace(self.places, self.steps, written, outputs, structure, new_gradients, handles, checked,
-                     self.start, drawn, random.seed() if draws else None)
+        captured = {p.state.storage for p in self.places if p.state is not None}
+        conditions = tracer.outside.conditions(captured, random.seed() if draws else None)
+        return Trace(self.places, self.steps, written, outputs, structure, new_gradients, conditions,
+                     self.start, drawn)
 
 
 @dataclasses.dataclass
@@ -522,30 +309,11 @@ class Trace:
     structure: Any
     """the result, with a slot for every tensor"""
     gradients: dict[Any, Output | None]
-    handles: dict[Storage, list[weakref.ref[Tensor]]]
-    """the outside tensors that stood for each captured memory"""
-    old_gradients: list[tuple[weakref.ref[Tensor], weakref.ref[Tensor] | None]]
-    """gradients that the call adds to, by their owners"""
+    conditions: Conditions
     random_start: dict[str, int]
     """each device's random counter when the trace began"""
     random_count: dict[str, int]
     """what a call adds to it"""
-    seed: int | None
-    """the seed, if random numbers are drawn"""
-
-    def holds(self) -> bool:
-        """Whether the outside tensors still stand for the memory that was captured."""
-        if self.seed is not None and self.seed != random.seed():
-            return False
-        for storage, references in self.handles.items():
-            alive = [t for t in (r() for r in references) if t is not None]
-            if not alive or any(storage_of(t.uop) is not storage for t in alive):
-                return False
-        for owner, gradient in self.old_gradients:
-            tensor = owner()
-            if tensor is not None and tensor._grad is not (None if gradient is None else gradient()):
-                return False
-        return True
 
     def check(self, inputs: Inputs) -> None:
         """Raise JitError where an assignment inside would not reach, or would cross, the caller's memory."""
@@ -627,12 +395,3 @@ class Trace:
                 node.set_buffer(given[output.place])
             nodes[output.place] = node
         return Tensor(output.view.substitute({place.placeholder: node}), requires_grad=output.requires_grad)
-
-
-def set_gradient(owner: Tensor | None, gradient: Tensor | None) -> None:
-    """What `backward` inside the call did to `.grad` of a tensor of the outside."""
-    if owner is None:
-        return
-    if gradient is not None:
-        gradient._requires_grad = False
-    owner._grad = gradient

@@ -204,4 +204,4 @@ def count(kernel: CompiledKernel, device: str, seconds: float) -> None:
     bandwidth = kernel.estimate.bytes / seconds * 1e-9
     print(f"{GlobalCounters.kernel_count:5d} {device:6s} {colored(f'{kernel.name:40s}', 'CYAN')} "
           f"{seconds * 1e6:10.1f} us {gflops:8.1f} GFLOP/s {bandwidth:7.1f} GB/s  "
-          f"{GlobalCounters.mem_used * 1e-6:8.1f} MB used" + ("" if DEBUG < 3 else f"  {kernel.plan}"))
+          f"{GlobalCounters.mem_used * 1e-6:8.1f} MB used")

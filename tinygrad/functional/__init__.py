@@ -1,11 +1,10 @@
-"""What tensors can do, one family a module; `tensor.py` binds each function as the `Tensor` method of its
-name.
+"""What tensors can do, one family a module; `methods.py` binds each function as a method of `Tensor`.
 
 `creation` makes tensors; `elementwise` has arithmetic, comparisons, bits, rounding and casts; `mathematics`
 powers, exponentials and trigonometry; `activation` those of neural networks; `movement` changes shapes
 without computing; `reduce` has sums, extrema, softmax, running sums and sorting; `linalg` products of
-matrices; `indexing` selects and scatters; `nn` has convolution, pooling, norms and losses; `random` draws
-numbers.
+matrices; `indexing` selects and scatters; `windows` slides them, for `convolution` and `pooling`; `nn` has
+normalisation, dropout and attention; `losses` compares with targets; `random` draws numbers.
 
 Every function only builds graph nodes. Nothing is computed here, except where a result's shape depends on
 values (`nonzero`, boolean masks).

@@ -1,10 +1,11 @@
-"""Tensors from nothing: constants, ranges, identity matrices.
+"""Tensors from nothing: constants, ranges, identity matrices; and from files by their address.
 
 Constants are graph nodes without memory. Ranges are the running sum of a row of ones, spelled with movement
 and reduce operations only; the compiler turns that sum into its closed form.
 """
 from __future__ import annotations
 
+import gzip
 import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from tinygrad.dtype import DType, DTypeLike, dtypes, to_dtype
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
+from tinygrad.helpers import fetch
 
 if TYPE_CHECKING:
     from tinygrad.tensor import Tensor
@@ -194,6 +196,14 @@ def eye(n: int, m: int | None = None, dtype: DTypeLike | None = None, device: st
     diagonal = UOp.const(1, kind, (size, 1)).pad(((0, 0), (0, size))).reshape((size * (size + 1),))
     square = diagonal.shrink(((0, size * size),)).reshape((size, size))
     return Tensor.leaf(square.shrink(((0, rows), (0, columns))), device, requires_grad)
+
+
+def from_url(url: str, gunzip: bool = False, **kwargs: Any) -> Tensor:
+    """The bytes of a file, as uint8: fetched once and cached, unpacked with `gunzip`."""
+    from tinygrad.tensor import Tensor
+
+    data = fetch(url).read_bytes()
+    return Tensor(gzip.decompress(data) if gunzip else data, **kwargs)
 
 
 def one_hot(self: Tensor, num_classes: int) -> Tensor:

@@ -207,8 +207,6 @@ def setitem(self: Tensor, index: Any, value: Any) -> None:
     gradients flow through, and tensor indices, take a new value instead, chosen item by item. Where an index
     tensor names an item twice, the last value stays.
     """
-    from tinygrad import tensor
-
     new = value if isinstance(value, type(self)) else type(self)(value, device=self.device,
                                                                  requires_grad=False)
     if isinstance(index, type(self)) and index.dtype.is_bool and index.shape == self.shape and new.ndim == 0:
@@ -219,10 +217,10 @@ def setitem(self: Tensor, index: Any, value: Any) -> None:
         places = counting(prod(self.shape), dtypes.default_int).reshape(self.shape)
         picked = getitem(type(self).of(places, self), index)
         flat = picked.flatten()
-        source = tensor.as_written("setitem", picked.shape, self.dtype, new).flatten()
+        source = as_written("setitem", picked.shape, self.dtype, new).flatten()
         self.assign(scatter(self.flatten(), 0, flat, source).reshape(self.shape))
         return
-    written = tensor.as_written("setitem", chosen.view.shape, self.dtype, new).to(self.device).uop
+    written = as_written("setitem", chosen.view.shape, self.dtype, new).to(self.device).uop
     if self.is_tracked:
         here = transpose_movement(chosen.view, UOp.const(True, dtypes.bool, written.shape), self.uop)
         placed = transpose_movement(chosen.view, written, self.uop)
@@ -233,6 +231,20 @@ def setitem(self: Tensor, index: Any, value: Any) -> None:
     if memory is None:
         raise RuntimeError(f"{self!r} was computed but has no memory to write to")
     self.overwrite(_select(type(self).leaf(memory, requires_grad=False), index).view, written)
+
+
+def as_written(name: str, shape: Shape, dtype: DType, value: Tensor) -> Tensor:
+    """`value` broadcast to `shape` and cast to `dtype`, to be written there.
+
+    Raises ValueError where the shape does not broadcast, TypeError where the dtype's kind is too high.
+    """
+    if value.dtype.is_float and not dtype.is_float:
+        raise TypeError(f"{name}: {value.dtype} values would be cut to {dtype}; cast them first")
+    if len(value.shape) > len(shape) and prod(value.shape[:len(value.shape) - len(shape)]) == 1:
+        value = value.reshape(value.shape[len(value.shape) - len(shape):])
+    if broadcast_shape(name, shape, value.shape) != shape:
+        raise ValueError(f"{name}: a value of shape {value.shape} does not broadcast to {shape}")
+    return value.cast(dtype).expand(shape)
 
 
 # --- gather and scatter -------------------------------------------------------------------------------------

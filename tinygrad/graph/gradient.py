@@ -17,7 +17,8 @@ from typing import TypeAlias
 
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Family, Ops
-from tinygrad.graph.uop import UOp, inverse_permutation
+from tinygrad.graph.shapes import inverse_permutation
+from tinygrad.graph.uop import UOp
 
 SourceGradients: TypeAlias = tuple[UOp | None, ...]
 GradientRule: TypeAlias = Callable[[UOp, UOp], SourceGradients]

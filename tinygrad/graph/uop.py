@@ -2,15 +2,14 @@
 
 A node is (op, dtype, sources, argument). Nodes are immutable and interned: equal nodes are the same object,
 so comparing is `is`, and structurally equal kernels are found by a dictionary look-up. The shape of a
-tensor-graph node is computed when it is made, which is also where a wrong shape or dtype is refused. Index
-arithmetic (dtype `index`) is simplified as it is built, by `graph/symbolic.py`.
+tensor-graph node is computed when it is made, which is also where a wrong shape or dtype is refused
+(`graph/shapes.py`). Index arithmetic (dtype `index`) is simplified as it is built, by `graph/symbolic/`.
 
 Next on the path: `schedule/` decides which nodes become buffers and which fuse.
 """
 from __future__ import annotations
 
 import itertools
-import math
 import os
 import struct
 import threading
@@ -21,8 +20,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import WeakValueDictionary
 
 from tinygrad.dtype import DType, accumulate_dtype, dtypes
+from tinygrad.graph import shapes
+from tinygrad.graph.operators import Operators
 from tinygrad.graph.ops import Family, Memory, Ops, RangeKind
-from tinygrad.helpers import all_same, argsort, prod
+from tinygrad.helpers import prod
 
 if TYPE_CHECKING:
     from tinygrad.device import Buffer
@@ -63,7 +64,7 @@ if hasattr(os, "register_at_fork"):
                         after_in_child=_interning.release)
 
 
-class UOp:
+class UOp(Operators):
     """One node. Make it with `UOp.new` or the builder methods, never by calling the class."""
 
     op: Ops
@@ -84,8 +85,7 @@ class UOp:
             node.dtype = dtype
             node.src = src
             node.arg = arg
-            infer_shape = _SHAPE_RULES.get(op)
-            node.shape = () if infer_shape is None else infer_shape(node)
+            node.shape = shapes.shape_of(node)
             with _interning:
                 other = _interned.get(key)
                 if other is not None:
@@ -334,7 +334,7 @@ class UOp:
         """
         src = (self, *others)
         values = src[1:] if op is Ops.WHERE else src
-        _check_elementwise(op, src, values)
+        shapes.check_elementwise(op, src, values)
         dtype = dtypes.bool.vec(self.dtype.count) if op in Family.COMPARE else values[0].dtype
         condition = dtype is dtypes.bool and self.dtype is dtypes.bool and not self.shape
         if condition or dtype.scalar is dtypes.index or self.dtype.scalar is dtypes.index:
@@ -343,108 +343,6 @@ class UOp:
 
     def _operand(self, x: UOp | float | bool) -> UOp:
         return x if isinstance(x, UOp) else UOp.const(x, self.dtype, self.shape)
-
-    def __add__(self, x: UOp | float) -> UOp:
-        return self.alu(Ops.ADD, self._operand(x))
-
-    def __radd__(self, x: float) -> UOp:
-        return self._operand(x).alu(Ops.ADD, self)
-
-    def __sub__(self, x: UOp | float) -> UOp:
-        return self.alu(Ops.SUB, self._operand(x))
-
-    def __rsub__(self, x: float) -> UOp:
-        return self._operand(x).alu(Ops.SUB, self)
-
-    def __mul__(self, x: UOp | float) -> UOp:
-        return self.alu(Ops.MUL, self._operand(x))
-
-    def __rmul__(self, x: float) -> UOp:
-        return self._operand(x).alu(Ops.MUL, self)
-
-    def __floordiv__(self, x: UOp | int) -> UOp:
-        return self.alu(Ops.IDIV, self._operand(x))
-
-    def __mod__(self, x: UOp | int) -> UOp:
-        return self.alu(Ops.MOD, self._operand(x))
-
-    def __neg__(self) -> UOp:
-        return self * -1 if self.dtype.scalar is dtypes.index else self.alu(Ops.NEG)
-
-    def __lt__(self, x: UOp | float) -> UOp:
-        return self.alu(Ops.CMPLT, self._operand(x))
-
-    def __gt__(self, x: UOp | float) -> UOp:
-        return self._operand(x).alu(Ops.CMPLT, self)
-
-    def __ge__(self, x: UOp | float) -> UOp:
-        """`not (self < x)`: for floats, true where either is NaN."""
-        return (self < x).logical_not()
-
-    def __le__(self, x: UOp | float) -> UOp:
-        """`not (x < self)`: for floats, true where either is NaN."""
-        return (self > x).logical_not()
-
-    def __and__(self, x: UOp | int | bool) -> UOp:
-        return self.alu(Ops.AND, self._operand(x))
-
-    def __or__(self, x: UOp | int | bool) -> UOp:
-        return self.alu(Ops.OR, self._operand(x))
-
-    def __xor__(self, x: UOp | int | bool) -> UOp:
-        return self.alu(Ops.XOR, self._operand(x))
-
-    def __lshift__(self, x: UOp | int) -> UOp:
-        return self.alu(Ops.SHL, self._operand(x))
-
-    def __rshift__(self, x: UOp | int) -> UOp:
-        return self.alu(Ops.SHR, self._operand(x))
-
-    def ne(self, x: UOp | float) -> UOp:
-        return self.alu(Ops.CMPNE, self._operand(x))
-
-    def eq(self, x: UOp | float) -> UOp:
-        return self.ne(x).logical_not()
-
-    def logical_not(self) -> UOp:
-        return self.ne(True)
-
-    def maximum(self, x: UOp | float) -> UOp:
-        return self.alu(Ops.MAX, self._operand(x))
-
-    def minimum(self, x: UOp | float) -> UOp:
-        """The smaller of the two, by comparison; a NaN in `x` is kept."""
-        other = self._operand(x)
-        return (self < other).where(self, other)
-
-    def where(self, x: UOp | float, y: UOp | float) -> UOp:
-        """`x` where this bool holds, else `y`. One of the two must be a UOp."""
-        like = x if isinstance(x, UOp) else y
-        if not isinstance(like, UOp):
-            raise TypeError("where needs a UOp for one of its values, to know their dtype")
-        return self.alu(Ops.WHERE, like._operand(x), like._operand(y))
-
-    def mulacc(self, b: UOp | float, c: UOp | float) -> UOp:
-        """self * b + c, rounded once."""
-        return self.alu(Ops.MULACC, self._operand(b), self._operand(c))
-
-    def recip(self) -> UOp:
-        return self.alu(Ops.RECIP)
-
-    def sqrt(self) -> UOp:
-        return self.alu(Ops.SQRT)
-
-    def exp2(self) -> UOp:
-        return self.alu(Ops.EXP2)
-
-    def log2(self) -> UOp:
-        return self.alu(Ops.LOG2)
-
-    def sin(self) -> UOp:
-        return self.alu(Ops.SIN)
-
-    def trunc(self) -> UOp:
-        return self.alu(Ops.TRUNC)
 
     def cast(self, dtype: DType) -> UOp:
         """The value as `dtype`. Floats to integers round toward zero."""
@@ -471,9 +369,7 @@ class UOp:
 
     def reshape(self, shape: Sequence[int]) -> UOp:
         shape = tuple(shape)
-        if prod(shape) != self.numel:
-            raise ValueError(f"cannot reshape {self.shape} ({self.numel} items) to {shape} "
-                             f"({prod(shape)} items)")
+        shapes.check_reshape(self.shape, shape)
         if shape == self.shape:
             return self
         src = self.src[0] if self.op is Ops.RESHAPE else self
@@ -481,32 +377,26 @@ class UOp:
 
     def permute(self, order: Sequence[int]) -> UOp:
         order = tuple(order)
-        if sorted(order) != list(range(len(self.shape))):
-            raise ValueError(f"{order} is not an order of the {len(self.shape)} axes of {self.shape}")
+        shapes.check_permute(self.shape, order)
         if self.op is Ops.PERMUTE:
             return self.src[0].permute(tuple(self.arg[i] for i in order))
         return self if order == tuple(range(len(order))) else UOp.new(Ops.PERMUTE, self.dtype, (self,), order)
 
     def expand(self, shape: Sequence[int]) -> UOp:
         shape = tuple(shape)
-        if len(shape) != len(self.shape) or any(s not in (1, n) for s, n in zip(self.shape, shape)):
-            raise ValueError(f"cannot expand {self.shape} to {shape}: only axes of size 1 grow")
+        shapes.check_expand(self.shape, shape)
         return self if shape == self.shape else UOp.new(Ops.EXPAND, self.dtype, (self,), shape)
 
     def pad(self, pads: Sequence[tuple[int, int]]) -> UOp:
         """Zeros before and after each axis."""
         pads = tuple((b, a) for b, a in pads)
-        if len(pads) != len(self.shape) or any(b < 0 or a < 0 for b, a in pads):
-            raise ValueError(f"pad takes a pair of sizes >= 0 for each axis of {self.shape}, got {pads}")
+        shapes.check_pad(self.shape, pads)
         return self if all(p == (0, 0) for p in pads) else UOp.new(Ops.PAD, self.dtype, (self,), pads)
 
     def shrink(self, bounds: Sequence[tuple[int, int]]) -> UOp:
         """The items from start to end of each axis."""
         bounds = tuple((s, e) for s, e in bounds)
-        fits = len(bounds) == len(self.shape)
-        if not fits or any(not 0 <= s <= e <= n for (s, e), n in zip(bounds, self.shape)):
-            raise ValueError(f"shrink takes 0 <= start <= end <= size for each axis of {self.shape}, "
-                             f"got {bounds}")
+        shapes.check_shrink(self.shape, bounds)
         if all(b == (0, n) for b, n in zip(bounds, self.shape)):
             return self
         return UOp.new(Ops.SHRINK, self.dtype, (self,), bounds)
@@ -515,8 +405,7 @@ class UOp:
         """Every nth item of each axis, from the first; from the last where the step is negative (-1
         flips)."""
         steps = tuple(steps)
-        if len(steps) != len(self.shape) or 0 in steps:
-            raise ValueError(f"stride takes a step other than 0 for each axis of {self.shape}, got {steps}")
+        shapes.check_stride(self.shape, steps)
         return self if all(s == 1 for s in steps) else UOp.new(Ops.STRIDE, self.dtype, (self,), steps)
 
     # --- graph control --------------------------------------------------------------------------------------
@@ -592,48 +481,3 @@ def _simplified(op: Ops, dtype: DType, src: tuple[UOp, ...], arg: Any) -> UOp:
     from tinygrad.graph.symbolic import simplified
 
     return simplified(op, dtype, src, arg)
-
-
-def _check_elementwise(op: Ops, src: tuple[UOp, ...], values: tuple[UOp, ...]) -> None:
-    if not all_same([s.shape for s in src]):
-        raise ValueError(f"{op.name} takes equal shapes, got {', '.join(str(s.shape) for s in src)}")
-    if not all_same([v.dtype for v in values]) or (op is Ops.WHERE and not src[0].dtype.is_bool):
-        raise TypeError(f"{op.name} takes equal dtypes, got {', '.join(str(s.dtype) for s in src)}")
-    dtype = values[0].dtype
-    if (op in Family.FLOAT_ONLY and not dtype.is_float) or (op in Family.INT_ONLY and not dtype.is_int):
-        raise TypeError(f"{op.name} takes {'floats' if op in Family.FLOAT_ONLY else 'integers'}, got {dtype}")
-    if op in (Ops.AND, Ops.OR, Ops.XOR) and dtype.is_float:
-        raise TypeError(f"{op.name} takes integers or bools, got {dtype}")
-    if len(src) > 1 and len(devices := {s.device for s in src} - {None}) > 1:
-        raise ValueError(f"{op.name} of values on different devices: {', '.join(sorted(map(str, devices)))}; "
-                         "move one with .to(device)")
-
-
-# --- shapes -------------------------------------------------------------------------------------------------
-
-
-def _reduced_shape(node: UOp) -> Shape:
-    if not isinstance(node.arg, tuple):
-        return ()
-    return tuple(1 if i in node.arg[1] else n for i, n in enumerate(node.src[0].shape))
-
-
-_SHAPE_RULES: dict[Ops, Callable[[UOp], Shape]] = {
-    **dict.fromkeys(Family.ELEMENTWISE, lambda n: n.src[0].shape),
-    **dict.fromkeys((Ops.CONTIGUOUS, Ops.DETACH, Ops.ASSIGN, Ops.COPY), lambda n: n.src[0].shape),
-    Ops.CUSTOM_GRADIENT: lambda n: n.src[0].shape,
-    Ops.BUFFER: lambda n: (n.arg.size,),
-    Ops.PARAM: lambda n: (n.arg[1],),
-    Ops.REDUCE: _reduced_shape,
-    Ops.RESHAPE: lambda n: tuple(n.arg),
-    Ops.EXPAND: lambda n: tuple(n.arg),
-    Ops.PERMUTE: lambda n: tuple(n.src[0].shape[i] for i in n.arg),
-    Ops.PAD: lambda n: tuple(b + s + a for (b, a), s in zip(n.arg, n.src[0].shape)),
-    Ops.SHRINK: lambda n: tuple(e - s for s, e in n.arg),
-    Ops.STRIDE: lambda n: tuple(math.ceil(s / abs(k)) for k, s in zip(n.arg, n.src[0].shape)),
-}
-
-
-def inverse_permutation(order: Sequence[int]) -> tuple[int, ...]:
-    """The order that undoes `order`."""
-    return argsort(order)

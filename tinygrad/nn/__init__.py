@@ -2,7 +2,7 @@
 data.
 
 A layer is any object that holds tensors and can be called; there is no base class. `nn.state.get_parameters`
-finds the tensors. The functions that layers call are methods of `Tensor` (`functional/nn.py`).
+finds the tensors. The functions that layers call are methods of `Tensor` (`functional/`).
 """
 from tinygrad.nn import datasets, optim, state
 from tinygrad.nn.layers import (

@@ -1,4 +1,4 @@
-"""Layers: objects that hold parameters and apply a function of `functional/nn.py` to their input.
+"""Layers: objects that hold parameters and apply a function of `functional/` to their input.
 
 Parameters have the names, shapes and initial distributions of PyTorch's layers, so saved weights fit.
 """

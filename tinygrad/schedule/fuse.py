@@ -238,7 +238,8 @@ class Fusion:
         """`point` is computed inside `kernel`: its sources are used there."""
         node = point.node
         if node.op in Family.MOVEMENT:
-            self.use(kernel, through_movement(point)[0])
+            if node.base.op is not Ops.CONST:
+                self.use(kernel, through_movement(point)[0])
         elif node.op is Ops.REDUCE:
             loops = self.loops_of(kernel, point)
             if node in self.closed:

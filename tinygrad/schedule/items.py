@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from tinygrad.codegen.indexing import Point, through_movement
 from tinygrad.device import Device
 from tinygrad.graph.ops import Family, Ops
-from tinygrad.graph.uop import UOp, inverse_permutation
+from tinygrad.graph.shapes import inverse_permutation
+from tinygrad.graph.uop import UOp
 from tinygrad.schedule.fuse import Fusion, Kernel
 from tinygrad.schedule.layout import axis_order, worth_ordering
 from tinygrad.schedule.simplify import simplified_graph

@@ -5,18 +5,12 @@ DETACH is gone, and movement of constants is a constant. Nothing that changes a 
 """
 from __future__ import annotations
 
+from tinygrad.codegen.indexing import constant_value
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.rewrite import RewriteTable, Rule, any_node, node
 from tinygrad.graph.symbolic import constant_folding
 from tinygrad.graph.uop import UOp
 from tinygrad.schedule.split import split_reduce
-
-
-def constant_value(value: UOp) -> UOp | None:
-    """The CONST that every item of `value` equals, if it is one expanded."""
-    while value.op in (Ops.RESHAPE, Ops.EXPAND, Ops.PERMUTE, Ops.SHRINK, Ops.STRIDE):
-        value = value.src[0]
-    return value if value.op is Ops.CONST else None
 
 
 def _moved_constant(moved: UOp) -> UOp | None:

@@ -1,0 +1,149 @@
+"""What goes into a call under TinyJit and what comes out: tensors in lists, tuples, dicts and dataclasses.
+
+`Inputs` takes a call's arguments apart: the tensors with the memory they lie in, the bound variables, and the
+rest as a structure to compare and hash. Together they say which trace fits (`engine/jit.py`). `changed`
+rebuilds arguments and results around other tensors.
+"""
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tinygrad.engine.realize import JitError, allocate
+from tinygrad.graph.leaves import storage_view
+from tinygrad.graph.ops import Ops
+from tinygrad.graph.uop import Storage, UOp
+from tinygrad.tensor import Tensor, pending_assignments
+
+PLAIN = (bool, int, float, complex, str, bytes, type(None))
+"""Types whose values are compared as they are, and may be returned."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Slot:
+    """The place of a tensor in a structure of arguments or results."""
+
+    position: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Identity:
+    """An argument without a value to compare by: this very object, kept alive so that its id stays its."""
+
+    value: Any = dataclasses.field(compare=False)
+    identity: int
+
+
+def is_dataclass_instance(value: Any) -> bool:
+    return dataclasses.is_dataclass(value) and not isinstance(value, (type, Slot))
+
+
+def changed(value: Any, change: Callable[[Any], Any]) -> Any:
+    """A copy of `value`'s lists, tuples, dicts and dataclasses, with `change` applied to what they hold."""
+    if isinstance(value, (list, tuple)):
+        items = [changed(v, change) for v in value]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    if isinstance(value, dict):
+        other = copy.copy(value)
+        other.update({k: changed(v, change) for k, v in value.items()})
+        return other
+    if is_dataclass_instance(value):
+        other = copy.copy(value)
+        for field in dataclasses.fields(value):
+            object.__setattr__(other, field.name, changed(getattr(value, field.name), change))
+        return other
+    return change(value)
+
+
+class Inputs:
+    """A call's arguments, and the tensors among them with their memory."""
+
+    def __init__(self, values: Any) -> None:
+        self.values = values
+        self.tensors: list[Tensor] = []
+        self.variables: dict[str, int] = {}
+        self.views: list[UOp] = []
+        """for each tensor, the view of memory, in order, that holds it"""
+        self.whole: list[bool] = []
+        """for each tensor, whether that is the tensor's own memory, and all of it"""
+        self.structure = self.flatten(values)
+
+    def flatten(self, value: Any) -> Any:
+        """`value` as something to compare and hash, with a slot in place of every tensor."""
+        if isinstance(value, Tensor):
+            self.tensors.append(value)
+            return Slot(len(self.tensors) - 1)
+        if isinstance(value, (list, tuple)):
+            return (type(value), *(self.flatten(v) for v in value))
+        if isinstance(value, dict):
+            return (type(value), *((self.flatten(k), self.flatten(v)) for k, v in value.items()))
+        if is_dataclass_instance(value):
+            fields = ((f.name, self.flatten(getattr(value, f.name))) for f in dataclasses.fields(value))
+            return (type(value), *fields)
+        if isinstance(value, UOp) and value.op is Ops.VARIABLE and value.arg[3] is not None:
+            variable, number = value.unbind()
+            if self.variables.setdefault(variable.arg[0], number) != number:
+                name = variable.arg[0]
+                raise JitError(f"the variable {name} is bound to {self.variables[name]} and to {number} in "
+                               "one call; give the two different names")
+            return Identity(variable, id(variable))
+        if isinstance(value, float):
+            return (float, value.hex())
+        if isinstance(value, complex):
+            return (complex, value.real.hex(), value.imag.hex())
+        if isinstance(value, PLAIN):
+            return (type(value), value)
+        if isinstance(value, (np.ndarray, np.generic)) and value.dtype != object:
+            return (type(value), value.dtype.str, value.shape, value.tobytes())
+        return Identity(value, id(value))
+
+    def realize(self) -> None:
+        """Give every input memory in which it lies in order; write what is pending."""
+        pending = [*self.tensors, *pending_assignments()]
+        if pending:
+            pending[0].realize(*pending[1:])
+        packed = []
+        for tensor in self.tensors:
+            view = storage_view(tensor.uop)
+            if view is None:
+                raise RuntimeError(f"{tensor!r} was computed but has no memory")
+            in_order = view.contiguous()
+            self.whole.append(in_order is view and tensor.uop.base.op is Ops.BUFFER)
+            packed.append(Tensor.of(in_order))
+        if packed:
+            packed[0].realize(*packed[1:])
+        for tensor in packed:
+            view = storage_view(tensor.uop)
+            assert view is not None
+            allocate(view.base)
+            self.views.append(view)
+
+    @property
+    def storages(self) -> list[Storage]:
+        return [v.base.storage for v in self.views]
+
+    def signature(self) -> tuple[Any, ...]:
+        """What decides whether a trace fits: shapes, dtypes, devices, which inputs are the same memory."""
+        first: dict[Storage, int] = {}
+        same = tuple(first.setdefault(s, i) for i, s in enumerate(self.storages))
+        return (tuple((t.shape, t.dtype, t.device, t.requires_grad) for t in self.tensors), same)
+
+
+def returned_tensors(result: Any) -> list[Tensor]:
+    """The tensors in the result. Raises JitError for what a replay could not make again."""
+    found: dict[int, Tensor] = {}
+
+    def look(value: Any) -> None:
+        if isinstance(value, Tensor):
+            found.setdefault(id(value), value)
+        elif not isinstance(value, PLAIN):
+            raise JitError(f"a function under TinyJit returned a {type(value).__name__}; it may return "
+                           "tensors, numbers, strings, None, and lists, tuples, dicts and dataclasses of "
+                           "them")
+
+    changed(result, look)
+    return list(found.values())

@@ -1,0 +1,161 @@
+"""Convolution, its transpose, and the gradient of both: windows times weights, summed.
+
+Any number of spatial axes. Neither is a primitive: the windows of `windows.py` are movement, the product and
+the sum are ordinary nodes. Only the gradient has a rule of its own, because it is a convolution again.
+"""
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from tinygrad.dtype import DTypeLike, to_dtype
+from tinygrad.functional.windows import (
+    Padding,
+    Pads,
+    Sizes,
+    pad_spatial,
+    per_axis,
+    resolve_padding,
+    sliding_windows,
+)
+from tinygrad.graph.uop import UOp
+from tinygrad.helpers import flatten, make_tuple
+
+if TYPE_CHECKING:
+    from tinygrad.tensor import Tensor
+
+
+def conv2d(self: Tensor, weight: Tensor, bias: Tensor | None = None, groups: int = 1, stride: Sizes = 1,
+           dilation: Sizes = 1, padding: Padding = 0, dtype: DTypeLike | None = None) -> Tensor:
+    """Convolution (cross-correlation) over any number of spatial axes, as many as `weight` has.
+
+    out[n, g*O + o, y, x] = bias[g*O + o] + sum over i, ky, kx of
+        input[n, g*I + i, y*stride + ky*dilation, x*stride + kx*dilation] * weight[g*O + o, i, ky, kx]
+
+    Shapes: input (N, C_in, *spatial), weight (C_out, C_in/groups, *kernel), bias (C_out,). `padding`: zeros
+    around the input: one size, one an axis, two an axis in the flat order of `pad` (last axis first: left,
+    right, top, bottom), "same" or "valid". `dtype`: of the sum; halves accumulate in float32 anyway.
+
+    >>> Tensor.ones(1, 1, 3, 3).conv2d(Tensor.ones(1, 1, 2, 2)).tolist()
+    [[[[4.0, 4.0], [4.0, 4.0]]]]
+    """
+    axes = weight.ndim - 2
+    if axes < 1 or self.ndim != weight.ndim:
+        raise ValueError(f"conv2d takes an input (N, C_in, *spatial) and a weight (C_out, C_in/groups, "
+                         f"*kernel) with as many axes, got {self.shape} and {weight.shape}")
+    batch, c_in = self.shape[:2]
+    c_out, c_group, *kernel = weight.shape
+    if groups < 1 or c_in != groups * c_group or c_out % groups != 0:
+        raise ValueError(f"conv2d of input {self.shape} with weight {weight.shape} and groups={groups}: "
+                         f"the input has {c_in} channels, the weight takes {c_group} a group, "
+                         f"and {c_out} outputs are shared by {groups} groups")
+    if bias is not None and bias.shape != (c_out,):
+        raise ValueError(f"conv2d with weight {weight.shape} takes a bias ({c_out},), got {bias.shape}")
+    strides, dilations = per_axis("stride", stride, axes), per_axis("dilation", dilation, axes)
+    pads = resolve_padding(padding, kernel, strides, dilations)
+
+    windows = _conv_windows(self, weight, groups, strides, dilations, pads)
+    outs = windows.shape[3:3 + axes]
+    weights = weight.reshape(1, groups, c_out // groups, *(1,) * axes, c_group, *kernel)
+    product = windows * weights
+    out = product.sum(tuple(range(-1 - axes, 0)), dtype=None if dtype is None else to_dtype(dtype))
+    out = out.cast(product.dtype if dtype is None else to_dtype(dtype)).reshape(batch, c_out, *outs)
+    if self.dtype.is_float and weight.dtype.is_float:
+        rule = functools.partial(_conv_gradients, groups=groups, stride=strides, dilation=dilations,
+                                 pads=pads)
+        out = type(self).of(out.uop.with_gradient((self.uop, weight.uop), rule), self)
+    return out if bias is None else out + bias.reshape(1, c_out, *(1,) * axes)
+
+
+def _stored_with_edges(x: Tensor, pads: Pads) -> Tensor:
+    """`x` with zeros around it, stored once: the inner loops of a convolution over it have no edges."""
+    return x if all(p == (0, 0) for p in pads) else pad_spatial(x, pads).contiguous()
+
+
+def _conv_windows(x: Tensor, weight: Tensor, groups: int, stride: tuple[int, ...], dilation: tuple[int, ...],
+                  pads: Pads) -> Tensor:
+    """The items that each output of a convolution sees: (N, groups, C_out/groups, *outs, C_in/groups,
+    *kernel).
+    """
+    kernel = weight.shape[2:]
+    axes = len(kernel)
+    x = _stored_with_edges(x, pads)
+    windows = sliding_windows(x, kernel, stride, dilation)
+    outs = windows.shape[2:2 + axes]
+    c_out, c_group = weight.shape[:2]
+    windows = windows.reshape(x.shape[0], groups, 1, c_group, *outs, *kernel)
+    windows = windows.permute(0, 1, 2, *range(4, 4 + axes), 3, *range(4 + axes, 4 + 2 * axes))
+    return windows.expand(x.shape[0], groups, c_out // groups, *outs, c_group, *kernel)
+
+
+def _conv_gradients(gradient: UOp, node: UOp, groups: int, stride: tuple[int, ...], dilation: tuple[int, ...],
+                    pads: Pads) -> tuple[UOp, UOp]:
+    """The gradients of a convolution at its input and its weight.
+
+    The first is the transposed convolution, a convolution again, which the compiler runs as fast as the
+    forward pass; the rule of the sliding windows' movement ops would first store a product for every kernel
+    position.
+    """
+    from tinygrad.tensor import Tensor
+
+    g, x, weight = (Tensor.of(u) for u in (gradient, *node.src[1:]))
+    kernel = weight.shape[2:]
+    axes = len(kernel)
+    rest = [n - ((o - 1) * s - before - after + d * (k - 1) + 1) for n, o, s, d, k, (before, after)
+            in zip(x.shape[2:], g.shape[2:], stride, dilation, kernel, pads, strict=True)]
+    flat_pads = tuple(p for pair in reversed(pads) for p in pair)
+    at_input = conv_transpose2d(g, weight, groups=groups, stride=stride, dilation=dilation, padding=flat_pads,
+                                output_padding=tuple(rest))
+    windows = _conv_windows(x, weight, groups, stride, dilation, pads)
+    spread = g.reshape(*windows.shape[:3 + axes], *(1,) * (1 + axes))
+    at_weight = (windows * spread).sum((0, *range(3, 3 + axes))).reshape(weight.shape)
+    return at_input.cast(x.dtype).uop, at_weight.cast(weight.dtype).uop
+
+
+def conv_transpose2d(self: Tensor, weight: Tensor, bias: Tensor | None = None, groups: int = 1,
+                     stride: Sizes = 1, dilation: Sizes = 1, padding: Sizes = 0,
+                     output_padding: Sizes = 0) -> Tensor:
+    """The transpose of `conv2d` with respect to its input: what its gradient does, also called deconvolution.
+
+    Shapes: input (N, C_in, *spatial), weight (C_in, C_out/groups, *kernel), bias (C_out,). An axis of n items
+    becomes (n - 1)*stride - 2*padding + dilation*(kernel - 1) + output_padding + 1 items.
+    """
+    axes = weight.ndim - 2
+    fits = axes >= 1 and self.ndim == weight.ndim and self.shape[1] == weight.shape[0]
+    if not fits or weight.shape[0] % groups != 0:
+        raise ValueError(f"conv_transpose2d takes an input (N, C_in, *spatial) and a weight "
+                         f"(C_in, C_out/groups, *kernel) with C_in divisible by groups={groups}, "
+                         f"got {self.shape} and {weight.shape}")
+    strides, dilations = per_axis("stride", stride, axes), per_axis("dilation", dilation, axes)
+    kernel = weight.shape[2:]
+    extra = make_tuple(output_padding, axes)
+    pads = resolve_padding(padding, kernel, strides, dilations)
+    c_in, c_group = weight.shape[:2]
+    weights = weight.reshape(groups, c_in // groups, c_group, *kernel).transpose(1, 2)
+    weights = weights.reshape(groups * c_group, c_in // groups, *kernel).flip(tuple(range(2, 2 + axes)))
+
+    x = _spread(self, strides)
+    edges = [(d * (k - 1) - before, d * (k - 1) - after + more)
+             for d, k, (before, after), more in zip(dilations, kernel, pads, extra, strict=True)]
+    crops = tuple((max(0, -before), n - max(0, -after))
+                  for (before, after), n in zip(edges, x.shape[2:], strict=True))
+    if any(end <= start for start, end in crops):
+        raise ValueError(f"conv_transpose2d of {self.shape} with weight {weight.shape} and padding {padding} "
+                         "leaves no output")
+    x = x.shrink(((0, x.shape[0]), (0, x.shape[1]), *crops))
+    x = _stored_with_edges(x, [(max(0, before), max(0, after)) for before, after in edges])
+    return x.conv2d(weights, bias, groups=groups, dilation=dilations)
+
+
+def _spread(x: Tensor, strides: Sequence[int]) -> Tensor:
+    """`x` with stride - 1 zeros between the items of each of its last axes."""
+    if all(s == 1 for s in strides):
+        return x
+    axes = len(strides)
+    lead, sizes = x.shape[:x.ndim - axes], x.shape[x.ndim - axes:]
+    x = x.reshape(*lead, *flatten((n, 1) for n in sizes))
+    x = x.pad(((0, 0),) * len(lead) + tuple(flatten(((0, 0), (0, s - 1)) for s in strides)))
+    x = x.reshape(*lead, *(n * s for n, s in zip(sizes, strides, strict=True)))
+    return x.shrink(tuple((0, n) for n in lead)
+                    + tuple((0, (n - 1) * s + 1) for n, s in zip(sizes, strides, strict=True)))

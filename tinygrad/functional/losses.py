@@ -1,0 +1,128 @@
+"""Losses: how far a network's results are from their targets, as the mean, the sum or item by item.
+
+A label selects its class's score as a one-hot sum, the sum of where(class == label, score, 0), which the
+compiler turns into an indexed load.
+"""
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from tinygrad.dtype import dtypes, promote
+
+if TYPE_CHECKING:
+    from tinygrad.tensor import Tensor
+
+Reduction = Literal["mean", "sum", "none"]
+
+
+def _reduce_loss(loss: Tensor, reduction: str, total_weight: Tensor | None = None) -> Tensor:
+    """`loss` as `reduction` says; "mean" divides by `total_weight` where that is given."""
+    if reduction == "none":
+        return loss
+    if reduction == "sum":
+        return loss.sum()
+    if reduction == "mean":
+        return loss.mean() if total_weight is None else loss.sum() / total_weight
+    raise ValueError(f"a loss takes reduction 'mean', 'sum' or 'none', got {reduction!r}")
+
+
+def _check_classes(name: str, scores: tuple[int, ...], labels: Tensor, axis: int) -> None:
+    """Refuse labels that are not integers of the scores' shape without the class axis."""
+    expected = scores[:axis] + scores[axis + 1:]
+    if labels.shape != expected or not labels.dtype.is_int:
+        raise ValueError(f"{name} of scores {scores} takes integer labels of shape {expected}, "
+                         f"got {labels.dtype.name} of shape {labels.shape}")
+
+
+def _is_label(labels: Tensor, classes: int, axis: int, ndim: int) -> Tensor:
+    """True where the class along `axis` is the label: a bool one-hot of `ndim` axes."""
+    from tinygrad.tensor import Tensor
+
+    numbers = Tensor.arange(classes, dtype=promote(labels.dtype, dtypes.int32), device=labels.device)
+    return labels.unsqueeze(axis) == numbers.reshape(*(1,) * axis, classes, *(1,) * (ndim - axis - 1))
+
+
+def binary_crossentropy(self: Tensor, Y: Tensor, reduction: Reduction = "mean") -> Tensor:
+    """-(Y log(self) + (1 - Y) log(1 - self)) of probabilities. Logarithms stop at -100, as in PyTorch."""
+    loss = -Y * self.log().maximum(-100) - (1 - Y) * (1 - self).log().maximum(-100)
+    return _reduce_loss(loss, reduction)
+
+
+def binary_crossentropy_logits(self: Tensor, Y: Tensor, reduction: Reduction = "mean",
+                               pos_weight: Tensor | None = None) -> Tensor:
+    """`binary_crossentropy` of sigmoid(self), without overflow. `pos_weight` weighs the positive term."""
+    positive = Y * self.logsigmoid()
+    if pos_weight is not None:
+        positive = positive * pos_weight
+    return _reduce_loss(-positive - (1 - Y) * (-self).logsigmoid(), reduction)
+
+
+def cross_entropy(self: Tensor, Y: Tensor, reduction: Reduction = "mean",
+                  label_smoothing: float = 0.0) -> Tensor:
+    """-sum over classes of target * log_softmax(self), the classes on axis 1 (axis 0 of a vector).
+
+    `Y`: class numbers, of the input's shape without the class axis; or class probabilities, of the input's
+    shape. `label_smoothing` s mixes the targets with the uniform distribution: (1 - s)*target + s/classes.
+    """
+    if not 0 <= label_smoothing <= 1:
+        raise ValueError(f"cross_entropy takes label_smoothing from 0 to 1, got {label_smoothing}")
+    if self.ndim == 0:
+        raise ValueError("cross_entropy takes scores of at least one axis, got a scalar")
+    axis = min(1, self.ndim - 1)
+    log_probs = self.log_softmax(axis)
+    if Y.dtype.is_float and Y.shape == self.shape:
+        target_term = (log_probs * Y).sum(axis)
+    else:
+        _check_classes("cross_entropy", self.shape, Y, axis)
+        target_term = _is_label(Y, self.shape[axis], axis, self.ndim).where(log_probs, 0).sum(axis)
+    if label_smoothing:
+        target_term = (1 - label_smoothing) * target_term + label_smoothing * log_probs.mean(axis)
+    return _reduce_loss(-target_term, reduction)
+
+
+def sparse_categorical_crossentropy(self: Tensor, Y: Tensor, ignore_index: int = -1,
+                                    label_smoothing: float = 0.0, reduction: Reduction = "mean") -> Tensor:
+    """Cross entropy of scores (..., classes), the classes on the last axis, and class numbers `Y` (...).
+
+    Items whose label is `ignore_index` count neither in the sum nor in the mean.
+    """
+    if not 0 <= label_smoothing <= 1:
+        raise ValueError(f"sparse_categorical_crossentropy takes label_smoothing from 0 to 1, "
+                         f"got {label_smoothing}")
+    if self.ndim == 0:
+        raise ValueError("sparse_categorical_crossentropy takes scores of at least one axis, got a scalar")
+    _check_classes("sparse_categorical_crossentropy", self.shape, Y, self.ndim - 1)
+    log_probs = self.log_softmax(-1)
+    loss = -_is_label(Y, self.shape[-1], self.ndim - 1, self.ndim).where(log_probs, 0).sum(-1)
+    if label_smoothing:
+        loss = (1 - label_smoothing) * loss - label_smoothing * log_probs.mean(-1)
+    counted = Y.ne(ignore_index)
+    return _reduce_loss(counted.where(loss, 0), reduction, counted.sum().cast(loss.dtype))
+
+
+def nll_loss(self: Tensor, Y: Tensor, weight: Tensor | None = None, ignore_index: int | None = None,
+             reduction: Reduction = "mean") -> Tensor:
+    """-self[label] * weight[label] of log-probabilities (N, classes, ...) and class numbers `Y` (N, ...).
+
+    "mean" divides by the sum of the weights. Labels equal to `ignore_index` weigh nothing.
+    """
+    if self.ndim == 0:
+        raise ValueError("nll_loss takes log-probabilities of at least one axis, got a scalar")
+    axis = min(1, self.ndim - 1)
+    _check_classes("nll_loss", self.shape, Y, axis)
+    classes = self.shape[axis]
+    if weight is not None and weight.shape != (classes,):
+        raise ValueError(f"nll_loss of {self.shape} takes a weight ({classes},), got {weight.shape}")
+    picked = _is_label(Y, classes, axis, self.ndim)
+    loss = -picked.where(self, 0).sum(axis)
+    if weight is None and ignore_index is None:
+        return _reduce_loss(loss, reduction)
+    if weight is None:
+        weights = loss.ones_like(requires_grad=False)
+    else:
+        along = weight.reshape(*(1,) * axis, classes, *(1,) * (self.ndim - axis - 1))
+        weights = picked.where(along, 0).sum(axis)
+    if ignore_index is not None:
+        weights = Y.ne(ignore_index).where(weights, 0)
+    # where, not a product: an ignored log-probability may be infinite
+    return _reduce_loss((weights != 0).where(loss * weights, 0), reduction, weights.sum())

@@ -1,0 +1,322 @@
+"""`Methods`, the index of what tensors can do: each function of `functional/` under its name as a method.
+
+`Tensor` inherits it. A line here is all that a function needs to become a method, an operator or (static) a
+constructor; the types are the functions' own.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from tinygrad.functional import (
+    activation,
+    convolution,
+    creation,
+    elementwise,
+    indexing,
+    linalg,
+    losses,
+    mathematics,
+    movement,
+    nn,
+    pooling,
+    random,
+    reduce,
+)
+
+if TYPE_CHECKING:
+    from tinygrad.tensor import Tensor
+
+Operator: TypeAlias = "Callable[[Tensor, Any], Tensor]"
+
+
+def _operator(function: Callable[..., Tensor]) -> Operator:
+    """`tensor <op> x`."""
+    return function
+
+
+def _reflected(function: Callable[..., Tensor]) -> Operator:
+    """`x <op> tensor`."""
+    return lambda self, x: function(self, x, reverse=True)
+
+
+def _in_place(function: Callable[..., Tensor]) -> Operator:
+    """`tensor <op>= x`: the result assigned to the tensor."""
+    return lambda self, x: self.assign(function(self, x))
+
+
+class Methods:
+    """The methods that `functional/` defines, by family, and the operators."""
+
+    # creation
+    zeros = staticmethod(creation.zeros)
+    ones = staticmethod(creation.ones)
+    full = staticmethod(creation.full)
+    empty = staticmethod(creation.empty)
+    arange = staticmethod(creation.arange)
+    linspace = staticmethod(creation.linspace)
+    eye = staticmethod(creation.eye)
+    from_url = staticmethod(creation.from_url)
+    zeros_like = creation.zeros_like
+    ones_like = creation.ones_like
+    full_like = creation.full_like
+    empty_like = creation.empty_like
+    one_hot = creation.one_hot
+    # random
+    manual_seed = staticmethod(random.manual_seed)
+    rand = staticmethod(random.rand)
+    randn = staticmethod(random.randn)
+    uniform = staticmethod(random.uniform)
+    normal = staticmethod(random.normal)
+    randint = staticmethod(random.randint)
+    randperm = staticmethod(random.randperm)
+    scaled_uniform = staticmethod(random.scaled_uniform)
+    glorot_uniform = staticmethod(random.glorot_uniform)
+    kaiming_uniform = staticmethod(random.kaiming_uniform)
+    kaiming_normal = staticmethod(random.kaiming_normal)
+    rand_like = random.rand_like
+    randn_like = random.randn_like
+    multinomial = random.multinomial
+    # elementwise: arithmetic
+    add = elementwise.add
+    sub = elementwise.sub
+    mul = elementwise.mul
+    div = elementwise.div
+    floordiv = elementwise.floordiv
+    mod = elementwise.mod
+    fmod = elementwise.fmod
+    neg = elementwise.neg
+    reciprocal = elementwise.reciprocal
+    maximum = elementwise.maximum
+    minimum = elementwise.minimum
+    clip = elementwise.clip
+    lerp = elementwise.lerp
+    sign = elementwise.sign
+    copysign = elementwise.copysign
+    clamp = elementwise.clip
+    abs = elementwise.absolute
+    # elementwise: comparisons and logic
+    lt = elementwise.lt
+    gt = elementwise.gt
+    le = elementwise.le
+    ge = elementwise.ge
+    eq = elementwise.eq
+    ne = elementwise.ne
+    logical_not = elementwise.logical_not
+    where = elementwise.where
+    masked_fill = elementwise.masked_fill
+    isnan = elementwise.isnan
+    isinf = elementwise.isinf
+    isfinite = elementwise.isfinite
+    isclose = elementwise.isclose
+    allclose = elementwise.allclose
+    # elementwise: bits
+    bitwise_and = elementwise.bitwise_and
+    bitwise_or = elementwise.bitwise_or
+    bitwise_xor = elementwise.bitwise_xor
+    bitwise_not = elementwise.bitwise_not
+    lshift = elementwise.lshift
+    rshift = elementwise.rshift
+    # elementwise: rounding
+    trunc = elementwise.trunc
+    floor = elementwise.floor
+    ceil = elementwise.ceil
+    round = elementwise.round_half_even
+    # mathematics: powers, exponentials, logarithms, trigonometry
+    square = mathematics.square
+    sqrt = mathematics.sqrt
+    rsqrt = mathematics.rsqrt
+    exp = mathematics.exp
+    exp2 = mathematics.exp2
+    log = mathematics.log
+    log2 = mathematics.log2
+    log10 = mathematics.log10
+    logaddexp = mathematics.logaddexp
+    pow = mathematics.power
+    sin = mathematics.sin
+    cos = mathematics.cos
+    tan = mathematics.tan
+    asin = mathematics.asin
+    acos = mathematics.acos
+    atan = mathematics.atan
+    sinh = mathematics.sinh
+    cosh = mathematics.cosh
+    tanh = mathematics.tanh
+    asinh = mathematics.asinh
+    acosh = mathematics.acosh
+    atanh = mathematics.atanh
+    erf = mathematics.erf
+    # activation
+    relu = activation.relu
+    relu6 = activation.relu6
+    sigmoid = activation.sigmoid
+    silu = activation.silu
+    gelu = activation.gelu
+    quick_gelu = activation.quick_gelu
+    softplus = activation.softplus
+    logsigmoid = activation.logsigmoid
+    mish = activation.mish
+    elu = activation.elu
+    celu = activation.celu
+    selu = activation.selu
+    leaky_relu = activation.leaky_relu
+    hardtanh = activation.hardtanh
+    hardsigmoid = activation.hardsigmoid
+    hardswish = activation.hardswish
+    softsign = activation.softsign
+    swish = activation.silu
+    # elementwise: casts
+    cast = elementwise.cast
+    bitcast = elementwise.bitcast
+    is_floating_point = elementwise.is_floating_point
+    bool = elementwise.to_bool
+    int = elementwise.to_int
+    long = elementwise.to_long
+    short = elementwise.to_short
+    float = elementwise.to_float
+    double = elementwise.to_double
+    half = elementwise.to_half
+    bfloat16 = elementwise.to_bfloat16
+    # movement
+    reshape = movement.reshape
+    flatten = movement.flatten
+    unflatten = movement.unflatten
+    squeeze = movement.squeeze
+    unsqueeze = movement.unsqueeze
+    expand = movement.expand
+    permute = movement.permute
+    transpose = movement.transpose
+    flip = movement.flip
+    shrink = movement.shrink
+    shrink_to = movement.shrink_to
+    pad = movement.pad
+    pad_to = movement.pad_to
+    cat = movement.cat
+    stack = movement.stack
+    split = movement.split
+    chunk = movement.chunk
+    repeat = movement.repeat
+    repeat_interleave = movement.repeat_interleave
+    roll = movement.roll
+    meshgrid = movement.meshgrid
+    unfold = movement.unfold
+    diagonal = movement.diagonal
+    diag = movement.diag
+    triu = movement.triu
+    tril = movement.tril
+    rearrange = movement.rearrange
+    numel = movement.numel
+    size = movement.size
+    element_size = movement.element_size
+    nbytes = movement.nbytes
+    view = movement.reshape
+    # reduce
+    sum = reduce.sum_
+    prod = reduce.prod_
+    max = reduce.max_
+    min = reduce.min_
+    any = reduce.any_
+    all = reduce.all_
+    mean = reduce.mean
+    var = reduce.var
+    std = reduce.std
+    var_mean = reduce.var_mean
+    std_mean = reduce.std_mean
+    argmax = reduce.argmax
+    argmin = reduce.argmin
+    softmax = reduce.softmax
+    log_softmax = reduce.log_softmax
+    softmin = reduce.softmin
+    logsumexp = reduce.logsumexp
+    cumsum = reduce.cumsum
+    cumprod = reduce.cumprod
+    cummax = reduce.cummax
+    cummin = reduce.cummin
+    logcumsumexp = reduce.logcumsumexp
+    sort = reduce.sort
+    argsort = reduce.argsort
+    topk = reduce.topk
+    # linear algebra
+    dot = linalg.dot
+    matmul = linalg.matmul
+    linear = linalg.linear
+    qr = linalg.qr
+    svd = linalg.svd
+    einsum = staticmethod(linalg.einsum)
+    # indexing
+    gather = indexing.gather
+    scatter = indexing.scatter
+    scatter_reduce = indexing.scatter_reduce
+    masked_select = indexing.masked_select
+    nonzero = indexing.nonzero
+    # neural networks: convolution, pooling, normalisation, attention, losses
+    conv2d = convolution.conv2d
+    conv_transpose2d = convolution.conv_transpose2d
+    avg_pool2d = pooling.avg_pool2d
+    max_pool2d = pooling.max_pool2d
+    max_unpool2d = pooling.max_unpool2d
+    interpolate = pooling.interpolate
+    batchnorm = nn.batchnorm
+    layernorm = nn.layernorm
+    normalize = nn.normalize
+    dropout = nn.dropout
+    scaled_dot_product_attention = nn.scaled_dot_product_attention
+    sequential = nn.sequential
+    binary_crossentropy = losses.binary_crossentropy
+    binary_crossentropy_logits = losses.binary_crossentropy_logits
+    cross_entropy = losses.cross_entropy
+    sparse_categorical_crossentropy = losses.sparse_categorical_crossentropy
+    nll_loss = losses.nll_loss
+
+    # --- operators ------------------------------------------------------------------------------------------
+
+    __add__ = _operator(elementwise.add)
+    __sub__ = _operator(elementwise.sub)
+    __mul__ = _operator(elementwise.mul)
+    __truediv__ = _operator(elementwise.div)
+    __floordiv__ = _operator(elementwise.floordiv)
+    __mod__ = _operator(elementwise.mod)
+    __pow__ = _operator(mathematics.power)
+    __matmul__ = _operator(linalg.matmul)
+    __and__ = _operator(elementwise.bitwise_and)
+    __or__ = _operator(elementwise.bitwise_or)
+    __xor__ = _operator(elementwise.bitwise_xor)
+    __lshift__ = _operator(elementwise.lshift)
+    __rshift__ = _operator(elementwise.rshift)
+    __radd__ = _reflected(elementwise.add)
+    __rsub__ = _reflected(elementwise.sub)
+    __rmul__ = _reflected(elementwise.mul)
+    __rtruediv__ = _reflected(elementwise.div)
+    __rfloordiv__ = _reflected(elementwise.floordiv)
+    __rmod__ = _reflected(elementwise.mod)
+    __rpow__ = _reflected(mathematics.power)
+    __rmatmul__ = _reflected(linalg.matmul)
+    __rand__ = _reflected(elementwise.bitwise_and)
+    __ror__ = _reflected(elementwise.bitwise_or)
+    __rxor__ = _reflected(elementwise.bitwise_xor)
+    __rlshift__ = _reflected(elementwise.lshift)
+    __rrshift__ = _reflected(elementwise.rshift)
+    __iadd__ = _in_place(elementwise.add)
+    __isub__ = _in_place(elementwise.sub)
+    __imul__ = _in_place(elementwise.mul)
+    __itruediv__ = _in_place(elementwise.div)
+    __ifloordiv__ = _in_place(elementwise.floordiv)
+    __imod__ = _in_place(elementwise.mod)
+    __ipow__ = _in_place(mathematics.power)
+    __imatmul__ = _in_place(linalg.matmul)
+    __iand__ = _in_place(elementwise.bitwise_and)
+    __ior__ = _in_place(elementwise.bitwise_or)
+    __ixor__ = _in_place(elementwise.bitwise_xor)
+    __ilshift__ = _in_place(elementwise.lshift)
+    __irshift__ = _in_place(elementwise.rshift)
+    __neg__ = elementwise.neg
+    __abs__ = elementwise.absolute
+    __invert__ = elementwise.bitwise_not
+    __lt__ = elementwise.lt
+    __gt__ = elementwise.gt
+    __le__ = elementwise.le
+    __ge__ = elementwise.ge
+    __eq__ = elementwise.eq  # type: ignore[assignment]  # item by item, not one bool
+    __ne__ = elementwise.ne  # type: ignore[assignment]
+    __getitem__ = indexing.getitem
+    __setitem__ = indexing.setitem

@@ -1,0 +1,189 @@
+"""Fewer or more items along the last axes: pooling over windows, its inverse, and interpolation.
+
+A pooling is a reduce over the windows of `windows.py`; interpolation indexes the nearest items
+of each axis in turn.
+"""
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal, overload
+
+from tinygrad.dtype import dtypes
+from tinygrad.functional.windows import (
+    Padding,
+    Pads,
+    Sizes,
+    pad_spatial,
+    per_axis,
+    resolve_padding,
+    sliding_windows,
+)
+from tinygrad.helpers import ceildiv, prod
+
+if TYPE_CHECKING:
+    from tinygrad.tensor import Tensor
+
+
+def _pool_geometry(x: Tensor, kernel_size: Sizes, stride: Sizes | None, dilation: Sizes, padding: Padding,
+                   ceil_mode: bool) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], Pads, Pads]:
+    """(kernel, stride, dilation, pads, pads enlarged after the end for the windows that ceil_mode adds)."""
+    axes = 2 if isinstance(kernel_size, int) else len(kernel_size)
+    if x.ndim < axes:
+        raise ValueError(f"pooling over {axes} axes takes an input of at least as many, got shape {x.shape}")
+    kernel = per_axis("kernel_size", kernel_size, axes)
+    strides = kernel if stride is None else per_axis("stride", stride, axes)
+    dilations = per_axis("dilation", dilation, axes)
+    pads = resolve_padding(padding, kernel, strides, dilations)
+    reach = [d * (k - 1) + 1 for d, k in zip(dilations, kernel, strict=True)]
+    if any(2 * max(p) > r for p, r in zip(pads, reach, strict=True)):
+        raise ValueError(f"pooling takes padding of at most half the window, got {padding} for {kernel}")
+    enlarged = list(pads)
+    if ceil_mode:
+        for i, (n, (before, after)) in enumerate(zip(x.shape[x.ndim - axes:], pads, strict=True)):
+            outs = ceildiv(n + before + after - reach[i], strides[i]) + 1
+            if (outs - 1) * strides[i] >= n + before:
+                outs -= 1  # a window must start in the input or in the padding before it
+            missing = (outs - 1) * strides[i] + reach[i] - (n + before + after)
+            enlarged[i] = (before, after + max(0, missing))
+    return kernel, strides, dilations, pads, enlarged
+
+
+def avg_pool2d(self: Tensor, kernel_size: Sizes = (2, 2), stride: Sizes | None = None, dilation: Sizes = 1,
+               padding: Padding = 0, ceil_mode: bool = False, count_include_pad: bool = True) -> Tensor:
+    """The mean of each window over the last axes, as many as `kernel_size` has (2 for an int).
+
+    `stride` is the kernel size unless given. `ceil_mode` keeps windows that reach past the end.
+    `count_include_pad=False` divides by the items of the input alone.
+    """
+    kernel, strides, dilations, pads, enlarged = _pool_geometry(self, kernel_size, stride, dilation, padding,
+                                                                ceil_mode)
+    inner = tuple(range(-len(kernel), 0))
+    total = sliding_windows(pad_spatial(self, enlarged), kernel, strides, dilations).sum(inner)
+    counted = pads if count_include_pad else [(0, 0)] * len(pads)
+    if counted == enlarged:
+        return total / math.prod(kernel)
+    from tinygrad.tensor import Tensor
+
+    ones = Tensor.ones(*self.shape[self.ndim - len(kernel):], dtype=dtypes.float32, device=self.device,
+                       requires_grad=False)
+    ones = pad_spatial(ones, counted, value=1)
+    ones = pad_spatial(ones, [(b - cb, a - ca) for (b, a), (cb, ca) in zip(enlarged, counted, strict=True)])
+    counts = sliding_windows(ones, kernel, strides, dilations).sum(inner)
+    return total / (counts.cast(total.dtype) if total.dtype.is_float else counts)
+
+
+@overload
+def max_pool2d(self: Tensor, kernel_size: Sizes = (2, 2), stride: Sizes | None = None, dilation: Sizes = 1,
+               padding: Padding = 0, ceil_mode: bool = False,
+               return_indices: Literal[False] = False) -> Tensor: ...
+
+
+@overload
+def max_pool2d(self: Tensor, kernel_size: Sizes = (2, 2), stride: Sizes | None = None, dilation: Sizes = 1,
+               padding: Padding = 0, ceil_mode: bool = False, *,
+               return_indices: Literal[True]) -> tuple[Tensor, Tensor]: ...
+
+
+def max_pool2d(self: Tensor, kernel_size: Sizes = (2, 2), stride: Sizes | None = None, dilation: Sizes = 1,
+               padding: Padding = 0, ceil_mode: bool = False,
+               return_indices: bool = False) -> Tensor | tuple[Tensor, Tensor]:
+    """The largest item of each window over the last axes, as many as `kernel_size` has (2 for an int).
+
+    `stride` is the kernel size unless given. Padding never wins. `return_indices` also returns where the
+    first largest item of each window is, as a position in the flattened last axes (what `max_unpool2d`
+    takes).
+
+    >>> Tensor([[1, 2], [3, 4]]).max_pool2d().tolist()
+    [[4]]
+    """
+    kernel, strides, dilations, _, pads = _pool_geometry(self, kernel_size, stride, dilation, padding,
+                                                         ceil_mode)
+    axes = len(kernel)
+    inner = tuple(range(-axes, 0))
+    windows = sliding_windows(pad_spatial(self, pads, self.dtype.min), kernel, strides, dilations)
+    largest = windows.max(inner)
+    if not return_indices:
+        return largest
+    from tinygrad.tensor import Tensor
+
+    spatial = self.shape[self.ndim - axes:]
+    count = prod(spatial)
+    positions = Tensor.arange(count, device=self.device).reshape(*spatial)
+    positions = sliding_windows(pad_spatial(positions, pads, count), kernel, strides, dilations)
+    found = windows == largest.reshape(*largest.shape, *(1,) * axes)
+    if self.dtype.is_float:
+        found = found | windows.isnan()
+    return largest, found.where(positions, count).min(inner)
+
+
+def max_unpool2d(self: Tensor, indices: Tensor, kernel_size: Sizes = (2, 2), stride: Sizes | None = None,
+                 dilation: Sizes = 1, padding: Sizes = 0, output_size: Sequence[int] | None = None) -> Tensor:
+    """The inverse of `max_pool2d`: each item goes to its position in `indices`, zeros elsewhere.
+
+    `output_size` (the spatial sizes, or the whole shape) settles sizes that several inputs pool to.
+    """
+    if self.shape != indices.shape:
+        raise ValueError(f"max_unpool2d takes indices of the input's shape {self.shape}, got {indices.shape}")
+    axes = 2 if isinstance(kernel_size, int) else len(kernel_size)
+    kernel = per_axis("kernel_size", kernel_size, axes)
+    strides = kernel if stride is None else per_axis("stride", stride, axes)
+    dilations = per_axis("dilation", dilation, axes)
+    pads = resolve_padding(padding, kernel, strides, dilations)
+    lead, sizes = self.shape[:self.ndim - axes], self.shape[self.ndim - axes:]
+    if output_size is None:
+        output_size = [(n - 1) * s - before - after + d * (k - 1) + 1 for n, s, (before, after), d, k
+                       in zip(sizes, strides, pads, dilations, kernel, strict=True)]
+    spatial = tuple(output_size)[-axes:]
+    from tinygrad.tensor import Tensor
+
+    places = Tensor.arange(prod(spatial), device=self.device).reshape(*(1,) * len(lead), -1, 1)
+    hit = places == indices.reshape(*lead, 1, -1)
+    # overlapping windows may name a place more than once, always with the same value: take it once
+    value = hit.where(self.reshape(*lead, 1, -1), self.dtype.min).max(-1)
+    return hit.any(-1).where(value, 0).reshape(*lead, *spatial)
+
+
+def interpolate(self: Tensor, size: Sequence[int], mode: str = "linear",
+                align_corners: bool = False) -> Tensor:
+    """The last axes (as many as `size` has) resized to `size`.
+
+    `mode`: "linear" (bilinear, trilinear, ... over the axes), "nearest" (item floor(i*in/out)) or
+    "nearest-exact" (item floor((i + 0.5)*in/out)). `align_corners` (linear only) puts the first and last
+    items onto each other.
+    """
+    if mode not in ("linear", "nearest", "nearest-exact"):
+        raise ValueError(f"interpolate takes mode 'linear', 'nearest' or 'nearest-exact', got {mode!r}")
+    if align_corners and mode != "linear":
+        raise ValueError(f"interpolate takes align_corners with mode 'linear' only, got {mode!r}")
+    if not 1 <= len(size) <= self.ndim or any(n < 1 for n in size):
+        raise ValueError(f"interpolate takes a size >= 1 for each of the last axes of {self.shape}, "
+                         f"got {tuple(size)}")
+    x = self
+    for axis, outs in zip(range(-len(size), 0), size, strict=True):
+        if x.shape[axis] != outs:
+            x = _interpolate_axis(x, axis, outs, mode, align_corners)
+    return x
+
+
+def _interpolate_axis(x: Tensor, axis: int, outs: int, mode: str, align_corners: bool) -> Tensor:
+    from tinygrad.tensor import Tensor
+
+    n = x.shape[axis]
+    before = (slice(None),) * (x.ndim + axis)
+    steps = Tensor.arange(outs, device=x.device)
+    if mode == "nearest":
+        return x[(*before, steps * n // outs)]
+    if mode == "nearest-exact":
+        return x[(*before, (2 * steps + 1) * n // (2 * outs))]
+    # the position is a fraction of integers: whole part and remainder stay exact for any size
+    if align_corners:
+        numerator, denominator = steps * (n - 1), max(outs - 1, 1)
+    else:
+        numerator, denominator = ((2 * steps + 1) * n - outs).maximum(0), 2 * outs
+    low = (numerator // denominator).minimum(n - 1)
+    high = (low + 1).minimum(n - 1)
+    compute = x.dtype if x.dtype.is_float else dtypes.default_float
+    share = ((numerator - low * denominator).cast(compute) / denominator).reshape(-1, *(1,) * (-axis - 1))
+    result = x[(*before, low)].cast(compute) * (1 - share) + x[(*before, high)].cast(compute) * share
+    return result if x.dtype.is_float else result.round().cast(x.dtype)

@@ -1,0 +1,101 @@
+"""The shapes of tensor-graph nodes, and what their builders refuse.
+
+`shape_of` gives a node's shape from its sources and argument, when the node is made. The `check_` functions
+raise where the user's sizes, dtypes or devices do not fit, with both sides in the message.
+"""
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from tinygrad.graph.ops import Family, Ops
+from tinygrad.helpers import all_same, argsort, prod
+
+if TYPE_CHECKING:
+    from tinygrad.graph.uop import Shape, UOp
+
+Pairs = Sequence[tuple[int, int]]
+
+
+def shape_of(node: UOp) -> Shape:
+    """The shape of the tensor that `node` stands for; () for loop-nest and program nodes."""
+    rule = _SHAPE_RULES.get(node.op)
+    return () if rule is None else rule(node)
+
+
+def _reduced_shape(node: UOp) -> Shape:
+    if not isinstance(node.arg, tuple):
+        return ()
+    return tuple(1 if i in node.arg[1] else n for i, n in enumerate(node.src[0].shape))
+
+
+_SHAPE_RULES: dict[Ops, Callable[[UOp], Shape]] = {
+    **dict.fromkeys(Family.ELEMENTWISE, lambda n: n.src[0].shape),
+    **dict.fromkeys((Ops.CONTIGUOUS, Ops.DETACH, Ops.ASSIGN, Ops.COPY), lambda n: n.src[0].shape),
+    Ops.CUSTOM_GRADIENT: lambda n: n.src[0].shape,
+    Ops.BUFFER: lambda n: (n.arg.size,),
+    Ops.PARAM: lambda n: (n.arg[1],),
+    Ops.REDUCE: _reduced_shape,
+    Ops.RESHAPE: lambda n: tuple(n.arg),
+    Ops.EXPAND: lambda n: tuple(n.arg),
+    Ops.PERMUTE: lambda n: tuple(n.src[0].shape[i] for i in n.arg),
+    Ops.PAD: lambda n: tuple(b + s + a for (b, a), s in zip(n.arg, n.src[0].shape)),
+    Ops.SHRINK: lambda n: tuple(e - s for s, e in n.arg),
+    Ops.STRIDE: lambda n: tuple(math.ceil(s / abs(k)) for k, s in zip(n.arg, n.src[0].shape)),
+}
+
+
+def inverse_permutation(order: Sequence[int]) -> tuple[int, ...]:
+    """The order that undoes `order`."""
+    return argsort(order)
+
+
+# --- what is refused ----------------------------------------------------------------------------------------
+
+
+def check_elementwise(op: Ops, src: tuple[UOp, ...], values: tuple[UOp, ...]) -> None:
+    """Raise ValueError where shapes or devices differ, TypeError for dtypes that differ or that `op` cannot
+    take. `values` are the sources without the condition of a WHERE."""
+    if not all_same([s.shape for s in src]):
+        raise ValueError(f"{op.name} takes equal shapes, got {', '.join(str(s.shape) for s in src)}")
+    if not all_same([v.dtype for v in values]) or (op is Ops.WHERE and not src[0].dtype.is_bool):
+        raise TypeError(f"{op.name} takes equal dtypes, got {', '.join(str(s.dtype) for s in src)}")
+    dtype = values[0].dtype
+    if (op in Family.FLOAT_ONLY and not dtype.is_float) or (op in Family.INT_ONLY and not dtype.is_int):
+        raise TypeError(f"{op.name} takes {'floats' if op in Family.FLOAT_ONLY else 'integers'}, got {dtype}")
+    if op in (Ops.AND, Ops.OR, Ops.XOR) and dtype.is_float:
+        raise TypeError(f"{op.name} takes integers or bools, got {dtype}")
+    if len(src) > 1 and len(devices := {s.device for s in src} - {None}) > 1:
+        raise ValueError(f"{op.name} of values on different devices: {', '.join(sorted(map(str, devices)))}; "
+                         "move one with .to(device)")
+
+
+def check_reshape(old: Shape, new: Shape) -> None:
+    if prod(new) != prod(old):
+        raise ValueError(f"cannot reshape {old} ({prod(old)} items) to {new} ({prod(new)} items)")
+
+
+def check_permute(shape: Shape, order: tuple[int, ...]) -> None:
+    if sorted(order) != list(range(len(shape))):
+        raise ValueError(f"{order} is not an order of the {len(shape)} axes of {shape}")
+
+
+def check_expand(old: Shape, new: Shape) -> None:
+    if len(new) != len(old) or any(s not in (1, n) for s, n in zip(old, new)):
+        raise ValueError(f"cannot expand {old} to {new}: only axes of size 1 grow")
+
+
+def check_pad(shape: Shape, pads: Pairs) -> None:
+    if len(pads) != len(shape) or any(b < 0 or a < 0 for b, a in pads):
+        raise ValueError(f"pad takes a pair of sizes >= 0 for each axis of {shape}, got {pads}")
+
+
+def check_shrink(shape: Shape, bounds: Pairs) -> None:
+    if len(bounds) != len(shape) or any(not 0 <= s <= e <= n for (s, e), n in zip(bounds, shape)):
+        raise ValueError(f"shrink takes 0 <= start <= end <= size for each axis of {shape}, got {bounds}")
+
+
+def check_stride(shape: Shape, steps: tuple[int, ...]) -> None:
+    if len(steps) != len(shape) or 0 in steps:
+        raise ValueError(f"stride takes a step other than 0 for each axis of {shape}, got {steps}")
