@@ -511,7 +511,7 @@ def test_a_masked_tail_of_a_reduce_prints_its_condition() -> None:
 
 
 def test_outputs_of_a_row_come_before_the_loops_that_a_nested_reduce_needs() -> None:
-    """One output a column, and one an item that sums over what a sum changes with: the column's loop is outside."""
+    """One output a column, one an item that sums over what a sum changes with: columns outside."""
     a = np.arange(42, dtype=np.float32).reshape(2, 7, 3)
     b = np.array([[1.0, 2.0, 3.0]], np.float32)
     column = Tensor(b).tril()
@@ -522,7 +522,7 @@ def test_outputs_of_a_row_come_before_the_loops_that_a_nested_reduce_needs() -> 
 
 
 def test_a_gathered_reduce_and_the_reduce_itself_have_loops_of_their_own() -> None:
-    """The gather puts its condition into the softmax it picks rows of; the gradient needs the whole softmax too."""
+    """A gather puts its condition into the softmax it picks from; the gradient needs all of it too."""
     values = np.random.default_rng(0).standard_normal((4, 4))
     x = Tensor(values, requires_grad=True)
     softmax = x.softmax(0)

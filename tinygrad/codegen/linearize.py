@@ -43,8 +43,8 @@ def linearize(nest: UOp) -> list[UOp]:
 def loops_apart(nest: UOp) -> UOp:
     """The nest with loops of their own for REDUCEs that share loops but stand in different places.
 
-    Reduces over equal extents share their loops. Where one of them comes to change with other outer loops than the
-    others (a gather puts its condition into what it picks), one loop cannot run in both places.
+    Reduces over equal extents share loops. Where one of them comes to change with other outer loops than
+    the others (a gather puts its condition into what it picks), one loop cannot run in both places.
     """
     while True:
         changes: dict[UOp, UOp] = {}

@@ -142,8 +142,8 @@ def loops_outermost_first(sink: UOp) -> UOp:
     """The nest with every STORE's ranges ordered so that what is computed once a row encloses the row's
     items.
 
-    A range goes outside the more sets of loops need it: each STORE its own, each REDUCE those its value changes
-    with. (One inside the loops of another REDUCE stands there, wherever that is.)
+    A range goes outside the more sets of loops need it: each STORE its own, each REDUCE those its value
+    changes with. (One inside the loops of another REDUCE stands there, wherever that is.)
     """
     outputs = frozenset(r for store in sink.src for r in store.closed_ranges)
     needed = {node.ranges for node in sink.toposort() if node.op is Ops.REDUCE and node.ranges <= outputs}
