@@ -1,4 +1,9 @@
-"""Settings for all tests: every stage's graph is checked against its grammar."""
+"""Settings for all tests: every stage is checked against its grammar; CI draws the same examples each time."""
 import os
 
+from hypothesis import settings
+
 os.environ["CHECK"] = "1"
+settings.register_profile("ci", derandomize=True, deadline=None)
+if os.getenv("CI"):
+    settings.load_profile("ci")
