@@ -1,4 +1,4 @@
-"""Settings for all tests: every stage is checked against its grammar; CI draws the same examples each time."""
+"""Settings for all tests: stages are checked against their grammars; CI draws the same examples every time."""
 import os
 
 from hypothesis import settings
