@@ -1,4 +1,4 @@
-"""Settings for all tests: stages are checked against their grammars; CI draws the same examples every time."""
+"""Settings for all tests: stages are checked against their grammars; CI draws the same examples each time."""
 import os
 
 from hypothesis import settings
