@@ -18,9 +18,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
 
-from bench.machine import Limits, measure_limits, usable_cores
 from bench.peers import PEERS, Peer, PeerError, available_peers, environments_folder
 from bench.workloads import WORKLOADS, Workload
+from tinygrad.runtime.limits import Limits, measure_limits, usable_cores
 
 OURS = "tinygrad"
 

@@ -202,6 +202,8 @@ def count(kernel: CompiledKernel, device: str, seconds: float) -> None:
     GlobalCounters.time_sum_s += seconds
     gflops = kernel.estimate.operations / seconds * 1e-9
     bandwidth = kernel.estimate.bytes / seconds * 1e-9
+    least = Device[device].least_seconds(kernel.estimate.operations, kernel.estimate.bytes)
     print(f"{GlobalCounters.kernel_count:5d} {device:6s} {colored(f'{kernel.name:40s}', 'CYAN')} "
-          f"{seconds * 1e6:10.1f} us {gflops:8.1f} GFLOP/s {bandwidth:7.1f} GB/s  "
+          f"{seconds * 1e6:10.1f} us {gflops:8.1f} GFLOP/s {bandwidth:7.1f} GB/s "
+          f"{least / seconds:6.1%} of peak  "
           f"{GlobalCounters.mem_used * 1e-6:8.1f} MB used")

@@ -23,6 +23,7 @@ from tinygrad.helpers import ceildiv, getenv
 from tinygrad.renderer.llvm import LLVMRenderer
 from tinygrad.runtime import cpu_threads
 from tinygrad.runtime.cpu_threads import ENTRY_SLOTS, MAX_THREADS, SCRATCH, STATE_SLOTS, STOP
+from tinygrad.runtime.limits import Limits, measure_limits
 
 CHUNKS_A_THREAD = 4
 """Pieces of a kernel for each thread: a thread that loses its core leaves the rest to the others."""
@@ -254,8 +255,17 @@ class CPUDevice(CompiledDevice):
         pool()  # started here, so that the first kernel's time at DEBUG=2 is its own
         return CPUProgram(name, code, scratch)
 
+    def least_seconds(self, operations: int, moved_bytes: int) -> float:
+        return _limits().least_seconds(operations, moved_bytes)
+
     def disassembly(self, code: Compiled) -> str:
         return str(_target_machine().emit_assembly(code.module))
+
+
+@cache
+def _limits() -> Limits:
+    """The peak rates of this machine, measured once, in about half a second."""
+    return measure_limits(thread_count(), repeats=2)
 
 
 def open_device(name: str) -> CPUDevice:

@@ -1,4 +1,4 @@
-"""What this machine can do: the limits that a measurement is read against.
+"""What this CPU can do: the limits that a measurement is read against, at DEBUG=2 and in the benchmark.
 
 Three small generated loops, run on every thread at once: multiply-adds held in registers (peak arithmetic), a
 sum over memory (read bandwidth) and a copy (bytes read plus bytes written). They are LLVM IR, so no compiler
