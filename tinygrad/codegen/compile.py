@@ -5,7 +5,6 @@ Equal kernels are the same `ast` object, so they are compiled once.
 """
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -35,10 +34,8 @@ class CompiledKernel:
     variables: tuple[str, ...]
     extent: int
     """iterations to share out over threads"""
-    plan: Plan
     estimate: Estimate
     source: str
-    compile_seconds: float
 
 
 MAX_KERNELS = 8192
@@ -84,7 +81,6 @@ def stages_of(ast: UOp, device: str, plan: Plan | None = None) -> Stages:
 @lru_cache(MAX_KERNELS)
 def _compile(ast: UOp, device: str, plain: bool) -> CompiledKernel:
     """Compile `ast`, as plain loops or by the cost model's plan."""
-    start = time.perf_counter()
     target = Device[device]
     stages = stages_of(ast, device, Plan() if plain else None)
     name = kernel_name(stages.nest)
@@ -102,8 +98,8 @@ def _compile(ast: UOp, device: str, plain: bool) -> CompiledKernel:
         print(target.disassembly(code))
     program = target.load(name, code, target.renderer.scratch_bytes(stages.program))
     variables = tuple(n.arg[0] for n in stages.program if n.op is Ops.VARIABLE)
-    return CompiledKernel(name, program, variables, thread_extent(stages.program), stages.plan,
-                          estimate(stages.nest), source, time.perf_counter() - start)
+    return CompiledKernel(name, program, variables, thread_extent(stages.program),
+                          estimate(stages.nest), source)
 
 
 def kernel_name(nest: UOp) -> str:

@@ -32,7 +32,7 @@ from tinygrad.codegen.lower import is_bijection
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import prod
-from tinygrad.schedule.cost import better_stored, closed_form_reduces, reads_memory, work_of
+from tinygrad.schedule.cost import LARGE_CONE, better_stored, closed_form_reduces, reads_memory, work_of
 from tinygrad.schedule.products import is_contraction
 
 SERIAL_WORK = 1 << 15
@@ -131,8 +131,8 @@ class Fusion:
     def must_store(self, node: UOp, uses: list[Use]) -> bool:
         if node.op not in Family.ELEMENTWISE and node.op is not Ops.REDUCE:
             return False
-        if not self.reads_memory[node] and self.work[node] < 1e4 * max(1, self.constant_reduce_size(node)):
-            return self.work[node] > 64 and self.better_stored(node, uses)
+        if not self.reads_memory[node] and (node.op is not Ops.REDUCE or node in self.closed):
+            return self.work[node] > LARGE_CONE and self.better_stored(node, uses)
         if node in self.closed:
             return self.better_stored(node, uses)
         if node.op is Ops.REDUCE and not all(self.fits(kernel, point) for kernel, point in uses):
@@ -144,11 +144,6 @@ class Fusion:
     def better_stored(self, node: UOp, uses: list[Use]) -> bool:
         kernels = len({kernel for kernel, _ in uses})
         return better_stored(node, self.evaluations(uses), self.work[node], kernels)
-
-    def constant_reduce_size(self, node: UOp) -> int:
-        """How much larger the work of a constant looks because loops with a closed form (arange) count in
-        full."""
-        return max((prod(range_extents(n)) for n in node.toposort() if n.op is Ops.REDUCE), default=1)
 
     def evaluations(self, uses: list[Use]) -> float:
         """How often all `uses` together would compute an item."""
