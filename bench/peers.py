@@ -9,13 +9,41 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
+from bench.workloads.base import OURS, PUBLIC
+
 ROOT = Path(__file__).resolve().parent.parent
-ENVIRONMENTS = {"torch": "torch", "torch.compile": "torch", "jax": "jax"}
-"""For each peer but this library, the name of its environment."""
-PEERS = ("tinygrad", *ENVIRONMENTS)
+PATIENCE = 900.0
+"""Seconds that a peer may take for one answer. The public tinygrad needs 120 for its slowest first step."""
+
+
+@dataclass(frozen=True)
+class Library:
+    """Where a peer runs."""
+
+    environment: str | None = None
+    """the name of its virtual environment; None: the one that runs the benchmark"""
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """environment variables that its user would set"""
+    uncached: Mapping[str, str] = field(default_factory=dict)
+    """environment variables that keep it from using what an earlier process compiled"""
+
+
+_NO_INDUCTOR_CACHE = {"TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"}
+LIBRARIES = {
+    OURS: Library(),
+    "torch": Library("torch"),
+    "torch.compile": Library("torch", uncached=_NO_INDUCTOR_CACHE),
+    "jax": Library("jax"),
+    PUBLIC: Library("tinygrad-0.14", {"DEV": "CPU"}, {"CACHELEVEL": "0", "CCACHE": "0"}),
+}
+PEERS = tuple(LIBRARIES)
+THREAD_VARIABLES = ("THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUM_CPU_THREADS")
 
 
 class PeerError(RuntimeError):
@@ -28,9 +56,10 @@ def environments_folder() -> Path:
 
 def interpreter(peer: str) -> Path:
     """The Python that runs `peer`, whether it is there or not."""
-    if peer not in ENVIRONMENTS:
+    environment = LIBRARIES[peer].environment
+    if environment is None:
         return Path(sys.executable)
-    return environments_folder() / ENVIRONMENTS[peer] / "bin" / "python"
+    return environments_folder() / environment / "bin" / "python"
 
 
 def available_peers() -> list[str]:
@@ -40,24 +69,38 @@ def available_peers() -> list[str]:
 class Peer:
     """A running worker. Ask it one thing at a time; while it waits it uses no processor time."""
 
-    def __init__(self, name: str, threads: int) -> None:
+    def __init__(self, name: str, threads: int, *, uncached: bool = False) -> None:
         self.name = name
-        counts = dict.fromkeys(("THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(threads))
-        self.process = subprocess.Popen(
-            [str(interpreter(name)), "-m", "bench.worker", name], cwd=ROOT, env={**os.environ, **counts},
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
+        library, python = LIBRARIES[name], interpreter(name)
+        self.command = [str(python), "-m", "bench.worker", name]
+        self.environment = {
+            **os.environ, **dict.fromkeys(THREAD_VARIABLES, str(threads)), **library.variables,
+            **(library.uncached if uncached else {}),
+            "PATH": f"{python.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}
+        self.start()
+
+    def start(self) -> None:
+        """Begin the process; one that has died may be begun again."""
+        self.process = subprocess.Popen(self.command, cwd=ROOT, env=self.environment, stdin=subprocess.PIPE,
+                                        stdout=subprocess.PIPE, text=True, bufsize=1)
 
     def ask(self, **command: Any) -> dict[str, Any]:
-        """The worker's answer. Raises PeerError where it failed or has died."""
+        """The worker's answer. Raises PeerError where it failed, died, or took longer than `PATIENCE`."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
+        impatience = Timer(PATIENCE, self.process.kill)
+        impatience.start()
         try:
             self.process.stdin.write(json.dumps(command) + "\n")
             line = self.process.stdout.readline()
         except BrokenPipeError:
             line = ""
+        finally:
+            impatience.cancel()
         if not line:
-            raise PeerError(f"{self.name} has ended with status {self.process.wait()}")
+            status = self.process.wait()
+            self.start()
+            raise PeerError(f"{self.name} has ended with status {status}")
         answer: dict[str, Any] = json.loads(line)
         if "error" in answer:
             raise PeerError(f"{self.name}: {answer['error']}")

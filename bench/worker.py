@@ -1,6 +1,7 @@
 """One library in its own process: a command a line comes in, an answer a line goes out. `peers` starts it.
 
-    {"do": "setup", "workload": name}    -> {"seconds": of the first step, "mean": size of the result's items}
+    {"do": "setup", "workload": name}    -> {"seconds": of the first step, "size": mean size of the result's
+                                             items, "sample": some of them}
     {"do": "run", "repeats": n}          -> {"seconds": [of each step]}
     {"do": "version"}                    -> {"version": text}
 
@@ -9,18 +10,21 @@ A failure answers {"error": text}. The end of the input ends the process. What l
 from __future__ import annotations
 
 import gc
-import importlib
 import json
 import os
 import sys
 import time
+from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from bench.workloads import WORKLOADS, Step
+from bench.workloads import OURS, PUBLIC, WORKLOADS, Step
 
-MODULES = {"tinygrad": "tinygrad", "torch": "torch", "torch.compile": "torch", "jax": "jax"}
+PACKAGES = {OURS: "tinygrad", PUBLIC: "tinygrad", "torch": "torch", "torch.compile": "torch", "jax": "jax"}
+SAMPLE = 64
+"""Items of a result that are compared between peers."""
 
 
 class Worker:
@@ -37,8 +41,7 @@ class Worker:
             case "run":
                 return {"seconds": self.run(command["repeats"])}
             case "version":
-                module = importlib.import_module(MODULES[self.peer])
-                return {"version": str(getattr(module, "__version__", ""))}
+                return {"version": metadata.version(PACKAGES[self.peer])}
             case unknown:
                 raise ValueError(f"no command {unknown!r}")
 
@@ -51,7 +54,7 @@ class Worker:
         result = step()
         seconds = time.perf_counter() - start
         self.step = step
-        return {"seconds": seconds, "mean": float(np.abs(np.asarray(result, dtype=np.float64)).mean())}
+        return {"seconds": seconds, **summary(result)}
 
     def run(self, repeats: int) -> list[float]:
         assert self.step is not None, "set up a workload first"
@@ -63,8 +66,18 @@ class Worker:
         return times
 
 
+def summary(result: Any) -> dict[str, Any]:
+    """What is compared of a result: the mean size of its items, and some of them, always the same."""
+    items = np.asarray(result.numpy() if hasattr(result, "numpy") else result).ravel()
+    places = np.random.default_rng(0).integers(0, items.size, SAMPLE)
+    return {"size": float(np.abs(items).mean(dtype=np.float64)), "sample": items[places].tolist()}
+
+
 def main(peer: str) -> None:
     """Answer commands until the input ends."""
+    if peer != OURS:  # `import tinygrad` means the one of the peer's environment, not the one beside `bench`
+        root = str(Path(__file__).resolve().parent.parent)
+        sys.path[:] = [folder for folder in sys.path if folder not in ("", root)]
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     worker = Worker(peer)

@@ -78,7 +78,7 @@ def store(memory: UOp, offset: UOp, value: UOp, valid: UOp | None = None) -> UOp
 def run(program: list[UOp], arrays: Sequence[Array], variables: Sequence[int] = (), extent: int = 1) -> None:
     """Run a program on arrays, which stand for its PARAMs by slot."""
     check_graph(program, "program")
-    device = Device["CPU"]
+    device = Device[Device.DEFAULT]
     code = device.compile(device.renderer.render("kernel", program))
     kernel = device.load("kernel", code, device.renderer.scratch_bytes(program))
     kernel([a.ctypes.data for a in arrays], variables, extent)

@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tinygrad import Tensor, TinyJit, dtypes
+from tinygrad import Device, Tensor, TinyJit, dtypes
 from tinygrad.graph.ops import Ops
 
 rng = np.random.default_rng(0)
@@ -778,10 +778,10 @@ def test_values_out():
 
 def test_repr_shows_values_without_computing():
     t = Tensor([1.0, 2.0])
-    assert repr(t) == "<Tensor CPU float32 (2,) [1., 2.]>"
+    assert repr(t) == f"<Tensor {Device.DEFAULT} float32 (2,) [1., 2.]>"
     lazy = t + 1
-    assert repr(lazy) == "<Tensor CPU float32 (2,) lazy>" and lazy.uop.realized is None
-    assert repr(lazy.realize()) == "<Tensor CPU float32 (2,) [2., 3.]>"
+    assert repr(lazy) == f"<Tensor {Device.DEFAULT} float32 (2,) lazy>" and lazy.uop.realized is None
+    assert repr(lazy.realize()) == f"<Tensor {Device.DEFAULT} float32 (2,) [2., 3.]>"
     assert "..." in repr(Tensor(np.zeros(1000))) and len(repr(Tensor(np.zeros(1000)))) < 100
 
 
@@ -800,7 +800,7 @@ def test_copies_are_independent():
 def test_graph_names():
     t = Tensor([1, 2, 3])
     assert t.lazydata is t.uop and t.uop.base.op is Ops.BUFFER and (t * 2).lazydata.op is Ops.MUL
-    assert t.device == "CPU" and t.ndim == 1 and hash(t) == id(t)
+    assert t.device == Device.DEFAULT and t.ndim == 1 and hash(t) == id(t)
 
 
 def test_assign_writes_the_same_memory():

@@ -7,6 +7,12 @@
 from tinygrad import nn as nn
 from tinygrad.device import Device as Device
 from tinygrad.dtype import dtypes as dtypes
+from tinygrad.functional.function import Function as Function
+from tinygrad.functional.transforms import grad as grad
+from tinygrad.functional.transforms import jvp as jvp
+from tinygrad.functional.transforms import value_and_grad as value_and_grad
+from tinygrad.functional.transforms import vjp as vjp
+from tinygrad.functional.transforms import vmap as vmap
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import Context as Context
 from tinygrad.helpers import GlobalCounters as GlobalCounters

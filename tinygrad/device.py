@@ -1,18 +1,20 @@
 """Devices and the memory on them.
 
 A device is an allocator, a renderer, a compiler and a program loader (`CompiledDevice`), in one file of
-`runtime/`; `Device["CPU"]` opens it at first use. A `Buffer` is memory for a number of items on a device;
-when it dies its memory goes to a cache from which the next buffer of that size is taken, because fresh pages
-are expensive (64 MB cost 16 ms in page faults, five times what a kernel needs to write them).
+`runtime/`; `Device["CPU"]` opens it at first use. What only holds data has an allocator and nothing else.
+
+A `Buffer` is memory for a number of items on a device; when it dies its memory goes to a cache from which the
+next buffer of that size is taken, because fresh pages are expensive (64 MB cost 16 ms in page faults, five
+times what a kernel needs to write them).
 """
 from __future__ import annotations
 
 import importlib
 import os
+import sys
 import threading
-import weakref
 from collections.abc import Sequence
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -20,7 +22,14 @@ from tinygrad.dtype import DType, dtype_from_numpy
 from tinygrad.helpers import DEBUG, GlobalCounters, round_up
 from tinygrad.renderer import Renderer
 
+if TYPE_CHECKING:
+    from tinygrad.runtime.limits import Limits
+
 ALIGNMENT = 64
+_counting = threading.RLock()
+"""Held while the counters of memory change."""
+_is_finalizing = sys.is_finalizing
+"""Kept here, for a buffer may outlive the module `sys`."""
 
 
 class Program(Protocol):
@@ -59,8 +68,9 @@ class Allocator:
             except MemoryError:
                 self.free_cache()
                 memory = self._obtain_or_explain(rounded)
-        GlobalCounters.mem_used += size
-        GlobalCounters.mem_peak = max(GlobalCounters.mem_peak, GlobalCounters.mem_used)
+        with _counting:
+            GlobalCounters.mem_used += size
+            GlobalCounters.mem_peak = max(GlobalCounters.mem_peak, GlobalCounters.mem_used)
         return memory
 
     def _obtain_or_explain(self, rounded: int) -> Any:
@@ -73,7 +83,8 @@ class Allocator:
     def free(self, memory: Any, size: int) -> None:
         """Take memory back, into the cache."""
         rounded = round_up(max(size, 1), ALIGNMENT)
-        GlobalCounters.mem_used -= size
+        with _counting:
+            GlobalCounters.mem_used -= size
         with self.lock:
             self.cached.setdefault(rounded, []).append(memory)
             self.cached_bytes += rounded
@@ -100,8 +111,13 @@ class Allocator:
     def copyin(self, memory: Any, source: memoryview) -> None:
         raise NotImplementedError
 
-    def copyout(self, target: memoryview, memory: Any) -> None:
+    def copyout(self, target: memoryview, memory: Any, offset: int = 0) -> None:
+        """Fill `target` from the bytes of `memory` that begin at `offset`."""
         raise NotImplementedError
+
+    def share(self, array: np.ndarray[Any, Any]) -> Any:
+        """Memory that is the array's own, where the device can work on that; else None."""
+        return None
 
     def as_bytes(self, memory: Any, size: int) -> memoryview | None:
         """The memory itself, where the host can touch it; else None."""
@@ -116,7 +132,10 @@ class Buffer:
         self.size = size
         self.dtype = dtype
         self._memory: Any = None
+        self._address: int | None = None
         self._owner: Any = None
+        self._allocator: Allocator | None = None
+        """takes the memory back"""
 
     def __repr__(self) -> str:
         state = "" if self.is_allocated else " not allocated"
@@ -135,8 +154,12 @@ class Buffer:
         if self._memory is None:
             allocator = Device[self.device].allocator
             self._memory = allocator.allocate(self.nbytes)
-            weakref.finalize(self, allocator.free, self._memory, self.nbytes).atexit = False
+            self._allocator = allocator
         return self
+
+    def __del__(self) -> None:
+        if self._allocator is not None and not _is_finalizing():
+            self._allocator.free(self._memory, self.nbytes)
 
     @staticmethod
     def from_numpy(array: np.ndarray[Any, Any], device: str = "CPU") -> Buffer:
@@ -144,8 +167,8 @@ class Buffer:
         buffer = Buffer(device, array.size, dtype_from_numpy(array.dtype))
         data = np.ascontiguousarray(array)
         shareable = data is array and array.flags.writeable and array.flags.aligned and array.size > 0
-        if device == "CPU" and shareable:
-            buffer._memory = data.reshape(-1).view(np.uint8)
+        buffer._memory = Device[device].allocator.share(data) if shareable else None
+        if buffer.is_allocated:
             buffer._owner = array
         else:
             buffer.allocate()
@@ -155,8 +178,16 @@ class Buffer:
     @property
     def address(self) -> int:
         """Where the memory begins, as kernels are told."""
+        if self._address is None:
+            self.allocate()
+            self._address = Device[self.device].allocator.address(self._memory)
+        return self._address
+
+    @property
+    def is_on_host(self) -> bool:
+        """Whether `numpy` gives the memory itself."""
         self.allocate()
-        return Device[self.device].allocator.address(self._memory)
+        return Device[self.device].allocator.as_bytes(self._memory, self.nbytes) is not None
 
     def copyin(self, source: memoryview) -> None:
         """Fill the memory. Raises ValueError where the lengths differ."""
@@ -170,15 +201,25 @@ class Buffer:
         """Read the memory. Raises ValueError where the lengths differ."""
         if target.nbytes != self.nbytes:
             raise ValueError(f"copying {self!r} of {self.nbytes} bytes into {target.nbytes}")
-        if self.nbytes:
+        self.copyout_part(target, 0)
+
+    def copyout_part(self, target: memoryview, offset: int) -> None:
+        """Read as many bytes as `target` holds, from the byte `offset` on. Raises ValueError where that is
+        past the end."""
+        if not 0 <= offset <= self.nbytes - target.nbytes:
+            raise ValueError(f"{self!r} of {self.nbytes} bytes has no {target.nbytes} from byte {offset} on")
+        if target.nbytes:
             self.allocate()
-            Device[self.device].allocator.copyout(target, self._memory)
+            Device[self.device].allocator.copyout(target, self._memory, offset)
+
+    def as_bytes(self) -> memoryview | None:
+        """The memory itself, where the host can touch it; else None."""
+        self.allocate()
+        return Device[self.device].allocator.as_bytes(self._memory, self.nbytes)
 
     def numpy(self) -> np.ndarray[Any, Any]:
         """The items as a flat NumPy array: the memory itself where the host can touch it, else a copy."""
-        self.allocate()
-        held = Device[self.device].allocator.as_bytes(self._memory, self.nbytes)
-        if held is not None:
+        if self.as_bytes() is not None:
             return np.asarray(_HostMemory(self)).view(self.dtype.numpy)
         held = memoryview(bytearray(self.nbytes))
         self.copyout(held)
@@ -197,10 +238,28 @@ class _HostMemory:
 class CompiledDevice:
     """An open device: what its file in `runtime/` provides."""
 
-    def __init__(self, name: str, allocator: Allocator, renderer: Renderer) -> None:
+    def __init__(self, name: str, allocator: Allocator, renderer: Renderer | None) -> None:
         self.name = name
         self.allocator = allocator
-        self.renderer = renderer
+        self._renderer = renderer
+
+    @property
+    def computes(self) -> bool:
+        """Whether kernels run here; a device that only holds data has no renderer."""
+        return self._renderer is not None
+
+    @property
+    def renderer(self) -> Renderer:
+        """What writes this device's kernels. Raises RuntimeError for a device that computes nothing."""
+        if self._renderer is None:
+            raise RuntimeError(f"{self.name} holds data and computes nothing; move the tensor first: "
+                               "t.to(\"CPU\")")
+        return self._renderer
+
+    @property
+    def compiler(self) -> str:
+        """What compiles this device's kernels, and its version."""
+        return "none"
 
     def compile(self, source: str) -> Any:
         """Machine code (or what stands for it) of a kernel's source."""
@@ -215,9 +274,15 @@ class CompiledDevice:
         """The machine code as text."""
         return ""
 
+    def limits(self) -> Limits | None:
+        """The peak rates of arithmetic and memory here, measured at the first call; None where nobody can
+        say."""
+        return None
+
     def least_seconds(self, operations: int, moved_bytes: int) -> float:
         """The time that no kernel with so much to do can beat here; 0 where nobody measured it."""
-        return 0.0
+        limits = self.limits()
+        return 0.0 if limits is None else limits.least_seconds(operations, moved_bytes)
 
     def synchronize(self) -> None:
         """Wait until everything submitted has run."""
@@ -225,16 +290,24 @@ class CompiledDevice:
 
 class _Devices:
     """The devices by name: `Device["CPU"]`. `Device.DEFAULT` is where tensors are made unless they say
-    otherwise."""
+    otherwise.
 
-    FILES: ClassVar[dict[str, str]] = {"CPU": "tinygrad.runtime.cpu"}
-    """name to the module that has a `Device` class for it"""
-    ALIASES: ClassVar[dict[str, str]] = {
-        "LLVM": "CPU", "CLANG": "CPU", "GPU": "CL", "OPENCL": "CL", "NVIDIA": "CUDA",
+    A name is KIND or KIND:NUMBER (`CUDA:1`); after `DISK:` comes a path.
+    """
+
+    FILES: ClassVar[dict[str, str]] = {
+        "CPU": "tinygrad.runtime.cpu",
+        "CPU:C": "tinygrad.runtime.cpu_c",
+        "PYTHON": "tinygrad.runtime.python",
+        "NULL": "tinygrad.runtime.null",
+        "DISK": "tinygrad.runtime.disk",
     }
-    PLANNED: ClassVar[tuple[str, ...]] = (
-        "CL", "WEBGPU", "CUDA", "NV", "AMD", "METAL", "QCOM", "PYTHON", "NULL", "DISK",
-    )
+    """kind to the module whose `open_device(name)` gives a `CompiledDevice`"""
+    ALIASES: ClassVar[dict[str, str]] = {
+        "LLVM": "CPU", "CPU:LLVM": "CPU", "CLANG": "CPU:C", "CPU:CLANG": "CPU:C", "GPU": "CL", "OPENCL": "CL",
+        "NVIDIA": "CUDA",
+    }
+    PLANNED: ClassVar[tuple[str, ...]] = ("CL", "WEBGPU", "CUDA", "NV", "AMD", "METAL", "QCOM")
 
     def __init__(self) -> None:
         self.opened: dict[str, CompiledDevice] = {}
@@ -245,26 +318,38 @@ class _Devices:
     def DEFAULT(self) -> str:  # the public name
         """The device of tensors that name none: the environment's DEV, else CPU."""
         if self._default is None:
-            self._default = self.canonicalize(os.getenv("DEV", "CPU"))
+            self._default = self.canonicalize(os.getenv("DEV") or "CPU")
         return self._default
 
     @DEFAULT.setter
     def DEFAULT(self, name: str) -> None:  # the public name
         self._default = self.canonicalize(name)
 
+    def register(self, kind: str, module: str) -> None:
+        """Make devices of another kind known: `module` has an `open_device`. See docs/adding_a_device.md."""
+        self.FILES[kind] = module
+
     def canonicalize(self, name: str) -> str:
         """The full name of a device: "cpu" and "CPU:0" are "CPU". Raises ValueError for a name there is none
         of."""
-        kind, _, number = name.upper().partition(":")
+        upper = name.upper()
+        if upper.startswith("DISK:"):
+            return f"DISK:{os.path.abspath(name[len('DISK:'):])}" if len(name) > len("DISK:") else "DISK"
+        kind, colon, number = upper.rpartition(":")
+        known = {*self.FILES, *self.ALIASES, *self.PLANNED}
+        if not colon or upper in known:
+            kind, number = upper, "0"
         kind = self.ALIASES.get(kind, kind)
         if kind not in self.FILES:
             reason = "is not supported yet" if kind in self.PLANNED else "is not the name of a device"
             raise ValueError(f"{name!r} {reason}; available: {', '.join(self.FILES)}")
-        if number in ("", "0", "LLVM"):
-            return kind
-        if not number.isdigit():
+        if not number.isdecimal():
             raise ValueError(f"{name!r} is not the name of a device: after the colon comes a number")
-        return f"{kind}:{number}"
+        return kind if int(number) == 0 else f"{kind}:{int(number)}"
+
+    def kind_of(self, name: str) -> str:
+        """The kind of a device, by its full name."""
+        return max((k for k in self.FILES if name == k or name.startswith(f"{k}:")), key=len)
 
     def __getitem__(self, name: str) -> CompiledDevice:
         found = self.opened.get(name)
@@ -273,10 +358,10 @@ class _Devices:
         full = self.canonicalize(name)
         with self.lock:
             if full not in self.opened:
-                module = importlib.import_module(self.FILES[full.partition(":")[0]])
-                self.opened[full] = module.open_device(full)
+                module = importlib.import_module(self.FILES[self.kind_of(full)])
+                opened = self.opened[full] = module.open_device(full)
                 if DEBUG >= 1:
-                    print(f"opened {full}: {self.opened[full].renderer}")
+                    print(f"opened {full}: {opened.renderer if opened.computes else 'holds data'}")
             self.opened[name] = self.opened[full]
         return self.opened[full]
 

@@ -73,18 +73,18 @@ class DType:
 
     @property
     def min(self) -> int | float | bool:
-        """The lowest value: minus infinity for floats."""
+        """The lowest value: minus infinity for floats that have one."""
         if self.is_float:
-            return -math.inf
+            return -self.max
         if self.kind == "int":
             return -(1 << self.bits - 1)
         return False if self.is_bool else 0
 
     @property
     def max(self) -> int | float | bool:
-        """The highest value: infinity for floats."""
+        """The highest value: infinity for floats that have one (fp8e4m3 ends at 448)."""
         if self.is_float:
-            return math.inf
+            return 448.0 if self.scalar is dtypes.fp8e4m3 else math.inf
         if self.is_bool:
             return True
         return (1 << self.bits - (self.kind == "int")) - 1

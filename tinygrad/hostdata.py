@@ -62,11 +62,11 @@ def _list_shape(data: Any) -> Shape:
     return (len(data), *(shapes.pop() if shapes else ()))
 
 
-def memory_of(array: np.ndarray[Any, Any]) -> UOp:
-    """A node over the memory of `array`, on the CPU."""
+def memory_of(array: np.ndarray[Any, Any], device: str = "CPU") -> UOp:
+    """A node over the memory of `array`, or over a copy of it where the device has memory of its own."""
     from tinygrad.device import Buffer
 
-    buffer = Buffer.from_numpy(array.reshape(-1))
+    buffer = Buffer.from_numpy(array.reshape(-1), device)
     node = UOp.new_buffer(buffer.device, array.size, dtype_from_numpy(array.dtype))
     node.set_buffer(buffer)
     return node.reshape(array.shape)

@@ -13,6 +13,7 @@ overwritten (ASSIGN), or a constructor's expression marked with an identity, DET
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import itertools
 import operator
@@ -25,6 +26,7 @@ import numpy as np
 from tinygrad.dtype import DType, DTypeLike, dtype_from_numpy, dtypes, to_dtype
 from tinygrad.functional.indexing import as_written
 from tinygrad.functional.methods import Methods
+from tinygrad.graph.batch import TransformError, is_unknown
 from tinygrad.graph.gradient import gradients
 from tinygrad.graph.leaves import (
     LeafIndex,
@@ -126,7 +128,7 @@ class Tensor(Methods):
         elif isinstance(data, np.generic):
             uop = UOp.const(data.item(), dtype_from_numpy(data.dtype) if kind is None else kind)
         else:
-            uop = memory_of(array_of(data, kind))
+            uop = memory_of(array_of(data, kind), place)
         uop = uop if kind is None else uop.cast(kind)
         uop = uop if uop.device is None else uop.copy_to(place)
         self._init(uop, place, None)
@@ -175,14 +177,29 @@ class Tensor(Methods):
     def __reduce__(self) -> tuple[Any, ...]:
         return _unpickled, (self.numpy(), self.device, self.dtype.name, self._requires_grad)
 
+    def __copy__(self) -> Tensor:
+        """Another tensor that stands for the same value, in the same memory once it is computed."""
+        result = object.__new__(Tensor)
+        result._init(self.uop, self.device, self._requires_grad)
+        result._grad = self._grad
+        return result
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
+        """A tensor of its own memory, with its own copy of the gradient."""
+        result = memo[id(self)] = Tensor(self.numpy(), self.device, self.dtype, self._requires_grad)
+        if self._grad is not None and not self._grad._given_up:
+            result.grad = copy.deepcopy(self._grad, memo)
+        return result
+
     # --- what it is -----------------------------------------------------------------------------------------
 
     @property
     def uop(self) -> UOp:
         """The graph node of this tensor's value."""
-        if self._uop.base.is_overwritten:
-            self._uop = self._uop.current
-        return self._uop
+        node = self._uop
+        if node.base.is_overwritten:
+            node = self._uop = node.current
+        return node
 
     @uop.setter
     def uop(self, node: UOp) -> None:
@@ -195,20 +212,20 @@ class Tensor(Methods):
 
     @property
     def shape(self) -> Shape:
-        return self.uop.shape
+        return self._uop.shape
 
     @property
     def dtype(self) -> DType:
-        return self.uop.dtype
+        return self._uop.dtype
 
     @property
     def ndim(self) -> int:
-        return len(self.uop.shape)
+        return len(self._uop.shape)
 
     @property
     def device(self) -> str:
         """The name of the device that holds or will compute the value."""
-        return self.uop.device or self._device
+        return self._uop.device or self._device
 
     @property
     def T(self) -> Tensor:
@@ -261,7 +278,7 @@ class Tensor(Methods):
         view = storage_view(self.uop)
         if view is None or view.base.buffer is None or not view.base.buffer.is_allocated:
             return None
-        if view.contiguous() is not view:
+        if view.contiguous() is not view or view.base.buffer.as_bytes() is None:
             return None
         return view.base.buffer.numpy().reshape(self.shape)
 
@@ -281,11 +298,14 @@ class Tensor(Methods):
     # --- computing ------------------------------------------------------------------------------------------
 
     def realize(self, *others: Tensor) -> Tensor:
-        """Compute this tensor (and `others`, in one schedule), and return this tensor."""
+        """Compute this tensor (and `others`, in one schedule), and return this tensor.
+
+        Inside a function under `vmap`, where values are not known yet, this asks for nothing.
+        """
         from tinygrad.engine.realize import engine_lock, realize_uops
 
         with engine_lock:
-            tensors, writes = _with_pending_readers([self, *others])
+            tensors, writes = _with_pending_readers([t for t in (self, *others) if not is_unknown(t.uop)])
             realize_uops([t._placed() for t in tensors if not t._is_realized])
             for memory in {write.src[0].base for write in writes}:
                 memory.mark_overwritten()
@@ -323,15 +343,27 @@ class Tensor(Methods):
         if view is not None and (is_leaf(self.uop) or not depends_on_leaf(self.uop)):
             self.uop = view
 
-    def _memory(self) -> Buffer:
-        """The memory of the value in row-major order, all of it and nothing else."""
-        from tinygrad.engine.realize import realize_uops, refuse_reading
+    def computed(self) -> UOp:
+        """The memory of the value, as a view of a BUFFER: computed, with what is pending written."""
+        from tinygrad.engine.realize import refuse_reading
 
-        refuse_reading()
+        refuse_reading(self.uop)
         if self._given_up:
             raise RuntimeError("this gradient was given up; see Tensor.grad")
         self.realize(*self._pending_writers())
         view = storage_view(self.uop)
+        if view is None:
+            raise RuntimeError(f"{self!r} was computed but has no memory")
+        return view
+
+    def _memory(self) -> Buffer:
+        """The memory of the value in row-major order, all of it and nothing else."""
+        from tinygrad.device import Device
+        from tinygrad.engine.realize import realize_uops
+
+        if not Device[self.device].computes:
+            return self.to("CPU")._memory()
+        view: UOp | None = self.computed()
         if view is not None and view.contiguous() is not view:
             packed = view.contiguous()
             realize_uops([packed])
@@ -354,10 +386,6 @@ class Tensor(Methods):
             return np.full(self.shape, 0 if constant is None else constant, self.dtype.numpy)
         return np.array(self._memory().numpy()).reshape(self.shape)
 
-    def data(self) -> memoryview:
-        """The values as a memoryview of this tensor's shape."""
-        return self.numpy().data
-
     def tolist(self) -> Any:
         """The values as (nested) lists of Python numbers; a single number for a 0-d tensor."""
         return self.numpy().tolist()
@@ -367,15 +395,6 @@ class Tensor(Methods):
         if prod(self.shape) != 1:
             raise RuntimeError(f"item() takes a tensor of one item, this one has shape {self.shape}")
         return self.numpy().reshape(()).item()
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
-        return self.numpy() if dtype is None else self.numpy().astype(dtype)
-
-    def __dlpack__(self, **kwargs: Any) -> Any:
-        return self.numpy().__dlpack__(**kwargs)
-
-    def __dlpack_device__(self) -> Any:
-        return np.zeros(0).__dlpack_device__()
 
     def __float__(self) -> float:
         return float(self.item())
@@ -410,13 +429,18 @@ class Tensor(Methods):
         if target is None or self.is_tracked:
             self.uop = value.uop.detach(next(_leaf_identities)) if self._is_marked_leaf else value.uop
             return self
+        if is_unknown(value.uop):
+            raise TransformError(f"a function under vmap writes into {self!r}, memory that all examples "
+                                 "share, what differs from example to example; return it instead")
         self.uop = target.assign(value.uop.detach() if depends_on_leaf(value.uop) else value.uop)
         return self
 
     @property
     def is_tracked(self) -> bool:
-        """Whether gradients flow through this value, so that writing into it would lose them."""
-        return not no_grad.depth and not is_view_of_memory(self.uop) and depends_on_leaf(self.uop)
+        """Whether writing into this value's memory would lose something: gradients that flow through it, or
+        the way to a value that is not known yet."""
+        tracked = not no_grad.depth and not is_view_of_memory(self.uop) and depends_on_leaf(self.uop)
+        return tracked or is_unknown(self.uop)
 
     @property
     def _is_marked_leaf(self) -> bool:

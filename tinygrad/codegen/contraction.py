@@ -19,10 +19,33 @@ class Contraction:
     left: frozenset[UOp]
     right: frozenset[UOp]
 
+    @property
+    def factors(self) -> tuple[UOp, ...]:
+        product = product_in(self.reduce.src[0])
+        assert product is not None
+        return product.src
+
 
 def contraction_of(node: UOp) -> Contraction | None:
     """The contraction that a REDUCE is, if its two operands change with different outer ranges."""
-    if node.op is not Ops.REDUCE or node.arg is not Ops.ADD or node.src[0].op is not Ops.MUL:
+    if node.op is not Ops.REDUCE or node.arg is not Ops.ADD:
         return None
-    a, b = (s.ranges & node.ranges for s in node.src[0].src)
+    product = product_in(node.src[0])
+    if product is None:
+        return None
+    a, b = (s.ranges & node.ranges for s in product.src)
     return Contraction(node, a - b, b - a) if a - b and b - a else None
+
+
+def guard_of(value: UOp, otherwise: UOp) -> UOp | None:
+    """The condition of a value that is the constant `otherwise` where it does not hold."""
+    if value.op is Ops.WHERE and value.src[2] is otherwise:
+        return value.src[0]
+    return None
+
+
+def product_in(value: UOp) -> UOp | None:
+    """The MUL that `value` is, or is where its guard holds; None if there is none."""
+    if value.op is Ops.WHERE and value.src[2].op is Ops.CONST and value.src[2].arg == 0:
+        value = value.src[1]
+    return value if value.op is Ops.MUL else None

@@ -33,6 +33,8 @@ def unrolled(nest: UOp) -> UOp:
             done[node] = UOp.sink(copy for store in src for copy in _unrolled_stores(store))
         elif new.op is Ops.REDUCE:
             done[node] = _unrolled_reduce(new)
+        elif new.op is Ops.STAGE:
+            done[node] = _unrolled_stage(new)
         else:
             done[node] = new
     return done[nest]
@@ -85,6 +87,19 @@ def _unrolled_reduce(node: UOp) -> UOp:
         pairs = [copies[i:i + 2] for i in range(0, len(copies), 2)]
         copies = [p[0] if len(p) == 1 else simplified(node.arg, node.dtype, *p) for p in pairs]
     return copies[0]
+
+
+def _unrolled_stage(node: UOp) -> UOp:
+    """The copies of an iteration lie side by side in memory, each a value of its own."""
+    closed = node.closed_ranges
+    ranges = [r for r in closed if r.arg[1] is RangeKind.UNROLL]
+    if not ranges:
+        return node
+    loops = [r for r in closed if r.arg[1] is RangeKind.LOOP]
+    if closed[len(loops):len(loops) + len(ranges)] != tuple(ranges):
+        raise RuntimeError("the unrolled ranges of staged memory stand inside its loops and around its lanes")
+    copies = _copies(node.src[0], ranges)
+    return node.replace(src=(*copies, *(r for r in closed if r not in ranges)))
 
 
 # --- VECTOR -------------------------------------------------------------------------------------------------
@@ -162,11 +177,10 @@ def _vector_reduce(node: UOp, src: tuple[UOp, ...], lane: UOp) -> UOp:
 
 def _vector_stage(node: UOp, src: tuple[UOp, ...], lane: UOp) -> UOp:
     closed = node.closed_ranges
+    values = [splat(s, lane.extent) for s in src[:len(src) - len(closed)]]
     if lane not in closed:
         # Different in each lane: as much memory for every lane, the lanes of an item side by side.
-        value = splat(src[0], lane.extent)
-        return UOp.new(Ops.STAGE, value.dtype, (value, *closed), node.arg)
+        return UOp.new(Ops.STAGE, values[0].dtype, (*values, *closed), node.arg)
     if closed[-1] is not lane:
         raise RuntimeError("only the last range of staged memory can run as lanes")
-    value = splat(src[0], lane.extent)
-    return UOp.new(Ops.STAGE, value.dtype, (value, *closed[:-1]), node.arg)
+    return UOp.new(Ops.STAGE, values[0].dtype, (*values, *closed[:-1]), node.arg)

@@ -241,7 +241,8 @@ class _Linearizer:
 
     def open_scratch(self, node: UOp) -> None:
         """Declare the memory of a STAGE."""
-        size = prod(c.extent for c in node.closed_ranges) * node.dtype.count
+        values = len(node.src) - len(node.closed_ranges)
+        size = prod(c.extent for c in node.closed_ranges) * values * node.dtype.count
         memory = UOp.new(Ops.SCRATCH, node.dtype.scalar, (), (next(self.identities), size))
         self.scratch[node] = self.add(memory)
 
@@ -254,9 +255,10 @@ class _Linearizer:
         """The end of a loop body: take this iteration's value into the register or the scratch memory."""
         values = [self.done[s] for s in node.src if s.op is not Ops.RANGE]
         if node.op is Ops.STAGE:
-            place = (self.scratch[node], self.stage_offset(node))
-            at = self.add(UOp.new(Ops.INDEX, node.dtype.scalar, place))
-            self.add(UOp.new(Ops.STORE, node.dtype, (at, values[0])))
+            for number, value in enumerate(values):
+                place = (self.scratch[node], self.stage_offset(node, number))
+                at = self.add(UOp.new(Ops.INDEX, node.dtype.scalar, place))
+                self.add(UOp.new(Ops.STORE, node.dtype, (at, value)))
             return
         register = self.registers[node]
         for value in values:
@@ -267,12 +269,14 @@ class _Linearizer:
                 after = UOp.new(node.arg, node.dtype, (before, value))
             self.add(UOp.new(Ops.STORE, node.dtype, (register, self.add(after))))
 
-    def stage_offset(self, node: UOp) -> UOp:
+    def stage_offset(self, node: UOp, number: int) -> UOp:
+        """Where value number `number` of this iteration goes."""
         offset = UOp.const(0, dtypes.index)
         for r in node.closed_ranges:
             offset = offset * r.extent + r
         counters = {r: self.done[r] for r in node.closed_ranges}
-        return self.add_tree((offset * node.dtype.count).substitute(counters))
+        values = len(node.src) - len(node.closed_ranges)
+        return self.add_tree(((offset * values + number) * node.dtype.count).substitute(counters))
 
     def add_tree(self, root: UOp) -> UOp:
         """Write down an expression over nodes that may be written already."""

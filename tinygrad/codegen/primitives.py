@@ -5,7 +5,7 @@ elementary functions as polynomials, a product with a reciprocal as one division
 """
 from __future__ import annotations
 
-from tinygrad.codegen.transcendental import elementary_functions
+from tinygrad.codegen.transcendental import elementary_functions, natural_logarithms
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.rewrite import RewriteTable, Rule, any_node, node, rewrite
 from tinygrad.graph.uop import UOp
@@ -28,4 +28,4 @@ division = RewriteTable("one division instead of a reciprocal and a product", [
 
 def to_device_primitives(nest: UOp, renderer: Renderer) -> UOp:
     """The nest in operations that `renderer` writes."""
-    return rewrite(nest, division + elementary_functions)
+    return rewrite(rewrite(nest, division + natural_logarithms), elementary_functions)

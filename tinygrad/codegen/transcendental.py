@@ -1,17 +1,21 @@
 """EXP2, LOG2 and SIN as arithmetic that every device has.
 
-In: nodes of any float type and any number of lanes. Out: ADD, SUB, MUL, MULACC, TRUNC, comparisons, WHERE,
-casts and integer operations on the bits, without branches: every lane of a vector does the same work. Half
-and smaller types are computed in float32, SIN of float32 in float64.
+In: nodes of any float type and any number of lanes. Out: ADD, SUB, MUL, MULACC, FDIV, LDEXP, TRUNC,
+comparisons, WHERE, casts and integer operations on the bits, without branches: every lane of a vector does
+the same work. Half and smaller types are computed in float32, SIN of float32 in float64. An argument in one
+of the forms of `graph/elementary.py` says that it is exp, log1p or cosine that is meant.
 
 Exact for infinities, NaN, zeros of either sign; denormal arguments and results are as good as others. Largest
 errors found, in units of the last place of the result (float32: every input; float64: 16 million and more):
 
 | function | float32 | float64 | how |
 | --- | --- | --- | --- |
-| EXP2 | 0.88 | 0.87 | x = n + f, abs(f) <= 1/2; a polynomial in f, times 2**n in two factors |
+| EXP2 | 0.85 | 0.87 | x = n + f, abs(f) <= 1/2; a polynomial in f, times 2**n |
+| exp | 0.90 | 0.95 | x = n ln(2) + r, the same in r |
 | LOG2 | 0.96 | 0.95 | x = 2**n * (1 + f), sqrt(1/2) <= 1 + f < sqrt(2); n + a polynomial in f |
-| SIN | 0.501 | 1.03 | the fraction of a turn, by a window of the digits of 1/(2 pi); polynomials |
+| log | 0.95 | 0.95 | n ln(2) + a polynomial in f |
+| log1p | 1.40 | 1.70 | as log, with what 1 + x lost added to f |
+| SIN, cosine | 0.501 | 1.03 | the fraction of a turn, by a window of the digits of 1/(2 pi); polynomials |
 
 What the renderer owes these expressions: each operation is rounded once, as written. A product may not be
 fused into the sum or difference around it (those that may be are MULACC already), nothing may be
@@ -33,6 +37,7 @@ from fractions import Fraction
 import numpy as np
 
 from tinygrad.dtype import DType, dtypes
+from tinygrad.graph.elementary import argument_of_cosine, argument_of_exponential, argument_of_log1p
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.rewrite import RewriteTable, Rule, any_node, node
 from tinygrad.graph.uop import UOp
@@ -51,10 +56,31 @@ class Format:
     """of the exponent"""
     exp2: tuple[float, ...]
     """(2**f - 1) / f for |f| <= 1/2"""
+    exp: tuple[float, ...]
+    """(e**r - 1) / r for |r| <= ln(2)/2"""
     log2_lead: float
     """1/ln(2), rounded"""
     log2: tuple[float, ...]
     """log2(1 + f) / f - log2_lead for sqrt(1/2) <= 1 + f <= sqrt(2)"""
+
+    @property
+    def log(self) -> tuple[float, ...]:
+        """(log(1 + f) - f) / f**2 in the same range."""
+        return tuple(float(self.dtype.numpy.type(math.log(2) * c)) for c in self.log2[1:])
+
+    @property
+    def ln2(self) -> tuple[float, float]:
+        """ln(2) in two parts: the nearest number of the type, and what is left."""
+        high = float(self.dtype.numpy.type(math.log(2)))
+        return high, float(self.dtype.numpy.type(_LN2 - Fraction(high)))
+
+    @property
+    def powers(self) -> tuple[int, int]:
+        """Powers of two below and above which all are 0 and infinite."""
+        return -(self.bias + self.fraction + 2), self.bias + 1
+
+
+_LN2 = Fraction("0.69314718055994530941723212145817656807550013436025525412068")
 
 
 def _float32(*values: float) -> tuple[float, ...]:
@@ -66,6 +92,8 @@ _FORMATS = {f.dtype: f for f in (
         dtypes.float32, dtypes.uint32, 23, 127,
         # relative error of 2**f: 2**-28.1
         exp2=_float32(0.693147182, 0.240226477, 0.0555035807, 0.00961853098, 0.00133917155, 0.000153105342),
+        # relative error of e**r: 2**-27.9
+        exp=_float32(1.0, 0.49999994, 0.166665211, 0.0416683853, 0.00836871471, 0.00138148433),
         log2_lead=float(np.float32(1 / math.log(2))),
         # relative error of log2(1 + f): 2**-27.6
         log2=_float32(1.92005967e-08, -0.721347332, 0.480898231, -0.3606987, 0.28856957, -0.239566118,
@@ -76,6 +104,10 @@ _FORMATS = {f.dtype: f for f in (
         exp2=(0.6931471805599453, 0.24022650695910108, 0.05550410866482172, 0.009618129107601597,
               0.0013333558146546814, 0.0001540353044904892, 1.5252733633134967e-05, 1.3215438828685723e-06,
               1.0178160510335357e-07, 7.073234395763472e-09, 4.438779106795436e-10),
+        # relative error of e**r: 2**-55.7
+        exp=(1.0, 0.5000000000000001, 0.16666666666666669, 0.041666666666624164, 0.008333333333330065,
+             0.0013888888917196719, 0.00019841269863040545, 2.4801521322368692e-05, 2.7557268480310024e-06,
+             2.7620075879983367e-07, 2.5100375832561234e-08),
         log2_lead=1 / math.log(2),
         # relative error of log2(1 + f): 2**-56.6
         log2=(2.389292410941962e-17, -0.7213475204444824, 0.4808983469629819, -0.36067376022184017,
@@ -111,6 +143,12 @@ def _polynomial(x: UOp, coefficients: Sequence[float]) -> UOp:
     return value
 
 
+def _clamped(x: UOp, low: float, high: float) -> UOp:
+    """`x` within bounds; NaN stays."""
+    raised = (x < low).where(low, x)
+    return (raised > high).where(high, raised)
+
+
 def _two_sum(a: UOp, b: UOp) -> tuple[UOp, UOp]:
     """The rounded sum and its exact error (Knuth)."""
     total = a + b
@@ -134,32 +172,34 @@ def _two_product(a: UOp, b: UOp) -> tuple[UOp, UOp]:
 
 
 def _exp2(x: UOp) -> UOp:
-    """2**x.
-
-    Adding 1.5 * 2**fraction rounds to an integer n and leaves n in the low bits of the sum. From there it
-    becomes the exponents of two factors, 2**(n >> 1) and 2**(n - (n >> 1)). One factor alone could not be
-    denormal; with two, a result that is denormal is rounded by the last product only.
-    """
+    """2**x. Adding 1.5 * 2**fraction rounds to an integer."""
     form = _FORMATS[x.dtype.scalar]
-    overflow = form.bias + 1
-    underflow = -(form.bias + form.fraction + 2)
-    bounded = _number(overflow, x).minimum(x)
-    bounded = (bounded < underflow).where(underflow, bounded)
-
-    rounding = 1.5 * 2.0**form.fraction + 2 * form.bias
-    shifted = bounded + rounding
-    f = bounded - (shifted - rounding)
-    power = _polynomial(f, (1.0, *form.exp2))
-
-    exponent = shifted.bitcast(form.bits)
-    half = exponent >> 1
-    first = (half << form.fraction).bitcast(form.dtype)
-    second = ((exponent - half) << form.fraction).bitcast(form.dtype)
-    return power * first * second
+    lowest, highest = form.powers
+    bounded = _clamped(x, lowest, highest)
+    rounding = 1.5 * 2.0**form.fraction
+    n = (bounded + rounding) - rounding
+    return _polynomial(bounded - n, (1.0, *form.exp2)).alu(Ops.LDEXP, n)
 
 
-def _log2(x: UOp) -> UOp:
-    """log2(x).
+def _exp(x: UOp) -> UOp:
+    """e**x, with r = x - n ln(2) rounded once: the first of its two steps is exact."""
+    form = _FORMATS[x.dtype.scalar]
+    lowest, highest = form.powers
+    bounded = _clamped(x, math.floor(lowest * math.log(2)), math.ceil(highest * math.log(2)))
+    rounding = 1.5 * 2.0**form.fraction
+    n = bounded.mulacc(form.log2_lead, rounding) - rounding
+    high, low = form.ln2
+    r = n.mulacc(-low, n.mulacc(-high, bounded))
+    return _polynomial(r, (1.0, *form.exp)).alu(Ops.LDEXP, n)
+
+
+def _power(exponent: UOp) -> UOp:
+    x = argument_of_exponential(exponent)
+    return _exp2(exponent) if x is None else _exp(x)
+
+
+def _whole_and_fraction(x: UOp, lost: UOp | None) -> tuple[UOp, UOp]:
+    """n and f with x + lost = 2**n (1 + f), where `lost` is less than the last place of x, a normal number.
 
     Adding 1 - sqrt(1/2) to the bits, as integers, carries into the exponent exactly where the mantissa is
     at least sqrt(2). So the exponent is n, and the bits below it say how far the mantissa lies above
@@ -168,20 +208,44 @@ def _log2(x: UOp) -> UOp:
     form = _FORMATS[x.dtype.scalar]
     one = form.bias << form.fraction
     root_half = one - 2**(form.fraction + 1) + math.isqrt(2 * 4**form.fraction)
-    denormal = x < 2.0**(1 - form.bias)
-    normal = denormal.where(x * 2.0**form.fraction, x)
+    # the biased exponent in the low bits of 2**fraction is that float plus the exponent
+    carrier, normal = _number(2.0**form.fraction + form.bias, x), x
+    if lost is None:
+        denormal = x < 2.0**(1 - form.bias)
+        normal = denormal.where(x * 2.0**form.fraction, x)
+        carrier = denormal.where(2.0**form.fraction + form.bias + form.fraction, carrier)
 
     raised = normal.bitcast(form.bits) + (one - root_half)
+    exponent = ((raised >> form.fraction) | (form.bias + form.fraction << form.fraction)).bitcast(form.dtype)
     mantissa = ((raised & (2**form.fraction - 1)) + root_half).bitcast(form.dtype)
     f = mantissa - 1.0
-    # the biased exponent in the low bits of 2**fraction is that float plus the exponent
-    carrier = 2.0**form.fraction + form.bias
-    exponent = ((raised >> form.fraction) | (form.bias + form.fraction << form.fraction)).bitcast(form.dtype)
-    n = exponent - denormal.where(_number(carrier + form.fraction, x), carrier)
+    if lost is not None:
+        f = f + (lost * mantissa).alu(Ops.FDIV, x)
+    return exponent - carrier, f
 
-    result = n + f.mulacc(form.log2_lead, f * _polynomial(f, form.log2))
-    finite_or_nan = (x < math.inf).where(result, x)
+
+def _logarithm(number: UOp, of_parts: Callable[[UOp, UOp], UOp]) -> UOp:
+    """The logarithm of `number` that is `of_parts(n, f)` of 2**n (1 + f)."""
+    rest = argument_of_log1p(number)
+    if rest is None:
+        x, lost = number, None
+    else:
+        x, lost = _two_sum(_number(1.0, rest), rest)
+    finite_or_nan = (x < math.inf).where(of_parts(*_whole_and_fraction(x, lost)), x)
     return (x > 0).where(finite_or_nan, x.ne(0).where(_number(math.nan, x), -math.inf))
+
+
+def _log2(number: UOp) -> UOp:
+    form = _FORMATS[number.dtype.scalar]
+    return _logarithm(number, lambda n, f: n + f.mulacc(form.log2_lead, f * _polynomial(f, form.log2)))
+
+
+def _log(number: UOp) -> UOp:
+    """The natural logarithm, n ln(2) + log(1 + f)."""
+    form = _FORMATS[number.dtype.scalar]
+    high, low = form.ln2
+    return _logarithm(number, lambda n, f: n.mulacc(
+        high, n.mulacc(low, (f * f).mulacc(_polynomial(f, form.log), f))))
 
 
 # --- sine ---------------------------------------------------------------------------------------------------
@@ -245,18 +309,19 @@ _SHIFTS32 = (2, 1)
 _WORDS32 = [math.ldexp(d, -_WIDTH32 * (j + 1)) for j, d in enumerate(_digits_of_turn(_WIDTH32, 7))]
 
 
-def _sin_float32(x: UOp) -> UOp:
-    """sin(x) through x / (2 pi) in float64.
+def _sin_float32(x: UOp, cosine: bool) -> UOp:
+    """sin(x), or cos(x), through x / (2 pi) in float64.
 
     Of the 30-bit digits of 1/(2 pi), those that multiply x to whole turns are skipped: the window starts
     where they end. The first two products are exact (24 + 29 bits). The second is split at 2**-28, and all
     that lies above is summed without rounding before half turns are taken off. So what is left keeps its
-    relative precision when x is next to a multiple of pi.
+    relative precision when x is next to a multiple of pi. The cosine of x is the sine of a quarter turn minus
+    |x|, a difference that is exact where it matters.
     """
     bits = x.bitcast(dtypes.uint32)
     sign = bits & 2**31
     magnitude = (bits ^ sign).bitcast(dtypes.float32)
-    wide = magnitude.cast(dtypes.float64)
+    wide = (-magnitude if cosine else magnitude).cast(dtypes.float64)
     words = [_number(w, wide) for w in _WORDS32]
     a, b, c, d = _select_window(words, 4, magnitude, _BOUND32, _WIDTH32, _SHIFTS32)
 
@@ -265,6 +330,7 @@ def _sin_float32(x: UOp) -> UOp:
     rounding = 1.5 * 2.0**(52 - 28)
     grid = (middle + rounding) - rounding
     turns = (high - high.trunc()) + grid
+    turns = turns + 0.25 if cosine else turns
     shifted = turns + _HALF_TURNS
     turns = (turns - (shifted - _HALF_TURNS)) + (middle - grid)
     turns = wide.mulacc(d, wide.mulacc(c, turns))
@@ -272,7 +338,8 @@ def _sin_float32(x: UOp) -> UOp:
     value = turns * _polynomial(turns * turns, SIN_TURNS)
     odd = shifted.bitcast(dtypes.uint64) << 63
     value = (value.bitcast(dtypes.uint64) ^ odd).bitcast(dtypes.float64)
-    return (value.cast(dtypes.float32).bitcast(dtypes.uint32) ^ sign).bitcast(dtypes.float32)
+    result = value.cast(dtypes.float32)
+    return result if cosine else (result.bitcast(dtypes.uint32) ^ sign).bitcast(dtypes.float32)
 
 
 _WIDTH64 = 52
@@ -284,8 +351,8 @@ _TAU_LOW = float(2 * _pi(128) - Fraction(math.tau))
 """What math.tau lacks of 2 pi."""
 
 
-def _sin_float64(x: UOp) -> UOp:
-    """sin(x) through x / (2 pi) in sums of three floats.
+def _sin_float64(x: UOp, cosine: bool) -> UOp:
+    """sin(x), or cos(x), through x / (2 pi) in sums of three floats.
 
     As for float32, with a window of five 52-bit digits placed so that the first product is 0 or a multiple
     of 2**-52 turns. The first four products are exact pairs of floats. Quarter turns are taken off before
@@ -325,20 +392,25 @@ def _sin_float64(x: UOp) -> UOp:
     r_low = turns_low.mulacc(math.tau, turns.mulacc(_TAU_LOW, r_low))
     square = r * r
     sine = r + (r * square).mulacc(_polynomial(square, SIN_RADIANS), r_low)
-    sine = (magnitude < 2.0**-27).where(magnitude, sine)
+    if not cosine:
+        sine = (magnitude < 2.0**-27).where(magnitude, sine)
     half_square = square * 0.5
     lead = 1.0 - half_square
     rest = ((1.0 - lead) - half_square) - r * r_low
-    cosine = lead + (square * square).mulacc(_polynomial(square, COS_RADIANS), rest)
+    sine_ahead = lead + (square * square).mulacc(_polynomial(square, COS_RADIANS), rest)
 
     quadrant = first_shift.bitcast(dtypes.uint64) + second_shift.bitcast(dtypes.uint64)
-    value = (quadrant & 1).ne(0).where(cosine, sine)
+    quadrant = quadrant + 1 if cosine else quadrant
+    value = (quadrant & 1).ne(0).where(sine_ahead, sine)
     negative = (quadrant >> 1) << 63
-    return (value.bitcast(dtypes.uint64) ^ negative ^ sign).bitcast(dtypes.float64)
+    signed = value.bitcast(dtypes.uint64) ^ negative
+    return (signed if cosine else signed ^ sign).bitcast(dtypes.float64)
 
 
-def _sin(x: UOp) -> UOp:
-    return _sin_float64(x) if x.dtype.scalar is dtypes.float64 else _sin_float32(x)
+def _sin(angle: UOp) -> UOp:
+    x = argument_of_cosine(angle)
+    function = _sin_float64 if angle.dtype.scalar is dtypes.float64 else _sin_float32
+    return function(angle, False) if x is None else function(x, True)
 
 
 # --- the table ----------------------------------------------------------------------------------------------
@@ -352,8 +424,17 @@ def _replaced(function: Callable[[UOp], UOp]) -> Callable[[UOp], UOp]:
     return replace
 
 
+def _is_ln2(n: UOp) -> bool:
+    return n.op is Ops.CONST and bool(n.arg == math.log(2)) and n.dtype.scalar in _FORMATS
+
+
+natural_logarithms = RewriteTable("logarithms to base e as arithmetic", [
+    Rule("log", node(Ops.MUL, node(Ops.LOG2, any_node("x")), any_node("c", _is_ln2)), lambda x, c: _log(x)),
+])
+"""For before `elementary_functions`: log2(x) ln(2), rounded once."""
+
 elementary_functions = RewriteTable("elementary functions as arithmetic", [
-    Rule("exp2", node(Ops.EXP2, any_node("x")), _replaced(_exp2)),
+    Rule("exp2", node(Ops.EXP2, any_node("x")), _replaced(_power)),
     Rule("log2", node(Ops.LOG2, any_node("x")), _replaced(_log2)),
     Rule("sin", node(Ops.SIN, any_node("x")), _replaced(_sin)),
 ])

@@ -26,6 +26,7 @@ from tinygrad.engine.outside import Conditions, Outside, compute_readers, set_gr
 from tinygrad.engine.realize import Capture, JitError, allocate, engine_lock
 from tinygrad.engine.replay import Kind, Place, Replay, Step, Values
 from tinygrad.functional import random
+from tinygrad.functional.transforms import is_transforming
 from tinygrad.graph.leaves import depends_on_leaf, is_leaf, storage_view
 from tinygrad.graph.uop import Storage, UOp
 from tinygrad.helpers import JIT, NOOPT
@@ -83,7 +84,7 @@ class TinyJit(Generic[P, R]):
 
     def call(self, bound: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
         """Call the function on `bound` (the instance of a method), which is not traced, and the arguments."""
-        if not JIT or Capture.current() is not None:
+        if not JIT or Capture.current() is not None or is_transforming():
             return self.function(*bound, *args, **kwargs)
         with engine_lock:
             inputs = Inputs((args, dict(sorted(kwargs.items()))))

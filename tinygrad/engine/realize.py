@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,12 @@ import numpy as np
 from tinygrad.codegen.compile import CompiledKernel, compiled_kernel
 from tinygrad.device import Buffer, Device
 from tinygrad.dtype import dtypes
+from tinygrad.graph.batch import TransformError, is_unknown
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import Storage, UOp
 from tinygrad.helpers import DEBUG, GlobalCounters, colored
-from tinygrad.schedule.items import Schedule, ScheduleItem, create_schedule
+from tinygrad.schedule.cache import schedules
+from tinygrad.schedule.items import Schedule, ScheduleItem
 
 engine_lock = threading.RLock()
 """Held while a schedule, a trace or a replay is made and run: one thread at a time does that."""
@@ -86,27 +89,36 @@ class Capture:
             self.initial[node.storage] = buffer.numpy().copy()
 
 
-def refuse_reading() -> None:
-    """Raise JitError in a thread that traces a function."""
-    if Capture.current() is None:
-        return
+def refuse_reading(uop: UOp) -> None:
+    """Raise TransformError where a value under `vmap` is read, JitError in a thread that traces a
+    function."""
+    if is_unknown(uop):
+        raise TransformError(f"{users_line()}: a value was read that vmap does not know, for it differs from "
+                             "example to example; choose between values with where(), give sizes that depend "
+                             "on values as an argument (size=), or leave the argument out of in_axes (None)")
+    if Capture.current() is not None:
+        raise JitError(f"{users_line()}: a value was read while TinyJit traces a function, where it would "
+                       "become a constant of all later calls; return the tensor and read it outside, choose "
+                       "between values with where(), or pass the value as an argument")
+
+
+def users_line() -> str:
+    """The file and line outside of this package that called."""
     package = str(Path(__file__).parents[1]) + os.sep
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(package):
         frame = frame.f_back
-    raise JitError(f"{frame.f_code.co_filename}:{frame.f_lineno}: a value was read while TinyJit traces "
-                   "a function, where it would become a constant of all later calls; return the tensor and "
-                   "read it outside, choose between values with where(), or pass the value as an argument")
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
 def schedule_uops(uops: Sequence[UOp]) -> list[ScheduleItem]:
     """The steps that would compute `uops`, without running them."""
-    return create_schedule(list(uops)).items
+    return schedules.schedule(list(uops)).items
 
 
 def realize_uops(uops: Sequence[UOp]) -> None:
     """Compute `uops`. Nodes that have a value already, and views of buffers, cost nothing."""
-    schedule = create_schedule(list(uops))
+    schedule = schedules.schedule(list(uops))
     pending = list(reversed(schedule.items))
     capture = Capture.current()
     if capture is not None:
@@ -126,8 +138,9 @@ def realize_uops(uops: Sequence[UOp]) -> None:
 
 def run_last(pending: list[ScheduleItem]) -> None:
     """Take the last step away and run it. It counts as run once taken: a kernel that began also ends."""
-    kernel, buffers = prepared(pending[-1])
-    run_prepared(kernel, pending.pop(), buffers)
+    ready = prepared(pending[-1])
+    pending.pop()
+    ready.run()
 
 
 def keep_finished(schedule: Schedule, unwritten: set[Storage]) -> None:
@@ -143,6 +156,9 @@ def keep_finished(schedule: Schedule, unwritten: set[Storage]) -> None:
 def allocate(node: UOp) -> Buffer:
     """The memory of a BUFFER node, made now if it has none."""
     buffer = node.buffer
+    if buffer is None and node.storage.is_placeholder:
+        raise TransformError(f"{users_line()}: a tensor from inside a function under vmap was kept and used "
+                             "outside of it, where its value does not exist; return it instead")
     if buffer is None:
         buffer = Buffer(node.arg.device, node.arg.size, node.dtype)
         node.set_buffer(buffer)
@@ -150,20 +166,29 @@ def allocate(node: UOp) -> Buffer:
     return buffer
 
 
-def prepared(item: ScheduleItem) -> tuple[CompiledKernel | None, list[Buffer]]:
-    """The kernel of a step (None for a copy) and its memory: everything that can fail."""
+@dataclass(frozen=True)
+class Prepared:
+    """A step with everything that can fail done."""
+
+    item: ScheduleItem
+    buffers: list[Buffer]
+    kernel: CompiledKernel | None
+    """None for a copy"""
+    variables: list[int]
+
+    def run(self) -> None:
+        """Run the step on its memory."""
+        if self.kernel is None:
+            copy_between(self.buffers[0], self.buffers[1], copied_from(self.item.ast))
+        elif all([b.size for b in self.buffers[:self.item.outputs]]):
+            run_kernel(self.kernel, self.item.device, [b.address for b in self.buffers], self.variables)
+
+
+def prepared(item: ScheduleItem) -> Prepared:
+    """A step with its kernel compiled and its memory allocated."""
     kernel = None if item.ast.op is Ops.COPY else compiled_kernel(item.ast, item.device)
-    if kernel is not None:
-        variable_values(kernel, item)
-    return kernel, [allocate(b) for b in item.buffers]
-
-
-def run_prepared(kernel: CompiledKernel | None, item: ScheduleItem, buffers: list[Buffer]) -> None:
-    """Run one step on its memory."""
-    if kernel is None:
-        copy_between(buffers[0], buffers[1])
-    elif all(b.size for b in buffers[:item.outputs]):
-        run_kernel(kernel, item.device, [b.address for b in buffers], variable_values(kernel, item))
+    variables = variable_values(kernel, item) if kernel is not None else []
+    return Prepared(item, [allocate(b) for b in item.buffers], kernel, variables)
 
 
 def run_kernel(kernel: CompiledKernel, device: str, addresses: Sequence[int],
@@ -176,6 +201,8 @@ def run_kernel(kernel: CompiledKernel, device: str, addresses: Sequence[int],
 
 def variable_values(kernel: CompiledKernel, item: ScheduleItem) -> list[int]:
     """The item's variables in the order in which the kernel takes them."""
+    if not kernel.variables:
+        return []
     bound = {v.name: v.value for v in item.variables}
     missing = [name for name in kernel.variables if bound.get(name) is None]
     if missing:
@@ -183,12 +210,24 @@ def variable_values(kernel: CompiledKernel, item: ScheduleItem) -> list[int]:
     return [bound[name] for name in kernel.variables]
 
 
-def copy_between(target: Buffer, source: Buffer) -> None:
-    """Copy the items of one buffer into another, on whatever devices they are."""
-    staging = bytearray(source.nbytes)
-    source.copyout(memoryview(staging))
-    target.copyin(memoryview(staging))
-    GlobalCounters.global_mem += source.nbytes
+def copied_from(ast: UOp) -> int:
+    """The item of its source at which a COPY of a part of it begins."""
+    return int(ast.src[0].st.views[0].offset)
+
+
+def copy_between(target: Buffer, source: Buffer, start: int = 0) -> None:
+    """Fill a buffer with the items of another one from `start` on, on whatever devices they are."""
+    offset = start * source.dtype.itemsize
+    from_host, to_host = source.as_bytes(), target.as_bytes()
+    if from_host is not None:
+        target.copyin(from_host[offset:offset + target.nbytes])
+    elif to_host is not None:
+        source.copyout_part(to_host, offset)
+    else:
+        staging = memoryview(bytearray(target.nbytes))
+        source.copyout_part(staging, offset)
+        target.copyin(staging)
+    GlobalCounters.global_mem += target.nbytes
 
 
 def count(kernel: CompiledKernel, device: str, seconds: float) -> None:

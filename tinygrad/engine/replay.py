@@ -17,7 +17,7 @@ import numpy as np
 from tinygrad.codegen.compile import CompiledKernel, compiled_kernel
 from tinygrad.device import Buffer
 from tinygrad.dtype import dtypes
-from tinygrad.engine.realize import allocate, copy_between, run_kernel
+from tinygrad.engine.realize import allocate, copied_from, copy_between, run_kernel
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import DEBUG, GlobalCounters, round_up
@@ -189,7 +189,7 @@ class Replay:
         kernel, step = self.kernels[number], self.steps[number]
         buffers = [self.held[p] if p in self.held else given[p] for p in step.places]
         if kernel is None:
-            copy_between(buffers[0], buffers[1])
+            copy_between(buffers[0], buffers[1], copied_from(step.ast))
         else:
             numbers = [values.of(v, step.device) for v in variables_of(kernel, step)]
             run_kernel(kernel, step.device, [b.address for b in buffers], numbers)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gzip
 import math
+import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -196,6 +197,25 @@ def eye(n: int, m: int | None = None, dtype: DTypeLike | None = None, device: st
     diagonal = UOp.const(1, kind, (size, 1)).pad(((0, 0), (0, size))).reshape((size * (size + 1),))
     square = diagonal.shrink(((0, size * size),)).reshape((size, size))
     return Tensor.leaf(square.shrink(((0, rows), (0, columns))), device, requires_grad)
+
+
+def from_file(path: str | os.PathLike[str], dtype: DTypeLike | None = None) -> Tensor:
+    """The items of a file, as a tensor on the device `DISK:path`: uint8 unless `dtype` says otherwise.
+
+    Nothing is read here. Moving it, or a part of it, to another device reads that part: `t[8:16].to("CPU")`.
+    Raises OSError where there is no such file, ValueError where its size is no multiple of the item's.
+    """
+    from tinygrad.device import Buffer
+    from tinygrad.tensor import Tensor, canonical_device
+
+    kind = dtypes.uint8 if dtype is None else to_dtype(dtype)
+    device, size = canonical_device(f"DISK:{os.fspath(path)}"), os.path.getsize(path)
+    if size % kind.itemsize:
+        raise ValueError(f"{os.fspath(path)} has {size} bytes, no multiple of {kind.itemsize}, the size of a "
+                         f"{kind.name}")
+    memory = UOp.new_buffer(device, size // kind.itemsize, kind)
+    memory.set_buffer(Buffer(device, size // kind.itemsize, kind).allocate())
+    return Tensor.leaf(memory, device, requires_grad=False)
 
 
 def from_url(url: str, gunzip: bool = False, **kwargs: Any) -> Tensor:

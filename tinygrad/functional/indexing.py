@@ -17,6 +17,7 @@ from tinygrad.dtype import DType, dtypes
 from tinygrad.functional.creation import counting
 from tinygrad.functional.elementwise import broadcast_shape, expand_to, order_reversed
 from tinygrad.functional.movement import axis_of
+from tinygrad.graph.batch import is_unknown
 from tinygrad.graph.gradient import transpose_movement
 from tinygrad.graph.leaves import storage_view
 from tinygrad.graph.ops import Ops
@@ -221,7 +222,7 @@ def setitem(self: Tensor, index: Any, value: Any) -> None:
         self.assign(scatter(self.flatten(), 0, flat, source).reshape(self.shape))
         return
     written = as_written("setitem", chosen.view.shape, self.dtype, new).to(self.device).uop
-    if self.is_tracked:
+    if self.is_tracked or is_unknown(written):
         here = transpose_movement(chosen.view, UOp.const(True, dtypes.bool, written.shape), self.uop)
         placed = transpose_movement(chosen.view, written, self.uop)
         self.assign(type(self).of(here.where(placed, self.uop), self))
@@ -364,7 +365,7 @@ def scatter(self: Tensor, dim: int, index: Tensor, src: Any, reduce: str | None 
     sources = (len(s.hit.shape) - 2,)
     last = s.hit.where(s.numbers, 0).reduce(Ops.MAX, sources)
     chosen = last.expand(s.hit.shape).eq(s.numbers).where(s.source, 0)
-    written = s.onto(last.ne(0), False)
+    written = s.onto(last > 0, False)
     return type(self).of(written.where(s.onto(_nonzero_sum(chosen, sources), 0), self.uop), self)
 
 

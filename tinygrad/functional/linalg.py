@@ -1,4 +1,4 @@
-"""Products of matrices, spelled as movement, multiplication and a sum, and decompositions made of them.
+"""Products of matrices, spelled as movement, multiplication and a sum.
 
 There is no primitive for a matrix product. `a @ b` multiplies a[..., i, 1, k] with b[..., 1, j, k] and sums
 over the last axis; the compiler recognises the contraction by its axes. Half types are widened before they
@@ -9,9 +9,8 @@ from __future__ import annotations
 import string
 from typing import TYPE_CHECKING, Any
 
-from tinygrad.dtype import DTypeLike, accumulate_dtype, dtypes, least_upper_float, promote, to_dtype
+from tinygrad.dtype import DTypeLike, accumulate_dtype, promote, to_dtype
 from tinygrad.functional.elementwise import broadcast_shape, expand_to
-from tinygrad.functional.movement import axis_of
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
 
@@ -170,94 +169,3 @@ def einsum(formula: str, *operands: Any, dtype: DTypeLike | None = None) -> Tens
         axes = "".join(c for c in axes if c in output)
     result = result.permute([axes.index(c) for c in output])
     return result if dtype is None else result.cast(dtype)
-
-
-# --- decompositions -----------------------------------------------------------------------------------------
-
-
-def _check_matrix(name: str, self: Tensor) -> tuple[int, int]:
-    if self.ndim < 2:
-        raise ValueError(f"{name} takes at least two axes, got shape {self.shape}")
-    return self.shape[-2], self.shape[-1]
-
-
-def qr(self: Tensor) -> tuple[Tensor, Tensor]:
-    """(Q, R) with Q R the matrix, Q orthogonal (m x m) and R upper triangular (m x n), by Householder
-    reflections."""
-    rows, columns = _check_matrix("qr", self)
-    kind = least_upper_float(self.dtype)
-    lead = self.shape[:-2]
-    r = self.cast(promote(kind, dtypes.float32))
-    q = type(self).eye(rows, dtype=r.dtype, device=self.device, requires_grad=False).expand(*lead, rows, rows)
-    row = type(self).arange(rows, device=self.device)
-    for column in range(min(rows - 1, columns)):
-        x = (row >= column).where(r[..., column], 0)
-        first = x[..., column:column + 1]
-        norm = (x * x).sum(-1, keepdim=True).sqrt()
-        v = x + (row == column) * (first < 0).where(-norm, norm)
-        scale = (v * v).sum(-1, keepdim=True)
-        u = v * (scale == 0).where(0, 2 / (scale == 0).where(1, scale))
-        r = (r - u.unsqueeze(-1) * (v.unsqueeze(-2) @ r)).contiguous()
-        q = (q - (q @ v.unsqueeze(-1)) * u.unsqueeze(-2)).contiguous()
-    return q.cast(kind), r.triu().cast(kind)
-
-
-SVD_SWEEPS = 12
-"""Sweeps of Jacobi rotations over all pairs of columns; float64 converges in fewer for matrices up to
-hundreds."""
-
-
-def svd(self: Tensor, full_matrices: bool = True) -> tuple[Tensor, Tensor, Tensor]:
-    """(U, S, V^T) with U diag(S) V^T the matrix, the singular values S in descending order.
-
-    One-sided Jacobi rotations make the columns orthogonal (Demmel and Veselic 1992): all pairs of a round,
-    chosen as in a tournament, rotate at once. With `full_matrices`, U and V^T are square.
-    """
-    rows, columns = _check_matrix("svd", self)
-    if rows < columns:
-        u, s, vt = svd(self.transpose(-1, -2), full_matrices)
-        return vt.transpose(-1, -2), s, u.transpose(-1, -2)
-    kind = least_upper_float(self.dtype)
-    lead = self.shape[:-2]
-    make = type(self)
-    a = self.cast(promote(kind, dtypes.float32)).detach()
-    players = columns + columns % 2
-    # the matrix over the identity: rotating columns of both keeps the rotations' product
-    stacked = a.cat(make.eye(columns, dtype=a.dtype, device=self.device).expand(*lead, columns, columns),
-                    dim=-2)
-    stacked = stacked.pad((0, players - columns))
-    half = players // 2
-    for _ in range(SVD_SWEEPS * (players - 1) if columns > 1 else 0):
-        left, right = stacked[..., :half], stacked[..., half:].flip(-1)
-        p, q = left[..., :rows, :], right[..., :rows, :]
-        alpha, beta, gamma = (p * p).sum(-2), (q * q).sum(-2), (p * q).sum(-2)
-        still = gamma == 0
-        zeta = (beta - alpha) / still.where(1, gamma * 2)
-        t = (zeta < 0).where(-1.0, 1.0) / (zeta.abs() + (zeta * zeta + 1).sqrt())
-        t = still.where(0, t)
-        c = (t * t + 1).rsqrt()
-        s = (c * t).unsqueeze(-2)
-        c = c.unsqueeze(-2)
-        left, right = left * c - right * s, left * s + right * c
-        row = left.cat(right.flip(-1), dim=-1)
-        # the first column stays, the others move on by one place
-        stacked = row[..., :1].cat(row[..., 1:].roll(1, row.ndim - 1), dim=-1).contiguous().realize()
-    norms = (stacked[..., :rows, :] * stacked[..., :rows, :]).sum(-2).sqrt()
-    # a padding column is zero in both halves; sorted last behind real zeros
-    weight = (stacked[..., rows:, :] * stacked[..., rows:, :]).sum(-2)
-    order = (weight > 0.5).where(norms, -1).argsort(-1, descending=True)[..., :columns]
-    values = norms.gather(-1, order)
-    picked = stacked.gather(-1, order.unsqueeze(-2).expand(*lead, rows + columns, columns))
-    scale = (values == 0).where(0, 1 / (values == 0).where(1, values))
-    u, v = picked[..., :rows, :] * scale.unsqueeze(-2), picked[..., rows:, :]
-    if full_matrices and rows > columns:
-        u = _completed(u)
-    return u.cast(kind), values.cast(kind), v.transpose(-1, -2).cast(kind)
-
-
-def _completed(u: Tensor) -> Tensor:
-    """The orthonormal columns of `u` followed by others that make the matrix square and orthogonal."""
-    columns = u.shape[-1]
-    q, r = qr(u)
-    signs = (r.diagonal(0, axis_of("svd", r, -2), axis_of("svd", r, -1)) < 0).where(-1.0, 1.0)
-    return (q[..., :columns] * signs.unsqueeze(-2)).cat(q[..., columns:], dim=-1)

@@ -7,14 +7,25 @@ primitives; integers are taken as the default float, half types are computed in 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tinygrad.dtype import dtypes, least_upper_float, promote
 from tinygrad.functional.elementwise import binary, no_bools, number_dtype, real, real_binary, unary
-from tinygrad.graph.gradient import cosine
+from tinygrad.functional.polynomials import (
+    ASIN,
+    ATAN,
+    ERF,
+    ERFCX,
+    EXPM1,
+    SINH,
+    TANH,
+    odd_polynomial,
+    polynomial,
+)
+from tinygrad.graph.elementary import cosine, exponential, log1p_node
 from tinygrad.graph.uop import UOp
 
 if TYPE_CHECKING:
@@ -39,54 +50,35 @@ def rsqrt(self: Tensor) -> Tensor:
     return real(self, lambda x: x.sqrt().recip())
 
 
+def sign_and_magnitude(x: UOp) -> tuple[UOp, UOp]:
+    """1 or -1, the sign bit as a constant to gradients, and |x|. f(|x|) times the sign is the odd function f,
+    at -0.0 and in its gradient at 0 too."""
+    bits = dtypes.uint32 if x.dtype is dtypes.float32 else dtypes.uint64
+    sign_bit = x.detach().bitcast(bits) & (1 << bits.bits - 1)
+    sign = (sign_bit | x._operand(1.0).bitcast(bits)).bitcast(x.dtype)
+    return sign, x * sign
+
+
 def magnitude_of(x: UOp) -> UOp:
     """|x| with derivative 1 at 0: formulas in |x| for x >= 0, mirrored for x < 0, keep their gradient
     there."""
     return (x < 0).where(-x, x)
 
 
-def exp_node(x: UOp) -> UOp:
-    """e^x as 2^(x log2 e), with the product's rounding error put back.
-
-    The exponent h = x log2(e) is rounded, which alone would cost up to |h|/2 ulp. Its error r is known
-    exactly (a fused multiply-add, plus the error of the constant), and 2^(h + r) = 2^h (1 + r ln 2) to the
-    last digit. The correction is a constant to gradients: as a function of real numbers it is 1.
-    """
-    log2e = x.dtype.numpy.type(math.log2(math.e))
-    rest = 2.0355273740931033e-17 if x.dtype is dtypes.float64 else math.log2(math.e) - float(log2e)
-    exponent = x * float(log2e)
-    constant, rounded = x.detach(), exponent.detach()
-    error = constant.mulacc(rest, constant.mulacc(float(log2e), -rounded))
-    # where the exponent is infinite, or so large that the result is 0 or infinite, there is nothing to
-    # correct
-    safe = (error * error < 1.0).where(error, 0)
-    return exponent.exp2() * safe.mulacc(math.log(2), safe._operand(1))
-
-
 def log_node(x: UOp) -> UOp:
     return x.log2() * math.log(2)
 
 
-def log1p_node(x: UOp) -> UOp:
-    """log(1 + x), precise near 0: log(u) x / (u - 1) with u the rounded 1 + x (Kahan)."""
-    u = x + 1
-    distance = u - 1
-    plain = distance.eq(0) | u.eq(math.inf)
-    correction = x * plain.where(1, distance).recip()
-    exact = distance.eq(0).where(x, log_node(u) * plain.where(1, correction))
-    return exact
-
-
 def expm1_node(x: UOp) -> UOp:
-    """e^x - 1, precise near 0: there 2 tanh(x/2) / (1 - tanh(x/2))."""
-    near = (x < 0.5) & (x > -0.5)
-    t = _tanh_near_zero(near.where(x * 0.5, 0))
-    return near.where(t * 2 * (1 - t).recip(), exp_node(x) - 1)
+    """e^x - 1: a polynomial where e^x is in [2/3, 3/2], elsewhere a difference that loses a bit at most."""
+    near = (x < 0.41) & (x > -0.41)
+    small = near.where(x, 0)
+    return near.where((small * small).mulacc(polynomial(small, EXPM1[x.dtype]), small), exponential(x) - 1)
 
 
 def exp(self: Tensor) -> Tensor:
     """e to the power of each item."""
-    return real(self, exp_node)
+    return real(self, exponential)
 
 
 def exp2(self: Tensor) -> Tensor:
@@ -106,7 +98,13 @@ def log2(self: Tensor) -> Tensor:
 
 def log10(self: Tensor) -> Tensor:
     """The logarithm to base 10."""
-    return real(self, lambda x: x.log2() * math.log10(2))
+    high = 1233 / 4096  # and what log10(2) is above it, which keeps infinities
+
+    def node(x: UOp) -> UOp:
+        exponent = x.log2()
+        return exponent.mulacc(high, exponent * (math.log10(2) - high))
+
+    return real(self, node)
 
 
 def logaddexp(self: Tensor, other: Operand) -> Tensor:
@@ -115,7 +113,7 @@ def logaddexp(self: Tensor, other: Operand) -> Tensor:
         larger = a.maximum(b)
         same = a.eq(b)  # also where both are the same infinity, whose difference is NaN
         distance = same.where(0, a - b)
-        return larger + same.where(math.log(2), log1p_node(exp_node(-magnitude_of(distance))))
+        return larger + same.where(math.log(2), log1p_node(exponential(-magnitude_of(distance))))
 
     return real_binary("logaddexp", combined, self, other)
 
@@ -152,17 +150,31 @@ def _power_of_ints(base: UOp, exponent: UOp) -> UOp:
 def _power_of_floats(base: UOp, exponent: UOp) -> UOp:
     """base^exponent = 2^(exponent log2 |base|), with the sign of negative bases to whole exponents.
 
-    A base of 0 goes its own way, so that no infinity meets a zero in the gradient.
+    The rounding of the product costs up to half of its size in units of the last place: some 500 for float64.
+    Narrower types are computed in float64.
+
+    A base of 0 goes its own way, so that no infinity meets a zero in the gradient. What is 1 whatever the
+    other operand (C's pow) is said so only where the formula is NaN: a constant has no gradient.
     """
     magnitude = base.maximum(-base)
     is_zero = base.eq(0)
     power = (exponent * is_zero.where(1, magnitude).log2()).exp2()
     whole = exponent.trunc().eq(exponent)
-    odd = whole & (exponent * 0.5).trunc().mulacc(-2.0, exponent).ne(0)
-    of_negative = whole.where(odd.where(-power, power), math.nan)
-    of_zero = (exponent < 0).where(exponent._operand(math.inf), exponent._operand(0))
+    odd = whole & _is_odd(exponent)
+    of_negative = (whole | base.eq(-math.inf)).where(odd.where(-power, power), math.nan)
+    zero = base.detach()
+    pole = odd.where(zero.recip(), math.inf)
+    of_zero = (exponent < 0).where(pole, (exponent > 0).where(odd.where(zero, 0), math.nan))
     result = is_zero.where(of_zero, (base < 0).where(of_negative, power))
-    return (exponent.eq(0) | base.eq(1)).where(1, result)
+    infinite = (exponent - exponent).ne(0)  # or NaN
+    one_to_any = base.eq(1) & infinite | base.eq(-1) & infinite & exponent.eq(exponent)
+    any_to_zero = exponent.eq(0) & (is_zero | (base - base).ne(0))
+    return (one_to_any | any_to_zero).where(1, result)
+
+
+def _is_odd(whole: UOp) -> UOp:
+    half = whole * 0.5
+    return (half - half.trunc()).ne(0) & (whole - whole).eq(0)
 
 
 def power(self: Tensor, x: Operand, reverse: bool = False) -> Tensor:
@@ -178,7 +190,7 @@ def power(self: Tensor, x: Operand, reverse: bool = False) -> Tensor:
         return _constant_power(self, number)
     def raised(base: UOp, exponent: UOp) -> UOp:
         if base.dtype.is_float:
-            wide = promote(base.dtype, dtypes.float32)
+            wide = dtypes.float64
             return _power_of_floats(base.cast(wide), exponent.cast(wide)).cast(base.dtype)
         base, exponent = no_bools("pow", base, exponent)
         return _power_of_ints(base, exponent)
@@ -202,7 +214,11 @@ def _constant_power(self: Tensor, exponent: float) -> Tensor:
         return self.rsqrt()
     if not self.dtype.is_float:
         return unary(self, lambda x: _int_power(x, int(exponent)))
-    return real(self, lambda x: _power_of_floats(x, x._operand(exponent)))
+    def raised(x: UOp) -> UOp:
+        wide = x.cast(dtypes.float64)
+        return _power_of_floats(wide, wide._operand(exponent)).cast(x.dtype)
+
+    return real(self, raised)
 
 
 def _real_or_int(self: Tensor, function: Callable[[UOp], UOp]) -> Tensor:
@@ -227,32 +243,20 @@ def tan(self: Tensor) -> Tensor:
     return real(self, lambda x: x.sin() * cosine(x).recip())
 
 
-def _atan_below_one(x: UOp) -> UOp:
-    """The arc tangent for 0 <= x <= 1: the argument halved twice, then its Taylor series below tan(pi/16)."""
-    for _ in range(2):
-        x = x * ((x * x + 1).sqrt() + 1).recip()
-    terms = 6 if x.dtype is dtypes.float32 else 12
-    coefficients = [(-1) ** n / (2 * n + 1) for n in range(terms)]
-    return x * polynomial(x * x, coefficients) * 4
-
-
-def polynomial(x: UOp, coefficients: Sequence[float]) -> UOp:
-    """The sum of coefficients[n] * x^n, by Horner's scheme."""
-    result = x._operand(coefficients[-1])
-    for coefficient in reversed(coefficients[:-1]):
-        result = result.mulacc(x, x._operand(coefficient))
-    return result
-
-
-def _with_sign_of(x: UOp, positive: UOp) -> UOp:
-    return (x < 0).where(-positive, positive)
-
-
 def _atan_node(x: UOp) -> UOp:
-    magnitude = magnitude_of(x)
+    """A polynomial up to 1; above, pi/2 - atan(1/x)."""
+    sign, magnitude = sign_and_magnitude(x)
     large = magnitude > 1
-    angle = _atan_below_one(large.where(large.where(magnitude, 1).recip(), magnitude))
-    return _with_sign_of(x, large.where(math.pi / 2 - angle, angle))
+    below_one = large.where(large.where(magnitude, 1).recip(), magnitude)
+    angle = odd_polynomial(below_one, below_one * below_one, ATAN[x.dtype])
+    return large.where(_from_half_pi(angle, 1), angle) * sign
+
+
+def _from_half_pi(angle: UOp, multiple: int) -> UOp:
+    """multiple * pi/2 - angle, with the digits of pi/2 that do not fit the type."""
+    high = float(angle.dtype.numpy.type(math.pi / 2))
+    rest = math.pi / 2 - high if angle.dtype is dtypes.float32 else 6.123233995736766e-17
+    return (high * multiple - angle) + rest * multiple
 
 
 def atan(self: Tensor) -> Tensor:
@@ -260,35 +264,44 @@ def atan(self: Tensor) -> Tensor:
     return real(self, _atan_node)
 
 
+def _asin_or_half_acos(x: UOp) -> tuple[UOp, UOp]:
+    """(|x| <= 1/2, there asin(x), elsewhere acos(x) / 2 = asin(sqrt((1 - x) / 2))), of x >= 0."""
+    near = x < 0.5
+    square = near.where(x * x, (1 - x) * 0.5)
+    root = near.where(x, near.where(1, square).sqrt())
+    return near, odd_polynomial(root, square, ASIN[x.dtype])
+
+
 def asin(self: Tensor) -> Tensor:
-    """The arc sine, in radians; NaN outside [-1, 1]. It is 2 atan(x / (1 + sqrt(1 - x^2)))."""
+    """The arc sine, in radians; NaN outside [-1, 1]. A polynomial up to 1/2, pi/2 - acos(x) above."""
     def node(x: UOp) -> UOp:
-        magnitude = magnitude_of(x)
-        half = magnitude * (((1 - magnitude) * (magnitude + 1)).sqrt() + 1).recip()
-        return _with_sign_of(x, _atan_below_one(half) * 2)
+        sign, magnitude = sign_and_magnitude(x)
+        near, angle = _asin_or_half_acos(magnitude)
+        return near.where(angle, _from_half_pi(angle * 2, 1)) * sign
 
     return real(self, node)
 
 
 def acos(self: Tensor) -> Tensor:
-    """The arc cosine, in radians; NaN outside [-1, 1]. It is 2 atan(sqrt((1 - x) / (1 + x)))."""
+    """The arc cosine, in radians; NaN outside [-1, 1]. pi/2 - asin(x) up to 1/2, 2 asin(sqrt((1 - x) / 2))
+    above, pi minus that of -x below."""
     def node(x: UOp) -> UOp:
-        magnitude = magnitude_of(x)
-        angle = _atan_below_one(((1 - magnitude) * (magnitude + 1).recip()).sqrt()) * 2
-        return (x < 0).where(math.pi - angle, angle)
+        sign, magnitude = sign_and_magnitude(x)
+        near, angle = _asin_or_half_acos(magnitude)
+        far = angle * 2
+        return near.where(_from_half_pi(angle * sign, 1), (x < 0).where(_from_half_pi(far, 2), far))
 
     return real(self, node)
 
 
 def sinh(self: Tensor) -> Tensor:
-    """The hyperbolic sine: with m = e^|x| - 1, (m + m/(m + 1)) / 2; with half the exponent where that is
-    large."""
+    """The hyperbolic sine: a polynomial up to 1, (e^|x| - e^-|x|) / 2 above."""
     def node(x: UOp) -> UOp:
-        magnitude = magnitude_of(x)
-        large = magnitude > 40
-        m = expm1_node(large.where(0, magnitude))
-        half = exp_node(large.where(magnitude * 0.5, 0))
-        return _with_sign_of(x, large.where(half * 0.5 * half, (m + m * (m + 1).recip()) * 0.5))
+        sign, magnitude = sign_and_magnitude(x)
+        near = magnitude < 1
+        small = near.where(magnitude, 0)
+        growth, decay = _halves_of_exponentials(magnitude)
+        return near.where(odd_polynomial(small, small * small, SINH[x.dtype]), growth - decay) * sign
 
     return real(self, node)
 
@@ -296,118 +309,82 @@ def sinh(self: Tensor) -> Tensor:
 def cosh(self: Tensor) -> Tensor:
     """The hyperbolic cosine."""
     def node(x: UOp) -> UOp:
-        magnitude = magnitude_of(x)
-        half = exp_node(magnitude * 0.5)
-        small = exp_node(-magnitude)
-        return half * 0.5 * half + small * 0.5
+        growth, decay = _halves_of_exponentials(magnitude_of(x))
+        return growth + decay
 
     return real(self, node)
+
+
+def _halves_of_exponentials(x: UOp) -> tuple[UOp, UOp]:
+    """e^x / 2 and e^-x / 2 of x >= 0; the first as e^(x - 2) e^2 / 2 where e^x would overflow too early."""
+    large = x > (88.0 if x.dtype is dtypes.float32 else 709.0)
+    growth = exponential(large.where(x - 2, x)) * large.where(x._operand(math.exp(2) / 2), x._operand(0.5))
+    return growth, exponential(-x) * 0.5
 
 
 def asinh(self: Tensor) -> Tensor:
     """The inverse hyperbolic sine: log1p(x + x^2 / (1 + sqrt(x^2 + 1))) of |x|, log(2 x) where that is
     large."""
     def node(x: UOp) -> UOp:
-        magnitude = magnitude_of(x)
+        sign, magnitude = sign_and_magnitude(x)
         large = magnitude > 1e8
         x1 = large.where(0, magnitude)
-        small = log1p_node(x1 + x1 * x1 * ((x1 * x1 + 1).sqrt() + 1).recip())
-        return _with_sign_of(x, large.where(log_node(large.where(magnitude, 1)) + math.log(2), small))
+        small = log1p_node((x1 * x1).mulacc(((x1 * x1 + 1).sqrt() + 1).recip(), x1))
+        return large.where(log_node(large.where(magnitude, 1)) + math.log(2), small) * sign
 
     return real(self, node)
 
 
 def acosh(self: Tensor) -> Tensor:
-    """The inverse hyperbolic cosine: log1p(t + sqrt(2 t + t^2)) of t = x - 1; NaN below 1."""
+    """The inverse hyperbolic cosine: log1p(t + sqrt(2 t + t^2)) of t = x - 1; NaN below 1. Within 2.2 ulp:
+    the roundings of the square root, the sum and the logarithm add up."""
     def node(x: UOp) -> UOp:
         large = x > 1e8
         t = large.where(0, x - 1)
-        small = log1p_node(t + (t * (t + 2)).sqrt())
-        return large.where(log_node(large.where(x, 1)) + math.log(2), small)
+        small = log1p_node(t + t.mulacc(t, t * 2).sqrt())
+        return (x < 1).where(math.nan, large.where(log_node(large.where(x, 1)) + math.log(2), small))
 
     return real(self, node)
 
 
 def atanh(self: Tensor) -> Tensor:
-    """The inverse hyperbolic tangent: log1p(2 x / (1 - x)) / 2 of |x|; NaN outside [-1, 1]."""
+    """The inverse hyperbolic tangent: log1p(2 x / (1 - x)) / 2 of |x|; NaN outside [-1, 1]. Within 2.1
+    ulp: the roundings of the difference, the quotient and the logarithm add up."""
     def node(x: UOp) -> UOp:
-        magnitude = magnitude_of(x)
-        return _with_sign_of(x, log1p_node(magnitude * 2 * (1 - magnitude).recip()) * 0.5)
+        sign, magnitude = sign_and_magnitude(x)
+        return log1p_node(magnitude * 2 * (1 - magnitude).recip()) * 0.5 * sign
 
     return real(self, node)
 
 
-def _tanh_fraction(depth: int) -> tuple[list[float], list[float]]:
-    """Numerator and denominator, in x^2, of Lambert's continued fraction tanh x = x/(1 + x^2/(3 + x^2/(5 +
-    ...)))."""
-    numerators, denominators = [[0.0], [1.0]], [[1.0], [1.0]]
-    for k in range(1, depth):
-        for terms in (numerators, denominators):
-            last, before = terms[-1], [0.0, *terms[-2]]
-            size = max(len(last), len(before))
-            padded = [row + [0.0] * (size - len(row)) for row in (last, before)]
-            terms.append([(2 * k + 1) * a + b for a, b in zip(*padded, strict=True)])
-    # each level of the fraction scales both by its odd number; start from a constant term of one
-    scale = denominators[-1][0]
-    return [a / scale for a in numerators[-1]], [b / scale for b in denominators[-1]]
-
-
-TANH_FRACTION = {dtypes.float32: _tanh_fraction(5), dtypes.float64: _tanh_fraction(9)}
-
-
-def _tanh_near_zero(x: UOp) -> UOp:
-    """tanh for |x| <= 0.6, from its continued fraction."""
-    numerator, denominator = TANH_FRACTION[x.dtype]
-    return x * polynomial(x * x, numerator) * polynomial(x * x, denominator).recip()
-
-
 def tanh(self: Tensor) -> Tensor:
-    """The hyperbolic tangent: 1 - 2 / (e^(2|x|) + 1) with the sign of x, and a continued fraction near 0."""
+    """The hyperbolic tangent: of |x|, a polynomial up to 0.55, (1 - e^-2|x|) / (1 + e^-2|x|) above."""
     def node(x: UOp) -> UOp:
-        magnitude = magnitude_of(x)
-        near = magnitude < 0.6
-        small = _tanh_near_zero(near.where(x, 0))
+        sign, magnitude = sign_and_magnitude(x)
+        near = magnitude < 0.55
+        small = near.where(magnitude, 0)
         # e^-2|x| rather than e^2|x|: no infinity, so no NaN in the gradient
-        decay = exp_node(magnitude * -2)
-        return near.where(small, _with_sign_of(x, (1 - decay) * (decay + 1).recip()))
+        decay = exponential(magnitude * -2)
+        large = (1 - decay) * (decay + 1).recip()
+        return near.where(odd_polynomial(small, small * small, TANH[x.dtype]), large) * sign
 
     return real(self, node)
 
 
 # --- the error function -------------------------------------------------------------------------------------
 
-# e^(x^2) erfc(x) for 1 <= x <= `limit`, as a polynomial in 1/(1 + x/2) scaled to [-1, 1]: Chebyshev
-# interpolation (relative error 7e-10 and 7e-15). Beyond `limit`, erf rounds to 1.
-ERFCX = {
-    dtypes.float32: (4.0, (
-        0.25539567625112669, 0.14239528276950719, 0.02685091235727749, 0.0029251286434133061,
-        4.6075782336755249e-05, -2.8781720473416537e-05, -1.1475612158985411e-06,
-        4.2960572696359088e-07,
-    )),
-    dtypes.float64: (6.0, (
-        0.22142954022993178, 0.16189356804102581, 0.038560570425182024, 0.0055888162818198825,
-        0.00019713917775671704, -8.0792204099959313e-05, -7.3405182034251363e-06,
-        1.9795611650228865e-06, 1.635005940511135e-07, -7.0051792112680499e-08,
-        -5.9174650363566907e-10, 2.6224670899880046e-09, -2.6423629068466336e-10,
-        -7.2951534224510891e-11, 1.8894684989359593e-11,
-    )),
-}
-
 
 def erf_node(x: UOp) -> UOp:
-    """erf: its Maclaurin series below 1, one minus the scaled complement above."""
+    """erf: a polynomial up to 1, one minus the scaled complement above."""
     limit, coefficients = ERFCX[x.dtype]
-    magnitude = magnitude_of(x)
+    sign, magnitude = sign_and_magnitude(x)
     near = magnitude < 1
-    terms = 11 if x.dtype is dtypes.float32 else 20
-    series = [2 / math.sqrt(math.pi) * (-1) ** n / (math.factorial(n) * (2 * n + 1)) for n in range(terms)]
-    small = near.where(x, 0)
+    small = near.where(magnitude, 0)
     far = near.where(1, (magnitude > limit).where(limit, magnitude))
     low, high = 1 / (1 + limit / 2), 1 / 1.5
     scaled = ((far * 0.5 + 1).recip() * 2 - (low + high)) * (1 / (high - low))
-    complement = exp_node(-far * far) * polynomial(scaled, coefficients)
-    large = x.ne(x).where(x, _with_sign_of(x, 1 - complement))
-    return near.where(small * polynomial(small * small, series), large)
+    complement = exponential(-far * far) * polynomial(scaled, coefficients)
+    return near.where(small.mulacc(polynomial(small * small, ERF[x.dtype]), small), 1 - complement) * sign
 
 
 def erf(self: Tensor) -> Tensor:

@@ -12,8 +12,11 @@ from tinygrad.functional import (
     activation,
     convolution,
     creation,
+    decompositions,
     elementwise,
+    equations,
     indexing,
+    interop,
     linalg,
     losses,
     mathematics,
@@ -56,6 +59,7 @@ class Methods:
     arange = staticmethod(creation.arange)
     linspace = staticmethod(creation.linspace)
     eye = staticmethod(creation.eye)
+    from_file = staticmethod(creation.from_file)
     from_url = staticmethod(creation.from_url)
     zeros_like = creation.zeros_like
     ones_like = creation.ones_like
@@ -240,8 +244,20 @@ class Methods:
     dot = linalg.dot
     matmul = linalg.matmul
     linear = linalg.linear
-    qr = linalg.qr
-    svd = linalg.svd
+    qr = decompositions.qr
+    svd = decompositions.svd
+    eigh = decompositions.eigh
+    cholesky = decompositions.cholesky
+    solve = equations.solve
+    solve_triangular = equations.solve_triangular
+    triangular_solve = equations.solve_triangular
+    inv = equations.inv
+    inverse = equations.inv
+    pinv = equations.pinv
+    lstsq = equations.lstsq
+    det = equations.det
+    slogdet = equations.slogdet
+    matrix_power = equations.matrix_power
     einsum = staticmethod(linalg.einsum)
     # indexing
     gather = indexing.gather
@@ -267,6 +283,14 @@ class Methods:
     cross_entropy = losses.cross_entropy
     sparse_categorical_crossentropy = losses.sparse_categorical_crossentropy
     nll_loss = losses.nll_loss
+
+    # other libraries
+    data = interop.data
+    from_dlpack = staticmethod(interop.from_dlpack)
+    __array__ = interop.to_array
+    __buffer__ = interop.to_buffer
+    __dlpack__ = interop.to_dlpack
+    __dlpack_device__ = interop.dlpack_device
 
     # --- operators ------------------------------------------------------------------------------------------
 

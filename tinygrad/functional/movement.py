@@ -425,7 +425,7 @@ def unfold(self: Tensor, dim: int, size: int, step: int) -> Tensor:
     lead = last.shape[:-1]
     count = length - size + 1
     if size == 0:
-        windows = UOp.const(0, self.dtype, (*lead, count, 0))
+        windows = last.shrink((*((0, n) for n in lead), (0, 0))).reshape((*lead, 1, 0)).expand((*lead, count, 0))
     else:
         windows = rows_of_windows(last, size, count)
     windows = windows.stride((1,) * len(lead) + (step, 1))
@@ -448,7 +448,7 @@ def diagonal(self: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Ten
     size = max(min(rows - top, columns - left), 0)
     whole = [(0, n) for n in lead]
     if size == 0:
-        return type(self).of(UOp.const(0, self.dtype, (*lead, 0)), self)
+        return _moved(self, last.shrink((*whole, (0, 0), (0, 0))).reshape((*lead, 0)))
     square = last.shrink((*whole, (top, top + size), (left, left + size)))
     # rows one item longer, so that the diagonal becomes a column
     flat = square.reshape((*lead, size * size)).pad((*((0, 0) for _ in lead), (0, size)))

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from tinygrad.dtype import dtypes, promote
+from tinygrad.functional.reduce import masked_softmax
 from tinygrad.helpers import make_tuple
 
 if TYPE_CHECKING:
@@ -85,7 +86,8 @@ def scaled_dot_product_attention(self: Tensor, key: Tensor, value: Tensor, attn_
     Shapes: self (..., H, L, E), key (..., H, S, E), value (..., H, S, Ev); result (..., H, L, Ev).
     `attn_mask` broadcasts to (..., H, L, S): a bool (True: takes part) or a float that is added. `is_causal`:
     query i sees keys 0 to i. `enable_gqa`: key and value may have fewer heads, each used by a group of
-    consecutive query heads. The softmax is computed in float32 at least. Dropout applies while training.
+    consecutive query heads. The softmax is computed in float32 at least. A query that the mask lets see no key
+    gets zeros. Dropout applies while training.
     """
     if self.ndim < 2 or key.ndim < 2 or value.ndim < 2 or self.shape[-1] != key.shape[-1] \
             or key.shape[-2] != value.shape[-2]:
@@ -103,7 +105,7 @@ def scaled_dot_product_attention(self: Tensor, key: Tensor, value: Tensor, attn_
     from tinygrad.tensor import Tensor
 
     wide = promote(self.dtype, dtypes.float32)
-    scores = (self * (1 / math.sqrt(self.shape[-1]))).matmul(key.transpose(-2, -1), dtype=wide)
+    scores = self.matmul(key.transpose(-2, -1), dtype=wide) * (1 / math.sqrt(self.shape[-1]))
     if is_causal:
         queries, keys = scores.shape[-2:]
         number = Tensor.arange(queries, device=self.device).unsqueeze(1)
@@ -113,8 +115,15 @@ def scaled_dot_product_attention(self: Tensor, key: Tensor, value: Tensor, attn_
             scores = attn_mask.where(scores, -math.inf)
         else:
             scores = scores + attn_mask
-    weights = scores.softmax(-1).cast(self.dtype)
-    return weights.dropout(dropout_p).matmul(value)
+    if not is_causal:
+        weights = scores.softmax(-1) if attn_mask is None else masked_softmax(scores, scores.dtype)
+        return weights.cast(self.dtype).dropout(dropout_p).matmul(value)
+    assert attn_mask is not None
+    # Sums that say where they count: the compiler leaves out the keys after a query, half of the work.
+    weights = attn_mask.where((scores - scores.max(-1, keepdim=True).detach()).exp(), 0)
+    weights = (weights / weights.sum(-1, keepdim=True)).cast(self.dtype).dropout(dropout_p)
+    products = weights.cast(wide).unsqueeze(-1) * value.cast(wide).unsqueeze(-3)
+    return attn_mask.unsqueeze(-1).where(products, 0).sum(-2).cast(self.dtype)
 
 
 def sequential(self: Tensor, ll: Sequence[Callable[[Tensor], Tensor]]) -> Tensor:

@@ -13,6 +13,9 @@ from __future__ import annotations
 
 import math
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import local
 from typing import TYPE_CHECKING, Any
 
 from tinygrad.dtype import DType, DTypeLike, dtypes, to_dtype
@@ -76,6 +79,35 @@ def advance(device: str, blocks: int) -> int:
     return start
 
 
+class _Examples(local):
+    """The batches that draws are for (`vmap`): the number of the example, and how many there are, of each."""
+
+    def __init__(self) -> None:
+        self.batches: list[tuple[Tensor, int]] = []
+
+    def blocks(self, position: Tensor, count: int) -> Tensor:
+        """The number of each block for one example, given that without examples; no two examples share
+        one."""
+        example: Tensor | None = None
+        for number, size in self.batches:
+            example = number if example is None else example * size + number
+        return position if example is None else example.reshape(1, 1) * count + position
+
+
+_examples = _Examples()
+
+
+@contextmanager
+def draws_for_each(number: Tensor, size: int) -> Iterator[None]:
+    """A block in which draws are other ones in each of `size` examples: in order, as if drawn one after
+    another. `number` is the number of the example, a uint32 of shape ()."""
+    _examples.batches.append((number, size))
+    try:
+        yield
+    finally:
+        _examples.batches.pop()
+
+
 # --- the generator --------------------------------------------------------------------------------
 
 
@@ -109,12 +141,14 @@ def _random_blocks(count: int, device: str, lanes: int = 1) -> tuple[Tensor, Ten
     """Both words of the next `count` blocks: uint32 of shape (lanes, count), every lane the same."""
     from tinygrad.tensor import Tensor
 
-    if count >= 2**31:
-        raise ValueError(f"one draw takes fewer than 2**31 blocks of 64 random bits, asked for {count}")
+    total = count * prod(size for _, size in _examples.batches)
+    if total >= 2**31:
+        raise ValueError(f"one draw takes fewer than 2**31 blocks of 64 random bits, asked for {total}")
     shape = (lanes, count)
-    start = advance(device, count)
+    start = advance(device, total)
     low, high = _variable_words("rng", MAX_COUNTER, start, shape, device)
-    position = Tensor.arange(count, dtype=dtypes.uint32, device=device).reshape(1, count).expand(shape)
+    position = Tensor.arange(count, dtype=dtypes.uint32, device=device).reshape(1, count)
+    position = _examples.blocks(position, count).expand(shape)
     block_low = low + position
     block_high = high + (block_low < low).cast(dtypes.uint32)
     return threefry2x32(_variable_words("seed", MAX_SEED, _seed, shape, device), (block_low, block_high))

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 from tinygrad.dtype import DType, DTypeLike, dtypes, least_upper_float, promote, sum_dtype, to_dtype
 from tinygrad.functional.creation import counting
 from tinygrad.functional.elementwise import order_reversed
-from tinygrad.functional.mathematics import exp_node, log_node
+from tinygrad.functional.mathematics import log_node
 from tinygrad.functional.movement import axes_of, axis_of, rows_of_windows
+from tinygrad.graph.elementary import exponential
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ceildiv, prod
@@ -178,15 +179,26 @@ def _shifted(self: Tensor, axis: Axis, dtype: DTypeLike | None) -> tuple[UOp, tu
 def softmax(self: Tensor, axis: int = -1, dtype: DTypeLike | None = None) -> Tensor:
     """e^x over the sum of e^x along `axis`."""
     shifted, axes, kind = _shifted(self, axis, dtype)
-    weights = exp_node(shifted)
+    weights = exponential(shifted)
     return type(self).of((weights * weights.reduce(Ops.ADD, axes).recip().expand(weights.shape)).cast(kind),
                          self)
+
+
+def masked_softmax(self: Tensor, dtype: DTypeLike) -> Tensor:
+    """`softmax` along the last axis, where a row of minus infinities alone gives zeros instead of NaN."""
+    kind, axes = to_dtype(dtype), (self.ndim - 1,)
+    x = self.uop.cast(promote(kind, dtypes.float32))
+    largest = x.detach().reduce(Ops.MAX, axes)
+    weights = exponential(x - largest.eq(-math.inf).where(0, largest).expand(x.shape))
+    total = weights.reduce(Ops.ADD, axes)
+    share = total.eq(0).where(1, total).recip()
+    return type(self).of((weights * share.expand(weights.shape)).cast(kind), self)
 
 
 def log_softmax(self: Tensor, axis: int = -1, dtype: DTypeLike | None = None) -> Tensor:
     """The logarithm of softmax, without overflow."""
     shifted, axes, kind = _shifted(self, axis, dtype)
-    total = log_node(exp_node(shifted).reduce(Ops.ADD, axes))
+    total = log_node(exponential(shifted).reduce(Ops.ADD, axes))
     return type(self).of((shifted - total.expand(shifted.shape)).cast(kind), self)
 
 
@@ -203,7 +215,7 @@ def logsumexp(self: Tensor, axis: Axis = None, keepdim: bool = False) -> Tensor:
     largest = x.detach().reduce(Ops.MAX, axes)
     # an infinite maximum is not subtracted: infinity minus itself is NaN
     shift = largest.eq(math.inf).where(0, largest.eq(-math.inf).where(0, largest))
-    total = log_node(exp_node(x - shift.expand(x.shape)).reduce(Ops.ADD, axes)) + shift
+    total = log_node(exponential(x - shift.expand(x.shape)).reduce(Ops.ADD, axes)) + shift
     return type(self).of(_without_axes(total, axes, keepdim).cast(kind), self)
 
 
@@ -307,7 +319,7 @@ def logcumsumexp(self: Tensor, axis: int = 0) -> Tensor:
         last = (len(x.shape) - 1,)
         largest = x.detach().reduce(Ops.MAX, last)
         shift = largest.eq(math.inf).where(0, largest.eq(-math.inf).where(0, largest))
-        return log_node(exp_node(x - shift.expand(x.shape)).reduce(Ops.ADD, last)) + shift
+        return log_node(exponential(x - shift.expand(x.shape)).reduce(Ops.ADD, last)) + shift
 
     def combine(a: UOp, b: UOp) -> UOp:
         pair = [part.reshape((*part.shape, 1)).pad([(0, 0)] * len(part.shape) + [side])

@@ -6,16 +6,15 @@ and schedule as any others, and gradients of gradients work. DETACH ends the wal
 target), and so does everything that is not a float.
 
 A table entry gets the gradient of a node's value and the node, and returns one gradient (or None) for each
-source.
+source. `graph/tangent.py` is the same the other way round: forward mode, mostly by this table.
 """
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from fractions import Fraction
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
-from tinygrad.dtype import dtypes
+from tinygrad.graph.elementary import derivative_of_sine
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.shapes import inverse_permutation
 from tinygrad.graph.uop import UOp
@@ -29,41 +28,6 @@ LN2 = math.log(2)
 def sum_to(x: UOp, shape: Sequence[int]) -> UOp:
     """`x` summed over the axes that have size 1 in `shape`: what EXPAND to `x.shape` is the transpose of."""
     return x.reduce(Ops.ADD, [i for i, (n, m) in enumerate(zip(x.shape, shape, strict=True)) if n != m])
-
-
-def _split(value: Fraction, bits: int) -> tuple[float, float, float]:
-    """Three floats of `bits` bits whose sum is `value`, the largest part first."""
-    parts = []
-    for _ in range(3):
-        exponent = bits - 1 - math.floor(math.log2(abs(value)))
-        parts.append(float(Fraction(round(value * Fraction(2) ** exponent)) / Fraction(2) ** exponent))
-        value -= Fraction(parts[-1])
-    return parts[0], parts[1], parts[2]
-
-
-HALF_PI = Fraction("1.5707963267948966192313216916397514420985846996875529104874722961539082031431")
-HALF_PI_PARTS = {dtypes.float32: _split(HALF_PI, 24), dtypes.float64: _split(HALF_PI, 53)}
-
-
-def cosine(x: UOp) -> UOp:
-    """The cosine of `x`, from one SIN.
-
-    Up to |x| = 8192, with k = trunc(|x|/pi), it is (-1)^(k+1) sin(|x| - (2k + 1) pi/2): the argument is
-    reduced with pi/2 in three parts, so that values near zeros keep their relative precision. Beyond, it is
-    1 - 2 sin(x/2)^2, which is off by at most about 2^-23 (float32).
-    """
-    if x.dtype not in HALF_PI_PARTS:
-        return cosine(x.cast(dtypes.float32)).cast(x.dtype)
-    magnitude = x.maximum(-x)
-    near = magnitude < 8192.0
-    k = (magnitude * (1 / math.pi)).trunc()
-    odd_multiple = k * 2.0 + 1.0
-    reduced = magnitude
-    for part in HALF_PI_PARTS[x.dtype]:
-        reduced = odd_multiple.mulacc(-part, reduced)
-    s = near.where(reduced, magnitude * 0.5).sin()
-    k_is_even = (k * 0.5).trunc().mulacc(-2.0, k).eq(0.0)
-    return near.where(k_is_even.where(-s, s), 1.0 - s * s * 2.0)
 
 
 def _max_of_two(g: UOp, node: UOp) -> SourceGradients:
@@ -147,7 +111,7 @@ GRADIENT_RULES: dict[Ops, GradientRule] = {
     Ops.SQRT: lambda g, node: (g * node.recip() * 0.5,),
     Ops.EXP2: lambda g, node: (g * node * LN2,),
     Ops.LOG2: lambda g, node: (g * node.src[0].recip() * (1 / LN2),),
-    Ops.SIN: lambda g, node: (g * cosine(node.src[0]),),
+    Ops.SIN: lambda g, node: (g * derivative_of_sine(node.src[0]),),
     Ops.CAST: lambda g, node: (g.cast(node.src[0].dtype),),
     Ops.TRUNC: lambda g, node: (None,),
     Ops.ADD: lambda g, node: (g, g),
@@ -164,6 +128,21 @@ GRADIENT_RULES: dict[Ops, GradientRule] = {
     Ops.CUSTOM_GRADIENT: lambda g, node: (None, *node.arg(g, node)),
 }
 """None says that the gradient is zero. Operations that are not here (comparisons, bits) end the walk."""
+
+
+class Argument:
+    """The rule of a CUSTOM_GRADIENT that stands for an argument of a function: its source, with an identity.
+
+    Gradients can be taken at such a node, which is no other use of the same value, and flow on through it.
+    """
+
+    def __call__(self, gradient: UOp, node: UOp) -> SourceGradients:
+        return (gradient,)
+
+
+def as_argument(value: UOp) -> UOp:
+    """`value` as a node that no other equals; see `Argument`."""
+    return value.with_gradient((value,), Argument())
 
 
 def transpose_movement(view: UOp, value: UOp, base: UOp) -> UOp:
@@ -186,16 +165,21 @@ def gradients(root: UOp, root_gradient: UOp, targets: Sequence[UOp]) -> list[UOp
 
     None where no way leads there, zeros where only constant steps (TRUNC) do.
     """
+    return summed_gradients({root: root_gradient}, targets)
+
+
+def summed_gradients(roots: Mapping[UOp, UOp], targets: Sequence[UOp]) -> list[UOp | None]:
+    """The sum, over several roots and their gradients, of what `gradients` gives for each, in one walk."""
     wanted = set(targets)
-    order = root.toposort(stop=lambda node: node.op is Ops.DETACH and node not in wanted)
+    order = UOp.sink(roots).toposort(stop=lambda node: node.op is Ops.DETACH and node not in wanted)
     leads_to_target: set[UOp] = set()
     for node in order:
         leads_on = node.op in GRADIENT_RULES and any(s in leads_to_target for s in _differentiable(node))
         if node.dtype.is_float and (node in wanted or leads_on):
             leads_to_target.add(node)
 
-    on_the_way = {root} & leads_to_target
-    found = dict.fromkeys(on_the_way, root_gradient)
+    on_the_way = leads_to_target.intersection(roots)
+    found = {root: roots[root] for root in on_the_way}
     for node in reversed(order):
         sources = [s for s in _differentiable(node) if s in leads_to_target]
         if node not in on_the_way or node.op not in GRADIENT_RULES or not sources:

@@ -1,15 +1,16 @@
 """What a node says about the tensor that stands for it: is it in memory, a constant, a variable of gradients.
 
 A leaf is a variable that gradients are taken of: a float BUFFER (reshaped at most), one about to be
-overwritten (ASSIGN), or a constructor's expression that carries an identity, DETACH(leaf). `tensor.py` asks
-these questions.
+overwritten (ASSIGN), or a constructor's expression that carries an identity, DETACH(leaf). Gradients are also
+taken of the arguments of a function that is being transformed. `tensor.py` asks these questions.
 """
 from __future__ import annotations
 
 from typing import Any
 
+from tinygrad.graph.gradient import Argument
 from tinygrad.graph.ops import Family, Ops
-from tinygrad.graph.uop import Storage, UOp
+from tinygrad.graph.uop import Storage, Synthesized, UOp
 
 
 def storage_view(uop: UOp) -> UOp | None:
@@ -50,20 +51,23 @@ def is_leaf(uop: UOp) -> bool:
     return leaf_node(uop) is not None
 
 
-def depends_on_leaf(uop: UOp) -> bool:
-    """Whether a leaf is below `uop`, along ways that gradients can take."""
-    for node in uop.toposort(stop=lambda n: "_has_leaf" in n.__dict__ or n.op is Ops.DETACH):
-        if "_has_leaf" not in node.__dict__:
-            node.__dict__["_has_leaf"] = _depends_on_leaf_here(node)
-    return bool(uop.__dict__["_has_leaf"])
-
-
 def _depends_on_leaf_here(node: UOp) -> bool:
     if not node.dtype.is_float:
         return False
     if node.op is Ops.DETACH:
         return node.arg is not None
+    if node.op is Ops.CUSTOM_GRADIENT and isinstance(node.arg, Argument):
+        return True
     return node.op is Ops.BUFFER or any(s.__dict__["_has_leaf"] for s in node.src)
+
+
+_has_leaf = Synthesized(_depends_on_leaf_here, "_has_leaf")
+
+
+def depends_on_leaf(uop: UOp) -> bool:
+    """Whether a leaf is below `uop`, along ways that gradients can take."""
+    known: bool | None = uop.__dict__.get("_has_leaf")
+    return _has_leaf.of(uop) if known is None else known
 
 
 class LeafIndex:

@@ -13,6 +13,7 @@ from tinygrad.graph.ops import Ops
 class Operators:
     """Elementwise arithmetic. The other operand is a node of equal shape and dtype, or a number."""
 
+    __slots__ = ()
     dtype: DType
 
     def alu(self, op: Ops, *others: Self) -> Self:

@@ -91,7 +91,8 @@ class Ops(Enum):
     PARAM = auto()
     """a kernel's buffer argument; arg: (slot, number of items)"""
     RANGE = auto()
-    """a loop, as the value of its counter; source: the extent; arg: (identity, RangeKind)"""
+    """a loop, as the value of its counter; source: the extent; arg: (identity, RangeKind). With sources begin
+    and end, it runs over [begin, end) of [0, extent) only"""
     INDEX = auto()
     """an address: memory, offset in items, and (optional) the condition under which it may be touched"""
     LOAD = auto()
@@ -99,19 +100,27 @@ class Ops(Enum):
     STORE = auto()
     """INDEX, value, and in the loop nest the ranges it closes"""
     STAGE = auto()
-    """memory filled by computing a value over ranges: value and ranges; arg: (identity, Memory)"""
+    """memory filled by computing a value (or several side by side) over ranges: values and ranges; arg:
+    (identity, Memory)"""
     BARRIER = auto()
+    """waits until all threads of the block are here; what they wrote into shared memory can be read then"""
     MMA = auto()
     SPECIAL = auto()
-    """a hardware index; arg: (name, size)"""
+    """a hardware index: gidx0, gidx1, ... number the block, lidx0, lidx1, ... the thread in it; arg: (name,
+    size)"""
 
     # program only
     FDIV = auto()
     """floating-point division, rounded once"""
+    LDEXP = auto()
+    """a * 2**b, rounded once: b is a whole float, or NaN where a is. For 1/2 <= a <= 2 and sizes of b below
+    twice the exponent's bias"""
     REGISTER = auto()
     """a variable of the program; arg: identity"""
     SCRATCH = auto()
     """memory private to a thread; arg: (identity, number of items)"""
+    SHARED = auto()
+    """memory that the threads of a block share; arg: (identity, number of items)"""
     END = auto()
     """closes the loop of its source RANGE"""
     VECTORIZE = auto()
@@ -129,12 +138,14 @@ class Family:
     })
     COMPARE = frozenset({Ops.CMPLT, Ops.CMPNE})
     BITWISE = frozenset({Ops.AND, Ops.OR, Ops.XOR, Ops.SHL, Ops.SHR})
-    BINARY = COMPARE | BITWISE | {Ops.ADD, Ops.SUB, Ops.MUL, Ops.IDIV, Ops.MOD, Ops.MAX, Ops.FDIV}
+    BINARY = COMPARE | BITWISE | {
+        Ops.ADD, Ops.SUB, Ops.MUL, Ops.IDIV, Ops.MOD, Ops.MAX, Ops.FDIV, Ops.LDEXP,
+    }
     TERNARY = frozenset({Ops.WHERE, Ops.MULACC})
     ELEMENTWISE = UNARY | BINARY | TERNARY
     MOVEMENT = frozenset({Ops.RESHAPE, Ops.PERMUTE, Ops.EXPAND, Ops.PAD, Ops.SHRINK, Ops.STRIDE})
     COMMUTATIVE = frozenset({Ops.ADD, Ops.MUL, Ops.MAX, Ops.CMPNE, Ops.AND, Ops.OR, Ops.XOR})
-    FLOAT_ONLY = frozenset({Ops.RECIP, Ops.SQRT, Ops.EXP2, Ops.LOG2, Ops.SIN, Ops.TRUNC, Ops.FDIV})
+    FLOAT_ONLY = frozenset({Ops.RECIP, Ops.SQRT, Ops.EXP2, Ops.LOG2, Ops.SIN, Ops.TRUNC, Ops.FDIV, Ops.LDEXP})
     INT_ONLY = frozenset({Ops.IDIV, Ops.MOD, Ops.SHL, Ops.SHR})
     REDUCING = frozenset({Ops.ADD, Ops.MAX, Ops.MUL})
 

@@ -127,6 +127,7 @@ _CALLS: dict[Ops, str] = {
     Ops.MAX: "max",
     Ops.WHERE: "where",
     Ops.MULACC: "fma",
+    Ops.LDEXP: "ldexp",
     Ops.MMA: "mma",
 }
 _ACCUMULATIONS: dict[Ops, str] = {Ops.ADD: "sum", Ops.MUL: "product", Ops.MAX: "max"}
@@ -226,9 +227,14 @@ def _lanes_suffix(dtype: DType) -> str:
     return str(dtype.count) if dtype.count > 1 else ""
 
 
-def _loop_header(loop: UOp, extent: Text) -> str:
+def _loop_header(loop: UOp, sources: Sequence[Text]) -> str:
     kind = "" if loop.arg[1] is RangeKind.LOOP else f"  # {loop.arg[1].name}"
-    return f"for i{loop.arg[0]} in 0..{_bound(extent, _ATOM)}:{kind}"
+    return f"for {_loop_span(loop, sources)}:{kind}"
+
+
+def _loop_span(loop: UOp, sources: Sequence[Text]) -> str:
+    begin, end = ("0", sources[0]) if len(sources) == 1 else (_bound(sources[1], _ATOM), sources[2])
+    return f"i{loop.arg[0]} in {begin}..{_bound(end, _ATOM)}"
 
 
 def _counts(nodes: Sequence[UOp]) -> Counter[UOp]:
@@ -299,7 +305,7 @@ class _NestPrinter:
         while len(self.blocks) > depth:
             block = self.blocks.pop()
             assert block.loop is not None
-            header = _loop_header(block.loop, self.value(block.loop.src[0]))
+            header = _loop_header(block.loop, [self.value(s) for s in block.loop.src])
             self.blocks[-1].lines += [header, *(INDENT + line for line in block.lines)]
 
     def outermost(self, node: UOp) -> int:
@@ -367,7 +373,7 @@ class _NestPrinter:
 
     def loop_text(self, loop: UOp) -> str:
         kind = "" if loop.arg[1] is RangeKind.LOOP else f" {loop.arg[1].name}"
-        return f"i{loop.arg[0]} in 0..{_bound(self.value(loop.src[0]), _ATOM)}{kind}"
+        return f"{_loop_span(loop, [self.value(s) for s in loop.src])}{kind}"
 
 
 # --- the linear program ---------------------------------------------------------------------------
@@ -480,6 +486,8 @@ class _ProgramPrinter:
             return f"p{node.arg[0]} = param {dtype}[{node.arg[1]}]"
         if node.op is Ops.SCRATCH:
             return f"{self.name_of(node, 's')} = scratch {dtype}[{node.arg[1]}]"
+        if node.op is Ops.SHARED:
+            return f"{self.name_of(node, 'shared')} = shared {dtype}[{node.arg[1]}]"
         if node.op is Ops.REGISTER:
             return f"{self.name_of(node, 'acc')} = register {dtype}"
         if node.op is Ops.VARIABLE:
@@ -488,7 +496,7 @@ class _ProgramPrinter:
 
     def statement(self, node: UOp, sources: list[Text]) -> str | None:
         if node.op is Ops.RANGE:
-            return _loop_header(node, sources[0])
+            return _loop_header(node, sources)
         if node.op is Ops.BARRIER:
             return "barrier()"
         if node.op is not Ops.STORE:
@@ -500,7 +508,7 @@ class _ProgramPrinter:
         return f"{how}{_lanes_suffix(node.src[1].dtype)}({target.text}, {value.text})"
 
     def expression(self, node: UOp, sources: list[Text]) -> Text:
-        if node.op in (Ops.SCRATCH, Ops.REGISTER):
+        if node.op in (Ops.SCRATCH, Ops.SHARED, Ops.REGISTER):
             return _atom(self.names[node])
         if node.op is not Ops.LOAD:
             return _express(node, sources)

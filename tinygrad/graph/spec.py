@@ -161,7 +161,7 @@ _ELEMENTWISE = (
     Rule("WHERE(bool, value, value)", "values of one dtype", _where),
     Rule("MULACC(value, value, value)", "of one dtype", _mulacc),
 )
-_DIVISION = Rule("FDIV(value, value)", "of one float dtype", _binary)
+_PRIMITIVES = Rule("FDIV LDEXP (value, value)", "of one float dtype", _binary)
 
 
 # --- the tensor graph -----------------------------------------------------------------------------
@@ -262,7 +262,8 @@ TENSOR_GRAPH = Stage("tensor_graph", (
 
 
 def _range(node: UOp) -> bool:
-    return _one(node) and _int(node) and _int(node.src[0]) and _scalar(node) and _pair(node.arg, RangeKind)
+    ends = len(node.src) in (1, 3) and all(_int(s) and _scalar(s) for s in node.src)
+    return ends and _int(node) and _scalar(node) and _pair(node.arg, RangeKind)
 
 
 def _index_into(*memories: Ops) -> Check:
@@ -329,8 +330,11 @@ def _nest_store(node: UOp) -> bool:
 
 
 def _stage(node: UOp) -> bool:
-    return len(node.src) >= 1 and _ops(node.src[1:], Ops.RANGE) and node.dtype is node.src[0].dtype and \
-        _pair(node.arg, Memory)
+    """Values that one iteration puts side by side (several once a range is written out), then the ranges."""
+    count = len(node.src) - len(node.closed_ranges)
+    values, ranges = node.src[:count], node.src[count:]
+    same = all(v.dtype is node.dtype for v in values)
+    return count > 0 and same and _ops(ranges, Ops.RANGE) and _pair(node.arg, Memory)
 
 
 def _closed_at_the_end(nodes: Sequence[UOp]) -> None:
@@ -366,13 +370,13 @@ LOOP_NEST = Stage("loop_nest", (
     Rule("LOAD(INDEX)", "zero where the condition is false", _load),
     Rule("REDUCE(value+, RANGE*) | REDUCE(vector)", "arg ADD | MAX | MUL; closes ranges or lanes",
          _nest_reduce),
-    Rule("STAGE(value, RANGE*)", "arg (identity, Memory); closes the ranges", _stage),
-    Rule("RANGE(int)", "arg (identity, RangeKind)", _range),
+    Rule("STAGE(value+, RANGE*)", "arg (identity, Memory); closes the ranges", _stage),
+    Rule("RANGE(extent, (begin, end)?)", "ints; arg (identity, RangeKind)", _range),
     _PARAM,
     _CONSTANT,
     _VARIABLE,
     *_ELEMENTWISE,
-    _DIVISION,
+    _PRIMITIVES,
     *_VECTORS,
 ), _closed_at_the_end, _no_vector_range_among_vectors)
 """One kernel with its loops as values: before, between and after the Opts of its Plan."""
@@ -398,7 +402,7 @@ def _program_range(node: UOp) -> bool:
     return _range(node) and node.arg[1] in (RangeKind.LOOP, RangeKind.THREAD)
 
 
-_PLACELESS = frozenset({Ops.CONST, Ops.PARAM, Ops.VARIABLE, Ops.SCRATCH, Ops.REGISTER})
+_PLACELESS = frozenset({Ops.CONST, Ops.PARAM, Ops.VARIABLE, Ops.SCRATCH, Ops.SHARED, Ops.REGISTER})
 """What holds everywhere once it is listed, also after the loop in which it was listed."""
 
 
@@ -440,19 +444,19 @@ def _check_opening(place: int, loop: UOp, around: list[UOp]) -> None:
 
 PROGRAM = Stage("program", (
     _PARAM,
-    Rule("SCRATCH", "arg (identity, items)", lambda n: _is_source(n) and _sized(n.arg)),
+    Rule("SCRATCH SHARED", "arg (identity, items)", lambda n: _is_source(n) and _sized(n.arg)),
     Rule("REGISTER", "arg: identity", lambda n: _is_source(n) and n.arg is not None),
     _VARIABLE,
     _CONSTANT,
     Rule("SPECIAL", "arg (name, size); an int", lambda n: _is_source(n) and _int(n) and _sized(n.arg)),
-    Rule("RANGE(int)", "arg (identity, LOOP | THREAD)", _program_range),
+    Rule("RANGE(extent, (begin, end)?)", "ints; arg (identity, LOOP | THREAD)", _program_range),
     Rule("END(RANGE)", "of the innermost open loop", lambda n: _one(n) and _ops(n.src, Ops.RANGE)),
-    Rule("INDEX(PARAM | SCRATCH, int, bool?)", "one address, or one a lane",
-         _index_into(Ops.PARAM, Ops.SCRATCH)),
+    Rule("INDEX(PARAM | SCRATCH | SHARED, int, bool?)", "one address, or one a lane",
+         _index_into(Ops.PARAM, Ops.SCRATCH, Ops.SHARED)),
     Rule("LOAD(INDEX | REGISTER)", "lanes: adjacent items, or one an address", _program_load),
     Rule("STORE(INDEX | REGISTER, value)", "lanes: as LOAD", _program_store),
     *_ELEMENTWISE,
-    _DIVISION,
+    _PRIMITIVES,
     *_VECTORS,
     Rule("REDUCE(vector)", "arg ADD | MAX | MUL: its lanes into one", _reduce_lanes),
     Rule("MMA(value, value, value)", "tiles a * b + c", lambda n: len(n.src) == 3),

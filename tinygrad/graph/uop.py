@@ -13,11 +13,10 @@ import itertools
 import os
 import struct
 import threading
+from _weakref import _remove_dead_weakref  # type: ignore[attr-defined]  # what `weakref` itself imports
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeAlias
-from weakref import WeakValueDictionary
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar, overload
+from weakref import ref
 
 from tinygrad.dtype import DType, accumulate_dtype, dtypes
 from tinygrad.graph import shapes
@@ -30,10 +29,10 @@ if TYPE_CHECKING:
     from tinygrad.shape.shapetracker import ShapeTracker
 
 Shape: TypeAlias = tuple[int, ...]
+T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class BufferSpec:
+class BufferSpec(NamedTuple):
     """Which memory a BUFFER node stands for: a number no other memory has, its device, its length in items.
 
     `version` counts how often it was overwritten before: a node stands for the content at one time, so that
@@ -52,10 +51,14 @@ class Storage:
     def __init__(self) -> None:
         self.buffer: Buffer | None = None
         self.version = 0
+        self.is_placeholder = False
+        """whether this is no memory, but a value that nobody knows yet; see `graph/batch.py`"""
 
 
 _buffer_identities = itertools.count()
-_interned: WeakValueDictionary[tuple[Any, ...], UOp] = WeakValueDictionary()
+_interned: dict[tuple[Any, ...], _Interned] = {}
+"""Every node that exists, by its fields. What `weakref.WeakValueDictionary` does in a third of its time, for
+every node of every step passes through here."""
 _interning = threading.RLock()
 """Held while a node enters `_interned`: two threads that make equal nodes get the same."""
 
@@ -64,33 +67,99 @@ if hasattr(os, "register_at_fork"):
                         after_in_child=_interning.release)
 
 
+class _Interned(ref["UOp"]):
+    """A node's entry in `_interned`, which goes when the node dies."""
+
+    __slots__ = ("key",)
+    key: tuple[Any, ...]
+
+
+def _forget(entry: ref[UOp]) -> None:
+    assert isinstance(entry, _Interned)
+    _remove_dead_weakref(_interned, entry.key)  # not another thread's new node of that key
+
+
+class Attribute(Generic[T]):
+    """What is known of a node for good: computed at the first use, then kept in the node's `__dict__`."""
+
+    def __init__(self, rule: Callable[[UOp], T], name: str = "") -> None:
+        self.rule = rule
+        self.name = name
+        self.__doc__ = rule.__doc__
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    @overload
+    def __get__(self, node: None, owner: type) -> Attribute[T]: ...
+
+    @overload
+    def __get__(self, node: UOp, owner: type) -> T: ...
+
+    def __get__(self, node: UOp | None, owner: type) -> Attribute[T] | T:
+        return self if node is None else self.of(node)
+
+    def of(self, node: UOp) -> T:
+        """The value for `node`."""
+        value: T = self.rule(node)
+        node.__dict__[self.name] = value
+        return value
+
+
+class Synthesized(Attribute[T]):
+    """An attribute that `rule` computes from those of the sources, which it may take as known, however deep
+    the graph is. (The term is that of attribute grammars.)"""
+
+    def of(self, node: UOp) -> T:
+        name = self.name
+        stack = [] if name in node.__dict__ else [node]
+        while stack:
+            current = stack[-1]
+            depth = len(stack)
+            for source in current.src:
+                if name not in source.__dict__:
+                    stack.append(source)
+            if len(stack) == depth:
+                stack.pop().__dict__[name] = self.rule(current)
+        value: T = node.__dict__[name]
+        return value
+
+
 class UOp(Operators):
     """One node. Make it with `UOp.new` or the builder methods, never by calling the class."""
 
+    __slots__ = ("__dict__", "__weakref__", "_realized", "arg", "dtype", "op", "shape", "src")
     op: Ops
     dtype: DType
     src: tuple[UOp, ...]
     arg: Any
     shape: Shape
     """of the tensor it stands for; () for loop-nest and program nodes"""
+    _realized: UOp | None
 
     @staticmethod
     def new(op: Ops, dtype: DType, src: tuple[UOp, ...] = (), arg: Any = None) -> UOp:
         """The node with these fields: an existing one if there is one."""
         key = (op, dtype, src, struct.pack("d", arg) if type(arg) is float else arg)
-        node = _interned.get(key)
-        if node is None:
-            node = object.__new__(UOp)
-            node.op = op
-            node.dtype = dtype
-            node.src = src
-            node.arg = arg
-            node.shape = shapes.shape_of(node)
-            with _interning:
-                other = _interned.get(key)
-                if other is not None:
-                    return other
-                _interned[key] = node
+        entry = _interned.get(key)
+        node = None if entry is None else entry()
+        if node is not None:
+            return node
+        node = object.__new__(UOp)
+        node.op = op
+        node.dtype = dtype
+        node.src = src
+        node.arg = arg
+        node.shape = shapes.shape_of(node)
+        node._realized = None
+        new = _Interned(node, _forget)
+        new.key = key
+        with _interning:
+            entry = _interned.get(key)
+            other = None if entry is None else entry()
+            if other is not None:
+                return other
+            _interned[key] = new
         return node
 
     def __repr__(self) -> str:
@@ -149,18 +218,12 @@ class UOp(Operators):
             return _simplified(self.op, self.dtype, src, self.arg)
         return UOp.new(self.op, self.dtype, src, self.arg)
 
-    @cached_property
+    @Synthesized
     def ranges(self) -> frozenset[UOp]:
         """The RANGE nodes that this value depends on and that nothing below has closed: the loops it lives
         in."""
-        for node in self.toposort(stop=lambda n: "ranges" in n.__dict__):
-            if "ranges" not in node.__dict__ and node is not self:
-                node.__dict__["ranges"] = node._open_ranges()
-        return self._open_ranges()
-
-    def _open_ranges(self) -> frozenset[UOp]:
         if self.op is Ops.RANGE:
-            return frozenset({self})
+            return frozenset({self}).union(*(s.ranges for s in self.src))
         sources = frozenset[UOp]().union(*(s.ranges for s in self.src))
         return sources - frozenset(self.closed_ranges)
 
@@ -175,20 +238,17 @@ class UOp(Operators):
 
     # --- where the value lives ------------------------------------------------------------------------------
 
-    @cached_property
+    @Synthesized
     def device(self) -> str | None:
         """The device that holds or computes this value; None for constants, which any device can make."""
-        for node in self.toposort(stop=lambda n: "device" in n.__dict__ or n.op in (Ops.BUFFER, Ops.COPY)):
-            if "device" not in node.__dict__ and node is not self:
-                node.__dict__["device"] = node._device_here()
-        return self._device_here()
-
-    def _device_here(self) -> str | None:
         if self.op is Ops.BUFFER:
             return str(self.arg.device)
         if self.op is Ops.COPY:
             return str(self.arg)
-        return next((s.device for s in self.src if s.device is not None), None)
+        for source in self.src:
+            if source.device is not None:
+                return source.device
+        return None
 
     @property
     def storage(self) -> Storage:
@@ -224,7 +284,7 @@ class UOp(Operators):
         base = self.base
         if not base.is_overwritten:
             return self
-        spec = replace(base.arg, version=base.storage.version)
+        spec = base.arg._replace(version=base.storage.version)
         node = UOp.new(Ops.BUFFER, base.dtype, (), spec)
         node.__dict__["_storage"] = base.storage
         return self.substitute({base: node})
@@ -233,19 +293,19 @@ class UOp(Operators):
     def realized_view(self) -> UOp | None:
         """A view of the BUFFER that holds this node's computed value; None while it is lazy, or
         overwritten."""
-        view: UOp | None = self.__dict__.get("_realized")
+        view = self._realized
         return None if view is None or view.base.is_overwritten else view
 
     @property
     def computed_into(self) -> UOp | None:
         """The view that this node's value was computed into, even if that was overwritten since."""
-        return self.__dict__.get("_realized")
+        return self._realized
 
     def set_realized_view(self, view: UOp | None) -> None:
         """Remember that `view`, of the same shape, holds this node's value."""
         if view is not None and view.shape != self.shape:
             raise RuntimeError(f"a view of shape {view.shape} cannot hold a value of shape {self.shape}")
-        self.__dict__["_realized"] = view
+        self._realized = view
 
     @property
     def base(self) -> UOp:
@@ -255,7 +315,7 @@ class UOp(Operators):
             node = node.src[0]
         return node
 
-    @cached_property
+    @Attribute
     def st(self) -> ShapeTracker:
         """How this node's items lie in its `base`: the ShapeTracker of the movement ops between them."""
         from tinygrad.shape.shapetracker import ShapeTracker
@@ -464,7 +524,7 @@ class UOp(Operators):
 
     # --- bounds of integers ---------------------------------------------------------------------------------
 
-    @cached_property
+    @Attribute
     def bounds(self) -> tuple[int, int]:
         """The lowest and highest value that this index (or bool) expression can take."""
         from tinygrad.graph.symbolic import bounds_of

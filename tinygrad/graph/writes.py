@@ -9,22 +9,34 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tinygrad.graph.ops import Ops
-from tinygrad.graph.uop import UOp
+from tinygrad.graph.uop import Synthesized, UOp
 
 
 def pending_writes(uops: Iterable[UOp]) -> set[UOp]:
     """The ASSIGN nodes that computing `uops` runs.
 
-    Raises RuntimeError where one of them depends on memory that no longer holds what it did.
+    Raises RuntimeError where a value with such nodes depends on memory that no longer holds what it did.
     """
     seen: dict[UOp, None] = {}
     for uop in uops:
-        seen.update(uop.toposort(stop=lambda node: node.realized_view is not None or node in seen))
+        if _has_writes.of(uop):
+            seen.update(uop.toposort(stop=lambda node: node.realized_view is not None or node in seen))
     lazy = [node for node in seen if node.realized_view is None]
-    if any(node.is_overwritten for node in lazy):
+    for node in lazy:
+        refuse_overwritten(node)
+    return {node for node in lazy if node.op is Ops.ASSIGN}
+
+
+def refuse_overwritten(node: UOp) -> None:
+    """Raise RuntimeError for a BUFFER that is asked for what it held before it was overwritten."""
+    if node.is_overwritten:
         raise RuntimeError("a lazy tensor depends on a value that was overwritten before it was computed; "
                            "realize() it (or call backward()) before the assignment")
-    return {node for node in lazy if node.op is Ops.ASSIGN}
+
+
+_has_writes = Synthesized(
+    lambda node: node.op is Ops.ASSIGN or any(s.__dict__["_has_writes"] for s in node.src), "_has_writes")
+"""Whether an ASSIGN is below a node."""
 
 
 class Readers:

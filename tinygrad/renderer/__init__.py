@@ -1,7 +1,8 @@
 """From a linear program to the text that a device's compiler takes.
 
 In: a list of UOps in the order in which they run (`graph/spec.py`, stage `program`). Out: source text: LLVM
-IR (`llvm.py`). A `Renderer` also tells the cost model its device's numbers. Next on the path: `runtime/`.
+IR (`llvm.py`) or C (`c.py`); `runtime/python.py` writes Python. A `Renderer` also tells the cost model its
+device's numbers. Next on the path: `runtime/`.
 """
 from __future__ import annotations
 
@@ -15,6 +16,20 @@ from tinygrad.helpers import round_up
 
 SCRATCH_ALIGNMENT = 64
 """Bytes to which scratch arrays are aligned."""
+
+
+NARROW_FLOATS = frozenset({dtypes.fp8e4m3, dtypes.fp8e5m2, dtypes.bfloat16, dtypes.float16})
+"""Types to store numbers in; arithmetic on them is done in float32 and rounded after each operation."""
+
+
+def same_in_every_lane(node: UOp) -> int | None:
+    """The number that an integer is in all its lanes, if it is a constant."""
+    if node.op is Ops.VECTORIZE and len(node.src) == 1:
+        return same_in_every_lane(node.src[0])
+    if node.op is not Ops.CONST:
+        return None
+    lanes = node.arg if isinstance(node.arg, tuple) else (node.arg,)
+    return int(lanes[0]) if all(x == lanes[0] for x in lanes) else None
 
 
 class Renderer(ABC):

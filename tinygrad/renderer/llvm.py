@@ -31,18 +31,21 @@ from tinygrad.renderer.llvm_functions import (
 
 
 class LLVMRenderer(Renderer):
-    """LLVM IR for a CPU with `registers` vector registers of `vector_bytes`; the rest as in `Renderer`."""
+    """LLVM IR for a CPU with `registers` vector registers of `vector_bytes`; `has_scalef` says that it has
+    AVX-512's vscalef for vectors of every size. The rest as in `Renderer`."""
 
     name = "LLVM"
     has_threads = True
 
     def __init__(self, vector_bytes: int = 16, registers: int = 16, threads: int = 1,
-                 l1_bytes: int = Renderer.l1_bytes, l2_bytes: int = Renderer.l2_bytes) -> None:
+                 l1_bytes: int = Renderer.l1_bytes, l2_bytes: int = Renderer.l2_bytes,
+                 has_scalef: bool = False) -> None:
         self.vector_bytes = vector_bytes
         self.registers = registers
         self.threads = threads
         self.l1_bytes = l1_bytes
         self.l2_bytes = l2_bytes
+        self.has_scalef = has_scalef
 
     def lanes(self, dtype: DType) -> int:
         """Bools and narrow floats count as float32: comparisons make the ones, arithmetic widens the rest."""
@@ -52,7 +55,7 @@ class LLVMRenderer(Renderer):
     def render(self, name: str, program: list[UOp]) -> str:
         if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
             raise ValueError(f"{name!r} cannot be a kernel's name: letters, digits and _ only")
-        return _Writer(name, program).module()
+        return _Writer(name, program, self.has_scalef).module()
 
 
 @dataclass(frozen=True)
@@ -69,8 +72,8 @@ class _Loop:
 class _Writer(Arithmetic):
     """Writes one kernel, statement by statement. `values` has the operand that each node now is."""
 
-    def __init__(self, name: str, program: list[UOp]) -> None:
-        super().__init__()
+    def __init__(self, name: str, program: list[UOp], has_scalef: bool) -> None:
+        super().__init__(has_scalef)
         self.name = name
         self.program = program
         self.values: dict[UOp, str] = {}
@@ -177,13 +180,15 @@ class _Writer(Arithmetic):
             raise ValueError(f"kernel {self.name}: a range of kind {kind.name} is no loop of a CPU ({node})")
         extent = node.src[0]
         begin, bound = "0", self.values[extent]
+        if len(node.src) == 3:
+            begin, bound = self.values[node.src[1]], self.values[node.src[2]]
         if kind is RangeKind.THREAD:
             begin = "%begin"
             bound = "%end" if extent.op is Ops.CONST else \
                 self.intrinsic("end", "smin.i64", "i64", f"i64 %end, i64 {bound}")
         unique = f"{identity}.{self.loop_count}"
         loop = _Loop(bound, f"%next{unique}", f"loop{unique}", f"latch{unique}", f"after{unique}")
-        if kind is RangeKind.LOOP and extent.op is Ops.CONST and extent.arg > 0:
+        if kind is RangeKind.LOOP and len(node.src) == 1 and extent.op is Ops.CONST and extent.arg > 0:
             self.lines.append(f"  br label %{loop.body}")
         else:
             enter = self.emit("enter", f"icmp slt i64 {begin}, {bound}")

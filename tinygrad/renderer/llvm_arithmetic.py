@@ -12,6 +12,7 @@ from tinygrad.dtype import DType, dtypes
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.uop import UOp
 from tinygrad.renderer import llvm_functions as functions
+from tinygrad.renderer import same_in_every_lane
 from tinygrad.renderer.llvm_functions import (
     NARROW_FLOATS,
     Function,
@@ -35,7 +36,8 @@ _KEEPS_NOT_NEGATIVE = frozenset({Ops.VECTORIZE, Ops.ADD, Ops.MUL, Ops.IDIV, Ops.
 class Arithmetic:
     """Writes instructions on values into `lines`, and remembers which functions they call."""
 
-    def __init__(self) -> None:
+    def __init__(self, has_scalef: bool = False) -> None:
+        self.has_scalef = has_scalef
         self.lines: list[str] = []
         self.functions: dict[str, Function] = {}
         self.number = 0
@@ -119,6 +121,10 @@ class Arithmetic:
             return self.intrinsic("v", f"{op.name.lower()}.{mangled(kind)}", kind, f"{kind} {operands[0]}")
         if op is Ops.MAX:
             return self.call("v", functions.float_maximum(dtype.bits, dtype.count), kind, *operands)
+        if op is Ops.LDEXP:
+            fits = self.has_scalef and dtype.itemsize in functions.SCALEF_BYTES
+            make = functions.scalef if fits else functions.ldexp
+            return self.call("v", make(dtype.bits, dtype.count), kind, *operands)
         return ""
 
     def float_maximum(self, node: UOp, a: str, b: str) -> str:
@@ -147,7 +153,7 @@ class Arithmetic:
         """Rounded down. A shift or mask for powers of two, one instruction where nothing is negative."""
         dtype, kind = node.dtype, value_type(node.dtype)
         quotient = node.op is Ops.IDIV
-        divisor = _same_in_every_lane(node.src[1])
+        divisor = same_in_every_lane(node.src[1])
         if divisor is not None and divisor > 0 and divisor & (divisor - 1) == 0:
             if not quotient:
                 return self.emit("v", f"and {kind} {a}, {splat(kind, divisor - 1)}")
@@ -179,7 +185,7 @@ class Arithmetic:
 
     def shift(self, node: UOp, a: str, b: str) -> str:
         dtype, kind = node.dtype, value_type(node.dtype)
-        amount = _same_in_every_lane(node.src[1])
+        amount = same_in_every_lane(node.src[1])
         if amount is not None and 0 <= amount < dtype.bits:
             name = "shl" if node.op is Ops.SHL else "lshr" if dtype.is_unsigned else "ashr"
             return self.emit("v", f"{name} {kind} {a}, {b}")
@@ -239,13 +245,3 @@ class Arithmetic:
         if source.is_bool or target.is_bool:
             return self.cast(value, source, target)
         return self.emit("v", f"bitcast {value_type(source)} {value} to {value_type(target)}")
-
-
-def _same_in_every_lane(node: UOp) -> int | None:
-    """The number that an integer is in all its lanes, if it is a constant."""
-    if node.op is Ops.VECTORIZE and len(node.src) == 1:
-        return _same_in_every_lane(node.src[0])
-    if node.op is not Ops.CONST:
-        return None
-    lanes = node.arg if isinstance(node.arg, tuple) else (node.arg,)
-    return int(lanes[0]) if all(x == lanes[0] for x in lanes) else None

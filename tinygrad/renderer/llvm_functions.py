@@ -213,6 +213,45 @@ def float_maximum(bits: int, count: int) -> Function:
         ret {t} %result""")
 
 
+@functools.cache
+def ldexp(bits: int, count: int) -> Function:
+    """a * 2**b as `Ops.LDEXP` says. The power is two factors, so a denormal result is rounded by the last
+    product only, and adding 1.5 * 2**fraction leaves b in the low bits of the sum."""
+    fraction, bias = {32: (23, 127), 64: (52, 1023)}[bits]
+    t, i = (vector_type(x, count) for x in ({32: "float", 64: "double"}[bits], f"i{bits}"))
+    rounding = constant({32: dtypes.float32, 64: dtypes.float64}[bits].vec(count),
+                        1.5 * 2.0**fraction + 2 * bias)
+    return Function(f"ldexp.{mangled(t)}", t, f"{t} %a, {t} %b", f"""
+        %sum = fadd {t} %b, {rounding}
+        %exponent = bitcast {t} %sum to {i}
+        %half = lshr {i} %exponent, {splat(i, 1)}
+        %rest = sub {i} %exponent, %half
+        %first.bits = shl {i} %half, {splat(i, fraction)}
+        %second.bits = shl {i} %rest, {splat(i, fraction)}
+        %first = bitcast {i} %first.bits to {t}
+        %second = bitcast {i} %second.bits to {t}
+        %part = fmul {t} %a, %first
+        %result = fmul {t} %part, %second
+        ret {t} %result""")
+
+
+SCALEF_BYTES = frozenset({16, 32, 64})
+"""Vectors that AVX-512's vscalef takes."""
+
+
+@functools.cache
+def scalef(bits: int, count: int) -> Function:
+    """a * 2**b by the one instruction that AVX-512 has for it."""
+    t = vector_type({32: "float", 64: "double"}[bits], count)
+    width = bits * count
+    suffix = f"{'ps' if bits == 32 else 'pd'}.{width}"
+    mask = f"i{max(8, count)} -1"
+    rounding = ", i32 4" if width == 512 else ""
+    return Function(f"scalef.{mangled(t)}", t, f"{t} %a, {t} %b", f"""
+        %result = call {t} @llvm.x86.avx512.mask.scalef.{suffix}({t} %a, {t} %b, {t} %a, {mask}{rounding})
+        ret {t} %result""")
+
+
 # --- narrow floats -------------------------------------------------------------------------------------
 
 

@@ -10,10 +10,11 @@ import atexit
 import ctypes
 import os
 import threading
+from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
-from typing import Any
+from typing import Any, Protocol
 
 import llvmlite.binding as llvm
 import numpy as np
@@ -56,10 +57,15 @@ def host_features() -> str:
     return f"{found},{extra}" if extra else found
 
 
+def llvm_version() -> str:
+    """What compiles LLVM IR here."""
+    return f"LLVM {'.'.join(map(str, llvm.llvm_version_info))}, in process"
+
+
 def _target_machine() -> Any:
     # MCJIT takes the machine over, so each engine needs its own.
     return llvm.Target.from_default_triple().create_target_machine(
-        cpu=llvm.get_host_cpu_name(), features=host_features(), opt=2, codemodel="default", jit=True)
+        cpu=llvm.get_host_cpu_name(), features=host_features(), opt=2, reloc="pic", codemodel="default", jit=True)
 
 
 @dataclass(frozen=True)
@@ -182,10 +188,17 @@ if hasattr(os, "register_at_fork"):
 # --- running ------------------------------------------------------------------------------------------------
 
 
+class NativeCode(Protocol):
+    """Machine code in memory."""
+
+    def address(self, name: str) -> int:
+        """Where the function `name` begins."""
+
+
 class CPUProgram:
     """A loaded kernel."""
 
-    def __init__(self, name: str, compiled: Compiled, scratch: int) -> None:
+    def __init__(self, name: str, compiled: NativeCode, scratch: int) -> None:
         self.name = name
         self.compiled = compiled
         self.scratch = scratch
@@ -194,11 +207,10 @@ class CPUProgram:
     def __call__(self, addresses: Sequence[int], variables: Sequence[int], extent: int) -> None:
         threads = pool()
         threads.need_scratch(self.scratch)
-        buffers = (ctypes.c_void_p * len(addresses))(*addresses)
-        values = (ctypes.c_int64 * len(variables))(*variables)
+        buffers, values = array("q", addresses), array("q", variables)
         with threads.lock:
-            threads.native_launch(threads.state_address, self.function, ctypes.addressof(buffers),
-                                  ctypes.addressof(values), extent, threads.chunk_of(extent))
+            threads.native_launch(threads.state_address, self.function, buffers.buffer_info()[0],
+                                  values.buffer_info()[0], extent, threads.chunk_of(extent))
 
 
 class KernelList:
@@ -238,25 +250,36 @@ class CPUAllocator(Allocator):
     def copyin(self, memory: np.ndarray[Any, Any], source: memoryview) -> None:
         memory[:source.nbytes] = np.frombuffer(source, np.uint8)
 
-    def copyout(self, target: memoryview, memory: np.ndarray[Any, Any]) -> None:
-        np.frombuffer(target, np.uint8)[:] = memory[:target.nbytes]
+    def copyout(self, target: memoryview, memory: np.ndarray[Any, Any], offset: int = 0) -> None:
+        np.frombuffer(target, np.uint8)[:] = memory[offset:offset + target.nbytes]
+
+    def share(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        return array.reshape(-1).view(np.uint8)
 
     def as_bytes(self, memory: np.ndarray[Any, Any], size: int) -> memoryview:
         return memory[:size].data
 
 
-class CPUDevice(CompiledDevice):
-    """The host's cores."""
+class HostDevice(CompiledDevice):
+    """The host's cores, whatever compiled the code that they run."""
+
+    def load(self, name: str, code: NativeCode, scratch: int = 0) -> CPUProgram:
+        pool()  # started here, so that the first kernel's time at DEBUG=2 is its own
+        return CPUProgram(name, code, scratch)
+
+    def limits(self) -> Limits:
+        return _limits()
+
+
+class CPUDevice(HostDevice):
+    """The host's cores, through LLVM."""
 
     def compile(self, source: str) -> Compiled:
         return compile_ir(source)
 
-    def load(self, name: str, code: Compiled, scratch: int = 0) -> CPUProgram:
-        pool()  # started here, so that the first kernel's time at DEBUG=2 is its own
-        return CPUProgram(name, code, scratch)
-
-    def least_seconds(self, operations: int, moved_bytes: int) -> float:
-        return _limits().least_seconds(operations, moved_bytes)
+    @property
+    def compiler(self) -> str:
+        return llvm_version()
 
     def disassembly(self, code: Compiled) -> str:
         return str(_target_machine().emit_assembly(code.module))
@@ -268,15 +291,35 @@ def _limits() -> Limits:
     return measure_limits(thread_count(), repeats=2)
 
 
-def open_device(name: str) -> CPUDevice:
-    """The CPU device."""
+@dataclass(frozen=True)
+class Host:
+    """What a renderer needs to know of this CPU."""
+
+    vector_bytes: int
+    registers: int
+    threads: int
+    has_scalef: bool
+
+
+def host() -> Host:
+    """This CPU, by its features."""
     features = {f for f in host_features().split(",") if f}
     disabled = {f[1:] for f in features if f.startswith("-")}
 
     def has(feature: str) -> bool:
         return f"+{feature}" in features and feature not in disabled
 
-    wide = 64 if has("avx512f") else 32 if has("avx2") else 16
-    registers = 32 if has("avx512f") or has("neon") else 16
-    return CPUDevice(name, CPUAllocator(name),
-                     LLVMRenderer(vector_bytes=wide, registers=registers, threads=thread_count()))
+    return Host(vector_bytes=64 if has("avx512f") else 32 if has("avx2") else 16,
+                registers=32 if has("avx512f") or has("neon") else 16,
+                threads=thread_count(),
+                has_scalef=has("avx512f") and has("avx512vl"))
+
+
+def cpu_renderer() -> LLVMRenderer:
+    """LLVM IR for this CPU."""
+    return LLVMRenderer(**asdict(host()))
+
+
+def open_device(name: str) -> CPUDevice:
+    """The CPU device."""
+    return CPUDevice(name, CPUAllocator(name), cpu_renderer())

@@ -111,6 +111,27 @@ def reads_memory(root: UOp) -> dict[UOp, bool]:
     return reads
 
 
+def has_statistics(root: UOp) -> dict[UOp, bool]:
+    """For each node under `root`, whether it is elementwise in something and a reduce of it, spread out
+    again: a normalised row."""
+    found: dict[UOp, bool] = {}
+    for node in root.toposort():
+        if node.op is Ops.EXPAND:
+            found[node] = _is_reduced(node.src[0])
+        elif node.op in Family.ELEMENTWISE or node.op in Family.MOVEMENT:
+            found[node] = any(found[s] for s in node.src)
+        else:
+            found[node] = False
+    return found
+
+
+def _is_reduced(value: UOp) -> bool:
+    """True for a reduce, and for unary functions and movement of one."""
+    while len(value.src) == 1 and (value.op in Family.UNARY or value.op in Family.MOVEMENT):
+        value = value.src[0]
+    return value.op is Ops.REDUCE
+
+
 def better_stored(node: UOp, evaluations: float, work: float, kernels: int) -> bool:
     """True if `node`, which so many kernels would evaluate so many times in all, should be computed once and
     kept."""

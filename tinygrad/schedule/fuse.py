@@ -12,12 +12,15 @@ decides:
 - A reduce whose items change only with the outer loops of a kernel is computed once for each of those, before
   the loops inside (softmax, norms, losses): it fuses too, if the loops nest and enough of them are left to
   share out.
+- A row that several loops of a kernel read (the exponentials of softmax, the scores of attention) counts as
+  computed once: its plan keeps such rows in scratch memory. So attention is one kernel: two contractions
+  around the statistics of their common rows.
 - stored: by a kernel of its own; or, where one of the kernels using it computes each item exactly once
   anyway, as one more output of that kernel.
 """
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
 from tinygrad.codegen.indexing import (
@@ -32,8 +35,15 @@ from tinygrad.codegen.lower import is_bijection
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import prod
-from tinygrad.schedule.cost import LARGE_CONE, better_stored, closed_form_reduces, reads_memory, work_of
-from tinygrad.schedule.products import is_contraction
+from tinygrad.schedule.cost import (
+    LARGE_CONE,
+    better_stored,
+    closed_form_reduces,
+    has_statistics,
+    reads_memory,
+    work_of,
+)
+from tinygrad.schedule.products import is_contraction, product_of
 
 SERIAL_WORK = 1 << 15
 """Reduced items that one core may walk alone; above, a kernel keeps at least `MIN_PARALLEL` outer
@@ -42,6 +52,10 @@ MIN_PARALLEL = 8
 CACHED_ROW = 1 << 16
 """Items of a row (256 KB of float32) that stay in the L2 cache between the stages of a kernel; sharing the
 loop over rows saves nothing for longer ones."""
+PANEL_BYTES = 4 << 20
+"""What a contraction may read again for every tile of rows, from the L2 cache or fast enough from the one behind it."""
+SHORT_CONTRACTION = 128
+"""Products that cost no more than storing their sum and reading it back (64 operations) twice."""
 
 
 @dataclass(eq=False)
@@ -57,8 +71,8 @@ class Kernel:
     """sets of root loops that something is computed once for; they must nest"""
     enclosing: dict[UOp, frozenset[UOp]] = field(default_factory=dict)
     """for each reduce loop, the loops around it and itself"""
-    reduces: dict[UOp, None] = field(default_factory=dict)
-    """the REDUCEs that it computes"""
+    reduces: dict[UOp, Point] = field(default_factory=dict)
+    """the REDUCEs that it computes, and where"""
     places: dict[UOp, tuple[UOp, ...]] = field(default_factory=dict)
     """for each output, the loops over its items"""
     reduce_ranges: dict[tuple[object, ...], tuple[UOp, ...]] = field(default_factory=dict)
@@ -76,6 +90,20 @@ class Kernel:
         """True if the root loops can be ordered so that those in `ranges` enclose the others."""
         return ranges == self.root_ranges or all(ranges <= s or s <= ranges for s in self.outer_sets)
 
+    def row_of(self, point: Point) -> tuple[object, ...] | None:
+        """What tells the row that `point` runs along from other rows; None where it is no item of a row.
+
+        A row is what one inner loop runs over while the loops over outputs stand still. Two loops of equal
+        length over the same items have equal rows.
+        """
+        inner = point.ranges - self.root_ranges
+        if len(inner) != 1 or point.valid is not None or any(i.op not in _PLAIN for i in point.index):
+            return None
+        (loop,) = inner
+        if loop.extent > CACHED_ROW or point.index.count(loop) != 1:
+            return None
+        return tuple(loop.extent if i is loop else i for i in point.index)
+
     def depends_on(self, others: set[Kernel]) -> bool:
         """True if this kernel needs a result of one of `others`, directly or not."""
         seen: set[Kernel] = set()
@@ -91,6 +119,7 @@ class Kernel:
 
 
 Use = tuple[Kernel, Point]
+_PLAIN = (Ops.RANGE, Ops.CONST)
 
 
 class Fusion:
@@ -105,6 +134,7 @@ class Fusion:
         """loops of closed forms, which will not run"""
         self.work = work_of(sink, self.closed)
         self.reads_memory = reads_memory(sink)
+        self.has_statistics = has_statistics(sink)
         self.depth = reduce_depth(sink)
         self.uses: dict[UOp, dict[Use, None]] = defaultdict(dict)
         self.kernels: list[Kernel] = []
@@ -146,12 +176,32 @@ class Fusion:
         return better_stored(node, self.evaluations(uses), self.work[node], kernels)
 
     def evaluations(self, uses: list[Use]) -> float:
-        """How often all `uses` together would compute an item."""
+        """How often all `uses` together would compute an item. A kept row is computed once for its kernel."""
         total = 0.0
+        rows = self.kept_rows(uses)
         for kernel, point in uses:
+            if (kernel, point) in rows:
+                continue
             place = kernel.place(point.ranges)
             total += prod(r.extent for r in (point.ranges if place is None else place) - self.closed_loops)
+        for kernel, point in {(k, row): (k, p) for (k, p), row in rows.items()}.values():
+            total += prod(r.extent for r in point.ranges)
         return total
+
+    def kept_rows(self, uses: list[Use]) -> dict[Use, tuple[object, ...]]:
+        """The uses along rows that the kernel keeps, each with what identifies its row.
+
+        Those are rows that several loops read, and rows made of statistics of themselves that a contraction
+        reads for each of its columns.
+        """
+        rows: dict[Use, tuple[object, ...]] = {}
+        for kernel, point in uses:
+            row = kernel.row_of(point)
+            if row is not None:
+                rows[kernel, point] = row
+        count = Counter((kernel, row) for (kernel, _), row in rows.items())
+        return {use: row for use, row in rows.items()
+                if count[use[0], row] > 1 or self.has_statistics[use[1].node]}
 
     def fits(self, kernel: Kernel, point: Point) -> bool:
         """True if the loops of a REDUCE at `point` have a place in `kernel` that leaves enough to share
@@ -170,13 +220,46 @@ class Fusion:
 
     def crowds(self, kernel: Kernel, point: Point) -> bool:
         """True if a REDUCE at `point` would share `kernel` with a contraction that is tiled for its own loops
-        alone."""
-        others = [r for r in kernel.reduces if r is not point.node and r not in self.closed]
+        alone.
+
+        They may share where the reduces are statistics of the contraction's rows, and what it reads again for
+        every tile of rows fits the cache.
+        """
         if point.node in self.closed:
             return False
-        if is_contraction(point.node):
-            return bool(others) or not point.ranges >= kernel.root_ranges
-        return any(is_contraction(r) for r in others)
+        reduces = {r: p for r, p in kernel.reduces.items() if r not in self.closed}
+        reduces[point.node] = point
+        main = {r: p for r, p in reduces.items() if is_contraction(r) and p.ranges >= kernel.root_ranges}
+        others = {r: p for r, p in reduces.items() if r not in main}
+        if not main:
+            return any(is_contraction(r) and not self.is_row(kernel, p) for r, p in others.items())
+        if not others and len(main) == 1:
+            return False
+        rows = kernel.root_ranges.intersection(*(p.ranges for p in others.values()))
+        if len(main) > 1 or not rows or rows == kernel.root_ranges:
+            return True
+        if any(not self.panels_fit(p, rows) for p in (*main.values(), *others.values())):
+            return True
+        return any(not (p.ranges <= kernel.root_ranges or self.is_row(kernel, p)) for p in others.values())
+
+    def is_row(self, kernel: Kernel, point: Point) -> bool:
+        """True for items of a row that are cheaper to compute in `kernel` than to store."""
+        short = prod(range_extents(point.node)) <= SHORT_CONTRACTION
+        return kernel.row_of(point) is not None and (short or not is_contraction(point.node))
+
+    def panels_fit(self, point: Point, rows: frozenset[UOp]) -> bool:
+        """True if what a contraction reads again for every tile of `rows` stays in the cache."""
+        product = product_of(point.node)
+        if product is None or not is_contraction(point.node):
+            return True
+        loops = tuple(UOp.range(n, -1 - i) for i, n in enumerate(range_extents(point.node)))
+        inside = reduced_point(point, loops)
+        for operand in product.src:
+            ranges = through_movement(Point(operand, inside.index, inside.valid))[0].ranges
+            items = prod(r.extent for r in ranges - rows)
+            if not ranges >= rows and items * operand.dtype.itemsize > PANEL_BYTES:
+                return False
+        return True
 
     # --- storing --------------------------------------------------------------------------------------------
 
@@ -240,7 +323,7 @@ class Fusion:
             if node in self.closed:
                 self.closed_loops.update(loops)
             else:
-                kernel.reduces[node] = None
+                kernel.reduces[node] = point
             self.use(kernel, reduced_point(point, loops))
         elif node.op is Ops.ASSIGN:
             self.use(kernel, Point(node.src[1], point.index, point.valid))
@@ -261,8 +344,9 @@ class Fusion:
             place = kernel.place(point.ranges)
             around = point.ranges if place is None else place
             kernel.outer_sets.add(around & kernel.root_ranges)
-            for i, r in enumerate(loops):
-                kernel.enclosing[r] = around | frozenset(loops[:i + 1])
+            inner = [r for r in loops if r.op is Ops.RANGE]
+            for i, r in enumerate(inner):
+                kernel.enclosing[r] = around | frozenset(inner[:i + 1])
         return kernel.reduce_ranges[key]
 
     def new_range(self, extent: int) -> UOp:

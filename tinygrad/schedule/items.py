@@ -13,6 +13,7 @@ from tinygrad.device import Device
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.shapes import inverse_permutation
 from tinygrad.graph.uop import UOp
+from tinygrad.schedule.copies import contiguous_part, is_computed
 from tinygrad.schedule.fuse import Fusion, Kernel
 from tinygrad.schedule.layout import axis_order, worth_ordering
 from tinygrad.schedule.simplify import simplified_graph
@@ -30,7 +31,7 @@ class BoundVariable:
 @dataclass(frozen=True)
 class ScheduleItem:
     """One step: a kernel, if `ast` is a SINK of ASSIGNs over PARAMs; a copy between devices, if it is a
-    COPY."""
+    COPY of a part of a PARAM."""
 
     ast: UOp
     buffers: tuple[UOp, ...]
@@ -109,13 +110,9 @@ def _forced(graph: list[UOp], root: UOp) -> set[UOp]:
     for node in root.toposort():
         if node.op in (Ops.CONTIGUOUS, Ops.ASSIGN):
             forced.add(node)
-        elif node.op is Ops.COPY and not _is_whole_buffer(node.src[0]):
+        elif node.op is Ops.COPY and not is_computed(node) and contiguous_part(node.src[0]) is None:
             forced.add(node.src[0])
     return {n for n in forced if n.op is not Ops.BUFFER}
-
-
-def _is_whole_buffer(node: UOp) -> bool:
-    return node.base.op is Ops.BUFFER and node.st.contiguous_whole
 
 
 def _stored_form(sink: UOp) -> UOp:
@@ -275,12 +272,17 @@ class _Writer:
     # --- items ----------------------------------------------------------------------------------------------
 
     def items_of(self, kernel: Kernel) -> list[ScheduleItem]:
+        """The steps of a kernel: none where it has no item to write."""
         root = kernel.outputs[0]
-        if root.op is Ops.COPY:
+        if all(node.numel == 0 for node in kernel.outputs):
+            return []
+        if root.op is Ops.COPY and not is_computed(root):
             source = root.src[0]
             held = self.buffer_of.get(source, source)
-            param = UOp.new(Ops.PARAM, root.dtype, (), (1, root.numel))
-            return [ScheduleItem(UOp.new(Ops.COPY, root.dtype, (param,), root.arg),
+            start, _ = contiguous_part(held) or (0, root.numel)
+            param = UOp.new(Ops.PARAM, root.dtype, (), (1, held.base.arg.size))
+            part = param.shrink(((start, start + root.numel),))
+            return [ScheduleItem(UOp.new(Ops.COPY, root.dtype, (part,), root.arg),
                                  (self.buffer_of[root].base, held.base), 1)]
         outputs = kernel.outputs
         item = self.kernel_item(outputs, [self.buffer_of[n] for n in outputs], set(outputs))
@@ -343,7 +345,7 @@ class _Writer:
                     done[node] = variable(node)
                 elif node.op is Ops.ASSIGN:
                     done[node] = done[node.src[1]]
-                elif node.op is Ops.CONTIGUOUS:
+                elif node.op in (Ops.CONTIGUOUS, Ops.COPY):
                     done[node] = done[node.src[0]]
                 else:
                     done[node] = node.replace(src=tuple(done[s] for s in node.src))

@@ -8,13 +8,18 @@ from tinygrad.helpers import prod
 
 CONTRACTION_LENGTH = 16
 """Products that a sum adds up before it is worth a tile of its own."""
+TILE = 64
+"""Results along the longer side of a tile."""
 
 
 def product_of(node: UOp) -> UOp | None:
-    """The MUL whose values a REDUCE adds up, as they are or widened; None if it adds up something else."""
+    """The MUL whose values a REDUCE adds up, as they are, widened, or where a condition holds; None if it
+    adds up something else."""
     if node.op is not Ops.REDUCE or node.arg[0] is not Ops.ADD:
         return None
     value = node.src[0]
+    if value.op is Ops.WHERE and value.src[2].base.op is Ops.CONST and value.src[2].base.arg == 0:
+        value = value.src[1]
     while value.op is Ops.CAST:
         value = value.src[0]
     return value if value.op is Ops.MUL else None
@@ -29,11 +34,15 @@ def is_contraction(node: UOp) -> bool:
 
 
 def operand_bytes(node: UOp) -> int:
-    """The memory that the operands of a contraction are read from."""
+    """The memory that the operands of a contraction are read from more than once.
+
+    A tile of results reads an operand once for `TILE` of the results it is spread over.
+    """
     product = product_of(node)
     if product is None:
         return 0
-    return sum(_stored(s).numel * _stored(s).dtype.itemsize for s in product.src)
+    stored = [_stored(s) for s in product.src]
+    return sum(s.numel * s.dtype.itemsize for s in stored if product.numel > TILE * s.numel)
 
 
 def _stored(value: UOp) -> UOp:

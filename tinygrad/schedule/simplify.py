@@ -10,6 +10,7 @@ from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.rewrite import RewriteTable, Rule, any_node, node
 from tinygrad.graph.symbolic import constant_folding
 from tinygrad.graph.uop import UOp
+from tinygrad.schedule.copies import computed_at_target, made_at_target
 from tinygrad.schedule.split import split_reduce
 
 
@@ -54,6 +55,8 @@ scheduling_rules = RewriteTable("what needs no computing", [
     Rule("constant arithmetic", node(Family.ELEMENTWISE, name="whole"), _folded_elementwise),
     Rule("reduce of reduce", node(Ops.REDUCE, node(Ops.REDUCE, name="inner"), name="outer"), _merged_reduce),
     Rule("large reduce to few results", node(Ops.REDUCE, name="node"), split_reduce),
+    Rule("copy of what a device without kernels holds", node(Ops.COPY, name="copy"), computed_at_target),
+    Rule("copy of what no device holds", node(Ops.COPY, name="copy"), made_at_target),
     Rule("detach", node(Ops.DETACH, any_node("x")), lambda x: x),
     Rule("custom gradient", node(Ops.CUSTOM_GRADIENT, name="x"), lambda x: x.src[0]),
 ])

@@ -66,7 +66,7 @@ def _split_axis(node: UOp, source: UOp, axis: int, pieces: int) -> UOp:
 
 def _reshaped(value: UOp, shape: tuple[int, ...]) -> UOp:
     """`value` in another shape; of a product, its operands: it stays a product to whoever looks for one."""
-    if value.op in (Ops.CAST, Ops.MUL):
+    if value.op in (Ops.CAST, Ops.MUL, Ops.WHERE):
         return value.replace(src=tuple(_reshaped(s, shape) for s in value.src))
     return value.reshape(shape)
 

@@ -15,14 +15,14 @@ from functools import partial
 from tinygrad.codegen.contraction import Contraction, contraction_of
 from tinygrad.codegen.cost import estimate
 from tinygrad.codegen.opt.access import Access, accesses_of, index_uses, steps_of
-from tinygrad.codegen.opt.plan import Opt, OptKind, Plan, apply_opt, is_stage_range, kept_rows, operands
+from tinygrad.codegen.opt.plan import Opt, OptKind, Plan, apply_opt, is_stage_range, operands
+from tinygrad.codegen.opt.rows import RowValue, row_values
+from tinygrad.codegen.opt.skip import skips_something
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import prod
 from tinygrad.renderer import Renderer
 
-ELEMENTARY = frozenset({Ops.EXP2, Ops.LOG2, Ops.SIN})
-"""Functions of a dozen operations and more, dear enough to keep a row of their values."""
 THREAD_WORK = 1 << 16
 """Operations and items moved below which waking another core costs more than it saves (about 5 us)."""
 LINE_ITEMS = 16
@@ -40,6 +40,10 @@ STAGING_REUSE = 8
 """Uses of a staged item that pay for staging it."""
 
 
+_PANEL_ORDER = {RangeKind.LOOP: 0, RangeKind.UNROLL: 1, RangeKind.VECTOR: 2}
+"""A panel lies in memory as its contraction walks it: tiles, then products, then the vectors of a tile."""
+
+
 class _Chooser:
     def __init__(self, nest: UOp, renderer: Renderer) -> None:
         self.nest = nest
@@ -55,11 +59,17 @@ class _Chooser:
         self.merge_contiguous()
         self.original_work = work.operations + work.bytes // 4
         contraction = self.main_contraction()
-        if contraction is not None:
-            self.tile(contraction)
-        else:
+        if contraction is None or self.has_statistics():
             self.keep_rows()
+            contraction = self.main_contraction()
+        if contraction is None:
             self.vectorise_groups()
+        elif self.has_statistics():
+            self.tile_rows(contraction)
+        else:
+            self.tile(contraction)
+        if skips_something(self.nest):
+            self.take(Opt(OptKind.SKIP, 0))
         self.share_out()
         return Plan(tuple(self.opts))
 
@@ -97,22 +107,27 @@ class _Chooser:
                 return False
         return True
 
+    def has_statistics(self) -> bool:
+        """True if something is reduced once for each outer iteration, before the loops inside it run."""
+        outputs = frozenset[UOp]().union(*(frozenset(s.closed_ranges) for s in self.nest.src))
+        return any(n.op is Ops.REDUCE and n.closed_ranges and n.ranges < outputs for n in self.nest.toposort())
+
     def keep_rows(self) -> None:
         """Keep the rows of values that are dear to compute twice."""
         while True:
-            worth = [r for node, (r, _) in kept_rows(self.nest).items() if self.worth_keeping(node, r)]
+            worth = [i for i, row in enumerate(row_values(self.nest)) if self.worth_keeping(row)]
             if not worth:
                 return
-            self.take(Opt(OptKind.KEEP, worth[0].arg[0]))
+            self.take(Opt(OptKind.KEEP, worth[0]))
 
-    def worth_keeping(self, node: UOp, r: UOp) -> bool:
-        """True for a row of elementary functions that fits the cache and lies in memory as it is walked."""
-        inside = node.src[0].toposort(stop=lambda n: n.op is Ops.STAGE)
-        if not any(n.op in ELEMENTARY for n in inside):
-            return False
-        steps = [a.step(r) for a in accesses_of(self.nest) if a.node in inside and r in a.ranges]
-        small = r.extent * node.dtype.itemsize <= self.renderer.l2_bytes // 8
-        return small and all(step in (0, 1) for step in steps)
+    def worth_keeping(self, row: RowValue) -> bool:
+        """True for a row that is dear, fits the cache, and lies in memory as it is walked (or is summed
+        up)."""
+        inside = row.computed
+        steps = [a.step(row.loop) for a in accesses_of(self.nest) if a.node in inside]
+        small = row.loop.extent * row.value.dtype.itemsize <= self.renderer.l2_bytes // 8
+        walked = row.has_reduce or all(step in (0, 1) for step in steps)
+        return row.is_dear and small and walked
 
     # --- 2. lanes -------------------------------------------------------------------------------------------
 
@@ -139,7 +154,7 @@ class _Chooser:
         reduces = [n for n in nodes if n.op is Ops.REDUCE and n.closed_ranges]
         for store in self.nest.src:
             plain = [r for r in store.closed_ranges if r.arg[1] is RangeKind.LOOP]
-            if not plain:
+            if not plain or any(r.arg[1] is RangeKind.VECTOR for r in store.closed_ranges):
                 continue
             rows = frozenset[UOp]().union(*(n.ranges for n in reduces if not n.ranges >= set(plain)))
             inside = [n for n in reduces if n.ranges >= set(plain)]
@@ -266,7 +281,7 @@ class _Chooser:
 
     def operand_with(self, contraction: Contraction, r: UOp) -> UOp:
         """The operand of the product that changes with `r`."""
-        return next(s for s in contraction.reduce.src[0].src if r in s.ranges)
+        return next(s for s in contraction.factors if r in s.ranges)
 
     def staging_reuse(self, contraction: Contraction, lane: UOp) -> float:
         """How often each item of the lanes' operand is read: by every iteration of the ranges it does not
@@ -317,7 +332,7 @@ class _Chooser:
         lane_side = contraction.left if lane in contraction.left else contraction.right
         other = contraction.right if lane in contraction.left else contraction.left
         operand = self.operand_with(contraction, lane)
-        factors = contraction.reduce.src[0].src
+        factors = contraction.factors
         which = factors.index(operand)
         self.walk_smoothly(contraction, factors[1 - which])
         loads = [a for a in accesses_of(self.nest) if a.node.op is Ops.LOAD and a.node in operand.toposort()]
@@ -407,6 +422,85 @@ class _Chooser:
             size = _tile_size(side.extent, 4)
             if size > 1:
                 self.take(Opt(OptKind.UPCAST, side.arg[0], size))
+
+    # --- contractions around the statistics of their rows ------------------------------------------------
+
+    def tile_rows(self, contraction: Contraction) -> None:
+        """Several rows side by side in registers through every stage: what a row is multiplied with is read
+        once for all of them."""
+        statistics = [n for n in self.nest.toposort() if n.op is Ops.REDUCE and n.closed_ranges
+                      and n.ranges < contraction.reduce.ranges]
+        rows = frozenset(contraction.reduce.ranges).intersection(*(n.ranges for n in statistics))
+        sides = [(contraction.left, contraction.right), (contraction.right, contraction.left)]
+        ways = [(self.outer_cost(contraction, lane, self.width(lane)), lane.arg[0], lane, row)
+                for columns, others in sides for lane in columns - rows if lane.extent >= 4
+                for row in others & rows]
+        if ways and min(ways, key=lambda w: w[:2])[0] < 1.0:
+            _, _, lane, row = min(ways, key=lambda w: (*w[:2], self.row_rank(w[3])))
+            size = self.lane_tile(lane, 4)
+            most = self.most_rows(size)
+            count = _tile_size(row.extent, most)
+            if count > 1:
+                self.take(Opt(OptKind.UPCAST, row.arg[0], count))
+            self.tile_kept_rows(self.most_vectors(count))
+        self.vectorise_groups()
+
+    def width(self, lane: UOp) -> int:
+        """Lanes of a vector along `lane`."""
+        return min(self.lanes(), 1 << (int(lane.extent).bit_length() - 1))
+
+    def most_vectors(self, rows: int) -> int:
+        """Vectors beside so many rows whose accumulators and operands fit the registers."""
+        return max(1, min(4, (self.renderer.registers + 2 - rows) // (rows + 1)))
+
+    def lane_tile(self, lane: UOp, most: int) -> int:
+        """`lane` as vectors, up to `most` of them side by side. Returns how many."""
+        outer = self.outer_after(Opt(OptKind.VECTOR, lane.arg[0], self.width(lane)))
+        size = 1 if outer is None else _tile_size(-(-lane.extent // self.width(lane)), most)
+        if outer is not None and size > 1:
+            self.take(Opt(OptKind.UPCAST, outer, size))
+        return size
+
+    def tile_kept_rows(self, vectors: int) -> None:
+        """Lanes along the rows of sums that are kept (the scores of attention), their other operand staged
+        where lanes would jump in it."""
+        done: set[int] = set()
+        while (found := self.kept_contraction(done)) is not None:
+            loop, factor = found
+            before = self.identities()
+            done.add(loop.arg[0])
+            self.lane_tile(loop, vectors)
+            new = [r for r in self.ranges() if r.arg[0] not in before]
+            done.update(r.arg[0] for r in new)
+            lane = next(r for r in new if r.arg[1] is RangeKind.VECTOR)
+            for operand in operands(self.nest):
+                if lane in operand.ranges and self.is_walked_badly(operand, lane):
+                    inner = [r for r in operand.ranges if r not in self.outer_ranges()]
+                    order = sorted(inner, key=lambda r: (_PANEL_ORDER[r.arg[1]], r not in new, r.arg[0]))
+                    self.take(Opt(OptKind.STAGE, operands(self.nest).index(operand),
+                                  over=tuple(r.arg[0] for r in order)))
+                    break
+
+    def kept_contraction(self, done: set[int]) -> tuple[UOp, UOp] | None:
+        """(the loop that fills a kept row with sums of products, the factor that changes along it)."""
+        for node in self.nest.toposort():
+            if node.op is not Ops.STAGE or node.closed_ranges[-1].arg[0] in done:
+                continue
+            loop = node.closed_ranges[-1]
+            for inner in node.src[0].toposort(stop=lambda n: n.op is Ops.STAGE):
+                contraction = contraction_of(inner)
+                if contraction is not None and loop in contraction.left | contraction.right:
+                    return loop, self.operand_with(contraction, loop)
+        return None
+
+    def outer_ranges(self) -> frozenset[UOp]:
+        """The ranges of the outputs."""
+        return frozenset[UOp]().union(*(frozenset(s.closed_ranges) for s in self.nest.src))
+
+    def is_walked_badly(self, operand: UOp, lane: UOp) -> bool:
+        """True if the lanes of `lane` do not lie side by side in what `operand` loads."""
+        loads = [a for a in accesses_of(self.nest) if a.node.op is Ops.LOAD and a.node in operand.toposort()]
+        return any(a.step(lane) not in (0, 1) for a in loads)
 
     # --- 4. threads -----------------------------------------------------------------------------------------
 

@@ -13,7 +13,10 @@ from dataclasses import dataclass
 from enum import Enum
 
 from tinygrad.codegen.collapse import simplified
+from tinygrad.codegen.contraction import product_in
 from tinygrad.codegen.linearize import reduce_identity
+from tinygrad.codegen.opt.rows import keep_row
+from tinygrad.codegen.opt.skip import skip
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Memory, Ops, RangeKind
 from tinygrad.graph.uop import UOp
@@ -29,22 +32,27 @@ class OptKind(Enum):
     UPCAST = "the innermost iterations as registers, each with its own accumulators"
     UNROLL = "the innermost iterations of a reduce written out, into one accumulator"
     GROUP = "the innermost iterations of a reduce into accumulators of their own, combined at the end"
-    KEEP = "what a reduce adds up kept in scratch memory for another loop over the same row"
+    KEEP = "a row that several loops read, computed once into scratch memory"
+    SKIP = "every loop only as far as a condition inside it can hold"
     STAGE = "an operand computed once over the ranges it is read over, into scratch memory"
 
 
 @dataclass(frozen=True)
 class Opt:
-    """One change: `range` is the identity of the range; `amount` a factor, or the other range of a MERGE."""
+    """One change: `range` is the identity of the range; `amount` a factor, or the other range of a MERGE.
+
+    KEEP and STAGE name a value instead, by its number among `rows.row_values` and `operands` of the nest.
+    """
 
     kind: OptKind
     range: int
     amount: int = 0
     over: tuple[int, ...] = ()
-    """STAGE: the ranges that the staged memory covers, outermost first; `range` is the operand's number"""
+    """STAGE: the ranges that the staged memory covers, outermost first"""
 
     def __repr__(self) -> str:
-        details = [f"r{self.range}"] if self.kind is not OptKind.STAGE else [f"operand {self.range}"]
+        named = {OptKind.STAGE: "operand ", OptKind.KEEP: "row "}
+        details = [] if self.kind is OptKind.SKIP else [f"{named.get(self.kind, 'r')}{self.range}"]
         if self.kind is OptKind.MERGE:
             details.append(f"r{self.amount}")
         elif self.amount:
@@ -74,12 +82,14 @@ def apply_opt(nest: UOp, opt: Opt) -> UOp:
     """The nest with one change. Raises ValueError where the nest has no such range."""
     if opt.kind is OptKind.STAGE:
         return stage_operand(nest, opt.range, opt.over)
+    if opt.kind is OptKind.KEEP:
+        return keep_row(nest, opt.range)
+    if opt.kind is OptKind.SKIP:
+        return skip(nest)
     target = range_named(nest, opt.range)
     match opt.kind:
         case OptKind.MERGE:
             return merge(nest, target, range_named(nest, opt.amount))
-        case OptKind.KEEP:
-            return keep_row(nest, target)
         case OptKind.SWAP:
             return outermost(nest, target)
         case OptKind.THREAD:
@@ -155,7 +165,7 @@ def replace_range(nest: UOp, old: UOp, closing: Callable[[UOp], list[UOp]], valu
         closed = node.closed_ranges
         if closed:
             values = node.src[:len(node.src) - len(closed)]
-            ranges = [n for r in closed for n in (closing(r) if r is old else [r])]
+            ranges = [n for r in closed for n in (closing(r) if r is old else [done.get(r, r)])]
             if old in closed and value.op is Ops.RANGE:
                 ranges = [value if r is old else r for r in ranges]
             done[node] = node.replace(src=(*(done[v] for v in values), *ranges))
@@ -309,40 +319,10 @@ def operands(nest: UOp) -> list[UOp]:
     """The factors of the nest's sums of products, each once: what STAGE can name."""
     found: dict[UOp, None] = {}
     for node in nest.toposort():
-        if node.op is Ops.REDUCE and node.arg is Ops.ADD and node.src[0].op is Ops.MUL:
-            found.update(dict.fromkeys(node.src[0].src))
+        product = product_in(node.src[0]) if node.op is Ops.REDUCE and node.arg is Ops.ADD else None
+        if product is not None:
+            found.update(dict.fromkeys(product.src))
     return list(found)
-
-
-def kept_rows(nest: UOp) -> dict[UOp, tuple[UOp, UOp]]:
-    """For each REDUCE over one range whose values another loop computes again: (that range, its twin).
-
-    Softmax adds up exponentials over a row and divides each of them by the sum: its second loop needs the
-    very values of the first.
-    """
-    found: dict[UOp, tuple[UOp, UOp]] = {}
-    nodes = nest.toposort()
-    for node in nodes:
-        if node.op is not Ops.REDUCE or len(node.closed_ranges) != 1 or len(node.src) != 2:
-            continue
-        (r,) = node.closed_ranges
-        for twin in (o for o in nodes if o.op is Ops.RANGE and o is not r and o.extent == r.extent):
-            if twin not in node.ranges and node.src[0].substitute({r: twin}) in nodes:
-                found[node] = (r, twin)
-    return found
-
-
-def keep_row(nest: UOp, r: UOp) -> UOp:
-    """What the REDUCE over `r` accumulates, computed once into scratch memory that its twin reads too."""
-    for node, (range_, twin) in kept_rows(nest).items():
-        if range_ is r:
-            value = node.src[0]
-            identity = fresh_identity(nest)
-            filled = UOp.range(r.extent, identity)
-            stage = value.substitute({r: filled}).stage(identity, Memory.SCRATCH, filled)
-            return nest.substitute({value: stage.index(r).load(),
-                                    value.substitute({r: twin}): stage.index(twin).load()})
-    raise ValueError(f"no other loop computes again what the reduce over r{r.arg[0]} accumulates")
 
 
 def stage_operand(nest: UOp, number: int, over: tuple[int, ...]) -> UOp:

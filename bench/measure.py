@@ -1,0 +1,58 @@
+"""Taking times: the peers in turns within each row, so that a machine that slows down slows all of them."""
+from __future__ import annotations
+
+from typing import Any
+
+from bench.peers import Peer, PeerError
+from bench.results import Row, disagreements
+from bench.workloads import Workload
+
+WARM_STEPS = 2
+"""Steps after the first that are not counted: the public tinygrad captures in its second call."""
+
+
+def measure(workload: Workload, peers: list[Peer], rounds: int, burst: float) -> Row:
+    """Time `workload` in every peer: `rounds` turns each, of about `burst` seconds."""
+    row = Row(workload.name)
+    answers: dict[str, dict[str, Any]] = {}
+    repeats: dict[str, int] = {}
+    ready: list[Peer] = []
+    for peer in peers:
+        if peer.name not in workload.setups:
+            continue
+        try:
+            answer = peer.ask(do="setup", workload=workload.name)
+            warm = min(peer.ask(do="run", repeats=WARM_STEPS)["seconds"])
+        except PeerError as error:
+            row.failures[peer.name] = str(error)
+            continue
+        row.first[peer.name], answers[peer.name] = answer["seconds"], answer
+        row.times[peer.name] = []
+        repeats[peer.name] = max(1, min(1000, round(burst / warm)))
+        ready.append(peer)
+    for peer in ready * rounds:
+        if peer.name in row.failures:
+            continue
+        try:
+            row.times[peer.name] += peer.ask(do="run", repeats=repeats[peer.name])["seconds"]
+        except PeerError as error:
+            row.failures[peer.name] = str(error)
+    for name, what in disagreements(answers, workload.tolerance).items():
+        row.failures[name] = f"{name}: {what}"
+    return row
+
+
+def measure_first_call(workload: Workload, peers: list[str], threads: int) -> Row:
+    """The first step of `workload` in a process that has just begun, with nothing kept from earlier ones."""
+    row = Row(workload.name)
+    for name in peers:
+        if name not in workload.setups:
+            continue
+        peer = Peer(name, threads, uncached=True)
+        try:
+            row.first[name] = peer.ask(do="setup", workload=workload.name)["seconds"]
+        except PeerError as error:
+            row.failures[name] = str(error)
+        finally:
+            peer.close()
+    return row

@@ -1,0 +1,119 @@
+"""What was measured, and what follows: medians, ratios, rates, shares of the machine's limit, tables."""
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+from bench.workloads import OURS, Workload
+from tinygrad.runtime.limits import Limits
+
+BASELINE = "torch"
+"""The peer that the geometric mean of the speed-ups is over: PyTorch as its users call it, not compiled."""
+
+
+@dataclass
+class Row:
+    """What was measured of one workload."""
+
+    workload: str
+    first: dict[str, float] = field(default_factory=dict)
+    """seconds of each peer's first step, compile included"""
+    times: dict[str, list[float]] = field(default_factory=dict)
+    """seconds of each later step"""
+    failures: dict[str, str] = field(default_factory=dict)
+
+    def middle(self, peer: str) -> float | None:
+        """The median of a peer's steps, None where it has none."""
+        return median(self.times[peer]) if self.times.get(peer) else None
+
+    @property
+    def best_peer(self) -> float | None:
+        """The least median among the others."""
+        return min((m for peer in self.times if peer != OURS and (m := self.middle(peer))), default=None)
+
+
+def least_seconds(workload: Workload, limits: Limits) -> float:
+    """The time that no program can beat: the slower of arithmetic and memory.
+
+    A written byte and a read one go at the rate of a copy, what is read beyond that at the rate of reading.
+    """
+    paired = min(workload.read_bytes, workload.written_bytes)
+    copied = 2 * paired + (workload.written_bytes - paired)
+    memory = copied / limits.copy_gbs + (workload.read_bytes - paired) / limits.read_gbs
+    return max(workload.operations / limits.gflops, memory) * 1e-9
+
+
+def disagreements(answers: dict[str, dict[str, Any]], tolerance: float) -> dict[str, str]:
+    """For each peer whose first result is not that of the others, how it differs.
+
+    Items are compared with their medians over the peers, relative to the mean size of an item.
+    """
+    if not answers:
+        return {}
+    size = median(a["size"] for a in answers.values())
+    expected = [median(items) for items in zip(*(a["sample"] for a in answers.values()), strict=True)]
+    found = {}
+    for peer, answer in answers.items():
+        errors = [abs(x - y) for x, y in zip(answer["sample"], expected, strict=True)]
+        if not math.isclose(answer["size"], size, rel_tol=tolerance):
+            found[peer] = f"a result of mean size {answer['size']:.6g}, where others have {size:.6g}"
+        elif not all(error <= tolerance * 10 * size for error in errors):  # a NaN is no small error
+            found[peer] = f"items of the result differ, by {max(errors):.3g}; their mean size is {size:.3g}"
+    return found
+
+
+def speedup(rows: Sequence[Row], baseline: str = BASELINE) -> float | None:
+    """The geometric mean of the baseline's time over ours, over the rows that both have; None without any."""
+    ratios = [theirs / ours for row in rows
+              if (ours := row.middle(OURS)) is not None and (theirs := row.middle(baseline)) is not None]
+    return math.exp(sum(map(math.log, ratios)) / len(ratios)) if ratios else None
+
+
+def columns(lines: Sequence[Sequence[str]]) -> str:
+    """Lines of cells as text: the first column to the left, the others to the right."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join("  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])])
+                     for line in lines)
+
+
+def table(rows: Sequence[tuple[Workload, Row]], peers: Sequence[str], limits: Limits) -> str:
+    """The rows as text in columns."""
+    heads = ["workload", *(f"{peer} ms" for peer in peers), "ratio", "GFLOP/s", "GB/s", "limit", "first s"]
+    lines = [heads]
+    for workload, row in rows:
+        times = [row.middle(peer) for peer in peers]
+        cells = [workload.name, *("-" if t is None else f"{t * 1e3:.2f}" for t in times)]
+        ours, best = row.middle(OURS), row.best_peer
+        if ours is None:
+            cells += ["-"] * 5
+        else:
+            cells += [
+                "-" if best is None else f"{ours / best:.2f}",
+                f"{workload.operations / ours / 1e9:.1f}",
+                f"{workload.moved_bytes / ours / 1e9:.1f}",
+                f"{least_seconds(workload, limits) / ours:.0%}",
+                f"{row.first[OURS]:.2f}",
+            ]
+        lines.append(cells)
+    return columns(lines)
+
+
+def overhead_table(rows: Sequence[tuple[Workload, Row]], peers: Sequence[str]) -> str:
+    """Microseconds a kernel."""
+    lines = [["microseconds a kernel", *peers]]
+    for workload, row in rows:
+        times = [row.middle(peer) for peer in peers]
+        each = ("-" if t is None else f"{t / workload.kernels * 1e6:.2f}" for t in times)
+        lines.append([workload.name, *each])
+    return columns(lines)
+
+
+def first_call_table(rows: Sequence[Row], peers: Sequence[str]) -> str:
+    """Seconds of each first step."""
+    lines = [["seconds of the first step", *peers]]
+    for row in rows:
+        lines.append([row.workload, *(f"{row.first[p]:.2f}" if p in row.first else "-" for p in peers)])
+    return columns(lines)

@@ -1,0 +1,22 @@
+"""What is measured: each workload once, with the code that a user of each library would write for it.
+
+One module a family; `base` says what a workload is. To add one, write a function that returns a `Workload`
+and list it in its family's `WORKLOADS`; a library without a setup shows `-`.
+"""
+from __future__ import annotations
+
+from bench.workloads import attention, conv, gemm, memory, models, overhead
+from bench.workloads.base import OURS as OURS
+from bench.workloads.base import PUBLIC as PUBLIC
+from bench.workloads.base import Step as Step
+from bench.workloads.base import Workload as Workload
+
+FAMILIES: dict[str, tuple[Workload, ...]] = {
+    "gemm": gemm.WORKLOADS,
+    "conv": conv.WORKLOADS,
+    "memory": memory.WORKLOADS,
+    "attention": attention.WORKLOADS,
+    "models": models.WORKLOADS,
+    "overhead": overhead.WORKLOADS,
+}
+WORKLOADS: tuple[Workload, ...] = tuple(workload for family in FAMILIES.values() for workload in family)

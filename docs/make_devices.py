@@ -1,0 +1,102 @@
+"""Writes docs/devices.md: every family of tests on every device that computes.
+
+    python docs/make_devices.py [FAMILY...] [--device=NAME...]
+
+A family is a file of tests, run as `DEV=NAME pytest`. With arguments only those cells are measured again; the
+others keep what the page says. Tests that time out (a quarter of an hour a cell) count as failed.
+"""
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs" / "devices.md"
+DEVICES = ("CPU", "CPU:C", "PYTHON")
+FAMILIES = {
+    "renderer": "operations, dtypes, memory, lanes: programs written by hand",
+    "transcendental": "exp2, log2, sin over their whole range",
+    "tensor": "what tensors compute, against NumPy",
+    "gradient": "derivatives",
+    "random": "random numbers",
+    "nn": "layers, losses, convolutions",
+    "optim": "optimizers",
+    "jit": "capture and replay",
+}
+LARGE = {"PYTHON": {"transcendental", "nn", "jit"}}
+"""Families whose sizes are too large for a device that runs an operation a microsecond."""
+SECONDS = 900
+ROW = re.compile(r"^\| `(\w+)` \|(.*)\|$", re.MULTILINE)
+
+INTRODUCTION = """# Devices
+
+`python -m tinygrad` lists the devices that this library knows, with the reason where one cannot be used here.
+
+| name | runs | through | needs |
+| --- | --- | --- | --- |
+| `CPU` (`LLVM`) | LLVM IR, on threads | llvmlite, in process | nothing but pip |
+| `CPU:C` (`CLANG`) | C with vectors, on the same threads | clang, gcc, or what `CC` names | a compiler |
+| `PYTHON` | the program, one operation after another | NumPy | nothing |
+| `NULL` | nothing: schedules and compiles as the CPU does | llvmlite | nothing |
+| `DISK:path` | nothing: holds a file, read in parts when they are moved | - | nothing |
+
+`DEV=CPU:C`, `Device.DEFAULT = "PYTHON"` or `Tensor(..., device="CPU:C")` chooses a device; `t.to(device)`
+moves a tensor between any two. [Adding a device](adding_a_device.md) takes a module of a hundred lines.
+
+`PYTHON` is the reference: it checks that every access lies inside its buffer, and it runs blocks of threads
+with shared memory and barriers, where it reports races. An operation on an item takes it about a microsecond.
+
+## Passes
+
+Made by `python docs/make_devices.py`: tests passed of tests run, a family (`test/test_NAME.py`) a row.
+A dash means: not run, its sizes are too large for this device.
+
+"""
+
+
+def main(arguments: list[str]) -> None:
+    """Run what was asked for, and write the page."""
+    devices = [a.partition("=")[2] for a in arguments if a.startswith("--device=")] or list(DEVICES)
+    families = [a for a in arguments if not a.startswith("--")] or list(FAMILIES)
+    for family in families:
+        for device in devices:
+            result = "-" if family in LARGE.get(device, ()) else passes(family, device)
+            print(family, device, result, flush=True)
+            PAGE.write_text(page(known_cells() | {(family, device): result}), encoding="utf-8")
+
+
+def known_cells() -> dict[tuple[str, str], str]:
+    """What the page says now."""
+    text = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
+    rows = [(family, row.split("|")[1:]) for family, row in ROW.findall(text) if family in FAMILIES]
+    return {(family, device): cell.strip() for family, cells in rows
+            for device, cell in zip(DEVICES, cells, strict=True)}
+
+
+def passes(family: str, device: str) -> str:
+    """Tests passed of tests run."""
+    command = [sys.executable, "-m", "pytest", "-q", "--no-header", "--tb=no", f"test/test_{family}.py"]
+    try:
+        done = subprocess.run(command, cwd=ROOT, env={**os.environ, "DEV": device}, capture_output=True,
+                              text=True, timeout=SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        return f"not done in {SECONDS} s"
+    counts = {word: int(number) for number, word in
+              re.findall(r"(\d+) (passed|failed|error)", done.stdout.splitlines()[-1])}
+    return f"{counts.get('passed', 0)} of {sum(counts.values())}"
+
+
+def page(cells: dict[tuple[str, str], str]) -> str:
+    """The text of the page."""
+    rows = [f"| family | what it tests | {' | '.join(DEVICES)} |", "| --- " * (2 + len(DEVICES)) + "|"]
+    for family, what in FAMILIES.items():
+        found = " | ".join(cells.get((family, device), "") for device in DEVICES)
+        rows.append(f"| `{family}` | {what} | {found} |")
+    return INTRODUCTION + "\n".join(rows) + "\n"
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,6 @@
+"""All rows, by family."""
+from __future__ import annotations
+
+from . import elementwise, indexing, movement, networks, reductions
+
+ROWS = [*elementwise.ROWS, *movement.ROWS, *reductions.ROWS, *indexing.ROWS, *networks.ROWS]

@@ -1,0 +1,276 @@
+"""The benchmark's own logic: ratios, limits and tables of made-up figures, and what workloads cost."""
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from bench.__main__ import chosen_workloads, main
+from bench.kernels import KernelRow, kernel_table, kernels_of
+from bench.results import (
+    Row,
+    disagreements,
+    first_call_table,
+    least_seconds,
+    overhead_table,
+    speedup,
+    table,
+)
+from bench.roofline import draw, point
+from bench.worker import Worker, summary
+from bench.workloads import (
+    FAMILIES,
+    OURS,
+    PUBLIC,
+    WORKLOADS,
+    Workload,
+    attention,
+    conv,
+    gemm,
+    memory,
+    models,
+    overhead,
+)
+from bench.workloads.base import drawn_weights
+from bench.workloads.models import sizes
+from tinygrad import GlobalCounters
+from tinygrad.nn.state import get_parameters
+from tinygrad.runtime.limits import Limits
+
+LIMITS = Limits(threads=2, lanes=16, gflops=200.0, read_gbs=50.0, copy_gbs=40.0)
+
+
+def workload(operations: float = 0.0, read: float = 0.0, written: float = 0.0, **setups: object) -> Workload:
+    return Workload("made up", operations, read, written, setups)
+
+
+def cells(text: str) -> list[list[str]]:
+    """A table's lines, split where columns are at least two spaces apart."""
+    return [[cell.strip() for cell in line.split("  ") if cell.strip()] for line in text.splitlines()]
+
+
+# --- arithmetic -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("costs, seconds", [
+    ((200e9, 0, 0), 1.0),           # bound by arithmetic
+    ((0, 50e9, 0), 1.0),            # by reading
+    ((0, 20e9, 20e9), 1.0),         # by copying: read and written bytes count
+    ((0, 70e9, 20e9), 2.0),         # what is read beyond what is written goes at the rate of reading
+    ((0, 0, 40e9), 1.0),            # by writing
+    ((600e9, 50e9, 0), 3.0),        # by the slower of both
+])
+def test_the_least_time_is_that_of_the_slowest_resource(costs: tuple[float, ...], seconds: float) -> None:
+    assert least_seconds(workload(*costs), LIMITS) == pytest.approx(seconds)
+
+
+def test_the_speedup_is_the_geometric_mean_over_the_rows_that_both_have() -> None:
+    rows = [Row("a", times={OURS: [1.0], "torch": [8.0]}), Row("b", times={OURS: [2.0], "torch": [4.0]}),
+            Row("c", times={OURS: [1.0]}), Row("d", times={"torch": [1.0]}), Row("e", times={OURS: []})]
+    assert speedup(rows) == pytest.approx(4.0)
+    assert speedup(rows, "jax") is None
+
+
+def test_a_row_compares_medians_with_the_fastest_of_the_others() -> None:
+    row = Row("a", times={OURS: [1.0, 9.0, 2.0], "torch": [4.0, 6.0], "jax": [7.0], "torch.compile": []})
+    assert row.middle(OURS) == 2.0
+    assert row.middle("torch.compile") is None
+    assert row.best_peer == 5.0
+    assert Row("b", times={OURS: [1.0]}).best_peer is None
+
+
+def test_a_result_that_differs_is_named() -> None:
+    right = {"size": 1.0, "sample": [1.0, -1.0]}
+    wrong_items = {"size": 1.0, "sample": [-1.0, 1.0]}
+    wrong_size = {"size": 2.0, "sample": [1.0, -1.0]}
+    assert disagreements({"a": right, "b": right, "c": wrong_items}, 1e-3).keys() == {"c"}
+    assert disagreements({"a": right, "b": wrong_size, "c": right}, 1e-3).keys() == {"b"}
+    no_number = {"size": 1.0, "sample": [1.0, math.nan]}
+    assert disagreements({"a": right, "b": right, "c": no_number}, 1e-3).keys() == {"c"}
+    assert disagreements({"a": right, "b": {"size": 1.0005, "sample": [1.0005, -1.0]}}, 1e-3) == {}
+    assert disagreements({}, 1e-3) == {}
+
+
+# --- tables ---------------------------------------------------------------------------------------------
+
+
+def test_the_table_has_ratio_rates_and_share_of_the_limit() -> None:
+    times = {OURS: [0.02], "torch": [0.04], "jax": [0.01]}
+    row = Row("made up", first={OURS: 1.5, "torch": 0.1}, times=times)
+    lines = cells(table([(workload(2e9, 3e8, 1e8), row)], [OURS, "torch", "jax"], LIMITS))
+    assert lines[0] == ["workload", "tinygrad ms", "torch ms", "jax ms", "ratio", "GFLOP/s", "GB/s", "limit",
+                        "first s"]
+    # 2 GFLOP take 10 ms at the least; memory needs 2e8 / 40e9 + 2e8 / 50e9 = 9 ms
+    assert lines[1] == ["made up", "20.00", "40.00", "10.00", "2.00", "100.0", "20.0", "50%", "1.50"]
+
+
+def test_what_was_not_measured_is_a_dash() -> None:
+    lines = cells(table([(workload(), Row("made up", times={"torch": [0.04]}))], [OURS, "torch"], LIMITS))
+    assert lines[1] == ["made up", "-", "40.00", "-", "-", "-", "-", "-"]
+
+
+def test_overhead_is_microseconds_of_each_kernel() -> None:
+    chain = Workload("chain", 0, 0, 0, {}, kernels=200)
+    lines = cells(overhead_table([(chain, Row("chain", times={OURS: [2e-4]}))], [OURS, "torch"]))
+    assert lines[1] == ["chain", "1.00", "-"]
+
+
+def test_first_calls_are_seconds() -> None:
+    lines = cells(first_call_table([Row("net", first={"torch": 1.234})], [OURS, "torch"]))
+    assert lines[1] == ["net", "-", "1.23"]
+
+
+def test_the_kernel_table_shows_each_plan_under_its_figures() -> None:
+    row = KernelRow("r_8", "VECTOR(r0, 16)", 2, 0.5, 10**9, 2 * 10**9, 0.25)
+    text = kernel_table([row])
+    assert cells(text)[1] == ["r_8", "2", "500.000", "100%", "2.0", "4.0", "25%"]
+    assert text.splitlines()[2].strip() == "VECTOR(r0, 16)"
+
+
+def test_the_roofline_is_drawn_and_leaves_out_what_does_no_arithmetic(tmp_path: object) -> None:
+    pytest.importorskip("matplotlib")
+    assert point("copy", 0, 8.0, 1.0) is None
+    found = point("a", 4e9, 2e9, 0.5)
+    assert found is not None
+    assert (found.intensity, found.gflops) == (2.0, 8.0)
+    path = tmp_path / "roofline.png"  # type: ignore[operator]  # a Path
+    draw([found], LIMITS, path)
+    assert path.read_bytes().startswith(b"\x89PNG")
+
+
+# --- workloads ------------------------------------------------------------------------------------------
+
+
+def counted_operations(measured: Workload) -> int:
+    """Operations of our kernels in one step, as the library counts them."""
+    step = measured.setups[OURS]()
+    GlobalCounters.reset()
+    step()
+    return GlobalCounters.global_ops
+
+
+@pytest.mark.parametrize("measured", [
+    gemm.matmul(31, 17, 23), gemm.transposed_matmul(19, True, True), gemm.batched_matmul(3, 16),
+    gemm.matvec(64),
+    conv.conv2d("3x3", 2, 5, 9, 11, 7, 3), conv.conv2d("stride", 1, 8, 16, 15, 4, 3, stride=2),
+    conv.conv2d("depthwise", 1, 8, 16, 16, 8, 3, groups=8), memory.total(1 << 12), memory.add(1 << 12),
+    overhead.dependent_kernels(5), overhead.single_kernel(),
+], ids=lambda w: w.name)
+def test_an_operation_does_the_work_that_its_formula_says(measured: Workload) -> None:
+    # padding and masks are counted by the library and not by the formula; small sums are split in two
+    assert measured.operations <= counted_operations(measured) <= 1.5 * measured.operations
+
+
+@pytest.mark.parametrize("measured", [memory.softmax(16, 64), memory.layer_norm(16, 64), memory.gelu(4096),
+                                      memory.clamp_chain(4096)], ids=lambda w: w.name)
+def test_a_chain_of_operations_costs_about_what_its_formula_says(measured: Workload) -> None:
+    # an exponential is one operation in the formula and some twenty where it runs
+    assert measured.operations / 2 <= counted_operations(measured) <= 12 * measured.operations
+
+
+def test_causal_attention_counts_half_of_the_pairs() -> None:
+    measured = attention.attention(2, 64, 16)
+    pairs = sum(1 for query in range(64) for key in range(64) if key <= query)
+    assert measured.operations == 2 * 2 * 2 * 16 * pairs
+
+
+def test_a_transposed_copy_does_no_arithmetic_and_moves_every_item_twice() -> None:
+    measured = memory.transposed_copy(64)
+    assert (measured.operations, measured.moved_bytes) == (0, 2 * 4 * 64 * 64)
+    assert counted_operations(measured) == 0
+
+
+def test_networks_have_the_number_of_parameters_that_their_sizes_say() -> None:
+    from bench.workloads.models import in_tinygrad
+
+    def count(network: object) -> int:
+        return sum(math.prod(p.shape) for p in get_parameters(network) if p.requires_grad is not False)
+
+    small = sizes.Transformer(vocabulary=11, context=8, layers=2, width=16, heads=2)
+    assert count(in_tinygrad.GPT(small)) == small.parameters
+    assert count(in_tinygrad.mnist_convnet()) == sizes.MNIST_PARAMETERS
+    assert count(in_tinygrad.ResNet18()) == sizes.resnet18_parameters() == 11_689_512  # 11.7 million
+    assert sizes.GPT2.parameters == 124_439_808  # Radford et al.: 124 million
+
+
+def test_the_networks_cost_what_their_papers_say() -> None:
+    assert sum(sizes.resnet18_products(224)) == pytest.approx(1.8e9, rel=0.02)  # He et al., table 1
+    # Kaplan et al. (2020): 2 operations for each parameter that multiplies, for each token
+    assert sizes.GPT2.operations(1, 1) == pytest.approx(2 * 124e6, rel=0.01)
+
+
+GPT = sizes.Transformer(vocabulary=32, context=16, layers=1, width=64, heads=2)
+
+
+@pytest.mark.parametrize("measured", [
+    models.gpt_prompt("GPT", GPT, 16), models.gpt_token("GPT", GPT, 15),
+    pytest.param(models.gpt_step(GPT, 2), marks=pytest.mark.slow),
+    pytest.param(models.mnist_step(2), marks=pytest.mark.slow),
+    pytest.param(models.resnet18_inference(1, 64), marks=pytest.mark.slow),
+    pytest.param(models.resnet18_step(2, 64), marks=pytest.mark.slow),
+], ids=lambda w: w.name)
+def test_a_network_does_the_work_that_its_formula_says(measured: Workload) -> None:
+    # what is not a product (norms, activations, the optimizer) is left out of the formulas
+    assert measured.operations <= counted_operations(measured) <= 2.5 * measured.operations
+
+
+def test_weights_are_the_same_for_the_same_names_and_shapes() -> None:
+    shapes = {"fc.weight": (8, 32), "norm.weight": (8,), "norm.bias": (8,), "norm.running_var": (8,)}
+    first, second = drawn_weights(shapes), drawn_weights(dict(reversed(shapes.items())))
+    assert all(np.array_equal(first[name], second[name]) for name in shapes)
+    assert np.array_equal(first["norm.weight"], np.ones(8, np.float32))
+    assert np.array_equal(first["norm.running_var"], np.ones(8, np.float32))
+    assert np.array_equal(first["norm.bias"], np.zeros(8, np.float32))
+    assert first["fc.weight"].std() == pytest.approx(32**-0.5, rel=0.2)
+
+
+def test_every_workload_has_a_name_of_its_own_and_runs_in_both_tinygrads_and_torch() -> None:
+    assert len({w.name for w in WORKLOADS}) == len(WORKLOADS)
+    assert all({OURS, PUBLIC, "torch"} <= w.setups.keys() for w in WORKLOADS)
+
+
+# --- worker and command line ----------------------------------------------------------------------------
+
+
+def test_a_worker_answers_with_times_and_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    made_up = workload(**{OURS: lambda: lambda: np.arange(4.0)})
+    monkeypatch.setattr("bench.worker.WORKLOADS", (made_up,))
+    worker = Worker(OURS)
+    answer = worker.answer({"do": "setup", "workload": "made up"})
+    assert answer["size"] == 1.5
+    assert set(answer["sample"]) <= {0.0, 1.0, 2.0, 3.0}
+    assert len(worker.answer({"do": "run", "repeats": 3})["seconds"]) == 3
+    json.dumps(answer)
+
+
+def test_samples_tell_a_matrix_from_its_transpose() -> None:
+    matrix = np.arange(64.0).reshape(8, 8)
+    assert summary(matrix)["size"] == summary(matrix.T)["size"]
+    answers = {"a": summary(matrix), "b": summary(matrix), "c": summary(matrix.T)}
+    assert disagreements(answers, 1e-3).keys() == {"c"}
+
+
+def test_the_kernels_of_a_product_do_its_operations() -> None:
+    measured = gemm.matmul(64, 32, 48)
+    found = kernels_of(measured, 1, LIMITS)
+    assert sum(k.operations for k in found) == measured.operations
+    assert all(k.seconds > 0 and k.plan for k in found)
+
+
+def test_families_and_names_choose_workloads() -> None:
+    assert chosen_workloads(["conv", "gemm"], None) == [*FAMILIES["conv"], *FAMILIES["gemm"]]
+    assert chosen_workloads([], None) == list(WORKLOADS)
+    assert {w.name for w in chosen_workloads([], ["softmax"])} == {"softmax 4096x4096"}
+
+
+@pytest.mark.parametrize("arguments, text", [
+    (["rows", "gem"], "no family named gem; there are gemm, conv"),
+    (["--only", "nothing"], "no workload has such"),
+    (["matmul"], "invalid choice")])
+def test_a_wrong_command_line_is_an_error(arguments: list[str], text: str,
+                                          capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(arguments)
+    assert text in capsys.readouterr().err

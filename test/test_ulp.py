@@ -1,0 +1,246 @@
+"""How far each function of real numbers is from the true value, in units of the last place of the result.
+
+`BOUNDS` is the contract. References are NumPy's and the C library's functions in float64 (for float32 and
+narrower) and in 80-bit long double (for float64). By default some numbers of every exponent, of both signs,
+denormals, infinities and NaN among them; `-m slow` takes every float32 there is.
+"""
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from tinygrad import Tensor, dtypes
+from tinygrad.dtype import DType
+from tinygrad.functional import polynomials
+
+Array = np.ndarray[Any, Any]
+
+
+def from_library(function: Callable[[float], float]) -> Callable[[Array], Array]:
+    """A function of Python floats, item by item."""
+    return lambda x: np.array([function(float(v)) for v in x], np.float64)
+
+
+def logistic(x: Array) -> Array:
+    decay = np.exp(-np.abs(x))
+    return np.where(x < 0, decay, 1) / (1 + decay)
+
+
+def softplus(x: Array) -> Array:
+    return np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x)))
+
+
+class Row(NamedTuple):
+    """A function: what it is, its reference, and the largest error allowed, by dtype."""
+
+    compute: Callable[[Tensor], Tensor]
+    reference: Callable[[Array], Array]
+    float32: float = 2.0
+    float64: float = 2.5
+
+
+BOUNDS = {
+    "exp": Row(Tensor.exp, np.exp, 0.9, 0.95),
+    "exp2": Row(Tensor.exp2, np.exp2, 0.85, 0.9),
+    "elu": Row(Tensor.elu, lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0))) + 0.0),
+    "log": Row(Tensor.log, np.log, 0.95, 0.95),
+    "log2": Row(Tensor.log2, np.log2, 0.96, 0.96),
+    "log10": Row(Tensor.log10, np.log10),
+    "sin": Row(Tensor.sin, np.sin, 0.501, 1.05),
+    "cos": Row(Tensor.cos, np.cos, 0.501, 1.05),
+    "tan": Row(Tensor.tan, np.tan, 2.0, 3.0),
+    "asin": Row(Tensor.asin, np.arcsin),
+    "acos": Row(Tensor.acos, np.arccos),
+    "atan": Row(Tensor.atan, np.arctan),
+    "sinh": Row(Tensor.sinh, np.sinh),
+    "cosh": Row(Tensor.cosh, np.cosh),
+    "tanh": Row(Tensor.tanh, np.tanh),
+    "asinh": Row(Tensor.asinh, np.arcsinh),
+    "acosh": Row(Tensor.acosh, np.arccosh, 2.2),
+    "atanh": Row(Tensor.atanh, np.arctanh, 2.1),
+    "sqrt": Row(Tensor.sqrt, np.sqrt, 0.5, 0.501),
+    "rsqrt": Row(Tensor.rsqrt, lambda x: 1 / np.sqrt(x), 1.5, 1.5),
+    "reciprocal": Row(Tensor.reciprocal, lambda x: 1 / x, 0.5, 0.501),
+    "erf": Row(Tensor.erf, from_library(math.erf), 2.0, 64.0),
+    "sigmoid": Row(Tensor.sigmoid, logistic, 2.5, 2.5),
+    "softplus": Row(Tensor.softplus, softplus, 2.0, 2.5),
+    "logsigmoid": Row(Tensor.logsigmoid, lambda x: -softplus(-x), 2.0, 2.5),
+    "x ** 1.75": Row(lambda x: x ** 1.75, lambda x: x ** 1.75, 0.51, 1000.0),
+    "0.3125 ** x": Row(lambda x: 0.3125 ** x, lambda x: 0.3125 ** x, 0.51, 1000.0),
+}
+"""float64 of erf: a polynomial of 7e-15. Of powers: the rounding of x log2(base), which their size
+multiplies."""
+
+FORMATS = {dtypes.float16: (10, -14), dtypes.bfloat16: (7, -126), dtypes.float32: (23, -126),
+           dtypes.float64: (52, -1022)}
+"""bits of the fraction, lowest exponent of a normal number"""
+
+needs_long_double = pytest.mark.skipif(np.finfo(np.longdouble).nmant < 63, reason="no 80-bit long double")
+
+
+def every_exponent(dtype: DType, each: int) -> Array:
+    """`each` numbers of both signs from every exponent, and as many where most functions change most."""
+    rng = np.random.default_rng(11)
+    fraction, _ = FORMATS[dtype]
+    bits = np.dtype(f"uint{dtype.bits}").type
+    head = np.arange(2**(dtype.bits - fraction), dtype=np.uint64).repeat(each) << np.uint64(fraction)
+    tail = rng.integers(0, 2**fraction, head.size, dtype=np.uint64)
+    tail[::each] = 0
+    tail[1::each] = 2**fraction - 1
+    spread = (head | tail).astype(bits).view(dtype.numpy)
+    near = [rng.uniform(-size, size, 40 * each) for size in (1.2, 6, 20, 120)]
+    return np.concatenate([spread, *(x.astype(dtype.numpy) for x in near)])
+
+
+def errors(got: Array, true: Array, dtype: DType) -> Array:
+    """|got - true| in units of the last place; infinity where a special value or a zero's sign differs.
+
+    At the upper end a unit is that of the largest number: infinity is as far as 2**128 is (float32).
+    """
+    fraction, lowest = FORMATS[dtype]
+    highest = 1 - lowest
+    beyond = np.ldexp(true.dtype.type(1), highest + 1)
+    with np.errstate(all="ignore"):
+        exact = np.clip(true, -beyond, beyond)
+        value = np.clip(got.astype(true.dtype), -beyond, beyond)
+        exponent = np.clip(np.frexp(exact)[1] - 1, lowest, highest)
+        place = np.ldexp(np.ones_like(true), exponent - fraction)
+        error = np.abs(value - exact) / place
+        nan = np.isnan(got) | np.isnan(true)
+        zero_sign = (true != 0) | (np.signbit(true) == np.signbit(got))
+    both_nan = np.isnan(got) & np.isnan(true)
+    return np.where(nan, np.where(both_nan, 0, np.inf), np.where(zero_sign, error, np.inf))
+
+
+def check(name: str, dtype: DType, x: Array, bound: float) -> None:
+    row = BOUNDS[name]
+    with np.errstate(all="ignore"):
+        true = row.reference(x.astype(np.longdouble if dtype is dtypes.float64 else np.float64))
+    got = row.compute(Tensor(x)).numpy()
+    assert got.dtype == x.dtype
+    error = errors(got, true, dtype)
+    worst = int(np.argmax(error))
+    assert error[worst] <= bound, \
+        f"{name} of {x[worst]!r}: {got[worst]!r}, true {true[worst]!r}, {error[worst]} units off"
+
+
+@pytest.mark.parametrize("name", BOUNDS)
+def test_float32(name: str) -> None:
+    check(name, dtypes.float32, every_exponent(dtypes.float32, 100), BOUNDS[name].float32)
+
+
+@needs_long_double
+@pytest.mark.parametrize("name", BOUNDS)
+def test_float64(name: str) -> None:
+    check(name, dtypes.float64, every_exponent(dtypes.float64, 8), BOUNDS[name].float64)
+
+
+@pytest.mark.parametrize("dtype", [dtypes.float16, dtypes.bfloat16], ids=str)
+@pytest.mark.parametrize("name", BOUNDS)
+def test_half_types_round_the_float32_result(name: str, dtype: DType) -> None:
+    """Every number there is; 0.51 allows for the float32 result's own error."""
+    x = np.arange(2**16, dtype=np.uint16).view(dtype.numpy)
+    check(name, dtype, x, 0.51)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BOUNDS)
+def test_every_float32(name: str) -> None:
+    for block in range(2**10):
+        bits = np.arange(2**22, dtype=np.uint32) + np.uint32(block << 22)
+        check(name, dtypes.float32, bits.view(np.float32), BOUNDS[name].float32)
+
+
+@pytest.mark.parametrize("size", [1, 3, 7, 20])
+@pytest.mark.parametrize("name", ["exp", "log", "cos", "tanh"])
+def test_lanes_left_over_by_vectors_get_the_same_result(name: str, size: int) -> None:
+    x = np.random.default_rng(size).uniform(-3, 3, size).astype(np.float32)
+    check(name, dtypes.float32, x, BOUNDS[name].float32)
+
+
+def test_powers_of_special_values() -> None:
+    """As C's pow: 49 pairs twice over, zeros with the sign that it says."""
+    values = np.array([0, 1, 2, 3, 0.5, 1.5, math.inf], np.float64)
+    numbers = np.concatenate([values, -values, [math.nan, 1e300, -1e300]])
+    base, exponent = (m.ravel() for m in np.meshgrid(numbers, numbers))
+    with np.errstate(all="ignore"):
+        expected = np.power(base, exponent)
+    got = (Tensor(base) ** Tensor(exponent)).numpy()
+    np.testing.assert_allclose(got, expected, rtol=1e-13)
+    numbers_only = ~np.isnan(expected)
+    np.testing.assert_array_equal(np.signbit(got[numbers_only]), np.signbit(expected[numbers_only]))
+
+
+def test_powers_have_gradients_where_base_or_power_is_one() -> None:
+    base = Tensor([1.0, 2.0, 3.0], requires_grad=True)
+    exponent = Tensor([1.7, 0.0, 2.5], requires_grad=True)
+    (base ** exponent).sum().backward()
+    b, e = base.numpy().astype(np.float64), exponent.numpy().astype(np.float64)
+    assert base.grad is not None and exponent.grad is not None
+    np.testing.assert_allclose(base.grad.numpy(), e * b**(e - 1), rtol=1e-6)
+    np.testing.assert_allclose(exponent.grad.numpy(), b**e * np.log(b), rtol=1e-6, atol=1e-7)
+
+
+# --- the polynomials ----------------------------------------------------------------------------------------
+
+
+def series(term: Callable[[int], Fraction]) -> Callable[[Fraction], Fraction]:
+    """The sum of term(k) z**k, to well below float64's precision for |z| <= 1/4."""
+    terms = [term(k) for k in range(40)]
+    return lambda z: sum((c * z**k for k, c in enumerate(terms)), Fraction(0))
+
+
+def arctangent(z: Fraction) -> Fraction:
+    """(atan(x) / x - 1) / x**2, by Gauss's continued fraction."""
+    rest = Fraction(0)
+    for k in range(50, 0, -1):
+        rest = k * k * z / (2 * k + 1 + rest)
+    return (1 / (1 + rest) - 1) / z
+
+
+def hyperbolic_tangent(z: Fraction) -> Fraction:
+    """(tanh(x) / x - 1) / x**2, by Lambert's continued fraction."""
+    rest = Fraction(0)
+    for k in range(25, 0, -1):
+        rest = z / (2 * k + 1 + rest)
+    return (1 / (1 + rest) - 1) / z
+
+
+TWO_OVER_ROOT_PI = Fraction(11283791670955125738961589031215451716881012586579977, 10**52)
+
+POLYNOMIALS: dict[str, tuple[Callable[[Fraction], Fraction], float, float, float, float]] = {
+    "EXPM1": (series(lambda k: Fraction(1, math.factorial(k + 2))), -0.41, 0.41, -27.7, -57.2),
+    "SINH": (series(lambda k: Fraction(1, math.factorial(2 * k + 3))), 0, 1, -27.8, -56.7),
+    "TANH": (hyperbolic_tangent, 0, 0.3025, -27.4, -57.0),
+    "ATAN": (arctangent, 0, 1, -26.0, -54.5),
+    "ASIN": (series(lambda k: Fraction(math.comb(2 * k + 2, k + 1), 4**(k + 1) * (2 * k + 3))),
+             0, 0.25, -28.3, -57.4),
+    "ERF": (lambda z: (TWO_OVER_ROOT_PI * ERF_SERIES(z) - 1) / z, 0, 1, -28.8, -56.2),
+}
+"""the function, the interval, and the logarithms of the error relative to 1 + z f(z), by dtype"""
+ERF_SERIES = series(lambda k: Fraction((-1)**k, math.factorial(k) * (2 * k + 1)))
+
+
+@pytest.mark.parametrize("name", POLYNOMIALS)
+def test_polynomials_leave_the_stated_errors(name: str) -> None:
+    function, low, high, *bounds = POLYNOMIALS[name]
+    rows = getattr(polynomials, name)
+    points = [Fraction(low + (high - low) * i / 60).limit_denominator(10**6) for i in range(61)]
+    for dtype, bound in zip((dtypes.float32, dtypes.float64), bounds, strict=True):
+        coefficients = [Fraction(float(dtype.numpy.type(c))) for c in rows[dtype]]
+        worst = 0.0
+        for z in filter(None, points):
+            true, power = function(z), Fraction(1)
+            value = Fraction(0)
+            for c in coefficients:
+                value += c * power
+                power *= z
+            if name == "ERF":
+                value, true = value / z, true  # its row is erf(x) / x - 1, with no factor x**2
+            worst = max(worst, abs(float((1 + z * value) / (1 + z * true) - 1)))
+        assert math.log2(worst) < bound

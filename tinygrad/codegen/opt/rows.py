@@ -1,0 +1,137 @@
+"""Rows: values along one loop that a kernel would compute again and again, and keeping them in scratch memory.
+
+Softmax adds up exponentials over a row and divides each of them by the sum: its second loop needs the very
+values of the first. Attention reads its row of weights once for every column of the result. `row_values` finds
+such values by comparing what the loops compute; `keep_row` computes one of them once, over a loop of its own,
+into scratch memory that all its readers share.
+"""
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+from tinygrad.graph.ops import Memory, Ops, RangeKind
+from tinygrad.graph.uop import UOp
+
+ELEMENTARY = frozenset({Ops.EXP2, Ops.LOG2, Ops.SIN})
+"""Functions of a dozen operations and more, dear enough to keep a row of their values."""
+
+
+@dataclass(frozen=True)
+class RowValue:
+    """A value, the loop along its row, and every place that reads it: equal values with their loops."""
+
+    value: UOp
+    loop: UOp
+    readers: tuple[tuple[UOp, UOp], ...]
+    repeats: int
+    """how often the loops around `loop` that the value does not change with would compute it again"""
+
+    @property
+    def has_reduce(self) -> bool:
+        return any(n.op is Ops.REDUCE and self.loop in n.ranges for n in self.computed)
+
+    @property
+    def computed(self) -> list[UOp]:
+        """The nodes of the value that change along the row, down to what is kept already."""
+        inside = self.value.toposort(stop=lambda n: n.op is Ops.STAGE)
+        return [n for n in inside if self.loop in n.ranges]
+
+    @property
+    def is_dear(self) -> bool:
+        """True for values that are worth memory: sums, elementary functions, and what many columns read."""
+        return self.repeats > 1 or any(n.op in ELEMENTARY or n.op is Ops.REDUCE for n in self.computed)
+
+
+def row_values(nest: UOp) -> list[RowValue]:
+    """The rows that the nest computes more than once, the value made from the others first."""
+    nodes = nest.toposort()
+    if not any(n.op is Ops.REDUCE and n.closed_ranges for n in nodes):
+        return []
+    around = _loops_around(nodes)
+    rows = [r for r in around if r.arg[1] is RangeKind.LOOP]
+    found: dict[UOp, list[tuple[UOp, UOp]]] = defaultdict(list)
+    for node in reversed(nodes):
+        if node.op in (Ops.RANGE, Ops.LOAD, Ops.STAGE, Ops.STORE, Ops.SINK, Ops.INDEX) or node.dtype.is_bool:
+            continue
+        if node.ranges.isdisjoint(rows) or not _is_candidate(node):
+            continue
+        for loop in rows:
+            if loop in node.ranges and node.ranges <= frozenset(around[loop]):
+                found[_row_form(node, loop)].append((node, loop))
+    values = []
+    for readers in found.values():
+        value, loop = readers[0]
+        repeats = max(_repeats(v, r, around[r]) for v, r in readers)
+        if len({r for _, r in readers}) > 1 or repeats > 1:
+            values.append(RowValue(value, loop, tuple(readers), repeats))
+    return [v for v in values if not _inside_another(v, values)]
+
+
+def _is_candidate(node: UOp) -> bool:
+    """True for values that a memory access would be cheaper than."""
+    if node.op is Ops.WHERE and node.src[2].op is Ops.CONST:
+        return False  # the readers keep the condition, and so know where the row matters
+    inside = node.toposort(stop=lambda n: n.op is Ops.STAGE)
+    return any(n.op in ELEMENTARY or (n.op is Ops.REDUCE and n.closed_ranges) for n in inside)
+
+
+def _loops_around(nodes: tuple[UOp, ...]) -> dict[UOp, tuple[UOp, ...]]:
+    """For each loop along a row, which a REDUCE closes alone or a STORE or STAGE closes last: the loops around
+    it, outermost first, and itself."""
+    around: dict[UOp, tuple[UOp, ...]] = {}
+    rows: list[UOp] = []
+    for node in reversed(nodes):
+        closed = node.closed_ranges
+        if not closed:
+            continue
+        outside = max((around.get(r, (r,)) for r in node.ranges), key=len, default=())
+        chain = (*outside, *closed)
+        for i, r in enumerate(closed):
+            around[r] = chain[:len(outside) + i + 1]
+        if node.op is not Ops.REDUCE or len(closed) == 1:
+            rows.append(closed[-1])
+    return {r: around[r] for r in rows}
+
+
+def _repeats(value: UOp, loop: UOp, around: tuple[UOp, ...]) -> int:
+    """Iterations of the loops between those that a row changes with and the one along it."""
+    count = 1
+    for r in reversed(around[:around.index(loop)]):
+        if r in value.ranges:
+            break
+        count *= r.extent
+    return count
+
+
+def _row_form(value: UOp, loop: UOp) -> UOp:
+    """`value` with stand-ins for the loop along its row and for the loops of its own: equal for equal rows."""
+    stand_ins = {loop: UOp.range(loop.extent, -1)}
+    for node in value.toposort():
+        for r in node.closed_ranges:
+            if r not in stand_ins:
+                stand_ins[r] = UOp.range(r.extent, -1 - len(stand_ins), r.arg[1])
+    return value.substitute(stand_ins)
+
+
+def _inside_another(row: RowValue, rows: list[RowValue]) -> bool:
+    """True if keeping another row would leave this one with a single reader."""
+    return any(o is not row and len(o.readers) >= len(row.readers)
+               and all(any(v in w.toposort() for w, _ in o.readers) for v, _ in row.readers) for o in rows)
+
+
+def keep_row(nest: UOp, number: int) -> UOp:
+    """Row value number `number` computed once into scratch memory, which all its readers load."""
+    rows = row_values(nest)
+    if number >= len(rows):
+        raise ValueError(f"the nest computes {len(rows)} rows more than once; there is no number {number}")
+    row = rows[number]
+    identity = 1 + max(int(n.arg[0]) for n in nest.toposort() if n.op is Ops.RANGE)
+    filled = UOp.range(row.loop.extent, identity)
+    changes = {row.loop: filled}
+    for node in row.value.toposort():
+        for r in node.closed_ranges:
+            if r not in changes:
+                changes[r] = UOp.range(r.extent, identity + len(changes), r.arg[1])
+    stage = row.value.substitute(changes).stage(identity, Memory.SCRATCH, filled)
+    return nest.substitute({value: stage.index(loop).load() for value, loop in row.readers})

@@ -1,0 +1,420 @@
+"""Matrices as products of simpler ones: LU, Cholesky, QR, singular values, eigenvalues.
+
+All take a batch of matrices (..., m, n). Each goes over the columns, one step a column with the same kernels
+for every column (`iterate`), or over rounds of rotations. The steps run at once, not lazily: a result costs a
+few kernel launches a column, which is fine up to a few hundred columns. Under `vmap`, and inside TinyJit,
+every step becomes a part of the graph; that is for small matrices.
+
+Gradients are closed formulas in the results (`Function`), not derivatives of the steps, and have derivatives
+themselves. float16 and bfloat16 compute in float32.
+"""
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from tinygrad.dtype import DType, dtypes, least_upper_float, promote
+from tinygrad.functional.function import Function
+from tinygrad.graph.batch import is_unknown
+from tinygrad.graph.uop import Shape, UOp
+
+if TYPE_CHECKING:
+    from tinygrad.tensor import Tensor
+
+State = tuple["Tensor", ...]
+Step = Callable[..., State]
+
+
+# --- steps ----------------------------------------------------------------------------------------
+
+
+@functools.lru_cache(maxsize=256)
+def _replayed(step: Step, kinds: tuple[tuple[Shape, DType], ...]) -> Callable[..., State]:
+    """`step` under TinyJit, for a state of these shapes and dtypes."""
+    from tinygrad.engine.jit import TinyJit
+
+    return TinyJit(step)
+
+
+def iterate(step: Step, state: Iterable[Tensor], count: int) -> State:
+    """The state after `count` calls of `step(*state, k)`: computed, where the values are known."""
+    from tinygrad.engine.realize import Capture
+    from tinygrad.functional.transforms import suspended
+
+    now = tuple(t.detach().contiguous() for t in state)
+    if any(is_unknown(t.uop) for t in now) or Capture.current() is not None:
+        for k in range(count):
+            now = tuple(t.contiguous() for t in step(*now, k))
+        return now
+    counter = UOp.variable("step", 0, max(count - 1, 0))
+    replayed = _replayed(step, tuple((t.shape, t.dtype) for t in now))
+    with suspended():
+        for k in range(count):
+            now = replayed(*now, counter.bind(k))
+    return now
+
+
+def _row_and_column(x: Tensor, k: UOp | int) -> tuple[Tensor, Tensor, Tensor]:
+    """The numbers of a matrix's rows and columns, as (m, 1) and (n,), and `k` as a tensor."""
+    make = type(x)
+    row = make.arange(x.shape[-2], device=x.device).reshape(x.shape[-2], 1)
+    return row, make.arange(x.shape[-1], device=x.device), make(k, device=x.device)
+
+
+def check_matrix(name: str, x: Tensor, square: bool = False) -> tuple[int, int]:
+    """(rows, columns). Raises ValueError where there are fewer than two axes, or the matrix is not square."""
+    if x.ndim < 2:
+        raise ValueError(f"{name} takes matrices, of shape (..., m, n), got shape {x.shape}")
+    if square and x.shape[-1] != x.shape[-2]:
+        raise ValueError(f"{name} takes square matrices, of shape (..., n, n), got shape {x.shape}")
+    return x.shape[-2], x.shape[-1]
+
+
+def compute_dtype(*tensors: Tensor) -> tuple[DType, DType]:
+    """(the dtype of the result, the one to compute it in)."""
+    kind = least_upper_float(functools.reduce(promote, (t.dtype for t in tensors)))
+    return kind, promote(kind, dtypes.float32)
+
+
+def transposed(x: Tensor) -> Tensor:
+    return x.transpose(-1, -2)
+
+
+def product(a: Tensor, b: Tensor) -> Tensor:
+    """`a @ b`, stored: a chain of products in one kernel would compute each again for every item of the
+    next."""
+    return (a @ b).contiguous()
+
+
+def identity(x: Tensor, size: int) -> Tensor:
+    """The identity matrix of a size, in the dtype and on the device of `x`, once for each of its matrices."""
+    eye = type(x).eye(size, dtype=x.dtype, device=x.device, requires_grad=False)
+    return eye.expand(*x.shape[:-2], size, size)
+
+
+def diagonal_of(x: Tensor) -> Tensor:
+    """The diagonals of square matrices: (..., n)."""
+    return (identity(x, x.shape[-1]) != 0).where(x, 0).sum(-1)
+
+
+def inverse_gaps(values: Tensor) -> Tensor:
+    """1 / (v[j] - v[i]) for i, j along the last axis; 0 where they are equal."""
+    gaps = values.unsqueeze(-2) - values.unsqueeze(-1)
+    equal = gaps == 0
+    return equal.where(0, 1 / equal.where(1, gaps))
+
+
+# --- LU -------------------------------------------------------------------------------------------
+
+
+def _lu_step(m: Tensor, order: Tensor, sign: Tensor, k: UOp | int) -> State:
+    """Column k: the largest item below the diagonal comes on it, and multiples of its row clear the rest."""
+    row, column, at = _row_and_column(m, k)
+    items = (column == at).where(m, 0).sum(-1, keepdim=True)
+    largest = (row >= at).where(items.abs(), -1).argmax(-2, keepdim=True)
+    chosen, here = row == largest, row == at
+    chosen_row, this_row = (mask.where(m, 0).sum(-2, keepdim=True) for mask in (chosen, here))
+    swapped = here.where(chosen_row, chosen.where(this_row, m))
+    places = [mask.where(order, 0).sum(-2, keepdim=True) for mask in (chosen, here)]
+    new_order = here.where(places[0], chosen.where(places[1], order))
+    pivot = (column == at).where(chosen_row, 0).sum(-1, keepdim=True)
+    items = (column == at).where(swapped, 0).sum(-1, keepdim=True)
+    factor = (row > at).where(items / (pivot == 0).where(1, pivot), 0)
+    cleared = swapped - factor * (column > at).where(chosen_row, 0)
+    return (((column == at) & (row > at)).where(factor, cleared), new_order,
+            sign * (largest.reshape(sign.shape) == at).where(1, -1))
+
+
+def lu_factor(x: Tensor) -> State:
+    """(LU, order, sign) of square matrices: the factors of the rows in `order` in one matrix (L has ones on
+    its diagonal), and the sign of that permutation. Constants to gradients."""
+    n = x.shape[-1]
+    order = type(x).arange(n, device=x.device).reshape(n, 1).expand(*x.shape[:-2], n, 1)
+    sign = type(x).ones(*x.shape[:-2], dtype=x.dtype, device=x.device, requires_grad=False)
+    return iterate(_lu_step, (x, order, sign), n)
+
+
+# --- Cholesky -------------------------------------------------------------------------------------
+
+
+def _cholesky_step(m: Tensor, k: UOp | int) -> State:
+    row, column, at = _row_and_column(m, k)
+    items = (column == at).where(m, 0).sum(-1, keepdim=True)
+    root = (row == at).where(items, 0).sum(-2, keepdim=True).sqrt()
+    below = (row > at).where(items / root, 0)
+    rest = m - below * transposed(below)
+    return ((column == at).where((row == at).where(root, below), rest),)
+
+
+class _Cholesky(Function):
+    """Gradient: Murray, "Differentiation of the Cholesky decomposition", 2016."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        lower = x.tril()
+        whole = lower + transposed(x.tril(-1))
+        factor = iterate(_cholesky_step, (whole,), x.shape[-1])[0].tril().contiguous()
+        self.save_for_backward(factor)
+        return factor
+
+    def backward(self, gradient: Tensor) -> Tensor:
+        from tinygrad.functional.equations import solve_triangular
+
+        factor, = self.saved_tensors
+        assert factor is not None
+        inner = product(transposed(factor), gradient).tril()
+        inner = (inner - inner * identity(inner, inner.shape[-1]) * 0.5).contiguous()
+        left = solve_triangular(factor, inner, upper=False, transpose=True)
+        full = transposed(solve_triangular(factor, transposed(left), upper=False, transpose=True))
+        # only the lower triangle was read
+        both = full + transposed(full)
+        return both.tril() - identity(both, both.shape[-1]) * full
+
+
+def cholesky(self: Tensor, upper: bool = False) -> Tensor:
+    """The lower triangular L with L L^T the matrix: shape (..., n, n), of which the lower triangle is read.
+
+    With `upper`, the transposed of that, from the upper triangle. Where a matrix is not positive definite,
+    the result has NaN. Raises ValueError for matrices that are not square.
+
+    >>> Tensor([[4., 2.], [2., 5.]]).cholesky().tolist()
+    [[2.0, 0.0], [1.0, 2.0]]
+    """
+    check_matrix("cholesky", self, square=True)
+    kind, wide = compute_dtype(self)
+    x = self.cast(wide)
+    factor = _Cholesky.apply(transposed(x) if upper else x)
+    result: Tensor = (transposed(factor) if upper else factor).cast(kind)
+    return result
+
+
+# --- QR -------------------------------------------------------------------------------------------
+
+
+def _qr_step(r: Tensor, q: Tensor, k: UOp | int) -> State:
+    """A Householder reflection that clears column k below the diagonal."""
+    row, column, at = _row_and_column(r, k)
+    x = (row >= at).where((column == at).where(r, 0).sum(-1, keepdim=True), 0)
+    first = (row == at).where(x, 0).sum(-2, keepdim=True)
+    norm = (x * x).sum(-2, keepdim=True).sqrt()
+    v = x + (row == at).where((first < 0).where(-norm, norm), 0)
+    scale = (v * v).sum(-2, keepdim=True)
+    u = v * (scale == 0).where(0, 2 / (scale == 0).where(1, scale))
+    reflected = r - u * (v * r).sum(-2, keepdim=True)
+    return reflected, q - (q * transposed(v)).sum(-1, keepdim=True) * transposed(u)
+
+
+def _in_own_space(gradient: Tensor, own: Tensor, others: Tensor) -> Tensor:
+    """The gradient at the `own` columns of an orthogonal matrix, given that at all of them.
+
+    When those change, the `others` change as they must to stay orthogonal, without a rotation among
+    themselves.
+    """
+    n = own.shape[-1]
+    if not others.shape[-1]:
+        return gradient
+    return gradient[..., :n] - product(others, product(transposed(gradient[..., n:]), own))
+
+
+class _QR(Function):
+    """Gradient: Walter and Lehmann, "Algorithmic differentiation of linear algebra functions", 2010; wide
+    matrices as Roberts and Roberts, "QR and LQ decomposition matrix backpropagation algorithms", 2020.
+
+    The columns of Q beyond those of the matrix are known only as a space. Their derivative is the one
+    without a rotation inside of that space.
+    """
+
+    def forward(self, x: Tensor) -> State:
+        rows, columns = x.shape[-2:]
+        r, q = iterate(_qr_step, (x, identity(x, rows)), min(rows - 1, columns))
+        result = q, r.triu().contiguous()
+        self.save_for_backward(x, *result)
+        return result
+
+    def backward(self, at_q: Tensor, at_r: Tensor) -> Tensor:
+        from tinygrad.functional.equations import solve_triangular
+
+        x, q, r = (t for t in self.saved_tensors if t is not None)
+        rows, columns = x.shape[-2:]
+        n = min(rows, columns)
+        own, others = q[..., :n], q[..., n:]
+        at_own = _in_own_space(at_q, own, others)
+        at_own = at_own + product(x[..., n:], transposed(at_r[..., :n, n:])) if columns > n else at_own
+        square = r[..., :n, :n]
+        inner = (product(square, transposed(at_r[..., :n, :n])) - product(transposed(at_own), own)).tril()
+        symmetric = (inner + transposed(inner) - identity(inner, n) * inner).contiguous()
+        right = solve_triangular(square, transposed(at_own + product(own, symmetric)), upper=True)
+        first = transposed(right)
+        return first if columns == n else first.cat(product(own, at_r[..., :n, n:]), dim=-1)
+
+
+def qr(self: Tensor, mode: str = "complete") -> State:
+    """(Q, R) with Q R the matrix, Q orthogonal and R upper triangular, by Householder reflections.
+
+    Shapes for (..., m, n) and k = min(m, n): Q (..., m, m) and R (..., m, n); with mode="reduced", Q
+    (..., m, k) and R (..., k, n). The gradient needs the first k columns to be independent.
+    """
+    rows, columns = check_matrix("qr", self)
+    if mode not in ("complete", "reduced"):
+        raise ValueError(f'qr takes mode="complete" or "reduced", got {mode!r}')
+    kind, wide = compute_dtype(self)
+    q, r = _QR.apply(self.cast(wide))
+    size = rows if mode == "complete" else min(rows, columns)
+    return q[..., :size].cast(kind), r[..., :size, :].cast(kind)
+
+
+# --- singular values ------------------------------------------------------------------------------
+
+SVD_SWEEPS = 12
+"""Sweeps of Jacobi rotations over all pairs of columns; float64 converges in fewer for matrices up to
+hundreds."""
+
+
+def _rotate_pairs(stacked: Tensor, identity_rows: Tensor, k: UOp | int) -> State:
+    """One round of a tournament: every column is rotated against another one, so that they are orthogonal.
+
+    `stacked` is the matrix over the identity: rotating the columns of both keeps the product of the
+    rotations. `identity_rows`, (rows, 1), marks the rows that do not count.
+    """
+    half = stacked.shape[-1] // 2
+    counted = identity_rows.where(0, stacked)
+    left, right = stacked[..., :half], stacked[..., half:].flip(-1)
+    p, q = counted[..., :half], counted[..., half:].flip(-1)
+    alpha, beta, gamma = ((a * b).sum(-2, keepdim=True) for a, b in ((p, p), (q, q), (p, q)))
+    still = gamma == 0
+    zeta = (beta - alpha) / still.where(1, gamma * 2)
+    t = (zeta < 0).where(-1.0, 1.0) / (zeta.abs() + (zeta * zeta + 1).sqrt())
+    t = still.where(0, t)
+    c = (t * t + 1).rsqrt()
+    s = c * t
+    row = (left * c - right * s).cat((left * s + right * c).flip(-1), dim=-1)
+    # the first column stays, the others move on by one place
+    return row[..., :1].cat(row[..., 1:].roll(1, row.ndim - 1), dim=-1), identity_rows
+
+
+def _jacobi(x: Tensor) -> State:
+    """(U, S, V) of matrices with at least as many rows as columns: U as the matrix, V square.
+
+    One-sided Jacobi rotations make the columns orthogonal (Demmel and Veselic 1992): all pairs of a round,
+    chosen as in a tournament, rotate at once. Columns of U for singular values of zero are zero.
+    """
+    rows, columns = x.shape[-2:]
+    players = columns + columns % 2
+    stacked = x.cat(identity(x, columns), dim=-2).pad((0, players - columns))
+    is_identity = type(x).arange(rows + columns, device=x.device).reshape(rows + columns, 1) >= rows
+    rounds = SVD_SWEEPS * (players - 1) if columns > 1 else 0
+    stacked, _ = iterate(_rotate_pairs, (stacked, is_identity), rounds)
+    norms = (stacked[..., :rows, :] * stacked[..., :rows, :]).sum(-2).sqrt()
+    # a column of padding is zero in both halves, and comes last
+    weight = (stacked[..., rows:, :] * stacked[..., rows:, :]).sum(-2)
+    order = (weight > 0.5).where(norms, -1).argsort(-1, descending=True)[..., :columns].contiguous()
+    values = norms.gather(-1, order).contiguous()
+    picked = stacked.gather(-1, order.unsqueeze(-2).expand(*x.shape[:-2], rows + columns, columns))
+    zero = values == 0
+    scale = zero.where(0, 1 / zero.where(1, values))
+    u = picked[..., :rows, :] * scale.unsqueeze(-2)
+    return u.contiguous(), values, picked[..., rows:, :].contiguous()
+
+
+def _completed(u: Tensor, values: Tensor) -> Tensor:
+    """The orthonormal columns of `u` with all others that make the matrix square and orthogonal.
+
+    Columns of singular values that are zero, up to rounding, are found anew.
+    """
+    rows, columns = u.shape[-2:]
+    q, r = _QR.apply((values > 0).unsqueeze(-2).where(u, 0))
+    signs = (diagonal_of(r[..., :columns, :]) < 0).where(-1.0, 1.0)
+    first = (values > 0).unsqueeze(-2).where(u, q[..., :columns] * signs.unsqueeze(-2))
+    result: Tensor = first if rows == columns else first.cat(q[..., columns:], dim=-1)
+    return result
+
+
+class _SVD(Function):
+    """Gradient: Townsend, "Differentiating the singular value decomposition", 2016; Wan and Zhang, 2019.
+
+    Where singular values are equal, their vectors have no derivative, and count as constant.
+    """
+
+    def forward(self, x: Tensor) -> State:
+        u, s, v = _jacobi(x)
+        result = _completed(u, s).contiguous(), s, v
+        self.save_for_backward(*result)
+        return result
+
+    def backward(self, at_u: Tensor, at_s: Tensor, at_v: Tensor) -> Tensor:
+        u, s, v = (t for t in self.saved_tensors if t is not None)
+        n = s.shape[-1]
+        own, others = u[..., :n], u[..., n:]
+        at_own = _in_own_space(at_u, own, others)
+        gaps = inverse_gaps(s * s)
+        left, right = ((a - transposed(a)) * gaps for a in (product(transposed(own), at_own), product(transposed(v), at_v)))
+        column, row = s.unsqueeze(-2), s.unsqueeze(-1)
+        inner = left * column + row * right + identity(left, n) * at_s.unsqueeze(-1)
+        result = product(product(own, inner.contiguous()), transposed(v))
+        if others.shape[-1]:
+            zero = s == 0
+            scale = zero.where(0, 1 / zero.where(1, s)).unsqueeze(-2)
+            outside = at_own - product(own, product(transposed(own), at_own))
+            result = result + product((outside * scale).contiguous(), transposed(v))
+        return result
+
+
+def svd(self: Tensor, full_matrices: bool = True) -> State:
+    """(U, S, V^T) with U diag(S) V^T the matrix, the singular values S in descending order.
+
+    Shapes for (..., m, n) and k = min(m, n): U (..., m, m), S (..., k), V^T (..., n, n); without
+    `full_matrices`, U (..., m, k) and V^T (..., k, n). By Jacobi rotations, about 12 n rounds. Vectors of
+    equal singular values have no derivative; those of S are right.
+    """
+    rows, columns = check_matrix("svd", self)
+    if rows < columns:
+        u, s, vt = svd(transposed(self), full_matrices)
+        return transposed(vt), s, transposed(u)
+    kind, wide = compute_dtype(self)
+    u, s, v = _SVD.apply(self.cast(wide))
+    u = u if full_matrices else u[..., :columns]
+    return u.cast(kind), s.cast(kind), transposed(v).cast(kind)
+
+
+# --- eigenvalues ----------------------------------------------------------------------------------
+
+
+class _Eigh(Function):
+    """Gradient: Giles, "Collected matrix derivative results for forward and reverse mode algorithmic
+    differentiation", 2008, section 3.1."""
+
+    def forward(self, x: Tensor) -> State:
+        whole = x.tril() + transposed(x.tril(-1))
+        n = x.shape[-1]
+        # above the spectral radius, so that what is decomposed is positive and its singular values are
+        # eigenvalues
+        shift = whole.abs().sum(-1).max(-1).reshape(*x.shape[:-2], 1, 1) * 1.125
+        v = _jacobi(whole + identity(x, n) * shift)[2].flip(-1)
+        values = (v * product(whole, v)).sum(-2).contiguous()
+        order = values.argsort(-1).contiguous()
+        values = values.gather(-1, order).contiguous()
+        vectors = v.gather(-1, order.unsqueeze(-2).expand(*x.shape)).contiguous()
+        self.save_for_backward(values, vectors)
+        return values, vectors
+
+    def backward(self, at_values: Tensor, at_vectors: Tensor) -> Tensor:
+        values, vectors = (t for t in self.saved_tensors if t is not None)
+        inner = product(transposed(vectors), at_vectors) * inverse_gaps(values)
+        inner = inner + identity(inner, inner.shape[-1]) * at_values.unsqueeze(-1)
+        full = product(product(vectors, inner.contiguous()), transposed(vectors))
+        both = full + transposed(full)
+        return both.tril() - identity(both, both.shape[-1]) * full
+
+
+def eigh(self: Tensor) -> State:
+    """(w, V) with V diag(w) V^T the symmetric matrix (..., n, n), of which the lower triangle is read.
+
+    Eigenvalues w (..., n) ascend; V (..., n, n) has the eigenvectors in its columns. The error of w is of the
+    order of rounding the largest. Vectors of equal eigenvalues have no derivative; those of w are right.
+    """
+    check_matrix("eigh", self, square=True)
+    kind, wide = compute_dtype(self)
+    values, vectors = _Eigh.apply(self.cast(wide))
+    return values.cast(kind), vectors.cast(kind)
+
+

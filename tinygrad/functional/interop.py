@@ -1,0 +1,213 @@
+"""Tensors and other libraries: NumPy arrays, DLPack and buffers over the same memory, without a copy.
+
+A tensor in the CPU's memory is shared in the order in which it lies there, also where it is a transposed or
+cropped view. Shared memory lives as long as either side. What is lazy is computed first; constants, views
+that repeat, reverse or pad items, and memory of other devices are copied.
+
+Equal expressions are one value here, in one piece of memory: writing through a shared view changes every
+tensor that is that value, but nothing that was computed from it before. So NumPy and buffers get read-only
+views; DLPack's consumers get the memory as it is.
+"""
+from __future__ import annotations
+
+import ctypes
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tinygrad.dtype import DType, dtype_from_numpy, dtypes
+from tinygrad.graph.leaves import constant_value
+from tinygrad.graph.uop import UOp
+from tinygrad.helpers import argsort, prod
+from tinygrad.hostdata import memory_of
+
+if TYPE_CHECKING:
+    from tinygrad.tensor import Tensor
+
+Array = np.ndarray[Any, Any]
+
+
+def shared_array(self: Tensor) -> Array | None:
+    """The values as a writable NumPy array over the tensor's own memory; None where that is not possible."""
+    if constant_value(self.uop) is not None or prod(self.shape) == 0:
+        return None
+    memory = self.computed()
+    views = memory.st.simplify().views
+    view = views[0]
+    simple = len(views) == 1 and view.mask is None and all(
+        stride > 0 or n == 1 for stride, n in zip(view.strides, view.shape, strict=True))
+    buffer = memory.base.buffer
+    if not simple or buffer is None or not buffer.is_on_host:
+        return None
+    size = self.dtype.itemsize
+    return np.ndarray(view.shape, self.dtype.numpy, buffer.numpy().view(np.uint8), view.offset * size,
+                      [stride * size for stride in view.strides])
+
+
+def to_array(self: Tensor, dtype: Any = None, copy: bool | None = None) -> Array:
+    """NumPy's `__array__`: a read-only view where that needs no copy, as `np.asarray` asks for.
+
+    Raises ValueError for `copy=False` where the memory cannot be shared or the dtype is another.
+    """
+    shared = None if copy else shared_array(self)
+    converts = dtype is not None and np.dtype(dtype) != self.dtype.numpy
+    if copy is False and (shared is None or converts):
+        wanted = self.dtype if dtype is None else np.dtype(dtype)
+        raise ValueError(f"{self!r} has no memory that a NumPy array of {wanted} could share")
+    array = self.numpy() if shared is None else shared
+    if converts:
+        return array.astype(dtype)
+    if shared is not None:
+        array.flags.writeable = False
+    return array
+
+
+BUFFER_TYPES = {dtypes.bfloat16: np.uint16, dtypes.fp8e4m3: np.uint8, dtypes.fp8e5m2: np.uint8}
+"""The integers that stand for the bits of dtypes which buffers and NumPy's DLPack have no name for."""
+
+
+def _with_known_type(array: Array, dtype: DType) -> Array:
+    return array.view(BUFFER_TYPES[dtype]) if dtype in BUFFER_TYPES else array
+
+
+def data(self: Tensor) -> memoryview:
+    """The values as a read-only memoryview of this tensor's shape, without a copy where the memory can be
+    shared.
+
+    bfloat16 and fp8 come as unsigned integers of the same bits. From Python 3.12 on, `memoryview(tensor)`
+    gives the same.
+
+    >>> Tensor([[1, 2], [3, 4]]).data().tolist()
+    [[1, 2], [3, 4]]
+    """
+    return _with_known_type(to_array(self), self.dtype).data.toreadonly()
+
+
+def to_buffer(self: Tensor, flags: int) -> memoryview:
+    """Python's `__buffer__` (3.12 and later): what `data` gives. Raises BufferError where a writable one is
+    asked for."""
+    if flags & 1:  # inspect.BufferFlags.WRITABLE
+        raise BufferError("the buffer of a tensor is read-only; see assign()")
+    return data(self)
+
+
+# --- DLPack ---------------------------------------------------------------------------------------
+
+
+class _DLDataType(ctypes.Structure):
+    """How DLPack names a type: kind, bits, lanes."""
+
+    _fields_ = (("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16))
+
+
+class _DLTensor(ctypes.Structure):
+    """The start of `DLTensor` in dlpack.h, as far as it is needed here."""
+
+    _fields_ = (("data", ctypes.c_void_p), ("device_type", ctypes.c_int32), ("device_id", ctypes.c_int32),
+                ("ndim", ctypes.c_int32), ("dtype", _DLDataType))
+
+
+TENSOR_OFFSETS = {b"dltensor": 0, b"dltensor_versioned": 32}
+"""Where the DLTensor lies in what a capsule of this name points to (DLManagedTensor and
+DLManagedTensorVersioned, dlpack.h 1.1)."""
+UNSIGNED_CODE = 1
+CODES = {dtypes.bfloat16: 4, dtypes.fp8e4m3: 10, dtypes.fp8e5m2: 12}
+"""DLPack's codes of the types that NumPy's DLPack does not know (DLDataTypeCode, dlpack.h 1.1)."""
+CPU_DEVICE = (1, 0)
+
+
+def _type_in(capsule: Any) -> _DLDataType:
+    """The type field of the tensor in a capsule, to read or change."""
+    name_of, pointer_of = ctypes.pythonapi.PyCapsule_GetName, ctypes.pythonapi.PyCapsule_GetPointer
+    name_of.restype, name_of.argtypes = ctypes.c_char_p, [ctypes.py_object]
+    pointer_of.restype, pointer_of.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    name = name_of(capsule)
+    if name not in TENSOR_OFFSETS:
+        raise BufferError(f"a DLPack capsule is named dltensor or dltensor_versioned, this one {name!r}")
+    found: _DLDataType = _DLTensor.from_address(pointer_of(capsule, name) + TENSOR_OFFSETS[name]).dtype
+    return found
+
+
+def to_dlpack(self: Tensor, **options: Any) -> Any:
+    """`__dlpack__`: a capsule of this tensor's memory, for `torch.from_dlpack(tensor)` and others.
+
+    A copy where the memory cannot be shared (see the module), or with `copy=True`. Options are those of the
+    Python array API. Raises BufferError for `copy=False` where a copy is needed.
+    """
+    shared = None if options.get("copy") else shared_array(self)
+    if shared is None and options.get("copy") is False:
+        raise BufferError(f"{self!r} has no memory that could be shared")
+    array = self.numpy() if shared is None else shared
+    capsule = _with_known_type(array, self.dtype).__dlpack__(
+        **{name: value for name, value in options.items() if name != "copy"})
+    if self.dtype in CODES:
+        _type_in(capsule).code = CODES[self.dtype]
+    return capsule
+
+
+def dlpack_device(self: Tensor) -> tuple[int, int]:
+    """`__dlpack_device__`: the CPU, where `__dlpack__` puts the memory of other devices."""
+    return CPU_DEVICE
+
+
+class _Capsule:
+    """A capsule as NumPy takes one."""
+
+    def __init__(self, capsule: Any) -> None:
+        self.capsule = capsule
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.capsule
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return CPU_DEVICE
+
+
+def _array_of_dlpack(x: Any) -> Array:
+    """A NumPy array over the memory of an object with `__dlpack__`, on the CPU."""
+    if not hasattr(x, "__dlpack__"):
+        raise TypeError(f"from_dlpack takes an object with __dlpack__, got a {type(x).__name__}")
+    place = x.__dlpack_device__()
+    if int(place[0]) != CPU_DEVICE[0]:
+        raise BufferError(f"from_dlpack takes memory of the CPU, this is on DLPack device {tuple(place)}; "
+                          "copy it there first")
+    try:
+        capsule = x.__dlpack__(max_version=(1, 0))
+    except TypeError:  # a producer of DLPack before 1.0
+        capsule = x.__dlpack__()
+    kind = _type_in(capsule)
+    special = next((dtype for dtype, code in CODES.items() if code == kind.code), None)
+    if special is None:
+        return np.from_dlpack(_Capsule(capsule))
+    kind.code = UNSIGNED_CODE
+    return np.from_dlpack(_Capsule(capsule)).view(special.numpy)
+
+
+def from_dlpack(x: Any) -> Tensor:
+    """A tensor over the memory of `x`, any CPU array with `__dlpack__`: a PyTorch tensor, a NumPy array.
+
+    The memory is shared where it is writable and its items lie without gaps, in whatever order of axes
+    (NumPy before 2.1 says read-only of all); else copied. Raises TypeError for objects without `__dlpack__`
+    and for complex numbers, BufferError for memory of other devices.
+
+    >>> import numpy as np
+    >>> array = np.zeros(2, np.float32)
+    >>> t = Tensor.from_dlpack(array)
+    >>> array[1] = 5
+    >>> t.tolist()
+    [0.0, 5.0]
+    """
+    from tinygrad.tensor import Tensor
+
+    array = _array_of_dlpack(x)
+    dtype_from_numpy(array.dtype)
+    return Tensor.leaf(_view_of_memory(array), "CPU")
+
+
+def _view_of_memory(array: Array) -> UOp:
+    """A node over the memory of an array: its axes are put in the order in which they lie there."""
+    order = sorted(range(array.ndim), key=lambda axis: -array.strides[axis])
+    in_memory = array.transpose(order)
+    if not (in_memory.flags.c_contiguous and array.size):
+        return memory_of(np.array(array, order="C"))
+    return memory_of(in_memory).permute(argsort(order))

@@ -1,0 +1,128 @@
+"""A graph for one example as a graph for a batch of them: every operation gets one more axis, in front.
+
+`batch(roots, size, values)` replaces placeholders (values for one example that nobody knows yet) by nodes
+with a leading axis of `size` examples, and everything above them by the same operation over that axis. What
+does not depend on a placeholder stays as it is, computed once, and is expanded where it meets the batch.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from threading import local
+from typing import Any
+
+from tinygrad.dtype import DType
+from tinygrad.graph.gradient import Argument, SourceGradients, as_argument
+from tinygrad.graph.ops import Family, Ops
+from tinygrad.graph.uop import Shape, UOp
+from tinygrad.helpers import prod
+
+
+class TransformError(RuntimeError):
+    """What a function that is being transformed may not do."""
+
+
+class _State(local):
+    depth = 0
+
+
+_state = _State()
+
+
+@contextmanager
+def placeholders() -> Iterator[None]:
+    """A block in which values may be placeholders."""
+    _state.depth += 1
+    try:
+        yield
+    finally:
+        _state.depth -= 1
+
+
+def is_unknown(uop: UOp) -> bool:
+    """Whether this thread is in such a block and the value of `uop` depends on a placeholder."""
+    return _state.depth > 0 and depends_on_placeholder(uop)
+
+
+def depends_on_placeholder(uop: UOp) -> bool:
+    """Whether a placeholder is below `uop`."""
+    for node in uop.toposort(stop=lambda n: "_has_placeholder" in n.__dict__):
+        if "_has_placeholder" not in node.__dict__:
+            here = node.op is Ops.BUFFER and node.storage.is_placeholder
+            node.__dict__["_has_placeholder"] = here or any(s.__dict__["_has_placeholder"] for s in node.src)
+    return bool(uop.__dict__["_has_placeholder"])
+
+
+def placeholder(device: str, shape: Shape, dtype: DType) -> UOp:
+    """A value that nobody knows yet, on a BUFFER that never gets memory."""
+    node = UOp.new_buffer(device, prod(shape), dtype)
+    node.storage.is_placeholder = True
+    return as_argument(node.reshape(shape))
+
+
+@dataclass(frozen=True, eq=False)
+class BatchedRule:
+    """The rule of a CUSTOM_GRADIENT for a batch: the rule for one example, batched as the values were."""
+
+    node: UOp
+    """the node for one example"""
+    size: int
+    values: Mapping[UOp, UOp]
+
+    def __call__(self, gradient: UOp, node: UOp) -> SourceGradients:
+        assert self.node.device is not None  # that of a placeholder below it
+        one = placeholder(self.node.device, self.node.shape, gradient.dtype)
+        found = self.node.arg(one, self.node)
+        results = iter(batch([g for g in found if g is not None], self.size,
+                             {**self.values, one: gradient}))
+        return tuple(None if g is None else spread(next(results), g.shape, self.size) for g in found)
+
+
+def spread(node: UOp, shape: Sequence[int], size: int) -> UOp:
+    """`node` with a leading axis: as it is, or repeated where its shape is that of one example."""
+    if len(node.shape) > len(shape):
+        return node
+    return node.reshape((1, *node.shape)).expand((size, *node.shape))
+
+
+BATCHED_MOVEMENT: dict[Ops, Callable[[UOp, Any, int], UOp]] = {
+    Ops.RESHAPE: lambda x, shape, size: x.reshape((size, *shape)),
+    Ops.PERMUTE: lambda x, order, size: x.permute((0, *(i + 1 for i in order))),
+    Ops.EXPAND: lambda x, shape, size: x.expand((size, *shape)),
+    Ops.PAD: lambda x, pads, size: x.pad(((0, 0), *pads)),
+    Ops.SHRINK: lambda x, bounds, size: x.shrink(((0, size), *bounds)),
+    Ops.STRIDE: lambda x, steps, size: x.stride((1, *steps)),
+}
+"""Each movement operation with its argument for one example, over a batch of `size`."""
+
+SAME_ARGUMENT = Family.ELEMENTWISE | {Ops.CONTIGUOUS, Ops.DETACH, Ops.COPY}
+
+
+def _over_batch(node: UOp, src: tuple[UOp, ...], size: int, values: Mapping[UOp, UOp]) -> UOp:
+    """What `node` computes for one example, for a batch; all of `src` have the leading axis."""
+    if node.op in BATCHED_MOVEMENT:
+        return BATCHED_MOVEMENT[node.op](src[0], node.arg, size)
+    if node.op in SAME_ARGUMENT:
+        return UOp.new(node.op, node.dtype, src, node.arg)
+    if node.op is Ops.REDUCE:
+        op, axes = node.arg
+        return UOp.new(Ops.REDUCE, node.dtype, src, (op, tuple(axis + 1 for axis in axes)))
+    if node.op is Ops.CUSTOM_GRADIENT:
+        if isinstance(node.arg, Argument):
+            return src[0]
+        return UOp.new(Ops.CUSTOM_GRADIENT, node.dtype, src, BatchedRule(node, size, values))
+    raise TransformError(f"vmap: there is no {node.op.name} over a batch; a function under vmap cannot write "
+                         "values that differ from example to example into a tensor from outside")
+
+
+def batch(roots: Sequence[UOp], size: int, values: Mapping[UOp, UOp]) -> list[UOp]:
+    """`roots` over a batch. `values` has, for each placeholder, a node of its shape with a leading axis of
+    `size`; roots that depend on none of them are returned as they are."""
+    batched: dict[UOp, UOp] = dict(values)
+    for node in UOp.sink(roots).toposort(stop=lambda node: node in values):
+        if node in batched or not any(source in batched for source in node.src) or node.op is Ops.SINK:
+            continue
+        sources = tuple(spread(batched.get(s, s), s.shape, size) for s in node.src)
+        batched[node] = _over_batch(node, sources, size, values)
+    return [batched.get(root, root) for root in roots]

@@ -1,0 +1,321 @@
+"""Linear programs in C and its relatives.
+
+One writer for the family: what its languages call things differently is a table, `Dialect`
+(`c_functions.py`). Plain C has a kernel `NAME(buffers, variables, begin, end, scratch)` exactly as
+`renderer/llvm.py` has, so both run on the same threads and in the same lists of kernels. A value of the
+program is one C constant, a loop one `for`; operations that C lacks are small functions at the top.
+
+Every operation is rounded once, as the program says: sums and products are contracted only by MULACC
+(`-ffp-contract=off`). Here are the kernel, its loops, memory and lanes; `c_arithmetic.py` has the operations
+on values. Next on the path: `runtime/cpu_c.py` compiles the text.
+"""
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from tinygrad.dtype import DType, dtypes
+from tinygrad.graph.ops import Family, Ops, RangeKind
+from tinygrad.graph.uop import UOp
+from tinygrad.helpers import round_up
+from tinygrad.renderer import NARROW_FLOATS, SCRATCH_ALIGNMENT, Renderer
+from tinygrad.renderer.c_arithmetic import Arithmetic
+from tinygrad.renderer.c_functions import PLAIN_C, Dialect, padded, signed_of
+
+
+class CRenderer(Renderer):
+    """C for a CPU with `registers` vector registers of `vector_bytes`; the rest as in `Renderer`."""
+
+    name = "C"
+    has_threads = True
+
+    def __init__(self, dialect: Dialect = PLAIN_C, vector_bytes: int = 16, registers: int = 16,
+                 threads: int = 1, l1_bytes: int = Renderer.l1_bytes,
+                 l2_bytes: int = Renderer.l2_bytes) -> None:
+        self.dialect = dialect
+        self.vector_bytes = vector_bytes
+        self.registers = registers
+        self.threads = threads
+        self.l1_bytes = l1_bytes
+        self.l2_bytes = l2_bytes
+
+    def lanes(self, dtype: DType) -> int:
+        """Bools and narrow floats count as float32: comparisons make the ones, arithmetic widens the rest."""
+        as_float32 = dtype.is_bool or dtype.scalar in NARROW_FLOATS
+        return self.vector_bytes // (4 if as_float32 else dtype.lane_size)
+
+    def render(self, name: str, program: list[UOp]) -> str:
+        if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
+            raise ValueError(f"{name!r} cannot be a kernel's name: letters, digits and _ only")
+        return _Writer(name, program, self.dialect).module()
+
+
+class _Writer(Arithmetic):
+    """Writes one kernel, statement by statement. `values` has the C expression that each node now is."""
+
+    def __init__(self, name: str, program: list[UOp], dialect: Dialect) -> None:
+        super().__init__(dialect)
+        self.name = name
+        self.program = program
+        self.dialect = dialect
+        self.values: dict[UOp, str] = {}
+        self.declarations: list[str] = []
+        nodes = dict.fromkeys(program)
+        self.buffers = sorted((n for n in nodes if n.op is Ops.PARAM), key=lambda n: int(n.arg[0]))
+        self.variables = [n for n in nodes if n.op is Ops.VARIABLE]
+        self.scratch = [n for n in nodes if n.op is Ops.SCRATCH]
+
+    # --- the module ------------------------------------------------------------------------------------
+
+    def module(self) -> str:
+        """The whole text. The order of the program is the order of the statements."""
+        self.name_arguments()
+        for node in self.program:
+            _STATEMENTS.get(node.op, _Writer.refuse)(self, node)
+        body = [f"static __attribute__((noinline)) void {self.name}_body({self.parameters()}) {{",
+                *self.declarations, *self.lines, "}"]
+        functions = self.functions
+        return "\n\n".join(["\n".join(part) for part in (
+            functions.types.values(), functions.texts.values(), body, self.kernel()) if part]) + "\n"
+
+    def name_arguments(self) -> None:
+        slots = [n.arg[0] for n in self.buffers]
+        if len(slots) != len(set(slots)):
+            raise ValueError(f"kernel {self.name}: two PARAMs share a slot: {slots}")
+        for node in self.buffers:
+            self.values[node] = f"p{node.arg[0]}"
+        for position, node in enumerate(self.variables):
+            self.values[node] = f"{re.sub('[^A-Za-z0-9_]', '_', node.arg[0])}_n{position}"
+        for node in self.scratch:
+            self.values[node] = f"s{node.arg[0]}"
+
+    def pointer(self, node: UOp) -> str:
+        return f"{self.functions.memory(node.dtype)} *{self.dialect.restrict} {self.values[node]}"
+
+    def parameters(self) -> str:
+        index = self.functions.type(dtypes.index)
+        return ", ".join([*map(self.pointer, self.buffers),
+                          *(f"{index} {self.values[n]}" for n in self.variables),
+                          f"{index} begin", f"{index} end", *map(self.pointer, self.scratch)])
+
+    def kernel(self) -> list[str]:
+        """The function that takes the arguments out of their arrays."""
+        index = self.functions.type(dtypes.index)
+        arguments = [f"buffers[{n.arg[0]}]" for n in self.buffers]
+        arguments += [f"variables[{i}]" for i in range(len(self.variables))]
+        arguments += ["begin", "end"]
+        offset = 0
+        for node in self.scratch:
+            arguments.append(f"__builtin_assume_aligned(scratch + {offset}, {SCRATCH_ALIGNMENT})")
+            offset += round_up(node.arg[1] * node.dtype.lane_size, SCRATCH_ALIGNMENT)
+        head = f"{self.dialect.kernel} void".strip()
+        return [f"{head} {self.name}(void **buffers, {index} *variables, {index} begin, {index} end, "
+                f"char *scratch) {{", f"    {self.name}_body({', '.join(arguments)});", "}"]
+
+    # --- words of the statements -----------------------------------------------------------------------
+
+    def refuse(self, node: UOp) -> None:
+        dtype = node.src[0].dtype if node.src else node.dtype
+        raise ValueError(f"kernel {self.name}: {self.dialect.name} for this device cannot say "
+                         f"{node.op.name} of {dtype} ({node})")
+
+    # --- arguments, constants, loops -------------------------------------------------------------------
+
+    def argument(self, node: UOp) -> None:
+        """Arguments have had their names from the start."""
+
+    def const(self, node: UOp) -> None:
+        text = self.functions.constant(node.dtype, node.arg)
+        self.values[node] = f"({text})" if text.startswith("-") else text
+
+    def register(self, node: UOp) -> None:
+        if node not in self.values:
+            self.values[node] = self.fresh("acc")
+            self.declarations.append(f"    {self.functions.type(node.dtype)} {self.values[node]};")
+
+    def shared(self, node: UOp) -> None:
+        if not self.dialect.shared:
+            self.refuse(node)
+        if node not in self.values:
+            self.values[node] = f"shared{node.arg[0]}"
+            self.declarations.append(f"    {self.dialect.shared} {self.functions.memory(node.dtype)} "
+                                     f"{self.values[node]}[{node.arg[1]}];")
+
+    def special(self, node: UOp) -> None:
+        if node.arg[0] not in self.dialect.ids:
+            self.refuse(node)
+        self.values[node] = self.emit("id", dtypes.index, self.dialect.ids[node.arg[0]])
+
+    def barrier(self, node: UOp) -> None:
+        if not self.dialect.barrier:
+            self.refuse(node)
+        self.line(self.dialect.barrier)
+
+    def open_loop(self, node: UOp) -> None:
+        kind = node.arg[1]
+        if kind not in (RangeKind.LOOP, RangeKind.THREAD):
+            raise ValueError(f"kernel {self.name}: a range of kind {kind.name} is no loop of a CPU ({node})")
+        begin, bound = "0", self.values[node.src[0]]
+        if len(node.src) == 3:
+            begin, bound = self.values[node.src[1]], self.values[node.src[2]]
+        if kind is RangeKind.THREAD:
+            begin = "begin"
+            bound = "end" if node.src[0].op is Ops.CONST else \
+                self.emit("end", dtypes.index, f"end < {bound} ? end : {bound}")
+        counter = self.fresh("i")
+        self.values[node] = counter
+        self.line(f"for ({self.functions.type(dtypes.index)} {counter} = {begin}; {counter} < {bound}; "
+                  f"{counter}++) {{")
+        self.depth += 1
+
+    def close_loop(self, node: UOp) -> None:
+        self.depth -= 1
+        self.line("}")
+
+    # --- memory ----------------------------------------------------------------------------------------
+
+    def index(self, node: UOp) -> None:
+        """What is at an address is said where it is used, which decides what an address may be."""
+
+    def places(self, node: UOp, count: int) -> list[str]:
+        """The item at each lane's address."""
+        memory, offset = self.values[node.src[0]], self.values[node.src[1]]
+        if node.src[1].dtype.count > 1:
+            return [f"{memory}[{offset}[{lane}]]" for lane in range(count)]
+        return [f"{memory}[{offset}{f' + {lane}' if lane else ''}]" for lane in range(count)]
+
+    def conditions(self, node: UOp, count: int) -> list[str]:
+        """The condition under which each lane may touch memory."""
+        valid = self.values[node.src[2]]
+        return [f"{valid}[{lane}]" for lane in range(count)] if node.src[2].dtype.count > 1 else \
+            [valid] * count
+
+    def load(self, node: UOp) -> None:
+        place, dtype = node.src[0], node.dtype
+        if place.op is Ops.REGISTER:
+            self.values[node] = self.emit("v", dtype, self.values[place])
+            return
+        if len(place.src) == 3 and place.src[0].arg[1] == 0:
+            self.values[node] = self.functions.constant(dtype, dtype.scalar.as_const(0))
+            return
+        if dtype.count == 1:
+            text = self.places(place, 1)[0]
+            if len(place.src) == 3:
+                text = f"{self.values[place.src[2]]} ? {text} : 0"
+            self.values[node] = self.emit("v", dtype, text)
+            return
+        stored = dtypes.uint8.vec(dtype.count) if dtype.is_bool else dtype
+        value = self.emit("v", stored, self.loaded_vector(place, stored))
+        if dtype.is_bool:
+            value = self.emit_mask(dtype.count, 1, f"{value} != 0")
+        self.values[node] = value
+
+    def loaded_vector(self, place: UOp, dtype: DType) -> str:
+        """The lanes at an address or at several, zero where the condition does not hold."""
+        count, kind = dtype.count, self.functions.type(dtype)
+        side_by_side = place.src[1].dtype.count == 1
+        one_condition = len(place.src) == 3 and place.src[2].dtype.count == 1
+        whole = side_by_side and padded(count) == count and (one_condition or len(place.src) == 2)
+        if whole:
+            address = f"&{self.places(place, 1)[0]}"
+            text = f"({kind})*(const {self.functions.unaligned(dtype)} *)({address})"
+            return f"{self.values[place.src[2]]} ? {text} : ({kind}){{0}}" if one_condition else text
+        items = self.places(place, count)
+        if len(place.src) == 3:
+            items = [f"{c} ? {i} : 0" for c, i in zip(self.conditions(place, count), items, strict=True)]
+        return f"({kind}){{{', '.join(items)}}}"
+
+    def store(self, node: UOp) -> None:
+        place, source = node.src
+        value, dtype = self.values[source], source.dtype
+        count = dtype.count
+        if place.op is Ops.REGISTER:
+            self.line(f"{self.values[place]} = {self.mask(value, count, 1) if dtype.is_bool else value};")
+            return
+        guarded = len(place.src) == 3
+        side_by_side = place.src[1].dtype.count == 1
+        one_condition = guarded and place.src[2].dtype.count == 1
+        guard = f"if ({self.values[place.src[2]]}) " if one_condition else ""
+        if count > 1 and dtype.is_bool:
+            dtype = dtypes.uint8.vec(count)
+            value = self.emit("bytes", dtype, f"({self.functions.type(dtype)})-{self.mask(value, count, 1)}")
+        if count > 1 and side_by_side and padded(count) == count and (one_condition or not guarded):
+            kind = self.functions.unaligned(dtype)
+            self.line(f"{guard}*({kind} *)(&{self.places(place, 1)[0]}) = {value};")
+            return
+        conditions = self.conditions(place, count) if guarded else []
+        for lane, item in enumerate(self.places(place, count)):
+            guard = f"if ({conditions[lane]}) " if guarded else ""
+            self.line(f"{guard}{item} = {f'{value}[{lane}]' if count > 1 else value};")
+
+    # --- lanes -----------------------------------------------------------------------------------------
+
+    def vectorize(self, node: UOp) -> None:
+        dtype, sources = node.dtype, [self.values[s] for s in node.src]
+        lane = signed_of(4).vec(dtype.count) if dtype.is_bool else dtype
+        if dtype.is_bool:
+            sources = [f"-{s}" for s in sources]
+        if len(sources) == 1:
+            text = f"{self.functions.splat(lane)}({sources[0]})"
+        else:
+            text = f"({self.functions.type(lane)}){{{', '.join(sources)}}}"
+        self.values[node] = self.emit_mask(dtype.count, 4, text) if dtype.is_bool else \
+            self.emit("v", dtype, text)
+
+    def extract(self, node: UOp) -> None:
+        self.values[node] = self.lane_of(self.values[node.src[0]], node.src[0].dtype, node.arg)
+
+    def lane_of(self, vector: str, dtype: DType, lane: int) -> str:
+        return self.emit("lane", dtype.scalar, f"({vector})[{lane}]")
+
+    def reduce(self, node: UOp) -> None:
+        """One half of the lanes with the other, until one is left; odd lanes are put aside until the end."""
+        if len(node.src) != 1 or node.src[0].dtype.count == 1 or node.dtype.count != 1:
+            self.refuse(node)
+        vector, dtype = self.values[node.src[0]], node.src[0].dtype
+        aside: list[str] = []
+        while dtype.count > 1:
+            half = dtype.count // 2
+            if dtype.count % 2:
+                aside.append(self.lane_of(vector, dtype, dtype.count - 1))
+            low, high = (self.some_lanes(vector, dtype, start, half) for start in (0, half))
+            dtype = dtype.scalar.vec(half)
+            vector = self.arithmetic(node.arg, dtype, low, high)
+        for lane in aside:
+            vector = self.arithmetic(node.arg, dtype, vector, lane)
+        self.values[node] = vector
+
+    def some_lanes(self, vector: str, dtype: DType, start: int, count: int) -> str:
+        if count == 1:
+            return self.lane_of(vector, dtype, start)
+        width = self.widths.get(vector, 1)
+        part = signed_of(width).vec(count) if dtype.is_bool else dtype.scalar.vec(count)
+        lanes = ", ".join(f"({vector})[{i}]" for i in range(start, start + count))
+        text = f"({self.functions.type(part)}){{{lanes}}}"
+        return self.emit_mask(count, width, text) if dtype.is_bool else self.emit("part", part, text)
+
+    # --- elementwise -----------------------------------------------------------------------------------
+
+    def compute(self, node: UOp) -> None:
+        self.values[node] = self.elementwise(node, [self.values[s] for s in node.src])
+        if not self.values[node]:
+            self.refuse(node)
+
+
+_STATEMENTS: dict[Ops, Callable[[_Writer, UOp], None]] = {
+    **dict.fromkeys((Ops.PARAM, Ops.VARIABLE, Ops.SCRATCH), _Writer.argument),
+    **dict.fromkeys(Family.ELEMENTWISE - {Ops.EXP2, Ops.LOG2, Ops.SIN}, _Writer.compute),
+    Ops.CONST: _Writer.const,
+    Ops.REGISTER: _Writer.register,
+    Ops.SHARED: _Writer.shared,
+    Ops.SPECIAL: _Writer.special,
+    Ops.BARRIER: _Writer.barrier,
+    Ops.RANGE: _Writer.open_loop,
+    Ops.END: _Writer.close_loop,
+    Ops.INDEX: _Writer.index,
+    Ops.LOAD: _Writer.load,
+    Ops.STORE: _Writer.store,
+    Ops.VECTORIZE: _Writer.vectorize,
+    Ops.EXTRACT: _Writer.extract,
+    Ops.REDUCE: _Writer.reduce,
+}

@@ -1,0 +1,401 @@
+"""C types, constants, and the small functions that kernels call where C has no operator that fits.
+
+What C leaves undefined is defined here, as in `llvm_functions.py` and with the same results: a division by
+zero gives 0, a shift by the width or more gives what shifting bit by bit would, a maximum is NaN where an
+operand is, a float that no integer holds becomes the nearest that there is.
+
+Vectors are those of GCC and clang (`vector_size`). Their sizes are powers of two, so a vector of three lanes
+has a fourth that nobody reads. Comparing vectors makes a mask: signed integers of the lanes' width, -1 where
+it holds. C's operators take vectors as they take scalars; a function that has no such form is applied lane by
+lane. Every function is inlined.
+"""
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tinygrad.dtype import DType, dtypes
+from tinygrad.renderer import NARROW_FLOATS
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """The words in which the languages of the C family differ."""
+
+    name: str
+    types: Mapping[DType, str]
+    """what a scalar in a register is called; narrow floats without a type of their own are unsigned bits"""
+    kernel: str = ""
+    """stands before a kernel"""
+    function: str = "static inline"
+    """stands before a small function"""
+    restrict: str = "restrict"
+    vector: str = "typedef {scalar} {name} __attribute__((vector_size({size})));"
+    """declares a vector type"""
+    shared: str = ""
+    """stands before memory that the threads of a block share; empty where there are no blocks"""
+    barrier: str = ""
+    """waits for all threads of the block"""
+    ids: Mapping[str, str] = field(default_factory=dict)
+    """what a SPECIAL index is called"""
+
+
+PLAIN_C = Dialect(
+    name="C",
+    types={
+        dtypes.bool: "_Bool",
+        dtypes.int8: "signed char", dtypes.uint8: "unsigned char",
+        dtypes.int16: "short", dtypes.uint16: "unsigned short",
+        dtypes.int32: "int", dtypes.uint32: "unsigned int",
+        dtypes.int64: "long long", dtypes.uint64: "unsigned long long",
+        dtypes.index: "long long",
+        dtypes.fp8e4m3: "unsigned char", dtypes.fp8e5m2: "unsigned char",
+        dtypes.bfloat16: "unsigned short", dtypes.float16: "_Float16",
+        dtypes.float32: "float", dtypes.float64: "double",
+    },
+    function="static inline __attribute__((always_inline))",
+)
+"""C as GCC and clang take it, for a CPU."""
+
+
+def padded(count: int) -> int:
+    """Lanes of the vector type that holds `count` lanes."""
+    return 1 << (count - 1).bit_length()
+
+
+def signed_of(size: int) -> DType:
+    """The signed integer of `size` bytes."""
+    return {1: dtypes.int8, 2: dtypes.int16, 4: dtypes.int32, 8: dtypes.int64}[size]
+
+
+def unsigned_of(size: int) -> DType:
+    """The unsigned integer of `size` bytes."""
+    return {1: dtypes.uint8, 2: dtypes.uint16, 4: dtypes.uint32, 8: dtypes.uint64}[size]
+
+
+def mask_of(dtype: DType) -> DType:
+    """The type of a comparison of values of `dtype`: bool, for a vector the mask of its lanes."""
+    return dtypes.bool if dtype.count == 1 else signed_of(dtype.lane_size).vec(dtype.count)
+
+
+class Functions:
+    """Types and functions of one kernel: what they are called, and the text of those that it uses."""
+
+    def __init__(self, dialect: Dialect) -> None:
+        self.dialect = dialect
+        self.types: dict[str, str] = {}
+        self.texts: dict[str, str] = {}
+
+    def type(self, dtype: DType) -> str:
+        """The name of a type, declared if it is a vector. A vector of bools is a mask of bytes."""
+        scalar = self.dialect.types[dtypes.int8 if dtype.is_bool and dtype.count > 1 else dtype.scalar]
+        if dtype.count == 1:
+            return scalar
+        lane = {"bool": "int8", "index": "int64"}.get(dtype.name, dtype.name)
+        name = f"{lane}x{padded(dtype.count)}"
+        if name not in self.types:
+            size = dtype.lane_size * padded(dtype.count)
+            self.types[name] = self.dialect.vector.format(scalar=scalar, name=name, size=size)
+        return name
+
+    def unaligned(self, dtype: DType) -> str:
+        """A vector type as it lies in memory: aligned as its items are."""
+        held = self.type(dtype)
+        name = f"{held}_unaligned"
+        self.types[name] = f"typedef {held} {name} __attribute__((aligned({dtype.lane_size}), may_alias));"
+        return name
+
+    def memory(self, dtype: DType) -> str:
+        """The type of one item in memory, where a bool is a byte."""
+        return self.type(dtypes.uint8 if dtype.is_bool else dtype.scalar)
+
+    def define(self, name: str, result: DType, parameters: Mapping[str, DType], body: str) -> str:
+        """Add a function, unless it is there; returns its name."""
+        if name not in self.texts:
+            given = ", ".join(f"{self.type(t)} {p}" for p, t in parameters.items())
+            lines = "\n".join(f"    {line.strip()}" for line in body.strip().splitlines())
+            self.texts[name] = f"{self.dialect.function} {self.type(result)} {name}({given}) {{\n{lines}\n}}"
+        return name
+
+    def lane_by_lane(self, scalar: str, result: DType, *parameters: DType) -> str:
+        """The function `scalar` for vectors."""
+        count = result.count
+        names = "abc"[:len(parameters)]
+        lanes = ", ".join(f"{scalar}({', '.join(f'{n}[{i}]' for n in names)})" for i in range(padded(count)))
+        body = f"return ({self.type(result)}){{{lanes}}};"
+        return self.define(f"{scalar}_x{padded(count)}", result,
+                           dict(zip(names, parameters, strict=True)), body)
+
+    # --- constants and lanes --------------------------------------------------------------------------------
+
+    def splat(self, dtype: DType) -> str:
+        """The function that gives every lane one value."""
+        lanes = ", ".join("x" * padded(dtype.count))
+        scalar = dtypes.int8 if dtype.is_bool else dtype.scalar
+        return self.define(f"splat_{self.type(dtype)}", dtype, {"x": scalar},
+                           f"return ({self.type(dtype)}){{{lanes}}};")
+
+    def constant(self, dtype: DType, value: object) -> str:
+        """A CONST: one number for all lanes, or a tuple of one a lane. Bools of vectors are 0 and -1."""
+        if dtype.count == 1:
+            return self.number(dtype, value[0] if isinstance(value, tuple) else value)
+        lane = signed_of(1) if dtype.is_bool else dtype.scalar
+        if not isinstance(value, tuple) or len(set(map(repr, value))) == 1:
+            one = value[0] if isinstance(value, tuple) else value
+            return f"{self.splat(dtype)}({self.number(lane, -int(bool(one)) if dtype.is_bool else one)})"
+        numbers = [self.number(lane, -int(v) if dtype.is_bool else v) for v in value]
+        numbers += numbers[-1:] * (padded(len(value)) - len(value))
+        return f"({self.type(dtype)}){{{', '.join(numbers)}}}"
+
+    def number(self, dtype: DType, value: object) -> str:
+        """One number, rounded to its type, as C writes it."""
+        if dtype.is_bool:
+            return str(int(bool(value)))
+        if not dtype.is_float:
+            return _integer(dtype, int(value))  # type: ignore[call-overload]  # an int, by the grammar
+        with np.errstate(over="ignore", invalid="ignore"):
+            rounded = np.array(value, dtype=np.float64).astype(dtype.numpy)
+        if dtype in NARROW_FLOATS and dtype is not dtypes.float16:
+            return hex(int(rounded.view(f"u{dtype.lane_size}").item()))
+        if dtype is dtypes.float16:
+            return f"({self.type(dtype)}){_float(rounded.item(), 'f', dtypes.float32)}"
+        return _float(rounded.item(), "f" if dtype is dtypes.float32 else "", dtype)
+
+    # --- integers -------------------------------------------------------------------------------------------
+
+    def divide(self, dtype: DType, quotient: bool) -> str:
+        """a // b or a % b, rounded down; 0 where b is 0; the lowest integer // -1 is itself."""
+        scalar, t = dtype.scalar, self.type(dtype.scalar)
+        name = f"{'floordiv' if quotient else 'floormod'}_{scalar.name}"
+        if dtype.is_unsigned:
+            body = f"return b == 0 ? 0 : a {'/' if quotient else '%'} b;"
+        elif quotient:
+            body = f"""
+                if (b == 0 || b == -1) return b == 0 ? 0 : ({t})(0 - ({self.type(unsigned_of(8))})a);
+                {t} q = a / b;
+                return q - (q * b != a && (a ^ b) < 0);"""
+        else:
+            body = f"""
+                if (b == 0 || b == -1) return 0;
+                {t} r = a % b;
+                return r != 0 && (r ^ b) < 0 ? r + b : r;"""
+        return self.of_lanes(name, dtype, body, dtype, dtype)
+
+    def shift(self, dtype: DType, left: bool) -> str:
+        """a << b and a >> b; past the width 0, or the sign of a signed number shifted right."""
+        unsigned, bits = self.type(unsigned_of(dtype.lane_size)), dtype.bits
+        inside = f"({unsigned})b < {bits}"
+        if left:
+            body = f"return {inside} ? ({unsigned})a << b : 0;"
+        elif dtype.is_unsigned:
+            body = f"return {inside} ? a >> b : 0;"
+        else:
+            body = f"return a >> ({inside} ? b : {bits - 1});"
+        return self.of_lanes(f"{'shl' if left else 'shr'}_{dtype.name}", dtype, body, dtype, dtype)
+
+    def of_lanes(self, name: str, result: DType, body: str, *parameters: DType) -> str:
+        """A function written for scalars, for as many lanes as `result` has."""
+        given = {n: p.scalar for n, p in zip("abc", parameters, strict=False)}
+        scalar = self.define(name, result.scalar, given, body)
+        return scalar if result.count == 1 else self.lane_by_lane(scalar, result, *parameters)
+
+    # --- choice ---------------------------------------------------------------------------------------------
+
+    def select(self, dtype: DType) -> str:
+        """For vectors: a where the mask holds, else b."""
+        t, m = self.type(dtype), self.type(mask_of(dtype))
+        return self.define(f"select_{t}", dtype, {"mask": mask_of(dtype), "a": dtype, "b": dtype},
+                           f"return ({t})((mask & ({m})a) | (~mask & ({m})b));")
+
+    def choose(self, dtype: DType, condition: str, a: str, b: str) -> str:
+        """`a` where the condition holds, else `b`, for scalars and vectors."""
+        if dtype.count == 1:
+            return f"({condition} ? {a} : {b})"
+        return f"{self.select(dtype)}({condition}, {a}, {b})"
+
+    def maximum(self, dtype: DType) -> str:
+        """The larger of a and b; of floats NaN where either is."""
+        larger = self.choose(dtype, "a > b", "a", "b")
+        body = f"return {larger};"
+        if dtype.is_float:
+            body = f"return {self.choose(dtype, 'a != a', 'a', larger)};"
+        return self.define(f"max_{self.name_of(dtype)}", dtype, {"a": dtype, "b": dtype}, body)
+
+    def name_of(self, dtype: DType) -> str:
+        return dtype.name if dtype.count == 1 else self.type(dtype)
+
+    # --- floats ---------------------------------------------------------------------------------------------
+
+    def builtin(self, name: str, dtype: DType, arity: int) -> str:
+        """One of the compiler's own functions (sqrt, trunc, fma)."""
+        suffix = "f" if dtype.scalar is dtypes.float32 else ""
+        arguments = ", ".join("abc"[:arity])
+        return self.of_lanes(f"{name}_{dtype.name}", dtype,
+                             f"return __builtin_{name}{suffix}({arguments});", *[dtype] * arity)
+
+    def multiply_add(self, dtype: DType) -> str:
+        """a * b + c, rounded once: one instruction for the vectors that this CPU has."""
+        if dtype.count == 1:
+            return self.builtin("fma", dtype, 3)
+        t, size = self.type(dtype), dtype.lane_size * padded(dtype.count)
+        by_lane = self.builtin("fma", dtype, 3)
+        kind = "ps" if dtype.scalar is dtypes.float32 else "pd"
+        ones = f"(unsigned {'short' if kind == 'ps' else 'char'})-1"
+        native = {16: ("__FMA__", f"__builtin_ia32_vfmadd{kind}(a, b, c)"),
+                  32: ("__FMA__", f"__builtin_ia32_vfmadd{kind}256(a, b, c)"),
+                  64: ("__AVX512F__", f"__builtin_ia32_vfmadd{kind}512_mask(a, b, c, {ones}, 4)")}.get(size)
+        gcc = "" if native is None else f"""
+            #elif defined({native[0]})
+            return {native[1]};"""
+        return self.define(f"mulacc_{t}", dtype, {"a": dtype, "b": dtype, "c": dtype}, f"""
+            #if defined(__clang__)
+            #pragma clang fp contract(fast)
+            return a * b + c;{gcc}
+            #else
+            return {by_lane}(a, b, c);
+            #endif""")
+
+    def ldexp(self, dtype: DType) -> str:
+        """a * 2**b as `Ops.LDEXP` says: see `llvm_functions.ldexp`."""
+        fraction, bias = (23, 127) if dtype.scalar is dtypes.float32 else (52, 1023)
+        t, bits = self.type(dtype), self.type(unsigned_of(dtype.lane_size).vec(dtype.count))
+        return self.define(f"ldexp_{self.name_of(dtype)}", dtype, {"a": dtype, "b": dtype}, f"""
+            {t} sum = b + {self.constant(dtype, 1.5 * 2.0**fraction + 2 * bias)}, first, second;
+            {bits} exponent, half, rest;
+            __builtin_memcpy(&exponent, &sum, sizeof sum);
+            half = exponent >> 1;
+            rest = (exponent - half) << {fraction};
+            half = half << {fraction};
+            __builtin_memcpy(&first, &half, sizeof half);
+            __builtin_memcpy(&second, &rest, sizeof rest);
+            return a * first * second;""")
+
+    def to_integer(self, source: DType, target: DType) -> str:
+        """A float as an integer, toward zero; the nearest there is where none fits, 0 for NaN."""
+        suffix = "f" if source.scalar is dtypes.float32 else ""
+        low, high = int(target.min), int(target.max)
+        body = f"""
+            if (a != a) return 0;
+            if (a <= {float(low)!r}{suffix}) return {_integer(target.scalar, low)};
+            if (a >= {float(high + 1)!r}{suffix}) return {_integer(target.scalar, high)};
+            return ({self.type(target.scalar)})a;"""
+        return self.of_lanes(f"{target.name}_of_{source.name}", target, body, source)
+
+    # --- narrow floats --------------------------------------------------------------------------------------
+
+    def narrow(self, dtype: DType) -> str:
+        """float32 rounded to a narrow float type, to nearest even."""
+        wide = dtypes.float32.vec(dtype.count)
+        if dtype.scalar is dtypes.float16:
+            return self.of_lanes("float16_of_float32", dtype, "return a;", wide)
+        if dtype.scalar is dtypes.bfloat16:
+            return self.narrow_bfloat16(dtype, wide)
+        layout = (4, 3, 0x7E, 0x7F, 0x7F) if dtype.scalar is dtypes.fp8e4m3 else (5, 2, 0x7B, 0x7C, 0x7E)
+        return self.narrow_fp8(dtype, wide, *layout)
+
+    def narrow_bfloat16(self, dtype: DType, wide: DType) -> str:
+        u = dtypes.uint32.vec(dtype.count)
+        bits = "__builtin_memcpy(&bits, &a, sizeof bits);"
+        chosen = self.choose(u, "a != a", "bits >> 16 | 0x40",
+                             "(bits + 0x7fff + (bits >> 16 & 1)) >> 16")
+        value = f"({self.type(dtype)})({chosen})" if dtype.count == 1 else \
+            f"__builtin_convertvector({chosen}, {self.type(dtype)})"
+        return self.define(f"{self.name_of(dtype)}_of_float32", dtype, {"a": wide}, f"""
+            {self.type(u)} bits;
+            {bits}
+            return {value};""")
+
+    def narrow_fp8(self, dtype: DType, wide: DType, exponent: int, mantissa: int, largest: int, beyond: int,
+                   nan: int) -> str:
+        """Rounds the bits for normal results, and denormal ones by adding a number whose last place is
+        theirs."""
+        bias = 2 ** (exponent - 1) - 1
+        shift = 23 - mantissa
+        adder = (127 + shift + 1 - bias) << 23
+        return self.of_lanes(f"{dtype.name}_of_float32", dtype, f"""
+            unsigned int bits, kept;
+            __builtin_memcpy(&bits, &a, 4);
+            unsigned int size = bits & 0x7fffffff;
+            if (size < {(127 + 1 - bias) << 23}u) {{
+            float added;
+            unsigned int sum = {adder}u;
+            __builtin_memcpy(&added, &sum, 4);
+            added += __builtin_fabsf(a);
+            __builtin_memcpy(&sum, &added, 4);
+            kept = sum - {adder}u;
+            }} else {{
+            kept = (size + {(1 << (shift - 1)) - 1} + (size >> {shift} & 1)) >> {shift};
+            kept -= {(127 - bias) << mantissa};
+            }}
+            if (kept > {largest}) kept = {beyond};
+            if (a != a) kept = {nan};
+            return kept | (bits >> 24 & 0x80);""", wide)
+
+    def widen(self, dtype: DType) -> str:
+        """A narrow float as float32, exactly."""
+        wide = dtypes.float32.vec(dtype.count)
+        if dtype.scalar is dtypes.float16:
+            return self.of_lanes("float32_of_float16", wide, "return a;", dtype)
+        if dtype.scalar is dtypes.bfloat16:
+            u = dtypes.uint32.vec(dtype.count)
+            bits = "a" if dtype.count == 1 else f"__builtin_convertvector(a, {self.type(u)})"
+            return self.define(f"float32_of_{self.name_of(dtype)}", wide, {"a": dtype}, f"""
+                {self.type(u)} bits = {bits};
+                {self.type(wide)} result;
+                bits = bits << 16;
+                __builtin_memcpy(&result, &bits, sizeof bits);
+                return result;""")
+        layout = (4, 3, 0x7F) if dtype.scalar is dtypes.fp8e4m3 else (5, 2, 0x7C)
+        return self.widen_fp8(dtype, wide, *layout)
+
+    def widen_fp8(self, dtype: DType, wide: DType, exponent: int, mantissa: int, first_special: int) -> str:
+        """The bits moved into place are the number times a power of two, but for infinities and NaN."""
+        scale = 2.0 ** (127 - (2 ** (exponent - 1) - 1))
+        all_ones = ((1 << exponent) - 1) << mantissa
+        return self.of_lanes(f"float32_of_{dtype.name}", wide, f"""
+            unsigned int size = a & 0x7f, bits = size << {23 - mantissa};
+            float value;
+            __builtin_memcpy(&value, &bits, 4);
+            value *= {scale!r}f;
+            __builtin_memcpy(&bits, &value, 4);
+            if (size >= {first_special}) bits = (size - {all_ones}) << {23 - mantissa} | 0x7f800000;
+            bits |= (unsigned int)(a & 0x80) << 24;
+            __builtin_memcpy(&value, &bits, 4);
+            return value;""", dtype)
+
+    def round_to_odd(self, count: int) -> str:
+        """float64 as float32, so that rounding it further to a narrow type is as if rounded once.
+
+        An inexact result takes the neighbour whose last bit is 1 (Boldo and Melquiond, "Emulation of FMA and
+        correctly rounded sums: proved algorithms using rounding to odd", 2008).
+        """
+        return self.of_lanes("odd_float32_of_float64", dtypes.float32.vec(count), """
+            float near = (float)a;
+            double back = near;
+            if (back == a || a != a) return near;
+            unsigned int bits;
+            __builtin_memcpy(&bits, &near, 4);
+            bits = (bits - (__builtin_fabs(back) > __builtin_fabs(a))) | 1;
+            __builtin_memcpy(&near, &bits, 4);
+            return near;""", dtypes.float64.vec(count))
+
+
+@functools.cache
+def _integer(dtype: DType, value: int) -> str:
+    suffix = ("u" if dtype.is_unsigned else "") + ("ll" if dtype.lane_size == 8 else "")
+    if value == dtype.min and value < 0:
+        return f"({value + 1}{suffix} - 1)"
+    return f"{value}{suffix}"
+
+
+def _float(value: float, suffix: str, dtype: DType) -> str:
+    """The shortest decimal that is read as this number."""
+    if math.isnan(value):
+        return f'__builtin_nan{suffix}("")'
+    if math.isinf(value):
+        return f"{'-' if value < 0 else ''}__builtin_inf{suffix}()"
+    return f"{dtype.numpy.type(value)!s}{suffix}"

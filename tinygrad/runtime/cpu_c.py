@@ -1,0 +1,101 @@
+"""CPU:C, the CPU through a C compiler: readable kernels, and a check on those that LLVM makes.
+
+Kernels are C (`renderer/c.py`), compiled by clang or gcc into a shared object and loaded with dlopen. Memory,
+threads, lists of kernels and limits are those of `runtime/cpu.py`. Starting a compiler costs 60 ms and more a
+kernel, which the default CPU device saves.
+"""
+from __future__ import annotations
+
+import _ctypes
+import ctypes
+import shutil
+import subprocess
+import tempfile
+import weakref
+from functools import cache
+from pathlib import Path
+
+from tinygrad.helpers import getenv
+from tinygrad.renderer.c import CRenderer
+from tinygrad.runtime.cpu import CPUAllocator, HostDevice, host
+
+FLAGS = ("-x", "c", "-std=gnu11", "-O2", "-w", "-shared", "-fPIC",
+         # each operation is rounded once, as written; nobody reads errno or the exception flags
+         "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math",
+         # integers wrap; comparing vectors of long long makes vectors of long
+         "-fwrapv", "-flax-vector-conversions")
+COMPILERS = ("clang", "gcc", "cc")
+
+
+@cache
+def compiler() -> str:
+    """The path of the C compiler: the environment's CC, or the first of `COMPILERS` on the path. Raises
+    RuntimeError where there is none."""
+    asked = str(getenv("CC", ""))
+    for name in (asked,) if asked else COMPILERS:
+        found = shutil.which(name)
+        if found:
+            return found
+    missing = f"CC names {asked!r}, which is not" if asked else f"none of {', '.join(COMPILERS)} is"
+    raise RuntimeError(f"CPU:C needs a C compiler, and {missing} there: install clang or gcc (apt-get "
+                       "install clang; xcode-select --install), or use the CPU device, which needs neither")
+
+
+def target_flags() -> list[str]:
+    """Flags for this CPU's instructions; CPU_FEATURES as the CPU device takes it (`-avx512f`)."""
+    features = [f for f in str(getenv("CPU_FEATURES", "")).split(",") if f]
+    return ["-march=native", *(f"-m{'no-' if f[0] == '-' else ''}{f[1:]}" for f in features)]
+
+
+class SharedObject:
+    """A loaded library, unloaded when the last kernel that holds it is gone."""
+
+    def __init__(self, path: Path) -> None:
+        self.image = path.read_bytes()
+        self.library = ctypes.CDLL(str(path))
+        weakref.finalize(self, _ctypes.dlclose, self.library._handle).atexit = False
+
+    def address(self, name: str) -> int:
+        return ctypes.cast(getattr(self.library, name), ctypes.c_void_p).value or 0
+
+
+def compile_c(source: str) -> SharedObject:
+    """C source as loaded machine code. Raises RuntimeError with the compiler's words and the source."""
+    with tempfile.TemporaryDirectory(prefix="tinygrad-") as folder:
+        path = Path(folder) / "kernel.so"
+        command = [compiler(), *FLAGS, *target_flags(), "-o", str(path), "-", "-lm"]
+        done = subprocess.run(command, input=source, capture_output=True, text=True, check=False)
+        if done.returncode:
+            numbered = "\n".join(f"{i + 1:5d}  {line}" for i, line in enumerate(source.splitlines()))
+            raise RuntimeError(f"{compiler()} does not accept this kernel:\n{done.stderr}\n{numbered}")
+        return SharedObject(path)
+
+
+class CDevice(HostDevice):
+    """The host's cores, through a C compiler."""
+
+    def compile(self, source: str) -> SharedObject:
+        return compile_c(source)
+
+    @property
+    def compiler(self) -> str:
+        words = subprocess.run([compiler(), "--version"], capture_output=True, text=True, check=False).stdout
+        return words.partition("\n")[0]
+
+    def disassembly(self, code: SharedObject) -> str:
+        """As objdump prints it, where that is installed."""
+        if not shutil.which("objdump"):
+            return "install binutils (objdump) to see machine code"
+        with tempfile.TemporaryDirectory(prefix="tinygrad-") as folder:
+            path = Path(folder) / "kernel.so"
+            path.write_bytes(code.image)
+            return subprocess.run(["objdump", "-d", str(path)], capture_output=True, text=True,
+                                  check=False).stdout
+
+
+def open_device(name: str) -> CDevice:
+    """The CPU as C. Raises RuntimeError where there is no compiler."""
+    compiler()
+    cpu = host()
+    return CDevice(name, CPUAllocator(name),
+                   CRenderer(vector_bytes=cpu.vector_bytes, registers=cpu.registers, threads=cpu.threads))

@@ -1,0 +1,359 @@
+"""PYTHON: linear programs run by Python and NumPy, as the reference for all other devices.
+
+A program becomes Python text (`renderer/python.py`), one call for each of its operations: `operation` says in
+NumPy what an operation means for a dtype, and `Items` what an access to memory is. Nothing here is made to be
+fast, and everything is checked: an access outside its buffer and a race between threads are errors.
+
+The threads of a block run in step, as one axis of the arrays: a value is an array of shape () or (lanes,)
+where all threads agree, else of shape (threads, 1) or (threads, lanes). Blocks run one after another. A
+thread that touches shared memory which another one wrote since the last BARRIER, or writes what another one
+read, is caught in the act: with real threads the result would depend on their timing.
+"""
+from __future__ import annotations
+
+import ctypes
+import functools
+import math
+import platform
+from collections.abc import Callable, Iterator, Sequence
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from tinygrad.device import CompiledDevice
+from tinygrad.dtype import DType, dtypes
+from tinygrad.graph.ops import Ops
+from tinygrad.renderer import NARROW_FLOATS
+from tinygrad.renderer.python import PythonRenderer
+from tinygrad.runtime.cpu import CPUAllocator
+
+Value = Any
+"""A NumPy scalar or array."""
+Operation = Callable[..., Value]
+
+
+# --- what operations mean -------------------------------------------------------------------------------
+
+
+def _multiply_add(a: Value, b: Value, c: Value) -> Value:
+    """a * b + c rounded once."""
+    if a.dtype == np.float32:
+        wide = np.float64
+        return _odd_float32(*_two_sum(wide(a) * wide(b), wide(c)))
+    if a.dtype == np.float64:
+        return np.asarray(_fused(a, b, c), np.float64)
+    return a * b + c
+
+
+def _two_sum(a: Value, b: Value) -> tuple[Value, Value]:
+    """The rounded sum and its exact error (Knuth)."""
+    total = a + b
+    part = total - a
+    return total, (a - (total - part)) + (b - part)
+
+
+def _odd_float32(value: Value, rest: Value = 0.0) -> Value:
+    """value + rest (what value's last place has no room for) as float32, rounded once.
+
+    float64 has room to say on which side of a tie the sum lies: its last bit is set where the sum is inexact
+    (Boldo and Melquiond, "Emulation of FMA and correctly rounded sums: proved algorithms using rounding to
+    odd", 2008).
+    """
+    inexact = np.isfinite(value) & (rest != 0)
+    outward = (rest > 0) == (value > 0)
+    bits = np.asarray(value).view(np.int64)
+    toward_zero = np.where(outward, bits, bits - 1)
+    odd = np.where(inexact, toward_zero | 1, bits).view(np.float64)
+    return odd.astype(np.float32)
+
+
+def _fused_numbers(a: float, b: float, c: float) -> float:
+    plain = float(a) * float(b) + float(c)
+    if not (math.isfinite(a) and math.isfinite(b) and math.isfinite(c)):
+        return plain
+    exact = Fraction(float(a)) * Fraction(float(b)) + Fraction(float(c))
+    if exact == 0:
+        return plain
+    try:
+        return float(exact)
+    except OverflowError:
+        return math.copysign(math.inf, exact)
+
+
+_fused = np.frompyfunc(_fused_numbers, 3, 1)
+
+
+def _load_exponent(a: Value, b: Value) -> Value:
+    return np.ldexp(a, np.nan_to_num(b, nan=0.0).astype(np.int32))
+
+
+_ARITHMETIC: dict[Ops, Operation] = {
+    Ops.NEG: np.negative, Ops.RECIP: np.reciprocal, Ops.SQRT: np.sqrt, Ops.TRUNC: np.trunc,
+    Ops.ADD: np.add, Ops.SUB: np.subtract, Ops.MUL: np.multiply, Ops.MAX: np.maximum, Ops.FDIV: np.divide,
+    Ops.IDIV: np.floor_divide, Ops.MOD: np.remainder, Ops.SHL: np.left_shift, Ops.SHR: np.right_shift,
+    Ops.AND: np.bitwise_and, Ops.OR: np.bitwise_or, Ops.XOR: np.bitwise_xor,
+    Ops.MULACC: _multiply_add, Ops.LDEXP: _load_exponent,
+}
+"""Operations whose result has their operands' dtype. NumPy's integers divided by 0 give 0, and shifted by
+their width or more what shifting bit by bit would."""
+_LOGIC = {Ops.ADD: np.logical_or, Ops.MAX: np.logical_or, Ops.MUL: np.logical_and}
+"""What differs for bools."""
+_COMPARISONS: dict[Ops, Operation] = {Ops.CMPLT: np.less, Ops.CMPNE: np.not_equal}
+
+
+@functools.cache
+def operation(op: Ops, source: DType, target: DType) -> Operation:
+    """What `op` means for operands of `source` and a result of `target`, both of one lane.
+
+    Raises ValueError for what no program may contain.
+    """
+    if op is Ops.CAST:
+        return functools.partial(_cast, source, target)
+    if op is Ops.BITCAST:
+        return functools.partial(_bitcast, source, target)
+    if op is Ops.WHERE:
+        return np.where
+    if source in NARROW_FLOATS:
+        return _through_float32(op, source, target)
+    found = _COMPARISONS.get(op) or (_LOGIC.get(op) if source.is_bool else None) or _ARITHMETIC.get(op)
+    if found is None:
+        raise ValueError(f"PYTHON cannot say {op.name} of {source}")
+    return found
+
+
+def _through_float32(op: Ops, source: DType, target: DType) -> Operation:
+    compute = operation(op, dtypes.float32, dtypes.float32)
+
+    def rounded(*operands: Value) -> Value:
+        result = compute(*(np.asarray(x).astype(np.float32) for x in operands))
+        return result if target.is_bool else np.asarray(result).astype(source.numpy)
+
+    return rounded
+
+
+def _cast(source: DType, target: DType, x: Value) -> Value:
+    x = np.asarray(x)
+    if source in NARROW_FLOATS:
+        return _cast(dtypes.float32, target, x.astype(np.float32)) if target is not source else x
+    if target.is_bool:
+        return x != 0
+    if target in NARROW_FLOATS:
+        wide_int = source.is_int and source.lane_size >= 4 and target is dtypes.bfloat16
+        if source is dtypes.float64 or wide_int:
+            return _narrow_of_double(x.astype(np.float64)).astype(target.numpy)
+        return x.astype(np.float32).astype(target.numpy)
+    if source.is_float and target.is_int:
+        return _saturated(x.astype(np.float64), target)
+    return x.astype(target.numpy)
+
+
+def _narrow_of_double(x: Value) -> Value:
+    """float64 as float32 whose last bit is odd where that is inexact, so that it can be rounded further."""
+    near = x.astype(np.float32)
+    back = near.astype(np.float64)
+    bits = near.view(np.int32)
+    odd = (bits - (np.abs(back) > np.abs(x))) | 1
+    return np.where((back == x) | np.isnan(x), bits, odd).astype(np.int32).view(np.float32)
+
+
+def _saturated(x: Value, target: DType) -> Value:
+    """Toward zero; the nearest integer there is where none fits, 0 for NaN."""
+    low, high = int(target.min), int(target.max)
+    below, above = x <= float(low), x >= float(high + 1)
+    inside = np.where(below | above | np.isnan(x), 0.0, x)
+    whole = np.trunc(inside).astype(target.numpy)
+    limited = np.where(above, np.array(high, target.numpy), whole)
+    return np.where(below, np.array(low, target.numpy), limited)
+
+
+def _bitcast(source: DType, target: DType, x: Value) -> Value:
+    if source.is_bool or target.is_bool:
+        return _cast(source, target, x)
+    return np.ascontiguousarray(x).view(target.numpy).reshape(np.shape(x))
+
+
+# --- lanes ----------------------------------------------------------------------------------------------
+
+
+def constant(dtype: DType, value: Any) -> Value:
+    """A CONST; of a vector an array of its lanes."""
+    with np.errstate(all="ignore"):
+        if dtype.count == 1:
+            return np.array(value, np.float64).astype(dtype.numpy)[()] if dtype.is_float else \
+                dtype.numpy.type(value)
+        lanes = np.array(value, np.float64 if dtype.is_float else dtype.numpy).astype(dtype.scalar.numpy)
+        return np.broadcast_to(lanes, (dtype.count,))
+
+
+def in_every_lane(x: Value, count: int) -> Value:
+    """A vector of one value."""
+    return np.broadcast_to(x, (*np.shape(x)[:-1], count))
+
+
+def side_by_side(*values: Value) -> Value:
+    """A vector of one value a lane."""
+    threads = max(np.shape(v)[0] if np.ndim(v) else 0 for v in values)
+    columns = [np.broadcast_to(v, (threads, 1)) if threads else np.reshape(v, 1) for v in values]
+    return np.concatenate(columns, axis=-1)
+
+
+def lane(vector: Value, number: int) -> Value:
+    """One lane: of shape () where all threads agree, else (threads, 1)."""
+    return vector[number] if vector.ndim == 1 else vector[:, number:number + 1]
+
+
+def reduced(combine: Operation, vector: Value) -> Value:
+    """One half of the lanes with the other, until one is left; odd lanes are put aside until the end."""
+    aside = []
+    while vector.shape[-1] > 1:
+        half = vector.shape[-1] // 2
+        if vector.shape[-1] % 2:
+            aside.append(lane(vector, vector.shape[-1] - 1))
+        vector = np.asarray(combine(vector[..., :half], vector[..., half:2 * half]))
+    result = lane(vector, 0)
+    for other in aside:
+        result = combine(result, other)
+    return result
+
+
+def counted(begin: int, end: Value) -> Iterator[Value]:
+    """The iterations of a loop. Raises RuntimeError where threads disagree how many there are."""
+    if np.ndim(end) and np.any(end != np.ravel(end)[0]):
+        raise RuntimeError("the threads of a block run a loop equally often; here they do not")
+    return map(np.int64, range(int(begin), int(np.ravel(end)[0])))
+
+
+# --- memory ---------------------------------------------------------------------------------------------
+
+
+class Items:
+    """Memory of a PARAM, or of a SCRATCH, of which every thread has its own. Raises IndexError for accesses
+    outside."""
+
+    def __init__(self, name: str, dtype: DType, count: int, threads: int = 1,
+                 address: int | None = None) -> None:
+        self.name = name
+        self.dtype = dtype
+        self.count = count
+        stored = np.dtype(np.uint8) if dtype.is_bool else dtype.numpy
+        if address is None:
+            self.items = np.zeros(count * threads, stored)
+        else:
+            memory = (ctypes.c_uint8 * (count * stored.itemsize)).from_address(address)
+            self.items = np.frombuffer(memoryview(memory), stored)
+        self.own = np.arange(threads)[:, None] * count if threads > 1 else 0
+        """where each thread's own part begins"""
+
+    def load(self, offset: Value, lanes: int, valid: Value = True) -> Value:
+        """`lanes` items from `offset` on, or one at each of as many offsets; zero where not `valid`."""
+        where = self.places(offset, lanes, valid)
+        if self.count == 0:
+            return np.zeros(where.shape, self.dtype.numpy)
+        self.note_reads(where, valid)
+        found = self.items[where + self.own]
+        found = found != 0 if self.dtype.is_bool else found
+        return found if valid is True else np.where(valid, found, np.zeros((), found.dtype))
+
+    def store(self, offset: Value, lanes: int, value: Value, valid: Value = True) -> None:
+        """The lanes of `value` to where `load` would find them, where `valid`."""
+        where, value, kept = np.broadcast_arrays(self.places(offset, lanes, valid) + self.own, value, valid)
+        self.note_writes(where, kept)
+        self.items[where[kept]] = value[kept]
+
+    def places(self, offset: Value, lanes: int, valid: Value) -> Value:
+        """The items that an access touches; 0 for those that it must not."""
+        if lanes > 1 and (np.ndim(offset) == 0 or offset.shape[-1] == 1):
+            offset = offset + np.arange(lanes)
+        where = np.asarray(offset if valid is True else np.where(valid, offset, 0))
+        touched = where if valid is True else where[np.broadcast_to(valid, where.shape)]
+        wrong = touched[(touched < 0) | (touched >= self.count)]
+        if wrong.size:
+            raise IndexError(f"item {wrong.flat[0]} of {self.name}, which has {self.count}")
+        return where
+
+    def note_reads(self, where: Value, valid: Value) -> None:
+        """Memory that threads do not share has no races."""
+
+    def note_writes(self, where: Value, valid: Value) -> None:
+        """As `note_reads`."""
+
+
+NOBODY, EVERYBODY = -1, -2
+
+
+class SharedItems(Items):
+    """Memory that the threads of a block share. Raises RuntimeError for a race between two of them."""
+
+    def __init__(self, name: str, dtype: DType, count: int, threads: int) -> None:
+        super().__init__(name, dtype, count)
+        self.threads = threads
+        self.barrier()
+
+    def barrier(self) -> None:
+        """What was done before is done for everybody."""
+        self.writer = np.full(self.count, NOBODY)
+        self.reader = np.full(self.count, NOBODY)
+
+    def who(self, where: Value) -> Value:
+        """The thread of each access: everybody where all do the same."""
+        if where.ndim < 2:
+            return np.full(where.shape, EVERYBODY if self.threads > 1 else 0)
+        return np.broadcast_to(np.arange(self.threads)[:, None], where.shape)
+
+    def note_reads(self, where: Value, valid: Value) -> None:
+        who, kept = self.who(where), np.broadcast_to(valid, where.shape)
+        item, thread = where[kept], who[kept]
+        writer = self.writer[item]
+        self.refuse(item[(writer != NOBODY) & (writer != EVERYBODY) & (writer != thread)], "read", "written")
+        for i, t in zip(item.flat, thread.flat, strict=True):
+            self.reader[i] = t if self.reader[i] in (NOBODY, t) else EVERYBODY
+
+    def note_writes(self, where: Value, valid: Value) -> None:
+        who = self.who(where)
+        for i, t in zip(where[valid].flat, who[valid].flat, strict=True):
+            self.refuse([i] if self.reader[i] not in (NOBODY, t) else [], "written", "read")
+            self.refuse([i] if self.writer[i] not in (NOBODY, t) else [], "written", "written")
+            self.writer[i] = t
+
+    def refuse(self, items: Sequence[int], now: str, before: str) -> None:
+        if len(items):
+            raise RuntimeError(f"race: item {items[0]} of {self.name} is {now} by one thread and was "
+                               f"{before} by another, without a BARRIER in between")
+
+
+# --- the device -----------------------------------------------------------------------------------------
+
+
+class PythonProgram:
+    """A loaded kernel."""
+
+    def __init__(self, name: str, code: Any) -> None:
+        names = {"np": np, "Ops": Ops, "dtypes": dtypes, "Items": Items, "SharedItems": SharedItems,
+                 "operation": operation, "constant": constant, "in_every_lane": in_every_lane,
+                 "side_by_side": side_by_side, "lane": lane, "reduced": reduced, "counted": counted}
+        exec(code, names)
+        self.function: Callable[..., None] = names[name]  # type: ignore[assignment]  # what the text defines
+
+    def __call__(self, addresses: Sequence[int], variables: Sequence[int], extent: int) -> None:
+        with np.errstate(all="ignore"):
+            self.function(addresses, [np.int64(v) for v in variables], 0, extent)
+
+
+class PythonDevice(CompiledDevice):
+    """Python itself, on host memory."""
+
+    @property
+    def compiler(self) -> str:
+        return f"{platform.python_implementation()} {platform.python_version()}, NumPy {np.__version__}"
+
+    def compile(self, source: str) -> Any:
+        return compile(source, "<kernel>", "exec")
+
+    def load(self, name: str, code: Any, scratch: int = 0) -> PythonProgram:
+        return PythonProgram(name, code)
+
+
+def open_device(name: str) -> PythonDevice:
+    """The interpreter. It is always there."""
+    return PythonDevice(name, CPUAllocator(name), PythonRenderer())

@@ -1,0 +1,212 @@
+"""Schedules found again: graphs of equal structure have equal schedules, over other memory.
+
+In: the nodes to realise. Out: their `Schedule`. `Structure` is what a schedule depends on: the graph down to
+what is in memory, with a number for each BUFFER in the order in which a walk meets them, and for each
+VARIABLE, whose value is left out. `Template` is a schedule in those numbers; it holds no memory. A step of a
+training loop that is written like the one before costs a walk over its graph instead of the decisions of
+`fuse.py`.
+"""
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Any
+
+from tinygrad.codegen.indexing import constant_value
+from tinygrad.device import Device
+from tinygrad.dtype import DType
+from tinygrad.graph.ops import Ops
+from tinygrad.graph.uop import UOp
+from tinygrad.graph.writes import refuse_overwritten
+from tinygrad.schedule.items import BoundVariable, Schedule, ScheduleItem, create_schedule
+
+MAX_KEYS = 1 << 21
+"""Fields of all keys kept, about 8 bytes each: a node has four to six. The template used longest ago goes
+first."""
+IGNORED_ARGUMENT = (Ops.DETACH, Ops.CUSTOM_GRADIENT)
+"""What gradients know of a node; their first source is all that a schedule sees."""
+
+
+class Structure:
+    """What the schedule of `sinks` depends on, as a `key`, and what the numbers in it stand for."""
+
+    def __init__(self, sinks: list[UOp]) -> None:
+        self.nodes: list[UOp] = []
+        self.buffers: list[UOp] = []
+        self.variables: list[UOp] = []
+        self.position: dict[UOp, int] = {}
+        """of a node in `nodes`; computed nodes have that of their view"""
+        self.fields: list[Any] = []
+        self.by_identity: dict[int, int] = {}
+        self.walk(sinks)
+        position = self.position
+        self.fields.extend([position[s] for s in sinks])
+        self.fields.append(Device.DEFAULT)
+        self.key = tuple(self.fields)
+
+    def walk(self, sinks: list[UOp]) -> None:
+        """Number every node, sources first."""
+        position, nodes, fields = self.position, self.nodes, self.fields
+        stack = sinks[::-1]
+        while stack:
+            node = stack[-1]
+            if node in position:
+                stack.pop()
+                continue
+            view = node.realized_view
+            if view is not None and constant_value(node) is None:
+                source: tuple[UOp, ...] = (view,)
+            elif node.op in IGNORED_ARGUMENT:
+                source, view = node.src[:1], None
+            else:
+                source, view = node.src, None
+            depth = len(stack)
+            for s in reversed(source):
+                if s not in position:
+                    stack.append(s)
+            if len(stack) > depth:
+                continue
+            stack.pop()
+            if view is not None:
+                position[node] = position[view]
+                continue
+            position[node] = len(nodes)
+            nodes.append(node)
+            if not source:
+                self.add_leaf(node)
+                continue
+            fields += (node.op, node.dtype, None if node.op in IGNORED_ARGUMENT else node.arg)
+            fields += [position[s] for s in source]
+            if node.realized_view is not None:
+                fields.append("constant in memory")
+
+    def add_leaf(self, node: UOp) -> None:
+        """The fields of a node without sources."""
+        if node.op is Ops.BUFFER:
+            refuse_overwritten(node)
+            spec, number = node.arg, len(self.buffers)
+            first = self.by_identity.setdefault(spec.identity, number)
+            shared = None if first == number else (first, spec.version - self.buffers[first].arg.version)
+            self.buffers.append(node)
+            self.fields.extend((node.op, node.dtype, spec.device, spec.size, shared))
+        elif node.op is Ops.VARIABLE:
+            self.variables.append(node)
+            self.fields.extend((node.op, *node.arg[:3]))
+        else:
+            self.fields.append(node)
+
+
+@dataclass(frozen=True)
+class TemplateView:
+    """Movement over the memory of a number."""
+
+    slot: int
+    movements: tuple[tuple[Ops, Any], ...]
+
+    @staticmethod
+    def of(view: UOp, slot_of: dict[UOp, int]) -> TemplateView:
+        movements = []
+        while view.op is not Ops.BUFFER:
+            movements.append((view.op, view.arg))
+            (view,) = view.src
+        return TemplateView(slot_of[view], tuple(reversed(movements)))
+
+    def over(self, buffers: list[UOp]) -> UOp:
+        node = buffers[self.slot]
+        for op, arg in self.movements:
+            node = UOp.new(op, node.dtype, (node,), arg)
+        return node
+
+
+@dataclass(frozen=True)
+class TemplateItem:
+    """A `ScheduleItem` in numbers of buffers and variables."""
+
+    ast: UOp
+    slots: tuple[int, ...]
+    outputs: int
+    variables: tuple[tuple[str, str, int], ...]
+    """(name in the kernel, name, number)"""
+
+    def over(self, buffers: list[UOp], values: list[Any]) -> ScheduleItem:
+        memory = tuple([buffers[s] for s in self.slots])
+        bound = tuple([BoundVariable(name, source, values[n]) for name, source, n in self.variables])
+        return ScheduleItem(self.ast, memory, self.outputs, bound)
+
+
+@dataclass(frozen=True)
+class Template:
+    """A schedule without its memory: the structure's buffers come first in the numbers, then fresh ones."""
+
+    fresh: tuple[tuple[str, int, DType], ...]
+    items: tuple[TemplateItem, ...]
+    views: tuple[tuple[int, TemplateView], ...]
+    """for each node that gets a value: its position, and the view that will hold it"""
+
+    @staticmethod
+    def of(schedule: Schedule, structure: Structure) -> Template | None:
+        """The template of a structure's schedule; None where its variables cannot be told apart."""
+        number_of = {(v.arg[0], v.arg[3]): i for i, v in enumerate(structure.variables)}
+        if len(number_of) < len(structure.variables):
+            return None
+        slot_of = {buffer: i for i, buffer in enumerate(structure.buffers)}
+        known = len(slot_of)
+        touched = [b for item in schedule.items for b in item.buffers]
+        for buffer in (*touched, *(view.base for view in schedule.views.values())):
+            slot_of.setdefault(buffer, len(slot_of))
+        items = tuple(TemplateItem(i.ast, tuple(slot_of[b] for b in i.buffers), i.outputs,
+                                   tuple((v.name, v.source, number_of[v.source, v.value])
+                                         for v in i.variables)) for i in schedule.items)
+        views = tuple((structure.position[n], TemplateView.of(v, slot_of)) for n, v in schedule.views.items())
+        fresh = tuple((b.arg.device, b.arg.size, b.dtype) for b in list(slot_of)[known:])
+        return Template(fresh, items, views)
+
+    def over(self, structure: Structure) -> Schedule:
+        """The schedule of another graph of that structure."""
+        buffers = structure.buffers + [UOp.new_buffer(*spec) for spec in self.fresh]
+        values = [v.arg[3] for v in structure.variables]
+        nodes = structure.nodes
+        return Schedule([item.over(buffers, values) for item in self.items],
+                        {nodes[at]: view.over(buffers) for at, view in self.views})
+
+
+class ScheduleCache:
+    """Templates by the key of their structure, up to a bound."""
+
+    def __init__(self, limit: int = MAX_KEYS) -> None:
+        self.limit = limit
+        self.size = 0
+        self.templates: OrderedDict[tuple[Any, ...], Template] = OrderedDict()
+        self.lock = threading.Lock()
+
+    def schedule(self, sinks: list[UOp]) -> Schedule:
+        """The steps that compute `sinks`, each a tensor-graph node."""
+        wanted = [s for s in sinks if s.realized_view is None and s.base.op is not Ops.BUFFER]
+        if not wanted:
+            return Schedule()
+        structure = Structure(wanted)
+        with self.lock:
+            template = self.templates.get(structure.key)
+            if template is not None:
+                self.templates.move_to_end(structure.key)
+        if template is not None:
+            return template.over(structure)
+        schedule = create_schedule(wanted)
+        template = Template.of(schedule, structure)
+        if template is not None:
+            self.keep(structure.key, template)
+        return schedule
+
+    def keep(self, key: tuple[Any, ...], template: Template) -> None:
+        with self.lock:
+            if key not in self.templates:
+                self.size += len(key)
+            self.templates[key] = template
+            while self.size > self.limit:
+                oldest, _ = self.templates.popitem(last=False)
+                self.size -= len(oldest)
+
+
+schedules = ScheduleCache()
+"""The process's schedules."""

@@ -1,0 +1,101 @@
+"""Copies between devices: which part of a buffer one reads, and what a device that only holds data leaves to
+the device it is copied to.
+
+A file (`DISK:path`) runs no kernels. What is said of its tensor, a slice, a cast or a sum, is computed where
+the result is moved: `COPY(f(x))` becomes `f(COPY(part of x))`, and the part is the shortest stretch of the
+file with everything that f looks at.
+
+A value of constants alone (`Tensor.rand(3, device="PYTHON")`) is on no device: its COPY says where it is
+computed.
+"""
+from __future__ import annotations
+
+from tinygrad.device import Device
+from tinygrad.graph.ops import Family, Ops
+from tinygrad.graph.uop import UOp
+
+Part = tuple[int, int]
+"""(start, end) in items of a buffer."""
+
+
+def contiguous_part(node: UOp) -> Part | None:
+    """The part of a BUFFER that `node` is, in row-major order; None where it is anything else."""
+    if node.base.op is not Ops.BUFFER or len(node.st.views) > 1:
+        return None
+    view = node.st.views[0]
+    start, end = view.offset, view.offset + view.numel
+    whole = node.base.reshape((node.base.numel,))
+    if not 0 <= start <= end <= whole.numel:
+        return None
+    return (start, end) if whole.shrink(((start, end),)).reshape(node.shape).st == node.st else None
+
+
+def computing_device(device: str) -> str:
+    """`device`, or the CPU in place of one that computes nothing."""
+    return device if Device[device].computes else "CPU"
+
+
+def computed_at_target(copy: UOp) -> UOp | None:
+    """`copy` of something computed from data on a device that only holds it: computed from a copy of the
+    data instead. None for every other copy."""
+    device = copy.src[0].device
+    if device is None or contiguous_part(copy.src[0]) is not None or Device[device].computes:
+        return None
+    parts = needed_parts(copy.src[0])
+    at = computing_device(copy.arg)
+    moved = {buffer: _copied_part(buffer, part, at) for buffer, part in parts.items()}
+    return copy.src[0].substitute(moved).copy_to(copy.arg)
+
+
+def made_at_target(copy: UOp) -> UOp | None:
+    """`copy` of a value that no device holds, made of constants and counters, with all that it stores on the
+    way stored on the target: it is computed there, not moved there. None where there is nothing to change."""
+    source, at = copy.src[0], computing_device(copy.arg)
+    stored = [n for n in source.toposort() if n.op is Ops.CONTIGUOUS]
+    if source.device is not None or (not stored and at == copy.arg):
+        return None
+    moved: dict[UOp, UOp] = {}
+    for node in stored:
+        moved[node] = node.src[0].substitute(moved).copy_to(at)
+    result = source.substitute(moved)
+    if result.device is None or result.op is Ops.COPY:
+        return result.copy_to(at).copy_to(copy.arg)
+    return UOp.new(Ops.CONTIGUOUS, result.dtype, (result,)).copy_to(copy.arg)
+
+
+def is_computed(copy: UOp) -> bool:
+    """True for a COPY that is a kernel of its target: its source is on no device."""
+    return copy.src[0].device is None
+
+
+def needed_parts(root: UOp) -> dict[UOp, Part]:
+    """For each BUFFER below `root` the shortest part with every item that `root` depends on."""
+    order = root.toposort()
+    looked_at = {root, *(s for n in order if n.op not in Family.MOVEMENT for s in n.src)}
+    parts: dict[UOp, Part] = {}
+    for node in looked_at:
+        if node.base.op is Ops.BUFFER:
+            start, end = covering_part(node)
+            known = parts.get(node.base, (start, end))
+            parts[node.base] = (min(start, known[0]), max(end, known[1]))
+    return parts
+
+
+def covering_part(view: UOp) -> Part:
+    """From the first to the last item of memory that a view shows; (0, 0) for a view of nothing."""
+    start = end = view.st.views[0].offset
+    for axis in view.st.views[0].axes:
+        if axis.end <= axis.start:
+            return (0, 0)
+        ends = (axis.start * axis.stride, (axis.end - 1) * axis.stride)
+        start += min(ends)
+        end += max(ends)
+    return (start, end + 1)
+
+
+def _copied_part(buffer: UOp, part: Part, device: str) -> UOp:
+    """`buffer` on `device`, with zeros for all but the part."""
+    start, end = part
+    whole = buffer.reshape((buffer.numel,))
+    moved = whole.shrink((part,)).copy_to(device).pad(((start, buffer.numel - end),))
+    return moved.reshape(buffer.shape)
