@@ -530,3 +530,25 @@ def test_a_gathered_reduce_and_the_reduce_itself_have_loops_of_their_own() -> No
     (picked - picked).sin().pad(((0, 1), (1, 0))).sum().backward()
     assert x.grad is not None
     np.testing.assert_allclose(x.grad.numpy(), np.zeros((4, 4)), atol=1e-12)
+
+
+def test_reduces_that_share_some_of_their_loops_run_apart() -> None:
+    """The sum of a value that an axis repeats has no loop along that axis; the product beside it has."""
+    x = Tensor(np.full((3, 1, 2), 1.5, np.float32), requires_grad=True)
+    (gradient,) = x.expand(3, 4, 2).prod().gradient(x)
+    np.testing.assert_allclose(gradient.numpy(), np.full((3, 1, 2), 4 * 1.5**23), rtol=1e-5)
+
+
+def test_a_reduce_along_an_axis_of_one_item_has_no_loop_there() -> None:
+    """Splitting the sum of a batch norm's gradient leaves axes of size 1 among those reduced."""
+    values = np.random.default_rng(0).standard_normal((16, 64, 28, 28)).astype(np.float32)
+    x, weight = Tensor(values), Tensor.ones(1, 64, 1, 1).contiguous()
+    weight.requires_grad = True
+    mean, var = x.mean((0, 2, 3), keepdim=True), x.var((0, 2, 3), keepdim=True)
+    normal = (x - mean) * (var + 1e-5).rsqrt()
+    (gradient,) = (normal * weight).relu().square().mean().gradient(weight)
+    wide = values.astype(np.float64)
+    axes = (0, 2, 3)
+    expected = (wide - wide.mean(axes, keepdims=True)) / np.sqrt(wide.var(axes, keepdims=True, ddof=1) + 1e-5)
+    expected = 2 * np.maximum(expected, 0) * expected / wide.size
+    np.testing.assert_allclose(gradient.numpy(), expected.sum(axes, keepdims=True), rtol=1e-4)

@@ -136,6 +136,41 @@ def test_constants_are_computed_where_they_are_wanted(device: str) -> None:
     assert make().tolist() == [9.0, 9.0, 9.0]
 
 
+@pytest.mark.parametrize("device", COMPUTING)
+def test_a_loop_over_a_part_of_its_range(device: str) -> None:
+    """sum of i in [2, n) of 10, for bounds that only the program knows, empty ones too."""
+    for n in (7, 2, 1):
+        high = UOp.variable("n", 0, 10)
+        bounds = (UOp.const(10, INDEX), UOp.const(2, INDEX), high)
+        loop = UOp.new(Ops.RANGE, INDEX, bounds, (0, RangeKind.LOOP))
+        total, target = UOp.new(Ops.REGISTER, F, (), 0), UOp.new(Ops.PARAM, F, (), (0, 1))
+        before, after = (UOp.new(Ops.LOAD, F, (total,), i) for i in range(2))
+        start = program_of(total.store(UOp.const(0.0, F)), target, loop)
+        step = program_of(*start, total.store(before + loop.cast(F)))
+        end = target.index(UOp.const(0, INDEX)).store(after)
+        program = [*step, UOp.new(Ops.END, INDEX, (loop,)), *(n for n in end.toposort() if n not in step)]
+        out = np.zeros(1, np.float32)
+        run_program(Device.canonicalize(device), program, [out], [n])
+        assert out[0] == sum(range(2, n))
+
+
+@pytest.mark.parametrize("lanes", [3, 4, 8])
+@pytest.mark.parametrize("dtype", [F, dtypes.bfloat16, dtypes.bool], ids=lambda d: d.name)
+@pytest.mark.parametrize("device", COMPUTING)
+def test_lanes_of_two_vectors_shuffled(device: str, dtype: DType, lanes: int) -> None:
+    memory = [UOp.new(Ops.PARAM, dtype, (), (slot, lanes)) for slot in range(3)]
+    start = UOp.const(0, INDEX)
+    first, second = (UOp.new(Ops.LOAD, dtype.vec(lanes), (m.index(start),)) for m in memory[1:])
+    picks = tuple(int(i) for i in rng.permutation(2 * lanes)[:lanes])
+    mixed = UOp.new(Ops.SHUFFLE, dtype.vec(lanes), (first, second), picks)
+    program = program_of(UOp.new(Ops.STORE, mixed.dtype, (memory[0].index(start), mixed)))
+    a, b = ((normal(lanes) * 4).astype(dtype.numpy) > 0 if dtype.is_bool else
+            (normal(lanes) * 4).astype(dtype.numpy) for _ in range(2))
+    out = np.zeros(lanes, dtype.numpy)
+    run_program(device, program, [out, a, b], [])
+    np.testing.assert_array_equal(out, np.concatenate([a, b])[list(picks)])
+
+
 # --- moving ---------------------------------------------------------------------------------------------
 
 
@@ -326,11 +361,15 @@ def program_of(*roots: UOp) -> list[UOp]:
     return list(nodes)
 
 
-def run_on_python(program: list[UOp], arrays: Sequence[Array]) -> None:
+def run_program(name: str, program: list[UOp], arrays: Sequence[Array], variables: Sequence[int]) -> None:
     check_graph(program, "program")
-    device = Device["PYTHON"]
+    device = Device[name]
     kernel = device.load("kernel", device.compile(device.renderer.render("kernel", program)))
-    kernel([a.ctypes.data for a in arrays], (), 1)
+    kernel([a.ctypes.data for a in arrays], variables, 1)
+
+
+def run_on_python(program: list[UOp], arrays: Sequence[Array]) -> None:
+    run_program("PYTHON", program, arrays, ())
 
 
 def special(name: str, size: int) -> UOp:

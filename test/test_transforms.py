@@ -336,7 +336,7 @@ def test_an_assignment_inside_changes_only_the_example() -> None:
     lambda x: x.sum().item(), lambda x: x.numpy(), lambda x: x if x.sum() > 0 else -x, lambda x: x.nonzero(),
     lambda x: x[x > 0], lambda x: Tensor.full((2,), x.sum()), lambda x: np.asarray(x), lambda x: x.tolist()])
 def test_reading_a_value_under_vmap_names_the_line(function: Callable[[Tensor], object]) -> None:
-    with pytest.raises(RuntimeError, match=r"test_transforms.py:\d+: a value was read that vmap does not know"):
+    with pytest.raises(RuntimeError, match=r"test_transforms.py:\d+: a value was read that vmap"):
         vmap(function)(Tensor(X))
 
 

@@ -101,6 +101,8 @@ WINO = ContextVar("WINO", 0)
 """Accepted for scripts that set it; convolutions here never use the Winograd transform."""
 CHECK = ContextVar("CHECK", 0)
 """1 checks every stage's graph against its grammar (graph/spec.py). The tests always do."""
+CACHELEVEL = ContextVar("CACHELEVEL", 1)
+"""0 neither reads nor writes the compiled kernels kept on disk (runtime/objects.py)."""
 CI = os.getenv("CI", "") != ""
 
 

@@ -173,11 +173,11 @@ ACTIVATIONS = [
 CASTS = [
     *(Row(name, **method(name), dtypes=EVERY, values=whole, result=lambda d, k=kind: k, gradient=False)
       for name, kind in (("bool", dtypes.bool), ("int", dtypes.int32), ("long", dtypes.int64), ("short", dtypes.int16))),
-    *(Row(name, lambda x, name=name: getattr(x, name)(), lambda x: x.double(), EVERY, values=whole, result=lambda d, k=kind: k)
+    *(Row(name, lambda x, name=name: getattr(x, name)(), lambda x: x.double(), EVERY, values=whole, result=lambda d, k=kind: k, smooth=False)
       for name, kind in (("float", dtypes.float32), ("double", dtypes.float64), ("half", dtypes.float16),
                          ("bfloat16", dtypes.bfloat16))),
     Row("cast", lambda x: x.cast("float64"), lambda x: x.double(), EVERY, values=probability, result=lambda d: dtypes.float64),
-    Row("detach", lambda x: x.detach() + x, lambda x: x.detach() + x, FLOATS),
+    Row("detach", lambda x: x.detach() + x, lambda x: x.detach() + x, FLOATS, smooth=False),
     Row("contiguous", lambda x: x.contiguous(), lambda x: x.contiguous(), EVERY),
     Row("contiguous_backward", lambda x: x.contiguous_backward() * 2, lambda x: x * 2, NUMBERS),
     Row("clone", lambda x: x.clone(), lambda x: x.clone(), EVERY),

@@ -55,7 +55,7 @@ PADDING = [
     move("pad flat", lambda x: x.pad((1, 2, 3, 0)), lambda x: F.pad(x, (1, 2, 3, 0))),
     move("pad value", lambda x: x.pad((1, 2), value=1), lambda x: F.pad(x, (1, 2), value=1)),
     move("pad infinity", lambda x: x.pad((1, 2), value=-math.inf), lambda x: F.pad(x, (1, 2), value=-math.inf),
-         dtypes_=FLOATS[1:]),
+         dtypes_=FLOATS[1:], smooth=False),
     move("pad negative", lambda x: x.pad((-1, 2)), lambda x: F.pad(x, (-1, 2)), NONEMPTY[:2]),
     *(move(f"pad {mode}", lambda x, m=mode: x.pad((2, 1), mode=m), lambda x, m=mode: F.pad(x, (2, 1), mode=m),
            (case((2, 3, 4)), case((2, 1, 3)), case(Input((4, 5, 2), lambda x: x.permute((2, 0, 1))), name="permuted")),

@@ -22,11 +22,15 @@ from tinygrad.graph.uop import UOp
 
 
 def collapsed_reduce(op: Ops, value: UOp, ranges: tuple[UOp, ...]) -> UOp:
-    """REDUCE of `value` over `ranges`, with every range that has a closed form gone."""
-    if any(r.op is Ops.RANGE and r.extent == 0 for r in ranges):
+    """REDUCE of `value` over `ranges`, with every range that has a closed form gone.
+
+    An axis of size 1 has a constant for its range, and nothing to reduce.
+    """
+    loops = [r for r in ranges if r.op is Ops.RANGE]
+    if any(r.extent == 0 for r in loops):
         return reduce_identity(op, value.dtype)
     remaining: list[UOp] = []
-    for r in reversed(ranges):
+    for r in reversed(loops):
         closed = _close(op, value, r)
         if closed is None:
             remaining.append(r)

@@ -5,8 +5,13 @@ Equal kernels are the same `ast` object, so they are compiled once.
 """
 from __future__ import annotations
 
+import os
+import sys
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 from tinygrad.codegen.cost import Estimate, estimate
@@ -21,7 +26,7 @@ from tinygrad.graph.ops import Ops
 from tinygrad.graph.printing import format_graph, format_nest, format_program
 from tinygrad.graph.spec import check_graph
 from tinygrad.graph.uop import UOp
-from tinygrad.helpers import CHECK, DEBUG, NOOPT
+from tinygrad.helpers import CHECK, DEBUG, NOOPT, tqdm
 
 
 @dataclass(frozen=True)
@@ -41,11 +46,54 @@ class CompiledKernel:
 MAX_KERNELS = 8192
 """Kernels kept, the one used longest ago going first. Each holds about three of a process's 65,530 memory
 maps."""
+SWITCH_SECONDS = 5e-4
+"""How long the thread that writes kernels may keep Python from those that compile them: the interpreter's own
+5 ms, ten times a kernel, would be longer than compiling takes."""
+
+Key = tuple[UOp, str, bool]
+"""What a compiled kernel depends on: `ast`, device, whether it is plain loops."""
+_kernels: OrderedDict[Key, CompiledKernel] = OrderedDict()
+_keeping = threading.Lock()
+"""Held while `_kernels` changes."""
 
 
 def compiled_kernel(ast: UOp, device: str) -> CompiledKernel:
     """The compiled form of `ast` on `device`, made at the first call."""
-    return _compile(ast, device, bool(NOOPT))
+    key = (ast, device, bool(NOOPT))
+    with _keeping:
+        kernel = _kernels.get(key)
+        if kernel is not None:
+            _kernels.move_to_end(key)
+            return kernel
+    written = write_kernel(*key)
+    return load_kernel(key, written, compile_source(device, written.source))
+
+
+def compile_kernels(wanted: Iterable[tuple[UOp, str]]) -> None:
+    """Compile the kernels of these `ast`s on these devices, as far as they are not: while one is written, in
+    Python, those before it are compiled, in other threads. Shows how far it is on a terminal, after a
+    second."""
+    plain = bool(NOOPT)
+    keys = list(dict.fromkeys(key for key in ((*w, plain) for w in wanted) if key not in _kernels))
+    if len(keys) < 2:
+        return
+    interval = sys.getswitchinterval()
+    threads = ThreadPoolExecutor(max_workers=os.cpu_count())
+    started = []
+    try:
+        sys.setswitchinterval(min(interval, SWITCH_SECONDS))
+        with tqdm(total=2 * len(keys), desc="compiling", delay=1, leave=False, unit="kernel", unit_scale=0.5,
+                  disable=not sys.stderr.isatty()) as progress:
+            for key in keys:
+                written = write_kernel(*key)
+                started.append((key, written, threads.submit(compile_source, key[1], written.source)))
+                progress.update()
+            for key, written, code in started:
+                load_kernel(key, written, code.result())
+                progress.update()
+    finally:
+        threads.shutdown(cancel_futures=True)
+        sys.setswitchinterval(interval)
 
 
 @dataclass(frozen=True)
@@ -78,13 +126,24 @@ def stages_of(ast: UOp, device: str, plan: Plan | None = None) -> Stages:
     return Stages(nest, plan, optimised, program)
 
 
-@lru_cache(MAX_KERNELS)
-def _compile(ast: UOp, device: str, plain: bool) -> CompiledKernel:
-    """Compile `ast`, as plain loops or by the cost model's plan."""
-    target = Device[device]
+@dataclass(frozen=True)
+class Written:
+    """A kernel as source, and what is known of it beside."""
+
+    name: str
+    source: str
+    scratch: int
+    variables: tuple[str, ...]
+    extent: int
+    estimate: Estimate
+
+
+def write_kernel(ast: UOp, device: str, plain: bool) -> Written:
+    """The source of `ast`, as plain loops or by the cost model's plan."""
+    renderer = Device[device].renderer
     stages = stages_of(ast, device, Plan() if plain else None)
     name = kernel_name(stages.nest)
-    source = target.renderer.render(name, stages.program)
+    source = renderer.render(name, stages.program)
     if DEBUG >= 5:
         print(format_graph(ast), format_nest(stages.optimised), sep="\n")
     if DEBUG >= 3:
@@ -93,13 +152,29 @@ def _compile(ast: UOp, device: str, plain: bool) -> CompiledKernel:
         print(format_program(stages.program))
     if DEBUG >= 4:
         print(source)
-    code = target.compile(source)
+    variables = tuple(n.arg[0] for n in stages.program if n.op is Ops.VARIABLE)
+    return Written(name, source, renderer.scratch_bytes(stages.program), variables,
+                   thread_extent(stages.program), estimate(stages.nest))
+
+
+def compile_source(device: str, source: str) -> Any:
+    """The device's code of a source."""
+    return Device[device].compile(source)
+
+
+def load_kernel(key: Key, written: Written, code: Any) -> CompiledKernel:
+    """The kernel of `key`, ready to run, and kept."""
+    target = Device[key[1]]
     if DEBUG >= 7:
         print(target.disassembly(code))
-    program = target.load(name, code, target.renderer.scratch_bytes(stages.program))
-    variables = tuple(n.arg[0] for n in stages.program if n.op is Ops.VARIABLE)
-    return CompiledKernel(name, program, variables, thread_extent(stages.program),
-                          estimate(stages.nest), source)
+    program = target.load(written.name, code, written.scratch)
+    kernel = CompiledKernel(written.name, program, written.variables, written.extent, written.estimate,
+                            written.source)
+    with _keeping:
+        _kernels[key] = kernel
+        if len(_kernels) > MAX_KERNELS:
+            _kernels.popitem(last=False)
+    return kernel
 
 
 def kernel_name(nest: UOp) -> str:

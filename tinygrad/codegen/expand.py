@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 
 from tinygrad.codegen.collapse import simplified
+from tinygrad.codegen.transpose import tiles_of, transposed_vector
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.symbolic import linear_terms
@@ -107,6 +108,7 @@ def _unrolled_stage(node: UOp) -> UOp:
 
 def vectorised(nest: UOp) -> UOp:
     """The nest with vectors in place of the values that change with a VECTOR range."""
+    tiles = tiles_of(nest)
     done: dict[UOp, UOp] = {}
     for node in nest.toposort():
         lanes = [r for r in node.ranges | frozenset(node.closed_ranges) if r.arg[1] is RangeKind.VECTOR]
@@ -115,6 +117,8 @@ def vectorised(nest: UOp) -> UOp:
         src = tuple(done[s] for s in node.src)
         if not lanes:
             done[node] = node if src == node.src else node.with_sources(src)
+        elif node in tiles:
+            done[node] = transposed_vector(*tiles[node])
         else:
             done[node] = _vector_node(node, src, lanes[0])
     return done[nest]

@@ -44,17 +44,19 @@ def loops_apart(nest: UOp) -> UOp:
     """The nest with loops of their own for REDUCEs that share loops but stand in different places.
 
     Reduces over equal extents share loops. Where one of them comes to change with other outer loops than
-    the others (a gather puts its condition into what it picks), one loop cannot run in both places.
+    the others (a gather puts its condition into what it picks), or loses a loop between two others to a
+    closed form, one loop cannot run in both places.
     """
     while True:
         changes: dict[UOp, UOp] = {}
-        place: dict[UOp, frozenset[UOp]] = {}
+        place: dict[UOp, tuple[frozenset[UOp], tuple[UOp, ...]]] = {}
         identity = max((n.arg[0] for n in nest.toposort() if n.op is Ops.RANGE), default=0) + 1
         for node in nest.toposort():
             if node.op is not Ops.REDUCE or not node.closed_ranges:
                 continue
             closed = node.closed_ranges
-            if all(place.setdefault(r, node.ranges) == node.ranges for r in closed):
+            places = {r: (node.ranges, closed[:i]) for i, r in enumerate(closed)}
+            if all(place.setdefault(r, here) == here for r, here in places.items()):
                 continue
             own = {r: UOp.range(r.src[0], identity + i, r.arg[1]) for i, r in enumerate(closed)}
             values = node.src[:len(node.src) - len(closed)]

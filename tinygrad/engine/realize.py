@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from tinygrad.codegen.compile import CompiledKernel, compiled_kernel
+from tinygrad.codegen.compile import CompiledKernel, compile_kernels, compiled_kernel
 from tinygrad.device import Buffer, Device
 from tinygrad.dtype import dtypes
 from tinygrad.graph.batch import TransformError, is_unknown
@@ -119,6 +119,7 @@ def schedule_uops(uops: Sequence[UOp]) -> list[ScheduleItem]:
 def realize_uops(uops: Sequence[UOp]) -> None:
     """Compute `uops`. Nodes that have a value already, and views of buffers, cost nothing."""
     schedule = schedules.schedule(list(uops))
+    compile_kernels((i.ast, i.device) for i in schedule.items if i.ast.op is not Ops.COPY)
     pending = list(reversed(schedule.items))
     capture = Capture.current()
     if capture is not None:

@@ -347,7 +347,8 @@ class _SVD(Function):
         own, others = u[..., :n], u[..., n:]
         at_own = _in_own_space(at_u, own, others)
         gaps = inverse_gaps(s * s)
-        left, right = ((a - transposed(a)) * gaps for a in (product(transposed(own), at_own), product(transposed(v), at_v)))
+        both = product(transposed(own), at_own), product(transposed(v), at_v)
+        left, right = ((a - transposed(a)) * gaps for a in both)
         column, row = s.unsqueeze(-2), s.unsqueeze(-1)
         inner = left * column + row * right + identity(left, n) * at_s.unsqueeze(-1)
         result = product(product(own, inner.contiguous()), transposed(v))

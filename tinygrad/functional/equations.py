@@ -82,8 +82,8 @@ def _system(name: str, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, bool]:
     is_vector = b.ndim == 1
     right = b.unsqueeze(-1) if is_vector else b
     if right.ndim < 2 or right.shape[-2] != n:
-        raise ValueError(f"{name} of a matrix of shape {a.shape} takes a right side of shape (..., {n}, k) or "
-                         f"({n},), got {b.shape}")
+        raise ValueError(f"{name} of a matrix of shape {a.shape} takes a right side of shape (..., {n}, k) "
+                         f"or ({n},), got {b.shape}")
     lead = broadcast_shape(name, a.shape[:-2], right.shape[:-2])
     _, wide = compute_dtype(a, b)
     return a.cast(wide).expand(*lead, n, n), right.cast(wide).expand(*lead, *right.shape[-2:]), is_vector
@@ -186,8 +186,8 @@ class _Determinant(Function):
 def det(self: Tensor) -> Tensor:
     """The determinants (...,) of square matrices (..., n, n); 0 for a singular one, whose gradient is NaN.
 
-    >>> Tensor([[1., 2.], [3., 4.]]).det().item()
-    -2.0
+    >>> Tensor([[2., 0.], [1., 3.]]).det().item()
+    6.0
     """
     check_matrix("det", self, square=True)
     kind, wide = compute_dtype(self)
@@ -210,7 +210,7 @@ def slogdet(self: Tensor) -> SignAndLog:
 
 
 class LeastSquares(NamedTuple):
-    """What `lstsq` returns."""
+    """What `lstsq` returns. Rank and singular values are constants to gradients."""
 
     solution: Tensor
     residuals: Tensor

@@ -139,10 +139,11 @@ class Function:
     def _checked(self, gradient: Any, x: Tensor) -> UOp | None:
         if gradient is None or not x.dtype.is_float:
             return None
-        if not isinstance(gradient, type(x)) or gradient.shape != x.shape:
-            what = f"shape {gradient.shape}" if isinstance(gradient, type(x)) else type(gradient).__name__
-            raise RuntimeError(f"{type(self).__name__}.backward returned a gradient of {what} for an argument "
-                               f"of shape {x.shape}")
+        shape = getattr(gradient, "shape", None)
+        if not isinstance(gradient, type(x)) or shape != x.shape:
+            what = type(gradient).__name__ if shape is None else f"shape {shape}"
+            raise RuntimeError(f"{type(self).__name__}.backward returned a gradient of {what} for an "
+                               f"argument of shape {x.shape}")
         return gradient.uop.cast(x.dtype)
 
 

@@ -125,6 +125,9 @@ class Ops(Enum):
     """closes the loop of its source RANGE"""
     VECTORIZE = auto()
     """a vector from one source (in every lane) or from one source a lane"""
+    SHUFFLE = auto()
+    """lanes picked from two vectors; arg: for each lane its place in the first, or (from their count on) the
+    second"""
     EXTRACT = auto()
     """one lane of a vector; arg: the lane"""
 

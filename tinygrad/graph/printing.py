@@ -213,6 +213,8 @@ def _express(node: UOp, sources: Sequence[Text]) -> Text:
         if len(sources) == 1:
             return _call("splat", [sources[0], _atom(str(node.dtype.count))])
         return _call("vector", sources)
+    if node.op is Ops.SHUFFLE:
+        return _call("shuffle", [*sources, *(_atom(str(i)) for i in node.arg)])
     if node.op is Ops.EXTRACT:
         return _call("lane", [sources[0], _atom(str(node.arg))])
     if node.op is Ops.REDUCE:
@@ -437,7 +439,7 @@ class _ProgramPrinter:
     def movable(self, node: UOp) -> bool:
         if node.op is Ops.LOAD:
             return node.src[0].op is Ops.REGISTER and node.dtype is not dtypes.index
-        return node.op in Family.ELEMENTWISE or node.op in (Ops.VECTORIZE, Ops.EXTRACT, Ops.REDUCE)
+        return node.op in Family.ELEMENTWISE or node.op in (Ops.VECTORIZE, Ops.SHUFFLE, Ops.EXTRACT, Ops.REDUCE)
 
     def stored_between(self, register: UOp, start: int, end: int) -> bool:
         stores = self.register_stores.get(register, [])

@@ -294,6 +294,11 @@ def _vectorize(node: UOp) -> bool:
     return len(node.src) in (1, node.dtype.count)
 
 
+def _shuffle(node: UOp) -> bool:
+    same = len(node.src) == 2 and all(s.dtype is node.dtype for s in node.src) and not _scalar(node)
+    return same and len(node.arg) == node.dtype.count and all(0 <= i < 2 * node.dtype.count for i in node.arg)
+
+
 def _extract(node: UOp) -> bool:
     if not _one(node) or node.dtype is not node.src[0].dtype.scalar:
         return False
@@ -308,6 +313,7 @@ def _reduce_lanes(node: UOp) -> bool:
 
 _VECTORS = (
     Rule("VECTORIZE(value) | VECTORIZE(value*)", "scalars: one for all lanes, or one a lane", _vectorize),
+    Rule("SHUFFLE(vector, vector)", "arg: the place of each lane in the two", _shuffle),
     Rule("EXTRACT(vector)", "arg: the lane", _extract),
 )
 

@@ -158,6 +158,8 @@ class _Writer(Arithmetic):
         begin, bound = "0", self.values[node.src[0]]
         if len(node.src) == 3:
             begin, bound = self.values[node.src[1]], self.values[node.src[2]]
+        if len(node.src) == 3:
+            begin, bound = self.values[node.src[1]], self.values[node.src[2]]
         if kind is RangeKind.THREAD:
             begin = "begin"
             bound = "end" if node.src[0].op is Ops.CONST else \
@@ -262,6 +264,22 @@ class _Writer(Arithmetic):
         self.values[node] = self.emit_mask(dtype.count, 4, text) if dtype.is_bool else \
             self.emit("v", dtype, text)
 
+    def shuffle(self, node: UOp) -> None:
+        """Lanes picked from two vectors side by side; one by one where the type has lanes nobody reads."""
+        dtype, count = node.dtype, node.dtype.count
+        first, second = (self.values[s] for s in node.src)
+        width = self.common_width(first, second)
+        if dtype.is_bool:
+            first, second = self.mask(first, count, width), self.mask(second, count, width)
+        lane = signed_of(width).vec(count) if dtype.is_bool else dtype
+        if padded(count) == count:
+            text = f"__builtin_shufflevector({first}, {second}, {', '.join(map(str, node.arg))})"
+        else:
+            items = (f"({first if i < count else second})[{i % count}]" for i in node.arg)
+            text = f"({self.functions.type(lane)}){{{', '.join(items)}}}"
+        self.values[node] = self.emit_mask(count, width, text) if dtype.is_bool else \
+            self.emit("v", dtype, text)
+
     def extract(self, node: UOp) -> None:
         self.values[node] = self.lane_of(self.values[node.src[0]], node.src[0].dtype, node.arg)
 
@@ -316,6 +334,7 @@ _STATEMENTS: dict[Ops, Callable[[_Writer, UOp], None]] = {
     Ops.LOAD: _Writer.load,
     Ops.STORE: _Writer.store,
     Ops.VECTORIZE: _Writer.vectorize,
+    Ops.SHUFFLE: _Writer.shuffle,
     Ops.EXTRACT: _Writer.extract,
     Ops.REDUCE: _Writer.reduce,
 }

@@ -333,6 +333,13 @@ class _Writer(Arithmetic):
         lanes = f"<{dtype.count} x i32> zeroinitializer"
         return self.emit("all", f"shufflevector {vector} {first}, {vector} poison, {lanes}")
 
+    def shuffle(self, node: UOp) -> None:
+        kind = value_type(node.dtype)
+        first, second = (self.values[s] for s in node.src)
+        picks = ", ".join(f"i32 {i}" for i in node.arg)
+        self.values[node] = self.emit("v", f"shufflevector {kind} {first}, {kind} {second}, "
+                                           f"<{len(node.arg)} x i32> <{picks}>")
+
     def extract(self, node: UOp) -> None:
         source = node.src[0]
         self.values[node] = self.lane_of(self.values[source], source.dtype, node.arg)
@@ -387,6 +394,7 @@ _STATEMENTS: dict[Ops, Callable[[_Writer, UOp], None]] = {
     Ops.LOAD: _Writer.load,
     Ops.STORE: _Writer.store,
     Ops.VECTORIZE: _Writer.vectorize,
+    Ops.SHUFFLE: _Writer.shuffle,
     Ops.EXTRACT: _Writer.extract,
     Ops.REDUCE: _Writer.reduce,
 }

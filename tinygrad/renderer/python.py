@@ -117,6 +117,8 @@ class _Writer:
         begin, end = ("0", extent) if kind is RangeKind.LOOP else ("begin", f"min(end, {extent})")
         if len(node.src) == 3:
             begin, end = self.values[node.src[1]], self.values[node.src[2]]
+        if len(node.src) == 3:
+            begin, end = self.values[node.src[1]], self.values[node.src[2]]
         self.line(f"for {name} in counted({begin}, {end}):")
         self.depth += 1
         self.line("pass")
@@ -161,6 +163,10 @@ class _Writer:
         else:
             self.emit(node, f"side_by_side({', '.join(sources)})")
 
+    def shuffle(self, node: UOp) -> None:
+        first, second = (self.values[s] for s in node.src)
+        self.emit(node, f"shuffled({first}, {second}, {list(node.arg)})")
+
     def extract(self, node: UOp) -> None:
         self.emit(node, f"lane({self.values[node.src[0]]}, {node.arg})")
 
@@ -200,6 +206,7 @@ _STATEMENTS: dict[Ops, Callable[[_Writer, UOp], None]] = {
     Ops.LOAD: _Writer.load,
     Ops.STORE: _Writer.store,
     Ops.VECTORIZE: _Writer.vectorize,
+    Ops.SHUFFLE: _Writer.shuffle,
     Ops.EXTRACT: _Writer.extract,
     Ops.REDUCE: _Writer.reduce,
 }

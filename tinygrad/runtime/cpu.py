@@ -1,8 +1,8 @@
 """The CPU: LLVM IR compiled in process by llvmlite, run by a pool of threads.
 
-`open_device` is what `tinygrad.device` calls. Compiling makes one MCJIT engine a kernel, which the kernel
-keeps alive. A kernel call is one native call (`cpu_threads.launch`), and a list of kernels is one too
-(`KernelList`).
+`open_device` is what `tinygrad.device` calls. Compiling makes an object file of each kernel, or finds it on
+disk (`objects.py`), and loads it into an MCJIT engine, which the kernel keeps alive. A kernel call is one
+native call (`cpu_threads.launch`), and a list of kernels is one too (`KernelList`).
 """
 from __future__ import annotations
 
@@ -16,15 +16,17 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any, Protocol
 
+import llvmlite
 import llvmlite.binding as llvm
 import numpy as np
 
 from tinygrad.device import ALIGNMENT, Allocator, CompiledDevice
-from tinygrad.helpers import ceildiv, getenv
+from tinygrad.helpers import CACHELEVEL, cache_dir, ceildiv, getenv
 from tinygrad.renderer.llvm import LLVMRenderer
 from tinygrad.runtime import cpu_threads
 from tinygrad.runtime.cpu_threads import ENTRY_SLOTS, MAX_THREADS, SCRATCH, STATE_SLOTS, STOP
 from tinygrad.runtime.limits import Limits, measure_limits
+from tinygrad.runtime.objects import ObjectCache, key_of
 
 CHUNKS_A_THREAD = 4
 """Pieces of a kernel for each thread: a thread that loses its core leaves the rest to the others."""
@@ -65,46 +67,93 @@ def llvm_version() -> str:
 def _target_machine() -> Any:
     # MCJIT takes the machine over, so each engine needs its own.
     return llvm.Target.from_default_triple().create_target_machine(
-        cpu=llvm.get_host_cpu_name(), features=host_features(), opt=2, reloc="pic", codemodel="default", jit=True)
+        cpu=llvm.get_host_cpu_name(), features=host_features(), opt=SPEED_LEVEL, reloc="pic",
+        codemodel="default", jit=True)
 
 
 @dataclass(frozen=True)
 class Compiled:
-    """A compiled module; the code lives as long as its engine."""
+    """Loaded machine code, which lives as long as its engine, and the LLVM IR it was made of."""
 
     engine: Any
-    module: Any
+    source: str
 
     def address(self, name: str) -> int:
         return int(self.engine.get_function_address(name))
 
 
+SPEED_LEVEL = 2
+TUNING = {"loop_vectorization": False, "slp_vectorization": False, "loop_unrolling": True}
+"""Options of LLVM's passes. Vectors are the plan's choice; LLVM's own would only undo it."""
+
+
 def optimised_module(source: str, machine: Any) -> Any:
-    """The module of LLVM IR after LLVM's passes for `machine`. Raises RuntimeError with LLVM's words and the
-    source."""
+    """The module of LLVM IR after LLVM's passes for `machine`, in a context of its own. Raises RuntimeError
+    with LLVM's words and the source."""
     try:
-        module = llvm.parse_assembly(source)
+        module = llvm.parse_assembly(source, llvm.create_context())
         module.verify()
     except RuntimeError as error:
         numbered = "\n".join(f"{i + 1:5d}  {line}" for i, line in enumerate(source.splitlines()))
         raise RuntimeError(f"LLVM does not accept this kernel: {error}\n{numbered}") from None
-    options = llvm.create_pipeline_tuning_options(speed_level=2)
-    options.loop_vectorization = False
-    options.slp_vectorization = False
-    options.loop_unrolling = True
+    options = llvm.create_pipeline_tuning_options(speed_level=SPEED_LEVEL)
+    for name, value in TUNING.items():
+        setattr(options, name, value)
     passes = llvm.create_pass_builder(machine, options)
-    passes.getModulePassManager().run(module, passes)
+    _beside_others("LLVMPY_RunNewModulePassManager")(passes.getModulePassManager(), module, passes)
     return module
 
 
-def compile_ir(source: str) -> Compiled:
-    """Machine code of LLVM IR for this CPU. Raises RuntimeError as `optimised_module`."""
-    _initialise_llvm()
+def _beside_others(name: str) -> Any:
+    """A function of LLVM without the lock that llvmlite holds for each call, so that several threads compile
+    at once. LLVM allows that where they share no context, and no module or machine has two threads here."""
+    function = getattr(llvm.ffi.lib, name)
+    return getattr(function, "_cfn", function)
+
+
+def object_code(source: str) -> bytes:
+    """Machine code of LLVM IR for this CPU, as an object file. Raises RuntimeError as `optimised_module`."""
     machine = _target_machine()
     module = optimised_module(source, machine)
-    engine = llvm.create_mcjit_compiler(module, machine)
+    with llvm.ffi.OutputString() as error:
+        buffer = _beside_others("LLVMPY_TargetMachineEmitToMemory")(machine, module, 1, error)
+        if not buffer:
+            raise RuntimeError(f"LLVM cannot generate code: {error}")
+    library = llvm.ffi.lib
+    try:
+        return ctypes.string_at(library.LLVMPY_GetBufferStart(buffer), library.LLVMPY_GetBufferSize(buffer))
+    finally:
+        library.LLVMPY_DisposeMemoryBuffer(buffer)
+
+
+@cache
+def _target_key() -> tuple[str, ...]:
+    """What object code depends on beside its source."""
+    return (llvmlite.__version__, llvm_version(), llvm.get_host_cpu_name(), host_features(),
+            llvm.get_process_triple(), repr((SPEED_LEVEL, sorted(TUNING.items()))))
+
+
+@cache
+def _kept_objects() -> ObjectCache:
+    return ObjectCache(cache_dir() / "objects")
+
+
+def compile_ir(source: str) -> Compiled:
+    """Machine code of LLVM IR for this CPU: compiled, or found on disk. Raises RuntimeError as
+    `optimised_module`."""
+    _initialise_llvm()
+    code = None
+    key = key_of(source, *_target_key()) if CACHELEVEL else ""
+    if CACHELEVEL:
+        code = _kept_objects().get(key)
+    if code is None:
+        code = object_code(source)
+        if CACHELEVEL:
+            _kept_objects().put(key, code)
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly("", llvm.create_context()), _target_machine())
+    engine.add_object_file(llvm.ObjectFileRef.from_data(code))
     engine.finalize_object()
-    return Compiled(engine, module)
+    return Compiled(engine, source)
 
 
 # --- threads ------------------------------------------------------------------------------------------------
@@ -282,7 +331,8 @@ class CPUDevice(HostDevice):
         return llvm_version()
 
     def disassembly(self, code: Compiled) -> str:
-        return str(_target_machine().emit_assembly(code.module))
+        machine = _target_machine()
+        return str(machine.emit_assembly(optimised_module(code.source, machine)))
 
 
 @cache

@@ -203,6 +203,11 @@ def lane(vector: Value, number: int) -> Value:
     return vector[number] if vector.ndim == 1 else vector[:, number:number + 1]
 
 
+def shuffled(first: Value, second: Value, picks: list[int]) -> Value:
+    """Lanes picked from two vectors side by side."""
+    return np.concatenate(np.broadcast_arrays(first, second), axis=-1)[..., picks]
+
+
 def reduced(combine: Operation, vector: Value) -> Value:
     """One half of the lanes with the other, until one is left; odd lanes are put aside until the end."""
     aside = []
@@ -217,11 +222,11 @@ def reduced(combine: Operation, vector: Value) -> Value:
     return result
 
 
-def counted(begin: int, end: Value) -> Iterator[Value]:
+def counted(begin: Value, end: Value) -> Iterator[Value]:
     """The iterations of a loop. Raises RuntimeError where threads disagree how many there are."""
-    if np.ndim(end) and np.any(end != np.ravel(end)[0]):
+    if any(np.ndim(bound) and np.any(bound != np.ravel(bound)[0]) for bound in (begin, end)):
         raise RuntimeError("the threads of a block run a loop equally often; here they do not")
-    return map(np.int64, range(int(begin), int(np.ravel(end)[0])))
+    return map(np.int64, range(int(np.ravel(begin)[0]), int(np.ravel(end)[0])))
 
 
 # --- memory ---------------------------------------------------------------------------------------------
@@ -331,7 +336,8 @@ class PythonProgram:
     def __init__(self, name: str, code: Any) -> None:
         names = {"np": np, "Ops": Ops, "dtypes": dtypes, "Items": Items, "SharedItems": SharedItems,
                  "operation": operation, "constant": constant, "in_every_lane": in_every_lane,
-                 "side_by_side": side_by_side, "lane": lane, "reduced": reduced, "counted": counted}
+                 "side_by_side": side_by_side, "lane": lane, "shuffled": shuffled, "reduced": reduced,
+                 "counted": counted}
         exec(code, names)
         self.function: Callable[..., None] = names[name]  # type: ignore[assignment]  # what the text defines
 

@@ -26,6 +26,7 @@ class OptKind(Enum):
     """What an Opt does to the range it names."""
 
     MERGE = "two ranges as one"
+    SPLIT = "a range as a loop over a shorter one"
     SWAP = "a range to the outside of the loops that close with it"
     THREAD = "a range across CPU cores"
     VECTOR = "the innermost iterations as SIMD lanes"
@@ -94,6 +95,8 @@ def apply_opt(nest: UOp, opt: Opt) -> UOp:
             return outermost(nest, target)
         case OptKind.THREAD:
             return replace_range(nest, target, lambda r: [r], with_kind(target, RangeKind.THREAD))
+        case OptKind.SPLIT:
+            return split(nest, target, opt.amount, RangeKind.LOOP, apart=False)
         case OptKind.VECTOR:
             return split(nest, target, opt.amount, RangeKind.VECTOR, apart=True)
         case OptKind.UPCAST | OptKind.UNROLL:

@@ -1,0 +1,29 @@
+"""Every method of `Tensor` has a row here, or is named with the module that tests it instead."""
+from __future__ import annotations
+
+from tinygrad.functional.methods import Methods
+
+from .rows import ROWS
+
+ELSEWHERE = {
+    "test_tensor.py": {"zeros", "ones", "full", "empty", "arange", "linspace", "eye", "empty_like", "is_floating_point"},
+    "test_random.py": {"manual_seed", "rand", "randn", "uniform", "normal", "randint", "randperm", "scaled_uniform", "glorot_uniform",
+                       "kaiming_uniform", "kaiming_normal", "rand_like", "randn_like", "multinomial"},
+    "test_datasets.py": {"from_url"},
+    "test_interop.py": {"data", "from_dlpack", "from_file"},
+    "test_casts.py": {"bitcast"},
+    "test_linalg.py": {"qr", "svd", "eigh", "cholesky", "solve", "solve_triangular", "inv", "inverse", "pinv", "det", "slogdet", "lstsq",
+                       "matrix_power"},
+}
+"""Methods whose results are no function of operands item by item that PyTorch also has, by the module that tests them."""
+
+
+def test_every_method_has_a_row() -> None:
+    tested = {row.name.split()[0] for row in ROWS}.union(*ELSEWHERE.values())
+    public = {name for name in vars(Methods) if not name.startswith("_")}
+    assert not public - tested, f"add rows for {sorted(public - tested)}"
+
+
+def test_names_of_rows_are_unique() -> None:
+    names = [row.name for row in ROWS]
+    assert len(set(names)) == len(names)

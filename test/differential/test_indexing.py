@@ -1,0 +1,118 @@
+"""`x[...]` and `x[...] = v` against NumPy: every kind of index, mixtures, views, overlap."""
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tinygrad import Tensor
+
+from .table import FEW, DType
+
+Array = np.ndarray[Any, Any]
+SHAPE = (4, 5, 3)
+COLUMN = np.array([[0], [-1]])
+MASK = (np.arange(60) % 3 == 0).reshape(SHAPE)
+
+BASIC = {
+    "integer": 2, "negative integer": -1, "integers": (1, -2, 0), "slice": slice(1, 3), "open slice": (slice(None, 2), slice(-2, None)),
+    "step": (slice(None, None, 2), slice(1, None, 3)), "negative step": (slice(None, None, -1), slice(3, 0, -2)),
+    "past the end": slice(2, 100), "empty": slice(3, 1), "None": (None, 1, None), "Ellipsis": (..., 0), "Ellipsis between": (1, ..., slice(0, 2)),
+    "everything": ..., "nothing": (),
+}
+ADVANCED = {
+    "list": [2, 0, 2], "negative list": ([-1, 0],), "two lists": ([0, 3], [1, -1]), "broadcast lists": (COLUMN, [0, 2, 4]),
+    "array": np.array([[1, 2], [3, 0]]), "array after slice": (slice(None), np.array([4, 0])), "array after integer": (1, [0, 2]),
+    "apart": ([0, 1], slice(None), [2, 0]), "apart by integer": ([0, 1], 3, [2, 0]), "with None": (None, [0, 2], slice(None, None, -1)),
+    "with Ellipsis": (..., [0, 2]), "mask": MASK, "mask of leading axes": MASK[:, :, 0], "mask of one axis": (slice(None), MASK[0, :, 0]),
+    "mask and list": (MASK[:, 0, 0], [0]) if MASK[:, 0, 0].sum() == 1 else (MASK[:, 0, 0], 0), "empty list": ([],),
+    "unsigned": np.array([3, 1], np.uint8), "long": np.array([3, -4], np.int64),
+}
+INDICES = {**BASIC, **ADVANCED}
+
+
+def numbers(dtype: DType) -> Array:
+    x = np.random.default_rng(3).integers(0, 2 if dtype.is_bool else 100, SHAPE)
+    return x.astype(dtype.numpy)
+
+
+def numpy_index(index: Any) -> Any:
+    return tuple(list(i) if isinstance(i, list) and i else np.array(i, int) if isinstance(i, list) else i for i in index) \
+        if isinstance(index, tuple) else index
+
+
+@pytest.mark.parametrize("dtype", FEW, ids=lambda d: d.name)
+def test_getitem_is_numpys(dtype: DType) -> None:
+    x = numbers(dtype)
+    t, turned = Tensor(x), Tensor(x).permute(2, 1, 0).flip(1)
+    y = np.flip(x.transpose(2, 1, 0), 1)
+    for name, index in INDICES.items():
+        expected = x[numpy_index(index)]
+        found = t[index].numpy()
+        assert found.shape == expected.shape, name
+        np.testing.assert_array_equal(found, expected, err_msg=name)
+        if name in BASIC and name not in ("integers",):
+            np.testing.assert_array_equal(turned[index].numpy(), y[index], err_msg=f"{name} of a view")
+
+
+@pytest.mark.parametrize("name", INDICES)
+def test_setitem_is_numpys(name: str) -> None:
+    index = INDICES[name]
+    for dtype in (np.float32, np.int64):
+        x = np.arange(60).reshape(SHAPE).astype(dtype)
+        shape = x[numpy_index(index)].shape
+        values = -np.arange(int(np.prod(shape))).reshape(shape).astype(dtype) - 1
+        if name == "list":  # names a place twice: the last one stays in both
+            assert (values[0] != values[2]).all()
+        for value, given in ((values, Tensor(np.asarray(values))), (7, 7)):
+            t, expected = Tensor(x.copy()).realize(), x.copy()
+            t[index] = given
+            expected[numpy_index(index)] = value
+            np.testing.assert_array_equal(t.numpy(), expected)
+
+
+@pytest.mark.parametrize("name", BASIC)
+def test_gradients_of_getitem_land_where_items_came_from(name: str) -> None:
+    x = Tensor(np.arange(60, dtype=np.float32).reshape(SHAPE), requires_grad=True)
+    picked = x[BASIC[name]]
+    weights = np.arange(1, picked.numel() + 1, dtype=np.float32).reshape(picked.shape)
+    expected = np.zeros(SHAPE, np.float32)
+    expected[BASIC[name]] += weights
+    np.testing.assert_array_equal((picked * Tensor(weights)).sum().gradient(x)[0].numpy(), expected)
+
+
+@pytest.mark.parametrize("name", ADVANCED)
+def test_gradients_of_tensor_indexing_add_up(name: str) -> None:
+    index = ADVANCED[name]
+    x = Tensor(np.arange(60, dtype=np.float32).reshape(SHAPE), requires_grad=True)
+    picked = x[index]
+    weights = np.arange(1, picked.numel() + 1, dtype=np.float32).reshape(picked.shape)
+    expected = np.zeros(SHAPE, np.float32)
+    np.add.at(expected, numpy_index(index), weights)
+    np.testing.assert_array_equal((picked * Tensor(weights)).sum().gradient(x)[0].numpy(), expected)
+
+
+def test_writes_through_views_reach_the_memory() -> None:
+    x = np.zeros(SHAPE, np.float32)
+    t = Tensor(x.copy()).realize()
+    t[1][2] = 3
+    t.permute(2, 0, 1)[0, 1:3] = 5
+    t.flip(0)[0, ::2] = Tensor([1.0, 2.0, 4.0])
+    x[1][2] = 3
+    x.transpose(2, 0, 1)[0, 1:3] = 5
+    x[::-1][0, ::2] = [1, 2, 4]
+    np.testing.assert_array_equal(t.numpy(), x)
+
+
+@pytest.mark.parametrize(("target", "source"), [
+    (slice(1, None), slice(None, -1)), (slice(None, -1), slice(1, None)), (slice(None), slice(None, None, -1)),
+    (slice(None, None, 2), slice(1, None, 2)), ([0, 1, 2], [2, 0, 1]), (slice(0, 2), slice(1, 3)),
+])
+def test_a_set_that_overlaps_its_own_source_reads_first(target: Any, source: Any) -> None:
+    x = np.arange(24, dtype=np.float32).reshape(4, 6)
+    t = Tensor(x.copy()).realize()
+    t[target] = t[source]
+    expected = x.copy()
+    expected[target] = x[source]
+    np.testing.assert_array_equal(t.numpy(), expected)

@@ -1,0 +1,66 @@
+"""Square tiles read across: loads of their rows, and a transpose in registers.
+
+Where lanes jump in memory, each vector is a gather: as many accesses as lanes. If the vectors beside it read
+the items beside its own (a matrix is copied transposed, sixteen rows at a time), all of them together are a
+square tile whose rows lie side by side. Then the rows are loaded whole, and log2(lanes) rounds of shuffles put
+row i's item k into lane i of vector k.
+"""
+from __future__ import annotations
+
+from collections import defaultdict
+
+from tinygrad.dtype import dtypes
+from tinygrad.graph.ops import Ops, RangeKind
+from tinygrad.graph.symbolic import linear_terms
+from tinygrad.graph.uop import UOp
+
+Tiles = dict[UOp, tuple[tuple[UOp, ...], int]]
+"""For a LOAD of a tile: the LOADs of the whole tile, in the order of their items, and its place among them."""
+
+
+def tiles_of(nest: UOp) -> Tiles:
+    """The LOADs along lanes that jump, where as many of them as there are lanes read a square tile."""
+    groups: dict[tuple[UOp, UOp, UOp], dict[int, UOp]] = defaultdict(dict)
+    for node in nest.toposort():
+        if node.op is not Ops.LOAD or len(node.src[0].src) != 2 or node.src[0].src[0].op is not Ops.PARAM:
+            continue
+        lanes = [r for r in node.ranges if r.arg[1] is RangeKind.VECTOR]
+        if len(lanes) != 1:
+            continue
+        memory, offset = node.src[0].src
+        terms, constant = linear_terms(offset)
+        if terms.get(lanes[0], 1) != 1 and lanes[0] not in (offset - lanes[0] * terms[lanes[0]]).ranges:
+            groups[memory, offset - constant, lanes[0]][constant] = node
+    tiles: Tiles = {}
+    for (_, _, lane), loads in groups.items():
+        for first in sorted(loads):
+            run = [loads.get(first + k) for k in range(lane.extent)]
+            if all(load is not None and load not in tiles for load in run):
+                tile = tuple(load for load in run if load is not None)
+                tiles.update({load: (tile, k) for k, load in enumerate(tile)})
+    return tiles
+
+
+def transposed_vector(tile: tuple[UOp, ...], place: int) -> UOp:
+    """Vector number `place` of a tile. Equal nodes are one, so the vectors of a tile share all its work."""
+    (lane,) = (r for r in tile[0].ranges if r.arg[1] is RangeKind.VECTOR)
+    memory, offset = tile[0].src[0].src
+    dtype = tile[0].dtype.vec(lane.extent)
+    rows = []
+    for i in range(lane.extent):
+        start = offset.substitute({lane: UOp.const(i, dtypes.index)})
+        rows.append(UOp.new(Ops.LOAD, dtype, (tile[0].src[0].replace(src=(memory, start)),)))
+    distance = 1
+    while distance < lane.extent:
+        rows = [_swapped(rows[i], rows[i ^ distance], bool(i & distance), distance) for i in range(len(rows))]
+        distance *= 2
+    return rows[place]
+
+
+def _swapped(own: UOp, partner: UOp, second: bool, distance: int) -> UOp:
+    """A row of two that exchange blocks of `distance` lanes: the first gives its odd blocks, the second its
+    even ones."""
+    count = own.dtype.count
+    picks = tuple(lane if bool(lane & distance) == second else count + (lane ^ distance)
+                  for lane in range(count))
+    return UOp.new(Ops.SHUFFLE, own.dtype, (own, partner), picks)

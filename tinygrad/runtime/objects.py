@@ -1,0 +1,112 @@
+"""Compiled code kept on disk, so that a process need not compile again what one before it did.
+
+A file for each kernel, named by a hash of everything that its code depends on (`key_of`). A file holds the
+SHA-256 of the code, then the code, and appears under its name in one step: a reader finds all of it or
+nothing, whatever other processes do. A file that is not as it was written is removed and its kernel compiled
+again. Files of code are run: a folder that somebody else could write to is not used.
+"""
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import stat
+import tempfile
+import threading
+from pathlib import Path
+
+LIMIT = 1 << 28
+"""Bytes that the files of a folder may take; those used longest ago go first."""
+KEPT = 0.75
+"""The share of the limit that is left after files were removed."""
+
+
+def key_of(*parts: str) -> str:
+    """The name for code that depends on `parts`."""
+    digest = hashlib.sha256()
+    for part in parts:
+        data = part.encode()
+        digest.update(len(data).to_bytes(8, "little") + data)
+    return digest.hexdigest()
+
+
+class ObjectCache:
+    """Compiled code by key, in the files of one folder. What goes wrong with the disk costs compiling again,
+    and nothing else."""
+
+    def __init__(self, folder: Path, limit: int = LIMIT) -> None:
+        self.folder = folder
+        self.limit = limit
+        self.size: int | None = None
+        """bytes in the folder, as far as this process knows; None before the first look"""
+        self.lock = threading.Lock()
+
+    def get(self, key: str) -> bytes | None:
+        """The code kept as `key`; None where there is none, or none that is whole."""
+        path = self.folder / key
+        if not self.is_safe():
+            return None
+        try:
+            content = path.read_bytes()
+        except OSError:
+            return None
+        checksum, code = content[:32], content[32:]
+        if hashlib.sha256(code).digest() != checksum:
+            with contextlib.suppress(OSError):
+                path.unlink()
+            return None
+        with contextlib.suppress(OSError):
+            os.utime(path)
+        return code
+
+    def put(self, key: str, code: bytes) -> None:
+        """Keep `code` as `key`."""
+        with contextlib.suppress(OSError):
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if not self.is_safe():
+                return
+            handle, partial = tempfile.mkstemp(dir=self.folder, prefix="partial-")
+            try:
+                with os.fdopen(handle, "wb") as file:
+                    file.write(hashlib.sha256(code).digest() + code)
+                os.replace(partial, self.folder / key)
+            except BaseException:
+                os.unlink(partial)
+                raise
+            self.account(len(code) + 32)
+
+    def is_safe(self) -> bool:
+        """Whether the folder is there and nobody but this user can write to it."""
+        try:
+            found = self.folder.stat()
+        except OSError:
+            return False
+        if not hasattr(os, "getuid"):
+            return True
+        return found.st_uid == os.getuid() and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+
+    def account(self, added: int) -> None:
+        """Count `added` bytes, and remove files where the folder has outgrown its limit."""
+        with self.lock:
+            if self.size is not None:
+                self.size += added
+            if self.size is None or self.size > self.limit:
+                self.size = self.shrink()
+
+    def shrink(self) -> int:
+        """The bytes in the folder, after removing the files used longest ago if those are too many."""
+        files = []
+        for entry in os.scandir(self.folder):
+            with contextlib.suppress(OSError):
+                found = entry.stat()
+                files.append((found.st_mtime, found.st_size, entry.path))
+        total = sum(size for _, size, _ in files)
+        if total <= self.limit:
+            return total
+        for _, size, path in sorted(files):
+            if total <= KEPT * self.limit:
+                break
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+            total -= size
+        return total
