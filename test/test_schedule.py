@@ -469,6 +469,25 @@ def test_swapping_two_buffers() -> None:
     np.testing.assert_array_equal(b.numpy(), normals(100))
 
 
+def test_only_a_write_that_waits_in_a_circle_goes_through_a_buffer_of_its_own() -> None:
+    """Two buffers swapped take three steps; writes that merely come after the swap take one each."""
+    a, b = held(normals(100)), held(normals(100, seed=1))
+    others = [held(normals(100, seed=i)) for i in range(2, 7)]
+    old_a, old_b = a + 0, b + 0
+    for t in others:
+        old_b = old_b + t
+    a.assign(old_b)
+    b.assign(old_a)
+    for t in others:
+        t.assign(t * 2)
+    assert len(others[0].schedule(*others[1:], a, b)) == 3 + len(others)
+    others[0].realize(*others[1:], a, b)
+    np.testing.assert_array_equal(b.numpy(), normals(100))
+    close(a, sum(normals(100, seed=i) for i in range(1, 7)), 1e-5)
+    for i, t in enumerate(others, 2):
+        np.testing.assert_array_equal(t.numpy(), normals(100, seed=i) * 2)
+
+
 def test_writes_in_a_ring() -> None:
     """Each of three buffers takes the sum of the next two's old values."""
     start = [normals(50, seed=i) for i in range(3)]

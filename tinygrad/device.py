@@ -119,6 +119,11 @@ class Allocator:
         """Memory that is the array's own, where the device can work on that; else None."""
         return None
 
+    def part(self, memory: Any, offset: int, size: int) -> Any:
+        """`size` bytes of `memory` from `offset` on, as memory of its own; None where that is not
+        possible."""
+        return None
+
     def as_bytes(self, memory: Any, size: int) -> memoryview | None:
         """The memory itself, where the host can touch it; else None."""
         return None
@@ -174,6 +179,15 @@ class Buffer:
             buffer.allocate()
             buffer.copyin(data.reshape(-1).view(np.uint8).data)
         return buffer
+
+    def part(self, offset: int, size: int, dtype: DType) -> Buffer:
+        """A buffer of `size` items of `dtype` that shares the bytes from `offset` on of this one, which it
+        keeps alive; one with memory of its own where the device has no parts."""
+        self.allocate()
+        found = Buffer(self.device, size, dtype)
+        found._memory = Device[self.device].allocator.part(self._memory, offset, found.nbytes)
+        found._owner = self
+        return found
 
     @property
     def address(self) -> int:

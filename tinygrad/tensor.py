@@ -123,10 +123,10 @@ class Tensor(Methods):
         elif isinstance(data, UOp):
             uop = data.cast(dtypes.default_int) if data.dtype is dtypes.index else data
             place = (data.device or place) if device is None else place
+        elif isinstance(data, np.generic):  # before float, which NumPy's float64 is one of
+            uop = UOp.const(data.item(), dtype_from_numpy(data.dtype) if kind is None else kind)
         elif isinstance(data, (bool, int, float)):
             uop = UOp.const(data, dtypes.from_py(data) if kind is None else kind)
-        elif isinstance(data, np.generic):
-            uop = UOp.const(data.item(), dtype_from_numpy(data.dtype) if kind is None else kind)
         else:
             uop = memory_of(array_of(data, kind), place)
         uop = uop if kind is None else uop.cast(kind)

@@ -1,7 +1,10 @@
-"""Rows of neural networks: convolution, pooling, interpolation, normalisation, losses, attention; products of matrices."""
+"""Rows of neural networks (convolution, pooling, norms, losses, attention) and of products of matrices."""
+
 from __future__ import annotations
 
 from typing import Any
+
+import numpy as np
 
 from tinygrad import Tensor
 from tinygrad.dtype import dtypes
@@ -13,11 +16,10 @@ from .table import (
     Case,
     Input,
     Row,
-    anything,
     below,
     case,
-    coins,
     distinct,
+    nonzero,
     positive,
     probability,
     same,
@@ -29,34 +31,94 @@ F = torch.nn.functional
 PRODUCTS = (*FEW_NUMBERS, dtypes.bfloat16, dtypes.int8)
 
 
-def network(name: str, ours: Any, theirs: Any, *cases: Case, dtypes_: Any = NETWORK_FLOATS, ulps: float = 8, **kwargs: Any) -> Row:
+def network(
+    name: str,
+    ours: Any,
+    theirs: Any,
+    *cases: Case,
+    dtypes_: Any = NETWORK_FLOATS,
+    ulps: float = 8,
+    **kwargs: Any,
+) -> Row:
     return Row(name, ours, theirs, dtypes_, cases, ulps=ulps, **kwargs)
 
 
 # --- products -----------------------------------------------------------------------------------------------
 
-MATMULS = (case((3, 4), (4, 5)), case((4,), (4,)), case((4,), (4, 3)), case((2, 3, 4), (4,)), case((2, 1, 3, 4), (5, 4, 2)),
-           case(Input((4, 3), lambda x: x.permute((1, 0))), Input((4, 5), lambda x: x.flip((0, 1))), name="permuted and flipped"),
-           case(Input((6, 4), lambda x: x[::2]), Input((1, 4, 2), lambda x: x.expand((3, 4, 2))), name="strided and expanded"),
-           case((0, 3), (3, 2)), case((2, 0), (0, 3)), case((1, 1), (1, 1)), case((17, 33), (33, 19)))
+MATMULS = (
+    case((3, 4), (4, 5)),
+    case((4,), (4,)),
+    case((4,), (4, 3)),
+    case((2, 3, 4), (4,)),
+    case((2, 1, 3, 4), (5, 4, 2)),
+    case(
+        Input((4, 3), lambda x: x.permute((1, 0))),
+        Input((4, 5), lambda x: x.flip((0, 1))),
+        name="permuted and flipped",
+    ),
+    case(
+        Input((6, 4), lambda x: x[::2]),
+        Input((1, 4, 2), lambda x: x.expand((3, 4, 2))),
+        name="strided and expanded",
+    ),
+    case((0, 3), (3, 2)),
+    case((2, 0), (0, 3)),
+    case((1, 1), (1, 1)),
+    case((17, 33), (33, 19)),
+)
 
 
 def einsum(formula: str, *shapes: Any) -> Row:
-    return Row(f"einsum {formula}", lambda *xs: Tensor.einsum(formula, *xs), lambda *xs: torch.einsum(formula, *xs), FEW_NUMBERS,
-               (case(*shapes),), whole, ulps=4)
+    return Row(
+        f"einsum {formula}",
+        lambda *xs: Tensor.einsum(formula, *xs),
+        lambda *xs: torch.einsum(formula, *xs),
+        FEW_NUMBERS,
+        (case(*shapes),),
+        whole,
+        ulps=4,
+    )
 
 
 MATRICES = [
     Row("matmul", lambda x, y: x @ y, lambda x, y: x @ y, PRODUCTS, MATMULS, ulps=16),
-    Row("matmul reversed", lambda x, y: y.matmul(x, reverse=True), lambda x, y: x @ y, FEW_NUMBERS, MATMULS[:1], ulps=16),
+    Row(
+        "matmul reversed",
+        lambda x, y: y.matmul(x, reverse=True),
+        lambda x, y: x @ y,
+        FEW_NUMBERS,
+        MATMULS[:1],
+        ulps=16,
+    ),
     Row("dot", lambda x, y: x.dot(y), lambda x, y: x @ y, FEW_NUMBERS, MATMULS[:4], ulps=16),
-    network("linear", lambda x, w, b: x.linear(w, b), lambda x, w, b: x @ w + b, case((2, 3), (3, 4), (4,)), case((3,), (3, 4), (4,))),
+    network(
+        "linear",
+        lambda x, w, b: x.linear(w, b),
+        lambda x, w, b: x @ w + b,
+        case((2, 3), (3, 4), (4,)),
+        case((3,), (3, 4), (4,)),
+    ),
     network("linear of a vector", lambda x, w: x.linear(w), lambda x, w: x * w, case((2, 3), (3,))),
-    *(einsum(*a) for a in (
-        ("ij,jk->ik", (3, 4), (4, 5)), ("ij,jk", (3, 4), (4, 2)), ("ii->i", (3, 3)), ("ii", (3, 3)), ("ij->ji", (2, 3)), ("ij->", (2, 3)),
-        ("bij,bjk->bik", (2, 3, 4), (2, 4, 2)), ("...ij,...jk->...ik", (2, 1, 3, 4), (5, 4, 2)), ("i,j->ij", (3,), (4,)),
-        ("ij,j,i->", (3, 4), (4,), (3,)), ("iij->j", (2, 2, 3)), ("ab,cb,dc->ad", (2, 3), (4, 3), (5, 4)), ("...->...", (2, 3)),
-        ("ijk,ijk->i", (2, 3, 4), (2, 3, 4)), ("...a,a->...", (0, 3), (3,)))),
+    *(
+        einsum(*a)
+        for a in (
+            ("ij,jk->ik", (3, 4), (4, 5)),
+            ("ij,jk", (3, 4), (4, 2)),
+            ("ii->i", (3, 3)),
+            ("ii", (3, 3)),
+            ("ij->ji", (2, 3)),
+            ("ij->", (2, 3)),
+            ("bij,bjk->bik", (2, 3, 4), (2, 4, 2)),
+            ("...ij,...jk->...ik", (2, 1, 3, 4), (5, 4, 2)),
+            ("i,j->ij", (3,), (4,)),
+            ("ij,j,i->", (3, 4), (4,), (3,)),
+            ("iij->j", (2, 2, 3)),
+            ("ab,cb,dc->ad", (2, 3), (4, 3), (5, 4)),
+            ("...->...", (2, 3)),
+            ("ijk,ijk->i", (2, 3, 4), (2, 3, 4)),
+            ("...a,a->...", (0, 3), (3,)),
+        )
+    ),
 ]
 
 
@@ -68,8 +130,13 @@ def conv(name: str, x: Any, w: Any, bias: bool = True, **kwargs: Any) -> Row:
     axes = len(w) - 2
     theirs = getattr(F, f"conv{axes}d")
     shapes = (x, w, (w[0],)) if bias else (x, w)
-    return network(f"conv2d {name}", lambda *a: a[0].conv2d(*a[1:], **kwargs), lambda *a: theirs(*a, **kwargs), case(*shapes),
-                   ulps=32)
+    return network(
+        f"conv2d {name}",
+        lambda *a: a[0].conv2d(*a[1:], **kwargs),
+        lambda *a: theirs(*a, **kwargs),
+        case(*shapes),
+        ulps=32,
+    )
 
 
 def asymmetric(x: Any, w: Any) -> Any:
@@ -92,16 +159,32 @@ CONVOLUTIONS = [
     conv("valid", (1, 2, 5, 6), (2, 2, 4, 3), padding="valid"),
     conv("stride larger than kernel", (1, 2, 9, 9), (2, 2, 2, 2), stride=3),
     conv("no batch", (0, 2, 5, 5), (3, 2, 3, 3)),
-    network("conv2d asymmetric", lambda x, w: x.conv2d(w, padding=(0, 1, 2, 0)), asymmetric, case((1, 2, 5, 5), (3, 2, 3, 3)), ulps=32),
-    network("conv2d permuted", lambda x, w: x.conv2d(w), F.conv2d, case(PERMUTED, Input((3, 4, 2, 2), lambda x: x[:, ::2, :, :][:, :3].expand((3, 2, 2, 2)))
-            if False else (4, 3, 2, 2), name="permuted"), ulps=32),
+    network(
+        "conv2d asymmetric",
+        lambda x, w: x.conv2d(w, padding=(0, 1, 2, 0)),
+        asymmetric,
+        case((1, 2, 5, 5), (3, 2, 3, 3)),
+        ulps=32,
+    ),
+    network(
+        "conv2d permuted",
+        lambda x, w: x.conv2d(w),
+        F.conv2d,
+        case(PERMUTED, (4, 3, 2, 2), name="permuted"),
+        ulps=32,
+    ),
 ]
 
 
 def transposed(name: str, x: Any, w: Any, **kwargs: Any) -> Row:
     theirs = getattr(F, f"conv_transpose{len(w) - 2}d")
-    return network(f"conv_transpose2d {name}", lambda x, w, b: x.conv_transpose2d(w, b, **kwargs), lambda x, w, b: theirs(x, w, b, **kwargs),
-                   case(x, w, (w[1] * kwargs.get("groups", 1),)), ulps=32)
+    return network(
+        f"conv_transpose2d {name}",
+        lambda x, w, b: x.conv_transpose2d(w, b, **kwargs),
+        lambda x, w, b: theirs(x, w, b, **kwargs),
+        case(x, w, (w[1] * kwargs.get("groups", 1),)),
+        ulps=32,
+    )
 
 
 TRANSPOSED = [
@@ -109,7 +192,14 @@ TRANSPOSED = [
     transposed("2 axes", (1, 3, 4, 3), (3, 2, 3, 2)),
     transposed("3 axes", (1, 2, 2, 3, 2), (2, 2, 2, 1, 3)),
     transposed("stride", (1, 2, 4, 3), (2, 3, 3, 2), stride=2),
-    transposed("strides, padding, output_padding", (1, 2, 4, 3), (2, 3, 3, 3), stride=(2, 3), padding=(1, 2), output_padding=(1, 0)),
+    transposed(
+        "strides, padding, output_padding",
+        (1, 2, 4, 3),
+        (2, 3, 3, 3),
+        stride=(2, 3),
+        padding=(1, 2),
+        output_padding=(1, 0),
+    ),
     transposed("dilation", (1, 2, 4, 3), (2, 3, 3, 2), dilation=2, stride=2),
     transposed("groups", (1, 4, 3, 3), (4, 2, 2, 2), groups=2),
     transposed("padding beyond the kernel", (1, 2, 6, 6), (2, 2, 2, 2), padding=2),
@@ -123,16 +213,35 @@ IMAGES = (case((2, 3, 7, 6)), case(PERMUTED, name="permuted"))
 
 def avg(name: str, *cases: Case, kernel: Any = 2, axes: int = 2, **kwargs: Any) -> Row:
     theirs = getattr(F, f"avg_pool{axes}d")
-    return network(f"avg_pool2d {name}", lambda x: x.avg_pool2d(kernel, **kwargs), lambda x: theirs(x, kernel, **kwargs), *(cases or IMAGES))
+    return network(
+        f"avg_pool2d {name}",
+        lambda x: x.avg_pool2d(kernel, **kwargs),
+        lambda x: theirs(x, kernel, **kwargs),
+        *(cases or IMAGES),
+    )
 
 
 def largest(name: str, *cases: Case, kernel: Any = 2, axes: int = 2, **kwargs: Any) -> list[Row]:
     theirs = getattr(F, f"max_pool{axes}d")
-    row = network(f"max_pool2d {name}", lambda x: x.max_pool2d(kernel, **kwargs), lambda x: theirs(x, kernel, **kwargs), *(cases or IMAGES),
-                  values=distinct, ulps=0)
-    both = network(f"max_pool2d {name} with indices", lambda x: x.max_pool2d(kernel, **kwargs, return_indices=True),
-                   lambda x: theirs(x, kernel, **kwargs, return_indices=True), *(cases or IMAGES), values=whole, ulps=0, gradient=False,
-                   dtypes_=WIDE_FLOATS, result=(same, lambda d: dtypes.int32))
+    row = network(
+        f"max_pool2d {name}",
+        lambda x: x.max_pool2d(kernel, **kwargs),
+        lambda x: theirs(x, kernel, **kwargs),
+        *(cases or IMAGES),
+        values=distinct,
+        ulps=0,
+    )
+    both = network(
+        f"max_pool2d {name} with indices",
+        lambda x: x.max_pool2d(kernel, **kwargs, return_indices=True),
+        lambda x: theirs(x, kernel, **kwargs, return_indices=True),
+        *(cases or IMAGES),
+        values=whole,
+        ulps=0,
+        gradient=False,
+        dtypes_=WIDE_FLOATS,
+        result=(same, lambda d: dtypes.int32),
+    )
     return [row, both]
 
 
@@ -143,7 +252,14 @@ POOLING = [
     avg("without padding counted", kernel=3, stride=2, padding=1, count_include_pad=False),
     avg("ceil", kernel=3, stride=2, ceil_mode=True),
     avg("ceil padded", kernel=3, stride=2, padding=1, ceil_mode=True),
-    avg("ceil padded, without padding counted", kernel=(3, 2), stride=2, padding=(1, 0), ceil_mode=True, count_include_pad=False),
+    avg(
+        "ceil padded, without padding counted",
+        kernel=(3, 2),
+        stride=2,
+        padding=(1, 0),
+        ceil_mode=True,
+        count_include_pad=False,
+    ),
     avg("1 axis", case((2, 3, 7)), kernel=(2,), axes=1),
     avg("3 axes", case((1, 2, 4, 5, 3)), kernel=(2, 2, 1), axes=3),
     *largest("plain"),
@@ -154,11 +270,25 @@ POOLING = [
     *largest("ceil", kernel=3, stride=2, ceil_mode=True),
     *largest("1 axis", case((2, 3, 7)), kernel=(3,), axes=1, stride=2),
     *largest("3 axes", case((1, 2, 4, 5, 3)), kernel=(2, 2, 2), axes=3, stride=1),
-    network("max_unpool2d", lambda x: x.max_unpool2d(x.max_pool2d(2, return_indices=True)[1].shrink((None, None, None, None)), 2)
-            if False else _unpooled(x), lambda x: F.max_unpool2d(*F.max_pool2d(x, 2, return_indices=True), 2), case((2, 3, 6, 4)), values=distinct, ulps=0),
-    network("max_unpool2d output_size", lambda x: x.max_pool2d(2, return_indices=True)[0].max_unpool2d(x.max_pool2d(2, return_indices=True)[1], 2, output_size=(7, 5)),
-            lambda x: F.max_unpool2d(*F.max_pool2d(x, 2, return_indices=True), 2, output_size=(7, 5)), case((2, 3, 7, 5)), values=distinct, ulps=0),
-] if True else []
+    network(
+        "max_unpool2d",
+        lambda x: _unpooled(x),
+        lambda x: F.max_unpool2d(*F.max_pool2d(x, 2, return_indices=True), 2),
+        case((2, 3, 6, 4)),
+        values=distinct,
+        ulps=0,
+    ),
+    network(
+        "max_unpool2d output_size",
+        lambda x: x.max_pool2d(2, return_indices=True)[0].max_unpool2d(
+            x.max_pool2d(2, return_indices=True)[1], 2, output_size=(7, 5)
+        ),
+        lambda x: F.max_unpool2d(*F.max_pool2d(x, 2, return_indices=True), 2, output_size=(7, 5)),
+        case((2, 3, 7, 5)),
+        values=distinct,
+        ulps=0,
+    ),
+]
 
 
 # --- interpolation ------------------------------------------------------------------------------------------
@@ -167,14 +297,30 @@ POOLING = [
 def resize(size: Any, mode: str, shape: Any, corners: bool = False) -> Row:
     names = {"linear": {1: "linear", 2: "bilinear", 3: "trilinear"}[len(size)]}
     options: dict[str, Any] = {"align_corners": corners} if mode == "linear" else {}
-    return network(f"interpolate {mode} to {size}{' at corners' if corners else ''}", lambda x: x.interpolate(size, mode, corners),
-                   lambda x: F.interpolate(x, size, mode=names.get(mode, mode), **options), case(shape), ulps=8)
+    return network(
+        f"interpolate {mode} to {size}{' at corners' if corners else ''}",
+        lambda x: x.interpolate(size, mode, corners),
+        lambda x: F.interpolate(x, size, mode=names.get(mode, mode), **options),
+        case(shape),
+        ulps=8,
+    )
 
 
 INTERPOLATION = [
-    *(resize(size, mode, shape) for mode in ("linear", "nearest", "nearest-exact")
-      for size, shape in (((7,), (2, 3, 4)), ((3, 9), (1, 2, 5, 4)), ((2, 3), (1, 2, 5, 7)), ((3, 2, 5), (1, 1, 2, 3, 4)))),
-    *(resize(size, "linear", shape, True) for size, shape in (((7,), (2, 3, 4)), ((3, 9), (1, 2, 5, 4)), ((1, 3), (1, 2, 5, 7)))),
+    *(
+        resize(size, mode, shape)
+        for mode in ("linear", "nearest", "nearest-exact")
+        for size, shape in (
+            ((7,), (2, 3, 4)),
+            ((3, 9), (1, 2, 5, 4)),
+            ((2, 3), (1, 2, 5, 7)),
+            ((3, 2, 5), (1, 1, 2, 3, 4)),
+        )
+    ),
+    *(
+        resize(size, "linear", shape, True)
+        for size, shape in (((7,), (2, 3, 4)), ((3, 9), (1, 2, 5, 4)), ((1, 3), (1, 2, 5, 7)))
+    ),
 ]
 
 
@@ -186,19 +332,75 @@ def _batchnorm(x: Any, w: Any, b: Any, m: Any, v: Any) -> Any:
 
 
 NORMS = [
-    network("batchnorm", _batchnorm, lambda x, w, b, m, v: F.batch_norm(x, m, v, w, b),
-            case((2, 3, 4), (3,), (3,), (3,), Input((3,), values=positive)), ulps=8, constant=(3, 4)),
-    network("layernorm", lambda x: x.layernorm(), lambda x: F.layer_norm(x, x.shape[-1:]), case((4, 7)), case((2, 3, 5)), ulps=16),
-    network("layernorm over axes", lambda x: x.layernorm((1, 2), eps=1e-3), lambda x: F.layer_norm(x, x.shape[1:], eps=1e-3), case((2, 3, 5)), ulps=16),
-    *(network(f"normalize {p}", lambda x, p=p: x.normalize(p, dim=-1), lambda x, p=p: F.normalize(x, p, dim=-1), case((4, 7)), case((2, 3, 5)),
-              values=distinct, ulps=8) for p in (1.0, 2.0, 3.0, float("inf"))),
-    network("normalize zeros", lambda x: (x * 0).normalize(), lambda x: F.normalize(x * 0), case((3, 4)), gradient=False),
-    network("dropout at evaluation", lambda x: x.dropout(0.5), lambda x: F.dropout(x, 0.5, training=False), case((3, 4)), ulps=0),
-    network("sequential", lambda x: x.sequential([lambda t: t * 2, lambda t: t.relu()]), lambda x: (x * 2).relu(), case((3, 4)), ulps=0),
+    network(
+        "batchnorm",
+        _batchnorm,
+        lambda x, w, b, m, v: F.batch_norm(x, m, v, w, b),
+        case((2, 3, 4), (3,), (3,), (3,), Input((3,), values=positive)),
+        ulps=8,
+        constant=(3, 4),
+    ),
+    network(
+        "layernorm",
+        lambda x: x.layernorm(),
+        lambda x: F.layer_norm(x, x.shape[-1:]),
+        case((4, 7)),
+        case((2, 3, 5)),
+        ulps=16,
+    ),
+    network(
+        "layernorm over axes",
+        lambda x: x.layernorm((1, 2), eps=1e-3),
+        lambda x: F.layer_norm(x, x.shape[1:], eps=1e-3),
+        case((2, 3, 5)),
+        ulps=16,
+    ),
+    *(
+        network(
+            f"normalize {p}",
+            lambda x, p=p: x.normalize(p, dim=-1),
+            lambda x, p=p: F.normalize(x, p, dim=-1),
+            case((4, 7)),
+            case((2, 3, 5)),
+            values=nonzero,
+            ulps=8,
+        )
+        for p in (1.0, 2.0, 3.0, float("inf"))
+    ),
+    network(
+        "normalize zeros",
+        lambda x: (x * 0).normalize(),
+        lambda x: F.normalize(x * 0),
+        case((3, 4)),
+        dtypes_=NETWORK_FLOATS[1:],
+        gradient=False,
+    ),
+    network(
+        "dropout at evaluation",
+        lambda x: x.dropout(0.5),
+        lambda x: F.dropout(x, 0.5, training=False),
+        case((3, 4)),
+        ulps=0,
+    ),
+    network(
+        "sequential",
+        lambda x: x.sequential([lambda t: t * 2, lambda t: t.relu()]),
+        lambda x: (x * 2).relu(),
+        case((3, 4)),
+        ulps=0,
+    ),
 ]
 
-QKV = (case((2, 3, 5, 4), (2, 3, 6, 4), (2, 3, 6, 7)), case((5, 4), (3, 4), (3, 4)),
-       case(Input((2, 5, 3, 4), lambda x: x.permute((0, 2, 1, 3))), Input((2, 5, 3, 4), lambda x: x.permute((0, 2, 1, 3))), (2, 3, 5, 4), name="permuted"))
+QKV = (
+    case((2, 3, 5, 4), (2, 3, 6, 4), (2, 3, 6, 7)),
+    case((5, 4), (3, 4), (3, 4)),
+    case(
+        Input((2, 5, 3, 4), lambda x: x.permute((0, 2, 1, 3))),
+        Input((2, 5, 3, 4), lambda x: x.permute((0, 2, 1, 3))),
+        (2, 3, 5, 4),
+        name="permuted",
+    ),
+)
 
 
 def _attention(name: str, *cases: Case, **kwargs: Any) -> Row:
@@ -218,11 +420,25 @@ def _with(mask: Input, *cases: Case) -> tuple[Case, ...]:
 ATTENTION = [
     _attention("", *QKV),
     _attention("causal", *QKV, is_causal=True),
-    _attention("mask", *_with(Input((5, 6), values=lambda r, s: r.uniform(size=s) < 0.8, dtype=dtypes.bool), QKV[0])),
+    _attention(
+        "mask", *_with(Input((5, 6), values=lambda r, s: r.uniform(size=s) < 0.8, dtype=dtypes.bool), QKV[0])
+    ),
     _attention("float mask", *_with(Input((2, 1, 5, 6)), QKV[0])),
-    _attention("fully masked", *_with(Input((5, 6), values=lambda r, s: (r.uniform(size=s) < 0.8) & (__import__("numpy").arange(5)[:, None] > 0), dtype=dtypes.bool), QKV[0])),
+    _attention(
+        "fully masked",
+        *_with(
+            Input(
+                (5, 6),
+                values=lambda r, s: (r.uniform(size=s) < 0.8) & (np.arange(5)[:, None] > 0),
+                dtype=dtypes.bool,
+            ),
+            QKV[0],
+        ),
+    ),
     _attention("grouped", case((2, 6, 5, 4), (2, 2, 3, 4), (2, 2, 3, 4)), enable_gqa=True),
-    _attention("grouped causal", case((1, 4, 5, 4), (1, 1, 5, 4), (1, 1, 5, 4)), enable_gqa=True, is_causal=True),
+    _attention(
+        "grouped causal", case((1, 4, 5, 4), (1, 1, 5, 4), (1, 1, 5, 4)), enable_gqa=True, is_causal=True
+    ),
 ]
 
 
@@ -236,38 +452,118 @@ def labels(shape: tuple[int, ...], classes: int) -> Input:
 
 
 def some_ignored(shape: tuple[int, ...], classes: int, ignored: int = -1) -> Input:
-    return Input(shape, values=lambda r, s: __import__("numpy").where(r.uniform(size=s) < 0.3, ignored, r.integers(0, classes, s)), dtype=dtypes.int32)
+    return Input(
+        shape,
+        values=lambda r, s: np.where(r.uniform(size=s) < 0.3, ignored, r.integers(0, classes, s)),
+        dtype=dtypes.int32,
+    )
 
 
-SCORES = (case((5, 4), labels((5,), 4)), case((2, 4, 3), labels((2, 3), 4)), case((4,), labels((), 4)),
-          case(Input((4, 5), lambda x: x.permute((1, 0))), labels((5,), 4), name="permuted"))
-SOFT = (case((5, 4), Input((5, 4), values=probability)), case((2, 4, 3), Input((2, 4, 3), values=probability)))
+SCORES = (
+    case((5, 4), labels((5,), 4)),
+    case((2, 4, 3), labels((2, 3), 4)),
+    case((4,), labels((), 4)),
+    case(Input((4, 5), lambda x: x.permute((1, 0))), labels((5,), 4), name="permuted"),
+)
+SOFT = (
+    case((5, 4), Input((5, 4), values=probability)),
+    case((2, 4, 3), Input((2, 4, 3), values=probability)),
+)
 
 LOSSES = [
-    *(row for r in REDUCTIONS for row in (
-        network(f"binary_crossentropy {r}", lambda x, y, r=r: x.binary_crossentropy(y, reduction=r), lambda x, y, r=r: F.binary_cross_entropy(x, y, reduction=r),
-                case((3, 4), Input((3, 4), values=probability)), values=probability, constant=(1,), ulps=8),
-        network(f"binary_crossentropy_logits {r}", lambda x, y, r=r: x.binary_crossentropy_logits(y, reduction=r),
-                lambda x, y, r=r: F.binary_cross_entropy_with_logits(x, y, reduction=r), case((3, 4), Input((3, 4), values=probability)), ulps=8),
-        network(f"cross_entropy {r}", lambda x, y, r=r: x.cross_entropy(y, reduction=r), lambda x, y, r=r: F.cross_entropy(x, y.long(), reduction=r), *SCORES, ulps=8),
-        network(f"cross_entropy smoothed {r}", lambda x, y, r=r: x.cross_entropy(y, reduction=r, label_smoothing=0.1),
-                lambda x, y, r=r: F.cross_entropy(x, y.long(), reduction=r, label_smoothing=0.1), *SCORES[:2], ulps=8),
-        network(f"cross_entropy of probabilities {r}", lambda x, y, r=r: x.cross_entropy(y, reduction=r, label_smoothing=0.2),
-                lambda x, y, r=r: F.cross_entropy(x, y, reduction=r, label_smoothing=0.2), *SOFT, ulps=8),
-        network(f"sparse_categorical_crossentropy {r}", lambda x, y, r=r: x.sparse_categorical_crossentropy(y, reduction=r),
-                lambda x, y, r=r: F.cross_entropy(x, y.long(), ignore_index=-1, reduction=r), case((6, 4), some_ignored((6,), 4)), ulps=8),
-        network(f"sparse_categorical_crossentropy smoothed {r}", lambda x, y, r=r: x.sparse_categorical_crossentropy(y, reduction=r, label_smoothing=0.1, ignore_index=2),
-                lambda x, y, r=r: F.cross_entropy(x, y.long(), ignore_index=2, reduction=r, label_smoothing=0.1), case((6, 4), labels((6,), 4)), ulps=8),
-        network(f"nll_loss {r}", lambda x, y, r=r: x.nll_loss(y, reduction=r), lambda x, y, r=r: F.nll_loss(x, y.long(), reduction=r), *SCORES[:2], ulps=8),
-        network(f"nll_loss weighted {r}", lambda x, y, w, r=r: x.nll_loss(y, w, reduction=r), lambda x, y, w, r=r: F.nll_loss(x, y.long(), w, reduction=r),
-                case((5, 4), labels((5,), 4), Input((4,), values=positive)), constant=(2,), ulps=8),
-        network(f"nll_loss ignoring {r}", lambda x, y, w, r=r: x.nll_loss(y, w, ignore_index=1, reduction=r),
+    *(
+        row
+        for r in REDUCTIONS
+        for row in (
+            network(
+                f"binary_crossentropy {r}",
+                lambda x, y, r=r: x.binary_crossentropy(y, reduction=r),
+                lambda x, y, r=r: F.binary_cross_entropy(x, y, reduction=r),
+                case((3, 4), Input((3, 4), values=probability)),
+                values=probability,
+                constant=(1,),
+                ulps=8,
+            ),
+            network(
+                f"binary_crossentropy_logits {r}",
+                lambda x, y, r=r: x.binary_crossentropy_logits(y, reduction=r),
+                lambda x, y, r=r: F.binary_cross_entropy_with_logits(x, y, reduction=r),
+                case((3, 4), Input((3, 4), values=probability)),
+                ulps=8,
+            ),
+            network(
+                f"cross_entropy {r}",
+                lambda x, y, r=r: x.cross_entropy(y, reduction=r),
+                lambda x, y, r=r: F.cross_entropy(x, y.long(), reduction=r),
+                *SCORES,
+                ulps=8,
+            ),
+            network(
+                f"cross_entropy smoothed {r}",
+                lambda x, y, r=r: x.cross_entropy(y, reduction=r, label_smoothing=0.1),
+                lambda x, y, r=r: F.cross_entropy(x, y.long(), reduction=r, label_smoothing=0.1),
+                *SCORES[:2],
+                ulps=8,
+            ),
+            network(
+                f"cross_entropy of probabilities {r}",
+                lambda x, y, r=r: x.cross_entropy(y, reduction=r, label_smoothing=0.2),
+                lambda x, y, r=r: F.cross_entropy(x, y, reduction=r, label_smoothing=0.2),
+                *SOFT,
+                ulps=8,
+            ),
+            network(
+                f"sparse_categorical_crossentropy {r}",
+                lambda x, y, r=r: x.sparse_categorical_crossentropy(y, reduction=r),
+                lambda x, y, r=r: F.cross_entropy(x, y.long(), ignore_index=-1, reduction=r),
+                case((6, 4), some_ignored((6,), 4)),
+                ulps=8,
+            ),
+            network(
+                f"sparse_categorical_crossentropy smoothed {r}",
+                lambda x, y, r=r: x.sparse_categorical_crossentropy(
+                    y, reduction=r, label_smoothing=0.1, ignore_index=2
+                ),
+                lambda x, y, r=r: F.cross_entropy(
+                    x, y.long(), ignore_index=2, reduction=r, label_smoothing=0.1
+                ),
+                case((6, 4), labels((6,), 4)),
+                ulps=8,
+            ),
+            network(
+                f"nll_loss {r}",
+                lambda x, y, r=r: x.nll_loss(y, reduction=r),
+                lambda x, y, r=r: F.nll_loss(x, y.long(), reduction=r),
+                *SCORES[:2],
+                ulps=8,
+            ),
+            network(
+                f"nll_loss weighted {r}",
+                lambda x, y, w, r=r: x.nll_loss(y, w, reduction=r),
+                lambda x, y, w, r=r: F.nll_loss(x, y.long(), w, reduction=r),
+                case((5, 4), labels((5,), 4), Input((4,), values=positive)),
+                constant=(2,),
+                ulps=8,
+            ),
+            network(
+                f"nll_loss ignoring {r}",
+                lambda x, y, w, r=r: x.nll_loss(y, w, ignore_index=1, reduction=r),
                 lambda x, y, w, r=r: F.nll_loss(x, y.long(), w, ignore_index=1, reduction=r),
-                case((5, 4), labels((5,), 4), Input((4,), values=positive)), case((2, 4, 3), labels((2, 3), 4), Input((4,), values=positive)), constant=(2,), ulps=8),
-    )),
-    network("binary_crossentropy_logits pos_weight", lambda x, y, w: x.binary_crossentropy_logits(y, pos_weight=w),
-            lambda x, y, w: F.binary_cross_entropy_with_logits(x, y, pos_weight=w), case((3, 4), Input((3, 4), values=probability), Input((4,), values=positive)),
-            constant=(2,), ulps=8),
+                case((5, 4), labels((5,), 4), Input((4,), values=positive)),
+                case((2, 4, 3), labels((2, 3), 4), Input((4,), values=positive)),
+                constant=(2,),
+                ulps=8,
+            ),
+        )
+    ),
+    network(
+        "binary_crossentropy_logits pos_weight",
+        lambda x, y, w: x.binary_crossentropy_logits(y, pos_weight=w),
+        lambda x, y, w: F.binary_cross_entropy_with_logits(x, y, pos_weight=w),
+        case((3, 4), Input((3, 4), values=probability), Input((4,), values=positive)),
+        constant=(2,),
+        ulps=8,
+    ),
 ]
 
 
@@ -277,4 +573,3 @@ def _unpooled(x: Any) -> Any:
 
 
 ROWS = [*MATRICES, *CONVOLUTIONS, *TRANSPOSED, *POOLING, *INTERPOLATION, *NORMS, *ATTENTION, *LOSSES]
-_ = anything, coins

@@ -1,4 +1,5 @@
 """All rows, by family."""
+
 from __future__ import annotations
 
 from . import elementwise, indexing, movement, networks, reductions

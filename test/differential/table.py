@@ -1,9 +1,11 @@
-"""Rows of the differential suite: an op, how to call it here and in PyTorch, on what, and how close it must be.
+"""Rows of the differential suite: an op, how to call it here and in PyTorch, on what, and how close it must
+be.
 
-The reference of a float row is PyTorch in float64 on the very inputs that the op gets (so float32 is checked against
-correctly rounded values, and bfloat16 and fp8 against their documented meaning: computed wider, rounded once); that of
-an integer row is PyTorch in int64, wrapped to the result's dtype.
+The reference of a float row is PyTorch in float64 on the very inputs that the op gets (so float32 is
+checked against correctly rounded values, and bfloat16 and fp8 against their documented meaning: computed
+wider, rounded once); that of an integer row is PyTorch in int64, wrapped to the result's dtype.
 """
+
 from __future__ import annotations
 
 import zlib
@@ -89,8 +91,8 @@ def coins(rng: np.random.Generator, shape: Shape) -> Array:
 
 
 def distinct(rng: np.random.Generator, shape: Shape) -> Array:
-    """No two equal in float16: extrema have one place, and one gradient."""
-    return (rng.permutation(int(np.prod(shape))).reshape(shape) - np.prod(shape) / 2) / 8
+    """No two equal in float16 and wider, nor in integers: extrema have one place, and one gradient."""
+    return rng.permutation(int(np.prod(shape))).reshape(shape).astype(np.float64)
 
 
 def given(values: Any) -> Values:
@@ -143,8 +145,7 @@ BINARY = (
     case((3, 1), (1, 4)),
     case((2, 1, 3), ()),
     case(LAYOUTS["permuted"], (3, 5), name="permuted with contiguous"),
-    case(LAYOUTS["flipped"], Input((3, 8), lambda x: x.permute((1, 0))[::2]),
-         name="flipped with strided"),
+    case(LAYOUTS["flipped"], Input((3, 8), lambda x: x.permute((1, 0))[::2]), name="flipped with strided"),
     case(LAYOUTS["expanded"], LAYOUTS["expanded"], name="expanded twice"),
 )
 MATRICES = tuple(Case(n, (LAYOUTS[n],)) for n in ("odd", "permuted", "flipped", "strided", "expanded"))
@@ -202,7 +203,9 @@ class Row:
         chosen = list(self.cases)
         main = dtype is dtypes.float32 or dtypes.float32 not in self.dtypes
         if not all_cases and (self.costly or not main):
-            chosen = [c for c in chosen if c.name in (SHORT if main else SHORTEST)] or chosen[:2 if main else 1]
+            chosen = [c for c in chosen if c.name in (SHORT if main else SHORTEST)] or chosen[
+                : 2 if main else 1
+            ]
         return chosen + (special_cases(dtype, len(chosen[0].inputs)) if self.special else [])
 
 
@@ -214,8 +217,12 @@ def special_cases(dtype: DType, operands: int) -> list[Case]:
     if operands == 1:
         return [Case("special", (Input((len(ends),), values=exactly(ends)),))]
     first, second = ([a for a in ends for _ in ends], ends * len(ends))
-    return [Case("special", (Input((len(first),), values=exactly(first)),
-                             Input((len(first),), values=exactly(second))))]
+    return [
+        Case(
+            "special",
+            (Input((len(first),), values=exactly(first)), Input((len(first),), values=exactly(second))),
+        )
+    ]
 
 
 SPECIAL_FLOATS = [float("nan"), float("inf"), -float("inf"), 0.0, -0.0, 1.0, -1.5, 2.0**-14, 448.0]
@@ -226,10 +233,14 @@ def exactly(values: Sequence[Any]) -> Values:
     return lambda rng, shape: np.array(values, np.int64 if isinstance(values[0], int) else np.float64)
 
 
-def method(name: str, *args: Any, torch_name: str | None = None, **kwargs: Any) -> dict[str, Callable[..., Any]]:
+def method(
+    name: str, *args: Any, torch_name: str | None = None, **kwargs: Any
+) -> dict[str, Callable[..., Any]]:
     """`ours` and `theirs` where the method has one name and one signature in both libraries."""
-    return {"ours": lambda x, *rest: getattr(x, name)(*rest, *args, **kwargs),
-            "theirs": lambda x, *rest: getattr(x, torch_name or name)(*rest, *args, **kwargs)}
+    return {
+        "ours": lambda x, *rest: getattr(x, name)(*rest, *args, **kwargs),
+        "theirs": lambda x, *rest: getattr(x, torch_name or name)(*rest, *args, **kwargs),
+    }
 
 
 # --- running ------------------------------------------------------------------------------------------------
@@ -315,8 +326,10 @@ def _prepare_gradients(trial: Trial, leaves: list[Tensor], reference_leaves: lis
         if not ours.dtype.is_float or not theirs.requires_grad:
             continue
         weights = np.cos(np.arange(theirs.numel())).reshape(tuple(theirs.shape))
-        part, reference_part = (ours * Tensor(weights.astype(ours.dtype.numpy))).sum(), \
-            (theirs * torch.from_numpy(weights.astype(ours.dtype.numpy).astype(np.float64))).sum()
+        part, reference_part = (
+            (ours * Tensor(weights.astype(ours.dtype.numpy))).sum(),
+            (theirs * torch.from_numpy(weights.astype(ours.dtype.numpy).astype(np.float64))).sum(),
+        )
         loss = part if loss is None else loss + part
         reference_loss = reference_part if reference_loss is None else reference_loss + reference_part
     if reference_loss is None:
@@ -340,8 +353,9 @@ def compare(label: str, ours: Tensor, theirs: Any, dtype: DType, ulps: float) ->
         np.testing.assert_array_equal(found, expected, err_msg=label)
         return
     tolerance = ulps * epsilon(dtype)
-    np.testing.assert_allclose(found.astype(np.float64), expected.astype(np.float64), rtol=tolerance, atol=tolerance,
-                               err_msg=label)
+    np.testing.assert_allclose(
+        found.astype(np.float64), expected.astype(np.float64), rtol=tolerance, atol=tolerance, err_msg=label
+    )
 
 
 def check(trial: Trial) -> None:

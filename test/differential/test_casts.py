@@ -1,9 +1,10 @@
 """Casts and bitcasts between all pairs of dtypes, with what NaN, infinities and numbers out of range become.
 
-The meaning, which `Tensor.cast` documents: integers to integers keep the low bits; to bool, zero is False; floats to
-integers round toward zero, stop at the ends of the range, and NaN is 0; floats to narrower floats round to the nearest,
-ties to even, and overflow to infinity, or to NaN in fp8e4m3, which has no infinity.
+The meaning, which `Tensor.cast` documents: integers to integers keep the low bits; to bool, zero is False;
+floats to integers round toward zero, stop at the ends of the range, and NaN is 0; floats to narrower floats
+round to the nearest, ties to even, and overflow to infinity, or to NaN in fp8e4m3, which has no infinity.
 """
+
 from __future__ import annotations
 
 import itertools
@@ -21,7 +22,7 @@ UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
 def values_of(dtype: DType) -> Array:
-    """All values of a narrow dtype; of a wide one the ends, powers of two and their neighbours, and random bits."""
+    """All values of a narrow dtype; of a wide one ends, powers of two and neighbours, and random bits."""
     if dtype.is_bool:
         return np.array([False, True])
     bits = UNSIGNED[dtype.itemsize]
@@ -36,7 +37,23 @@ def values_of(dtype: DType) -> Array:
         powers = np.float64(2) ** np.arange(-160, 160)
         steps = np.concatenate([powers, powers * (1 + 2.0**-23), powers * (1 - 2.0**-24), powers * 1.5])
         halves = np.arange(-70000, 70000, 111) / 2
-        special = [0.0, np.nan, np.inf, 1e300, 2.0**63, 2.0**64, 2.0**31 - 1, 255.5, 256, 127.9, 65519, 65520, 464, 465, 448.1]
+        special = [
+            0.0,
+            np.nan,
+            np.inf,
+            1e300,
+            2.0**63,
+            2.0**64,
+            2.0**31 - 1,
+            255.5,
+            256,
+            127.9,
+            65519,
+            65520,
+            464,
+            465,
+            448.1,
+        ]
         with np.errstate(over="ignore"):
             edges = np.concatenate([steps, -steps, halves, special, np.negative(special)]).astype(dtype.numpy)
     return np.concatenate([found, edges])
@@ -51,7 +68,10 @@ def expected_cast(x: Array, target: DType) -> Array:
             return _to_float(x, target) if target.is_float else x.astype(target.numpy)
         low, high = int(target.min), int(target.max)
         numbers = np.trunc(x.astype(np.float64)).tolist()
-        return np.array([0 if v != v else low if v <= low else high if v >= high else int(v) for v in numbers], target.numpy)
+        return np.array(
+            [0 if v != v else low if v <= low else high if v >= high else int(v) for v in numbers],
+            target.numpy,
+        )
 
 
 def _to_float(x: Array, target: DType) -> Array:
@@ -65,7 +85,9 @@ def _to_float(x: Array, target: DType) -> Array:
     inexact = (to_odd.astype(np.longdouble) != wide) & np.isfinite(to_odd)
     bits = to_odd.view(np.uint32)
     too_far = inexact & (np.abs(to_odd.astype(np.longdouble)) > np.abs(wide))
-    bits = np.where(too_far, bits - 1, bits)  # toward zero, then the last bit set: the second rounding sees the rest
+    bits = np.where(
+        too_far, bits - 1, bits
+    )  # toward zero, then the last bit set: the second rounding sees the rest
     return np.where(inexact, bits | 1, bits).astype(np.uint32).view(np.float32).astype(target.numpy)
 
 
@@ -89,8 +111,11 @@ def test_casts_to_every_dtype(source: DType) -> None:
     for target, result in zip(dtypes.all, casts, strict=True):
         found = result.numpy()
         expected = expected_cast(x, target)
-        failing = [f"{v!r} -> {f!r}, not {e!r}" for v, f, e in zip(x, found, expected, strict=True)
-                   if not (f == e or (f != f and e != e))][:5]
+        failing = [
+            f"{v!r} -> {f!r}, not {e!r}"
+            for v, f, e in zip(x, found, expected, strict=True)
+            if not (f == e or (f != f and e != e))
+        ][:5]
         assert not failing, f"{source.name} to {target.name}: {'; '.join(failing)}"
         assert_same(found, np.ascontiguousarray(expected), f"{source.name} to {target.name}")
 
@@ -103,19 +128,45 @@ def test_bitcasts_keep_every_bit(source: DType) -> None:
     results = [Tensor(x).bitcast(d).contiguous() for d in targets]
     results[0].realize(*results[1:])
     for target, result in zip(targets, results, strict=True):
-        np.testing.assert_array_equal(np.ascontiguousarray(result.numpy()).view(np.uint8).reshape(-1), bits, err_msg=target.name)
+        np.testing.assert_array_equal(
+            np.ascontiguousarray(result.numpy()).view(np.uint8).reshape(-1), bits, err_msg=target.name
+        )
 
 
 def test_casts_of_constants_agree_with_casts_of_memory() -> None:
-    numbers = [0.0, -1.5, 2.5, 300.7, -300.7, 70000.0, -70000.0, 3e9, -3e9, 1e20, -1e20, float("inf"), -float("inf"), float("nan")]
+    numbers = [
+        0.0,
+        -1.5,
+        2.5,
+        300.7,
+        -300.7,
+        70000.0,
+        -70000.0,
+        3e9,
+        -3e9,
+        1e20,
+        -1e20,
+        float("inf"),
+        -float("inf"),
+        float("nan"),
+    ]
     for source, target in itertools.product((dtypes.float32, dtypes.float64), dtypes.all):
         computed = Tensor(np.array(numbers, source.numpy)).cast(target).numpy()
         for number, expected in zip(numbers, computed, strict=True):
             folded = Tensor(number, dtype=source).cast(target).numpy()
-            assert folded == expected or (folded != folded and expected != expected), f"{number} {source} to {target}: {folded} {expected}"
+            assert folded == expected or (folded != folded and expected != expected), (
+                f"{number} {source} to {target}: {folded} {expected}"
+            )
 
 
 def test_numbers_cross_the_numpy_border_unchanged() -> None:
     for kind in (ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2):
         x = np.arange(256, dtype=np.uint8).view(kind)
         np.testing.assert_array_equal(Tensor(x).numpy().view(np.uint8), x.view(np.uint8))
+
+
+def test_numpy_scalars_keep_their_dtype() -> None:
+    for dtype in dtypes.all:
+        t = Tensor(dtype.numpy.type(1))
+        assert t.dtype is dtype and t.item() == 1
+    assert Tensor(np.float64(1 / 3)).item() == 1 / 3  # NumPy's float64 is a Python float too

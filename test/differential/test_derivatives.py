@@ -1,8 +1,10 @@
 """First and second derivatives of every smooth row, by finite differences in float64.
 
-For the loss L = sum(w * op(x)) with fixed weights w, the derivative of L along a random direction is compared with a
-central difference, and so is that of the gradient's projection on a second direction. PyTorch is not asked.
+For the loss L = sum(w * op(x)) with fixed weights w, the derivative of L along a random direction is compared
+with a central difference, and so is that of the gradient's projection on a second direction. PyTorch is not
+asked.
 """
+
 from __future__ import annotations
 
 from typing import Any
@@ -30,7 +32,9 @@ def fitting_case(row: Row) -> Case:
     return next((c for c in full if c.name.startswith("permuted")), full[0])
 
 
-SMOOTH = [row for row in ROWS if row.gradient and row.smooth and dtypes.float64 in row.dtypes and full_cases(row)]
+SMOOTH = [
+    row for row in ROWS if row.gradient and row.smooth and dtypes.float64 in row.dtypes and full_cases(row)
+]
 
 
 class Loss:
@@ -39,16 +43,20 @@ class Loss:
     def __init__(self, row: Row, case: Case) -> None:
         self.row, self.case = row, case
         self.arrays = draw(row, dtypes.float64, case)
-        self.free = [i for i, operand in enumerate(case.inputs) if operand.dtype is None and i not in row.constant]
+        self.free = [
+            i for i, operand in enumerate(case.inputs) if operand.dtype is None and i not in row.constant
+        ]
         rng = np.random.default_rng(7)
-        self.first, self.second = ([np.asarray(rng.standard_normal(self.arrays[i].shape)) for i in self.free] for _ in range(2))
+        self.first, self.second = (
+            [np.asarray(rng.standard_normal(self.arrays[i].shape)) for i in self.free] for _ in range(2)
+        )
 
     def tensors(self, shift: float) -> list[Tensor]:
         """The operands moved by `shift` along the first direction."""
         moved = list(self.arrays)
         for i, direction in zip(self.free, self.first, strict=True):
             moved[i] = moved[i] + shift * direction
-        return [Tensor(x, requires_grad=True if i in self.free else False) for i, x in enumerate(moved)]
+        return [Tensor(x, requires_grad=i in self.free) for i, x in enumerate(moved)]
 
     def value(self, tensors: list[Tensor]) -> Tensor:
         seen = [o.view(t) if o.view else t for o, t in zip(self.case.inputs, tensors, strict=True)]
@@ -96,4 +104,6 @@ def compare(label: str, derivative: Tensor, ends: list[Tensor]) -> None:
     ahead, behind = (float(end.item()) for end in ends)
     difference = (ahead - behind) / (2 * STEP)
     scale = 1 + abs(difference) + abs(ahead)
-    assert abs(float(derivative.item()) - difference) <= 1e-5 * scale, f"{label}: {derivative.item()}, difference {difference}"
+    assert abs(float(derivative.item()) - difference) <= 1e-5 * scale, (
+        f"{label}: {derivative.item()}, difference {difference}"
+    )

@@ -1,4 +1,5 @@
 """`x[...]` and `x[...] = v` against NumPy: every kind of index, mixtures, views, overlap."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -16,18 +17,40 @@ COLUMN = np.array([[0], [-1]])
 MASK = (np.arange(60) % 3 == 0).reshape(SHAPE)
 
 BASIC = {
-    "integer": 2, "negative integer": -1, "integers": (1, -2, 0), "slice": slice(1, 3), "open slice": (slice(None, 2), slice(-2, None)),
-    "step": (slice(None, None, 2), slice(1, None, 3)), "negative step": (slice(None, None, -1), slice(3, 0, -2)),
-    "past the end": slice(2, 100), "empty": slice(3, 1), "None": (None, 1, None), "Ellipsis": (..., 0), "Ellipsis between": (1, ..., slice(0, 2)),
-    "everything": ..., "nothing": (),
+    "integer": 2,
+    "negative integer": -1,
+    "integers": (1, -2, 0),
+    "slice": slice(1, 3),
+    "open slice": (slice(None, 2), slice(-2, None)),
+    "step": (slice(None, None, 2), slice(1, None, 3)),
+    "negative step": (slice(None, None, -1), slice(3, 0, -2)),
+    "past the end": slice(2, 100),
+    "empty": slice(3, 1),
+    "None": (None, 1, None),
+    "Ellipsis": (..., 0),
+    "Ellipsis between": (1, ..., slice(0, 2)),
+    "everything": ...,
+    "nothing": (),
 }
 ADVANCED = {
-    "list": [2, 0, 2], "negative list": ([-1, 0],), "two lists": ([0, 3], [1, -1]), "broadcast lists": (COLUMN, [0, 2, 4]),
-    "array": np.array([[1, 2], [3, 0]]), "array after slice": (slice(None), np.array([4, 0])), "array after integer": (1, [0, 2]),
-    "apart": ([0, 1], slice(None), [2, 0]), "apart by integer": ([0, 1], 3, [2, 0]), "with None": (None, [0, 2], slice(None, None, -1)),
-    "with Ellipsis": (..., [0, 2]), "mask": MASK, "mask of leading axes": MASK[:, :, 0], "mask of one axis": (slice(None), MASK[0, :, 0]),
-    "mask and list": (MASK[:, 0, 0], [0]) if MASK[:, 0, 0].sum() == 1 else (MASK[:, 0, 0], 0), "empty list": ([],),
-    "unsigned": np.array([3, 1], np.uint8), "long": np.array([3, -4], np.int64),
+    "list": [2, 0, 2],
+    "negative list": ([-1, 0],),
+    "two lists": ([0, 3], [1, -1]),
+    "broadcast lists": (COLUMN, [0, 2, 4]),
+    "array": np.array([[1, 2], [3, 0]]),
+    "array after slice": (slice(None), np.array([4, 0])),
+    "array after integer": (1, [0, 2]),
+    "apart": ([0, 1], slice(None), [2, 0]),
+    "apart by integer": ([0, 1], 3, [2, 0]),
+    "with None": (None, [0, 2], slice(None, None, -1)),
+    "with Ellipsis": (..., [0, 2]),
+    "mask": MASK,
+    "mask of leading axes": MASK[:, :, 0],
+    "mask of one axis": (slice(None), MASK[0, :, 0]),
+    "mask and list": (MASK[:, 0, 0], [0]) if MASK[:, 0, 0].sum() == 1 else (MASK[:, 0, 0], 0),
+    "empty list": ([],),
+    "unsigned": np.array([3, 1], np.uint8),
+    "long": np.array([3, -4], np.int64),
 }
 INDICES = {**BASIC, **ADVANCED}
 
@@ -38,8 +61,14 @@ def numbers(dtype: DType) -> Array:
 
 
 def numpy_index(index: Any) -> Any:
-    return tuple(list(i) if isinstance(i, list) and i else np.array(i, int) if isinstance(i, list) else i for i in index) \
-        if isinstance(index, tuple) else index
+    return (
+        tuple(
+            list(i) if isinstance(i, list) and i else np.array(i, int) if isinstance(i, list) else i
+            for i in index
+        )
+        if isinstance(index, tuple)
+        else index
+    )
 
 
 @pytest.mark.parametrize("dtype", FEW, ids=lambda d: d.name)
@@ -105,10 +134,17 @@ def test_writes_through_views_reach_the_memory() -> None:
     np.testing.assert_array_equal(t.numpy(), x)
 
 
-@pytest.mark.parametrize(("target", "source"), [
-    (slice(1, None), slice(None, -1)), (slice(None, -1), slice(1, None)), (slice(None), slice(None, None, -1)),
-    (slice(None, None, 2), slice(1, None, 2)), ([0, 1, 2], [2, 0, 1]), (slice(0, 2), slice(1, 3)),
-])
+@pytest.mark.parametrize(
+    ("target", "source"),
+    [
+        (slice(1, None), slice(None, -1)),
+        (slice(None, -1), slice(1, None)),
+        (slice(None), slice(None, None, -1)),
+        (slice(None, None, 2), slice(1, None, 2)),
+        ([0, 1, 2], [2, 0, 1]),
+        (slice(0, 2), slice(1, 3)),
+    ],
+)
 def test_a_set_that_overlaps_its_own_source_reads_first(target: Any, source: Any) -> None:
     x = np.arange(24, dtype=np.float32).reshape(4, 6)
     t = Tensor(x.copy()).realize()

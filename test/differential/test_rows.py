@@ -1,4 +1,5 @@
 """Each row in each of its dtypes: values and gradients of all cases against PyTorch."""
+
 from __future__ import annotations
 
 import pytest
@@ -7,7 +8,6 @@ from tinygrad.dtype import DType
 
 from .rows import ROWS
 from .table import Row, run
-
 
 PAIRS = [pytest.param(row, dtype, id=f"{row.name}-{dtype.name}") for row in ROWS for dtype in row.dtypes]
 

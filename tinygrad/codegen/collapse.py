@@ -29,6 +29,11 @@ def collapsed_reduce(op: Ops, value: UOp, ranges: tuple[UOp, ...]) -> UOp:
     loops = [r for r in ranges if r.op is Ops.RANGE]
     if any(r.extent == 0 for r in loops):
         return reduce_identity(op, value.dtype)
+    if op is Ops.ADD and value.op is Ops.WHERE and _is_zero(value.src[2]) \
+            and value.src[0].ranges.isdisjoint(loops):
+        # One condition for the whole sum: asked once, and what is summed stays as plain as it was.
+        total = collapsed_reduce(op, value.src[1], ranges)
+        return simplified(Ops.WHERE, value.dtype, value.src[0], total, value.src[2])
     remaining: list[UOp] = []
     for r in reversed(loops):
         closed = _close(op, value, r)

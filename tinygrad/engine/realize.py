@@ -27,7 +27,7 @@ from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import Storage, UOp
 from tinygrad.helpers import DEBUG, GlobalCounters, colored
 from tinygrad.schedule.cache import schedules
-from tinygrad.schedule.items import Schedule, ScheduleItem
+from tinygrad.schedule.items import Intermediates, Schedule, ScheduleItem
 
 engine_lock = threading.RLock()
 """Held while a schedule, a trace or a replay is made and run: one thread at a time does that."""
@@ -125,6 +125,9 @@ def realize_uops(uops: Sequence[UOp]) -> None:
     if capture is not None:
         capture.add(schedule.items)
     schedule.items.clear()
+    for shared in schedule.intermediates:
+        place_in_arena(shared)
+    schedule.intermediates.clear()
     try:
         while pending:
             run_last(pending)
@@ -135,6 +138,13 @@ def realize_uops(uops: Sequence[UOp]) -> None:
         if view.base.op is Ops.BUFFER and view.base.buffer is None:
             allocate(view.base)
         node.set_realized_view(view)
+
+
+def place_in_arena(shared: Intermediates) -> None:
+    """Give the intermediates of a schedule their memory on one device."""
+    arena = Buffer(shared.device, shared.arena.size, dtypes.uint8)
+    for number, node in shared.nodes.items():
+        node.set_buffer(arena.part(shared.arena.offsets[number], node.arg.size, node.dtype))
 
 
 def run_last(pending: list[ScheduleItem]) -> None:

@@ -20,13 +20,10 @@ from tinygrad.dtype import dtypes
 from tinygrad.engine.realize import allocate, copied_from, copy_between, run_kernel
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
-from tinygrad.helpers import DEBUG, GlobalCounters, round_up
+from tinygrad.helpers import DEBUG, GlobalCounters
 from tinygrad.runtime.cpu import CPUProgram, KernelList
 from tinygrad.schedule.items import BoundVariable
-
-GRAIN = 1 << 12
-"""Sizes of shared memory are multiples of this, so that more places fit into what others leave."""
-
+from tinygrad.schedule.memory import lifetimes, plan_arena
 
 class Kind(Enum):
     """Where the memory of a place comes from."""
@@ -202,36 +199,17 @@ def variables_of(kernel: CompiledKernel, step: Step) -> list[BoundVariable]:
 
 
 def share_memory(places: Sequence[Place], steps: Sequence[Step]) -> dict[int, Buffer]:
-    """Memory for the INTERNAL places: that of one whose last step has run serves the next that fits in."""
-    first: dict[int, int] = {}
-    last: dict[int, int] = {}
-    copied: set[int] = set()
-    for number, step in enumerate(steps):
-        for place in step.places:
-            if places[place].kind is Kind.INTERNAL:
-                first.setdefault(place, number)
-                last[place] = number
-        if step.ast.op is Ops.COPY:
-            copied.update(step.places)
+    """Memory for the INTERNAL places: an arena on each device, in which those that are not needed at once
+    may lie at the same address."""
+    on_device: dict[str, dict[int, int]] = {}
+    for number, place in enumerate(places):
+        if place.kind is Kind.INTERNAL:
+            spec, dtype = place.placeholder.arg, place.placeholder.dtype
+            on_device.setdefault(spec.device, {})[number] = spec.size * dtype.itemsize
     held: dict[int, Buffer] = {}
-    free: dict[str, list[Buffer]] = {}
-    for number, step in enumerate(steps):
-        for place in dict.fromkeys(step.places):
-            if first.get(place) != number:
-                continue
-            spec = places[place].placeholder
-            if place in copied:
-                held[place] = places[place].new_buffer()
-                continue
-            size = round_up(max(1, spec.arg.size * spec.dtype.itemsize), GRAIN)
-            fitting = [b for b in free.get(spec.arg.device, ()) if size <= b.nbytes <= 2 * size]
-            if fitting:
-                best = min(fitting, key=lambda b: b.nbytes)
-                free[spec.arg.device].remove(best)
-            else:
-                best = Buffer(spec.arg.device, size, dtypes.uint8).allocate()
-            held[place] = best
-        for place in dict.fromkeys(step.places):
-            if last.get(place) == number and place not in copied:
-                free.setdefault(step.device, []).append(held[place])
+    for device, sizes in on_device.items():
+        planned = plan_arena(lifetimes([s.places for s in steps], sizes))
+        arena = Buffer(device, planned.size, dtypes.uint8)
+        for number, offset in planned.offsets.items():
+            held[number] = arena.part(offset, places[number].size, places[number].placeholder.dtype)
     return held

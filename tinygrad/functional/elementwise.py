@@ -490,9 +490,9 @@ def round_half_even(self: Tensor) -> Tensor:
 def cast(self: Tensor, dtype: DTypeLike) -> Tensor:
     """The values as `dtype`, with a defined result for every value.
 
-    To bool, zero is False and all else True. Integers to integers keep the low bits. Floats to integers round toward
-    zero and stop at the ends of the range; NaN becomes 0. To a float, values round once, to the nearest, ties to even;
-    those beyond the range become infinite, or NaN in fp8e4m3, which has no infinity.
+    To bool, zero is False and all else True. Integers to integers keep the low bits. Floats to integers round
+    toward zero and stop at the ends of the range; NaN becomes 0. To a float, values round once, to nearest,
+    ties to even; those beyond the range become infinite, or NaN in fp8e4m3, which has no infinity.
 
     >>> Tensor([300.7, -1.5, float("nan")]).cast("uint8").tolist()
     [255, 0, 0]

@@ -425,7 +425,8 @@ def unfold(self: Tensor, dim: int, size: int, step: int) -> Tensor:
     lead = last.shape[:-1]
     count = length - size + 1
     if size == 0:
-        windows = last.shrink((*((0, n) for n in lead), (0, 0))).reshape((*lead, 1, 0)).expand((*lead, count, 0))
+        nothing = last.shrink((*((0, n) for n in lead), (0, 0))).reshape((*lead, 1, 0))
+        windows = nothing.expand((*lead, count, 0))
     else:
         windows = rows_of_windows(last, size, count)
     windows = windows.stride((1,) * len(lead) + (step, 1))
@@ -474,7 +475,7 @@ def _triangle(self: Tensor, diagonal: int, upper: bool) -> Tensor:
     rows, columns = self.shape[-2:]
     row = type(self).arange(rows, device=self.device).reshape(rows, 1)
     column = type(self).arange(columns, device=self.device)
-    return (row + diagonal <= column if upper else column <= row + diagonal).where(self, 0)
+    return (row + diagonal <= column if upper else column <= row + diagonal).where(self, False)
 
 
 def triu(self: Tensor, diagonal: int = 0) -> Tensor:

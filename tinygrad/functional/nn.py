@@ -86,8 +86,8 @@ def scaled_dot_product_attention(self: Tensor, key: Tensor, value: Tensor, attn_
     Shapes: self (..., H, L, E), key (..., H, S, E), value (..., H, S, Ev); result (..., H, L, Ev).
     `attn_mask` broadcasts to (..., H, L, S): a bool (True: takes part) or a float that is added. `is_causal`:
     query i sees keys 0 to i. `enable_gqa`: key and value may have fewer heads, each used by a group of
-    consecutive query heads. The softmax is computed in float32 at least. A query that the mask lets see no key
-    gets zeros. Dropout applies while training.
+    consecutive query heads. The softmax is computed in float32 at least. A query that the mask lets see no
+    key gets zeros. Dropout applies while training.
     """
     if self.ndim < 2 or key.ndim < 2 or value.ndim < 2 or self.shape[-1] != key.shape[-1] \
             or key.shape[-2] != value.shape[-2]:

@@ -38,6 +38,10 @@ def _max_of_two(g: UOp, node: UOp) -> SourceGradients:
     return ((b < a).where(g, (a < b).where(zero, half)), (a < b).where(g, (b < a).where(zero, half)))
 
 
+POSITIONAL_NODES = 64
+"""Nodes of a mask made of positions: a few ranges, their movement, comparisons."""
+
+
 def _where(g: UOp, node: UOp) -> SourceGradients:
     condition = node.src[0]
     return None, condition.where(g, 0), condition.where(0, g)
@@ -45,7 +49,29 @@ def _where(g: UOp, node: UOp) -> SourceGradients:
 
 def _mul(g: UOp, node: UOp) -> SourceGradients:
     a, b = node.src
-    return g * b, g * a
+    return _times(g, b), _times(g, a)
+
+
+def _times(g: UOp, factor: UOp) -> UOp:
+    """`g * factor`. Where a mask made of positions (causal attention) has set `g` to zero, the product is zero
+    too, whatever the factor; said so, its sums need not run there."""
+    if g.op is Ops.WHERE and g.src[2].base.op is Ops.CONST and g.src[2].base.arg == 0 \
+            and _is_positional(g.src[0]):
+        return g.src[0].where(g.src[1] * factor, 0)
+    return g * factor
+
+
+def _is_positional(condition: UOp) -> bool:
+    """True for a condition made of constants alone; it is looked at as far as masks commonly go."""
+    seen = {condition}
+    stack = [condition]
+    while stack:
+        node = stack.pop()
+        if node.op in (Ops.BUFFER, Ops.COPY, Ops.VARIABLE) or len(seen) > POSITIONAL_NODES:
+            return False
+        stack.extend(s for s in node.src if s not in seen)
+        seen.update(node.src)
+    return True
 
 
 def _mulacc(g: UOp, node: UOp) -> SourceGradients:

@@ -188,16 +188,23 @@ class UOp(Operators):
         """Every node below this one and itself, sources first. `stop(node)` keeps a node but not its
         sources."""
         done: dict[UOp, None] = {}
-        stack: list[tuple[UOp, bool]] = [(self, False)]
+        stack: list[UOp | None] = [self]
+        push, pop = stack.append, stack.pop
         while stack:
-            node, expanded = stack.pop()
-            if node in done:
-                continue
-            if expanded or not node.src or (stop is not None and stop(node)):
-                done[node] = None
-            else:
-                stack.append((node, True))
-                stack.extend((s, False) for s in reversed(node.src))
+            node = pop()
+            if node is None:  # the sources of the node below are done
+                finished = pop()
+                assert finished is not None
+                done[finished] = None
+            elif node not in done:
+                if not node.src or (stop is not None and stop(node)):
+                    done[node] = None
+                    continue
+                push(node)
+                push(None)
+                for source in reversed(node.src):
+                    if source not in done:
+                        push(source)
         return done
 
     def substitute(self, changes: Mapping[UOp, UOp]) -> UOp:

@@ -14,6 +14,7 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any, Protocol
 
 import llvmlite
@@ -22,6 +23,7 @@ import numpy as np
 
 from tinygrad.device import ALIGNMENT, Allocator, CompiledDevice
 from tinygrad.helpers import CACHELEVEL, cache_dir, ceildiv, getenv
+from tinygrad.renderer import Renderer
 from tinygrad.renderer.llvm import LLVMRenderer
 from tinygrad.runtime import cpu_threads
 from tinygrad.runtime.cpu_threads import ENTRY_SLOTS, MAX_THREADS, SCRATCH, STATE_SLOTS, STOP
@@ -305,6 +307,9 @@ class CPUAllocator(Allocator):
     def share(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         return array.reshape(-1).view(np.uint8)
 
+    def part(self, memory: np.ndarray[Any, Any], offset: int, size: int) -> np.ndarray[Any, Any]:
+        return memory[offset:offset + max(size, 1)]
+
     def as_bytes(self, memory: np.ndarray[Any, Any], size: int) -> memoryview:
         return memory[:size].data
 
@@ -349,6 +354,7 @@ class Host:
     registers: int
     threads: int
     has_scalef: bool
+    l2_bytes: int
 
 
 def host() -> Host:
@@ -362,7 +368,17 @@ def host() -> Host:
     return Host(vector_bytes=64 if has("avx512f") else 32 if has("avx2") else 16,
                 registers=32 if has("avx512f") or has("neon") else 16,
                 threads=thread_count(),
-                has_scalef=has("avx512f") and has("avx512vl"))
+                has_scalef=has("avx512f") and has("avx512vl"),
+                l2_bytes=_l2_bytes())
+
+
+def _l2_bytes() -> int:
+    """The size of a core's L2 cache, where Linux says it; else what most have."""
+    try:
+        text = Path("/sys/devices/system/cpu/cpu0/cache/index2/size").read_text().strip()
+        return int(text.rstrip("KM")) * {"K": 1 << 10, "M": 1 << 20}.get(text[-1], 1)
+    except (OSError, ValueError):
+        return Renderer.l2_bytes
 
 
 def cpu_renderer() -> LLVMRenderer:

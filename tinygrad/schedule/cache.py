@@ -19,7 +19,8 @@ from tinygrad.dtype import DType
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
 from tinygrad.graph.writes import refuse_overwritten
-from tinygrad.schedule.items import BoundVariable, Schedule, ScheduleItem, create_schedule
+from tinygrad.schedule.items import BoundVariable, Intermediates, Schedule, ScheduleItem, create_schedule
+from tinygrad.schedule.memory import Arena, lifetimes, plan_arena
 
 MAX_KEYS = 1 << 21
 """Fields of all keys kept, about 8 bytes each: a node has four to six. The template used longest ago goes
@@ -143,6 +144,8 @@ class Template:
     items: tuple[TemplateItem, ...]
     views: tuple[tuple[int, TemplateView], ...]
     """for each node that gets a value: its position, and the view that will hold it"""
+    arenas: tuple[tuple[str, Arena], ...]
+    """for each device, where intermediates lie"""
 
     @staticmethod
     def of(schedule: Schedule, structure: Structure) -> Template | None:
@@ -160,7 +163,9 @@ class Template:
                                          for v in i.variables)) for i in schedule.items)
         views = tuple((structure.position[n], TemplateView.of(v, slot_of)) for n, v in schedule.views.items())
         fresh = tuple((b.arg.device, b.arg.size, b.dtype) for b in list(slot_of)[known:])
-        return Template(fresh, items, views)
+        visible = {view.slot for _, view in views}
+        inner = {known + i: spec for i, spec in enumerate(fresh) if known + i not in visible}
+        return Template(fresh, items, views, _arenas([i.slots for i in items], inner))
 
     def over(self, structure: Structure) -> Schedule:
         """The schedule of another graph of that structure."""
@@ -168,7 +173,19 @@ class Template:
         values = [v.arg[3] for v in structure.variables]
         nodes = structure.nodes
         return Schedule([item.over(buffers, values) for item in self.items],
-                        {nodes[at]: view.over(buffers) for at, view in self.views})
+                        {nodes[at]: view.over(buffers) for at, view in self.views},
+                        [Intermediates(device, arena, {n: buffers[n] for n in arena.offsets})
+                         for device, arena in self.arenas])
+
+
+def _arenas(steps: list[tuple[int, ...]],
+            inner: dict[int, tuple[str, int, DType]]) -> tuple[tuple[str, Arena], ...]:
+    """An arena for the intermediates on each device that has several."""
+    sizes: dict[str, dict[int, int]] = {}
+    for number, (device, size, dtype) in inner.items():
+        sizes.setdefault(device, {})[number] = size * dtype.itemsize
+    return tuple((device, plan_arena(lifetimes(steps, of_device)))
+                 for device, of_device in sizes.items() if len(of_device) > 1)
 
 
 class ScheduleCache:
@@ -194,9 +211,10 @@ class ScheduleCache:
             return template.over(structure)
         schedule = create_schedule(wanted)
         template = Template.of(schedule, structure)
-        if template is not None:
-            self.keep(structure.key, template)
-        return schedule
+        if template is None:
+            return schedule
+        self.keep(structure.key, template)
+        return template.over(structure)
 
     def keep(self, key: tuple[Any, ...], template: Template) -> None:
         with self.lock:

@@ -192,9 +192,11 @@ class Fusion:
         """The uses along rows that the kernel keeps, each with what identifies its row.
 
         Those are rows that several loops read, and rows made of statistics of themselves that a contraction
-        reads for each of its columns.
+        reads for each of its columns. A value that several kernels want is better stored for all of them.
         """
         rows: dict[Use, tuple[object, ...]] = {}
+        if len({kernel for kernel, _ in uses}) > 1:
+            return rows
         for kernel, point in uses:
             row = kernel.row_of(point)
             if row is not None:

@@ -6,6 +6,7 @@ hold it. Kernels of equal structure have the very same `ast` object, whatever bu
 """
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tinygrad.codegen.indexing import Point, through_movement
@@ -16,6 +17,7 @@ from tinygrad.graph.uop import UOp
 from tinygrad.schedule.copies import contiguous_part, is_computed
 from tinygrad.schedule.fuse import Fusion, Kernel
 from tinygrad.schedule.layout import axis_order, worth_ordering
+from tinygrad.schedule.memory import Arena
 from tinygrad.schedule.simplify import simplified_graph
 
 
@@ -50,12 +52,23 @@ class ScheduleItem:
         return f"ScheduleItem({kind} on {self.device}: {shapes})"
 
 
+@dataclass(frozen=True)
+class Intermediates:
+    """BUFFER nodes that only steps of one schedule use, by number, and where they lie in a device's memory."""
+
+    device: str
+    arena: Arena
+    nodes: Mapping[int, UOp]
+
+
 @dataclass
 class Schedule:
     """Items in order, and the views that will hold the value of each realised node."""
 
     items: list[ScheduleItem] = field(default_factory=list)
     views: dict[UOp, UOp] = field(default_factory=dict)
+    intermediates: list[Intermediates] = field(default_factory=list)
+    """what no view shows, where it may share memory"""
 
 
 def create_schedule(sinks: list[UOp], default_device: str | None = None) -> Schedule:
@@ -183,7 +196,9 @@ class _Writer:
         The second result names an ASSIGN that makes this impossible: its value needs a buffer of its own
         first.
         """
-        after = {k: set(k.after) for k in self.fusion.kernels}
+        after: dict[Kernel, dict[Kernel, UOp | None]] = {k: dict.fromkeys(k.after) for k in self.fusion.kernels}
+        """What each kernel waits for: None for a value it reads, an ASSIGN for a reader of what that
+        overwrites."""
         writers = self.writers()
         for kernel in self.fusion.kernels:
             hazard = self.own_hazard(kernel)
@@ -195,16 +210,14 @@ class _Writer:
                     if assign is read_through or assign in self.fusion.buffered_assigns or writer is kernel:
                         continue
                     if read_through is None or read_through in assign.toposort():
-                        after[writer].add(kernel)
+                        after[writer].setdefault(kernel, assign)
         order: list[Kernel] = []
         placed: set[Kernel] = set()
         pending = list(reversed(self.fusion.kernels))
         while pending:
-            ready = [k for k in pending if after[k] <= placed]
+            ready = [k for k in pending if after[k].keys() <= placed]
             if not ready:
-                assigns = [n for k in pending for n in k.outputs if n.op is Ops.ASSIGN]
-                unbuffered = (n for n in assigns if n not in self.fusion.buffered_assigns)
-                return [], next(unbuffered, assigns[0])
+                return [], _write_in_circle(pending, after)
             order.extend(ready)
             placed.update(ready)
             pending = [k for k in pending if k not in placed]
@@ -361,3 +374,14 @@ class _Writer:
         return ScheduleItem(UOp.sink(assigns), tuple(slots), written_slots, tuple(variables.values()))
 
 
+def _write_in_circle(pending: list[Kernel], after: dict[Kernel, dict[Kernel, UOp | None]]) -> UOp:
+    """The smallest ASSIGN for which kernels wait in a circle; all of `pending` wait for others of them."""
+    unplaced = set(pending)
+    path = [pending[0]]
+    while path[-1] not in path[:-1]:
+        path.append(next(k for k in after[path[-1]] if k in unplaced))
+    circle = path[path.index(path[-1]):]
+    writes = [w for k, needed in zip(circle, circle[1:]) if (w := after[k][needed]) is not None]
+    if not writes:
+        raise RuntimeError("kernels that read each other's results cannot be ordered")
+    return min(writes, key=lambda n: n.numel)

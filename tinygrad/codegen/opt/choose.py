@@ -27,6 +27,8 @@ THREAD_WORK = 1 << 16
 """Operations and items moved below which waking another core costs more than it saves (about 5 us)."""
 LINE_ITEMS = 16
 """Items of 4 bytes in a cache line."""
+LINE_COST = 0.5
+"""A cache line fetched for the few items that the rows of a tile use of it, in the same units."""
 JUMP_COST = 12.0
 """A load or store of lanes that do not lie side by side, in units of one that does."""
 
@@ -308,11 +310,11 @@ class _Chooser:
         return sum(int(n.arg[1]) for n in operand.toposort() if n.op is Ops.PARAM)
 
     def panel_fits(self, contraction: Contraction, lane: UOp, width: int) -> bool:
-        """True if one vector's worth of the operand, over the whole reduce, fits beside the rest in the L2
+        """True if one vector's worth of the operand, over the whole reduce, fits the L2
         cache."""
         operand = self.operand_with(contraction, lane)
         items = int(prod(r.extent for r in contraction.reduce.closed_ranges if r in operand.ranges))
-        return items * width * contraction.reduce.dtype.itemsize <= self.renderer.l2_bytes // 2
+        return items * width * contraction.reduce.dtype.itemsize <= self.renderer.l2_bytes
 
     def outer_cost(self, contraction: Contraction, lane: UOp, width: int) -> float:
         """Cost of a multiply-add with lanes along the output range `lane`, against 1 for a scalar one."""
@@ -327,10 +329,21 @@ class _Chooser:
             reading = 1.0 + JUMP_COST * width / reuse / 4
         else:
             reading = JUMP_COST
+        if self.jumps_between_products(contraction, operand):
+            reading += LINE_COST
         stores = [a for a in accesses_of(self.nest) if a.node.op is Ops.STORE and lane in a.ranges]
         reduced = int(prod(r.extent for r in contraction.reduce.closed_ranges))
         writing = sum(1.0 if a.step(lane) == 1 else JUMP_COST for a in stores) / reduced
         return (reading + writing) * waste / width
+
+    def jumps_between_products(self, contraction: Contraction, lanes_operand: UOp) -> bool:
+        """True if the operand that is read item by item has its next item in another cache line, whichever
+        way the reduce walks."""
+        (other,) = (s for s in contraction.factors if s is not lanes_operand)
+        inside = other.toposort()
+        loads = [a for a in accesses_of(self.nest) if a.node.op is Ops.LOAD and a.node in inside]
+        steps = [a.step(r) for a in loads for r in contraction.reduce.closed_ranges if r in a.ranges]
+        return bool(steps) and all(s is None or abs(s) >= LINE_ITEMS for s in steps)
 
     def dot_cost(self, contraction: Contraction, lane: UOp, width: int) -> float:
         """The same with lanes along the reduce: both operands are vectors, each accumulator is summed at the
@@ -384,8 +397,22 @@ class _Chooser:
             self.take(Opt(OptKind.UPCAST, row.arg[0], rows))
         if stage:
             self.stage(which, (*read_over, *staged))
-            if outer is not None:
-                self.take(Opt(OptKind.SWAP, outer))
+            self.enclose_with(self.ranges_of_staging(outer))
+
+    def ranges_of_staging(self, tiles: int | None) -> list[int]:
+        """The output loops that staged memory changes with, the loop over tiles first: outside all others,
+        they fill it once."""
+        stages = [n for n in self.nest.toposort() if n.op is Ops.STAGE]
+        known = [r.arg[0] for r in self.nest.src[0].closed_ranges
+                 if r.arg[1] is RangeKind.LOOP and any(r in n.ranges for n in stages)]
+        return sorted(known, key=lambda r: r != tiles)
+
+    def enclose_with(self, ranges: list[int]) -> None:
+        """These loops around all others, the first outermost."""
+        order = [r.arg[0] for r in self.nest.src[0].closed_ranges if r.arg[1] is RangeKind.LOOP]
+        if order[:len(ranges)] != ranges:
+            for r in reversed(ranges):
+                self.take(Opt(OptKind.SWAP, r))
 
     def most_rows(self, vectors: int) -> int:
         """Rows of a tile so many vectors wide whose accumulators and operands fit the registers.
