@@ -164,7 +164,8 @@ def test_training_steps_leave_memory_and_nodes_as_they_were(jit):
             del loss
             gc.collect()
             counts.append((GlobalCounters.mem_used, len(graph_nodes._interned)))
-    assert counts[0] == counts[1]
+    assert counts[0][0] == counts[1][0]
+    assert counts[0][1] >= counts[1][1]  # a cache may have dropped what earlier tests left in it
 
 
 def test_intermediates_of_a_trace_share_memory():

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from tinygrad.runtime.limits import Limits
 
 ALIGNMENT = 64
+LEAST_CACHE = 1 << 26
+"""Bytes of freed memory that are always worth keeping."""
 _counting = threading.RLock()
 """Held while the counters of memory change."""
 _is_finalizing = sys.is_finalizing
@@ -81,13 +83,28 @@ class Allocator:
                               f"used and {self.cached_bytes:,} cached") from None
 
     def free(self, memory: Any, size: int) -> None:
-        """Take memory back, into the cache."""
+        """Take memory back, into the cache. That holds no more than was ever used at once (and
+        `LEAST_CACHE`): what was freed longest ago goes back to the system."""
         rounded = round_up(max(size, 1), ALIGNMENT)
         with _counting:
             GlobalCounters.mem_used -= size
         with self.lock:
-            self.cached.setdefault(rounded, []).append(memory)
+            blocks = self.cached.pop(rounded, [])
+            blocks.append(memory)
+            self.cached[rounded] = blocks  # the size used last comes last
             self.cached_bytes += rounded
+            while self.cached_bytes > max(LEAST_CACHE, GlobalCounters.mem_peak):
+                self._drop_oldest()
+
+    def _drop_oldest(self) -> None:
+        """Give a block of the size that was freed longest ago back to the system."""
+        size = next(iter(self.cached))
+        blocks = self.cached[size]
+        if blocks:
+            self.cached_bytes -= size
+            self._return(blocks.pop(), size)
+        if not blocks:
+            del self.cached[size]
 
     def free_cache(self) -> None:
         """Give all cached memory back to the system."""

@@ -25,6 +25,7 @@ from tinygrad.runtime.cpu import CPUProgram, KernelList
 from tinygrad.schedule.items import BoundVariable
 from tinygrad.schedule.memory import lifetimes, plan_arena
 
+
 class Kind(Enum):
     """Where the memory of a place comes from."""
 

@@ -82,19 +82,54 @@ def _mulacc(g: UOp, node: UOp) -> SourceGradients:
 def _reduce(g: UOp, node: UOp) -> SourceGradients:
     op, axes = node.arg
     src = node.src[0]
-    spread = g.expand(src.shape)
     if op is Ops.ADD:
-        return (spread,)
+        return (g.expand(src.shape),)
     if op is Ops.MAX:
         hit = src.eq(node.expand(src.shape)).cast(g.dtype)
         return (hit * (g * hit.reduce(Ops.ADD, axes).recip()).expand(src.shape),)
-    # The product of all others: where one item is zero, that of the rest; where several are, zero.
-    is_zero = src.eq(0)
-    zeros = is_zero.cast(g.dtype).reduce(Ops.ADD, axes).expand(src.shape)
-    nonzero = is_zero.where(1, src)
-    rest = nonzero.reduce(Ops.MUL, axes).expand(src.shape)
-    others = is_zero.where((zeros < 1.5).where(rest, 0), (zeros < 0.5).where(rest * nonzero.recip(), 0))
-    return (spread * others,)
+    others = _products_of_others(src, axes)
+    return (g.expand(src.shape) * others,)
+
+
+FACTORS = 8
+"""Items of which each gets the product of the others by multiplying all of them; longer axes are cut into
+groups of this many. n log n work for the first derivative, and nothing is divided, so that zeros, infinities
+and derivatives of every order are right."""
+
+
+def _products_of_others(x: UOp, axes: Sequence[int]) -> UOp:
+    """For each item the product of all others along `axes`, in the shape of `x`."""
+    order = [i for i in range(len(x.shape)) if i not in axes] + list(axes)
+    kept = [x.shape[i] for i in order[:len(order) - len(axes)]]
+    last = x.permute(order)
+    flat = last.reshape((*kept, math.prod(x.shape[i] for i in axes)))
+    return _others_of_last_axis(flat).reshape(last.shape).permute(inverse_permutation(order))
+
+
+def _others_of_last_axis(x: UOp) -> UOp:
+    """Short axes: every item against every other. Long ones: the others of the group, times the other
+    groups."""
+    *lead, size = x.shape
+    if size <= FACTORS:
+        return _others_of_group(x)
+    groups = ceildiv(size, FACTORS)
+    ends = [(0, 0)] * len(lead) + [(0, groups * FACTORS - size)]
+    whole = UOp.const(True, dtypes.bool, x.shape).pad(ends).where(x.pad(ends), 1)
+    grouped = whole.reshape((*lead, groups, FACTORS))
+    totals = grouped.reduce(Ops.MUL, (len(lead) + 1,)).reshape((*lead, groups))
+    other_groups = _others_of_last_axis(totals).reshape((*lead, groups, 1)).expand(grouped.shape)
+    products = (_others_of_group(grouped) * other_groups).reshape(whole.shape)
+    return products.shrink([(0, n) for n in x.shape])
+
+
+def _others_of_group(x: UOp) -> UOp:
+    *lead, size = x.shape
+    grid = (*lead, size, size)
+    positions = counting(size, dtypes.int32)
+    column = positions.reshape((*(1,) * len(lead), 1, size)).expand(grid)
+    row = positions.reshape((*(1,) * len(lead), size, 1)).expand(grid)
+    factors = row.eq(column).where(1, x.reshape((*lead, 1, size)).expand(grid))
+    return factors.reduce(Ops.MUL, (len(lead) + 1,)).reshape(x.shape)
 
 
 def _stride(g: UOp, node: UOp) -> SourceGradients:

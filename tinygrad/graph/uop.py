@@ -264,7 +264,7 @@ class UOp(Operators):
             raise RuntimeError(f"only a BUFFER node holds memory, not {self.op.name}")
         found: Storage | None = self.__dict__.get("_storage")
         if found is None:
-            found = self.__dict__["_storage"] = Storage()
+            found = self.__dict__.setdefault("_storage", Storage())  # two threads that ask get the same
         return found
 
     @property

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from tinygrad.codegen.indexing import Point, through_movement
 from tinygrad.device import Device
@@ -54,7 +55,8 @@ class ScheduleItem:
 
 @dataclass(frozen=True)
 class Intermediates:
-    """BUFFER nodes that only steps of one schedule use, by number, and where they lie in a device's memory."""
+    """BUFFER nodes that only steps of one schedule use, by number, and where they lie in a device's
+    memory."""
 
     device: str
     arena: Arena
@@ -156,6 +158,11 @@ def _results(wanted: list[UOp], graph: list[UOp]) -> dict[UOp, UOp]:
     return results
 
 
+Waiting = dict[Kernel, dict[Kernel, UOp | None]]
+"""The kernels that each one comes after: None for one whose result it reads, an ASSIGN for one that reads
+what that overwrites."""
+
+
 class _Writer:
     """Gives stored nodes their buffers and kernels their `ast`."""
 
@@ -196,9 +203,7 @@ class _Writer:
         The second result names an ASSIGN that makes this impossible: its value needs a buffer of its own
         first.
         """
-        after: dict[Kernel, dict[Kernel, UOp | None]] = {k: dict.fromkeys(k.after) for k in self.fusion.kernels}
-        """What each kernel waits for: None for a value it reads, an ASSIGN for a reader of what that
-        overwrites."""
+        after: Waiting = {k: dict.fromkeys(k.after) for k in self.fusion.kernels}
         writers = self.writers()
         for kernel in self.fusion.kernels:
             hazard = self.own_hazard(kernel)
@@ -374,14 +379,14 @@ class _Writer:
         return ScheduleItem(UOp.sink(assigns), tuple(slots), written_slots, tuple(variables.values()))
 
 
-def _write_in_circle(pending: list[Kernel], after: dict[Kernel, dict[Kernel, UOp | None]]) -> UOp:
+def _write_in_circle(pending: list[Kernel], after: Waiting) -> UOp:
     """The smallest ASSIGN for which kernels wait in a circle; all of `pending` wait for others of them."""
     unplaced = set(pending)
     path = [pending[0]]
     while path[-1] not in path[:-1]:
         path.append(next(k for k in after[path[-1]] if k in unplaced))
     circle = path[path.index(path[-1]):]
-    writes = [w for k, needed in zip(circle, circle[1:]) if (w := after[k][needed]) is not None]
+    writes = [w for k, needed in pairwise(circle) if (w := after[k][needed]) is not None]
     if not writes:
         raise RuntimeError("kernels that read each other's results cannot be ordered")
     return min(writes, key=lambda n: n.numel)

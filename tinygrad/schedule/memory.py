@@ -1,9 +1,9 @@
 """Where in one piece of memory the intermediates of a schedule lie.
 
-In: how many bytes each value takes, and from which step to which it is needed. Out: an `Arena`, with an offset
-for each, such that no two values that are needed at once overlap. No arena is smaller than the largest sum of
-what is needed at once (`lower_bound`); finding the smallest is NP-hard, a greedy order comes within a few
-percent.
+In: how many bytes each value takes, and from which step to which it is needed. Out: an `Arena`, with an
+offset for each, such that no two values that are needed at once overlap. No arena is smaller than the largest
+sum of what is needed at once (`lower_bound`); finding the smallest is NP-hard, a greedy order comes within a
+few percent.
 """
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from tinygrad.codegen.contraction import Contraction, contraction_of
+from tinygrad.codegen.contraction import Contraction, contraction_of, product_in
 from tinygrad.codegen.cost import estimate
 from tinygrad.codegen.opt.access import Access, accesses_of, index_uses, steps_of
 from tinygrad.codegen.opt.plan import Opt, OptKind, Plan, apply_opt, is_stage_range, operands
@@ -27,6 +27,8 @@ THREAD_WORK = 1 << 16
 """Operations and items moved below which waking another core costs more than it saves (about 5 us)."""
 LINE_ITEMS = 16
 """Items of 4 bytes in a cache line."""
+SCATTER_COST = 64.0
+"""A store of lanes that do not lie side by side (a 4096 x 4096 result: 44 ms for its 1 M vectors)."""
 LINE_COST = 0.5
 """A cache line fetched for the few items that the rows of a tile use of it, in the same units."""
 JUMP_COST = 12.0
@@ -38,6 +40,8 @@ def choose_plan(nest: UOp, renderer: Renderer) -> Plan:
     return _Chooser(nest, renderer).plan()
 
 
+MOST_VECTORS = 4
+"""Vectors of a tile side by side: their loads are shared by all its rows."""
 STAGING_REUSE = 8
 """Uses of a staged item that pay for staging it."""
 
@@ -162,6 +166,7 @@ class _Chooser:
             inside = [n for n in reduces if n.ranges >= set(plain)]
             candidates = [r for r in plain if r not in rows]
             candidates += [r for n in inside for r in n.closed_ranges if r.arg[1] is RangeKind.LOOP]
+            candidates += [r for r in plain if r in rows]
             if candidates:
                 groups.append((plain[-1], list(dict.fromkeys(candidates))))
         for node in reduces:
@@ -212,6 +217,9 @@ class _Chooser:
         """Lanes for `r`, and where it is long, several vectors side by side to hide their latency."""
         reduces = any(n.op is Ops.REDUCE and r in n.closed_ranges for n in self.nest.toposort())
         several = next((u for u in (4, 2) if r.extent >= width * u * 2), 0)
+        if any(n.op is Ops.REDUCE and r in n.ranges for n in self.nest.toposort()):
+            # Lanes are rows of their own: enough of them are left for every thread.
+            several = 2 if r.extent >= width * 4 * self.renderer.threads else 0
         if is_stage_range(self.nest, r):
             several = 0
         across = None if reduces else self.line_range(r)
@@ -333,7 +341,7 @@ class _Chooser:
             reading += LINE_COST
         stores = [a for a in accesses_of(self.nest) if a.node.op is Ops.STORE and lane in a.ranges]
         reduced = int(prod(r.extent for r in contraction.reduce.closed_ranges))
-        writing = sum(1.0 if a.step(lane) == 1 else JUMP_COST for a in stores) / reduced
+        writing = sum(1.0 if a.step(lane) == 1 else SCATTER_COST for a in stores) / reduced
         return (reading + writing) * waste / width
 
     def jumps_between_products(self, contraction: Contraction, lanes_operand: UOp) -> bool:
@@ -370,7 +378,7 @@ class _Chooser:
         order = next(n.closed_ranges for n in self.nest.toposort()
                      if n.op is Ops.REDUCE and set(n.closed_ranges) == set(contraction.reduce.closed_ranges))
         read_over = [r.arg[0] for r in order if r in operand.ranges]
-        vectors = min(4, -(-lane.extent // width))
+        vectors = min(MOST_VECTORS, -(-lane.extent // width))
         while vectors > 1 and stage and not self.panel_fits(contraction, lane, width * vectors):
             vectors -= 1
         row = max(other, key=lambda r: (self.row_rank(r), r.arg[0]))
@@ -395,9 +403,27 @@ class _Chooser:
         rows = _tile_size(row.extent, self.most_rows(max(1, size)))
         if rows > 1:
             self.take(Opt(OptKind.UPCAST, row.arg[0], rows))
-        if stage:
-            self.stage(which, (*read_over, *staged))
+        if stage and self.stage(which, (*read_over, *staged)):
+            self.fill_by_vectors()
             self.enclose_with(self.ranges_of_staging(outer))
+
+    def fill_by_vectors(self) -> None:
+        """Lanes for the loops that fill the newest panel; where they jump in what they load, as many loads
+        beside each other as make a tile to transpose."""
+        stage = max((n for n in self.nest.toposort() if n.op is Ops.STAGE), key=lambda n: int(n.arg[0]))
+        *loops, lane = stage.closed_ranges
+        inside = stage.src[0].toposort()
+        loads = [a for a in accesses_of(self.nest) if a.node.op is Ops.LOAD and a.node in inside]
+        if not self.can_vector(lane) or lane.extent & (lane.extent - 1):
+            return
+        if any(a.step(lane) not in (0, 1) for a in loads):
+            side = [i for i, r in enumerate(loops) if loads[0].step(r) == 1 and r.extent % lane.extent == 0]
+            after = loops[side[0] + 1:] if side else []
+            if side and prod(r.extent for r in after) <= MOST_VECTORS:
+                for r in after:
+                    self.take(Opt(OptKind.UPCAST, r.arg[0], r.extent))
+                self.take(Opt(OptKind.UPCAST, loops[side[0]].arg[0], lane.extent))
+        self.take(Opt(OptKind.VECTOR, lane.arg[0], lane.extent))
 
     def ranges_of_staging(self, tiles: int | None) -> list[int]:
         """The output loops that staged memory changes with, the loop over tiles first: outside all others,
@@ -440,14 +466,16 @@ class _Chooser:
         near = all(abs(a.step(r) or 0) <= 64 for a in accesses_of(self.nest) if a.node.op is Ops.LOAD)
         return (near and r.extent >= 4, r.extent)
 
-    def stage(self, which: int, over: tuple[int, ...]) -> None:
+    def stage(self, which: int, over: tuple[int, ...]) -> bool:
         """Stage the operand `which` of the main contraction, which the splits before have rebuilt."""
         for node in self.nest.toposort():
-            if node.op is Ops.REDUCE and node.src[0].op is Ops.MUL:
-                held = node.src[0].src[which]
+            product = product_in(node.src[0]) if node.op is Ops.REDUCE else None
+            if product is not None:
+                held = product.src[which]
                 if {r.arg[0] for r in held.ranges} >= set(over):
                     self.take(Opt(OptKind.STAGE, operands(self.nest).index(held), over=over))
-                    return
+                    return True
+        return False
 
     def ranges(self) -> list[UOp]:
         return [r for r in self.nest.toposort() if r.op is Ops.RANGE]
@@ -478,7 +506,7 @@ class _Chooser:
                 for row in others & rows]
         if ways and min(ways, key=lambda w: w[:2])[0] < 1.0:
             _, _, lane, row = min(ways, key=lambda w: (*w[:2], self.row_rank(w[3])))
-            size = self.lane_tile(lane, 4)
+            size = self.lane_tile(lane, MOST_VECTORS)
             most = self.most_rows(size)
             count = _tile_size(row.extent, most)
             if count > 1:
@@ -492,7 +520,7 @@ class _Chooser:
 
     def most_vectors(self, rows: int) -> int:
         """Vectors beside so many rows whose accumulators and operands fit the registers."""
-        return max(1, min(4, (self.renderer.registers + 2 - rows) // (rows + 1)))
+        return max(1, min(MOST_VECTORS, (self.renderer.registers + 2 - rows) // (rows + 1)))
 
     def lane_tile(self, lane: UOp, most: int) -> int:
         """`lane` as vectors, up to `most` of them side by side. Returns how many."""
@@ -520,6 +548,7 @@ class _Chooser:
                     order = sorted(inner, key=lambda r: (_PANEL_ORDER[r.arg[1]], r not in new, r.arg[0]))
                     self.take(Opt(OptKind.STAGE, operands(self.nest).index(operand),
                                   over=tuple(r.arg[0] for r in order)))
+                    self.fill_by_vectors()
                     break
 
     def kept_contraction(self, done: set[int]) -> tuple[UOp, UOp] | None:

@@ -1,0 +1,158 @@
+"""Intermediates share an arena: never two at once in one place, and little more than is needed at once."""
+import gc
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tinygrad import Tensor, TinyJit, nn
+from tinygrad.device import LEAST_CACHE, Buffer, Device
+from tinygrad.dtype import dtypes
+from tinygrad.engine import realize
+from tinygrad.helpers import GlobalCounters
+from tinygrad.schedule.cache import ScheduleCache
+from tinygrad.schedule.memory import ALIGNMENT, Lifetime, lifetimes, lower_bound, plan_arena
+
+values = st.dictionaries(
+    st.integers(0, 30),
+    st.builds(lambda size, first, length: Lifetime(size * ALIGNMENT, first, first + length),
+              st.integers(1, 50), st.integers(0, 20), st.integers(0, 10)), max_size=20)
+
+
+@settings(max_examples=200, deadline=None)
+@given(values)
+def test_values_needed_at_once_never_overlap(needed):
+    arena = plan_arena(needed)
+    assert arena.offsets.keys() == needed.keys()
+    for a, one in needed.items():
+        assert arena.offsets[a] % ALIGNMENT == 0 and 0 <= arena.offsets[a] <= arena.size - one.size
+        for b, other in needed.items():
+            if a < b and one.first <= other.last and other.first <= one.last:
+                assert (arena.offsets[a] + one.size <= arena.offsets[b]
+                        or arena.offsets[b] + other.size <= arena.offsets[a])
+
+
+@settings(max_examples=100, deadline=None)
+@given(values)
+def test_the_lower_bound_is_the_most_that_is_needed_at_one_step(needed):
+    most = max((sum(v.size for v in needed.values() if v.first <= step <= v.last) for step in range(40)),
+               default=0)
+    assert lower_bound(needed) == most <= plan_arena(needed).size
+
+
+def test_a_chain_needs_room_for_two():
+    chain = {i: Lifetime(640, i, i + 1) for i in range(50)}
+    assert plan_arena(chain).size == 1280
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_network_and_its_gradients_take_at_most_a_tenth_more_than_they_must(seed):
+    """Forward values that live until their backward step, and short-lived ones of other sizes around them."""
+    rng = np.random.default_rng(seed)
+    steps = 60
+    needed = {i: Lifetime(64 * int(rng.integers(1, 4000)), i, 2 * steps - i) for i in range(steps)}
+    for i in range(steps, 3 * steps):
+        first = int(rng.integers(0, 2 * steps))
+        needed[i] = Lifetime(64 * int(rng.integers(1, 4000)), first, first + int(rng.integers(1, 3)))
+    assert plan_arena(needed).size <= 1.1 * lower_bound(needed)
+
+
+def test_lifetimes_run_from_the_first_use_to_the_last():
+    found = lifetimes([(0, 1), (2, 0), (3,), (1, 2)], {0: 4, 2: 64, 3: 0})
+    assert found == {0: Lifetime(64, 0, 1), 2: Lifetime(64, 1, 3), 3: Lifetime(64, 2, 2)}
+
+
+# --- in schedules and traces --------------------------------------------------------------------------------
+
+
+def conv_loss(x: Tensor, layers: list[nn.Conv2d]) -> Tensor:
+    for layer in layers:
+        x = layer(x).relu()
+    return x.square().mean()
+
+
+def test_the_arena_of_a_training_step_is_close_to_the_lower_bound():
+    layers = [nn.Conv2d(2, 4, 3), nn.Conv2d(4, 8, 3), nn.Conv2d(8, 4, 3), nn.Conv2d(4, 2, 3)]
+    optimizer = nn.optim.SGD(nn.state.get_parameters(layers), lr=0.1)
+    loss = conv_loss(Tensor.rand(4, 2, 16, 16).realize(), layers).backward()
+    sinks = [loss.uop] + [p.grad.uop for p in optimizer.params]
+    schedule = ScheduleCache().schedule(sinks)
+    (shared,) = schedule.intermediates
+    sizes = {n: node.arg.size * node.dtype.itemsize for n, node in shared.nodes.items()}
+    number = {node: n for n, node in shared.nodes.items()}
+    steps = [[number[b] for b in item.buffers if b in number] for item in schedule.items]
+    assert len(sizes) > 4
+    assert shared.arena.size <= 1.1 * lower_bound(lifetimes(steps, sizes))
+    shown = {view.base for view in schedule.views.values()}
+    assert not shown & set(shared.nodes.values())
+
+
+@pytest.mark.parametrize("jit", [False, True])
+def test_intermediates_in_an_arena_give_the_same_numbers(jit, monkeypatch):
+    monkeypatch.setattr(realize, "schedules", ScheduleCache())
+    rng = np.random.default_rng(0)
+    weights = [rng.standard_normal((12, 12)).astype(np.float32) * 0.3 for _ in range(5)]
+    tensors = [Tensor(w) for w in weights]
+
+    def chain(x):
+        for w in tensors:
+            x = (x @ w).contiguous()
+            x = x - x.mean(1, keepdim=True).contiguous()
+        return x
+
+    call = TinyJit(chain) if jit else chain
+    for _ in range(4):
+        data = rng.standard_normal((3, 12)).astype(np.float32)
+        expected = data.astype(np.float64)
+        for w in weights:
+            expected = expected @ w
+            expected = expected - expected.mean(1, keepdims=True)
+        np.testing.assert_allclose(call(Tensor(data)).numpy(), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_memory_used_is_exact_before_and_after_a_schedule():
+    x = Tensor(np.ones((64, 64), np.int32)).realize()  # of integers: no graph is kept for gradients
+    gc.collect()
+    before = GlobalCounters.mem_used
+    y = ((x @ x).contiguous() @ x).contiguous() @ x
+    y.realize()
+    gc.collect()
+    assert GlobalCounters.mem_used - before == 64 * 64 * 4
+    del y
+    gc.collect()
+    assert GlobalCounters.mem_used == before <= GlobalCounters.mem_peak
+
+
+def test_a_part_shares_its_buffer_and_keeps_it_alive():
+    whole = Buffer("CPU", 256, dtypes.uint8).allocate()
+    gc.collect()
+    used = GlobalCounters.mem_used
+    part = whole.part(128, 4, dtypes.float32)
+    assert part.address == whole.address + 128 and part.nbytes == 16 and GlobalCounters.mem_used == used
+    part.copyin(np.float32([1, 2, 3, 4]).view(np.uint8).data)
+    assert whole.numpy()[128:144].view(np.float32).tolist() == [1, 2, 3, 4]
+    del whole
+    assert GlobalCounters.mem_used == used and part.numpy().tolist() == [1, 2, 3, 4]
+    del part
+    assert GlobalCounters.mem_used == used - 256
+
+
+def test_freed_memory_of_ever_new_sizes_does_not_pile_up():
+    allocator = Device["CPU"].allocator
+    for i in range(60):
+        Buffer("CPU", (1 << 24) + 4096 * i, dtypes.uint8).allocate()
+    assert allocator.cached_bytes <= max(LEAST_CACHE, GlobalCounters.mem_peak)
+    assert allocator.cached_bytes == sum(size * len(blocks) for size, blocks in allocator.cached.items())
+
+
+def test_running_out_of_memory_says_what_was_asked_used_and_cached(monkeypatch):
+    allocator = Device["CPU"].allocator
+
+    def refuse(size):
+        raise MemoryError
+
+    monkeypatch.setattr(allocator, "_obtain", refuse)
+    said = r"CPU has no 987,654,336 bytes left: [\d,]+ are used and [\d,]+ cached"
+    with pytest.raises(MemoryError, match=said):
+        Buffer("CPU", 987_654_321, dtypes.uint8).allocate()
