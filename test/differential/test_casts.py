@@ -32,7 +32,9 @@ def values_of(dtype: DType) -> Array:
     found = patterns.view(dtype.numpy)
     if dtype.is_int:
         powers = np.array([1 << i for i in range(dtype.bits)], np.uint64).astype(bits)
-        edges = np.concatenate([powers, powers - 1, powers + 1]).view(dtype.numpy)
+        halves = powers + (powers >> 8)  # between two neighbours in bfloat16
+        edges = np.concatenate([powers, powers - 1, powers + 1, halves, halves - 1, halves + 1])
+        edges = np.concatenate([edges, -edges]).view(dtype.numpy)
     else:
         powers = np.float64(2) ** np.arange(-160, 160)
         steps = np.concatenate([powers, powers * (1 + 2.0**-23), powers * (1 - 2.0**-24), powers * 1.5])

@@ -14,10 +14,12 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
+from tinygrad.dtype import dtypes
 from tinygrad.graph.elementary import derivative_of_sine
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.shapes import inverse_permutation
 from tinygrad.graph.uop import UOp
+from tinygrad.helpers import ceildiv
 
 SourceGradients: TypeAlias = tuple[UOp | None, ...]
 GradientRule: TypeAlias = Callable[[UOp, UOp], SourceGradients]
@@ -87,8 +89,7 @@ def _reduce(g: UOp, node: UOp) -> SourceGradients:
     if op is Ops.MAX:
         hit = src.eq(node.expand(src.shape)).cast(g.dtype)
         return (hit * (g * hit.reduce(Ops.ADD, axes).recip()).expand(src.shape),)
-    others = _products_of_others(src, axes)
-    return (g.expand(src.shape) * others,)
+    return (g.expand(src.shape) * _products_of_others(src, axes),)
 
 
 FACTORS = 8
@@ -123,13 +124,18 @@ def _others_of_last_axis(x: UOp) -> UOp:
 
 
 def _others_of_group(x: UOp) -> UOp:
+    """Every item of a short last axis becomes 1 for itself, and all are multiplied."""
     *lead, size = x.shape
     grid = (*lead, size, size)
-    positions = counting(size, dtypes.int32)
-    column = positions.reshape((*(1,) * len(lead), 1, size)).expand(grid)
-    row = positions.reshape((*(1,) * len(lead), size, 1)).expand(grid)
-    factors = row.eq(column).where(1, x.reshape((*lead, 1, size)).expand(grid))
+    diagonal = _diagonal(size).reshape((*(1,) * len(lead), size, size)).expand(grid)
+    factors = diagonal.where(1, x.reshape((*lead, 1, size)).expand(grid))
     return factors.reduce(Ops.MUL, (len(lead) + 1,)).reshape(x.shape)
+
+
+def _diagonal(size: int) -> UOp:
+    """The identity matrix, of bools: ones `size + 1` apart."""
+    spaced = UOp.const(True, dtypes.bool, (size, 1)).pad(((0, 0), (0, size))).reshape((size * (size + 1),))
+    return spaced.shrink(((0, size * size),)).reshape((size, size))
 
 
 def _stride(g: UOp, node: UOp) -> SourceGradients:

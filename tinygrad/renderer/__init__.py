@@ -7,6 +7,7 @@ device's numbers. Next on the path: `runtime/`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import ClassVar
 
 from tinygrad.dtype import DType, dtypes
@@ -16,6 +17,8 @@ from tinygrad.helpers import round_up
 
 SCRATCH_ALIGNMENT = 64
 """Bytes to which scratch arrays are aligned."""
+SHARED_ALIGNMENT = 16
+"""Bytes to which arrays in shared memory are aligned: the widest access of a thread."""
 
 
 NARROW_FLOATS = frozenset({dtypes.fp8e4m3, dtypes.fp8e5m2, dtypes.bfloat16, dtypes.float16})
@@ -30,6 +33,30 @@ def same_in_every_lane(node: UOp) -> int | None:
         return None
     lanes = node.arg if isinstance(node.arg, tuple) else (node.arg,)
     return int(lanes[0]) if all(x == lanes[0] for x in lanes) else None
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How a kernel of blocks of threads is started."""
+
+    blocks: tuple[int, int, int]
+    """blocks along each axis, the fastest first"""
+    threads: tuple[int, int, int]
+    """threads of a block along each axis"""
+    slots: tuple[int, ...]
+    """the slot of each buffer argument"""
+    shared_bytes: int
+    """memory that the threads of a block share"""
+
+
+def launch_of(program: list[UOp]) -> Launch:
+    """The launch that the SPECIAL indices of a program speak of."""
+    sizes = {str(n.arg[0]): int(n.arg[1]) for n in program if n.op is Ops.SPECIAL}
+    nodes = dict.fromkeys(program)
+    axes = [(sizes.get(f"{letter}idx0", 1), sizes.get(f"{letter}idx1", 1), sizes.get(f"{letter}idx2", 1))
+            for letter in "gl"]
+    shared = sum(round_up(n.arg[1] * n.dtype.itemsize, SHARED_ALIGNMENT) for n in nodes if n.op is Ops.SHARED)
+    return Launch(axes[0], axes[1], tuple(sorted(n.arg[0] for n in nodes if n.op is Ops.PARAM)), shared)
 
 
 class Renderer(ABC):
@@ -47,6 +74,14 @@ class Renderer(ABC):
     """data cache closest to a core"""
     l2_bytes: int = 512 << 10
     """the next one, of each core"""
+    has_blocks: bool = False
+    """whether kernels run as a grid of blocks of threads, with memory that a block shares and barriers"""
+    block_threads: int = 256
+    """the most threads that a plan puts into a block"""
+    shared_bytes: int = 32 << 10
+    """memory that a block shares"""
+    grid_limits: tuple[int, int, int] = (2**31 - 1, 65535, 65535)
+    """the most blocks along each axis, the fastest first"""
 
     def __repr__(self) -> str:
         return (f"{self.name}, {self.threads} thread{'s' * (self.threads > 1)}, "

@@ -4,7 +4,7 @@ The shape of a value belongs to its user; the layout of a buffer that no user se
 In: a kernel written with row-major outputs. Out: for each output the order of its axes, outermost first, that
 suits the loops around it:
 
-- A contraction puts last the axes that only its smaller operand knows (a convolution's output channels): they
+- A contraction puts last the axes that only its weights know (a convolution's output channels): they
   become lanes, stored side by side, and the next convolution reads them so too.
 - Any other kernel keeps its outputs in the order of the largest buffer it reads, so that reading and writing
   walk the same way.
@@ -36,7 +36,7 @@ def axis_order(ast: UOp, output: int) -> tuple[int, ...]:
     axes = _ranges_of_axes(shape, store)
     if axes is None:
         return tuple(range(len(shape)))
-    last = _known_to_smaller_operand(nest, store)
+    last = _known_to_weights(nest, store)
     if last is not None:
         return tuple(sorted(range(len(shape)), key=lambda i: axes[i] in last))
     loads = sorted((a for a in accesses if a.node.op is Ops.LOAD and a.node.src[0].src[0].op is Ops.PARAM),
@@ -46,6 +46,8 @@ def axis_order(ast: UOp, output: int) -> tuple[int, ...]:
         if all(r is None or step for r, step in zip(axes, steps, strict=True)):
             weights = [0 if r is None else -abs(step or 0) for r, step in zip(axes, steps, strict=True)]
             return tuple(sorted(range(len(shape)), key=weights.__getitem__))
+        if 1 in steps:  # the others are windows or padded; neighbours at least stay neighbours
+            return tuple(sorted(range(len(shape)), key=lambda i: steps[i] == 1))
     return tuple(range(len(shape)))
 
 
@@ -61,15 +63,19 @@ def _ranges_of_axes(shape: tuple[int, ...], store: Access) -> list[UOp | None] |
     return found
 
 
-def _known_to_smaller_operand(nest: UOp, store: Access) -> frozenset[UOp] | None:
-    """The output ranges that only the clearly smaller operand of the store's contraction changes with."""
+def _known_to_weights(nest: UOp, store: Access) -> frozenset[UOp] | None:
+    """The output ranges that only one operand of the store's contraction changes with: that with fewer of
+    them (a weight knows the channels, an image its rows and columns too), or the clearly smaller one."""
     for node in store.node.toposort():
         contraction = contraction_of(node)
         if contraction is None or node.ranges != frozenset(store.node.closed_ranges):
             continue
-        sizes = [_items_read(s) for s in node.src[0].src]
+        sides = (contraction.left, contraction.right)
+        if len(sides[0]) != len(sides[1]):
+            return min(sides, key=len)
+        sizes = [_items_read(s) for s in contraction.factors]
         if 2 * min(sizes) <= max(sizes):
-            return contraction.left if sizes[0] < sizes[1] else contraction.right
+            return sides[0] if sizes[0] < sizes[1] else sides[1]
     return None
 
 

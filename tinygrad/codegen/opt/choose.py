@@ -29,6 +29,9 @@ LINE_ITEMS = 16
 """Items of 4 bytes in a cache line."""
 SCATTER_COST = 64.0
 """A store of lanes that do not lie side by side (a 4096 x 4096 result: 44 ms for its 1 M vectors)."""
+PIXEL_COST = 0.25
+"""Lanes along one of several ranges of an operand (an image's columns) where the other operand has but one (the
+channels): its neighbours in the graph would have to follow that layout."""
 LINE_COST = 0.5
 """A cache line fetched for the few items that the rows of a tile use of it, in the same units."""
 JUMP_COST = 12.0
@@ -318,11 +321,11 @@ class _Chooser:
         return sum(int(n.arg[1]) for n in operand.toposort() if n.op is Ops.PARAM)
 
     def panel_fits(self, contraction: Contraction, lane: UOp, width: int) -> bool:
-        """True if one vector's worth of the operand, over the whole reduce, fits the L2
+        """True if one vector's worth of the operand, over the whole reduce, stays near: twice the L2
         cache."""
         operand = self.operand_with(contraction, lane)
         items = int(prod(r.extent for r in contraction.reduce.closed_ranges if r in operand.ranges))
-        return items * width * contraction.reduce.dtype.itemsize <= self.renderer.l2_bytes
+        return items * width * contraction.reduce.dtype.itemsize <= 2 * self.renderer.l2_bytes
 
     def outer_cost(self, contraction: Contraction, lane: UOp, width: int) -> float:
         """Cost of a multiply-add with lanes along the output range `lane`, against 1 for a scalar one."""
@@ -339,6 +342,10 @@ class _Chooser:
             reading = JUMP_COST
         if self.jumps_between_products(contraction, operand):
             reading += LINE_COST
+        lane_side, other_side = (contraction.left, contraction.right) if lane in contraction.left else \
+            (contraction.right, contraction.left)
+        if len(lane_side) > len(other_side):
+            reading += PIXEL_COST
         stores = [a for a in accesses_of(self.nest) if a.node.op is Ops.STORE and lane in a.ranges]
         reduced = int(prod(r.extent for r in contraction.reduce.closed_ranges))
         writing = sum(1.0 if a.step(lane) == 1 else SCATTER_COST for a in stores) / reduced

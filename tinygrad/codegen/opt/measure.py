@@ -1,0 +1,251 @@
+"""Running one kernel under several Plans: memory of its own, results to compare with, and a clock.
+
+In: a loop nest and a device. `Workbench.build` makes the kernel of a Plan, `is_right` compares what it computes
+with the plain loops, `race` times two kernels against each other.
+
+The kernel runs on memory of its sizes and never on the user's: it may write what it reads. Numbers are
+quarters, whose sums of products are exact in every order, so only what is not such a sum needs a tolerance.
+"""
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tinygrad.codegen.cost import estimate
+from tinygrad.codegen.expand import expand
+from tinygrad.codegen.linearize import linearize
+from tinygrad.codegen.opt.neighbours import copies
+from tinygrad.codegen.opt.plan import Plan, apply_plan, replace_range, thread_extent
+from tinygrad.codegen.primitives import to_device_primitives
+from tinygrad.device import Buffer, Device, Program
+from tinygrad.dtype import DType, dtypes
+from tinygrad.graph.ops import Ops
+from tinygrad.graph.spec import check_graph
+from tinygrad.graph.uop import UOp
+from tinygrad.helpers import CACHELEVEL, CHECK, Context, prod
+
+Array = np.ndarray[Any, Any]
+
+TOLERANCES = {dtypes.float64: 1e-10, dtypes.float32: 2e-4, dtypes.float16: 4e-3, dtypes.bfloat16: 3e-2}
+"""How far a result may be from the plain loops', in parts of itself and of the typical result: a thousand
+roundings of float32, four of a narrow type, in which results are stored. Integers and bools must be equal."""
+NARROWEST = 0.3
+"""The same for the types of 8 bits."""
+PLAIN_WORK = 200_000_000
+"""Operations that the plain loops may run, 0.2 s or so; of a kernel with more, a sample of its items is
+compared."""
+MOST_BYTES = 1 << 30
+"""Memory that a kernel may take to be measured."""
+RANDOM_ITEMS = 65_521
+"""Random numbers drawn for a buffer, again and again; a prime, so that no row of a matrix is like another."""
+POISON = 0x5A
+"""The byte that memory is filled with before a kernel writes it."""
+
+
+@dataclass(frozen=True)
+class Built:
+    """A kernel under some Plan, ready to run."""
+
+    plan: Plan
+    program: Program
+    extent: int
+    copies: int
+    """of a value that the plan writes out"""
+
+
+@dataclass(frozen=True)
+class _Source:
+    plan: Plan
+    text: str
+    scratch: int
+    extent: int
+    copies: int
+
+
+class Workbench:
+    """Memory for a kernel, and what its plain loops make of it.
+
+    Raises MemoryError for a kernel with more than `MOST_BYTES`, RuntimeError for one that is too long to run
+    plainly or whose device computes nothing.
+    """
+
+    NAME = "candidate"
+
+    def __init__(self, nest: UOp, device: str) -> None:
+        self.nest = nest
+        self.device = device
+        self.renderer = Device[device].renderer
+        nodes = nest.toposort()
+        params = sorted((n for n in nodes if n.op is Ops.PARAM), key=lambda p: p.arg[0])
+        if sum(p.arg[1] * p.dtype.itemsize for p in params) > MOST_BYTES:
+            raise MemoryError(f"a kernel of more than {MOST_BYTES:,} bytes is not measured")
+        written = {s.src[0].src[0] for s in nest.src}
+        read = {n.src[0].src[0] for n in nodes if n.op is Ops.LOAD}
+        self.variables = _values_of_variables(nodes)
+        self.buffers: dict[int, Buffer] = {}
+        self.before: dict[int, Array] = {}
+        """the bytes of outputs before the kernel runs"""
+        for param in params:
+            slot, size = param.arg
+            content = random_items(param.dtype, size, slot).view(np.uint8)
+            if param in written:
+                self.before[slot] = content if param in read else np.full_like(content, POISON)
+            self.buffers[slot] = Buffer(device, size, param.dtype).allocate()
+            self.buffers[slot].copyin(content.data)
+        slots = range(1 + max(self.buffers, default=-1))
+        self.addresses = [self.buffers[i].address if i in self.buffers else 0 for i in slots]
+        self.restored = [s for s in self.before if any(p.arg[0] == s and p in read for p in params)]
+        """outputs that every run needs as they were"""
+        plain, self.is_sample = sample(nest, PLAIN_WORK)
+        self.expected = self.results(self.build(plain, Plan()))
+
+    # --- building -------------------------------------------------------------------------------------------
+
+    def build(self, nest: UOp, plan: Plan) -> Built:
+        """The kernel of `nest` under `plan`. Raises ValueError or RuntimeError where that cannot be."""
+        written = self.write(nest, plan)
+        return self.load(written, Device[self.device].compile(written.text))
+
+    def build_all(self, plans: Iterable[Plan], most_copies: int) -> list[Built]:
+        """The kernels of those plans that can be built and do not write out too many copies. While one is
+        written, in Python, those before it are compiled, in another thread."""
+        with ThreadPoolExecutor(max_workers=1) as compiling, Context(CACHELEVEL=0):
+            started = []
+            for plan in plans:
+                try:
+                    written = self.write(self.nest, plan, most_copies)
+                except (ValueError, RuntimeError):
+                    continue
+                started.append((written, compiling.submit(Device[self.device].compile, written.text)))
+            return [self.load(written, code.result()) for written, code in started]
+
+    def write(self, nest: UOp, plan: Plan, most_copies: int | None = None) -> _Source:
+        """The source of `nest` under `plan`. Raises ValueError or RuntimeError where there is none."""
+        optimised = apply_plan(nest, plan)
+        count = copies(optimised)
+        if most_copies is not None and count > most_copies:
+            raise ValueError(f"{plan} writes out {count} copies")
+        program = linearize(to_device_primitives(expand(optimised), self.renderer))
+        if CHECK:
+            check_graph(program, "program")
+        return _Source(plan, self.renderer.render(self.NAME, program), self.renderer.scratch_bytes(program),
+                       thread_extent(program), count)
+
+    def load(self, source: _Source, code: Any) -> Built:
+        program = Device[self.device].load(self.NAME, code, source.scratch)
+        return Built(source.plan, program, source.extent, source.copies)
+
+    # --- running --------------------------------------------------------------------------------------------
+
+    def run(self, kernel: Built) -> float:
+        """The seconds of one run."""
+        for slot in self.restored:
+            self.buffers[slot].copyin(self.before[slot].data)
+        start = time.perf_counter()
+        kernel.program(self.addresses, self.variables, kernel.extent)
+        Device[self.device].synchronize()
+        return time.perf_counter() - start
+
+    def results(self, kernel: Built) -> list[Array]:
+        """What one run leaves in each output, as items."""
+        for slot, content in self.before.items():
+            self.buffers[slot].copyin(content.data)
+        self.run(kernel)
+        return [self.buffers[slot].numpy().copy() for slot in self.before]
+
+    def is_right(self, kernel: Built) -> bool:
+        """True if the kernel computes what the plain loops do; of a large one, where the sample says."""
+        before = (content.view(b.dtype.numpy) for content, b in
+                  zip(self.before.values(), (self.buffers[s] for s in self.before), strict=True))
+        return all(
+            agree(got[_changed(expected, old)], expected[_changed(expected, old)]) if self.is_sample
+            else agree(got, expected)
+            for got, expected, old in zip(self.results(kernel), self.expected, before, strict=True))
+
+    def race(self, one: Built, other: Built, seconds: float, least: int = 3) -> tuple[list[float], list[float]]:
+        """The seconds of runs of both in turn, for so long, `least` of each at any rate.
+
+        Taking turns gives both the same share of what else the machine does.
+        """
+        times: tuple[list[float], list[float]] = ([], [])
+        end = time.perf_counter() + seconds
+        while len(times[0]) < least or time.perf_counter() < end:
+            times[0].append(self.run(one))
+            times[1].append(self.run(other))
+        return times
+
+
+def _values_of_variables(nodes: Sequence[UOp]) -> list[int]:
+    """The largest value of each VARIABLE, in the order in which a program takes them."""
+    return [n.arg[2] for n in nodes if n.op is Ops.VARIABLE]
+
+
+def random_items(dtype: DType, size: int, seed: int) -> Array:
+    """Items for a buffer: quarters from -2 to 2 without 0, or as many whole numbers, positive where the type
+    knows no others."""
+    numbers = np.random.default_rng(seed).integers(1, 9, min(size, RANDOM_ITEMS))
+    if dtype.is_bool:
+        items = numbers % 2 == 0
+    else:
+        signs = np.random.default_rng(seed + 1).integers(0, 1, len(numbers), endpoint=True) * 2 - 1
+        signed = numbers if dtype.is_unsigned else numbers * signs
+        items = signed / 4 if dtype.is_float else signed
+    return np.resize(items.astype(dtype.numpy), size)
+
+
+def sample(nest: UOp, most: int) -> tuple[UOp, bool]:
+    """`nest`, and whether it is a sample: where it has more than `most` operations, it computes only some
+    items of its outputs, spread evenly, the first and last of a loop among them.
+
+    Raises RuntimeError where what is left is still ten times as much.
+    """
+    sampled = nest
+    for r in nest.src[0].closed_ranges:
+        work = estimate(sampled).operations
+        count = max(2, r.extent * most // max(1, work))
+        if work <= most or count >= r.extent or any(r not in s.closed_ranges for s in nest.src):
+            continue
+        step = -(-(r.extent - 1) // (count - 1))
+        few = UOp.range(-(-(r.extent - 1) // step) + 1, r.arg[0])
+        sampled = replace_range(sampled, r, lambda _, few=few: [few], (few * step).minimum(r.extent - 1))
+    if estimate(sampled).operations > 10 * most:
+        raise RuntimeError("the plain loops would run for too long to compare with")
+    return sampled, sampled is not nest
+
+
+def _changed(after: Array, before: Array) -> Array:
+    """Which items differ."""
+    size = after.dtype.itemsize
+    differs = (after.view(np.uint8) != before.view(np.uint8)).reshape(-1, size)
+    changed: Array = differs.any(1)
+    return changed
+
+
+def agree(got: Array, expected: Array) -> bool:
+    """True if two results are one up to the order in which sums are added up.
+
+    Floats agree to within `TOLERANCES` of themselves and of the root mean square of all; NaN and infinities
+    must be in the same places. Everything else must be equal.
+    """
+    if not _is_float(expected):
+        return bool((got == expected).all())
+    tolerance = next((t for d, t in TOLERANCES.items() if d.numpy == expected.dtype), NARROWEST)
+    wide, reference = got.astype(np.float64), expected.astype(np.float64)
+    finite = np.isfinite(reference)
+    if not np.array_equal(wide[~finite], reference[~finite], equal_nan=True):
+        return False
+    wide, reference = wide[finite], reference[finite]
+    if not len(reference):
+        return True
+    typical = np.sqrt(np.mean(np.square(reference)))
+    return bool((np.abs(wide - reference) <= tolerance * (np.abs(reference) + typical)).all())
+
+
+def _is_float(array: Array) -> bool:
+    """True for NumPy's floats and those of ml_dtypes."""
+    return array.dtype.kind == "f" or (array.dtype.kind == "V" and array.dtype.names is None)

@@ -1,0 +1,257 @@
+"""Plans near a Plan: with an Opt changed, dropped or added.
+
+In: a nest and a Plan that applies to it. Out: Plans that differ from it in one Opt; `search.py` measures them.
+
+An Opt names ranges by identities that depend on the Opts before it, so those behind an edit are carried over
+by the role of each range: the inner loop of the third split stays that, whatever number it has now. An Opt
+whose range the edit took away goes with it.
+"""
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from tinygrad.codegen.opt.plan import (
+    Opt,
+    OptKind,
+    Plan,
+    all_ranges,
+    apply_opt,
+    fresh_identity,
+    is_reduce_range,
+    operands,
+)
+from tinygrad.codegen.opt.rows import row_values
+from tinygrad.graph.ops import Ops, RangeKind
+from tinygrad.graph.uop import UOp
+from tinygrad.helpers import prod
+from tinygrad.renderer import Renderer
+
+SPLITTING = frozenset({OptKind.SPLIT, OptKind.VECTOR, OptKind.UPCAST, OptKind.UNROLL, OptKind.GROUP})
+"""Opts that make two loops of one."""
+LAST = frozenset({OptKind.SKIP, OptKind.THREAD})
+"""Opts that a plan ends with: others are added before them."""
+AMOUNTS = {
+    OptKind.UPCAST: (2, 3, 4, 6, 8),
+    OptKind.UNROLL: (2, 4, 8),
+    OptKind.GROUP: (2, 4, 8),
+    OptKind.SPLIT: (8, 32, 128, 512),
+}
+"""Factors that an added Opt tries."""
+MOST = {OptKind.UPCAST: 16, OptKind.UNROLL: 16, OptKind.GROUP: 16, OptKind.SPLIT: 4096}
+"""Factors beyond which none is tried."""
+MAX_COPIES = 128
+"""Copies of a value that unrolling may write out, unless the cost model's own plan writes more: what is longer
+takes seconds to compile, and has no registers to run in."""
+
+
+def neighbours(nest: UOp, plan: Plan, renderer: Renderer) -> list[Plan]:
+    """The plans one edit away from `plan`, each once, the kinds of edits taking turns. Whether they can be
+    built shows when they are."""
+    if not all_ranges(nest):
+        return []
+    states = [nest]
+    for opt in plan.opts:
+        states.append(apply_opt(states[-1], opt))
+    kinds = (_other_amounts(plan, renderer, states), _without(plan), _additions(plan, renderer, states),
+             _other_ranges(plan, states))
+    found: dict[Plan, None] = {}
+    for edit in (e for edits in itertools.zip_longest(*kinds) for e in edits if e is not None):
+        changed = edited(states, plan, edit)
+        if changed is not None and changed != plan:
+            found[changed] = None
+    return list(found)
+
+
+def copies(nest: UOp) -> int:
+    """The most copies that unrolling writes out of any value of `nest`."""
+    counts = (prod(r.extent for r in n.ranges | frozenset(n.closed_ranges) if r.arg[1] is RangeKind.UNROLL)
+              for n in nest.toposort())
+    return max(counts, default=1)
+
+
+# --- edits --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Edit:
+    """The Opts `taken` of a plan from number `at` on, replaced by `given`."""
+
+    at: int
+    taken: int = 0
+    given: tuple[Opt, ...] = ()
+
+
+def _other_amounts(plan: Plan, renderer: Renderer, states: list[UOp]) -> Iterator[Edit]:
+    """Other tiles, and other numbers of lanes."""
+    for at, opt in enumerate(plan.opts):
+        if opt.kind is OptKind.VECTOR:
+            amounts = [opt.amount // 2, opt.amount * 2]
+            most = 2 * _most_lanes(states[0], renderer)
+        elif opt.kind in SPLITTING:
+            near = (opt.amount - 1, opt.amount + 1, opt.amount - 2, opt.amount + 2)
+            amounts = [opt.amount * 2, opt.amount // 2, *(near if opt.kind is OptKind.UPCAST else ())]
+            most = MOST[opt.kind]
+        else:
+            continue
+        for amount in dict.fromkeys(amounts):
+            if 2 <= amount <= most:
+                yield Edit(at, 1, (replace(opt, amount=amount),))
+
+
+def _without(plan: Plan) -> Iterator[Edit]:
+    """The plan without one of its Opts, the last ones first."""
+    for at in reversed(range(len(plan.opts))):
+        yield Edit(at, 1)
+
+
+def _other_ranges(plan: Plan, states: list[UOp]) -> Iterator[Edit]:
+    """Lanes and tiles along other ranges of the same kind of loop."""
+    for at, opt in enumerate(plan.opts):
+        if opt.kind not in SPLITTING:
+            continue
+        state = states[at]
+        target = next(r for r in all_ranges(state) if r.arg[0] == opt.range)
+        for r in _loops(state):
+            if r is not target and is_reduce_range(state, r) == is_reduce_range(state, target):
+                yield Edit(at, 1, (replace(opt, range=r.arg[0]),))
+
+
+def _additions(plan: Plan, renderer: Renderer, states: list[UOp]) -> Iterator[Edit]:
+    """The plan with one more Opt."""
+    at = len(plan.opts)
+    while at and plan.opts[at - 1].kind in LAST:
+        at -= 1
+    state = states[at]
+    groups = [_added_splits(state, renderer), _added_stages(state), _added_order(state),
+              (Opt(OptKind.KEEP, number) for number in range(len(row_values(state))))]
+    for opt in (o for opts in itertools.zip_longest(*groups) for o in opts if o is not None):
+        yield Edit(at, 0, (opt,))
+    if renderer.has_threads and renderer.threads > 1:
+        given = len(plan.opts) - 1 if plan.opts and plan.opts[-1].kind is OptKind.THREAD else len(plan.opts)
+        for r in _shared_loops(states[given]):
+            thread = (Opt(OptKind.SWAP, r.arg[0]), Opt(OptKind.THREAD, r.arg[0]))
+            yield Edit(given, len(plan.opts) - given, thread)
+
+
+def _added_splits(state: UOp, renderer: Renderer) -> Iterator[Opt]:
+    lanes = _most_lanes(state, renderer)
+    for r in _loops(state):
+        kinds = (OptKind.UNROLL, OptKind.GROUP) if is_reduce_range(state, r) else (OptKind.UPCAST,)
+        if r.extent >= lanes > 1:
+            yield Opt(OptKind.VECTOR, r.arg[0], lanes)
+        for kind in (*kinds, OptKind.SPLIT):
+            for amount in AMOUNTS[kind]:
+                if amount < r.extent:
+                    yield Opt(kind, r.arg[0], amount)
+
+
+def _added_stages(state: UOp) -> Iterator[Opt]:
+    """An operand staged over what one tile reads of it, and over all that is reduced."""
+    for number, operand in enumerate(operands(state)):
+        inside = [r for r in operand.ranges if is_reduce_range(state, r) or r.arg[1] is not RangeKind.LOOP]
+        for over in (inside, [r for r in inside if r.arg[1] is not RangeKind.LOOP]):
+            if over:
+                yield Opt(OptKind.STAGE, number, over=tuple(r.arg[0] for r in sorted(over, key=_panel_order)))
+
+
+def _panel_order(r: UOp) -> tuple[int, int]:
+    """Panels lie in memory as they are walked: loops, then tiles, then lanes."""
+    return (RangeKind.LOOP, RangeKind.UNROLL, RangeKind.VECTOR).index(r.arg[1]), r.arg[0]
+
+
+def _added_order(state: UOp) -> Iterator[Opt]:
+    for r in _loops(state):
+        yield Opt(OptKind.SWAP, r.arg[0])
+
+
+def _loops(state: UOp) -> list[UOp]:
+    """The ranges that an Opt can still change."""
+    return [r for r in all_ranges(state) if r.arg[1] is RangeKind.LOOP and len(r.src) == 1]
+
+
+def _shared_loops(state: UOp) -> list[UOp]:
+    """The loops that every STORE closes: those that threads may share."""
+    stored = [frozenset(s.closed_ranges) for s in state.src]
+    return [r for r in _loops(state) if all(r in closed for closed in stored)]
+
+
+def _most_lanes(state: UOp, renderer: Renderer) -> int:
+    """Lanes of the widest type that the nest stores."""
+    return min((renderer.lanes(s.src[1].dtype.scalar) for s in state.src), default=1)
+
+
+# --- applying an edit ---------------------------------------------------------------------------------------
+
+
+def edited(states: list[UOp], plan: Plan, edit: Edit) -> Plan | None:
+    """`plan` with an edit; None where the edit, or what follows it, does not apply. `states` are the nests
+    before, between and after its Opts."""
+    try:
+        return Plan(tuple(_edited_opts(states, plan, edit)))
+    except ValueError:
+        return None
+
+
+def _edited_opts(states: list[UOp], plan: Plan, edit: Edit) -> list[Opt]:
+    opts = [*plan.opts[:edit.at], *edit.given]
+    nest = states[edit.at]
+    names = _new_names(nest, plan.opts[edit.at:edit.at + edit.taken], edit.given)
+    for opt in edit.given:
+        nest = apply_opt(nest, opt)
+    for number in range(edit.at + edit.taken, len(plan.opts)):
+        moved = _renamed(plan.opts[number], names, nest)
+        before = states[number]
+        if moved is None:
+            whole = _new_names(before, (plan.opts[number],), ())
+            names |= {outer: names.get(r, r) for outer, r in whole.items()}
+            continue
+        shift = fresh_identity(nest) - fresh_identity(before)
+        made = _identities(states[number + 1]) - _identities(before)
+        names |= {identity: identity + shift for identity in made}
+        nest = apply_opt(nest, moved)
+        opts.append(moved)
+    return opts
+
+
+def _new_names(nest: UOp, taken: tuple[Opt, ...], given: tuple[Opt, ...]) -> dict[int, int]:
+    """What the Opts behind an edit must call the ranges that it splits or leaves whole."""
+    names: dict[int, int] = {}
+    was = next((o.range for o in taken if o.kind in SPLITTING), None)
+    split = next((o.range for o in given if o.kind in SPLITTING), None)
+    if was is not None and split is None:
+        names[_outer(nest, was)] = was
+    elif split is not None and was is None:
+        names[split] = _outer(nest, split)
+    elif split is not None and was is not None and split != was:
+        names[split] = was
+    return names
+
+
+def _outer(nest: UOp, identity: int) -> int:
+    """The identity of the loop that a split leaves around the one it makes (see `plan.split`)."""
+    target = next((r for r in all_ranges(nest) if r.arg[0] == identity), None)
+    reduces = target is not None and is_reduce_range(nest, target)
+    return fresh_identity(nest) + (2 if reduces else 1)
+
+
+def _identities(nest: UOp) -> set[int]:
+    return {r.arg[0] for r in nest.toposort() if r.op is Ops.RANGE}
+
+
+def _renamed(opt: Opt, names: dict[int, int], nest: UOp) -> Opt | None:
+    """`opt` for the edited nest; None where its range is not there."""
+    there = _identities(nest)
+    if opt.kind in (OptKind.SKIP, OptKind.KEEP):
+        return opt
+    if opt.kind is OptKind.STAGE:
+        over = tuple(r for r in (names.get(r, r) for r in opt.over) if r in there)
+        return replace(opt, over=over) if over else None
+    moved = replace(opt, range=names.get(opt.range, opt.range))
+    if opt.kind is OptKind.MERGE:
+        moved = replace(moved, amount=names.get(opt.amount, opt.amount))
+        return moved if {moved.range, moved.amount} <= there else None
+    if opt.kind is OptKind.THREAD and moved.range not in there:
+        return next((replace(opt, range=r.arg[0]) for r in _shared_loops(nest)), None)
+    return moved if moved.range in there else None
