@@ -36,7 +36,7 @@ class Library:
 
 _NO_INDUCTOR_CACHE = {"TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"}
 LIBRARIES = {
-    OURS: Library(),
+    OURS: Library(uncached={"CACHELEVEL": "0"}),
     "torch": Library("torch"),
     "torch.compile": Library("torch", uncached=_NO_INDUCTOR_CACHE),
     "jax": Library("jax"),

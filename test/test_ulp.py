@@ -46,7 +46,7 @@ class Row(NamedTuple):
 
 BOUNDS = {
     "exp": Row(Tensor.exp, np.exp, 0.9, 0.95),
-    "exp2": Row(Tensor.exp2, np.exp2, 0.85, 0.9),
+    "exp2": Row(Tensor.exp2, np.exp2, 0.88, 0.9),
     "elu": Row(Tensor.elu, lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0))) + 0.0),
     "log": Row(Tensor.log, np.log, 0.95, 0.95),
     "log2": Row(Tensor.log2, np.log2, 0.96, 0.96),
@@ -68,6 +68,7 @@ BOUNDS = {
     "reciprocal": Row(Tensor.reciprocal, lambda x: 1 / x, 0.5, 0.501),
     "erf": Row(Tensor.erf, from_library(math.erf), 2.0, 64.0),
     "sigmoid": Row(Tensor.sigmoid, logistic, 2.5, 2.5),
+    "silu": Row(Tensor.silu, lambda x: x * logistic(x), 4.0, 4.0),
     "softplus": Row(Tensor.softplus, softplus, 2.0, 2.5),
     "logsigmoid": Row(Tensor.logsigmoid, lambda x: -softplus(-x), 2.0, 2.5),
     "x ** 1.75": Row(lambda x: x ** 1.75, lambda x: x ** 1.75, 0.51, 1000.0),

@@ -20,7 +20,7 @@ import numpy as np
 
 from tinygrad.dtype import DType, dtype_from_numpy
 from tinygrad.helpers import DEBUG, GlobalCounters, round_up
-from tinygrad.renderer import Renderer
+from tinygrad.renderer import Launch, Renderer
 
 if TYPE_CHECKING:
     from tinygrad.runtime.limits import Limits
@@ -299,6 +299,10 @@ class CompiledDevice:
     def load(self, name: str, code: Any, scratch: int = 0) -> Program:
         """The kernel `name` of compiled `code`, which uses so many bytes of scratch a thread, ready to
         run."""
+        raise NotImplementedError
+
+    def load_blocks(self, name: str, code: Any, launch: Launch) -> Program:
+        """As `load`, on a device whose kernels run as a grid of blocks of threads."""
         raise NotImplementedError
 
     def disassembly(self, code: Any) -> str:

@@ -18,15 +18,17 @@ from tinygrad.codegen.cost import Estimate, estimate
 from tinygrad.codegen.expand import expand
 from tinygrad.codegen.linearize import linearize
 from tinygrad.codegen.lower import lower
-from tinygrad.codegen.opt.choose import choose_plan
+from tinygrad.codegen.opt.choose import choose_plan, explain_plan
 from tinygrad.codegen.opt.plan import Plan, apply_plan, thread_extent
 from tinygrad.codegen.primitives import to_device_primitives
-from tinygrad.device import Device
+from tinygrad.device import Device, Program
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.printing import format_graph, format_nest, format_program
 from tinygrad.graph.spec import check_graph
 from tinygrad.graph.uop import UOp
-from tinygrad.helpers import CHECK, DEBUG, NOOPT, tqdm
+from tinygrad.helpers import BEAM, CHECK, DEBUG, NOOPT, tqdm
+from tinygrad.renderer import Launch, Renderer, launch_of
+from tinygrad.renderer.scalar import scalar_program
 
 
 @dataclass(frozen=True)
@@ -50,8 +52,9 @@ SWITCH_SECONDS = 5e-4
 """How long the thread that writes kernels may keep Python from those that compile them: the interpreter's own
 5 ms, ten times a kernel, would be longer than compiling takes."""
 
-Key = tuple[UOp, str, bool]
-"""What a compiled kernel depends on: `ast`, device, whether it is plain loops."""
+Key = tuple[UOp, str, bool, int]
+"""What a compiled kernel depends on: `ast`, device, whether it is plain loops, how wide a search for its
+plan."""
 _kernels: OrderedDict[Key, CompiledKernel] = OrderedDict()
 _keeping = threading.Lock()
 """Held while `_kernels` changes."""
@@ -59,23 +62,24 @@ _keeping = threading.Lock()
 
 def compiled_kernel(ast: UOp, device: str) -> CompiledKernel:
     """The compiled form of `ast` on `device`, made at the first call."""
-    key = (ast, device, bool(NOOPT))
+    key = (ast, device, bool(NOOPT), int(BEAM))
     with _keeping:
         kernel = _kernels.get(key)
         if kernel is not None:
             _kernels.move_to_end(key)
             return kernel
-    written = write_kernel(*key)
+    written = write_kernel(*key[:3])
     return load_kernel(key, written, compile_source(device, written.source))
 
 
 def compile_kernels(wanted: Iterable[tuple[UOp, str]]) -> None:
     """Compile the kernels of these `ast`s on these devices, as far as they are not: while one is written, in
     Python, those before it are compiled, in other threads. Shows how far it is on a terminal, after a
-    second."""
+    second. A search for plans measures one kernel at a time, while nothing else runs: then this does
+    nothing."""
     plain = bool(NOOPT)
-    keys = list(dict.fromkeys(key for key in ((*w, plain) for w in wanted) if key not in _kernels))
-    if len(keys) < 2:
+    keys = list(dict.fromkeys(key for key in ((*w, plain, 0) for w in wanted) if key not in _kernels))
+    if len(keys) < 2 or BEAM:
         return
     interval = sys.getswitchinterval()
     threads = ThreadPoolExecutor(max_workers=os.cpu_count())
@@ -85,7 +89,7 @@ def compile_kernels(wanted: Iterable[tuple[UOp, str]]) -> None:
         with tqdm(total=2 * len(keys), desc="compiling", delay=1, leave=False, unit="kernel", unit_scale=0.5,
                   disable=not sys.stderr.isatty()) as progress:
             for key in keys:
-                written = write_kernel(*key)
+                written = write_kernel(*key[:3])
                 started.append((key, written, threads.submit(compile_source, key[1], written.source)))
                 progress.update()
             for key, written, code in started:
@@ -116,14 +120,32 @@ def stages_of(ast: UOp, device: str, plan: Plan | None = None) -> Stages:
     if CHECK:
         check_graph(nest, "loop_nest")
     if plan is None:
-        plan = Plan() if NOOPT else choose_plan(nest, renderer)
+        plan = plan_for(ast, nest, device)
     optimised = apply_plan(nest, plan)
+    return Stages(nest, plan, optimised, linear_program(optimised, renderer))
+
+
+def plan_for(ast: UOp, nest: UOp, device: str) -> Plan:
+    """The plan that the settings ask for: none, the fastest that a search finds, or the cost model's."""
+    if NOOPT:
+        return Plan()
+    if BEAM:
+        from tinygrad.codegen.opt.search import searched_plan  # a search compiles kernels, with this module
+
+        return searched_plan(ast, nest, device)
+    return choose_plan(nest, Device[device].renderer)
+
+
+def linear_program(optimised: UOp, renderer: Renderer) -> list[UOp]:
+    """The program of a nest after its plan."""
     if CHECK:
         check_graph(optimised, "loop_nest")
-    program = linearize(to_device_primitives(expand(optimised), renderer))
+    program = linearize(to_device_primitives(expand(optimised), renderer), renderer.grid_limits)
+    if renderer.has_blocks:
+        program = scalar_program(program)
     if CHECK:
         check_graph(program, "program")
-    return Stages(nest, plan, optimised, program)
+    return program
 
 
 @dataclass(frozen=True)
@@ -133,6 +155,7 @@ class Written:
     name: str
     source: str
     scratch: int
+    launch: Launch
     variables: tuple[str, ...]
     extent: int
     estimate: Estimate
@@ -143,18 +166,25 @@ def write_kernel(ast: UOp, device: str, plain: bool) -> Written:
     renderer = Device[device].renderer
     stages = stages_of(ast, device, Plan() if plain else None)
     name = kernel_name(stages.nest)
-    source = renderer.render(name, stages.program)
+    written = write_program(name, stages.nest, stages.program, renderer)
     if DEBUG >= 5:
         print(format_graph(ast), format_nest(stages.optimised), sep="\n")
     if DEBUG >= 3:
         print(f"{name}: {stages.plan}")
+        if not NOOPT:
+            print(explain_plan(stages.nest, renderer))
     if DEBUG >= 6:
         print(format_program(stages.program))
     if DEBUG >= 4:
-        print(source)
-    variables = tuple(n.arg[0] for n in stages.program if n.op is Ops.VARIABLE)
-    return Written(name, source, renderer.scratch_bytes(stages.program), variables,
-                   thread_extent(stages.program), estimate(stages.nest))
+        print(written.source)
+    return written
+
+
+def write_program(name: str, nest: UOp, program: list[UOp], renderer: Renderer) -> Written:
+    """The source of a program that computes `nest`."""
+    variables = tuple(n.arg[0] for n in program if n.op is Ops.VARIABLE)
+    return Written(name, renderer.render(name, program), renderer.scratch_bytes(program), launch_of(program),
+                   variables, thread_extent(program), estimate(nest))
 
 
 def compile_source(device: str, source: str) -> Any:
@@ -167,7 +197,7 @@ def load_kernel(key: Key, written: Written, code: Any) -> CompiledKernel:
     target = Device[key[1]]
     if DEBUG >= 7:
         print(target.disassembly(code))
-    program = target.load(written.name, code, written.scratch)
+    program = load_program(key[1], written, code)
     kernel = CompiledKernel(written.name, program, written.variables, written.extent, written.estimate,
                             written.source)
     with _keeping:
@@ -175,6 +205,14 @@ def load_kernel(key: Key, written: Written, code: Any) -> CompiledKernel:
         if len(_kernels) > MAX_KERNELS:
             _kernels.popitem(last=False)
     return kernel
+
+
+def load_program(device: str, written: Written, code: Any) -> Program:
+    """The code of a kernel, ready to run."""
+    target = Device[device]
+    if target.renderer.has_blocks:
+        return target.load_blocks(written.name, code, written.launch)
+    return target.load(written.name, code, written.scratch)
 
 
 def kernel_name(nest: UOp) -> str:

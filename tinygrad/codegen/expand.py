@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 
 from tinygrad.codegen.collapse import simplified
-from tinygrad.codegen.transpose import tiles_of, transposed_vector
+from tinygrad.codegen.transpose import strided_vector, tiles_of, transposed_vector
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.symbolic import linear_terms
@@ -119,6 +119,8 @@ def vectorised(nest: UOp) -> UOp:
             done[node] = node if src == node.src else node.with_sources(src)
         elif node in tiles:
             done[node] = transposed_vector(*tiles[node])
+        elif node.op is Ops.LOAD and (strided := strided_vector(node)) is not None:
+            done[node] = strided
         else:
             done[node] = _vector_node(node, src, lanes[0])
     return done[nest]

@@ -1,9 +1,10 @@
 """From a loop nest to a linear program.
 
-In: SINK of STOREs whose ranges run as loops (LOOP, THREAD); what was unrolled or vectorised is already
-written out. Out: a list of UOps in the order in which they run, each after its sources, with RANGE and END
-around loop bodies, a REGISTER for every REDUCE and SCRATCH memory for every STAGE (`graph/spec.py`, stage
-`program`).
+In: SINK of STOREs whose ranges run as loops (LOOP, THREAD) or across blocks and threads (GLOBAL, LOCAL); what
+was unrolled or vectorised is already written out. Out: a list of UOps in the order in which they run, each
+after its sources, with RANGE and END around loop bodies, a REGISTER for every REDUCE and SCRATCH or SHARED
+memory for every STAGE (`graph/spec.py`, stage `program`). A range across blocks or threads is no loop there: its
+counter is a hardware index (`grid.py`), and `barriers.py` puts in where threads wait for each other.
 
 A value's place follows from the loops it changes with: it runs in the innermost of them, and therefore
 outside all others. The loops form a tree: a REDUCE or STAGE stands where its own value stands, its ranges
@@ -16,8 +17,10 @@ import itertools
 from collections import defaultdict
 from collections.abc import Callable
 
+from tinygrad.codegen.barriers import with_barriers
+from tinygrad.codegen.grid import NO_LIMITS, Grid, GridLimits
 from tinygrad.dtype import DType, dtypes
-from tinygrad.graph.ops import Ops
+from tinygrad.graph.ops import Memory, Ops
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import prod
 
@@ -35,9 +38,9 @@ def reduce_identity(op: Ops, dtype: DType) -> UOp:
     return UOp.const(IDENTITY_OF[op](dtype), dtype)
 
 
-def linearize(nest: UOp) -> list[UOp]:
-    """The program of a loop nest."""
-    return _Linearizer(loops_apart(nest)).program()
+def linearize(nest: UOp, limits: GridLimits = NO_LIMITS) -> list[UOp]:
+    """The program of a loop nest, for a device with at most `limits` blocks along each axis."""
+    return with_barriers(_Linearizer(loops_apart(nest), limits).program())
 
 
 def loops_apart(nest: UOp) -> UOp:
@@ -73,7 +76,9 @@ class _Linearizer:
     A body's items are nodes and inner loops (their RANGE); `steps` are what an item prints.
     """
 
-    def __init__(self, nest: UOp) -> None:
+    def __init__(self, nest: UOp, limits: GridLimits) -> None:
+        self.nest = nest
+        self.limits = limits
         self.order = {node: i for i, node in enumerate(nest.toposort())}
         self.parent: dict[UOp, UOp] = {}
         self.depth: dict[UOp, int] = {ROOT: 0}
@@ -89,9 +94,11 @@ class _Linearizer:
         self.place_loops()
         self.place_nodes()
         self.connect()
+        self.grid = Grid(self.nest, self.depth, self.limits)
         definitions = [n for n in self.order if n.op in (Ops.PARAM, Ops.VARIABLE, Ops.CONST)]
         self.done: dict[UOp, UOp] = {n: n for n in definitions}
         self.out: list[UOp] = list(definitions)
+        self.place_in_grid()
         self.emit_body(ROOT)
         return _defined_first(_without_unused(self.out))
 
@@ -219,11 +226,62 @@ class _Linearizer:
                 self.emit_update(item)
             self.done[item] = self.scratch[item]
         elif item.op is Ops.STORE:
-            self.add(UOp.new(Ops.STORE, item.dtype, (self.done[item.src[0]], self.done[item.src[1]])))
+            place = self.guarded(item, self.done[item.src[0]])
+            self.add(UOp.new(Ops.STORE, item.dtype, (place, self.done[item.src[1]])))
+        elif item.op is Ops.INDEX:
+            self.done[item] = self.address(item)
         else:
             self.done[item] = self.add(item.replace(src=tuple(self.done[s] for s in item.src)))
 
+    def place_in_grid(self) -> None:
+        """Write down where this thread is, and what it may store."""
+        self.guards: dict[UOp, UOp | None] = {}
+        self.own_parts: dict[UOp, tuple[UOp, int]] = {}
+        for counter in self.grid.counters.values():
+            self.add_tree(counter)
+        for node in self.order:
+            if node.op in (Ops.STORE, Ops.STAGE):
+                guard = self.guards[node] = self.grid.guard_of(node)
+                if guard is not None:
+                    self.add_tree(guard)
+            if node.op is Ops.STAGE:
+                number, count = self.own_parts[node] = self.grid.own_part(node)
+                if count > 1:
+                    self.add_tree(number)
+
+    def guarded(self, node: UOp, address: UOp) -> UOp:
+        """`address`, where the STORE or STAGE `node` stores, for those threads only that may."""
+        guard = self.guards[node]
+        if guard is None:
+            return address
+        for valid in address.src[2:]:
+            guard = self.in_every_lane(guard, valid.dtype.count)
+            guard = self.add(UOp.new(Ops.AND, valid.dtype, (valid, guard)))
+        return self.add(address.replace(src=(*address.src[:2], guard)))
+
+    def in_every_lane(self, value: UOp, count: int) -> UOp:
+        """A single value as a vector of `count`."""
+        return value if count == 1 else self.add(UOp.new(Ops.VECTORIZE, value.dtype.vec(count), (value,)))
+
+    def address(self, node: UOp) -> UOp:
+        """The INDEX `node`; in shared memory, that of this thread's own part."""
+        new = node.replace(src=tuple(self.done[s] for s in node.src))
+        number, count = self.own_parts.get(node.src[0], (None, 1))
+        if number is not None and count > 1:
+            new = new.replace(src=(new.src[0], self.in_own_part(new.src[1], node.src[0]), *new.src[2:]))
+        return self.add(new)
+
+    def in_own_part(self, offset: UOp, stage: UOp) -> UOp:
+        number, count = self.own_parts[stage]
+        if count == 1:
+            return offset
+        skipped = self.add_tree(number * self.items_of(stage))
+        return self.add(UOp.new(Ops.ADD, offset.dtype, (offset, self.in_every_lane(skipped, offset.dtype.count))))
+
     def emit_loop(self, r: UOp) -> None:
+        if r in self.grid.counters:
+            self.emit_block_range(r)
+            return
         for node in self.closing_from(r):
             if node.op is Ops.REDUCE:
                 register = self.add(UOp.new(Ops.REGISTER, node.dtype, (), next(self.identities)))
@@ -241,12 +299,26 @@ class _Linearizer:
             self.emit_update(node)
         self.add(UOp.new(Ops.END, r.dtype, (opened,)))
 
+    def emit_block_range(self, r: UOp) -> None:
+        """What runs in a range across blocks or threads, each of which does one iteration."""
+        for node in self.closing_from(r):
+            self.open_scratch(node)
+        self.done[r] = self.grid.counters[r]
+        self.emit_body(r)
+        for node in self.updates[r]:
+            self.emit_update(node)
+
     def open_scratch(self, node: UOp) -> None:
         """Declare the memory of a STAGE."""
-        values = len(node.src) - len(node.closed_ranges)
-        size = prod(c.extent for c in node.closed_ranges) * values * node.dtype.count
-        memory = UOp.new(Ops.SCRATCH, node.dtype.scalar, (), (next(self.identities), size))
+        kind = Ops.SHARED if node.arg[1] is Memory.SHARED else Ops.SCRATCH
+        size = self.items_of(node) * self.own_parts[node][1]
+        memory = UOp.new(kind, node.dtype.scalar, (), (next(self.identities), size))
         self.scratch[node] = self.add(memory)
+
+    def items_of(self, node: UOp) -> int:
+        """The items that a STAGE fills."""
+        values = len(node.src) - len(node.closed_ranges)
+        return int(prod(c.extent for c in node.closed_ranges)) * values * node.dtype.count
 
     def closing_from(self, r: UOp) -> list[UOp]:
         """The REDUCEs and STAGEs whose outermost loop is `r`."""
@@ -258,8 +330,8 @@ class _Linearizer:
         values = [self.done[s] for s in node.src if s.op is not Ops.RANGE]
         if node.op is Ops.STAGE:
             for number, value in enumerate(values):
-                place = (self.scratch[node], self.stage_offset(node, number))
-                at = self.add(UOp.new(Ops.INDEX, node.dtype.scalar, place))
+                place = (self.scratch[node], self.in_own_part(self.stage_offset(node, number), node))
+                at = self.guarded(node, self.add(UOp.new(Ops.INDEX, node.dtype.scalar, place)))
                 self.add(UOp.new(Ops.STORE, node.dtype, (at, value)))
             return
         register = self.registers[node]

@@ -1,4 +1,6 @@
-"""Square tiles read across: loads of their rows, and a transpose in registers.
+"""Lanes that jump in memory: whole vectors loaded and their items put in place by shuffles.
+
+Square tiles read across are loads of their rows and a transpose in registers.
 
 Where lanes jump in memory, each vector is a gather: as many accesses as lanes. If the vectors beside it read
 the items beside its own (a matrix is copied transposed, sixteen rows at a time), all of them together are a
@@ -14,6 +16,8 @@ from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.symbolic import linear_terms
 from tinygrad.graph.uop import UOp
 
+MOST_STRIDE = 4
+"""Items between lanes beyond which a gather does less than loading all that lies between."""
 Tiles = dict[UOp, tuple[tuple[UOp, ...], int]]
 """For a LOAD of a tile: the LOADs of the whole tile, in the order of their items, and its place among them."""
 
@@ -39,6 +43,29 @@ def tiles_of(nest: UOp) -> Tiles:
                 tile = tuple(load for load in run if load is not None)
                 tiles.update({load: (tile, k) for k, load in enumerate(tile)})
     return tiles
+
+
+def strided_vector(load: UOp) -> UOp | None:
+    """A LOAD along lanes a few items apart (every second one of a row): the vectors that hold them all, and
+    shuffles. None for other LOADs."""
+    lanes = [r for r in load.ranges if r.arg[1] is RangeKind.VECTOR]
+    if len(load.src[0].src) != 2 or len(lanes) != 1:
+        return None
+    (lane,), (memory, offset) = lanes, load.src[0].src
+    step = linear_terms(offset)[0].get(lane, 0)
+    count = lane.extent
+    if not 2 <= step <= MOST_STRIDE or lane in (offset - lane * step).ranges or memory.op is not Ops.PARAM:
+        return None
+    start = offset.substitute({lane: UOp.const(0, dtypes.index)})
+    last = step * (count - 1)
+    dtype = load.dtype.vec(count)
+    result: UOp | None = None
+    for first in (min(count * i, last - count + 1) for i in range(step)):
+        whole = UOp.new(Ops.LOAD, dtype, (load.src[0].replace(src=(memory, start + first)),))
+        inside = [step * i - first for i in range(count)]
+        picks = tuple(count + at if 0 <= at < count else i for i, at in enumerate(inside))
+        result = UOp.new(Ops.SHUFFLE, dtype, (result or whole, whole), picks)
+    return result
 
 
 def transposed_vector(tile: tuple[UOp, ...], place: int) -> UOp:

@@ -69,7 +69,10 @@ def conv2d(self: Tensor, weight: Tensor, bias: Tensor | None = None, groups: int
 
 
 def _stored_with_edges(x: Tensor, pads: Pads) -> Tensor:
-    """`x` with zeros around it, stored once: the inner loops of a convolution over it have no edges."""
+    """`x` with zeros around it, stored once: the inner loops of a convolution over it have no edges.
+
+    A depthwise convolution reads each item for one channel only; there the copy would cost more than the edges.
+    """
     return x if all(p == (0, 0) for p in pads) else pad_spatial(x, pads).contiguous()
 
 
@@ -80,10 +83,10 @@ def _conv_windows(x: Tensor, weight: Tensor, groups: int, stride: tuple[int, ...
     """
     kernel = weight.shape[2:]
     axes = len(kernel)
-    x = _stored_with_edges(x, pads)
+    c_out, c_group = weight.shape[:2]
+    x = _stored_with_edges(x, pads) if c_out > groups else pad_spatial(x, pads)
     windows = sliding_windows(x, kernel, stride, dilation)
     outs = windows.shape[2:2 + axes]
-    c_out, c_group = weight.shape[:2]
     windows = windows.reshape(x.shape[0], groups, 1, c_group, *outs, *kernel)
     windows = windows.permute(0, 1, 2, *range(4, 4 + axes), 3, *range(4 + axes, 4 + 2 * axes))
     return windows.expand(x.shape[0], groups, c_out // groups, *outs, c_group, *kernel)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tinygrad.dtype import DType, DTypeLike, dtypes, least_upper_float, promote, to_dtype
+from tinygrad.functional.division import floored_quotient, floored_remainder, truncated_remainder
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import Shape, UOp
 
@@ -145,21 +146,6 @@ def _floor(x: UOp) -> UOp:
     return (x < below).where(below - 1, below)
 
 
-def _float_divmod(a: UOp, b: UOp) -> tuple[UOp, UOp]:
-    """Quotient rounded down and remainder with the divisor's sign, from the remainder of the rounded
-    quotient.
-
-    The first quotient may be one off, which shows in the remainder's range. Exact while the quotient fits in
-    the mantissa (2^24 for float32).
-    """
-    quotient = (a * b.recip()).trunc()
-    remainder = quotient.eq(0).where(a, (-quotient).mulacc(b, a))
-    too_large = ((b > 0) & (remainder < b).logical_not()) | ((b < 0) & (b < remainder).logical_not())
-    remainder, quotient = too_large.where(remainder - b, remainder), too_large.where(quotient + 1, quotient)
-    wrong_sign = ((remainder < 0) & (b > 0)) | ((remainder > 0) & (b < 0))
-    return wrong_sign.where(quotient - 1, quotient), wrong_sign.where(remainder + b, remainder)
-
-
 def div(self: Tensor, x: Operand, reverse: bool = False, rounding_mode: str | None = None) -> Tensor:
     """self / x: a float, also of integers. `rounding_mode` "floor" rounds down, "trunc" toward zero, keeping
     integers.
@@ -202,7 +188,7 @@ def floordiv(self: Tensor, x: Operand, reverse: bool = False) -> Tensor:
     """
     def quotient(a: UOp, b: UOp) -> UOp:
         a, b = no_bools("floordiv", a, b)
-        return _float_divmod(a, b)[0] if a.dtype.is_float else a // b
+        return floored_quotient(a, b) if a.dtype.is_float else a // b
 
     return binary("floordiv", quotient, self, x, reverse)
 
@@ -215,7 +201,7 @@ def mod(self: Tensor, x: Operand, reverse: bool = False) -> Tensor:
     """
     def remainder(a: UOp, b: UOp) -> UOp:
         a, b = no_bools("mod", a, b)
-        return _float_divmod(a, b)[1] if a.dtype.is_float else a % b
+        return floored_remainder(a, b) if a.dtype.is_float else a % b
 
     return binary("mod", remainder, self, x, reverse)
 
@@ -225,8 +211,7 @@ def fmod(self: Tensor, x: Operand) -> Tensor:
     def remainder(a: UOp, b: UOp) -> UOp:
         a, b = no_bools("fmod", a, b)
         if a.dtype.is_float:
-            positive = _float_divmod(a.maximum(-a), b.maximum(-b))[1]
-            return (a < 0).where(-positive, positive)
+            return truncated_remainder(a, b)
         rest = a % b
         return (rest.ne(0) & ((a < 0).ne(b < 0))).where(rest - b, rest)
 

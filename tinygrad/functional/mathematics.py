@@ -25,6 +25,7 @@ from tinygrad.functional.polynomials import (
     odd_polynomial,
     polynomial,
 )
+from tinygrad.functional.powers import power_of_positive
 from tinygrad.graph.elementary import cosine, exponential, log1p_node
 from tinygrad.graph.uop import UOp
 
@@ -147,18 +148,19 @@ def _power_of_ints(base: UOp, exponent: UOp) -> UOp:
     return (exponent < 0).where(inverse, result)
 
 
-def _power_of_floats(base: UOp, exponent: UOp) -> UOp:
+def _power_of_floats(base: UOp, exponent: UOp, exact: bool) -> UOp:
     """base^exponent = 2^(exponent log2 |base|), with the sign of negative bases to whole exponents.
 
-    The rounding of the product costs up to half of its size in units of the last place: some 500 for float64.
-    Narrower types are computed in float64.
+    `exact` says that the result is needed to all of float64's digits; for narrower types, those that the
+    rounding of the product leaves are plenty.
 
     A base of 0 goes its own way, so that no infinity meets a zero in the gradient. What is 1 whatever the
     other operand (C's pow) is said so only where the formula is NaN: a constant has no gradient.
     """
     magnitude = base.maximum(-base)
     is_zero = base.eq(0)
-    power = (exponent * is_zero.where(1, magnitude).log2()).exp2()
+    positive = is_zero.where(1, magnitude)
+    power = power_of_positive(positive, exponent) if exact else (exponent * positive.log2()).exp2()
     whole = exponent.trunc().eq(exponent)
     odd = whole & _is_odd(exponent)
     of_negative = (whole | base.eq(-math.inf)).where(odd.where(-power, power), math.nan)
@@ -170,6 +172,11 @@ def _power_of_floats(base: UOp, exponent: UOp) -> UOp:
     one_to_any = base.eq(1) & infinite | base.eq(-1) & infinite & exponent.eq(exponent)
     any_to_zero = exponent.eq(0) & (is_zero | (base - base).ne(0))
     return (one_to_any | any_to_zero).where(1, result)
+
+
+def _power_in_float64(base: UOp, exponent: UOp) -> UOp:
+    wide = dtypes.float64
+    return _power_of_floats(base.cast(wide), exponent.cast(wide), base.dtype is wide).cast(base.dtype)
 
 
 def _is_odd(whole: UOp) -> UOp:
@@ -190,8 +197,7 @@ def power(self: Tensor, x: Operand, reverse: bool = False) -> Tensor:
         return _constant_power(self, number)
     def raised(base: UOp, exponent: UOp) -> UOp:
         if base.dtype.is_float:
-            wide = dtypes.float64
-            return _power_of_floats(base.cast(wide), exponent.cast(wide)).cast(base.dtype)
+            return _power_in_float64(base, exponent)
         base, exponent = no_bools("pow", base, exponent)
         return _power_of_ints(base, exponent)
 
@@ -214,11 +220,7 @@ def _constant_power(self: Tensor, exponent: float) -> Tensor:
         return self.rsqrt()
     if not self.dtype.is_float:
         return unary(self, lambda x: _int_power(x, int(exponent)))
-    def raised(x: UOp) -> UOp:
-        wide = x.cast(dtypes.float64)
-        return _power_of_floats(wide, wide._operand(exponent)).cast(x.dtype)
-
-    return real(self, raised)
+    return real(self, lambda x: _power_in_float64(x, x.cast(dtypes.float64)._operand(exponent)))
 
 
 def _real_or_int(self: Tensor, function: Callable[[UOp], UOp]) -> Tensor:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from tinygrad.graph.ops import Family, Ops
-from tinygrad.helpers import all_same, argsort, prod
+from tinygrad.helpers import argsort, prod
 
 if TYPE_CHECKING:
     from tinygrad.graph.uop import Shape, UOp
@@ -57,16 +57,16 @@ def inverse_permutation(order: Sequence[int]) -> tuple[int, ...]:
 def check_elementwise(op: Ops, src: tuple[UOp, ...], values: tuple[UOp, ...]) -> None:
     """Raise ValueError where shapes or devices differ, TypeError for dtypes that differ or that `op` cannot
     take. `values` are the sources without the condition of a WHERE."""
-    if not all_same([s.shape for s in src]):
+    shape, dtype, device = src[0].shape, values[0].dtype, src[0].device
+    if any([s.shape != shape for s in src]):
         raise ValueError(f"{op.name} takes equal shapes, got {', '.join(str(s.shape) for s in src)}")
-    if not all_same([v.dtype for v in values]) or (op is Ops.WHERE and not src[0].dtype.is_bool):
+    if any([v.dtype is not dtype for v in values]) or (op is Ops.WHERE and not src[0].dtype.is_bool):
         raise TypeError(f"{op.name} takes equal dtypes, got {', '.join(str(s.dtype) for s in src)}")
-    dtype = values[0].dtype
     if (op in Family.FLOAT_ONLY and not dtype.is_float) or (op in Family.INT_ONLY and not dtype.is_int):
         raise TypeError(f"{op.name} takes {'floats' if op in Family.FLOAT_ONLY else 'integers'}, got {dtype}")
     if op in (Ops.AND, Ops.OR, Ops.XOR) and dtype.is_float:
         raise TypeError(f"{op.name} takes integers or bools, got {dtype}")
-    if len(src) > 1 and len(devices := {s.device for s in src} - {None}) > 1:
+    if any([s.device is not device for s in src]) and len(devices := {s.device for s in src} - {None}) > 1:
         raise ValueError(f"{op.name} of values on different devices: {', '.join(sorted(map(str, devices)))}; "
                          "move one with .to(device)")
 

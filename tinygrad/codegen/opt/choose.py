@@ -18,6 +18,7 @@ from tinygrad.codegen.opt.access import Access, accesses_of, index_uses, steps_o
 from tinygrad.codegen.opt.plan import Opt, OptKind, Plan, apply_opt, is_stage_range, operands
 from tinygrad.codegen.opt.rows import RowValue, row_values
 from tinygrad.codegen.opt.skip import skips_something
+from tinygrad.codegen.transpose import MOST_STRIDE
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import prod
@@ -43,6 +44,39 @@ def choose_plan(nest: UOp, renderer: Renderer) -> Plan:
     return _Chooser(nest, renderer).plan()
 
 
+def alternative_plans(nest: UOp, renderer: Renderer, most: int = 3) -> list[Plan]:
+    """The plans that follow from the second-best choice of lanes for a contraction, the third-best, and so
+    on."""
+    plans = dict.fromkeys(_Chooser(nest, renderer, rank).plan() for rank in range(most + 1))
+    return list(plans)[1:]
+
+
+def threaded_plan(nest: UOp, renderer: Renderer) -> Plan:
+    """Contiguous loops merged, and the outermost shared out over threads: what a search adds Opts to."""
+    chooser = _Chooser(nest, renderer)
+    chooser.original_work = work_and_items(nest)
+    chooser.merge_contiguous()
+    chooser.share_out()
+    return Plan(tuple(chooser.opts))
+
+
+def explain_plan(nest: UOp, renderer: Renderer) -> str:
+    """The numbers behind `choose_plan`, a line for each decision: what was there to choose from, and its
+    cost."""
+    chooser = _Chooser(nest, renderer)
+    chooser.notes = notes = []
+    chooser.plan()
+    return "\n".join(f"  {note}" for note in notes)
+
+
+def work_and_items(nest: UOp) -> int:
+    """Operations of a nest and items of 4 bytes that it moves: what threads share."""
+    work = estimate(nest)
+    return work.operations + work.bytes // 4
+
+
+MOST_TAPS = 32
+"""Items of a window that are written out one by one."""
 MOST_VECTORS = 4
 """Vectors of a tile side by side: their loads are shared by all its rows."""
 STAGING_REUSE = 8
@@ -54,25 +88,36 @@ _PANEL_ORDER = {RangeKind.LOOP: 0, RangeKind.UNROLL: 1, RangeKind.VECTOR: 2}
 
 
 class _Chooser:
-    def __init__(self, nest: UOp, renderer: Renderer) -> None:
+    def __init__(self, nest: UOp, renderer: Renderer, rank: int = 0) -> None:
         self.nest = nest
         self.renderer = renderer
+        self.rank = rank
+        """how many better ways to run a contraction are passed over"""
         self.opts: list[Opt] = []
+        self.notes: list[str] | None = None
+        """what was decided and why, where someone wants to know"""
+
+    def note(self, what: str, **numbers: object) -> None:
+        """Write down a decision and its numbers."""
+        if self.notes is not None:
+            shown = (f"{k.replace('_', ' ')} {v:.4g}" if isinstance(v, float) else f"{k.replace('_', ' ')} {v}"
+                     for k, v in numbers.items())
+            self.notes.append(f"{what}: {', '.join(shown)}")
 
     def take(self, opt: Opt) -> None:
         self.nest = apply_opt(self.nest, opt)
         self.opts.append(opt)
 
     def plan(self) -> Plan:
-        work = estimate(self.nest)
+        self.original_work = work_and_items(self.nest)
         self.merge_contiguous()
-        self.original_work = work.operations + work.bytes // 4
         contraction = self.main_contraction()
         if contraction is None or self.has_statistics():
             self.keep_rows()
             contraction = self.main_contraction()
         if contraction is None:
             self.vectorise_groups()
+            self.write_out_windows()
         elif self.has_statistics():
             self.tile_rows(contraction)
         else:
@@ -190,6 +235,7 @@ class _Chooser:
         if not scored:
             return
         cost, _, best = min(scored, key=lambda s: s[:2])
+        self.note("an item, against 1 without lanes", **{f"r{r.arg[0]}_as_lanes": c for c, _, r in scored})
         if cost >= 1.0:
             return
         width = min(lanes, 1 << (best.extent.bit_length() - 1))
@@ -211,8 +257,7 @@ class _Chooser:
         weights = [float(prod(x.extent for x in a.ranges)) for a in inside]
         cost = 0.0
         for access, weight in zip(inside, weights, strict=True):
-            step = access.step(r)
-            cost += weight * (1.0 if step in (0, 1) else JUMP_COST)
+            cost += weight * reading_cost(access.step(r))
         arithmetic = 2.0 * max(weights)
         return (cost + arithmetic) / (width * (sum(weights) + arithmetic))
 
@@ -220,9 +265,9 @@ class _Chooser:
         """Lanes for `r`, and where it is long, several vectors side by side to hide their latency."""
         reduces = any(n.op is Ops.REDUCE and r in n.closed_ranges for n in self.nest.toposort())
         several = next((u for u in (4, 2) if r.extent >= width * u * 2), 0)
-        if any(n.op is Ops.REDUCE and r in n.ranges for n in self.nest.toposort()):
-            # Lanes are rows of their own: enough of them are left for every thread.
-            several = 2 if r.extent >= width * 4 * self.renderer.threads else 0
+        sums = sum(n.op is Ops.REDUCE and r in n.ranges for n in self.nest.toposort())
+        if sums:
+            several = self.columns_at_once(r, width, sums)
         if is_stage_range(self.nest, r):
             several = 0
         across = None if reduces else self.line_range(r)
@@ -233,6 +278,15 @@ class _Chooser:
             return
         if several and outer is not None:
             self.take(Opt(OptKind.GROUP if reduces else OptKind.UPCAST, outer, several))
+
+    def columns_at_once(self, r: UOp, width: int, sums: int) -> int:
+        """Vectors beside each other where each lane sums up its own column: memory is read in runs as long as
+        the registers allow, while every thread still has columns of its own."""
+        for vectors in (16, 8, 4, 2):
+            fits = vectors * sums <= self.renderer.registers // 2
+            if fits and r.extent >= width * vectors * 2 * self.renderer.threads:
+                return vectors
+        return 0
 
     def walk_rows_of_tiles(self, lanes: int | None, lines: int | None) -> None:
         """Visit the tiles of a transpose in the order in which their items lie where they are loaded, which
@@ -271,6 +325,41 @@ class _Chooser:
                if r.op is Ops.RANGE and r.arg[0] not in before and r.arg[1] is RangeKind.LOOP]
         return new[0].arg[0] if new else None
 
+    def write_out_windows(self) -> None:
+        """The taps of small windows (depthwise convolution, pooling) written out, and several outputs side by
+        side along an axis where their windows overlap: what they share is loaded once, and which taps lie
+        outside the image is known early."""
+        if self.has_statistics():
+            return
+        reduces = [n for n in self.nest.toposort() if n.op is Ops.REDUCE and n.closed_ranges]
+        taps = [r for n in reduces for r in n.closed_ranges]
+        if len(reduces) != 1 or any(r.arg[1] is not RangeKind.LOOP for r in taps):
+            return
+        across = self.overlapping(taps)
+        written = 1
+        for r in reversed(taps):
+            written *= r.extent
+            if written > MOST_TAPS:
+                return
+            self.take(Opt(OptKind.UNROLL, r.arg[0], r.extent))
+        if across is not None:
+            size = _tile_size(across.extent, 4)
+            if size > 1:
+                self.take(Opt(OptKind.UPCAST, across.arg[0], size))
+
+    def overlapping(self, taps: list[UOp]) -> UOp | None:
+        """A loop over outputs whose neighbouring iterations read the same items through other taps."""
+        loads = [a for a in accesses_of(self.nest) if a.node.op is Ops.LOAD]
+        for r in self.nest.src[0].closed_ranges:
+            for load in loads:
+                step = load.step(r)
+                reach = [(abs(load.step(t) or 0), t.extent) for t in taps]
+                shared = any(own and abs(step or 0) % own == 0 and abs(step or 0) < own * count
+                             for own, count in reach)
+                if step and shared and r.arg[1] is RangeKind.LOOP:
+                    return r
+        return None
+
     # --- 3. contractions ------------------------------------------------------------------------------------
 
     def main_contraction(self) -> Contraction | None:
@@ -301,10 +390,13 @@ class _Chooser:
                 width = min(lanes, 1 << (r.extent.bit_length() - 1))
                 cost = self.dot_cost(contraction, r, width)
                 ways.append((cost, r.arg[0], partial(self.tile_dot, contraction, r, width)))
-        if not ways or min(ways, key=lambda w: w[:2])[0] >= 1.0:
+        ways.sort(key=lambda w: w[:2])
+        self.note("a multiply-add, against 1 without lanes",
+                  **{f"r{identity}_as_lanes": cost for cost, identity, _ in ways})
+        if self.rank >= len(ways) or ways[self.rank][0] >= 1.0:
             self.vectorise_groups()
             return
-        min(ways, key=lambda w: w[:2])[2]()
+        ways[self.rank][2]()
 
     def operand_with(self, contraction: Contraction, r: UOp) -> UOp:
         """The operand of the product that changes with `r`."""
@@ -511,8 +603,11 @@ class _Chooser:
         ways = [(self.outer_cost(contraction, lane, self.width(lane)), lane.arg[0], lane, row)
                 for columns, others in sides for lane in columns - rows if lane.extent >= 4
                 for row in others & rows]
-        if ways and min(ways, key=lambda w: w[:2])[0] < 1.0:
-            _, _, lane, row = min(ways, key=lambda w: (*w[:2], self.row_rank(w[3])))
+        ways.sort(key=lambda w: (*w[:2], self.row_rank(w[3])))
+        self.note("a multiply-add of rows, against 1 without lanes",
+                  **{f"r{lane.arg[0]}_as_lanes_and_r{row.arg[0]}_as_rows": cost for cost, _, lane, row in ways})
+        if self.rank < len(ways) and ways[self.rank][0] < 1.0:
+            _, _, lane, row = ways[self.rank]
             size = self.lane_tile(lane, MOST_VECTORS)
             most = self.most_rows(size)
             count = _tile_size(row.extent, most)
@@ -611,6 +706,13 @@ class _Chooser:
     def reduces_between(self, inner: UOp) -> bool:
         """True if a REDUCE runs outside `inner`: every thread would do it again."""
         return any(n.op is Ops.REDUCE and inner not in n.ranges for n in self.nest.toposort())
+
+
+def reading_cost(step: int | None) -> float:
+    """A load of lanes that lie `step` items apart, in units of one whose lanes lie side by side."""
+    if step in (0, 1):
+        return 1.0
+    return 2.0 * step if step is not None and 2 <= step <= MOST_STRIDE else JUMP_COST
 
 
 def _tile_size(extent: int, most: int) -> int:

@@ -9,25 +9,22 @@ quarters, whose sums of products are exact in every order, so only what is not s
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from tinygrad.codegen.compile import Written, compile_source, linear_program, load_program, write_program
 from tinygrad.codegen.cost import estimate
-from tinygrad.codegen.expand import expand
-from tinygrad.codegen.linearize import linearize
 from tinygrad.codegen.opt.neighbours import copies
-from tinygrad.codegen.opt.plan import Plan, apply_plan, replace_range, thread_extent
-from tinygrad.codegen.primitives import to_device_primitives
+from tinygrad.codegen.opt.plan import Plan, apply_plan, replace_range
 from tinygrad.device import Buffer, Device, Program
 from tinygrad.dtype import DType, dtypes
 from tinygrad.graph.ops import Ops
-from tinygrad.graph.spec import check_graph
 from tinygrad.graph.uop import UOp
-from tinygrad.helpers import CACHELEVEL, CHECK, Context, prod
+from tinygrad.helpers import Context
 
 Array = np.ndarray[Any, Any]
 
@@ -53,18 +50,8 @@ class Built:
 
     plan: Plan
     program: Program
+    variables: list[int]
     extent: int
-    copies: int
-    """of a value that the plan writes out"""
-
-
-@dataclass(frozen=True)
-class _Source:
-    plan: Plan
-    text: str
-    scratch: int
-    extent: int
-    copies: int
 
 
 class Workbench:
@@ -73,8 +60,6 @@ class Workbench:
     Raises MemoryError for a kernel with more than `MOST_BYTES`, RuntimeError for one that is too long to run
     plainly or whose device computes nothing.
     """
-
-    NAME = "candidate"
 
     def __init__(self, nest: UOp, device: str) -> None:
         self.nest = nest
@@ -86,7 +71,6 @@ class Workbench:
             raise MemoryError(f"a kernel of more than {MOST_BYTES:,} bytes is not measured")
         written = {s.src[0].src[0] for s in nest.src}
         read = {n.src[0].src[0] for n in nodes if n.op is Ops.LOAD}
-        self.variables = _values_of_variables(nodes)
         self.buffers: dict[int, Buffer] = {}
         self.before: dict[int, Array] = {}
         """the bytes of outputs before the kernel runs"""
@@ -109,11 +93,11 @@ class Workbench:
     def build(self, nest: UOp, plan: Plan) -> Built:
         """The kernel of `nest` under `plan`. Raises ValueError or RuntimeError where that cannot be."""
         written = self.write(nest, plan)
-        return self.load(written, Device[self.device].compile(written.text))
+        return self.load(plan, written, compile_source(self.device, written.source))
 
     def build_all(self, plans: Iterable[Plan], most_copies: int) -> list[Built]:
-        """The kernels of those plans that can be built and do not write out too many copies. While one is
-        written, in Python, those before it are compiled, in another thread."""
+        """The kernels of those plans that can be built and do not write out too many copies of a value. While
+        one is written, in Python, those before it are compiled, in another thread."""
         with ThreadPoolExecutor(max_workers=1) as compiling, Context(CACHELEVEL=0):
             started = []
             for plan in plans:
@@ -121,24 +105,21 @@ class Workbench:
                     written = self.write(self.nest, plan, most_copies)
                 except (ValueError, RuntimeError):
                     continue
-                started.append((written, compiling.submit(Device[self.device].compile, written.text)))
-            return [self.load(written, code.result()) for written, code in started]
+                started.append((plan, written, compiling.submit(compile_source, self.device, written.source)))
+            return [self.load(plan, written, code.result()) for plan, written, code in started]
 
-    def write(self, nest: UOp, plan: Plan, most_copies: int | None = None) -> _Source:
+    def write(self, nest: UOp, plan: Plan, most_copies: int | None = None) -> Written:
         """The source of `nest` under `plan`. Raises ValueError or RuntimeError where there is none."""
         optimised = apply_plan(nest, plan)
-        count = copies(optimised)
-        if most_copies is not None and count > most_copies:
-            raise ValueError(f"{plan} writes out {count} copies")
-        program = linearize(to_device_primitives(expand(optimised), self.renderer))
-        if CHECK:
-            check_graph(program, "program")
-        return _Source(plan, self.renderer.render(self.NAME, program), self.renderer.scratch_bytes(program),
-                       thread_extent(program), count)
+        if most_copies is not None and copies(optimised) > most_copies:
+            raise ValueError(f"{plan} writes out {copies(optimised)} copies of a value")
+        return write_program("candidate", nest, linear_program(optimised, self.renderer), self.renderer)
 
-    def load(self, source: _Source, code: Any) -> Built:
-        program = Device[self.device].load(self.NAME, code, source.scratch)
-        return Built(source.plan, program, source.extent, source.copies)
+    def load(self, plan: Plan, written: Written, code: Any) -> Built:
+        """The kernel, with the largest value of each of its variables."""
+        largest = {n.arg[0]: n.arg[2] for n in self.nest.toposort() if n.op is Ops.VARIABLE}
+        return Built(plan, load_program(self.device, written, code), [largest[v] for v in written.variables],
+                     written.extent)
 
     # --- running --------------------------------------------------------------------------------------------
 
@@ -147,7 +128,7 @@ class Workbench:
         for slot in self.restored:
             self.buffers[slot].copyin(self.before[slot].data)
         start = time.perf_counter()
-        kernel.program(self.addresses, self.variables, kernel.extent)
+        kernel.program(self.addresses, kernel.variables, kernel.extent)
         Device[self.device].synchronize()
         return time.perf_counter() - start
 
@@ -160,12 +141,14 @@ class Workbench:
 
     def is_right(self, kernel: Built) -> bool:
         """True if the kernel computes what the plain loops do; of a large one, where the sample says."""
-        before = (content.view(b.dtype.numpy) for content, b in
-                  zip(self.before.values(), (self.buffers[s] for s in self.before), strict=True))
-        return all(
-            agree(got[_changed(expected, old)], expected[_changed(expected, old)]) if self.is_sample
-            else agree(got, expected)
-            for got, expected, old in zip(self.results(kernel), self.expected, before, strict=True))
+        for slot, got, expected in zip(self.before, self.results(kernel), self.expected, strict=True):
+            dtype = self.buffers[slot].dtype
+            if self.is_sample:
+                computed = _differ(expected, self.before[slot])
+                got, expected = got[computed], expected[computed]
+            if not agree(got, expected, dtype):
+                return False
+        return True
 
     def race(self, one: Built, other: Built, seconds: float, least: int = 3) -> tuple[list[float], list[float]]:
         """The seconds of runs of both in turn, for so long, `least` of each at any rate.
@@ -178,11 +161,6 @@ class Workbench:
             times[0].append(self.run(one))
             times[1].append(self.run(other))
         return times
-
-
-def _values_of_variables(nodes: Sequence[UOp]) -> list[int]:
-    """The largest value of each VARIABLE, in the order in which a program takes them."""
-    return [n.arg[2] for n in nodes if n.op is Ops.VARIABLE]
 
 
 def random_items(dtype: DType, size: int, seed: int) -> Array:
@@ -218,23 +196,19 @@ def sample(nest: UOp, most: int) -> tuple[UOp, bool]:
     return sampled, sampled is not nest
 
 
-def _changed(after: Array, before: Array) -> Array:
-    """Which items differ."""
-    size = after.dtype.itemsize
-    differs = (after.view(np.uint8) != before.view(np.uint8)).reshape(-1, size)
-    changed: Array = differs.any(1)
-    return changed
+def _differ(items: Array, before: Array) -> Array:
+    """Which items are not the bytes `before` any more."""
+    return np.asarray((items.view(np.uint8) != before).reshape(len(items), -1).any(1))
 
 
-def agree(got: Array, expected: Array) -> bool:
+def agree(got: Array, expected: Array, dtype: DType) -> bool:
     """True if two results are one up to the order in which sums are added up.
 
     Floats agree to within `TOLERANCES` of themselves and of the root mean square of all; NaN and infinities
     must be in the same places. Everything else must be equal.
     """
-    if not _is_float(expected):
+    if not dtype.is_float:
         return bool((got == expected).all())
-    tolerance = next((t for d, t in TOLERANCES.items() if d.numpy == expected.dtype), NARROWEST)
     wide, reference = got.astype(np.float64), expected.astype(np.float64)
     finite = np.isfinite(reference)
     if not np.array_equal(wide[~finite], reference[~finite], equal_nan=True):
@@ -243,9 +217,5 @@ def agree(got: Array, expected: Array) -> bool:
     if not len(reference):
         return True
     typical = np.sqrt(np.mean(np.square(reference)))
+    tolerance = TOLERANCES.get(dtype, NARROWEST)
     return bool((np.abs(wide - reference) <= tolerance * (np.abs(reference) + typical)).all())
-
-
-def _is_float(array: Array) -> bool:
-    """True for NumPy's floats and those of ml_dtypes."""
-    return array.dtype.kind == "f" or (array.dtype.kind == "V" and array.dtype.names is None)

@@ -2,7 +2,8 @@
 
 In: a nest and a Plan. Out: a nest whose ranges are split, merged and marked with the kind they run as. Where
 a factor does not divide an extent, a loop over outputs lets its last tile overlap the one before (the same
-values are stored twice) or, where that is unsafe or there is only one tile, masks what lies outside; a reduce
+values are stored twice) or, where that is unsafe, across threads, or if there is only one tile, masks what lies
+outside; a reduce
 adds a masked tail of its own, so the main loop carries no mask. Next on the path: `codegen/expand.py` writes
 the marked ranges out.
 """
@@ -15,6 +16,7 @@ from enum import Enum
 from tinygrad.codegen.collapse import simplified
 from tinygrad.codegen.contraction import product_in
 from tinygrad.codegen.linearize import reduce_identity
+from tinygrad.codegen.opt.blocks import reduce_in_block
 from tinygrad.codegen.opt.rows import keep_row
 from tinygrad.codegen.opt.skip import skip
 from tinygrad.dtype import dtypes
@@ -29,6 +31,8 @@ class OptKind(Enum):
     SPLIT = "a range as a loop over a shorter one"
     SWAP = "a range to the outside of the loops that close with it"
     THREAD = "a range across CPU cores"
+    GLOBAL = "a range across the blocks of a grid"
+    LOCAL = "the innermost iterations across the threads of a block; those of a reduce are combined there"
     VECTOR = "the innermost iterations as SIMD lanes"
     UPCAST = "the innermost iterations as registers, each with its own accumulators"
     UNROLL = "the innermost iterations of a reduce written out, into one accumulator"
@@ -95,6 +99,12 @@ def apply_opt(nest: UOp, opt: Opt) -> UOp:
             return outermost(nest, target)
         case OptKind.THREAD:
             return replace_range(nest, target, lambda r: [r], with_kind(target, RangeKind.THREAD))
+        case OptKind.GLOBAL:
+            return replace_range(nest, target, lambda r: [r], with_kind(target, RangeKind.GLOBAL))
+        case OptKind.LOCAL if is_reduce_range(nest, target):
+            return reduce_in_block(nest, target, opt.amount, guarded)
+        case OptKind.LOCAL:
+            return split(nest, target, opt.amount, RangeKind.LOCAL, apart=False)
         case OptKind.SPLIT:
             return split(nest, target, opt.amount, RangeKind.LOOP, apart=False)
         case OptKind.VECTOR:
@@ -240,7 +250,7 @@ def _split_outputs(nest: UOp, r: UOp, amount: int, kind: RangeKind) -> UOp:
         # The memory is rounded up to whole tiles; nothing reads what lies beyond.
         whole = replace_range(nest, r, lambda _: loops, start + inner)
         return _guarded_stages(whole, inner, (start + inner) < extent)
-    if tiles > 1 and not writes_what_it_reads(nest):
+    if tiles > 1 and kind is not RangeKind.LOCAL and not writes_what_it_reads(nest):
         return replace_range(nest, r, lambda _: loops, start.minimum(extent - amount) + inner)
     inside = (start + inner) < extent
     masked = replace_range(nest, r, lambda _: loops, start + inner)

@@ -1,0 +1,57 @@
+"""REDUCEs that the threads of a block do together.
+
+Each thread reduces every n-th item into a register of its own; the registers go to shared memory, from where
+every thread reads them all, in a few steps where they are many. So all threads know the result, and go on with
+it.
+"""
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+
+from tinygrad.codegen.linearize import reduce_identity
+from tinygrad.dtype import dtypes
+from tinygrad.graph.ops import Memory, Ops, RangeKind
+from tinygrad.graph.uop import UOp
+
+MOST_SERIAL = 16
+"""Values that one thread reads from shared memory and combines; more are combined in steps."""
+
+
+def reduce_in_block(nest: UOp, r: UOp, threads: int, guarded: Callable[[UOp, UOp], UOp]) -> UOp:
+    """The nest with the REDUCEs that close `r` done by so many threads together; `guarded(value, inside)` is
+    `value` touching memory only where `inside` holds."""
+    identities = itertools.count(1 + max(int(n.arg[0]) for n in nest.toposort() if n.op is Ops.RANGE))
+    thread = UOp.range(threads, next(identities), RangeKind.LOCAL)
+    rounds = -(-r.extent // threads)
+    outer = UOp.range(rounds, next(identities)) if rounds > 1 else UOp.const(0, dtypes.index)
+    counter = outer * threads + thread
+    done: dict[UOp, UOp] = {}
+    for node in nest.toposort():
+        src = tuple(done[s] for s in node.src)
+        new = node if src == node.src else node.with_sources(src)
+        if node.op is Ops.REDUCE and r in node.closed_ranges:
+            loops = [c for c in new.closed_ranges if c is not r] + ([outer] if rounds > 1 else [])
+            value = new.src[0].substitute({r: counter})
+            if r.extent % threads:
+                inside = counter < r.extent
+                value = inside.where(guarded(value, inside), reduce_identity(node.arg, node.dtype))
+            own = value.reduce_ranges(node.arg, *loops) if loops else value
+            new = _combined(own, node.arg, thread, identities)
+        done[node] = new
+    return done[nest]
+
+
+def _combined(value: UOp, op: Ops, thread: UOp, identities: Iterator[int]) -> UOp:
+    """The values of all iterations of `thread` as one, through shared memory."""
+    count = thread.extent
+    memory = value.stage(next(identities), Memory.SHARED, thread)
+    serial = next((n for n in range(MOST_SERIAL, 1, -1) if count % n == 0), count)
+    if count <= MOST_SERIAL or serial == count:
+        kind = RangeKind.UNROLL if count <= MOST_SERIAL else RangeKind.LOOP
+        each = UOp.range(count, next(identities), kind)
+        return memory.index(each).load().reduce_ranges(op, each)
+    each = UOp.range(serial, next(identities), RangeKind.UNROLL)
+    fewer = UOp.range(count // serial, next(identities), RangeKind.LOCAL)
+    part = memory.index(each * fewer.extent + fewer).load().reduce_ranges(op, each)
+    return _combined(part, op, fewer, identities)

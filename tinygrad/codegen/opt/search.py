@@ -1,0 +1,213 @@
+"""The search: the fastest Plan among those measured, with `BEAM=n`.
+
+In: a kernel's loop nest and its device. Out: a Plan that ran no slower than the cost model's when the two took
+turns, and whose results are the plain loops'. The search begins with the plans of the cost model (`choose.py`),
+its second choices among them, and the plain loops shared out over threads. Each round measures the plans one
+edit away (`neighbours.py`) from the `n` best so far, until none is better or the time is over.
+
+Found plans are kept on disk (`plan_cache.py`), by the kernel and all that its speed depends on.
+"""
+from __future__ import annotations
+
+import hashlib
+import itertools
+import sys
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from statistics import median
+
+from tinygrad.codegen.opt.choose import alternative_plans, choose_plan, threaded_plan
+from tinygrad.codegen.opt.measure import Built, Workbench
+from tinygrad.codegen.opt.neighbours import MAX_COPIES, copies, neighbours
+from tinygrad.codegen.opt.plan import Plan, apply_plan
+from tinygrad.codegen.opt.plan_cache import PlanCache
+from tinygrad.device import Device
+from tinygrad.graph.printing import format_graph
+from tinygrad.graph.uop import UOp
+from tinygrad.helpers import BEAM, BEAM_SECONDS, CACHELEVEL, DEBUG, cache_dir, colored, tqdm
+
+TOGETHER = 8
+"""Plans compiled before they are timed: timing waits until nothing else runs."""
+RACE_SECONDS = 0.02
+"""How long a plan takes turns with the cost model's, and"""
+FINAL_SECONDS = 0.2
+"""how long the best ones do in the end."""
+HOPELESS = 1.5
+"""A first run so many times as long as the cost model's plan ends the measurement of a plan."""
+PROGRESS = 0.99
+"""A round that leaves the best time above this share of what it was is the last."""
+BETTER = 0.97
+"""A plan replaces the cost model's if it takes at most this share of its time: what is closer is noise."""
+FINALISTS = 3
+
+
+def searched_plan(ast: UOp, nest: UOp, device: str) -> Plan:
+    """The plan of a kernel by a search as BEAM says, or by an earlier one that is remembered."""
+    renderer = Device[device].renderer
+    width, seconds = int(BEAM), float(int(BEAM_SECONDS))
+    key = kernel_key(ast, device)
+    kept = _kept_plans().get(key, width, seconds) if CACHELEVEL else None
+    if kept is not None and applies(nest, kept):
+        return kept
+    try:
+        found = Search(nest, device, width, seconds).run()
+    except (MemoryError, RuntimeError) as error:
+        if DEBUG >= 2:
+            print(f"no search: {error}")
+        return choose_plan(nest, renderer)
+    if DEBUG >= 2:
+        print(f"searched {colored(found.summary(), 'green')}")
+    if CACHELEVEL:
+        _kept_plans().put(key, width, seconds, found.plan)
+    return found.plan
+
+
+def applies(nest: UOp, plan: Plan) -> bool:
+    """True if `plan` is one for `nest`."""
+    try:
+        optimised = apply_plan(nest, plan)
+    except ValueError:
+        return False
+    return copies(optimised) <= max(MAX_COPIES, 1 << 10)
+
+
+@cache
+def _kept_plans() -> PlanCache:
+    return PlanCache(cache_dir() / "plans.sqlite")
+
+
+def kernel_key(ast: UOp, device: str) -> str:
+    """A name for a kernel and all that the speed of its plans depends on: the device's numbers, its compiler,
+    and the code that makes plans and kernels."""
+    target = Device[device]
+    numbers = sorted(vars(target.renderer).items())
+    parts = (format_graph(ast), device, target.renderer.name, repr(numbers), target.compiler, code_version())
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+@cache
+def code_version() -> str:
+    """A digest of the modules from the loop nest to the device's source."""
+    digest = hashlib.sha256()
+    package = Path(__file__).parents[2]
+    for folder in ("codegen", "renderer"):
+        for path in sorted((package / folder).rglob("*.py")):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+@dataclass
+class Measured:
+    """A plan, and its time in parts of that of the cost model's plan, the two taking turns."""
+
+    kernel: Built
+    share: float
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a search found."""
+
+    plan: Plan
+    tried: int
+    """plans measured"""
+    wrong: int
+    """plans whose results were not those of the plain loops"""
+    default_seconds: float
+    seconds: float
+    """of a run with the plan"""
+
+    def summary(self) -> str:
+        """One line on it."""
+        return (f"{self.tried} plans: {self.default_seconds * 1e6:.1f} us -> {self.seconds * 1e6:.1f} us, "
+                f"{self.default_seconds / self.seconds:.2f}x: {self.plan}"
+                + (f" ({self.wrong} gave wrong results)" if self.wrong else ""))
+
+
+@dataclass
+class Search:
+    """A search for the plan of `nest` among `width` plans at a time, for so many seconds. `Workbench` says what
+    it raises."""
+
+    nest: UOp
+    device: str
+    width: int
+    budget: float
+    measured: list[Measured] = field(default_factory=list)
+    """the right ones, the fastest first"""
+    seen: set[Plan] = field(default_factory=set)
+    wrong: int = 0
+
+    def run(self) -> Found:
+        """The fastest plan."""
+        self.end = time.perf_counter() + self.budget
+        renderer = Device[self.device].renderer
+        self.bench = Workbench(self.nest, self.device)
+        self.default = self.bench.build(self.nest, choose_plan(self.nest, renderer))
+        self.default_seconds = min(self.bench.run(self.default) for _ in range(3))
+        own = copies(apply_plan(self.nest, self.default.plan))
+        self.most_copies = max(MAX_COPIES, own)
+        self.seen.add(self.default.plan)
+        self.measured.append(Measured(self.default, 1.0))
+        with tqdm(desc="searching for a plan", unit="plan", delay=1, leave=False,
+                  disable=not sys.stderr.isatty()) as self.progress:
+            self.measure([*alternative_plans(self.nest, renderer), threaded_plan(self.nest, renderer)])
+            self.grow()
+        return self.decide()
+
+    def grow(self) -> None:
+        """Round after round, measure what is near the best."""
+        renderer = Device[self.device].renderer
+        done: set[Plan] = set()
+        best = float("inf")
+        while self.measured[0].share < best * PROGRESS and self.has_time():
+            best = self.measured[0].share
+            beam = [m.kernel.plan for m in self.measured[:self.width] if m.kernel.plan not in done]
+            done.update(beam)
+            near = [neighbours(self.nest, plan, renderer) for plan in beam]
+            self.measure(p for turn in itertools.zip_longest(*near) for p in turn if p is not None)
+
+    def has_time(self) -> bool:
+        return time.perf_counter() < self.end
+
+    def measure(self, plans: Iterable[Plan]) -> None:
+        """Measure those of `plans` that are new, as far as there is time."""
+        fresh = (p for p in plans if p not in self.seen)
+        while self.has_time() and (together := list(itertools.islice(fresh, TOGETHER))):
+            self.seen.update(together)
+            for kernel in self.bench.build_all(dict.fromkeys(together), self.most_copies):
+                self.consider(kernel)
+        self.measured.sort(key=lambda m: m.share)
+
+    def consider(self, kernel: Built) -> None:
+        """Time a kernel, unless its first run says that it is slow; check those that are not."""
+        self.progress.update()
+        if not self.has_time():
+            return
+        first = min(self.bench.run(kernel) for _ in range(2))
+        if first > HOPELESS * self.default_seconds:
+            return
+        if not self.bench.is_right(kernel):
+            self.wrong += 1
+            return
+        mine, default = self.bench.race(kernel, self.default, RACE_SECONDS)
+        self.default_seconds = min(self.default_seconds, *default)
+        self.measured.append(Measured(kernel, min(mine) / min(default)))
+        best = min(m.share for m in self.measured)
+        self.progress.set_postfix_str(f"{1 / best:.2f}x the default's speed")
+
+    def decide(self) -> Found:
+        """The best plan that is still faster than the cost model's when both run for longer; else that one."""
+        chosen, seconds = self.default, self.default_seconds
+        for candidate in self.measured[:FINALISTS]:
+            if candidate.share > BETTER:
+                break
+            mine, default = self.bench.race(candidate.kernel, self.default, FINAL_SECONDS, least=5)
+            self.default_seconds = min(self.default_seconds, *default)
+            if min(mine) <= BETTER * min(default) and median(mine) <= median(default):
+                chosen, seconds = candidate.kernel, min(mine)
+                break
+        return Found(chosen.plan, len(self.seen), self.wrong, self.default_seconds, seconds)

@@ -1,0 +1,168 @@
+"""A linear program with one value in each register, for devices whose threads have no vectors.
+
+In: a program with vectors of any length (`graph/spec.py`, stage `program`). Out: the same program in which
+every operation works on single values; vectors are left only where memory is read and written, for a GPU moves
+up to 16 bytes at once. Such an access starts at a multiple of its length; one whose start is not known to be
+such a multiple, and one with a condition a lane, becomes one access a lane.
+
+The C dialects for GPUs and LLVM's GPU targets write what comes out.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+
+from tinygrad.dtype import DType, dtypes
+from tinygrad.graph.ops import Ops
+from tinygrad.graph.uop import UOp
+
+ACCESS_BYTES = 16
+"""The most that one load or store moves."""
+ACCESS_LANES = 4
+"""The longest vector that every language has."""
+
+
+def scalar_program(program: list[UOp]) -> list[UOp]:
+    """The program with its vectors taken apart."""
+    return _Scalars().rewritten(program)
+
+
+class _Scalars:
+    """`lanes` has the single values that each node has become, `known` what the open loops have listed, the
+    innermost last."""
+
+    def __init__(self) -> None:
+        self.lanes: dict[UOp, tuple[UOp, ...]] = {}
+        self.out: list[UOp] = []
+        self.known: list[set[UOp]] = [set()]
+
+    def rewritten(self, program: list[UOp]) -> list[UOp]:
+        for node in program:
+            if node in self.lanes:  # listed again, to be computed again
+                self.known.append(set())
+            _TAKEN_APART.get(node.op, _Scalars.each_lane)(self, node)
+        return self.out
+
+    def add(self, op: Ops, dtype: DType, src: tuple[UOp, ...] = (), arg: object = None) -> UOp:
+        """A node, listed unless its value is known: lanes of two vectors may turn out to be the same."""
+        node = UOp.new(op, dtype, src, arg)
+        if op in _STATEMENTS or not any(node in loop for loop in self.known):
+            self.out.append(node)
+            self.known[-1].add(node)
+        return node
+
+    def lane(self, node: UOp, number: int) -> UOp:
+        """One lane of a node; a single value is the same in all."""
+        lanes = self.lanes[node]
+        return lanes[number if len(lanes) > 1 else 0]
+
+    def each_lane(self, node: UOp) -> None:
+        """An operation that does the same in every lane; statements and single values as they are."""
+        self.lanes[node] = tuple(
+            self.add(node.op, node.dtype.scalar, tuple(self.lane(s, i) for s in node.src), node.arg)
+            for i in range(node.dtype.count))
+
+    def const(self, node: UOp) -> None:
+        values = node.arg if isinstance(node.arg, tuple) else (node.arg,) * node.dtype.count
+        self.lanes[node] = tuple(self.add(Ops.CONST, node.dtype.scalar, (), v) for v in values)
+
+    def register(self, node: UOp) -> None:
+        """A vector of registers is told apart by its lanes."""
+        count = node.dtype.count
+        self.lanes[node] = tuple(self.add(Ops.REGISTER, node.dtype.scalar, (),
+                                          node.arg if count == 1 else (node.arg, i)) for i in range(count))
+
+    # --- lanes that move -----------------------------------------------------------------------------------
+
+    def vectorize(self, node: UOp) -> None:
+        self.lanes[node] = tuple(self.lane(s, 0) for s in node.src) if len(node.src) > 1 else \
+            (self.lane(node.src[0], 0),) * node.dtype.count
+
+    def shuffle(self, node: UOp) -> None:
+        both = self.lanes[node.src[0]] + self.lanes[node.src[1]]
+        self.lanes[node] = tuple(both[i] for i in node.arg)
+
+    def extract(self, node: UOp) -> None:
+        self.lanes[node] = (self.lane(node.src[0], node.arg),)
+
+    def reduce(self, node: UOp) -> None:
+        """One half of the lanes with the other, until one is left; odd lanes are put aside until the end, as
+        every renderer does it."""
+        values, aside = list(self.lanes[node.src[0]]), []
+        while len(values) > 1:
+            half = len(values) // 2
+            aside += values[2 * half:]
+            values = [self.add(node.arg, node.dtype, pair)
+                      for pair in zip(values[:half], values[half:2 * half], strict=True)]
+        for other in aside:
+            values = [self.add(node.arg, node.dtype, (values[0], other))]
+        self.lanes[node] = tuple(values)
+
+    # --- memory --------------------------------------------------------------------------------------------
+
+    def index(self, node: UOp) -> None:
+        """An address is said where it is used."""
+
+    def load(self, node: UOp) -> None:
+        place, dtype = node.src[0], node.dtype
+        if place.op is Ops.REGISTER:
+            self.lanes[node] = tuple(self.add(Ops.LOAD, dtype.scalar, (self.lane(place, i),), node.arg)
+                                     for i in range(dtype.count))
+            return
+        lanes: list[UOp] = []
+        for start, end in pairwise(_pieces(place, dtype)):
+            vector = self.add(Ops.LOAD, dtype.scalar.vec(end - start), (self.address(place, start),), node.arg)
+            lanes += [vector] if end - start == 1 else \
+                [self.add(Ops.EXTRACT, dtype.scalar, (vector,), i) for i in range(end - start)]
+        self.lanes[node] = tuple(lanes)
+
+    def store(self, node: UOp) -> None:
+        place, source = node.src
+        dtype = source.dtype
+        if place.op is Ops.REGISTER:
+            for i in range(dtype.count):
+                self.add(Ops.STORE, dtype.scalar, (self.lane(place, i), self.lane(source, i)))
+            return
+        for start, end in pairwise(_pieces(place, dtype)):
+            address = self.address(place, start)
+            value = self.lane(source, start)
+            if end - start > 1:
+                piece = tuple(self.lane(source, i) for i in range(start, end))
+                value = self.add(Ops.VECTORIZE, dtype.scalar.vec(end - start), piece)
+            self.add(Ops.STORE, value.dtype, (address, value))
+
+    def address(self, place: UOp, lane: int) -> UOp:
+        """Where the lanes from `lane` on begin."""
+        memory, offset = place.src[:2]
+        at = self.lane(offset, lane)
+        if offset.dtype.count == 1 and lane:
+            at = self.add(Ops.ADD, dtypes.index, (at, self.add(Ops.CONST, dtypes.index, (), lane)))
+        conditions = tuple(self.lane(c, lane) for c in place.src[2:])
+        return self.add(Ops.INDEX, memory.dtype, (memory, at, *conditions))
+
+
+def _pieces(place: UOp, dtype: DType) -> list[int]:
+    """The lanes at which the accesses that make up one of `dtype` begin, and its count."""
+    width = min(ACCESS_LANES, ACCESS_BYTES // dtype.lane_size)
+    apart = any(s.dtype.count > 1 for s in place.src[1:]) or dtype.is_bool
+    while width > 1 and (apart or dtype.count % width or not _is_multiple(place.src[1], width)):
+        width //= 2
+    return [*range(0, dtype.count, width), dtype.count]
+
+
+def _is_multiple(offset: UOp, number: int) -> bool:
+    remainder = offset % number
+    return remainder.op is Ops.CONST and remainder.arg == 0
+
+
+_TAKEN_APART: dict[Ops, Callable[[_Scalars, UOp], None]] = {
+    Ops.CONST: _Scalars.const,
+    Ops.REGISTER: _Scalars.register,
+    Ops.VECTORIZE: _Scalars.vectorize,
+    Ops.SHUFFLE: _Scalars.shuffle,
+    Ops.EXTRACT: _Scalars.extract,
+    Ops.REDUCE: _Scalars.reduce,
+    Ops.INDEX: _Scalars.index,
+    Ops.LOAD: _Scalars.load,
+    Ops.STORE: _Scalars.store,
+}

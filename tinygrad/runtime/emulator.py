@@ -1,0 +1,175 @@
+"""CUDA:EMULATED, AMD:EMULATED and METAL:EMULATED: kernels for GPUs, run by the CPU.
+
+The source that `renderer/` writes for a GPU is compiled as C++ by g++ or clang++, with a header of ours that says
+what the words of its language mean there (`emulated/*.h`). Blocks run on the cores; the threads of a block are
+fibers, so that barriers are real: a thread that waits at one stays where it is until all others of its block have
+come. So what a GPU would run is run where there is none. A kernel in which threads disagree about a barrier is an
+error; accesses outside of buffers, and races, are found by `PYTHON:BLOCKS`.
+
+Memory is the host's, but as a GPU's it is not shared with NumPy: what is not copied is not there.
+"""
+from __future__ import annotations
+
+import ctypes
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tinygrad.device import CompiledDevice, numbered
+from tinygrad.helpers import CACHELEVEL, cache_dir, getenv
+from tinygrad.renderer import Launch
+from tinygrad.renderer.c_blocks import BlocksRenderer
+from tinygrad.renderer.cuda import cuda_renderer
+from tinygrad.renderer.hip import hip_renderer
+from tinygrad.renderer.metal import metal_renderer
+from tinygrad.runtime.cpu import CPUAllocator
+from tinygrad.runtime.cpu_c import SharedObject
+from tinygrad.runtime.launch import Arguments
+from tinygrad.runtime.objects import ObjectCache, key_of
+
+HEADERS = Path(__file__).parent / "emulated"
+FLAGS = ("-x", "c++", "-std=c++17", "-O1", "-w", "-shared", "-fPIC", "-pthread", "-fvisibility=hidden",
+         # each operation is rounded once, as written; integers wrap
+         "-ffp-contract=off", "-fwrapv", "-fno-math-errno",
+         "-fno-gnu-unique")  # a library that is unloaded takes its variables with it
+COMPILERS = ("g++", "clang++", "c++")
+
+
+@dataclass(frozen=True)
+class Language:
+    """A language that is emulated: what writes it, and our header with its words."""
+
+    renderer: Callable[[], BlocksRenderer]
+    header: str
+
+
+LANGUAGES = {
+    "CUDA": Language(cuda_renderer, "cuda.h"),
+    "AMD": Language(hip_renderer, "hip.h"),
+    "METAL": Language(metal_renderer, "metal.h"),
+}
+
+
+@cache
+def compiler() -> str:
+    """The path of the C++ compiler: the environment's CXX, or the first of `COMPILERS` on the path. Raises
+    RuntimeError where there is none."""
+    asked = str(getenv("CXX", ""))
+    for name in (asked,) if asked else COMPILERS:
+        found = shutil.which(name)
+        if found:
+            return found
+    raise RuntimeError(f"the emulator needs a C++ compiler, and {asked or ', '.join(COMPILERS)} is not there: "
+                       "install g++ or clang++ (apt-get install g++), or say which by CXX")
+
+
+@cache
+def compiler_version() -> str:
+    """What the compiler says of itself."""
+    words = subprocess.run([compiler(), "--version"], capture_output=True, text=True, check=False).stdout
+    return words.partition("\n")[0]
+
+
+@cache
+def headers() -> str:
+    """The text of all headers, on which compiled code depends."""
+    return "".join(path.read_text() for path in sorted(HEADERS.iterdir()))
+
+
+def compile_cpp(text: str, shown: str = "") -> SharedObject:
+    """C++ as loaded machine code, which is kept on disk. Raises RuntimeError with the compiler's words and the
+    source, or as much of it as is to be `shown`."""
+    kept = ObjectCache(cache_dir() / "emulated")
+    key = key_of(text, headers(), compiler_version(), *FLAGS)
+    with tempfile.TemporaryDirectory(prefix="tinygrad-") as folder:
+        path = Path(folder) / "kernel.so"
+        image = kept.get(key) if CACHELEVEL else None
+        if image is not None:
+            path.write_bytes(image)
+            return SharedObject(path)
+        command = [compiler(), *FLAGS, f"-I{HEADERS}", "-o", str(path), "-"]
+        done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise RuntimeError(f"{compiler()} does not accept this kernel:\n{done.stderr}\n"
+                               f"{numbered(shown or text)}")
+        loaded = SharedObject(path)
+    if CACHELEVEL:
+        kept.put(key, loaded.image)
+    return loaded
+
+
+@cache
+def library() -> SharedObject:
+    """The library that launches kernels: blocks.cpp."""
+    return compile_cpp((HEADERS / "blocks.cpp").read_text())
+
+
+@cache
+def launch_function() -> Callable[..., int]:
+    """Runs a kernel, on its arguments, in so many blocks of so many threads; 0 where it did."""
+    pointer = ctypes.c_void_p
+    return ctypes.CFUNCTYPE(ctypes.c_int, *[pointer] * 4)(library().address("launch"))
+
+
+class EmulatedAllocator(CPUAllocator):
+    """Host memory that behaves as a GPU's: reached by copies alone."""
+
+    def share(self, array: np.ndarray[Any, Any]) -> None:
+        return None
+
+    def as_bytes(self, memory: np.ndarray[Any, Any], size: int) -> None:  # type: ignore[override]  # as Allocator
+        return None
+
+
+class EmulatedProgram:
+    """A loaded kernel."""
+
+    def __init__(self, name: str, code: SharedObject, launch: Launch) -> None:
+        self.name = name
+        self.code = code
+        self.function = code.address("emulated")
+        self.arguments = Arguments(launch)
+        self.blocks = (ctypes.c_uint * 3)(*launch.blocks)
+        self.threads = (ctypes.c_uint * 3)(*launch.threads)
+
+    def __call__(self, addresses: Sequence[int], variables: Sequence[int], extent: int) -> None:
+        arguments = self.arguments.set(addresses, variables)
+        if launch_function()(self.function, arguments, self.blocks, self.threads):
+            raise RuntimeError(f"kernel {self.name}: some threads of a block wait at a barrier that others do "
+                               "not reach")
+
+
+class EmulatedDevice(CompiledDevice):
+    """A GPU that is not there."""
+
+    def __init__(self, name: str, language: Language) -> None:
+        super().__init__(name, EmulatedAllocator(name), language.renderer())
+        self.header = language.header
+
+    @property
+    def compiler(self) -> str:
+        return compiler_version()
+
+    def compile(self, source: str) -> SharedObject:
+        """Machine code for this CPU. Raises RuntimeError with the compiler's words and the source."""
+        found = re.search(r"\bvoid (\w+)\(", source)
+        if found is None:
+            raise RuntimeError(f"this source has no kernel:\n{numbered(source)}")
+        return compile_cpp(f'#include "{self.header}"\n#line 1\n{source}\nEMULATED({found[1]})\n', source)
+
+    def load_blocks(self, name: str, code: SharedObject, launch: Launch) -> EmulatedProgram:
+        return EmulatedProgram(name, code, launch)
+
+
+def open_device(name: str) -> EmulatedDevice:
+    """The emulator of a language. Raises RuntimeError where there is no C++ compiler."""
+    compiler()
+    return EmulatedDevice(name, LANGUAGES[name.partition(":")[0]])
