@@ -90,6 +90,42 @@ def test_an_interrupt_while_compiling_leaves_no_half_made_kernel(monkeypatch, wh
     assert y.tolist() == [3 * i + len(where) for i in range(37)]
 
 
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
+def test_an_error_while_several_kernels_compile_leaves_all_values_lazy(monkeypatch, error):
+    numbers = np.arange(5 * 43, dtype=np.float32).reshape(5, 43)
+    x = Tensor(numbers).realize()
+    y = (x.sum(0).contiguous() * 2).cumsum().contiguous() + len(error.__name__)
+    seen = []
+    compile_source = compiling.compile_source
+
+    def interrupted(device, source):
+        seen.append(source)
+        if len(seen) == 2:
+            raise error("planned")
+        return compile_source(device, source)
+
+    interval = sys.getswitchinterval()
+    with monkeypatch.context() as patch:
+        patch.setattr(compiling, "compile_source", interrupted)
+        with pytest.raises(error, match="planned"):
+            y.realize()
+    assert sys.getswitchinterval() == interval and y.uop.realized is None
+    np.testing.assert_allclose(y.numpy(), (numbers.sum(0) * 2).cumsum() + len(error.__name__), rtol=1e-5)
+
+
+def test_equal_kernels_of_a_schedule_are_compiled_once(monkeypatch):
+    seen = []
+    compile_source = compiling.compile_source
+    monkeypatch.setattr(compiling, "compile_source", lambda d, s: seen.append(s) or compile_source(d, s))
+    tensors = [Tensor(np.full(4639, i, np.float32)).realize() for i in range(4)]
+    results = [(t * 3 - 1).contiguous() for t in tensors] + [(t.sqrt() + 7).contiguous() for t in tensors]
+    results[0].realize(*results[1:])
+    assert len(seen) == len(set(seen)) == 2
+    for i in range(4):
+        assert results[i].numpy()[0] == 3 * i - 1
+        np.testing.assert_allclose(results[i + 4].numpy()[0], np.sqrt(i) + 7, rtol=1e-6)
+
+
 def test_an_error_in_scheduling_leaves_tensors_lazy(monkeypatch):
     t = Tensor([1.0, 2.0]).realize()
     old = t * 10

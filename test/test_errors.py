@@ -85,8 +85,9 @@ CASES = {
     "window too long": (lambda: t23.unfold(1, 4, 1), ValueError, "unfold takes 0 <= size <= 3"),
     "diagonal of one axis": (lambda: t23.diagonal(0, 1, 1), ValueError, "diagonal takes two different axes"),
     "roll without axes": (lambda: t23.roll((1, 2), 0), ValueError, "roll takes a shift for each axis"),
-    "interpolate mode": (lambda: t23.interpolate((4,), "cubic"), ValueError,
-                         "interpolate takes mode 'linear', 'nearest' or 'nearest-exact', got 'cubic'"),
+    "interpolate mode": (lambda: t23.interpolate((4,), "lanczos"), ValueError,
+                         "interpolate takes one of the modes linear, cubic, nearest, nearest-exact, area, "
+                         "bilinear, trilinear, bicubic, got 'lanczos'"),
     "pooling padding": (lambda: t23.reshape(1, 1, 2, 3).max_pool2d(2, padding=2), ValueError,
                         "pooling takes padding of at most half the window, got 2"),
     "unpool indices": (lambda: t23.max_unpool2d(ints), ValueError,

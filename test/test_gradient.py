@@ -347,3 +347,32 @@ def test_gradients_are_freed_with_their_graph():
         gc.collect()
         sizes.append(len(uop._interned))
     assert sizes[1] == sizes[2] == sizes[3]
+
+
+@pytest.mark.parametrize("zeros", [0, 1, 2, 3])
+def test_derivatives_of_a_product_of_every_order_where_items_are_zero(zeros: int) -> None:
+    """The derivative at i, j, k is the product of the others; zero where two of the three are the same."""
+    values = np.array([3.0, -2.0, 0.5, 5.0, 1.5])
+    values[:zeros] = 0
+    x = Tensor(values, requires_grad=True)
+    first = x.prod().gradient(x)[0]
+    second = first[1].gradient(x)[0]
+    third = second[0].gradient(x)[0]
+    for found, fixed in ((first, []), (second, [1]), (third, [1, 0])):
+        expected = [0 if i in fixed else np.prod(np.delete(values, [*fixed, i])) for i in range(5)]
+        np.testing.assert_allclose(found.numpy(), expected, rtol=1e-14)
+
+
+@pytest.mark.parametrize("shape", [(1,), (8,), (9,), (70,), (3, 1, 4)])
+def test_gradient_of_a_product_over_all_axes(shape: tuple[int, ...]) -> None:
+    values = np.random.default_rng(3).uniform(0.5, 1.5, shape)
+    x = Tensor(values, requires_grad=True)
+    np.testing.assert_allclose(x.prod().gradient(x)[0].numpy(), values.prod() / values, rtol=1e-12)
+
+
+def test_second_derivative_of_a_running_product_with_a_zero() -> None:
+    """y2 = x0 x1 x2, so d/dx0 of dy2/dx1 is x2 and d/dx2 is x0."""
+    x = Tensor(np.array([2.0, 0.0, 3.0]), requires_grad=True)
+    slope = x.cumprod(0)[2].gradient(x)[0]
+    assert slope.tolist() == [0, 6, 0]
+    assert slope[1].gradient(x)[0].tolist() == [3, 0, 2]

@@ -284,10 +284,18 @@ def test_interpolate_nearest(outs: int) -> None:
 
 
 def test_interpolate_refuses() -> None:
-    with pytest.raises(ValueError, match="mode 'linear', 'nearest'"):
-        Tensor.ones(2, 2).interpolate((4,), "cubic")
-    with pytest.raises(ValueError, match="align_corners with mode 'linear'"):
+    with pytest.raises(ValueError, match="one of the modes linear, cubic, nearest.*got 'lanczos'"):
+        Tensor.ones(2, 2).interpolate((4,), "lanczos")
+    with pytest.raises(ValueError, match="align_corners with linear and cubic modes only, got 'nearest'"):
         Tensor.ones(2, 2).interpolate((4,), "nearest", align_corners=True)
+    with pytest.raises(ValueError, match=r"each of the last 2 axes of \(2, 2\) in mode 'bilinear', got \(4,\)"):
+        Tensor.ones(2, 2).interpolate((4,), "bilinear")
+
+
+def test_interpolate_rounds_integers_once() -> None:
+    found = Tensor(np.array([[0, 1], [1, 1]], np.int32)).interpolate((3, 3), "bilinear", align_corners=True)
+    assert found.dtype is dtypes.int32
+    assert found.tolist() == [[0, 0, 1], [0, 1, 1], [1, 1, 1]]  # 0.5 is rounded to 0, 0.75 to 1
 
 
 # --- normalisation and dropout ----------------------------------------------------------------------

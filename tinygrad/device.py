@@ -266,6 +266,11 @@ class _HostMemory:
                                     "data": (buffer.address, False)}
 
 
+def numbered(source: str) -> str:
+    """The lines of a kernel with their numbers, for errors that speak of them."""
+    return "\n".join(f"{i + 1:5d}  {line}" for i, line in enumerate(source.splitlines()))
+
+
 class CompiledDevice:
     """An open device: what its file in `runtime/` provides."""
 
@@ -334,6 +339,7 @@ class _Devices:
         "CPU": "tinygrad.runtime.cpu",
         "CPU:C": "tinygrad.runtime.cpu_c",
         "PYTHON": "tinygrad.runtime.python",
+        "PYTHON:BLOCKS": "tinygrad.runtime.python",
         "NULL": "tinygrad.runtime.null",
         "DISK": "tinygrad.runtime.disk",
     }

@@ -295,31 +295,35 @@ POOLING = [
 
 
 def resize(size: Any, mode: str, shape: Any, corners: bool = False) -> Row:
-    names = {"linear": {1: "linear", 2: "bilinear", 3: "trilinear"}[len(size)]}
-    options: dict[str, Any] = {"align_corners": corners} if mode == "linear" else {}
+    names = {"linear": {1: "linear", 2: "bilinear", 3: "trilinear"}[len(size)], "cubic": "bicubic"}
+    options: dict[str, Any] = {"align_corners": corners} if mode in names else {}
     return network(
         f"interpolate {mode} to {size}{' at corners' if corners else ''}",
         lambda x: x.interpolate(size, mode, corners),
         lambda x: F.interpolate(x, size, mode=names.get(mode, mode), **options),
         case(shape),
-        ulps=8,
+        ulps=32 if mode == "cubic" else 8,  # PyTorch rounds the positions
     )
 
 
+LARGER_AND_SMALLER = (
+    ((7,), (2, 3, 4)),
+    ((3, 9), (1, 2, 5, 4)),
+    ((2, 3), (1, 2, 5, 7)),
+    ((3, 2, 5), (1, 1, 2, 3, 4)),
+)
 INTERPOLATION = [
     *(
         resize(size, mode, shape)
-        for mode in ("linear", "nearest", "nearest-exact")
-        for size, shape in (
-            ((7,), (2, 3, 4)),
-            ((3, 9), (1, 2, 5, 4)),
-            ((2, 3), (1, 2, 5, 7)),
-            ((3, 2, 5), (1, 1, 2, 3, 4)),
-        )
+        for mode in ("linear", "nearest", "nearest-exact", "area", "cubic")
+        for size, shape in LARGER_AND_SMALLER
+        if mode != "cubic" or len(size) == 2
     ),
     *(
-        resize(size, "linear", shape, True)
+        resize(size, mode, shape, True)
+        for mode in ("linear", "cubic")
         for size, shape in (((7,), (2, 3, 4)), ((3, 9), (1, 2, 5, 4)), ((1, 3), (1, 2, 5, 7)))
+        if mode != "cubic" or len(size) == 2
     ),
 ]
 

@@ -5,11 +5,13 @@ of each axis in turn.
 """
 from __future__ import annotations
 
+import functools
 import math
+import operator
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal, overload
 
-from tinygrad.dtype import dtypes
+from tinygrad.dtype import dtypes, least_upper_float, promote
 from tinygrad.functional.windows import (
     Padding,
     Pads,
@@ -144,46 +146,97 @@ def max_unpool2d(self: Tensor, indices: Tensor, kernel_size: Sizes = (2, 2), str
     return hit.any(-1).where(value, 0).reshape(*lead, *spatial)
 
 
+INTERPOLATIONS = {"bilinear": ("linear", 2), "trilinear": ("linear", 3), "bicubic": ("cubic", 2)}
+"""Other names of modes, with the number of axes that each says."""
+MODES = ("linear", "cubic", "nearest", "nearest-exact", "area")
+CUBIC_SHARPNESS = -0.75
+"""The parameter `a` of the cubic convolution kernel (Keys, "Cubic convolution interpolation for digital image
+processing", 1981), as image libraries and PyTorch have it."""
+
+
 def interpolate(self: Tensor, size: Sequence[int], mode: str = "linear",
                 align_corners: bool = False) -> Tensor:
     """The last axes (as many as `size` has) resized to `size`.
 
-    `mode`: "linear" (bilinear, trilinear, ... over the axes), "nearest" (item floor(i*in/out)) or
-    "nearest-exact" (item floor((i + 0.5)*in/out)). `align_corners` (linear only) puts the first and last
-    items onto each other.
+    `mode`: "linear" (also "bilinear" and "trilinear", for two and three axes), "cubic" (4 items an axis; also
+    "bicubic"), "nearest" (item floor(i*in/out)), "nearest-exact" (item floor((i + 0.5)*in/out)) or "area"
+    (the mean of items floor(i*in/out) to ceil((i + 1)*in/out)). `align_corners` (linear and cubic) puts the
+    first and last items onto each other. Half types compute in float32; integers are rounded at the end.
+
+    >>> Tensor([0.0, 4.0]).interpolate((4,)).tolist()
+    [0.0, 1.0, 3.0, 4.0]
     """
-    if mode not in ("linear", "nearest", "nearest-exact"):
-        raise ValueError(f"interpolate takes mode 'linear', 'nearest' or 'nearest-exact', got {mode!r}")
-    if align_corners and mode != "linear":
-        raise ValueError(f"interpolate takes align_corners with mode 'linear' only, got {mode!r}")
-    if not 1 <= len(size) <= self.ndim or any(n < 1 for n in size):
-        raise ValueError(f"interpolate takes a size >= 1 for each of the last axes of {self.shape}, "
-                         f"got {tuple(size)}")
-    x = self
+    kind, axes = INTERPOLATIONS.get(mode, (mode, len(size)))
+    if kind not in MODES:
+        raise ValueError(f"interpolate takes one of the modes {', '.join((*MODES, *INTERPOLATIONS))}, "
+                         f"got {mode!r}")
+    if align_corners and kind not in ("linear", "cubic"):
+        raise ValueError(f"interpolate takes align_corners with linear and cubic modes only, got {mode!r}")
+    if not 1 <= len(size) <= self.ndim or any(n < 1 for n in size) or len(size) != axes:
+        raise ValueError(f"interpolate takes a size >= 1 for each of the last {axes} axes of {self.shape} in "
+                         f"mode {mode!r}, got {tuple(size)}")
+    is_copy = kind in ("nearest", "nearest-exact")
+    x = self if is_copy else self.cast(promote(least_upper_float(self.dtype), dtypes.float32))
     for axis, outs in zip(range(-len(size), 0), size, strict=True):
         if x.shape[axis] != outs:
-            x = _interpolate_axis(x, axis, outs, mode, align_corners)
-    return x
+            x = _interpolate_axis(x, axis, outs, kind, align_corners)
+    if is_copy:
+        return x
+    return x.cast(self.dtype) if self.dtype.is_float else x.round().cast(self.dtype)
 
 
 def _interpolate_axis(x: Tensor, axis: int, outs: int, mode: str, align_corners: bool) -> Tensor:
-    from tinygrad.tensor import Tensor
-
     n = x.shape[axis]
-    before = (slice(None),) * (x.ndim + axis)
-    steps = Tensor.arange(outs, device=x.device)
+    steps = type(x).arange(outs, device=x.device)
     if mode == "nearest":
-        return x[(*before, steps * n // outs)]
+        return _items(x, axis, steps * n // outs)
     if mode == "nearest-exact":
-        return x[(*before, (2 * steps + 1) * n // (2 * outs))]
+        return _items(x, axis, (2 * steps + 1) * n // (2 * outs))
+    if mode == "area":
+        return _mean_of_areas(x, axis, outs)
     # the position is a fraction of integers: whole part and remainder stay exact for any size
     if align_corners:
         numerator, denominator = steps * (n - 1), max(outs - 1, 1)
     else:
-        numerator, denominator = ((2 * steps + 1) * n - outs).maximum(0), 2 * outs
-    low = (numerator // denominator).minimum(n - 1)
-    high = (low + 1).minimum(n - 1)
-    compute = x.dtype if x.dtype.is_float else dtypes.default_float
-    share = ((numerator - low * denominator).cast(compute) / denominator).reshape(-1, *(1,) * (-axis - 1))
-    result = x[(*before, low)].cast(compute) * (1 - share) + x[(*before, high)].cast(compute) * share
-    return result if x.dtype.is_float else result.round().cast(x.dtype)
+        numerator, denominator = (2 * steps + 1) * n - outs, 2 * outs
+    if mode == "linear":
+        numerator = numerator.maximum(0)
+    low = numerator // denominator
+    share = (numerator - low * denominator).cast(x.dtype) / denominator
+    weights = {0: 1 - share, 1: share} if mode == "linear" else _cubic_weights(share)
+    trailing = (1,) * (-axis - 1)
+    parts = [_items(x, axis, (low + offset).clip(0, n - 1)) * weight.reshape(outs, *trailing)
+             for offset, weight in weights.items()]
+    return functools.reduce(operator.add, parts)
+
+
+def _cubic_weights(share: Tensor) -> dict[int, Tensor]:
+    """The weights of the items around a position, `share` beyond item 0: Keys's kernel at their distances."""
+    a = CUBIC_SHARPNESS
+
+    def near(d: Tensor) -> Tensor:
+        return ((a + 2) * d - (a + 3)) * d * d + 1
+
+    def far(d: Tensor) -> Tensor:
+        return ((d - 5) * d + 8) * d * a - 4 * a
+
+    return {-1: far(share + 1), 0: near(share), 1: near(1 - share), 2: far(2 - share)}
+
+
+def _mean_of_areas(x: Tensor, axis: int, outs: int) -> Tensor:
+    """Means over parts of an axis that cover it: part i has all items that touch [i, i + 1) * n / outs."""
+    n = x.shape[axis]
+    steps = type(x).arange(outs, device=x.device)
+    first, end = steps * n // outs, ((steps + 1) * n + outs - 1) // outs
+    longest = max(ceildiv((i + 1) * n, outs) - i * n // outs for i in range(outs))
+    trailing = (1,) * (-axis - 1)
+    counts = (end - first).cast(x.dtype).reshape(outs, *trailing)
+    places = first.unsqueeze(1) + type(x).arange(longest, device=x.device)
+    inside = (places < end.unsqueeze(1)).reshape(outs, longest, *trailing)
+    items = _items(x, axis, places.minimum(n - 1))
+    return inside.where(items, 0).sum(axis) / counts
+
+
+def _items(x: Tensor, axis: int, places: Tensor) -> Tensor:
+    """The items at `places` of an axis (counted from the end), which the axes of `places` replace."""
+    return x[(*(slice(None),) * (x.ndim + axis), places)]

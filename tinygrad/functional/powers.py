@@ -19,7 +19,7 @@ SERIES = tuple(1 / (2 * k + 5) for k in range(11))
 
 
 def power_of_positive(base: UOp, exponent: UOp) -> UOp:
-    """base^exponent of float64 nodes, base > 0, within 2 units of the last place, with gradients of every
+    """base^exponent of float64 nodes, base > 0, within 1.5 units of the last place, with gradients of every
     order."""
     return _power(base, exponent).with_gradient((base, exponent), _rule)
 

@@ -344,7 +344,7 @@ class UOp(Operators):
         """Another name of `src`."""
         return self.src
 
-    @property
+    @Attribute
     def numel(self) -> int:
         return int(prod(self.shape))
 

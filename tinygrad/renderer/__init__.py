@@ -78,6 +78,8 @@ class Renderer(ABC):
     """whether kernels run as a grid of blocks of threads, with memory that a block shares and barriers"""
     block_threads: int = 256
     """the most threads that a plan puts into a block"""
+    warp_threads: int = 32
+    """neighbouring threads of a block that run in step"""
     shared_bytes: int = 32 << 10
     """memory that a block shares"""
     grid_limits: tuple[int, int, int] = (2**31 - 1, 65535, 65535)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from typing import Any, ClassVar
 
 from tinygrad.dtype import DType, dtypes
 from tinygrad.graph.ops import Family, Ops, RangeKind
@@ -47,11 +48,14 @@ class CRenderer(Renderer):
     def render(self, name: str, program: list[UOp]) -> str:
         if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
             raise ValueError(f"{name!r} cannot be a kernel's name: letters, digits and _ only")
-        return _Writer(name, program, self.dialect).module()
+        return Writer(name, program, self.dialect).module()
 
 
-class _Writer(Arithmetic):
+class Writer(Arithmetic):
     """Writes one kernel, statement by statement. `values` has the C expression that each node now is."""
+
+    statements: ClassVar[dict[Ops, Callable[[Any, UOp], None]]]
+    """how each operation is written"""
 
     def __init__(self, name: str, program: list[UOp], dialect: Dialect) -> None:
         super().__init__(dialect)
@@ -71,7 +75,7 @@ class _Writer(Arithmetic):
         """The whole text. The order of the program is the order of the statements."""
         self.name_arguments()
         for node in self.program:
-            _STATEMENTS.get(node.op, _Writer.refuse)(self, node)
+            self.statements.get(node.op, Writer.refuse)(self, node)
         body = [f"static __attribute__((noinline)) void {self.name}_body({self.parameters()}) {{",
                 *self.declarations, *self.lines, "}"]
         functions = self.functions
@@ -156,8 +160,6 @@ class _Writer(Arithmetic):
         if kind not in (RangeKind.LOOP, RangeKind.THREAD):
             raise ValueError(f"kernel {self.name}: a range of kind {kind.name} is no loop of a CPU ({node})")
         begin, bound = "0", self.values[node.src[0]]
-        if len(node.src) == 3:
-            begin, bound = self.values[node.src[1]], self.values[node.src[2]]
         if len(node.src) == 3:
             begin, bound = self.values[node.src[1]], self.values[node.src[2]]
         if kind is RangeKind.THREAD:
@@ -320,21 +322,21 @@ class _Writer(Arithmetic):
             self.refuse(node)
 
 
-_STATEMENTS: dict[Ops, Callable[[_Writer, UOp], None]] = {
-    **dict.fromkeys((Ops.PARAM, Ops.VARIABLE, Ops.SCRATCH), _Writer.argument),
-    **dict.fromkeys(Family.ELEMENTWISE - {Ops.EXP2, Ops.LOG2, Ops.SIN}, _Writer.compute),
-    Ops.CONST: _Writer.const,
-    Ops.REGISTER: _Writer.register,
-    Ops.SHARED: _Writer.shared,
-    Ops.SPECIAL: _Writer.special,
-    Ops.BARRIER: _Writer.barrier,
-    Ops.RANGE: _Writer.open_loop,
-    Ops.END: _Writer.close_loop,
-    Ops.INDEX: _Writer.index,
-    Ops.LOAD: _Writer.load,
-    Ops.STORE: _Writer.store,
-    Ops.VECTORIZE: _Writer.vectorize,
-    Ops.SHUFFLE: _Writer.shuffle,
-    Ops.EXTRACT: _Writer.extract,
-    Ops.REDUCE: _Writer.reduce,
+Writer.statements = {
+    **dict.fromkeys((Ops.PARAM, Ops.VARIABLE, Ops.SCRATCH), Writer.argument),
+    **dict.fromkeys(Family.ELEMENTWISE - {Ops.EXP2, Ops.LOG2, Ops.SIN}, Writer.compute),
+    Ops.CONST: Writer.const,
+    Ops.REGISTER: Writer.register,
+    Ops.SHARED: Writer.shared,
+    Ops.SPECIAL: Writer.special,
+    Ops.BARRIER: Writer.barrier,
+    Ops.RANGE: Writer.open_loop,
+    Ops.END: Writer.close_loop,
+    Ops.INDEX: Writer.index,
+    Ops.LOAD: Writer.load,
+    Ops.STORE: Writer.store,
+    Ops.VECTORIZE: Writer.vectorize,
+    Ops.SHUFFLE: Writer.shuffle,
+    Ops.EXTRACT: Writer.extract,
+    Ops.REDUCE: Writer.reduce,
 }

@@ -220,8 +220,4 @@ class Arithmetic:
         kind = self.functions.type(target)
         if source.count > 1:
             return self.emit("v", target, f"({kind}){value}")
-        name = self.fresh("v")
-        bits = self.emit("bits", source, value)
-        self.line(f"{kind} {name};")
-        self.line(f"__builtin_memcpy(&{name}, &{bits}, {source.lane_size});")
-        return name
+        return self.emit("v", target, self.functions.bits(value, source, target))

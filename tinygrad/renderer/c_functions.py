@@ -11,7 +11,6 @@ lane. Every function is inlined.
 """
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -36,12 +35,42 @@ class Dialect:
     restrict: str = "restrict"
     vector: str = "typedef {scalar} {name} __attribute__((vector_size({size})));"
     """declares a vector type"""
+    math: str = "__builtin_{name}{suffix}"
+    """sqrt, trunc, fma and fabs; the suffix is f for float32"""
+    infinity: str = "__builtin_inf{suffix}()"
+    nan: str = '__builtin_nan{suffix}("")'
+    long_suffix: str = "ll"
+    """ends a 64-bit integer"""
+    bitcast: str = ""
+    """the bits of {value}, a {source}, as a {target}; empty where memcpy does that"""
+    header: str = ""
+    """lines at the top"""
+    buffer: str = ""
+    """a buffer argument of the kernel: of type {type}, called {name}"""
+    variable: str = ""
+    """an integer argument, called {name}"""
+    extra_arguments: str = ""
+    """arguments of every kernel, after its own"""
     shared: str = ""
     """stands before memory that the threads of a block share; empty where there are no blocks"""
     barrier: str = ""
     """waits for all threads of the block"""
     ids: Mapping[str, str] = field(default_factory=dict)
     """what a SPECIAL index is called"""
+    vector_type: str = "{scalar}{count}"
+    """what a wide load gives and a wide store takes; it needs no declaration"""
+    vector_load: str = ""
+    """the {count} items at {address}, as a {vector}"""
+    vector_store: str = ""
+    """the statement that stores {value} there"""
+    make_vector: str = "({vector})({items})"
+    lane: str = "{vector}.s{lane}"
+    """lane number {lane} of {vector}; {letter} is its letter among xyzw"""
+
+    @property
+    def has_float16(self) -> bool:
+        """Whether float16 has a type of its own."""
+        return self.types[dtypes.float16] != self.types[dtypes.uint16]
 
 
 PLAIN_C = Dialect(
@@ -60,6 +89,14 @@ PLAIN_C = Dialect(
     function="static inline __attribute__((always_inline))",
 )
 """C as GCC and clang take it, for a CPU."""
+
+
+_LAYOUTS: dict[DType, tuple[int, int, int, int, int]] = {
+    dtypes.float16: (5, 10, 0x7BFF, 0x7C00, 0x7E00),
+    dtypes.fp8e4m3: (4, 3, 0x7E, 0x7F, 0x7F),
+    dtypes.fp8e5m2: (5, 2, 0x7B, 0x7C, 0x7E),
+}
+"""Bits of the exponent and of the mantissa; the largest number, what lies beyond it, and NaN, as bits."""
 
 
 def padded(count: int) -> int:
@@ -156,14 +193,39 @@ class Functions:
         if dtype.is_bool:
             return str(int(bool(value)))
         if not dtype.is_float:
-            return _integer(dtype, int(value))  # type: ignore[call-overload]  # an int, by the grammar
+            return self.integer(dtype, int(value))  # type: ignore[call-overload]  # an int, by the grammar
         with np.errstate(over="ignore", invalid="ignore"):
             rounded = np.array(value, dtype=np.float64).astype(dtype.numpy)
-        if dtype in NARROW_FLOATS and dtype is not dtypes.float16:
+        if dtype in NARROW_FLOATS and not (dtype is dtypes.float16 and self.dialect.has_float16):
             return hex(int(rounded.view(f"u{dtype.lane_size}").item()))
         if dtype is dtypes.float16:
-            return f"({self.type(dtype)}){_float(rounded.item(), 'f', dtypes.float32)}"
-        return _float(rounded.item(), "f" if dtype is dtypes.float32 else "", dtype)
+            return f"({self.type(dtype)}){self.real(rounded.item(), dtypes.float32)}"
+        return self.real(rounded.item(), dtype)
+
+    def integer(self, dtype: DType, value: int) -> str:
+        suffix = ("u" if dtype.is_unsigned else "") + (self.dialect.long_suffix if dtype.lane_size == 8 else "")
+        if value == dtype.min and value < 0:
+            return f"({value + 1}{suffix} - 1)"
+        return f"{value}{suffix}"
+
+    def real(self, value: float, dtype: DType) -> str:
+        """The shortest decimal that is read as this float32 or float64."""
+        suffix = _suffix(dtype)
+        if math.isnan(value):
+            return self.dialect.nan.format(suffix=suffix)
+        if math.isinf(value):
+            return f"{'-' if value < 0 else ''}{self.dialect.infinity.format(suffix=suffix)}"
+        return f"{dtype.numpy.type(value)!s}{suffix}"
+
+    def bits(self, value: str, source: DType, target: DType) -> str:
+        """The bits of a value as one of another type of the same size."""
+        if self.dialect.bitcast:
+            return self.dialect.bitcast.format(value=value, source=self.type(source), target=self.type(target))
+        name = f"bits_{self.name_of(target)}_of_{self.name_of(source)}"
+        return self.define(name, target, {"a": source}, f"""
+            {self.type(target)} result;
+            __builtin_memcpy(&result, &a, sizeof result);
+            return result;""") + f"({value})"
 
     # --- integers -------------------------------------------------------------------------------------------
 
@@ -232,10 +294,9 @@ class Functions:
 
     def builtin(self, name: str, dtype: DType, arity: int) -> str:
         """One of the compiler's own functions (sqrt, trunc, fma)."""
-        suffix = "f" if dtype.scalar is dtypes.float32 else ""
         arguments = ", ".join("abc"[:arity])
-        return self.of_lanes(f"{name}_{dtype.name}", dtype,
-                             f"return __builtin_{name}{suffix}({arguments});", *[dtype] * arity)
+        called = self.dialect.math.format(name=name, suffix=_suffix(dtype))
+        return self.of_lanes(f"{name}_{dtype.name}", dtype, f"return {called}({arguments});", *[dtype] * arity)
 
     def multiply_add(self, dtype: DType) -> str:
         """a * b + c, rounded once: one instruction for the vectors that this CPU has."""
@@ -262,26 +323,24 @@ class Functions:
     def ldexp(self, dtype: DType) -> str:
         """a * 2**b as `Ops.LDEXP` says: see `llvm_functions.ldexp`."""
         fraction, bias = (23, 127) if dtype.scalar is dtypes.float32 else (52, 1023)
-        t, bits = self.type(dtype), self.type(unsigned_of(dtype.lane_size).vec(dtype.count))
+        t, u = self.type(dtype), unsigned_of(dtype.lane_size).vec(dtype.count)
+        bits = self.type(u)
         return self.define(f"ldexp_{self.name_of(dtype)}", dtype, {"a": dtype, "b": dtype}, f"""
-            {t} sum = b + {self.constant(dtype, 1.5 * 2.0**fraction + 2 * bias)}, first, second;
-            {bits} exponent, half, rest;
-            __builtin_memcpy(&exponent, &sum, sizeof sum);
-            half = exponent >> 1;
-            rest = (exponent - half) << {fraction};
-            half = half << {fraction};
-            __builtin_memcpy(&first, &half, sizeof half);
-            __builtin_memcpy(&second, &rest, sizeof rest);
+            {t} sum = b + {self.constant(dtype, 1.5 * 2.0**fraction + 2 * bias)};
+            {bits} exponent = {self.bits("sum", dtype, u)};
+            {bits} half_of_it = exponent >> 1;
+            {t} first = {self.bits(f"half_of_it << {fraction}", u, dtype)};
+            {t} second = {self.bits(f"(exponent - half_of_it) << {fraction}", u, dtype)};
             return a * first * second;""")
 
     def to_integer(self, source: DType, target: DType) -> str:
         """A float as an integer, toward zero; the nearest there is where none fits, 0 for NaN."""
-        suffix = "f" if source.scalar is dtypes.float32 else ""
+        suffix = _suffix(source)
         low, high = int(target.min), int(target.max)
         body = f"""
             if (a != a) return 0;
-            if (a <= {float(low)!r}{suffix}) return {_integer(target.scalar, low)};
-            if (a >= {float(high + 1)!r}{suffix}) return {_integer(target.scalar, high)};
+            if (a <= {float(low)!r}{suffix}) return {self.integer(target.scalar, low)};
+            if (a >= {float(high + 1)!r}{suffix}) return {self.integer(target.scalar, high)};
             return ({self.type(target.scalar)})a;"""
         return self.of_lanes(f"{target.name}_of_{source.name}", target, body, source)
 
@@ -290,82 +349,72 @@ class Functions:
     def narrow(self, dtype: DType) -> str:
         """float32 rounded to a narrow float type, to nearest even."""
         wide = dtypes.float32.vec(dtype.count)
-        if dtype.scalar is dtypes.float16:
+        if dtype.scalar is dtypes.float16 and self.dialect.has_float16:
             return self.of_lanes("float16_of_float32", dtype, "return a;", wide)
         if dtype.scalar is dtypes.bfloat16:
             return self.narrow_bfloat16(dtype, wide)
-        layout = (4, 3, 0x7E, 0x7F, 0x7F) if dtype.scalar is dtypes.fp8e4m3 else (5, 2, 0x7B, 0x7C, 0x7E)
-        return self.narrow_fp8(dtype, wide, *layout)
+        return self.narrow_bits(dtype, wide, *_LAYOUTS[dtype.scalar])
 
     def narrow_bfloat16(self, dtype: DType, wide: DType) -> str:
         u = dtypes.uint32.vec(dtype.count)
-        bits = "__builtin_memcpy(&bits, &a, sizeof bits);"
         chosen = self.choose(u, "a != a", "bits >> 16 | 0x40",
                              "(bits + 0x7fff + (bits >> 16 & 1)) >> 16")
         value = f"({self.type(dtype)})({chosen})" if dtype.count == 1 else \
             f"__builtin_convertvector({chosen}, {self.type(dtype)})"
         return self.define(f"{self.name_of(dtype)}_of_float32", dtype, {"a": wide}, f"""
-            {self.type(u)} bits;
-            {bits}
+            {self.type(u)} bits = {self.bits("a", wide, u)};
             return {value};""")
 
-    def narrow_fp8(self, dtype: DType, wide: DType, exponent: int, mantissa: int, largest: int, beyond: int,
-                   nan: int) -> str:
+    def narrow_bits(self, dtype: DType, wide: DType, exponent: int, mantissa: int, largest: int, beyond: int,
+                    nan: int) -> str:
         """Rounds the bits for normal results, and denormal ones by adding a number whose last place is
         theirs."""
         bias = 2 ** (exponent - 1) - 1
         shift = 23 - mantissa
         adder = (127 + shift + 1 - bias) << 23
+        scalar, u = wide.scalar, dtypes.uint32
+        unsigned, size_of = self.type(u), self.dialect.math.format(name="fabs", suffix=_suffix(scalar))
         return self.of_lanes(f"{dtype.name}_of_float32", dtype, f"""
-            unsigned int bits, kept;
-            __builtin_memcpy(&bits, &a, 4);
-            unsigned int size = bits & 0x7fffffff;
+            {unsigned} bits = {self.bits("a", scalar, u)}, kept;
+            {unsigned} size = bits & 0x7fffffffu;
             if (size < {(127 + 1 - bias) << 23}u) {{
-            float added;
-            unsigned int sum = {adder}u;
-            __builtin_memcpy(&added, &sum, 4);
-            added += __builtin_fabsf(a);
-            __builtin_memcpy(&sum, &added, 4);
-            kept = sum - {adder}u;
+            {self.type(scalar)} added = {size_of}(a) + {self.bits(f"({unsigned}){adder}u", u, scalar)};
+            kept = {self.bits("added", scalar, u)} - {adder}u;
             }} else {{
-            kept = (size + {(1 << (shift - 1)) - 1} + (size >> {shift} & 1)) >> {shift};
-            kept -= {(127 - bias) << mantissa};
+            kept = (size + {(1 << (shift - 1)) - 1}u + (size >> {shift} & 1u)) >> {shift};
+            kept -= {(127 - bias) << mantissa}u;
             }}
-            if (kept > {largest}) kept = {beyond};
-            if (a != a) kept = {nan};
-            return kept | (bits >> 24 & 0x80);""", wide)
+            if (kept > {largest}u) kept = {beyond}u;
+            if (a != a) kept = {nan}u;
+            return kept | (bits >> {32 - dtype.scalar.bits} & {1 << (dtype.scalar.bits - 1)}u);""", wide)
 
     def widen(self, dtype: DType) -> str:
         """A narrow float as float32, exactly."""
         wide = dtypes.float32.vec(dtype.count)
-        if dtype.scalar is dtypes.float16:
+        if dtype.scalar is dtypes.float16 and self.dialect.has_float16:
             return self.of_lanes("float32_of_float16", wide, "return a;", dtype)
         if dtype.scalar is dtypes.bfloat16:
             u = dtypes.uint32.vec(dtype.count)
-            bits = "a" if dtype.count == 1 else f"__builtin_convertvector(a, {self.type(u)})"
+            bits = f"({self.type(u)})a" if dtype.count == 1 else f"__builtin_convertvector(a, {self.type(u)})"
             return self.define(f"float32_of_{self.name_of(dtype)}", wide, {"a": dtype}, f"""
                 {self.type(u)} bits = {bits};
-                {self.type(wide)} result;
-                bits = bits << 16;
-                __builtin_memcpy(&result, &bits, sizeof bits);
-                return result;""")
-        layout = (4, 3, 0x7F) if dtype.scalar is dtypes.fp8e4m3 else (5, 2, 0x7C)
-        return self.widen_fp8(dtype, wide, *layout)
+                return {self.bits("bits << 16", u, wide)};""")
+        exponent, mantissa, _, beyond, nan = _LAYOUTS[dtype.scalar]
+        return self.widen_bits(dtype, wide, exponent, mantissa, min(beyond, nan))
 
-    def widen_fp8(self, dtype: DType, wide: DType, exponent: int, mantissa: int, first_special: int) -> str:
+    def widen_bits(self, dtype: DType, wide: DType, exponent: int, mantissa: int, first_special: int) -> str:
         """The bits moved into place are the number times a power of two, but for infinities and NaN."""
-        scale = 2.0 ** (127 - (2 ** (exponent - 1) - 1))
+        scale = self.real(2.0 ** (127 - (2 ** (exponent - 1) - 1)), dtypes.float32)
         all_ones = ((1 << exponent) - 1) << mantissa
+        scalar, u, sign = dtypes.float32, dtypes.uint32, 1 << (dtype.scalar.bits - 1)
+        unsigned = self.type(u)
         return self.of_lanes(f"float32_of_{dtype.name}", wide, f"""
-            unsigned int size = a & 0x7f, bits = size << {23 - mantissa};
-            float value;
-            __builtin_memcpy(&value, &bits, 4);
-            value *= {scale!r}f;
-            __builtin_memcpy(&bits, &value, 4);
-            if (size >= {first_special}) bits = (size - {all_ones}) << {23 - mantissa} | 0x7f800000;
-            bits |= (unsigned int)(a & 0x80) << 24;
-            __builtin_memcpy(&value, &bits, 4);
-            return value;""", dtype)
+            {unsigned} size = a & {sign - 1}u, bits = size << {23 - mantissa};
+            {self.type(scalar)} value = {self.bits("bits", u, scalar)} * {scale};
+            bits = {self.bits("value", scalar, u)};
+            if (size >= {first_special}u) bits = (size - {all_ones}u) << {23 - mantissa} | 0x7f800000u;
+            bits |= ({unsigned})(a & {sign}u) << {32 - dtype.scalar.bits};
+            return {self.bits("bits", u, scalar)};""", dtype)
 
     def round_to_odd(self, count: int) -> str:
         """float64 as float32, so that rounding it further to a narrow type is as if rounded once.
@@ -373,29 +422,17 @@ class Functions:
         An inexact result takes the neighbour whose last bit is 1 (Boldo and Melquiond, "Emulation of FMA and
         correctly rounded sums: proved algorithms using rounding to odd", 2008).
         """
-        return self.of_lanes("odd_float32_of_float64", dtypes.float32.vec(count), """
-            float near = (float)a;
-            double back = near;
+        f, d, u = (self.type(t) for t in (dtypes.float32, dtypes.float64, dtypes.uint32))
+        size_of = self.dialect.math.format(name="fabs", suffix="")
+        return self.of_lanes("odd_float32_of_float64", dtypes.float32.vec(count), f"""
+            {f} near = ({f})a;
+            {d} back = near;
             if (back == a || a != a) return near;
-            unsigned int bits;
-            __builtin_memcpy(&bits, &near, 4);
-            bits = (bits - (__builtin_fabs(back) > __builtin_fabs(a))) | 1;
-            __builtin_memcpy(&near, &bits, 4);
-            return near;""", dtypes.float64.vec(count))
+            {u} bits = {self.bits("near", dtypes.float32, dtypes.uint32)};
+            bits = (bits - ({size_of}(back) > {size_of}(a))) | 1;
+            return {self.bits("bits", dtypes.uint32, dtypes.float32)};""", dtypes.float64.vec(count))
 
 
-@functools.cache
-def _integer(dtype: DType, value: int) -> str:
-    suffix = ("u" if dtype.is_unsigned else "") + ("ll" if dtype.lane_size == 8 else "")
-    if value == dtype.min and value < 0:
-        return f"({value + 1}{suffix} - 1)"
-    return f"{value}{suffix}"
-
-
-def _float(value: float, suffix: str, dtype: DType) -> str:
-    """The shortest decimal that is read as this number."""
-    if math.isnan(value):
-        return f'__builtin_nan{suffix}("")'
-    if math.isinf(value):
-        return f"{'-' if value < 0 else ''}__builtin_inf{suffix}()"
-    return f"{dtype.numpy.type(value)!s}{suffix}"
+def _suffix(dtype: DType) -> str:
+    """What ends a number, or the name of a function, of this float type."""
+    return "f" if dtype.scalar is dtypes.float32 else ""

@@ -1,5 +1,78 @@
-"""What CUDA C calls things: the table by which `c_blocks.py` writes kernels for NVIDIA's GPUs.
+"""What CUDA C and HIP C call things: the tables by which `c_blocks.py` writes kernels for GPUs of NVIDIA and AMD.
 
-NVRTC has no headers but CUDA's own, and of those only `cuda_fp16.h` is used, where a kernel has halves. `lanes` are
-what one load or store moves: NVRTC makes `ld.global.v4` of it. Next on the path: `runtime/cuda.py`.
+The two languages differ in their type for halves alone. `lanes` are what one load or store moves: the compilers make
+one instruction of it (`ld.global.v4`). Next on the path: `runtime/cuda.py` and `runtime/amd.py`.
 """
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tinygrad.dtype import dtypes
+from tinygrad.renderer.c_blocks import BlocksRenderer
+from tinygrad.renderer.c_functions import PLAIN_C, Dialect
+
+LANES = """
+template <typename T, int N> struct __align__(N * sizeof(T)) lanes { T lane[N]; };
+
+template <int N, typename T> static __device__ __forceinline__ lanes<T, N> load_lanes(const T *at) {
+    return *reinterpret_cast<const lanes<T, N> *>(at);
+}
+
+template <typename T, int N> static __device__ __forceinline__ void store_lanes(T *at, lanes<T, N> value) {
+    *reinterpret_cast<lanes<T, N> *>(at) = value;
+}
+
+template <typename To, typename From> static __device__ __forceinline__ To bits_as(From value) {
+    To result;
+    memcpy(&result, &value, sizeof result);
+    return result;
+}
+""".strip()
+
+CUDA = Dialect(
+    name="CUDA C",
+    types=PLAIN_C.types | {dtypes.bool: "bool", dtypes.float16: "__half"},
+    header=f"#include <cuda_fp16.h>\n\n{LANES}",
+    kernel='extern "C" __global__',
+    function="static __device__ __forceinline__",
+    restrict="__restrict__",
+    math="{name}{suffix}",
+    infinity="__int_as_float(0x7f800000)",
+    nan="__int_as_float(0x7fc00000)",
+    bitcast="bits_as<{target}>({value})",
+    buffer="{type} *__restrict__ {name}",
+    variable="const long long {name}",
+    shared="__shared__ __align__(16)",
+    barrier="__syncthreads();",
+    ids={f"{letter}idx{axis}": f"{word}.{'xyz'[axis]}"
+         for letter, word in (("g", "blockIdx"), ("l", "threadIdx")) for axis in range(3)},
+    vector_type="lanes<{scalar}, {count}>",
+    vector_load="load_lanes<{count}>({address})",
+    vector_store="store_lanes({address}, {value});",
+    make_vector="{vector}{{{{{items}}}}}",
+    lane="{vector}.lane[{lane}]",
+)
+HIP = replace(
+    CUDA, name="HIP C", types=CUDA.types | {dtypes.float16: "_Float16"},
+    header=f"#include <hip/hip_runtime.h>\n\n{LANES}",
+)
+
+
+class CUDARenderer(BlocksRenderer):
+    """CUDA C."""
+
+    name = "CUDA C"
+    shared_bytes = 48 << 10
+
+    def __init__(self) -> None:
+        super().__init__(CUDA)
+
+
+class HIPRenderer(BlocksRenderer):
+    """HIP C."""
+
+    name = "HIP C"
+    shared_bytes = 64 << 10
+
+    def __init__(self) -> None:
+        super().__init__(HIP)

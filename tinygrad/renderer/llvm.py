@@ -55,7 +55,7 @@ class LLVMRenderer(Renderer):
     def render(self, name: str, program: list[UOp]) -> str:
         if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
             raise ValueError(f"{name!r} cannot be a kernel's name: letters, digits and _ only")
-        return _Writer(name, program, self.has_scalef).module()
+        return Writer(name, program, self.has_scalef).module()
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class _Loop:
     after: str
 
 
-class _Writer(Arithmetic):
+class Writer(Arithmetic):
     """Writes one kernel, statement by statement. `values` has the operand that each node now is."""
 
     def __init__(self, name: str, program: list[UOp], has_scalef: bool) -> None:
@@ -93,7 +93,7 @@ class _Writer(Arithmetic):
         """The whole text. The order of the program is the order of the statements."""
         self.name_arguments()
         for node in self.program:
-            _STATEMENTS.get(node.op, _Writer.refuse)(self, node)
+            STATEMENTS.get(node.op, Writer.refuse)(self, node)
         body = [f"define internal void @{self.name}.body({self.parameters()}) noinline nounwind {{",
                 "entry:", *self.declarations, "  br label %start",
                 "start:", *self.lines, "  ret void", "}"]
@@ -216,6 +216,10 @@ class _Writer(Arithmetic):
 
     # --- memory ----------------------------------------------------------------------------------------
 
+    def alignment(self, dtype: DType) -> int:
+        """What the address of an access is a multiple of, in bytes."""
+        return dtype.lane_size
+
     def index(self, node: UOp) -> None:
         """The address; a conditional one is made where it is used, which decides what an address may be."""
         if len(node.src) == 2:
@@ -233,7 +237,7 @@ class _Writer(Arithmetic):
             self.values[node] = self.emit("v", f"load {value_type(node.dtype)}, ptr {self.values[place]}")
             return
         stored = memory_type(node.dtype)
-        align = f"align {node.dtype.lane_size}"
+        align = f"align {self.alignment(node.dtype)}"
         valid = place.src[2] if len(place.src) == 3 else None
         lanes, items = node.dtype.count, place.src[0].arg[1]
         one_address = place.src[1].dtype.count == 1
@@ -291,7 +295,7 @@ class _Writer(Arithmetic):
         address = self.values[place] if valid is None else self.address(place, self.values[place.src[1]])
         one_address = place.src[1].dtype.count == 1
         if one_address and (valid is None or valid.dtype.count == 1):
-            self.store_if(valid, f"  store {stored} {value}, ptr {address}, align {dtype.lane_size}")
+            self.store_if(valid, f"  store {stored} {value}, ptr {address}, align {self.alignment(dtype)}")
             return
         mask = f"{vector_type('i1', dtype.count)} {self.lane_mask(valid, dtype.count)}"
         if one_address:
@@ -383,18 +387,18 @@ def _scratch_bytes(node: UOp) -> int:
     return round_up(node.arg[1] * node.dtype.lane_size, SCRATCH_ALIGNMENT)
 
 
-_STATEMENTS: dict[Ops, Callable[[_Writer, UOp], None]] = {
-    **dict.fromkeys((Ops.PARAM, Ops.VARIABLE, Ops.SCRATCH), _Writer.argument),
-    **dict.fromkeys(Family.ELEMENTWISE - {Ops.EXP2, Ops.LOG2, Ops.SIN}, _Writer.compute),
-    Ops.CONST: _Writer.const,
-    Ops.REGISTER: _Writer.register,
-    Ops.RANGE: _Writer.open_loop,
-    Ops.END: _Writer.close_loop,
-    Ops.INDEX: _Writer.index,
-    Ops.LOAD: _Writer.load,
-    Ops.STORE: _Writer.store,
-    Ops.VECTORIZE: _Writer.vectorize,
-    Ops.SHUFFLE: _Writer.shuffle,
-    Ops.EXTRACT: _Writer.extract,
-    Ops.REDUCE: _Writer.reduce,
+STATEMENTS: dict[Ops, Callable[[Writer, UOp], None]] = {
+    **dict.fromkeys((Ops.PARAM, Ops.VARIABLE, Ops.SCRATCH), Writer.argument),
+    **dict.fromkeys(Family.ELEMENTWISE - {Ops.EXP2, Ops.LOG2, Ops.SIN}, Writer.compute),
+    Ops.CONST: Writer.const,
+    Ops.REGISTER: Writer.register,
+    Ops.RANGE: Writer.open_loop,
+    Ops.END: Writer.close_loop,
+    Ops.INDEX: Writer.index,
+    Ops.LOAD: Writer.load,
+    Ops.STORE: Writer.store,
+    Ops.VECTORIZE: Writer.vectorize,
+    Ops.SHUFFLE: Writer.shuffle,
+    Ops.EXTRACT: Writer.extract,
+    Ops.REDUCE: Writer.reduce,
 }

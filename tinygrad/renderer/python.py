@@ -22,6 +22,11 @@ class PythonRenderer(Renderer):
 
     name = "Python"
     has_threads = False
+    block_threads = 16
+    warp_threads = 4
+
+    def __init__(self, has_blocks: bool = False) -> None:
+        self.has_blocks = has_blocks
 
     def lanes(self, dtype: DType) -> int:
         return 4

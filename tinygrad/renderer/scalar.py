@@ -38,9 +38,11 @@ class _Scalars:
 
     def rewritten(self, program: list[UOp]) -> list[UOp]:
         for node in program:
-            if node in self.lanes:  # listed again, to be computed again
-                self.known.append(set())
             _TAKEN_APART.get(node.op, _Scalars.each_lane)(self, node)
+            if node.op is Ops.RANGE:
+                self.known.append(set())
+            elif node.op is Ops.END:
+                self.known.pop()
         return self.out
 
     def add(self, op: Ops, dtype: DType, src: tuple[UOp, ...] = (), arg: object = None) -> UOp:
@@ -155,6 +157,8 @@ def _is_multiple(offset: UOp, number: int) -> bool:
     return remainder.op is Ops.CONST and remainder.arg == 0
 
 
+_STATEMENTS = frozenset({Ops.LOAD, Ops.STORE, Ops.RANGE, Ops.END, Ops.BARRIER})
+"""What runs as often as it is listed."""
 _TAKEN_APART: dict[Ops, Callable[[_Scalars, UOp], None]] = {
     Ops.CONST: _Scalars.const,
     Ops.REGISTER: _Scalars.register,

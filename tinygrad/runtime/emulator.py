@@ -27,9 +27,8 @@ from tinygrad.device import CompiledDevice, numbered
 from tinygrad.helpers import CACHELEVEL, cache_dir, getenv
 from tinygrad.renderer import Launch
 from tinygrad.renderer.c_blocks import BlocksRenderer
-from tinygrad.renderer.cuda import cuda_renderer
-from tinygrad.renderer.hip import hip_renderer
-from tinygrad.renderer.metal import metal_renderer
+from tinygrad.renderer.cuda import CUDARenderer, HIPRenderer
+from tinygrad.renderer.metal import MetalRenderer
 from tinygrad.runtime.cpu import CPUAllocator
 from tinygrad.runtime.cpu_c import SharedObject
 from tinygrad.runtime.launch import Arguments
@@ -52,9 +51,9 @@ class Language:
 
 
 LANGUAGES = {
-    "CUDA": Language(cuda_renderer, "cuda.h"),
-    "AMD": Language(hip_renderer, "hip.h"),
-    "METAL": Language(metal_renderer, "metal.h"),
+    "CUDA": Language(CUDARenderer, "cuda.h"),
+    "AMD": Language(HIPRenderer, "hip.h"),
+    "METAL": Language(MetalRenderer, "metal.h"),
 }
 
 

@@ -24,7 +24,7 @@ import numpy as np
 from tinygrad.device import CompiledDevice
 from tinygrad.dtype import DType, dtypes
 from tinygrad.graph.ops import Ops
-from tinygrad.renderer import NARROW_FLOATS
+from tinygrad.renderer import NARROW_FLOATS, Launch
 from tinygrad.renderer.python import PythonRenderer
 from tinygrad.runtime.cpu import CPUAllocator
 
@@ -359,7 +359,11 @@ class PythonDevice(CompiledDevice):
     def load(self, name: str, code: Any, scratch: int = 0) -> PythonProgram:
         return PythonProgram(name, code)
 
+    def load_blocks(self, name: str, code: Any, launch: Launch) -> PythonProgram:
+        """The text runs its own grid."""
+        return PythonProgram(name, code)
+
 
 def open_device(name: str) -> PythonDevice:
-    """The interpreter. It is always there."""
-    return PythonDevice(name, CPUAllocator(name), PythonRenderer())
+    """The interpreter, PYTHON:BLOCKS with plans of blocks of threads. It is always there."""
+    return PythonDevice(name, CPUAllocator(name), PythonRenderer(has_blocks=name.startswith("PYTHON:BLOCKS")))

@@ -132,6 +132,15 @@ def _is_reduced(value: UOp) -> bool:
     return value.op is Ops.REDUCE
 
 
+def explain_storing(node: UOp, evaluations: float, work: float, kernels: int) -> str:
+    """The numbers of `better_stored`, on one line."""
+    again = evaluations / max(1, node.numel) - 1.0
+    most = STORE_COST if kernels > 1 else SPLIT_COST
+    verdict = "stored" if better_stored(node, evaluations, work, kernels) else "computed where it is used"
+    return (f"{verdict}: again {again:.4g} times work {work:.4g}, against {most:.4g} to store it for "
+            f"{kernels} kernel{'s' * (kernels > 1)}")
+
+
 def better_stored(node: UOp, evaluations: float, work: float, kernels: int) -> bool:
     """True if `node`, which so many kernels would evaluate so many times in all, should be computed once and
     kept."""

@@ -33,12 +33,14 @@ from tinygrad.codegen.indexing import (
 )
 from tinygrad.codegen.lower import is_bijection
 from tinygrad.graph.ops import Family, Ops
+from tinygrad.graph.printing import format_node
 from tinygrad.graph.uop import UOp
-from tinygrad.helpers import prod
+from tinygrad.helpers import DEBUG, prod
 from tinygrad.schedule.cost import (
     LARGE_CONE,
     better_stored,
     closed_form_reduces,
+    explain_storing,
     has_statistics,
     reads_memory,
     work_of,
@@ -166,14 +168,24 @@ class Fusion:
         if node in self.closed:
             return self.better_stored(node, uses)
         if node.op is Ops.REDUCE and not all(self.fits(kernel, point) for kernel, point in uses):
+            self.note(node, "stored, for its loops have no place in a kernel that uses it")
             return True
         if node.op is Ops.REDUCE and any(self.crowds(kernel, point) for kernel, point in uses):
+            self.note(node, "stored, for a contraction, it or its user, wants the kernel for itself")
             return True
         return self.better_stored(node, uses)
 
     def better_stored(self, node: UOp, uses: list[Use]) -> bool:
         kernels = len({kernel for kernel, _ in uses})
-        return better_stored(node, self.evaluations(uses), self.work[node], kernels)
+        evaluations = self.evaluations(uses)
+        if evaluations > node.numel:
+            self.note(node, explain_storing(node, evaluations, self.work[node], kernels))
+        return better_stored(node, evaluations, self.work[node], kernels)
+
+    def note(self, node: UOp, decision: str) -> None:
+        """Print a decision at DEBUG=3."""
+        if DEBUG >= 3:
+            print(f"fusion: {format_node(node)}: {decision}")
 
     def evaluations(self, uses: list[Use]) -> float:
         """How often all `uses` together would compute an item. A kept row is computed once for its kernel."""
@@ -229,6 +241,8 @@ class Fusion:
         """
         if point.node in self.closed:
             return False
+        if is_contraction(point.node) and prod(r.extent for r in point.ranges) > point.node.numel:
+            return True  # padded or repeated: its tiles would compute what is not there
         reduces = {r: p for r, p in kernel.reduces.items() if r not in self.closed}
         reduces[point.node] = point
         main = {r: p for r, p in reduces.items() if is_contraction(r) and p.ranges >= kernel.root_ranges}

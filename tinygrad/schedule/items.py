@@ -85,12 +85,12 @@ def create_schedule(sinks: list[UOp], default_device: str | None = None) -> Sche
     while True:
         fusion = Fusion(root, forced, buffered)
         plan = _Writer(fusion, default_device or Device.DEFAULT, {_stored_form(s) for s in graph})
-        order, hazard = plan.ordered_kernels()
-        if hazard is None:
+        order, hazards = plan.ordered_kernels()
+        if not hazards:
             break
-        if hazard in buffered:
-            raise RuntimeError(f"cannot order the writes of {hazard}")
-        buffered |= {hazard}
+        if hazards <= buffered:
+            raise RuntimeError(f"cannot order the writes of {', '.join(map(str, hazards))}")
+        buffered |= hazards
     schedule = Schedule()
     for kernel in order:
         schedule.items.extend(plan.items_of(kernel))
@@ -196,19 +196,20 @@ class _Writer:
 
     # --- order ----------------------------------------------------------------------------------------------
 
-    def ordered_kernels(self) -> tuple[list[Kernel], UOp | None]:
+    def ordered_kernels(self) -> tuple[list[Kernel], set[UOp]]:
         """Kernels so that each comes after what it reads, and writes of a buffer after readers of its old
         value.
 
-        The second result names an ASSIGN that makes this impossible: its value needs a buffer of its own
+        The second result has the ASSIGNs that make this impossible: their values need buffers of their own
         first.
         """
+        hazards: set[UOp] = set()
         after: Waiting = {k: dict.fromkeys(k.after) for k in self.fusion.kernels}
         writers = self.writers()
         for kernel in self.fusion.kernels:
             hazard = self.own_hazard(kernel)
             if hazard is not None:
-                return [], hazard
+                hazards.add(hazard)
             for buffer, read_through in self.reads(kernel):
                 for assign in writers.get(buffer, ()):
                     writer = self.fusion.stored[assign]
@@ -222,11 +223,16 @@ class _Writer:
         while pending:
             ready = [k for k in pending if after[k].keys() <= placed]
             if not ready:
-                return [], _write_in_circle(pending, after)
+                write = _write_in_circle(pending, after)
+                hazards.add(write)
+                for waits in after.values():
+                    for kernel in [k for k, waited_by in waits.items() if waited_by is write]:
+                        del waits[kernel]
+                continue
             order.extend(ready)
             placed.update(ready)
             pending = [k for k in pending if k not in placed]
-        return order, None
+        return order, hazards
 
     def writers(self) -> dict[UOp, list[UOp]]:
         found: dict[UOp, list[UOp]] = {}

@@ -14,7 +14,9 @@ from functools import partial
 
 from tinygrad.codegen.contraction import Contraction, contraction_of, product_in
 from tinygrad.codegen.cost import estimate
-from tinygrad.codegen.opt.access import Access, accesses_of, index_uses, steps_of
+from tinygrad.codegen.opt.access import Access, accesses_of
+from tinygrad.codegen.opt.choose_gpu import choose_block_plan
+from tinygrad.codegen.opt.merge import mergeable_pair
 from tinygrad.codegen.opt.plan import Opt, OptKind, Plan, apply_opt, is_stage_range, operands
 from tinygrad.codegen.opt.rows import RowValue, row_values
 from tinygrad.codegen.opt.skip import skips_something
@@ -41,12 +43,16 @@ JUMP_COST = 12.0
 
 def choose_plan(nest: UOp, renderer: Renderer) -> Plan:
     """The plan that the cost model expects to run `nest` fastest on the device of `renderer`."""
+    if renderer.has_blocks:
+        return choose_block_plan(nest, renderer)
     return _Chooser(nest, renderer).plan()
 
 
 def alternative_plans(nest: UOp, renderer: Renderer, most: int = 3) -> list[Plan]:
     """The plans that follow from the second-best choice of lanes for a contraction, the third-best, and so
     on."""
+    if renderer.has_blocks:
+        return []
     plans = dict.fromkeys(_Chooser(nest, renderer, rank).plan() for rank in range(most + 1))
     return list(plans)[1:]
 
@@ -61,12 +67,14 @@ def threaded_plan(nest: UOp, renderer: Renderer) -> Plan:
 
 
 def explain_plan(nest: UOp, renderer: Renderer) -> str:
-    """The numbers behind `choose_plan`, a line for each decision: what was there to choose from, and its
-    cost."""
+    """The numbers behind `choose_plan` on a CPU, a line for each decision: what was there to choose from, and
+    its cost. No lines for other devices."""
+    if renderer.has_blocks:
+        return ""
     chooser = _Chooser(nest, renderer)
-    chooser.notes = notes = []
+    chooser.notes = []
     chooser.plan()
-    return "\n".join(f"  {note}" for note in notes)
+    return "\n".join(f"  {note}" for note in dict.fromkeys(chooser.notes))
 
 
 def work_and_items(nest: UOp) -> int:
@@ -97,11 +105,11 @@ class _Chooser:
         self.notes: list[str] | None = None
         """what was decided and why, where someone wants to know"""
 
-    def note(self, what: str, **numbers: object) -> None:
+    def note(self, what: str, **numbers: float) -> None:
         """Write down a decision and its numbers."""
         if self.notes is not None:
-            shown = (f"{k.replace('_', ' ')} {v:.4g}" if isinstance(v, float) else f"{k.replace('_', ' ')} {v}"
-                     for k, v in numbers.items())
+            shown = (f"{name.replace('_', ' ')} {n if isinstance(n, int) else format(n, '.3g')}"
+                     for name, n in numbers.items())
             self.notes.append(f"{what}: {', '.join(shown)}")
 
     def take(self, opt: Opt) -> None:
@@ -130,36 +138,8 @@ class _Chooser:
     # --- 1. merging -----------------------------------------------------------------------------------------
 
     def merge_contiguous(self) -> None:
-        while (pair := self.mergeable_pair()) is not None:
+        while (pair := mergeable_pair(self.nest)) is not None:
             self.take(Opt(OptKind.MERGE, pair[0].arg[0], pair[1].arg[0]))
-
-    def mergeable_pair(self) -> tuple[UOp, UOp] | None:
-        closers = [n for n in self.nest.toposort() if n.closed_ranges]
-        uses = [steps_of(u) for u in index_uses(self.nest)]
-        seen: set[tuple[UOp, UOp]] = set()
-        for closer in closers:
-            for outer, inner in zip(closer.closed_ranges, closer.closed_ranges[1:], strict=False):
-                if (outer, inner) not in seen and self.can_merge(outer, inner, closers, uses):
-                    return outer, inner
-                seen.add((outer, inner))
-        return None
-
-    def can_merge(self, outer: UOp, inner: UOp, closers: list[UOp],
-                  uses: list[tuple[dict[UOp, int], frozenset[UOp]]]) -> bool:
-        for closer in closers:
-            closed = closer.closed_ranges
-            if (outer in closed) != (inner in closed):
-                return False
-            if outer in closed and closed.index(inner) != closed.index(outer) + 1:
-                return False
-            if (outer in closer.ranges) != (inner in closer.ranges):
-                return False
-        for steps, irregular in uses:
-            if outer in irregular or inner in irregular:
-                return False
-            if steps.get(outer, 0) != steps.get(inner, 0) * inner.extent:
-                return False
-        return True
 
     def has_statistics(self) -> bool:
         """True if something is reduced once for each outer iteration, before the loops inside it run."""
@@ -181,6 +161,8 @@ class _Chooser:
         steps = [a.step(row.loop) for a in accesses_of(self.nest) if a.node in inside]
         small = row.loop.extent * row.value.dtype.itemsize <= self.renderer.l2_bytes // 8
         walked = row.has_reduce or all(step in (0, 1) for step in steps)
+        self.note(f"a row along r{row.loop.arg[0]}", computed_again=row.repeats, dear=row.is_dear,
+                  fits_cache=small, lies_as_walked=walked)
         return row.is_dear and small and walked
 
     # --- 2. lanes -------------------------------------------------------------------------------------------
@@ -193,12 +175,8 @@ class _Chooser:
     def vectorise_groups(self) -> None:
         """Lanes for the outputs' loops and for each reduce's, whichever serves; never two for one value."""
         done: set[int] = set()
-        for _ in range(16):
-            group = next((g for g in self.loop_groups() if g[0].arg not in done), None)
-            if group is None:
-                return
-            done.update(r.arg for r in group[1])
-            done.add(group[0].arg)
+        while (group := next((g for g in self.loop_groups() if g[0].arg[0] not in done), None)) is not None:
+            done.add(group[0].arg[0])
             self.vectorise(*group)
 
     def loop_groups(self) -> list[tuple[UOp, list[UOp]]]:
@@ -231,7 +209,7 @@ class _Chooser:
         region = [a for a in accesses_of(self.nest) if not around.isdisjoint(a.ranges)]
         lanes = self.lanes()
         scored = [(self.lane_cost(r, region, lanes), -i, r) for i, r in enumerate(candidates)
-                  if self.can_vector(r)]
+                  if self.can_vector(r) and not self.spoils_sums(r)]
         if not scored:
             return
         cost, _, best = min(scored, key=lambda s: s[:2])
@@ -247,6 +225,18 @@ class _Chooser:
         mixed = (n for n in self.nest.toposort() if r in n.ranges or r in n.closed_ranges)
         around = (o for n in mixed for o in n.ranges | frozenset(n.closed_ranges))
         return not any(o.arg[1] is RangeKind.VECTOR for o in around)
+
+    def spoils_sums(self, r: UOp) -> bool:
+        """True if lanes along `r` would make a loop that sums up something for each of them jump in memory; it
+        is better off with lanes of its own."""
+        for node in self.nest.toposort():
+            if node.op is Ops.REDUCE and node.closed_ranges and r in node.ranges:
+                inside = node.src[0].toposort(stop=lambda n: n.op is Ops.REDUCE)
+                loads = [a for a in accesses_of(self.nest) if a.node in inside and r in a.ranges]
+                smooth = sum(a.step(r) in (0, 1) for a in loads)
+                if 2 * smooth < len(loads):
+                    return True
+        return False
 
     def lane_cost(self, r: UOp, region: list[Access], lanes: int) -> float:
         """Cost per item of running `r` as lanes, against 1 for running nothing so."""
@@ -294,7 +284,7 @@ class _Chooser:
         if lanes is None or lines is None:
             return
         order = [r.arg[0] for r in self.nest.src[0].closed_ranges if r.arg[1] is RangeKind.LOOP]
-        if len(self.nest.src) > 1 or lanes not in order or lines not in order:
+        if len(self.nest.src) > 1 or lanes not in order or lines not in order or self.has_statistics():
             return
         wanted = [r for r in order if r not in (lanes, lines)] + [lanes, lines]
         if wanted != order:
@@ -476,6 +466,9 @@ class _Chooser:
                  and self.panel_fits(contraction, lane, width))
         order = next(n.closed_ranges for n in self.nest.toposort()
                      if n.op is Ops.REDUCE and set(n.closed_ranges) == set(contraction.reduce.closed_ranges))
+        if stage and not all(a.step(lane) in (0, 1) for a in loads):
+            # The panel lies as what fills it: then whole rows of it are loaded, and transposed.
+            order = tuple(sorted(order, key=lambda r: -abs(loads[0].step(r) or 0)))
         read_over = [r.arg[0] for r in order if r in operand.ranges]
         vectors = min(MOST_VECTORS, -(-lane.extent // width))
         while vectors > 1 and stage and not self.panel_fits(contraction, lane, width * vectors):
@@ -500,6 +493,8 @@ class _Chooser:
             if size > 1:
                 self.take(Opt(OptKind.UPCAST, second.arg[0], size))
         rows = _tile_size(row.extent, self.most_rows(max(1, size)))
+        self.note("a tile of accumulators", rows=rows, vectors=size, registers=self.renderer.registers,
+                  uses_of_a_staged_item=self.staging_reuse(contraction, lane), staged=bool(stage))
         if rows > 1:
             self.take(Opt(OptKind.UPCAST, row.arg[0], rows))
         if stage and self.stage(which, (*read_over, *staged)):
@@ -509,10 +504,11 @@ class _Chooser:
     def fill_by_vectors(self) -> None:
         """Lanes for the loops that fill the newest panel; where they jump in what they load, as many loads
         beside each other as make a tile to transpose."""
-        stage = max((n for n in self.nest.toposort() if n.op is Ops.STAGE), key=lambda n: int(n.arg[0]))
+        stage, loads = self.newest_stage()
+        while (pair := self.mergeable_filling(stage, loads)) is not None:
+            self.take(Opt(OptKind.MERGE, pair[0].arg[0], pair[1].arg[0]))
+            stage, loads = self.newest_stage()
         *loops, lane = stage.closed_ranges
-        inside = stage.src[0].toposort()
-        loads = [a for a in accesses_of(self.nest) if a.node.op is Ops.LOAD and a.node in inside]
         if not self.can_vector(lane) or lane.extent & (lane.extent - 1):
             return
         if any(a.step(lane) not in (0, 1) for a in loads):
@@ -523,6 +519,22 @@ class _Chooser:
                     self.take(Opt(OptKind.UPCAST, r.arg[0], r.extent))
                 self.take(Opt(OptKind.UPCAST, loops[side[0]].arg[0], lane.extent))
         self.take(Opt(OptKind.VECTOR, lane.arg[0], lane.extent))
+
+    def newest_stage(self) -> tuple[UOp, list[Access]]:
+        """The STAGE made last, and what it loads."""
+        stage = max((n for n in self.nest.toposort() if n.op is Ops.STAGE), key=lambda n: int(n.arg[0]))
+        inside = stage.src[0].toposort()
+        return stage, [a for a in accesses_of(self.nest) if a.node.op is Ops.LOAD and a.node in inside]
+
+    def mergeable_filling(self, stage: UOp, loads: list[Access]) -> tuple[UOp, UOp] | None:
+        """Two loops that fill a panel and walk memory as one would."""
+        *loops, _ = stage.closed_ranges
+        conditions = frozenset[UOp]().union(*(c.ranges for a in loads for c in a.node.src[0].src[2:]))
+        for outer, inner in zip(loops, loops[1:], strict=False):
+            regular = all(not {outer, inner} & a.irregular for a in loads) and not {outer, inner} & conditions
+            if regular and all(a.steps.get(outer, 0) == a.steps.get(inner, 0) * inner.extent for a in loads):
+                return outer, inner
+        return None
 
     def ranges_of_staging(self, tiles: int | None) -> list[int]:
         """The output loops that staged memory changes with, the loop over tiles first: outside all others,
@@ -605,7 +617,7 @@ class _Chooser:
                 for row in others & rows]
         ways.sort(key=lambda w: (*w[:2], self.row_rank(w[3])))
         self.note("a multiply-add of rows, against 1 without lanes",
-                  **{f"r{lane.arg[0]}_as_lanes_and_r{row.arg[0]}_as_rows": cost for cost, _, lane, row in ways})
+                  **{f"r{lane.arg[0]}_as_lanes_of_r{row.arg[0]}": cost for cost, _, lane, row in ways})
         if self.rank < len(ways) and ways[self.rank][0] < 1.0:
             _, _, lane, row = ways[self.rank]
             size = self.lane_tile(lane, MOST_VECTORS)
@@ -677,6 +689,7 @@ class _Chooser:
     # --- 4. threads -----------------------------------------------------------------------------------------
 
     def share_out(self) -> None:
+        self.note("threads", work=self.original_work, least=THREAD_WORK, there_are=self.renderer.threads)
         if not self.renderer.has_threads or self.renderer.threads < 2 or self.original_work < THREAD_WORK:
             return
         stores = [s.closed_ranges for s in self.nest.src]

@@ -1,7 +1,7 @@
 """Running one kernel under several Plans: memory of its own, results to compare with, and a clock.
 
-In: a loop nest and a device. `Workbench.build` makes the kernel of a Plan, `is_right` compares what it computes
-with the plain loops, `race` times two kernels against each other.
+In: a loop nest and a device. `Workbench.build` makes the kernel of a Plan, `is_right` compares what it
+computes with the plain loops, `race` times two kernels against each other.
 
 The kernel runs on memory of its sizes and never on the user's: it may write what it reads. Numbers are
 quarters, whose sums of products are exact in every order, so only what is not such a sum needs a tolerance.
@@ -106,7 +106,8 @@ class Workbench:
                 except (ValueError, RuntimeError):
                     continue
                 started.append((plan, written, compiling.submit(compile_source, self.device, written.source)))
-            return [self.load(plan, written, code.result()) for plan, written, code in started]
+            return [self.load(plan, written, code.result()) for plan, written, code in started
+                    if code.exception() is None]
 
     def write(self, nest: UOp, plan: Plan, most_copies: int | None = None) -> Written:
         """The source of `nest` under `plan`. Raises ValueError or RuntimeError where there is none."""
@@ -150,7 +151,8 @@ class Workbench:
                 return False
         return True
 
-    def race(self, one: Built, other: Built, seconds: float, least: int = 3) -> tuple[list[float], list[float]]:
+    def race(self, one: Built, other: Built, seconds: float,
+             least: int = 3) -> tuple[list[float], list[float]]:
         """The seconds of runs of both in turn, for so long, `least` of each at any rate.
 
         Taking turns gives both the same share of what else the machine does.
@@ -190,10 +192,15 @@ def sample(nest: UOp, most: int) -> tuple[UOp, bool]:
             continue
         step = -(-(r.extent - 1) // (count - 1))
         few = UOp.range(-(-(r.extent - 1) // step) + 1, r.arg[0])
-        sampled = replace_range(sampled, r, lambda _, few=few: [few], (few * step).minimum(r.extent - 1))
+        sampled = _replace_loop(sampled, r, few, (few * step).minimum(r.extent - 1))
     if estimate(sampled).operations > 10 * most:
         raise RuntimeError("the plain loops would run for too long to compare with")
     return sampled, sampled is not nest
+
+
+def _replace_loop(nest: UOp, old: UOp, new: UOp, counter: UOp) -> UOp:
+    """`nest` with the loop `new` in place of `old`, whose counter then is `counter`."""
+    return replace_range(nest, old, lambda _: [new], counter)
 
 
 def _differ(items: Array, before: Array) -> Array:

@@ -1,6 +1,7 @@
 """Plans near a Plan: with an Opt changed, dropped or added.
 
-In: a nest and a Plan that applies to it. Out: Plans that differ from it in one Opt; `search.py` measures them.
+In: a nest and a Plan that applies to it. Out: Plans that differ from it in one Opt; `search.py` measures
+them.
 
 An Opt names ranges by identities that depend on the Opts before it, so those behind an edit are carried over
 by the role of each range: the inner loop of the third split stays that, whatever number it has now. An Opt
@@ -20,6 +21,7 @@ from tinygrad.codegen.opt.plan import (
     apply_opt,
     fresh_identity,
     is_reduce_range,
+    is_shared,
     operands,
 )
 from tinygrad.codegen.opt.rows import row_values
@@ -28,9 +30,10 @@ from tinygrad.graph.uop import UOp
 from tinygrad.helpers import prod
 from tinygrad.renderer import Renderer
 
-SPLITTING = frozenset({OptKind.SPLIT, OptKind.VECTOR, OptKind.UPCAST, OptKind.UNROLL, OptKind.GROUP})
+SPLITTING = frozenset({OptKind.SPLIT, OptKind.VECTOR, OptKind.UPCAST, OptKind.UNROLL, OptKind.GROUP,
+                       OptKind.LOCAL})
 """Opts that make two loops of one."""
-LAST = frozenset({OptKind.SKIP, OptKind.THREAD})
+LAST = frozenset({OptKind.SKIP, OptKind.THREAD, OptKind.GLOBAL})
 """Opts that a plan ends with: others are added before them."""
 AMOUNTS = {
     OptKind.UPCAST: (2, 3, 4, 6, 8),
@@ -39,11 +42,13 @@ AMOUNTS = {
     OptKind.SPLIT: (8, 32, 128, 512),
 }
 """Factors that an added Opt tries."""
-MOST = {OptKind.UPCAST: 16, OptKind.UNROLL: 16, OptKind.GROUP: 16, OptKind.SPLIT: 4096}
+MOST = {OptKind.UPCAST: 16, OptKind.UNROLL: 16, OptKind.GROUP: 16, OptKind.SPLIT: 4096, OptKind.LOCAL: 1024}
 """Factors beyond which none is tried."""
+GONE = -1
+"""What a range is called that an edit took away."""
 MAX_COPIES = 128
-"""Copies of a value that unrolling may write out, unless the cost model's own plan writes more: what is longer
-takes seconds to compile, and has no registers to run in."""
+"""Copies of a value that unrolling may write out, unless the cost model's own plan writes more: what is
+longer takes seconds to compile, and has no registers to run in."""
 
 
 def neighbours(nest: UOp, plan: Plan, renderer: Renderer) -> list[Plan]:
@@ -172,9 +177,8 @@ def _loops(state: UOp) -> list[UOp]:
 
 
 def _shared_loops(state: UOp) -> list[UOp]:
-    """The loops that every STORE closes: those that threads may share."""
-    stored = [frozenset(s.closed_ranges) for s in state.src]
-    return [r for r in _loops(state) if all(r in closed for closed in stored)]
+    """The loops that threads may share."""
+    return [r for r in _loops(state) if is_shared(state, r)]
 
 
 def _most_lanes(state: UOp, renderer: Renderer) -> int:
@@ -207,10 +211,11 @@ def _edited_opts(states: list[UOp], plan: Plan, edit: Edit) -> list[Opt]:
             whole = _new_names(before, (plan.opts[number],), ())
             names |= {outer: names.get(r, r) for outer, r in whole.items()}
             continue
+        after = apply_opt(nest, moved)
         shift = fresh_identity(nest) - fresh_identity(before)
-        made = _identities(states[number + 1]) - _identities(before)
-        names |= {identity: identity + shift for identity in made}
-        nest = apply_opt(nest, moved)
+        made, now = (_identities(b) - _identities(a) for a, b in ((before, states[number + 1]), (nest, after)))
+        names |= {identity: identity + shift if identity + shift in now else GONE for identity in made}
+        nest = after
         opts.append(moved)
     return opts
 

@@ -98,6 +98,8 @@ def apply_opt(nest: UOp, opt: Opt) -> UOp:
         case OptKind.SWAP:
             return outermost(nest, target)
         case OptKind.THREAD:
+            if not is_shared(nest, target):
+                raise ValueError(f"threads cannot share r{opt.range}: it is no loop of every STORE alone")
             return replace_range(nest, target, lambda r: [r], with_kind(target, RangeKind.THREAD))
         case OptKind.GLOBAL:
             return replace_range(nest, target, lambda r: [r], with_kind(target, RangeKind.GLOBAL))
@@ -148,6 +150,12 @@ def is_reduce_range(nest: UOp, r: UOp) -> bool:
 def is_stage_range(nest: UOp, r: UOp) -> bool:
     """True if a STAGE closes `r`."""
     return any(n.op is Ops.STAGE and r in n.closed_ranges for n in nest.toposort())
+
+
+def is_shared(nest: UOp, r: UOp) -> bool:
+    """True if every STORE closes `r` and no REDUCE or STAGE does: its iterations have outputs of their own."""
+    return all((n.op is Ops.STORE) == (r in n.closed_ranges)
+               for n in nest.toposort() if n.op in (Ops.STORE, Ops.STAGE, Ops.REDUCE))
 
 
 def writes_what_it_reads(nest: UOp) -> bool:
@@ -211,6 +219,8 @@ def merge(nest: UOp, outer: UOp, inner: UOp) -> UOp:
 
 def outermost(nest: UOp, r: UOp) -> UOp:
     """`r` as the outermost of the loops that any node closes together with it."""
+    if not _leads_stages(nest, r):
+        raise ValueError(f"r{r.arg[0]} is not the first of the loops in whose order staged memory lies")
     done: dict[UOp, UOp] = {}
     for node in nest.toposort(stop=lambda n: r not in _closed_below(n)):
         new = node
@@ -247,6 +257,9 @@ def _split_outputs(nest: UOp, r: UOp, amount: int, kind: RangeKind) -> UOp:
     if extent % amount == 0:
         return replace_range(nest, r, lambda _: loops, start + inner)
     if is_stage_range(nest, r):
+        if not _leads_stages(nest, r):
+            raise ValueError(f"tiles of {amount} do not divide the {extent} iterations of r{r.arg[0]}, and "
+                             "other loops around it fill the same memory")
         # The memory is rounded up to whole tiles; nothing reads what lies beyond.
         whole = replace_range(nest, r, lambda _: loops, start + inner)
         return _guarded_stages(whole, inner, (start + inner) < extent)
@@ -255,6 +268,12 @@ def _split_outputs(nest: UOp, r: UOp, amount: int, kind: RangeKind) -> UOp:
     inside = (start + inner) < extent
     masked = replace_range(nest, r, lambda _: loops, start + inner)
     return UOp.sink(_masked_store(s, inside) if inner in s.closed_ranges else s for s in masked.src)
+
+
+def _leads_stages(nest: UOp, r: UOp) -> bool:
+    """True if `r` is the outermost loop of every STAGE that closes it."""
+    closed = (n.closed_ranges for n in nest.toposort() if n.op is Ops.STAGE)
+    return all(c[0] is r for c in closed if r in c)
 
 
 def _guarded_stages(nest: UOp, inner: UOp, inside: UOp) -> UOp:
@@ -341,7 +360,10 @@ def operands(nest: UOp) -> list[UOp]:
 def stage_operand(nest: UOp, number: int, over: tuple[int, ...]) -> UOp:
     """Operand `number` computed once for all iterations of the ranges `over`, and read from scratch
     memory."""
-    operand = operands(nest)[number]
+    found = operands(nest)
+    if number >= len(found):
+        raise ValueError(f"the nest has {len(found)} operands; there is no number {number}")
+    operand = found[number]
     read = [range_named(nest, identity) for identity in over]
     identity = fresh_identity(nest)
     filled = [UOp.range(r.extent, identity + i) for i, r in enumerate(read)]

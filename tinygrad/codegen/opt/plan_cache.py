@@ -1,8 +1,8 @@
 """Plans that a search found, kept on disk: one SQLite file in the user's cache folder.
 
-A row says which plan was fastest for a kernel, and how wide and how long the search was that says so. Plans are
-kept as JSON; what is read is checked to be a plan, and whoever applies it finds out whether it fits the kernel.
-What goes wrong with the disk costs searching again, and nothing else.
+A row says which plan was fastest for a kernel, and how wide and how long the search was that says so. Plans
+are kept as JSON; what is read is checked to be a plan, and whoever applies it finds out whether it fits the
+kernel. What goes wrong with the disk costs searching again, and nothing else.
 """
 from __future__ import annotations
 
@@ -55,8 +55,9 @@ class PlanCache:
             if not self.path.exists():
                 return None
             with self.opened() as database:
-                row = database.execute("SELECT plan FROM plans WHERE kernel = ? AND width >= ? AND seconds >= ?",
-                                       (key, width, seconds)).fetchone()
+                row = database.execute(
+                    "SELECT plan FROM plans WHERE kernel = ? AND width >= ? AND seconds >= ?",
+                    (key, width, seconds)).fetchone()
             return None if row is None else from_json(str(row[0]))
         return None
 
@@ -67,7 +68,8 @@ class PlanCache:
             with self.opened() as database, database:
                 database.execute("INSERT OR REPLACE INTO plans VALUES (?, ?, ?, ?)",
                                  (key, width, seconds, to_json(plan)))
-                database.execute("DELETE FROM plans WHERE rowid <= (SELECT max(rowid) FROM plans) - ?", (LIMIT,))
+                database.execute("DELETE FROM plans WHERE rowid <= (SELECT max(rowid) FROM plans) - ?",
+                                 (LIMIT,))
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[sqlite3.Connection]:

@@ -1,9 +1,10 @@
 """The search: the fastest Plan among those measured, with `BEAM=n`.
 
-In: a kernel's loop nest and its device. Out: a Plan that ran no slower than the cost model's when the two took
-turns, and whose results are the plain loops'. The search begins with the plans of the cost model (`choose.py`),
-its second choices among them, and the plain loops shared out over threads. Each round measures the plans one
-edit away (`neighbours.py`) from the `n` best so far, until none is better or the time is over.
+In: a kernel's loop nest and its device. Out: a Plan that ran no slower than the cost model's when the two
+took turns, and whose results are the plain loops'. The search begins with the plans of the cost model
+(`choose.py`), its second choices among them, and with the plain loops shared out over threads. Each round
+measures the plans one edit away (`neighbours.py`) from the `n` best so far, until none is better or the time
+is over.
 
 Found plans are kept on disk (`plan_cache.py`), by the kernel and all that its speed depends on.
 """
@@ -22,12 +23,13 @@ from statistics import median
 from tinygrad.codegen.opt.choose import alternative_plans, choose_plan, threaded_plan
 from tinygrad.codegen.opt.measure import Built, Workbench
 from tinygrad.codegen.opt.neighbours import MAX_COPIES, copies, neighbours
-from tinygrad.codegen.opt.plan import Plan, apply_plan
+from tinygrad.codegen.opt.plan import Plan, all_ranges, apply_plan
 from tinygrad.codegen.opt.plan_cache import PlanCache
 from tinygrad.device import Device
 from tinygrad.graph.printing import format_graph
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import BEAM, BEAM_SECONDS, CACHELEVEL, DEBUG, cache_dir, colored, tqdm
+from tinygrad.renderer import Renderer
 
 TOGETHER = 8
 """Plans compiled before they are timed: timing waits until nothing else runs."""
@@ -50,7 +52,7 @@ def searched_plan(ast: UOp, nest: UOp, device: str) -> Plan:
     width, seconds = int(BEAM), float(int(BEAM_SECONDS))
     key = kernel_key(ast, device)
     kept = _kept_plans().get(key, width, seconds) if CACHELEVEL else None
-    if kept is not None and applies(nest, kept):
+    if kept is not None and applies(nest, kept, renderer):
         return kept
     try:
         found = Search(nest, device, width, seconds).run()
@@ -65,13 +67,13 @@ def searched_plan(ast: UOp, nest: UOp, device: str) -> Plan:
     return found.plan
 
 
-def applies(nest: UOp, plan: Plan) -> bool:
-    """True if `plan` is one for `nest`."""
+def applies(nest: UOp, plan: Plan, renderer: Renderer) -> bool:
+    """True if `plan` is one for `nest` that a search could have found."""
     try:
         optimised = apply_plan(nest, plan)
     except ValueError:
         return False
-    return copies(optimised) <= max(MAX_COPIES, 1 << 10)
+    return copies(optimised) <= max(MAX_COPIES, copies(apply_plan(nest, choose_plan(nest, renderer))))
 
 
 @cache
@@ -129,8 +131,8 @@ class Found:
 
 @dataclass
 class Search:
-    """A search for the plan of `nest` among `width` plans at a time, for so many seconds. `Workbench` says what
-    it raises."""
+    """A search for the plan of `nest` among `width` plans at a time, for so many seconds. `Workbench` says
+    what it raises."""
 
     nest: UOp
     device: str
@@ -154,8 +156,9 @@ class Search:
         self.measured.append(Measured(self.default, 1.0))
         with tqdm(desc="searching for a plan", unit="plan", delay=1, leave=False,
                   disable=not sys.stderr.isatty()) as self.progress:
-            self.measure([*alternative_plans(self.nest, renderer), threaded_plan(self.nest, renderer)])
-            self.grow()
+            if all_ranges(self.nest):
+                self.measure([*alternative_plans(self.nest, renderer), threaded_plan(self.nest, renderer)])
+                self.grow()
         return self.decide()
 
     def grow(self) -> None:
@@ -185,10 +188,7 @@ class Search:
     def consider(self, kernel: Built) -> None:
         """Time a kernel, unless its first run says that it is slow; check those that are not."""
         self.progress.update()
-        if not self.has_time():
-            return
-        first = min(self.bench.run(kernel) for _ in range(2))
-        if first > HOPELESS * self.default_seconds:
+        if not self.has_time() or not self.is_promising(kernel):
             return
         if not self.bench.is_right(kernel):
             self.wrong += 1
@@ -199,9 +199,15 @@ class Search:
         best = min(m.share for m in self.measured)
         self.progress.set_postfix_str(f"{1 / best:.2f}x the default's speed")
 
+    def is_promising(self, kernel: Built) -> bool:
+        """Whether one of two first runs, which fill the caches, is not hopelessly slow."""
+        limit = HOPELESS * self.default_seconds
+        return self.bench.run(kernel) <= HOPELESS * limit and self.bench.run(kernel) <= limit
+
     def decide(self) -> Found:
-        """The best plan that is still faster than the cost model's when both run for longer; else that one."""
-        chosen, seconds = self.default, self.default_seconds
+        """The best plan that is still faster than the cost model's when both run for longer; else that
+        one."""
+        chosen, seconds = self.default, None
         for candidate in self.measured[:FINALISTS]:
             if candidate.share > BETTER:
                 break
@@ -210,4 +216,5 @@ class Search:
             if min(mine) <= BETTER * min(default) and median(mine) <= median(default):
                 chosen, seconds = candidate.kernel, min(mine)
                 break
-        return Found(chosen.plan, len(self.seen), self.wrong, self.default_seconds, seconds)
+        return Found(chosen.plan, len(self.seen), self.wrong, self.default_seconds,
+                     self.default_seconds if seconds is None else seconds)

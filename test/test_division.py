@@ -1,0 +1,74 @@
+"""Remainders and whole quotients of floats are the true ones, however far apart the operands are."""
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tinygrad import Tensor, dtypes
+from tinygrad.dtype import DType
+
+Array = np.ndarray[Any, Any]
+FLOATS = [dtypes.float16, dtypes.bfloat16, dtypes.float32, dtypes.float64]
+
+
+def any_numbers(dtype: DType, seed: int) -> Array:
+    """Random bits: every exponent, denormal numbers and NaN among them, and numbers of a size."""
+    rng = np.random.default_rng(seed)
+    bits = rng.integers(0, 2**dtype.bits, 1500, np.uint64).astype(f"u{dtype.itemsize}").view(dtype.numpy)
+    return np.concatenate([bits, rng.uniform(-99, 99, 500).astype(dtype.numpy)])
+
+
+def pairs(dtype: DType) -> tuple[Array, Array]:
+    special = np.array([0.0, -0.0, 1, -1, 3, -3, math.inf, -math.inf, math.nan, 2.0**-14], dtype.numpy)
+    first, second = (m.ravel() for m in np.meshgrid(special, special))
+    return np.concatenate([any_numbers(dtype, 1), first]), np.concatenate([any_numbers(dtype, 2), second])
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_remainders_are_those_of_c_and_of_python(dtype: DType) -> None:
+    a, b = pairs(dtype)
+    with np.errstate(all="ignore"):
+        wide = a.astype(np.float64), b.astype(np.float64)
+        truncated, down = (f(*wide).astype(dtype.numpy) for f in (np.fmod, np.mod))
+    equal(Tensor(a).fmod(Tensor(b)), truncated)
+    equal(Tensor(a) % Tensor(b), down)
+
+
+def equal(found: Tensor, expected: Array) -> None:
+    """Every number, and NaN where NaN is expected (which NumPy does not know of bfloat16)."""
+    np.testing.assert_array_equal(found.numpy().astype(np.float64), expected.astype(np.float64))
+
+
+def floored(a: float, b: float) -> float:
+    if not math.isfinite(a) or not math.isfinite(b) or b == 0:
+        with np.errstate(all="ignore"):
+            return float(np.floor_divide(np.float64(a), np.float64(b)))
+    whole = math.floor(Fraction(a) / Fraction(b))
+    try:
+        return float(whole)
+    except OverflowError:
+        return math.inf if whole > 0 else -math.inf
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_whole_quotients_are_the_true_ones_rounded(dtype: DType) -> None:
+    a, b = pairs(dtype)
+    with np.errstate(all="ignore"):
+        true = np.array([floored(float(x), float(y)) for x, y in zip(a, b, strict=True)])
+        expected = true.astype(dtype.numpy)
+    found = Tensor(a) // Tensor(b)
+    if dtype is dtypes.float64:  # above 2^51 there may be a second rounding
+        np.testing.assert_allclose(found.numpy(), expected, rtol=2.3e-16)
+        expected = np.where(np.abs(true) < 2.0**51, expected, found.numpy())
+    equal(found, expected)
+
+
+def test_gradients_hold_the_quotient_fixed() -> None:
+    a, b = (Tensor(v, requires_grad=True) for v in ([7.5, -7.5, 3.0], [2.0, 2.0, -2.0]))
+    assert [g.tolist() for g in (a % b).sum().gradient(a, b)] == [[1, 1, 1], [-3, 4, 2]]
+    assert [g.tolist() for g in a.fmod(b).sum().gradient(a, b)] == [[1, 1, 1], [-3, 3, 1]]
+    assert [g.tolist() for g in (a // b).sum().gradient(a, b)] == [[0, 0, 0], [0, 0, 0]]

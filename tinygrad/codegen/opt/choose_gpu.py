@@ -1,0 +1,270 @@
+"""The cost model for devices that run a grid of blocks of threads: a good Plan at once.
+
+In: a loop nest and the device's numbers (threads of a block). Out: a Plan. Ranges that are contiguous in every
+access are merged; then the kernel is one of three kinds:
+- a contraction: each thread has a tile of accumulators in registers, a block a square of tiles;
+- values that are reduced once a row and used along it (softmax, norms): a block or a thread has a row;
+- everything else: a thread has an output, or where outputs are few and sums are long, a block has.
+Neighbouring threads take neighbouring items of memory wherever there is a choice. What is left of the outputs'
+loops goes across blocks.
+"""
+from __future__ import annotations
+
+from tinygrad.codegen.contraction import Contraction, contraction_of
+from tinygrad.codegen.opt.access import Access, accesses_of
+from tinygrad.codegen.opt.merge import mergeable_pair
+from tinygrad.codegen.opt.plan import Opt, OptKind, Plan, apply_opt, writes_what_it_reads
+from tinygrad.graph.ops import Ops, RangeKind
+from tinygrad.graph.uop import UOp
+from tinygrad.helpers import prod
+from tinygrad.renderer import Renderer
+
+FULL_BLOCKS = 64
+"""Blocks of threads that keep a device busy: outputs beyond need no help of more threads each."""
+TILE = 4
+"""Rows and columns of a thread's tile of accumulators: 16 of them and 8 operands stay in registers."""
+ACCESS_LANES = 4
+"""Items of a wide load or store."""
+
+
+def choose_block_plan(nest: UOp, renderer: Renderer) -> Plan:
+    """The plan that the cost model expects to run `nest` fast as blocks of threads."""
+    return _Chooser(nest, renderer).plan()
+
+
+class _Chooser:
+    def __init__(self, nest: UOp, renderer: Renderer) -> None:
+        self.nest = nest
+        self.renderer = renderer
+        self.opts: list[Opt] = []
+
+    def take(self, opt: Opt) -> None:
+        self.nest = apply_opt(self.nest, opt)
+        self.opts.append(opt)
+
+    def plan(self) -> Plan:
+        if self.reads_what_others_write():
+            return Plan()
+        while (pair := mergeable_pair(self.nest)) is not None:
+            self.take(Opt(OptKind.MERGE, pair[0].arg[0], pair[1].arg[0]))
+        statistics = self.statistics()
+        contraction = None if statistics else self.main_contraction()
+        if statistics:
+            self.share_rows(statistics)
+        elif contraction is not None and self.outputs_fill(contraction):
+            self.tile(contraction)
+        elif self.outer_reduces():
+            self.share_outputs(self.outer_reduces())
+        else:
+            self.share_items()
+        self.spread()
+        return Plan(tuple(self.opts))
+
+    def reads_what_others_write(self) -> bool:
+        """True if a buffer is loaded at another place than the one at which it is stored: then one thread
+        keeps the order of loops."""
+        if not writes_what_it_reads(self.nest):
+            return False
+        places = {(s.src[0].src[0], s.src[0].src[1]) for s in self.nest.src}
+        stored = {memory for memory, _ in places}
+        loads = [n.src[0].src for n in self.nest.toposort() if n.op is Ops.LOAD and n.src[0].src[0] in stored]
+        return any((memory, offset) not in places for memory, offset, *_ in loads)
+
+    # --- what the nest is made of -----------------------------------------------------------------------------
+
+    def output_ranges(self) -> frozenset[UOp]:
+        return frozenset[UOp]().union(*(frozenset(s.closed_ranges) for s in self.nest.src))
+
+    def outer_reduces(self) -> list[UOp]:
+        """The REDUCEs that stand directly inside the outputs' loops."""
+        outputs = self.output_ranges()
+        return [n for n in self.nest.toposort()
+                if n.op is Ops.REDUCE and n.closed_ranges and n.ranges <= outputs]
+
+    def statistics(self) -> list[UOp]:
+        """The REDUCEs whose results several items of an output use."""
+        outputs = self.output_ranges()
+        return [n for n in self.outer_reduces() if n.ranges < outputs]
+
+    def main_contraction(self) -> Contraction | None:
+        """The contraction with the most work."""
+        found = [c for c in map(contraction_of, self.outer_reduces()) if c is not None]
+        return max(found, key=lambda c: prod(r.extent for r in c.reduce.closed_ranges), default=None)
+
+    def largest_access(self, inside: UOp) -> Access | None:
+        """The load below `inside` that runs most often."""
+        below = set(inside.toposort())
+        loads = [a for a in accesses_of(self.nest) if a.node.op is Ops.LOAD and a.node in below]
+        return max(loads, key=lambda a: prod(r.extent for r in a.ranges), default=None)
+
+    def fastest_first(self, ranges: frozenset[UOp]) -> list[UOp]:
+        """Ranges that may run across threads, those along which memory is contiguous first."""
+        accesses = accesses_of(self.nest)
+        order = {r: i for s in self.nest.src for i, r in enumerate(s.closed_ranges)}
+
+        def rank(r: UOp) -> tuple[float, int]:
+            weights = [(prod(x.extent for x in a.ranges), a.step(r)) for a in accesses if r in a.ranges]
+            return -sum(float(weight) for weight, step in weights if step == 1), -order[r]
+
+        return sorted((r for r in ranges if _is_plain(r)), key=rank)
+
+    # --- threads ----------------------------------------------------------------------------------------------
+
+    def spread_over_threads(self, ranges: frozenset[UOp], budget: int) -> int:
+        """Up to `budget` threads along `ranges`, the fastest first; returns what is left of the budget."""
+        for r in self.fastest_first(ranges):
+            threads = min(budget, r.extent)
+            if threads > 1:
+                self.take(Opt(OptKind.LOCAL, r.arg[0], threads))
+                budget //= threads
+        return budget
+
+    def spread(self) -> None:
+        """Every loop that encloses all there is to do for it goes across blocks."""
+        while True:
+            inner = frozenset[UOp]().union(*(self.output_ranges() - n.ranges for n in self.statistics()))
+            loops = [r for r in self.output_ranges() - inner if _is_plain(r)]
+            if not loops:
+                return
+            self.take(Opt(OptKind.GLOBAL, min(r.arg[0] for r in loops)))
+
+    # --- items ------------------------------------------------------------------------------------------------
+
+    def share_items(self) -> None:
+        """A thread for each item, or for four that lie side by side."""
+        for ranges in dict.fromkeys(frozenset(s.closed_ranges) for s in self.nest.src):
+            if not all(_is_plain(r) for r in ranges):
+                continue
+            ranges = self.with_wide_accesses(ranges)
+            tile = self.transposing(ranges)
+            if tile is None:
+                self.spread_over_threads(ranges, self.renderer.block_threads)
+                continue
+            side = 1 << (self.renderer.block_threads.bit_length() // 2)
+            for r in tile:
+                self.take(Opt(OptKind.LOCAL, r.arg[0], min(side, r.extent)))
+
+    def with_wide_accesses(self, ranges: frozenset[UOp]) -> frozenset[UOp]:
+        """`ranges` after the contiguous one became vectors, if that serves every access."""
+        enough = FULL_BLOCKS * self.renderer.block_threads * ACCESS_LANES
+        if prod(r.extent for r in ranges) < enough or not self.fastest_first(ranges):
+            return ranges
+        r = self.fastest_first(ranges)[0]
+        steps = [a.step(r) for a in accesses_of(self.nest) if r in a.ranges]
+        if r.extent % ACCESS_LANES or any(step not in (0, 1) for step in steps):
+            return ranges
+        before = self.output_ranges()
+        self.take(Opt(OptKind.VECTOR, r.arg[0], ACCESS_LANES))
+        new = {n for n in self.output_ranges() - before if _is_plain(n)}
+        return (ranges - {r}) | new
+
+    def transposing(self, ranges: frozenset[UOp]) -> tuple[UOp, UOp] | None:
+        """(the range along which stores are contiguous, another one along which a load is), if these
+        differ."""
+        accesses = accesses_of(self.nest)
+        stored = next((r for a in accesses if a.node.op is Ops.STORE for r in ranges if a.step(r) == 1), None)
+        loaded = next((r for a in accesses if a.node.op is Ops.LOAD for r in ranges if a.step(r) == 1
+                       and stored is not None and a.step(stored) not in (0, 1)), None)
+        return None if stored is None or loaded is None else (stored, loaded)
+
+    # --- reduces ----------------------------------------------------------------------------------------------
+
+    def share_outputs(self, reduces: list[UOp]) -> None:
+        """A thread for each output; where they are few or their items lie in rows, several threads each."""
+        renderer = self.renderer
+        outputs = self.output_ranges()
+        count = int(prod(r.extent for r in outputs))
+        split = [(node, r) for node in reduces if (r := self.shared_range(node)) is not None]
+        rows = [(n, r) for n, r in split if (a := self.largest_access(n)) is not None and a.step(r) == 1]
+        few = count < FULL_BLOCKS * renderer.block_threads
+        chosen = rows if rows or not few else split
+        if not chosen:
+            self.spread_over_threads(outputs, renderer.block_threads)
+            return
+        longest = max(r.extent for _, r in chosen)
+        beside = 1 if rows else renderer.warp_threads
+        group = min(renderer.block_threads // beside, _power_of_two(longest))
+        self.spread_over_threads(outputs, renderer.block_threads // group if few else 1)
+        self.group_reduces(group)
+
+    def shared_range(self, node: UOp) -> UOp | None:
+        """The range of a REDUCE that threads share: long, and contiguous where one is."""
+        access = self.largest_access(node)
+        plain = [r for r in node.closed_ranges if _is_plain(r) and r.extent >= self.renderer.warp_threads]
+        return max(plain, key=lambda r: (access is not None and access.step(r) == 1, r.extent), default=None)
+
+    def group_reduces(self, group: int) -> None:
+        """`group` threads for every REDUCE directly inside the outputs' loops that is long enough."""
+        while True:
+            found = (r for n in self.outer_reduces() if (r := self.shared_range(n)) is not None)
+            r = next(found, None)
+            threads = 1 if r is None else min(group, _power_of_two(r.extent))
+            if r is None or threads < 2:
+                return
+            self.take(Opt(OptKind.LOCAL, r.arg[0], threads))
+
+    # --- rows -------------------------------------------------------------------------------------------------
+
+    def share_rows(self, statistics: list[UOp]) -> None:
+        """A block for each row, or for several short ones; a thread where rows are shorter than a warp."""
+        renderer = self.renderer
+        rows = frozenset(self.output_ranges()).intersection(*(n.ranges for n in statistics))
+        touched = frozenset[UOp]().union(*(n.ranges for n in statistics))
+        inner = self.output_ranges() - touched
+        shared = [r for n in statistics if (r := self.shared_range(n)) is not None]
+        longest = max([r.extent for r in shared] + [r.extent for r in inner if _is_plain(r)], default=1)
+        if not shared and longest < renderer.warp_threads:
+            self.spread_over_threads(rows, renderer.block_threads)
+            return
+        group = min(renderer.block_threads, _power_of_two(longest))
+        self.spread_over_threads(rows, renderer.block_threads // group)
+        self.group_reduces(group)
+        for ranges in dict.fromkeys(frozenset(s.closed_ranges) & inner for s in self.nest.src):
+            self.spread_over_threads(frozenset(filter(_is_plain, ranges)), group)
+
+    # --- contractions -----------------------------------------------------------------------------------------
+
+    def outputs_fill(self, contraction: Contraction) -> bool:
+        """True if there are outputs enough for a thread each, or its sum is too short to share."""
+        count = prod(r.extent for r in self.output_ranges())
+        return count >= FULL_BLOCKS * self.renderer.warp_threads or self.shared_range(contraction.reduce) is None
+
+    def tile(self, contraction: Contraction) -> None:
+        """A tile of accumulators a thread, along the longest range of each operand."""
+        sides = [self.fastest_first(s) for s in (contraction.left, contraction.right)]
+        if not all(sides):
+            self.spread_over_threads(self.output_ranges(), self.renderer.block_threads)
+            return
+        column, row = sorted((max(s, key=lambda r: (r.extent >= TILE, -s.index(r))) for s in sides),
+                             key=self.fastest_first(self.output_ranges()).index)
+        outputs = prod(r.extent for r in self.output_ranges())
+        size = next((t for t in (TILE, TILE // 2) if outputs >= t * t * FULL_BLOCKS * self.renderer.warp_threads
+                     and column.extent >= t and row.extent >= t), 1)
+        side = 1 << ((self.renderer.block_threads.bit_length() - 1) // 2)
+        columns = self.register_tile(column, size)
+        rows = self.register_tile(row, size)
+        threads = self.renderer.block_threads
+        for r, most in ((columns, side), (rows, threads // side)):
+            if r is not None and r.extent > 1:
+                self.take(Opt(OptKind.LOCAL, r.arg[0], min(most, r.extent)))
+
+    def register_tile(self, r: UOp, size: int) -> UOp | None:
+        """`r` with its innermost iterations in registers, as vectors where memory is contiguous along it; what
+        is left of it."""
+        if size < 2:
+            return r
+        steps = [a.step(r) for a in accesses_of(self.nest) if r in a.ranges]
+        wide = size == ACCESS_LANES and r.extent % size == 0 and all(step in (0, 1) for step in steps)
+        before = self.output_ranges()
+        self.take(Opt(OptKind.VECTOR if wide else OptKind.UPCAST, r.arg[0], size))
+        return next((n for n in self.output_ranges() - before if _is_plain(n)), None)
+
+
+def _is_plain(r: UOp) -> bool:
+    """True for a loop of a fixed number of iterations."""
+    return r.arg[1] is RangeKind.LOOP and len(r.src) == 1 and r.src[0].op is Ops.CONST
+
+
+def _power_of_two(number: int) -> int:
+    """The largest one that is not larger."""
+    return 1 << (number.bit_length() - 1)

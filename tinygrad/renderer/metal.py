@@ -1,0 +1,80 @@
+"""What the Metal shading language calls things: the table by which `c_blocks.py` writes kernels for Apple's GPUs.
+
+Metal has no float64, and no casts between pointers into different memories: hence two functions where CUDA has one.
+Elsewhere than on a Mac there is one kind of memory (`runtime/emulated/metal.h`). Next on the path:
+`runtime/metal.py`.
+"""
+from __future__ import annotations
+
+from tinygrad.dtype import DType, dtypes
+from tinygrad.renderer.c_blocks import BlocksRenderer
+from tinygrad.renderer.c_functions import PLAIN_C, Dialect
+
+HEADER = """
+#include <metal_stdlib>
+#pragma METAL fp contract(off)
+using namespace metal;
+
+template <typename T, int N> struct alignas(N * sizeof(T)) lanes { T lane[N]; };
+
+template <int N, typename T> static inline lanes<T, N> load_lanes(const device T *at) {
+    return *reinterpret_cast<const device lanes<T, N> *>(at);
+}
+
+template <typename T, int N> static inline void store_lanes(device T *at, lanes<T, N> value) {
+    *reinterpret_cast<device lanes<T, N> *>(at) = value;
+}
+
+#ifdef __METAL_VERSION__
+template <int N, typename T> static inline lanes<T, N> load_lanes(const threadgroup T *at) {
+    return *reinterpret_cast<const threadgroup lanes<T, N> *>(at);
+}
+
+template <typename T, int N> static inline void store_lanes(threadgroup T *at, lanes<T, N> value) {
+    *reinterpret_cast<threadgroup lanes<T, N> *>(at) = value;
+}
+#endif
+""".strip()
+
+METAL = Dialect(
+    name="Metal",
+    types=PLAIN_C.types | {
+        dtypes.bool: "bool", dtypes.int8: "char", dtypes.uint8: "uchar", dtypes.uint16: "ushort",
+        dtypes.uint32: "uint", dtypes.int64: "long", dtypes.uint64: "ulong", dtypes.index: "long",
+        dtypes.fp8e4m3: "uchar", dtypes.fp8e5m2: "uchar", dtypes.bfloat16: "ushort", dtypes.float16: "half",
+    },
+    header=HEADER,
+    kernel="kernel",
+    restrict="",
+    math="{name}",
+    infinity="INFINITY",
+    nan="NAN",
+    long_suffix="l",
+    bitcast="as_type<{target}>({value})",
+    buffer="device {type} *{name}",
+    variable="constant long &{name}",
+    extra_arguments="uint3 block_id [[threadgroup_position_in_grid]], "
+                    "uint3 thread_id [[thread_position_in_threadgroup]]",
+    shared="threadgroup alignas(16)",
+    barrier="threadgroup_barrier(mem_flags::mem_threadgroup);",
+    ids={f"{letter}idx{axis}": f"{word}.{'xyz'[axis]}"
+         for letter, word in (("g", "block_id"), ("l", "thread_id")) for axis in range(3)},
+    vector_type="lanes<{scalar}, {count}>",
+    vector_load="load_lanes<{count}>({address})",
+    vector_store="store_lanes({address}, {value});",
+    make_vector="{vector}{{{{{items}}}}}",
+    lane="{vector}.lane[{lane}]",
+)
+
+
+class MetalRenderer(BlocksRenderer):
+    """The Metal shading language."""
+
+    name = "Metal"
+
+    def __init__(self) -> None:
+        super().__init__(METAL)
+
+    def supports(self, dtype: DType) -> bool:
+        """All but float64."""
+        return dtype.scalar is not dtypes.float64

@@ -1,0 +1,277 @@
+"""AMD: AMD's GPUs, through the HIP runtime and its compiler, hiprtc, as ROCm installs them (ctypes).
+
+Kernels are HIP C (`renderer/cuda.py`), compiled in process for the GPU that is there. As on CUDA everything runs on
+one stream in order, and a kernel returns before it has run.
+"""
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from ctypes import POINTER, byref, c_char_p, c_int, c_size_t, c_uint, c_void_p
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from tinygrad.device import Allocator, CompiledDevice, numbered
+from tinygrad.helpers import CACHELEVEL, cache_dir
+from tinygrad.renderer import Launch
+from tinygrad.renderer.cuda import HIPRenderer
+from tinygrad.runtime.launch import Arguments
+from tinygrad.runtime.objects import ObjectCache, key_of
+
+INSTALL = "install ROCm (https://rocm.docs.amd.com), or use AMD:EMULATED"
+SUCCESS, OUT_OF_MEMORY = 0, 2
+TO_DEVICE, TO_HOST = 1, 2
+"""Of hipMemcpyKind."""
+OPTIONS = ("-O3", "-std=c++17", "-ffp-contract=off")
+
+_HIP: dict[str, tuple[type, ...]] = {
+    "hipInit": (c_uint,),
+    "hipGetDeviceCount": (POINTER(c_int),),
+    "hipSetDevice": (c_int,),
+    "hipDeviceGetPCIBusId": (c_char_p, c_int, c_int),
+    "hipMalloc": (POINTER(c_void_p), c_size_t),
+    "hipFree": (c_void_p,),
+    "hipMemcpyWithStream": (c_void_p, c_void_p, c_size_t, c_int, c_void_p),
+    "hipStreamCreate": (POINTER(c_void_p),),
+    "hipStreamSynchronize": (c_void_p,),
+    "hipModuleLoadData": (POINTER(c_void_p), c_char_p),
+    "hipModuleGetFunction": (POINTER(c_void_p), c_void_p, c_char_p),
+    "hipModuleUnload": (c_void_p,),
+    "hipModuleLaunchKernel": (c_void_p, *[c_uint] * 7, c_void_p, c_void_p, c_void_p),
+}
+"""The functions of libamdhip64 that are used, with their parameters; all return a hipError_t."""
+_HIPRTC: dict[str, tuple[type, ...]] = {
+    "hiprtcVersion": (POINTER(c_int), POINTER(c_int)),
+    "hiprtcCreateProgram": (POINTER(c_void_p), c_char_p, c_char_p, c_int, c_void_p, c_void_p),
+    "hiprtcCompileProgram": (c_void_p, c_int, POINTER(c_char_p)),
+    "hiprtcGetProgramLogSize": (c_void_p, POINTER(c_size_t)),
+    "hiprtcGetProgramLog": (c_void_p, c_char_p),
+    "hiprtcGetCodeSize": (c_void_p, POINTER(c_size_t)),
+    "hiprtcGetCode": (c_void_p, c_char_p),
+    "hiprtcDestroyProgram": (POINTER(c_void_p),),
+}
+
+
+class Library:
+    """A C library whose functions return a status. Raises OSError where it is not installed."""
+
+    def __init__(self, name: str, functions: dict[str, tuple[type, ...]], words: str) -> None:
+        try:
+            self.loaded = ctypes.CDLL(name)
+        except OSError as error:
+            raise OSError(f"{name} is not on this machine: {INSTALL}") from error
+        for function, parameters in functions.items():
+            getattr(self.loaded, function).argtypes = parameters
+        self.words = getattr(self.loaded, words)
+        self.words.restype = c_char_p
+        self.words.argtypes = (c_int,)
+
+    def status(self, function: str, *arguments: object) -> int:
+        return int(getattr(self.loaded, function)(*arguments))
+
+    def call(self, function: str, *arguments: object) -> None:
+        """Raises MemoryError where the GPU has no memory left, RuntimeError with the library's words where the
+        function fails otherwise."""
+        status = self.status(function, *arguments)
+        if status == OUT_OF_MEMORY:
+            raise MemoryError(f"{function}: the GPU has no memory left")
+        if status != SUCCESS:
+            raise RuntimeError(f"{function} failed: {self.words(status).decode()}")
+
+
+@cache
+def hip() -> Library:
+    """The HIP runtime, ready to use."""
+    library = Library("libamdhip64.so", _HIP, "hipGetErrorString")
+    library.call("hipInit", 0)
+    return library
+
+
+@cache
+def hiprtc() -> Library:
+    """The compiler of HIP C."""
+    return Library("libhiprtc.so", _HIPRTC, "hiprtcGetErrorString")
+
+
+# --- compiling ------------------------------------------------------------------------------------------
+
+
+def hiprtc_version() -> str:
+    """The version of the compiler."""
+    major, minor = c_int(), c_int()
+    hiprtc().call("hiprtcVersion", byref(major), byref(minor))
+    return f"hiprtc {major.value}.{minor.value}"
+
+
+def compile_hip(source: str, architecture: str) -> bytes:
+    """HIP C as machine code for an architecture such as gfx942, kept on disk. Raises RuntimeError with the
+    compiler's words and the source."""
+    options = [f"--offload-arch={architecture}", *OPTIONS]
+    kept = ObjectCache(cache_dir() / "hip")
+    key = key_of(source, hiprtc_version(), *options)
+    code = kept.get(key) if CACHELEVEL else None
+    if code is None:
+        code = _compiled(source, options)
+        if CACHELEVEL:
+            kept.put(key, code)
+    return code
+
+
+def _compiled(source: str, options: list[str]) -> bytes:
+    compiler, program = hiprtc(), c_void_p()
+    compiler.call("hiprtcCreateProgram", byref(program), source.encode(), b"kernel.hip", 0, None, None)
+    try:
+        given = (c_char_p * len(options))(*(o.encode() for o in options))
+        if compiler.status("hiprtcCompileProgram", program, len(options), given) != SUCCESS:
+            words = _text(compiler, "hiprtcGetProgramLogSize", "hiprtcGetProgramLog", program)
+            raise RuntimeError(f"hiprtc does not accept this kernel:\n{words.rstrip(bytes(1)).decode()}\n"
+                               f"{numbered(source)}")
+        return _text(compiler, "hiprtcGetCodeSize", "hiprtcGetCode", program)
+    finally:
+        compiler.call("hiprtcDestroyProgram", byref(program))
+
+
+def _text(compiler: Library, size_of: str, content_of: str, program: c_void_p) -> bytes:
+    size = c_size_t()
+    compiler.call(size_of, program, byref(size))
+    content = ctypes.create_string_buffer(size.value)
+    compiler.call(content_of, program, content)
+    return content.raw
+
+
+# --- the GPU --------------------------------------------------------------------------------------------
+
+
+def architecture_name(version: int) -> str:
+    """The name of an architecture by the number that Linux gives it: 90402 is gfx942, 90010 gfx90a."""
+    return f"gfx{version // 10000}{version // 100 % 100:x}{version % 100:x}"
+
+
+def architecture_at(bus: str, topology: Path = Path("/sys/class/kfd/kfd/topology/nodes")) -> str:
+    """The architecture of the GPU at a PCI address (0000:c1:00.0), as Linux tells it. Raises RuntimeError where it
+    does not."""
+    domain, number, rest = bus.split(":")
+    place = int(number, 16) << 8 | int(rest.partition(".")[0], 16) << 3 | int(rest.partition(".")[2], 16)
+    for file in sorted(topology.glob("*/properties")):
+        found = {key: int(value) for key, _, value in (line.partition(" ") for line in file.read_text().splitlines())
+                 if value.isdecimal()}
+        if found.get("gfx_target_version") and found.get("location_id") == place \
+                and found.get("domain", 0) == int(domain, 16):
+            return architecture_name(found["gfx_target_version"])
+    raise RuntimeError(f"Linux does not say which architecture the GPU at {bus} has ({topology})")
+
+
+class GPU:
+    """One GPU, with its stream."""
+
+    def __init__(self, number: int) -> None:
+        count = c_int()
+        hip().call("hipGetDeviceCount", byref(count))
+        if number >= count.value:
+            raise RuntimeError(f"there is no GPU number {number}: HIP finds {count.value}")
+        self.number = number
+        self.enter()
+        bus = ctypes.create_string_buffer(32)
+        hip().call("hipDeviceGetPCIBusId", bus, len(bus), number)
+        self.architecture = architecture_at(bus.value.decode())
+        self.stream = c_void_p()
+        hip().call("hipStreamCreate", byref(self.stream))
+
+    def enter(self) -> None:
+        """Let calls of this thread mean this GPU."""
+        hip().call("hipSetDevice", self.number)
+
+    def synchronize(self) -> None:
+        self.enter()
+        hip().call("hipStreamSynchronize", self.stream)
+
+
+class HIPAllocator(Allocator):
+    """Memory of a GPU. What was freed is taken again by what comes later on the same stream, so nobody waits."""
+
+    def __init__(self, device: str, gpu: GPU) -> None:
+        super().__init__(device)
+        self.gpu = gpu
+
+    def _obtain(self, size: int) -> int:
+        self.gpu.enter()
+        memory = c_void_p()
+        hip().call("hipMalloc", byref(memory), size)
+        return memory.value or 0
+
+    def _return(self, memory: int, size: int) -> None:
+        self.gpu.synchronize()
+        hip().call("hipFree", memory)
+
+    def address(self, memory: int) -> int:
+        return memory
+
+    def part(self, memory: int, offset: int, size: int) -> int:
+        return memory + offset
+
+    def copyin(self, memory: int, source: memoryview) -> None:
+        given = np.frombuffer(source, np.uint8)
+        self.move(memory, given.ctypes.data, given.size, TO_DEVICE)
+
+    def copyout(self, target: memoryview, memory: int, offset: int = 0) -> None:
+        taken = np.frombuffer(target, np.uint8)
+        self.move(taken.ctypes.data, memory + offset, taken.size, TO_HOST)
+
+    def move(self, target: int, source: int, size: int, kind: int) -> None:
+        """Copy after what was asked for before, and wait for it."""
+        self.gpu.enter()
+        hip().call("hipMemcpyWithStream", target, source, size, kind, self.gpu.stream)
+
+
+class HIPProgram:
+    """A loaded kernel."""
+
+    def __init__(self, name: str, code: bytes, launch: Launch, gpu: GPU) -> None:
+        gpu.enter()
+        self.gpu = gpu
+        self.code = code
+        self.module, self.function = c_void_p(), c_void_p()
+        hip().call("hipModuleLoadData", byref(self.module), code)
+        hip().call("hipModuleGetFunction", byref(self.function), self.module, name.encode())
+        self.arguments = Arguments(launch)
+        self.sizes = (*launch.blocks, *launch.threads)
+
+    def __call__(self, addresses: Sequence[int], variables: Sequence[int], extent: int) -> None:
+        self.gpu.enter()
+        hip().call("hipModuleLaunchKernel", self.function, *self.sizes, 0, self.gpu.stream,
+                   self.arguments.set(addresses, variables), None)
+
+    def __del__(self) -> None:
+        if getattr(self, "module", None):
+            self.gpu.synchronize()
+            hip().call("hipModuleUnload", self.module)
+
+
+class HIPDevice(CompiledDevice):
+    """A GPU."""
+
+    def __init__(self, name: str, gpu: GPU) -> None:
+        super().__init__(name, HIPAllocator(name, gpu), HIPRenderer())
+        self.gpu = gpu
+
+    @property
+    def compiler(self) -> str:
+        return f"{hiprtc_version()} for {self.gpu.architecture}"
+
+    def compile(self, source: str) -> bytes:
+        return compile_hip(source, self.gpu.architecture)
+
+    def load_blocks(self, name: str, code: bytes, launch: Launch) -> HIPProgram:
+        return HIPProgram(name, code, launch, self.gpu)
+
+    def synchronize(self) -> None:
+        self.gpu.synchronize()
+
+
+def open_device(name: str) -> HIPDevice:
+    """A GPU by its number. Raises OSError or RuntimeError where there is none, saying what to install."""
+    hip()
+    hiprtc_version()
+    return HIPDevice(name, GPU(int(name.partition(":")[2] or 0)))

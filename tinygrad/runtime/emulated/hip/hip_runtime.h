@@ -1,0 +1,1 @@
+// What rendered HIP kernels include: their words are in hip.h, which comes first.
