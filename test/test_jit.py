@@ -511,6 +511,33 @@ def test_seeding_inside_is_refused():
         jitted(vector(1))
 
 
+# --- sizes that depend on values --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("function", "what", "instead"), [
+    (lambda x: x.nonzero(), "nonzero", r"x\.nonzero\(size=n\)"),
+    (lambda x: x.masked_select(x > 0), "masked_select", r"x\.masked_select\(mask, size=n\)"),
+    (lambda x: x[x > 0], "an index by a mask", r"x\.masked_select\(mask, size=n\)"),
+])
+def test_a_size_that_depends_on_values_is_refused(function, what, instead):
+    jitted, _ = traced(function)
+    with pytest.raises(JitError, match=rf"test_jit.py:\d+: the size of {what} depends on values.*{instead}"):
+        jitted(vector(1, 0, 2))
+
+
+def test_sizes_that_are_given_follow_the_values():
+    def chosen(x):
+        return x.nonzero(size=3, fill_value=-1), x.masked_select(x > 1, size=2, fill_value=9)
+
+    jitted, calls = traced(chosen)
+    for values in ([0, 3, 0, 5], [1, 1, 1, 1], [0, 0, 2, 0], [7, 6, 5, 4]):
+        places, items = jitted(vector(*values))
+        where = [i for i, v in enumerate(values) if v]
+        assert places.tolist() == [[i] for i in (where + [-1] * 3)[:3]]
+        assert items.tolist() == ([v for v in values if v > 1] + [9, 9])[:2]
+    assert len(calls) == 1
+
+
 # --- counters ---------------------------------------------------------------------------------------
 
 

@@ -615,3 +615,31 @@ def test_lstm_cell() -> None:
 
 def test_sequential_applies_in_order() -> None:
     assert Tensor(3.0).sequential([lambda x: x + 1, lambda x: x * 2]).item() == 8
+
+
+@pytest.mark.parametrize("kwargs", [{}, {"is_causal": True}, {"enable_gqa": True}], ids=str)
+def test_attention_drops_weights_while_training(kwargs: dict[str, Any]) -> None:
+    """Keys see one column of the identity each, so the result is the weights themselves: dropped, or divided
+    by 1 - p."""
+    query, key = normal(2, 4, 12, 8), normal(2, 2 if "enable_gqa" in kwargs else 4, 12, 8, seed=1)
+    q, k = Tensor(query), Tensor(key)
+    v = Tensor(np.broadcast_to(np.eye(12, dtype=np.float32), (*key.shape[:2], 12, 12)))
+    weights = q.scaled_dot_product_attention(k, v, dropout_p=0.25, **kwargs).numpy()
+    np.testing.assert_allclose(weights.sum(-1), 1, rtol=1e-5)  # none is dropped outside of training
+    with Tensor.train():
+        Tensor.manual_seed(5)
+        dropped = q.scaled_dot_product_attention(k, v, dropout_p=0.25, **kwargs).numpy()
+    kept = dropped != 0
+    np.testing.assert_allclose(dropped[kept], weights[kept] / 0.75, rtol=1e-5)
+    share = kept.sum() / (weights != 0).sum()
+    assert abs(share - 0.75) < 3 * math.sqrt(0.75 * 0.25 / (weights != 0).sum())
+
+
+def test_the_gradient_of_attention_has_the_same_dropped_weights() -> None:
+    q, k = Tensor(normal(1, 6, 4), requires_grad=True), Tensor(normal(1, 6, 4, seed=1))
+    v = Tensor(np.eye(6, dtype=np.float32)[None], requires_grad=True)
+    with Tensor.train():
+        Tensor.manual_seed(6)
+        out = q.scaled_dot_product_attention(k, v, dropout_p=0.5)
+        at_v, = (out * Tensor(normal(1, 6, 6, seed=2))).sum().gradient(v)
+    close(at_v, np.swapaxes(out.numpy(), 1, 2) @ normal(1, 6, 6, seed=2))

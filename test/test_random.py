@@ -1,15 +1,18 @@
 """Random numbers against the published vectors, a plain implementation in NumPy, and their distributions."""
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tinygrad import Device, Tensor
+from tinygrad import Device, Tensor, TinyJit
 from tinygrad.dtype import dtypes
 from tinygrad.functional import random
+from tinygrad.functional.transforms import vmap
 
 Array = np.ndarray[Any, Any]
 
@@ -214,6 +217,157 @@ def test_draws_are_leaves() -> None:
     (w * w).sum().backward()
     assert w.grad is not None
     np.testing.assert_allclose(w.grad.numpy(), 2 * w.numpy())
+
+
+# --- statistics -------------------------------------------------------------------------------------
+
+
+def chi_square(counts: Array, expected: Array | float) -> float:
+    """How far counts are from those expected, in standard deviations of the chi-square distribution with one
+    degree of freedom less than there are counts (Wilson and Hilferty's cube root is nearly normal)."""
+    freedom = counts.size - 1
+    statistic = float(((counts - expected) ** 2 / expected).sum())
+    return float(((statistic / freedom) ** (1 / 3) - 1 + 2 / (9 * freedom)) / math.sqrt(2 / (9 * freedom)))
+
+
+LIMIT = 3.0
+"""Standard deviations: passed by chance once in 700 times, with the seeds below never."""
+
+
+@pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.float64, dtypes.float16, dtypes.bfloat16], ids=str)
+def test_pairs_of_uniform_numbers_fill_the_square_evenly(dtype: Any) -> None:
+    Tensor.manual_seed(20)
+    values = Tensor.rand(2, 20000, dtype=dtype).numpy().astype(np.float64)
+    counts, *_ = np.histogram2d(*values, bins=16, range=[[0, 1], [0, 1]])
+    assert abs(chi_square(counts, values.shape[1] / 256)) < LIMIT
+    neighbours, *_ = np.histogram2d(values[0, ::2], values[0, 1::2], bins=8, range=[[0, 1], [0, 1]])
+    assert abs(chi_square(neighbours, 10000 / 64)) < LIMIT
+
+
+@pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.float64], ids=str)
+def test_normal_numbers_have_their_shares_out_to_the_tails(dtype: Any) -> None:
+    Tensor.manual_seed(21)
+    edges = np.array([-math.inf, -3, -2, -1.5, -1, -0.5, 0, 0.5, 1, 1.5, 2, 3, math.inf])
+    below = np.array([0.5 * (1 + math.erf(e / math.sqrt(2))) for e in edges])
+    values = Tensor.randn(50000, dtype=dtype).numpy()
+    counts, _ = np.histogram(values, edges)
+    assert abs(chi_square(counts, np.diff(below) * values.size)) < LIMIT
+    assert abs(np.corrcoef(values[:-1], values[1:])[0, 1]) < LIMIT / math.sqrt(values.size)
+
+
+@pytest.mark.parametrize(("low", "high"), [(0, 10), (-3, 4), (0, 100), (5, 7)])
+def test_integers_are_equally_likely(low: int, high: int) -> None:
+    Tensor.manual_seed(22)
+    values = Tensor.randint(20000, low=low, high=high).numpy()
+    assert abs(chi_square(np.bincount(values - low, minlength=high - low), 20000 / (high - low))) < LIMIT
+
+
+def test_every_order_of_a_permutation_is_equally_likely() -> None:
+    Tensor.manual_seed(23)
+    orders: dict[tuple[int, ...], int] = dict.fromkeys(itertools.permutations(range(4)), 0)
+    for order in vmap(lambda _: Tensor.randperm(4))(Tensor.zeros(1200)).tolist():
+        orders[tuple(order)] += 1
+    assert abs(chi_square(np.array(list(orders.values())), 50)) < LIMIT
+
+
+def test_samples_with_replacement_are_independent() -> None:
+    Tensor.manual_seed(24)
+    weights = np.array([1, 2, 3, 4], np.float32)
+    drawn = Tensor(np.tile(weights, (6000, 1))).multinomial(2, replacement=True).numpy()
+    counts = np.bincount(drawn[:, 0] * 4 + drawn[:, 1], minlength=16)
+    assert abs(chi_square(counts, np.outer(weights, weights).ravel() / 100 * 6000)) < LIMIT
+
+
+def test_samples_without_replacement_have_the_probabilities_of_drawing_in_turn() -> None:
+    Tensor.manual_seed(25)
+    weights = np.array([1, 2, 3, 4], np.float32)
+    drawn = Tensor(np.tile(weights, (6000, 1))).multinomial(2).numpy()
+    expected = np.outer(weights, weights) / (10 * (10 - weights[:, None]))
+    off_diagonal = ~np.eye(4, dtype=bool)
+    counts = np.bincount(drawn[:, 0] * 4 + drawn[:, 1], minlength=16).reshape(4, 4)
+    assert (counts.diagonal() == 0).all()
+    assert abs(chi_square(counts[off_diagonal], expected[off_diagonal] * 6000)) < LIMIT
+
+
+SHAPE = (40, 25, 10)
+FAN_IN, FAN_OUT = 250, 40
+INITIALISERS = {
+    "scaled_uniform": 10000**-0.5, "glorot_uniform": math.sqrt(6 / (FAN_IN + FAN_OUT)),
+    "kaiming_uniform": math.sqrt(6 / ((1 + 0.01**2) * FAN_IN)),
+}
+
+
+@pytest.mark.parametrize("name", INITIALISERS)
+def test_uniform_initial_values_fill_their_range_evenly(name: str) -> None:
+    Tensor.manual_seed(26)
+    bound = INITIALISERS[name]
+    counts, _ = np.histogram(getattr(Tensor, name)(*SHAPE).numpy(), 50, (-bound, bound))
+    assert counts.sum() == 10000
+    assert abs(chi_square(counts, 200)) < LIMIT
+
+
+def test_normal_initial_values_have_their_spread() -> None:
+    Tensor.manual_seed(27)
+    std = math.sqrt(2 / ((1 + 0.01**2) * FAN_IN))
+    values = np.sort(Tensor.kaiming_normal(*SHAPE).numpy().ravel()) / std
+    assert kolmogorov(values, lambda v: 0.5 * (1 + math.erf(v / math.sqrt(2)))) < 1.63 / 100
+
+
+@pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
+def test_dropout_drops_each_item_alike_and_each_time_anew(p: float) -> None:
+    Tensor.manual_seed(28)
+    with Tensor.train():
+        kept = np.stack([Tensor.ones(500).dropout(p).numpy() != 0 for _ in range(40)])
+    assert abs(chi_square(np.array([kept.sum(), (~kept).sum()]), np.array([1 - p, p]) * kept.size)) < LIMIT
+    # of the 40 draws of an item, a binomial number is kept; their spread shows whether draws are alike
+    assert abs(kept.sum(0).var() / (40 * p * (1 - p)) - 1) < LIMIT * math.sqrt(2 / 500)
+    assert abs(kept.sum(1).var() / (500 * p * (1 - p)) - 1) < LIMIT * math.sqrt(2 / 40)
+
+
+# --- streams ----------------------------------------------------------------------------------------
+
+
+def test_a_draw_on_one_device_leaves_the_numbers_of_others_as_they_are() -> None:
+    Tensor.manual_seed(29)
+    alone = [Tensor.rand(5, device="CPU").tolist() for _ in range(2)]
+    Tensor.manual_seed(29)
+    mixed = []
+    for _ in range(2):
+        Tensor.rand(3, device="PYTHON").realize()
+        mixed.append(Tensor.rand(5, device="CPU").tolist())
+    assert alone == mixed
+
+
+def test_devices_of_one_kind_draw_independent_numbers() -> None:
+    Tensor.manual_seed(30)
+    first, second = (Tensor.rand(4000, device=d).numpy() for d in ("CPU", "CPU:1"))
+    counts, *_ = np.histogram2d(first, second, bins=8, range=[[0, 1], [0, 1]])
+    assert abs(chi_square(counts, 4000 / 64)) < LIMIT
+    blocks = [reference_threefry(30, random.STREAM_BLOCKS + i)[0] for i in range(5)]
+    np.testing.assert_array_equal(second[:5], np.array([(w >> 8) / 2**24 for w in blocks], np.float32))
+
+
+DRAWS: dict[str, Callable[[], Tensor]] = {
+    "rand": lambda: Tensor.rand(5), "randn": lambda: Tensor.randn(5),
+    "double": lambda: Tensor.randn(5, dtype="float64"),
+    "randint": lambda: Tensor.randint(5, high=1000), "randperm": lambda: Tensor.randperm(9),
+    "multinomial": lambda: Tensor([1.0, 2.0, 3.0]).multinomial(2), "kaiming": lambda: Tensor.kaiming_normal(4, 3),
+    "dropout": lambda: Tensor.ones(30).dropout(0.5), "CPU:1": lambda: Tensor.rand(5, device="CPU:1"),
+}
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_a_replayed_draw_gives_the_numbers_of_the_plain_one(name: str) -> None:
+    with Tensor.train():
+        sequences = []
+        for draw in (DRAWS[name], TinyJit(DRAWS[name])):
+            Tensor.manual_seed(31)
+            sequences.append([draw().tolist() for _ in range(4)])
+    assert sequences[0] == sequences[1]
+    assert len({str(numbers) for numbers in sequences[0]}) > 1
+
+
+# --- errors -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("call", "error", "text"), [

@@ -180,7 +180,7 @@ NEST_FAULTS: dict[str, Callable[[], UOp]] = {
     r"STORE\(INDEX": lambda: param(0).index(UOp.const(0, I)).store(UOp.const(1, dtypes.int32)),
     r"REDUCE\(value\+": lambda: new(Ops.REDUCE, F, (UOp.const(1.0, F), UOp.range(4, 0)), Ops.SUB),
     r"STAGE\(value": lambda: new(Ops.STAGE, F, (UOp.const(1.0, F), UOp.range(4, 0)), Memory.SCRATCH),
-    r"RANGE\(int\)": lambda: new(Ops.RANGE, I, (UOp.const(4, I),), 0),
+    r"RANGE\(extent": lambda: new(Ops.RANGE, I, (UOp.const(4, I),), 0),
     r"EXTRACT\(vector\)": lambda: new(Ops.EXTRACT, F, (new(Ops.CONST, F.vec(4), (), 0.0),), 4),
     r"VECTORIZE\(value\)": lambda: new(Ops.VECTORIZE, F.vec(4), (UOp.const(1.0, F), UOp.const(2.0, F))),
 }

@@ -764,6 +764,23 @@ def test_masks_and_nonzero():
     same(Tensor(x).masked_select(Tensor(x) > 0, size=4, fill_value=9), [3, 4, 9, 9])
 
 
+@pytest.mark.parametrize(("shape", "size"), [((7, 5), 9), ((7, 5), 40), ((300,), 20), ((2, 3, 4), 0), ((), 3),
+                                             ((0, 3), 2), ((1,), 1), ((3000,), 5000)])
+def test_masks_with_a_size_leave_out_or_fill_up(shape, size):
+    draw = np.random.default_rng(size)
+    x = draw.standard_normal(shape) * (draw.uniform(size=shape) < 0.3)
+    places = np.argwhere(x)[:size]
+    same(Tensor(x).nonzero(size, -1), np.concatenate([places, np.full((size - len(places), x.ndim), -1)]))
+    items = x[x != 0][:size]
+    same(Tensor(x).masked_select(Tensor(x) != 0, size, 9), np.concatenate([items, np.full(size - len(items), 9)]))
+
+
+def test_the_gradient_of_selected_items_goes_to_them():
+    x = Tensor([1.0, 2.0, 3.0], requires_grad=True)
+    picked = x.masked_select(Tensor([True, False, True]), size=3)
+    assert (picked * Tensor([5.0, 7.0, 9.0])).sum().gradient(x)[0].tolist() == [5, 0, 7]
+
+
 # --- state --------------------------------------------------------------------------------------------------
 
 

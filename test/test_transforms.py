@@ -402,3 +402,9 @@ def test_a_training_step_of_functions_only() -> None:
     for _ in range(200):
         w = step(w, Tensor(x), Tensor(x @ wanted))
     close(w, wanted, 1e-4)
+
+
+def test_vmap_of_sizes_that_are_given() -> None:
+    x = np.array([[0, 3, 0, 5], [1, 0, 0, 0]], np.float32)
+    assert vmap(lambda row: row.nonzero(size=2, fill_value=-1))(Tensor(x)).tolist() \
+        == [[[1], [3]], [[0], [-1]]]

@@ -340,15 +340,23 @@ class _Devices:
         "CPU:C": "tinygrad.runtime.cpu_c",
         "PYTHON": "tinygrad.runtime.python",
         "PYTHON:BLOCKS": "tinygrad.runtime.python",
+        "CL": "tinygrad.runtime.opencl",
+        "CUDA": "tinygrad.runtime.cuda",
+        "CUDA:PTX": "tinygrad.runtime.cuda",
+        "CUDA:EMULATED": "tinygrad.runtime.emulator",
+        "AMD": "tinygrad.runtime.amd",
+        "AMD:EMULATED": "tinygrad.runtime.emulator",
+        "METAL": "tinygrad.runtime.metal",
+        "METAL:EMULATED": "tinygrad.runtime.emulator",
         "NULL": "tinygrad.runtime.null",
         "DISK": "tinygrad.runtime.disk",
     }
     """kind to the module whose `open_device(name)` gives a `CompiledDevice`"""
     ALIASES: ClassVar[dict[str, str]] = {
         "LLVM": "CPU", "CPU:LLVM": "CPU", "CLANG": "CPU:C", "CPU:CLANG": "CPU:C", "GPU": "CL", "OPENCL": "CL",
-        "NVIDIA": "CUDA",
+        "NVIDIA": "CUDA", "HIP": "AMD",
     }
-    PLANNED: ClassVar[tuple[str, ...]] = ("CL", "WEBGPU", "CUDA", "NV", "AMD", "METAL", "QCOM")
+    PLANNED: ClassVar[tuple[str, ...]] = ("WEBGPU", "NV", "QCOM")
 
     def __init__(self) -> None:
         self.opened: dict[str, CompiledDevice] = {}

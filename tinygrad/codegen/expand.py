@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 
 from tinygrad.codegen.collapse import simplified
-from tinygrad.codegen.transpose import strided_vector, tiles_of, transposed_vector
+from tinygrad.codegen.transpose import strided_vector, tiles_of, transposed_vectors
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.symbolic import linear_terms
@@ -109,6 +109,7 @@ def _unrolled_stage(node: UOp) -> UOp:
 def vectorised(nest: UOp) -> UOp:
     """The nest with vectors in place of the values that change with a VECTOR range."""
     tiles = tiles_of(nest)
+    transposed: dict[tuple[UOp, ...], list[UOp]] = {}
     done: dict[UOp, UOp] = {}
     for node in nest.toposort():
         lanes = [r for r in node.ranges | frozenset(node.closed_ranges) if r.arg[1] is RangeKind.VECTOR]
@@ -118,7 +119,10 @@ def vectorised(nest: UOp) -> UOp:
         if not lanes:
             done[node] = node if src == node.src else node.with_sources(src)
         elif node in tiles:
-            done[node] = transposed_vector(*tiles[node])
+            tile, place = tiles[node]
+            if tile not in transposed:
+                transposed[tile] = transposed_vectors(tile)
+            done[node] = transposed[tile][place]
         elif node.op is Ops.LOAD and (strided := strided_vector(node)) is not None:
             done[node] = strided
         else:

@@ -68,8 +68,8 @@ def strided_vector(load: UOp) -> UOp | None:
     return result
 
 
-def transposed_vector(tile: tuple[UOp, ...], place: int) -> UOp:
-    """Vector number `place` of a tile. Equal nodes are one, so the vectors of a tile share all its work."""
+def transposed_vectors(tile: tuple[UOp, ...]) -> list[UOp]:
+    """The vectors of a tile, one for each of its LOADs."""
     (lane,) = (r for r in tile[0].ranges if r.arg[1] is RangeKind.VECTOR)
     memory, offset = tile[0].src[0].src
     dtype = tile[0].dtype.vec(lane.extent)
@@ -81,7 +81,7 @@ def transposed_vector(tile: tuple[UOp, ...], place: int) -> UOp:
     while distance < lane.extent:
         rows = [_swapped(rows[i], rows[i ^ distance], bool(i & distance), distance) for i in range(len(rows))]
         distance *= 2
-    return rows[place]
+    return rows
 
 
 def _swapped(own: UOp, partner: UOp, second: bool, distance: int) -> UOp:

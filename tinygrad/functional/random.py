@@ -3,7 +3,8 @@
 A draw is a function of (seed, counter, position) and of nothing else: the threefry2x32 block cipher with 20
 rounds (Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011) encrypts the
 64-bit block number with the 64-bit seed and yields two 32-bit words. Each draw takes the next blocks of its
-device's counter.
+device's counter. Devices of one kind (CUDA and CUDA:1) draw from parts of the sequence far from each other, so
+that their numbers are independent; kinds of devices draw the same.
 
 Seed and counter enter the graph as bound VARIABLEs ("seed" and "rng"), so the graphs of two steps of a
 program have equal structure and a captured graph is replayed with another counter (`counters` and `advance`
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 MAX_COUNTER = 2**62
 MAX_SEED = 2**63 - 1
+STREAM_BLOCKS = 2**40
+"""Blocks between the numbers of one device and the next of its kind: 10^13 numbers."""
 ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 KEY_PARITY = 0x1BD11BDA
 
@@ -77,6 +80,12 @@ def advance(device: str, blocks: int) -> int:
     start = counter(device)
     _counters[device] = start + blocks
     return start
+
+
+def _stream_start(device: str) -> int:
+    """The number of the first block of a device, by its full name: KIND or KIND:NUMBER."""
+    number = device.rpartition(":")[2]
+    return int(number) * STREAM_BLOCKS if number.isdecimal() else 0
 
 
 class _Examples(local):
@@ -145,7 +154,7 @@ def _random_blocks(count: int, device: str, lanes: int = 1) -> tuple[Tensor, Ten
     if total >= 2**31:
         raise ValueError(f"one draw takes fewer than 2**31 blocks of 64 random bits, asked for {total}")
     shape = (lanes, count)
-    start = advance(device, total)
+    start = _stream_start(device) + advance(device, total)
     low, high = _variable_words("rng", MAX_COUNTER, start, shape, device)
     position = Tensor.arange(count, dtype=dtypes.uint32, device=device).reshape(1, count)
     position = _examples.blocks(position, count).expand(shape)

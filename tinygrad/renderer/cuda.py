@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tinygrad.dtype import dtypes
-from tinygrad.renderer.c_blocks import BlocksRenderer
+from tinygrad.renderer.c_blocks import BlockLimits, BlocksRenderer
 from tinygrad.renderer.c_functions import PLAIN_C, Dialect
 
 LANES = """
@@ -58,21 +58,11 @@ HIP = replace(
 )
 
 
-class CUDARenderer(BlocksRenderer):
-    """CUDA C."""
-
-    name = "CUDA C"
-    shared_bytes = 48 << 10
-
-    def __init__(self) -> None:
-        super().__init__(CUDA)
+def cuda_renderer() -> BlocksRenderer:
+    """CUDA C, for GPUs of NVIDIA."""
+    return BlocksRenderer(CUDA, BlockLimits(shared_bytes=48 << 10))
 
 
-class HIPRenderer(BlocksRenderer):
-    """HIP C."""
-
-    name = "HIP C"
-    shared_bytes = 64 << 10
-
-    def __init__(self) -> None:
-        super().__init__(HIP)
+def hip_renderer() -> BlocksRenderer:
+    """HIP C, for GPUs of AMD."""
+    return BlocksRenderer(HIP, BlockLimits(shared_bytes=64 << 10))

@@ -6,8 +6,8 @@ Elsewhere than on a Mac there is one kind of memory (`runtime/emulated/metal.h`)
 """
 from __future__ import annotations
 
-from tinygrad.dtype import DType, dtypes
-from tinygrad.renderer.c_blocks import BlocksRenderer
+from tinygrad.dtype import dtypes
+from tinygrad.renderer.c_blocks import BlockLimits, BlocksRenderer
 from tinygrad.renderer.c_functions import PLAIN_C, Dialect
 
 HEADER = """
@@ -55,7 +55,7 @@ METAL = Dialect(
     variable="constant long &{name}",
     extra_arguments="uint3 block_id [[threadgroup_position_in_grid]], "
                     "uint3 thread_id [[thread_position_in_threadgroup]]",
-    shared="threadgroup alignas(16)",
+    shared="alignas(16) threadgroup",
     barrier="threadgroup_barrier(mem_flags::mem_threadgroup);",
     ids={f"{letter}idx{axis}": f"{word}.{'xyz'[axis]}"
          for letter, word in (("g", "block_id"), ("l", "thread_id")) for axis in range(3)},
@@ -67,14 +67,6 @@ METAL = Dialect(
 )
 
 
-class MetalRenderer(BlocksRenderer):
+def metal_renderer() -> BlocksRenderer:
     """The Metal shading language."""
-
-    name = "Metal"
-
-    def __init__(self) -> None:
-        super().__init__(METAL)
-
-    def supports(self, dtype: DType) -> bool:
-        """All but float64."""
-        return dtype.scalar is not dtypes.float64
+    return BlocksRenderer(METAL, BlockLimits(missing=frozenset({dtypes.float64})))

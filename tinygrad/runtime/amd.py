@@ -16,7 +16,7 @@ import numpy as np
 from tinygrad.device import Allocator, CompiledDevice, numbered
 from tinygrad.helpers import CACHELEVEL, cache_dir
 from tinygrad.renderer import Launch
-from tinygrad.renderer.cuda import HIPRenderer
+from tinygrad.renderer.cuda import hip_renderer
 from tinygrad.runtime.launch import Arguments
 from tinygrad.runtime.objects import ObjectCache, key_of
 
@@ -253,7 +253,7 @@ class HIPDevice(CompiledDevice):
     """A GPU."""
 
     def __init__(self, name: str, gpu: GPU) -> None:
-        super().__init__(name, HIPAllocator(name, gpu), HIPRenderer())
+        super().__init__(name, HIPAllocator(name, gpu), hip_renderer())
         self.gpu = gpu
 
     @property

@@ -1,7 +1,7 @@
 """CUDA: NVIDIA's GPUs, through the driver API of cuda-bindings.
 
-Kernels are CUDA C (`renderer/cuda.py`), compiled in process by NVRTC for the GPU that is there. Everything runs on
-one stream, in the order in which it was asked for: a kernel returns before it has run, a copy to the host waits for
+Kernels are CUDA C (`renderer/cuda.py`), compiled in process by NVRTC for the GPU that is there; those of CUDA:PTX are
+PTX that LLVM makes (`renderer/llvm_blocks.py`) and the driver assembles, without NVRTC. Everything runs on one stream, in the order in which it was asked for: a kernel returns before it has run, a copy to the host waits for
 what came before it. Copies go through pinned memory, one half of it filled while the other moves.
 """
 from __future__ import annotations
@@ -15,8 +15,10 @@ from typing import Any
 import numpy as np
 
 from tinygrad.device import Allocator, CompiledDevice
-from tinygrad.renderer import Launch
-from tinygrad.renderer.cuda import CUDARenderer
+from tinygrad.renderer import Launch, Renderer
+from tinygrad.renderer.cuda import cuda_renderer
+from tinygrad.renderer.llvm_blocks import NVPTX, LLVMBlocksRenderer, assembled
+from tinygrad.runtime.cpu import llvm_version
 from tinygrad.runtime.launch import Arguments
 from tinygrad.runtime.nvrtc import INSTALL, compile_cuda, nvrtc_version
 
@@ -187,10 +189,10 @@ class CUDAProgram:
 
 
 class CUDADevice(CompiledDevice):
-    """A GPU."""
+    """A GPU, through NVRTC."""
 
-    def __init__(self, name: str, context: Context) -> None:
-        super().__init__(name, CUDAAllocator(name, context), CUDARenderer())
+    def __init__(self, name: str, context: Context, renderer: Renderer) -> None:
+        super().__init__(name, CUDAAllocator(name, context), renderer)
         self.context = context
         self.architecture = context.architecture
 
@@ -208,9 +210,24 @@ class CUDADevice(CompiledDevice):
         self.context.synchronize()
 
 
+class PTXDevice(CUDADevice):
+    """A GPU, through LLVM."""
+
+    @property
+    def compiler(self) -> str:
+        return f"{llvm_version()} for {self.architecture} ({self.context.name})"
+
+    def compile(self, source: str) -> bytes:
+        return assembled(source, NVPTX, self.architecture).encode() + bytes(1)
+
+
 def open_device(name: str) -> CUDADevice:
     """A GPU by its number. Raises ImportError, OSError or RuntimeError where there is none, saying what to
     install."""
     driver()
+    number = name.rpartition(":")[2]
+    context = Context(int(number) if number.isdecimal() else 0)
+    if name.startswith("CUDA:PTX"):
+        return PTXDevice(name, context, LLVMBlocksRenderer(NVPTX))
     nvrtc_version()
-    return CUDADevice(name, Context(int(name.partition(":")[2] or 0)))
+    return CUDADevice(name, context, cuda_renderer())

@@ -27,8 +27,8 @@ from tinygrad.device import CompiledDevice, numbered
 from tinygrad.helpers import CACHELEVEL, cache_dir, getenv
 from tinygrad.renderer import Launch
 from tinygrad.renderer.c_blocks import BlocksRenderer
-from tinygrad.renderer.cuda import CUDARenderer, HIPRenderer
-from tinygrad.renderer.metal import MetalRenderer
+from tinygrad.renderer.cuda import cuda_renderer, hip_renderer
+from tinygrad.renderer.metal import metal_renderer
 from tinygrad.runtime.cpu import CPUAllocator
 from tinygrad.runtime.cpu_c import SharedObject
 from tinygrad.runtime.launch import Arguments
@@ -51,9 +51,9 @@ class Language:
 
 
 LANGUAGES = {
-    "CUDA": Language(CUDARenderer, "cuda.h"),
-    "AMD": Language(HIPRenderer, "hip.h"),
-    "METAL": Language(MetalRenderer, "metal.h"),
+    "CUDA": Language(cuda_renderer, "cuda.h"),
+    "AMD": Language(hip_renderer, "hip.h"),
+    "METAL": Language(metal_renderer, "metal.h"),
 }
 
 
@@ -80,7 +80,7 @@ def compiler_version() -> str:
 @cache
 def headers() -> str:
     """The text of all headers, on which compiled code depends."""
-    return "".join(path.read_text() for path in sorted(HEADERS.iterdir()))
+    return "".join(path.read_text() for path in sorted(HEADERS.rglob("*")) if path.is_file())
 
 
 def compile_cpp(text: str, shown: str = "") -> SharedObject:
@@ -150,8 +150,10 @@ class EmulatedDevice(CompiledDevice):
     """A GPU that is not there."""
 
     def __init__(self, name: str, language: Language) -> None:
-        super().__init__(name, EmulatedAllocator(name), language.renderer())
+        renderer = language.renderer()
+        super().__init__(name, EmulatedAllocator(name), renderer)
         self.header = language.header
+        self.kernel = renderer.dialect.kernel
 
     @property
     def compiler(self) -> str:
@@ -159,7 +161,7 @@ class EmulatedDevice(CompiledDevice):
 
     def compile(self, source: str) -> SharedObject:
         """Machine code for this CPU. Raises RuntimeError with the compiler's words and the source."""
-        found = re.search(r"\bvoid (\w+)\(", source)
+        found = re.search(rf"{re.escape(self.kernel)} void (\w+)\(", source)
         if found is None:
             raise RuntimeError(f"this source has no kernel:\n{numbered(source)}")
         return compile_cpp(f'#include "{self.header}"\n#line 1\n{source}\nEMULATED({found[1]})\n', source)

@@ -21,7 +21,7 @@ from typing import Any
 
 from tinygrad.device import Allocator, CompiledDevice, numbered
 from tinygrad.renderer import Launch
-from tinygrad.renderer.metal import MetalRenderer
+from tinygrad.renderer.metal import metal_renderer
 
 FRAMEWORK = "/System/Library/Frameworks/Metal.framework/Metal"
 STORAGE_SHARED = 0
@@ -206,7 +206,7 @@ class MetalDevice(CompiledDevice):
     """An Apple GPU."""
 
     def __init__(self, name: str, queue: Queue) -> None:
-        super().__init__(name, MetalAllocator(name, queue), MetalRenderer())
+        super().__init__(name, MetalAllocator(name, queue), metal_renderer())
         self.queue = queue
 
     @property

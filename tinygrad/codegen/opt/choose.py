@@ -422,8 +422,7 @@ class _Chooser:
             reading = 1.0 + JUMP_COST * width / reuse / 4
         else:
             reading = JUMP_COST
-        if self.jumps_between_products(contraction, operand):
-            reading += LINE_COST
+        reading += LINE_COST * self.lines_between_products(contraction, operand)
         lane_side, other_side = (contraction.left, contraction.right) if lane in contraction.left else \
             (contraction.right, contraction.left)
         if len(lane_side) > len(other_side):
@@ -433,14 +432,19 @@ class _Chooser:
         writing = sum(1.0 if a.step(lane) == 1 else SCATTER_COST for a in stores) / reduced
         return (reading + writing) * waste / width
 
-    def jumps_between_products(self, contraction: Contraction, lanes_operand: UOp) -> bool:
-        """True if the operand that is read item by item has its next item in another cache line, whichever
-        way the reduce walks."""
+    def lines_between_products(self, contraction: Contraction, lanes_operand: UOp) -> float:
+        """How badly the operand that is read item by item lies: 1 where its next item is in another cache
+        line, whichever way the reduce walks, and the L2 cache holds few of those lines; 0 where it does not
+        matter."""
         (other,) = (s for s in contraction.factors if s is not lanes_operand)
         inside = other.toposort()
         loads = [a for a in accesses_of(self.nest) if a.node.op is Ops.LOAD and a.node in inside]
-        steps = [a.step(r) for a in loads for r in contraction.reduce.closed_ranges if r in a.ranges]
-        return bool(steps) and all(s is None or abs(s) >= LINE_ITEMS for s in steps)
+        walked = [(abs(a.step(r) or LINE_ITEMS), r.extent) for a in loads
+                  for r in contraction.reduce.closed_ranges if r in a.ranges]
+        if not walked or any(step < LINE_ITEMS for step, _ in walked):
+            return 0.0
+        span = max(step * extent for step, extent in walked) * other.dtype.itemsize
+        return min(1.0, span / (4 * self.renderer.l2_bytes)) if 2 * span > self.renderer.l2_bytes else 0.0
 
     def dot_cost(self, contraction: Contraction, lane: UOp, width: int) -> float:
         """The same with lanes along the reduce: both operands are vectors, each accumulator is summed at the

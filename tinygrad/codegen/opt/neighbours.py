@@ -200,10 +200,11 @@ def edited(states: list[UOp], plan: Plan, edit: Edit) -> Plan | None:
 
 def _edited_opts(states: list[UOp], plan: Plan, edit: Edit) -> list[Opt]:
     opts = [*plan.opts[:edit.at], *edit.given]
-    nest = states[edit.at]
-    names = _new_names(nest, plan.opts[edit.at:edit.at + edit.taken], edit.given)
+    before = nest = states[edit.at]
     for opt in edit.given:
         nest = apply_opt(nest, opt)
+    names = _carried(before, states[edit.at + edit.taken], before, nest)
+    names |= _new_names(before, plan.opts[edit.at:edit.at + edit.taken], edit.given)
     for number in range(edit.at + edit.taken, len(plan.opts)):
         moved = _renamed(plan.opts[number], names, nest)
         before = states[number]
@@ -212,17 +213,24 @@ def _edited_opts(states: list[UOp], plan: Plan, edit: Edit) -> list[Opt]:
             names |= {outer: names.get(r, r) for outer, r in whole.items()}
             continue
         after = apply_opt(nest, moved)
-        shift = fresh_identity(nest) - fresh_identity(before)
-        made, now = (_identities(b) - _identities(a) for a, b in ((before, states[number + 1]), (nest, after)))
-        names |= {identity: identity + shift if identity + shift in now else GONE for identity in made}
+        names |= _carried(before, states[number + 1], nest, after)
         nest = after
         opts.append(moved)
     return opts
 
 
+def _carried(before: UOp, after: UOp, edited_before: UOp, edited_after: UOp) -> dict[int, int]:
+    """For each range that was new in `after`, the one with its role among those new in `edited_after`."""
+    shift = fresh_identity(edited_before) - fresh_identity(before)
+    made = _identities(after) - _identities(before)
+    now = _identities(edited_after) - _identities(edited_before)
+    return {identity: identity + shift if identity + shift in now else GONE for identity in made}
+
+
 def _new_names(nest: UOp, taken: tuple[Opt, ...], given: tuple[Opt, ...]) -> dict[int, int]:
     """What the Opts behind an edit must call the ranges that it splits or leaves whole."""
     names: dict[int, int] = {}
+    names |= {fresh_identity(nest): o.amount for o in taken if o.kind is OptKind.MERGE}
     was = next((o.range for o in taken if o.kind in SPLITTING), None)
     split = next((o.range for o in given if o.kind in SPLITTING), None)
     if was is not None and split is None:

@@ -295,13 +295,14 @@ def _masked_store(store: UOp, inside: UOp) -> UOp:
 def guarded(value: UOp, inside: UOp) -> UOp:
     """`value` with its loads touching memory only where `inside` holds, if they change with the same
     ranges."""
-    changes: dict[UOp, UOp] = {}
+    done: dict[UOp, UOp] = {}
     for node in value.toposort():
+        new = with_new_sources(node, tuple(done[s] for s in node.src))
         if node.op is Ops.LOAD and node.ranges & inside.ranges and node.src[0].src[0].op is Ops.PARAM:
-            at = node.src[0]
-            valid = inside & at.src[2] if len(at.src) == 3 else inside
-            changes[node] = at.src[0].index(at.src[1], valid).load()
-    return value.substitute(changes)
+            at = new.src[0]
+            new = at.src[0].index(at.src[1], inside & at.src[2] if len(at.src) == 3 else inside).load()
+        done[node] = new
+    return done[value]
 
 
 def _split_reduce(nest: UOp, r: UOp, amount: int, kind: RangeKind, apart: bool) -> UOp:

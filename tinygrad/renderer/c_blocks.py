@@ -1,0 +1,158 @@
+"""Linear programs in the C dialects of GPUs: OpenCL C, CUDA, HIP, Metal.
+
+A kernel is one function, run by every thread of every block of a grid: its arguments are the buffers and the
+variables that the program uses, where a thread is say the SPECIAL indices. Programs come with single values in
+registers (`scalar.py`); vectors are what a wide access moves. Everything else is as in `c.py`.
+"""
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from tinygrad.dtype import DType, dtypes
+from tinygrad.graph.ops import Ops, RangeKind
+from tinygrad.graph.uop import UOp
+from tinygrad.renderer import SHARED_ALIGNMENT, Renderer
+from tinygrad.renderer.c import Writer
+from tinygrad.renderer.c_functions import Dialect
+
+
+@dataclass(frozen=True)
+class BlockLimits:
+    """What a device offers a block."""
+
+    block_threads: int = Renderer.block_threads
+    shared_bytes: int = Renderer.shared_bytes
+    warp_threads: int = Renderer.warp_threads
+    missing: frozenset[DType] = frozenset()
+    """dtypes that it cannot compute with"""
+
+
+class BlocksRenderer(Renderer):
+    """A dialect, on a device of these limits."""
+
+    has_blocks = True
+
+    def __init__(self, dialect: Dialect, limits: BlockLimits | None = None) -> None:
+        limits = limits or BlockLimits()
+        self.dialect = dialect
+        self.name = dialect.name  # type: ignore[misc]  # of the instance: each dialect has its own
+        self.block_threads = limits.block_threads
+        self.shared_bytes = limits.shared_bytes
+        self.warp_threads = limits.warp_threads
+        self.missing = limits.missing
+
+    def __repr__(self) -> str:
+        return f"{self.name}, blocks of {self.block_threads} threads"
+
+    def lanes(self, dtype: DType) -> int:
+        """Values that one access moves."""
+        return max(1, min(4, 16 // dtype.lane_size))
+
+    def render(self, name: str, program: list[UOp]) -> str:
+        if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
+            raise ValueError(f"{name!r} cannot be a kernel's name: letters, digits and _ only")
+        for node in program:
+            if node.dtype.scalar in self.missing:
+                raise ValueError(f"{node.dtype.scalar.name} is not among what this {self.name} device computes "
+                                 "with; CPU and CPU:C are devices that have it: t.to(\"CPU\"), or another dtype: "
+                                 "t.float()")
+        return BlockWriter(name, program, self.dialect).module()
+
+
+class BlockWriter(Writer):
+    """Writes one kernel for the threads of a grid."""
+
+    statements: ClassVar[dict[Ops, Callable[[Any, UOp], None]]]
+
+    def module(self) -> str:
+        self.name_arguments()
+        for node in self.scratch:
+            self.declare(node, "", node.arg[1])
+        for node in self.program:
+            self.statements.get(node.op, Writer.refuse)(self, node)
+        functions, dialect = self.functions, self.dialect
+        head = f"{dialect.kernel} void {self.name}({self.parameters()}) {{"
+        parts = ([dialect.header], functions.types.values(), functions.texts.values(),
+                 [head, *self.declarations, *self.lines, "}"])
+        return "\n\n".join(["\n".join(part) for part in parts if any(part)]) + "\n"
+
+    def parameters(self) -> str:
+        dialect = self.dialect
+        given = [dialect.buffer.format(type=self.functions.memory(n.dtype), name=self.values[n], slot=i)
+                 for i, n in enumerate(self.buffers)]
+        given += [dialect.variable.format(name=self.values[n], slot=len(self.buffers) + i)
+                  for i, n in enumerate(self.variables)]
+        return ", ".join([*given, *([dialect.extra_arguments] if dialect.extra_arguments else [])])
+
+    def declare(self, node: UOp, before: str, items: int) -> None:
+        """An array in shared or private memory."""
+        text = f"{self.functions.memory(node.dtype)} {self.values[node]}[{items}];"
+        self.declarations.append(f"    {before} {text}" if before else f"    {text}")
+
+    def shared(self, node: UOp) -> None:
+        """Rounded up so that each array begins where a wide access may."""
+        if node not in self.values:
+            self.values[node] = f"shared{node.arg[0]}"
+            whole = SHARED_ALIGNMENT // node.dtype.itemsize
+            self.declare(node, self.dialect.shared, -(-node.arg[1] // whole) * whole)
+
+    def open_loop(self, node: UOp) -> None:
+        if node.arg[1] is not RangeKind.LOOP:
+            raise ValueError(f"kernel {self.name}: a range of kind {node.arg[1].name} is no loop of a thread "
+                             f"({node})")
+        super().open_loop(node)
+
+    # --- wide accesses ------------------------------------------------------------------------------------------
+
+    def vector(self, dtype: DType) -> str:
+        """The type of what a wide access moves."""
+        return self.dialect.vector_type.format(scalar=self.functions.memory(dtype), count=dtype.count)
+
+    def load(self, node: UOp) -> None:
+        place, dtype = node.src[0], node.dtype
+        if dtype.count == 1 or place.op is Ops.REGISTER:
+            super().load(node)
+            return
+        vector, address = self.vector(dtype), f"&{self.places(place, 1)[0]}"
+        text = self.dialect.vector_load.format(count=dtype.count, vector=vector, address=address,
+                                               scalar=self.functions.memory(dtype))
+        if len(place.src) == 3:
+            nothing = self.dialect.make_vector.format(vector=vector, items=", ".join("0" * dtype.count))
+            text = f"{self.values[place.src[2]]} ? {text} : {nothing}"
+        self.values[node] = name = self.fresh("wide")
+        self.line(f"const {vector} {name} = {text};")
+
+    def extract(self, node: UOp) -> None:
+        lane = self.dialect.lane.format(vector=self.values[node.src[0]], lane=node.arg, letter="xyzw"[node.arg])
+        self.values[node] = self.emit("v", node.dtype, lane)
+
+    def vectorize(self, node: UOp) -> None:
+        self.values[node] = self.dialect.make_vector.format(
+            vector=self.vector(node.dtype), items=", ".join(self.values[s] for s in node.src))
+
+    def store(self, node: UOp) -> None:
+        place, source = node.src
+        if source.dtype.count == 1 or place.op is Ops.REGISTER:
+            super().store(node)
+            return
+        dtype = source.dtype
+        guard = f"if ({self.values[place.src[2]]}) " if len(place.src) == 3 else ""
+        self.line(guard + self.dialect.vector_store.format(
+            count=dtype.count, vector=self.vector(dtype), value=self.values[source],
+            address=f"&{self.places(place, 1)[0]}", scalar=self.functions.memory(dtype)))
+
+
+BlockWriter.statements = {
+    **Writer.statements,
+    Ops.LOAD: BlockWriter.load,
+    Ops.STORE: BlockWriter.store,
+    Ops.EXTRACT: BlockWriter.extract,
+    Ops.VECTORIZE: BlockWriter.vectorize,
+    Ops.SHARED: BlockWriter.shared,
+    Ops.RANGE: BlockWriter.open_loop,
+}
+"""What of `c.py` is written otherwise."""
+del BlockWriter.statements[Ops.SHUFFLE], BlockWriter.statements[Ops.REDUCE]

@@ -1,0 +1,140 @@
+"""CL: any device with an OpenCL 1.2 driver, through pyopencl.
+
+Kernels are OpenCL C (`renderer/opencl.py`), compiled by the driver. A queue runs what is submitted in order;
+reading memory waits for it. `CL:1` is the second device of all platforms together.
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from tinygrad.device import Allocator, CompiledDevice
+from tinygrad.dtype import dtypes
+from tinygrad.renderer import Launch
+from tinygrad.renderer.c_blocks import BlockLimits, BlocksRenderer
+from tinygrad.renderer.opencl import OPENCL
+
+INSTALL = "pip install pyopencl, and the OpenCL driver of your device (pip install pocl-binary-distribution for the CPU)"
+OPTIONS = ("-cl-std=CL1.2", "-cl-fp32-correctly-rounded-divide-sqrt")
+"""Each operation is rounded once, as written."""
+MOST_THREADS = 256
+"""Threads of a block: more leave each too few registers."""
+
+
+@cache
+def opencl() -> Any:
+    """The pyopencl package. Raises RuntimeError where it is missing."""
+    try:
+        import pyopencl
+    except ImportError as missing:
+        raise RuntimeError(f"CL needs OpenCL: {INSTALL} ({missing})") from None
+    return pyopencl
+
+
+def all_devices() -> list[Any]:
+    """The devices of all platforms. Raises RuntimeError where there is none."""
+    cl = opencl()
+    try:
+        found = [device for platform in cl.get_platforms() for device in platform.get_devices()]
+    except cl.LogicError as reason:
+        raise RuntimeError(f"CL finds no OpenCL platform: {INSTALL} ({reason})") from None
+    if not found:
+        raise RuntimeError(f"CL finds no OpenCL device: {INSTALL}")
+    return found
+
+
+class OpenCLAllocator(Allocator):
+    """Buffers of a context. Their address is the handle, of which a kernel's argument is made."""
+
+    def __init__(self, name: str, context: Any, queue: Any) -> None:
+        super().__init__(name)
+        self.context = context
+        self.queue = queue
+
+    def _obtain(self, size: int) -> Any:
+        cl = opencl()
+        try:
+            memory = cl.Buffer(self.context, cl.mem_flags.READ_WRITE, size)
+            cl.enqueue_migrate_mem_objects(self.queue, [memory])
+        except (cl.MemoryError, cl.RuntimeError, cl.LogicError) as reason:
+            if isinstance(reason, cl.LogicError) and reason.code != cl.status_code.INVALID_BUFFER_SIZE:
+                raise
+            raise MemoryError(str(reason)) from None
+        return memory
+
+    def _return(self, memory: Any, size: int) -> None:
+        memory.release()
+
+    def address(self, memory: Any) -> int:
+        return int(memory.int_ptr)
+
+    def copyin(self, memory: Any, source: memoryview) -> None:
+        opencl().enqueue_copy(self.queue, memory, np.frombuffer(source, np.uint8), is_blocking=True)
+
+    def copyout(self, target: memoryview, memory: Any, offset: int = 0) -> None:
+        opencl().enqueue_copy(self.queue, np.frombuffer(target, np.uint8), memory, src_offset=offset,
+                              is_blocking=True)
+
+
+class OpenCLProgram:
+    """A loaded kernel."""
+
+    def __init__(self, queue: Any, kernel: Any, launch: Launch) -> None:
+        self.queue = queue
+        self.kernel = kernel
+        self.launch = launch
+        self.size = tuple(b * t for b, t in zip(launch.blocks, launch.threads, strict=True))
+
+    def __call__(self, addresses: Sequence[int], variables: Sequence[int], extent: int) -> None:
+        cl = opencl()
+        for place, slot in enumerate(self.launch.slots):
+            self.kernel.set_arg(place, cl.MemoryObject.from_int_ptr(addresses[slot], retain=True))
+        for place, value in enumerate(variables, len(self.launch.slots)):
+            self.kernel.set_arg(place, np.int64(value))
+        cl.enqueue_nd_range_kernel(self.queue, self.kernel, self.size, self.launch.threads)
+
+
+class OpenCLDevice(CompiledDevice):
+    """One OpenCL device, with a context and a queue."""
+
+    def __init__(self, name: str, device: Any) -> None:
+        cl = opencl()
+        self.device = device
+        self.context = cl.Context([device])
+        self.queue = cl.CommandQueue(self.context)
+        missing = frozenset() if device.double_fp_config else frozenset({dtypes.float64})
+        limits = BlockLimits(min(MOST_THREADS, device.max_work_group_size), device.local_mem_size, missing=missing)
+        super().__init__(name, OpenCLAllocator(name, self.context, self.queue), BlocksRenderer(OPENCL, limits))
+
+    @property
+    def compiler(self) -> str:
+        return f"{self.device.platform.name}: {self.device.name}, {self.device.version}"
+
+    def compile(self, source: str) -> Any:
+        """Raises RuntimeError with the compiler's words and the source."""
+        cl = opencl()
+        program = cl.Program(self.context, source)
+        try:
+            return program.build(options=list(OPTIONS), cache_dir=False)
+        except cl.RuntimeError as reason:
+            numbered = "\n".join(f"{i + 1:5d}  {line}" for i, line in enumerate(source.splitlines()))
+            raise RuntimeError(f"{self.compiler} does not accept this kernel:\n{reason}\n{numbered}") from None
+
+    def load_blocks(self, name: str, code: Any, launch: Launch) -> OpenCLProgram:
+        return OpenCLProgram(self.queue, getattr(code, name), launch)
+
+    def synchronize(self) -> None:
+        self.queue.finish()
+
+
+def open_device(name: str) -> OpenCLDevice:
+    """The device of this number. Raises RuntimeError where OpenCL or the device is missing."""
+    devices = all_devices()
+    number = int(name.partition(":")[2] or 0)
+    if number >= len(devices):
+        raise RuntimeError(f"{name} is not there: this machine has {len(devices)} OpenCL "
+                           f"device{'s' * (len(devices) > 1)} ({', '.join(d.name for d in devices)})")
+    return OpenCLDevice(name, devices[number])
