@@ -8,6 +8,6 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def _names_of_examples(doctest_namespace: dict[str, Any]) -> None:
-    from tinygrad import Tensor, dtypes
+    from tinygrad import Tensor, dtypes, nn
 
-    doctest_namespace.update(Tensor=Tensor, dtypes=dtypes)
+    doctest_namespace.update(Tensor=Tensor, dtypes=dtypes, nn=nn)

@@ -1,5 +1,6 @@
 """Intermediates share an arena: never two at once in one place, and little more than is needed at once."""
 import gc
+import types
 
 import numpy as np
 import pytest
@@ -156,3 +157,11 @@ def test_running_out_of_memory_says_what_was_asked_used_and_cached(monkeypatch):
     said = r"CPU has no 987,654,336 bytes left: [\d,]+ are used and [\d,]+ cached"
     with pytest.raises(MemoryError, match=said):
         Buffer("CPU", 987_654_321, dtypes.uint8).allocate()
+
+
+def test_a_buffer_that_outlives_its_module_ends_quietly():
+    """At the interpreter's end the names of modules may be gone before the last buffer is."""
+    buffer = Buffer("CPU", 64, dtypes.uint8).allocate()
+    without_module = types.FunctionType(Buffer.__del__.__code__, {})
+    without_module(buffer, lambda: True)
+    assert buffer.numpy().shape == (64,)

@@ -351,8 +351,9 @@ DRAWS: dict[str, Callable[[], Tensor]] = {
     "rand": lambda: Tensor.rand(5), "randn": lambda: Tensor.randn(5),
     "double": lambda: Tensor.randn(5, dtype="float64"),
     "randint": lambda: Tensor.randint(5, high=1000), "randperm": lambda: Tensor.randperm(9),
-    "multinomial": lambda: Tensor([1.0, 2.0, 3.0]).multinomial(2), "kaiming": lambda: Tensor.kaiming_normal(4, 3),
-    "dropout": lambda: Tensor.ones(30).dropout(0.5), "CPU:1": lambda: Tensor.rand(5, device="CPU:1"),
+    "multinomial": lambda: Tensor([1.0, 2.0, 3.0]).multinomial(2),
+    "kaiming": lambda: Tensor.kaiming_normal(4, 3), "dropout": lambda: Tensor.ones(30).dropout(0.5),
+    "CPU:1": lambda: Tensor.rand(5, device="CPU:1"),
 }
 
 

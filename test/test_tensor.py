@@ -772,13 +772,16 @@ def test_masks_with_a_size_leave_out_or_fill_up(shape, size):
     places = np.argwhere(x)[:size]
     same(Tensor(x).nonzero(size, -1), np.concatenate([places, np.full((size - len(places), x.ndim), -1)]))
     items = x[x != 0][:size]
-    same(Tensor(x).masked_select(Tensor(x) != 0, size, 9), np.concatenate([items, np.full(size - len(items), 9)]))
+    filled = np.concatenate([items, np.full(size - len(items), 9)])
+    same(Tensor(x).masked_select(Tensor(x) != 0, size, 9), filled)
 
 
 def test_the_gradient_of_selected_items_goes_to_them():
     x = Tensor([1.0, 2.0, 3.0], requires_grad=True)
     picked = x.masked_select(Tensor([True, False, True]), size=3)
     assert (picked * Tensor([5.0, 7.0, 9.0])).sum().gradient(x)[0].tolist() == [5, 0, 7]
+    none = Tensor.zeros(0, 3, requires_grad=True)
+    assert none.masked_select(none > 0, size=2, fill_value=4).sum().gradient(none)[0].shape == (0, 3)
 
 
 # --- state --------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import importlib
 import os
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
@@ -30,8 +30,6 @@ LEAST_CACHE = 1 << 26
 """Bytes of freed memory that are always worth keeping."""
 _counting = threading.RLock()
 """Held while the counters of memory change."""
-_is_finalizing = sys.is_finalizing
-"""Kept here, for a buffer may outlive the module `sys`."""
 
 
 class Program(Protocol):
@@ -179,8 +177,9 @@ class Buffer:
             self._allocator = allocator
         return self
 
-    def __del__(self) -> None:
-        if self._allocator is not None and not _is_finalizing():
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        # At the interpreter's end, names of modules may be gone; an argument's default is not.
+        if self._allocator is not None and not is_finalizing():
             self._allocator.free(self._memory, self.nbytes)
 
     @staticmethod

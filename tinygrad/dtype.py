@@ -224,7 +224,11 @@ DTypeLike = DType | str | type
 
 
 def to_dtype(dtype: DTypeLike) -> DType:
-    """A DType from a DType, its name ("float32", "half"), or Python's bool, int or float."""
+    """A DType from a DType, its name ("float32", "half"), or Python's bool, int or float.
+
+    >>> to_dtype("float32") is dtypes.float32, to_dtype(int)
+    (True, dtypes.int32)
+    """
     if isinstance(dtype, DType):
         return dtype
     if dtype is bool:
@@ -285,6 +289,9 @@ def promote(*operands: DType) -> DType:
 
     Where two types meet in no single lowest one (int64 with uint64, the two fp8 types, float16 with
     bfloat16), the result is the lowest type comparable with all that they meet in: float32.
+
+    >>> promote(dtypes.int8, dtypes.uint8), promote(dtypes.int64, dtypes.float16)
+    (dtypes.int16, dtypes.float16)
     """
     common = frozenset.intersection(*(_above(d) for d in operands))
     comparable = [d for d in common if all(d in _above(c) or c in _above(d) for c in common)]
@@ -292,12 +299,20 @@ def promote(*operands: DType) -> DType:
 
 
 def least_upper_float(dtype: DType) -> DType:
-    """`dtype` if it is a float, else the default float: the result type of exp, mean, division."""
+    """`dtype` if it is a float, else the default float: the result type of exp, mean, division.
+
+    >>> least_upper_float(dtypes.int32), least_upper_float(dtypes.float16)
+    (dtypes.float32, dtypes.float16)
+    """
     return dtype if dtype.is_float else dtypes.default_float
 
 
 def sum_dtype(dtype: DType) -> DType:
-    """The type a sum of `dtype` returns: integers and bools widen to at least 32 bits, floats keep theirs."""
+    """The type a sum of `dtype` returns: integers and bools widen to at least 32 bits, floats keep theirs.
+
+    >>> sum_dtype(dtypes.bool), sum_dtype(dtypes.uint8), sum_dtype(dtypes.float16)
+    (dtypes.int32, dtypes.uint32, dtypes.float16)
+    """
     if dtype.is_unsigned:
         return promote(dtype, dtypes.uint32)
     if dtype.is_float:

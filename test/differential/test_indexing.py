@@ -9,7 +9,7 @@ import pytest
 
 from tinygrad import Tensor
 
-from .table import FEW, DType
+from .table import FEW, DType, torch
 
 Array = np.ndarray[Any, Any]
 SHAPE = (4, 5, 3)
@@ -152,3 +152,20 @@ def test_a_set_that_overlaps_its_own_source_reads_first(target: Any, source: Any
     expected = x.copy()
     expected[target] = x[source]
     np.testing.assert_array_equal(t.numpy(), expected)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_gather_and_scatter_of_indices_of_other_sizes(seed: int) -> None:
+    """More or fewer indices than items along the axis, at most as many along the others; a source that is
+    larger than the indices."""
+    rng = np.random.default_rng(seed)
+    shape = tuple(int(n) for n in rng.integers(1, 5, rng.integers(1, 4)))
+    dim = int(rng.integers(len(shape)))
+    sizes = tuple(int(rng.integers(0, 7 if i == dim else n + 1)) for i, n in enumerate(shape))
+    x = rng.standard_normal(shape)
+    index = rng.integers(0, shape[dim], sizes)
+    source = rng.standard_normal(tuple(n + int(rng.integers(0, 3)) for n in sizes))
+    theirs, places = torch.tensor(x), torch.tensor(index)
+    np.testing.assert_array_equal(Tensor(x).gather(dim, Tensor(index)).numpy(), theirs.gather(dim, places))
+    np.testing.assert_allclose(Tensor(x).scatter(dim, Tensor(index), Tensor(source), "add").numpy(),
+                               theirs.scatter_add(dim, places, torch.tensor(source)), rtol=1e-12, atol=1e-14)

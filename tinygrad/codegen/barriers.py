@@ -1,8 +1,9 @@
 """Barriers where threads of a block exchange values through shared memory.
 
-In: a linear program whose threads write and read SHARED memory in the order of its statements. Out: the program
-with a BARRIER between a store and the next load of the same memory, and between a load and the next store, also
-around the end of a loop. Each stands as far outside of loops as it can, and serves all memory at once.
+In: a linear program whose threads write and read SHARED memory in the order of its statements. Out: the
+program with a BARRIER between a store and the next load of the same memory, and between a load and the next
+store, also around the end of a loop. Each stands as far outside of loops as it can, and serves all memory at
+once.
 """
 from __future__ import annotations
 

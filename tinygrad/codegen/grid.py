@@ -1,13 +1,13 @@
 """GLOBAL and LOCAL ranges as the indices of a grid of blocks of threads.
 
-In: a nest with ranges across blocks and threads, and how deep each lies. Out, as a `Grid`: the axis of each of
-these ranges, its counter in terms of SPECIAL indices, and for every STORE the condition under which a thread
-may do it.
+In: a nest with ranges across blocks and threads, and how deep each lies. Out, as a `Grid`: the axis of each
+of these ranges, its counter in terms of SPECIAL indices, and for every STORE the condition under which a
+thread may do it.
 
-Ranges that no value changes with together share an axis, which is as long as the longest of them. A thread past
-the end of a shorter one computes its last iteration again, and a thread whose number on an axis means nothing to
-a value computes what the first one does: so all threads run through the same loops and reach the same barriers,
-and only what they store is guarded.
+Ranges that no value changes with together share an axis, which is as long as the longest of them. A thread
+past the end of a shorter one computes its last iteration again, and a thread whose number on an axis means
+nothing to a value computes what the first one does: so all threads run through the same loops and reach the
+same barriers, and only what they store is guarded.
 """
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Grid:
         self.indices: dict[RangeKind, list[UOp]] = {}
         self.inside: dict[RangeKind, UOp] = {}
         """where the hardware has more blocks than there is work: the condition under which one has some"""
-        users = [(n.ranges | frozenset(n.closed_ranges)) for n in nest.toposort() if n.ranges or n.closed_ranges]
+        users = [n.ranges | frozenset(n.closed_ranges) for n in nest.toposort()]
         for kind, name in BLOCK_KINDS.items():
             self.assign_axes(kind, users, depth)
             self.assign_indices(kind, name, limits if kind is RangeKind.GLOBAL else NO_LIMITS)
@@ -49,7 +49,7 @@ class Grid:
             self.counters[r] = index if r.extent == size else index.minimum(r.extent - 1)
         for node in nest.toposort():
             if node.op is Ops.REDUCE and any(map(is_block_range, node.closed_ranges)):
-                raise RuntimeError("threads add up through shared memory; a REDUCE closes loops of its own only")
+                raise RuntimeError("threads reduce through shared memory; a REDUCE itself closes loops only")
 
     def assign_axes(self, kind: RangeKind, users: list[frozenset[UOp]], depth: Mapping[UOp, int]) -> None:
         """The innermost ranges get the fastest axes; ranges of one value get different ones."""
@@ -64,7 +64,9 @@ class Grid:
             free = [a for a in range(len(sizes) + 1) if a not in taken]
             axis = next((a for a in free if a < len(sizes) and sizes[a] == r.extent), free[0])
             self.axis[r] = axis
-            sizes = [max(s, r.extent) if a == axis else s for a, s in enumerate([*sizes, 1][:max(len(sizes), axis + 1)])]
+            if axis == len(sizes):
+                sizes.append(1)
+            sizes[axis] = max(sizes[axis], r.extent)
         self.sizes[kind] = sizes
 
     def assign_indices(self, kind: RangeKind, name: str, limits: GridLimits) -> None:

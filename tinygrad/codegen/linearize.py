@@ -3,8 +3,8 @@
 In: SINK of STOREs whose ranges run as loops (LOOP, THREAD) or across blocks and threads (GLOBAL, LOCAL); what
 was unrolled or vectorised is already written out. Out: a list of UOps in the order in which they run, each
 after its sources, with RANGE and END around loop bodies, a REGISTER for every REDUCE and SCRATCH or SHARED
-memory for every STAGE (`graph/spec.py`, stage `program`). A range across blocks or threads is no loop there: its
-counter is a hardware index (`grid.py`), and `barriers.py` puts in where threads wait for each other.
+memory for every STAGE (`graph/spec.py`, stage `program`). A range across blocks or threads is no loop there:
+its counter is a hardware index (`grid.py`), and `barriers.py` puts in where threads wait for each other.
 
 A value's place follows from the loops it changes with: it runs in the innermost of them, and therefore
 outside all others. The loops form a tree: a REDUCE or STAGE stands where its own value stands, its ranges
@@ -276,7 +276,8 @@ class _Linearizer:
         if count == 1:
             return offset
         skipped = self.add_tree(number * self.items_of(stage))
-        return self.add(UOp.new(Ops.ADD, offset.dtype, (offset, self.in_every_lane(skipped, offset.dtype.count))))
+        skipped = self.in_every_lane(skipped, offset.dtype.count)
+        return self.add(UOp.new(Ops.ADD, offset.dtype, (offset, skipped)))
 
     def emit_loop(self, r: UOp) -> None:
         if r in self.grid.counters:

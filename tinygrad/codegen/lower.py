@@ -9,6 +9,7 @@ path: `opt/`, which chooses how the nest runs.
 from __future__ import annotations
 
 import itertools
+from functools import lru_cache
 
 from tinygrad.codegen.collapse import collapsed_reduce, simplified
 from tinygrad.codegen.indexing import (
@@ -24,8 +25,9 @@ from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.uop import UOp
 
 
+@lru_cache(1024)
 def lower(ast: UOp) -> UOp:
-    """The loop nest of the kernel `ast`."""
+    """The loop nest of the kernel `ast`. Remembered: the scheduler looks at it before it is compiled."""
     return _Lowering(ast).nest()
 
 

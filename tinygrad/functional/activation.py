@@ -43,13 +43,17 @@ def sigmoid_node(x: UOp) -> UOp:
 
 
 def sigmoid(self: Tensor) -> Tensor:
-    """1 / (1 + e^-x), within 2.5 ulp: the roundings of e^-|x|, of the sum and of the quotient add up."""
+    """1 / (1 + e^-x), within 2.5 ulp: the roundings of e^-|x|, of the sum and of the quotient add up.
+
+    >>> Tensor([0.0, 100.0, -1000.0]).sigmoid().tolist()
+    [0.5, 1.0, 0.0]
+    """
     return real(self, sigmoid_node)
 
 
 SMALL_SIGMOID = {dtypes.float32: -80.0, dtypes.float64: -700.0}
-"""Below, e^x comes near the denormal numbers, which have fewer digits: e^(x + 64) takes its place until it has
-been multiplied by x."""
+"""Below, e^x comes near the denormal numbers, which have fewer digits: e^(x + 64) takes its place until it
+has been multiplied by x."""
 
 
 def silu_node(x: UOp) -> UOp:
@@ -61,7 +65,11 @@ def silu_node(x: UOp) -> UOp:
 
 
 def silu(self: Tensor) -> Tensor:
-    """x * sigmoid(x), also called swish. Within 4 ulp."""
+    """x * sigmoid(x), also called swish. Within 4 ulp.
+
+    >>> Tensor([0.0, 100.0]).silu().tolist()
+    [0.0, 100.0]
+    """
     return real(self, silu_node)
 
 
@@ -89,7 +97,11 @@ def softplus_node(x: UOp) -> UOp:
 
 
 def softplus(self: Tensor, beta: float = 1.0) -> Tensor:
-    """log(1 + e^(beta x)) / beta, without overflow."""
+    """log(1 + e^(beta x)) / beta, without overflow.
+
+    >>> Tensor([-1000.0, 1000.0]).softplus().tolist()
+    [0.0, 1000.0]
+    """
     return real(self, lambda x: softplus_node(x * beta) * (1 / beta))
 
 
@@ -128,17 +140,29 @@ def celu_like(self: Tensor, alpha: float, width: float, gamma: float) -> Tensor:
 
 
 def relu6(self: Tensor) -> Tensor:
-    """min(max(x, 0), 6)."""
+    """min(max(x, 0), 6).
+
+    >>> Tensor([-1.0, 3.0, 9.0]).relu6().tolist()
+    [0.0, 3.0, 6.0]
+    """
     return self.clip(0, 6)
 
 
 def leaky_relu(self: Tensor, neg_slope: float = 0.01) -> Tensor:
-    """x above 0, neg_slope * x below."""
+    """x above 0, neg_slope * x below.
+
+    >>> Tensor([-2.0, 3.0]).leaky_relu(0.25).tolist()
+    [-0.5, 3.0]
+    """
     return (self > 0).where(self, self * neg_slope)
 
 
 def hardtanh(self: Tensor, min_val: float = -1, max_val: float = 1) -> Tensor:
-    """x kept within [min_val, max_val]."""
+    """x kept within [min_val, max_val].
+
+    >>> Tensor([-2.0, 0.5, 2.0]).hardtanh().tolist()
+    [-1.0, 0.5, 1.0]
+    """
     return self.clip(min_val, max_val)
 
 
@@ -153,5 +177,9 @@ def hardswish(self: Tensor) -> Tensor:
 
 
 def softsign(self: Tensor) -> Tensor:
-    """x / (1 + |x|)."""
+    """x / (1 + |x|).
+
+    >>> Tensor([-3.0, 1.0]).softsign().tolist()
+    [-0.75, 0.5]
+    """
     return self / (self.abs() + 1)

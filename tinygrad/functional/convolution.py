@@ -123,6 +123,9 @@ def conv_transpose2d(self: Tensor, weight: Tensor, bias: Tensor | None = None, g
 
     Shapes: input (N, C_in, *spatial), weight (C_in, C_out/groups, *kernel), bias (C_out,). An axis of n items
     becomes (n - 1)*stride - 2*padding + dilation*(kernel - 1) + output_padding + 1 items.
+
+    >>> Tensor([[[1.0, 2.0]]]).conv_transpose2d(Tensor([[[1.0, 10.0]]]), stride=2).tolist()
+    [[[1.0, 10.0, 2.0, 20.0]]]
     """
     axes = weight.ndim - 2
     fits = axes >= 1 and self.ndim == weight.ndim and self.shape[1] == weight.shape[0]

@@ -364,6 +364,9 @@ def svd(self: Tensor, full_matrices: bool = True) -> State:
     Shapes for (..., m, n) and k = min(m, n): U (..., m, m), S (..., k), V^T (..., n, n); without
     `full_matrices`, U (..., m, k) and V^T (..., k, n). By Jacobi rotations, about 12 n rounds. Vectors of
     equal singular values have no derivative; those of S are right.
+
+    >>> Tensor([[3.0, 0.0], [0.0, -4.0]]).svd()[1].tolist()
+    [4.0, 3.0]
     """
     rows, columns = check_matrix("svd", self)
     if rows < columns:
@@ -410,6 +413,9 @@ def eigh(self: Tensor) -> State:
 
     Eigenvalues w (..., n) ascend; V (..., n, n) has the eigenvectors in its columns. The error of w is of the
     order of rounding the largest. Vectors of equal eigenvalues have no derivative; those of w are right.
+
+    >>> Tensor([[2.0, 0.0], [0.0, -1.0]]).eigh()[0].tolist()
+    [-1.0, 2.0]
     """
     check_matrix("eigh", self, square=True)
     kind, wide = compute_dtype(self)

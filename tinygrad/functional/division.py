@@ -1,8 +1,8 @@
 """Item by item: quotients of floats rounded down and their remainders, exact for all operands.
 
 The remainder of two floats is a float of their type, however large the quotient is. It is found as by long
-division in base 2^50, on mantissas: each step takes 50 of the binary digits by which the exponents differ, and
-subtracts the nearest multiple of the divisor in one multiply-add, which is exact. All types compute in
+division in base 2^50, on mantissas: each step takes 50 of the binary digits by which the exponents differ,
+and subtracts the nearest multiple of the divisor in one multiply-add, which is exact. All types compute in
 float64. A step is 7 operations; float16 takes 1 of them, float32 6 and float64 42.
 """
 from __future__ import annotations
@@ -62,7 +62,8 @@ def _other_sign(rest: UOp, y: UOp) -> UOp:
 def _steps(dtype: DType) -> int:
     """Full steps between the largest exponent of a type and its smallest denormal number's."""
     exponent_bits, fraction_bits = dtypes.finfo(dtype)
-    return (2**exponent_bits - 3 + fraction_bits) // DIGITS
+    distance: int = 2**exponent_bits - 3 + fraction_bits
+    return distance // DIGITS
 
 
 def exponent_and_mantissa(magnitude: UOp) -> tuple[UOp, UOp]:
@@ -78,7 +79,8 @@ def exponent_and_mantissa(magnitude: UOp) -> tuple[UOp, UOp]:
 def _truncated_remainder(x: UOp, y: UOp, steps: int) -> UOp:
     """The remainder of float64 operands whose exponents differ by less than `steps` + 1 times DIGITS."""
     magnitude, divisor = x.maximum(-x), y.maximum(-y)
-    (exponent, dividend), (divisor_exponent, mantissa) = exponent_and_mantissa(magnitude), exponent_and_mantissa(divisor)
+    exponent, dividend = exponent_and_mantissa(magnitude)
+    divisor_exponent, mantissa = exponent_and_mantissa(divisor)
     inverse = mantissa.recip()
 
     def reduced(rest: UOp) -> UOp:

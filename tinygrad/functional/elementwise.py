@@ -115,7 +115,11 @@ def real_binary(name: str, function: Callable[[UOp, UOp], UOp], a: Any, b: Any,
 
 
 def add(self: Tensor, x: Operand, reverse: bool = False) -> Tensor:
-    """self + x; for bools, or."""
+    """self + x; for bools, or.
+
+    >>> (Tensor([[1], [2]]) + Tensor([10, 20])).tolist()
+    [[11, 21], [12, 22]]
+    """
     return binary("add", lambda a, b: a | b if a.dtype.is_bool else a + b, self, x, reverse)
 
 
@@ -207,7 +211,11 @@ def mod(self: Tensor, x: Operand, reverse: bool = False) -> Tensor:
 
 
 def fmod(self: Tensor, x: Operand) -> Tensor:
-    """The remainder with the sign of self, as in C."""
+    """The remainder with the sign of self, as in C.
+
+    >>> Tensor([7.5, -7.5]).fmod(2).tolist()
+    [1.5, -1.5]
+    """
     def remainder(a: UOp, b: UOp) -> UOp:
         a, b = no_bools("fmod", a, b)
         if a.dtype.is_float:
@@ -219,12 +227,20 @@ def fmod(self: Tensor, x: Operand) -> Tensor:
 
 
 def reciprocal(self: Tensor) -> Tensor:
-    """1 / self."""
+    """1 / self.
+
+    >>> Tensor([2, 4]).reciprocal().tolist()
+    [0.5, 0.25]
+    """
     return unary(self, lambda x: x.cast(least_upper_float(x.dtype)).recip())
 
 
 def maximum(self: Tensor, x: Operand) -> Tensor:
-    """The larger of the two; NaN where either is NaN. Ties share the gradient."""
+    """The larger of the two; NaN where either is NaN. Ties share the gradient.
+
+    >>> Tensor([1, 5]).maximum(Tensor([3, 2])).tolist()
+    [3, 5]
+    """
     return binary("maximum", lambda a, b: a | b if a.dtype.is_bool else a.maximum(b), self, x)
 
 
@@ -237,7 +253,11 @@ def order_reversed(x: UOp) -> UOp:
 
 
 def minimum(self: Tensor, x: Operand) -> Tensor:
-    """The smaller of the two; NaN where either is NaN. Ties share the gradient."""
+    """The smaller of the two; NaN where either is NaN. Ties share the gradient.
+
+    >>> Tensor([1, 5]).minimum(3).tolist()
+    [1, 3]
+    """
     def smaller(a: UOp, b: UOp) -> UOp:
         return a & b if a.dtype.is_bool else order_reversed(order_reversed(a).maximum(order_reversed(b)))
 
@@ -246,7 +266,11 @@ def minimum(self: Tensor, x: Operand) -> Tensor:
 
 def clip(self: Tensor, min_: Operand | None = None, max_: Operand | None = None) -> Tensor:
     """Items below `min_` become `min_`, above `max_` become `max_`. NaN stays. Raises ValueError without
-    bounds."""
+    bounds.
+
+    >>> Tensor([-2.0, 0.5, 9.0]).clip(0, 1).tolist()
+    [0.0, 0.5, 1.0]
+    """
     if min_ is None and max_ is None:
         raise ValueError("clip takes min_, max_ or both")
     result = self
@@ -258,7 +282,11 @@ def clip(self: Tensor, min_: Operand | None = None, max_: Operand | None = None)
 
 
 def lerp(self: Tensor, end: Tensor, weight: Operand) -> Tensor:
-    """self + weight * (end - self)."""
+    """self + weight * (end - self).
+
+    >>> Tensor([0.0, 10.0]).lerp(Tensor([4.0, 20.0]), 0.25).tolist()
+    [1.0, 12.5]
+    """
     return self + (end - self) * weight
 
 
@@ -270,7 +298,11 @@ def absolute(self: Tensor) -> Tensor:
 
 
 def sign(self: Tensor) -> Tensor:
-    """-1, 0 or 1. NaN stays NaN. The gradient is zero."""
+    """-1, 0 or 1. NaN stays NaN. The gradient is zero.
+
+    >>> Tensor([-3.0, 0.0, 2.0]).sign().tolist()
+    [-1.0, 0.0, 1.0]
+    """
     if self.dtype.is_bool:
         return self
     def node(x: UOp) -> UOp:
@@ -281,7 +313,11 @@ def sign(self: Tensor) -> Tensor:
 
 
 def copysign(self: Tensor, other: Operand) -> Tensor:
-    """The magnitude of self with the sign bit of other."""
+    """The magnitude of self with the sign bit of other.
+
+    >>> Tensor([1.0, 2.0]).copysign(Tensor([-5.0, 5.0])).tolist()
+    [-1.0, 2.0]
+    """
     def with_sign(a: UOp, b: UOp) -> UOp:
         if not a.dtype.is_float:
             a, b = a.cast(dtypes.default_float), b.cast(dtypes.default_float)
@@ -296,7 +332,11 @@ def copysign(self: Tensor, other: Operand) -> Tensor:
 
 
 def lt(self: Tensor, x: Operand) -> Tensor:
-    """self < x, as bools."""
+    """self < x, as bools.
+
+    >>> (Tensor([1, 3]) < 2).tolist()
+    [True, False]
+    """
     return binary("lt", lambda a, b: a < b, self, x)
 
 
@@ -345,12 +385,20 @@ def where(self: Tensor, x: Operand, y: Operand) -> Tensor:
 
 
 def masked_fill(self: Tensor, mask: Tensor, value: Operand) -> Tensor:
-    """`value` where `mask` holds, self elsewhere."""
+    """`value` where `mask` holds, self elsewhere.
+
+    >>> Tensor([1, 2]).masked_fill(Tensor([True, False]), 9).tolist()
+    [9, 2]
+    """
     return mask.where(value, self)
 
 
 def isnan(self: Tensor) -> Tensor:
-    """True where an item is not a number."""
+    """True where an item is not a number.
+
+    >>> Tensor([1.0, float("nan")]).isnan().tolist()
+    [False, True]
+    """
     return unary(self, lambda x: x.ne(x))
 
 
@@ -373,7 +421,11 @@ def isfinite(self: Tensor) -> Tensor:
 
 def isclose(self: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-08,
             equal_nan: bool = False) -> Tensor:
-    """|self - other| <= atol + rtol * |other|; equal infinities are close."""
+    """|self - other| <= atol + rtol * |other|; equal infinities are close.
+
+    >>> Tensor([1.0, 2.0]).isclose(Tensor([1.000001, 2.1])).tolist()
+    [True, False]
+    """
     near = isfinite(self) & isfinite(other) & ((self - other).abs() <= other.abs() * rtol + atol)
     close = (self == other) | near
     return close | (isnan(self) & isnan(other)) if equal_nan else close
@@ -399,7 +451,11 @@ def _bitwise(name: str, op: Ops, a: Any, b: Any, reverse: bool = False) -> Tenso
 
 
 def bitwise_and(self: Tensor, x: Operand, reverse: bool = False) -> Tensor:
-    """self & x, of integers or bools."""
+    """self & x, of integers or bools.
+
+    >>> (Tensor([12, 10]) & 6).tolist()
+    [4, 2]
+    """
     return _bitwise("bitwise_and", Ops.AND, self, x, reverse)
 
 
@@ -414,14 +470,22 @@ def bitwise_xor(self: Tensor, x: Operand, reverse: bool = False) -> Tensor:
 
 
 def bitwise_not(self: Tensor) -> Tensor:
-    """~self: every bit of an integer, or the opposite of a bool."""
+    """~self: every bit of an integer, or the opposite of a bool.
+
+    >>> (~Tensor([0, 5])).tolist()
+    [-1, -6]
+    """
     if self.dtype.is_float:
         raise TypeError(f"bitwise_not takes integers or bools, got {self.dtype}")
     return unary(self, lambda x: x.logical_not() if x.dtype.is_bool else x ^ -1)
 
 
 def lshift(self: Tensor, x: Operand, reverse: bool = False) -> Tensor:
-    """self << x, of integers."""
+    """self << x, of integers.
+
+    >>> (Tensor([1, 3]) << 2).tolist()
+    [4, 12]
+    """
     return _bitwise("lshift", Ops.SHL, self, x, reverse)
 
 
@@ -438,17 +502,29 @@ def _rounding(self: Tensor, op: Callable[[UOp], UOp]) -> Tensor:
 
 
 def trunc(self: Tensor) -> Tensor:
-    """Rounded toward zero."""
+    """Rounded toward zero.
+
+    >>> Tensor([-1.5, 1.5]).trunc().tolist()
+    [-1.0, 1.0]
+    """
     return _rounding(self, lambda x: x.trunc())
 
 
 def floor(self: Tensor) -> Tensor:
-    """Rounded down."""
+    """Rounded down.
+
+    >>> Tensor([-1.5, 1.5]).floor().tolist()
+    [-2.0, 1.0]
+    """
     return _rounding(self, _floor)
 
 
 def ceil(self: Tensor) -> Tensor:
-    """Rounded up."""
+    """Rounded up.
+
+    >>> Tensor([-1.5, 1.5]).ceil().tolist()
+    [-1.0, 2.0]
+    """
     return _rounding(self, lambda x: -_floor(-x))
 
 
@@ -489,6 +565,9 @@ def bitcast(self: Tensor, dtype: DTypeLike) -> Tensor:
     """The same bits read as `dtype`. Where the widths differ, the last axis changes size in proportion.
 
     Raises ValueError where the last axis does not divide.
+
+    >>> Tensor([1.0]).bitcast("uint32").tolist(), Tensor([1.0]).bitcast("uint8").tolist()
+    ([1065353216], [0, 0, 128, 63])
     """
     kind = to_dtype(dtype)
     old, new = self.dtype.itemsize, kind.itemsize

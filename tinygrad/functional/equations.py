@@ -254,6 +254,9 @@ def pinv(self: Tensor, rcond: float | None = None) -> Tensor:
     """The pseudo-inverse (..., n, m) of matrices (..., m, n), by singular values.
 
     Those up to `rcond` times the largest count as zero (None: the dtype's epsilon times max(m, n)).
+
+    >>> Tensor([[2.0], [0.0]]).pinv().tolist()
+    [[0.5, 0.0]]
     """
     check_matrix("pinv", self)
     kind, wide = compute_dtype(self)

@@ -376,6 +376,9 @@ def scatter_reduce(self: Tensor, dim: int, index: Tensor, src: Tensor, reduce: s
 
     `reduce` is "sum", "prod", "mean", "amax" or "amin"; without `include_self`, items that anything is
     written to start afresh.
+
+    >>> Tensor([0, 0]).scatter_reduce(0, Tensor([1, 1, 0]), Tensor([3, 7, 5]), "amax").tolist()
+    [5, 7]
     """
     s = _scattering("scatter_reduce", self, dim, index, src)
     x, count = self.uop, s.count()
@@ -420,9 +423,8 @@ def masked_select(self: Tensor, mask: Tensor, size: int | None = None, fill_valu
         _check_size_may_be_read("masked_select", "x.masked_select(mask, size=n)")
         return getitem(items, chosen)
     places, found = _first_places(chosen, size)
-    if not len(found):
-        return type(self).full((size,), fill_value, dtype=self.dtype, device=self.device)
-    return _filled(getitem(items.flatten(), places), found, size, fill_value)
+    flat = items.flatten()
+    return _filled(getitem(flat, places) if len(found) else flat.shrink([(0, 0)]), found, size, fill_value)
 
 
 def nonzero(self: Tensor, size: int | None = None, fill_value: Any = 0) -> Tensor:
@@ -451,9 +453,9 @@ def _check_size_may_be_read(what: str, instead: str) -> None:
     from tinygrad.engine.realize import Capture, JitError, users_line
 
     if Capture.current() is not None:
-        raise JitError(f"{users_line()}: the size of {what} depends on values, which a function under TinyJit "
-                       f"does not know; say how many items there are to be, {instead}: more are left out, and "
-                       "fewer are filled up")
+        raise JitError(f"{users_line()}: the size of {what} depends on values, which a function under "
+                       f"TinyJit does not know; say how many items there are to be, {instead}: more are left "
+                       "out, and fewer are filled up")
 
 
 def _first_places(mask: Tensor, size: int) -> tuple[Tensor, Tensor]:

@@ -58,14 +58,22 @@ def dot(self: Tensor, w: Tensor, dtype: DTypeLike | None = None) -> Tensor:
 
 
 def matmul(self: Tensor, x: Any, reverse: bool = False, dtype: DTypeLike | None = None) -> Tensor:
-    """`self @ x`, or `x @ self` with `reverse`; see `dot`."""
+    """`self @ x`, or `x @ self` with `reverse`; see `dot`.
+
+    >>> (Tensor([[1, 2], [3, 4]]) @ Tensor([[1, 1], [0, 1]])).tolist()
+    [[1, 3], [3, 7]]
+    """
     other = x if isinstance(x, type(self)) else type(self)(x, requires_grad=False)
     return dot(other, self, dtype) if reverse else dot(self, other, dtype)
 
 
 def linear(self: Tensor, weight: Tensor, bias: Tensor | None = None,
            dtype: DTypeLike | None = None) -> Tensor:
-    """`self @ weight + bias`; a weight of one axis multiplies item by item."""
+    """`self @ weight + bias`; a weight of one axis multiplies item by item.
+
+    >>> Tensor([1.0, 2.0]).linear(Tensor([[1.0, 0.0], [0.0, 3.0]]), Tensor([0.5, 0.5])).tolist()
+    [1.5, 6.5]
+    """
     x, w = (self, weight) if dtype is None else (self.cast(dtype), weight.cast(dtype))
     product = x * w if weight.ndim == 1 else dot(x, w)
     if bias is None:

@@ -43,14 +43,22 @@ def _is_label(labels: Tensor, classes: int, axis: int, ndim: int) -> Tensor:
 
 
 def binary_crossentropy(self: Tensor, Y: Tensor, reduction: Reduction = "mean") -> Tensor:
-    """-(Y log(self) + (1 - Y) log(1 - self)) of probabilities. Logarithms stop at -100, as in PyTorch."""
+    """-(Y log(self) + (1 - Y) log(1 - self)) of probabilities. Logarithms stop at -100, as in PyTorch.
+
+    >>> Tensor([0.25]).binary_crossentropy(Tensor([1.0])).exp().item()
+    4.0
+    """
     loss = -Y * self.log().maximum(-100) - (1 - Y) * (1 - self).log().maximum(-100)
     return _reduce_loss(loss, reduction)
 
 
 def binary_crossentropy_logits(self: Tensor, Y: Tensor, reduction: Reduction = "mean",
                                pos_weight: Tensor | None = None) -> Tensor:
-    """`binary_crossentropy` of sigmoid(self), without overflow. `pos_weight` weighs the positive term."""
+    """`binary_crossentropy` of sigmoid(self), without overflow. `pos_weight` weighs the positive term.
+
+    >>> Tensor([0.0]).binary_crossentropy_logits(Tensor([1.0])).exp().item()
+    2.0
+    """
     positive = Y * self.logsigmoid()
     if pos_weight is not None:
         positive = positive * pos_weight
@@ -63,6 +71,10 @@ def cross_entropy(self: Tensor, Y: Tensor, reduction: Reduction = "mean",
 
     `Y`: class numbers, of the input's shape without the class axis; or class probabilities, of the input's
     shape. `label_smoothing` s mixes the targets with the uniform distribution: (1 - s)*target + s/classes.
+
+    >>> scores = Tensor([[0.0, 0.0], [100.0, 0.0]])
+    >>> scores.cross_entropy(Tensor([1, 0]), reduction="none").exp().tolist()
+    [2.0, 1.0]
     """
     if not 0 <= label_smoothing <= 1:
         raise ValueError(f"cross_entropy takes label_smoothing from 0 to 1, got {label_smoothing}")
@@ -85,6 +97,10 @@ def sparse_categorical_crossentropy(self: Tensor, Y: Tensor, ignore_index: int =
     """Cross entropy of scores (..., classes), the classes on the last axis, and class numbers `Y` (...).
 
     Items whose label is `ignore_index` count neither in the sum nor in the mean.
+
+    >>> scores = Tensor([[0.0, 0.0], [100.0, 0.0]])
+    >>> scores.sparse_categorical_crossentropy(Tensor([1, -1])).exp().item()
+    2.0
     """
     if not 0 <= label_smoothing <= 1:
         raise ValueError(f"sparse_categorical_crossentropy takes label_smoothing from 0 to 1, "
@@ -105,6 +121,9 @@ def nll_loss(self: Tensor, Y: Tensor, weight: Tensor | None = None, ignore_index
     """-self[label] * weight[label] of log-probabilities (N, classes, ...) and class numbers `Y` (N, ...).
 
     "mean" divides by the sum of the weights. Labels equal to `ignore_index` weigh nothing.
+
+    >>> Tensor([[-1.0, -2.0], [-3.0, -4.0]]).nll_loss(Tensor([1, 0])).item()
+    2.5
     """
     if self.ndim == 0:
         raise ValueError("nll_loss takes log-probabilities of at least one axis, got a scalar")

@@ -42,7 +42,11 @@ def square(self: Tensor) -> Tensor:
 
 
 def sqrt(self: Tensor) -> Tensor:
-    """The square root; NaN below zero."""
+    """The square root; NaN below zero.
+
+    >>> Tensor([4, 9]).sqrt().tolist()
+    [2.0, 3.0]
+    """
     return unary(self, lambda x: x.cast(least_upper_float(x.dtype)).sqrt())
 
 
@@ -83,7 +87,11 @@ def exp(self: Tensor) -> Tensor:
 
 
 def exp2(self: Tensor) -> Tensor:
-    """2 to the power of each item."""
+    """2 to the power of each item.
+
+    >>> Tensor([3, -1]).exp2().tolist()
+    [8.0, 0.5]
+    """
     return real(self, lambda x: x.exp2())
 
 
@@ -93,7 +101,11 @@ def log(self: Tensor) -> Tensor:
 
 
 def log2(self: Tensor) -> Tensor:
-    """The logarithm to base 2."""
+    """The logarithm to base 2.
+
+    >>> Tensor([8, 0.25]).log2().tolist()
+    [3.0, -2.0]
+    """
     return real(self, lambda x: x.log2())
 
 
@@ -109,7 +121,11 @@ def log10(self: Tensor) -> Tensor:
 
 
 def logaddexp(self: Tensor, other: Operand) -> Tensor:
-    """log(e^self + e^other), without overflow."""
+    """log(e^self + e^other), without overflow.
+
+    >>> Tensor([1000.0]).logaddexp(0).tolist()
+    [1000.0]
+    """
     def combined(a: UOp, b: UOp) -> UOp:
         larger = a.maximum(b)
         same = a.eq(b)  # also where both are the same infinity, whose difference is NaN
@@ -262,7 +278,11 @@ def _from_half_pi(angle: UOp, multiple: int) -> UOp:
 
 
 def atan(self: Tensor) -> Tensor:
-    """The arc tangent, in radians."""
+    """The arc tangent, in radians.
+
+    >>> Tensor([0.0, 1e30]).atan().tolist()
+    [0.0, 1.5707963705062866]
+    """
     return real(self, _atan_node)
 
 
@@ -390,5 +410,9 @@ def erf_node(x: UOp) -> UOp:
 
 
 def erf(self: Tensor) -> Tensor:
-    """The error function, 2/sqrt(pi) times the integral of e^(-t^2) from 0 to x."""
+    """The error function, 2/sqrt(pi) times the integral of e^(-t^2) from 0 to x.
+
+    >>> Tensor([0.0, 10.0, -10.0]).erf().tolist()
+    [0.0, 1.0, -1.0]
+    """
     return real(self, erf_node)

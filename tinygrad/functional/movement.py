@@ -85,7 +85,11 @@ def reshape(self: Tensor, shape: Any, *args: Any) -> Tensor:
 
 
 def flatten(self: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
-    """The axes from `start_dim` to `end_dim` as one."""
+    """The axes from `start_dim` to `end_dim` as one.
+
+    >>> Tensor([[1, 2], [3, 4]]).flatten().tolist()
+    [1, 2, 3, 4]
+    """
     start, end = axis_of("flatten", self, start_dim), axis_of("flatten", self, end_dim)
     if end < start:
         raise ValueError(f"flatten: start_dim {start_dim} comes after end_dim {end_dim}")
@@ -94,7 +98,11 @@ def flatten(self: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
 
 
 def unflatten(self: Tensor, dim: int, sizes: Sequence[int]) -> Tensor:
-    """Axis `dim` as several axes of `sizes`, one of which may be -1."""
+    """Axis `dim` as several axes of `sizes`, one of which may be -1.
+
+    >>> Tensor.arange(6).unflatten(0, (2, 3)).tolist()
+    [[0, 1, 2], [3, 4, 5]]
+    """
     axis = axis_of("unflatten", self, dim)
     size = self.shape[axis]
     known = prod(s for s in sizes if s != -1)
@@ -106,13 +114,21 @@ def unflatten(self: Tensor, dim: int, sizes: Sequence[int]) -> Tensor:
 
 
 def squeeze(self: Tensor, dim: int | Sequence[int] | None = None) -> Tensor:
-    """Without axis `dim` if its size is 1; without all axes of size 1 where `dim` is None."""
+    """Without axis `dim` if its size is 1; without all axes of size 1 where `dim` is None.
+
+    >>> Tensor.ones(1, 3, 1).squeeze().shape
+    (3,)
+    """
     axes = axes_of("squeeze", self, dim)
     return _moved(self, self.uop.reshape([n for i, n in enumerate(self.shape) if n != 1 or i not in axes]))
 
 
 def unsqueeze(self: Tensor, dim: int) -> Tensor:
-    """With a new axis of size 1 at `dim`."""
+    """With a new axis of size 1 at `dim`.
+
+    >>> Tensor.ones(2, 3).unsqueeze(1).shape
+    (2, 1, 3)
+    """
     axis = axis_of("unsqueeze", self, dim, extra=1)
     return _moved(self, self.uop.reshape((*self.shape[:axis], 1, *self.shape[axis:])))
 
@@ -134,7 +150,11 @@ def expand(self: Tensor, shape: Any, *args: Any) -> Tensor:
 
 
 def permute(self: Tensor, order: Any, *args: Any) -> Tensor:
-    """The axes in another order."""
+    """The axes in another order.
+
+    >>> Tensor.ones(2, 3, 4).permute(2, 0, 1).shape
+    (4, 2, 3)
+    """
     axes = axes_of("permute", self, _integers("permute", order, args))
     if len(axes) != self.ndim:
         raise ValueError(f"permute takes every axis of shape {self.shape} once, got {axes}")
@@ -142,7 +162,11 @@ def permute(self: Tensor, order: Any, *args: Any) -> Tensor:
 
 
 def transpose(self: Tensor, dim0: int = 1, dim1: int = 0) -> Tensor:
-    """Two axes swapped."""
+    """Two axes swapped.
+
+    >>> Tensor([[1, 2], [3, 4]]).transpose().tolist()
+    [[1, 3], [2, 4]]
+    """
     order = list(range(self.ndim))
     a, b = axis_of("transpose", self, dim0), axis_of("transpose", self, dim1)
     if self.ndim:
@@ -151,13 +175,21 @@ def transpose(self: Tensor, dim0: int = 1, dim1: int = 0) -> Tensor:
 
 
 def flip(self: Tensor, axis: Any, *args: Any) -> Tensor:
-    """The items of some axes in reverse."""
+    """The items of some axes in reverse.
+
+    >>> Tensor([[1, 2], [3, 4]]).flip(0).tolist()
+    [[3, 4], [1, 2]]
+    """
     axes = axes_of("flip", self, _integers("flip", axis, args))
     return _moved(self, self.uop.stride([-1 if i in axes else 1 for i in range(self.ndim)]))
 
 
 def shrink(self: Tensor, arg: Sequence[tuple[int, int] | None]) -> Tensor:
-    """The items from start to end of each axis; None keeps an axis whole."""
+    """The items from start to end of each axis; None keeps an axis whole.
+
+    >>> Tensor([[1, 2], [3, 4]]).shrink(((0, 1), None)).tolist()
+    [[1, 2]]
+    """
     if len(arg) != self.ndim:
         raise ValueError(f"shrink takes a pair for each axis of shape {self.shape}, got {arg}")
     return _moved(self,
@@ -295,7 +327,11 @@ def cat(self: Tensor, *args: Tensor, dim: int = 0) -> Tensor:
 
 
 def stack(self: Tensor, *args: Tensor, dim: int = 0) -> Tensor:
-    """The tensors, of equal shapes, side by side along a new axis `dim`."""
+    """The tensors, of equal shapes, side by side along a new axis `dim`.
+
+    >>> Tensor([1, 2]).stack(Tensor([3, 4]), dim=1).tolist()
+    [[1, 3], [2, 4]]
+    """
     parts = _parts(self, args)
     if any(p.shape != parts[0].shape for p in parts):
         raise ValueError(f"stack takes equal shapes, got {', '.join(str(p.shape) for p in parts)}")
@@ -305,7 +341,11 @@ def stack(self: Tensor, *args: Tensor, dim: int = 0) -> Tensor:
 
 
 def split(self: Tensor, sizes: int | Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
-    """Pieces along axis `dim`: of `sizes` items each (the last may be smaller), or of the sizes listed."""
+    """Pieces along axis `dim`: of `sizes` items each (the last may be smaller), or of the sizes listed.
+
+    >>> [t.tolist() for t in Tensor.arange(5).split(2)]
+    [[0, 1], [2, 3], [4]]
+    """
     axis = axis_of("split", self, dim)
     total = self.shape[axis]
     if isinstance(sizes, int):
@@ -320,7 +360,11 @@ def split(self: Tensor, sizes: int | Sequence[int], dim: int = 0) -> tuple[Tenso
 
 
 def chunk(self: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
-    """At most `chunks` pieces of equal size along axis `dim`; the last may be smaller."""
+    """At most `chunks` pieces of equal size along axis `dim`; the last may be smaller.
+
+    >>> [t.tolist() for t in Tensor.arange(5).chunk(2)]
+    [[0, 1, 2], [3, 4]]
+    """
     if chunks <= 0:
         raise ValueError(f"chunk takes chunks > 0, got {chunks}")
     size = self.shape[axis_of("chunk", self, dim)]
@@ -377,7 +421,11 @@ def roll(self: Tensor, shifts: int | Sequence[int], dims: int | Sequence[int] | 
 
 
 def meshgrid(self: Tensor, *args: Tensor, indexing: str = "ij") -> tuple[Tensor, ...]:
-    """The coordinates of a grid, one tensor an axis. "xy" swaps the first two axes."""
+    """The coordinates of a grid, one tensor an axis. "xy" swaps the first two axes.
+
+    >>> [t.tolist() for t in Tensor([1, 2]).meshgrid(Tensor([5, 6]))]
+    [[[1, 1], [2, 2]], [[5, 6], [5, 6]]]
+    """
     if indexing not in ("ij", "xy"):
         raise ValueError(f"meshgrid indexing is 'ij' or 'xy', got {indexing!r}")
     axes = [self, *args]
@@ -459,7 +507,11 @@ def diagonal(self: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Ten
 
 
 def diag(self: Tensor) -> Tensor:
-    """The square matrix with this vector on its diagonal, or the diagonal of this matrix."""
+    """The square matrix with this vector on its diagonal, or the diagonal of this matrix.
+
+    >>> Tensor([1, 2]).diag().tolist()
+    [[1, 0], [0, 2]]
+    """
     if self.ndim == 2:
         return diagonal(self)
     if self.ndim != 1:
@@ -479,12 +531,20 @@ def _triangle(self: Tensor, diagonal: int, upper: bool) -> Tensor:
 
 
 def triu(self: Tensor, diagonal: int = 0) -> Tensor:
-    """The upper triangle, from `diagonal` on; zeros below."""
+    """The upper triangle, from `diagonal` on; zeros below.
+
+    >>> Tensor([[1, 2], [3, 4]]).triu().tolist()
+    [[1, 2], [0, 4]]
+    """
     return _triangle(self, diagonal, True)
 
 
 def tril(self: Tensor, diagonal: int = 0) -> Tensor:
-    """The lower triangle, up to `diagonal`; zeros above."""
+    """The lower triangle, up to `diagonal`; zeros above.
+
+    >>> Tensor([[1, 2], [3, 4]]).tril(-1).tolist()
+    [[0, 0], [3, 0]]
+    """
     return _triangle(self, diagonal, False)
 
 

@@ -44,7 +44,11 @@ def layernorm(self: Tensor, axis: int | tuple[int, ...] = -1, eps: float = 1e-5)
 
 
 def normalize(self: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Tensor:
-    """self / max(norm, eps), with the p-norm over axis `dim`. p may be 0 (count of non-zeros) or infinity."""
+    """self / max(norm, eps), with the p-norm over axis `dim`. p may be 0 (count of non-zeros) or infinity.
+
+    >>> Tensor([[0.0, 4.0]]).normalize().tolist()
+    [[0.0, 1.0]]
+    """
     if p == 0:
         norm = (self != 0).sum(dim, keepdim=True).cast(self.dtype)
     elif p == math.inf:
@@ -88,6 +92,10 @@ def scaled_dot_product_attention(self: Tensor, key: Tensor, value: Tensor, attn_
     query i sees keys 0 to i. `enable_gqa`: key and value may have fewer heads, each used by a group of
     consecutive query heads. The softmax is computed in float32 at least. A query that the mask lets see no
     key gets zeros. Dropout applies while training.
+
+    >>> query, key = Tensor([[1000.0, 0.0]]), Tensor([[1.0, 0.0], [0.0, 1.0]])
+    >>> query.scaled_dot_product_attention(key, Tensor([[5.0], [7.0]])).tolist()
+    [[5.0]]
     """
     if self.ndim < 2 or key.ndim < 2 or value.ndim < 2 or self.shape[-1] != key.shape[-1] \
             or key.shape[-2] != value.shape[-2]:
@@ -127,5 +135,9 @@ def scaled_dot_product_attention(self: Tensor, key: Tensor, value: Tensor, attn_
 
 
 def sequential(self: Tensor, ll: Sequence[Callable[[Tensor], Tensor]]) -> Tensor:
-    """The functions (or layers) applied one after another."""
+    """The functions (or layers) applied one after another.
+
+    >>> Tensor([-1.0, 4.0]).sequential([Tensor.relu, Tensor.sqrt]).tolist()
+    [0.0, 2.0]
+    """
     return functools.reduce(lambda x, f: f(x), ll, self)

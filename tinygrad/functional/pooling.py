@@ -57,6 +57,9 @@ def avg_pool2d(self: Tensor, kernel_size: Sizes = (2, 2), stride: Sizes | None =
 
     `stride` is the kernel size unless given. `ceil_mode` keeps windows that reach past the end.
     `count_include_pad=False` divides by the items of the input alone.
+
+    >>> Tensor([[1, 2], [3, 4]]).avg_pool2d().tolist()
+    [[2.5]]
     """
     kernel, strides, dilations, pads, enlarged = _pool_geometry(self, kernel_size, stride, dilation, padding,
                                                                 ceil_mode)

@@ -1,8 +1,8 @@
 """Powers of float64 numbers to a few units of the last place.
 
-b^e is 2^(e log2 b), and e log2 b is up to 1074: an error of half a unit of its last place would be one of 370
-in the power's. So the logarithm is computed as a sum of two float64 numbers, to 62 digits, and so is its product
-with the exponent. The products and sums with exact errors are Dekker's and Knuth's.
+b^e is 2^(e log2 b), and e log2 b is up to 1074: an error of half a unit of its last place would be one of
+370 in the power's. So the logarithm is computed as a sum of two float64 numbers, to 62 digits, and so is its
+product with the exponent. The products and sums with exact errors are Dekker's and Knuth's.
 """
 from __future__ import annotations
 

@@ -3,8 +3,8 @@
 A draw is a function of (seed, counter, position) and of nothing else: the threefry2x32 block cipher with 20
 rounds (Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011) encrypts the
 64-bit block number with the 64-bit seed and yields two 32-bit words. Each draw takes the next blocks of its
-device's counter. Devices of one kind (CUDA and CUDA:1) draw from parts of the sequence far from each other, so
-that their numbers are independent; kinds of devices draw the same.
+device's counter. Devices of one kind (CUDA and CUDA:1) draw from parts of the sequence far from each other,
+so that their numbers are independent; kinds of devices draw the same.
 
 Seed and counter enter the graph as bound VARIABLEs ("seed" and "rng"), so the graphs of two steps of a
 program have equal structure and a captured graph is replayed with another counter (`counters` and `advance`
@@ -288,6 +288,10 @@ def randint(*shape: Any, low: int = 0, high: int = 10, dtype: DTypeLike = int,
 
     With n = high - low, no value's probability differs from 1/n by more than 2**-32 (2**-64 for n > 2**32).
     Raises ValueError for an empty range or one that `dtype` cannot hold.
+
+    >>> numbers = Tensor.randint(1000, low=3, high=5)
+    >>> numbers.min().item(), numbers.max().item()
+    (3, 4)
     """
     from tinygrad.tensor import canonical_device
 
@@ -312,7 +316,11 @@ def randint(*shape: Any, low: int = 0, high: int = 10, dtype: DTypeLike = int,
 
 def randperm(n: int, device: str | None = None, dtype: DTypeLike = int,
              requires_grad: bool | None = None) -> Tensor:
-    """The integers 0 to n - 1 in random order: the order that sorts n draws of 32 bits."""
+    """The integers 0 to n - 1 in random order: the order that sorts n draws of 32 bits.
+
+    >>> sorted(Tensor.randperm(4).tolist())
+    [0, 1, 2, 3]
+    """
     from tinygrad.tensor import canonical_device
 
     draws = _random_words(to_shape("randperm", (n,)), canonical_device(device)).contiguous()
@@ -323,6 +331,9 @@ def multinomial(self: Tensor, num_samples: int = 1, replacement: bool = False) -
     """Positions drawn with probabilities proportional to the weights on the last axis of a 1-d or 2-d tensor.
 
     Shape (num_samples,) or (rows, num_samples). Without `replacement`, no position comes twice in a row.
+
+    >>> Tensor([0.0, 1.0, 0.0]).multinomial(3, replacement=True).tolist()
+    [1, 1, 1]
     """
     if self.ndim not in (1, 2) or num_samples < 1:
         raise ValueError(f"multinomial takes weights of 1 or 2 axes and num_samples >= 1, "

@@ -55,13 +55,21 @@ def sum_(self: Tensor, axis: Axis = None, keepdim: bool = False, dtype: DTypeLik
 
 
 def prod_(self: Tensor, axis: Axis = None, keepdim: bool = False, dtype: DTypeLike | None = None) -> Tensor:
-    """The product, in the dtype that a sum has."""
+    """The product, in the dtype that a sum has.
+
+    >>> Tensor([[1, 2], [3, 4]]).prod(axis=1).tolist()
+    [2, 12]
+    """
     kind = sum_dtype(self.dtype) if dtype is None else to_dtype(dtype)
     return _reduce("prod", self, Ops.MUL, axis, keepdim, self.uop.cast(kind))
 
 
 def max_(self: Tensor, axis: Axis = None, keepdim: bool = False) -> Tensor:
-    """The largest item; NaN where there is one. Equal largest items share the gradient."""
+    """The largest item; NaN where there is one. Equal largest items share the gradient.
+
+    >>> Tensor([[1, 5], [3, 4]]).max(axis=1).tolist()
+    [5, 4]
+    """
     _need_items("max", self, axis)
     return _reduce("max", self, Ops.MAX, axis, keepdim, self.uop)
 
@@ -75,7 +83,11 @@ def min_(self: Tensor, axis: Axis = None, keepdim: bool = False) -> Tensor:
 
 
 def any_(self: Tensor, axis: Axis = None, keepdim: bool = False) -> Tensor:
-    """Whether any item is not zero."""
+    """Whether any item is not zero.
+
+    >>> Tensor([[0, 1], [0, 0]]).any(axis=1).tolist()
+    [True, False]
+    """
     return _reduce("any", self, Ops.MAX, axis, keepdim, self.uop.cast(dtypes.bool))
 
 
@@ -114,7 +126,11 @@ def var_mean(self: Tensor, axis: Axis = None, keepdim: bool = False, correction:
 
 
 def var(self: Tensor, axis: Axis = None, keepdim: bool = False, correction: float = 1) -> Tensor:
-    """The variance, over (items - correction)."""
+    """The variance, over (items - correction).
+
+    >>> Tensor([1.0, 3.0]).var().item(), Tensor([1.0, 3.0]).var(correction=0).item()
+    (2.0, 1.0)
+    """
     return var_mean(self, axis, keepdim, correction)[0]
 
 
@@ -177,7 +193,11 @@ def _shifted(self: Tensor, axis: Axis, dtype: DTypeLike | None) -> tuple[UOp, tu
 
 
 def softmax(self: Tensor, axis: int = -1, dtype: DTypeLike | None = None) -> Tensor:
-    """e^x over the sum of e^x along `axis`."""
+    """e^x over the sum of e^x along `axis`.
+
+    >>> Tensor([0.0, 0.0, -1000.0]).softmax().tolist()
+    [0.5, 0.5, 0.0]
+    """
     shifted, axes, kind = _shifted(self, axis, dtype)
     weights = exponential(shifted)
     return type(self).of((weights * weights.reduce(Ops.ADD, axes).recip().expand(weights.shape)).cast(kind),
@@ -208,7 +228,11 @@ def softmin(self: Tensor, axis: int = -1, dtype: DTypeLike | None = None) -> Ten
 
 
 def logsumexp(self: Tensor, axis: Axis = None, keepdim: bool = False) -> Tensor:
-    """log(sum(e^x)), without overflow."""
+    """log(sum(e^x)), without overflow.
+
+    >>> Tensor([1000.0, -1000.0]).logsumexp().item()
+    1000.0
+    """
     kind = least_upper_float(self.dtype)
     axes = axes_of("logsumexp", self, axis)
     x = self.uop.cast(promote(kind, dtypes.float32))
@@ -283,14 +307,23 @@ def cumsum(self: Tensor, axis: int = 0) -> Tensor:
 
 
 def cumprod(self: Tensor, axis: int) -> Tensor:
-    """The running product."""
+    """The running product.
+
+    >>> Tensor([1, 2, 3]).cumprod(0).tolist()
+    [1, 2, 6]
+    """
     kind = sum_dtype(self.dtype)
     wide = promote(kind, dtypes.float32) if kind.is_float else kind
     return _cumulative("cumprod", self, axis, wide, _fold_with(Ops.MUL), lambda a, b: a * b, 1).cast(kind)
 
 
 def cummax(self: Tensor, axis: int = 0) -> tuple[Tensor, Tensor]:
-    """(the running maximum, the position of its last occurrence so far)."""
+    """(the running maximum, the position of its last occurrence so far).
+
+    >>> values, places = Tensor([1, 3, 2]).cummax()
+    >>> values.tolist(), places.tolist()
+    ([1, 3, 3], [0, 1, 1])
+    """
     along = axis_of("cummax", self, axis)
     if prod(self.shape) == 0 or self.ndim == 0:
         return self, self.zeros_like(dtype=dtypes.default_int)
@@ -434,14 +467,24 @@ def argsort(self: Tensor, dim: int = -1, descending: bool = False) -> Tensor:
 
 
 def sort(self: Tensor, dim: int = -1, descending: bool = False) -> tuple[Tensor, Tensor]:
-    """(the items of axis `dim` in order, their positions before). Stable; NaN counts as largest."""
+    """(the items of axis `dim` in order, their positions before). Stable; NaN counts as largest.
+
+    >>> items, places = Tensor([3, 1, 2]).sort(descending=True)
+    >>> items.tolist(), places.tolist()
+    ([3, 2, 1], [0, 2, 1])
+    """
     places = argsort(self, dim, descending)
     return (self if self.ndim == 0 else self.gather(dim, places)), places
 
 
 def topk(self: Tensor, k: int, dim: int = -1, largest: bool = True, sorted_: bool = True) -> tuple[Tensor,
                                                                                                    Tensor]:
-    """(the `k` largest items of axis `dim` in order, their positions); the smallest with `largest=False`."""
+    """(the `k` largest items of axis `dim` in order, their positions); the smallest with `largest=False`.
+
+    >>> items, places = Tensor([3, 1, 2]).topk(2)
+    >>> items.tolist(), places.tolist()
+    ([3, 2], [0, 2])
+    """
     axis = axis_of("topk", self, dim)
     size = self.shape[axis] if self.ndim else 1
     if not 0 <= k <= size:

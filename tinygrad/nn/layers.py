@@ -31,6 +31,10 @@ class Linear:
     """x @ weight.T + bias, over the last axis: (..., in_features) to (..., out_features).
 
     weight (out_features, in_features) and bias (out_features,) begin uniform within 1/sqrt(in_features).
+
+    >>> layer = nn.Linear(3, 2)
+    >>> layer(Tensor.ones(5, 3)).shape, layer.weight.shape, layer.bias.shape
+    ((5, 2), (2, 3), (2,))
     """
 
     def __init__(self, in_features: int, out_features: int, bias: bool = True) -> None:
@@ -47,6 +51,9 @@ class Conv2d:
 
     weight (out_channels, in_channels/groups, *kernel) and bias (out_channels,) begin uniform within
     1/sqrt(in_channels/groups * kernel items).
+
+    >>> nn.Conv2d(3, 8, kernel_size=3, padding=1)(Tensor.ones(1, 3, 5, 5)).shape
+    (1, 8, 5, 5)
     """
 
     def __init__(self, in_channels: int, out_channels: int, kernel_size: Sizes, stride: Sizes = 1,
@@ -81,6 +88,9 @@ class ConvTranspose2d:
 
     weight (in_channels, out_channels/groups, *kernel) and bias (out_channels,) begin uniform within
     1/sqrt(out_channels/groups * kernel items), as PyTorch's.
+
+    >>> nn.ConvTranspose2d(8, 3, kernel_size=2, stride=2)(Tensor.ones(1, 8, 4, 4)).shape
+    (1, 3, 8, 8)
     """
 
     def __init__(self, in_channels: int, out_channels: int, kernel_size: Sizes, stride: Sizes = 1,
@@ -121,6 +131,10 @@ class BatchNorm:
     (unbiased) move toward them by `momentum` (None: they are the average of all batches). Otherwise: with the
     running ones. Then scaled by weight and moved by bias (`affine`). The running statistics are lazy until
     something is realised with them; an optimizer that was given them does it in `step`.
+
+    >>> layer = nn.BatchNorm(2)
+    >>> layer(Tensor.ones(4, 2, 3)).shape, layer.running_mean.tolist()
+    ((4, 2, 3), [0.0, 0.0])
     """
 
     def __init__(self, sz: int, eps: float = 1e-5, affine: bool = True, track_running_stats: bool = True,
@@ -173,7 +187,11 @@ BatchNorm2d = BatchNorm3d = BatchNorm
 
 class GroupNorm:
     """Normalises groups of channels (axis 1) of each item of the batch (Wu and He, 2018); weight and bias a
-    channel."""
+    channel.
+
+    >>> nn.GroupNorm(2, 4)(Tensor.ones(1, 4, 3)).shape
+    (1, 4, 3)
+    """
 
     def __init__(self, num_groups: int, num_channels: int, eps: float = 1e-5, affine: bool = True) -> None:
         if num_groups < 1 or num_channels % num_groups != 0:
@@ -204,7 +222,11 @@ class InstanceNorm(GroupNorm):
 
 
 class LayerNorm:
-    """Normalises over the last axes, whose sizes are `normalized_shape` (Ba, Kiros and Hinton, 2016)."""
+    """Normalises over the last axes, whose sizes are `normalized_shape` (Ba, Kiros and Hinton, 2016).
+
+    >>> nn.LayerNorm(2, eps=0)(Tensor([[1.0, 3.0]])).tolist()
+    [[-1.0, 1.0]]
+    """
 
     def __init__(self, normalized_shape: Sizes, eps: float = 1e-5, elementwise_affine: bool = True) -> None:
         self.normalized_shape = make_tuple(normalized_shape, 1)
@@ -230,7 +252,11 @@ class LayerNorm2d(LayerNorm):
 
 class RMSNorm:
     """x / sqrt(mean(x^2) + eps) * weight over the last axis, computed in float32 (Zhang and Sennrich,
-    2019)."""
+    2019).
+
+    >>> nn.RMSNorm(2, eps=0)(Tensor([[1.0, -1.0]])).tolist()
+    [[1.0, -1.0]]
+    """
 
     def __init__(self, dim: int, eps: float = 1e-6, elementwise_affine: bool = True) -> None:
         self.eps = eps
@@ -247,6 +273,10 @@ class Embedding:
 
     weight (vocab_size, embed_size) begins normal with standard deviation 1. A number outside the vocabulary
     gives zeros.
+
+    >>> layer = nn.Embedding(10, 4)
+    >>> layer(Tensor([[1, 2, 3]])).shape
+    (1, 3, 4)
     """
 
     def __init__(self, vocab_size: int, embed_size: int) -> None:
@@ -268,6 +298,10 @@ class LSTMCell:
     Called with x (N, input_size) and (h, c), each (N, hidden_size), zeros if not given; returns the next (h,
     c). weight_ih (4*hidden, input), weight_hh (4*hidden, hidden), bias_ih and bias_hh (4*hidden,) hold the
     input, forget, cell and output gates in this order.
+
+    >>> hidden, cell = nn.LSTMCell(3, 5)(Tensor.ones(2, 3))
+    >>> hidden.shape, cell.shape
+    ((2, 5), (2, 5))
     """
 
     def __init__(self, input_size: int, hidden_size: int, bias: bool = True) -> None:

@@ -180,6 +180,15 @@ def SGD(params: Sequence[Tensor], lr: float = 0.001, momentum: float = 0.0, weig
     SGD.
 
     `nesterov` uses g + momentum * b in place of b; `classic` multiplies by lr before the momentum.
+
+    >>> weight = Tensor([1.0, 2.0], requires_grad=True)
+    >>> optimizer = nn.optim.SGD([weight], lr=0.25)
+    >>> with Tensor.train():
+    ...     (weight * weight).sum().backward()
+    ...     optimizer.step()
+    <Tensor CPU float32 () lazy>
+    >>> weight.tolist()
+    [0.5, 1.0]
     """
     return LARS(params, lr, momentum, weight_decay, nesterov=nesterov, classic=classic, tcoef=0.0,
                 device=device)

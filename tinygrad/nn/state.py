@@ -72,7 +72,11 @@ def _children(obj: Any) -> Iterable[tuple[str, Any]]:
 
 
 def get_parameters(obj: Any) -> list[Tensor]:
-    """The tensors of `get_state_dict(obj)`, without the names."""
+    """The tensors of `get_state_dict(obj)`, without the names.
+
+    >>> len(nn.state.get_parameters([nn.Linear(2, 3), nn.Linear(3, 1, bias=False)]))
+    3
+    """
     return list(get_state_dict(obj).values())
 
 

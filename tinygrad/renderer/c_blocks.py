@@ -1,8 +1,8 @@
 """Linear programs in the C dialects of GPUs: OpenCL C, CUDA, HIP, Metal.
 
 A kernel is one function, run by every thread of every block of a grid: its arguments are the buffers and the
-variables that the program uses, where a thread is say the SPECIAL indices. Programs come with single values in
-registers (`scalar.py`); vectors are what a wide access moves. Everything else is as in `c.py`.
+variables that the program uses, where a thread is say the SPECIAL indices. Programs come with single values
+in registers (`scalar.py`); vectors are what a wide access moves. Everything else is as in `c.py`.
 """
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from tinygrad.dtype import DType, dtypes
+from tinygrad.dtype import DType
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
 from tinygrad.renderer import SHARED_ALIGNMENT, Renderer
@@ -56,9 +56,8 @@ class BlocksRenderer(Renderer):
             raise ValueError(f"{name!r} cannot be a kernel's name: letters, digits and _ only")
         for node in program:
             if node.dtype.scalar in self.missing:
-                raise ValueError(f"{node.dtype.scalar.name} is not among what this {self.name} device computes "
-                                 "with; CPU and CPU:C are devices that have it: t.to(\"CPU\"), or another dtype: "
-                                 "t.float()")
+                raise ValueError(f"this {self.name} device has no {node.dtype.scalar.name}; CPU, CPU:C and "
+                                 "PYTHON do. Move the tensor there, t.to(\"CPU\"), or cast it, t.float()")
         return BlockWriter(name, program, self.dialect).module()
 
 
@@ -105,7 +104,7 @@ class BlockWriter(Writer):
                              f"({node})")
         super().open_loop(node)
 
-    # --- wide accesses ------------------------------------------------------------------------------------------
+    # --- wide accesses --------------------------------------------------------------------------------------
 
     def vector(self, dtype: DType) -> str:
         """The type of what a wide access moves."""
@@ -126,8 +125,9 @@ class BlockWriter(Writer):
         self.line(f"const {vector} {name} = {text};")
 
     def extract(self, node: UOp) -> None:
-        lane = self.dialect.lane.format(vector=self.values[node.src[0]], lane=node.arg, letter="xyzw"[node.arg])
-        self.values[node] = self.emit("v", node.dtype, lane)
+        vector, lane = self.values[node.src[0]], node.arg
+        text = self.dialect.lane.format(vector=vector, lane=lane, letter="xyzw"[lane])
+        self.values[node] = self.emit("v", node.dtype, text)
 
     def vectorize(self, node: UOp) -> None:
         self.values[node] = self.dialect.make_vector.format(

@@ -203,7 +203,7 @@ class Functions:
         return self.real(rounded.item(), dtype)
 
     def integer(self, dtype: DType, value: int) -> str:
-        suffix = ("u" if dtype.is_unsigned else "") + (self.dialect.long_suffix if dtype.lane_size == 8 else "")
+        suffix = ("u" if dtype.is_unsigned else "") + self.dialect.long_suffix * (dtype.lane_size == 8)
         if value == dtype.min and value < 0:
             return f"({value + 1}{suffix} - 1)"
         return f"{value}{suffix}"
@@ -220,7 +220,8 @@ class Functions:
     def bits(self, value: str, source: DType, target: DType) -> str:
         """The bits of a value as one of another type of the same size."""
         if self.dialect.bitcast:
-            return self.dialect.bitcast.format(value=value, source=self.type(source), target=self.type(target))
+            names = {"source": self.type(source), "target": self.type(target)}
+            return self.dialect.bitcast.format(value=value, **names)
         name = f"bits_{self.name_of(target)}_of_{self.name_of(source)}"
         return self.define(name, target, {"a": source}, f"""
             {self.type(target)} result;
@@ -296,7 +297,8 @@ class Functions:
         """One of the compiler's own functions (sqrt, trunc, fma)."""
         arguments = ", ".join("abc"[:arity])
         called = self.dialect.math.format(name=name, suffix=_suffix(dtype))
-        return self.of_lanes(f"{name}_{dtype.name}", dtype, f"return {called}({arguments});", *[dtype] * arity)
+        body = f"return {called}({arguments});"
+        return self.of_lanes(f"{name}_{dtype.name}", dtype, body, *[dtype] * arity)
 
     def multiply_add(self, dtype: DType) -> str:
         """a * b + c, rounded once: one instruction for the vectors that this CPU has."""

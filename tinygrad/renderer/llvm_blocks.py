@@ -16,7 +16,7 @@ from typing import Any
 import llvmlite.binding as llvm
 
 from tinygrad.device import numbered
-from tinygrad.dtype import DType, dtypes
+from tinygrad.dtype import DType
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
 from tinygrad.renderer import SCRATCH_ALIGNMENT, SHARED_ALIGNMENT, Renderer

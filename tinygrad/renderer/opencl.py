@@ -1,4 +1,6 @@
-"""OpenCL C 1.2: the words of the dialect. `c_blocks.py` writes kernels with them, `runtime/opencl.py` runs them."""
+"""OpenCL C 1.2: the words of the dialect. `c_blocks.py` writes kernels with them, `runtime/opencl.py` runs
+them.
+"""
 from __future__ import annotations
 
 from tinygrad.dtype import dtypes

@@ -11,7 +11,8 @@ import ctypes
 import os
 import threading
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -89,21 +90,47 @@ TUNING = {"loop_vectorization": False, "slp_vectorization": False, "loop_unrolli
 """Options of LLVM's passes. Vectors are the plan's choice; LLVM's own would only undo it."""
 
 
-def optimised_module(source: str, machine: Any) -> Any:
-    """The module of LLVM IR after LLVM's passes for `machine`, in a context of its own. Raises RuntimeError
-    with LLVM's words and the source."""
+@contextmanager
+def optimised_module(source: str, machine: Any) -> Iterator[Any]:
+    """The module of LLVM IR after LLVM's passes for `machine`, in a context of its own: both end with the
+    block, the module first (Python's collector knows no such order, and LLVM crashes without it). Raises
+    RuntimeError with LLVM's words and the source."""
+    context = llvm.create_context()
+    module = None
     try:
-        module = llvm.parse_assembly(source, llvm.create_context())
+        module = _parsed(source, context)
+        _run_passes(module, machine)
+        yield module
+    finally:
+        if module is not None:
+            module.close()
+        context.close()
+
+
+def _parsed(source: str, context: Any) -> Any:
+    try:
+        module = llvm.parse_assembly(source, context)
+    except RuntimeError as error:
+        raise _refused(source, error) from None
+    try:
         module.verify()
     except RuntimeError as error:
-        numbered = "\n".join(f"{i + 1:5d}  {line}" for i, line in enumerate(source.splitlines()))
-        raise RuntimeError(f"LLVM does not accept this kernel: {error}\n{numbered}") from None
+        module.close()
+        raise _refused(source, error) from None
+    return module
+
+
+def _refused(source: str, error: RuntimeError) -> RuntimeError:
+    numbered = "\n".join(f"{i + 1:5d}  {line}" for i, line in enumerate(source.splitlines()))
+    return RuntimeError(f"LLVM does not accept this kernel: {error}\n{numbered}")
+
+
+def _run_passes(module: Any, machine: Any) -> None:
     options = llvm.create_pipeline_tuning_options(speed_level=SPEED_LEVEL)
     for name, value in TUNING.items():
         setattr(options, name, value)
     passes = llvm.create_pass_builder(machine, options)
     _beside_others("LLVMPY_RunNewModulePassManager")(passes.getModulePassManager(), module, passes)
-    return module
 
 
 def _beside_others(name: str) -> Any:
@@ -116,8 +143,7 @@ def _beside_others(name: str) -> Any:
 def object_code(source: str) -> bytes:
     """Machine code of LLVM IR for this CPU, as an object file. Raises RuntimeError as `optimised_module`."""
     machine = _target_machine()
-    module = optimised_module(source, machine)
-    with llvm.ffi.OutputString() as error:
+    with optimised_module(source, machine) as module, llvm.ffi.OutputString() as error:
         buffer = _beside_others("LLVMPY_TargetMachineEmitToMemory")(machine, module, 1, error)
         if not buffer:
             raise RuntimeError(f"LLVM cannot generate code: {error}")
@@ -126,6 +152,12 @@ def object_code(source: str) -> bytes:
         return ctypes.string_at(library.LLVMPY_GetBufferStart(buffer), library.LLVMPY_GetBufferSize(buffer))
     finally:
         library.LLVMPY_DisposeMemoryBuffer(buffer)
+
+
+def assembly(source: str, machine: Any) -> str:
+    """The machine code of LLVM IR for `machine`, as text."""
+    with optimised_module(source, machine) as module:
+        return str(machine.emit_assembly(module))
 
 
 @cache
@@ -152,7 +184,8 @@ def compile_ir(source: str) -> Compiled:
         code = object_code(source)
         if CACHELEVEL:
             _kept_objects().put(key, code)
-    engine = llvm.create_mcjit_compiler(llvm.parse_assembly("", llvm.create_context()), _target_machine())
+    # The empty module is in the global context, which outlives every engine.
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _target_machine())
     engine.add_object_file(llvm.ObjectFileRef.from_data(code))
     engine.finalize_object()
     return Compiled(engine, source)
@@ -336,8 +369,7 @@ class CPUDevice(HostDevice):
         return llvm_version()
 
     def disassembly(self, code: Compiled) -> str:
-        machine = _target_machine()
-        return str(machine.emit_assembly(optimised_module(code.source, machine)))
+        return assembly(code.source, _target_machine())
 
 
 @cache

@@ -45,6 +45,7 @@ from tinygrad.schedule.cost import (
     reads_memory,
     work_of,
 )
+from tinygrad.schedule.layout import worth_ordering
 from tinygrad.schedule.products import is_contraction, product_of
 
 SERIAL_WORK = 1 << 15
@@ -56,6 +57,8 @@ CACHED_ROW = 1 << 16
 loop over rows saves nothing for longer ones."""
 PANEL_BYTES = 4 << 20
 """What a contraction may read again for every tile of rows, from the L2 cache or fast enough from the one behind it."""
+SCATTERED_LENGTH = 1024
+"""Products of a sum below which an optimizer's update of a convolution's weights is a kernel of its own."""
 SHORT_CONTRACTION = 128
 """Products that cost no more than storing their sum and reading it back (64 operations) twice."""
 
@@ -78,6 +81,9 @@ class Kernel:
     places: dict[UOp, tuple[UOp, ...]] = field(default_factory=dict)
     """for each output, the loops over its items"""
     reduce_ranges: dict[tuple[object, ...], tuple[UOp, ...]] = field(default_factory=dict)
+    closed_loops: set[UOp] = field(default_factory=set)
+    """loops of closed forms, which will not run"""
+    range_count: int = 0
 
     def place(self, ranges: frozenset[UOp]) -> frozenset[UOp] | None:
         """The loops that run where a value changing with `ranges` is computed; None where no place has them
@@ -132,8 +138,6 @@ class Fusion:
         self.forced = forced
         self.buffered_assigns = buffered_assigns
         self.closed = closed_form_reduces(sink)
-        self.closed_loops: set[UOp] = set()
-        """loops of closed forms, which will not run"""
         self.work = work_of(sink, self.closed)
         self.reads_memory = reads_memory(sink)
         self.has_statistics = has_statistics(sink)
@@ -141,7 +145,6 @@ class Fusion:
         self.uses: dict[UOp, dict[Use, None]] = defaultdict(dict)
         self.kernels: list[Kernel] = []
         self.stored: dict[UOp, Kernel] = {}
-        self.range_count = 0
         for node in reversed(self.order):
             self.visit(node)
 
@@ -195,7 +198,7 @@ class Fusion:
             if (kernel, point) in rows:
                 continue
             place = kernel.place(point.ranges)
-            total += prod(r.extent for r in (point.ranges if place is None else place) - self.closed_loops)
+            total += prod(r.extent for r in (point.ranges if place is None else place) - kernel.closed_loops)
         for kernel, point in {(k, row): (k, p) for (k, p), row in rows.items()}.values():
             total += prod(r.extent for r in point.ranges)
         return total
@@ -243,6 +246,8 @@ class Fusion:
             return False
         if is_contraction(point.node) and prod(r.extent for r in point.ranges) > point.node.numel:
             return True  # padded or repeated: its tiles would compute what is not there
+        if kernel.root.op is Ops.ASSIGN and self.scatters(point.node):
+            return True
         reduces = {r: p for r, p in kernel.reduces.items() if r not in self.closed}
         reduces[point.node] = point
         main = {r: p for r, p in reduces.items() if is_contraction(r) and p.ranges >= kernel.root_ranges}
@@ -257,6 +262,13 @@ class Fusion:
         if any(not self.panels_fit(p, rows) for p in (*main.values(), *others.values())):
             return True
         return any(not (p.ranges <= kernel.root_ranges or self.is_row(kernel, p)) for p in others.values())
+
+    def scatters(self, node: UOp) -> bool:
+        """True for a contraction too short for what its lanes would scatter: written into a convolution's
+        weights, whose order is the user's, each item that is read or written costs as much as some hundred
+        products."""
+        short = prod(range_extents(node)) if node.op is Ops.REDUCE else 0
+        return short < SCATTERED_LENGTH and is_contraction(node) and worth_ordering(node.shape)
 
     def is_row(self, kernel: Kernel, point: Point) -> bool:
         """True for items of a row that are cheaper to compute in `kernel` than to store."""
@@ -317,8 +329,9 @@ class Fusion:
         return None
 
     def store_apart(self, node: UOp, uses: list[Use]) -> None:
-        index = tuple(self.new_range(n) for n in node.shape)
+        index = tuple(_ranges_from(0, node.shape))
         kernel = Kernel(node, frozenset(r for r in index if r.op is Ops.RANGE), [node])
+        kernel.range_count = len(index)
         self.kernels.append(kernel)
         self.stored[node] = kernel
         kernel.places[node] = index
@@ -337,7 +350,7 @@ class Fusion:
         elif node.op is Ops.REDUCE:
             loops = self.loops_of(kernel, point)
             if node in self.closed:
-                self.closed_loops.update(loops)
+                kernel.closed_loops.update(loops)
             else:
                 kernel.reduces[node] = point
             self.use(kernel, reduced_point(point, loops))
@@ -355,7 +368,8 @@ class Fusion:
         closed = point.node in self.closed
         key = (self.depth[point.node], range_extents(point.node), outer, point.valid, closed)
         if key not in kernel.reduce_ranges:
-            loops = tuple(self.new_range(n) for n in range_extents(point.node))
+            loops = tuple(_ranges_from(kernel.range_count, range_extents(point.node)))
+            kernel.range_count += len(loops)
             kernel.reduce_ranges[key] = loops
             place = kernel.place(point.ranges)
             around = point.ranges if place is None else place
@@ -365,8 +379,8 @@ class Fusion:
                 kernel.enclosing[r] = around | frozenset(inner[:i + 1])
         return kernel.reduce_ranges[key]
 
-    def new_range(self, extent: int) -> UOp:
-        if extent == 1:
-            return ZERO
-        self.range_count += 1
-        return UOp.range(extent, self.range_count)
+
+def _ranges_from(first: int, extents: tuple[int, ...]) -> list[UOp]:
+    """A loop for each extent, numbered within its kernel: equal kernels have equal loops, and what is computed
+    about them once is remembered for all."""
+    return [ZERO if n == 1 else UOp.range(n, first + i) for i, n in enumerate(extents)]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 from tinygrad.graph import symbolic
@@ -108,8 +108,7 @@ class ShapeTracker:
 
     def indices(self, coordinates: Sequence[UOp], base_shape: Sequence[int]) -> tuple[tuple[UOp, ...], UOp]:
         """(coordinates in the base, of shape `base_shape`, condition) of the item at these coordinates."""
-        offset, valid = self.index(coordinates)
-        return tuple(_given(c, valid) for c in unflatten(offset, base_shape)), valid
+        return _indices(self, tuple(coordinates), tuple(base_shape))
 
     @property
     def contiguous(self) -> bool:
@@ -131,6 +130,14 @@ class ShapeTracker:
         terms = symbolic.linear_terms(self.index(coordinates)[0]).terms
         inside = {part for atom in terms for part in atom.toposort() if part is not atom}
         return tuple(None if c in inside else terms.get(c, 0) for c in coordinates)
+
+
+@lru_cache(1 << 14)
+def _indices(st: ShapeTracker, coordinates: tuple[UOp, ...],
+             base_shape: tuple[int, ...]) -> tuple[tuple[UOp, ...], UOp]:
+    """`ShapeTracker.indices`, remembered: layers alike ask for the same."""
+    offset, valid = st.index(coordinates)
+    return tuple(_given(c, valid) for c in unflatten(offset, base_shape)), valid
 
 
 def _moved(views: tuple[View, ...], op: Ops, argument: Any) -> tuple[View, ...]:

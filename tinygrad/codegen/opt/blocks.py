@@ -1,8 +1,8 @@
 """REDUCEs that the threads of a block do together.
 
 Each thread reduces every n-th item into a register of its own; the registers go to shared memory, from where
-every thread reads them all, in a few steps where they are many. So all threads know the result, and go on with
-it.
+every thread reads them all, in a few steps where they are many. So all threads know the result, and go on
+with it.
 """
 from __future__ import annotations
 

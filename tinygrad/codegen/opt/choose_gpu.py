@@ -1,12 +1,12 @@
 """The cost model for devices that run a grid of blocks of threads: a good Plan at once.
 
-In: a loop nest and the device's numbers (threads of a block). Out: a Plan. Ranges that are contiguous in every
-access are merged; then the kernel is one of three kinds:
+In: a loop nest and the device's numbers (threads of a block). Out: a Plan. Ranges that are contiguous in
+every access are merged; then the kernel is one of three kinds:
 - a contraction: each thread has a tile of accumulators in registers, a block a square of tiles;
 - values that are reduced once a row and used along it (softmax, norms): a block or a thread has a row;
 - everything else: a thread has an output, or where outputs are few and sums are long, a block has.
-Neighbouring threads take neighbouring items of memory wherever there is a choice. What is left of the outputs'
-loops goes across blocks.
+Neighbouring threads take neighbouring items of memory wherever there is a choice. What is left of the
+outputs' loops goes across blocks.
 """
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class _Chooser:
         loads = [n.src[0].src for n in self.nest.toposort() if n.op is Ops.LOAD and n.src[0].src[0] in stored]
         return any((memory, offset) not in places for memory, offset, *_ in loads)
 
-    # --- what the nest is made of -----------------------------------------------------------------------------
+    # --- what the nest is made of ---------------------------------------------------------------------------
 
     def output_ranges(self) -> frozenset[UOp]:
         return frozenset[UOp]().union(*(frozenset(s.closed_ranges) for s in self.nest.src))
@@ -108,7 +108,7 @@ class _Chooser:
 
         return sorted((r for r in ranges if _is_plain(r)), key=rank)
 
-    # --- threads ----------------------------------------------------------------------------------------------
+    # --- threads --------------------------------------------------------------------------------------------
 
     def spread_over_threads(self, ranges: frozenset[UOp], budget: int) -> int:
         """Up to `budget` threads along `ranges`, the fastest first; returns what is left of the budget."""
@@ -128,7 +128,7 @@ class _Chooser:
                 return
             self.take(Opt(OptKind.GLOBAL, min(r.arg[0] for r in loops)))
 
-    # --- items ------------------------------------------------------------------------------------------------
+    # --- items ----------------------------------------------------------------------------------------------
 
     def share_items(self) -> None:
         """A thread for each item, or for four that lie side by side."""
@@ -167,7 +167,7 @@ class _Chooser:
                        and stored is not None and a.step(stored) not in (0, 1)), None)
         return None if stored is None or loaded is None else (stored, loaded)
 
-    # --- reduces ----------------------------------------------------------------------------------------------
+    # --- reduces --------------------------------------------------------------------------------------------
 
     def share_outputs(self, reduces: list[UOp]) -> None:
         """A thread for each output; where they are few or their items lie in rows, several threads each."""
@@ -203,7 +203,7 @@ class _Chooser:
                 return
             self.take(Opt(OptKind.LOCAL, r.arg[0], threads))
 
-    # --- rows -------------------------------------------------------------------------------------------------
+    # --- rows -----------------------------------------------------------------------------------------------
 
     def share_rows(self, statistics: list[UOp]) -> None:
         """A block for each row, or for several short ones; a thread where rows are shorter than a warp."""
@@ -222,12 +222,13 @@ class _Chooser:
         for ranges in dict.fromkeys(frozenset(s.closed_ranges) & inner for s in self.nest.src):
             self.spread_over_threads(frozenset(filter(_is_plain, ranges)), group)
 
-    # --- contractions -----------------------------------------------------------------------------------------
+    # --- contractions ---------------------------------------------------------------------------------------
 
     def outputs_fill(self, contraction: Contraction) -> bool:
         """True if there are outputs enough for a thread each, or its sum is too short to share."""
-        count = prod(r.extent for r in self.output_ranges())
-        return count >= FULL_BLOCKS * self.renderer.warp_threads or self.shared_range(contraction.reduce) is None
+        enough = FULL_BLOCKS * self.renderer.warp_threads
+        return prod(r.extent for r in self.output_ranges()) >= enough or \
+            self.shared_range(contraction.reduce) is None
 
     def tile(self, contraction: Contraction) -> None:
         """A tile of accumulators a thread, along the longest range of each operand."""
@@ -238,8 +239,9 @@ class _Chooser:
         column, row = sorted((max(s, key=lambda r: (r.extent >= TILE, -s.index(r))) for s in sides),
                              key=self.fastest_first(self.output_ranges()).index)
         outputs = prod(r.extent for r in self.output_ranges())
-        size = next((t for t in (TILE, TILE // 2) if outputs >= t * t * FULL_BLOCKS * self.renderer.warp_threads
-                     and column.extent >= t and row.extent >= t), 1)
+        enough = FULL_BLOCKS * self.renderer.warp_threads
+        size = next((t for t in (TILE, TILE // 2)
+                     if outputs >= t * t * enough and min(column.extent, row.extent) >= t), 1)
         side = 1 << ((self.renderer.block_threads.bit_length() - 1) // 2)
         columns = self.register_tile(column, size)
         rows = self.register_tile(row, size)
@@ -249,8 +251,8 @@ class _Chooser:
                 self.take(Opt(OptKind.LOCAL, r.arg[0], min(most, r.extent)))
 
     def register_tile(self, r: UOp, size: int) -> UOp | None:
-        """`r` with its innermost iterations in registers, as vectors where memory is contiguous along it; what
-        is left of it."""
+        """`r` with its innermost iterations in registers, as vectors where memory is contiguous along it.
+        Returns what is left of it."""
         if size < 2:
             return r
         steps = [a.step(r) for a in accesses_of(self.nest) if r in a.ranges]

@@ -1,4 +1,6 @@
-"""Ranges that are contiguous in every access, as one: a 4-d elementwise kernel over whole buffers is one loop."""
+"""Ranges that are contiguous in every access, as one: a 4-d elementwise kernel over whole buffers is one
+loop.
+"""
 from __future__ import annotations
 
 from tinygrad.codegen.opt.access import index_uses, steps_of

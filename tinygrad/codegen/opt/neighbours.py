@@ -51,22 +51,22 @@ MAX_COPIES = 128
 longer takes seconds to compile, and has no registers to run in."""
 
 
-def neighbours(nest: UOp, plan: Plan, renderer: Renderer) -> list[Plan]:
+def neighbours(nest: UOp, plan: Plan, renderer: Renderer) -> Iterator[Plan]:
     """The plans one edit away from `plan`, each once, the kinds of edits taking turns. Whether they can be
     built shows when they are."""
     if not all_ranges(nest):
-        return []
+        return
     states = [nest]
     for opt in plan.opts:
         states.append(apply_opt(states[-1], opt))
     kinds = (_other_amounts(plan, renderer, states), _without(plan), _additions(plan, renderer, states),
              _other_ranges(plan, states))
-    found: dict[Plan, None] = {}
+    found = {plan}
     for edit in (e for edits in itertools.zip_longest(*kinds) for e in edits if e is not None):
         changed = edited(states, plan, edit)
-        if changed is not None and changed != plan:
-            found[changed] = None
-    return list(found)
+        if changed is not None and changed not in found:
+            found.add(changed)
+            yield changed
 
 
 def copies(nest: UOp) -> int:

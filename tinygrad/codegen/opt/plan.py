@@ -2,10 +2,9 @@
 
 In: a nest and a Plan. Out: a nest whose ranges are split, merged and marked with the kind they run as. Where
 a factor does not divide an extent, a loop over outputs lets its last tile overlap the one before (the same
-values are stored twice) or, where that is unsafe, across threads, or if there is only one tile, masks what lies
-outside; a reduce
-adds a masked tail of its own, so the main loop carries no mask. Next on the path: `codegen/expand.py` writes
-the marked ranges out.
+values are stored twice) or, where that is unsafe, across threads, or if there is only one tile, masks what
+lies outside; a reduce adds a masked tail of its own, so the main loop carries no mask. Next on the path:
+`codegen/expand.py` writes the marked ranges out.
 """
 from __future__ import annotations
 
@@ -153,7 +152,8 @@ def is_stage_range(nest: UOp, r: UOp) -> bool:
 
 
 def is_shared(nest: UOp, r: UOp) -> bool:
-    """True if every STORE closes `r` and no REDUCE or STAGE does: its iterations have outputs of their own."""
+    """True if every STORE closes `r` and no REDUCE or STAGE does: its iterations have outputs of their
+    own."""
     return all((n.op is Ops.STORE) == (r in n.closed_ranges)
                for n in nest.toposort() if n.op in (Ops.STORE, Ops.STAGE, Ops.REDUCE))
 
@@ -242,6 +242,8 @@ def split(nest: UOp, r: UOp, amount: int, kind: RangeKind, apart: bool) -> UOp:
     if amount < 2:
         raise ValueError(f"a split needs at least 2 inner iterations, got {amount}")
     if is_reduce_range(nest, r):
+        if any(r in n.closed_ranges for n in nest.toposort() if n.op is not Ops.REDUCE):
+            raise ValueError(f"r{r.arg[0]} is a loop of a REDUCE and of what it fills: it must stay whole")
         return _split_reduce(nest, r, amount, kind, apart)
     return _split_outputs(nest, r, amount, kind)
 

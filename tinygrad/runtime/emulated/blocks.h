@@ -3,7 +3,6 @@
 // A kernel's library has one function for `blocks.cpp`, which runs a kernel as one thread of one block.
 #pragma once
 
-#include <math.h>
 #include <string.h>
 
 #include <utility>

@@ -1,6 +1,8 @@
 // The words of CUDA C that rendered kernels use, for a C++ compiler: see blocks.h.
 #pragma once
 
+#include <math.h>
+
 #include "blocks.h"
 
 #define __global__

@@ -8,6 +8,9 @@
 #define constant const
 #define threadgroup static thread_local
 
+#define INFINITY __builtin_inff()
+#define NAN __builtin_nanf("")
+
 namespace metal {
 
 using uint3 = emulator::Index;
@@ -30,8 +33,6 @@ template <typename To, typename From> To as_type(From value) {
 inline float fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 inline float trunc(float a) { return __builtin_truncf(a); }
 inline float fabs(float a) { return __builtin_fabsf(a); }
-namespace precise {
 inline float sqrt(float a) { return __builtin_sqrtf(a); }
-}  // namespace precise
 
 }  // namespace metal

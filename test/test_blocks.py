@@ -1,0 +1,236 @@
+"""Plans of blocks of threads: what they compute, checked on PYTHON:BLOCKS (which finds races), and what their
+programs are made of."""
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tinygrad import Tensor
+from tinygrad.codegen.barriers import BARRIER, with_barriers
+from tinygrad.codegen.compile import stages_of
+from tinygrad.codegen.expand import expand
+from tinygrad.codegen.grid import Grid
+from tinygrad.codegen.linearize import linearize
+from tinygrad.codegen.opt.plan import Opt, OptKind, Plan, apply_plan
+from tinygrad.codegen.primitives import to_device_primitives
+from tinygrad.device import Device
+from tinygrad.dtype import dtypes
+from tinygrad.engine.realize import schedule_uops
+from tinygrad.graph.ops import Memory, Ops, RangeKind
+from tinygrad.graph.spec import check_graph
+from tinygrad.graph.uop import UOp
+from tinygrad.renderer import launch_of
+from tinygrad.renderer.python import PythonRenderer
+from tinygrad.renderer.scalar import scalar_program
+from tinygrad.runtime.python import PythonProgram
+
+DEVICE = "PYTHON:BLOCKS"
+Array = np.ndarray[Any, Any]
+
+
+def normal(*shape: int) -> Array:
+    return np.random.default_rng(sum(shape)).standard_normal(shape).astype(np.float32)
+
+
+def program_of(result: Tensor) -> list[UOp]:
+    """The program of the last kernel that computes `result`."""
+    return stages_of(schedule_uops([result.uop])[-1].ast, DEVICE).program
+
+
+def on_blocks(array: Array) -> Tensor:
+    return Tensor(array, device=DEVICE).realize()
+
+
+def run(program: list[UOp], buffers: list[Array]) -> None:
+    """Run a program by hand on host memory."""
+    check_graph(program, "program")
+    text = PythonRenderer(has_blocks=True).render("kernel", program)
+    PythonProgram("kernel", compile(text, "<kernel>", "exec"))([b.ctypes.data for b in buffers], [], 1)
+
+
+def as_program(nest: UOp, limits: tuple[int, int, int] = (1000, 1000, 1000)) -> list[UOp]:
+    check_graph(nest, "loop_nest")
+    renderer = PythonRenderer(has_blocks=True)
+    return scalar_program(linearize(to_device_primitives(expand(nest), renderer), limits))
+
+
+def items(slot: int, count: int) -> UOp:
+    return UOp.new(Ops.PARAM, dtypes.float32, (), (slot, count))
+
+
+# --- results ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(1,), (7,), (3, 5), (5, 37), (2, 3, 19), (300,)], ids=str)
+def test_elementwise_kernels_store_every_item_once(shape):
+    x = normal(*shape)
+    np.testing.assert_array_equal((on_blocks(x) * 2 + 1).numpy(), x * 2 + 1)
+
+
+@pytest.mark.parametrize("shape", [(3, 3), (4, 64), (64, 4), (37, 5), (5, 37), (1, 100), (100, 1)], ids=str)
+@pytest.mark.parametrize("axis", [None, 0, 1])
+def test_sums_of_any_shape(shape, axis):
+    x = normal(*shape)
+    np.testing.assert_allclose(on_blocks(x).sum(axis).numpy(), x.sum(axis), rtol=1e-5, atol=1e-5)
+    np.testing.assert_array_equal(on_blocks(x).max(axis).numpy(), x.max(axis))
+
+
+@pytest.mark.parametrize("shape", [(1, 64), (3, 33), (40, 3), (2, 3, 50), (17, 17)], ids=str)
+def test_rows_whose_items_need_their_statistics(shape):
+    x = normal(*shape)
+    e = np.exp(x - x.max(-1, keepdims=True))
+    np.testing.assert_allclose(on_blocks(x).softmax(-1).numpy(), e / e.sum(-1, keepdims=True), rtol=1e-5)
+    normed = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5)
+    np.testing.assert_allclose(on_blocks(x).layernorm().numpy(), normed, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("m,k,n", [(1, 1, 1), (5, 7, 3), (33, 9, 18), (64, 16, 64), (66, 5, 130), (1, 50, 20),
+                                   (20, 50, 1), (2, 100, 2)])
+def test_products_of_matrices_of_any_size(m, k, n):
+    a, b = normal(m, k), normal(k, n)
+    np.testing.assert_allclose((on_blocks(a) @ on_blocks(b)).numpy(), a @ b, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose((on_blocks(a.T.copy()).T @ on_blocks(b)).numpy(), a @ b, rtol=1e-4, atol=1e-4)
+
+
+def test_transposes_and_windows():
+    x = normal(19, 33)
+    np.testing.assert_array_equal(on_blocks(x).T.contiguous().numpy(), x.T)
+    padded = np.pad(x, ((1, 2), (3, 0)))
+    np.testing.assert_array_equal((on_blocks(x).pad(((1, 2), (3, 0))) + 0).numpy(), padded)
+
+
+def test_assigning_in_place_reads_each_item_before_it_is_written():
+    x = on_blocks(normal(50))
+    expected = x.numpy() * 3 + 1
+    x.assign(x * 3 + 1).realize()
+    np.testing.assert_array_equal(x.numpy(), expected)
+    y = on_blocks(normal(6, 6))
+    expected = y.numpy()[::-1] + y.numpy()
+    y.assign(y.flip(0) + y).realize()
+    np.testing.assert_array_equal(y.numpy(), expected)
+
+
+# --- programs -----------------------------------------------------------------------------------------------
+
+
+def test_neighbouring_threads_take_neighbouring_items():
+    program = program_of(on_blocks(normal(64, 64)) + on_blocks(normal(64, 64)).T)
+    stores = [n for n in program if n.op is Ops.STORE]
+    fastest = next(n for n in program if n.op is Ops.SPECIAL and n.arg[0] == "lidx0")
+    offset = stores[0].src[0].src[1]
+    assert offset.substitute({fastest: UOp.const(1, dtypes.index)}) - offset.substitute(
+        {fastest: UOp.const(0, dtypes.index)}) == UOp.const(1, dtypes.index)
+
+
+def test_long_sums_go_through_shared_memory_with_barriers():
+    program = program_of(on_blocks(normal(2, 64)).sum(1))
+    assert any(n.op is Ops.SHARED for n in program)
+    assert any(n.op is Ops.BARRIER for n in program)
+    assert launch_of(program).threads[0] >= 16
+    assert launch_of(program).shared_bytes >= 16 * 4
+
+
+def test_the_launch_says_blocks_threads_and_buffers():
+    program = program_of(on_blocks(normal(64)) + 1)
+    launch = launch_of(program)
+    assert np.prod(launch.blocks) * np.prod(launch.threads) == 64
+    assert launch.slots == (0, 1)
+
+
+def test_programs_for_blocks_have_single_values_in_registers():
+    program = program_of(on_blocks(normal(64, 128)) * 2)
+    allowed = (Ops.LOAD, Ops.STORE, Ops.VECTORIZE)
+    assert all(n.dtype.count == 1 or n.op in allowed for n in program)
+    assert any(n.op is Ops.LOAD and n.dtype.count == 4 for n in program)
+
+
+def test_a_barrier_stands_outside_the_loop_that_reads():
+    shared = UOp.new(Ops.SHARED, dtypes.float32, (), (0, 4))
+    thread = UOp.new(Ops.SPECIAL, dtypes.index, (), ("lidx0", 4))
+    one = UOp.const(1.0, dtypes.float32)
+    loop = UOp.range(4, 0)
+    outer = UOp.range(3, 1)
+    end, end_outer = (UOp.new(Ops.END, dtypes.index, (r,)) for r in (loop, outer))
+    store = shared.index(thread).store(one)
+    load = shared.index(loop).load()
+    placed = with_barriers([shared, thread, one, outer, store.src[0], store, loop, load.src[0], load, end,
+                            end_outer])
+    kinds = [n.op for n in placed if n.op in (Ops.BARRIER, Ops.STORE, Ops.LOAD, Ops.RANGE)]
+    assert kinds == [Ops.RANGE, Ops.BARRIER, Ops.STORE, Ops.BARRIER, Ops.RANGE, Ops.LOAD]
+    assert placed.count(BARRIER) == 2
+
+
+def test_a_grid_with_too_few_axes_is_taken_apart_from_one_number():
+    ranges = [UOp.range(n, i, RangeKind.GLOBAL) for i, n in enumerate((3, 5, 2, 7))]
+    offset = UOp.const(0, dtypes.index)
+    for r in ranges:
+        offset = offset * r.extent + r
+    nest = UOp.sink([items(0, 210).index(offset).store(items(1, 210).index(offset).load() * 2.0, *ranges)])
+    x, y = normal(210), np.zeros(210, np.float32)
+    program = as_program(nest, limits=(11, 65535, 65535))
+    assert all(size <= 11 or name != "gidx0" for name, size in
+               (n.arg for n in program if n.op is Ops.SPECIAL))
+    run(program, [y, x])
+    np.testing.assert_array_equal(y, x * 2)
+
+
+def test_outputs_of_different_sizes_share_a_grid():
+    a = UOp.range(5, 0, RangeKind.LOCAL)
+    b = UOp.range(12, 1, RangeKind.LOCAL)
+    nest = UOp.sink([items(0, 5).index(a).store(items(1, 12).index(a).load(), a),
+                     items(2, 12).index(b).store(items(1, 12).index(b).load() * 2.0, b),
+                     items(3, 1).index(UOp.const(0, dtypes.index)).store(UOp.const(7.0, dtypes.float32))])
+    x, first, second, third = normal(12), np.zeros(5, "f"), np.zeros(12, "f"), np.zeros(1, "f")
+    program = as_program(nest)
+    assert launch_of(program).threads == (12, 1, 1)
+    run(program, [first, x, second, third])
+    np.testing.assert_array_equal(first, x[:5])
+    np.testing.assert_array_equal(second, x * 2)
+    assert third[0] == 7
+
+
+def test_shared_memory_inside_local_ranges_is_a_part_for_each_thread():
+    row = UOp.range(3, 0, RangeKind.LOCAL)
+    column = UOp.range(4, 1, RangeKind.LOCAL)
+    each = UOp.range(4, 2)
+    held = items(1, 12).index(row * 4 + column).load().stage(9, Memory.SHARED, column)
+    total = held.index(each).load().reduce_ranges(Ops.ADD, each)
+    nest = UOp.sink([items(0, 3).index(row).store(total, row)])
+    x, y = normal(12), np.zeros(3, np.float32)
+    run(as_program(nest), [y, x])
+    np.testing.assert_allclose(y, x.reshape(3, 4).sum(1), rtol=1e-6)
+
+
+def test_a_reduce_over_threads_without_shared_memory_is_refused():
+    r = UOp.range(4, 0, RangeKind.LOCAL)
+    total = items(1, 4).index(r).load().reduce_ranges(Ops.ADD, r)
+    nest = UOp.sink([items(0, 1).index(UOp.const(0, dtypes.index)).store(total)])
+    with pytest.raises(RuntimeError, match="through shared memory"):
+        Grid(nest, {r: 1})
+
+
+@pytest.mark.parametrize("threads", [2, 3, 16, 24, 32, 40])
+@pytest.mark.parametrize("op", [Ops.ADD, Ops.MAX, Ops.MUL])
+def test_any_number_of_threads_reduces_together(threads, op):
+    r = UOp.range(70, 0)
+    total = items(1, 70).index(r).load().reduce_ranges(op, r)
+    nest = UOp.sink([items(0, 1).index(UOp.const(0, dtypes.index)).store(total)])
+    program = as_program(apply_plan(nest, Plan((Opt(OptKind.LOCAL, 0, threads),))))
+    x, y = normal(70), np.zeros(1, np.float32)
+    run(program, [y, x])
+    expected = {Ops.ADD: np.sum, Ops.MAX: np.max, Ops.MUL: np.prod}[op](x.astype(np.float64))
+    np.testing.assert_allclose(y[0], expected, rtol=1e-4)
+
+
+def test_indices_read_from_memory_are_masked_with_what_they_index():
+    x, at = normal(4, 5, 6), np.array([1, 3, 1])
+    np.testing.assert_array_equal(on_blocks(x)[:, Tensor(at, device=DEVICE)].numpy(), x[:, at])
+
+
+def test_the_plain_plan_runs_in_one_thread():
+    x = on_blocks(normal(9))
+    stages = stages_of(schedule_uops([(x + 1).uop])[-1].ast, DEVICE, Plan())
+    assert launch_of(stages.program).threads == (1, 1, 1)
+    assert Device[DEVICE].renderer.has_blocks

@@ -1,0 +1,156 @@
+"""Kernels for GPUs through the compilers that need no GPU: NVRTC, ptxas, and LLVM's nvptx64 and amdgcn."""
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tinygrad import Tensor, dtypes
+from tinygrad.codegen.compile import stages_of
+from tinygrad.dtype import DType
+from tinygrad.engine.realize import schedule_uops
+from tinygrad.graph.ops import Ops
+from tinygrad.graph.uop import UOp
+from tinygrad.renderer.cuda import cuda_renderer
+from tinygrad.renderer.llvm_blocks import AMDGCN, NVPTX, LLVMBlocksRenderer, Target, assembled, object_code
+from tinygrad.runtime import nvrtc
+
+NVIDIA = ("sm_80", "sm_90", "sm_100")
+AMD = ("gfx942", "gfx1100")
+DEVICE = "PYTHON:BLOCKS"
+"""Whose plans are taken."""
+
+
+def has_nvrtc() -> bool:
+    try:
+        return bool(nvrtc.nvrtc_version())
+    except ImportError:
+        return False
+
+
+@functools.cache
+def ptxas() -> str | None:
+    """Where the assembler is: in the package that pip installs, or on the path."""
+    found = importlib.util.find_spec("nvidia")
+    places = [Path(p) / "cuda_nvcc" / "bin" / "ptxas" for p in (found.submodule_search_locations or [])] if found else []
+    return next((str(p) for p in places if p.exists()), shutil.which("ptxas"))
+
+
+needs_nvrtc = pytest.mark.skipif(not has_nvrtc(), reason='NVRTC is not installed: pip install "tinygrad[cuda]"')
+needs_ptxas = pytest.mark.skipif(ptxas() is None, reason="ptxas is not installed: pip install nvidia-cuda-nvcc-cu12")
+
+
+def data(*shape: int, dtype: DType = dtypes.float32) -> Tensor:
+    return Tensor(np.ones(shape, np.float32), device=DEVICE).cast(dtype).realize()
+
+
+KERNELS: dict[str, Callable[[], Tensor]] = {
+    "item by item": lambda: (data(64, 64) * 2 + data(64, 64).exp()).sin(),
+    "a block's sum": lambda: data(4, 4096).sum(1),
+    "matrix product": lambda: data(64, 64) @ data(64, 64),
+    "softmax": lambda: data(16, 300).softmax(),
+    "convolution": lambda: data(2, 4, 8, 8).conv2d(data(4, 4, 3, 3), padding=1),
+    "random numbers": lambda: Tensor.rand(100, device=DEVICE),
+    "integers": lambda: data(99, dtype=dtypes.int32) // data(99, dtype=dtypes.int32) % 7 << 3,
+    "float64": lambda: data(99, dtype=dtypes.float64).log() + float("inf"),
+    **{dtype.name: functools.partial(lambda d: data(64, dtype=d) * data(64, dtype=d) + float("nan"), dtype)
+       for dtype in (dtypes.float16, dtypes.bfloat16, dtypes.fp8e4m3, dtypes.fp8e5m2)},
+    "every dtype": lambda: sum((data(64, dtype=d).cast(dtypes.float32) for d in dtypes.all), data(64)),
+}
+
+
+@functools.cache
+def program_of(family: str) -> list[UOp]:
+    """The linear program of the last kernel that a tensor takes."""
+    tensor = KERNELS[family]()
+    return stages_of(schedule_uops([tensor.uop])[-1].ast, DEVICE).program
+
+
+@pytest.mark.parametrize("family", KERNELS)
+@needs_nvrtc
+def test_nvrtc_takes_cuda_c(family: str) -> None:
+    source = cuda_renderer().render("kernel", program_of(family))
+    for architecture in NVIDIA:
+        assert nvrtc.compile_cuda(source, architecture)[:4] == b"\x7fELF"
+
+
+@pytest.mark.parametrize("family", KERNELS)
+@needs_ptxas
+def test_ptxas_takes_what_llvm_makes(family: str, tmp_path: Path) -> None:
+    source = LLVMBlocksRenderer(NVPTX).render("kernel", program_of(family))
+    for architecture in NVIDIA:
+        file = tmp_path / f"{architecture}.ptx"
+        file.write_text(assembled(source, NVPTX, architecture))
+        command = [ptxas() or "", f"-arch={architecture}", str(file), "-o", str(tmp_path / "kernel.cubin")]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("family", KERNELS)
+def test_llvm_makes_objects_for_amd(family: str) -> None:
+    source = LLVMBlocksRenderer(AMDGCN).render("kernel", program_of(family))
+    for architecture in AMD:
+        code = object_code(source, AMDGCN, architecture)
+        assert code[:4] == b"\x7fELF" and b"kernel.kd" in code
+
+
+@pytest.mark.parametrize(("target", "architecture", "barrier", "shared"), [
+    (NVPTX, "sm_90", r"bar\w*\.sync", r"\.shared "), (AMDGCN, "gfx942", "s_barrier", "ds_write")])
+def test_a_block_meets_at_barriers_and_shares_memory(target: Target, architecture: str, barrier: str,
+                                                     shared: str) -> None:
+    text = assembled(LLVMBlocksRenderer(target).render("kernel", program_of("a block's sum")), target, architecture)
+    assert re.search(barrier, text) and re.search(shared, text)
+
+
+def wide_copy() -> list[UOp]:
+    """A thread copies four items."""
+    index = dtypes.index
+    thread = UOp.new(Ops.SPECIAL, index, (), ("lidx0", 32))
+    four = UOp.const(4, index)
+    offset = UOp.new(Ops.MUL, index, (thread, four))
+    target, source = (UOp.new(Ops.PARAM, dtypes.float32, (), (slot, 128)) for slot in (0, 1))
+    at, to = (UOp.new(Ops.INDEX, dtypes.float32, (memory, offset)) for memory in (source, target))
+    vector = dtypes.float32.vec(4)
+    load = UOp.new(Ops.LOAD, vector, (at,))
+    lanes = [UOp.new(Ops.EXTRACT, dtypes.float32, (load,), i) for i in range(4)]
+    again = UOp.new(Ops.VECTORIZE, vector, tuple(lanes))
+    return [thread, four, offset, target, source, at, load, *lanes, again, to, UOp.new(Ops.STORE, vector, (to, again))]
+
+
+@pytest.mark.parametrize(("target", "architecture", "load"), [
+    (NVPTX, "sm_80", r"ld\.global.*v4"), (AMDGCN, "gfx942", "global_load_dwordx4")])
+def test_four_items_are_one_load(target: Target, architecture: str, load: str) -> None:
+    text = assembled(LLVMBlocksRenderer(target).render("kernel", wide_copy()), target, architecture)
+    assert len(re.findall(load, text)) == 1
+
+
+@needs_nvrtc
+def test_what_nvrtc_refuses_is_shown_with_the_reason() -> None:
+    with pytest.raises(RuntimeError, match=r'(?s)NVRTC does not accept.*"wrong" is undefined.*    2  .*wrong'):
+        nvrtc.compile_cuda('extern "C" __global__ void k(float *p) {\n  p[0] = wrong;\n}', "sm_90")
+
+
+def test_what_llvm_refuses_is_shown_with_the_reason() -> None:
+    with pytest.raises(RuntimeError, match=r"(?s)LLVM does not accept.*    1  .*wrong"):
+        assembled("define void @k() { wrong }", NVPTX, "sm_90")
+
+
+def test_without_nvrtc_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> None:
+        raise ImportError(name)
+
+    monkeypatch.setattr(importlib, "import_module", missing)
+    nvrtc._nvrtc.cache_clear()
+    try:
+        with pytest.raises(ImportError, match=r'NVRTC, which is not installed: pip install "tinygrad\[cuda\]"'):
+            nvrtc.nvrtc_version()
+    finally:
+        nvrtc._nvrtc.cache_clear()

@@ -1,0 +1,363 @@
+"""The search for plans: it keeps results, never ends with a slower plan, remembers what it found."""
+from __future__ import annotations
+
+import sqlite3
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tinygrad import Context, Tensor, TinyJit, dtypes
+from tinygrad.codegen import compile as compiling
+from tinygrad.codegen.lower import lower
+from tinygrad.codegen.opt import search
+from tinygrad.codegen.opt.choose import choose_plan
+from tinygrad.codegen.opt.measure import PLAIN_WORK, Built, Workbench, agree, random_items, sample
+from tinygrad.codegen.opt.plan import Opt, OptKind, Plan
+from tinygrad.codegen.opt.plan_cache import LIMIT, PlanCache, from_json, to_json
+from tinygrad.codegen.opt.search import Search, kernel_key, searched_plan
+from tinygrad.device import Device
+from tinygrad.dtype import DType
+from tinygrad.graph.uop import UOp
+
+Array = np.ndarray[Any, Any]
+
+
+@pytest.fixture(autouse=True)
+def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> PlanCache:
+    """An empty cache of plans, and no kernels from before."""
+    cache = PlanCache(tmp_path / "plans.sqlite")
+    monkeypatch.setattr(search, "_kept_plans", lambda: cache)
+    monkeypatch.setattr(compiling, "_kernels", OrderedDict())
+    return cache
+
+
+def numbers(*shape: int, seed: int = 0) -> Array:
+    return np.random.default_rng((seed, *shape)).integers(-4, 5, shape).astype(np.float32)
+
+
+def held(array: Array) -> Tensor:
+    return Tensor(array).realize()
+
+
+def ast_of(result: Tensor) -> UOp:
+    [item] = result.schedule()
+    return item.ast
+
+
+def nest_of(result: Tensor) -> UOp:
+    return lower(ast_of(result))
+
+
+def product(m: int, k: int, n: int) -> Tensor:
+    return held(numbers(m, k)) @ held(numbers(k, n, seed=1))
+
+
+# --- whole searches -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("width", [1, 3])
+def test_results_with_beam_are_numpys(width: int) -> None:
+    a, b = numbers(33, 40), numbers(40, 50, seed=1)
+    with Context(BEAM=width, BEAM_SECONDS=1):
+        np.testing.assert_array_equal((held(a) @ held(b) + 1).numpy(), a @ b + 1)
+
+
+def test_a_search_keeps_the_users_memory() -> None:
+    """The kernel writes what it reads; running it again and again must not be seen."""
+    x = held(numbers(300))
+    with Context(BEAM=1, BEAM_SECONDS=1):
+        x.assign(x * 2 + 1).realize()
+    np.testing.assert_array_equal(x.numpy(), numbers(300) * 2 + 1)
+
+
+def test_a_traced_function_takes_searched_plans() -> None:
+    weight = numbers(20, 30)
+
+    @TinyJit
+    def step(x: Tensor) -> Tensor:
+        return (x @ held_weight).relu().realize()
+
+    held_weight = held(weight)
+    with Context(BEAM=1, BEAM_SECONDS=1):
+        for seed in range(4):
+            x = numbers(7, 20, seed=seed)
+            np.testing.assert_array_equal(step(held(x)).numpy(), np.maximum(x @ weight, 0))
+
+
+def test_a_search_says_what_it_found(capsys: pytest.CaptureFixture[str]) -> None:
+    ast = ast_of(product(16, 16, 16))
+    with Context(BEAM=1, BEAM_SECONDS=1, DEBUG=2):
+        plan = searched_plan(ast, lower(ast), "CPU")
+    printed = capsys.readouterr().out
+    assert "plans: " in printed and " us -> " in printed and str(plan) in printed
+
+
+def test_kernels_without_loops_and_with_variables_are_searched() -> None:
+    with Context(BEAM=1, BEAM_SECONDS=1):
+        assert (held(np.array([3.0], np.float32)).reshape(()) + 1).numpy() == 4.0
+        assert 0 <= Tensor.rand(3).numpy().min() < 1
+
+
+def test_a_device_that_computes_nothing_keeps_the_cost_models_plan() -> None:
+    ast = ast_of(product(16, 16, 16).to("NULL") + 1) if False else ast_of(product(16, 16, 16))
+    with Context(BEAM=1, BEAM_SECONDS=1):
+        nest = lower(ast)
+        assert searched_plan(ast, nest, "NULL") == choose_plan(nest, Device["NULL"].renderer)
+
+
+def test_a_kernel_too_large_to_measure_keeps_the_cost_models_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tinygrad.codegen.opt.measure.MOST_BYTES", 100)
+    ast = ast_of(held(numbers(300)) + 1)
+    with Context(BEAM=1, BEAM_SECONDS=1):
+        assert searched_plan(ast, lower(ast), "CPU") == choose_plan(lower(ast), Device["CPU"].renderer)
+
+
+# --- decisions, on a clock of our own -----------------------------------------------------------------------
+
+
+class Clock:
+    """Stands for the machine: how long a run takes follows from the plan, and what runs are for is noted."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, seconds: Any) -> None:
+        self.seconds = seconds
+        monkeypatch.setattr(Workbench, "run", lambda bench, kernel: self.run(bench, kernel))
+        self.really_run = Workbench.__dict__["results"]
+
+    def run(self, bench: Workbench, kernel: Built) -> float:
+        kernel.program(bench.addresses, kernel.variables, kernel.extent)
+        return float(self.seconds(kernel.plan))
+
+
+def test_the_fastest_plan_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only unrolling the sum four times makes anything faster, and is one edit away."""
+    def seconds(plan: Plan) -> float:
+        return 0.5 if any(o.kind is OptKind.UNROLL and o.amount == 4 for o in plan.opts) else 1.0
+
+    monkeypatch.setattr(search, "RACE_SECONDS", 0.0)
+    monkeypatch.setattr(search, "FINAL_SECONDS", 0.0)
+    Clock(monkeypatch, seconds)
+    found = Search(nest_of(product(16, 16, 16)), "CPU", 1, 60.0).run()
+    assert seconds(found.plan) == 0.5
+    assert found.seconds == 0.5 and found.default_seconds == 1.0
+
+
+def test_edits_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of two edits helps: the second round finds both together."""
+    def seconds(plan: Plan) -> float:
+        kinds = {o.kind for o in plan.opts}
+        return 1.0 - 0.3 * (OptKind.UNROLL in kinds) - 0.3 * (OptKind.SPLIT in kinds)
+
+    monkeypatch.setattr(search, "RACE_SECONDS", 0.0)
+    monkeypatch.setattr(search, "FINAL_SECONDS", 0.0)
+    Clock(monkeypatch, seconds)
+    found = Search(nest_of(product(16, 16, 32)), "CPU", 1, 120.0).run()
+    assert {OptKind.UNROLL, OptKind.SPLIT} <= {o.kind for o in found.plan.opts}
+
+
+def test_a_plan_that_is_faster_only_at_first_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    nest = nest_of(product(16, 16, 16))
+    default = choose_plan(nest, Device["CPU"].renderer)
+    finals = []
+
+    def race(bench: Workbench, one: Built, other: Built, seconds: float, least: int = 3) -> Any:
+        assert other.plan == default
+        final = seconds == search.FINAL_SECONDS
+        finals.append(final)
+        return ([1.1] if final else [0.5]), [1.0]
+
+    monkeypatch.setattr(Workbench, "race", race)
+    assert Search(nest, "CPU", 1, 0.5).run().plan == default
+    assert True in finals
+
+
+def test_a_plan_with_other_results_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel that adds 2 where 1 is wanted is twice as fast, and counted as wrong."""
+    nest, other = (nest_of(held(numbers(500)) + n) for n in (1, 2))
+    default = choose_plan(nest, Device["CPU"].renderer)
+    write = Workbench.write
+
+    def written(bench: Workbench, of: UOp, plan: Plan, most: int | None = None) -> Any:
+        return write(bench, other if plan not in (default, Plan()) else of, plan, most)
+
+    monkeypatch.setattr(Workbench, "write", written)
+    monkeypatch.setattr(Workbench, "race", lambda *args, **kwargs: ([0.5], [1.0]))
+    monkeypatch.setattr(search, "HOPELESS", 1e9)
+    found = Search(nest, "CPU", 1, 0.5).run()
+    assert found.plan == default and found.wrong > 0
+
+
+# --- what is compared ---------------------------------------------------------------------------------------
+
+
+def test_the_cost_models_plan_is_right_and_another_kernel_is_not() -> None:
+    nest = nest_of(product(33, 20, 50))
+    bench = Workbench(nest, "CPU")
+    assert bench.is_right(bench.build(nest, choose_plan(nest, Device["CPU"].renderer)))
+    shifted = nest_of(held(numbers(33, 20)) @ (held(numbers(20, 50, seed=1)) + 0.25))
+    assert not bench.is_right(bench.build(shifted, Plan()))
+
+
+def test_a_kernel_that_leaves_out_one_item_is_wrong() -> None:
+    x = held(numbers(40))
+    nest = nest_of(x * 2)
+    bench = Workbench(nest, "CPU")
+    [store] = nest.src
+    (r,) = store.closed_ranges
+    at = store.src[0]
+    one_less = store.replace(src=(at.src[0].index(at.src[1], r < 39), *store.src[1:]))
+    assert bench.is_right(bench.build(nest, Plan()))
+    assert not bench.is_right(bench.build(UOp.sink([one_less]), Plan()))
+
+
+def test_of_a_large_kernel_a_sample_of_items_is_compared() -> None:
+    nest = nest_of(product(700, 700, 700))
+    few, is_sample = sample(nest, PLAIN_WORK)
+    assert is_sample and few is not nest
+    bench = Workbench(nest, "CPU")
+    expected = bench.expected[0].reshape(700, 700)
+    compared = np.flatnonzero((expected.view(np.uint32) != 0x5A5A5A5A).all(1))
+    assert {0, 699} <= set(compared) and len(compared) < 700
+    a, b = (bench.buffers[i].numpy().reshape(700, 700).astype(np.float64) for i in (1, 2))
+    np.testing.assert_array_equal(expected[compared], (a @ b)[compared])
+    assert bench.is_right(bench.build(nest, choose_plan(nest, Device["CPU"].renderer)))
+    half = nest_of(held(numbers(700, 700)) @ (held(numbers(700, 700, seed=1)) * 0.5))
+    assert not bench.is_right(bench.build(half, choose_plan(half, Device["CPU"].renderer)))
+
+
+def test_small_kernels_are_compared_whole() -> None:
+    nest = nest_of(product(16, 16, 16))
+    assert sample(nest, PLAIN_WORK) == (nest, False)
+
+
+@pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.float64, dtypes.float16, dtypes.bfloat16],
+                         ids=lambda d: d.name)
+def test_floats_agree_within_a_tolerance_of_their_type(dtype: DType) -> None:
+    expected = np.linspace(-3, 3, 101).astype(dtype.numpy)
+    step = float(np.spacing(np.float32(1))) if dtype is dtypes.float32 else 0.0
+    assert agree(expected, expected, dtype)
+    assert agree((expected.astype(np.float64) + step).astype(dtype.numpy), expected, dtype)
+    wrong = expected.copy()
+    wrong[50] = 1.0
+    assert not agree(wrong, expected, dtype)
+
+
+def test_nan_and_infinity_must_be_where_they_were() -> None:
+    values = np.array([1.0, np.nan, np.inf, -np.inf], np.float32)
+    assert agree(values, values.copy(), dtypes.float32)
+    for other in ([np.nan, np.nan, np.inf, -np.inf], [1.0, 0.0, np.inf, -np.inf], [1.0, np.nan, -np.inf, -np.inf],
+                  [1.0, np.nan, 3e38, -np.inf]):
+        assert not agree(np.array(other, np.float32), values, dtypes.float32)
+
+
+def test_integers_and_bools_must_be_equal() -> None:
+    values = np.array([1 << 20, 5], np.int32)
+    assert agree(values, values.copy(), dtypes.int32)
+    assert not agree(values + np.array([1, 0], np.int32), values, dtypes.int32)
+    assert not agree(np.array([True]), np.array([False]), dtypes.bool)
+
+
+@pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.bfloat16, dtypes.int8, dtypes.uint8, dtypes.int64,
+                                   dtypes.bool], ids=lambda d: d.name)
+def test_random_items_are_small_and_never_zero(dtype: DType) -> None:
+    items = random_items(dtype, 70_000, 3)
+    assert items.shape == (70_000,) and items.dtype == dtype.numpy
+    wide = items.astype(np.float64)
+    assert np.abs(wide).max() <= 8
+    assert dtype.is_bool or (wide != 0).all()
+    assert (wide * 4 == np.round(wide * 4)).all()
+    assert len(np.unique(wide)) == (2 if dtype.is_bool else 8 if dtype.is_unsigned else 16)
+
+
+# --- what is remembered -------------------------------------------------------------------------------------
+
+
+opts = st.builds(Opt, st.sampled_from(OptKind), st.integers(0, 99), st.integers(0, 99),
+                 st.lists(st.integers(0, 99), max_size=4).map(tuple))
+
+
+@given(st.lists(opts, max_size=8))
+def test_a_plan_read_is_the_plan_written(listed: list[Opt]) -> None:
+    plan = Plan(tuple(listed))
+    assert from_json(to_json(plan)) == plan
+
+
+@pytest.mark.parametrize("text", ["", "{}", "3", "[3]", '[["FLY", 1, 2, []]]', '[["VECTOR", 1.5, 2, []]]',
+                                  '[["VECTOR", 1, 2]]', '[["VECTOR", 1, 2, ["a"]]]', '[["VECTOR", 1, 2, null]]'])
+def test_a_text_that_is_no_plan_is_refused(text: str) -> None:
+    with pytest.raises(ValueError):
+        from_json(text)
+
+
+def test_a_found_plan_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    ast = ast_of(product(20, 16, 24))
+    with Context(BEAM=1, BEAM_SECONDS=1):
+        plan = searched_plan(ast, lower(ast), "CPU")
+        monkeypatch.setattr(search, "Search", None)  # another search would fail
+        assert searched_plan(ast, lower(ast), "CPU") == plan
+
+
+@pytest.mark.parametrize("plan", [
+    Plan((Opt(OptKind.VECTOR, 77, 16),)),
+    Plan((Opt(OptKind.UPCAST, 0, 1 << 20),)),
+    Plan((Opt(OptKind.THREAD, 2),)),
+])
+def test_a_remembered_plan_that_does_not_fit_is_searched_again(own_cache: PlanCache, plan: Plan) -> None:
+    ast = ast_of(product(20, 16, 24))
+    own_cache.put(kernel_key(ast, "CPU"), 9, 99.0, plan)
+    with Context(BEAM=1, BEAM_SECONDS=1):
+        assert searched_plan(ast, lower(ast), "CPU") != plan
+
+
+def test_a_wider_or_longer_search_is_made_again(own_cache: PlanCache) -> None:
+    plan = Plan((Opt(OptKind.THREAD, 0),))
+    own_cache.put("kernel", 2, 10.0, plan)
+    assert own_cache.get("kernel", 2, 10.0) == own_cache.get("kernel", 1, 3.0) == plan
+    assert own_cache.get("kernel", 3, 10.0) is None
+    assert own_cache.get("kernel", 2, 20.0) is None
+    assert own_cache.get("another", 1, 1.0) is None
+
+
+def test_nothing_is_read_or_written_without_a_cache(own_cache: PlanCache) -> None:
+    ast = ast_of(product(20, 16, 24))
+    with Context(BEAM=1, BEAM_SECONDS=1, CACHELEVEL=0):
+        searched_plan(ast, lower(ast), "CPU")
+    assert not own_cache.path.exists()
+
+
+def test_a_broken_file_costs_nothing_but_the_search(own_cache: PlanCache) -> None:
+    own_cache.path.write_bytes(b"not a database" * 100)
+    own_cache.put("kernel", 1, 1.0, Plan())
+    assert own_cache.get("kernel", 1, 1.0) is None
+
+
+def test_a_row_that_is_no_plan_is_not_one(own_cache: PlanCache) -> None:
+    own_cache.put("kernel", 1, 1.0, Plan())
+    database = sqlite3.connect(own_cache.path)
+    with database:
+        database.execute("UPDATE plans SET plan = 'nonsense'")
+    database.close()
+    assert own_cache.get("kernel", 1, 1.0) is None
+
+
+def test_the_oldest_plans_go_when_there_are_too_many(own_cache: PlanCache,
+                                                      monkeypatch: pytest.MonkeyPatch) -> None:
+    assert LIMIT >= 1000
+    monkeypatch.setattr("tinygrad.codegen.opt.plan_cache.LIMIT", 3)
+    for number in range(5):
+        own_cache.put(str(number), 1, 1.0, Plan())
+    assert [own_cache.get(str(n), 1, 1.0) for n in range(5)] == [None, None, *[Plan()] * 3]
+
+
+def test_the_key_follows_kernel_device_and_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    ast, other = ast_of(product(20, 16, 24)), ast_of(product(20, 16, 25))
+    keys = {kernel_key(ast, "CPU"), kernel_key(other, "CPU"), kernel_key(ast, "NULL")}
+    monkeypatch.setattr(Device["CPU"].renderer, "threads", 77)
+    keys.add(kernel_key(ast, "CPU"))
+    monkeypatch.setattr(search, "code_version", lambda: "other code")
+    keys.add(kernel_key(ast, "CPU"))
+    assert len(keys) == 5
