@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections import OrderedDict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -63,14 +64,14 @@ def product(m: int, k: int, n: int) -> Tensor:
 @pytest.mark.parametrize("width", [1, 3])
 def test_results_with_beam_are_numpys(width: int) -> None:
     a, b = numbers(33, 40), numbers(40, 50, seed=1)
-    with Context(BEAM=width, BEAM_SECONDS=1):
+    with Context(BEAM=width, BEAM_SECONDS=0.3):
         np.testing.assert_array_equal((held(a) @ held(b) + 1).numpy(), a @ b + 1)
 
 
 def test_a_search_keeps_the_users_memory() -> None:
     """The kernel writes what it reads; running it again and again must not be seen."""
     x = held(numbers(300))
-    with Context(BEAM=1, BEAM_SECONDS=1):
+    with Context(BEAM=1, BEAM_SECONDS=0.3):
         x.assign(x * 2 + 1).realize()
     np.testing.assert_array_equal(x.numpy(), numbers(300) * 2 + 1)
 
@@ -83,7 +84,7 @@ def test_a_traced_function_takes_searched_plans() -> None:
         return (x @ held_weight).relu().realize()
 
     held_weight = held(weight)
-    with Context(BEAM=1, BEAM_SECONDS=1):
+    with Context(BEAM=1, BEAM_SECONDS=0.3):
         for seed in range(4):
             x = numbers(7, 20, seed=seed)
             np.testing.assert_array_equal(step(held(x)).numpy(), np.maximum(x @ weight, 0))
@@ -91,21 +92,21 @@ def test_a_traced_function_takes_searched_plans() -> None:
 
 def test_a_search_says_what_it_found(capsys: pytest.CaptureFixture[str]) -> None:
     ast = ast_of(product(16, 16, 16))
-    with Context(BEAM=1, BEAM_SECONDS=1, DEBUG=2):
+    with Context(BEAM=1, BEAM_SECONDS=0.3, DEBUG=2):
         plan = searched_plan(ast, lower(ast), "CPU")
     printed = capsys.readouterr().out
     assert "plans: " in printed and " us -> " in printed and str(plan) in printed
 
 
 def test_kernels_without_loops_and_with_variables_are_searched() -> None:
-    with Context(BEAM=1, BEAM_SECONDS=1):
+    with Context(BEAM=1, BEAM_SECONDS=0.3):
         assert (held(np.array([3.0], np.float32)).reshape(()) + 1).numpy() == 4.0
         assert 0 <= Tensor.rand(3).numpy().min() < 1
 
 
 def test_a_device_that_computes_nothing_keeps_the_cost_models_plan() -> None:
-    ast = ast_of(product(16, 16, 16).to("NULL") + 1) if False else ast_of(product(16, 16, 16))
-    with Context(BEAM=1, BEAM_SECONDS=1):
+    ast = ast_of(product(16, 16, 16))
+    with Context(BEAM=1, BEAM_SECONDS=0.3):
         nest = lower(ast)
         assert searched_plan(ast, nest, "NULL") == choose_plan(nest, Device["NULL"].renderer)
 
@@ -113,24 +114,23 @@ def test_a_device_that_computes_nothing_keeps_the_cost_models_plan() -> None:
 def test_a_kernel_too_large_to_measure_keeps_the_cost_models_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tinygrad.codegen.opt.measure.MOST_BYTES", 100)
     ast = ast_of(held(numbers(300)) + 1)
-    with Context(BEAM=1, BEAM_SECONDS=1):
+    with Context(BEAM=1, BEAM_SECONDS=0.3):
         assert searched_plan(ast, lower(ast), "CPU") == choose_plan(lower(ast), Device["CPU"].renderer)
 
 
 # --- decisions, on a clock of our own -----------------------------------------------------------------------
 
 
-class Clock:
-    """Stands for the machine: how long a run takes follows from the plan, and what runs are for is noted."""
+def use_clock(monkeypatch: pytest.MonkeyPatch, seconds: Callable[[Plan], float]) -> None:
+    """Kernels run, and seem to take as long as `seconds` says of their plans."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, seconds: Any) -> None:
-        self.seconds = seconds
-        monkeypatch.setattr(Workbench, "run", lambda bench, kernel: self.run(bench, kernel))
-        self.really_run = Workbench.__dict__["results"]
-
-    def run(self, bench: Workbench, kernel: Built) -> float:
+    def run(bench: Workbench, kernel: Built) -> float:
         kernel.program(bench.addresses, kernel.variables, kernel.extent)
-        return float(self.seconds(kernel.plan))
+        return seconds(kernel.plan)
+
+    monkeypatch.setattr(Workbench, "run", run)
+    monkeypatch.setattr(search, "RACE_SECONDS", 0.0)
+    monkeypatch.setattr(search, "FINAL_SECONDS", 0.0)
 
 
 def test_the_fastest_plan_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,9 +138,7 @@ def test_the_fastest_plan_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def seconds(plan: Plan) -> float:
         return 0.5 if any(o.kind is OptKind.UNROLL and o.amount == 4 for o in plan.opts) else 1.0
 
-    monkeypatch.setattr(search, "RACE_SECONDS", 0.0)
-    monkeypatch.setattr(search, "FINAL_SECONDS", 0.0)
-    Clock(monkeypatch, seconds)
+    use_clock(monkeypatch, seconds)
     found = Search(nest_of(product(16, 16, 16)), "CPU", 1, 60.0).run()
     assert seconds(found.plan) == 0.5
     assert found.seconds == 0.5 and found.default_seconds == 1.0
@@ -149,14 +147,12 @@ def test_the_fastest_plan_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_edits_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of two edits helps: the second round finds both together."""
     def seconds(plan: Plan) -> float:
-        kinds = {o.kind for o in plan.opts}
-        return 1.0 - 0.3 * (OptKind.UNROLL in kinds) - 0.3 * (OptKind.SPLIT in kinds)
+        return 1.0 - 0.3 * sum(any(o.kind is kind for o in plan.opts) for kind in helpful)
 
-    monkeypatch.setattr(search, "RACE_SECONDS", 0.0)
-    monkeypatch.setattr(search, "FINAL_SECONDS", 0.0)
-    Clock(monkeypatch, seconds)
-    found = Search(nest_of(product(16, 16, 32)), "CPU", 1, 120.0).run()
-    assert {OptKind.UNROLL, OptKind.SPLIT} <= {o.kind for o in found.plan.opts}
+    helpful = (OptKind.GROUP, OptKind.UNROLL)
+    use_clock(monkeypatch, seconds)
+    found = Search(nest_of(held(numbers(8, 64)).sum(1)), "CPU", 1, 60.0).run()
+    assert set(helpful) <= {o.kind for o in found.plan.opts}
 
 
 def test_a_plan_that_is_faster_only_at_first_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,7 +178,8 @@ def test_a_plan_with_other_results_is_not_taken(monkeypatch: pytest.MonkeyPatch)
     write = Workbench.write
 
     def written(bench: Workbench, of: UOp, plan: Plan, most: int | None = None) -> Any:
-        return write(bench, other if plan not in (default, Plan()) else of, plan, most)
+        is_candidate = hasattr(bench, "expected") and plan != default
+        return write(bench, other if is_candidate else of, plan, most)
 
     monkeypatch.setattr(Workbench, "write", written)
     monkeypatch.setattr(Workbench, "race", lambda *args, **kwargs: ([0.5], [1.0]))
@@ -249,8 +246,8 @@ def test_floats_agree_within_a_tolerance_of_their_type(dtype: DType) -> None:
 def test_nan_and_infinity_must_be_where_they_were() -> None:
     values = np.array([1.0, np.nan, np.inf, -np.inf], np.float32)
     assert agree(values, values.copy(), dtypes.float32)
-    for other in ([np.nan, np.nan, np.inf, -np.inf], [1.0, 0.0, np.inf, -np.inf], [1.0, np.nan, -np.inf, -np.inf],
-                  [1.0, np.nan, 3e38, -np.inf]):
+    for other in ([np.nan, np.nan, np.inf, -np.inf], [1.0, 0.0, np.inf, -np.inf],
+                  [1.0, np.nan, -np.inf, -np.inf], [1.0, np.nan, 3e38, -np.inf]):
         assert not agree(np.array(other, np.float32), values, dtypes.float32)
 
 
@@ -286,8 +283,9 @@ def test_a_plan_read_is_the_plan_written(listed: list[Opt]) -> None:
     assert from_json(to_json(plan)) == plan
 
 
-@pytest.mark.parametrize("text", ["", "{}", "3", "[3]", '[["FLY", 1, 2, []]]', '[["VECTOR", 1.5, 2, []]]',
-                                  '[["VECTOR", 1, 2]]', '[["VECTOR", 1, 2, ["a"]]]', '[["VECTOR", 1, 2, null]]'])
+@pytest.mark.parametrize("text", [
+    "", "{}", "3", "[3]", '[["FLY", 1, 2, []]]', '[["VECTOR", 1.5, 2, []]]', '[["VECTOR", 1, 2]]',
+    '[["VECTOR", 1, 2, ["a"]]]', '[["VECTOR", 1, 2, null]]'])
 def test_a_text_that_is_no_plan_is_refused(text: str) -> None:
     with pytest.raises(ValueError):
         from_json(text)
@@ -295,7 +293,7 @@ def test_a_text_that_is_no_plan_is_refused(text: str) -> None:
 
 def test_a_found_plan_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     ast = ast_of(product(20, 16, 24))
-    with Context(BEAM=1, BEAM_SECONDS=1):
+    with Context(BEAM=1, BEAM_SECONDS=0.3):
         plan = searched_plan(ast, lower(ast), "CPU")
         monkeypatch.setattr(search, "Search", None)  # another search would fail
         assert searched_plan(ast, lower(ast), "CPU") == plan
@@ -309,7 +307,7 @@ def test_a_found_plan_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_remembered_plan_that_does_not_fit_is_searched_again(own_cache: PlanCache, plan: Plan) -> None:
     ast = ast_of(product(20, 16, 24))
     own_cache.put(kernel_key(ast, "CPU"), 9, 99.0, plan)
-    with Context(BEAM=1, BEAM_SECONDS=1):
+    with Context(BEAM=1, BEAM_SECONDS=0.3):
         assert searched_plan(ast, lower(ast), "CPU") != plan
 
 
@@ -324,7 +322,7 @@ def test_a_wider_or_longer_search_is_made_again(own_cache: PlanCache) -> None:
 
 def test_nothing_is_read_or_written_without_a_cache(own_cache: PlanCache) -> None:
     ast = ast_of(product(20, 16, 24))
-    with Context(BEAM=1, BEAM_SECONDS=1, CACHELEVEL=0):
+    with Context(BEAM=1, BEAM_SECONDS=0.3, CACHELEVEL=0):
         searched_plan(ast, lower(ast), "CPU")
     assert not own_cache.path.exists()
 

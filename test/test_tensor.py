@@ -80,7 +80,7 @@ def test_numpy_arrays_keep_dtype_and_layout(kind):
 
 def test_numpy_values_are_shared_not_copied():
     array = np.arange(64, dtype=np.float32)
-    tensor = Tensor(array)
+    tensor = Tensor(array, device="CPU")
     array[0] = 7
     assert tensor.numpy()[0] == 7
     copied = tensor.numpy()
@@ -797,7 +797,7 @@ def test_values_out():
 
 
 def test_repr_shows_values_without_computing():
-    t = Tensor([1.0, 2.0])
+    t = Tensor([1.0, 2.0]).realize()
     assert repr(t) == f"<Tensor {Device.DEFAULT} float32 (2,) [1., 2.]>"
     lazy = t + 1
     assert repr(lazy) == f"<Tensor {Device.DEFAULT} float32 (2,) lazy>" and lazy.uop.realized is None

@@ -97,7 +97,7 @@ JIT = ContextVar("JIT", 1)
 """0 makes TinyJit call the plain function every time."""
 BEAM = ContextVar("BEAM", 0)
 """n measures plans for each kernel, n at a time, and keeps the fastest (codegen/opt/search.py)."""
-BEAM_SECONDS = ContextVar("BEAM_SECONDS", 10)
+BEAM_SECONDS = ContextVar("BEAM_SECONDS", 10.0)
 """How long BEAM measures plans for one kernel, at most."""
 WINO = ContextVar("WINO", 0)
 """Accepted for scripts that set it; convolutions here never use the Winograd transform."""

@@ -1,7 +1,9 @@
-"""What CUDA C and HIP C call things: the tables by which `c_blocks.py` writes kernels for GPUs of NVIDIA and AMD.
+"""What CUDA C and HIP C call things: the tables by which `c_blocks.py` writes kernels for GPUs of NVIDIA
+and AMD.
 
-The two languages differ in their type for halves alone. `lanes` are what one load or store moves: the compilers make
-one instruction of it (`ld.global.v4`). Next on the path: `runtime/cuda.py` and `runtime/amd.py`.
+The two languages differ in their type for halves alone. `lanes` are what one load or store moves: the
+compilers make one instruction of it (`ld.global.v4`). Next on the path: `runtime/cuda.py` and
+`runtime/amd.py`.
 """
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ template <typename To, typename From> static __device__ __forceinline__ To bits_
 
 CUDA = Dialect(
     name="CUDA C",
-    types=PLAIN_C.types | {dtypes.bool: "bool", dtypes.float16: "__half"},
+    types={**PLAIN_C.types, dtypes.bool: "bool", dtypes.float16: "__half"},
     header=f"#include <cuda_fp16.h>\n\n{LANES}",
     kernel='extern "C" __global__',
     function="static __device__ __forceinline__",
@@ -53,7 +55,7 @@ CUDA = Dialect(
     lane="{vector}.lane[{lane}]",
 )
 HIP = replace(
-    CUDA, name="HIP C", types=CUDA.types | {dtypes.float16: "_Float16"},
+    CUDA, name="HIP C", types={**CUDA.types, dtypes.float16: "_Float16"},
     header=f"#include <hip/hip_runtime.h>\n\n{LANES}",
 )
 

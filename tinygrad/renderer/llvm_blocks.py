@@ -1,8 +1,8 @@
 """Linear programs as LLVM IR for GPUs: nvptx64 (PTX for NVIDIA) and amdgcn (AMD).
 
-As `llvm.py`, on which it builds, but a kernel is what one thread of a block does: its arguments are the buffers that
-it has, then its variables as i64; SPECIAL indices are registers of the hardware, SHARED memory is a global of the
-block. Pointers become generic at once; LLVM finds out again which memory they are into.
+As `llvm.py`, on which it builds, but a kernel is what one thread of a block does: its arguments are the
+buffers that it has, then its variables as i64; SPECIAL indices are registers of the hardware, SHARED memory
+is a global of the block. Pointers become generic at once; LLVM finds out again which memory they are into.
 
 `assembled` gives the machine code; nothing has to be installed for it but llvmlite.
 """

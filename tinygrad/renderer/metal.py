@@ -1,7 +1,8 @@
-"""What the Metal shading language calls things: the table by which `c_blocks.py` writes kernels for Apple's GPUs.
+"""What the Metal shading language calls things: the table by which `c_blocks.py` writes kernels for Apple's
+GPUs.
 
-Metal has no float64, and no casts between pointers into different memories: hence two functions where CUDA has one.
-Elsewhere than on a Mac there is one kind of memory (`runtime/emulated/metal.h`). Next on the path:
+Metal has no float64, and no casts between pointers into different memories: hence two functions where CUDA
+has one. Elsewhere than on a Mac there is one kind of memory (`runtime/emulated/metal.h`). Next on the path:
 `runtime/metal.py`.
 """
 from __future__ import annotations
@@ -38,7 +39,8 @@ template <typename T, int N> static inline void store_lanes(threadgroup T *at, l
 
 METAL = Dialect(
     name="Metal",
-    types=PLAIN_C.types | {
+    types={
+        **PLAIN_C.types,
         dtypes.bool: "bool", dtypes.int8: "char", dtypes.uint8: "uchar", dtypes.uint16: "ushort",
         dtypes.uint32: "uint", dtypes.int64: "long", dtypes.uint64: "ulong", dtypes.index: "long",
         dtypes.fp8e4m3: "uchar", dtypes.fp8e5m2: "uchar", dtypes.bfloat16: "ushort", dtypes.float16: "half",

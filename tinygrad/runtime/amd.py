@@ -1,7 +1,7 @@
 """AMD: AMD's GPUs, through the HIP runtime and its compiler, hiprtc, as ROCm installs them (ctypes).
 
-Kernels are HIP C (`renderer/cuda.py`), compiled in process for the GPU that is there. As on CUDA everything runs on
-one stream in order, and a kernel returns before it has run.
+Kernels are HIP C (`renderer/cuda.py`), compiled in process for the GPU that is there. As on CUDA everything
+runs on one stream in order, and a kernel returns before it has run.
 """
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ class Library:
         return int(getattr(self.loaded, function)(*arguments))
 
     def call(self, function: str, *arguments: object) -> None:
-        """Raises MemoryError where the GPU has no memory left, RuntimeError with the library's words where the
-        function fails otherwise."""
+        """Raises MemoryError where the GPU has no memory left, RuntimeError with the library's words where
+        the function fails otherwise."""
         status = self.status(function, *arguments)
         if status == OUT_OF_MEMORY:
             raise MemoryError(f"{function}: the GPU has no memory left")
@@ -150,8 +150,8 @@ def architecture_name(version: int) -> str:
 
 
 def architecture_at(bus: str, topology: Path = Path("/sys/class/kfd/kfd/topology/nodes")) -> str:
-    """The architecture of the GPU at a PCI address (0000:c1:00.0), as Linux tells it. Raises RuntimeError where it
-    does not."""
+    """The architecture of the GPU at a PCI address (0000:c1:00.0), as Linux tells it. Raises RuntimeError
+    where it does not."""
     domain, number, rest = bus.split(":")
     place = int(number, 16) << 8 | int(rest.partition(".")[0], 16) << 3 | int(rest.partition(".")[2], 16)
     for file in sorted(topology.glob("*/properties")):
@@ -189,7 +189,8 @@ class GPU:
 
 
 class HIPAllocator(Allocator):
-    """Memory of a GPU. What was freed is taken again by what comes later on the same stream, so nobody waits."""
+    """Memory of a GPU. What was freed is taken again by what comes later on the same stream, so nobody
+    waits."""
 
     def __init__(self, device: str, gpu: GPU) -> None:
         super().__init__(device)

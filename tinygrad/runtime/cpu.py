@@ -154,7 +154,7 @@ def object_code(source: str) -> bytes:
         library.LLVMPY_DisposeMemoryBuffer(buffer)
 
 
-def assembly(source: str, machine: Any) -> str:
+def assembly_of(source: str, machine: Any) -> str:
     """The machine code of LLVM IR for `machine`, as text."""
     with optimised_module(source, machine) as module:
         return str(machine.emit_assembly(module))
@@ -369,7 +369,7 @@ class CPUDevice(HostDevice):
         return llvm_version()
 
     def disassembly(self, code: Compiled) -> str:
-        return assembly(code.source, _target_machine())
+        return assembly_of(code.source, _target_machine())
 
 
 @cache

@@ -1,8 +1,10 @@
 """CUDA: NVIDIA's GPUs, through the driver API of cuda-bindings.
 
-Kernels are CUDA C (`renderer/cuda.py`), compiled in process by NVRTC for the GPU that is there; those of CUDA:PTX are
-PTX that LLVM makes (`renderer/llvm_blocks.py`) and the driver assembles, without NVRTC. Everything runs on one stream, in the order in which it was asked for: a kernel returns before it has run, a copy to the host waits for
-what came before it. Copies go through pinned memory, one half of it filled while the other moves.
+Kernels are CUDA C (`renderer/cuda.py`), compiled in process by NVRTC for the GPU that is there; those of
+CUDA:PTX are PTX that LLVM makes (`renderer/llvm_blocks.py`) and the driver assembles, without NVRTC.
+Everything runs on one stream, in the order in which it was asked for: a kernel returns before it has run, a
+copy to the host waits for what came before it. Copies go through pinned memory, one half of it filled while
+the other moves.
 """
 from __future__ import annotations
 
@@ -23,7 +25,8 @@ from tinygrad.runtime.launch import Arguments
 from tinygrad.runtime.nvrtc import INSTALL, compile_cuda, nvrtc_version
 
 STAGING_BYTES = 8 << 20
-"""Pinned memory of one half: enough that starting a copy (10 us) is a small part of it (350 us at 24 GB/s)."""
+"""Pinned memory of one half: enough that starting a copy (10 us) is a small part of it (350 us at 24
+GB/s)."""
 
 
 # --- the driver -----------------------------------------------------------------------------------------
@@ -31,8 +34,8 @@ STAGING_BYTES = 8 << 20
 
 @cache
 def driver() -> Any:
-    """The module `cuda.bindings.driver`, ready to use. Raises ImportError where it is not installed, OSError where
-    there is no driver, RuntimeError where the driver finds no GPU."""
+    """The module `cuda.bindings.driver`, ready to use. Raises ImportError where it is not installed,
+    OSError where there is no driver, RuntimeError where the driver finds no GPU."""
     try:
         module = importlib.import_module("cuda.bindings.driver")
     except ImportError as error:
@@ -48,8 +51,8 @@ def driver() -> Any:
 
 
 def call(name: str, *arguments: Any) -> Any:
-    """A function of the driver. Raises MemoryError where the GPU has no memory left, RuntimeError with the driver's
-    words where it fails otherwise."""
+    """A function of the driver. Raises MemoryError where the GPU has no memory left, RuntimeError with the
+    driver's words where it fails otherwise."""
     module = driver()
     status, *values = getattr(module, name)(*arguments)
     if int(status):
@@ -109,7 +112,8 @@ class Staging:
 
 
 class CUDAAllocator(Allocator):
-    """Memory of a GPU. What was freed is taken again by what comes later on the same stream, so nobody waits."""
+    """Memory of a GPU. What was freed is taken again by what comes later on the same stream, so nobody
+    waits."""
 
     def __init__(self, device: str, context: Context) -> None:
         super().__init__(device)

@@ -1,10 +1,10 @@
 """CUDA:EMULATED, AMD:EMULATED and METAL:EMULATED: kernels for GPUs, run by the CPU.
 
-The source that `renderer/` writes for a GPU is compiled as C++ by g++ or clang++, with a header of ours that says
-what the words of its language mean there (`emulated/*.h`). Blocks run on the cores; the threads of a block are
-fibers, so that barriers are real: a thread that waits at one stays where it is until all others of its block have
-come. So what a GPU would run is run where there is none. A kernel in which threads disagree about a barrier is an
-error; accesses outside of buffers, and races, are found by `PYTHON:BLOCKS`.
+The source that `renderer/` writes for a GPU is compiled as C++ by g++ or clang++, with a header of ours
+that says what the words of its language mean there (`emulated/*.h`). Blocks run on the cores; the threads
+of a block are fibers, so that barriers are real: a thread that waits at one stays where it is until all
+others of its block have come. So what a GPU would run is run where there is none. A kernel in which threads
+disagree about a barrier is an error; accesses outside of buffers, and races, are found by `PYTHON:BLOCKS`.
 
 Memory is the host's, but as a GPU's it is not shared with NumPy: what is not copied is not there.
 """
@@ -85,8 +85,8 @@ def headers() -> str:
 
 
 def compile_cpp(text: str, shown: str = "") -> SharedObject:
-    """C++ as loaded machine code, which is kept on disk. Raises RuntimeError with the compiler's words and the
-    source, or as much of it as is to be `shown`."""
+    """C++ as loaded machine code, which is kept on disk. Raises RuntimeError with the compiler's words and
+    the source, or as much of it as is to be `shown`."""
     kept = ObjectCache(cache_dir() / "emulated")
     key = key_of(text, headers(), compiler_version(), *FLAGS)
     with tempfile.TemporaryDirectory(prefix="tinygrad-") as folder:
@@ -122,7 +122,7 @@ def launch_function() -> Callable[..., int]:
 class EmulatedAllocator(CPUAllocator):
     """Host memory that behaves as a GPU's: reached by copies alone."""
 
-    def share(self, array: np.ndarray[Any, Any]) -> None:
+    def share(self, array: np.ndarray[Any, Any]) -> None:  # type: ignore[override]  # as Allocator
         return None
 
     def as_bytes(self, memory: np.ndarray[Any, Any], size: int) -> None:  # type: ignore[override]  # as Allocator

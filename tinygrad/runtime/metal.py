@@ -1,11 +1,11 @@
 """METAL: Apple's GPUs, through the Metal framework and the Objective-C runtime (ctypes).
 
-Kernels are MSL (`renderer/metal.py`), compiled by the framework. Memory is shared between CPU and GPU, so the host
-touches it directly, once the kernels that were asked for before have run. Each kernel is a command buffer of its
-own on one queue, which runs them in order.
+Kernels are MSL (`renderer/metal.py`), compiled by the framework. Memory is shared between CPU and GPU, so
+the host touches it directly, once the kernels that were asked for before have run. Each kernel is a command
+buffer of its own on one queue, which runs them in order.
 
-A kernel's arguments are a buffer and an offset in it. Programs are called with addresses, as everywhere: `Memory`
-finds the buffer in which an address lies.
+A kernel's arguments are a buffer and an offset in it. Programs are called with addresses, as everywhere:
+`Memory` finds the buffer in which an address lies.
 """
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ class ObjectiveC:
         return int(self.runtime.objc_getClass(name.encode()))
 
     def send(self, target: int, message: str, *arguments: Any, returns: Any = c_void_p) -> Any:
-        """Send `message`, named as in Objective-C (`setBuffer:offset:atIndex:`). Python's integers are addresses
-        or 64-bit numbers."""
+        """Send `message`, named as in Objective-C (`setBuffer:offset:atIndex:`). Python's integers are
+        addresses or 64-bit numbers."""
         kinds = [c_uint64 if isinstance(a, int) and not isinstance(a, bool) else
                  c_bool if isinstance(a, bool) else type(a) for a in arguments]
         function = ctypes.CFUNCTYPE(returns, c_void_p, c_void_p, *kinds)(self.address)
@@ -99,7 +99,8 @@ class Memory:
         return self.buffers.pop(address)[0]
 
     def find(self, address: int) -> tuple[int, int]:
-        """The buffer in which an address lies, and the offset there. Raises RuntimeError where there is none."""
+        """The buffer in which an address lies, and the offset there. Raises RuntimeError where there is
+        none."""
         position = bisect.bisect_right(self.starts, address) - 1
         if position >= 0:
             start = self.starts[position]

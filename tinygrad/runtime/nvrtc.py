@@ -40,8 +40,8 @@ def _include_options() -> list[str]:
 
 
 def compile_cuda(source: str, architecture: str) -> bytes:
-    """CUDA C as machine code (a cubin) for an architecture such as sm_90, kept on disk. Raises RuntimeError with
-    the compiler's words and the source."""
+    """CUDA C as machine code (a cubin) for an architecture such as sm_90, kept on disk. Raises RuntimeError
+    with the compiler's words and the source."""
     options = [f"--gpu-architecture={architecture}", *OPTIONS, *_include_options()]
     kept = ObjectCache(cache_dir() / "cuda")
     key = key_of(source, nvrtc_version(), *options)

@@ -146,10 +146,11 @@ def _added_splits(state: UOp, renderer: Renderer) -> Iterator[Opt]:
         kinds = (OptKind.UNROLL, OptKind.GROUP) if is_reduce_range(state, r) else (OptKind.UPCAST,)
         if r.extent >= lanes > 1:
             yield Opt(OptKind.VECTOR, r.arg[0], lanes)
-        for kind in (*kinds, OptKind.SPLIT):
-            for amount in AMOUNTS[kind]:
-                if amount < r.extent:
-                    yield Opt(kind, r.arg[0], amount)
+        for kind in kinds:
+            yield from (Opt(kind, r.arg[0], n) for n in AMOUNTS[kind] if n < r.extent)
+            if r.extent <= MOST[kind]:
+                yield Opt(kind, r.arg[0], r.extent)
+        yield from (Opt(OptKind.SPLIT, r.arg[0], n) for n in AMOUNTS[OptKind.SPLIT] if n < r.extent)
 
 
 def _added_stages(state: UOp) -> Iterator[Opt]:

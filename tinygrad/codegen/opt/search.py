@@ -49,7 +49,7 @@ FINALISTS = 3
 def searched_plan(ast: UOp, nest: UOp, device: str) -> Plan:
     """The plan of a kernel by a search as BEAM says, or by an earlier one that is remembered."""
     renderer = Device[device].renderer
-    width, seconds = int(BEAM), float(int(BEAM_SECONDS))
+    width, seconds = int(BEAM), float(BEAM_SECONDS.value)
     key = kernel_key(ast, device)
     kept = _kept_plans().get(key, width, seconds) if CACHELEVEL else None
     if kept is not None and applies(nest, kept, renderer):

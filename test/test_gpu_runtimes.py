@@ -1,0 +1,530 @@
+"""The runtimes of CUDA, HIP and Metal where there is no GPU: against drivers that keep memory on the host
+and run kernels on the emulator. What the drivers are given, addresses, sizes, arguments, streams, is what
+counts here."""
+from __future__ import annotations
+
+import ctypes
+import importlib
+import itertools
+import shutil
+import struct
+import sys
+from collections.abc import Iterator
+from enum import IntEnum
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tinygrad import Device, Tensor, TinyJit
+from tinygrad.renderer import Launch
+from tinygrad.runtime import amd, cuda, emulator, metal
+
+needs_compiler = pytest.mark.skipif(not any(map(shutil.which, emulator.COMPILERS)),
+                                    reason="no C++ compiler on the path")
+rng = np.random.default_rng(3)
+
+
+def emulated(kind: str, source: str) -> Any:
+    """A kernel's code for the emulator."""
+    return Device[f"{kind}:EMULATED"].compile(source)
+
+
+class HostMemory:
+    """Blocks of host memory, as a driver gives them out. Touching anything else is an error."""
+
+    def __init__(self) -> None:
+        self.blocks: dict[int, Any] = {}
+
+    def obtain(self, size: int) -> int:
+        block = (ctypes.c_uint8 * (size + 64))()
+        address = -(-ctypes.addressof(block) // 64) * 64
+        self.blocks[address] = (block, size)
+        return address
+
+    def check(self, address: int, size: int) -> None:
+        assert any(start <= address and address + size <= start + length
+                   for start, (_, length) in self.blocks.items()), "memory that was not given out"
+
+    def release(self, address: int) -> None:
+        del self.blocks[address]
+
+
+# --- CUDA -----------------------------------------------------------------------------------------------
+
+
+class CUresult(IntEnum):
+    CUDA_SUCCESS = 0
+    CUDA_ERROR_OUT_OF_MEMORY = 2
+    CUDA_ERROR_LAUNCH_FAILED = 719
+
+
+class CUDADriver:
+    """`cuda.bindings.driver` for two GPUs of compute capability 9.0, as far as `runtime/cuda.py` uses it."""
+
+    CUresult = CUresult
+    CUstream_flags = SimpleNamespace(CU_STREAM_NON_BLOCKING=1)
+    CUevent_flags = SimpleNamespace(CU_EVENT_DISABLE_TIMING=2)
+    CUdevice_attribute = SimpleNamespace(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR=75,
+                                         CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR=76)
+
+    def __init__(self) -> None:
+        self.memory = HostMemory()
+        self.pinned = HostMemory()
+        self.numbers = itertools.count(1000)
+        self.modules: dict[int, Any] = {}
+        self.streams: list[int] = []
+        self.launches: list[tuple[int, ...]] = []
+        self.free_bytes = 1 << 30
+
+    def cuDeviceGetCount(self) -> tuple[int, int]:
+        return CUresult(0), 2
+
+    def cuDeviceGet(self, number: int) -> tuple[int, int]:
+        return CUresult(0), number
+
+    def cuDeviceGetName(self, length: int, device: int) -> tuple[int, bytes]:
+        return CUresult(0), b"Imagined".ljust(length, b"\0")
+
+    def cuDeviceGetAttribute(self, which: int, device: int) -> tuple[int, int]:
+        return CUresult(0), {75: 9, 76: 0}[which]
+
+    def cuDevicePrimaryCtxRetain(self, device: int) -> tuple[int, int]:
+        return CUresult(0), 100 + device
+
+    def cuCtxSetCurrent(self, context: int) -> tuple[int]:
+        self.current = context
+        return CUresult(0),
+
+    def cuStreamCreate(self, flags: int) -> tuple[int, int]:
+        assert flags == 1
+        self.streams.append(next(self.numbers))
+        return CUresult(0), self.streams[-1]
+
+    def cuStreamSynchronize(self, stream: int) -> tuple[int]:
+        assert stream in self.streams
+        return CUresult(0),
+
+    def cuEventCreate(self, flags: int) -> tuple[int, int]:
+        return CUresult(0), next(self.numbers)
+
+    def cuEventRecord(self, event: int, stream: int) -> tuple[int]:
+        return CUresult(0),
+
+    def cuEventSynchronize(self, event: int) -> tuple[int]:
+        return CUresult(0),
+
+    def cuGetErrorString(self, status: int) -> tuple[int, bytes]:
+        return CUresult(0), b"words of the driver"
+
+    def cuMemAlloc(self, size: int) -> tuple[Any, ...]:
+        if size > self.free_bytes:
+            return CUresult.CUDA_ERROR_OUT_OF_MEMORY, 0
+        return CUresult(0), self.memory.obtain(size)
+
+    def cuMemFree(self, address: int) -> tuple[int]:
+        self.memory.release(address)
+        return CUresult(0),
+
+    def cuMemHostAlloc(self, size: int, flags: int) -> tuple[int, int]:
+        return CUresult(0), self.pinned.obtain(size)
+
+    def cuMemcpyHtoDAsync(self, target: int, source: int, size: int, stream: int) -> tuple[int]:
+        self.memory.check(target, size)
+        self.pinned.check(source, size)
+        ctypes.memmove(target, source, size)
+        return CUresult(0),
+
+    def cuMemcpyDtoHAsync(self, target: int, source: int, size: int, stream: int) -> tuple[int]:
+        self.memory.check(source, size)
+        self.pinned.check(target, size)
+        ctypes.memmove(target, source, size)
+        return CUresult(0),
+
+    def cuModuleLoadData(self, image: bytes) -> tuple[int, int]:
+        number = next(self.numbers)
+        self.modules[number] = emulated("CUDA", image.decode())
+        return CUresult(0), number
+
+    def cuModuleUnload(self, module: int) -> tuple[int]:
+        del self.modules[module]
+        return CUresult(0),
+
+    def cuModuleGetFunction(self, module: int, name: bytes) -> tuple[int, int]:
+        return CUresult(0), self.modules[module].address("emulated")
+
+    def cuLaunchKernel(self, function: int, *given: Any) -> tuple[int]:
+        x, y, z, t, u, v, shared, stream, arguments, extra = given
+        assert stream in self.streams and shared == 0 and extra == 0 and t * u * v <= 1024
+        self.launches.append((x, y, z, t, u, v))
+        blocks, threads = (ctypes.c_uint * 3)(x, y, z), (ctypes.c_uint * 3)(t, u, v)
+        failed = emulator.launch_function()(function, arguments, blocks, threads)
+        return CUresult.CUDA_ERROR_LAUNCH_FAILED if failed else CUresult(0),
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[CUDADriver]:
+    """A machine with a driver of CUDA, and a compiler that leaves kernels as they are."""
+    fake = CUDADriver()
+    monkeypatch.setattr(cuda, "driver", lambda: fake)
+    monkeypatch.setattr(cuda, "nvrtc_version", lambda: "NVRTC 12.9")
+    monkeypatch.setattr(cuda, "compile_cuda", lambda source, architecture: source.encode())
+    monkeypatch.setattr(cuda, "STAGING_BYTES", 1000)
+    register(monkeypatch, "IMAGINED", "tinygrad.runtime.cuda")
+    yield fake
+
+
+def register(monkeypatch: pytest.MonkeyPatch, kind: str, module: str) -> None:
+    """A kind of device that no other test has opened."""
+    monkeypatch.setitem(Device.FILES, kind, module)
+    monkeypatch.setattr(Device, "opened", dict(Device.opened))
+    from tinygrad.codegen import compile as compiling
+    monkeypatch.setattr(compiling, "_kernels", type(compiling._kernels)())
+
+
+def compute(device: str) -> None:
+    """A little of everything, against NumPy."""
+    a, b = rng.normal(size=(30, 50)).astype(np.float32), rng.normal(size=(50, 20)).astype(np.float32)
+    t, u = Tensor(a, device=device), Tensor(b, device=device)
+    np.testing.assert_array_equal(t.realize().numpy(), a)
+    np.testing.assert_allclose((t @ u).numpy(), a @ b, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose((t.sum(1) + 1).numpy(), a.sum(1) + 1, rtol=1e-4, atol=1e-4)
+    np.testing.assert_array_equal(t.realize()[3:, 7:].contiguous().numpy(), a[3:, 7:])
+    np.testing.assert_array_equal(t.realize().to("CPU").to(device).numpy(), a)
+    step = TinyJit(lambda x: (x * 2).sum(0).realize())
+    for _ in range(4):
+        x = rng.normal(size=(7, 5)).astype(np.float32)
+        np.testing.assert_allclose(step(Tensor(x, device=device).realize()).numpy(), (x * 2).sum(0), rtol=1e-5,
+                                   atol=1e-5)
+    Tensor.manual_seed(1)
+    numbers = Tensor.rand(9, device=device).numpy()
+    Tensor.manual_seed(1)
+    np.testing.assert_array_equal(numbers, Tensor.rand(9, device="CPU").numpy())
+
+
+@needs_compiler
+def test_cuda_computes(driver: CUDADriver) -> None:
+    compute("IMAGINED")
+    assert driver.launches and driver.current == 100
+
+
+@needs_compiler
+def test_each_gpu_has_its_own_context(driver: CUDADriver) -> None:
+    assert Tensor([1.0, 2.0], device="IMAGINED:1").sum().item() == 3
+    assert driver.current == 101
+    assert "sm_90" in Device["IMAGINED:1"].compiler and "Imagined" in Device["IMAGINED:1"].compiler
+
+
+def test_a_gpu_that_is_not_there(driver: CUDADriver) -> None:
+    with pytest.raises(RuntimeError, match="no GPU number 7: the driver finds 2"):
+        Device["IMAGINED:7"]
+
+
+@needs_compiler
+def test_code_goes_when_its_kernel_does(driver: CUDADriver) -> None:
+    device = Device["IMAGINED"]
+    source = 'extern "C" __global__ void k(float *p) { p[threadIdx.x] = 1; }'
+    program = device.load_blocks("k", device.compile(source), Launch((1, 1, 1), (4, 1, 1), (0,), 0))
+    assert len(driver.modules) == 1
+    del program
+    assert not driver.modules
+
+
+@needs_compiler
+def test_arguments_are_the_slots_that_the_kernel_has_then_its_variables(driver: CUDADriver) -> None:
+    device = Device["IMAGINED"]
+    source = ('extern "C" __global__ void k(long long *p, long long *q, const long long n, const long long m) '
+              '{ p[threadIdx.x] = q[threadIdx.x] * n + m; }')
+    program = device.load_blocks("k", device.compile(source), Launch((1, 1, 1), (4, 1, 1), (0, 2), 0))
+    memory = [device.allocator.allocate(32) for _ in range(3)]
+    device.allocator.copyin(memory[2], np.arange(4).data)
+    program([device.allocator.address(m) for m in memory], [10, -(2**62)], 1)
+    found = np.zeros(4, np.int64)
+    device.allocator.copyout(memoryview(found).cast("B"), memory[0])
+    np.testing.assert_array_equal(found, np.arange(4) * 10 - 2**62)
+
+
+@pytest.mark.parametrize("size", [1, 999, 1000, 1001, 2000, 5003])
+def test_copies_of_any_size_go_through_pinned_memory(driver: CUDADriver, size: int) -> None:
+    allocator = Device["IMAGINED"].allocator
+    memory = allocator.allocate(size + 8)
+    given = rng.integers(0, 256, size).astype(np.uint8)
+    allocator.copyin(allocator.part(memory, 8, size), given.data)
+    found = np.zeros(size, np.uint8)
+    allocator.copyout(found.data, memory, 8)
+    np.testing.assert_array_equal(found, given)
+
+
+def test_a_gpu_without_memory_says_how_much_is_used(driver: CUDADriver) -> None:
+    driver.free_bytes = 1 << 20
+    with pytest.raises(MemoryError, match=r"IMAGINED has no .* bytes left: .* are used"):
+        Tensor.ones(1 << 20, device="IMAGINED").contiguous().realize()
+
+
+@needs_compiler
+def test_what_the_driver_says_is_shown(driver: CUDADriver) -> None:
+    with pytest.raises(RuntimeError, match=r"cuStreamSynchronize failed: .*words of the driver"):
+        driver.cuStreamSynchronize = lambda stream: (CUresult.CUDA_ERROR_LAUNCH_FAILED,)  # type: ignore[method-assign]
+        Device["IMAGINED"].synchronize()
+
+
+def test_without_a_driver_the_error_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(flags: int) -> None:
+        raise RuntimeError("libcuda.so.1 is not there")
+
+    monkeypatch.setattr(importlib, "import_module", lambda name: SimpleNamespace(cuInit=missing))
+    cuda.driver.cache_clear()
+    with pytest.raises(OSError, match=r"no NVIDIA driver.*CUDA:EMULATED"):
+        cuda.open_device("CUDA")
+
+
+def test_without_the_bindings_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> None:
+        raise ImportError(name)
+
+    monkeypatch.setattr(importlib, "import_module", missing)
+    cuda.driver.cache_clear()
+    with pytest.raises(ImportError, match=r'cuda-bindings: pip install "tinygrad\[cuda\]"'):
+        cuda.open_device("CUDA")
+
+
+# --- HIP ------------------------------------------------------------------------------------------------
+
+
+class HIPLibrary:
+    """libamdhip64 for one gfx942, as far as `runtime/amd.py` uses it."""
+
+    def __init__(self) -> None:
+        self.memory = HostMemory()
+        self.modules: dict[int, Any] = {}
+        self.launches: list[tuple[int, ...]] = []
+
+    def call(self, function: str, *arguments: Any) -> None:
+        given = [a.value if isinstance(a, ctypes.c_void_p) else a for a in arguments]
+        getattr(self, function)(*given)
+
+    def hipGetDeviceCount(self, count: Any) -> None:
+        count._obj.value = 1
+
+    def hipSetDevice(self, number: int) -> None:
+        assert number == 0
+
+    def hipDeviceGetPCIBusId(self, text: Any, length: int, number: int) -> None:
+        text.value = b"0000:c1:00.0"
+
+    def hipStreamCreate(self, stream: Any) -> None:
+        stream._obj.value = 77
+
+    def hipStreamSynchronize(self, stream: int) -> None:
+        assert stream == 77
+
+    def hipMalloc(self, memory: Any, size: int) -> None:
+        memory._obj.value = self.memory.obtain(size)
+
+    def hipFree(self, memory: int) -> None:
+        self.memory.release(memory)
+
+    def hipMemcpyWithStream(self, target: int, source: int, size: int, kind: int, stream: int) -> None:
+        assert stream == 77
+        self.memory.check(target if kind == amd.TO_DEVICE else source, size)
+        ctypes.memmove(target, source, size)
+
+    def hipModuleLoadData(self, module: Any, image: bytes) -> None:
+        module._obj.value = 500 + len(self.modules)
+        self.modules[module._obj.value] = emulated("AMD", image.decode())
+
+    def hipModuleGetFunction(self, function: Any, module: int, name: bytes) -> None:
+        function._obj.value = self.modules[module].address("emulated")
+
+    def hipModuleUnload(self, module: int) -> None:
+        assert module in self.modules
+
+    def hipModuleLaunchKernel(self, function: int, *given: Any) -> None:
+        x, y, z, t, u, v, shared, stream, arguments, extra = given
+        assert stream == 77 and shared == 0 and extra is None
+        self.launches.append((x, y, z, t, u, v))
+        assert not emulator.launch_function()(function, arguments, (ctypes.c_uint * 3)(x, y, z),
+                                              (ctypes.c_uint * 3)(t, u, v))
+
+
+def topology(folder: Path) -> Path:
+    """What Linux tells of a CPU and two GPUs."""
+    for number, lines in enumerate(("cpu_cores_count 64\ngfx_target_version 0\nlocation_id 0",
+                                    "gfx_target_version 110000\nlocation_id 17152\ndomain 0",
+                                    "name gpu\ngfx_target_version 90402\nlocation_id 49408\ndomain 0")):
+        (folder / str(number)).mkdir()
+        (folder / str(number) / "properties").write_text(lines + "\n")
+    return folder
+
+
+@needs_compiler
+def test_hip_computes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    fake, nodes = HIPLibrary(), topology(tmp_path)
+    find = amd.architecture_at
+    monkeypatch.setattr(amd, "hip", lambda: fake)
+    monkeypatch.setattr(amd, "hiprtc_version", lambda: "hiprtc 9.0")
+    monkeypatch.setattr(amd, "architecture_at", lambda bus: find(bus, nodes))
+    monkeypatch.setattr(amd, "compile_hip", lambda source, architecture: source.encode())
+    register(monkeypatch, "IMAGINED", "tinygrad.runtime.amd")
+    compute("IMAGINED")
+    assert fake.launches and Device["IMAGINED"].compiler == "hiprtc 9.0 for gfx942"
+    with pytest.raises(RuntimeError, match="no GPU number 1: HIP finds 1"):
+        Device["IMAGINED:1"]
+
+
+def test_the_architecture_of_an_amd_gpu_is_what_linux_says(tmp_path: Path) -> None:
+    nodes = topology(tmp_path)
+    assert amd.architecture_at("0000:c1:00.0", nodes) == "gfx942"
+    assert amd.architecture_at("0000:43:00.0", nodes) == "gfx1100"
+    assert amd.architecture_name(90010) == "gfx90a"
+    with pytest.raises(RuntimeError, match="Linux does not say which architecture the GPU at 0000:01"):
+        amd.architecture_at("0000:01:00.0", nodes)
+
+
+@pytest.mark.skipif(Path("/opt/rocm").exists(), reason="ROCm is installed")
+def test_without_rocm_the_error_says_what_to_install() -> None:
+    with pytest.raises(OSError, match=r"libamdhip64.so is not on this machine: install ROCm .*AMD:EMULATED"):
+        amd.open_device("AMD")
+
+
+# --- Metal ----------------------------------------------------------------------------------------------
+
+
+class MetalObjects:
+    """Objects that understand the messages which `runtime/metal.py` sends, at numbers that stand for
+    addresses."""
+
+    def __init__(self) -> None:
+        self.memory = HostMemory()
+        self.objects: dict[int, Any] = {1: "device"}
+        self.dispatched = 0
+
+    def new(self, content: Any) -> int:
+        self.objects[len(self.objects) + 1] = content
+        return len(self.objects)
+
+    def class_named(self, name: str) -> int:
+        return self.new(name)
+
+    def send(self, target: int, message: str, *arguments: Any, returns: Any = None) -> Any:
+        name = message.replace(":", "_").rstrip("_")
+        return getattr(self, name)(target, *arguments)
+
+    def same(self, target: int, *arguments: Any) -> int:
+        return target
+
+    alloc = init = retain = same
+
+    def release(self, target: int) -> None:
+        assert target in self.objects
+
+    def setFastMathEnabled(self, options: int, value: bool) -> None:
+        assert self.objects[options] == "MTLCompileOptions" and value is False
+
+    def stringWithUTF8String(self, target: int, text: ctypes.c_char_p) -> int:
+        return self.new((text.value or b"").decode())
+
+    def UTF8String(self, target: int) -> bytes:
+        return str(self.objects[target]).encode()
+
+    localizedDescription = name = same
+
+    def newCommandQueue(self, device: int) -> int:
+        return self.new("queue")
+
+    def newBufferWithLength_options(self, device: int, size: int, options: int) -> int:
+        return self.new(self.memory.obtain(size))
+
+    def contents(self, buffer: int) -> int:
+        return int(self.objects[buffer])
+
+    def newLibraryWithSource_options_error(self, device: int, source: int, options: int, error: Any) -> int:
+        try:
+            return self.new(emulated("METAL", self.objects[source]))
+        except RuntimeError as wrong:
+            error._obj.value = self.new(str(wrong).partition("\n    1")[0])
+            return 0
+
+    def newFunctionWithName(self, library: int, name: int) -> int:
+        return library
+
+    def newComputePipelineStateWithFunction_error(self, device: int, function: int, error: Any) -> int:
+        return function
+
+    def commandBuffer(self, queue: int) -> int:
+        return self.new({})
+
+    computeCommandEncoder = same
+
+    def setComputePipelineState(self, encoder: int, pipeline: int) -> None:
+        self.objects[encoder]["code"] = self.objects[pipeline]
+
+    def setBuffer_offset_atIndex(self, encoder: int, buffer: int, offset: int, position: int) -> None:
+        self.objects[encoder][position] = self.objects[buffer] + offset
+
+    def setBytes_length_atIndex(self, encoder: int, data: ctypes.c_char_p, size: int, position: int) -> None:
+        self.objects[encoder][position] = struct.unpack("q", ctypes.string_at(data, size))[0]
+
+    def dispatchThreadgroups_threadsPerThreadgroup(self, encoder: int, blocks: metal.Size, threads: metal.Size) -> None:
+        self.objects[encoder]["sizes"] = [(ctypes.c_uint * 3)(s.width, s.height, s.depth) for s in (blocks, threads)]
+
+    def endEncoding(self, encoder: int) -> None:
+        self.objects[encoder]["ended"] = True
+
+    def commit(self, commands: int) -> None:
+        given = self.objects[commands]
+        assert given["ended"]
+        values = np.array([given[i] for i in range(len(given) - 3)], np.int64)
+        pointers = values.ctypes.data + 8 * np.arange(max(len(values), 1))
+        code = given["code"].address("emulated")
+        assert not emulator.launch_function()(code, pointers.ctypes.data, *given["sizes"])
+        self.dispatched += 1
+
+    def waitUntilCompleted(self, commands: int) -> None:
+        assert self.objects[commands]["ended"]
+
+
+@pytest.fixture
+def objects(monkeypatch: pytest.MonkeyPatch) -> MetalObjects:
+    """A Mac."""
+    fake = MetalObjects()
+    monkeypatch.setattr(metal, "objective_c", lambda: fake)
+    monkeypatch.setattr(metal, "open_device", lambda name: metal.MetalDevice(name, metal.Queue(1)))
+    register(monkeypatch, "IMAGINED", "tinygrad.runtime.metal")
+    return fake
+
+
+@needs_compiler
+def test_metal_computes(objects: MetalObjects) -> None:
+    compute("IMAGINED")
+    assert objects.dispatched
+    assert Device["IMAGINED"].compiler == "Metal for device"
+
+
+@needs_compiler
+def test_what_metal_refuses_is_shown_with_the_reason(objects: MetalObjects) -> None:
+    with pytest.raises(RuntimeError, match=r"(?s)Metal does not accept this kernel:.*wrong.*    1  kernel void k"):
+        Device["IMAGINED"].compile("kernel void k(device float *p) { p[0] = wrong; }")
+
+
+def test_an_address_outside_of_all_buffers_is_an_error() -> None:
+    memory = metal.Memory()
+    memory.add(1000, 5, 100)
+    memory.add(500, 6, 10)
+    assert memory.find(1000) == (5, 0) and memory.find(1099) == (5, 99) and memory.find(509) == (6, 9)
+    for address in (499, 510, 1100):
+        with pytest.raises(RuntimeError, match="no Metal buffer"):
+            memory.find(address)
+    assert memory.remove(1000) == 5
+    with pytest.raises(RuntimeError, match="no Metal buffer"):
+        memory.find(1000)
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="this is a Mac")
+def test_metal_needs_a_mac() -> None:
+    with pytest.raises(OSError, match=r"METAL needs macOS.*METAL:EMULATED"):
+        metal.open_device("METAL")
+
+

@@ -1,0 +1,203 @@
+"""Kernels that keep rows, stop where nothing is left to add, or read memory across: against NumPy."""
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tinygrad import Tensor, nn
+from tinygrad.codegen.compile import stages_of
+from tinygrad.codegen.lower import lower
+from tinygrad.codegen.opt.choose import choose_plan
+from tinygrad.codegen.opt.plan import Plan, apply_plan
+from tinygrad.codegen.opt.rows import row_values
+from tinygrad.device import Device
+from tinygrad.graph.ops import Ops
+from tinygrad.graph.uop import UOp
+
+Array = np.ndarray[Any, Any]
+
+
+def normals(*shape: int, seed: int = 0) -> Array:
+    return np.random.default_rng((seed, *shape)).standard_normal(shape).astype(np.float32)
+
+
+def attention(q: Array, k: Array, v: Array, causal: bool) -> Array:
+    """Softmax(q k^T / sqrt(d)) v in double precision."""
+    q, k, v = (x.astype(np.float64) for x in (q, k, v))
+    scores = q @ np.swapaxes(k, -1, -2) / np.sqrt(q.shape[-1])
+    if causal:
+        scores = np.where(np.tril(np.ones(scores.shape[-2:], bool)), scores, -np.inf)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    return np.asarray(weights / weights.sum(-1, keepdims=True) @ v)
+
+
+def plan_of(result: Tensor) -> tuple[UOp, Plan]:
+    """The nest of the one kernel that computes `result`, and the cost model's plan."""
+    [item] = result.schedule()
+    nest = lower(item.ast)
+    return nest, choose_plan(nest, Device["CPU"].renderer)
+
+
+# --- attention ------------------------------------------------------------------------------------------------
+
+SHAPES = [(1, 2, 64, 64, 32), (2, 3, 37, 37, 16), (1, 1, 5, 5, 3), (1, 2, 50, 77, 64), (1, 2, 130, 130, 128),
+          (1, 1, 1, 128, 64), (3, 1, 17, 33, 7)]
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("batch", "heads", "queries", "keys", "width"), SHAPES)
+def test_attention_is_one_kernel(batch: int, heads: int, queries: int, keys: int, width: int,
+                                 causal: bool) -> None:
+    q, k, v = (normals(batch, heads, n, width, seed=i) for i, n in enumerate((queries, keys, keys)))
+    result = Tensor(q).scaled_dot_product_attention(Tensor(k), Tensor(v), is_causal=causal)
+    assert len(result.schedule()) == 1
+    np.testing.assert_allclose(result.numpy(), attention(q, k, v, causal), rtol=1e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_written_by_hand_is_the_same_kernel(causal: bool) -> None:
+    q, k, v = (normals(2, 3, 50, 24, seed=i) for i in range(3))
+    scores = Tensor(q) @ Tensor(k).transpose(-1, -2) / 24**0.5
+    if causal:
+        scores = scores.masked_fill(Tensor.ones(50, 50).tril() == 0, float("-inf"))
+    result = scores.softmax() @ Tensor(v)
+    assert len(result.schedule()) == 1
+    np.testing.assert_allclose(result.numpy(), attention(q, k, v, causal), rtol=1e-5, atol=2e-6)
+
+
+def test_attention_over_a_panel_too_large_for_the_cache_is_still_right() -> None:
+    q, k, v = (normals(1, 1, n, 64, seed=i) for i, n in enumerate((3, 20000, 20000)))
+    result = Tensor(q).scaled_dot_product_attention(Tensor(k), Tensor(v))
+    np.testing.assert_allclose(result.numpy(), attention(q, k, v, False), rtol=1e-4, atol=2e-6)
+
+
+def test_what_a_causal_mask_hides_does_not_matter() -> None:
+    """Keys and values after a query may be anything: NaN there stays there."""
+    q, k, v = (normals(1, 1, 40, 8, seed=i) for i in range(3))
+    v[..., 30:, :] = np.nan
+    k[..., 35:, :] = np.inf
+    result = Tensor(q).scaled_dot_product_attention(Tensor(k), Tensor(v), is_causal=True).numpy()
+    np.testing.assert_allclose(result[..., :30, :], attention(q[..., :30, :], k[..., :30, :], v[..., :30, :], True),
+                               rtol=1e-5, atol=2e-6)
+    assert np.isnan(result[..., 30:, :]).all()
+
+
+def test_causal_gradients_are_those_of_the_formula() -> None:
+    q, k, v, g = (normals(1, 2, 33, 8, seed=i) for i in range(4))
+    ours = [Tensor(x, requires_grad=True) for x in (q, k, v)]
+    loss = (ours[0].scaled_dot_product_attention(ours[1], ours[2], is_causal=True) * Tensor(g)).sum()
+    got = [x.numpy().astype(np.float64) for x in loss.gradient(*ours)]
+    scores = np.where(np.tril(np.ones((33, 33), bool)), q.astype(np.float64) @ np.swapaxes(k, -1, -2) / 8**0.5,
+                      -np.inf)
+    p = np.exp(scores - scores.max(-1, keepdims=True))
+    p /= p.sum(-1, keepdims=True)
+    dp = g.astype(np.float64) @ np.swapaxes(v, -1, -2)
+    ds = p * (dp - (dp * p).sum(-1, keepdims=True)) / 8**0.5
+    expected = [ds @ k, np.swapaxes(ds, -1, -2) @ q, np.swapaxes(p, -1, -2) @ g]
+    for mine, theirs in zip(got, expected, strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_a_causal_loop_stops_at_the_diagonal() -> None:
+    """The bounds of some loops are expressions of the loop over rows."""
+    q = Tensor(normals(1, 2, 64, 16)).realize()
+    nest, plan = plan_of(q.scaled_dot_product_attention(q, q, is_causal=True))
+    bounded = [n for n in apply_plan(nest, plan).toposort() if n.op is Ops.RANGE and len(n.src) == 3]
+    assert bounded
+    assert all(n.src[2].ranges for n in bounded)
+    nest, plan = plan_of(q.scaled_dot_product_attention(q, q))
+    assert not [n for n in apply_plan(nest, plan).toposort() if n.op is Ops.RANGE and len(n.src) == 3]
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(1, 1), (7, 5), (33, 64), (100, 37)])
+def test_sums_up_to_and_from_a_position(rows: int, columns: int) -> None:
+    x = normals(rows, columns)
+    at, along = Tensor.arange(rows).unsqueeze(1), Tensor.arange(columns)
+    before = (along <= at).where(Tensor(x), 0).sum(1)
+    after = (along > at).where(Tensor(x), 0).sum(1)
+    largest = (along * 2 < at + 3).where(Tensor(x), -np.inf).max(1)
+    i, j = np.arange(rows)[:, None], np.arange(columns)
+    wide = x.astype(np.float64)
+    np.testing.assert_allclose(before.numpy(), np.where(j <= i, wide, 0).sum(1), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(after.numpy(), np.where(j > i, wide, 0).sum(1), rtol=1e-5, atol=1e-5)
+    np.testing.assert_array_equal(largest.numpy(), np.where(2 * j < i + 3, x, -np.inf).max(1))
+
+
+# --- kept rows --------------------------------------------------------------------------------------------------
+
+
+def test_every_row_is_kept_once() -> None:
+    """After the rows are kept nothing dear is computed twice."""
+    x = Tensor(normals(64, 256)).realize()
+    nest, plan = plan_of(x.softmax())
+    assert [row for row in row_values(nest) if row.is_dear]
+    assert not [row for row in row_values(apply_plan(nest, Plan(plan.opts[:1]))) if row.is_dear]
+
+
+def test_a_long_value_is_not_mistaken_for_a_row() -> None:
+    """The sum of a row of sums, spread over columns that change with other loops."""
+    a = np.arange(42, dtype=np.float32).reshape(2, 7, 3)
+    column = Tensor(np.array([[1.0, 2.0, 3.0]], np.float32)).tril()
+    result = (column * -3.0 + Tensor(a).sum(2, keepdim=True)).sum(0)
+    np.testing.assert_allclose(result.numpy(), (np.tril([[1.0, 2.0, 3.0]]) * -3 + a.sum(2, keepdims=True)).sum(0))
+
+
+# --- lanes that jump --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "uint8", "int64", "bool"])
+@pytest.mark.parametrize("shape", [(16, 16), (64, 48), (100, 37), (5, 300)])
+def test_transposes_of_every_width(shape: tuple[int, int], dtype: str) -> None:
+    x = (normals(*shape) * 50).astype(dtype)
+    np.testing.assert_array_equal(Tensor(x).transpose(0, 1).contiguous().numpy(), x.T)
+
+
+def test_a_large_transpose_gathers_nothing() -> None:
+    [item] = Tensor(normals(64, 64)).realize().transpose(0, 1).contiguous().schedule()
+    program = stages_of(item.ast, "CPU").program
+    assert any(n.op is Ops.SHUFFLE for n in program)
+    assert not any(n.op is Ops.INDEX and n.src[1].dtype.count > 1 for n in program)
+
+
+@pytest.mark.parametrize("axes", [(0, 2, 3, 1), (0, 3, 1, 2), (3, 1, 0, 2)])
+def test_channels_to_and_fro(axes: tuple[int, ...]) -> None:
+    x = normals(2, 20, 9, 17)
+    np.testing.assert_array_equal(Tensor(x).permute(*axes).contiguous().numpy(), x.transpose(axes))
+
+
+@pytest.mark.parametrize("step", [2, 3, 4, 5, -1, -2, -3])
+@pytest.mark.parametrize("dtype", ["float32", "uint8", "float64"])
+def test_every_nth_item(step: int, dtype: str) -> None:
+    x = (normals(7, 211) * 50).astype(dtype)
+    np.testing.assert_array_equal((Tensor(x)[:, ::step] + 1).numpy(), x[:, ::step] + np.asarray(1, dtype))
+
+
+@pytest.mark.parametrize(("kernel", "stride"), [(2, 2), (3, 2), (3, 1), (5, 3)])
+def test_pooling_windows(kernel: int, stride: int) -> None:
+    x = normals(2, 3, 23, 41)
+    windows = np.lib.stride_tricks.sliding_window_view(x, (kernel, kernel), (2, 3))[:, :, ::stride, ::stride]
+    np.testing.assert_array_equal(Tensor(x).max_pool2d(kernel, stride).numpy(), windows.max((-1, -2)))
+    np.testing.assert_allclose(Tensor(x).avg_pool2d(kernel, stride).numpy(), windows.mean((-1, -2)), rtol=1e-5,
+                               atol=1e-6)
+
+
+def test_a_depthwise_convolution_copies_no_input() -> None:
+    x, w = normals(2, 8, 19, 21), normals(8, 1, 3, 3, seed=1)
+    result = Tensor(x).conv2d(Tensor(w), padding=1, groups=8)
+    assert len(result.schedule()) == 1
+    padded = np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1))).astype(np.float64)
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), (2, 3))
+    np.testing.assert_allclose(result.numpy(), np.einsum("bcyxij,cij->bcyx", windows, w[:, 0]), rtol=1e-5,
+                               atol=1e-5)
+
+
+def test_statistics_of_channels_that_lie_innermost_take_lanes_along_channels() -> None:
+    images = normals(4, 6, 5, 32)
+    norm = nn.BatchNorm(32)
+    with Tensor.train():
+        got = norm(Tensor(images).permute(0, 3, 1, 2)).numpy()
+    wide = images.transpose(0, 3, 1, 2).astype(np.float64)
+    mean, var = wide.mean((0, 2, 3), keepdims=True), wide.var((0, 2, 3), keepdims=True)
+    np.testing.assert_allclose(got, (wide - mean) / np.sqrt(var + 1e-5), rtol=1e-4, atol=1e-5)

@@ -1,0 +1,294 @@
+"""Linear programs in WGSL, the shading language of WebGPU.
+
+A kernel is one compute entry point; its buffers are bindings in the order of their slots, behind them one with
+the variables. WGSL has 32-bit numbers, and 64-bit ones where a device adds them; narrower ones are computed in
+32 bits and wrapped. In memory they lie packed: a store changes its bits of a 32-bit word by atomic operations,
+since another thread may own the bits beside them. Infinities and NaN are made of bits at run time, for a
+constant that is none is refused. `wgsl_functions.py` has what WGSL has no operator for; `runtime/webgpu.py` runs
+the text.
+"""
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from tinygrad.dtype import DType, dtypes
+from tinygrad.graph.ops import Family, Ops, RangeKind
+from tinygrad.graph.uop import UOp
+from tinygrad.renderer import NARROW_FLOATS, Renderer, launch_of
+from tinygrad.renderer.c_arithmetic import Arithmetic
+from tinygrad.renderer.wgsl_functions import WGSLFunctions, is_narrow
+
+AXES = "xyz"
+
+
+class WGSLRenderer(Renderer):
+    """WGSL for a device that lacks the dtypes `missing`."""
+
+    name = "WGSL"
+    has_blocks = True
+    grid_limits = (65535, 65535, 65535)
+
+    def __init__(self, missing: frozenset[DType] = frozenset(), block_threads: int = 256,
+                 shared_bytes: int = 16 << 10) -> None:
+        self.missing = missing
+        self.block_threads = block_threads
+        self.shared_bytes = shared_bytes
+
+    def __repr__(self) -> str:
+        return f"{self.name}, blocks of {self.block_threads} threads"
+
+    def lanes(self, dtype: DType) -> int:
+        return 4
+
+    def render(self, name: str, program: list[UOp]) -> str:
+        if not re.fullmatch(r"[A-Za-z]\w*", name, re.ASCII):
+            raise ValueError(f"{name!r} cannot be a kernel's name: letters, digits and _ only")
+        for node in program:
+            if node.dtype.scalar in self.missing:
+                raise ValueError(f"this WebGPU device has no {node.dtype.scalar.name}; CPU, CPU:C and PYTHON do. "
+                                 "Move the tensor there, t.to(\"CPU\"), or cast it, t.float()")
+        wide = dtypes.int64 not in self.missing
+        return _Writer(name, program, WGSLFunctions("i64" if wide else "i32")).module()
+
+
+class _Writer(Arithmetic):
+    """Writes one kernel, statement by statement. `values` has the WGSL expression that each node now is."""
+
+    functions: WGSLFunctions
+    statements: ClassVar[dict[Ops, Callable[[Any, UOp], None]]]
+
+    def __init__(self, name: str, program: list[UOp], functions: WGSLFunctions) -> None:
+        super().__init__(functions.dialect)
+        self.functions = functions
+        self.name = name
+        self.program = program
+        self.values: dict[UOp, str] = {}
+        self.lanes: dict[UOp, list[str]] = {}
+        self.declarations: list[str] = []
+        self.globals: list[str] = []
+        nodes = dict.fromkeys(program)
+        self.buffers = sorted((n for n in nodes if n.op is Ops.PARAM), key=lambda n: int(n.arg[0]))
+        self.variables = [n for n in nodes if n.op is Ops.VARIABLE]
+        self.stored = {n.src[0].src[0] for n in nodes if n.op is Ops.STORE and n.src[0].op is Ops.INDEX}
+
+    def module(self) -> str:
+        """The whole text. The order of the program is the order of the statements."""
+        for binding, node in enumerate(self.buffers):
+            self.values[node] = f"p{node.arg[0]}"
+            access = "read_write" if node in self.stored else "read"
+            self.globals.append(f"@group(0) @binding({binding}) var<storage, {access}> {self.values[node]}: "
+                                f"array<{self.item(node)}>;")
+        index = self.functions.type(dtypes.index)
+        if self.variables:
+            self.globals.append(f"@group(0) @binding({len(self.buffers)}) var<storage, read> variables: "
+                                f"array<{index}>;")
+        for position, node in enumerate(self.variables):
+            self.values[node] = f"variables[{position}]"
+        for node in self.program:
+            self.statements.get(node.op, _Writer.refuse)(self, node)
+        threads = ", ".join(map(str, launch_of(self.program).threads))
+        head = [f"@compute @workgroup_size({threads})",
+                f"fn {self.name}(@builtin(workgroup_id) block: vec3<u32>, "
+                "@builtin(local_invocation_id) thread: vec3<u32>) {"]
+        body = [*head, *self.declarations, *self.lines, "}"]
+        parts = (self.globals, self.functions.texts.values(), body)
+        return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
+
+    def item(self, node: UOp) -> str:
+        """The type of an item of a buffer: of packed ones, the word around them."""
+        if not is_narrow(node.dtype):
+            return self.functions.type(node.dtype)
+        return "atomic<u32>" if node in self.stored else "u32"
+
+    # --- words of the statements --------------------------------------------------------------------------------
+
+    def refuse(self, node: UOp) -> None:
+        dtype = node.src[0].dtype if node.src else node.dtype
+        raise ValueError(f"kernel {self.name}: WGSL cannot say {node.op.name} of {dtype} ({node})")
+
+    def emit(self, hint: str, dtype: DType, expression: str) -> str:
+        name = self.fresh(hint)
+        self.line(f"let {name}: {self.functions.type(dtype)} = {self.functions.wrapped(dtype, expression)};")
+        return name
+
+    # --- arguments, constants, loops ----------------------------------------------------------------------------
+
+    def argument(self, node: UOp) -> None:
+        """Arguments have had their names from the start."""
+
+    def const(self, node: UOp) -> None:
+        self.values[node] = self.functions.constant(node.dtype, node.arg)
+
+    def register(self, node: UOp) -> None:
+        if node not in self.values:
+            self.values[node] = self.fresh("acc")
+            self.declarations.append(f"    var {self.values[node]}: {self.functions.type(node.dtype)};")
+
+    def array(self, node: UOp) -> None:
+        """Memory of a block or of a thread, where nothing is packed."""
+        if node in self.values:
+            return
+        kind = f"array<{self.functions.type(node.dtype)}, {max(1, node.arg[1])}>"
+        if node.op is Ops.SHARED:
+            self.values[node] = f"shared{node.arg[0]}"
+            self.globals.append(f"var<workgroup> {self.values[node]}: {kind};")
+        else:
+            self.values[node] = f"scratch{node.arg[0]}"
+            self.declarations.append(f"    var {self.values[node]}: {kind};")
+
+    def special(self, node: UOp) -> None:
+        where = "block" if node.arg[0].startswith("g") else "thread"
+        index = self.functions.type(dtypes.index)
+        self.values[node] = self.emit("id", dtypes.index, f"{index}({where}.{AXES[int(node.arg[0][-1])]})")
+
+    def barrier(self, node: UOp) -> None:
+        self.line("workgroupBarrier();")
+
+    def open_loop(self, node: UOp) -> None:
+        if node.arg[1] is not RangeKind.LOOP:
+            self.refuse(node)
+        zero = self.functions.constant(dtypes.index, 0)
+        bounds = (self.values[s] for s in (node.src[1:] or node.src))
+        begin, end = (*([] if len(node.src) == 3 else [zero]), *bounds)
+        counter = self.values[node] = self.fresh("i")
+        self.line(f"for (var {counter} = {begin}; {counter} < {end}; {counter}++) {{")
+        self.depth += 1
+
+    def close_loop(self, node: UOp) -> None:
+        self.depth -= 1
+        self.line("}")
+
+    # --- memory -------------------------------------------------------------------------------------------------
+
+    def index(self, node: UOp) -> None:
+        """What is at an address is said where it is used."""
+
+    def offset(self, place: UOp, lane: int) -> str:
+        offset = self.values[place.src[1]]
+        return offset if lane == 0 else f"{offset} + {self.functions.constant(dtypes.index, lane)}"
+
+    def is_packed(self, memory: UOp) -> bool:
+        return memory.op is Ops.PARAM and is_narrow(memory.dtype)
+
+    def word(self, memory: UOp, offset: str) -> tuple[str, str]:
+        """(the word of a packed item, how far its bits are shifted in it)."""
+        items = 4 // memory.dtype.itemsize
+        count = self.functions.constant(dtypes.index, items)
+        shift = f"(u32(({offset}) % {count}) * {8 * memory.dtype.itemsize}u)"
+        return f"{self.values[memory]}[({offset}) / {count}]", shift
+
+    def item_at(self, memory: UOp, offset: str) -> str:
+        if not self.is_packed(memory):
+            return f"{self.values[memory]}[{offset}]"
+        word, shift = self.word(memory, offset)
+        bits = f"(atomicLoad(&{word})" if memory in self.stored else f"({word}"
+        return self.functions.of_bits(memory.dtype, f"({bits} >> {shift}) & {self.functions.mask(memory.dtype)})")
+
+    def load(self, node: UOp) -> None:
+        place, dtype = node.src[0], node.dtype.scalar
+        if place.op is Ops.REGISTER:
+            self.values[node] = self.emit("v", dtype, self.values[place])
+            return
+        memory = place.src[0]
+        found = []
+        for lane in range(node.dtype.count):
+            text = self.item_at(memory, self.offset(place, lane))
+            if len(place.src) == 2:
+                found.append(self.emit("v", dtype, text))
+                continue
+            found.append(name := self.fresh("v"))
+            self.line(f"var {name}: {self.functions.type(dtype)};")
+            if not (memory.op is Ops.PARAM and memory.arg[1] == 0):
+                self.line(f"if ({self.values[place.src[2]]}) {{ {name} = {text}; }}")
+        self.lanes[node] = found
+        self.values[node] = found[0]
+
+    def extract(self, node: UOp) -> None:
+        self.values[node] = self.lanes[node.src[0]][node.arg]
+
+    def vectorize(self, node: UOp) -> None:
+        self.lanes[node] = [self.values[s] for s in node.src]
+
+    def store(self, node: UOp) -> None:
+        place, source = node.src
+        if place.op is Ops.REGISTER:
+            self.line(f"{self.values[place]} = {self.values[source]};")
+            return
+        values = self.lanes[source] if source.dtype.count > 1 else [self.values[source]]
+        for lane, value in enumerate(values):
+            text = self.stored_text(place.src[0], self.offset(place, lane), value)
+            self.line(f"if ({self.values[place.src[2]]}) {{ {text} }}" if len(place.src) == 3 else text)
+
+    def stored_text(self, memory: UOp, offset: str, value: str) -> str:
+        if not self.is_packed(memory):
+            return f"{self.values[memory]}[{offset}] = {value};"
+        word, shift = self.word(memory, offset)
+        mask, bits = self.functions.mask(memory.dtype), self.functions.bits_of(memory.dtype, value)
+        return f"atomicAnd(&{word}, ~({mask} << {shift})); atomicOr(&{word}, ({bits} & {mask}) << {shift});"
+
+    # --- operations ---------------------------------------------------------------------------------------------
+
+    def compute(self, node: UOp) -> None:
+        self.values[node] = self.elementwise(node, [self.values[s] for s in node.src])
+        if not self.values[node]:
+            self.refuse(node)
+
+    def where(self, dtype: DType, condition: str, yes: str, no: str) -> str:
+        return self.emit("v", dtype, f"select({no}, {yes}, {condition})")
+
+    def arithmetic(self, op: Ops, dtype: DType, *operands: str) -> str:
+        if dtype.is_bool and op is Ops.XOR:
+            return self.emit("c", dtype, f"{operands[0]} != {operands[1]}")
+        if dtype.is_int and op is Ops.NEG:
+            return self.emit("v", dtype, f"{self.functions.constant(dtype, 0)} - {operands[0]}")
+        return super().arithmetic(op, dtype, *operands)
+
+    def compare(self, op: Ops, dtype: DType, a: str, b: str) -> str:
+        if dtype.is_bool and op is Ops.CMPLT:
+            return self.emit("c", dtype, f"!{a} && {b}")
+        return super().compare(op, dtype, a, b)
+
+    def divide(self, node: UOp, a: str, b: str) -> str:
+        return self.emit("v", node.dtype, f"{self.functions.divide(node.dtype, node.op is Ops.IDIV)}({a}, {b})")
+
+    def shift(self, node: UOp, a: str, b: str) -> str:
+        return self.emit("v", node.dtype, f"{self.functions.shift(node.dtype, node.op is Ops.SHL)}({a}, {b})")
+
+    def cast(self, value: str, source: DType, target: DType) -> str:
+        if source is target:
+            return value
+        if source.is_bool and target.scalar not in NARROW_FLOATS:
+            one, zero = (self.functions.constant(target, target.as_const(n)) for n in (1, 0))
+            return self.emit("v", target, f"select({zero}, {one}, {value})")
+        plain = not (source.is_float and target.is_int) and not target.is_bool
+        if plain and source not in NARROW_FLOATS and target not in NARROW_FLOATS:
+            return self.emit("v", target, f"{self.functions.type(target)}({value})")
+        return super().cast(value, source, target)
+
+    def bitcast(self, value: str, source: DType, target: DType) -> str:
+        if source.is_bool or target.is_bool:
+            return self.cast(value, source, target)
+        if is_narrow(source):
+            bits = self.functions.bits_of(source, value)
+            return self.emit("v", target, self.functions.of_bits(target, f"({bits} & {self.functions.mask(source)})"))
+        return self.emit("v", target, self.functions.bits(value, source, target))
+
+
+_Writer.statements = {
+    **dict.fromkeys((Ops.PARAM, Ops.VARIABLE), _Writer.argument),
+    **dict.fromkeys((Ops.SCRATCH, Ops.SHARED), _Writer.array),
+    **dict.fromkeys(Family.ELEMENTWISE - {Ops.EXP2, Ops.LOG2, Ops.SIN}, _Writer.compute),
+    Ops.CONST: _Writer.const,
+    Ops.REGISTER: _Writer.register,
+    Ops.SPECIAL: _Writer.special,
+    Ops.BARRIER: _Writer.barrier,
+    Ops.RANGE: _Writer.open_loop,
+    Ops.END: _Writer.close_loop,
+    Ops.INDEX: _Writer.index,
+    Ops.LOAD: _Writer.load,
+    Ops.STORE: _Writer.store,
+    Ops.VECTORIZE: _Writer.vectorize,
+    Ops.EXTRACT: _Writer.extract,
+}
