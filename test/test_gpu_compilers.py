@@ -40,12 +40,13 @@ def has_nvrtc() -> bool:
 def ptxas() -> str | None:
     """Where the assembler is: in the package that pip installs, or on the path."""
     found = importlib.util.find_spec("nvidia")
-    places = [Path(p) / "cuda_nvcc" / "bin" / "ptxas" for p in (found.submodule_search_locations or [])] if found else []
+    folders = (found.submodule_search_locations or []) if found else []
+    places = (Path(folder) / "cuda_nvcc" / "bin" / "ptxas" for folder in folders)
     return next((str(p) for p in places if p.exists()), shutil.which("ptxas"))
 
 
-needs_nvrtc = pytest.mark.skipif(not has_nvrtc(), reason='NVRTC is not installed: pip install "tinygrad[cuda]"')
-needs_ptxas = pytest.mark.skipif(ptxas() is None, reason="ptxas is not installed: pip install nvidia-cuda-nvcc-cu12")
+needs_nvrtc = pytest.mark.skipif(not has_nvrtc(), reason='no NVRTC: pip install "tinygrad[cuda]"')
+needs_ptxas = pytest.mark.skipif(ptxas() is None, reason="no ptxas: pip install nvidia-cuda-nvcc-cu12")
 
 
 def data(*shape: int, dtype: DType = dtypes.float32) -> Tensor:
@@ -106,7 +107,8 @@ def test_llvm_makes_objects_for_amd(family: str) -> None:
     (NVPTX, "sm_90", r"bar\w*\.sync", r"\.shared "), (AMDGCN, "gfx942", "s_barrier", "ds_write")])
 def test_a_block_meets_at_barriers_and_shares_memory(target: Target, architecture: str, barrier: str,
                                                      shared: str) -> None:
-    text = assembled(LLVMBlocksRenderer(target).render("kernel", program_of("a block's sum")), target, architecture)
+    source = LLVMBlocksRenderer(target).render("kernel", program_of("a block's sum"))
+    text = assembled(source, target, architecture)
     assert re.search(barrier, text) and re.search(shared, text)
 
 
@@ -122,7 +124,8 @@ def wide_copy() -> list[UOp]:
     load = UOp.new(Ops.LOAD, vector, (at,))
     lanes = [UOp.new(Ops.EXTRACT, dtypes.float32, (load,), i) for i in range(4)]
     again = UOp.new(Ops.VECTORIZE, vector, tuple(lanes))
-    return [thread, four, offset, target, source, at, load, *lanes, again, to, UOp.new(Ops.STORE, vector, (to, again))]
+    return [thread, four, offset, target, source, at, load, *lanes, again, to,
+            UOp.new(Ops.STORE, vector, (to, again))]
 
 
 @pytest.mark.parametrize(("target", "architecture", "load"), [
@@ -134,7 +137,7 @@ def test_four_items_are_one_load(target: Target, architecture: str, load: str) -
 
 @needs_nvrtc
 def test_what_nvrtc_refuses_is_shown_with_the_reason() -> None:
-    with pytest.raises(RuntimeError, match=r'(?s)NVRTC does not accept.*"wrong" is undefined.*    2  .*wrong'):
+    with pytest.raises(RuntimeError, match=r'(?s)does not accept.*"wrong" is undefined.*    2  .*wrong'):
         nvrtc.compile_cuda('extern "C" __global__ void k(float *p) {\n  p[0] = wrong;\n}', "sm_90")
 
 
@@ -150,7 +153,7 @@ def test_without_nvrtc_the_error_says_what_to_install(monkeypatch: pytest.Monkey
     monkeypatch.setattr(importlib, "import_module", missing)
     nvrtc._nvrtc.cache_clear()
     try:
-        with pytest.raises(ImportError, match=r'NVRTC, which is not installed: pip install "tinygrad\[cuda\]"'):
+        with pytest.raises(ImportError, match=r'not installed: pip install "tinygrad\[cuda\]"'):
             nvrtc.nvrtc_version()
     finally:
         nvrtc._nvrtc.cache_clear()

@@ -376,3 +376,16 @@ def test_second_derivative_of_a_running_product_with_a_zero() -> None:
     slope = x.cumprod(0)[2].gradient(x)[0]
     assert slope.tolist() == [0, 6, 0]
     assert slope[1].gradient(x)[0].tolist() == [3, 0, 2]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_derivatives_of_a_power_where_the_base_is_zero(dtype: str) -> None:
+    exponents = np.array([0, 1, 2, 3, 1.5], dtype)
+    base, exponent = (Tensor(v, requires_grad=True) for v in (np.zeros(5, dtype), exponents))
+    first, at_exponent = (base ** exponent).sum().gradient(base, exponent)
+    second = first.sum().gradient(base)[0]
+    third = second.sum().gradient(base)[0]
+    assert first.tolist() == [0, 1, 0, 0, 0]
+    assert second.tolist() == [0, 0, 2, 0, math.inf]
+    assert third.tolist()[:4] == [0, 0, 0, 6]
+    assert at_exponent.tolist() == [0, 0, 0, 0, 0]

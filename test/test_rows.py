@@ -40,7 +40,7 @@ def plan_of(result: Tensor) -> tuple[UOp, Plan]:
     return nest, choose_plan(nest, Device["CPU"].renderer)
 
 
-# --- attention ------------------------------------------------------------------------------------------------
+# --- attention ----------------------------------------------------------------------------------------------
 
 SHAPES = [(1, 2, 64, 64, 32), (2, 3, 37, 37, 16), (1, 1, 5, 5, 3), (1, 2, 50, 77, 64), (1, 2, 130, 130, 128),
           (1, 1, 1, 128, 64), (3, 1, 17, 33, 7)]
@@ -79,8 +79,8 @@ def test_what_a_causal_mask_hides_does_not_matter() -> None:
     v[..., 30:, :] = np.nan
     k[..., 35:, :] = np.inf
     result = Tensor(q).scaled_dot_product_attention(Tensor(k), Tensor(v), is_causal=True).numpy()
-    np.testing.assert_allclose(result[..., :30, :], attention(q[..., :30, :], k[..., :30, :], v[..., :30, :], True),
-                               rtol=1e-5, atol=2e-6)
+    seen = attention(*(x[..., :30, :] for x in (q, k, v)), True)
+    np.testing.assert_allclose(result[..., :30, :], seen, rtol=1e-5, atol=2e-6)
     assert np.isnan(result[..., 30:, :]).all()
 
 
@@ -89,8 +89,8 @@ def test_causal_gradients_are_those_of_the_formula() -> None:
     ours = [Tensor(x, requires_grad=True) for x in (q, k, v)]
     loss = (ours[0].scaled_dot_product_attention(ours[1], ours[2], is_causal=True) * Tensor(g)).sum()
     got = [x.numpy().astype(np.float64) for x in loss.gradient(*ours)]
-    scores = np.where(np.tril(np.ones((33, 33), bool)), q.astype(np.float64) @ np.swapaxes(k, -1, -2) / 8**0.5,
-                      -np.inf)
+    scores = q.astype(np.float64) @ np.swapaxes(k, -1, -2) / 8**0.5
+    scores = np.where(np.tril(np.ones((33, 33), bool)), scores, -np.inf)
     p = np.exp(scores - scores.max(-1, keepdims=True))
     p /= p.sum(-1, keepdims=True)
     dp = g.astype(np.float64) @ np.swapaxes(v, -1, -2)
@@ -125,7 +125,7 @@ def test_sums_up_to_and_from_a_position(rows: int, columns: int) -> None:
     np.testing.assert_array_equal(largest.numpy(), np.where(2 * j < i + 3, x, -np.inf).max(1))
 
 
-# --- kept rows --------------------------------------------------------------------------------------------------
+# --- kept rows ----------------------------------------------------------------------------------------------
 
 
 def test_every_row_is_kept_once() -> None:
@@ -141,10 +141,11 @@ def test_a_long_value_is_not_mistaken_for_a_row() -> None:
     a = np.arange(42, dtype=np.float32).reshape(2, 7, 3)
     column = Tensor(np.array([[1.0, 2.0, 3.0]], np.float32)).tril()
     result = (column * -3.0 + Tensor(a).sum(2, keepdim=True)).sum(0)
-    np.testing.assert_allclose(result.numpy(), (np.tril([[1.0, 2.0, 3.0]]) * -3 + a.sum(2, keepdims=True)).sum(0))
+    expected = np.tril([[1.0, 2.0, 3.0]]) * -3 + a.sum(2, keepdims=True)
+    np.testing.assert_allclose(result.numpy(), expected.sum(0))
 
 
-# --- lanes that jump --------------------------------------------------------------------------------------------
+# --- lanes that jump ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "uint8", "int64", "bool"])
@@ -179,8 +180,8 @@ def test_pooling_windows(kernel: int, stride: int) -> None:
     x = normals(2, 3, 23, 41)
     windows = np.lib.stride_tricks.sliding_window_view(x, (kernel, kernel), (2, 3))[:, :, ::stride, ::stride]
     np.testing.assert_array_equal(Tensor(x).max_pool2d(kernel, stride).numpy(), windows.max((-1, -2)))
-    np.testing.assert_allclose(Tensor(x).avg_pool2d(kernel, stride).numpy(), windows.mean((-1, -2)), rtol=1e-5,
-                               atol=1e-6)
+    average = Tensor(x).avg_pool2d(kernel, stride).numpy()
+    np.testing.assert_allclose(average, windows.mean((-1, -2)), rtol=1e-5, atol=1e-6)
 
 
 def test_a_depthwise_convolution_copies_no_input() -> None:

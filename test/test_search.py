@@ -17,7 +17,7 @@ from tinygrad.codegen import compile as compiling
 from tinygrad.codegen.lower import lower
 from tinygrad.codegen.opt import search
 from tinygrad.codegen.opt.choose import choose_plan
-from tinygrad.codegen.opt.measure import PLAIN_WORK, Built, Workbench, agree, random_items, sample
+from tinygrad.codegen.opt.measure import Built, Workbench, agree, random_items, sample
 from tinygrad.codegen.opt.plan import Opt, OptKind, Plan
 from tinygrad.codegen.opt.plan_cache import LIMIT, PlanCache, from_json, to_json
 from tinygrad.codegen.opt.search import Search, kernel_key, searched_plan
@@ -211,24 +211,36 @@ def test_a_kernel_that_leaves_out_one_item_is_wrong() -> None:
     assert not bench.is_right(bench.build(UOp.sink([one_less]), Plan()))
 
 
-def test_of_a_large_kernel_a_sample_of_items_is_compared() -> None:
-    nest = nest_of(product(700, 700, 700))
-    few, is_sample = sample(nest, PLAIN_WORK)
-    assert is_sample and few is not nest
+def test_of_a_large_kernel_a_sample_of_items_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tinygrad.codegen.opt.measure.PLAIN_SECONDS", 0.002)
+    nest = nest_of(product(300, 300, 300))
     bench = Workbench(nest, "CPU")
-    expected = bench.expected[0].reshape(700, 700)
-    compared = np.flatnonzero((expected.view(np.uint32) != 0x5A5A5A5A).all(1))
-    assert {0, 699} <= set(compared) and len(compared) < 700
-    a, b = (bench.buffers[i].numpy().reshape(700, 700).astype(np.float64) for i in (1, 2))
-    np.testing.assert_array_equal(expected[compared], (a @ b)[compared])
+    assert bench.is_sample
+    expected = bench.expected[0].reshape(300, 300)
+    was_computed = expected.view(np.uint32) != 0x5A5A5A5A
+    rows, columns = np.flatnonzero(was_computed.any(1)), np.flatnonzero(was_computed.any(0))
+    assert {0, 299} <= set(rows) and {0, 299} <= set(columns) and not was_computed.all()
+    a, b = (bench.buffers[i].numpy().reshape(300, 300).astype(np.float64) for i in (1, 2))
+    np.testing.assert_array_equal(expected[was_computed], (a @ b)[was_computed])
     assert bench.is_right(bench.build(nest, choose_plan(nest, Device["CPU"].renderer)))
-    half = nest_of(held(numbers(700, 700)) @ (held(numbers(700, 700, seed=1)) * 0.5))
+    half = nest_of(held(numbers(300, 300)) @ (held(numbers(300, 300, seed=1)) * 0.5))
     assert not bench.is_right(bench.build(half, choose_plan(half, Device["CPU"].renderer)))
 
 
-def test_small_kernels_are_compared_whole() -> None:
-    nest = nest_of(product(16, 16, 16))
-    assert sample(nest, PLAIN_WORK) == (nest, False)
+@pytest.mark.parametrize("most, extents", [
+    (144_000, (4, 30, 30)), (143_999, (3, 30, 30)), (36_000, (2, 15, 30)), (2_400, (2, 2, 15)), (1, (2, 2, 2))])
+def test_a_sample_has_the_work_it_may_have(most: int, extents: tuple[int, ...]) -> None:
+    """4 products of 30 x 20 x 30 are 144,000 operations; batches go first, then rows, then columns."""
+    nest = nest_of(held(numbers(4, 30, 20)) @ held(numbers(4, 20, 30, seed=1)))
+    sampled = sample(nest, most)
+    assert tuple(r.extent for r in sampled.src[0].closed_ranges) == extents
+    assert (sampled is nest) == (most == 144_000)
+
+
+def test_plain_loops_that_cannot_be_sampled_end_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tinygrad.codegen.opt.measure.PLAIN_SECONDS", 1e-9)
+    with pytest.raises(RuntimeError, match="would run for too long"):
+        Workbench(nest_of(held(numbers(3000)).sum()), "CPU")
 
 
 @pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.float64, dtypes.float16, dtypes.bfloat16],

@@ -9,13 +9,14 @@ import os
 import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 from tinygrad.codegen.cost import Estimate, estimate
 from tinygrad.codegen.expand import expand
+from tinygrad.codegen.launches import launch_groups
 from tinygrad.codegen.linearize import linearize
 from tinygrad.codegen.lower import lower
 from tinygrad.codegen.opt.choose import choose_plan, explain_plan
@@ -68,8 +69,34 @@ def compiled_kernel(ast: UOp, device: str) -> CompiledKernel:
         if kernel is not None:
             _kernels.move_to_end(key)
             return kernel
+    parts = parts_of(ast, device)
+    if len(parts) > 1:
+        return keep(key, in_sequence([compiled_kernel(part, device) for part in parts]))
     written = write_kernel(*key[:3])
     return load_kernel(key, written, compile_source(device, written.source))
+
+
+def parts_of(ast: UOp, device: str) -> list[UOp]:
+    """The kernels, one after another, that do what `ast` says: one, unless threads of a grid would read what
+    others write."""
+    if not Device[device].renderer.has_blocks or len(ast.src) < 2:
+        return [ast]
+    groups = launch_groups(lower(ast))
+    return [ast] if len(groups) == 1 else [UOp.sink(ast.src[i] for i in group) for group in groups]
+
+
+def in_sequence(kernels: list[CompiledKernel]) -> CompiledKernel:
+    """Kernels that run one after another, as one."""
+    variables = tuple(dict.fromkeys(v for k in kernels for v in k.variables))
+    picks = [[variables.index(v) for v in k.variables] for k in kernels]
+
+    def run(addresses: Sequence[int], values: Sequence[int], extent: int) -> None:
+        for kernel, picked in zip(kernels, picks, strict=True):
+            kernel.program(addresses, [values[i] for i in picked], kernel.extent)
+
+    work = Estimate(sum(k.estimate.operations for k in kernels), sum(k.estimate.bytes for k in kernels))
+    return CompiledKernel("_then_".join(k.name for k in kernels), run, variables, 1, work,
+                          "\n".join(k.source for k in kernels))
 
 
 def compile_kernels(wanted: Iterable[tuple[UOp, str]]) -> None:
@@ -78,7 +105,9 @@ def compile_kernels(wanted: Iterable[tuple[UOp, str]]) -> None:
     second. A search for plans measures one kernel at a time, while nothing else runs: then this does
     nothing."""
     plain = bool(NOOPT)
-    keys = list(dict.fromkeys(key for key in ((*w, plain, 0) for w in wanted) if key not in _kernels))
+    missing = dict.fromkeys(w for w in wanted if (*w, plain, 0) not in _kernels)
+    parts = ((part, device) for ast, device in missing for part in parts_of(ast, device))
+    keys = list(dict.fromkeys(key for key in ((*p, plain, 0) for p in parts) if key not in _kernels))
     if len(keys) < 2 or BEAM:
         return
     interval = sys.getswitchinterval()
@@ -171,7 +200,7 @@ def write_kernel(ast: UOp, device: str, plain: bool) -> Written:
         print(format_graph(ast), format_nest(stages.optimised), sep="\n")
     if DEBUG >= 3:
         print(f"{name}: {stages.plan}")
-        if not NOOPT:
+        if not NOOPT and not renderer.has_blocks:
             print(explain_plan(stages.nest, renderer))
     if DEBUG >= 6:
         print(format_program(stages.program))
@@ -200,6 +229,11 @@ def load_kernel(key: Key, written: Written, code: Any) -> CompiledKernel:
     program = load_program(key[1], written, code)
     kernel = CompiledKernel(written.name, program, written.variables, written.extent, written.estimate,
                             written.source)
+    return keep(key, kernel)
+
+
+def keep(key: Key, kernel: CompiledKernel) -> CompiledKernel:
+    """Remember a kernel; returns it."""
     with _keeping:
         _kernels[key] = kernel
         if len(_kernels) > MAX_KERNELS:

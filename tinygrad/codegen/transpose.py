@@ -4,8 +4,8 @@ Square tiles read across are loads of their rows and a transpose in registers.
 
 Where lanes jump in memory, each vector is a gather: as many accesses as lanes. If the vectors beside it read
 the items beside its own (a matrix is copied transposed, sixteen rows at a time), all of them together are a
-square tile whose rows lie side by side. Then the rows are loaded whole, and log2(lanes) rounds of shuffles put
-row i's item k into lane i of vector k.
+square tile whose rows lie side by side. Then the rows are loaded whole, and log2(lanes) rounds of shuffles
+put row i's item k into lane i of vector k.
 """
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tinygrad.graph.uop import UOp
 MOST_STRIDE = 4
 """Items between lanes beyond which a gather does less than loading all that lies between."""
 Tiles = dict[UOp, tuple[tuple[UOp, ...], int]]
-"""For a LOAD of a tile: the LOADs of the whole tile, in the order of their items, and its place among them."""
+"""For a LOAD of a tile: the LOADs of the whole tile, in the order of their items, and its place there."""
 
 
 def tiles_of(nest: UOp) -> Tiles:

@@ -6,6 +6,7 @@ primitives; integers are taken as the default float, half types are computed in 
 """
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -164,35 +165,50 @@ def _power_of_ints(base: UOp, exponent: UOp) -> UOp:
     return (exponent < 0).where(inverse, result)
 
 
-def _power_of_floats(base: UOp, exponent: UOp, exact: bool) -> UOp:
-    """base^exponent = 2^(exponent log2 |base|), with the sign of negative bases to whole exponents.
+def _power_of_floats(base: UOp, exponent: UOp) -> UOp:
+    """base^exponent, computed in float64 and rounded to the type of the operands.
 
-    `exact` says that the result is needed to all of float64's digits; for narrower types, those that the
-    rounding of the product leaves are plenty.
-
-    A base of 0 goes its own way, so that no infinity meets a zero in the gradient. What is 1 whatever the
-    other operand (C's pow) is said so only where the formula is NaN: a constant has no gradient.
+    Narrower types do with the digits that the plain formula leaves, float64 takes `power_of_positive`.
     """
-    magnitude = base.maximum(-base)
+    wide = dtypes.float64
+    raise_positive = power_of_positive if base.dtype is wide else _plain_power_of_positive
+    return _power_in_float64(base.cast(wide), exponent.cast(wide), raise_positive).cast(base.dtype)
+
+
+def _plain_power_of_positive(base: UOp, exponent: UOp) -> UOp:
+    return (exponent * base.log2()).exp2()
+
+
+def _power_in_float64(base: UOp, exponent: UOp, raise_positive: Callable[[UOp, UOp], UOp]) -> UOp:
+    """The power of |base|, with the sign of negative bases to whole exponents, and C's pow for what is
+    special."""
     is_zero = base.eq(0)
-    positive = is_zero.where(1, magnitude)
-    power = power_of_positive(positive, exponent) if exact else (exponent * positive.log2()).exp2()
+    power = raise_positive(is_zero.where(1, base.maximum(-base)), exponent)
     whole = exponent.trunc().eq(exponent)
     odd = whole & _is_odd(exponent)
     of_negative = (whole | base.eq(-math.inf)).where(odd.where(-power, power), math.nan)
-    zero = base.detach()
-    pole = odd.where(zero.recip(), math.inf)
-    of_zero = (exponent < 0).where(pole, (exponent > 0).where(odd.where(zero, 0), math.nan))
+    pole = odd.where(base.recip(), math.inf)
+    of_zero = (exponent < 0).where(pole, (exponent > 0).where(odd.where(base, 0), math.nan))
     result = is_zero.where(of_zero, (base < 0).where(of_negative, power))
     infinite = (exponent - exponent).ne(0)  # or NaN
-    one_to_any = base.eq(1) & infinite | base.eq(-1) & infinite & exponent.eq(exponent)
-    any_to_zero = exponent.eq(0) & (is_zero | (base - base).ne(0))
-    return (one_to_any | any_to_zero).where(1, result)
+    is_one = exponent.eq(0) | base.eq(1) | (base.eq(-1) & infinite & exponent.eq(exponent))
+    return is_one.where(1, result).with_gradient((base, exponent), _power_rules[raise_positive])
 
 
-def _power_in_float64(base: UOp, exponent: UOp) -> UOp:
-    wide = dtypes.float64
-    return _power_of_floats(base.cast(wide), exponent.cast(wide), base.dtype is wide).cast(base.dtype)
+def _gradients_of_power(g: UOp, node: UOp, raise_positive: Callable[[UOp, UOp], UOp]) -> tuple[UOp, UOp]:
+    """exponent base^(exponent - 1), and base^exponent log(base), each 0 where the power is constant."""
+    _, base, exponent = node.src
+    is_zero = base.eq(0)
+    always_one = exponent.eq(0) & (is_zero | (base - base).ne(0))
+    slope = exponent * _power_in_float64(base, always_one.where(1, exponent - 1), raise_positive)
+    always_zero = is_zero & (exponent < 0).logical_not()
+    logarithm = is_zero.where(-math.inf, log_node(is_zero.where(1, base)))
+    return always_one.where(0, g * slope), always_zero.where(0, g * node * logarithm)
+
+
+_power_rules = {function: functools.partial(_gradients_of_power, raise_positive=function)
+                for function in (power_of_positive, _plain_power_of_positive)}
+"""One rule for all powers of a type, so that equal powers are equal nodes."""
 
 
 def _is_odd(whole: UOp) -> UOp:
@@ -213,7 +229,7 @@ def power(self: Tensor, x: Operand, reverse: bool = False) -> Tensor:
         return _constant_power(self, number)
     def raised(base: UOp, exponent: UOp) -> UOp:
         if base.dtype.is_float:
-            return _power_in_float64(base, exponent)
+            return _power_of_floats(base, exponent)
         base, exponent = no_bools("pow", base, exponent)
         return _power_of_ints(base, exponent)
 
@@ -236,7 +252,10 @@ def _constant_power(self: Tensor, exponent: float) -> Tensor:
         return self.rsqrt()
     if not self.dtype.is_float:
         return unary(self, lambda x: _int_power(x, int(exponent)))
-    return real(self, lambda x: _power_in_float64(x, x.cast(dtypes.float64)._operand(exponent)))
+    def raised(x: UOp) -> UOp:
+        return _power_of_floats(x, x.cast(dtypes.float64)._operand(exponent))
+
+    return real(self, raised)
 
 
 def _real_or_int(self: Tensor, function: Callable[[UOp], UOp]) -> Tensor:

@@ -91,7 +91,8 @@ class BlocksWriter(Writer):
         generic = [f"  %p{n.arg[0]} = addrspacecast ptr addrspace({GLOBAL}) %p{n.arg[0]}.global to ptr"
                    for n in self.buffers]
         body = [f"define {self.target.kernel} void @{self.name}({self.parameters()}) nounwind {{",
-                "entry:", *generic, *self.declarations, "  br label %start", "start:", *self.lines, "  ret void", "}"]
+                "entry:", *generic, *self.declarations, "  br label %start",
+                "start:", *self.lines, "  ret void", "}"]
         parts = [f'target triple = "{self.target.triple}"', "", *self.globals, "", *body]
         for function in self.functions.values():
             parts += ["", function.text]
@@ -106,7 +107,7 @@ class BlocksWriter(Writer):
         """An access of several items starts at a multiple of its size (`scalar.py`)."""
         return dtype.lane_size * dtype.count
 
-    # --- memory of the thread and of the block ---------------------------------------------------------------
+    # --- memory of the thread and of the block -------------------------------------------------------
 
     def private_memory(self, name: str, text: str) -> None:
         """Memory of this thread, as a generic pointer."""
@@ -136,7 +137,7 @@ class BlocksWriter(Writer):
                             f"{memory_type(node.dtype)}] undef, align {SHARED_ALIGNMENT}")
         self.declarations.append(f"  %shared{number} = addrspacecast ptr addrspace({SHARED}) {place} to ptr")
 
-    # --- the grid --------------------------------------------------------------------------------------------
+    # --- the grid ----------------------------------------------------------------------------------------
 
     def special(self, node: UOp) -> None:
         name = str(node.arg[0])

@@ -155,8 +155,8 @@ def architecture_at(bus: str, topology: Path = Path("/sys/class/kfd/kfd/topology
     domain, number, rest = bus.split(":")
     place = int(number, 16) << 8 | int(rest.partition(".")[0], 16) << 3 | int(rest.partition(".")[2], 16)
     for file in sorted(topology.glob("*/properties")):
-        found = {key: int(value) for key, _, value in (line.partition(" ") for line in file.read_text().splitlines())
-                 if value.isdecimal()}
+        words = (line.partition(" ") for line in file.read_text().splitlines())
+        found = {key: int(value) for key, _, value in words if value.isdecimal()}
         if found.get("gfx_target_version") and found.get("location_id") == place \
                 and found.get("domain", 0) == int(domain, 16):
             return architecture_name(found["gfx_target_version"])

@@ -67,8 +67,8 @@ def compiler() -> str:
         found = shutil.which(name)
         if found:
             return found
-    raise RuntimeError(f"the emulator needs a C++ compiler, and {asked or ', '.join(COMPILERS)} is not there: "
-                       "install g++ or clang++ (apt-get install g++), or say which by CXX")
+    raise RuntimeError(f"the emulator needs a C++ compiler, and {asked or ', '.join(COMPILERS)} is not "
+                       "there: install g++ or clang++ (apt-get install g++), or say which by CXX")
 
 
 @cache
@@ -125,7 +125,7 @@ class EmulatedAllocator(CPUAllocator):
     def share(self, array: np.ndarray[Any, Any]) -> None:  # type: ignore[override]  # as Allocator
         return None
 
-    def as_bytes(self, memory: np.ndarray[Any, Any], size: int) -> None:  # type: ignore[override]  # as Allocator
+    def as_bytes(self, memory: Any, size: int) -> None:  # type: ignore[override]  # as Allocator
         return None
 
 
@@ -143,8 +143,8 @@ class EmulatedProgram:
     def __call__(self, addresses: Sequence[int], variables: Sequence[int], extent: int) -> None:
         arguments = self.arguments.set(addresses, variables)
         if launch_function()(self.function, arguments, self.blocks, self.threads):
-            raise RuntimeError(f"kernel {self.name}: some threads of a block wait at a barrier that others do "
-                               "not reach")
+            raise RuntimeError(f"kernel {self.name}: some threads of a block wait at a barrier that others "
+                               "do not reach")
 
 
 class EmulatedDevice(CompiledDevice):

@@ -131,8 +131,8 @@ class Queue:
         for position, number in enumerate(numbers, len(buffers)):
             data = struct.pack("q", number)
             send(encoder, "setBytes:length:atIndex:", c_char_p(data), len(data), position, returns=None)
-        send(encoder, "dispatchThreadgroups:threadsPerThreadgroup:", Size(*launch.blocks), Size(*launch.threads),
-             returns=None)
+        send(encoder, "dispatchThreadgroups:threadsPerThreadgroup:",
+             Size(*launch.blocks), Size(*launch.threads), returns=None)
         send(encoder, "endEncoding", returns=None)
         send(commands, "commit", returns=None)
         send(commands, "retain")

@@ -56,7 +56,7 @@ CACHED_ROW = 1 << 16
 """Items of a row (256 KB of float32) that stay in the L2 cache between the stages of a kernel; sharing the
 loop over rows saves nothing for longer ones."""
 PANEL_BYTES = 4 << 20
-"""What a contraction may read again for every tile of rows, from the L2 cache or fast enough from the one behind it."""
+"""What a contraction may read again for every tile of rows, from the L2 cache or the one behind it."""
 SCATTERED_LENGTH = 1024
 """Products of a sum below which an optimizer's update of a convolution's weights is a kernel of its own."""
 SHORT_CONTRACTION = 128
@@ -199,9 +199,8 @@ class Fusion:
                 continue
             place = kernel.place(point.ranges)
             total += prod(r.extent for r in (point.ranges if place is None else place) - kernel.closed_loops)
-        for kernel, point in {(k, row): (k, p) for (k, p), row in rows.items()}.values():
-            total += prod(r.extent for r in point.ranges)
-        return total
+        once = {(kernel, row): point for (kernel, point), row in rows.items()}
+        return total + sum(float(prod(r.extent for r in point.ranges)) for point in once.values())
 
     def kept_rows(self, uses: list[Use]) -> dict[Use, tuple[object, ...]]:
         """The uses along rows that the kernel keeps, each with what identifies its row.
@@ -381,6 +380,6 @@ class Fusion:
 
 
 def _ranges_from(first: int, extents: tuple[int, ...]) -> list[UOp]:
-    """A loop for each extent, numbered within its kernel: equal kernels have equal loops, and what is computed
-    about them once is remembered for all."""
+    """A loop for each extent, numbered within its kernel: equal kernels have equal loops, and what is found
+    out about them once is remembered for all."""
     return [ZERO if n == 1 else UOp.range(n, first + i) for i, n in enumerate(extents)]

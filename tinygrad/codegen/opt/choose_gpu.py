@@ -11,9 +11,10 @@ outputs' loops goes across blocks.
 from __future__ import annotations
 
 from tinygrad.codegen.contraction import Contraction, contraction_of
+from tinygrad.codegen.launches import needs_order
 from tinygrad.codegen.opt.access import Access, accesses_of
 from tinygrad.codegen.opt.merge import mergeable_pair
-from tinygrad.codegen.opt.plan import Opt, OptKind, Plan, apply_opt, writes_what_it_reads
+from tinygrad.codegen.opt.plan import Opt, OptKind, Plan, apply_opt
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import prod
@@ -43,7 +44,7 @@ class _Chooser:
         self.opts.append(opt)
 
     def plan(self) -> Plan:
-        if self.reads_what_others_write():
+        if needs_order(self.nest):
             return Plan()
         while (pair := mergeable_pair(self.nest)) is not None:
             self.take(Opt(OptKind.MERGE, pair[0].arg[0], pair[1].arg[0]))
@@ -59,16 +60,6 @@ class _Chooser:
             self.share_items()
         self.spread()
         return Plan(tuple(self.opts))
-
-    def reads_what_others_write(self) -> bool:
-        """True if a buffer is loaded at another place than the one at which it is stored: then one thread
-        keeps the order of loops."""
-        if not writes_what_it_reads(self.nest):
-            return False
-        places = {(s.src[0].src[0], s.src[0].src[1]) for s in self.nest.src}
-        stored = {memory for memory, _ in places}
-        loads = [n.src[0].src for n in self.nest.toposort() if n.op is Ops.LOAD and n.src[0].src[0] in stored]
-        return any((memory, offset) not in places for memory, offset, *_ in loads)
 
     # --- what the nest is made of ---------------------------------------------------------------------------
 

@@ -33,9 +33,10 @@ TOLERANCES = {dtypes.float64: 1e-10, dtypes.float32: 2e-4, dtypes.float16: 4e-3,
 roundings of float32, four of a narrow type, in which results are stored. Integers and bools must be equal."""
 NARROWEST = 0.3
 """The same for the types of 8 bits."""
-PLAIN_WORK = 200_000_000
-"""Operations that the plain loops may run, 0.2 s or so; of a kernel with more, a sample of its items is
-compared."""
+PLAIN_SECONDS = 0.3
+"""How long the plain loops may run; of a kernel where they take longer, a sample of its items is compared."""
+PROBE_WORK = 100_000
+"""Operations that show how fast the plain loops run."""
 MOST_BYTES = 1 << 30
 """Memory that a kernel may take to be measured."""
 RANDOM_ITEMS = 65_521
@@ -85,8 +86,20 @@ class Workbench:
         self.addresses = [self.buffers[i].address if i in self.buffers else 0 for i in slots]
         self.restored = [s for s in self.before if any(p.arg[0] == s and p in read for p in params)]
         """outputs that every run needs as they were"""
-        plain, self.is_sample = sample(nest, PLAIN_WORK)
+        plain = self.comparable(nest)
+        self.is_sample = plain is not nest
         self.expected = self.results(self.build(plain, Plan()))
+
+    def comparable(self, nest: UOp) -> UOp:
+        """As much of `nest` as its plain loops compute in `PLAIN_SECONDS`. Raises RuntimeError where even a few
+        items take ten times as long."""
+        probe = sample(nest, PROBE_WORK)
+        seconds = self.run(self.build(probe, Plan()))
+        rate = estimate(probe).operations / seconds
+        largest = sample(nest, int(rate * PLAIN_SECONDS))
+        if estimate(largest).operations > 10 * rate * PLAIN_SECONDS:
+            raise RuntimeError("the plain loops, with which results are compared, would run for too long")
+        return largest
 
     # --- building -------------------------------------------------------------------------------------------
 
@@ -178,12 +191,9 @@ def random_items(dtype: DType, size: int, seed: int) -> Array:
     return np.resize(items.astype(dtype.numpy), size)
 
 
-def sample(nest: UOp, most: int) -> tuple[UOp, bool]:
-    """`nest`, and whether it is a sample: where it has more than `most` operations, it computes only some
-    items of its outputs, spread evenly, the first and last of a loop among them.
-
-    Raises RuntimeError where what is left is still ten times as much.
-    """
+def sample(nest: UOp, most: int) -> UOp:
+    """`nest`, or where that has more than `most` operations, a nest that computes only some items of its
+    outputs, spread evenly, the first and last of a loop among them: fewer loop by loop, two of each at least."""
     sampled = nest
     for r in nest.src[0].closed_ranges:
         work = estimate(sampled).operations
@@ -193,9 +203,7 @@ def sample(nest: UOp, most: int) -> tuple[UOp, bool]:
         step = -(-(r.extent - 1) // (count - 1))
         few = UOp.range(-(-(r.extent - 1) // step) + 1, r.arg[0])
         sampled = _replace_loop(sampled, r, few, (few * step).minimum(r.extent - 1))
-    if estimate(sampled).operations > 10 * most:
-        raise RuntimeError("the plain loops would run for too long to compare with")
-    return sampled, sampled is not nest
+    return sampled
 
 
 def _replace_loop(nest: UOp, old: UOp, new: UOp, counter: UOp) -> UOp:

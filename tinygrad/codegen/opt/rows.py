@@ -1,9 +1,9 @@
-"""Rows: values along one loop that a kernel would compute again and again, and keeping them in scratch memory.
+"""Rows: values along one loop that a kernel would compute again and again, kept in scratch memory.
 
 Softmax adds up exponentials over a row and divides each of them by the sum: its second loop needs the very
-values of the first. Attention reads its row of weights once for every column of the result. `row_values` finds
-such values by comparing what the loops compute; `keep_row` computes one of them once, over a loop of its own,
-into scratch memory that all its readers share.
+values of the first. Attention reads its row of weights once for every column of the result. `row_values`
+finds such values by comparing what the loops compute; `keep_row` computes one of them once, over a loop of
+its own, into scratch memory that all its readers share.
 """
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class RowValue:
 
 def row_values(nest: UOp) -> list[RowValue]:
     """The rows that the nest computes more than once, the value made from the others first."""
-    nodes = nest.toposort()
+    nodes = list(nest.toposort())
     if not any(n.op is Ops.REDUCE and n.closed_ranges for n in nodes):
         return []
     around = _loops_around(nodes)
@@ -76,9 +76,9 @@ def _is_candidate(node: UOp) -> bool:
     return any(n.op in ELEMENTARY or (n.op is Ops.REDUCE and n.closed_ranges) for n in inside)
 
 
-def _loops_around(nodes: tuple[UOp, ...]) -> dict[UOp, tuple[UOp, ...]]:
-    """For each loop along a row, which a REDUCE closes alone or a STORE or STAGE closes last: the loops around
-    it, outermost first, and itself."""
+def _loops_around(nodes: list[UOp]) -> dict[UOp, tuple[UOp, ...]]:
+    """For each loop along a row (a REDUCE closes it alone, or a STORE or STAGE closes it last): the loops
+    around it, outermost first, and itself."""
     around: dict[UOp, tuple[UOp, ...]] = {}
     rows: list[UOp] = []
     for node in reversed(nodes):
@@ -105,7 +105,7 @@ def _repeats(value: UOp, loop: UOp, around: tuple[UOp, ...]) -> int:
 
 
 def _row_form(value: UOp, loop: UOp) -> UOp:
-    """`value` with stand-ins for the loop along its row and for the loops of its own: equal for equal rows."""
+    """`value` with stand-ins for the loop along its row and for the loops inside it: equal for equal rows."""
     stand_ins = {loop: UOp.range(loop.extent, -1)}
     for node in value.toposort():
         for r in node.closed_ranges:

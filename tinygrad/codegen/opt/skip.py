@@ -1,10 +1,10 @@
 """Loops that stop where what is left adds nothing.
 
-A causal mask turns half of attention into zeros: `sum over j of where(j <= i, x, 0)`. In: a nest with its tiles
-chosen. Out: the same nest, in which the loop over j, or over tiles of j, runs only to where the condition can
-still hold for some row of the tile; a contraction's loop runs without the condition up to where it holds for
-every row, and with it from there on. Memory that is filled along j (the scores, the weights) is filled as far
-as anything reads it under such a condition.
+A causal mask turns half of attention into zeros: `sum over j of where(j <= i, x, 0)`. In: a nest with its
+tiles chosen. Out: the same nest, in which the loop over j, or over tiles of j, runs only to where the
+condition can still hold for some row of the tile; a contraction's loop runs without the condition up to where
+it holds for every row, and with it from there on. Memory that is filled along j (the scores, the weights) is
+filled as far as anything reads it under such a condition.
 """
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def skips_something(nest: UOp) -> bool:
     return any(_span_of_sum(n) is not None for n in nest.toposort() if n.op is Ops.REDUCE)
 
 
-# --- sums -----------------------------------------------------------------------------------------------------
+# --- sums ---------------------------------------------------------------------------------------------------
 
 
 def _skip_sums(nest: UOp) -> UOp:
@@ -130,13 +130,13 @@ def _below_zero(condition: UOp) -> UOp | None:
     return None
 
 
-# --- memory ---------------------------------------------------------------------------------------------------
+# --- memory -------------------------------------------------------------------------------------------------
 
 
 def _skip_filling(nest: UOp) -> UOp:
     """Shorter loops for the STAGEs of one row that are only read by loops that stop early."""
     while True:
-        nodes = nest.toposort()
+        nodes = list(nest.toposort())
         for stage in nodes:
             end = _end_of_reading(stage, nodes) if stage.op is Ops.STAGE else None
             if end is not None:
@@ -148,7 +148,7 @@ def _skip_filling(nest: UOp) -> UOp:
             return nest
 
 
-def _end_of_reading(stage: UOp, nodes: tuple[UOp, ...]) -> UOp | None:
+def _end_of_reading(stage: UOp, nodes: list[UOp]) -> UOp | None:
     """Where the outermost loop that fills `stage` may stop, since no reader goes further."""
     loop = stage.closed_ranges[0]
     if len(loop.src) != 1 or loop.arg[1] is not RangeKind.LOOP:

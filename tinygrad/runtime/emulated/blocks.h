@@ -75,7 +75,7 @@ private:
         if (size > 0x7f800000) return sign | 0x7e00;
         if (size >= 0x477ff000) return sign | 0x7c00;  // rounds to 65536 or more
         if (size >= 0x38800000) return sign | (size - 0x38000000 + 0xfff + (size >> 13 & 1)) >> 13;
-        float moved = __builtin_fabsf(value) + 0.5f;  // the last place of 0.5 is that of halves without a leading 1
+        float moved = __builtin_fabsf(value) + 0.5f;  // its last place is that of the smallest halves
         __builtin_memcpy(&all, &moved, 4);
         return sign | (all - 0x3f000000);
     }

@@ -1,0 +1,47 @@
+"""What one launch of a grid may store: nothing that another thread of it still has to read.
+
+A kernel of loops reads before it writes because its loops run in order. Threads of a grid do not: where every
+item of a parameter is changed by a number that the kernel changes too (the step count of Adam), the thread that
+stores the number must come after all others. In: a nest. Out: its stores in groups, a launch each, in order.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tinygrad.graph.ops import Ops
+from tinygrad.graph.uop import UOp
+
+
+def launch_groups(nest: UOp) -> list[list[int]]:
+    """The numbers of the stores of each launch; all in one where no order of launches helps."""
+    count = len(nest.src)
+    level = [0] * count
+    dependencies = list(_dependencies(nest))
+    for _ in range(count + 1):
+        before = list(level)
+        for reader, writer, same_thread in dependencies:
+            if reader != writer:
+                level[writer] = max(level[writer], level[reader] + (not same_thread))
+        if level == before:
+            return [[i for i in range(count) if level[i] == step] for step in range(max(level, default=0) + 1)]
+    return [list(range(count))]
+
+
+def needs_order(nest: UOp) -> bool:
+    """True if a thread may read what another one stores in the same launch."""
+    return any(not same_thread for _, _, same_thread in _dependencies(nest))
+
+
+def _dependencies(nest: UOp) -> Iterator[tuple[int, int, bool]]:
+    """(a store, another one whose memory its value reads, whether the same thread does both)."""
+    writers = {store.src[0].src[0]: number for number, store in enumerate(nest.src)}
+    for reader, store in enumerate(nest.src):
+        nodes = store.toposort()
+        loads = [n for n in nodes if n.op is Ops.LOAD and n.src[0].src[0] in writers]
+        reduced = {below for n in nodes if loads and n.op is Ops.REDUCE for below in n.toposort()}
+        for load in loads:
+            writer = writers[load.src[0].src[0]]
+            target = nest.src[writer]
+            same_place = load.src[0].src[1] is target.src[0].src[1]
+            known = frozenset(store.closed_ranges) <= frozenset(target.closed_ranges)
+            yield reader, writer, same_place and known and load not in reduced

@@ -1,0 +1,94 @@
+"""What every step of the cost model works with: the nest as it is now, the Opts taken so far, the device.
+
+`lanes.py`, `panels.py` and `tiles.py` add the steps; `choose.py` puts them in order.
+"""
+from __future__ import annotations
+
+from tinygrad.codegen.opt.plan import Opt, OptKind, apply_opt
+from tinygrad.graph.ops import Ops, RangeKind
+from tinygrad.graph.uop import UOp
+from tinygrad.renderer import Renderer
+
+
+class Chooser:
+    """A plan in the making. `take` applies an Opt to the nest and remembers it."""
+
+    def __init__(self, nest: UOp, renderer: Renderer, rank: int = 0) -> None:
+        self.nest = nest
+        self.renderer = renderer
+        self.rank = rank
+        """how many better ways to run a contraction are passed over"""
+        self.opts: list[Opt] = []
+        self.notes: list[str] | None = None
+        """what was decided and why, where someone wants to know"""
+
+    def note(self, what: str, **numbers: float) -> None:
+        """Write down a decision and its numbers."""
+        if self.notes is not None:
+            shown = (f"{name.replace('_', ' ')} {n if isinstance(n, int) else format(n, '.3g')}"
+                     for name, n in numbers.items())
+            self.notes.append(f"{what}: {', '.join(shown)}")
+
+    def take(self, opt: Opt) -> None:
+        self.nest = apply_opt(self.nest, opt)
+        self.opts.append(opt)
+
+    def ranges(self) -> list[UOp]:
+        return [r for r in self.nest.toposort() if r.op is Ops.RANGE]
+
+    def identities(self) -> set[int]:
+        return {r.arg[0] for r in self.ranges()}
+
+    def outer_ranges(self) -> frozenset[UOp]:
+        """The ranges of the outputs."""
+        return frozenset[UOp]().union(*(frozenset(s.closed_ranges) for s in self.nest.src))
+
+    def has_statistics(self) -> bool:
+        """True if something is reduced once for each outer iteration, before the loops inside it run."""
+        outputs = self.outer_ranges()
+        reduces = (n for n in self.nest.toposort() if n.op is Ops.REDUCE and n.closed_ranges)
+        return any(n.ranges < outputs for n in reduces)
+
+    def outer_after(self, opt: Opt) -> int | None:
+        """Apply a split; the identity of the loop left around it, None if no loop is left."""
+        before = {r.arg[0] for r in self.nest.toposort() if r.op is Ops.RANGE}
+        self.take(opt)
+        new = [r for r in self.nest.toposort()
+               if r.op is Ops.RANGE and r.arg[0] not in before and r.arg[1] is RangeKind.LOOP]
+        return new[0].arg[0] if new else None
+
+    def lanes(self) -> int:
+        """Lanes of the kernel's widest common float: of what it stores."""
+        sizes = [s.src[1].dtype.scalar for s in self.nest.src]
+        return min(self.renderer.lanes(d) for d in sizes)
+
+    def width(self, lane: UOp) -> int:
+        """Lanes of a vector along `lane`."""
+        return min(self.lanes(), 1 << (int(lane.extent).bit_length() - 1))
+
+    def can_vector(self, r: UOp) -> bool:
+        if r.extent < 4 or r.arg[1] is not RangeKind.LOOP:
+            return False
+        mixed = (n for n in self.nest.toposort() if r in n.ranges or r in n.closed_ranges)
+        around = (o for n in mixed for o in n.ranges | frozenset(n.closed_ranges))
+        return not any(o.arg[1] is RangeKind.VECTOR for o in around)
+
+    def lane_tile(self, lane: UOp, most: int) -> int:
+        """`lane` as vectors, up to `most` of them side by side. Returns how many."""
+        outer = self.outer_after(Opt(OptKind.VECTOR, lane.arg[0], self.width(lane)))
+        size = 1 if outer is None else tile_size(-(-lane.extent // self.width(lane)), most)
+        if outer is not None and size > 1:
+            self.take(Opt(OptKind.UPCAST, outer, size))
+        return size
+
+
+def tile_size(extent: int, most: int) -> int:
+    """A tile of at most `most` along `extent`: large, but with a last tile that repeats little of the one
+    before."""
+    if extent <= most:
+        return max(1, extent)
+
+    def worth(size: int) -> float:
+        return size / (size + 1) * extent / (-(-extent // size) * size)
+
+    return max(range(1, most + 1), key=worth)

@@ -1,0 +1,196 @@
+"""Which loops run as SIMD lanes: the step of the cost model for everything but contractions.
+
+Every group of loops (those over an output, those of a reduce) gets lanes along the range whose accesses lie
+side by side, and several vectors beside each other where that hides latency or reads memory in runs. A
+transpose gets tiles of whole cache lines; the taps of small windows are written out.
+"""
+from __future__ import annotations
+
+from tinygrad.codegen.opt.access import Access, accesses_of
+from tinygrad.codegen.opt.chooser import Chooser, tile_size
+from tinygrad.codegen.opt.plan import Opt, OptKind, is_stage_range
+from tinygrad.codegen.transpose import MOST_STRIDE
+from tinygrad.graph.ops import Ops, RangeKind
+from tinygrad.graph.uop import UOp
+from tinygrad.helpers import prod
+
+LINE_ITEMS = 16
+"""Items of 4 bytes in a cache line."""
+JUMP_COST = 12.0
+"""A load or store of lanes that do not lie side by side, in units of one that does."""
+MOST_TAPS = 32
+"""Items of a window that are written out one by one."""
+
+
+class LaneChooser(Chooser):
+    """Lanes for outputs and reduces."""
+
+    def vectorise_groups(self) -> None:
+        """Lanes for the outputs' loops and for each reduce's, whichever serves; never two for one value."""
+        done: set[int] = set()
+        while (group := next((g for g in self.loop_groups() if g[0].arg[0] not in done), None)) is not None:
+            done.add(group[0].arg[0])
+            self.vectorise(*group)
+
+    def loop_groups(self) -> list[tuple[UOp, list[UOp]]]:
+        """(a closing node's innermost range, the ranges that may run as its lanes), outputs first."""
+        groups: list[tuple[UOp, list[UOp]]] = []
+        nodes = self.nest.toposort()
+        reduces = [n for n in nodes if n.op is Ops.REDUCE and n.closed_ranges]
+        for store in self.nest.src:
+            plain = [r for r in store.closed_ranges if r.arg[1] is RangeKind.LOOP]
+            if not plain or any(r.arg[1] is RangeKind.VECTOR for r in store.closed_ranges):
+                continue
+            rows = frozenset[UOp]().union(*(n.ranges for n in reduces if not n.ranges >= set(plain)))
+            inside = [n for n in reduces if n.ranges >= set(plain)]
+            candidates = [r for r in plain if r not in rows]
+            candidates += [r for n in inside for r in n.closed_ranges if r.arg[1] is RangeKind.LOOP]
+            candidates += [r for r in plain if r in rows]
+            if candidates:
+                groups.append((plain[-1], list(dict.fromkeys(candidates))))
+        for node in reduces:
+            loops = [r for r in node.closed_ranges if r.arg[1] is RangeKind.LOOP]
+            if loops:
+                groups.append((loops[-1], loops))
+        for node in nodes:
+            if node.op is Ops.STAGE and node.closed_ranges[-1].arg[1] is RangeKind.LOOP:
+                groups.append((node.closed_ranges[-1], [node.closed_ranges[-1]]))
+        return groups
+
+    def vectorise(self, innermost: UOp, candidates: list[UOp]) -> None:
+        around = {innermost, *candidates}
+        region = [a for a in accesses_of(self.nest) if not around.isdisjoint(a.ranges)]
+        lanes = self.lanes()
+        scored = [(self.lane_cost(r, region, lanes), -i, r) for i, r in enumerate(candidates)
+                  if self.can_vector(r) and not self.spoils_sums(r)]
+        if not scored:
+            return
+        cost, _, best = min(scored, key=lambda s: s[:2])
+        self.note("an item, against 1 without lanes", **{f"r{r.arg[0]}_as_lanes": c for c, _, r in scored})
+        if cost >= 1.0:
+            return
+        width = min(lanes, 1 << (best.extent.bit_length() - 1))
+        self.vector_opts(best, width)
+
+    def spoils_sums(self, r: UOp) -> bool:
+        """True if lanes along `r` would make a loop that sums up something for each of them jump in memory;
+        it is better off with lanes of its own."""
+        for node in self.nest.toposort():
+            if node.op is Ops.REDUCE and node.closed_ranges and r in node.ranges:
+                inside = node.src[0].toposort(stop=lambda n: n.op is Ops.REDUCE)
+                loads = [a for a in accesses_of(self.nest) if a.node in inside and r in a.ranges]
+                smooth = sum(a.step(r) in (0, 1) for a in loads)
+                if 2 * smooth < len(loads):
+                    return True
+        return False
+
+    def lane_cost(self, r: UOp, region: list[Access], lanes: int) -> float:
+        """Cost per item of running `r` as lanes, against 1 for running nothing so."""
+        width = min(lanes, 1 << (r.extent.bit_length() - 1))
+        inside = [a for a in region if r in a.ranges]
+        if not inside:
+            return 1.0
+        weights = [float(prod(x.extent for x in a.ranges)) for a in inside]
+        cost = 0.0
+        for access, weight in zip(inside, weights, strict=True):
+            cost += weight * reading_cost(access.step(r))
+        arithmetic = 2.0 * max(weights)
+        return (cost + arithmetic) / (width * (sum(weights) + arithmetic))
+
+    def vector_opts(self, r: UOp, width: int) -> None:
+        """Lanes for `r`, and where it is long, several vectors side by side to hide their latency."""
+        reduces = any(n.op is Ops.REDUCE and r in n.closed_ranges for n in self.nest.toposort())
+        several = next((u for u in (4, 2) if r.extent >= width * u * 2), 0)
+        sums = sum(n.op is Ops.REDUCE and r in n.ranges for n in self.nest.toposort())
+        if sums:
+            several = self.columns_at_once(r, width, sums)
+        if is_stage_range(self.nest, r):
+            several = 0
+        across = None if reduces else self.line_range(r)
+        outer = self.outer_after(Opt(OptKind.VECTOR, r.arg[0], width))
+        if across is not None:
+            lines = self.outer_after(Opt(OptKind.UPCAST, across, max(LINE_ITEMS, width)))
+            self.walk_rows_of_tiles(outer, lines)
+            return
+        if several and outer is not None:
+            self.take(Opt(OptKind.GROUP if reduces else OptKind.UPCAST, outer, several))
+
+    def columns_at_once(self, r: UOp, width: int, sums: int) -> int:
+        """Vectors beside each other where each lane sums up its own column: memory is read in runs as long as
+        the registers allow, while every thread still has columns of its own."""
+        for vectors in (16, 8, 4, 2):
+            fits = vectors * sums <= self.renderer.registers // 2
+            if fits and r.extent >= width * vectors * 2 * self.renderer.threads:
+                return vectors
+        return 0
+
+    def walk_rows_of_tiles(self, lanes: int | None, lines: int | None) -> None:
+        """Visit the tiles of a transpose in the order in which their items lie where they are loaded, which
+        the processor fetches ahead (9.8 ms instead of 18 for 4096 x 4096 on one core)."""
+        if lanes is None or lines is None:
+            return
+        order = [r.arg[0] for r in self.nest.src[0].closed_ranges if r.arg[1] is RangeKind.LOOP]
+        if len(self.nest.src) > 1 or lanes not in order or lines not in order or self.has_statistics():
+            return
+        wanted = [r for r in order if r not in (lanes, lines)] + [lanes, lines]
+        if wanted != order:
+            for r in reversed(wanted):
+                self.take(Opt(OptKind.SWAP, r))
+
+    def line_range(self, lane: UOp) -> int | None:
+        """Where lanes jump in what they load (a transpose), the range along which those loads lie side by
+        side.
+
+        A tile of whole cache lines along it uses every item of a line that it fetches.
+        """
+        for access in accesses_of(self.nest):
+            if access.node.op is not Ops.LOAD or access.step(lane) in (0, 1):
+                continue
+            for store in self.nest.src:
+                for r in store.closed_ranges:
+                    is_long = r.extent >= LINE_ITEMS and r.arg[1] is RangeKind.LOOP
+                    if r is not lane and access.step(r) == 1 and is_long:
+                        return int(r.arg[0])
+        return None
+
+    def write_out_windows(self) -> None:
+        """The taps of small windows (depthwise convolution, pooling) written out, and several outputs side by
+        side along an axis where their windows overlap: what they share is loaded once, and which taps lie
+        outside the image is known early."""
+        if self.has_statistics():
+            return
+        reduces = [n for n in self.nest.toposort() if n.op is Ops.REDUCE and n.closed_ranges]
+        taps = [r for n in reduces for r in n.closed_ranges]
+        if len(reduces) != 1 or any(r.arg[1] is not RangeKind.LOOP for r in taps):
+            return
+        across = self.overlapping(taps)
+        written = 1
+        for r in reversed(taps):
+            written *= r.extent
+            if written > MOST_TAPS:
+                return
+            self.take(Opt(OptKind.UNROLL, r.arg[0], r.extent))
+        if across is not None:
+            size = tile_size(across.extent, 4)
+            if size > 1:
+                self.take(Opt(OptKind.UPCAST, across.arg[0], size))
+
+    def overlapping(self, taps: list[UOp]) -> UOp | None:
+        """A loop over outputs whose neighbouring iterations read the same items through other taps."""
+        loads = [a for a in accesses_of(self.nest) if a.node.op is Ops.LOAD]
+        for r in self.nest.src[0].closed_ranges:
+            for load in loads:
+                step = load.step(r)
+                reach = [(abs(load.step(t) or 0), t.extent) for t in taps]
+                shared = any(own and abs(step or 0) % own == 0 and abs(step or 0) < own * count
+                             for own, count in reach)
+                if step and shared and r.arg[1] is RangeKind.LOOP:
+                    return r
+        return None
+
+
+def reading_cost(step: int | None) -> float:
+    """A load of lanes that lie `step` items apart, in units of one whose lanes lie side by side."""
+    if step in (0, 1):
+        return 1.0
+    return 2.0 * step if step is not None and 2 <= step <= MOST_STRIDE else JUMP_COST

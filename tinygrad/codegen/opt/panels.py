@@ -1,0 +1,89 @@
+"""Operands of contractions staged in panels: what to stage, how to fill it, and which loops stand around it.
+
+A panel lies in scratch memory as the tile that reads it wants: vectors side by side. It is filled by whole
+vectors too; where lanes would jump in what it is filled from, square tiles are loaded and transposed.
+"""
+from __future__ import annotations
+
+from itertools import pairwise
+
+from tinygrad.codegen.contraction import product_in
+from tinygrad.codegen.opt.access import Access, accesses_of
+from tinygrad.codegen.opt.lanes import LaneChooser
+from tinygrad.codegen.opt.plan import Opt, OptKind, operands
+from tinygrad.graph.ops import Ops, RangeKind
+from tinygrad.graph.uop import UOp
+from tinygrad.helpers import prod
+
+MOST_VECTORS = 4
+"""Vectors of a tile side by side: their loads are shared by all its rows."""
+
+
+class PanelChooser(LaneChooser):
+    """Staging for the chooser of tiles."""
+
+    def stage(self, which: int, over: tuple[int, ...]) -> bool:
+        """Stage the operand `which` of the main contraction, which the splits before have rebuilt."""
+        for node in self.nest.toposort():
+            product = product_in(node.src[0]) if node.op is Ops.REDUCE else None
+            if product is not None:
+                held = product.src[which]
+                if {r.arg[0] for r in held.ranges} >= set(over):
+                    self.take(Opt(OptKind.STAGE, operands(self.nest).index(held), over=over))
+                    return True
+        return False
+
+    def newest_stage(self) -> tuple[UOp, list[Access]]:
+        """The STAGE made last, and what it loads."""
+        stage = max((n for n in self.nest.toposort() if n.op is Ops.STAGE), key=lambda n: int(n.arg[0]))
+        inside = stage.src[0].toposort()
+        return stage, [a for a in accesses_of(self.nest) if a.node.op is Ops.LOAD and a.node in inside]
+
+    def fill_by_vectors(self) -> None:
+        """Lanes for the loops that fill the newest panel; where they jump in what they load, as many loads
+        beside each other as make a tile to transpose."""
+        stage, loads = self.newest_stage()
+        while (pair := self.mergeable_filling(stage, loads)) is not None:
+            self.take(Opt(OptKind.MERGE, pair[0].arg[0], pair[1].arg[0]))
+            stage, loads = self.newest_stage()
+        *loops, lane = stage.closed_ranges
+        if not self.can_vector(lane) or lane.extent & (lane.extent - 1):
+            return
+        if any(a.step(lane) not in (0, 1) for a in loads):
+            side = [i for i, r in enumerate(loops) if loads[0].step(r) == 1 and r.extent % lane.extent == 0]
+            after = loops[side[0] + 1:] if side else []
+            if side and prod(r.extent for r in after) <= MOST_VECTORS:
+                for r in after:
+                    self.take(Opt(OptKind.UPCAST, r.arg[0], r.extent))
+                self.take(Opt(OptKind.UPCAST, loops[side[0]].arg[0], lane.extent))
+        self.take(Opt(OptKind.VECTOR, lane.arg[0], lane.extent))
+
+    def mergeable_filling(self, stage: UOp, loads: list[Access]) -> tuple[UOp, UOp] | None:
+        """Two loops that fill a panel and walk memory as one would."""
+        *loops, _ = stage.closed_ranges
+        conditions = frozenset[UOp]().union(*(c.ranges for a in loads for c in a.node.src[0].src[2:]))
+        for outer, inner in pairwise(loops):
+            regular = all(not {outer, inner} & a.irregular for a in loads) and not {outer, inner} & conditions
+            if regular and all(a.steps.get(outer, 0) == a.steps.get(inner, 0) * inner.extent for a in loads):
+                return outer, inner
+        return None
+
+    def ranges_of_staging(self, tiles: int | None) -> list[int]:
+        """The output loops that staged memory changes with, the loop over tiles first: outside all others,
+        they fill it once."""
+        stages = [n for n in self.nest.toposort() if n.op is Ops.STAGE]
+        known = [r.arg[0] for r in self.nest.src[0].closed_ranges
+                 if r.arg[1] is RangeKind.LOOP and any(r in n.ranges for n in stages)]
+        return sorted(known, key=lambda r: r != tiles)
+
+    def enclose_with(self, ranges: list[int]) -> None:
+        """These loops around all others, the first outermost."""
+        order = [r.arg[0] for r in self.nest.src[0].closed_ranges if r.arg[1] is RangeKind.LOOP]
+        if order[:len(ranges)] != ranges:
+            for r in reversed(ranges):
+                self.take(Opt(OptKind.SWAP, r))
+
+    def is_walked_badly(self, operand: UOp, lane: UOp) -> bool:
+        """True if the lanes of `lane` do not lie side by side in what `operand` loads."""
+        loads = [a for a in accesses_of(self.nest) if a.node.op is Ops.LOAD and a.node in operand.toposort()]
+        return any(a.step(lane) not in (0, 1) for a in loads)

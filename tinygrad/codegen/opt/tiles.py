@@ -1,0 +1,284 @@
+"""Contractions: which range takes the lanes, a tile of accumulators in registers, operands in panels.
+
+A contraction is a sum of products whose operands change with different ranges, whatever made it: matmul,
+convolution, attention, their gradients. Each way to run it has a cost for one multiply-add, against 1 for a
+scalar one; the cheapest is taken. Around the statistics of its rows (attention), several rows run side by
+side through all stages of the kernel.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from tinygrad.codegen.contraction import Contraction, contraction_of
+from tinygrad.codegen.opt.access import accesses_of
+from tinygrad.codegen.opt.chooser import tile_size
+from tinygrad.codegen.opt.lanes import JUMP_COST, LINE_ITEMS
+from tinygrad.codegen.opt.panels import MOST_VECTORS, PanelChooser
+from tinygrad.codegen.opt.plan import Opt, OptKind, operands
+from tinygrad.graph.ops import Ops, RangeKind
+from tinygrad.graph.uop import UOp
+from tinygrad.helpers import prod
+
+STAGING_REUSE = 8
+"""Uses of a staged item that pay for staging it."""
+SCATTER_COST = 64.0
+"""A store of lanes that do not lie side by side (a 4096 x 4096 result: 44 ms for its 1 M vectors)."""
+PIXEL_COST = 0.25
+"""Lanes along one of several ranges of an operand (an image's columns) where the other operand has but one
+(the channels): its neighbours in the graph would have to follow that layout."""
+LINE_COST = 0.5
+"""A cache line fetched for the few items that the rows of a tile use of it, in the same units."""
+_PANEL_ORDER = {RangeKind.LOOP: 0, RangeKind.UNROLL: 1, RangeKind.VECTOR: 2}
+"""A panel lies in memory as its contraction walks it: tiles, then products, then the vectors of a tile."""
+
+
+class TileChooser(PanelChooser):
+    """Tiles for contractions."""
+
+    def main_contraction(self) -> Contraction | None:
+        """The contraction with the most work that changes with every output range."""
+        outputs = frozenset[UOp]().union(*(frozenset(s.closed_ranges) for s in self.nest.src))
+        found = []
+        for node in self.nest.toposort():
+            contraction = contraction_of(node)
+            if contraction is not None and node.ranges == outputs:
+                found.append(contraction)
+        if not found:
+            return None
+        return max(found, key=lambda c: prod(r.extent for r in c.reduce.closed_ranges))
+
+    def tile(self, contraction: Contraction) -> None:
+        """The cheapest way to run a contraction: which range takes the lanes, and a tile of accumulators
+        around it."""
+        lanes = self.lanes()
+        ways: list[tuple[float, int, Callable[[], None]]] = []
+        for side in (contraction.left, contraction.right):
+            for r in side:
+                if r.extent >= 4:
+                    width = min(lanes, 1 << (r.extent.bit_length() - 1))
+                    cost = self.outer_cost(contraction, r, width)
+                    ways.append((cost, r.arg[0], partial(self.tile_outer, contraction, r, width)))
+        for r in contraction.reduce.closed_ranges:
+            if r.extent >= 4:
+                width = min(lanes, 1 << (r.extent.bit_length() - 1))
+                cost = self.dot_cost(contraction, r, width)
+                ways.append((cost, r.arg[0], partial(self.tile_dot, contraction, r, width)))
+        ways.sort(key=lambda w: w[:2])
+        self.note("a multiply-add, against 1 without lanes",
+                  **{f"r{identity}_as_lanes": cost for cost, identity, _ in ways})
+        if self.rank >= len(ways) or ways[self.rank][0] >= 1.0:
+            self.vectorise_groups()
+            return
+        ways[self.rank][2]()
+
+    def operand_with(self, contraction: Contraction, r: UOp) -> UOp:
+        """The operand of the product that changes with `r`."""
+        return next(s for s in contraction.factors if r in s.ranges)
+
+    def staging_reuse(self, contraction: Contraction, lane: UOp) -> float:
+        """How often each item of the lanes' operand is read: by every iteration of the ranges it does not
+        know."""
+        operand = self.operand_with(contraction, lane)
+        return float(prod(r.extent for r in contraction.reduce.ranges - operand.ranges))
+
+    def items_read(self, operand: UOp) -> int:
+        """Items of memory that an operand is made from."""
+        return sum(int(n.arg[1]) for n in operand.toposort() if n.op is Ops.PARAM)
+
+    def panel_fits(self, contraction: Contraction, lane: UOp, width: int) -> bool:
+        """True if one vector's worth of the operand, over the whole reduce, stays near: twice the L2
+        cache."""
+        operand = self.operand_with(contraction, lane)
+        items = int(prod(r.extent for r in contraction.reduce.closed_ranges if r in operand.ranges))
+        return items * width * contraction.reduce.dtype.itemsize <= 2 * self.renderer.l2_bytes
+
+    def outer_cost(self, contraction: Contraction, lane: UOp, width: int) -> float:
+        """Cost of a multiply-add with lanes along the output range `lane`, against 1 for a scalar one."""
+        operand = self.operand_with(contraction, lane)
+        waste = float(-(-lane.extent // width) * width / lane.extent)
+        loads = [a for a in accesses_of(self.nest) if a.node.op is Ops.LOAD and a.node in operand.toposort()]
+        smooth = all(a.step(lane) in (0, 1) for a in loads)
+        reuse = self.staging_reuse(contraction, lane)
+        if smooth:
+            reading = 1.0
+        elif reuse >= STAGING_REUSE and self.panel_fits(contraction, lane, width):
+            reading = 1.0 + JUMP_COST * width / reuse / 4
+        else:
+            reading = JUMP_COST
+        reading += LINE_COST * self.lines_between_products(contraction, operand)
+        lane_side, other_side = (contraction.left, contraction.right) if lane in contraction.left else \
+            (contraction.right, contraction.left)
+        if len(lane_side) > len(other_side):
+            reading += PIXEL_COST
+        stores = [a for a in accesses_of(self.nest) if a.node.op is Ops.STORE and lane in a.ranges]
+        reduced = int(prod(r.extent for r in contraction.reduce.closed_ranges))
+        writing = sum(1.0 if a.step(lane) == 1 else SCATTER_COST for a in stores) / reduced
+        return (reading + writing) * waste / width
+
+    def lines_between_products(self, contraction: Contraction, lanes_operand: UOp) -> float:
+        """How badly the operand that is read item by item lies: 1 where its next item is in another cache
+        line, whichever way the reduce walks, and the L2 cache holds few of those lines; 0 where it does not
+        matter."""
+        (other,) = (s for s in contraction.factors if s is not lanes_operand)
+        inside = other.toposort()
+        loads = [a for a in accesses_of(self.nest) if a.node.op is Ops.LOAD and a.node in inside]
+        walked = [(abs(a.step(r) or LINE_ITEMS), r.extent) for a in loads
+                  for r in contraction.reduce.closed_ranges if r in a.ranges]
+        if not walked or any(step < LINE_ITEMS for step, _ in walked):
+            return 0.0
+        span = max(step * extent for step, extent in walked) * other.dtype.itemsize
+        return min(1.0, span / (4 * self.renderer.l2_bytes)) if 2 * span > self.renderer.l2_bytes else 0.0
+
+    def dot_cost(self, contraction: Contraction, lane: UOp, width: int) -> float:
+        """The same with lanes along the reduce: both operands are vectors, each accumulator is summed at the
+        end."""
+        waste = float(-(-lane.extent // width) * width / lane.extent)
+        loads = [a for a in accesses_of(self.nest) if a.node.op is Ops.LOAD and lane in a.ranges]
+        reading = sum(1.0 if a.step(lane) in (0, 1) else JUMP_COST for a in loads) / max(1, len(loads))
+        reduced = int(prod(r.extent for r in contraction.reduce.closed_ranges))
+        return (1.4 * reading * waste + 24.0 * width / reduced) / width
+
+    def tile_outer(self, contraction: Contraction, lane: UOp, width: int) -> None:
+        """Lanes along an output range: vectors of one operand times single items of the other."""
+        lane_side = contraction.left if lane in contraction.left else contraction.right
+        other = contraction.right if lane in contraction.left else contraction.left
+        operand = self.operand_with(contraction, lane)
+        factors = contraction.factors
+        which = factors.index(operand)
+        self.walk_smoothly(contraction, factors[1 - which])
+        loads = [a for a in accesses_of(self.nest) if a.node.op is Ops.LOAD and a.node in operand.toposort()]
+        small = self.items_read(operand) <= self.renderer.l2_bytes // 8
+        smooth = small and all(a.step(lane) in (0, 1) for a in loads)
+        stage = (not smooth and self.staging_reuse(contraction, lane) >= STAGING_REUSE
+                 and self.panel_fits(contraction, lane, width))
+        order = next(n.closed_ranges for n in self.nest.toposort()
+                     if n.op is Ops.REDUCE and set(n.closed_ranges) == set(contraction.reduce.closed_ranges))
+        if stage and not all(a.step(lane) in (0, 1) for a in loads):
+            # The panel lies as what fills it: then whole rows of it are loaded, and transposed.
+            order = tuple(sorted(order, key=lambda r: -abs(loads[0].step(r) or 0)))
+        read_over = [r.arg[0] for r in order if r in operand.ranges]
+        vectors = min(MOST_VECTORS, -(-lane.extent // width))
+        while vectors > 1 and stage and not self.panel_fits(contraction, lane, width * vectors):
+            vectors -= 1
+        row = max(other, key=lambda r: (self.row_rank(r), r.arg[0]))
+        before = self.identities()
+        outer = self.outer_after(Opt(OptKind.VECTOR, lane.arg[0], width))
+        lane_now = next(r for r in self.ranges() if r.arg[1] is RangeKind.VECTOR and r.arg[0] not in before)
+        staged = [lane_now.arg[0]]
+        if outer is not None and vectors > 1:
+            size = tile_size(-(-lane.extent // width), vectors)
+            if size > 1:
+                before = self.identities()
+                outer = self.outer_after(Opt(OptKind.UPCAST, outer, size))
+                staged.insert(0, next(r.arg[0] for r in self.ranges()
+                                      if r.arg[1] is RangeKind.UNROLL and r.arg[0] not in before))
+        else:
+            size = 1
+        if size == 1 and len(lane_side) > 1:
+            second = max((r for r in lane_side if r is not lane), key=lambda r: r.extent)
+            size = tile_size(second.extent, 3)
+            if size > 1:
+                self.take(Opt(OptKind.UPCAST, second.arg[0], size))
+        rows = tile_size(row.extent, self.most_rows(max(1, size)))
+        self.note("a tile of accumulators", rows=rows, vectors=size, registers=self.renderer.registers,
+                  uses_of_a_staged_item=self.staging_reuse(contraction, lane), staged=bool(stage))
+        if rows > 1:
+            self.take(Opt(OptKind.UPCAST, row.arg[0], rows))
+        if stage and self.stage(which, (*read_over, *staged)):
+            self.fill_by_vectors()
+            self.enclose_with(self.ranges_of_staging(outer))
+
+    def most_rows(self, vectors: int) -> int:
+        """Rows of a tile so many vectors wide whose accumulators and operands fit the registers.
+
+        LLVM loads the items of all rows before it uses them; beyond this many it spills (a 12 x 2 tile ran at
+        79 GFLOP/s, 8 x 2 at 230; 6 x 4 fits because its last loads fold into the arithmetic).
+        """
+        return max(1, (self.renderer.registers + 2 - vectors) // (vectors + 1))
+
+    def walk_smoothly(self, contraction: Contraction, single: UOp) -> None:
+        """Order the reduce so that the operand read item by item is walked with its smallest steps
+        innermost."""
+        loads = [a for a in accesses_of(self.nest) if a.node.op is Ops.LOAD and a.node in single.toposort()]
+        if not loads:
+            return
+        largest = max(loads, key=lambda a: len(a.ranges))
+        closed = contraction.reduce.closed_ranges
+        wanted = sorted(closed, key=lambda r: -abs(largest.step(r) or 0))
+        if wanted != list(closed):
+            for r in reversed(wanted):
+                self.take(Opt(OptKind.SWAP, r.arg[0]))
+
+    def row_rank(self, r: UOp) -> tuple[bool, int]:
+        """Rows of the tile: a range whose items lie near each other, then the longest."""
+        near = all(abs(a.step(r) or 0) <= 64 for a in accesses_of(self.nest) if a.node.op is Ops.LOAD)
+        return (near and r.extent >= 4, r.extent)
+
+    def tile_dot(self, contraction: Contraction, lane: UOp, width: int) -> None:
+        """Lanes along the reduce: both operands are vectors, each accumulator is summed at the end."""
+        sides = [max(s, key=lambda r: (r.extent, r.arg[0])) for s in (contraction.left, contraction.right)]
+        self.take(Opt(OptKind.VECTOR, lane.arg[0], width))
+        for side in sides:
+            size = tile_size(side.extent, 4)
+            if size > 1:
+                self.take(Opt(OptKind.UPCAST, side.arg[0], size))
+
+    def tile_rows(self, contraction: Contraction) -> None:
+        """Several rows side by side in registers through every stage: what a row is multiplied with is read
+        once for all of them."""
+        statistics = [n for n in self.nest.toposort() if n.op is Ops.REDUCE and n.closed_ranges
+                      and n.ranges < contraction.reduce.ranges]
+        rows = frozenset(contraction.reduce.ranges).intersection(*(n.ranges for n in statistics))
+        sides = [(contraction.left, contraction.right), (contraction.right, contraction.left)]
+        ways = [(self.outer_cost(contraction, lane, self.width(lane)), lane.arg[0], lane, row)
+                for columns, others in sides for lane in columns - rows if lane.extent >= 4
+                for row in others & rows]
+        ways.sort(key=lambda w: (*w[:2], self.row_rank(w[3])))
+        self.note("a multiply-add of rows, against 1 without lanes",
+                  **{f"r{lane.arg[0]}_as_lanes_of_r{row.arg[0]}": cost for cost, _, lane, row in ways})
+        if self.rank < len(ways) and ways[self.rank][0] < 1.0:
+            _, _, lane, row = ways[self.rank]
+            size = self.lane_tile(lane, MOST_VECTORS)
+            most = self.most_rows(size)
+            count = tile_size(row.extent, most)
+            if count > 1:
+                self.take(Opt(OptKind.UPCAST, row.arg[0], count))
+            self.tile_kept_rows(self.most_vectors(count))
+        self.vectorise_groups()
+
+    def most_vectors(self, rows: int) -> int:
+        """Vectors beside so many rows whose accumulators and operands fit the registers."""
+        return max(1, min(MOST_VECTORS, (self.renderer.registers + 2 - rows) // (rows + 1)))
+
+    def tile_kept_rows(self, vectors: int) -> None:
+        """Lanes along the rows of sums that are kept (the scores of attention), their other operand staged
+        where lanes would jump in it."""
+        done: set[int] = set()
+        while (loop := self.kept_contraction(done)) is not None:
+            before = self.identities()
+            done.add(loop.arg[0])
+            self.lane_tile(loop, vectors)
+            new = [r for r in self.ranges() if r.arg[0] not in before]
+            done.update(r.arg[0] for r in new)
+            lane = next(r for r in new if r.arg[1] is RangeKind.VECTOR)
+            for operand in operands(self.nest):
+                if lane in operand.ranges and self.is_walked_badly(operand, lane):
+                    inner = [r for r in operand.ranges if r not in self.outer_ranges()]
+                    order = sorted(inner, key=lambda r: (_PANEL_ORDER[r.arg[1]], r not in new, r.arg[0]))
+                    self.take(Opt(OptKind.STAGE, operands(self.nest).index(operand),
+                                  over=tuple(r.arg[0] for r in order)))
+                    self.fill_by_vectors()
+                    break
+
+    def kept_contraction(self, done: set[int]) -> UOp | None:
+        """The loop that fills a kept row with sums of products."""
+        for node in self.nest.toposort():
+            if node.op is not Ops.STAGE or node.closed_ranges[-1].arg[0] in done:
+                continue
+            loop = node.closed_ranges[-1]
+            for inner in node.src[0].toposort(stop=lambda n: n.op is Ops.STAGE):
+                contraction = contraction_of(inner)
+                if contraction is not None and loop in contraction.left | contraction.right:
+                    return loop
+        return None
