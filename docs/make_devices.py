@@ -15,7 +15,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "devices.md"
-DEVICES = ("CPU", "CPU:C", "PYTHON")
+DEVICES = ("CPU", "CPU:C", "PYTHON", "CL", "CUDA:EMULATED", "AMD:EMULATED", "METAL:EMULATED")
 FAMILIES = {
     "renderer": "operations, dtypes, memory, lanes: programs written by hand",
     "transcendental": "exp2, log2, sin over their whole range",
@@ -26,9 +26,13 @@ FAMILIES = {
     "optim": "optimizers",
     "jit": "capture and replay",
 }
-LARGE = {"PYTHON": {"transcendental", "nn", "jit"}}
-"""Families whose sizes are too large for a device that runs an operation a microsecond."""
+EMULATED = {"renderer", "transcendental", "nn", "jit"}
+LARGE = {"PYTHON": {"transcendental", "nn", "jit"}, "CUDA:EMULATED": EMULATED, "AMD:EMULATED": EMULATED,
+         "METAL:EMULATED": EMULATED}
+"""Families whose sizes are too large for a device that runs an operation a microsecond, or compiles a kernel
+in a third of a second; and programs of one thread, for devices that run blocks of them."""
 SECONDS = 900
+HEAD = re.compile(r"^\| family \| what it tests \|(.*)\|$", re.MULTILINE)
 ROW = re.compile(r"^\| `(\w+)` \|(.*)\|$", re.MULTILINE)
 
 INTRODUCTION = """# Devices
@@ -40,6 +44,13 @@ INTRODUCTION = """# Devices
 | `CPU` (`LLVM`) | LLVM IR, on threads | llvmlite, in process | nothing but pip |
 | `CPU:C` (`CLANG`) | C with vectors, on the same threads | clang, gcc, or what `CC` names | a compiler |
 | `PYTHON` | the program, one operation after another | NumPy | nothing |
+| `CUDA` (`NVIDIA`) | CUDA C | NVRTC and the driver API | a GPU, its driver, the extra `cuda` |
+| `CUDA:PTX` | PTX, made by LLVM | the driver API | a GPU, its driver, cuda-bindings |
+| `AMD` (`HIP`) | HIP C | hiprtc and the HIP runtime | a GPU, ROCm |
+| `METAL` | Metal (MSL) | the Metal framework | macOS |
+| `CUDA:EMULATED` | the same CUDA C, as C++ | g++ or clang++, on fibers | a C++ compiler |
+| `AMD:EMULATED` | the same HIP C | as above | as above |
+| `METAL:EMULATED` | the same Metal | as above | as above |
 | `NULL` | nothing: schedules and compiles as the CPU does | llvmlite | nothing |
 | `DISK:path` | nothing: holds a file, read in parts when they are moved | - | nothing |
 
@@ -49,10 +60,18 @@ moves a tensor between any two. [Adding a device](adding_a_device.md) takes a mo
 `PYTHON` is the reference: it checks that every access lies inside its buffer, and it runs blocks of threads
 with shared memory and barriers, where it reports races. An operation on an item takes it about a microsecond.
 
+The emulated devices run what is written for a GPU where there is none: a header of ours says what the words
+of CUDA C, HIP C or Metal mean in C++ (`tinygrad/runtime/emulated`). Blocks run on the cores, the threads of a
+block are fibers, and a barrier holds each of them until all have come; where some never come, that is an
+error. `CUDA`, `AMD` and `METAL` themselves have been run only against drivers that imitate them
+(`test/test_gpu_runtimes.py`), and their kernels compiled (`test/test_gpu_compilers.py`): CUDA C by NVRTC for
+sm_80, sm_90 and sm_100, PTX by ptxas for the same, objects for gfx942 and gfx1100 by LLVM. Metal has no
+float64.
+
 ## Passes
 
 Made by `python docs/make_devices.py`: tests passed of tests run, a family (`test/test_NAME.py`) a row.
-A dash means: not run, its sizes are too large for this device.
+A dash means: not run, it is not made for this device or too large for it.
 
 """
 
@@ -72,8 +91,10 @@ def known_cells() -> dict[tuple[str, str], str]:
     """What the page says now."""
     text = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
     rows = [(family, row.split("|")[1:]) for family, row in ROW.findall(text) if family in FAMILIES]
+    head = HEAD.search(text)
+    devices = [name.strip() for name in head[1].split("|")] if head else []
     return {(family, device): cell.strip() for family, cells in rows
-            for device, cell in zip(DEVICES, cells, strict=True)}
+            for device, cell in zip(devices, cells, strict=True)}
 
 
 def passes(family: str, device: str) -> str:

@@ -9,6 +9,7 @@ import itertools
 import shutil
 import struct
 import sys
+import time
 from collections.abc import Iterator
 from enum import IntEnum
 from pathlib import Path
@@ -19,6 +20,7 @@ import numpy as np
 import pytest
 
 from tinygrad import Device, Tensor, TinyJit
+from tinygrad.helpers import Context
 from tinygrad.renderer import Launch
 from tinygrad.runtime import amd, cuda, emulator, metal
 
@@ -215,6 +217,30 @@ def test_each_gpu_has_its_own_context(driver: CUDADriver) -> None:
     assert Tensor([1.0, 2.0], device="IMAGINED:1").sum().item() == 3
     assert driver.current == 101
     assert "sm_90" in Device["IMAGINED:1"].compiler and "Imagined" in Device["IMAGINED:1"].compiler
+
+
+@needs_compiler
+def test_the_time_of_a_kernel_is_until_it_has_run(driver: CUDADriver, capsys: pytest.CaptureFixture[str],
+                                                  monkeypatch: pytest.MonkeyPatch) -> None:
+    """A driver returns at once and runs a kernel later, here for 50 ms."""
+    running = []
+
+    def launch(*given: Any) -> tuple[int]:
+        running.append(given)
+        return CUresult(0),
+
+    def synchronize(stream: int) -> tuple[int]:
+        while running:
+            running.pop()
+            time.sleep(0.05)
+        return CUresult(0),
+
+    monkeypatch.setattr(driver, "cuLaunchKernel", launch)
+    monkeypatch.setattr(driver, "cuStreamSynchronize", synchronize)
+    with Context(DEBUG=2):
+        (Tensor([1.0, 2.0], device="IMAGINED") + 1).realize()
+    line = next(line for line in capsys.readouterr().out.splitlines() if " us " in line)
+    assert float(line.partition(" us ")[0].split()[-1]) >= 50_000
 
 
 def test_a_gpu_that_is_not_there(driver: CUDADriver) -> None:

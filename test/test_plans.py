@@ -269,7 +269,7 @@ def test_what_the_search_tries_is_right(case: Case, monkeypatch: pytest.MonkeyPa
 @pytest.mark.slow
 @every_case
 def test_much_of_what_the_search_tries_is_right(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    check_with_plans(case, monkeypatch, some_neighbours(20), 20)
+    check_with_plans(case, monkeypatch, some_neighbours(6), 8)
 
 
 # --- edits of plans -----------------------------------------------------------------------------------------
@@ -327,6 +327,12 @@ def test_neighbours_change_add_and_drop_one_opt() -> None:
             OptKind.STAGE, OptKind.THREAD} <= kinds
     tiles = {tuple(o.amount for o in p.opts if o.kind is OptKind.UPCAST) for p in near}
     assert {(4, 3), (2, 4), (2, 2), (2,), (3,)} <= tiles
+
+
+@pytest.mark.parametrize("size, keeps", [(40, False), (200, True)])
+def test_threads_are_given_up_for_little_work_only(size: int, keeps: bool) -> None:
+    near = neighbours(nest_of(product(size, size, size)), Plan((Opt(OptKind.THREAD, 0),)), MACHINES["AVX2"])
+    assert all(any(o.kind is OptKind.THREAD for o in p.opts) for p in near) == keeps
 
 
 def test_a_kernel_without_loops_has_no_neighbours() -> None:

@@ -340,6 +340,7 @@ class _Devices:
         "PYTHON": "tinygrad.runtime.python",
         "PYTHON:BLOCKS": "tinygrad.runtime.python",
         "CL": "tinygrad.runtime.opencl",
+        "WEBGPU": "tinygrad.runtime.webgpu",
         "CUDA": "tinygrad.runtime.cuda",
         "CUDA:PTX": "tinygrad.runtime.cuda",
         "CUDA:EMULATED": "tinygrad.runtime.emulator",
@@ -355,7 +356,7 @@ class _Devices:
         "LLVM": "CPU", "CPU:LLVM": "CPU", "CLANG": "CPU:C", "CPU:CLANG": "CPU:C", "GPU": "CL", "OPENCL": "CL",
         "NVIDIA": "CUDA", "HIP": "AMD",
     }
-    PLANNED: ClassVar[tuple[str, ...]] = ("WEBGPU", "NV", "QCOM")
+    PLANNED: ClassVar[tuple[str, ...]] = ("NV", "QCOM")
 
     def __init__(self) -> None:
         self.opened: dict[str, CompiledDevice] = {}

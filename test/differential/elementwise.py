@@ -12,6 +12,7 @@ from .table import (
     FEW_NUMBERS,
     FLOATS,
     INTS,
+    NARROW_FLOATS,
     NUMBERS,
     SIGNED_NUMBERS,
     WIDE_FLOATS,
@@ -58,15 +59,20 @@ ARITHMETIC = [
     Row("sub reversed", lambda x: 3 - x, lambda x: 3 - x, NUMBERS),
     Row("mul", lambda x, y: x * y, lambda x, y: x * y, EVERY, BINARY, special=True),
     Row("div", lambda x, y: x / y, lambda x, y: x / y, NUMBERS, BINARY, nonzero, real=True, ulps=1),
-    Row(
-        "div of special values",
-        lambda x, y: x / y,
-        lambda x, y: x / y,
-        FLOATS,
-        BINARY,
-        nonzero,
-        gradient=False,
-        special=True,
+    *(
+        Row(
+            f"div of special values{name}",
+            lambda x, y: x / y,
+            lambda x, y: x / y,
+            kinds,
+            BINARY,
+            nonzero,
+            ulps=ulps,
+            gradient=False,
+            special=True,
+        )
+        # a divisor that is the same for a whole loop is inverted once, in float32 at least
+        for name, kinds, ulps in (("", NARROW_FLOATS, 0), (" in wide types", WIDE_FLOATS, 1))
     ),
     Row("div reversed", lambda x: 3 / x, lambda x: 3 / x, NUMBERS, values=nonzero, real=True, ulps=1),
     Row("div by a number", lambda x: x / 3, lambda x: x / 3, NUMBERS, real=True, ulps=1),

@@ -30,6 +30,7 @@ View = Callable[[Any], Any]
 BOOL, INTS, FLOATS = (dtypes.bool,), dtypes.ints, dtypes.floats
 SIGNED = dtypes.sints
 WIDE_FLOATS = (dtypes.float32, dtypes.float64)
+NARROW_FLOATS = tuple(d for d in FLOATS if d not in WIDE_FLOATS)
 NETWORK_FLOATS = (dtypes.float16, dtypes.bfloat16, *WIDE_FLOATS)
 NUMBERS = (*INTS, *FLOATS)
 EVERY = (*BOOL, *NUMBERS)

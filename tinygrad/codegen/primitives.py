@@ -6,6 +6,7 @@ round twice as casts that it rounds once.
 """
 from __future__ import annotations
 
+from tinygrad.codegen.sine32 import elementary_functions_in_32_bits
 from tinygrad.codegen.transcendental import elementary_functions, natural_logarithms
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Ops
@@ -52,4 +53,6 @@ casts = RewriteTable("casts that round once", [
 
 def to_device_primitives(nest: UOp, renderer: Renderer) -> UOp:
     """The nest in operations that `renderer` writes."""
-    return rewrite(rewrite(nest, division + natural_logarithms + casts), elementary_functions)
+    narrow = dtypes.float64 in renderer.missing
+    functions = elementary_functions_in_32_bits if narrow else elementary_functions
+    return rewrite(rewrite(nest, division + natural_logarithms + casts), functions)

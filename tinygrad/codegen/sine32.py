@@ -40,7 +40,7 @@ WINDOW = 3
 SIN = [float(np.float32(c)) for c in SIN_RADIANS[:4]]
 COS = [float(np.float32(c)) for c in COS_RADIANS[:4]]
 TAU = float(np.float32(math.tau))
-TAU_LOW = float(2 * _pi(128) - Fraction(TAU))
+TAU_LOW = float(np.float32(float(2 * _pi(128) - Fraction(TAU))))
 
 
 def _window(start: UOp) -> list[UOp]:
@@ -48,8 +48,8 @@ def _window(start: UOp) -> list[UOp]:
     words = [_number(w, start) for w in WORDS]
     for skipped in (4, 2, 1):
         skip = (start & 32 * skipped).ne(0)
-        words = [skip.where(words[i + skipped], words[i])
-                 for i in range(min(len(words) - skipped, WINDOW + skipped))]
+        words = [skip.where(words[i + skipped], w) if i + skipped < len(words) else w
+                 for i, w in enumerate(words[:WINDOW + skipped])]
     shift = start & 31
     return [words[i] << shift | words[i + 1] >> (32 - shift) for i in range(WINDOW)]
 

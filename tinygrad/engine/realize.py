@@ -204,9 +204,13 @@ def prepared(item: ScheduleItem) -> Prepared:
 
 def run_kernel(kernel: CompiledKernel, device: str, addresses: Sequence[int],
                variables: Sequence[int]) -> None:
-    """Run a kernel, and count it."""
+    """Run a kernel, and count it; at DEBUG=2 wait until it has run, so that its time is its own."""
+    if DEBUG >= 2:
+        Device[device].synchronize()
     start = time.perf_counter()
     kernel.program(addresses, variables, kernel.extent)
+    if DEBUG >= 2:
+        Device[device].synchronize()
     count(kernel, device, time.perf_counter() - start)
 
 
@@ -242,13 +246,12 @@ def copy_between(target: Buffer, source: Buffer, start: int = 0) -> None:
 
 
 def count(kernel: CompiledKernel, device: str, seconds: float) -> None:
-    """Add a run to the counters; at DEBUG=2 print it, waiting for it to end."""
+    """Add a run to the counters; at DEBUG=2 print it."""
     GlobalCounters.kernel_count += 1
     GlobalCounters.global_ops += kernel.estimate.operations
     GlobalCounters.global_mem += kernel.estimate.bytes
     if DEBUG < 2:
         return
-    Device[device].synchronize()
     GlobalCounters.time_sum_s += seconds
     gflops = kernel.estimate.operations / seconds * 1e-9
     bandwidth = kernel.estimate.bytes / seconds * 1e-9

@@ -71,7 +71,8 @@ def conv2d(self: Tensor, weight: Tensor, bias: Tensor | None = None, groups: int
 def _stored_with_edges(x: Tensor, pads: Pads) -> Tensor:
     """`x` with zeros around it, stored once: the inner loops of a convolution over it have no edges.
 
-    A depthwise convolution reads each item for one channel only; there the copy would cost more than the edges.
+    A depthwise convolution reads each item for one channel only; there the copy would cost more than the
+    edges.
     """
     return x if all(p == (0, 0) for p in pads) else pad_spatial(x, pads).contiguous()
 

@@ -158,11 +158,7 @@ def div(self: Tensor, x: Operand, reverse: bool = False, rounding_mode: str | No
     ([3.5, -3.5], [3, -3])
     """
     if rounding_mode is None:
-        def quotient(a: UOp, b: UOp) -> UOp:
-            dtype = least_upper_float(a.dtype)
-            return a.cast(dtype) * b.cast(dtype).recip()
-
-        return binary("div", quotient, self, x, reverse)
+        return real_binary("div", lambda a, b: a * b.recip(), self, x, reverse)
     if rounding_mode == "floor":
         return floordiv(self, x, reverse)
     if rounding_mode != "trunc":

@@ -165,6 +165,10 @@ def _power_of_ints(base: UOp, exponent: UOp) -> UOp:
     return (exponent < 0).where(inverse, result)
 
 
+Power = Callable[[UOp, UOp], UOp]
+"""base^exponent for base > 0."""
+
+
 def _power_of_floats(base: UOp, exponent: UOp) -> UOp:
     """base^exponent, computed in float64 and rounded to the type of the operands.
 
@@ -179,7 +183,7 @@ def _plain_power_of_positive(base: UOp, exponent: UOp) -> UOp:
     return (exponent * base.log2()).exp2()
 
 
-def _power_in_float64(base: UOp, exponent: UOp, raise_positive: Callable[[UOp, UOp], UOp]) -> UOp:
+def _power_in_float64(base: UOp, exponent: UOp, raise_positive: Power) -> UOp:
     """The power of |base|, with the sign of negative bases to whole exponents, and C's pow for what is
     special."""
     is_zero = base.eq(0)
@@ -195,7 +199,7 @@ def _power_in_float64(base: UOp, exponent: UOp, raise_positive: Callable[[UOp, U
     return is_one.where(1, result).with_gradient((base, exponent), _power_rules[raise_positive])
 
 
-def _gradients_of_power(g: UOp, node: UOp, raise_positive: Callable[[UOp, UOp], UOp]) -> tuple[UOp, UOp]:
+def _gradients_of_power(g: UOp, node: UOp, raise_positive: Power) -> tuple[UOp, UOp]:
     """exponent base^(exponent - 1), and base^exponent log(base), each 0 where the power is constant."""
     _, base, exponent = node.src
     is_zero = base.eq(0)
@@ -206,8 +210,10 @@ def _gradients_of_power(g: UOp, node: UOp, raise_positive: Callable[[UOp, UOp], 
     return always_one.where(0, g * slope), always_zero.where(0, g * node * logarithm)
 
 
-_power_rules = {function: functools.partial(_gradients_of_power, raise_positive=function)
-                for function in (power_of_positive, _plain_power_of_positive)}
+_power_rules: dict[Power, Callable[[UOp, UOp], tuple[UOp, UOp]]] = {
+    function: functools.partial(_gradients_of_power, raise_positive=function)
+    for function in (power_of_positive, _plain_power_of_positive)
+}
 """One rule for all powers of a type, so that equal powers are equal nodes."""
 
 

@@ -84,6 +84,8 @@ class Renderer(ABC):
     """memory that a block shares"""
     grid_limits: tuple[int, int, int] = (2**31 - 1, 65535, 65535)
     """the most blocks along each axis, the fastest first"""
+    missing: frozenset[DType] = frozenset()
+    """dtypes that the device cannot compute with"""
 
     def __repr__(self) -> str:
         return (f"{self.name}, {self.threads} thread{'s' * (self.threads > 1)}, "

@@ -21,6 +21,8 @@ from tinygrad.renderer.c_arithmetic import Arithmetic
 from tinygrad.renderer.wgsl_functions import WGSLFunctions, is_narrow
 
 AXES = "xyz"
+_STATEMENTS = frozenset({Ops.BARRIER, Ops.END})
+"""What has no value."""
 
 
 class WGSLRenderer(Renderer):
@@ -49,8 +51,17 @@ class WGSLRenderer(Renderer):
             if node.dtype.scalar in self.missing:
                 raise ValueError(f"this WebGPU device has no {node.dtype.scalar.name}; CPU, CPU:C and PYTHON do. "
                                  "Move the tensor there, t.to(\"CPU\"), or cast it, t.float()")
-        wide = dtypes.int64 not in self.missing
+        wide = any(n.dtype is dtypes.index and n.op not in _STATEMENTS and not _fits(n) for n in program)
+        if wide and dtypes.int64 in self.missing:
+            raise ValueError("this kernel counts beyond 32 bits, for which this WebGPU device has no integers; "
+                             "CPU, CPU:C and PYTHON do: t.to(\"CPU\")")
         return _Writer(name, program, WGSLFunctions("i64" if wide else "i32")).module()
+
+
+def _fits(node: UOp) -> bool:
+    """True for an index of 32 bits."""
+    lowest, highest = node.bounds
+    return -(2**31) <= lowest and highest < 2**31
 
 
 class _Writer(Arithmetic):
@@ -71,21 +82,29 @@ class _Writer(Arithmetic):
         nodes = dict.fromkeys(program)
         self.buffers = sorted((n for n in nodes if n.op is Ops.PARAM), key=lambda n: int(n.arg[0]))
         self.variables = [n for n in nodes if n.op is Ops.VARIABLE]
+        sums = (Ops.ADD, Ops.SUB, Ops.MULACC)
+        wide = (dtypes.float32, dtypes.float64)
+        self.kept_sums = {s for n in nodes if n.op in sums and n.dtype in wide for s in n.src if s.op in sums}
         self.stored = {n.src[0].src[0] for n in nodes if n.op is Ops.STORE and n.src[0].op is Ops.INDEX}
 
     def module(self) -> str:
         """The whole text. The order of the program is the order of the statements."""
+        self.globals.append("var<private> zero: u32;")
+        self.line("zero = block.z >> 16u;")
         for binding, node in enumerate(self.buffers):
             self.values[node] = f"p{node.arg[0]}"
             access = "read_write" if node in self.stored else "read"
             self.globals.append(f"@group(0) @binding({binding}) var<storage, {access}> {self.values[node]}: "
                                 f"array<{self.item(node)}>;")
-        index = self.functions.type(dtypes.index)
+            self.line(f"_ = &{self.values[node]};")
         if self.variables:
             self.globals.append(f"@group(0) @binding({len(self.buffers)}) var<storage, read> variables: "
-                                f"array<{index}>;")
+                                "array<vec2<u32>>;")
         for position, node in enumerate(self.variables):
-            self.values[node] = f"variables[{position}]"
+            low, high = (f"variables[{position}].{part}" for part in "xy")
+            wide = self.functions.type(dtypes.index) == "i64"
+            text = f"(i64(bitcast<i32>({high})) << 32u) | i64({low})" if wide else f"bitcast<i32>({low})"
+            self.values[node] = self.emit("n", dtypes.index, text)
         for node in self.program:
             self.statements.get(node.op, _Writer.refuse)(self, node)
         threads = ", ".join(map(str, launch_of(self.program).threads))
@@ -166,18 +185,20 @@ class _Writer(Arithmetic):
         """What is at an address is said where it is used."""
 
     def offset(self, place: UOp, lane: int) -> str:
-        offset = self.values[place.src[1]]
-        return offset if lane == 0 else f"{offset} + {self.functions.constant(dtypes.index, lane)}"
+        """The place of an item, as WGSL counts: without a sign."""
+        if place.src[1].op is Ops.CONST:
+            return f"{place.src[1].arg + lane}u"
+        offset = f"u32({self.values[place.src[1]]})"
+        return f"{offset} + {lane}u" if lane else offset
 
     def is_packed(self, memory: UOp) -> bool:
         return memory.op is Ops.PARAM and is_narrow(memory.dtype)
 
     def word(self, memory: UOp, offset: str) -> tuple[str, str]:
         """(the word of a packed item, how far its bits are shifted in it)."""
-        items = 4 // memory.dtype.itemsize
-        count = self.functions.constant(dtypes.index, items)
-        shift = f"(u32(({offset}) % {count}) * {8 * memory.dtype.itemsize}u)"
-        return f"{self.values[memory]}[({offset}) / {count}]", shift
+        bits = 8 * memory.dtype.itemsize
+        items = 32 // bits
+        return f"{self.values[memory]}[({offset}) / {items}u]", f"(({offset}) % {items}u * {bits}u)"
 
     def item_at(self, memory: UOp, offset: str) -> str:
         if not self.is_packed(memory):
@@ -199,7 +220,8 @@ class _Writer(Arithmetic):
                 found.append(self.emit("v", dtype, text))
                 continue
             found.append(name := self.fresh("v"))
-            self.line(f"var {name}: {self.functions.type(dtype)};")
+            kind = self.functions.type(dtype)
+            self.line(f"var {name}: {kind} = {kind}();")
             if not (memory.op is Ops.PARAM and memory.arg[1] == 0):
                 self.line(f"if ({self.values[place.src[2]]}) {{ {name} = {text}; }}")
         self.lanes[node] = found
@@ -231,9 +253,18 @@ class _Writer(Arithmetic):
     # --- operations ---------------------------------------------------------------------------------------------
 
     def compute(self, node: UOp) -> None:
-        self.values[node] = self.elementwise(node, [self.values[s] for s in node.src])
-        if not self.values[node]:
+        value = self.elementwise(node, [self.values[s] for s in node.src])
+        if not value:
             self.refuse(node)
+        self.values[node] = self.as_rounded(node.dtype, value) if node in self.kept_sums else value
+
+    def as_rounded(self, dtype: DType, value: str) -> str:
+        """A sum that stays as it was rounded. WGSL lets a compiler turn (a + b) - b into a; it does not see
+        through the bits of a number that only the launch makes 0."""
+        bits = "u32" if dtype is dtypes.float32 else "u64"
+        zero = "zero" if bits == "u32" else "u64(zero)"
+        kind = self.functions.type(dtype)
+        return self.emit("sum", dtype, f"bitcast<{kind}>(bitcast<{bits}>({value}) | {zero})")
 
     def where(self, dtype: DType, condition: str, yes: str, no: str) -> str:
         return self.emit("v", dtype, f"select({no}, {yes}, {condition})")
@@ -248,6 +279,9 @@ class _Writer(Arithmetic):
     def compare(self, op: Ops, dtype: DType, a: str, b: str) -> str:
         if dtype.is_bool and op is Ops.CMPLT:
             return self.emit("c", dtype, f"!{a} && {b}")
+        if dtype in (dtypes.float32, dtypes.float64):
+            condition = f"{a} {'<' if op is Ops.CMPLT else '!='} {b}"
+            return self.emit("c", dtypes.bool, self.functions.as_compared(condition))
         return super().compare(op, dtype, a, b)
 
     def divide(self, node: UOp, a: str, b: str) -> str:

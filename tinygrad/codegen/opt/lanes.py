@@ -18,6 +18,8 @@ LINE_ITEMS = 16
 """Items of 4 bytes in a cache line."""
 JUMP_COST = 12.0
 """A load or store of lanes that do not lie side by side, in units of one that does."""
+MOST_COLUMNS = 16
+"""Vectors of columns that are summed up side by side."""
 MOST_TAPS = 32
 """Items of a window that are written out one by one."""
 
@@ -114,11 +116,21 @@ class LaneChooser(Chooser):
             return
         if several and outer is not None:
             self.take(Opt(OptKind.GROUP if reduces else OptKind.UPCAST, outer, several))
+        if sums == 1 and several == MOST_COLUMNS and not reduces:
+            self.two_rows_at_once()
+
+    def two_rows_at_once(self) -> None:
+        """The only sum's loop two iterations at a time: twice as many lines of memory are on their way."""
+        for node in self.nest.toposort():
+            closed = node.closed_ranges
+            if node.op is Ops.REDUCE and closed and closed[-1].extent >= 2 * MOST_COLUMNS:
+                self.take(Opt(OptKind.UNROLL, closed[-1].arg[0], 2))
+                return
 
     def columns_at_once(self, r: UOp, width: int, sums: int) -> int:
         """Vectors beside each other where each lane sums up its own column: memory is read in runs as long as
         the registers allow, while every thread still has columns of its own."""
-        for vectors in (16, 8, 4, 2):
+        for vectors in (MOST_COLUMNS, 8, 4, 2):
             fits = vectors * sums <= self.renderer.registers // 2
             if fits and r.extent >= width * vectors * 2 * self.renderer.threads:
                 return vectors

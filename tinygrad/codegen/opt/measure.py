@@ -91,8 +91,8 @@ class Workbench:
         self.expected = self.results(self.build(plain, Plan()))
 
     def comparable(self, nest: UOp) -> UOp:
-        """As much of `nest` as its plain loops compute in `PLAIN_SECONDS`. Raises RuntimeError where even a few
-        items take ten times as long."""
+        """As much of `nest` as its plain loops compute in `PLAIN_SECONDS`. Raises RuntimeError where even a
+        few items take ten times as long."""
         probe = sample(nest, PROBE_WORK)
         seconds = self.run(self.build(probe, Plan()))
         rate = estimate(probe).operations / seconds
@@ -193,7 +193,8 @@ def random_items(dtype: DType, size: int, seed: int) -> Array:
 
 def sample(nest: UOp, most: int) -> UOp:
     """`nest`, or where that has more than `most` operations, a nest that computes only some items of its
-    outputs, spread evenly, the first and last of a loop among them: fewer loop by loop, two of each at least."""
+    outputs, spread evenly, the first and last of a loop among them: fewer loop by loop, two of each at
+    least."""
     sampled = nest
     for r in nest.src[0].closed_ranges:
         work = estimate(sampled).operations

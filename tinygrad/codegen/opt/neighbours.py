@@ -13,6 +13,7 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from tinygrad.codegen.opt.choose import THREAD_WORK, work_and_items
 from tinygrad.codegen.opt.plan import (
     Opt,
     OptKind,
@@ -44,6 +45,9 @@ AMOUNTS = {
 """Factors that an added Opt tries."""
 MOST = {OptKind.UPCAST: 16, OptKind.UNROLL: 16, OptKind.GROUP: 16, OptKind.SPLIT: 4096, OptKind.LOCAL: 1024}
 """Factors beyond which none is tried."""
+SHARED_WORK = 16 * THREAD_WORK
+"""Operations and items beyond which threads are never given up: a core that is busy for a while makes them
+seem slow, and what was measured then would be remembered."""
 GONE = -1
 """What a range is called that an edit took away."""
 MAX_COPIES = 128
@@ -59,8 +63,8 @@ def neighbours(nest: UOp, plan: Plan, renderer: Renderer) -> Iterator[Plan]:
     states = [nest]
     for opt in plan.opts:
         states.append(apply_opt(states[-1], opt))
-    kinds = (_other_amounts(plan, renderer, states), _without(plan), _additions(plan, renderer, states),
-             _other_ranges(plan, states))
+    kinds = (_other_amounts(plan, renderer, states), _without(plan, states),
+             _additions(plan, renderer, states), _other_ranges(plan, states))
     found = {plan}
     for edit in (e for edits in itertools.zip_longest(*kinds) for e in edits if e is not None):
         changed = edited(states, plan, edit)
@@ -105,10 +109,12 @@ def _other_amounts(plan: Plan, renderer: Renderer, states: list[UOp]) -> Iterato
                 yield Edit(at, 1, (replace(opt, amount=amount),))
 
 
-def _without(plan: Plan) -> Iterator[Edit]:
+def _without(plan: Plan, states: list[UOp]) -> Iterator[Edit]:
     """The plan without one of its Opts, the last ones first."""
+    is_small = work_and_items(states[0]) < SHARED_WORK
     for at in reversed(range(len(plan.opts))):
-        yield Edit(at, 1)
+        if plan.opts[at].kind is not OptKind.THREAD or is_small:
+            yield Edit(at, 1)
 
 
 def _other_ranges(plan: Plan, states: list[UOp]) -> Iterator[Edit]:

@@ -1,8 +1,6 @@
 // The words of CUDA C that rendered kernels use, for a C++ compiler: see blocks.h.
 #pragma once
 
-#include <math.h>
-
 #include "blocks.h"
 
 #define __global__
@@ -10,6 +8,15 @@
 #define __forceinline__ inline
 #define __shared__ static thread_local
 #define __align__(bytes) __attribute__((aligned(bytes)))
+
+#define sqrtf __builtin_sqrtf
+#define truncf __builtin_truncf
+#define fabsf __builtin_fabsf
+#define fmaf __builtin_fmaf
+#define sqrt __builtin_sqrt
+#define trunc __builtin_trunc
+#define fabs __builtin_fabs
+#define fma __builtin_fma
 
 #define threadIdx (emulator::core->thread)
 #define blockIdx (emulator::core->block)

@@ -1,0 +1,213 @@
+"""WGSL types, constants, and the small functions that kernels call where WGSL has no operator that fits.
+
+They give the results that `c_functions.py` gives: a division by zero gives 0, a shift by the width or more what
+shifting bit by bit would, a maximum is NaN where an operand is, a float that no integer holds becomes the nearest
+that there is.
+"""
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from tinygrad.dtype import DType, dtypes
+from tinygrad.renderer import NARROW_FLOATS
+from tinygrad.renderer.c_functions import Dialect, Functions, unsigned_of
+
+_FLOAT_BITS = frozenset({dtypes.bfloat16, dtypes.float16, dtypes.fp8e4m3, dtypes.fp8e5m2})
+_TYPES: Mapping[DType, str] = {
+    dtypes.bool: "bool",
+    **dict.fromkeys((dtypes.int8, dtypes.int16, dtypes.int32), "i32"),
+    **dict.fromkeys((dtypes.uint8, dtypes.uint16, dtypes.uint32, *_FLOAT_BITS), "u32"),
+    dtypes.int64: "i64", dtypes.uint64: "u64", dtypes.float32: "f32", dtypes.float64: "f64",
+}
+_SUFFIXES = {"i32": "i", "u32": "u", "i64": "li", "u64": "lu", "f32": "f", "f64": "lf"}
+
+
+def is_narrow(dtype: DType) -> bool:
+    """True for a type that lies packed in the 32-bit words of memory."""
+    return dtype.itemsize < 4
+
+
+class WGSLFunctions(Functions):
+    """Types and functions of one kernel. Values of narrow types are kept in 32 bits: integers as the numbers they
+    are, floats as their bits."""
+
+    def __init__(self, index: str) -> None:
+        super().__init__(Dialect(
+            name="WGSL", types={**_TYPES, dtypes.index: index}, math="{name}", bitcast="bitcast<{target}>({value})"))
+
+    def define(self, name: str, result: DType, parameters: Mapping[str, DType], body: str) -> str:
+        if name not in self.texts:
+            given = ", ".join(f"{p}: {self.type(t)}" for p, t in parameters.items())
+            lines = "\n".join(f"    {line.strip()}" for line in body.strip().splitlines())
+            self.texts[name] = f"fn {name}({given}) -> {self.type(result)} {{\n{lines}\n}}"
+        return name
+
+    # --- narrow types -------------------------------------------------------------------------------------------
+
+    def mask(self, dtype: DType) -> str:
+        """The bits of a narrow type in a word."""
+        return f"0x{(1 << (8 * dtype.itemsize)) - 1:x}u"
+
+    def wrapped(self, dtype: DType, expression: str) -> str:
+        """A result in 32 bits as a number of its narrow integer type."""
+        if not dtype.is_int or not is_narrow(dtype):
+            return expression
+        if dtype.is_unsigned:
+            return f"({expression}) & {self.mask(dtype)}"
+        shift = 32 - dtype.bits
+        return f"(({expression}) << {shift}u) >> {shift}u"
+
+    def bits_of(self, dtype: DType, value: str) -> str:
+        """A value of a narrow type as the word whose low bits it is."""
+        if dtype.is_bool:
+            return f"select(0u, 1u, {value})"
+        return value if self.type(dtype) == "u32" else f"bitcast<u32>({value})"
+
+    def of_bits(self, dtype: DType, bits: str) -> str:
+        """The value of a narrow type whose bits are the low bits of a word, the others being zero."""
+        if dtype.is_bool:
+            return f"({bits}) != 0u"
+        return f"({bits})" if self.type(dtype) == "u32" else f"bitcast<i32>({bits})"
+
+    # --- constants ----------------------------------------------------------------------------------------------
+
+    def number(self, dtype: DType, value: object) -> str:
+        if dtype.is_bool:
+            return "true" if value else "false"
+        if dtype in NARROW_FLOATS:
+            return f"{int(super().number(dtype, value), 16)}u"
+        return super().number(dtype, value)
+
+    def integer(self, dtype: DType, value: int) -> str:
+        suffix = _SUFFIXES[self.type(dtype)]
+        if value < 0 and value == dtype.min:
+            return f"({value + 1}{suffix} - 1{suffix})"
+        return f"({value}{suffix})" if value < 0 else f"{value}{suffix}"
+
+    def real(self, value: float, dtype: DType) -> str:
+        kind = self.type(dtype)
+        if math.isfinite(value):
+            text = f"{dtype.numpy.type(value)!s}{_SUFFIXES[kind]}"
+            return f"({text})" if value < 0 else text
+        name = "nan" if math.isnan(value) else "infinity"
+        bits = {"nan": "0x7fc00000u", "infinity": "0x7f800000u"}[name]
+        called = self.define(f"{name}_{kind}", dtype, {}, f"""
+            var bits = {bits};
+            return {kind}(bitcast<f32>(bits));""") + "()"
+        return f"(-{called})" if value < 0 else called
+
+    # --- operations ---------------------------------------------------------------------------------------------
+
+    def choose(self, dtype: DType, condition: str, a: str, b: str) -> str:
+        return f"select({b}, {a}, {self.as_compared(condition) if dtype.is_float else condition})"
+
+    def as_compared(self, condition: str) -> str:
+        """A comparison of floats that stays one. WGSL lets a compiler take not (a < b) for a >= b, as if there
+        were no NaN; it does not see through a number that only the launch makes 0."""
+        return self.define("as_compared", dtypes.bool, {"condition": dtypes.bool}, """
+            return (select(0u, 1u, condition) | zero) != 0u;""") + f"({condition})"
+
+    def divide(self, dtype: DType, quotient: bool) -> str:
+        zero, one, less = (self.constant(dtype, n) for n in (0, 1, 0 if dtype.is_unsigned else -1))
+        name = f"{'floordiv' if quotient else 'floormod'}_{dtype.name}"
+        if dtype.is_unsigned:
+            body = f"""
+                if (b == {zero}) {{ return {zero}; }}
+                return a {'/' if quotient else '%'} b;"""
+        elif quotient:
+            body = f"""
+                if (b == {zero}) {{ return {zero}; }}
+                if (b == {less}) {{ return {self.wrapped(dtype, f"{zero} - a")}; }}
+                let q = a / b;
+                return select(q, q - {one}, q * b != a && (a ^ b) < {zero});"""
+        else:
+            body = f"""
+                if (b == {zero} || b == {less}) {{ return {zero}; }}
+                let r = a % b;
+                return select(r, r + b, r != {zero} && (r ^ b) < {zero});"""
+        return self.define(name, dtype, {"a": dtype, "b": dtype}, body)
+
+    def shift(self, dtype: DType, left: bool) -> str:
+        zero, width = self.constant(dtype, 0), self.constant(dtype, dtype.bits)
+        inside = f"b < {width}" if dtype.is_unsigned else f"b >= {zero} && b < {width}"
+        far = zero if left or dtype.is_unsigned else f"(a >> {dtype.bits - 1}u)"
+        shifted = self.wrapped(dtype, f"a << u32(b)") if left else "a >> u32(b)"
+        return self.define(f"{'shl' if left else 'shr'}_{dtype.name}", dtype, {"a": dtype, "b": dtype}, f"""
+            if ({inside}) {{ return {shifted}; }}
+            return {far};""")
+
+    def builtin(self, name: str, dtype: DType, arity: int) -> str:
+        arguments = ", ".join("abc"[:arity])
+        called = {"fabs": "abs"}.get(name, name)
+        return self.define(f"{name}_{dtype.name}", dtype, dict.fromkeys("abc"[:arity], dtype),
+                           f"return {called}({arguments});")
+
+    def ldexp(self, dtype: DType) -> str:
+        fraction, bias = (23, 127) if dtype is dtypes.float32 else (52, 1023)
+        t, u = self.type(dtype), self.type(unsigned_of(dtype.lane_size))
+        return self.define(f"ldexp_{dtype.name}", dtype, {"a": dtype, "b": dtype}, f"""
+            let sum = b + {self.constant(dtype, 1.5 * 2.0**fraction + 2 * bias)};
+            let exponent = bitcast<{u}>(sum);
+            let half_of_it = exponent >> 1u;
+            let first = bitcast<{t}>(half_of_it << {fraction}u);
+            let second = bitcast<{t}>((exponent - half_of_it) << {fraction}u);
+            return a * first * second;""")
+
+    def to_integer(self, source: DType, target: DType) -> str:
+        low, high = int(target.min), int(target.max)
+        lowest, beyond = (self.real(float(n), source) for n in (low, high + 1))
+        return self.define(f"{target.name}_of_{source.name}", target, {"a": source}, f"""
+            if (a != a) {{ return {self.integer(target, 0)}; }}
+            if (a <= {lowest}) {{ return {self.integer(target, low)}; }}
+            if (a >= {beyond}) {{ return {self.integer(target, high)}; }}
+            return {self.type(target)}(a);""")
+
+    # --- narrow floats ------------------------------------------------------------------------------------------
+
+    def narrow_bfloat16(self, dtype: DType, wide: DType) -> str:
+        return self.define("bfloat16_of_float32", dtype, {"a": wide}, """
+            let bits = bitcast<u32>(a);
+            if (a != a) { return (bits >> 16u) | 0x40u; }
+            return (bits + 0x7fffu + ((bits >> 16u) & 1u)) >> 16u;""")
+
+    def narrow_bits(self, dtype: DType, wide: DType, exponent: int, mantissa: int, largest: int, beyond: int,
+                    nan: int) -> str:
+        bias, shift = 2 ** (exponent - 1) - 1, 23 - mantissa
+        adder = (127 + shift + 1 - bias) << 23
+        return self.define(f"{dtype.name}_of_float32", dtype, {"a": wide}, f"""
+            let bits = bitcast<u32>(a);
+            let size = bits & 0x7fffffffu;
+            var kept: u32;
+            if (size < {(127 + 1 - bias) << 23}u) {{
+            kept = bitcast<u32>(abs(a) + bitcast<f32>({adder}u)) - {adder}u;
+            }} else {{
+            kept = (size + {(1 << (shift - 1)) - 1}u + ((size >> {shift}u) & 1u)) >> {shift}u;
+            kept -= {(127 - bias) << mantissa}u;
+            }}
+            if (kept > {largest}u) {{ kept = {beyond}u; }}
+            if (a != a) {{ kept = {nan}u; }}
+            return kept | ((bits >> {32 - dtype.bits}u) & {1 << (dtype.bits - 1)}u);""")
+
+    def widen(self, dtype: DType) -> str:
+        if dtype is dtypes.bfloat16:
+            return self.define("float32_of_bfloat16", dtypes.float32, {"a": dtype},
+                               "return bitcast<f32>(a << 16u);")
+        return super().widen(dtype)
+
+    def widen_bits(self, dtype: DType, wide: DType, exponent: int, mantissa: int, first_special: int) -> str:
+        scale = self.real(2.0 ** (127 - (2 ** (exponent - 1) - 1)), dtypes.float32)
+        all_ones, sign = ((1 << exponent) - 1) << mantissa, 1 << (dtype.bits - 1)
+        return self.define(f"float32_of_{dtype.name}", wide, {"a": dtype}, f"""
+            let size = a & {sign - 1}u;
+            var bits = bitcast<u32>(bitcast<f32>(size << {23 - mantissa}u) * {scale});
+            if (size >= {first_special}u) {{ bits = ((size - {all_ones}u) << {23 - mantissa}u) | 0x7f800000u; }}
+            return bitcast<f32>(bits | ((a & {sign}u) << {32 - dtype.bits}u));""")
+
+    def round_to_odd(self, count: int) -> str:
+        return self.define("odd_float32_of_float64", dtypes.float32, {"a": dtypes.float64}, """
+            let near = f32(a);
+            let back = f64(near);
+            if (back == a || a != a) { return near; }
+            let bits = bitcast<u32>(near) - select(0u, 1u, abs(back) > abs(a));
+            return bitcast<f32>(bits | 1u);""")

@@ -1,0 +1,169 @@
+"""WEBGPU: any GPU that WebGPU reaches (Vulkan, Metal, Direct3D), through wgpu.
+
+Kernels are WGSL (`renderer/wgsl.py`). A queue runs what is submitted in order; reading memory waits for it.
+64-bit numbers are there where the device offers them.
+"""
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from tinygrad.device import Allocator, CompiledDevice
+from tinygrad.dtype import DType, dtypes
+from tinygrad.helpers import round_up
+from tinygrad.renderer import Launch
+from tinygrad.renderer.wgsl import WGSLRenderer
+
+INSTALL = ("pip install wgpu, and a driver for your GPU (Vulkan without one: apt-get install mesa-vulkan-drivers "
+           "libvulkan1)")
+FEATURES: dict[str, frozenset[DType]] = {
+    "shader-int64": frozenset({dtypes.int64, dtypes.uint64}),
+    "shader-f64": frozenset({dtypes.float64}),
+}
+"""What a device may offer beyond WebGPU, and the dtypes that need it."""
+LIMITS = ("max-storage-buffers-per-shader-stage", "max-buffer-size", "max-storage-buffer-binding-size",
+          "max-compute-workgroup-storage-size", "max-compute-invocations-per-workgroup",
+          "max-compute-workgroup-size-x")
+"""What is asked for in full."""
+MOST_THREADS = 256
+WORD = 4
+"""Bytes of which copies are multiples."""
+
+
+@cache
+def webgpu() -> Any:
+    """The wgpu package. Raises RuntimeError where it is missing."""
+    try:
+        import wgpu
+    except ImportError as missing:
+        raise RuntimeError(f"WEBGPU needs wgpu: {INSTALL} ({missing})") from None
+    return wgpu
+
+
+class WebGPUAllocator(Allocator):
+    """Storage buffers by number, which stands for their address."""
+
+    def __init__(self, name: str, gpu: Any) -> None:
+        super().__init__(name)
+        self.gpu = gpu
+        self.numbers = itertools.count(1)
+        self.buffers: dict[int, Any] = {}
+
+    def _obtain(self, size: int) -> int:
+        wgpu = webgpu()
+        usage = wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_SRC | wgpu.BufferUsage.COPY_DST
+        if size > self.gpu.limits["max-storage-buffer-binding-size"]:
+            raise MemoryError(f"a buffer has at most {self.gpu.limits['max-storage-buffer-binding-size']:,} bytes")
+        try:
+            memory = self.gpu.create_buffer(size=size, usage=usage)
+        except wgpu.GPUOutOfMemoryError as reason:
+            raise MemoryError(str(reason)) from None
+        number = next(self.numbers)
+        self.buffers[number] = memory
+        return number
+
+    def _return(self, memory: int, size: int) -> None:
+        self.buffers.pop(memory).destroy()
+
+    def address(self, memory: int) -> int:
+        return memory
+
+    def copyin(self, memory: int, source: memoryview) -> None:
+        data = np.zeros(round_up(source.nbytes, WORD), np.uint8)
+        data[:source.nbytes] = np.frombuffer(source, np.uint8)
+        self.gpu.queue.write_buffer(self.buffers[memory], 0, data)
+
+    def copyout(self, target: memoryview, memory: int, offset: int = 0) -> None:
+        start = offset // WORD * WORD
+        end = round_up(offset + target.nbytes, WORD)
+        data = self.gpu.queue.read_buffer(self.buffers[memory], start, end - start)
+        target.cast("B")[:] = data[offset - start:offset - start + target.nbytes]
+
+
+class WebGPUProgram:
+    """A loaded kernel."""
+
+    def __init__(self, gpu: Any, allocator: WebGPUAllocator, pipeline: Any, launch: Launch) -> None:
+        self.gpu = gpu
+        self.allocator = allocator
+        self.pipeline = pipeline
+        self.launch = launch
+
+    def __call__(self, addresses: Sequence[int], variables: Sequence[int], extent: int) -> None:
+        bound = [self.allocator.buffers[addresses[slot]] for slot in self.launch.slots]
+        if variables:
+            usage = webgpu().BufferUsage.STORAGE
+            bound.append(self.gpu.create_buffer_with_data(data=np.array(variables, np.int64), usage=usage))
+        entries = [{"binding": i, "resource": {"buffer": b, "offset": 0, "size": b.size}}
+                   for i, b in enumerate(bound)]
+        commands = self.gpu.create_command_encoder()
+        work = commands.begin_compute_pass()
+        work.set_pipeline(self.pipeline)
+        if entries:
+            layout = self.pipeline.get_bind_group_layout(0)
+            work.set_bind_group(0, self.gpu.create_bind_group(layout=layout, entries=entries))
+        work.dispatch_workgroups(*self.launch.blocks)
+        work.end()
+        self.gpu.queue.submit([commands.finish()])
+
+
+class WebGPUDevice(CompiledDevice):
+    """The GPU that WebGPU gives for computing."""
+
+    def __init__(self, name: str) -> None:
+        self.adapter = find_adapter(name)
+        offered = [f for f in FEATURES if f in self.adapter.features]
+        limits = {n: self.adapter.limits[n] for n in LIMITS if n in self.adapter.limits}
+        self.gpu = self.adapter.request_device_sync(required_features=offered, required_limits=limits)
+        missing = frozenset[DType]().union(*(types for f, types in FEATURES.items() if f not in offered))
+        threads = min(MOST_THREADS, self.gpu.limits["max-compute-invocations-per-workgroup"])
+        renderer = WGSLRenderer(missing, threads, self.gpu.limits["max-compute-workgroup-storage-size"])
+        self.memory = WebGPUAllocator(name, self.gpu)
+        usage = webgpu().BufferUsage
+        self.fence = self.gpu.create_buffer(size=WORD, usage=usage.STORAGE | usage.COPY_SRC)
+        """reading it takes until everything submitted before has run"""
+        super().__init__(name, self.memory, renderer)
+
+    @property
+    def compiler(self) -> str:
+        info = self.adapter.info
+        return f"wgpu {webgpu().__version__}: {info['device']}, {info['backend_type']}"
+
+    def compile(self, source: str) -> Any:
+        """Raises RuntimeError with the compiler's words and the source."""
+        try:
+            return self.gpu.create_shader_module(code=source)
+        except webgpu().GPUError as reason:
+            numbered = "\n".join(f"{i + 1:5d}  {line}" for i, line in enumerate(source.splitlines()))
+            raise RuntimeError(f"{self.compiler} does not accept this kernel:\n{reason}\n{numbered}") from None
+
+    def load_blocks(self, name: str, code: Any, launch: Launch) -> WebGPUProgram:
+        pipeline = self.gpu.create_compute_pipeline(layout="auto", compute={"module": code, "entry_point": name})
+        return WebGPUProgram(self.gpu, self.memory, pipeline, launch)
+
+    def synchronize(self) -> None:
+        self.gpu.queue.read_buffer(self.fence)
+
+
+def find_adapter(name: str) -> Any:
+    """The adapter of a device's number: the fastest first, then all others. Raises RuntimeError where it is
+    missing."""
+    wgpu = webgpu()
+    try:
+        found = [wgpu.gpu.request_adapter_sync(power_preference="high-performance"),
+                 *wgpu.gpu.enumerate_adapters_sync()]
+    except RuntimeError as reason:
+        raise RuntimeError(f"WEBGPU finds no GPU: {INSTALL} ({reason})") from None
+    number = int(name.partition(":")[2] or 0)
+    if number >= len(found):
+        raise RuntimeError(f"{name} is not there: WebGPU has {len(found) - 1} adapters here")
+    return found[number]
+
+
+def open_device(name: str) -> WebGPUDevice:
+    """The device of this number. Raises RuntimeError where wgpu or a driver is missing."""
+    return WebGPUDevice(name)
