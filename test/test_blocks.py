@@ -12,7 +12,9 @@ from tinygrad.codegen.barriers import BARRIER, with_barriers
 from tinygrad.codegen.compile import stages_of
 from tinygrad.codegen.expand import expand
 from tinygrad.codegen.grid import Grid
+from tinygrad.codegen.launches import launch_groups, needs_order
 from tinygrad.codegen.linearize import linearize
+from tinygrad.codegen.opt.choose_gpu import choose_block_plan
 from tinygrad.codegen.opt.plan import Opt, OptKind, Plan, apply_plan
 from tinygrad.codegen.primitives import to_device_primitives
 from tinygrad.device import Device
@@ -234,3 +236,37 @@ def test_the_plain_plan_runs_in_one_thread():
     stages = stages_of(schedule_uops([(x + 1).uop])[-1].ast, DEVICE, Plan())
     assert launch_of(stages.program).threads == (1, 1, 1)
     assert Device[DEVICE].renderer.has_blocks
+
+
+# --- launches -----------------------------------------------------------------------------------------------
+
+
+def test_a_number_that_all_items_read_is_overwritten_after_them():
+    """The step count of Adam: threads of one launch would read it before or after it changes."""
+    x, step = on_blocks(normal(50)), on_blocks(np.array([3.0], np.float32))
+    expected = x.numpy() * 3
+    x.assign(x * step)
+    step.assign(step + 1)
+    Tensor.realize(x, step)
+    np.testing.assert_array_equal(x.numpy(), expected)
+    assert step.item() == 4
+
+
+def test_stores_that_others_read_go_into_later_launches():
+    i = UOp.range(5, 0)
+    zero = UOp.const(0, dtypes.index)
+    number, vector = items(0, 1), items(1, 5)
+    count = number.index(zero).store(number.index(zero).load() + 1.0)
+    scaled = vector.index(i).store(vector.index(i).load() * number.index(zero).load(), i)
+    assert launch_groups(UOp.sink([count, scaled])) == [[1], [0]]
+    assert launch_groups(UOp.sink([scaled])) == [[0]]
+    assert not needs_order(UOp.sink([scaled]))
+    assert needs_order(UOp.sink([count, scaled]))
+
+
+def test_memory_read_elsewhere_than_it_is_written_is_left_to_one_thread():
+    i = UOp.range(6, 0)
+    memory = items(0, 6)
+    backwards = UOp.sink([memory.index(i).store(memory.index(5 - i).load(), i)])
+    assert needs_order(backwards)
+    assert choose_block_plan(backwards, PythonRenderer(has_blocks=True)) == Plan()

@@ -47,7 +47,7 @@ def test_names_of_devices(given: str, full: str) -> None:
     assert Device.canonicalize(given) == full
 
 
-@pytest.mark.parametrize("name", ["WEBGPU", "nv", "QCOM:1", "cpu:c:x", "CPU:C:-1", "PYTHON:x", "CPU:", ":1"])
+@pytest.mark.parametrize("name", ["nv", "QCOM:1", "cpu:c:x", "CPU:C:-1", "PYTHON:x", "CPU:", ":1"])
 def test_names_that_no_device_has(name: str) -> None:
     with pytest.raises(ValueError, match="is not"):
         Device.canonicalize(name)
@@ -57,7 +57,7 @@ def test_every_device_is_listed_with_what_it_is_or_why_not() -> None:
     lines = {line.split()[0].rstrip("*"): line for line in table().splitlines()}
     assert set(lines) == {"device", *Device.FILES, *Device.PLANNED}
     assert "LLVM" in lines["CPU"] and lines["CPU"].split()[-1].isdecimal()
-    assert "NumPy" in lines["PYTHON"] and "holds data" in lines["DISK"] and "not supported" in lines["WEBGPU"]
+    assert "NumPy" in lines["PYTHON"] and "holds data" in lines["DISK"] and "not supported" in lines["NV"]
 
 
 @pytest.fixture
@@ -116,8 +116,8 @@ def test_gradients_and_replay_on_every_device(device: str) -> None:
     np.testing.assert_array_equal(w.grad.numpy(), 3 * w.numpy() ** 2)
 
 
-@pytest.mark.parametrize("device", COMPUTING)
-def test_the_same_seed_gives_the_same_numbers_everywhere(device: str) -> None:
+@pytest.mark.parametrize("device", [d for d in COMPUTING if d != "CPU:1"])
+def test_the_same_seed_gives_the_same_numbers_on_every_kind_of_device(device: str) -> None:
     Tensor.manual_seed(5)
     expected = Tensor.rand(33, device="CPU").numpy()
     Tensor.manual_seed(5)

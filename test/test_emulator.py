@@ -137,6 +137,16 @@ def test_narrow_floats_are_rounded_as_ml_dtypes_does(device: str, dtype: DType) 
     np.testing.assert_array_equal(found.numpy(), expected)
 
 
+@pytest.mark.parametrize("dtype", [dtypes.float16, dtypes.bool, dtypes.uint8, dtypes.int64],
+                         ids=lambda d: d.name)
+@pytest.mark.parametrize("device", DEVICES)
+def test_items_under_a_condition(device: str, dtype: DType) -> None:
+    """Around what is padded a thread reads nothing, and takes zero."""
+    a = rng.integers(0, 2, (13, 11)).astype(dtype.numpy)
+    found = Tensor(a, device=device).pad(((1, 2), (3, 4))).contiguous()
+    np.testing.assert_array_equal(found.numpy(), np.pad(a, ((1, 2), (3, 4))))
+
+
 @pytest.mark.parametrize("device", DEVICES)
 def test_gradients_updates_and_replay(device: str) -> None:
     a, b = normal(4, 6), normal(6, 3)

@@ -62,6 +62,9 @@ KERNELS: dict[str, Callable[[], Tensor]] = {
     "random numbers": lambda: Tensor.rand(100, device=DEVICE),
     "integers": lambda: data(99, dtype=dtypes.int32) // data(99, dtype=dtypes.int32) % 7 << 3,
     "float64": lambda: data(99, dtype=dtypes.float64).log() + float("inf"),
+    **{f"a part of {dtype.name}": functools.partial(
+        lambda d: data(13, 11, dtype=d).pad(((1, 2), (3, 4))).contiguous(), dtype)
+       for dtype in (dtypes.float16, dtypes.bfloat16, dtypes.bool, dtypes.float32)},
     **{dtype.name: functools.partial(lambda d: data(64, dtype=d) * data(64, dtype=d) + float("nan"), dtype)
        for dtype in (dtypes.float16, dtypes.bfloat16, dtypes.fp8e4m3, dtypes.fp8e5m2)},
     "every dtype": lambda: sum((data(64, dtype=d).cast(dtypes.float32) for d in dtypes.all), data(64)),
@@ -112,20 +115,29 @@ def test_a_block_meets_at_barriers_and_shares_memory(target: Target, architectur
     assert re.search(barrier, text) and re.search(shared, text)
 
 
-def wide_copy() -> list[UOp]:
-    """A thread copies four items."""
-    index = dtypes.index
+def wide_copy(dtype: DType = dtypes.float32, guarded: bool = False) -> list[UOp]:
+    """A thread copies four items, where a condition holds."""
+    index, vector = dtypes.index, dtype.vec(4)
     thread = UOp.new(Ops.SPECIAL, index, (), ("lidx0", 32))
-    four = UOp.const(4, index)
+    four, limit = UOp.const(4, index), UOp.const(31, index)
     offset = UOp.new(Ops.MUL, index, (thread, four))
-    target, source = (UOp.new(Ops.PARAM, dtypes.float32, (), (slot, 128)) for slot in (0, 1))
-    at, to = (UOp.new(Ops.INDEX, dtypes.float32, (memory, offset)) for memory in (source, target))
-    vector = dtypes.float32.vec(4)
+    valid = UOp.new(Ops.CMPLT, dtypes.bool, (thread, limit))
+    where = (offset, valid) if guarded else (offset,)
+    target, source = (UOp.new(Ops.PARAM, dtype, (), (slot, 128)) for slot in (0, 1))
+    at, to = (UOp.new(Ops.INDEX, dtype, (memory, *where)) for memory in (source, target))
     load = UOp.new(Ops.LOAD, vector, (at,))
-    lanes = [UOp.new(Ops.EXTRACT, dtypes.float32, (load,), i) for i in range(4)]
+    lanes = [UOp.new(Ops.EXTRACT, dtype, (load,), i) for i in range(4)]
     again = UOp.new(Ops.VECTORIZE, vector, tuple(lanes))
-    return [thread, four, offset, target, source, at, load, *lanes, again, to,
+    return [thread, four, limit, offset, valid, target, source, at, load, *lanes, again, to,
             UOp.new(Ops.STORE, vector, (to, again))]
+
+
+@pytest.mark.parametrize("dtype", [d for d in dtypes.all if not d.is_bool and d.itemsize <= 4],
+                         ids=lambda d: d.name)
+@needs_nvrtc
+def test_nvrtc_takes_wide_accesses_under_a_condition(dtype: DType) -> None:
+    source = cuda_renderer().render("kernel", wide_copy(dtype, guarded=True))
+    assert nvrtc.compile_cuda(source, "sm_90")[:4] == b"\x7fELF"
 
 
 @pytest.mark.parametrize(("target", "architecture", "load"), [

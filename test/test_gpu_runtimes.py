@@ -3,6 +3,7 @@ and run kernels on the emulator. What the drivers are given, addresses, sizes, a
 counts here."""
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import importlib
 import itertools
@@ -434,6 +435,9 @@ class MetalObjects:
     def class_named(self, name: str) -> int:
         return self.new(name)
 
+    def pool(self) -> Any:
+        return contextlib.nullcontext()
+
     def send(self, target: int, message: str, *arguments: Any, returns: Any = None) -> Any:
         name = message.replace(":", "_").rstrip("_")
         return getattr(self, name)(target, *arguments)
@@ -535,6 +539,27 @@ def test_metal_computes(objects: MetalObjects) -> None:
 def test_what_metal_refuses_is_shown_with_the_reason(objects: MetalObjects) -> None:
     with pytest.raises(RuntimeError, match=r"(?s)Metal does not accept .*wrong.*    1  kernel void k"):
         Device["IMAGINED"].compile("kernel void k(device float *p) { p[0] = wrong; }")
+
+
+def test_messages_pass_their_arguments_as_c_does() -> None:
+    """Objects and numbers as 64 bits, structures by value, an error's place by its address."""
+    received = []
+
+    @ctypes.CFUNCTYPE(ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint64, metal.Size, ctypes.c_bool,
+                      ctypes.c_char_p, ctypes.POINTER(ctypes.c_void_p))
+    def receiver(target: int, selector: int, size: metal.Size, flag: bool, text: bytes, error: Any) -> int:
+        received.append((target, selector, size.width, size.height, size.depth, flag, text))
+        error[0] = 2**40
+        return 2**50
+
+    runtime = object.__new__(metal.ObjectiveC)
+    runtime.runtime = SimpleNamespace(sel_registerName=lambda name: {b"a:b:c:d:": 9}[name])
+    runtime.address = ctypes.cast(receiver, ctypes.c_void_p).value or 0
+    error = ctypes.c_void_p()
+    found = runtime.send(2**45, "a:b:c:d:", metal.Size(2**33, 5, 6), True, ctypes.c_char_p(b"text"),
+                         ctypes.byref(error))
+    assert found == 2**50 and error.value == 2**40
+    assert received == [(2**45, 9, 2**33, 5, 6, True, b"text")]
 
 
 def test_an_address_outside_of_all_buffers_is_an_error() -> None:

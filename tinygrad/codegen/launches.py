@@ -1,8 +1,9 @@
 """What one launch of a grid may store: nothing that another thread of it still has to read.
 
 A kernel of loops reads before it writes because its loops run in order. Threads of a grid do not: where every
-item of a parameter is changed by a number that the kernel changes too (the step count of Adam), the thread that
-stores the number must come after all others. In: a nest. Out: its stores in groups, a launch each, in order.
+item of a parameter is changed by a number that the kernel changes too (the step count of Adam), the thread
+that stores the number must come after all others. In: a nest. Out: its stores in groups, a launch each, in
+order.
 """
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ def launch_groups(nest: UOp) -> list[list[int]]:
             if reader != writer:
                 level[writer] = max(level[writer], level[reader] + (not same_thread))
         if level == before:
-            return [[i for i in range(count) if level[i] == step] for step in range(max(level, default=0) + 1)]
+            steps = range(max(level, default=0) + 1)
+            return [[i for i in range(count) if level[i] == step] for step in steps]
     return [list(range(count))]
 
 

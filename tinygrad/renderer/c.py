@@ -205,7 +205,8 @@ class Writer(Arithmetic):
         if dtype.count == 1:
             text = self.places(place, 1)[0]
             if len(place.src) == 3:
-                text = f"{self.values[place.src[2]]} ? {text} : 0"
+                zero = self.functions.constant(dtype, dtype.scalar.as_const(0))
+                text = f"{self.values[place.src[2]]} ? {text} : {zero}"
             self.values[node] = self.emit("v", dtype, text)
             return
         stored = dtypes.uint8.vec(dtype.count) if dtype.is_bool else dtype

@@ -119,7 +119,8 @@ class BlockWriter(Writer):
         text = self.dialect.vector_load.format(count=dtype.count, vector=vector, address=address,
                                                scalar=self.functions.memory(dtype))
         if len(place.src) == 3:
-            nothing = self.dialect.make_vector.format(vector=vector, items=", ".join("0" * dtype.count))
+            zero = self.functions.constant(dtype.scalar, dtype.scalar.as_const(0))
+            nothing = self.dialect.make_vector.format(vector=vector, items=", ".join([zero] * dtype.count))
             text = f"{self.values[place.src[2]]} ? {text} : {nothing}"
         self.values[node] = name = self.fresh("wide")
         self.line(f"const {vector} {name} = {text};")

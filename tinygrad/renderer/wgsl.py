@@ -1,11 +1,11 @@
 """Linear programs in WGSL, the shading language of WebGPU.
 
-A kernel is one compute entry point; its buffers are bindings in the order of their slots, behind them one with
-the variables. WGSL has 32-bit numbers, and 64-bit ones where a device adds them; narrower ones are computed in
-32 bits and wrapped. In memory they lie packed: a store changes its bits of a 32-bit word by atomic operations,
-since another thread may own the bits beside them. Infinities and NaN are made of bits at run time, for a
-constant that is none is refused. `wgsl_functions.py` has what WGSL has no operator for; `runtime/webgpu.py` runs
-the text.
+A kernel is one compute entry point; its buffers are bindings in the order of their slots, behind them one
+with the variables. WGSL has 32-bit numbers, and 64-bit ones where a device adds them; narrower ones are
+computed in 32 bits and wrapped. In memory they lie packed: a store changes its bits of a 32-bit word by
+atomic operations, since another thread may own the bits beside them. Infinities and NaN are made of bits at
+run time, for a constant that is none is refused. `wgsl_functions.py` has what WGSL has no operator for;
+`runtime/webgpu.py` runs the text.
 """
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from tinygrad.renderer.c_arithmetic import Arithmetic
 from tinygrad.renderer.wgsl_functions import WGSLFunctions, is_narrow
 
 AXES = "xyz"
-_STATEMENTS = frozenset({Ops.BARRIER, Ops.END})
-"""What has no value."""
+_COUNTED = frozenset({Ops.CONST, Ops.VARIABLE, Ops.RANGE, Ops.SPECIAL})
+"""What indices are made of."""
 
 
 class WGSLRenderer(Renderer):
@@ -49,19 +49,22 @@ class WGSLRenderer(Renderer):
             raise ValueError(f"{name!r} cannot be a kernel's name: letters, digits and _ only")
         for node in program:
             if node.dtype.scalar in self.missing:
-                raise ValueError(f"this WebGPU device has no {node.dtype.scalar.name}; CPU, CPU:C and PYTHON do. "
-                                 "Move the tensor there, t.to(\"CPU\"), or cast it, t.float()")
-        wide = any(n.dtype is dtypes.index and n.op not in _STATEMENTS and not _fits(n) for n in program)
+                raise ValueError(f"this WebGPU device has no {node.dtype.scalar.name}; CPU, CPU:C and "
+                                 "PYTHON do. Move the tensor there, t.to(\"CPU\"), or cast it, t.float()")
+        wide = any(n.dtype is dtypes.index and not _fits(n) for n in program)
         if wide and dtypes.int64 in self.missing:
-            raise ValueError("this kernel counts beyond 32 bits, for which this WebGPU device has no integers; "
-                             "CPU, CPU:C and PYTHON do: t.to(\"CPU\")")
+            raise ValueError("this kernel counts beyond 32 bits, for which this WebGPU device has no "
+                             "integers; CPU, CPU:C and PYTHON do: t.to(\"CPU\")")
         return _Writer(name, program, WGSLFunctions("i64" if wide else "i32")).module()
 
 
 def _fits(node: UOp) -> bool:
-    """True for an index of 32 bits."""
-    lowest, highest = node.bounds
-    return -(2**31) <= lowest and highest < 2**31
+    """True unless counting needs 64 bits to begin with: what 32-bit numbers from memory are multiplied to is
+    only used where they are inside of what they count."""
+    if node.op is Ops.CAST:
+        return node.src[0].dtype.lane_size < 8
+    lowest, highest = node.bounds if node.op in _COUNTED else (0, 0)
+    return lowest >= -(2**31) and highest < 2**31
 
 
 class _Writer(Arithmetic):
@@ -121,7 +124,7 @@ class _Writer(Arithmetic):
             return self.functions.type(node.dtype)
         return "atomic<u32>" if node in self.stored else "u32"
 
-    # --- words of the statements --------------------------------------------------------------------------------
+    # --- words of the statements ----------------------------------------------------------------------------
 
     def refuse(self, node: UOp) -> None:
         dtype = node.src[0].dtype if node.src else node.dtype
@@ -132,7 +135,7 @@ class _Writer(Arithmetic):
         self.line(f"let {name}: {self.functions.type(dtype)} = {self.functions.wrapped(dtype, expression)};")
         return name
 
-    # --- arguments, constants, loops ----------------------------------------------------------------------------
+    # --- arguments, constants, loops ------------------------------------------------------------------------
 
     def argument(self, node: UOp) -> None:
         """Arguments have had their names from the start."""
@@ -179,7 +182,7 @@ class _Writer(Arithmetic):
         self.depth -= 1
         self.line("}")
 
-    # --- memory -------------------------------------------------------------------------------------------------
+    # --- memory ---------------------------------------------------------------------------------------------
 
     def index(self, node: UOp) -> None:
         """What is at an address is said where it is used."""
@@ -204,8 +207,9 @@ class _Writer(Arithmetic):
         if not self.is_packed(memory):
             return f"{self.values[memory]}[{offset}]"
         word, shift = self.word(memory, offset)
-        bits = f"(atomicLoad(&{word})" if memory in self.stored else f"({word}"
-        return self.functions.of_bits(memory.dtype, f"({bits} >> {shift}) & {self.functions.mask(memory.dtype)})")
+        held = f"atomicLoad(&{word})" if memory in self.stored else word
+        bits = f"(({held} >> {shift}) & {self.functions.mask(memory.dtype)})"
+        return self.functions.of_bits(memory.dtype, bits)
 
     def load(self, node: UOp) -> None:
         place, dtype = node.src[0], node.dtype.scalar
@@ -250,7 +254,7 @@ class _Writer(Arithmetic):
         mask, bits = self.functions.mask(memory.dtype), self.functions.bits_of(memory.dtype, value)
         return f"atomicAnd(&{word}, ~({mask} << {shift})); atomicOr(&{word}, ({bits} & {mask}) << {shift});"
 
-    # --- operations ---------------------------------------------------------------------------------------------
+    # --- operations -----------------------------------------------------------------------------------------
 
     def compute(self, node: UOp) -> None:
         value = self.elementwise(node, [self.values[s] for s in node.src])
@@ -280,12 +284,13 @@ class _Writer(Arithmetic):
         if dtype.is_bool and op is Ops.CMPLT:
             return self.emit("c", dtype, f"!{a} && {b}")
         if dtype in (dtypes.float32, dtypes.float64):
-            condition = f"{a} {'<' if op is Ops.CMPLT else '!='} {b}"
-            return self.emit("c", dtypes.bool, self.functions.as_compared(condition))
+            ordered = self.functions.as_compared(f"{a} {'<' if op is Ops.CMPLT else '=='} {b}")
+            return self.emit("c", dtypes.bool, ordered if op is Ops.CMPLT else f"!{ordered}")
         return super().compare(op, dtype, a, b)
 
     def divide(self, node: UOp, a: str, b: str) -> str:
-        return self.emit("v", node.dtype, f"{self.functions.divide(node.dtype, node.op is Ops.IDIV)}({a}, {b})")
+        function = self.functions.divide(node.dtype, node.op is Ops.IDIV)
+        return self.emit("v", node.dtype, f"{function}({a}, {b})")
 
     def shift(self, node: UOp, a: str, b: str) -> str:
         return self.emit("v", node.dtype, f"{self.functions.shift(node.dtype, node.op is Ops.SHL)}({a}, {b})")
@@ -305,8 +310,8 @@ class _Writer(Arithmetic):
         if source.is_bool or target.is_bool:
             return self.cast(value, source, target)
         if is_narrow(source):
-            bits = self.functions.bits_of(source, value)
-            return self.emit("v", target, self.functions.of_bits(target, f"({bits} & {self.functions.mask(source)})"))
+            bits = f"({self.functions.bits_of(source, value)} & {self.functions.mask(source)})"
+            return self.emit("v", target, self.functions.of_bits(target, bits))
         return self.emit("v", target, self.functions.bits(value, source, target))
 
 

@@ -1,8 +1,8 @@
 """WGSL types, constants, and the small functions that kernels call where WGSL has no operator that fits.
 
-They give the results that `c_functions.py` gives: a division by zero gives 0, a shift by the width or more what
-shifting bit by bit would, a maximum is NaN where an operand is, a float that no integer holds becomes the nearest
-that there is.
+They give the results that `c_functions.py` gives: a division by zero gives 0, a shift by the width or more
+what shifting bit by bit would, a maximum is NaN where an operand is, a float that no integer holds becomes
+the nearest that there is.
 """
 from __future__ import annotations
 
@@ -29,12 +29,13 @@ def is_narrow(dtype: DType) -> bool:
 
 
 class WGSLFunctions(Functions):
-    """Types and functions of one kernel. Values of narrow types are kept in 32 bits: integers as the numbers they
-    are, floats as their bits."""
+    """Types and functions of one kernel. Values of narrow types are kept in 32 bits: integers as the numbers
+    they are, floats as their bits."""
 
     def __init__(self, index: str) -> None:
         super().__init__(Dialect(
-            name="WGSL", types={**_TYPES, dtypes.index: index}, math="{name}", bitcast="bitcast<{target}>({value})"))
+            name="WGSL", types={**_TYPES, dtypes.index: index}, math="{name}",
+            bitcast="bitcast<{target}>({value})"))
 
     def define(self, name: str, result: DType, parameters: Mapping[str, DType], body: str) -> str:
         if name not in self.texts:
@@ -43,7 +44,7 @@ class WGSLFunctions(Functions):
             self.texts[name] = f"fn {name}({given}) -> {self.type(result)} {{\n{lines}\n}}"
         return name
 
-    # --- narrow types -------------------------------------------------------------------------------------------
+    # --- narrow types ---------------------------------------------------------------------------------------
 
     def mask(self, dtype: DType) -> str:
         """The bits of a narrow type in a word."""
@@ -70,7 +71,7 @@ class WGSLFunctions(Functions):
             return f"({bits}) != 0u"
         return f"({bits})" if self.type(dtype) == "u32" else f"bitcast<i32>({bits})"
 
-    # --- constants ----------------------------------------------------------------------------------------------
+    # --- constants ------------------------------------------------------------------------------------------
 
     def number(self, dtype: DType, value: object) -> str:
         if dtype.is_bool:
@@ -97,14 +98,14 @@ class WGSLFunctions(Functions):
             return {kind}(bitcast<f32>(bits));""") + "()"
         return f"(-{called})" if value < 0 else called
 
-    # --- operations ---------------------------------------------------------------------------------------------
+    # --- operations -----------------------------------------------------------------------------------------
 
     def choose(self, dtype: DType, condition: str, a: str, b: str) -> str:
         return f"select({b}, {a}, {self.as_compared(condition) if dtype.is_float else condition})"
 
     def as_compared(self, condition: str) -> str:
-        """A comparison of floats that stays one. WGSL lets a compiler take not (a < b) for a >= b, as if there
-        were no NaN; it does not see through a number that only the launch makes 0."""
+        """A comparison of floats that stays one. WGSL lets a compiler take not (a < b) for a >= b, as if
+        there were no NaN; it does not see through a number that only the launch makes 0."""
         return self.define("as_compared", dtypes.bool, {"condition": dtypes.bool}, """
             return (select(0u, 1u, condition) | zero) != 0u;""") + f"({condition})"
 
@@ -132,7 +133,7 @@ class WGSLFunctions(Functions):
         zero, width = self.constant(dtype, 0), self.constant(dtype, dtype.bits)
         inside = f"b < {width}" if dtype.is_unsigned else f"b >= {zero} && b < {width}"
         far = zero if left or dtype.is_unsigned else f"(a >> {dtype.bits - 1}u)"
-        shifted = self.wrapped(dtype, f"a << u32(b)") if left else "a >> u32(b)"
+        shifted = self.wrapped(dtype, "a << u32(b)") if left else "a >> u32(b)"
         return self.define(f"{'shl' if left else 'shr'}_{dtype.name}", dtype, {"a": dtype, "b": dtype}, f"""
             if ({inside}) {{ return {shifted}; }}
             return {far};""")
@@ -142,6 +143,18 @@ class WGSLFunctions(Functions):
         called = {"fabs": "abs"}.get(name, name)
         return self.define(f"{name}_{dtype.name}", dtype, dict.fromkeys("abc"[:arity], dtype),
                            f"return {called}({arguments});")
+
+    def is_nan(self, dtype: DType) -> str:
+        """Whether the float `a` is no number, by its bits: a compiler may take a == a for true."""
+        if dtype is dtypes.float32:
+            return "((bitcast<u32>(a) & 0x7fffffffu) > 0x7f800000u)"
+        return "((bitcast<u64>(a) & 0x7ffffffffffffffflu) > 0x7ff0000000000000lu)"
+
+    def maximum(self, dtype: DType) -> str:
+        larger = self.choose(dtype, "a > b", "a", "b")
+        if dtype.is_float:
+            larger = f"select({larger}, a, {self.is_nan(dtype)})"
+        return self.define(f"max_{dtype.name}", dtype, {"a": dtype, "b": dtype}, f"return {larger};")
 
     def ldexp(self, dtype: DType) -> str:
         fraction, bias = (23, 127) if dtype is dtypes.float32 else (52, 1023)
@@ -158,17 +171,17 @@ class WGSLFunctions(Functions):
         low, high = int(target.min), int(target.max)
         lowest, beyond = (self.real(float(n), source) for n in (low, high + 1))
         return self.define(f"{target.name}_of_{source.name}", target, {"a": source}, f"""
-            if (a != a) {{ return {self.integer(target, 0)}; }}
+            if ({self.is_nan(source)}) {{ return {self.integer(target, 0)}; }}
             if (a <= {lowest}) {{ return {self.integer(target, low)}; }}
             if (a >= {beyond}) {{ return {self.integer(target, high)}; }}
             return {self.type(target)}(a);""")
 
-    # --- narrow floats ------------------------------------------------------------------------------------------
+    # --- narrow floats --------------------------------------------------------------------------------------
 
     def narrow_bfloat16(self, dtype: DType, wide: DType) -> str:
-        return self.define("bfloat16_of_float32", dtype, {"a": wide}, """
+        return self.define("bfloat16_of_float32", dtype, {"a": wide}, f"""
             let bits = bitcast<u32>(a);
-            if (a != a) { return (bits >> 16u) | 0x40u; }
+            if ({self.is_nan(wide)}) {{ return (bits >> 16u) | 0x40u; }}
             return (bits + 0x7fffu + ((bits >> 16u) & 1u)) >> 16u;""")
 
     def narrow_bits(self, dtype: DType, wide: DType, exponent: int, mantissa: int, largest: int, beyond: int,
@@ -186,7 +199,7 @@ class WGSLFunctions(Functions):
             kept -= {(127 - bias) << mantissa}u;
             }}
             if (kept > {largest}u) {{ kept = {beyond}u; }}
-            if (a != a) {{ kept = {nan}u; }}
+            if ({self.is_nan(wide)}) {{ kept = {nan}u; }}
             return kept | ((bits >> {32 - dtype.bits}u) & {1 << (dtype.bits - 1)}u);""")
 
     def widen(self, dtype: DType) -> str:
@@ -201,13 +214,15 @@ class WGSLFunctions(Functions):
         return self.define(f"float32_of_{dtype.name}", wide, {"a": dtype}, f"""
             let size = a & {sign - 1}u;
             var bits = bitcast<u32>(bitcast<f32>(size << {23 - mantissa}u) * {scale});
-            if (size >= {first_special}u) {{ bits = ((size - {all_ones}u) << {23 - mantissa}u) | 0x7f800000u; }}
+            if (size >= {first_special}u) {{
+            bits = ((size - {all_ones}u) << {23 - mantissa}u) | 0x7f800000u;
+            }}
             return bitcast<f32>(bits | ((a & {sign}u) << {32 - dtype.bits}u));""")
 
     def round_to_odd(self, count: int) -> str:
-        return self.define("odd_float32_of_float64", dtypes.float32, {"a": dtypes.float64}, """
+        return self.define("odd_float32_of_float64", dtypes.float32, {"a": dtypes.float64}, f"""
             let near = f32(a);
             let back = f64(near);
-            if (back == a || a != a) { return near; }
+            if (back == a || {self.is_nan(dtypes.float64)}) {{ return near; }}
             let bits = bitcast<u32>(near) - select(0u, 1u, abs(back) > abs(a));
             return bitcast<f32>(bits | 1u);""")

@@ -6,6 +6,7 @@ runs on one stream in order, and a kernel returns before it has run.
 from __future__ import annotations
 
 import ctypes
+import sys
 from collections.abc import Sequence
 from ctypes import POINTER, byref, c_char_p, c_int, c_size_t, c_uint, c_void_p
 from functools import cache
@@ -245,7 +246,7 @@ class HIPProgram:
                    self.arguments.set(addresses, variables), None)
 
     def __del__(self) -> None:
-        if getattr(self, "module", None):
+        if getattr(self, "module", None) and not sys.is_finalizing():
             self.gpu.synchronize()
             hip().call("hipModuleUnload", self.module)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+import sys
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
@@ -186,9 +187,8 @@ class CUDAProgram:
              self.arguments.set(addresses, variables), 0)
 
     def __del__(self) -> None:
-        # A kernel that may still run keeps its code: the driver waits for it.
-        if getattr(self, "module", None) is not None:
-            self.context.enter()
+        if getattr(self, "module", None) is not None and not sys.is_finalizing():
+            self.context.synchronize()
             driver().cuModuleUnload(self.module)
 
 

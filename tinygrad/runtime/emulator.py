@@ -38,8 +38,7 @@ HEADERS = Path(__file__).parent / "emulated"
 FLAGS = ("-x", "c++", "-std=c++17", "-O1", "-w", "-shared", "-fPIC", "-pthread", "-fvisibility=hidden",
          # each operation is rounded once, as written; integers wrap
          "-ffp-contract=off", "-fwrapv", "-fno-math-errno",
-         "-U_FORTIFY_SOURCE",  # a jump to another fiber is no mistake
-         "-fno-gnu-unique")  # a library that is unloaded takes its variables with it
+         "-U_FORTIFY_SOURCE")  # a jump to another fiber is no mistake
 COMPILERS = ("g++", "clang++", "c++")
 
 

@@ -10,11 +10,12 @@ A kernel's arguments are a buffer and an offset in it. Programs are called with 
 from __future__ import annotations
 
 import bisect
+import contextlib
 import ctypes
 import ctypes.util
 import struct
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from ctypes import c_bool, c_char_p, c_uint64, c_void_p
 from functools import cache
 from typing import Any
@@ -43,7 +44,27 @@ class ObjectiveC:
         self.runtime.sel_registerName.argtypes = (c_char_p,)
         self.runtime.objc_getClass.restype = c_void_p
         self.runtime.objc_getClass.argtypes = (c_char_p,)
+        self.runtime.objc_autoreleasePoolPush.restype = c_void_p
+        self.runtime.objc_autoreleasePoolPop.argtypes = (c_void_p,)
         self.address = ctypes.cast(self.runtime.objc_msgSend, c_void_p).value or 0
+
+    @contextlib.contextmanager
+    def pool(self) -> Iterator[None]:
+        """Objects that messages return inside live as long as this, unless they are retained."""
+        pool = self.runtime.objc_autoreleasePoolPush()
+        try:
+            yield
+        finally:
+            self.runtime.objc_autoreleasePoolPop(pool)
+
+    @staticmethod
+    def kind_of(argument: Any) -> Any:
+        """The C type as which an argument is passed."""
+        if isinstance(argument, bool):
+            return c_bool
+        if isinstance(argument, int):
+            return c_uint64
+        return type(argument) if isinstance(argument, Size | c_char_p) else c_void_p
 
     def class_named(self, name: str) -> int:
         return int(self.runtime.objc_getClass(name.encode()))
@@ -51,8 +72,7 @@ class ObjectiveC:
     def send(self, target: int, message: str, *arguments: Any, returns: Any = c_void_p) -> Any:
         """Send `message`, named as in Objective-C (`setBuffer:offset:atIndex:`). Python's integers are
         addresses or 64-bit numbers."""
-        kinds = [c_uint64 if isinstance(a, int) and not isinstance(a, bool) else
-                 c_bool if isinstance(a, bool) else type(a) for a in arguments]
+        kinds = [self.kind_of(argument) for argument in arguments]
         function = ctypes.CFUNCTYPE(returns, c_void_p, c_void_p, *kinds)(self.address)
         return function(target, self.runtime.sel_registerName(message.encode()), *arguments)
 
@@ -123,21 +143,22 @@ class Queue:
     def run(self, pipeline: int, buffers: Sequence[tuple[int, int]], numbers: Sequence[int],
             launch: Launch) -> None:
         """Submit a kernel with (buffer, offset) arguments, then 64-bit numbers."""
-        commands = send(self.queue, "commandBuffer")
-        encoder = send(commands, "computeCommandEncoder")
-        send(encoder, "setComputePipelineState:", pipeline, returns=None)
-        for position, (buffer, offset) in enumerate(buffers):
-            send(encoder, "setBuffer:offset:atIndex:", buffer, offset, position, returns=None)
-        for position, number in enumerate(numbers, len(buffers)):
-            data = struct.pack("q", number)
-            send(encoder, "setBytes:length:atIndex:", c_char_p(data), len(data), position, returns=None)
-        send(encoder, "dispatchThreadgroups:threadsPerThreadgroup:",
-             Size(*launch.blocks), Size(*launch.threads), returns=None)
-        send(encoder, "endEncoding", returns=None)
-        send(commands, "commit", returns=None)
-        send(commands, "retain")
-        self.forget()
-        self.last = commands
+        with objective_c().pool():
+            commands = send(self.queue, "commandBuffer")
+            encoder = send(commands, "computeCommandEncoder")
+            send(encoder, "setComputePipelineState:", pipeline, returns=None)
+            for position, (buffer, offset) in enumerate(buffers):
+                send(encoder, "setBuffer:offset:atIndex:", buffer, offset, position, returns=None)
+            for position, number in enumerate(numbers, len(buffers)):
+                data = struct.pack("q", number)
+                send(encoder, "setBytes:length:atIndex:", c_char_p(data), len(data), position, returns=None)
+            send(encoder, "dispatchThreadgroups:threadsPerThreadgroup:",
+                 Size(*launch.blocks), Size(*launch.threads), returns=None)
+            send(encoder, "endEncoding", returns=None)
+            send(commands, "commit", returns=None)
+            send(commands, "retain")
+            self.forget()
+            self.last = commands
 
     def synchronize(self) -> None:
         """Wait for what was submitted."""

@@ -18,8 +18,8 @@ from tinygrad.helpers import round_up
 from tinygrad.renderer import Launch
 from tinygrad.renderer.wgsl import WGSLRenderer
 
-INSTALL = ("pip install wgpu, and a driver for your GPU (Vulkan without one: apt-get install mesa-vulkan-drivers "
-           "libvulkan1)")
+INSTALL = ("pip install wgpu, and a driver for your GPU (Vulkan without one: apt-get install "
+           "mesa-vulkan-drivers libvulkan1)")
 FEATURES: dict[str, frozenset[DType]] = {
     "shader-int64": frozenset({dtypes.int64, dtypes.uint64}),
     "shader-f64": frozenset({dtypes.float64}),
@@ -56,8 +56,9 @@ class WebGPUAllocator(Allocator):
     def _obtain(self, size: int) -> int:
         wgpu = webgpu()
         usage = wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_SRC | wgpu.BufferUsage.COPY_DST
-        if size > self.gpu.limits["max-storage-buffer-binding-size"]:
-            raise MemoryError(f"a buffer has at most {self.gpu.limits['max-storage-buffer-binding-size']:,} bytes")
+        most = self.gpu.limits["max-storage-buffer-binding-size"]
+        if size > most:
+            raise MemoryError(f"a buffer has at most {most:,} bytes")
         try:
             memory = self.gpu.create_buffer(size=size, usage=usage)
         except wgpu.GPUOutOfMemoryError as reason:
@@ -139,10 +140,12 @@ class WebGPUDevice(CompiledDevice):
             return self.gpu.create_shader_module(code=source)
         except webgpu().GPUError as reason:
             numbered = "\n".join(f"{i + 1:5d}  {line}" for i, line in enumerate(source.splitlines()))
-            raise RuntimeError(f"{self.compiler} does not accept this kernel:\n{reason}\n{numbered}") from None
+            said = f"{self.compiler} does not accept this kernel:\n{reason}\n{numbered}"
+            raise RuntimeError(said) from None
 
     def load_blocks(self, name: str, code: Any, launch: Launch) -> WebGPUProgram:
-        pipeline = self.gpu.create_compute_pipeline(layout="auto", compute={"module": code, "entry_point": name})
+        stage = {"module": code, "entry_point": name}
+        pipeline = self.gpu.create_compute_pipeline(layout="auto", compute=stage)
         return WebGPUProgram(self.gpu, self.memory, pipeline, launch)
 
     def synchronize(self) -> None:

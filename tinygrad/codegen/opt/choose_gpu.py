@@ -93,9 +93,9 @@ class _Chooser:
         accesses = accesses_of(self.nest)
         order = {r: i for s in self.nest.src for i, r in enumerate(s.closed_ranges)}
 
-        def rank(r: UOp) -> tuple[float, int]:
+        def rank(r: UOp) -> tuple[float, int, int]:
             weights = [(prod(x.extent for x in a.ranges), a.step(r)) for a in accesses if r in a.ranges]
-            return -sum(float(weight) for weight, step in weights if step == 1), -order[r]
+            return -sum(float(weight) for weight, step in weights if step == 1), -order[r], r.arg[0]
 
         return sorted((r for r in ranges if _is_plain(r)), key=rank)
 
