@@ -10,12 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tinygrad.device import Device
+from tinygrad.device import Buffer, Device
 from tinygrad.dtype import DType, dtypes
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.spec import check_graph
 from tinygrad.graph.uop import UOp
+from tinygrad.renderer import launch_of
 from tinygrad.renderer.llvm import LLVMRenderer
+from tinygrad.renderer.scalar import scalar_program
 
 Array = np.ndarray[Any, Any]
 LANES = (1, 3, 4, 16)
@@ -79,9 +81,30 @@ def run(program: list[UOp], arrays: Sequence[Array], variables: Sequence[int] = 
     """Run a program on arrays, which stand for its PARAMs by slot."""
     check_graph(program, "program")
     device = Device[Device.DEFAULT]
+    if device.renderer.has_blocks:
+        run_in_blocks(program, arrays, variables)
+        return
     code = device.compile(device.renderer.render("kernel", program))
     kernel = device.load("kernel", code, device.renderer.scratch_bytes(program))
     kernel([a.ctypes.data for a in arrays], variables, extent)
+
+
+def run_in_blocks(program: list[UOp], arrays: Sequence[Array], variables: Sequence[int]) -> None:
+    """`run` on a device of its own memory, whose threads have no vectors: one thread does all."""
+    device = Device[Device.DEFAULT]
+    if any(n.op is Ops.RANGE and n.arg[1] is RangeKind.THREAD for n in program):
+        pytest.skip("blocks of threads have no ranges across CPU cores")
+    program = scalar_program(program)
+    code = device.compile(device.renderer.render("kernel", program))
+    kernel = device.load_blocks("kernel", code, launch_of(program))
+    buffers = [Buffer(device.name, max(1, a.nbytes), dtypes.uint8) for a in arrays]
+    for buffer, array in zip(buffers, arrays, strict=True):
+        held = np.zeros(buffer.nbytes, np.uint8)
+        held[:array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        buffer.copyin(held.data)
+    kernel([b.address for b in buffers], variables, 1)
+    for buffer, array in zip(buffers, arrays, strict=True):
+        array.reshape(-1).view(np.uint8)[:] = buffer.numpy()[:array.nbytes]
 
 
 def elementwise(make: Callable[..., UOp], inputs: Sequence[Array], given: Sequence[DType],

@@ -20,17 +20,28 @@ MOST_SERIAL = 16
 
 def reduce_in_block(nest: UOp, r: UOp, threads: int, guarded: Callable[[UOp, UOp], UOp]) -> UOp:
     """The nest with the REDUCEs that close `r` done by so many threads together; `guarded(value, inside)` is
-    `value` touching memory only where `inside` holds."""
+    `value` touching memory only where `inside` holds.
+
+    Where `r` is also closed inside the loops of another REDUCE, a thread goes on doing that alone. REDUCEs in
+    different places get loops of their own.
+    """
     identities = itertools.count(1 + max(int(n.arg[0]) for n in nest.toposort() if n.op is Ops.RANGE))
-    thread = UOp.range(threads, next(identities), RangeKind.LOCAL)
     rounds = -(-r.extent // threads)
-    outer = UOp.range(rounds, next(identities)) if rounds > 1 else UOp.const(0, dtypes.index)
-    counter = outer * threads + thread
+    outputs = frozenset[UOp]().union(*(frozenset(s.closed_ranges) for s in nest.src))
+    closing = [n for n in nest.toposort() if n.op is Ops.REDUCE and r in n.closed_ranges]
+    shared = [n for n in closing if n.ranges <= outputs] or closing
+    loops_at: dict[frozenset[UOp], tuple[UOp, UOp]] = {}
+    for node in shared:
+        if node.ranges not in loops_at:
+            outer = UOp.range(rounds, next(identities)) if rounds > 1 else UOp.const(0, dtypes.index)
+            loops_at[node.ranges] = outer, UOp.range(threads, next(identities), RangeKind.LOCAL)
     done: dict[UOp, UOp] = {}
     for node in nest.toposort():
         src = tuple(done[s] for s in node.src)
         new = node if src == node.src else node.with_sources(src)
-        if node.op is Ops.REDUCE and r in node.closed_ranges:
+        if node in shared:
+            outer, thread = loops_at[node.ranges]
+            counter = outer * threads + thread
             loops = [c for c in new.closed_ranges if c is not r] + ([outer] if rounds > 1 else [])
             value = new.src[0].substitute({r: counter})
             if r.extent % threads:
