@@ -8,7 +8,7 @@ import threading
 import numpy as np
 import pytest
 
-from tinygrad import Context, GlobalCounters, Tensor, TinyJit, nn
+from tinygrad import Context, GlobalCounters, Tensor, TinyJit, dtypes, nn
 from tinygrad.codegen import compile as compiling
 from tinygrad.engine import realize
 from tinygrad.graph import uop as graph_nodes
@@ -314,3 +314,19 @@ def test_a_plan_is_printed_when_a_kernel_is_compiled_and_not_again_when_it_runs(
     name, plan = compiled.split(": ")
     assert name in first_run and name in second_run and "VECTOR" in plan
     assert plan not in first_run and plan not in second_run
+
+
+@pytest.mark.parametrize("make", [lambda: Tensor(0), lambda: Tensor.arange(3) * 2, lambda: Tensor.full((3,), 2),
+                                  lambda: Tensor.zeros(3, dtype=dtypes.int32).contiguous()])
+@pytest.mark.parametrize("second_too", [False, True])
+def test_equal_expressions_are_two_tensors(make, second_too):
+    """They are one node of the graph, computed once; writing into one must not change the other."""
+    first, second = make(), make()
+    before = first.realize().tolist()
+    if second_too:
+        second.realize()
+    second.assign(second + 5).realize()
+    assert first.tolist() == before
+    assert second.tolist() == (make() + 5).tolist()
+    first += 1
+    assert second.tolist() == (make() + 5).tolist()

@@ -34,6 +34,7 @@ from tinygrad.graph.leaves import (
     depends_on_leaf,
     is_leaf,
     is_view_of_memory,
+    own_memory,
     storage_view,
 )
 from tinygrad.graph.ops import Ops
@@ -340,8 +341,25 @@ class Tensor(Methods):
         """After the node was computed: stand for its memory, unless gradients may still need the way
         there."""
         view = self.uop.realized_view
-        if view is not None and (is_leaf(self.uop) or not depends_on_leaf(self.uop)):
-            self.uop = view
+        if view is None or (depends_on_leaf(self.uop) and not is_leaf(self.uop)):
+            return
+        base = self.uop.base
+        shares = base.op is Ops.ASSIGN or (base is not self.uop and base.op is not Ops.CONST)
+        if not shares and not view.base.storage.belongs_to(self):
+            view = self._copied(view)
+        self.uop = view
+
+    def _copied(self, view: UOp) -> UOp:
+        """Memory of its own for a tensor whose node another tensor was computed from and stands for: equal
+        expressions are one node, but two tensors."""
+        from tinygrad.engine.realize import realize_uops
+
+        copy = UOp.new(Ops.CONTIGUOUS, view.dtype, (view,))
+        realize_uops([copy])
+        held = copy.realized_view
+        assert held is not None
+        held.base.storage.belongs_to(self)
+        return held
 
     def computed(self) -> UOp:
         """The memory of the value, as a view of a BUFFER: computed, with what is pending written."""
@@ -425,7 +443,7 @@ class Tensor(Methods):
         value = as_written("assign", self.shape, self.dtype, value).to(self.device)
         if self.uop.base.op is Ops.ASSIGN:
             self.realize()
-        target = storage_view(self.uop)
+        target = own_memory(self.uop)
         if target is None or self.is_tracked:
             self.uop = value.uop.detach(next(_leaf_identities)) if self._is_marked_leaf else value.uop
             return self

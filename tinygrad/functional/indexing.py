@@ -19,7 +19,7 @@ from tinygrad.functional.elementwise import broadcast_shape, expand_to, order_re
 from tinygrad.functional.movement import axis_of
 from tinygrad.graph.batch import is_unknown
 from tinygrad.graph.gradient import transpose_movement
-from tinygrad.graph.leaves import storage_view
+from tinygrad.graph.leaves import own_memory
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import Shape, UOp
 from tinygrad.helpers import prod
@@ -229,7 +229,7 @@ def setitem(self: Tensor, index: Any, value: Any) -> None:
         self.assign(type(self).of(here.where(placed, self.uop), self))
         return
     self.realize()
-    memory = storage_view(self.uop)
+    memory = own_memory(self.uop)
     if memory is None:
         raise RuntimeError(f"{self!r} was computed but has no memory to write to")
     self.overwrite(_select(type(self).leaf(memory, requires_grad=False), index).view, written)

@@ -23,6 +23,15 @@ def storage_view(uop: UOp) -> UOp | None:
     return None if base.realized_view is None else uop.substitute({base: base.realized_view})
 
 
+def own_memory(uop: UOp) -> UOp | None:
+    """The view that a tensor with node `uop` may write into; None while it has no memory of its own.
+
+    A node that is no memory but was computed was so for another tensor with an equal expression.
+    """
+    is_anothers = uop.base.op is not Ops.BUFFER and uop.realized_view is not None
+    return None if is_anothers else storage_view(uop)
+
+
 def is_view_of_memory(uop: UOp) -> bool:
     """Whether `uop` is movement ops over memory, or over memory about to be overwritten."""
     return uop.base.op in (Ops.BUFFER, Ops.ASSIGN)

@@ -53,6 +53,15 @@ class Storage:
         self.version = 0
         self.is_placeholder = False
         """whether this is no memory, but a value that nobody knows yet; see `graph/batch.py`"""
+        self._owner: ref[object] | None = None
+
+    def belongs_to(self, owner: object) -> bool:
+        """Whether `owner` is the first that asks, or those who asked before are gone: the tensor that this
+        memory was computed for."""
+        known = None if self._owner is None else self._owner()
+        if known is None:
+            self._owner = ref(owner)
+        return known is None or known is owner
 
 
 _buffer_identities = itertools.count()
