@@ -6,6 +6,9 @@ from pathlib import Path
 
 from tinygrad.runtime.limits import Limits
 
+LITTLE_WORK = 1e6
+"""Operations of a few microseconds: what takes longer for so little is not bound by the machine."""
+
 
 @dataclass(frozen=True)
 class Point:
@@ -18,14 +21,16 @@ class Point:
 
 
 def point(label: str, operations: float, moved_bytes: float, seconds: float) -> Point | None:
-    """Where something that took `seconds` lies; None if it does no arithmetic, which has no place there."""
-    if not operations:
+    """Where something that took `seconds` lies; None if it does so little arithmetic that it measures
+    overhead, which has no place there."""
+    if operations < LITTLE_WORK:
         return None
     return Point(label, operations / moved_bytes, operations / seconds * 1e-9)
 
 
 def draw(points: list[Point], limits: Limits, path: Path) -> None:
-    """Write the picture: a roof for reading and one for copying, under the peak of arithmetic."""
+    """Write the picture: a roof for reading and one for copying, under the peak of arithmetic. Points have
+    numbers, explained beside it."""
     try:
         import matplotlib
     except ImportError as error:
@@ -33,7 +38,7 @@ def draw(points: list[Point], limits: Limits, path: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(figsize=(11, 7), layout="constrained")
+    figure, axes = pyplot.subplots(figsize=(13, 7), layout="constrained")
     intensities = [p.intensity for p in points] or [1.0]
     left, right = min(0.05, min(intensities) / 2), max(1000.0, max(intensities) * 2)
     for name, rate, style in (("read", limits.read_gbs, "-"), ("copied", limits.copy_gbs, "--")):
@@ -43,8 +48,12 @@ def draw(points: list[Point], limits: Limits, path: Path) -> None:
     axes.plot([limits.gflops / max(limits.read_gbs, limits.copy_gbs), right], [limits.gflops] * 2,
               color="tab:red", label=f"{limits.gflops:.0f} GFLOP/s, {limits.threads} threads")
     axes.scatter(intensities if points else [], [p.gflops for p in points], s=18, color="black", zorder=3)
-    for p in points:
-        axes.annotate(p.label, (p.intensity, p.gflops), textcoords="offset points", xytext=(4, 3), fontsize=6)
+    for number, p in enumerate(points, 1):
+        axes.annotate(str(number), (p.intensity, p.gflops), textcoords="offset points", xytext=(4, 3),
+                      fontsize=7)
+    names = "\n".join(f"{number:2}  {p.label}" for number, p in enumerate(points, 1))
+    axes.text(1.02, 1.0, names, transform=axes.transAxes, fontsize=7, verticalalignment="top",
+              family="monospace")
     axes.set(xscale="log", yscale="log", xlabel="operations a byte", ylabel="GFLOP/s", title="Roofline")
     axes.grid(True, which="both", alpha=0.2)
     axes.legend(loc="lower right")

@@ -45,8 +45,8 @@ INTRODUCTION = """# Devices
 | `CPU:C` (`CLANG`) | C with vectors, on the same threads | clang, gcc, or what `CC` names | a compiler |
 | `PYTHON` | the program, one operation after another | NumPy | nothing |
 | `PYTHON:BLOCKS` | the same, by plans of blocks of threads | NumPy | nothing |
-| `CL` (`GPU`) | OpenCL C | pyopencl, any OpenCL 1.2 device | the extra `opencl`, a driver (on Linux PoCL comes with it) |
-| `WEBGPU` | WGSL | wgpu: Vulkan, Metal, Direct3D | the extra `webgpu`, a driver (mesa-vulkan-drivers has one without a GPU) |
+| `CL` (`GPU`) | OpenCL C | pyopencl, any OpenCL 1.2 device | the extra `opencl` (on Linux with PoCL) |
+| `WEBGPU` | WGSL | wgpu: Vulkan, Metal, Direct3D | the extra `webgpu`, a driver (mesa-vulkan-drivers) |
 | `CUDA` (`NVIDIA`) | CUDA C | NVRTC and the driver API | a GPU, its driver, the extra `cuda` |
 | `CUDA:PTX` | PTX, made by LLVM | the driver API | a GPU, its driver, cuda-bindings |
 | `AMD` (`HIP`) | HIP C | hiprtc and the HIP runtime | a GPU, ROCm |

@@ -316,8 +316,9 @@ def test_a_plan_is_printed_when_a_kernel_is_compiled_and_not_again_when_it_runs(
     assert plan not in first_run and plan not in second_run
 
 
-@pytest.mark.parametrize("make", [lambda: Tensor(0), lambda: Tensor.arange(3) * 2, lambda: Tensor.full((3,), 2),
-                                  lambda: Tensor.zeros(3, dtype=dtypes.int32).contiguous()])
+@pytest.mark.parametrize("make", [
+    lambda: Tensor(0), lambda: Tensor.arange(3) * 2, lambda: Tensor.full((3,), 2),
+    lambda: Tensor.zeros(3, dtype=dtypes.int32).contiguous()])
 @pytest.mark.parametrize("second_too", [False, True])
 def test_equal_expressions_are_two_tensors(make, second_too):
     """They are one node of the graph, computed once; writing into one must not change the other."""

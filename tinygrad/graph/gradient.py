@@ -55,8 +55,8 @@ def _mul(g: UOp, node: UOp) -> SourceGradients:
 
 
 def _times(g: UOp, factor: UOp) -> UOp:
-    """`g * factor`. Where a mask made of positions (causal attention) has set `g` to zero, the product is zero
-    too, whatever the factor; said so, its sums need not run there."""
+    """`g * factor`. Where a mask made of positions (causal attention) has set `g` to zero, the product is
+    zero too, whatever the factor; said so, its sums need not run there."""
     if g.op is Ops.WHERE and g.src[2].base.op is Ops.CONST and g.src[2].base.arg == 0 \
             and _is_positional(g.src[0]):
         return g.src[0].where(g.src[1] * factor, 0)

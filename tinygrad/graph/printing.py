@@ -439,7 +439,8 @@ class _ProgramPrinter:
     def movable(self, node: UOp) -> bool:
         if node.op is Ops.LOAD:
             return node.src[0].op is Ops.REGISTER and node.dtype is not dtypes.index
-        return node.op in Family.ELEMENTWISE or node.op in (Ops.VECTORIZE, Ops.SHUFFLE, Ops.EXTRACT, Ops.REDUCE)
+        lanes = (Ops.VECTORIZE, Ops.SHUFFLE, Ops.EXTRACT, Ops.REDUCE)
+        return node.op in Family.ELEMENTWISE or node.op in lanes
 
     def stored_between(self, register: UOp, start: int, end: int) -> bool:
         stores = self.register_stores.get(register, [])

@@ -1,9 +1,9 @@
 """A linear program with one value in each register, for devices whose threads have no vectors.
 
 In: a program with vectors of any length (`graph/spec.py`, stage `program`). Out: the same program in which
-every operation works on single values; vectors are left only where memory is read and written, for a GPU moves
-up to 16 bytes at once. Such an access starts at a multiple of its length; one whose start is not known to be
-such a multiple, and one with a condition a lane, becomes one access a lane.
+every operation works on single values; vectors are left only where memory is read and written, for a GPU
+moves up to 16 bytes at once. Such an access starts at a multiple of its length; one whose start is not
+known to be such a multiple, and one with a condition a lane, becomes one access a lane.
 
 The C dialects for GPUs and LLVM's GPU targets write what comes out.
 """
@@ -113,7 +113,8 @@ class _Scalars:
             return
         lanes: list[UOp] = []
         for start, end in pairwise(_pieces(place, dtype)):
-            vector = self.add(Ops.LOAD, dtype.scalar.vec(end - start), (self.address(place, start),), node.arg)
+            kind = dtype.scalar.vec(end - start)
+            vector = self.add(Ops.LOAD, kind, (self.address(place, start),), node.arg)
             lanes += [vector] if end - start == 1 else \
                 [self.add(Ops.EXTRACT, dtype.scalar, (vector,), i) for i in range(end - start)]
         self.lanes[node] = tuple(lanes)
