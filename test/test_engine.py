@@ -331,3 +331,15 @@ def test_equal_expressions_are_two_tensors(make, second_too):
     assert second.tolist() == (make() + 5).tolist()
     first += 1
     assert second.tolist() == (make() + 5).tolist()
+
+
+def test_a_number_in_memory_is_not_the_memory_of_those_that_repeat_it():
+    number, row = Tensor(0).realize(), Tensor.zeros(3, dtype=dtypes.int32).realize()
+    for make in (lambda: Tensor.zeros(3, dtype=dtypes.int32), lambda: Tensor.zeros(5, dtype=dtypes.int32)[2:]):
+        x = make()
+        x[0] = 5
+        assert x.tolist() == [5, 0, 0]
+        y = make().realize()
+        y[1] = 7
+        assert y.tolist() == [0, 7, 0]
+    assert number.item() == 0 and row.tolist() == [0, 0, 0]

@@ -14,12 +14,17 @@ from tinygrad.graph.uop import Storage, Synthesized, UOp
 
 
 def storage_view(uop: UOp) -> UOp | None:
-    """`uop` as movement ops over a BUFFER, if its value is in memory; None while it is lazy."""
+    """`uop` as movement ops over a BUFFER, if its value is in memory; None while it is lazy.
+
+    A number that another tensor has in memory does not put those that repeat it there.
+    """
     if uop.realized_view is not None:
         return uop.realized_view
     base = uop.base
     if base.op is Ops.BUFFER:
         return uop
+    if base.op is Ops.CONST:
+        return None
     return None if base.realized_view is None else uop.substitute({base: base.realized_view})
 
 

@@ -67,7 +67,7 @@ def training(make: MakeNetwork, images: Callable[[], Array], labels: Callable[[]
 
         def train() -> Any:
             updates.zero_grad()
-            loss = torch.nn.functional.cross_entropy(run(x).flatten(0, -2), y.flatten())
+            loss: Any = torch.nn.functional.cross_entropy(run(x).flatten(0, -2), y.flatten())
             loss.backward()
             updates.step()
             return loss.detach()
