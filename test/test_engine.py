@@ -335,7 +335,8 @@ def test_equal_expressions_are_two_tensors(make, second_too):
 
 def test_a_number_in_memory_is_not_the_memory_of_those_that_repeat_it():
     number, row = Tensor(0).realize(), Tensor.zeros(3, dtype=dtypes.int32).realize()
-    for make in (lambda: Tensor.zeros(3, dtype=dtypes.int32), lambda: Tensor.zeros(5, dtype=dtypes.int32)[2:]):
+    for make in (lambda: Tensor.zeros(3, dtype=dtypes.int32),
+                 lambda: Tensor.zeros(5, dtype=dtypes.int32)[2:]):
         x = make()
         x[0] = 5
         assert x.tolist() == [5, 0, 0]
