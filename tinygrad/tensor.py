@@ -354,9 +354,9 @@ class Tensor(Methods):
         expressions are one node, but two tensors."""
         from tinygrad.engine.realize import realize_uops
 
-        copy = UOp.new(Ops.CONTIGUOUS, view.dtype, (view,))
-        realize_uops([copy])
-        held = copy.realized_view
+        own = UOp.new(Ops.CONTIGUOUS, view.dtype, (view,))
+        realize_uops([own])
+        held = own.realized_view
         assert held is not None
         held.base.storage.belongs_to(self)
         return held

@@ -78,7 +78,7 @@ def _is_positional(condition: UOp) -> bool:
 
 def _mulacc(g: UOp, node: UOp) -> SourceGradients:
     a, b, _ = node.src
-    return g * b, g * a, g
+    return _times(g, b), _times(g, a), g
 
 
 def _reduce(g: UOp, node: UOp) -> SourceGradients:

@@ -1,8 +1,8 @@
 """From a linear program to the text that a device's compiler takes.
 
 In: a list of UOps in the order in which they run (`graph/spec.py`, stage `program`). Out: source text: LLVM
-IR (`llvm.py`) or C (`c.py`); `runtime/python.py` writes Python. A `Renderer` also tells the cost model its
-device's numbers. Next on the path: `runtime/`.
+IR, C and its dialects for GPUs, WGSL, or Python, each in a module of its name. A `Renderer` also tells the
+cost model its device's numbers. Next on the path: `runtime/`.
 """
 from __future__ import annotations
 

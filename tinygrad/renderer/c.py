@@ -22,6 +22,7 @@ from tinygrad.helpers import round_up
 from tinygrad.renderer import NARROW_FLOATS, SCRATCH_ALIGNMENT, Renderer
 from tinygrad.renderer.c_arithmetic import Arithmetic
 from tinygrad.renderer.c_functions import PLAIN_C, Dialect, padded, signed_of
+from tinygrad.renderer.lanes import LaneReduction
 
 
 class CRenderer(Renderer):
@@ -51,7 +52,7 @@ class CRenderer(Renderer):
         return Writer(name, program, self.dialect).module()
 
 
-class Writer(Arithmetic):
+class Writer(Arithmetic, LaneReduction):
     """Writes one kernel, statement by statement. `values` has the C expression that each node now is."""
 
     statements: ClassVar[dict[Ops, Callable[[Any, UOp], None]]]
@@ -288,23 +289,6 @@ class Writer(Arithmetic):
 
     def lane_of(self, vector: str, dtype: DType, lane: int) -> str:
         return self.emit("lane", dtype.scalar, f"({vector})[{lane}]")
-
-    def reduce(self, node: UOp) -> None:
-        """One half of the lanes with the other, until one is left; odd lanes are put aside until the end."""
-        if len(node.src) != 1 or node.src[0].dtype.count == 1 or node.dtype.count != 1:
-            self.refuse(node)
-        vector, dtype = self.values[node.src[0]], node.src[0].dtype
-        aside: list[str] = []
-        while dtype.count > 1:
-            half = dtype.count // 2
-            if dtype.count % 2:
-                aside.append(self.lane_of(vector, dtype, dtype.count - 1))
-            low, high = (self.some_lanes(vector, dtype, start, half) for start in (0, half))
-            dtype = dtype.scalar.vec(half)
-            vector = self.arithmetic(node.arg, dtype, low, high)
-        for lane in aside:
-            vector = self.arithmetic(node.arg, dtype, vector, lane)
-        self.values[node] = vector
 
     def some_lanes(self, vector: str, dtype: DType, start: int, count: int) -> str:
         if count == 1:

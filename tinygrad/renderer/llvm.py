@@ -19,6 +19,7 @@ from tinygrad.graph.ops import Family, Ops, RangeKind
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import round_up
 from tinygrad.renderer import SCRATCH_ALIGNMENT, Renderer
+from tinygrad.renderer.lanes import LaneReduction
 from tinygrad.renderer.llvm_arithmetic import Arithmetic
 from tinygrad.renderer.llvm_functions import (
     NARROW_FLOATS,
@@ -69,7 +70,7 @@ class _Loop:
     after: str
 
 
-class Writer(Arithmetic):
+class Writer(Arithmetic, LaneReduction):
     """Writes one kernel, statement by statement. `values` has the operand that each node now is."""
 
     def __init__(self, name: str, program: list[UOp], has_scalef: bool) -> None:
@@ -350,23 +351,6 @@ class Writer(Arithmetic):
 
     def lane_of(self, vector: str, dtype: DType, lane: int) -> str:
         return self.emit("lane", f"extractelement {value_type(dtype)} {vector}, i64 {lane}")
-
-    def reduce(self, node: UOp) -> None:
-        """One half of the lanes with the other, until one is left; odd lanes are put aside until the end."""
-        if len(node.src) != 1 or node.src[0].dtype.count == 1 or node.dtype.count != 1:
-            self.refuse(node)
-        vector, dtype = self.values[node.src[0]], node.src[0].dtype
-        aside: list[str] = []
-        while dtype.count > 1:
-            half = dtype.count // 2
-            if dtype.count % 2:
-                aside.append(self.lane_of(vector, dtype, dtype.count - 1))
-            low, high = (self.some_lanes(vector, dtype, start, half) for start in (0, half))
-            dtype = dtype.scalar.vec(half)
-            vector = self.arithmetic(node.arg, dtype, low, high)
-        for lane in aside:
-            vector = self.arithmetic(node.arg, dtype, vector, lane)
-        self.values[node] = vector
 
     def some_lanes(self, vector: str, dtype: DType, start: int, count: int) -> str:
         if count == 1:

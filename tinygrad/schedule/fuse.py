@@ -58,7 +58,8 @@ loop over rows saves nothing for longer ones."""
 PANEL_BYTES = 4 << 20
 """What a contraction may read again for every tile of rows, from the L2 cache or the one behind it."""
 SCATTERED_LENGTH = 1024
-"""Products of a sum below which an optimizer's update of a convolution's weights is a kernel of its own."""
+"""Products of a sum below which an optimizer's update of a convolution's weights is a kernel of its own (with
+256, the gradient of 512 x 512 x 3 x 3 weights took 22.8 ms with its update and takes 12.9 without)."""
 SHORT_CONTRACTION = 128
 """Products that cost no more than storing their sum and reading it back (64 operations) twice."""
 

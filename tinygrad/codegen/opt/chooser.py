@@ -4,6 +4,7 @@
 """
 from __future__ import annotations
 
+from tinygrad.codegen.opt.access import Access, accesses_of
 from tinygrad.codegen.opt.plan import Opt, OptKind, apply_opt
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
@@ -38,6 +39,11 @@ class Chooser:
 
     def identities(self) -> set[int]:
         return {r.arg[0] for r in self.ranges()}
+
+    def loads_of(self, value: UOp) -> list[Access]:
+        """The accesses to memory that `value` is made from."""
+        inside = value.toposort()
+        return [a for a in accesses_of(self.nest) if a.node.op is Ops.LOAD and a.node in inside]
 
     def outer_ranges(self) -> frozenset[UOp]:
         """The ranges of the outputs."""

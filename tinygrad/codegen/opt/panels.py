@@ -8,7 +8,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 from tinygrad.codegen.contraction import product_in
-from tinygrad.codegen.opt.access import Access, accesses_of
+from tinygrad.codegen.opt.access import Access
 from tinygrad.codegen.opt.lanes import LaneChooser
 from tinygrad.codegen.opt.plan import Opt, OptKind, operands
 from tinygrad.graph.ops import Ops, RangeKind
@@ -36,8 +36,7 @@ class PanelChooser(LaneChooser):
     def newest_stage(self) -> tuple[UOp, list[Access]]:
         """The STAGE made last, and what it loads."""
         stage = max((n for n in self.nest.toposort() if n.op is Ops.STAGE), key=lambda n: int(n.arg[0]))
-        inside = stage.src[0].toposort()
-        return stage, [a for a in accesses_of(self.nest) if a.node.op is Ops.LOAD and a.node in inside]
+        return stage, self.loads_of(stage.src[0])
 
     def fill_by_vectors(self) -> None:
         """Lanes for the loops that fill the newest panel; where they jump in what they load, as many loads
@@ -49,7 +48,7 @@ class PanelChooser(LaneChooser):
         *loops, lane = stage.closed_ranges
         if not self.can_vector(lane) or lane.extent & (lane.extent - 1):
             return
-        if any(a.step(lane) not in (0, 1) for a in loads):
+        if self.is_walked_badly(stage.src[0], lane):
             side = [i for i, r in enumerate(loops) if loads[0].step(r) == 1 and r.extent % lane.extent == 0]
             after = loops[side[0] + 1:] if side else []
             if side and prod(r.extent for r in after) <= MOST_VECTORS:
@@ -85,5 +84,4 @@ class PanelChooser(LaneChooser):
 
     def is_walked_badly(self, operand: UOp, lane: UOp) -> bool:
         """True if the lanes of `lane` do not lie side by side in what `operand` loads."""
-        loads = [a for a in accesses_of(self.nest) if a.node.op is Ops.LOAD and a.node in operand.toposort()]
-        return any(a.step(lane) not in (0, 1) for a in loads)
+        return any(a.step(lane) not in (0, 1) for a in self.loads_of(operand))

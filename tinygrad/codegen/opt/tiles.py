@@ -38,7 +38,7 @@ class TileChooser(PanelChooser):
 
     def main_contraction(self) -> Contraction | None:
         """The contraction with the most work that changes with every output range."""
-        outputs = frozenset[UOp]().union(*(frozenset(s.closed_ranges) for s in self.nest.src))
+        outputs = self.outer_ranges()
         found = []
         for node in self.nest.toposort():
             contraction = contraction_of(node)
@@ -51,19 +51,16 @@ class TileChooser(PanelChooser):
     def tile(self, contraction: Contraction) -> None:
         """The cheapest way to run a contraction: which range takes the lanes, and a tile of accumulators
         around it."""
-        lanes = self.lanes()
         ways: list[tuple[float, int, Callable[[], None]]] = []
         for side in (contraction.left, contraction.right):
             for r in side:
                 if r.extent >= 4:
-                    width = min(lanes, 1 << (r.extent.bit_length() - 1))
-                    cost = self.outer_cost(contraction, r, width)
-                    ways.append((cost, r.arg[0], partial(self.tile_outer, contraction, r, width)))
+                    cost = self.outer_cost(contraction, r)
+                    ways.append((cost, r.arg[0], partial(self.tile_outer, contraction, r)))
         for r in contraction.reduce.closed_ranges:
             if r.extent >= 4:
-                width = min(lanes, 1 << (r.extent.bit_length() - 1))
-                cost = self.dot_cost(contraction, r, width)
-                ways.append((cost, r.arg[0], partial(self.tile_dot, contraction, r, width)))
+                cost = self.dot_cost(contraction, r)
+                ways.append((cost, r.arg[0], partial(self.tile_dot, contraction, r)))
         ways.sort(key=lambda w: w[:2])
         self.note("a multiply-add, against 1 without lanes",
                   **{f"r{identity}_as_lanes": cost for cost, identity, _ in ways})
@@ -93,14 +90,12 @@ class TileChooser(PanelChooser):
         items = int(prod(r.extent for r in contraction.reduce.closed_ranges if r in operand.ranges))
         return items * width * contraction.reduce.dtype.itemsize <= 2 * self.renderer.l2_bytes
 
-    def outer_cost(self, contraction: Contraction, lane: UOp, width: int) -> float:
+    def outer_cost(self, contraction: Contraction, lane: UOp) -> float:
         """Cost of a multiply-add with lanes along the output range `lane`, against 1 for a scalar one."""
-        operand = self.operand_with(contraction, lane)
+        operand, width = self.operand_with(contraction, lane), self.width(lane)
         waste = float(-(-lane.extent // width) * width / lane.extent)
-        loads = [a for a in accesses_of(self.nest) if a.node.op is Ops.LOAD and a.node in operand.toposort()]
-        smooth = all(a.step(lane) in (0, 1) for a in loads)
         reuse = self.staging_reuse(contraction, lane)
-        if smooth:
+        if not self.is_walked_badly(operand, lane):
             reading = 1.0
         elif reuse >= STAGING_REUSE and self.panel_fits(contraction, lane, width):
             reading = 1.0 + JUMP_COST * width / reuse / 4
@@ -121,42 +116,43 @@ class TileChooser(PanelChooser):
         line, whichever way the reduce walks, and the L2 cache holds few of those lines; 0 where it does not
         matter."""
         (other,) = (s for s in contraction.factors if s is not lanes_operand)
-        inside = other.toposort()
-        loads = [a for a in accesses_of(self.nest) if a.node.op is Ops.LOAD and a.node in inside]
-        walked = [(abs(a.step(r) or LINE_ITEMS), r.extent) for a in loads
+        walked = [(abs(a.step(r) or LINE_ITEMS), r.extent) for a in self.loads_of(other)
                   for r in contraction.reduce.closed_ranges if r in a.ranges]
         if not walked or any(step < LINE_ITEMS for step, _ in walked):
             return 0.0
         span = max(step * extent for step, extent in walked) * other.dtype.itemsize
         return min(1.0, span / (4 * self.renderer.l2_bytes)) if 2 * span > self.renderer.l2_bytes else 0.0
 
-    def dot_cost(self, contraction: Contraction, lane: UOp, width: int) -> float:
+    def dot_cost(self, contraction: Contraction, lane: UOp) -> float:
         """The same with lanes along the reduce: both operands are vectors, each accumulator is summed at the
         end."""
+        width = self.width(lane)
         waste = float(-(-lane.extent // width) * width / lane.extent)
         loads = [a for a in accesses_of(self.nest) if a.node.op is Ops.LOAD and lane in a.ranges]
         reading = sum(1.0 if a.step(lane) in (0, 1) else JUMP_COST for a in loads) / max(1, len(loads))
         reduced = int(prod(r.extent for r in contraction.reduce.closed_ranges))
         return (1.4 * reading * waste + 24.0 * width / reduced) / width
 
-    def tile_outer(self, contraction: Contraction, lane: UOp, width: int) -> None:
+    def tile_outer(self, contraction: Contraction, lane: UOp) -> None:
         """Lanes along an output range: vectors of one operand times single items of the other."""
+        width = self.width(lane)
         lane_side = contraction.left if lane in contraction.left else contraction.right
         other = contraction.right if lane in contraction.left else contraction.left
         operand = self.operand_with(contraction, lane)
         factors = contraction.factors
         which = factors.index(operand)
         self.walk_smoothly(contraction, factors[1 - which])
-        loads = [a for a in accesses_of(self.nest) if a.node.op is Ops.LOAD and a.node in operand.toposort()]
         small = self.items_read(operand) <= self.renderer.l2_bytes // 8
-        smooth = small and all(a.step(lane) in (0, 1) for a in loads)
+        jumps = self.is_walked_badly(operand, lane)
+        smooth = small and not jumps
         stage = (not smooth and self.staging_reuse(contraction, lane) >= STAGING_REUSE
                  and self.panel_fits(contraction, lane, width))
         order = next(n.closed_ranges for n in self.nest.toposort()
                      if n.op is Ops.REDUCE and set(n.closed_ranges) == set(contraction.reduce.closed_ranges))
-        if stage and not all(a.step(lane) in (0, 1) for a in loads):
+        if stage and jumps:
             # The panel lies as what fills it: then whole rows of it are loaded, and transposed.
-            order = tuple(sorted(order, key=lambda r: -abs(loads[0].step(r) or 0)))
+            filling = self.loads_of(operand)[0]
+            order = tuple(sorted(order, key=lambda r: -abs(filling.step(r) or 0)))
         read_over = [r.arg[0] for r in order if r in operand.ranges]
         vectors = min(MOST_VECTORS, -(-lane.extent // width))
         while vectors > 1 and stage and not self.panel_fits(contraction, lane, width * vectors):
@@ -200,7 +196,7 @@ class TileChooser(PanelChooser):
     def walk_smoothly(self, contraction: Contraction, single: UOp) -> None:
         """Order the reduce so that the operand read item by item is walked with its smallest steps
         innermost."""
-        loads = [a for a in accesses_of(self.nest) if a.node.op is Ops.LOAD and a.node in single.toposort()]
+        loads = self.loads_of(single)
         if not loads:
             return
         largest = max(loads, key=lambda a: len(a.ranges))
@@ -215,10 +211,10 @@ class TileChooser(PanelChooser):
         near = all(abs(a.step(r) or 0) <= 64 for a in accesses_of(self.nest) if a.node.op is Ops.LOAD)
         return (near and r.extent >= 4, r.extent)
 
-    def tile_dot(self, contraction: Contraction, lane: UOp, width: int) -> None:
+    def tile_dot(self, contraction: Contraction, lane: UOp) -> None:
         """Lanes along the reduce: both operands are vectors, each accumulator is summed at the end."""
         sides = [max(s, key=lambda r: (r.extent, r.arg[0])) for s in (contraction.left, contraction.right)]
-        self.take(Opt(OptKind.VECTOR, lane.arg[0], width))
+        self.take(Opt(OptKind.VECTOR, lane.arg[0], self.width(lane)))
         for side in sides:
             size = tile_size(side.extent, 4)
             if size > 1:
@@ -231,7 +227,7 @@ class TileChooser(PanelChooser):
                       and n.ranges < contraction.reduce.ranges]
         rows = frozenset(contraction.reduce.ranges).intersection(*(n.ranges for n in statistics))
         sides = [(contraction.left, contraction.right), (contraction.right, contraction.left)]
-        ways = [(self.outer_cost(contraction, lane, self.width(lane)), lane.arg[0], lane, row)
+        ways = [(self.outer_cost(contraction, lane), lane.arg[0], lane, row)
                 for columns, others in sides for lane in columns - rows if lane.extent >= 4
                 for row in others & rows]
         ways.sort(key=lambda w: (*w[:2], self.row_rank(w[3])))
