@@ -34,7 +34,8 @@ Array = np.ndarray[Any, Any]
 
 MACHINES = {
     "AVX-512": LLVMRenderer(vector_bytes=64, registers=32, threads=2),
-    "AVX2": LLVMRenderer(vector_bytes=32, registers=16, threads=2),
+    "AVX-512, small cache": LLVMRenderer(vector_bytes=64, registers=32, threads=2, l3_bytes=64),
+    "AVX2": LLVMRenderer(vector_bytes=32, registers=16, threads=2, l3_bytes=64),
     "NEON": LLVMRenderer(vector_bytes=16, registers=32, threads=2),
     "SSE": LLVMRenderer(vector_bytes=16, registers=16, threads=1),
 }
@@ -270,6 +271,39 @@ def test_what_the_search_tries_is_right(case: Case, monkeypatch: pytest.MonkeyPa
 @every_case
 def test_much_of_what_the_search_tries_is_right(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     check_with_plans(case, monkeypatch, some_neighbours(6), 8)
+
+
+# --- stores past the caches ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("offset", [0, 1, 4])
+@pytest.mark.parametrize("shape, streams", [((64, 128), True), ((61, 48), True), ((50, 37), False)])
+@pytest.mark.usefixtures("fresh_kernels")
+def test_results_past_the_caches_land_where_ordinary_ones_do(shape: tuple[int, int], streams: bool,
+                                                             offset: int,
+                                                             monkeypatch: pytest.MonkeyPatch) -> None:
+    on("AVX-512, small cache", monkeypatch)
+    count = shape[0] * shape[1]
+    memory = np.zeros(count + 32, np.float32)
+    first = -(memory.ctypes.data // 4) % 16 + offset
+    target = Tensor.from_dlpack(memory[first:first + count].reshape(shape))
+    x = np.random.default_rng(1).standard_normal((shape[1], shape[0])).astype(np.float32)
+    result = Tensor(x).T * 2
+    planned = choose_plan(nest_of(result.contiguous()), MACHINES["AVX-512, small cache"])
+    assert any(o.kind is OptKind.STREAM for o in planned.opts) == streams
+    target.assign(result).realize()
+    np.testing.assert_array_equal(memory[first:first + count].reshape(shape), 2 * x.T)
+    assert not memory[:first].any() and not memory[first + count:].any()
+
+
+def test_aligned_vectors_go_past_the_caches_and_others_do_not() -> None:
+    renderer = LLVMRenderer(vector_bytes=32, registers=16, threads=2, l3_bytes=64)
+    nest = nest_of(Tensor(np.ones((64, 128), np.float32)) + 1)
+    program = linear_program(apply_plan(nest, choose_plan(nest, renderer)), renderer)
+    source = renderer.render("kernel", program)
+    plain, streaming = source.split("@kernel.streaming(")[-2:]
+    assert "nontemporal" in streaming and "fence" in streaming
+    assert "nontemporal" not in plain and "fence" not in plain
 
 
 # --- edits of plans -----------------------------------------------------------------------------------------

@@ -183,12 +183,13 @@ class Buffer:
             self._allocator.free(self._memory, self.nbytes)
 
     @staticmethod
-    def from_numpy(array: np.ndarray[Any, Any], device: str = "CPU") -> Buffer:
-        """A buffer that shares the memory of a C-contiguous, aligned, writable array; of others a copy."""
+    def from_numpy(array: np.ndarray[Any, Any], device: str = "CPU", share: bool = True) -> Buffer:
+        """A buffer with the values of `array`: with `share` over the memory of a C-contiguous, aligned,
+        writable array, else, and for others, a copy."""
         buffer = Buffer(device, array.size, dtype_from_numpy(array.dtype))
         data = np.ascontiguousarray(array)
-        shareable = data is array and array.flags.writeable and array.flags.aligned and array.size > 0
-        buffer._memory = Device[device].allocator.share(data) if shareable else None
+        sound = data is array and array.flags.writeable and array.flags.aligned and array.size > 0
+        buffer._memory = Device[device].allocator.share(data) if share and sound else None
         if buffer.is_allocated:
             buffer._owner = array
         else:

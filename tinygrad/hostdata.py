@@ -1,5 +1,4 @@
-"""Data from Python as arrays and graph nodes: lists, bytes, buffers and NumPy arrays, checked and without
-copies.
+"""Data from Python as arrays and graph nodes: lists, bytes, buffers and NumPy arrays, checked.
 
 `array_of` makes the NumPy array that a `Tensor` constructor's argument means, `memory_of` a node over its
 memory.
@@ -62,11 +61,12 @@ def _list_shape(data: Any) -> Shape:
     return (len(data), *(shapes.pop() if shapes else ()))
 
 
-def memory_of(array: np.ndarray[Any, Any], device: str = "CPU") -> UOp:
-    """A node over the memory of `array`, or over a copy of it where the device has memory of its own."""
+def memory_of(array: np.ndarray[Any, Any], device: str = "CPU", share: bool = False) -> UOp:
+    """A node over a copy of `array`, aligned as kernels like it; with `share` over the memory itself, where
+    the device uses the host's."""
     from tinygrad.device import Buffer
 
-    buffer = Buffer.from_numpy(array.reshape(-1), device)
+    buffer = Buffer.from_numpy(array.reshape(-1), device, share)
     node = UOp.new_buffer(buffer.device, array.size, dtype_from_numpy(array.dtype))
     node.set_buffer(buffer)
     return node.reshape(array.shape)

@@ -98,9 +98,9 @@ def canonical_device(device: str | None) -> str:
 class Tensor(Methods):
     """An n-dimensional array of one dtype, on one device, computed lazily and differentiable.
 
-    `data` is a number, a (nested) list or tuple of them, a NumPy array or scalar (shared without a copy where
-    it is C-contiguous and the dtype stays), bytes (as uint8), a memoryview, a graph node, another Tensor, or
-    None (empty). Raises ValueError for ragged lists and unknown devices, TypeError for data or dtypes that no
+    `data` is a number, a (nested) list or tuple of them, a NumPy array or scalar, bytes (as uint8), a
+    memoryview (all of them copied: `Tensor.from_dlpack` shares memory), a graph node, another Tensor, or None
+    (empty). Raises ValueError for ragged lists and unknown devices, TypeError for data or dtypes that no
     tensor can hold.
 
     >>> (Tensor([[1, 2], [3, 4]]) @ Tensor([1, 1])).tolist()

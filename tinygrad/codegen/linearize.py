@@ -227,7 +227,7 @@ class _Linearizer:
             self.done[item] = self.scratch[item]
         elif item.op is Ops.STORE:
             place = self.guarded(item, self.done[item.src[0]])
-            self.add(UOp.new(Ops.STORE, item.dtype, (place, self.done[item.src[1]])))
+            self.add(UOp.new(Ops.STORE, item.dtype, (place, self.done[item.src[1]]), item.arg))
         elif item.op is Ops.INDEX:
             self.done[item] = self.address(item)
         else:

@@ -209,5 +209,5 @@ def _view_of_memory(array: Array) -> UOp:
     order = sorted(range(array.ndim), key=lambda axis: -array.strides[axis])
     in_memory = array.transpose(order)
     if not (in_memory.flags.c_contiguous and array.size):
-        return memory_of(np.array(array, order="C"))
-    return memory_of(in_memory).permute(argsort(order))
+        return memory_of(np.array(array, order="C"), share=True)
+    return memory_of(in_memory, share=True).permute(argsort(order))

@@ -171,7 +171,7 @@ class RangeKind(Enum):
 
 
 class Memory(Enum):
-    """Where a STAGE keeps its values."""
+    """Where a STAGE keeps its values; GLOBAL on a STORE: past the caches, straight to memory."""
 
     REGISTER = auto()
     SCRATCH = auto()

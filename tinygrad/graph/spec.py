@@ -332,6 +332,8 @@ def _nest_reduce(node: UOp) -> bool:
 def _nest_store(node: UOp) -> bool:
     if len(node.src) < 2 or node.src[0].op is not Ops.INDEX or node.dtype is not node.src[1].dtype:
         return False
+    if node.arg not in (None, Memory.GLOBAL):
+        return False
     return _ops(node.src[2:], Ops.RANGE) and _lanes_fit(node.src[0], node.dtype)
 
 
@@ -370,7 +372,7 @@ def _names(ranges: Sequence[UOp] | frozenset[UOp]) -> str:
 
 LOOP_NEST = Stage("loop_nest", (
     Rule("SINK(STORE*)", "", lambda n: _ops(n.src, Ops.STORE)),
-    Rule("STORE(INDEX, value, RANGE*)", "closes the ranges", _nest_store),
+    Rule("STORE(INDEX, value, RANGE*)", "closes the ranges; arg Memory.GLOBAL: past the caches", _nest_store),
     Rule("INDEX(PARAM | STAGE, int, bool?)", "an item, where the condition holds",
          _index_into(Ops.PARAM, Ops.STAGE)),
     Rule("LOAD(INDEX)", "zero where the condition is false", _load),
@@ -396,7 +398,7 @@ def _program_load(node: UOp) -> bool:
 
 
 def _program_store(node: UOp) -> bool:
-    if len(node.src) != 2:
+    if len(node.src) != 2 or node.arg not in (None, Memory.GLOBAL):
         return False
     place, value = node.src
     if place.op is Ops.REGISTER:
@@ -460,7 +462,7 @@ PROGRAM = Stage("program", (
     Rule("INDEX(PARAM | SCRATCH | SHARED, int, bool?)", "one address, or one a lane",
          _index_into(Ops.PARAM, Ops.SCRATCH, Ops.SHARED)),
     Rule("LOAD(INDEX | REGISTER)", "lanes: adjacent items, or one an address", _program_load),
-    Rule("STORE(INDEX | REGISTER, value)", "lanes: as LOAD", _program_store),
+    Rule("STORE(INDEX | REGISTER, value)", "lanes: as LOAD; arg as above", _program_store),
     *_ELEMENTWISE,
     _PRIMITIVES,
     *_VECTORS,

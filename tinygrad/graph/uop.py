@@ -528,6 +528,7 @@ class UOp(Operators):
         return UOp.new(Ops.LOAD, self.dtype.vec(lanes), (self,))
 
     def store(self, value: UOp, *ranges: UOp) -> UOp:
+        """`value` written to this address, in every iteration of `ranges`."""
         return UOp.new(Ops.STORE, value.dtype, (self, value, *ranges))
 
     def reduce_ranges(self, op: Ops, *ranges: UOp) -> UOp:

@@ -74,6 +74,8 @@ class Renderer(ABC):
     """data cache closest to a core"""
     l2_bytes: int = 512 << 10
     """the next one, of each core"""
+    l3_bytes: int = 0
+    """the last one, of all cores, where stores can go past it; else 0"""
     has_blocks: bool = False
     """whether kernels run as a grid of blocks of threads, with memory that a block shares and barriers"""
     block_threads: int = 256

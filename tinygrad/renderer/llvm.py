@@ -2,7 +2,9 @@
 
 The kernel `NAME(buffers, variables, begin, end, scratch)` takes its arguments from arrays and passes them one
 by one to `NAME.body`, whose pointers are `noalias`: what a kernel writes through one, it does not read
-through another. `begin` and `end` bound the THREAD range; `scratch` has `Renderer.scratch_bytes` bytes.
+through another. Where STOREs are to go past the caches, which only aligned vectors can, `NAME.streaming` is
+the same with such stores, and called instead where the memory is aligned. `begin` and `end` bound the THREAD
+range; `scratch` has `Renderer.scratch_bytes` bytes.
 
 Here are the module, its loops, memory and lanes; `llvm_arithmetic.py` has the operations on values, and
 `llvm_functions.py` defines what LLVM leaves undefined. There are no fast-math flags: every operation is
@@ -15,7 +17,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tinygrad.dtype import DType, dtypes
-from tinygrad.graph.ops import Family, Ops, RangeKind
+from tinygrad.graph.ops import Family, Memory, Ops, RangeKind
+from tinygrad.graph.symbolic import is_multiple
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import round_up
 from tinygrad.renderer import SCRATCH_ALIGNMENT, Renderer
@@ -40,12 +43,13 @@ class LLVMRenderer(Renderer):
 
     def __init__(self, vector_bytes: int = 16, registers: int = 16, threads: int = 1,
                  l1_bytes: int = Renderer.l1_bytes, l2_bytes: int = Renderer.l2_bytes,
-                 has_scalef: bool = False) -> None:
+                 l3_bytes: int = 0, has_scalef: bool = False) -> None:
         self.vector_bytes = vector_bytes
         self.registers = registers
         self.threads = threads
         self.l1_bytes = l1_bytes
         self.l2_bytes = l2_bytes
+        self.l3_bytes = l3_bytes
         self.has_scalef = has_scalef
 
     def lanes(self, dtype: DType) -> int:
@@ -82,26 +86,42 @@ class Writer(Arithmetic, LaneReduction):
         self.block = "start"
         self.open_loops: dict[UOp, _Loop] = {}
         self.loop_count = 0
+        self.streaming = False
+        self.stream_note = f"!{2 * len(program) + 2}"
+        """metadata, numbered after that of every loop of both bodies"""
         nodes = dict.fromkeys(program)
         self.buffers = sorted((n for n in nodes if n.op is Ops.PARAM), key=lambda n: int(n.arg[0]))
         self.variables = [n for n in nodes if n.op is Ops.VARIABLE]
         self.scratch = [n for n in nodes if n.op is Ops.SCRATCH]
         self.has_vectors = any(n.dtype.count > 1 for n in nodes)
+        self.streams = frozenset(n for n in nodes if n.op is Ops.STORE and fills_its_place(n))
+        """the stores that go past the caches where memory is aligned"""
 
     # --- the module ------------------------------------------------------------------------------------
 
     def module(self) -> str:
         """The whole text. The order of the program is the order of the statements."""
         self.name_arguments()
-        for node in self.program:
-            STATEMENTS.get(node.op, Writer.refuse)(self, node)
-        body = [f"define internal void @{self.name}.body({self.parameters()}) noinline nounwind {{",
-                "entry:", *self.declarations, "  br label %start",
-                "start:", *self.lines, "  ret void", "}"]
+        arguments = dict(self.values)
+        body = self.body("body")
+        if self.streams:
+            self.values, self.streaming = arguments, True
+            body += ["", *self.body("streaming")]
         parts = [*self.kernel(), "", *body]
         for function in self.functions.values():
             parts += ["", function.text]
         return "\n".join([*parts, *self.metadata(), ""])
+
+    def body(self, suffix: str) -> list[str]:
+        """The function NAME.suffix, which does the work: every statement of the program."""
+        self.lines, self.declarations, self.block = [], [], "start"
+        for node in self.program:
+            STATEMENTS.get(node.op, Writer.refuse)(self, node)
+        # Stores past the caches are seen by other cores in no order, except before a fence.
+        last = ["  fence seq_cst"] if self.streaming else []
+        return [f"define internal void @{self.name}.{suffix}({self.parameters()}) noinline nounwind {{",
+                "entry:", *self.declarations, "  br label %start",
+                "start:", *self.lines, *last, "  ret void", "}"]
 
     def name_arguments(self) -> None:
         for node in self.buffers:
@@ -138,15 +158,32 @@ class Writer(Arithmetic, LaneReduction):
         arguments = ", ".join([*(f"ptr {self.values[n]}" for n in self.buffers),
                                *(f"i64 {self.values[n]}" for n in self.variables), "i64 %begin", "i64 %end",
                                *(f"ptr {self.values[n]}" for n in self.scratch)])
+        out += self.choice(arguments)
         return [*out, f"  call void @{self.name}.body({arguments})", "  ret void", "}"]
+
+    def choice(self, arguments: str) -> list[str]:
+        """The call of the streaming body instead of the plain one, where what it writes is aligned."""
+        if not self.streams:
+            return []
+        low_bits, lines = "0", []
+        for i, (memory, width) in enumerate({n.src[0].src[0]: n.src[1].dtype.itemsize
+                                             for n in self.streams}.items()):
+            lines += [f"  %address{i} = ptrtoint ptr {self.values[memory]} to i64",
+                      f"  %low{i} = and i64 %address{i}, {width - 1}",
+                      f"  %bits{i} = or i64 {low_bits}, %low{i}"]
+            low_bits = f"%bits{i}"
+        return [*lines, f"  %aligned = icmp eq i64 {low_bits}, 0",
+                "  br i1 %aligned, label %streaming, label %plain",
+                "streaming:", f"  call void @{self.name}.streaming({arguments})", "  ret void", "plain:"]
 
     def metadata(self) -> list[str]:
         """Loops of a program with vectors stay as they are: its plan has chosen lanes and unrolling."""
+        streamed = ["", f"{self.stream_note} = !{{i32 1}}"] if self.streams else []
         if not self.has_vectors or not self.loop_count:
-            return []
+            return streamed
         vectorize, unroll = self.loop_count, self.loop_count + 1
         loops = [f"!{i} = distinct !{{!{i}, !{vectorize}, !{unroll}}}" for i in range(self.loop_count)]
-        return ["", *loops, f'!{vectorize} = !{{!"llvm.loop.vectorize.enable", i1 false}}',
+        return [*streamed, "", *loops, f'!{vectorize} = !{{!"llvm.loop.vectorize.enable", i1 false}}',
                 f'!{unroll} = !{{!"llvm.loop.unroll.disable"}}']
 
     # --- words of the statements -----------------------------------------------------------------------
@@ -295,6 +332,10 @@ class Writer(Arithmetic, LaneReduction):
         valid = place.src[2] if len(place.src) == 3 else None
         address = self.values[place] if valid is None else self.address(place, self.values[place.src[1]])
         one_address = place.src[1].dtype.count == 1
+        if self.streaming and node in self.streams:
+            self.lines.append(f"  store {stored} {value}, ptr {address}, align {dtype.itemsize}, "
+                              f"!nontemporal {self.stream_note}")
+            return
         if one_address and (valid is None or valid.dtype.count == 1):
             self.store_if(valid, f"  store {stored} {value}, ptr {address}, align {self.alignment(dtype)}")
             return
@@ -365,6 +406,16 @@ class Writer(Arithmetic, LaneReduction):
         self.values[node] = self.elementwise(node, [self.values[s] for s in node.src])
         if not self.values[node]:
             self.refuse(node)
+
+
+def fills_its_place(store: UOp) -> bool:
+    """True for a STORE past the caches whose vectors fill aligned places of their size, if memory does."""
+    place, value = store.src[:2]
+    if store.arg is not Memory.GLOBAL or place.op is not Ops.INDEX or len(place.src) == 3:
+        return False
+    count, width = value.dtype.count, value.dtype.itemsize
+    return (place.src[1].dtype.count == 1 and count > 1 and width >= 16 and width & (width - 1) == 0
+            and not value.dtype.is_bool and is_multiple(place.src[1], count))
 
 
 def _scratch_bytes(node: UOp) -> int:

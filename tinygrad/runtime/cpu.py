@@ -378,6 +378,10 @@ def _limits() -> Limits:
     return measure_limits(thread_count(), repeats=2)
 
 
+USUAL_L3_BYTES = 16 << 20
+"""Where the system does not say."""
+
+
 @dataclass(frozen=True)
 class Host:
     """What a renderer needs to know of this CPU."""
@@ -387,6 +391,7 @@ class Host:
     threads: int
     has_scalef: bool
     l2_bytes: int
+    l3_bytes: int
 
 
 def host() -> Host:
@@ -401,16 +406,17 @@ def host() -> Host:
                 registers=32 if has("avx512f") or has("neon") else 16,
                 threads=thread_count(),
                 has_scalef=has("avx512f") and has("avx512vl"),
-                l2_bytes=_l2_bytes())
+                l2_bytes=_cache_bytes(2, Renderer.l2_bytes),
+                l3_bytes=_cache_bytes(3, USUAL_L3_BYTES))
 
 
-def _l2_bytes() -> int:
-    """The size of a core's L2 cache, where Linux says it; else what most have."""
+def _cache_bytes(level: int, usual: int) -> int:
+    """The size of the cache of this level that core 0 uses, where Linux says it; else `usual`."""
     try:
-        text = Path("/sys/devices/system/cpu/cpu0/cache/index2/size").read_text().strip()
+        text = Path(f"/sys/devices/system/cpu/cpu0/cache/index{level}/size").read_text().strip()
         return int(text.rstrip("KM")) * {"K": 1 << 10, "M": 1 << 20}.get(text[-1], 1)
     except (OSError, ValueError):
-        return Renderer.l2_bytes
+        return usual
 
 
 def cpu_renderer() -> LLVMRenderer:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 
 from tinygrad.codegen.opt.choose import THREAD_WORK, work_and_items
 from tinygrad.codegen.opt.plan import (
+    WHOLE_NEST,
     Opt,
     OptKind,
     Plan,
@@ -34,7 +35,7 @@ from tinygrad.renderer import Renderer
 SPLITTING = frozenset({OptKind.SPLIT, OptKind.VECTOR, OptKind.UPCAST, OptKind.UNROLL, OptKind.GROUP,
                        OptKind.LOCAL})
 """Opts that make two loops of one."""
-LAST = frozenset({OptKind.SKIP, OptKind.THREAD, OptKind.GLOBAL})
+LAST = frozenset({OptKind.SKIP, OptKind.STREAM, OptKind.THREAD, OptKind.GLOBAL})
 """Opts that a plan ends with: others are added before them."""
 AMOUNTS = {
     OptKind.UPCAST: (2, 3, 4, 6, 8),
@@ -263,7 +264,7 @@ def _identities(nest: UOp) -> set[int]:
 def _renamed(opt: Opt, names: dict[int, int], nest: UOp) -> Opt | None:
     """`opt` for the edited nest; None where its range is not there."""
     there = _identities(nest)
-    if opt.kind in (OptKind.SKIP, OptKind.KEEP):
+    if opt.kind in (*WHOLE_NEST, OptKind.KEEP):
         return opt
     if opt.kind is OptKind.STAGE:
         over = tuple(r for r in (names.get(r, r) for r in opt.over) if r in there)

@@ -38,7 +38,12 @@ class OptKind(Enum):
     GROUP = "the innermost iterations of a reduce into accumulators of their own, combined at the end"
     KEEP = "a row that several loops read, computed once into scratch memory"
     SKIP = "every loop only as far as a condition inside it can hold"
+    STREAM = "results past the caches, straight to memory: what they would push out is worth more"
     STAGE = "an operand computed once over the ranges it is read over, into scratch memory"
+
+
+WHOLE_NEST = frozenset({OptKind.SKIP, OptKind.STREAM})
+"""What names no range and no value."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +61,7 @@ class Opt:
 
     def __repr__(self) -> str:
         named = {OptKind.STAGE: "operand ", OptKind.KEEP: "row "}
-        details = [] if self.kind is OptKind.SKIP else [f"{named.get(self.kind, 'r')}{self.range}"]
+        details = [] if self.kind in WHOLE_NEST else [f"{named.get(self.kind, 'r')}{self.range}"]
         if self.kind is OptKind.MERGE:
             details.append(f"r{self.amount}")
         elif self.amount:
@@ -90,6 +95,8 @@ def apply_opt(nest: UOp, opt: Opt) -> UOp:
         return keep_row(nest, opt.range)
     if opt.kind is OptKind.SKIP:
         return skip(nest)
+    if opt.kind is OptKind.STREAM:
+        return UOp.sink(s.replace(arg=Memory.GLOBAL) for s in nest.src)
     target = range_named(nest, opt.range)
     match opt.kind:
         case OptKind.MERGE:

@@ -41,6 +41,7 @@ from tinygrad.graph.symbolic.linear import (
     bounds_of,
     constant,
     from_terms,
+    is_multiple,
     linear_terms,
     sort_key,
 )
@@ -64,6 +65,7 @@ __all__ = [
     "constant_folding",
     "divide",
     "from_terms",
+    "is_multiple",
     "less_than_zero",
     "linear_terms",
     "negated",

@@ -161,6 +161,17 @@ def is_index_less(node: UOp) -> bool:
     return node.op is Ops.CMPLT and node.src[0].dtype is dtypes.index
 
 
+def is_multiple(node: UOp, n: int) -> bool:
+    """True if the index is a multiple of `n` whatever its ranges are, as far as its form shows."""
+    s = linear_terms(node)
+    return s.constant % n == 0 and all(c % n == 0 or _choice_is_multiple(atom, n // math.gcd(c, n))
+                                       for atom, c in s.terms.items())
+
+
+def _choice_is_multiple(node: UOp, n: int) -> bool:
+    return node.op is Ops.WHERE and all(is_multiple(value, n) for value in node.src[1:])
+
+
 def within_a_multiple(s: Linear, n: int) -> int | None:
     """q if s lies in [q*n, q*n + n)."""
     low, high = s.bounds
