@@ -1,7 +1,8 @@
 """What this CPU can do: the limits that a measurement is read against, at DEBUG=2 and in the benchmark.
 
 Three small generated loops, run on every thread at once: multiply-adds held in registers (peak arithmetic), a
-sum over memory (read bandwidth) and a copy (bytes read plus bytes written). They are LLVM IR, so no compiler
+sum over four stretches of memory side by side (read bandwidth) and a copy whose stores go past the caches
+(bytes read plus bytes written). They are LLVM IR, so no compiler
 is needed and nothing of the library's own code generation is involved.
 """
 from __future__ import annotations
@@ -22,6 +23,9 @@ MEMORY_BYTES = 256 << 20
 ACCUMULATORS = 20
 """Independent multiply-adds: latency (4) times units (2) needs 8; 20 and an operand fit 32 registers."""
 
+STREAMS = 4
+"""Stretches of memory that are read side by side: one keeps a core's prefetchers from their best."""
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -39,7 +43,7 @@ class Limits:
 
     def least_seconds(self, operations: float, moved_bytes: float) -> float:
         """The time that no program can beat on this machine: the slower of arithmetic and memory."""
-        return max(operations / (self.gflops * 1e9), moved_bytes / (self.read_gbs * 1e9))
+        return max(operations / (self.gflops * 1e9), moved_bytes / (max(self.read_gbs, self.copy_gbs) * 1e9))
 
 
 def measure_limits(threads: int, repeats: int = 5) -> Limits:
@@ -57,8 +61,7 @@ def measure_limits(threads: int, repeats: int = 5) -> Limits:
 
         rounds = 4_000_000
         arithmetic = best(lambda thread: kernels["arithmetic"](rounds, 0.5))
-        source = np.ones(MEMORY_BYTES // 4, dtype=np.float32)
-        target = np.zeros_like(source)
+        source, target = _aligned(), _aligned()
         vectors = source.size // lanes // threads
         size = vectors * lanes * 4
 
@@ -70,6 +73,13 @@ def measure_limits(threads: int, repeats: int = 5) -> Limits:
     operations = 2.0 * rounds * ACCUMULATORS * lanes * threads
     moved = float(size) * threads
     return Limits(threads, lanes, operations / arithmetic / 1e9, moved / read / 1e9, 2 * moved / copied / 1e9)
+
+
+def _aligned() -> np.ndarray[Any, Any]:
+    """MEMORY_BYTES of ones, which begin at a cache line."""
+    memory = np.ones(MEMORY_BYTES // 4 + 16, np.float32)
+    first = -(memory.ctypes.data // 4) % 16
+    return memory[first:first + MEMORY_BYTES // 4]
 
 
 def host_lanes() -> int:
@@ -93,6 +103,16 @@ def _source(lanes: int) -> str:
     steps = "\n".join(f"  %n{i} = call {vector} {fma}({vector} %a{i}, {vector} %start, {vector} %start)"
                       for i in names)
     sums = "\n".join(f"  %s{i + 1} = fadd {vector} %s{i}, %n{i}" for i in names)
+    streams = range(STREAMS)
+    read_phis = "\n".join(f"  %c{i} = phi {vector} [ zeroinitializer, %entry ], [ %b{i}, %loop ]"
+                          for i in streams)
+    reads = "\n".join(f"""\
+  %first{i} = mul i64 %quarter, {i}
+  %at{i} = add i64 %first{i}, %i
+  %p{i} = getelementptr {vector}, ptr %memory, i64 %at{i}
+  %x{i} = load {vector}, ptr %p{i}, align 4
+  %b{i} = fadd {vector} %c{i}, %x{i}""" for i in streams)
+    read_sums = "\n".join(f"  %t{i + 1} = fadd {vector} %t{i}, %b{i}" for i in streams)
     return f"""
 declare {vector} {fma}({vector}, {vector}, {vector})
 
@@ -117,24 +137,19 @@ done:
 
 define float @read(ptr %memory, i64 %vectors) {{
 entry:
+  %quarter = udiv i64 %vectors, {STREAMS}
   br label %loop
 loop:
   %i = phi i64 [ 0, %entry ], [ %next, %loop ]
-  %a = phi {vector} [ zeroinitializer, %entry ], [ %c, %loop ]
-  %b = phi {vector} [ zeroinitializer, %entry ], [ %d, %loop ]
-  %p = getelementptr {vector}, ptr %memory, i64 %i
-  %q = getelementptr {vector}, ptr %p, i64 1
-  %x = load {vector}, ptr %p, align 4
-  %y = load {vector}, ptr %q, align 4
-  %c = fadd {vector} %a, %x
-  %d = fadd {vector} %b, %y
-  %next = add i64 %i, 2
-  %after = add i64 %next, 1
-  %more = icmp ult i64 %after, %vectors
+{read_phis}
+{reads}
+  %next = add i64 %i, 1
+  %more = icmp ult i64 %next, %quarter
   br i1 %more, label %loop, label %done
 done:
-  %s = fadd {vector} %c, %d
-  %result = extractelement {vector} %s, i32 0
+  %t0 = fadd {vector} %b0, zeroinitializer
+{read_sums}
+  %result = extractelement {vector} %t{STREAMS}, i32 0
   ret float %result
 }}
 
@@ -146,13 +161,16 @@ loop:
   %p = getelementptr {vector}, ptr %memory, i64 %i
   %q = getelementptr {vector}, ptr %target, i64 %i
   %x = load {vector}, ptr %p, align 4
-  store {vector} %x, ptr %q, align 4
+  store {vector} %x, ptr %q, align {lanes * 4}, !nontemporal !0
   %next = add i64 %i, 1
   %more = icmp ult i64 %next, %vectors
   br i1 %more, label %loop, label %done
 done:
+  fence seq_cst
   ret void
 }}
+
+!0 = !{{i32 1}}
 """
 
 
