@@ -39,7 +39,7 @@ def _smallest_positive(dtype: DType) -> float:
 def sigmoid_node(x: UOp) -> UOp:
     """1 / (1 + e^-x); from e^-|x|, which does not overflow."""
     decay = exponential((x < 0).where(x, -x))
-    return (x < 0).where(decay, 1) * (decay + 1).recip()
+    return (x < 0).where(decay, 1) / (decay + 1)
 
 
 def sigmoid(self: Tensor) -> Tensor:
@@ -60,7 +60,7 @@ def silu_node(x: UOp) -> UOp:
     small = x < SMALL_SIGMOID[x.dtype]
     decay = exponential((x < 0).where(x, -x) + small.where(x._operand(64), 0))
     scale = small.where(x._operand(math.exp(-64)), 1)
-    weight = (x < 0).where(decay, 1) * (decay * scale + 1).recip()
+    weight = (x < 0).where(decay, 1) / (decay * scale + 1)
     return x * weight * scale
 
 
@@ -102,7 +102,7 @@ def softplus(self: Tensor, beta: float = 1.0) -> Tensor:
     >>> Tensor([-1000.0, 1000.0]).softplus().tolist()
     [0.0, 1000.0]
     """
-    return real(self, lambda x: softplus_node(x * beta) * (1 / beta))
+    return real(self, lambda x: softplus_node(x * beta) / beta)
 
 
 def logsigmoid(self: Tensor) -> Tensor:
@@ -133,7 +133,7 @@ def selu(self: Tensor, alpha: float = 1.67326, gamma: float = 1.0507) -> Tensor:
 def celu_like(self: Tensor, alpha: float, width: float, gamma: float) -> Tensor:
     """gamma x above 0, gamma alpha (e^(x / width) - 1) below."""
     def node(x: UOp) -> UOp:
-        below = expm1_node((x > 0).where(0, x) * (1 / width)) * (alpha * gamma)
+        below = expm1_node((x > 0).where(0, x) / width) * (alpha * gamma)
         return (x > 0).where(x * gamma, below)
 
     return real(self, node)
@@ -173,7 +173,7 @@ def hardsigmoid(self: Tensor, alpha: float = 1 / 6, beta: float = 0.5) -> Tensor
 
 def hardswish(self: Tensor) -> Tensor:
     """x * min(max(x + 3, 0), 6) / 6."""
-    return self * (self + 3).relu6() * (1 / 6)
+    return self * (self + 3).relu6() / 6
 
 
 def softsign(self: Tensor) -> Tensor:
