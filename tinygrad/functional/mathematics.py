@@ -1,4 +1,4 @@
-"""Item by item: powers, exponentials, logarithms, trigonometry and the error function.
+"""Item by item: powers, exponentials, logarithms, trigonometry.
 
 Formulas that lose digits as they stand in a textbook (exp of a large number, log near 1, tanh near 0) are
 compensated; their docstrings say how. They are written on graph nodes, with EXP2, LOG2, SIN and SQRT as
@@ -18,8 +18,6 @@ from tinygrad.functional.elementwise import binary, no_bools, number_dtype, real
 from tinygrad.functional.polynomials import (
     ASIN,
     ATAN,
-    ERF,
-    ERFCX,
     EXPM1,
     SINH,
     TANH,
@@ -85,6 +83,24 @@ def expm1_node(x: UOp) -> UOp:
 def exp(self: Tensor) -> Tensor:
     """e to the power of each item."""
     return real(self, exponential)
+
+
+def expm1(self: Tensor) -> Tensor:
+    """e^x - 1, with all its digits near 0.
+
+    >>> Tensor([0.0, 1e-30]).expm1().tolist() == Tensor([0.0, 1e-30]).tolist()
+    True
+    """
+    return real(self, lambda x: x.eq(0).where(x, expm1_node(x)))
+
+
+def log1p(self: Tensor) -> Tensor:
+    """log(1 + x), with all its digits near 0; NaN below -1.
+
+    >>> Tensor([0.0, 1e-30]).log1p().tolist() == Tensor([0.0, 1e-30]).tolist()
+    True
+    """
+    return real(self, lambda x: x.eq(0).where(x, log1p_node(x)))
 
 
 def exp2(self: Tensor) -> Tensor:
@@ -416,28 +432,3 @@ def tanh(self: Tensor) -> Tensor:
         return near.where(odd_polynomial(small, small * small, TANH[x.dtype]), large) * sign
 
     return real(self, node)
-
-
-# --- the error function -------------------------------------------------------------------------------------
-
-
-def erf_node(x: UOp) -> UOp:
-    """erf: a polynomial up to 1, one minus the scaled complement above."""
-    limit, coefficients = ERFCX[x.dtype]
-    sign, magnitude = sign_and_magnitude(x)
-    near = magnitude < 1
-    small = near.where(magnitude, 0)
-    far = near.where(1, (magnitude > limit).where(limit, magnitude))
-    low, high = 1 / (1 + limit / 2), 1 / 1.5
-    scaled = (2 / (far * 0.5 + 1) - (low + high)) * (1 / (high - low))
-    complement = exponential(-far * far) * polynomial(scaled, coefficients)
-    return near.where(small.mulacc(polynomial(small * small, ERF[x.dtype]), small), 1 - complement) * sign
-
-
-def erf(self: Tensor) -> Tensor:
-    """The error function, 2/sqrt(pi) times the integral of e^(-t^2) from 0 to x.
-
-    >>> Tensor([0.0, 10.0, -10.0]).erf().tolist()
-    [0.0, 1.0, -1.0]
-    """
-    return real(self, erf_node)
