@@ -63,7 +63,6 @@ def _unary_in_double(function: Callable[[Array], Array]) -> Callable[[UOp, Array
 
 MEANING: dict[Ops, Callable[..., Array]] = {
     Ops.NEG: lambda node, x: -x,
-    Ops.RECIP: _unary_in_double(lambda x: 1 / x),
     Ops.SQRT: _unary_in_double(np.sqrt),
     Ops.EXP2: _unary_in_double(np.exp2),
     Ops.LOG2: _unary_in_double(np.log2),
@@ -74,6 +73,7 @@ MEANING: dict[Ops, Callable[..., Array]] = {
     Ops.ADD: lambda node, a, b: a + b,
     Ops.SUB: lambda node, a, b: a - b,
     Ops.MUL: lambda node, a, b: a * b,
+    Ops.FDIV: lambda node, a, b: a / b,
     Ops.IDIV: lambda node, a, b: a // b,
     Ops.MOD: lambda node, a, b: a % b,
     Ops.MAX: lambda node, a, b: np.maximum(a, b),

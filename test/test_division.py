@@ -1,4 +1,5 @@
-"""Remainders and whole quotients of floats are the true ones, however far apart the operands are."""
+"""Quotients of floats are rounded once; remainders and whole quotients are the true ones, however far apart
+the operands are."""
 from __future__ import annotations
 
 import math
@@ -26,6 +27,38 @@ def pairs(dtype: DType) -> tuple[Array, Array]:
     special = np.array([0.0, -0.0, 1, -1, 3, -3, math.inf, -math.inf, math.nan, 2.0**-14], dtype.numpy)
     first, second = (m.ravel() for m in np.meshgrid(special, special))
     return np.concatenate([any_numbers(dtype, 1), first]), np.concatenate([any_numbers(dtype, 2), second])
+
+
+def rounded_quotient(a: Array, b: Array | float, dtype: DType) -> Array:
+    """Rounded once: float64 has more than twice the digits of narrower types, so the second time is none."""
+    with np.errstate(all="ignore"):
+        return np.asarray((a.astype(np.float64) / np.asarray(b).astype(np.float64)).astype(dtype.numpy))
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_quotients_are_rounded_once(dtype: DType) -> None:
+    a, b = pairs(dtype)
+    equal(Tensor(a) / Tensor(b), rounded_quotient(a, b, dtype))
+
+
+@pytest.mark.parametrize("divisor", [7.0, 3.0, 0.1, 1e-3, -6.0, 0.0, 4.0, -0.125, 2.0**127, 2.0**-126])
+def test_quotients_by_a_number_are_rounded_once(divisor: float) -> None:
+    x = any_numbers(dtypes.float32, 4)
+    equal(Tensor(x) / divisor, rounded_quotient(x, np.float32(divisor), dtypes.float32))
+    equal(divisor / Tensor(x), rounded_quotient(np.full_like(x, divisor), x, dtypes.float32))
+
+
+def test_quotients_by_one_number_a_row_are_rounded_once() -> None:
+    """Also where dividing once a row and multiplying would be less work."""
+    x = np.random.default_rng(3).uniform(1, 2, (40, 300)).astype(np.float32)
+    t = Tensor(x)
+    equal(t / t[:, :1], rounded_quotient(x, x[:, :1], dtypes.float32))
+    equal(t / t.max(axis=1, keepdim=True), rounded_quotient(x, x.max(axis=1, keepdims=True), dtypes.float32))
+
+
+def test_means_divide_the_sum_once() -> None:
+    x = np.random.default_rng(5).integers(-1000, 1000, (500, 7)).astype(np.float32)
+    equal(Tensor(x).mean(axis=1), rounded_quotient(x.sum(axis=1), 7.0, dtypes.float32))
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)

@@ -71,7 +71,7 @@ def test_a_nest_puts_each_line_as_far_out_as_it_can_be() -> None:
     highest = x.index(r * 64 + a).load().reduce_ranges(Ops.MAX, a)
     row = (x.index(r * 64 + b).load() - highest).exp2().stage(0, Memory.SCRATCH, b)
     total = row.index(c).load().reduce_ranges(Ops.ADD, c)
-    stores = [param(0).index(r * 64 + d).store(row.index(d).load() * total.recip(), r, d),
+    stores = [param(0).index(r * 64 + d).store(row.index(d).load() * (1 / total), r, d),
               param(2).index(r).store(highest, r)]
     assert format_nest(UOp.sink(stores)) == block("""
         for i0 in 0..64:
@@ -82,7 +82,7 @@ def test_a_nest_puts_each_line_as_far_out_as_it_can_be() -> None:
             a1 = sum for i3 in 0..64:
                 s0[i3]
             for i4 in 0..64:
-                p0[i0*64 + i4] = s0[i4]*(1 / a1)
+                p0[i0*64 + i4] = s0[i4]*(1.0 / a1)
             p2[i0] = a0
     """)
 

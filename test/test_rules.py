@@ -360,7 +360,7 @@ NUMPY: dict[Ops, Callable[..., Any]] = {
     Ops.IDIV: np.floor_divide, Ops.MOD: np.remainder, Ops.FDIV: np.divide, Ops.MAX: np.maximum,
     Ops.CMPLT: np.less, Ops.CMPNE: np.not_equal, Ops.AND: np.bitwise_and, Ops.OR: np.bitwise_or,
     Ops.XOR: np.bitwise_xor, Ops.SHL: np.left_shift, Ops.SHR: np.right_shift, Ops.WHERE: np.where,
-    Ops.RECIP: lambda x: x.dtype.type(1) / x, Ops.SQRT: np.sqrt, Ops.TRUNC: np.trunc,
+    Ops.SQRT: np.sqrt, Ops.TRUNC: np.trunc,
 }
 
 
@@ -443,7 +443,7 @@ def constant_nodes() -> list[UOp]:
         binary += [Ops.IDIV, Ops.MOD] if dtype.is_int else []
         nodes += [new(op, m, n) for op in binary for m in constants for n in constants
                   if not (op in (Ops.IDIV, Ops.MOD) and n.arg == 0)]
-        unary = [Ops.RECIP, Ops.SQRT, Ops.TRUNC] if dtype.is_float else []
+        unary = [Ops.SQRT, Ops.TRUNC] if dtype.is_float else []
         nodes += [new(op, m) for op in unary for m in constants]
         nodes += [new(Ops.NEG, m) for m in constants if not dtype.is_bool]
         nodes += [m.cast(t) for m in constants for t in EVERY if t is not dtype
@@ -463,8 +463,11 @@ GRAPHS: dict[str, Callable[[], list[UOp]]] = {
     "float minus zero": with_constant(Ops.SUB, FLOATS, 0.0),
     "times one": with_constant(Ops.MUL, EVERY, 1),
     "integer times zero": with_constant(Ops.MUL, (dtypes.bool, *INTEGERS), 0),
-    "divided by one": lambda: [n for op, types in ((Ops.IDIV, INTEGERS), (Ops.FDIV, FLOATS))
-                               for n in with_constant(op, types, 1)()],
+    "integer divided by one": with_constant(Ops.IDIV, INTEGERS, 1),
+    "float divided by a power of two": lambda: [
+        n for t in FLOATS for c in (1.0, -1.0, 0.5, -8.0, 2.0 ** (2 - 2 ** (dtypes.finfo(t)[0] - 1)),
+                                    2.0 ** (2 ** (dtypes.finfo(t)[0] - 1) - 2))
+        for n in with_constant(Ops.FDIV, (t,), c)()],
     "maximum of equals": typed(EVERY, lambda x: new(Ops.MAX, x, x)),
     "twice negated": typed((*INTEGERS, *FLOATS), lambda x: new(Ops.NEG, new(Ops.NEG, x))),
     "and or or of equals": lambda: [new(op, unknown(t), unknown(t)) for op in (Ops.AND, Ops.OR)
@@ -492,7 +495,7 @@ BIT_LAWS: dict[str, list[Any]] = {
     "integer minus zero": [v - 0 == v],
     "times one": [v * 1 == v],
     "integer times zero": [v * 0 == 0],
-    "divided by one": [v / 1 == v, z3.UDiv(v, z3.BitVecVal(1, 32)) == v],
+    "integer divided by one": [v / 1 == v, z3.UDiv(v, z3.BitVecVal(1, 32)) == v],
     "maximum of equals": [z3.If(v < v, v, v) == v],
     "twice negated": [0 - (0 - v) == v],
     "and or or of equals": [v & v == v, v | v == v],
@@ -507,8 +510,8 @@ BIT_LAWS: dict[str, list[Any]] = {
     "bool unequal to false": [(p != z3.BoolVal(False)) == p],
     "not not": [((p != z3.BoolVal(True)) != z3.BoolVal(True)) == p],
 }
-EVALUATED_ONLY = {"constants", "float plus minus zero", "float minus zero", "cast to the same type",
-                  "cast through a wider type"}
+EVALUATED_ONLY = {"constants", "float plus minus zero", "float minus zero", "float divided by a power of two",
+                  "cast to the same type", "cast through a wider type"}
 
 
 def test_every_folding_rule_has_graphs_and_integer_rules_have_laws() -> None:

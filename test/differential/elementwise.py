@@ -318,6 +318,7 @@ MATHEMATICS = [
             ("log", positive, 2, True),
             ("log2", positive, 2, True),
             ("log10", positive, 2, True),
+            ("log1p", positive, 2, True),
             ("sin", anything, 2, True),
             ("cos", anything, 2, True),
             ("tan", within_one, 2, False),
@@ -330,7 +331,9 @@ MATHEMATICS = [
             ("asinh", anything, 2, True),
             ("acosh", above_one, 2, True),
             ("atanh", within_one, 2, True),
+            ("expm1", anything, 2, True),
             ("erf", anything, 2, True),
+            ("erfc", anything, 6, True),
         ]
         if name not in ("asin", "acos", "atanh")
     ),

@@ -1,8 +1,7 @@
 """The nest in operations that the device has.
 
 In: a nest with nothing left to expand. Out: the same values made of operations that the renderer can write:
-elementary functions as polynomials, a product with a reciprocal as one division, casts that a device would
-round twice as casts that it rounds once.
+elementary functions as polynomials, casts that a device would round twice as casts that it rounds once.
 """
 from __future__ import annotations
 
@@ -13,21 +12,6 @@ from tinygrad.graph.ops import Ops
 from tinygrad.graph.rewrite import RewriteTable, Rule, any_node, node, rewrite
 from tinygrad.graph.uop import UOp
 from tinygrad.renderer import Renderer
-
-
-def _division(a: UOp, b: UOp, r: UOp, whole: UOp) -> UOp | None:
-    """a * (1 / b) is a / b, rounded once. Where b changes with fewer loops, dividing once outside is worth
-    more."""
-    if b.ranges < whole.ranges and b.op is not Ops.LOAD:
-        return None
-    return UOp.new(Ops.FDIV, whole.dtype, (a, b))
-
-
-_product = node(Ops.MUL, any_node("a"), node(Ops.RECIP, any_node("b"), name="r"), name="whole")
-division = RewriteTable("one division instead of a reciprocal and a product", [
-    Rule("a * (1/b)", _product, _division),
-])
-
 
 FLOAT64_DIGITS = 53
 
@@ -55,4 +39,4 @@ def to_device_primitives(nest: UOp, renderer: Renderer) -> UOp:
     """The nest in operations that `renderer` writes."""
     narrow = dtypes.float64 in renderer.missing
     functions = elementary_functions_in_32_bits if narrow else elementary_functions
-    return rewrite(rewrite(nest, division + natural_logarithms + casts), functions)
+    return rewrite(rewrite(nest, natural_logarithms + casts), functions)

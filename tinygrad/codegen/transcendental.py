@@ -220,7 +220,7 @@ def _whole_and_fraction(x: UOp, lost: UOp | None) -> tuple[UOp, UOp]:
     mantissa = ((raised & (2**form.fraction - 1)) + root_half).bitcast(form.dtype)
     f = mantissa - 1.0
     if lost is not None:
-        f = f + (lost * mantissa).alu(Ops.FDIV, x)
+        f = f + lost * mantissa / x
     return exponent - carrier, f
 
 

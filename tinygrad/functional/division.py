@@ -81,10 +81,9 @@ def _truncated_remainder(x: UOp, y: UOp, steps: int) -> UOp:
     magnitude, divisor = x.maximum(-x), y.maximum(-y)
     exponent, dividend = exponent_and_mantissa(magnitude)
     divisor_exponent, mantissa = exponent_and_mantissa(divisor)
-    inverse = mantissa.recip()
 
     def reduced(rest: UOp) -> UOp:
-        multiple = (rest * inverse + ROUNDING) - ROUNDING
+        multiple = (rest / mantissa + ROUNDING) - ROUNDING
         return (-multiple).mulacc(mantissa, rest)
 
     distance = exponent - divisor_exponent
@@ -109,14 +108,13 @@ def _power_of_two(exponent: UOp) -> UOp:
 def _quotient(x: UOp, y: UOp, rest: UOp) -> UOp:
     """(x - rest) / y, a whole number: one division, one correction, and rounded where digits are left for it.
 
-    Very small and large divisors are scaled, so that their reciprocals are as exact as others.
+    Very small and large divisors are scaled, so that the correction is as exact as others.
     """
     divisor = y.maximum(-y)
     scale = (divisor < 2.0**-900).where(2.0**120, (divisor > 2.0**900).where(y._operand(2.0**-120), 1))
     x, y, rest = x * scale, y * scale, rest * scale
-    inverse = y.recip()
-    near = y.eq(0).where(x * inverse, (x - rest) * inverse)
-    corrected = near + ((-near).mulacc(y, x) - rest) * inverse
+    near = y.eq(0).where(x, x - rest) / y
+    corrected = near + ((-near).mulacc(y, x) - rest) / y
     quotient = corrected.eq(corrected).where(corrected, near)  # infinite operands and results have none
     short = quotient.maximum(-quotient) < 2.0**51
     return short.where((quotient + ROUNDING) - ROUNDING, quotient)

@@ -158,7 +158,7 @@ def div(self: Tensor, x: Operand, reverse: bool = False, rounding_mode: str | No
     ([3.5, -3.5], [3, -3])
     """
     if rounding_mode is None:
-        return real_binary("div", lambda a, b: a * b.recip(), self, x, reverse)
+        return real_binary("div", lambda a, b: a / b, self, x, reverse)
     if rounding_mode == "floor":
         return floordiv(self, x, reverse)
     if rounding_mode != "trunc":
@@ -167,7 +167,7 @@ def div(self: Tensor, x: Operand, reverse: bool = False, rounding_mode: str | No
     def toward_zero(a: UOp, b: UOp) -> UOp:
         a, b = no_bools("div", a, b)
         if a.dtype.is_float:
-            return (a * b.recip()).trunc()
+            return (a / b).trunc()
         down = a // b
         return ((down < 0) & (down * b).ne(a)).where(down + 1, down)
 
@@ -228,7 +228,7 @@ def reciprocal(self: Tensor) -> Tensor:
     >>> Tensor([2, 4]).reciprocal().tolist()
     [0.5, 0.25]
     """
-    return unary(self, lambda x: x.cast(least_upper_float(x.dtype)).recip())
+    return unary(self, lambda x: 1 / x.cast(least_upper_float(x.dtype)))
 
 
 def maximum(self: Tensor, x: Operand) -> Tensor:

@@ -1,4 +1,4 @@
-"""Item by item: powers, exponentials, logarithms, trigonometry and the error function.
+"""Item by item: powers, exponentials, logarithms, trigonometry.
 
 Formulas that lose digits as they stand in a textbook (exp of a large number, log near 1, tanh near 0) are
 compensated; their docstrings say how. They are written on graph nodes, with EXP2, LOG2, SIN and SQRT as
@@ -18,8 +18,6 @@ from tinygrad.functional.elementwise import binary, no_bools, number_dtype, real
 from tinygrad.functional.polynomials import (
     ASIN,
     ATAN,
-    ERF,
-    ERFCX,
     EXPM1,
     SINH,
     TANH,
@@ -53,7 +51,7 @@ def sqrt(self: Tensor) -> Tensor:
 
 def rsqrt(self: Tensor) -> Tensor:
     """1 / sqrt(self)."""
-    return real(self, lambda x: x.sqrt().recip())
+    return real(self, lambda x: 1 / x.sqrt())
 
 
 def sign_and_magnitude(x: UOp) -> tuple[UOp, UOp]:
@@ -85,6 +83,24 @@ def expm1_node(x: UOp) -> UOp:
 def exp(self: Tensor) -> Tensor:
     """e to the power of each item."""
     return real(self, exponential)
+
+
+def expm1(self: Tensor) -> Tensor:
+    """e^x - 1, with all its digits near 0.
+
+    >>> Tensor([0.0, 1e-30]).expm1().tolist() == Tensor([0.0, 1e-30]).tolist()
+    True
+    """
+    return real(self, lambda x: x.eq(0).where(x, expm1_node(x)))
+
+
+def log1p(self: Tensor) -> Tensor:
+    """log(1 + x), with all its digits near 0; NaN below -1.
+
+    >>> Tensor([0.0, 1e-30]).log1p().tolist() == Tensor([0.0, 1e-30]).tolist()
+    True
+    """
+    return real(self, lambda x: x.eq(0).where(x, log1p_node(x)))
 
 
 def exp2(self: Tensor) -> Tensor:
@@ -191,7 +207,7 @@ def _power_in_float64(base: UOp, exponent: UOp, raise_positive: Power) -> UOp:
     whole = exponent.trunc().eq(exponent)
     odd = whole & _is_odd(exponent)
     of_negative = (whole | base.eq(-math.inf)).where(odd.where(-power, power), math.nan)
-    pole = odd.where(base.recip(), math.inf)
+    pole = odd.where(1 / base, math.inf)
     of_zero = (exponent < 0).where(pole, (exponent > 0).where(odd.where(base, 0), math.nan))
     result = is_zero.where(of_zero, (base < 0).where(of_negative, power))
     infinite = (exponent - exponent).ne(0)  # or NaN
@@ -283,14 +299,14 @@ def cos(self: Tensor) -> Tensor:
 
 def tan(self: Tensor) -> Tensor:
     """The tangent, of radians."""
-    return real(self, lambda x: x.sin() * cosine(x).recip())
+    return real(self, lambda x: x.sin() / cosine(x))
 
 
 def _atan_node(x: UOp) -> UOp:
     """A polynomial up to 1; above, pi/2 - atan(1/x)."""
     sign, magnitude = sign_and_magnitude(x)
     large = magnitude > 1
-    below_one = large.where(large.where(magnitude, 1).recip(), magnitude)
+    below_one = large.where(1 / large.where(magnitude, 1), magnitude)
     angle = odd_polynomial(below_one, below_one * below_one, ATAN[x.dtype])
     return large.where(_from_half_pi(angle, 1), angle) * sign
 
@@ -376,7 +392,7 @@ def asinh(self: Tensor) -> Tensor:
         sign, magnitude = sign_and_magnitude(x)
         large = magnitude > 1e8
         x1 = large.where(0, magnitude)
-        small = log1p_node((x1 * x1).mulacc(((x1 * x1 + 1).sqrt() + 1).recip(), x1))
+        small = log1p_node(x1 + x1 * x1 / ((x1 * x1 + 1).sqrt() + 1))
         return large.where(log_node(large.where(magnitude, 1)) + math.log(2), small) * sign
 
     return real(self, node)
@@ -399,7 +415,7 @@ def atanh(self: Tensor) -> Tensor:
     ulp: the roundings of the difference, the quotient and the logarithm add up."""
     def node(x: UOp) -> UOp:
         sign, magnitude = sign_and_magnitude(x)
-        return log1p_node(magnitude * 2 * (1 - magnitude).recip()) * 0.5 * sign
+        return log1p_node(magnitude * 2 / (1 - magnitude)) * 0.5 * sign
 
     return real(self, node)
 
@@ -412,32 +428,7 @@ def tanh(self: Tensor) -> Tensor:
         small = near.where(magnitude, 0)
         # e^-2|x| rather than e^2|x|: no infinity, so no NaN in the gradient
         decay = exponential(magnitude * -2)
-        large = (1 - decay) * (decay + 1).recip()
+        large = (1 - decay) / (decay + 1)
         return near.where(odd_polynomial(small, small * small, TANH[x.dtype]), large) * sign
 
     return real(self, node)
-
-
-# --- the error function -------------------------------------------------------------------------------------
-
-
-def erf_node(x: UOp) -> UOp:
-    """erf: a polynomial up to 1, one minus the scaled complement above."""
-    limit, coefficients = ERFCX[x.dtype]
-    sign, magnitude = sign_and_magnitude(x)
-    near = magnitude < 1
-    small = near.where(magnitude, 0)
-    far = near.where(1, (magnitude > limit).where(limit, magnitude))
-    low, high = 1 / (1 + limit / 2), 1 / 1.5
-    scaled = ((far * 0.5 + 1).recip() * 2 - (low + high)) * (1 / (high - low))
-    complement = exponential(-far * far) * polynomial(scaled, coefficients)
-    return near.where(small.mulacc(polynomial(small * small, ERF[x.dtype]), small), 1 - complement) * sign
-
-
-def erf(self: Tensor) -> Tensor:
-    """The error function, 2/sqrt(pi) times the integral of e^(-t^2) from 0 to x.
-
-    >>> Tensor([0.0, 10.0, -10.0]).erf().tolist()
-    [0.0, 1.0, -1.0]
-    """
-    return real(self, erf_node)

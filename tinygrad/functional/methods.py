@@ -15,6 +15,7 @@ from tinygrad.functional import (
     decompositions,
     elementwise,
     equations,
+    error_function,
     indexing,
     interop,
     linalg,
@@ -132,7 +133,9 @@ class Methods:
     rsqrt = mathematics.rsqrt
     exp = mathematics.exp
     exp2 = mathematics.exp2
+    expm1 = mathematics.expm1
     log = mathematics.log
+    log1p = mathematics.log1p
     log2 = mathematics.log2
     log10 = mathematics.log10
     logaddexp = mathematics.logaddexp
@@ -149,7 +152,8 @@ class Methods:
     asinh = mathematics.asinh
     acosh = mathematics.acosh
     atanh = mathematics.atanh
-    erf = mathematics.erf
+    erf = error_function.erf
+    erfc = error_function.erfc
     # activation
     relu = activation.relu
     relu6 = activation.relu6

@@ -55,9 +55,8 @@ def _quotient_near_one(f: UOp) -> tuple[UOp, UOp]:
     """(f - 1) / (f + 1) in two parts, for f in [1/2, 2], where f - 1 is exact."""
     above = f - 1
     below, below_rest = _sum((f > 1).where(f, 1), (f > 1).where(f._operand(1), f))
-    inverse = below.recip()
-    quotient = above * inverse
-    rest = ((-quotient).mulacc(below, above) - quotient * below_rest) * inverse
+    quotient = above / below
+    rest = ((-quotient).mulacc(below, above) - quotient * below_rest) / below
     return quotient, rest
 
 

@@ -105,7 +105,7 @@ def mean(self: Tensor, axis: Axis = None, keepdim: bool = False) -> Tensor:
     dtype = least_upper_float(self.dtype)
     wide = self.cast(promote(dtype, dtypes.float32))
     count = prod(self.shape[a] for a in axes_of("mean", self, axis))
-    return (wide.sum(axis, keepdim) * (1 / count if count else math.nan)).cast(dtype)
+    return wide.sum(axis, keepdim).div(count).cast(dtype)
 
 
 def var_mean(self: Tensor, axis: Axis = None, keepdim: bool = False, correction: float = 1) -> tuple[Tensor,
@@ -120,8 +120,7 @@ def var_mean(self: Tensor, axis: Axis = None, keepdim: bool = False, correction:
     distance = wide - center
     divisor = max(count - correction, 0)
     # over nothing: 0/0 is NaN, anything else over 0 infinite
-    squares = (distance * distance).sum(axes, keepdim)
-    variance = squares * (1 / divisor) if divisor else squares / 0
+    variance = (distance * distance).sum(axes, keepdim) / divisor
     return variance.cast(dtype), type(self).of(_without_axes(center.uop, axes, keepdim), self).cast(dtype)
 
 
@@ -200,7 +199,7 @@ def softmax(self: Tensor, axis: int = -1, dtype: DTypeLike | None = None) -> Ten
     """
     shifted, axes, kind = _shifted(self, axis, dtype)
     weights = exponential(shifted)
-    return type(self).of((weights * weights.reduce(Ops.ADD, axes).recip().expand(weights.shape)).cast(kind),
+    return type(self).of((weights * (1 / weights.reduce(Ops.ADD, axes)).expand(weights.shape)).cast(kind),
                          self)
 
 
@@ -211,7 +210,7 @@ def masked_softmax(self: Tensor, dtype: DTypeLike) -> Tensor:
     largest = x.detach().reduce(Ops.MAX, axes)
     weights = exponential(x - largest.eq(-math.inf).where(0, largest).expand(x.shape))
     total = weights.reduce(Ops.ADD, axes)
-    share = total.eq(0).where(1, total).recip()
+    share = 1 / total.eq(0).where(1, total)
     return type(self).of((weights * share.expand(weights.shape)).cast(kind), self)
 
 

@@ -48,7 +48,6 @@ _FLOAT_ARITHMETIC: dict[Ops, Callable[..., Any]] = {
     Ops.SUB: operator.sub,
     Ops.MUL: operator.mul,
     Ops.FDIV: operator.truediv,
-    Ops.RECIP: lambda x: type(x)(1) / x,
     Ops.SQRT: np.sqrt,
     Ops.TRUNC: np.trunc,
     Ops.CMPLT: operator.lt,
@@ -134,6 +133,16 @@ def _integer(n: UOp) -> bool:
     return n.dtype.is_int or n.dtype.is_bool
 
 
+def _is_power_of_two(n: UOp) -> bool:
+    """A power of two whose reciprocal is a normal number of the type: multiplying by it is dividing."""
+    if not isinstance(n.arg, float):
+        return False
+    exponent_bits, _ = dtypes.finfo(n.dtype.scalar)
+    normal = 2 ** (exponent_bits - 1) - 2
+    fraction, exponent = math.frexp(n.arg)
+    return abs(fraction) == 0.5 and abs(exponent - 1) <= normal
+
+
 def _bool(n: UOp) -> bool:
     return n.dtype.is_bool
 
@@ -142,6 +151,7 @@ _ANY: Final = any_node("x")
 _INTEGER: Final = any_node("x", _integer)
 _FLOAT: Final = any_node("x", lambda n: n.dtype.is_float)
 _BOOL: Final = any_node("x", _bool)
+_POWER_OF_TWO: Final = node(Ops.CONST, name="c", where=_is_power_of_two)
 _ALL_BITS: Final = node(Ops.CONST, name="c", where=lambda n: n.dtype.is_int and n.arg == n.dtype.as_const(-1))
 
 
@@ -181,7 +191,9 @@ constant_folding: Final = RewriteTable("constant folding", [
     Rule("float minus zero", node(Ops.SUB, _FLOAT, _number(0)), _the_value),
     Rule("times one", node(Ops.MUL, _ANY, _number(1)), _the_value),
     Rule("integer times zero", node(Ops.MUL, _INTEGER, _number(0)), _the_constant),
-    Rule("divided by one", node((Ops.IDIV, Ops.FDIV), _ANY, _number(1)), _the_value),
+    Rule("integer divided by one", node(Ops.IDIV, _ANY, _number(1)), _the_value),
+    Rule("float divided by a power of two", node(Ops.FDIV, _ANY, _POWER_OF_TWO),
+         lambda x, c: x * (1 / c.arg)),
     Rule("maximum of equals", node(Ops.MAX, _ANY, _ANY), _the_value),
     Rule("twice negated", node(Ops.NEG, node(Ops.NEG, _ANY)), _the_value),
     Rule("and or or of equals", node((Ops.AND, Ops.OR), _ANY, _ANY), _the_value),

@@ -51,16 +51,22 @@ def _where(g: UOp, node: UOp) -> SourceGradients:
 
 def _mul(g: UOp, node: UOp) -> SourceGradients:
     a, b = node.src
-    return _times(g, b), _times(g, a)
+    return _scaled(g, Ops.MUL, b), _scaled(g, Ops.MUL, a)
 
 
-def _times(g: UOp, factor: UOp) -> UOp:
-    """`g * factor`. Where a mask made of positions (causal attention) has set `g` to zero, the product is
-    zero too, whatever the factor; said so, its sums need not run there."""
+def _fdiv(g: UOp, node: UOp) -> SourceGradients:
+    """g / b and -g / b * (a / b)."""
+    share = _scaled(g, Ops.FDIV, node.src[1])
+    return share, -_scaled(share, Ops.MUL, node)
+
+
+def _scaled(g: UOp, op: Ops, factor: UOp) -> UOp:
+    """`g` times or over `factor`. Where a mask made of positions (causal attention) has set `g` to zero, the
+    result is zero too, whatever the factor; said so, its sums need not run there."""
     if g.op is Ops.WHERE and g.src[2].base.op is Ops.CONST and g.src[2].base.arg == 0 \
             and _is_positional(g.src[0]):
-        return g.src[0].where(g.src[1] * factor, 0)
-    return g * factor
+        return g.src[0].where(g.src[1].alu(op, factor), 0)
+    return g.alu(op, factor)
 
 
 def _is_positional(condition: UOp) -> bool:
@@ -78,7 +84,7 @@ def _is_positional(condition: UOp) -> bool:
 
 def _mulacc(g: UOp, node: UOp) -> SourceGradients:
     a, b, _ = node.src
-    return _times(g, b), _times(g, a), g
+    return _scaled(g, Ops.MUL, b), _scaled(g, Ops.MUL, a), g
 
 
 def _reduce(g: UOp, node: UOp) -> SourceGradients:
@@ -88,7 +94,7 @@ def _reduce(g: UOp, node: UOp) -> SourceGradients:
         return (g.expand(src.shape),)
     if op is Ops.MAX:
         hit = src.eq(node.expand(src.shape)).cast(g.dtype)
-        return (hit * (g * hit.reduce(Ops.ADD, axes).recip()).expand(src.shape),)
+        return (hit * (g / hit.reduce(Ops.ADD, axes)).expand(src.shape),)
     return (g.expand(src.shape) * _products_of_others(src, axes),)
 
 
@@ -174,16 +180,16 @@ MOVEMENT_RULES: dict[Ops, GradientRule] = {
 
 GRADIENT_RULES: dict[Ops, GradientRule] = {
     Ops.NEG: lambda g, node: (-g,),
-    Ops.RECIP: lambda g, node: (-g * node * node,),
-    Ops.SQRT: lambda g, node: (g * node.recip() * 0.5,),
+    Ops.SQRT: lambda g, node: (g / node * 0.5,),
     Ops.EXP2: lambda g, node: (g * node * LN2,),
-    Ops.LOG2: lambda g, node: (g * node.src[0].recip() * (1 / LN2),),
+    Ops.LOG2: lambda g, node: (g / node.src[0] * (1 / LN2),),
     Ops.SIN: lambda g, node: (g * derivative_of_sine(node.src[0]),),
     Ops.CAST: lambda g, node: (g.cast(node.src[0].dtype),),
     Ops.TRUNC: lambda g, node: (None,),
     Ops.ADD: lambda g, node: (g, g),
     Ops.SUB: lambda g, node: (g, -g),
     Ops.MUL: _mul,
+    Ops.FDIV: _fdiv,
     Ops.MAX: _max_of_two,
     Ops.WHERE: _where,
     Ops.MULACC: _mulacc,

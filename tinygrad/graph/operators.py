@@ -42,6 +42,12 @@ class Operators:
     def __rmul__(self, x: float) -> Self:
         return self._operand(x).alu(Ops.MUL, self)
 
+    def __truediv__(self, x: Self | float) -> Self:
+        return self.alu(Ops.FDIV, self._operand(x))
+
+    def __rtruediv__(self, x: float) -> Self:
+        return self._operand(x).alu(Ops.FDIV, self)
+
     def __floordiv__(self, x: Self | int) -> Self:
         return self.alu(Ops.IDIV, self._operand(x))
 
@@ -107,9 +113,6 @@ class Operators:
     def mulacc(self, b: Self | float, c: Self | float) -> Self:
         """self * b + c, rounded once."""
         return self.alu(Ops.MULACC, self._operand(b), self._operand(c))
-
-    def recip(self) -> Self:
-        return self.alu(Ops.RECIP)
 
     def sqrt(self) -> Self:
         return self.alu(Ops.SQRT)

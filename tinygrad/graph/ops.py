@@ -26,7 +26,6 @@ class Ops(Enum):
 
     # elementwise, one source
     NEG = auto()
-    RECIP = auto()
     SQRT = auto()
     EXP2 = auto()
     LOG2 = auto()
@@ -39,6 +38,8 @@ class Ops(Enum):
     ADD = auto()
     SUB = auto()
     MUL = auto()
+    FDIV = auto()
+    """floating-point division, rounded once"""
     IDIV = auto()
     """integer division, rounded toward minus infinity (Python's //)"""
     MOD = auto()
@@ -110,8 +111,6 @@ class Ops(Enum):
     size)"""
 
     # program only
-    FDIV = auto()
-    """floating-point division, rounded once"""
     LDEXP = auto()
     """a * 2**b, rounded once: b is a whole float, or NaN where a is. For 1/2 <= a <= 2 and sizes of b below
     twice the exponent's bias"""
@@ -137,18 +136,18 @@ class Family:
 
     SOURCE = frozenset({Ops.BUFFER, Ops.CONST, Ops.VARIABLE, Ops.COPY})
     UNARY = frozenset({
-        Ops.NEG, Ops.RECIP, Ops.SQRT, Ops.EXP2, Ops.LOG2, Ops.SIN, Ops.TRUNC, Ops.CAST, Ops.BITCAST,
+        Ops.NEG, Ops.SQRT, Ops.EXP2, Ops.LOG2, Ops.SIN, Ops.TRUNC, Ops.CAST, Ops.BITCAST,
     })
     COMPARE = frozenset({Ops.CMPLT, Ops.CMPNE})
     BITWISE = frozenset({Ops.AND, Ops.OR, Ops.XOR, Ops.SHL, Ops.SHR})
     BINARY = COMPARE | BITWISE | {
-        Ops.ADD, Ops.SUB, Ops.MUL, Ops.IDIV, Ops.MOD, Ops.MAX, Ops.FDIV, Ops.LDEXP,
+        Ops.ADD, Ops.SUB, Ops.MUL, Ops.FDIV, Ops.IDIV, Ops.MOD, Ops.MAX, Ops.LDEXP,
     }
     TERNARY = frozenset({Ops.WHERE, Ops.MULACC})
     ELEMENTWISE = UNARY | BINARY | TERNARY
     MOVEMENT = frozenset({Ops.RESHAPE, Ops.PERMUTE, Ops.EXPAND, Ops.PAD, Ops.SHRINK, Ops.STRIDE})
     COMMUTATIVE = frozenset({Ops.ADD, Ops.MUL, Ops.MAX, Ops.CMPNE, Ops.AND, Ops.OR, Ops.XOR})
-    FLOAT_ONLY = frozenset({Ops.RECIP, Ops.SQRT, Ops.EXP2, Ops.LOG2, Ops.SIN, Ops.TRUNC, Ops.FDIV, Ops.LDEXP})
+    FLOAT_ONLY = frozenset({Ops.SQRT, Ops.EXP2, Ops.LOG2, Ops.SIN, Ops.TRUNC, Ops.FDIV, Ops.LDEXP})
     INT_ONLY = frozenset({Ops.IDIV, Ops.MOD, Ops.SHL, Ops.SHR})
     REDUCING = frozenset({Ops.ADD, Ops.MAX, Ops.MUL})
 

@@ -203,8 +203,6 @@ def _express(node: UOp, sources: Sequence[Text]) -> Text:
         return _call(_CALLS[node.op], sources)
     if node.op is Ops.NEG:
         return Text(f"-{_bound(sources[0], _ATOM)}", _SIGN)
-    if node.op is Ops.RECIP:
-        return Text(f"1 / {_bound(sources[0], _SIGN)}", _PRODUCT)
     if node.op is Ops.CAST:
         return _call(format_dtype(node.dtype), sources)
     if node.op is Ops.BITCAST:

@@ -152,16 +152,16 @@ def _mulacc(node: UOp) -> bool:
 
 
 _ELEMENTWISE = (
-    Rule("NEG RECIP SQRT EXP2 LOG2 SIN TRUNC (value)", "of the dtype of its source", _unary),
+    Rule("NEG SQRT EXP2 LOG2 SIN TRUNC (value)", "of the dtype of its source", _unary),
     Rule("CAST(value)", "to any dtype; lanes stay", _cast),
     Rule("BITCAST(value)", "to a dtype of the same width", _bitcast),
-    Rule("ADD SUB MUL IDIV MOD MAX (value, value)", "of one dtype", _binary),
+    Rule("ADD SUB MUL FDIV IDIV MOD MAX (value, value)", "of one dtype", _binary),
     Rule("AND OR XOR SHL SHR (value, value)", "of one dtype, no float", _binary),
     Rule("CMPLT CMPNE (value, value)", "of one dtype; makes a bool", _compare),
     Rule("WHERE(bool, value, value)", "values of one dtype", _where),
     Rule("MULACC(value, value, value)", "of one dtype", _mulacc),
 )
-_PRIMITIVES = Rule("FDIV LDEXP (value, value)", "of one float dtype", _binary)
+_PRIMITIVES = Rule("LDEXP(value, value)", "of one float dtype", _binary)
 
 
 # --- the tensor graph -----------------------------------------------------------------------------

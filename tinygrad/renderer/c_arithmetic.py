@@ -118,8 +118,6 @@ class Arithmetic:
                              f"{operands[0]} {operator} {operands[1]}")
         if op is Ops.MULACC and not dtype.is_float:
             return self.emit("v", dtype, f"{operands[0]} * {operands[1]} + {operands[2]}")
-        if op is Ops.RECIP and dtype.is_float:
-            return self.emit("v", dtype, f"{self.functions.constant(dtype, 1.0)} / {operands[0]}")
         function = self.function_for(op, dtype)
         return function and self.emit("v", dtype, f"{function}({', '.join(operands)})")
 

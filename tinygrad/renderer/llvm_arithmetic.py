@@ -115,8 +115,6 @@ class Arithmetic:
 
     def float_function(self, op: Ops, dtype: DType, *operands: str) -> str:
         kind = value_type(dtype)
-        if op is Ops.RECIP:
-            return self.emit("v", f"fdiv {kind} {constant(dtype, 1.0)}, {operands[0]}")
         if op in (Ops.SQRT, Ops.TRUNC):
             return self.intrinsic("v", f"{op.name.lower()}.{mangled(kind)}", kind, f"{kind} {operands[0]}")
         if op is Ops.MAX:

@@ -89,7 +89,7 @@ def _load_exponent(a: Value, b: Value) -> Value:
 
 
 _ARITHMETIC: dict[Ops, Operation] = {
-    Ops.NEG: np.negative, Ops.RECIP: np.reciprocal, Ops.SQRT: np.sqrt, Ops.TRUNC: np.trunc,
+    Ops.NEG: np.negative, Ops.SQRT: np.sqrt, Ops.TRUNC: np.trunc,
     Ops.ADD: np.add, Ops.SUB: np.subtract, Ops.MUL: np.multiply, Ops.MAX: np.maximum, Ops.FDIV: np.divide,
     Ops.IDIV: np.floor_divide, Ops.MOD: np.remainder, Ops.SHL: np.left_shift, Ops.SHR: np.right_shift,
     Ops.AND: np.bitwise_and, Ops.OR: np.bitwise_or, Ops.XOR: np.bitwise_xor,

@@ -28,7 +28,7 @@ FREE_CONDITION = 4.0
 """The same for a condition: kept as a comparison it guards loads, picks items and costs no memory."""
 _BOUNDARIES = frozenset({Ops.BUFFER, Ops.COPY, Ops.CONTIGUOUS, Ops.ASSIGN, Ops.CONST, Ops.VARIABLE})
 _WORK = {
-    Ops.EXP2: 10.0, Ops.LOG2: 14.0, Ops.SIN: 30.0, Ops.RECIP: 2.0, Ops.SQRT: 4.0, Ops.IDIV: 8.0, Ops.MOD: 8.0,
+    Ops.EXP2: 10.0, Ops.LOG2: 14.0, Ops.SIN: 30.0, Ops.FDIV: 3.0, Ops.SQRT: 4.0, Ops.IDIV: 8.0, Ops.MOD: 8.0,
 }
 
 
@@ -126,9 +126,12 @@ def has_statistics(root: UOp) -> dict[UOp, bool]:
 
 
 def _is_reduced(value: UOp) -> bool:
-    """True for a reduce, and for unary functions and movement of one."""
-    while len(value.src) == 1 and (value.op in Family.UNARY or value.op in Family.MOVEMENT):
-        value = value.src[0]
+    """True for a reduce, and for movement, functions and a multiple or the reciprocal of one."""
+    while value.op in Family.ELEMENTWISE or value.op in Family.MOVEMENT:
+        changing = [source for source in value.src if source.base.op is not Ops.CONST]
+        if len(changing) != 1:
+            return False
+        value = changing[0]
     return value.op is Ops.REDUCE
 
 
