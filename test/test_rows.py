@@ -202,3 +202,54 @@ def test_statistics_of_channels_that_lie_innermost_take_lanes_along_channels() -
     wide = images.transpose(0, 3, 1, 2).astype(np.float64)
     mean, var = wide.mean((0, 2, 3), keepdims=True), wide.var((0, 2, 3), keepdims=True)
     np.testing.assert_allclose(got, (wide - mean) / np.sqrt(var + 1e-5), rtol=1e-4, atol=1e-5)
+
+
+# --- attention's gradients ----------------------------------------------------------------------------------
+
+
+def attention_and_gradients(q: Array, k: Array, v: Array, w: Array, bias: Array) -> list[Array]:
+    """softmax(q k^T / sqrt(E) + bias) v, and the gradients of its sum weighted with `w`: Vaswani et al. 2017,
+    differentiated by hand."""
+    scale = 1 / np.sqrt(q.shape[-1])
+    scores = q @ k.swapaxes(-1, -2) * scale + bias
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    weights /= weights.sum(-1, keepdims=True)
+    to_weights = w @ v.swapaxes(-1, -2)
+    to_scores = weights * (to_weights - (to_weights * weights).sum(-1, keepdims=True)) * scale
+    return [weights @ v, to_scores @ k, to_scores.swapaxes(-1, -2) @ q, weights.swapaxes(-1, -2) @ w]
+
+
+@pytest.mark.parametrize("queries, keys", [(40, 40), (33, 70)])
+@pytest.mark.parametrize("mask", ["none", "causal", "bool", "float"])
+def test_attention_is_one_kernel_and_its_gradients_three(mask: str, queries: int, keys: int) -> None:
+    draw = np.random.default_rng(3)
+    q, w = (draw.standard_normal((2, 3, queries, 16)).astype(np.float32) for _ in range(2))
+    k, v = (draw.standard_normal((2, 3, keys, 16)).astype(np.float32) for _ in range(2))
+    allowed = draw.random((queries, keys)) > 0.3
+    allowed[:, 0] = True
+    added = draw.standard_normal((queries, keys)).astype(np.float32)
+    options: dict[str, dict[str, Any]] = {
+        "none": {}, "causal": {"is_causal": True}, "bool": {"attn_mask": Tensor(allowed)},
+        "float": {"attn_mask": Tensor(added)}}
+    bias = {"none": np.zeros(1), "causal": np.where(np.tri(queries, keys) > 0, 0, -np.inf),
+            "bool": np.where(allowed, 0, -np.inf), "float": added}
+    tensors = [Tensor(x).realize() for x in (q, k, v)]
+    result = tensors[0].scaled_dot_product_attention(*tensors[1:], **options[mask])
+    found = [result, *(result * Tensor(w)).sum().gradient(*tensors)]
+    assert len(found[0].schedule(*found[1:])) == 4
+    result.realize()
+    assert len(found[1].schedule(*found[2:])) == 3
+    expected = attention_and_gradients(*(x.astype(np.float64) for x in (q, k, v, w)), bias[mask])
+    for ours, exact in zip(found, expected, strict=True):
+        np.testing.assert_allclose(ours.numpy(), exact, rtol=2e-5, atol=2e-5)
+
+
+def test_rows_that_are_stored_are_right_where_others_read_them() -> None:
+    x = np.random.default_rng(4).standard_normal((50, 37)).astype(np.float32)
+    m = np.random.default_rng(5).standard_normal((37, 20)).astype(np.float32)
+    weights = Tensor(x).softmax()
+    results = [weights @ Tensor(m), weights.transpose(0, 1) @ Tensor(x), weights.realize()]
+    exact = np.exp(x.astype(np.float64) - x.max(1, keepdims=True))
+    exact /= exact.sum(1, keepdims=True)
+    for ours, expected in zip(results, (exact @ m, exact.T @ x, exact), strict=True):
+        np.testing.assert_allclose(ours.numpy(), expected, rtol=1e-5, atol=1e-5)

@@ -41,12 +41,12 @@ class _Lowering:
         self.output_ranges: dict[tuple[int, ...], tuple[UOp, ...]] = {}
         self.reduce_ranges: dict[tuple[object, ...], tuple[UOp, ...]] = {}
         self.values: dict[Point, UOp] = {}
+        self.stored_over: set[UOp] = set()
+        """the loops over outputs"""
 
     def nest(self) -> UOp:
-        # The largest output first: smaller ones (a row's statistics) are found inside its loops.
-        order = sorted(range(len(self.ast.src)), key=lambda i: (-self.ast.src[i].numel, i))
-        stores = {i: self.store(*self.ast.src[i].src) for i in order}
-        return loops_outermost_first(UOp.sink(stores[i] for i in range(len(order))))
+        # The first output has the loops; the others (a row's statistics, the row) are found inside them.
+        return loops_outermost_first(UOp.sink([self.store(*assign.src) for assign in self.ast.src]))
 
     def store(self, target: UOp, value: UOp) -> UOp:
         index = self.output_index(value)
@@ -55,13 +55,16 @@ class _Lowering:
         if inside is not None:
             raise RuntimeError(f"the target of an ASSIGN is padded: {target}")
         ranges = [r for r in index if r.op is Ops.RANGE]
+        self.stored_over.update(ranges)
         return place.node.index(place.index[0]).store(stored, *ranges)
 
     def output_index(self, value: UOp) -> tuple[UOp, ...]:
-        """The loops over an output: those in which its value is already computed, or new ones."""
+        """The loops over an output: those in which its value is already computed, or new ones. A row that
+        a REDUCE reads has its outer loops and a new one of its own."""
         for point in self.values:
             if point.node is value and is_bijection(point):
-                return point.index
+                return tuple(i if i.op is Ops.CONST or i in self.stored_over else self.new_range(i.extent)
+                             for i in point.index)
         if value.shape not in self.output_ranges:
             self.output_ranges[value.shape] = tuple(self.new_range(n) for n in value.shape)
         return self.output_ranges[value.shape]

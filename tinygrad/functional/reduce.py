@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tinygrad.dtype import DType, DTypeLike, dtypes, least_upper_float, promote, sum_dtype, to_dtype
@@ -182,13 +183,25 @@ def _positions(self: Tensor, axis: int, reverse: bool = False) -> UOp:
 # --- softmax ------------------------------------------------------------------------------------------------
 
 
-def _shifted(self: Tensor, axis: Axis, dtype: DTypeLike | None) -> tuple[UOp, tuple[int, ...], DType]:
-    """x - max(x) in at least float32, the axes, and the dtype of the result. The shift is a constant to
+def _shifted(self: Tensor, axis: Axis, dtype: DTypeLike | None) -> tuple[UOp, UOp, tuple[int, ...], DType]:
+    """x and x - max(x) in at least float32, the axes, and the dtype of the result. The shift is a constant to
     gradients."""
     kind = least_upper_float(self.dtype) if dtype is None else to_dtype(dtype)
     axes = axes_of("softmax", self, axis)
     x = self.uop.cast(promote(kind, dtypes.float32))
-    return x - x.detach().reduce(Ops.MAX, axes).expand(x.shape), axes, kind
+    return x, x - x.detach().reduce(Ops.MAX, axes).expand(x.shape), axes, kind
+
+
+@dataclass(frozen=True)
+class SoftmaxRule:
+    """The gradient of P = softmax(x) along `axes`: P (g - sum(g P)), made of P alone, so that nothing else
+    of the forward pass is kept or computed again for it."""
+
+    axes: tuple[int, ...]
+
+    def __call__(self, gradient: UOp, node: UOp) -> tuple[UOp]:
+        mean = (gradient * node).reduce(Ops.ADD, self.axes)
+        return (node * (gradient - mean.expand(node.shape)),)
 
 
 def softmax(self: Tensor, axis: int = -1, dtype: DTypeLike | None = None) -> Tensor:
@@ -197,10 +210,10 @@ def softmax(self: Tensor, axis: int = -1, dtype: DTypeLike | None = None) -> Ten
     >>> Tensor([0.0, 0.0, -1000.0]).softmax().tolist()
     [0.5, 0.5, 0.0]
     """
-    shifted, axes, kind = _shifted(self, axis, dtype)
+    x, shifted, axes, kind = _shifted(self, axis, dtype)
     weights = exponential(shifted)
-    return type(self).of((weights * (1 / weights.reduce(Ops.ADD, axes)).expand(weights.shape)).cast(kind),
-                         self)
+    shares = weights * (1 / weights.reduce(Ops.ADD, axes)).expand(weights.shape)
+    return type(self).of(shares.with_gradient((x,), SoftmaxRule(axes)).cast(kind), self)
 
 
 def masked_softmax(self: Tensor, dtype: DTypeLike) -> Tensor:
@@ -210,13 +223,13 @@ def masked_softmax(self: Tensor, dtype: DTypeLike) -> Tensor:
     largest = x.detach().reduce(Ops.MAX, axes)
     weights = exponential(x - largest.eq(-math.inf).where(0, largest).expand(x.shape))
     total = weights.reduce(Ops.ADD, axes)
-    share = 1 / total.eq(0).where(1, total)
-    return type(self).of((weights * share.expand(weights.shape)).cast(kind), self)
+    shares = weights * (1 / total.eq(0).where(1, total)).expand(weights.shape)
+    return type(self).of(shares.with_gradient((x,), SoftmaxRule(axes)).cast(kind), self)
 
 
 def log_softmax(self: Tensor, axis: int = -1, dtype: DTypeLike | None = None) -> Tensor:
     """The logarithm of softmax, without overflow."""
-    shifted, axes, kind = _shifted(self, axis, dtype)
+    _, shifted, axes, kind = _shifted(self, axis, dtype)
     total = log_node(exponential(shifted).reduce(Ops.ADD, axes))
     return type(self).of((shifted - total.expand(shifted.shape)).cast(kind), self)
 

@@ -63,10 +63,32 @@ def _fdiv(g: UOp, node: UOp) -> SourceGradients:
 def _scaled(g: UOp, op: Ops, factor: UOp) -> UOp:
     """`g` times or over `factor`. Where a mask made of positions (causal attention) has set `g` to zero, the
     result is zero too, whatever the factor; said so, its sums need not run there."""
-    if g.op is Ops.WHERE and g.src[2].base.op is Ops.CONST and g.src[2].base.arg == 0 \
-            and _is_positional(g.src[0]):
-        return g.src[0].where(g.src[1].alu(op, factor), 0)
-    return g.alu(op, factor)
+    masked = _masked_by_position(g)
+    if masked is None:
+        return g.alu(op, factor)
+    condition, value = masked
+    return condition.where(value.alu(op, factor), 0)
+
+
+def _masked_by_position(g: UOp) -> tuple[UOp, UOp] | None:
+    """(condition, value) of a `g` that is zero where the condition, made of positions, does not hold."""
+    moves = []
+    while g.op in _KEEPS_ZERO:
+        moves.append(g)
+        g = g.src[0]
+    if g.op is not Ops.WHERE or g.src[2].base.op is not Ops.CONST or g.src[2].base.arg != 0 \
+            or not _is_positional(g.src[0]):
+        return None
+    condition, value = g.src[:2]
+    for move in reversed(moves):
+        value = UOp.new(move.op, move.dtype, (value,), move.arg)
+        if move.op is not Ops.CAST:
+            condition = UOp.new(move.op, condition.dtype, (condition,), move.arg)
+    return condition, value
+
+
+_KEEPS_ZERO = frozenset({Ops.RESHAPE, Ops.EXPAND, Ops.PERMUTE, Ops.CAST})
+"""What stands between a mask and the product of a sum."""
 
 
 def _is_positional(condition: UOp) -> bool:

@@ -165,6 +165,8 @@ class Fusion:
     # --- the decision ---------------------------------------------------------------------------------------
 
     def must_store(self, node: UOp, uses: list[Use]) -> bool:
+        if node.op is Ops.WHERE and not self.reads_memory[node.src[0]] and node.src[2].base.op is Ops.CONST:
+            return False  # its readers keep the condition, and so know where it matters
         if node.op not in Family.ELEMENTWISE and node.op is not Ops.REDUCE:
             return False
         if not self.reads_memory[node] and (node.op is not Ops.REDUCE or node in self.closed):
@@ -296,37 +298,61 @@ class Fusion:
         if host is None:
             self.store_apart(node, uses)
             return
-        kernel, point = host
+        kernel, points = host
         kernel.outputs.append(node)
         self.stored[node] = kernel
-        kernel.places[node] = point.index
-        kernel.outer_sets.add(point.ranges)
+        kernel.places[node] = points[0].index
+        kernel.outer_sets.add(points[0].ranges & kernel.root_ranges)
         for user, _ in uses:
             if user is not kernel:
                 user.after.add(kernel)
-        self.pass_on(kernel, point)
+        self.pass_on(kernel, self.in_own_loop(kernel, points[0]))
 
-    def host_for(self, node: UOp, uses: list[Use]) -> Use | None:
-        """A kernel that computes every item of `node` exactly once for its own use, and may store it."""
+    def host_for(self, node: UOp, uses: list[Use]) -> tuple[Kernel, list[Point]] | None:
+        """A kernel that computes every item of `node` exactly once for its own use, or keeps its rows, and
+        may store it; and where it uses it."""
         if node in self.buffered_assigns:
             return None
         points: dict[Kernel, list[Point]] = defaultdict(list)
         for kernel, point in uses:
             points[kernel].append(point)
         for kernel, at in points.items():
-            if len(at) != 1 or not is_bijection(at[0]):
+            if not is_bijection(at[0]) or not (len(at) == 1 or self.is_one_row(kernel, at)):
                 continue
             if kernel.root.op is Ops.COPY or kernel.root.numel == 0:
                 continue
             ranges = at[0].ranges
-            if not ranges <= kernel.root_ranges or not kernel.nests(ranges):
+            if not ranges <= kernel.root_ranges and not self.is_kept(kernel, at):
+                continue
+            if not kernel.nests(ranges & kernel.root_ranges):
                 continue
             if node.op is Ops.REDUCE and (not self.fits(kernel, at[0]) or self.crowds(kernel, at[0])):
                 continue
             if kernel.root.device != node.device or kernel.depends_on(set(points) - {kernel}):
                 continue
-            return kernel, at[0]
+            return kernel, at
         return None
+
+    def is_one_row(self, kernel: Kernel, points: list[Point]) -> bool:
+        """True for items of one row, whichever loops read it."""
+        return len({kernel.row_of(point) for point in points} | {None}) == 2
+
+    def is_kept(self, kernel: Kernel, points: list[Point]) -> bool:
+        """True for a row that `kernel` keeps and that lies in memory as it is walked: several loops read it,
+        or a contraction all of it for each of its columns."""
+        node = points[0].node
+        along = points[0].index[-1] not in kernel.root_ranges
+        return along and self.is_one_row(kernel, points) and (len(points) > 1 or self.has_statistics[node])
+
+    def in_own_loop(self, kernel: Kernel, point: Point) -> Point:
+        """A point of a row as what fills the row computes it: once, whatever loops read it."""
+        outer = point.ranges & kernel.root_ranges
+        if outer == point.ranges:
+            return point
+        loop = UOp.range(point.index[-1].extent, kernel.range_count)
+        kernel.range_count += 1
+        kernel.enclosing[loop] = outer | {loop}
+        return Point(point.node, (*point.index[:-1], loop), point.valid)
 
     def store_apart(self, node: UOp, uses: list[Use]) -> None:
         index = tuple(_ranges_from(0, node.shape))

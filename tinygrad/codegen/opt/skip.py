@@ -8,6 +8,7 @@ filled as far as anything reads it under such a condition.
 """
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 from tinygrad.codegen.collapse import simplified
@@ -24,12 +25,13 @@ _AT_ONCE = (RangeKind.UNROLL, RangeKind.VECTOR)
 
 @dataclass(frozen=True)
 class Span:
-    """The iterations [begin, end) of a loop in which a condition can hold; in those up to `sure` it always
-    does (None: not known)."""
+    """The iterations [begin, end) of a loop in which a condition can hold; those up to `sure`, or from there
+    on if it is `sure_after`, in which it always does."""
 
     begin: UOp
     end: UOp
-    sure: UOp | None = None
+    sure: UOp
+    sure_after: bool
 
 
 def skip(nest: UOp) -> UOp:
@@ -87,10 +89,11 @@ def _shortened(node: UOp, found: tuple[UOp, Span], identity: int) -> UOp:
         r = loop.replace(src=(loop.src[0], begin, end), arg=(name, loop.arg[1]))
         return body.substitute({loop: r}).reduce_ranges(node.arg, *others, r)
 
-    if span.sure is None or value.src[1].op is not Ops.MUL:
+    if value.src[1].op is not Ops.MUL:
         return part(value, span.begin, span.end, identity)
-    first = part(value.src[1], span.begin, span.sure, identity)
-    return simplified(node.arg, node.dtype, first, part(value, span.sure, span.end, identity + 1))
+    first, last = (value, value.src[1]) if span.sure_after else (value.src[1], value)
+    return simplified(node.arg, node.dtype, part(first, span.begin, span.sure, identity),
+                      part(last, span.sure, span.end, identity + 1))
 
 
 def _span(condition: UOp, loop: UOp, outer: frozenset[UOp]) -> Span | None:
@@ -116,8 +119,8 @@ def _span(condition: UOp, loop: UOp, outer: frozenset[UOp]) -> Span | None:
         return position.maximum(zero).minimum(extent)
 
     if step > 0:  # step * loop + rest < 0 up to some iteration
-        return Span(zero, inside((step - 1 - lowest) // step), inside((step - 1 - highest) // step))
-    return Span(inside(lowest // -step + 1), extent)
+        return Span(zero, inside((step - 1 - lowest) // step), inside((step - 1 - highest) // step), False)
+    return Span(inside(lowest // -step + 1), extent, inside(highest // -step + 1), True)
 
 
 def _below_zero(condition: UOp) -> UOp | None:
@@ -138,40 +141,41 @@ def _skip_filling(nest: UOp) -> UOp:
     while True:
         nodes = list(nest.toposort())
         for stage in nodes:
-            end = _end_of_reading(stage, nodes) if stage.op is Ops.STAGE else None
-            if end is not None:
+            bounds = _bounds_of_reading(stage, nodes) if stage.op is Ops.STAGE else None
+            if bounds is not None:
                 loop = stage.closed_ranges[0]
-                shorter = loop.replace(src=(loop.src[0], UOp.const(0, dtypes.index), end))
+                shorter = loop.replace(src=(loop.src[0], *bounds))
                 nest = nest.substitute({loop: shorter})
                 break
         else:
             return nest
 
 
-def _end_of_reading(stage: UOp, nodes: list[UOp]) -> UOp | None:
-    """Where the outermost loop that fills `stage` may stop, since no reader goes further."""
+def _bounds_of_reading(stage: UOp, nodes: list[UOp]) -> tuple[UOp, UOp] | None:
+    """Where the outermost loop that fills `stage` may begin and end, since no reader goes further."""
     loop = stage.closed_ranges[0]
     if len(loop.src) != 1 or loop.arg[1] is not RangeKind.LOOP:
         return None
     item_steps = 1
     for r in stage.closed_ranges[1:]:
-        if r.arg[1] is RangeKind.LOOP:
+        if len(r.src) != 1:
             return None
         item_steps *= r.extent
-    ends = []
+    begins, ends = [], []
     for load in nodes:
         if load.op is Ops.LOAD and load.src[0].src[0] is stage:
             terms, constant = linear_terms(load.src[0].src[1])
             reading = [r for r in terms if r.op is Ops.RANGE and len(r.src) == 3]
+            if any(factor < 0 for factor in terms.values()):
+                return None
             others = sum(max(0, factor * (atom.extent - 1)) for atom, factor in terms.items()
                          if atom.op is Ops.RANGE and atom not in reading)
             if len(reading) != 1 or any(a.op is not Ops.RANGE for a in terms) or terms[reading[0]] <= 0:
                 return None
+            begins.append((reading[0].src[1] * terms[reading[0]] + constant) // item_steps)
             read_items = (reading[0].src[2] - 1) * terms[reading[0]] + (others + constant + 1)
             ends.append((read_items + (item_steps - 1)) // item_steps)
     if not ends:
         return None
-    end = ends[0]
-    for other in ends[1:]:
-        end = end.maximum(other)
-    return end.minimum(UOp.const(loop.extent, dtypes.index))
+    extent = UOp.const(loop.extent, dtypes.index)
+    return functools.reduce(UOp.minimum, begins, extent), functools.reduce(UOp.maximum, ends).minimum(extent)

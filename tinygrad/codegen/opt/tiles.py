@@ -37,12 +37,12 @@ class TileChooser(PanelChooser):
     """Tiles for contractions."""
 
     def main_contraction(self) -> Contraction | None:
-        """The contraction with the most work that changes with every output range."""
-        outputs = self.outer_ranges()
+        """The contraction with the most work that changes with every range of an output."""
+        outputs = [frozenset(s.closed_ranges) for s in self.nest.src]
         found = []
         for node in self.nest.toposort():
             contraction = contraction_of(node)
-            if contraction is not None and node.ranges == outputs:
+            if contraction is not None and node.ranges in outputs:
                 found.append(contraction)
         if not found:
             return None
