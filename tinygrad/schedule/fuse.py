@@ -34,6 +34,7 @@ from tinygrad.codegen.indexing import (
 from tinygrad.codegen.lower import is_bijection
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.printing import format_node
+from tinygrad.graph.symbolic import linear_terms
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import DEBUG, prod
 from tinygrad.schedule.cost import (
@@ -326,7 +327,7 @@ class Fusion:
                 continue
             if not kernel.nests(ranges & kernel.root_ranges):
                 continue
-            if node.op is Ops.REDUCE and (not self.fits(kernel, at[0]) or self.crowds(kernel, at[0])):
+            if node.op is Ops.REDUCE and any(not self.fits(kernel, p) or self.crowds(kernel, p) for p in at):
                 continue
             if kernel.root.device != node.device or kernel.depends_on(set(points) - {kernel}):
                 continue
@@ -335,14 +336,30 @@ class Fusion:
 
     def is_one_row(self, kernel: Kernel, points: list[Point]) -> bool:
         """True for items of one row, whichever loops read it."""
-        return len({kernel.row_of(point) for point in points} | {None}) == 2
+        rows = {kernel.row_of(point) for point in points}
+        return len(rows) == 1 and None not in rows
 
     def is_kept(self, kernel: Kernel, points: list[Point]) -> bool:
         """True for a row that `kernel` keeps and that lies in memory as it is walked: several loops read it,
         or a contraction all of it for each of its columns."""
-        node = points[0].node
-        along = points[0].index[-1] not in kernel.root_ranges
-        return along and self.is_one_row(kernel, points) and (len(points) > 1 or self.has_statistics[node])
+        if not self.is_one_row(kernel, points) or points[0].index[-1] in kernel.root_ranges:
+            return False
+        if not (len(points) > 1 or self.has_statistics[points[0].node]):
+            return False
+        return all(self.has_columns(kernel, p) for r, p in kernel.reduces.items()
+                   if is_contraction(r) and p.ranges >= kernel.root_ranges)
+
+    def has_columns(self, kernel: Kernel, point: Point) -> bool:
+        """True for a contraction one operand of which lies in memory along the kernel's last loop: its lanes
+        need no panel, which rows that are computed beside it leave no room for."""
+        product = product_of(point.node)
+        if product is None or not kernel.places[kernel.root]:
+            return True
+        columns = kernel.places[kernel.root][-1]
+        loops = tuple(UOp.range(n, -1 - i) for i, n in enumerate(range_extents(point.node)))
+        inside = reduced_point(point, loops)
+        operands = (through_movement(Point(s, inside.index, inside.valid))[0] for s in product.src)
+        return any(linear_terms(i).terms.get(columns) == 1 for o in operands for i in o.index[-1:])
 
     def in_own_loop(self, kernel: Kernel, point: Point) -> Point:
         """A point of a row as what fills the row computes it: once, whatever loops read it."""
