@@ -17,6 +17,7 @@ from tinygrad.functional.mathematics import log_node
 from tinygrad.functional.movement import axes_of, axis_of, rows_of_windows
 from tinygrad.graph.elementary import exponential
 from tinygrad.graph.ops import Ops
+from tinygrad.graph.sizes import Size
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ceildiv, prod
 
@@ -105,7 +106,10 @@ def mean(self: Tensor, axis: Axis = None, keepdim: bool = False) -> Tensor:
     dtype = least_upper_float(self.dtype)
     wide = self.cast(promote(dtype, dtypes.float32))
     count = prod(self.shape[a] for a in axes_of("mean", self, axis))
-    return (wide.sum(axis, keepdim) * (1 / count if count else math.nan)).cast(dtype)
+    total = wide.sum(axis, keepdim)
+    if isinstance(count, Size):
+        return (total / count).cast(dtype)
+    return (total * (1 / count if count else math.nan)).cast(dtype)
 
 
 def var_mean(self: Tensor, axis: Axis = None, keepdim: bool = False, correction: float = 1) -> tuple[Tensor,
@@ -118,10 +122,13 @@ def var_mean(self: Tensor, axis: Axis = None, keepdim: bool = False, correction:
     count = prod(self.shape[a] for a in axes)
     center = wide.mean(axes, keepdim=True)
     distance = wide - center
-    divisor = max(count - correction, 0)
     # over nothing: 0/0 is NaN, anything else over 0 infinite
     squares = (distance * distance).sum(axes, keepdim)
-    variance = squares * (1 / divisor) if divisor else squares / 0
+    if isinstance(count, Size):
+        variance = squares / (type(self)(count) - correction).maximum(0)
+    else:
+        divisor = max(count - correction, 0)
+        variance = squares * (1 / divisor) if divisor else squares / 0
     return variance.cast(dtype), type(self).of(_without_axes(center.uop, axes, keepdim), self).cast(dtype)
 
 

@@ -356,7 +356,7 @@ class Fusion:
             self.use(kernel, reduced_point(point, loops))
         elif node.op is Ops.ASSIGN:
             self.use(kernel, Point(node.src[1], point.index, point.valid))
-        elif node.op in Family.ELEMENTWISE or node.op in (Ops.CONTIGUOUS, Ops.COPY):
+        elif node.op in Family.ELEMENTWISE or node.op in (Ops.CONTIGUOUS, Ops.COPY, Ops.LIMIT):
             for source in node.src:
                 self.use(kernel, Point(source, point.index, point.valid))
 

@@ -345,7 +345,8 @@ class _Writer:
             return slots[buffer]
 
         def over_params(view: UOp) -> UOp:
-            return view.substitute({view.base: param(view.base)})
+            variables = {n: variable(n) for n in view.toposort() if n.op is Ops.VARIABLE}
+            return view.substitute({view.base: param(view.base), **variables})
 
         def variable(node: UOp) -> UOp:
             name, low, high, value = node.arg
@@ -377,7 +378,13 @@ class _Writer:
 
         for target in targets:
             param(target.base)
-        assigns = tuple(UOp.new(Ops.ASSIGN, n.dtype, (over_params(t), written(n)))
+        def stored(node: UOp) -> UOp:
+            value = written(node)
+            if not from_buffer or node.src[1].op is not Ops.LIMIT:
+                return value
+            return UOp.new(Ops.LIMIT, node.dtype, (value, written(node.src[1].src[1])))
+
+        assigns = tuple(UOp.new(Ops.ASSIGN, n.dtype, (over_params(t), stored(n)))
                         for n, t in zip(outputs, targets, strict=True))
         if from_buffer and any(a.src[0] is a.src[1] for a in assigns):
             raise RuntimeError("a late write copies a buffer onto itself")
