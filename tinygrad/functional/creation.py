@@ -168,9 +168,9 @@ def arange(start: float, stop: float | None = None, step: float = 1, dtype: DTyp
 
 def _count_of_steps(start: Any, stop: Any, step: Any) -> int:
     """How many of start, start + step, ... come before `stop`."""
-    if is_symbolic([start, stop]):
-        return at_least(ceildiv(stop - start, step), 0)
-    return max(0, math.ceil((stop - start) / step))
+    symbolic = is_symbolic([start, stop])
+    count: int = ceildiv(stop - start, step) if symbolic else math.ceil((stop - start) / step)
+    return at_least(count, 0)
 
 
 def linspace(start: float, stop: float, steps: int, dtype: DTypeLike | None = None, device: str | None = None,

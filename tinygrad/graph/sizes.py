@@ -234,25 +234,24 @@ def sizes_in(argument: Any) -> list[Size]:
     return []
 
 
-def unbound(argument: Any) -> Any:
-    """A shape, or the argument of a movement op, without the values of its Variables: what a trace is kept
-    by."""
-    return changed_sizes(argument, lambda node: node.substitute({v: _with_value(v, None)
-                                                                 for v in variables_in(node)}))
+def unbound(node: UOp, values: Mapping[str, int] | None = None) -> UOp:
+    """An expression with its VARIABLEs unbound: all, or those that have the value that `values` names."""
+    return node.substitute({v: _with_value(v, None) for v in variables_in(node)
+                            if values is None or values.get(v.arg[0]) == v.arg[3]})
 
 
-def rebound(argument: Any, values: Mapping[str, int]) -> Any:
-    """The same with the Variables named in `values` bound anew."""
-
-    def change(node: UOp) -> UOp:
-        return node.substitute({v: _with_value(v, values[v.arg[0]]) for v in variables_in(node)
-                                if v.arg[0] in values})
-
-    return changed_sizes(argument, change)
+def bound(node: UOp, values: Mapping[str, int]) -> UOp:
+    """An expression with those of its VARIABLEs that have no value bound to that in `values`."""
+    return node.substitute({v: _with_value(v, values[v.arg[0]]) for v in variables_in(node)
+                            if v.arg[3] is None})
 
 
 def _with_value(variable: UOp, value: int | None) -> UOp:
     return variable.replace(arg=(*variable.arg[:3], value))
+
+
+before_reading: list[Callable[[], None]] = []
+"""Called before a user reads the value of a Variable: under TinyJit, that would make it a constant."""
 
 
 # --- what a RESHAPE can say ---------------------------------------------------------------------------------

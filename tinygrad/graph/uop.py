@@ -22,7 +22,16 @@ from tinygrad.dtype import DType, accumulate_dtype, dtypes
 from tinygrad.graph import shapes
 from tinygrad.graph.operators import Operators
 from tinygrad.graph.ops import Family, Memory, Ops, RangeKind
-from tinygrad.graph.sizes import Size, is_symbolic, largest_shape, node_of, rebound, sizes_in, value_of
+from tinygrad.graph.sizes import (
+    Size,
+    before_reading,
+    changed_sizes,
+    is_symbolic,
+    largest_shape,
+    node_of,
+    sizes_in,
+    value_of,
+)
 from tinygrad.helpers import prod
 
 if TYPE_CHECKING:
@@ -329,12 +338,12 @@ class UOp(Operators):
         """Whether a size that is not known is in this graph."""
         return bool(sizes_in(self.arg)) or any(s.has_sizes for s in self.src)
 
-    def with_values(self, values: Mapping[str, int]) -> UOp:
-        """This view of a BUFFER, with the Variables in its sizes that `values` names bound anew."""
-        if not values or not self.has_sizes:
+    def with_sizes(self, change: Callable[[UOp], UOp]) -> UOp:
+        """This view of a BUFFER, with the expression of each of its sizes changed."""
+        if not self.has_sizes:
             return self
-        src = tuple(s.with_values(values) for s in self.src)
-        return self.replace(src=src, arg=rebound(self.arg, values))
+        src = tuple(s.with_sizes(change) for s in self.src)
+        return self.replace(src=src, arg=changed_sizes(self.arg, change))
 
     @property
     def base(self) -> UOp:
@@ -401,6 +410,8 @@ class UOp(Operators):
 
     def unbind(self) -> tuple[UOp, int]:
         """(this VARIABLE without its value, the value)."""
+        for refuse in before_reading:
+            refuse()
         name, low, high, value = self.arg
         if value is None:
             raise ValueError(f"the variable {name} has no value")
@@ -409,6 +420,8 @@ class UOp(Operators):
     @property
     def val(self) -> int:
         """The number that an expression of bound VARIABLEs stands for. Raises SizeError for unbound ones."""
+        for refuse in before_reading:
+            refuse()
         return value_of(Size.of(self))
 
     @staticmethod

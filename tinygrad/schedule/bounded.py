@@ -200,7 +200,7 @@ def _stride(node: UOp, value: UOp) -> UOp:
 def _reduce(node: UOp, value: UOp) -> UOp:
     op, axes = node.arg
     masked = _masked(value, node.src[0].shape, axes, reduce_identity(op, value.dtype))
-    return node.replace(src=(masked,))
+    return limited(node.replace(src=(masked,)), node.shape)
 
 
 def _assign(node: UOp, target: UOp, value: UOp) -> UOp:

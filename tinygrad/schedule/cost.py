@@ -118,7 +118,7 @@ def has_statistics(root: UOp) -> dict[UOp, bool]:
     for node in root.toposort():
         if node.op is Ops.EXPAND:
             found[node] = _is_reduced(node.src[0])
-        elif node.op in Family.ELEMENTWISE or node.op in Family.MOVEMENT:
+        elif node.op in Family.ELEMENTWISE or node.op in Family.MOVEMENT or node.op is Ops.LIMIT:
             found[node] = any(found[s] for s in node.src)
         else:
             found[node] = False
@@ -127,7 +127,7 @@ def has_statistics(root: UOp) -> dict[UOp, bool]:
 
 def _is_reduced(value: UOp) -> bool:
     """True for a reduce, and for unary functions and movement of one."""
-    while len(value.src) == 1 and (value.op in Family.UNARY or value.op in Family.MOVEMENT):
+    while value.op in Family.UNARY or value.op in Family.MOVEMENT or value.op is Ops.LIMIT:
         value = value.src[0]
     return value.op is Ops.REDUCE
 

@@ -165,6 +165,8 @@ class Fusion:
     # --- the decision ---------------------------------------------------------------------------------------
 
     def must_store(self, node: UOp, uses: list[Use]) -> bool:
+        if node.op is Ops.LIMIT:
+            return self.must_store(node.src[0], _of_source(uses))
         if node.op not in Family.ELEMENTWISE and node.op is not Ops.REDUCE:
             return False
         if not self.reads_memory[node] and (node.op is not Ops.REDUCE or node in self.closed):
@@ -310,6 +312,9 @@ class Fusion:
         """A kernel that computes every item of `node` exactly once for its own use, and may store it."""
         if node in self.buffered_assigns:
             return None
+        if node.op is Ops.LIMIT:
+            host = self.host_for(node.src[0], _of_source(uses))
+            return None if host is None else (host[0], host[1]._replace(node=node))
         points: dict[Kernel, list[Point]] = defaultdict(list)
         for kernel, point in uses:
             points[kernel].append(point)
@@ -378,6 +383,11 @@ class Fusion:
             for i, r in enumerate(inner):
                 kernel.enclosing[r] = around | frozenset(inner[:i + 1])
         return kernel.reduce_ranges[key]
+
+
+def _of_source(uses: list[Use]) -> list[Use]:
+    """The uses of a LIMIT as uses of its value."""
+    return [(kernel, point._replace(node=point.node.src[0])) for kernel, point in uses]
 
 
 def _ranges_from(first: int, extents: tuple[int, ...]) -> list[UOp]:

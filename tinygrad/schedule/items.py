@@ -21,6 +21,9 @@ from tinygrad.schedule.layout import axis_order, worth_ordering
 from tinygrad.schedule.memory import Arena
 from tinygrad.schedule.simplify import simplified_graph
 
+LIMITED_OPERATIONS = 32
+"""Operations above a LIMIT that are looked through for what a kernel stores."""
+
 
 @dataclass(frozen=True)
 class BoundVariable:
@@ -379,10 +382,10 @@ class _Writer:
         for target in targets:
             param(target.base)
         def stored(node: UOp) -> UOp:
-            value = written(node)
-            if not from_buffer or node.src[1].op is not Ops.LIMIT:
+            value, condition = written(node), limit_of(node)
+            if value.op is Ops.LIMIT or condition is None:
                 return value
-            return UOp.new(Ops.LIMIT, node.dtype, (value, written(node.src[1].src[1])))
+            return UOp.new(Ops.LIMIT, node.dtype, (value, written(condition)))
 
         assigns = tuple(UOp.new(Ops.ASSIGN, n.dtype, (over_params(t), stored(n)))
                         for n, t in zip(outputs, targets, strict=True))
@@ -390,6 +393,30 @@ class _Writer:
             raise RuntimeError("a late write copies a buffer onto itself")
         written_slots = len({t.base for t in targets})
         return ScheduleItem(UOp.sink(assigns), tuple(slots), written_slots, tuple(variables.values()))
+
+
+def limit_of(node: UOp) -> UOp | None:
+    """The condition outside which the items of `node` do not matter, since what it is computed from item by
+    item does not; None where none is found. (A WHERE may choose something else there.)"""
+    seen: set[UOp] = set()
+    pending: list[tuple[UOp, tuple[UOp, ...]]] = [(node.src[1] if node.op is Ops.ASSIGN else node, ())]
+    """values, and the movement between each of them and the node, innermost last"""
+    while pending and len(seen) < LIMITED_OPERATIONS:
+        value, movements = pending.pop()
+        seen.add(value)
+        if value.op is Ops.LIMIT:
+            condition = value.src[1]
+            for movement in reversed(movements):
+                condition = UOp.new(movement.op, condition.dtype, (condition,), movement.arg)
+            return condition
+        if value.op in _KEEPS_EVERY_ITEM:
+            pending.append((value.src[0], (*movements, value)))
+        elif value.op in Family.ELEMENTWISE and value.op is not Ops.WHERE:
+            pending.extend((s, movements) for s in value.src if s not in seen)
+    return None
+
+
+_KEEPS_EVERY_ITEM = (Ops.RESHAPE, Ops.PERMUTE, Ops.EXPAND)
 
 
 def _write_in_circle(pending: list[Kernel], after: Waiting) -> UOp:
