@@ -38,6 +38,7 @@ from tinygrad.graph.leaves import (
     storage_view,
 )
 from tinygrad.graph.ops import Ops
+from tinygrad.graph.sizes import Size, largest_shape, shape_value
 from tinygrad.graph.uop import Shape, UOp
 from tinygrad.graph.writes import Readers, pending_writes
 from tinygrad.helpers import prod
@@ -121,7 +122,8 @@ class Tensor(Methods):
         if isinstance(data, Tensor):
             uop = data.uop
             place = data.device if device is None else place
-        elif isinstance(data, UOp):
+        elif isinstance(data, (UOp, Size)):
+            data = data.node if isinstance(data, Size) else data
             uop = data.cast(dtypes.default_int) if data.dtype is dtypes.index else data
             place = (data.device or place) if device is None else place
         elif isinstance(data, np.generic):  # before float, which NumPy's float64 is one of
@@ -275,13 +277,13 @@ class Tensor(Methods):
     def _known_values(self) -> np.ndarray[Any, Any] | None:
         constant = constant_value(self.uop)
         if constant is not None:
-            return np.full(self.shape, constant, self.dtype.numpy)
+            return np.full(shape_value(self.shape), constant, self.dtype.numpy)
         view = storage_view(self.uop)
         if view is None or view.base.buffer is None or not view.base.buffer.is_allocated:
             return None
         if view.contiguous() is not view or view.base.buffer.as_bytes() is None:
             return None
-        return view.base.buffer.numpy().reshape(self.shape)
+        return self._items_in(view.base.buffer)
 
     def __hash__(self) -> int:
         return id(self)
@@ -399,10 +401,15 @@ class Tensor(Methods):
 
     def numpy(self) -> np.ndarray[Any, Any]:
         """The values as a new NumPy array (bfloat16 and fp8 as ml_dtypes' types)."""
-        constant = constant_value(self.uop)
-        if constant is not None or prod(self.shape) == 0:
-            return np.full(self.shape, 0 if constant is None else constant, self.dtype.numpy)
-        return np.array(self._memory().numpy()).reshape(self.shape)
+        constant, shape = constant_value(self.uop), shape_value(self.shape)
+        if constant is not None or prod(shape) == 0:
+            return np.full(shape, 0 if constant is None else constant, self.dtype.numpy)
+        return np.array(self._items_in(self._memory()))
+
+    def _items_in(self, memory: Buffer) -> np.ndarray[Any, Any]:
+        """The array over memory that holds the value, laid out for the largest sizes."""
+        whole = memory.numpy().reshape(largest_shape(self.shape))
+        return whole[tuple(slice(size) for size in shape_value(self.shape))]
 
     def tolist(self) -> Any:
         """The values as (nested) lists of Python numbers; a single number for a 0-d tensor."""
@@ -410,7 +417,7 @@ class Tensor(Methods):
 
     def item(self) -> Any:
         """The value of a tensor of one item, as a Python number."""
-        if prod(self.shape) != 1:
+        if prod(shape_value(self.shape)) != 1:
             raise RuntimeError(f"item() takes a tensor of one item, this one has shape {self.shape}")
         return self.numpy().reshape(()).item()
 
@@ -421,13 +428,13 @@ class Tensor(Methods):
         return int(self.item())
 
     def __bool__(self) -> bool:
-        if prod(self.shape) != 1:
+        if prod(shape_value(self.shape)) != 1:
             raise RuntimeError(f"the truth of a tensor of shape {self.shape} is ambiguous; use .any() or "
                                ".all()")
         return bool(self.item())
 
     def __index__(self) -> int:
-        if self.dtype.is_float or prod(self.shape) != 1:
+        if self.dtype.is_float or prod(shape_value(self.shape)) != 1:
             raise TypeError(f"an index is a tensor of one integer, got {self.dtype} of shape {self.shape}")
         return int(self.item())
 
@@ -597,7 +604,9 @@ class Tensor(Methods):
     def _expire(self) -> None:
         """Give the value up: a gradient nobody asked for, when what it depends on is overwritten."""
         self._given_up = True
-        self.uop = UOp.new_buffer(self.device, prod(self.shape), self.dtype).reshape(self.shape)
+        whole = largest_shape(self.shape)
+        memory = UOp.new_buffer(self.device, prod(whole), self.dtype).reshape(whole)
+        self.uop = memory.shrink([(0, size) for size in self.shape])
 
 
 # --- what a write has to wait for ---------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from tinygrad.codegen.collapse import collapsed_reduce, simplified
 from tinygrad.codegen.indexing import (
     ZERO,
     Point,
+    both,
     constant_value,
     range_extents,
     reduce_depth,
@@ -50,13 +51,17 @@ class _Lowering:
 
     def store(self, target: UOp, value: UOp) -> UOp:
         index = self.output_index(value)
+        wanted: UOp | None = None
+        if value.op is Ops.LIMIT:
+            value, condition = value.src
+            wanted = self.value(Point(condition, index, None))
         stored = self.value(Point(value, index, None))
         place, inside = through_movement(Point(target, index, None))
-        if inside is not None:
+        if inside is not None and wanted is None:
             raise RuntimeError(f"the target of an ASSIGN is padded: {target}")
         ranges = [r for r in index if r.op is Ops.RANGE]
         self.stored_over.update(ranges)
-        return place.node.index(place.index[0]).store(stored, *ranges)
+        return place.node.index(place.index[0], both(wanted, inside)).store(stored, *ranges)
 
     def output_index(self, value: UOp) -> tuple[UOp, ...]:
         """The loops over an output: those in which its value is already computed, or new ones. A row that
@@ -96,6 +101,8 @@ class _Lowering:
             return [through_movement(point)[0]]
         if node.op is Ops.REDUCE:
             return [reduced_point(point, self.ranges_of(point))]
+        if node.op is Ops.LIMIT:
+            return [Point(node.src[0], point.index, point.valid)]
         if node.op in Family.ELEMENTWISE:
             return [Point(s, point.index, point.valid) for s in node.src]
         return []
@@ -120,6 +127,8 @@ class _Lowering:
         if node.op in Family.MOVEMENT:
             inside = through_movement(point)[1]
             return sources[0] if inside is None else _zero_outside(inside, sources[0])
+        if node.op is Ops.LIMIT:
+            return sources[0]
         if node.op is Ops.REDUCE:
             return collapsed_reduce(node.arg[0], sources[0], self.ranges_of(point))
         return simplified(node.op, node.dtype, *sources)

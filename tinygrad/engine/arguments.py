@@ -16,6 +16,15 @@ import numpy as np
 from tinygrad.engine.realize import JitError, allocate
 from tinygrad.graph.leaves import storage_view
 from tinygrad.graph.ops import Ops
+from tinygrad.graph.sizes import (
+    Size,
+    changed_sizes,
+    is_expression,
+    node_of,
+    sizes_in,
+    unbound,
+    variables_in,
+)
 from tinygrad.graph.uop import Storage, UOp
 from tinygrad.tensor import Tensor, pending_assignments
 
@@ -76,6 +85,8 @@ class Inputs:
         """`value` as something to compare and hash, with a slot in place of every tensor."""
         if isinstance(value, Tensor):
             self.tensors.append(value)
+            for size in sizes_in(value.shape):
+                self.add_variables(size.node)
             return Slot(len(self.tensors) - 1)
         if isinstance(value, (list, tuple)):
             return (type(value), *(self.flatten(v) for v in value))
@@ -84,13 +95,10 @@ class Inputs:
         if is_dataclass_instance(value):
             fields = ((f.name, self.flatten(getattr(value, f.name))) for f in dataclasses.fields(value))
             return (type(value), *fields)
-        if isinstance(value, UOp) and value.op is Ops.VARIABLE and value.arg[3] is not None:
-            variable, number = value.unbind()
-            if self.variables.setdefault(variable.arg[0], number) != number:
-                name = variable.arg[0]
-                raise JitError(f"the variable {name} is bound to {self.variables[name]} and to {number} in "
-                               "one call; give the two different names")
-            return Identity(variable, id(variable))
+        if is_expression(value) or isinstance(value, Size):
+            self.add_variables(node_of(value))
+            without_values = unbound(node_of(value))
+            return Identity(without_values, id(without_values))
         if isinstance(value, float):
             return (float, value.hex())
         if isinstance(value, complex):
@@ -100,6 +108,14 @@ class Inputs:
         if isinstance(value, (np.ndarray, np.generic)) and value.dtype != object:
             return (type(value), value.dtype.str, value.shape, value.tobytes())
         return Identity(value, id(value))
+
+    def add_variables(self, expression: UOp) -> None:
+        """Take note of the values that the VARIABLEs of an argument are bound to."""
+        for variable in variables_in(expression):
+            name, _, _, number = variable.arg
+            if number is not None and self.variables.setdefault(name, number) != number:
+                raise JitError(f"the variable {name} is bound to {self.variables[name]} and to {number} in "
+                               "one call; give the two different names")
 
     def realize(self) -> None:
         """Give every input memory in which it lies in order; write what is pending."""
@@ -130,7 +146,8 @@ class Inputs:
         """What decides whether a trace fits: shapes, dtypes, devices, which inputs are the same memory."""
         first: dict[Storage, int] = {}
         same = tuple(first.setdefault(s, i) for i, s in enumerate(self.storages))
-        return (tuple((t.shape, t.dtype, t.device, t.requires_grad) for t in self.tensors), same)
+        return (tuple((changed_sizes(t.shape, unbound), t.dtype, t.device, t.requires_grad)
+                      for t in self.tensors), same)
 
 
 def returned_tensors(result: Any) -> list[Tensor]:

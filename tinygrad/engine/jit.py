@@ -28,6 +28,7 @@ from tinygrad.engine.replay import Kind, Place, Replay, Step, Values
 from tinygrad.functional import random
 from tinygrad.functional.transforms import is_transforming
 from tinygrad.graph.leaves import depends_on_leaf, is_leaf, storage_view
+from tinygrad.graph.sizes import bound, unbound
 from tinygrad.graph.uop import Storage, UOp
 from tinygrad.helpers import JIT, NOOPT
 from tinygrad.schedule.items import BoundVariable
@@ -276,7 +277,8 @@ class Builder:
         if self.places[number].kind is Kind.INTERNAL:
             self.places[number].kind = Kind.FRESH
         tracked = depends_on_leaf(tensor.uop) and not is_leaf(tensor.uop)
-        output = Output(number, view.substitute({node: self.places[number].placeholder}),
+        for_any_value = view.with_sizes(lambda size: unbound(size, self.variables))
+        output = Output(number, for_any_value.substitute({node: self.places[number].placeholder}),
                         False if tracked else tensor.requires_grad)
         arguments = tracer.first_stand_in.values()
         output.argument = next((i for i in arguments if tracer.tensors[i] is tensor), None)
@@ -395,4 +397,5 @@ class Trace:
                 node = UOp.new_buffer(place.placeholder.arg.device, place.size, place.placeholder.dtype)
                 node.set_buffer(given[output.place])
             nodes[output.place] = node
-        return Tensor(output.view.substitute({place.placeholder: node}), requires_grad=output.requires_grad)
+        view = output.view.with_sizes(lambda size: bound(size, inputs.variables))
+        return Tensor(view.substitute({place.placeholder: node}), requires_grad=output.requires_grad)

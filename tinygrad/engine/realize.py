@@ -24,6 +24,7 @@ from tinygrad.device import Buffer, Device
 from tinygrad.dtype import dtypes
 from tinygrad.graph.batch import TransformError, is_unknown
 from tinygrad.graph.ops import Ops
+from tinygrad.graph.sizes import before_reading
 from tinygrad.graph.uop import Storage, UOp
 from tinygrad.helpers import DEBUG, GlobalCounters, colored
 from tinygrad.schedule.cache import schedules
@@ -100,6 +101,17 @@ def refuse_reading(uop: UOp) -> None:
         raise JitError(f"{users_line()}: a value was read while TinyJit traces a function, where it would "
                        "become a constant of all later calls; return the tensor and read it outside, choose "
                        "between values with where(), or pass the value as an argument")
+
+
+def refuse_reading_variables() -> None:
+    """Raise JitError in a thread that traces a function: another call may give a Variable another value."""
+    if Capture.current() is not None:
+        raise JitError(f"{users_line()}: the value of a Variable was read while TinyJit traces a function, "
+                       "where it would become a constant of all later calls; compute with the Variable "
+                       "itself, or pass the number as an argument of its own")
+
+
+before_reading.append(refuse_reading_variables)
 
 
 def users_line() -> str:

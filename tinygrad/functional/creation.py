@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from tinygrad.dtype import DType, DTypeLike, dtypes, to_dtype
 from tinygrad.graph.ops import Ops
+from tinygrad.graph.sizes import Size, as_size, at_least, is_size, is_symbolic, largest, largest_shape
 from tinygrad.graph.uop import UOp
-from tinygrad.helpers import fetch
+from tinygrad.helpers import ceildiv, fetch
 
 if TYPE_CHECKING:
     from tinygrad.tensor import Tensor
@@ -26,11 +27,11 @@ def to_shape(name: str, shape: Sequence[Any]) -> Shape:
     """The shape given as separate integers or as one sequence of them."""
     if len(shape) == 1 and isinstance(shape[0], (list, tuple)):
         shape = shape[0]
-    sizes = []
-    for size in shape:
-        if not hasattr(size, "__index__") or isinstance(size, bool):
+    sizes: list[int] = []
+    for size in map(as_size, shape):
+        if not is_size(size):
             raise TypeError(f"{name} takes a shape of integers, got {tuple(shape)}")
-        sizes.append(int(size.__index__()))
+        sizes.append(size if isinstance(size, Size) else int(size.__index__()))
     if any(size < 0 for size in sizes):
         raise ValueError(f"{name} takes sizes >= 0, got {tuple(sizes)}")
     return tuple(sizes)
@@ -83,9 +84,11 @@ def empty(*shape: Any, dtype: DTypeLike | None = None, device: str | None = None
     sizes = to_shape("empty", shape)
     kind = dtypes.default_float if dtype is None else to_dtype(dtype)
     device = canonical_device(device)
-    memory = UOp.new_buffer(device, math.prod(sizes), kind)
-    memory.set_buffer(Buffer(device, math.prod(sizes), kind))
-    return Tensor.leaf(memory.reshape(sizes), device, requires_grad)
+    whole = largest_shape(sizes)
+    memory = UOp.new_buffer(device, math.prod(whole), kind)
+    memory.set_buffer(Buffer(device, math.prod(whole), kind))
+    view = memory.reshape(whole).shrink([(0, size) for size in sizes])
+    return Tensor.leaf(view, device, requires_grad)
 
 
 def full_like(self: Tensor, fill_value: Any, dtype: DTypeLike | None = None, device: str | None = None,
@@ -120,6 +123,8 @@ def counting(size: int, dtype: DType) -> UOp:
     """
     if size == 0:
         return UOp.const(0, dtype, (0,))
+    if isinstance(size, Size):
+        return counting(largest(size), dtype).shrink(((0, size),))
     length = 2 * size - 1
     padded = UOp.const(1, dtype, (size,)).pad(((size - 1, 0),))
     repeated = padded.reshape((1, length)).expand((size + 1, length)).reshape(((size + 1) * length,))
@@ -140,22 +145,32 @@ def arange(start: float, stop: float | None = None, step: float = 1, dtype: DTyp
 
     if stop is None:
         start, stop = 0, start
+    start, stop = as_size(start), as_size(stop)
     if step == 0:
         raise ValueError("arange takes a step other than 0")
     if dtype is not None:
         kind = to_dtype(dtype)
     else:
-        kind = dtypes.from_py([start, stop, step])
-    size = max(0, math.ceil((stop - start) / step))
+        kind = dtypes.from_py([0 if isinstance(n, Size) else n for n in (start, stop, step)])
+    size = _count_of_steps(start, stop, step)
     wide = dtypes.int64 if kind.is_int and kind.itemsize == 8 else dtypes.default_int
     numbers = counting(size, wide)
-    if kind.is_float or not all(isinstance(n, int) for n in (start, step)):
+    if kind.is_float or not all(isinstance(n, (int, Size)) for n in (start, step)):
         numbers = numbers.cast(kind if kind in (dtypes.float32, dtypes.float64) else dtypes.float32)
     if step != 1:
         numbers = numbers * step
-    if start != 0:
+    if isinstance(start, Size):
+        numbers = numbers + start.node.cast(numbers.dtype).reshape((1,)).expand(numbers.shape)
+    elif start != 0:
         numbers = numbers + start
     return Tensor.leaf(numbers.cast(kind), device, requires_grad)
+
+
+def _count_of_steps(start: Any, stop: Any, step: Any) -> int:
+    """How many of start, start + step, ... come before `stop`."""
+    symbolic = is_symbolic([start, stop])
+    count: int = ceildiv(stop - start, step) if symbolic else math.ceil((stop - start) / step)
+    return at_least(count, 0)
 
 
 def linspace(start: float, stop: float, steps: int, dtype: DTypeLike | None = None, device: str | None = None,

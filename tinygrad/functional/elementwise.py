@@ -15,6 +15,7 @@ import numpy as np
 from tinygrad.dtype import DType, DTypeLike, dtypes, least_upper_float, promote, to_dtype
 from tinygrad.functional.division import floored_quotient, floored_remainder, truncated_remainder
 from tinygrad.graph.ops import Ops
+from tinygrad.graph.sizes import Size
 from tinygrad.graph.uop import Shape, UOp
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def operands(name: str, *values: Any) -> tuple[list[UOp], list[Tensor]]:
     tensors."""
     from tinygrad.tensor import Tensor
 
-    items = [Tensor(v, requires_grad=False) if isinstance(v, np.ndarray) else v for v in values]
+    items = [Tensor(v, requires_grad=False) if isinstance(v, (np.ndarray, UOp, Size)) else v for v in values]
     tensors = [v for v in items if isinstance(v, Tensor)]
     numbers = [_as_number(name, v) for v in items if not isinstance(v, Tensor)]
     if not tensors:

@@ -21,8 +21,9 @@ from tinygrad.graph.batch import is_unknown
 from tinygrad.graph.gradient import transpose_movement
 from tinygrad.graph.leaves import own_memory
 from tinygrad.graph.ops import Ops
+from tinygrad.graph.sizes import Size, as_size, is_expression, is_size, is_symbolic
 from tinygrad.graph.uop import Shape, UOp
-from tinygrad.helpers import prod
+from tinygrad.helpers import ceildiv, prod
 
 if TYPE_CHECKING:
     from tinygrad.tensor import Tensor
@@ -60,6 +61,8 @@ def _as_index(self: Tensor, item: Any) -> Any:
         return item
     if item is None or item is Ellipsis or isinstance(item, slice):
         return item
+    if is_expression(item) or isinstance(item, Size):
+        return as_size(item)
     if isinstance(item, bool) or not hasattr(item, "__index__"):
         raise IndexError(f"an index is an int, a slice, None, Ellipsis, a list or a tensor, got {item!r}")
     return int(item.__index__())
@@ -97,14 +100,29 @@ def _items_of(self: Tensor, index: Any) -> list[Any]:
 def _sliced(item: slice, size: int) -> tuple[tuple[int, int], int]:
     """(start, end) to crop an axis to, and the step to take in it."""
     for bound in (item.start, item.stop, item.step):
-        if bound is not None and (isinstance(bound, bool) or not hasattr(bound, "__index__")):
+        if bound is not None and not is_size(as_size(bound)):
             raise TypeError(f"a slice takes integers, got {item}")
     if item.step is not None and int(item.step) == 0:
         raise ValueError("a slice takes a step other than 0")
+    start, stop = as_size(item.start), as_size(item.stop)
+    if is_symbolic([start, stop, size]):
+        return _sliced_at_sizes(item, start, stop, size)
     picked = range(size)[item]
     if not len(picked):
         return (0, 0), 1
     return (min(picked[0], picked[-1]), max(picked[0], picked[-1]) + 1), picked.step
+
+
+def _sliced_at_sizes(item: slice, start: Any, stop: Any, size: int) -> tuple[tuple[int, int], int]:
+    """The same where a bound or the size is not known: negative bounds count from the end, and none is cut to
+    the size, which it has to be within."""
+    step = 1 if item.step is None else int(item.step)
+    if step < 0 and (start is not None or stop is not None):
+        raise ValueError("a slice with a negative step takes no bounds where sizes are not known, got "
+                         f"{item}; slice first, then take every item with the step")
+    first = 0 if start is None else start + size if start < 0 else start
+    last = size if stop is None else stop + size if stop < 0 else stop
+    return (first, last), step
 
 
 def _select(self: Tensor, index: Any) -> Selection:
@@ -118,14 +136,15 @@ def _select(self: Tensor, index: Any) -> Selection:
             continue
         size = self.shape[axis]
         step = 1
-        if isinstance(item, int):
+        if isinstance(item, (int, Size)):
             if not -size <= item < size:
                 raise IndexError(f"index {item} is out of range for axis {axis} of {size} items, of shape "
                                  f"{self.shape}")
-            start, end = item % size, item % size + 1
+            start = item + size if item < 0 else item
+            end = start + 1
         elif isinstance(item, slice):
             (start, end), step = _sliced(item, size)
-            kept.append(-(-(end - start) // abs(step)))
+            kept.append(ceildiv(end - start, abs(step)))
         else:
             start, end = 0, size
             tensors[len(kept)] = _not_negative(item.uop, size)

@@ -32,6 +32,8 @@ def shared_array(self: Tensor) -> Array | None:
     if constant_value(self.uop) is not None or prod(self.shape) == 0:
         return None
     memory = self.computed()
+    if memory.has_sizes:
+        return None
     views = memory.st.simplify().views
     view = views[0]
     simple = len(views) == 1 and view.mask is None and all(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from tinygrad.dtype import dtypes, promote
 from tinygrad.functional.creation import to_shape
 from tinygrad.functional.elementwise import expand_to
+from tinygrad.graph.sizes import Size, as_size
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ceildiv, prod
 from tinygrad.helpers import flatten as concatenated
@@ -72,16 +73,27 @@ def reshape(self: Tensor, shape: Any, *args: Any) -> Tensor:
     [[0, 1, 2], [3, 4, 5]]
     """
     asked = _integers("reshape", shape, args)
-    sizes = [self.shape[i] if size is None and i < self.ndim else size for i, size in enumerate(asked)]
+    sizes = [self.shape[i] if size is None and i < self.ndim else as_size(size)
+             for i, size in enumerate(asked)]
     if sizes.count(-1) > 1:
         raise ValueError(f"reshape takes one -1 at most, got {asked}")
     if -1 in sizes:
-        known = prod(s for s in sizes if s != -1)
-        if known == 0 or prod(self.shape) % known:
+        total, known = _without_common_sizes(self.shape, [s for s in sizes if s != -1])
+        if known == 0 or total % known != 0:
             raise ValueError(f"cannot reshape {self.shape} ({prod(self.shape)} items) to {asked}: the size "
                              "for -1 is not a whole number")
-        sizes[sizes.index(-1)] = prod(self.shape) // known
+        sizes[sizes.index(-1)] = total // known
     return _moved(self, self.uop.reshape(to_shape("reshape", sizes)))
+
+
+def _without_common_sizes(shape: Sequence[int], known: Sequence[int]) -> tuple[int, int]:
+    """The items of `shape` and of the sizes `known`, both without the unknown sizes that are in both."""
+    rest, divisors = list(shape), list(known)
+    for size in known:
+        if isinstance(size, Size) and size in rest:
+            rest.remove(size)
+            divisors.remove(size)
+    return prod(rest), prod(divisors)
 
 
 def flatten(self: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
@@ -139,7 +151,7 @@ def expand(self: Tensor, shape: Any, *args: Any) -> Tensor:
     >>> Tensor([1, 2]).expand(2, 2).tolist()
     [[1, 2], [1, 2]]
     """
-    asked = _integers("expand", shape, args)
+    asked = tuple(map(as_size, _integers("expand", shape, args)))
     if len(asked) < self.ndim:
         raise ValueError(f"expand: {asked} has fewer axes than the tensor's shape {self.shape}")
     padded = (1,) * (len(asked) - self.ndim) + self.shape
@@ -193,7 +205,8 @@ def shrink(self: Tensor, arg: Sequence[tuple[int, int] | None]) -> Tensor:
     if len(arg) != self.ndim:
         raise ValueError(f"shrink takes a pair for each axis of shape {self.shape}, got {arg}")
     return _moved(self,
-                  self.uop.shrink([(0, n) if a is None else (a[0], a[1]) for a, n in zip(arg, self.shape)]))
+                  self.uop.shrink([(0, n) if a is None else (as_size(a[0]), as_size(a[1]))
+                                   for a, n in zip(arg, self.shape)]))
 
 
 def shrink_to(self: Tensor, shape: Any, *args: Any) -> Tensor:
@@ -207,17 +220,25 @@ def shrink_to(self: Tensor, shape: Any, *args: Any) -> Tensor:
 
 def _pairs(self: Tensor, padding: Any) -> list[tuple[int, int]]:
     """(before, after) for each axis, from pairs by axis or from flat sizes, last axis first as in PyTorch."""
-    if isinstance(padding, int):
+    padding = as_size(padding)
+    if isinstance(padding, (int, Size)):
         return [(padding, padding)] * self.ndim
-    if all(isinstance(p, int) for p in padding):
+    if all(isinstance(as_size(p), (int, Size)) for p in padding):
         if len(padding) % 2 or len(padding) // 2 > self.ndim:
             raise ValueError(f"pad takes (before, after) sizes for up to {self.ndim} axes, last axis first, "
                              f"got {tuple(padding)}")
-        last_first = list(zip(padding[::2], padding[1::2], strict=True))
+        sizes = [as_size(p) for p in padding]
+        last_first = list(zip(sizes[::2], sizes[1::2], strict=True))
         return [(0, 0)] * (self.ndim - len(last_first)) + last_first[::-1]
     if len(padding) != self.ndim:
         raise ValueError(f"pad takes a pair for each axis of shape {self.shape}, got {tuple(padding)}")
-    return [(0, 0) if p is None else (int(p[0]), int(p[1])) for p in padding]
+    return [(0, 0) if p is None else (_whole(p[0]), _whole(p[1])) for p in padding]
+
+
+def _whole(size: Any) -> int:
+    """A size given as any kind of integer."""
+    size = as_size(size)
+    return size if isinstance(size, Size) else int(size)
 
 
 def pad(self: Tensor, padding: Any, mode: str = "constant", value: float = 0.0) -> Tensor:
@@ -233,9 +254,9 @@ def pad(self: Tensor, padding: Any, mode: str = "constant", value: float = 0.0) 
     pairs = _pairs(self, padding)
     if mode not in ("constant", "reflect", "replicate", "circular"):
         raise ValueError(f"pad mode is 'constant', 'reflect', 'replicate' or 'circular', got {mode!r}")
-    cropped = self.uop.shrink([(min(max(-before, 0), n), max(n - max(-after, 0), min(max(-before, 0), n)))
+    cropped = self.uop.shrink([_cropped(n, before, after)
                                for (before, after), n in zip(pairs, self.shape, strict=True)])
-    grown = [(max(before, 0), max(after, 0)) for before, after in pairs]
+    grown = [(before if before > 0 else 0, after if after > 0 else 0) for before, after in pairs]
     if mode != "constant":
         result = _moved(self, cropped)
         for axis, (before, after) in enumerate(grown):
@@ -247,6 +268,12 @@ def pad(self: Tensor, padding: Any, mode: str = "constant", value: float = 0.0) 
         return _moved(self, padded)
     inside = UOp.const(True, dtypes.bool, cropped.shape).pad(grown)
     return type(self).of(inside.where(padded, padded._operand(value)), self)
+
+
+def _cropped(size: int, before: int, after: int) -> tuple[int, int]:
+    """(start, end) of an axis that sizes below 0 before and after it crop."""
+    start = 0 if before >= 0 else min(-before, size)
+    return start, size if after >= 0 else max(size + after, start)
 
 
 def _extended(self: Tensor, axis: int, before: int, after: int, mode: str) -> Tensor:
@@ -277,7 +304,7 @@ def _extended(self: Tensor, axis: int, before: int, after: int, mode: str) -> Te
 
 def pad_to(self: Tensor, shape: Any, *args: Any, value: float = 0) -> Tensor:
     """Filled up with `value` at the end of each axis, to `shape`; None keeps an axis."""
-    sizes = _integers("pad_to", shape, args)
+    sizes = tuple(map(as_size, _integers("pad_to", shape, args)))
     if len(sizes) != self.ndim or any(s is not None and s < n for s,
                                       n in zip(sizes, self.shape, strict=False)):
         raise ValueError(f"pad_to takes sizes of at least those of shape {self.shape}, got {sizes}")
@@ -377,7 +404,7 @@ def repeat(self: Tensor, repeats: Any, *args: Any) -> Tensor:
     >>> Tensor([1, 2]).repeat(2).tolist()
     [1, 2, 1, 2]
     """
-    counts = _integers("repeat", repeats, args)
+    counts = tuple(map(as_size, _integers("repeat", repeats, args)))
     if len(counts) < self.ndim or any(c < 0 for c in counts):
         raise ValueError(f"repeat takes a count >= 0 for each axis of shape {self.shape}, got {counts}")
     shape = (1,) * (len(counts) - self.ndim) + self.shape

@@ -18,6 +18,7 @@ from tinygrad.functional.mathematics import log_node
 from tinygrad.functional.movement import axes_of, axis_of, rows_of_windows
 from tinygrad.graph.elementary import exponential
 from tinygrad.graph.ops import Ops
+from tinygrad.graph.sizes import Size
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ceildiv, prod
 
@@ -106,7 +107,8 @@ def mean(self: Tensor, axis: Axis = None, keepdim: bool = False) -> Tensor:
     dtype = least_upper_float(self.dtype)
     wide = self.cast(promote(dtype, dtypes.float32))
     count = prod(self.shape[a] for a in axes_of("mean", self, axis))
-    return wide.sum(axis, keepdim).div(count).cast(dtype)
+    total = wide.sum(axis, keepdim)
+    return (total / count if isinstance(count, Size) else total.div(count)).cast(dtype)
 
 
 def var_mean(self: Tensor, axis: Axis = None, keepdim: bool = False, correction: float = 1) -> tuple[Tensor,
@@ -119,8 +121,11 @@ def var_mean(self: Tensor, axis: Axis = None, keepdim: bool = False, correction:
     count = prod(self.shape[a] for a in axes)
     center = wide.mean(axes, keepdim=True)
     distance = wide - center
-    divisor = max(count - correction, 0)
     # over nothing: 0/0 is NaN, anything else over 0 infinite
+    if isinstance(count, Size):
+        divisor = (type(self)(count) - correction).maximum(0)
+    else:
+        divisor = max(count - correction, 0)
     variance = (distance * distance).sum(axes, keepdim) / divisor
     return variance.cast(dtype), type(self).of(_without_axes(center.uop, axes, keepdim), self).cast(dtype)
 

@@ -71,7 +71,7 @@ class Ops(Enum):
     PAD = auto()
     """zeros around; arg: ((before, after), ...)"""
     SHRINK = auto()
-    """arg: ((start, end), ...)"""
+    """arg: ((start, end), ...). With more sources, an int for each axis, its box is moved by these"""
     STRIDE = auto()
     """every nth item; negative steps run backwards; arg: (step, ...)"""
 
@@ -85,6 +85,9 @@ class Ops(Enum):
     CUSTOM_GRADIENT = auto()
     """(value, inputs...): the value, with gradients at the inputs that arg, a function, gives; none at the
     value"""
+    LIMIT = auto()
+    """(value, condition): the value where the condition holds, elsewhere whatever costs least: what stores it
+    writes nothing there. Only in graphs over the largest sizes (schedule/bounded.py)"""
     SINK = auto()
     """several results at once"""
 

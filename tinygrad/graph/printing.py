@@ -223,6 +223,14 @@ def _express(node: UOp, sources: Sequence[Text]) -> Text:
     return _call(node.op.name.lower(), sources)
 
 
+def format_expression(root: UOp) -> str:
+    """An expression of the ops that read the same at every stage, as Python writes it."""
+    texts: dict[UOp, Text] = {}
+    for node in root.toposort():
+        texts[node] = _express(node, [texts[s] for s in node.src])
+    return texts[root].text
+
+
 def _lanes_suffix(dtype: DType) -> str:
     return str(dtype.count) if dtype.count > 1 else ""
 

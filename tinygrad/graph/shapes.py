@@ -5,12 +5,12 @@ raise where the user's sizes, dtypes or devices do not fit, with both sides in t
 """
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from tinygrad.graph.ops import Family, Ops
-from tinygrad.helpers import argsort, prod
+from tinygrad.graph.sizes import is_symbolic, reshapes_in_memory
+from tinygrad.helpers import argsort, ceildiv, prod
 
 if TYPE_CHECKING:
     from tinygrad.graph.uop import Shape, UOp
@@ -33,7 +33,7 @@ def _reduced_shape(node: UOp) -> Shape:
 _SHAPE_RULES: dict[Ops, Callable[[UOp], Shape]] = {
     **dict.fromkeys(Family.ELEMENTWISE, lambda n: n.src[0].shape),
     **dict.fromkeys((Ops.CONTIGUOUS, Ops.DETACH, Ops.ASSIGN, Ops.COPY), lambda n: n.src[0].shape),
-    Ops.CUSTOM_GRADIENT: lambda n: n.src[0].shape,
+    **dict.fromkeys((Ops.CUSTOM_GRADIENT, Ops.LIMIT), lambda n: n.src[0].shape),
     Ops.BUFFER: lambda n: (n.arg.size,),
     Ops.PARAM: lambda n: (n.arg[1],),
     Ops.REDUCE: _reduced_shape,
@@ -42,7 +42,7 @@ _SHAPE_RULES: dict[Ops, Callable[[UOp], Shape]] = {
     Ops.PERMUTE: lambda n: tuple(n.src[0].shape[i] for i in n.arg),
     Ops.PAD: lambda n: tuple(b + s + a for (b, a), s in zip(n.arg, n.src[0].shape)),
     Ops.SHRINK: lambda n: tuple(e - s for s, e in n.arg),
-    Ops.STRIDE: lambda n: tuple(math.ceil(s / abs(k)) for k, s in zip(n.arg, n.src[0].shape)),
+    Ops.STRIDE: lambda n: tuple(ceildiv(s, abs(k)) for k, s in zip(n.arg, n.src[0].shape)),
 }
 
 
@@ -74,6 +74,9 @@ def check_elementwise(op: Ops, src: tuple[UOp, ...], values: tuple[UOp, ...]) ->
 def check_reshape(old: Shape, new: Shape) -> None:
     if prod(new) != prod(old):
         raise ValueError(f"cannot reshape {old} ({prod(old)} items) to {new} ({prod(new)} items)")
+    if (is_symbolic(old) or is_symbolic(new)) and not reshapes_in_memory(old, new):
+        raise ValueError(f"cannot reshape {old} to {new}: an axis whose size is not known can be merged with "
+                         "axes inside it, of known sizes, or split so, but not with axes around it")
 
 
 def check_permute(shape: Shape, order: tuple[int, ...]) -> None:

@@ -199,7 +199,10 @@ def _pad(node: UOp) -> bool:
 
 
 def _shrink(node: UOp) -> bool:
-    return _each_axis(node, lambda a, n: 0 <= a[0] <= a[1] <= n)
+    moves = node.src[1:]
+    value = node.replace(src=node.src[:1]) if moves else node
+    moved = len(moves) in (0, len(node.arg)) and all(_int(m) for m in moves)
+    return moved and _each_axis(value, lambda a, n: 0 <= a[0] <= a[1] <= n)
 
 
 def _stride(node: UOp) -> bool:
@@ -208,6 +211,11 @@ def _stride(node: UOp) -> bool:
 
 def _same_value(node: UOp) -> bool:
     return _one(node) and _same_dtype(node)
+
+
+def _limit(node: UOp) -> bool:
+    value, condition = node.src
+    return value.dtype is node.dtype and condition.dtype.is_bool and condition.shape == value.shape
 
 
 def _detach(node: UOp) -> bool:
@@ -246,9 +254,10 @@ TENSOR_GRAPH = Stage("tensor_graph", (
     Rule("PERMUTE(value)", "arg: an order of the axes", _permute),
     Rule("EXPAND(value)", "arg: a shape; only axes of size 1 grow", _expand),
     Rule("PAD(value)", "arg: (before, after) >= 0 for each axis", _pad),
-    Rule("SHRINK(value)", "arg: (start, end) within each axis", _shrink),
+    Rule("SHRINK(value, int*)", "arg: (start, end) within each axis; ints: moves", _shrink),
     Rule("STRIDE(value)", "arg: a step other than 0 for each axis", _stride),
     Rule("CONTIGUOUS(value)", "", _same_value),
+    Rule("LIMIT(value, bool)", "the value where it is wanted", _limit),
     Rule("DETACH(value)", "arg: None, or the identity of a leaf", _detach),
     Rule("ASSIGN(view of a BUFFER or PARAM, value)", "of one shape and dtype", _assign),
     Rule("CUSTOM_GRADIENT(value, input*)", "arg: the function that gives the inputs' gradients",

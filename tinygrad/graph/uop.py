@@ -22,6 +22,16 @@ from tinygrad.dtype import DType, accumulate_dtype, dtypes
 from tinygrad.graph import shapes
 from tinygrad.graph.operators import Operators
 from tinygrad.graph.ops import Family, Memory, Ops, RangeKind
+from tinygrad.graph.sizes import (
+    Size,
+    before_reading,
+    changed_sizes,
+    is_symbolic,
+    largest_shape,
+    node_of,
+    sizes_in,
+    value_of,
+)
 from tinygrad.helpers import prod
 
 if TYPE_CHECKING:
@@ -323,6 +333,18 @@ class UOp(Operators):
             raise RuntimeError(f"a view of shape {view.shape} cannot hold a value of shape {self.shape}")
         self._realized = view
 
+    @Synthesized
+    def has_sizes(self) -> bool:
+        """Whether a size that is not known is in this graph."""
+        return bool(sizes_in(self.arg)) or any(s.has_sizes for s in self.src)
+
+    def with_sizes(self, change: Callable[[UOp], UOp]) -> UOp:
+        """This view of a BUFFER, with the expression of each of its sizes changed."""
+        if not self.has_sizes:
+            return self
+        src = tuple(s.with_sizes(change) for s in self.src)
+        return self.replace(src=src, arg=changed_sizes(self.arg, change))
+
     @property
     def base(self) -> UOp:
         """The node below the movement ops on top of this one."""
@@ -355,7 +377,8 @@ class UOp(Operators):
 
     @Attribute
     def numel(self) -> int:
-        return int(prod(self.shape))
+        items: int = prod(self.shape)
+        return items
 
     # --- sources --------------------------------------------------------------------------------------------
 
@@ -378,16 +401,28 @@ class UOp(Operators):
     def bind(self, value: int) -> UOp:
         """This VARIABLE with a value. Raises ValueError outside its bounds."""
         name, low, high, _ = self.arg
+        if isinstance(value, bool) or not hasattr(value, "__index__"):
+            raise TypeError(f"the variable {name} takes an integer, got {value!r}")
+        value = int(value.__index__())
         if not low <= value <= high:
             raise ValueError(f"the variable {name} takes values from {low} to {high}, got {value}")
         return UOp.variable(name, low, high, value)
 
     def unbind(self) -> tuple[UOp, int]:
         """(this VARIABLE without its value, the value)."""
+        for refuse in before_reading:
+            refuse()
         name, low, high, value = self.arg
         if value is None:
             raise ValueError(f"the variable {name} has no value")
         return UOp.variable(name, low, high), value
+
+    @property
+    def val(self) -> int:
+        """The number that an expression of bound VARIABLEs stands for. Raises SizeError for unbound ones."""
+        for refuse in before_reading:
+            refuse()
+        return value_of(Size.of(self))
 
     @staticmethod
     def range(extent: int | UOp, identity: int, kind: RangeKind = RangeKind.LOOP) -> UOp:
@@ -418,7 +453,9 @@ class UOp(Operators):
         return UOp.new(op, dtype, src)
 
     def _operand(self, x: UOp | float | bool) -> UOp:
-        return x if isinstance(x, UOp) else UOp.const(x, self.dtype, self.shape)
+        if isinstance(x, UOp):
+            return x
+        return node_of(x) if isinstance(x, Size) else UOp.const(x, self.dtype, self.shape)
 
     def cast(self, dtype: DType) -> UOp:
         """The value as `dtype`. Floats to integers round toward zero."""
@@ -484,11 +521,23 @@ class UOp(Operators):
         shapes.check_stride(self.shape, steps)
         return self if all(s == 1 for s in steps) else UOp.new(Ops.STRIDE, self.dtype, (self,), steps)
 
+    @property
+    def is_whole_buffer(self) -> bool:
+        """Whether this is all of a BUFFER in row-major order. Of memory for the largest sizes: where it is
+        used up to the sizes that it has."""
+        if self.base.op is not Ops.BUFFER:
+            return False
+        if not is_symbolic(self.shape):
+            return not self.has_sizes and self.st.contiguous_whole
+        memory = self.src[0]
+        begins_whole = self.op is Ops.SHRINK and all(start == 0 for start, _ in self.arg)
+        return begins_whole and memory.shape == largest_shape(self.shape) and memory.is_whole_buffer
+
     # --- graph control --------------------------------------------------------------------------------------
 
     def contiguous(self) -> UOp:
         """This value in a buffer of its own, in row-major order."""
-        if self.op is Ops.CONTIGUOUS or (self.base.op is Ops.BUFFER and self.st.contiguous_whole):
+        if self.op is Ops.CONTIGUOUS or self.is_whole_buffer:
             return self
         return UOp.new(Ops.CONTIGUOUS, self.dtype, (self,))
 

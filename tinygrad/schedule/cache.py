@@ -17,8 +17,10 @@ from tinygrad.codegen.indexing import constant_value
 from tinygrad.device import Device
 from tinygrad.dtype import DType
 from tinygrad.graph.ops import Ops
+from tinygrad.graph.sizes import Size
 from tinygrad.graph.uop import UOp
 from tinygrad.graph.writes import refuse_overwritten
+from tinygrad.schedule.bounded import Bounded
 from tinygrad.schedule.items import BoundVariable, Intermediates, Schedule, ScheduleItem, create_schedule
 from tinygrad.schedule.memory import Arena, lifetimes, plan_arena
 
@@ -100,21 +102,23 @@ class Structure:
 
 @dataclass(frozen=True)
 class TemplateView:
-    """Movement over the memory of a number."""
+    """Movement over a node of the structure, or over memory of the schedule's own, by number."""
 
-    slot: int
+    number: int
+    is_fresh: bool
     movements: tuple[tuple[Ops, Any], ...]
 
     @staticmethod
-    def of(view: UOp, slot_of: dict[UOp, int]) -> TemplateView:
+    def of(view: UOp, slot_of: dict[UOp, int], position: dict[UOp, int]) -> TemplateView:
         movements = []
-        while view.op is not Ops.BUFFER:
+        while view.op is not Ops.BUFFER and view not in position:
             movements.append((view.op, view.arg))
             (view,) = view.src
-        return TemplateView(slot_of[view], tuple(reversed(movements)))
+        known = view in position
+        return TemplateView(position[view] if known else slot_of[view], not known, tuple(reversed(movements)))
 
-    def over(self, buffers: list[UOp]) -> UOp:
-        node = buffers[self.slot]
+    def over(self, buffers: list[UOp], nodes: list[UOp]) -> UOp:
+        node = buffers[self.number] if self.is_fresh else nodes[self.number]
         for op, arg in self.movements:
             node = UOp.new(op, node.dtype, (node,), arg)
         return node
@@ -161,9 +165,10 @@ class Template:
         items = tuple(TemplateItem(i.ast, tuple(slot_of[b] for b in i.buffers), i.outputs,
                                    tuple((v.name, v.source, number_of[v.source, v.value])
                                          for v in i.variables)) for i in schedule.items)
-        views = tuple((structure.position[n], TemplateView.of(v, slot_of)) for n, v in schedule.views.items())
+        views = tuple((structure.position[n], TemplateView.of(v, slot_of, structure.position))
+                      for n, v in schedule.views.items())
         fresh = tuple((b.arg.device, b.arg.size, b.dtype) for b in list(slot_of)[known:])
-        visible = {view.slot for _, view in views}
+        visible = {view.number for _, view in views if view.is_fresh}
         inner = {known + i: spec for i, spec in enumerate(fresh) if known + i not in visible}
         return Template(fresh, items, views, _arenas([i.slots for i in items], inner))
 
@@ -173,7 +178,7 @@ class Template:
         values = [v.arg[3] for v in structure.variables]
         nodes = structure.nodes
         return Schedule([item.over(buffers, values) for item in self.items],
-                        {nodes[at]: view.over(buffers) for at, view in self.views},
+                        {nodes[at]: view.over(buffers, nodes) for at, view in self.views},
                         [Intermediates(device, arena, {n: buffers[n] for n in arena.offsets})
                          for device, arena in self.arenas])
 
@@ -202,6 +207,11 @@ class ScheduleCache:
         wanted = [s for s in sinks if s.realized_view is None and s.base.op is not Ops.BUFFER]
         if not wanted:
             return Schedule()
+        if Size.exists and any(s.has_sizes for s in wanted):
+            bounded = Bounded(wanted)
+            schedule = self.schedule(bounded.sinks)
+            schedule.views = bounded.views(schedule.views)
+            return schedule
         structure = Structure(wanted)
         with self.lock:
             template = self.templates.get(structure.key)

@@ -118,7 +118,7 @@ def has_statistics(root: UOp) -> dict[UOp, bool]:
     for node in root.toposort():
         if node.op is Ops.EXPAND:
             found[node] = _is_reduced(node.src[0])
-        elif node.op in Family.ELEMENTWISE or node.op in Family.MOVEMENT:
+        elif node.op in Family.ELEMENTWISE or node.op in Family.MOVEMENT or node.op is Ops.LIMIT:
             found[node] = any(found[s] for s in node.src)
         else:
             found[node] = False
@@ -127,8 +127,10 @@ def has_statistics(root: UOp) -> dict[UOp, bool]:
 
 def _is_reduced(value: UOp) -> bool:
     """True for a reduce, and for movement, functions and a multiple or the reciprocal of one."""
-    while value.op in Family.ELEMENTWISE or value.op in Family.MOVEMENT:
+    while value.op in Family.ELEMENTWISE or value.op in Family.MOVEMENT or value.op is Ops.LIMIT:
         changing = [source for source in value.src if source.base.op is not Ops.CONST]
+        if value.op is Ops.LIMIT:
+            changing = changing[:1]
         if len(changing) != 1:
             return False
         value = changing[0]

@@ -166,6 +166,8 @@ class Fusion:
     # --- the decision ---------------------------------------------------------------------------------------
 
     def must_store(self, node: UOp, uses: list[Use]) -> bool:
+        if node.op is Ops.LIMIT:
+            return self.must_store(node.src[0], _of_source(uses))
         if node.op is Ops.WHERE and not self.reads_memory[node.src[0]] and node.src[2].base.op is Ops.CONST:
             return False  # its readers keep the condition, and so know where it matters
         if node.op not in Family.ELEMENTWISE and node.op is not Ops.REDUCE:
@@ -314,6 +316,9 @@ class Fusion:
         may store it; and where it uses it."""
         if node in self.buffered_assigns:
             return None
+        if node.op is Ops.LIMIT:
+            host = self.host_for(node.src[0], _of_source(uses))
+            return None if host is None else (host[0], [p._replace(node=node) for p in host[1]])
         points: dict[Kernel, list[Point]] = defaultdict(list)
         for kernel, point in uses:
             points[kernel].append(point)
@@ -399,7 +404,7 @@ class Fusion:
             self.use(kernel, reduced_point(point, loops))
         elif node.op is Ops.ASSIGN:
             self.use(kernel, Point(node.src[1], point.index, point.valid))
-        elif node.op in Family.ELEMENTWISE or node.op in (Ops.CONTIGUOUS, Ops.COPY):
+        elif node.op in Family.ELEMENTWISE or node.op in (Ops.CONTIGUOUS, Ops.COPY, Ops.LIMIT):
             for source in node.src:
                 self.use(kernel, Point(source, point.index, point.valid))
 
@@ -421,6 +426,11 @@ class Fusion:
             for i, r in enumerate(inner):
                 kernel.enclosing[r] = around | frozenset(inner[:i + 1])
         return kernel.reduce_ranges[key]
+
+
+def _of_source(uses: list[Use]) -> list[Use]:
+    """The uses of a LIMIT as uses of its value."""
+    return [(kernel, point._replace(node=point.node.src[0])) for kernel, point in uses]
 
 
 def _ranges_from(first: int, extents: tuple[int, ...]) -> list[UOp]:

@@ -21,6 +21,9 @@ from tinygrad.schedule.layout import axis_order, worth_ordering
 from tinygrad.schedule.memory import Arena
 from tinygrad.schedule.simplify import simplified_graph
 
+LIMITED_OPERATIONS = 32
+"""Operations above a LIMIT that are looked through for what a kernel stores."""
+
 
 @dataclass(frozen=True)
 class BoundVariable:
@@ -345,7 +348,8 @@ class _Writer:
             return slots[buffer]
 
         def over_params(view: UOp) -> UOp:
-            return view.substitute({view.base: param(view.base)})
+            variables = {n: variable(n) for n in view.toposort() if n.op is Ops.VARIABLE}
+            return view.substitute({view.base: param(view.base), **variables})
 
         def variable(node: UOp) -> UOp:
             name, low, high, value = node.arg
@@ -377,12 +381,42 @@ class _Writer:
 
         for target in targets:
             param(target.base)
-        assigns = tuple(UOp.new(Ops.ASSIGN, n.dtype, (over_params(t), written(n)))
+        def stored(node: UOp) -> UOp:
+            value, condition = written(node), limit_of(node)
+            if value.op is Ops.LIMIT or condition is None:
+                return value
+            return UOp.new(Ops.LIMIT, node.dtype, (value, written(condition)))
+
+        assigns = tuple(UOp.new(Ops.ASSIGN, n.dtype, (over_params(t), stored(n)))
                         for n, t in zip(outputs, targets, strict=True))
         if from_buffer and any(a.src[0] is a.src[1] for a in assigns):
             raise RuntimeError("a late write copies a buffer onto itself")
         written_slots = len({t.base for t in targets})
         return ScheduleItem(UOp.sink(assigns), tuple(slots), written_slots, tuple(variables.values()))
+
+
+def limit_of(node: UOp) -> UOp | None:
+    """The condition outside which the items of `node` do not matter, since what it is computed from item by
+    item does not; None where none is found. (A WHERE may choose something else there.)"""
+    seen: set[UOp] = set()
+    pending: list[tuple[UOp, tuple[UOp, ...]]] = [(node.src[1] if node.op is Ops.ASSIGN else node, ())]
+    """values, and the movement between each of them and the node, innermost last"""
+    while pending and len(seen) < LIMITED_OPERATIONS:
+        value, movements = pending.pop()
+        seen.add(value)
+        if value.op is Ops.LIMIT:
+            condition = value.src[1]
+            for movement in reversed(movements):
+                condition = UOp.new(movement.op, condition.dtype, (condition,), movement.arg)
+            return condition
+        if value.op in _KEEPS_EVERY_ITEM:
+            pending.append((value.src[0], (*movements, value)))
+        elif value.op in Family.ELEMENTWISE and value.op is not Ops.WHERE:
+            pending.extend((s, movements) for s in value.src if s not in seen)
+    return None
+
+
+_KEEPS_EVERY_ITEM = (Ops.RESHAPE, Ops.PERMUTE, Ops.EXPAND)
 
 
 def _write_in_circle(pending: list[Kernel], after: Waiting) -> UOp:

@@ -15,6 +15,7 @@ from typing import Any
 
 from tinygrad.graph import symbolic
 from tinygrad.graph.ops import Family, Ops
+from tinygrad.graph.sizes import Size
 from tinygrad.graph.uop import Shape, UOp
 from tinygrad.shape.view import View, unflatten
 
@@ -44,7 +45,7 @@ class ShapeTracker:
         tracker = node.st if node.op in Family.MOVEMENT else ShapeTracker.contiguous_of(node.shape)
         views = tracker.views
         for movement in reversed(chain):
-            views = _moved(views, movement.op, movement.arg)
+            views = _moved(views, movement.op, _argument(movement))
         return ShapeTracker(views, tracker.base_size).simplify() if chain else tracker
 
     @property
@@ -143,7 +144,21 @@ def _indices(st: ShapeTracker, coordinates: tuple[UOp, ...],
 def _moved(views: tuple[View, ...], op: Ops, argument: Any) -> tuple[View, ...]:
     """The stack of views after one movement op, whose argument is that of the UOp."""
     moved = _MOVEMENTS[op](views[-1], argument)
-    return (*views, View.contiguous_of(tuple(argument))) if moved is None else (*views[:-1], moved)
+    if moved is not None:
+        return (*views[:-1], moved)
+    if op is Ops.RESHAPE:
+        return (*views, View.contiguous_of(tuple(argument)))
+    above = _MOVEMENTS[op](View.contiguous_of(views[-1].shape), argument)
+    assert above is not None  # what is contiguous has no mask
+    return (*views, above)
+
+
+def _argument(movement: UOp) -> Any:
+    """The argument of a movement op; the bounds of a SHRINK where its sources move them to."""
+    if len(movement.src) == 1:
+        return movement.arg
+    moves = map(Size.of, movement.src[1:])
+    return tuple((start + move, end + move) for (start, end), move in zip(movement.arg, moves, strict=True))
 
 
 _MOVEMENTS: dict[Ops, Callable[[View, Any], View | None]] = {

@@ -18,6 +18,7 @@ from typing import TypeAlias
 
 from tinygrad.graph import symbolic
 from tinygrad.graph.ops import Ops
+from tinygrad.graph.sizes import Size, node_of
 from tinygrad.graph.uop import Shape, UOp
 from tinygrad.helpers import ceildiv, prod
 
@@ -47,7 +48,7 @@ class View:
     strides: tuple[int, ...]
     """distance in items of memory between neighbours along each axis"""
     offset: int
-    """where the item at coordinates 0 lies"""
+    """where the item at coordinates 0 lies: an int or a Size"""
     mask: Mask | None
     """(start, end) of each axis that is not zero; None: all of it"""
 
@@ -102,13 +103,19 @@ class View:
             axes.append(Axis(before + axis.size + after, axis.stride, axis.start + before, axis.end + before))
         return _view_of_axes(axes, offset)
 
-    def shrink(self, bounds: Sequence[tuple[int, int]]) -> View:
-        """The items from start to end of each axis."""
+    def shrink(self, bounds: Sequence[tuple[int, int]]) -> View | None:
+        """The items from start to end of each axis. None where an axis with a mask is cut at a place that is
+        not known: then the mask is no box."""
         axes = []
         offset = self.offset
         for axis, (start, end) in zip(self.axes, bounds, strict=True):
             offset += start * axis.stride
             size = end - start
+            if isinstance(start, Size):
+                if not axis.whole:
+                    return None
+                axes.append(Axis(size, axis.stride, 0, size))
+                continue
             left = _clamp(axis.start - start, size), _clamp(axis.end - start, size)
             axes.append(Axis(size, axis.stride, *left))
         return _view_of_axes(axes, offset)
@@ -146,7 +153,7 @@ class View:
         return self.address_of(coordinates), self.conditions(coordinates)
 
     def address_of(self, coordinates: Sequence[UOp]) -> UOp:
-        total = symbolic.Linear({}, self.offset)
+        total = symbolic.linear_terms(node_of(self.offset))
         for coordinate, stride in zip(coordinates, self.strides, strict=True):
             if stride:
                 total = total.plus(symbolic.linear_terms(coordinate), stride)
@@ -302,10 +309,12 @@ def _merged(above: View, below: View) -> View | None:
         axis, start, end = limited
         bounds[axis] = (max(bounds[axis][0], start), min(bounds[axis][1], end))
     terms = symbolic.linear_terms(symbolic.simplify_given(below.address_of(inner), condition))
-    if any(atom not in axis_of for atom in terms.terms):
+    rest = symbolic.Linear({a: f for a, f in terms.terms.items() if a not in axis_of}, terms.constant)
+    offset = symbolic.build_sum(rest)
+    if any(part in axis_of for part in offset.toposort()):
         return None
     strides = [terms.terms.get(c, 0) for c in coordinates]
-    return View.of(above.shape, strides, terms.constant, tuple(bounds))
+    return View.of(above.shape, strides, Size.of(offset), tuple(bounds))
 
 
 def _all_masked(shape: Shape) -> View | None:

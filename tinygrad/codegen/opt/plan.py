@@ -219,7 +219,7 @@ def _closed_below(node: UOp) -> frozenset[UOp]:
 
 def merge(nest: UOp, outer: UOp, inner: UOp) -> UOp:
     """`outer` and `inner`, which run one directly in the other, as one range."""
-    both = UOp.range(outer.extent * inner.extent, fresh_identity(nest))
+    both = UOp.range(outer.src[0] * inner.extent, fresh_identity(nest))
     nest = replace_range(nest, outer, lambda r: [both], both // inner.extent)
     return replace_range(nest, inner, lambda r: [], both % inner.extent)
 

@@ -4,7 +4,8 @@ A causal mask turns half of attention into zeros: `sum over j of where(j <= i, x
 tiles chosen. Out: the same nest, in which the loop over j, or over tiles of j, runs only to where the
 condition can still hold for some row of the tile; a contraction's loop runs without the condition up to where
 it holds for every row, and with it from there on. Memory that is filled along j (the scores, the weights) is
-filled as far as anything reads it under such a condition.
+filled as far as anything reads it under such a condition. A loop over outputs that are stored under a
+condition (up to a size that is not known) runs only as far as that can hold for some output.
 """
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 
 from tinygrad.codegen.collapse import simplified
 from tinygrad.codegen.contraction import guard_of
+from tinygrad.codegen.indexing import conjuncts
 from tinygrad.codegen.linearize import reduce_identity
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Ops, RangeKind
@@ -36,13 +38,83 @@ class Span:
 
 def skip(nest: UOp) -> UOp:
     """The nest without the iterations that change nothing."""
+    nest = _skip_stores(nest)
     nest = _skip_sums(nest)
     return _skip_filling(nest)
 
 
 def skips_something(nest: UOp) -> bool:
     """True if `skip` would change the nest."""
-    return any(_span_of_sum(n) is not None for n in nest.toposort() if n.op is Ops.REDUCE)
+    sums = any(_span_of_sum(n) is not None for n in nest.toposort() if n.op is Ops.REDUCE)
+    return sums or any(_end_of_storing(nest, loop) is not None for loop in _loops_of_stores(nest))
+
+
+# --- outputs ------------------------------------------------------------------------------------------------
+
+
+def _skip_stores(nest: UOp) -> UOp:
+    """Shorter loops over outputs that are stored under conditions."""
+    while True:
+        ends = ((loop, _end_of_storing(nest, loop)) for loop in _loops_of_stores(nest))
+        loop, end = next(((loop, end) for loop, end in ends if end is not None), (None, None))
+        if loop is None or end is None:
+            return nest
+        nest = nest.substitute({loop: loop.replace(src=(end,))})
+
+
+def _loops_of_stores(nest: UOp) -> list[UOp]:
+    """The loops that only STOREs under conditions close, of extents that are known."""
+    others = {r for n in nest.toposort() if n.op in (Ops.REDUCE, Ops.STAGE) for r in n.closed_ranges}
+    guarded = [store for store in nest.src if len(store.src[0].src) == 3]
+    closed = dict.fromkeys(r for store in guarded for r in store.closed_ranges)
+    return [r for r in closed if r.arg[1] is RangeKind.LOOP and len(r.src) == 1
+            and r.src[0].op is Ops.CONST and r not in others]
+
+
+def _end_of_storing(nest: UOp, loop: UOp) -> UOp | None:
+    """Where `loop` may stop, since no STORE that closes it writes further; None if one of them may."""
+    ends = [_end_of_store(store, loop) for store in nest.src if loop in store.closed_ranges]
+    known = [end for end in ends if end is not None]
+    if len(known) < len(ends):
+        return None
+    end = known[0]
+    for other in known[1:]:
+        end = end.maximum(other)
+    return end
+
+
+def _end_of_store(store: UOp, loop: UOp) -> UOp | None:
+    """Where one STORE writes no further, by those conditions of it that end `loop`."""
+    at = store.src[0]
+    around = store.closed_ranges[:store.closed_ranges.index(loop)]
+    outer = frozenset(r for r in around if r.arg[1] not in _AT_ONCE)
+    end: UOp | None = None
+    for condition in conjuncts(at.src[2]) if len(at.src) == 3 else []:
+        difference = _below_zero(condition)
+        if difference is None or loop not in difference.ranges:
+            continue
+        last = _end_of_holding(difference, loop, outer)
+        if last is not None:
+            end = last if end is None else end.minimum(last)
+    return end
+
+
+def _end_of_holding(difference: UOp, loop: UOp, outer: frozenset[UOp]) -> UOp | None:
+    """The iteration of `loop` from which on `difference` cannot be negative; None where that is not known.
+
+    A tile that overlaps the one before begins at the smaller of two places: either may be it.
+    """
+    terms, _ = linear_terms(difference)
+    for atom, factor in terms.items():
+        if atom.op is Ops.WHERE and factor == 1 and loop in atom.ranges:
+            rest = difference - atom
+            ends = [_end_of_holding(rest + place, loop, outer) for place in atom.src[1:]]
+            return None if ends[0] is None or ends[1] is None else ends[0].maximum(ends[1])
+    if loop not in difference.ranges:
+        lowest, _ = _extremes(difference, outer)
+        return (lowest < 0).where(UOp.const(loop.extent, dtypes.index), 0)
+    span = _span(difference, loop, outer)
+    return None if span is None or span.sure is None else span.end
 
 
 # --- sums ---------------------------------------------------------------------------------------------------
@@ -68,12 +140,13 @@ def _span_of_sum(node: UOp) -> tuple[UOp, Span] | None:
     if len(node.src) - len(closed) != 1:
         return None
     guard = guard_of(node.src[0], reduce_identity(node.arg, node.dtype))
-    if guard is None:
+    difference = None if guard is None else _below_zero(guard)
+    if difference is None:
         return None
     outer = frozenset(r for r in node.ranges if r.arg[1] not in _AT_ONCE)
     for loop in closed:
         if loop.arg[1] is RangeKind.LOOP and len(loop.src) == 1:
-            span = _span(guard, loop, outer)
+            span = _span(difference, loop, outer)
             if span is not None:
                 return loop, span
     return None
@@ -96,23 +169,26 @@ def _shortened(node: UOp, found: tuple[UOp, Span], identity: int) -> UOp:
                       part(last, span.sure, span.end, identity + 1))
 
 
-def _span(condition: UOp, loop: UOp, outer: frozenset[UOp]) -> Span | None:
-    """Where in `loop` a comparison of index values can hold, in terms of the loops `outer` around it."""
-    difference = _below_zero(condition)
-    if difference is None:
-        return None
-    terms, constant = linear_terms(difference)
-    step = terms.get(loop, 0)
-    rest = [(atom, factor) for atom, factor in terms.items() if atom is not loop]
-    if step == 0 or any(loop in atom.ranges for atom, _ in rest):
-        return None
+def _extremes(index: UOp, outer: frozenset[UOp]) -> tuple[UOp, UOp]:
+    """The lowest and highest values of an index, in terms of the loops `outer`."""
+    terms, constant = linear_terms(index)
     lowest = highest = UOp.const(constant, dtypes.index)
-    for atom, factor in rest:
+    for atom, factor in terms.items():
         if atom.ranges <= outer:
             lowest, highest = lowest + atom * factor, highest + atom * factor
         else:
             ends = sorted(b * factor for b in atom.bounds)
             lowest, highest = lowest + ends[0], highest + ends[1]
+    return lowest, highest
+
+
+def _span(difference: UOp, loop: UOp, outer: frozenset[UOp]) -> Span | None:
+    """Where in `loop` an index can be negative, in terms of the loops `outer` around it."""
+    step = linear_terms(difference).terms.get(loop, 0)
+    rest = difference - loop * step
+    if step == 0 or loop in rest.ranges:
+        return None
+    lowest, highest = _extremes(rest, outer)
     zero, extent = UOp.const(0, dtypes.index), UOp.const(loop.extent, dtypes.index)
 
     def inside(position: UOp) -> UOp:
@@ -126,11 +202,23 @@ def _span(condition: UOp, loop: UOp, outer: frozenset[UOp]) -> Span | None:
 def _below_zero(condition: UOp) -> UOp | None:
     """An index that is negative where `condition`, a comparison of index values, holds."""
     if condition.op is Ops.CMPLT and condition.src[0].dtype.scalar is dtypes.index:
-        return condition.src[0] - condition.src[1]
+        return _undivided(condition.src[0] - condition.src[1])
     if condition.op is Ops.CMPNE and condition.src[1].op is Ops.CONST and condition.src[1].arg is True:
         inverse = _below_zero(condition.src[0])
         return None if inverse is None else -1 - inverse
     return None
+
+
+def _undivided(index: UOp) -> UOp:
+    """An index that is negative where `index` is: x + c*rest for x//c + rest."""
+    terms, _ = linear_terms(index)
+    quotients = [a for a, factor in terms.items()
+                 if factor == 1 and a.op is Ops.IDIV and a.src[1].op is Ops.CONST and a.ranges]
+    if len(quotients) != 1:
+        return index
+    value, divisor = quotients[0].src
+    factor: int = divisor.arg
+    return value + (index - quotients[0]) * factor
 
 
 # --- memory -------------------------------------------------------------------------------------------------

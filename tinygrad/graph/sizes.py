@@ -1,0 +1,272 @@
+"""Sizes that are not known while the graph is built: integer expressions of bound Variables.
+
+`Variable("n", 1, 64).bind(5)` is a node, and so is `n + 1`. As the size of an axis, or as the place where a
+crop begins, an expression is a `Size`: to everything that computes with shapes it is an integer, of which
+only the bounds are known. A comparison that holds, or fails, for every value of the variables gives a bool;
+one that depends on them raises, as does asking for the integer itself. Sizes are equal if they are the same
+expression of the same variables, bound to the same values.
+
+Memory is laid out for the largest values (`largest`), so strides are known. Next on the path:
+`schedule/bounded.py`, which makes of a graph with Sizes one of known shapes and conditions.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from tinygrad.dtype import dtypes
+from tinygrad.graph.ops import Ops
+from tinygrad.helpers import prod
+
+if TYPE_CHECKING:
+    from tinygrad.graph.uop import UOp
+
+    Integer = int
+else:
+    Integer = object
+
+
+class SizeError(TypeError):
+    """A question that only the value of a Variable answers."""
+
+
+class Size(Integer):
+    """An integer expression of Variables. To the type checker it is an `int`; make one with `as_size`."""
+
+    __slots__ = ("node",)
+    exists: ClassVar[bool] = False
+    """whether this process ever made one: without any, nobody has to look for them"""
+    node: UOp
+
+    @staticmethod
+    def of(node: UOp) -> int:
+        """The size that an index expression is: an `int` if it can have one value only."""
+        low, high = node.bounds
+        if low == high:
+            return low
+        size = object.__new__(Size)
+        size.node = node
+        Size.exists = True
+        return size
+
+    def __eq__(self, other: object) -> bool:
+        return self.node is getattr(other, "node", other)
+
+    def __ne__(self, other: object) -> bool:
+        return self.node is not getattr(other, "node", other)
+
+    def __hash__(self) -> int:
+        return hash(self.node)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Size.of, (self.node,)
+
+    # --- arithmetic -----------------------------------------------------------------------------------------
+
+    def __add__(self, other: int) -> int:
+        return Size.of(self.node + node_of(other))
+
+    def __sub__(self, other: int) -> int:
+        return Size.of(self.node - node_of(other))
+
+    def __mul__(self, other: int) -> int:
+        return Size.of(self.node * node_of(other))
+
+    def __floordiv__(self, other: int) -> int:
+        return Size.of(self.node // node_of(other))
+
+    def __mod__(self, other: int) -> int:
+        return Size.of(self.node % node_of(other))
+
+    def __rsub__(self, other: int) -> int:
+        return Size.of(node_of(other) - self.node)
+
+    def __rfloordiv__(self, other: int) -> int:
+        return Size.of(node_of(other) // self.node)
+
+    def __rmod__(self, other: int) -> int:
+        return Size.of(node_of(other) % self.node)
+
+    def __neg__(self) -> int:
+        return Size.of(-self.node)
+
+    __radd__ = __add__
+    __rmul__ = __mul__
+
+    # --- comparisons ----------------------------------------------------------------------------------------
+
+    def __lt__(self, other: int) -> bool:
+        return _decided(self.node < node_of(other), self, "<", other)
+
+    def __le__(self, other: int) -> bool:
+        return _decided(self.node <= node_of(other), self, "<=", other)
+
+    def __gt__(self, other: int) -> bool:
+        return _decided(self.node > node_of(other), self, ">", other)
+
+    def __ge__(self, other: int) -> bool:
+        return _decided(self.node >= node_of(other), self, ">=", other)
+
+    def __bool__(self) -> bool:
+        return _decided(self.node.ne(0), self, "!=", 0)
+
+    # --- what is not known ----------------------------------------------------------------------------------
+
+    def __index__(self) -> int:
+        raise SizeError(f"the size {self} is an expression of Variables, whose values differ from call to "
+                        "call: it cannot be read as a number here; value_of(size) gives the one that is "
+                        "bound now")
+
+    __int__ = __float__ = __truediv__ = __rtruediv__ = __index__  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        text = text_of(self.node)
+        return text if any(v.arg[3] is None for v in variables_in(self.node)) else f"{text}={value_of(self)}"
+
+
+def text_of(node: UOp) -> str:
+    """An index expression as Python writes it."""
+    from tinygrad.graph.printing import format_expression
+
+    return format_expression(node)
+
+
+def _decided(condition: UOp, left: int, sign: str, right: int) -> bool:
+    """The truth of a comparison that holds always or never; else SizeError."""
+    low, high = condition.bounds
+    if low != high:
+        names = (v for side in (left, right) if isinstance(side, Size) for v in variables_in(side.node))
+        bounds = ", ".join(dict.fromkeys(f"{v.arg[0]} from {v.arg[1]} to {v.arg[2]}" for v in names))
+        raise SizeError(f"whether {left} {sign} {right} depends on the value of a Variable ({bounds}); "
+                        "bounds for which it always holds, or never, would do")
+    return bool(low)
+
+
+# --- between numbers and expressions ------------------------------------------------------------------------
+
+
+def as_size(value: Any) -> Any:
+    """An index expression as a size; anything else as it is."""
+    return Size.of(value) if is_expression(value) else value
+
+
+def is_expression(value: Any) -> bool:
+    """Whether `value` is a node of index arithmetic: a Variable, or made of them."""
+    return getattr(value, "dtype", None) is dtypes.index
+
+
+def is_size(value: Any) -> bool:
+    """Whether `value` is an integer that may stand in a shape."""
+    return isinstance(value, Size) or (hasattr(value, "__index__") and not isinstance(value, bool))
+
+
+def node_of(value: Any) -> UOp:
+    """A size, an index expression or an integer as a node."""
+    from tinygrad.graph.uop import UOp
+
+    if isinstance(value, Size):
+        return value.node
+    return value if isinstance(value, UOp) else UOp.const(value, dtypes.index)
+
+
+def is_symbolic(shape: Iterable[Any]) -> bool:
+    """Whether a size among these is not known."""
+    return Size.exists and any(isinstance(size, Size) for size in shape)
+
+
+def largest(size: int) -> int:
+    """The largest value that a size can have."""
+    return size.node.bounds[1] if isinstance(size, Size) else size
+
+
+def largest_shape(shape: Sequence[int]) -> tuple[int, ...]:
+    """The shape for the largest values: how memory is laid out."""
+    return tuple([largest(size) for size in shape])
+
+
+def variables_in(node: UOp) -> list[UOp]:
+    """The VARIABLEs of an expression."""
+    return [n for n in node.toposort() if n.op is Ops.VARIABLE]
+
+
+def value_of(size: Any) -> int:
+    """The number that a size has with the values its Variables are bound to. Raises SizeError for unbound."""
+    if not isinstance(size, Size):
+        return int(size)
+    values = {}
+    for variable in variables_in(size.node):
+        name, _, _, value = variable.arg
+        if value is None:
+            raise SizeError(f"the size {size} has no value: bind its variable, {name}.bind(3)")
+        values[variable] = node_of(value)
+    return size.node.substitute(values).bounds[0]
+
+
+def shape_value(shape: Sequence[int]) -> tuple[int, ...]:
+    """The shape with the values that Variables are bound to."""
+    return tuple([value_of(size) for size in shape])
+
+
+def at_least(size: int, least: int) -> int:
+    """The larger of a size and a number."""
+    return Size.of(size.node.maximum(least)) if isinstance(size, Size) else max(size, least)
+
+
+# --- sizes inside arguments ---------------------------------------------------------------------------------
+
+
+def changed_sizes(argument: Any, change: Callable[[UOp], UOp]) -> Any:
+    """The argument of a movement op, with the expression of each Size in it changed."""
+    if isinstance(argument, Size):
+        return Size.of(change(argument.node))
+    if isinstance(argument, tuple):
+        return tuple([changed_sizes(a, change) for a in argument])
+    return argument
+
+
+def sizes_in(argument: Any) -> list[Size]:
+    """The Sizes in the argument of a movement op."""
+    if isinstance(argument, Size):
+        return [argument]
+    if isinstance(argument, tuple):
+        return [size for a in argument for size in sizes_in(a)]
+    return []
+
+
+def unbound(node: UOp, values: Mapping[str, int] | None = None) -> UOp:
+    """An expression with its VARIABLEs unbound: all, or those that have the value that `values` names."""
+    return node.substitute({v: _with_value(v, None) for v in variables_in(node)
+                            if values is None or values.get(v.arg[0]) == v.arg[3]})
+
+
+def bound(node: UOp, values: Mapping[str, int]) -> UOp:
+    """An expression with those of its VARIABLEs that have no value bound to that in `values`."""
+    return node.substitute({v: _with_value(v, values[v.arg[0]]) for v in variables_in(node)
+                            if v.arg[3] is None})
+
+
+def _with_value(variable: UOp, value: int | None) -> UOp:
+    return variable.replace(arg=(*variable.arg[:3], value))
+
+
+before_reading: list[Callable[[], None]] = []
+"""Called before a user reads the value of a Variable: under TinyJit, that would make it a constant."""
+
+
+# --- what a RESHAPE can say ---------------------------------------------------------------------------------
+
+
+def reshapes_in_memory(old: Sequence[int], new: Sequence[int]) -> bool:
+    """Whether items in the order of `old` are in the order of `new` in memory laid out for the largest sizes.
+
+    Both shapes must split into groups of axes with equal products, in each of which only the outermost axis
+    (axes of size 1 aside) has a size that is not known.
+    """
+    old, new = [n for n in old if n != 1], [n for n in new if n != 1]
+    begins = {prod(new[j:]): j for j in range(len(new) + 1)}
+    cuts = [(i, begins[rest]) for i in range(len(old) + 1) if (rest := prod(old[i:])) in begins]
+    if not cuts or cuts[0] != (0, 0):
+        return False
+    return not any(is_symbolic(old[i + 1:i_end]) or is_symbolic(new[j + 1:j_end])
+                   for (i, j), (i_end, j_end) in pairwise(cuts))

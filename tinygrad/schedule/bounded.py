@@ -1,0 +1,223 @@
+"""Sizes that are not known, as conditions on sizes that are.
+
+In: nodes to realise in whose graph some `Size`s (`graph/sizes.py`) are not known. Out: the same graph over
+the largest sizes, which is all that `fuse`, `codegen` and the cache of schedules see. A value of shape (n, 8)
+becomes one of shape (64, 8) of which the items from n on are arbitrary; three rules keep them from mattering:
+
+- a REDUCE along such an axis, and a PAD of it, read the identity of the reduction, or zero, from n on;
+- a crop that begins at a Variable is a SHRINK with sources that say how far its box is moved;
+- what is stored is LIMITed: only items within the true sizes are written, or computed.
+
+The conditions are comparisons of an index with an expression of VARIABLEs. So loops end where a condition can
+no longer hold (`codegen/opt/skip.py`), kernels do not depend on the values, and time goes with the values,
+not with the bounds. Next on the path: `schedule/cache.py`.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from tinygrad.codegen.indexing import constant_value
+from tinygrad.codegen.linearize import reduce_identity
+from tinygrad.dtype import dtypes
+from tinygrad.graph.ops import Family, Ops
+from tinygrad.graph.sizes import Size, is_symbolic, largest, largest_shape, node_of, sizes_in, variables_in
+from tinygrad.graph.uop import Shape, UOp
+
+
+class Bounded:
+    """A graph over the largest sizes, and which of its nodes stand for those of the graph it was made of."""
+
+    def __init__(self, wanted: Sequence[UOp]) -> None:
+        self.done: dict[UOp, UOp] = {}
+        """the node for each node; for what has a value, of the view that holds it"""
+        self.bindings: dict[str, UOp] = {}
+        self.wanted = wanted
+        self.sinks = [self.stored(node) for node in wanted]
+
+    def stored(self, node: UOp) -> UOp:
+        """The node to realise for `node`, as far as its items are within its shape."""
+        value = self.node(node)
+        if value.base.op in (Ops.ASSIGN, Ops.CONTIGUOUS, Ops.BUFFER):
+            return value
+        stored = limited(value, node.shape)
+        # Memory is for all calls alike: a view of it at a place that only this call has would not be.
+        return UOp.new(Ops.CONTIGUOUS, stored.dtype, (stored,)) if _is_moved(stored) else stored
+
+    def node(self, root: UOp) -> UOp:
+        """`root` over the largest sizes."""
+        for node in root.toposort(stop=self.is_end):
+            if node not in self.done:
+                self.done[node] = self.rebuilt(node)
+        return self.done[root]
+
+    def is_end(self, node: UOp) -> bool:
+        """Whether the nodes below need not be seen: they stay, or `node` has a value."""
+        computed = node.realized_view is not None and constant_value(node) is None
+        return node in self.done or not node.has_sizes or computed
+
+    def rebuilt(self, node: UOp) -> UOp:
+        """A node over the largest sizes of its sources, which are in `done`."""
+        view = node.realized_view
+        if not node.has_sizes:
+            return node
+        if view is not None and constant_value(node) is None:
+            return self.node(view)
+        for size in sizes_in(node.arg):
+            self.refuse_second_binding(size)
+        rule = _RULES.get(node.op, _same_over_larger)
+        return rule(node, *(self.done[s] for s in node.src))
+
+    def refuse_second_binding(self, size: Size) -> None:
+        """Raise ValueError where a Variable is bound to two values."""
+        for variable in variables_in(size.node):
+            other = self.bindings.setdefault(variable.arg[0], variable)
+            if other is not variable:
+                name, one, two = variable.arg[0], _binding(other), _binding(variable)
+                raise ValueError(f"the Variable {name} is {one} and {two} in one graph; realize() what uses "
+                                 "the one before using the other, or give the two different names")
+
+    def views(self, found: Mapping[UOp, UOp]) -> dict[UOp, UOp]:
+        """The views that hold the values of the original nodes, given those of the nodes that stand for
+        them."""
+        stands_for = {**self.done, **dict(zip(self.wanted, self.sinks, strict=True))}
+        made = set(stands_for.values()) - stands_for.keys()
+        views = {node: view for node, view in found.items() if node not in made}
+        for node, stand_in in stands_for.items():
+            if stand_in in found and node.realized_view is None:
+                own = found[stand_in].shrink([(0, size) for size in node.shape])
+                views[node] = own if node.op is Ops.CONTIGUOUS else self.shared_view(node, found) or own
+        return views
+
+    def shared_view(self, node: UOp, found: Mapping[UOp, UOp]) -> UOp | None:
+        """`node` as movement over memory that another node has, None where it has its own."""
+        if node.op is Ops.BUFFER:
+            return node
+        if node.realized_view is not None:
+            return node.realized_view
+        if node.op is Ops.ASSIGN:
+            return node.src[0]
+        if node.op in (Ops.DETACH, Ops.CUSTOM_GRADIENT):
+            return self.shared_view(node.src[0], found)
+        if node.op in Family.MOVEMENT:
+            below = self.shared_view(node.src[0], found)
+            return None if below is None else node.replace(src=(below,))
+        if node.op is Ops.CONTIGUOUS and self.done.get(node) in found:
+            return found[self.done[node]].shrink([(0, size) for size in node.shape])
+        return None
+
+
+def _is_moved(node: UOp) -> bool:
+    """Whether `node` is a view of its base at a place that is not known."""
+    while node.op in Family.MOVEMENT:
+        if len(node.src) > 1:
+            return True
+        node = node.src[0]
+    return False
+
+
+def _binding(variable: UOp) -> str:
+    _, low, high, value = variable.arg
+    return f"in {low}..{high}, " + ("unbound" if value is None else f"bound to {value}")
+
+
+# --- conditions ---------------------------------------------------------------------------------------------
+
+
+def inside(shape: Shape, axes: Sequence[int]) -> UOp:
+    """Whether an item of the largest `shape` is within the true sizes of `axes`.
+
+    Along an axis: ones and then zeros, seen from as far before their border as the size is.
+    """
+    whole = largest_shape(shape)
+    condition: UOp | None = None
+    for axis in axes:
+        most = whole[axis]
+        ones = UOp.const(True, dtypes.bool, (most,))
+        along = _window(ones, [most - shape[axis]], [most]).reshape([most if i == axis else 1
+                                                                     for i in range(len(shape))])
+        here = along.expand(whole)
+        condition = here if condition is None else condition & here
+    assert condition is not None
+    return condition
+
+
+def limited(value: UOp, shape: Shape) -> UOp:
+    """`value`, of the largest `shape`, of which only the items within `shape` are wanted."""
+    axes = [axis for axis, size in enumerate(shape) if isinstance(size, Size)]
+    return UOp.new(Ops.LIMIT, value.dtype, (value, inside(shape, axes))) if axes else value
+
+
+def _masked(value: UOp, shape: Shape, axes: Sequence[int], otherwise: UOp) -> UOp:
+    """`value` within the sizes of those `axes` that are not known, the number `otherwise` elsewhere."""
+    unknown = [axis for axis in axes if isinstance(shape[axis], Size)]
+    if not unknown:
+        return value
+    return inside(shape, unknown).where(value, UOp.const(otherwise.arg, value.dtype, value.shape))
+
+
+def _window(value: UOp, starts: Sequence[int], sizes: Sequence[int]) -> UOp:
+    """The `sizes` (known) items of each axis from `starts` on, zeros beyond the end."""
+    if not is_symbolic(starts):
+        return value.shrink([(start, start + size) for start, size in zip(starts, sizes, strict=True)])
+    value = value.pad([(0, max(0, largest(start) + size - n))
+                       for start, size, n in zip(starts, sizes, value.shape, strict=True)])
+    fixed = [0 if isinstance(start, Size) else start for start in starts]
+    moves = [node_of(start - first) for start, first in zip(starts, fixed, strict=True)]
+    bounds = tuple((first, first + size) for first, size in zip(fixed, sizes, strict=True))
+    return UOp.new(Ops.SHRINK, value.dtype, (value, *moves), bounds)
+
+
+# --- one rule an operation ----------------------------------------------------------------------------------
+
+
+def _same_over_larger(node: UOp, *src: UOp) -> UOp:
+    return node.replace(src=src)
+
+
+def _pad(node: UOp, value: UOp) -> UOp:
+    shape = node.src[0].shape
+    padded = [axis for axis, pads in enumerate(node.arg) if pads != (0, 0)]
+    value = _masked(value, shape, padded, UOp.const(0, value.dtype))
+    sizes = largest_shape(node.shape)
+    befores = [largest(before) for before, _ in node.arg]
+    afters = [max(0, size - before - n) for size, before, n in zip(sizes, befores, value.shape, strict=True)]
+    whole = value.pad(list(zip(befores, afters, strict=True)))
+    return _window(whole, [most - before for most, (before, _) in zip(befores, node.arg, strict=True)], sizes)
+
+
+def _shrink(node: UOp, value: UOp) -> UOp:
+    return _window(value, [start for start, _ in node.arg], largest_shape(node.shape))
+
+
+def _stride(node: UOp, value: UOp) -> UOp:
+    backwards = [step < 0 for step in node.arg]
+    turned = value.stride([-1 if b else 1 for b in backwards])
+    starts = [most - size if b else 0
+              for b, most, size in zip(backwards, value.shape, node.src[0].shape, strict=True)]
+    return _window(turned, starts, value.shape).stride([abs(step) for step in node.arg])
+
+
+def _reduce(node: UOp, value: UOp) -> UOp:
+    op, axes = node.arg
+    masked = _masked(value, node.src[0].shape, axes, reduce_identity(op, value.dtype))
+    return limited(node.replace(src=(masked,)), node.shape)
+
+
+def _assign(node: UOp, target: UOp, value: UOp) -> UOp:
+    return node.replace(src=(target, limited(value, node.shape)))
+
+
+_RULES: dict[Ops, Callable[..., UOp]] = {
+    Ops.RESHAPE: lambda node, value: value.reshape(largest_shape(node.arg)),
+    Ops.EXPAND: lambda node, value: value.expand(largest_shape(node.arg)),
+    Ops.PERMUTE: lambda node, value: value.permute(node.arg),
+    Ops.PAD: _pad,
+    Ops.SHRINK: _shrink,
+    Ops.STRIDE: _stride,
+    Ops.REDUCE: _reduce,
+    Ops.CONTIGUOUS: lambda node, value: node.replace(src=(limited(value, node.shape),)),
+    Ops.DETACH: lambda node, value: value,
+    Ops.CUSTOM_GRADIENT: lambda node, value, *inputs: value,
+    Ops.ASSIGN: _assign,
+}
+assert _RULES.keys().isdisjoint(Family.ELEMENTWISE)
