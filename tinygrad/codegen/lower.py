@@ -50,11 +50,9 @@ class _Lowering:
         return loops_outermost_first(UOp.sink([self.store(*assign.src) for assign in self.ast.src]))
 
     def store(self, target: UOp, value: UOp) -> UOp:
+        value, condition = value.src if value.op is Ops.LIMIT else (value, None)
         index = self.output_index(value)
-        wanted: UOp | None = None
-        if value.op is Ops.LIMIT:
-            value, condition = value.src
-            wanted = self.value(Point(condition, index, None))
+        wanted = None if condition is None else self.value(Point(condition, index, None))
         stored = self.value(Point(value, index, None))
         place, inside = through_movement(Point(target, index, None))
         if inside is not None and wanted is None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from tinygrad.dtype import dtypes, promote
-from tinygrad.functional.reduce import SoftmaxRule, masked_softmax
+from tinygrad.functional.reduce import MaskedSoftmaxRule, masked_softmax
 from tinygrad.helpers import make_tuple
 
 if TYPE_CHECKING:
@@ -130,7 +130,8 @@ def scaled_dot_product_attention(self: Tensor, key: Tensor, value: Tensor, attn_
     # Sums that say where they count: the compiler leaves out the keys after a query, half of the work.
     weights = attn_mask.where((scores - scores.max(-1, keepdim=True).detach()).exp(), 0)
     shares = (weights * weights.sum(-1, keepdim=True).reciprocal()).uop
-    shares = shares.with_gradient((scores.uop,), SoftmaxRule((scores.ndim - 1,)))
+    mask = attn_mask.expand(scores.shape).uop
+    shares = shares.with_gradient((scores.uop,), MaskedSoftmaxRule((scores.ndim - 1,), mask)).limited(mask)
     weights = weights.of(shares, weights).cast(self.dtype).dropout(dropout_p)
     products = weights.cast(wide).unsqueeze(-1) * value.cast(wide).unsqueeze(-3)
     return attn_mask.unsqueeze(-1).where(products, 0).sum(-2).cast(self.dtype)

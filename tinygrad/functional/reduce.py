@@ -209,6 +209,18 @@ class SoftmaxRule:
         return (node * (gradient - mean.expand(node.shape)),)
 
 
+@dataclass(frozen=True)
+class MaskedSoftmaxRule(SoftmaxRule):
+    """The same for weights of which only those where `mask` holds are ever read."""
+
+    mask: UOp
+
+    def __call__(self, gradient: UOp, node: UOp) -> tuple[UOp]:
+        weights = node.limited(self.mask)
+        mean = self.mask.where(gradient * weights, 0).reduce(Ops.ADD, self.axes)
+        return ((weights * (gradient - mean.expand(node.shape))).limited(self.mask),)
+
+
 def softmax(self: Tensor, axis: int = -1, dtype: DTypeLike | None = None) -> Tensor:
     """e^x over the sum of e^x along `axis`.
 

@@ -144,7 +144,7 @@ def inside(shape: Shape, axes: Sequence[int]) -> UOp:
 def limited(value: UOp, shape: Shape) -> UOp:
     """`value`, of the largest `shape`, of which only the items within `shape` are wanted."""
     axes = [axis for axis, size in enumerate(shape) if isinstance(size, Size)]
-    return UOp.new(Ops.LIMIT, value.dtype, (value, inside(shape, axes))) if axes else value
+    return value.limited(inside(shape, axes)) if axes else value
 
 
 def _masked(value: UOp, shape: Shape, axes: Sequence[int], otherwise: UOp) -> UOp:

@@ -80,7 +80,7 @@ def _end_of_storing(nest: UOp, loop: UOp) -> UOp | None:
     end = known[0]
     for other in known[1:]:
         end = end.maximum(other)
-    return end
+    return None if end.bounds[0] >= loop.extent else end
 
 
 def _end_of_store(store: UOp, loop: UOp) -> UOp | None:
@@ -239,6 +239,15 @@ def _skip_filling(nest: UOp) -> UOp:
             return nest
 
 
+def _is_bounded(r: UOp) -> bool:
+    return len(r.src) == 3 or r.src[0].op is not Ops.CONST
+
+
+def _bounds_of(r: UOp) -> tuple[UOp, UOp]:
+    """Where a loop begins and ends."""
+    return (r.src[1], r.src[2]) if len(r.src) == 3 else (UOp.const(0, dtypes.index), r.src[0])
+
+
 def _bounds_of_reading(stage: UOp, nodes: list[UOp]) -> tuple[UOp, UOp] | None:
     """Where the outermost loop that fills `stage` may begin and end, since no reader goes further."""
     loop = stage.closed_ranges[0]
@@ -253,15 +262,16 @@ def _bounds_of_reading(stage: UOp, nodes: list[UOp]) -> tuple[UOp, UOp] | None:
     for load in nodes:
         if load.op is Ops.LOAD and load.src[0].src[0] is stage:
             terms, constant = linear_terms(load.src[0].src[1])
-            reading = [r for r in terms if r.op is Ops.RANGE and len(r.src) == 3]
+            reading = [r for r in terms if r.op is Ops.RANGE and _is_bounded(r)]
             if any(factor < 0 for factor in terms.values()):
                 return None
             others = sum(max(0, factor * (atom.extent - 1)) for atom, factor in terms.items()
                          if atom.op is Ops.RANGE and atom not in reading)
             if len(reading) != 1 or any(a.op is not Ops.RANGE for a in terms) or terms[reading[0]] <= 0:
                 return None
-            begins.append((reading[0].src[1] * terms[reading[0]] + constant) // item_steps)
-            read_items = (reading[0].src[2] - 1) * terms[reading[0]] + (others + constant + 1)
+            first, last = _bounds_of(reading[0])
+            begins.append((first * terms[reading[0]] + constant) // item_steps)
+            read_items = (last - 1) * terms[reading[0]] + (others + constant + 1)
             ends.append((read_items + (item_steps - 1)) // item_steps)
     if not ends:
         return None
