@@ -72,7 +72,8 @@ def _loops_of_stores(nest: UOp) -> list[UOp]:
 
 
 def _end_of_storing(nest: UOp, loop: UOp) -> UOp | None:
-    """Where `loop` may stop, since no STORE that closes it writes further; None if one of them may."""
+    """Where `loop` may stop, since no STORE that closes it writes further; None if one may write to its
+    end."""
     ends = [_end_of_store(store, loop) for store in nest.src if loop in store.closed_ranges]
     known = [end for end in ends if end is not None]
     if len(known) < len(ends):
@@ -80,7 +81,7 @@ def _end_of_storing(nest: UOp, loop: UOp) -> UOp | None:
     end = known[0]
     for other in known[1:]:
         end = end.maximum(other)
-    return end
+    return end if end.bounds[0] < loop.extent else None
 
 
 def _end_of_store(store: UOp, loop: UOp) -> UOp | None:
