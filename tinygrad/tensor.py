@@ -30,10 +30,12 @@ from tinygrad.graph.batch import TransformError, is_unknown
 from tinygrad.graph.gradient import gradients
 from tinygrad.graph.leaves import (
     LeafIndex,
+    constant_leaves,
     constant_value,
     depends_on_leaf,
     is_leaf,
     is_view_of_memory,
+    leaf_node,
     own_memory,
     storage_view,
 )
@@ -343,13 +345,21 @@ class Tensor(Methods):
         """After the node was computed: stand for its memory, unless gradients may still need the way
         there."""
         view = self.uop.realized_view
-        if view is None or (depends_on_leaf(self.uop) and not is_leaf(self.uop)):
+        tracked = depends_on_leaf(self.uop) and not is_leaf(self.uop)
+        if view is None or (tracked and not self._is_made_of_gone_constants):
             return
         base = self.uop.base
         shares = base.op is Ops.ASSIGN or (base is not self.uop and base.op is not Ops.CONST)
         if not shares and not view.base.storage.belongs_to(self):
             view = self._copied(view)
         self.uop = view
+
+    @property
+    def _is_made_of_gone_constants(self) -> bool:
+        """Whether this is a number in memory (`Tensor.zeros(8).contiguous()`) that no live tensor is the leaf
+        of: memory of its own to write into, for nobody will ask for a gradient at the constructor's."""
+        leaves = constant_leaves(self.uop)
+        return bool(leaves) and not any(leaf_node(t._uop) in leaves for t in list(_live.values()))
 
     def _copied(self, view: UOp) -> UOp:
         """Memory of its own for a tensor whose node another tensor was computed from and stands for: equal

@@ -159,9 +159,7 @@ def arange(start: float, stop: float | None = None, step: float = 1, dtype: DTyp
         numbers = numbers.cast(kind if kind in (dtypes.float32, dtypes.float64) else dtypes.float32)
     if step != 1:
         numbers = numbers * step
-    if isinstance(start, Size):
-        numbers = numbers + start.node.cast(numbers.dtype).reshape((1,)).expand(numbers.shape)
-    elif start != 0:
+    if start != 0:
         numbers = numbers + start
     return Tensor.leaf(numbers.cast(kind), device, requires_grad)
 

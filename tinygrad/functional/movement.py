@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from tinygrad.dtype import dtypes, promote
 from tinygrad.functional.creation import to_shape
 from tinygrad.functional.elementwise import expand_to
-from tinygrad.graph.sizes import Size, as_size
+from tinygrad.graph.sizes import Size, as_size, at_least
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ceildiv, prod
 from tinygrad.helpers import flatten as concatenated
@@ -256,7 +256,7 @@ def pad(self: Tensor, padding: Any, mode: str = "constant", value: float = 0.0) 
         raise ValueError(f"pad mode is 'constant', 'reflect', 'replicate' or 'circular', got {mode!r}")
     cropped = self.uop.shrink([_cropped(n, before, after)
                                for (before, after), n in zip(pairs, self.shape, strict=True)])
-    grown = [(before if before > 0 else 0, after if after > 0 else 0) for before, after in pairs]
+    grown = [(at_least(before, 0), at_least(after, 0)) for before, after in pairs]
     if mode != "constant":
         result = _moved(self, cropped)
         for axis, (before, after) in enumerate(grown):

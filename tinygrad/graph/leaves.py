@@ -49,6 +49,16 @@ def constant_value(uop: UOp) -> Any:
     return uop.arg if uop.op is Ops.CONST else None
 
 
+def constant_leaves(uop: UOp) -> list[UOp]:
+    """The leaves that a number repeated was made by, on whatever device."""
+    found = []
+    while uop.op in _KEEPS_CONSTANTS or uop.op is Ops.COPY:
+        if uop.op is Ops.DETACH and uop.arg is not None:
+            found.append(uop)
+        uop = uop.src[0]
+    return found if uop.op is Ops.CONST else []
+
+
 _KEEPS_CONSTANTS = (Family.MOVEMENT - {Ops.PAD}) | {Ops.DETACH, Ops.CONTIGUOUS}
 
 

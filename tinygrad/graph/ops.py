@@ -85,11 +85,13 @@ class Ops(Enum):
     CUSTOM_GRADIENT = auto()
     """(value, inputs...): the value, with gradients at the inputs that arg, a function, gives; none at the
     value"""
-    LIMIT = auto()
-    """(value, condition): the value where the condition holds, elsewhere whatever costs least: what stores it
-    writes nothing there. Only in graphs over the largest sizes (schedule/bounded.py)"""
     SINK = auto()
     """several results at once"""
+
+    # graphs over the largest sizes (schedule/bounded.py)
+    LIMIT = auto()
+    """(value, condition): the value where the condition holds, elsewhere whatever costs least: what stores it
+    writes nothing there."""
 
     # loop nest
     PARAM = auto()

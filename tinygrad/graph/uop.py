@@ -28,7 +28,6 @@ from tinygrad.graph.sizes import (
     changed_sizes,
     is_symbolic,
     largest_shape,
-    node_of,
     sizes_in,
     value_of,
 )
@@ -455,7 +454,9 @@ class UOp(Operators):
     def _operand(self, x: UOp | float | bool) -> UOp:
         if isinstance(x, UOp):
             return x
-        return node_of(x) if isinstance(x, Size) else UOp.const(x, self.dtype, self.shape)
+        if isinstance(x, Size) and self.dtype is not dtypes.index:
+            return x.node.cast(self.dtype).reshape((1,) * len(self.shape)).expand(self.shape)
+        return x.node if isinstance(x, Size) else UOp.const(x, self.dtype, self.shape)
 
     def cast(self, dtype: DType) -> UOp:
         """The value as `dtype`. Floats to integers round toward zero."""

@@ -347,7 +347,8 @@ class Fusion:
     def is_kept(self, kernel: Kernel, points: list[Point]) -> bool:
         """True for a row that `kernel` keeps and that lies in memory as it is walked: several loops read it,
         or a contraction all of it for each of its columns."""
-        if not self.is_one_row(kernel, points) or points[0].index[-1] in kernel.root_ranges:
+        last = points[0].index[-1]
+        if not self.is_one_row(kernel, points) or last.op is not Ops.RANGE or last in kernel.root_ranges:
             return False
         if not (len(points) > 1 or self.has_statistics[points[0].node]):
             return False

@@ -72,7 +72,8 @@ def _loops_of_stores(nest: UOp) -> list[UOp]:
 
 
 def _end_of_storing(nest: UOp, loop: UOp) -> UOp | None:
-    """Where `loop` may stop, since no STORE that closes it writes further; None if one of them may."""
+    """Where `loop` may stop, since no STORE that closes it writes further; None if one may write to its
+    end."""
     ends = [_end_of_store(store, loop) for store in nest.src if loop in store.closed_ranges]
     known = [end for end in ends if end is not None]
     if len(known) < len(ends):
@@ -80,7 +81,7 @@ def _end_of_storing(nest: UOp, loop: UOp) -> UOp | None:
     end = known[0]
     for other in known[1:]:
         end = end.maximum(other)
-    return None if end.bounds[0] >= loop.extent else end
+    return end if end.bounds[0] < loop.extent else None
 
 
 def _end_of_store(store: UOp, loop: UOp) -> UOp | None:
@@ -225,11 +226,12 @@ def _undivided(index: UOp) -> UOp:
 
 
 def _skip_filling(nest: UOp) -> UOp:
-    """Shorter loops for the STAGEs of one row that are only read by loops that stop early."""
+    """Shorter loops for the STAGEs of one row that are only read by loops that begin late or stop early, or
+    under conditions that do."""
     while True:
-        nodes = list(nest.toposort())
-        for stage in nodes:
-            bounds = _bounds_of_reading(stage, nodes) if stage.op is Ops.STAGE else None
+        reads = _guarded_reads(nest)
+        for stage in dict.fromkeys(load.src[0].src[0] for load, _ in reads):
+            bounds = _bounds_of_reading(stage, [read for read in reads if read[0].src[0].src[0] is stage])
             if bounds is not None:
                 loop = stage.closed_ranges[0]
                 shorter = loop.replace(src=(loop.src[0], *bounds))
@@ -239,16 +241,38 @@ def _skip_filling(nest: UOp) -> UOp:
             return nest
 
 
-def _is_bounded(r: UOp) -> bool:
-    return len(r.src) == 3 or r.src[0].op is not Ops.CONST
+Read = tuple[UOp, frozenset[UOp]]
+"""A LOAD from a STAGE, and conditions outside which its value does not matter."""
 
 
-def _bounds_of(r: UOp) -> tuple[UOp, UOp]:
-    """Where a loop begins and ends."""
-    return (r.src[1], r.src[2]) if len(r.src) == 3 else (UOp.const(0, dtypes.index), r.src[0])
+def _guarded_reads(nest: UOp) -> list[Read]:
+    """Every LOAD from a STAGE, by the ways on which what closes a loop uses it."""
+    pending: list[Read] = []
+    for node in nest.toposort():
+        closed = node.closed_ranges
+        if node.op is Ops.STORE and len(node.src[0].src) == 3:
+            pending.append((node.src[1], frozenset(conjuncts(node.src[0].src[2]))))
+            pending.append((node.src[0], frozenset()))
+        elif node.op in (Ops.STORE, Ops.REDUCE, Ops.STAGE):
+            pending.extend((value, frozenset()) for value in node.src[:len(node.src) - len(closed)])
+    seen = set(pending)
+    reads = []
+    while pending:
+        node, guards = pending.pop()
+        if node.op in (Ops.REDUCE, Ops.STAGE):
+            continue
+        if node.op is Ops.LOAD and node.src[0].src[0].op is Ops.STAGE:
+            reads.append((node, guards))
+        sources = [(s, guards) for s in node.src]
+        if node.op is Ops.WHERE and node.src[2].op is Ops.CONST:
+            sources[1] = node.src[1], guards | {node.src[0]}
+        fresh = [source for source in sources if source not in seen]
+        seen.update(fresh)
+        pending.extend(fresh)
+    return reads
 
 
-def _bounds_of_reading(stage: UOp, nodes: list[UOp]) -> tuple[UOp, UOp] | None:
+def _bounds_of_reading(stage: UOp, reads: list[Read]) -> tuple[UOp, UOp] | None:
     """Where the outermost loop that fills `stage` may begin and end, since no reader goes further."""
     loop = stage.closed_ranges[0]
     if len(loop.src) != 1 or loop.arg[1] is not RangeKind.LOOP:
@@ -258,22 +282,33 @@ def _bounds_of_reading(stage: UOp, nodes: list[UOp]) -> tuple[UOp, UOp] | None:
         if len(r.src) != 1:
             return None
         item_steps *= r.extent
+    outer = frozenset(r for r in stage.ranges if r.arg[1] not in _AT_ONCE)
     begins, ends = [], []
-    for load in nodes:
-        if load.op is Ops.LOAD and load.src[0].src[0] is stage:
-            terms, constant = linear_terms(load.src[0].src[1])
-            reading = [r for r in terms if r.op is Ops.RANGE and _is_bounded(r)]
-            if any(factor < 0 for factor in terms.values()):
-                return None
-            others = sum(max(0, factor * (atom.extent - 1)) for atom, factor in terms.items()
-                         if atom.op is Ops.RANGE and atom not in reading)
-            if len(reading) != 1 or any(a.op is not Ops.RANGE for a in terms) or terms[reading[0]] <= 0:
-                return None
-            first, last = _bounds_of(reading[0])
-            begins.append((first * terms[reading[0]] + constant) // item_steps)
-            read_items = (last - 1) * terms[reading[0]] + (others + constant + 1)
-            ends.append((read_items + (item_steps - 1)) // item_steps)
-    if not ends:
-        return None
+    for load, guards in reads:
+        found = _bounds_of_read(load.src[0].src[1], guards, outer)
+        if found is None:
+            return None
+        begins.append(found[0] // item_steps)
+        ends.append((found[1] + (item_steps - 1)) // item_steps)
     extent = UOp.const(loop.extent, dtypes.index)
     return functools.reduce(UOp.minimum, begins, extent), functools.reduce(UOp.maximum, ends).minimum(extent)
+
+
+def _bounds_of_read(item: UOp, guards: frozenset[UOp], outer: frozenset[UOp]) -> tuple[UOp, UOp] | None:
+    """[begin, end) of what a LOAD of `item` can read where `guards` hold, in terms of the loops `outer`; None
+    if it may be everything."""
+    begins, ends = [UOp.const(0, dtypes.index)], []
+    for difference in map(_below_zero, guards):
+        if difference is not None:  # item = rest + difference is below rest; item = rest - difference above
+            ends.append(_extremes(item - difference, outer)[1])
+            begins.append(_extremes(item + difference, outer)[0] + 1)
+    terms, constant = linear_terms(item)
+    reading = [r for r in terms if r.op is Ops.RANGE and len(r.src) == 3]
+    if len(reading) == 1 and all(atom.op is Ops.RANGE and factor > 0 for atom, factor in terms.items()):
+        (loop,) = reading
+        others = sum(factor * (atom.extent - 1) for atom, factor in terms.items() if atom is not loop)
+        begins.append(loop.src[1] * terms[loop] + constant)
+        ends.append((loop.src[2] - 1) * terms[loop] + (others + constant + 1))
+    if not ends:
+        return None
+    return functools.reduce(UOp.maximum, begins), functools.reduce(UOp.minimum, ends)

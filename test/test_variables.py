@@ -1,0 +1,492 @@
+"""Bound Variables as sizes and places: what NumPy, or the same with integers, gives, for every value, with
+one compilation. A test for each sentence of docs/variables.md."""
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tinygrad import Context, Device, Tensor, TinyJit, Variable, dtypes
+from tinygrad.codegen import compile as compiler
+from tinygrad.engine.jit import JitError
+from tinygrad.graph.ops import Ops, RangeKind
+from tinygrad.graph.sizes import Size, SizeError, reshapes_in_memory
+from tinygrad.graph.spec import check_graph
+from tinygrad.schedule.cache import schedules
+
+MOST = 10
+X = np.random.default_rng(0).standard_normal((MOST, 8)).astype(np.float32)
+Y = np.random.default_rng(1).standard_normal((8, 6)).astype(np.float32)
+
+
+def softmax(x, axis):
+    weights = np.exp(x - x.max(axis, keepdims=True))
+    return weights / weights.sum(axis, keepdims=True)
+
+
+PROGRAMS = {
+    "the first items": (lambda x, n: x[:n], lambda x, n: x[:n]),
+    "shrink": (lambda x, n: x.shrink(((0, n), None)), lambda x, n: x[:n]),
+    "an item": (lambda x, n: x[n - 1], lambda x, n: x[n - 1]),
+    "items at a place": (lambda x, n: x[n - 1:n], lambda x, n: x[n - 1:n]),
+    "the last items": (lambda x, n: x[n:], lambda x, n: x[n:]),
+    "columns of the first items": (lambda x, n: x[:n, 2:5], lambda x, n: x[:n, 2:5]),
+    "counted from the end": (lambda x, n: x[:n][-1], lambda x, n: x[:n][-1]),
+    "elementwise": (lambda x, n: (x[:n] * 2 + 1).relu(), lambda x, n: np.maximum(x[:n] * 2 + 1, 0)),
+    "broadcast": (lambda x, n: x[:n] + x[0], lambda x, n: x[:n] + x[0]),
+    "the number itself": (lambda x, n: x * n, lambda x, n: x * np.float32(n)),
+    "sum along it": (lambda x, n: x[:n].sum(0), lambda x, n: x[:n].sum(0)),
+    "sum of all": (lambda x, n: x[:n].sum(), lambda x, n: x[:n].sum()),
+    "sum of the others": (lambda x, n: x[:n].sum(1), lambda x, n: x[:n].sum(1)),
+    "maximum": (lambda x, n: x[:n].max(0), lambda x, n: x[:n].max(0)),
+    "product": (lambda x, n: x[:n].prod(0), lambda x, n: x[:n].prod(0)),
+    "minimum": (lambda x, n: x[:n].min(0), lambda x, n: x[:n].min(0)),
+    "mean": (lambda x, n: x[:n].mean(0), lambda x, n: x[:n].mean(0)),
+    "variance": (lambda x, n: x[:n].var(0, correction=0), lambda x, n: x[:n].var(0)),
+    "softmax": (lambda x, n: x[:n].softmax(0), lambda x, n: softmax(x[:n], 0)),
+    "softmax of rows": (lambda x, n: x[:n].softmax(1), lambda x, n: softmax(x[:n], 1)),
+    "split": (lambda x, n: x[:n].reshape(n, 2, 4).sum(1), lambda x, n: x[:n].reshape(n, 2, 4).sum(1)),
+    "merged": (lambda x, n: x[:n].reshape(-1), lambda x, n: x[:n].reshape(-1)),
+    "in other groups": (lambda x, n: x[:n].reshape(n * 2, 4), lambda x, n: x[:n].reshape(n * 2, 4)),
+    "what remains": (lambda x, n: x[:n].reshape(n, -1, 2), lambda x, n: x[:n].reshape(n, -1, 2)),
+    "permuted": (lambda x, n: x[:n].T.contiguous(), lambda x, n: x[:n].T),
+    "flipped": (lambda x, n: x[:n].flip(0), lambda x, n: x[:n][::-1]),
+    "every second": (lambda x, n: x[:n][::2], lambda x, n: x[:n][::2]),
+    "every third from the end": (lambda x, n: x[:n][::-3], lambda x, n: x[:n][::-3]),
+    "expanded": (lambda x, n: x[0].expand(n, 8) * 2, lambda x, n: np.repeat(x[:1], n, 0) * 2),
+    "padded": (lambda x, n: x[:n].pad(((1, 2), None)), lambda x, n: np.pad(x[:n], ((1, 2), (0, 0)))),
+    "padded by it": (lambda x, n: x[:3].pad(((n, 0), (0, 1))),
+                     lambda x, n: np.pad(x[:3], ((n, 0), (0, 1)))),
+    "padded with a number": (lambda x, n: x[:n].pad(((1, 1), None), value=7),
+                             lambda x, n: np.pad(x[:n], ((1, 1), (0, 0)), constant_values=7)),
+    "padded to the bound": (lambda x, n: x[:n].pad_to(MOST, 8),
+                            lambda x, n: np.pad(x[:n], ((0, MOST - n), (0, 0)))),
+    "joined in front": (lambda x, n: x[:n].cat(x[:2]), lambda x, n: np.concatenate([x[:n], x[:2]])),
+    "joined behind": (lambda x, n: x[:2].cat(x[:n]), lambda x, n: np.concatenate([x[:2], x[:n]])),
+    "joined with itself": (lambda x, n: x[:n].cat(x[:n], dim=1), lambda x, n: np.concatenate([x[:n]] * 2, 1)),
+    "both parts": (lambda x, n: x[:n].cat(x[n:]), lambda x, n: x),
+    "matmul, rows": (lambda x, n: x[:n] @ Tensor(Y), lambda x, n: x[:n] @ Y),
+    "matmul, summed": (lambda x, n: x[:n].T @ x[:n], lambda x, n: x[:n].T @ x[:n]),
+    "matmul, both": (lambda x, n: x[:n] @ x[:n].T, lambda x, n: x[:n] @ x[:n].T),
+    "a chain": (lambda x, n: ((x[:n] @ Tensor(Y)).contiguous().softmax(0) + 1).sum(0),
+                lambda x, n: (softmax(x[:n] @ Y, 0) + 1).sum(0)),
+    "stored on the way": (lambda x, n: (x[:n] + 1).contiguous() * 2, lambda x, n: (x[:n] + 1) * 2),
+    "a running sum of what follows": (lambda x, n: x[:n].pad_to(MOST, 8).cumsum(0),
+                                      lambda x, n: np.pad(x[:n], ((0, MOST - n), (0, 0))).cumsum(0)),
+    "arange": (lambda x, n: Tensor.arange(n), lambda x, n: np.arange(n, dtype=np.int32)),
+    "arange at a place": (lambda x, n: Tensor.arange(n, n + 4),
+                          lambda x, n: np.arange(n, n + 4, dtype=np.int32)),
+    "arange in steps": (lambda x, n: Tensor.arange(1, n + 5, 2),
+                        lambda x, n: np.arange(1, n + 5, 2, dtype=np.int32)),
+    "full": (lambda x, n: Tensor.full((n, 3), 2.0), lambda x, n: np.full((n, 3), 2, np.float32)),
+    "ones counted": (lambda x, n: Tensor.ones(n, 3).sum(), lambda x, n: np.float32(3 * n)),
+    "a triangle": (lambda x, n: x[:n].triu(1), lambda x, n: np.triu(x[:n], 1)),
+    "a triangle at a place": (lambda x, n: x.tril(n - 4), lambda x, n: np.tril(x, n - 4)),
+    "chosen": (lambda x, n: (x[:n] > 0).where(x[:n], -1), lambda x, n: np.where(x[:n] > 0, x[:n], -1)),
+    "picked by an index": (lambda x, n: x[:n][Tensor([0, 0])], lambda x, n: x[:n][[0, 0]]),
+    "compared, any": (lambda x, n: (x[:n] > 1).any(0), lambda x, n: (x[:n] > 1).any(0)),
+    "argmax": (lambda x, n: x[:n].argmax(0), lambda x, n: x[:n].argmax(0).astype(np.int32)),
+}
+
+
+def variable(value, low=1, high=MOST, name="n"):
+    return Variable(name, low, high).bind(value)
+
+
+def check(result, expected, tolerance=1e-5):
+    array = result.numpy()
+    assert array.shape == np.shape(expected)
+    np.testing.assert_allclose(array, expected, rtol=tolerance, atol=tolerance)
+
+
+def kernels():
+    return len(compiler._kernels)
+
+
+# --- values ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_every_value_gives_what_numpy_gives_and_one_compilation_serves_all(name):
+    symbolic, expected = PROGRAMS[name]
+    counts = []
+    for value in (4, 1, 7, MOST):
+        with Context(CHECK=1):
+            check(symbolic(Tensor(X), variable(value)), expected(X, value))
+        counts.append((kernels(), len(schedules.templates)))
+    assert counts[0] == counts[-1]
+
+
+@pytest.mark.parametrize("device", ["CPU:C", "PYTHON", "CL"])
+def test_on_other_devices(device):
+    if device != "PYTHON":
+        try:
+            Device[device]
+        except RuntimeError as error:
+            pytest.skip(str(error))
+    cache = Tensor.zeros(MOST, 8, device=device).contiguous().realize()
+    for value in (1, 6, MOST):
+        n = variable(value)
+        x = Tensor(X, device=device)
+        check((x[:n] @ x[:n].T).sum(1), (X[:value] @ X[:value].T).sum(1), 1e-4)
+        check(x[:n].softmax(0), softmax(X[:value], 0))
+        cache[n - 1:n].assign(x[n - 1:n]).realize()
+    expected = np.zeros_like(X)
+    expected[[0, 5, 9]] = X[[0, 5, 9]]
+    check(cache, expected)
+
+
+def test_two_variables_in_one_graph():
+    for rows, columns in ((1, 8), (3, 2), (10, 5)):
+        n, m = variable(rows), variable(columns, 1, 8, "m")
+        check(Tensor(X)[:n, :m].sum(0), X[:rows, :columns].sum(0))
+        check(Tensor(X)[:n, :m].T.contiguous(), X[:rows, :columns].T)
+        check(Tensor(X)[:n].T @ (Tensor(X)[:n, :m] + 1), X[:rows].T @ (X[:rows, :columns] + 1), 1e-4)
+
+
+def test_no_items_at_all():
+    n = variable(0, 0)
+    check(Tensor(X)[:n], X[:0])
+    check(Tensor(X)[:n].sum(0), np.zeros(8, np.float32))
+    check(Tensor(X)[:n].cat(Tensor(X)), X)
+
+
+def test_an_item_is_read_at_the_bound_value():
+    assert Tensor(X)[variable(3) - 1, 2].item() == X[2, 2]
+    assert Tensor.arange(20)[variable(7)].item() == 7
+    assert Tensor.arange(20)[:variable(4)].tolist() == [0, 1, 2, 3]
+    assert Tensor.arange(20)[:variable(1)].item() == 0
+
+
+def test_memory_of_a_computed_tensor_is_laid_out_for_the_bound():
+    part = (Tensor(X, requires_grad=False)[:variable(3)] + 1).realize()
+    assert part.uop.realized_view.base.arg.size == MOST * 8
+    check(part, X[:3] + 1)
+    check(part.sum(0), (X[:3] + 1).sum(0))
+
+
+# --- writing --------------------------------------------------------------------------------------------
+
+
+def test_assigning_to_a_part_changes_that_part_alone():
+    memory, expected = Tensor(X.copy(), requires_grad=False), X.copy()
+    for value in (1, 4, MOST):
+        n = variable(value)
+        memory[:n] = Tensor(X)[:n] * value
+        expected[:value] = X[:value] * value
+        check(memory, expected)
+        memory[n - 1:n].assign(Tensor.full((1, 8), 3.0)).realize()
+        expected[value - 1] = 3
+        check(memory, expected)
+        memory[n - 1, 2:4] = 5
+        expected[value - 1, 2:4] = 5
+        check(memory, expected)
+
+
+def test_a_part_of_unknown_place_and_length_is_written_within_the_memory_only():
+    whole = Tensor.zeros(3 * MOST).contiguous().realize()
+    for start in (0, 3, 9):
+        n = variable(start, 0, MOST)
+        whole.assign(Tensor.zeros(3 * MOST)).realize()
+        whole[MOST:2 * MOST][n:].assign(Tensor.arange(MOST)[n:].float() + 1).realize()
+        expected = np.zeros(3 * MOST, np.float32)
+        expected[MOST + start:2 * MOST] = np.arange(start, MOST) + 1
+        check(whole, expected)
+
+
+def test_a_value_that_reads_what_it_overwrites():
+    memory, expected = Tensor(X.copy(), requires_grad=False), X.copy()
+    for value in (2, MOST):
+        n = variable(value)
+        memory[:n].assign(memory[:n].flip(0)).realize()
+        expected[:value] = expected[:value][::-1].copy()
+        check(memory, expected)
+
+
+def test_a_number_in_memory_is_written_through_its_views():
+    cache = Tensor.zeros(4).contiguous().realize()
+    cache[1:2].assign(Tensor([5.0])).realize()
+    assert cache.tolist() == [0, 5, 0, 0]
+
+
+# --- TinyJit --------------------------------------------------------------------------------------------
+
+
+def traced(function):
+    calls = []
+
+    @TinyJit
+    def jitted(*args, **kwargs):
+        calls.append(1)
+        return function(*args, **kwargs)
+
+    return jitted, calls
+
+
+def test_a_replay_gives_tensors_of_the_sizes_of_its_call():
+    jitted, calls = traced(lambda x, n: {"part": (x[:n] + 1).realize(), "sum": x[:n].sum(0).realize(),
+                                         "grown": Tensor.arange(n + 2).realize()})
+    earlier = jitted(Tensor(X), variable(2))
+    before = kernels()
+    for value in (5, 1, MOST):
+        results = jitted(Tensor(X), variable(value))
+        check(results["part"], X[:value] + 1)
+        check(results["sum"], X[:value].sum(0))
+        check(results["grown"], np.arange(value + 2))
+        assert results["part"].shape == (variable(value), 8)
+    check(earlier["part"], X[:2] + 1)
+    assert len(calls) == 1 and kernels() == before
+
+
+def test_a_variable_may_arrive_by_the_shape_of_an_argument_or_in_an_expression():
+    jitted, calls = traced(lambda x: (x * 2).sum(0).realize())
+    moved, moves = traced(lambda x, place: x[place].realize())
+    for value in (3, MOST, 1):
+        check(jitted(Tensor(X)[:variable(value)]), X[:value].sum(0) * 2)
+        check(jitted((Tensor(X)[:variable(value)] + 1).realize()), (X[:value] + 1).sum(0) * 2)
+        check(moved(Tensor(X), variable(value) - 1), X[value - 1])
+    assert len(calls) == len(moves) == 1
+
+
+def test_other_bounds_or_another_name_trace_again():
+    jitted, calls = traced(lambda x, n: x[:n].sum(0).realize())
+    for n in (variable(3), variable(3, 1, 5), variable(3, name="m"), variable(4, 1, 5)):
+        check(jitted(Tensor(X), n), X[:n.val].sum(0))
+    assert len(calls) == 3
+
+
+def test_reading_the_value_while_tracing_is_an_error_that_names_the_line():
+    for read in (lambda n: n.val, lambda n: n.unbind(), lambda n: (n + 1).val):
+        jitted, _ = traced(lambda x, n, read=read: (x * 2, read(n)))
+        with pytest.raises(JitError, match=r"test_variables\.py.*the value of a Variable was read"):
+            jitted(Tensor(X), variable(3))
+
+
+def attention(q, keys, values):
+    """NumPy's, shapes (batch, length, heads, size)."""
+    scores = np.einsum("bqhd,bkhd->bhqk", q, keys) / math.sqrt(q.shape[-1])
+    return np.einsum("bhqk,bkhd->bqhd", softmax(scores, -1), values)
+
+
+def test_attention_over_a_growing_cache_is_traced_once():
+    batch, heads, size, most = 2, 3, 8, 20
+    rng = np.random.default_rng(2)
+    cache = Tensor.zeros(2, batch, most, heads, size).contiguous().realize()
+
+    def step(q, k, v, place):
+        cache[:, :, place:place + 1].assign(k.stack(v)).realize()
+        keys, values = cache[0, :, :place + 1].transpose(1, 2), cache[1, :, :place + 1].transpose(1, 2)
+        return q.transpose(1, 2).scaled_dot_product_attention(keys, values).transpose(1, 2).realize()
+
+    jitted, calls = traced(step)
+    seen = []
+    for place in range(most):
+        q, k, v = rng.standard_normal((3, batch, 1, heads, size)).astype(np.float32)
+        seen.append((k, v))
+        result = jitted(Tensor(q), Tensor(k), Tensor(v), Variable("place", 0, most - 1).bind(place))
+        keys, values = (np.concatenate([s[i] for s in seen], 1) for i in range(2))
+        check(result, attention(q, keys, values), 1e-4)
+    check(cache, np.stack([keys, values]))
+    assert len(calls) == 1
+
+
+def block(x, weights, length):
+    """A transformer's block over (length, 32), with four heads."""
+    parts = (x.layernorm() @ weights[0]).reshape(length, 3, 4, 8).permute(1, 2, 0, 3)
+    mixed = parts[0].scaled_dot_product_attention(parts[1], parts[2], is_causal=True)
+    x = x + mixed.transpose(0, 1).reshape(length, 32) @ weights[1]
+    return x + (x.layernorm() @ weights[2]).gelu() @ weights[3]
+
+
+def transformer():
+    rng = np.random.default_rng(3)
+    shapes = ((32, 96), (32, 32), (32, 128), (128, 32))
+    weights = [Tensor(rng.standard_normal(s).astype(np.float32) / 6, requires_grad=False) for s in shapes]
+    return weights, rng.standard_normal((50, 32)).astype(np.float32)
+
+
+def test_a_transformer_over_prompts_of_every_length_is_traced_once():
+    weights, prompt = transformer()
+
+    def forward(x, n):
+        result = block(block(x[:n], weights, n), weights, n)
+        return result.realize(), result[n - 1].softmax().realize()
+
+    jitted, calls = traced(forward)
+    for length in (7, 50, 1, 33, 48):
+        every, last = jitted(Tensor(prompt), variable(length, 1, 50))
+        with Context(NOOPT=1):
+            part = Tensor(prompt[:length].copy())
+            expected = block(block(part, weights, length), weights, length).numpy()
+        check(every, expected, 1e-4)
+        check(last, softmax(expected[-1], 0), 1e-4)
+    assert len(calls) == 1
+
+
+def test_time_goes_with_the_value():
+    """No loop of a transformer's kernels runs to the bound, or a tile of it."""
+    weights, _ = transformer()
+    most = 4001
+    n = variable(50, 1, most)
+    result = block(Tensor.ones(most, 32, requires_grad=False).contiguous().realize()[:n], weights, n)
+    items = result.schedule()
+    assert items
+    for item in items:
+        loops = [node for node in compiler.stages_of(item.ast, "CPU").optimised.toposort()
+                 if node.op is Ops.RANGE and node.arg[1] in (RangeKind.LOOP, RangeKind.THREAD)]
+        constant = [loop.extent for loop in loops if all(s.op is Ops.CONST for s in loop.src)]
+        assert not [extent for extent in constant if extent > 128], item
+
+
+# --- gradients ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("loss", [
+    lambda x, w, n: (x[:n] @ w).relu().sum(),
+    lambda x, w, n: (x[:n] @ w).softmax(0).square().sum(),
+    lambda x, w, n: x[:n].cat(x[:2]).max(0).sum() + (w * n).sum(),
+    lambda x, w, n: ((x[:n] - x[:n].mean(0)).square().mean(0) @ w).sum(),
+    lambda x, w, n: (x[n - 1] @ w).exp().sum(),
+])
+def test_gradients_are_those_of_integer_sizes(loss):
+    for value in (2, 5, MOST):
+        grads = []
+        for n in (variable(value), value):
+            x, w = Tensor(X), Tensor(Y)
+            loss(x, w, n).backward()
+            grads.append((x.grad.numpy(), w.grad.numpy()))
+        for symbolic, known in zip(*grads, strict=True):
+            np.testing.assert_allclose(symbolic, known, rtol=1e-4, atol=1e-5)
+
+
+# --- shapes ---------------------------------------------------------------------------------------------
+
+
+def test_a_shape_has_expressions_that_compare_by_what_they_are():
+    n = variable(5)
+    x = Tensor(X)[:n]
+    assert x.shape == (n, 8) and x.shape[0] == n and x.shape[0] != 5
+    assert x.cat(x).shape == (n * 2, 8) == (n + n, 8)
+    assert x.shape != Tensor(X)[:variable(6)].shape
+    assert repr(x.shape) == "(n=5, 8)" and repr(x.pad(((1, 0), None)).shape) == "(n + 1=6, 8)"
+    assert isinstance(x.numel(), Size) and x.numel() == n * 8
+    assert Tensor(X)[n - 1:n].shape == (1, 8)
+    assert "n=5, 8" in repr(x)
+    assert n.val == 5 and (n * 2 + 1).val == 11
+
+
+def test_a_comparison_that_the_bounds_decide_is_a_bool():
+    size = Tensor(X)[:variable(5)].shape[0]
+    assert size > 0 and size <= MOST and size >= 1 and not size > MOST and size + 1 > size
+    assert bool(size)
+    with pytest.raises(SizeError, match="whether n=5 < 6 depends on the value of a Variable .n from 1 to 10"):
+        assert size < 6
+
+
+SHAPES = st.lists(st.sampled_from([1, 2, 3, 4, 6]), min_size=1, max_size=4)
+
+
+@given(st.sampled_from([2, 4, 5]), SHAPES, SHAPES, st.data())
+@settings(max_examples=150, deadline=None)
+def test_a_reshape_that_is_allowed_keeps_the_order_of_the_items(value, old, new, data):
+    """In memory laid out for the bound, item by item, against NumPy over exactly the items there are."""
+    most = 5
+    n = Size.of(Variable("n", 1, most).bind(value))
+    old.insert(data.draw(st.integers(0, len(old))), n)
+    new.insert(data.draw(st.integers(0, len(new))), n)
+    if math.prod(s for s in old if s is not n) != math.prod(s for s in new if s is not n):
+        new = [*old[::-1]]
+    allowed = reshapes_in_memory(old, new)
+
+    def sized(shape, size):
+        return tuple(size if s is n else s for s in shape)
+
+    items = np.arange(math.prod(sized(old, value))).reshape(sized(old, value))
+    memory = np.full(sized(old, most), -1)
+    memory[tuple(slice(s) for s in items.shape)] = items
+    seen = memory.reshape(sized(new, most))[tuple(slice(s) for s in sized(new, value))]
+    if allowed:
+        np.testing.assert_array_equal(seen, items.reshape(sized(new, value)))
+    elif value < most and math.prod(sized(old, 1)) > 1:
+        assert not np.array_equal(seen, items.reshape(sized(new, value)))
+
+
+# --- random programs ------------------------------------------------------------------------------------
+
+STEPS = {
+    "add": lambda x, n: x + 1.5,
+    "scale": lambda x, n: x * abs(x).max(),
+    "store": lambda x, n: x.contiguous() if isinstance(x, Tensor) else x,
+    "flip": lambda x, n: x.flip(0) if isinstance(x, Tensor) else x[::-1],
+    "flip columns": lambda x, n: x.flip(1) if isinstance(x, Tensor) else x[:, ::-1],
+    "centre": lambda x, n: x - x.mean(0),
+    "rows": lambda x, n: (x.T / (1 + abs(x).sum(1))).T,
+    "pad": lambda x, n: x.pad(((2, 1), (0, 0)))[1:] if isinstance(x, Tensor)
+    else np.pad(x, ((2, 1), (0, 0)))[1:],
+    "join": lambda x, n: x.cat(x * 2) if isinstance(x, Tensor) else np.concatenate([x, x * 2]),
+    "multiply": lambda x, n: x @ (x.T @ x),
+    "shift": lambda x, n: x[1:].cat(x[:1]) if isinstance(x, Tensor) else np.concatenate([x[1:], x[:1]]),
+    "first": lambda x, n: x[:n],
+    "regroup": lambda x, n: x.reshape(-1, 2).reshape(-1, 4),
+}
+
+
+@given(st.lists(st.sampled_from(sorted(STEPS)), min_size=1, max_size=5), st.permutations([1, 3, 6]))
+@settings(max_examples=25, deadline=None)
+def test_random_programs_are_right_for_every_value(names, values):
+    data = np.random.default_rng(4).standard_normal((6, 4)) / 2
+    for value in values[:2]:
+        n = Variable("n", 1, 6).bind(value)
+        symbolic, known = Tensor(data)[:n], data[:value]
+        for name in names:
+            symbolic, known = STEPS[name](symbolic, n), STEPS[name](known, value)
+        with Context(CHECK=1):
+            check(symbolic, known, 1e-6 * max(1, np.abs(known).max()))
+
+
+# --- errors ---------------------------------------------------------------------------------------------
+
+ERRORS = {
+    "a value outside the bounds": (lambda: Variable("n", 1, 5).bind(9), ValueError, "from 1 to 5, got 9"),
+    "a value that is no integer": (lambda: Variable("n", 1, 5).bind(2.5), TypeError, "takes an integer"),
+    "an end beyond the axis": (lambda: Tensor(X)[:variable(5, 1, 20)], SizeError, "n from 1 to 20"),
+    "an item beyond the axis": (lambda: Tensor(X)[variable(5)], SizeError, "n=5 < 10 depends"),
+    "merged with axes around": (lambda: Tensor(X)[:variable(5)].T.reshape(-1), ValueError,
+                                "an axis whose size is not known can be merged with axes inside it"),
+    "another number of items": (lambda: Tensor(X)[:variable(5)].reshape(5, 8), ValueError, "cannot reshape"),
+    "two values in one operation": (lambda: Tensor(X)[:variable(5)] + Tensor(X)[:variable(6)], ValueError,
+                                    r"\(n=5, 8\) and \(n=6, 8\) do not broadcast"),
+    "two values in one graph": (lambda: (Tensor(X)[:variable(5)].sum(0)
+                                         + Tensor(X)[:variable(6)].sum(0)).realize(), ValueError,
+                                "the Variable n is in 1..10, bound to 5 and in 1..10, bound to 6 in one"),
+    "as an integer": (lambda: int(Tensor(X)[:variable(5)].shape[0]), SizeError, "cannot be read as a number"),
+    "as a range": (lambda: range(Tensor(X)[:variable(5)].shape[0]), SizeError, "cannot be read as a number"),
+    "by its length": (lambda: len(Tensor(X)[:variable(5)]), SizeError, "cannot be read as a number"),
+    "not bound": (lambda: Tensor(X)[:Variable("n", 1, 5)].numpy(), SizeError, "bind its variable"),
+    "computed, not bound": (lambda: Tensor(X)[:Variable("n", 1, 5)].sum().item(), RuntimeError, "bind it"),
+    "bounds with a negative step": (lambda: Tensor(X)[variable(5) - 1::-1], ValueError, "negative step"),
+}
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_errors_say_what_is_wrong(name):
+    action, kind, text = ERRORS[name]
+    with pytest.raises(kind, match=text):
+        action()
+
+
+def test_a_graph_with_limits_is_legal_in_the_grammar():
+    (item,) = (Tensor(X)[:variable(5)] + 1).schedule()
+    check_graph(item.ast, "tensor_graph")
+    assert any(node.op is Ops.LIMIT for node in item.ast.toposort())
+    assert dtypes.index not in {node.dtype for node in item.ast.toposort() if node.op is Ops.LIMIT}
+
+
+def test_values_are_no_part_of_the_structure_of_a_schedule():
+    sizes = []
+    for value in (2, 5, 9):
+        (Tensor(X)[:variable(value, name="structure")] * 3).sum(0).realize()
+        sizes.append(len(schedules.templates))
+    assert all(a == b for a, b in pairwise(sizes))
