@@ -304,7 +304,8 @@ def _bounds_of_read(item: UOp, guards: frozenset[UOp], outer: frozenset[UOp]) ->
             begins.append(_extremes(item + difference, outer)[0] + 1)
     terms, constant = linear_terms(item)
     reading = [r for r in terms if r.op is Ops.RANGE and len(r.src) == 3]
-    if len(reading) == 1 and all(atom.op is Ops.RANGE and factor > 0 for atom, factor in terms.items()):
+    if len(reading) == 1 and all(atom.op is Ops.RANGE and factor > 0 for atom, factor in terms.items()) \
+            and reading[0].src[1].ranges | reading[0].src[2].ranges <= outer:
         (loop,) = reading
         others = sum(factor * (atom.extent - 1) for atom, factor in terms.items() if atom is not loop)
         begins.append(loop.src[1] * terms[loop] + constant)
