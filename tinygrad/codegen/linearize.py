@@ -340,6 +340,8 @@ class _Linearizer:
             before = self.read(register)
             if node.arg is Ops.ADD and value.op is Ops.MUL and node.dtype.is_float:
                 after = UOp.new(Ops.MULACC, node.dtype, (*value.src, before))
+            elif node.arg is Ops.ADD and value.op is Ops.MMA:
+                after = value.replace(src=(*value.src[:2], before))
             else:
                 after = UOp.new(node.arg, node.dtype, (before, value))
             self.add(UOp.new(Ops.STORE, node.dtype, (register, self.add(after))))

@@ -109,6 +109,9 @@ class Ops(Enum):
     BARRIER = auto()
     """waits until all threads of the block are here; what they wrote into shared memory can be read then"""
     MMA = auto()
+    """what a matrix unit adds to the tile that a warp holds; arg: the `MatrixUnit`. Loop nest: the elements of
+    the two tiles, the LOCAL range across the warp's lanes, the FRAGMENT ranges over what a lane holds of the
+    result, the left and the right tile. Program: vectors a, b, and c, to which the product is added"""
     SPECIAL = auto()
     """a hardware index: gidx0, gidx1, ... number the block, lidx0, lidx1, ... the thread in it; arg: (name,
     size)"""
@@ -170,6 +173,8 @@ class RangeKind(Enum):
     """every iteration written out"""
     VECTOR = auto()
     """iterations side by side in the lanes of a vector"""
+    FRAGMENT = auto()
+    """the elements of a matrix unit's tile that one lane holds"""
 
 
 class Memory(Enum):

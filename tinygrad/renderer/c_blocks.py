@@ -134,6 +134,15 @@ class BlockWriter(Writer):
         self.values[node] = self.dialect.make_vector.format(
             vector=self.vector(node.dtype), items=", ".join(self.values[s] for s in node.src))
 
+    def matrix_product(self, node: UOp) -> None:
+        unit = node.arg
+        if unit.name not in self.dialect.matrix_units:
+            self.refuse(node)
+        self.functions.texts[unit.name] = self.dialect.matrix_units[unit.name]
+        self.values[node] = name = self.fresh("tile")
+        tiles = ", ".join(self.values[s] for s in node.src)
+        self.line(f"const {self.vector(node.dtype)} {name} = {unit.name}({tiles});")
+
     def store(self, node: UOp) -> None:
         place, source = node.src
         if source.dtype.count == 1 or place.op is Ops.REGISTER:
@@ -152,6 +161,7 @@ BlockWriter.statements = {
     Ops.STORE: BlockWriter.store,
     Ops.EXTRACT: BlockWriter.extract,
     Ops.VECTORIZE: BlockWriter.vectorize,
+    Ops.MMA: BlockWriter.matrix_product,
     Ops.SHARED: BlockWriter.shared,
     Ops.RANGE: BlockWriter.open_loop,
 }

@@ -63,6 +63,8 @@ class Dialect:
     """the {count} items at {address}, as a {vector}"""
     vector_store: str = ""
     """the statement that stores {value} there"""
+    matrix_units: Mapping[str, str] = field(default_factory=dict)
+    """a function for each MatrixUnit that the language has, by its name: of wide values a, b and c"""
     make_vector: str = "({vector})({items})"
     lane: str = "{vector}.s{lane}"
     """lane number {lane} of {vector}; {letter} is its letter among xyzw"""

@@ -12,6 +12,7 @@ from dataclasses import replace
 from tinygrad.dtype import dtypes
 from tinygrad.renderer.c_blocks import BlockLimits, BlocksRenderer
 from tinygrad.renderer.c_functions import PLAIN_C, Dialect
+from tinygrad.renderer.matrix_units import MMA_SYNC, MatrixUnit
 
 LANES = """
 template <typename T, int N> struct __align__(N * sizeof(T)) lanes { T lane[N]; };
@@ -31,9 +32,36 @@ template <typename To, typename From> static __device__ __forceinline__ To bits_
 }
 """.strip()
 
+SCALARS = {**PLAIN_C.types, dtypes.bool: "bool", dtypes.float16: "__half"}
+
+
+def _mma_sync(unit: MatrixUnit) -> str:
+    """`mma.sync` as a function. Registers hold 32 bits of a tile, but for those of the result."""
+    word = unit.name.rpartition("_")[2]
+    result, kind = ("s32", "r") if unit.result.is_int else ("f32", "f")
+    sizes = [f.registers * unit.source.itemsize // 4 for f in (unit.a, unit.b)]
+    numbers = iter(range(sum(sizes) + unit.c.registers))
+    c, a, b = (", ".join(f"%{next(numbers)}" for _ in range(size)) for size in (unit.c.registers, *sizes))
+    bits = "".join(f"    const auto bits_{name} = bits_as<lanes<unsigned int, {size}>>({name});\n"
+                   for name, size in zip("ab", sizes, strict=True))
+    outputs = ", ".join(f'"+{kind}"(c.lane[{i}])' for i in range(unit.c.registers))
+    inputs = ", ".join(f'"r"(bits_{name}.lane[{i}])' for name, size in zip("ab", sizes, strict=True)
+                       for i in range(size))
+    held = [f"lanes<{SCALARS[dtype]}, {f.registers}> {name}" for name, dtype, f in (
+        ("a", unit.source, unit.a), ("b", unit.source, unit.b), ("c", unit.result, unit.c))]
+    return f"""#ifndef EMULATOR
+static __device__ __forceinline__ {held[2].removesuffix(' c')} {unit.name}({", ".join(held)}) {{
+{bits}    asm volatile("mma.sync.aligned.m{unit.m}n{unit.n}k{unit.k}.row.col.{result}.{word}.{word}.{result} "
+                 "{{{c}}}, {{{a}}}, {{{b}}}, {{{c}}};"
+                 : {outputs} : {inputs});
+    return c;
+}}
+#endif"""
+
+
 CUDA = Dialect(
     name="CUDA C",
-    types={**PLAIN_C.types, dtypes.bool: "bool", dtypes.float16: "__half"},
+    types=SCALARS,
     header=f"#include <cuda_fp16.h>\n\n{LANES}",
     kernel='extern "C" __global__',
     function="static __device__ __forceinline__",
@@ -53,6 +81,7 @@ CUDA = Dialect(
     vector_store="store_lanes({address}, {value});",
     make_vector="{vector}{{{{{items}}}}}",
     lane="{vector}.lane[{lane}]",
+    matrix_units={unit.name: _mma_sync(unit) for unit in MMA_SYNC},
 )
 HIP = replace(
     CUDA, name="HIP C", types={**CUDA.types, dtypes.float16: "_Float16"},

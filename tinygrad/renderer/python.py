@@ -15,6 +15,7 @@ from tinygrad.graph.ops import Family, Ops, RangeKind
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import prod
 from tinygrad.renderer import Renderer
+from tinygrad.renderer.matrix_units import UNITS
 
 
 class PythonRenderer(Renderer):
@@ -122,8 +123,6 @@ class _Writer:
         begin, end = ("0", extent) if kind is RangeKind.LOOP else ("begin", f"min(end, {extent})")
         if len(node.src) == 3:
             begin, end = self.values[node.src[1]], self.values[node.src[2]]
-        if len(node.src) == 3:
-            begin, end = self.values[node.src[1]], self.values[node.src[2]]
         self.line(f"for {name} in counted({begin}, {end}):")
         self.depth += 1
         self.line("pass")
@@ -179,6 +178,11 @@ class _Writer:
         function = self.operation(node.arg, node.dtype, node.dtype)
         self.emit(node, f"reduced({function}, {self.values[node.src[0]]})")
 
+    def matrix_product(self, node: UOp) -> None:
+        unit = f"unit{UNITS.index(node.arg)}"
+        self.operations[unit] = f"UNITS[{UNITS.index(node.arg)}]"
+        self.emit(node, f"matrix_product({', '.join([unit, *(self.values[s] for s in node.src)])}, {self.threads})")
+
     def operation(self, op: Ops, source: DType, target: DType) -> str:
         """The name of an operation; the text begins with what it stands for."""
         name = f"{op.name}_{source.name}" + (f"_{target.name}" if source.scalar is not target.scalar else "")
@@ -214,4 +218,5 @@ _STATEMENTS: dict[Ops, Callable[[_Writer, UOp], None]] = {
     Ops.SHUFFLE: _Writer.shuffle,
     Ops.EXTRACT: _Writer.extract,
     Ops.REDUCE: _Writer.reduce,
+    Ops.MMA: _Writer.matrix_product,
 }

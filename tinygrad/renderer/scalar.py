@@ -1,8 +1,8 @@
 """A linear program with one value in each register, for devices whose threads have no vectors.
 
 In: a program with vectors of any length (`graph/spec.py`, stage `program`). Out: the same program in which
-every operation works on single values; vectors are left only where memory is read and written, for a GPU
-moves up to 16 bytes at once. Such an access starts at a multiple of its length; one whose start is not
+every operation works on single values; vectors are left only for what a lane holds of a matrix unit's tiles,
+and where memory is read and written, for a GPU moves up to 16 bytes at once. Such an access starts at a multiple of its length; one whose start is not
 known to be such a multiple, and one with a condition a lane, becomes one access a lane.
 
 The C dialects for GPUs and LLVM's GPU targets write what comes out.
@@ -100,6 +100,13 @@ class _Scalars:
             values = [self.add(node.arg, node.dtype, (values[0], other))]
         self.lanes[node] = tuple(values)
 
+    def matrix_product(self, node: UOp) -> None:
+        """What a lane holds of tiles stays together."""
+        tiles = tuple(self.add(Ops.VECTORIZE, s.dtype, self.lanes[s]) for s in node.src)
+        result = self.add(Ops.MMA, node.dtype, tiles, node.arg)
+        self.lanes[node] = tuple(self.add(Ops.EXTRACT, node.dtype.scalar, (result,), i)
+                                 for i in range(node.dtype.count))
+
     # --- memory --------------------------------------------------------------------------------------------
 
     def index(self, node: UOp) -> None:
@@ -167,6 +174,7 @@ _TAKEN_APART: dict[Ops, Callable[[_Scalars, UOp], None]] = {
     Ops.SHUFFLE: _Scalars.shuffle,
     Ops.EXTRACT: _Scalars.extract,
     Ops.REDUCE: _Scalars.reduce,
+    Ops.MMA: _Scalars.matrix_product,
     Ops.INDEX: _Scalars.index,
     Ops.LOAD: _Scalars.load,
     Ops.STORE: _Scalars.store,

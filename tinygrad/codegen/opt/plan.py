@@ -16,11 +16,14 @@ from tinygrad.codegen.collapse import simplified
 from tinygrad.codegen.contraction import product_in
 from tinygrad.codegen.linearize import reduce_identity
 from tinygrad.codegen.opt.blocks import reduce_in_block
+from tinygrad.codegen.opt.guards import guarded, guarded_store
+from tinygrad.codegen.opt.matrix import on_matrix_unit
 from tinygrad.codegen.opt.rows import keep_row
 from tinygrad.codegen.opt.skip import skip
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Memory, Ops, RangeKind
 from tinygrad.graph.uop import UOp
+from tinygrad.renderer.matrix_units import UNITS
 
 
 class OptKind(Enum):
@@ -40,6 +43,7 @@ class OptKind(Enum):
     SKIP = "every loop only as far as a condition inside it can hold"
     STREAM = "results past the caches, straight to memory: what they would push out is worth more"
     STAGE = "an operand computed once over the ranges it is read over, into scratch memory"
+    MMA = "tiles of a contraction on a matrix unit"
 
 
 WHOLE_NEST = frozenset({OptKind.SKIP, OptKind.STREAM})
@@ -50,23 +54,29 @@ WHOLE_NEST = frozenset({OptKind.SKIP, OptKind.STREAM})
 class Opt:
     """One change: `range` is the identity of the range; `amount` a factor, or the other range of a MERGE.
 
-    KEEP and STAGE name a value instead, by its number among `rows.row_values` and `operands` of the nest.
+    KEEP and STAGE name a value instead, by its number among `rows.row_values` and `operands` of the nest. The
+    range of an MMA is the one that is summed over, its amount the number of the unit among `UNITS`.
     """
 
     kind: OptKind
     range: int
     amount: int = 0
     over: tuple[int, ...] = ()
-    """STAGE: the ranges that the staged memory covers, outermost first"""
+    """STAGE: the ranges that the staged memory covers, outermost first; MMA: those over rows and columns"""
+    tiles: tuple[int, ...] = ()
+    """MMA: tiles of rows, columns and products beside each other"""
 
     def __repr__(self) -> str:
         named = {OptKind.STAGE: "operand ", OptKind.KEEP: "row "}
         details = [] if self.kind in WHOLE_NEST else [f"{named.get(self.kind, 'r')}{self.range}"]
         if self.kind is OptKind.MERGE:
             details.append(f"r{self.amount}")
+        elif self.kind is OptKind.MMA:
+            details.append(str(UNITS[self.amount]))
         elif self.amount:
             details.append(str(self.amount))
         details.extend(f"r{r}" for r in self.over)
+        details.extend(map(str, self.tiles))
         return f"{self.kind.name}({', '.join(details)})"
 
 
@@ -110,7 +120,7 @@ def apply_opt(nest: UOp, opt: Opt) -> UOp:
         case OptKind.GLOBAL:
             return replace_range(nest, target, lambda r: [r], with_kind(target, RangeKind.GLOBAL))
         case OptKind.LOCAL if is_reduce_range(nest, target):
-            return reduce_in_block(nest, target, opt.amount, guarded)
+            return reduce_in_block(nest, target, opt.amount)
         case OptKind.LOCAL:
             return split(nest, target, opt.amount, RangeKind.LOCAL, apart=False)
         case OptKind.SPLIT:
@@ -121,6 +131,10 @@ def apply_opt(nest: UOp, opt: Opt) -> UOp:
             return split(nest, target, opt.amount, RangeKind.UNROLL, apart=False)
         case OptKind.GROUP:
             return split(nest, target, opt.amount, RangeKind.UNROLL, apart=True)
+        case OptKind.MMA:
+            m, n = (range_named(nest, r) for r in opt.over)
+            rows, columns, depth = opt.tiles
+            return on_matrix_unit(nest, UNITS[opt.amount], (m, n, target), (rows, columns, depth))
     raise ValueError(f"{opt.kind} is not a change of one range")
 
 
@@ -276,7 +290,7 @@ def _split_outputs(nest: UOp, r: UOp, amount: int, kind: RangeKind) -> UOp:
         return replace_range(nest, r, lambda _: loops, start.minimum(extent - amount) + inner)
     inside = (start + inner) < extent
     masked = replace_range(nest, r, lambda _: loops, start + inner)
-    return UOp.sink(_masked_store(s, inside) if inner in s.closed_ranges else s for s in masked.src)
+    return UOp.sink(guarded_store(s, inside) if inner in s.closed_ranges else s for s in masked.src)
 
 
 def _leads_stages(nest: UOp, r: UOp) -> bool:
@@ -292,26 +306,6 @@ def _guarded_stages(nest: UOp, inner: UOp, inside: UOp) -> UOp:
         if node.op is Ops.STAGE and inner in node.closed_ranges:
             changes[node] = node.replace(src=(guarded(node.src[0], inside), *node.src[1:]))
     return nest.substitute(changes)
-
-
-def _masked_store(store: UOp, inside: UOp) -> UOp:
-    at = store.src[0]
-    valid = inside & at.src[2] if len(at.src) == 3 else inside
-    address = at.src[0].index(at.src[1], valid)
-    return store.replace(src=(address, guarded(store.src[1], inside), *store.src[2:]))
-
-
-def guarded(value: UOp, inside: UOp) -> UOp:
-    """`value` with its loads touching memory only where `inside` holds, if they change with the same
-    ranges."""
-    done: dict[UOp, UOp] = {}
-    for node in value.toposort():
-        new = with_new_sources(node, tuple(done[s] for s in node.src))
-        if node.op is Ops.LOAD and node.ranges & inside.ranges and node.src[0].src[0].op is Ops.PARAM:
-            at = new.src[0]
-            new = at.src[0].index(at.src[1], inside & at.src[2] if len(at.src) == 3 else inside).load()
-        done[node] = new
-    return done[value]
 
 
 def _split_reduce(nest: UOp, r: UOp, amount: int, kind: RangeKind, apart: bool) -> UOp:

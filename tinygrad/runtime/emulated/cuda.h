@@ -2,6 +2,9 @@
 #pragma once
 
 #include "blocks.h"
+#include "matrix.h"
+
+#define EMULATOR
 
 #define __global__
 #define __device__
@@ -23,3 +26,8 @@
 
 inline void __syncthreads() { emulator::barrier(); }
 inline float __int_as_float(int bits) { float value; __builtin_memcpy(&value, &bits, 4); return value; }
+
+MATRIX_UNIT(mma_m16n8k16_bf16, mma_m16n8k16)
+MATRIX_UNIT(mma_m16n8k16_f16, mma_m16n8k16)
+MATRIX_UNIT(mma_m16n8k32_s8, mma_m16n8k32)
+MATRIX_UNIT(mma_m16n8k8_tf32, mma_m16n8k8)
