@@ -55,7 +55,7 @@ def run(program: list[UOp], buffers: list[Array]) -> None:
 def as_program(nest: UOp, limits: tuple[int, int, int] = (1000, 1000, 1000)) -> list[UOp]:
     check_graph(nest, "loop_nest")
     renderer = PythonRenderer(has_blocks=True)
-    return scalar_program(linearize(to_device_primitives(expand(nest), renderer), limits))
+    return scalar_program(linearize(to_device_primitives(expand(nest), renderer), limits), renderer)
 
 
 def items(slot: int, count: int) -> UOp:

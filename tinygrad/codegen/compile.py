@@ -21,6 +21,7 @@ from tinygrad.codegen.linearize import linearize
 from tinygrad.codegen.lower import lower
 from tinygrad.codegen.opt.choose import choose_plan, explain_plan
 from tinygrad.codegen.opt.plan import Plan, apply_plan, thread_extent
+from tinygrad.codegen.pipeline import pipelined
 from tinygrad.codegen.primitives import to_device_primitives
 from tinygrad.device import Device, Program
 from tinygrad.graph.ops import Ops
@@ -171,7 +172,7 @@ def linear_program(optimised: UOp, renderer: Renderer) -> list[UOp]:
         check_graph(optimised, "loop_nest")
     program = linearize(to_device_primitives(expand(optimised), renderer), renderer.grid_limits)
     if renderer.has_blocks:
-        program = scalar_program(program)
+        program = pipelined(scalar_program(program, renderer), renderer)
     if CHECK:
         check_graph(program, "program")
     return program

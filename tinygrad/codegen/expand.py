@@ -174,7 +174,7 @@ def _tiles_product(node: UOp, src: tuple[UOp, ...]) -> UOp:
     unit = node.arg
     a, b = (splat(s, f.registers) for s, f in zip(src[:2], (unit.a, unit.b), strict=True))
     nothing = UOp.new(Ops.CONST, node.dtype.vec(unit.c.registers), (), node.dtype.as_const(0))
-    return UOp.new(Ops.MMA, nothing.dtype, (a, b, nothing), unit)
+    return UOp.new(Ops.MMA, nothing.dtype, (a, b, nothing, node.src[2]), unit)
 
 
 def splat(value: UOp, count: int) -> UOp:

@@ -152,7 +152,7 @@ class Grid:
 
 def _lanes_of_units(nodes: Iterable[UOp]) -> frozenset[UOp]:
     """The ranges across the lanes that hold the tiles of matrix units."""
-    return frozenset(node.src[2] for node in nodes if node.op is Ops.MMA)
+    return frozenset(node.src[3] for node in nodes if node.op is Ops.MMA)
 
 
 def _special(name: str, size: int) -> UOp:

@@ -366,7 +366,16 @@ def _mma(node: UOp) -> bool:
     """What a lane holds of the three tiles."""
     unit = node.arg
     counts = [(unit.source, unit.a), (unit.source, unit.b), (unit.result, unit.c)]
-    return [s.dtype for s in node.src] == [d.vec(f.registers) for d, f in counts]
+    lane = UOp.new(Ops.SPECIAL, dtypes.index, (), ("lidx0", unit.threads))
+    return [s.dtype for s in node.src[:3]] == [d.vec(f.registers) for d, f in counts] and \
+        node.src[3:] == (lane,)
+
+
+def _prefetch(node: UOp) -> bool:
+    if len(node.src) != 2 or not _ops(node.src, Ops.INDEX):
+        return False
+    return [s.src[0].op for s in node.src] == [Ops.SHARED, Ops.PARAM] and \
+        all(_lanes_fit(s, node.dtype) for s in node.src)
 
 
 def _closed_at_the_end(nodes: Sequence[UOp]) -> None:
@@ -492,8 +501,11 @@ PROGRAM = Stage("program", (
     _PRIMITIVES,
     *_VECTORS,
     Rule("REDUCE(vector)", "arg ADD | MAX | MUL: its lanes into one", _reduce_lanes),
-    Rule("MMA(vector, vector, vector)", "arg: the MatrixUnit; a @ b + c", _mma),
+    Rule("MMA(vector, vector, vector, SPECIAL)", "arg: the MatrixUnit; a @ b + c", _mma),
     Rule("BARRIER", "", lambda n: True),
+    Rule("PREFETCH(INDEX, INDEX)", "into SHARED, from a PARAM", _prefetch),
+    Rule("COMMIT", "", _is_source),
+    Rule("WAIT", "arg: groups that may be on their way", lambda n: _is_source(n) and n.arg >= 0),
 ), _in_order)
 """The statements of one kernel in order, as a renderer takes them."""
 

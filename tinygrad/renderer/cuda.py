@@ -32,6 +32,25 @@ template <typename To, typename From> static __device__ __forceinline__ To bits_
 }
 """.strip()
 
+ASYNC_COPIES = """
+#ifndef EMULATOR
+template <int bytes> static __device__ __forceinline__ void copy_async(void *target, const void *source, bool valid) {
+    const unsigned int to = __cvta_generic_to_shared(target), size = valid ? bytes : 0;
+    if constexpr (bytes == 16)
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+                     :: "r"(to), "l"(__cvta_generic_to_global(source)), "r"(size) : "memory");
+    else
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;"
+                     :: "r"(to), "l"(__cvta_generic_to_global(source)), "n"(bytes), "r"(size) : "memory");
+}
+
+static __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+template <int groups> static __device__ __forceinline__ void wait_copies() {
+    asm volatile("cp.async.wait_group %0;" :: "n"(groups) : "memory");
+}
+#endif
+""".strip()
 SCALARS = {**PLAIN_C.types, dtypes.bool: "bool", dtypes.float16: "__half"}
 
 
@@ -62,7 +81,7 @@ static __device__ __forceinline__ {held[2].removesuffix(' c')} {unit.name}({", "
 CUDA = Dialect(
     name="CUDA C",
     types=SCALARS,
-    header=f"#include <cuda_fp16.h>\n\n{LANES}",
+    header=f"#include <cuda_fp16.h>\n\n{LANES}\n\n{ASYNC_COPIES}",
     kernel='extern "C" __global__',
     function="static __device__ __forceinline__",
     restrict="__restrict__",
@@ -77,21 +96,25 @@ CUDA = Dialect(
     ids={f"{letter}idx{axis}": f"{word}.{'xyz'[axis]}"
          for letter, word in (("g", "blockIdx"), ("l", "threadIdx")) for axis in range(3)},
     vector_type="lanes<{scalar}, {count}>",
+    longest_access=16,
     vector_load="load_lanes<{count}>({address})",
     vector_store="store_lanes({address}, {value});",
     make_vector="{vector}{{{{{items}}}}}",
     lane="{vector}.lane[{lane}]",
+    async_copy="copy_async<{bytes}>({target}, {source}, {valid});",
+    commit="commit_copies();",
+    wait="wait_copies<{groups}>();",
     matrix_units={unit.name: _mma_sync(unit) for unit in MMA_SYNC},
 )
 HIP = replace(
-    CUDA, name="HIP C", types={**CUDA.types, dtypes.float16: "_Float16"},
+    CUDA, name="HIP C", types={**CUDA.types, dtypes.float16: "_Float16"}, async_copy="", matrix_units={},
     header=f"#include <hip/hip_runtime.h>\n\n{LANES}",
 )
 
 
 def cuda_renderer() -> BlocksRenderer:
     """CUDA C, for GPUs of NVIDIA."""
-    return BlocksRenderer(CUDA, BlockLimits(shared_bytes=48 << 10))
+    return BlocksRenderer(CUDA, BlockLimits(shared_bytes=48 << 10, matrix_units=MMA_SYNC))
 
 
 def hip_renderer() -> BlocksRenderer:

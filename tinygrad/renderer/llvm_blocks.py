@@ -63,6 +63,7 @@ class LLVMBlocksRenderer(Renderer):
     has_blocks = True
     shared_bytes = 48 << 10
     registers = 64
+    longest_access = 16
 
     def __init__(self, target: Target) -> None:
         self.target = target

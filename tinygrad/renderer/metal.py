@@ -62,6 +62,7 @@ METAL = Dialect(
     ids={f"{letter}idx{axis}": f"{word}.{'xyz'[axis]}"
          for letter, word in (("g", "block_id"), ("l", "thread_id")) for axis in range(3)},
     vector_type="lanes<{scalar}, {count}>",
+    longest_access=16,
     vector_load="load_lanes<{count}>({address})",
     vector_store="store_lanes({address}, {value});",
     make_vector="{vector}{{{{{items}}}}}",

@@ -25,6 +25,7 @@ class PythonRenderer(Renderer):
     has_threads = False
     block_threads = 16
     warp_threads = 4
+    longest_access = 16
 
     def __init__(self, has_blocks: bool = False) -> None:
         self.has_blocks = has_blocks
@@ -178,10 +179,23 @@ class _Writer:
         function = self.operation(node.arg, node.dtype, node.dtype)
         self.emit(node, f"reduced({function}, {self.values[node.src[0]]})")
 
+    def prefetch(self, node: UOp) -> None:
+        target, source = node.src
+        found = f"{self.values[source.src[0]]}.load({self.access(source, node.dtype.count)})"
+        self.line(f"{self.values[target.src[0]]}.prefetch({self.access(target, node.dtype.count, found)})")
+
+    def commit(self, node: UOp) -> None:
+        for memory in self.shared:
+            self.line(f"{self.values[memory]}.commit()")
+
+    def wait(self, node: UOp) -> None:
+        for memory in self.shared:
+            self.line(f"{self.values[memory]}.wait({node.arg})")
+
     def matrix_product(self, node: UOp) -> None:
         unit = f"unit{UNITS.index(node.arg)}"
         self.operations[unit] = f"UNITS[{UNITS.index(node.arg)}]"
-        self.emit(node, f"matrix_product({', '.join([unit, *(self.values[s] for s in node.src)])}, {self.threads})")
+        self.emit(node, f"matrix_product({', '.join([unit, *(self.values[s] for s in node.src[:3])])}, {self.threads})")
 
     def operation(self, op: Ops, source: DType, target: DType) -> str:
         """The name of an operation; the text begins with what it stands for."""
@@ -219,4 +233,7 @@ _STATEMENTS: dict[Ops, Callable[[_Writer, UOp], None]] = {
     Ops.EXTRACT: _Writer.extract,
     Ops.REDUCE: _Writer.reduce,
     Ops.MMA: _Writer.matrix_product,
+    Ops.PREFETCH: _Writer.prefetch,
+    Ops.COMMIT: _Writer.commit,
+    Ops.WAIT: _Writer.wait,
 }

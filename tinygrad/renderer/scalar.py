@@ -15,23 +15,21 @@ from itertools import pairwise
 from tinygrad.dtype import DType, dtypes
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
-
-ACCESS_BYTES = 16
-"""The most that one load or store moves."""
-ACCESS_LANES = 4
-"""The longest vector that every language has."""
+from tinygrad.renderer import Renderer
+from tinygrad.renderer.wide import is_multiple, whole_vector, wide_accesses
 
 
-def scalar_program(program: list[UOp]) -> list[UOp]:
-    """The program with its vectors taken apart."""
-    return _Scalars().rewritten(program)
+def scalar_program(program: list[UOp], renderer: Renderer) -> list[UOp]:
+    """The program with its vectors taken apart, for the accesses that `renderer` has."""
+    return wide_accesses(_Scalars(renderer).rewritten(program), renderer.access_lanes)
 
 
 class _Scalars:
     """`lanes` has the single values that each node has become, `known` what the open loops have listed, the
     innermost last."""
 
-    def __init__(self) -> None:
+    def __init__(self, renderer: Renderer) -> None:
+        self.renderer = renderer
         self.lanes: dict[UOp, tuple[UOp, ...]] = {}
         self.out: list[UOp] = []
         self.known: list[set[UOp]] = [set()]
@@ -102,8 +100,8 @@ class _Scalars:
 
     def matrix_product(self, node: UOp) -> None:
         """What a lane holds of tiles stays together."""
-        tiles = tuple(self.add(Ops.VECTORIZE, s.dtype, self.lanes[s]) for s in node.src)
-        result = self.add(Ops.MMA, node.dtype, tiles, node.arg)
+        tiles = tuple(self.add(Ops.VECTORIZE, s.dtype, self.lanes[s]) for s in node.src[:3])
+        result = self.add(Ops.MMA, node.dtype, (*tiles, node.src[3]), node.arg)
         self.lanes[node] = tuple(self.add(Ops.EXTRACT, node.dtype.scalar, (result,), i)
                                  for i in range(node.dtype.count))
 
@@ -119,7 +117,7 @@ class _Scalars:
                                      for i in range(dtype.count))
             return
         lanes: list[UOp] = []
-        for start, end in pairwise(_pieces(place, dtype)):
+        for start, end in pairwise(self.pieces(place, dtype)):
             kind = dtype.scalar.vec(end - start)
             vector = self.add(Ops.LOAD, kind, (self.address(place, start),), node.arg)
             lanes += [vector] if end - start == 1 else \
@@ -133,13 +131,21 @@ class _Scalars:
             for i in range(dtype.count):
                 self.add(Ops.STORE, dtype.scalar, (self.lane(place, i), self.lane(source, i)))
             return
-        for start, end in pairwise(_pieces(place, dtype)):
+        for start, end in pairwise(self.pieces(place, dtype)):
             address = self.address(place, start)
             value = self.lane(source, start)
             if end - start > 1:
                 piece = tuple(self.lane(source, i) for i in range(start, end))
-                value = self.add(Ops.VECTORIZE, dtype.scalar.vec(end - start), piece)
+                value = whole_vector(piece) or self.add(Ops.VECTORIZE, dtype.scalar.vec(end - start), piece)
             self.add(Ops.STORE, value.dtype, (address, value))
+
+    def pieces(self, place: UOp, dtype: DType) -> list[int]:
+        """The lanes at which the accesses that make up one of `dtype` begin, and its count."""
+        width = self.renderer.access_lanes(dtype)
+        apart = any(s.dtype.count > 1 for s in place.src[1:]) or dtype.is_bool
+        while width > 1 and (apart or dtype.count % width or not is_multiple(place.src[1], width)):
+            width //= 2
+        return [*range(0, dtype.count, width), dtype.count]
 
     def address(self, place: UOp, lane: int) -> UOp:
         """Where the lanes from `lane` on begin."""
@@ -149,20 +155,6 @@ class _Scalars:
             at = self.add(Ops.ADD, dtypes.index, (at, self.add(Ops.CONST, dtypes.index, (), lane)))
         conditions = tuple(self.lane(c, lane) for c in place.src[2:])
         return self.add(Ops.INDEX, memory.dtype, (memory, at, *conditions))
-
-
-def _pieces(place: UOp, dtype: DType) -> list[int]:
-    """The lanes at which the accesses that make up one of `dtype` begin, and its count."""
-    width = min(ACCESS_LANES, ACCESS_BYTES // dtype.lane_size)
-    apart = any(s.dtype.count > 1 for s in place.src[1:]) or dtype.is_bool
-    while width > 1 and (apart or dtype.count % width or not _is_multiple(place.src[1], width)):
-        width //= 2
-    return [*range(0, dtype.count, width), dtype.count]
-
-
-def _is_multiple(offset: UOp, number: int) -> bool:
-    remainder = offset % number
-    return remainder.op is Ops.CONST and remainder.arg == 0
 
 
 _STATEMENTS = frozenset({Ops.LOAD, Ops.STORE, Ops.RANGE, Ops.END, Ops.BARRIER})

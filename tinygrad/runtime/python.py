@@ -318,12 +318,30 @@ class SharedItems(Items):
     def __init__(self, name: str, dtype: DType, count: int, threads: int) -> None:
         super().__init__(name, dtype, count)
         self.threads = threads
+        self.started: list[tuple[Value, int, Value]] = []
+        self.groups: list[list[tuple[Value, int, Value]]] = []
         self.barrier()
 
     def barrier(self) -> None:
         """What was done before is done for everybody."""
         self.writer = np.full(self.count, NOBODY)
         self.reader = np.full(self.count, NOBODY)
+
+    def prefetch(self, offset: Value, lanes: int, value: Value) -> None:
+        """Starts a copy: until it is waited for, what is there is nothing."""
+        self.store(offset, lanes, np.frombuffer(b"\xa5" * self.items.itemsize, self.items.dtype)[0])
+        self.started.append((offset, lanes, value))
+
+    def commit(self) -> None:
+        """Makes a group of the copies that were started."""
+        self.groups.append(self.started)
+        self.started = []
+
+    def wait(self, groups: int) -> None:
+        """Ends all copies but those of the last groups."""
+        while len(self.groups) > groups:
+            for offset, lanes, value in self.groups.pop(0):
+                self.store(offset, lanes, value)
 
     def who(self, where: Value) -> Value:
         """The thread of each access: everybody where all do the same."""

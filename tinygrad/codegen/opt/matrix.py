@@ -13,13 +13,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from tinygrad.codegen.contraction import contraction_of, guard_of, product_in
 from tinygrad.codegen.opt.access import steps_of
 from tinygrad.codegen.opt.guards import guarded, guarded_store
 from tinygrad.dtype import DType, dtypes
-from tinygrad.graph.ops import Family, Ops, RangeKind
+from tinygrad.graph.ops import Ops, RangeKind
+from tinygrad.graph.symbolic import linear_terms
 from tinygrad.graph.uop import UOp
 from tinygrad.renderer.matrix_units import Bit, Fragment, MatrixUnit
 
@@ -202,7 +201,15 @@ def _only_product(nest: UOp, unit: MatrixUnit, m: UOp, n: UOp, k: UOp) -> Matrix
 def _is_contiguous(values: Sequence[UOp], r: UOp) -> bool:
     """Whether a value reads memory whose items lie side by side along `r`."""
     loads = [n for v in values for n in v.toposort(stop=lambda n: n.op is Ops.STAGE) if n.op is Ops.LOAD]
-    return any(steps_of(load.src[0].src[1])[0].get(r) == 1 for load in loads)
+    return any(_steps_by_one(load.src[0].src[1], r) for load in loads)
+
+
+def _steps_by_one(offset: UOp, r: UOp) -> bool:
+    """Whether an offset grows by one with `r`, also where it does so within rows that are turned."""
+    steps, _ = steps_of(offset)
+    turned = (atom.src[0] for atom, factor in linear_terms(offset)[0].items()
+              if atom.op is Ops.MOD and factor == 1)
+    return steps.get(r) == 1 or any(steps_of(inside)[0].get(r) == 1 for inside in turned)
 
 
 def _changed_store(store: UOp, changes: dict[UOp, UOp], loops: dict[UOp, list[UOp]],

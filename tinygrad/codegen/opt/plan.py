@@ -19,6 +19,7 @@ from tinygrad.codegen.opt.blocks import reduce_in_block
 from tinygrad.codegen.opt.guards import guarded, guarded_store
 from tinygrad.codegen.opt.matrix import on_matrix_unit
 from tinygrad.codegen.opt.rows import keep_row
+from tinygrad.codegen.opt.share import Sharing, share_operand
 from tinygrad.codegen.opt.skip import skip
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Memory, Ops, RangeKind
@@ -43,7 +44,9 @@ class OptKind(Enum):
     SKIP = "every loop only as far as a condition inside it can hold"
     STREAM = "results past the caches, straight to memory: what they would push out is worth more"
     STAGE = "an operand computed once over the ranges it is read over, into scratch memory"
+    SHARE = "an operand computed once a block over the ranges it is read over, into shared memory"
     MMA = "tiles of a contraction on a matrix unit"
+    PAD = "a range that is summed over rounded up to a multiple, with nothing added beyond its end"
 
 
 WHOLE_NEST = frozenset({OptKind.SKIP, OptKind.STREAM})
@@ -54,7 +57,7 @@ WHOLE_NEST = frozenset({OptKind.SKIP, OptKind.STREAM})
 class Opt:
     """One change: `range` is the identity of the range; `amount` a factor, or the other range of a MERGE.
 
-    KEEP and STAGE name a value instead, by its number among `rows.row_values` and `operands` of the nest. The
+    KEEP, STAGE and SHARE name a value instead, by its number among `rows.row_values` and `operands` of the nest. The
     range of an MMA is the one that is summed over, its amount the number of the unit among `UNITS`.
     """
 
@@ -62,12 +65,12 @@ class Opt:
     range: int
     amount: int = 0
     over: tuple[int, ...] = ()
-    """STAGE: the ranges that the staged memory covers, outermost first; MMA: those over rows and columns"""
+    """STAGE, SHARE: the ranges that the memory covers, outermost first; MMA: those over rows and columns"""
     tiles: tuple[int, ...] = ()
-    """MMA: tiles of rows, columns and products beside each other"""
+    """MMA: tiles of rows, columns and products beside each other; SHARE: what `Sharing` has after threads"""
 
     def __repr__(self) -> str:
-        named = {OptKind.STAGE: "operand ", OptKind.KEEP: "row "}
+        named = {OptKind.STAGE: "operand ", OptKind.SHARE: "operand ", OptKind.KEEP: "row "}
         details = [] if self.kind in WHOLE_NEST else [f"{named.get(self.kind, 'r')}{self.range}"]
         if self.kind is OptKind.MERGE:
             details.append(f"r{self.amount}")
@@ -107,6 +110,9 @@ def apply_opt(nest: UOp, opt: Opt) -> UOp:
         return skip(nest)
     if opt.kind is OptKind.STREAM:
         return UOp.sink(s.replace(arg=Memory.GLOBAL) for s in nest.src)
+    if opt.kind is OptKind.SHARE:
+        return share_operand(nest, operands(nest)[opt.range], [range_named(nest, r) for r in opt.over],
+                             Sharing(opt.amount, *opt.tiles))
     target = range_named(nest, opt.range)
     match opt.kind:
         case OptKind.MERGE:
@@ -131,6 +137,8 @@ def apply_opt(nest: UOp, opt: Opt) -> UOp:
             return split(nest, target, opt.amount, RangeKind.UNROLL, apart=False)
         case OptKind.GROUP:
             return split(nest, target, opt.amount, RangeKind.UNROLL, apart=True)
+        case OptKind.PAD:
+            return padded(nest, target, opt.amount)
         case OptKind.MMA:
             m, n = (range_named(nest, r) for r in opt.over)
             rows, columns, depth = opt.tiles
@@ -346,6 +354,23 @@ def _reduced(node: UOp, value: UOp, loops: list[UOp], inner: UOp, apart: bool) -
     if apart:
         return value.reduce_ranges(node.arg, *loops).reduce_ranges(node.arg, inner)
     return value.reduce_ranges(node.arg, *loops, inner)
+
+
+def padded(nest: UOp, r: UOp, multiple: int) -> UOp:
+    """`r`, which REDUCEs close, rounded up to a multiple; values beyond its end are what changes nothing."""
+    whole = UOp.range(-(-r.extent // multiple) * multiple, fresh_identity(nest))
+    inside = whole < r.extent
+    done: dict[UOp, UOp] = {}
+    for node in nest.toposort():
+        new = with_new_sources(node, tuple(done[s] for s in node.src))
+        if r in node.closed_ranges:
+            if node.op is not Ops.REDUCE:
+                raise ValueError(f"r{r.arg[0]} is no loop of REDUCEs alone")
+            value = inside.where(guarded(new.src[0].substitute({r: whole}), inside),
+                                 reduce_identity(node.arg, node.dtype))
+            new = value.reduce_ranges(node.arg, *(whole if c is r else c for c in node.closed_ranges))
+        done[node] = new
+    return done[nest]
 
 
 # --- staging ------------------------------------------------------------------------------------------------
