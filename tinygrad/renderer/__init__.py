@@ -22,6 +22,8 @@ ACCESS_BYTES = 16
 """The most that one load or store of a GPU's thread moves."""
 SHARED_ALIGNMENT = ACCESS_BYTES
 """Bytes to which arrays in shared memory are aligned: the widest access of a thread."""
+STATIC_SHARED_BYTES = 48 << 10
+"""What a block of an NVIDIA GPU may share without having asked for more when it is launched."""
 
 
 NARROW_FLOATS = frozenset({dtypes.fp8e4m3, dtypes.fp8e5m2, dtypes.bfloat16, dtypes.float16})

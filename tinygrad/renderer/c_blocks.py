@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from tinygrad.dtype import DType, dtypes
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
-from tinygrad.renderer import SHARED_ALIGNMENT, Renderer
+from tinygrad.renderer import SHARED_ALIGNMENT, STATIC_SHARED_BYTES, Renderer, shared_bytes_of
 from tinygrad.renderer.c import Writer
 from tinygrad.renderer.c_functions import Dialect
 from tinygrad.renderer.matrix_units import MatrixUnit
@@ -80,6 +80,8 @@ class BlockWriter(Writer):
     """Writes one kernel for the threads of a grid."""
 
     statements: ClassVar[dict[Ops, Callable[[Any, UOp], None]]]
+    large_bytes = 0
+    """of `large_shared`, given to arrays"""
 
     def module(self) -> str:
         self.name_arguments()
@@ -108,10 +110,21 @@ class BlockWriter(Writer):
 
     def shared(self, node: UOp) -> None:
         """Rounded up so that each array begins where a wide access may."""
-        if node not in self.values:
-            self.values[node] = f"shared{node.arg[0]}"
-            whole = SHARED_ALIGNMENT // node.dtype.itemsize
-            self.declare(node, self.dialect.shared, -(-node.arg[1] // whole) * whole)
+        if node in self.values:
+            return
+        self.values[node] = f"shared{node.arg[0]}"
+        whole = SHARED_ALIGNMENT // node.dtype.itemsize
+        items = -(-node.arg[1] // whole) * whole
+        total = shared_bytes_of(self.program)
+        if total <= STATIC_SHARED_BYTES or not self.dialect.large_shared:
+            self.declare(node, self.dialect.shared, items)
+            return
+        if not self.large_bytes:
+            self.declarations.append(f"    {self.dialect.large_shared.format(bytes=total)}")
+        kind = self.functions.memory(node.dtype)
+        self.declarations.append(f"    {kind} *const {self.values[node]} = reinterpret_cast<{kind} *>("
+                                 f"large_shared + {self.large_bytes});")
+        self.large_bytes += items * node.dtype.itemsize
 
     def open_loop(self, node: UOp) -> None:
         if node.arg[1] is not RangeKind.LOOP:

@@ -53,6 +53,9 @@ class Dialect:
     """arguments of every kernel, after its own"""
     shared: str = ""
     """stands before memory that the threads of a block share; empty where there are no blocks"""
+    large_shared: str = ""
+    """declares {bytes} bytes of shared memory, called large_shared, of which arrays are parts: for more than
+    may be declared one by one"""
     barrier: str = ""
     """waits for all threads of the block"""
     ids: Mapping[str, str] = field(default_factory=dict)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tinygrad.dtype import dtypes
+from tinygrad.renderer import STATIC_SHARED_BYTES
 from tinygrad.renderer.c_blocks import BlockLimits, BlocksRenderer
 from tinygrad.renderer.c_functions import PLAIN_C, Dialect
 from tinygrad.renderer.matrix_units import MMA_SYNC, MatrixUnit
@@ -34,6 +35,8 @@ template <typename To, typename From> static __device__ __forceinline__ To bits_
 
 ASYNC_COPIES = """
 #ifndef EMULATOR
+#define LARGE_SHARED(bytes) extern __shared__ __align__(16) unsigned char large_shared[];
+
 template <int bytes> static __device__ __forceinline__ void copy_async(void *target, const void *source, bool valid) {
     const unsigned int to = __cvta_generic_to_shared(target), size = valid ? bytes : 0;
     if constexpr (bytes == 16)
@@ -101,20 +104,31 @@ CUDA = Dialect(
     vector_store="store_lanes({address}, {value});",
     make_vector="{vector}{{{{{items}}}}}",
     lane="{vector}.lane[{lane}]",
+    large_shared="LARGE_SHARED({bytes})",
     async_copy="copy_async<{bytes}>({target}, {source}, {valid});",
     commit="commit_copies();",
     wait="wait_copies<{groups}>();",
     matrix_units={unit.name: _mma_sync(unit) for unit in MMA_SYNC},
 )
 HIP = replace(
-    CUDA, name="HIP C", types={**CUDA.types, dtypes.float16: "_Float16"}, async_copy="", matrix_units={},
+    CUDA, name="HIP C", types={**CUDA.types, dtypes.float16: "_Float16"}, async_copy="", matrix_units={}, large_shared="",
     header=f"#include <hip/hip_runtime.h>\n\n{LANES}",
 )
 
 
-def cuda_renderer() -> BlocksRenderer:
-    """CUDA C, for GPUs of NVIDIA."""
-    return BlocksRenderer(CUDA, BlockLimits(shared_bytes=48 << 10, matrix_units=MMA_SYNC))
+AMPERE = 80
+"""The first GPUs with `mma.sync` of these shapes and with asynchronous copies."""
+AMPERE_SHARED_BYTES = 99 << 10
+"""What a block of any GPU since then may have of shared memory."""
+
+
+def cuda_renderer(capability: int = AMPERE, shared_bytes: int = AMPERE_SHARED_BYTES) -> BlocksRenderer:
+    """CUDA C, for GPUs of NVIDIA of this compute capability (90 is sm_90) and so much shared memory a
+    block."""
+    if capability >= AMPERE:
+        return BlocksRenderer(CUDA, BlockLimits(shared_bytes=shared_bytes, matrix_units=MMA_SYNC))
+    older = replace(CUDA, async_copy="", matrix_units={})
+    return BlocksRenderer(older, BlockLimits(shared_bytes=min(shared_bytes, STATIC_SHARED_BYTES)))
 
 
 def hip_renderer() -> BlocksRenderer:

@@ -47,8 +47,11 @@ def wide_accesses(program: list[UOp], widths: Widths) -> list[UOp]:
         elif place in stores:
             _join_stores(stores[place], node, done, out)
         elif place not in joined:
-            done[node] = _over(node, done)
-            out.append(done[node])
+            new = _over(node, done)
+            whole = whole_vector(new.src) if node.op is Ops.VECTORIZE and len(node.src) > 1 else None
+            done[node] = whole or new
+            if whole is None:
+                out.append(new)
     return out
 
 
@@ -106,7 +109,16 @@ def _aligned_runs(group: dict[int, tuple[int, UOp]], widths: Widths) -> list[_Ru
 def is_multiple(offset: UOp, number: int) -> bool:
     """Whether an index is known to be a multiple of a number."""
     remainder = offset % number
-    return remainder.op is Ops.CONST and remainder.arg == 0
+    if remainder.op is Ops.CONST:
+        return bool(remainder.arg == 0)
+    terms, constant = linear_terms(offset)
+    return constant % number == 0 and all(
+        factor % number == 0 or _chooses_multiples(atom, number) for atom, factor in terms.items())
+
+
+def _chooses_multiples(choice: UOp, number: int) -> bool:
+    """Whether a WHERE, as the smaller of two numbers, is one of multiples."""
+    return choice.op is Ops.WHERE and all(is_multiple(s, number) for s in choice.src[1:])
 
 
 # --- joining them -------------------------------------------------------------------------------------------

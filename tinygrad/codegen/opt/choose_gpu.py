@@ -13,6 +13,7 @@ from __future__ import annotations
 from tinygrad.codegen.contraction import Contraction, contraction_of
 from tinygrad.codegen.launches import needs_order
 from tinygrad.codegen.opt.access import Access, accesses_of
+from tinygrad.codegen.opt.choose_units import UnitChooser
 from tinygrad.codegen.opt.merge import mergeable_pair
 from tinygrad.codegen.opt.plan import Opt, OptKind, Plan, apply_opt
 from tinygrad.graph.ops import Ops, RangeKind
@@ -53,7 +54,8 @@ class _Chooser:
         if statistics:
             self.share_rows(statistics)
         elif contraction is not None and self.outputs_fill(contraction):
-            self.tile(contraction)
+            if not self.on_unit(contraction):
+                self.tile(contraction)
         elif self.outer_reduces():
             self.share_outputs(self.outer_reduces())
         else:
@@ -220,6 +222,15 @@ class _Chooser:
         enough = FULL_BLOCKS * self.renderer.warp_threads
         return prod(r.extent for r in self.output_ranges()) >= enough or \
             self.shared_range(contraction.reduce) is None
+
+    def on_unit(self, contraction: Contraction) -> bool:
+        """The contraction on a matrix unit, if the device has one for it."""
+        chooser = UnitChooser(self.nest, contraction.reduce, self.renderer)
+        chosen = chooser.choose()
+        if chosen:
+            self.nest = chooser.nest
+            self.opts += chooser.opts
+        return chosen
 
     def tile(self, contraction: Contraction) -> None:
         """A tile of accumulators a thread, along the longest range of each operand."""

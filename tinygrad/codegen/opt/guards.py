@@ -24,6 +24,16 @@ def guarded(value: UOp, inside: UOp) -> UOp:
     return done[value]
 
 
+def zero_outside(value: UOp, inside: UOp) -> UOp:
+    """`value` where `inside` holds, else zero, which is what a load under a condition gives by itself."""
+    if value.op is Ops.CAST and value.dtype.is_float == value.src[0].dtype.is_float:
+        return value.replace(src=(zero_outside(value.src[0], inside),))
+    new = guarded(value, inside)
+    if value.op is Ops.LOAD and new is not value:
+        return new
+    return inside.where(new, value._operand(value.dtype.as_const(0)))
+
+
 def guarded_store(store: UOp, inside: UOp) -> UOp:
     """A STORE that is done only where `inside` holds."""
     at = store.src[0]

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from tinygrad.codegen.contraction import contraction_of, guard_of, product_in
 from tinygrad.codegen.opt.access import steps_of
-from tinygrad.codegen.opt.guards import guarded, guarded_store
+from tinygrad.codegen.opt.guards import guarded, guarded_store, zero_outside
 from tinygrad.dtype import DType, dtypes
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.symbolic import linear_terms
@@ -168,8 +168,7 @@ def on_matrix_unit(nest: UOp, unit: MatrixUnit, ranges: tuple[UOp, UOp, UOp],
         if not side.is_whole():
             value = guarded(value, at < side.extent)
         if not depth.is_whole():
-            inside = along < depth.extent
-            value = inside.where(guarded(value, inside), value._operand(unit.source.as_const(0)))
+            value = zero_outside(value, along < depth.extent)
         return _as_tf32(value) if unit.rounds_to_tf32 else value
 
     added = UOp.new(Ops.MMA, unit.result, (operand(product.a, unit.a, of_a, rows, m, True),
@@ -201,10 +200,10 @@ def _only_product(nest: UOp, unit: MatrixUnit, m: UOp, n: UOp, k: UOp) -> Matrix
 def _is_contiguous(values: Sequence[UOp], r: UOp) -> bool:
     """Whether a value reads memory whose items lie side by side along `r`."""
     loads = [n for v in values for n in v.toposort(stop=lambda n: n.op is Ops.STAGE) if n.op is Ops.LOAD]
-    return any(_steps_by_one(load.src[0].src[1], r) for load in loads)
+    return any(steps_by_one(load.src[0].src[1], r) for load in loads)
 
 
-def _steps_by_one(offset: UOp, r: UOp) -> bool:
+def steps_by_one(offset: UOp, r: UOp) -> bool:
     """Whether an offset grows by one with `r`, also where it does so within rows that are turned."""
     steps, _ = steps_of(offset)
     turned = (atom.src[0] for atom, factor in linear_terms(offset)[0].items()

@@ -16,7 +16,7 @@ from tinygrad.codegen.collapse import simplified
 from tinygrad.codegen.contraction import product_in
 from tinygrad.codegen.linearize import reduce_identity
 from tinygrad.codegen.opt.blocks import reduce_in_block
-from tinygrad.codegen.opt.guards import guarded, guarded_store
+from tinygrad.codegen.opt.guards import guarded, guarded_store, zero_outside
 from tinygrad.codegen.opt.matrix import on_matrix_unit
 from tinygrad.codegen.opt.rows import keep_row
 from tinygrad.codegen.opt.share import Sharing, share_operand
@@ -366,11 +366,19 @@ def padded(nest: UOp, r: UOp, multiple: int) -> UOp:
         if r in node.closed_ranges:
             if node.op is not Ops.REDUCE:
                 raise ValueError(f"r{r.arg[0]} is no loop of REDUCEs alone")
-            value = inside.where(guarded(new.src[0].substitute({r: whole}), inside),
-                                 reduce_identity(node.arg, node.dtype))
+            value = _nothing_outside(new.src[0].substitute({r: whole}), inside, node.arg)
             new = value.reduce_ranges(node.arg, *(whole if c is r else c for c in node.closed_ranges))
         done[node] = new
     return done[nest]
+
+
+def _nothing_outside(value: UOp, inside: UOp, op: Ops) -> UOp:
+    """`value` where `inside` holds, else what changes nothing under `op`: of a product, both factors zero."""
+    if op is Ops.ADD and value.op is Ops.MUL:
+        return value.replace(src=tuple(zero_outside(s, inside) for s in value.src))
+    if op is Ops.ADD and value.op is Ops.WHERE and product_in(value) is not None:
+        return value.src[0].where(_nothing_outside(value.src[1], inside, op), value.src[2])
+    return inside.where(guarded(value, inside), reduce_identity(op, value.dtype))
 
 
 # --- staging ------------------------------------------------------------------------------------------------

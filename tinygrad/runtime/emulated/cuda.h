@@ -14,6 +14,7 @@
 #define __device__
 #define __forceinline__ inline
 #define __shared__ static thread_local
+#define LARGE_SHARED(bytes) static thread_local unsigned char large_shared[bytes] __attribute__((aligned(16)));
 #define __align__(bytes) __attribute__((aligned(bytes)))
 
 #define sqrtf __builtin_sqrtf
