@@ -13,7 +13,7 @@ from tinygrad.dtype import dtypes
 from tinygrad.renderer import STATIC_SHARED_BYTES
 from tinygrad.renderer.c_blocks import BlockLimits, BlocksRenderer
 from tinygrad.renderer.c_functions import PLAIN_C, Dialect
-from tinygrad.renderer.matrix_units import MMA_SYNC, MatrixUnit
+from tinygrad.renderer.matrix_units import MFMA, MMA_SYNC, WMMA, MatrixUnit
 
 LANES = """
 template <typename T, int N> struct __align__(N * sizeof(T)) lanes { T lane[N]; };
@@ -110,8 +110,26 @@ CUDA = Dialect(
     wait="wait_copies<{groups}>();",
     matrix_units={unit.name: _mma_sync(unit) for unit in MMA_SYNC},
 )
+def _amd_builtin(unit: MatrixUnit) -> str:
+    """One of AMD's instructions as a function."""
+    source = {dtypes.bfloat16: "short", dtypes.float16: "_Float16"}[unit.source]
+    kinds = [f"lanes<{HIP_SCALARS[dtype]}, {f.registers}>" for dtype, f in (
+        (unit.source, unit.a), (unit.source, unit.b), (unit.result, unit.c))]
+    flags = ", 0, 0, 0" if unit in MFMA else ""
+    return f"""#ifndef EMULATOR
+static __device__ __forceinline__ {kinds[2]} {unit.name}({kinds[0]} a, {kinds[1]} b, {kinds[2]} c) {{
+    typedef {source} left __attribute__((ext_vector_type({unit.a.registers})));
+    typedef {source} right __attribute__((ext_vector_type({unit.b.registers})));
+    typedef float sums __attribute__((ext_vector_type({unit.c.registers})));
+    return bits_as<{kinds[2]}>(__builtin_amdgcn_{unit.name}(bits_as<left>(a), bits_as<right>(b), bits_as<sums>(c){flags}));
+}}
+#endif"""
+
+
+HIP_SCALARS = {**SCALARS, dtypes.float16: "_Float16"}
 HIP = replace(
-    CUDA, name="HIP C", types={**CUDA.types, dtypes.float16: "_Float16"}, async_copy="", matrix_units={}, large_shared="",
+    CUDA, name="HIP C", types=HIP_SCALARS, async_copy="",
+    matrix_units={unit.name: _amd_builtin(unit) for unit in (*MFMA, *WMMA)}, large_shared="",
     header=f"#include <hip/hip_runtime.h>\n\n{LANES}",
 )
 
@@ -131,6 +149,17 @@ def cuda_renderer(capability: int = AMPERE, shared_bytes: int = AMPERE_SHARED_BY
     return BlocksRenderer(older, BlockLimits(shared_bytes=min(shared_bytes, STATIC_SHARED_BYTES)))
 
 
-def hip_renderer() -> BlocksRenderer:
+AMD_UNITS: dict[str, tuple[MatrixUnit, ...]] = {"gfx94": MFMA, "gfx11": WMMA}
+"""By how the names of the architectures begin that have them."""
+
+
+def units_of_amd(architecture: str) -> tuple[MatrixUnit, ...]:
+    """The matrix units of a GPU such as gfx942."""
+    return next((units for name, units in AMD_UNITS.items() if architecture.startswith(name)), ())
+
+
+def hip_renderer(architecture: str = "gfx942") -> BlocksRenderer:
     """HIP C, for GPUs of AMD."""
-    return BlocksRenderer(HIP, BlockLimits(shared_bytes=64 << 10))
+    warp = 64 if architecture.startswith("gfx9") else 32
+    return BlocksRenderer(HIP, BlockLimits(shared_bytes=64 << 10, warp_threads=warp,
+                                           matrix_units=units_of_amd(architecture)))

@@ -27,8 +27,15 @@ class PythonRenderer(Renderer):
     warp_threads = 4
     longest_access = 16
 
-    def __init__(self, has_blocks: bool = False) -> None:
-        self.has_blocks = has_blocks
+    def __init__(self, has_blocks: bool = False, model: Renderer | None = None) -> None:
+        """`model`: a renderer of the device whose blocks, matrix units and copies this one has."""
+        self.has_blocks = has_blocks or model is not None
+        if model is not None:
+            self.block_threads = model.block_threads
+            self.warp_threads = model.warp_threads
+            self.shared_bytes = model.shared_bytes
+            self.matrix_units = model.matrix_units
+            self.has_async_copies = model.has_async_copies
 
     def lanes(self, dtype: DType) -> int:
         return 4

@@ -24,8 +24,10 @@ import numpy as np
 from tinygrad.device import CompiledDevice
 from tinygrad.dtype import DType, dtypes
 from tinygrad.graph.ops import Ops
-from tinygrad.renderer import NARROW_FLOATS, Launch
+from tinygrad.renderer import NARROW_FLOATS, Launch, Renderer
+from tinygrad.renderer.cuda import cuda_renderer, hip_renderer
 from tinygrad.renderer.matrix_units import UNITS, Fragment, MatrixUnit
+from tinygrad.renderer.metal import metal_renderer
 from tinygrad.renderer.python import PythonRenderer
 from tinygrad.runtime.cpu import CPUAllocator
 
@@ -407,6 +409,15 @@ class PythonDevice(CompiledDevice):
         return PythonProgram(name, code)
 
 
+MODELS: dict[str, Callable[[], Renderer]] = {
+    "CUDA": cuda_renderer, "AMD": hip_renderer, "GFX1100": functools.partial(hip_renderer, "gfx1100"),
+    "METAL": metal_renderer}
+"""What PYTHON:NAME has blocks, matrix units and copies of."""
+
+
 def open_device(name: str) -> PythonDevice:
-    """The interpreter, PYTHON:BLOCKS with plans of blocks of threads. It is always there."""
-    return PythonDevice(name, CPUAllocator(name), PythonRenderer(has_blocks=name.startswith("PYTHON:BLOCKS")))
+    """The interpreter, PYTHON:BLOCKS with plans of blocks of threads, PYTHON:CUDA and so on with those of a
+    device. It is always there."""
+    kind = name.partition(":")[2]
+    model = MODELS[kind]() if kind in MODELS else None
+    return PythonDevice(name, CPUAllocator(name), PythonRenderer(kind.startswith("BLOCKS"), model))
