@@ -1,8 +1,9 @@
 """UNROLL, VECTOR and FRAGMENT ranges written out.
 
-In: a nest in which a Plan has marked ranges. Out: the same nest with LOOP and THREAD ranges only: an unrolled
-value is there once for each iteration, a vectorised one is a vector of as many lanes as its range has
-iterations; what a lane of a warp holds of a matrix unit's tile is a vector too. Next on the path: `primitives`, then `linearize`.
+In: a nest in which a Plan has marked ranges. Out: the same nest with LOOP and THREAD ranges, and those of
+blocks, only: an unrolled value is there once for each iteration, a vectorised one is a vector of as many
+lanes as its range has iterations; what a lane of a warp holds of a matrix unit's tile is a vector too. Next
+on the path: `primitives`, then `linearize`.
 """
 from __future__ import annotations
 

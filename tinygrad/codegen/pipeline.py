@@ -2,9 +2,9 @@
 
 In: a program for blocks of threads, in which a loop fills shared memory from buffers, waits for all threads,
 and computes with it. Out, for a device that copies asynchronously: the same loop over several tiles of that
-memory, which take turns. An iteration starts the copies for one of the next, and waits only for its own, which
-were started some iterations ago. A plain copy and two barriers are what is left where a value is computed on
-its way into shared memory.
+memory, which take turns. An iteration starts the copies for one of the next, and waits only for its own,
+which were started some iterations ago. A plain copy and two barriers are what is left where a value is
+computed on its way into shared memory.
 """
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _tile_items(memory: UOp) -> int:
 
 
 def _loops(program: Sequence[UOp]) -> Iterator[tuple[int, int]]:
-    """The places of each loop's RANGE and END, outer loops first."""
+    """The places of each loop's RANGE and END, inner loops first."""
     opened: list[int] = []
     found = []
     for place, node in enumerate(program):
@@ -72,7 +72,7 @@ def _loops(program: Sequence[UOp]) -> Iterator[tuple[int, int]]:
             opened.append(place)
         elif node.op is Ops.END:
             found.append((opened.pop(), place))
-    yield from sorted(found)
+    yield from sorted(found, reverse=True)
 
 
 def _is_inside_loop(program: Sequence[UOp], place: int) -> bool:
@@ -92,7 +92,8 @@ def _tile_loop(program: Sequence[UOp], start: int, end: int) -> _TileLoop | None
     effects = [n for n in body if n.op is Ops.STORE and n not in set(stores)]
     computing = _needed_by(body, effects)
     reads = [n for n in computing if n.op is Ops.LOAD and _memory(n) in memories]
-    if not reads or any(n.op is Ops.LOAD and _memory(n).op is Ops.SHARED for n in filling):
+    both = {n for n in filling if n.op is Ops.RANGE}.intersection(computing)
+    if both or not reads or any(n.op is Ops.LOAD and _memory(n).op is Ops.SHARED for n in filling):
         return None
     return _TileLoop(counter, tuple(filling), tuple(computing), memories)
 
@@ -156,8 +157,9 @@ class _Pipeline:
     def written(self) -> list[UOp]:
         counter, extent = self.loop.counter, self.loop.counter.src[0]
         self.out += self.tiles.values()
-        if self.is_inside_loop:
-            self.out.append(BARRIER)  # others may still read what the last time left
+        if self.is_inside_loop:  # what the last time left may be on its way, and others may still read
+            self.add(Ops.WAIT, dtypes.index, (), 0)
+            self.out.append(BARRIER)
         for ahead in range(self.count - 1):
             self.start_copies(self.number(ahead), extent)
         self.out.append(counter)

@@ -118,8 +118,8 @@ class Ops(Enum):
     MMA = auto()
     """what a matrix unit adds to the tile that a warp holds; arg: the `MatrixUnit`. Loop nest: the elements of
     the two tiles, the LOCAL range across the warp's lanes, the FRAGMENT ranges over what a lane holds of the
-    result, the left and the right tile. Program: vectors a, b, and c, to which the product is added,
-    and lidx0, the lane"""
+    result, the left and the right tile. Program: vectors a, b, and c, to which the product is added, and the
+    lane, lidx0"""
     SPECIAL = auto()
     """a hardware index: gidx0, gidx1, ... number the block, lidx0, lidx1, ... the thread in it; arg: (name,
     size)"""

@@ -73,7 +73,7 @@ def counts_in_32_bits(program: list[UOp]) -> bool:
     """Whether every index that a program computes is known to fit 32 bits, which a GPU computes with faster
     than with 64."""
     bounds = (n.bounds for n in program if n.dtype is dtypes.index and n.op not in (Ops.BARRIER, Ops.END))
-    return all(-2**31 <= lowest and highest < 2**31 for lowest, highest in bounds)
+    return all(lowest >= -2**31 and highest < 2**31 for lowest, highest in bounds)
 
 
 class BlockWriter(Writer):

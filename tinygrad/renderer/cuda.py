@@ -37,7 +37,8 @@ ASYNC_COPIES = """
 #ifndef EMULATOR
 #define LARGE_SHARED(bytes) extern __shared__ __align__(16) unsigned char large_shared[];
 
-template <int bytes> static __device__ __forceinline__ void copy_async(void *target, const void *source, bool valid) {
+template <int bytes>
+static __device__ __forceinline__ void copy_async(void *target, const void *source, bool valid) {
     const unsigned int to = __cvta_generic_to_shared(target), size = valid ? bytes : 0;
     if constexpr (bytes == 16)
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
@@ -47,7 +48,9 @@ template <int bytes> static __device__ __forceinline__ void copy_async(void *tar
                      :: "r"(to), "l"(__cvta_generic_to_global(source)), "n"(bytes), "r"(size) : "memory");
 }
 
-static __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+static __device__ __forceinline__ void commit_copies() {
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
 
 template <int groups> static __device__ __forceinline__ void wait_copies() {
     asm volatile("cp.async.wait_group %0;" :: "n"(groups) : "memory");
@@ -121,7 +124,8 @@ static __device__ __forceinline__ {kinds[2]} {unit.name}({kinds[0]} a, {kinds[1]
     typedef {source} left __attribute__((ext_vector_type({unit.a.registers})));
     typedef {source} right __attribute__((ext_vector_type({unit.b.registers})));
     typedef float sums __attribute__((ext_vector_type({unit.c.registers})));
-    return bits_as<{kinds[2]}>(__builtin_amdgcn_{unit.name}(bits_as<left>(a), bits_as<right>(b), bits_as<sums>(c){flags}));
+    return bits_as<{kinds[2]}>(__builtin_amdgcn_{unit.name}(
+        bits_as<left>(a), bits_as<right>(b), bits_as<sums>(c){flags}));
 }}
 #endif"""
 

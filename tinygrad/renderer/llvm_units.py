@@ -47,9 +47,10 @@ def multiplied(unit: MatrixUnit, a: str, b: str, c: str, emit: Emit) -> str:
     if not intrinsic.piece:
         given = ", ".join(f"{value_type(unit.source.vec(count))} {value}" for value, count in sources)
         return emit("tile", f"call {result} @llvm.{intrinsic.name}({given}, {result} {c}{intrinsic.flags})")
-    pieces = [piece for value, count in sources for piece in _pieces(value, unit.source, count, intrinsic, emit)]
+    pieces = [p for value, count in sources for p in _pieces(value, unit.source, count, intrinsic, emit)]
     scalar = value_type(unit.result)
-    lanes = [f"{scalar} " + emit("c", f"extractelement {result} {c}, i64 {i}") for i in range(unit.c.registers)]
+    lanes = [f"{scalar} " + emit("c", f"extractelement {result} {c}, i64 {i}")
+             for i in range(unit.c.registers)]
     struct = f"{{{', '.join([scalar] * unit.c.registers)}}}"
     held = emit("tile", f"call {struct} @llvm.{intrinsic.name}({', '.join([*pieces, *lanes])})")
     built = "poison"

@@ -3,8 +3,8 @@
 A unit computes d = a @ b + c for small tiles that the lanes of a warp hold together, each lane a few elements
 of every tile in registers. Tiles have sides of powers of two, and in all units each bit of an element's row
 and column is one bit of the lane's number or of the register's. So a layout is a table of bits, and
-everything about a unit is data: the Opt that puts a contraction on it (`codegen/opt/matrix.py`), the renderers
-and the PYTHON device read it from here.
+everything about a unit is data: the Opt that puts a contraction on it (`codegen/opt/matrix.py`), the
+renderers and the PYTHON device read it from here.
 
 Sources of the layouts: PTX ISA 8.5, section 9.7.14; AMD's "CDNA 3" and "RDNA 3 instruction set architecture"
 and its matrix instruction calculator; the order of Metal's elements is that of `thread_elements()`.

@@ -202,7 +202,8 @@ class _Writer:
     def matrix_product(self, node: UOp) -> None:
         unit = f"unit{UNITS.index(node.arg)}"
         self.operations[unit] = f"UNITS[{UNITS.index(node.arg)}]"
-        self.emit(node, f"matrix_product({', '.join([unit, *(self.values[s] for s in node.src[:3])])}, {self.threads})")
+        tiles = ", ".join(self.values[s] for s in node.src[:3])
+        self.emit(node, f"matrix_product({unit}, {tiles}, {self.threads})")
 
     def operation(self, op: Ops, source: DType, target: DType) -> str:
         """The name of an operation; the text begins with what it stands for."""

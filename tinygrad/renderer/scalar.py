@@ -2,8 +2,9 @@
 
 In: a program with vectors of any length (`graph/spec.py`, stage `program`). Out: the same program in which
 every operation works on single values; vectors are left only for what a lane holds of a matrix unit's tiles,
-and where memory is read and written, for a GPU moves up to 16 bytes at once. Such an access starts at a multiple of its length; one whose start is not
-known to be such a multiple, and one with a condition a lane, becomes one access a lane.
+and where memory is read and written, for a GPU moves up to 16 bytes at once. Such an access starts at a
+multiple of its length; one whose start is not known to be such a multiple, and one with a condition a lane,
+becomes one access a lane, which `wide.py` may join again.
 
 The C dialects for GPUs and LLVM's GPU targets write what comes out.
 """

@@ -41,9 +41,11 @@ class BlockTile:
     warps_n: int
 
 
-TILES = (BlockTile(128, 256, 2, 4), BlockTile(128, 128, 2, 2), BlockTile(64, 128, 2, 2), BlockTile(128, 64, 2, 2),
-         BlockTile(64, 64, 2, 2), BlockTile(64, 32, 2, 1), BlockTile(32, 64, 1, 2), BlockTile(32, 32, 1, 1),
-         BlockTile(16, 32, 1, 1), BlockTile(16, 16, 1, 1), BlockTile(8, 8, 1, 1))
+TILES = (
+    BlockTile(128, 256, 2, 4), BlockTile(128, 128, 2, 2), BlockTile(64, 128, 2, 2), BlockTile(128, 64, 2, 2),
+    BlockTile(64, 64, 2, 2), BlockTile(64, 32, 2, 1), BlockTile(32, 64, 1, 2), BlockTile(32, 32, 1, 1),
+    BlockTile(16, 32, 1, 1), BlockTile(16, 16, 1, 1), BlockTile(8, 8, 1, 1),
+)
 """The largest first: a warp's 64 x 64 of the first two read 1/32 of an operand's item for each product."""
 MOST_ACCUMULATORS = 128
 """Of 255 registers of a thread."""
@@ -135,8 +137,8 @@ class UnitChooser:
         """The range that tiles go along: one along which an operand is contiguous, or the longest; all of
         them as one where none fills a tile."""
         ranges = self.plain(self.reduce.closed_ranges)
-        loads = [n for n in self.reduce.toposort() if n.op is Ops.LOAD]
-        best = max(ranges, key=lambda r: (r.extent >= unit.k, any(steps_by_one(x.src[0].src[1], r) for x in loads),
+        offsets = [n.src[0].src[1] for n in self.reduce.toposort() if n.op is Ops.LOAD]
+        best = max(ranges, key=lambda r: (r.extent >= unit.k, any(steps_by_one(at, r) for at in offsets),
                                           r.extent))
         if best.extent < unit.k and len(ranges) > 1:
             name = self.one_range([r.arg[0] for r in ranges])
@@ -152,7 +154,8 @@ class UnitChooser:
         outputs = prod(r.extent for s in self.nest.src[:1] for r in s.closed_ranges)
         others = outputs // (product.m.extent * product.n.extent)
         possible = [t for t in TILES if self.fits(unit, t)]
-        good = [t for t in possible if _computed(product, t) <= MOST_WASTE * product.m.extent * product.n.extent]
+        most = MOST_WASTE * product.m.extent * product.n.extent
+        good = [t for t in possible if _computed(product, t) <= most]
         for tile in good:
             if _blocks(product, tile) * others >= FULL_BLOCKS:
                 return tile
@@ -176,12 +179,12 @@ class UnitChooser:
         if k.extent % (unit.k * steps):
             k, = self.new_ranges(Opt(OptKind.PAD, k.arg[0], unit.k * steps))
         sizes = (tile.m, tile.n, unit.k * steps)
-        inner, outer = zip(*(self.tiled(r, size) for r, size in zip((product.m, product.n, k), sizes, strict=True)),
-                           strict=True)
-        self.group_blocks(outer[0], outer[1])
+        ranges = (product.m, product.n, k)
+        (m, m_tiles), (n, n_tiles), (k_name, _) = (self.tiled(*pair) for pair in zip(ranges, sizes, strict=True))
+        self.group_blocks(m_tiles, n_tiles)
         threads = tile.warps_m * tile.warps_n * unit.threads
-        self.share(product, unit, inner, threads, steps)
-        m, n, k_name = inner
+        for side in (m, n):
+            self.share(unit, side, k_name, threads, steps)
         tiles = (tile.m // (tile.warps_m * unit.m), tile.n // (tile.warps_n * unit.n), steps)
         number = UNITS.index(unit)
         for r in self.new_ranges(Opt(OptKind.MMA, k_name, number, (m, n), tiles)):
@@ -205,29 +208,28 @@ class UnitChooser:
 
     # --- shared memory --------------------------------------------------------------------------------------
 
-    def share(self, product: MatrixProduct, unit: MatrixUnit, inner: tuple[int, ...], threads: int, steps: int) -> None:
-        """Both operands in shared memory, rows along what they are contiguous along."""
-        k = inner[2]
-        for side in inner[:2]:
-            for number, operand in enumerate(operands(self.nest)):
-                named = {r.arg[0]: r for r in operand.ranges}
-                if side in named and k in named:
-                    self.take(self.sharing(number, operand, unit, named[side], named[k], threads, steps))
-                    break
+    def share(self, unit: MatrixUnit, side: int, k: int, threads: int, steps: int) -> None:
+        """The operand that changes with `side` in shared memory."""
+        for number, operand in enumerate(operands(self.nest)):
+            named = {r.arg[0]: r for r in operand.ranges}
+            if side in named and k in named:
+                self.take(self.sharing(number, operand, unit, named[side], named[k], threads, steps))
+                return
 
     def sharing(self, number: int, operand: UOp, unit: MatrixUnit, side: UOp, k: UOp, threads: int,
                 steps: int) -> Opt:
-        """How one operand lies in shared memory."""
+        """How one operand lies in shared memory: in rows along what it is contiguous along."""
         size = unit.source.itemsize
         widest = min(ACCESS_BYTES // size, self.renderer.access_lanes(unit.source))
         loads = [n.src[0].src[1] for n in operand.toposort() if n.op is Ops.LOAD]
         along = next((r for r in (k, side) if any(steps_by_one(at, r) for at in loads)), None)
         over = (k, side) if along is side else (side, k)
         width = _dividing(over[-1].extent, widest) if along is not None else 1
+        names = (over[0].arg[0], over[1].arg[0])
         if over[-1] is k or over[-1].extent <= 2 * widest:
-            return Opt(OptKind.SHARE, number, threads, (over[0].arg[0], over[1].arg[0]), (width,))
+            return Opt(OptKind.SHARE, number, threads, names, (width,))
         rows = unit.a.registers // 2 * steps  # of k, that one lane reads below each other
-        return Opt(OptKind.SHARE, number, threads, (over[0].arg[0], over[1].arg[0]), (width, rows, 2 * widest))
+        return Opt(OptKind.SHARE, number, threads, names, (width, rows, 2 * widest))
 
 
 def _ranges(nest: UOp) -> list[UOp]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tinygrad.codegen.contraction import contraction_of, guard_of, product_in
+from tinygrad.codegen.contraction import contraction_of, guard_of
 from tinygrad.codegen.opt.access import steps_of
 from tinygrad.codegen.opt.guards import guarded, guarded_store, zero_outside
 from tinygrad.dtype import DType, dtypes
@@ -105,7 +105,7 @@ class _Axis:
     def index(self, bits: Sequence[Bit], numbers: dict[str, UOp]) -> UOp:
         """The range's counter for a lane's element, where `bits` are those of its number in the tile."""
         named = [("t", -1 - place) if place < 0 else bits[place] for place in self.order]
-        result = self.outer * 2 ** len(named)
+        result: UOp = self.outer * 2 ** len(named)
         start = 0
         while start < len(named):  # bits that stay together are one term
             letter, lowest = named[start]
@@ -151,7 +151,8 @@ def on_matrix_unit(nest: UOp, unit: MatrixUnit, ranges: tuple[UOp, UOp, UOp],
     identity = 1 + max(int(r.arg[0]) for r in nest.toposort() if r.op is Ops.RANGE)
     sides = [_axis(r, size, count, bits, _is_contiguous(values, r), identity + 2 * i)
              for i, (r, size, count, bits, values) in enumerate((
-                 (m, unit.m, tiles[0], unit.a.rows, [product.a]), (n, unit.n, tiles[1], unit.b.columns, [product.b]),
+                 (m, unit.m, tiles[0], unit.a.rows, [product.a]),
+                 (n, unit.n, tiles[1], unit.b.columns, [product.b]),
                  (k, unit.k, tiles[2], unit.a.columns, [product.a, product.b])))]
     rows, columns, depth = sides
     lane = UOp.range(unit.threads, identity + 6, RangeKind.LOCAL)

@@ -57,8 +57,8 @@ WHOLE_NEST = frozenset({OptKind.SKIP, OptKind.STREAM})
 class Opt:
     """One change: `range` is the identity of the range; `amount` a factor, or the other range of a MERGE.
 
-    KEEP, STAGE and SHARE name a value instead, by its number among `rows.row_values` and `operands` of the nest. The
-    range of an MMA is the one that is summed over, its amount the number of the unit among `UNITS`.
+    KEEP, STAGE and SHARE name a value instead, by its number among `rows.row_values` and `operands` of the
+    nest. The range of an MMA is the one that is summed over, its amount the number of the unit in `UNITS`.
     """
 
     kind: OptKind

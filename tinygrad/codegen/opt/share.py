@@ -55,9 +55,12 @@ def share_operand(nest: UOp, operand: UOp, over: Sequence[UOp], how: Sharing) ->
     rounds = -(-total // (how.threads * how.width))
     fill = UOp.range(rounds, identity, RangeKind.LOOP) if rounds > 1 else UOp.const(0, dtypes.index)
     thread = UOp.range(how.threads, identity + 1, RangeKind.LOCAL)
-    lane = UOp.range(how.width, identity + 2, RangeKind.VECTOR) if how.width > 1 else UOp.const(0, dtypes.index)
+    lane = UOp.const(0, dtypes.index)
+    if how.width > 1:
+        lane = UOp.range(how.width, identity + 2, RangeKind.VECTOR)
     item = (fill * how.threads + thread) * how.width + lane
-    counters, apart = [], 1
+    counters: list[UOp] = []
+    apart = 1
     for extent in reversed(extents):
         counters.insert(0, item // apart % extent)
         apart *= extent
