@@ -149,7 +149,8 @@ def as_tf32(x: Array) -> Array:
 def test_float32_is_rounded_to_tf32_only_where_that_is_allowed(device: str) -> None:
     rng = np.random.default_rng(0)
     a, b = rng.standard_normal((64, 40)).astype(np.float32), rng.standard_normal((40, 32)).astype(np.float32)
-    exact, rounded = (x.astype(np.float64) @ y.astype(np.float64) for x, y in ((a, b), (as_tf32(a), as_tf32(b))))
+    pairs = ((a, b), (as_tf32(a), as_tf32(b)))
+    exact, rounded = (x.astype(np.float64) @ y.astype(np.float64) for x, y in pairs)
     assert np.abs(exact - rounded).max() > 1e-4
     np.testing.assert_allclose(product(a, b, device).numpy(), exact, atol=1e-5)
     with Context(ALLOW_TF32=1):

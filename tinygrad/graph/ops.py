@@ -116,7 +116,7 @@ class Ops(Enum):
     WAIT = auto()
     """waits until this thread's copies are done but for those of its last groups; arg: how many"""
     MMA = auto()
-    """what a matrix unit adds to the tile that a warp holds; arg: the `MatrixUnit`. Loop nest: the elements of
+    """what a matrix unit adds to the tile that a warp holds; arg: the `MatrixUnit`. Loop nest: elements of
     the two tiles, the LOCAL range across the warp's lanes, the FRAGMENT ranges over what a lane holds of the
     result, the left and the right tile. Program: vectors a, b, and c, to which the product is added, and the
     lane, lidx0"""

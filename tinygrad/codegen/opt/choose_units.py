@@ -180,7 +180,8 @@ class UnitChooser:
             k, = self.new_ranges(Opt(OptKind.PAD, k.arg[0], unit.k * steps))
         sizes = (tile.m, tile.n, unit.k * steps)
         ranges = (product.m, product.n, k)
-        (m, m_tiles), (n, n_tiles), (k_name, _) = (self.tiled(*pair) for pair in zip(ranges, sizes, strict=True))
+        tiled = [self.tiled(r, size) for r, size in zip(ranges, sizes, strict=True)]
+        (m, m_tiles), (n, n_tiles), (k_name, _) = tiled
         self.group_blocks(m_tiles, n_tiles)
         threads = tile.warps_m * tile.warps_n * unit.threads
         for side in (m, n):

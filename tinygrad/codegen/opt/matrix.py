@@ -89,7 +89,7 @@ def _narrowed(value: UOp, dtype: DType) -> UOp | None:
 
 @dataclass(frozen=True)
 class _Axis:
-    """One range of a contraction as tiles: the loop over groups of tiles, the tile in its group, and which bit
+    """One range of a contraction as tiles: the loop over groups of tiles, the tile in its group, which bit
     of the element's number inside a tile stands at which place of its number in the group."""
 
     extent: int
