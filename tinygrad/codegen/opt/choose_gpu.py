@@ -186,10 +186,12 @@ class _Chooser:
         plain = [r for r in node.closed_ranges if _is_plain(r) and r.extent >= self.renderer.warp_threads]
         return max(plain, key=lambda r: (access is not None and access.step(r) == 1, r.extent), default=None)
 
-    def group_reduces(self, group: int) -> None:
-        """`group` threads for every REDUCE directly inside the outputs' loops that is long enough."""
+    def group_reduces(self, group: int, inside: frozenset[UOp] = frozenset()) -> None:
+        """`group` threads for every REDUCE directly inside the outputs' loops that is long enough; not for
+        those that change with loops `inside` a row, which threads share already."""
         while True:
-            found = (r for n in self.outer_reduces() if (r := self.shared_range(n)) is not None)
+            found = (r for n in self.outer_reduces()
+                     if n.ranges.isdisjoint(inside) and (r := self.shared_range(n)) is not None)
             r = next(found, None)
             threads = 1 if r is None else min(group, _power_of_two(r.extent))
             if r is None or threads < 2:
@@ -211,7 +213,7 @@ class _Chooser:
             return
         group = min(renderer.block_threads, _power_of_two(longest))
         self.spread_over_threads(rows, renderer.block_threads // group)
-        self.group_reduces(group)
+        self.group_reduces(group, inner)
         for ranges in dict.fromkeys(frozenset(s.closed_ranges) & inner for s in self.nest.src):
             self.spread_over_threads(frozenset(filter(_is_plain, ranges)), group)
 
