@@ -5,6 +5,7 @@
     python -m bench kernels gemm                      our kernels of a family: plan, time, rates
     python -m bench overhead                          what starting a kernel costs, in microseconds
     python -m bench first_call                        a network's first step in a fresh process
+    python -m bench gpu                               an NVIDIA GPU, beside PyTorch on it
     python -m bench --only matmul --peers torch       workloads by name, beside some peers
     python -m bench --json results.json --roofline roofline.png
 
@@ -23,7 +24,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from bench import kernels, roofline
+from bench import gpu, kernels, roofline
 from bench.measure import measure, measure_first_call
 from bench.peers import PEERS, Peer, available_peers, environments_folder
 from bench.results import BASELINE, Row, first_call_table, overhead_table, speedup, table
@@ -140,10 +141,20 @@ DEFAULT_FAMILIES = {"overhead": ["overhead"], "first_call": ["models"]}
 """What a command measures where no family is named, if not everything."""
 
 
+def main_gpu(options: argparse.Namespace) -> int:
+    """The table of a GPU. Returns 1, with the reason on stderr, where there is none."""
+    try:
+        print(gpu.run_gpu(options.only, options.rounds))
+    except gpu.NoGPU as reason:
+        progress(str(reason))
+        return 1
+    return 0
+
+
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m bench", description="Measure beside the peers.")
-    parser.add_argument("command", nargs="?", default="rows", choices=COMMANDS, help="what to show")
+    parser.add_argument("command", nargs="?", default="rows", choices=[*COMMANDS, "gpu"], help="what to show")
     parser.add_argument("families", nargs="*", metavar="family", help=f"some of {', '.join(FAMILIES)}")
     parser.add_argument("--only", metavar="TEXT", action="append", help="workloads whose name contains TEXT")
     parser.add_argument("--peers", nargs="*", choices=PEERS, help="peers to measure (default: all set up)")
@@ -159,6 +170,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run what the command line asks for. Returns 1 if anything failed."""
     line = parser()
     options = line.parse_args(arguments)
+    if options.command == "gpu":
+        return main_gpu(options)
     unknown = [family for family in options.families if family not in FAMILIES]
     if unknown:
         line.error(f"no family named {', '.join(unknown)}; there are {', '.join(FAMILIES)}")

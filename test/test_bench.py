@@ -274,3 +274,14 @@ def test_a_wrong_command_line_is_an_error(arguments: list[str], text: str,
     with pytest.raises(SystemExit, match="2"):
         main(arguments)
     assert text in capsys.readouterr().err
+
+
+def test_bench_gpu_says_what_is_missing_where_there_is_no_gpu(capsys: pytest.CaptureFixture[str],
+                                                              monkeypatch: pytest.MonkeyPatch) -> None:
+    class Devices:
+        def __getitem__(self, name: str) -> None:
+            raise OSError("there is no NVIDIA driver")
+
+    monkeypatch.setattr("bench.gpu.Device", Devices())
+    assert main(["gpu"]) == 1
+    assert "bench gpu needs an NVIDIA GPU: there is no NVIDIA driver" in capsys.readouterr().err

@@ -55,7 +55,7 @@ def run(program: list[UOp], buffers: list[Array]) -> None:
 def as_program(nest: UOp, limits: tuple[int, int, int] = (1000, 1000, 1000)) -> list[UOp]:
     check_graph(nest, "loop_nest")
     renderer = PythonRenderer(has_blocks=True)
-    return scalar_program(linearize(to_device_primitives(expand(nest), renderer), limits))
+    return scalar_program(linearize(to_device_primitives(expand(nest), renderer), limits), renderer)
 
 
 def items(slot: int, count: int) -> UOp:
@@ -270,3 +270,16 @@ def test_memory_read_elsewhere_than_it_is_written_is_left_to_one_thread():
     backwards = UOp.sink([memory.index(i).store(memory.index(5 - i).load(), i)])
     assert needs_order(backwards)
     assert choose_block_plan(backwards, PythonRenderer(has_blocks=True)) == Plan()
+
+
+def test_no_default_plan_asks_for_more_threads_or_memory_than_a_block_has():
+    device = "PYTHON:CUDA"
+    q, k, v = (Tensor.empty(1, 2, 512, 64, device=device) for _ in range(3))
+    rows = Tensor.empty(64, 4096, device=device)
+    renderer = Device[device].renderer
+    for result in (q.scaled_dot_product_attention(k, v, is_causal=True), rows.softmax(-1), rows.layernorm(),
+                   rows.sum(), rows @ rows.T, rows.softmax(-1) @ rows.T):
+        for item in schedule_uops([result.uop]):
+            launch = launch_of(stages_of(item.ast, device).program)
+            assert np.prod(launch.threads) <= renderer.block_threads
+            assert launch.shared_bytes <= renderer.shared_bytes

@@ -71,7 +71,9 @@ class CUDADriver:
     CUstream_flags = SimpleNamespace(CU_STREAM_NON_BLOCKING=1)
     CUevent_flags = SimpleNamespace(CU_EVENT_DISABLE_TIMING=2)
     CUdevice_attribute = SimpleNamespace(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR=75,
-                                         CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR=76)
+                                         CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR=76,
+                                         CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN=97)
+    CUfunction_attribute = SimpleNamespace(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES=8)
 
     def __init__(self) -> None:
         self.memory = HostMemory()
@@ -81,6 +83,7 @@ class CUDADriver:
         self.streams: list[int] = []
         self.launches: list[tuple[int, ...]] = []
         self.free_bytes = 1 << 30
+        self.large_shared: dict[int, int] = {}
 
     def cuDeviceGetCount(self) -> tuple[int, int]:
         return CUresult(0), 2
@@ -92,7 +95,7 @@ class CUDADriver:
         return CUresult(0), b"Imagined".ljust(length, b"\0")
 
     def cuDeviceGetAttribute(self, which: int, device: int) -> tuple[int, int]:
-        return CUresult(0), {75: 9, 76: 0}[which]
+        return CUresult(0), {75: 9, 76: 0, 97: 227 << 10}[which]
 
     def cuDevicePrimaryCtxRetain(self, device: int) -> tuple[int, int]:
         return CUresult(0), 100 + device
@@ -158,9 +161,15 @@ class CUDADriver:
     def cuModuleGetFunction(self, module: int, name: bytes) -> tuple[int, int]:
         return CUresult(0), self.modules[module].address("emulated")
 
+    def cuFuncSetAttribute(self, function: int, which: int, value: int) -> tuple[int]:
+        assert which == 8 and 48 << 10 < value <= 227 << 10
+        self.large_shared[function] = value
+        return CUresult(0),
+
     def cuLaunchKernel(self, function: int, *given: Any) -> tuple[int]:
         x, y, z, t, u, v, shared, stream, arguments, extra = given
-        assert stream in self.streams and shared == 0 and extra == 0 and t * u * v <= 1024
+        assert stream in self.streams and extra == 0 and t * u * v <= 1024
+        assert shared == self.large_shared.get(function, 0)
         self.launches.append((x, y, z, t, u, v))
         blocks, threads = (ctypes.c_uint * 3)(x, y, z), (ctypes.c_uint * 3)(t, u, v)
         failed = emulator.launch_function()(function, arguments, blocks, threads)
@@ -242,6 +251,20 @@ def test_the_time_of_a_kernel_is_until_it_has_run(driver: CUDADriver, capsys: py
         (Tensor([1.0, 2.0], device="IMAGINED") + 1).realize()
     line = next(line for line in capsys.readouterr().out.splitlines() if " us " in line)
     assert float(line.partition(" us ")[0].split()[-1]) >= 50_000
+
+
+def test_a_block_that_shares_much_asks_for_it(driver: CUDADriver) -> None:
+    source = """extern "C" __global__ void large(float *p) {
+    LARGE_SHARED(65536)
+    large_shared[65535] = 7;
+    p[0] = large_shared[65535];
+}"""
+    device = Device["IMAGINED"]
+    kernel = device.load_blocks("large", device.compile(source), Launch((1, 1, 1), (1, 1, 1), (0,), 65536))
+    assert list(driver.large_shared.values()) == [65536]
+    result = Tensor([0.0], device="IMAGINED").realize()
+    kernel([result.uop.base.buffer.address], [], 1)
+    assert result.item() == 7
 
 
 def test_a_gpu_that_is_not_there(driver: CUDADriver) -> None:

@@ -101,6 +101,9 @@ BEAM_SECONDS = ContextVar("BEAM_SECONDS", 10.0)
 """How long BEAM measures plans for one kernel, at most."""
 WINO = ContextVar("WINO", 0)
 """Accepted for scripts that set it; convolutions here never use the Winograd transform."""
+ALLOW_TF32 = ContextVar("ALLOW_TF32", 0)
+"""1 lets matrix units round the factors of float32 products to 10 bits of fraction, as PyTorch's
+`torch.backends.cuda.matmul.allow_tf32`."""
 CHECK = ContextVar("CHECK", 0)
 """1 checks every stage's graph against its grammar (graph/spec.py). The tests always do."""
 CACHELEVEL = ContextVar("CACHELEVEL", 1)

@@ -21,13 +21,14 @@ from tinygrad.codegen.linearize import linearize
 from tinygrad.codegen.lower import lower
 from tinygrad.codegen.opt.choose import choose_plan, explain_plan
 from tinygrad.codegen.opt.plan import Plan, apply_plan, thread_extent
+from tinygrad.codegen.pipeline import pipelined
 from tinygrad.codegen.primitives import to_device_primitives
 from tinygrad.device import Device, Program
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.printing import format_graph, format_nest, format_program
 from tinygrad.graph.spec import check_graph
 from tinygrad.graph.uop import UOp
-from tinygrad.helpers import BEAM, CHECK, DEBUG, NOOPT, tqdm
+from tinygrad.helpers import ALLOW_TF32, BEAM, CHECK, DEBUG, NOOPT, tqdm
 from tinygrad.renderer import Launch, Renderer, launch_of
 from tinygrad.renderer.scalar import scalar_program
 
@@ -53,9 +54,9 @@ SWITCH_SECONDS = 5e-4
 """How long the thread that writes kernels may keep Python from those that compile them: the interpreter's own
 5 ms, ten times a kernel, would be longer than compiling takes."""
 
-Key = tuple[UOp, str, bool, int]
+Key = tuple[UOp, str, bool, int, bool]
 """What a compiled kernel depends on: `ast`, device, whether it is plain loops, how wide a search for its
-plan."""
+plan, whether it may round to tf32."""
 _kernels: OrderedDict[Key, CompiledKernel] = OrderedDict()
 _keeping = threading.Lock()
 """Held while `_kernels` changes."""
@@ -63,7 +64,7 @@ _keeping = threading.Lock()
 
 def compiled_kernel(ast: UOp, device: str) -> CompiledKernel:
     """The compiled form of `ast` on `device`, made at the first call."""
-    key = (ast, device, bool(NOOPT), int(BEAM))
+    key = (ast, device, bool(NOOPT), int(BEAM), bool(ALLOW_TF32))
     with _keeping:
         kernel = _kernels.get(key)
         if kernel is not None:
@@ -104,10 +105,10 @@ def compile_kernels(wanted: Iterable[tuple[UOp, str]]) -> None:
     Python, those before it are compiled, in other threads. Shows how far it is on a terminal, after a
     second. A search for plans measures one kernel at a time, while nothing else runs: then this does
     nothing."""
-    plain = bool(NOOPT)
-    missing = dict.fromkeys(w for w in wanted if (*w, plain, 0) not in _kernels)
+    settings = bool(NOOPT), 0, bool(ALLOW_TF32)
+    missing = dict.fromkeys(w for w in wanted if (*w, *settings) not in _kernels)
     parts = ((part, device) for ast, device in missing for part in parts_of(ast, device))
-    keys = list(dict.fromkeys(key for key in ((*p, plain, 0) for p in parts) if key not in _kernels))
+    keys = list(dict.fromkeys(key for key in ((*p, *settings) for p in parts) if key not in _kernels))
     if len(keys) < 2 or BEAM:
         return
     interval = sys.getswitchinterval()
@@ -171,7 +172,7 @@ def linear_program(optimised: UOp, renderer: Renderer) -> list[UOp]:
         check_graph(optimised, "loop_nest")
     program = linearize(to_device_primitives(expand(optimised), renderer), renderer.grid_limits)
     if renderer.has_blocks:
-        program = scalar_program(program)
+        program = pipelined(scalar_program(program, renderer), renderer)
     if CHECK:
         check_graph(program, "program")
     return program

@@ -1,8 +1,9 @@
-"""UNROLL and VECTOR ranges written out.
+"""UNROLL, VECTOR and FRAGMENT ranges written out.
 
-In: a nest in which a Plan has marked ranges. Out: the same nest with LOOP and THREAD ranges only: an unrolled
-value is there once for each iteration, a vectorised one is a vector of as many lanes as its range has
-iterations. Next on the path: `primitives`, then `linearize`.
+In: a nest in which a Plan has marked ranges. Out: the same nest with LOOP and THREAD ranges, and those of
+blocks, only: an unrolled value is there once for each iteration, a vectorised one is a vector of as many
+lanes as its range has iterations; what a lane of a warp holds of a matrix unit's tile is a vector too. Next
+on the path: `primitives`, then `linearize`.
 """
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ import itertools
 from tinygrad.codegen.collapse import simplified
 from tinygrad.codegen.transpose import strided_vector, tiles_of, transposed_vectors
 from tinygrad.dtype import dtypes
-from tinygrad.graph.ops import Ops, RangeKind
+from tinygrad.graph.ops import Family, Ops, RangeKind
 from tinygrad.graph.symbolic import linear_terms
 from tinygrad.graph.uop import UOp
 
@@ -103,19 +104,25 @@ def _unrolled_stage(node: UOp) -> UOp:
     return node.replace(src=(*copies, *(r for r in closed if r not in ranges)))
 
 
-# --- VECTOR -------------------------------------------------------------------------------------------------
+# --- VECTOR and FRAGMENT ------------------------------------------------------------------------------------
+
+AS_VECTORS = (RangeKind.VECTOR, RangeKind.FRAGMENT)
+"""Kinds of ranges whose iterations are the lanes of a vector."""
 
 
 def vectorised(nest: UOp) -> UOp:
-    """The nest with vectors in place of the values that change with a VECTOR range."""
+    """The nest with vectors in place of the values that change with a VECTOR or FRAGMENT range."""
     tiles = tiles_of(nest)
     transposed: dict[tuple[UOp, ...], list[UOp]] = {}
     done: dict[UOp, UOp] = {}
     for node in nest.toposort():
-        lanes = [r for r in node.ranges | frozenset(node.closed_ranges) if r.arg[1] is RangeKind.VECTOR]
+        lanes = [r for r in node.ranges | frozenset(node.closed_ranges) if r.arg[1] in AS_VECTORS]
+        src = tuple(done[s] for s in node.src)
+        if node.op is Ops.MMA:
+            done[node] = _tiles_product(node, src)
+            continue
         if len(lanes) > 1:
             raise RuntimeError(f"a value changes with the lanes of {len(lanes)} ranges")
-        src = tuple(done[s] for s in node.src)
         if not lanes:
             done[node] = node if src == node.src else node.with_sources(src)
         elif node in tiles:
@@ -134,6 +141,8 @@ def _vector_node(node: UOp, src: tuple[UOp, ...], lane: UOp) -> UOp:
     count = lane.extent
     if node is lane:
         return UOp.new(Ops.CONST, dtypes.index.vec(count), (), tuple(range(count)))
+    if lane.arg[1] is RangeKind.FRAGMENT and _is_index_arithmetic(node):
+        return _each_lane_apart(node, lane)
     if node.op is Ops.INDEX:
         return _vector_address(node, src, lane)
     if node.op is Ops.LOAD:
@@ -147,6 +156,26 @@ def _vector_node(node: UOp, src: tuple[UOp, ...], lane: UOp) -> UOp:
     if node.op is Ops.STAGE:
         return _vector_stage(node, src, lane)
     return UOp.new(node.op, node.dtype.vec(count), tuple(splat(s, count) for s in src), node.arg)
+
+
+def _is_index_arithmetic(node: UOp) -> bool:
+    """True for what is computed from counters alone."""
+    of_index = all(s.dtype.scalar is dtypes.index or s.dtype.is_bool for s in (node, *node.src))
+    return node.op in Family.ELEMENTWISE and of_index and all(n.op is not Ops.LOAD for n in node.toposort())
+
+
+def _each_lane_apart(node: UOp, lane: UOp) -> UOp:
+    """Index arithmetic that is simple in each lane, and nothing regular from lane to lane."""
+    values = (node.substitute({lane: UOp.const(i, dtypes.index)}) for i in range(lane.extent))
+    return UOp.new(Ops.VECTORIZE, node.dtype.vec(lane.extent), tuple(values))
+
+
+def _tiles_product(node: UOp, src: tuple[UOp, ...]) -> UOp:
+    """What a unit makes of its two tiles, added to nothing."""
+    unit = node.arg
+    a, b = (splat(s, f.registers) for s, f in zip(src[:2], (unit.a, unit.b), strict=True))
+    nothing = UOp.new(Ops.CONST, node.dtype.vec(unit.c.registers), (), node.dtype.as_const(0))
+    return UOp.new(Ops.MMA, nothing.dtype, (a, b, nothing, node.src[2]), unit)
 
 
 def splat(value: UOp, count: int) -> UOp:

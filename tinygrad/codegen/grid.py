@@ -35,31 +35,46 @@ class Grid:
 
     def __init__(self, nest: UOp, depth: Mapping[UOp, int], limits: GridLimits = NO_LIMITS) -> None:
         self.axis: dict[UOp, int] = {}
+        self.whole_block: set[UOp] = set()
+        """LOCAL ranges that run across all axes"""
         self.counters: dict[UOp, UOp] = {}
         self.sizes: dict[RangeKind, list[int]] = {}
         self.indices: dict[RangeKind, list[UOp]] = {}
         self.inside: dict[RangeKind, UOp] = {}
         """where the hardware has more blocks than there is work: the condition under which one has some"""
-        users = [n.ranges | frozenset(n.closed_ranges) for n in nest.toposort()]
+        nodes = nest.toposort()
+        users = [n.ranges | frozenset(n.closed_ranges) for n in nodes]
+        self.lanes = _lanes_of_units(nodes)
         for kind, name in BLOCK_KINDS.items():
             self.assign_axes(kind, users, depth)
             self.assign_indices(kind, name, limits if kind is RangeKind.GLOBAL else NO_LIMITS)
         for r, axis in self.axis.items():
             index, size = self.indices[r.arg[1]][axis], self.sizes[r.arg[1]][axis]
             self.counters[r] = index if r.extent == size else index.minimum(r.extent - 1)
-        for node in nest.toposort():
+        for r in self.whole_block:
+            self.counters[r] = self.number_in_block()
+        for node in nodes:
             if node.op is Ops.REDUCE and any(map(is_block_range, node.closed_ranges)):
                 raise RuntimeError("threads reduce through shared memory; a REDUCE itself closes loops only")
 
     def assign_axes(self, kind: RangeKind, users: list[frozenset[UOp]], depth: Mapping[UOp, int]) -> None:
-        """The innermost ranges get the fastest axes; ranges of one value get different ones."""
+        """The lanes of matrix units get the fastest axis, then come the innermost ranges; ranges of one value
+        get different ones. A range of as many iterations as a block has threads is their number."""
         apart: dict[UOp, set[UOp]] = defaultdict(set)
         for ranges in dict.fromkeys(users):
             together = {r for r in ranges if r.arg[1] is kind}
             for r in together:
                 apart[r] |= together
         sizes: list[int] = []
-        for r in sorted(apart, key=lambda r: (-depth[r], -r.arg[0])):
+        threads = max((int(prod(r.extent for r in group)) for group in apart.values()), default=1)
+
+        def rank(r: UOp) -> tuple[bool, bool, int, int]:
+            return apart[r] == {r} and r.extent == threads, r not in self.lanes, -depth[r], -r.arg[0]
+
+        for r in sorted(apart, key=rank):
+            if kind is RangeKind.LOCAL and len(sizes) > 1 and r.extent == prod(sizes):
+                self.whole_block.add(r)
+                continue
             taken = {self.axis[other] for other in apart[r] if other in self.axis}
             free = [a for a in range(len(sizes) + 1) if a not in taken]
             axis = next((a for a in free if a < len(sizes) and sizes[a] == r.extent), free[0])
@@ -90,11 +105,21 @@ class Grid:
             self.indices[kind].append(number % size)
             number = number // size
 
-    def guard(self, ranges: Iterable[UOp], kinds: Iterable[RangeKind] = BLOCK_KINDS) -> UOp | None:
+    def number_in_block(self) -> UOp:
+        """This thread's number among all of its block."""
+        number = UOp.const(0, dtypes.index)
+        for index, size in zip(reversed(self.indices[RangeKind.LOCAL]), reversed(self.sizes[RangeKind.LOCAL]),
+                               strict=True):
+            number = number * size + index
+        return number
+
+    def guard(self, ranges: frozenset[UOp], kinds: Iterable[RangeKind] = BLOCK_KINDS) -> UOp | None:
         """The condition under which a thread stores what changes with `ranges`; None where each does."""
         known = {(r.arg[1], self.axis[r]): r.extent for r in ranges if r in self.axis}
         conditions = []
         for kind in kinds:
+            if kind is RangeKind.LOCAL and not self.whole_block.isdisjoint(ranges):
+                continue
             for axis, (index, size) in enumerate(zip(self.indices[kind], self.sizes[kind], strict=True)):
                 extent = known.get((kind, axis), 1)
                 if extent < size:
@@ -123,6 +148,11 @@ class Grid:
             for r in sorted(around, key=lambda r: -self.axis[r]):
                 number, count = number * r.extent + self.counters[r], count * r.extent
         return number, count
+
+
+def _lanes_of_units(nodes: Iterable[UOp]) -> frozenset[UOp]:
+    """The ranges across the lanes that hold the tiles of matrix units."""
+    return frozenset(node.src[3] for node in nodes if node.op is Ops.MMA)
 
 
 def _special(name: str, size: int) -> UOp:

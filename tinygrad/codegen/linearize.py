@@ -340,6 +340,8 @@ class _Linearizer:
             before = self.read(register)
             if node.arg is Ops.ADD and value.op is Ops.MUL and node.dtype.is_float:
                 after = UOp.new(Ops.MULACC, node.dtype, (*value.src, before))
+            elif node.arg is Ops.ADD and value.op is Ops.MMA:
+                after = value.replace(src=(*value.src[:2], before, *value.src[3:]))
             else:
                 after = UOp.new(node.arg, node.dtype, (before, value))
             self.add(UOp.new(Ops.STORE, node.dtype, (register, self.add(after))))
@@ -355,7 +357,7 @@ class _Linearizer:
 
     def add_tree(self, root: UOp) -> UOp:
         """Write down an expression over nodes that may be written already."""
-        written = set(self.out)
+        written = _still_written(self.out)
         for node in root.toposort(stop=lambda n: n in written):
             if node not in written:
                 self.add(node)
@@ -372,6 +374,19 @@ class _Linearizer:
 
 def _name(r: UOp) -> str:
     return "the kernel" if r is ROOT else f"loop {r.arg[0]}"
+
+
+def _still_written(program: list[UOp]) -> set[UOp]:
+    """The nodes that hold at the end of a program that goes on: not those of loops that have ended."""
+    open_loops: list[set[UOp]] = [set()]
+    for node in program:
+        if node.op is Ops.RANGE:
+            open_loops.append({node})
+        elif node.op is Ops.END:
+            open_loops.pop()
+        else:
+            open_loops[-1].add(node)
+    return set().union(*open_loops)
 
 
 def _without_unused(program: list[UOp]) -> list[UOp]:

@@ -9,7 +9,7 @@ import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tinygrad.dtype import DTypeLike, to_dtype
+from tinygrad.dtype import DTypeLike, accumulate_dtype, promote, to_dtype
 from tinygrad.functional.windows import (
     Padding,
     Pads,
@@ -58,14 +58,22 @@ def conv2d(self: Tensor, weight: Tensor, bias: Tensor | None = None, groups: int
     windows = _conv_windows(self, weight, groups, strides, dilations, pads)
     outs = windows.shape[3:3 + axes]
     weights = weight.reshape(1, groups, c_out // groups, *(1,) * axes, c_group, *kernel)
-    product = windows * weights
-    out = product.sum(tuple(range(-1 - axes, 0)), dtype=None if dtype is None else to_dtype(dtype))
-    out = out.cast(product.dtype if dtype is None else to_dtype(dtype)).reshape(batch, c_out, *outs)
+    out = _exact_product(windows, weights).sum(tuple(range(-1 - axes, 0)),
+                                               dtype=None if dtype is None else to_dtype(dtype))
+    kind = promote(self.dtype, weight.dtype) if dtype is None else to_dtype(dtype)
+    out = out.cast(kind).reshape(batch, c_out, *outs)
     if self.dtype.is_float and weight.dtype.is_float:
         rule = functools.partial(_conv_gradients, groups=groups, stride=strides, dilation=dilations,
                                  pads=pads)
         out = type(self).of(out.uop.with_gradient((self.uop, weight.uop), rule), self)
     return out if bias is None else out + bias.reshape(1, c_out, *(1,) * axes)
+
+
+def _exact_product(a: Tensor, b: Tensor) -> Tensor:
+    """`a * b`, of halves without rounding, as the sum of it accumulates and as matrix units multiply."""
+    kind = promote(a.dtype, b.dtype)
+    wide = accumulate_dtype(kind) if kind.is_float else kind
+    return a.cast(wide) * b.cast(wide)
 
 
 def _stored_with_edges(x: Tensor, pads: Pads) -> Tensor:
@@ -113,7 +121,7 @@ def _conv_gradients(gradient: UOp, node: UOp, groups: int, stride: tuple[int, ..
                                 output_padding=tuple(rest))
     windows = _conv_windows(x, weight, groups, stride, dilation, pads)
     spread = g.reshape(*windows.shape[:3 + axes], *(1,) * (1 + axes))
-    at_weight = (windows * spread).sum((0, *range(3, 3 + axes))).reshape(weight.shape)
+    at_weight = _exact_product(windows, spread).sum((0, *range(3, 3 + axes))).reshape(weight.shape)
     return at_input.cast(x.dtype).uop, at_weight.cast(weight.dtype).uop
 
 

@@ -110,7 +110,18 @@ class Ops(Enum):
     (identity, Memory)"""
     BARRIER = auto()
     """waits until all threads of the block are here; what they wrote into shared memory can be read then"""
+    PREFETCH = auto()
+    """starts copying from the second INDEX, of a buffer, to the first, of shared memory; where its condition
+    is false, zeros"""
+    COMMIT = auto()
+    """makes a group of the copies that this thread has started since the last one"""
+    WAIT = auto()
+    """waits until this thread's copies are done but for those of its last groups; arg: how many"""
     MMA = auto()
+    """what a matrix unit adds to the tile that a warp holds; arg: the `MatrixUnit`. Loop nest: elements of
+    the two tiles, the LOCAL range across the warp's lanes, the FRAGMENT ranges over what a lane holds of the
+    result, the left and the right tile. Program: vectors a, b, and c, to which the product is added, and the
+    lane, lidx0"""
     SPECIAL = auto()
     """a hardware index: gidx0, gidx1, ... number the block, lidx0, lidx1, ... the thread in it; arg: (name,
     size)"""
@@ -172,6 +183,8 @@ class RangeKind(Enum):
     """every iteration written out"""
     VECTOR = auto()
     """iterations side by side in the lanes of a vector"""
+    FRAGMENT = auto()
+    """the elements of a matrix unit's tile that one lane holds"""
 
 
 class Memory(Enum):

@@ -354,6 +354,30 @@ def _stage(node: UOp) -> bool:
     return count > 0 and same and _ops(ranges, Ops.RANGE) and _pair(node.arg, Memory)
 
 
+def _nest_mma(node: UOp) -> bool:
+    """The elements of both source tiles, and the ranges over those of the three tiles that a lane holds."""
+    ranges = node.src[2:]
+    kinds = [r.arg[1] for r in ranges if r.op is Ops.RANGE]
+    fragments = kinds == [RangeKind.LOCAL, *[RangeKind.FRAGMENT] * 3]
+    return fragments and [s.dtype for s in node.src[:2]] == [node.arg.source] * 2
+
+
+def _mma(node: UOp) -> bool:
+    """What a lane holds of the three tiles."""
+    unit = node.arg
+    counts = [(unit.source, unit.a), (unit.source, unit.b), (unit.result, unit.c)]
+    lane = UOp.new(Ops.SPECIAL, dtypes.index, (), ("lidx0", unit.threads))
+    return [s.dtype for s in node.src[:3]] == [d.vec(f.registers) for d, f in counts] and \
+        node.src[3:] == (lane,)
+
+
+def _prefetch(node: UOp) -> bool:
+    if len(node.src) != 2 or not _ops(node.src, Ops.INDEX):
+        return False
+    return [s.src[0].op for s in node.src] == [Ops.SHARED, Ops.PARAM] and \
+        all(_lanes_fit(s, node.dtype) for s in node.src)
+
+
 def _closed_at_the_end(nodes: Sequence[UOp]) -> None:
     """No loop is left open at the end, and none is closed again by what is computed from its result."""
     ended: dict[UOp, frozenset[UOp]] = {}
@@ -387,6 +411,8 @@ LOOP_NEST = Stage("loop_nest", (
     Rule("LOAD(INDEX)", "zero where the condition is false", _load),
     Rule("REDUCE(value+, RANGE*) | REDUCE(vector)", "arg ADD | MAX | MUL; closes ranges or lanes",
          _nest_reduce),
+    Rule("MMA(value, value, RANGE, RANGE, RANGE, RANGE)", "arg: the MatrixUnit; closes the last two",
+         _nest_mma),
     Rule("STAGE(value+, RANGE*)", "arg (identity, Memory); closes the ranges", _stage),
     Rule("RANGE(extent, (begin, end)?)", "ints; arg (identity, RangeKind)", _range),
     _PARAM,
@@ -476,8 +502,11 @@ PROGRAM = Stage("program", (
     _PRIMITIVES,
     *_VECTORS,
     Rule("REDUCE(vector)", "arg ADD | MAX | MUL: its lanes into one", _reduce_lanes),
-    Rule("MMA(value, value, value)", "tiles a * b + c", lambda n: len(n.src) == 3),
+    Rule("MMA(vector, vector, vector, SPECIAL)", "arg: the MatrixUnit; a @ b + c", _mma),
     Rule("BARRIER", "", lambda n: True),
+    Rule("PREFETCH(INDEX, INDEX)", "into SHARED, from a PARAM", _prefetch),
+    Rule("COMMIT", "", _is_source),
+    Rule("WAIT", "arg: groups that may be on their way", lambda n: _is_source(n) and n.arg >= 0),
 ), _in_order)
 """The statements of one kernel in order, as a renderer takes them."""
 

@@ -254,12 +254,12 @@ class UOp(Operators):
 
     @property
     def closed_ranges(self) -> tuple[UOp, ...]:
-        """The loops that end at this loop-nest node (REDUCE, STAGE, STORE), outermost first."""
+        """The loops that end at this loop-nest node (REDUCE, STAGE, STORE, MMA), outermost first."""
         if self.op in (Ops.REDUCE, Ops.STAGE):
             return tuple(s for s in self.src[1:] if s.op is Ops.RANGE)
         if self.op is Ops.STORE:
             return tuple(s for s in self.src[2:] if s.op is Ops.RANGE)
-        return ()
+        return self.src[4:] if self.op is Ops.MMA else ()
 
     # --- where the value lives ------------------------------------------------------------------------------
 

@@ -14,11 +14,16 @@ from tinygrad.dtype import DType, dtypes
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import round_up
+from tinygrad.renderer.matrix_units import MatrixUnit
 
 SCRATCH_ALIGNMENT = 64
 """Bytes to which scratch arrays are aligned."""
-SHARED_ALIGNMENT = 16
+ACCESS_BYTES = 16
+"""The most that one load or store of a GPU's thread moves."""
+SHARED_ALIGNMENT = ACCESS_BYTES
 """Bytes to which arrays in shared memory are aligned: the widest access of a thread."""
+STATIC_SHARED_BYTES = 48 << 10
+"""What a block of an NVIDIA GPU may share without having asked for more when it is launched."""
 
 
 NARROW_FLOATS = frozenset({dtypes.fp8e4m3, dtypes.fp8e5m2, dtypes.bfloat16, dtypes.float16})
@@ -55,8 +60,14 @@ def launch_of(program: list[UOp]) -> Launch:
     nodes = dict.fromkeys(program)
     axes = [(sizes.get(f"{letter}idx0", 1), sizes.get(f"{letter}idx1", 1), sizes.get(f"{letter}idx2", 1))
             for letter in "gl"]
-    shared = sum(round_up(n.arg[1] * n.dtype.itemsize, SHARED_ALIGNMENT) for n in nodes if n.op is Ops.SHARED)
-    return Launch(axes[0], axes[1], tuple(sorted(n.arg[0] for n in nodes if n.op is Ops.PARAM)), shared)
+    slots = tuple(sorted(n.arg[0] for n in nodes if n.op is Ops.PARAM))
+    return Launch(axes[0], axes[1], slots, shared_bytes_of(program))
+
+
+def shared_bytes_of(program: list[UOp]) -> int:
+    """The memory that the threads of a block share in a program."""
+    return sum(round_up(n.arg[1] * n.dtype.itemsize, SHARED_ALIGNMENT)
+               for n in dict.fromkeys(program) if n.op is Ops.SHARED)
 
 
 class Renderer(ABC):
@@ -84,6 +95,10 @@ class Renderer(ABC):
     """neighbouring threads of a block that run in step"""
     shared_bytes: int = 32 << 10
     """memory that a block shares"""
+    has_async_copies: bool = False
+    """whether threads copy from buffers into shared memory while they go on"""
+    matrix_units: tuple[MatrixUnit, ...] = ()
+    """what the lanes of a warp can multiply together, the best first"""
     grid_limits: tuple[int, int, int] = (2**31 - 1, 65535, 65535)
     """the most blocks along each axis, the fastest first"""
     missing: frozenset[DType] = frozenset()
@@ -92,6 +107,13 @@ class Renderer(ABC):
     def __repr__(self) -> str:
         return (f"{self.name}, {self.threads} thread{'s' * (self.threads > 1)}, "
                 f"{self.registers} vector registers of {self.lanes(dtypes.float32)} float32")
+
+    longest_access: int = 4
+    """items that one access of a block's thread moves at most, if they are no more than `ACCESS_BYTES`"""
+
+    def access_lanes(self, dtype: DType) -> int:
+        """Items of `dtype` that one access of a block's thread moves."""
+        return max(1, min(self.longest_access, ACCESS_BYTES // dtype.lane_size))
 
     @abstractmethod
     def lanes(self, dtype: DType) -> int:

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from tinygrad.dtype import DType
+from tinygrad.dtype import DType, dtypes
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
-from tinygrad.renderer import SHARED_ALIGNMENT, Renderer
+from tinygrad.renderer import SHARED_ALIGNMENT, STATIC_SHARED_BYTES, Renderer, shared_bytes_of
 from tinygrad.renderer.c import Writer
 from tinygrad.renderer.c_functions import Dialect
+from tinygrad.renderer.matrix_units import MatrixUnit
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ class BlockLimits:
     warp_threads: int = Renderer.warp_threads
     missing: frozenset[DType] = frozenset()
     """dtypes that it cannot compute with"""
+    matrix_units: tuple[MatrixUnit, ...] = ()
 
 
 class BlocksRenderer(Renderer):
@@ -43,6 +45,9 @@ class BlocksRenderer(Renderer):
         self.shared_bytes = limits.shared_bytes
         self.warp_threads = limits.warp_threads
         self.missing = limits.missing
+        self.longest_access = dialect.longest_access
+        self.has_async_copies = bool(dialect.async_copy)
+        self.matrix_units = limits.matrix_units
 
     def __repr__(self) -> str:
         return f"{self.name}, blocks of {self.block_threads} threads"
@@ -58,13 +63,25 @@ class BlocksRenderer(Renderer):
             if node.dtype.scalar in self.missing:
                 raise ValueError(f"this {self.name} device has no {node.dtype.scalar.name}; CPU, CPU:C and "
                                  "PYTHON do. Move the tensor there, t.to(\"CPU\"), or cast it, t.float()")
-        return BlockWriter(name, program, self.dialect).module()
+        dialect = self.dialect
+        if counts_in_32_bits(program):
+            dialect = replace(dialect, types={**dialect.types, dtypes.index: dialect.types[dtypes.int32]})
+        return BlockWriter(name, program, dialect).module()
+
+
+def counts_in_32_bits(program: list[UOp]) -> bool:
+    """Whether every index that a program computes is known to fit 32 bits, which a GPU computes with faster
+    than with 64."""
+    bounds = (n.bounds for n in program if n.dtype is dtypes.index and n.op not in (Ops.BARRIER, Ops.END))
+    return all(lowest >= -2**31 and highest < 2**31 for lowest, highest in bounds)
 
 
 class BlockWriter(Writer):
     """Writes one kernel for the threads of a grid."""
 
     statements: ClassVar[dict[Ops, Callable[[Any, UOp], None]]]
+    large_bytes = 0
+    """of `large_shared`, given to arrays"""
 
     def module(self) -> str:
         self.name_arguments()
@@ -93,10 +110,21 @@ class BlockWriter(Writer):
 
     def shared(self, node: UOp) -> None:
         """Rounded up so that each array begins where a wide access may."""
-        if node not in self.values:
-            self.values[node] = f"shared{node.arg[0]}"
-            whole = SHARED_ALIGNMENT // node.dtype.itemsize
-            self.declare(node, self.dialect.shared, -(-node.arg[1] // whole) * whole)
+        if node in self.values:
+            return
+        self.values[node] = f"shared{node.arg[0]}"
+        whole = SHARED_ALIGNMENT // node.dtype.itemsize
+        items = -(-node.arg[1] // whole) * whole
+        total = shared_bytes_of(self.program)
+        if total <= STATIC_SHARED_BYTES or not self.dialect.large_shared:
+            self.declare(node, self.dialect.shared, items)
+            return
+        if not self.large_bytes:
+            self.declarations.append(f"    {self.dialect.large_shared.format(bytes=total)}")
+        kind = self.functions.memory(node.dtype)
+        self.declarations.append(f"    {kind} *const {self.values[node]} = reinterpret_cast<{kind} *>("
+                                 f"large_shared + {self.large_bytes});")
+        self.large_bytes += items * node.dtype.itemsize
 
     def open_loop(self, node: UOp) -> None:
         if node.arg[1] is not RangeKind.LOOP:
@@ -127,12 +155,34 @@ class BlockWriter(Writer):
 
     def extract(self, node: UOp) -> None:
         vector, lane = self.values[node.src[0]], node.arg
-        text = self.dialect.lane.format(vector=vector, lane=lane, letter="xyzw"[lane])
+        text = self.dialect.lane.format(vector=vector, lane=lane, letter="xyzw"[lane:lane + 1])
         self.values[node] = self.emit("v", node.dtype, text)
 
     def vectorize(self, node: UOp) -> None:
         self.values[node] = self.dialect.make_vector.format(
             vector=self.vector(node.dtype), items=", ".join(self.values[s] for s in node.src))
+
+    def prefetch(self, node: UOp) -> None:
+        target, source = node.src
+        valid = self.values[source.src[2]] if len(source.src) == 3 else "true"
+        self.line(self.dialect.async_copy.format(
+            bytes=node.dtype.itemsize, target=f"&{self.places(target, 1)[0]}", valid=valid,
+            source=f"&{self.places(source, 1)[0]}"))
+
+    def commit(self, node: UOp) -> None:
+        self.line(self.dialect.commit)
+
+    def wait(self, node: UOp) -> None:
+        self.line(self.dialect.wait.format(groups=node.arg))
+
+    def matrix_product(self, node: UOp) -> None:
+        unit = node.arg
+        if unit.name not in self.dialect.matrix_units:
+            self.refuse(node)
+        self.functions.texts[unit.name] = self.dialect.matrix_units[unit.name]
+        self.values[node] = name = self.fresh("tile")
+        tiles = ", ".join(self.values[s] for s in node.src[:3])
+        self.line(f"const {self.vector(node.dtype)} {name} = {unit.name}({tiles});")
 
     def store(self, node: UOp) -> None:
         place, source = node.src
@@ -152,6 +202,10 @@ BlockWriter.statements = {
     Ops.STORE: BlockWriter.store,
     Ops.EXTRACT: BlockWriter.extract,
     Ops.VECTORIZE: BlockWriter.vectorize,
+    Ops.MMA: BlockWriter.matrix_product,
+    Ops.PREFETCH: BlockWriter.prefetch,
+    Ops.COMMIT: BlockWriter.commit,
+    Ops.WAIT: BlockWriter.wait,
     Ops.SHARED: BlockWriter.shared,
     Ops.RANGE: BlockWriter.open_loop,
 }

@@ -53,16 +53,29 @@ class Dialect:
     """arguments of every kernel, after its own"""
     shared: str = ""
     """stands before memory that the threads of a block share; empty where there are no blocks"""
+    large_shared: str = ""
+    """declares {bytes} bytes of shared memory, called large_shared, of which arrays are parts: for more than
+    may be declared one by one"""
     barrier: str = ""
     """waits for all threads of the block"""
     ids: Mapping[str, str] = field(default_factory=dict)
     """what a SPECIAL index is called"""
     vector_type: str = "{scalar}{count}"
     """what a wide load gives and a wide store takes; it needs no declaration"""
+    longest_access: int = 4
+    """items of the longest type that a wide load gives"""
     vector_load: str = ""
     """the {count} items at {address}, as a {vector}"""
     vector_store: str = ""
     """the statement that stores {value} there"""
+    async_copy: str = ""
+    """starts copying {bytes} bytes from {source} to {target}, in shared memory; zeros unless {valid}"""
+    commit: str = ""
+    """makes a group of the copies started"""
+    wait: str = ""
+    """waits for copies but for those of {groups} groups"""
+    matrix_units: Mapping[str, str] = field(default_factory=dict)
+    """a function for each MatrixUnit that the language has, by its name: of wide values a, b and c"""
     make_vector: str = "({vector})({items})"
     lane: str = "{vector}.s{lane}"
     """lane number {lane} of {vector}; {letter} is its letter among xyzw"""
@@ -203,7 +216,9 @@ class Functions:
         return self.real(rounded.item(), dtype)
 
     def integer(self, dtype: DType, value: int) -> str:
-        suffix = ("u" if dtype.is_unsigned else "") + self.dialect.long_suffix * (dtype.lane_size == 8)
+        types = self.dialect.types
+        is_long = dtype.lane_size == 8 and types[dtype] != types[dtypes.int32]
+        suffix = ("u" if dtype.is_unsigned else "") + self.dialect.long_suffix * is_long
         if value == dtype.min and value < 0:
             return f"({value + 1}{suffix} - 1)"
         return f"{value}{suffix}"

@@ -10,8 +10,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tinygrad.dtype import dtypes
+from tinygrad.renderer import STATIC_SHARED_BYTES
 from tinygrad.renderer.c_blocks import BlockLimits, BlocksRenderer
 from tinygrad.renderer.c_functions import PLAIN_C, Dialect
+from tinygrad.renderer.matrix_units import MFMA, MMA_SYNC, WMMA, MatrixUnit
 
 LANES = """
 template <typename T, int N> struct __align__(N * sizeof(T)) lanes { T lane[N]; };
@@ -31,10 +33,61 @@ template <typename To, typename From> static __device__ __forceinline__ To bits_
 }
 """.strip()
 
+ASYNC_COPIES = """
+#ifndef EMULATOR
+#define LARGE_SHARED(bytes) extern __shared__ __align__(16) unsigned char large_shared[];
+
+template <int bytes>
+static __device__ __forceinline__ void copy_async(void *target, const void *source, bool valid) {
+    const unsigned int to = __cvta_generic_to_shared(target), size = valid ? bytes : 0;
+    if constexpr (bytes == 16)
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+                     :: "r"(to), "l"(__cvta_generic_to_global(source)), "r"(size) : "memory");
+    else
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;"
+                     :: "r"(to), "l"(__cvta_generic_to_global(source)), "n"(bytes), "r"(size) : "memory");
+}
+
+static __device__ __forceinline__ void commit_copies() {
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+template <int groups> static __device__ __forceinline__ void wait_copies() {
+    asm volatile("cp.async.wait_group %0;" :: "n"(groups) : "memory");
+}
+#endif
+""".strip()
+SCALARS = {**PLAIN_C.types, dtypes.bool: "bool", dtypes.float16: "__half"}
+
+
+def _mma_sync(unit: MatrixUnit) -> str:
+    """`mma.sync` as a function. Registers hold 32 bits of a tile, but for those of the result."""
+    word = unit.name.rpartition("_")[2]
+    result, kind = ("s32", "r") if unit.result.is_int else ("f32", "f")
+    sizes = [f.registers * unit.source.itemsize // 4 for f in (unit.a, unit.b)]
+    numbers = iter(range(sum(sizes) + unit.c.registers))
+    c, a, b = (", ".join(f"%{next(numbers)}" for _ in range(size)) for size in (unit.c.registers, *sizes))
+    bits = "".join(f"    const auto bits_{name} = bits_as<lanes<unsigned int, {size}>>({name});\n"
+                   for name, size in zip("ab", sizes, strict=True))
+    outputs = ", ".join(f'"+{kind}"(c.lane[{i}])' for i in range(unit.c.registers))
+    inputs = ", ".join(f'"r"(bits_{name}.lane[{i}])' for name, size in zip("ab", sizes, strict=True)
+                       for i in range(size))
+    held = [f"lanes<{SCALARS[dtype]}, {f.registers}> {name}" for name, dtype, f in (
+        ("a", unit.source, unit.a), ("b", unit.source, unit.b), ("c", unit.result, unit.c))]
+    return f"""#ifndef EMULATOR
+static __device__ __forceinline__ {held[2].removesuffix(' c')} {unit.name}({", ".join(held)}) {{
+{bits}    asm volatile("mma.sync.aligned.m{unit.m}n{unit.n}k{unit.k}.row.col.{result}.{word}.{word}.{result} "
+                 "{{{c}}}, {{{a}}}, {{{b}}}, {{{c}}};"
+                 : {outputs} : {inputs});
+    return c;
+}}
+#endif"""
+
+
 CUDA = Dialect(
     name="CUDA C",
-    types={**PLAIN_C.types, dtypes.bool: "bool", dtypes.float16: "__half"},
-    header=f"#include <cuda_fp16.h>\n\n{LANES}",
+    types=SCALARS,
+    header=f"#include <cuda_fp16.h>\n\n{LANES}\n\n{ASYNC_COPIES}",
     kernel='extern "C" __global__',
     function="static __device__ __forceinline__",
     restrict="__restrict__",
@@ -49,22 +102,68 @@ CUDA = Dialect(
     ids={f"{letter}idx{axis}": f"{word}.{'xyz'[axis]}"
          for letter, word in (("g", "blockIdx"), ("l", "threadIdx")) for axis in range(3)},
     vector_type="lanes<{scalar}, {count}>",
+    longest_access=16,
     vector_load="load_lanes<{count}>({address})",
     vector_store="store_lanes({address}, {value});",
     make_vector="{vector}{{{{{items}}}}}",
     lane="{vector}.lane[{lane}]",
+    large_shared="LARGE_SHARED({bytes})",
+    async_copy="copy_async<{bytes}>({target}, {source}, {valid});",
+    commit="commit_copies();",
+    wait="wait_copies<{groups}>();",
+    matrix_units={unit.name: _mma_sync(unit) for unit in MMA_SYNC},
 )
+def _amd_builtin(unit: MatrixUnit) -> str:
+    """One of AMD's instructions as a function."""
+    source = {dtypes.bfloat16: "short", dtypes.float16: "_Float16"}[unit.source]
+    kinds = [f"lanes<{HIP_SCALARS[dtype]}, {f.registers}>" for dtype, f in (
+        (unit.source, unit.a), (unit.source, unit.b), (unit.result, unit.c))]
+    flags = ", 0, 0, 0" if unit in MFMA else ""
+    return f"""#ifndef EMULATOR
+static __device__ __forceinline__ {kinds[2]} {unit.name}({kinds[0]} a, {kinds[1]} b, {kinds[2]} c) {{
+    typedef {source} left __attribute__((ext_vector_type({unit.a.registers})));
+    typedef {source} right __attribute__((ext_vector_type({unit.b.registers})));
+    typedef float sums __attribute__((ext_vector_type({unit.c.registers})));
+    return bits_as<{kinds[2]}>(__builtin_amdgcn_{unit.name}(
+        bits_as<left>(a), bits_as<right>(b), bits_as<sums>(c){flags}));
+}}
+#endif"""
+
+
+HIP_SCALARS = {**SCALARS, dtypes.float16: "_Float16"}
 HIP = replace(
-    CUDA, name="HIP C", types={**CUDA.types, dtypes.float16: "_Float16"},
+    CUDA, name="HIP C", types=HIP_SCALARS, async_copy="",
+    matrix_units={unit.name: _amd_builtin(unit) for unit in (*MFMA, *WMMA)}, large_shared="",
     header=f"#include <hip/hip_runtime.h>\n\n{LANES}",
 )
 
 
-def cuda_renderer() -> BlocksRenderer:
-    """CUDA C, for GPUs of NVIDIA."""
-    return BlocksRenderer(CUDA, BlockLimits(shared_bytes=48 << 10))
+AMPERE = 80
+"""The first GPUs with `mma.sync` of these shapes and with asynchronous copies."""
+AMPERE_SHARED_BYTES = 99 << 10
+"""What a block of any GPU since then may have of shared memory."""
 
 
-def hip_renderer() -> BlocksRenderer:
+def cuda_renderer(capability: int = AMPERE, shared_bytes: int = AMPERE_SHARED_BYTES) -> BlocksRenderer:
+    """CUDA C, for GPUs of NVIDIA of this compute capability (90 is sm_90) and so much shared memory a
+    block."""
+    if capability >= AMPERE:
+        return BlocksRenderer(CUDA, BlockLimits(shared_bytes=shared_bytes, matrix_units=MMA_SYNC))
+    older = replace(CUDA, async_copy="", matrix_units={})
+    return BlocksRenderer(older, BlockLimits(shared_bytes=min(shared_bytes, STATIC_SHARED_BYTES)))
+
+
+AMD_UNITS: dict[str, tuple[MatrixUnit, ...]] = {"gfx94": MFMA, "gfx11": WMMA}
+"""By how the names of the architectures begin that have them."""
+
+
+def units_of_amd(architecture: str) -> tuple[MatrixUnit, ...]:
+    """The matrix units of a GPU such as gfx942."""
+    return next((units for name, units in AMD_UNITS.items() if architecture.startswith(name)), ())
+
+
+def hip_renderer(architecture: str = "gfx942") -> BlocksRenderer:
     """HIP C, for GPUs of AMD."""
-    return BlocksRenderer(HIP, BlockLimits(shared_bytes=64 << 10))
+    warp = 64 if architecture.startswith("gfx9") else 32
+    return BlocksRenderer(HIP, BlockLimits(shared_bytes=64 << 10, warp_threads=warp,
+                                           matrix_units=units_of_amd(architecture)))

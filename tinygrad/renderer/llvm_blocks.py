@@ -22,6 +22,8 @@ from tinygrad.graph.uop import UOp
 from tinygrad.renderer import SCRATCH_ALIGNMENT, SHARED_ALIGNMENT, Renderer
 from tinygrad.renderer.llvm import STATEMENTS, Writer
 from tinygrad.renderer.llvm_functions import memory_type, value_type
+from tinygrad.renderer.llvm_units import INTRINSICS, multiplied
+from tinygrad.renderer.matrix_units import MMA_SYNC, MatrixUnit
 
 GLOBAL, SHARED = 1, 3
 """LLVM's numbers for the memory of the GPU and of a block, on both targets."""
@@ -41,12 +43,14 @@ class Target:
     thread: str
     """intrinsics for the number of the block and of the thread in it, along {axis}"""
     barrier: tuple[str, ...]
+    matrix_units: tuple[MatrixUnit, ...] = ()
+    """that every GPU of the target has"""
 
 
 NVPTX = Target(
     name="nvptx64", triple="nvptx64-nvidia-cuda", kernel="ptx_kernel", private=0,
     block="nvvm.read.ptx.sreg.ctaid.{axis}", thread="nvvm.read.ptx.sreg.tid.{axis}",
-    barrier=("call void @llvm.nvvm.barrier0()",),
+    barrier=("call void @llvm.nvvm.barrier0()",), matrix_units=MMA_SYNC,
 )
 AMDGCN = Target(
     name="amdgcn", triple="amdgcn-amd-amdhsa", kernel="amdgpu_kernel", private=5,
@@ -63,9 +67,12 @@ class LLVMBlocksRenderer(Renderer):
     has_blocks = True
     shared_bytes = 48 << 10
     registers = 64
+    longest_access = 16
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: Target, matrix_units: tuple[MatrixUnit, ...] | None = None) -> None:
         self.target = target
+        self.matrix_units = target.matrix_units if matrix_units is None else matrix_units
+        self.warp_threads = self.matrix_units[0].threads if self.matrix_units else Renderer.warp_threads
 
     def lanes(self, dtype: DType) -> int:
         """As many as one load moves; arithmetic is done one value at a time."""
@@ -145,6 +152,12 @@ class BlocksWriter(Writer):
         number = self.intrinsic("id", of.format(axis="xyz"[int(name[-1])]), "i32", "")
         self.values[node] = self.emit("id", f"zext i32 {number} to i64")
 
+    def matrix_product(self, node: UOp) -> None:
+        if node.arg.name not in INTRINSICS:
+            self.refuse(node)
+        a, b, c = (self.values[s] for s in node.src[:3])
+        self.values[node] = multiplied(node.arg, a, b, c, self.emit)
+
     def barrier(self, node: UOp) -> None:
         self.lines += [f"  {line}" for line in self.target.barrier]
 
@@ -156,6 +169,7 @@ _STATEMENTS: dict[Ops, Callable[[Any, UOp], None]] = {
     Ops.SHARED: BlocksWriter.shared_memory,
     Ops.SPECIAL: BlocksWriter.special,
     Ops.BARRIER: BlocksWriter.barrier,
+    Ops.MMA: BlocksWriter.matrix_product,
 }
 
 

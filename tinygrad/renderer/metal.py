@@ -10,6 +10,7 @@ from __future__ import annotations
 from tinygrad.dtype import dtypes
 from tinygrad.renderer.c_blocks import BlockLimits, BlocksRenderer
 from tinygrad.renderer.c_functions import PLAIN_C, Dialect
+from tinygrad.renderer.matrix_units import SIMDGROUP
 
 HEADER = """
 #include <metal_stdlib>
@@ -37,6 +38,24 @@ template <typename T, int N> static inline void store_lanes(threadgroup T *at, l
 #endif
 """.strip()
 
+SIMDGROUP_PRODUCT = """
+#ifndef EMULATOR
+#include <metal_simdgroup_matrix>
+
+static inline thread float2 &elements_of(thread simdgroup_float8x8 &tile) {
+    return reinterpret_cast<thread float2 &>(tile.thread_elements());
+}
+
+static inline lanes<float, 2> simdgroup_8x8x8(lanes<float, 2> a, lanes<float, 2> b, lanes<float, 2> c) {
+    simdgroup_float8x8 left, right, sums;
+    elements_of(left) = float2(a.lane[0], a.lane[1]);
+    elements_of(right) = float2(b.lane[0], b.lane[1]);
+    elements_of(sums) = float2(c.lane[0], c.lane[1]);
+    simdgroup_multiply_accumulate(sums, left, right, sums);
+    return lanes<float, 2>{{elements_of(sums).x, elements_of(sums).y}};
+}
+#endif
+""".strip()
 METAL = Dialect(
     name="Metal",
     types={
@@ -62,13 +81,16 @@ METAL = Dialect(
     ids={f"{letter}idx{axis}": f"{word}.{'xyz'[axis]}"
          for letter, word in (("g", "block_id"), ("l", "thread_id")) for axis in range(3)},
     vector_type="lanes<{scalar}, {count}>",
+    longest_access=16,
     vector_load="load_lanes<{count}>({address})",
     vector_store="store_lanes({address}, {value});",
     make_vector="{vector}{{{{{items}}}}}",
     lane="{vector}.lane[{lane}]",
+    matrix_units={unit.name: SIMDGROUP_PRODUCT for unit in SIMDGROUP},
 )
+
 
 
 def metal_renderer() -> BlocksRenderer:
     """The Metal shading language."""
-    return BlocksRenderer(METAL, BlockLimits(missing=frozenset({dtypes.float64})))
+    return BlocksRenderer(METAL, BlockLimits(missing=frozenset({dtypes.float64}), matrix_units=SIMDGROUP))

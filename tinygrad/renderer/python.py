@@ -15,6 +15,7 @@ from tinygrad.graph.ops import Family, Ops, RangeKind
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import prod
 from tinygrad.renderer import Renderer
+from tinygrad.renderer.matrix_units import UNITS
 
 
 class PythonRenderer(Renderer):
@@ -24,9 +25,17 @@ class PythonRenderer(Renderer):
     has_threads = False
     block_threads = 16
     warp_threads = 4
+    longest_access = 16
 
-    def __init__(self, has_blocks: bool = False) -> None:
-        self.has_blocks = has_blocks
+    def __init__(self, has_blocks: bool = False, model: Renderer | None = None) -> None:
+        """`model`: a renderer of the device whose blocks, matrix units and copies this one has."""
+        self.has_blocks = has_blocks or model is not None
+        if model is not None:
+            self.block_threads = model.block_threads
+            self.warp_threads = model.warp_threads
+            self.shared_bytes = model.shared_bytes
+            self.matrix_units = model.matrix_units
+            self.has_async_copies = model.has_async_copies
 
     def lanes(self, dtype: DType) -> int:
         return 4
@@ -122,8 +131,6 @@ class _Writer:
         begin, end = ("0", extent) if kind is RangeKind.LOOP else ("begin", f"min(end, {extent})")
         if len(node.src) == 3:
             begin, end = self.values[node.src[1]], self.values[node.src[2]]
-        if len(node.src) == 3:
-            begin, end = self.values[node.src[1]], self.values[node.src[2]]
         self.line(f"for {name} in counted({begin}, {end}):")
         self.depth += 1
         self.line("pass")
@@ -179,6 +186,25 @@ class _Writer:
         function = self.operation(node.arg, node.dtype, node.dtype)
         self.emit(node, f"reduced({function}, {self.values[node.src[0]]})")
 
+    def prefetch(self, node: UOp) -> None:
+        target, source = node.src
+        found = f"{self.values[source.src[0]]}.load({self.access(source, node.dtype.count)})"
+        self.line(f"{self.values[target.src[0]]}.prefetch({self.access(target, node.dtype.count, found)})")
+
+    def commit(self, node: UOp) -> None:
+        for memory in self.shared:
+            self.line(f"{self.values[memory]}.commit()")
+
+    def wait(self, node: UOp) -> None:
+        for memory in self.shared:
+            self.line(f"{self.values[memory]}.wait({node.arg})")
+
+    def matrix_product(self, node: UOp) -> None:
+        unit = f"unit{UNITS.index(node.arg)}"
+        self.operations[unit] = f"UNITS[{UNITS.index(node.arg)}]"
+        tiles = ", ".join(self.values[s] for s in node.src[:3])
+        self.emit(node, f"matrix_product({unit}, {tiles}, {self.threads})")
+
     def operation(self, op: Ops, source: DType, target: DType) -> str:
         """The name of an operation; the text begins with what it stands for."""
         name = f"{op.name}_{source.name}" + (f"_{target.name}" if source.scalar is not target.scalar else "")
@@ -214,4 +240,8 @@ _STATEMENTS: dict[Ops, Callable[[_Writer, UOp], None]] = {
     Ops.SHUFFLE: _Writer.shuffle,
     Ops.EXTRACT: _Writer.extract,
     Ops.REDUCE: _Writer.reduce,
+    Ops.MMA: _Writer.matrix_product,
+    Ops.PREFETCH: _Writer.prefetch,
+    Ops.COMMIT: _Writer.commit,
+    Ops.WAIT: _Writer.wait,
 }

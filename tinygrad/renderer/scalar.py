@@ -1,9 +1,10 @@
 """A linear program with one value in each register, for devices whose threads have no vectors.
 
 In: a program with vectors of any length (`graph/spec.py`, stage `program`). Out: the same program in which
-every operation works on single values; vectors are left only where memory is read and written, for a GPU
-moves up to 16 bytes at once. Such an access starts at a multiple of its length; one whose start is not
-known to be such a multiple, and one with a condition a lane, becomes one access a lane.
+every operation works on single values; vectors are left only for what a lane holds of a matrix unit's tiles,
+and where memory is read and written, for a GPU moves up to 16 bytes at once. Such an access starts at a
+multiple of its length; one whose start is not known to be such a multiple, and one with a condition a lane,
+becomes one access a lane, which `wide.py` may join again.
 
 The C dialects for GPUs and LLVM's GPU targets write what comes out.
 """
@@ -15,23 +16,21 @@ from itertools import pairwise
 from tinygrad.dtype import DType, dtypes
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
-
-ACCESS_BYTES = 16
-"""The most that one load or store moves."""
-ACCESS_LANES = 4
-"""The longest vector that every language has."""
+from tinygrad.renderer import Renderer
+from tinygrad.renderer.wide import is_multiple, whole_vector, wide_accesses
 
 
-def scalar_program(program: list[UOp]) -> list[UOp]:
-    """The program with its vectors taken apart."""
-    return _Scalars().rewritten(program)
+def scalar_program(program: list[UOp], renderer: Renderer) -> list[UOp]:
+    """The program with its vectors taken apart, for the accesses that `renderer` has."""
+    return wide_accesses(_Scalars(renderer).rewritten(program), renderer.access_lanes)
 
 
 class _Scalars:
     """`lanes` has the single values that each node has become, `known` what the open loops have listed, the
     innermost last."""
 
-    def __init__(self) -> None:
+    def __init__(self, renderer: Renderer) -> None:
+        self.renderer = renderer
         self.lanes: dict[UOp, tuple[UOp, ...]] = {}
         self.out: list[UOp] = []
         self.known: list[set[UOp]] = [set()]
@@ -100,6 +99,13 @@ class _Scalars:
             values = [self.add(node.arg, node.dtype, (values[0], other))]
         self.lanes[node] = tuple(values)
 
+    def matrix_product(self, node: UOp) -> None:
+        """What a lane holds of tiles stays together."""
+        tiles = tuple(self.add(Ops.VECTORIZE, s.dtype, self.lanes[s]) for s in node.src[:3])
+        result = self.add(Ops.MMA, node.dtype, (*tiles, node.src[3]), node.arg)
+        self.lanes[node] = tuple(self.add(Ops.EXTRACT, node.dtype.scalar, (result,), i)
+                                 for i in range(node.dtype.count))
+
     # --- memory --------------------------------------------------------------------------------------------
 
     def index(self, node: UOp) -> None:
@@ -112,7 +118,7 @@ class _Scalars:
                                      for i in range(dtype.count))
             return
         lanes: list[UOp] = []
-        for start, end in pairwise(_pieces(place, dtype)):
+        for start, end in pairwise(self.pieces(place, dtype)):
             kind = dtype.scalar.vec(end - start)
             vector = self.add(Ops.LOAD, kind, (self.address(place, start),), node.arg)
             lanes += [vector] if end - start == 1 else \
@@ -126,13 +132,21 @@ class _Scalars:
             for i in range(dtype.count):
                 self.add(Ops.STORE, dtype.scalar, (self.lane(place, i), self.lane(source, i)))
             return
-        for start, end in pairwise(_pieces(place, dtype)):
+        for start, end in pairwise(self.pieces(place, dtype)):
             address = self.address(place, start)
             value = self.lane(source, start)
             if end - start > 1:
                 piece = tuple(self.lane(source, i) for i in range(start, end))
-                value = self.add(Ops.VECTORIZE, dtype.scalar.vec(end - start), piece)
+                value = whole_vector(piece) or self.add(Ops.VECTORIZE, dtype.scalar.vec(end - start), piece)
             self.add(Ops.STORE, value.dtype, (address, value))
+
+    def pieces(self, place: UOp, dtype: DType) -> list[int]:
+        """The lanes at which the accesses that make up one of `dtype` begin, and its count."""
+        width = self.renderer.access_lanes(dtype)
+        apart = any(s.dtype.count > 1 for s in place.src[1:]) or dtype.is_bool
+        while width > 1 and (apart or dtype.count % width or not is_multiple(place.src[1], width)):
+            width //= 2
+        return [*range(0, dtype.count, width), dtype.count]
 
     def address(self, place: UOp, lane: int) -> UOp:
         """Where the lanes from `lane` on begin."""
@@ -144,20 +158,6 @@ class _Scalars:
         return self.add(Ops.INDEX, memory.dtype, (memory, at, *conditions))
 
 
-def _pieces(place: UOp, dtype: DType) -> list[int]:
-    """The lanes at which the accesses that make up one of `dtype` begin, and its count."""
-    width = min(ACCESS_LANES, ACCESS_BYTES // dtype.lane_size)
-    apart = any(s.dtype.count > 1 for s in place.src[1:]) or dtype.is_bool
-    while width > 1 and (apart or dtype.count % width or not _is_multiple(place.src[1], width)):
-        width //= 2
-    return [*range(0, dtype.count, width), dtype.count]
-
-
-def _is_multiple(offset: UOp, number: int) -> bool:
-    remainder = offset % number
-    return remainder.op is Ops.CONST and remainder.arg == 0
-
-
 _STATEMENTS = frozenset({Ops.LOAD, Ops.STORE, Ops.RANGE, Ops.END, Ops.BARRIER})
 """What runs as often as it is listed."""
 _TAKEN_APART: dict[Ops, Callable[[_Scalars, UOp], None]] = {
@@ -167,6 +167,7 @@ _TAKEN_APART: dict[Ops, Callable[[_Scalars, UOp], None]] = {
     Ops.SHUFFLE: _Scalars.shuffle,
     Ops.EXTRACT: _Scalars.extract,
     Ops.REDUCE: _Scalars.reduce,
+    Ops.MMA: _Scalars.matrix_product,
     Ops.INDEX: _Scalars.index,
     Ops.LOAD: _Scalars.load,
     Ops.STORE: _Scalars.store,

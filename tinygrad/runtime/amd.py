@@ -255,7 +255,7 @@ class HIPDevice(CompiledDevice):
     """A GPU."""
 
     def __init__(self, name: str, gpu: GPU) -> None:
-        super().__init__(name, HIPAllocator(name, gpu), hip_renderer())
+        super().__init__(name, HIPAllocator(name, gpu), hip_renderer(gpu.architecture))
         self.gpu = gpu
 
     @property

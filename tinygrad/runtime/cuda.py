@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from tinygrad.device import Allocator, CompiledDevice
-from tinygrad.renderer import Launch, Renderer
+from tinygrad.renderer import STATIC_SHARED_BYTES, Launch, Renderer
 from tinygrad.renderer.cuda import cuda_renderer
 from tinygrad.renderer.llvm_blocks import NVPTX, LLVMBlocksRenderer, assembled
 from tinygrad.runtime.cpu import llvm_version
@@ -90,6 +90,11 @@ class Context:
         """As NVRTC calls it: sm_90."""
         major, minor = (self.attribute(f"COMPUTE_CAPABILITY_{part}") for part in ("MAJOR", "MINOR"))
         return f"sm_{major}{minor}"
+
+    def renderer(self) -> Renderer:
+        """CUDA C for this GPU."""
+        major, minor = (self.attribute(f"COMPUTE_CAPABILITY_{part}") for part in ("MAJOR", "MINOR"))
+        return cuda_renderer(10 * major + minor, self.attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"))
 
     @property
     def name(self) -> str:
@@ -179,11 +184,15 @@ class CUDAProgram:
         self.module = call("cuModuleLoadData", code)
         self.function = call("cuModuleGetFunction", self.module, name.encode())
         self.arguments = Arguments(launch)
-        self.sizes = (*launch.blocks, *launch.threads)
+        large = launch.shared_bytes if launch.shared_bytes > STATIC_SHARED_BYTES else 0
+        self.sizes = (*launch.blocks, *launch.threads, large)
+        if large:
+            name_of_limit = driver().CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            call("cuFuncSetAttribute", self.function, name_of_limit, large)
 
     def __call__(self, addresses: Sequence[int], variables: Sequence[int], extent: int) -> None:
         self.context.enter()
-        call("cuLaunchKernel", self.function, *self.sizes, 0, self.context.stream,
+        call("cuLaunchKernel", self.function, *self.sizes, self.context.stream,
              self.arguments.set(addresses, variables), 0)
 
     def __del__(self) -> None:
@@ -234,4 +243,4 @@ def open_device(name: str) -> CUDADevice:
     if name.startswith("CUDA:PTX"):
         return PTXDevice(name, context, LLVMBlocksRenderer(NVPTX))
     nvrtc_version()
-    return CUDADevice(name, context, cuda_renderer())
+    return CUDADevice(name, context, context.renderer())

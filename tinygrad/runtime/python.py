@@ -24,7 +24,10 @@ import numpy as np
 from tinygrad.device import CompiledDevice
 from tinygrad.dtype import DType, dtypes
 from tinygrad.graph.ops import Ops
-from tinygrad.renderer import NARROW_FLOATS, Launch
+from tinygrad.renderer import NARROW_FLOATS, Launch, Renderer
+from tinygrad.renderer.cuda import cuda_renderer, hip_renderer
+from tinygrad.renderer.matrix_units import UNITS, Fragment, MatrixUnit
+from tinygrad.renderer.metal import metal_renderer
 from tinygrad.renderer.python import PythonRenderer
 from tinygrad.runtime.cpu import CPUAllocator
 
@@ -222,6 +225,30 @@ def reduced(combine: Operation, vector: Value) -> Value:
     return result
 
 
+def matrix_product(unit: MatrixUnit, a: Value, b: Value, c: Value, threads: int) -> Value:
+    """a @ b + c of the tiles that the lanes of each warp hold, of floats rounded once. Raises RuntimeError
+    where a block has a part of a warp, or where lanes that hold the same element disagree about it."""
+    if threads % unit.threads:
+        raise RuntimeError(f"{unit} is for warps of {unit.threads} threads; a block has {threads}")
+    wide = np.float64 if unit.result.is_float else np.int64
+    left, right, before = (_gathered(f, np.broadcast_to(x, (threads, f.registers)).astype(wide), unit)
+                           for f, x in ((unit.a, a), (unit.b, b), (unit.c, c)))
+    product = (left @ right + before).astype(unit.result.numpy)
+    rows, columns = unit.c.places(unit.threads)
+    return product[:, rows, columns].reshape(threads, unit.c.registers)
+
+
+def _gathered(fragment: Fragment, held: Value, unit: MatrixUnit) -> Value:
+    """The tile of each warp, from what its lanes hold."""
+    rows, columns = fragment.places(unit.threads)
+    held = held.reshape(-1, unit.threads, fragment.registers)
+    tiles = np.zeros((len(held), 2 ** len(fragment.rows), 2 ** len(fragment.columns)), held.dtype)
+    tiles[:, rows, columns] = held
+    if not np.array_equal(tiles[:, rows, columns], held, equal_nan=held.dtype.kind == "f"):
+        raise RuntimeError(f"lanes hold different numbers for the same element of a tile of {unit}")
+    return tiles
+
+
 def counted(begin: Value, end: Value) -> Iterator[Value]:
     """The iterations of a loop. Raises RuntimeError where threads disagree how many there are."""
     if any(np.ndim(bound) and np.any(bound != np.ravel(bound)[0]) for bound in (begin, end)):
@@ -293,12 +320,30 @@ class SharedItems(Items):
     def __init__(self, name: str, dtype: DType, count: int, threads: int) -> None:
         super().__init__(name, dtype, count)
         self.threads = threads
+        self.started: list[tuple[Value, int, Value]] = []
+        self.groups: list[list[tuple[Value, int, Value]]] = []
         self.barrier()
 
     def barrier(self) -> None:
         """What was done before is done for everybody."""
         self.writer = np.full(self.count, NOBODY)
         self.reader = np.full(self.count, NOBODY)
+
+    def prefetch(self, offset: Value, lanes: int, value: Value) -> None:
+        """Starts a copy: until it is waited for, what is there is nothing."""
+        self.store(offset, lanes, np.frombuffer(b"\xa5" * self.items.itemsize, self.items.dtype)[0])
+        self.started.append((offset, lanes, value))
+
+    def commit(self) -> None:
+        """Makes a group of the copies that were started."""
+        self.groups.append(self.started)
+        self.started = []
+
+    def wait(self, groups: int) -> None:
+        """Ends all copies but those of the last groups."""
+        while len(self.groups) > groups:
+            for offset, lanes, value in self.groups.pop(0):
+                self.store(offset, lanes, value)
 
     def who(self, where: Value) -> Value:
         """The thread of each access: everybody where all do the same."""
@@ -337,7 +382,7 @@ class PythonProgram:
         names = {"np": np, "Ops": Ops, "dtypes": dtypes, "Items": Items, "SharedItems": SharedItems,
                  "operation": operation, "constant": constant, "in_every_lane": in_every_lane,
                  "side_by_side": side_by_side, "lane": lane, "shuffled": shuffled, "reduced": reduced,
-                 "counted": counted}
+                 "counted": counted, "UNITS": UNITS, "matrix_product": matrix_product}
         exec(code, names)
         self.function: Callable[..., None] = names[name]  # type: ignore[assignment]  # what the text defines
 
@@ -364,6 +409,15 @@ class PythonDevice(CompiledDevice):
         return PythonProgram(name, code)
 
 
+MODELS: dict[str, Callable[[], Renderer]] = {
+    "CUDA": cuda_renderer, "AMD": hip_renderer, "GFX1100": functools.partial(hip_renderer, "gfx1100"),
+    "METAL": metal_renderer}
+"""What PYTHON:NAME has blocks, matrix units and copies of."""
+
+
 def open_device(name: str) -> PythonDevice:
-    """The interpreter, PYTHON:BLOCKS with plans of blocks of threads. It is always there."""
-    return PythonDevice(name, CPUAllocator(name), PythonRenderer(has_blocks=name.startswith("PYTHON:BLOCKS")))
+    """The interpreter, PYTHON:BLOCKS with plans of blocks of threads, PYTHON:CUDA and so on with those of a
+    device. It is always there."""
+    kind = name.partition(":")[2]
+    model = MODELS[kind]() if kind in MODELS else None
+    return PythonDevice(name, CPUAllocator(name), PythonRenderer(kind.startswith("BLOCKS"), model))

@@ -7,9 +7,10 @@ with it.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from tinygrad.codegen.linearize import reduce_identity
+from tinygrad.codegen.opt.guards import guarded
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Memory, Ops, RangeKind
 from tinygrad.graph.uop import UOp
@@ -18,9 +19,8 @@ MOST_SERIAL = 16
 """Values that one thread reads from shared memory and combines; more are combined in steps."""
 
 
-def reduce_in_block(nest: UOp, r: UOp, threads: int, guarded: Callable[[UOp, UOp], UOp]) -> UOp:
-    """The nest with the REDUCEs that close `r` done by so many threads together; `guarded(value, inside)` is
-    `value` touching memory only where `inside` holds.
+def reduce_in_block(nest: UOp, r: UOp, threads: int) -> UOp:
+    """The nest with the REDUCEs that close `r` done by so many threads together.
 
     Where `r` is also closed inside the loops of another REDUCE, a thread goes on doing that alone. REDUCEs in
     different places get loops of their own.

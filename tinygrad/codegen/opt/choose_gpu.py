@@ -13,6 +13,7 @@ from __future__ import annotations
 from tinygrad.codegen.contraction import Contraction, contraction_of
 from tinygrad.codegen.launches import needs_order
 from tinygrad.codegen.opt.access import Access, accesses_of
+from tinygrad.codegen.opt.choose_units import UnitChooser
 from tinygrad.codegen.opt.merge import mergeable_pair
 from tinygrad.codegen.opt.plan import Opt, OptKind, Plan, apply_opt
 from tinygrad.graph.ops import Ops, RangeKind
@@ -53,7 +54,8 @@ class _Chooser:
         if statistics:
             self.share_rows(statistics)
         elif contraction is not None and self.outputs_fill(contraction):
-            self.tile(contraction)
+            if not self.on_unit(contraction):
+                self.tile(contraction)
         elif self.outer_reduces():
             self.share_outputs(self.outer_reduces())
         else:
@@ -184,10 +186,12 @@ class _Chooser:
         plain = [r for r in node.closed_ranges if _is_plain(r) and r.extent >= self.renderer.warp_threads]
         return max(plain, key=lambda r: (access is not None and access.step(r) == 1, r.extent), default=None)
 
-    def group_reduces(self, group: int) -> None:
-        """`group` threads for every REDUCE directly inside the outputs' loops that is long enough."""
+    def group_reduces(self, group: int, inside: frozenset[UOp] = frozenset()) -> None:
+        """`group` threads for every REDUCE directly inside the outputs' loops that is long enough; not for
+        those that change with loops `inside` a row, which threads share already."""
         while True:
-            found = (r for n in self.outer_reduces() if (r := self.shared_range(n)) is not None)
+            found = (r for n in self.outer_reduces()
+                     if n.ranges.isdisjoint(inside) and (r := self.shared_range(n)) is not None)
             r = next(found, None)
             threads = 1 if r is None else min(group, _power_of_two(r.extent))
             if r is None or threads < 2:
@@ -209,7 +213,7 @@ class _Chooser:
             return
         group = min(renderer.block_threads, _power_of_two(longest))
         self.spread_over_threads(rows, renderer.block_threads // group)
-        self.group_reduces(group)
+        self.group_reduces(group, inner)
         for ranges in dict.fromkeys(frozenset(s.closed_ranges) & inner for s in self.nest.src):
             self.spread_over_threads(frozenset(filter(_is_plain, ranges)), group)
 
@@ -220,6 +224,15 @@ class _Chooser:
         enough = FULL_BLOCKS * self.renderer.warp_threads
         return prod(r.extent for r in self.output_ranges()) >= enough or \
             self.shared_range(contraction.reduce) is None
+
+    def on_unit(self, contraction: Contraction) -> bool:
+        """The contraction on a matrix unit, if the device has one for it."""
+        chooser = UnitChooser(self.nest, contraction.reduce, self.renderer)
+        chosen = chooser.choose()
+        if chosen:
+            self.nest = chooser.nest
+            self.opts += chooser.opts
+        return chosen
 
     def tile(self, contraction: Contraction) -> None:
         """A tile of accumulators a thread, along the longest range of each operand."""

@@ -16,11 +16,15 @@ from tinygrad.codegen.collapse import simplified
 from tinygrad.codegen.contraction import product_in
 from tinygrad.codegen.linearize import reduce_identity
 from tinygrad.codegen.opt.blocks import reduce_in_block
+from tinygrad.codegen.opt.guards import guarded, guarded_store, zero_outside
+from tinygrad.codegen.opt.matrix import on_matrix_unit
 from tinygrad.codegen.opt.rows import keep_row
+from tinygrad.codegen.opt.share import Sharing, share_operand
 from tinygrad.codegen.opt.skip import skip
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Memory, Ops, RangeKind
 from tinygrad.graph.uop import UOp
+from tinygrad.renderer.matrix_units import UNITS
 
 
 class OptKind(Enum):
@@ -40,6 +44,9 @@ class OptKind(Enum):
     SKIP = "every loop only as far as a condition inside it can hold"
     STREAM = "results past the caches, straight to memory: what they would push out is worth more"
     STAGE = "an operand computed once over the ranges it is read over, into scratch memory"
+    SHARE = "an operand computed once a block over the ranges it is read over, into shared memory"
+    MMA = "tiles of a contraction on a matrix unit"
+    PAD = "a range that is summed over rounded up to a multiple, with nothing added beyond its end"
 
 
 WHOLE_NEST = frozenset({OptKind.SKIP, OptKind.STREAM})
@@ -50,23 +57,29 @@ WHOLE_NEST = frozenset({OptKind.SKIP, OptKind.STREAM})
 class Opt:
     """One change: `range` is the identity of the range; `amount` a factor, or the other range of a MERGE.
 
-    KEEP and STAGE name a value instead, by its number among `rows.row_values` and `operands` of the nest.
+    KEEP, STAGE and SHARE name a value instead, by its number among `rows.row_values` and `operands` of the
+    nest. The range of an MMA is the one that is summed over, its amount the number of the unit in `UNITS`.
     """
 
     kind: OptKind
     range: int
     amount: int = 0
     over: tuple[int, ...] = ()
-    """STAGE: the ranges that the staged memory covers, outermost first"""
+    """STAGE, SHARE: the ranges that the memory covers, outermost first; MMA: those over rows and columns"""
+    tiles: tuple[int, ...] = ()
+    """MMA: tiles of rows, columns and products beside each other; SHARE: what `Sharing` has after threads"""
 
     def __repr__(self) -> str:
-        named = {OptKind.STAGE: "operand ", OptKind.KEEP: "row "}
+        named = {OptKind.STAGE: "operand ", OptKind.SHARE: "operand ", OptKind.KEEP: "row "}
         details = [] if self.kind in WHOLE_NEST else [f"{named.get(self.kind, 'r')}{self.range}"]
         if self.kind is OptKind.MERGE:
             details.append(f"r{self.amount}")
+        elif self.kind is OptKind.MMA:
+            details.append(str(UNITS[self.amount]))
         elif self.amount:
             details.append(str(self.amount))
         details.extend(f"r{r}" for r in self.over)
+        details.extend(map(str, self.tiles))
         return f"{self.kind.name}({', '.join(details)})"
 
 
@@ -97,6 +110,9 @@ def apply_opt(nest: UOp, opt: Opt) -> UOp:
         return skip(nest)
     if opt.kind is OptKind.STREAM:
         return UOp.sink(s.replace(arg=Memory.GLOBAL) for s in nest.src)
+    if opt.kind is OptKind.SHARE:
+        return share_operand(nest, operands(nest)[opt.range], [range_named(nest, r) for r in opt.over],
+                             Sharing(opt.amount, *opt.tiles))
     target = range_named(nest, opt.range)
     match opt.kind:
         case OptKind.MERGE:
@@ -110,7 +126,7 @@ def apply_opt(nest: UOp, opt: Opt) -> UOp:
         case OptKind.GLOBAL:
             return replace_range(nest, target, lambda r: [r], with_kind(target, RangeKind.GLOBAL))
         case OptKind.LOCAL if is_reduce_range(nest, target):
-            return reduce_in_block(nest, target, opt.amount, guarded)
+            return reduce_in_block(nest, target, opt.amount)
         case OptKind.LOCAL:
             return split(nest, target, opt.amount, RangeKind.LOCAL, apart=False)
         case OptKind.SPLIT:
@@ -121,6 +137,12 @@ def apply_opt(nest: UOp, opt: Opt) -> UOp:
             return split(nest, target, opt.amount, RangeKind.UNROLL, apart=False)
         case OptKind.GROUP:
             return split(nest, target, opt.amount, RangeKind.UNROLL, apart=True)
+        case OptKind.PAD:
+            return padded(nest, target, opt.amount)
+        case OptKind.MMA:
+            m, n = (range_named(nest, r) for r in opt.over)
+            rows, columns, depth = opt.tiles
+            return on_matrix_unit(nest, UNITS[opt.amount], (m, n, target), (rows, columns, depth))
     raise ValueError(f"{opt.kind} is not a change of one range")
 
 
@@ -276,7 +298,7 @@ def _split_outputs(nest: UOp, r: UOp, amount: int, kind: RangeKind) -> UOp:
         return replace_range(nest, r, lambda _: loops, start.minimum(extent - amount) + inner)
     inside = (start + inner) < extent
     masked = replace_range(nest, r, lambda _: loops, start + inner)
-    return UOp.sink(_masked_store(s, inside) if inner in s.closed_ranges else s for s in masked.src)
+    return UOp.sink(guarded_store(s, inside) if inner in s.closed_ranges else s for s in masked.src)
 
 
 def _leads_stages(nest: UOp, r: UOp) -> bool:
@@ -292,26 +314,6 @@ def _guarded_stages(nest: UOp, inner: UOp, inside: UOp) -> UOp:
         if node.op is Ops.STAGE and inner in node.closed_ranges:
             changes[node] = node.replace(src=(guarded(node.src[0], inside), *node.src[1:]))
     return nest.substitute(changes)
-
-
-def _masked_store(store: UOp, inside: UOp) -> UOp:
-    at = store.src[0]
-    valid = inside & at.src[2] if len(at.src) == 3 else inside
-    address = at.src[0].index(at.src[1], valid)
-    return store.replace(src=(address, guarded(store.src[1], inside), *store.src[2:]))
-
-
-def guarded(value: UOp, inside: UOp) -> UOp:
-    """`value` with its loads touching memory only where `inside` holds, if they change with the same
-    ranges."""
-    done: dict[UOp, UOp] = {}
-    for node in value.toposort():
-        new = with_new_sources(node, tuple(done[s] for s in node.src))
-        if node.op is Ops.LOAD and node.ranges & inside.ranges and node.src[0].src[0].op is Ops.PARAM:
-            at = new.src[0]
-            new = at.src[0].index(at.src[1], inside & at.src[2] if len(at.src) == 3 else inside).load()
-        done[node] = new
-    return done[value]
 
 
 def _split_reduce(nest: UOp, r: UOp, amount: int, kind: RangeKind, apart: bool) -> UOp:
@@ -352,6 +354,31 @@ def _reduced(node: UOp, value: UOp, loops: list[UOp], inner: UOp, apart: bool) -
     if apart:
         return value.reduce_ranges(node.arg, *loops).reduce_ranges(node.arg, inner)
     return value.reduce_ranges(node.arg, *loops, inner)
+
+
+def padded(nest: UOp, r: UOp, multiple: int) -> UOp:
+    """`r`, which REDUCEs close, rounded up to a multiple; values beyond its end are what changes nothing."""
+    whole = UOp.range(-(-r.extent // multiple) * multiple, fresh_identity(nest))
+    inside = whole < r.extent
+    done: dict[UOp, UOp] = {}
+    for node in nest.toposort():
+        new = with_new_sources(node, tuple(done[s] for s in node.src))
+        if r in node.closed_ranges:
+            if node.op is not Ops.REDUCE:
+                raise ValueError(f"r{r.arg[0]} is no loop of REDUCEs alone")
+            value = _nothing_outside(new.src[0].substitute({r: whole}), inside, node.arg)
+            new = value.reduce_ranges(node.arg, *(whole if c is r else c for c in node.closed_ranges))
+        done[node] = new
+    return done[nest]
+
+
+def _nothing_outside(value: UOp, inside: UOp, op: Ops) -> UOp:
+    """`value` where `inside` holds, else what changes nothing under `op`: of a product, both factors zero."""
+    if op is Ops.ADD and value.op is Ops.MUL:
+        return value.replace(src=tuple(zero_outside(s, inside) for s in value.src))
+    if op is Ops.ADD and value.op is Ops.WHERE and product_in(value) is not None:
+        return value.src[0].where(_nothing_outside(value.src[1], inside, op), value.src[2])
+    return inside.where(guarded(value, inside), reduce_identity(op, value.dtype))
 
 
 # --- staging ------------------------------------------------------------------------------------------------

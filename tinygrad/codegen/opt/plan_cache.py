@@ -23,8 +23,8 @@ SCHEMA = "CREATE TABLE IF NOT EXISTS plans (kernel TEXT PRIMARY KEY, width INTEG
 
 
 def to_json(plan: Plan) -> str:
-    """A plan as text: a list of [kind, range, amount, over]."""
-    return json.dumps([[o.kind.name, o.range, o.amount, list(o.over)] for o in plan.opts])
+    """A plan as text: a list of [kind, range, amount, over, tiles]."""
+    return json.dumps([[o.kind.name, o.range, o.amount, list(o.over), list(o.tiles)] for o in plan.opts])
 
 
 def from_json(text: str) -> Plan:
@@ -37,9 +37,9 @@ def from_json(text: str) -> Plan:
 
 def _opt_of(item: Any) -> Opt:
     match item:
-        case [str(name), int(identity), int(amount), list(over)] if all(isinstance(r, int) for r in over):
-            if name in OptKind.__members__:
-                return Opt(OptKind[name], identity, amount, tuple(over))
+        case [str(name), int(identity), int(amount), list(over), list(tiles)]:
+            if name in OptKind.__members__ and all(isinstance(x, int) for x in over + tiles):
+                return Opt(OptKind[name], identity, amount, tuple(over), tuple(tiles))
     raise ValueError(f"not an Opt: {str(item)[:80]}")
 
 

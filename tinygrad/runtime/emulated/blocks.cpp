@@ -32,7 +32,8 @@ Index place(size_t number, Index size) {
 // Runs the threads of one block at a time.
 class Core : public emulator::Core {
 public:
-    Core(Kernel kernel, void **arguments, Index threads) : kernel(kernel), arguments(arguments), size(threads) {
+    Core(Kernel kernel, void **arguments, Index threads) : kernel(kernel), arguments(arguments) {
+        size = threads;
         wait = [](emulator::Core *core) { static_cast<Core *>(core)->suspend(); };
     }
 
@@ -60,7 +61,6 @@ private:
 
     const Kernel kernel;
     void **const arguments;
-    const Index size;
     size_t started = 0, waiting = 0;
     jmp_buf scheduler;
     Fiber *running = nullptr;

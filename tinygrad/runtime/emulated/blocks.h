@@ -15,7 +15,7 @@ struct Index {
 
 // What runs a thread: where in the grid that is, and how it waits for the others of its block.
 struct Core {
-    Index block, thread;
+    Index block, thread, size;  // size: threads of a block along each axis
     void (*wait)(Core *);
 };
 

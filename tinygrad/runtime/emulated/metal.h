@@ -2,6 +2,9 @@
 #pragma once
 
 #include "blocks.h"
+#include "matrix.h"
+
+#define EMULATOR
 
 #define kernel extern "C"
 #define device
@@ -36,3 +39,5 @@ inline float fabs(float a) { return __builtin_fabsf(a); }
 inline float sqrt(float a) { return __builtin_sqrtf(a); }
 
 }  // namespace metal
+
+MATRIX_UNIT(simdgroup_8x8x8, simdgroup_8x8)

@@ -1,0 +1,42 @@
+"""Conditions under which a part of a nest touches memory: for tiles that reach beyond the end of a range."""
+from __future__ import annotations
+
+from tinygrad.graph.ops import Ops
+from tinygrad.graph.uop import UOp
+
+
+def guarded(value: UOp, inside: UOp) -> UOp:
+    """`value` with its loads touching memory only where `inside` holds, if they change with the same
+    ranges. A condition that differs between the lanes of a matrix unit says nothing about what they load for
+    each other."""
+    apart = inside.ranges
+    done: dict[UOp, UOp] = {}
+    for node in value.toposort(stop=lambda n: n.op is Ops.MMA and n.src[2] in apart):
+        if node.op is Ops.MMA and node.src[2] in apart:
+            done[node] = node
+            continue
+        src = tuple(done[s] for s in node.src)
+        new = node if src == node.src else node.with_sources(src)
+        if node.op is Ops.LOAD and node.ranges & apart and node.src[0].src[0].op is Ops.PARAM:
+            at = new.src[0]
+            new = at.src[0].index(at.src[1], inside & at.src[2] if len(at.src) == 3 else inside).load()
+        done[node] = new
+    return done[value]
+
+
+def zero_outside(value: UOp, inside: UOp) -> UOp:
+    """`value` where `inside` holds, else zero, which is what a load under a condition gives by itself."""
+    if value.op is Ops.CAST and value.dtype.is_float == value.src[0].dtype.is_float:
+        return value.replace(src=(zero_outside(value.src[0], inside),))
+    new = guarded(value, inside)
+    if value.op is Ops.LOAD and new is not value:
+        return new
+    return inside.where(new, value._operand(value.dtype.as_const(0)))
+
+
+def guarded_store(store: UOp, inside: UOp) -> UOp:
+    """A STORE that is done only where `inside` holds."""
+    at = store.src[0]
+    valid = inside & at.src[2] if len(at.src) == 3 else inside
+    address = at.src[0].index(at.src[1], valid)
+    return store.replace(src=(address, guarded(store.src[1], inside), *store.src[2:]))

@@ -1,0 +1,229 @@
+"""Contractions on matrix units.
+
+In: a nest, a contraction in it, and the unit that is to do it. Out: the same nest, in which a warp computes a
+tile of (m, n) for a part of k at a time: the loops over m, n and k go on over tiles; what is inside a tile is
+an index made of the lane's number and of the element's number in the lane, as the unit's layout says.
+
+Several tiles beside each other share what they load. Where memory is contiguous along a range of the
+contraction, the elements of one lane, of all its tiles, lie side by side along it: any order of rows, columns
+and products is right, as long as all tiles agree, and this one is what wide loads want.
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tinygrad.codegen.contraction import contraction_of, guard_of
+from tinygrad.codegen.opt.access import steps_of
+from tinygrad.codegen.opt.guards import guarded, guarded_store, zero_outside
+from tinygrad.dtype import DType, dtypes
+from tinygrad.graph.ops import Ops, RangeKind
+from tinygrad.graph.symbolic import linear_terms
+from tinygrad.graph.uop import UOp
+from tinygrad.renderer.matrix_units import Bit, Fragment, MatrixUnit
+
+TF32_HALF, TF32_KEPT = 1 << 12, -1 << 13
+"""Of the 23 bits of a float32's fraction, tf32 keeps 10: half of its last place, and a mask of what is
+kept."""
+ZERO = UOp.const(0, dtypes.index)
+
+
+@dataclass(frozen=True)
+class MatrixProduct:
+    """A contraction that a unit can do: the REDUCE, its operands as the unit takes them, and a range of
+    each kind."""
+
+    reduce: UOp
+    a: UOp
+    b: UOp
+    m: UOp
+    n: UOp
+    k: UOp
+
+
+def matrix_product(reduce: UOp, unit: MatrixUnit, m: UOp, n: UOp, k: UOp) -> MatrixProduct | None:
+    """The contraction `reduce` over these ranges on `unit`; None where the unit cannot do it."""
+    contraction = contraction_of(reduce)
+    if contraction is None or reduce.dtype is not unit.result or k not in reduce.closed_ranges:
+        return None
+    a, b = contraction.factors
+    if m in contraction.right and n in contraction.left:
+        a, b = b, a
+    elif m not in contraction.left or n not in contraction.right:
+        return None
+    guard = guard_of(reduce.src[0], UOp.const(unit.result.scalar.as_const(0), unit.result))
+    found = [_as_source(s, unit, guard) for s in (a, b)]
+    if found[0] is None or found[1] is None:
+        return None
+    return MatrixProduct(reduce, found[0], found[1], m, n, k)
+
+
+def _as_source(factor: UOp, unit: MatrixUnit, guard: UOp | None) -> UOp | None:
+    """A factor of the product as the unit takes it, zero where the `guard` of the product does not hold; None
+    where that would be another value."""
+    value = factor if factor.dtype is unit.source else _narrowed(factor, unit.source)
+    if value is None:
+        return None
+    if guard is not None:
+        if not guard.ranges <= value.ranges:
+            return None  # zero times what is not a number would not be zero
+        value = guard.where(value, value._operand(unit.source.as_const(0)))
+    return value
+
+
+def _narrowed(value: UOp, dtype: DType) -> UOp | None:
+    """The value of a narrower `dtype` that `value` is, widened; None where it is none."""
+    if value.op is Ops.CAST and value.src[0].dtype is dtype:
+        return value.src[0]
+    if value.op is Ops.WHERE:
+        chosen = [_narrowed(s, dtype) for s in value.src[1:]]
+        if chosen[0] is not None and chosen[1] is not None:
+            return value.src[0].where(chosen[0], chosen[1])
+    if value.op is Ops.CONST and dtype.numpy.type(value.arg) == value.arg:
+        return UOp.const(dtype.as_const(value.arg), dtype)
+    return None
+
+
+# --- where the elements of tiles are ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """One range of a contraction as tiles: the loop over groups of tiles, the tile in its group, which bit
+    of the element's number inside a tile stands at which place of its number in the group."""
+
+    extent: int
+    outer: UOp
+    tile: UOp
+    order: tuple[int, ...]
+    """places, the lowest first: bit i of the number in the tile, or -1 - i for bit i of the tile's number"""
+
+    @property
+    def loops(self) -> list[UOp]:
+        return [r for r in (self.outer, self.tile) if r.op is Ops.RANGE]
+
+    def index(self, bits: Sequence[Bit], numbers: dict[str, UOp]) -> UOp:
+        """The range's counter for a lane's element, where `bits` are those of its number in the tile."""
+        named = [("t", -1 - place) if place < 0 else bits[place] for place in self.order]
+        result: UOp = self.outer * 2 ** len(named)
+        start = 0
+        while start < len(named):  # bits that stay together are one term
+            letter, lowest = named[start]
+            end = start + 1
+            while end < len(named) and named[end] == (letter, lowest + end - start):
+                end += 1
+            part = numbers[letter] // 2**lowest % 2 ** (end - start)
+            result = result + part * 2**start
+            start = end
+        return result
+
+    def is_whole(self) -> bool:
+        """Whether the tiles end where the range does."""
+        groups = self.outer.extent if self.outer.op is Ops.RANGE else 1
+        return bool(groups * 2 ** len(self.order) == self.extent)
+
+
+def _axis(r: UOp, size: int, tiles: int, lane_bits: Sequence[Bit], together: bool, identity: int) -> _Axis:
+    """`r` in groups of `tiles` tiles of `size`; `together` puts the elements of each lane side by side."""
+    if tiles < 1 or tiles & tiles - 1:
+        raise ValueError(f"tiles beside each other are a power of two, not {tiles}")
+    groups = -(-r.extent // (size * tiles))
+    outer = UOp.range(groups, identity, r.arg[1]) if groups > 1 else ZERO
+    tile = UOp.range(tiles, identity + 1, RangeKind.UNROLL) if tiles > 1 else ZERO
+    own = range(len(lane_bits))
+    numbers = [-1 - i for i in range(tiles.bit_length() - 1)]
+    if not together:
+        return _Axis(r.extent, outer, tile, (*own, *numbers))
+    registers = [i for i in own if lane_bits[i][0] == "r"]
+    return _Axis(r.extent, outer, tile, (*registers, *numbers, *(i for i in own if i not in registers)))
+
+
+# --- the change ---------------------------------------------------------------------------------------------
+
+
+def on_matrix_unit(nest: UOp, unit: MatrixUnit, ranges: tuple[UOp, UOp, UOp],
+                   tiles: tuple[int, int, int]) -> UOp:
+    """The nest with the contraction over k on `unit`, by `tiles` of (m, n, k) beside each other. Raises
+    ValueError where there is no such contraction, or where something else uses its ranges otherwise."""
+    m, n, k = ranges
+    product = _only_product(nest, unit, m, n, k)
+    reduce = product.reduce
+    identity = 1 + max(int(r.arg[0]) for r in nest.toposort() if r.op is Ops.RANGE)
+    sides = [_axis(r, size, count, bits, _is_contiguous(values, r), identity + 2 * i)
+             for i, (r, size, count, bits, values) in enumerate((
+                 (m, unit.m, tiles[0], unit.a.rows, [product.a]),
+                 (n, unit.n, tiles[1], unit.b.columns, [product.b]),
+                 (k, unit.k, tiles[2], unit.a.columns, [product.a, product.b])))]
+    rows, columns, depth = sides
+    lane = UOp.range(unit.threads, identity + 6, RangeKind.LOCAL)
+    of_a, of_b, of_c = (UOp.range(f.registers, identity + 7 + i, RangeKind.FRAGMENT)
+                        for i, f in enumerate((unit.a, unit.b, unit.c)))
+
+    def numbers(axis: _Axis, element: UOp) -> dict[str, UOp]:
+        return {"l": lane, "r": element, "t": axis.tile}
+
+    def operand(value: UOp, fragment: Fragment, element: UOp, side: _Axis, r: UOp, is_left: bool) -> UOp:
+        own, shared = (fragment.rows, fragment.columns) if is_left else (fragment.columns, fragment.rows)
+        at, along = side.index(own, numbers(side, element)), depth.index(shared, numbers(depth, element))
+        value = value.substitute({r: at, k: along})
+        if not side.is_whole():
+            value = guarded(value, at < side.extent)
+        if not depth.is_whole():
+            value = zero_outside(value, along < depth.extent)
+        return _as_tf32(value) if unit.rounds_to_tf32 else value
+
+    added = UOp.new(Ops.MMA, unit.result, (operand(product.a, unit.a, of_a, rows, m, True),
+                                           operand(product.b, unit.b, of_b, columns, n, False),
+                                           lane, of_c, of_a, of_b), unit)
+    others = [r for r in reduce.closed_ranges if r is not k]
+    total = added.reduce_ranges(Ops.ADD, *others, *depth.loops)
+    at_m = rows.index(unit.c.rows, numbers(rows, of_c))
+    at_n = columns.index(unit.c.columns, numbers(columns, of_c))
+    changes = {reduce: total, m: at_m, n: at_n}
+    loops = {m: [*rows.loops, lane, of_c], n: columns.loops}
+    conditions = [at < axis.extent for at, axis in ((at_m, rows), (at_n, columns)) if not axis.is_whole()]
+    return UOp.sink(_changed_store(s, changes, loops, conditions) for s in nest.src)
+
+
+def _only_product(nest: UOp, unit: MatrixUnit, m: UOp, n: UOp, k: UOp) -> MatrixProduct:
+    nodes = nest.toposort()
+    closing = [node for node in nodes if k in node.closed_ranges]
+    product = matrix_product(closing[0], unit, m, n, k) if len(closing) == 1 else None
+    if product is None:
+        raise ValueError(f"no contraction over r{k.arg[0]} that {unit} could do")
+    everywhere = all((node.op is Ops.STORE) == (r in node.closed_ranges) for r in (m, n)
+                     for node in nodes if node.op is Ops.STORE or r in node.closed_ranges)
+    if not everywhere:
+        raise ValueError(f"r{m.arg[0]} and r{n.arg[0]} are no loops of every STORE alone")
+    return product
+
+
+def _is_contiguous(values: Sequence[UOp], r: UOp) -> bool:
+    """Whether a value reads memory whose items lie side by side along `r`."""
+    loads = [n for v in values for n in v.toposort(stop=lambda n: n.op is Ops.STAGE) if n.op is Ops.LOAD]
+    return any(steps_by_one(load.src[0].src[1], r) for load in loads)
+
+
+def steps_by_one(offset: UOp, r: UOp) -> bool:
+    """Whether an offset grows by one with `r`, also where it does so within rows that are turned."""
+    steps, _ = steps_of(offset)
+    turned = (atom.src[0] for atom, factor in linear_terms(offset)[0].items()
+              if atom.op is Ops.MOD and factor == 1)
+    return steps.get(r) == 1 or any(steps_of(inside)[0].get(r) == 1 for inside in turned)
+
+
+def _changed_store(store: UOp, changes: dict[UOp, UOp], loops: dict[UOp, list[UOp]],
+                   conditions: Sequence[UOp]) -> UOp:
+    address, value = (s.substitute(changes) for s in store.src[:2])
+    closed = [new for r in store.closed_ranges for new in loops.get(r, [r])]
+    new = store.replace(src=(address, value, *closed))
+    for condition in conditions:
+        new = guarded_store(new, condition)
+    return new
+
+
+def _as_tf32(value: UOp) -> UOp:
+    """A float32 rounded to 10 bits of fraction, halves away from zero, as `cvt.rna.tf32.f32` does."""
+    bits = value.bitcast(dtypes.int32)
+    rounded = ((bits + TF32_HALF) & TF32_KEPT).bitcast(dtypes.float32)
+    return value.ne(value).where(value, rounded)

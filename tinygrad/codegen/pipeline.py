@@ -1,0 +1,221 @@
+"""Loops that load what their next iterations need while they compute.
+
+In: a program for blocks of threads, in which a loop fills shared memory from buffers, waits for all threads,
+and computes with it. Out, for a device that copies asynchronously: the same loop over several tiles of that
+memory, which take turns. An iteration starts the copies for one of the next, and waits only for its own,
+which were started some iterations ago. A plain copy and two barriers are what is left where a value is
+computed on its way into shared memory.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from tinygrad.codegen.barriers import BARRIER
+from tinygrad.dtype import DType, dtypes
+from tinygrad.graph.ops import Ops
+from tinygrad.graph.uop import UOp
+from tinygrad.helpers import round_up
+from tinygrad.renderer import SHARED_ALIGNMENT, Renderer, shared_bytes_of
+
+MOST_TILES = 4
+"""Tiles of shared memory that take turns: three on their way hide the latency of memory (about 700 cycles)
+behind three iterations."""
+COPY_BYTES = (4, 8, 16)
+"""What one asynchronous copy moves."""
+
+
+def pipelined(program: list[UOp], renderer: Renderer) -> list[UOp]:
+    """The program with its loops over shared tiles pipelined."""
+    if not renderer.has_async_copies:
+        return program
+    for start, end in _loops(program):
+        loop = _tile_loop(program, start, end)
+        tiles = MOST_TILES
+        while loop is not None and tiles > 1:
+            if shared_bytes_of(program) + (tiles - 1) * loop.bytes <= renderer.shared_bytes:
+                before = [n for n in program[:start] if n not in loop.memories]
+                return [*before, *_Pipeline(loop, tiles, _is_inside_loop(program, start)).written(),
+                        *program[end + 1:]]
+            tiles //= 2
+    return program
+
+
+# --- finding the loop ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _TileLoop:
+    """A loop's RANGE, the statements that fill shared memory, and the others."""
+
+    counter: UOp
+    filling: tuple[UOp, ...]
+    computing: tuple[UOp, ...]
+    memories: tuple[UOp, ...]
+
+    @property
+    def bytes(self) -> int:
+        return sum(_tile_items(m) * m.dtype.itemsize for m in self.memories)
+
+
+def _tile_items(memory: UOp) -> int:
+    """Items of a tile, so many that the next one is aligned."""
+    return round_up(memory.arg[1] * memory.dtype.itemsize, SHARED_ALIGNMENT) // memory.dtype.itemsize
+
+
+def _loops(program: Sequence[UOp]) -> Iterator[tuple[int, int]]:
+    """The places of each loop's RANGE and END, inner loops first."""
+    opened: list[int] = []
+    found = []
+    for place, node in enumerate(program):
+        if node.op is Ops.RANGE:
+            opened.append(place)
+        elif node.op is Ops.END:
+            found.append((opened.pop(), place))
+    yield from sorted(found, reverse=True)
+
+
+def _is_inside_loop(program: Sequence[UOp], place: int) -> bool:
+    return any(start < place < end for start, end in _loops(program))
+
+
+def _tile_loop(program: Sequence[UOp], start: int, end: int) -> _TileLoop | None:
+    """The loop at these places, if all that it writes into shared memory is copied from buffers."""
+    counter, body = program[start], program[start + 1:end]
+    stores = [n for n in body if n.op is Ops.STORE and _memory(n).op is Ops.SHARED]
+    memories = tuple(dict.fromkeys(map(_memory, stores)))
+    outside = [*program[:start], *program[end + 1:]]
+    used_elsewhere = any(n.op in (Ops.LOAD, Ops.STORE) and _memory(n) in memories for n in outside)
+    if not stores or len(counter.src) != 1 or used_elsewhere or not all(map(_is_copy, stores)):
+        return None
+    filling = _needed_by(body, stores)
+    effects = [n for n in body if n.op is Ops.STORE and n not in set(stores)]
+    computing = _needed_by(body, effects)
+    reads = [n for n in computing if n.op is Ops.LOAD and _memory(n) in memories]
+    both = {n for n in filling if n.op is Ops.RANGE}.intersection(computing)
+    if both or not reads or any(n.op is Ops.LOAD and _memory(n).op is Ops.SHARED for n in filling):
+        return None
+    return _TileLoop(counter, tuple(filling), tuple(computing), memories)
+
+
+def _memory(access: UOp) -> UOp:
+    """What a LOAD or STORE is in: a PARAM, SHARED or SCRATCH memory, or a REGISTER."""
+    place = access.src[0]
+    return place.src[0] if place.op is Ops.INDEX else place
+
+
+def _is_copy(store: UOp) -> bool:
+    value = store.src[1]
+    from_buffer = value.op is Ops.LOAD and _memory(value).op is Ops.PARAM and len(store.src[0].src) == 2
+    return from_buffer and value.dtype.itemsize in COPY_BYTES
+
+
+def _needed_by(body: Sequence[UOp], statements: Sequence[UOp]) -> list[UOp]:
+    """The part of a loop's body that computes these statements, in its order, with the loops around them."""
+    wanted = set(statements)
+    kept: list[UOp] = []
+    inside: list[int] = []
+    for node in reversed(body):
+        if node.op is Ops.END:
+            inside.append(len(kept))
+            kept.append(node)
+        elif node.op is Ops.RANGE:
+            end = inside.pop()
+            if len(kept) == end + 1:
+                del kept[end]  # nothing of this loop is needed
+            else:
+                kept.append(node)
+                wanted.update(node.src)
+        elif node in wanted:
+            kept.append(node)
+            wanted.update(node.src)
+    return kept[::-1]
+
+
+# --- writing the pipeline -----------------------------------------------------------------------------------
+
+
+class _Pipeline:
+    """The statements of one loop over `count` tiles."""
+
+    def __init__(self, loop: _TileLoop, count: int, is_inside_loop: bool) -> None:
+        self.loop = loop
+        self.count = count
+        self.is_inside_loop = is_inside_loop
+        self.out: list[UOp] = []
+        self.sizes = {m: _tile_items(m) for m in loop.memories}
+        self.tiles = {m: m.replace(arg=(m.arg[0], count * size)) for m, size in self.sizes.items()}
+
+    def add(self, op: Ops, dtype: DType, src: tuple[UOp, ...] = (), arg: object = None) -> UOp:
+        node = UOp.new(op, dtype, src, arg)
+        self.out.append(node)
+        return node
+
+    def number(self, value: int) -> UOp:
+        return self.add(Ops.CONST, dtypes.index, (), value)
+
+    def written(self) -> list[UOp]:
+        counter, extent = self.loop.counter, self.loop.counter.src[0]
+        self.out += self.tiles.values()
+        if self.is_inside_loop:  # what the last time left may be on its way, and others may still read
+            self.add(Ops.WAIT, dtypes.index, (), 0)
+            self.out.append(BARRIER)
+        for ahead in range(self.count - 1):
+            self.start_copies(self.number(ahead), extent)
+        self.out.append(counter)
+        self.add(Ops.WAIT, dtypes.index, (), self.count - 2)
+        self.out.append(BARRIER)
+        ahead_of_it = self.add(Ops.ADD, dtypes.index, (counter, self.number(self.count - 1)))
+        self.start_copies(ahead_of_it, extent)
+        self.compute(counter)
+        self.add(Ops.END, counter.dtype, (counter,))
+        return self.out
+
+    def turn(self, counter: UOp) -> UOp:
+        """Which tile an iteration uses."""
+        return self.add(Ops.MOD, dtypes.index, (counter, self.number(self.count)))
+
+    def start_copies(self, counter: UOp, extent: UOp) -> None:
+        """What iteration number `counter` will need, if there is one."""
+        turn = self.turn(counter)
+        exists = self.add(Ops.CMPLT, dtypes.bool, (counter, extent))
+        done = {self.loop.counter: counter}
+        for node in self.loop.filling:
+            if node.op is Ops.INDEX or (node.op is Ops.LOAD and _memory(node).op is Ops.PARAM):
+                continue  # said where they are used
+            if node.op is Ops.STORE:
+                source = self.address(node.src[1].src[0], done, turn, exists)
+                target = self.address(node.src[0], done, turn, None)
+                self.add(Ops.PREFETCH, node.dtype, (target, source))
+            else:
+                self.again(node, done)
+        self.add(Ops.COMMIT, dtypes.index)
+
+    def compute(self, counter: UOp) -> None:
+        turn = self.turn(counter)
+        done: dict[UOp, UOp] = {}
+        for node in self.loop.computing:
+            if node.op is Ops.INDEX and node.src[0] in self.tiles:
+                done[node] = self.address(node, done, turn, None)
+            else:
+                self.again(node, done)
+
+    def again(self, node: UOp, done: dict[UOp, UOp]) -> None:
+        """A statement over what its sources are now."""
+        if node in self.tiles:
+            return
+        src = tuple(done.get(s, s) for s in node.src)
+        done[node] = node if src == node.src else node.replace(src=src)
+        self.out.append(done[node])
+
+    def address(self, place: UOp, done: dict[UOp, UOp], turn: UOp, only_if: UOp | None) -> UOp:
+        """An INDEX, into the tile whose turn it is; to be read `only_if` a condition holds."""
+        memory, offset, *valid = (done.get(s, s) for s in place.src)
+        if memory in self.tiles:
+            start = self.add(Ops.MUL, dtypes.index, (turn, self.number(self.sizes[memory])))
+            offset = self.add(Ops.ADD, dtypes.index, (offset, start))
+            memory = self.tiles[memory]
+        if only_if is not None:
+            valid = [self.add(Ops.AND, dtypes.bool, (only_if, v)) for v in valid] or [only_if]
+        return self.add(Ops.INDEX, place.dtype, (memory, offset, *valid))
+

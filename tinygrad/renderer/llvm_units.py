@@ -1,0 +1,70 @@
+"""Matrix units as intrinsics of LLVM's GPU targets.
+
+NVIDIA's take each 32-bit register of a tile as an argument and give a struct; AMD's take and give whole
+vectors. Which layout the vectors have is in `matrix_units.py`.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tinygrad.dtype import DType, dtypes
+from tinygrad.renderer.llvm_functions import value_type
+from tinygrad.renderer.matrix_units import MFMA, MMA_SYNC, WMMA, MatrixUnit
+
+Emit = Callable[[str, str], str]
+"""Writes an instruction; returns the name of its value."""
+
+
+@dataclass(frozen=True)
+class Intrinsic:
+    """How a unit is called."""
+
+    name: str
+    piece: str
+    """the type of each argument of a source tile; empty where that is the whole vector"""
+    flags: str = ""
+    """arguments at the end"""
+
+
+_HALVES = "<2 x half>"
+INTRINSICS: dict[str, Intrinsic] = {
+    **{unit.name: Intrinsic(f"nvvm.mma.m{unit.m}n{unit.n}k{unit.k}.row.col.{kind}", piece)
+       for unit, (kind, piece) in zip(MMA_SYNC, (("bf16", "i32"), ("f32.f32", _HALVES), ("s8", "i32"),
+                                                 ("tf32", "i32")), strict=True)},
+    **{unit.name: Intrinsic("amdgcn." + unit.name.replace("_1k", ".1k").replace("_", "."), "",
+                            ", i32 0, i32 0, i32 0") for unit in MFMA},
+    **{unit.name: Intrinsic(f"amdgcn.wmma.f32.16x16x16.{kind}.v8f32.v16{kind.replace('bf16', 'i16')}", "")
+       for unit, kind in zip(WMMA, ("bf16", "f16"), strict=True)},
+}
+
+
+def multiplied(unit: MatrixUnit, a: str, b: str, c: str, emit: Emit) -> str:
+    """The vector of what a lane holds of a @ b + c."""
+    intrinsic = INTRINSICS[unit.name]
+    result = value_type(unit.result.vec(unit.c.registers))
+    sources = [(a, unit.a.registers), (b, unit.b.registers)]
+    if not intrinsic.piece:
+        given = ", ".join(f"{value_type(unit.source.vec(count))} {value}" for value, count in sources)
+        return emit("tile", f"call {result} @llvm.{intrinsic.name}({given}, {result} {c}{intrinsic.flags})")
+    pieces = [p for value, count in sources for p in _pieces(value, unit.source, count, intrinsic, emit)]
+    scalar = value_type(unit.result)
+    lanes = [f"{scalar} " + emit("c", f"extractelement {result} {c}, i64 {i}")
+             for i in range(unit.c.registers)]
+    struct = f"{{{', '.join([scalar] * unit.c.registers)}}}"
+    held = emit("tile", f"call {struct} @llvm.{intrinsic.name}({', '.join([*pieces, *lanes])})")
+    built = "poison"
+    for i in range(unit.c.registers):
+        lane = emit("lane", f"extractvalue {struct} {held}, {i}")
+        built = emit("tile", f"insertelement {result} {built}, {scalar} {lane}, i64 {i}")
+    return built
+
+
+def _pieces(value: str, dtype: DType, count: int, intrinsic: Intrinsic, emit: Emit) -> list[str]:
+    """The 32-bit registers of a tile as arguments."""
+    words = count * dtype.itemsize // dtypes.int32.itemsize
+    whole = emit("words", f"bitcast {value_type(dtype.vec(count))} {value} to <{words} x i32>")
+    found = [emit("word", f"extractelement <{words} x i32> {whole}, i64 {i}") for i in range(words)]
+    if intrinsic.piece != "i32":
+        found = [emit("word", f"bitcast i32 {word} to {intrinsic.piece}") for word in found]
+    return [f"{intrinsic.piece} {word}" for word in found]
