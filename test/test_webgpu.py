@@ -2,7 +2,9 @@
 something is missing."""
 from __future__ import annotations
 
+import math
 import sys
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from tinygrad import Tensor
 from tinygrad.device import Device
 from tinygrad.dtype import dtypes
+from tinygrad.graph.ops import Ops
 from tinygrad.renderer.wgsl import WGSLRenderer
 from tinygrad.runtime import webgpu
 
@@ -22,6 +25,10 @@ except RuntimeError as reason:
 
 def normal(*shape):
     return np.random.default_rng(sum(shape)).standard_normal(shape).astype(np.float32)
+
+
+def multiply_add(a, b, c):
+    return a.alu(Ops.MULACC, b, c)
 
 
 def on_gpu(array):
@@ -90,3 +97,57 @@ def test_a_missing_package_says_what_to_install(monkeypatch):
             webgpu.open_device("WEBGPU")
     finally:
         webgpu.webgpu.cache_clear()
+
+
+def exact_multiply_add(a: float, b: float, c: float, kind: type[np.floating]) -> np.floating:
+    """a * b + c in whole numbers, rounded once: to float64 by Python's division of integers, to float32 by way of
+    a float64 rounded to odd."""
+    total = Fraction(a) * Fraction(b) + Fraction(c)
+    if not total:
+        return kind(a * b + c)
+    sign = -1 if total < 0 else 1
+    near = sign * (math.inf if abs(total) >= 2**1024 - 2**970 else abs(total.numerator) / total.denominator)
+    if kind is np.float64 or not math.isfinite(near) or Fraction(near) == total:
+        return kind(near)
+    bits = np.float64(near).view(np.int64)
+    if not bits & 1:  # the neighbour on the other side of the total
+        bits += 1 if (Fraction(near) < total) == (near > 0 or (near == 0 and total > 0)) else -1
+    return kind(np.int64(bits).view(np.float64))
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64], ids=lambda k: k.__name__)
+def test_products_are_added_with_one_rounding(kind):
+    """Of all sizes; where most of the product cancels; around what is denormal, and what overflows."""
+    rng = np.random.default_rng(5)
+    info = np.finfo(kind)
+    number, digits = 3000, info.nmant
+
+    def any_size(low, high):
+        return (rng.choice([-1, 1], number) * np.ldexp(rng.uniform(1, 2, number), rng.integers(low, high, number))
+                ).astype(kind)
+
+    edges = np.array([0, -0.0, 1, -1, 1 + info.eps, info.smallest_subnormal, -info.smallest_subnormal, info.tiny,
+                      info.tiny - info.smallest_subnormal, info.max, -info.max, 0.5, info.eps], kind)
+    grid = [x.reshape(-1) for x in np.meshgrid(edges, edges, edges)]
+    half = info.minexp // 2
+    a = np.concatenate([grid[0], any_size(-3, 3), any_size(half - digits, half + 3), any_size(-40, 40)])
+    b = np.concatenate([grid[1], any_size(-3, 3), any_size(half - 3, half + 3), any_size(-40, 40)])
+    c = np.concatenate([grid[2], any_size(-4, 4), any_size(info.minexp - digits, info.minexp + 4),
+                        any_size(-digits - 45, digits + 45)])
+    with np.errstate(all="ignore"):
+        cancelled = [a[-number:], b[-number:], -(a[-number:] * b[-number:])]
+    a, b, c = (np.concatenate([x, y]) for x, y in zip((a, b, c), cancelled, strict=True))
+    with np.errstate(all="ignore"):
+        expected = np.array([exact_multiply_add(float(x), float(y), float(z), kind)
+                             for x, y, z in zip(a, b, c, strict=True)])
+    found = Tensor(multiply_add(*(on_gpu(x).uop for x in (a, b, c)))).numpy()
+    bits = np.dtype(kind).str.replace("f", "u")
+    np.testing.assert_array_equal(found.view(bits), expected.view(bits))
+
+
+def test_products_with_infinities_and_nan_are_added_as_ieee_says():
+    edges = np.array([0, 1, -2, np.inf, -np.inf, np.nan, 3e38], np.float32)
+    a, b, c = (np.ascontiguousarray(x.reshape(-1)) for x in np.meshgrid(edges, edges, edges))
+    with np.errstate(all="ignore"):
+        expected = (a.astype(np.float64) * b + c).astype(np.float32)
+    np.testing.assert_array_equal(Tensor(multiply_add(*(on_gpu(x).uop for x in (a, b, c)))).numpy(), expected)
