@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 import sys
+from collections import OrderedDict
 from fractions import Fraction
 
 import numpy as np
 import pytest
 
 from tinygrad import Tensor
+from tinygrad.codegen import compile
 from tinygrad.device import Device
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Ops
+from tinygrad.helpers import Context
 from tinygrad.renderer.wgsl import WGSLRenderer
 from tinygrad.runtime import webgpu
 
@@ -29,6 +32,13 @@ def normal(*shape):
 
 def multiply_add(a, b, c):
     return a.alu(Ops.MULACC, b, c)
+
+
+def without(missing, monkeypatch):
+    """Until the end of a test, WEBGPU is a device that lacks these dtypes, and has compiled nothing yet."""
+    limited = WGSLRenderer(frozenset(missing), fused=Device["WEBGPU"].renderer.fused)
+    monkeypatch.setattr(Device["WEBGPU"], "_renderer", limited)
+    monkeypatch.setattr(compile, "_kernels", OrderedDict())
 
 
 def on_gpu(array):
@@ -83,7 +93,7 @@ def test_a_source_that_does_not_compile_is_shown_with_numbers():
 
 
 def test_a_dtype_that_a_device_lacks_is_refused_with_the_devices_that_have_it(monkeypatch):
-    monkeypatch.setattr(Device["WEBGPU"], "_renderer", WGSLRenderer(frozenset({dtypes.float64})))
+    without({dtypes.float64}, monkeypatch)
     x = Tensor([1.5], device="WEBGPU", dtype=dtypes.float64).realize()
     with pytest.raises(ValueError, match="has no float64; CPU, CPU:C and PYTHON do"):
         (x * 3 + 0.0625).numpy()
@@ -115,9 +125,12 @@ def exact_multiply_add(a: float, b: float, c: float, kind: type[np.floating]) ->
     return kind(np.int64(bits).view(np.float64))
 
 
-@pytest.mark.parametrize("kind", [np.float32, np.float64], ids=lambda k: k.__name__)
-def test_products_are_added_with_one_rounding(kind):
+@pytest.mark.parametrize(("kind", "missing"), [
+    (np.float32, set()), (np.float64, set()), (np.float32, {dtypes.float64}), (np.float32, {dtypes.uint64})],
+    ids=["float32", "float64", "float32 without float64", "float32 without integers of 64 bits"])
+def test_products_are_added_with_one_rounding(kind, missing, monkeypatch):
     """Of all sizes; where most of the product cancels; around what is denormal, and what overflows."""
+    without(missing, monkeypatch)
     rng = np.random.default_rng(5)
     info = np.finfo(kind)
     number, digits = 3000, info.nmant
@@ -145,9 +158,41 @@ def test_products_are_added_with_one_rounding(kind):
     np.testing.assert_array_equal(found.view(bits), expected.view(bits))
 
 
-def test_products_with_infinities_and_nan_are_added_as_ieee_says():
+@pytest.mark.parametrize("missing", [set(), {dtypes.float64}], ids=["", "without float64"])
+def test_products_with_infinities_and_nan_are_added_as_ieee_says(missing, monkeypatch):
+    without(missing, monkeypatch)
     edges = np.array([0, 1, -2, np.inf, -np.inf, np.nan, 3e38], np.float32)
     a, b, c = (np.ascontiguousarray(x.reshape(-1)) for x in np.meshgrid(edges, edges, edges))
     with np.errstate(all="ignore"):
         expected = (a.astype(np.float64) * b + c).astype(np.float32)
     np.testing.assert_array_equal(Tensor(multiply_add(*(on_gpu(x).uop for x in (a, b, c)))).numpy(), expected)
+
+
+EDGES = np.array([1.0, np.inf, -np.inf, np.nan, -0.0], np.float32)
+
+
+@pytest.mark.parametrize("function", [
+    lambda x: x * 0.0, lambda x: x * -0.0, lambda x: x - x, lambda x: x + (-x), lambda x: x + 0.0, lambda x: 0.0 / x,
+    lambda x: (x - x) * math.inf, lambda x: x * 2 - x * 2, lambda x: x * 1e30 * 1e30 * 1e-30 * 1e-30],
+    ids=["x*0", "x*-0", "x-x", "x+-x", "x+0", "0/x", "(x-x)*inf", "2x-2x", "x*a*a/a/a"])
+def test_no_compiler_simplifies_what_infinities_and_nan_forbid(function):
+    with np.errstate(all="ignore"):
+        expected = function(EDGES).astype(np.float32)
+    found = function(on_gpu(EDGES)).numpy()
+    np.testing.assert_array_equal(found, expected)
+    numbers = ~np.isnan(expected)
+    np.testing.assert_array_equal(np.signbit(found[numbers]), np.signbit(expected[numbers]))
+
+
+@pytest.mark.parametrize("items", [65536, 100_001])
+def test_one_thread_goes_round_its_loops_as_often_as_it_takes(items):
+    """Mesa's llvmpipe ends a loop after 65,535 rounds."""
+    x = np.random.default_rng(3).integers(-100, 100, items).astype(np.int32)
+    with Context(NOOPT=1):
+        assert on_gpu(x).sum().item() == x.sum()
+
+
+def test_more_rounds_than_a_driver_allows_are_refused(monkeypatch):
+    monkeypatch.setattr(Device["WEBGPU"], "_renderer", WGSLRenderer(most_rounds=10))
+    with Context(NOOPT=1), pytest.raises(ValueError, match="1,003 times round its loops, .* after 10 without a word"):
+        on_gpu(np.ones(1003, np.float32)).sum().numpy()

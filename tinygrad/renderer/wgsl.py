@@ -9,6 +9,7 @@ run time, for a constant that is none is refused. `wgsl_functions.py` has what W
 """
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ AXES = "xyz"
 MOST_COPIES = 64
 """Copies of a loop's body, each of which the driver compiles again."""
 WIDE_FLOATS = frozenset({dtypes.float32, dtypes.float64})
+_REWRITTEN = frozenset({Ops.ADD, Ops.SUB, Ops.MUL, Ops.FDIV, Ops.MULACC})
 _COUNTED = frozenset({Ops.CONST, Ops.VARIABLE, Ops.RANGE, Ops.SPECIAL})
 """What indices are made of."""
 
@@ -64,7 +66,8 @@ class WGSLRenderer(Renderer):
         if wide and dtypes.int64 in self.missing:
             raise ValueError("this kernel counts beyond 32 bits, for which this WebGPU device has no "
                              "integers; CPU, CPU:C and PYTHON do: t.to(\"CPU\")")
-        functions = WGSLFunctions("i64" if wide else "i32", self.fused)
+        has_float64 = not self.missing & {dtypes.float64, dtypes.uint64}
+        functions = WGSLFunctions("i64" if wide else "i32", self.fused, has_float64)
         return _Writer(name, program, functions, self.copies_of_bodies(program)).module()
 
     def copies_of_bodies(self, program: list[UOp]) -> int:
@@ -79,6 +82,13 @@ class WGSLRenderer(Renderer):
                              f"driver stops it after {self.most_rounds:,} without a word: run this on CPU or CL, "
                              "t.to(\"CPU\"), or in parts")
         return copies
+
+
+def cancels(node: UOp) -> bool:
+    """Whether a sum of floats is that of a value and the same value negated."""
+    a, b = node.src[:2]
+    return (node.op is Ops.SUB and a is b) or (node.op is Ops.ADD and UOp.new(Ops.NEG, a.dtype, (a,)) is b) or \
+        (node.op is Ops.ADD and UOp.new(Ops.NEG, b.dtype, (b,)) is a)
 
 
 def rounds_of(program: list[UOp]) -> tuple[int, int]:
@@ -134,6 +144,8 @@ class _Writer(Arithmetic):
         self.values: dict[UOp, str] = {}
         self.lanes: dict[UOp, list[str]] = {}
         self.declarations: list[str] = []
+        self.hidden: dict[str, str] = {}
+        """constants that the compiler shall not compute with"""
         self.globals: list[str] = []
         nodes = dict.fromkeys(program)
         self.buffers = sorted((n for n in nodes if n.op is Ops.PARAM), key=lambda n: int(n.arg[0]))
@@ -146,7 +158,6 @@ class _Writer(Arithmetic):
     def module(self) -> str:
         """The whole text. The order of the program is the order of the statements."""
         self.globals.append("var<private> zero: u32;")
-        self.line("zero = block.z >> 16u;")
         for binding, node in enumerate(self.buffers):
             self.values[node] = f"p{node.arg[0]}"
             access = "read_write" if node in self.stored else "read"
@@ -167,7 +178,7 @@ class _Writer(Arithmetic):
         head = [f"@compute @workgroup_size({threads})",
                 f"fn {self.name}(@builtin(workgroup_id) block: vec3<u32>, "
                 "@builtin(local_invocation_id) thread: vec3<u32>) {"]
-        body = [*head, *self.declarations, *self.lines, "}"]
+        body = [*head, "    zero = block.z >> 16u;", *self.hidden.values(), *self.declarations, *self.lines, "}"]
         parts = (self.globals, self.functions.texts.values(), body)
         return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
 
@@ -320,18 +331,39 @@ class _Writer(Arithmetic):
     # --- operations -----------------------------------------------------------------------------------------
 
     def compute(self, node: UOp) -> None:
-        value = self.elementwise(node, [self.values[s] for s in node.src])
+        value = self.elementwise(node, [self.operand(node, i) for i in range(len(node.src))])
         if not value:
             self.refuse(node)
         self.values[node] = self.as_rounded(node.dtype, value) if node in self.kept_sums else value
 
+    def operand(self, node: UOp, position: int) -> str:
+        """An operand, hidden from the compiler where that would compute with it by rules that forget infinities,
+        NaN and rounding: x * 0 = 0, x - x = 0, (x * a) * b = x * (a * b)."""
+        source = node.src[position]
+        if node.dtype.is_float and node.op in _REWRITTEN:
+            if source.op is Ops.CONST and (node.op in (Ops.MUL, Ops.FDIV) or source.arg in (0.0, math.inf, -math.inf)):
+                return self.hidden_constant(source)
+            if position == 1 and cancels(node):
+                return self.as_rounded(node.dtype, self.values[source])
+        return self.values[source]
+
+    def hidden_constant(self, node: UOp) -> str:
+        """A constant that stands at the head of the kernel, of bits that are known when it runs."""
+        name = f"k_{node.dtype.name}_{node.dtype.numpy.type(node.arg).tobytes()[::-1].hex()}"
+        if name not in self.hidden:
+            bits = int(name.rpartition("_")[2], 16)
+            kind = self.functions.type(node.dtype)
+            word = {"f64": "u64"}.get(kind, "u32")
+            whole = f"(0x{bits:x}{'lu' if word == 'u64' else 'u'} | {word}(zero))"
+            self.hidden[name] = f"    let {name} = {f'bitcast<{kind}>{whole}' if kind != word else whole};"
+        return name
+
     def as_rounded(self, dtype: DType, value: str) -> str:
         """A sum that stays as it was rounded. WGSL lets a compiler turn (a + b) - b into a; it does not see
         through the bits of a number that only the launch makes 0."""
-        bits = "u32" if dtype is dtypes.float32 else "u64"
-        zero = "zero" if bits == "u32" else "u64(zero)"
         kind = self.functions.type(dtype)
-        return self.emit("sum", dtype, f"bitcast<{kind}>(bitcast<{bits}>({value}) | {zero})")
+        bits = "u64" if kind == "f64" else "u32"
+        return self.emit("sum", dtype, f"bitcast<{kind}>(bitcast<{bits}>({value}) | {bits}(zero))")
 
     def where(self, dtype: DType, condition: str, yes: str, no: str) -> str:
         return self.emit("v", dtype, f"select({no}, {yes}, {condition})")

@@ -33,12 +33,14 @@ class WGSLFunctions(Functions):
     """Types and functions of one kernel. Values of narrow types are kept in 32 bits: integers as the numbers
     they are, floats as their bits."""
 
-    def __init__(self, index: str, fused: frozenset[DType]) -> None:
+    def __init__(self, index: str, fused: frozenset[DType], has_float64: bool) -> None:
         super().__init__(Dialect(
             name="WGSL", types={**_TYPES, dtypes.index: index}, math="{name}",
             bitcast="bitcast<{target}>({value})"))
         self.fused = fused
         """dtypes of which the device's own `fma` rounds once"""
+        self.has_float64 = has_float64
+        """and integers of as many bits"""
 
     def define(self, name: str, result: DType, parameters: Mapping[str, DType], body: str) -> str:
         if name not in self.texts:
@@ -170,7 +172,7 @@ class WGSLFunctions(Functions):
         if dtype in self.fused:
             return self.builtin("fma", dtype, 3)
         name = f"mulacc_{dtype.name}"
-        self.texts.setdefault(name, multiply_add_text(name, dtype))
+        self.texts.setdefault(name, multiply_add_text(name, dtype, self.has_float64))
         return name
 
     def ldexp(self, dtype: DType) -> str:
