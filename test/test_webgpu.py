@@ -10,7 +10,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from tinygrad import Tensor
+from tinygrad import Tensor, Variable
 from tinygrad.codegen import compile
 from tinygrad.device import Device
 from tinygrad.dtype import dtypes
@@ -196,3 +196,19 @@ def test_more_rounds_than_a_driver_allows_are_refused(monkeypatch):
     monkeypatch.setattr(Device["WEBGPU"], "_renderer", WGSLRenderer(most_rounds=10))
     with Context(NOOPT=1), pytest.raises(ValueError, match="1,003 times round its loops, .* after 10 without a word"):
         on_gpu(np.ones(1003, np.float32)).sum().numpy()
+
+
+def test_variables_of_more_than_32_bits():
+    """Half a word at a time, each without a sign."""
+    for value in (2**31, 2**32 - 1, 2**40 + 2**31 + 5, -(2**33) - 1):
+        n = Variable("n", -(2**50), 2**50).bind(value)
+        assert (Tensor(n.cast(dtypes.int64), device="WEBGPU") + 1).item() == value + 1
+
+
+def test_a_loop_has_no_name_of_a_type():
+    """i32 would be the 32nd name of a kernel."""
+    x = normal(3, 4, 5, 6)
+    e = np.exp(x @ x.swapaxes(-1, -2) / math.sqrt(6))
+    expected = e / e.sum(-1, keepdims=True) @ x
+    t = on_gpu(x)
+    np.testing.assert_allclose(t.scaled_dot_product_attention(t, t).numpy(), expected, rtol=1e-4, atol=1e-5)

@@ -341,6 +341,8 @@ class _Devices:
         "PYTHON": "tinygrad.runtime.python",
         "PYTHON:BLOCKS": "tinygrad.runtime.python",
         "CL": "tinygrad.runtime.opencl",
+        "CL:IMAGES": "tinygrad.runtime.qcom",
+        "QCOM": "tinygrad.runtime.qcom",
         "WEBGPU": "tinygrad.runtime.webgpu",
         "CUDA": "tinygrad.runtime.cuda",
         "CUDA:PTX": "tinygrad.runtime.cuda",
@@ -357,7 +359,7 @@ class _Devices:
         "LLVM": "CPU", "CPU:LLVM": "CPU", "CLANG": "CPU:C", "CPU:CLANG": "CPU:C", "GPU": "CL", "OPENCL": "CL",
         "NVIDIA": "CUDA", "HIP": "AMD",
     }
-    PLANNED: ClassVar[tuple[str, ...]] = ("NV", "QCOM")
+    PLANNED: ClassVar[tuple[str, ...]] = ("NV",)
 
     def __init__(self) -> None:
         self.opened: dict[str, CompiledDevice] = {}

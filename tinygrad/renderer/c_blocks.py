@@ -58,7 +58,11 @@ class BlocksRenderer(Renderer):
             if node.dtype.scalar in self.missing:
                 raise ValueError(f"this {self.name} device has no {node.dtype.scalar.name}; CPU, CPU:C and "
                                  "PYTHON do. Move the tensor there, t.to(\"CPU\"), or cast it, t.float()")
-        return BlockWriter(name, program, self.dialect).module()
+        return self.writer(name, program, self.dialect).module()
+
+    def writer(self, name: str, program: list[UOp], dialect: Dialect) -> BlockWriter:
+        """What writes a kernel of this device."""
+        return BlockWriter(name, program, dialect)
 
 
 class BlockWriter(Writer):

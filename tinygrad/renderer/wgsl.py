@@ -170,7 +170,7 @@ class _Writer(Arithmetic):
         for position, node in enumerate(self.variables):
             low, high = (f"variables[{position}].{part}" for part in "xy")
             wide = self.functions.type(dtypes.index) == "i64"
-            text = f"(i64(bitcast<i32>({high})) << 32u) | i64({low})" if wide else f"bitcast<i32>({low})"
+            text = f"(i64(bitcast<i32>({high})) << 32u) | i64(u64({low}))" if wide else f"bitcast<i32>({low})"
             self.values[node] = self.emit("n", dtypes.index, text)
         for node in self.program:
             self.statements.get(node.op, _Writer.refuse)(self, node)
@@ -238,7 +238,7 @@ class _Writer(Arithmetic):
         zero = self.functions.constant(dtypes.index, 0)
         bounds = (self.values[s] for s in (node.src[1:] or node.src))
         begin, end = (*([] if len(node.src) == 3 else [zero]), *bounds)
-        counter = self.values[node] = self.fresh("i")
+        counter = self.values[node] = self.fresh("at")
         self.line(f"for (var {counter} = {begin}; {counter} < {end}; {counter}++) {{")
         self.depth += 1
         for around in self.open_loops:
