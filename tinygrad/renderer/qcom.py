@@ -1,9 +1,9 @@
 """OpenCL C that reads memory as images, for GPUs whose texture units have a cache of their own (Adreno).
 
-A buffer of float32 that a kernel only reads, four neighbours at a time from a multiple of four, is an argument of type
-`image1d_buffer_t`: the same memory, of which one `read_imagef` gives four items. All others stay pointers: results
-too, for writing an image takes the way that writing a buffer takes. Everything else is as in `c_blocks.py`. Next
-on the path: `runtime/qcom.py` makes the images.
+A buffer of float32 that a kernel only reads, four neighbours at a time from a multiple of four, is an
+argument of type `image1d_buffer_t`: the same memory, of which one `read_imagef` gives four items. All
+others stay pointers: results too, for writing an image takes the way that writing a buffer takes.
+Everything else is as in `c_blocks.py`. Next on the path: `runtime/qcom.py` makes the images.
 """
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ IMAGE = "image1d_buffer_t"
 
 
 class ImageRenderer(BlocksRenderer):
-    """OpenCL C for a device whose images have at most `most_pixels`, of which a kernel takes at most `most_images`."""
+    """OpenCL C for a device whose images have at most `most_pixels`; a kernel takes at most `most_images`."""
 
     def __init__(self, limits: BlockLimits, most_pixels: int, most_images: int) -> None:
         super().__init__(OPENCL, limits)
@@ -38,7 +38,7 @@ class ImageRenderer(BlocksRenderer):
 
 
 def images_of(program: list[UOp], most_pixels: int) -> list[UOp]:
-    """The PARAMs that can be images, by slot: read in whole pixels, never written, not larger than an image is."""
+    """The PARAMs that can be images, by slot: read in whole pixels, never written, as small as an image."""
     touched = [n for n in program if n.op in (Ops.LOAD, Ops.STORE) and n.src[0].op is Ops.INDEX]
     others = {n.src[0].src[0] for n in touched if not is_pixel(n)}
     read = {n.src[0].src[0] for n in touched if is_pixel(n)}
@@ -46,8 +46,8 @@ def images_of(program: list[UOp], most_pixels: int) -> list[UOp]:
 
 
 def is_pixel(node: UOp) -> bool:
-    """Whether an access reads a pixel of a PARAM. (`scalar.py` leaves wide accesses only where they start at a multiple
-    of their length.)"""
+    """Whether an access reads a pixel of a PARAM. (`scalar.py` leaves wide accesses only where they start at
+    a multiple of their length.)"""
     memory = node.src[0].src[0]
     return node.op is Ops.LOAD and memory.op is Ops.PARAM and node.dtype is dtypes.float32.vec(PIXEL)
 

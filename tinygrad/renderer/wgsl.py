@@ -71,24 +71,25 @@ class WGSLRenderer(Renderer):
         return _Writer(name, program, functions, self.copies_of_bodies(program)).module()
 
     def copies_of_bodies(self, program: list[UOp]) -> int:
-        """How often to write the body of each innermost loop, so that a thread goes round its loops no more often
-        than the driver lets it. Raises ValueError where that would be a text of thousands of lines."""
+        """How often to write the body of each innermost loop, so that a thread goes round its loops no more
+        often than the driver lets it. Raises ValueError where that would be a text of thousands of lines."""
         inner, outer = rounds_of(program)
         if inner + outer <= self.most_rounds:
             return 1
         copies = -(-inner // max(1, self.most_rounds - outer))
         if outer >= self.most_rounds or copies > MOST_COPIES:
-            raise ValueError(f"a thread of this kernel goes {inner + outer:,} times round its loops, and this WebGPU "
-                             f"driver stops it after {self.most_rounds:,} without a word: run this on CPU or CL, "
-                             "t.to(\"CPU\"), or in parts")
+            raise ValueError(f"a thread of this kernel goes {inner + outer:,} times round its loops, and "
+                             f"this WebGPU driver stops it after {self.most_rounds:,} without a word: run this on "
+                             "CPU or CL, t.to(\"CPU\"), or in parts")
         return copies
 
 
 def cancels(node: UOp) -> bool:
     """Whether a sum of floats is that of a value and the same value negated."""
     a, b = node.src[:2]
-    return (node.op is Ops.SUB and a is b) or (node.op is Ops.ADD and UOp.new(Ops.NEG, a.dtype, (a,)) is b) or \
-        (node.op is Ops.ADD and UOp.new(Ops.NEG, b.dtype, (b,)) is a)
+    if node.op is Ops.SUB:
+        return a is b
+    return node.op is Ops.ADD and any(x.op is Ops.NEG and x.src[0] is y for x, y in ((a, b), (b, a)))
 
 
 def rounds_of(program: list[UOp]) -> tuple[int, int]:
@@ -178,7 +179,8 @@ class _Writer(Arithmetic):
         head = [f"@compute @workgroup_size({threads})",
                 f"fn {self.name}(@builtin(workgroup_id) block: vec3<u32>, "
                 "@builtin(local_invocation_id) thread: vec3<u32>) {"]
-        body = [*head, "    zero = block.z >> 16u;", *self.hidden.values(), *self.declarations, *self.lines, "}"]
+        body = [*head, "    zero = block.z >> 16u;", *self.hidden.values(), *self.declarations, *self.lines,
+                "}"]
         parts = (self.globals, self.functions.texts.values(), body)
         return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
 
@@ -337,11 +339,12 @@ class _Writer(Arithmetic):
         self.values[node] = self.as_rounded(node.dtype, value) if node in self.kept_sums else value
 
     def operand(self, node: UOp, position: int) -> str:
-        """An operand, hidden from the compiler where that would compute with it by rules that forget infinities,
-        NaN and rounding: x * 0 = 0, x - x = 0, (x * a) * b = x * (a * b)."""
+        """An operand, hidden from the compiler where that would compute with it by rules that forget
+        infinities, NaN and rounding: x * 0 = 0, x - x = 0, (x * a) * b = x * (a * b)."""
         source = node.src[position]
         if node.dtype.is_float and node.op in _REWRITTEN:
-            if source.op is Ops.CONST and (node.op in (Ops.MUL, Ops.FDIV) or source.arg in (0.0, math.inf, -math.inf)):
+            special = source.op is Ops.CONST and source.arg in (0.0, math.inf, -math.inf)
+            if special or (source.op is Ops.CONST and node.op in (Ops.MUL, Ops.FDIV)):
                 return self.hidden_constant(source)
             if position == 1 and cancels(node):
                 return self.as_rounded(node.dtype, self.values[source])

@@ -162,8 +162,8 @@ class WGSLFunctions(Functions):
         return self.define(f"max_{dtype.name}", dtype, {"a": dtype, "b": dtype}, f"return {larger};")
 
     def converted(self, value: str, source: DType, target: DType) -> str:
-        """A number as one of another type. From one width to another an integer keeps its sign, as implementations
-        decide by the target's sign whether to repeat the sign bit."""
+        """A number as one of another type. An integer is made wider before its sign goes or comes: naga
+        decides by the target's sign whether to repeat the topmost bit."""
         kind = self.type(target)
         wide = {"i32": "i64", "u32": "u64"}.get(self.type(source), "")
         return f"{kind}({wide}({value}))" if kind in ("i64", "u64") and wide else f"{kind}({value})"

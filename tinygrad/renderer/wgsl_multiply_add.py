@@ -1,15 +1,16 @@
 """a * b + c of floats rounded once, in WGSL, for devices whose `fma` rounds the product as well.
 
-WGSL lets a device compute fma(a, b, c) either way; `runtime/webgpu.py` asks each how it does. There are two ways
-around a product that is rounded:
+WGSL lets a device compute fma(a, b, c) either way; `runtime/webgpu.py` asks each how it does. There are two
+ways around a product that is rounded:
 
-- In integers, for float32 and float64: product and c as whole numbers of two words with a common last place, their
-  sum, and that rounded to nearest even. What is shifted out leaves a 1 in the last place, so that it still counts in
-  rounding; there are at least 15 places between it and the digits that are kept. Infinities and NaN, and sums that
-  are 0, come of the plain operations.
-- In float64, for float32 on devices that have it, which compile it four times as fast: the product is exact, the sum
-  is rounded to odd (Boldo and Melquiond, "Emulation of FMA and correctly rounded sums: proved algorithms using
-  rounding to odd", 2008), with what it lost found by Knuth's two-sum. The compiler must not simplify that: hence `kept`.
+- In integers, for float32 and float64: product and c as whole numbers of two words with a common last
+  place, their sum, and that rounded to nearest even. What is shifted out leaves a 1 in the last place, so
+  that it still counts in rounding; there are at least 15 places between it and the digits that are kept.
+  Infinities and NaN, and sums that are 0, come of the plain operations.
+- In float64, for float32 on devices that have it, which compile it four times as fast: the product is
+  exact, the sum is rounded to odd (Boldo and Melquiond, "Emulation of FMA and correctly rounded sums:
+  proved algorithms using rounding to odd", 2008), with what it lost found by Knuth's two-sum. The compiler
+  must not simplify that: hence `kept`.
 """
 from __future__ import annotations
 
@@ -72,7 +73,8 @@ fn $name(a: $float, b: $float, c: $float) -> $float {
     let added = shift_down_$word(above, max(-ahead, 0));
 
     let differ = ((x ^ y ^ z) & $sign) != 0$u;
-    let less = differ && (product.high < added.high || (product.high == added.high && product.low < added.low));
+    let same_high = product.high == added.high;
+    let less = differ && (product.high < added.high || (same_high && product.low < added.low));
     let more_high = select(product.high, added.high, less);
     let more_low = select(product.low, added.low, less);
     let other_high = select(added.high, product.high, less);
@@ -125,15 +127,16 @@ fn $name(a: f32, b: f32, c: f32) -> f32 {
 
 def multiply_add_text(name: str, dtype: DType, has_float64: bool) -> str:
     """The function `name` that gives a * b + c of float32 or float64, rounded once to nearest even, for all
-    operands, denormal ones and results too; and what it calls. `has_float64` says whether there are float64 and
-    integers of 64 bits."""
+    operands, denormal ones and results too; and what it calls. `has_float64` says whether there are float64
+    and integers of 64 bits."""
     if has_float64 and dtype is dtypes.float32:
         return _IN_FLOAT64.substitute(name=name)
     wide = dtype is dtypes.float64
     word, u, bits, fraction = ("u64", "lu", 64, 52) if wide else ("u32", "u", 32, 23)
     bias = 2 ** (bits - fraction - 2) - 1
     return _TEXT.substitute(
-        name=name, float=f"f{bits}", word=word, u=u, bits=bits, places=f"{bits - 1}u", leading_zeros=_LEADING_ZEROS[word],
+        name=name, float=f"f{bits}", word=word, u=u, bits=bits, places=f"{bits - 1}u",
+        leading_zeros=_LEADING_ZEROS[word],
         half=f"{bits // 2}u", half_mask=f"{2 ** (bits // 2) - 1}{u}",
         fraction=f"{fraction}u", fraction_mask=f"{2**fraction - 1}{u}", hidden=f"{2**fraction}{u}",
         exponent_mask=f"{2 * bias + 1}{u}", bias=bias, lowest=bias + fraction, sign=f"(1{u} << {bits - 1}u)",

@@ -160,8 +160,8 @@ class OpenCLDevice(CompiledDevice):
 
 
 def numbered_device(name: str, kind: str, devices: list[Any]) -> Any:
-    """The one of `devices` whose number the name of a device of this kind ends with. Raises RuntimeError where there
-    are fewer."""
+    """The one of `devices` whose number ends the name of a device of this kind. Raises RuntimeError where
+    there are fewer."""
     number = int(name.removeprefix(kind).lstrip(":") or 0)
     if number >= len(devices):
         raise RuntimeError(f"{name} is not there: this machine has {len(devices)} OpenCL "

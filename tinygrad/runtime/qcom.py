@@ -1,8 +1,8 @@
-"""QCOM: Qualcomm's GPUs (Adreno) through their OpenCL driver, with images where those pay (`renderer/qcom.py`).
-CL:IMAGES: the same kernels on any OpenCL device that has images.
+"""QCOM: Qualcomm's GPUs (Adreno) through their OpenCL driver, with images where those pay
+(`renderer/qcom.py`). CL:IMAGES: the same kernels on any OpenCL device that has images.
 
-An image is another view of a buffer's memory, made when a kernel takes it: nothing is copied. Memory, compiler
-and queue are those of `runtime/opencl.py`.
+An image is another view of a buffer's memory, made when a kernel takes it: nothing is copied. Memory,
+compiler and queue are those of `runtime/opencl.py`.
 """
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class ImageProgram(OpenCLProgram):
         super().__init__(queue, kernel, launch)
         kind = opencl().kernel_arg_info.TYPE_NAME
         self.in_flight: deque[tuple[Any, list[Any]]] = deque()
-        """the event of a run, and the images it reads: a driver may forget one that it still reads (PoCL crashes)"""
+        """the event of a run, and the images it reads: PoCL crashes where one is released before that"""
         self.made: list[Any] = []
         self.images = {i for i in range(len(launch.slots)) if kernel.get_arg_info(i, kind) == IMAGE}
 

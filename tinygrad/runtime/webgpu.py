@@ -136,8 +136,8 @@ class WebGPUDevice(CompiledDevice):
         missing = frozenset[DType]().union(*(types for f, types in FEATURES.items() if f not in offered))
         threads = min(MOST_THREADS, self.gpu.limits["max-compute-invocations-per-workgroup"])
         fused = frozenset(t for t in WIDE_FLOATS - missing if self.fuses(t))
-        renderer = WGSLRenderer(missing, threads, self.gpu.limits["max-compute-workgroup-storage-size"], fused,
-                                self.most_rounds())
+        shared = self.gpu.limits["max-compute-workgroup-storage-size"]
+        renderer = WGSLRenderer(missing, threads, shared, fused, self.most_rounds())
         usage = webgpu().BufferUsage
         self.fence = self.gpu.create_buffer(size=WORD, usage=usage.STORAGE | usage.COPY_SRC)
         """reading it takes until everything submitted before has run"""
@@ -160,14 +160,15 @@ class WebGPUDevice(CompiledDevice):
     def fuses(self, dtype: DType) -> bool:
         """Whether `fma` of this float type rounds once here; WGSL lets a device round the product too."""
         kind = {dtypes.float32: "f32", dtypes.float64: "f64"}[dtype]
-        number = dtype.numpy.type(1 + 2.0 ** -(dtype.bits // 2))  # its square needs more digits than there are
+        number = dtype.numpy.type(1 + 2.0 ** -(dtype.bits // 2))  # its square has more digits
         given = np.array([number, -(number * number), 0], dtype.numpy)
         return bool(self.probed(kind, "x[2] = fma(x[0], x[0], x[1]);", given)[2] != 0)
 
     def most_rounds(self) -> int:
         """How often a thread may go round its loops: Mesa's llvmpipe stops one after 65,535 rounds."""
         enough = 1 << 17
-        found = self.probed("u32", "for (var i = 0u; i < x[0]; i++) { x[1] += 1u; }", np.array([enough, 0], np.uint32))
+        given = np.array([enough, 0], np.uint32)
+        found = self.probed("u32", "for (var i = 0u; i < x[0]; i++) { x[1] += 1u; }", given)
         return 2**31 - 1 if found[1] == enough else int(found[1])
 
     def probed(self, kind: str, statement: str, given: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
