@@ -274,6 +274,9 @@ def numbered(source: str) -> str:
 class CompiledDevice:
     """An open device: what its file in `runtime/` provides."""
 
+    runs: ClassVar[bool] = True
+    """whether a kernel that is called computes anything"""
+
     def __init__(self, name: str, allocator: Allocator, renderer: Renderer | None) -> None:
         self.name = name
         self.allocator = allocator

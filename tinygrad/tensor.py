@@ -285,13 +285,11 @@ class Tensor(Methods):
         buffer = None if view is None or view.contiguous() is not view else view.base.buffer
         if buffer is None or not buffer.is_allocated:
             return None
-        copied = buffer.as_bytes() is None
-        if copied and (buffer.nbytes > MOST_PRINTED_BYTES or not Device[buffer.device].computes):
+        device = Device[buffer.device]
+        worth_copying = buffer.nbytes <= MOST_PRINTED_BYTES and device.computes and device.runs
+        if buffer.as_bytes() is None and not worth_copying:
             return None
-        try:
-            return self._items_in(buffer)
-        except RuntimeError:  # NULL, which holds no values
-            return None
+        return self._items_in(buffer)
 
     def __hash__(self) -> int:
         return id(self)

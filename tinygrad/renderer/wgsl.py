@@ -79,8 +79,8 @@ class WGSLRenderer(Renderer):
         copies = -(-inner // max(1, self.most_rounds - outer))
         if outer >= self.most_rounds or copies > MOST_COPIES:
             raise ValueError(f"a thread of this kernel goes {inner + outer:,} times round its loops, and "
-                             f"this WebGPU driver stops it after {self.most_rounds:,} without a word: run this on "
-                             "CPU or CL, t.to(\"CPU\"), or in parts")
+                             f"this WebGPU driver stops it after {self.most_rounds:,} without a word: run "
+                             "this on CPU or CL, t.to(\"CPU\"), or in parts")
         return copies
 
 
