@@ -1,9 +1,8 @@
 """`python -m tinygrad`: the devices that this library knows, and what each can do on this machine.
 
 A device that cannot be used says why and what to install. Bandwidth and GFLOP/s are measured: on the CPU by
-`runtime/limits.py`, elsewhere by three kernels of the library's own. `python -m tinygrad CL WEBGPU` shows these
-devices only; all take about a minute, of which most is
-compiling.
+`runtime/limits.py`, elsewhere by three kernels of the library's own. `python -m tinygrad CL WEBGPU` shows
+these devices only; all take about a minute, of which most is compiling.
 """
 from __future__ import annotations
 
@@ -38,7 +37,8 @@ class Rates:
 
 
 def measured_rates(device: CompiledDevice) -> Rates:
-    """The rates of a sum (bytes read), of adding 1 (bytes read and written) and of a polynomial (operations)."""
+    """The rates of a sum (bytes read), of adding 1 (bytes read and written) and of a polynomial
+    (operations)."""
     def polynomial(x: Tensor) -> Tensor:
         y = x
         for _ in range(STEPS):
