@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tinygrad.device import Allocator, CompiledDevice
+from tinygrad.device import Allocator, CompiledDevice, numbered
 from tinygrad.dtype import dtypes
 from tinygrad.renderer import Launch
 from tinygrad.renderer.c_blocks import BlockLimits, BlocksRenderer
@@ -148,8 +148,7 @@ class OpenCLDevice(CompiledDevice):
         try:
             return program.build(options=list(self.options), cache_dir=False)
         except cl.RuntimeError as reason:
-            numbered = "\n".join(f"{i + 1:5d}  {line}" for i, line in enumerate(source.splitlines()))
-            said = f"{self.compiler} does not accept this kernel:\n{reason}\n{numbered}"
+            said = f"{self.compiler} does not accept this kernel:\n{reason}\n{numbered(source)}"
             raise RuntimeError(said) from None
 
     def load_blocks(self, name: str, code: Any, launch: Launch) -> OpenCLProgram:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tinygrad.device import Allocator, CompiledDevice
+from tinygrad.device import Allocator, CompiledDevice, numbered
 from tinygrad.dtype import DType, dtypes
 from tinygrad.helpers import round_up
 from tinygrad.renderer import Launch
@@ -153,8 +153,7 @@ class WebGPUDevice(CompiledDevice):
         try:
             return self.gpu.create_shader_module(code=source)
         except webgpu().GPUError as reason:
-            numbered = "\n".join(f"{i + 1:5d}  {line}" for i, line in enumerate(source.splitlines()))
-            said = f"{self.compiler} does not accept this kernel:\n{reason}\n{numbered}"
+            said = f"{self.compiler} does not accept this kernel:\n{reason}\n{numbered(source)}"
             raise RuntimeError(said) from None
 
     def fuses(self, dtype: DType) -> bool:
