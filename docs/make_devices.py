@@ -15,7 +15,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "devices.md"
-DEVICES = ("CPU", "CPU:C", "PYTHON", "CL", "CUDA:EMULATED", "AMD:EMULATED", "METAL:EMULATED")
+DEVICES = ("CPU", "CPU:C", "PYTHON", "CL", "CL:IMAGES", "WEBGPU", "CUDA:EMULATED", "AMD:EMULATED",
+           "METAL:EMULATED")
 FAMILIES = {
     "renderer": "operations, dtypes, memory, lanes: programs written by hand",
     "transcendental": "exp2, log2, sin over their whole range",
@@ -46,6 +47,8 @@ INTRODUCTION = """# Devices
 | `PYTHON` | the program, one operation after another | NumPy | nothing |
 | `PYTHON:BLOCKS` | the same, by plans of blocks of threads | NumPy | nothing |
 | `CL` (`GPU`) | OpenCL C | pyopencl, any OpenCL 1.2 device | the extra `opencl` (on Linux with PoCL) |
+| `CL:IMAGES` | the same; float32 read in fours as images | pyopencl | an OpenCL device with images |
+| `QCOM` | the same, on a GPU of Qualcomm | pyopencl | its OpenCL driver |
 | `WEBGPU` | WGSL | wgpu: Vulkan, Metal, Direct3D | the extra `webgpu`, a driver (mesa-vulkan-drivers) |
 | `CUDA` (`NVIDIA`) | CUDA C | NVRTC and the driver API | a GPU, its driver, the extra `cuda` |
 | `CUDA:PTX` | PTX, made by LLVM | the driver API | a GPU, its driver, cuda-bindings |
@@ -71,10 +74,22 @@ error. `CUDA`, `AMD` and `METAL` themselves have been run only against drivers t
 sm_80, sm_90 and sm_100, PTX by ptxas for the same, objects for gfx942 and gfx1100 by LLVM. Metal has no
 float64.
 
+`CL` on the CPU goes through PoCL, which takes 90 ms to compile a kernel, most of it reading its own headers,
+and 33 ms more at the first run for the size of its blocks; it keeps both on disk (`~/.cache/pocl`), and the
+next process takes 22 ms. `QCOM` has not been run on a GPU of Qualcomm; its kernels are those of `CL:IMAGES`,
+which PoCL runs.
+
+WGSL leaves more to a device than the other languages do. When `WEBGPU` opens one it asks by small kernels:
+whether `fma` rounds once (where it does not, `renderer/wgsl_multiply_add.py` multiplies and adds in integers
+or in float64), and how often a thread may go round its loops (Mesa's llvmpipe ends them after 65,535 rounds
+without a word: loops are written with longer bodies, and refused where that does not do). int64, uint64 and
+float64 are there where the driver has them; elsewhere the error names devices that have them.
+
 ## Passes
 
 Made by `python docs/make_devices.py`: tests passed of tests run, a family (`test/test_NAME.py`) a row.
-A dash means: not run, it is not made for this device or too large for it.
+A dash means: not run, it is not made for this device or too large for it. An empty cell has not been
+measured yet.
 
 """
 

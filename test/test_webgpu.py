@@ -2,14 +2,20 @@
 something is missing."""
 from __future__ import annotations
 
+import math
 import sys
+from collections import OrderedDict
+from fractions import Fraction
 
 import numpy as np
 import pytest
 
-from tinygrad import Tensor
+from tinygrad import Tensor, Variable
+from tinygrad.codegen import compile
 from tinygrad.device import Device
 from tinygrad.dtype import dtypes
+from tinygrad.graph.ops import Ops
+from tinygrad.helpers import Context
 from tinygrad.renderer.wgsl import WGSLRenderer
 from tinygrad.runtime import webgpu
 
@@ -22,6 +28,17 @@ except RuntimeError as reason:
 
 def normal(*shape):
     return np.random.default_rng(sum(shape)).standard_normal(shape).astype(np.float32)
+
+
+def multiply_add(a, b, c):
+    return a.alu(Ops.MULACC, b, c)
+
+
+def without(missing, monkeypatch):
+    """Until the end of a test, WEBGPU is a device that lacks these dtypes, and has compiled nothing yet."""
+    limited = WGSLRenderer(frozenset(missing), fused=Device["WEBGPU"].renderer.fused)
+    monkeypatch.setattr(Device["WEBGPU"], "_renderer", limited)
+    monkeypatch.setattr(compile, "_kernels", OrderedDict())
 
 
 def on_gpu(array):
@@ -76,7 +93,7 @@ def test_a_source_that_does_not_compile_is_shown_with_numbers():
 
 
 def test_a_dtype_that_a_device_lacks_is_refused_with_the_devices_that_have_it(monkeypatch):
-    monkeypatch.setattr(Device["WEBGPU"], "_renderer", WGSLRenderer(frozenset({dtypes.float64})))
+    without({dtypes.float64}, monkeypatch)
     x = Tensor([1.5], device="WEBGPU", dtype=dtypes.float64).realize()
     with pytest.raises(ValueError, match="has no float64; CPU, CPU:C and PYTHON do"):
         (x * 3 + 0.0625).numpy()
@@ -90,3 +107,110 @@ def test_a_missing_package_says_what_to_install(monkeypatch):
             webgpu.open_device("WEBGPU")
     finally:
         webgpu.webgpu.cache_clear()
+
+
+def exact_multiply_add(a: float, b: float, c: float, kind: type[np.floating]) -> np.floating:
+    """a * b + c in whole numbers, rounded once: to float64 by Python's division of integers, to float32 by
+    way of a float64 rounded to odd."""
+    total = Fraction(a) * Fraction(b) + Fraction(c)
+    if not total:
+        return kind(a * b + c)
+    sign = -1 if total < 0 else 1
+    near = sign * (math.inf if abs(total) >= 2**1024 - 2**970 else abs(total.numerator) / total.denominator)
+    if kind is np.float64 or not math.isfinite(near) or Fraction(near) == total:
+        return kind(near)
+    bits = np.float64(near).view(np.int64)
+    if not bits & 1:  # the neighbour on the other side of the total
+        bits += 1 if (Fraction(near) < total) == (near > 0 or (near == 0 and total > 0)) else -1
+    return kind(np.int64(bits).view(np.float64))
+
+
+@pytest.mark.parametrize(("kind", "missing"), [
+    (np.float32, set()), (np.float64, set()), (np.float32, {dtypes.float64}), (np.float32, {dtypes.uint64})],
+    ids=["float32", "float64", "float32 without float64", "float32 without integers of 64 bits"])
+def test_products_are_added_with_one_rounding(kind, missing, monkeypatch):
+    """Of all sizes; where most of the product cancels; around what is denormal, and what overflows."""
+    without(missing, monkeypatch)
+    rng = np.random.default_rng(5)
+    info = np.finfo(kind)
+    number, digits = 3000, info.nmant
+
+    def any_size(low, high):
+        signs, exponents = rng.choice([-1, 1], number), rng.integers(low, high, number)
+        return (signs * np.ldexp(rng.uniform(1, 2, number), exponents)).astype(kind)
+
+    least = info.smallest_subnormal
+    edges = np.array([0, -0.0, 1, -1, 1 + info.eps, least, -least, info.tiny, info.tiny - least, info.max,
+                      -info.max, 0.5, info.eps], kind)
+    grid = [x.reshape(-1) for x in np.meshgrid(edges, edges, edges)]
+    half = info.minexp // 2
+    a = np.concatenate([grid[0], any_size(-3, 3), any_size(half - digits, half + 3), any_size(-40, 40)])
+    b = np.concatenate([grid[1], any_size(-3, 3), any_size(half - 3, half + 3), any_size(-40, 40)])
+    c = np.concatenate([grid[2], any_size(-4, 4), any_size(info.minexp - digits, info.minexp + 4),
+                        any_size(-digits - 45, digits + 45)])
+    with np.errstate(all="ignore"):
+        cancelled = [a[-number:], b[-number:], -(a[-number:] * b[-number:])]
+    a, b, c = (np.concatenate([x, y]) for x, y in zip((a, b, c), cancelled, strict=True))
+    with np.errstate(all="ignore"):
+        expected = np.array([exact_multiply_add(float(x), float(y), float(z), kind)
+                             for x, y, z in zip(a, b, c, strict=True)])
+    found = Tensor(multiply_add(*(on_gpu(x).uop for x in (a, b, c)))).numpy()
+    bits = np.dtype(kind).str.replace("f", "u")
+    np.testing.assert_array_equal(found.view(bits), expected.view(bits))
+
+
+@pytest.mark.parametrize("missing", [set(), {dtypes.float64}], ids=["", "without float64"])
+def test_products_with_infinities_and_nan_are_added_as_ieee_says(missing, monkeypatch):
+    without(missing, monkeypatch)
+    edges = np.array([0, 1, -2, np.inf, -np.inf, np.nan, 3e38], np.float32)
+    a, b, c = (np.ascontiguousarray(x.reshape(-1)) for x in np.meshgrid(edges, edges, edges))
+    with np.errstate(all="ignore"):
+        expected = (a.astype(np.float64) * b + c).astype(np.float32)
+    np.testing.assert_array_equal(Tensor(multiply_add(*(on_gpu(x).uop for x in (a, b, c)))).numpy(), expected)
+
+
+EDGES = np.array([1.0, np.inf, -np.inf, np.nan, -0.0], np.float32)
+
+
+@pytest.mark.parametrize("function", [
+    lambda x: x * 0.0, lambda x: x * -0.0, lambda x: x - x, lambda x: x + (-x), lambda x: x + 0.0,
+    lambda x: 0.0 / x, lambda x: (x - x) * math.inf,
+    lambda x: x * 2 - x * 2, lambda x: x * 1e30 * 1e30 * 1e-30 * 1e-30],
+    ids=["x*0", "x*-0", "x-x", "x+-x", "x+0", "0/x", "(x-x)*inf", "2x-2x", "x*a*a/a/a"])
+def test_no_compiler_simplifies_what_infinities_and_nan_forbid(function):
+    with np.errstate(all="ignore"):
+        expected = function(EDGES).astype(np.float32)
+    found = function(on_gpu(EDGES)).numpy()
+    np.testing.assert_array_equal(found, expected)
+    numbers = ~np.isnan(expected)
+    np.testing.assert_array_equal(np.signbit(found[numbers]), np.signbit(expected[numbers]))
+
+
+@pytest.mark.parametrize("items", [65536, 100_001])
+def test_one_thread_goes_round_its_loops_as_often_as_it_takes(items):
+    """Mesa's llvmpipe ends a loop after 65,535 rounds."""
+    x = np.random.default_rng(3).integers(-100, 100, items).astype(np.int32)
+    with Context(NOOPT=1):
+        assert on_gpu(x).sum().item() == x.sum()
+
+
+def test_more_rounds_than_a_driver_allows_are_refused(monkeypatch):
+    monkeypatch.setattr(Device["WEBGPU"], "_renderer", WGSLRenderer(most_rounds=10))
+    with Context(NOOPT=1), pytest.raises(ValueError, match="1,003 times round .* after 10 without a word"):
+        on_gpu(np.ones(1003, np.float32)).sum().numpy()
+
+
+def test_variables_of_more_than_32_bits():
+    """Half a word at a time, each without a sign."""
+    for value in (2**31, 2**32 - 1, 2**40 + 2**31 + 5, -(2**33) - 1):
+        n = Variable("n", -(2**50), 2**50).bind(value)
+        assert (Tensor(n.cast(dtypes.int64), device="WEBGPU") + 1).item() == value + 1
+
+
+def test_a_loop_has_no_name_of_a_type():
+    """i32 would be the 32nd name of a kernel."""
+    x = normal(3, 4, 5, 6)
+    e = np.exp(x @ x.swapaxes(-1, -2) / math.sqrt(6))
+    expected = e / e.sum(-1, keepdims=True) @ x
+    t = on_gpu(x)
+    np.testing.assert_allclose(t.scaled_dot_product_attention(t, t).numpy(), expected, rtol=1e-4, atol=1e-5)

@@ -1,13 +1,72 @@
 """`python -m tinygrad`: the devices that this library knows, and what each can do on this machine.
 
-A device that cannot be used says why and what to install. Bandwidth and GFLOP/s are measured
-(`runtime/limits.py`), which takes about a second.
+A device that cannot be used says why and what to install. Bandwidth and GFLOP/s are measured: on the CPU by
+`runtime/limits.py`, elsewhere by three kernels of the library's own. `python -m tinygrad CL WEBGPU` shows
+these devices only; all take about a minute, of which most is compiling.
 """
 from __future__ import annotations
 
+import sys
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass
 
-from tinygrad.device import Device
+import numpy as np
+
+from tinygrad.device import CompiledDevice, Device
+from tinygrad.engine.jit import TinyJit
+from tinygrad.tensor import Tensor
+
+SIZES = (1 << 12, 1 << 18, 1 << 24)
+"""Items of float32 that are tried, the smallest first, until a kernel runs long enough to be measured."""
+ENOUGH_SECONDS = 0.01
+WARM_UPS = 2
+"""Runs until a kernel is compiled and its launch captured."""
+REPEATS = 2
+STEPS = 64
+"""Products, each added to, that the kernel of arithmetic does on every item."""
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What kernels of the library reach on a device: a lower bound of what it can do."""
+
+    read_gbs: float
+    copy_gbs: float
+    gflops: float
+
+
+def measured_rates(device: CompiledDevice) -> Rates:
+    """The rates of a sum (bytes read), of adding 1 (bytes read and written) and of a polynomial
+    (operations)."""
+    def polynomial(x: Tensor) -> Tensor:
+        y = x
+        for _ in range(STEPS):
+            y = y * x + x
+        return y
+
+    return Rates(rate(device, lambda x: x.sum(), 4) / 1e9, rate(device, lambda x: x + 1, 8) / 1e9,
+                 rate(device, polynomial, 2 * STEPS) / 1e9)
+
+
+def rate(device: CompiledDevice, compute: Callable[[Tensor], Tensor], work: int) -> float:
+    """`work` a second, done on each item by `compute`: the best of a few runs on as many items as take long
+    enough."""
+    best = 0.0
+    for items in SIZES:
+        x = Tensor(np.full(items, 0.5, np.float32), device=device.name).realize()
+        step = TinyJit(lambda x: compute(x).realize())
+        seconds = []
+        for _ in range(WARM_UPS + REPEATS):
+            start = time.perf_counter()
+            step(x)
+            device.synchronize()
+            seconds.append(time.perf_counter() - start)
+        least = min(seconds[WARM_UPS:])
+        best = items * work / least
+        if least > ENOUGH_SECONDS:
+            break
+    return best
 
 
 @dataclass(frozen=True)
@@ -25,8 +84,8 @@ class Row:
 HEAD = Row("device", "state", "compiler", "GB/s read", "GB/s copied", "GFLOP/s")
 
 
-def row_of(kind: str) -> Row:
-    """The device of this kind, opened if that works."""
+def row_of(kind: str, measure: bool = True) -> Row:
+    """The device of this kind, opened if that works; with its rates if `measure`."""
     name = f"{kind}*" if kind == Device.DEFAULT else kind
     if kind not in Device.FILES:
         return Row(name, "not supported yet")
@@ -36,20 +95,21 @@ def row_of(kind: str) -> Row:
         return Row(name, f"not available: {error}")
     if not device.computes:
         return Row(name, "available, holds data")
-    limits = device.limits()
-    if limits is None:
+    if not measure or not device.runs:
         return Row(name, "available", device.compiler)
-    rates = (f"{rate:.0f}" for rate in (limits.read_gbs, limits.copy_gbs, limits.gflops))
-    return Row(name, "available", device.compiler, *rates)
+    rates = device.limits() or measured_rates(device)
+    numbers = (f"{rate:.3g}" for rate in (rates.read_gbs, rates.copy_gbs, rates.gflops))
+    return Row(name, "available", device.compiler, *numbers)
 
 
-def table() -> str:
-    """All devices, one a line, in columns; * marks the default."""
-    rows = [astuple(HEAD), *(astuple(row_of(kind)) for kind in (*Device.FILES, *Device.PLANNED))]
+def table(kinds: Sequence[str] = (), measure: bool = True) -> str:
+    """Devices of these kinds (of all, if none is named), one a line, in columns; * marks the default."""
+    shown = [kind.upper() for kind in kinds] or [*Device.FILES, *Device.PLANNED]
+    rows = [astuple(HEAD), *(astuple(row_of(kind, measure)) for kind in shown)]
     widths = [max(len(row[i]) for row in rows if len(row[i]) < 60) for i in range(len(rows[0]))]
     return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip()
                      for row in rows)
 
 
 if __name__ == "__main__":
-    print(table())
+    print(table(sys.argv[1:]))

@@ -274,6 +274,9 @@ def numbered(source: str) -> str:
 class CompiledDevice:
     """An open device: what its file in `runtime/` provides."""
 
+    runs: ClassVar[bool] = True
+    """whether a kernel that is called computes anything"""
+
     def __init__(self, name: str, allocator: Allocator, renderer: Renderer | None) -> None:
         self.name = name
         self.allocator = allocator
@@ -342,6 +345,8 @@ class _Devices:
         **dict.fromkeys((f"PYTHON:{kind}" for kind in ("BLOCKS", "CUDA", "AMD", "GFX1100", "METAL")),
                         "tinygrad.runtime.python"),
         "CL": "tinygrad.runtime.opencl",
+        "CL:IMAGES": "tinygrad.runtime.qcom",
+        "QCOM": "tinygrad.runtime.qcom",
         "WEBGPU": "tinygrad.runtime.webgpu",
         "CUDA": "tinygrad.runtime.cuda",
         "CUDA:PTX": "tinygrad.runtime.cuda",
@@ -358,7 +363,7 @@ class _Devices:
         "LLVM": "CPU", "CPU:LLVM": "CPU", "CLANG": "CPU:C", "CPU:CLANG": "CPU:C", "GPU": "CL", "OPENCL": "CL",
         "NVIDIA": "CUDA", "HIP": "AMD",
     }
-    PLANNED: ClassVar[tuple[str, ...]] = ("NV", "QCOM")
+    PLANNED: ClassVar[tuple[str, ...]] = ("NV",)
 
     def __init__(self) -> None:
         self.opened: dict[str, CompiledDevice] = {}

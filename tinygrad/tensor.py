@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 
+from tinygrad.device import Device
 from tinygrad.dtype import DType, DTypeLike, dtype_from_numpy, dtypes, to_dtype
 from tinygrad.functional.indexing import as_written
 from tinygrad.functional.methods import Methods
@@ -53,6 +54,8 @@ if TYPE_CHECKING:
 Number: TypeAlias = bool | int | float
 Operand: TypeAlias = "Tensor | Number | np.ndarray[Any, Any] | np.generic"
 
+MOST_PRINTED_BYTES = 1 << 20
+"""What is copied from a device to print some of it."""
 _leaf_identities = itertools.count()
 _live: weakref.WeakValueDictionary[int, Tensor] = weakref.WeakValueDictionary()
 """Every tensor that exists, by id."""
@@ -281,11 +284,14 @@ class Tensor(Methods):
         if constant is not None:
             return np.full(shape_value(self.shape), constant, self.dtype.numpy)
         view = storage_view(self.uop)
-        if view is None or view.base.buffer is None or not view.base.buffer.is_allocated:
+        buffer = None if view is None or view.contiguous() is not view else view.base.buffer
+        if buffer is None or not buffer.is_allocated:
             return None
-        if view.contiguous() is not view or view.base.buffer.as_bytes() is None:
+        device = Device[buffer.device]
+        worth_copying = buffer.nbytes <= MOST_PRINTED_BYTES and device.computes and device.runs
+        if buffer.as_bytes() is None and not worth_copying:
             return None
-        return self._items_in(view.base.buffer)
+        return self._items_in(buffer)
 
     def __hash__(self) -> int:
         return id(self)

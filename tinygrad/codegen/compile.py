@@ -170,7 +170,8 @@ def linear_program(optimised: UOp, renderer: Renderer) -> list[UOp]:
     """The program of a nest after its plan."""
     if CHECK:
         check_graph(optimised, "loop_nest")
-    program = linearize(to_device_primitives(expand(optimised), renderer), renderer.grid_limits)
+    program = linearize(to_device_primitives(expand(optimised), renderer), renderer.grid_limits,
+                        renderer.contracts)
     if renderer.has_blocks:
         program = pipelined(scalar_program(program, renderer), renderer)
     if CHECK:

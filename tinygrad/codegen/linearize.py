@@ -38,9 +38,10 @@ def reduce_identity(op: Ops, dtype: DType) -> UOp:
     return UOp.const(IDENTITY_OF[op](dtype), dtype)
 
 
-def linearize(nest: UOp, limits: GridLimits = NO_LIMITS) -> list[UOp]:
-    """The program of a loop nest, for a device with at most `limits` blocks along each axis."""
-    return with_barriers(_Linearizer(loops_apart(nest), limits).program())
+def linearize(nest: UOp, limits: GridLimits = NO_LIMITS, contracts: bool = True) -> list[UOp]:
+    """The program of a loop nest, for a device with at most `limits` blocks along each axis. With `contracts`
+    a product that a REDUCE adds up is one MULACC with the sum."""
+    return with_barriers(_Linearizer(loops_apart(nest), limits, contracts).program())
 
 
 def loops_apart(nest: UOp) -> UOp:
@@ -76,9 +77,10 @@ class _Linearizer:
     A body's items are nodes and inner loops (their RANGE); `steps` are what an item prints.
     """
 
-    def __init__(self, nest: UOp, limits: GridLimits) -> None:
+    def __init__(self, nest: UOp, limits: GridLimits, contracts: bool) -> None:
         self.nest = nest
         self.limits = limits
+        self.contracts = contracts
         self.order = {node: i for i, node in enumerate(nest.toposort())}
         self.parent: dict[UOp, UOp] = {}
         self.depth: dict[UOp, int] = {ROOT: 0}
@@ -338,7 +340,7 @@ class _Linearizer:
         register = self.registers[node]
         for value in values:
             before = self.read(register)
-            if node.arg is Ops.ADD and value.op is Ops.MUL and node.dtype.is_float:
+            if self.contracts and node.arg is Ops.ADD and value.op is Ops.MUL and node.dtype.is_float:
                 after = UOp.new(Ops.MULACC, node.dtype, (*value.src, before))
             elif node.arg is Ops.ADD and value.op is Ops.MMA:
                 after = value.replace(src=(*value.src[:2], before, *value.src[3:]))

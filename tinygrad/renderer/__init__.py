@@ -103,6 +103,8 @@ class Renderer(ABC):
     """the most blocks along each axis, the fastest first"""
     missing: frozenset[DType] = frozenset()
     """dtypes that the device cannot compute with"""
+    contracts: bool = True
+    """whether a product added to a sum, rounded once, costs less than rounding both"""
 
     def __repr__(self) -> str:
         return (f"{self.name}, {self.threads} thread{'s' * (self.threads > 1)}, "

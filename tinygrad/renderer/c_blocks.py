@@ -66,7 +66,11 @@ class BlocksRenderer(Renderer):
         dialect = self.dialect
         if counts_in_32_bits(program):
             dialect = replace(dialect, types={**dialect.types, dtypes.index: dialect.types[dtypes.int32]})
-        return BlockWriter(name, program, dialect).module()
+        return self.writer(name, program, dialect).module()
+
+    def writer(self, name: str, program: list[UOp], dialect: Dialect) -> BlockWriter:
+        """What writes a kernel of this device."""
+        return BlockWriter(name, program, dialect)
 
 
 def counts_in_32_bits(program: list[UOp]) -> bool:

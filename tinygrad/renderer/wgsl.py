@@ -9,8 +9,10 @@ run time, for a constant that is none is refused. `wgsl_functions.py` has what W
 """
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from tinygrad.dtype import DType, dtypes
@@ -21,20 +23,29 @@ from tinygrad.renderer.c_arithmetic import Arithmetic
 from tinygrad.renderer.wgsl_functions import WGSLFunctions, is_narrow
 
 AXES = "xyz"
+MOST_COPIES = 64
+"""Copies of a loop's body, each of which the driver compiles again."""
+WIDE_FLOATS = frozenset({dtypes.float32, dtypes.float64})
+_REWRITTEN = frozenset({Ops.ADD, Ops.SUB, Ops.MUL, Ops.FDIV, Ops.MULACC})
 _COUNTED = frozenset({Ops.CONST, Ops.VARIABLE, Ops.RANGE, Ops.SPECIAL})
 """What indices are made of."""
 
 
 class WGSLRenderer(Renderer):
-    """WGSL for a device that lacks the dtypes `missing`."""
+    """WGSL for a device that lacks the dtypes `missing`, and whose `fma` is fused for the dtypes `fused`."""
 
     name = "WGSL"
     has_blocks = True
     grid_limits = (65535, 65535, 65535)
 
     def __init__(self, missing: frozenset[DType] = frozenset(), block_threads: int = 256,
-                 shared_bytes: int = 16 << 10) -> None:
+                 shared_bytes: int = 16 << 10, fused: frozenset[DType] = WIDE_FLOATS,
+                 most_rounds: int = 2**31 - 1) -> None:
         self.missing = missing
+        self.most_rounds = most_rounds
+        """of all loops of a thread together: a driver may stop a thread after them"""
+        self.fused = fused
+        self.contracts = WIDE_FLOATS - missing <= fused
         self.block_threads = block_threads
         self.shared_bytes = shared_bytes
 
@@ -55,7 +66,46 @@ class WGSLRenderer(Renderer):
         if wide and dtypes.int64 in self.missing:
             raise ValueError("this kernel counts beyond 32 bits, for which this WebGPU device has no "
                              "integers; CPU, CPU:C and PYTHON do: t.to(\"CPU\")")
-        return _Writer(name, program, WGSLFunctions("i64" if wide else "i32")).module()
+        has_float64 = not self.missing & {dtypes.float64, dtypes.uint64}
+        functions = WGSLFunctions("i64" if wide else "i32", self.fused, has_float64)
+        return _Writer(name, program, functions, self.copies_of_bodies(program)).module()
+
+    def copies_of_bodies(self, program: list[UOp]) -> int:
+        """How often to write the body of each innermost loop, so that a thread goes round its loops no more
+        often than the driver lets it. Raises ValueError where that would be a text of thousands of lines."""
+        inner, outer = rounds_of(program)
+        if inner + outer <= self.most_rounds:
+            return 1
+        copies = -(-inner // max(1, self.most_rounds - outer))
+        if outer >= self.most_rounds or copies > MOST_COPIES:
+            raise ValueError(f"a thread of this kernel goes {inner + outer:,} times round its loops, and "
+                             f"this WebGPU driver stops it after {self.most_rounds:,} without a word: run "
+                             "this on CPU or CL, t.to(\"CPU\"), or in parts")
+        return copies
+
+
+def cancels(node: UOp) -> bool:
+    """Whether a sum of floats is that of a value and the same value negated."""
+    a, b = node.src[:2]
+    if node.op is Ops.SUB:
+        return a is b
+    return node.op is Ops.ADD and any(x.op is Ops.NEG and x.src[0] is y for x, y in ((a, b), (b, a)))
+
+
+def rounds_of(program: list[UOp]) -> tuple[int, int]:
+    """(rounds of innermost loops, rounds of the others) that a thread makes at most."""
+    inner = outer = 0
+    times = [1]
+    is_innermost = False
+    for node in program:
+        if node.op is Ops.RANGE:
+            times.append(times[-1] * (int(node.bounds[1]) + 1))
+            is_innermost = True
+        elif node.op is Ops.END:
+            rounds = times.pop()
+            inner, outer = (inner + rounds, outer) if is_innermost else (inner, outer + rounds)
+            is_innermost = False
+    return inner, outer
 
 
 def _fits(node: UOp) -> bool:
@@ -67,33 +117,48 @@ def _fits(node: UOp) -> bool:
     return lowest >= -(2**31) and highest < 2**31
 
 
+@dataclass
+class OpenLoop:
+    """A loop that is being written."""
+
+    counter: str
+    end: str
+    start: int
+    """the line of its body"""
+    is_innermost: bool = True
+
+
 class _Writer(Arithmetic):
     """Writes one kernel, statement by statement. `values` has the WGSL expression that each node now is."""
 
     functions: WGSLFunctions
     statements: ClassVar[dict[Ops, Callable[[Any, UOp], None]]]
 
-    def __init__(self, name: str, program: list[UOp], functions: WGSLFunctions) -> None:
+    def __init__(self, name: str, program: list[UOp], functions: WGSLFunctions, copies: int) -> None:
         super().__init__(functions.dialect)
         self.functions = functions
+        self.copies = copies
+        """of the bodies of innermost loops"""
+        self.open_loops: list[OpenLoop] = []
         self.name = name
         self.program = program
         self.values: dict[UOp, str] = {}
         self.lanes: dict[UOp, list[str]] = {}
         self.declarations: list[str] = []
+        self.hidden: dict[str, str] = {}
+        """constants that the compiler shall not compute with"""
         self.globals: list[str] = []
         nodes = dict.fromkeys(program)
         self.buffers = sorted((n for n in nodes if n.op is Ops.PARAM), key=lambda n: int(n.arg[0]))
         self.variables = [n for n in nodes if n.op is Ops.VARIABLE]
         sums = (Ops.ADD, Ops.SUB, Ops.MULACC)
-        wide = (dtypes.float32, dtypes.float64)
-        self.kept_sums = {s for n in nodes if n.op in sums and n.dtype in wide for s in n.src if s.op in sums}
+        self.kept_sums = {s for n in nodes if n.op in sums and n.dtype in WIDE_FLOATS
+                          for s in n.src if s.op in sums}
         self.stored = {n.src[0].src[0] for n in nodes if n.op is Ops.STORE and n.src[0].op is Ops.INDEX}
 
     def module(self) -> str:
         """The whole text. The order of the program is the order of the statements."""
         self.globals.append("var<private> zero: u32;")
-        self.line("zero = block.z >> 16u;")
         for binding, node in enumerate(self.buffers):
             self.values[node] = f"p{node.arg[0]}"
             access = "read_write" if node in self.stored else "read"
@@ -106,7 +171,7 @@ class _Writer(Arithmetic):
         for position, node in enumerate(self.variables):
             low, high = (f"variables[{position}].{part}" for part in "xy")
             wide = self.functions.type(dtypes.index) == "i64"
-            text = f"(i64(bitcast<i32>({high})) << 32u) | i64({low})" if wide else f"bitcast<i32>({low})"
+            text = f"(i64(bitcast<i32>({high})) << 32u) | i64(u64({low}))" if wide else f"bitcast<i32>({low})"
             self.values[node] = self.emit("n", dtypes.index, text)
         for node in self.program:
             self.statements.get(node.op, _Writer.refuse)(self, node)
@@ -114,7 +179,8 @@ class _Writer(Arithmetic):
         head = [f"@compute @workgroup_size({threads})",
                 f"fn {self.name}(@builtin(workgroup_id) block: vec3<u32>, "
                 "@builtin(local_invocation_id) thread: vec3<u32>) {"]
-        body = [*head, *self.declarations, *self.lines, "}"]
+        body = [*head, "    zero = block.z >> 16u;", *self.hidden.values(), *self.declarations, *self.lines,
+                "}"]
         parts = (self.globals, self.functions.texts.values(), body)
         return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
 
@@ -174,11 +240,20 @@ class _Writer(Arithmetic):
         zero = self.functions.constant(dtypes.index, 0)
         bounds = (self.values[s] for s in (node.src[1:] or node.src))
         begin, end = (*([] if len(node.src) == 3 else [zero]), *bounds)
-        counter = self.values[node] = self.fresh("i")
+        counter = self.values[node] = self.fresh("at")
         self.line(f"for (var {counter} = {begin}; {counter} < {end}; {counter}++) {{")
         self.depth += 1
+        for around in self.open_loops:
+            around.is_innermost = False
+        self.open_loops.append(OpenLoop(counter, end, len(self.lines)))
 
     def close_loop(self, node: UOp) -> None:
+        loop = self.open_loops.pop()
+        body = self.lines[loop.start:]
+        for _ in range(self.copies - 1 if loop.is_innermost else 0):
+            self.line(f"{loop.counter}++;")
+            self.line(f"if ({loop.counter} >= {loop.end}) {{ break; }}")
+            self.lines += ["    " * self.depth + "{", *body, "    " * self.depth + "}"]
         self.depth -= 1
         self.line("}")
 
@@ -190,7 +265,7 @@ class _Writer(Arithmetic):
     def offset(self, place: UOp, lane: int) -> str:
         """The place of an item, as WGSL counts: without a sign."""
         if place.src[1].op is Ops.CONST:
-            return f"{place.src[1].arg + lane}u"
+            return f"{(place.src[1].arg + lane) % 2**32}u"
         offset = f"u32({self.values[place.src[1]]})"
         return f"{offset} + {lane}u" if lane else offset
 
@@ -227,7 +302,8 @@ class _Writer(Arithmetic):
             kind = self.functions.type(dtype)
             self.line(f"var {name}: {kind} = {kind}();")
             if not (memory.op is Ops.PARAM and memory.arg[1] == 0):
-                self.line(f"if ({self.values[place.src[2]]}) {{ {name} = {text}; }}")
+                value = self.functions.wrapped(dtype, text)
+                self.line(f"if ({self.values[place.src[2]]}) {{ {name} = {value}; }}")
         self.lanes[node] = found
         self.values[node] = found[0]
 
@@ -257,18 +333,40 @@ class _Writer(Arithmetic):
     # --- operations -----------------------------------------------------------------------------------------
 
     def compute(self, node: UOp) -> None:
-        value = self.elementwise(node, [self.values[s] for s in node.src])
+        value = self.elementwise(node, [self.operand(node, i) for i in range(len(node.src))])
         if not value:
             self.refuse(node)
         self.values[node] = self.as_rounded(node.dtype, value) if node in self.kept_sums else value
 
+    def operand(self, node: UOp, position: int) -> str:
+        """An operand, hidden from the compiler where that would compute with it by rules that forget
+        infinities, NaN and rounding: x * 0 = 0, x - x = 0, (x * a) * b = x * (a * b)."""
+        source = node.src[position]
+        if node.dtype.is_float and node.op in _REWRITTEN:
+            special = source.op is Ops.CONST and source.arg in (0.0, math.inf, -math.inf)
+            if special or (source.op is Ops.CONST and node.op in (Ops.MUL, Ops.FDIV)):
+                return self.hidden_constant(source)
+            if position == 1 and cancels(node):
+                return self.as_rounded(node.dtype, self.values[source])
+        return self.values[source]
+
+    def hidden_constant(self, node: UOp) -> str:
+        """A constant that stands at the head of the kernel, of bits that are known when it runs."""
+        name = f"k_{node.dtype.name}_{node.dtype.numpy.type(node.arg).tobytes()[::-1].hex()}"
+        if name not in self.hidden:
+            bits = int(name.rpartition("_")[2], 16)
+            kind = self.functions.type(node.dtype)
+            word = {"f64": "u64"}.get(kind, "u32")
+            whole = f"(0x{bits:x}{'lu' if word == 'u64' else 'u'} | {word}(zero))"
+            self.hidden[name] = f"    let {name} = {f'bitcast<{kind}>{whole}' if kind != word else whole};"
+        return name
+
     def as_rounded(self, dtype: DType, value: str) -> str:
         """A sum that stays as it was rounded. WGSL lets a compiler turn (a + b) - b into a; it does not see
         through the bits of a number that only the launch makes 0."""
-        bits = "u32" if dtype is dtypes.float32 else "u64"
-        zero = "zero" if bits == "u32" else "u64(zero)"
         kind = self.functions.type(dtype)
-        return self.emit("sum", dtype, f"bitcast<{kind}>(bitcast<{bits}>({value}) | {zero})")
+        bits = "u64" if kind == "f64" else "u32"
+        return self.emit("sum", dtype, f"bitcast<{kind}>(bitcast<{bits}>({value}) | {bits}(zero))")
 
     def where(self, dtype: DType, condition: str, yes: str, no: str) -> str:
         return self.emit("v", dtype, f"select({no}, {yes}, {condition})")
@@ -283,7 +381,7 @@ class _Writer(Arithmetic):
     def compare(self, op: Ops, dtype: DType, a: str, b: str) -> str:
         if dtype.is_bool and op is Ops.CMPLT:
             return self.emit("c", dtype, f"!{a} && {b}")
-        if dtype in (dtypes.float32, dtypes.float64):
+        if dtype in WIDE_FLOATS:
             ordered = self.functions.as_compared(f"{a} {'<' if op is Ops.CMPLT else '=='} {b}")
             return self.emit("c", dtypes.bool, ordered if op is Ops.CMPLT else f"!{ordered}")
         return super().compare(op, dtype, a, b)
@@ -303,7 +401,7 @@ class _Writer(Arithmetic):
             return self.emit("v", target, f"select({zero}, {one}, {value})")
         plain = not (source.is_float and target.is_int) and not target.is_bool
         if plain and source not in NARROW_FLOATS and target not in NARROW_FLOATS:
-            return self.emit("v", target, f"{self.functions.type(target)}({value})")
+            return self.emit("v", target, self.functions.converted(value, source, target))
         return super().cast(value, source, target)
 
     def bitcast(self, value: str, source: DType, target: DType) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from tinygrad.dtype import DType, dtypes
 from tinygrad.renderer import NARROW_FLOATS
 from tinygrad.renderer.c_functions import Dialect, Functions, unsigned_of
+from tinygrad.renderer.wgsl_multiply_add import multiply_add_text
 
 _FLOAT_BITS = frozenset({dtypes.bfloat16, dtypes.float16, dtypes.fp8e4m3, dtypes.fp8e5m2})
 _TYPES: Mapping[DType, str] = {
@@ -32,10 +33,14 @@ class WGSLFunctions(Functions):
     """Types and functions of one kernel. Values of narrow types are kept in 32 bits: integers as the numbers
     they are, floats as their bits."""
 
-    def __init__(self, index: str) -> None:
+    def __init__(self, index: str, fused: frozenset[DType], has_float64: bool) -> None:
         super().__init__(Dialect(
             name="WGSL", types={**_TYPES, dtypes.index: index}, math="{name}",
             bitcast="bitcast<{target}>({value})"))
+        self.fused = fused
+        """dtypes of which the device's own `fma` rounds once"""
+        self.has_float64 = has_float64
+        """and integers of as many bits"""
 
     def define(self, name: str, result: DType, parameters: Mapping[str, DType], body: str) -> str:
         if name not in self.texts:
@@ -155,6 +160,20 @@ class WGSLFunctions(Functions):
         if dtype.is_float:
             larger = f"select({larger}, a, {self.is_nan(dtype)})"
         return self.define(f"max_{dtype.name}", dtype, {"a": dtype, "b": dtype}, f"return {larger};")
+
+    def converted(self, value: str, source: DType, target: DType) -> str:
+        """A number as one of another type. An integer is made wider before its sign goes or comes: naga
+        decides by the target's sign whether to repeat the topmost bit."""
+        kind = self.type(target)
+        wide = {"i32": "i64", "u32": "u64"}.get(self.type(source), "")
+        return f"{kind}({wide}({value}))" if kind in ("i64", "u64") and wide else f"{kind}({value})"
+
+    def multiply_add(self, dtype: DType) -> str:
+        if dtype in self.fused:
+            return self.builtin("fma", dtype, 3)
+        name = f"mulacc_{dtype.name}"
+        self.texts.setdefault(name, multiply_add_text(name, dtype, self.has_float64))
+        return name
 
     def ldexp(self, dtype: DType) -> str:
         fraction, bias = (23, 127) if dtype is dtypes.float32 else (52, 1023)

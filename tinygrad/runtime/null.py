@@ -37,6 +37,8 @@ class NullProgram:
 class NullDevice(CompiledDevice):
     """The CPU's renderer and compiler, and nothing that runs."""
 
+    runs = False
+
     @property
     def compiler(self) -> str:
         return llvm_version()

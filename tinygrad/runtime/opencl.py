@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from tinygrad.device import Allocator, CompiledDevice
+from tinygrad.device import Allocator, CompiledDevice, numbered
 from tinygrad.dtype import dtypes
 from tinygrad.renderer import Launch
 from tinygrad.renderer.c_blocks import BlockLimits, BlocksRenderer
@@ -99,16 +99,28 @@ class OpenCLProgram:
         self.size = tuple(b * t for b, t in zip(launch.blocks, launch.threads, strict=True))
 
     def __call__(self, addresses: Sequence[int], variables: Sequence[int], extent: int) -> None:
-        cl = opencl()
         for place, slot in enumerate(self.launch.slots):
-            self.kernel.set_arg(place, cl.MemoryObject.from_int_ptr(addresses[slot], retain=True))
+            self.kernel.set_arg(place, self.argument(place, addresses[slot]))
         for place, value in enumerate(variables, len(self.launch.slots)):
             self.kernel.set_arg(place, np.int64(value))
-        cl.enqueue_nd_range_kernel(self.queue, self.kernel, self.size, self.launch.threads)
+        self.enqueue()
+
+    def enqueue(self) -> Any:
+        """Run on the arguments that are set; returns the event of that."""
+        return opencl().enqueue_nd_range_kernel(self.queue, self.kernel, self.size, self.launch.threads)
+
+    def argument(self, place: int, address: int) -> Any:
+        """What the kernel is given for the buffer at `address` as argument number `place`."""
+        return opencl().MemoryObject.from_int_ptr(address, retain=True)
 
 
 class OpenCLDevice(CompiledDevice):
     """One OpenCL device, with a context and a queue."""
+
+    memory: ClassVar[type[OpenCLAllocator]] = OpenCLAllocator
+    program: ClassVar[type[OpenCLProgram]] = OpenCLProgram
+    options: ClassVar[tuple[str, ...]] = OPTIONS
+    """of the compiler"""
 
     def __init__(self, name: str, device: Any) -> None:
         cl = opencl()
@@ -118,8 +130,12 @@ class OpenCLDevice(CompiledDevice):
         missing = frozenset() if device.double_fp_config else frozenset({dtypes.float64})
         most = MOST_THREADS_OF_A_CPU if device.type & cl.device_type.CPU else MOST_THREADS
         threads = min(most, device.max_work_group_size)
-        renderer = BlocksRenderer(OPENCL, BlockLimits(threads, device.local_mem_size, missing=missing))
-        super().__init__(name, OpenCLAllocator(name, self.context, self.queue), renderer)
+        renderer = self.renderer_for(BlockLimits(threads, device.local_mem_size, missing=missing))
+        super().__init__(name, self.memory(name, self.context, self.queue), renderer)
+
+    def renderer_for(self, limits: BlockLimits) -> BlocksRenderer:
+        """What writes kernels for a device of these limits."""
+        return BlocksRenderer(OPENCL, limits)
 
     @property
     def compiler(self) -> str:
@@ -130,24 +146,28 @@ class OpenCLDevice(CompiledDevice):
         cl = opencl()
         program = cl.Program(self.context, source)
         try:
-            return program.build(options=list(OPTIONS), cache_dir=False)
+            return program.build(options=list(self.options), cache_dir=False)
         except cl.RuntimeError as reason:
-            numbered = "\n".join(f"{i + 1:5d}  {line}" for i, line in enumerate(source.splitlines()))
-            said = f"{self.compiler} does not accept this kernel:\n{reason}\n{numbered}"
+            said = f"{self.compiler} does not accept this kernel:\n{reason}\n{numbered(source)}"
             raise RuntimeError(said) from None
 
     def load_blocks(self, name: str, code: Any, launch: Launch) -> OpenCLProgram:
-        return OpenCLProgram(self.queue, getattr(code, name), launch)
+        return self.program(self.queue, getattr(code, name), launch)
 
     def synchronize(self) -> None:
         self.queue.finish()
 
 
-def open_device(name: str) -> OpenCLDevice:
-    """The device of this number. Raises RuntimeError where OpenCL or the device is missing."""
-    devices = all_devices()
-    number = int(name.partition(":")[2] or 0)
+def numbered_device(name: str, kind: str, devices: list[Any]) -> Any:
+    """The one of `devices` whose number ends the name of a device of this kind. Raises RuntimeError where
+    there are fewer."""
+    number = int(name.removeprefix(kind).lstrip(":") or 0)
     if number >= len(devices):
         raise RuntimeError(f"{name} is not there: this machine has {len(devices)} OpenCL "
                            f"device{'s' * (len(devices) > 1)} ({', '.join(d.name for d in devices)})")
-    return OpenCLDevice(name, devices[number])
+    return devices[number]
+
+
+def open_device(name: str) -> OpenCLDevice:
+    """The device of this number. Raises RuntimeError where OpenCL or the device is missing."""
+    return OpenCLDevice(name, numbered_device(name, "CL", all_devices()))

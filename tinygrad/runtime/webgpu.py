@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from tinygrad.device import Allocator, CompiledDevice
+from tinygrad.device import Allocator, CompiledDevice, numbered
 from tinygrad.dtype import DType, dtypes
 from tinygrad.helpers import round_up
 from tinygrad.renderer import Launch
-from tinygrad.renderer.wgsl import WGSLRenderer
+from tinygrad.renderer.wgsl import WIDE_FLOATS, WGSLRenderer
 
 INSTALL = ("pip install wgpu, and a driver for your GPU (Vulkan without one: apt-get install "
            "mesa-vulkan-drivers libvulkan1)")
@@ -32,6 +32,14 @@ LIMITS = ("max-storage-buffers-per-shader-stage", "max-buffer-size", "max-storag
 MOST_THREADS = 256
 WORD = 4
 """Bytes of which copies are multiples."""
+PROBE = """@group(0) @binding(0) var<storage, read_write> x: array<{kind}>;
+
+@compute @workgroup_size(1)
+fn probe() {{
+    {statement}
+}}"""
+"""A kernel that shows how a driver does something."""
+ONE_THREAD = Launch((1, 1, 1), (1, 1, 1), (0,), 0)
 
 
 @cache
@@ -99,6 +107,10 @@ class WebGPUProgram:
         if variables:
             usage = webgpu().BufferUsage.STORAGE
             bound.append(self.gpu.create_buffer_with_data(data=np.array(variables, np.int64), usage=usage))
+        self.launch_on(bound)
+
+    def launch_on(self, bound: Sequence[Any]) -> None:
+        """Run on these buffers, in the order of their bindings."""
         entries = [{"binding": i, "resource": {"buffer": b, "offset": 0, "size": b.size}}
                    for i, b in enumerate(bound)]
         commands = self.gpu.create_command_encoder()
@@ -120,10 +132,12 @@ class WebGPUDevice(CompiledDevice):
         offered = [f for f in FEATURES if f in self.adapter.features]
         limits = {n: self.adapter.limits[n] for n in LIMITS if n in self.adapter.limits}
         self.gpu = self.adapter.request_device_sync(required_features=offered, required_limits=limits)
+        self.memory = WebGPUAllocator(name, self.gpu)
         missing = frozenset[DType]().union(*(types for f, types in FEATURES.items() if f not in offered))
         threads = min(MOST_THREADS, self.gpu.limits["max-compute-invocations-per-workgroup"])
-        renderer = WGSLRenderer(missing, threads, self.gpu.limits["max-compute-workgroup-storage-size"])
-        self.memory = WebGPUAllocator(name, self.gpu)
+        fused = frozenset(t for t in WIDE_FLOATS - missing if self.fuses(t))
+        shared = self.gpu.limits["max-compute-workgroup-storage-size"]
+        renderer = WGSLRenderer(missing, threads, shared, fused, self.most_rounds())
         usage = webgpu().BufferUsage
         self.fence = self.gpu.create_buffer(size=WORD, usage=usage.STORAGE | usage.COPY_SRC)
         """reading it takes until everything submitted before has run"""
@@ -139,9 +153,30 @@ class WebGPUDevice(CompiledDevice):
         try:
             return self.gpu.create_shader_module(code=source)
         except webgpu().GPUError as reason:
-            numbered = "\n".join(f"{i + 1:5d}  {line}" for i, line in enumerate(source.splitlines()))
-            said = f"{self.compiler} does not accept this kernel:\n{reason}\n{numbered}"
+            said = f"{self.compiler} does not accept this kernel:\n{reason}\n{numbered(source)}"
             raise RuntimeError(said) from None
+
+    def fuses(self, dtype: DType) -> bool:
+        """Whether `fma` of this float type rounds once here; WGSL lets a device round the product too."""
+        kind = {dtypes.float32: "f32", dtypes.float64: "f64"}[dtype]
+        number = dtype.numpy.type(1 + 2.0 ** -(dtype.bits // 2))  # its square has more digits
+        given = np.array([number, -(number * number), 0], dtype.numpy)
+        return bool(self.probed(kind, "x[2] = fma(x[0], x[0], x[1]);", given)[2] != 0)
+
+    def most_rounds(self) -> int:
+        """How often a thread may go round its loops: Mesa's llvmpipe stops one after 65,535 rounds."""
+        enough = 1 << 17
+        given = np.array([enough, 0], np.uint32)
+        found = self.probed("u32", "for (var i = 0u; i < x[0]; i++) { x[1] += 1u; }", given)
+        return 2**31 - 1 if found[1] == enough else int(found[1])
+
+    def probed(self, kind: str, statement: str, given: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """The numbers `given`, of WGSL's type `kind`, after a statement that changes them as the array x."""
+        usage = webgpu().BufferUsage
+        memory = self.gpu.create_buffer_with_data(data=given, usage=usage.STORAGE | usage.COPY_SRC)
+        source = PROBE.format(kind=kind, statement=statement)
+        self.load_blocks("probe", self.compile(source), ONE_THREAD).launch_on([memory])
+        return np.frombuffer(self.gpu.queue.read_buffer(memory), given.dtype)
 
     def load_blocks(self, name: str, code: Any, launch: Launch) -> WebGPUProgram:
         stage = {"module": code, "entry_point": name}
