@@ -114,6 +114,12 @@ BOUNDS = {
     "logsigmoid": Row(Tensor.logsigmoid, lambda x: -softplus(-x), 2.0, 2.5),
     "elu": Row(Tensor.elu, lambda x: np.where(x > 0, x, expm1_below(x))),
     "softsign": Row(Tensor.softsign, lambda x: x / (1 + np.abs(x)), 1.5, 1.5),
+    "x ** 3": Row(lambda x: x ** 3, lambda x: x * x * x, 1.5, 1.5),
+    "x ** 16": Row(lambda x: x ** 16, lambda x: (((x * x)**2)**2)**2, 1.5, 1.5),
+    "x ** -2": Row(lambda x: x ** -2, lambda x: 1 / (x * x), 1.5, 1.5),
+    "x ** -7": Row(lambda x: x ** -7, lambda x: 1 / x**7, 1.5, 1.5),
+    "leaky_relu": Row(Tensor.leaky_relu, lambda x: np.where(x > 0, x, x * 0.01), 1.1, 1.1),
+    "hardswish": Row(Tensor.hardswish, lambda x: x * np.clip(x + 3, 0, 6) / 6, 2.0, 2.0),
     "x ** 1.75": Row(lambda x: x ** 1.75, lambda x: x ** 1.75, 0.51, 1.5),
     "0.3125 ** x": Row(lambda x: 0.3125 ** x, lambda x: 0.3125 ** x, 0.51, 1.5),
 }

@@ -173,7 +173,7 @@ def leaky_relu(self: Tensor, neg_slope: float = 0.01) -> Tensor:
     >>> Tensor([-2.0, 3.0]).leaky_relu(0.25).tolist()
     [-0.5, 3.0]
     """
-    return (self > 0).where(self, self * neg_slope)
+    return real(self, lambda x: (x > 0).where(x, x * neg_slope))
 
 
 def hardtanh(self: Tensor, min_val: float = -1, max_val: float = 1) -> Tensor:
@@ -198,7 +198,7 @@ def hardswish(self: Tensor) -> Tensor:
     """x * min(max(x + 3, 0), 6) / 6."""
     def node(x: UOp) -> UOp:
         line = x + 3
-        return x * (line < 0).where(0, (line > 6).where(6, line)) / 6
+        return x * ((line < 0).where(0, (line > 6).where(6, line)) / 6)
 
     return real(self, node)
 

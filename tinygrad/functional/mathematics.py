@@ -24,7 +24,7 @@ from tinygrad.functional.polynomials import (
     odd_polynomial,
     polynomial,
 )
-from tinygrad.functional.powers import power_of_positive
+from tinygrad.functional.powers import power_of_positive, repeated_product, whole_power
 from tinygrad.graph.elementary import cosine, exponential, log1p_node
 from tinygrad.graph.uop import UOp
 
@@ -152,19 +152,6 @@ def logaddexp(self: Tensor, other: Operand) -> Tensor:
     return real_binary("logaddexp", combined, self, other)
 
 
-def _int_power(base: UOp, exponent: int) -> UOp:
-    """base^exponent for exponent >= 1, by repeated squaring."""
-    result: UOp | None = None
-    while True:
-        if exponent & 1:
-            result = base if result is None else result * base
-        exponent >>= 1
-        if not exponent:
-            assert result is not None
-            return result
-        base = base * base
-
-
 def _power_of_ints(base: UOp, exponent: UOp) -> UOp:
     """base^exponent, bit by bit of the exponent; for negative exponents 0, or 1 or -1 where the base is one
     of them."""
@@ -265,23 +252,19 @@ def _constant_power(self: Tensor, exponent: float) -> Tensor:
         return self.ones_like(requires_grad=False)
     if exponent < 0 and not self.dtype.is_float:
         raise ValueError(f"pow of {self.dtype} to the negative integer {exponent}: cast the base to a float")
+    if not self.dtype.is_float:
+        return unary(self, lambda x: repeated_product(x, int(exponent)))
     if float(exponent).is_integer() and abs(exponent) <= 16:
-        positive = _real_or_int(self, lambda x: _int_power(x, abs(int(exponent))))
-        return positive if exponent > 0 else positive.reciprocal()
+        return real(self, lambda x: whole_power(x, int(exponent)))
     if exponent == 0.5:
         return self.sqrt()
     if exponent == -0.5:
         return self.rsqrt()
-    if not self.dtype.is_float:
-        return unary(self, lambda x: _int_power(x, int(exponent)))
+
     def raised(x: UOp) -> UOp:
         return _power_of_floats(x, x.cast(dtypes.float64)._operand(exponent))
 
     return real(self, raised)
-
-
-def _real_or_int(self: Tensor, function: Callable[[UOp], UOp]) -> Tensor:
-    return real(self, function) if self.dtype.is_float else unary(self, function)
 
 
 # --- trigonometry -------------------------------------------------------------------------------------------

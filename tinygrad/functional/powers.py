@@ -1,8 +1,10 @@
-"""Powers of float64 numbers to a few units of the last place.
+"""Powers of numbers, of floats to a unit or two of the last place.
 
-b^e is 2^(e log2 b), and e log2 b is up to 1074: an error of half a unit of its last place would be one of
-370 in the power's. So the logarithm is computed as a sum of two float64 numbers, to 62 digits, and so is its
-product with the exponent. The products and sums with exact errors are Dekker's and Knuth's.
+Whole exponents are products. What each product of floats loses is kept: without that, x^16 would be off by 8
+units. For other exponents, of float64, b^e is 2^(e log2 b), and e log2 b is up to 1074: an error of half a
+unit of its last place would be one of 370 in the power's. So the logarithm is computed as a sum of two
+float64 numbers, to 62 digits, and so is its product with the exponent. The products and sums with exact
+errors are Dekker's and Knuth's.
 """
 from __future__ import annotations
 
@@ -16,6 +18,45 @@ THIRD = (1 / 3, 1.850371707708594e-17)
 """2 / ln(2) and 1/3 in two parts: the nearest number, and what is left."""
 SERIES = tuple(1 / (2 * k + 5) for k in range(11))
 """atanh(s) = s (1 + z/3 + z^2 (1/5 + z/7 + ...)), z = s^2 <= 0.0295: what is left out is below 2^-65."""
+
+
+def repeated_product(base: UOp, exponent: int) -> UOp:
+    """base^exponent for exponent >= 1, by repeated squaring."""
+    result = base
+    for digit in f"{exponent:b}"[1:]:
+        result = result * result
+        if digit == "1":
+            result = result * base
+    return result
+
+
+PLAIN_EXPONENTS = (1, 2, 3)
+"""Exponents whose products, at most two, are within 1.5 units without more ado."""
+
+
+def whole_power(base: UOp, exponent: int) -> UOp:
+    """base^exponent of float nodes, exponent not 0, within 1.5 units of the last place: by repeated squaring,
+    of the reciprocal where the exponent is negative, for the power of the base itself may be infinite."""
+    if exponent == -1:
+        return 1 / base
+    if exponent in PLAIN_EXPONENTS:
+        return repeated_product(base, exponent)
+    value, rest = base, base._operand(0.0)
+    if exponent < 0:
+        value = 1 / base
+        rest = (-value).mulacc(base, 1).detach() * value.detach()
+    result, lost = value, rest
+    for digit in f"{abs(exponent):b}"[1:]:
+        result, lost = _product_for_gradients(result, lost, result, lost)
+        if digit == "1":
+            result, lost = _product_for_gradients(result, lost, value, rest)
+    adds = (lost - lost).eq(0) & lost.ne(0)
+    return result + adds.where(lost, -0.0)  # which keeps the sign of a zero
+
+
+def _product_for_gradients(a: UOp, a_rest: UOp, b: UOp, b_rest: UOp) -> tuple[UOp, UOp]:
+    """`_product`, whose second part is a constant to gradients: as a function of real numbers, it is zero."""
+    return a * b, _product(a.detach(), a_rest, b.detach(), b_rest)[1]
 
 
 def power_of_positive(base: UOp, exponent: UOp) -> UOp:
