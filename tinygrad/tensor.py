@@ -200,7 +200,7 @@ class Tensor(Methods):
     def uop(self) -> UOp:
         """The graph node of this tensor's value."""
         node = self._uop
-        if node.base.is_overwritten:
+        if node.viewed.is_overwritten:
             node = self._uop = node.current
         return node
 
@@ -318,7 +318,7 @@ class Tensor(Methods):
                 t._settle()
             if writes:
                 for t in list(_live.values()):
-                    if t._uop.base in writes:
+                    if t._uop.viewed in writes:
                         t.uop = storage_view(t._uop) or t._uop
         return self
 
@@ -345,8 +345,8 @@ class Tensor(Methods):
         view = self.uop.realized_view
         if view is None or (depends_on_leaf(self.uop) and not is_leaf(self.uop)):
             return
-        base = self.uop.base
-        shares = base.op is Ops.ASSIGN or (base is not self.uop and base.op is not Ops.CONST)
+        viewed = self.uop.viewed
+        shares = viewed.op is Ops.ASSIGN or (viewed is not self.uop and viewed.op is not Ops.CONST)
         if not shares and not view.base.storage.belongs_to(self):
             view = self._copied(view)
         self.uop = view
@@ -394,10 +394,10 @@ class Tensor(Methods):
 
     def _pending_writers(self) -> list[Tensor]:
         """The tensors that were assigned to and write the memory this one is a view of."""
-        base = self.uop.base
-        if base.op is not Ops.BUFFER:
+        memory = self.uop.viewed
+        if memory.op is not Ops.BUFFER:
             return []
-        return [t for t in pending_assignments() if t.uop.base.src[0].base.storage is base.storage]
+        return [t for t in pending_assignments() if t.uop.viewed.src[0].base.storage is memory.storage]
 
     def numpy(self) -> np.ndarray[Any, Any]:
         """The values as a new NumPy array (bfloat16 and fp8 as ml_dtypes' types)."""
@@ -448,7 +448,7 @@ class Tensor(Methods):
         """
         value = x if isinstance(x, Tensor) else Tensor(x, self.device, requires_grad=False)
         value = as_written("assign", self.shape, self.dtype, value).to(self.device)
-        if self.uop.base.op is Ops.ASSIGN:
+        if self.uop.viewed.op is Ops.ASSIGN:
             self.realize()
         target = own_memory(self.uop)
         if target is None or self.is_tracked:
@@ -614,7 +614,7 @@ class Tensor(Methods):
 
 def pending_assignments() -> list[Tensor]:
     """The live tensors that were assigned to, and whose memory was not written yet."""
-    return [t for t in list(_live.values()) if t.uop.base.op is Ops.ASSIGN and not t._is_realized]
+    return [t for t in list(_live.values()) if t.uop.viewed.op is Ops.ASSIGN and not t._is_realized]
 
 
 def _with_pending_readers(tensors: Sequence[Tensor]) -> tuple[list[Tensor], set[UOp]]:
