@@ -63,6 +63,8 @@ class Storage:
         self.version = 0
         self.is_placeholder = False
         """whether this is no memory, but a value that nobody knows yet; see `graph/batch.py`"""
+        self.writer: object = None
+        """the tensor that stands for what is still to be written here, None if nothing is"""
         self._owner: ref[object] | None = None
 
     def belongs_to(self, owner: object) -> bool:

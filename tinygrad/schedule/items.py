@@ -138,8 +138,11 @@ def _forced(graph: list[UOp], root: UOp) -> set[UOp]:
 
 
 def _stored_form(sink: UOp) -> UOp:
-    """The node to store for `sink`: what it is a view of, where that is computed and not larger."""
+    """The node to store for `sink`: what it is a view of, where that is computed and not larger, or written
+    into memory that it then shows."""
     viewed = sink.viewed
+    if viewed.op is Ops.ASSIGN:
+        return viewed
     if viewed.op in (Ops.CONST, Ops.VARIABLE) or viewed.numel > sink.numel:
         return sink
     return viewed
