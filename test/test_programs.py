@@ -177,6 +177,7 @@ class Known:
 
 
 KINDS = ("elementwise", "binary", "movement", "movement", "reduce", "index", "index", "select")
+SELECTIONS = ("rows by value", "gather", "scatter add", "set", "set items", "mask", "roll", "sort", "windows")
 
 
 class Drawing:
@@ -323,8 +324,7 @@ class Drawing:
         if not shape or 0 in shape:
             return
         axis = self.pick(0, len(shape) - 1)
-        kind = self.draw(st.sampled_from(("rows by value", "gather", "scatter add", "set", "set items", "mask",
-                                          "roll", "sort", "windows")))
+        kind = self.draw(st.sampled_from(SELECTIONS))
         getattr(self, f"select_{kind.replace(' ', '_')}")(x, shape, bound, axis)
 
     def other(self, fits: Callable[[Shape], bool]) -> int | None:
