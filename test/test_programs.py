@@ -459,6 +459,18 @@ def test_an_item_of_padding_is_zero() -> None:
     assert x.pad(((1, 0), (0, 0)))[0].reshape(()).numpy() == 0
 
 
+@pytest.mark.parametrize("size", [4, 7, 33, 35, 70])
+def test_a_position_computed_in_lanes_is_read_in_lanes(size: int) -> None:
+    """The address of the first lane, and the bounds of loops, still held loops that had become vectors."""
+    order = np.random.default_rng(size).permutation(size)
+    for x in (np.arange(size, dtype=np.int32), np.arange(size) % 3 == 0):
+        expected = np.zeros(size, np.int32)
+        expected[order] = x.cumsum()
+        sums = Tensor(x).cast("int32").cumsum()
+        scattered = sums.zeros_like().scatter(0, Tensor(order), sums)
+        np.testing.assert_array_equal(scattered.numpy(), expected)
+
+
 # --- gradients --------------------------------------------------------------------------------------------
 
 
