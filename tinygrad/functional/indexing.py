@@ -2,8 +2,7 @@
 
 Integers, slices, None and Ellipsis are movement operations. Indexing with tensors is a one-hot sum, the sum
 over the axis of where(position == index, x, 0), which the compiler turns into an indexed load, and its
-transpose into a scattered store. Where a result's size depends on values (masks, `nonzero`), the mask is
-computed first, unless `size=` says it.
+transpose into a scattered store. A mask is its positions, which are computed first: see `selecting.py`.
 """
 from __future__ import annotations
 
@@ -68,6 +67,16 @@ def _as_index(self: Tensor, item: Any) -> Any:
     return int(item.__index__())
 
 
+def refuse_unknown_size(what: str, instead: str) -> None:
+    """Raise JitError while TinyJit traces: the size of a result cannot depend on values there."""
+    from tinygrad.engine.realize import Capture, JitError, users_line
+
+    if Capture.current() is not None:
+        raise JitError(f"{users_line()}: the size of {what} depends on values, which a function under "
+                       f"TinyJit does not know; say how many items there are to be, {instead}: more are left "
+                       "out, and fewer are filled up")
+
+
 def _items_of(self: Tensor, index: Any) -> list[Any]:
     """The index as one item an axis (None adds one), Ellipsis written out and masks as their positions."""
     items = [_as_index(self, item) for item in (index if isinstance(index, tuple) else (index,))]
@@ -87,7 +96,7 @@ def _items_of(self: Tensor, index: Any) -> list[Any]:
             if item.shape != covered:
                 raise IndexError(f"a mask of shape {item.shape} does not fit axes {covered} of shape "
                                  f"{self.shape}")
-            _check_size_may_be_read("an index by a mask", "x.masked_select(mask, size=n)")
+            refuse_unknown_size("an index by a mask", "x.masked_select(mask, size=n)")
             places = np.nonzero(item.numpy())
             result.extend(type(self)(p.astype(np.int32), device=self.device,
                                      requires_grad=False) for p in places)
@@ -422,85 +431,3 @@ def scatter_reduce(self: Tensor, dim: int, index: Tensor, src: Tensor, reduce: s
                                      self) if self.dtype.is_float else total // type(self).of(divisor, self)
         result = mean.cast(self.dtype).uop
     return type(self).of(result, self, src)
-
-
-# --- masks --------------------------------------------------------------------------------------------------
-
-
-def masked_select(self: Tensor, mask: Tensor, size: int | None = None, fill_value: Any = 0) -> Tensor:
-    """The items where `mask` holds, in one axis. Computes the mask, to know how many they are.
-
-    With `size`, exactly that many, lazily: the rest is left out, or `fill_value` added. Only so does it work
-    under TinyJit and vmap.
-
-    >>> Tensor([1, 2, 3]).masked_select(Tensor([True, False, True]), size=3, fill_value=-1).tolist()
-    [1, 3, -1]
-    """
-    shape = broadcast_shape("masked_select", self.shape, mask.shape)
-    items, chosen = self.expand(shape), mask.cast(dtypes.bool).expand(shape)
-    if size is None:
-        _check_size_may_be_read("masked_select", "x.masked_select(mask, size=n)")
-        return getitem(items, chosen)
-    places, found = _first_places(chosen, size)
-    flat = items.flatten()
-    return _filled(getitem(flat, places) if len(found) else flat.shrink([(0, 0)]), found, size, fill_value)
-
-
-def nonzero(self: Tensor, size: int | None = None, fill_value: Any = 0) -> Tensor:
-    """The positions of the items that are not zero, one row each of `ndim` integers. Computes this tensor, to
-    know how many they are.
-
-    With `size`, exactly that many rows, lazily: the rest is left out, or `fill_value` added. Only so does it
-    work under TinyJit and vmap.
-
-    >>> Tensor([0, 3, 0, 5]).nonzero().tolist()
-    [[1], [3]]
-    """
-    if size is None:
-        _check_size_may_be_read("nonzero", "x.nonzero(size=n)")
-        rows = np.argwhere(self.numpy()).astype(np.int32)
-        return type(self)(rows, device=self.device, requires_grad=False)
-    places, found = _first_places(self != 0, size)
-    if not len(found) or not self.ndim:
-        return type(self).full((size, self.ndim), fill_value, dtype=dtypes.int32, device=self.device)
-    columns = [places // prod(self.shape[axis + 1:]) % n for axis, n in enumerate(self.shape)]
-    return _filled(columns[0].stack(*columns[1:], dim=-1), found.unsqueeze(-1), size, fill_value)
-
-
-def _check_size_may_be_read(what: str, instead: str) -> None:
-    """Raise JitError while TinyJit traces: the size of a result cannot depend on values there."""
-    from tinygrad.engine.realize import Capture, JitError, users_line
-
-    if Capture.current() is not None:
-        raise JitError(f"{users_line()}: the size of {what} depends on values, which a function under "
-                       f"TinyJit does not know; say how many items there are to be, {instead}: more are left "
-                       "out, and fewer are filled up")
-
-
-def _first_places(mask: Tensor, size: int) -> tuple[Tensor, Tensor]:
-    """The positions in the flattened `mask` of the first `size` items that hold (at most as many as there
-    are items), and which of these there are.
-
-    The place of item number k is where the running count first reaches k + 1, found by bisection.
-    """
-    if size < 0:
-        raise ValueError(f"a size is at least 0, got {size}")
-    total = mask.numel()
-    number = type(mask).arange(min(size, total), device=mask.device)
-    if not len(number):
-        return number, number != 0
-    counts = mask.flatten().cast(dtypes.int32).cumsum().contiguous()
-    places = number.zeros_like()
-    step = 1 << (total - 1).bit_length()
-    while step:
-        last = places + (step - 1)
-        below = (last < total) & (getitem(counts, last.minimum(total - 1)) <= number)
-        places = below.where(places + step, places)
-        step //= 2
-    return places.minimum(total - 1), number < counts[-1]
-
-
-def _filled(items: Tensor, found: Tensor, size: int, fill_value: Any) -> Tensor:
-    """`items` where `found`, `fill_value` elsewhere and behind them up to `size`."""
-    whole = found.where(items, fill_value).cast(items.dtype)
-    return whole.pad([(0, size - len(found)), *[None] * (items.ndim - 1)], value=fill_value)
