@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tinygrad.dtype import DType, dtypes
+from tinygrad.dtype import DType, dtype_from_numpy, dtypes
 from tinygrad.functional.creation import counting
 from tinygrad.functional.elementwise import broadcast_shape, expand_to, order_reversed
 from tinygrad.functional.movement import axis_of
@@ -23,6 +23,7 @@ from tinygrad.graph.ops import Ops
 from tinygrad.graph.sizes import Size, as_size, is_expression, is_size, is_symbolic
 from tinygrad.graph.uop import Shape, UOp
 from tinygrad.helpers import ceildiv, prod
+from tinygrad.hostdata import array_of
 
 if TYPE_CHECKING:
     from tinygrad.tensor import Tensor
@@ -42,21 +43,33 @@ def _number_of_axes(item: Any) -> int:
     """How many axes of the tensor an index item stands for."""
     if item is None:
         return 0
-    kind = getattr(item, "dtype", None)
-    return max(item.ndim, 1) if kind is dtypes.bool else 1
+    return max(item.ndim, 1) if _is_mask(item) else 1
+
+
+def _is_mask(item: Any) -> bool:
+    return getattr(item, "dtype", None) in (dtypes.bool, np.dtype(bool))
+
+
+def _in_range(self: Tensor, array: np.ndarray[Any, Any], axis: int) -> Tensor:
+    """Positions that are known, as a tensor. Raises IndexError for those that `axis` does not have."""
+    size = self.shape[axis]
+    if not isinstance(size, Size):
+        wrong = array[(array < -size) | (array >= size)]
+        if wrong.size:
+            raise IndexError(f"index {wrong[0]} is out of range for axis {axis} of {size} items, of shape "
+                             f"{self.shape}")
+    return type(self)(array, device=self.device, requires_grad=False)
 
 
 def _as_index(self: Tensor, item: Any) -> Any:
-    """Lists, tuples and arrays as tensors; NumPy integers and `__index__` objects as ints; the rest as it
-    is."""
-    tensor_type = type(self)
+    """Lists and tuples as arrays; NumPy integers and `__index__` objects as ints; the rest as it is."""
     if isinstance(item, (list, tuple, np.ndarray)):
-        item = tensor_type(item, device=self.device, requires_grad=False)
-        if prod(item.shape) == 0:
-            item = item.cast(dtypes.default_int)
-    if isinstance(item, tensor_type):
-        if item.dtype.is_float:
-            raise IndexError(f"an index is integers or bools, got {item.dtype} of shape {item.shape}")
+        array = array_of(item, None)
+        item = array if array.size else array.astype(np.int32)
+    if isinstance(item, (np.ndarray, type(self))):
+        dtype = item.dtype if isinstance(item, type(self)) else dtype_from_numpy(item.dtype)
+        if dtype.is_float:
+            raise IndexError(f"an index is integers or bools, got {dtype} of shape {item.shape}")
         return item
     if item is None or item is Ellipsis or isinstance(item, slice):
         return item
@@ -91,15 +104,20 @@ def _items_of(self: Tensor, index: Any) -> list[Any]:
     result: list[Any] = []
     axis = 0
     for item in items:
-        if getattr(item, "dtype", None) is dtypes.bool:
+        if _is_mask(item):
             covered = self.shape[axis:axis + item.ndim]
             if item.shape != covered:
                 raise IndexError(f"a mask of shape {item.shape} does not fit axes {covered} of shape "
                                  f"{self.shape}")
-            refuse_unknown_size("an index by a mask", "x.masked_select(mask, size=n)")
-            places = np.nonzero(item.numpy())
-            result.extend(type(self)(p.astype(np.int32), device=self.device,
-                                     requires_grad=False) for p in places)
+            if not isinstance(item, np.ndarray):
+                refuse_unknown_size("an index by a mask", "x.masked_select(mask, size=n)")
+                item = item.numpy()
+            places = np.nonzero(item)
+            result.extend(_in_range(self, p.astype(np.int32), axis + i) for i, p in enumerate(places))
+            axis += item.ndim
+            continue
+        if isinstance(item, np.ndarray):
+            result.append(_in_range(self, item, axis))
         else:
             result.append(item)
         axis += _number_of_axes(item)
@@ -219,8 +237,8 @@ def getitem(self: Tensor, index: Any) -> Tensor:
     """The items that an index selects: ints, slices, None, Ellipsis, lists, integer tensors, masks, as in
     NumPy.
 
-    Positions of an integer tensor that are out of range give zero. Raises IndexError for ints out of range,
-    too many indices, and masks that do not fit.
+    Positions of an integer tensor that are out of range give zero. Raises IndexError for ints out of range
+    (in lists and arrays too), too many indices, and masks that do not fit.
 
     >>> Tensor.arange(6).reshape(2, 3)[:, [2, 0]].tolist()
     [[2, 0], [5, 3]]

@@ -314,9 +314,12 @@ def pad_to(self: Tensor, shape: Any, *args: Any, value: float = 0) -> Tensor:
 # --- joining, splitting, repeating --------------------------------------------------------------------------
 
 
-def _parts(self: Tensor | Sequence[Tensor], args: Sequence[Tensor]) -> list[Tensor]:
-    """The tensors to join, given one by one or as one sequence."""
-    return [*self, *args] if isinstance(self, (list, tuple)) else [self, *args]  # type: ignore[list-item]
+def _parts(name: str, self: Tensor | Sequence[Tensor], args: Sequence[Tensor]) -> list[Tensor]:
+    """The tensors to join, given one by one or as one sequence. Raises ValueError where there is none."""
+    parts: list[Any] = [*self, *args] if isinstance(self, (list, tuple)) else [self, *args]
+    if not parts:
+        raise ValueError(f"{name} takes at least one tensor")
+    return parts
 
 
 def cat(self: Tensor, *args: Tensor, dim: int = 0) -> Tensor:
@@ -325,7 +328,7 @@ def cat(self: Tensor, *args: Tensor, dim: int = 0) -> Tensor:
     >>> Tensor([1, 2]).cat(Tensor([3])).tolist()
     [1, 2, 3]
     """
-    parts = _parts(self, args)
+    parts = _parts("cat", self, args)
     first = parts[0]
     axis = axis_of("cat", first, dim)
     if first.ndim == 0:
@@ -359,7 +362,7 @@ def stack(self: Tensor, *args: Tensor, dim: int = 0) -> Tensor:
     >>> Tensor([1, 2]).stack(Tensor([3, 4]), dim=1).tolist()
     [[1, 3], [2, 4]]
     """
-    parts = _parts(self, args)
+    parts = _parts("stack", self, args)
     if any(p.shape != parts[0].shape for p in parts):
         raise ValueError(f"stack takes equal shapes, got {', '.join(str(p.shape) for p in parts)}")
     axis = axis_of("stack", parts[0], dim, extra=1)
@@ -627,6 +630,9 @@ def rearrange(self: Tensor, formula: str, **sizes: int) -> Tensor:
     left, right = (_parse_axes(side, formula) for side in formula.split("->"))
     extra = self.ndim - sum(group != ["..."] for group in left)
     names = [f"...{i}" for i in range(max(extra, 0))] if ["..."] in left else []
+    unused = [name for name in sizes if name not in concatenated(left)]
+    if unused or (["..."] not in left and "..." in concatenated(right)):
+        raise ValueError(f"rearrange: {formula!r} has no axis {', '.join(unused) or '...'} on its left")
     if extra != len(names):
         raise ValueError(f"rearrange: {formula!r} does not name the axes of shape {self.shape}")
 
