@@ -44,7 +44,7 @@ FAMILIES = (
     Family("activation", "Activations", ("functional.activation",)),
     Family("movement", "Movement", ("functional.movement",)),
     Family("reduce", "Reductions, scans and sorting", ("functional.reduce",)),
-    Family("indexing", "Indexing", ("functional.indexing",)),
+    Family("indexing", "Indexing", ("functional.indexing", "functional.selecting")),
     Family("linalg", "Linear algebra", ("functional.linalg", "functional.decompositions",
                                         "functional.equations")),
     Family("networks", "Convolution, pooling, normalisation, attention",

@@ -61,6 +61,19 @@ class Program:
 # --- what steps mean --------------------------------------------------------------------------------------
 
 
+def _set(x: Any, index: Any, value: Any) -> Any:
+    """A copy of an array or a tensor, with `value` written to what an index selects."""
+    copy = x.copy() if isinstance(x, np.ndarray) else x.clone()
+    copy[index] = value
+    return copy
+
+
+def _scatter_add(x: Array, axis: int, index: Array, source: Array) -> Array:
+    result, places = x.copy(), list(np.indices(index.shape))
+    places[axis] = index
+    np.add.at(result, tuple(places), source)
+    return result
+
 
 
 Meaning = dict[str, Callable[[Any, Any, Any], Any]]
@@ -103,6 +116,15 @@ TENSOR: Meaning = {
     "tril": lambda x, _, k: x.tril(k),
     "any": lambda x, _, a: (x > 0).any(a[0], keepdim=a[1]).cast(x.dtype),
     "rows": lambda x, _, at: x[Tensor(np.array(at, np.int32))],
+    "rows by value": lambda x, y, _: x[y.cast("int32") % len(x)],
+    "gather": lambda x, _, a: x.gather(a[0], Tensor(a[1])),
+    "scatter add": lambda x, y, a: x.scatter(a[0], Tensor(a[1]), y, "add"),
+    "set": lambda x, _, a: _set(x, *a),
+    "set items": lambda x, y, at: _set(x, at, y[:len(at)]),
+    "mask": lambda x, y, _: x.masked_fill(y > 1, 4),
+    "roll": lambda x, _, a: x.roll(*a),
+    "sort": lambda x, _, axis: x.sort(axis)[0],
+    "windows": lambda x, _, a: x.unfold(*a),
 }
 NUMPY: Meaning = {
     **SAME,
@@ -130,6 +152,16 @@ NUMPY: Meaning = {
     "tril": lambda x, _, k: np.tril(x, k),
     "any": lambda x, _, a: (x > 0).any(a[0], keepdims=a[1]),
     "rows": lambda x, _, at: x[np.array(at)],
+    "rows by value": lambda x, y, _: x[y.astype(np.int32) % len(x)],
+    "gather": lambda x, _, a: np.take_along_axis(x, a[1], a[0]),
+    "scatter add": lambda x, y, a: _scatter_add(x, *a, y),
+    "set": lambda x, _, a: _set(x, *a),
+    "set items": lambda x, y, at: _set(x, at, y[:len(at)]),
+    "mask": lambda x, y, _: np.where(y > 1, 4, x),
+    "roll": lambda x, _, a: np.roll(x, *a),
+    "sort": lambda x, _, axis: np.sort(x, axis),
+    "windows": lambda x, _, a: np.lib.stride_tricks.sliding_window_view(x, a[1], a[0])[
+        (slice(None),) * a[0] + (slice(None, None, a[2]),)],
 }
 
 
@@ -144,7 +176,8 @@ class Known:
     bound: int
 
 
-KINDS = ("elementwise", "binary", "movement", "movement", "reduce", "index")
+KINDS = ("elementwise", "binary", "movement", "movement", "reduce", "index", "index", "select")
+SELECTIONS = ("rows by value", "gather", "scatter add", "set", "set items", "mask", "roll", "sort", "windows")
 
 
 class Drawing:
@@ -286,6 +319,69 @@ class Drawing:
         self.add("getitem", x, np.empty(shape, np.int8)[index].shape, bound, index)
 
 
+    def select(self, x: int, shape: Shape, bound: int) -> None:
+        """Items by position: of an index in memory or computed on the way, read or written."""
+        if not shape or 0 in shape:
+            return
+        axis = self.pick(0, len(shape) - 1)
+        kind = self.draw(st.sampled_from(SELECTIONS))
+        getattr(self, f"select_{kind.replace(' ', '_')}")(x, shape, bound, axis)
+
+    def other(self, fits: Callable[[Shape], bool]) -> int | None:
+        """A value with a shape that fits; the newest ones first."""
+        fitting = [i for i, v in enumerate(self.values) if fits(v.shape)]
+        return self.draw(st.sampled_from(fitting[::-1])) if fitting else None
+
+    def places(self, shape: Shape, size: int) -> Array:
+        return np.random.default_rng(self.pick(0, 99)).integers(0, size, shape, np.int32)
+
+    def select_rows_by_value(self, x: int, shape: Shape, bound: int, axis: int) -> None:
+        y = self.other(lambda s: math.prod(s) * math.prod(shape[1:]) <= MOST_ITEMS and len(s) <= 3)
+        if y is not None:
+            self.add("rows by value", x, (*self.values[y].shape, *shape[1:]), bound, None, y)
+
+    def select_gather(self, x: int, shape: Shape, bound: int, axis: int) -> None:
+        target = tuple(self.pick(1, 4) if i == axis else n for i, n in enumerate(shape))
+        if math.prod(target) <= MOST_ITEMS:
+            self.add("gather", x, target, bound, (axis, self.places(target, shape[axis])))
+
+    def select_scatter_add(self, x: int, shape: Shape, bound: int, axis: int) -> None:
+        y = self.other(lambda s: s == shape)
+        if y is not None:
+            largest = bound + shape[axis] * self.values[y].bound
+            if largest <= 16 * LARGEST:
+                self.add("scatter add", x, shape, largest, (axis, self.places(shape, shape[axis])), y)
+
+    def select_set(self, x: int, shape: Shape, bound: int, axis: int) -> None:
+        index = tuple(slice(self.pick(-n, n), None, self.draw(st.sampled_from((1, 2, -1)))) for n in shape)
+        self.add("set", x, shape, max(bound, 9), (index, self.pick(-9, 9)))
+
+    def select_set_items(self, x: int, shape: Shape, bound: int, axis: int) -> None:
+        y = self.other(lambda s: s[1:] == shape[1:] and len(s) == len(shape) and s[0] > 0)
+        if y is not None:
+            count = min(self.values[y].shape[0], shape[0])
+            at = self.draw(st.permutations(range(shape[0])))[:count]
+            self.add("set items", x, shape, max(bound, self.values[y].bound), at, y)
+
+    def select_mask(self, x: int, shape: Shape, bound: int, axis: int) -> None:
+        y = self.other(lambda s: self.broadcasts(s, shape) and np.broadcast_shapes(s, shape) == shape)
+        if y is not None:
+            self.add("mask", x, shape, max(bound, 4), None, y)
+
+    def select_roll(self, x: int, shape: Shape, bound: int, axis: int) -> None:
+        self.add("roll", x, shape, bound, (self.pick(-3, 3), axis))
+
+    def select_sort(self, x: int, shape: Shape, bound: int, axis: int) -> None:
+        self.add("sort", x, shape, bound, axis)
+
+    def select_windows(self, x: int, shape: Shape, bound: int, axis: int) -> None:
+        size, step = self.pick(1, shape[axis]), self.pick(1, 2)
+        count = (shape[axis] - size) // step + 1
+        target = (*shape[:axis], count, *shape[axis + 1:], size)
+        if math.prod(target) <= MOST_ITEMS:
+            self.add("windows", x, target, bound, (axis, size, step))
+
+
 def reshapes_of(shape: Shape) -> list[Shape]:
     """Some shapes with as many items."""
     size = math.prod(shape)
@@ -361,6 +457,18 @@ def test_an_item_of_padding_is_zero() -> None:
     assert x.pad(((0, 0), (1, 0)))[0, 0].item() == 0
     assert (x.pad(((0, 0), (1, 0)))[0, 0] + 1).item() == 1
     assert x.pad(((1, 0), (0, 0)))[0].reshape(()).numpy() == 0
+
+
+@pytest.mark.parametrize("size", [4, 7, 33, 35, 70])
+def test_a_position_computed_in_lanes_is_read_in_lanes(size: int) -> None:
+    """The address of the first lane, and the bounds of loops, still held loops that had become vectors."""
+    order = np.random.default_rng(size).permutation(size)
+    for x in (np.arange(size, dtype=np.int32), np.arange(size) % 3 == 0):
+        expected = np.zeros(size, np.int32)
+        expected[order] = x.cumsum()
+        sums = Tensor(x).cast("int32").cumsum()
+        scattered = sums.zeros_like().scatter(0, Tensor(order), sums)
+        np.testing.assert_array_equal(scattered.numpy(), expected)
 
 
 # --- gradients --------------------------------------------------------------------------------------------

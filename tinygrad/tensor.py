@@ -203,11 +203,21 @@ class Tensor(Methods):
 
     @property
     def uop(self) -> UOp:
-        """The graph node of this tensor's value."""
-        node = self._uop
-        if node.base.is_overwritten:
-            node = self._uop = node.current
-        return node
+        """The graph node of this tensor's value.
+
+        Where this is a view of memory that another handle was assigned to, that is written first: what is
+        built on the view sees it.
+        """
+        memory = self._uop.viewed
+        while memory.op is Ops.DETACH and memory.arg is None:
+            memory = memory.src[0].viewed
+        if memory.op is Ops.BUFFER:
+            writer, memory.storage.writer = memory.storage.writer, None
+            if isinstance(writer, Tensor):
+                writer.realize()
+            if memory.is_overwritten:
+                self._uop = self._uop.substitute({memory: memory.current})
+        return self._uop
 
     @uop.setter
     def uop(self, node: UOp) -> None:
@@ -320,13 +330,14 @@ class Tensor(Methods):
             realize_uops([t._placed() for t in tensors if not t._is_realized])
             for memory in {write.src[0].base for write in writes}:
                 memory.mark_overwritten()
+                memory.storage.writer = None
             for write in writes:
                 write.set_realized_view(write.src[0].current)
             for t in tensors:
                 t._settle()
             if writes:
                 for t in list(_live.values()):
-                    if t._uop.base in writes:
+                    if t._uop.viewed in writes:
                         t.uop = storage_view(t._uop) or t._uop
         return self
 
@@ -339,7 +350,7 @@ class Tensor(Methods):
 
     @property
     def _is_realized(self) -> bool:
-        return storage_view(self.uop) is not None
+        return storage_view(self._uop) is not None
 
     def _placed(self) -> UOp:
         """The node to compute; where only constants feed it, it says which device is to hold the result."""
@@ -352,10 +363,13 @@ class Tensor(Methods):
         there."""
         view = self.uop.realized_view
         tracked = depends_on_leaf(self.uop) and not is_leaf(self.uop)
-        if view is None or (tracked and not self._is_made_of_gone_constants):
-            return
-        base = self.uop.base
-        shares = base.op is Ops.ASSIGN or (base is not self.uop and base.op is not Ops.CONST)
+        if view is not None and (not tracked or self._is_made_of_gone_constants):
+            self._stand_for(view)
+
+    def _stand_for(self, view: UOp) -> None:
+        """Take `view`, in which the value was computed, as this tensor's node."""
+        viewed = self.uop.viewed
+        shares = viewed.op is Ops.ASSIGN or (viewed is not self.uop and viewed.op is not Ops.CONST)
         if not shares and not view.base.storage.belongs_to(self):
             view = self._copied(view)
         self.uop = view
@@ -386,7 +400,7 @@ class Tensor(Methods):
         refuse_reading(self.uop)
         if self._given_up:
             raise RuntimeError("this gradient was given up; see Tensor.grad")
-        self.realize(*self._pending_writers())
+        self.realize()
         view = storage_view(self.uop)
         if view is None:
             raise RuntimeError(f"{self!r} was computed but has no memory")
@@ -407,13 +421,6 @@ class Tensor(Methods):
         if view is None or view.base.buffer is None:
             raise RuntimeError(f"{self!r} was computed but has no memory")
         return view.base.buffer
-
-    def _pending_writers(self) -> list[Tensor]:
-        """The tensors that were assigned to and write the memory this one is a view of."""
-        base = self.uop.base
-        if base.op is not Ops.BUFFER:
-            return []
-        return [t for t in pending_assignments() if t.uop.base.src[0].base.storage is base.storage]
 
     def numpy(self) -> np.ndarray[Any, Any]:
         """The values as a new NumPy array (bfloat16 and fp8 as ml_dtypes' types)."""
@@ -464,24 +471,49 @@ class Tensor(Methods):
         """
         value = x if isinstance(x, Tensor) else Tensor(x, self.device, requires_grad=False)
         value = as_written("assign", self.shape, self.dtype, value).to(self.device)
-        if self.uop.base.op is Ops.ASSIGN:
+        if self.uop.viewed.op is Ops.ASSIGN:
             self.realize()
+        tracked = self.is_tracked
         target = own_memory(self.uop)
-        if target is None or self.is_tracked:
+        if target is None or tracked:
             self.uop = value.uop.detach(next(_leaf_identities)) if self._is_marked_leaf else value.uop
             return self
         if is_unknown(value.uop):
             raise TransformError(f"a function under vmap writes into {self!r}, memory that all examples "
                                  "share, what differs from example to example; return it instead")
         self.uop = target.assign(value.uop.detach() if depends_on_leaf(value.uop) else value.uop)
+        target.base.storage.writer = Tensor.leaf(self.uop, requires_grad=False)
         return self
 
     @property
     def is_tracked(self) -> bool:
         """Whether writing into this value's memory would lose something: gradients that flow through it, or
         the way to a value that is not known yet."""
-        tracked = not no_grad.depth and not is_view_of_memory(self.uop) and depends_on_leaf(self.uop)
-        return tracked or is_unknown(self.uop)
+        if is_unknown(self.uop):
+            return True
+        if no_grad.depth or is_view_of_memory(self.uop) or not depends_on_leaf(self.uop):
+            return False
+        return not self._settled_alone()
+
+    def _settled_alone(self) -> bool:
+        """Whether this is computed, and no live tensor can be asked for a gradient through it
+        (`Tensor.zeros(n).contiguous().realize()`, whose leaf is gone). It stands for its memory then, and so
+        do its views."""
+        node = self.uop.viewed
+        if storage_view(node) is None:
+            return False
+        graph = LeafIndex(node)
+        handles = []
+        for t in list(_live.values()):
+            if t._uop.viewed is node:
+                handles.append(t)
+            elif t._requires_grad is not False and graph.targets_of(t._uop):
+                return False
+        for t in handles:
+            view = storage_view(t.uop)
+            assert view is not None
+            t._stand_for(view)
+        return True
 
     @property
     def _is_marked_leaf(self) -> bool:
@@ -630,7 +662,7 @@ class Tensor(Methods):
 
 def pending_assignments() -> list[Tensor]:
     """The live tensors that were assigned to, and whose memory was not written yet."""
-    return [t for t in list(_live.values()) if t.uop.base.op is Ops.ASSIGN and not t._is_realized]
+    return [t for t in list(_live.values()) if t._uop.viewed.op is Ops.ASSIGN and not t._is_realized]
 
 
 def _with_pending_readers(tensors: Sequence[Tensor]) -> tuple[list[Tensor], set[UOp]]:
@@ -643,7 +675,7 @@ def _with_pending_readers(tensors: Sequence[Tensor]) -> tuple[list[Tensor], set[
     while writes:
         readers = Readers(writes)
         waiting = [t for t in list(_live.values())
-                   if id(t) not in chosen and not t._is_realized and readers.includes(t.uop)]
+                   if id(t) not in chosen and not t._is_realized and readers.includes(t._uop)]
         for t in waiting:
             if t._expires:
                 t._expire()

@@ -19,9 +19,12 @@ from .table import (
     case,
     coins,
     position,
+    same,
     torch,
+    whole,
 )
 
+F = torch.nn.functional
 INT, LONG, MASK = dtypes.int32, dtypes.int64, dtypes.bool
 
 
@@ -67,6 +70,11 @@ UNIQUE = (
     ),
 )
 REDUCTIONS = ("sum", "prod", "mean", "amax", "amin")
+
+
+def _filled_up(values: Any, counts: Any) -> tuple[Any, Any]:
+    missing = 30 - len(values)
+    return torch.cat([values, torch.full((missing,), 5).to(values.dtype)]), F.pad(counts, (0, missing))
 
 
 def _scatter(x: Any, index: Any, src: Any) -> Any:
@@ -156,4 +164,41 @@ MASKS = [
     ),
 ]
 
-ROWS = [*GATHER_ROWS, *MASKS]
+DISTINCT = [
+    Row(
+        "unique",
+        lambda x: x.unique(return_inverse=True, return_counts=True),
+        lambda x: torch.unique(x, return_inverse=True, return_counts=True),
+        FEW,
+        UNARY,
+        whole,
+        (same, position, position),
+        gradient=False,
+    ),
+    Row(
+        "unique size",
+        lambda x: x.unique(return_counts=True, size=30, fill_value=5),
+        lambda x: _filled_up(*torch.unique(x, return_counts=True)),
+        FEW_NUMBERS,
+        UNARY,
+        whole,
+        (same, position),
+        gradient=False,
+    ),
+    Row(
+        "repeat_interleave of each",
+        lambda x: x.repeat_interleave([2, 0, 1], 0),
+        lambda x: x.repeat_interleave(torch.tensor([2, 0, 1]), 0),
+        FEW_NUMBERS,
+        (case((3,)), case((3, 2)), case(Input((2, 3), lambda x: x.permute((1, 0))), name="permuted")),
+    ),
+    Row(
+        "repeat_interleave by a tensor",
+        lambda x, n: x.repeat_interleave(n, -1),
+        lambda x, n: x.repeat_interleave(n.long(), -1),
+        FEW_NUMBERS,
+        (case((3,), places((3,), 4)), case((2, 5), places((5,), 3)), case((2, 5), places((1,), 3))),
+    ),
+]
+
+ROWS = [*GATHER_ROWS, *MASKS, *DISTINCT]

@@ -148,6 +148,7 @@ JOINING = [
     move("roll", lambda x: x.roll(2)),
     move("roll along", lambda x: x.roll(-4, 1)),
     move("roll axes", lambda x: x.roll((1, -1), (0, -1))),
+    move("roll an axis twice", lambda x: x.roll((1, 1), (1, 1))),
     move(
         "meshgrid",
         lambda x, y: x.meshgrid(y),
@@ -169,6 +170,7 @@ WINDOWS = [
         lambda x: x.unfold(-1, 3, 2),
         cases=(case((2, 8)), case((5,)), case(Input((8, 2), lambda x: x.permute((1, 0))), name="permuted")),
     ),
+    move("unfold of a number", lambda x: x.unfold(0, 1, 1), cases=(case(()),)),
     move("unfold of size 1", lambda x: x.unfold(0, 1, 3), cases=NONEMPTY),
     move("diagonal", lambda x: x.diagonal(), cases=(*CUBES, *MATRICES[:2])),
     move("diagonal offset", lambda x: x.diagonal(1, -1, 0), cases=CUBES),

@@ -377,7 +377,13 @@ NORMS = [
         lambda x: F.normalize(x * 0),
         case((3, 4)),
         dtypes_=NETWORK_FLOATS[1:],
-        gradient=False,
+    ),
+    network(
+        "normalize by the smallest",
+        lambda x: x.normalize(-float("inf")),
+        lambda x: F.normalize(x, -float("inf")),
+        case((4, 7)),
+        values=nonzero,
     ),
     network(
         "dropout at evaluation",

@@ -183,7 +183,8 @@ def _lifted(op: Ops) -> Rule:
 
 def _cast_of_cast(x: UOp, whole: UOp) -> UOp | None:
     counter = x.src[0]
-    exact = counter.dtype is dtypes.index and whole.dtype.is_int and _fits(counter, x.dtype)
+    integers = whole.dtype.is_int and x.dtype.is_int
+    exact = counter.dtype is dtypes.index and integers and _fits(counter, x.dtype)
     return counter.cast(whole.dtype) if exact else None
 
 

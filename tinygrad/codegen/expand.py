@@ -133,24 +133,23 @@ def vectorised(nest: UOp) -> UOp:
         elif node.op is Ops.LOAD and (strided := strided_vector(node)) is not None:
             done[node] = strided
         else:
-            done[node] = _vector_node(node, src, lanes[0])
+            done[node] = _vector_node(node, src, lanes[0], done)
     return done[nest]
 
 
-def _vector_node(node: UOp, src: tuple[UOp, ...], lane: UOp) -> UOp:
+def _vector_node(node: UOp, src: tuple[UOp, ...], lane: UOp, done: dict[UOp, UOp]) -> UOp:
     count = lane.extent
     if node is lane:
         return UOp.new(Ops.CONST, dtypes.index.vec(count), (), tuple(range(count)))
     if lane.arg[1] is RangeKind.FRAGMENT and _is_index_arithmetic(node):
         return _each_lane_apart(node, lane)
     if node.op is Ops.INDEX:
-        return _vector_address(node, src, lane)
+        return _vector_address(node, src, lane, done)
     if node.op is Ops.LOAD:
         return UOp.new(Ops.LOAD, node.dtype.vec(count), src)
     if node.op is Ops.STORE:
-        loops = [r for r in node.closed_ranges if r is not lane]
         value = src[1] if lane not in node.closed_ranges else splat(src[1], count)
-        return node.replace(dtype=value.dtype, src=(src[0], value, *loops))
+        return node.replace(dtype=value.dtype, src=(src[0], value, *_loops(node, src, lane)))
     if node.op is Ops.REDUCE:
         return _vector_reduce(node, src, lane)
     if node.op is Ops.STAGE:
@@ -187,7 +186,7 @@ def splat(value: UOp, count: int) -> UOp:
     return UOp.new(Ops.VECTORIZE, value.dtype.vec(count), (value,))
 
 
-def _vector_address(node: UOp, src: tuple[UOp, ...], lane: UOp) -> UOp:
+def _vector_address(node: UOp, src: tuple[UOp, ...], lane: UOp, done: dict[UOp, UOp]) -> UOp:
     """The address of the first lane where lanes lie side by side, else the address of every lane."""
     offset = node.src[1]
     if node.src[0].op is Ops.STAGE and lane in node.src[0].ranges:
@@ -196,7 +195,7 @@ def _vector_address(node: UOp, src: tuple[UOp, ...], lane: UOp) -> UOp:
         return node.replace(src=(src[0], offset * lane.extent))
     terms, _ = linear_terms(offset)
     if terms.get(lane) == 1 and lane not in (offset - lane).ranges:
-        new_src: tuple[UOp, ...] = (src[0], offset.substitute({lane: UOp.const(0, dtypes.index)}))
+        new_src: tuple[UOp, ...] = (src[0], _at_first_lane(offset, lane, done))
     else:
         new_src = (src[0], splat(src[1], lane.extent))
     if len(src) == 3:
@@ -204,9 +203,21 @@ def _vector_address(node: UOp, src: tuple[UOp, ...], lane: UOp) -> UOp:
     return node.replace(src=new_src)
 
 
+def _at_first_lane(offset: UOp, lane: UOp, done: dict[UOp, UOp]) -> UOp:
+    """`offset` in the first lane, over what became of the values that are the same in all lanes."""
+    same = [n for n in offset.toposort(stop=lambda n: lane not in n.ranges) if lane not in n.ranges]
+    return offset.substitute({lane: UOp.const(0, dtypes.index), **{n: done[n] for n in same}})
+
+
+def _loops(node: UOp, src: tuple[UOp, ...], lane: UOp) -> list[UOp]:
+    """What became of the ranges that `node` closes, without the lanes: their bounds may have been vectors."""
+    closed = node.closed_ranges
+    return [new for old, new in zip(closed, src[len(src) - len(closed):], strict=True) if old is not lane]
+
+
 def _vector_reduce(node: UOp, src: tuple[UOp, ...], lane: UOp) -> UOp:
     closed = node.closed_ranges
-    loops = [r for r in closed if r is not lane]
+    loops = _loops(node, src, lane)
     values = [splat(s, lane.extent) for s in src[:len(src) - len(closed)]]
     result = values[0]
     if loops or len(values) > 1:
@@ -219,7 +230,7 @@ def _vector_stage(node: UOp, src: tuple[UOp, ...], lane: UOp) -> UOp:
     values = [splat(s, lane.extent) for s in src[:len(src) - len(closed)]]
     if lane not in closed:
         # Different in each lane: as much memory for every lane, the lanes of an item side by side.
-        return UOp.new(Ops.STAGE, values[0].dtype, (*values, *closed), node.arg)
+        return UOp.new(Ops.STAGE, values[0].dtype, (*values, *_loops(node, src, lane)), node.arg)
     if closed[-1] is not lane:
         raise RuntimeError("only the last range of staged memory can run as lanes")
-    return UOp.new(Ops.STAGE, values[0].dtype, (*values, *closed[:-1]), node.arg)
+    return UOp.new(Ops.STAGE, values[0].dtype, (*values, *_loops(node, src, lane)), node.arg)

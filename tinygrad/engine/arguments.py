@@ -128,7 +128,7 @@ class Inputs:
             if view is None:
                 raise RuntimeError(f"{tensor!r} was computed but has no memory")
             in_order = view.contiguous()
-            self.whole.append(in_order is view and tensor.uop.base.op is Ops.BUFFER)
+            self.whole.append(in_order is view and tensor.uop.viewed.op is Ops.BUFFER)
             packed.append(Tensor.of(in_order))
         if packed:
             packed[0].realize(*packed[1:])

@@ -327,8 +327,8 @@ class Trace:
             i, shape = place.argument, inputs.tensors[place.argument].shape
             if number in self.written and not inputs.whole[i]:
                 raise JitError(f"the function assigns to its tensor argument {i}, of shape {shape}, which "
-                               "is a view or has no memory of its own; pass x.contiguous().realize(), or the "
-                               "whole tensor")
+                               "is a view or has no memory of its own; pass the whole tensor, or "
+                               "x.detach().contiguous().realize()")
             state = states.get(inputs.views[i].base.buffer)
             if state is not None and (number in self.written or state in self.written):
                 raise JitError(f"tensor argument {i}, of shape {shape}, is a tensor that the function also "

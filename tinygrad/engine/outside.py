@@ -21,15 +21,17 @@ from tinygrad.tensor import _live as live_tensors
 
 def storage_of(uop: UOp) -> Storage | None:
     """The memory that a tensor with node `uop` stands for, or stood for before it was overwritten."""
-    if uop.base.op is Ops.BUFFER:
-        return uop.base.storage
-    view = uop.computed_into or uop.base.computed_into
-    return None if view is None or view.base.op is not Ops.BUFFER else view.base.storage
+    viewed = uop.viewed
+    if viewed.op is Ops.BUFFER:
+        return viewed.storage
+    view = uop.computed_into or viewed.computed_into
+    return None if view is None or view.viewed.op is not Ops.BUFFER else view.viewed.storage
 
 
 def lazy_tensors() -> list[Tensor]:
     """The live tensors whose value is not in memory."""
-    return [t for t in list(live_tensors.values()) if t._uop.base.op is not Ops.BUFFER and not t._is_realized]
+    return [t for t in list(live_tensors.values())
+            if t._uop.viewed.op is not Ops.BUFFER and not t._is_realized]
 
 
 def compute_readers(nodes: list[UOp]) -> None:
@@ -82,7 +84,8 @@ class Outside:
             tensor = before.tensor()
             if tensor is None or tensor._uop is before.uop or tensor._given_up:
                 continue
-            target = tensor.uop.base.src[0] if tensor.uop.base.op is Ops.ASSIGN else tensor.uop
+            viewed = tensor.uop.viewed
+            target = viewed.src[0] if viewed.op is Ops.ASSIGN else tensor.uop
             old = storage_of(before.uop)
             if old is None or storage_of(target) is not old:
                 found.append(tensor)

@@ -131,7 +131,8 @@ def conv_transpose2d(self: Tensor, weight: Tensor, bias: Tensor | None = None, g
     """The transpose of `conv2d` with respect to its input: what its gradient does, also called deconvolution.
 
     Shapes: input (N, C_in, *spatial), weight (C_in, C_out/groups, *kernel), bias (C_out,). An axis of n items
-    becomes (n - 1)*stride - 2*padding + dilation*(kernel - 1) + output_padding + 1 items.
+    becomes (n - 1)*stride - 2*padding + dilation*(kernel - 1) + output_padding + 1 items; `output_padding` is
+    smaller than the stride or the dilation.
 
     >>> Tensor([[[1.0, 2.0]]]).conv_transpose2d(Tensor([[[1.0, 10.0]]]), stride=2).tolist()
     [[[1.0, 10.0, 2.0, 20.0]]]
@@ -145,6 +146,9 @@ def conv_transpose2d(self: Tensor, weight: Tensor, bias: Tensor | None = None, g
     strides, dilations = per_axis("stride", stride, axes), per_axis("dilation", dilation, axes)
     kernel = weight.shape[2:]
     extra = make_tuple(output_padding, axes)
+    if any(not 0 <= n < max(s, d) for n, s, d in zip(extra, strides, dilations, strict=True)):
+        raise ValueError(f"conv_transpose2d takes output_padding below the stride or dilation, got {extra} "
+                         f"with stride {strides} and dilation {dilations}")
     pads = resolve_padding(padding, kernel, strides, dilations)
     c_in, c_group = weight.shape[:2]
     weights = weight.reshape(groups, c_in // groups, c_group, *kernel).transpose(1, 2)

@@ -251,5 +251,7 @@ def one_hot(self: Tensor, num_classes: int) -> Tensor:
 
     if not self.dtype.is_int:
         raise TypeError(f"one_hot takes integers, got {self.dtype}")
+    if num_classes < 0:
+        raise ValueError(f"one_hot takes num_classes >= 0, got {num_classes}")
     classes = Tensor.arange(num_classes, dtype=self.dtype, device=self.device)
     return (self.unsqueeze(-1) == classes).cast(dtypes.default_int)

@@ -387,6 +387,7 @@ def masked_fill(self: Tensor, mask: Tensor, value: Operand) -> Tensor:
     >>> Tensor([1, 2]).masked_fill(Tensor([True, False]), 9).tolist()
     [9, 2]
     """
+    broadcast_shape("masked_fill", self.shape, mask.shape)
     return mask.where(value, self)
 
 
@@ -423,6 +424,7 @@ def isclose(self: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-0
     >>> Tensor([1.0, 2.0]).isclose(Tensor([1.000001, 2.1])).tolist()
     [True, False]
     """
+    broadcast_shape("isclose", self.shape, other.shape)
     near = isfinite(self) & isfinite(other) & ((self - other).abs() <= other.abs() * rtol + atol)
     close = (self == other) | near
     return close | (isnan(self) & isnan(other)) if equal_nan else close

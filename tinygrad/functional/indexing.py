@@ -2,8 +2,7 @@
 
 Integers, slices, None and Ellipsis are movement operations. Indexing with tensors is a one-hot sum, the sum
 over the axis of where(position == index, x, 0), which the compiler turns into an indexed load, and its
-transpose into a scattered store. Where a result's size depends on values (masks, `nonzero`), the mask is
-computed first, unless `size=` says it.
+transpose into a scattered store. A mask is its positions, which are computed first: see `selecting.py`.
 """
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tinygrad.dtype import DType, dtypes
+from tinygrad.dtype import DType, dtype_from_numpy, dtypes
 from tinygrad.functional.creation import counting
 from tinygrad.functional.elementwise import broadcast_shape, expand_to, order_reversed
 from tinygrad.functional.movement import axis_of
@@ -24,6 +23,7 @@ from tinygrad.graph.ops import Ops
 from tinygrad.graph.sizes import Size, as_size, is_expression, is_size, is_symbolic
 from tinygrad.graph.uop import Shape, UOp
 from tinygrad.helpers import ceildiv, prod
+from tinygrad.hostdata import array_of
 
 if TYPE_CHECKING:
     from tinygrad.tensor import Tensor
@@ -43,21 +43,33 @@ def _number_of_axes(item: Any) -> int:
     """How many axes of the tensor an index item stands for."""
     if item is None:
         return 0
-    kind = getattr(item, "dtype", None)
-    return max(item.ndim, 1) if kind is dtypes.bool else 1
+    return max(item.ndim, 1) if _is_mask(item) else 1
+
+
+def _is_mask(item: Any) -> bool:
+    return getattr(item, "dtype", None) in (dtypes.bool, np.dtype(bool))
+
+
+def _in_range(self: Tensor, array: np.ndarray[Any, Any], axis: int) -> Tensor:
+    """Positions that are known, as a tensor. Raises IndexError for those that `axis` does not have."""
+    size = self.shape[axis]
+    if not isinstance(size, Size):
+        wrong = array[(array < -size) | (array >= size)]
+        if wrong.size:
+            raise IndexError(f"index {wrong[0]} is out of range for axis {axis} of {size} items, of shape "
+                             f"{self.shape}")
+    return type(self)(array, device=self.device, requires_grad=False)
 
 
 def _as_index(self: Tensor, item: Any) -> Any:
-    """Lists, tuples and arrays as tensors; NumPy integers and `__index__` objects as ints; the rest as it
-    is."""
-    tensor_type = type(self)
+    """Lists and tuples as arrays; NumPy integers and `__index__` objects as ints; the rest as it is."""
     if isinstance(item, (list, tuple, np.ndarray)):
-        item = tensor_type(item, device=self.device, requires_grad=False)
-        if prod(item.shape) == 0:
-            item = item.cast(dtypes.default_int)
-    if isinstance(item, tensor_type):
-        if item.dtype.is_float:
-            raise IndexError(f"an index is integers or bools, got {item.dtype} of shape {item.shape}")
+        array = array_of(item, None)
+        item = array if array.size else array.astype(np.int32)
+    if isinstance(item, (np.ndarray, type(self))):
+        dtype = item.dtype if isinstance(item, type(self)) else dtype_from_numpy(item.dtype)
+        if dtype.is_float:
+            raise IndexError(f"an index is integers or bools, got {dtype} of shape {item.shape}")
         return item
     if item is None or item is Ellipsis or isinstance(item, slice):
         return item
@@ -66,6 +78,16 @@ def _as_index(self: Tensor, item: Any) -> Any:
     if isinstance(item, bool) or not hasattr(item, "__index__"):
         raise IndexError(f"an index is an int, a slice, None, Ellipsis, a list or a tensor, got {item!r}")
     return int(item.__index__())
+
+
+def refuse_unknown_size(what: str, instead: str) -> None:
+    """Raise JitError while TinyJit traces: the size of a result cannot depend on values there."""
+    from tinygrad.engine.realize import Capture, JitError, users_line
+
+    if Capture.current() is not None:
+        raise JitError(f"{users_line()}: the size of {what} depends on values, which a function under "
+                       f"TinyJit does not know; say how many items there are to be, {instead}: more are left "
+                       "out, and fewer are filled up")
 
 
 def _items_of(self: Tensor, index: Any) -> list[Any]:
@@ -82,15 +104,20 @@ def _items_of(self: Tensor, index: Any) -> list[Any]:
     result: list[Any] = []
     axis = 0
     for item in items:
-        if getattr(item, "dtype", None) is dtypes.bool:
+        if _is_mask(item):
             covered = self.shape[axis:axis + item.ndim]
             if item.shape != covered:
                 raise IndexError(f"a mask of shape {item.shape} does not fit axes {covered} of shape "
                                  f"{self.shape}")
-            _check_size_may_be_read("an index by a mask", "x.masked_select(mask, size=n)")
-            places = np.nonzero(item.numpy())
-            result.extend(type(self)(p.astype(np.int32), device=self.device,
-                                     requires_grad=False) for p in places)
+            if not isinstance(item, np.ndarray):
+                refuse_unknown_size("an index by a mask", "x.masked_select(mask, size=n)")
+                item = item.numpy()
+            places = np.nonzero(item)
+            result.extend(_in_range(self, p.astype(np.int32), axis + i) for i, p in enumerate(places))
+            axis += item.ndim
+            continue
+        if isinstance(item, np.ndarray):
+            result.append(_in_range(self, item, axis))
         else:
             result.append(item)
         axis += _number_of_axes(item)
@@ -210,8 +237,8 @@ def getitem(self: Tensor, index: Any) -> Tensor:
     """The items that an index selects: ints, slices, None, Ellipsis, lists, integer tensors, masks, as in
     NumPy.
 
-    Positions of an integer tensor that are out of range give zero. Raises IndexError for ints out of range,
-    too many indices, and masks that do not fit.
+    Positions of an integer tensor that are out of range give zero. Raises IndexError for ints out of range
+    (in lists and arrays too), too many indices, and masks that do not fit.
 
     >>> Tensor.arange(6).reshape(2, 3)[:, [2, 0]].tolist()
     [[2, 0], [5, 3]]
@@ -422,85 +449,3 @@ def scatter_reduce(self: Tensor, dim: int, index: Tensor, src: Tensor, reduce: s
                                      self) if self.dtype.is_float else total // type(self).of(divisor, self)
         result = mean.cast(self.dtype).uop
     return type(self).of(result, self, src)
-
-
-# --- masks --------------------------------------------------------------------------------------------------
-
-
-def masked_select(self: Tensor, mask: Tensor, size: int | None = None, fill_value: Any = 0) -> Tensor:
-    """The items where `mask` holds, in one axis. Computes the mask, to know how many they are.
-
-    With `size`, exactly that many, lazily: the rest is left out, or `fill_value` added. Only so does it work
-    under TinyJit and vmap.
-
-    >>> Tensor([1, 2, 3]).masked_select(Tensor([True, False, True]), size=3, fill_value=-1).tolist()
-    [1, 3, -1]
-    """
-    shape = broadcast_shape("masked_select", self.shape, mask.shape)
-    items, chosen = self.expand(shape), mask.cast(dtypes.bool).expand(shape)
-    if size is None:
-        _check_size_may_be_read("masked_select", "x.masked_select(mask, size=n)")
-        return getitem(items, chosen)
-    places, found = _first_places(chosen, size)
-    flat = items.flatten()
-    return _filled(getitem(flat, places) if len(found) else flat.shrink([(0, 0)]), found, size, fill_value)
-
-
-def nonzero(self: Tensor, size: int | None = None, fill_value: Any = 0) -> Tensor:
-    """The positions of the items that are not zero, one row each of `ndim` integers. Computes this tensor, to
-    know how many they are.
-
-    With `size`, exactly that many rows, lazily: the rest is left out, or `fill_value` added. Only so does it
-    work under TinyJit and vmap.
-
-    >>> Tensor([0, 3, 0, 5]).nonzero().tolist()
-    [[1], [3]]
-    """
-    if size is None:
-        _check_size_may_be_read("nonzero", "x.nonzero(size=n)")
-        rows = np.argwhere(self.numpy()).astype(np.int32)
-        return type(self)(rows, device=self.device, requires_grad=False)
-    places, found = _first_places(self != 0, size)
-    if not len(found) or not self.ndim:
-        return type(self).full((size, self.ndim), fill_value, dtype=dtypes.int32, device=self.device)
-    columns = [places // prod(self.shape[axis + 1:]) % n for axis, n in enumerate(self.shape)]
-    return _filled(columns[0].stack(*columns[1:], dim=-1), found.unsqueeze(-1), size, fill_value)
-
-
-def _check_size_may_be_read(what: str, instead: str) -> None:
-    """Raise JitError while TinyJit traces: the size of a result cannot depend on values there."""
-    from tinygrad.engine.realize import Capture, JitError, users_line
-
-    if Capture.current() is not None:
-        raise JitError(f"{users_line()}: the size of {what} depends on values, which a function under "
-                       f"TinyJit does not know; say how many items there are to be, {instead}: more are left "
-                       "out, and fewer are filled up")
-
-
-def _first_places(mask: Tensor, size: int) -> tuple[Tensor, Tensor]:
-    """The positions in the flattened `mask` of the first `size` items that hold (at most as many as there
-    are items), and which of these there are.
-
-    The place of item number k is where the running count first reaches k + 1, found by bisection.
-    """
-    if size < 0:
-        raise ValueError(f"a size is at least 0, got {size}")
-    total = mask.numel()
-    number = type(mask).arange(min(size, total), device=mask.device)
-    if not len(number):
-        return number, number != 0
-    counts = mask.flatten().cast(dtypes.int32).cumsum().contiguous()
-    places = number.zeros_like()
-    step = 1 << (total - 1).bit_length()
-    while step:
-        last = places + (step - 1)
-        below = (last < total) & (getitem(counts, last.minimum(total - 1)) <= number)
-        places = below.where(places + step, places)
-        step //= 2
-    return places.minimum(total - 1), number < counts[-1]
-
-
-def _filled(items: Tensor, found: Tensor, size: int, fill_value: Any) -> Tensor:
-    """`items` where `found`, `fill_value` elsewhere and behind them up to `size`."""
-    whole = found.where(items, fill_value).cast(items.dtype)
-    return whole.pad([(0, size - len(found)), *[None] * (items.ndim - 1)], value=fill_value)

@@ -86,6 +86,8 @@ def linear(self: Tensor, weight: Tensor, bias: Tensor | None = None,
 
 def _read_formula(formula: str, operands: tuple[Tensor, ...]) -> tuple[list[str], str]:
     """The letters of each operand's axes and of the result's, ellipses replaced by letters of their own."""
+    if not isinstance(formula, str):
+        raise TypeError(f"einsum takes a formula first, as a string, got a {type(formula).__name__}")
     left, arrow, right = formula.replace(" ", "").partition("->")
     terms = left.split(",")
     if len(terms) != len(operands):

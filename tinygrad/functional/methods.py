@@ -26,6 +26,7 @@ from tinygrad.functional import (
     pooling,
     random,
     reduce,
+    selecting,
 )
 
 if TYPE_CHECKING:
@@ -267,8 +268,9 @@ class Methods:
     gather = indexing.gather
     scatter = indexing.scatter
     scatter_reduce = indexing.scatter_reduce
-    masked_select = indexing.masked_select
-    nonzero = indexing.nonzero
+    masked_select = selecting.masked_select
+    nonzero = selecting.nonzero
+    unique = selecting.unique
     # neural networks: convolution, pooling, normalisation, attention, losses
     conv2d = convolution.conv2d
     conv_transpose2d = convolution.conv_transpose2d

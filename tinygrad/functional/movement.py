@@ -314,9 +314,12 @@ def pad_to(self: Tensor, shape: Any, *args: Any, value: float = 0) -> Tensor:
 # --- joining, splitting, repeating --------------------------------------------------------------------------
 
 
-def _parts(self: Tensor | Sequence[Tensor], args: Sequence[Tensor]) -> list[Tensor]:
-    """The tensors to join, given one by one or as one sequence."""
-    return [*self, *args] if isinstance(self, (list, tuple)) else [self, *args]  # type: ignore[list-item]
+def _parts(name: str, self: Tensor | Sequence[Tensor], args: Sequence[Tensor]) -> list[Tensor]:
+    """The tensors to join, given one by one or as one sequence. Raises ValueError where there is none."""
+    parts: list[Any] = [*self, *args] if isinstance(self, (list, tuple)) else [self, *args]
+    if not parts:
+        raise ValueError(f"{name} takes at least one tensor")
+    return parts
 
 
 def cat(self: Tensor, *args: Tensor, dim: int = 0) -> Tensor:
@@ -325,7 +328,7 @@ def cat(self: Tensor, *args: Tensor, dim: int = 0) -> Tensor:
     >>> Tensor([1, 2]).cat(Tensor([3])).tolist()
     [1, 2, 3]
     """
-    parts = _parts(self, args)
+    parts = _parts("cat", self, args)
     first = parts[0]
     axis = axis_of("cat", first, dim)
     if first.ndim == 0:
@@ -359,7 +362,7 @@ def stack(self: Tensor, *args: Tensor, dim: int = 0) -> Tensor:
     >>> Tensor([1, 2]).stack(Tensor([3, 4]), dim=1).tolist()
     [[1, 3], [2, 4]]
     """
-    parts = _parts(self, args)
+    parts = _parts("stack", self, args)
     if any(p.shape != parts[0].shape for p in parts):
         raise ValueError(f"stack takes equal shapes, got {', '.join(str(p.shape) for p in parts)}")
     axis = axis_of("stack", parts[0], dim, extra=1)
@@ -413,14 +416,25 @@ def repeat(self: Tensor, repeats: Any, *args: Any) -> Tensor:
     return _moved(self, spread.reshape([count * n for count, n in zip(counts, shape, strict=True)]))
 
 
-def repeat_interleave(self: Tensor, repeats: int, dim: int | None = None) -> Tensor:
+def repeat_interleave(self: Tensor, repeats: int | Sequence[int] | Tensor, dim: int | None = None) -> Tensor:
     """Each item `repeats` times in a row along axis `dim`; of the flattened tensor where `dim` is None.
+
+    Several repeats say it for each item along the axis; those in a tensor are computed, to know how many
+    there are.
 
     >>> Tensor([1, 2]).repeat_interleave(2).tolist()
     [1, 1, 2, 2]
+    >>> Tensor([1, 2, 3]).repeat_interleave([2, 0, 1]).tolist()
+    [1, 1, 3]
     """
     x = flatten(self) if dim is None else self
     axis = 0 if dim is None else axis_of("repeat_interleave", x, dim)
+    if not isinstance(repeats, int):
+        from tinygrad.functional.selecting import repeated_each
+
+        return repeated_each(x, repeats, axis)
+    if repeats < 0:
+        raise ValueError(f"repeat_interleave takes repeats of at least 0, got {repeats}")
     before, size, after = x.shape[:axis], x.shape[axis], x.shape[axis + 1:]
     spread = x.uop.reshape((*before, size, 1, *after)).expand((*before, size, repeats, *after))
     return _moved(x, spread.reshape((*before, size * repeats, *after)))
@@ -429,12 +443,14 @@ def repeat_interleave(self: Tensor, repeats: int, dim: int | None = None) -> Ten
 def roll(self: Tensor, shifts: int | Sequence[int], dims: int | Sequence[int] | None = None) -> Tensor:
     """Items moved on by `shifts` along `dims`, those that leave at the end coming back at the start.
 
+    Shifts along an axis that is named several times add up.
+
     >>> Tensor([1, 2, 3]).roll(1).tolist()
     [3, 1, 2]
     """
     if dims is None:
         return reshape(roll(flatten(self), shifts, 0), self.shape)
-    axes = axes_of("roll", self, dims)
+    axes = [axis_of("roll", self, dim) for dim in (dims if isinstance(dims, (list, tuple)) else (dims,))]
     counts = (shifts,) if isinstance(shifts, int) else tuple(shifts)
     if len(counts) != len(axes):
         raise ValueError(f"roll takes a shift for each axis, got shifts {counts} and dims {axes}")
@@ -488,10 +504,14 @@ def rows_of_windows(x: UOp, size: int, count: int) -> UOp:
 def unfold(self: Tensor, dim: int, size: int, step: int) -> Tensor:
     """Windows of `size` items along axis `dim`, each `step` items after the one before, in a new last axis.
 
+    A number is an axis of one item, and has one window.
+
     >>> Tensor.arange(5).unfold(0, 3, 2).tolist()
     [[0, 1, 2], [2, 3, 4]]
     """
     axis = axis_of("unfold", self, dim)
+    if not self.ndim:
+        return unfold(unsqueeze(self, 0), dim, size, step)[0]
     length = self.shape[axis]
     if size < 0 or step <= 0 or size > length:
         raise ValueError(f"unfold takes 0 <= size <= {length}, the items of axis {axis}, and step > 0, got "
@@ -610,6 +630,9 @@ def rearrange(self: Tensor, formula: str, **sizes: int) -> Tensor:
     left, right = (_parse_axes(side, formula) for side in formula.split("->"))
     extra = self.ndim - sum(group != ["..."] for group in left)
     names = [f"...{i}" for i in range(max(extra, 0))] if ["..."] in left else []
+    unused = [name for name in sizes if name not in concatenated(left)]
+    if unused or (["..."] not in left and "..." in concatenated(right)):
+        raise ValueError(f"rearrange: {formula!r} has no axis {', '.join(unused) or '...'} on its left")
     if extra != len(names):
         raise ValueError(f"rearrange: {formula!r} does not name the axes of shape {self.shape}")
 

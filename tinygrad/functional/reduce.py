@@ -502,6 +502,7 @@ def sort(self: Tensor, dim: int = -1, descending: bool = False) -> tuple[Tensor,
     >>> items.tolist(), places.tolist()
     ([3, 2, 1], [0, 2, 1])
     """
+    axis_of("sort", self, dim)
     places = argsort(self, dim, descending)
     return (self if self.ndim == 0 else self.gather(dim, places)), places
 

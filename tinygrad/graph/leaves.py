@@ -14,18 +14,18 @@ from tinygrad.graph.uop import Storage, Synthesized, UOp
 
 
 def storage_view(uop: UOp) -> UOp | None:
-    """`uop` as movement ops over a BUFFER, if its value is in memory; None while it is lazy.
+    """`uop` as a view of a BUFFER, if its value is in memory; None while it is lazy.
 
     A number that another tensor has in memory does not put those that repeat it there.
     """
     if uop.realized_view is not None:
         return uop.realized_view
-    base = uop.base
-    if base.op is Ops.BUFFER:
+    viewed = uop.viewed
+    if viewed.op is Ops.BUFFER:
         return uop
-    if base.op is Ops.CONST:
+    if viewed.op is Ops.CONST:
         return None
-    return None if base.realized_view is None else uop.substitute({base: base.realized_view})
+    return None if viewed.realized_view is None else uop.substitute({viewed: viewed.realized_view})
 
 
 def own_memory(uop: UOp) -> UOp | None:
@@ -33,13 +33,13 @@ def own_memory(uop: UOp) -> UOp | None:
 
     A node that is no memory but was computed was so for another tensor with an equal expression.
     """
-    is_anothers = uop.base.op is not Ops.BUFFER and uop.realized_view is not None
+    is_anothers = uop.viewed.op is not Ops.BUFFER and uop.realized_view is not None
     return None if is_anothers else storage_view(uop)
 
 
 def is_view_of_memory(uop: UOp) -> bool:
-    """Whether `uop` is movement ops over memory, or over memory about to be overwritten."""
-    return uop.base.op in (Ops.BUFFER, Ops.ASSIGN)
+    """Whether `uop` is a view of memory, or of memory about to be overwritten."""
+    return uop.viewed.op in (Ops.BUFFER, Ops.ASSIGN)
 
 
 def constant_value(uop: UOp) -> Any:
@@ -59,7 +59,7 @@ def constant_leaves(uop: UOp) -> list[UOp]:
     return found if uop.op is Ops.CONST else []
 
 
-_KEEPS_CONSTANTS = (Family.MOVEMENT - {Ops.PAD}) | {Ops.DETACH, Ops.CONTIGUOUS}
+_KEEPS_CONSTANTS = Family.VIEW | {Ops.DETACH, Ops.CONTIGUOUS}
 
 
 def leaf_node(uop: UOp) -> UOp | None:

@@ -161,7 +161,9 @@ class Family:
     }
     TERNARY = frozenset({Ops.WHERE, Ops.MULACC})
     ELEMENTWISE = UNARY | BINARY | TERNARY
-    MOVEMENT = frozenset({Ops.RESHAPE, Ops.PERMUTE, Ops.EXPAND, Ops.PAD, Ops.SHRINK, Ops.STRIDE})
+    VIEW = frozenset({Ops.RESHAPE, Ops.PERMUTE, Ops.EXPAND, Ops.SHRINK, Ops.STRIDE})
+    """what shows items of its source and nothing else, so that it may share their memory"""
+    MOVEMENT = VIEW | {Ops.PAD}
     COMMUTATIVE = frozenset({Ops.ADD, Ops.MUL, Ops.MAX, Ops.CMPNE, Ops.AND, Ops.OR, Ops.XOR})
     FLOAT_ONLY = frozenset({Ops.SQRT, Ops.EXP2, Ops.LOG2, Ops.SIN, Ops.TRUNC, Ops.FDIV, Ops.LDEXP})
     INT_ONLY = frozenset({Ops.IDIV, Ops.MOD, Ops.SHL, Ops.SHR})

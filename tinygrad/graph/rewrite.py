@@ -1,14 +1,13 @@
 """The one driver that changes graphs, and the tables it is given.
 
-A `Rule` is a pattern, a replacement, and a proof obligation; a `RewriteTable` is a short list of rules about
-one concern, indexed by op. `rewrite(graph, table)` visits every node once, sources first, and applies the
-first rule that matches until none does. A replacement returns None to decline.
+A `Rule` is a pattern and a replacement, and the tests ask for its proof; a `RewriteTable` is a short list of
+rules about one concern, indexed by op. `rewrite(graph, table)` visits every node once, sources first, and
+applies the first rule that matches until none does. A replacement returns None to decline.
 """
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.uop import UOp
@@ -77,13 +76,12 @@ def node(ops: Ops | Iterable[Ops], *src: Pattern, name: str | None = None,
 class Rule:
     """Where `pattern` matches, `replace(**captures)` is the node to put there, or None to decline.
 
-    `claim` states what makes the rule true, for the test that proves it (see `test/test_rules.py`).
+    A rule is added with its proof (`test/test_rules.py`, `test/test_rule_tables.py`).
     """
 
     name: str
     pattern: Pattern
     replace: Callable[..., UOp | None]
-    claim: Any = None
 
 
 class RewriteTable:

@@ -62,6 +62,8 @@ class Storage:
         self.version = 0
         self.is_placeholder = False
         """whether this is no memory, but a value that nobody knows yet; see `graph/batch.py`"""
+        self.writer: object = None
+        """the tensor that stands for what is still to be written here, None if nothing is"""
         self._owner: ref[object] | None = None
 
     def belongs_to(self, owner: object) -> bool:
@@ -306,13 +308,13 @@ class UOp(Operators):
     @property
     def current(self) -> UOp:
         """This view of a BUFFER, over the node for what the memory holds now."""
-        base = self.base
-        if not base.is_overwritten:
+        memory = self.viewed
+        if not memory.is_overwritten:
             return self
-        spec = base.arg._replace(version=base.storage.version)
-        node = UOp.new(Ops.BUFFER, base.dtype, (), spec)
-        node.__dict__["_storage"] = base.storage
-        return self.substitute({base: node})
+        spec = memory.arg._replace(version=memory.storage.version)
+        node = UOp.new(Ops.BUFFER, memory.dtype, (), spec)
+        node.__dict__["_storage"] = memory.storage
+        return self.substitute({memory: node})
 
     @property
     def realized_view(self) -> UOp | None:
@@ -352,6 +354,18 @@ class UOp(Operators):
             node = node.src[0]
         return node
 
+    @property
+    def viewed(self) -> UOp:
+        """The node that this one is a view of, itself if it is none.
+
+        Where that is in memory, this is too: the same memory. A PAD is no view: nobody's memory has its
+        zeros, so one that is computed has memory of its own.
+        """
+        node = self
+        while node.op in Family.VIEW:
+            node = node.src[0]
+        return node
+
     @Attribute
     def st(self) -> ShapeTracker:
         """How this node's items lie in its `base`: the ShapeTracker of the movement ops between them."""
@@ -363,11 +377,11 @@ class UOp(Operators):
     def realized(self) -> Buffer | None:
         """The memory that holds this value (or that it is a view of), None while it is lazy."""
         view = self.realized_view
-        base = self.base if view is None else view.base
-        if base.op is Ops.BUFFER:
-            return base.buffer
-        view = base.realized_view
-        return None if view is None else view.base.buffer
+        viewed = self.viewed if view is None else view.viewed
+        if viewed.op is Ops.BUFFER:
+            return viewed.buffer
+        view = viewed.realized_view
+        return None if view is None else view.viewed.buffer
 
     @property
     def srcs(self) -> tuple[UOp, ...]:
@@ -526,7 +540,7 @@ class UOp(Operators):
     def is_whole_buffer(self) -> bool:
         """Whether this is all of a BUFFER in row-major order. Of memory for the largest sizes: where it is
         used up to the sizes that it has."""
-        if self.base.op is not Ops.BUFFER:
+        if self.viewed.op is not Ops.BUFFER:
             return False
         if not is_symbolic(self.shape):
             return not self.has_sizes and self.st.contiguous_whole

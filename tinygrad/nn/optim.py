@@ -23,7 +23,10 @@ class Optimizer:
 
     def __init__(self, params: Sequence[Tensor], lr: float, device: str | None = None) -> None:
         if lr < 0:
-            raise ValueError(f"{type(self).__name__} takes a learning rate >= 0, got {lr}")
+            raise ValueError(f"an optimizer takes a learning rate >= 0, got {lr}")
+        strangers = [p for p in params if not isinstance(p, Tensor)]
+        if strangers:
+            raise TypeError(f"an optimizer takes tensors, got a {type(strangers[0]).__name__}")
         for p in params:
             if p.requires_grad is None and p.dtype.is_float:
                 p.requires_grad = True
@@ -31,8 +34,8 @@ class Optimizer:
         self.params = [p for p in unique if p.requires_grad]
         self.buffers = [p for p in unique if not p.requires_grad]
         if not self.params:
-            raise ValueError(f"{type(self).__name__} takes at least one float parameter with a gradient, "
-                             f"got {len(unique)} tensors without")
+            raise ValueError("an optimizer takes at least one float parameter with a gradient, got "
+                             f"{len(unique)} tensors without")
         self.device = self.params[0].device if device is None else device
         self.lr = self._scalar(lr)
         Tensor.realize(*self.params, *self.buffers)
@@ -62,8 +65,8 @@ class Optimizer:
         grads = []
         for i, p in enumerate(self.params):
             if p.grad is None:
-                raise RuntimeError(f"{type(self).__name__}.step: parameter {i} of shape {p.shape} has no "
-                                   "gradient; call backward() on a loss that depends on it")
+                raise RuntimeError(f"step: parameter {i} of shape {p.shape} has no gradient; call backward() "
+                                   "on a loss that depends on it")
             grads.append(p.grad.detach().cast(promote(p.dtype, dtypes.float32)))
         return [*self._step(grads), *self.params, *self.buffers]
 

@@ -37,7 +37,7 @@ class Bounded:
     def stored(self, node: UOp) -> UOp:
         """The node to realise for `node`, as far as its items are within its shape."""
         value = self.node(node)
-        if value.base.op in (Ops.ASSIGN, Ops.CONTIGUOUS, Ops.BUFFER):
+        if value.viewed.op in (Ops.ASSIGN, Ops.CONTIGUOUS, Ops.BUFFER):
             return value
         stored = limited(value, node.shape)
         # Memory is for all calls alike: a view of it at a place that only this call has would not be.

@@ -204,7 +204,7 @@ class ScheduleCache:
 
     def schedule(self, sinks: list[UOp]) -> Schedule:
         """The steps that compute `sinks`, each a tensor-graph node."""
-        wanted = [s for s in sinks if s.realized_view is None and s.base.op is not Ops.BUFFER]
+        wanted = [s for s in sinks if s.realized_view is None and s.viewed.op is not Ops.BUFFER]
         if not wanted:
             return Schedule()
         if Size.exists and any(s.has_sizes for s in wanted):

@@ -78,7 +78,7 @@ class Schedule:
 
 def create_schedule(sinks: list[UOp], default_device: str | None = None) -> Schedule:
     """The steps that compute `sinks`, each a tensor-graph node."""
-    wanted = [s for s in sinks if s.realized_view is None and s.base.op is not Ops.BUFFER]
+    wanted = [s for s in sinks if s.realized_view is None and s.viewed.op is not Ops.BUFFER]
     if not wanted:
         return Schedule()
     graph = _in_own_memory(wanted, simplified_graph(wanted))
@@ -110,14 +110,18 @@ def _in_own_memory(wanted: list[UOp], graph: list[UOp]) -> list[UOp]:
     Views stay views, unless this schedule overwrites what they show.
     """
     written = {n.src[0].base for n in UOp.sink(graph).toposort() if n.op is Ops.ASSIGN}
-    return [UOp.new(Ops.CONTIGUOUS, s.dtype, (s,))
-            if s.base in written or (s.base.op in (Ops.BUFFER, Ops.ASSIGN) and not _is_view(original)) else s
+
+    def is_anothers(original: UOp, simplified: UOp) -> bool:
+        memory = simplified.viewed
+        return memory in written or (memory.op in (Ops.BUFFER, Ops.ASSIGN) and not _is_view(original))
+
+    return [UOp.new(Ops.CONTIGUOUS, s.dtype, (s,)) if is_anothers(original, s) else s
             for original, s in zip(wanted, graph, strict=True)]
 
 
 def _is_view(node: UOp) -> bool:
-    """True for movement of memory, which shares it with its source."""
-    while node.realized_view is None and (node.op in Family.MOVEMENT or node.op is Ops.DETACH):
+    """True for a view of memory, which shares it with its source."""
+    while node.realized_view is None and (node.op in Family.VIEW or node.op is Ops.DETACH):
         node = node.src[0]
     return node.realized_view is not None or node.op in (Ops.BUFFER, Ops.ASSIGN)
 
@@ -134,11 +138,14 @@ def _forced(graph: list[UOp], root: UOp) -> set[UOp]:
 
 
 def _stored_form(sink: UOp) -> UOp:
-    """The node to store for `sink`: what it is a view of, where that is computed and not larger."""
-    base = sink.base
-    if base.op in (Ops.CONST, Ops.VARIABLE) or base.numel > sink.numel:
+    """The node to store for `sink`: what it is a view of, where that is computed and not larger, or written
+    into memory that it then shows."""
+    viewed = sink.viewed
+    if viewed.op is Ops.ASSIGN:
+        return viewed
+    if viewed.op in (Ops.CONST, Ops.VARIABLE) or viewed.numel > sink.numel:
         return sink
-    return base
+    return viewed
 
 
 def _results(wanted: list[UOp], graph: list[UOp]) -> dict[UOp, UOp]:
@@ -193,9 +200,9 @@ class _Writer:
             return node.src[0]
         if node in self.buffer_of:
             return self.buffer_of[node]
-        if node.base.op is Ops.BUFFER:
+        if node.viewed.op is Ops.BUFFER:
             return node
-        return node.substitute({node.base: self.view_of(node.base)})
+        return node.substitute({node.viewed: self.view_of(node.viewed)})
 
     # --- order ----------------------------------------------------------------------------------------------
 

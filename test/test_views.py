@@ -1,0 +1,104 @@
+"""Which tensors share memory: views show what is written into what they view, everything else does not."""
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from tinygrad import Tensor, TinyJit
+
+PADDED: dict[str, Callable[[Tensor], Tensor]] = {
+    "a pad": lambda x: x.pad(((1, 1),)),
+    "a crop of a pad": lambda x: x.pad(((1, 1),))[1:3],
+    "a pad cropped away": lambda x: x.pad(((1, 1),))[1:4],
+    "a reshaped pad": lambda x: x.pad(((1, 2),)).reshape(2, 3),
+    "a flipped pad": lambda x: x.pad(((1, 1),)).flip(0),
+    "a pad of a view": lambda x: x.flip(0).pad(((1, 1),)),
+    "joined tensors": lambda x: x.cat(x),
+    "a pad of what is computed": lambda x: (x + 1).pad(((1, 1),)),
+}
+
+
+@pytest.mark.parametrize("name", PADDED)
+@pytest.mark.parametrize("first", [True, False], ids=["realised", "lazy"])
+def test_a_pad_keeps_what_its_source_held(name: str, first: bool) -> None:
+    x = Tensor([1, 2, 3]).realize()
+    expected = PADDED[name](Tensor([1, 2, 3])).numpy()
+    y = PADDED[name](x)
+    if first:
+        y.realize()
+    x.assign(x * 0 + 9).realize()
+    np.testing.assert_array_equal(y.numpy(), expected)
+    np.testing.assert_array_equal(x.numpy(), [9, 9, 9])
+
+
+@pytest.mark.parametrize("name", PADDED)
+@pytest.mark.parametrize("first", [True, False], ids=["realised", "lazy"])
+def test_writing_into_a_pad_leaves_its_source(name: str, first: bool) -> None:
+    x = Tensor([1, 2, 3]).realize()
+    y = PADDED[name](x)
+    expected = y.numpy() * 2
+    expected[0] = 7
+    y = PADDED[name](x)
+    if first:
+        y.realize()
+    y.assign(y * 2)
+    y[0] = 7
+    np.testing.assert_array_equal(y.numpy(), expected)
+    np.testing.assert_array_equal(x.numpy(), [1, 2, 3])
+
+
+def test_a_pad_of_a_pending_write_shows_what_is_written_then_and_not_later() -> None:
+    x = Tensor([1, 2, 3]).realize()
+    x.assign(x * 10)
+    y = x.pad(((1, 1),))
+    x.assign(x + 1)
+    np.testing.assert_array_equal(y.numpy(), [0, 10, 20, 30, 0])
+    np.testing.assert_array_equal(x.numpy(), [11, 21, 31])
+
+
+def test_a_pad_and_what_it_pads_computed_together_are_two_memories() -> None:
+    base = Tensor([1, 2, 3]).realize()
+    x = base + 1
+    y = x.pad(((1, 1),))
+    x.realize(y)
+    x.assign(x * 0).realize()
+    y[1] = 5
+    np.testing.assert_array_equal(y.numpy(), [0, 5, 3, 4, 0])
+    np.testing.assert_array_equal(x.numpy(), [0, 0, 0])
+
+
+def test_views_show_what_is_written_into_their_memory() -> None:
+    x = Tensor(np.arange(6, dtype=np.float32)).realize()
+    views = [x[2:5], x.reshape(2, 3).permute(1, 0), x.flip(0), x[::2].expand(2, 3)]
+    seen = [v.numpy() for v in views]
+    views[0].assign(Tensor([-1.0, -2.0, -3.0])).realize()
+    after = np.array([0, 1, -1, -2, -3, 5], np.float32)
+    for view, before, expected in zip(views, seen, [after[2:5], after.reshape(2, 3).T, after[::-1],
+                                                    np.broadcast_to(after[::2], (2, 3))], strict=True):
+        assert not np.array_equal(before, expected)
+        np.testing.assert_array_equal(view.numpy(), expected)
+
+
+def test_under_the_jit_a_pad_is_a_copy_too() -> None:
+    @TinyJit
+    def step(x: Tensor) -> Tensor:
+        padded = x.pad(((1, 1),))
+        x.assign(x + 1).realize()
+        return padded.realize()
+
+    for start in range(4):
+        x = Tensor([start, start]).realize()
+        padded = step(x)
+        np.testing.assert_array_equal(padded.numpy(), [0, start, start, 0])
+        np.testing.assert_array_equal(x.numpy(), [start + 1, start + 1])
+
+
+def test_realized_says_whether_there_is_memory() -> None:
+    x = Tensor([1, 2, 3]).realize()
+    assert x.uop.realized is not None
+    assert x[1:].uop.realized is x.uop.realized
+    padded = x.pad(((1, 1),))
+    assert padded.uop.realized is None
+    assert padded.realize().uop.realized is not x.uop.realized
