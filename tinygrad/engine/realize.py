@@ -27,8 +27,8 @@ from tinygrad.graph.ops import Ops
 from tinygrad.graph.sizes import before_reading
 from tinygrad.graph.uop import Storage, UOp
 from tinygrad.helpers import DEBUG, GlobalCounters, colored
-from tinygrad.schedule.cache import schedules
 from tinygrad.schedule.items import Intermediates, Schedule, ScheduleItem
+from tinygrad.schedule.kept import schedules
 
 engine_lock = threading.RLock()
 """Held while a schedule, a trace or a replay is made and run: one thread at a time does that."""

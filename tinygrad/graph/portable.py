@@ -3,7 +3,7 @@
 `Writer` writes nodes as JSON's lists, numbers and texts, sources first; `Reader` makes the same nodes of
 them. What is of one process only (memory, functions) has no such form. Kernels and schedules are found again
 on disk by this form (`codegen/kernel_cache.py`, `schedule/cache.py`), and captured functions are saved in it
-(`engine/saved.py`). What is read is built like any other graph, so that its shapes and dtypes are checked.
+(`engine/saved.py`); whether what comes from elsewhere is legal, `graph/spec.py` says.
 """
 from __future__ import annotations
 
@@ -13,10 +13,16 @@ from typing import Any
 
 from tinygrad.dtype import DType, dtypes
 from tinygrad.graph.ops import Ops
+from tinygrad.graph.sizes import Size
 from tinygrad.graph.uop import BufferSpec, UOp
 
 SCALARS = (int, float, str, bool, type(None))
 _DTYPES = {d.name: d for d in (*dtypes.all, dtypes.index)}
+
+
+def dtype_of(name: str) -> DType:
+    """The number type of that name. Raises KeyError where there is none."""
+    return _DTYPES[name]
 
 
 class NotPortable(TypeError):
@@ -53,6 +59,8 @@ class Writer:
             return {"dtype": value.name, "lanes": value.count}
         if kind is UOp:
             return {"node": self.add(value)}
+        if kind is Size:
+            return {"size": self.add(value.node)}
         if kind is BufferSpec:
             raise NotPortable("memory belongs to one process")
         raise NotPortable(f"a {kind.__name__} has no form outside of this process")
@@ -66,8 +74,8 @@ class Reader:
         try:
             for op, dtype, lanes, sources, argument in rows:
                 src = tuple([self.node(i) for i in sources])
-                self.nodes.append(UOp.new(Ops[op], _DTYPES[dtype].vec(lanes), src, self.value(argument)))
-        except (KeyError, IndexError, TypeError, AttributeError, RuntimeError) as error:
+                self.nodes.append(UOp.new(Ops[op], dtype_of(dtype).vec(lanes), src, self.value(argument)))
+        except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
             raise ValueError(f"not rows of a graph: {type(error).__name__}: {error}") from error
 
     def node(self, position: int) -> UOp:
@@ -85,7 +93,9 @@ class Reader:
         if "op" in value:
             return Ops[value["op"]]
         if "dtype" in value:
-            return _DTYPES[value["dtype"]].vec(value["lanes"])
+            return dtype_of(value["dtype"]).vec(value["lanes"])
+        if "size" in value:
+            return Size.of(self.node(value["size"]))
         return self.node(value["node"])
 
 
