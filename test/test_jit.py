@@ -497,8 +497,26 @@ def test_random_numbers_equal_those_of_the_plain_function():
         sequences.append(rows)
     assert sequences[0] == sequences[1] == sequences[2]
     assert len({tuple(row) for row in sequences[0]}) == 4 and len(calls) == 1
-    Tensor.manual_seed(43)
-    assert jitted(Tensor.zeros(3))[0].tolist() != sequences[0][0][:3]
+    other = []
+    for function in (draw, jitted):
+        Tensor.manual_seed(43)
+        other.append([t.tolist() for t in function(Tensor.zeros(3))])
+    assert other[0] == other[1] and other[0][0] != sequences[0][0][:3] and len(calls) == 1
+
+
+@pytest.mark.parametrize("name", ["rng", "seed"])
+def test_a_variable_of_any_name_leaves_random_numbers_alone(name):
+    def draw(x, n):
+        return x * Tensor(n).cast("float32") + Tensor.rand(2)
+
+    jitted, calls = traced(draw)
+    for n in (3, 3, 7, 2):
+        found = []
+        for function in (draw, jitted):
+            Tensor.manual_seed(n)
+            found.append(function(vector(10, 20), Variable(name, 0, 10).bind(n)).tolist())
+        assert found[0] == found[1] and n * 10 <= found[1][0] < n * 10 + 1
+    assert len(calls) == 1
 
 
 def test_seeding_inside_is_refused():

@@ -19,16 +19,17 @@ from typing import Any, Generic, ParamSpec, TypeVar
 
 import numpy as np
 
-from tinygrad.device import Buffer, Device
+from tinygrad.device import Device
 from tinygrad.dtype import dtypes
 from tinygrad.engine.arguments import Inputs, Slot, changed, returned_tensors
-from tinygrad.engine.outside import Conditions, Outside, compute_readers, set_gradient
-from tinygrad.engine.realize import Capture, JitError, allocate, engine_lock
-from tinygrad.engine.replay import Kind, Place, Replay, Step, Values
+from tinygrad.engine.outside import Outside, compute_readers, set_gradient
+from tinygrad.engine.realize import Capture, JitError, engine_lock
+from tinygrad.engine.replay import Kind, Place, Step
+from tinygrad.engine.trace import SEED, Output, Trace, argument_source
 from tinygrad.functional import random
 from tinygrad.functional.transforms import is_transforming
 from tinygrad.graph.leaves import depends_on_leaf, is_leaf, storage_view
-from tinygrad.graph.sizes import bound, unbound
+from tinygrad.graph.sizes import unbound
 from tinygrad.graph.uop import Storage, UOp
 from tinygrad.helpers import JIT, NOOPT
 from tinygrad.schedule.items import BoundVariable
@@ -213,18 +214,6 @@ class Tracer:
         return Tensor(view.substitute(changes), requires_grad=output.requires_grad)
 
 
-@dataclasses.dataclass
-class Output:
-    """A returned tensor: a view of a place's memory, an argument, or a tensor from outside."""
-
-    place: int
-    view: UOp
-    """over the place's placeholder"""
-    requires_grad: bool | None
-    argument: int | None = None
-    outside: weakref.ref[Tensor] | None = None
-
-
 class Builder:
     """Turns captured items, which name BUFFER nodes, into steps on places."""
 
@@ -240,10 +229,16 @@ class Builder:
                            tuple(self.variable(v, i.device) for v in i.variables)) for i in capture.items]
 
     def variable(self, variable: BoundVariable, device: str) -> BoundVariable:
-        """The variable, without a source if it stays as it is: not a draw of this call, not an argument."""
-        drawn = variable.source == RANDOM and variable.value >= self.start.get(device, 0)
-        given = self.variables.get(variable.source) == variable.value
-        return variable if drawn or given else dataclasses.replace(variable, source="")
+        """The variable, with what gives it a value in a replay as its source: nothing if it stays as it
+        is."""
+        source = ""
+        if self.variables.get(variable.source) == variable.value:
+            source = argument_source(variable.source)
+        elif variable.source == RANDOM and variable.value >= self.start.get(device, 0):
+            source = RANDOM
+        elif variable.source == SEED and variable.value == random.seed():
+            source = SEED
+        return dataclasses.replace(variable, source=source)
 
     def place(self, node: UOp) -> int:
         """The number of the place that stands for the memory of a BUFFER node."""
@@ -294,108 +289,7 @@ class Builder:
                          for owner, g in gradients.items()}
         drawn = {d: n - self.start.get(d, 0) for d, n in random.counters().items()}
         written = {p for s in self.steps for p in s.places[:s.outputs]}
-        draws = any(v.source == RANDOM for step in self.steps for v in step.variables)
         captured = {p.state.storage for p in self.places if p.state is not None}
-        conditions = tracer.outside.conditions(captured, random.seed() if draws else None)
+        conditions = tracer.outside.conditions(captured)
         return Trace(self.places, self.steps, written, outputs, structure, new_gradients, conditions,
                      self.start, drawn)
-
-
-@dataclasses.dataclass
-class Trace:
-    """What one kind of call does: its steps, and where arguments, results and state are among the places."""
-
-    places: list[Place]
-    steps: list[Step]
-    written: set[int]
-    outputs: list[Output]
-    structure: Any
-    """the result, with a slot for every tensor"""
-    gradients: dict[Any, Output | None]
-    conditions: Conditions
-    random_start: dict[str, int]
-    """each device's random counter when the trace began"""
-    random_count: dict[str, int]
-    """what a call adds to it"""
-
-    def check(self, inputs: Inputs) -> None:
-        """Raise JitError where an assignment inside would not reach, or would cross, the caller's memory."""
-        states = {p.state.buffer: n for n, p in enumerate(self.places) if p.state is not None}
-        for number, place in enumerate(self.places):
-            if place.kind is not Kind.INPUT:
-                continue
-            i, shape = place.argument, inputs.tensors[place.argument].shape
-            if number in self.written and not inputs.whole[i]:
-                raise JitError(f"the function assigns to its tensor argument {i}, of shape {shape}, which "
-                               "is a view or has no memory of its own; pass x.contiguous().realize(), or the "
-                               "whole tensor")
-            state = states.get(inputs.views[i].base.buffer)
-            if state is not None and (number in self.written or state in self.written):
-                raise JitError(f"tensor argument {i}, of shape {shape}, is a tensor that the function also "
-                               "uses directly, and one of the two is assigned to; use it one way only")
-
-    @functools.cached_property
-    def engine(self) -> Replay:
-        return Replay(self.places, self.steps)
-
-    def replay(self, inputs: Inputs) -> Any:
-        """Run the steps on other inputs and return new tensors."""
-        self.check(inputs)
-        compute_readers(self.overwritten(inputs))
-        engine = self.engine
-        given: dict[int, Buffer] = {}
-        for number, place in enumerate(self.places):
-            if place.kind is Kind.INPUT:
-                given[number] = allocate(inputs.views[place.argument].base)
-            elif place.kind is Kind.FRESH:
-                given[number] = place.new_buffer()
-        moved = {d: n - self.random_start.get(d, 0) for d, n in random.counters().items()}
-        for device, count in self.random_count.items():
-            random.advance(device, count)
-        try:
-            engine(given, Values(moved, inputs.variables))
-        finally:
-            self.mark_overwritten(inputs)
-        nodes: dict[int, UOp] = {}
-        tensors = [self.tensor(o, nodes, given, inputs) for o in self.outputs]
-        for owner, output in self.gradients.items():
-            gradient = None if output is None else self.tensor(output, nodes, given, inputs)
-            set_gradient(inputs.tensors[owner] if isinstance(owner, int) else owner(), gradient)
-        return changed(self.structure, lambda v: tensors[v.position] if isinstance(v, Slot) else v)
-
-    def overwritten(self, inputs: Inputs) -> list[UOp]:
-        """The BUFFER nodes of state and inputs that a call writes to."""
-        nodes = []
-        for place in (self.places[n] for n in self.written):
-            if place.kind is Kind.INPUT:
-                nodes.append(inputs.views[place.argument].base)
-            elif place.state is not None:
-                nodes.append(place.state)
-        return nodes
-
-    def mark_overwritten(self, inputs: Inputs) -> None:
-        """Say that what was computed from the memory that a call writes no longer stands for its content."""
-        for node in self.overwritten(inputs):
-            node.mark_overwritten()
-
-    def tensor(self, output: Output, nodes: dict[int, UOp], given: Mapping[int, Buffer],
-               inputs: Inputs) -> Tensor:
-        """What a replay gives for a tensor that left the traced call. `nodes` has the BUFFERs made so far."""
-        if output.argument is not None:
-            return inputs.tensors[output.argument]
-        outside = None if output.outside is None else output.outside()
-        if outside is not None:
-            return outside
-        place = self.places[output.place]
-        node = nodes.get(output.place)
-        if node is None:
-            if place.kind is Kind.INPUT:
-                node = inputs.views[place.argument].base.current
-            elif place.state is not None:
-                node = place.state.current
-            else:
-                node = UOp.new_buffer(place.placeholder.arg.device, place.size, place.placeholder.dtype)
-                node.set_buffer(given[output.place])
-            nodes[output.place] = node
-        view = output.view.with_sizes(lambda size: bound(size, inputs.variables))
-        return Tensor(view.substitute({place.placeholder: node}), requires_grad=output.requires_grad)

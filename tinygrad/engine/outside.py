@@ -11,7 +11,6 @@ import dataclasses
 import weakref
 from collections.abc import Collection, Sequence
 
-from tinygrad.functional import random
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import Storage, UOp
 from tinygrad.graph.writes import Readers
@@ -101,7 +100,7 @@ class Outside:
         """The reference to `tensor` if it is from outside."""
         return next((b.tensor for b in self.tensors if b.tensor() is tensor), None)
 
-    def conditions(self, captured: Collection[Storage], seed: int | None) -> Conditions:
+    def conditions(self, captured: Collection[Storage]) -> Conditions:
         """What a trace that uses the memory of `captured` rests on."""
         handles: dict[Storage, list[weakref.ref[Tensor]]] = {}
         gradients = []
@@ -111,7 +110,7 @@ class Outside:
                 handles.setdefault(storage, []).append(before.tensor)
             if tensor is not None and tensor._first_gradient_use == "added":
                 gradients.append((before.tensor, None if before.grad is None else weakref.ref(before.grad)))
-        return Conditions(handles, gradients, seed)
+        return Conditions(handles, gradients)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,13 +121,9 @@ class Conditions:
     """the outside tensors that stood for each captured memory"""
     gradients: list[tuple[weakref.ref[Tensor], weakref.ref[Tensor] | None]]
     """gradients that the call adds to, by their owners"""
-    seed: int | None
-    """the seed, if random numbers are drawn"""
 
     def hold(self) -> bool:
         """Whether the outside tensors still stand for the memory that was captured."""
-        if self.seed is not None and self.seed != random.seed():
-            return False
         for storage, references in self.handles.items():
             alive = [t for t in (r() for r in references) if t is not None]
             if not alive or any(storage_of(t.uop) is not storage for t in alive):
