@@ -3,6 +3,7 @@ import dataclasses
 import gc
 import warnings
 from collections import namedtuple
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -422,6 +423,67 @@ def test_a_replaced_tensor_is_seen():
     assert jitted(x).item() == 12 and jitted(x).item() == 12
     model.weight.replace(Tensor([[0.0, 1.0]]).realize())
     assert jitted(x).item() == 2
+
+
+CONSTANTS = {
+    "number": (lambda: Tensor(2.0), lambda: Tensor(5.0)),
+    "integer": (lambda: Tensor(2), lambda: Tensor(5)),
+    "filled": (lambda: Tensor.full((2,), 2.0), lambda: Tensor.full((2,), 5.0)),
+    "lazy": (lambda: vector(1, 1) * 2, lambda: vector(2, 2) + 3),
+    "range": (lambda: Tensor.arange(2) + 1, lambda: Tensor.arange(2) * 4),
+    "random": (lambda: Tensor.rand(2), lambda: Tensor.rand(2)),
+    "expression of memory": (lambda: vector(1, 1).realize() * 2, lambda: vector(1, 1).realize() * 5),
+}
+
+
+@pytest.mark.parametrize("how", ["assign", "replace", "attribute"])
+@pytest.mark.parametrize("kind", CONSTANTS)
+def test_a_lazy_tensor_from_outside_that_changes_is_seen(kind, how):
+    first, second = CONSTANTS[kind]
+    holder = SimpleNamespace(value=first())
+    jitted, calls = traced(lambda x: x * holder.value)
+    x = vector(1, 10)
+    for _ in range(4):
+        result = jitted(x).numpy()
+    np.testing.assert_allclose(result, [1, 10] * holder.value.numpy(), rtol=1e-6)
+    assert len(calls) <= 3
+    if how == "attribute":
+        holder.value = second()
+    else:
+        getattr(holder.value, how)(second())
+    np.testing.assert_allclose(jitted(x).numpy(), [1, 10] * holder.value.numpy(), rtol=1e-6)
+
+
+@pytest.mark.parametrize("how", ["assign", "replace", "attribute", "load_state_dict"])
+def test_weights_of_a_layer_that_nobody_computed_can_change(how):
+    layer = nn.Linear(4, 2)
+    jitted, _ = traced(lambda x: layer(x))
+    x = vector(1, 2, 3, 4)
+    for _ in range(3):
+        expected = layer.weight.numpy() @ [1, 2, 3, 4] + layer.bias.numpy()
+        np.testing.assert_allclose(jitted(x).numpy(), expected, rtol=1e-5, atol=1e-6)
+    weight = Tensor([[1.0, 0, 0, 0], [0, 0, 0, 1]])
+    if how == "load_state_dict":
+        nn.state.load_state_dict(layer, {"weight": weight, "bias": vector(0, 0)}, verbose=False)
+    elif how == "attribute":
+        layer.weight, layer.bias = weight, vector(0, 0)
+    else:
+        getattr(layer.weight, how)(weight)
+        getattr(layer.bias, how)(vector(0, 0))
+    assert jitted(x).tolist() == [1, 4]
+
+
+def test_noise_drawn_before_a_call_stays_while_new_numbers_follow_the_seed():
+    Tensor.manual_seed(7)
+    noise = Tensor.rand(2)
+    jitted, _ = traced(lambda x: (x + noise, Tensor.rand(2)))
+    found = []
+    for function in (jitted, jitted, lambda x: (x + noise, Tensor.rand(2))):
+        for seed in (1, 2, 2):
+            Tensor.manual_seed(seed)
+            found.append([t.tolist() for t in function(vector(0, 0))])
+    assert found[0:3] == found[3:6] == found[6:9]
+    assert found[0][0] == noise.tolist() and found[0][1] != found[1][1] == found[2][1]
 
 
 def test_state_that_is_rebound_in_each_call_is_right_and_warned_of():

@@ -4,11 +4,14 @@ The first call with given shapes, dtypes, devices and other arguments runs the f
 tensors and captures the steps that run; later calls of that kind run the steps on other memory
 (`engine/replay.py`).
 
+A `TinyJit` can be pickled: its traces go to another process, the function does not (`engine/saved.py`).
+
 A trace is kept only if running it again does what calling the function again would do, and used while that
 stays so: `engine/outside.py` decides. `engine/arguments.py` takes arguments and results apart.
 """
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import warnings
@@ -25,6 +28,7 @@ from tinygrad.engine.arguments import Inputs, Slot, changed, returned_tensors
 from tinygrad.engine.outside import Outside, compute_readers, set_gradient
 from tinygrad.engine.realize import Capture, JitError, engine_lock
 from tinygrad.engine.replay import Kind, Place, Step
+from tinygrad.engine.saved import Saved, load, save
 from tinygrad.engine.trace import SEED, Output, Trace, argument_source
 from tinygrad.functional import random
 from tinygrad.functional.transforms import is_transforming
@@ -76,6 +80,18 @@ class TinyJit(Generic[P, R]):
             weakref.finalize(instance, self.of_instance.pop, id(instance), None).atexit = False
         return BoundJit(own, instance)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Its traces, without the function. Raises JitError where there are none."""
+        return loaded, (getattr(self.function, "__name__", "a function"), save(self.traces))
+
+    def __copy__(self) -> TinyJit[P, R]:
+        """The same function, not traced yet."""
+        return TinyJit(self.function)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> TinyJit[P, R]:
+        """A copy of the function (its instance, of a method), not traced yet."""
+        return TinyJit(copy.deepcopy(self.function, memo))
+
     def reset(self) -> None:
         """Forget all traces."""
         self.traces.clear()
@@ -116,6 +132,38 @@ class TinyJit(Generic[P, R]):
             warnings.warn(f"TinyJit traced {name} {PATIENCE} times in a row and replayed nothing: its "
                           "arguments, or the tensors it uses from outside, are others in each call; pass "
                           "tensors as arguments, and assign() to those from outside", stacklevel=4)
+
+
+class Loaded:
+    """What a function that was loaded has in place of Python: an error for calls that it was not traced
+    for."""
+
+    def __init__(self, name: str, kinds: list[str]) -> None:
+        self.__name__ = name
+        self.kinds = kinds
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        raise JitError(f"{self.__name__} was loaded, without its Python: it can only do calls of the kinds "
+                       f"that it was traced for, by itself and with JIT=1, on the tensors that came with it. "
+                       f"It knows {'; '.join(self.kinds)}. Call the original function for others, or trace "
+                       "it for them before it is pickled")
+
+
+def loaded(name: str, saved: Saved) -> TinyJit[Any, Any]:
+    """A function of what `TinyJit.__reduce__` saved. Raises JitError for anything else."""
+    traces = load(saved)
+    jit: TinyJit[Any, Any] = TinyJit(Loaded(name, [kind_of_call(key) for key in traces]))
+    jit.traces = traces
+    return jit
+
+
+def kind_of_call(key: Any) -> str:
+    """A kind of call in words: its tensors, and the settings that were not the usual ones."""
+    _, (tensors, _), training, no_gradients, device, default_float, plain = key
+    words = [f"{dtype.name} {shape} on {place}" for shape, dtype, place, _ in tensors] or ["no tensors"]
+    settings = {"training": training, "no_grad": no_gradients, f"default device {device}": device != "CPU",
+                f"default {default_float}": default_float is not dtypes.float32, "NOOPT=1": plain}
+    return " and ".join(words) + "".join(f", {name}" for name, holds in settings.items() if holds)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -225,6 +273,7 @@ class Builder:
         self.places: list[Place] = []
         self.variables = inputs.variables
         self.start = start
+        self.seed = self.fixed_seed()
         self.steps = [Step(i.ast, i.device, tuple(self.place(b) for b in i.buffers), i.outputs,
                            tuple(self.variable(v, i.device) for v in i.variables)) for i in capture.items]
 
@@ -234,11 +283,20 @@ class Builder:
         source = ""
         if self.variables.get(variable.source) == variable.value:
             source = argument_source(variable.source)
-        elif variable.source == RANDOM and variable.value >= self.start.get(device, 0):
-            source = RANDOM
-        elif variable.source == SEED and variable.value == random.seed():
-            source = SEED
+        elif self.is_drawn(variable, device) or (self.seed is None and variable.source == SEED):
+            source = variable.source
         return dataclasses.replace(variable, source=source)
+
+    def is_drawn(self, variable: BoundVariable, device: str) -> bool:
+        """Whether this is the counter of a draw within the call, not of a lazy tensor from before it."""
+        return variable.source == RANDOM and variable.value >= self.start.get(device, 0)
+
+    def fixed_seed(self) -> int | None:
+        """The seed, where numbers that were drawn before the call are computed in it: they belong to that
+        seed, whatever the seed of later calls is."""
+        drawn = [self.is_drawn(v, item.device) for item in self.capture.items for v in item.variables
+                 if v.source == RANDOM]
+        return None if all(drawn) else random.seed()
 
     def place(self, node: UOp) -> int:
         """The number of the place that stands for the memory of a BUFFER node."""
@@ -290,6 +348,8 @@ class Builder:
         drawn = {d: n - self.start.get(d, 0) for d, n in random.counters().items()}
         written = {p for s in self.steps for p in s.places[:s.outputs]}
         captured = {p.state.storage for p in self.places if p.state is not None}
-        conditions = tracer.outside.conditions(captured)
+        draws = any(v.source == RANDOM for step in self.steps for v in step.variables)
+        conditions = tracer.outside.conditions(captured, self.capture.used, tracer.inputs.tensors,
+                                               self.seed if draws else None)
         return Trace(self.places, self.steps, written, outputs, structure, new_gradients, conditions,
                      self.start, drawn)

@@ -59,6 +59,8 @@ class Trace:
     """each device's random counter when the trace began"""
     random_count: dict[str, int]
     """what a call adds to it"""
+    kept: list[Tensor] = dataclasses.field(default_factory=list)
+    """tensors from outside that nobody else need hold: those that came with the trace (`engine/saved.py`)"""
 
     def check(self, inputs: Inputs) -> None:
         """Raise JitError where an assignment inside would not reach, or would cross, the caller's memory."""
