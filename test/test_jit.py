@@ -473,6 +473,18 @@ def test_weights_of_a_layer_that_nobody_computed_can_change(how):
     assert jitted(x).tolist() == [1, 4]
 
 
+def test_a_seed_given_after_numbers_were_drawn_begins_its_sequence():
+    Tensor.manual_seed(1)
+    Tensor.rand(5).realize()
+    jitted, calls = traced(lambda x: x + Tensor.rand(2))
+    for function in (jitted, jitted):
+        function(vector(0, 0))
+    Tensor.manual_seed(1)
+    expected = [Tensor.rand(2).tolist() for _ in range(2)]
+    Tensor.manual_seed(1)
+    assert [jitted(vector(0, 0)).tolist() for _ in range(2)] == expected and len(calls) == 1
+
+
 def test_noise_drawn_before_a_call_stays_while_new_numbers_follow_the_seed():
     Tensor.manual_seed(7)
     noise = Tensor.rand(2)
