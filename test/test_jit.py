@@ -656,3 +656,11 @@ def test_replays_count_what_they_run(capsys):
         assert counted(lambda: jitted(x)) == plain
     assert len(capsys.readouterr().out.strip().splitlines()) == plain[0]
     np.testing.assert_allclose(state.numpy(), 4 * 18)
+
+
+def test_memory_made_by_contiguous_is_written_in_place_and_replayed():
+    cache = Tensor.zeros(3, 2).contiguous().realize()
+    jitted, calls = traced(lambda x, i: cache.shrink(((i, i + 1), (0, 2))).assign(x).sum() + cache.sum())
+    for i in (0, 1, 2, 0, 1):
+        jitted(vector(i, 10).reshape(1, 2), i)
+    assert cache.tolist() == [[0, 10], [1, 10], [2, 10]] and len(calls) == 3

@@ -343,13 +343,23 @@ class Tensor(Methods):
         """After the node was computed: stand for its memory, unless gradients may still need the way
         there."""
         view = self.uop.realized_view
-        if view is None or (depends_on_leaf(self.uop) and not is_leaf(self.uop)):
+        if view is None or (depends_on_leaf(self.uop) and not is_leaf(self.uop) and not self._is_alone()):
             return
         base = self.uop.base
         shares = base.op is Ops.ASSIGN or (base is not self.uop and base.op is not Ops.CONST)
         if not shares and not view.base.storage.belongs_to(self):
             view = self._copied(view)
         self.uop = view
+
+    def _is_alone(self) -> bool:
+        """Whether this value was made of constants, and no other tensor stands for one of the nodes between:
+        nobody can ask for gradients there. `Tensor.zeros(2, 3).contiguous()` is so, memory to write into."""
+        base = self.uop.base
+        origin = base.src[0] if base.op is Ops.COPY else self.uop
+        if origin.device is not None:
+            return False
+        nodes = self.uop.toposort()
+        return not any(t._uop in nodes for t in list(_live.values()) if t is not self)
 
     def _copied(self, view: UOp) -> UOp:
         """Memory of its own for a tensor whose node another tensor was computed from and stands for: equal
