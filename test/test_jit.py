@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from tinygrad import Context, GlobalCounters, Tensor, TinyJit, Variable, nn
+from tinygrad import Context, GlobalCounters, Tensor, TinyJit, Variable, dtypes, nn
 from tinygrad.engine.jit import MAX_TRACES, JitError
 
 
@@ -664,3 +664,40 @@ def test_memory_made_by_contiguous_is_written_in_place_and_replayed():
     for i in (0, 1, 2, 0, 1):
         jitted(vector(i, 10).reshape(1, 2), i)
     assert cache.tolist() == [[0, 10], [1, 10], [2, 10]] and len(calls) == 3
+
+
+# --- what the function keeps ------------------------------------------------------------------------
+
+
+def test_tensors_kept_while_tracing_have_the_values_of_that_call():
+    kept = []
+
+    def keep(x, y):
+        middle = (y * 10).realize()
+        kept.extend([x, x[1:], x * 2, middle + x, middle])
+        x.assign(x + 1)
+        kept.append(x + 0.5)
+        return x * 1
+
+    plain, jitted = TinyJit(keep), keep
+    results = []
+    for function in (plain, jitted):
+        kept.clear()
+        a = vector(1, 2)
+        function(a, vector(3, 4))
+        results.append([t.tolist() for t in kept])
+    expected = [[2, 3], [3], [2, 4], [31, 42], [30, 40], [2.5, 3.5]]
+    assert results == [expected, expected]
+    first = kept[0]
+    for _ in range(3):
+        plain(vector(5, 6), vector(7, 8))
+    assert first.tolist() == [2, 3]
+
+
+def test_default_dtypes_are_part_of_what_is_traced(monkeypatch):
+    jitted, calls = traced(lambda x: x + Tensor.arange(2) + Tensor([1, 2]).sum())
+    x = Tensor([1, 2], dtype=dtypes.int8)
+    for kind in (dtypes.int32, dtypes.int64, dtypes.int32):
+        monkeypatch.setattr(dtypes, "default_int", kind)
+        assert jitted(x).dtype is kind and jitted(x).tolist() == [4, 6]
+    assert len(calls) == 2

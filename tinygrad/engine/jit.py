@@ -25,7 +25,7 @@ import numpy as np
 from tinygrad.device import Device
 from tinygrad.dtype import dtypes
 from tinygrad.engine.arguments import Inputs, Slot, changed, returned_tensors
-from tinygrad.engine.outside import Outside, compute_readers, set_gradient
+from tinygrad.engine.outside import Outside, compute_readers, live_tensors, set_gradient
 from tinygrad.engine.realize import Capture, JitError, engine_lock
 from tinygrad.engine.replay import Kind, Place, Step
 from tinygrad.engine.saved import Saved, load, save
@@ -108,7 +108,7 @@ class TinyJit(Generic[P, R]):
             inputs = Inputs((args, dict(sorted(kwargs.items()))))
             inputs.realize()
             key = (inputs.structure, inputs.signature(), Tensor.training, no_grad.depth > 0, Device.DEFAULT,
-                   dtypes.default_float, bool(NOOPT))
+                   dtypes.default_float, dtypes.default_int, bool(NOOPT))
             trace = self.traces.get(key)
             if trace is not None and trace.conditions.hold():
                 self.traces.move_to_end(key)
@@ -159,10 +159,11 @@ def loaded(name: str, saved: Saved) -> TinyJit[Any, Any]:
 
 def kind_of_call(key: Any) -> str:
     """A kind of call in words: its tensors, and the settings that were not the usual ones."""
-    _, (tensors, _), training, no_gradients, device, default_float, plain = key
+    _, (tensors, _), training, no_gradients, device, default_float, default_int, plain = key
     words = [f"{dtype.name} {shape} on {place}" for shape, dtype, place, _ in tensors] or ["no tensors"]
     settings = {"training": training, "no_grad": no_gradients, f"default device {device}": device != "CPU",
-                f"default {default_float}": default_float is not dtypes.float32, "NOOPT=1": plain}
+                f"default {default_float}": default_float is not dtypes.float32,
+                f"default {default_int}": default_int is not dtypes.int32, "NOOPT=1": plain}
     return " and ".join(words) + "".join(f", {name}" for name, holds in settings.items() if holds)
 
 
@@ -236,9 +237,24 @@ class Tracer:
         for i in self.first_stand_in.values():
             if i in gradients:
                 set_gradient(self.inputs.tensors[i], gradients[i])
+        self.give_back_inputs()
+        return changed(trace.structure, lambda v: results[v.position] if isinstance(v, Slot) else v)
+
+    def give_back_inputs(self) -> None:
+        """Make tensors that the function kept stand for, or depend on, the caller's memory in place of the
+        stand-ins, which lose it."""
+        changes = self.callers_memory()
+        for tensor in live_tensors():
+            nodes = tensor.uop.toposort(stop=lambda n: n in changes or n.realized_view is not None)
+            computed = {n: v.substitute(changes) for n in nodes if (v := n.realized_view) is not None}
+            if any(n in changes for n in nodes) or any(v is not n.realized_view for n, v in computed.items()):
+                tensor.uop = tensor.uop.substitute({**computed, **changes})
         for node in self.stand_ins.values():
             node.set_buffer(None)
-        return changed(trace.structure, lambda v: results[v.position] if isinstance(v, Slot) else v)
+
+    def callers_memory(self) -> dict[UOp, UOp]:
+        """The caller's node for each stand-in's, as both are now."""
+        return {self.stand_ins[v.base.storage].current: v.base.current for v in self.inputs.views}
 
     def new_gradients(self) -> dict[Any, Tensor | None]:
         """Each outside tensor (a reference) or input (its number) whose gradient changed: the new one."""
@@ -257,9 +273,7 @@ class Tracer:
             return tensor
         view = storage_view(tensor.uop)
         assert view is not None
-        changes = {node: v.base.current for node, v in
-                   ((self.stand_ins[v.base.storage].current, v) for v in self.inputs.views)}
-        return Tensor(view.substitute(changes), requires_grad=output.requires_grad)
+        return Tensor(view.substitute(self.callers_memory()), requires_grad=output.requires_grad)
 
 
 class Builder:

@@ -15,8 +15,7 @@ from tinygrad.functional import random
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import Storage, UOp
 from tinygrad.graph.writes import Readers
-from tinygrad.tensor import Tensor
-from tinygrad.tensor import _live as live_tensors
+from tinygrad.tensor import Tensor, _live
 
 
 def storage_of(uop: UOp) -> Storage | None:
@@ -27,9 +26,14 @@ def storage_of(uop: UOp) -> Storage | None:
     return None if view is None or view.base.op is not Ops.BUFFER else view.base.storage
 
 
+def live_tensors() -> list[Tensor]:
+    """Every tensor that there is."""
+    return list(_live.values())
+
+
 def lazy_tensors() -> list[Tensor]:
     """The live tensors whose value is not in memory."""
-    return [t for t in list(live_tensors.values()) if t._uop.base.op is not Ops.BUFFER and not t._is_realized]
+    return [t for t in live_tensors() if t._uop.base.op is not Ops.BUFFER and not t._is_realized]
 
 
 def compute_readers(nodes: list[UOp]) -> None:
@@ -61,7 +65,7 @@ class Outside:
 
     def __init__(self, stand_ins: Sequence[Tensor]) -> None:
         own = set(map(id, stand_ins))
-        tensors = [t for t in list(live_tensors.values()) if id(t) not in own]
+        tensors = [t for t in live_tensors() if id(t) not in own]
         for tensor in tensors:
             tensor._first_gradient_use = None
         self.tensors = [Before(weakref.ref(t), t.uop, t._grad) for t in tensors]
