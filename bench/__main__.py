@@ -4,7 +4,7 @@
     python -m bench rows gemm conv                    the families gemm and conv
     python -m bench kernels gemm                      our kernels of a family: plan, time, rates
     python -m bench overhead                          what starting a kernel costs, in microseconds
-    python -m bench first_call                        a network's first step in a fresh process
+    python -m bench first_call                        a network's first step in a fresh process, and again
     python -m bench gpu                               an NVIDIA GPU, beside PyTorch on it
     python -m bench --only matmul --peers torch       workloads by name, beside some peers
     python -m bench --json results.json --roofline roofline.png
@@ -125,7 +125,7 @@ def run_overhead(options: argparse.Namespace, workloads: list[Workload], limits:
 
 
 def run_first_call(options: argparse.Namespace, workloads: list[Workload], limits: Limits) -> Outcome:
-    """Seconds of a first step in a fresh process."""
+    """Seconds of a first step in a fresh process, and in one that finds what that has kept."""
     names = chosen_peers(options.peers)
     rows = []
     for number, workload in enumerate(workloads, 1):

@@ -30,17 +30,16 @@ class Library:
     """the name of its virtual environment; None: the one that runs the benchmark"""
     variables: Mapping[str, str] = field(default_factory=dict)
     """environment variables that its user would set"""
-    uncached: Mapping[str, str] = field(default_factory=dict)
-    """environment variables that keep it from using what an earlier process compiled"""
+    cache_variable: str | None = None
+    """the environment variable that says in which folder it keeps what it compiled, if it does"""
 
 
-_NO_INDUCTOR_CACHE = {"TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"}
 LIBRARIES = {
-    OURS: Library(uncached={"CACHELEVEL": "0"}),
+    OURS: Library(cache_variable="XDG_CACHE_HOME"),
     "torch": Library("torch"),
-    "torch.compile": Library("torch", uncached=_NO_INDUCTOR_CACHE),
+    "torch.compile": Library("torch", cache_variable="TORCHINDUCTOR_CACHE_DIR"),
     "jax": Library("jax"),
-    PUBLIC: Library("tinygrad-0.14", {"DEV": "CPU"}, {"CACHELEVEL": "0", "CCACHE": "0"}),
+    PUBLIC: Library("tinygrad-0.14", {"DEV": "CPU"}, "XDG_CACHE_HOME"),
 }
 PEERS = tuple(LIBRARIES)
 THREAD_VARIABLES = ("THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUM_CPU_THREADS")
@@ -69,13 +68,14 @@ def available_peers() -> list[str]:
 class Peer:
     """A running worker. Ask it one thing at a time; while it waits it uses no processor time."""
 
-    def __init__(self, name: str, threads: int, *, uncached: bool = False) -> None:
+    def __init__(self, name: str, threads: int, cache: str | None = None) -> None:
+        """`cache`: the folder for what it compiles, in place of the user's."""
         self.name = name
         library, python = LIBRARIES[name], interpreter(name)
         self.command = [str(python), "-m", "bench.worker", name]
         self.environment = {
             **os.environ, **dict.fromkeys(THREAD_VARIABLES, str(threads)), **library.variables,
-            **(library.uncached if uncached else {}),
+            **({library.cache_variable: cache} if library.cache_variable and cache else {}),
             "PATH": f"{python.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}
         self.start()
 

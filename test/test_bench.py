@@ -9,6 +9,7 @@ import pytest
 
 from bench.__main__ import chosen_workloads, main
 from bench.kernels import KernelRow, kernel_table, kernels_of
+from bench.measure import measure_first_call
 from bench.results import (
     Row,
     disagreements,
@@ -120,6 +121,17 @@ def test_overhead_is_microseconds_of_each_kernel() -> None:
 def test_first_calls_are_seconds() -> None:
     lines = cells(first_call_table([Row("net", first={"torch": 1.234})], [OURS, "torch"]))
     assert lines[1] == ["net", "-", "1.23"]
+    rows = [Row("net", first={OURS: 2.0, "torch": 1.234}, again={OURS: 0.5}),
+            Row("other", first={"torch": 1})]
+    lines = cells(first_call_table(rows, [OURS, "torch"]))
+    assert lines[0] == ["seconds of the first step", OURS, "torch", f"{OURS}, again"]
+    assert lines[1:] == [["net", "2.00", "1.23", "0.50"], ["other", "-", "1.00", "-"]]
+
+
+def test_a_first_step_is_measured_with_nothing_kept_and_then_again() -> None:
+    (small,) = (w for w in WORKLOADS if w.name == "matmul 37")
+    row = measure_first_call(small, [OURS], 1)
+    assert not row.failures and row.first.keys() == row.again.keys() == {OURS}
 
 
 def test_the_kernel_table_shows_each_plan_under_its_figures() -> None:

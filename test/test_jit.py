@@ -3,11 +3,12 @@ import dataclasses
 import gc
 import warnings
 from collections import namedtuple
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from tinygrad import Context, GlobalCounters, Tensor, TinyJit, Variable, nn
+from tinygrad import Context, GlobalCounters, Tensor, TinyJit, Variable, dtypes, nn
 from tinygrad.engine.jit import MAX_TRACES, JitError
 
 
@@ -424,6 +425,79 @@ def test_a_replaced_tensor_is_seen():
     assert jitted(x).item() == 2
 
 
+CONSTANTS = {
+    "number": (lambda: Tensor(2.0), lambda: Tensor(5.0)),
+    "integer": (lambda: Tensor(2), lambda: Tensor(5)),
+    "filled": (lambda: Tensor.full((2,), 2.0), lambda: Tensor.full((2,), 5.0)),
+    "lazy": (lambda: vector(1, 1) * 2, lambda: vector(2, 2) + 3),
+    "range": (lambda: Tensor.arange(2) + 1, lambda: Tensor.arange(2) * 4),
+    "random": (lambda: Tensor.rand(2), lambda: Tensor.rand(2)),
+    "expression of memory": (lambda: vector(1, 1).realize() * 2, lambda: vector(1, 1).realize() * 5),
+}
+
+
+@pytest.mark.parametrize("how", ["assign", "replace", "attribute"])
+@pytest.mark.parametrize("kind", CONSTANTS)
+def test_a_lazy_tensor_from_outside_that_changes_is_seen(kind, how):
+    first, second = CONSTANTS[kind]
+    holder = SimpleNamespace(value=first())
+    jitted, calls = traced(lambda x: x * holder.value)
+    x = vector(1, 10)
+    for _ in range(4):
+        result = jitted(x).numpy()
+    np.testing.assert_allclose(result, [1, 10] * holder.value.numpy(), rtol=1e-6)
+    assert len(calls) <= 3
+    if how == "attribute":
+        holder.value = second()
+    else:
+        getattr(holder.value, how)(second())
+    np.testing.assert_allclose(jitted(x).numpy(), [1, 10] * holder.value.numpy(), rtol=1e-6)
+
+
+@pytest.mark.parametrize("how", ["assign", "replace", "attribute", "load_state_dict"])
+def test_weights_of_a_layer_that_nobody_computed_can_change(how):
+    layer = nn.Linear(4, 2)
+    jitted, _ = traced(lambda x: layer(x))
+    x = vector(1, 2, 3, 4)
+    for _ in range(3):
+        expected = layer.weight.numpy() @ [1, 2, 3, 4] + layer.bias.numpy()
+        np.testing.assert_allclose(jitted(x).numpy(), expected, rtol=1e-5, atol=1e-6)
+    weight = Tensor([[1.0, 0, 0, 0], [0, 0, 0, 1]])
+    if how == "load_state_dict":
+        nn.state.load_state_dict(layer, {"weight": weight, "bias": vector(0, 0)}, verbose=False)
+    elif how == "attribute":
+        layer.weight, layer.bias = weight, vector(0, 0)
+    else:
+        getattr(layer.weight, how)(weight)
+        getattr(layer.bias, how)(vector(0, 0))
+    assert jitted(x).tolist() == [1, 4]
+
+
+def test_a_seed_given_after_numbers_were_drawn_begins_its_sequence():
+    Tensor.manual_seed(1)
+    Tensor.rand(5).realize()
+    jitted, calls = traced(lambda x: x + Tensor.rand(2))
+    for function in (jitted, jitted):
+        function(vector(0, 0))
+    Tensor.manual_seed(1)
+    expected = [Tensor.rand(2).tolist() for _ in range(2)]
+    Tensor.manual_seed(1)
+    assert [jitted(vector(0, 0)).tolist() for _ in range(2)] == expected and len(calls) == 1
+
+
+def test_noise_drawn_before_a_call_stays_while_new_numbers_follow_the_seed():
+    Tensor.manual_seed(7)
+    noise = Tensor.rand(2)
+    jitted, _ = traced(lambda x: (x + noise, Tensor.rand(2)))
+    found = []
+    for function in (jitted, jitted, lambda x: (x + noise, Tensor.rand(2))):
+        for seed in (1, 2, 2):
+            Tensor.manual_seed(seed)
+            found.append([t.tolist() for t in function(vector(0, 0))])
+    assert found[0:3] == found[3:6] == found[6:9]
+    assert found[0][0] == noise.tolist() and found[0][1] != found[1][1] == found[2][1]
+
+
 def test_state_that_is_rebound_in_each_call_is_right_and_warned_of():
     state = {"h": vector(0).realize()}
 
@@ -497,8 +571,26 @@ def test_random_numbers_equal_those_of_the_plain_function():
         sequences.append(rows)
     assert sequences[0] == sequences[1] == sequences[2]
     assert len({tuple(row) for row in sequences[0]}) == 4 and len(calls) == 1
-    Tensor.manual_seed(43)
-    assert jitted(Tensor.zeros(3))[0].tolist() != sequences[0][0][:3]
+    other = []
+    for function in (draw, jitted):
+        Tensor.manual_seed(43)
+        other.append([t.tolist() for t in function(Tensor.zeros(3))])
+    assert other[0] == other[1] and other[0][0] != sequences[0][0][:3] and len(calls) == 1
+
+
+@pytest.mark.parametrize("name", ["rng", "seed"])
+def test_a_variable_of_any_name_leaves_random_numbers_alone(name):
+    def draw(x, n):
+        return x * Tensor(n).cast("float32") + Tensor.rand(2)
+
+    jitted, calls = traced(draw)
+    for n in (3, 3, 7, 2):
+        found = []
+        for function in (draw, jitted):
+            Tensor.manual_seed(n)
+            found.append(function(vector(10, 20), Variable(name, 0, 10).bind(n)).tolist())
+        assert found[0] == found[1] and n * 10 <= found[1][0] < n * 10 + 1
+    assert len(calls) == 1
 
 
 def test_seeding_inside_is_refused():
@@ -564,3 +656,48 @@ def test_replays_count_what_they_run(capsys):
         assert counted(lambda: jitted(x)) == plain
     assert len(capsys.readouterr().out.strip().splitlines()) == plain[0]
     np.testing.assert_allclose(state.numpy(), 4 * 18)
+
+
+def test_memory_made_by_contiguous_is_written_in_place_and_replayed():
+    cache = Tensor.zeros(3, 2).contiguous().realize()
+    jitted, calls = traced(lambda x, i: cache.shrink(((i, i + 1), (0, 2))).assign(x).sum() + cache.sum())
+    for i in (0, 1, 2, 0, 1):
+        jitted(vector(i, 10).reshape(1, 2), i)
+    assert cache.tolist() == [[0, 10], [1, 10], [2, 10]] and len(calls) == 3
+
+
+# --- what the function keeps ------------------------------------------------------------------------
+
+
+def test_tensors_kept_while_tracing_have_the_values_of_that_call():
+    kept = []
+
+    def keep(x, y):
+        middle = (y * 10).realize()
+        kept.extend([x, x[1:], x * 2, middle + x, middle])
+        x.assign(x + 1)
+        kept.append(x + 0.5)
+        return x * 1
+
+    plain, jitted = TinyJit(keep), keep
+    results = []
+    for function in (plain, jitted):
+        kept.clear()
+        a = vector(1, 2)
+        function(a, vector(3, 4))
+        results.append([t.tolist() for t in kept])
+    expected = [[2, 3], [3], [2, 4], [31, 42], [30, 40], [2.5, 3.5]]
+    assert results == [expected, expected]
+    first = kept[0]
+    for _ in range(3):
+        plain(vector(5, 6), vector(7, 8))
+    assert first.tolist() == [2, 3]
+
+
+def test_default_dtypes_are_part_of_what_is_traced(monkeypatch):
+    jitted, calls = traced(lambda x: x + Tensor.arange(2) + Tensor([1, 2]).sum())
+    x = Tensor([1, 2], dtype=dtypes.int8)
+    for kind in (dtypes.int32, dtypes.int64, dtypes.int32):
+        monkeypatch.setattr(dtypes, "default_int", kind)
+        assert jitted(x).dtype is kind and jitted(x).tolist() == [4, 6]
+    assert len(calls) == 2

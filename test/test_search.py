@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from tinygrad import Context, Tensor, TinyJit, dtypes
 from tinygrad.codegen import compile as compiling
+from tinygrad.codegen import kernel_cache
 from tinygrad.codegen.lower import lower
 from tinygrad.codegen.opt import search
 from tinygrad.codegen.opt.choose import choose_plan
@@ -370,6 +371,6 @@ def test_the_key_follows_kernel_device_and_numbers(monkeypatch: pytest.MonkeyPat
     keys = {kernel_key(ast, "CPU"), kernel_key(other, "CPU"), kernel_key(ast, "NULL")}
     monkeypatch.setattr(Device["CPU"].renderer, "threads", 77)
     keys.add(kernel_key(ast, "CPU"))
-    monkeypatch.setattr(search, "code_version", lambda: "other code")
+    monkeypatch.setattr(kernel_cache, "code_version", lambda: "other code")
     keys.add(kernel_key(ast, "CPU"))
     assert len(keys) == 5

@@ -927,3 +927,17 @@ def test_live_tensors_are_not_kept_alive():
         (Tensor([1.0]) * 2).relu()
     gc.collect()
     assert len(tensor._live) == before
+
+
+def test_a_view_of_zeros_made_contiguous_is_written_in_place():
+    cache = Tensor.zeros(2, 3).contiguous().realize()
+    cache[1].assign(Tensor([1.0, 2.0, 3.0])).realize()
+    cache.shrink(((0, 1), (0, 1))).assign(Tensor([[7.0]])).realize()
+    assert cache.tolist() == [[7, 0, 0], [1, 2, 3]]
+
+
+def test_constants_that_a_tensor_stands_for_keep_their_gradients():
+    x = Tensor.ones(3)
+    y = x.contiguous().realize()
+    (y * 2).sum().backward()
+    assert x.grad.tolist() == [2, 2, 2]

@@ -106,8 +106,9 @@ ALLOW_TF32 = ContextVar("ALLOW_TF32", 0)
 `torch.backends.cuda.matmul.allow_tf32`."""
 CHECK = ContextVar("CHECK", 0)
 """1 checks every stage's graph against its grammar (graph/spec.py). The tests always do."""
-CACHELEVEL = ContextVar("CACHELEVEL", 1)
-"""0 neither reads nor writes the compiled kernels kept on disk (runtime/objects.py)."""
+CACHELEVEL = ContextVar("CACHELEVEL", 2)
+"""What is kept on disk: 0 nothing; 1 machine code (runtime/objects.py); 2 also kernels as they were written
+(codegen/kernel_cache.py) and schedules (schedule/kept.py)."""
 CI = os.getenv("CI", "") != ""
 
 

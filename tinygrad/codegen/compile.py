@@ -1,7 +1,8 @@
 """One kernel from its piece of the graph to a loaded program, each stage printed on demand.
 
 In: a kernel's `ast` (schedule/items.py) and a device. Out: a `CompiledKernel` that runs on buffer addresses.
-Equal kernels are the same `ast` object, so they are compiled once.
+Equal kernels are the same `ast` object, so they are compiled once; what was written for an equal `ast` in
+another process is found on disk (`kernel_cache.py`).
 """
 from __future__ import annotations
 
@@ -16,6 +17,7 @@ from typing import Any
 
 from tinygrad.codegen.cost import Estimate, estimate
 from tinygrad.codegen.expand import expand
+from tinygrad.codegen.kernel_cache import Written, kept_kernel
 from tinygrad.codegen.launches import launch_groups
 from tinygrad.codegen.linearize import linearize
 from tinygrad.codegen.lower import lower
@@ -29,7 +31,7 @@ from tinygrad.graph.printing import format_graph, format_nest, format_program
 from tinygrad.graph.spec import check_graph
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ALLOW_TF32, BEAM, CHECK, DEBUG, NOOPT, tqdm
-from tinygrad.renderer import Launch, Renderer, launch_of
+from tinygrad.renderer import Renderer, launch_of
 from tinygrad.renderer.scalar import scalar_program
 
 
@@ -44,7 +46,13 @@ class CompiledKernel:
     extent: int
     """iterations to share out over threads"""
     estimate: Estimate
-    source: str
+    written: tuple[tuple[UOp, Written], ...]
+    """what it was loaded from: one kernel, or several that run one after another"""
+
+    @property
+    def source(self) -> str:
+        """Its text, in the device's language."""
+        return "\n".join(written.source for _, written in self.written)
 
 
 MAX_KERNELS = 8192
@@ -97,7 +105,7 @@ def in_sequence(kernels: list[CompiledKernel]) -> CompiledKernel:
 
     work = Estimate(sum(k.estimate.operations for k in kernels), sum(k.estimate.bytes for k in kernels))
     return CompiledKernel("_then_".join(k.name for k in kernels), run, variables, 1, work,
-                          "\n".join(k.source for k in kernels))
+                          tuple(part for k in kernels for part in k.written))
 
 
 def compile_kernels(wanted: Iterable[tuple[UOp, str]]) -> None:
@@ -179,21 +187,13 @@ def linear_program(optimised: UOp, renderer: Renderer) -> list[UOp]:
     return program
 
 
-@dataclass(frozen=True)
-class Written:
-    """A kernel as source, and what is known of it beside."""
-
-    name: str
-    source: str
-    scratch: int
-    launch: Launch
-    variables: tuple[str, ...]
-    extent: int
-    estimate: Estimate
-
-
 def write_kernel(ast: UOp, device: str, plain: bool) -> Written:
-    """The source of `ast`, as plain loops or by the cost model's plan."""
+    """The source of `ast`, as plain loops or by the plan that the settings ask for: kept, or written now."""
+    return kept_kernel(ast, device, plain, lambda: written_now(ast, device, plain))
+
+
+def written_now(ast: UOp, device: str, plain: bool) -> Written:
+    """The source of `ast`, stage by stage, printed as DEBUG says."""
     renderer = Device[device].renderer
     stages = stages_of(ast, device, Plan() if plain else None)
     name = kernel_name(stages.nest)
@@ -230,7 +230,7 @@ def load_kernel(key: Key, written: Written, code: Any) -> CompiledKernel:
         print(target.disassembly(code))
     program = load_program(key[1], written, code)
     kernel = CompiledKernel(written.name, program, written.variables, written.extent, written.estimate,
-                            written.source)
+                            ((key[0], written),))
     return keep(key, kernel)
 
 

@@ -46,6 +46,13 @@ class Identity:
     value: Any = dataclasses.field(compare=False)
     identity: int
 
+    @staticmethod
+    def of(value: Any) -> Identity:
+        return Identity(value, id(value))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Identity.of, (self.value,)
+
 
 def is_dataclass_instance(value: Any) -> bool:
     return dataclasses.is_dataclass(value) and not isinstance(value, (type, Slot))
@@ -98,7 +105,7 @@ class Inputs:
         if is_expression(value) or isinstance(value, Size):
             self.add_variables(node_of(value))
             without_values = unbound(node_of(value))
-            return Identity(without_values, id(without_values))
+            return Identity.of(without_values)
         if isinstance(value, float):
             return (float, value.hex())
         if isinstance(value, complex):
@@ -107,7 +114,7 @@ class Inputs:
             return (type(value), value)
         if isinstance(value, (np.ndarray, np.generic)) and value.dtype != object:
             return (type(value), value.dtype.str, value.shape, value.tobytes())
-        return Identity(value, id(value))
+        return Identity.of(value)
 
     def add_variables(self, expression: UOp) -> None:
         """Take note of the values that the VARIABLEs of an argument are bound to."""

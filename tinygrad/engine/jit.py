@@ -4,11 +4,14 @@ The first call with given shapes, dtypes, devices and other arguments runs the f
 tensors and captures the steps that run; later calls of that kind run the steps on other memory
 (`engine/replay.py`).
 
+A `TinyJit` can be pickled: its traces go to another process, the function does not (`engine/saved.py`).
+
 A trace is kept only if running it again does what calling the function again would do, and used while that
 stays so: `engine/outside.py` decides. `engine/arguments.py` takes arguments and results apart.
 """
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import warnings
@@ -19,16 +22,18 @@ from typing import Any, Generic, ParamSpec, TypeVar
 
 import numpy as np
 
-from tinygrad.device import Buffer, Device
+from tinygrad.device import Device
 from tinygrad.dtype import dtypes
 from tinygrad.engine.arguments import Inputs, Slot, changed, returned_tensors
-from tinygrad.engine.outside import Conditions, Outside, compute_readers, set_gradient
-from tinygrad.engine.realize import Capture, JitError, allocate, engine_lock
-from tinygrad.engine.replay import Kind, Place, Replay, Step, Values
+from tinygrad.engine.outside import Outside, compute_readers, live_tensors, set_gradient
+from tinygrad.engine.realize import Capture, JitError, engine_lock
+from tinygrad.engine.replay import Kind, Place, Step
+from tinygrad.engine.saved import Saved, load, save
+from tinygrad.engine.trace import SEED, Output, Trace, argument_source
 from tinygrad.functional import random
 from tinygrad.functional.transforms import is_transforming
 from tinygrad.graph.leaves import depends_on_leaf, is_leaf, storage_view
-from tinygrad.graph.sizes import bound, unbound
+from tinygrad.graph.sizes import unbound
 from tinygrad.graph.uop import Storage, UOp
 from tinygrad.helpers import JIT, NOOPT
 from tinygrad.schedule.items import BoundVariable
@@ -75,6 +80,18 @@ class TinyJit(Generic[P, R]):
             weakref.finalize(instance, self.of_instance.pop, id(instance), None).atexit = False
         return BoundJit(own, instance)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Its traces, without the function. Raises JitError where there are none."""
+        return loaded, (getattr(self.function, "__name__", "a function"), save(self.traces))
+
+    def __copy__(self) -> TinyJit[P, R]:
+        """The same function, not traced yet."""
+        return TinyJit(self.function)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> TinyJit[P, R]:
+        """A copy of the function (its instance, of a method), not traced yet."""
+        return TinyJit(copy.deepcopy(self.function, memo))
+
     def reset(self) -> None:
         """Forget all traces."""
         self.traces.clear()
@@ -91,7 +108,7 @@ class TinyJit(Generic[P, R]):
             inputs = Inputs((args, dict(sorted(kwargs.items()))))
             inputs.realize()
             key = (inputs.structure, inputs.signature(), Tensor.training, no_grad.depth > 0, Device.DEFAULT,
-                   dtypes.default_float, bool(NOOPT))
+                   dtypes.default_float, dtypes.default_int, bool(NOOPT))
             trace = self.traces.get(key)
             if trace is not None and trace.conditions.hold():
                 self.traces.move_to_end(key)
@@ -115,6 +132,39 @@ class TinyJit(Generic[P, R]):
             warnings.warn(f"TinyJit traced {name} {PATIENCE} times in a row and replayed nothing: its "
                           "arguments, or the tensors it uses from outside, are others in each call; pass "
                           "tensors as arguments, and assign() to those from outside", stacklevel=4)
+
+
+class Loaded:
+    """What a function that was loaded has in place of Python: an error for calls that it was not traced
+    for."""
+
+    def __init__(self, name: str, kinds: list[str]) -> None:
+        self.__name__ = name
+        self.kinds = kinds
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        raise JitError(f"{self.__name__} was loaded, without its Python: it can only do calls of the kinds "
+                       f"that it was traced for, by itself and with JIT=1, on the tensors that came with it. "
+                       f"It knows {'; '.join(self.kinds)}. Call the original function for others, or trace "
+                       "it for them before it is pickled")
+
+
+def loaded(name: str, saved: Saved) -> TinyJit[Any, Any]:
+    """A function of what `TinyJit.__reduce__` saved. Raises JitError for anything else."""
+    traces = load(saved)
+    jit: TinyJit[Any, Any] = TinyJit(Loaded(name, [kind_of_call(key) for key in traces]))
+    jit.traces = traces
+    return jit
+
+
+def kind_of_call(key: Any) -> str:
+    """A kind of call in words: its tensors, and the settings that were not the usual ones."""
+    _, (tensors, _), training, no_gradients, device, default_float, default_int, plain = key
+    words = [f"{dtype.name} {shape} on {place}" for shape, dtype, place, _ in tensors] or ["no tensors"]
+    settings = {"training": training, "no_grad": no_gradients, f"default device {device}": device != "CPU",
+                f"default {default_float}": default_float is not dtypes.float32,
+                f"default {default_int}": default_int is not dtypes.int32, "NOOPT=1": plain}
+    return " and ".join(words) + "".join(f", {name}" for name, holds in settings.items() if holds)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -187,9 +237,24 @@ class Tracer:
         for i in self.first_stand_in.values():
             if i in gradients:
                 set_gradient(self.inputs.tensors[i], gradients[i])
+        self.give_back_inputs()
+        return changed(trace.structure, lambda v: results[v.position] if isinstance(v, Slot) else v)
+
+    def give_back_inputs(self) -> None:
+        """Make tensors that the function kept stand for, or depend on, the caller's memory in place of the
+        stand-ins, which lose it."""
+        changes = self.callers_memory()
+        for tensor in live_tensors():
+            nodes = tensor.uop.toposort(stop=lambda n: n in changes or n.realized_view is not None)
+            computed = {n: v.substitute(changes) for n in nodes if (v := n.realized_view) is not None}
+            if any(n in changes for n in nodes) or any(v is not n.realized_view for n, v in computed.items()):
+                tensor.uop = tensor.uop.substitute({**computed, **changes})
         for node in self.stand_ins.values():
             node.set_buffer(None)
-        return changed(trace.structure, lambda v: results[v.position] if isinstance(v, Slot) else v)
+
+    def callers_memory(self) -> dict[UOp, UOp]:
+        """The caller's node for each stand-in's, as both are now."""
+        return {self.stand_ins[v.base.storage].current: v.base.current for v in self.inputs.views}
 
     def new_gradients(self) -> dict[Any, Tensor | None]:
         """Each outside tensor (a reference) or input (its number) whose gradient changed: the new one."""
@@ -208,21 +273,7 @@ class Tracer:
             return tensor
         view = storage_view(tensor.uop)
         assert view is not None
-        changes = {node: v.base.current for node, v in
-                   ((self.stand_ins[v.base.storage].current, v) for v in self.inputs.views)}
-        return Tensor(view.substitute(changes), requires_grad=output.requires_grad)
-
-
-@dataclasses.dataclass
-class Output:
-    """A returned tensor: a view of a place's memory, an argument, or a tensor from outside."""
-
-    place: int
-    view: UOp
-    """over the place's placeholder"""
-    requires_grad: bool | None
-    argument: int | None = None
-    outside: weakref.ref[Tensor] | None = None
+        return Tensor(view.substitute(self.callers_memory()), requires_grad=output.requires_grad)
 
 
 class Builder:
@@ -236,14 +287,30 @@ class Builder:
         self.places: list[Place] = []
         self.variables = inputs.variables
         self.start = start
+        self.seed = self.fixed_seed()
         self.steps = [Step(i.ast, i.device, tuple(self.place(b) for b in i.buffers), i.outputs,
                            tuple(self.variable(v, i.device) for v in i.variables)) for i in capture.items]
 
     def variable(self, variable: BoundVariable, device: str) -> BoundVariable:
-        """The variable, without a source if it stays as it is: not a draw of this call, not an argument."""
-        drawn = variable.source == RANDOM and variable.value >= self.start.get(device, 0)
-        given = self.variables.get(variable.source) == variable.value
-        return variable if drawn or given else dataclasses.replace(variable, source="")
+        """The variable, with what gives it a value in a replay as its source: nothing if it stays as it
+        is."""
+        source = ""
+        if self.variables.get(variable.source) == variable.value:
+            source = argument_source(variable.source)
+        elif self.is_drawn(variable, device) or (self.seed is None and variable.source == SEED):
+            source = variable.source
+        return dataclasses.replace(variable, source=source)
+
+    def is_drawn(self, variable: BoundVariable, device: str) -> bool:
+        """Whether this is the counter of a draw within the call, not of a lazy tensor from before it."""
+        return variable.source == RANDOM and variable.value >= self.start.get(device, 0)
+
+    def fixed_seed(self) -> int | None:
+        """The seed, where numbers that were drawn before the call are computed in it: they belong to that
+        seed, whatever the seed of later calls is."""
+        drawn = [self.is_drawn(v, item.device) for item in self.capture.items for v in item.variables
+                 if v.source == RANDOM]
+        return None if all(drawn) else random.seed()
 
     def place(self, node: UOp) -> int:
         """The number of the place that stands for the memory of a BUFFER node."""
@@ -294,108 +361,9 @@ class Builder:
                          for owner, g in gradients.items()}
         drawn = {d: n - self.start.get(d, 0) for d, n in random.counters().items()}
         written = {p for s in self.steps for p in s.places[:s.outputs]}
-        draws = any(v.source == RANDOM for step in self.steps for v in step.variables)
         captured = {p.state.storage for p in self.places if p.state is not None}
-        conditions = tracer.outside.conditions(captured, random.seed() if draws else None)
+        draws = any(v.source == RANDOM for step in self.steps for v in step.variables)
+        conditions = tracer.outside.conditions(captured, self.capture.used, tracer.inputs.tensors,
+                                               self.seed if draws else None)
         return Trace(self.places, self.steps, written, outputs, structure, new_gradients, conditions,
                      self.start, drawn)
-
-
-@dataclasses.dataclass
-class Trace:
-    """What one kind of call does: its steps, and where arguments, results and state are among the places."""
-
-    places: list[Place]
-    steps: list[Step]
-    written: set[int]
-    outputs: list[Output]
-    structure: Any
-    """the result, with a slot for every tensor"""
-    gradients: dict[Any, Output | None]
-    conditions: Conditions
-    random_start: dict[str, int]
-    """each device's random counter when the trace began"""
-    random_count: dict[str, int]
-    """what a call adds to it"""
-
-    def check(self, inputs: Inputs) -> None:
-        """Raise JitError where an assignment inside would not reach, or would cross, the caller's memory."""
-        states = {p.state.buffer: n for n, p in enumerate(self.places) if p.state is not None}
-        for number, place in enumerate(self.places):
-            if place.kind is not Kind.INPUT:
-                continue
-            i, shape = place.argument, inputs.tensors[place.argument].shape
-            if number in self.written and not inputs.whole[i]:
-                raise JitError(f"the function assigns to its tensor argument {i}, of shape {shape}, which "
-                               "is a view or has no memory of its own; pass the whole tensor, or "
-                               "x.detach().contiguous().realize()")
-            state = states.get(inputs.views[i].base.buffer)
-            if state is not None and (number in self.written or state in self.written):
-                raise JitError(f"tensor argument {i}, of shape {shape}, is a tensor that the function also "
-                               "uses directly, and one of the two is assigned to; use it one way only")
-
-    @functools.cached_property
-    def engine(self) -> Replay:
-        return Replay(self.places, self.steps)
-
-    def replay(self, inputs: Inputs) -> Any:
-        """Run the steps on other inputs and return new tensors."""
-        self.check(inputs)
-        compute_readers(self.overwritten(inputs))
-        engine = self.engine
-        given: dict[int, Buffer] = {}
-        for number, place in enumerate(self.places):
-            if place.kind is Kind.INPUT:
-                given[number] = allocate(inputs.views[place.argument].base)
-            elif place.kind is Kind.FRESH:
-                given[number] = place.new_buffer()
-        moved = {d: n - self.random_start.get(d, 0) for d, n in random.counters().items()}
-        for device, count in self.random_count.items():
-            random.advance(device, count)
-        try:
-            engine(given, Values(moved, inputs.variables))
-        finally:
-            self.mark_overwritten(inputs)
-        nodes: dict[int, UOp] = {}
-        tensors = [self.tensor(o, nodes, given, inputs) for o in self.outputs]
-        for owner, output in self.gradients.items():
-            gradient = None if output is None else self.tensor(output, nodes, given, inputs)
-            set_gradient(inputs.tensors[owner] if isinstance(owner, int) else owner(), gradient)
-        return changed(self.structure, lambda v: tensors[v.position] if isinstance(v, Slot) else v)
-
-    def overwritten(self, inputs: Inputs) -> list[UOp]:
-        """The BUFFER nodes of state and inputs that a call writes to."""
-        nodes = []
-        for place in (self.places[n] for n in self.written):
-            if place.kind is Kind.INPUT:
-                nodes.append(inputs.views[place.argument].base)
-            elif place.state is not None:
-                nodes.append(place.state)
-        return nodes
-
-    def mark_overwritten(self, inputs: Inputs) -> None:
-        """Say that what was computed from the memory that a call writes no longer stands for its content."""
-        for node in self.overwritten(inputs):
-            node.mark_overwritten()
-
-    def tensor(self, output: Output, nodes: dict[int, UOp], given: Mapping[int, Buffer],
-               inputs: Inputs) -> Tensor:
-        """What a replay gives for a tensor that left the traced call. `nodes` has the BUFFERs made so far."""
-        if output.argument is not None:
-            return inputs.tensors[output.argument]
-        outside = None if output.outside is None else output.outside()
-        if outside is not None:
-            return outside
-        place = self.places[output.place]
-        node = nodes.get(output.place)
-        if node is None:
-            if place.kind is Kind.INPUT:
-                node = inputs.views[place.argument].base.current
-            elif place.state is not None:
-                node = place.state.current
-            else:
-                node = UOp.new_buffer(place.placeholder.arg.device, place.size, place.placeholder.dtype)
-                node.set_buffer(given[output.place])
-            nodes[output.place] = node
-        view = output.view.with_sizes(lambda size: bound(size, inputs.variables))
-        return Tensor(view.substitute({place.placeholder: node}), requires_grad=output.requires_grad)

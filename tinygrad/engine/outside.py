@@ -15,8 +15,7 @@ from tinygrad.functional import random
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import Storage, UOp
 from tinygrad.graph.writes import Readers
-from tinygrad.tensor import Tensor
-from tinygrad.tensor import _live as live_tensors
+from tinygrad.tensor import Tensor, _live
 
 
 def storage_of(uop: UOp) -> Storage | None:
@@ -28,10 +27,14 @@ def storage_of(uop: UOp) -> Storage | None:
     return None if view is None or view.viewed.op is not Ops.BUFFER else view.viewed.storage
 
 
+def live_tensors() -> list[Tensor]:
+    """Every tensor that there is."""
+    return list(_live.values())
+
+
 def lazy_tensors() -> list[Tensor]:
     """The live tensors whose value is not in memory."""
-    return [t for t in list(live_tensors.values())
-            if t._uop.viewed.op is not Ops.BUFFER and not t._is_realized]
+    return [t for t in live_tensors() if t._uop.viewed.op is not Ops.BUFFER and not t._is_realized]
 
 
 def compute_readers(nodes: list[UOp]) -> None:
@@ -63,7 +66,7 @@ class Outside:
 
     def __init__(self, stand_ins: Sequence[Tensor]) -> None:
         own = set(map(id, stand_ins))
-        tensors = [t for t in list(live_tensors.values()) if id(t) not in own]
+        tensors = [t for t in live_tensors() if id(t) not in own]
         for tensor in tensors:
             tensor._first_gradient_use = None
         self.tensors = [Before(weakref.ref(t), t.uop, t._grad) for t in tensors]
@@ -104,17 +107,32 @@ class Outside:
         """The reference to `tensor` if it is from outside."""
         return next((b.tensor for b in self.tensors if b.tensor() is tensor), None)
 
-    def conditions(self, captured: Collection[Storage], seed: int | None) -> Conditions:
-        """What a trace that uses the memory of `captured` rests on."""
+    def conditions(self, captured: Collection[Storage], used: Collection[UOp], given: Sequence[Tensor],
+                   seed: int | None) -> Conditions:
+        """What a trace rests on that uses the memory of `captured` and computed from the nodes `used`, among
+        them lazy tensors from outside, which were not `given` as arguments. `seed`: of random numbers, if it
+        must stay."""
         handles: dict[Storage, list[weakref.ref[Tensor]]] = {}
-        gradients = []
+        gradients, lazy = [], []
+        arguments = set(map(id, given))
         for before in self.tensors:
             storage, tensor = storage_of(before.uop), before.tensor()
             if storage is not None and storage in captured:
                 handles.setdefault(storage, []).append(before.tensor)
+            elif before.uop.base.op is not Ops.BUFFER and before.uop in used and id(tensor) not in arguments:
+                lazy.append((before.tensor, before.uop))
             if tensor is not None and tensor._first_gradient_use == "added":
                 gradients.append((before.tensor, None if before.grad is None else weakref.ref(before.grad)))
-        return Conditions(handles, gradients, seed)
+        return Conditions(handles, lazy, gradients, seed)
+
+
+def still_stands_for(tensor: Tensor | None, uop: UOp) -> bool:
+    """Whether a tensor lives and has the value of `uop`: its node, or the memory that it was computed into
+    and that nobody overwrote since."""
+    if tensor is None or tensor._uop is uop:
+        return tensor is not None
+    view = uop.realized_view
+    return view is not None and storage_of(tensor._uop) is storage_of(view)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,14 +141,18 @@ class Conditions:
 
     handles: dict[Storage, list[weakref.ref[Tensor]]]
     """the outside tensors that stood for each captured memory"""
+    lazy: list[tuple[weakref.ref[Tensor], UOp]]
+    """those that had no memory of their own, constants too, and their nodes: their values are in the trace"""
     gradients: list[tuple[weakref.ref[Tensor], weakref.ref[Tensor] | None]]
     """gradients that the call adds to, by their owners"""
-    seed: int | None
-    """the seed, if random numbers are drawn"""
+    seed: int | None = None
+    """the seed, where numbers from before the call are drawn again in each, beside new ones"""
 
     def hold(self) -> bool:
-        """Whether the outside tensors still stand for the memory that was captured."""
+        """Whether the outside tensors still stand for the memory, and the values, that were captured."""
         if self.seed is not None and self.seed != random.seed():
+            return False
+        if not all(still_stands_for(tensor(), uop) for tensor, uop in self.lazy):
             return False
         for storage, references in self.handles.items():
             alive = [t for t in (r() for r in references) if t is not None]

@@ -27,8 +27,8 @@ from tinygrad.graph.ops import Ops
 from tinygrad.graph.sizes import before_reading
 from tinygrad.graph.uop import Storage, UOp
 from tinygrad.helpers import DEBUG, GlobalCounters, colored
-from tinygrad.schedule.cache import schedules
 from tinygrad.schedule.items import Intermediates, Schedule, ScheduleItem
+from tinygrad.schedule.kept import schedules
 
 engine_lock = threading.RLock()
 """Held while a schedule, a trace or a replay is made and run: one thread at a time does that."""
@@ -56,6 +56,8 @@ class Capture:
         self.written: set[Storage] = set()
         self.initial: dict[Storage, np.ndarray[Any, Any]] = {}
         """what memory filled while tracing (`Tensor([1, 2])`) held before the first item that writes it"""
+        self.used: set[UOp] = set()
+        """the nodes that were computed, and those that they were computed from"""
 
     def __enter__(self) -> Capture:
         Capture.active = self
@@ -73,6 +75,11 @@ class Capture:
     def made_inside(self, node: UOp) -> bool:
         """Whether a BUFFER node is younger than this capture."""
         return bool(node.arg.identity > self.first_identity)
+
+    def use(self, uops: Sequence[UOp]) -> None:
+        """Take note of nodes that are about to be computed."""
+        done = self.used
+        done.update(UOp.sink(uops).toposort(stop=lambda n: n in done or n.realized_view is not None))
 
     def add(self, items: Sequence[ScheduleItem]) -> None:
         """Take note of items that are about to run."""
@@ -130,10 +137,12 @@ def schedule_uops(uops: Sequence[UOp]) -> list[ScheduleItem]:
 
 def realize_uops(uops: Sequence[UOp]) -> None:
     """Compute `uops`. Nodes that have a value already, and views of buffers, cost nothing."""
+    capture = Capture.current()
+    if capture is not None:
+        capture.use(uops)
     schedule = schedules.schedule(list(uops))
     compile_kernels((i.ast, i.device) for i in schedule.items if i.ast.op is not Ops.COPY)
     pending = list(reversed(schedule.items))
-    capture = Capture.current()
     if capture is not None:
         capture.add(schedule.items)
     schedule.items.clear()

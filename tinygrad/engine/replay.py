@@ -80,7 +80,7 @@ class Values:
     moved: Mapping[str, int]
     """by device: how far its random counter has moved on since the trace"""
     given: Mapping[str, int]
-    """by source: the value of a bound variable among the arguments"""
+    """by source: the value of a variable that has another one in each run"""
 
     def of(self, variable: BoundVariable, device: str) -> int:
         if not variable.source:

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from tinygrad.device import Allocator, CompiledDevice, numbered
-from tinygrad.helpers import CACHELEVEL, cache_dir
+from tinygrad.helpers import cache_dir
 from tinygrad.renderer import Launch
 from tinygrad.renderer.cuda import hip_renderer
 from tinygrad.runtime.launch import Arguments
@@ -112,12 +112,7 @@ def compile_hip(source: str, architecture: str) -> bytes:
     options = [f"--offload-arch={architecture}", *OPTIONS]
     kept = ObjectCache(cache_dir() / "hip")
     key = key_of(source, hiprtc_version(), *options)
-    code = kept.get(key) if CACHELEVEL else None
-    if code is None:
-        code = _compiled(source, options)
-        if CACHELEVEL:
-            kept.put(key, code)
-    return code
+    return kept.get_or_make(key, lambda: _compiled(source, options))
 
 
 def _compiled(source: str, options: list[str]) -> bytes:

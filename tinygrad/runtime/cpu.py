@@ -23,7 +23,7 @@ import llvmlite.binding as llvm
 import numpy as np
 
 from tinygrad.device import ALIGNMENT, Allocator, CompiledDevice
-from tinygrad.helpers import CACHELEVEL, cache_dir, ceildiv, getenv
+from tinygrad.helpers import cache_dir, ceildiv, getenv
 from tinygrad.renderer import Renderer
 from tinygrad.renderer.llvm import LLVMRenderer
 from tinygrad.runtime import cpu_threads
@@ -176,14 +176,7 @@ def compile_ir(source: str) -> Compiled:
     """Machine code of LLVM IR for this CPU: compiled, or found on disk. Raises RuntimeError as
     `optimised_module`."""
     _initialise_llvm()
-    code = None
-    key = key_of(source, *_target_key()) if CACHELEVEL else ""
-    if CACHELEVEL:
-        code = _kept_objects().get(key)
-    if code is None:
-        code = object_code(source)
-        if CACHELEVEL:
-            _kept_objects().put(key, code)
+    code = _kept_objects().get_or_make(key_of(source, *_target_key()), lambda: object_code(source))
     # The empty module is in the global context, which outlives every engine.
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _target_machine())
     engine.add_object_file(llvm.ObjectFileRef.from_data(code))

@@ -41,6 +41,13 @@ def compiler() -> str:
                        "install clang; xcode-select --install), or use the CPU device, which needs neither")
 
 
+@cache
+def compiler_version() -> str:
+    """What the compiler says of itself."""
+    words = subprocess.run([compiler(), "--version"], capture_output=True, text=True, check=False).stdout
+    return words.partition("\n")[0]
+
+
 def target_flags() -> list[str]:
     """Flags for this CPU's instructions; CPU_FEATURES as the CPU device takes it (`-avx512f`)."""
     features = [f for f in str(getenv("CPU_FEATURES", "")).split(",") if f]
@@ -79,8 +86,7 @@ class CDevice(HostDevice):
 
     @property
     def compiler(self) -> str:
-        words = subprocess.run([compiler(), "--version"], capture_output=True, text=True, check=False).stdout
-        return words.partition("\n")[0]
+        return compiler_version()
 
     def disassembly(self, code: SharedObject) -> str:
         """As objdump prints it, where that is installed."""

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from tinygrad.device import CompiledDevice, numbered
-from tinygrad.helpers import CACHELEVEL, cache_dir, getenv
+from tinygrad.helpers import cache_dir, getenv
 from tinygrad.renderer import Launch
 from tinygrad.renderer.c_blocks import BlocksRenderer
 from tinygrad.renderer.cuda import cuda_renderer, hip_renderer
@@ -90,19 +90,18 @@ def compile_cpp(text: str, shown: str = "") -> SharedObject:
     key = key_of(text, headers(), compiler_version(), *FLAGS)
     with tempfile.TemporaryDirectory(prefix="tinygrad-") as folder:
         path = Path(folder) / "kernel.so"
-        image = kept.get(key) if CACHELEVEL else None
-        if image is not None:
-            path.write_bytes(image)
-            return SharedObject(path)
-        command = [compiler(), *FLAGS, f"-I{HEADERS}", "-o", str(path), "-"]
-        done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise RuntimeError(f"{compiler()} does not accept this kernel:\n{done.stderr}\n"
-                               f"{numbered(shown or text)}")
-        loaded = SharedObject(path)
-    if CACHELEVEL:
-        kept.put(key, loaded.image)
-    return loaded
+        path.write_bytes(kept.get_or_make(key, lambda: shared_object(text, path, shown)))
+        return SharedObject(path)
+
+
+def shared_object(text: str, path: Path, shown: str) -> bytes:
+    """The file of a library compiled from C++, made at `path`."""
+    command = [compiler(), *FLAGS, f"-I{HEADERS}", "-o", str(path), "-"]
+    done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{compiler()} does not accept this kernel:\n{done.stderr}\n"
+                           f"{numbered(shown or text)}")
+    return path.read_bytes()
 
 
 @cache

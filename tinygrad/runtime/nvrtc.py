@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any
 
 from tinygrad.device import numbered
-from tinygrad.helpers import CACHELEVEL, cache_dir
+from tinygrad.helpers import cache_dir
 from tinygrad.runtime.objects import ObjectCache, key_of
 
 INSTALL = 'pip install "tinygrad[cuda]" (cuda-bindings, nvidia-cuda-nvrtc-cu12, nvidia-cuda-runtime-cu12)'
@@ -45,12 +45,7 @@ def compile_cuda(source: str, architecture: str) -> bytes:
     options = [f"--gpu-architecture={architecture}", *OPTIONS, *_include_options()]
     kept = ObjectCache(cache_dir() / "cuda")
     key = key_of(source, nvrtc_version(), *options)
-    code = kept.get(key) if CACHELEVEL else None
-    if code is None:
-        code = _compiled(source, options)
-        if CACHELEVEL:
-            kept.put(key, code)
-    return code
+    return kept.get_or_make(key, lambda: _compiled(source, options))
 
 
 def _compiled(source: str, options: list[str]) -> bytes:

@@ -1,9 +1,12 @@
 """Compiled code kept on disk, so that a process need not compile again what one before it did.
 
-A file for each kernel, named by a hash of everything that its code depends on (`key_of`). A file holds the
+A file for each kernel, named by a hash of everything that it depends on (`key_of`). A file holds the
 SHA-256 of the code, then the code, and appears under its name in one step: a reader finds all of it or
 nothing, whatever other processes do. A file that is not as it was written is removed and its kernel compiled
 again. Files of code are run: a folder that somebody else could write to is not used.
+
+What is used while `recorded` goes into a dictionary, and is found while that is `offered`, with no disk
+involved: so a captured function takes its kernels to another process (`engine/saved.py`).
 """
 from __future__ import annotations
 
@@ -13,7 +16,10 @@ import os
 import stat
 import tempfile
 import threading
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+
+from tinygrad.helpers import CACHELEVEL
 
 LIMIT = 1 << 28
 """Bytes that the files of a folder may take; those used longest ago go first."""
@@ -30,6 +36,31 @@ def key_of(*parts: str) -> str:
     return digest.hexdigest()
 
 
+_records: list[dict[str, bytes]] = []
+_offers: list[Mapping[str, bytes]] = []
+
+
+@contextlib.contextmanager
+def recorded() -> Iterator[dict[str, bytes]]:
+    """What caches give within the block, by key."""
+    found: dict[str, bytes] = {}
+    _records.append(found)
+    try:
+        yield found
+    finally:
+        _records.remove(found)
+
+
+@contextlib.contextmanager
+def offered(code: Mapping[str, bytes]) -> Iterator[None]:
+    """Within the block, caches find `code` by its keys before they look on disk."""
+    _offers.append(code)
+    try:
+        yield
+    finally:
+        _offers.remove(code)
+
+
 class ObjectCache:
     """Compiled code by key, in the files of one folder. What goes wrong with the disk costs compiling again,
     and nothing else."""
@@ -40,6 +71,21 @@ class ObjectCache:
         self.size: int | None = None
         """bytes in the folder, as far as this process knows; None before the first look"""
         self.lock = threading.Lock()
+
+    def get_or_make(self, key: str, make: Callable[[], bytes], on_disk: bool | None = None) -> bytes:
+        """The code of `key`: offered, kept, or else made and kept. The disk is used if `on_disk`; unless
+        given, as CACHELEVEL says."""
+        uses_disk = bool(CACHELEVEL) if on_disk is None else on_disk
+        code = next((o[key] for o in _offers if key in o), None)
+        if code is None and uses_disk:
+            code = self.get(key)
+        if code is None:
+            code = make()
+            if uses_disk:
+                self.put(key, code)
+        for record in _records:
+            record[key] = code
+        return code
 
     def get(self, key: str) -> bytes | None:
         """The code kept as `key`; None where there is none, or none that is whole."""

@@ -4,14 +4,14 @@ In: the nodes to realise. Out: their `Schedule`. `Structure` is what a schedule 
 what is in memory, with a number for each BUFFER in the order in which a walk meets them, and for each
 VARIABLE, whose value is left out. `Template` is a schedule in those numbers; it holds no memory. A step of a
 training loop that is written like the one before costs a walk over its graph instead of the decisions of
-`fuse.py`.
+`fuse.py`; in another process it costs reading a file (`kept.py`).
 """
 from __future__ import annotations
 
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from tinygrad.codegen.indexing import constant_value
 from tinygrad.device import Device
@@ -193,11 +193,25 @@ def _arenas(steps: list[tuple[int, ...]],
                  for device, of_device in sizes.items() if len(of_device) > 1)
 
 
-class ScheduleCache:
-    """Templates by the key of their structure, up to a bound."""
+class Disk(Protocol):
+    """Templates that outlive the process."""
 
-    def __init__(self, limit: int = MAX_KEYS) -> None:
+    def key(self, structure: Structure) -> str | None:
+        """A name for the structure; None where its template is not kept."""
+
+    def get(self, key: str, structure: Structure) -> Template | None:
+        """The template kept as `key`."""
+
+    def put(self, key: str, template: Template) -> None:
+        """Keep a template."""
+
+
+class ScheduleCache:
+    """Templates by the key of their structure, up to a bound, and on disk where one is given."""
+
+    def __init__(self, limit: int = MAX_KEYS, disk: Disk | None = None) -> None:
         self.limit = limit
+        self.disk = disk
         self.size = 0
         self.templates: OrderedDict[tuple[Any, ...], Template] = OrderedDict()
         self.lock = threading.Lock()
@@ -219,10 +233,15 @@ class ScheduleCache:
                 self.templates.move_to_end(structure.key)
         if template is not None:
             return template.over(structure)
-        schedule = create_schedule(wanted)
-        template = Template.of(schedule, structure)
+        name = None if self.disk is None else self.disk.key(structure)
+        template = self.disk.get(name, structure) if self.disk is not None and name is not None else None
         if template is None:
-            return schedule
+            schedule = create_schedule(wanted)
+            template = Template.of(schedule, structure)
+            if template is None:
+                return schedule
+            if self.disk is not None and name is not None:
+                self.disk.put(name, template)
         self.keep(structure.key, template)
         return template.over(structure)
 
@@ -234,7 +253,3 @@ class ScheduleCache:
             while self.size > self.limit:
                 oldest, _ = self.templates.popitem(last=False)
                 self.size -= len(oldest)
-
-
-schedules = ScheduleCache()
-"""The process's schedules."""

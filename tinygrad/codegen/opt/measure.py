@@ -16,8 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from tinygrad.codegen.compile import Written, compile_source, linear_program, load_program, write_program
+from tinygrad.codegen.compile import compile_source, linear_program, load_program, write_program
 from tinygrad.codegen.cost import estimate
+from tinygrad.codegen.kernel_cache import Written
 from tinygrad.codegen.opt.neighbours import copies
 from tinygrad.codegen.opt.plan import Plan, apply_plan, replace_range
 from tinygrad.device import Buffer, Device, Program

@@ -10,23 +10,21 @@ Found plans are kept on disk (`plan_cache.py`), by the kernel and all that its s
 """
 from __future__ import annotations
 
-import hashlib
 import itertools
 import sys
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path
 from statistics import median
 
+from tinygrad.codegen.kernel_cache import kernel_key
 from tinygrad.codegen.opt.choose import alternative_plans, choose_plan, threaded_plan
 from tinygrad.codegen.opt.measure import Built, Workbench
 from tinygrad.codegen.opt.neighbours import MAX_COPIES, copies, neighbours
 from tinygrad.codegen.opt.plan import Plan, all_ranges, apply_plan
 from tinygrad.codegen.opt.plan_cache import PlanCache
 from tinygrad.device import Device
-from tinygrad.graph.printing import format_graph
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import BEAM, BEAM_SECONDS, CACHELEVEL, DEBUG, cache_dir, colored, tqdm
 from tinygrad.renderer import Renderer
@@ -51,7 +49,7 @@ def searched_plan(ast: UOp, nest: UOp, device: str) -> Plan:
     renderer = Device[device].renderer
     width, seconds = int(BEAM), float(BEAM_SECONDS.value)
     key = kernel_key(ast, device)
-    kept = _kept_plans().get(key, width, seconds) if CACHELEVEL else None
+    kept = _kept_plans().get(key, width, seconds) if CACHELEVEL and key is not None else None
     if kept is not None and applies(nest, kept, renderer):
         return kept
     try:
@@ -62,7 +60,7 @@ def searched_plan(ast: UOp, nest: UOp, device: str) -> Plan:
         return choose_plan(nest, renderer)
     if DEBUG >= 2:
         print(f"searched {colored(found.summary(), 'green')}")
-    if CACHELEVEL:
+    if CACHELEVEL and key is not None:
         _kept_plans().put(key, width, seconds, found.plan)
     return found.plan
 
@@ -79,26 +77,6 @@ def applies(nest: UOp, plan: Plan, renderer: Renderer) -> bool:
 @cache
 def _kept_plans() -> PlanCache:
     return PlanCache(cache_dir() / "plans.sqlite")
-
-
-def kernel_key(ast: UOp, device: str) -> str:
-    """A name for a kernel and all that the speed of its plans depends on: the device's numbers, its compiler,
-    and the code that makes plans and kernels."""
-    target = Device[device]
-    numbers = sorted(vars(target.renderer).items())
-    parts = (format_graph(ast), device, target.renderer.name, repr(numbers), target.compiler, code_version())
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
-
-
-@cache
-def code_version() -> str:
-    """A digest of the modules from the loop nest to the device's source."""
-    digest = hashlib.sha256()
-    package = Path(__file__).parents[2]
-    for folder in ("codegen", "renderer"):
-        for path in sorted((package / folder).rglob("*.py")):
-            digest.update(path.read_bytes())
-    return digest.hexdigest()
 
 
 @dataclass

@@ -1,0 +1,302 @@
+"""Captured functions in other processes: what `pickle` takes of a `TinyJit`, and what it makes of that again.
+
+A saved function has no Python in it: its traces as JSON (places, steps, kernels in portable form), the
+kernels' source and machine code by the keys of `runtime/objects.py`, and as pickled objects what the caller
+knows (keys, results' structures, captured tensors). Where it is loaded, a kernel whose key fits this machine
+and this version is not compiled again; any other one is, from its graph.
+
+What was saved is checked for its format, for damage, and for kernels that would leave their memory. That
+guards against mistakes, not against strangers: a pickle, and machine code, can do anything.
+"""
+from __future__ import annotations
+
+import hashlib
+import json
+import weakref
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tinygrad.codegen.compile import compile_kernels, compile_source
+from tinygrad.codegen.kernel_cache import kernel_key, to_json
+from tinygrad.dtype import DType
+from tinygrad.engine.outside import Conditions
+from tinygrad.engine.realize import JitError, engine_lock
+from tinygrad.engine.replay import Kind, Place, Step
+from tinygrad.engine.trace import Output, Trace
+from tinygrad.graph.leaves import storage_view
+from tinygrad.graph.ops import Ops
+from tinygrad.graph.portable import Reader, Writer, dtype_of
+from tinygrad.graph.spec import SpecError, check_graph
+from tinygrad.graph.uop import UOp
+from tinygrad.helpers import Context
+from tinygrad.runtime.objects import offered, recorded
+from tinygrad.schedule.cache import TemplateView
+from tinygrad.schedule.items import BoundVariable
+from tinygrad.tensor import Tensor
+
+MAGIC = "function captured by tinygrad.TinyJit"
+FORMAT = 1
+"""Raised where what is written below changes its meaning."""
+
+
+@dataclass
+class Saved:
+    """Traces as `pickle` takes them."""
+
+    plan: bytes
+    """places, steps and results, as JSON"""
+    code: dict[str, bytes]
+    """the kernels, as caches know them"""
+    keys: list[Any]
+    """the kind of call of each trace"""
+    structures: list[Any]
+    """the result of each trace, with slots for tensors"""
+    tensors: list[Tensor] = field(default_factory=list)
+    """those from outside that the traces use"""
+    arrays: list[np.ndarray[Any, Any]] = field(default_factory=list)
+    """what memory holds before a call"""
+    magic: str = MAGIC
+    format: int = FORMAT
+    checksum: str = ""
+
+    def digest(self) -> str:
+        """A checksum of the plan and the code."""
+        digest = hashlib.sha256(self.plan)
+        for key in sorted(self.code):
+            digest.update(key.encode() + hashlib.sha256(self.code[key]).digest())
+        return digest.hexdigest()
+
+
+# --- saving -------------------------------------------------------------------------------------------------
+
+
+def save(traces: Mapping[Any, Trace]) -> Saved:
+    """Traces in a form that `pickle` takes to another process. Raises JitError where there are none."""
+    if not traces:
+        raise JitError("there is nothing to save yet: call the jitted function with arguments of each kind "
+                       "that it is to know, then pickle it")
+    with engine_lock:
+        for trace in traces.values():
+            compute_lazy(trace.conditions)
+        saver = _Saver()
+        plans = [saver.plan(key, trace) for key, trace in traces.items()]
+        text = json.dumps({"rows": saver.writer.rows, "traces": plans}).encode()
+        saved = Saved(text, code_of(traces), list(traces), [t.structure for t in traces.values()],
+                      saver.tensors, saver.arrays)
+        saved.checksum = saved.digest()
+    return saved
+
+
+def compute_lazy(conditions: Conditions) -> None:
+    """Compute what lazy tensors a trace uses, so that they are whole tensors of the memory it captured."""
+    lazy = [t for t in (reference() for reference, _ in conditions.lazy) if t is not None]
+    if lazy:
+        lazy[0].realize(*lazy[1:])
+
+
+def code_of(traces: Mapping[Any, Trace]) -> dict[str, bytes]:
+    """The kernels of traces, written and compiled, by the keys under which caches look for them."""
+    with recorded() as code:
+        for key, trace in traces.items():
+            for step, kernel in zip(trace.engine.steps, trace.engine.kernels, strict=True):
+                for ast, written in () if kernel is None else kernel.written:
+                    compile_source(step.device, written.source)
+                    name = kernel_key(ast, step.device, is_plain(key))
+                    if name is not None:
+                        code[name] = to_json(written)
+    return code
+
+
+def is_plain(key: Any) -> bool:
+    """Whether a trace of that kind of call runs plain loops (NOOPT), the last part of a key."""
+    return bool(key[-1])
+
+
+class _Saver:
+    """Traces as JSON, beside the tensors and arrays that they use."""
+
+    def __init__(self) -> None:
+        self.writer = Writer()
+        self.tensors: list[Tensor] = []
+        self.arrays: list[np.ndarray[Any, Any]] = []
+
+    def tensor(self, tensor: Tensor | None) -> int | None:
+        """The number of a tensor from outside."""
+        if tensor is None:
+            return None
+        for number, known in enumerate(self.tensors):
+            if known is tensor:
+                return number
+        self.tensors.append(tensor)
+        return len(self.tensors) - 1
+
+    def plan(self, key: Any, trace: Trace) -> dict[str, Any]:
+        gradients = []
+        for owner, output in trace.gradients.items():
+            number = owner if isinstance(owner, int) else self.tensor(owner())
+            if number is not None:
+                kind = "argument" if isinstance(owner, int) else "tensor"
+                gradients.append([kind, number, None if output is None else self.output(output, trace)])
+        return {
+            "plain": is_plain(key),
+            "places": [self.place(p, trace) for p in trace.places],
+            "steps": [[self.writer.add(s.ast), s.device, s.places, s.outputs,
+                       [[v.name, v.source, v.value] for v in s.variables]] for s in trace.steps],
+            "written": sorted(trace.written),
+            "outputs": [self.output(o, trace) for o in trace.outputs],
+            "gradients": gradients,
+            "added": [[self.tensor(owner()), self.tensor(None if grad is None else grad())]
+                      for owner, grad in trace.conditions.gradients if owner() is not None],
+            "seed": trace.conditions.seed,
+            "random": [trace.random_start, trace.random_count],
+        }
+
+    def place(self, place: Place, trace: Trace) -> list[Any]:
+        spec, state, content = place.placeholder.arg, None, None
+        if place.state is not None:
+            state = self.tensor(whole_tensor(place.state, trace.conditions))
+        if place.content is not None:
+            content = len(self.arrays)
+            self.arrays.append(place.content)
+        return [place.kind.name, spec.device, spec.size, place.placeholder.dtype.name, place.argument, state,
+                content]
+
+    def output(self, output: Output, trace: Trace) -> list[Any]:
+        view = TemplateView.of(output.view, {trace.places[output.place].placeholder: output.place}, {})
+        movements = [[op.name, self.writer.value(arg)] for op, arg in view.movements]
+        outside = None if output.outside is None else self.tensor(output.outside())
+        return [output.place, movements, output.requires_grad, output.argument, outside]
+
+
+def whole_tensor(node: UOp, conditions: Conditions) -> Tensor:
+    """A tensor that is all of the memory of a BUFFER node: the caller's own, where there is one."""
+    for reference in (*conditions.handles.get(node.storage, []), *(r for r, _ in conditions.lazy)):
+        tensor = reference()
+        view = None if tensor is None else storage_view(tensor.uop)
+        if tensor is not None and view is not None and view.base.storage is node.storage and is_whole(view):
+            return tensor
+    return Tensor.of(node.current)
+
+
+def is_whole(view: UOp) -> bool:
+    """Whether a view shows all of its memory, in order."""
+    return view.op is Ops.BUFFER or (view.op is Ops.RESHAPE and is_whole(view.src[0]))
+
+
+# --- loading ------------------------------------------------------------------------------------------------
+
+
+def load(saved: Any) -> OrderedDict[Any, Trace]:
+    """The traces of what `save` made, ready to run. Raises JitError for anything else, for what is damaged,
+    and for another format."""
+    if not isinstance(saved, Saved) or saved.magic != MAGIC:
+        raise JitError("this is not a function that was captured by TinyJit and pickled")
+    if saved.format != FORMAT:
+        raise JitError(f"this captured function was saved in format {saved.format}, and this version reads "
+                       f"format {FORMAT}; capture and save it again")
+    if saved.checksum != saved.digest():
+        raise JitError("this captured function is damaged: its checksum is another one; save it again")
+    with engine_lock:
+        if saved.tensors:
+            saved.tensors[0].realize(*saved.tensors[1:])
+        try:
+            found = json.loads(saved.plan)
+            loader = _Loader(saved, Reader(found["rows"]))
+            traces = [loader.trace(*t) for t in zip(found["traces"], saved.structures, strict=True)]
+        except (LookupError, TypeError, ValueError, SpecError) as error:
+            raise JitError(f"this captured function does not fit together: {error}") from error
+        with offered(saved.code):
+            for key, trace in zip(saved.keys, traces, strict=True):
+                with Context(NOOPT=int(is_plain(key))):
+                    compile_kernels((s.ast, s.device) for s in trace.steps if s.ast.op is not Ops.COPY)
+                    _ = trace.engine
+    return OrderedDict(zip(saved.keys, traces, strict=True))
+
+
+@dataclass
+class _Loader:
+    """Traces made of their JSON and the objects beside it."""
+
+    saved: Saved
+    reader: Reader
+
+    def trace(self, plan: Mapping[str, Any], structure: Any) -> Trace:
+        places = [self.place(*p) for p in plan["places"]]
+        numbers = range(len(places))
+        gradients: dict[Any, Output | None] = {}
+        for kind, number, output in plan["gradients"]:
+            owner = number if kind == "argument" else weakref.ref(self.saved.tensors[number])
+            gradients[owner] = None if output is None else self.output(output, places)
+        start, count = plan["random"]
+        return Trace(places, [self.step(s, places) for s in plan["steps"]],
+                     {numbers[n] for n in plan["written"]}, [self.output(o, places) for o in plan["outputs"]],
+                     structure, gradients, self.conditions(places, plan["added"], plan["seed"]), start, count,
+                     self.saved.tensors)
+
+    def place(self, kind: str, device: str, size: int, dtype: str, argument: int, state: int | None,
+              content: int | None) -> Place:
+        placeholder = UOp.new_buffer(device, size, dtype_of(dtype))
+        node = None if state is None else memory_of(self.saved.tensors[state], device, size, dtype_of(dtype))
+        held = None if content is None else self.saved.arrays[content]
+        if held is not None and held.nbytes != size * placeholder.dtype.itemsize:
+            raise ValueError(f"{held.nbytes} bytes for memory of {size} {dtype}")
+        return Place(Kind[kind], placeholder, argument, node, held)
+
+    def step(self, data: Sequence[Any], places: Sequence[Place]) -> Step:
+        at, device, used, outputs, variables = data
+        ast = self.reader.node(at)
+        check_memory(ast, [places[p] for p in used])
+        return Step(ast, device, tuple(used), outputs, tuple(BoundVariable(*v) for v in variables))
+
+    def output(self, data: Sequence[Any], places: Sequence[Place]) -> Output:
+        number, movements, requires_grad, argument, outside = data
+        view = TemplateView(0, True, tuple((Ops[op], self.reader.value(arg)) for op, arg in movements))
+        reference = None if outside is None else weakref.ref(self.saved.tensors[outside])
+        return Output(number, view.over([places[number].placeholder], []), requires_grad, argument, reference)
+
+    def conditions(self, places: Sequence[Place], added: Sequence[Sequence[int | None]],
+                   seed: int | None) -> Conditions:
+        """Captured tensors are this trace's own now; gradients that it adds to are put back."""
+        tensors, gradients = self.saved.tensors, []
+        for owner, gradient in added:
+            assert owner is not None
+            tensors[owner]._grad = None if gradient is None else tensors[gradient]
+            gradients.append((weakref.ref(tensors[owner]),
+                              None if gradient is None else weakref.ref(tensors[gradient])))
+        captured = {p.state.storage for p in places if p.state is not None}
+        handles = {memory_node(t).storage: [weakref.ref(t)] for t in tensors}
+        return Conditions({s: h for s, h in handles.items() if s in captured}, [], gradients, seed)
+
+
+def memory_node(tensor: Tensor) -> UOp:
+    """The BUFFER node of a tensor that was computed."""
+    view = storage_view(tensor.uop)
+    if view is None or not is_whole(view):
+        raise ValueError("a captured tensor has no memory of its own")
+    return view.base
+
+
+def memory_of(tensor: Tensor, device: str, size: int, dtype: DType) -> UOp:
+    """The memory of a captured tensor, if it is what the trace needs. Raises ValueError."""
+    node = memory_node(tensor)
+    if (node.arg.device, node.arg.size, node.dtype) != (device, size, dtype):
+        raise ValueError(f"a captured tensor is {node.dtype}[{node.arg.size}] on {node.arg.device}, and was "
+                         f"{dtype}[{size}] on {device}")
+    return node
+
+
+def check_memory(ast: UOp, used: Sequence[Place]) -> None:
+    """Raise ValueError or SpecError for a step that is no kernel or copy over exactly this memory."""
+    if ast.op is Ops.SINK:
+        check_graph(ast, "tensor_graph")
+    for node in ast.toposort():
+        if node.op is Ops.PARAM:
+            slot, size = node.arg
+            place = used[slot]
+            if (size, node.dtype) != (place.size, place.placeholder.dtype):
+                raise ValueError(f"a kernel takes {node.dtype}[{size}], and would get "
+                                 f"{place.placeholder.dtype}[{place.size}]")

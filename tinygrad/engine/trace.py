@@ -1,0 +1,146 @@
+"""What `TinyJit` keeps of a traced call, and how another call runs it.
+
+A `Trace` has the steps that ran (`engine/replay.py`) and says where arguments, results, gradients and state
+are among the places that they use. `engine/jit.py` makes traces; `engine/saved.py` takes them to other
+processes.
+"""
+from __future__ import annotations
+
+import dataclasses
+import functools
+import weakref
+from collections.abc import Mapping
+from typing import Any
+
+from tinygrad.device import Buffer
+from tinygrad.engine.arguments import Inputs, Slot, changed
+from tinygrad.engine.outside import Conditions, compute_readers, set_gradient
+from tinygrad.engine.realize import JitError, allocate
+from tinygrad.engine.replay import Kind, Place, Replay, Step, Values
+from tinygrad.functional import random
+from tinygrad.graph.sizes import bound
+from tinygrad.graph.uop import UOp
+from tinygrad.tensor import Tensor
+
+SEED = "seed"
+"""The name of the variable that is the seed of random numbers (functional/random.py)."""
+
+
+def argument_source(name: str) -> str:
+    """The source of a step's variable that is the argument called `name`: no other source is called so."""
+    return f"argument {name}"
+
+
+@dataclasses.dataclass
+class Output:
+    """A returned tensor: a view of a place's memory, an argument, or a tensor from outside."""
+
+    place: int
+    view: UOp
+    """over the place's placeholder"""
+    requires_grad: bool | None
+    argument: int | None = None
+    outside: weakref.ref[Tensor] | None = None
+
+
+@dataclasses.dataclass
+class Trace:
+    """What one kind of call does: its steps, and where arguments, results and state are among the places."""
+
+    places: list[Place]
+    steps: list[Step]
+    written: set[int]
+    outputs: list[Output]
+    structure: Any
+    """the result, with a slot for every tensor"""
+    gradients: dict[Any, Output | None]
+    conditions: Conditions
+    random_start: dict[str, int]
+    """each device's random counter when the trace began"""
+    random_count: dict[str, int]
+    """what a call adds to it"""
+    kept: list[Tensor] = dataclasses.field(default_factory=list)
+    """tensors from outside that nobody else need hold: those that came with the trace (`engine/saved.py`)"""
+
+    def check(self, inputs: Inputs) -> None:
+        """Raise JitError where an assignment inside would not reach, or would cross, the caller's memory."""
+        states = {p.state.buffer: n for n, p in enumerate(self.places) if p.state is not None}
+        for number, place in enumerate(self.places):
+            if place.kind is not Kind.INPUT:
+                continue
+            i, shape = place.argument, inputs.tensors[place.argument].shape
+            if number in self.written and not inputs.whole[i]:
+                raise JitError(f"the function assigns to its tensor argument {i}, of shape {shape}, which "
+                               "is a view or has no memory of its own; pass the whole tensor, or "
+                               "x.detach().contiguous().realize()")
+            state = states.get(inputs.views[i].base.buffer)
+            if state is not None and (number in self.written or state in self.written):
+                raise JitError(f"tensor argument {i}, of shape {shape}, is a tensor that the function also "
+                               "uses directly, and one of the two is assigned to; use it one way only")
+
+    @functools.cached_property
+    def engine(self) -> Replay:
+        return Replay(self.places, self.steps)
+
+    def replay(self, inputs: Inputs) -> Any:
+        """Run the steps on other inputs and return new tensors."""
+        self.check(inputs)
+        compute_readers(self.overwritten(inputs))
+        engine = self.engine
+        given: dict[int, Buffer] = {}
+        for number, place in enumerate(self.places):
+            if place.kind is Kind.INPUT:
+                given[number] = allocate(inputs.views[place.argument].base)
+            elif place.kind is Kind.FRESH:
+                given[number] = place.new_buffer()
+        arguments = {argument_source(name): value for name, value in inputs.variables.items()}
+        moved = {d: random.counter(d) - self.random_start.get(d, 0) for d in self.random_count}
+        for device, count in self.random_count.items():
+            random.advance(device, count)
+        try:
+            engine(given, Values(moved, {SEED: random.seed(), **arguments}))
+        finally:
+            self.mark_overwritten(inputs)
+        nodes: dict[int, UOp] = {}
+        tensors = [self.tensor(o, nodes, given, inputs) for o in self.outputs]
+        for owner, output in self.gradients.items():
+            gradient = None if output is None else self.tensor(output, nodes, given, inputs)
+            set_gradient(inputs.tensors[owner] if isinstance(owner, int) else owner(), gradient)
+        return changed(self.structure, lambda v: tensors[v.position] if isinstance(v, Slot) else v)
+
+    def overwritten(self, inputs: Inputs) -> list[UOp]:
+        """The BUFFER nodes of state and inputs that a call writes to."""
+        nodes = []
+        for place in (self.places[n] for n in self.written):
+            if place.kind is Kind.INPUT:
+                nodes.append(inputs.views[place.argument].base)
+            elif place.state is not None:
+                nodes.append(place.state)
+        return nodes
+
+    def mark_overwritten(self, inputs: Inputs) -> None:
+        """Say that what was computed from the memory that a call writes no longer stands for its content."""
+        for node in self.overwritten(inputs):
+            node.mark_overwritten()
+
+    def tensor(self, output: Output, nodes: dict[int, UOp], given: Mapping[int, Buffer],
+               inputs: Inputs) -> Tensor:
+        """What a replay gives for a tensor that left the traced call. `nodes` has the BUFFERs made so far."""
+        if output.argument is not None:
+            return inputs.tensors[output.argument]
+        outside = None if output.outside is None else output.outside()
+        if outside is not None:
+            return outside
+        place = self.places[output.place]
+        node = nodes.get(output.place)
+        if node is None:
+            if place.kind is Kind.INPUT:
+                node = inputs.views[place.argument].base.current
+            elif place.state is not None:
+                node = place.state.current
+            else:
+                node = UOp.new_buffer(place.placeholder.arg.device, place.size, place.placeholder.dtype)
+                node.set_buffer(given[output.place])
+            nodes[output.place] = node
+        view = output.view.with_sizes(lambda size: bound(size, inputs.variables))
+        return Tensor(view.substitute({place.placeholder: node}), requires_grad=output.requires_grad)

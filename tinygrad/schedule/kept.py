@@ -1,0 +1,129 @@
+"""Schedules kept on disk, by the structure of the graph that they compute.
+
+The process's `schedules` look here for a structure that they do not hold: a process that runs what another
+one ran before it makes none of the decisions of `fuse.py`. A `Template` is kept as JSON, its kernels in
+portable form (`graph/portable.py`), under a name that depends on everything that decides it.
+"""
+from __future__ import annotations
+
+import functools
+import json
+from typing import Any
+
+from tinygrad.codegen.kernel_cache import device_key, keeps_kernels
+from tinygrad.device import Device
+from tinygrad.dtype import DType
+from tinygrad.graph.ops import Ops
+from tinygrad.graph.portable import NotPortable, Reader, Writer, dtype_of
+from tinygrad.helpers import cache_dir
+from tinygrad.runtime.objects import ObjectCache, key_of
+from tinygrad.schedule.cache import ScheduleCache, Structure, Template, TemplateItem, TemplateView
+from tinygrad.schedule.memory import Arena
+
+LIMIT = 1 << 26
+"""Bytes that schedules may take on disk."""
+LEAST_NODES = 48
+"""Graphs from which on a schedule is kept: one of a single expression takes less time than a file."""
+
+
+@functools.cache
+def _kept_schedules() -> ObjectCache:
+    return ObjectCache(cache_dir() / "schedules", LIMIT)
+
+
+def to_json(template: Template) -> bytes:
+    """A template as JSON. Raises NotPortable."""
+    writer = Writer()
+    items = [[writer.add(i.ast), i.slots, i.outputs, i.variables] for i in template.items]
+    views = [[at, v.number, v.is_fresh, [[op.name, writer.value(arg)] for op, arg in v.movements]]
+             for at, v in template.views]
+    return json.dumps({
+        "fresh": [[device, size, dtype.name] for device, size, dtype in template.fresh],
+        "items": items, "views": views, "rows": writer.rows,
+        "arenas": [[device, arena.size, list(arena.offsets.items())] for device, arena in template.arenas],
+    }).encode()
+
+
+def from_json(text: bytes, structure: Structure) -> Template:
+    """The template of `structure` that `to_json` wrote. Raises ValueError for anything else."""
+    try:
+        found = json.loads(text)
+        reader = Reader(found["rows"])
+        fresh = tuple((str(d), int(size), dtype_of(name)) for d, size, name in found["fresh"])
+        slots = range(len(structure.buffers) + len(fresh))
+        template = Template(fresh, tuple(_item(i, reader, slots, structure) for i in found["items"]),
+                            tuple(_view(v, reader, slots, structure) for v in found["views"]),
+                            tuple(_arena(a, fresh, slots) for a in found["arenas"]))
+    except (KeyError, TypeError, IndexError) as error:
+        raise ValueError(f"not a schedule as this version writes it: {error}") from error
+    return template
+
+
+def _item(data: Any, reader: Reader, slots: range, structure: Structure) -> TemplateItem:
+    ast, used, outputs, variables = data
+    numbers = range(len(structure.variables))
+    bound = tuple((str(name), str(source), numbers[n]) for name, source, n in variables)
+    return TemplateItem(reader.node(ast), tuple(slots[s] for s in used), int(outputs), bound)
+
+
+def _view(data: Any, reader: Reader, slots: range, structure: Structure) -> tuple[int, TemplateView]:
+    at, number, is_fresh, movements = data
+    nodes = range(len(structure.nodes))
+    moved = tuple((Ops[op], reader.value(arg)) for op, arg in movements)
+    return nodes[at], TemplateView((slots if is_fresh else nodes)[number], bool(is_fresh), moved)
+
+
+def _arena(data: Any, fresh: tuple[tuple[str, int, DType], ...], slots: range) -> tuple[str, Arena]:
+    device, size, offsets = data
+    known = len(slots) - len(fresh)
+    for number, offset in offsets:
+        _, items, dtype = fresh[number - known]
+        if number < known or not 0 <= offset <= size - items * dtype.itemsize:
+            raise ValueError(f"value {number} does not lie in its arena of {size} bytes")
+    return str(device), Arena(int(size), dict(offsets))
+
+
+def key_of_structure(structure: Structure) -> str | None:
+    """A name for a structure and all else that its schedule depends on; None where it has none outside of
+    this process."""
+    devices = {Device.DEFAULT, *(b.arg.device for b in structure.buffers)}
+    devices.update(n.arg for n in structure.nodes if n.op is Ops.COPY)
+    keys = [device_key(device) for device in sorted(devices)]
+    writer = Writer()
+    try:
+        fields = writer.value(structure.key)
+    except NotPortable:
+        return None
+    return None if None in keys else key_of("schedule", json.dumps([fields, writer.rows]), *map(str, keys))
+
+
+class KeptSchedules:
+    """The templates on disk, as `ScheduleCache` asks for them."""
+
+    def __init__(self, least_nodes: int = LEAST_NODES) -> None:
+        self.least_nodes = least_nodes
+
+    def key(self, structure: Structure) -> str | None:
+        """The name of a structure that is worth keeping, where settings allow that."""
+        if len(structure.nodes) < self.least_nodes or not keeps_kernels():
+            return None
+        return key_of_structure(structure)
+
+    def get(self, key: str, structure: Structure) -> Template | None:
+        """The template kept as `key`."""
+        text = _kept_schedules().get(key)
+        try:
+            return None if text is None else from_json(text, structure)
+        except ValueError:
+            return None
+
+    def put(self, key: str, template: Template) -> None:
+        """Keep a template, if it has a form outside of this process."""
+        try:
+            _kept_schedules().put(key, to_json(template))
+        except NotPortable:
+            return
+
+
+schedules = ScheduleCache(disk=KeptSchedules())
+"""The process's schedules."""
