@@ -14,7 +14,7 @@ from tinygrad.engine.jit import JitError
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.sizes import Size, SizeError, reshapes_in_memory
 from tinygrad.graph.spec import check_graph
-from tinygrad.schedule.cache import schedules
+from tinygrad.schedule.kept import schedules
 
 MOST = 10
 X = np.random.default_rng(0).standard_normal((MOST, 8)).astype(np.float32)
