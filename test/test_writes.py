@@ -235,6 +235,14 @@ def test_a_set_of_a_computed_tensor_keeps_its_gradients() -> None:
     np.testing.assert_array_equal(t.sum().gradient(leaf)[0].numpy(), [2, 0, 2])
 
 
+def test_one_item_of_what_was_just_assigned_can_be_set() -> None:
+    """The loop over that one item was shortened to itself, again and again."""
+    t = Tensor([1, 2, 3]).realize().pad(((1, 1),)).realize()
+    t.assign(t * 2)
+    t[0] = 7
+    assert t.tolist() == [7, 2, 4, 6, 0]
+
+
 def test_a_detached_tensor_shows_what_is_written_into_its_memory() -> None:
     weight = Tensor([1.0, 2.0], requires_grad=True).realize()
     detached = weight.detach()

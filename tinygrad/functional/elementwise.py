@@ -1,4 +1,4 @@
-"""Item by item: arithmetic, comparisons, bits, rounding, casts.
+"""Item by item: arithmetic, bits, rounding, casts.
 
 Binary functions broadcast their operands and promote their dtypes (`dtype.promote`); Python numbers are weak:
 they take the tensor's dtype unless their kind is higher (bool < integer < float). Functions of real numbers
@@ -6,7 +6,6 @@ take integer tensors as the default float, and compute half types in float32, ro
 """
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -323,117 +322,6 @@ def copysign(self: Tensor, other: Operand) -> Tensor:
         return differ.where(-a, a)
 
     return binary("copysign", with_sign, self, other)
-
-
-# --- comparisons and logic ----------------------------------------------------------------------------------
-
-
-def lt(self: Tensor, x: Operand) -> Tensor:
-    """self < x, as bools.
-
-    >>> (Tensor([1, 3]) < 2).tolist()
-    [True, False]
-    """
-    return binary("lt", lambda a, b: a < b, self, x)
-
-
-def gt(self: Tensor, x: Operand) -> Tensor:
-    """self > x, as bools."""
-    return binary("gt", lambda a, b: b < a, self, x)
-
-
-def le(self: Tensor, x: Operand) -> Tensor:
-    """self <= x, as bools; False where either is NaN."""
-    return binary("le", lambda a, b: (a < b) | a.eq(b) if a.dtype.is_float else (b < a).logical_not(), self,
-                   x)
-
-
-def ge(self: Tensor, x: Operand) -> Tensor:
-    """self >= x, as bools; False where either is NaN."""
-    return binary("ge", lambda a, b: (b < a) | a.eq(b) if a.dtype.is_float else (a < b).logical_not(), self,
-                   x)
-
-
-def eq(self: Tensor, x: Operand) -> Tensor:
-    """self == x, as bools."""
-    return binary("eq", lambda a, b: a.eq(b), self, x)
-
-
-def ne(self: Tensor, x: Operand) -> Tensor:
-    """self != x, as bools; True where either is NaN."""
-    return binary("ne", lambda a, b: a.ne(b), self, x)
-
-
-def logical_not(self: Tensor) -> Tensor:
-    """True where an item is zero."""
-    return unary(self, lambda x: x.cast(dtypes.bool).logical_not())
-
-
-def where(self: Tensor, x: Operand, y: Operand) -> Tensor:
-    """`x` where self holds (is not zero), else `y`; all three broadcast.
-
-    >>> (Tensor([1, 2, 3]) > 2).where(1.0, 0.5).tolist()
-    [0.5, 0.5, 1.0]
-    """
-    (a, b), tensors = operands("where", x, y)
-    shape = broadcast_shape("where", self.shape, a.shape)
-    condition = expand_to(self.uop.cast(dtypes.bool), shape)
-    return type(self).of(condition.where(expand_to(a, shape), expand_to(b, shape)), self, *tensors)
-
-
-def masked_fill(self: Tensor, mask: Tensor, value: Operand) -> Tensor:
-    """`value` where `mask` holds, self elsewhere.
-
-    >>> Tensor([1, 2]).masked_fill(Tensor([True, False]), 9).tolist()
-    [9, 2]
-    """
-    broadcast_shape("masked_fill", self.shape, mask.shape)
-    return mask.where(value, self)
-
-
-def isnan(self: Tensor) -> Tensor:
-    """True where an item is not a number.
-
-    >>> Tensor([1.0, float("nan")]).isnan().tolist()
-    [False, True]
-    """
-    return unary(self, lambda x: x.ne(x))
-
-
-def isinf(self: Tensor, detect_positive: bool = True, detect_negative: bool = True) -> Tensor:
-    """True where an item is infinite; of one sign only where so asked."""
-    if not self.dtype.is_float:
-        return self.zeros_like(dtype=dtypes.bool)
-    positive, negative = self == math.inf, self == -math.inf
-    if detect_positive and detect_negative:
-        return positive | negative
-    if not (detect_positive or detect_negative):
-        return self.zeros_like(dtype=dtypes.bool)
-    return positive if detect_positive else negative
-
-
-def isfinite(self: Tensor) -> Tensor:
-    """True where an item is neither infinite nor NaN."""
-    return (isinf(self) | isnan(self)).logical_not()
-
-
-def isclose(self: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-08,
-            equal_nan: bool = False) -> Tensor:
-    """|self - other| <= atol + rtol * |other|; equal infinities are close.
-
-    >>> Tensor([1.0, 2.0]).isclose(Tensor([1.000001, 2.1])).tolist()
-    [True, False]
-    """
-    broadcast_shape("isclose", self.shape, other.shape)
-    near = isfinite(self) & isfinite(other) & ((self - other).abs() <= other.abs() * rtol + atol)
-    close = (self == other) | near
-    return close | (isnan(self) & isnan(other)) if equal_nan else close
-
-
-def allclose(self: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-08,
-             equal_nan: bool = False) -> bool:
-    """Whether all items are close (see `isclose`). Computes."""
-    return bool(isclose(self, other, rtol, atol, equal_nan).all().item())
 
 
 # --- bits ---------------------------------------------------------------------------------------------------

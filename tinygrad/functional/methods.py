@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tinygrad.functional import (
     activation,
+    comparisons,
     convolution,
     creation,
     decompositions,
@@ -18,6 +19,7 @@ from tinygrad.functional import (
     error_function,
     indexing,
     interop,
+    joining,
     linalg,
     losses,
     mathematics,
@@ -25,6 +27,7 @@ from tinygrad.functional import (
     nn,
     pooling,
     random,
+    rearrange,
     reduce,
     selecting,
 )
@@ -101,21 +104,21 @@ class Methods:
     copysign = elementwise.copysign
     clamp = elementwise.clip
     abs = elementwise.absolute
-    # elementwise: comparisons and logic
-    lt = elementwise.lt
-    gt = elementwise.gt
-    le = elementwise.le
-    ge = elementwise.ge
-    eq = elementwise.eq
-    ne = elementwise.ne
-    logical_not = elementwise.logical_not
-    where = elementwise.where
-    masked_fill = elementwise.masked_fill
-    isnan = elementwise.isnan
-    isinf = elementwise.isinf
-    isfinite = elementwise.isfinite
-    isclose = elementwise.isclose
-    allclose = elementwise.allclose
+    # comparisons and choices
+    lt = comparisons.lt
+    gt = comparisons.gt
+    le = comparisons.le
+    ge = comparisons.ge
+    eq = comparisons.eq
+    ne = comparisons.ne
+    logical_not = comparisons.logical_not
+    where = comparisons.where
+    masked_fill = comparisons.masked_fill
+    isnan = comparisons.isnan
+    isinf = comparisons.isinf
+    isfinite = comparisons.isfinite
+    isclose = comparisons.isclose
+    allclose = comparisons.allclose
     # elementwise: bits
     bitwise_and = elementwise.bitwise_and
     bitwise_or = elementwise.bitwise_or
@@ -200,20 +203,20 @@ class Methods:
     shrink_to = movement.shrink_to
     pad = movement.pad
     pad_to = movement.pad_to
-    cat = movement.cat
-    stack = movement.stack
-    split = movement.split
-    chunk = movement.chunk
-    repeat = movement.repeat
-    repeat_interleave = movement.repeat_interleave
-    roll = movement.roll
-    meshgrid = movement.meshgrid
+    cat = joining.cat
+    stack = joining.stack
+    split = joining.split
+    chunk = joining.chunk
+    repeat = joining.repeat
+    repeat_interleave = joining.repeat_interleave
+    roll = joining.roll
+    meshgrid = joining.meshgrid
     unfold = movement.unfold
     diagonal = movement.diagonal
     diag = movement.diag
     triu = movement.triu
     tril = movement.tril
-    rearrange = movement.rearrange
+    rearrange = rearrange.rearrange
     numel = movement.numel
     size = movement.size
     element_size = movement.element_size
@@ -342,11 +345,11 @@ class Methods:
     __neg__ = elementwise.neg
     __abs__ = elementwise.absolute
     __invert__ = elementwise.bitwise_not
-    __lt__ = elementwise.lt
-    __gt__ = elementwise.gt
-    __le__ = elementwise.le
-    __ge__ = elementwise.ge
-    __eq__ = elementwise.eq  # type: ignore[assignment]  # item by item, not one bool
-    __ne__ = elementwise.ne  # type: ignore[assignment]
+    __lt__ = comparisons.lt
+    __gt__ = comparisons.gt
+    __le__ = comparisons.le
+    __ge__ = comparisons.ge
+    __eq__ = comparisons.eq  # type: ignore[assignment]  # item by item, not one bool
+    __ne__ = comparisons.ne  # type: ignore[assignment]
     __getitem__ = indexing.getitem
     __setitem__ = indexing.setitem

@@ -1,0 +1,193 @@
+"""Tensors joined, split and repeated, without computing anything: `cat` and `stack` add padded parts, `roll`
+is a crop of a repeated tensor.
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from tinygrad.dtype import dtypes, promote
+from tinygrad.functional.movement import (
+    axis_of,
+    expand,
+    flatten,
+    integers,
+    moved,
+    reshape,
+    shrink,
+    unsqueeze,
+)
+from tinygrad.graph.sizes import as_size
+from tinygrad.graph.uop import UOp
+from tinygrad.helpers import ceildiv, prod
+
+if TYPE_CHECKING:
+    from tinygrad.tensor import Tensor
+
+
+def _parts(name: str, self: Tensor | Sequence[Tensor], args: Sequence[Tensor]) -> list[Tensor]:
+    """The tensors to join, given one by one or as one sequence. Raises ValueError where there is none."""
+    parts: list[Any] = [*self, *args] if isinstance(self, (list, tuple)) else [self, *args]
+    if not parts:
+        raise ValueError(f"{name} takes at least one tensor")
+    return parts
+
+
+def cat(self: Tensor, *args: Tensor, dim: int = 0) -> Tensor:
+    """The tensors one after another along axis `dim`. Other axes must agree; dtypes promote.
+
+    >>> Tensor([1, 2]).cat(Tensor([3])).tolist()
+    [1, 2, 3]
+    """
+    parts = _parts("cat", self, args)
+    first = parts[0]
+    axis = axis_of("cat", first, dim)
+    if first.ndim == 0:
+        raise ValueError("cat takes tensors with axes; stack joins 0-d tensors")
+    if len({(p.ndim, p.shape[:axis], p.shape[axis + 1:]) for p in parts}) > 1:
+        raise ValueError(f"cat along axis {axis} takes shapes equal elsewhere, got "
+                         f"{', '.join(str(p.shape) for p in parts)}")
+    if len(parts) == 1:
+        return first
+    dtype = promote(*(p.dtype for p in parts))
+    total = sum(p.shape[axis] for p in parts)
+
+    def along(before: int, after: int) -> list[tuple[int, int]]:
+        return [(before, after) if i == axis else (0, 0) for i in range(first.ndim)]
+
+    result, start = parts[0].uop.cast(dtype).pad(along(0, total - first.shape[axis])), first.shape[axis]
+    for part in parts[1:]:
+        end = start + part.shape[axis]
+        padded = part.uop.cast(dtype).pad(along(start, total - end))
+        # chosen by position rather than added, which would lose the sign of zero
+        tail = UOp.const(True, dtypes.bool,
+                         tuple(total - start if i == axis else 1 for i in range(first.ndim)))
+        result = tail.pad(along(start, 0)).expand(result.shape).where(padded, result)
+        start = end
+    return type(first).of(result, *parts)
+
+
+def stack(self: Tensor, *args: Tensor, dim: int = 0) -> Tensor:
+    """The tensors, of equal shapes, side by side along a new axis `dim`.
+
+    >>> Tensor([1, 2]).stack(Tensor([3, 4]), dim=1).tolist()
+    [[1, 3], [2, 4]]
+    """
+    parts = _parts("stack", self, args)
+    if any(p.shape != parts[0].shape for p in parts):
+        raise ValueError(f"stack takes equal shapes, got {', '.join(str(p.shape) for p in parts)}")
+    axis = axis_of("stack", parts[0], dim, extra=1)
+    first, *rest = [unsqueeze(p, axis) for p in parts]
+    return cat(first, *rest, dim=axis)
+
+
+def split(self: Tensor, sizes: int | Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
+    """Pieces along axis `dim`: of `sizes` items each (the last may be smaller), or of the sizes listed.
+
+    >>> [t.tolist() for t in Tensor.arange(5).split(2)]
+    [[0, 1], [2, 3], [4]]
+    """
+    axis = axis_of("split", self, dim)
+    total = self.shape[axis]
+    if isinstance(sizes, int):
+        if sizes <= 0:
+            raise ValueError(f"split takes sizes > 0, got {sizes}")
+        sizes = [min(sizes, total - start) for start in range(0, max(total, 1), sizes)]
+    if sum(sizes) != total or any(s < 0 for s in sizes):
+        raise ValueError(f"split: sizes {tuple(sizes)} do not add up to the {total} items of axis {axis}")
+    ends = [sum(sizes[:i + 1]) for i in range(len(sizes))]
+    return tuple(shrink(self, [(end - size, end) if i == axis else None for i in range(self.ndim)])
+                 for size, end in zip(sizes, ends, strict=True))
+
+
+def chunk(self: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
+    """At most `chunks` pieces of equal size along axis `dim`; the last may be smaller.
+
+    >>> [t.tolist() for t in Tensor.arange(5).chunk(2)]
+    [[0, 1, 2], [3, 4]]
+    """
+    if chunks <= 0:
+        raise ValueError(f"chunk takes chunks > 0, got {chunks}")
+    size = self.shape[axis_of("chunk", self, dim)]
+    return split(self, max(ceildiv(size, chunks), 1), dim) if size else split(self, [0] * chunks, dim)
+
+
+def repeat(self: Tensor, repeats: Any, *args: Any) -> Tensor:
+    """The whole tensor again and again along each axis; new axes come in front.
+
+    >>> Tensor([1, 2]).repeat(2).tolist()
+    [1, 2, 1, 2]
+    """
+    counts = tuple(map(as_size, integers("repeat", repeats, args)))
+    if len(counts) < self.ndim or any(c < 0 for c in counts):
+        raise ValueError(f"repeat takes a count >= 0 for each axis of shape {self.shape}, got {counts}")
+    shape = (1,) * (len(counts) - self.ndim) + self.shape
+    spread = self.uop.reshape([size for n in shape for size in (1, n)])
+    spread = spread.expand([size for count, n in zip(counts, shape, strict=True) for size in (count, n)])
+    return moved(self, spread.reshape([count * n for count, n in zip(counts, shape, strict=True)]))
+
+
+def repeat_interleave(self: Tensor, repeats: int | Sequence[int] | Tensor, dim: int | None = None) -> Tensor:
+    """Each item `repeats` times in a row along axis `dim`; of the flattened tensor where `dim` is None.
+
+    Several repeats say it for each item along the axis; those in a tensor are computed, to know how many
+    there are.
+
+    >>> Tensor([1, 2]).repeat_interleave(2).tolist()
+    [1, 1, 2, 2]
+    >>> Tensor([1, 2, 3]).repeat_interleave([2, 0, 1]).tolist()
+    [1, 1, 3]
+    """
+    x = flatten(self) if dim is None else self
+    axis = 0 if dim is None else axis_of("repeat_interleave", x, dim)
+    if not isinstance(repeats, int):
+        from tinygrad.functional.selecting import repeated_each
+
+        return repeated_each(x, repeats, axis)
+    if repeats < 0:
+        raise ValueError(f"repeat_interleave takes repeats of at least 0, got {repeats}")
+    before, size, after = x.shape[:axis], x.shape[axis], x.shape[axis + 1:]
+    spread = x.uop.reshape((*before, size, 1, *after)).expand((*before, size, repeats, *after))
+    return moved(x, spread.reshape((*before, size * repeats, *after)))
+
+
+def roll(self: Tensor, shifts: int | Sequence[int], dims: int | Sequence[int] | None = None) -> Tensor:
+    """Items moved on by `shifts` along `dims`, those that leave at the end coming back at the start.
+
+    Shifts along an axis that is named several times add up.
+
+    >>> Tensor([1, 2, 3]).roll(1).tolist()
+    [3, 1, 2]
+    """
+    if dims is None:
+        return reshape(roll(flatten(self), shifts, 0), self.shape)
+    axes = [axis_of("roll", self, dim) for dim in (dims if isinstance(dims, (list, tuple)) else (dims,))]
+    counts = (shifts,) if isinstance(shifts, int) else tuple(shifts)
+    if len(counts) != len(axes):
+        raise ValueError(f"roll takes a shift for each axis, got shifts {counts} and dims {axes}")
+    result = self
+    for axis, count in zip(axes, counts, strict=True):
+        size = self.shape[axis]
+        start = -count % size if size else 0
+        twice = repeat(result, [2 if i == axis else 1 for i in range(self.ndim)])
+        result = shrink(twice, [(start, start + size) if i == axis else None for i in range(self.ndim)])
+    return result
+
+
+def meshgrid(self: Tensor, *args: Tensor, indexing: str = "ij") -> tuple[Tensor, ...]:
+    """The coordinates of a grid, one tensor an axis. "xy" swaps the first two axes.
+
+    >>> [t.tolist() for t in Tensor([1, 2]).meshgrid(Tensor([5, 6]))]
+    [[[1, 1], [2, 2]], [[5, 6], [5, 6]]]
+    """
+    if indexing not in ("ij", "xy"):
+        raise ValueError(f"meshgrid indexing is 'ij' or 'xy', got {indexing!r}")
+    axes = [self, *args]
+    if any(t.ndim > 1 for t in axes):
+        raise ValueError(f"meshgrid takes tensors of one axis, got {', '.join(str(t.shape) for t in axes)}")
+    swap = indexing == "xy" and len(axes) > 1
+    places = [1, 0, *range(2, len(axes))] if swap else list(range(len(axes)))
+    sizes = [prod(t.shape) for t in axes]
+    shape = [sizes[places[i]] for i in range(len(axes))]
+    return tuple(expand(reshape(t, [sizes[i] if j == places[i] else 1 for j in range(len(axes))]), shape)
+                 for i, t in enumerate(axes))
