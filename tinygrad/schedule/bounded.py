@@ -98,7 +98,7 @@ class Bounded:
             return node.src[0]
         if node.op in (Ops.DETACH, Ops.CUSTOM_GRADIENT):
             return self.shared_view(node.src[0], found)
-        if node.op in Family.MOVEMENT:
+        if node.op in Family.VIEW:
             below = self.shared_view(node.src[0], found)
             return None if below is None else node.replace(src=(below,))
         if node.op is Ops.CONTIGUOUS and self.done.get(node) in found:
