@@ -259,7 +259,6 @@ MEASURED = {
     "logarithms to base e as arithmetic": ("test_transcendental.py", {"log"}),
     FUNCTIONS: ("test_transcendental.py", {"exp2", "log2", "sin"}),
     f"{FUNCTIONS} without float64, {FUNCTIONS}": ("test_sine32.py", {"sin"}),
-    "one division instead of a reciprocal and a product": ("test_division.py", {"a * (1/b)"}),
     "casts that round once": ("differential/test_casts.py", {"64-bit integers to bfloat16"}),
 }
 """Rules that change rounding, by the module that measures their results."""
