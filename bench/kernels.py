@@ -11,7 +11,7 @@ from bench.results import columns
 from bench.workloads import OURS, Workload
 from tinygrad.codegen.compile import stages_of
 from tinygrad.device import Device
-from tinygrad.engine.realize import Capture, Prepared, prepared
+from tinygrad.engine.realize import Capture, Prepared, Submission, prepared
 from tinygrad.graph.uop import UOp
 from tinygrad.runtime.limits import Limits
 
@@ -65,7 +65,7 @@ def step_seconds(steps: Sequence[Prepared]) -> dict[UOp, float]:
     seconds: dict[UOp, float] = {}
     for ready in steps:
         start = time.perf_counter()
-        ready.run()
+        ready.run(Submission())
         Device[ready.item.device].synchronize()
         seconds[ready.item.ast] = seconds.get(ready.item.ast, 0.0) + time.perf_counter() - start
     return seconds

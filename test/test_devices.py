@@ -495,7 +495,7 @@ def test_a_kernel_that_does_not_compile_is_shown_with_the_reason() -> None:
 
 @needs_compiler
 def test_c_kernels_share_threads_and_native_lists_with_the_cpu() -> None:
-    from tinygrad.runtime.cpu import KernelList
+    from tinygrad.runtime.cpu_pool import KernelList
 
     x = normal(300_000)
     t = Tensor(x, device="CPU:C")

@@ -5,13 +5,16 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import importlib
 import itertools
+import re
 import shutil
 import struct
 import sys
 import time
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from enum import IntEnum
 from pathlib import Path
 from types import SimpleNamespace
@@ -61,15 +64,30 @@ class HostMemory:
 class CUresult(IntEnum):
     CUDA_SUCCESS = 0
     CUDA_ERROR_OUT_OF_MEMORY = 2
+    CUDA_ERROR_NOT_READY = 600
+    CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED = 704
     CUDA_ERROR_LAUNCH_FAILED = 719
 
 
+class Mark:
+    """What an event stands for since it was recorded: a place in a stream."""
+
+    def __init__(self, stream: int) -> None:
+        self.stream = stream
+        self.seconds: float | None = None
+        """when the stream got here"""
+
+
 class CUDADriver:
-    """`cuda.bindings.driver` for two GPUs of compute capability 9.0, as far as `runtime/cuda.py` uses it."""
+    """`cuda.bindings.driver` for two GPUs of compute capability 9.0, as far as `runtime/cuda.py` uses it.
+
+    It is as late as a driver may be: a stream does nothing before somebody waits for it, or for a stream or
+    an event that waits for it. So what is asked for in a wrong order comes out wrong."""
 
     CUresult = CUresult
     CUstream_flags = SimpleNamespace(CU_STREAM_NON_BLOCKING=1)
-    CUevent_flags = SimpleNamespace(CU_EVENT_DISABLE_TIMING=2)
+    CUevent_flags = SimpleNamespace(CU_EVENT_DEFAULT=0, CU_EVENT_DISABLE_TIMING=2)
+    CUDA_KERNEL_NODE_PARAMS = SimpleNamespace
     CUdevice_attribute = SimpleNamespace(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR=75,
                                          CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR=76,
                                          CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN=97)
@@ -80,10 +98,32 @@ class CUDADriver:
         self.pinned = HostMemory()
         self.numbers = itertools.count(1000)
         self.modules: dict[int, Any] = {}
-        self.streams: list[int] = []
+        self.counts: dict[int, int] = {}
+        """by function: how many arguments it takes"""
+        self.streams: dict[int, deque[Callable[[], None] | Mark]] = {}
+        """what each has not done yet; of a mark of another stream: waiting for it"""
+        self.events: dict[int, Mark | None] = {}
+        self.graphs: dict[int, list[Any]] = {}
+        self.peers: set[tuple[int, int]] = set()
         self.launches: list[tuple[int, ...]] = []
+        self.graph_launches = 0
+        self.status = CUresult(0)
         self.free_bytes = 1 << 30
         self.large_shared: dict[int, int] = {}
+
+    def run(self, stream: int, until: Mark | None = None) -> tuple[CUresult]:
+        """Do what a stream has been asked for, as far as a mark, and before that what it waits for."""
+        todo = self.streams[stream]
+        while todo and (until is None or until.seconds is None):
+            step = todo[0]
+            if isinstance(step, Mark):
+                self.run(step.stream, step)
+                todo.popleft()
+            else:
+                todo.popleft()
+                step()
+        status, self.status = self.status, CUresult(0)
+        return status,
 
     def cuDeviceGetCount(self) -> tuple[int, int]:
         return CUresult(0), 2
@@ -106,21 +146,47 @@ class CUDADriver:
 
     def cuStreamCreate(self, flags: int) -> tuple[int, int]:
         assert flags == 1
-        self.streams.append(next(self.numbers))
-        return CUresult(0), self.streams[-1]
+        number = next(self.numbers)
+        self.streams[number] = deque()
+        return CUresult(0), number
 
     def cuStreamSynchronize(self, stream: int) -> tuple[int]:
-        assert stream in self.streams
+        return self.run(stream)
+
+    def cuStreamWaitEvent(self, stream: int, event: int, flags: int) -> tuple[int]:
+        mark = self.events[event]
+        if mark is not None and mark.seconds is None and mark.stream != stream:
+            self.streams[stream].append(mark)
         return CUresult(0),
 
     def cuEventCreate(self, flags: int) -> tuple[int, int]:
-        return CUresult(0), next(self.numbers)
+        number = next(self.numbers)
+        self.events[number] = None
+        return CUresult(0), number
+
+    def cuEventDestroy(self, event: int) -> tuple[int]:
+        del self.events[event]
+        return CUresult(0),
 
     def cuEventRecord(self, event: int, stream: int) -> tuple[int]:
+        mark = self.events[event] = Mark(stream)
+        self.streams[stream].append(lambda: setattr(mark, "seconds", time.perf_counter()))
         return CUresult(0),
 
+    def cuEventQuery(self, event: int) -> tuple[int]:
+        mark = self.events[event]
+        waiting = mark is not None and mark.seconds is None
+        return CUresult.CUDA_ERROR_NOT_READY if waiting else CUresult(0),
+
     def cuEventSynchronize(self, event: int) -> tuple[int]:
-        return CUresult(0),
+        mark = self.events[event]
+        return (CUresult(0),) if mark is None else self.run(mark.stream, mark)
+
+    def cuEventElapsedTime(self, first: int, last: int) -> tuple[int, float]:
+        marks = self.events[first], self.events[last]
+        seconds = [m.seconds for m in marks if m is not None and m.seconds is not None]
+        assert len(seconds) == 2, "an event that is not past has no time"
+        return CUresult(0), (seconds[1] - seconds[0]) * 1e3
 
     def cuGetErrorString(self, status: int) -> tuple[int, bytes]:
         return CUresult(0), b"words of the driver"
@@ -138,20 +204,51 @@ class CUDADriver:
         return CUresult(0), self.pinned.obtain(size)
 
     def cuMemcpyHtoDAsync(self, target: int, source: int, size: int, stream: int) -> tuple[int]:
-        self.memory.check(target, size)
-        self.pinned.check(source, size)
-        ctypes.memmove(target, source, size)
+        def copy() -> None:
+            self.memory.check(target, size)
+            self.pinned.check(source, size)
+            ctypes.memmove(target, source, size)
+
+        self.streams[stream].append(copy)
         return CUresult(0),
 
     def cuMemcpyDtoHAsync(self, target: int, source: int, size: int, stream: int) -> tuple[int]:
-        self.memory.check(source, size)
-        self.pinned.check(target, size)
-        ctypes.memmove(target, source, size)
+        def copy() -> None:
+            self.memory.check(source, size)
+            self.pinned.check(target, size)
+            ctypes.memmove(target, source, size)
+
+        self.streams[stream].append(copy)
+        return CUresult(0),
+
+    def cuDeviceCanAccessPeer(self, device: int, other: int) -> tuple[int, int]:
+        return CUresult(0), 1
+
+    def cuCtxEnablePeerAccess(self, context: int, flags: int) -> tuple[int]:
+        assert flags == 0
+        known = (self.current, context) in self.peers
+        self.peers.add((self.current, context))
+        return CUresult.CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED if known else CUresult(0),
+
+    def cuMemcpyPeerAsync(self, target: int, to: int, source: int, out_of: int, size: int, stream: int
+                          ) -> tuple[int]:
+        assert to == out_of or (to, out_of) in self.peers
+
+        def copy() -> None:
+            self.memory.check(source, size)
+            self.memory.check(target, size)
+            ctypes.memmove(target, source, size)
+
+        self.streams[stream].append(copy)
         return CUresult(0),
 
     def cuModuleLoadData(self, image: bytes) -> tuple[int, int]:
         number = next(self.numbers)
         self.modules[number] = emulated("CUDA", image.decode())
+        signature = re.search(r"__global__ void [^(]*?(?:__launch_bounds__\([^)]*\) )?\w+\(([^)]*)\)",
+                              image.decode())
+        assert signature is not None
+        self.counts[number] = len(signature[1].split(",")) if signature[1].strip() else 0
         return CUresult(0), number
 
     def cuModuleUnload(self, module: int) -> tuple[int]:
@@ -159,7 +256,23 @@ class CUDADriver:
         return CUresult(0),
 
     def cuModuleGetFunction(self, module: int, name: bytes) -> tuple[int, int]:
-        return CUresult(0), self.modules[module].address("emulated")
+        function = self.modules[module].address("emulated")
+        self.counts[function] = self.counts[module]
+        return CUresult(0), function
+
+    def arguments_of(self, function: int, pointers: int) -> Any:
+        """A copy of a kernel's arguments, as the driver makes one when it is called."""
+        count = max(self.counts[function], 1)
+        addresses = np.ctypeslib.as_array((ctypes.c_int64 * count).from_address(pointers))
+        values = [ctypes.c_int64.from_address(int(a)).value for a in addresses[:self.counts[function]]]
+        return np.array(values, np.int64)
+
+    def launch(self, function: int, sizes: tuple[int, ...], values: Any) -> None:
+        self.launches.append(sizes)
+        pointers = values.ctypes.data + 8 * np.arange(max(len(values), 1))
+        blocks, threads = (ctypes.c_uint * 3)(*sizes[:3]), (ctypes.c_uint * 3)(*sizes[3:])
+        if emulator.launch_function()(function, pointers.ctypes.data, blocks, threads):
+            self.status = CUresult.CUDA_ERROR_LAUNCH_FAILED
 
     def cuFuncSetAttribute(self, function: int, which: int, value: int) -> tuple[int]:
         assert which == 8 and 48 << 10 < value <= 227 << 10
@@ -167,13 +280,50 @@ class CUDADriver:
         return CUresult(0),
 
     def cuLaunchKernel(self, function: int, *given: Any) -> tuple[int]:
-        x, y, z, t, u, v, shared, stream, arguments, extra = given
-        assert stream in self.streams and extra == 0 and t * u * v <= 1024
-        assert shared == self.large_shared.get(function, 0)
-        self.launches.append((x, y, z, t, u, v))
-        blocks, threads = (ctypes.c_uint * 3)(x, y, z), (ctypes.c_uint * 3)(t, u, v)
-        failed = emulator.launch_function()(function, arguments, blocks, threads)
-        return CUresult.CUDA_ERROR_LAUNCH_FAILED if failed else CUresult(0),
+        x, y, z, t, u, v, shared, stream, pointers, extra = given
+        assert shared == self.large_shared.get(function, 0) and extra == 0 and t * u * v <= 1024
+        values = self.arguments_of(function, pointers)
+        self.streams[stream].append(lambda: self.launch(function, (x, y, z, t, u, v), values))
+        return CUresult(0),
+
+    def cuGraphCreate(self, flags: int) -> tuple[int, int]:
+        number = next(self.numbers)
+        self.graphs[number] = []
+        return CUresult(0), number
+
+    def node(self, given: Any) -> tuple[Any, ...]:
+        sizes = (given.gridDimX, given.gridDimY, given.gridDimZ, given.blockDimX, given.blockDimY,
+                 given.blockDimZ)
+        assert given.sharedMemBytes == self.large_shared.get(given.func, 0)
+        return given.func, sizes, self.arguments_of(given.func, given.kernelParams)
+
+    def cuGraphAddKernelNode(self, graph: int, before: list[int], count: int, given: Any) -> tuple[int, int]:
+        nodes = self.graphs[graph]
+        assert len(before) == count and before == ([len(nodes) - 1] if nodes else []), "after each other"
+        nodes.append(self.node(given))
+        return CUresult(0), len(nodes) - 1
+
+    def cuGraphInstantiate(self, graph: int, flags: int) -> tuple[int, int]:
+        number = next(self.numbers)
+        self.graphs[number] = list(self.graphs[graph])
+        return CUresult(0), number
+
+    def cuGraphExecKernelNodeSetParams(self, executable: int, node: int, given: Any) -> tuple[int]:
+        assert given.func == self.graphs[executable][node][0]
+        self.graphs[executable][node] = self.node(given)
+        return CUresult(0),
+
+    def cuGraphLaunch(self, executable: int, stream: int) -> tuple[int]:
+        self.graph_launches += 1
+        for node in self.graphs[executable]:
+            self.streams[stream].append(lambda node=node: self.launch(*node))
+        return CUresult(0),
+
+    def cuGraphDestroy(self, graph: int) -> tuple[int]:
+        del self.graphs[graph]
+        return CUresult(0),
+
+    cuGraphExecDestroy = cuGraphDestroy
 
 
 @pytest.fixture
@@ -186,6 +336,9 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[CUDADriver]:
     monkeypatch.setattr(cuda, "STAGING_BYTES", 1000)
     register(monkeypatch, "IMAGINED", "tinygrad.runtime.cuda")
     yield fake
+    from tinygrad.codegen import compile as compiling
+    compiling._kernels.clear()  # kernels and memory go while there is a driver
+    gc.collect()
 
 
 def register(monkeypatch: pytest.MonkeyPatch, kind: str, module: str) -> None:
@@ -233,20 +386,7 @@ def test_each_gpu_has_its_own_context(driver: CUDADriver) -> None:
 def test_the_time_of_a_kernel_is_until_it_has_run(driver: CUDADriver, capsys: pytest.CaptureFixture[str],
                                                   monkeypatch: pytest.MonkeyPatch) -> None:
     """A driver returns at once and runs a kernel later, here for 50 ms."""
-    running = []
-
-    def launch(*given: Any) -> tuple[int]:
-        running.append(given)
-        return CUresult(0),
-
-    def synchronize(stream: int) -> tuple[int]:
-        while running:
-            running.pop()
-            time.sleep(0.05)
-        return CUresult(0),
-
-    monkeypatch.setattr(driver, "cuLaunchKernel", launch)
-    monkeypatch.setattr(driver, "cuStreamSynchronize", synchronize)
+    monkeypatch.setattr(driver, "launch", lambda *given: time.sleep(0.05))
     with Context(DEBUG=2):
         (Tensor([1.0, 2.0], device="IMAGINED") + 1).realize()
     line = next(line for line in capsys.readouterr().out.splitlines() if " us " in line)
@@ -265,6 +405,96 @@ def test_a_block_that_shares_much_asks_for_it(driver: CUDADriver) -> None:
     result = Tensor([0.0], device="IMAGINED").realize()
     kernel([result.uop.base.buffer.address], [], 1)
     assert result.item() == 7
+
+
+@needs_compiler
+def test_kernels_of_a_captured_function_are_one_graph(driver: CUDADriver) -> None:
+    """Each call of it changes the arguments that differ; runs that the driver has not begun keep theirs."""
+    step = TinyJit(lambda x, y: ((x * 2).contiguous().sum(0) + y).realize())
+    given = [(rng.normal(size=(7, 5)).astype(np.float32), np.float32(number)) for number in range(6)]
+    found = []
+    for x, y in given:
+        inputs = Tensor(x, device="IMAGINED").realize(), Tensor([y] * 5, device="IMAGINED").realize()
+        found.append(step(*inputs))
+    assert driver.graph_launches == 5
+    for (x, y), out in zip(given, found, strict=True):
+        np.testing.assert_allclose(out.numpy(), (x * 2).sum(0) + y, rtol=1e-5, atol=1e-5)
+    del step, found, out
+    gc.collect()
+    assert not driver.graphs
+
+
+@needs_compiler
+def test_a_graph_between_copies_and_kernels_of_the_host(driver: CUDADriver) -> None:
+    @TinyJit
+    def step(x: Tensor) -> Tensor:
+        t = (x * 2).to("IMAGINED")
+        return ((t.sum() * t).contiguous().sum() + t).realize().to("CPU").realize()
+
+    given = [rng.normal(size=50).astype(np.float32) for _ in range(5)]
+    found = [step(Tensor(a)) for a in given]
+    assert driver.graph_launches == 4
+    for a, out in zip(given, found, strict=True):
+        np.testing.assert_allclose(out.numpy(), (2 * a).sum() ** 2 + 2 * a, rtol=1e-3, atol=1e-3)
+
+
+@needs_compiler
+def test_kernels_wait_for_copies_and_copies_for_kernels(driver: CUDADriver) -> None:
+    """Two streams, each of which does nothing before it must."""
+    a, b = rng.normal(size=(2, 5000)).astype(np.float32)
+    host = Tensor(a).realize()
+    t = host.to("IMAGINED").realize()
+    y = (t * 2).realize()
+    t.assign(Tensor(b).to("IMAGINED")).realize()
+    z = (y + t).realize()
+    other = y.to("IMAGINED:1").realize()
+    y.assign(y * 0).realize()
+    np.testing.assert_array_equal(other.numpy(), a * 2)
+    np.testing.assert_array_equal(z.numpy(), a * 2 + b)
+    assert not y.numpy().any()
+    assert len([s for s in driver.streams if s]) >= 4
+
+
+@needs_compiler
+def test_gpus_copy_to_each_other_without_the_host(driver: CUDADriver, monkeypatch: pytest.MonkeyPatch
+                                                  ) -> None:
+    a = rng.normal(size=3000).astype(np.float32)
+    t = (Tensor(a, device="IMAGINED") + 1).realize()
+    with monkeypatch.context() as patch:
+        patch.setattr(driver, "cuMemcpyDtoHAsync", None)
+        u = (t.to("IMAGINED:1") * 2).realize()
+    np.testing.assert_array_equal(u.numpy(), (a + 1) * 2)
+    assert driver.peers == {(101, 100)}
+
+
+@needs_compiler
+def test_starting_kernels_waits_for_nothing(driver: CUDADriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = Tensor(np.ones((40, 40), np.float32), device="IMAGINED").realize()
+    for _ in range(3):
+        y = (x @ x).realize()
+        x = (y * 0.01 + Tensor(np.ones(40, np.float32), device="IMAGINED")).realize()
+    assert not driver.launches
+    marked = len(driver.events)
+    for _ in range(20):
+        (x @ x).sum().realize()
+    assert len(driver.events) <= marked + 20, "an event for each freed result, none for each kernel"
+    x.numpy()
+    assert len(driver.launches) >= 6
+
+
+@needs_compiler
+def test_what_a_kernel_does_wrong_is_an_error_where_its_result_is_read(driver: CUDADriver) -> None:
+    x = Tensor([1.0, 2.0], device="IMAGINED").realize()
+
+    def launch(*given: Any) -> None:
+        driver.status = CUresult.CUDA_ERROR_LAUNCH_FAILED
+
+    driver.launch = launch  # type: ignore[method-assign]  # what this test is about
+    y = (x + 1).realize()
+    with pytest.raises(RuntimeError, match=r"failed: CUDA_ERROR_LAUNCH_FAILED .*words of the driver"):
+        y.numpy()
+    del x, y
+    gc.collect()
 
 
 def test_a_gpu_that_is_not_there(driver: CUDADriver) -> None:

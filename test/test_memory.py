@@ -8,10 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tinygrad import Tensor, TinyJit, nn
-from tinygrad.device import LEAST_CACHE, Buffer, Device
+from tinygrad.device import Buffer, Device
 from tinygrad.dtype import dtypes
 from tinygrad.engine import realize
 from tinygrad.helpers import GlobalCounters
+from tinygrad.runtime.allocator import LEAST_CACHE
 from tinygrad.schedule.cache import ScheduleCache
 from tinygrad.schedule.memory import ALIGNMENT, Lifetime, lifetimes, lower_bound, plan_arena
 

@@ -1,5 +1,6 @@
 """Compiled code on disk: found again, never trusted when damaged, bounded, and shared by processes."""
 import ast
+import ctypes
 import multiprocessing
 import os
 import subprocess
@@ -10,7 +11,8 @@ import numpy as np
 import pytest
 
 from tinygrad import Context
-from tinygrad.runtime import cpu
+from tinygrad.runtime import llvm
+from tinygrad.runtime.cpu_pool import CPUProgram, pool
 from tinygrad.runtime.objects import ObjectCache, key_of
 
 POSIX = pytest.mark.skipif(os.name != "posix", reason="permissions of POSIX")
@@ -130,17 +132,17 @@ SOURCE = """define void @k(ptr %buffers, ptr %variables, i64 %begin, i64 %end, p
 @pytest.fixture
 def kept(tmp_path, monkeypatch):
     """The cache of kernels, empty, and the sources that LLVM compiled since."""
-    cpu.pool()  # which has code of its own
+    pool()  # which has code of its own
     fresh, compiled = ObjectCache(tmp_path / "objects"), []
-    build = cpu.object_code
-    monkeypatch.setattr(cpu, "_kept_objects", lambda: fresh)
-    monkeypatch.setattr(cpu, "object_code", lambda source: compiled.append(source) or build(source))
+    build = llvm.object_code
+    monkeypatch.setattr(llvm, "_kept_objects", lambda: fresh)
+    monkeypatch.setattr(llvm, "object_code", lambda source: compiled.append(source) or build(source))
     return fresh, compiled
 
 
 def run(source: str) -> int:
-    target = (cpu.ctypes.c_int64 * 1)()
-    cpu.CPUProgram("k", cpu.compile_ir(source), 0)([cpu.ctypes.addressof(target)], [], 1)
+    target = (ctypes.c_int64 * 1)()
+    CPUProgram("k", llvm.compile_ir(source), 0)([ctypes.addressof(target)], [], 1)
     return target[0]
 
 
@@ -159,9 +161,9 @@ def test_a_damaged_kernel_is_compiled_again(kept):
 
 
 def test_code_for_other_features_of_the_cpu_is_other_code(kept, monkeypatch):
-    target = cpu._target_key()
+    target = llvm.target_key()
     assert run(SOURCE.format(number=7)) == 7
-    monkeypatch.setattr(cpu, "_target_key", lambda: (*target[:3], "-avx512f", *target[4:]))
+    monkeypatch.setattr(llvm, "target_key", lambda: (*target[:3], "-avx512f", *target[4:]))
     assert run(SOURCE.format(number=7)) == 7 and len(kept[1]) == 2
 
 
@@ -177,10 +179,10 @@ def test_another_process_loads_what_this_one_compiled(tmp_path):
     program = """
 import sys
 from tinygrad import Tensor
-from tinygrad.runtime import cpu
+from tinygrad.runtime import llvm
 if sys.argv[1] == "load":
     def refuse(source): raise SystemExit("compiled " + source)
-    cpu.object_code = refuse
+    llvm.object_code = refuse
 x = Tensor([[1.0, 2.0], [3.0, 4.0]])
 print((x @ x).exp2().tolist())
 """

@@ -3,6 +3,7 @@ missing."""
 from __future__ import annotations
 
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -93,6 +94,51 @@ def test_a_part_of_a_buffer_is_the_same_memory():
     np.testing.assert_array_equal(part.numpy(), [512, 513, 514, 515])
     part.copyin(np.full(4, 9, np.float32).view(np.uint8).data)
     np.testing.assert_array_equal(whole.numpy()[510:518], [510, 511, 9, 9, 9, 9, 516, 517])
+
+
+@pytest.fixture
+def held():
+    """What holds the device's queue back until it is set."""
+    cl, queue = opencl.opencl(), Device["CL"].queue
+    event = cl.UserEvent(queue.context)
+    cl.enqueue_barrier(queue.driver, wait_for=[event])
+    yield event
+    if event.command_execution_status != cl.command_execution_status.COMPLETE:
+        event.set_status(cl.command_execution_status.COMPLETE)
+    Device.synchronize()
+
+
+def test_kernels_and_copies_go_on_after_realize_returned(held):
+    b = normal(300)
+    queue, host = Device["CL"].queue, Tensor(b).realize()
+    x = host.to("CL").realize()
+    y = (x * 2).realize()
+    z = y.to("CPU").realize()
+    other = Buffer("CL", 300, dtypes.float32).allocate()
+    queue.copy(other, y.uop.realized, 0)
+    assert not queue.signal().is_past
+    held.set_status(opencl.opencl().command_execution_status.COMPLETE)
+    np.testing.assert_array_equal(z.numpy(), b * 2)
+    np.testing.assert_array_equal(other.copied(), b * 2)
+    assert queue.signal().is_past and not queue.kept
+
+
+def test_what_a_copy_still_reads_is_not_overwritten(held):
+    b = normal(300)
+    host = Tensor(b).contiguous().realize()
+    x = host.to("CL").realize()
+    threading.Timer(0.05, held.set_status, [opencl.opencl().command_execution_status.COMPLETE]).start()
+    host.assign(host * 0).realize()
+    np.testing.assert_array_equal(x.numpy(), b)
+    assert not host.numpy().any()
+
+
+def test_timestamps_are_the_devices():
+    queue, x = Device["CL"].queue, on_cl(normal(64, 64))
+    first = queue.timestamp()
+    (x @ x).realize()
+    second = queue.timestamp()
+    assert 0 < second.seconds - first.seconds < 60
 
 
 def test_a_source_that_does_not_compile_is_shown_with_numbers():

@@ -28,7 +28,7 @@ from tinygrad.codegen.opt.plan import Opt, OptKind, Plan, apply_opt, apply_plan
 from tinygrad.device import Device
 from tinygrad.graph.uop import UOp
 from tinygrad.renderer.llvm import LLVMRenderer
-from tinygrad.runtime.cpu import optimised_module
+from tinygrad.runtime.llvm import optimised_module
 
 Array = np.ndarray[Any, Any]
 

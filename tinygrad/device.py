@@ -1,11 +1,11 @@
 """Devices and the memory on them.
 
-A device is an allocator, a renderer, a compiler and a program loader (`CompiledDevice`), in one file of
-`runtime/`; `Device["CPU"]` opens it at first use. What only holds data has an allocator and nothing else.
+A device is an allocator, a renderer, a compiler, a program loader and a command queue (`CompiledDevice`), in
+one file of `runtime/`; `Device["CPU"]` opens it at first use. What only holds data has an allocator and
+nothing else.
 
-A `Buffer` is memory for a number of items on a device; when it dies its memory goes to a cache from which the
-next buffer of that size is taken, because fresh pages are expensive (64 MB cost 16 ms in page faults, five
-times what a kernel needs to write them).
+A `Buffer` is memory for a number of items on a device. It knows which commands use that (`uses`): the host
+waits for those, and for no others, before it reads or writes.
 """
 from __future__ import annotations
 
@@ -13,23 +13,22 @@ import importlib
 import os
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 
 from tinygrad.dtype import DType, dtype_from_numpy
-from tinygrad.helpers import DEBUG, GlobalCounters, round_up
+from tinygrad.helpers import DEBUG
 from tinygrad.renderer import Launch, Renderer
+from tinygrad.runtime.allocator import Allocator
+from tinygrad.runtime.queue import CommandQueue, Point, Uses
 
 if TYPE_CHECKING:
     from tinygrad.runtime.limits import Limits
 
-ALIGNMENT = 64
-LEAST_CACHE = 1 << 26
-"""Bytes of freed memory that are always worth keeping."""
-_counting = threading.RLock()
-"""Held while the counters of memory change."""
+__all__ = ["Allocator", "Buffer", "CompiledDevice", "Device", "Program"]
 
 
 class Program(Protocol):
@@ -39,111 +38,6 @@ class Program(Protocol):
         """Run on these buffers; `extent` iterations of its THREAD range are shared out."""
 
 
-class Allocator:
-    """Memory of one device, with a cache of what was freed, by size.
-
-    A device gives `_obtain` and `_return`; both see sizes in bytes, rounded up to the alignment.
-    """
-
-    def __init__(self, device: str) -> None:
-        self.device = device
-        self.cached: dict[int, list[Any]] = {}
-        self.cached_bytes = 0
-        self.lock = threading.RLock()  # the collector may free a buffer while this thread holds it
-
-    def allocate(self, size: int) -> Any:
-        """Memory of at least `size` bytes. Raises MemoryError with what is used and cached where there is
-        none."""
-        rounded = round_up(max(size, 1), ALIGNMENT)
-        with self.lock:
-            free = self.cached.get(rounded)
-            if free:
-                self.cached_bytes -= rounded
-                memory = free.pop()
-            else:
-                memory = None
-        if memory is None:
-            try:
-                memory = self._obtain(rounded)
-            except MemoryError:
-                self.free_cache()
-                memory = self._obtain_or_explain(rounded)
-        with _counting:
-            GlobalCounters.mem_used += size
-            GlobalCounters.mem_peak = max(GlobalCounters.mem_peak, GlobalCounters.mem_used)
-        return memory
-
-    def _obtain_or_explain(self, rounded: int) -> Any:
-        try:
-            return self._obtain(rounded)
-        except MemoryError:
-            raise MemoryError(f"{self.device} has no {rounded:,} bytes left: {GlobalCounters.mem_used:,} are "
-                              f"used and {self.cached_bytes:,} cached") from None
-
-    def free(self, memory: Any, size: int) -> None:
-        """Take memory back, into the cache. That holds no more than was ever used at once (and
-        `LEAST_CACHE`): what was freed longest ago goes back to the system."""
-        rounded = round_up(max(size, 1), ALIGNMENT)
-        with _counting:
-            GlobalCounters.mem_used -= size
-        with self.lock:
-            blocks = self.cached.pop(rounded, [])
-            blocks.append(memory)
-            self.cached[rounded] = blocks  # the size used last comes last
-            self.cached_bytes += rounded
-            while self.cached_bytes > max(LEAST_CACHE, GlobalCounters.mem_peak):
-                self._drop_oldest()
-
-    def _drop_oldest(self) -> None:
-        """Give a block of the size that was freed longest ago back to the system."""
-        size = next(iter(self.cached))
-        blocks = self.cached[size]
-        if blocks:
-            self.cached_bytes -= size
-            self._return(blocks.pop(), size)
-        if not blocks:
-            del self.cached[size]
-
-    def free_cache(self) -> None:
-        """Give all cached memory back to the system."""
-        with self.lock:
-            while self.cached:
-                size, blocks = self.cached.popitem()
-                for memory in blocks:
-                    self.cached_bytes -= size
-                    self._return(memory, size)
-
-    def _obtain(self, size: int) -> Any:
-        raise NotImplementedError
-
-    def _return(self, memory: Any, size: int) -> None:
-        """Give `memory` back to the system."""
-
-    def address(self, memory: Any) -> int:
-        """Where `memory` begins, as kernels are told."""
-        raise NotImplementedError
-
-    def copyin(self, memory: Any, source: memoryview) -> None:
-        raise NotImplementedError
-
-    def copyout(self, target: memoryview, memory: Any, offset: int = 0) -> None:
-        """Fill `target` from the bytes of `memory` that begin at `offset`."""
-        raise NotImplementedError
-
-    def share(self, array: np.ndarray[Any, Any]) -> Any:
-        """Memory that is the array's own, where the device can work on that; else None."""
-        return None
-
-    def part(self, memory: Any, offset: int, size: int) -> Any:
-        """`size` bytes of `memory` from `offset` on, as memory of its own; None where that is not
-        possible."""
-        return None
-
-    def as_bytes(self, memory: Any, size: int) -> memoryview | None:
-        """The memory itself, where the host can touch it; else None."""
-        return None
-
-
 class Buffer:
     """Memory for `size` items of `dtype` on `device`, taken at the first `allocate`."""
 
@@ -151,9 +45,16 @@ class Buffer:
         self.device = device
         self.size = size
         self.dtype = dtype
+        self._whole: Buffer | None = None
+        """the buffer whose memory this one has a part of"""
+        self.uses: Uses | None = None
+        """of a root: the commands in flight that use it"""
         self._memory: Any = None
         self._address: int | None = None
         self._owner: Any = None
+        """whose memory it is, if not the allocator's"""
+        self._seen: weakref.WeakSet[_HostMemory] | None = None
+        """of a root: through what the host sees the memory"""
         self._allocator: Allocator | None = None
         """takes the memory back"""
 
@@ -166,20 +67,39 @@ class Buffer:
         return self.size * self.dtype.itemsize
 
     @property
+    def root(self) -> Buffer:
+        """The buffer whose memory this one has a part of, or itself."""
+        return self if self._whole is None else self._whole
+
+    @property
     def is_allocated(self) -> bool:
         return self._memory is not None
 
-    def allocate(self) -> Buffer:
-        """Take the memory, if that has not happened."""
+    @property
+    def memory(self) -> Any:
+        """What the allocator gave."""
+        return self.allocate()._memory
+
+    def allocate(self, idle: bool = False) -> Buffer:
+        """Take the memory, if that has not happened; with `idle` such that nobody has to wait for."""
         if self._memory is None:
             allocator = Device[self.device].allocator
-            self._memory = allocator.allocate(self.nbytes)
+            self._memory = allocator.allocate(self.nbytes, idle)
             self._allocator = allocator
+            self.uses = allocator.uses_of(self._memory)
         return self
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         # At the interpreter's end, names of modules may be gone; an argument's default is not.
-        if self._allocator is not None and not is_finalizing():
+        if is_finalizing() or self._whole is not None:
+            return
+        unfinished = self.uses.before_writing() if self.uses is not None else []
+        if self._allocator is None:
+            for point in unfinished:
+                point.queue.keep(point.value, self._memory)
+        elif unfinished:
+            self._allocator.free_in_use(self._memory, self.nbytes, unfinished)
+        else:
             self._allocator.free(self._memory, self.nbytes)
 
     @staticmethod
@@ -193,7 +113,6 @@ class Buffer:
         if buffer.is_allocated:
             buffer._owner = array
         else:
-            buffer.allocate()
             buffer.copyin(data.reshape(-1).view(np.uint8).data)
         return buffer
 
@@ -203,7 +122,8 @@ class Buffer:
         self.allocate()
         found = Buffer(self.device, size, dtype)
         found._memory = Device[self.device].allocator.part(self._memory, offset, found.nbytes)
-        found._owner = self
+        if found.is_allocated:
+            found._whole = self.root
         return found
 
     @property
@@ -214,19 +134,65 @@ class Buffer:
             self._address = Device[self.device].allocator.address(self._memory)
         return self._address
 
+    # --- who uses the memory --------------------------------------------------------------------------------
+
+    @property
+    def is_exposed(self) -> bool:
+        """Whether others may touch the memory without asking: it is an array's that a tensor was made over,
+        or there are arrays over it."""
+        root = self.root
+        return root._owner is not None or bool(root._seen)
+
+    def add_use(self, point: Point, writes: bool) -> None:
+        """Take note of a command in flight that reads the memory, or writes it."""
+        root = self.root
+        if root.uses is None:
+            root.uses = Uses()
+        if writes:
+            root.uses.set_written(point)
+        else:
+            root.uses.add_read(point)
+
+    def wait_to_read(self, ordering: CommandQueue | None = None) -> None:
+        """Return when the content is there, for who does not read it in the order of `ordering`. Raises what
+        computing it raised."""
+        uses = self.root.uses
+        if uses is not None:
+            for point in uses.before_reading():
+                if point.queue is not ordering:
+                    point.wait()
+
+    def wait_to_write(self, ordering: CommandQueue | None = None) -> None:
+        """Return when nobody uses the content any more, except in the order of `ordering`."""
+        uses = self.root.uses
+        if uses is not None:
+            for point in uses.before_writing():
+                if point.queue is not ordering:
+                    point.queue.await_value(point.value)
+
+    # --- what the host does with it -------------------------------------------------------------------------
+
     @property
     def is_on_host(self) -> bool:
         """Whether `numpy` gives the memory itself."""
-        self.allocate()
-        return Device[self.device].allocator.as_bytes(self._memory, self.nbytes) is not None
+        return self.host_bytes is not None
+
+    @property
+    def host_bytes(self) -> memoryview | None:
+        """The memory itself, whoever uses it, where the host can touch it; else None."""
+        return Device[self.device].allocator.as_bytes(self.memory, self.nbytes)
 
     def copyin(self, source: memoryview) -> None:
         """Fill the memory. Raises ValueError where the lengths differ."""
         if source.nbytes != self.nbytes:
             raise ValueError(f"copying {source.nbytes} bytes into {self!r} of {self.nbytes}")
-        self.allocate()
+        self.allocate(idle=True)
         if self.nbytes:
-            Device[self.device].allocator.copyin(self._memory, source)
+            device = Device[self.device]
+            self.wait_to_write(device.allocator.queue)
+            device.allocator.copyin(self._memory, source)
+            if self._whole is None:
+                self.uses = None
 
     def copyout(self, target: memoryview) -> None:
         """Read the memory. Raises ValueError where the lengths differ."""
@@ -240,21 +206,51 @@ class Buffer:
         if not 0 <= offset <= self.nbytes - target.nbytes:
             raise ValueError(f"{self!r} of {self.nbytes} bytes has no {target.nbytes} from byte {offset} on")
         if target.nbytes:
-            self.allocate()
-            Device[self.device].allocator.copyout(target, self._memory, offset)
+            device = Device[self.device]
+            self.wait_to_read(device.allocator.queue)
+            device.allocator.copyout(target, self.memory, offset)
 
     def as_bytes(self) -> memoryview | None:
-        """The memory itself, where the host can touch it; else None."""
-        self.allocate()
-        return Device[self.device].allocator.as_bytes(self._memory, self.nbytes)
+        """The memory itself, where the host can touch it, when it may read it; else None."""
+        found = self.host_bytes
+        if found is not None:
+            self.wait_to_read()
+        return found
+
+    def fill_from(self, source: Buffer, offset: int) -> None:
+        """Copy the bytes of `source` from `offset` on, on whatever devices the two are, without waiting for
+        anybody: what a queue does when it gets to a copy."""
+        if not self.nbytes:
+            return
+        allocator, from_allocator = Device[self.device].allocator, Device[source.device].allocator
+        from_host, to_host = source.host_bytes, self.host_bytes
+        if from_host is not None:
+            allocator.copyin(self.memory, from_host[offset:offset + self.nbytes])
+        elif to_host is not None:
+            from_allocator.copyout(to_host, source.memory, offset)
+        else:
+            staging = memoryview(bytearray(self.nbytes))
+            from_allocator.copyout(staging, source.memory, offset)
+            allocator.copyin(self.memory, staging)
 
     def numpy(self) -> np.ndarray[Any, Any]:
-        """The items as a flat NumPy array: the memory itself where the host can touch it, else a copy."""
-        if self.as_bytes() is not None:
-            return np.asarray(_HostMemory(self)).view(self.dtype.numpy)
-        held = memoryview(bytearray(self.nbytes))
-        self.copyout(held)
-        return np.frombuffer(held, dtype=self.dtype.numpy, count=self.size)
+        """The items as a flat NumPy array: the memory itself where the host can touch it, else a copy. As
+        long as there is such an array, kernels that use the memory are waited for."""
+        if not self.is_on_host:
+            return self.copied()
+        self.wait_to_read()
+        self.wait_to_write()
+        memory = _HostMemory(self)
+        if self.root._seen is None:
+            self.root._seen = weakref.WeakSet()
+        self.root._seen.add(memory)
+        return np.asarray(memory).view(self.dtype.numpy)
+
+    def copied(self) -> np.ndarray[Any, Any]:
+        """The items as a new flat NumPy array."""
+        found = np.empty(self.size, self.dtype.numpy)
+        self.copyout(found.view(np.uint8).data)
+        return found
 
 
 class _HostMemory:
@@ -281,6 +277,10 @@ class CompiledDevice:
         self.name = name
         self.allocator = allocator
         self._renderer = renderer
+        self.queue = CommandQueue(name)
+        """what kernels are given to"""
+        self.copies: CommandQueue = self.queue
+        """what copies to this device are given to; may be the same"""
 
     @property
     def computes(self) -> bool:
@@ -329,6 +329,8 @@ class CompiledDevice:
 
     def synchronize(self) -> None:
         """Wait until everything submitted has run."""
+        self.copies.synchronize()
+        self.queue.synchronize()
 
 
 class _Devices:

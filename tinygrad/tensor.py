@@ -301,7 +301,7 @@ class Tensor(Methods):
         worth_copying = buffer.nbytes <= MOST_PRINTED_BYTES and device.computes and device.runs
         if buffer.as_bytes() is None and not worth_copying:
             return None
-        return self._items_in(buffer)
+        return self._items_in(buffer.numpy())
 
     def __hash__(self) -> int:
         return id(self)
@@ -427,11 +427,11 @@ class Tensor(Methods):
         constant, shape = constant_value(self.uop), shape_value(self.shape)
         if constant is not None or prod(shape) == 0:
             return np.full(shape, 0 if constant is None else constant, self.dtype.numpy)
-        return np.array(self._items_in(self._memory()))
+        return np.asarray(self._items_in(self._memory().copied()), order="C")
 
-    def _items_in(self, memory: Buffer) -> np.ndarray[Any, Any]:
-        """The array over memory that holds the value, laid out for the largest sizes."""
-        whole = memory.numpy().reshape(largest_shape(self.shape))
+    def _items_in(self, memory: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """What of flat memory, laid out for the largest sizes, are items of the value."""
+        whole = memory.reshape(largest_shape(self.shape))
         return whole[tuple(slice(size) for size in shape_value(self.shape))]
 
     def tolist(self) -> Any:

@@ -1,7 +1,8 @@
 """Computing graph nodes: schedule them, compile each kernel once, give outputs memory, run.
 
-In: the nodes to realise. Afterwards `node.realized_view` of each is a view of a BUFFER with its value. A
-function that is being captured (`engine/jit.py`) sees every item that runs here.
+In: the nodes to realise. Afterwards `node.realized_view` of each is a view of a BUFFER that has its value
+once the commands are done which `Submission` gave to the devices' queues. A function that is being captured
+(`engine/jit.py`) sees every item that runs here.
 
 An exception on the way (Ctrl-C, no memory) leaves lazy what was not computed. Writes into memory that had run
 by then are remembered, so that computing again does not repeat them.
@@ -11,7 +12,6 @@ from __future__ import annotations
 import os
 import sys
 import threading
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +27,7 @@ from tinygrad.graph.ops import Ops
 from tinygrad.graph.sizes import before_reading
 from tinygrad.graph.uop import Storage, UOp
 from tinygrad.helpers import DEBUG, GlobalCounters, colored
+from tinygrad.runtime.queue import CommandQueue, Point, seconds_of
 from tinygrad.schedule.items import Intermediates, Schedule, ScheduleItem
 from tinygrad.schedule.kept import schedules
 
@@ -94,7 +95,7 @@ class Capture:
         """Remember what the memory of `node` holds, if there is any."""
         buffer = node.buffer
         if buffer is not None and buffer.is_allocated:
-            self.initial[node.storage] = buffer.numpy().copy()
+            self.initial[node.storage] = buffer.copied()
 
 
 def refuse_reading(uop: UOp) -> None:
@@ -149,9 +150,13 @@ def realize_uops(uops: Sequence[UOp]) -> None:
     for shared in schedule.intermediates:
         place_in_arena(shared)
     schedule.intermediates.clear()
+    run = Submission()
     try:
-        while pending:
-            run_last(pending)
+        try:
+            while pending:
+                run_last(pending, run)
+        finally:
+            run.finish()
     except BaseException:
         keep_finished(schedule, {b.storage for item in pending for b in item.buffers[:item.outputs]})
         raise
@@ -168,11 +173,12 @@ def place_in_arena(shared: Intermediates) -> None:
         node.set_buffer(arena.part(shared.arena.offsets[number], node.arg.size, node.dtype))
 
 
-def run_last(pending: list[ScheduleItem]) -> None:
-    """Take the last step away and run it. It counts as run once taken: a kernel that began also ends."""
+def run_last(pending: list[ScheduleItem], run: Submission) -> None:
+    """Take the last step away and give it to its device. It counts as run once taken: a kernel that began
+    also ends."""
     ready = prepared(pending[-1])
     pending.pop()
-    ready.run()
+    ready.run(run)
 
 
 def keep_finished(schedule: Schedule, unwritten: set[Storage]) -> None:
@@ -208,12 +214,12 @@ class Prepared:
     """None for a copy"""
     variables: list[int]
 
-    def run(self) -> None:
-        """Run the step on its memory."""
+    def run(self, run: Submission) -> None:
+        """Give the step to its device's queue."""
         if self.kernel is None:
-            copy_between(self.buffers[0], self.buffers[1], copied_from(self.item.ast))
+            run.copy(self.buffers[0], self.buffers[1], copied_from(self.item.ast))
         elif all([b.size for b in self.buffers[:self.item.outputs]]):
-            run_kernel(self.kernel, self.item.device, [b.address for b in self.buffers], self.variables)
+            run.kernel(self.kernel, self.item.device, self.buffers, self.item.outputs, self.variables)
 
 
 def prepared(item: ScheduleItem) -> Prepared:
@@ -221,18 +227,6 @@ def prepared(item: ScheduleItem) -> Prepared:
     kernel = None if item.ast.op is Ops.COPY else compiled_kernel(item.ast, item.device)
     variables = variable_values(kernel, item) if kernel is not None else []
     return Prepared(item, [allocate(b) for b in item.buffers], kernel, variables)
-
-
-def run_kernel(kernel: CompiledKernel, device: str, addresses: Sequence[int],
-               variables: Sequence[int]) -> None:
-    """Run a kernel, and count it; at DEBUG=2 wait until it has run, so that its time is its own."""
-    if DEBUG >= 2:
-        Device[device].synchronize()
-    start = time.perf_counter()
-    kernel.program(addresses, variables, kernel.extent)
-    if DEBUG >= 2:
-        Device[device].synchronize()
-    count(kernel, device, time.perf_counter() - start)
 
 
 def variable_values(kernel: CompiledKernel, item: ScheduleItem) -> list[int]:
@@ -251,19 +245,96 @@ def copied_from(ast: UOp) -> int:
     return int(ast.src[0].st.views[0].offset)
 
 
-def copy_between(target: Buffer, source: Buffer, start: int = 0) -> None:
-    """Fill a buffer with the items of another one from `start` on, on whatever devices they are."""
-    offset = start * source.dtype.itemsize
-    from_host, to_host = source.as_bytes(), target.as_bytes()
-    if from_host is not None:
-        target.copyin(from_host[offset:offset + target.nbytes])
-    elif to_host is not None:
-        source.copyout_part(to_host, offset)
-    else:
-        staging = memoryview(bytearray(target.nbytes))
-        source.copyout_part(staging, offset)
-        target.copyin(staging)
-    GlobalCounters.global_mem += target.nbytes
+class Submission:
+    """Steps that are given to queues together. They are ordered by the memory they use, and the host goes on
+    while they run, unless that memory is also somebody else's."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        """the work given so far: what is short runs at once, and only so much of it"""
+        self.queues: set[CommandQueue] = set()
+        self.exposed: list[Point] = []
+        """commands that use memory which others see"""
+
+    def kernel(self, kernel: CompiledKernel, device: str, buffers: Sequence[Buffer], outputs: int,
+               variables: Sequence[int]) -> None:
+        """Run a kernel on `buffers`, the first of which it writes; at DEBUG=2 wait until it has run, so that
+        its time is its own."""
+        queue = Device[device].queue
+        addresses = [b.address for b in buffers]
+        if DEBUG >= 2:
+            Device.synchronize()
+            sources = ordered(queue, buffers, outputs)
+            start = queue.timestamp()
+            queue.exec(kernel.program, addresses, variables, kernel.extent, 0.0, sources)
+            count(kernel, device, queue.timestamp().seconds - start.seconds)
+            return
+        self.queues.add(queue)
+        self.seconds += seconds_of(kernel.estimate.operations, kernel.estimate.bytes)
+        sources = ordered(queue, buffers, outputs)
+        point = queue.exec(kernel.program, addresses, variables, kernel.extent, self.seconds, sources)
+        self.note(point, buffers, outputs)
+        count(kernel, device, 0.0)
+
+    def kernels(self, device: str, recorded: Any, changes: tuple[np.ndarray[Any, Any], list[int]],
+                buffers: Sequence[Buffer], outputs: int, seconds: float) -> None:
+        """Run kernels that a device's queue recorded, after changing the arguments whose numbers and values
+        are given."""
+        queue = Device[device].queue
+        self.queues.add(queue)
+        self.seconds += seconds
+        sources = ordered(queue, buffers, outputs)
+        point = queue.exec_list(recorded, *changes, self.seconds, sources)
+        self.note(point, buffers, outputs)
+
+    def copy(self, target: Buffer, source: Buffer, start: int) -> None:
+        """Fill a buffer with the items of another one from `start` on, on whatever devices they are."""
+        queue = queue_for_copy(target, source)
+        self.queues.add(queue)
+        sources = ordered(queue, (target, source), 1)
+        point = queue.copy(target, source, start * source.dtype.itemsize, sources)
+        self.note(point, (target, source), 1)
+        GlobalCounters.global_mem += target.nbytes
+
+    def note(self, point: Point | None, buffers: Sequence[Buffer], outputs: int) -> None:
+        """Remember the use of memory by a command, if that is not done yet."""
+        if point is None:
+            return
+        for number, buffer in enumerate(buffers):
+            buffer.add_use(point, number < outputs)
+            if buffer.is_exposed:
+                self.exposed.append(point)
+
+    def finish(self) -> None:
+        """Let everything begin; wait for what uses memory that others may read or write at any time."""
+        for queue in self.queues:
+            queue.submit()
+        for point in self.exposed:
+            point.wait()
+
+
+def ordered(queue: CommandQueue, buffers: Sequence[Buffer], outputs: int) -> tuple[Point, ...]:
+    """Let `queue` wait for what other queues do with these buffers, of which it is to write the first.
+    Returns what may fail, or has failed, to compute their content."""
+    doubtful: list[Point] = []
+    for number, buffer in enumerate(buffers):
+        uses = buffer.root.uses
+        if uses is None:
+            continue
+        writers = uses.before_reading(queue)
+        doubtful.extend(doubt for point in writers for doubt in point.doubts())
+        for point in uses.before_writing(queue) if number < outputs else writers:
+            if point.queue is not queue and not point.is_past:
+                queue.wait(point)
+    return tuple(doubtful)
+
+
+def queue_for_copy(target: Buffer, source: Buffer) -> CommandQueue:
+    """The queue that copies: the target's, unless only the source's device has memory of its own."""
+    from_device = Device[source.device]
+    if target.is_on_host and from_device.computes and not source.is_on_host:
+        return from_device.copies
+    return Device[target.device].copies
 
 
 def count(kernel: CompiledKernel, device: str, seconds: float) -> None:

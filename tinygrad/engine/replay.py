@@ -2,8 +2,8 @@
 
 A step names places, not buffers. The memory of some places is given anew for each run (inputs, what is
 returned); that of the others stays: state from outside, and intermediates, which share memory where their
-lifetimes allow. Kernels that follow each other on the CPU are one native call, for which only the addresses
-and variables that change are written.
+lifetimes allow. Kernels that follow each other on one device are one command, where its queue can do that (on
+the CPU one native call), for which only the addresses and variables that change are written.
 """
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 
 from tinygrad.codegen.compile import CompiledKernel, compiled_kernel
-from tinygrad.device import Buffer
+from tinygrad.device import Buffer, Device
 from tinygrad.dtype import dtypes
-from tinygrad.engine.realize import allocate, copied_from, copy_between, run_kernel
+from tinygrad.engine.realize import Submission, allocate, copied_from
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import DEBUG, GlobalCounters
-from tinygrad.runtime.cpu import CPUProgram, KernelList
+from tinygrad.runtime.queue import seconds_of
 from tinygrad.schedule.items import BoundVariable
 from tinygrad.schedule.memory import lifetimes, plan_arena
 
@@ -91,24 +91,35 @@ class Values:
 
 
 @dataclass
-class NativeRun:
-    """Consecutive CPU kernels as one native call, and what of it changes from run to run."""
+class Together:
+    """Consecutive kernels on one device as one command, and what of it changes from run to run."""
 
-    kernels: KernelList
-    addresses: list[tuple[np.ndarray[Any, Any], int, int]] = field(default_factory=list)
-    """(addresses of a call, position, place)"""
-    variables: list[tuple[np.ndarray[Any, Any], int, BoundVariable, str]] = field(default_factory=list)
-    """(variables of a call, position, variable, device)"""
+    device: str
+    kernels: Any
+    """what the device's queue recorded"""
+    places: list[tuple[int, int]] = field(default_factory=list)
+    """(number of an address among the arguments, place)"""
+    variables: list[tuple[int, BoundVariable, str]] = field(default_factory=list)
+    """(number of a variable among the arguments, variable, device)"""
+    memory: dict[Buffer | int, bool] = field(default_factory=dict)
+    """by buffer, or place whose memory is given anew: whether the kernels write it"""
     count: int = 0
     operations: int = 0
     bytes: int = 0
 
-    def __call__(self, given: Mapping[int, int], values: Values) -> None:
-        for array, position, place in self.addresses:
-            array[position] = given[place]
-        for array, position, variable, device in self.variables:
-            array[position] = values.of(variable, device)
-        self.kernels()
+    def __post_init__(self) -> None:
+        self.seconds = seconds_of(self.operations, self.bytes)
+        self.changing = np.array([n for n, *_ in [*self.places, *self.variables]], np.intp)
+        self.used = sorted(self.memory, key=lambda used: not self.memory[used])
+        """what is written comes first"""
+        self.outputs = sum(self.memory.values())
+
+    def __call__(self, run: Submission, given: Mapping[int, Buffer], values: Values) -> None:
+        arguments = [given[place].address for _, place in self.places]
+        arguments += [values.of(variable, device) for _, variable, device in self.variables]
+        buffers = [given[used] if isinstance(used, int) else used for used in self.used]
+        run.kernels(self.device, self.kernels, (self.changing, arguments), buffers, self.outputs,
+                    self.seconds)
         GlobalCounters.kernel_count += self.count
         GlobalCounters.global_ops += self.operations
         GlobalCounters.global_mem += self.bytes
@@ -126,43 +137,52 @@ class Replay:
         for number, place in enumerate(places):
             if place.state is not None:
                 self.held[number] = allocate(place.state)
-        self.runs: list[NativeRun | int] = []
-        """native calls, and the numbers of steps that run alone"""
+        self.runs: list[Together | int] = []
+        """kernels that are one command, and the numbers of steps that run alone"""
         self.group()
 
     def group(self) -> None:
         """Fill `runs`."""
         together: list[int] = []
         for number, kernel in enumerate(self.kernels):
-            if kernel is not None and isinstance(kernel.program, CPUProgram):
+            if kernel is None or (together and self.steps[number].device != self.steps[together[0]].device):
+                self.close(together)
+                together = []
+            if kernel is None:
+                self.runs.append(number)
+            else:
                 together.append(number)
-                continue
-            self.close(together)
-            together = []
-            self.runs.append(number)
         self.close(together)
 
     def close(self, together: list[int]) -> None:
-        """Make one native call of these steps."""
+        """Make one command of these steps, if their device's queue can do that."""
         if not together:
             return
+        device = self.steps[together[0]].device
         calls = []
         for number in together:
             kernel, step = self.kernel(number), self.steps[number]
             addresses = [self.held[p].address if p in self.held else 0 for p in step.places]
             numbers = [v.value for v in variables_of(kernel, step)]
             calls.append((kernel.program, addresses, numbers, kernel.extent))
-        run = NativeRun(KernelList(calls))
-        for at, number in enumerate(together):
+        recorded = Device[device].queue.record(calls)
+        if recorded is None:
+            self.runs.extend(together)
+            return
+        work = [self.kernel(number).estimate for number in together]
+        places: list[tuple[int, int]] = []
+        variables: list[tuple[int, BoundVariable, str]] = []
+        memory: dict[Buffer | int, bool] = {}
+        for start, number in zip(recorded.starts, together, strict=True):
             kernel, step = self.kernel(number), self.steps[number]
-            run.addresses.extend((run.kernels.addresses[at], i, p) for i, p in enumerate(step.places)
-                                 if p not in self.held)
-            run.variables.extend((run.kernels.variables[at], i, v, step.device)
-                                 for i, v in enumerate(variables_of(kernel, step)) if v.source)
-            run.count += 1
-            run.operations += kernel.estimate.operations
-            run.bytes += kernel.estimate.bytes
-        self.runs.append(run)
+            places.extend((start + i, p) for i, p in enumerate(step.places) if p not in self.held)
+            variables.extend((start + len(step.places) + i, v, step.device)
+                             for i, v in enumerate(variables_of(kernel, step)) if v.source)
+            for i, place in enumerate(step.places):
+                used = self.held[place].root if place in self.held else place
+                memory[used] = memory.get(used, False) or i < step.outputs
+        self.runs.append(Together(device, recorded, places, variables, memory, len(together),
+                                  sum(w.operations for w in work), sum(w.bytes for w in work)))
 
     def kernel(self, number: int) -> CompiledKernel:
         found = self.kernels[number]
@@ -173,24 +193,29 @@ class Replay:
     def __call__(self, given: Mapping[int, Buffer], values: Values) -> None:
         """Run on this memory for the places that keep none."""
         if DEBUG >= 2:
+            run = Submission()
             for number in range(len(self.steps)):
-                self.run_alone(number, given, values)
+                self.run_alone(number, run, given, values)
+            run.finish()
             return
-        addresses = {place: buffer.address for place, buffer in given.items()}
-        for run in self.runs:
-            if isinstance(run, NativeRun):
-                run(addresses, values)
-            else:
-                self.run_alone(run, given, values)
+        run = Submission()
+        try:
+            for step in self.runs:
+                if isinstance(step, Together):
+                    step(run, given, values)
+                else:
+                    self.run_alone(step, run, given, values)
+        finally:
+            run.finish()
 
-    def run_alone(self, number: int, given: Mapping[int, Buffer], values: Values) -> None:
+    def run_alone(self, number: int, run: Submission, given: Mapping[int, Buffer], values: Values) -> None:
         kernel, step = self.kernels[number], self.steps[number]
         buffers = [self.held[p] if p in self.held else given[p] for p in step.places]
         if kernel is None:
-            copy_between(buffers[0], buffers[1], copied_from(step.ast))
+            run.copy(buffers[0], buffers[1], copied_from(step.ast))
         else:
             numbers = [values.of(v, step.device) for v in variables_of(kernel, step)]
-            run_kernel(kernel, step.device, [b.address for b in buffers], numbers)
+            run.kernel(kernel, step.device, buffers, step.outputs, numbers)
 
 
 def variables_of(kernel: CompiledKernel, step: Step) -> list[BoundVariable]:

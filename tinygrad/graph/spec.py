@@ -226,7 +226,7 @@ def _assign(node: UOp) -> bool:
     if len(node.src) != 2 or not _same_dtype(node) or node.src[0].shape != node.src[1].shape:
         return False
     target = node.src[0]
-    through = Family.MOVEMENT if node.src[1].op is Ops.LIMIT else Family.VIEW  # zeros beside it are not written
+    through = Family.MOVEMENT if node.src[1].op is Ops.LIMIT else Family.VIEW  # zeros beside it stay
     while target.op in through or target.op in (Ops.DETACH, Ops.ASSIGN):
         target = target.src[0]
     return target.op in (Ops.BUFFER, Ops.PARAM)

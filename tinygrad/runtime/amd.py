@@ -14,12 +14,14 @@ from pathlib import Path
 
 import numpy as np
 
-from tinygrad.device import Allocator, CompiledDevice, numbered
+from tinygrad.device import CompiledDevice, numbered
 from tinygrad.helpers import cache_dir
 from tinygrad.renderer import Launch
 from tinygrad.renderer.cuda import hip_renderer
+from tinygrad.runtime.allocator import Allocator
 from tinygrad.runtime.launch import Arguments
 from tinygrad.runtime.objects import ObjectCache, key_of
+from tinygrad.runtime.queue import CommandQueue
 
 INSTALL = "install ROCm (https://rocm.docs.amd.com), or use AMD:EMULATED"
 SUCCESS, OUT_OF_MEMORY = 0, 2
@@ -252,6 +254,7 @@ class HIPDevice(CompiledDevice):
     def __init__(self, name: str, gpu: GPU) -> None:
         super().__init__(name, HIPAllocator(name, gpu), hip_renderer(gpu.architecture))
         self.gpu = gpu
+        self.queue = self.copies = CommandQueue(name, gpu.synchronize)
 
     @property
     def compiler(self) -> str:
@@ -262,9 +265,6 @@ class HIPDevice(CompiledDevice):
 
     def load_blocks(self, name: str, code: bytes, launch: Launch) -> HIPProgram:
         return HIPProgram(name, code, launch, self.gpu)
-
-    def synchronize(self) -> None:
-        self.gpu.synchronize()
 
 
 def open_device(name: str) -> HIPDevice:

@@ -3,7 +3,8 @@
 A worker is a Python thread that enters `worker` once (ctypes lets the interpreter go) and stays there: it
 spins for a moment, then sleeps, until a job is published. A job is a compiled kernel, its arguments and the
 extent of its THREAD range; the launching thread and the workers take chunks of it from one atomic ticket, so
-a worker that the system has taken off its core holds up one chunk at most.
+a worker that the system has taken off its core holds up one chunk at most. Launching is for one thread at a
+time: `LOCK` is held from the first kernel of a call to its last.
 
 The ticket's upper half is the job's number, its lower half the next iteration, or `CLOSED` while the job's
 fields are being written. A worker reads the fields after it saw an open ticket and takes a chunk by
@@ -27,7 +28,8 @@ FUNCTION, BUFFERS, VARIABLES, EXTENT, CHUNK = 8, 9, 10, 11, 12
 DONE = 16
 SLEEPERS = 24
 STOP = 32
-SCRATCH = 40
+LOCK = 40
+SCRATCH = 48
 STATE_SLOTS = SCRATCH + MAX_THREADS
 
 ENTRY_SLOTS = 5
@@ -36,6 +38,46 @@ ENTRY_SLOTS = 5
 _SOURCE = Template("""
 $declare
 $declare_pause
+
+define internal void @sleep(ptr %word, i32 %seen, ptr %timeout) {
+entry:
+$sleep
+  ret void
+}
+
+define internal void @rouse(ptr %word, i32 %count) {
+entry:
+$rouse
+  ret void
+}
+
+define internal void @acquire(ptr %lock) {
+entry:
+  %swap = cmpxchg ptr %lock, i32 0, i32 1 seq_cst seq_cst
+  %free = extractvalue { i32, i1 } %swap, 1
+  br i1 %free, label %out, label %contend
+contend:
+  %held = atomicrmw xchg ptr %lock, i32 2 seq_cst
+  %now_free = icmp eq i32 %held, 0
+  br i1 %now_free, label %out, label %rest
+rest:
+  call void @sleep(ptr %lock, i32 2, ptr null)
+  br label %contend
+out:
+  ret void
+}
+
+define internal void @release(ptr %lock) {
+entry:
+  %held = atomicrmw xchg ptr %lock, i32 0 seq_cst
+  %contended = icmp eq i32 %held, 2
+  br i1 %contended, label %others, label %out
+others:
+  call void @rouse(ptr %lock, i32 1)
+  br label %out
+out:
+  ret void
+}
 
 define internal void @take_chunks(ptr %state, i64 %job, i64 %thread) {
 entry:
@@ -110,7 +152,8 @@ sleep:
 lie_down:
   %before = atomicrmw add ptr %sleepers, i64 1 seq_cst
   %number = trunc i64 %seen to i32
-$wait
+  %job_word = getelementptr i8, ptr %state, i64 4
+  call void @sleep(ptr %job_word, i32 %number, ptr null)
   %after = atomicrmw sub ptr %sleepers, i64 1 seq_cst
   br label %wake
 wake:
@@ -122,13 +165,30 @@ out:
   ret void
 }
 
-define void @wake_all(ptr %state) {
+define internal void @wake_all(ptr %state) {
 entry:
-$wake
+  %job_word = getelementptr i8, ptr %state, i64 4
+  call void @rouse(ptr %job_word, i32 2147483647)
   ret void
 }
 
-define void @launch(ptr %state, ptr %function, ptr %buffers, ptr %variables, i64 %extent, i64 %chunk) {
+define void @stop_workers(ptr %state) {
+entry:
+  %lock = getelementptr i64, ptr %state, i64 $LOCK
+  call void @acquire(ptr %lock)
+  %stop = getelementptr i64, ptr %state, i64 $STOP
+  store atomic i64 1, ptr %stop seq_cst, align 8
+  %last = load atomic i64, ptr %state seq_cst, align 8
+  %shifted = add i64 %last, 4294967296
+  %closed = or i64 %shifted, $CLOSED
+  store atomic i64 %closed, ptr %state seq_cst, align 8
+  call void @wake_all(ptr %state)
+  call void @release(ptr %lock)
+  ret void
+}
+
+define internal void @run_kernel(ptr %state, ptr %function, ptr %buffers, ptr %variables, i64 %extent,
+                                 i64 %chunk) {
 entry:
   %scratch_slot = getelementptr i64, ptr %state, i64 $SCRATCH
   %scratch = load ptr, ptr %scratch_slot
@@ -179,8 +239,19 @@ out:
   ret void
 }
 
+define void @launch(ptr %state, ptr %function, ptr %buffers, ptr %variables, i64 %extent, i64 %chunk) {
+entry:
+  %lock = getelementptr i64, ptr %state, i64 $LOCK
+  call void @acquire(ptr %lock)
+  call void @run_kernel(ptr %state, ptr %function, ptr %buffers, ptr %variables, i64 %extent, i64 %chunk)
+  call void @release(ptr %lock)
+  ret void
+}
+
 define void @run_list(ptr %state, ptr %entries, i64 %count) {
 entry:
+  %lock = getelementptr i64, ptr %state, i64 $LOCK
+  call void @acquire(ptr %lock)
   br label %head
 head:
   %i = phi i64 [ 0, %entry ], [ %following, %body ]
@@ -198,10 +269,11 @@ body:
   %extent = load i64, ptr %p3
   %p4 = getelementptr i64, ptr %entry_address, i64 4
   %chunk = load i64, ptr %p4
-  call void @launch(ptr %state, ptr %function, ptr %buffers, ptr %variables, i64 %extent, i64 %chunk)
+  call void @run_kernel(ptr %state, ptr %function, ptr %buffers, ptr %variables, i64 %extent, i64 %chunk)
   %following = add i64 %i, 1
   br label %head
 out:
+  call void @release(ptr %lock)
   ret void
 }
 """)
@@ -211,21 +283,25 @@ _FUTEX = {"x86_64": 202, "aarch64": 98}
 
 
 def source() -> str:
-    """LLVM IR of `worker`, `launch`, `wake_all` and `run_list` for this machine."""
+    """LLVM IR of `worker`, `launch`, `run_list` and `stop_workers` for this machine; and of what a thread
+    calls to rest: `sleep` (until a 32-bit word changes, or for a time) and `rouse` (who sleeps there)."""
     machine = os.uname().machine
     futex = _FUTEX.get(machine) if sys.platform == "linux" else None
-    pause = "call void @llvm.x86.sse2.pause()" if machine == "x86_64" else "fence seq_cst"
     if futex is None:
-        # Without a futex, a sleeping worker looks again every 50 us.
-        declare, wait, wake = "declare i32 @usleep(i32)", "  %slept = call i32 @usleep(i32 50)", ""
+        # Without a futex, a sleeping thread looks again every 50 us.
+        declare, sleep, rouse = "declare i32 @usleep(i32)", "  %slept = call i32 @usleep(i32 50)", ""
     else:
-        call = "call i64 (i64, ...) @syscall(i64 {}, ptr %address, i32 {}, i32 {}, ptr null, ptr null, i32 0)"
-        address = "  %address = getelementptr i8, ptr %state, i64 4\n"
+        call = "call i64 (i64, ...) @syscall(i64 {}, ptr %word, i32 {}, i32 {}, ptr {}, ptr null, i32 0)"
         declare = "declare i64 @syscall(i64, ...)"
-        wait = f"{address}  %slept = {call.format(futex, 128, '%number')}"
-        wake = f"{address}  %woken = {call.format(futex, 129, 2**31 - 1)}"
+        sleep = f"  %slept = {call.format(futex, 128, '%seen', '%timeout')}"
+        rouse = f"  %woken = {call.format(futex, 129, '%count', 'null')}"
     return _SOURCE.substitute(
         declare=declare, declare_pause="declare void @llvm.x86.sse2.pause()" if machine == "x86_64" else "",
-        wait=wait, wake=wake, pause=pause, CLOSED=CLOSED, SPIN=SPIN, FUNCTION=FUNCTION,
+        sleep=sleep, rouse=rouse, pause=pause_instruction(), CLOSED=CLOSED, SPIN=SPIN, FUNCTION=FUNCTION,
         BUFFERS=BUFFERS, VARIABLES=VARIABLES, EXTENT=EXTENT, CHUNK=CHUNK, DONE=DONE, SLEEPERS=SLEEPERS,
-        STOP=STOP, SCRATCH=SCRATCH, ENTRY_SLOTS=ENTRY_SLOTS)
+        STOP=STOP, LOCK=LOCK, SCRATCH=SCRATCH, ENTRY_SLOTS=ENTRY_SLOTS)
+
+
+def pause_instruction() -> str:
+    """What a loop that looks at memory does between two looks."""
+    return "call void @llvm.x86.sse2.pause()" if os.uname().machine == "x86_64" else "fence seq_cst"

@@ -2,12 +2,15 @@
 
 Kernels are CUDA C (`renderer/cuda.py`), compiled in process by NVRTC for the GPU that is there; those of
 CUDA:PTX are PTX that LLVM makes (`renderer/llvm_blocks.py`) and the driver assembles, without NVRTC.
-Everything runs on one stream, in the order in which it was asked for: a kernel returns before it has run, a
-copy to the host waits for what came before it. Copies go through pinned memory, one half of it filled while
-the other moves.
+A GPU has two queues, each a stream that runs what it is given in order: one for kernels and copies to the
+host, one for copies to the GPU, which so run beside kernels. Streams wait for each other by events. Copies
+from and to the host go through pinned memory, one half of it filled while the other moves; copies between
+GPUs go directly where their hardware can do that. Kernels that a captured function runs after each other are
+a graph, started by one call.
 """
 from __future__ import annotations
 
+import bisect
 import ctypes
 import importlib
 import sys
@@ -17,13 +20,15 @@ from typing import Any
 
 import numpy as np
 
-from tinygrad.device import Allocator, CompiledDevice
+from tinygrad.device import Buffer, CompiledDevice, Device
 from tinygrad.renderer import STATIC_SHARED_BYTES, Launch, Renderer
 from tinygrad.renderer.cuda import cuda_renderer
 from tinygrad.renderer.llvm_blocks import NVPTX, LLVMBlocksRenderer, assembled
-from tinygrad.runtime.cpu import llvm_version
+from tinygrad.runtime.allocator import Allocator
 from tinygrad.runtime.launch import Arguments
+from tinygrad.runtime.llvm import llvm_version
 from tinygrad.runtime.nvrtc import INSTALL, compile_cuda, nvrtc_version
+from tinygrad.runtime.queue import DriverQueue, Point, Timestamp, raise_failures
 
 STAGING_BYTES = 8 << 20
 """Pinned memory of one half: enough that starting a copy (10 us) is a small part of it (350 us at 24
@@ -54,18 +59,24 @@ def driver() -> Any:
 def call(name: str, *arguments: Any) -> Any:
     """A function of the driver. Raises MemoryError where the GPU has no memory left, RuntimeError with the
     driver's words where it fails otherwise."""
-    module = driver()
-    status, *values = getattr(module, name)(*arguments)
-    if int(status):
-        if status == module.CUresult.CUDA_ERROR_OUT_OF_MEMORY:
-            raise MemoryError(f"{name}: the GPU has no memory left")
-        _, words = module.cuGetErrorString(status)
-        raise RuntimeError(f"{name} failed: {status.name} ({words.decode() if words else 'no words for it'})")
+    status, *values = getattr(driver(), name)(*arguments)
+    check(name, status)
     return values[0] if len(values) == 1 else tuple(values)
 
 
+def check(name: str, status: Any) -> None:
+    """Raise as `call` does, if the function's status says that it failed."""
+    if not int(status):
+        return
+    module = driver()
+    if status == module.CUresult.CUDA_ERROR_OUT_OF_MEMORY:
+        raise MemoryError(f"{name}: the GPU has no memory left")
+    _, words = module.cuGetErrorString(status)
+    raise RuntimeError(f"{name} failed: {status.name} ({words.decode() if words else 'no words for it'})")
+
+
 class Context:
-    """The primary context of one GPU, with its stream."""
+    """The primary context of one GPU, with a stream for kernels and one for copies to it."""
 
     def __init__(self, number: int) -> None:
         count = call("cuDeviceGetCount")
@@ -74,7 +85,27 @@ class Context:
         self.device = call("cuDeviceGet", number)
         self.handle = call("cuDevicePrimaryCtxRetain", self.device)
         self.enter()
-        self.stream = call("cuStreamCreate", driver().CUstream_flags.CU_STREAM_NON_BLOCKING)
+        self.stream, self.copy_stream = self.new_stream(), self.new_stream()
+        self.peers: set[int] = set()
+        """numbers of the GPUs whose memory this one has been let use"""
+        self.number = number
+
+    def new_stream(self) -> Any:
+        """A stream whose commands wait for those of no other."""
+        return call("cuStreamCreate", driver().CUstream_flags.CU_STREAM_NON_BLOCKING)
+
+    def reach(self, other: Context) -> None:
+        """Let this GPU use another one's memory directly, if it can; else the driver copies by way of the
+        host."""
+        if other.number in self.peers:
+            return
+        self.peers.add(other.number)
+        if call("cuDeviceCanAccessPeer", self.device, other.device):
+            self.enter()
+            status, = driver().cuCtxEnablePeerAccess(other.handle, 0)
+            if status not in (driver().CUresult.CUDA_SUCCESS,
+                              driver().CUresult.CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED):
+                check("cuCtxEnablePeerAccess", status)
 
     def enter(self) -> None:
         """Let calls of this thread mean this GPU."""
@@ -109,7 +140,8 @@ class Context:
 
 
 class Staging:
-    """One half of the pinned memory through which copies go, and the event after its last use."""
+    """One half of the pinned memory through which copies of one stream go, and the event after its last
+    use."""
 
     def __init__(self) -> None:
         self.address = int(call("cuMemHostAlloc", STAGING_BYTES, 0))
@@ -118,13 +150,13 @@ class Staging:
 
 
 class CUDAAllocator(Allocator):
-    """Memory of a GPU. What was freed is taken again by what comes later on the same stream, so nobody
-    waits."""
+    """Memory of a GPU."""
 
     def __init__(self, device: str, context: Context) -> None:
         super().__init__(device)
         self.context = context
-        self.halves: list[Staging] = []
+        self.halves: dict[bool, list[Staging]] = {}
+        """the pinned memory of copies to the GPU (True), and of those to the host"""
 
     def _obtain(self, size: int) -> int:
         self.context.enter()
@@ -140,25 +172,32 @@ class CUDAAllocator(Allocator):
     def part(self, memory: int, offset: int, size: int) -> int:
         return memory + offset
 
-    def staging(self) -> list[Staging]:
+    def staging(self, inward: bool) -> list[Staging]:
         self.context.enter()
-        if not self.halves:
-            self.halves = [Staging(), Staging()]
-        return self.halves
+        if inward not in self.halves:
+            self.halves[inward] = [Staging(), Staging()]
+        return self.halves[inward]
 
     def copyin(self, memory: int, source: memoryview) -> None:
-        given = np.frombuffer(source, np.uint8)
-        halves = self.staging()
+        """Before the kernels that are started later; `source` may change afterwards."""
+        self.start_copyin(memory, source)
+        for half in self.halves[True]:
+            call("cuStreamWaitEvent", self.context.stream, half.free, 0)
+
+    def start_copyin(self, memory: int, source: memoryview) -> None:
+        """As `copyin`, in the order of the stream of copies alone."""
+        given, stream = np.frombuffer(source, np.uint8), self.context.copy_stream
+        halves = self.staging(True)
         for number, start in enumerate(range(0, given.size, STAGING_BYTES)):
             half, piece = halves[number % 2], given[start:start + STAGING_BYTES]
             call("cuEventSynchronize", half.free)
             half.bytes[:piece.size] = piece
-            call("cuMemcpyHtoDAsync", memory + start, half.address, piece.size, self.context.stream)
-            call("cuEventRecord", half.free, self.context.stream)
+            call("cuMemcpyHtoDAsync", memory + start, half.address, piece.size, stream)
+            call("cuEventRecord", half.free, stream)
 
     def copyout(self, target: memoryview, memory: int, offset: int = 0) -> None:
         taken = np.frombuffer(target, np.uint8)
-        halves = self.staging()
+        halves = self.staging(False)
         pieces = [taken[start:start + STAGING_BYTES] for start in range(0, taken.size, STAGING_BYTES)]
         for number in range(len(pieces) + 1):
             if number < len(pieces):
@@ -172,6 +211,177 @@ class CUDAAllocator(Allocator):
                 piece[:] = half.bytes[:piece.size]
 
 
+# --- queues ---------------------------------------------------------------------------------------------
+
+
+class CUDAQueue(DriverQueue):
+    """A stream of a GPU."""
+
+    def __init__(self, name: str, context: Context, stream: Any) -> None:
+        super().__init__(name, self.await_stream)
+        self.context = context
+        self.stream = stream
+        self.first: Event | None = None
+        """the event that timestamps count from"""
+
+    def await_stream(self) -> None:
+        self.context.enter()
+        call("cuStreamSynchronize", self.stream)
+
+    def mark(self) -> Any:
+        return self.event(driver().CUevent_flags.CU_EVENT_DISABLE_TIMING)
+
+    def event(self, flags: int) -> Any:
+        """A new event after everything given so far."""
+        self.context.enter()
+        event = Event(flags)
+        call("cuEventRecord", event.handle, self.stream)
+        return event
+
+    def is_reached(self, mark: Any) -> bool:
+        status, = driver().cuEventQuery(mark.handle)
+        if status != driver().CUresult.CUDA_ERROR_NOT_READY:
+            check("cuEventQuery", status)
+            return True
+        return False
+
+    def await_mark(self, mark: Any) -> None:
+        call("cuEventSynchronize", mark.handle)
+
+    def wait(self, point: Point) -> None:
+        other = point.queue
+        if not isinstance(other, CUDAQueue):
+            super().wait(point)
+        elif other is not self:
+            mark = other.mark_after(point.value)[1]
+            self.context.enter()
+            call("cuStreamWaitEvent", self.stream, mark.handle, 0)
+
+    def timestamp(self) -> Timestamp:
+        timing = driver().CUevent_flags.CU_EVENT_DEFAULT
+        if self.first is None:
+            self.first = self.event(timing)
+        first, event = self.first, self.event(timing)
+
+        def read() -> float:
+            call("cuEventSynchronize", event.handle)
+            return float(call("cuEventElapsedTime", first.handle, event.handle)) * 1e-3
+
+        return Timestamp(read)
+
+    def copy(self, target: Buffer, source: Buffer, offset: int, sources: tuple[Point, ...] = ()
+             ) -> Point | None:
+        """Without waiting, except for a copy to the host, and for pinned memory to be free."""
+        raise_failures(sources)
+        if not target.nbytes:
+            return None
+        from_host = source.host_bytes
+        allocator, from_allocator = memory_of(target), memory_of(source)
+        self.context.enter()
+        if allocator is not None and from_host is not None:
+            allocator.start_copyin(target.memory, from_host[offset:offset + target.nbytes])
+        elif allocator is not None and from_allocator is not None:
+            other = from_allocator.context
+            self.context.reach(other)
+            self.context.enter()
+            call("cuMemcpyPeerAsync", target.memory, self.context.handle, source.memory + offset,
+                 other.handle, target.nbytes, self.stream)
+        else:
+            self.finish()
+            target.fill_from(source, offset)
+            return None
+        return self.next_point()
+
+    def record(self, calls: Sequence[Any]) -> Graph | None:
+        """A graph of kernels."""
+        if len(calls) < 2 or not all(isinstance(program, CUDAProgram) for program, *_ in calls):
+            return None
+        return Graph(self.context, calls)
+
+    def exec_list(self, kernels: Graph, places: np.ndarray[Any, Any], values: Sequence[int],
+                  work: float = 0.0, sources: tuple[Point, ...] = ()) -> Point | None:
+        raise_failures(sources)
+        with self.lock:
+            kernels.change(places, values)
+            call("cuGraphLaunch", kernels.executable, self.stream)
+            return self.next_point()
+
+
+class Event:
+    """An event of the driver, which goes when nobody has it."""
+
+    def __init__(self, flags: int) -> None:
+        self.handle = call("cuEventCreate", flags)
+        self.destroy = driver().cuEventDestroy
+
+    def __del__(self) -> None:
+        if hasattr(self, "destroy") and not sys.is_finalizing():
+            self.destroy(self.handle)
+
+
+def memory_of(buffer: Buffer) -> CUDAAllocator | None:
+    """The allocator of a buffer in a GPU's memory; None of others."""
+    allocator = Device[buffer.device].allocator
+    return allocator if isinstance(allocator, CUDAAllocator) else None
+
+
+Call = tuple["CUDAProgram", Sequence[int], Sequence[int], int]
+"""A kernel, its buffers' addresses, its variables' values, its extent."""
+
+
+class Graph:
+    """Kernels that run one after another, started by one call. Arguments have numbers, as `exec_list` says;
+    changing them changes runs that are not started yet."""
+
+    def __init__(self, context: Context, calls: Sequence[Call]) -> None:
+        context.enter()
+        self.context = context
+        self.programs = [program for program, *_ in calls]
+        self.counts = [len(addresses) for _, addresses, _, _ in calls]
+        self.given: list[int] = []
+        self.starts: list[int] = []
+        self.arguments = [Arguments(program.launch) for program in self.programs]
+        self.graph = call("cuGraphCreate", 0)
+        self.nodes: list[Any] = []
+        for number, (_, addresses, variables, _) in enumerate(calls):
+            self.starts.append(len(self.given))
+            self.given.extend([*addresses, *variables])
+            before = self.nodes[-1:]
+            self.nodes.append(call("cuGraphAddKernelNode", self.graph, before, len(before),
+                                   self.parameters(number)))
+        self.executable = call("cuGraphInstantiate", self.graph, 0)
+
+    def parameters(self, number: int) -> Any:
+        """What a node is told: the kernel, its grid, and its arguments as they are now."""
+        program, start = self.programs[number], self.starts[number]
+        end = self.starts[number + 1] if number + 1 < len(self.starts) else len(self.given)
+        variables = start + self.counts[number]
+        told = driver().CUDA_KERNEL_NODE_PARAMS()
+        told.func = program.function
+        (told.gridDimX, told.gridDimY, told.gridDimZ, told.blockDimX, told.blockDimY, told.blockDimZ,
+         told.sharedMemBytes) = program.sizes
+        told.kernelParams = self.arguments[number].set(self.given[start:variables], self.given[variables:end])
+        return told
+
+    def change(self, places: np.ndarray[Any, Any], values: Sequence[int]) -> None:
+        """Give arguments other values, in the nodes that have one which differs."""
+        self.context.enter()
+        changed = set()
+        for place, value in zip(places.tolist(), values, strict=True):
+            if self.given[place] != value:
+                self.given[place] = value
+                changed.add(bisect.bisect_right(self.starts, place) - 1)
+        for number in sorted(changed):
+            call("cuGraphExecKernelNodeSetParams", self.executable, self.nodes[number],
+                 self.parameters(number))
+
+    def __del__(self) -> None:
+        if getattr(self, "executable", None) is not None and not sys.is_finalizing():
+            self.context.synchronize()
+            driver().cuGraphExecDestroy(self.executable)
+            driver().cuGraphDestroy(self.graph)
+
+
 # --- kernels --------------------------------------------------------------------------------------------
 
 
@@ -183,6 +393,7 @@ class CUDAProgram:
         self.context = context
         self.module = call("cuModuleLoadData", code)
         self.function = call("cuModuleGetFunction", self.module, name.encode())
+        self.launch = launch
         self.arguments = Arguments(launch)
         large = launch.shared_bytes if launch.shared_bytes > STATIC_SHARED_BYTES else 0
         self.sizes = (*launch.blocks, *launch.threads, large)
@@ -205,7 +416,10 @@ class CUDADevice(CompiledDevice):
     """A GPU, through NVRTC."""
 
     def __init__(self, name: str, context: Context, renderer: Renderer) -> None:
-        super().__init__(name, CUDAAllocator(name, context), renderer)
+        allocator = CUDAAllocator(name, context)
+        super().__init__(name, allocator, renderer)
+        self.queue = CUDAQueue(name, context, context.stream)
+        self.copies = CUDAQueue(f"{name} copies", context, context.copy_stream)
         self.context = context
         self.architecture = context.architecture
 
@@ -218,9 +432,6 @@ class CUDADevice(CompiledDevice):
 
     def load_blocks(self, name: str, code: bytes, launch: Launch) -> CUDAProgram:
         return CUDAProgram(name, code, launch, self.context)
-
-    def synchronize(self) -> None:
-        self.context.synchronize()
 
 
 class PTXDevice(CUDADevice):

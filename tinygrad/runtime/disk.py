@@ -11,7 +11,8 @@ import io
 import os
 import threading
 
-from tinygrad.device import Allocator, CompiledDevice
+from tinygrad.device import CompiledDevice
+from tinygrad.runtime.allocator import Allocator
 
 
 class File:
@@ -57,7 +58,7 @@ class DiskAllocator(Allocator):
         super().__init__(device)
         self.path = device.partition(":")[2]
 
-    def allocate(self, size: int) -> File:
+    def allocate(self, size: int, idle: bool = False) -> File:
         if not self.path:
             raise ValueError("DISK takes the path of a file: DISK:/tmp/weights.bin")
         return File(self.path, size)

@@ -20,9 +20,11 @@ from ctypes import c_bool, c_char_p, c_uint64, c_void_p
 from functools import cache
 from typing import Any
 
-from tinygrad.device import Allocator, CompiledDevice, numbered
+from tinygrad.device import CompiledDevice, numbered
 from tinygrad.renderer import Launch
 from tinygrad.renderer.metal import metal_renderer
+from tinygrad.runtime.allocator import Allocator
+from tinygrad.runtime.queue import CommandQueue
 
 FRAMEWORK = "/System/Library/Frameworks/Metal.framework/Metal"
 STORAGE_SHARED = 0
@@ -175,21 +177,21 @@ class Queue:
 class MetalAllocator(Allocator):
     """Memory that CPU and GPU share. Memory is named by its address."""
 
-    def __init__(self, device: str, queue: Queue) -> None:
+    def __init__(self, device: str, commands: Queue) -> None:
         super().__init__(device)
-        self.queue = queue
+        self.commands = commands
 
     def _obtain(self, size: int) -> int:
-        buffer = send(self.queue.device, "newBufferWithLength:options:", size, STORAGE_SHARED)
+        buffer = send(self.commands.device, "newBufferWithLength:options:", size, STORAGE_SHARED)
         if not buffer:
             raise MemoryError(f"Metal has no {size:,} bytes left")
         address = int(send(buffer, "contents"))
-        self.queue.memory.add(address, buffer, size)
+        self.commands.memory.add(address, buffer, size)
         return address
 
     def _return(self, memory: int, size: int) -> None:
-        self.queue.synchronize()
-        send(self.queue.memory.remove(memory), "release", returns=None)
+        self.commands.synchronize()
+        send(self.commands.memory.remove(memory), "release", returns=None)
 
     def address(self, memory: int) -> int:
         return memory
@@ -198,11 +200,11 @@ class MetalAllocator(Allocator):
         return memory + offset
 
     def copyin(self, memory: int, source: memoryview) -> None:
-        self.queue.synchronize()
+        self.commands.synchronize()
         ctypes.memmove(memory, source.tobytes(), source.nbytes)
 
     def copyout(self, target: memoryview, memory: int, offset: int = 0) -> None:
-        self.queue.synchronize()
+        self.commands.synchronize()
         target.cast("B")[:] = ctypes.string_at(memory + offset, target.nbytes)
 
 
@@ -229,11 +231,12 @@ class MetalDevice(CompiledDevice):
 
     def __init__(self, name: str, queue: Queue) -> None:
         super().__init__(name, MetalAllocator(name, queue), metal_renderer())
-        self.queue = queue
+        self.commands = queue
+        self.queue = self.copies = CommandQueue(name, queue.synchronize)
 
     @property
     def compiler(self) -> str:
-        name = send(send(self.queue.device, "name"), "UTF8String", returns=c_char_p)
+        name = send(send(self.commands.device, "name"), "UTF8String", returns=c_char_p)
         return f"Metal for {name.decode()}"
 
     def compile(self, source: str) -> int:
@@ -241,17 +244,14 @@ class MetalDevice(CompiledDevice):
         options = send(send(objective_c().class_named("MTLCompileOptions"), "alloc"), "init")
         send(options, "setFastMathEnabled:", False, returns=None)
         error = c_void_p()
-        library = send(self.queue.device, "newLibraryWithSource:options:error:", string(source), options,
+        library = send(self.commands.device, "newLibraryWithSource:options:error:", string(source), options,
                        ctypes.byref(error))
         if not library:
             raise RuntimeError(f"Metal does not accept this kernel:\n{words_of(error)}\n{numbered(source)}")
         return int(library)
 
     def load_blocks(self, name: str, code: int, launch: Launch) -> MetalProgram:
-        return MetalProgram(name, code, launch, self.queue)
-
-    def synchronize(self) -> None:
-        self.queue.synchronize()
+        return MetalProgram(name, code, launch, self.commands)
 
 
 def open_device(name: str) -> MetalDevice:

@@ -6,8 +6,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tinygrad.device import Allocator, CompiledDevice
-from tinygrad.runtime.cpu import Compiled, compile_ir, cpu_renderer, llvm_version
+from tinygrad.device import CompiledDevice
+from tinygrad.runtime.allocator import Allocator
+from tinygrad.runtime.cpu import cpu_renderer
+from tinygrad.runtime.llvm import Compiled, compile_ir, llvm_version
 
 
 class NullAllocator(Allocator):

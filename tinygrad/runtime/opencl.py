@@ -1,21 +1,27 @@
 """CL: any device with an OpenCL 1.2 driver, through pyopencl.
 
 Kernels are OpenCL C (`renderer/opencl.py`), compiled by the driver. A queue runs what is submitted in order;
-reading memory waits for it. `CL:1` is the second device of all platforms together.
+copies between devices go through it without waiting, reading memory waits for it. `CL:1` is the second device
+of all platforms together.
 """
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from tinygrad.device import Allocator, CompiledDevice, numbered
+from tinygrad.device import CompiledDevice, numbered
 from tinygrad.dtype import dtypes
 from tinygrad.renderer import Launch
 from tinygrad.renderer.c_blocks import BlockLimits, BlocksRenderer
 from tinygrad.renderer.opencl import OPENCL
+from tinygrad.runtime.allocator import Allocator
+from tinygrad.runtime.queue import DriverQueue, Point, Timestamp, raise_failures
+
+if TYPE_CHECKING:
+    from tinygrad.device import Buffer
 
 INSTALL = ("pip install pyopencl, and the driver of your device (for the CPU: pip install "
            "pocl-binary-distribution)")
@@ -53,16 +59,17 @@ def all_devices() -> list[Any]:
 class OpenCLAllocator(Allocator):
     """Buffers of a context. Their address is the handle, of which a kernel's argument is made."""
 
-    def __init__(self, name: str, context: Any, queue: Any) -> None:
+    def __init__(self, name: str, context: Any, queue: OpenCLQueue) -> None:
         super().__init__(name)
         self.context = context
         self.queue = queue
+        self.driver = queue.driver
 
     def _obtain(self, size: int) -> Any:
         cl = opencl()
         try:
             memory = cl.Buffer(self.context, cl.mem_flags.READ_WRITE, size)
-            cl.enqueue_migrate_mem_objects(self.queue, [memory])
+            cl.enqueue_migrate_mem_objects(self.driver, [memory])
         except (cl.MemoryError, cl.RuntimeError, cl.LogicError) as reason:
             if isinstance(reason, cl.LogicError) and reason.code != cl.status_code.INVALID_BUFFER_SIZE:
                 raise
@@ -77,16 +84,86 @@ class OpenCLAllocator(Allocator):
 
     def part(self, memory: Any, offset: int, size: int) -> Any:
         """A region of a buffer, where one may begin at `offset`; regions have none themselves."""
-        alignment = self.queue.device.mem_base_addr_align // 8
+        alignment = self.driver.device.mem_base_addr_align // 8
         whole = memory.get_info(opencl().mem_info.ASSOCIATED_MEMOBJECT) is None
         return memory.get_sub_region(offset, max(size, 1)) if whole and offset % alignment == 0 else None
 
     def copyin(self, memory: Any, source: memoryview) -> None:
-        opencl().enqueue_copy(self.queue, memory, np.frombuffer(source, np.uint8), is_blocking=True)
+        opencl().enqueue_copy(self.driver, memory, np.frombuffer(source, np.uint8), is_blocking=True)
 
     def copyout(self, target: memoryview, memory: Any, offset: int = 0) -> None:
-        opencl().enqueue_copy(self.queue, np.frombuffer(target, np.uint8), memory, src_offset=offset,
+        opencl().enqueue_copy(self.driver, np.frombuffer(target, np.uint8), memory, src_offset=offset,
                               is_blocking=True)
+
+
+class OpenCLQueue(DriverQueue):
+    """A queue of a context, which runs in order. What a command raises makes the driver's calls fail."""
+
+    def __init__(self, name: str, context: Any) -> None:
+        properties = opencl().command_queue_properties
+        self.context = context
+        self.driver = opencl().CommandQueue(context, properties=properties.PROFILING_ENABLE)
+        super().__init__(name, self.driver.finish)
+
+    def mark(self) -> Any:
+        return opencl().enqueue_marker(self.driver)
+
+    def is_reached(self, mark: Any) -> bool:
+        return bool(mark.command_execution_status == opencl().command_execution_status.COMPLETE)
+
+    def await_mark(self, mark: Any) -> None:
+        mark.wait()
+
+    def copy(self, target: Buffer, source: Buffer, offset: int, sources: tuple[Point, ...] = ()
+             ) -> Point | None:
+        """Without waiting, where one side is host memory or both are of this queue's context."""
+        raise_failures(sources)
+        if not target.nbytes:
+            return None
+        from_host, to_host = self.host_items(source), self.host_items(target)
+        if from_host is not None:
+            taken = from_host[offset:offset + target.nbytes]
+            event = opencl().enqueue_copy(self.driver, target.memory, taken, is_blocking=False)
+        elif to_host is not None:
+            event = opencl().enqueue_copy(self.driver, to_host, source.memory, src_offset=offset,
+                                          is_blocking=False)
+        elif self.has(target) and self.has(source):
+            event = opencl().enqueue_copy(self.driver, target.memory, source.memory, src_offset=offset,
+                                          byte_count=target.nbytes)
+        else:
+            target.fill_from(source, offset)
+            return None
+        return self.next_point(kept=(event, target.memory, source.memory))
+
+    def has(self, buffer: Buffer) -> bool:
+        """Whether a buffer's memory is of this context."""
+        return isinstance(buffer.memory, opencl().Buffer) and buffer.memory.context == self.context
+
+    @staticmethod
+    def host_items(buffer: Buffer) -> Any:
+        """The bytes of a buffer that the host can touch; None of others."""
+        held = buffer.host_bytes
+        return None if held is None else np.frombuffer(held, np.uint8)
+
+    def wait(self, point: Point) -> None:
+        other = point.queue
+        if isinstance(other, OpenCLQueue) and other.context == self.context:
+            opencl().enqueue_barrier(self.driver, wait_for=[other.mark_after(point.value)[1]])
+            other.submit()
+        else:
+            super().wait(point)
+
+    def timestamp(self) -> Timestamp:
+        event = self.mark()
+
+        def read() -> float:
+            event.wait()
+            return float(event.profile.end) * 1e-9
+
+        return Timestamp(read)
+
+    def submit(self) -> None:
+        self.driver.flush()
 
 
 class OpenCLProgram:
@@ -126,12 +203,14 @@ class OpenCLDevice(CompiledDevice):
         cl = opencl()
         self.device = device
         self.context = cl.Context([device])
-        self.queue = cl.CommandQueue(self.context)
+        queue = OpenCLQueue(name, self.context)
         missing = frozenset() if device.double_fp_config else frozenset({dtypes.float64})
         most = MOST_THREADS_OF_A_CPU if device.type & cl.device_type.CPU else MOST_THREADS
         threads = min(most, device.max_work_group_size)
         renderer = self.renderer_for(BlockLimits(threads, device.local_mem_size, missing=missing))
-        super().__init__(name, self.memory(name, self.context, self.queue), renderer)
+        super().__init__(name, self.memory(name, self.context, queue), renderer)
+        self.queue = self.copies = queue
+        self.driver_queue = queue.driver
 
     def renderer_for(self, limits: BlockLimits) -> BlocksRenderer:
         """What writes kernels for a device of these limits."""
@@ -152,10 +231,7 @@ class OpenCLDevice(CompiledDevice):
             raise RuntimeError(said) from None
 
     def load_blocks(self, name: str, code: Any, launch: Launch) -> OpenCLProgram:
-        return self.program(self.queue, getattr(code, name), launch)
-
-    def synchronize(self) -> None:
-        self.queue.finish()
+        return self.program(self.driver_queue, getattr(code, name), launch)
 
 
 def numbered_device(name: str, kind: str, devices: list[Any]) -> Any:

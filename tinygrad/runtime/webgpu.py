@@ -12,11 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from tinygrad.device import Allocator, CompiledDevice, numbered
+from tinygrad.device import CompiledDevice, numbered
 from tinygrad.dtype import DType, dtypes
 from tinygrad.helpers import round_up
 from tinygrad.renderer import Launch
 from tinygrad.renderer.wgsl import WIDE_FLOATS, WGSLRenderer
+from tinygrad.runtime.allocator import Allocator
+from tinygrad.runtime.queue import CommandQueue
 
 INSTALL = ("pip install wgpu, and a driver for your GPU (Vulkan without one: apt-get install "
            "mesa-vulkan-drivers libvulkan1)")
@@ -142,6 +144,7 @@ class WebGPUDevice(CompiledDevice):
         self.fence = self.gpu.create_buffer(size=WORD, usage=usage.STORAGE | usage.COPY_SRC)
         """reading it takes until everything submitted before has run"""
         super().__init__(name, self.memory, renderer)
+        self.queue = self.copies = CommandQueue(name, lambda: self.gpu.queue.read_buffer(self.fence))
 
     @property
     def compiler(self) -> str:
@@ -182,9 +185,6 @@ class WebGPUDevice(CompiledDevice):
         stage = {"module": code, "entry_point": name}
         pipeline = self.gpu.create_compute_pipeline(layout="auto", compute=stage)
         return WebGPUProgram(self.gpu, self.memory, pipeline, launch)
-
-    def synchronize(self) -> None:
-        self.gpu.queue.read_buffer(self.fence)
 
 
 def find_adapter(name: str) -> Any:

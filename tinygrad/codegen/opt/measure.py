@@ -142,6 +142,7 @@ class Workbench:
         """The seconds of one run."""
         for slot in self.restored:
             self.buffers[slot].copyin(self.before[slot].data)
+        Device[self.device].synchronize()
         start = time.perf_counter()
         kernel.program(self.addresses, kernel.variables, kernel.extent)
         Device[self.device].synchronize()

@@ -1,0 +1,386 @@
+"""Command queues: the one way in which work is given to a device.
+
+A `CommandQueue` does what it is given in order: `exec` a kernel, `copy` memory, `signal` and `wait`, take a
+`timestamp`; `submit` hands over what a queue may have gathered until then. `exec` and `copy` return a `Point`
+of the queue, which is past once they are done, or None where they are done already: each queue decides
+whether handing work over is worth it.
+
+Two queues know nothing of each other's order. Who uses memory keeps it: `Uses` holds the points of a piece
+of memory's last write and of the reads since then, by which the engine lets a queue wait for another one, and
+the host for just what it needs.
+
+This queue runs everything at once, or gives it to a driver that keeps the order; `runtime/cpu_queue.py` has
+queues with threads of their own, `opencl.py` and `cuda.py` those of drivers. docs/queues.md has the whole.
+"""
+from __future__ import annotations
+
+import os
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from tinygrad.device import Buffer, Program
+
+
+class Order(Protocol):
+    """What points are of: a queue, or a timeline that somebody sets."""
+
+    name: str
+    may_fail: bool
+
+    def has_passed(self, value: int) -> bool:
+        """Whether a point is past."""
+
+    def await_value(self, value: int) -> None:
+        """Return when a point is past. Raises nothing that a command raised."""
+
+    def keep(self, value: int, thing: object) -> None:
+        """Keep `thing` alive until a point is past."""
+
+
+class Point:
+    """A place in a queue's order. It is past when everything given to the queue up to it is done."""
+
+    __slots__ = ("error", "queue", "sources", "value")
+
+    def __init__(self, queue: Order, value: int, sources: tuple[Point, ...] = ()) -> None:
+        self.queue = queue
+        self.value = value
+        self.sources = sources
+        """the commands on whose results this one's depend, as far as they may have failed"""
+        self.error: BaseException | None = None
+
+    def __repr__(self) -> str:
+        return f"<Point {self.value} of {self.queue.name}{', past' if self.is_past else ''}>"
+
+    @property
+    def is_past(self) -> bool:
+        return self.queue.has_passed(self.value)
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether the command at this point failed, or may fail."""
+        return (self.queue.may_fail and not self.is_past) or self.error is not None
+
+    def doubts(self) -> list[Point]:
+        """The points, perhaps this one among them, whose failure makes what is here written worthless."""
+        self.sources = tuple(source for source in self.sources if source.is_doubtful)
+        return [*self.sources, self] if self.is_doubtful else list(self.sources)
+
+    def failure(self) -> BaseException | None:
+        """What the command at this point raised, or those did on whose results it depends; known when it is
+        past."""
+        return next((p.error for p in (self, *self.sources) if p.error is not None), None)
+
+    def wait(self) -> None:
+        """Return when this is past. Raises what the command raised, or those that wrote its operands did."""
+        self.queue.await_value(self.value)
+        failed = self.failure()
+        if failed is not None:
+            raise failed
+
+
+class Timestamp:
+    """A moment at which a queue got to a command."""
+
+    def __init__(self, read: Callable[[], float]) -> None:
+        self._read = read
+        self._seconds: float | None = None
+
+    @property
+    def seconds(self) -> float:
+        """The moment in seconds on the device's clock; waits for it. Only differences mean anything."""
+        if self._seconds is None:
+            self._seconds = self._read()
+        return self._seconds
+
+
+class Uses:
+    """The unfinished commands that use a piece of memory."""
+
+    __slots__ = ("reads", "written")
+
+    def __init__(self, reads: Iterable[Point] = ()) -> None:
+        self.written: Point | None = None
+        self.reads: list[Point] = list(reads)
+
+    def before_reading(self, order: Order | None = None) -> list[Point]:
+        """What has to be past before the content is there; not what is sure to be for commands of the queue
+        `order`. A write that failed stays, for every reader."""
+        written = self.written
+        if written is not None and written.queue is order and not (order.may_fail or written.sources):
+            return []  # without asking a driver how far it is
+        return [] if written is None or (written.is_past and written.failure() is None) else [written]
+
+    def before_writing(self, order: Order | None = None) -> list[Point]:
+        """What has to be past before the content may change; not what `order` keeps in order."""
+        found = [*self.before_reading(order), *self.reads]
+        return [p for p in found if p.queue is not order and not p.is_past] if found else found
+
+    def add_read(self, point: Point) -> None:
+        """Take note of a command that reads. One later in a queue's order stands for those before it."""
+        self.reads = [p for p in self.reads if p.queue is not point.queue and not p.is_past]
+        self.reads.append(point)
+
+    def set_written(self, point: Point | None) -> None:
+        """Take note of a command that writes, after all that `before_writing` says; None: it is done."""
+        self.written = point
+        self.reads.clear()
+
+
+class CommandQueue:
+    """A queue whose device does everything at once, or keeps the order itself."""
+
+    may_fail = False
+    """whether a command may fail after it was accepted"""
+
+    def __init__(self, name: str, finish: Callable[[], object] = lambda: None) -> None:
+        self.name = name
+        self.finish = finish
+        """returns when the driver has done everything it was given"""
+
+    def exec(self, program: Program, addresses: Sequence[int], variables: Sequence[int], extent: int,
+             work: float = 0.0, sources: tuple[Point, ...] = ()) -> Point | None:
+        """Run a kernel, as `Program.__call__` does. `work` (`seconds_of`) is what it belongs to: the kernels
+        that are given together."""
+        raise_failures(sources)
+        program(addresses, variables, extent)
+        return None
+
+    def copy(self, target: Buffer, source: Buffer, offset: int, sources: tuple[Point, ...] = ()
+             ) -> Point | None:
+        """Fill `target` with the bytes of `source` from `offset` on."""
+        raise_failures(sources)
+        target.fill_from(source, offset)
+        return None
+
+    def signal(self) -> Point:
+        """A point after everything given so far."""
+        return Point(self, 0)
+
+    def wait(self, point: Point) -> None:
+        """Do nothing of what is given from now on before `point` of another queue is past."""
+        point.queue.await_value(point.value)
+
+    def timestamp(self) -> Timestamp:
+        """The moment at which everything given so far is done."""
+        self.finish()
+        now = clock()
+        return Timestamp(lambda: now)
+
+    def submit(self) -> None:
+        """Let everything given so far begin without a further call."""
+
+    def record(self, calls: Sequence[Any]) -> Any:
+        """Kernels that can be given as one command, again and again with other arguments: something for
+        `exec_list`; None where there is no such thing. A call is a program, its buffers' addresses, its
+        variables, its extent."""
+        return None
+
+    def exec_list(self, kernels: Any, places: np.ndarray[Any, Any], values: Sequence[int], work: float = 0.0,
+                  sources: tuple[Point, ...] = ()) -> Point | None:
+        """Run what `record` gave, after changing arguments: `places` are their numbers (those of call `k`
+        begin at `kernels.starts[k]`, first the addresses, then the variables)."""
+        raise NotImplementedError
+
+    def has_passed(self, value: int) -> bool:
+        """As `Order` says; everything is past here."""
+        return True
+
+    def await_value(self, value: int) -> None:
+        """As `Order` says."""
+
+    def keep(self, value: int, thing: object) -> None:
+        """As `Order` says."""
+
+    def synchronize(self) -> None:
+        """Return when everything given so far is done."""
+        self.finish()
+
+
+def raise_failures(points: Iterable[Point]) -> None:
+    """Wait for these points, and raise what a command raised."""
+    for point in points:
+        point.wait()
+
+
+class DriverQueue(CommandQueue):
+    """A queue of a driver, which runs what it is given in order and can mark places in it.
+
+    Points are numbers of commands. Only where somebody asks for one is a mark made, after everything given by
+    then."""
+
+    def __init__(self, name: str, finish: Callable[[], object]) -> None:
+        super().__init__(name, finish)
+        self.given = 0
+        self.done = 0
+        self.marks: deque[tuple[int, Any]] = deque()
+        self.kept: deque[tuple[int, object]] = deque()
+        self.lock = threading.RLock()
+
+    def mark(self) -> Any:
+        """The driver's mark (an event) after everything given so far."""
+        raise NotImplementedError
+
+    def is_reached(self, mark: Any) -> bool:
+        """Whether the driver has got to a mark."""
+        raise NotImplementedError
+
+    def await_mark(self, mark: Any) -> None:
+        """Return when the driver has got to a mark."""
+        raise NotImplementedError
+
+    def signal(self) -> Point:
+        return Point(self, self.given)
+
+    def next_point(self, kept: object = None) -> Point:
+        """The point after the command that was just given, until which `kept` is kept."""
+        with self.lock:
+            self.given += 1
+            if kept is not None:
+                self.kept.append((self.given, kept))
+                self.has_passed(self.kept[0][0])
+            return Point(self, self.given)
+
+    def mark_after(self, value: int) -> tuple[int, Any]:
+        """A mark at or after a point, and the point it is at."""
+        with self.lock:
+            for found in self.marks:
+                if found[0] >= value:
+                    return found
+            self.marks.append((self.given, self.mark()))
+            return self.marks[-1]
+
+    def has_passed(self, value: int) -> bool:
+        if value <= self.done:
+            return True
+        with self.lock:
+            self.mark_after(value)
+            while self.marks and self.is_reached(self.marks[0][1]):
+                self.set_done(self.marks.popleft()[0])
+            return value <= self.done
+
+    def await_value(self, value: int) -> None:
+        if value > self.done:
+            reached, mark = self.mark_after(value)
+            self.await_mark(mark)
+            with self.lock:
+                self.set_done(reached)
+
+    def set_done(self, value: int) -> None:
+        self.done = max(self.done, value)
+        while self.kept and self.kept[0][0] <= self.done:
+            self.kept.popleft()
+
+    def keep(self, value: int, thing: object) -> None:
+        self.kept.append((value, thing))
+
+    def exec(self, program: Program, addresses: Sequence[int], variables: Sequence[int], extent: int,
+             work: float = 0.0, sources: tuple[Point, ...] = ()) -> Point | None:
+        super().exec(program, addresses, variables, extent, work, sources)
+        return self.next_point()
+
+
+# --- queues with threads ------------------------------------------------------------------------------------
+
+
+class ThreadedQueue(CommandQueue):
+    """What queues with threads have in common: the process may end or fork with work in flight."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.lock = threading.RLock()
+        """held while something is given to the queue"""
+        _threaded.add(self)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether everything given is done."""
+        raise NotImplementedError
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether the next command waits for something that has not happened."""
+        raise NotImplementedError
+
+    def stop(self) -> None:
+        """End the thread; a command that waits is given up."""
+        raise NotImplementedError
+
+    def restart(self) -> None:
+        """Begin anew in a forked child, where the thread does not exist."""
+        raise NotImplementedError
+
+
+_threaded: weakref.WeakSet[ThreadedQueue] = weakref.WeakSet()
+PATIENCE = 0.05
+"""Seconds after which a stuck queue is looked at again, before nobody is expected to help it."""
+
+
+def drain() -> bool:
+    """Wait until all queues with threads are idle, or stuck for good: False."""
+    stuck = 0
+    while busy := [queue for queue in list(_threaded) if not queue.is_idle]:
+        stuck = stuck + 1 if all(queue.is_stuck for queue in busy) else 0
+        if stuck > 1:
+            return False
+        time.sleep(PATIENCE if stuck else PATIENCE / 50)
+    return True
+
+
+def stop_all() -> None:
+    """End all queues' threads after what they were given; what they run in is about to go."""
+    drain()
+    for queue in list(_threaded):
+        queue.stop()
+
+
+_held_for_fork: list[ThreadedQueue] = []
+
+
+def _before_fork() -> None:
+    """Let no queue be at work while the process forks: a child has no threads to finish it."""
+    while True:
+        settled = drain()
+        _held_for_fork.extend(_threaded)
+        for queue in _held_for_fork:
+            queue.lock.acquire()
+        if not settled or all(queue.is_idle for queue in _held_for_fork):
+            return
+        _after_fork(False)
+
+
+def _after_fork(restart: bool) -> None:
+    for queue in _held_for_fork:
+        if restart:
+            queue.restart()
+        queue.lock.release()
+    _held_for_fork.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    # Registered before the engine's lock, so taken after it: whoever gives work to a queue holds that.
+    os.register_at_fork(before=_before_fork, after_in_parent=lambda: _after_fork(False),
+                        after_in_child=lambda: _after_fork(True))
+
+
+def seconds_of(operations: int, moved_bytes: int) -> float:
+    """About the least time that so much takes on a CPU with few cores (100 GFLOP/s, 50 GB/s): what is long by
+    this is long."""
+    return operations * 1e-11 + moved_bytes * 2e-11
+
+
+def clock() -> float:
+    """The host's monotonic clock, in seconds, as native code reads it too."""
+    return time.clock_gettime(time.CLOCK_MONOTONIC)
+
+
+def describe(what: Any) -> str:
+    """The name of a kernel, for errors."""
+    return str(getattr(what, "name", what))
