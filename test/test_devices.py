@@ -460,8 +460,8 @@ def test_shared_memory_belongs_to_the_grammar() -> None:
 
 
 def test_what_python_cannot_run_is_refused() -> None:
-    with pytest.raises(ValueError, match="PYTHON cannot say MMA"):
-        PythonRenderer().render("k", [UOp.new(Ops.MMA, F, ())])
+    with pytest.raises(ValueError, match="PYTHON cannot say PERMUTE"):
+        PythonRenderer().render("k", [UOp.new(Ops.PERMUTE, F, (UOp.const(1.0, F),), ())])
     with pytest.raises(ValueError, match="GLOBAL"):
         PythonRenderer().render("k", [UOp.const(4, INDEX), UOp.range(4, 0, RangeKind.GLOBAL)])
 

@@ -15,7 +15,7 @@ from tinygrad import Context, Tensor, TinyJit, Variable, nn
 from tinygrad.codegen import compile as compiling
 from tinygrad.engine import saved as saving
 from tinygrad.engine.jit import JitError, loaded
-from tinygrad.runtime import cpu
+from tinygrad.runtime import llvm
 
 
 def vector(*values):
@@ -193,7 +193,7 @@ import pickle, sys
 import numpy as np
 from tinygrad import Tensor, TinyJit, nn
 from tinygrad.codegen import compile as compiling
-from tinygrad.runtime import cpu
+from tinygrad.runtime import cpu_pool, llvm
 def refuse(*given): raise SystemExit("compiled")
 if sys.argv[1] == "save":
     Tensor.manual_seed(1)
@@ -204,9 +204,9 @@ if sys.argv[1] == "save":
         result, total = jitted(x)
     pickle.dump((jitted, x), open(sys.argv[2], "wb"))
 else:
-    cpu.pool()
+    cpu_pool.pool()
     if sys.argv[1] == "load":
-        cpu.object_code = compiling.written_now = refuse
+        llvm.object_code = compiling.written_now = refuse
     jitted, x = pickle.load(open(sys.argv[2], "rb"))
     result, total = jitted(x)
 print(result.tolist(), total.item())
@@ -352,7 +352,7 @@ def test_a_deep_copy_of_a_model_uses_its_own_weights():
 def test_saving_compiles_only_what_no_cache_kept(monkeypatch):
     jitted = captured(lambda x: x * 2 + 0.125, (vector(1, 2),))
     compiled = []
-    build = cpu.object_code
-    monkeypatch.setattr(cpu, "object_code", lambda source: compiled.append(source) or build(source))
+    build = llvm.object_code
+    monkeypatch.setattr(llvm, "object_code", lambda source: compiled.append(source) or build(source))
     pickle.dumps(jitted)
     assert not compiled
