@@ -128,6 +128,17 @@ def test_sums_up_to_and_from_a_position(rows: int, columns: int) -> None:
 # --- kept rows ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("size", [2, 5, 16])
+def test_sums_up_to_a_position_of_sums_from_one(size: int) -> None:
+    b, c, d = (normals(size, size, seed=i) for i in range(3))
+    later = Tensor.arange(size).unsqueeze(0) >= Tensor.arange(size).unsqueeze(1)  # [k, m]: m >= k
+    inner = later.unsqueeze(1).where(Tensor(b).unsqueeze(1) * Tensor(c).unsqueeze(0), 0).sum(2)  # [k, i]
+    upto = later.transpose(0, 1).unsqueeze(-1)  # [k, i]: i <= k
+    result = upto.where(inner.unsqueeze(-1) * Tensor(d).unsqueeze(0), 0).sum(1)
+    sums = np.triu(b) @ c.T
+    np.testing.assert_allclose(result.numpy(), np.tril(sums) @ d, rtol=1e-5, atol=1e-5)
+
+
 def test_every_row_is_kept_once() -> None:
     """After the rows are kept nothing dear is computed twice."""
     x = Tensor(normals(64, 256)).realize()

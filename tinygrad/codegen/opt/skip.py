@@ -10,6 +10,8 @@ condition (up to a size that is not known) runs only as far as that can hold for
 from __future__ import annotations
 
 import functools
+import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tinygrad.codegen.collapse import simplified
@@ -124,14 +126,13 @@ def _end_of_holding(difference: UOp, loop: UOp, outer: frozenset[UOp]) -> UOp | 
 def _skip_sums(nest: UOp) -> UOp:
     """Shorter loops for the REDUCEs whose values are nothing under a condition."""
     done: dict[UOp, UOp] = {}
-    identity = 1 + max(int(n.arg[0]) for n in nest.toposort() if n.op is Ops.RANGE)
+    identities = itertools.count(1 + max(int(n.arg[0]) for n in nest.toposort() if n.op is Ops.RANGE))
     for node in nest.toposort():
         src = tuple(done[s] for s in node.src)
         done[node] = node if src == node.src else node.with_sources(src)
         span = _span_of_sum(done[node]) if node.op is Ops.REDUCE else None
         if span is not None:
-            done[node] = _shortened(done[node], span, identity)
-            identity += 2
+            done[node] = _shortened(done[node], span, identities)
     return done[nest]
 
 
@@ -153,21 +154,29 @@ def _span_of_sum(node: UOp) -> tuple[UOp, Span] | None:
     return None
 
 
-def _shortened(node: UOp, found: tuple[UOp, Span], identity: int) -> UOp:
-    """The REDUCE over its span; a sum of products in two parts, the first free of its condition."""
+def _shortened(node: UOp, found: tuple[UOp, Span], identities: Iterator[int]) -> UOp:
+    """The REDUCE over its span; a sum of products in two parts, one of them free of its condition."""
     loop, span = found
     value = node.src[0]
     others = [r for r in node.closed_ranges if r is not loop]
 
-    def part(body: UOp, begin: UOp, end: UOp, name: int) -> UOp:
-        r = loop.replace(src=(loop.src[0], begin, end), arg=(name, loop.arg[1]))
-        return body.substitute({loop: r}).reduce_ranges(node.arg, *others, r)
+    def part(body: UOp, begin: UOp, end: UOp) -> UOp:
+        r = loop.replace(src=(loop.src[0], begin, end), arg=(next(identities), loop.arg[1]))
+        inside = {c: c.replace(arg=(next(identities), c.arg[1])) for c in _loops_inside(body, loop)}
+        return body.substitute({loop: r, **inside}).reduce_ranges(node.arg, *others, r)
 
     if value.src[1].op is not Ops.MUL:
-        return part(value, span.begin, span.end, identity)
+        return part(value, span.begin, span.end)
     first, last = (value, value.src[1]) if span.sure_after else (value.src[1], value)
-    return simplified(node.arg, node.dtype, part(first, span.begin, span.sure, identity),
-                      part(last, span.sure, span.end, identity + 1))
+    parts = part(first, span.begin, span.sure), part(last, span.sure, span.end)
+    return simplified(node.arg, node.dtype, *parts)
+
+
+def _loops_inside(body: UOp, loop: UOp) -> dict[UOp, None]:
+    """The loops of what is reduced or filled again in every iteration of `loop`: each of its parts has its
+    own."""
+    return {c: None for n in body.toposort() if n.op in (Ops.REDUCE, Ops.STAGE) and loop in n.ranges
+            for c in n.closed_ranges}
 
 
 def _extremes(index: UOp, outer: frozenset[UOp]) -> tuple[UOp, UOp]:
