@@ -578,6 +578,21 @@ def test_random_numbers_equal_those_of_the_plain_function():
     assert other[0] == other[1] and other[0][0] != sequences[0][0][:3] and len(calls) == 1
 
 
+@pytest.mark.parametrize("drawn_on, used_on", [("PYTHON", "PYTHON"), ("CPU:1", "CPU:1"), ("PYTHON", "CPU")])
+def test_random_numbers_of_other_devices_advance_too(drawn_on, used_on):
+    def noisy(x):
+        return (Tensor.rand(5, device=drawn_on) * x).contiguous().sum()
+
+    jitted, calls = traced(noisy)
+    x = Tensor([1.0, 2.0, 3.0, 4.0, 5.0], device=used_on).realize()
+    sequences = []
+    for function in (noisy, jitted, jitted):
+        Tensor.manual_seed(3)
+        sequences.append([function(x).item() for _ in range(4)])
+    assert sequences[0] == sequences[1] == sequences[2]
+    assert len(set(sequences[0])) == 4 and len(calls) == 1
+
+
 @pytest.mark.parametrize("name", ["rng", "seed"])
 def test_a_variable_of_any_name_leaves_random_numbers_alone(name):
     def draw(x, n):

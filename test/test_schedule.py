@@ -605,3 +605,10 @@ def test_half_types_accumulate_in_float32() -> None:
     reduces = [n for n in item.ast.toposort() if n.op is Ops.REDUCE]
     assert [n.dtype for n in reduces] == [dtypes.float32]
     assert abs(held(x).sum().item() - float(x[0]) * 5000) < 5e-3
+
+
+@pytest.mark.parametrize("device", ["PYTHON", "CPU:1"])
+def test_numbers_that_are_stored_for_another_kernel_are_stored_on_its_device(device: str) -> None:
+    x = Tensor([1.0] * 5, device=device).realize()
+    items = (Tensor.rand(5, device=device) * x).sum().schedule()
+    assert {buffer.arg.device for item in items for buffer in item.buffers} == {device}

@@ -48,7 +48,6 @@ MAX_TRACES = 16
 """Traces that one function keeps; the one used longest ago goes first."""
 PATIENCE = 8
 """Calls in a row that had to trace before a warning says why."""
-RANDOM = "rng"
 """The name of the variable through which random numbers enter a kernel (functional/random.py)."""
 
 
@@ -287,29 +286,33 @@ class Builder:
         self.places: list[Place] = []
         self.variables = inputs.variables
         self.start = start
+        self.counters = {random.counter_name(device): device for device in random.counters()}
+        """by the name of its VARIABLE: whose counter it is"""
         self.seed = self.fixed_seed()
         self.steps = [Step(i.ast, i.device, tuple(self.place(b) for b in i.buffers), i.outputs,
-                           tuple(self.variable(v, i.device) for v in i.variables)) for i in capture.items]
+                           tuple(self.variable(v) for v in i.variables)) for i in capture.items]
 
-    def variable(self, variable: BoundVariable, device: str) -> BoundVariable:
+    def variable(self, variable: BoundVariable) -> BoundVariable:
         """The variable, with what gives it a value in a replay as its source: nothing if it stays as it
         is."""
         source = ""
         if self.variables.get(variable.source) == variable.value:
             source = argument_source(variable.source)
-        elif self.is_drawn(variable, device) or (self.seed is None and variable.source == SEED):
+        elif self.is_drawn(variable) or (self.seed is None and variable.source == SEED):
             source = variable.source
         return dataclasses.replace(variable, source=source)
 
-    def is_drawn(self, variable: BoundVariable, device: str) -> bool:
+    def is_drawn(self, variable: BoundVariable) -> bool:
         """Whether this is the counter of a draw within the call, not of a lazy tensor from before it."""
-        return variable.source == RANDOM and variable.value >= self.start.get(device, 0)
+        device = self.counters.get(variable.source)
+        return device is not None and \
+            variable.value - random.stream_start(device) >= self.start.get(device, 0)
 
     def fixed_seed(self) -> int | None:
         """The seed, where numbers that were drawn before the call are computed in it: they belong to that
         seed, whatever the seed of later calls is."""
-        drawn = [self.is_drawn(v, item.device) for item in self.capture.items for v in item.variables
-                 if v.source == RANDOM]
+        drawn = [self.is_drawn(v) for item in self.capture.items for v in item.variables
+                 if v.source in self.counters]
         return None if all(drawn) else random.seed()
 
     def place(self, node: UOp) -> int:
@@ -362,7 +365,7 @@ class Builder:
         drawn = {d: n - self.start.get(d, 0) for d, n in random.counters().items()}
         written = {p for s in self.steps for p in s.places[:s.outputs]}
         captured = {p.state.storage for p in self.places if p.state is not None}
-        draws = any(v.source == RANDOM for step in self.steps for v in step.variables)
+        draws = any(v.source in self.counters for step in self.steps for v in step.variables)
         conditions = tracer.outside.conditions(captured, self.capture.used, tracer.inputs.tensors,
                                                self.seed if draws else None)
         return Trace(self.places, self.steps, written, outputs, structure, new_gradients, conditions,

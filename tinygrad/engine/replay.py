@@ -78,16 +78,16 @@ class Values:
     """What the variables of steps have to be in one run."""
 
     moved: Mapping[str, int]
-    """by device: how far its random counter has moved on since the trace"""
+    """by the source of a random counter: how far it has moved on since the trace"""
     given: Mapping[str, int]
     """by source: the value of a variable that has another one in each run"""
 
-    def of(self, variable: BoundVariable, device: str) -> int:
+    def of(self, variable: BoundVariable) -> int:
         if not variable.source:
             return variable.value
         if variable.source in self.given:
             return self.given[variable.source]
-        return variable.value + self.moved.get(device, 0)
+        return variable.value + self.moved.get(variable.source, 0)
 
 
 @dataclass
@@ -99,8 +99,8 @@ class Together:
     """what the device's queue recorded"""
     places: list[tuple[int, int]] = field(default_factory=list)
     """(number of an address among the arguments, place)"""
-    variables: list[tuple[int, BoundVariable, str]] = field(default_factory=list)
-    """(number of a variable among the arguments, variable, device)"""
+    variables: list[tuple[int, BoundVariable]] = field(default_factory=list)
+    """(number of a variable among the arguments, variable)"""
     memory: dict[Buffer | int, bool] = field(default_factory=dict)
     """by buffer, or place whose memory is given anew: whether the kernels write it"""
     count: int = 0
@@ -116,7 +116,7 @@ class Together:
 
     def __call__(self, run: Submission, given: Mapping[int, Buffer], values: Values) -> None:
         arguments = [given[place].address for _, place in self.places]
-        arguments += [values.of(variable, device) for _, variable, device in self.variables]
+        arguments += [values.of(variable) for _, variable in self.variables]
         buffers = [given[used] if isinstance(used, int) else used for used in self.used]
         run.kernels(self.device, self.kernels, (self.changing, arguments), buffers, self.outputs,
                     self.seconds)
@@ -171,12 +171,12 @@ class Replay:
             return
         work = [self.kernel(number).estimate for number in together]
         places: list[tuple[int, int]] = []
-        variables: list[tuple[int, BoundVariable, str]] = []
+        variables: list[tuple[int, BoundVariable]] = []
         memory: dict[Buffer | int, bool] = {}
         for start, number in zip(recorded.starts, together, strict=True):
             kernel, step = self.kernel(number), self.steps[number]
             places.extend((start + i, p) for i, p in enumerate(step.places) if p not in self.held)
-            variables.extend((start + len(step.places) + i, v, step.device)
+            variables.extend((start + len(step.places) + i, v)
                              for i, v in enumerate(variables_of(kernel, step)) if v.source)
             for i, place in enumerate(step.places):
                 used = self.held[place].root if place in self.held else place
@@ -214,7 +214,7 @@ class Replay:
         if kernel is None:
             run.copy(buffers[0], buffers[1], copied_from(step.ast))
         else:
-            numbers = [values.of(v, step.device) for v in variables_of(kernel, step)]
+            numbers = [values.of(v) for v in variables_of(kernel, step)]
             run.kernel(kernel, step.device, buffers, step.outputs, numbers)
 
 

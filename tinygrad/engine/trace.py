@@ -94,7 +94,8 @@ class Trace:
             elif place.kind is Kind.FRESH:
                 given[number] = place.new_buffer()
         arguments = {argument_source(name): value for name, value in inputs.variables.items()}
-        moved = {d: random.counter(d) - self.random_start.get(d, 0) for d in self.random_count}
+        moved = {random.counter_name(d): random.counter(d) - self.random_start.get(d, 0)
+                 for d in self.random_count}
         for device, count in self.random_count.items():
             random.advance(device, count)
         try:

@@ -6,7 +6,7 @@ rounds (Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2
 device's counter. Devices of one kind (CUDA and CUDA:1) draw from parts of the sequence far from each other,
 so that their numbers are independent; kinds of devices draw the same.
 
-Seed and counter enter the graph as bound VARIABLEs ("seed" and "rng"), so the graphs of two steps of a
+Seed and counter enter the graph as bound VARIABLEs ("seed", `counter_name`), so the graphs of two steps of a
 program have equal structure and a captured graph is replayed with another counter (`counters` and `advance`
 are for that).
 """
@@ -82,7 +82,12 @@ def advance(device: str, blocks: int) -> int:
     return start
 
 
-def _stream_start(device: str) -> int:
+def counter_name(device: str) -> str:
+    """The VARIABLE that a device's counter is in graphs, wherever they are computed."""
+    return "rng" if device == "CPU" else f"rng_{device.replace(':', '_')}"
+
+
+def stream_start(device: str) -> int:
     """The number of the first block of a device, by its full name: KIND or KIND:NUMBER."""
     number = device.rpartition(":")[2]
     return int(number) * STREAM_BLOCKS if number.isdecimal() else 0
@@ -154,8 +159,8 @@ def _random_blocks(count: int, device: str, lanes: int = 1) -> tuple[Tensor, Ten
     if total >= 2**31:
         raise ValueError(f"one draw takes fewer than 2**31 blocks of 64 random bits, asked for {total}")
     shape = (lanes, count)
-    start = _stream_start(device) + advance(device, total)
-    low, high = _variable_words("rng", MAX_COUNTER, start, shape, device)
+    start = stream_start(device) + advance(device, total)
+    low, high = _variable_words(counter_name(device), MAX_COUNTER, start, shape, device)
     position = Tensor.arange(count, dtype=dtypes.uint32, device=device).reshape(1, count)
     position = _examples.blocks(position, count).expand(shape)
     block_low = low + position

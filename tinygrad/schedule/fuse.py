@@ -72,6 +72,8 @@ class Kernel:
     root: UOp
     root_ranges: frozenset[UOp]
     outputs: list[UOp] = field(default_factory=list)
+    device: str | None = None
+    """None: no device was named, any will do"""
     after: set[Kernel] = field(default_factory=set)
     """kernels whose results this one reads"""
     outer_sets: set[frozenset[UOp]] = field(default_factory=set)
@@ -172,6 +174,8 @@ class Fusion:
             return False  # its readers keep the condition, and so know where it matters
         if node.op not in Family.ELEMENTWISE and node.op is not Ops.REDUCE:
             return False
+        if node.device is None and len({kernel.device for kernel, _ in uses}) > 1:
+            return False  # constants, which each device computes for itself
         if not self.reads_memory[node] and (node.op is not Ops.REDUCE or node in self.closed):
             return self.work[node] > LARGE_CONE and self.better_stored(node, uses)
         if node in self.closed:
@@ -334,7 +338,7 @@ class Fusion:
                 continue
             if node.op is Ops.REDUCE and any(not self.fits(kernel, p) or self.crowds(kernel, p) for p in at):
                 continue
-            if kernel.root.device != node.device or kernel.depends_on(set(points) - {kernel}):
+            if kernel.device != self.device_of(node, uses) or kernel.depends_on(set(points) - {kernel}):
                 continue
             return kernel, at
         return None
@@ -367,6 +371,10 @@ class Fusion:
         operands = (through_movement(Point(s, inside.index, inside.valid))[0] for s in product.src)
         return any(linear_terms(i).terms.get(columns) == 1 for o in operands for i in o.index[-1:])
 
+    def device_of(self, node: UOp, uses: list[Use]) -> str | None:
+        """Where `node` is computed: what is made of constants alone, where it is used; None if nowhere."""
+        return node.device or next((kernel.device for kernel, _ in uses if kernel.device is not None), None)
+
     def in_own_loop(self, kernel: Kernel, point: Point) -> Point:
         """A point of a row as what fills the row computes it: once, whatever loops read it."""
         outer = point.ranges & kernel.root_ranges
@@ -380,6 +388,7 @@ class Fusion:
     def store_apart(self, node: UOp, uses: list[Use]) -> None:
         index = tuple(_ranges_from(0, node.shape))
         kernel = Kernel(node, frozenset(r for r in index if r.op is Ops.RANGE), [node])
+        kernel.device = self.device_of(node, uses)
         kernel.range_count = len(index)
         self.kernels.append(kernel)
         self.stored[node] = kernel

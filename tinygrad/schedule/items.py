@@ -191,7 +191,7 @@ class _Writer:
         """The view that holds a stored node."""
         if node.op is Ops.ASSIGN and node not in self.fusion.buffered_assigns:
             return node.src[0]
-        device = node.device or self.default_device
+        device = self.fusion.stored[node].device or self.default_device
         return UOp.new_buffer(device, node.numel, node.dtype).reshape(node.shape)
 
     def view_of(self, node: UOp) -> UOp:
