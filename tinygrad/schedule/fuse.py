@@ -170,7 +170,7 @@ class Fusion:
     def must_store(self, node: UOp, uses: list[Use]) -> bool:
         if node.op is Ops.LIMIT:
             return self.must_store(node.src[0], _of_source(uses))
-        if node.op is Ops.WHERE and not self.reads_memory[node.src[0]] and node.src[2].base.op is Ops.CONST:
+        if node.op is Ops.WHERE and not self.reads_memory[node.src[0]] and _is_zero(node.src[2]):
             return False  # its readers keep the condition, and so know where it matters
         if node.op not in Family.ELEMENTWISE and node.op is not Ops.REDUCE:
             return False
@@ -436,6 +436,10 @@ class Fusion:
             for i, r in enumerate(inner):
                 kernel.enclosing[r] = around | frozenset(inner[:i + 1])
         return kernel.reduce_ranges[key]
+
+
+def _is_zero(node: UOp) -> bool:
+    return node.base.op is Ops.CONST and node.base.arg == 0
 
 
 def _of_source(uses: list[Use]) -> list[Use]:
