@@ -552,3 +552,14 @@ def test_a_reduce_along_an_axis_of_one_item_has_no_loop_there() -> None:
     expected = (wide - wide.mean(axes, keepdims=True)) / np.sqrt(wide.var(axes, keepdims=True, ddof=1) + 1e-5)
     expected = 2 * np.maximum(expected, 0) * expected / wide.size
     np.testing.assert_allclose(gradient.numpy(), expected.sum(axes, keepdims=True), rtol=1e-4)
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_picking_one_item_by_a_counter_is_a_load(swapped: bool) -> None:
+    table = Tensor(np.random.default_rng(0).standard_normal((20, 6)).astype(np.float32)).realize()
+    rows, items = Tensor.arange(12).reshape(12, 1) + 3, Tensor.arange(20).reshape(1, 20)
+    hit = items == rows if swapped else rows == items
+    picked = hit.unsqueeze(-1).where(table, 0).sum(1)
+    [item] = picked.schedule()
+    assert not [n for n in lower(item.ast).toposort() if n.op is Ops.REDUCE]
+    np.testing.assert_array_equal(picked.numpy(), table.numpy()[3:15])

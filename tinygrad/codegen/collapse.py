@@ -139,9 +139,10 @@ def _equals(condition: UOp, r: UOp) -> UOp | None:
         if counter.dtype is not dtypes.index or r in there.ranges or not there.dtype.is_int:
             continue
         terms, _ = linear_terms(counter)
-        rest = counter - r * terms.get(r, 0)
-        if terms.get(r) == 1 and r not in rest.ranges:
-            return there.cast(dtypes.index) - rest
+        step = terms.get(r, 0)
+        rest = counter - r * step
+        if step in (1, -1) and r not in rest.ranges:
+            return (there.cast(dtypes.index) - rest) * step
     return None
 
 

@@ -356,6 +356,8 @@ class Fusion:
             return False
         if not (len(points) > 1 or self.has_statistics[points[0].node]):
             return False
+        if prod(r.extent for r in points[0].ranges & kernel.root_ranges) < MIN_PARALLEL:
+            return False  # the loops of the rows would be too few to share out
         return all(self.has_columns(kernel, p) for r, p in kernel.reduces.items()
                    if is_contraction(r) and p.ranges >= kernel.root_ranges)
 
