@@ -85,7 +85,7 @@ def gelu(self: Tensor, approximate: str = "tanh") -> Tensor:
     approximation.
 
     https://arxiv.org/abs/1606.08415. The approximation 0.5 x (1 + tanh u) is written x sigmoid(2 u). "none"
-    is within 5.5 ulp: the roundings of e^(-x^2 / 2), of a polynomial and of their product add up. "tanh" is
+    is within 6 ulp: the roundings of e^(-x^2 / 2), of a polynomial and of their product add up. "tanh" is
     within 3 + 2 |2 u| for x < 0, where a rounding error of 2 u makes one |2 u| times as large in e^(2 u).
     """
     if approximate == "none":

@@ -137,7 +137,7 @@ def erf(self: Tensor) -> Tensor:
 
 
 def erfc(self: Tensor) -> Tensor:
-    """1 - erf(x), with all its digits where that is small. Within 5.5 ulp: above 1, the roundings of
+    """1 - erf(x), with all its digits where that is small. Within 6 ulp: above 1, the roundings of
     e^(-x^2), of a polynomial and of their quotient add up.
 
     >>> Tensor([0.0, 30.0, -10.0]).erfc().tolist()
