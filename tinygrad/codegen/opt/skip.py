@@ -162,8 +162,11 @@ def _shortened(node: UOp, found: tuple[UOp, Span], identities: Iterator[int]) ->
 
     def part(body: UOp, begin: UOp, end: UOp) -> UOp:
         r = loop.replace(src=(loop.src[0], begin, end), arg=(next(identities), loop.arg[1]))
-        inside = {c: c.replace(arg=(next(identities), c.arg[1])) for c in _loops_inside(body, loop)}
-        return body.substitute({loop: r, **inside}).reduce_ranges(node.arg, *others, r)
+        own = {loop: r}
+        for c in _loops_inside(body, loop):
+            bounds = tuple(bound.substitute(own) for bound in c.src)
+            own[c] = c.replace(src=bounds, arg=(next(identities), c.arg[1]))
+        return body.substitute(own).reduce_ranges(node.arg, *others, r)
 
     if value.src[1].op is not Ops.MUL:
         return part(value, span.begin, span.end)
@@ -172,11 +175,12 @@ def _shortened(node: UOp, found: tuple[UOp, Span], identities: Iterator[int]) ->
     return simplified(node.arg, node.dtype, *parts)
 
 
-def _loops_inside(body: UOp, loop: UOp) -> dict[UOp, None]:
-    """The loops of what is reduced or filled again in every iteration of `loop`: each of its parts has its
-    own."""
-    return {c: None for n in body.toposort() if n.op in (Ops.REDUCE, Ops.STAGE) and loop in n.ranges
-            for c in n.closed_ranges}
+def _loops_inside(body: UOp, loop: UOp) -> list[UOp]:
+    """The loops of what is reduced or filled again in every iteration of `loop`, those that others' bounds
+    depend on first: each of its parts has its own."""
+    inside = {c for n in body.toposort() if n.op in (Ops.REDUCE, Ops.STAGE) and loop in n.ranges
+              for c in n.closed_ranges}
+    return [n for n in body.toposort() if n in inside]
 
 
 def _extremes(index: UOp, outer: frozenset[UOp]) -> tuple[UOp, UOp]:
