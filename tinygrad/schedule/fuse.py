@@ -16,7 +16,8 @@ decides:
   computed once: its plan keeps such rows in scratch memory. So attention is one kernel: two contractions
   around the statistics of their common rows.
 - stored: by a kernel of its own; or, where one of the kernels using it computes each item exactly once
-  anyway, as one more output of that kernel.
+  anyway, or keeps the rows that it consists of, as one more output of that kernel. So attention's weights are
+  stored by its forward kernel, for the three kernels of its gradients.
 """
 from __future__ import annotations
 
