@@ -110,7 +110,7 @@ def held():
 
 def test_kernels_and_copies_go_on_after_realize_returned(held):
     b = normal(300)
-    queue, host = Device["CL"].queue, Tensor(b).realize()
+    queue, host = Device["CL"].queue, Tensor(b, device="CPU").realize()
     x = host.to("CL").realize()
     y = (x * 2).realize()
     z = y.to("CPU").realize()
@@ -125,7 +125,7 @@ def test_kernels_and_copies_go_on_after_realize_returned(held):
 
 def test_what_a_copy_still_reads_is_not_overwritten(held):
     b = normal(300)
-    host = Tensor(b).contiguous().realize()
+    host = Tensor(b, device="CPU").contiguous().realize()
     x = host.to("CL").realize()
     threading.Timer(0.05, held.set_status, [opencl.opencl().command_execution_status.COMPLETE]).start()
     host.assign(host * 0).realize()
