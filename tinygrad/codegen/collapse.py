@@ -29,7 +29,7 @@ def collapsed_reduce(op: Ops, value: UOp, ranges: tuple[UOp, ...]) -> UOp:
     loops = [r for r in ranges if r.op is Ops.RANGE]
     if any(r.extent == 0 for r in loops):
         return reduce_identity(op, value.dtype)
-    if op is Ops.ADD and value.op is Ops.WHERE and _is_zero(value.src[2]) \
+    if op is Ops.ADD and value.op is Ops.WHERE and value.src[2].is_zero \
             and value.src[0].ranges.isdisjoint(loops):
         # One condition for the whole sum: asked once, and what is summed stays as plain as it was.
         total = collapsed_reduce(op, value.src[1], ranges)
@@ -61,15 +61,11 @@ def _close(op: Ops, value: UOp, r: UOp) -> UOp | None:
     if value.op is not Ops.WHERE:
         return None
     condition, kept, other = value.src
-    if _is_zero(kept) and not _is_zero(other):
+    if kept.is_zero and not other.is_zero:
         condition, kept, other = condition.logical_not(), other, kept
-    if not _is_zero(other):
+    if not other.is_zero:
         return None
     return _count(condition, kept, r) if r not in kept.ranges else _select(condition, kept, other, r)
-
-
-def _is_zero(value: UOp) -> bool:
-    return value.op is Ops.CONST and value.arg == 0
 
 
 def _times(value: UOp, count: UOp) -> UOp:

@@ -66,8 +66,8 @@ class _Lowering:
         a REDUCE reads has its outer loops and a new one of its own."""
         for point in self.values:
             if point.node is value and is_bijection(point):
-                return tuple(i if i.op is Ops.CONST or i in self.stored_over else self.new_range(i.extent)
-                             for i in point.index)
+                inner = {i for i in point.index if i.op is Ops.RANGE} - self.stored_over
+                return tuple(self.new_range(i.extent) if i in inner else i for i in point.index)
         if value.shape not in self.output_ranges:
             self.output_ranges[value.shape] = tuple(self.new_range(n) for n in value.shape)
         return self.output_ranges[value.shape]

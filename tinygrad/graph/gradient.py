@@ -76,8 +76,7 @@ def _masked_by_position(g: UOp) -> tuple[UOp, UOp] | None:
     while g.op in _KEEPS_ZERO:
         moves.append(g)
         g = g.src[0]
-    if g.op is not Ops.WHERE or g.src[2].base.op is not Ops.CONST or g.src[2].base.arg != 0 \
-            or not _is_positional(g.src[0]):
+    if g.op is not Ops.WHERE or not g.src[2].is_zero or not _is_positional(g.src[0]):
         return None
     condition, value = g.src[:2]
     for move in reversed(moves):

@@ -355,6 +355,11 @@ class UOp(Operators):
         return node
 
     @property
+    def is_zero(self) -> bool:
+        """Whether this is the constant 0, repeated or not."""
+        return self.base.op is Ops.CONST and bool(self.base.arg == 0)
+
+    @property
     def viewed(self) -> UOp:
         """The node that this one is a view of, itself if it is none.
 

@@ -171,7 +171,7 @@ class Fusion:
     def must_store(self, node: UOp, uses: list[Use]) -> bool:
         if node.op is Ops.LIMIT:
             return self.must_store(node.src[0], _of_source(uses))
-        if node.op is Ops.WHERE and not self.reads_memory[node.src[0]] and _is_zero(node.src[2]):
+        if node.op is Ops.WHERE and not self.reads_memory[node.src[0]] and node.src[2].is_zero:
             return False  # its readers keep the condition, and so know where it matters
         if node.op not in Family.ELEMENTWISE and node.op is not Ops.REDUCE:
             return False
@@ -290,12 +290,9 @@ class Fusion:
         product = product_of(point.node)
         if product is None or not is_contraction(point.node):
             return True
-        loops = tuple(UOp.range(n, -1 - i) for i, n in enumerate(range_extents(point.node)))
-        inside = reduced_point(point, loops)
-        for operand in product.src:
-            ranges = through_movement(Point(operand, inside.index, inside.valid))[0].ranges
-            items = prod(r.extent for r in ranges - rows)
-            if not ranges >= rows and items * operand.dtype.itemsize > PANEL_BYTES:
+        for operand in _operands_at(point, product):
+            items = prod(r.extent for r in operand.ranges - rows)
+            if not operand.ranges >= rows and items * product.dtype.itemsize > PANEL_BYTES:
                 return False
         return True
 
@@ -369,10 +366,8 @@ class Fusion:
         if product is None or not kernel.places[kernel.root]:
             return True
         columns = kernel.places[kernel.root][-1]
-        loops = tuple(UOp.range(n, -1 - i) for i, n in enumerate(range_extents(point.node)))
-        inside = reduced_point(point, loops)
-        operands = (through_movement(Point(s, inside.index, inside.valid))[0] for s in product.src)
-        return any(linear_terms(i).terms.get(columns) == 1 for o in operands for i in o.index[-1:])
+        return any(linear_terms(i).terms.get(columns) == 1
+                   for operand in _operands_at(point, product) for i in operand.index[-1:])
 
     def device_of(self, node: UOp, uses: list[Use]) -> str | None:
         """Where `node` is computed: what is made of constants alone, where it is used; None if nowhere."""
@@ -441,8 +436,11 @@ class Fusion:
         return kernel.reduce_ranges[key]
 
 
-def _is_zero(node: UOp) -> bool:
-    return node.base.op is Ops.CONST and node.base.arg == 0
+def _operands_at(point: Point, product: UOp) -> list[Point]:
+    """Where the operands of a contraction at `point`, whose sum is of `product`, are read."""
+    loops = tuple(UOp.range(n, -1 - i) for i, n in enumerate(range_extents(point.node)))
+    inside = reduced_point(point, loops)
+    return [through_movement(Point(operand, inside.index, inside.valid))[0] for operand in product.src]
 
 
 def _of_source(uses: list[Use]) -> list[Use]:

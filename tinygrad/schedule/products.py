@@ -18,7 +18,7 @@ def product_of(node: UOp) -> UOp | None:
     if node.op is not Ops.REDUCE or node.arg[0] is not Ops.ADD:
         return None
     value = node.src[0]
-    if value.op is Ops.WHERE and value.src[2].base.op is Ops.CONST and value.src[2].base.arg == 0:
+    if value.op is Ops.WHERE and value.src[2].is_zero:
         value = value.src[1]
     while value.op is Ops.CAST:
         value = value.src[0]

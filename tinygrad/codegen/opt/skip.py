@@ -117,7 +117,7 @@ def _end_of_holding(difference: UOp, loop: UOp, outer: frozenset[UOp]) -> UOp | 
         lowest, _ = _extremes(difference, outer)
         return (lowest < 0).where(UOp.const(loop.extent, dtypes.index), 0)
     span = _span(difference, loop, outer)
-    return None if span is None or span.sure is None else span.end
+    return None if span is None or span.sure_after else span.end
 
 
 # --- sums ---------------------------------------------------------------------------------------------------
