@@ -26,6 +26,7 @@ from tinygrad.codegen.opt.choose import alternative_plans, choose_plan, threaded
 from tinygrad.codegen.opt.neighbours import Edit, edited, neighbours
 from tinygrad.codegen.opt.plan import Opt, OptKind, Plan, apply_opt, apply_plan
 from tinygrad.device import Device
+from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
 from tinygrad.renderer.llvm import LLVMRenderer
 from tinygrad.runtime.llvm import optimised_module
@@ -304,6 +305,31 @@ def test_aligned_vectors_go_past_the_caches_and_others_do_not() -> None:
     plain, streaming = source.split("@kernel.streaming(")[-2:]
     assert "nontemporal" in streaming and "fence" in streaming
     assert "nontemporal" not in plain and "fence" not in plain
+
+
+# --- rows asked for ahead -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rows, columns, ahead", [(7, 4096, True), (5, 2051, True), (9, 512, False)])
+def test_softmax_of_long_rows_asks_for_the_next_row_while_it_computes(rows: int, columns: int,
+                                                                      ahead: bool) -> None:
+    x = np.random.default_rng(2).standard_normal((rows, columns)).astype(np.float32)
+    result, renderer = Tensor(x).softmax(), MACHINES["AVX-512"]
+    nest = nest_of(result)
+    planned = choose_plan(nest, renderer)
+    assert any(o.kind is OptKind.PREFETCH for o in planned.opts) == ahead
+    program = linear_program(apply_plan(nest, planned), renderer)
+    assert {n.arg for n in program if n.op is Ops.LOAD and n.src[0].op is Ops.INDEX} == \
+        ({None, columns} if ahead else {None})
+    weights = np.exp(x.astype(np.float64))
+    np.testing.assert_allclose(result.numpy(), weights / weights.sum(1, keepdims=True), 1e-5)
+
+
+def test_rows_that_are_read_once_are_not_asked_for() -> None:
+    nest = nest_of(Tensor(np.ones((8, 4096), np.float32)).exp().sum(1))
+    assert all(o.kind is not OptKind.PREFETCH for o in choose_plan(nest, MACHINES["AVX-512"]).opts)
+    with pytest.raises(ValueError, match="nothing that r"):
+        apply_opt(nest_of(Tensor.arange(8) + 1), Opt(OptKind.PREFETCH, 0, 0))
 
 
 # --- edits of plans -----------------------------------------------------------------------------------------

@@ -146,7 +146,7 @@ def _vector_node(node: UOp, src: tuple[UOp, ...], lane: UOp, done: dict[UOp, UOp
     if node.op is Ops.INDEX:
         return _vector_address(node, src, lane, done)
     if node.op is Ops.LOAD:
-        return UOp.new(Ops.LOAD, node.dtype.vec(count), src)
+        return UOp.new(Ops.LOAD, node.dtype.vec(count), src, node.arg)
     if node.op is Ops.STORE:
         value = src[1] if lane not in node.closed_ranges else splat(src[1], count)
         return node.replace(dtype=value.dtype, src=(src[0], value, *_loops(node, src, lane)))

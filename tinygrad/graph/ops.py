@@ -102,7 +102,8 @@ class Ops(Enum):
     INDEX = auto()
     """an address: memory, offset in items, and (optional) the condition under which it may be touched"""
     LOAD = auto()
-    """the value at an INDEX; zero where its condition is false. Or the value of a REGISTER"""
+    """the value at an INDEX; zero where its condition is false. Or the value of a REGISTER. arg of the
+    former: None, or how many items further on memory is asked for too, for a LOAD to come"""
     STORE = auto()
     """INDEX, value, and in the loop nest the ranges it closes"""
     STAGE = auto()

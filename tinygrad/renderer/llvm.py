@@ -284,6 +284,8 @@ class Writer(Arithmetic, LaneReduction):
             return
         if one_address and valid is None:
             value = self.emit("load", f"load {stored}, ptr {self.values[place]}, {align}")
+            if node.arg is not None:
+                self.prefetch(node)
         elif one_address and valid is not None and valid.dtype.count == 1 and items >= lanes:
             self.values[node] = self.load_or_zero(node, valid, stored, align)
             return
@@ -297,6 +299,12 @@ class Writer(Arithmetic, LaneReduction):
                 value = self.intrinsic("gather", f"masked.gather.{mangled(stored)}.v{lanes}p0", stored,
                                        f"<{lanes} x ptr> {align} {address}, {mask}, {stored} zeroinitializer")
         self.values[node] = self.from_memory(node.dtype, value)
+
+    def prefetch(self, node: UOp) -> None:
+        """Ask for what lies so many items further on, into the second cache."""
+        item, address = memory_type(node.dtype.scalar), self.values[node.src[0]]
+        ahead = self.emit("ahead", f"getelementptr {item}, ptr {address}, i64 {node.arg}")
+        self.lines.append(f"  call void @llvm.prefetch.p0(ptr {ahead}, i32 0, i32 2, i32 1)")
 
     def load_or_zero(self, node: UOp, valid: UOp, stored: str, align: str) -> str:
         """Where the condition is false, the first item is read and not used: cheaper than a branch."""

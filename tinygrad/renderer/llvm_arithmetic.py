@@ -51,9 +51,9 @@ class Arithmetic:
         self.lines.append(f"  {name} = {text}")
         return name
 
-    def intrinsic(self, hint: str, name: str, result: str, arguments: str) -> str:
+    def intrinsic(self, hint: str, name: str, result: str, arguments: str, flags: str = "") -> str:
         """A call of LLVM's own function `name` (with its types); arguments come with their types."""
-        return self.emit(hint, f"call {result} @llvm.{name}({arguments})")
+        return self.emit(hint, f"call {flags}{result} @llvm.{name}({arguments})")
 
     def call(self, hint: str, function: Function, argument_type: str, *arguments: str) -> str:
         """A call of one of `llvm_functions`."""
@@ -118,7 +118,8 @@ class Arithmetic:
         if op in (Ops.SQRT, Ops.TRUNC):
             return self.intrinsic("v", f"{op.name.lower()}.{mangled(kind)}", kind, f"{kind} {operands[0]}")
         if op is Ops.MAX:
-            return self.call("v", functions.float_maximum(dtype.bits, dtype.count), kind, *operands)
+            both = ", ".join(f"{kind} {x}" for x in operands)  # NaN where either is; whichever of two zeros
+            return self.intrinsic("v", f"maximum.{mangled(kind)}", kind, both, flags="nsz ")
         if op is Ops.LDEXP:
             fits = self.has_scalef and dtype.itemsize in functions.SCALEF_BYTES
             make = functions.scalef if fits else functions.ldexp

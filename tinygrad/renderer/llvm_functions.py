@@ -202,18 +202,6 @@ def shift_right_signed(bits: int, count: int) -> Function:
 
 
 @functools.cache
-def float_maximum(bits: int, count: int) -> Function:
-    """The larger of a and b; NaN where either is."""
-    t, flag = vector_type({32: "float", 64: "double"}[bits], count), vector_type("i1", count)
-    return Function(f"max.{mangled(t)}", t, f"{t} %a, {t} %b", f"""
-        %larger = fcmp ogt {t} %a, %b
-        %number = select {flag} %larger, {t} %a, {t} %b
-        %nan = fcmp uno {t} %a, %a
-        %result = select {flag} %nan, {t} %a, {t} %number
-        ret {t} %result""")
-
-
-@functools.cache
 def ldexp(bits: int, count: int) -> Function:
     """a * 2**b as `Ops.LDEXP` says. The power is two factors, so a denormal result is rounded by the last
     product only, and adding 1.5 * 2**fraction leaves b in the low bits of the sum."""
