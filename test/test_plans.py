@@ -29,6 +29,7 @@ from tinygrad.device import Device
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
 from tinygrad.renderer.llvm import LLVMRenderer
+from tinygrad.runtime.cpu import host
 from tinygrad.runtime.llvm import optimised_module
 
 Array = np.ndarray[Any, Any]
@@ -40,6 +41,8 @@ MACHINES = {
     "NEON": LLVMRenderer(vector_bytes=16, registers=32, threads=2),
     "SSE": LLVMRenderer(vector_bytes=16, registers=16, threads=1),
 }
+if host().has_bf16_dots:
+    MACHINES["AVX-512 BF16"] = LLVMRenderer(vector_bytes=64, registers=32, threads=2, has_bf16_dots=True)
 
 
 # --- the spread of kernels ----------------------------------------------------------------------------------
@@ -119,9 +122,9 @@ def convolved(x: Array, w: Array, stride: int, padding: int, dilation: int, grou
 
 
 def convolution(x: tuple[int, ...], w: tuple[int, ...], stride: int = 1, padding: int = 0, dilation: int = 1,
-                groups: int = 1) -> Case:
+                groups: int = 1, dtype: Any = np.float32, tolerance: float = 1e-5) -> Case:
     return Case((x, w), lambda x, w: x.conv2d(w, None, groups, stride, dilation, padding),
-                lambda x, w: convolved(x, w, stride, padding, dilation, groups))
+                lambda x, w: convolved(x, w, stride, padding, dilation, groups), dtype, tolerance)
 
 
 def gradients(result: Tensor, *inputs: Tensor) -> Tensor:
@@ -154,9 +157,13 @@ CASES = {
                                   lambda a, b, c: np.maximum(a @ b + c, 0)),
     "matmul's gradients": Case(((40, 33), (33, 50)), lambda a, b: gradients(a @ b, a, b), matmul_gradients),
     "bfloat16 matmul": matmul(33, 64, 50, dtype=ml_dtypes.bfloat16, tolerance=8e-3),
+    "bfloat16 matmul, both transposed": matmul(70, 34, 21, True, True, ml_dtypes.bfloat16, 8e-3),
+    "bfloat16 matmul, odd": matmul(65, 131, 129, True, dtype=ml_dtypes.bfloat16, tolerance=8e-3),
     "float16 matmul": matmul(33, 64, 50, dtype=np.float16, tolerance=1e-3),
     "float64 matmul": matmul(33, 64, 50, dtype=np.float64, tolerance=1e-14),
     "convolution": convolution((2, 8, 12, 12), (16, 8, 3, 3), padding=1),
+    "bfloat16 convolution": convolution((2, 16, 13, 20), (17, 16, 3, 3), 2, 1, dtype=ml_dtypes.bfloat16,
+                                        tolerance=8e-3),
     "convolution, stride 2": convolution((2, 3, 15, 15), (8, 3, 3, 3), stride=2, padding=1),
     "convolution, dilation 2": convolution((1, 5, 14, 13), (6, 5, 3, 2), dilation=2),
     "convolution, two groups": convolution((2, 8, 9, 9), (12, 4, 3, 3), padding=1, groups=2),
@@ -272,6 +279,22 @@ def test_what_the_search_tries_is_right(case: Case, monkeypatch: pytest.MonkeyPa
 @every_case
 def test_much_of_what_the_search_tries_is_right(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     check_with_plans(case, monkeypatch, some_neighbours(6), 8)
+
+
+# --- units of a core ----------------------------------------------------------------------------------------
+
+
+def test_bfloat16_products_go_on_the_unit_for_them() -> None:
+    renderer = LLVMRenderer(vector_bytes=64, registers=32, threads=2, has_bf16_dots=True)
+    draw = np.random.default_rng(0)
+    a, b = (Tensor(draw.standard_normal(s).astype(ml_dtypes.bfloat16)) for s in ((40, 64), (64, 50)))
+
+    def uses_it(result: Tensor) -> bool:
+        plan = choose_plan(lower(result.schedule()[-1].ast), renderer)
+        return any(opt.kind is OptKind.MMA for opt in plan.opts)
+
+    assert uses_it(a @ b) and uses_it(a.relu() @ b)
+    assert not uses_it(a[:, :2] @ b[:2]) and not uses_it(a.float() @ b.float() * 1.5 @ b.T.float())
 
 
 # --- stores past the caches ---------------------------------------------------------------------------------

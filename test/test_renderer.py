@@ -17,6 +17,7 @@ from tinygrad.graph.spec import check_graph
 from tinygrad.graph.uop import UOp
 from tinygrad.renderer import launch_of
 from tinygrad.renderer.llvm import LLVMRenderer
+from tinygrad.renderer.matrix_units import SIMDGROUP
 from tinygrad.renderer.scalar import scalar_program
 
 Array = np.ndarray[Any, Any]
@@ -664,10 +665,18 @@ def test_functions_that_were_not_made_of_arithmetic_are_refused(op: Ops) -> None
         LLVMRenderer(64, 32).render("k", chain(op, dtypes.float32))
 
 
-@pytest.mark.parametrize("op", [Ops.BARRIER, Ops.SPECIAL, Ops.MMA])
+@pytest.mark.parametrize("op", [Ops.BARRIER, Ops.SPECIAL])
 def test_what_only_other_devices_have_is_refused(op: Ops) -> None:
     with pytest.raises(ValueError, match=f"cannot say {op.name}"):
         LLVMRenderer(64, 32).render("k", [new(op, INDEX, (), ("x", 1))])
+
+
+def test_a_unit_of_another_device_is_refused() -> None:
+    unit = SIMDGROUP[0]
+    tiles = [UOp.new(Ops.CONST, d.vec(f.registers), (), 0.0)
+             for d, f in ((unit.source, unit.a), (unit.source, unit.b), (unit.result, unit.c))]
+    with pytest.raises(ValueError, match="cannot say MMA"):
+        LLVMRenderer(64, 32).render("k", [*tiles, new(Ops.MMA, tiles[2].dtype, (*tiles, index(0)), unit)])
 
 
 def test_a_loop_of_another_device_is_refused() -> None:

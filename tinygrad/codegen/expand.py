@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 
 from tinygrad.codegen.collapse import simplified
-from tinygrad.codegen.transpose import strided_vector, tiles_of, transposed_vectors
+from tinygrad.codegen.transpose import interleaved_vector, strided_vector, tiles_of, transposed_vectors
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Family, Ops, RangeKind
 from tinygrad.graph.symbolic import linear_terms
@@ -130,8 +130,8 @@ def vectorised(nest: UOp) -> UOp:
             if tile not in transposed:
                 transposed[tile] = transposed_vectors(tile)
             done[node] = transposed[tile][place]
-        elif node.op is Ops.LOAD and (strided := strided_vector(node)) is not None:
-            done[node] = strided
+        elif node.op is Ops.LOAD and (whole := strided_vector(node) or interleaved_vector(node)) is not None:
+            done[node] = whole
         else:
             done[node] = _vector_node(node, src, lanes[0], done)
     return done[nest]

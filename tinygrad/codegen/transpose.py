@@ -68,6 +68,35 @@ def strided_vector(load: UOp) -> UOp | None:
     return result
 
 
+def interleaved_runs(load: UOp, lane: UOp) -> tuple[int, ...] | None:
+    """How many items after the first lane's each lane of a LOAD from a buffer reads, where its even lanes and
+    its odd lanes read a run of neighbours each; None for other LOADs."""
+    if len(load.src[0].src) != 2 or load.src[0].src[0].op is not Ops.PARAM or lane.extent < 4:
+        return None
+    offset = load.src[0].src[1]
+    places = [offset.substitute({lane: UOp.const(i, dtypes.index)}) for i in range(lane.extent)]
+    distances = [linear_terms(place - places[0]) for place in places]
+    if any(terms for terms, _ in distances):
+        return None
+    found = tuple(constant for _, constant in distances)
+    in_runs = all(found[i] == found[i % 2] + i // 2 for i in range(lane.extent))
+    return found if in_runs else None
+
+
+def interleaved_vector(load: UOp) -> UOp | None:
+    """A LOAD whose lanes come from two runs in turn: both runs loaded whole, and a shuffle. None for other
+    LOADs."""
+    lanes = [r for r in load.ranges if r.arg[1] is RangeKind.VECTOR]
+    if len(lanes) != 1 or (places := interleaved_runs(load, lanes[0])) is None or places[1] == 1:
+        return None
+    count, (memory, offset) = lanes[0].extent, load.src[0].src
+    start = offset.substitute({lanes[0]: UOp.const(0, dtypes.index)})
+    half = load.dtype.vec(count // 2)
+    runs = [UOp.new(Ops.LOAD, half, (load.src[0].replace(src=(memory, start + at)),)) for at in places[:2]]
+    picks = tuple(i // 2 + i % 2 * (count // 2) for i in range(count))
+    return UOp.new(Ops.SHUFFLE, load.dtype.vec(count), tuple(runs), picks)
+
+
 def transposed_vectors(tile: tuple[UOp, ...]) -> list[UOp]:
     """The vectors of a tile, one for each of its LOADs."""
     (lane,) = (r for r in tile[0].ranges if r.arg[1] is RangeKind.VECTOR)

@@ -305,8 +305,11 @@ def _vectorize(node: UOp) -> bool:
 
 
 def _shuffle(node: UOp) -> bool:
-    same = len(node.src) == 2 and all(s.dtype is node.dtype for s in node.src) and not _scalar(node)
-    return same and len(node.arg) == node.dtype.count and all(0 <= i < 2 * node.dtype.count for i in node.arg)
+    if len(node.src) != 2 or _scalar(node) or node.src[0].dtype is not node.src[1].dtype:
+        return False
+    given = node.src[0].dtype
+    return given.scalar is node.dtype.scalar and len(node.arg) == node.dtype.count and \
+        all(0 <= i < 2 * given.count for i in node.arg)
 
 
 def _extract(node: UOp) -> bool:
@@ -359,7 +362,8 @@ def _nest_mma(node: UOp) -> bool:
     """The elements of both source tiles, and the ranges over those of the three tiles that a lane holds."""
     ranges = node.src[2:]
     kinds = [r.arg[1] for r in ranges if r.op is Ops.RANGE]
-    fragments = kinds == [RangeKind.LOCAL, *[RangeKind.FRAGMENT] * 3]
+    lanes = [RangeKind.LOCAL] if node.arg.threads > 1 else []
+    fragments = kinds == [*lanes, *[RangeKind.FRAGMENT] * 3]
     return fragments and [s.dtype for s in node.src[:2]] == [node.arg.source] * 2
 
 
@@ -367,7 +371,8 @@ def _mma(node: UOp) -> bool:
     """What a lane holds of the three tiles."""
     unit = node.arg
     counts = [(unit.source, unit.a), (unit.source, unit.b), (unit.result, unit.c)]
-    lane = UOp.new(Ops.SPECIAL, dtypes.index, (), ("lidx0", unit.threads))
+    lane = UOp.new(Ops.SPECIAL, dtypes.index, (), ("lidx0", unit.threads)) if unit.threads > 1 else \
+        UOp.const(0, dtypes.index)
     return [s.dtype for s in node.src[:3]] == [d.vec(f.registers) for d, f in counts] and \
         node.src[3:] == (lane,)
 
@@ -412,7 +417,7 @@ LOOP_NEST = Stage("loop_nest", (
     Rule("LOAD(INDEX)", "zero where the condition is false", _load),
     Rule("REDUCE(value+, RANGE*) | REDUCE(vector)", "arg ADD | MAX | MUL; closes ranges or lanes",
          _nest_reduce),
-    Rule("MMA(value, value, RANGE, RANGE, RANGE, RANGE)", "arg: the MatrixUnit; closes the last two",
+    Rule("MMA(value, value, RANGE | CONST, RANGE, RANGE, RANGE)", "arg: the MatrixUnit; closes the last two",
          _nest_mma),
     Rule("STAGE(value+, RANGE*)", "arg (identity, Memory); closes the ranges", _stage),
     Rule("RANGE(extent, (begin, end)?)", "ints; arg (identity, RangeKind)", _range),
@@ -503,7 +508,7 @@ PROGRAM = Stage("program", (
     _PRIMITIVES,
     *_VECTORS,
     Rule("REDUCE(vector)", "arg ADD | MAX | MUL: its lanes into one", _reduce_lanes),
-    Rule("MMA(vector, vector, vector, SPECIAL)", "arg: the MatrixUnit; a @ b + c", _mma),
+    Rule("MMA(vector, vector, vector, SPECIAL | CONST)", "arg: the MatrixUnit; a @ b + c", _mma),
     Rule("BARRIER", "", lambda n: True),
     Rule("PREFETCH(INDEX, INDEX)", "into SHARED, from a PARAM", _prefetch),
     Rule("COMMIT", "", _is_source),

@@ -270,16 +270,16 @@ class Writer(Arithmetic, LaneReduction):
 
     def shuffle(self, node: UOp) -> None:
         """Lanes picked from two vectors side by side; one by one where the type has lanes nobody reads."""
-        dtype, count = node.dtype, node.dtype.count
+        dtype, count, given = node.dtype, node.dtype.count, node.src[0].dtype.count
         first, second = (self.values[s] for s in node.src)
         width = self.common_width(first, second)
         if dtype.is_bool:
-            first, second = self.mask(first, count, width), self.mask(second, count, width)
+            first, second = self.mask(first, given, width), self.mask(second, given, width)
         lane = signed_of(width).vec(count) if dtype.is_bool else dtype
-        if padded(count) == count:
+        if padded(count) == count and padded(given) == given:
             text = f"__builtin_shufflevector({first}, {second}, {', '.join(map(str, node.arg))})"
         else:
-            items = (f"({first if i < count else second})[{i % count}]" for i in node.arg)
+            items = (f"({first if i < given else second})[{i % given}]" for i in node.arg)
             text = f"({self.functions.type(lane)}){{{', '.join(items)}}}"
         self.values[node] = self.emit_mask(count, width, text) if dtype.is_bool else \
             self.emit("v", dtype, text)

@@ -32,18 +32,21 @@ from tinygrad.renderer.llvm_functions import (
     value_type,
     vector_type,
 )
+from tinygrad.renderer.llvm_units import INTRINSICS, multiplied
+from tinygrad.renderer.matrix_units import DOT_BF16
 
 
 class LLVMRenderer(Renderer):
     """LLVM IR for a CPU with `registers` vector registers of `vector_bytes`; `has_scalef` says that it has
-    AVX-512's vscalef for vectors of every size. The rest as in `Renderer`."""
+    AVX-512's vscalef for vectors of every size, `has_bf16_dots` its dot products of bfloat16. The rest as in
+    `Renderer`."""
 
     name = "LLVM"
     has_threads = True
 
     def __init__(self, vector_bytes: int = 16, registers: int = 16, threads: int = 1,
                  l1_bytes: int = Renderer.l1_bytes, l2_bytes: int = Renderer.l2_bytes,
-                 l3_bytes: int = 0, has_scalef: bool = False) -> None:
+                 l3_bytes: int = 0, has_scalef: bool = False, has_bf16_dots: bool = False) -> None:
         self.vector_bytes = vector_bytes
         self.registers = registers
         self.threads = threads
@@ -51,6 +54,7 @@ class LLVMRenderer(Renderer):
         self.l2_bytes = l2_bytes
         self.l3_bytes = l3_bytes
         self.has_scalef = has_scalef
+        self.matrix_units = (DOT_BF16,) if has_bf16_dots else ()
 
     def lanes(self, dtype: DType) -> int:
         """Bools and narrow floats count as float32: comparisons make the ones, arithmetic widens the rest."""
@@ -388,7 +392,7 @@ class Writer(Arithmetic, LaneReduction):
         return self.emit("all", f"shufflevector {vector} {first}, {vector} poison, {lanes}")
 
     def shuffle(self, node: UOp) -> None:
-        kind = value_type(node.dtype)
+        kind = value_type(node.src[0].dtype)
         first, second = (self.values[s] for s in node.src)
         picks = ", ".join(f"i32 {i}" for i in node.arg)
         self.values[node] = self.emit("v", f"shufflevector {kind} {first}, {kind} {second}, "
@@ -409,6 +413,12 @@ class Writer(Arithmetic, LaneReduction):
         return self.emit("part", f"shufflevector {of} {vector}, {of} poison, <{count} x i32> <{lanes}>")
 
     # --- elementwise -----------------------------------------------------------------------------------
+
+    def matrix_product(self, node: UOp) -> None:
+        if node.arg.name not in INTRINSICS:
+            self.refuse(node)
+        a, b, c = (self.values[s] for s in node.src[:3])
+        self.values[node] = multiplied(node.arg, a, b, c, self.emit)
 
     def compute(self, node: UOp) -> None:
         self.values[node] = self.elementwise(node, [self.values[s] for s in node.src])
@@ -439,6 +449,7 @@ STATEMENTS: dict[Ops, Callable[[Writer, UOp], None]] = {
     Ops.END: Writer.close_loop,
     Ops.INDEX: Writer.index,
     Ops.LOAD: Writer.load,
+    Ops.MMA: Writer.matrix_product,
     Ops.STORE: Writer.store,
     Ops.VECTORIZE: Writer.vectorize,
     Ops.SHUFFLE: Writer.shuffle,

@@ -22,7 +22,6 @@ from tinygrad.graph.uop import UOp
 from tinygrad.renderer import SCRATCH_ALIGNMENT, SHARED_ALIGNMENT, Renderer
 from tinygrad.renderer.llvm import STATEMENTS, Writer
 from tinygrad.renderer.llvm_functions import memory_type, value_type
-from tinygrad.renderer.llvm_units import INTRINSICS, multiplied
 from tinygrad.renderer.matrix_units import MMA_SYNC, MatrixUnit
 
 GLOBAL, SHARED = 1, 3
@@ -152,12 +151,6 @@ class BlocksWriter(Writer):
         number = self.intrinsic("id", of.format(axis="xyz"[int(name[-1])]), "i32", "")
         self.values[node] = self.emit("id", f"zext i32 {number} to i64")
 
-    def matrix_product(self, node: UOp) -> None:
-        if node.arg.name not in INTRINSICS:
-            self.refuse(node)
-        a, b, c = (self.values[s] for s in node.src[:3])
-        self.values[node] = multiplied(node.arg, a, b, c, self.emit)
-
     def barrier(self, node: UOp) -> None:
         self.lines += [f"  {line}" for line in self.target.barrier]
 
@@ -169,7 +162,6 @@ _STATEMENTS: dict[Ops, Callable[[Any, UOp], None]] = {
     Ops.SHARED: BlocksWriter.shared_memory,
     Ops.SPECIAL: BlocksWriter.special,
     Ops.BARRIER: BlocksWriter.barrier,
-    Ops.MMA: BlocksWriter.matrix_product,
 }
 
 

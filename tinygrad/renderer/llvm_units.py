@@ -1,7 +1,7 @@
-"""Matrix units as intrinsics of LLVM's GPU targets.
+"""Matrix units as intrinsics of LLVM's targets.
 
 NVIDIA's take each 32-bit register of a tile as an argument and give a struct; AMD's take and give whole
-vectors. Which layout the vectors have is in `matrix_units.py`.
+vectors; x86's wants a tile of one row in every lane. Which layout the vectors have is in `matrix_units.py`.
 """
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from tinygrad.dtype import DType, dtypes
 from tinygrad.renderer.llvm_functions import value_type
-from tinygrad.renderer.matrix_units import MFMA, MMA_SYNC, WMMA, MatrixUnit
+from tinygrad.renderer.matrix_units import DOT_BF16, MFMA, MMA_SYNC, WMMA, MatrixUnit
 
 Emit = Callable[[str, str], str]
 """Writes an instruction; returns the name of its value."""
@@ -34,6 +34,7 @@ INTRINSICS: dict[str, Intrinsic] = {
                                                  ("tf32", "i32")), strict=True)},
     **{unit.name: Intrinsic("amdgcn." + unit.name.replace("_1k", ".1k").replace("_", "."), "",
                             ", i32 0, i32 0, i32 0") for unit in MFMA},
+    DOT_BF16.name: Intrinsic("x86.avx512bf16.dpbf16ps.512", ""),
     **{unit.name: Intrinsic(f"amdgcn.wmma.f32.16x16x16.{kind}.v8f32.v16{kind.replace('bf16', 'i16')}", "")
        for unit, kind in zip(WMMA, ("bf16", "f16"), strict=True)},
 }
@@ -41,6 +42,8 @@ INTRINSICS: dict[str, Intrinsic] = {
 
 def multiplied(unit: MatrixUnit, a: str, b: str, c: str, emit: Emit) -> str:
     """The vector of what a lane holds of a @ b + c."""
+    if unit is DOT_BF16:
+        return _dot_products(a, b, c, emit)
     intrinsic = INTRINSICS[unit.name]
     result = value_type(unit.result.vec(unit.c.registers))
     sources = [(a, unit.a.registers), (b, unit.b.registers)]
@@ -58,6 +61,17 @@ def multiplied(unit: MatrixUnit, a: str, b: str, c: str, emit: Emit) -> str:
         lane = emit("lane", f"extractvalue {struct} {held}, {i}")
         built = emit("tile", f"insertelement {result} {built}, {scalar} {lane}, i64 {i}")
     return built
+
+
+def _dot_products(a: str, b: str, c: str, emit: Emit) -> str:
+    """The pair `a` with each of 16 pairs, added to `c`."""
+    pair = emit("pair", f"bitcast <2 x i16> {a} to i32")
+    first = emit("pair", f"insertelement <16 x i32> poison, i32 {pair}, i64 0")
+    every = emit("pairs", f"shufflevector <16 x i32> {first}, <16 x i32> poison, <16 x i32> zeroinitializer")
+    left = emit("left", f"bitcast <16 x i32> {every} to <32 x bfloat>")
+    right = emit("right", f"bitcast <32 x i16> {b} to <32 x bfloat>")
+    given = f"<16 x float> {c}, <32 x bfloat> {left}, <32 x bfloat> {right}"
+    return emit("dots", f"call <16 x float> @llvm.{INTRINSICS[DOT_BF16.name].name}({given})")
 
 
 def _pieces(value: str, dtype: DType, count: int, intrinsic: Intrinsic, emit: Emit) -> list[str]:

@@ -135,5 +135,11 @@ SIMDGROUP = (MatrixUnit("simdgroup_8x8x8", 8, 8, 8, 32, dtypes.float32, dtypes.f
                         _SIMDGROUP_TILE, _SIMDGROUP_TILE, _SIMDGROUP_TILE),)
 """`simdgroup_multiply_accumulate` of Metal, in full float32: narrower sources are widened."""
 
-UNITS: tuple[MatrixUnit, ...] = (*MMA_SYNC, *MFMA, *WMMA, *SIMDGROUP)
+# --- x86 ----------------------------------------------------------------------------------------------------
+
+DOT_BF16 = MatrixUnit("dpbf16ps", 1, 16, 2, 1, dtypes.bfloat16, dtypes.float32,
+                      _fragment("", "r0"), _fragment("r0", "r1 r2 r3 r4"), _fragment("", "r0 r1 r2 r3"))
+"""AVX-512 BF16's dot products of pairs, of one core: it takes denormal numbers for zero."""
+
+UNITS: tuple[MatrixUnit, ...] = (*MMA_SYNC, *MFMA, *WMMA, *SIMDGROUP, DOT_BF16)
 """All units; an Opt names one by its number."""

@@ -105,6 +105,7 @@ class Host:
     registers: int
     threads: int
     has_scalef: bool
+    has_bf16_dots: bool
     l2_bytes: int
     l3_bytes: int
 
@@ -121,6 +122,7 @@ def host() -> Host:
                 registers=32 if has("avx512f") or has("neon") else 16,
                 threads=thread_count(),
                 has_scalef=has("avx512f") and has("avx512vl"),
+                has_bf16_dots=has("avx512bf16") and has("avx512f"),
                 l2_bytes=_cache_bytes(2, Renderer.l2_bytes),
                 l3_bytes=_cache_bytes(3, USUAL_L3_BYTES))
 

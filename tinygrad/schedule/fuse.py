@@ -173,6 +173,8 @@ class Fusion:
             return self.must_store(node.src[0], _of_source(uses))
         if node.op is Ops.WHERE and not self.reads_memory[node.src[0]] and node.src[2].is_zero:
             return False  # its readers keep the condition, and so know where it matters
+        if node.op is Ops.CAST and node.src[0].dtype.itemsize < node.dtype.itemsize:
+            return False  # if anything is stored, it is what takes less memory
         if node.op not in Family.ELEMENTWISE and node.op is not Ops.REDUCE:
             return False
         if node.device is None and len({kernel.device for kernel, _ in uses}) > 1:

@@ -15,12 +15,12 @@ from __future__ import annotations
 from tinygrad.codegen.cost import estimate
 from tinygrad.codegen.opt.access import accesses_of
 from tinygrad.codegen.opt.choose_gpu import choose_block_plan
+from tinygrad.codegen.opt.core_units import CoreUnitChooser
 from tinygrad.codegen.opt.merge import mergeable_pair
 from tinygrad.codegen.opt.plan import Opt, OptKind, Plan, writes_what_it_reads
 from tinygrad.codegen.opt.prefetch import pass_to_prefetch_in
 from tinygrad.codegen.opt.rows import RowValue, row_values
 from tinygrad.codegen.opt.skip import skips_something
-from tinygrad.codegen.opt.tiles import TileChooser
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.symbolic import is_multiple, linear_terms
 from tinygrad.graph.uop import UOp
@@ -72,7 +72,7 @@ def work_and_items(nest: UOp) -> int:
     return work.operations + work.bytes // 4
 
 
-class _PlanChooser(TileChooser):
+class _PlanChooser(CoreUnitChooser):
     """All steps in their order."""
 
     def plan(self) -> Plan:
@@ -87,7 +87,7 @@ class _PlanChooser(TileChooser):
             self.write_out_windows()
         elif self.has_statistics():
             self.tile_rows(contraction)
-        else:
+        elif not self.tile_on_unit(contraction):
             self.tile(contraction)
         if skips_something(self.nest):
             self.take(Opt(OptKind.SKIP, 0))

@@ -7,12 +7,15 @@ from tinygrad.graph.uop import UOp
 
 def guarded(value: UOp, inside: UOp) -> UOp:
     """`value` with its loads touching memory only where `inside` holds, if they change with the same
-    ranges. A condition that differs between the lanes of a matrix unit says nothing about what they load for
-    each other."""
+    ranges. A condition that differs inside a matrix unit's result says nothing about what the unit loads."""
     apart = inside.ranges
+
+    def differs_inside(node: UOp) -> bool:
+        return node.op is Ops.MMA and not apart.isdisjoint(node.src[2:4])
+
     done: dict[UOp, UOp] = {}
-    for node in value.toposort(stop=lambda n: n.op is Ops.MMA and n.src[2] in apart):
-        if node.op is Ops.MMA and node.src[2] in apart:
+    for node in value.toposort(stop=differs_inside):
+        if differs_inside(node):
             done[node] = node
             continue
         src = tuple(done[s] for s in node.src)

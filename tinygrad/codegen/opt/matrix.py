@@ -155,7 +155,7 @@ def on_matrix_unit(nest: UOp, unit: MatrixUnit, ranges: tuple[UOp, UOp, UOp],
                  (n, unit.n, tiles[1], unit.b.columns, [product.b]),
                  (k, unit.k, tiles[2], unit.a.columns, [product.a, product.b])))]
     rows, columns, depth = sides
-    lane = UOp.range(unit.threads, identity + 6, RangeKind.LOCAL)
+    lane = UOp.range(unit.threads, identity + 6, RangeKind.LOCAL) if unit.threads > 1 else ZERO
     of_a, of_b, of_c = (UOp.range(f.registers, identity + 7 + i, RangeKind.FRAGMENT)
                         for i, f in enumerate((unit.a, unit.b, unit.c)))
 
@@ -180,7 +180,8 @@ def on_matrix_unit(nest: UOp, unit: MatrixUnit, ranges: tuple[UOp, UOp, UOp],
     at_m = rows.index(unit.c.rows, numbers(rows, of_c))
     at_n = columns.index(unit.c.columns, numbers(columns, of_c))
     changes = {reduce: total, m: at_m, n: at_n}
-    loops = {m: [*rows.loops, lane, of_c], n: columns.loops}
+    lanes = [lane] if lane.op is Ops.RANGE else []
+    loops = {m: [*rows.loops, *lanes, of_c], n: columns.loops}
     conditions = [at < axis.extent for at, axis in ((at_m, rows), (at_n, columns)) if not axis.is_whole()]
     return UOp.sink(_changed_store(s, changes, loops, conditions) for s in nest.src)
 

@@ -171,7 +171,8 @@ def _added_stages(state: UOp) -> Iterator[Opt]:
 
 def _panel_order(r: UOp) -> tuple[int, int]:
     """Panels lie in memory as they are walked: loops, then tiles, then lanes."""
-    return (RangeKind.LOOP, RangeKind.UNROLL, RangeKind.VECTOR).index(r.arg[1]), r.arg[0]
+    kinds = (RangeKind.LOOP, RangeKind.UNROLL, RangeKind.VECTOR, RangeKind.FRAGMENT)
+    return kinds.index(r.arg[1]), r.arg[0]
 
 
 def _added_order(state: UOp) -> Iterator[Opt]:

@@ -393,6 +393,8 @@ def operands(nest: UOp) -> list[UOp]:
     """The factors of the nest's sums of products, each once: what STAGE can name."""
     found: dict[UOp, None] = {}
     for node in nest.toposort():
+        if node.op is Ops.MMA:
+            found.update(dict.fromkeys(node.src[:2]))
         product = product_in(node.src[0]) if node.op is Ops.REDUCE and node.arg is Ops.ADD else None
         if product is not None:
             found.update(dict.fromkeys(product.src))
