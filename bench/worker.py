@@ -68,7 +68,9 @@ class Worker:
 
 def summary(result: Any) -> dict[str, Any]:
     """What is compared of a result: the mean size of its items, and some of them, always the same."""
-    items = np.asarray(result.numpy() if hasattr(result, "numpy") else result).ravel()
+    if hasattr(result, "numpy"):
+        result = result.float().numpy()
+    items = np.asarray(result).astype(np.float32).ravel()
     places = np.random.default_rng(0).integers(0, items.size, SAMPLE)
     return {"size": float(np.abs(items).mean(dtype=np.float64)), "sample": items[places].tolist()}
 

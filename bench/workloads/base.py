@@ -25,6 +25,7 @@ OURS = "tinygrad"
 PUBLIC = "tinygrad 0.14"
 ITEM = 4
 """Bytes of a float32."""
+ITEM_BYTES = {"float32": ITEM, "bfloat16": 2}
 CACHE_LINE = 64
 """Bytes."""
 
@@ -97,8 +98,9 @@ def wait_for_tinygrad() -> None:
 
 
 def operation(name: str, operations: float, shapes: Sequence[tuple[int, ...]], written: int, *,
-              tinygrad: Operation, torch: Operation, jax: Operation, tolerance: float = 1e-3) -> Workload:
-    """One operation on float32 arrays of these shapes, with a result of `written` items.
+              tinygrad: Operation, torch: Operation, jax: Operation, tolerance: float = 1e-3,
+              dtype: str = "float32") -> Workload:
+    """One operation on arrays of these shapes, with a result of `written` items of the same dtype.
 
     A user of either tinygrad calls `realize()`, a user of PyTorch just calls (or compiles), one of JAX
     compiles.
@@ -107,7 +109,8 @@ def operation(name: str, operations: float, shapes: Sequence[tuple[int, ...]], w
     def tinygrad_setup() -> Step:
         import tinygrad as library
 
-        tensors = [library.Tensor(array).realize() for array in normals(shapes)]
+        kind = getattr(library.dtypes, dtype)
+        tensors = [library.Tensor(array).cast(kind).contiguous().realize() for array in normals(shapes)]
 
         def step() -> Any:
             result = tinygrad(library, *tensors).realize()
@@ -119,7 +122,7 @@ def operation(name: str, operations: float, shapes: Sequence[tuple[int, ...]], w
     def torch_setup(compiled: bool) -> Step:
         import torch as library
 
-        tensors = [library.from_numpy(array) for array in normals(shapes)]
+        tensors = [library.from_numpy(array).to(getattr(library, dtype)) for array in normals(shapes)]
         run = library.compile(lambda *arrays: torch(library, *arrays)) if compiled else (
             lambda *arrays: torch(library, *arrays))
         return lambda: run(*tensors)
@@ -127,11 +130,12 @@ def operation(name: str, operations: float, shapes: Sequence[tuple[int, ...]], w
     def jax_setup() -> Step:
         import jax as library
 
-        arrays = [library.numpy.asarray(array) for array in normals(shapes)]
+        arrays = [library.numpy.asarray(array, dtype) for array in normals(shapes)]
         run = library.jit(lambda *arrays: jax(library, *arrays))
         return lambda: run(*arrays).block_until_ready()
 
-    read = ITEM * sum(math.prod(shape) for shape in shapes)
+    item = ITEM_BYTES[dtype]
+    read = item * sum(math.prod(shape) for shape in shapes)
     setups = {**both_tinygrads(tinygrad_setup), "torch": lambda: torch_setup(False),
               "torch.compile": lambda: torch_setup(True), "jax": jax_setup}
-    return Workload(name, operations, read, written * ITEM, setups, tolerance)
+    return Workload(name, operations, read, written * item, setups, tolerance)

@@ -6,10 +6,11 @@ from typing import Any
 from bench.workloads.base import Workload, operation
 
 
-def matmul(m: int, k: int, n: int) -> Workload:
+def matmul(m: int, k: int, n: int, dtype: str = "float32", tolerance: float = 1e-3) -> Workload:
     """(m, k) times (k, n)."""
     name = f"matmul {m}" if m == k == n else f"matmul {m}x{k}x{n}"
-    return operation(name, 2.0 * m * k * n, [(m, k), (k, n)], m * n,
+    name += "" if dtype == "float32" else f", {dtype}"
+    return operation(name, 2.0 * m * k * n, [(m, k), (k, n)], m * n, tolerance=tolerance, dtype=dtype,
                      tinygrad=lambda _, a, b: a @ b,
                      torch=lambda _, a, b: a @ b,
                      jax=lambda _, a, b: a @ b)
@@ -48,6 +49,6 @@ WORKLOADS = (
     matmul(4096, 64, 4096), matmul(64, 4096, 4096), matmul(4096, 4096, 64),
     transposed_matmul(1024, True, False), transposed_matmul(1024, False, True),
     transposed_matmul(1024, True, True),
-    batched_matmul(64, 128),
+    batched_matmul(64, 128), matmul(1024, 1024, 1024, "bfloat16", 2e-2),
     matvec(4096),
 )
