@@ -352,7 +352,7 @@ def test_rows_that_are_read_once_are_not_asked_for() -> None:
     nest = nest_of(Tensor(np.ones((8, 4096), np.float32)).exp().sum(1))
     assert all(o.kind is not OptKind.PREFETCH for o in choose_plan(nest, MACHINES["AVX-512"]).opts)
     with pytest.raises(ValueError, match="nothing that r"):
-        apply_opt(nest_of(Tensor.arange(8) + 1), Opt(OptKind.PREFETCH, 0, 0))
+        apply_opt(nest_of(Tensor.arange(8) + 1), Opt(OptKind.PREFETCH, 0, 1, (0,)))
 
 
 # --- edits of plans -----------------------------------------------------------------------------------------

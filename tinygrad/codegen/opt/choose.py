@@ -7,7 +7,7 @@ In: a loop nest and the device's numbers (lanes, registers, caches, threads). Ou
 4. everything else gets lanes where accesses lie side by side (`lanes.py`);
 5. loops stop where nothing is left to add (`skip.py`);
 6. results that the caches cannot hold go past them;
-7. while rows are computed with, the next ones are fetched (`prefetch.py`);
+7. memory is asked for ahead where the processor would not do it by itself (`prefetch.py`);
 8. the outermost loops are shared out over threads, if there is enough to do.
 """
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tinygrad.codegen.opt.choose_gpu import choose_block_plan
 from tinygrad.codegen.opt.core_units import CoreUnitChooser
 from tinygrad.codegen.opt.merge import mergeable_pair
 from tinygrad.codegen.opt.plan import Opt, OptKind, Plan, writes_what_it_reads
-from tinygrad.codegen.opt.prefetch import pass_to_prefetch_in
+from tinygrad.codegen.opt.prefetch import prefetches
 from tinygrad.codegen.opt.rows import RowValue, row_values
 from tinygrad.codegen.opt.skip import skips_something
 from tinygrad.graph.ops import Ops, RangeKind
@@ -93,9 +93,9 @@ class _PlanChooser(CoreUnitChooser):
             self.take(Opt(OptKind.SKIP, 0))
         if self.worth_streaming():
             self.take(Opt(OptKind.STREAM, 0))
-        ahead = pass_to_prefetch_in(self.nest, self.renderer.l2_bytes // 8)
-        if ahead is not None:
-            self.take(Opt(OptKind.PREFETCH, ahead[0].arg[0], ahead[1].arg[0]))
+        if contraction is None:
+            for hint in prefetches(self.nest, self.renderer):
+                self.take(Opt(OptKind.PREFETCH, hint.loop.arg[0], hint.iterations, (hint.along.arg[0],)))
         self.share_out()
         return Plan(tuple(self.opts))
 

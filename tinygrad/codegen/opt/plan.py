@@ -18,7 +18,7 @@ from tinygrad.codegen.linearize import reduce_identity
 from tinygrad.codegen.opt.blocks import reduce_in_block
 from tinygrad.codegen.opt.guards import guarded, guarded_store, zero_outside
 from tinygrad.codegen.opt.matrix import on_matrix_unit
-from tinygrad.codegen.opt.prefetch import prefetch
+from tinygrad.codegen.opt.prefetch import Prefetch, prefetch
 from tinygrad.codegen.opt.rows import keep_row
 from tinygrad.codegen.opt.share import Sharing, share_operand
 from tinygrad.codegen.opt.skip import skip
@@ -44,7 +44,7 @@ class OptKind(Enum):
     KEEP = "a row that several loops read, computed once into scratch memory"
     SKIP = "every loop only as far as a condition inside it can hold"
     STREAM = "results past the caches, straight to memory: what they would push out is worth more"
-    PREFETCH = "in a loop that reads a range's rows, the same place of the next row asked for as well"
+    PREFETCH = "in a loop, what later iterations of a range read asked for already"
     STAGE = "an operand computed once over the ranges it is read over, into scratch memory"
     SHARE = "an operand computed once a block over the ranges it is read over, into shared memory"
     MMA = "tiles of a contraction on a matrix unit"
@@ -57,8 +57,7 @@ WHOLE_NEST = frozenset({OptKind.SKIP, OptKind.STREAM})
 
 @dataclass(frozen=True)
 class Opt:
-    """One change: `range` is the identity of the range; `amount` a factor, the other range of a MERGE, or the
-    loop of a PREFETCH.
+    """One change: `range` is the identity of the range; `amount` a factor, or the other range of a MERGE.
 
     KEEP, STAGE and SHARE name a value instead, by its number among `rows.row_values` and `operands` of the
     nest. The range of an MMA is the one that is summed over, its amount the number of the unit in `UNITS`.
@@ -68,14 +67,15 @@ class Opt:
     range: int
     amount: int = 0
     over: tuple[int, ...] = ()
-    """STAGE, SHARE: the ranges that the memory covers, outermost first; MMA: those over rows and columns"""
+    """STAGE, SHARE: the ranges that the memory covers, outermost first; MMA: those over rows and columns;
+    PREFETCH: the one whose iterations are counted ahead"""
     tiles: tuple[int, ...] = ()
     """MMA: tiles of rows, columns and products beside each other; SHARE: what `Sharing` has after threads"""
 
     def __repr__(self) -> str:
         named = {OptKind.STAGE: "operand ", OptKind.SHARE: "operand ", OptKind.KEEP: "row "}
         details = [] if self.kind in WHOLE_NEST else [f"{named.get(self.kind, 'r')}{self.range}"]
-        if self.kind in (OptKind.MERGE, OptKind.PREFETCH):
+        if self.kind is OptKind.MERGE:
             details.append(f"r{self.amount}")
         elif self.kind is OptKind.MMA:
             details.append(str(UNITS[self.amount]))
@@ -121,7 +121,7 @@ def apply_opt(nest: UOp, opt: Opt) -> UOp:
         case OptKind.MERGE:
             return merge(nest, target, range_named(nest, opt.amount))
         case OptKind.PREFETCH:
-            return prefetch(nest, target, range_named(nest, opt.amount))
+            return prefetch(nest, Prefetch(target, range_named(nest, opt.over[0]), opt.amount))
         case OptKind.SWAP:
             return outermost(nest, target)
         case OptKind.THREAD:
