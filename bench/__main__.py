@@ -10,8 +10,8 @@
     python -m bench --json results.json --roofline roofline.png
 
 A figure is the median of all a peer's steps; `ratio` is this library's time over the best peer's, below 1
-where this library is faster. `limit` is the least time that the machine's measured rates allow, as a share of
-our time. After the table: the geometric mean of PyTorch's time over ours.
+where this library is faster. `limit` is the least time that the machine's rates allow, measured in the same
+rounds, as a share of our time. After the table: the geometric mean of PyTorch's time over ours.
 """
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from bench.measure import measure, measure_first_call
 from bench.peers import PEERS, Peer, available_peers, environments_folder
 from bench.results import BASELINE, Row, first_call_table, overhead_table, speedup, table
 from bench.workloads import FAMILIES, OURS, Workload
-from tinygrad.runtime.limits import Limits, measure_limits, usable_cores
+from tinygrad.runtime.limits import LimitMeter, Limits, measure_limits, usable_cores
 
 
 @dataclass
@@ -72,10 +72,12 @@ def timed_rows(options: argparse.Namespace, workloads: list[Workload]) -> tuple[
             stack.callback(peer.close)
         versions = {peer.name: peer.ask(do="version")["version"] for peer in peers}
         progress("peers: " + ", ".join(f"{name} ({version})" for name, version in versions.items()))
+        meter = LimitMeter(options.threads)
+        stack.enter_context(meter.pool)
         rows = []
         for number, workload in enumerate(workloads, 1):
             progress(f"[{number}/{len(workloads)}] {workload.name}")
-            rows.append((workload, measure(workload, peers, options.rounds, options.burst)))
+            rows.append((workload, measure(workload, peers, options.rounds, options.burst, meter)))
     return names, versions, rows
 
 
@@ -87,7 +89,7 @@ def run_rows(options: argparse.Namespace, workloads: list[Workload], limits: Lim
     """The table of all peers."""
     names, versions, timed = timed_rows(options, workloads)
     rows = [row for _, row in timed]
-    text = table(timed, names, limits)
+    text = table(timed, names)
     mean = speedup(rows)
     if mean is not None:
         text += f"\ngeometric mean of {BASELINE}'s time over ours: {mean:.2f}"

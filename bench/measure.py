@@ -7,13 +7,15 @@ from typing import Any
 from bench.peers import LIBRARIES, Peer, PeerError
 from bench.results import Row, disagreements
 from bench.workloads import Workload
+from tinygrad.runtime.limits import LimitMeter
 
 WARM_STEPS = 2
 """Steps after the first that are not counted: the public tinygrad captures in its second call."""
 
 
-def measure(workload: Workload, peers: list[Peer], rounds: int, burst: float) -> Row:
-    """Time `workload` in every peer: `rounds` turns each, of about `burst` seconds."""
+def measure(workload: Workload, peers: list[Peer], rounds: int, burst: float, meter: LimitMeter) -> Row:
+    """Time `workload` in every peer: `rounds` turns each, of about `burst` seconds; between the turns, what
+    the machine can do."""
     row = Row(workload.name)
     answers: dict[str, dict[str, Any]] = {}
     repeats: dict[str, int] = {}
@@ -31,13 +33,15 @@ def measure(workload: Workload, peers: list[Peer], rounds: int, burst: float) ->
         row.times[peer.name] = []
         repeats[peer.name] = max(1, min(1000, round(burst / warm)))
         ready.append(peer)
-    for peer in ready * rounds:
-        if peer.name in row.failures:
-            continue
-        try:
-            row.times[peer.name] += peer.ask(do="run", repeats=repeats[peer.name])["seconds"]
-        except PeerError as error:
-            row.failures[peer.name] = str(error)
+    for _ in range(rounds):
+        row.limits.append(meter.measure())
+        for peer in ready:
+            if peer.name in row.failures:
+                continue
+            try:
+                row.times[peer.name] += peer.ask(do="run", repeats=repeats[peer.name])["seconds"]
+            except PeerError as error:
+                row.failures[peer.name] = str(error)
     for name, what in disagreements(answers, workload.tolerance).items():
         row.failures[name] = f"{name}: {what}"
     return row

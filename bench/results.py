@@ -26,10 +26,21 @@ class Row:
     times: dict[str, list[float]] = field(default_factory=dict)
     """seconds of each later step"""
     failures: dict[str, str] = field(default_factory=dict)
+    limits: list[Limits] = field(default_factory=list)
+    """what the machine could do, measured in each round"""
 
     def middle(self, peer: str) -> float | None:
         """The median of a peer's steps, None where it has none."""
         return median(self.times[peer]) if self.times.get(peer) else None
+
+    @property
+    def limit(self) -> Limits | None:
+        """The median of what the machine could do in the row's rounds."""
+        if not self.limits:
+            return None
+        rates = (median(getattr(limits, name) for limits in self.limits)
+                 for name in ("gflops", "read_gbs", "copy_gbs"))
+        return Limits(self.limits[0].threads, self.limits[0].lanes, *rates)
 
     @property
     def best_peer(self) -> float | None:
@@ -81,7 +92,7 @@ def columns(lines: Sequence[Sequence[str]]) -> str:
                      for line in lines)
 
 
-def table(rows: Sequence[tuple[Workload, Row]], peers: Sequence[str], limits: Limits) -> str:
+def table(rows: Sequence[tuple[Workload, Row]], peers: Sequence[str]) -> str:
     """The rows as text in columns."""
     heads = ["workload", *(f"{peer} ms" for peer in peers), "ratio", "GFLOP/s", "GB/s", "limit", "first s"]
     lines = [heads]
@@ -96,7 +107,7 @@ def table(rows: Sequence[tuple[Workload, Row]], peers: Sequence[str], limits: Li
                 "-" if best is None else f"{ours / best:.2f}",
                 f"{workload.operations / ours / 1e9:.1f}",
                 f"{workload.moved_bytes / ours / 1e9:.1f}",
-                f"{least_seconds(workload, limits) / ours:.0%}",
+                "-" if row.limit is None else f"{least_seconds(workload, row.limit) / ours:.0%}",
                 f"{row.first[OURS]:.2f}",
             ]
         lines.append(cells)

@@ -22,7 +22,8 @@ MEMORY_BYTES = 256 << 20
 """More than the caches of any machine this runs on, so that every pass goes to memory."""
 ACCUMULATORS = 20
 """Independent multiply-adds: latency (4) times units (2) needs 8; 20 and an operand fit 32 registers."""
-
+ROUNDS = 4_000_000
+"""Times that each of them is added to."""
 STREAMS = 4
 """Stretches of memory that are read side by side: one keeps a core's prefetchers from their best."""
 
@@ -46,33 +47,48 @@ class Limits:
         return max(operations / (self.gflops * 1e9), moved_bytes / (max(self.read_gbs, self.copy_gbs) * 1e9))
 
 
-def measure_limits(threads: int, repeats: int = 5) -> Limits:
-    """The best of `repeats` runs of each loop."""
-    lanes = host_lanes()
-    kernels = _compiled(_source(lanes))
-    with ThreadPoolExecutor(threads) as pool:
-        def best(work: Callable[[int], object]) -> float:
-            times = []
-            for _ in range(repeats):
-                start = time.perf_counter()
-                list(pool.map(work, range(threads)))
-                times.append(time.perf_counter() - start)
-            return min(times)
+class LimitMeter:
+    """The loops compiled, and memory for them: machines that are shared change their rates within minutes, so
+    that a benchmark measures them again beside each row."""
 
-        rounds = 4_000_000
-        arithmetic = best(lambda thread: kernels["arithmetic"](rounds, 0.5))
-        source, target = _aligned(), _aligned()
-        vectors = source.size // lanes // threads
-        size = vectors * lanes * 4
+    def __init__(self, threads: int) -> None:
+        self.threads, self.lanes = threads, host_lanes()
+        self.kernels = _compiled(_source(self.lanes))
+        self.source, self.target = _aligned(), _aligned()
+        self.pool = ThreadPoolExecutor(threads)
+
+    def measure(self, repeats: int = 1) -> Limits:
+        """The best of `repeats` runs of each loop."""
+        vectors = self.source.size // self.lanes // self.threads
+        size = vectors * self.lanes * 4
 
         def part(array: np.ndarray[Any, Any], thread: int) -> int:
             return int(array.ctypes.data) + thread * size
 
-        read = best(lambda thread: kernels["read"](part(source, thread), vectors))
-        copied = best(lambda thread: kernels["copy"](part(source, thread), part(target, thread), vectors))
-    operations = 2.0 * rounds * ACCUMULATORS * lanes * threads
-    moved = float(size) * threads
-    return Limits(threads, lanes, operations / arithmetic / 1e9, moved / read / 1e9, 2 * moved / copied / 1e9)
+        arithmetic = self.best(repeats, lambda thread: self.kernels["arithmetic"](ROUNDS, 0.5))
+        read = self.best(repeats, lambda thread: self.kernels["read"](part(self.source, thread), vectors))
+        copied = self.best(repeats, lambda thread: self.kernels["copy"](
+            part(self.source, thread), part(self.target, thread), vectors))
+        operations = 2.0 * ROUNDS * ACCUMULATORS * self.lanes * self.threads
+        moved = float(size) * self.threads
+        return Limits(self.threads, self.lanes, operations / arithmetic / 1e9, moved / read / 1e9,
+                      2 * moved / copied / 1e9)
+
+    def best(self, repeats: int, work: Callable[[int], object]) -> float:
+        """The least seconds that all threads took to work at once."""
+        times = []
+        for _ in range(repeats):
+            start = time.perf_counter()
+            list(self.pool.map(work, range(self.threads)))
+            times.append(time.perf_counter() - start)
+        return min(times)
+
+
+def measure_limits(threads: int, repeats: int = 5) -> Limits:
+    """The best of `repeats` runs of each loop."""
+    meter = LimitMeter(threads)
+    with meter.pool:
+        return meter.measure(repeats)
 
 
 def _aligned() -> np.ndarray[Any, Any]:
