@@ -93,9 +93,8 @@ class _PlanChooser(CoreUnitChooser):
             self.take(Opt(OptKind.SKIP, 0))
         if self.worth_streaming():
             self.take(Opt(OptKind.STREAM, 0))
-        if contraction is None:
-            for hint in prefetches(self.nest, self.renderer):
-                self.take(Opt(OptKind.PREFETCH, hint.loop.arg[0], hint.iterations, (hint.along.arg[0],)))
+        for hint in prefetches(self.nest, self.renderer):
+            self.take(Opt(OptKind.PREFETCH, hint.loop.arg[0], hint.iterations, (hint.along.arg[0],)))
         self.share_out()
         return Plan(tuple(self.opts))
 
