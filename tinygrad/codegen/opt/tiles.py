@@ -163,7 +163,7 @@ class TileChooser(PanelChooser):
         lane_now = next(r for r in self.ranges() if r.arg[1] is RangeKind.VECTOR and r.arg[0] not in before)
         staged = [lane_now.arg[0]]
         if outer is not None and vectors > 1:
-            size = tile_size(-(-lane.extent // width), vectors)
+            size = vectors_of_tile(-(-lane.extent // width), vectors)
             if size > 1:
                 before = self.identities()
                 outer = self.outer_after(Opt(OptKind.UPCAST, outer, size))
@@ -278,3 +278,10 @@ class TileChooser(PanelChooser):
                 if contraction is not None and loop in contraction.left | contraction.right:
                     return loop
         return None
+
+
+def vectors_of_tile(count: int, most: int) -> int:
+    """How many of `count` vectors stand side by side in a tile: three load no more often than multiply-adds
+    can use them, so what the last tile repeats decides, then the larger number."""
+    return max(range(1, min(most, count) + 1),
+               key=lambda size: (min(size, 3) * count / (-(-count // size) * size), size))
