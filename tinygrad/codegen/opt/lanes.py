@@ -20,6 +20,8 @@ JUMP_COST = 12.0
 """A load or store of lanes that do not lie side by side, in units of one that does."""
 MOST_COLUMNS = 16
 """Vectors of columns that are summed up side by side."""
+MINOR_SHARE = 64
+"""How many outputs there are for each iteration of a sum that does not matter."""
 MOST_TAPS = 32
 """Items of a window that are written out one by one."""
 
@@ -76,13 +78,19 @@ class LaneChooser(Chooser):
         """True if lanes along `r` would make a loop that sums up something for each of them jump in memory;
         it is better off with lanes of its own."""
         for node in self.nest.toposort():
-            if node.op is Ops.REDUCE and node.closed_ranges and r in node.ranges:
+            if node.op is Ops.REDUCE and node.closed_ranges and r in node.ranges and not self.is_minor(node):
                 inside = node.src[0].toposort(stop=lambda n: n.op is Ops.REDUCE)
                 loads = [a for a in accesses_of(self.nest) if a.node in inside and r in a.ranges]
                 smooth = sum(a.step(r) in (0, 1) for a in loads)
                 if 2 * smooth < len(loads):
                     return True
         return False
+
+    def is_minor(self, reduce: UOp) -> bool:
+        """True for a sum with far fewer iterations than the outputs have: how it runs does not matter."""
+        iterations = prod(r.extent for r in reduce.ranges | frozenset(reduce.closed_ranges))
+        outputs = max(prod(r.extent for r in s.closed_ranges) for s in self.nest.src)
+        return bool(MINOR_SHARE * iterations <= outputs)
 
     def lane_cost(self, r: UOp, region: list[Access]) -> float:
         """Cost per item of running `r` as lanes, against 1 for running nothing so."""
@@ -101,7 +109,8 @@ class LaneChooser(Chooser):
         """Lanes for `r`, and where it is long, several vectors side by side to hide their latency."""
         reduces = any(n.op is Ops.REDUCE and r in n.closed_ranges for n in self.nest.toposort())
         several = next((u for u in (4, 2) if r.extent >= width * u * 2), 0)
-        sums = sum(n.op is Ops.REDUCE and r in n.ranges for n in self.nest.toposort())
+        sums = sum(n.op is Ops.REDUCE and r in n.ranges and not self.is_minor(n)
+                   for n in self.nest.toposort())
         if sums:
             several = self.columns_at_once(r, width, sums)
         if is_stage_range(self.nest, r):
