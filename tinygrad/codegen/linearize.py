@@ -15,12 +15,13 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from tinygrad.codegen.barriers import with_barriers
 from tinygrad.codegen.grid import NO_LIMITS, Grid, GridLimits
 from tinygrad.dtype import DType, dtypes
 from tinygrad.graph.ops import Memory, Ops
+from tinygrad.graph.symbolic.linear import UNKNOWN
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import prod
 
@@ -97,6 +98,7 @@ class _Linearizer:
         self.place_nodes()
         self.connect()
         self.grid = Grid(self.nest, self.depth, self.limits)
+        self.reach = _reach_of_loads(self.order)
         definitions = [n for n in self.order if n.op in (Ops.PARAM, Ops.VARIABLE, Ops.CONST)]
         self.done: dict[UOp, UOp] = {n: n for n in definitions}
         self.out: list[UOp] = list(definitions)
@@ -319,9 +321,11 @@ class _Linearizer:
         self.scratch[node] = self.add(memory)
 
     def items_of(self, node: UOp) -> int:
-        """The items that a STAGE fills."""
+        """The items that a STAGE fills, and those beyond that the last of several whole tiles reads: what is
+        computed from them is not used."""
         values = len(node.src) - len(node.closed_ranges)
-        return int(prod(c.extent for c in node.closed_ranges)) * values * node.dtype.count
+        filled = int(prod(c.extent for c in node.closed_ranges)) * values * node.dtype.count
+        return max(filled, self.reach.get(node, 0))
 
     def closing_from(self, r: UOp) -> list[UOp]:
         """The REDUCEs and STAGEs whose outermost loop is `r`."""
@@ -376,6 +380,33 @@ class _Linearizer:
 
 def _name(r: UOp) -> str:
     return "the kernel" if r is ROOT else f"loop {r.arg[0]}"
+
+
+def _reach_of_loads(nodes: Iterable[UOp]) -> dict[UOp, int]:
+    """For each STAGE, the items up to the last one that a LOAD without a condition may touch."""
+    reach: dict[UOp, int] = defaultdict(int)
+    for node in nodes:
+        if node.op is Ops.LOAD and node.src[0].src[0].op is Ops.STAGE and len(node.src[0].src) == 2:
+            stage, offset = node.src[0].src
+            lanes = 1 if offset.dtype.count > 1 else node.dtype.count
+            last = _highest(offset)
+            if last is not None:
+                reach[stage] = max(reach[stage], last + lanes)
+    return reach
+
+
+def _highest(offset: UOp) -> int | None:
+    """The largest number in any lane of an offset that counters alone decide; None for others."""
+    if offset.op is Ops.VECTORIZE:
+        lanes = [_highest(s) for s in offset.src]
+        return None if None in lanes else max(n for n in lanes if n is not None)
+    if offset.op is Ops.CONST and offset.dtype.count > 1:
+        return max(offset.arg) if isinstance(offset.arg, tuple) else int(offset.arg)
+    if offset.op is Ops.ADD and offset.dtype.count > 1:
+        parts = [_highest(s) for s in offset.src]
+        return None if None in parts else sum(n for n in parts if n is not None)
+    highest = offset.bounds[1]
+    return None if highest == UNKNOWN[1] else highest
 
 
 def _still_written(program: list[UOp]) -> set[UOp]:
