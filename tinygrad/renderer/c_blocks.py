@@ -46,6 +46,7 @@ class BlocksRenderer(Renderer):
         self.warp_threads = limits.warp_threads
         self.missing = limits.missing
         self.longest_access = dialect.longest_access
+        self.has_exchange = bool(dialect.exchange)
         self.has_async_copies = bool(dialect.async_copy)
         self.matrix_units = limits.matrix_units
 
@@ -166,6 +167,12 @@ class BlockWriter(Writer):
         self.values[node] = self.dialect.make_vector.format(
             vector=self.vector(node.dtype), items=", ".join(self.values[s] for s in node.src))
 
+    def exchange(self, node: UOp) -> None:
+        if not self.dialect.exchange:
+            self.refuse(node)
+        text = self.dialect.exchange.format(value=self.values[node.src[0]], distance=node.arg)
+        self.values[node] = self.emit("v", node.dtype, text)
+
     def prefetch(self, node: UOp) -> None:
         target, source = node.src
         valid = self.values[source.src[2]] if len(source.src) == 3 else "true"
@@ -207,6 +214,7 @@ BlockWriter.statements = {
     Ops.EXTRACT: BlockWriter.extract,
     Ops.VECTORIZE: BlockWriter.vectorize,
     Ops.MMA: BlockWriter.matrix_product,
+    Ops.EXCHANGE: BlockWriter.exchange,
     Ops.PREFETCH: BlockWriter.prefetch,
     Ops.COMMIT: BlockWriter.commit,
     Ops.WAIT: BlockWriter.wait,

@@ -225,7 +225,7 @@ class UnitChooser:
         loads = [n.src[0].src[1] for n in operand.toposort() if n.op is Ops.LOAD]
         along = next((r for r in (k, side) if any(steps_by_one(at, r) for at in loads)), None)
         over = (k, side) if along is side else (side, k)
-        width = _dividing(over[-1].extent, widest) if along is not None else 1
+        width = dividing(over[-1].extent, widest) if along is not None else 1
         names = (over[0].arg[0], over[1].arg[0])
         if over[-1] is k or over[-1].extent <= 2 * widest:
             return Opt(OptKind.SHARE, number, threads, names, (width,))
@@ -237,7 +237,7 @@ def _ranges(nest: UOp) -> list[UOp]:
     return [n for n in nest.toposort() if n.op is Ops.RANGE]
 
 
-def _dividing(extent: int, most: int) -> int:
+def dividing(extent: int, most: int) -> int:
     """The largest power of two up to `most` that divides `extent`."""
     while extent % most:
         most //= 2
