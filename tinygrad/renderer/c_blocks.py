@@ -74,10 +74,14 @@ class BlocksRenderer(Renderer):
         return BlockWriter(name, program, dialect)
 
 
+_WITHOUT_VALUE = (Ops.BARRIER, Ops.END, Ops.COMMIT, Ops.WAIT)
+"""Statements that count nothing."""
+
+
 def counts_in_32_bits(program: list[UOp]) -> bool:
     """Whether every index that a program computes is known to fit 32 bits, which a GPU computes with faster
     than with 64."""
-    bounds = (n.bounds for n in program if n.dtype is dtypes.index and n.op not in (Ops.BARRIER, Ops.END))
+    bounds = (n.bounds for n in program if n.dtype is dtypes.index and n.op not in _WITHOUT_VALUE)
     return all(lowest >= -2**31 and highest < 2**31 for lowest, highest in bounds)
 
 

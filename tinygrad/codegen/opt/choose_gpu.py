@@ -14,7 +14,9 @@ from __future__ import annotations
 from tinygrad.codegen.contraction import Contraction, contraction_of
 from tinygrad.codegen.launches import needs_order
 from tinygrad.codegen.opt.access import Access, accesses_of
-from tinygrad.codegen.opt.choose_units import UnitChooser, dividing
+from tinygrad.codegen.opt.choose_registers import RegisterChooser
+from tinygrad.codegen.opt.choose_sides import dividing
+from tinygrad.codegen.opt.choose_units import UnitChooser
 from tinygrad.codegen.opt.merge import mergeable_pair
 from tinygrad.codegen.opt.plan import Opt, OptKind, Plan, apply_opt
 from tinygrad.codegen.opt.skip import skips_something
@@ -62,7 +64,7 @@ class _Chooser:
         if statistics:
             self.share_rows(statistics)
         elif contraction is not None and self.outputs_fill(contraction):
-            if not self.on_unit(contraction):
+            if not any(self.by_tiles(kind, contraction) for kind in (UnitChooser, RegisterChooser)):
                 self.tile(contraction)
         elif self.outer_reduces():
             self.share_outputs(self.outer_reduces())
@@ -288,9 +290,10 @@ class _Chooser:
         return prod(r.extent for r in self.output_ranges()) >= enough or \
             self.shared_range(contraction.reduce) is None
 
-    def on_unit(self, contraction: Contraction) -> bool:
-        """The contraction on a matrix unit, if the device has one for it."""
-        chooser = UnitChooser(self.nest, contraction.reduce, self.renderer)
+    def by_tiles(self, kind: type[UnitChooser | RegisterChooser], contraction: Contraction) -> bool:
+        """The contraction by tiles of blocks in shared memory, on a matrix unit or in registers, if that is
+        possible."""
+        chooser = kind(self.nest, contraction.reduce, self.renderer)
         chosen = chooser.choose()
         if chosen:
             self.nest = chooser.nest
