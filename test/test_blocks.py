@@ -22,7 +22,9 @@ from tinygrad.engine.realize import schedule_uops
 from tinygrad.graph.ops import Memory, Ops, RangeKind
 from tinygrad.graph.spec import check_graph
 from tinygrad.graph.uop import UOp
+from tinygrad.helpers import prod
 from tinygrad.renderer import launch_of
+from tinygrad.renderer.c_blocks import counts_in_32_bits
 from tinygrad.renderer.python import PythonRenderer
 from tinygrad.renderer.scalar import scalar_program
 from tinygrad.runtime.python import PythonProgram
@@ -269,6 +271,39 @@ def test_a_row_of_loops_of_two_lengths_is_refused():
     nest = UOp.sink([items(0, 1).index(UOp.const(0, dtypes.index)).store(sums[0] + sums[1])])
     with pytest.raises(ValueError, match="loops of 9 and of 8 items are not along one row"):
         apply_plan(nest, Plan((Opt(OptKind.ROW, 0, 4, (1,), (1, 4)),)))
+
+
+def test_contractions_have_kernels_of_their_own_on_blocks():
+    q, k, v = (Tensor.empty(2, 64, 32, dtype=dtypes.bfloat16, device="PYTHON:CUDA") for _ in range(3))
+    items = schedule_uops([q.scaled_dot_product_attention(k, v).uop])
+    kinds = [{o.kind for o in stages_of(item.ast, "PYTHON:CUDA").plan.opts} for item in items]
+    assert [next(iter(k & {OptKind.ROW, OptKind.MMA}), None) for k in kinds] == [
+        OptKind.MMA, OptKind.ROW, OptKind.MMA]
+    weights = items[1].buffers[0]
+    assert weights.dtype is dtypes.bfloat16  # as narrow as the matrix unit takes them
+
+
+def test_a_sum_of_much_is_of_as_many_pieces_as_blocks_run_at_once():
+    x = Tensor.empty(1 << 22, device="PYTHON:CUDA")
+    first, last = schedule_uops([x.sum().uop])
+    assert np.prod(launch_of(stages_of(first.ast, "PYTHON:CUDA").program).blocks) == 1024
+    assert np.prod(launch_of(stages_of(last.ast, "PYTHON:CUDA").program).blocks) == 1
+
+
+@pytest.mark.parametrize("build", [lambda x: x + 1, lambda x: x.reshape(-1, 1024).softmax(-1),
+                                   lambda x: x.reshape(1 << 17, -1).sum(1)], ids=["items", "rows", "sums"])
+def test_more_items_than_32_bits_count_are_launched_within_the_limits(build):
+    device = "PYTHON:CUDA"
+    x = Tensor.empty((1 << 31) + (1 << 17), device=device)
+    for item in schedule_uops([build(x).uop]):
+        program = stages_of(item.ast, device).program
+        launch = launch_of(program)
+        assert all(n <= most for n, most in zip(launch.blocks, (2**31 - 1, 65535, 65535), strict=True))
+        assert not counts_in_32_bits(program)
+        stores = [n for n in program if n.op is Ops.STORE and n.src[0].op is Ops.INDEX
+                  and n.src[0].src[0].op is Ops.PARAM]
+        last = max(n.src[0].src[1].bounds[1] + n.src[1].dtype.count for n in stores)
+        assert last == prod(item.ast.src[0].shape)
 
 
 def test_indices_read_from_memory_are_masked_with_what_they_index():

@@ -13,7 +13,7 @@ from tinygrad.codegen.contraction import Contraction, contraction_of
 from tinygrad.codegen.opt.choose_sides import FULL_BLOCKS, SideChooser
 from tinygrad.codegen.opt.matrix import MatrixProduct, matrix_product
 from tinygrad.codegen.opt.plan import Opt, OptKind, range_named
-from tinygrad.graph.ops import RangeKind
+from tinygrad.graph.ops import Family, Ops, RangeKind
 from tinygrad.helpers import ALLOW_TF32, prod
 from tinygrad.renderer.matrix_units import UNITS, MatrixUnit
 
@@ -43,6 +43,9 @@ TILES = (
 """The largest first: a warp's 64 x 64 of the first two read 1/32 of an operand's item for each product."""
 MOST_ACCUMULATORS = 128
 """Of 255 registers of a thread."""
+LIGHT_WORK = 4
+"""Operations beside the products beyond which half as many accumulators leave room for them: 128 and the
+gradient of GELU spilled 2 KB a thread (docs/make_gpu_plans.py)."""
 
 
 class UnitChooser(SideChooser):
@@ -111,7 +114,14 @@ class UnitChooser(SideChooser):
             return False
         held = tile.m * tile.n // (tile.warps_m * tile.warps_n * unit.threads)
         threads = tile.warps_m * tile.warps_n * unit.threads
-        return held <= MOST_ACCUMULATORS and threads <= self.renderer.block_threads
+        most = MOST_ACCUMULATORS if self.work_beside() <= LIGHT_WORK else MOST_ACCUMULATORS // 2
+        return held <= most and threads <= self.renderer.block_threads
+
+    def work_beside(self) -> int:
+        """Operations on floats that make the operands, or what is stored from the sum."""
+        product = self.reduce.src[0]
+        return sum(n.op in Family.ELEMENTWISE and n.op is not Ops.CAST and n.dtype.is_float
+                   for n in self.nest.toposort() if n is not product)
 
     def split(self, unit: MatrixUnit, product: MatrixProduct, tile: BlockTile) -> None:
         """The Opts: tiles of blocks, shared memory, tiles of warps."""
