@@ -183,8 +183,6 @@ class Fusion:
             return False  # if anything is stored, it is what takes less memory
         if node.op not in Family.ELEMENTWISE and node.op is not Ops.REDUCE:
             return False
-        if _is_widened(node) and all(kernel.runs_as_blocks for kernel, _ in uses):
-            return False  # what is stored is narrow: threads widen what they load, or a matrix unit takes it
         if node.device is None and len({kernel.device for kernel, _ in uses}) > 1:
             return False  # constants, which each device computes for itself
         if not self.reads_memory[node] and (node.op is not Ops.REDUCE or node in self.closed):
@@ -457,12 +455,6 @@ def _operands_at(point: Point, product: UOp) -> list[Point]:
     loops = tuple(UOp.range(n, -1 - i) for i, n in enumerate(range_extents(point.node)))
     inside = reduced_point(point, loops)
     return [through_movement(Point(operand, inside.index, inside.valid))[0] for operand in product.src]
-
-
-def _is_widened(node: UOp) -> bool:
-    """True for a narrower value of the same kind as a wider one."""
-    source = node.src[0].dtype if node.op is Ops.CAST else node.dtype
-    return source.is_float == node.dtype.is_float and source.itemsize < node.dtype.itemsize
 
 
 def _of_source(uses: list[Use]) -> list[Use]:

@@ -72,9 +72,10 @@ class RegisterChooser(SideChooser):
         return True
 
     def tile(self) -> RegisterTile | None:
-        """The largest tile that leaves enough blocks and computes little beyond the result."""
+        """The largest tile that leaves enough blocks and computes little beyond the result. None where
+        threads are not known to be lanes of warps: OpenCL on a CPU compiled such a block for a minute."""
         contraction = contraction_of(self.reduce)
-        if contraction is None or self.reduces_else():
+        if not self.renderer.has_exchange or contraction is None or self.reduces_else():
             return None
         loops = [self.plain(s) for s in (contraction.left, contraction.right, self.reduce.closed_ranges)]
         whole = all(len(s) == len(plain) for s, plain in zip(

@@ -36,16 +36,16 @@ class BlockTile:
 
 
 TILES = (
-    BlockTile(128, 256, 2, 4), BlockTile(128, 128, 2, 2), BlockTile(64, 128, 2, 2), BlockTile(128, 64, 2, 2),
-    BlockTile(64, 64, 2, 2), BlockTile(64, 32, 2, 1), BlockTile(32, 64, 1, 2), BlockTile(32, 32, 1, 1),
-    BlockTile(16, 32, 1, 1), BlockTile(16, 16, 1, 1), BlockTile(8, 8, 1, 1),
+    BlockTile(128, 256, 2, 4), BlockTile(128, 128, 2, 2), BlockTile(128, 128, 2, 4), BlockTile(64, 128, 2, 2),
+    BlockTile(128, 64, 2, 2), BlockTile(64, 64, 2, 2), BlockTile(64, 32, 2, 1), BlockTile(32, 64, 1, 2),
+    BlockTile(32, 32, 1, 1), BlockTile(16, 32, 1, 1), BlockTile(16, 16, 1, 1), BlockTile(8, 8, 1, 1),
 )
 """The largest first: a warp's 64 x 64 of the first two read 1/32 of an operand's item for each product."""
 MOST_ACCUMULATORS = 128
 """Of 255 registers of a thread."""
-LIGHT_WORK = 4
-"""Operations beside the products beyond which half as many accumulators leave room for them: 128 and the
-gradient of GELU spilled 2 KB a thread (docs/make_gpu_plans.py)."""
+LIGHT_WORK = 1
+"""Operations beside the products beyond which half as many accumulators leave room for them: 128 spilled 264
+bytes a thread with two sums, 2 KB with the gradient of GELU (docs/make_gpu_plans.py)."""
 
 
 class UnitChooser(SideChooser):
