@@ -43,9 +43,10 @@ TILES = (
 """The largest first: a warp's 64 x 64 of the first two read 1/32 of an operand's item for each product."""
 MOST_ACCUMULATORS = 128
 """Of 255 registers of a thread."""
-LIGHT_WORK = 1
-"""Operations beside the products beyond which half as many accumulators leave room for them: 128 spilled 264
-bytes a thread with two sums, 2 KB with the gradient of GELU (docs/make_gpu_plans.py)."""
+LIGHT_WORK, HEAVY_WORK = 1, 16
+"""Operations beside the products beyond which half as many accumulators, and half of these, leave room for
+them: 128 spilled 264 bytes a thread with two sums, 64 spilled 420 with the 33 operations of GELU's gradient
+(docs/make_gpu_plans.py)."""
 
 
 class UnitChooser(SideChooser):
@@ -114,7 +115,8 @@ class UnitChooser(SideChooser):
             return False
         held = tile.m * tile.n // (tile.warps_m * tile.warps_n * unit.threads)
         threads = tile.warps_m * tile.warps_n * unit.threads
-        most = MOST_ACCUMULATORS if self.work_beside() <= LIGHT_WORK else MOST_ACCUMULATORS // 2
+        work = self.work_beside()
+        most = MOST_ACCUMULATORS >> (work > LIGHT_WORK) >> (work > HEAVY_WORK)
         return held <= most and threads <= self.renderer.block_threads
 
     def work_beside(self) -> int:
