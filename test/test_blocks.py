@@ -11,7 +11,6 @@ from tinygrad import Tensor
 from tinygrad.codegen.barriers import BARRIER, with_barriers
 from tinygrad.codegen.compile import stages_of
 from tinygrad.codegen.expand import expand
-from tinygrad.codegen.grid import Grid
 from tinygrad.codegen.launches import launch_groups, needs_order
 from tinygrad.codegen.linearize import linearize
 from tinygrad.codegen.opt.choose_gpu import choose_block_plan
@@ -23,7 +22,9 @@ from tinygrad.engine.realize import schedule_uops
 from tinygrad.graph.ops import Memory, Ops, RangeKind
 from tinygrad.graph.spec import check_graph
 from tinygrad.graph.uop import UOp
+from tinygrad.helpers import prod
 from tinygrad.renderer import launch_of
+from tinygrad.renderer.c_blocks import counts_in_32_bits
 from tinygrad.renderer.python import PythonRenderer
 from tinygrad.renderer.scalar import scalar_program
 from tinygrad.runtime.python import PythonProgram
@@ -130,8 +131,9 @@ def test_long_sums_go_through_shared_memory_with_barriers():
     program = program_of(on_blocks(normal(2, 64)).sum(1))
     assert any(n.op is Ops.SHARED for n in program)
     assert any(n.op is Ops.BARRIER for n in program)
-    assert launch_of(program).threads[0] >= 16
-    assert launch_of(program).shared_bytes >= 16 * 4
+    assert np.prod(launch_of(program).threads) >= 16
+    warps = np.prod(launch_of(program).threads) // Device[DEVICE].renderer.warp_threads
+    assert launch_of(program).shared_bytes >= warps * 4
 
 
 def test_the_launch_says_blocks_threads_and_buffers():
@@ -205,12 +207,12 @@ def test_shared_memory_inside_local_ranges_is_a_part_for_each_thread():
     np.testing.assert_allclose(y, x.reshape(3, 4).sum(1), rtol=1e-6)
 
 
-def test_a_reduce_over_threads_without_shared_memory_is_refused():
-    r = UOp.range(4, 0, RangeKind.LOCAL)
-    total = items(1, 4).index(r).load().reduce_ranges(Ops.ADD, r)
+def test_a_reduce_over_threads_that_are_no_lanes_of_a_warp_is_refused():
+    r = UOp.range(6, 0, RangeKind.LOCAL)
+    total = items(1, 6).index(r).load().reduce_ranges(Ops.ADD, r)
     nest = UOp.sink([items(0, 1).index(UOp.const(0, dtypes.index)).store(total)])
     with pytest.raises(RuntimeError, match="through shared memory"):
-        Grid(nest, {r: 1})
+        linearize(nest)
 
 
 @pytest.mark.parametrize("threads", [2, 3, 16, 24, 32, 40])
@@ -224,6 +226,84 @@ def test_any_number_of_threads_reduces_together(threads, op):
     run(program, [y, x])
     expected = {Ops.ADD: np.sum, Ops.MAX: np.max, Ops.MUL: np.prod}[op](x.astype(np.float64))
     np.testing.assert_allclose(y[0], expected, rtol=1e-4)
+
+
+@pytest.mark.parametrize("threads,lanes", [(4, 4), (2, 4), (8, 4), (16, 2), (16, 4)])
+@pytest.mark.parametrize("op", [Ops.ADD, Ops.MAX, Ops.MUL])
+def test_lanes_of_a_warp_exchange_what_they_reduce(threads, lanes, op):
+    r = UOp.range(70, 0)
+    total = items(1, 70).index(r).load().reduce_ranges(op, r)
+    nest = UOp.sink([items(0, 1).index(UOp.const(0, dtypes.index)).store(total)])
+    program = as_program(apply_plan(nest, Plan((Opt(OptKind.LOCAL, 0, threads, tiles=(lanes,)),))))
+    assert sum(n.op is Ops.EXCHANGE for n in program) == min(threads, lanes).bit_length() - 1
+    x, y = normal(70), np.zeros(1, np.float32)
+    run(program, [y, x])
+    expected = {Ops.ADD: np.sum, Ops.MAX: np.max, Ops.MUL: np.prod}[op](x.astype(np.float64))
+    np.testing.assert_allclose(y[0], expected, rtol=1e-4)
+
+
+def test_lanes_of_another_warp_cannot_be_read():
+    lane = UOp.range(8, 0, RangeKind.LOCAL)
+    total = items(1, 8).index(lane).load().reduce_ranges(Ops.ADD, lane)
+    program = as_program(UOp.sink([items(0, 1).index(UOp.const(0, dtypes.index)).store(total)]))
+    with pytest.raises(RuntimeError, match="lanes 4 apart cannot exchange values: warps have 4 lanes"):
+        run(program, [np.zeros(1, np.float32), normal(8)])
+
+
+@pytest.mark.parametrize("rows,items_", [(3, 64), (2, 50), (5, 13), (1, 200), (7, 8)])
+def test_rows_kept_in_registers_are_loaded_once(rows, items_):
+    x = normal(rows, items_)
+    result = on_blocks(x).softmax(-1)
+    stages = stages_of(schedule_uops([result.uop])[-1].ast, DEVICE)
+    assert stages.plan.opts[0].kind is OptKind.ROW
+    threads = np.prod(launch_of(stages.program).threads) // min(rows, 16)
+    loads = [n for n in stages.program if n.op is Ops.LOAD and n.src[0].op is Ops.INDEX
+             and n.src[0].src[0].op is Ops.PARAM]
+    assert len({n.src[0] for n in loads}) == len(loads)
+    assert sum(n.dtype.count for n in loads) * threads < 2 * items_ + 16
+    e = np.exp(x - x.max(-1, keepdims=True))
+    np.testing.assert_allclose(result.numpy(), e / e.sum(-1, keepdims=True), rtol=1e-5)
+
+
+def test_a_row_of_loops_of_two_lengths_is_refused():
+    rows = [UOp.range(n, i) for i, n in enumerate((8, 9))]
+    sums = [items(1, 9).index(r).load().reduce_ranges(Ops.ADD, r) for r in rows]
+    nest = UOp.sink([items(0, 1).index(UOp.const(0, dtypes.index)).store(sums[0] + sums[1])])
+    with pytest.raises(ValueError, match="loops of 9 and of 8 items are not along one row"):
+        apply_plan(nest, Plan((Opt(OptKind.ROW, 0, 4, (1,), (1, 4)),)))
+
+
+def test_contractions_have_kernels_of_their_own_on_blocks():
+    q, k, v = (Tensor.empty(2, 64, 32, dtype=dtypes.bfloat16, device="PYTHON:CUDA") for _ in range(3))
+    items = schedule_uops([q.scaled_dot_product_attention(k, v).uop])
+    kinds = [{o.kind for o in stages_of(item.ast, "PYTHON:CUDA").plan.opts} for item in items]
+    assert [next(iter(k & {OptKind.ROW, OptKind.MMA}), None) for k in kinds] == [
+        OptKind.MMA, OptKind.ROW, OptKind.MMA]
+    weights = items[1].buffers[0]
+    assert weights.dtype is dtypes.bfloat16  # as narrow as the matrix unit takes them
+
+
+def test_a_sum_of_much_is_of_as_many_pieces_as_blocks_run_at_once():
+    x = Tensor.empty(1 << 22, device="PYTHON:CUDA")
+    first, last = schedule_uops([x.sum().uop])
+    assert np.prod(launch_of(stages_of(first.ast, "PYTHON:CUDA").program).blocks) == 1024
+    assert np.prod(launch_of(stages_of(last.ast, "PYTHON:CUDA").program).blocks) == 1
+
+
+@pytest.mark.parametrize("build", [lambda x: x + 1, lambda x: x.reshape(-1, 1024).softmax(-1),
+                                   lambda x: x.reshape(1 << 17, -1).sum(1)], ids=["items", "rows", "sums"])
+def test_more_items_than_32_bits_count_are_launched_within_the_limits(build):
+    device = "PYTHON:CUDA"
+    x = Tensor.empty((1 << 31) + (1 << 17), device=device)
+    for item in schedule_uops([build(x).uop]):
+        program = stages_of(item.ast, device).program
+        launch = launch_of(program)
+        assert all(n <= most for n, most in zip(launch.blocks, (2**31 - 1, 65535, 65535), strict=True))
+        assert not counts_in_32_bits(program)
+        stores = [n for n in program if n.op is Ops.STORE and n.src[0].op is Ops.INDEX
+                  and n.src[0].src[0].op is Ops.PARAM]
+        last = max(n.src[0].src[1].bounds[1] + n.src[1].dtype.count for n in stores)
+        assert last == prod(item.ast.src[0].shape)
 
 
 def test_indices_read_from_memory_are_masked_with_what_they_index():

@@ -115,6 +115,31 @@ def test_a_block_meets_at_barriers_and_shares_memory(target: Target, architectur
     assert re.search(barrier, text) and re.search(shared, text)
 
 
+@pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.float64, dtypes.int8, dtypes.bool, dtypes.bfloat16])
+@pytest.mark.parametrize(("target", "architecture", "exchange"), [
+    (NVPTX, "sm_90", r"shfl\.sync\.bfly"), (AMDGCN, "gfx942", "ds_bpermute|dpp|ds_swizzle")])
+def test_lanes_exchange_values_of_any_size(target: Target, architecture: str, exchange: str,
+                                           dtype: DType) -> None:
+    source = LLVMBlocksRenderer(target).render("kernel", exchange_of(dtype))
+    assert re.search(exchange, assembled(source, target, architecture))
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.float64, dtypes.int8, dtypes.bool, dtypes.float16])
+def test_nvrtc_takes_exchanges_of_any_size(dtype: DType) -> None:
+    assert nvrtc.compile_cuda(cuda_renderer().render("kernel", exchange_of(dtype)), "sm_90")
+
+
+def exchange_of(dtype: DType) -> list[UOp]:
+    """A thread stores what its neighbour loads."""
+    lane = UOp.new(Ops.SPECIAL, dtypes.index, (), ("lidx0", 32))
+    target, source = (UOp.new(Ops.PARAM, dtype, (), (slot, 32)) for slot in range(2))
+    places = [UOp.new(Ops.INDEX, dtype, (memory, lane)) for memory in (target, source)]
+    value = UOp.new(Ops.LOAD, dtype, (places[1],))
+    other = UOp.new(Ops.EXCHANGE, dtype, (value,), 1)
+    return [target, source, lane, *places, value, other, UOp.new(Ops.STORE, dtype, (places[0], other))]
+
+
 def wide_copy(dtype: DType = dtypes.float32, guarded: bool = False) -> list[UOp]:
     """A thread copies four items, where a condition holds."""
     index, vector = dtypes.index, dtype.vec(4)

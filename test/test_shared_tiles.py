@@ -8,9 +8,13 @@ import pytest
 
 from tinygrad import Tensor, dtypes
 from tinygrad.codegen.compile import stages_of
+from tinygrad.codegen.lower import lower
+from tinygrad.codegen.opt import choose_registers
+from tinygrad.codegen.opt.choose import choose_plan
 from tinygrad.codegen.opt.guards import zero_outside
 from tinygrad.codegen.opt.plan import Opt, OptKind, Plan
 from tinygrad.codegen.pipeline import pipelined
+from tinygrad.device import Device
 from tinygrad.engine.realize import schedule_uops
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
@@ -193,3 +197,38 @@ def test_convolutions_of_halves_sum_exact_products() -> None:
     exact = np.einsum("nchw,oc->nohw", x.astype(np.float64), w[:, :, 0, 0].astype(np.float64))
     found = Tensor(x).conv2d(Tensor(w)).numpy()
     np.testing.assert_allclose(found, exact.astype(np.float16), rtol=2e-3, atol=2e-5)
+
+
+# --- tiles of registers -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("device", ["PYTHON:CUDA", "CUDA:EMULATED"])
+@pytest.mark.parametrize(("m", "k", "n"), [(64, 32, 64), (70, 33, 62)])
+@pytest.mark.parametrize("transposed", [(False, False), (False, True), (True, False)])
+def test_products_in_registers_read_shared_tiles(monkeypatch: pytest.MonkeyPatch, device: str, m: int, k: int,
+                                                 n: int, transposed: tuple[bool, bool]) -> None:
+    monkeypatch.setattr(choose_registers, "FULL_BLOCKS", 1)
+    a = whole_numbers(*((k, m) if transposed[0] else (m, k)))
+    b = whole_numbers(*((n, k) if transposed[1] else (k, n)))
+    x, y = (Tensor(v, device=device).realize() for v in (a, b))
+    result = (x.T if transposed[0] else x) @ (y.T if transposed[1] else y)
+    nest = lower(schedule_uops([result.uop])[-1].ast)
+    assert [o.kind for o in choose_plan(nest, Device[device].renderer).opts].count(OptKind.SHARE) == 2
+    expected = (a.T if transposed[0] else a) @ (b.T if transposed[1] else b)
+    np.testing.assert_array_equal(result.numpy(), expected)
+
+
+def test_convolutions_in_registers_read_shared_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choose_registers, "FULL_BLOCKS", 1)
+    x, w = whole_numbers(2, 5, 9, 8), whole_numbers(33, 5, 3, 3)
+    found = Tensor(x, device="PYTHON:CUDA").conv2d(Tensor(w, device="PYTHON:CUDA"), padding=1).numpy()
+    padded = np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1)))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), (2, 3))
+    np.testing.assert_array_equal(found, np.einsum("bcyxij,ocij->boyx", windows, w))
+
+
+def test_programs_that_copy_ahead_count_in_32_bits() -> None:
+    x = Tensor.empty(1024, 1024, device="PYTHON:CUDA")
+    program = stages_of(schedule_uops([(x @ x.T).uop])[-1].ast, "PYTHON:CUDA").program
+    assert any(n.op is Ops.PREFETCH for n in program)
+    assert "const int id" in cuda_renderer().render("kernel", program)

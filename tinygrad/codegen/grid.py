@@ -45,42 +45,51 @@ class Grid:
         nodes = nest.toposort()
         users = [n.ranges | frozenset(n.closed_ranges) for n in nodes]
         self.lanes = _lanes_of_units(nodes)
+        self.exchanging = _exchanging_lanes(nodes)
         for kind, name in BLOCK_KINDS.items():
             self.assign_axes(kind, users, depth)
             self.assign_indices(kind, name, limits if kind is RangeKind.GLOBAL else NO_LIMITS)
         for r, axis in self.axis.items():
             index, size = self.indices[r.arg[1]][axis], self.sizes[r.arg[1]][axis]
-            self.counters[r] = index if r.extent == size else index.minimum(r.extent - 1)
+            whole = index % r.extent if r in self.exchanging else index.minimum(r.extent - 1)
+            self.counters[r] = index if r.extent == size else whole
         for r in self.whole_block:
-            self.counters[r] = self.number_in_block()
-        for node in nodes:
-            if node.op is Ops.REDUCE and any(map(is_block_range, node.closed_ranges)):
-                raise RuntimeError("threads reduce through shared memory; a REDUCE itself closes loops only")
+            self.counters[r] = self.number_in_block().minimum(r.extent - 1)
 
     def assign_axes(self, kind: RangeKind, users: list[frozenset[UOp]], depth: Mapping[UOp, int]) -> None:
-        """The lanes of matrix units get the fastest axis, then come the innermost ranges; ranges of one value
-        get different ones. A range of as many iterations as a block has threads is their number."""
+        """The lanes of a warp get the fastest axis, then come the innermost ranges; ranges of one value get
+        different ones. A range that is the only one of its values is the number of the thread. Lanes that
+        exchange values are as many as a power of two, and nothing makes their axis longer: so each that the
+        axis has besides does what one of them does."""
         apart: dict[UOp, set[UOp]] = defaultdict(set)
         for ranges in dict.fromkeys(users):
             together = {r for r in ranges if r.arg[1] is kind}
             for r in together:
                 apart[r] |= together
         sizes: list[int] = []
+        fixed: set[int] = set()
         threads = max((int(prod(r.extent for r in group)) for group in apart.values()), default=1)
 
-        def rank(r: UOp) -> tuple[bool, bool, int, int]:
-            return apart[r] == {r} and r.extent == threads, r not in self.lanes, -depth[r], -r.arg[0]
+        def rank(r: UOp) -> tuple[bool, bool, bool, int, int, int]:
+            warp = r in self.exchanging or r in self.lanes
+            number = apart[r] == {r} and not warp and r.extent <= threads
+            lane = (r not in self.exchanging, -r.extent) if warp else (True, -r.extent * number)
+            return number, not warp, *lane, -depth[r], -r.arg[0]
 
         for r in sorted(apart, key=rank):
-            if kind is RangeKind.LOCAL and len(sizes) > 1 and r.extent == prod(sizes):
+            alone = apart[r] == {r} and r not in self.exchanging and r not in self.lanes
+            if kind is RangeKind.LOCAL and len(sizes) > 1 and alone and r.extent <= prod(sizes):
                 self.whole_block.add(r)
                 continue
             taken = {self.axis[other] for other in apart[r] if other in self.axis}
-            free = [a for a in range(len(sizes) + 1) if a not in taken]
+            free = [a for a in range(len(sizes) + 1)
+                    if a not in taken and (a not in fixed or r.extent <= sizes[a])]
             axis = next((a for a in free if a < len(sizes) and sizes[a] == r.extent), free[0])
             self.axis[r] = axis
             if axis == len(sizes):
                 sizes.append(1)
+            if r in self.exchanging:
+                fixed.add(axis)
             sizes[axis] = max(sizes[axis], r.extent)
         self.sizes[kind] = sizes
 
@@ -105,6 +114,14 @@ class Grid:
             self.indices[kind].append(number % size)
             number = number // size
 
+    def lane_distances(self, r: UOp) -> list[int]:
+        """How far apart in the block's numbers of threads the lanes of `r` are that differ in one bit.
+        Raises RuntimeError for a range that no warp has side by side."""
+        if self.axis.get(r) != 0 or r.extent & (r.extent - 1):
+            raise RuntimeError(f"the {r.extent} iterations of r{r.arg[0]} are no lanes of a warp that could "
+                               "exchange their values: threads reduce through shared memory")
+        return [1 << bit for bit in range(r.extent.bit_length() - 1)]
+
     def number_in_block(self) -> UOp:
         """This thread's number among all of its block."""
         number = UOp.const(0, dtypes.index)
@@ -118,7 +135,10 @@ class Grid:
         known = {(r.arg[1], self.axis[r]): r.extent for r in ranges if r in self.axis}
         conditions = []
         for kind in kinds:
-            if kind is RangeKind.LOCAL and not self.whole_block.isdisjoint(ranges):
+            alone = self.whole_block.intersection(ranges) if kind is RangeKind.LOCAL else ()
+            if alone:
+                conditions += [self.number_in_block() < r.extent for r in alone
+                               if r.extent < prod(self.sizes[kind])]
                 continue
             for axis, (index, size) in enumerate(zip(self.indices[kind], self.sizes[kind], strict=True)):
                 extent = known.get((kind, axis), 1)
@@ -145,7 +165,7 @@ class Grid:
         number, count = UOp.const(0, dtypes.index), 1
         if stage.arg[1] is Memory.SHARED:
             around = [r for r in stage.ranges if r.arg[1] is RangeKind.LOCAL]
-            for r in sorted(around, key=lambda r: -self.axis[r]):
+            for r in sorted(around, key=lambda r: -self.axis.get(r, 0)):
                 number, count = number * r.extent + self.counters[r], count * r.extent
         return number, count
 
@@ -153,6 +173,12 @@ class Grid:
 def _lanes_of_units(nodes: Iterable[UOp]) -> frozenset[UOp]:
     """The ranges across the lanes that hold the tiles of matrix units."""
     return frozenset(node.src[3] for node in nodes if node.op is Ops.MMA)
+
+
+def _exchanging_lanes(nodes: Iterable[UOp]) -> frozenset[UOp]:
+    """The ranges across lanes of a warp that REDUCEs close."""
+    closed = (r for node in nodes if node.op is Ops.REDUCE for r in node.closed_ranges)
+    return frozenset(r for r in closed if r.arg[1] is RangeKind.LOCAL)
 
 
 def _special(name: str, size: int) -> UOp:

@@ -4,7 +4,8 @@ In: SINK of STOREs whose ranges run as loops (LOOP, THREAD) or across blocks and
 was unrolled or vectorised is already written out. Out: a list of UOps in the order in which they run, each
 after its sources, with RANGE and END around loop bodies, a REGISTER for every REDUCE and SCRATCH or SHARED
 memory for every STAGE (`graph/spec.py`, stage `program`). A range across blocks or threads is no loop there:
-its counter is a hardware index (`grid.py`), and `barriers.py` puts in where threads wait for each other.
+its counter is a hardware index (`grid.py`), and `barriers.py` puts in where threads wait for each other. A
+REDUCE over the lanes of a warp is a few exchanges between them.
 
 A value's place follows from the loops it changes with: it runs in the innermost of them, and therefore
 outside all others. The loops form a tree: a REDUCE or STAGE stands where its own value stands, its ranges
@@ -15,12 +16,13 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from tinygrad.codegen.barriers import with_barriers
-from tinygrad.codegen.grid import NO_LIMITS, Grid, GridLimits
+from tinygrad.codegen.grid import NO_LIMITS, Grid, GridLimits, is_block_range
 from tinygrad.dtype import DType, dtypes
 from tinygrad.graph.ops import Memory, Ops
+from tinygrad.graph.symbolic.linear import UNKNOWN
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import prod
 
@@ -84,6 +86,8 @@ class _Linearizer:
         self.order = {node: i for i, node in enumerate(nest.toposort())}
         self.parent: dict[UOp, UOp] = {}
         self.depth: dict[UOp, int] = {ROOT: 0}
+        self.grid_depth: dict[UOp, int] = {}
+        """how many ranges there are around each of those across blocks and threads"""
         self.items: dict[UOp, list[UOp]] = defaultdict(list)
         self.body: dict[UOp, UOp] = {}
         self.before: dict[UOp, set[UOp]] = defaultdict(set)
@@ -96,7 +100,8 @@ class _Linearizer:
         self.place_loops()
         self.place_nodes()
         self.connect()
-        self.grid = Grid(self.nest, self.depth, self.limits)
+        self.grid = Grid(self.nest, self.grid_depth, self.limits)
+        self.reach = _reach_of_loads(self.order)
         definitions = [n for n in self.order if n.op in (Ops.PARAM, Ops.VARIABLE, Ops.CONST)]
         self.done: dict[UOp, UOp] = {n: n for n in definitions}
         self.out: list[UOp] = list(definitions)
@@ -113,7 +118,10 @@ class _Linearizer:
             if not closed:
                 continue
             around = self.innermost(node)
-            for r in closed:
+            for place, r in enumerate(closed):
+                if is_block_range(r):
+                    self.grid_depth[r] = max(self.grid_depth.get(r, 0), len(node.ranges) + place)
+                    continue
                 known = self.parent.get(r)
                 if known is None:
                     self.parent[r] = around
@@ -125,12 +133,13 @@ class _Linearizer:
 
     def innermost(self, node: UOp) -> UOp:
         """The body that a node runs in: that of the deepest loop it changes with."""
-        if not node.ranges:
+        loops = [r for r in node.ranges if not is_block_range(r)]
+        if not loops:
             return ROOT
-        deepest = max(node.ranges, key=lambda r: self.depth[r])
+        deepest = max(loops, key=lambda r: self.depth[r])
         around = set(self.chain(deepest))
-        if not node.ranges <= around:
-            raise RuntimeError(f"no loop encloses all of {', '.join(_name(r) for r in node.ranges)}")
+        if not around.issuperset(loops):
+            raise RuntimeError(f"no loop encloses all of {', '.join(map(_name, loops))}")
         return deepest
 
     def chain(self, r: UOp) -> list[UOp]:
@@ -143,12 +152,12 @@ class _Linearizer:
 
     def place_nodes(self) -> None:
         for node in self.order:
-            if node.op in (Ops.SINK, Ops.PARAM, Ops.VARIABLE, Ops.CONST):
+            if node.op in (Ops.SINK, Ops.PARAM, Ops.VARIABLE, Ops.CONST) or _is_place_in_grid(node):
                 continue
             if node.op is Ops.RANGE:
                 self.body[node] = self.parent[node]
-            elif node.op is Ops.STORE and node.closed_ranges:
-                self.body[node] = node.closed_ranges[-1]
+            elif node.op is Ops.STORE and _closed_loops(node):
+                self.body[node] = _closed_loops(node)[-1]
             else:
                 self.body[node] = self.innermost(node)
             self.items[self.body[node]].append(node)
@@ -162,8 +171,8 @@ class _Linearizer:
                 continue
             for source in node.src:
                 self.sequence(source, self.body[node], node)
-            if node.op in (Ops.REDUCE, Ops.STAGE) and node.closed_ranges:
-                innermost = node.closed_ranges[-1]
+            if node.op in (Ops.REDUCE, Ops.STAGE) and _closed_loops(node):
+                innermost = _closed_loops(node)[-1]
                 self.updates[innermost].append(node)
                 for source in node.src:
                     if source.op is not Ops.RANGE:
@@ -220,10 +229,12 @@ class _Linearizer:
     def emit(self, item: UOp) -> None:
         if item.op is Ops.RANGE:
             self.emit_loop(item)
-        elif item.op is Ops.REDUCE and item.closed_ranges:
+        elif item.op is Ops.REDUCE and _closed_loops(item):
             self.done[item] = self.read(self.registers[item])
+        elif item.op is Ops.REDUCE and item.closed_ranges:
+            self.done[item] = self.exchanged(item)
         elif item.op is Ops.STAGE:
-            if not item.closed_ranges:
+            if not _closed_loops(item):
                 self.open_scratch(item)
                 self.emit_update(item)
             self.done[item] = self.scratch[item]
@@ -239,8 +250,8 @@ class _Linearizer:
         """Write down where this thread is, and what it may store."""
         self.guards: dict[UOp, UOp | None] = {}
         self.own_parts: dict[UOp, tuple[UOp, int]] = {}
-        for counter in self.grid.counters.values():
-            self.add_tree(counter)
+        for r, counter in self.grid.counters.items():
+            self.done[r] = self.add_tree(counter)
         for node in self.order:
             if node.op in (Ops.STORE, Ops.STAGE):
                 guard = self.guards[node] = self.grid.guard_of(node)
@@ -281,10 +292,16 @@ class _Linearizer:
         skipped = self.in_every_lane(skipped, offset.dtype.count)
         return self.add(UOp.new(Ops.ADD, offset.dtype, (offset, skipped)))
 
+    def exchanged(self, node: UOp) -> UOp:
+        """A REDUCE over lanes of a warp: each takes what the one has whose number differs in one bit, then in
+        the next one. So all of them know the result."""
+        value = self.done[node.src[0]]
+        for distance in self.grid.lane_distances(node.closed_ranges[0]):
+            other = self.add(UOp.new(Ops.EXCHANGE, node.dtype, (value,), distance))
+            value = self.add(UOp.new(node.arg, node.dtype, (value, other)))
+        return value
+
     def emit_loop(self, r: UOp) -> None:
-        if r in self.grid.counters:
-            self.emit_block_range(r)
-            return
         for node in self.closing_from(r):
             if node.op is Ops.REDUCE:
                 register = self.add(UOp.new(Ops.REGISTER, node.dtype, (), next(self.identities)))
@@ -302,15 +319,6 @@ class _Linearizer:
             self.emit_update(node)
         self.add(UOp.new(Ops.END, r.dtype, (opened,)))
 
-    def emit_block_range(self, r: UOp) -> None:
-        """What runs in a range across blocks or threads, each of which does one iteration."""
-        for node in self.closing_from(r):
-            self.open_scratch(node)
-        self.done[r] = self.grid.counters[r]
-        self.emit_body(r)
-        for node in self.updates[r]:
-            self.emit_update(node)
-
     def open_scratch(self, node: UOp) -> None:
         """Declare the memory of a STAGE."""
         kind = Ops.SHARED if node.arg[1] is Memory.SHARED else Ops.SCRATCH
@@ -319,14 +327,16 @@ class _Linearizer:
         self.scratch[node] = self.add(memory)
 
     def items_of(self, node: UOp) -> int:
-        """The items that a STAGE fills."""
+        """The items that a STAGE fills, and those beyond that the last of several whole tiles reads: what is
+        computed from them is not used."""
         values = len(node.src) - len(node.closed_ranges)
-        return int(prod(c.extent for c in node.closed_ranges)) * values * node.dtype.count
+        filled = int(prod(c.extent for c in node.closed_ranges)) * values * node.dtype.count
+        return max(filled, self.reach.get(node, 0))
 
     def closing_from(self, r: UOp) -> list[UOp]:
         """The REDUCEs and STAGEs whose outermost loop is `r`."""
         return [n for n in self.order
-                if n.op in (Ops.REDUCE, Ops.STAGE) and n.closed_ranges and n.closed_ranges[0] is r]
+                if n.op in (Ops.REDUCE, Ops.STAGE) and _closed_loops(n)[:1] == [r]]
 
     def emit_update(self, node: UOp) -> None:
         """The end of a loop body: take this iteration's value into the register or the scratch memory."""
@@ -374,8 +384,44 @@ class _Linearizer:
         return node
 
 
+def _is_place_in_grid(node: UOp) -> bool:
+    return node.op is Ops.RANGE and is_block_range(node)
+
+
+def _closed_loops(node: UOp) -> list[UOp]:
+    """The ranges that a node closes and that run as loops."""
+    return [r for r in node.closed_ranges if not is_block_range(r)]
+
+
 def _name(r: UOp) -> str:
     return "the kernel" if r is ROOT else f"loop {r.arg[0]}"
+
+
+def _reach_of_loads(nodes: Iterable[UOp]) -> dict[UOp, int]:
+    """For each STAGE, the items up to the last one that a LOAD without a condition may touch."""
+    reach: dict[UOp, int] = defaultdict(int)
+    for node in nodes:
+        if node.op is Ops.LOAD and node.src[0].src[0].op is Ops.STAGE and len(node.src[0].src) == 2:
+            stage, offset = node.src[0].src
+            lanes = 1 if offset.dtype.count > 1 else node.dtype.count
+            last = _highest(offset)
+            if last is not None:
+                reach[stage] = max(reach[stage], last + lanes)
+    return reach
+
+
+def _highest(offset: UOp) -> int | None:
+    """The largest number in any lane of an offset that counters alone decide; None for others."""
+    if offset.op is Ops.VECTORIZE:
+        lanes = [_highest(s) for s in offset.src]
+        return None if None in lanes else max(n for n in lanes if n is not None)
+    if offset.op is Ops.CONST and offset.dtype.count > 1:
+        return max(offset.arg) if isinstance(offset.arg, tuple) else int(offset.arg)
+    if offset.op is Ops.ADD and offset.dtype.count > 1:
+        parts = [_highest(s) for s in offset.src]
+        return None if None in parts else sum(n for n in parts if n is not None)
+    highest = offset.bounds[1]
+    return None if highest == UNKNOWN[1] else highest
 
 
 def _still_written(program: list[UOp]) -> set[UOp]:

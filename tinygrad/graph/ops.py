@@ -123,6 +123,9 @@ class Ops(Enum):
     the two tiles, the LOCAL range across the warp's lanes, the FRAGMENT ranges over what a lane holds of the
     result, the left and the right tile. Program: vectors a, b, and c, to which the product is added, and the
     lane, lidx0"""
+    EXCHANGE = auto()
+    """the value that another lane of the warp has, whose number differs from this one's in one bit; arg: that
+    bit's value"""
     SPECIAL = auto()
     """a hardware index: gidx0, gidx1, ... number the block, lidx0, lidx1, ... the thread in it; arg: (name,
     size)"""

@@ -10,7 +10,7 @@ lower case any value of that kind: `int` an index, `bool` a condition, `vector` 
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from tinygrad.dtype import DType, dtypes
@@ -384,12 +384,16 @@ def _prefetch(node: UOp) -> bool:
         all(_lanes_fit(s, node.dtype) for s in node.src)
 
 
+_AT_ONCE = (RangeKind.LOCAL, RangeKind.UNROLL, RangeKind.VECTOR)
+
+
 def _closed_at_the_end(nodes: Sequence[UOp]) -> None:
-    """No loop is left open at the end, and none is closed again by what is computed from its result."""
+    """No loop is left open at the end, and none is closed again by what is computed from its result. What
+    runs at once, as registers or threads, is no loop: it may go on with what all of it computed."""
     ended: dict[UOp, frozenset[UOp]] = {}
     for node in nodes:
         below = frozenset[UOp]().union(*(ended[s] for s in node.src))
-        again = below.intersection(node.closed_ranges)
+        again = {r for r in below.intersection(node.closed_ranges) if r.arg[1] not in _AT_ONCE}
         if again:
             raise SpecError(f"loop_nest: {node} closes {_names(again)} again: a value it uses has closed it")
         ended[node] = below.union(node.closed_ranges)
@@ -405,7 +409,7 @@ def _no_vector_range_among_vectors(nodes: Sequence[UOp]) -> None:
                         "vectors come when those ranges are expanded, all at once")
 
 
-def _names(ranges: Sequence[UOp] | frozenset[UOp]) -> str:
+def _names(ranges: Iterable[UOp]) -> str:
     return ", ".join(f"range i{identity}" for identity in sorted(r.arg[0] for r in ranges))
 
 
@@ -509,6 +513,8 @@ PROGRAM = Stage("program", (
     *_VECTORS,
     Rule("REDUCE(vector)", "arg ADD | MAX | MUL: its lanes into one", _reduce_lanes),
     Rule("MMA(vector, vector, vector, SPECIAL | CONST)", "arg: the MatrixUnit; a @ b + c", _mma),
+    Rule("EXCHANGE(value)", "arg: the distance of the lanes, a power of two",
+         lambda n: _same_value(n) and _scalar(n) and n.arg > 0 and n.arg & (n.arg - 1) == 0),
     Rule("BARRIER", "", lambda n: True),
     Rule("PREFETCH(INDEX, INDEX)", "into SHARED, from a PARAM", _prefetch),
     Rule("COMMIT", "", _is_source),

@@ -95,6 +95,8 @@ class Renderer(ABC):
     """neighbouring threads of a block that run in step"""
     shared_bytes: int = 32 << 10
     """memory that a block shares"""
+    has_exchange: bool = False
+    """whether the lanes of a warp read each other's registers"""
     has_async_copies: bool = False
     """whether threads copy from buffers into shared memory while they go on"""
     matrix_units: tuple[MatrixUnit, ...] = ()

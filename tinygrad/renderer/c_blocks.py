@@ -46,6 +46,7 @@ class BlocksRenderer(Renderer):
         self.warp_threads = limits.warp_threads
         self.missing = limits.missing
         self.longest_access = dialect.longest_access
+        self.has_exchange = bool(dialect.exchange)
         self.has_async_copies = bool(dialect.async_copy)
         self.matrix_units = limits.matrix_units
 
@@ -73,10 +74,14 @@ class BlocksRenderer(Renderer):
         return BlockWriter(name, program, dialect)
 
 
+_WITHOUT_VALUE = (Ops.BARRIER, Ops.END, Ops.COMMIT, Ops.WAIT)
+"""Statements that count nothing."""
+
+
 def counts_in_32_bits(program: list[UOp]) -> bool:
     """Whether every index that a program computes is known to fit 32 bits, which a GPU computes with faster
     than with 64."""
-    bounds = (n.bounds for n in program if n.dtype is dtypes.index and n.op not in (Ops.BARRIER, Ops.END))
+    bounds = (n.bounds for n in program if n.dtype is dtypes.index and n.op not in _WITHOUT_VALUE)
     return all(lowest >= -2**31 and highest < 2**31 for lowest, highest in bounds)
 
 
@@ -166,6 +171,12 @@ class BlockWriter(Writer):
         self.values[node] = self.dialect.make_vector.format(
             vector=self.vector(node.dtype), items=", ".join(self.values[s] for s in node.src))
 
+    def exchange(self, node: UOp) -> None:
+        if not self.dialect.exchange:
+            self.refuse(node)
+        text = self.dialect.exchange.format(value=self.values[node.src[0]], distance=node.arg)
+        self.values[node] = self.emit("v", node.dtype, text)
+
     def prefetch(self, node: UOp) -> None:
         target, source = node.src
         valid = self.values[source.src[2]] if len(source.src) == 3 else "true"
@@ -207,6 +218,7 @@ BlockWriter.statements = {
     Ops.EXTRACT: BlockWriter.extract,
     Ops.VECTORIZE: BlockWriter.vectorize,
     Ops.MMA: BlockWriter.matrix_product,
+    Ops.EXCHANGE: BlockWriter.exchange,
     Ops.PREFETCH: BlockWriter.prefetch,
     Ops.COMMIT: BlockWriter.commit,
     Ops.WAIT: BlockWriter.wait,

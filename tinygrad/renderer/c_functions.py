@@ -68,6 +68,8 @@ class Dialect:
     """the {count} items at {address}, as a {vector}"""
     vector_store: str = ""
     """the statement that stores {value} there"""
+    exchange: str = ""
+    """{value} of the lane whose number differs in the bit {distance}"""
     async_copy: str = ""
     """starts copying {bytes} bytes from {source} to {target}, in shared memory; zeros unless {valid}"""
     commit: str = ""

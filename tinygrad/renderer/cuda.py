@@ -33,6 +33,21 @@ template <typename To, typename From> static __device__ __forceinline__ To bits_
 }
 """.strip()
 
+EXCHANGE = """
+template <typename T> static __device__ __forceinline__ T lane_across(T value, int distance) {
+    if constexpr (sizeof(T) == 8) {
+        return bits_as<T>(SHUFFLE_XOR(bits_as<unsigned long long>(value), distance));
+    } else {
+        unsigned int bits = 0;
+        memcpy(&bits, &value, sizeof value);
+        bits = SHUFFLE_XOR(bits, distance);
+        memcpy(&value, &bits, sizeof value);
+        return value;
+    }
+}
+""".strip()
+"""Whole words: the languages exchange no types shorter than these."""
+
 ASYNC_COPIES = """
 #ifndef EMULATOR
 #define LARGE_SHARED(bytes) extern __shared__ __align__(16) unsigned char large_shared[];
@@ -57,6 +72,8 @@ template <int groups> static __device__ __forceinline__ void wait_copies() {
 }
 #endif
 """.strip()
+CUDA_SHUFFLE = "#define SHUFFLE_XOR(value, distance) __shfl_xor_sync(0xffffffff, value, distance)"
+HIP_SHUFFLE = "#define SHUFFLE_XOR(value, distance) __shfl_xor(value, distance)"
 SCALARS = {**PLAIN_C.types, dtypes.bool: "bool", dtypes.float16: "__half"}
 
 
@@ -87,7 +104,7 @@ static __device__ __forceinline__ {held[2].removesuffix(' c')} {unit.name}({", "
 CUDA = Dialect(
     name="CUDA C",
     types=SCALARS,
-    header=f"#include <cuda_fp16.h>\n\n{LANES}\n\n{ASYNC_COPIES}",
+    header=f"#include <cuda_fp16.h>\n\n{LANES}\n\n{CUDA_SHUFFLE}\n\n{EXCHANGE}\n\n{ASYNC_COPIES}",
     kernel='extern "C" __global__',
     function="static __device__ __forceinline__",
     restrict="__restrict__",
@@ -108,6 +125,7 @@ CUDA = Dialect(
     make_vector="{vector}{{{{{items}}}}}",
     lane="{vector}.lane[{lane}]",
     large_shared="LARGE_SHARED({bytes})",
+    exchange="lane_across({value}, {distance})",
     async_copy="copy_async<{bytes}>({target}, {source}, {valid});",
     commit="commit_copies();",
     wait="wait_copies<{groups}>();",
@@ -134,7 +152,7 @@ HIP_SCALARS = {**SCALARS, dtypes.float16: "_Float16"}
 HIP = replace(
     CUDA, name="HIP C", types=HIP_SCALARS, async_copy="",
     matrix_units={unit.name: _amd_builtin(unit) for unit in (*MFMA, *WMMA)}, large_shared="",
-    header=f"#include <hip/hip_runtime.h>\n\n{LANES}",
+    header=f"#include <hip/hip_runtime.h>\n\n{LANES}\n\n{HIP_SHUFFLE}\n\n{EXCHANGE}",
 )
 
 

@@ -21,6 +21,7 @@ from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
 from tinygrad.renderer import SCRATCH_ALIGNMENT, SHARED_ALIGNMENT, Renderer
 from tinygrad.renderer.llvm import STATEMENTS, Writer
+from tinygrad.renderer.llvm_exchange import Exchange, amd_word, exchanged, nvidia_word
 from tinygrad.renderer.llvm_functions import memory_type, value_type
 from tinygrad.renderer.matrix_units import MMA_SYNC, MatrixUnit
 
@@ -42,6 +43,8 @@ class Target:
     thread: str
     """intrinsics for the number of the block and of the thread in it, along {axis}"""
     barrier: tuple[str, ...]
+    exchange: Exchange
+    """what a lane of a warp reads of another one"""
     matrix_units: tuple[MatrixUnit, ...] = ()
     """that every GPU of the target has"""
 
@@ -49,13 +52,14 @@ class Target:
 NVPTX = Target(
     name="nvptx64", triple="nvptx64-nvidia-cuda", kernel="ptx_kernel", private=0,
     block="nvvm.read.ptx.sreg.ctaid.{axis}", thread="nvvm.read.ptx.sreg.tid.{axis}",
-    barrier=("call void @llvm.nvvm.barrier0()",), matrix_units=MMA_SYNC,
+    barrier=("call void @llvm.nvvm.barrier0()",), exchange=nvidia_word, matrix_units=MMA_SYNC,
 )
 AMDGCN = Target(
     name="amdgcn", triple="amdgcn-amd-amdhsa", kernel="amdgpu_kernel", private=5,
     block="amdgcn.workgroup.id.{axis}", thread="amdgcn.workitem.id.{axis}",
     barrier=('fence syncscope("workgroup") release', "call void @llvm.amdgcn.s.barrier()",
              'fence syncscope("workgroup") acquire'),
+    exchange=amd_word,
 )
 
 
@@ -64,6 +68,7 @@ class LLVMBlocksRenderer(Renderer):
 
     name = "LLVM"
     has_blocks = True
+    has_exchange = True
     shared_bytes = 48 << 10
     registers = 64
     longest_access = 16
@@ -151,6 +156,10 @@ class BlocksWriter(Writer):
         number = self.intrinsic("id", of.format(axis="xyz"[int(name[-1])]), "i32", "")
         self.values[node] = self.emit("id", f"zext i32 {number} to i64")
 
+    def exchange(self, node: UOp) -> None:
+        self.values[node] = exchanged(self.values[node.src[0]], node.dtype, node.arg, self.target.exchange,
+                                      self.emit)
+
     def barrier(self, node: UOp) -> None:
         self.lines += [f"  {line}" for line in self.target.barrier]
 
@@ -162,6 +171,7 @@ _STATEMENTS: dict[Ops, Callable[[Any, UOp], None]] = {
     Ops.SHARED: BlocksWriter.shared_memory,
     Ops.SPECIAL: BlocksWriter.special,
     Ops.BARRIER: BlocksWriter.barrier,
+    Ops.EXCHANGE: BlocksWriter.exchange,
 }
 
 

@@ -27,6 +27,19 @@ template <typename T, int N> static inline void store_lanes(device T *at, lanes<
     *reinterpret_cast<device lanes<T, N> *>(at) = value;
 }
 
+template <typename T> static inline T lane_across(T value, ushort distance) {
+    return simd_shuffle_xor(value, distance);
+}
+static inline bool lane_across(bool value, ushort distance) {
+    return simd_shuffle_xor(ushort(value), distance) != 0;
+}
+static inline long lane_across(long value, ushort distance) {
+    return as_type<long>(simd_shuffle_xor(as_type<uint2>(value), distance));
+}
+static inline ulong lane_across(ulong value, ushort distance) {
+    return as_type<ulong>(simd_shuffle_xor(as_type<uint2>(value), distance));
+}
+
 #ifdef __METAL_VERSION__
 template <int N, typename T> static inline lanes<T, N> load_lanes(const threadgroup T *at) {
     return *reinterpret_cast<const threadgroup lanes<T, N> *>(at);
@@ -80,6 +93,7 @@ METAL = Dialect(
     barrier="threadgroup_barrier(mem_flags::mem_threadgroup);",
     ids={f"{letter}idx{axis}": f"{word}.{'xyz'[axis]}"
          for letter, word in (("g", "block_id"), ("l", "thread_id")) for axis in range(3)},
+    exchange="lane_across({value}, {distance})",
     vector_type="lanes<{scalar}, {count}>",
     longest_access=16,
     vector_load="load_lanes<{count}>({address})",

@@ -30,6 +30,7 @@ class PythonRenderer(Renderer):
     def __init__(self, has_blocks: bool = False, model: Renderer | None = None) -> None:
         """`model`: a renderer of the device whose blocks, matrix units and copies this one has."""
         self.has_blocks = has_blocks or model is not None
+        self.has_exchange = self.has_blocks if model is None else model.has_exchange
         if model is not None:
             self.block_threads = model.block_threads
             self.warp_threads = model.warp_threads
@@ -41,14 +42,15 @@ class PythonRenderer(Renderer):
         return 4
 
     def render(self, name: str, program: list[UOp]) -> str:
-        return _Writer(name, program).module()
+        return _Writer(name, program, self.warp_threads).module()
 
 
 class _Writer:
     """Writes one kernel, statement by statement. `values` has the Python expression that each node now is."""
 
-    def __init__(self, name: str, program: list[UOp]) -> None:
+    def __init__(self, name: str, program: list[UOp], warp_threads: int) -> None:
         self.name = name
+        self.warp_threads = warp_threads
         self.program = program
         self.values: dict[UOp, str] = {}
         self.operations: dict[str, str] = {}
@@ -199,6 +201,9 @@ class _Writer:
         for memory in self.shared:
             self.line(f"{self.values[memory]}.wait({node.arg})")
 
+    def exchange(self, node: UOp) -> None:
+        self.emit(node, f"exchanged({self.values[node.src[0]]}, {node.arg}, {self.warp_threads})")
+
     def matrix_product(self, node: UOp) -> None:
         unit = f"unit{UNITS.index(node.arg)}"
         self.operations[unit] = f"UNITS[{UNITS.index(node.arg)}]"
@@ -241,6 +246,7 @@ _STATEMENTS: dict[Ops, Callable[[_Writer, UOp], None]] = {
     Ops.EXTRACT: _Writer.extract,
     Ops.REDUCE: _Writer.reduce,
     Ops.MMA: _Writer.matrix_product,
+    Ops.EXCHANGE: _Writer.exchange,
     Ops.PREFETCH: _Writer.prefetch,
     Ops.COMMIT: _Writer.commit,
     Ops.WAIT: _Writer.wait,

@@ -225,6 +225,18 @@ def reduced(combine: Operation, vector: Value) -> Value:
     return result
 
 
+def exchanged(value: Value, distance: int, warp_threads: int) -> Value:
+    """What the lane has whose number differs in the bit `distance`. Raises RuntimeError where a warp has no
+    such lane."""
+    if np.ndim(value) < 2:
+        return value
+    other = np.arange(len(value)) ^ distance
+    if distance >= warp_threads or other.max() >= len(value):
+        raise RuntimeError(f"lanes {distance} apart cannot exchange values: warps have {warp_threads} lanes, "
+                           f"the block {len(value)} threads")
+    return value[other]
+
+
 def matrix_product(unit: MatrixUnit, a: Value, b: Value, c: Value, threads: int) -> Value:
     """a @ b + c of the tiles that the lanes of each warp hold, of floats rounded once. Raises RuntimeError
     where a block has a part of a warp, or where lanes that hold the same element disagree about it."""
@@ -382,7 +394,7 @@ class PythonProgram:
         names = {"np": np, "Ops": Ops, "dtypes": dtypes, "Items": Items, "SharedItems": SharedItems,
                  "operation": operation, "constant": constant, "in_every_lane": in_every_lane,
                  "side_by_side": side_by_side, "lane": lane, "shuffled": shuffled, "reduced": reduced,
-                 "counted": counted, "UNITS": UNITS, "matrix_product": matrix_product}
+                 "counted": counted, "exchanged": exchanged, "UNITS": UNITS, "matrix_product": matrix_product}
         exec(code, names)
         self.function: Callable[..., None] = names[name]  # type: ignore[assignment]  # what the text defines
 

@@ -49,6 +49,7 @@ from tinygrad.schedule.cost import (
 )
 from tinygrad.schedule.layout import worth_ordering
 from tinygrad.schedule.products import is_contraction, product_of
+from tinygrad.schedule.split import runs_blocks
 
 SERIAL_WORK = 1 << 15
 """Reduced items that one core may walk alone; above, a kernel keeps at least `MIN_PARALLEL` outer
@@ -89,6 +90,11 @@ class Kernel:
     closed_loops: set[UOp] = field(default_factory=set)
     """loops of closed forms, which will not run"""
     range_count: int = 0
+
+    @property
+    def runs_as_blocks(self) -> bool:
+        """True for a kernel that runs as a grid of blocks of threads."""
+        return runs_blocks(self.device)
 
     def place(self, ranges: frozenset[UOp]) -> frozenset[UOp] | None:
         """The loops that run where a value changing with `ranges` is computed; None where no place has them
@@ -230,7 +236,7 @@ class Fusion:
                 rows[kernel, point] = row
         count = Counter((kernel, row) for (kernel, _), row in rows.items())
         return {use: row for use, row in rows.items()
-                if count[use[0], row] > 1 or self.has_statistics[use[1].node]}
+                if count[use[0], row] > 1 or (self.has_statistics[use[1].node] and not use[0].runs_as_blocks)}
 
     def fits(self, kernel: Kernel, point: Point) -> bool:
         """True if the loops of a REDUCE at `point` have a place in `kernel` that leaves enough to share
@@ -252,7 +258,8 @@ class Fusion:
         alone.
 
         They may share where the reduces are statistics of the contraction's rows, and what it reads again for
-        every tile of rows fits the cache.
+        every tile of rows fits the cache. Not where blocks of threads run it: their tiles of a contraction
+        share out all loops of the kernel.
         """
         if point.node in self.closed:
             return False
@@ -262,6 +269,9 @@ class Fusion:
             return True
         reduces = {r: p for r, p in kernel.reduces.items() if r not in self.closed}
         reduces[point.node] = point
+        if kernel.runs_as_blocks:
+            found = [p for r, p in reduces.items() if is_contraction(r)]
+            return bool(found) and (len(reduces) > 1 or not found[0].ranges >= kernel.root_ranges)
         main = {r: p for r, p in reduces.items() if is_contraction(r) and p.ranges >= kernel.root_ranges}
         others = {r: p for r, p in reduces.items() if r not in main}
         if not main:
@@ -333,6 +343,8 @@ class Fusion:
                 continue
             ranges = at[0].ranges
             if not ranges <= kernel.root_ranges and not self.is_kept(kernel, at):
+                continue
+            if kernel.runs_as_blocks and any(map(is_contraction, kernel.reduces)):
                 continue
             if not kernel.nests(ranges & kernel.root_ranges):
                 continue

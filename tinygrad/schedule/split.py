@@ -5,6 +5,7 @@ Reducing pieces first, side by side, and then the pieces' results, uses every co
 """
 from __future__ import annotations
 
+from tinygrad.device import Device
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
 from tinygrad.schedule.products import is_contraction, operand_bytes
@@ -17,6 +18,14 @@ CACHED_BYTES = 12 << 20
 """Operands of a contraction that the last cache holds while all tiles of results are made from them."""
 PIECES = 64
 """Pieces aimed at: enough for any number of cores here, few enough that the second step costs nothing."""
+BLOCK_PIECES = 1024
+"""The same where a piece is a block of threads: a GPU runs about as many at once."""
+
+
+def runs_blocks(device: str | None) -> bool:
+    """True for a device (None: the default one) whose kernels are grids of blocks of threads."""
+    found = Device[device or Device.DEFAULT]
+    return found.computes and found.renderer.has_blocks
 
 
 def split_reduce(node: UOp) -> UOp | None:
@@ -27,7 +36,8 @@ def split_reduce(node: UOp) -> UOp | None:
     if node.numel >= FEW_RESULTS or source.numel < MUCH_WORK:
         return None
     op, axes = node.arg
-    choices = [(abs(d - PIECES), -source.shape[a], a, d) for a in axes for d in range(8, 4 * PIECES + 1)
+    aim = BLOCK_PIECES if runs_blocks(node.device) else PIECES
+    choices = [(abs(d - aim), -source.shape[a], a, d) for a in axes for d in range(8, 4 * aim + 1)
                if source.shape[a] % d == 0]
     if not choices:
         return _split_padded(node) if op is Ops.ADD else None

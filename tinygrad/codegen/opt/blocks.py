@@ -1,13 +1,14 @@
 """REDUCEs that the threads of a block do together.
 
-Each thread reduces every n-th item into a register of its own; the registers go to shared memory, from where
-every thread reads them all, in a few steps where they are many. So all threads know the result, and go on
-with it.
+Each thread reduces every n-th item into a register of its own. Where the lanes of a warp read each other's
+registers, one of them is left for each warp; the rest goes through shared memory, from where every thread
+reads them all, in a few steps where they are many. So all threads know the result, and go on with it.
 """
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from tinygrad.codegen.linearize import reduce_identity
 from tinygrad.codegen.opt.guards import guarded
@@ -19,8 +20,45 @@ MOST_SERIAL = 16
 """Values that one thread reads from shared memory and combines; more are combined in steps."""
 
 
-def reduce_in_block(nest: UOp, r: UOp, threads: int) -> UOp:
-    """The nest with the REDUCEs that close `r` done by so many threads together.
+@dataclass(frozen=True)
+class Group:
+    """Threads of a block that work together: their number among them, as LOCAL ranges."""
+
+    number: UOp
+    warps: UOp | None
+    """all of them, where lanes exchange nothing"""
+    lanes: UOp | None
+
+    @property
+    def ranges(self) -> list[UOp]:
+        return [r for r in (self.warps, self.lanes) if r is not None]
+
+    def combined(self, value: UOp, op: Ops, identities: Iterator[int]) -> UOp:
+        """The values of all threads as one, which all of them know."""
+        if self.lanes is not None:
+            value = value.reduce_ranges(op, self.lanes)
+        return value if self.warps is None else _combined(value, op, self.warps, identities)
+
+
+def group_of(threads: int, lanes: int, identities: Iterator[int]) -> Group:
+    """So many threads, of which up to `lanes` side by side exchange values. Raises ValueError where they are
+    no whole warps, or parts of one."""
+    lanes = min(lanes, threads)
+    if lanes < 2:
+        whole = UOp.range(threads, next(identities), RangeKind.LOCAL)
+        return Group(whole, whole, None)
+    if threads % lanes or lanes & (lanes - 1):
+        raise ValueError(f"{threads} threads are no warps of {lanes} lanes")
+    lane = UOp.range(lanes, next(identities), RangeKind.LOCAL)
+    if threads == lanes:
+        return Group(lane, None, lane)
+    warp = UOp.range(threads // lanes, next(identities), RangeKind.LOCAL)
+    return Group(warp * lanes + lane, warp, lane)
+
+
+def reduce_in_block(nest: UOp, r: UOp, threads: int, lanes: int = 1) -> UOp:
+    """The nest with the REDUCEs that close `r` done by so many threads together, of which so many side by
+    side exchange values.
 
     Where `r` is also closed inside the loops of another REDUCE, a thread goes on doing that alone. REDUCEs in
     different places get loops of their own.
@@ -30,25 +68,25 @@ def reduce_in_block(nest: UOp, r: UOp, threads: int) -> UOp:
     outputs = frozenset[UOp]().union(*(frozenset(s.closed_ranges) for s in nest.src))
     closing = [n for n in nest.toposort() if n.op is Ops.REDUCE and r in n.closed_ranges]
     shared = [n for n in closing if n.ranges <= outputs] or closing
-    loops_at: dict[frozenset[UOp], tuple[UOp, UOp]] = {}
+    loops_at: dict[frozenset[UOp], tuple[UOp, Group]] = {}
     for node in shared:
         if node.ranges not in loops_at:
             outer = UOp.range(rounds, next(identities)) if rounds > 1 else UOp.const(0, dtypes.index)
-            loops_at[node.ranges] = outer, UOp.range(threads, next(identities), RangeKind.LOCAL)
+            loops_at[node.ranges] = outer, group_of(threads, lanes, identities)
     done: dict[UOp, UOp] = {}
     for node in nest.toposort():
         src = tuple(done[s] for s in node.src)
         new = node if src == node.src else node.with_sources(src)
         if node in shared:
-            outer, thread = loops_at[node.ranges]
-            counter = outer * threads + thread
+            outer, group = loops_at[node.ranges]
+            counter = outer * threads + group.number
             loops = [c for c in new.closed_ranges if c is not r] + ([outer] if rounds > 1 else [])
             value = new.src[0].substitute({r: counter})
             if r.extent % threads:
                 inside = counter < r.extent
                 value = inside.where(guarded(value, inside), reduce_identity(node.arg, node.dtype))
             own = value.reduce_ranges(node.arg, *loops) if loops else value
-            new = _combined(own, node.arg, thread, identities)
+            new = group.combined(own, node.arg, identities)
         done[node] = new
     return done[nest]
 

@@ -3,7 +3,8 @@
 In: a loop nest and the device's numbers (threads of a block). Out: a Plan. Ranges that are contiguous in
 every access are merged; then the kernel is one of three kinds:
 - a contraction: each thread has a tile of accumulators in registers, a block a square of tiles;
-- values that are reduced once a row and used along it (softmax, norms): a block or a thread has a row;
+- values that are reduced once a row and used along it (softmax, norms): a block or a thread has a row, in
+  registers if it fits;
 - everything else: a thread has an output, or where outputs are few and sums are long, a block has.
 Neighbouring threads take neighbouring items of memory wherever there is a choice. What is left of the
 outputs' loops goes across blocks.
@@ -13,9 +14,12 @@ from __future__ import annotations
 from tinygrad.codegen.contraction import Contraction, contraction_of
 from tinygrad.codegen.launches import needs_order
 from tinygrad.codegen.opt.access import Access, accesses_of
+from tinygrad.codegen.opt.choose_registers import RegisterChooser
+from tinygrad.codegen.opt.choose_sides import dividing
 from tinygrad.codegen.opt.choose_units import UnitChooser
 from tinygrad.codegen.opt.merge import mergeable_pair
 from tinygrad.codegen.opt.plan import Opt, OptKind, Plan, apply_opt
+from tinygrad.codegen.opt.skip import skips_something
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import prod
@@ -27,6 +31,12 @@ TILE = 4
 """Rows and columns of a thread's tile of accumulators: 16 of them and 8 operands stay in registers."""
 ACCESS_LANES = 4
 """Items of a wide load or store."""
+
+
+ROW_ITEMS = 64
+"""Items of rows that a thread keeps in registers: a quarter of them."""
+ROW_ROUNDS = 4
+"""Accesses of a thread along a row, all on their way at once."""
 
 
 def choose_block_plan(nest: UOp, renderer: Renderer) -> Plan:
@@ -54,13 +64,15 @@ class _Chooser:
         if statistics:
             self.share_rows(statistics)
         elif contraction is not None and self.outputs_fill(contraction):
-            if not self.on_unit(contraction):
+            if not any(self.by_tiles(kind, contraction) for kind in (UnitChooser, RegisterChooser)):
                 self.tile(contraction)
         elif self.outer_reduces():
             self.share_outputs(self.outer_reduces())
         else:
             self.share_items()
         self.spread()
+        if skips_something(self.nest):
+            self.take(Opt(OptKind.SKIP, 0))
         return Plan(tuple(self.opts))
 
     # --- what the nest is made of ---------------------------------------------------------------------------
@@ -196,12 +208,14 @@ class _Chooser:
             threads = 1 if r is None else min(group, _power_of_two(r.extent))
             if r is None or threads < 2:
                 return
-            self.take(Opt(OptKind.LOCAL, r.arg[0], threads))
+            self.take(Opt(OptKind.LOCAL, r.arg[0], threads, tiles=(self.exchanging_lanes(),)))
 
     # --- rows -----------------------------------------------------------------------------------------------
 
     def share_rows(self, statistics: list[UOp]) -> None:
         """A block for each row, or for several short ones; a thread where rows are shorter than a warp."""
+        if self.keep_row(statistics):
+            return
         renderer = self.renderer
         rows = frozenset(self.output_ranges()).intersection(*(n.ranges for n in statistics))
         touched = frozenset[UOp]().union(*(n.ranges for n in statistics))
@@ -217,6 +231,57 @@ class _Chooser:
         for ranges in dict.fromkeys(frozenset(s.closed_ranges) & inner for s in self.nest.src):
             self.spread_over_threads(frozenset(filter(_is_plain, ranges)), group)
 
+    def keep_row(self, statistics: list[UOp]) -> bool:
+        """The row in registers of a block, if its loops are of one length and the registers suffice."""
+        loops = self.loops_along(statistics)
+        if not loops:
+            return False
+        items = loops[0].extent
+        accesses = [a for r in loops for a in accesses_of(self.nest) if r in a.ranges]
+        walked = all(a.step(r) in (0, 1) for r in loops for a in accesses if r in a.ranges)
+        widest = min(self.renderer.access_lanes(a.node.dtype) for a in accesses)
+        width = dividing(items, widest) if walked else 1
+        values = len({a.node.src[0].src[0] for a in accesses if a.node.op is Ops.LOAD})
+        threads = self.row_threads(items // width, ROW_ITEMS // (width * max(1, values)))
+        if threads < 2:
+            return False
+        outer = statistics[0].ranges
+        self.take(Opt(OptKind.ROW, loops[0].arg[0], threads, tuple(r.arg[0] for r in loops[1:]),
+                      (width, self.exchanging_lanes())))
+        self.spread_over_threads(outer, self.renderer.block_threads // threads)
+        return True
+
+    def row_threads(self, accesses: int, most_rounds: int) -> int:
+        """Threads for a row of so many accesses: a part of a warp for a short one, else enough for a few
+        rounds each; 0 where `most_rounds` of all there are do not suffice."""
+        threads = max(min(self.renderer.warp_threads, _power_of_two(accesses)),
+                      1 << (-(-accesses // ROW_ROUNDS) - 1).bit_length())
+        while -(-accesses // threads) > most_rounds and threads < self.renderer.block_threads:
+            threads *= 2
+        threads = min(threads, self.renderer.block_threads)
+        return threads if -(-accesses // threads) <= most_rounds else 0
+
+    def loops_along(self, statistics: list[UOp]) -> list[UOp]:
+        """The loops along the row that all statistics are of; none where the nest has other loops inside
+        those over rows."""
+        outer = statistics[0].ranges
+        if self.outer_reduces() != statistics or any(n.ranges != outer for n in statistics):
+            return []
+        loops = dict.fromkeys(r for n in statistics for r in n.closed_ranges)
+        stored = [[r for r in s.closed_ranges if r not in outer] for s in self.nest.src]
+        loops.update(dict.fromkeys(r for own in stored for r in own))
+        alone = all(len(n.src) == 2 for n in statistics) and all(len(own) < 2 for own in stored)
+        others = [n for n in self.nest.toposort() if n.op is Ops.REDUCE and n not in statistics]
+        apart = any(r in loops for n in others for r in n.closed_ranges)
+        last = all(not own or s.closed_ranges[-1] is own[0]
+                   for own, s in zip(stored, self.nest.src, strict=True))
+        same = len({r.extent for r in loops}) == 1 and all(map(_is_plain, loops))
+        return list(loops) if alone and last and same and not apart else []
+
+    def exchanging_lanes(self) -> int:
+        """Threads side by side that combine values without memory."""
+        return self.renderer.warp_threads if self.renderer.has_exchange else 1
+
     # --- contractions ---------------------------------------------------------------------------------------
 
     def outputs_fill(self, contraction: Contraction) -> bool:
@@ -225,9 +290,10 @@ class _Chooser:
         return prod(r.extent for r in self.output_ranges()) >= enough or \
             self.shared_range(contraction.reduce) is None
 
-    def on_unit(self, contraction: Contraction) -> bool:
-        """The contraction on a matrix unit, if the device has one for it."""
-        chooser = UnitChooser(self.nest, contraction.reduce, self.renderer)
+    def by_tiles(self, kind: type[UnitChooser | RegisterChooser], contraction: Contraction) -> bool:
+        """The contraction by tiles of blocks in shared memory, on a matrix unit or in registers, if that is
+        possible."""
+        chooser = kind(self.nest, contraction.reduce, self.renderer)
         chosen = chooser.choose()
         if chosen:
             self.nest = chooser.nest

@@ -15,6 +15,7 @@ from enum import Enum
 from tinygrad.codegen.collapse import simplified
 from tinygrad.codegen.contraction import product_in
 from tinygrad.codegen.linearize import reduce_identity
+from tinygrad.codegen.opt.block_rows import row_in_registers
 from tinygrad.codegen.opt.blocks import reduce_in_block
 from tinygrad.codegen.opt.guards import guarded, guarded_store, zero_outside
 from tinygrad.codegen.opt.matrix import on_matrix_unit
@@ -40,6 +41,7 @@ class OptKind(Enum):
     VECTOR = "the innermost iterations as SIMD lanes"
     UPCAST = "the innermost iterations as registers, each with its own accumulators"
     UNROLL = "the innermost iterations of a reduce written out, into one accumulator"
+    ROW = "loops along one row as the same threads and registers of a block"
     GROUP = "the innermost iterations of a reduce into accumulators of their own, combined at the end"
     KEEP = "a row that several loops read, computed once into scratch memory"
     SKIP = "every loop only as far as a condition inside it can hold"
@@ -68,9 +70,11 @@ class Opt:
     amount: int = 0
     over: tuple[int, ...] = ()
     """STAGE, SHARE: the ranges that the memory covers, outermost first; MMA: those over rows and columns;
-    PREFETCH: the one whose iterations are counted ahead"""
+    PREFETCH: the one whose iterations are counted ahead;
+    ROW: the other loops along the row"""
     tiles: tuple[int, ...] = ()
-    """MMA: tiles of rows, columns and products beside each other; SHARE: what `Sharing` has after threads"""
+    """MMA: tiles of rows, columns and products beside each other; SHARE: what `Sharing` has after threads;
+    ROW: items of an access, lanes that exchange values; LOCAL of a reduce: these lanes"""
 
     def __repr__(self) -> str:
         named = {OptKind.STAGE: "operand ", OptKind.SHARE: "operand ", OptKind.KEEP: "row "}
@@ -113,6 +117,9 @@ def apply_opt(nest: UOp, opt: Opt) -> UOp:
         return skip(nest)
     if opt.kind is OptKind.STREAM:
         return UOp.sink(s.replace(arg=Memory.GLOBAL) for s in nest.src)
+    if opt.kind is OptKind.ROW:
+        return row_in_registers(nest, [range_named(nest, r) for r in (opt.range, *opt.over)], opt.amount,
+                                *opt.tiles)
     if opt.kind is OptKind.SHARE:
         return share_operand(nest, operands(nest)[opt.range], [range_named(nest, r) for r in opt.over],
                              Sharing(opt.amount, *opt.tiles))
@@ -131,7 +138,7 @@ def apply_opt(nest: UOp, opt: Opt) -> UOp:
         case OptKind.GLOBAL:
             return replace_range(nest, target, lambda r: [r], with_kind(target, RangeKind.GLOBAL))
         case OptKind.LOCAL if is_reduce_range(nest, target):
-            return reduce_in_block(nest, target, opt.amount)
+            return reduce_in_block(nest, target, opt.amount, *opt.tiles)
         case OptKind.LOCAL:
             return split(nest, target, opt.amount, RangeKind.LOCAL, apart=False)
         case OptKind.SPLIT:

@@ -23,8 +23,9 @@ from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.symbolic import linear_terms
 from tinygrad.graph.uop import UOp
 
-_AT_ONCE = (RangeKind.UNROLL, RangeKind.VECTOR)
-"""Kinds of ranges that one iteration of a loop runs through at once."""
+_AT_ONCE = (RangeKind.UNROLL, RangeKind.VECTOR, RangeKind.LOCAL)
+"""Kinds of ranges that one iteration of a loop runs through at once: the threads of a block run a loop
+equally often, for they wait for each other in it."""
 
 
 @dataclass(frozen=True)

@@ -46,6 +46,20 @@ template <typename... Parameters> void call(void (*kernel)(Parameters...), void 
     call(kernel, arguments, std::make_index_sequence<sizeof...(Parameters)>());
 }
 
+constexpr int MOST_THREADS = 1024;
+
+// What the thread has whose number differs in the bit `distance`. All threads of the block come here: each shows
+// what it has, waits for the others, and takes what it wants.
+template <typename T> T exchanged(T value, unsigned int distance) {
+    static thread_local T shown[MOST_THREADS];
+    const unsigned int number = core->thread.x + core->size.x * (core->thread.y + core->size.y * core->thread.z);
+    shown[number] = value;
+    barrier();
+    const T result = shown[number ^ distance];
+    barrier();
+    return result;
+}
+
 // IEEE half precision as a class, for C++ compilers that have none: arithmetic is that of float.
 class Half {
 public:

@@ -30,6 +30,9 @@
 #define blockIdx (emulator::core->block)
 
 inline void __syncthreads() { emulator::barrier(); }
+template <typename T> T __shfl_xor_sync(unsigned int, T value, int distance) {
+    return emulator::exchanged(value, distance);
+}
 inline float __int_as_float(int bits) { float value; __builtin_memcpy(&value, &bits, 4); return value; }
 
 MATRIX_UNIT(mma_m16n8k16_bf16, mma_m16n8k16)

@@ -5,6 +5,8 @@
 
 #define _Float16 emulator::Half
 
+template <typename T> T __shfl_xor(T value, int distance) { return emulator::exchanged(value, distance); }
+
 MATRIX_UNIT(mfma_f32_32x32x8bf16_1k, mfma_32x32x8)
 MATRIX_UNIT(mfma_f32_32x32x8f16, mfma_32x32x8)
 MATRIX_UNIT(mfma_f32_16x16x16bf16_1k, mfma_16x16x16)

@@ -23,6 +23,11 @@ using ushort = unsigned short;
 using uchar = unsigned char;
 using ulong = unsigned long;
 
+struct uint2 {
+    uint x, y;
+};
+template <typename T> T simd_shuffle_xor(T value, ushort distance) { return emulator::exchanged(value, distance); }
+
 enum class mem_flags { mem_threadgroup };
 inline void threadgroup_barrier(mem_flags) { emulator::barrier(); }
 

@@ -1,0 +1,85 @@
+"""Rows that a block of threads keeps in registers.
+
+Softmax walks a row three times: for its largest item, for the sum of the exponentials, for the result. Where
+the loops of all three are one range, across threads and registers, each item is loaded once and each value
+computed once, for equal values in equal iterations are one node of the nest. In: a nest and the loops along
+its row. Out: the nest in which they are the same few ranges.
+"""
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from tinygrad.codegen.linearize import reduce_identity
+from tinygrad.codegen.opt.blocks import Group, group_of
+from tinygrad.codegen.opt.guards import guarded, guarded_store
+from tinygrad.dtype import dtypes
+from tinygrad.graph.ops import Ops, RangeKind
+from tinygrad.graph.uop import UOp
+
+
+@dataclass(frozen=True)
+class _Row:
+    """The ranges that a row runs over."""
+
+    counter: UOp
+    registers: UOp | None
+    group: Group
+    vector: UOp | None
+    inside: UOp | None
+    """where an item exists; None where each does"""
+
+    def reduced(self, value: UOp, op: Ops, identities: Iterator[int]) -> UOp:
+        """`value` reduced along the row."""
+        if self.inside is not None:
+            value = self.inside.where(guarded(value, self.inside), reduce_identity(op, value.dtype))
+        for r in (self.registers, self.vector):
+            value = value if r is None else value.reduce_ranges(op, r)
+        return self.group.combined(value, op, identities)
+
+    def stored(self, store: UOp, outer: Sequence[UOp]) -> UOp:
+        """A STORE of the row's items, inside the loops `outer`."""
+        own = (self.registers, *self.group.ranges, self.vector)
+        new = store.replace(src=(*store.src[:2], *outer, *(r for r in own if r is not None)))
+        return new if self.inside is None else guarded_store(new, self.inside)
+
+
+def row_in_registers(nest: UOp, loops: Sequence[UOp], threads: int, width: int, lanes: int) -> UOp:
+    """The nest with `loops`, which REDUCEs close alone and STOREs last, run by `threads` threads, each with
+    every n-th access of `width` items in registers; `lanes` threads side by side exchange values."""
+    identities = itertools.count(1 + max(int(n.arg[0]) for n in nest.toposort() if n.op is Ops.RANGE))
+    row = _row(loops[0].extent, threads, width, lanes, identities)
+    done: dict[UOp, UOp] = {}
+    for node in nest.toposort():
+        if node in loops:
+            if node.extent != loops[0].extent:
+                raise ValueError(f"loops of {node.extent} and of {loops[0].extent} items are not along one "
+                                 "row")
+            done[node] = row.counter
+            continue
+        src = tuple(done[s] for s in node.src)
+        closed = node.closed_ranges
+        if not any(r in loops for r in closed):
+            done[node] = node if src == node.src else node.with_sources(src)
+        elif node.op is Ops.REDUCE and len(node.src) == 2:
+            done[node] = row.reduced(src[0], node.arg, identities)
+        elif node.op is Ops.STORE and not any(r in loops for r in closed[:-1]):
+            done[node] = row.stored(node.replace(src=src[:2]), src[2:-1])
+        else:
+            raise ValueError(f"{node.op.name} closes other loops inside that along the row")
+    return done[nest]
+
+
+def _row(extent: int, threads: int, width: int, lanes: int, identities: Iterator[int]) -> _Row:
+    if extent % width:
+        raise ValueError(f"a row of {extent} items is no multiple of {width}")
+    accesses = extent // width
+    rounds = -(-accesses // threads)
+    group = group_of(threads, lanes, identities)
+    registers = UOp.range(rounds, next(identities), RangeKind.UNROLL) if rounds > 1 else None
+    vector = UOp.range(width, next(identities), RangeKind.VECTOR) if width > 1 else None
+    zero = UOp.const(0, dtypes.index)
+    number = (registers or zero) * threads + group.number
+    inside = number < accesses if accesses % threads else None
+    return _Row(number * width + (vector or zero), registers, group, vector, inside)

@@ -1,0 +1,148 @@
+"""What plans for contractions on blocks have in common: sides, tiles, and operands in shared memory.
+
+A contraction is a product of matrices whose rows, columns and sum may be several loops each: a convolution's
+rows run over images, lines and pixels. Each side becomes one range; a block computes a tile of it, whose
+operands its threads load together, for a part of the sum at a time. `choose_units.py` multiplies tiles on
+matrix units, `choose_tiles.py` in the registers of every thread.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tinygrad.codegen.contraction import Contraction
+from tinygrad.codegen.opt.matrix import steps_by_one
+from tinygrad.codegen.opt.plan import Opt, OptKind, apply_opt, operands, range_named
+from tinygrad.dtype import DType
+from tinygrad.graph.ops import Ops, RangeKind
+from tinygrad.graph.uop import UOp
+from tinygrad.renderer import ACCESS_BYTES, Renderer
+
+FULL_BLOCKS = 96
+"""Blocks that keep a GPU of about 132 multiprocessors busy; with fewer, tiles are made smaller."""
+GROUP = 8
+"""Blocks along m that run beside each other, so that what they read of both operands stays in the cache."""
+
+
+class SideChooser:
+    """The Opts for one contraction: `take` applies each to `nest`."""
+
+    def __init__(self, nest: UOp, reduce: UOp, renderer: Renderer) -> None:
+        self.nest = nest
+        self.reduce = reduce
+        self.renderer = renderer
+        self.opts: list[Opt] = []
+
+    def take(self, opt: Opt) -> None:
+        self.nest = apply_opt(self.nest, opt)
+        self.opts.append(opt)
+
+    def new_ranges(self, opt: Opt) -> list[UOp]:
+        """The ranges that an Opt makes, the outermost loop last."""
+        before = set(_ranges(self.nest))
+        self.take(opt)
+        return sorted((r for r in _ranges(self.nest) if r not in before), key=lambda r: r.arg[0])
+
+    def reduces_else(self) -> bool:
+        """True if something else is reduced in the kernel."""
+        others = (n for n in self.nest.toposort() if n.op is Ops.REDUCE and n is not self.reduce)
+        return any(n.closed_ranges for n in others)
+
+    # --- sides ----------------------------------------------------------------------------------------------
+
+    def plain(self, ranges: Iterable[UOp]) -> list[UOp]:
+        """Loops of a fixed number of iterations, in the order of the outputs' loops and the sum's."""
+        order = [r for s in self.nest.src for r in s.closed_ranges] + list(self.reduce.closed_ranges)
+        return sorted((r for r in ranges if r.arg[1] is RangeKind.LOOP and len(r.src) == 1), key=order.index)
+
+    def one_range_a_side(self, contraction: Contraction) -> tuple[int, int]:
+        """The rows as one range and the columns, along which results lie in memory, as another one."""
+        stored = [s.src[0].src[1] for s in self.nest.src]
+        left_is_fast, right_is_fast = (any(steps_by_one(at, r) for at in stored for r in side)
+                                       for side in (contraction.left, contraction.right))
+        rows, columns = contraction.left, contraction.right
+        if left_is_fast and not right_is_fast:
+            rows, columns = columns, rows
+        names = [self.one_range([r.arg[0] for r in self.plain(side)]) for side in (rows, columns)]
+        self.reduce = self.reduce_over(self.plain(self.reduce.closed_ranges)[0])
+        return names[0], names[1]
+
+    def reduce_over(self, r: UOp) -> UOp:
+        """The contraction, as it is now."""
+        return next(n for n in self.nest.toposort() if n.op is Ops.REDUCE and r in n.closed_ranges)
+
+    def one_range(self, names: list[int]) -> int:
+        """Loops, the outermost first, as one."""
+        while len(names) > 1:
+            merged, = self.new_ranges(Opt(OptKind.MERGE, names[0], names[1]))
+            names = [merged.arg[0], *names[2:]]
+        return names[0]
+
+    def summed_range(self, least: int) -> UOp:
+        """The range that tiles go along: one of at least so many iterations along which an operand is
+        contiguous, or the longest; all of them as one where none is as long."""
+        ranges = self.plain(self.reduce.closed_ranges)
+        offsets = [n.src[0].src[1] for n in self.reduce.toposort() if n.op is Ops.LOAD]
+        best = max(ranges, key=lambda r: (r.extent >= least, any(steps_by_one(at, r) for at in offsets),
+                                          r.extent))
+        if best.extent < least and len(ranges) > 1:
+            name = self.one_range([r.arg[0] for r in ranges])
+            best = range_named(self.nest, name)
+            self.reduce = self.reduce_over(best)
+        return best
+
+    # --- tiles --------------------------------------------------------------------------------------------
+
+    def tiled(self, r: UOp, size: int) -> tuple[int, UOp | None]:
+        """`r` as (the range inside its tile, the loop over tiles)."""
+        if r.extent <= size:
+            return int(r.arg[0]), None
+        inside, *tiles = self.new_ranges(Opt(OptKind.SPLIT, r.arg[0], size))
+        return int(inside.arg[0]), tiles[0]
+
+    def group_blocks(self, m: UOp | None, n: UOp | None) -> None:
+        """A few tiles along m beside each other, then the next along n, where there are many of both."""
+        if m is None or n is None or m.extent % GROUP or m.extent == GROUP:
+            return
+        _, groups = self.new_ranges(Opt(OptKind.SPLIT, m.arg[0], GROUP))
+        self.take(Opt(OptKind.SWAP, n.arg[0]))
+        self.take(Opt(OptKind.SWAP, groups.arg[0]))
+
+    # --- shared memory --------------------------------------------------------------------------------------
+
+    def share(self, source: DType, side: int, k: int, threads: int, rows: int,
+              turned: int = 0) -> None:
+        """The operand that changes with `side` in shared memory."""
+        for number, operand in enumerate(operands(self.nest)):
+            named = {r.arg[0]: r for r in operand.ranges}
+            if side in named and k in named:
+                self.take(self.sharing(number, operand, source, named[side], named[k], threads, rows,
+                                       turned))
+                return
+
+    def sharing(self, number: int, operand: UOp, source: DType, side: UOp, k: UOp, threads: int,
+                rows: int, turned: int) -> Opt:
+        """How one operand lies in shared memory: in rows along what it is contiguous along. Rows are turned
+        where lanes read one item each of several rows of k, `rows` below each other, or several items along k
+        of `turned` rows of their own; 0: where they do not."""
+        widest = min(ACCESS_BYTES // source.itemsize, self.renderer.access_lanes(source))
+        loads = [n.src[0].src[1] for n in operand.toposort() if n.op is Ops.LOAD]
+        along = next((r for r in (k, side) if any(steps_by_one(at, r) for at in loads)), None)
+        over = (k, side) if along is side else (side, k)
+        width = dividing(over[-1].extent, widest) if along is not None else 1
+        names = (over[0].arg[0], over[1].arg[0])
+        if turned and over[-1] is k and width > 1:
+            return Opt(OptKind.SHARE, number, threads, names, (width, turned, width))
+        if not rows or over[-1] is k or over[-1].extent <= 2 * widest:
+            return Opt(OptKind.SHARE, number, threads, names, (width,))
+        return Opt(OptKind.SHARE, number, threads, names, (width, rows, 2 * widest))
+
+
+def _ranges(nest: UOp) -> list[UOp]:
+    return [n for n in nest.toposort() if n.op is Ops.RANGE]
+
+
+def dividing(extent: int, most: int) -> int:
+    """The largest power of two up to `most` that divides `extent`."""
+    while extent % most:
+        most //= 2
+    return most
