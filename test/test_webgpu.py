@@ -3,6 +3,7 @@ something is missing."""
 from __future__ import annotations
 
 import math
+import subprocess
 import sys
 from collections import OrderedDict
 from fractions import Fraction
@@ -43,6 +44,19 @@ def without(missing, monkeypatch):
 
 def on_gpu(array):
     return Tensor(array, device="WEBGPU").realize()
+
+
+def test_opening_it_leaves_other_libraries_alone():
+    """Mesa's OpenGL would come with an LLVM and a z3 of its own, whose functions replace those of pip's."""
+    script = """
+from tinygrad import Tensor
+assert Tensor([1.0, 2.0], device="WEBGPU").sum().item() == 3
+import z3
+a = z3.BitVec("a", 8)
+z3.prove(z3.BV2Int(a, is_signed=True) < 128)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.strip()) == (0, "proved"), done.stderr
 
 
 @pytest.mark.parametrize("shape", [(1,), (100,), (3, 517), (5, 6, 7)], ids=str)

@@ -5,6 +5,7 @@ Kernels are WGSL (`renderer/wgsl.py`). A queue runs what is submitted in order; 
 """
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Sequence
 from functools import cache
@@ -31,6 +32,9 @@ LIMITS = ("max-storage-buffers-per-shader-stage", "max-buffer-size", "max-storag
           "max-compute-workgroup-storage-size", "max-compute-invocations-per-workgroup",
           "max-compute-workgroup-size-x")
 """What is asked for in full."""
+BACKENDS = ("Vulkan", "Metal", "DX12")
+"""Of wgpu. Looking for OpenGL would load Mesa's driver, its LLVM and the libz3 of that with RTLD_GLOBAL, and
+a z3 that Python imports later would call into the other one and crash."""
 MOST_THREADS = 256
 WORD = 4
 """Bytes of which copies are multiples."""
@@ -46,11 +50,14 @@ ONE_THREAD = Launch((1, 1, 1), (1, 1, 1), (0,), 0)
 
 @cache
 def webgpu() -> Any:
-    """The wgpu package. Raises RuntimeError where it is missing."""
+    """The wgpu package, told which of its backends to use. Raises RuntimeError where it is missing."""
     try:
         import wgpu
+        from wgpu.backends.wgpu_native.extras import set_instance_extras
     except ImportError as missing:
         raise RuntimeError(f"WEBGPU needs wgpu: {INSTALL} ({missing})") from None
+    with contextlib.suppress(RuntimeError):  # somebody else uses wgpu in this process and has chosen already
+        set_instance_extras(backends=BACKENDS)
     return wgpu
 
 
