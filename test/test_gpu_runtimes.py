@@ -26,7 +26,7 @@ import pytest
 from tinygrad import Device, Tensor, TinyJit
 from tinygrad.helpers import Context
 from tinygrad.renderer import Launch
-from tinygrad.runtime import amd, cuda, emulator, metal
+from tinygrad.runtime import amd, cuda, emulator, metal, streams
 
 needs_compiler = pytest.mark.skipif(not any(map(shutil.which, emulator.COMPILERS)),
                                     reason="no C++ compiler on the path")
@@ -333,7 +333,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[CUDADriver]:
     monkeypatch.setattr(cuda, "driver", lambda: fake)
     monkeypatch.setattr(cuda, "nvrtc_version", lambda: "NVRTC 12.9")
     monkeypatch.setattr(cuda, "compile_cuda", lambda source, architecture: source.encode())
-    monkeypatch.setattr(cuda, "STAGING_BYTES", 1000)
+    monkeypatch.setattr(streams, "STAGING_BYTES", 1000)
     register(monkeypatch, "IMAGINED", "tinygrad.runtime.cuda")
     yield fake
     from tinygrad.codegen import compile as compiling
