@@ -1,7 +1,7 @@
 """WEBGPU: any GPU that WebGPU reaches (Vulkan, Metal, Direct3D), through wgpu.
 
-Kernels are WGSL (`renderer/wgsl.py`). A queue runs what is submitted in order; reading memory waits for it.
-64-bit numbers are there where the device offers them.
+Kernels are WGSL (`renderer/wgsl.py`). A queue runs what is submitted in order, copies to its memory among it;
+reading memory waits for it. 64-bit numbers are there where the device offers them.
 """
 from __future__ import annotations
 
@@ -91,8 +91,10 @@ class WebGPUAllocator(Allocator):
         return memory
 
     def copyin(self, memory: int, source: memoryview) -> None:
-        data = np.zeros(round_up(source.nbytes, WORD), np.uint8)
-        data[:source.nbytes] = np.frombuffer(source, np.uint8)
+        """In the order of the queue, without waiting; `source` may change afterwards."""
+        data = np.frombuffer(source, np.uint8)
+        if data.size % WORD:
+            data = np.pad(data, (0, -data.size % WORD))
         self.gpu.queue.write_buffer(self.buffers[memory], 0, data)
 
     def copyout(self, target: memoryview, memory: int, offset: int = 0) -> None:
