@@ -26,6 +26,19 @@ FAMILIES = {
     "nn": "layers, losses, convolutions",
     "optim": "optimizers",
     "jit": "capture and replay",
+    "linalg": "decompositions, equations, inverses",
+    "division": "quotients and remainders, of all signs",
+    "ulp": "how far functions are from the nearest number",
+    "fp8": "8-bit floats",
+    "views": "movement of memory",
+    "writes": "assignment in place",
+    "variables": "sizes that are bound later",
+    "transforms": "grad, vjp, jvp, vmap",
+    "function": "gradients by the user",
+    "state": "saving and loading",
+    "interop": "NumPy, DLPack, buffers",
+    "errors": "what is refused, and how that is said",
+    "programs": "random programs, against NumPy",
 }
 EMULATED = {"renderer", "transcendental", "nn", "jit"}
 LARGE = {"PYTHON": {"transcendental", "nn", "jit"}, "CUDA:EMULATED": EMULATED, "AMD:EMULATED": EMULATED,
@@ -117,12 +130,15 @@ def known_cells() -> dict[tuple[str, str], str]:
 
 def passes(family: str, device: str) -> str:
     """Tests passed of tests run."""
-    command = [sys.executable, "-m", "pytest", "-q", "--no-header", "--tb=no", f"test/test_{family}.py"]
+    command = [sys.executable, "-m", "pytest", "-q", "--no-header", "--tb=line", "-rfE", f"test/test_{family}.py"]
     try:
         done = subprocess.run(command, cwd=ROOT, env={**os.environ, "DEV": device}, capture_output=True,
                               text=True, timeout=SECONDS, check=False)
     except subprocess.TimeoutExpired:
         return f"not done in {SECONDS} s"
+    for line in done.stdout.splitlines():
+        if line.startswith(("FAILED", "ERROR", "E  ", "/")):
+            print(f"    {line[:300]}", flush=True)
     counts = {word: int(number) for number, word in
               re.findall(r"(\d+) (passed|failed|error)", done.stdout.splitlines()[-1])}
     return f"{counts.get('passed', 0)} of {sum(counts.values())}"
