@@ -83,8 +83,10 @@ The emulated devices run what is written for a GPU where there is none: a header
 of CUDA C, HIP C or Metal mean in C++ (`tinygrad/runtime/emulated`). Blocks run on the cores, the threads of a
 block are fibers, and a barrier holds each of them until all have come; where some never come, that is an
 error. `CUDA`, `AMD` and `METAL` themselves have been run only against drivers that imitate them
-(`test/test_cuda.py`, `test_amd.py`, `test_metal.py`), and their kernels compiled (`test/test_gpu_compilers.py`): CUDA C by NVRTC for
-sm_80, sm_90 and sm_100, PTX by ptxas for the same, objects for gfx942 and gfx1100 by LLVM. Metal has no
+(`test/test_cuda.py`, `test_amd.py`, `test_metal.py`), and their kernels compiled
+(`test/test_gpu_compilers.py`):
+CUDA C by NVRTC for sm_80, sm_90 and sm_100, PTX by ptxas for the same, objects for gfx942 and gfx1100 by
+LLVM. Metal has no
 float64.
 
 `CL` on the CPU goes through PoCL, which takes 90 ms to compile a kernel, most of it reading its own headers,
@@ -130,7 +132,8 @@ def known_cells() -> dict[tuple[str, str], str]:
 
 def passes(family: str, device: str) -> str:
     """Tests passed of tests run."""
-    command = [sys.executable, "-m", "pytest", "-q", "--no-header", "--tb=line", "-rfE", f"test/test_{family}.py"]
+    command = [sys.executable, "-m", "pytest", "-q", "--no-header", "--tb=line", "-rfE",
+               f"test/test_{family}.py"]
     try:
         done = subprocess.run(command, cwd=ROOT, env={**os.environ, "DEV": device}, capture_output=True,
                               text=True, timeout=SECONDS, check=False)
