@@ -83,11 +83,9 @@ The emulated devices run what is written for a GPU where there is none: a header
 of CUDA C, HIP C or Metal mean in C++ (`tinygrad/runtime/emulated`). Blocks run on the cores, the threads of a
 block are fibers, and a barrier holds each of them until all have come; where some never come, that is an
 error. `CUDA`, `AMD` and `METAL` themselves have been run only against drivers that imitate them
-(`test/test_cuda.py`, `test_amd.py`, `test_metal.py`), and their kernels compiled
-(`test/test_gpu_compilers.py`):
-CUDA C by NVRTC for sm_80, sm_90 and sm_100, PTX by ptxas for the same, objects for gfx942 and gfx1100 by
-LLVM. Metal has no
-float64.
+(`test/test_cuda.py`, `test_amd.py`, `test_metal.py`), and their kernels compiled by
+`test/test_gpu_compilers.py`: CUDA C by NVRTC for sm_80, sm_90 and sm_100, PTX by ptxas for the same, objects
+for gfx942 and gfx1100 by LLVM. Metal has no float64.
 
 `CL` on the CPU goes through PoCL, which takes 90 ms to compile a kernel, most of it reading its own headers,
 and 33 ms more at the first run for the size of its blocks; it keeps both on disk (`~/.cache/pocl`), and the
