@@ -59,11 +59,12 @@ INTRODUCTION = """# Devices
 | `CPU:C` (`CLANG`) | C with vectors, on the same threads | clang, gcc, or what `CC` names | a compiler |
 | `PYTHON` | the program, one operation after another | NumPy | nothing |
 | `PYTHON:BLOCKS` | the same, by plans of blocks of threads | NumPy | nothing |
+| `PYTHON:CUDA`, `:AMD`, `:GFX1100`, `:METAL` | the same, with its matrix units and copies | NumPy | nothing |
 | `CL` (`GPU`) | OpenCL C | pyopencl, any OpenCL 1.2 device | the extra `opencl` (on Linux with PoCL) |
 | `CL:IMAGES` | the same; float32 read in fours as images | pyopencl | an OpenCL device with images |
 | `QCOM` | the same, on a GPU of Qualcomm | pyopencl | its OpenCL driver |
 | `WEBGPU` | WGSL | wgpu: Vulkan, Metal, Direct3D | the extra `webgpu`, a driver (mesa-vulkan-drivers) |
-| `CUDA` (`NVIDIA`) | CUDA C | NVRTC and the driver API | a GPU, its driver, the extra `cuda` |
+| `CUDA` (`NVIDIA`, `NV`) | CUDA C | NVRTC and the driver API | a GPU, its driver, the extra `cuda` |
 | `CUDA:PTX` | PTX, made by LLVM | the driver API | a GPU, its driver, cuda-bindings |
 | `AMD` (`HIP`) | HIP C | hiprtc and the HIP runtime | a GPU, ROCm |
 | `METAL` | Metal (MSL) | the Metal framework | macOS |

@@ -1,5 +1,5 @@
-"""What every device says alike: of a kernel that its compiler refuses, of a dtype that it lacks, of memory that
-there is not. What each says where its driver or compiler is missing stands in its own tests."""
+"""What every device says alike: of a kernel that its compiler refuses, of a dtype that it lacks, of memory
+that there is not. What each says where its driver or compiler is missing stands in its own tests."""
 from __future__ import annotations
 
 import pytest
@@ -39,7 +39,8 @@ def test_a_kernel_that_does_not_compile_is_shown_with_numbers_and_the_compilers_
 def test_memory_that_there_is_not_is_an_error_with_what_is_used(name: str) -> None:
     opened(name)
     used = GlobalCounters.mem_used
-    with pytest.raises(MemoryError, match=rf"{name} has no 1,125,899,906,842,624 bytes left: {used:,} are used"):
+    said = f"{name} has no 1,125,899,906,842,624 bytes left: {used:,} are used"
+    with pytest.raises(MemoryError, match=said):
         Buffer(name, 1 << 50, dtypes.uint8).allocate()
     assert GlobalCounters.mem_used == used
     assert (Tensor([1.0, 2.0], device=name) + 1).tolist() == [2, 3]
