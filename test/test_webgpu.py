@@ -106,6 +106,15 @@ def test_a_source_that_does_not_compile_is_shown_with_numbers():
         Device["WEBGPU"].compile("nonsense")
 
 
+def test_a_kernel_beyond_the_limits_of_the_device_is_shown_with_numbers():
+    device = Device["WEBGPU"]
+    most = device.gpu.limits["max-compute-invocations-per-workgroup"]
+    source = f"""@group(0) @binding(0) var<storage, read_write> x: array<f32>;
+@compute @workgroup_size({2 * most}) fn k() {{ x[0] = 1; }}"""
+    with pytest.raises(RuntimeError, match=r"(?s)does not accept this kernel.*    2  @compute @workgroup_size"):
+        device.load_blocks("k", device.compile(source), webgpu.ONE_THREAD)
+
+
 def test_a_dtype_that_a_device_lacks_is_refused_with_the_devices_that_have_it(monkeypatch):
     without({dtypes.float64}, monkeypatch)
     x = Tensor([1.5], device="WEBGPU", dtype=dtypes.float64).realize()

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -104,6 +105,14 @@ class WebGPUAllocator(Allocator):
         target.cast("B")[:] = data[offset - start:offset - start + target.nbytes]
 
 
+@dataclass(frozen=True)
+class Module:
+    """Compiled WGSL."""
+
+    compiled: Any
+    source: str
+
+
 class WebGPUProgram:
     """A loaded kernel."""
 
@@ -160,10 +169,16 @@ class WebGPUDevice(CompiledDevice):
         info = self.adapter.info
         return f"wgpu {webgpu().__version__}: {info['device']}, {info['backend_type']}"
 
-    def compile(self, source: str) -> Any:
+    def compile(self, source: str) -> Module:
         """Raises RuntimeError with the compiler's words and the source."""
+        with self.explained(source):
+            return Module(self.gpu.create_shader_module(code=source), source)
+
+    @contextlib.contextmanager
+    def explained(self, source: str) -> Iterator[None]:
+        """What WebGPU refuses inside is an error with its words and the source."""
         try:
-            return self.gpu.create_shader_module(code=source)
+            yield
         except webgpu().GPUError as reason:
             said = f"{self.compiler} does not accept this kernel:\n{reason}\n{numbered(source)}"
             raise RuntimeError(said) from None
@@ -190,9 +205,11 @@ class WebGPUDevice(CompiledDevice):
         self.load_blocks("probe", self.compile(source), ONE_THREAD).launch_on([memory])
         return np.frombuffer(self.gpu.queue.read_buffer(memory), given.dtype)
 
-    def load_blocks(self, name: str, code: Any, launch: Launch) -> WebGPUProgram:
-        stage = {"module": code, "entry_point": name}
-        pipeline = self.gpu.create_compute_pipeline(layout="auto", compute=stage)
+    def load_blocks(self, name: str, code: Module, launch: Launch) -> WebGPUProgram:
+        """Raises RuntimeError as `compile` does: some limits are looked at here only."""
+        stage = {"module": code.compiled, "entry_point": name}
+        with self.explained(code.source):
+            pipeline = self.gpu.create_compute_pipeline(layout="auto", compute=stage)
         return WebGPUProgram(self.gpu, self.memory, pipeline, launch)
 
 
