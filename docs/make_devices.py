@@ -102,8 +102,9 @@ float64 are there where the driver has them; elsewhere the error names devices t
 ## Passes
 
 Made by `python docs/make_devices.py`: tests passed of tests run, a family (`test/test_NAME.py`) a row.
-A dash means: not run, it is not made for this device or too large for it. An empty cell has not been
-measured yet.
+A test whose dtype a device refuses is skipped and not counted. A dash means: not run, it is not made for this
+device or too large for it. An empty cell has not been measured yet; numbers of tests differ along a row where
+cells were measured at different times, between which tests were added.
 
 """
 
