@@ -5,7 +5,7 @@
     python -m bench kernels gemm                      our kernels of a family: plan, time, rates
     python -m bench overhead                          what starting a kernel costs, in microseconds
     python -m bench first_call                        a network's first step in a fresh process, and again
-    python -m bench gpu                               an NVIDIA GPU, beside PyTorch on it
+    python -m bench gpu                               a GPU, beside PyTorch on it (bench/gpu.py)
     python -m bench --only matmul --peers torch       workloads by name, beside some peers
     python -m bench --json results.json --roofline roofline.png
 
@@ -144,13 +144,16 @@ DEFAULT_FAMILIES = {"overhead": ["overhead"], "first_call": ["models"]}
 
 
 def main_gpu(options: argparse.Namespace) -> int:
-    """The table of a GPU. Returns 1, with the reason on stderr, where there is none."""
+    """The table of a GPU. Returns 1, with the reason on stderr, where there is none, or where a library
+    failed."""
     try:
-        print(gpu.run_gpu(options.only, options.rounds))
+        text, whole = gpu.run_gpu(options.only, options.rounds, device=options.device, small=options.small,
+                                  peers=options.peers, file=options.json)
     except gpu.NoGPU as reason:
         progress(str(reason))
         return 1
-    return 0
+    print(text)
+    return 0 if whole else 1
 
 
 def parser() -> argparse.ArgumentParser:
@@ -164,6 +167,8 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--burst", type=float, default=0.3, help="seconds of a turn (default 0.3)")
     parser.add_argument("--threads", type=int, default=usable_cores(), help="threads of each peer")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every time to FILE")
+    parser.add_argument("--device", default="CUDA", help="of gpu: this library's device (default CUDA)")
+    parser.add_argument("--small", action="store_true", help="of gpu: small sizes, to see that rows run")
     parser.add_argument("--roofline", type=Path, metavar="FILE", help="draw what was measured as a PNG")
     return parser
 

@@ -1,176 +1,196 @@
-"""What an NVIDIA GPU does with this library, beside PyTorch as it is and compiled: `python -m bench gpu`.
+"""What a GPU does with this library, beside PyTorch as it is and compiled: `python -m bench gpu`.
 
-Products of matrices, rows and sums of a gigabyte, attention: each in this library on CUDA and, where PyTorch
-with CUDA is installed in the same environment, in PyTorch. A figure is the median of `--rounds` turns, in
-which the libraries alternate; the clock runs from the first launch to the end of the last one. The first row
-is a copy of a gigabyte, whose rate bounds those that only move memory.
+    python -m bench gpu --json gpu.json                everything, on CUDA
+    python -m bench gpu --only matmul --only softmax   rows whose name contains one of these
+    python -m bench gpu --small --device CL            every row at small sizes, on any device
+
+A figure is the median of `--rounds` turns, in which the libraries alternate; the clock runs from the first
+launch of a turn to the end of the last one. The first row is a copy, whose rate bounds those that only move
+memory. A library that fails at a row leaves a dash there, and its words below the table; so does one whose
+first result is not that of the others. With `--json FILE` every row is in the file as soon as it is measured,
+and a second run measures the rows that are missing there: a run that was cut short is continued.
 """
 from __future__ import annotations
 
+import gc
 import importlib
+import json
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from statistics import median
 from typing import Any
 
-from bench.results import columns
-from bench.workloads.base import OURS
-from tinygrad import Context, Device, Tensor
+from bench.gpu_rows import FULL, SMALL, GPURow, all_rows
+from bench.results import BASELINE, columns, disagreements
+from bench.worker import summary
+from bench.workloads import OURS
+from bench.workloads.base import Step
+from tinygrad import Device
 
-GIGABYTE = 1 << 30
-SIZES = (1024, 2048, 4096, 8192)
-LAUNCHES = 10
-"""Of a row in one turn: the clock's own cost is shared by all of them."""
-WARM_TURNS = 2
-Run = Callable[[], Any]
+TURN = 0.2
+"""Seconds that a turn takes at least, if `MOST_STEPS` do: the clock's own cost is shared by its steps."""
+MOST_STEPS = 20
+WARM_STEPS = 3
+"""Until kernels are compiled and replays are captured."""
+Wait = Callable[[], object]
 
 
 class NoGPU(RuntimeError):
     """There is nothing to measure on."""
 
 
-@dataclass(frozen=True)
-class GPURow:
-    """A named operation: inputs by shape, and how each library's user writes it."""
+@dataclass
+class Measured:
+    """What was found of one row."""
 
     name: str
-    shapes: Sequence[tuple[int, ...]]
-    dtype: str
     operations: float
     moved_bytes: float
-    tinygrad: Callable[..., Any]
-    torch: Callable[..., Any]
-    tf32: bool = False
+    moves: bool
+    """whether memory bounds it"""
+    seconds: dict[str, float] = field(default_factory=dict)
+    """of a step, by library"""
+    failures: dict[str, str] = field(default_factory=dict)
 
 
-def matmul(n: int, dtype: str, tf32: bool = False) -> GPURow:
-    """Two square matrices."""
-    size = 4 if dtype == "float32" else 2
-    kind = "tf32" if tf32 else dtype
-    return GPURow(f"matmul {n} {kind}", [(n, n), (n, n)], dtype, 2.0 * n**3, 3.0 * n * n * size,
-                  lambda a, b: a @ b, lambda torch, a, b: a @ b, tf32)
-
-
-def gigabyte_rows() -> list[GPURow]:
-    """Work that memory bounds, on float32."""
-    items = GIGABYTE // 4
-    rows = (items // 4096, 4096)
-    return [
-        GPURow("copy, 1 GB", [(items,)], "float32", 0.0, 2.0 * GIGABYTE,
-               lambda x: x + 0, lambda torch, x: x.clone()),
-        GPURow("add, 1 GB", [(items // 2,), (items // 2,)], "float32", items / 2, 1.5 * GIGABYTE,
-               lambda x, y: x + y, lambda torch, x, y: x + y),
-        GPURow("gelu, 1 GB", [(items,)], "float32", 9.0 * items, 2.0 * GIGABYTE,
-               lambda x: x.gelu(), lambda torch, x: torch.nn.functional.gelu(x, approximate="tanh")),
-        GPURow("sum, 1 GB", [(items,)], "float32", float(items), float(GIGABYTE),
-               lambda x: x.sum(), lambda torch, x: x.sum()),
-        GPURow("softmax, 1 GB", [rows], "float32", 5.0 * items, 2.0 * GIGABYTE,
-               lambda x: x.softmax(-1), lambda torch, x: torch.softmax(x, -1)),
-        GPURow("layer norm, 1 GB", [rows], "float32", 8.0 * items, 2.0 * GIGABYTE,
-               lambda x: x.layernorm(), lambda torch, x: torch.nn.functional.layer_norm(x, x.shape[-1:])),
-    ]
-
-
-def attention(heads: int, length: int, size: int) -> GPURow:
-    """Causal attention in bfloat16."""
-    shape = (1, heads, length, size)
-    return GPURow(
-        f"causal attention, {heads}x{length}x{size} bfloat16", [shape] * 3, "bfloat16",
-        2.0 * heads * length * (length + 1) * size, 8.0 * heads * length * size,
-        lambda q, k, v: q.scaled_dot_product_attention(k, v, is_causal=True),
-        lambda torch, q, k, v: torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True))
-
-
-def all_rows() -> list[GPURow]:
-    products = [matmul(n, dtype) for dtype in ("bfloat16", "float16", "float32") for n in SIZES]
-    return [*gigabyte_rows(), *products, *(matmul(n, "float32", tf32=True) for n in SIZES),
-            attention(16, 4096, 128)]
-
-
-# --- running them -------------------------------------------------------------------------------------------
-
-
-def our_run(row: GPURow) -> Run:
-    """The operation in this library, with its kernels compiled."""
-    inputs = [Tensor.randn(*shape, device="CUDA").cast(row.dtype).realize() for shape in row.shapes]
-
-    def run() -> None:
-        with Context(ALLOW_TF32=int(row.tf32)):
-            for _ in range(LAUNCHES):
-                row.tinygrad(*inputs).realize()
-        Device["CUDA"].synchronize()
-
-    return run
-
-
-def torch_run(torch: Any, row: GPURow, compiled: bool) -> Run:
-    """The operation in PyTorch."""
-    inputs = [torch.randn(*s, device="cuda").to(getattr(torch, row.dtype)) for s in row.shapes]
-
-    def operation(*given: Any) -> Any:
-        return row.torch(torch, *given)
-
-    called = torch.compile(operation) if compiled else operation
-
-    def run() -> None:
-        torch.backends.cuda.matmul.allow_tf32 = row.tf32
-        for _ in range(LAUNCHES):
-            called(*inputs)
-        torch.cuda.synchronize()
-
-    return run
-
-
-def libraries() -> Mapping[str, Callable[[GPURow], Run]]:
-    """How each library that is here runs a row. Raises NoGPU with the reason where CUDA cannot be opened."""
+def libraries(device: str, wanted: Sequence[str] | None = None) -> dict[str, Wait]:
+    """The libraries that are here, each with what waits for its device. Raises NoGPU with the reason where
+    the device cannot be opened."""
     try:
-        Device["CUDA"]
+        Device[device]
     except (ImportError, OSError, RuntimeError) as error:
-        raise NoGPU(f"bench gpu needs an NVIDIA GPU: {error}") from error
-    found: dict[str, Callable[[GPURow], Run]] = {OURS: our_run}
+        raise NoGPU(f"bench gpu cannot use {device}: {error}") from error
+    found: dict[str, Wait] = {OURS: lambda: Device[device].synchronize()}
     try:
         torch = importlib.import_module("torch")
     except ImportError:
         return found
-    if torch.cuda.is_available():
-        found["torch"] = lambda row: torch_run(torch, row, compiled=False)
-        found["torch.compile"] = lambda row: torch_run(torch, row, compiled=True)
+    wait = torch.cuda.synchronize if torch.cuda.is_available() else lambda: None
+    return {**found, **{name: wait for name in ("torch", "torch.compile") if not wanted or name in wanted}}
+
+
+def torch_device() -> str:
+    """Where PyTorch runs."""
+    try:
+        torch = importlib.import_module("torch")
+    except ImportError:
+        return "cpu"
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def seconds(step: Step, wait: Wait, steps: int) -> float:
+    """Of one step, of so many that are started together."""
+    start = time.perf_counter()
+    for _ in range(steps):
+        step()
+    wait()
+    return (time.perf_counter() - start) / steps
+
+
+def measured(row: GPURow, waits: Mapping[str, Wait], rounds: int) -> Measured:
+    """The median time of each library, in turns."""
+    found = Measured(row.name, row.operations, row.moved_bytes, row.moves)
+    answers: dict[str, dict[str, Any]] = {}
+    turns: dict[str, tuple[Step, int]] = {}
+    times: dict[str, list[float]] = {}
+    for name, wait in waits.items():
+        with _failing(found, name):
+            step = row.setups[name]()
+            answers[name] = summary(as_float(step()))
+            seconds(step, wait, WARM_STEPS)
+            turns[name] = step, min(max(int(TURN / seconds(step, wait, 1)), 1), MOST_STEPS)
+            times[name] = []
+    for _ in range(rounds):
+        for name, (step, steps) in list(turns.items()):
+            with _failing(found, name):
+                times[name].append(seconds(step, waits[name], steps))
+            if name in found.failures:
+                del turns[name]
+    found.seconds = {name: median(times[name]) for name in turns if times[name]}
+    found.failures |= disagreements(answers, row.tolerance)
     return found
 
 
-def seconds(run: Run) -> float:
-    """Of one launch."""
-    start = time.perf_counter()
-    run()
-    return (time.perf_counter() - start) / LAUNCHES
+class _failing:
+    """What is raised inside, whatever it is, is a library's result for the row."""
+
+    def __init__(self, found: Measured, name: str) -> None:
+        self.found = found
+        self.name = name
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
+        if not isinstance(error, Exception):
+            return False
+        self.found.failures[self.name] = f"{type(error).__name__}: {error}"
+        return True
 
 
-def measured(row: GPURow, makers: Mapping[str, Callable[[GPURow], Run]], rounds: int) -> dict[str, float]:
-    """The median time of each library, in turns."""
-    runs = {name: make(row) for name, make in makers.items()}
-    for run in runs.values():
-        for _ in range(WARM_TURNS):
-            run()
-    times: dict[str, list[float]] = {name: [] for name in runs}
-    for _ in range(rounds):
-        for name, run in runs.items():
-            times[name].append(seconds(run))
-    return {name: median(found) for name, found in times.items()}
+def as_float(result: Any) -> Any:
+    """A result on the host as float32, which NumPy has, whatever library it is of."""
+    return result.float().cpu() if hasattr(result, "cpu") else result.float()
 
 
-def table(found: Sequence[tuple[GPURow, dict[str, float]]], names: Sequence[str]) -> str:
-    """Milliseconds of each library, and our rates."""
-    lines = [["row", *(f"{name} ms" for name in names), "TFLOP/s", "GB/s"]]
-    for row, times in found:
-        ours = times[OURS]
-        lines.append([row.name, *(f"{times[name] * 1e3:.3f}" for name in names),
-                      f"{row.operations / ours * 1e-12:.1f}", f"{row.moved_bytes / ours * 1e-9:.0f}"])
-    return columns(lines)
+def table(rows: Sequence[Measured], names: Sequence[str]) -> str:
+    """Milliseconds of each library, PyTorch's time over ours, our rates, and of rows that memory bounds the
+    share of the copy's rate, whichever library copied fastest."""
+    copied = max((r.moved_bytes / t for r in rows if r.name.startswith("copy") for t in r.seconds.values()),
+                 default=0.0)
+    lines = [["row", *(f"{name} ms" for name in names), f"{BASELINE} / ours", "TFLOP/s", "GB/s", "of copy"]]
+    for row in rows:
+        times = [row.seconds.get(name) for name in names]
+        cells = [row.name, *("-" if t is None else f"{t * 1e3:.3f}" for t in times)]
+        ours, theirs = row.seconds.get(OURS), row.seconds.get(BASELINE)
+        rates = ["-"] * 4
+        if ours is not None:
+            rates = [f"{theirs / ours:.2f}" if theirs is not None else "-",
+                     f"{row.operations / ours * 1e-12:.1f}",
+                     f"{row.moved_bytes / ours * 1e-9:.0f}" if row.moved_bytes else "-",
+                     f"{row.moved_bytes / ours / copied:.0%}" if row.moves and copied else "-"]
+        lines.append([*cells, *rates])
+    failures = [f"{row.name}: {name}: {words}" for row in rows for name, words in row.failures.items()]
+    return "\n".join([columns(lines), *failures])
 
 
-def run_gpu(only: Sequence[str] | None, rounds: int) -> str:
-    """The table of all rows, or of those whose name contains one of `only`."""
-    makers = libraries()
-    rows = [row for row in all_rows() if not only or any(text in row.name for text in only)]
-    return table([(row, measured(row, makers, rounds)) for row in rows], list(makers))
+def kept(file: Path | None, device: str) -> list[Measured]:
+    """The rows that an earlier run on the device has put into the file without a failure."""
+    if file is None or not file.exists():
+        return []
+    record = json.loads(file.read_text(encoding="utf-8"))
+    rows = [Measured(**row) for row in record["rows"]] if record["device"] == device else []
+    return [row for row in rows if not row.failures]
+
+
+def write(file: Path, device: str, rows: Sequence[Measured]) -> None:
+    """Put what was measured into the file, all or nothing."""
+    partial = file.with_suffix(".partial")
+    record = {"device": device, "compiler": Device[device].compiler, "rows": [asdict(row) for row in rows]}
+    partial.write_text(json.dumps(record, indent=1), encoding="utf-8")
+    partial.replace(file)
+
+
+def run_gpu(only: Sequence[str] | None, rounds: int, *, device: str = "CUDA", small: bool = False,
+            peers: Sequence[str] | None = None, file: Path | None = None) -> tuple[str, bool]:
+    """(the table of all rows, or of those whose name contains one of `only`; whether all libraries did all
+    of them). Raises NoGPU where the device cannot be opened."""
+    waits = libraries(device, peers)
+    default, Device.DEFAULT = Device.DEFAULT, device
+    done = {row.name: row for row in kept(file, Device.DEFAULT)}
+    try:
+        for row in all_rows(SMALL if small else FULL, torch_device()):
+            if row.name in done or (only and not any(text in row.name for text in only)):
+                continue
+            print(row.name, file=sys.stderr, flush=True)
+            done[row.name] = measured(row, waits, rounds)
+            print(table([done[row.name]], list(waits)), file=sys.stderr, flush=True)
+            if file is not None:
+                write(file, Device.DEFAULT, list(done.values()))
+            gc.collect()
+    finally:
+        Device.DEFAULT = default
+    rows = list(done.values())
+    return table(rows, list(waits)), not any(row.failures for row in rows)

@@ -26,6 +26,19 @@ FAMILIES = {
     "nn": "layers, losses, convolutions",
     "optim": "optimizers",
     "jit": "capture and replay",
+    "linalg": "decompositions, equations, inverses",
+    "division": "quotients and remainders, of all signs",
+    "ulp": "how far functions are from the nearest number",
+    "fp8": "8-bit floats",
+    "views": "movement of memory",
+    "writes": "assignment in place",
+    "variables": "sizes that are bound later",
+    "transforms": "grad, vjp, jvp, vmap",
+    "function": "gradients by the user",
+    "state": "saving and loading",
+    "interop": "NumPy, DLPack, buffers",
+    "errors": "what is refused, and how that is said",
+    "programs": "random programs, against NumPy",
 }
 EMULATED = {"renderer", "transcendental", "nn", "jit"}
 LARGE = {"PYTHON": {"transcendental", "nn", "jit"}, "CUDA:EMULATED": EMULATED, "AMD:EMULATED": EMULATED,
@@ -46,11 +59,12 @@ INTRODUCTION = """# Devices
 | `CPU:C` (`CLANG`) | C with vectors, on the same threads | clang, gcc, or what `CC` names | a compiler |
 | `PYTHON` | the program, one operation after another | NumPy | nothing |
 | `PYTHON:BLOCKS` | the same, by plans of blocks of threads | NumPy | nothing |
+| `PYTHON:CUDA`, `:AMD`, `:GFX1100`, `:METAL` | the same, with its matrix units and copies | NumPy | nothing |
 | `CL` (`GPU`) | OpenCL C | pyopencl, any OpenCL 1.2 device | the extra `opencl` (on Linux with PoCL) |
 | `CL:IMAGES` | the same; float32 read in fours as images | pyopencl | an OpenCL device with images |
 | `QCOM` | the same, on a GPU of Qualcomm | pyopencl | its OpenCL driver |
 | `WEBGPU` | WGSL | wgpu: Vulkan, Metal, Direct3D | the extra `webgpu`, a driver (mesa-vulkan-drivers) |
-| `CUDA` (`NVIDIA`) | CUDA C | NVRTC and the driver API | a GPU, its driver, the extra `cuda` |
+| `CUDA` (`NVIDIA`, `NV`) | CUDA C | NVRTC and the driver API | a GPU, its driver, the extra `cuda` |
 | `CUDA:PTX` | PTX, made by LLVM | the driver API | a GPU, its driver, cuda-bindings |
 | `AMD` (`HIP`) | HIP C | hiprtc and the HIP runtime | a GPU, ROCm |
 | `METAL` | Metal (MSL) | the Metal framework | macOS |
@@ -70,9 +84,9 @@ The emulated devices run what is written for a GPU where there is none: a header
 of CUDA C, HIP C or Metal mean in C++ (`tinygrad/runtime/emulated`). Blocks run on the cores, the threads of a
 block are fibers, and a barrier holds each of them until all have come; where some never come, that is an
 error. `CUDA`, `AMD` and `METAL` themselves have been run only against drivers that imitate them
-(`test/test_gpu_runtimes.py`), and their kernels compiled (`test/test_gpu_compilers.py`): CUDA C by NVRTC for
-sm_80, sm_90 and sm_100, PTX by ptxas for the same, objects for gfx942 and gfx1100 by LLVM. Metal has no
-float64.
+(`test/test_cuda.py`, `test_amd.py`, `test_metal.py`), and their kernels compiled by
+`test/test_gpu_compilers.py`: CUDA C by NVRTC for sm_80, sm_90 and sm_100, PTX by ptxas for the same, objects
+for gfx942 and gfx1100 by LLVM. Metal has no float64.
 
 `CL` on the CPU goes through PoCL, which takes 90 ms to compile a kernel, most of it reading its own headers,
 and 33 ms more at the first run for the size of its blocks; it keeps both on disk (`~/.cache/pocl`), and the
@@ -88,8 +102,9 @@ float64 are there where the driver has them; elsewhere the error names devices t
 ## Passes
 
 Made by `python docs/make_devices.py`: tests passed of tests run, a family (`test/test_NAME.py`) a row.
-A dash means: not run, it is not made for this device or too large for it. An empty cell has not been
-measured yet.
+A test whose dtype a device refuses is skipped and not counted. A dash means: not run, it is not made for this
+device or too large for it. An empty cell has not been measured yet; numbers of tests differ along a row where
+cells were measured at different times, between which tests were added.
 
 """
 
@@ -117,12 +132,16 @@ def known_cells() -> dict[tuple[str, str], str]:
 
 def passes(family: str, device: str) -> str:
     """Tests passed of tests run."""
-    command = [sys.executable, "-m", "pytest", "-q", "--no-header", "--tb=no", f"test/test_{family}.py"]
+    command = [sys.executable, "-m", "pytest", "-q", "--no-header", "--tb=line", "-rfE",
+               f"test/test_{family}.py"]
     try:
         done = subprocess.run(command, cwd=ROOT, env={**os.environ, "DEV": device}, capture_output=True,
                               text=True, timeout=SECONDS, check=False)
     except subprocess.TimeoutExpired:
         return f"not done in {SECONDS} s"
+    for line in done.stdout.splitlines():
+        if line.startswith(("FAILED", "ERROR", "E  ", "/")):
+            print(f"    {line[:300]}", flush=True)
     counts = {word: int(number) for number, word in
               re.findall(r"(\d+) (passed|failed|error)", done.stdout.splitlines()[-1])}
     return f"{counts.get('passed', 0)} of {sum(counts.values())}"

@@ -1,7 +1,10 @@
 """Settings for all tests: stages are checked against their grammars, and none is left out because another run
 kept what it gives; CI draws the same examples each time."""
 import os
+import re
+from collections.abc import Generator
 
+import pytest
 from hypothesis import settings
 
 os.environ["CHECK"] = "1"
@@ -9,3 +12,25 @@ os.environ["CACHELEVEL"] = "1"
 settings.register_profile("ci", derandomize=True, deadline=None)
 if os.getenv("CI"):
     settings.load_profile("ci")
+
+
+@pytest.fixture
+def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests of what only the CPU has, or of its words: they run there, whatever DEV names, and so do the
+    processes that they start."""
+    from tinygrad import Device
+
+    monkeypatch.setenv("DEV", "CPU")
+    monkeypatch.setattr(Device, "_default", "CPU")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
+    """Where DEV names a device that lacks a dtype, tests that it refuses for that reason are skipped."""
+    try:
+        return (yield)
+    except ValueError as error:
+        lacking = re.search(r"device has no \w+(?=; CPU, CPU:C and PYTHON do)", str(error))
+        if os.getenv("DEV") and lacking:
+            pytest.skip(f"{os.environ['DEV']}: this {lacking[0]}")
+        raise

@@ -3,11 +3,16 @@ from __future__ import annotations
 
 import json
 import math
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from bench.__main__ import chosen_workloads, main
+from bench.gpu import Measured, run_gpu
+from bench.gpu import table as gpu_table
+from bench.gpu_rows import SMALL, GPURow, all_rows
 from bench.kernels import KernelRow, kernel_table, kernels_of
 from bench.measure import measure_first_call
 from bench.results import (
@@ -36,7 +41,7 @@ from bench.workloads import (
 )
 from bench.workloads.base import drawn_weights
 from bench.workloads.models import sizes
-from tinygrad import GlobalCounters
+from tinygrad import GlobalCounters, Tensor
 from tinygrad.nn.state import get_parameters
 from tinygrad.runtime.limits import Limits
 
@@ -205,11 +210,15 @@ def test_networks_have_the_number_of_parameters_that_their_sizes_say() -> None:
     assert count(in_tinygrad.GPT(small)) == small.parameters
     assert count(in_tinygrad.mnist_convnet()) == sizes.MNIST_PARAMETERS
     assert count(in_tinygrad.ResNet18()) == sizes.resnet18_parameters() == 11_689_512  # 11.7 million
+    small_net = sizes.Residual(blocks=(2, 1), width=4, classes=3)
+    assert count(in_tinygrad.BottleneckNet(small_net)) == small_net.parameters
+    assert sizes.RESNET50.parameters == 25_557_032  # torchvision: 25.6 million
     assert sizes.GPT2.parameters == 124_439_808  # Radford et al.: 124 million
 
 
 def test_the_networks_cost_what_their_papers_say() -> None:
     assert sum(sizes.resnet18_products(224)) == pytest.approx(1.8e9, rel=0.02)  # He et al., table 1
+    assert sum(sizes.RESNET50.products(224)) == pytest.approx(4.1e9, rel=0.01)  # 3.8 there, strides elsewhere
     # Kaplan et al. (2020): 2 operations for each parameter that multiplies, for each token
     assert sizes.GPT2.operations(1, 1) == pytest.approx(2 * 124e6, rel=0.01)
 
@@ -289,6 +298,9 @@ def test_a_wrong_command_line_is_an_error(arguments: list[str], text: str,
     assert text in capsys.readouterr().err
 
 
+# --- a GPU ----------------------------------------------------------------------------------------------
+
+
 def test_bench_gpu_says_what_is_missing_where_there_is_no_gpu(capsys: pytest.CaptureFixture[str],
                                                               monkeypatch: pytest.MonkeyPatch) -> None:
     class Devices:
@@ -297,4 +309,56 @@ def test_bench_gpu_says_what_is_missing_where_there_is_no_gpu(capsys: pytest.Cap
 
     monkeypatch.setattr("bench.gpu.Device", Devices())
     assert main(["gpu"]) == 1
-    assert "bench gpu needs an NVIDIA GPU: there is no NVIDIA driver" in capsys.readouterr().err
+    assert "bench gpu cannot use CUDA: there is no NVIDIA driver" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("only", [["copy", "token after"], pytest.param([""], marks=pytest.mark.slow)],
+                         ids=["two", "all"])
+def test_rows_of_a_gpu_run_at_small_sizes(only: list[str], tmp_path: Path,
+                                          capsys: pytest.CaptureFixture[str]) -> None:
+    """And are not measured again by a second run with the same file."""
+    arguments = ["gpu", "--small", "--device", "CPU", "--rounds", "1", "--json", str(tmp_path / "gpu.json"),
+                 *(f"--only={text}" for text in only), "--peers"]
+    names = [row.name for row in all_rows(SMALL, "cpu") if any(text in row.name for text in only)]
+    assert main(arguments) == 0
+    text = capsys.readouterr().out
+    assert [line.partition("  ")[0] for line in text.splitlines()] == ["row", *names]
+    assert main(arguments) == 0
+    assert capsys.readouterr() == (text, "")
+
+
+def test_a_row_that_fails_leaves_the_others_and_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+                                                         ) -> None:
+    def wrong() -> Any:
+        raise RuntimeError("no such kernel")
+
+    def setups(ours: Any, theirs: Any) -> dict[str, Any]:
+        return {OURS: lambda: ours, "torch": lambda: theirs}
+
+    numbers = Tensor([1.0, 2.0])
+    rows = [GPURow("fails", 1.0, 1.0, setups(wrong, lambda: numbers), 1e-3),
+            GPURow("differs", 1.0, 1.0, setups(lambda: numbers, lambda: numbers * 4), 1e-3),
+            GPURow("copy", 0.0, 8e9, setups(lambda: numbers, lambda: numbers), 1e-3, moves=True)]
+    monkeypatch.setattr("bench.gpu.all_rows", lambda sizes, device: rows)
+    monkeypatch.setattr("bench.gpu.libraries", lambda *given: dict.fromkeys((OURS, "torch"), lambda: None))
+    file = tmp_path / "gpu.json"
+    text, whole = run_gpu(None, 1, device="CPU", file=file)
+    lines = text.splitlines()
+    assert not whole and len(lines) == 4 + 3
+    assert lines[1].split()[:2] == ["fails", "-"] and lines[1].split()[2] != "-"
+    assert lines[4] == f"fails: {OURS}: RuntimeError: no such kernel"
+    assert lines[5].startswith("differs: ") and "a result of mean size" in lines[5]
+    assert [row["name"] for row in json.loads(file.read_text())["rows"]] == ["fails", "differs", "copy"]
+    rows[0] = GPURow("fails", 1.0, 1.0, setups(lambda: numbers, lambda: numbers), 1e-3)
+    again = run_gpu(["fails"], 1, device="CPU", file=file)[0].splitlines()
+    assert {line.split()[0] for line in again} == {"row", "fails", "copy"}
+
+
+def test_shares_are_of_the_fastest_copy() -> None:
+    rows = [Measured("copy, 1 GB", 0.0, 8e9, True, {OURS: 2.0, "torch": 1.0}),
+            Measured("sum", 1e12, 4e9, True, {OURS: 0.5}), Measured("matmul", 3e12, 1.0, False, {OURS: 1.5})]
+    lines = gpu_table(rows, [OURS, "torch"]).splitlines()
+    copied, summed, product = (line.split()[-4:] for line in lines[1:])
+    assert copied == ["0.50", "0.0", "4", "50%"]
+    assert summed == ["-", "2.0", "8", "100%"]
+    assert product == ["-", "2.0", "0", "-"]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tinygrad import Device, Tensor, TinyJit, dtypes
-from tinygrad.__main__ import row_of, table
+from tinygrad.__main__ import main, row_of, table
 from tinygrad.device import Buffer
 from tinygrad.dtype import DType
 from tinygrad.graph.ops import Ops, RangeKind
@@ -41,13 +41,14 @@ def normal(*shape: int) -> Array:
 @pytest.mark.parametrize(("given", "full"), [
     ("cpu:c", "CPU:C"), ("CLANG", "CPU:C"), ("CPU:C:0", "CPU:C"), ("cpu:c:2", "CPU:C:2"),
     ("clang:1", "CPU:C:1"),
+    ("nv", "CUDA"), ("NV:1", "CUDA:1"), ("nvidia:2", "CUDA:2"), ("hip", "AMD"), ("gpu", "CL"),
     ("cpu:llvm", "CPU"), ("llvm:3", "CPU:3"), ("python", "PYTHON"), ("null:01", "NULL:1"),
     ("disk:/tmp/Weights", "DISK:/tmp/Weights"), ("DISK:/tmp/../x", "DISK:/x"), ("disk", "DISK")])
 def test_names_of_devices(given: str, full: str) -> None:
     assert Device.canonicalize(given) == full
 
 
-@pytest.mark.parametrize("name", ["nv", "NV:1", "cpu:c:x", "CPU:C:-1", "PYTHON:x", "CPU:", ":1"])
+@pytest.mark.parametrize("name", ["n", "NV:x", "cpu:c:x", "CPU:C:-1", "PYTHON:x", "CPU:", ":1"])
 def test_names_that_no_device_has(name: str) -> None:
     with pytest.raises(ValueError, match="is not"):
         Device.canonicalize(name)
@@ -55,9 +56,14 @@ def test_names_that_no_device_has(name: str) -> None:
 
 def test_every_device_is_listed_with_what_it_is_or_why_not() -> None:
     lines = {line.split()[0].rstrip("*"): line for line in table(measure=False).splitlines()}
-    assert set(lines) == {"device", *Device.FILES, *Device.PLANNED}
+    assert set(lines) == {"device", *Device.FILES}
     assert "LLVM" in lines["CPU"] and "NumPy" in lines["PYTHON"]
-    assert "holds data" in lines["DISK"] and "not supported" in lines["NV"]
+    assert "holds data" in lines["DISK"]
+
+
+def test_a_name_that_no_device_has_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["cpu", "TPU"]) == 2
+    assert "'TPU' is not the name of a device; available: CPU, " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("kind", ["CPU", "PYTHON"])

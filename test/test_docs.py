@@ -26,6 +26,7 @@ def test_there_are_pages_with_examples() -> None:
     assert {path.name for path in PAGES if path.parent == make_reference.FOLDER} == families
 
 
+@pytest.mark.usefixtures("on_cpu")
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(FOLDER)))
 def test_the_examples_of_a_page_give_what_it_says(path: Path) -> None:
     # what is printed ends where the block does

@@ -142,6 +142,7 @@ def test_an_error_in_scheduling_leaves_tensors_lazy(monkeypatch):
     assert t.tolist() == [2, 3] and old.tolist() == [10, 20]
 
 
+@pytest.mark.usefixtures("on_cpu")
 def test_an_interrupted_replay_leaves_the_jit_usable(monkeypatch):
     state = Tensor([0.0]).realize()
 

@@ -27,6 +27,7 @@ from tinygrad.runtime.cpu_queue import CPUQueue, HostQueue, Timeline
 from tinygrad.runtime.native_queue import RING
 from tinygrad.runtime.queue import CommandQueue, Point, Uses
 
+pytestmark = pytest.mark.usefixtures("on_cpu")
 LARGE = 1 << 20
 rng = np.random.default_rng(11)
 

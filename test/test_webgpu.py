@@ -3,6 +3,7 @@ something is missing."""
 from __future__ import annotations
 
 import math
+import subprocess
 import sys
 from collections import OrderedDict
 from fractions import Fraction
@@ -43,6 +44,19 @@ def without(missing, monkeypatch):
 
 def on_gpu(array):
     return Tensor(array, device="WEBGPU").realize()
+
+
+def test_opening_it_leaves_other_libraries_alone():
+    """Mesa's OpenGL would come with an LLVM and a z3 of its own, whose functions replace those of pip's."""
+    script = """
+from tinygrad import Tensor
+assert Tensor([1.0, 2.0], device="WEBGPU").sum().item() == 3
+import z3
+a = z3.BitVec("a", 8)
+z3.prove(z3.BV2Int(a, is_signed=True) < 128)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.strip()) == (0, "proved"), done.stderr
 
 
 @pytest.mark.parametrize("shape", [(1,), (100,), (3, 517), (5, 6, 7)], ids=str)
@@ -90,6 +104,15 @@ def test_comparisons_know_nan():
 def test_a_source_that_does_not_compile_is_shown_with_numbers():
     with pytest.raises(RuntimeError, match=r"(?s)does not accept this kernel.*    1  nonsense"):
         Device["WEBGPU"].compile("nonsense")
+
+
+def test_a_kernel_beyond_the_limits_of_the_device_is_shown_with_numbers():
+    device = Device["WEBGPU"]
+    most = device.gpu.limits["max-compute-invocations-per-workgroup"]
+    source = f"""@group(0) @binding(0) var<storage, read_write> x: array<f32>;
+@compute @workgroup_size({2 * most}) fn k() {{ x[0] = 1; }}"""
+    with pytest.raises(RuntimeError, match=r"(?s)does not accept this kernel.*    2  @compute"):
+        device.load_blocks("k", device.compile(source), webgpu.ONE_THREAD)
 
 
 def test_a_dtype_that_a_device_lacks_is_refused_with_the_devices_that_have_it(monkeypatch):

@@ -87,8 +87,6 @@ HEAD = Row("device", "state", "compiler", "GB/s read", "GB/s copied", "GFLOP/s")
 def row_of(kind: str, measure: bool = True) -> Row:
     """The device of this kind, opened if that works; with its rates if `measure`."""
     name = f"{kind}*" if kind == Device.DEFAULT else kind
-    if kind not in Device.FILES:
-        return Row(name, "not supported yet")
     try:
         device = Device[kind]
     except (ImportError, OSError, RuntimeError) as error:
@@ -103,13 +101,26 @@ def row_of(kind: str, measure: bool = True) -> Row:
 
 
 def table(kinds: Sequence[str] = (), measure: bool = True) -> str:
-    """Devices of these kinds (of all, if none is named), one a line, in columns; * marks the default."""
-    shown = [kind.upper() for kind in kinds] or [*Device.FILES, *Device.PLANNED]
+    """Devices of these kinds (of all, if none is named), one a line, in columns; * marks the default. Raises
+    ValueError for a name that no device has."""
+    shown = [Device.canonicalize(kind) for kind in kinds] or list(Device.FILES)
     rows = [astuple(HEAD), *(astuple(row_of(kind, measure)) for kind in shown)]
     widths = [max(len(row[i]) for row in rows if len(row[i]) < 60) for i in range(len(rows[0]))]
     return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip()
                      for row in rows)
 
 
+def main(kinds: Sequence[str]) -> int:
+    """Print the table, and below that of all devices their other names. Returns 2 where a name is none."""
+    try:
+        print(table(kinds))
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 2
+    if not kinds:
+        print("other names: " + ", ".join(f"{alias} ({name})" for alias, name in Device.ALIASES.items()))
+    return 0
+
+
 if __name__ == "__main__":
-    print(table(sys.argv[1:]))
+    raise SystemExit(main(sys.argv[1:]))

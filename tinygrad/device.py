@@ -363,9 +363,8 @@ class _Devices:
     """kind to the module whose `open_device(name)` gives a `CompiledDevice`"""
     ALIASES: ClassVar[dict[str, str]] = {
         "LLVM": "CPU", "CPU:LLVM": "CPU", "CLANG": "CPU:C", "CPU:CLANG": "CPU:C", "GPU": "CL", "OPENCL": "CL",
-        "NVIDIA": "CUDA", "HIP": "AMD",
+        "NVIDIA": "CUDA", "NV": "CUDA", "HIP": "AMD",
     }
-    PLANNED: ClassVar[tuple[str, ...]] = ("NV",)
 
     def __init__(self) -> None:
         self.opened: dict[str, CompiledDevice] = {}
@@ -394,13 +393,12 @@ class _Devices:
         if upper.startswith("DISK:"):
             return f"DISK:{os.path.abspath(name[len('DISK:'):])}" if len(name) > len("DISK:") else "DISK"
         kind, colon, number = upper.rpartition(":")
-        known = {*self.FILES, *self.ALIASES, *self.PLANNED}
+        known = {*self.FILES, *self.ALIASES}
         if not colon or upper in known:
             kind, number = upper, "0"
         kind = self.ALIASES.get(kind, kind)
         if kind not in self.FILES:
-            reason = "is not supported yet" if kind in self.PLANNED else "is not the name of a device"
-            raise ValueError(f"{name!r} {reason}; available: {', '.join(self.FILES)}")
+            raise ValueError(f"{name!r} is not the name of a device; available: {', '.join(self.FILES)}")
         if not number.isdecimal():
             raise ValueError(f"{name!r} is not the name of a device: after the colon comes a number")
         return kind if int(number) == 0 else f"{kind}:{int(number)}"

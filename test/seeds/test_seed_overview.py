@@ -33,6 +33,7 @@ def test_looking_inside() -> None:
     assert len(tensor.schedule()) == 1
 
 
+@pytest.mark.usefixtures("on_cpu")
 def test_debug_4_shows_the_generated_code(capsys: pytest.CaptureFixture[str]) -> None:
     from tinygrad import Context, Tensor
 

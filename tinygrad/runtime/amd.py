@@ -1,32 +1,34 @@
 """AMD: AMD's GPUs, through the HIP runtime and its compiler, hiprtc, as ROCm installs them (ctypes).
 
-Kernels are HIP C (`renderer/cuda.py`), compiled in process for the GPU that is there. As on CUDA everything
-runs on one stream in order, and a kernel returns before it has run.
+Kernels are HIP C (`renderer/cuda.py`), compiled in process for the GPU that is there. Memory and queues are
+those of `streams.py`, as CUDA's are: copies to the GPU run beside kernels, and nobody waits but who reads.
 """
 from __future__ import annotations
 
 import ctypes
 import sys
 from collections.abc import Sequence
-from ctypes import POINTER, byref, c_char_p, c_int, c_size_t, c_uint, c_void_p
+from ctypes import POINTER, byref, c_char_p, c_float, c_int, c_size_t, c_uint, c_void_p
 from functools import cache
 from pathlib import Path
-
-import numpy as np
 
 from tinygrad.device import CompiledDevice, numbered
 from tinygrad.helpers import cache_dir
 from tinygrad.renderer import Launch
 from tinygrad.renderer.cuda import hip_renderer
-from tinygrad.runtime.allocator import Allocator
 from tinygrad.runtime.launch import Arguments
 from tinygrad.runtime.objects import ObjectCache, key_of
-from tinygrad.runtime.queue import CommandQueue
+from tinygrad.runtime.streams import StreamAllocator, StreamGPU, StreamQueue
 
 INSTALL = "install ROCm (https://rocm.docs.amd.com), or use AMD:EMULATED"
-SUCCESS, OUT_OF_MEMORY = 0, 2
-TO_DEVICE, TO_HOST = 1, 2
+SUCCESS, OUT_OF_MEMORY, NOT_READY, PEER_ACCESS_ALREADY_ENABLED = 0, 2, 600, 704
+"""Of hipError_t."""
+TO_DEVICE, TO_HOST, WITHIN_DEVICE = 1, 2, 3
 """Of hipMemcpyKind."""
+NON_BLOCKING = 1
+"""A stream that does not wait for the default one."""
+TIMED, UNTIMED = 0, 2
+"""Flags of events."""
 OPTIONS = ("-O3", "-std=c++17", "-ffp-contract=off")
 
 _HIP: dict[str, tuple[type, ...]] = {
@@ -36,9 +38,20 @@ _HIP: dict[str, tuple[type, ...]] = {
     "hipDeviceGetPCIBusId": (c_char_p, c_int, c_int),
     "hipMalloc": (POINTER(c_void_p), c_size_t),
     "hipFree": (c_void_p,),
-    "hipMemcpyWithStream": (c_void_p, c_void_p, c_size_t, c_int, c_void_p),
-    "hipStreamCreate": (POINTER(c_void_p),),
+    "hipHostMalloc": (POINTER(c_void_p), c_size_t, c_uint),
+    "hipMemcpyAsync": (c_void_p, c_void_p, c_size_t, c_int, c_void_p),
+    "hipMemcpyPeerAsync": (c_void_p, c_int, c_void_p, c_int, c_size_t, c_void_p),
+    "hipDeviceCanAccessPeer": (POINTER(c_int), c_int, c_int),
+    "hipDeviceEnablePeerAccess": (c_int, c_uint),
+    "hipStreamCreateWithFlags": (POINTER(c_void_p), c_uint),
     "hipStreamSynchronize": (c_void_p,),
+    "hipStreamWaitEvent": (c_void_p, c_void_p, c_uint),
+    "hipEventCreateWithFlags": (POINTER(c_void_p), c_uint),
+    "hipEventDestroy": (c_void_p,),
+    "hipEventRecord": (c_void_p, c_void_p),
+    "hipEventQuery": (c_void_p,),
+    "hipEventSynchronize": (c_void_p,),
+    "hipEventElapsedTime": (POINTER(c_float), c_void_p, c_void_p),
     "hipModuleLoadData": (POINTER(c_void_p), c_char_p),
     "hipModuleGetFunction": (POINTER(c_void_p), c_void_p, c_char_p),
     "hipModuleUnload": (c_void_p,),
@@ -74,14 +87,16 @@ class Library:
     def status(self, function: str, *arguments: object) -> int:
         return int(getattr(self.loaded, function)(*arguments))
 
-    def call(self, function: str, *arguments: object) -> None:
-        """Raises MemoryError where the GPU has no memory left, RuntimeError with the library's words where
-        the function fails otherwise."""
+    def call(self, function: str, *arguments: object, accepted: int = SUCCESS) -> bool:
+        """Whether the function succeeded, and did not return the other status that is `accepted`. Raises
+        MemoryError where the GPU has no memory left, RuntimeError with the library's words where the function
+        fails otherwise."""
         status = self.status(function, *arguments)
         if status == OUT_OF_MEMORY:
             raise MemoryError(f"{function}: the GPU has no memory left")
-        if status != SUCCESS:
+        if status not in (SUCCESS, accepted):
             raise RuntimeError(f"{function} failed: {self.words(status).decode()}")
+        return status == SUCCESS
 
 
 @cache
@@ -161,67 +176,90 @@ def architecture_at(bus: str, topology: Path = Path("/sys/class/kfd/kfd/topology
     raise RuntimeError(f"Linux does not say which architecture the GPU at {bus} has ({topology})")
 
 
-class GPU:
-    """One GPU, with its stream."""
+class GPU(StreamGPU):
+    """One GPU, with a stream for kernels and one for copies to it."""
 
     def __init__(self, number: int) -> None:
+        super().__init__()
         count = c_int()
         hip().call("hipGetDeviceCount", byref(count))
         if number >= count.value:
             raise RuntimeError(f"there is no GPU number {number}: HIP finds {count.value}")
         self.number = number
+        self.library = hip()
         self.enter()
         bus = ctypes.create_string_buffer(32)
         hip().call("hipDeviceGetPCIBusId", bus, len(bus), number)
         self.architecture = architecture_at(bus.value.decode())
-        self.stream = c_void_p()
-        hip().call("hipStreamCreate", byref(self.stream))
+        self.stream, self.copy_stream = self.new_stream(), self.new_stream()
+
+    def new_stream(self) -> int:
+        """A stream whose commands wait for those of no other."""
+        return made("hipStreamCreateWithFlags", NON_BLOCKING)
 
     def enter(self) -> None:
-        """Let calls of this thread mean this GPU."""
         hip().call("hipSetDevice", self.number)
 
-    def synchronize(self) -> None:
-        self.enter()
-        hip().call("hipStreamSynchronize", self.stream)
+    def obtain(self, size: int) -> int:
+        return made("hipMalloc", size)
+
+    def release(self, address: int) -> None:
+        hip().call("hipFree", address)
+
+    def pinned(self, size: int) -> int:
+        return made("hipHostMalloc", size, 0)
+
+    def copy_in(self, target: int, source: int, size: int, stream: int) -> None:
+        hip().call("hipMemcpyAsync", target, source, size, TO_DEVICE, stream)
+
+    def copy_out(self, target: int, source: int, size: int, stream: int) -> None:
+        hip().call("hipMemcpyAsync", target, source, size, TO_HOST, stream)
+
+    def copy_from(self, other: GPU, target: int, source: int, size: int, stream: int) -> None:
+        if other is self:
+            hip().call("hipMemcpyAsync", target, source, size, WITHIN_DEVICE, stream)
+        else:
+            hip().call("hipMemcpyPeerAsync", target, self.number, source, other.number, size, stream)
+
+    def use_memory_of(self, other: GPU) -> None:
+        can = c_int()
+        hip().call("hipDeviceCanAccessPeer", byref(can), self.number, other.number)
+        if can.value:
+            self.enter()
+            hip().call("hipDeviceEnablePeerAccess", other.number, 0, accepted=PEER_ACCESS_ALREADY_ENABLED)
+
+    def new_event(self, timed: bool) -> int:
+        return made("hipEventCreateWithFlags", TIMED if timed else UNTIMED)
+
+    def destroy_event(self, event: int) -> None:
+        self.library.call("hipEventDestroy", event)
+
+    def record(self, event: int, stream: int) -> None:
+        hip().call("hipEventRecord", event, stream)
+
+    def is_past(self, event: int) -> bool:
+        return hip().call("hipEventQuery", event, accepted=NOT_READY)
+
+    def await_event(self, event: int) -> None:
+        hip().call("hipEventSynchronize", event)
+
+    def seconds_between(self, first: int, last: int) -> float:
+        milliseconds = c_float()
+        hip().call("hipEventElapsedTime", byref(milliseconds), first, last)
+        return milliseconds.value * 1e-3
+
+    def let_wait(self, stream: int, event: int) -> None:
+        hip().call("hipStreamWaitEvent", stream, event, 0)
+
+    def await_stream(self, stream: int) -> None:
+        hip().call("hipStreamSynchronize", stream)
 
 
-class HIPAllocator(Allocator):
-    """Memory of a GPU. What was freed is taken again by what comes later on the same stream, so nobody
-    waits."""
-
-    def __init__(self, device: str, gpu: GPU) -> None:
-        super().__init__(device)
-        self.gpu = gpu
-
-    def _obtain(self, size: int) -> int:
-        self.gpu.enter()
-        memory = c_void_p()
-        hip().call("hipMalloc", byref(memory), size)
-        return memory.value or 0
-
-    def _return(self, memory: int, size: int) -> None:
-        self.gpu.synchronize()
-        hip().call("hipFree", memory)
-
-    def address(self, memory: int) -> int:
-        return memory
-
-    def part(self, memory: int, offset: int, size: int) -> int:
-        return memory + offset
-
-    def copyin(self, memory: int, source: memoryview) -> None:
-        given = np.frombuffer(source, np.uint8)
-        self.move(memory, given.ctypes.data, given.size, TO_DEVICE)
-
-    def copyout(self, target: memoryview, memory: int, offset: int = 0) -> None:
-        taken = np.frombuffer(target, np.uint8)
-        self.move(taken.ctypes.data, memory + offset, taken.size, TO_HOST)
-
-    def move(self, target: int, source: int, size: int, kind: int) -> None:
-        """Copy after what was asked for before, and wait for it."""
-        self.gpu.enter()
-        hip().call("hipMemcpyWithStream", target, source, size, kind, self.gpu.stream)
+def made(function: str, *arguments: object) -> int:
+    """The address, or handle, that a function of HIP puts where its first argument points."""
+    found = c_void_p()
+    hip().call(function, byref(found), *arguments)
+    return found.value or 0
 
 
 class HIPProgram:
@@ -231,9 +269,8 @@ class HIPProgram:
         gpu.enter()
         self.gpu = gpu
         self.code = code
-        self.module, self.function = c_void_p(), c_void_p()
-        hip().call("hipModuleLoadData", byref(self.module), code)
-        hip().call("hipModuleGetFunction", byref(self.function), self.module, name.encode())
+        self.module = made("hipModuleLoadData", code)
+        self.function = made("hipModuleGetFunction", self.module, name.encode())
         self.arguments = Arguments(launch)
         self.sizes = (*launch.blocks, *launch.threads)
 
@@ -245,16 +282,17 @@ class HIPProgram:
     def __del__(self) -> None:
         if getattr(self, "module", None) and not sys.is_finalizing():
             self.gpu.synchronize()
-            hip().call("hipModuleUnload", self.module)
+            self.gpu.library.call("hipModuleUnload", self.module)
 
 
 class HIPDevice(CompiledDevice):
     """A GPU."""
 
     def __init__(self, name: str, gpu: GPU) -> None:
-        super().__init__(name, HIPAllocator(name, gpu), hip_renderer(gpu.architecture))
+        super().__init__(name, StreamAllocator(name, gpu), hip_renderer(gpu.architecture))
         self.gpu = gpu
-        self.queue = self.copies = CommandQueue(name, gpu.synchronize)
+        self.queue = StreamQueue(name, gpu, gpu.stream)
+        self.copies = StreamQueue(f"{name} copies", gpu, gpu.copy_stream)
 
     @property
     def compiler(self) -> str:

@@ -15,6 +15,7 @@ import weakref
 from functools import cache
 from pathlib import Path
 
+from tinygrad.device import numbered
 from tinygrad.helpers import getenv
 from tinygrad.renderer.c import CRenderer
 from tinygrad.runtime.cpu import CPUAllocator, HostDevice, host
@@ -73,8 +74,8 @@ def compile_c(source: str) -> SharedObject:
         command = [compiler(), *FLAGS, *target_flags(), "-o", str(path), "-", "-lm"]
         done = subprocess.run(command, input=source, capture_output=True, text=True, check=False)
         if done.returncode:
-            numbered = "\n".join(f"{i + 1:5d}  {line}" for i, line in enumerate(source.splitlines()))
-            raise RuntimeError(f"{compiler()} does not accept this kernel:\n{done.stderr}\n{numbered}")
+            said = f"{compiler()} does not accept this kernel:\n{done.stderr}\n{numbered(source)}"
+            raise RuntimeError(said)
         return SharedObject(path)
 
 

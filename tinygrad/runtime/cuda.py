@@ -2,38 +2,29 @@
 
 Kernels are CUDA C (`renderer/cuda.py`), compiled in process by NVRTC for the GPU that is there; those of
 CUDA:PTX are PTX that LLVM makes (`renderer/llvm_blocks.py`) and the driver assembles, without NVRTC.
-A GPU has two queues, each a stream that runs what it is given in order: one for kernels and copies to the
-host, one for copies to the GPU, which so run beside kernels. Streams wait for each other by events. Copies
-from and to the host go through pinned memory, one half of it filled while the other moves; copies between
-GPUs go directly where their hardware can do that. Kernels that a captured function runs after each other are
-a graph, started by one call.
+Memory and queues are those of `streams.py`. Kernels that a captured function runs after each other are a
+graph, started by one call.
 """
 from __future__ import annotations
 
 import bisect
-import ctypes
 import importlib
 import sys
 from collections.abc import Sequence
 from functools import cache
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
-from tinygrad.device import Buffer, CompiledDevice, Device
+from tinygrad.device import CompiledDevice
 from tinygrad.renderer import STATIC_SHARED_BYTES, Launch, Renderer
 from tinygrad.renderer.cuda import cuda_renderer
 from tinygrad.renderer.llvm_blocks import NVPTX, LLVMBlocksRenderer, assembled
-from tinygrad.runtime.allocator import Allocator
 from tinygrad.runtime.launch import Arguments
 from tinygrad.runtime.llvm import llvm_version
 from tinygrad.runtime.nvrtc import INSTALL, compile_cuda, nvrtc_version
-from tinygrad.runtime.queue import DriverQueue, Point, Timestamp, raise_failures
-
-STAGING_BYTES = 8 << 20
-"""Pinned memory of one half: enough that starting a copy (10 us) is a small part of it (350 us at 24
-GB/s)."""
-
+from tinygrad.runtime.queue import Point, raise_failures
+from tinygrad.runtime.streams import StreamAllocator, StreamGPU, StreamQueue
 
 # --- the driver -----------------------------------------------------------------------------------------
 
@@ -75,41 +66,81 @@ def check(name: str, status: Any) -> None:
     raise RuntimeError(f"{name} failed: {status.name} ({words.decode() if words else 'no words for it'})")
 
 
-class Context:
+class Context(StreamGPU):
     """The primary context of one GPU, with a stream for kernels and one for copies to it."""
 
     def __init__(self, number: int) -> None:
+        super().__init__()
         count = call("cuDeviceGetCount")
         if number >= count:
             raise RuntimeError(f"there is no GPU number {number}: the driver finds {count}")
+        self.number = number
+        self.destroy = driver().cuEventDestroy
         self.device = call("cuDeviceGet", number)
         self.handle = call("cuDevicePrimaryCtxRetain", self.device)
         self.enter()
         self.stream, self.copy_stream = self.new_stream(), self.new_stream()
-        self.peers: set[int] = set()
-        """numbers of the GPUs whose memory this one has been let use"""
-        self.number = number
 
     def new_stream(self) -> Any:
         """A stream whose commands wait for those of no other."""
         return call("cuStreamCreate", driver().CUstream_flags.CU_STREAM_NON_BLOCKING)
 
-    def reach(self, other: Context) -> None:
-        """Let this GPU use another one's memory directly, if it can; else the driver copies by way of the
-        host."""
-        if other.number in self.peers:
-            return
-        self.peers.add(other.number)
+    def enter(self) -> None:
+        call("cuCtxSetCurrent", self.handle)
+
+    def obtain(self, size: int) -> int:
+        return int(call("cuMemAlloc", size))
+
+    def release(self, address: int) -> None:
+        call("cuMemFree", address)
+
+    def pinned(self, size: int) -> int:
+        return int(call("cuMemHostAlloc", size, 0))
+
+    def copy_in(self, target: int, source: int, size: int, stream: Any) -> None:
+        call("cuMemcpyHtoDAsync", target, source, size, stream)
+
+    def copy_out(self, target: int, source: int, size: int, stream: Any) -> None:
+        call("cuMemcpyDtoHAsync", target, source, size, stream)
+
+    def copy_from(self, other: Self, target: int, source: int, size: int, stream: Any) -> None:
+        call("cuMemcpyPeerAsync", target, self.handle, source, other.handle, size, stream)
+
+    def use_memory_of(self, other: Self) -> None:
         if call("cuDeviceCanAccessPeer", self.device, other.device):
             self.enter()
             status, = driver().cuCtxEnablePeerAccess(other.handle, 0)
-            if status not in (driver().CUresult.CUDA_SUCCESS,
-                              driver().CUresult.CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED):
+            if status != driver().CUresult.CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED:
                 check("cuCtxEnablePeerAccess", status)
 
-    def enter(self) -> None:
-        """Let calls of this thread mean this GPU."""
-        call("cuCtxSetCurrent", self.handle)
+    def new_event(self, timed: bool) -> Any:
+        flags = driver().CUevent_flags
+        return call("cuEventCreate", flags.CU_EVENT_DEFAULT if timed else flags.CU_EVENT_DISABLE_TIMING)
+
+    def destroy_event(self, event: Any) -> None:
+        self.destroy(event)
+
+    def record(self, event: Any, stream: Any) -> None:
+        call("cuEventRecord", event, stream)
+
+    def is_past(self, event: Any) -> bool:
+        status, = driver().cuEventQuery(event)
+        if status == driver().CUresult.CUDA_ERROR_NOT_READY:
+            return False
+        check("cuEventQuery", status)
+        return True
+
+    def await_event(self, event: Any) -> None:
+        call("cuEventSynchronize", event)
+
+    def seconds_between(self, first: Any, last: Any) -> float:
+        return float(call("cuEventElapsedTime", first, last)) * 1e-3
+
+    def let_wait(self, stream: Any, event: Any) -> None:
+        call("cuStreamWaitEvent", stream, event, 0)
+
+    def await_stream(self, stream: Any) -> None:
+        call("cuStreamSynchronize", stream)
 
     def attribute(self, name: str) -> int:
         """What the driver says of the GPU: one of CU_DEVICE_ATTRIBUTE_*."""
@@ -117,186 +148,38 @@ class Context:
         return int(call("cuDeviceGetAttribute", which, self.device))
 
     @property
+    def capability(self) -> int:
+        """The compute capability, times ten."""
+        major, minor = (self.attribute(f"COMPUTE_CAPABILITY_{part}") for part in ("MAJOR", "MINOR"))
+        return 10 * major + minor
+
+    @property
     def architecture(self) -> str:
         """As NVRTC calls it: sm_90."""
-        major, minor = (self.attribute(f"COMPUTE_CAPABILITY_{part}") for part in ("MAJOR", "MINOR"))
-        return f"sm_{major}{minor}"
+        return f"sm_{self.capability}"
 
     def renderer(self) -> Renderer:
         """CUDA C for this GPU."""
-        major, minor = (self.attribute(f"COMPUTE_CAPABILITY_{part}") for part in ("MAJOR", "MINOR"))
-        return cuda_renderer(10 * major + minor, self.attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"))
+        return cuda_renderer(self.capability, self.attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"))
 
     @property
     def name(self) -> str:
         return str(call("cuDeviceGetName", 256, self.device).rstrip(bytes(1)).decode())
 
-    def synchronize(self) -> None:
-        self.enter()
-        call("cuStreamSynchronize", self.stream)
-
-
-# --- memory ---------------------------------------------------------------------------------------------
-
-
-class Staging:
-    """One half of the pinned memory through which copies of one stream go, and the event after its last
-    use."""
-
-    def __init__(self) -> None:
-        self.address = int(call("cuMemHostAlloc", STAGING_BYTES, 0))
-        self.bytes = np.ctypeslib.as_array((ctypes.c_uint8 * STAGING_BYTES).from_address(self.address))
-        self.free = call("cuEventCreate", driver().CUevent_flags.CU_EVENT_DISABLE_TIMING)
-
-
-class CUDAAllocator(Allocator):
-    """Memory of a GPU."""
-
-    def __init__(self, device: str, context: Context) -> None:
-        super().__init__(device)
-        self.context = context
-        self.halves: dict[bool, list[Staging]] = {}
-        """the pinned memory of copies to the GPU (True), and of those to the host"""
-
-    def _obtain(self, size: int) -> int:
-        self.context.enter()
-        return int(call("cuMemAlloc", size))
-
-    def _return(self, memory: int, size: int) -> None:
-        self.context.synchronize()
-        call("cuMemFree", memory)
-
-    def address(self, memory: int) -> int:
-        return memory
-
-    def part(self, memory: int, offset: int, size: int) -> int:
-        return memory + offset
-
-    def staging(self, inward: bool) -> list[Staging]:
-        self.context.enter()
-        if inward not in self.halves:
-            self.halves[inward] = [Staging(), Staging()]
-        return self.halves[inward]
-
-    def copyin(self, memory: int, source: memoryview) -> None:
-        """Before the kernels that are started later; `source` may change afterwards."""
-        self.start_copyin(memory, source)
-        for half in self.halves[True]:
-            call("cuStreamWaitEvent", self.context.stream, half.free, 0)
-
-    def start_copyin(self, memory: int, source: memoryview) -> None:
-        """As `copyin`, in the order of the stream of copies alone."""
-        given, stream = np.frombuffer(source, np.uint8), self.context.copy_stream
-        halves = self.staging(True)
-        for number, start in enumerate(range(0, given.size, STAGING_BYTES)):
-            half, piece = halves[number % 2], given[start:start + STAGING_BYTES]
-            call("cuEventSynchronize", half.free)
-            half.bytes[:piece.size] = piece
-            call("cuMemcpyHtoDAsync", memory + start, half.address, piece.size, stream)
-            call("cuEventRecord", half.free, stream)
-
-    def copyout(self, target: memoryview, memory: int, offset: int = 0) -> None:
-        taken = np.frombuffer(target, np.uint8)
-        halves = self.staging(False)
-        pieces = [taken[start:start + STAGING_BYTES] for start in range(0, taken.size, STAGING_BYTES)]
-        for number in range(len(pieces) + 1):
-            if number < len(pieces):
-                half = halves[number % 2]
-                call("cuMemcpyDtoHAsync", half.address, memory + offset + number * STAGING_BYTES,
-                     pieces[number].size, self.context.stream)
-                call("cuEventRecord", half.free, self.context.stream)
-            if number:
-                half, piece = halves[(number - 1) % 2], pieces[number - 1]
-                call("cuEventSynchronize", half.free)
-                piece[:] = half.bytes[:piece.size]
-
 
 # --- queues ---------------------------------------------------------------------------------------------
 
 
-class CUDAQueue(DriverQueue):
-    """A stream of a GPU."""
+class CUDAQueue(StreamQueue):
+    """A stream of a GPU, which can be given a graph of kernels."""
 
-    def __init__(self, name: str, context: Context, stream: Any) -> None:
-        super().__init__(name, self.await_stream)
-        self.context = context
-        self.stream = stream
-        self.first: Event | None = None
-        """the event that timestamps count from"""
-
-    def await_stream(self) -> None:
-        self.context.enter()
-        call("cuStreamSynchronize", self.stream)
-
-    def mark(self) -> Any:
-        return self.event(driver().CUevent_flags.CU_EVENT_DISABLE_TIMING)
-
-    def event(self, flags: int) -> Any:
-        """A new event after everything given so far."""
-        self.context.enter()
-        event = Event(flags)
-        call("cuEventRecord", event.handle, self.stream)
-        return event
-
-    def is_reached(self, mark: Any) -> bool:
-        status, = driver().cuEventQuery(mark.handle)
-        if status != driver().CUresult.CUDA_ERROR_NOT_READY:
-            check("cuEventQuery", status)
-            return True
-        return False
-
-    def await_mark(self, mark: Any) -> None:
-        call("cuEventSynchronize", mark.handle)
-
-    def wait(self, point: Point) -> None:
-        other = point.queue
-        if not isinstance(other, CUDAQueue):
-            super().wait(point)
-        elif other is not self:
-            mark = other.mark_after(point.value)[1]
-            self.context.enter()
-            call("cuStreamWaitEvent", self.stream, mark.handle, 0)
-
-    def timestamp(self) -> Timestamp:
-        timing = driver().CUevent_flags.CU_EVENT_DEFAULT
-        if self.first is None:
-            self.first = self.event(timing)
-        first, event = self.first, self.event(timing)
-
-        def read() -> float:
-            call("cuEventSynchronize", event.handle)
-            return float(call("cuEventElapsedTime", first.handle, event.handle)) * 1e-3
-
-        return Timestamp(read)
-
-    def copy(self, target: Buffer, source: Buffer, offset: int, sources: tuple[Point, ...] = ()
-             ) -> Point | None:
-        """Without waiting, except for a copy to the host, and for pinned memory to be free."""
-        raise_failures(sources)
-        if not target.nbytes:
-            return None
-        from_host = source.host_bytes
-        allocator, from_allocator = memory_of(target), memory_of(source)
-        self.context.enter()
-        if allocator is not None and from_host is not None:
-            allocator.start_copyin(target.memory, from_host[offset:offset + target.nbytes])
-        elif allocator is not None and from_allocator is not None:
-            other = from_allocator.context
-            self.context.reach(other)
-            self.context.enter()
-            call("cuMemcpyPeerAsync", target.memory, self.context.handle, source.memory + offset,
-                 other.handle, target.nbytes, self.stream)
-        else:
-            self.finish()
-            target.fill_from(source, offset)
-            return None
-        return self.next_point()
+    gpu: Context
 
     def record(self, calls: Sequence[Any]) -> Graph | None:
         """A graph of kernels."""
         if len(calls) < 2 or not all(isinstance(program, CUDAProgram) for program, *_ in calls):
             return None
-        return Graph(self.context, calls)
+        return Graph(self.gpu, calls)
 
     def exec_list(self, kernels: Graph, places: np.ndarray[Any, Any], values: Sequence[int],
                   work: float = 0.0, sources: tuple[Point, ...] = ()) -> Point | None:
@@ -305,24 +188,6 @@ class CUDAQueue(DriverQueue):
             kernels.change(places, values)
             call("cuGraphLaunch", kernels.executable, self.stream)
             return self.next_point()
-
-
-class Event:
-    """An event of the driver, which goes when nobody has it."""
-
-    def __init__(self, flags: int) -> None:
-        self.handle = call("cuEventCreate", flags)
-        self.destroy = driver().cuEventDestroy
-
-    def __del__(self) -> None:
-        if hasattr(self, "destroy") and not sys.is_finalizing():
-            self.destroy(self.handle)
-
-
-def memory_of(buffer: Buffer) -> CUDAAllocator | None:
-    """The allocator of a buffer in a GPU's memory; None of others."""
-    allocator = Device[buffer.device].allocator
-    return allocator if isinstance(allocator, CUDAAllocator) else None
 
 
 Call = tuple["CUDAProgram", Sequence[int], Sequence[int], int]
@@ -416,8 +281,7 @@ class CUDADevice(CompiledDevice):
     """A GPU, through NVRTC."""
 
     def __init__(self, name: str, context: Context, renderer: Renderer) -> None:
-        allocator = CUDAAllocator(name, context)
-        super().__init__(name, allocator, renderer)
+        super().__init__(name, StreamAllocator(name, context), renderer)
         self.queue = CUDAQueue(name, context, context.stream)
         self.copies = CUDAQueue(f"{name} copies", context, context.copy_stream)
         self.context = context

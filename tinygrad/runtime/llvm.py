@@ -15,6 +15,7 @@ from typing import Any
 import llvmlite
 import llvmlite.binding as llvm
 
+from tinygrad.device import numbered
 from tinygrad.helpers import cache_dir, getenv
 from tinygrad.runtime.objects import ObjectCache, key_of
 
@@ -94,8 +95,7 @@ def _parsed(source: str, context: Any) -> Any:
 
 
 def _refused(source: str, error: RuntimeError) -> RuntimeError:
-    numbered = "\n".join(f"{i + 1:5d}  {line}" for i, line in enumerate(source.splitlines()))
-    return RuntimeError(f"LLVM does not accept this kernel: {error}\n{numbered}")
+    return RuntimeError(f"LLVM does not accept this kernel: {error}\n{numbered(source)}")
 
 
 def _run_passes(module: Any, machine: Any) -> None:

@@ -1,8 +1,8 @@
 """METAL: Apple's GPUs, through the Metal framework and the Objective-C runtime (ctypes).
 
 Kernels are MSL (`renderer/metal.py`), compiled by the framework. Memory is shared between CPU and GPU, so
-the host touches it directly, once the kernels that were asked for before have run. Each kernel is a command
-buffer of its own on one queue, which runs them in order.
+the host touches it directly, once the commands that use it are done. Each kernel, and each copy that has to
+come after kernels, is a command buffer of its own on one queue, which runs them in order.
 
 A kernel's arguments are a buffer and an offset in it. Programs are called with addresses, as everywhere:
 `Memory` finds the buffer in which an address lies.
@@ -15,20 +15,25 @@ import ctypes
 import ctypes.util
 import struct
 import sys
+from collections import deque
 from collections.abc import Iterator, Sequence
 from ctypes import c_bool, c_char_p, c_uint64, c_void_p
 from functools import cache
 from typing import Any
 
-from tinygrad.device import CompiledDevice, numbered
+import numpy as np
+
+from tinygrad.device import Buffer, CompiledDevice, Device, numbered
 from tinygrad.renderer import Launch
 from tinygrad.renderer.metal import metal_renderer
 from tinygrad.runtime.allocator import Allocator
-from tinygrad.runtime.queue import CommandQueue
+from tinygrad.runtime.queue import DriverQueue, Point, raise_failures
 
 FRAMEWORK = "/System/Library/Frameworks/Metal.framework/Metal"
 STORAGE_SHARED = 0
 """MTLResourceStorageModeShared: one memory for CPU and GPU."""
+COMPLETED, FAILED = 4, 5
+"""Of MTLCommandBufferStatus."""
 
 
 class Size(ctypes.Structure):
@@ -132,22 +137,66 @@ class Memory:
         raise RuntimeError(f"no Metal buffer has memory at {address:#x}")
 
 
-class Queue:
+class Submitted:
+    """A command buffer that was committed."""
+
+    def __init__(self, commands: int) -> None:
+        send(commands, "retain")
+        self.commands = commands
+        self.release = objective_c().send
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it has run, well or not."""
+        return bool(send(self.commands, "status", returns=c_uint64) >= COMPLETED)
+
+    def wait(self) -> None:
+        """Return when it has run."""
+        send(self.commands, "waitUntilCompleted", returns=None)
+
+    def check(self) -> None:
+        """Raise RuntimeError with Metal's words where it failed."""
+        if send(self.commands, "status", returns=c_uint64) == FAILED:
+            error = c_void_p(send(self.commands, "error"))
+            raise RuntimeError(f"a command on the GPU failed: {words_of(error)}")
+
+    def __del__(self) -> None:
+        if not sys.is_finalizing():
+            self.release(self.commands, "release", returns=None)
+
+
+class MetalQueue(DriverQueue):
     """The GPU, the queue of its commands, and its memory."""
 
-    def __init__(self, device: int) -> None:
+    def __init__(self, name: str, device: int) -> None:
+        super().__init__(name, self.await_all)
         self.device = device
-        self.queue = int(send(device, "newCommandQueue"))
+        self.commands = int(send(device, "newCommandQueue"))
         self.memory = Memory()
-        self.last = 0
-        """the command buffer submitted last"""
+        self.submitted: deque[Submitted] = deque()
+        """command buffers that may not have run yet"""
+
+    @contextlib.contextmanager
+    def encoder(self, kind: str) -> Iterator[int]:
+        """An encoder of this kind; what it was told is submitted afterwards."""
+        with objective_c().pool():
+            commands = send(self.commands, "commandBuffer")
+            encoder = send(commands, kind)
+            yield encoder
+            send(encoder, "endEncoding", returns=None)
+            send(commands, "commit", returns=None)
+            self.submitted.append(Submitted(commands))
+        self.forget_done()
+
+    def forget_done(self) -> None:
+        """Let go of command buffers that have run. Raises, once, what one of them did wrong."""
+        while self.submitted and self.submitted[0].has_ended:
+            self.submitted.popleft().check()
 
     def run(self, pipeline: int, buffers: Sequence[tuple[int, int]], numbers: Sequence[int],
             launch: Launch) -> None:
         """Submit a kernel with (buffer, offset) arguments, then 64-bit numbers."""
-        with objective_c().pool():
-            commands = send(self.queue, "commandBuffer")
-            encoder = send(commands, "computeCommandEncoder")
+        with self.encoder("computeCommandEncoder") as encoder:
             send(encoder, "setComputePipelineState:", pipeline, returns=None)
             for position, (buffer, offset) in enumerate(buffers):
                 send(encoder, "setBuffer:offset:atIndex:", buffer, offset, position, returns=None)
@@ -156,28 +205,72 @@ class Queue:
                 send(encoder, "setBytes:length:atIndex:", c_char_p(data), len(data), position, returns=None)
             send(encoder, "dispatchThreadgroups:threadsPerThreadgroup:",
                  Size(*launch.blocks), Size(*launch.threads), returns=None)
-            send(encoder, "endEncoding", returns=None)
-            send(commands, "commit", returns=None)
-            send(commands, "retain")
-            self.forget()
-            self.last = commands
 
-    def synchronize(self) -> None:
-        """Wait for what was submitted."""
-        if self.last:
-            send(self.last, "waitUntilCompleted", returns=None)
-            self.forget()
+    def copy(self, target: Buffer, source: Buffer, offset: int, sources: tuple[Point, ...] = ()
+             ) -> Point | None:
+        """Without waiting, where the memory copied to is of this GPU and that copied from is too, or the
+        host's: that is copied twice, now and in its turn, except where its turn is now."""
+        raise_failures(sources)
+        if not target.nbytes:
+            return None
+        from_host = source.host_bytes
+        waits = not self.has_passed(self.given)
+        if self.has(target) and self.has(source):
+            self.blit(self.memory.find(source.memory + offset), target)
+        elif self.has(target) and from_host is not None and waits:
+            given = np.frombuffer(from_host, np.uint8)[offset:offset + target.nbytes]
+            staged = send(self.device, "newBufferWithBytes:length:options:", given.ctypes.data, given.size,
+                          STORAGE_SHARED)
+            self.blit((staged, 0), target)
+            send(staged, "release", returns=None)  # the commands keep it until they have run
+        else:
+            source.wait_to_read()
+            target.wait_to_write()
+            target.fill_from(source, offset)
+            return None
+        return self.next_point()
 
-    def forget(self) -> None:
-        if self.last:
-            send(self.last, "release", returns=None)
-        self.last = 0
+    def has(self, buffer: Buffer) -> bool:
+        """Whether a buffer's memory is of this GPU."""
+        allocator = Device[buffer.device].allocator
+        return isinstance(allocator, MetalAllocator) and allocator.commands is self
+
+    def blit(self, source: tuple[int, int], target: Buffer) -> None:
+        """Submit a copy between Metal's buffers."""
+        buffer, position = self.memory.find(target.memory)
+        with self.encoder("blitCommandEncoder") as encoder:
+            send(encoder, "copyFromBuffer:sourceOffset:toBuffer:destinationOffset:size:", *source, buffer,
+                 position, target.nbytes, returns=None)
+
+    def next_point(self, kept: object = None) -> Point:
+        """As `DriverQueue` says; every command has a mark already."""
+        with self.lock:
+            point = super().next_point(kept)
+            if self.submitted:
+                self.marks.append((point.value, self.submitted[-1]))
+            self.has_passed(self.marks[0][0] if self.marks else 0)
+            return point
+
+    def mark(self) -> Submitted | None:
+        return self.submitted[-1] if self.submitted else None
+
+    def is_reached(self, mark: Submitted | None) -> bool:
+        self.forget_done()
+        return mark is None or mark.has_ended
+
+    def await_mark(self, mark: Submitted | None) -> None:
+        if mark is not None:
+            mark.wait()
+        self.forget_done()
+
+    def await_all(self) -> None:
+        self.await_mark(self.mark())
 
 
 class MetalAllocator(Allocator):
     """Memory that CPU and GPU share. Memory is named by its address."""
 
-    def __init__(self, device: str, commands: Queue) -> None:
+    def __init__(self, device: str, commands: MetalQueue) -> None:
         super().__init__(device)
         self.commands = commands
 
@@ -190,7 +283,6 @@ class MetalAllocator(Allocator):
         return address
 
     def _return(self, memory: int, size: int) -> None:
-        self.commands.synchronize()
         send(self.commands.memory.remove(memory), "release", returns=None)
 
     def address(self, memory: int) -> int:
@@ -200,26 +292,25 @@ class MetalAllocator(Allocator):
         return memory + offset
 
     def copyin(self, memory: int, source: memoryview) -> None:
-        self.commands.synchronize()
-        ctypes.memmove(memory, source.tobytes(), source.nbytes)
+        ctypes.memmove(memory, np.frombuffer(source, np.uint8).ctypes.data, source.nbytes)
 
     def copyout(self, target: memoryview, memory: int, offset: int = 0) -> None:
-        self.commands.synchronize()
-        target.cast("B")[:] = ctypes.string_at(memory + offset, target.nbytes)
+        ctypes.memmove(np.frombuffer(target, np.uint8).ctypes.data, memory + offset, target.nbytes)
 
 
 class MetalProgram:
     """A loaded kernel."""
 
-    def __init__(self, name: str, library: int, launch: Launch, queue: Queue) -> None:
+    def __init__(self, name: str, library: int, launch: Launch, queue: MetalQueue) -> None:
         self.launch = launch
         self.queue = queue
-        function = send(library, "newFunctionWithName:", string(name))
         error = c_void_p()
-        self.pipeline = send(queue.device, "newComputePipelineStateWithFunction:error:", function,
-                             ctypes.byref(error))
-        if not self.pipeline:
-            raise RuntimeError(f"Metal makes no pipeline of kernel {name}: {words_of(error)}")
+        with objective_c().pool():
+            function = send(library, "newFunctionWithName:", string(name))
+            self.pipeline = send(queue.device, "newComputePipelineStateWithFunction:error:", function,
+                                 ctypes.byref(error))
+            if not self.pipeline:
+                raise RuntimeError(f"Metal makes no pipeline of kernel {name}: {words_of(error)}")
 
     def __call__(self, addresses: Sequence[int], variables: Sequence[int], extent: int) -> None:
         buffers = [self.queue.memory.find(addresses[slot]) for slot in self.launch.slots]
@@ -229,10 +320,10 @@ class MetalProgram:
 class MetalDevice(CompiledDevice):
     """An Apple GPU."""
 
-    def __init__(self, name: str, queue: Queue) -> None:
-        super().__init__(name, MetalAllocator(name, queue), metal_renderer())
-        self.commands = queue
-        self.queue = self.copies = CommandQueue(name, queue.synchronize)
+    def __init__(self, name: str, device: int) -> None:
+        commands = MetalQueue(name, device)
+        super().__init__(name, MetalAllocator(name, commands), metal_renderer())
+        self.queue = self.copies = self.commands = commands
 
     @property
     def compiler(self) -> str:
@@ -241,14 +332,17 @@ class MetalDevice(CompiledDevice):
 
     def compile(self, source: str) -> int:
         """A library. Raises RuntimeError with the compiler's words and the source."""
-        options = send(send(objective_c().class_named("MTLCompileOptions"), "alloc"), "init")
-        send(options, "setFastMathEnabled:", False, returns=None)
         error = c_void_p()
-        library = send(self.commands.device, "newLibraryWithSource:options:error:", string(source), options,
-                       ctypes.byref(error))
-        if not library:
-            raise RuntimeError(f"Metal does not accept this kernel:\n{words_of(error)}\n{numbered(source)}")
-        return int(library)
+        with objective_c().pool():
+            options = send(send(objective_c().class_named("MTLCompileOptions"), "alloc"), "init")
+            send(options, "setFastMathEnabled:", False, returns=None)
+            library = send(self.commands.device, "newLibraryWithSource:options:error:", string(source),
+                           options, ctypes.byref(error))
+            send(options, "release", returns=None)
+            if not library:
+                said = f"Metal does not accept this kernel:\n{words_of(error)}\n{numbered(source)}"
+                raise RuntimeError(said)
+            return int(library)
 
     def load_blocks(self, name: str, code: int, launch: Launch) -> MetalProgram:
         return MetalProgram(name, code, launch, self.commands)
@@ -263,4 +357,4 @@ def open_device(name: str) -> MetalDevice:
     found = framework.MTLCreateSystemDefaultDevice()
     if not found:
         raise OSError("Metal finds no GPU on this machine")
-    return MetalDevice(name, Queue(int(found)))
+    return MetalDevice(name, int(found))

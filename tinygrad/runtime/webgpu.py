@@ -1,12 +1,14 @@
 """WEBGPU: any GPU that WebGPU reaches (Vulkan, Metal, Direct3D), through wgpu.
 
-Kernels are WGSL (`renderer/wgsl.py`). A queue runs what is submitted in order; reading memory waits for it.
-64-bit numbers are there where the device offers them.
+Kernels are WGSL (`renderer/wgsl.py`). A queue runs what is submitted in order, copies to its memory among it;
+reading memory waits for it. 64-bit numbers are there where the device offers them.
 """
 from __future__ import annotations
 
+import contextlib
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -31,6 +33,9 @@ LIMITS = ("max-storage-buffers-per-shader-stage", "max-buffer-size", "max-storag
           "max-compute-workgroup-storage-size", "max-compute-invocations-per-workgroup",
           "max-compute-workgroup-size-x")
 """What is asked for in full."""
+BACKENDS = ("Vulkan", "Metal", "DX12")
+"""Of wgpu. Looking for OpenGL would load Mesa's driver, its LLVM and the libz3 of that with RTLD_GLOBAL, and
+a z3 that Python imports later would call into the other one and crash."""
 MOST_THREADS = 256
 WORD = 4
 """Bytes of which copies are multiples."""
@@ -46,11 +51,14 @@ ONE_THREAD = Launch((1, 1, 1), (1, 1, 1), (0,), 0)
 
 @cache
 def webgpu() -> Any:
-    """The wgpu package. Raises RuntimeError where it is missing."""
+    """The wgpu package, told which of its backends to use. Raises RuntimeError where it is missing."""
     try:
         import wgpu
+        from wgpu.backends.wgpu_native.extras import set_instance_extras
     except ImportError as missing:
         raise RuntimeError(f"WEBGPU needs wgpu: {INSTALL} ({missing})") from None
+    with contextlib.suppress(RuntimeError):  # somebody else uses wgpu in this process and has chosen already
+        set_instance_extras(backends=BACKENDS)
     return wgpu
 
 
@@ -84,8 +92,10 @@ class WebGPUAllocator(Allocator):
         return memory
 
     def copyin(self, memory: int, source: memoryview) -> None:
-        data = np.zeros(round_up(source.nbytes, WORD), np.uint8)
-        data[:source.nbytes] = np.frombuffer(source, np.uint8)
+        """In the order of the queue, without waiting; `source` may change afterwards."""
+        data = np.frombuffer(source, np.uint8)
+        if data.size % WORD:
+            data = np.pad(data, (0, -data.size % WORD))
         self.gpu.queue.write_buffer(self.buffers[memory], 0, data)
 
     def copyout(self, target: memoryview, memory: int, offset: int = 0) -> None:
@@ -93,6 +103,14 @@ class WebGPUAllocator(Allocator):
         end = round_up(offset + target.nbytes, WORD)
         data = self.gpu.queue.read_buffer(self.buffers[memory], start, end - start)
         target.cast("B")[:] = data[offset - start:offset - start + target.nbytes]
+
+
+@dataclass(frozen=True)
+class Module:
+    """Compiled WGSL."""
+
+    compiled: Any
+    source: str
 
 
 class WebGPUProgram:
@@ -151,10 +169,16 @@ class WebGPUDevice(CompiledDevice):
         info = self.adapter.info
         return f"wgpu {webgpu().__version__}: {info['device']}, {info['backend_type']}"
 
-    def compile(self, source: str) -> Any:
+    def compile(self, source: str) -> Module:
         """Raises RuntimeError with the compiler's words and the source."""
+        with self.explained(source):
+            return Module(self.gpu.create_shader_module(code=source), source)
+
+    @contextlib.contextmanager
+    def explained(self, source: str) -> Iterator[None]:
+        """What WebGPU refuses inside is an error with its words and the source."""
         try:
-            return self.gpu.create_shader_module(code=source)
+            yield
         except webgpu().GPUError as reason:
             said = f"{self.compiler} does not accept this kernel:\n{reason}\n{numbered(source)}"
             raise RuntimeError(said) from None
@@ -181,9 +205,11 @@ class WebGPUDevice(CompiledDevice):
         self.load_blocks("probe", self.compile(source), ONE_THREAD).launch_on([memory])
         return np.frombuffer(self.gpu.queue.read_buffer(memory), given.dtype)
 
-    def load_blocks(self, name: str, code: Any, launch: Launch) -> WebGPUProgram:
-        stage = {"module": code, "entry_point": name}
-        pipeline = self.gpu.create_compute_pipeline(layout="auto", compute=stage)
+    def load_blocks(self, name: str, code: Module, launch: Launch) -> WebGPUProgram:
+        """Raises RuntimeError as `compile` does: some limits are looked at here only."""
+        stage = {"module": code.compiled, "entry_point": name}
+        with self.explained(code.source):
+            pipeline = self.gpu.create_compute_pipeline(layout="auto", compute=stage)
         return WebGPUProgram(self.gpu, self.memory, pipeline, launch)
 
 

@@ -4,12 +4,25 @@ Weights and inputs are the same in every library. JAX has no layers of its own a
 """
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from bench.workloads.base import ITEM, Array, Setup, Step, Workload, both_tinygrads, normal, wait_for_tinygrad
+from bench.workloads.base import (
+    ITEM,
+    OURS,
+    PUBLIC,
+    Array,
+    Setup,
+    Step,
+    Workload,
+    both_tinygrads,
+    normal,
+    wait_for_tinygrad,
+)
 from bench.workloads.models import sizes
 from bench.workloads.models.sizes import GPT2, SMALL_GPT, Transformer
 
@@ -25,8 +38,35 @@ def integers(high: int, *shape: int, seed: int = 1) -> Array:
 # --- how each library trains, and how it infers ---------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where networks run, and in which dtype their numbers are there: parameters, images, results."""
+
+    dtype: str = "float32"
+    torch_device: str = "cpu"
+    """PyTorch's name for it; tinygrad's is `Device.DEFAULT`"""
+
+    def in_tinygrad(self, array: Array) -> Any:
+        """An input there; integers stay what they are."""
+        from tinygrad import Tensor
+
+        tensor = Tensor(array)
+        cast = self.dtype != "float32" and array.dtype == np.float32
+        return (tensor.cast(self.dtype) if cast else tensor).realize()
+
+    def in_torch(self, array: Array) -> Any:
+        """As `in_tinygrad`."""
+        import torch
+
+        tensor = torch.from_numpy(array).to(self.torch_device)
+        return tensor.to(getattr(torch, self.dtype)) if array.dtype == np.float32 else tensor
+
+
+HERE = Place()
+
+
 def training(make: MakeNetwork, images: Callable[[], Array], labels: Callable[[], Array],
-             optimizer: str, **settings: float) -> dict[str, Setup]:
+             optimizer: str, place: Place = HERE, **settings: float) -> dict[str, Setup]:
     """A step of `optimizer` on the cross entropy, for each peer. Returns the loss."""
 
     def tinygrad() -> Step:
@@ -35,10 +75,10 @@ def training(make: MakeNetwork, images: Callable[[], Array], labels: Callable[[]
         from tinygrad.nn import optim
         from tinygrad.nn.state import get_parameters
 
-        network = in_tinygrad.with_weights(make(in_tinygrad))
+        network = in_tinygrad.with_weights(make(in_tinygrad), place.dtype)
         run = (lambda x: x.sequential(network)) if isinstance(network, list) else network
         updates = getattr(optim, optimizer)(get_parameters(network), **settings)
-        x, y = Tensor(images()).realize(), Tensor(labels()).realize()
+        x, y = place.in_tinygrad(images()), place.in_tinygrad(labels())
 
         @TinyJit
         def step(x: Tensor, y: Tensor) -> Any:
@@ -48,22 +88,17 @@ def training(make: MakeNetwork, images: Callable[[], Array], labels: Callable[[]
                 loss.backward()
                 return loss.realize(*updates.schedule_step())
 
-        def train() -> Any:
-            loss = step(x, y)
-            wait_for_tinygrad()
-            return loss
-
-        return train
+        return lambda: step(x, y)
 
     def torch(compiled: bool) -> Step:
         import torch
 
         from bench.workloads.models import in_torch
 
-        network = in_torch.with_weights(make(in_torch))
+        network = in_torch.with_weights(make(in_torch), place.dtype, place.torch_device)
         run = torch.compile(network) if compiled else network
         updates = getattr(torch.optim, optimizer)(network.parameters(), **settings)
-        x, y = torch.from_numpy(images()), torch.from_numpy(labels()).long()
+        x, y = place.in_torch(images()), place.in_torch(labels()).long()
 
         def train() -> Any:
             updates.zero_grad()
@@ -77,35 +112,30 @@ def training(make: MakeNetwork, images: Callable[[], Array], labels: Callable[[]
     return {**both_tinygrads(tinygrad), "torch": lambda: torch(False), "torch.compile": lambda: torch(True)}
 
 
-def inference(make: MakeNetwork, inputs: Callable[[], list[Any]]) -> dict[str, Setup]:
+def inference(make: MakeNetwork, inputs: Callable[[], list[Any]], place: Place = HERE) -> dict[str, Setup]:
     """The network on `inputs`, arrays or lists of pairs of arrays, for each peer. Returns the scores."""
 
     def tinygrad() -> Step:
         from bench.workloads.models import in_tinygrad
-        from tinygrad import Tensor, TinyJit
+        from tinygrad import TinyJit
 
-        network = in_tinygrad.with_weights(make(in_tinygrad))
-        arguments = converted(inputs(), lambda array: Tensor(array).realize())
+        network = in_tinygrad.with_weights(make(in_tinygrad), place.dtype)
+        arguments = converted(inputs(), place.in_tinygrad)
 
         @TinyJit
         def run(*arguments: Any) -> Any:
             return network(*arguments).realize()
 
-        def infer() -> Any:
-            scores = run(*arguments)
-            wait_for_tinygrad()
-            return scores
-
-        return infer
+        return lambda: run(*arguments)
 
     def torch(compiled: bool) -> Step:
         import torch
 
         from bench.workloads.models import in_torch
 
-        network = in_torch.with_weights(make(in_torch)).eval()
+        network = in_torch.with_weights(make(in_torch), place.dtype, place.torch_device).eval()
         run = torch.compile(network) if compiled else network
-        arguments = converted(inputs(), torch.from_numpy)
+        arguments = converted(inputs(), place.in_torch)
 
         def infer() -> Any:
             with torch.no_grad():
@@ -114,6 +144,23 @@ def inference(make: MakeNetwork, inputs: Callable[[], list[Any]]) -> dict[str, S
         return infer
 
     return {**both_tinygrads(tinygrad), "torch": lambda: torch(False), "torch.compile": lambda: torch(True)}
+
+
+def finished(setups: Mapping[str, Setup]) -> dict[str, Setup]:
+    """The same setups with steps that return when they are done, where a library would go on before that."""
+
+    def waiting(setup: Setup) -> Step:
+        step = setup()
+
+        def run() -> Any:
+            result = step()
+            wait_for_tinygrad()
+            return result
+
+        return run
+
+    return {peer: partial(waiting, setup) if peer in (OURS, PUBLIC) else setup
+            for peer, setup in setups.items()}
 
 
 def converted(value: Any, change: Callable[[Array], Any]) -> Any:
@@ -126,14 +173,17 @@ def converted(value: Any, change: Callable[[Array], Any]) -> Any:
 # --- the workloads --------------------------------------------------------------------------------------
 
 
+def mnist_setups(batch: int, place: Place = HERE) -> dict[str, Setup]:
+    return training(lambda networks: networks.mnist_convnet(), lambda: normal(batch, 1, 28, 28),
+                    lambda: integers(10, batch), "Adam", place, lr=0.001)
+
+
 def mnist_step(batch: int) -> Workload:
     """An Adam step: two blocks of two convolutions, batch norm and max pooling, then a linear layer."""
-    setups = training(lambda networks: networks.mnist_convnet(), lambda: normal(batch, 1, 28, 28),
-                      lambda: integers(10, batch), "Adam", lr=0.001)
     read, written = optimizer_bytes(sizes.MNIST_PARAMETERS, moments=2)
     return Workload(f"MNIST convnet, Adam step, batch {batch}",
                     sizes.training_operations(batch, *sizes.mnist_products()),
-                    read + batch * 28 * 28 * ITEM, written, setups)
+                    read + batch * 28 * 28 * ITEM, written, finished(mnist_setups(batch)))
 
 
 def resnet18_inference(batch: int, size: int) -> Workload:
@@ -142,29 +192,40 @@ def resnet18_inference(batch: int, size: int) -> Workload:
     read = sizes.resnet18_parameters() + batch * 3 * size * size
     return Workload(f"ResNet-18 inference, {batch}x{size}x{size}",
                     2.0 * batch * sum(sizes.resnet18_products(size)), ITEM * read, ITEM * batch * 1000,
-                    setups)
+                    finished(setups))
+
+
+def residual_setups(make: MakeNetwork, batch: int, size: int, classes: int, place: Place = HERE
+                    ) -> dict[str, Setup]:
+    """A step of stochastic gradient descent with momentum, batch statistics included."""
+    return training(make, lambda: normal(batch, 3, size, size), lambda: integers(classes, batch), "SGD",
+                    place, lr=0.01, momentum=0.9)
 
 
 def resnet18_step(batch: int, size: int) -> Workload:
-    """A step of stochastic gradient descent with momentum, batch statistics included."""
-    setups = training(lambda networks: networks.ResNet18(), lambda: normal(batch, 3, size, size),
-                      lambda: integers(1000, batch), "SGD", lr=0.01, momentum=0.9)
+    """As `residual_setups`."""
+    setups = residual_setups(lambda networks: networks.ResNet18(), batch, size, 1000)
     read, written = optimizer_bytes(sizes.resnet18_parameters(), moments=1)
     return Workload(f"ResNet-18 SGD step, {batch}x{size}x{size}",
                     sizes.training_operations(batch, *sizes.resnet18_products(size)),
-                    read + ITEM * batch * 3 * size * size, written, setups)
+                    read + ITEM * batch * 3 * size * size, written, finished(setups))
+
+
+def gpt_setups(network: Transformer, batch: int, place: Place = HERE) -> dict[str, Setup]:
+    """An AdamW step on sequences as long as the context."""
+    return training(lambda networks: networks.GPT(network),
+                    lambda: integers(network.vocabulary, batch, network.context),
+                    lambda: integers(network.vocabulary, batch, network.context, seed=2), "AdamW", place,
+                    lr=0.001, weight_decay=0.1)
 
 
 def gpt_step(network: Transformer, batch: int) -> Workload:
-    """An AdamW step on sequences as long as the context."""
+    """As `gpt_setups`."""
     length = network.context
-    setups = training(lambda networks: networks.GPT(network),
-                      lambda: integers(network.vocabulary, batch, length),
-                      lambda: integers(network.vocabulary, batch, length, seed=2), "AdamW",
-                      lr=0.001, weight_decay=0.1)
     read, written = optimizer_bytes(network.parameters, moments=2)
     return Workload(f"GPT of {network.layers} layers, {network.width} wide, AdamW step, {batch}x{length}",
-                    3 * network.operations(batch, length), read, written, setups)
+                    3 * network.operations(batch, length), read, written,
+                    finished(gpt_setups(network, batch)))
 
 
 def gpt_prompt(name: str, network: Transformer, length: int) -> Workload:
@@ -172,22 +233,27 @@ def gpt_prompt(name: str, network: Transformer, length: int) -> Workload:
     setups = inference(lambda networks: networks.GPT(network),
                        lambda: [integers(network.vocabulary, 1, length)])
     return Workload(f"{name}, {length} tokens", network.operations(1, length), ITEM * network.matrix_items,
-                    ITEM * length * network.vocabulary, setups)
+                    ITEM * length * network.vocabulary, finished(setups))
 
 
-def gpt_token(name: str, network: Transformer, earlier: int) -> Workload:
+def gpt_token_setups(network: Transformer, earlier: int, place: Place = HERE) -> dict[str, Setup]:
     """Scores of one token after `earlier` ones, whose keys and values are there."""
     shape = (1, network.heads, earlier, network.width // network.heads)
-    cache = 2 * network.layers * earlier * network.width
 
     def inputs() -> list[Any]:
         past = [(normal(*shape, seed=2 * layer), normal(*shape, seed=2 * layer + 1))
                 for layer in range(network.layers)]
         return [integers(network.vocabulary, 1, 1), past]
 
-    setups = inference(lambda networks: networks.GPT(network), inputs)
+    return inference(lambda networks: networks.GPT(network), inputs, place)
+
+
+def gpt_token(name: str, network: Transformer, earlier: int) -> Workload:
+    """As `gpt_token_setups`."""
+    cache = 2 * network.layers * earlier * network.width
     return Workload(f"{name}, 1 token after {earlier}", network.operations(1, 1, earlier),
-                    ITEM * (network.matrix_items + cache), ITEM * network.vocabulary, setups)
+                    ITEM * (network.matrix_items + cache), ITEM * network.vocabulary,
+                    finished(gpt_token_setups(network, earlier)))
 
 
 def optimizer_bytes(parameters: int, moments: int) -> tuple[float, float]:

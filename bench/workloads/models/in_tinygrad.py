@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from bench.workloads.base import drawn_weights
-from bench.workloads.models.sizes import RESNET18_STAGES, Transformer
+from bench.workloads.models.sizes import RESNET18_STAGES, Residual, Transformer
 from tinygrad import Context, Tensor, nn
 from tinygrad.nn.state import get_state_dict, load_state_dict
 
@@ -23,12 +23,15 @@ def training() -> Any:
     return Tensor.train() if hasattr(Tensor, "train") else Context(TRAINING=1)
 
 
-def with_weights(network: Any) -> Any:
-    """The network, its parameters drawn by `drawn_weights`."""
+def with_weights(network: Any, dtype: str = "float32") -> Any:
+    """The network, its parameters drawn by `drawn_weights`, of this dtype."""
     state = {name: t for name, t in get_state_dict(network).items() if "num_batches_tracked" not in name}
     weights = drawn_weights({name: tuple(map(int, t.shape)) for name, t in state.items()})
     load_state_dict(network, {name: Tensor(array) for name, array in weights.items()}, strict=False,
                     verbose=False)
+    if dtype != "float32":
+        for tensor in state.values():
+            tensor.replace(tensor.cast(dtype).realize())
     return network
 
 
@@ -69,6 +72,41 @@ class ResNet18:
         self.bn1 = nn.BatchNorm(64)
         self.blocks: list[Layer] = [ResidualBlock(*stage) for stage in RESNET18_STAGES]
         self.fc = nn.Linear(RESNET18_STAGES[-1][1], classes)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        x = self.bn1(self.conv1(x)).relu().max_pool2d((3, 3), stride=2, padding=1)
+        return self.fc(x.sequential(self.blocks).mean((2, 3)))
+
+
+class Bottleneck:
+    """A convolution between two that change the number of channels, and around them the input, projected
+    where its shape changes."""
+
+    def __init__(self, channels: int, filters: int, stride: int) -> None:
+        self.conv1 = nn.Conv2d(channels, filters, 1, bias=False)
+        self.bn1 = nn.BatchNorm(filters)
+        self.conv2 = nn.Conv2d(filters, filters, 3, stride=stride, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm(filters)
+        self.conv3 = nn.Conv2d(filters, 4 * filters, 1, bias=False)
+        self.bn3 = nn.BatchNorm(4 * filters)
+        self.downsample: list[Layer] = []
+        if stride != 1 or channels != 4 * filters:
+            self.downsample = [nn.Conv2d(channels, 4 * filters, 1, stride=stride, bias=False),
+                               nn.BatchNorm(4 * filters)]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        out = self.bn2(self.conv2(self.bn1(self.conv1(x)).relu())).relu()
+        return (self.bn3(self.conv3(out)) + x.sequential(self.downsample)).relu()
+
+
+class BottleneckNet:
+    """Images (N, 3, H, W) to scores (N, classes): with `RESNET50`, ResNet-50 (He et al., 2015)."""
+
+    def __init__(self, sizes: Residual) -> None:
+        self.conv1 = nn.Conv2d(3, sizes.width, 7, stride=2, padding=3, bias=False)
+        self.bn1 = nn.BatchNorm(sizes.width)
+        self.blocks: list[Layer] = [Bottleneck(*stage) for stage in sizes.stages]
+        self.fc = nn.Linear(sizes.features, sizes.classes)
 
     def __call__(self, x: Tensor) -> Tensor:
         x = self.bn1(self.conv1(x)).relu().max_pool2d((3, 3), stride=2, padding=1)

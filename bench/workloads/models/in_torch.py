@@ -10,15 +10,15 @@ from torch import nn
 from torch.nn import functional
 
 from bench.workloads.base import drawn_weights
-from bench.workloads.models.sizes import RESNET18_STAGES, Transformer
+from bench.workloads.models.sizes import RESNET18_STAGES, Residual, Transformer
 
 
-def with_weights(network: Any) -> Any:
-    """The network, its parameters drawn by `drawn_weights`."""
+def with_weights(network: Any, dtype: str = "float32", device: str = "cpu") -> Any:
+    """The network, its parameters drawn by `drawn_weights`, of this dtype on this device."""
     state = {name: t for name, t in network.state_dict().items() if "num_batches_tracked" not in name}
     weights = drawn_weights({name: tuple(t.shape) for name, t in state.items()})
     network.load_state_dict({name: torch.from_numpy(array) for name, array in weights.items()}, strict=False)
-    return network
+    return network.to(device, getattr(torch, dtype))
 
 
 def mnist_convnet() -> Any:
@@ -66,6 +66,44 @@ class ResNet18(nn.Module):
         return self.fc(self.blocks(x).mean((2, 3)))
 
 
+class Bottleneck(nn.Module):
+    """A convolution between two that change the number of channels, and around them the input, projected
+    where its shape changes."""
+
+    def __init__(self, channels: int, filters: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(channels, filters, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(filters)
+        self.conv2 = nn.Conv2d(filters, filters, 3, stride=stride, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(filters)
+        self.conv3 = nn.Conv2d(filters, 4 * filters, 1, bias=False)
+        self.bn3 = nn.BatchNorm2d(4 * filters)
+        self.downsample = nn.Sequential()
+        if stride != 1 or channels != 4 * filters:
+            self.downsample = nn.Sequential(nn.Conv2d(channels, 4 * filters, 1, stride=stride, bias=False),
+                                            nn.BatchNorm2d(4 * filters))
+
+    def forward(self, x: Any) -> Any:
+        out = functional.relu(self.bn1(self.conv1(x)))
+        out = self.bn3(self.conv3(functional.relu(self.bn2(self.conv2(out)))))
+        return functional.relu(out + self.downsample(x))
+
+
+class BottleneckNet(nn.Module):
+    """Images (N, 3, H, W) to scores (N, classes): with `RESNET50`, ResNet-50 (He et al., 2015)."""
+
+    def __init__(self, sizes: Residual) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, sizes.width, 7, stride=2, padding=3, bias=False)
+        self.bn1 = nn.BatchNorm2d(sizes.width)
+        self.blocks = nn.Sequential(*(Bottleneck(*stage) for stage in sizes.stages))
+        self.fc = nn.Linear(sizes.features, sizes.classes)
+
+    def forward(self, x: Any) -> Any:
+        x = functional.max_pool2d(functional.relu(self.bn1(self.conv1(x))), 3, stride=2, padding=1)
+        return self.fc(self.blocks(x).mean((2, 3)))
+
+
 class TransformerBlock(nn.Module):
     """Attention to the tokens before, then two layers for each token by itself; each adds to its input."""
 
@@ -106,7 +144,8 @@ class GPT(nn.Module):
     def forward(self, tokens: Any, past: Any = None) -> Any:
         """`past` has the keys and values (N, heads, earlier, size) of earlier tokens, for each layer."""
         start = past[0][0].shape[2] if past else 0
-        x = self.tokens(tokens) + self.positions(torch.arange(start, start + tokens.shape[1]))
+        places = torch.arange(start, start + tokens.shape[1], device=tokens.device)
+        x = self.tokens(tokens) + self.positions(places)
         for number, block in enumerate(self.blocks):
             x = block(x, past[number] if past else None)
         return functional.linear(self.norm(x), self.tokens.weight)

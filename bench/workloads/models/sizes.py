@@ -35,6 +35,57 @@ class Transformer:
         return 2.0 * batch * (length * self.matrix_items + self.layers * 2 * pairs * self.width)
 
 
+@dataclass(frozen=True)
+class Residual:
+    """A network of bottleneck blocks (He et al., 2015): `blocks` of them in each stage, whose 3x3
+    convolutions have `width` filters in the first stage and twice as many in each that follows."""
+
+    blocks: tuple[int, ...]
+    width: int
+    classes: int
+
+    @property
+    def stages(self) -> list[tuple[int, int, int]]:
+        """(channels in, filters of the 3x3 convolution, stride) of each block; four times as many channels
+        come out."""
+        found, channels = [], self.width
+        for number, count in enumerate(self.blocks):
+            for block in range(count):
+                found.append((channels, self.width << number, 2 if number and not block else 1))
+                channels = 4 * self.width << number
+        return found
+
+    @property
+    def features(self) -> int:
+        """Channels of the last block."""
+        return 4 * self.stages[-1][1]
+
+    @property
+    def parameters(self) -> int:
+        """All numbers that the network learns."""
+        count = self.width * 3 * 49 + 2 * self.width + (self.features + 1) * self.classes
+        for channels, filters, stride in self.stages:
+            count += channels * filters + 9 * filters**2 + 4 * filters**2 + 2 * (2 * filters + 4 * filters)
+            if stride != 1 or channels != 4 * filters:
+                count += channels * 4 * filters + 2 * 4 * filters
+        return count
+
+    def products(self, size: int) -> tuple[int, int]:
+        """Multiply-adds for one image of size x size: (of the first layer, of the others)."""
+        size = -(-size // 2)
+        first = size * size * self.width * 3 * 49
+        size = -(-size // 2)
+        others = self.features * self.classes
+        for channels, filters, stride in self.stages:
+            others += size * size * channels * filters
+            size = -(-size // stride)
+            others += size * size * (9 * filters**2 + 4 * filters**2)
+            if stride != 1 or channels != 4 * filters:
+                others += size * size * channels * 4 * filters
+        return first, others
+
+
+RESNET50 = Residual(blocks=(3, 4, 6, 3), width=64, classes=1000)
 SMALL_GPT = Transformer(vocabulary=65, context=256, layers=4, width=256, heads=4)
 """65 is the number of different characters of tinyshakespeare."""
 GPT2 = Transformer(vocabulary=50257, context=1024, layers=12, width=768, heads=12)

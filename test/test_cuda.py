@@ -1,64 +1,25 @@
-"""The runtimes of CUDA, HIP and Metal where there is no GPU: against drivers that keep memory on the host
-and run kernels on the emulator. What the drivers are given, addresses, sizes, arguments, streams, is what
-counts here."""
+"""The runtime of CUDA where there is no GPU: against a driver that keeps memory on the host and runs kernels
+on the emulator. What the driver is given, addresses, sizes, arguments, streams, is what counts here."""
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import gc
 import importlib
-import itertools
 import re
-import shutil
-import struct
-import sys
 import time
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from enum import IntEnum
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from drivers import LateStreams, compute, emulated, launch, needs_compiler, register, rng
 
 from tinygrad import Device, Tensor, TinyJit
 from tinygrad.helpers import Context
 from tinygrad.renderer import Launch
-from tinygrad.runtime import amd, cuda, emulator, metal
-
-needs_compiler = pytest.mark.skipif(not any(map(shutil.which, emulator.COMPILERS)),
-                                    reason="no C++ compiler on the path")
-rng = np.random.default_rng(3)
-
-
-def emulated(kind: str, source: str) -> Any:
-    """A kernel's code for the emulator."""
-    return Device[f"{kind}:EMULATED"].compile(source)
-
-
-class HostMemory:
-    """Blocks of host memory, as a driver gives them out. Touching anything else is an error."""
-
-    def __init__(self) -> None:
-        self.blocks: dict[int, Any] = {}
-
-    def obtain(self, size: int) -> int:
-        block = (ctypes.c_uint8 * (size + 64))()
-        address = -(-ctypes.addressof(block) // 64) * 64
-        self.blocks[address] = (block, size)
-        return address
-
-    def check(self, address: int, size: int) -> None:
-        assert any(start <= address and address + size <= start + length
-                   for start, (_, length) in self.blocks.items()), "memory that was not given out"
-
-    def release(self, address: int) -> None:
-        del self.blocks[address]
-
-
-# --- CUDA -----------------------------------------------------------------------------------------------
+from tinygrad.runtime import cuda, streams
 
 
 class CUresult(IntEnum):
@@ -69,20 +30,8 @@ class CUresult(IntEnum):
     CUDA_ERROR_LAUNCH_FAILED = 719
 
 
-class Mark:
-    """What an event stands for since it was recorded: a place in a stream."""
-
-    def __init__(self, stream: int) -> None:
-        self.stream = stream
-        self.seconds: float | None = None
-        """when the stream got here"""
-
-
-class CUDADriver:
-    """`cuda.bindings.driver` for two GPUs of compute capability 9.0, as far as `runtime/cuda.py` uses it.
-
-    It is as late as a driver may be: a stream does nothing before somebody waits for it, or for a stream or
-    an event that waits for it. So what is asked for in a wrong order comes out wrong."""
+class CUDADriver(LateStreams):
+    """`cuda.bindings.driver` for two GPUs of compute capability 9.0, as far as `runtime/cuda.py` uses it."""
 
     CUresult = CUresult
     CUstream_flags = SimpleNamespace(CU_STREAM_NON_BLOCKING=1)
@@ -94,15 +43,10 @@ class CUDADriver:
     CUfunction_attribute = SimpleNamespace(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES=8)
 
     def __init__(self) -> None:
-        self.memory = HostMemory()
-        self.pinned = HostMemory()
-        self.numbers = itertools.count(1000)
+        super().__init__()
         self.modules: dict[int, Any] = {}
         self.counts: dict[int, int] = {}
         """by function: how many arguments it takes"""
-        self.streams: dict[int, deque[Callable[[], None] | Mark]] = {}
-        """what each has not done yet; of a mark of another stream: waiting for it"""
-        self.events: dict[int, Mark | None] = {}
         self.graphs: dict[int, list[Any]] = {}
         self.peers: set[tuple[int, int]] = set()
         self.launches: list[tuple[int, ...]] = []
@@ -111,17 +55,8 @@ class CUDADriver:
         self.free_bytes = 1 << 30
         self.large_shared: dict[int, int] = {}
 
-    def run(self, stream: int, until: Mark | None = None) -> tuple[CUresult]:
-        """Do what a stream has been asked for, as far as a mark, and before that what it waits for."""
-        todo = self.streams[stream]
-        while todo and (until is None or until.seconds is None):
-            step = todo[0]
-            if isinstance(step, Mark):
-                self.run(step.stream, step)
-                todo.popleft()
-            else:
-                todo.popleft()
-                step()
+    def found_wrong(self) -> tuple[CUresult]:
+        """What kernels did wrong since this was asked last."""
         status, self.status = self.status, CUresult(0)
         return status,
 
@@ -146,47 +81,36 @@ class CUDADriver:
 
     def cuStreamCreate(self, flags: int) -> tuple[int, int]:
         assert flags == 1
-        number = next(self.numbers)
-        self.streams[number] = deque()
-        return CUresult(0), number
+        return CUresult(0), self.new_stream()
 
     def cuStreamSynchronize(self, stream: int) -> tuple[int]:
-        return self.run(stream)
+        self.run(stream)
+        return self.found_wrong()
 
     def cuStreamWaitEvent(self, stream: int, event: int, flags: int) -> tuple[int]:
-        mark = self.events[event]
-        if mark is not None and mark.seconds is None and mark.stream != stream:
-            self.streams[stream].append(mark)
+        self.let_wait(stream, event)
         return CUresult(0),
 
     def cuEventCreate(self, flags: int) -> tuple[int, int]:
-        number = next(self.numbers)
-        self.events[number] = None
-        return CUresult(0), number
+        return CUresult(0), self.new_event()
 
     def cuEventDestroy(self, event: int) -> tuple[int]:
         del self.events[event]
         return CUresult(0),
 
     def cuEventRecord(self, event: int, stream: int) -> tuple[int]:
-        mark = self.events[event] = Mark(stream)
-        self.streams[stream].append(lambda: setattr(mark, "seconds", time.perf_counter()))
+        self.record(event, stream)
         return CUresult(0),
 
     def cuEventQuery(self, event: int) -> tuple[int]:
-        mark = self.events[event]
-        waiting = mark is not None and mark.seconds is None
-        return CUresult.CUDA_ERROR_NOT_READY if waiting else CUresult(0),
+        return CUresult(0) if self.is_past(event) else CUresult.CUDA_ERROR_NOT_READY,
 
     def cuEventSynchronize(self, event: int) -> tuple[int]:
-        mark = self.events[event]
-        return (CUresult(0),) if mark is None else self.run(mark.stream, mark)
+        self.await_event(event)
+        return self.found_wrong()
 
     def cuEventElapsedTime(self, first: int, last: int) -> tuple[int, float]:
-        marks = self.events[first], self.events[last]
-        seconds = [m.seconds for m in marks if m is not None and m.seconds is not None]
-        assert len(seconds) == 2, "an event that is not past has no time"
-        return CUresult(0), (seconds[1] - seconds[0]) * 1e3
+        return CUresult(0), self.milliseconds(first, last)
 
     def cuGetErrorString(self, status: int) -> tuple[int, bytes]:
         return CUresult(0), b"words of the driver"
@@ -204,21 +128,11 @@ class CUDADriver:
         return CUresult(0), self.pinned.obtain(size)
 
     def cuMemcpyHtoDAsync(self, target: int, source: int, size: int, stream: int) -> tuple[int]:
-        def copy() -> None:
-            self.memory.check(target, size)
-            self.pinned.check(source, size)
-            ctypes.memmove(target, source, size)
-
-        self.streams[stream].append(copy)
+        self.give_copy(target, source, size, stream, self.memory, self.pinned)
         return CUresult(0),
 
     def cuMemcpyDtoHAsync(self, target: int, source: int, size: int, stream: int) -> tuple[int]:
-        def copy() -> None:
-            self.memory.check(source, size)
-            self.pinned.check(target, size)
-            ctypes.memmove(target, source, size)
-
-        self.streams[stream].append(copy)
+        self.give_copy(target, source, size, stream, self.pinned, self.memory)
         return CUresult(0),
 
     def cuDeviceCanAccessPeer(self, device: int, other: int) -> tuple[int, int]:
@@ -233,13 +147,7 @@ class CUDADriver:
     def cuMemcpyPeerAsync(self, target: int, to: int, source: int, out_of: int, size: int, stream: int
                           ) -> tuple[int]:
         assert to == out_of or (to, out_of) in self.peers
-
-        def copy() -> None:
-            self.memory.check(source, size)
-            self.memory.check(target, size)
-            ctypes.memmove(target, source, size)
-
-        self.streams[stream].append(copy)
+        self.give_copy(target, source, size, stream, self.memory, self.memory)
         return CUresult(0),
 
     def cuModuleLoadData(self, image: bytes) -> tuple[int, int]:
@@ -269,9 +177,7 @@ class CUDADriver:
 
     def launch(self, function: int, sizes: tuple[int, ...], values: Any) -> None:
         self.launches.append(sizes)
-        pointers = values.ctypes.data + 8 * np.arange(max(len(values), 1))
-        blocks, threads = (ctypes.c_uint * 3)(*sizes[:3]), (ctypes.c_uint * 3)(*sizes[3:])
-        if emulator.launch_function()(function, pointers.ctypes.data, blocks, threads):
+        if not launch(function, sizes, values):
             self.status = CUresult.CUDA_ERROR_LAUNCH_FAILED
 
     def cuFuncSetAttribute(self, function: int, which: int, value: int) -> tuple[int]:
@@ -333,40 +239,12 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[CUDADriver]:
     monkeypatch.setattr(cuda, "driver", lambda: fake)
     monkeypatch.setattr(cuda, "nvrtc_version", lambda: "NVRTC 12.9")
     monkeypatch.setattr(cuda, "compile_cuda", lambda source, architecture: source.encode())
-    monkeypatch.setattr(cuda, "STAGING_BYTES", 1000)
+    monkeypatch.setattr(streams, "STAGING_BYTES", 1000)
     register(monkeypatch, "IMAGINED", "tinygrad.runtime.cuda")
     yield fake
     from tinygrad.codegen import compile as compiling
     compiling._kernels.clear()  # kernels and memory go while there is a driver
     gc.collect()
-
-
-def register(monkeypatch: pytest.MonkeyPatch, kind: str, module: str) -> None:
-    """A kind of device that no other test has opened."""
-    monkeypatch.setitem(Device.FILES, kind, module)
-    monkeypatch.setattr(Device, "opened", dict(Device.opened))
-    from tinygrad.codegen import compile as compiling
-    monkeypatch.setattr(compiling, "_kernels", type(compiling._kernels)())
-
-
-def compute(device: str) -> None:
-    """A little of everything, against NumPy."""
-    a, b = rng.normal(size=(30, 50)).astype(np.float32), rng.normal(size=(50, 20)).astype(np.float32)
-    t, u = Tensor(a, device=device), Tensor(b, device=device)
-    np.testing.assert_array_equal(t.realize().numpy(), a)
-    np.testing.assert_allclose((t @ u).numpy(), a @ b, rtol=1e-4, atol=1e-4)
-    np.testing.assert_allclose((t.sum(1) + 1).numpy(), a.sum(1) + 1, rtol=1e-4, atol=1e-4)
-    np.testing.assert_array_equal(t.realize()[3:, 7:].contiguous().numpy(), a[3:, 7:])
-    np.testing.assert_array_equal(t.realize().to("CPU").to(device).numpy(), a)
-    step = TinyJit(lambda x: (x * 2).sum(0).realize())
-    for _ in range(4):
-        x = rng.normal(size=(7, 5)).astype(np.float32)
-        found = step(Tensor(x, device=device).realize()).numpy()
-        np.testing.assert_allclose(found, (x * 2).sum(0), rtol=1e-5, atol=1e-5)
-    Tensor.manual_seed(1)
-    numbers = Tensor.rand(9, device=device).numpy()
-    Tensor.manual_seed(1)
-    np.testing.assert_array_equal(numbers, Tensor.rand(9, device="CPU").numpy())
 
 
 @needs_compiler
@@ -568,269 +446,3 @@ def test_without_the_bindings_the_error_says_what_to_install(monkeypatch: pytest
     cuda.driver.cache_clear()
     with pytest.raises(ImportError, match=r'cuda-bindings: pip install "tinygrad\[cuda\]"'):
         cuda.open_device("CUDA")
-
-
-# --- HIP ------------------------------------------------------------------------------------------------
-
-
-class HIPLibrary:
-    """libamdhip64 for one gfx942, as far as `runtime/amd.py` uses it."""
-
-    def __init__(self) -> None:
-        self.memory = HostMemory()
-        self.modules: dict[int, Any] = {}
-        self.launches: list[tuple[int, ...]] = []
-
-    def call(self, function: str, *arguments: Any) -> None:
-        given = [a.value if isinstance(a, ctypes.c_void_p) else a for a in arguments]
-        getattr(self, function)(*given)
-
-    def hipGetDeviceCount(self, count: Any) -> None:
-        count._obj.value = 1
-
-    def hipSetDevice(self, number: int) -> None:
-        assert number == 0
-
-    def hipDeviceGetPCIBusId(self, text: Any, length: int, number: int) -> None:
-        text.value = b"0000:c1:00.0"
-
-    def hipStreamCreate(self, stream: Any) -> None:
-        stream._obj.value = 77
-
-    def hipStreamSynchronize(self, stream: int) -> None:
-        assert stream == 77
-
-    def hipMalloc(self, memory: Any, size: int) -> None:
-        memory._obj.value = self.memory.obtain(size)
-
-    def hipFree(self, memory: int) -> None:
-        self.memory.release(memory)
-
-    def hipMemcpyWithStream(self, target: int, source: int, size: int, kind: int, stream: int) -> None:
-        assert stream == 77
-        self.memory.check(target if kind == amd.TO_DEVICE else source, size)
-        ctypes.memmove(target, source, size)
-
-    def hipModuleLoadData(self, module: Any, image: bytes) -> None:
-        module._obj.value = 500 + len(self.modules)
-        self.modules[module._obj.value] = emulated("AMD", image.decode())
-
-    def hipModuleGetFunction(self, function: Any, module: int, name: bytes) -> None:
-        function._obj.value = self.modules[module].address("emulated")
-
-    def hipModuleUnload(self, module: int) -> None:
-        assert module in self.modules
-
-    def hipModuleLaunchKernel(self, function: int, *given: Any) -> None:
-        x, y, z, t, u, v, shared, stream, arguments, extra = given
-        assert stream == 77 and shared == 0 and extra is None
-        self.launches.append((x, y, z, t, u, v))
-        assert not emulator.launch_function()(function, arguments, (ctypes.c_uint * 3)(x, y, z),
-                                              (ctypes.c_uint * 3)(t, u, v))
-
-
-def topology(folder: Path) -> Path:
-    """What Linux tells of a CPU and two GPUs."""
-    for number, lines in enumerate(("cpu_cores_count 64\ngfx_target_version 0\nlocation_id 0",
-                                    "gfx_target_version 110000\nlocation_id 17152\ndomain 0",
-                                    "name gpu\ngfx_target_version 90402\nlocation_id 49408\ndomain 0")):
-        (folder / str(number)).mkdir()
-        (folder / str(number) / "properties").write_text(lines + "\n")
-    return folder
-
-
-@needs_compiler
-def test_hip_computes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    fake, nodes = HIPLibrary(), topology(tmp_path)
-    find = amd.architecture_at
-    monkeypatch.setattr(amd, "hip", lambda: fake)
-    monkeypatch.setattr(amd, "hiprtc_version", lambda: "hiprtc 9.0")
-    monkeypatch.setattr(amd, "architecture_at", lambda bus: find(bus, nodes))
-    monkeypatch.setattr(amd, "compile_hip", lambda source, architecture: source.encode())
-    register(monkeypatch, "IMAGINED", "tinygrad.runtime.amd")
-    compute("IMAGINED")
-    assert fake.launches and Device["IMAGINED"].compiler == "hiprtc 9.0 for gfx942"
-    with pytest.raises(RuntimeError, match="no GPU number 1: HIP finds 1"):
-        Device["IMAGINED:1"]
-
-
-def test_the_architecture_of_an_amd_gpu_is_what_linux_says(tmp_path: Path) -> None:
-    nodes = topology(tmp_path)
-    assert amd.architecture_at("0000:c1:00.0", nodes) == "gfx942"
-    assert amd.architecture_at("0000:43:00.0", nodes) == "gfx1100"
-    assert amd.architecture_name(90010) == "gfx90a"
-    with pytest.raises(RuntimeError, match="Linux does not say which architecture the GPU at 0000:01"):
-        amd.architecture_at("0000:01:00.0", nodes)
-
-
-@pytest.mark.skipif(Path("/opt/rocm").exists(), reason="ROCm is installed")
-def test_without_rocm_the_error_says_what_to_install() -> None:
-    with pytest.raises(OSError, match=r"libamdhip64.so is not on this machine: install ROCm .*AMD:EMULATED"):
-        amd.open_device("AMD")
-
-
-# --- Metal ----------------------------------------------------------------------------------------------
-
-
-class MetalObjects:
-    """Objects that understand the messages which `runtime/metal.py` sends, at numbers that stand for
-    addresses."""
-
-    def __init__(self) -> None:
-        self.memory = HostMemory()
-        self.objects: dict[int, Any] = {1: "device"}
-        self.dispatched = 0
-
-    def new(self, content: Any) -> int:
-        self.objects[len(self.objects) + 1] = content
-        return len(self.objects)
-
-    def class_named(self, name: str) -> int:
-        return self.new(name)
-
-    def pool(self) -> Any:
-        return contextlib.nullcontext()
-
-    def send(self, target: int, message: str, *arguments: Any, returns: Any = None) -> Any:
-        name = message.replace(":", "_").rstrip("_")
-        return getattr(self, name)(target, *arguments)
-
-    def same(self, target: int, *arguments: Any) -> int:
-        return target
-
-    alloc = init = retain = same
-
-    def release(self, target: int) -> None:
-        assert target in self.objects
-
-    def setFastMathEnabled(self, options: int, value: bool) -> None:
-        assert self.objects[options] == "MTLCompileOptions" and value is False
-
-    def stringWithUTF8String(self, target: int, text: ctypes.c_char_p) -> int:
-        return self.new((text.value or b"").decode())
-
-    def UTF8String(self, target: int) -> bytes:
-        return str(self.objects[target]).encode()
-
-    localizedDescription = name = same
-
-    def newCommandQueue(self, device: int) -> int:
-        return self.new("queue")
-
-    def newBufferWithLength_options(self, device: int, size: int, options: int) -> int:
-        return self.new(self.memory.obtain(size))
-
-    def contents(self, buffer: int) -> int:
-        return int(self.objects[buffer])
-
-    def newLibraryWithSource_options_error(self, device: int, source: int, options: int, error: Any) -> int:
-        try:
-            return self.new(emulated("METAL", self.objects[source]))
-        except RuntimeError as wrong:
-            error._obj.value = self.new(str(wrong).partition("\n    1")[0])
-            return 0
-
-    def newFunctionWithName(self, library: int, name: int) -> int:
-        return library
-
-    def newComputePipelineStateWithFunction_error(self, device: int, function: int, error: Any) -> int:
-        return function
-
-    def commandBuffer(self, queue: int) -> int:
-        return self.new({})
-
-    computeCommandEncoder = same
-
-    def setComputePipelineState(self, encoder: int, pipeline: int) -> None:
-        self.objects[encoder]["code"] = self.objects[pipeline]
-
-    def setBuffer_offset_atIndex(self, encoder: int, buffer: int, offset: int, position: int) -> None:
-        self.objects[encoder][position] = self.objects[buffer] + offset
-
-    def setBytes_length_atIndex(self, encoder: int, data: ctypes.c_char_p, size: int, position: int) -> None:
-        self.objects[encoder][position] = struct.unpack("q", ctypes.string_at(data, size))[0]
-
-    def dispatchThreadgroups_threadsPerThreadgroup(self, encoder: int, blocks: metal.Size,
-                                                   threads: metal.Size) -> None:
-        self.objects[encoder]["sizes"] = [(ctypes.c_uint * 3)(s.width, s.height, s.depth)
-                                          for s in (blocks, threads)]
-
-    def endEncoding(self, encoder: int) -> None:
-        self.objects[encoder]["ended"] = True
-
-    def commit(self, commands: int) -> None:
-        given = self.objects[commands]
-        assert given["ended"]
-        values = np.array([given[i] for i in range(len(given) - 3)], np.int64)
-        pointers = values.ctypes.data + 8 * np.arange(max(len(values), 1))
-        code = given["code"].address("emulated")
-        assert not emulator.launch_function()(code, pointers.ctypes.data, *given["sizes"])
-        self.dispatched += 1
-
-    def waitUntilCompleted(self, commands: int) -> None:
-        assert self.objects[commands]["ended"]
-
-
-@pytest.fixture
-def objects(monkeypatch: pytest.MonkeyPatch) -> MetalObjects:
-    """A Mac."""
-    fake = MetalObjects()
-    monkeypatch.setattr(metal, "objective_c", lambda: fake)
-    monkeypatch.setattr(metal, "open_device", lambda name: metal.MetalDevice(name, metal.Queue(1)))
-    register(monkeypatch, "IMAGINED", "tinygrad.runtime.metal")
-    return fake
-
-
-@needs_compiler
-def test_metal_computes(objects: MetalObjects) -> None:
-    compute("IMAGINED")
-    assert objects.dispatched
-    assert Device["IMAGINED"].compiler == "Metal for device"
-
-
-@needs_compiler
-def test_what_metal_refuses_is_shown_with_the_reason(objects: MetalObjects) -> None:
-    with pytest.raises(RuntimeError, match=r"(?s)Metal does not accept .*wrong.*    1  kernel void k"):
-        Device["IMAGINED"].compile("kernel void k(device float *p) { p[0] = wrong; }")
-
-
-def test_messages_pass_their_arguments_as_c_does() -> None:
-    """Objects and numbers as 64 bits, structures by value, an error's place by its address."""
-    received = []
-
-    @ctypes.CFUNCTYPE(ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint64, metal.Size, ctypes.c_bool,
-                      ctypes.c_char_p, ctypes.POINTER(ctypes.c_void_p))
-    def receiver(target: int, selector: int, size: metal.Size, flag: bool, text: bytes, error: Any) -> int:
-        received.append((target, selector, size.width, size.height, size.depth, flag, text))
-        error[0] = 2**40
-        return 2**50
-
-    runtime = object.__new__(metal.ObjectiveC)
-    runtime.runtime = SimpleNamespace(sel_registerName=lambda name: {b"a:b:c:d:": 9}[name])
-    runtime.address = ctypes.cast(receiver, ctypes.c_void_p).value or 0
-    error = ctypes.c_void_p()
-    found = runtime.send(2**45, "a:b:c:d:", metal.Size(2**33, 5, 6), True, ctypes.c_char_p(b"text"),
-                         ctypes.byref(error))
-    assert found == 2**50 and error.value == 2**40
-    assert received == [(2**45, 9, 2**33, 5, 6, True, b"text")]
-
-
-def test_an_address_outside_of_all_buffers_is_an_error() -> None:
-    memory = metal.Memory()
-    memory.add(1000, 5, 100)
-    memory.add(500, 6, 10)
-    assert memory.find(1000) == (5, 0) and memory.find(1099) == (5, 99) and memory.find(509) == (6, 9)
-    for address in (499, 510, 1100):
-        with pytest.raises(RuntimeError, match="no Metal buffer"):
-            memory.find(address)
-    assert memory.remove(1000) == 5
-    with pytest.raises(RuntimeError, match="no Metal buffer"):
-        memory.find(1000)
-
-
-@pytest.mark.skipif(sys.platform == "darwin", reason="this is a Mac")
-def test_metal_needs_a_mac() -> None:
-    with pytest.raises(OSError, match=r"METAL needs macOS.*METAL:EMULATED"):
-        metal.open_device("METAL")
-
-
