@@ -86,6 +86,8 @@ class Inputs:
         """for each tensor, the view of memory, in order, that holds it"""
         self.whole: list[bool] = []
         """for each tensor, whether that is the tensor's own memory, and all of it"""
+        self.owner: list[int] = []
+        """for each of `memories`, the number of its tensor"""
         self.structure = self.flatten(values)
 
     def flatten(self, value: Any) -> Any:
@@ -142,8 +144,15 @@ class Inputs:
         for tensor in packed:
             view = storage_view(tensor.uop)
             assert view is not None
-            allocate(view.base)
+            for memory in view.base.memories:
+                allocate(memory)
+                self.owner.append(len(self.views))
             self.views.append(view)
+
+    @property
+    def memories(self) -> list[UOp]:
+        """The BUFFER nodes, each on one device, that the tensors lie in; `owner` says whose each is."""
+        return [memory for view in self.views for memory in view.base.memories]
 
     @property
     def storages(self) -> list[Storage]:
