@@ -607,6 +607,8 @@ class Tensor(Methods):
         (('CPU', 'CPU:1'), [18, 24])
         """
         place = canonical_device(devices)
+        if axis is not None and self.ndim == 0:
+            raise ValueError("a 0-d tensor has no axis to cut; shard(devices) puts it on each of them")
         cut = None if axis is None else axis_of("shard", self, axis)
         if isinstance(place, str):
             return self.to(place)

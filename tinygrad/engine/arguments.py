@@ -159,9 +159,11 @@ class Inputs:
         return [v.base.storage for v in self.views]
 
     def signature(self) -> tuple[Any, ...]:
-        """What decides whether a trace fits: shapes, dtypes, devices, which inputs are the same memory."""
+        """What decides whether a trace fits: shapes, dtypes, devices, which inputs are the same memory, how
+        those on several devices lie there."""
         first: dict[Storage, int] = {}
-        same = tuple(first.setdefault(s, i) for i, s in enumerate(self.storages))
+        same = tuple((first.setdefault(v.base.storage, i), v.base.arg.layout)
+                     for i, v in enumerate(self.views))
         return (tuple((changed_sizes(t.shape, unbound), t.dtype, t.device, t.requires_grad)
                       for t in self.tensors), same)
 

@@ -331,6 +331,8 @@ class Fusion:
                 continue
             if kernel.root.op is Ops.COPY or kernel.root.numel == 0:
                 continue
+            if any(k.root.op is Ops.COPY for k in points) and any(k.root.op is Ops.COPY for k in kernel.after):
+                continue  # another device waits for the value, and should not for what this kernel waits for
             ranges = at[0].ranges
             if not ranges <= kernel.root_ranges and not self.is_kept(kernel, at):
                 continue

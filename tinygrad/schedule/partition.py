@@ -248,7 +248,7 @@ class Partition:
         if _memory_of(node) is not None or is_symbolic(node.shape) or depth > DEEPEST or not node.src:
             return along(node, axis, span)
         source = node.src[0]
-        if node.op in Family.ELEMENTWISE or node.op in (Ops.DETACH, Ops.COPY):
+        if node.op in Family.ELEMENTWISE or node.op in (Ops.DETACH, Ops.COPY, Ops.LIMIT):
             return node.with_sources(tuple(self.part(s, axis, span, depth) for s in node.src))
         if node.op is Ops.CUSTOM_GRADIENT:
             return self.part(source, axis, span, depth)
@@ -442,7 +442,11 @@ def _transparent(p: Partition, node: UOp) -> Value:
 
 def _assign(p: Partition, node: UOp) -> Value:
     target = p.parts(node.src[0], node.device)
-    if any(n.viewed.op not in (Ops.BUFFER, Ops.ASSIGN) for n in target.nodes):
+    if node.src[0].op is Ops.RESHAPE and any(_is_no_memory(n) for n in target.nodes):
+        # a reshape that devices cannot do for themselves; what is written is the same without it
+        view = node.src[0].src[0]
+        return p.value(view.assign(node.src[1].reshape(view.shape)).reshape(node.shape))
+    if any(_is_no_memory(n) for n in target.nodes):
         raise ValueError(f"cannot write into a view of shape {node.shape} of memory that is cut along an "
                          "axis which the view takes apart or joins across devices; write into the tensor "
                          "itself, or gather it first with .to(device)")
@@ -451,12 +455,16 @@ def _assign(p: Partition, node: UOp) -> Value:
     return Parts(target.devices, nodes, target.axis, target.spans)
 
 
+def _is_no_memory(part: UOp) -> bool:
+    return part.viewed.op not in (Ops.BUFFER, Ops.ASSIGN)
+
+
 Rule: TypeAlias = Callable[[Partition, UOp], Value]
 
 RULES: Mapping[Ops, Rule] = {
     Ops.BUFFER: _buffer,
     Ops.COPY: _copy,
-    **dict.fromkeys(Family.ELEMENTWISE, _elementwise),
+    **dict.fromkeys(Family.ELEMENTWISE | {Ops.LIMIT}, _elementwise),
     Ops.REDUCE: _reduce,
     Ops.RESHAPE: _reshape,
     Ops.PERMUTE: _permute,

@@ -27,6 +27,9 @@ class Spread:
         self.wanted = list(wanted)
         self.stored: dict[UOp, tuple[UOp, ...]] = {}
         """for each node that gets memory, the nodes that compute its parts"""
+        self.claimed: dict[UOp, tuple[UOp, ...]] = {}
+        """for each of those nodes, all parts of the value that it is a part of: no other may have one of them
+        as its memory. (Equal values may have all: which tensor owns the memory, those find out.)"""
         for node in self.wanted:
             self.store(_memory_below(node))
 
@@ -41,20 +44,27 @@ class Spread:
         if node.op is Ops.BUFFER or node.realized_view is not None or node in self.stored:
             return
         if isinstance(value, Parts):
-            self.stored[node] = tuple(_in_memory(n, d) for n, d in zip(value.nodes, value.devices,
-                                                                       strict=True))
+            nodes = tuple(_in_memory(n, d) for n, d in zip(value.nodes, value.devices, strict=True))
         else:
-            self.stored[node] = (value if value.op in _STORED else _copied(value),)
+            nodes = (value if value.op in _STORED else _copied(value),)
+        written = node.op is not Ops.ASSIGN and any(n.op is Ops.ASSIGN for n in nodes)
+        if written or any(self.claimed.get(n, nodes) != nodes for n in nodes):
+            nodes = tuple(map(_copied, nodes))
+        self.stored[node] = nodes
+        self.claimed.update(dict.fromkeys(nodes, nodes))
 
     def views(self, found: Mapping[UOp, UOp]) -> dict[UOp, UOp]:
         """The views that hold the values of the nodes, given those of their parts."""
         views: dict[UOp, UOp] = {}
+        made: dict[tuple[tuple[UOp, ...], Layout], UOp] = {}
         for node, parts in self.stored.items():
             value = self.partition.done[node]
-            held = [found.get(part, part.realized_view or part) for part in parts]
+            held = tuple(found.get(part, part.realized_view or part) for part in parts)
             if isinstance(value, Parts):
                 layout = Layout(node.shape, value.axis, value.spans)
-                views[node] = UOp.sharded_buffer(value.devices, layout, held)
+                if (held, layout) not in made:  # equal values have the same memory
+                    made[held, layout] = UOp.sharded_buffer(value.devices, layout, held)
+                views[node] = made[held, layout]
             else:
                 views[node] = held[0]
         for node in self.wanted:
