@@ -331,7 +331,7 @@ class Fusion:
                 continue
             if kernel.root.op is Ops.COPY or kernel.root.numel == 0:
                 continue
-            if any(k.root.op is Ops.COPY for k in points) and any(k.root.op is Ops.COPY for k in kernel.after):
+            if _has_copy(points) and _has_copy(kernel.after):
                 continue  # another device waits for the value, and should not for what this kernel waits for
             ranges = at[0].ranges
             if not ranges <= kernel.root_ranges and not self.is_kept(kernel, at):
@@ -438,6 +438,10 @@ class Fusion:
             for i, r in enumerate(inner):
                 kernel.enclosing[r] = around | frozenset(inner[:i + 1])
         return kernel.reduce_ranges[key]
+
+
+def _has_copy(kernels: Iterable[Kernel]) -> bool:
+    return any(kernel.root.op is Ops.COPY for kernel in kernels)
 
 
 def _operands_at(point: Point, product: UOp) -> list[Point]:
