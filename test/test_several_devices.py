@@ -135,7 +135,7 @@ def test_random_programs_give_what_numpy_gives(program: Any) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(programs())
 def test_gradients_of_random_programs_are_those_of_one_device(program: Any) -> None:
     shape, count, axis, steps = program

@@ -22,6 +22,7 @@ decides:
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from tinygrad.codegen.indexing import (
