@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tinygrad import Tensor, TinyJit, dtypes, nn
+from tinygrad import Tensor, TinyJit, dtypes, grad, nn, vmap
 from tinygrad.codegen.compile import compiled_kernel
 from tinygrad.device import Device
 from tinygrad.engine.realize import JitError
@@ -358,6 +358,7 @@ def test_copies_and_weights_in_files_keep_the_values(tmp_path: Path) -> None:
     t = Tensor(numbers(4, 2)).shard(TWO, 0).realize()
     for other in (copy.copy(t), copy.deepcopy(t), pickle.loads(pickle.dumps(t)), t.clone()):
         assert other.device == TWO
+        assert lies(other)[0] == 0
         np.testing.assert_array_equal(other.numpy(), t.numpy())
     state.safe_save({"t": t}, str(tmp_path / "t.safetensors"))
     np.testing.assert_array_equal(state.safe_load(tmp_path / "t.safetensors")["t"].numpy(), t.numpy())
@@ -412,6 +413,15 @@ def test_gradients_lie_as_their_parameters_do() -> None:
     assert (lies(whole.grad)[0], lies(cut.grad)[0]) == (None, 0) or lies(whole.grad)[0] == 1
     (x @ whole).square().sum().backward()
     assert whole.grad.device == TWO
+
+
+def test_transformed_functions_take_values_on_several_devices() -> None:
+    data = numbers(4, 3)
+    t = Tensor(data).shard(TWO, 0)
+    np.testing.assert_allclose(vmap(lambda row: (row * row).sum())(t).numpy(), (data * data).sum(1))
+    np.testing.assert_allclose(grad(lambda x: (x * x * x).sum())(t).numpy(), 3 * data * data)
+    spread = vmap(lambda row: (row.shard(TWO, 0) * 2).sum())
+    np.testing.assert_allclose(spread(Tensor(data)).numpy(), 2 * data.sum(1))
 
 
 class ConvNet:

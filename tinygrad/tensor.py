@@ -191,7 +191,7 @@ class Tensor(Methods):
             self.uop = self.uop.detach(next(_leaf_identities))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _unpickled, (self.numpy(), self.device, self.dtype.name, self._requires_grad)
+        return _with_values, (self.numpy(), self.device, self.dtype.name, self._requires_grad, self._cut_axis)
 
     def __copy__(self) -> Tensor:
         """Another tensor that stands for the same value, in the same memory once it is computed."""
@@ -202,10 +202,21 @@ class Tensor(Methods):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
         """A tensor of its own memory, with its own copy of the gradient."""
-        result = memo[id(self)] = Tensor(self.numpy(), self.device, self.dtype, self._requires_grad)
+        result = memo[id(self)] = _with_values(self.numpy(), self.device, self.dtype, self._requires_grad,
+                                               self._cut_axis)
         if self._grad is not None and not self._grad._given_up:
             result.grad = copy.deepcopy(self._grad, memo)
         return result
+
+    @property
+    def _cut_axis(self) -> int | None:
+        """The axis along which `shard` would cut a tensor to lie as this one does."""
+        from tinygrad.schedule.spread import layout_of
+
+        if not isinstance(self.device, tuple) or self.uop.device is None:
+            return None
+        axis = layout_of(self.uop).axis
+        return None if axis is None or self.shape[axis] < len(self.device) else axis
 
     # --- what it is -----------------------------------------------------------------------------------------
 
@@ -752,6 +763,9 @@ def _with_pending_readers(tensors: Sequence[Tensor]) -> tuple[list[Tensor], set[
     return list(chosen.values()), writes
 
 
-def _unpickled(array: np.ndarray[Any, Any], device: str, dtype: str,
-               requires_grad: bool | None) -> Tensor:
-    return Tensor(array, device, dtype, requires_grad)
+def _with_values(array: np.ndarray[Any, Any], device: Place, dtype: DTypeLike, requires_grad: bool | None,
+                 axis: int | None) -> Tensor:
+    """A tensor of its own memory; on several devices cut along `axis`."""
+    if isinstance(device, str):
+        return Tensor(array, device, dtype, requires_grad)
+    return Tensor(array, device[0], dtype, requires_grad).shard_(device, axis)
