@@ -105,7 +105,7 @@ def _over_batch(node: UOp, src: tuple[UOp, ...], size: int, values: Mapping[UOp,
     if node.op in BATCHED_MOVEMENT:
         return BATCHED_MOVEMENT[node.op](src[0], node.arg, size)
     if node.op is Ops.COPY and isinstance(node.arg, Sharding) and node.arg.axis is not None:
-        return src[0].shard(node.arg._replace(axis=node.arg.axis + 1))
+        return src[0].shard(Sharding(node.arg.devices, node.arg.axis + 1))
     if node.op in SAME_ARGUMENT:
         return UOp.new(node.op, node.dtype, src, node.arg)
     if node.op is Ops.REDUCE:

@@ -8,8 +8,9 @@ says for one device, of whole shapes: gradients and transforms know nothing of d
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple, TypeAlias
+from typing import ClassVar, NamedTuple, TypeAlias
 
 from tinygrad.graph.sizes import is_symbolic
 from tinygrad.helpers import prod
@@ -22,11 +23,17 @@ Span: TypeAlias = tuple[int, int]
 """(start, end) of the items along an axis."""
 
 
-class Sharding(NamedTuple):
+@dataclass(frozen=True)
+class Sharding:
     """Where a value is to be: cut evenly along `axis`, or whole on every device where that is None."""
 
     devices: tuple[str, ...]
     axis: int | None
+    exists: ClassVar[bool] = False
+    """whether there ever was a value on several devices; until then nobody looks for one"""
+
+    def __post_init__(self) -> None:
+        Sharding.exists = True
 
 
 class Layout(NamedTuple):

@@ -446,6 +446,7 @@ class UOp(Operators):
     @staticmethod
     def sharded_buffer(devices: tuple[str, ...], layout: Layout, pieces: Sequence[UOp]) -> UOp:
         """A BUFFER node of the layout's shape over `pieces`, for each device a view of a BUFFER there."""
+        Sharding.exists = True
         storage = ShardedStorage(pieces)
         spec = BufferSpec(next(_buffer_identities), devices, prod(layout.shape), storage.version, layout)
         node = UOp.new(Ops.BUFFER, pieces[0].dtype, (), spec)

@@ -17,6 +17,7 @@ from tinygrad.codegen.indexing import constant_value
 from tinygrad.device import Device
 from tinygrad.dtype import DType
 from tinygrad.graph.ops import Ops
+from tinygrad.graph.sharding import Sharding
 from tinygrad.graph.sizes import Size
 from tinygrad.graph.uop import UOp
 from tinygrad.graph.writes import refuse_overwritten
@@ -223,7 +224,7 @@ class ScheduleCache:
         wanted = [s for s in sinks if s.realized_view is None and s.viewed.op is not Ops.BUFFER]
         if not wanted:
             return Schedule()
-        if any(is_spread.of(s) for s in wanted):
+        if Sharding.exists and any(is_spread.of(s) for s in wanted):
             spread = Spread(wanted)
             schedule = self.schedule(spread.sinks)
             schedule.views = spread.views(schedule.views)
