@@ -1,6 +1,8 @@
 """Trains a convolutional network on handwritten digits and shows what it gets right.
 
-    python3 examples/mnist.py [--epochs N] [--batch N] [--seed N] [--out mnist.png]
+    python3 examples/mnist.py [--epochs N] [--batch N] [--seed N] [--devices N] [--out mnist.png]
+
+With --devices, each of so many devices of the default kind (CPU, CPU:1, ...) takes its part of every batch.
 
 Data: MNIST from the folder that TINYGRAD_DATA names, from the cache, or downloaded once; where none of that
 is possible, the 1,797 digits that scikit-learn carries, enlarged to the same 28x28 pixels.
@@ -9,13 +11,13 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 from tqdm import tqdm
 
-from tinygrad import Tensor, TinyJit, nn
+from tinygrad import Device, Tensor, TinyJit, nn
 from tinygrad.nn import optim, state
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]
@@ -76,9 +78,11 @@ def learning_rate(progress: float, highest: float = 3e-3) -> float:
     return highest * 0.5 * (1 + float(np.cos(np.pi * (progress - 0.2) / 0.8)))
 
 
-def train(model: Digits, images: Array, labels: Array, epochs: int, batch: int,
-          rng: np.random.Generator) -> tuple[list[float], list[float], float]:
+def train(model: Digits, images: Array, labels: Array, epochs: int, batch: int, rng: np.random.Generator,
+          devices: Sequence[str]) -> tuple[list[float], list[float], float]:
     """(loss of each step, accuracy of each step, milliseconds of a step once compiled)."""
+    for parameter in state.get_parameters(model):
+        parameter.shard_(devices)
     optimizer = optim.Adam(state.get_parameters(model))
 
     @TinyJit
@@ -101,7 +105,8 @@ def train(model: Digits, images: Array, labels: Array, epochs: int, batch: int,
             order = rng.permutation(len(images))
             for i in range(per_epoch):
                 chosen = order[i * batch:(i + 1) * batch]
-                x, y = Tensor(shifted(images[chosen], rng)), Tensor(labels[chosen])
+                x = Tensor(shifted(images[chosen], rng)).shard(devices, axis=0)
+                y = Tensor(labels[chosen]).shard(devices, axis=0)
                 optimizer.lr.assign([learning_rate(len(losses) / (epochs * per_epoch))]).realize()
                 start = time.perf_counter()
                 loss, accuracy = step(x, y)
@@ -122,7 +127,9 @@ def predict(model: Digits, images: Array, batch: int = 500) -> Array:
     def classes(x: Tensor) -> Tensor:
         return model(x).argmax(1).realize()
 
-    parts = [classes(Tensor(images[i:i + batch])).numpy() for i in range(0, len(images), batch)]
+    devices = state.get_parameters(model)[0].device
+    parts = [classes(Tensor(images[i:i + batch], device=devices)).numpy()
+             for i in range(0, len(images), batch)]
     return np.concatenate(parts).astype(np.uint8)
 
 
@@ -168,18 +175,21 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=128, help="images a step (default: 128)")
     parser.add_argument("--seed", type=int, default=0, help="of weights, order and shifts (default: 0)")
     parser.add_argument("--out", default="mnist.png", help="the picture to save (default: mnist.png)")
+    parser.add_argument("--devices", type=int, default=1, help="devices that share the work (default: 1)")
     args = parser.parse_args()
 
     name, x_train, y_train, x_test, y_test = load_data()
     epochs = max(1, round(IMAGES_SEEN / len(x_train))) if args.epochs is None else args.epochs
-    if not 2 <= args.batch <= len(x_train) or epochs < 1:
-        parser.error(f"--batch takes 2 to {len(x_train)} images and --epochs at least 1")
+    if not 2 <= args.batch <= len(x_train) or epochs < 1 or not 1 <= args.devices <= args.batch:
+        parser.error(f"--batch takes 2 to {len(x_train)} images, --epochs at least 1 and --devices at least "
+                     "1 and no more than images in a batch")
     print(f"{name}: {len(x_train)} images to train on for {epochs} epochs, {len(x_test)} to test")
     Tensor.manual_seed(args.seed)
     model = Digits()
     start = time.perf_counter()
     rng = np.random.default_rng(args.seed)
-    losses, accuracies, step_ms = train(model, x_train, y_train, epochs, args.batch, rng)
+    devices = [f"{Device.DEFAULT}:{i}" for i in range(args.devices)]
+    losses, accuracies, step_ms = train(model, x_train, y_train, epochs, args.batch, rng, devices)
     predictions = predict(model, x_test)
     seconds = time.perf_counter() - start
     share = float((predictions == y_test).mean())

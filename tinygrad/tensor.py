@@ -27,6 +27,7 @@ from tinygrad.device import Device
 from tinygrad.dtype import DType, DTypeLike, dtype_from_numpy, dtypes, to_dtype
 from tinygrad.functional.indexing import as_written
 from tinygrad.functional.methods import Methods
+from tinygrad.functional.movement import axis_of
 from tinygrad.graph.batch import TransformError, is_unknown
 from tinygrad.graph.gradient import gradients
 from tinygrad.graph.leaves import (
@@ -41,6 +42,7 @@ from tinygrad.graph.leaves import (
     storage_view,
 )
 from tinygrad.graph.ops import Ops
+from tinygrad.graph.sharding import Devices, Place, Sharding
 from tinygrad.graph.sizes import Size, largest_shape, shape_value
 from tinygrad.graph.uop import Shape, UOp
 from tinygrad.graph.writes import Readers, pending_writes
@@ -94,11 +96,17 @@ def test() -> train:
     return train(False)
 
 
-def canonical_device(device: str | None) -> str:
-    """The device's full name, the default device for None. Raises ValueError for names that do not exist."""
-    from tinygrad.device import Device
-
-    return Device.DEFAULT if device is None else Device.canonicalize(device)
+def canonical_device(device: Devices | None) -> Any:
+    """The full name of a device, the default device's for None; of several, the tuple of their names (a
+    single one's name alone). Raises ValueError for names that do not exist, or come twice."""
+    if device is None or isinstance(device, str):
+        return Device.DEFAULT if device is None else Device.canonicalize(device)
+    names = tuple(Device.canonicalize(name) for name in device)
+    twice = [name for name in names if names.count(name) > 1]
+    if twice or not names:
+        raise ValueError(f"a tensor on several devices takes their names, each once, got {tuple(device)}"
+                         + (f", where {twice[0]} comes twice" if twice else ""))
+    return names if len(names) > 1 else names[0]
 
 
 class Tensor(Methods):
@@ -120,7 +128,7 @@ class Tensor(Methods):
     test = staticmethod(test)
     __array_priority__ = 1000
 
-    def __init__(self, data: Any = None, device: str | None = None, dtype: DTypeLike | None = None,
+    def __init__(self, data: Any = None, device: Devices | None = None, dtype: DTypeLike | None = None,
                  requires_grad: bool | None = None) -> None:
         kind = None if dtype is None else to_dtype(dtype)
         place = canonical_device(device)
@@ -136,7 +144,7 @@ class Tensor(Methods):
         elif isinstance(data, (bool, int, float)):
             uop = UOp.const(data, dtypes.from_py(data) if kind is None else kind)
         else:
-            uop = memory_of(array_of(data, kind), place)
+            uop = memory_of(array_of(data, kind), place if isinstance(place, str) else place[0])
         uop = uop if kind is None else uop.cast(kind)
         uop = uop if uop.device is None else uop.copy_to(place)
         self._init(uop, place, None)
@@ -144,7 +152,7 @@ class Tensor(Methods):
             self._become_leaf()
         self._requires_grad = requires_grad
 
-    def _init(self, uop: UOp, device: str, requires_grad: bool | None) -> None:
+    def _init(self, uop: UOp, device: Place, requires_grad: bool | None) -> None:
         self._uop = uop
         self._device = device
         self._requires_grad = requires_grad
@@ -167,7 +175,7 @@ class Tensor(Methods):
         return result
 
     @staticmethod
-    def leaf(uop: UOp, device: str | None = None, requires_grad: bool | None = None) -> Tensor:
+    def leaf(uop: UOp, device: Devices | None = None, requires_grad: bool | None = None) -> Tensor:
         """A constructor's result: `uop` as a tensor of its own, which `backward` gives a gradient if it is a
         float."""
         result = object.__new__(Tensor)
@@ -183,7 +191,7 @@ class Tensor(Methods):
             self.uop = self.uop.detach(next(_leaf_identities))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _unpickled, (self.numpy(), self.device, self.dtype.name, self._requires_grad)
+        return _with_values, (self.numpy(), self.device, self.dtype.name, self._requires_grad, self._cut_axis)
 
     def __copy__(self) -> Tensor:
         """Another tensor that stands for the same value, in the same memory once it is computed."""
@@ -194,10 +202,21 @@ class Tensor(Methods):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
         """A tensor of its own memory, with its own copy of the gradient."""
-        result = memo[id(self)] = Tensor(self.numpy(), self.device, self.dtype, self._requires_grad)
+        result = memo[id(self)] = _with_values(self.numpy(), self.device, self.dtype, self._requires_grad,
+                                               self._cut_axis)
         if self._grad is not None and not self._grad._given_up:
             result.grad = copy.deepcopy(self._grad, memo)
         return result
+
+    @property
+    def _cut_axis(self) -> int | None:
+        """The axis along which `shard` would cut a tensor to lie as this one does."""
+        from tinygrad.schedule.spread import layout_of
+
+        if not isinstance(self.device, tuple) or self.uop.device is None:
+            return None
+        axis = layout_of(self.uop).axis
+        return None if axis is None or self.shape[axis] < len(self.device) else axis
 
     # --- what it is -----------------------------------------------------------------------------------------
 
@@ -241,8 +260,8 @@ class Tensor(Methods):
         return len(self._uop.shape)
 
     @property
-    def device(self) -> str:
-        """The name of the device that holds or will compute the value."""
+    def device(self) -> Any:
+        """The name of the device that holds or will compute the value; the tuple of names, of several."""
         return self._uop.device or self._device
 
     @property
@@ -293,6 +312,8 @@ class Tensor(Methods):
         constant = constant_value(self.uop)
         if constant is not None:
             return np.full(shape_value(self.shape), constant, self.dtype.numpy)
+        if isinstance(self.device, tuple):
+            return self._known_pieces()
         view = storage_view(self.uop)
         buffer = None if view is None or view.contiguous() is not view else view.base.buffer
         if buffer is None or not buffer.is_allocated:
@@ -302,6 +323,20 @@ class Tensor(Methods):
         if buffer.as_bytes() is None and not worth_copying:
             return None
         return self._items_in(buffer.numpy())
+
+    def _known_pieces(self) -> np.ndarray[Any, Any] | None:
+        """The values of memory on several devices, put together of what is known of its pieces."""
+        view = storage_view(self.uop)
+        if view is None or view.contiguous() is not view or view.has_sizes:
+            return None
+        layout = view.base.arg.layout
+        pieces = view.base.pieces if layout.axis is not None else view.base.pieces[:1]
+        order = sorted(zip(layout.spans or [(0, 0)], pieces, strict=True), key=lambda pair: pair[0])
+        parts = [Tensor.leaf(piece, requires_grad=False)._known_values() for _, piece in order]
+        known = [part for part in parts if part is not None]
+        if len(known) < len(parts):
+            return None
+        return (np.concatenate(known, layout.axis) if len(known) > 1 else known[0]).reshape(self.shape)
 
     def __hash__(self) -> int:
         return id(self)
@@ -408,9 +443,11 @@ class Tensor(Methods):
 
     def _memory(self) -> Buffer:
         """The memory of the value in row-major order, all of it and nothing else."""
-        from tinygrad.device import Device
-        from tinygrad.engine.realize import realize_uops
+        from tinygrad.engine.realize import realize_uops, refuse_reading
 
+        if isinstance(self.device, tuple):
+            refuse_reading(self.uop)
+            return self.to(self.device[0])._memory()
         if not Device[self.device].computes:
             return self.to("CPU")._memory()
         view: UOp | None = self.computed()
@@ -546,13 +583,13 @@ class Tensor(Methods):
         result._requires_grad = False
         return result
 
-    def clone(self, device: str | None = None) -> Tensor:
+    def clone(self, device: Devices | None = None) -> Tensor:
         """A copy in memory of its own."""
         moved = self.uop if device is None else self.uop.copy_to(canonical_device(device))
         return Tensor.of(UOp.new(Ops.CONTIGUOUS, self.dtype, (moved,)), self)
 
-    def to(self, device: str | None) -> Tensor:
-        """This tensor on another device."""
+    def to(self, device: Devices | None) -> Tensor:
+        """This tensor on another device; whole on each of several. One that is on several is gathered."""
         place = canonical_device(device)
         if place == self.device:
             return self
@@ -561,17 +598,55 @@ class Tensor(Methods):
         result._requires_grad = self._requires_grad
         return result
 
-    def to_(self, device: str | None) -> Tensor:
+    def to_(self, device: Devices | None) -> Tensor:
         """Move this tensor (and its gradient) to another device, and return it."""
-        moved = self.to(device)
-        if moved is not self:
-            self.uop = moved.uop
-            self._device = moved._device
-            if self._requires_grad:
-                self._become_leaf()
+        self._move(self.to(device))
         if self._grad is not None:
             self._grad.to_(device)
         return self
+
+    def shard(self, devices: Sequence[str], axis: int | None = None) -> Tensor:
+        """This tensor on several devices: cut along `axis` into parts as equal as can be (sizes that differ
+        by one, the larger first), or whole on each of them where that is None.
+
+        Shape, dtype and values stay; `device` is the tuple of names. What is computed from it is computed on
+        all of them, each its part; `docs/several_devices.md` says how. Raises ValueError for names that come
+        twice, and for an axis with fewer items than devices.
+
+        >>> t = Tensor([[1, 2], [3, 4], [5, 6]]).shard(("CPU", "CPU:1"), axis=0)
+        >>> t.device, (t * 2).sum(0).tolist()
+        (('CPU', 'CPU:1'), [18, 24])
+        """
+        place = canonical_device(devices)
+        if axis is not None and self.ndim == 0:
+            raise ValueError("a 0-d tensor has no axis to cut; shard(devices) puts it on each of them")
+        cut = None if axis is None else axis_of("shard", self, axis)
+        if isinstance(place, str):
+            return self.to(place)
+        if cut is not None and (isinstance(self.shape[cut], Size) or self.shape[cut] < len(place)):
+            raise ValueError(f"shard along axis {cut} of shape {self.shape}: the axis must be of known size, "
+                             f"and have an item for each of the {len(place)} devices")
+        source = self.uop if self.uop.device is not None else self.uop.copy_to(self.device)
+        result = Tensor.of(source.shard(Sharding(place, cut)), self)
+        result._requires_grad = self._requires_grad
+        return result
+
+    def shard_(self, devices: Sequence[str], axis: int | None = None) -> Tensor:
+        """Spread this tensor (and its gradient) over several devices as `shard` does, and return it."""
+        self._move(self.shard(devices, axis))
+        if self._grad is not None:
+            self._grad.shard_(devices, axis)
+        return self
+
+    def _move(self, moved: Tensor) -> None:
+        """Stand for `moved`, this tensor's value on other devices; a leaf stays one."""
+        if moved is self:
+            return
+        was_leaf = is_leaf(self.uop)
+        self.uop = moved.uop
+        self._device = moved._device
+        if was_leaf or self._requires_grad:
+            self._become_leaf()
 
     # --- gradients ------------------------------------------------------------------------------------------
 
@@ -688,6 +763,9 @@ def _with_pending_readers(tensors: Sequence[Tensor]) -> tuple[list[Tensor], set[
     return list(chosen.values()), writes
 
 
-def _unpickled(array: np.ndarray[Any, Any], device: str, dtype: str,
-               requires_grad: bool | None) -> Tensor:
-    return Tensor(array, device, dtype, requires_grad)
+def _with_values(array: np.ndarray[Any, Any], device: Place, dtype: DTypeLike, requires_grad: bool | None,
+                 axis: int | None) -> Tensor:
+    """A tensor of its own memory; on several devices cut along `axis`."""
+    if isinstance(device, str):
+        return Tensor(array, device, dtype, requires_grad)
+    return Tensor(array, device[0], dtype, requires_grad).shard_(device, axis)

@@ -11,13 +11,13 @@ import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 from tinygrad.codegen.cost import Estimate, estimate
 from tinygrad.codegen.expand import expand
-from tinygrad.codegen.kernel_cache import Written, kept_kernel
+from tinygrad.codegen.kernel_cache import Written, kept_kernel, target_of
 from tinygrad.codegen.launches import launch_groups
 from tinygrad.codegen.linearize import linearize
 from tinygrad.codegen.lower import lower
@@ -81,8 +81,19 @@ def compiled_kernel(ast: UOp, device: str) -> CompiledKernel:
     parts = parts_of(ast, device)
     if len(parts) > 1:
         return keep(key, in_sequence([compiled_kernel(part, device) for part in parts]))
-    written = write_kernel(*key[:3])
+    written = written_for_another(key) or write_kernel(*key[:3])
     return load_kernel(key, written, compile_source(device, written.source))
+
+
+def written_for_another(key: Key) -> Written | None:
+    """The kernel of `key` as it was written for another open device that takes the very same."""
+    ast, device = key[:2]
+    for other in [name for name in Device.opened if name != device]:
+        with _keeping:
+            kernel = _kernels.get((ast, other, *key[2:]))
+        if kernel is not None and kernel.written[0][0] is ast and target_of(other) == target_of(device):
+            return kernel.written[0][1]
+    return None
 
 
 def parts_of(ast: UOp, device: str) -> list[UOp]:
@@ -126,9 +137,13 @@ def compile_kernels(wanted: Iterable[tuple[UOp, str]]) -> None:
         sys.setswitchinterval(min(interval, SWITCH_SECONDS))
         with tqdm(total=2 * len(keys), desc="compiling", delay=1, leave=False, unit="kernel", unit_scale=0.5,
                   disable=not sys.stderr.isatty()) as progress:
+            same: dict[tuple[UOp, tuple[str, ...]], tuple[Written, Future[Any]]] = {}
             for key in keys:
-                written = write_kernel(*key[:3])
-                started.append((key, written, threads.submit(compile_source, key[1], written.source)))
+                shared = key[0], target_of(key[1])
+                if shared not in same:
+                    written = written_for_another(key) or write_kernel(*key[:3])
+                    same[shared] = written, threads.submit(compile_source, key[1], written.source)
+                started.append((key, *same[shared]))
                 progress.update()
             for key, written, code in started:
                 load_kernel(key, written, code.result())

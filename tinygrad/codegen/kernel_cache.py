@@ -86,8 +86,16 @@ def device_key(device: str) -> str | None:
     renderer, version = target.renderer, code_version()
     if version is None or not type(renderer).__module__.startswith("tinygrad."):
         return None
-    numbers = repr(sorted((name, stable(value)) for name, value in vars(renderer).items()))
-    return key_of(device, type(renderer).__qualname__, renderer.name, numbers, target.compiler, version)
+    return key_of(*target_of(device), version)
+
+
+def target_of(device: str) -> tuple[str, ...]:
+    """What a kernel's source and code depend on of a device that computes. Devices of one kind with the same
+    numbers and compiler (CUDA and CUDA:1) have the same."""
+    target = Device[device]
+    numbers = repr(sorted((name, stable(value)) for name, value in vars(target.renderer).items()))
+    renderer = target.renderer
+    return (Device.kind_of(device), type(renderer).__qualname__, renderer.name, numbers, target.compiler)
 
 
 def stable(value: Any) -> str:

@@ -86,6 +86,8 @@ class Inputs:
         """for each tensor, the view of memory, in order, that holds it"""
         self.whole: list[bool] = []
         """for each tensor, whether that is the tensor's own memory, and all of it"""
+        self.owner: list[int] = []
+        """for each of `memories`, the number of its tensor"""
         self.structure = self.flatten(values)
 
     def flatten(self, value: Any) -> Any:
@@ -142,17 +144,26 @@ class Inputs:
         for tensor in packed:
             view = storage_view(tensor.uop)
             assert view is not None
-            allocate(view.base)
+            for memory in view.base.memories:
+                allocate(memory)
+                self.owner.append(len(self.views))
             self.views.append(view)
+
+    @property
+    def memories(self) -> list[UOp]:
+        """The BUFFER nodes, each on one device, that the tensors lie in; `owner` says whose each is."""
+        return [memory for view in self.views for memory in view.base.memories]
 
     @property
     def storages(self) -> list[Storage]:
         return [v.base.storage for v in self.views]
 
     def signature(self) -> tuple[Any, ...]:
-        """What decides whether a trace fits: shapes, dtypes, devices, which inputs are the same memory."""
+        """What decides whether a trace fits: shapes, dtypes, devices, which inputs are the same memory, how
+        those on several devices lie there."""
         first: dict[Storage, int] = {}
-        same = tuple(first.setdefault(s, i) for i, s in enumerate(self.storages))
+        same = tuple((first.setdefault(v.base.storage, i), v.base.arg.layout)
+                     for i, v in enumerate(self.views))
         return (tuple((changed_sizes(t.shape, unbound), t.dtype, t.device, t.requires_grad)
                       for t in self.tensors), same)
 

@@ -192,9 +192,7 @@ class Tracer:
         for tensor, view in zip(inputs.tensors, inputs.views, strict=True):
             node = self.stand_ins.get(view.base.storage)
             if node is None:
-                node = UOp.new_buffer(view.base.arg.device, view.base.arg.size, view.base.dtype)
-                node.set_buffer(view.base.buffer)
-                self.stand_ins[view.base.storage] = node
+                node = self.stand_ins[view.base.storage] = stand_in_for(view.base)
             own = view.substitute({view.base: node})
             self.tensors.append(Tensor(own, requires_grad=tensor.requires_grad))
         self.first_stand_in = {id(t): i for i, t in reversed(list(enumerate(inputs.tensors)))}
@@ -202,7 +200,7 @@ class Tracer:
     def run(self, function: Callable[..., Any], bound: tuple[Any, ...]) -> Any:
         """Call the function, capture what runs, and return its result."""
         views = zip(self.inputs.views, self.inputs.whole, strict=True)
-        compute_readers([view.base for view, whole in views if whole])
+        compute_readers([memory for view, whole in views if whole for memory in view.base.memories])
         self.outside = Outside(self.tensors)
         seeding, start = random.seedings(), random.counters()
         with Capture() as capture:
@@ -249,7 +247,8 @@ class Tracer:
             if any(n in changes for n in nodes) or any(v is not n.realized_view for n, v in computed.items()):
                 tensor.uop = tensor.uop.substitute({**computed, **changes})
         for node in self.stand_ins.values():
-            node.set_buffer(None)
+            for memory in node.memories:
+                memory.set_buffer(None)
 
     def callers_memory(self) -> dict[UOp, UOp]:
         """The caller's node for each stand-in's, as both are now."""
@@ -275,13 +274,26 @@ class Tracer:
         return Tensor(view.substitute(self.callers_memory()), requires_grad=output.requires_grad)
 
 
+def stand_in_for(base: UOp) -> UOp:
+    """A BUFFER node like `base`, over the same memory, that no other node is."""
+    others = {}
+    for memory in base.memories:
+        others[memory] = UOp.new_buffer(memory.arg.device, memory.arg.size, memory.dtype)
+        others[memory].set_buffer(memory.buffer)
+    return base.over_memories(others)
+
+
 class Builder:
     """Turns captured items, which name BUFFER nodes, into steps on places."""
 
     def __init__(self, inputs: Inputs, stand_ins: dict[Storage, UOp], capture: Capture,
                  start: dict[str, int]) -> None:
         self.capture = capture
-        self.argument = {node.storage: inputs.storages.index(s) for s, node in stand_ins.items()}
+        known = [memory.storage for memory in inputs.memories]
+        self.argument = {own.storage: known.index(memory.storage)
+                         for view in inputs.views
+                         for own, memory in zip(stand_ins[view.base.storage].memories, view.base.memories,
+                                                strict=True)}
         self.number: dict[Storage, int] = {}
         self.places: list[Place] = []
         self.variables = inputs.variables
@@ -333,12 +345,9 @@ class Builder:
             return Place(Kind.INTERNAL, placeholder)
         return Place(Kind.STATE, placeholder, state=node)
 
-    def output(self, tensor: Tensor, tracer: Tracer) -> Output:
-        """Where a tensor that leaves the call has its value."""
-        view = storage_view(tensor.uop)
-        if view is None:
-            raise RuntimeError(f"{tensor!r} was computed but has no memory")
-        node = view.base
+    def place_of_output(self, node: UOp) -> int:
+        """The number of the place that stands for the memory of a BUFFER node of a tensor that leaves the
+        call."""
         if self.capture.made_inside(node) and node.storage not in self.capture.written and (
                 node.storage not in self.argument):
             self.capture.keep_content(node)  # made of Python numbers, and returned
@@ -346,10 +355,19 @@ class Builder:
         number = self.place(node)
         if self.places[number].kind is Kind.INTERNAL:
             self.places[number].kind = Kind.FRESH
+        return number
+
+    def output(self, tensor: Tensor, tracer: Tracer) -> Output:
+        """Where a tensor that leaves the call has its value."""
+        view = storage_view(tensor.uop)
+        if view is None:
+            raise RuntimeError(f"{tensor!r} was computed but has no memory")
+        numbers = {memory: self.place_of_output(memory) for memory in view.base.memories}
+        placeholders = {memory: self.places[number].placeholder for memory, number in numbers.items()}
         tracked = depends_on_leaf(tensor.uop) and not is_leaf(tensor.uop)
         for_any_value = view.with_sizes(lambda size: unbound(size, self.variables))
-        output = Output(number, for_any_value.substitute({node: self.places[number].placeholder}),
-                        False if tracked else tensor.requires_grad)
+        own = for_any_value.substitute({view.base: view.base.over_memories(placeholders)})
+        output = Output(tuple(numbers.values()), own, False if tracked else tensor.requires_grad)
         arguments = tracer.first_stand_in.values()
         output.argument = next((i for i in arguments if tracer.tensors[i] is tensor), None)
         output.outside = tracer.outside.reference(tensor)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import weakref
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Sequence, Set
 
 from tinygrad.functional import random
 from tinygrad.graph.ops import Ops
@@ -107,7 +107,7 @@ class Outside:
         """The reference to `tensor` if it is from outside."""
         return next((b.tensor for b in self.tensors if b.tensor() is tensor), None)
 
-    def conditions(self, captured: Collection[Storage], used: Collection[UOp], given: Sequence[Tensor],
+    def conditions(self, captured: Set[Storage], used: Collection[UOp], given: Sequence[Tensor],
                    seed: int | None) -> Conditions:
         """What a trace rests on that uses the memory of `captured` and computed from the nodes `used`, among
         them lazy tensors from outside, which were not `given` as arguments. `seed`: of random numbers, if it
@@ -117,7 +117,7 @@ class Outside:
         arguments = set(map(id, given))
         for before in self.tensors:
             storage, tensor = storage_of(before.uop), before.tensor()
-            if storage is not None and storage in captured:
+            if storage is not None and not captured.isdisjoint(storage.parts):
                 handles.setdefault(storage, []).append(before.tensor)
             elif before.uop.base.op is not Ops.BUFFER and before.uop in used and id(tensor) not in arguments:
                 lazy.append((before.tensor, before.uop))

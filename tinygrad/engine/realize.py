@@ -161,8 +161,9 @@ def realize_uops(uops: Sequence[UOp]) -> None:
         keep_finished(schedule, {b.storage for item in pending for b in item.buffers[:item.outputs]})
         raise
     for node, view in schedule.views.items():
-        if view.base.op is Ops.BUFFER and view.base.buffer is None:
-            allocate(view.base)
+        for memory in view.base.memories if view.base.op is Ops.BUFFER else ():
+            if memory.buffer is None:
+                allocate(memory)
         node.set_realized_view(view)
 
 

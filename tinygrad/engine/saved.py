@@ -135,6 +135,7 @@ class _Saver:
         return len(self.tensors) - 1
 
     def plan(self, key: Any, trace: Trace) -> dict[str, Any]:
+        refuse_several_devices(key, trace)
         gradients = []
         for owner, output in trace.gradients.items():
             number = owner if isinstance(owner, int) else self.tensor(owner())
@@ -166,10 +167,22 @@ class _Saver:
                 content]
 
     def output(self, output: Output, trace: Trace) -> list[Any]:
-        view = TemplateView.of(output.view, {trace.places[output.place].placeholder: output.place}, {})
+        (place,) = output.places
+        view = TemplateView.of(output.view, {trace.places[place].placeholder: place}, {})
         movements = [[op.name, self.writer.value(arg)] for op, arg in view.movements]
         outside = None if output.outside is None else self.tensor(output.outside())
-        return [output.place, movements, output.requires_grad, output.argument, outside]
+        return [place, movements, output.requires_grad, output.argument, outside]
+
+
+def refuse_several_devices(key: Any, trace: Trace) -> None:
+    """Raise JitError for a trace with a tensor on several devices among its arguments, results and state."""
+    _, (arguments, _), *_ = key
+    outside = [r() for references in trace.conditions.handles.values() for r in references]
+    results = [output for output in (*trace.outputs, *trace.gradients.values()) if output is not None]
+    places = [device for _, _, device, _ in arguments] + [t.device for t in outside if t is not None]
+    if any(isinstance(place, tuple) for place in places) or any(len(r.places) > 1 for r in results):
+        raise JitError("a captured function cannot be pickled that takes, returns or changes tensors on "
+                       "several devices; gather them with .to(device), and capture it again")
 
 
 def whole_tensor(node: UOp, conditions: Conditions) -> Tensor:
@@ -256,7 +269,8 @@ class _Loader:
         number, movements, requires_grad, argument, outside = data
         view = TemplateView(0, True, tuple((Ops[op], self.reader.value(arg)) for op, arg in movements))
         reference = None if outside is None else weakref.ref(self.saved.tensors[outside])
-        return Output(number, view.over([places[number].placeholder], []), requires_grad, argument, reference)
+        own = view.over([places[number].placeholder], [])
+        return Output((number,), own, requires_grad, argument, reference)
 
     def conditions(self, places: Sequence[Place], added: Sequence[Sequence[int | None]],
                    seed: int | None) -> Conditions:

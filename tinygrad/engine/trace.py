@@ -33,11 +33,12 @@ def argument_source(name: str) -> str:
 
 @dataclasses.dataclass
 class Output:
-    """A returned tensor: a view of a place's memory, an argument, or a tensor from outside."""
+    """A returned tensor: a view of places' memory (one on each of its devices), an argument, or a tensor from
+    outside."""
 
-    place: int
+    places: tuple[int, ...]
     view: UOp
-    """over the place's placeholder"""
+    """over the places' placeholders"""
     requires_grad: bool | None
     argument: int | None = None
     outside: weakref.ref[Tensor] | None = None
@@ -65,15 +66,17 @@ class Trace:
     def check(self, inputs: Inputs) -> None:
         """Raise JitError where an assignment inside would not reach, or would cross, the caller's memory."""
         states = {p.state.buffer: n for n, p in enumerate(self.places) if p.state is not None}
+        memories = inputs.memories
         for number, place in enumerate(self.places):
             if place.kind is not Kind.INPUT:
                 continue
-            i, shape = place.argument, inputs.tensors[place.argument].shape
+            i = inputs.owner[place.argument]
+            shape = inputs.tensors[i].shape
             if number in self.written and not inputs.whole[i]:
                 raise JitError(f"the function assigns to its tensor argument {i}, of shape {shape}, which "
                                "is a view or has no memory of its own; pass the whole tensor, or "
                                "x.detach().contiguous().realize()")
-            state = states.get(inputs.views[i].base.buffer)
+            state = states.get(memories[place.argument].buffer)
             if state is not None and (number in self.written or state in self.written):
                 raise JitError(f"tensor argument {i}, of shape {shape}, is a tensor that the function also "
                                "uses directly, and one of the two is assigned to; use it one way only")
@@ -87,10 +90,11 @@ class Trace:
         self.check(inputs)
         compute_readers(self.overwritten(inputs))
         engine = self.engine
+        memories = inputs.memories
         given: dict[int, Buffer] = {}
         for number, place in enumerate(self.places):
             if place.kind is Kind.INPUT:
-                given[number] = allocate(inputs.views[place.argument].base)
+                given[number] = allocate(memories[place.argument])
             elif place.kind is Kind.FRESH:
                 given[number] = place.new_buffer()
         arguments = {argument_source(name): value for name, value in inputs.variables.items()}
@@ -111,10 +115,10 @@ class Trace:
 
     def overwritten(self, inputs: Inputs) -> list[UOp]:
         """The BUFFER nodes of state and inputs that a call writes to."""
-        nodes = []
+        nodes, memories = [], inputs.memories
         for place in (self.places[n] for n in self.written):
             if place.kind is Kind.INPUT:
-                nodes.append(inputs.views[place.argument].base)
+                nodes.append(memories[place.argument])
             elif place.state is not None:
                 nodes.append(place.state)
         return nodes
@@ -132,16 +136,23 @@ class Trace:
         outside = None if output.outside is None else output.outside()
         if outside is not None:
             return outside
-        place = self.places[output.place]
-        node = nodes.get(output.place)
+        memories = {self.places[n].placeholder: self.memory(n, nodes, given, inputs) for n in output.places}
+        view = output.view.with_sizes(lambda size: bound(size, inputs.variables))
+        base = view.base.over_memories(memories)
+        return Tensor(view.substitute({view.base: base}), requires_grad=output.requires_grad)
+
+    def memory(self, number: int, nodes: dict[int, UOp], given: Mapping[int, Buffer],
+               inputs: Inputs) -> UOp:
+        """The BUFFER of a place that a tensor lies in after a replay."""
+        node = nodes.get(number)
         if node is None:
+            place = self.places[number]
             if place.kind is Kind.INPUT:
-                node = inputs.views[place.argument].base.current
+                node = inputs.memories[place.argument].current
             elif place.state is not None:
                 node = place.state.current
             else:
                 node = UOp.new_buffer(place.placeholder.arg.device, place.size, place.placeholder.dtype)
-                node.set_buffer(given[output.place])
-            nodes[output.place] = node
-        view = output.view.with_sizes(lambda size: bound(size, inputs.variables))
-        return Tensor(view.substitute({place.placeholder: node}), requires_grad=output.requires_grad)
+                node.set_buffer(given[number])
+            nodes[number] = node
+        return node

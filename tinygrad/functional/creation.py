@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from tinygrad.dtype import DType, DTypeLike, dtypes, to_dtype
 from tinygrad.graph.ops import Ops
+from tinygrad.graph.sharding import Devices, Layout
 from tinygrad.graph.sizes import Size, as_size, at_least, is_size, is_symbolic, largest, largest_shape
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ceildiv, fetch
@@ -38,7 +39,7 @@ def to_shape(name: str, shape: Sequence[Any]) -> Shape:
 
 
 def full(shape: int | Sequence[int], fill_value: Any, dtype: DTypeLike | None = None,
-         device: str | None = None,
+         device: Devices | None = None,
          requires_grad: bool | None = None) -> Tensor:
     """A tensor of `shape` with every item `fill_value`; the dtype follows from the value unless given.
 
@@ -55,7 +56,7 @@ def full(shape: int | Sequence[int], fill_value: Any, dtype: DTypeLike | None = 
     return Tensor.leaf(UOp.const(fill_value, kind, sizes), device, requires_grad)
 
 
-def zeros(*shape: Any, dtype: DTypeLike | None = None, device: str | None = None,
+def zeros(*shape: Any, dtype: DTypeLike | None = None, device: Devices | None = None,
           requires_grad: bool | None = None) -> Tensor:
     """A tensor of zeros, of the default float type unless `dtype` is given.
 
@@ -65,7 +66,7 @@ def zeros(*shape: Any, dtype: DTypeLike | None = None, device: str | None = None
     return full(to_shape("zeros", shape), 0, dtype or dtypes.default_float, device, requires_grad)
 
 
-def ones(*shape: Any, dtype: DTypeLike | None = None, device: str | None = None,
+def ones(*shape: Any, dtype: DTypeLike | None = None, device: Devices | None = None,
          requires_grad: bool | None = None) -> Tensor:
     """A tensor of ones, of the default float type unless `dtype` is given.
 
@@ -75,43 +76,67 @@ def ones(*shape: Any, dtype: DTypeLike | None = None, device: str | None = None,
     return full(to_shape("ones", shape), 1, dtype or dtypes.default_float, device, requires_grad)
 
 
-def empty(*shape: Any, dtype: DTypeLike | None = None, device: str | None = None,
+def empty(*shape: Any, dtype: DTypeLike | None = None, device: Devices | None = None,
           requires_grad: bool | None = None) -> Tensor:
     """A tensor with memory of its own that nothing has been written to: its values are arbitrary."""
-    from tinygrad.device import Buffer
     from tinygrad.tensor import Tensor, canonical_device
 
     sizes = to_shape("empty", shape)
     kind = dtypes.default_float if dtype is None else to_dtype(dtype)
-    device = canonical_device(device)
+    place = canonical_device(device)
     whole = largest_shape(sizes)
-    memory = UOp.new_buffer(device, math.prod(whole), kind)
-    memory.set_buffer(Buffer(device, math.prod(whole), kind))
-    view = memory.reshape(whole).shrink([(0, size) for size in sizes])
-    return Tensor.leaf(view, device, requires_grad)
+    memory = _memory_on(place, whole, kind) if isinstance(place, str) else \
+        _memory_on_several(place, Layout(whole, None), kind)
+    return Tensor.leaf(memory.shrink([(0, size) for size in sizes]), place, requires_grad)
 
 
-def full_like(self: Tensor, fill_value: Any, dtype: DTypeLike | None = None, device: str | None = None,
+def _memory_on(device: str, shape: tuple[int, ...], dtype: DType) -> UOp:
+    """Memory for items that nothing has been written to."""
+    from tinygrad.device import Buffer
+
+    memory = UOp.new_buffer(device, math.prod(shape), dtype)
+    memory.set_buffer(Buffer(device, math.prod(shape), dtype))
+    return memory.reshape(shape)
+
+
+def _memory_on_several(devices: tuple[str, ...], layout: Layout, dtype: DType) -> UOp:
+    """Such memory on several devices, cut in a given way."""
+    axis = layout.axis
+    shapes = [layout.shape] * len(devices) if axis is None else [
+        (*layout.shape[:axis], end - start, *layout.shape[axis + 1:]) for start, end in layout.spans]
+    pieces = [_memory_on(device, shape, dtype) for device, shape in zip(devices, shapes, strict=True)]
+    return UOp.sharded_buffer(devices, layout, pieces)
+
+
+def full_like(self: Tensor, fill_value: Any, dtype: DTypeLike | None = None, device: Devices | None = None,
               requires_grad: bool | None = None) -> Tensor:
     """A tensor filled with `fill_value`, of this one's shape, and its dtype and device unless given."""
     return full(self.shape, fill_value, dtype or self.dtype, device or self.device, requires_grad)
 
 
-def zeros_like(self: Tensor, dtype: DTypeLike | None = None, device: str | None = None,
+def zeros_like(self: Tensor, dtype: DTypeLike | None = None, device: Devices | None = None,
                requires_grad: bool | None = None) -> Tensor:
     """Zeros of this tensor's shape, dtype and device."""
     return full_like(self, 0, dtype, device, requires_grad)
 
 
-def ones_like(self: Tensor, dtype: DTypeLike | None = None, device: str | None = None,
+def ones_like(self: Tensor, dtype: DTypeLike | None = None, device: Devices | None = None,
               requires_grad: bool | None = None) -> Tensor:
     """Ones of this tensor's shape, dtype and device."""
     return full_like(self, 1, dtype, device, requires_grad)
 
 
-def empty_like(self: Tensor, dtype: DTypeLike | None = None, device: str | None = None,
+def empty_like(self: Tensor, dtype: DTypeLike | None = None, device: Devices | None = None,
                requires_grad: bool | None = None) -> Tensor:
-    """Arbitrary values in this tensor's shape, dtype and device."""
+    """Arbitrary values in this tensor's shape, dtype and device; on several devices cut as this one is."""
+    from tinygrad.schedule.partition import is_spread
+    from tinygrad.schedule.spread import layout_of
+    from tinygrad.tensor import Tensor
+
+    if isinstance(self.device, tuple) and device is None and is_spread.of(self.uop):
+        kind = self.dtype if dtype is None else to_dtype(dtype)
+        memory = _memory_on_several(self.device, layout_of(self.uop), kind)
+        return Tensor.leaf(memory, requires_grad=requires_grad)
     return empty(*self.shape, dtype=dtype or self.dtype, device=device or self.device,
                  requires_grad=requires_grad)
 
@@ -133,7 +158,7 @@ def counting(size: int, dtype: DType) -> UOp:
 
 
 def arange(start: float, stop: float | None = None, step: float = 1, dtype: DTypeLike | None = None,
-           device: str | None = None, requires_grad: bool | None = None) -> Tensor:
+           device: Devices | None = None, requires_grad: bool | None = None) -> Tensor:
     """The numbers start, start + step, ... before `stop`; from 0 where only `stop` is given.
 
     Integers give the default integer type, a float among them the default float type.
@@ -171,8 +196,8 @@ def _count_of_steps(start: Any, stop: Any, step: Any) -> int:
     return at_least(count, 0)
 
 
-def linspace(start: float, stop: float, steps: int, dtype: DTypeLike | None = None, device: str | None = None,
-             requires_grad: bool | None = None) -> Tensor:
+def linspace(start: float, stop: float, steps: int, dtype: DTypeLike | None = None,
+             device: Devices | None = None, requires_grad: bool | None = None) -> Tensor:
     """`steps` numbers at equal distances from `start` to `stop`, both included.
 
     >>> Tensor.linspace(0, 1, 5).tolist()
@@ -193,7 +218,7 @@ def linspace(start: float, stop: float, steps: int, dtype: DTypeLike | None = No
     return Tensor.leaf(values.cast(kind), device, requires_grad)
 
 
-def eye(n: int, m: int | None = None, dtype: DTypeLike | None = None, device: str | None = None,
+def eye(n: int, m: int | None = None, dtype: DTypeLike | None = None, device: Devices | None = None,
         requires_grad: bool | None = None) -> Tensor:
     """The n x m matrix (n x n where m is not given) with ones on the diagonal and zeros elsewhere.
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from tinygrad.dtype import DType, DTypeLike, dtypes, to_dtype
 from tinygrad.functional.creation import to_shape
+from tinygrad.graph.sharding import Devices, Place
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ceildiv, prod
 
@@ -63,6 +64,11 @@ def seed() -> int:
 def seedings() -> int:
     """How often `manual_seed` was called."""
     return _seedings
+
+
+def drawn_on(place: Place) -> str:
+    """The device whose numbers a draw takes: of several the first, so that the numbers are those of one."""
+    return place if isinstance(place, str) else place[0]
 
 
 def counter(device: str) -> int:
@@ -140,7 +146,7 @@ def threefry2x32(key: tuple[Tensor, Tensor], block: tuple[Tensor, Tensor]) -> tu
 
 
 def _variable_words(name: str, highest: int, value: int, shape: tuple[int, ...],
-                    device: str) -> tuple[Tensor, Tensor]:
+                    device: Place) -> tuple[Tensor, Tensor]:
     """(low, high) 32-bit words of a bound variable, expanded to `shape`."""
     from tinygrad.tensor import Tensor
 
@@ -151,7 +157,7 @@ def _variable_words(name: str, highest: int, value: int, shape: tuple[int, ...],
     return low.reshape(ones).expand(shape), high.reshape(ones).expand(shape)
 
 
-def _random_blocks(count: int, device: str, lanes: int = 1) -> tuple[Tensor, Tensor]:
+def _random_blocks(count: int, device: Place, lanes: int = 1) -> tuple[Tensor, Tensor]:
     """Both words of the next `count` blocks: uint32 of shape (lanes, count), every lane the same."""
     from tinygrad.tensor import Tensor
 
@@ -159,8 +165,9 @@ def _random_blocks(count: int, device: str, lanes: int = 1) -> tuple[Tensor, Ten
     if total >= 2**31:
         raise ValueError(f"one draw takes fewer than 2**31 blocks of 64 random bits, asked for {total}")
     shape = (lanes, count)
-    start = stream_start(device) + advance(device, total)
-    low, high = _variable_words(counter_name(device), MAX_COUNTER, start, shape, device)
+    stream = drawn_on(device)
+    start = stream_start(stream) + advance(stream, total)
+    low, high = _variable_words(counter_name(stream), MAX_COUNTER, start, shape, device)
     position = Tensor.arange(count, dtype=dtypes.uint32, device=device).reshape(1, count)
     position = _examples.blocks(position, count).expand(shape)
     block_low = low + position
@@ -168,7 +175,7 @@ def _random_blocks(count: int, device: str, lanes: int = 1) -> tuple[Tensor, Ten
     return threefry2x32(_variable_words("seed", MAX_SEED, _seed, shape, device), (block_low, block_high))
 
 
-def _random_words(shape: tuple[int, ...], device: str) -> Tensor:
+def _random_words(shape: tuple[int, ...], device: Place) -> Tensor:
     """uint32 random bits: first the first words of all blocks, then their second words."""
     from tinygrad.tensor import Tensor
 
@@ -182,7 +189,7 @@ def _random_words(shape: tuple[int, ...], device: str) -> Tensor:
     return words.shrink(((0, count),)).reshape(shape)
 
 
-def _random_pairs(shape: tuple[int, ...], device: str) -> tuple[Tensor, Tensor]:
+def _random_pairs(shape: tuple[int, ...], device: Place) -> tuple[Tensor, Tensor]:
     """Two independent uint32 tensors of random bits: the two words of one block an item."""
     from tinygrad.tensor import Tensor
 
@@ -217,7 +224,7 @@ def _unit_interval(bits: Tensor, dtype: DType) -> Tensor:
     return whole.cast(dtypes.int32).cast(dtypes.float32).mul(2.0**-digits).cast(dtype)
 
 
-def _uniform(shape: tuple[int, ...], dtype: DType, device: str) -> Tensor:
+def _uniform(shape: tuple[int, ...], dtype: DType, device: Place) -> Tensor:
     if dtype is not dtypes.float64:
         return _unit_interval(_random_words(shape, device), dtype)
     high, low = _random_pairs(shape, device)
@@ -227,7 +234,7 @@ def _uniform(shape: tuple[int, ...], dtype: DType, device: str) -> Tensor:
 # --- draws ----------------------------------------------------------------------------------------
 
 
-def rand(*shape: Any, device: str | None = None, dtype: DTypeLike | None = None, contiguous: bool = True,
+def rand(*shape: Any, device: Devices | None = None, dtype: DTypeLike | None = None, contiguous: bool = True,
          requires_grad: bool | None = None) -> Tensor:
     """Uniform in [0, 1): multiples of 2**-24 for float32, 2**-53 for float64, 2**-11 for float16, 2**-8 for
     bfloat16.
@@ -246,7 +253,7 @@ def rand_like(self: Tensor, **kwargs: Any) -> Tensor:
     return rand(*self.shape, **{"dtype": self.dtype, "device": self.device, **kwargs})
 
 
-def randn(*shape: Any, dtype: DTypeLike | None = None, device: str | None = None,
+def randn(*shape: Any, dtype: DTypeLike | None = None, device: Devices | None = None,
           requires_grad: bool | None = None) -> Tensor:
     """Normal with mean 0 and standard deviation 1, by the Box-Muller transform: sqrt(-2 ln u) * sin(2 pi v).
 
@@ -288,7 +295,7 @@ def normal(*shape: Any, mean: float = 0.0, std: float = 1.0, requires_grad: bool
 
 
 def randint(*shape: Any, low: int = 0, high: int = 10, dtype: DTypeLike = int,
-            device: str | None = None, requires_grad: bool | None = None) -> Tensor:
+            device: Devices | None = None, requires_grad: bool | None = None) -> Tensor:
     """Integers in [low, high).
 
     With n = high - low, no value's probability differs from 1/n by more than 2**-32 (2**-64 for n > 2**32).
@@ -319,7 +326,7 @@ def randint(*shape: Any, low: int = 0, high: int = 10, dtype: DTypeLike = int,
     return _finish((draws + low % 2**64).cast(found), requires_grad)
 
 
-def randperm(n: int, device: str | None = None, dtype: DTypeLike = int,
+def randperm(n: int, device: Devices | None = None, dtype: DTypeLike = int,
              requires_grad: bool | None = None) -> Tensor:
     """The integers 0 to n - 1 in random order: the order that sorts n draws of 32 bits.
 

@@ -15,6 +15,7 @@ from typing import Any
 from tinygrad.dtype import DType
 from tinygrad.graph.gradient import Argument, SourceGradients, as_argument
 from tinygrad.graph.ops import Family, Ops
+from tinygrad.graph.sharding import Sharding
 from tinygrad.graph.uop import Shape, UOp
 from tinygrad.helpers import prod
 
@@ -103,6 +104,8 @@ def _over_batch(node: UOp, src: tuple[UOp, ...], size: int, values: Mapping[UOp,
     """What `node` computes for one example, for a batch; all of `src` have the leading axis."""
     if node.op in BATCHED_MOVEMENT:
         return BATCHED_MOVEMENT[node.op](src[0], node.arg, size)
+    if node.op is Ops.COPY and isinstance(node.arg, Sharding) and node.arg.axis is not None:
+        return src[0].shard(Sharding(node.arg.devices, node.arg.axis + 1))
     if node.op in SAME_ARGUMENT:
         return UOp.new(node.op, node.dtype, src, node.arg)
     if node.op is Ops.REDUCE:

@@ -34,7 +34,7 @@ _SHAPE_RULES: dict[Ops, Callable[[UOp], Shape]] = {
     **dict.fromkeys(Family.ELEMENTWISE, lambda n: n.src[0].shape),
     **dict.fromkeys((Ops.CONTIGUOUS, Ops.DETACH, Ops.ASSIGN, Ops.COPY), lambda n: n.src[0].shape),
     **dict.fromkeys((Ops.CUSTOM_GRADIENT, Ops.LIMIT), lambda n: n.src[0].shape),
-    Ops.BUFFER: lambda n: (n.arg.size,),
+    Ops.BUFFER: lambda n: (n.arg.size,) if n.arg.layout is None else n.arg.layout.shape,
     Ops.PARAM: lambda n: (n.arg[1],),
     Ops.REDUCE: _reduced_shape,
     Ops.RESHAPE: lambda n: tuple(n.arg),
@@ -67,8 +67,10 @@ def check_elementwise(op: Ops, src: tuple[UOp, ...], values: tuple[UOp, ...]) ->
     if op in (Ops.AND, Ops.OR, Ops.XOR) and dtype.is_float:
         raise TypeError(f"{op.name} takes integers or bools, got {dtype}")
     if any([s.device is not device for s in src]) and len(devices := {s.device for s in src} - {None}) > 1:
-        raise ValueError(f"{op.name} of values on different devices: {', '.join(sorted(map(str, devices)))}; "
-                         "move one with .to(device)")
+        places = ", ".join(sorted(map(str, devices)))
+        remedy = "move one with .to(device)" if all(isinstance(d, str) for d in devices) else \
+            "spread the other with .shard(devices), whole on each, or .shard(devices, axis)"
+        raise ValueError(f"{op.name} of values on different devices: {places}; {remedy}")
 
 
 def check_reshape(old: Shape, new: Shape) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 from tinygrad.dtype import DType, dtypes
 from tinygrad.graph.ops import Family, Memory, Ops, RangeKind
+from tinygrad.graph.sharding import Sharding
 from tinygrad.graph.uop import BufferSpec, UOp
 
 Check = Callable[[UOp], bool]
@@ -248,7 +249,8 @@ TENSOR_GRAPH = Stage("tensor_graph", (
     _PARAM,
     _SCALAR_CONSTANT,
     _VARIABLE,
-    Rule("COPY(value)", "arg: the device", lambda n: _same_value(n) and isinstance(n.arg, str)),
+    Rule("COPY(value)", "arg: the device, or a Sharding of several",
+         lambda n: _same_value(n) and isinstance(n.arg, (str, Sharding))),
     *_ELEMENTWISE,
     Rule("REDUCE(value)", "arg (ADD | MAX | MUL, axes in order)", _tensor_reduce),
     Rule("RESHAPE(value)", "arg: a shape of as many items", _reshape),

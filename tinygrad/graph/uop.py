@@ -22,6 +22,7 @@ from tinygrad.dtype import DType, accumulate_dtype, dtypes
 from tinygrad.graph import shapes
 from tinygrad.graph.operators import Operators
 from tinygrad.graph.ops import Family, Memory, Ops, RangeKind
+from tinygrad.graph.sharding import Layout, Place, Sharding
 from tinygrad.graph.sizes import (
     Size,
     before_reading,
@@ -45,13 +46,15 @@ class BufferSpec(NamedTuple):
     """Which memory a BUFFER node stands for: a number no other memory has, its device, its length in items.
 
     `version` counts how often it was overwritten before: a node stands for the content at one time, so that
-    what was computed from the old content is not taken for what the new content gives.
+    what was computed from the old content is not taken for what the new content gives. `layout`: of memory on
+    several devices.
     """
 
     identity: int
-    device: str
+    device: Place
     size: int
     version: int = 0
+    layout: Layout | None = None
 
 
 class Storage:
@@ -66,6 +69,11 @@ class Storage:
         """the tensor that stands for what is still to be written here, None if nothing is"""
         self._owner: ref[object] | None = None
 
+    @property
+    def parts(self) -> tuple[Storage, ...]:
+        """What this is made of, each on one device."""
+        return (self,)
+
     def belongs_to(self, owner: object) -> bool:
         """Whether `owner` is the first that asks, or those who asked before are gone: the tensor that this
         memory was computed for."""
@@ -73,6 +81,29 @@ class Storage:
         if known is None:
             self._owner = ref(owner)
         return known is None or known is owner
+
+
+class ShardedStorage(Storage):
+    """The memory on several devices, as its pieces: it was overwritten as often as they were."""
+
+    def __init__(self, pieces: Sequence[UOp]) -> None:
+        self.pieces = tuple(pieces)
+        """for each device a view of a BUFFER there, of the shape of its part"""
+        super().__init__()
+
+    @property
+    def parts(self) -> tuple[Storage, ...]:
+        return tuple(piece.viewed.storage for piece in self.pieces)
+
+    @property
+    def version(self) -> int:
+        return sum(part.version for part in self.parts)
+
+    @version.setter
+    def version(self, version: int) -> None:
+        """A write is one to every piece."""
+        for part in self.parts if version > self.version else ():
+            part.version += 1
 
 
 _buffer_identities = itertools.count()
@@ -266,12 +297,13 @@ class UOp(Operators):
     # --- where the value lives ------------------------------------------------------------------------------
 
     @Synthesized
-    def device(self) -> str | None:
-        """The device that holds or computes this value; None for constants, which any device can make."""
+    def device(self) -> Any:
+        """The `Place` that holds or computes this value: a device, or the tuple of several; None for
+        constants, which any device can make."""
         if self.op is Ops.BUFFER:
-            return str(self.arg.device)
+            return self.arg.device
         if self.op is Ops.COPY:
-            return str(self.arg)
+            return self.arg.devices if isinstance(self.arg, Sharding) else self.arg
         for source in self.src:
             if source.device is not None:
                 return source.device
@@ -410,6 +442,35 @@ class UOp(Operators):
     def new_buffer(device: str, size: int, dtype: DType) -> UOp:
         """A BUFFER node of `size` items that no other node equals. Its memory comes when it is written."""
         return UOp.new(Ops.BUFFER, dtype, (), BufferSpec(next(_buffer_identities), device, size))
+
+    @staticmethod
+    def sharded_buffer(devices: tuple[str, ...], layout: Layout, pieces: Sequence[UOp]) -> UOp:
+        """A BUFFER node of the layout's shape over `pieces`, for each device a view of a BUFFER there."""
+        Sharding.exists = True
+        storage = ShardedStorage(pieces)
+        spec = BufferSpec(next(_buffer_identities), devices, prod(layout.shape), storage.version, layout)
+        node = UOp.new(Ops.BUFFER, pieces[0].dtype, (), spec)
+        node.__dict__["_storage"] = storage
+        return node
+
+    @property
+    def pieces(self) -> tuple[UOp, ...]:
+        """For each device of a BUFFER on several the view of a BUFFER that is its part of it, as it is now;
+        this node alone for one on a single device."""
+        storage = self.storage
+        return tuple(p.current for p in storage.pieces) if isinstance(storage, ShardedStorage) else (self,)
+
+    @property
+    def memories(self) -> tuple[UOp, ...]:
+        """The BUFFER nodes, each on one device, that the memory of this BUFFER node is made of."""
+        return tuple(piece.viewed for piece in self.pieces)
+
+    def over_memories(self, others: Mapping[UOp, UOp]) -> UOp:
+        """A BUFFER node like this one, over the other BUFFER node for each of its `memories`."""
+        if self.arg.layout is None:
+            return others[self]
+        pieces = [piece.substitute(others) for piece in self.pieces]
+        return UOp.sharded_buffer(self.arg.device, self.arg.layout, pieces)
 
     @staticmethod
     def variable(name: str, low: int, high: int, value: int | None = None) -> UOp:
@@ -585,8 +646,16 @@ class UOp(Operators):
                              f"to a {self.dtype} of shape {self.shape}")
         return UOp.new(Ops.ASSIGN, self.dtype, (self, value))
 
-    def copy_to(self, device: str) -> UOp:
-        return self if self.device == device else UOp.new(Ops.COPY, self.dtype, (self,), device)
+    def copy_to(self, place: Place) -> UOp:
+        """This value on another device; whole on each of several, where it is not on them in another way."""
+        if self.device == place:
+            return self
+        target = place if isinstance(place, str) else Sharding(place, None)
+        return UOp.new(Ops.COPY, self.dtype, (self,), target)
+
+    def shard(self, sharding: Sharding) -> UOp:
+        """This value spread over devices."""
+        return UOp.new(Ops.COPY, self.dtype, (self,), sharding)
 
     # --- loop nest ------------------------------------------------------------------------------------------
 

@@ -60,5 +60,10 @@ class Readers:
         if node in self.writes:
             return False
         if node.realized_view is not None:
-            return node.realized_view.base in self.overwritten
-        return node in self.overwritten or any(self.known[s] for s in node.src)
+            return self._is_overwritten(node.realized_view.base)
+        return self._is_overwritten(node) or any(self.known[s] for s in node.src)
+
+    def _is_overwritten(self, memory: UOp) -> bool:
+        if memory.op is not Ops.BUFFER or memory.arg.layout is None:
+            return memory in self.overwritten
+        return memory in self.overwritten or any(m in self.overwritten for m in memory.memories)

@@ -46,8 +46,8 @@ class Optimizer:
 
     def _state(self) -> list[Tensor]:
         """Zeros for each parameter, with memory of their own."""
-        zeros = [Tensor.empty(*p.shape, device=p.device, dtype=promote(p.dtype, dtypes.float32),
-                              requires_grad=False).assign(0) for p in self.params]
+        zeros = [p.empty_like(dtype=promote(p.dtype, dtypes.float32), requires_grad=False).assign(0)
+                 for p in self.params]
         Tensor.realize(*zeros)
         return zeros
 

@@ -22,6 +22,7 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 
 from tinygrad.dtype import DType, dtypes
+from tinygrad.graph.leaves import storage_view
 from tinygrad.helpers import tqdm
 from tinygrad.tensor import Tensor
 
@@ -104,8 +105,8 @@ def load_state_dict(model: Any, state_dict: dict[str, Tensor], strict: bool = Tr
     for name in tqdm(names, desc="loading", disable=not verbose, leave=False):
         target = own[name]
         value = state_dict.pop(name) if consume else state_dict[name]
-        if target.uop.realized is None:
-            target.replace(Tensor.empty(*target.shape, dtype=target.dtype, device=target.device))
+        if storage_view(target.uop) is None:
+            target.replace(target.empty_like())
         # into the model's own memory: captured functions know that, and the state stays the caller's
         target.assign(value.detach().reshape(target.shape).to(target.device).cast(target.dtype))
         if realize:

@@ -17,12 +17,15 @@ from tinygrad.codegen.indexing import constant_value
 from tinygrad.device import Device
 from tinygrad.dtype import DType
 from tinygrad.graph.ops import Ops
+from tinygrad.graph.sharding import Sharding
 from tinygrad.graph.sizes import Size
 from tinygrad.graph.uop import UOp
 from tinygrad.graph.writes import refuse_overwritten
 from tinygrad.schedule.bounded import Bounded
 from tinygrad.schedule.items import BoundVariable, Intermediates, Schedule, ScheduleItem, create_schedule
 from tinygrad.schedule.memory import Arena, lifetimes, plan_arena
+from tinygrad.schedule.partition import is_spread
+from tinygrad.schedule.spread import Spread
 
 MAX_KEYS = 1 << 21
 """Fields of all keys kept, about 8 bytes each: a node has four to six. The template used longest ago goes
@@ -221,6 +224,11 @@ class ScheduleCache:
         wanted = [s for s in sinks if s.realized_view is None and s.viewed.op is not Ops.BUFFER]
         if not wanted:
             return Schedule()
+        if Sharding.exists and any(is_spread.of(s) for s in wanted):
+            spread = Spread(wanted)
+            schedule = self.schedule(spread.sinks)
+            schedule.views = spread.views(schedule.views)
+            return schedule
         if Size.exists and any(s.has_sizes for s in wanted):
             bounded = Bounded(wanted)
             schedule = self.schedule(bounded.sinks)

@@ -22,6 +22,7 @@ decides:
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from tinygrad.codegen.indexing import (
@@ -341,6 +342,8 @@ class Fusion:
                 continue
             if kernel.root.op is Ops.COPY or kernel.root.numel == 0:
                 continue
+            if _has_copy(points) and _has_copy(kernel.after):
+                continue  # another device waits for the value, and should not for what this kernel waits for
             ranges = at[0].ranges
             if not ranges <= kernel.root_ranges and not self.is_kept(kernel, at):
                 continue
@@ -448,6 +451,10 @@ class Fusion:
             for i, r in enumerate(inner):
                 kernel.enclosing[r] = around | frozenset(inner[:i + 1])
         return kernel.reduce_ranges[key]
+
+
+def _has_copy(kernels: Iterable[Kernel]) -> bool:
+    return any(kernel.root.op is Ops.COPY for kernel in kernels)
 
 
 def _operands_at(point: Point, product: UOp) -> list[Point]:

@@ -1,0 +1,625 @@
+"""Tensors on several devices (`Tensor.shard`): values, gradients, writes and captured functions are those of
+one device; parts lie where they were put; what cannot be is refused by name."""
+from __future__ import annotations
+
+import copy
+import gc
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tinygrad import Tensor, TinyJit, dtypes, grad, nn, vmap
+from tinygrad.codegen.compile import compiled_kernel
+from tinygrad.device import Device
+from tinygrad.engine.realize import JitError
+from tinygrad.graph.ops import Ops
+from tinygrad.graph.sharding import even_spans
+from tinygrad.helpers import Context, GlobalCounters
+from tinygrad.nn import optim, state
+from tinygrad.schedule.items import ScheduleItem
+from tinygrad.schedule.spread import layout_of
+
+TWO = ("CPU", "CPU:1")
+THREE = ("CPU", "CPU:1", "CPU:2")
+RNG = np.random.default_rng(0)
+
+
+def numbers(*shape: int) -> np.ndarray[Any, Any]:
+    return RNG.normal(size=shape)
+
+
+# --- random programs ------------------------------------------------------------------------------
+
+
+def _swapped(x: Any, a: int, b: int) -> Any:
+    order = list(range(x.ndim))
+    i, j = a % x.ndim, b % x.ndim
+    order[i], order[j] = order[j], order[i]
+    return x.permute(order) if isinstance(x, Tensor) else x.transpose(order)
+
+
+def _cut(x: Any, a: int, b: int) -> Any:
+    axis = a % x.ndim
+    start = b % x.shape[axis]
+    return x[tuple(slice(start, None) if i == axis else slice(None) for i in range(x.ndim))]
+
+
+def _every_other(x: Any, a: int, b: int) -> Any:
+    step = -2 if b % 2 else 2
+    return x[tuple(slice(None, None, step) if i == a % x.ndim else slice(None) for i in range(x.ndim))]
+
+
+def _padded(x: Any, a: int, b: int) -> Any:
+    pads = tuple((b % 2, b % 3) if i == a % x.ndim else (0, 0) for i in range(x.ndim))
+    return x.pad(pads) if isinstance(x, Tensor) else np.pad(x, pads)
+
+
+def _merged(x: Any, a: int, b: int) -> Any:
+    axis = a % max(x.ndim - 1, 1)
+    if x.ndim < 2:
+        return x
+    return x.reshape((*x.shape[:axis], x.shape[axis] * x.shape[axis + 1], *x.shape[axis + 2:]))
+
+
+def _taken_apart(x: Any, a: int, b: int) -> Any:
+    axis = a % x.ndim
+    size = x.shape[axis]
+    inner = next((n for n in (2, 3) if size % n == 0), 1)
+    return x.reshape((*x.shape[:axis], size // inner, inner, *x.shape[axis + 1:])) if x.ndim < 5 else x
+
+
+def _minus_reduced(x: Any, a: int, b: int) -> Any:
+    axis = a % x.ndim
+    if isinstance(x, Tensor):
+        return x - (x.max(axis, keepdim=True) if b % 2 else x.mean(axis, keepdim=True))
+    return x - (x.max(axis, keepdims=True) if b % 2 else x.mean(axis, keepdims=True))
+
+
+def _joined(x: Any, a: int, b: int) -> Any:
+    axis = a % x.ndim
+    return x.cat(x * 2, dim=axis) if isinstance(x, Tensor) else np.concatenate([x, x * 2], axis)
+
+
+def _times_shifted(x: Any, a: int, b: int) -> Any:
+    axis = a % x.ndim
+    return x * (x.roll(1, axis) if isinstance(x, Tensor) else np.roll(x, 1, axis))
+
+
+def _gram(x: Any, a: int, b: int) -> Any:
+    rows = x.reshape((x.shape[0], -1))
+    return rows @ (rows.T if isinstance(x, np.ndarray) else rows.transpose(0, 1)) * 0.1
+
+
+def _summed(x: Any, a: int, b: int) -> Any:
+    return x.sum(a % x.ndim) if x.ndim > 1 else x
+
+
+STEPS: dict[str, Callable[[Any, int, int], Any]] = {
+    f.__name__: f for f in (_swapped, _cut, _every_other, _padded, _merged, _taken_apart, _minus_reduced,
+                            _joined, _times_shifted, _gram, _summed)}
+
+
+@st.composite
+def programs(draw: st.DrawFn) -> tuple[tuple[int, ...], int, int | None, list[tuple[str, int, int]]]:
+    shape = tuple(draw(st.lists(st.integers(1, 6), min_size=1, max_size=3)))
+    count = draw(st.integers(2, 3))
+    axes = [i for i, n in enumerate(shape) if n >= count]
+    axis = draw(st.sampled_from([None, *axes]))
+    number = st.integers(0, 5)
+    return shape, count, axis, draw(st.lists(st.tuples(st.sampled_from(sorted(STEPS)), number, number),
+                                             min_size=1, max_size=4))
+
+
+def _run(x: Any, steps: list[tuple[str, int, int]]) -> Any:
+    for name, a, b in steps:
+        if 0 in x.shape or x.size > 3000 if isinstance(x, np.ndarray) else 0 in x.shape or x.numel() > 3000:
+            break
+        x = STEPS[name](x, a, b)
+    return x
+
+
+@settings(max_examples=30, deadline=None)
+@given(programs())
+def test_random_programs_give_what_numpy_gives(program: Any) -> None:
+    shape, count, axis, steps = program
+    data = np.random.default_rng(1).normal(size=shape)
+    expected = _run(data, steps)
+    result = _run(Tensor(data).shard(THREE[:count], axis), steps)
+    assert result.device == THREE[:count]
+    np.testing.assert_allclose(result.realize().numpy(), expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.slow
+@settings(max_examples=100, deadline=None)
+@given(programs())
+def test_gradients_of_random_programs_are_those_of_one_device(program: Any) -> None:
+    shape, count, axis, steps = program
+    devices = THREE[:count]
+    data = np.random.default_rng(1).normal(size=shape)
+    x, y = Tensor(data).realize(), Tensor(data).shard_(devices, axis)
+    one, several = _run(x, steps), _run(y, steps)
+    weights = np.random.default_rng(2).normal(size=one.shape)
+    (one * Tensor(weights)).sum().backward()
+    (several * Tensor(weights).shard(devices)).sum().backward()
+    assert x.grad is not None and y.grad is not None
+    np.testing.assert_allclose(several.numpy(), one.numpy(), rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(y.grad.realize().numpy(), x.grad.numpy(), rtol=1e-8, atol=1e-8)
+
+
+# --- where values lie -----------------------------------------------------------------------------
+
+
+def lies(x: Tensor) -> tuple[int | None, tuple[tuple[int, int], ...]]:
+    layout = layout_of(x.uop)
+    return layout.axis, layout.spans
+
+
+@given(st.integers(1, 50), st.integers(1, 8))
+def test_parts_differ_by_one_item_at_most(size: int, count: int) -> None:
+    spans = even_spans(size, count)
+    assert [n for start, end in spans for n in range(start, end)] == list(range(size))
+    sizes = [end - start for start, end in spans]
+    assert max(sizes) - min(sizes) <= 1 and sizes == sorted(sizes, reverse=True)
+
+
+def test_a_sharded_tensor_has_the_whole_shape_and_the_names_of_its_devices() -> None:
+    t = Tensor(numbers(5, 3)).shard_(("cpu:0", "CPU:1"), axis=-2)
+    assert (t.shape, t.device, len(t), lies(t)) == ((5, 3), TWO, 5, (0, ((0, 3), (3, 5))))
+    assert lies(t.shard(TWO)) == (None, ())
+    assert [p.shape for p in t.realize().uop.base.pieces] == [(3, 3), (2, 3)]
+    assert [p.device for p in t.uop.base.pieces] == ["CPU", "CPU:1"]
+    assert Tensor(numbers(2)).shard(("CPU:1",), 0).device == "CPU:1"
+
+
+def test_printing_shows_values_that_are_computed() -> None:
+    t = Tensor([[1, 2], [3, 4], [5, 6]]).shard(TWO, 1)
+    assert repr(t) == "<Tensor ('CPU', 'CPU:1') int32 (3, 2) lazy>"
+    assert repr(t.realize()) == "<Tensor ('CPU', 'CPU:1') int32 (3, 2) [[1, 2],\n [3, 4],\n [5, 6]]>"
+
+
+def test_movement_elementwise_and_reduces_of_other_axes_keep_the_cut() -> None:
+    t = Tensor(numbers(4, 6, 2)).shard(TWO, 1).realize()
+    assert lies(t.permute(1, 0, 2))[0] == 0
+    assert lies(t.reshape(4, 2, 3, 2)) == (1, ((0, 1), (1, 2)))
+    assert lies(t.reshape(4, 12)) == (1, ((0, 6), (6, 12)))
+    assert lies(t.flip(1)) == (1, ((3, 6), (0, 3)))
+    assert lies(t[:, 2:]) == (1, ((0, 1), (1, 4)))
+    assert lies((t * 2 + 1).sum((0, 2)))[0] == 0
+    assert lies(t.sum(1))[0] is None
+    assert lies(t.reshape(24, 2))[0] is None, "rows of two devices take turns: gathered"
+
+
+def items_of(*tensors: Tensor) -> list[ScheduleItem]:
+    return tensors[0].schedule(*tensors[1:])
+
+
+def copies_of(items: list[ScheduleItem]) -> list[int]:
+    """How many items each copy moves."""
+    return [item.buffers[0].arg.size for item in items if item.ast.op is Ops.COPY]
+
+
+def test_equal_parts_run_the_same_kernels_and_copy_nothing() -> None:
+    x, w = Tensor(numbers(8, 6)).shard(TWO, 0).realize(), Tensor(numbers(6, 4)).shard(TWO).realize()
+    items = items_of((x @ w + Tensor(numbers(4)).shard(TWO).realize()).softmax())
+    assert [i.device for i in items] == list(TWO) and items[0].ast is items[1].ast
+
+
+def test_kernels_of_devices_of_one_kind_are_written_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = Tensor(numbers(2, 37)).shard(TWO, 0).realize()
+    with Context(CACHELEVEL=0):
+        items = items_of((x * 3 + x.exp2()).sum(1))
+        first = compiled_kernel(items[0].ast, items[0].device)
+        monkeypatch.setattr("tinygrad.codegen.compile.write_kernel", None)
+        assert compiled_kernel(items[1].ast, items[1].device).written == first.written
+
+
+def test_weights_cut_by_columns_then_rows_need_one_all_reduce() -> None:
+    x = Tensor(numbers(4, 8)).shard(TWO).realize()
+    columns, rows = (Tensor(numbers(8, 8)).shard(TWO, axis).realize() for axis in (1, 0))
+    items = items_of((x @ columns).relu() @ rows)
+    assert copies_of(items) == [32, 32], "the partial products"
+    first_copy = next(n for n, item in enumerate(items) if item.ast.op is Ops.COPY)
+    assert {i.device for i in items[:first_copy]} == set(TWO), "no device waits before both have theirs"
+
+
+@pytest.mark.parametrize("op", ["sum", "max", "prod"])
+def test_large_partial_results_are_summed_in_parts(op: str) -> None:
+    data = numbers(6, 20_000)
+    t = Tensor(data).shard(THREE, 0).realize()
+    reduced: Tensor = getattr(t, op)(0)
+    moved = copies_of(items_of(reduced))
+    assert max(moved) <= 6_667 and sum(moved) == 2 * 2 * 20_000
+    np.testing.assert_allclose(reduced.numpy(), getattr(data, op)(0), rtol=1e-12)
+    first, *others = [m.buffer.copied() for m in reduced.detach().realize().uop.viewed.memories if m.buffer]
+    assert len(others) == 2 and all(np.array_equal(other, first) for other in others), "the same bits"
+
+
+def test_gathering_a_weight_copies_it_before_it_is_repeated() -> None:
+    x = Tensor(numbers(64, 8)).shard(TWO, 0).realize()
+    w = Tensor(numbers(4, 8)).shard(TWO, 0).realize()
+    assert copies_of(items_of(x @ w.transpose(0, 1))) == [16, 16]
+
+
+def test_half_types_are_summed_over_devices_in_float32() -> None:
+    ones = Tensor(np.ones(4096, np.float16)).shard(TWO, 0)
+    assert ones.sum(dtype=dtypes.float32).item() == 4096
+    assert (ones * 0.1).sum().item() == pytest.approx(409.6, rel=1e-3)
+
+
+# --- the surface ----------------------------------------------------------------------------------
+
+
+INDEX = np.array([3, 0, 5, 1, 1, 2], np.int32)
+SURFACE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "softmax": lambda x, i: x.softmax(0) + x.log_softmax(1),
+    "layernorm": lambda x, i: x.layernorm(),
+    "batchnorm": lambda x, i: (x - x.mean(0)) * x.var(0, correction=0).rsqrt(),
+    "argmax": lambda x, i: x.argmax(0),
+    "any": lambda x, i: (x > 1).any(0),
+    "sort": lambda x, i: x.sort(0)[0],
+    "cumsum": lambda x, i: x.cumsum(0),
+    "rows": lambda x, i: x[i],
+    "gather": lambda x, i: x.gather(0, i.reshape(6, 1)),
+    "scatter": lambda x, i: x.scatter_reduce(0, i.reshape(6, 1).expand(6, 4), x, "sum"),
+    "one item": lambda x, i: x[-1, 2] + x[0],
+    "cross entropy": lambda x, i: x.sparse_categorical_crossentropy(i % 4),
+    "causal": lambda x, i: x.scaled_dot_product_attention(x, x, is_causal=True),
+    "qr": lambda x, i: x.qr()[1],
+    "halves": lambda x, i: x.bitcast(dtypes.uint64).bitwise_and(2**52).bool(),
+    "mask": lambda x, i: x.masked_fill(x > 0, -1).tril(),
+}
+
+
+@pytest.mark.parametrize("name", SURFACE)
+def test_functions_give_what_they_give_on_one_device(name: str) -> None:
+    data = np.random.default_rng(3).normal(size=(6, 4))
+    expected = SURFACE[name](Tensor(data), Tensor(INDEX)).numpy()
+    for axis in (0, 1, None):
+        x, i = Tensor(data).shard(TWO, axis), Tensor(INDEX).shard(TWO, 0 if axis == 0 else None)
+        result = SURFACE[name](x, i)
+        assert result.device == TWO
+        np.testing.assert_allclose(result.numpy(), expected, rtol=1e-9, atol=1e-12)
+
+
+def test_constants_mix_with_values_on_several_devices() -> None:
+    data = numbers(4, 3)
+    t = Tensor(data).shard(TWO, 0)
+    np.testing.assert_allclose((1 - t * Tensor.arange(3) + Tensor.full((4, 1), 2.0)).numpy(),
+                               1 - data * np.arange(3) + 2)
+
+
+def test_random_numbers_are_those_of_the_first_device() -> None:
+    t = Tensor(numbers(4, 6)).float().shard(TWO, 0).realize()
+    for draw in (lambda x: x.rand_like(), lambda x: x.dropout(0.5) + x):
+        found = []
+        for x in (t, t.to("CPU")):
+            Tensor.manual_seed(5)
+            with Tensor.train():
+                found.append(draw(x))
+        assert found[0].device == TWO
+        np.testing.assert_array_equal(found[0].realize().numpy(), found[1].numpy())
+
+
+def test_a_draw_of_no_device_is_the_same_on_all() -> None:
+    noise = Tensor.rand(6, dtype=dtypes.float64)
+    t = Tensor(numbers(6)).shard(TWO, 0)
+    np.testing.assert_allclose((t + noise).numpy(), t.numpy() + noise.numpy())
+
+
+def test_constructors_take_several_devices() -> None:
+    assert Tensor([1.0, 2.0, 3.0], device=TWO).tolist() == [1, 2, 3]
+    assert Tensor.zeros(2, device=TWO).contiguous().realize().device == TWO
+    assert Tensor.empty(3, device=TWO).assign(4.0).tolist() == [4, 4, 4]
+    assert Tensor.arange(3, device=TWO).realize().tolist() == [0, 1, 2]
+    like = Tensor(numbers(6, 2)).shard(TWO, 0).empty_like()
+    assert lies(like) == (0, ((0, 3), (3, 6)))
+
+
+def test_values_without_items() -> None:
+    none = Tensor(numbers(4, 3)).shard(TWO, 0)[2:2]
+    assert none.numpy().shape == (0, 3) and (none + 1).realize().shape == (0, 3)
+    assert none.sum(0).tolist() == [0, 0, 0] and none.sum().item() == 0
+    assert none.pad(((1, 2), (0, 0)), value=3.0).tolist() == [[3] * 3] * 3
+
+
+# --- moving ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("axis", [0, 1, None])
+def test_moving_between_layouts_and_devices_keeps_the_values(axis: int | None) -> None:
+    data = numbers(5, 4)
+    t = Tensor(data).shard(TWO, axis).realize()
+    for devices in (TWO, THREE[::-1], ("CPU:3",)):
+        for other in (0, 1, None):
+            moved = t.shard(devices, other).realize()
+            np.testing.assert_array_equal(moved.numpy(), data)
+    for device in ("CPU", "CPU:2"):
+        moved = t.to(device)
+        assert moved.device == device
+        np.testing.assert_array_equal(moved.numpy(), data)
+    assert t.to(TWO) is t and t.to(THREE).device == THREE
+
+
+def test_what_was_gathered_is_no_view_of_the_memory() -> None:
+    t = Tensor(np.ones(4)).shard_(TWO).realize()
+    t.requires_grad = False
+    gathered, again = t.to("CPU").realize(), t.shard(TWO).realize()
+    t.assign(t * 5).realize()
+    assert (gathered.tolist(), again.tolist(), t.tolist()) == ([1] * 4, [1] * 4, [5] * 4)
+
+
+def test_equal_values_are_tensors_of_their_own() -> None:
+    tensors = [Tensor.ones(4).shard_(TWO) for _ in range(3)]
+    tensors[0].realize(*tensors[1:])
+    for i, t in enumerate(tensors):
+        t.assign(t.detach() * i).realize()
+    assert [t.tolist() for t in tensors] == [[i] * 4 for i in range(3)]
+
+
+def test_copies_and_weights_in_files_keep_the_values(tmp_path: Path) -> None:
+    t = Tensor(numbers(4, 2)).shard(TWO, 0).realize()
+    for other in (copy.copy(t), copy.deepcopy(t), pickle.loads(pickle.dumps(t)), t.clone()):
+        assert other.device == TWO
+        assert lies(other)[0] == 0
+        np.testing.assert_array_equal(other.numpy(), t.numpy())
+    state.safe_save({"t": t}, str(tmp_path / "t.safetensors"))
+    np.testing.assert_array_equal(state.safe_load(tmp_path / "t.safetensors")["t"].numpy(), t.numpy())
+
+
+def test_loading_a_state_leaves_parameters_cut_as_they_are() -> None:
+    layer = nn.Linear(4, 6)
+    layer.weight.shard_(TWO, 0)
+    weight = numbers(6, 4).astype(np.float32)
+    for _ in range(2):  # first lazy, then in memory
+        state.load_state_dict(layer, {"weight": Tensor(weight), "bias": Tensor.zeros(6)})
+        assert lies(layer.weight) == (0, ((0, 3), (3, 6)))
+        np.testing.assert_array_equal(layer.weight.numpy(), weight)
+
+
+# --- writing --------------------------------------------------------------------------------------
+
+
+WRITES: dict[str, Callable[[Any], Any]] = {
+    "all": lambda t: t.__iadd__(3),
+    "row": lambda t: t.__setitem__(0, 5.0),
+    "item": lambda t: t.__setitem__((4, 2), 5.0),
+    "box": lambda t: t.__setitem__((slice(1, 5), slice(0, 3)), -1.0),
+    "column": lambda t: t.__setitem__((slice(None), 1), 7.0),
+    "backwards": lambda t: t.__setitem__(slice(None, None, -2), 2.0),
+    "mask": lambda t: t.__setitem__(t > 0, 9.0),
+}
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_writes_reach_the_memory_of_every_device(name: str) -> None:
+    data = np.random.default_rng(4).normal(size=(6, 4))
+    expected = data.copy()
+    WRITES[name](expected)
+    for axis in (0, 1, None):
+        t = Tensor(data, requires_grad=False).shard_(TWO, axis).realize()
+        memory, before = t.uop.viewed.storage, t + 1
+        WRITES[name](t)
+        np.testing.assert_array_equal(t.numpy(), expected)
+        np.testing.assert_allclose(before.numpy(), data + 1)
+        assert t.uop.viewed.storage is memory and t.device == TWO
+
+
+# --- training -------------------------------------------------------------------------------------
+
+
+def test_gradients_lie_as_their_parameters_do() -> None:
+    x = Tensor(numbers(4, 6)).shard(TWO, 0)
+    whole, cut = Tensor(numbers(6, 8)).shard_(TWO), Tensor(numbers(8, 2)).shard_(TWO, 0)
+    (x.shard(TWO) @ whole @ cut).sum().backward()
+    assert whole.grad is not None and cut.grad is not None
+    assert (lies(whole.grad)[0], lies(cut.grad)[0]) == (None, 0) or lies(whole.grad)[0] == 1
+    (x @ whole).square().sum().backward()
+    assert whole.grad.device == TWO
+
+
+def test_transformed_functions_take_values_on_several_devices() -> None:
+    data = numbers(4, 3)
+    t = Tensor(data).shard(TWO, 0)
+    np.testing.assert_allclose(vmap(lambda row: (row * row).sum())(t).numpy(), (data * data).sum(1))
+    np.testing.assert_allclose(grad(lambda x: (x * x * x).sum())(t).numpy(), 3 * data * data)
+    spread = vmap(lambda row: (row.shard(TWO, 0) * 2).sum())
+    np.testing.assert_allclose(spread(Tensor(data)).numpy(), 2 * data.sum(1))
+
+
+class ConvNet:
+    """Convolution, batch norm, pooling, a linear layer, dropout."""
+
+    def __init__(self) -> None:
+        self.conv, self.norm, self.out = nn.Conv2d(1, 4, 3), nn.BatchNorm(4), nn.Linear(36, 5)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.out(self.norm(self.conv(x)).relu().max_pool2d().flatten(1)).dropout(0.2)
+
+    def spread(self, devices: tuple[str, ...]) -> None:
+        for p in state.get_parameters(self):
+            p.shard_(devices)
+
+
+class Transformer:
+    """An embedding, a block of attention and a perceptron with their heads and columns cut, a head."""
+
+    def __init__(self) -> None:
+        self.embedding, self.norm, self.head = nn.Embedding(7, 8), nn.LayerNorm(8), nn.Linear(8, 5)
+        self.query, self.key, self.value, self.up = (nn.Linear(8, n) for n in (8, 8, 8, 16))
+        self.join, self.down = nn.Linear(8, 8), nn.Linear(16, 8)
+
+    def __call__(self, tokens: Tensor) -> Tensor:
+        x = self.embedding(tokens)
+        h = self.norm(x)
+        q, k, v = (f(h).reshape(*tokens.shape, 4, 2).transpose(1, 2)
+                   for f in (self.query, self.key, self.value))
+        x = x + self.join(q.scaled_dot_product_attention(k, v, is_causal=True).transpose(1, 2).flatten(2))
+        return self.head((x + self.down(self.up(x).gelu())).mean(1))
+
+    def spread(self, devices: tuple[str, ...]) -> None:
+        by_columns, by_rows = (self.query, self.key, self.value, self.up), (self.join, self.down)
+        for layer in by_columns:
+            layer.weight.shard_(devices, 0)
+            layer.bias.shard_(devices, 0)
+        for layer in by_rows:
+            layer.weight.shard_(devices, 1)
+        for p in state.get_parameters(self):
+            if not isinstance(p.device, tuple):
+                p.shard_(devices)
+
+
+def train(make: Callable[[], Any], batches: list[Any], labels: Any, devices: tuple[str, ...],
+          axis: int | None, jit: bool) -> tuple[list[float], dict[str, Any], Any]:
+    Tensor.manual_seed(2)
+    model = make()
+    if devices:
+        model.spread(devices)
+    optimizer = optim.Adam(state.get_parameters(model), lr=0.01)
+
+    def step(x: Tensor, y: Tensor) -> Tensor:
+        optimizer.zero_grad()
+        loss = model(x).sparse_categorical_crossentropy(y).backward()
+        return loss.realize(*optimizer.schedule_step())
+
+    run = TinyJit(step) if jit else step
+    losses = []
+    with Tensor.train():
+        for batch in batches:
+            x, y = Tensor(batch), Tensor(labels)
+            losses.append(float((run(x.shard(devices, axis), y.shard(devices, axis)) if devices
+                                 else run(x, y)).item()))
+    return losses, {k: v.numpy() for k, v in state.get_state_dict(model).items()}, model
+
+
+@pytest.mark.parametrize("jit", [False, True])
+@pytest.mark.parametrize("kind", ["data", "tensor"])
+def test_training_gives_what_one_device_gives(kind: str, jit: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dtypes, "default_float", dtypes.float64)
+    rng = np.random.default_rng(6)
+    labels = rng.integers(0, 5, 6)
+    if kind == "data":
+        make, axis, batches = ConvNet, 0, [rng.normal(size=(6, 1, 8, 8)) for _ in range(3)]
+    else:
+        make, axis, batches = Transformer, None, [rng.integers(0, 7, (6, 3)) for _ in range(3)]
+    expected, weights, _ = train(make, batches, labels, (), None, False)
+    losses, found, model = train(make, batches, labels, TWO, axis, jit)
+    np.testing.assert_allclose(losses, expected, rtol=1e-9)
+    for name, weight in weights.items():
+        np.testing.assert_allclose(found[name], weight, rtol=1e-6, atol=1e-8, err_msg=name)
+    if kind == "tensor":
+        assert lies(model.up.weight) == (0, ((0, 8), (8, 16))) and lies(model.down.weight)[0] == 1
+
+
+@pytest.mark.parametrize("jit", [False, True])
+def test_steps_leave_memory_as_it_was(jit: bool) -> None:
+    w = Tensor(numbers(8, 8)).shard_(TWO, 0).realize()
+    w.requires_grad = True
+
+    def step(x: Tensor) -> Tensor:
+        w.grad = None
+        loss = (x @ w).square().mean().backward()
+        assert w.grad is not None
+        return loss.realize(w.assign(w.detach() - w.grad * 0.01))
+
+    run = TinyJit(step) if jit else step
+    used = []
+    for _ in range(6):
+        run(Tensor(numbers(8, 8)).shard(TWO).realize()).item()
+        gc.collect()
+        used.append(GlobalCounters.mem_used)
+    assert used[-1] == used[2]
+
+
+# --- captured functions ---------------------------------------------------------------------------
+
+
+def test_a_captured_function_has_a_trace_for_each_layout() -> None:
+    double = TinyJit(lambda x: (x * 2, x.sum(0)))
+    for seed in range(3):
+        for axis in (0, 1, None):
+            data = np.random.default_rng(seed).normal(size=(4, 2))
+            x = Tensor(data).shard(TWO, axis)
+            twice, total = double(x)
+            assert twice.device == TWO and lies(twice)[0] == axis
+            np.testing.assert_allclose(twice.numpy(), data * 2)
+            np.testing.assert_allclose(total.numpy(), data.sum(0))
+    assert len(double.traces) == 3
+
+
+def test_a_captured_function_writes_state_and_arguments_on_several_devices() -> None:
+    total = Tensor.zeros(4).contiguous().shard_(TWO, 0).realize()
+    total.requires_grad = False
+
+    @TinyJit
+    def add(x: Tensor) -> Tensor:
+        total.assign(total + x)
+        x.assign(x * 0)
+        return total
+
+    for n in range(1, 5):
+        before = total + 0
+        x = Tensor(np.full(4, n, np.float32), requires_grad=False).shard_(TWO, 0).realize()
+        assert add(x) is total and x.tolist() == [0] * 4
+        assert before.tolist() == [n * (n - 1) / 2] * 4, "what depends on the old value is computed first"
+        assert total.tolist() == [n * (n + 1) / 2] * 4
+
+
+def test_a_captured_function_of_several_devices_is_not_pickled() -> None:
+    f = TinyJit(lambda x: x + 1)
+    for _ in range(2):
+        f(Tensor([1.0, 2.0]).shard(TWO, 0))
+    with pytest.raises(JitError, match="cannot be pickled that takes, returns or changes tensors on several"):
+        pickle.dumps(f)
+
+
+# --- other devices --------------------------------------------------------------------------------
+
+
+def test_devices_of_several_kinds_compute_together() -> None:
+    data = numbers(5, 3)
+    t = Tensor(data).shard(("CPU", "PYTHON"), 0)
+    np.testing.assert_allclose((t @ t.transpose(0, 1)).sum(0).numpy(), (data @ data.T).sum(0))
+
+
+def test_a_schedule_for_devices_that_are_not_there() -> None:
+    devices = tuple(f"NULL:{i}" for i in range(4))
+    t = Tensor.empty(8, 16, device=devices).shard(devices, 0)
+    assert {item.device for item in items_of((t @ t.transpose(0, 1)).relu())} == \
+        {Device.canonicalize(name) for name in devices}
+
+
+# --- what is refused ------------------------------------------------------------------------------
+
+
+def test_operands_on_one_device_and_on_several_do_not_mix() -> None:
+    with pytest.raises(ValueError, match=r"ADD of values on different devices: \('CPU', 'CPU:1'\), CPU; "
+                                         r"spread the other with .shard\(devices\), whole on each, or"):
+        Tensor([1.0, 2.0]).shard(TWO) + Tensor([1.0, 2.0])
+
+
+@pytest.mark.parametrize("devices, axis, message", [
+    (("CPU", "CPU:0"), 0, "each once, got .* where CPU comes twice"),
+    ((), 0, "takes their names, each once"),
+    (("CPU", "TOASTER"), 0, "'TOASTER' is not the name of a device"),
+    (THREE, 1, r"shard along axis 1 of shape \(4, 2\): .* an item for each of the 3 devices"),
+])
+def test_what_cannot_be_cut_is_refused(devices: tuple[str, ...], axis: int, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Tensor(numbers(4, 2)).shard(devices, axis)
+    with pytest.raises(ValueError, match="a 0-d tensor has no axis to cut"):
+        Tensor(1.0).shard(TWO, 0)
+    with pytest.raises(IndexError, match="axis 2 is not in"):
+        Tensor(numbers(4, 2)).shard(TWO, 2)
+
+
+def test_a_leaf_that_is_moved_stays_one() -> None:
+    for move in (lambda t: t.to_("CPU:1"), lambda t: t.shard_(TWO, 0), lambda t: t.shard_(TWO).to_("CPU")):
+        leaf = move(Tensor([1.0, 2.0]))
+        (leaf * leaf).sum().backward()
+        assert leaf.grad is not None and leaf.grad.tolist() == [2, 4] and leaf.grad.device == leaf.device

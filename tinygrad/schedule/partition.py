@@ -1,0 +1,477 @@
+"""Values on several devices as values on each of them: the graph to compute, cut where its values are.
+
+In: nodes whose shapes and gradients are those of whole values, over memory on several devices. Out: for each
+device the nodes that compute its part. One rule an operation says how the parts of its sources become the
+parts of its value (`RULES`); devices exchange what they need by COPY, and nothing after this pass, neither
+scheduler nor code generator nor runtime, knows of values on several devices. The term is that of Xu et al.,
+"GSPMD: general and scalable parallelization for ML computation graphs" (2021).
+
+What is exchanged: a reduce along the cut axis becomes partial results that are all reduced (`all_reduce`);
+operands that are cut otherwise than what they meet are cut again (`recut`), or gathered where they were
+smallest. Everything else stays where it is.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from tinygrad.codegen.indexing import constant_value
+from tinygrad.dtype import dtypes
+from tinygrad.graph.ops import Family, Ops
+from tinygrad.graph.sharding import Layout, Sharding, Span, even_spans, intersection, reshaped, strided
+from tinygrad.graph.sizes import is_symbolic
+from tinygrad.graph.uop import Shape, Synthesized, UOp
+from tinygrad.graph.writes import refuse_overwritten
+
+SCATTERED_BYTES = 1 << 16
+"""From here on the partial results of more than two devices are summed in parts, each on its own device:
+every device sends and receives twice its part of them instead of all of them from every other."""
+
+DEEPEST = 200
+"""Nodes below each other that `Partition.part` goes into; Python's stack is good for more."""
+
+is_spread = Synthesized(
+    lambda node: isinstance(node.device, tuple) or any(s.__dict__["_is_spread"] for s in node.src),
+    "_is_spread")
+"""Whether a value on several devices is below a node, or it is one."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A value on several devices: for each the node of its part."""
+
+    devices: tuple[str, ...]
+    nodes: tuple[UOp, ...]
+    axis: int | None
+    """the axis that is cut; None: every device has the whole value"""
+    spans: tuple[Span, ...] = ()
+    """for each device which items along the axis it has"""
+
+    def map(self, change: Callable[[UOp], UOp]) -> Parts:
+        """The same cut of what `change` makes of each part."""
+        return Parts(self.devices, tuple(map(change, self.nodes)), self.axis, self.spans)
+
+    def is_cut_as(self, other: Parts) -> bool:
+        return self.axis == other.axis and self.spans == other.spans
+
+    def sizes(self) -> list[int]:
+        """How many items each device has along the axis."""
+        return [end - start for start, end in self.spans]
+
+
+Value: TypeAlias = UOp | Parts
+"""What a node becomes: a node of one device (or none), or the parts on several."""
+
+
+# --- between devices ----------------------------------------------------------------------------------------
+
+
+def moved(node: UOp, device: str) -> UOp:
+    """`node` where `device` can use it; what no device holds is everywhere."""
+    return node if node.device is None else node.copy_to(device)
+
+
+def resized(shape: Shape, axis: int, size: int) -> Shape:
+    """`shape` with another size of `axis`."""
+    return (*shape[:axis], size, *shape[axis + 1:])
+
+
+def along(node: UOp, axis: int, span: Span) -> UOp:
+    """The items of `axis` in `span`."""
+    return node.shrink([span if i == axis else (0, n) for i, n in enumerate(node.shape)])
+
+
+def joined(parts: Sequence[tuple[UOp, Span]], axis: int, span: Span) -> UOp:
+    """One value of `parts`, which cover `span` of an axis, each with the items of its own span."""
+    (result, first), *rest = sorted(parts, key=lambda part: part[1])
+    whole = resized(result.shape, axis, span[1] - span[0])
+
+    def placed(node: UOp, at: Span) -> UOp:
+        return node.pad([(at[0] - span[0], span[1] - at[1]) if i == axis else (0, 0)
+                         for i in range(len(whole))])
+
+    result = placed(result, first)
+    for node, at in rest:
+        # chosen by position rather than added, which would lose the sign of zero
+        tail = UOp.const(True, dtypes.bool, resized((1,) * len(whole), axis, span[1] - at[0]))
+        result = placed(tail, (at[0], span[1])).expand(whole).where(placed(node, at), result)
+    return result
+
+
+def recut(value: Parts, spans: Sequence[Span], devices: Sequence[str]) -> list[UOp]:
+    """A value that is cut, for each of `devices` with the items of its span: only what it does not have is
+    copied to it."""
+    assert value.axis is not None
+    axis = value.axis
+    results = []
+    for device, wanted in zip(devices, spans, strict=True):
+        found = []
+        for node, span in zip(value.nodes, value.spans, strict=True):
+            common = intersection(wanted, span)
+            if common[0] < common[1]:
+                part = along(node.contiguous() if common != span else node, axis,
+                             (common[0] - span[0], common[1] - span[0]))
+                found.append((moved(part, device), common))
+        nothing = UOp.const(0, value.nodes[0].dtype, resized(value.nodes[0].shape, axis, 0))
+        results.append(joined(found, axis, wanted) if found else nothing)
+    return results
+
+
+def gathered(value: Parts, devices: Sequence[str]) -> list[UOp]:
+    """The whole value on each of `devices`."""
+    if value.axis is not None:
+        whole = (0, sum(value.sizes()))
+        return recut(value, [whole] * len(devices), devices)
+    own = dict(zip(value.devices, value.nodes, strict=True))
+    return [own[d] if d in own else moved(value.nodes[0], d) for d in devices]
+
+
+def all_reduce(op: Ops, partial: Sequence[UOp], devices: tuple[str, ...]) -> Parts:
+    """`partial` results, each on a device, combined on every device; in the same order, so that all have the
+    same bits."""
+    whole = partial[0]
+    if len(devices) == 2 or whole.numel * whole.dtype.itemsize < SCATTERED_BYTES or is_symbolic(whole.shape):
+        return Parts(devices, tuple(_combined(op, [moved(p, d) for p in partial]) for d in devices), None)
+    flat = [p.contiguous().reshape((whole.numel,)) for p in partial]
+    spans = even_spans(whole.numel, len(devices))
+    scattered = Parts(devices, tuple(_combined(op, [moved(p.shrink((span,)), d) for p in flat])
+                                     for d, span in zip(devices, spans, strict=True)), 0, spans)
+    nodes = gathered(scattered, devices)
+    return Parts(devices, tuple(n.reshape(whole.shape) for n in nodes), None)
+
+
+def _combined(op: Ops, values: Sequence[UOp]) -> UOp:
+    result, *others = values
+    for other in others:
+        result = result.alu(op, other)
+    return result
+
+
+# --- the pass -----------------------------------------------------------------------------------------------
+
+
+class Partition:
+    """What nodes become, each computed once."""
+
+    def __init__(self) -> None:
+        self.done: dict[UOp, Value] = {}
+        self.made_by: dict[str, dict[UOp, UOp]] = {}
+        """by device, what becomes there of nodes that no device holds"""
+        self.parts_of: dict[tuple[UOp, int, Span], UOp] = {}
+
+    def value(self, root: UOp) -> Value:
+        """The parts of `root`; itself, over others, where it is on one device or none."""
+        for node in root.toposort(stop=self.is_end):
+            if node not in self.done:
+                self.done[node] = self.made(node)
+        return self.done[root]
+
+    def is_end(self, node: UOp) -> bool:
+        return node in self.done or not is_spread.of(node) or _memory_of(node) is not None
+
+    def made(self, node: UOp) -> Value:
+        """What a node becomes, whose sources are in `done`."""
+        if not is_spread.of(node):
+            return node
+        view = _memory_of(node)
+        if view is not None:
+            return self.value(view) if is_spread.of(view) else view
+        if isinstance(node.device, tuple) or node.op is Ops.COPY:
+            return RULES[node.op](self, node)
+        return node.with_sources(tuple(self.node(s) for s in node.src))
+
+    def node(self, node: UOp) -> UOp:
+        """What becomes of a node that is on one device or none."""
+        value = self.done[node]
+        assert isinstance(value, UOp), node
+        return value
+
+    def parts(self, node: UOp, devices: tuple[str, ...]) -> Parts:
+        """What becomes of a source of a value on `devices`; what no device holds, each makes for itself."""
+        value = self.done[node]
+        if isinstance(value, Parts):
+            return value
+        return Parts(devices, tuple(self.made_on(value, device) for device in devices), None)
+
+    def made_on(self, node: UOp, device: str) -> UOp:
+        """A value that no device holds, with all that it stores on the way stored on `device`."""
+        known = self.made_by.setdefault(device, {})
+        for n in node.toposort(stop=lambda n: n in known or _memory_of(n) is not None):
+            view = _memory_of(n)
+            if n in known:
+                continue
+            if view is not None:
+                known[n] = moved(view, device)
+            elif n.op is Ops.CONTIGUOUS:
+                known[n] = known[n.src[0]].copy_to(device)
+            else:
+                known[n] = n.with_sources(tuple(known[s] for s in n.src))
+        return known[node]
+
+    def whole(self, node: UOp, devices: tuple[str, ...]) -> Parts:
+        """All of a node on every device. What is copied is what it shows or repeats, not the result."""
+        value = self.parts(node, devices)
+        if value.axis is None:
+            return value
+        if node.op in _GATHERED_BELOW and _memory_of(node) is None:
+            return self.whole(node.src[0], devices).map(lambda n: node.replace(src=(n,)))
+        return Parts(devices, tuple(gathered(value, devices)), None)
+
+    def laid_out(self, node: UOp, like: Parts) -> Parts:
+        """What becomes of a node, cut as `like`."""
+        value = self.parts(node, like.devices)
+        if value.is_cut_as(like):
+            return value
+        if value.axis == like.axis:
+            nodes = recut(value, like.spans, like.devices)
+        elif like.axis is None:
+            nodes = list(self.whole(node, like.devices).nodes)
+        else:
+            whole = self.whole(node, like.devices).nodes
+            nodes = [self.part(n, like.axis, span) for n, span in zip(whole, like.spans, strict=True)]
+        return Parts(like.devices, tuple(nodes), like.axis, like.spans)
+
+    def part(self, node: UOp, axis: int, span: Span, depth: int = 0) -> UOp:
+        """The items of `axis` in `span` of a node that a device has all of: computed for those alone, so
+        that devices with parts of one size run the same kernels."""
+        key = (node, axis, span)
+        found = self.parts_of.get(key)
+        if found is None:
+            found = self.parts_of[key] = self._part(node, axis, span, depth + 1)
+        return found
+
+    def _part(self, node: UOp, axis: int, span: Span, depth: int) -> UOp:
+        size = span[1] - span[0]
+        if node.shape[axis] == size:
+            return node
+        if _memory_of(node) is not None or is_symbolic(node.shape) or depth > DEEPEST or not node.src:
+            return along(node, axis, span)
+        source = node.src[0]
+        if node.op in Family.ELEMENTWISE or node.op in (Ops.DETACH, Ops.COPY, Ops.LIMIT):
+            return node.with_sources(tuple(self.part(s, axis, span, depth) for s in node.src))
+        if node.op is Ops.CUSTOM_GRADIENT:
+            return self.part(source, axis, span, depth)
+        if node.op is Ops.EXPAND:
+            below = source if source.shape[axis] == 1 else self.part(source, axis, span, depth)
+            return below.expand(resized(node.shape, axis, size))
+        if node.op is Ops.PERMUTE:
+            return self.part(source, node.arg[axis], span, depth).permute(node.arg)
+        if node.op is Ops.RESHAPE:
+            layout = reshaped(axis, node.shape, source.shape, [span])
+            if layout is not None and layout.axis is not None:
+                below = self.part(source, layout.axis, layout.spans[0], depth)
+                return below.reshape(resized(node.shape, axis, size))
+        return along(node, axis, span)
+
+
+def _memory_of(node: UOp) -> UOp | None:
+    """The view of memory that a computed value is in; constants are better written into kernels."""
+    return node.realized_view if constant_value(node) is None else None
+
+
+_GATHERED_BELOW = frozenset({Ops.RESHAPE, Ops.PERMUTE, Ops.EXPAND, Ops.PAD, Ops.DETACH, Ops.CAST})
+"""What shows no less than its source has."""
+
+
+# --- one rule an operation ----------------------------------------------------------------------------------
+
+
+def _buffer(p: Partition, node: UOp) -> Value:
+    refuse_overwritten(node)
+    layout: Layout = node.arg.layout
+    return Parts(node.device, node.pieces, layout.axis, layout.spans)
+
+
+def _copy(p: Partition, node: UOp) -> Value:
+    source, target = node.src[0], node.arg
+    value = p.done[source]
+    if isinstance(target, str):
+        if isinstance(value, UOp):
+            return node.with_sources((value,))
+        return gathered(p.whole(source, value.devices), (target,))[0]
+    assert isinstance(target, Sharding)
+    spans = () if target.axis is None else even_spans(source.shape[target.axis], len(target.devices))
+    if isinstance(value, Parts):
+        if value.devices == target.devices:
+            return p.laid_out(source, Parts(value.devices, (), target.axis, spans))
+        if value.axis is not None and value.axis == target.axis:
+            return Parts(target.devices, tuple(recut(value, spans, target.devices)), target.axis, spans)
+        nodes = gathered(p.whole(source, value.devices), target.devices)
+    elif value.device is None:
+        nodes = list(p.parts(source, target.devices).nodes)
+    else:
+        nodes = [value] * len(target.devices)
+    if target.axis is not None:
+        nodes = [p.part(n, target.axis, span) for n, span in zip(nodes, spans, strict=True)]
+    nodes = [moved(n, d) for n, d in zip(nodes, target.devices, strict=True)]
+    return Parts(target.devices, tuple(nodes), target.axis, spans)
+
+
+def _elementwise(p: Partition, node: UOp) -> Value:
+    devices = node.device
+    like = _common_layout(p, node)
+    sources = [p.laid_out(s, like).nodes for s in node.src]
+    nodes = tuple(node.with_sources(src) for src in zip(*sources, strict=True))
+    return Parts(devices, nodes, like.axis, like.spans)
+
+
+def _common_layout(p: Partition, node: UOp) -> Parts:
+    """How the sources of `node` are cut; the one that was largest before it was repeated, where they
+    differ."""
+    cut = [(s, v) for s in node.src for v in [p.done[s]] if isinstance(v, Parts) and v.axis is not None]
+    if not cut:
+        return p.parts(node.src[0], node.device)
+    if all(value.is_cut_as(cut[0][1]) for _, value in cut):
+        return cut[0][1]
+    return max(cut, key=lambda pair: _unrepeated(pair[0]).numel)[1]
+
+
+def _unrepeated(node: UOp) -> UOp:
+    """What movement repeats."""
+    while node.op in _GATHERED_BELOW:
+        node = node.src[0]
+    return node
+
+
+def _reduce(p: Partition, node: UOp) -> Value:
+    op, axes = node.arg
+    value = p.parts(node.src[0], node.device)
+
+    def reduced(part: UOp) -> UOp:
+        inner = tuple(a for a in axes if part.shape[a] != 1)
+        return UOp.new(Ops.REDUCE, node.dtype, (part,), (op, inner)) if inner else part
+
+    if value.axis not in axes:
+        return value.map(reduced)
+    partial = [reduced(n) for n, size in zip(value.nodes, value.sizes(), strict=True) if size]
+    return all_reduce(op, partial or [reduced(value.nodes[0])], value.devices)
+
+
+def _reshape(p: Partition, node: UOp) -> Value:
+    value = p.parts(node.src[0], node.device)
+    if value.axis is None:
+        return value.map(lambda n: n.reshape(node.arg))
+    layout = reshaped(value.axis, node.src[0].shape, node.arg, value.spans)
+    if layout is None or layout.axis is None:
+        return p.whole(node.src[0], value.devices).map(lambda n: n.reshape(node.arg))
+    axis = layout.axis
+    nodes = tuple(n.reshape(resized(node.arg, axis, end - start))
+                  for n, (start, end) in zip(value.nodes, layout.spans, strict=True))
+    return Parts(value.devices, nodes, axis, layout.spans)
+
+
+def _permute(p: Partition, node: UOp) -> Value:
+    value = p.parts(node.src[0], node.device)
+    axis = None if value.axis is None else node.arg.index(value.axis)
+    return Parts(value.devices, tuple(n.permute(node.arg) for n in value.nodes), axis, value.spans)
+
+
+def _expand(p: Partition, node: UOp) -> Value:
+    value = p.parts(node.src[0], node.device)
+    axis = value.axis
+    if axis is None:
+        return value.map(lambda n: n.expand(node.arg))
+    return value.map(lambda n: n.expand(resized(node.arg, axis, n.shape[axis])))
+
+
+def _pad(p: Partition, node: UOp) -> Value:
+    """Zeros at an end of the cut axis go to the device that has that end."""
+    value = p.parts(node.src[0], node.device)
+    axis = value.axis
+    if axis is None or node.arg[axis] == (0, 0):
+        return value.map(lambda n: n.pad(node.arg))
+    before, after = node.arg[axis]
+    if is_symbolic((before, after)):
+        return p.whole(node.src[0], value.devices).map(lambda n: n.pad(node.arg))
+    filled = [i for i, (start, end) in enumerate(value.spans) if start < end] or [0]
+    first, last = min(filled, key=lambda i: value.spans[i]), max(filled, key=lambda i: value.spans[i])
+    nodes, spans = [], []
+    for i, (n, (start, end)) in enumerate(zip(value.nodes, value.spans, strict=True)):
+        here = (before if i == first else 0, after if i == last else 0)
+        nodes.append(n.pad([here if a == axis else pads for a, pads in enumerate(node.arg)]))
+        spans.append((start + before - here[0], end + before + here[1]))
+    return Parts(value.devices, tuple(nodes), axis, tuple(spans))
+
+
+def _shrink(p: Partition, node: UOp) -> Value:
+    """Each device keeps what it has of the items that stay."""
+    value = p.parts(node.src[0], node.device)
+    axis = value.axis
+    if axis is None:
+        return value.map(lambda n: n.shrink(node.arg))
+    kept: Span = node.arg[axis]
+    if is_symbolic(kept):
+        return p.whole(node.src[0], value.devices).map(lambda n: n.shrink(node.arg))
+    nodes, spans = [], []
+    for n, span in zip(value.nodes, value.spans, strict=True):
+        common = intersection(span, kept)
+        here = (common[0] - span[0], common[1] - span[0]) if common[0] < common[1] else (0, 0)
+        nodes.append(n.shrink([here if a == axis else b for a, b in enumerate(node.arg)]))
+        begins = min(max(common[0] - kept[0], 0), kept[1] - kept[0])
+        spans.append((begins, begins + here[1] - here[0]))
+    return Parts(value.devices, tuple(nodes), axis, tuple(spans))
+
+
+def _stride(p: Partition, node: UOp) -> Value:
+    value = p.parts(node.src[0], node.device)
+    axis = value.axis
+    if axis is None or node.arg[axis] == 1:
+        return value.map(lambda n: n.stride(node.arg))
+    size, step = node.src[0].shape[axis], node.arg[axis]
+    nodes, spans = [], []
+    for n, span in zip(value.nodes, value.spans, strict=True):
+        turned = n if step > 0 else n.stride([-1 if a == axis else 1 for a in range(len(n.shape))])
+        at = span if step > 0 else (size - span[1], size - span[0])
+        found, (first, end) = strided(at, size, abs(step))
+        some = along(turned, axis, (first, end) if found[0] < found[1] else (0, 0))
+        nodes.append(some.stride([abs(step) if a == axis else s for a, s in enumerate(node.arg)]))
+        spans.append(found)
+    return Parts(value.devices, tuple(nodes), axis, tuple(spans))
+
+
+def _same(p: Partition, node: UOp) -> Value:
+    return p.parts(node.src[0], node.device).map(lambda n: UOp.new(node.op, node.dtype, (n,), node.arg))
+
+
+def _transparent(p: Partition, node: UOp) -> Value:
+    return p.parts(node.src[0], node.device)
+
+
+def _assign(p: Partition, node: UOp) -> Value:
+    target = p.parts(node.src[0], node.device)
+    if node.src[0].op is Ops.RESHAPE and any(_is_no_memory(n) for n in target.nodes):
+        # a reshape that devices cannot do for themselves; what is written is the same without it
+        view = node.src[0].src[0]
+        return p.value(view.assign(node.src[1].reshape(view.shape)).reshape(node.shape))
+    if any(_is_no_memory(n) for n in target.nodes):
+        raise ValueError(f"cannot write into a view of shape {node.shape} of memory that is cut along an "
+                         "axis which the view takes apart or joins across devices; write into the tensor "
+                         "itself, or gather it first with .to(device)")
+    value = p.laid_out(node.src[1], target)
+    nodes = tuple(t.assign(v) for t, v in zip(target.nodes, value.nodes, strict=True))
+    return Parts(target.devices, nodes, target.axis, target.spans)
+
+
+def _is_no_memory(part: UOp) -> bool:
+    return part.viewed.op not in (Ops.BUFFER, Ops.ASSIGN)
+
+
+Rule: TypeAlias = Callable[[Partition, UOp], Value]
+
+RULES: Mapping[Ops, Rule] = {
+    Ops.BUFFER: _buffer,
+    Ops.COPY: _copy,
+    **dict.fromkeys(Family.ELEMENTWISE | {Ops.LIMIT}, _elementwise),
+    Ops.REDUCE: _reduce,
+    Ops.RESHAPE: _reshape,
+    Ops.PERMUTE: _permute,
+    Ops.EXPAND: _expand,
+    Ops.PAD: _pad,
+    Ops.SHRINK: _shrink,
+    Ops.STRIDE: _stride,
+    Ops.CONTIGUOUS: _same,
+    Ops.DETACH: _transparent,
+    Ops.CUSTOM_GRADIENT: _transparent,
+    Ops.ASSIGN: _assign,
+}

@@ -1,0 +1,112 @@
+"""Results on several devices: what to realise on each, and the memory that then holds the whole.
+
+In: nodes to realise in whose graph some values are on several devices. Out: their parts (`partition.py`),
+which is all that the cache of schedules and what follows see; afterwards, for each node, a view of a BUFFER
+over the memory of its parts.
+"""
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tinygrad.graph.ops import Family, Ops
+from tinygrad.graph.sharding import Layout
+from tinygrad.graph.uop import UOp
+from tinygrad.schedule.partition import Partition, Parts
+
+_TRANSPARENT = Family.VIEW | {Ops.DETACH, Ops.CUSTOM_GRADIENT}
+"""What has no memory of its own, but that of its first source."""
+_STORED = Family.ELEMENTWISE | {Ops.REDUCE, Ops.CONTIGUOUS, Ops.ASSIGN}
+"""What has memory of its own, in order, once it is computed."""
+
+
+class Spread:
+    """The parts of some nodes to realise, and what holds the nodes' values once those are computed."""
+
+    def __init__(self, wanted: Sequence[UOp]) -> None:
+        self.partition = Partition()
+        self.wanted = list(wanted)
+        self.stored: dict[UOp, tuple[UOp, ...]] = {}
+        """for each node that gets memory, the nodes that compute its parts"""
+        self.claimed: dict[UOp, tuple[UOp, ...]] = {}
+        """for each of those nodes, all parts of the value that it is a part of: no other may have one of them
+        as its memory. (Equal values may have all: which tensor owns the memory, those find out.)"""
+        for node in self.wanted:
+            self.store(_memory_below(node))
+
+    @property
+    def sinks(self) -> list[UOp]:
+        """What is to be computed, each on one device or none."""
+        return list(dict.fromkeys(part for parts in self.stored.values() for part in parts))
+
+    def store(self, node: UOp) -> None:
+        """Let the parts of a node be computed, unless it is in memory."""
+        value = self.partition.value(node)
+        if node.op is Ops.BUFFER or node.realized_view is not None or node in self.stored:
+            return
+        if isinstance(value, Parts):
+            nodes = tuple(_in_memory(n, d) for n, d in zip(value.nodes, value.devices, strict=True))
+        else:
+            nodes = (value if value.op in _STORED else _copied(value),)
+        written = node.op is not Ops.ASSIGN and any(n.op is Ops.ASSIGN for n in nodes)
+        if written or any(self.claimed.get(n, nodes) != nodes for n in nodes):
+            nodes = tuple(map(_copied, nodes))
+        self.stored[node] = nodes
+        self.claimed.update(dict.fromkeys(nodes, nodes))
+
+    def views(self, found: Mapping[UOp, UOp]) -> dict[UOp, UOp]:
+        """The views that hold the values of the nodes, given those of their parts."""
+        views: dict[UOp, UOp] = {}
+        made: dict[tuple[tuple[UOp, ...], Layout], UOp] = {}
+        for node, parts in self.stored.items():
+            value = self.partition.done[node]
+            held = tuple(found.get(part, part.realized_view or part) for part in parts)
+            if isinstance(value, Parts):
+                layout = Layout(node.shape, value.axis, value.spans)
+                if (held, layout) not in made:  # equal values have the same memory
+                    made[held, layout] = UOp.sharded_buffer(value.devices, layout, held)
+                views[node] = made[held, layout]
+            else:
+                views[node] = held[0]
+        for node in self.wanted:
+            views[node] = _over_memory(node, views)
+        return views
+
+
+def layout_of(node: UOp) -> Layout:
+    """How a value on several devices will lie there."""
+    value = Partition().value(node)
+    assert isinstance(value, Parts), node
+    return Layout(node.shape, value.axis, value.spans)
+
+
+def _memory_below(node: UOp) -> UOp:
+    """The node whose memory `node` is to be a view of."""
+    while node.op in _TRANSPARENT and node.realized_view is None:
+        node = node.src[0]
+    return node
+
+
+def _over_memory(node: UOp, views: Mapping[UOp, UOp]) -> UOp:
+    """`node` as a view of what holds the node below."""
+    chain = []
+    while node.op in _TRANSPARENT and node.realized_view is None:
+        chain.append(node)
+        node = node.src[0]
+    view = node.realized_view or views.get(node, node)
+    for above in reversed(chain):
+        if above.op in Family.VIEW:
+            view = above.replace(src=(view, *above.src[1:]))
+    return view
+
+
+def _in_memory(part: UOp, device: str) -> UOp:
+    """A node with the values of `part` that gets memory of its own on `device`."""
+    if part.op in _STORED and part.device == device:
+        return part
+    if part.device is None:
+        return _copied(part).copy_to(device)
+    return part if part.op is Ops.COPY else _copied(part)
+
+
+def _copied(part: UOp) -> UOp:
+    return UOp.new(Ops.CONTIGUOUS, part.dtype, (part,))
