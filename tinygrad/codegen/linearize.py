@@ -87,6 +87,10 @@ class _Linearizer:
         self.items: dict[UOp, list[UOp]] = defaultdict(list)
         self.body: dict[UOp, UOp] = {}
         self.before: dict[UOp, set[UOp]] = defaultdict(set)
+        self.around: dict[UOp, frozenset[UOp]] = {ROOT: frozenset()}
+        """for each loop, itself and those around it"""
+        self.opened_at: dict[UOp, list[UOp]] = defaultdict(list)
+        """for each loop, the REDUCEs and STAGEs of which it is the outermost"""
         self.registers: dict[UOp, UOp] = {}
         self.scratch: dict[UOp, UOp] = {}
         self.updates: dict[UOp, list[UOp]] = defaultdict(list)
@@ -100,6 +104,8 @@ class _Linearizer:
         definitions = [n for n in self.order if n.op in (Ops.PARAM, Ops.VARIABLE, Ops.CONST)]
         self.done: dict[UOp, UOp] = {n: n for n in definitions}
         self.out: list[UOp] = list(definitions)
+        self.holding: list[set[UOp]] = [set(definitions)]
+        """what was written down in the kernel's body and in each loop that is open"""
         self.place_in_grid()
         self.emit_body(ROOT)
         return _defined_first(_without_unused(self.out))
@@ -113,11 +119,14 @@ class _Linearizer:
             if not closed:
                 continue
             around = self.innermost(node)
+            if node.op in (Ops.REDUCE, Ops.STAGE):
+                self.opened_at[closed[0]].append(node)
             for r in closed:
                 known = self.parent.get(r)
                 if known is None:
                     self.parent[r] = around
                     self.depth[r] = self.depth[around] + 1
+                    self.around[r] = self.around[around] | {r}
                 elif known is not around:
                     raise RuntimeError(f"loop {r.arg[0]} cannot run in two places: "
                                        f"inside {_name(known)} and inside {_name(around)}")
@@ -127,19 +136,10 @@ class _Linearizer:
         """The body that a node runs in: that of the deepest loop it changes with."""
         if not node.ranges:
             return ROOT
-        deepest = max(node.ranges, key=lambda r: self.depth[r])
-        around = set(self.chain(deepest))
-        if not node.ranges <= around:
+        deepest = max(node.ranges, key=self.depth.__getitem__)
+        if not node.ranges <= self.around[deepest]:
             raise RuntimeError(f"no loop encloses all of {', '.join(_name(r) for r in node.ranges)}")
         return deepest
-
-    def chain(self, r: UOp) -> list[UOp]:
-        """The loop and those around it, innermost first."""
-        result = []
-        while r is not ROOT:
-            result.append(r)
-            r = self.parent[r]
-        return result
 
     def place_nodes(self) -> None:
         for node in self.order:
@@ -178,10 +178,10 @@ class _Linearizer:
         both."""
         if source not in self.body:
             return
-        around = {ROOT, *self.chain(body)}
+        around = self.around[body]
         earlier = source
         where = self.body[source]
-        while where not in around:
+        while where is not ROOT and where not in around:
             earlier = where
             where = self.parent[where]
         later = node
@@ -285,7 +285,7 @@ class _Linearizer:
         if r in self.grid.counters:
             self.emit_block_range(r)
             return
-        for node in self.closing_from(r):
+        for node in reversed(self.opened_at[r]):
             if node.op is Ops.REDUCE:
                 register = self.add(UOp.new(Ops.REGISTER, node.dtype, (), next(self.identities)))
                 start = self.add(reduce_identity(node.arg, node.dtype))
@@ -304,7 +304,7 @@ class _Linearizer:
 
     def emit_block_range(self, r: UOp) -> None:
         """What runs in a range across blocks or threads, each of which does one iteration."""
-        for node in self.closing_from(r):
+        for node in reversed(self.opened_at[r]):
             self.open_scratch(node)
         self.done[r] = self.grid.counters[r]
         self.emit_body(r)
@@ -322,11 +322,6 @@ class _Linearizer:
         """The items that a STAGE fills."""
         values = len(node.src) - len(node.closed_ranges)
         return int(prod(c.extent for c in node.closed_ranges)) * values * node.dtype.count
-
-    def closing_from(self, r: UOp) -> list[UOp]:
-        """The REDUCEs and STAGEs whose outermost loop is `r`."""
-        return [n for n in self.order
-                if n.op in (Ops.REDUCE, Ops.STAGE) and n.closed_ranges and n.closed_ranges[0] is r]
 
     def emit_update(self, node: UOp) -> None:
         """The end of a loop body: take this iteration's value into the register or the scratch memory."""
@@ -359,11 +354,14 @@ class _Linearizer:
 
     def add_tree(self, root: UOp) -> UOp:
         """Write down an expression over nodes that may be written already."""
-        written = _still_written(self.out)
-        for node in root.toposort(stop=lambda n: n in written):
-            if node not in written:
+        for node in root.toposort(stop=self.holds):
+            if not self.holds(node):
                 self.add(node)
         return root
+
+    def holds(self, node: UOp) -> bool:
+        """Whether a node was written down and no loop around it has ended since."""
+        return any(node in body for body in self.holding)
 
     def read(self, register: UOp) -> UOp:
         """The value of a register now; each reading is a node of its own."""
@@ -371,24 +369,17 @@ class _Linearizer:
 
     def add(self, node: UOp) -> UOp:
         self.out.append(node)
+        if node.op is Ops.END:
+            self.holding.pop()
+        elif node.op is Ops.RANGE:
+            self.holding.append({node})
+        else:
+            self.holding[-1].add(node)
         return node
 
 
 def _name(r: UOp) -> str:
     return "the kernel" if r is ROOT else f"loop {r.arg[0]}"
-
-
-def _still_written(program: list[UOp]) -> set[UOp]:
-    """The nodes that hold at the end of a program that goes on: not those of loops that have ended."""
-    open_loops: list[set[UOp]] = [set()]
-    for node in program:
-        if node.op is Ops.RANGE:
-            open_loops.append({node})
-        elif node.op is Ops.END:
-            open_loops.pop()
-        else:
-            open_loops[-1].add(node)
-    return set().union(*open_loops)
 
 
 def _without_unused(program: list[UOp]) -> list[UOp]:

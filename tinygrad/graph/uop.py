@@ -99,6 +99,11 @@ def _forget(entry: ref[UOp]) -> None:
     _remove_dead_weakref(_interned, entry.key)  # not another thread's new node of that key
 
 
+_NO_LOOPS: frozenset[UOp] = frozenset()
+_CLOSING = frozenset({Ops.REDUCE, Ops.STAGE, Ops.STORE, Ops.MMA})
+"""Operations at which loops can end."""
+
+
 class Attribute(Generic[T]):
     """What is known of a node for good: computed at the first use, then kept in the node's `__dict__`."""
 
@@ -121,8 +126,9 @@ class Attribute(Generic[T]):
 
     def of(self, node: UOp) -> T:
         """The value for `node`."""
-        value: T = self.rule(node)
-        node.__dict__[self.name] = value
+        if self.name not in node.__dict__:
+            node.__dict__[self.name] = self.rule(node)
+        value: T = node.__dict__[self.name]
         return value
 
 
@@ -235,7 +241,7 @@ class UOp(Operators):
         done: dict[UOp, UOp] = dict(changes)
         for node in self.toposort(stop=lambda n: n in changes):
             if node not in done:
-                src = tuple(done[s] for s in node.src)
+                src = tuple([done[s] for s in node.src])
                 done[node] = node if src == node.src else node.with_sources(src)
         return done[self]
 
@@ -249,19 +255,34 @@ class UOp(Operators):
     def ranges(self) -> frozenset[UOp]:
         """The RANGE nodes that this value depends on and that nothing below has closed: the loops it lives
         in."""
-        if self.op is Ops.RANGE:
-            return frozenset({self}).union(*(s.ranges for s in self.src))
-        sources = frozenset[UOp]().union(*(s.ranges for s in self.src))
-        return sources - frozenset(self.closed_ranges)
+        found = frozenset({self}) if self.op is Ops.RANGE else _NO_LOOPS
+        for source in self.src:
+            loops = source.ranges
+            if not loops <= found:
+                found = found | loops if found else loops
+        closed = self.closed_ranges
+        return found.difference(closed) if closed else found
 
     @property
     def closed_ranges(self) -> tuple[UOp, ...]:
         """The loops that end at this loop-nest node (REDUCE, STAGE, STORE, MMA), outermost first."""
+        if self.op not in _CLOSING:
+            return ()
         if self.op in (Ops.REDUCE, Ops.STAGE):
             return tuple(s for s in self.src[1:] if s.op is Ops.RANGE)
         if self.op is Ops.STORE:
             return tuple(s for s in self.src[2:] if s.op is Ops.RANGE)
-        return self.src[4:] if self.op is Ops.MMA else ()
+        return self.src[4:]
+
+    @Synthesized
+    def closed_below(self) -> frozenset[UOp]:
+        """Every loop that ends at this loop-nest node or at one under it."""
+        found = frozenset(self.closed_ranges)
+        for source in self.src:
+            loops = source.closed_below
+            if not loops <= found:
+                found = found | loops if found else loops
+        return found
 
     # --- where the value lives ------------------------------------------------------------------------------
 
