@@ -126,10 +126,9 @@ class Attribute(Generic[T]):
 
     def of(self, node: UOp) -> T:
         """The value for `node`."""
-        if self.name not in node.__dict__:
-            node.__dict__[self.name] = self.rule(node)
-        value: T = node.__dict__[self.name]
-        return value
+        known = node.__dict__
+        value: T = known[self.name] if self.name in known else known.setdefault(self.name, self.rule(node))
+        return value  # two threads that ask get the same
 
 
 class Synthesized(Attribute[T]):
@@ -298,15 +297,12 @@ class UOp(Operators):
                 return source.device
         return None
 
-    @property
+    @Attribute
     def storage(self) -> Storage:
         """The memory of a BUFFER node."""
         if self.op is not Ops.BUFFER:
             raise RuntimeError(f"only a BUFFER node holds memory, not {self.op.name}")
-        found: Storage | None = self.__dict__.get("_storage")
-        if found is None:
-            found = self.__dict__.setdefault("_storage", Storage())  # two threads that ask get the same
-        return found
+        return Storage()
 
     @property
     def buffer(self) -> Buffer | None:
@@ -334,7 +330,7 @@ class UOp(Operators):
             return self
         spec = memory.arg._replace(version=memory.storage.version)
         node = UOp.new(Ops.BUFFER, memory.dtype, (), spec)
-        node.__dict__["_storage"] = memory.storage
+        node.__dict__["storage"] = memory.storage
         return self.substitute({memory: node})
 
     @property
