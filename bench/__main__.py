@@ -22,6 +22,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from bench import gpu, kernels, roofline
@@ -64,10 +65,11 @@ def chosen_workloads(families: Sequence[str], texts: Sequence[str] | None) -> li
 
 def timed_rows(options: argparse.Namespace, workloads: list[Workload]) -> tuple[list[str], dict[str, str],
                                                                               list[tuple[Workload, Row]]]:
-    """(the peers, their versions, what each workload took)."""
+    """(the peers, their versions, what each workload took), with nothing found that was compiled before."""
     names = chosen_peers(options.peers)
     with ExitStack() as stack:
-        peers = [Peer(name, options.threads) for name in names]
+        caches = [stack.enter_context(TemporaryDirectory(prefix="bench-")) for _ in names]
+        peers = [Peer(name, options.threads, cache) for name, cache in zip(names, caches, strict=True)]
         for peer in peers:
             stack.callback(peer.close)
         versions = {peer.name: peer.ask(do="version")["version"] for peer in peers}

@@ -9,12 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench.__main__ import chosen_workloads, main
+from bench import __main__ as bench_command
+from bench.__main__ import chosen_workloads, main, timed_rows
 from bench.gpu import Measured, run_gpu
 from bench.gpu import table as gpu_table
 from bench.gpu_rows import SMALL, GPURow, all_rows
 from bench.kernels import KernelRow, kernel_table, kernels_of
 from bench.measure import measure_first_call
+from bench.peers import Peer
 from bench.results import (
     Row,
     disagreements,
@@ -138,6 +140,20 @@ def test_a_first_step_is_measured_with_nothing_kept_and_then_again() -> None:
     (small,) = (w for w in WORKLOADS if w.name == "matmul 37")
     row = measure_first_call(small, [OURS], 1)
     assert not row.failures and row.first.keys() == row.again.keys() == {OURS}
+
+
+def test_the_first_calls_of_all_rows_find_nothing_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    folders: list[str] = []
+
+    class Watched(Peer):
+        def start(self) -> None:
+            folders.append(self.environment["XDG_CACHE_HOME"])
+            assert list(Path(folders[-1]).iterdir()) == []
+            super().start()
+
+    monkeypatch.setattr(bench_command, "Peer", Watched)
+    timed_rows(bench_command.parser().parse_args(["--peers"]), [])
+    assert len(folders) == 1
 
 
 def test_the_kernel_table_shows_each_plan_under_its_figures() -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import os
 import sys
 import tempfile
@@ -257,6 +258,19 @@ def timed() -> Iterator[Callable[[], float]]:
     """Yields a function that returns the seconds since the block began."""
     start = time.perf_counter()
     yield lambda: time.perf_counter() - start
+
+
+@contextlib.contextmanager
+def collector_paused() -> Iterator[None]:
+    """Keeps Python's garbage collector from running in the block, if it would. What makes very many objects
+    without circles, such as graphs, has nothing to give it, and it would walk them again and again."""
+    was_running = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_running:
+            gc.enable()
 
 
 # --- files of the user and of the network ---------------------------------------------------------

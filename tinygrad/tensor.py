@@ -389,22 +389,25 @@ class Tensor(Methods):
 
     def _placed(self) -> UOp:
         """The node to compute; where only constants feed it, it says which device is to hold the result."""
-        if self.uop.device is None and self._device != canonical_device(None):
-            self.uop = self.uop.copy_to(self._device)
-        return self.uop
+        uop = self.uop
+        if uop.device is None and self._device != canonical_device(None):
+            uop = self.uop = uop.copy_to(self._device)
+        return uop
 
     def _settle(self) -> None:
         """After the node was computed: stand for its memory, unless gradients may still need the way
         there."""
-        view = self.uop.realized_view
-        tracked = depends_on_leaf(self.uop) and not is_leaf(self.uop)
+        uop = self.uop
+        view = uop.realized_view
+        tracked = depends_on_leaf(uop) and not is_leaf(uop)
         if view is not None and (not tracked or self._is_made_of_gone_constants):
             self._stand_for(view)
 
     def _stand_for(self, view: UOp) -> None:
         """Take `view`, in which the value was computed, as this tensor's node."""
-        viewed = self.uop.viewed
-        shares = viewed.op is Ops.ASSIGN or (viewed is not self.uop and viewed.op is not Ops.CONST)
+        uop = self.uop
+        viewed = uop.viewed
+        shares = viewed.op is Ops.ASSIGN or (viewed is not uop and viewed.op is not Ops.CONST)
         if not shares and not view.base.storage.belongs_to(self):
             view = self._copied(view)
         self.uop = view

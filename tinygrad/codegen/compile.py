@@ -30,7 +30,7 @@ from tinygrad.graph.ops import Ops
 from tinygrad.graph.printing import format_graph, format_nest, format_program
 from tinygrad.graph.spec import check_graph
 from tinygrad.graph.uop import UOp
-from tinygrad.helpers import ALLOW_TF32, BEAM, CHECK, DEBUG, NOOPT, tqdm
+from tinygrad.helpers import ALLOW_TF32, BEAM, CHECK, DEBUG, NOOPT, collector_paused, tqdm
 from tinygrad.renderer import Renderer, launch_of
 from tinygrad.renderer.scalar import scalar_program
 
@@ -135,8 +135,9 @@ def compile_kernels(wanted: Iterable[tuple[UOp, str]]) -> None:
     started = []
     try:
         sys.setswitchinterval(min(interval, SWITCH_SECONDS))
-        with tqdm(total=2 * len(keys), desc="compiling", delay=1, leave=False, unit="kernel", unit_scale=0.5,
-                  disable=not sys.stderr.isatty()) as progress:
+        with collector_paused(), tqdm(total=2 * len(keys), desc="compiling", delay=1, leave=False,
+                                      unit="kernel", unit_scale=0.5,
+                                      disable=not sys.stderr.isatty()) as progress:
             same: dict[tuple[UOp, tuple[str, ...]], tuple[Written, Future[Any]]] = {}
             for key in keys:
                 shared = key[0], target_of(key[1])

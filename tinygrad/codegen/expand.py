@@ -43,27 +43,23 @@ def unrolled(nest: UOp) -> UOp:
 
 
 def _copies(value: UOp, ranges: list[UOp]) -> list[UOp]:
-    """`value` once for every combination of iterations of `ranges`."""
+    """`value` once for every combination of iterations of `ranges`. What changes with some of them only is
+    made once for every combination of those."""
+    known = frozenset(ranges)
+    inside = value.toposort(stop=lambda n: n.ranges.isdisjoint(known))
+    changing = [(node, [i for i, r in enumerate(ranges) if r in node.ranges])
+                for node in inside if node not in known and not node.ranges.isdisjoint(known)]
+    made: dict[tuple[UOp, tuple[int, ...]], UOp] = {}
     copies = []
     for counters in itertools.product(*(range(r.extent) for r in ranges)):
-        at = {r: UOp.const(i, dtypes.index) for r, i in zip(ranges, counters, strict=True)}
-        copies.append(at_iteration(value, at))
+        here = {r: UOp.const(i, dtypes.index) for r, i in zip(ranges, counters, strict=True)}
+        for node, own in changing:
+            key = (node, tuple([counters[i] for i in own]))
+            if key not in made:
+                made[key] = node.with_sources(tuple([here.get(s, s) for s in node.src]))
+            here[node] = made[key]
+        copies.append(here.get(value, value))
     return copies
-
-
-def at_iteration(value: UOp, at: dict[UOp, UOp]) -> UOp:
-    """`value` with some counters known."""
-    known = frozenset(at)
-    done: dict[UOp, UOp] = dict(at)
-    for node in value.toposort(stop=lambda n: not (n.ranges & known)):
-        if node in done:
-            continue
-        if not node.ranges & known:
-            done[node] = node
-        else:
-            src = tuple(done.get(s, s) for s in node.src)
-            done[node] = node if src == node.src else node.with_sources(src)
-    return done[value]
 
 
 def _unrolled_stores(store: UOp) -> list[UOp]:
@@ -194,7 +190,7 @@ def _vector_address(node: UOp, src: tuple[UOp, ...], lane: UOp, done: dict[UOp, 
             raise RuntimeError("a lane reads what another one staged")
         return node.replace(src=(src[0], offset * lane.extent))
     terms, _ = linear_terms(offset)
-    if terms.get(lane) == 1 and lane not in (offset - lane).ranges:
+    if terms.get(lane) == 1 and not any(lane in atom.ranges for atom in terms if atom is not lane):
         new_src: tuple[UOp, ...] = (src[0], _at_first_lane(offset, lane, done))
     else:
         new_src = (src[0], splat(src[1], lane.extent))

@@ -91,6 +91,10 @@ class _Linearizer:
         self.items: dict[UOp, list[UOp]] = defaultdict(list)
         self.body: dict[UOp, UOp] = {}
         self.before: dict[UOp, set[UOp]] = defaultdict(set)
+        self.around: dict[UOp, frozenset[UOp]] = {ROOT: frozenset()}
+        """for each loop, itself and those around it"""
+        self.opened_at: dict[UOp, list[UOp]] = defaultdict(list)
+        """for each loop, the REDUCEs and STAGEs of which it is the outermost"""
         self.registers: dict[UOp, UOp] = {}
         self.scratch: dict[UOp, UOp] = {}
         self.updates: dict[UOp, list[UOp]] = defaultdict(list)
@@ -105,6 +109,8 @@ class _Linearizer:
         definitions = [n for n in self.order if n.op in (Ops.PARAM, Ops.VARIABLE, Ops.CONST)]
         self.done: dict[UOp, UOp] = {n: n for n in definitions}
         self.out: list[UOp] = list(definitions)
+        self.holding: list[set[UOp]] = [set(definitions)]
+        """what was written down in the kernel's body and in each loop that is open"""
         self.place_in_grid()
         self.emit_body(ROOT)
         return _defined_first(_without_unused(self.out))
@@ -118,6 +124,8 @@ class _Linearizer:
             if not closed:
                 continue
             around = self.innermost(node)
+            if node.op in (Ops.REDUCE, Ops.STAGE) and (loops := _closed_loops(node)):
+                self.opened_at[loops[0]].append(node)
             for place, r in enumerate(closed):
                 if is_block_range(r):
                     self.grid_depth[r] = max(self.grid_depth.get(r, 0), len(node.ranges) + place)
@@ -126,6 +134,7 @@ class _Linearizer:
                 if known is None:
                     self.parent[r] = around
                     self.depth[r] = self.depth[around] + 1
+                    self.around[r] = self.around[around] | {r}
                 elif known is not around:
                     raise RuntimeError(f"loop {r.arg[0]} cannot run in two places: "
                                        f"inside {_name(known)} and inside {_name(around)}")
@@ -136,19 +145,10 @@ class _Linearizer:
         loops = [r for r in node.ranges if not is_block_range(r)]
         if not loops:
             return ROOT
-        deepest = max(loops, key=lambda r: self.depth[r])
-        around = set(self.chain(deepest))
-        if not around.issuperset(loops):
+        deepest = max(loops, key=self.depth.__getitem__)
+        if not self.around[deepest].issuperset(loops):
             raise RuntimeError(f"no loop encloses all of {', '.join(map(_name, loops))}")
         return deepest
-
-    def chain(self, r: UOp) -> list[UOp]:
-        """The loop and those around it, innermost first."""
-        result = []
-        while r is not ROOT:
-            result.append(r)
-            r = self.parent[r]
-        return result
 
     def place_nodes(self) -> None:
         for node in self.order:
@@ -187,10 +187,10 @@ class _Linearizer:
         both."""
         if source not in self.body:
             return
-        around = {ROOT, *self.chain(body)}
+        around = self.around[body]
         earlier = source
         where = self.body[source]
-        while where not in around:
+        while where is not ROOT and where not in around:
             earlier = where
             where = self.parent[where]
         later = node
@@ -302,7 +302,7 @@ class _Linearizer:
         return value
 
     def emit_loop(self, r: UOp) -> None:
-        for node in self.closing_from(r):
+        for node in reversed(self.opened_at[r]):
             if node.op is Ops.REDUCE:
                 register = self.add(UOp.new(Ops.REGISTER, node.dtype, (), next(self.identities)))
                 start = self.add(reduce_identity(node.arg, node.dtype))
@@ -332,11 +332,6 @@ class _Linearizer:
         values = len(node.src) - len(node.closed_ranges)
         filled = int(prod(c.extent for c in node.closed_ranges)) * values * node.dtype.count
         return max(filled, self.reach.get(node, 0))
-
-    def closing_from(self, r: UOp) -> list[UOp]:
-        """The REDUCEs and STAGEs whose outermost loop is `r`."""
-        return [n for n in self.order
-                if n.op in (Ops.REDUCE, Ops.STAGE) and _closed_loops(n)[:1] == [r]]
 
     def emit_update(self, node: UOp) -> None:
         """The end of a loop body: take this iteration's value into the register or the scratch memory."""
@@ -369,11 +364,14 @@ class _Linearizer:
 
     def add_tree(self, root: UOp) -> UOp:
         """Write down an expression over nodes that may be written already."""
-        written = _still_written(self.out)
-        for node in root.toposort(stop=lambda n: n in written):
-            if node not in written:
+        for node in root.toposort(stop=self.holds):
+            if not self.holds(node):
                 self.add(node)
         return root
+
+    def holds(self, node: UOp) -> bool:
+        """Whether a node was written down and no loop around it has ended since."""
+        return any(node in body for body in self.holding)
 
     def read(self, register: UOp) -> UOp:
         """The value of a register now; each reading is a node of its own."""
@@ -381,6 +379,12 @@ class _Linearizer:
 
     def add(self, node: UOp) -> UOp:
         self.out.append(node)
+        if node.op is Ops.END:
+            self.holding.pop()
+        elif node.op is Ops.RANGE:
+            self.holding.append({node})
+        else:
+            self.holding[-1].add(node)
         return node
 
 
@@ -422,19 +426,6 @@ def _highest(offset: UOp) -> int | None:
         return None if None in parts else sum(n for n in parts if n is not None)
     highest = offset.bounds[1]
     return None if highest == UNKNOWN[1] else highest
-
-
-def _still_written(program: list[UOp]) -> set[UOp]:
-    """The nodes that hold at the end of a program that goes on: not those of loops that have ended."""
-    open_loops: list[set[UOp]] = [set()]
-    for node in program:
-        if node.op is Ops.RANGE:
-            open_loops.append({node})
-        elif node.op is Ops.END:
-            open_loops.pop()
-        else:
-            open_loops[-1].add(node)
-    return set().union(*open_loops)
 
 
 def _without_unused(program: list[UOp]) -> list[UOp]:

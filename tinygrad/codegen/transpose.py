@@ -74,6 +74,8 @@ def interleaved_runs(load: UOp, lane: UOp) -> tuple[int, ...] | None:
     if len(load.src[0].src) != 2 or load.src[0].src[0].op is not Ops.PARAM or lane.extent < 4:
         return None
     offset = load.src[0].src[1]
+    if not any(lane in atom.ranges for atom in linear_terms(offset).terms if atom is not lane):
+        return None  # the lanes are a fixed step apart
     places = [offset.substitute({lane: UOp.const(i, dtypes.index)}) for i in range(lane.extent)]
     distances = [linear_terms(place - places[0]) for place in places]
     if any(terms for terms, _ in distances):

@@ -13,9 +13,8 @@ import os
 import sys
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -142,7 +141,8 @@ def realize_uops(uops: Sequence[UOp]) -> None:
     if capture is not None:
         capture.use(uops)
     schedule = schedules.schedule(list(uops))
-    compile_kernels((i.ast, i.device) for i in schedule.items if i.ast.op is not Ops.COPY)
+    if len(schedule.items) > 1:
+        compile_kernels((i.ast, i.device) for i in schedule.items if i.ast.op is not Ops.COPY)
     pending = list(reversed(schedule.items))
     if capture is not None:
         capture.add(schedule.items)
@@ -205,8 +205,7 @@ def allocate(node: UOp) -> Buffer:
     return buffer
 
 
-@dataclass(frozen=True)
-class Prepared:
+class Prepared(NamedTuple):
     """A step with everything that can fail done."""
 
     item: ScheduleItem

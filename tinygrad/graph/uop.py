@@ -130,6 +130,11 @@ def _forget(entry: ref[UOp]) -> None:
     _remove_dead_weakref(_interned, entry.key)  # not another thread's new node of that key
 
 
+_NO_LOOPS: frozenset[UOp] = frozenset()
+_CLOSING = frozenset({Ops.REDUCE, Ops.STAGE, Ops.STORE, Ops.MMA})
+"""Operations at which loops can end."""
+
+
 class Attribute(Generic[T]):
     """What is known of a node for good: computed at the first use, then kept in the node's `__dict__`."""
 
@@ -152,9 +157,9 @@ class Attribute(Generic[T]):
 
     def of(self, node: UOp) -> T:
         """The value for `node`."""
-        value: T = self.rule(node)
-        node.__dict__[self.name] = value
-        return value
+        known = node.__dict__
+        value: T = known[self.name] if self.name in known else known.setdefault(self.name, self.rule(node))
+        return value  # two threads that ask get the same
 
 
 class Synthesized(Attribute[T]):
@@ -266,7 +271,7 @@ class UOp(Operators):
         done: dict[UOp, UOp] = dict(changes)
         for node in self.toposort(stop=lambda n: n in changes):
             if node not in done:
-                src = tuple(done[s] for s in node.src)
+                src = tuple([done[s] for s in node.src])
                 done[node] = node if src == node.src else node.with_sources(src)
         return done[self]
 
@@ -280,19 +285,34 @@ class UOp(Operators):
     def ranges(self) -> frozenset[UOp]:
         """The RANGE nodes that this value depends on and that nothing below has closed: the loops it lives
         in."""
-        if self.op is Ops.RANGE:
-            return frozenset({self}).union(*(s.ranges for s in self.src))
-        sources = frozenset[UOp]().union(*(s.ranges for s in self.src))
-        return sources - frozenset(self.closed_ranges)
+        found = frozenset({self}) if self.op is Ops.RANGE else _NO_LOOPS
+        for source in self.src:
+            loops = source.ranges
+            if not loops <= found:
+                found = found | loops if found else loops
+        closed = self.closed_ranges
+        return found.difference(closed) if closed else found
 
     @property
     def closed_ranges(self) -> tuple[UOp, ...]:
         """The loops that end at this loop-nest node (REDUCE, STAGE, STORE, MMA), outermost first."""
+        if self.op not in _CLOSING:
+            return ()
         if self.op in (Ops.REDUCE, Ops.STAGE):
             return tuple(s for s in self.src[1:] if s.op is Ops.RANGE)
         if self.op is Ops.STORE:
             return tuple(s for s in self.src[2:] if s.op is Ops.RANGE)
-        return self.src[4:] if self.op is Ops.MMA else ()
+        return self.src[4:]
+
+    @Synthesized
+    def closed_below(self) -> frozenset[UOp]:
+        """Every loop that ends at this loop-nest node or at one under it."""
+        found = frozenset(self.closed_ranges)
+        for source in self.src:
+            loops = source.closed_below
+            if not loops <= found:
+                found = found | loops if found else loops
+        return found
 
     # --- where the value lives ------------------------------------------------------------------------------
 
@@ -309,15 +329,12 @@ class UOp(Operators):
                 return source.device
         return None
 
-    @property
+    @Attribute
     def storage(self) -> Storage:
         """The memory of a BUFFER node."""
         if self.op is not Ops.BUFFER:
             raise RuntimeError(f"only a BUFFER node holds memory, not {self.op.name}")
-        found: Storage | None = self.__dict__.get("_storage")
-        if found is None:
-            found = self.__dict__.setdefault("_storage", Storage())  # two threads that ask get the same
-        return found
+        return Storage()
 
     @property
     def buffer(self) -> Buffer | None:
@@ -345,7 +362,7 @@ class UOp(Operators):
             return self
         spec = memory.arg._replace(version=memory.storage.version)
         node = UOp.new(Ops.BUFFER, memory.dtype, (), spec)
-        node.__dict__["_storage"] = memory.storage
+        node.__dict__["storage"] = memory.storage
         return self.substitute({memory: node})
 
     @property

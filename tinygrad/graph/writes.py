@@ -21,10 +21,10 @@ def pending_writes(uops: Iterable[UOp]) -> set[UOp]:
     for uop in uops:
         if _has_writes.of(uop):
             seen.update(uop.toposort(stop=lambda node: node.realized_view is not None or node in seen))
-    lazy = [node for node in seen if node.realized_view is None]
-    for node in lazy:
-        refuse_overwritten(node)
-    return {node for node in lazy if node.op is Ops.ASSIGN}
+    for node in seen:
+        if node.op is Ops.BUFFER:
+            refuse_overwritten(node)
+    return {node for node in seen if node.op is Ops.ASSIGN and node.realized_view is None}
 
 
 def refuse_overwritten(node: UOp) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from string import Template
 
 CLOSED = 0xFFFFFFFF
@@ -32,8 +33,12 @@ LOCK = 40
 SCRATCH = 48
 STATE_SLOTS = SCRATCH + MAX_THREADS
 
-ENTRY_SLOTS = 5
-"""An entry of `run_list`: function, buffers, variables, extent, chunk."""
+JOB = {"function": "ptr", "buffers": "ptr", "variables": "ptr", "extent": "i64", "chunk": "i64"}
+"""What a job consists of, in slots side by side: in the state from `FUNCTION` on, and in `run_list`'s
+entries."""
+ENTRY_SLOTS = len(JOB)
+EVERYONE = 0x7FFFFFFF
+"""How many threads a futex is to wake, where none is to sleep on."""
 
 _SOURCE = Template("""
 $declare
@@ -48,6 +53,18 @@ $sleep
 define internal void @rouse(ptr %word, i32 %count) {
 entry:
 $rouse
+  ret void
+}
+
+define internal void @rouse_sleepers(ptr %sleepers, ptr %word, i32 %count) {
+entry:
+  %sleeping = load atomic i64, ptr %sleepers seq_cst, align 8
+  %any = icmp ne i64 %sleeping, 0
+  br i1 %any, label %wake, label %out
+wake:
+  call void @rouse(ptr %word, i32 %count)
+  br label %out
+out:
   ret void
 }
 
@@ -81,16 +98,7 @@ out:
 
 define internal void @take_chunks(ptr %state, i64 %job, i64 %thread) {
 entry:
-  %pf = getelementptr i64, ptr %state, i64 $FUNCTION
-  %function = load ptr, ptr %pf
-  %pb = getelementptr i64, ptr %state, i64 $BUFFERS
-  %buffers = load ptr, ptr %pb
-  %pv = getelementptr i64, ptr %state, i64 $VARIABLES
-  %variables = load ptr, ptr %pv
-  %pe = getelementptr i64, ptr %state, i64 $EXTENT
-  %extent = load i64, ptr %pe
-  %pc = getelementptr i64, ptr %state, i64 $CHUNK
-  %chunk = load i64, ptr %pc
+$load_job
   %slot = add i64 %thread, $SCRATCH
   %ps = getelementptr i64, ptr %state, i64 %slot
   %scratch = load ptr, ptr %ps
@@ -165,13 +173,6 @@ out:
   ret void
 }
 
-define internal void @wake_all(ptr %state) {
-entry:
-  %job_word = getelementptr i8, ptr %state, i64 4
-  call void @rouse(ptr %job_word, i32 2147483647)
-  ret void
-}
-
 define void @stop_workers(ptr %state) {
 entry:
   %lock = getelementptr i64, ptr %state, i64 $LOCK
@@ -182,7 +183,8 @@ entry:
   %shifted = add i64 %last, 4294967296
   %closed = or i64 %shifted, $CLOSED
   store atomic i64 %closed, ptr %state seq_cst, align 8
-  call void @wake_all(ptr %state)
+  %job_word = getelementptr i8, ptr %state, i64 4
+  call void @rouse(ptr %job_word, i32 $EVERYONE)
   call void @release(ptr %lock)
   ret void
 }
@@ -219,13 +221,8 @@ share:
   store atomic i64 0, ptr %done seq_cst, align 8
   store atomic i64 %shifted, ptr %state seq_cst, align 8
   %ps = getelementptr i64, ptr %state, i64 $SLEEPERS
-  %sleeping = load atomic i64, ptr %ps seq_cst, align 8
-  %any = icmp ne i64 %sleeping, 0
-  br i1 %any, label %rouse, label %go
-rouse:
-  call void @wake_all(ptr %state)
-  br label %go
-go:
+  %job_word = getelementptr i8, ptr %state, i64 4
+  call void @rouse_sleepers(ptr %ps, ptr %job_word, i32 $EVERYONE)
   call void @take_chunks(ptr %state, i64 %job, i64 0)
   br label %wait
 wait:
@@ -260,15 +257,7 @@ head:
 body:
   %at = mul i64 %i, $ENTRY_SLOTS
   %entry_address = getelementptr i64, ptr %entries, i64 %at
-  %function = load ptr, ptr %entry_address
-  %p1 = getelementptr i64, ptr %entry_address, i64 1
-  %buffers = load ptr, ptr %p1
-  %p2 = getelementptr i64, ptr %entry_address, i64 2
-  %variables = load ptr, ptr %p2
-  %p3 = getelementptr i64, ptr %entry_address, i64 3
-  %extent = load i64, ptr %p3
-  %p4 = getelementptr i64, ptr %entry_address, i64 4
-  %chunk = load i64, ptr %p4
+$load_entry
   call void @run_kernel(ptr %state, ptr %function, ptr %buffers, ptr %variables, i64 %extent, i64 %chunk)
   %following = add i64 %i, 1
   br label %head
@@ -299,7 +288,15 @@ def source() -> str:
         declare=declare, declare_pause="declare void @llvm.x86.sse2.pause()" if machine == "x86_64" else "",
         sleep=sleep, rouse=rouse, pause=pause_instruction(), CLOSED=CLOSED, SPIN=SPIN, FUNCTION=FUNCTION,
         BUFFERS=BUFFERS, VARIABLES=VARIABLES, EXTENT=EXTENT, CHUNK=CHUNK, DONE=DONE, SLEEPERS=SLEEPERS,
-        STOP=STOP, LOCK=LOCK, SCRATCH=SCRATCH, ENTRY_SLOTS=ENTRY_SLOTS)
+        STOP=STOP, LOCK=LOCK, SCRATCH=SCRATCH, ENTRY_SLOTS=ENTRY_SLOTS, EVERYONE=EVERYONE,
+        load_job=load_slots("%state", FUNCTION, JOB), load_entry=load_slots("%entry_address", 0, JOB))
+
+
+def load_slots(base: str, first: int, values: Mapping[str, str]) -> str:
+    """LLVM IR that loads values, given by name and type, from slots side by side, `first` on."""
+    return "\n".join(f"  %{name}_at = getelementptr i64, ptr {base}, i64 {slot}\n"
+                     f"  %{name} = load {kind}, ptr %{name}_at"
+                     for slot, (name, kind) in enumerate(values.items(), first))
 
 
 def pause_instruction() -> str:

@@ -13,10 +13,12 @@ import sys
 from enum import IntEnum
 from string import Template
 
-from tinygrad.runtime.cpu_threads import pause_instruction
+from tinygrad.runtime.cpu_threads import EVERYONE, load_slots, pause_instruction
 
+COMMAND = {"kind": "i64", "a": "ptr", "b": "i64", "c": "i64", "d": "i64", "e": "i64"}
+"""What a command consists of, in slots side by side: its kind and up to five operands."""
 COMMAND_SLOTS = 8
-"""A command: its kind and up to five operands."""
+"""A command with the place behind it, so that each begins at a cache line."""
 RING = 1024
 """Commands that may wait in a ring; a power of two."""
 
@@ -95,14 +97,8 @@ reached:
 define void @set_value(ptr %timeline, i64 %value) {
 entry:
   store atomic i64 %value, ptr %timeline seq_cst, align 8
-  %pw = getelementptr i64, ptr %timeline, i64 $WAITERS
-  %waiters = load atomic i64, ptr %pw seq_cst, align 8
-  %any = icmp ne i64 %waiters, 0
-  br i1 %any, label %wake, label %out
-wake:
-  call void @rouse(ptr %timeline, i32 2147483647)
-  br label %out
-out:
+  %waiters = getelementptr i64, ptr %timeline, i64 $WAITERS
+  call void @rouse_sleepers(ptr %waiters, ptr %timeline, i32 $EVERYONE)
   ret void
 }
 
@@ -117,14 +113,8 @@ entry:
   call void @llvm.memcpy.p0.p0.i64(ptr %target, ptr %command, i64 $COMMAND_BYTES, i1 false)
   %next = add i64 %head, 1
   store atomic i64 %next, ptr %queue seq_cst, align 8
-  %pa = getelementptr i64, ptr %queue, i64 $ASLEEP
-  %asleep = load atomic i64, ptr %pa seq_cst, align 8
-  %sleeps = icmp ne i64 %asleep, 0
-  br i1 %sleeps, label %wake, label %out
-wake:
-  call void @rouse(ptr %queue, i32 1)
-  br label %out
-out:
+  %asleep = getelementptr i64, ptr %queue, i64 $ASLEEP
+  call void @rouse_sleepers(ptr %asleep, ptr %queue, i32 1)
   ret void
 }
 
@@ -166,15 +156,8 @@ take:
   %place = and i64 %served, $MASK
   %slot = mul i64 %place, $COMMAND_SLOTS
   %command = getelementptr i64, ptr %ring, i64 %slot
-  %kind = load i64, ptr %command
-  %pb = getelementptr i64, ptr %command, i64 1
-  %a = load i64, ptr %pb
-  %a_pointer = inttoptr i64 %a to ptr
-  %pc = getelementptr i64, ptr %command, i64 2
-  %b = load i64, ptr %pc
+$load_command
   %b_pointer = inttoptr i64 %b to ptr
-  %pd = getelementptr i64, ptr %command, i64 3
-  %c = load i64, ptr %pd
   switch i64 %kind, label %done [
     i64 $EXEC, label %exec
     i64 $LIST, label %list
@@ -186,29 +169,25 @@ take:
   ]
 exec:
   %c_pointer = inttoptr i64 %c to ptr
-  %pe = getelementptr i64, ptr %command, i64 4
-  %extent = load i64, ptr %pe
-  %pf = getelementptr i64, ptr %command, i64 5
-  %chunk = load i64, ptr %pf
-  call void @launch(ptr %pool, ptr %a_pointer, ptr %b_pointer, ptr %c_pointer, i64 %extent, i64 %chunk)
+  call void @launch(ptr %pool, ptr %a, ptr %b_pointer, ptr %c_pointer, i64 %d, i64 %e)
   br label %done
 list:
-  call void @run_list(ptr %pool, ptr %a_pointer, i64 %b)
+  call void @run_list(ptr %pool, ptr %a, i64 %b)
   br label %done
 copy:
-  call void @llvm.memcpy.p0.p0.i64(ptr %a_pointer, ptr %b_pointer, i64 %c, i1 false)
+  call void @llvm.memcpy.p0.p0.i64(ptr %a, ptr %b_pointer, i64 %c, i1 false)
   br label %done
 signal:
-  call void @set_value(ptr %a_pointer, i64 %b)
+  call void @set_value(ptr %a, i64 %b)
   br label %done
 wait:
-  %come = call i64 @await_value(ptr %a_pointer, i64 %b, i64 10000000)
+  %come = call i64 @await_value(ptr %a, i64 %b, i64 10000000)
   %stopping = load atomic i64, ptr %ps seq_cst, align 8
   %either = or i64 %come, %stopping
   %enough = icmp ne i64 %either, 0
   br i1 %enough, label %done, label %wait
 timestamp:
-  %status = call i32 @clock_gettime(i32 $CLOCK, ptr %a_pointer)
+  %status = call i32 @clock_gettime(i32 $CLOCK, ptr %a)
   br label %done
 done:
   %next = add i64 %served, 1
@@ -227,4 +206,5 @@ def source() -> str:
     return _SOURCE.substitute(
         {kind.name: int(kind) for kind in Kind}, WAITERS=WAITERS, SPIN=SPIN, COMMANDS=COMMANDS, ASLEEP=ASLEEP,
         STOPPING=STOPPING, TIMELINE=TIMELINE, MASK=RING - 1, COMMAND_SLOTS=COMMAND_SLOTS,
-        COMMAND_BYTES=8 * COMMAND_SLOTS, CLOCK=CLOCK_MONOTONIC, pause=pause_instruction())
+        COMMAND_BYTES=8 * COMMAND_SLOTS, CLOCK=CLOCK_MONOTONIC, EVERYONE=EVERYONE,
+        pause=pause_instruction(), load_command=load_slots("%command", 0, COMMAND))

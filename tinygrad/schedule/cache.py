@@ -21,6 +21,7 @@ from tinygrad.graph.sharding import Sharding
 from tinygrad.graph.sizes import Size
 from tinygrad.graph.uop import UOp
 from tinygrad.graph.writes import refuse_overwritten
+from tinygrad.helpers import collector_paused
 from tinygrad.schedule.bounded import Bounded
 from tinygrad.schedule.items import BoundVariable, Intermediates, Schedule, ScheduleItem, create_schedule
 from tinygrad.schedule.memory import Arena, lifetimes, plan_arena
@@ -244,7 +245,8 @@ class ScheduleCache:
         name = None if self.disk is None else self.disk.key(structure)
         template = self.disk.get(name, structure) if self.disk is not None and name is not None else None
         if template is None:
-            schedule = create_schedule(wanted)
+            with collector_paused():
+                schedule = create_schedule(wanted)
             template = Template.of(schedule, structure)
             if template is None:
                 return schedule

@@ -108,7 +108,21 @@ def apply_plan(nest: UOp, plan: Plan) -> UOp:
 
 
 def apply_opt(nest: UOp, opt: Opt) -> UOp:
-    """The nest with one change. Raises ValueError where the nest has no such range."""
+    """The nest with one change. Raises ValueError where the nest has no such range.
+
+    A nest remembers its last change: the plan that was just chosen, Opt by Opt, is applied at no cost.
+    """
+    last: tuple[Opt, UOp] | None = nest.__dict__.get("_last_change")
+    if last is not None and last[0] == opt:
+        return last[1]
+    result = changed(nest, opt)
+    if result is not nest:
+        nest.__dict__["_last_change"] = (opt, result)
+    return result
+
+
+def changed(nest: UOp, opt: Opt) -> UOp:
+    """What `apply_opt` gives, made now."""
     if opt.kind is OptKind.STAGE:
         return stage_operand(nest, opt.range, opt.over)
     if opt.kind is OptKind.KEEP:
@@ -217,11 +231,15 @@ def replace_range(nest: UOp, old: UOp, closing: Callable[[UOp], list[UOp]], valu
     """The nest with `value` in place of the counter `old`; nodes that close `old` close `closing(old)`
     instead."""
     done: dict[UOp, UOp] = {}
-    for node in nest.toposort(stop=lambda n: old not in n.ranges and old not in _closed_below(n)):
+
+    def is_apart(node: UOp) -> bool:
+        return old not in node.ranges and old not in node.closed_below
+
+    for node in nest.toposort(stop=is_apart):
         if node is old:
             done[node] = value
             continue
-        if old not in node.ranges and old not in _closed_below(node):
+        if is_apart(node):
             done[node] = node
             continue
         closed = node.closed_ranges
@@ -240,17 +258,6 @@ def with_new_sources(node: UOp, src: tuple[UOp, ...]) -> UOp:
     return node if src == node.src else node.with_sources(src)
 
 
-def _closed_below(node: UOp) -> frozenset[UOp]:
-    """Every range that a node at or under `node` closes."""
-    if "_closed_below" not in node.__dict__:
-        for n in node.toposort(stop=lambda n: "_closed_below" in n.__dict__):
-            if "_closed_below" not in n.__dict__:
-                below = frozenset[UOp]().union(*(s.__dict__["_closed_below"] for s in n.src))
-                n.__dict__["_closed_below"] = below | frozenset(n.closed_ranges)
-    found: frozenset[UOp] = node.__dict__["_closed_below"]
-    return found
-
-
 def merge(nest: UOp, outer: UOp, inner: UOp) -> UOp:
     """`outer` and `inner`, which run one directly in the other, as one range."""
     both = UOp.range(outer.src[0] * inner.extent, fresh_identity(nest))
@@ -263,9 +270,9 @@ def outermost(nest: UOp, r: UOp) -> UOp:
     if not _leads_stages(nest, r):
         raise ValueError(f"r{r.arg[0]} is not the first of the loops in whose order staged memory lies")
     done: dict[UOp, UOp] = {}
-    for node in nest.toposort(stop=lambda n: r not in _closed_below(n)):
+    for node in nest.toposort(stop=lambda n: r not in n.closed_below):
         new = node
-        if r in _closed_below(node):
+        if r in node.closed_below:
             new = with_new_sources(node, tuple(done[s] for s in node.src))
             closed = new.closed_ranges
             if r in closed:
@@ -340,8 +347,8 @@ def _split_reduce(nest: UOp, r: UOp, amount: int, kind: RangeKind, apart: bool) 
                  for i, c in enumerate(dict.fromkeys(inside_loops))}
     """what runs inside `r` runs again in the tail, in loops of its own"""
     done: dict[UOp, UOp] = {}
-    for node in nest.toposort(stop=lambda n: r not in _closed_below(n)):
-        if r not in _closed_below(node):
+    for node in nest.toposort(stop=lambda n: r not in n.closed_below):
+        if r not in node.closed_below:
             done[node] = node
             continue
         if r not in node.closed_ranges:

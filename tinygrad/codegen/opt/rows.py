@@ -11,7 +11,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from tinygrad.graph.ops import Memory, Ops, RangeKind
-from tinygrad.graph.uop import UOp
+from tinygrad.graph.uop import Attribute, Synthesized, UOp
 
 ELEMENTARY = frozenset({Ops.EXP2, Ops.LOG2, Ops.SIN})
 """Functions of a dozen operations and more, dear enough to keep a row of their values."""
@@ -45,6 +45,10 @@ class RowValue:
 
 def row_values(nest: UOp) -> list[RowValue]:
     """The rows that the nest computes more than once, the value made from the others first."""
+    return _row_values.of(nest)
+
+
+def _found_rows(nest: UOp) -> list[RowValue]:
     nodes = list(nest.toposort())
     if not any(n.op is Ops.REDUCE and n.closed_ranges for n in nodes):
         return []
@@ -68,12 +72,25 @@ def row_values(nest: UOp) -> list[RowValue]:
     return [v for v in values if not _inside_another(v, values)]
 
 
+_row_values = Attribute(_found_rows, "_row_values")
+
+
 def _is_candidate(node: UOp) -> bool:
     """True for values that a memory access would be cheaper than."""
     if node.op is Ops.WHERE and node.src[2].op is Ops.CONST:
         return False  # the readers keep the condition, and so know where the row matters
-    inside = node.toposort(stop=lambda n: n.op is Ops.STAGE)
-    return any(n.op in ELEMENTARY or (n.op is Ops.REDUCE and n.closed_ranges) for n in inside)
+    return _is_dear.of(node)
+
+
+def _computes_much(node: UOp) -> bool:
+    """True for an elementary function, a sum, and what is made of one here, down to what is kept already."""
+    if node.op is Ops.STAGE:
+        return False
+    own = node.op in ELEMENTARY or (node.op is Ops.REDUCE and len(node.closed_ranges) > 0)
+    return own or any(_is_dear.of(s) for s in node.src)
+
+
+_is_dear = Synthesized(_computes_much, "_is_dear")
 
 
 def _loops_around(nodes: list[UOp]) -> dict[UOp, tuple[UOp, ...]]:
@@ -107,11 +124,15 @@ def _repeats(value: UOp, loop: UOp, around: tuple[UOp, ...]) -> int:
 def _row_form(value: UOp, loop: UOp) -> UOp:
     """`value` with stand-ins for the loop along its row and for the loops inside it: equal for equal rows."""
     stand_ins = {loop: UOp.range(loop.extent, -1)}
-    for node in value.toposort():
-        for r in node.closed_ranges:
-            if r not in stand_ins:
-                stand_ins[r] = UOp.range(r.extent, -1 - len(stand_ins), r.arg[1])
+    for r in _loops_inside(value):
+        stand_ins.setdefault(r, UOp.range(r.extent, -1 - len(stand_ins), r.arg[1]))
     return value.substitute(stand_ins)
+
+
+def _loops_inside(value: UOp) -> list[UOp]:
+    """The loops that end inside a value, each once, in an order that follows from what the value computes."""
+    inside = value.toposort(stop=lambda n: not n.closed_below)
+    return list(dict.fromkeys(r for node in inside for r in node.closed_ranges))
 
 
 def _inside_another(row: RowValue, rows: list[RowValue]) -> bool:
@@ -129,9 +150,7 @@ def keep_row(nest: UOp, number: int) -> UOp:
     identity = 1 + max(int(n.arg[0]) for n in nest.toposort() if n.op is Ops.RANGE)
     filled = UOp.range(row.loop.extent, identity)
     changes = {row.loop: filled}
-    for node in row.value.toposort():
-        for r in node.closed_ranges:
-            if r not in changes:
-                changes[r] = UOp.range(r.extent, identity + len(changes), r.arg[1])
+    for r in _loops_inside(row.value):
+        changes.setdefault(r, UOp.range(r.extent, identity + len(changes), r.arg[1]))
     stage = row.value.substitute(changes).stage(identity, Memory.SCRATCH, filled)
     return nest.substitute({value: stage.index(loop).load() for value, loop in row.readers})
