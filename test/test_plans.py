@@ -440,6 +440,20 @@ def test_an_opt_that_would_change_results_is_refused(opt: Opt, words: str) -> No
         apply_opt(nest, opt)
 
 
+def test_a_loop_in_which_another_result_is_stored_stays_outside() -> None:
+    """The bias is drawn, stored and added in one kernel: loops over products are inside the one over it."""
+    image = Tensor.ones(2, 100, 32).contiguous().realize()
+    weight = Tensor.ones(32, 32, 1).contiguous().realize()
+    bias = Tensor.rand(32)
+    result = image.permute(0, 2, 1).conv2d(weight, bias)
+    nest = lower(result.schedule()[-1].ast)
+    outer, batch, _ = max((s.closed_ranges for s in nest.src), key=len)
+    assert (outer,) in [s.closed_ranges for s in nest.src]
+    with pytest.raises(ValueError, match="inside a loop in which something else runs too"):
+        apply_opt(nest, Opt(OptKind.SWAP, batch.arg[0]))
+    np.testing.assert_allclose(result.numpy(), np.broadcast_to(32 + bias.numpy()[:, None], (2, 32, 100)))
+
+
 # --- other machines -----------------------------------------------------------------------------------------
 
 

@@ -342,8 +342,8 @@ def test_torch_load_reads_tensors_and_their_strides(torch_save: Any, compression
     grid = numbers.reshape(3, 4)
     assert isinstance(found, OrderedDict)
     for name, expected in (("whole", grid), ("transposed", grid.T), ("part", grid[1:, 1:3]),
-                           ("scalar", np.float32(7)), ("none", np.zeros((0, 3)))):
-        np.testing.assert_array_equal(found[name].numpy(), expected)
+                           ("scalar", np.float32(7)), ("none", np.zeros((0, 3), np.float32))):
+        np.testing.assert_array_equal(found[name].numpy(), expected, strict=True)
     assert found["halves"].dtype is dtypes.bfloat16 and found["halves"].float().tolist() == [1.5, -2]
     assert found["mask"][0].tolist() == [True, False] and found["mask"][1:] == ["text", 3]
 

@@ -428,7 +428,7 @@ def _rebuild_tensor(storage: Any, offset: Any, shape: Any, strides: Any, *_: Any
     if 0 in shape:
         return Tensor(np.empty(shape, items.dtype), dtype=storage.dtype)
     view = np.lib.stride_tricks.as_strided(items[offset:], shape, [s * items.itemsize for s in strides])
-    return Tensor(np.ascontiguousarray(view), dtype=storage.dtype)
+    return Tensor(np.asarray(view, order="C"), dtype=storage.dtype)
 
 
 def _rebuild_parameter(data: Any, *_: Any) -> Any:

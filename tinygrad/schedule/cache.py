@@ -23,6 +23,7 @@ from tinygrad.graph.uop import UOp
 from tinygrad.graph.writes import refuse_overwritten
 from tinygrad.helpers import collector_paused
 from tinygrad.schedule.bounded import Bounded
+from tinygrad.schedule.crops import IGNORED_ARGUMENT, Placed, is_short_crop
 from tinygrad.schedule.items import BoundVariable, Intermediates, Schedule, ScheduleItem, create_schedule
 from tinygrad.schedule.memory import Arena, lifetimes, plan_arena
 from tinygrad.schedule.partition import is_spread
@@ -31,8 +32,6 @@ from tinygrad.schedule.spread import Spread
 MAX_KEYS = 1 << 21
 """Fields of all keys kept, about 8 bytes each: a node has four to six. The template used longest ago goes
 first."""
-IGNORED_ARGUMENT = (Ops.DETACH, Ops.CUSTOM_GRADIENT)
-"""What gradients know of a node; their first source is all that a schedule sees."""
 
 
 class Structure:
@@ -46,6 +45,8 @@ class Structure:
         """of a node in `nodes`; computed nodes have that of their view"""
         self.fields: list[Any] = []
         self.by_identity: dict[int, int] = {}
+        self.has_short_crops = False
+        """whether memory is cropped at places that another graph may have elsewhere"""
         self.walk(sinks)
         position = self.position
         self.fields.extend([position[s] for s in sinks])
@@ -87,6 +88,8 @@ class Structure:
             fields += [position[s] for s in source]
             if node.realized_view is not None:
                 fields.append("constant in memory")
+            if node.op is Ops.SHRINK and is_short_crop(node):
+                self.has_short_crops = True
 
     def add_leaf(self, node: UOp) -> None:
         """The fields of a node without sources."""
@@ -236,6 +239,15 @@ class ScheduleCache:
             schedule.views = bounded.views(schedule.views)
             return schedule
         structure = Structure(wanted)
+        if not structure.has_short_crops:
+            return self.schedule_of(wanted, structure)
+        placed = Placed(wanted)
+        schedule = self.schedule_of(placed.sinks, Structure(placed.sinks))
+        schedule.views = placed.views(schedule.views)
+        return schedule
+
+    def schedule_of(self, wanted: list[UOp], structure: Structure) -> Schedule:
+        """The schedule of a graph of known sizes, whose structure is given."""
         with self.lock:
             template = self.templates.get(structure.key)
             if template is not None:

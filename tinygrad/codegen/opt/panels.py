@@ -10,7 +10,7 @@ from itertools import pairwise
 from tinygrad.codegen.contraction import product_in
 from tinygrad.codegen.opt.access import Access
 from tinygrad.codegen.opt.lanes import LaneChooser
-from tinygrad.codegen.opt.plan import Opt, OptKind, operands
+from tinygrad.codegen.opt.plan import Opt, OptKind, can_be_outermost, operands, range_named
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import prod
@@ -76,11 +76,12 @@ class PanelChooser(LaneChooser):
         return sorted(known, key=lambda r: r != tiles)
 
     def enclose_with(self, ranges: list[int]) -> None:
-        """These loops around all others, the first outermost."""
+        """These loops around all others, the first outermost, as far as nothing else runs in the others."""
         order = [r.arg[0] for r in self.nest.src[0].closed_ranges if r.arg[1] is RangeKind.LOOP]
         if order[:len(ranges)] != ranges:
             for r in reversed(ranges):
-                self.take(Opt(OptKind.SWAP, r))
+                if can_be_outermost(self.nest, range_named(self.nest, r)):
+                    self.take(Opt(OptKind.SWAP, r))
 
     def is_walked_badly(self, operand: UOp, lane: UOp) -> bool:
         """True if the lanes of `lane` do not lie side by side in what `operand` loads."""

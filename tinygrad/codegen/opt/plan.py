@@ -265,10 +265,20 @@ def merge(nest: UOp, outer: UOp, inner: UOp) -> UOp:
     return replace_range(nest, inner, lambda r: [], both % inner.extent)
 
 
+def can_be_outermost(nest: UOp, r: UOp) -> bool:
+    """True if every loop around `r` closes with it everywhere: what else ran in such a loop would have to run
+    inside `r` then."""
+    closed = [n.closed_ranges for n in nest.toposort() if n.closed_ranges]
+    around = {c for loops in closed if r in loops for c in loops[:loops.index(r)]}
+    return _leads_stages(nest, r) and all(r in loops for loops in closed if not around.isdisjoint(loops))
+
+
 def outermost(nest: UOp, r: UOp) -> UOp:
     """`r` as the outermost of the loops that any node closes together with it."""
     if not _leads_stages(nest, r):
         raise ValueError(f"r{r.arg[0]} is not the first of the loops in whose order staged memory lies")
+    if not can_be_outermost(nest, r):
+        raise ValueError(f"r{r.arg[0]} is inside a loop in which something else runs too")
     done: dict[UOp, UOp] = {}
     for node in nest.toposort(stop=lambda n: r not in n.closed_below):
         new = node

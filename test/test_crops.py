@@ -1,0 +1,125 @@
+"""Short crops of memory: one schedule and one set of kernels serve every place, with NumPy's results."""
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tinygrad import Tensor, TinyJit, dtypes
+from tinygrad.engine import realize
+from tinygrad.schedule.cache import ScheduleCache
+
+
+@pytest.fixture
+def cache(monkeypatch):
+    """An empty cache, used by everything that the test computes."""
+    fresh = ScheduleCache()
+    monkeypatch.setattr(realize, "schedules", fresh)
+    return fresh
+
+
+def array(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape, np.float32)
+
+
+def asts(result: Tensor) -> set[object]:
+    return {item.ast for item in result.schedule()}
+
+
+def test_batches_cut_from_a_data_set_share_one_schedule(cache):
+    data, weight = array(40, 6), array(6, 3, seed=1)
+    held, matrix = Tensor(data), Tensor(weight).realize()
+    for begin in range(0, 40, 8):
+        batch = held[begin:begin + 8]
+        np.testing.assert_allclose((batch @ matrix).relu().numpy(),
+                                   np.maximum(data[begin:begin + 8] @ weight, 0), rtol=1e-5, atol=1e-6)
+    assert len(cache.templates) == 1
+
+
+@pytest.mark.parametrize("cut", [
+    lambda x, i: x[i], lambda x, i: x[:, i], lambda x, i: x[i:i + 2, i], lambda x, i: x[i, 2:4],
+    lambda x, i: x.T[i], lambda x, i: x.reshape(4, 2, 6)[i % 4], lambda x, i: x[i:i + 3][1],
+])
+def test_rows_columns_and_parts_of_parts_share_kernels(cut):
+    data = array(8, 6)
+    held = Tensor(data).realize()
+    results = [cut(held, i) * 2 + 1 for i in range(5)]
+    assert len(set().union(*map(asts, results))) == 1
+    for i, result in enumerate(results):
+        np.testing.assert_allclose(result.numpy(), cut(data, i) * 2 + 1, rtol=1e-6)
+
+
+def test_a_border_cut_off_keeps_its_place():
+    held = Tensor(array(8)).realize()
+    assert asts(held[1:] * 2).isdisjoint(asts(held[:-1] * 2))
+
+
+def test_crops_of_several_tensors_begin_each_at_its_own_place(cache):
+    one, two = array(20), array(20, seed=1)
+    x, y = Tensor(one).realize(), Tensor(two).realize()
+    for i, j in ((0, 4), (4, 0), (3, 3), (10, 2)):
+        np.testing.assert_allclose((x[i:i + 4] - y[j:j + 4] * x[j:j + 4]).numpy(),
+                                   one[i:i + 4] - two[j:j + 4] * one[j:j + 4], rtol=1e-6, atol=1e-6)
+
+
+def test_writes_at_changing_places_share_one_schedule(cache):
+    memory = np.zeros((10, 3), np.float32)
+    held = Tensor(memory.copy()).realize()
+    for i in (0, 7, 3, 9):
+        new = array(3, seed=i)
+        held[i].assign(Tensor(new).realize() + held[i]).realize()
+        memory[i] += new
+    np.testing.assert_array_equal(held.numpy(), memory)
+    assert len(cache.templates) == 1
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 6), st.integers(0, 6), st.integers(0, 6))
+def test_a_write_that_reads_what_it_overwrites_elsewhere(target, source, other):
+    memory = array(8, 2)
+    held = Tensor(memory.copy()).realize()
+    before = held[other:other + 2] * 2
+    held[target:target + 2].assign(held[source:source + 2] + 1)
+    after = held[other:other + 2] * 3
+    wanted_before = memory[other:other + 2] * 2
+    memory[target:target + 2] = memory[source:source + 2] + 1
+    np.testing.assert_array_equal(after.numpy(), memory[other:other + 2] * 3)
+    np.testing.assert_array_equal(before.numpy(), wanted_before)
+    np.testing.assert_array_equal(held.numpy(), memory)
+
+
+def test_a_view_of_a_computed_tensor_stays_a_view_of_it():
+    held = (Tensor(array(10)) + 1).realize()
+    part = held[2:5].realize()
+    held.assign(held * 0).realize()
+    assert part.tolist() == [0, 0, 0]
+
+
+def test_gradients_flow_through_crops_at_each_place(cache):
+    data = array(12, 4)
+    held, weight = Tensor(data).realize(), Tensor(array(4, seed=2)).realize()
+    for begin in (0, 4, 8):
+        weight.requires_grad, weight.grad = True, None
+        (held[begin:begin + 4] * weight).sum().backward()
+        np.testing.assert_allclose(weight.grad.numpy(), data[begin:begin + 4].sum(0), rtol=1e-5, atol=1e-6)
+
+
+def test_a_jitted_function_keeps_the_places_that_it_was_traced_with():
+    data = array(12)
+    held = Tensor(data).realize()
+
+    @TinyJit
+    def moved(x: Tensor) -> Tensor:
+        return (x + held[4:7] - held[8:11]).realize()
+
+    for seed in range(3):
+        x = array(3, seed=seed)
+        np.testing.assert_allclose(moved(Tensor(x)).numpy(), x + data[4:7] - data[8:11], rtol=1e-6, atol=1e-6)
+
+
+def test_parts_of_a_file_are_read_at_their_places(tmp_path):
+    data = array(64)
+    path = tmp_path / "numbers"
+    path.write_bytes(data.tobytes())
+    held = Tensor.empty(64, device=f"DISK:{path}", dtype=dtypes.float32)
+    for begin in (0, 8, 40):
+        np.testing.assert_allclose((held[begin:begin + 8].to("CPU") * 2).numpy(), data[begin:begin + 8] * 2)

@@ -1,0 +1,115 @@
+"""Where crops of memory begin, as arguments of the kernels.
+
+`X[64:96]`, `X[96:128]`: batches of a data set, rows of a table, steps of a sequence. In: nodes to realise, in
+whose graph short crops of BUFFERs begin at numbers. Out: the same graph, in which each begins at a VARIABLE
+bound to that number, as a crop at a Variable of the user's does (`schedule/bounded.py`). So the schedule and
+its kernels serve every place, and are made once.
+
+A crop is short where it leaves at most half of an axis: such a one may come again elsewhere. `x[1:]` is x
+without its border; its place says more to the compiler than a number that it does not know.
+"""
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tinygrad.codegen.indexing import constant_value
+from tinygrad.device import Device
+from tinygrad.dtype import dtypes
+from tinygrad.graph.ops import Family, Ops
+from tinygrad.graph.uop import UOp
+from tinygrad.schedule.copies import contiguous_part
+
+IGNORED_ARGUMENT = (Ops.DETACH, Ops.CUSTOM_GRADIENT)
+"""What gradients know of a node; their first source is all that a schedule sees."""
+KEEPS_ITEMS = (Ops.RESHAPE, Ops.PERMUTE, Ops.SHRINK, Ops.DETACH)
+"""Between memory and a crop of it."""
+
+
+def is_short_crop(node: UOp) -> bool:
+    """Whether `node` is a crop of memory, at a known place, to at most half of an axis."""
+    if node.op is not Ops.SHRINK or len(node.src) > 1 or not any(_short_axes(node)):
+        return False
+    memory = node.src[0]
+    while memory.op is not Ops.BUFFER:
+        view = memory.realized_view
+        if view is None and memory.op not in KEEPS_ITEMS:
+            return False
+        memory = memory.src[0] if view is None else view
+    return Device[memory.arg.device].computes
+
+
+def _short_axes(node: UOp) -> list[bool]:
+    return [0 < 2 * (end - start) <= size
+            for (start, end), size in zip(node.arg, node.src[0].shape, strict=True)]
+
+
+def at_variables(node: UOp, memory: UOp) -> UOp:
+    """A short crop of `memory`, that begins at a VARIABLE along each axis of which it leaves at most half.
+
+    VARIABLEs of equal bounds have equal names, whatever crop they belong to: so kernels can be equal.
+    """
+    moves, bounds = [], []
+    for short, (start, end), size in zip(_short_axes(node), node.arg, memory.shape, strict=True):
+        most = size - (end - start)
+        place = UOp.variable(f"a crop's place in 0..{most}", 0, most, start)
+        moves.append(place if short else UOp.const(0, dtypes.index))
+        bounds.append((0, end - start) if short else (start, end))
+    return UOp.new(Ops.SHRINK, node.dtype, (memory, *moves), tuple(bounds))
+
+
+class Placed:
+    """A graph whose short crops of memory begin at VARIABLEs, and which of its nodes stand for those of the
+    graph it was made of."""
+
+    def __init__(self, wanted: Sequence[UOp]) -> None:
+        self.done: dict[UOp, UOp] = {}
+        self.sinks = [self.node(root) for root in wanted]
+
+    def node(self, root: UOp) -> UOp:
+        """What stands for `root`."""
+        for node in root.toposort(stop=lambda n: n in self.done or is_computed(n)):
+            if node not in self.done:
+                self.done[node] = self.rebuilt(node)
+        return self.done[root]
+
+    def rebuilt(self, node: UOp) -> UOp:
+        """What stands for a node whose sources are in `done`."""
+        if is_computed(node):
+            view = node.realized_view
+            assert view is not None
+            placed = self.node(view)
+            return node if placed is view else placed
+        src = tuple([self.done[s] for s in node.src])
+        if is_short_crop(node):
+            return at_variables(node, src[0])
+        if src == node.src or (node.op is Ops.COPY and contiguous_part(node.src[0]) is not None):
+            return node
+        return src[0] if node.op in IGNORED_ARGUMENT else node.replace(src=src)
+
+    def views(self, found: Mapping[UOp, UOp]) -> dict[UOp, UOp]:
+        """The views that hold the values of the original nodes, given those of the nodes that stand for
+        them."""
+        changed = {node: other for node, other in self.done.items() if node is not other}
+        made = set(changed.values()) - self.done.keys()
+        views = {node: view for node, view in found.items() if node not in made}
+        for node, other in changed.items():
+            if other in found and node.realized_view is None:
+                views[node] = shared_memory(node) or found[other]
+        return views
+
+
+def is_computed(node: UOp) -> bool:
+    """Whether schedules read `node` from memory, whatever it was computed from."""
+    return node.realized_view is not None and constant_value(node) is None
+
+
+def shared_memory(node: UOp) -> UOp | None:
+    """`node` as a view of memory that other nodes have too; None where it has its own."""
+    if node.op is Ops.BUFFER or node.realized_view is not None:
+        return node.realized_view or node
+    if node.op is Ops.ASSIGN:
+        return node.src[0]
+    if node.op not in Family.VIEW and node.op not in IGNORED_ARGUMENT:
+        return None
+    below = shared_memory(node.src[0])
+    return below if below is None or node.op in IGNORED_ARGUMENT else node.replace(src=(below,))
