@@ -10,6 +10,7 @@ import functools
 import os
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -20,6 +21,15 @@ from tqdm import trange as trange
 
 T = TypeVar("T")
 U = TypeVar("U")
+
+engine_lock = threading.RLock()
+"""Held while a schedule, a trace or a replay is made and run, and while a tensor is changed: one thread at a
+time does that, and a trace sees what its own thread changes."""
+
+if hasattr(os, "register_at_fork"):
+    # A child begins with the lock free, whatever other threads were doing.
+    os.register_at_fork(before=engine_lock.acquire, after_in_parent=engine_lock.release,
+                        after_in_child=engine_lock.release)
 
 
 @functools.cache
@@ -68,8 +78,45 @@ class ContextVar:
         return f"{self.key}={self.value}"
 
 
+class Undo:
+    """Values changed for a while in blocks that need not end in the order in which they began, as blocks of
+    several threads do not: a block that ends before one that began later leaves it what to go back to."""
+
+    def __init__(self, read: Callable[[str], Any], write: Callable[[str, Any], None]) -> None:
+        self.read = read
+        self.write = write
+        self.open: list[dict[str, Any]] = []
+        """for each block that has not ended: what its names stood for before"""
+        self.lock = threading.Lock()
+
+    def begin(self, values: dict[str, Any]) -> dict[str, Any]:
+        """Change values; returns what `end` takes."""
+        with self.lock:
+            before = {name: self.read(name) for name in values}
+            self.open.append(before)
+            for name, value in values.items():
+                self.write(name, value)
+        return before
+
+    def end(self, before: dict[str, Any]) -> None:
+        """Go back to what was before `begin`, for names that no later block changed."""
+        with self.lock:
+            at = next(i for i, known in enumerate(self.open) if known is before)
+            del self.open[at]
+            for name, value in before.items():
+                later = next((known for known in self.open[at:] if name in known), None)
+                if later is None:
+                    self.write(name, value)
+                else:
+                    later[name] = value
+
+
 class Context(contextlib.ContextDecorator):
-    """Settings changed within a `with` block: `with Context(DEBUG=4, NOOPT=1): ...`."""
+    """Settings changed within a `with` block: `with Context(DEBUG=4, NOOPT=1): ...`. They are those of the
+    whole process: other threads see them too."""
+
+    undo: ClassVar[Undo] = Undo(lambda key: ContextVar.registry[key].value,
+                                lambda key, value: setattr(ContextVar.registry[key], "value", value))
 
     def __init__(self, **settings: Any) -> None:
         unknown = [k for k in settings if k not in ContextVar.registry]
@@ -80,13 +127,10 @@ class Context(contextlib.ContextDecorator):
         self.saved: list[dict[str, Any]] = []
 
     def __enter__(self) -> None:
-        self.saved.append({k: ContextVar.registry[k].value for k in self.settings})
-        for key, value in self.settings.items():
-            ContextVar.registry[key].value = value
+        self.saved.append(self.undo.begin(self.settings))
 
     def __exit__(self, *exc: object) -> None:
-        for key, value in self.saved.pop().items():
-            ContextVar.registry[key].value = value
+        self.undo.end(self.saved.pop())
 
 
 DEBUG = ContextVar("DEBUG", 0)

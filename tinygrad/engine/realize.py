@@ -31,14 +31,6 @@ from tinygrad.runtime.queue import CommandQueue, Point, seconds_of
 from tinygrad.schedule.items import Intermediates, Schedule, ScheduleItem
 from tinygrad.schedule.kept import schedules
 
-engine_lock = threading.RLock()
-"""Held while a schedule, a trace or a replay is made and run: one thread at a time does that."""
-
-if hasattr(os, "register_at_fork"):
-    # A child begins with the lock free, whatever other threads were doing.
-    os.register_at_fork(before=engine_lock.acquire, after_in_parent=engine_lock.release,
-                        after_in_child=engine_lock.release)
-
 
 class JitError(RuntimeError):
     """What a function under TinyJit may not do."""
