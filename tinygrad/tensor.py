@@ -19,7 +19,7 @@ import itertools
 import operator
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeAlias, TypeVar
 
 import numpy as np
@@ -179,7 +179,7 @@ class Tensor(Methods):
         self._expires = False
         self._given_up = False
         self._first_gradient_use: str | None = None
-        """what was done with `.grad` first under TinyJit: "set", "used" (read, added to) or "refused\""""
+        """what was first done with `.grad` under TinyJit: set, used (read or added to) or refused"""
         _live[id(self)] = self
 
     @staticmethod
@@ -365,19 +365,8 @@ class Tensor(Methods):
 
         with engine_lock:
             tensors, writes = _with_pending_readers([t for t in (self, *others) if not is_unknown(t.uop)])
-            realize_uops([t._placed() for t in tensors if not t._is_realized])
-            for memory in {write.src[0].base for write in writes}:
-                memory.mark_overwritten()
-                memory.storage.writer = None
-            for write in writes:
-                write.set_realized_view(write.src[0].current)
-            for t in tensors:
-                t._settle()
-            if writes:
-                for t in live_tensors():
-                    write = memory_seen(t._uop)
-                    if write in writes:
-                        t.uop = t._uop.substitute({write: write.src[0].current})
+            realize_uops([t._placed() for t in tensors if not t._is_realized],
+                         lambda: _note_computed(tensors, writes))
         return self
 
     def schedule(self, *others: Tensor) -> list[ScheduleItem]:
@@ -732,6 +721,23 @@ def _with_pending_readers(tensors: Sequence[Tensor]) -> tuple[list[Tensor], set[
             break
         writes |= more
     return list(chosen.values()), writes
+
+
+def _note_computed(tensors: Sequence[Tensor], writes: Collection[UOp]) -> None:
+    """After these were computed, which ran these writes: let them, and all that shows what was written, stand
+    for the memory."""
+    for memory in {write.src[0].base for write in writes}:
+        memory.mark_overwritten()
+        memory.storage.writer = None
+    for write in writes:
+        write.set_realized_view(write.src[0].current)
+    for t in tensors:
+        t._settle()
+    if writes:
+        for t in live_tensors():
+            write = memory_seen(t._uop)
+            if write in writes:
+                t.uop = t._uop.substitute({write: write.src[0].current})
 
 
 def given_up_gradient() -> Tensor:

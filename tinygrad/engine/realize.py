@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from tinygrad.graph.batch import TransformError, is_unknown
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.sizes import before_reading
 from tinygrad.graph.uop import Storage, UOp
-from tinygrad.helpers import DEBUG, GlobalCounters, colored
+from tinygrad.helpers import DEBUG, GlobalCounters, Uninterrupted, colored
 from tinygrad.runtime.queue import CommandQueue, Point, seconds_of
 from tinygrad.schedule.items import Intermediates, Schedule, ScheduleItem
 from tinygrad.schedule.kept import schedules
@@ -128,8 +128,9 @@ def schedule_uops(uops: Sequence[UOp]) -> list[ScheduleItem]:
     return schedules.schedule(list(uops)).items
 
 
-def realize_uops(uops: Sequence[UOp]) -> None:
-    """Compute `uops`. Nodes that have a value already, and views of buffers, cost nothing."""
+def realize_uops(uops: Sequence[UOp], done: Callable[[], None] = lambda: None) -> None:
+    """Compute `uops`. Nodes that have a value already, and views of buffers, cost nothing. Calls `done` when
+    everything is computed, before an interrupt (Ctrl-C) can come between."""
     capture = Capture.current()
     if capture is not None:
         capture.use(uops)
@@ -142,20 +143,26 @@ def realize_uops(uops: Sequence[UOp]) -> None:
     for shared in schedule.intermediates:
         place_in_arena(shared)
     schedule.intermediates.clear()
-    run = Submission()
+    run, uninterrupted = Submission(), Uninterrupted()
     try:
         try:
             while pending:
                 run_last(pending, run)
         finally:
             run.finish()
+        uninterrupted.__enter__()
     except BaseException:
-        keep_finished(schedule, {b.storage for item in pending for b in item.buffers[:item.outputs]})
+        with Uninterrupted():
+            keep_finished(schedule, {b.storage for item in pending for b in item.buffers[:item.outputs]})
         raise
-    for node, view in schedule.views.items():
-        if view.base.op is Ops.BUFFER and view.base.buffer is None:
-            allocate(view.base)
-        node.set_realized_view(view)
+    try:
+        for node, view in schedule.views.items():
+            if view.base.op is Ops.BUFFER and view.base.buffer is None:
+                allocate(view.base)
+            node.set_realized_view(view)
+        done()
+    finally:
+        uninterrupted.__exit__()
 
 
 def place_in_arena(shared: Intermediates) -> None:

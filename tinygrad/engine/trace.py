@@ -20,6 +20,7 @@ from tinygrad.engine.replay import Kind, Place, Replay, Step, Values
 from tinygrad.functional import random
 from tinygrad.graph.sizes import bound
 from tinygrad.graph.uop import Storage, UOp
+from tinygrad.helpers import Uninterrupted
 from tinygrad.tensor import Tensor, reached_by_gradients
 
 GIVEN_UP = "given up"
@@ -126,7 +127,8 @@ class Trace:
         try:
             engine(given, Values(moved, {SEED: random.seed(), **arguments}))
         finally:
-            self.mark_overwritten(inputs)
+            with Uninterrupted():
+                self.mark_overwritten(inputs)
         nodes: dict[int, UOp] = {}
         tensors = [self.tensor(o, nodes, given, inputs) for o in self.outputs]
         for owner, output in self.gradients.items():
