@@ -136,6 +136,8 @@ class Inputs:
         """for each tensor, whether that is the tensor's own memory, and all of it"""
         self.origins: list[Storage] = []
         """for each tensor, the memory that it showed before it was put in order"""
+        self.objects: list[Any] = []
+        """arguments that are compared by identity"""
         self.structure = self.flatten(values)
 
     def flatten(self, value: Any, is_rebuilt: bool = True) -> Any:
@@ -176,6 +178,7 @@ class Inputs:
             return (type(value), *(self.flatten(v, False) for v in (value.start, value.stop, value.step)))
         if isinstance(value, bytearray):
             return (type(value), bytes(value))
+        self.objects.append(value)
         return Identity.of(value)
 
     def add_variables(self, expression: UOp) -> None:

@@ -25,6 +25,7 @@ import numpy as np
 from tinygrad.engine.arguments import CallKind, Inputs, Slot, changed, returned_tensors
 from tinygrad.engine.outside import Outside, compute_readers, is_unwanted, set_gradient
 from tinygrad.engine.realize import Capture, JitError, realize_uops
+from tinygrad.engine.references import References
 from tinygrad.engine.replay import Kind, Place, Step
 from tinygrad.engine.saved import Saved, load, save
 from tinygrad.engine.trace import GIVEN_UP, SEED, Output, Trace, argument_source
@@ -114,7 +115,7 @@ class TinyJit(Generic[P, R]):
             inputs.realize()
             kind = inputs.kind()
             trace = self.traces.get(kind)
-            if trace is not None and trace.conditions.hold(inputs.tensors):
+            if trace is not None and trace.fits(inputs):
                 self.traces.move_to_end(kind)
                 self.in_vain = 0
                 return trace.replay(inputs)  # type: ignore[no-any-return]  # what the function returned
@@ -238,6 +239,8 @@ class Tracer:
         trace.check(self.inputs)
         trace.mark_overwritten(self.inputs)
         if not rebound and not self.outside.was_computed():
+            used = set(map(id, trace.conditions.tensors()))
+            trace.references = References(function, (*bound, *self.inputs.objects), used)
             self.trace = trace
         results = [self.first_result(t, i, trace) for i, t in enumerate(returned)]
         for owner, gradient in gradients.items():

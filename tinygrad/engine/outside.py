@@ -204,6 +204,11 @@ class Conditions:
     seed: int | None = None
     """the seed, where numbers from before the call are drawn again in each, beside new ones"""
 
+    def tensors(self) -> list[Tensor]:
+        """The tensors from outside that the trace uses."""
+        handles = [*(h for group in self.handles.values() for h in group), *(h for h, _ in self.lazy)]
+        return [tensor for handle in handles if (tensor := handle.tensor()) is not None]
+
     def hold(self, given: Sequence[Tensor]) -> bool:
         """Whether the outside tensors still stand for the memory, and the values, that were captured, in a
         call with the tensors `given`."""

@@ -238,7 +238,7 @@ class _Loader:
         return Trace(places, [self.step(s, places) for s in plan["steps"]],
                      {numbers[n] for n in plan["written"]}, [self.output(o, places) for o in plan["outputs"]],
                      structure, gradients, self.conditions(places, plan["uses"], plan["seed"]), start, count,
-                     self.saved.tensors)
+                     kept=self.saved.tensors)
 
     def owner(self, data: Sequence[Any]) -> Any:
         kind, number = data

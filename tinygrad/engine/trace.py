@@ -16,6 +16,7 @@ from tinygrad.device import Buffer
 from tinygrad.engine.arguments import Inputs, Slot, changed
 from tinygrad.engine.outside import Conditions, compute_readers, is_tracked, set_gradient
 from tinygrad.engine.realize import JitError, allocate
+from tinygrad.engine.references import References
 from tinygrad.engine.replay import Kind, Place, Replay, Step, Values
 from tinygrad.functional import random
 from tinygrad.graph.sizes import bound
@@ -71,6 +72,8 @@ class Trace:
     """each device's random counter when the trace began"""
     random_count: dict[str, int]
     """what a call adds to it"""
+    references: References | None = None
+    """how the function reached what it uses from outside; None for a function without Python"""
     kept: list[Tensor] = dataclasses.field(default_factory=list)
     """tensors from outside that nobody else need hold: those that came with the trace (`engine/saved.py`)"""
 
@@ -83,6 +86,10 @@ class Trace:
     def states(self) -> dict[Storage, bool]:
         """The memory of captured state, and whether a call writes it."""
         return {p.state.storage: n in self.written for n, p in enumerate(self.places) if p.state is not None}
+
+    def fits(self, inputs: Inputs) -> bool:
+        """Whether what the trace rests on outside of its arguments is as it was."""
+        return self.conditions.hold(inputs.tensors) and (self.references is None or self.references.hold())
 
     def check(self, inputs: Inputs) -> None:
         """Raise JitError where a call would not reach, or would cross, memory of the caller, or where
