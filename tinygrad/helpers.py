@@ -28,11 +28,6 @@ engine_lock = threading.RLock()
 """Held while a schedule, a trace or a replay is made and run, and while a tensor is changed: one thread at a
 time does that, and a trace sees what its own thread changes."""
 
-if hasattr(os, "register_at_fork"):
-    # A child begins with the lock free, whatever other threads were doing.
-    os.register_at_fork(before=engine_lock.acquire, after_in_parent=engine_lock.release,
-                        after_in_child=engine_lock.release)
-
 
 @functools.cache
 def getenv(key: str, default: Any = 0) -> Any:

@@ -26,10 +26,16 @@ from tinygrad.graph.batch import TransformError, is_unknown
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.sizes import before_reading
 from tinygrad.graph.uop import Storage, UOp
-from tinygrad.helpers import DEBUG, GlobalCounters, Uninterrupted, colored
+from tinygrad.helpers import DEBUG, GlobalCounters, Uninterrupted, colored, engine_lock
 from tinygrad.runtime.queue import CommandQueue, Point, seconds_of
 from tinygrad.schedule.items import Intermediates, Schedule, ScheduleItem
 from tinygrad.schedule.kept import schedules
+
+if hasattr(os, "register_at_fork"):
+    # A child begins with the lock free, whatever other threads did. What is registered last comes first:
+    # no thread gives work to the queues while these finish theirs (`runtime/queue.py`).
+    os.register_at_fork(before=engine_lock.acquire, after_in_parent=engine_lock.release,
+                        after_in_child=engine_lock.release)
 
 
 class JitError(RuntimeError):
