@@ -1,6 +1,7 @@
 """TinyJit: a test for each sentence of docs/jit.md. A jitted function does what the plain function does."""
 import dataclasses
 import gc
+import threading
 import warnings
 from collections import namedtuple
 from types import SimpleNamespace
@@ -10,6 +11,7 @@ import pytest
 
 from tinygrad import Context, GlobalCounters, Tensor, TinyJit, Variable, dtypes, nn
 from tinygrad.engine.jit import MAX_TRACES, JitError
+from tinygrad.helpers import NOOPT
 
 
 def traced(function):
@@ -184,6 +186,20 @@ def test_assigning_to_a_view_that_was_passed_is_refused():
     assert table.tolist() == [[1, 1], [1, 1]]
 
 
+def test_a_view_of_memory_that_the_function_assigns_to_is_refused():
+    state = vector(1, 2, 3).realize()
+
+    @TinyJit
+    def step(x):
+        state.assign(state + 1)
+        return x * 10
+
+    assert step(vector(1, 1)).tolist() == [10, 10]
+    with pytest.raises(JitError, match=r"argument 0, of shape \(2,\), is a view of memory"):
+        step(state[1:])
+    assert step(state[1:].clone()).tolist() == [30, 40]
+
+
 def test_a_captured_tensor_that_is_also_passed_and_assigned_is_refused():
     state = vector(1, 1).realize()
 
@@ -292,6 +308,27 @@ def test_changing_an_argument_is_refused():
     jitted, _ = traced(append)
     with pytest.raises(JitError, match="changed a list"):
         jitted(vector(1), [])
+
+
+def test_backward_beyond_an_argument_is_refused_in_every_call():
+    w = Tensor([2.0, 3.0], requires_grad=True).realize()
+    jitted, _ = traced(lambda x: (x * x).sum().backward().detach())
+    assert jitted(vector(1, 2)).item() == 5
+    for _ in range(2):
+        with pytest.raises(JitError, match=r"reaches its tensor argument 0, of shape \(2,\), which was"):
+            jitted(w * vector(1, 2))
+        assert w.grad is None
+    assert jitted(vector(1, 3)).item() == 10
+
+
+def test_a_gradient_that_nobody_asked_for_is_an_error_where_it_is_read():
+    w = vector(2, 3).realize()
+    jitted, calls = traced(lambda x: (x * w).sum().backward().detach())
+    for i in range(4):
+        assert jitted(vector(i, 1)).item() == 2 * i + 3
+        with pytest.raises(RuntimeError, match="under TinyJit.*requires_grad=True"):
+            _ = w.grad
+    assert len(calls) == 1
 
 
 def test_backward_through_a_result_is_refused_in_every_call():
@@ -498,6 +535,62 @@ def test_noise_drawn_before_a_call_stays_while_new_numbers_follow_the_seed():
     assert found[0][0] == noise.tolist() and found[0][1] != found[1][1] == found[2][1]
 
 
+SCALE = 2
+
+
+def test_a_number_that_the_code_reads_by_name_is_compared(monkeypatch):
+    by = 3
+    calls = []
+
+    @TinyJit
+    def scale(x):
+        calls.append(1)
+        return x * by + SCALE
+
+    assert [scale(vector(i)).item() for i in range(3)] == [2, 5, 8]
+    by = 4
+    assert [scale(vector(i)).item() for i in range(3)] == [2, 6, 10]
+    monkeypatch.setitem(globals(), "SCALE", 7)
+    assert [scale(vector(i)).item() for i in range(3)] == [7, 11, 15] and len(calls) == 3
+
+
+@pytest.mark.parametrize("change", [
+    lambda model: model.update(layers=model["layers"][::-1]),
+    lambda model: model["layers"].reverse(),
+    lambda model: model["layers"].__setitem__(0, model["layers"][1]),
+    lambda model: setattr(model["layers"][0], "bias", model["layers"][1].bias),
+    lambda model: model.update(layers=[*model["layers"], nn.Linear(2, 2)]),
+])
+def test_a_name_that_leads_to_another_living_tensor_is_seen(change):
+    Tensor.manual_seed(5)
+    model = {"layers": [nn.Linear(2, 2), nn.Linear(2, 2)]}
+    for layer in model["layers"]:
+        layer.bias.replace(Tensor.rand(2).realize())
+    everything = [(layer.weight, layer.bias) for layer in model["layers"]]  # all of it lives on
+    jitted, calls = traced(lambda x: x.sequential(model["layers"]))
+    x = vector(1, 2)
+    for _ in range(4):
+        jitted(x)
+    before, first = len(calls), jitted(x).numpy()
+    change(model)
+    expected = x.sequential(model["layers"]).numpy()
+    assert not np.allclose(first, expected) and len(everything) == 2 and before < 4
+    for _ in range(2):
+        np.testing.assert_allclose(jitted(x).numpy(), expected, rtol=1e-6)
+
+
+def test_counting_calls_inside_does_not_trace_again():
+    count = 0
+
+    @TinyJit
+    def step(x):
+        nonlocal count
+        count += 1
+        return x + 1
+
+    assert [step(vector(i)).item() for i in range(5)] == [1, 2, 3, 4, 5] and count == 1
+
+
 def test_state_that_is_rebound_in_each_call_is_right_and_warned_of():
     state = {"h": vector(0).realize()}
 
@@ -606,6 +699,77 @@ def test_a_variable_of_any_name_leaves_random_numbers_alone(name):
             found.append(function(vector(10, 20), Variable(name, 0, 10).bind(n)).tolist())
         assert found[0] == found[1] and n * 10 <= found[1][0] < n * 10 + 1
     assert len(calls) == 1
+
+
+def test_rounding_to_tf32_is_part_of_what_is_traced():
+    jitted, calls = traced(lambda x: x * 2)
+    for allowed in (0, 1, 0, 1):
+        with Context(ALLOW_TF32=allowed):
+            assert jitted(vector(3)).item() == 6
+    assert len(calls) == 2
+
+
+def test_another_threads_assignments_and_gradients_stay_out_of_a_trace():
+    begun, go_on = threading.Event(), threading.Event()
+    mine, others = vector(0).realize(), vector(0).realize()
+    weight = Tensor([2.0], requires_grad=True).realize()
+
+    @TinyJit
+    def step(x):
+        begun.set()
+        go_on.wait(0.2)
+        mine.assign(mine + x)
+
+    def work():
+        begun.wait()
+        others.assign(others + 1)
+        (weight * 3).sum().backward()
+        go_on.set()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    for _ in range(3):
+        step(vector(1))
+    thread.join()
+    weight.grad = None
+    for _ in range(3):
+        step(vector(1))
+    assert (mine.item(), others.item(), weight.grad) == (6, 1, None)
+
+
+def test_no_grad_is_of_one_thread():
+    inside, done = threading.Event(), threading.Event()
+
+    def watch():
+        with Tensor.no_grad():
+            inside.set()
+            done.wait()
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    inside.wait()
+    x = Tensor([2.0], requires_grad=True)
+    (x * x).sum().backward()
+    done.set()
+    thread.join()
+    assert x.grad is not None and x.grad.item() == 4
+
+
+def test_blocks_that_end_in_another_order_leave_what_was_before():
+    first, second = Context(NOOPT=1, BEAM=0), Context(NOOPT=2)
+    before = NOOPT.value
+    first.__enter__()
+    second.__enter__()
+    first.__exit__()
+    assert NOOPT.value == 2
+    second.__exit__()
+    assert NOOPT.value == before
+    training, evaluating = Tensor.train(), Tensor.test()
+    training.__enter__()
+    evaluating.__enter__()
+    training.__exit__()
+    evaluating.__exit__()
+    assert Tensor.training is False
 
 
 def test_seeding_inside_is_refused():

@@ -128,6 +128,108 @@ def test_children_forked_while_threads_compute_compute_too():
     run_in_threads(lambda number: fork_often() if number == 0 else busy(number), 3)
 
 
+INTERRUPTED = """
+import os, signal, sys
+import numpy as np
+from tinygrad import Tensor, TinyJit
+rng = np.random.default_rng(int(sys.argv[1]))
+state = Tensor(np.zeros(4, np.float32)).realize()
+ones = Tensor(np.ones(4, np.float32)).realize()
+
+@TinyJit
+def step(x):
+    state.assign(state + x)
+    return (state * 2).sum()
+
+def work(kind, i):
+    size = int(rng.integers(3, 5000))
+    if kind == 0:
+        (Tensor(np.ones(size, np.float32)) * (i + 1) + size).sum().realize()
+    elif kind == 1:
+        state.assign(state + ones).realize()
+    else:
+        for _ in range(3):
+            step(ones)
+
+signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
+interrupts = 0
+for i in range(200):
+    kind, before = i % 4, state.numpy().copy()
+    if kind == 2:
+        step.reset()
+    try:
+        signal.setitimer(signal.ITIMER_REAL, max(float(rng.exponential(0.01)), 1e-4))
+        work(kind, i)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    except KeyboardInterrupt:
+        interrupts += 1
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    now = state.numpy()
+    assert (now == now[0]).all() and 0 <= now[0] - before[0] <= (0, 1, 3, 3)[kind], (kind, before, now)
+    assert step(ones).item() == 8 * (now[0] + 1)
+assert interrupts > 20, interrupts
+print("fine")
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs timers")
+@pytest.mark.parametrize("seed", [1, 2])
+def test_interrupts_at_any_moment_leave_values_whole(seed):
+    """Python says "Exception ignored" of those that meet a finalizer; it must not end or break anything."""
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED, str(seed)], capture_output=True, text=True,
+                          timeout=600, env={**os.environ, "CACHELEVEL": "0"})
+    assert done.stdout == "fine\n", done.stderr
+
+
+def test_threads_trace_differentiate_assign_and_draw_at_once():
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    drawn = []
+
+    def train(number):
+        rng = np.random.default_rng(number)
+        weight = Tensor(np.zeros((3, 1), np.float32), requires_grad=True).realize()
+        expected = np.zeros((3, 1))
+
+        @TinyJit
+        def step(x, y):
+            weight.grad = None
+            loss = ((x @ weight - y) ** 2).mean().backward()
+            weight.assign(weight.detach() - weight.grad * 0.1)
+            return loss
+
+        for i in range(100):
+            if i % 7 == 0:
+                step.reset()
+            x = rng.standard_normal((4, 3)).astype(np.float32)
+            y = x.sum(1, keepdims=True)
+            step(Tensor(x), Tensor(y))
+            expected -= 0.1 * 2 / 4 * x.T @ (x @ expected - y)
+            np.testing.assert_allclose(weight.numpy(), expected, rtol=1e-3, atol=1e-4)
+
+    def assign(number):
+        state = Tensor(np.zeros(2, np.float32)).realize()
+        for i in range(1, 300):
+            state.assign(state + 1)
+            if i % 3 == 0:
+                state[0] = 0
+            if i % 5 == 0:
+                assert state.tolist()[1] == i
+
+    def draw(number):
+        for _ in range(100):
+            drawn.append(tuple(Tensor.rand(4).tolist()))
+            with Tensor.no_grad():
+                (Tensor([1.0]) * number).realize()
+
+    jobs = [train, train, assign, draw, draw]
+    try:
+        run_in_threads(lambda number: jobs[number](number), len(jobs))
+    finally:
+        sys.setswitchinterval(interval)
+    assert len(drawn) == len(set(drawn)) == 200
+
+
 ENDINGS = {
     "while threads run kernels": """
 for _ in range(2):

@@ -9,9 +9,12 @@ import contextlib
 import functools
 import gc
 import os
+import signal
 import sys
 import tempfile
+import threading
 import time
+from _signal import signal as set_handler  # type: ignore[import-not-found]  # signal.signal, ten times as fast
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -21,6 +24,10 @@ from tqdm import trange as trange
 
 T = TypeVar("T")
 U = TypeVar("U")
+
+engine_lock = threading.RLock()
+"""Held while a schedule, a trace or a replay is made and run, and while a tensor is changed: one thread at a
+time does that, and a trace sees what its own thread changes."""
 
 
 @functools.cache
@@ -69,8 +76,67 @@ class ContextVar:
         return f"{self.key}={self.value}"
 
 
+class Uninterrupted:
+    """A block that Ctrl-C does not break up: what it interrupts is interrupted at the end of the block."""
+
+    def __enter__(self) -> None:
+        self.came: list[tuple[Any, Any]] = []
+        self.handler: Any = None
+        if threading.get_ident() == threading.main_thread().ident:
+            handler = signal.getsignal(signal.SIGINT)
+            if callable(handler):
+                self.handler = handler
+                set_handler(signal.SIGINT, self.note)
+
+    def note(self, number: int, frame: Any) -> None:
+        self.came.append((number, frame))
+
+    def __exit__(self, *exc: object) -> None:
+        if self.handler is not None:
+            set_handler(signal.SIGINT, self.handler)
+            if self.came:
+                self.handler(*self.came[0])
+
+
+class Undo:
+    """Values changed for a while in blocks that need not end in the order in which they began, as blocks of
+    several threads do not: a block that ends before one that began later leaves it what to go back to."""
+
+    def __init__(self, read: Callable[[str], Any], write: Callable[[str, Any], None]) -> None:
+        self.read = read
+        self.write = write
+        self.open: list[dict[str, Any]] = []
+        """for each block that has not ended: what its names stood for before"""
+        self.lock = threading.Lock()
+
+    def begin(self, values: dict[str, Any]) -> dict[str, Any]:
+        """Change values; returns what `end` takes."""
+        with self.lock:
+            before = {name: self.read(name) for name in values}
+            self.open.append(before)
+            for name, value in values.items():
+                self.write(name, value)
+        return before
+
+    def end(self, before: dict[str, Any]) -> None:
+        """Go back to what was before `begin`, for names that no later block changed."""
+        with self.lock:
+            at = next(i for i, known in enumerate(self.open) if known is before)
+            del self.open[at]
+            for name, value in before.items():
+                later = next((known for known in self.open[at:] if name in known), None)
+                if later is None:
+                    self.write(name, value)
+                else:
+                    later[name] = value
+
+
 class Context(contextlib.ContextDecorator):
-    """Settings changed within a `with` block: `with Context(DEBUG=4, NOOPT=1): ...`."""
+    """Settings changed within a `with` block: `with Context(DEBUG=4, NOOPT=1): ...`. They are those of the
+    whole process: other threads see them too."""
+
+    undo: ClassVar[Undo] = Undo(lambda key: ContextVar.registry[key].value,
+                                lambda key, value: setattr(ContextVar.registry[key], "value", value))
 
     def __init__(self, **settings: Any) -> None:
         unknown = [k for k in settings if k not in ContextVar.registry]
@@ -81,13 +147,10 @@ class Context(contextlib.ContextDecorator):
         self.saved: list[dict[str, Any]] = []
 
     def __enter__(self) -> None:
-        self.saved.append({k: ContextVar.registry[k].value for k in self.settings})
-        for key, value in self.settings.items():
-            ContextVar.registry[key].value = value
+        self.saved.append(self.undo.begin(self.settings))
 
     def __exit__(self, *exc: object) -> None:
-        for key, value in self.saved.pop().items():
-            ContextVar.registry[key].value = value
+        self.undo.end(self.saved.pop())
 
 
 DEBUG = ContextVar("DEBUG", 0)

@@ -17,9 +17,10 @@ import copy
 import functools
 import itertools
 import operator
+import threading
 import weakref
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -38,6 +39,7 @@ from tinygrad.graph.leaves import (
     is_leaf,
     is_view_of_memory,
     leaf_node,
+    memory_seen,
     own_memory,
     storage_view,
 )
@@ -46,13 +48,15 @@ from tinygrad.graph.sharding import Devices, Place, Sharding
 from tinygrad.graph.sizes import Size, largest_shape, shape_value
 from tinygrad.graph.uop import Shape, UOp
 from tinygrad.graph.writes import Readers, pending_writes
-from tinygrad.helpers import prod
+from tinygrad.helpers import Undo, engine_lock, prod
 from tinygrad.hostdata import array_of, memory_of
 
 if TYPE_CHECKING:
     from tinygrad.device import Buffer
     from tinygrad.schedule.items import ScheduleItem
 
+P = ParamSpec("P")
+R = TypeVar("R")
 Number: TypeAlias = bool | int | float
 Operand: TypeAlias = "Tensor | Number | np.ndarray[Any, Any] | np.generic"
 
@@ -63,37 +67,60 @@ _live: weakref.WeakValueDictionary[int, Tensor] = weakref.WeakValueDictionary()
 """Every tensor that exists, by id."""
 
 
-class no_grad(contextlib.ContextDecorator):
-    """Within this block (or decorated function), results are constants to gradients."""
+def live_tensors() -> list[Tensor]:
+    """Every tensor that there is, while other threads make more."""
+    return [tensor for tensor in [reference() for reference in _live.valuerefs()] if tensor is not None]
 
-    depth: ClassVar[int] = 0
+
+class _Depth(threading.local):
+    """How many `no_grad` blocks this thread is in."""
+
+    depth = 0
+
+
+class no_grad(contextlib.ContextDecorator):
+    """Within this block (or decorated function), results are constants to gradients, in this thread."""
+
+    state: ClassVar[_Depth] = _Depth()
 
     def __enter__(self) -> None:
-        no_grad.depth += 1
+        no_grad.state.depth += 1
 
     def __exit__(self, *exc: object) -> None:
-        no_grad.depth -= 1
+        no_grad.state.depth -= 1
 
 
 class train(contextlib.ContextDecorator):
     """Within this block (or decorated function), `Tensor.training` is `mode`: dropout and batch statistics
-    on."""
+    on. That is so for the whole process, other threads included."""
+
+    undo: ClassVar[Undo] = Undo(lambda name: getattr(Tensor, name),
+                                lambda name, value: setattr(Tensor, name, value))
 
     def __init__(self, mode: bool = True) -> None:
         self.mode = mode
-        self.saved: list[bool] = []
+        self.saved: list[dict[str, Any]] = []
 
     def __enter__(self) -> None:
-        self.saved.append(Tensor.training)
-        Tensor.training = self.mode
+        self.saved.append(self.undo.begin({"training": self.mode}))
 
     def __exit__(self, *exc: object) -> None:
-        Tensor.training = self.saved.pop()
+        self.undo.end(self.saved.pop())
 
 
 def test() -> train:
     """A block in which `Tensor.training` is False."""
     return train(False)
+
+
+def _exclusive(method: Callable[P, R]) -> Callable[P, R]:
+    """A method that changes tensors, while no other thread computes, traces or changes any."""
+    @functools.wraps(method)
+    def locked(*args: P.args, **kwargs: P.kwargs) -> R:
+        with engine_lock:
+            return method(*args, **kwargs)
+
+    return locked
 
 
 def canonical_device(device: Devices | None) -> Any:
@@ -160,12 +187,13 @@ class Tensor(Methods):
         self._expires = False
         self._given_up = False
         self._first_gradient_use: str | None = None
+        """what was first done with `.grad` under TinyJit: set, used (read or added to) or refused"""
         _live[id(self)] = self
 
     @staticmethod
     def of(uop: UOp, *operands: Tensor) -> Tensor:
         """The result of an operation: a tensor on the operands' device, a constant under `no_grad`."""
-        if no_grad.depth and depends_on_leaf(uop):
+        if no_grad.state.depth and depends_on_leaf(uop):
             uop = uop.detach()
         result = object.__new__(Tensor)
         device = uop.device
@@ -231,9 +259,8 @@ class Tensor(Methods):
         while memory.op is Ops.DETACH and memory.arg is None:
             memory = memory.src[0].viewed
         if memory.op is Ops.BUFFER:
-            writer, memory.storage.writer = memory.storage.writer, None
-            if isinstance(writer, Tensor):
-                writer.realize()
+            if memory.storage.writer is not None:
+                self._write_pending(memory)
             if memory.is_overwritten:
                 self._uop = self._uop.substitute({memory: memory.current})
         return self._uop
@@ -241,6 +268,14 @@ class Tensor(Methods):
     @uop.setter
     def uop(self, node: UOp) -> None:
         self._uop = node
+
+    @staticmethod
+    @_exclusive
+    def _write_pending(memory: UOp) -> None:
+        """Write what another handle of this memory was assigned."""
+        writer, memory.storage.writer = memory.storage.writer, None
+        if isinstance(writer, Tensor):
+            writer.realize()
 
     @property
     def lazydata(self) -> UOp:
@@ -289,18 +324,21 @@ class Tensor(Methods):
     def grad(self) -> Tensor | None:
         """The gradient that `backward` left. Raises RuntimeError where it can no longer be computed: a leaf
         that does not say `requires_grad=True` keeps its gradient lazy, until what it depends on is
-        overwritten."""
+        overwritten, or the function under TinyJit that took it ends."""
+        self._first_gradient_use = self._first_gradient_use or "used"
         if self._grad is not None and self._grad._given_up:
             raise RuntimeError("this gradient was not computed before the tensors it depends on were "
-                               "overwritten; set requires_grad=True to have it kept, or read it before that")
+                               "overwritten, or the call under TinyJit that took it ended; set "
+                               "requires_grad=True to have it kept, or read it before that")
         return self._grad
 
     @grad.setter
     def grad(self, value: Tensor | None) -> None:
         if value is not None and value.shape != self.shape:
             raise ValueError(f"a gradient of shape {value.shape} does not fit a tensor of shape {self.shape}")
-        self._first_gradient_use = self._first_gradient_use or "set"
-        self._grad = value
+        with engine_lock:
+            self._first_gradient_use = self._first_gradient_use or "set"
+            self._grad = value
 
     def __repr__(self) -> str:
         """Device, dtype and shape, and the values where they are known; printing never computes."""
@@ -358,22 +396,12 @@ class Tensor(Methods):
 
         Inside a function under `vmap`, where values are not known yet, this asks for nothing.
         """
-        from tinygrad.engine.realize import engine_lock, realize_uops
+        from tinygrad.engine.realize import realize_uops
 
         with engine_lock:
             tensors, writes = _with_pending_readers([t for t in (self, *others) if not is_unknown(t.uop)])
-            realize_uops([t._placed() for t in tensors if not t._is_realized])
-            for memory in {write.src[0].base for write in writes}:
-                memory.mark_overwritten()
-                memory.storage.writer = None
-            for write in writes:
-                write.set_realized_view(write.src[0].current)
-            for t in tensors:
-                t._settle()
-            if writes:
-                for t in list(_live.values()):
-                    if t._uop.viewed in writes:
-                        t.uop = storage_view(t._uop) or t._uop
+            realize_uops([t._placed() for t in tensors if not t._is_realized],
+                         lambda: _note_computed(tensors, writes))
         return self
 
     def schedule(self, *others: Tensor) -> list[ScheduleItem]:
@@ -417,7 +445,7 @@ class Tensor(Methods):
         """Whether this is a number in memory (`Tensor.zeros(8).contiguous()`) that no live tensor is the leaf
         of: memory of its own to write into, for nobody will ask for a gradient at the constructor's."""
         leaves = constant_leaves(self.uop)
-        return bool(leaves) and not any(leaf_node(t._uop) in leaves for t in list(_live.values()))
+        return bool(leaves) and not any(leaf_node(t._uop) in leaves for t in live_tensors())
 
     def _copied(self, view: UOp) -> UOp:
         """Memory of its own for a tensor whose node another tensor was computed from and stands for: equal
@@ -503,6 +531,7 @@ class Tensor(Methods):
 
     # --- writing --------------------------------------------------------------------------------------------
 
+    @_exclusive
     def assign(self, x: Any) -> Tensor:
         """Take the value of `x`, broadcast to this shape. A realised tensor's memory is overwritten, lazily.
 
@@ -531,7 +560,7 @@ class Tensor(Methods):
         the way to a value that is not known yet."""
         if is_unknown(self.uop):
             return True
-        if no_grad.depth or is_view_of_memory(self.uop) or not depends_on_leaf(self.uop):
+        if no_grad.state.depth or is_view_of_memory(self.uop) or not depends_on_leaf(self.uop):
             return False
         return not self._settled_alone()
 
@@ -544,7 +573,7 @@ class Tensor(Methods):
             return False
         graph = LeafIndex(node)
         handles = []
-        for t in list(_live.values()):
+        for t in live_tensors():
             if t._uop.viewed is node:
                 handles.append(t)
             elif t._requires_grad is not False and graph.targets_of(t._uop):
@@ -560,6 +589,7 @@ class Tensor(Methods):
         """Whether a lazy new value must stay a gradient target: a leaf that says `requires_grad=True`."""
         return bool(self._requires_grad) and is_leaf(self.uop)
 
+    @_exclusive
     def replace(self, x: Tensor) -> Tensor:
         """Stand for the same node as `x`, of the same shape, from now on; memory is not touched."""
         if x.shape != self.shape:
@@ -601,6 +631,7 @@ class Tensor(Methods):
         result._requires_grad = self._requires_grad
         return result
 
+    @_exclusive
     def to_(self, device: Devices | None) -> Tensor:
         """Move this tensor (and its gradient) to another device, and return it."""
         self._move(self.to(device))
@@ -634,6 +665,7 @@ class Tensor(Methods):
         result._requires_grad = self._requires_grad
         return result
 
+    @_exclusive
     def shard_(self, devices: Sequence[str], axis: int | None = None) -> Tensor:
         """Spread this tensor (and its gradient) over several devices as `shard` does, and return it."""
         self._move(self.shard(devices, axis))
@@ -677,6 +709,7 @@ class Tensor(Methods):
             results.append(Tensor.of(functools.reduce(operator.add, parts), target))
         return results
 
+    @_exclusive
     def backward(self, gradient: Tensor | None = None) -> Tensor:
         """Add the gradient of this tensor to `.grad` of every live leaf it depends on, and return this
         tensor.
@@ -686,10 +719,13 @@ class Tensor(Methods):
         weight = self._root_gradient(gradient)
         groups: list[tuple[Tensor, list[UOp]]] = []
         graph = LeafIndex(self.uop)
-        for tensor in list(_live.values()):
-            wanted = tensor._requires_grad or (tensor._requires_grad is None and is_leaf(tensor.uop))
-            if wanted and tensor.dtype.is_float and (nodes := graph.targets_of(tensor.uop)):
-                groups.append((tensor, nodes))
+        for tensor in live_tensors():
+            may_be_asked = tensor._requires_grad is not None or is_leaf(tensor.uop)
+            if may_be_asked and tensor.dtype.is_float and (nodes := graph.targets_of(tensor.uop)):
+                if tensor._requires_grad is False:
+                    tensor._first_gradient_use = tensor._first_gradient_use or "refused"
+                else:
+                    groups.append((tensor, nodes))
         targets = list(dict.fromkeys(node for _, nodes in groups for node in nodes))
         found = dict(zip(targets, gradients(self.uop, weight, targets), strict=True))
         reached = False
@@ -717,7 +753,7 @@ class Tensor(Methods):
 
     def _accumulate(self, uop: UOp) -> None:
         """Add `uop` to `.grad`. A lazy old gradient is computed first, so that the graph does not grow."""
-        self._first_gradient_use = self._first_gradient_use or "added"
+        self._first_gradient_use = self._first_gradient_use or "used"
         if self._grad is not None:
             if self._grad._given_up:
                 return
@@ -740,7 +776,7 @@ class Tensor(Methods):
 
 def pending_assignments() -> list[Tensor]:
     """The live tensors that were assigned to, and whose memory was not written yet."""
-    return [t for t in list(_live.values()) if t._uop.viewed.op is Ops.ASSIGN and not t._is_realized]
+    return [t for t in live_tensors() if t._uop.viewed.op is Ops.ASSIGN and not t._is_realized]
 
 
 def _with_pending_readers(tensors: Sequence[Tensor]) -> tuple[list[Tensor], set[UOp]]:
@@ -752,7 +788,7 @@ def _with_pending_readers(tensors: Sequence[Tensor]) -> tuple[list[Tensor], set[
     writes = pending_writes(t.uop for t in tensors)
     while writes:
         readers = Readers(writes)
-        waiting = [t for t in list(_live.values())
+        waiting = [t for t in live_tensors()
                    if id(t) not in chosen and not t._is_realized and readers.includes(t._uop)]
         for t in waiting:
             if t._expires:
@@ -764,6 +800,36 @@ def _with_pending_readers(tensors: Sequence[Tensor]) -> tuple[list[Tensor], set[
             break
         writes |= more
     return list(chosen.values()), writes
+
+
+def _note_computed(tensors: Sequence[Tensor], writes: Collection[UOp]) -> None:
+    """After these were computed, which ran these writes: let them, and all that shows what was written, stand
+    for the memory."""
+    for memory in {write.src[0].base for write in writes}:
+        memory.mark_overwritten()
+        memory.storage.writer = None
+    for write in writes:
+        write.set_realized_view(write.src[0].current)
+    for t in tensors:
+        t._settle()
+    if writes:
+        for t in live_tensors():
+            write = memory_seen(t._uop)
+            if write in writes:
+                t.uop = t._uop.substitute({write: write.src[0].current})
+
+
+def given_up_gradient() -> Tensor:
+    """What `.grad` is where nobody asked for a gradient, and it can no longer be computed."""
+    result = Tensor.leaf(UOp.const(0.0, dtypes.float32), requires_grad=False)
+    result._given_up = True
+    return result
+
+
+def reached_by_gradients(uop: UOp) -> list[Tensor]:
+    """The live tensors that say `requires_grad=True` and that gradients of `uop` belong to."""
+    graph = LeafIndex(uop)
+    return [t for t in live_tensors() if t._requires_grad and graph.targets_of(t._uop)]
 
 
 def _with_values(array: np.ndarray[Any, Any], device: Place, dtype: DTypeLike, requires_grad: bool | None,

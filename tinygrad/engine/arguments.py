@@ -8,14 +8,19 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
+from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from tinygrad.device import Device
+from tinygrad.dtype import DType, dtypes
 from tinygrad.engine.realize import JitError, allocate
 from tinygrad.graph.leaves import storage_view
 from tinygrad.graph.ops import Ops
+from tinygrad.graph.sharding import Layout, Place
 from tinygrad.graph.sizes import (
     Size,
     changed_sizes,
@@ -26,7 +31,8 @@ from tinygrad.graph.sizes import (
     variables_in,
 )
 from tinygrad.graph.uop import Storage, UOp
-from tinygrad.tensor import Tensor, pending_assignments
+from tinygrad.helpers import ALLOW_TF32, NOOPT
+from tinygrad.tensor import Tensor, no_grad, pending_assignments
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
 """Types whose values are compared as they are, and may be returned."""
@@ -54,8 +60,50 @@ class Identity:
         return Identity.of, (self.value,)
 
 
+class CallKind(NamedTuple):
+    """What decides which trace fits a call."""
+
+    structure: Any
+    """the arguments, with a slot for every tensor"""
+    tensors: tuple[tuple[Any, DType, Place, bool | None], ...]
+    """shape, dtype, device and `requires_grad` of each tensor"""
+    layouts: tuple[Layout | None, ...]
+    """for each tensor, how it lies on several devices"""
+    same: tuple[int, ...]
+    """for each memory of a tensor on a device, the first that is the same"""
+    training: bool
+    no_grad: bool
+    device: str
+    default_float: DType
+    default_int: DType
+    plain: bool
+    """whether kernels are plain loops (NOOPT)"""
+    tf32: bool
+
+    def __str__(self) -> str:
+        words = [f"{dtype.name} {shape} on {place}" for shape, dtype, place, _ in self.tensors]
+        settings = {"training": self.training, "no_grad": self.no_grad,
+                    f"default device {self.device}": self.device != "CPU",
+                    f"default {self.default_float}": self.default_float is not dtypes.float32,
+                    f"default {self.default_int}": self.default_int is not dtypes.int32,
+                    "NOOPT=1": self.plain, "ALLOW_TF32=1": self.tf32}
+        unusual = "".join(f", {name}" for name, holds in settings.items() if holds)
+        return " and ".join(words or ["no tensors"]) + unusual
+
+
 def is_dataclass_instance(value: Any) -> bool:
     return dataclasses.is_dataclass(value) and not isinstance(value, (type, Slot))
+
+
+def attributes(value: Any) -> list[str]:
+    """What a dataclass instance has: its fields and what else was set, but for what is computed from them
+    when it is asked for (`cached_property`)."""
+    names = dict.fromkeys([f.name for f in dataclasses.fields(value)] + list(getattr(value, "__dict__", ())))
+    return [n for n in names if hasattr(value, n) and not is_cached(value, n)]
+
+
+def is_cached(value: Any, name: str) -> bool:
+    return isinstance(getattr(type(value), name, None), functools.cached_property)
 
 
 def changed(value: Any, change: Callable[[Any], Any]) -> Any:
@@ -65,12 +113,15 @@ def changed(value: Any, change: Callable[[Any], Any]) -> Any:
         return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
     if isinstance(value, dict):
         other = copy.copy(value)
-        other.update({k: changed(v, change) for k, v in value.items()})
+        other.clear()
+        other.update((changed(k, change), changed(v, change)) for k, v in value.items())
         return other
     if is_dataclass_instance(value):
         other = copy.copy(value)
-        for field in dataclasses.fields(value):
-            object.__setattr__(other, field.name, changed(getattr(value, field.name), change))
+        for name in [n for n in getattr(other, "__dict__", ()) if is_cached(other, n)]:
+            del other.__dict__[name]
+        for name in attributes(value):
+            object.__setattr__(other, name, changed(getattr(value, name), change))
         return other
     return change(value)
 
@@ -86,36 +137,55 @@ class Inputs:
         """for each tensor, the view of memory, in order, that holds it"""
         self.whole: list[bool] = []
         """for each tensor, whether that is the tensor's own memory, and all of it"""
+        self.memories: list[UOp] = []
+        """the BUFFER nodes, each on one device, that the tensors lie in"""
         self.owner: list[int] = []
         """for each of `memories`, the number of its tensor"""
+        self.origins: list[Storage] = []
+        """for each tensor, the memory that it showed before it was put in order"""
+        self.objects: list[Any] = []
+        """arguments that are compared by identity"""
         self.structure = self.flatten(values)
 
-    def flatten(self, value: Any) -> Any:
-        """`value` as something to compare and hash, with a slot in place of every tensor."""
-        if isinstance(value, Tensor):
+    def flatten(self, value: Any, is_rebuilt: bool = True) -> Any:
+        """`value` as something to compare and hash, with a slot in place of every tensor that `changed`
+        finds: in what it does not rebuild, a tensor is this very tensor."""
+        if isinstance(value, Tensor) and is_rebuilt:
             self.tensors.append(value)
             for size in sizes_in(value.shape):
                 self.add_variables(size.node)
             return Slot(len(self.tensors) - 1)
         if isinstance(value, (list, tuple)):
-            return (type(value), *(self.flatten(v) for v in value))
+            return (type(value), *(self.flatten(v, is_rebuilt) for v in value))
         if isinstance(value, dict):
-            return (type(value), *((self.flatten(k), self.flatten(v)) for k, v in value.items()))
+            return (type(value), *((self.flatten(k, is_rebuilt), self.flatten(v, is_rebuilt))
+                                   for k, v in value.items()))
         if is_dataclass_instance(value):
-            fields = ((f.name, self.flatten(getattr(value, f.name))) for f in dataclasses.fields(value))
-            return (type(value), *fields)
+            return (type(value), *((name, self.flatten(getattr(value, name), is_rebuilt))
+                                   for name in attributes(value)))
         if is_expression(value) or isinstance(value, Size):
             self.add_variables(node_of(value))
             without_values = unbound(node_of(value))
             return Identity.of(without_values)
         if isinstance(value, float):
-            return (float, value.hex())
+            return (type(value), value.hex())
         if isinstance(value, complex):
-            return (complex, value.real.hex(), value.imag.hex())
+            return (type(value), value.real.hex(), value.imag.hex())
         if isinstance(value, PLAIN):
             return (type(value), value)
-        if isinstance(value, (np.ndarray, np.generic)) and value.dtype != object:
+        if isinstance(value, (np.ndarray, np.generic)):
+            if value.dtype == object:
+                return (type(value), value.shape, *(self.flatten(v, False) for v in value.flat))
             return (type(value), value.dtype.str, value.shape, value.tobytes())
+        if isinstance(value, (set, frozenset)):
+            return (type(value), frozenset([self.flatten(v, False) for v in value]))
+        if isinstance(value, deque):
+            return (type(value), *(self.flatten(v, False) for v in value))
+        if isinstance(value, (slice, range)):
+            return (type(value), *(self.flatten(v, False) for v in (value.start, value.stop, value.step)))
+        if isinstance(value, bytearray):
+            return (type(value), bytes(value))
+        self.objects.append(value)
         return Identity.of(value)
 
     def add_variables(self, expression: UOp) -> None:
@@ -136,6 +206,7 @@ class Inputs:
             view = storage_view(tensor.uop)
             if view is None:
                 raise RuntimeError(f"{tensor!r} was computed but has no memory")
+            self.origins.append(view.base.storage)
             in_order = view.contiguous()
             self.whole.append(in_order is view and tensor.uop.viewed.op is Ops.BUFFER)
             packed.append(Tensor.of(in_order))
@@ -146,26 +217,20 @@ class Inputs:
             assert view is not None
             for memory in view.base.memories:
                 allocate(memory)
+                self.memories.append(memory)
                 self.owner.append(len(self.views))
             self.views.append(view)
 
-    @property
-    def memories(self) -> list[UOp]:
-        """The BUFFER nodes, each on one device, that the tensors lie in; `owner` says whose each is."""
-        return [memory for view in self.views for memory in view.base.memories]
-
-    @property
-    def storages(self) -> list[Storage]:
-        return [v.base.storage for v in self.views]
-
-    def signature(self) -> tuple[Any, ...]:
-        """What decides whether a trace fits: shapes, dtypes, devices, which inputs are the same memory, how
-        those on several devices lie there."""
+    def kind(self) -> CallKind:
+        """The kind of call that these arguments make now."""
         first: dict[Storage, int] = {}
-        same = tuple((first.setdefault(v.base.storage, i), v.base.arg.layout)
-                     for i, v in enumerate(self.views))
-        return (tuple((changed_sizes(t.shape, unbound), t.dtype, t.device, t.requires_grad)
-                      for t in self.tensors), same)
+        same = tuple([first.setdefault(memory.storage, i) for i, memory in enumerate(self.memories)])
+        tensors = tuple([(changed_sizes(t.shape, unbound), t.dtype, t.device, t.requires_grad)
+                         for t in self.tensors])
+        layouts = tuple([view.base.arg.layout for view in self.views])
+        return CallKind(self.structure, tensors, layouts, same, Tensor.training, no_grad.state.depth > 0,
+                        Device.DEFAULT, dtypes.default_float, dtypes.default_int, bool(NOOPT),
+                        bool(ALLOW_TF32))
 
 
 def returned_tensors(result: Any) -> list[Tensor]:

@@ -22,22 +22,22 @@ from typing import Any, Generic, ParamSpec, TypeVar
 
 import numpy as np
 
-from tinygrad.device import Device
-from tinygrad.dtype import dtypes
-from tinygrad.engine.arguments import Inputs, Slot, changed, returned_tensors
-from tinygrad.engine.outside import Outside, compute_readers, live_tensors, set_gradient
-from tinygrad.engine.realize import Capture, JitError, engine_lock
+from tinygrad.engine.arguments import CallKind, Inputs, Slot, changed, returned_tensors
+from tinygrad.engine.outside import Outside, compute_readers, is_unwanted, set_gradient
+from tinygrad.engine.realize import Capture, JitError, realize_uops
+from tinygrad.engine.references import References
 from tinygrad.engine.replay import Kind, Place, Step
 from tinygrad.engine.saved import Saved, load, save
-from tinygrad.engine.trace import SEED, Output, Trace, argument_source
+from tinygrad.engine.trace import GIVEN_UP, SEED, Output, Trace, argument_source
 from tinygrad.functional import random
 from tinygrad.functional.transforms import is_transforming
-from tinygrad.graph.leaves import depends_on_leaf, is_leaf, storage_view
+from tinygrad.graph.leaves import depends_on_leaf, is_leaf, values_view
+from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.sizes import unbound
 from tinygrad.graph.uop import Storage, UOp
-from tinygrad.helpers import JIT, NOOPT
+from tinygrad.helpers import JIT, engine_lock
 from tinygrad.schedule.items import BoundVariable
-from tinygrad.tensor import Tensor, no_grad, pending_assignments
+from tinygrad.tensor import Tensor, live_tensors, pending_assignments
 
 __all__ = ["JitError", "TinyJit"]
 
@@ -48,7 +48,6 @@ MAX_TRACES = 16
 """Traces that one function keeps; the one used longest ago goes first."""
 PATIENCE = 8
 """Calls in a row that had to trace before a warning says why."""
-"""The name of the variable through which random numbers enter a kernel (functional/random.py)."""
 
 
 class TinyJit(Generic[P, R]):
@@ -63,20 +62,28 @@ class TinyJit(Generic[P, R]):
     """
 
     def __init__(self, function: Callable[P, R]) -> None:
-        functools.update_wrapper(self, function)
+        if not callable(function):
+            raise TypeError(f"TinyJit takes a function, not a {type(function).__name__}; write @classmethod "
+                            "above @TinyJit")
+        functools.update_wrapper(self, function, updated=())  # a model's attributes stay its own
         self.function = function
-        self.traces: OrderedDict[Any, Trace] = OrderedDict()
+        self.traces: OrderedDict[CallKind, Trace] = OrderedDict()
         self.of_instance: dict[int, TinyJit[Any, R]] = {}
         self.in_vain = 0
+        self.keeps: Any = None
+        """the instance, of a method, if nothing else says when it ends: its id stays its own"""
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         """For a method: what traces it for this one instance."""
-        if instance is None:
+        if instance is None or isinstance(self.function, staticmethod):
             return self
         own = self.of_instance.get(id(instance))
         if own is None:
             own = self.of_instance[id(instance)] = TinyJit(self.function)
-            weakref.finalize(instance, self.of_instance.pop, id(instance), None).atexit = False
+            try:
+                weakref.finalize(instance, self.of_instance.pop, id(instance), None).atexit = False
+            except TypeError:  # __slots__ without __weakref__
+                own.keeps = instance
         return BoundJit(own, instance)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -106,24 +113,23 @@ class TinyJit(Generic[P, R]):
         with engine_lock:
             inputs = Inputs((args, dict(sorted(kwargs.items()))))
             inputs.realize()
-            key = (inputs.structure, inputs.signature(), Tensor.training, no_grad.depth > 0, Device.DEFAULT,
-                   dtypes.default_float, dtypes.default_int, bool(NOOPT))
-            trace = self.traces.get(key)
-            if trace is not None and trace.conditions.hold():
-                self.traces.move_to_end(key)
+            kind = inputs.kind()
+            trace = self.traces.get(kind)
+            if trace is not None and trace.fits(inputs):
+                self.traces.move_to_end(kind)
                 self.in_vain = 0
                 return trace.replay(inputs)  # type: ignore[no-any-return]  # what the function returned
-            self.traces.pop(key, None)
+            self.traces.pop(kind, None)
             tracer = Tracer(inputs)
             result = tracer.run(self.function, bound)
-            self.keep(key, tracer)
+            self.keep(kind, tracer)
             return result  # type: ignore[no-any-return]  # what the function returned
 
-    def keep(self, key: Any, tracer: Tracer) -> None:
+    def keep(self, kind: CallKind, tracer: Tracer) -> None:
         """Keep what was traced, if it can be replayed."""
         self.in_vain += 1
         if tracer.trace is not None:
-            self.traces[key] = tracer.trace
+            self.traces[kind] = tracer.trace
             if len(self.traces) > MAX_TRACES:
                 self.traces.popitem(last=False)
         if self.in_vain == PATIENCE:
@@ -151,19 +157,9 @@ class Loaded:
 def loaded(name: str, saved: Saved) -> TinyJit[Any, Any]:
     """A function of what `TinyJit.__reduce__` saved. Raises JitError for anything else."""
     traces = load(saved)
-    jit: TinyJit[Any, Any] = TinyJit(Loaded(name, [kind_of_call(key) for key in traces]))
+    jit: TinyJit[Any, Any] = TinyJit(Loaded(name, [str(kind) for kind in traces]))
     jit.traces = traces
     return jit
-
-
-def kind_of_call(key: Any) -> str:
-    """A kind of call in words: its tensors, and the settings that were not the usual ones."""
-    _, (tensors, _), training, no_gradients, device, default_float, default_int, plain = key
-    words = [f"{dtype.name} {shape} on {place}" for shape, dtype, place, _ in tensors] or ["no tensors"]
-    settings = {"training": training, "no_grad": no_gradients, f"default device {device}": device != "CPU",
-                f"default {default_float}": default_float is not dtypes.float32,
-                f"default {default_int}": default_int is not dtypes.int32, "NOOPT=1": plain}
-    return " and ".join(words) + "".join(f", {name}" for name, holds in settings.items() if holds)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -194,14 +190,25 @@ class Tracer:
             if node is None:
                 node = self.stand_ins[view.base.storage] = stand_in_for(view.base)
             own = view.substitute({view.base: node})
-            self.tensors.append(Tensor(own, requires_grad=tensor.requires_grad))
+            stand_in = Tensor(own, requires_grad=tensor.requires_grad)
+            stand_in._grad = tensor._grad
+            self.tensors.append(stand_in)
         self.first_stand_in = {id(t): i for i, t in reversed(list(enumerate(inputs.tensors)))}
+        self.arguments = {i: self.tensors[i] for i in self.first_stand_in.values()}
+        """by number: what the function gets for a tensor"""
 
     def run(self, function: Callable[..., Any], bound: tuple[Any, ...]) -> Any:
         """Call the function, capture what runs, and return its result."""
         views = zip(self.inputs.views, self.inputs.whole, strict=True)
         compute_readers([memory for view, whole in views if whole for memory in view.base.memories])
         self.outside = Outside(self.tensors)
+        try:
+            return self.traced(function, bound)
+        except BaseException:
+            self.abandon()
+            raise
+
+    def traced(self, function: Callable[..., Any], bound: tuple[Any, ...]) -> Any:
         seeding, start = random.seedings(), random.counters()
         with Capture() as capture:
             by_id: Mapping[int, Tensor] = {i: self.tensors[k] for i, k in self.first_stand_in.items()}
@@ -217,10 +224,11 @@ class Tracer:
             returned = returned_tensors(result)
             rebound = self.outside.rebound()
             gradients = self.new_gradients()
-            computed = [g for g in gradients.values() if g is not None]
+            computed = [g for g in gradients.values() if g is not None and not is_unwanted(g)]
             todo = [*returned, *rebound, *pending_assignments(), *computed]
             if todo:
                 todo[0].realize(*todo[1:])
+            self.separate(returned)
         if random.seedings() != seeding:
             raise JitError("manual_seed() inside a function under TinyJit would not run in a replay; "
                            "call it outside")
@@ -229,13 +237,40 @@ class Tracer:
         trace.check(self.inputs)
         trace.mark_overwritten(self.inputs)
         if not rebound and not self.outside.was_computed():
+            used = set(map(id, trace.conditions.tensors()))
+            trace.references = References(function, (*bound, *self.inputs.objects), used)
             self.trace = trace
         results = [self.first_result(t, i, trace) for i, t in enumerate(returned)]
-        for i in self.first_stand_in.values():
-            if i in gradients:
-                set_gradient(self.inputs.tensors[i], gradients[i])
+        for owner, gradient in gradients.items():
+            tensor = self.inputs.tensors[owner] if isinstance(owner, int) else owner()
+            set_gradient(tensor, GIVEN_UP if is_unwanted(gradient) else gradient)
         self.give_back_inputs()
         return changed(trace.structure, lambda v: results[v.position] if isinstance(v, Slot) else v)
+
+    def separate(self, returned: list[Tensor]) -> None:
+        """Give tensors with equal expressions, which are computed once, memory of their own each."""
+        taken: set[Storage] = set()
+        for tensor in returned:
+            view = tensor.uop.realized_view
+            if view is None or tensor.uop.op in Family.VIEW or self.outside.reference(tensor) is not None:
+                continue
+            if not taken.isdisjoint(view.base.storage.parts):
+                memory = Tensor.of(view).empty_like(requires_grad=False).uop
+                realize_uops([memory.assign(view)])
+                tensor.uop = memory
+            taken.update(view.base.storage.parts)
+
+    def abandon(self) -> None:
+        """After an exception: what the function did to its arguments, as the plain one, stays done."""
+        writes = [t for t in self.arguments.values() if t._uop.viewed.op is Ops.ASSIGN]
+        if writes:
+            writes[0].realize(*writes[1:])
+        for view in self.inputs.views:
+            if self.stand_ins[view.base.storage].is_overwritten:
+                view.base.mark_overwritten()
+        for i, stand_in in self.arguments.items():
+            self.inputs.tensors[i]._grad = stand_in._grad
+        self.give_back_inputs()
 
     def give_back_inputs(self) -> None:
         """Make tensors that the function kept stand for, or depend on, the caller's memory in place of the
@@ -256,11 +291,11 @@ class Tracer:
 
     def new_gradients(self) -> dict[Any, Tensor | None]:
         """Each outside tensor (a reference) or input (its number) whose gradient changed: the new one."""
-        found: dict[Any, Tensor | None] = {**self.outside.new_gradients()}
-        for i in self.first_stand_in.values():
-            if self.tensors[i]._grad is not None:
-                found[i] = self.tensors[i]._grad
-        return {owner: g for owner, g in found.items() if g is None or not (g._expires or g._given_up)}
+        found = self.outside.new_gradients()
+        for i, stand_in in self.arguments.items():
+            if stand_in._grad is not self.inputs.tensors[i]._grad:
+                found[i] = stand_in._grad
+        return found
 
     def first_result(self, tensor: Tensor, position: int, trace: Trace) -> Tensor:
         """What the caller gets for a returned tensor."""
@@ -269,7 +304,7 @@ class Tracer:
             return self.inputs.tensors[output.argument]
         if output.outside is not None:
             return tensor
-        view = storage_view(tensor.uop)
+        view = values_view(tensor.uop)
         assert view is not None
         return Tensor(view.substitute(self.callers_memory()), requires_grad=output.requires_grad)
 
@@ -359,7 +394,7 @@ class Builder:
 
     def output(self, tensor: Tensor, tracer: Tracer) -> Output:
         """Where a tensor that leaves the call has its value."""
-        view = storage_view(tensor.uop)
+        view = values_view(tensor.uop)
         if view is None:
             raise RuntimeError(f"{tensor!r} was computed but has no memory")
         numbers = {memory: self.place_of_output(memory) for memory in view.base.memories}
@@ -368,23 +403,22 @@ class Builder:
         for_any_value = view.with_sizes(lambda size: unbound(size, self.variables))
         own = for_any_value.substitute({view.base: view.base.over_memories(placeholders)})
         output = Output(tuple(numbers.values()), own, False if tracked else tensor.requires_grad)
-        arguments = tracer.first_stand_in.values()
-        output.argument = next((i for i in arguments if tracer.tensors[i] is tensor), None)
+        output.argument = next((i for i, t in tracer.arguments.items() if t is tensor), None)
         output.outside = tracer.outside.reference(tensor)
         return output
 
     def trace(self, result: Any, tracer: Tracer, returned: list[Tensor],
-              gradients: dict[Any, Tensor | None]) -> Trace:
+              gradients: Mapping[Any, Tensor | None]) -> Trace:
         position = {id(t): i for i, t in enumerate(returned)}
         structure = changed(result, lambda v: Slot(position[id(v)]) if isinstance(v, Tensor) else v)
         outputs = [self.output(t, tracer) for t in returned]
-        new_gradients = {owner: None if g is None else self.output(g, tracer)
+        new_gradients = {owner: None if g is None else GIVEN_UP if is_unwanted(g) else self.output(g, tracer)
                          for owner, g in gradients.items()}
         drawn = {d: n - self.start.get(d, 0) for d, n in random.counters().items()}
         written = {p for s in self.steps for p in s.places[:s.outputs]}
         captured = {p.state.storage for p in self.places if p.state is not None}
         draws = any(v.source in self.counters for step in self.steps for v in step.variables)
         conditions = tracer.outside.conditions(captured, self.capture.used, tracer.inputs.tensors,
-                                               self.seed if draws else None)
+                                               tracer.arguments, self.seed if draws else None)
         return Trace(self.places, self.steps, written, outputs, structure, new_gradients, conditions,
                      self.start, drawn)

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import dataclasses
 import weakref
-from collections.abc import Collection, Sequence, Set
+from collections.abc import Collection, Mapping, Sequence, Set
+from typing import Any
 
 from tinygrad.functional import random
+from tinygrad.graph.leaves import depends_on_leaf, is_leaf
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import Storage, UOp
 from tinygrad.graph.writes import Readers
-from tinygrad.tensor import Tensor, _live
+from tinygrad.tensor import Tensor, given_up_gradient, live_tensors
 
 
 def storage_of(uop: UOp) -> Storage | None:
@@ -25,11 +27,6 @@ def storage_of(uop: UOp) -> Storage | None:
         return viewed.storage
     view = uop.computed_into or viewed.computed_into
     return None if view is None or view.viewed.op is not Ops.BUFFER else view.viewed.storage
-
-
-def live_tensors() -> list[Tensor]:
-    """Every tensor that there is."""
-    return list(_live.values())
 
 
 def lazy_tensors() -> list[Tensor]:
@@ -94,7 +91,7 @@ class Outside:
                 found.append(tensor)
         return found
 
-    def new_gradients(self) -> dict[weakref.ref[Tensor], Tensor | None]:
+    def new_gradients(self) -> dict[Any, Tensor | None]:
         """The gradient of each tensor whose gradient is another now."""
         found = {}
         for before in self.tensors:
@@ -108,22 +105,79 @@ class Outside:
         return next((b.tensor for b in self.tensors if b.tensor() is tensor), None)
 
     def conditions(self, captured: Set[Storage], used: Collection[UOp], given: Sequence[Tensor],
-                   seed: int | None) -> Conditions:
+                   stand_ins: Mapping[int, Tensor], seed: int | None) -> Conditions:
         """What a trace rests on that uses the memory of `captured` and computed from the nodes `used`, among
-        them lazy tensors from outside, which were not `given` as arguments. `seed`: of random numbers, if it
-        must stay."""
-        handles: dict[Storage, list[weakref.ref[Tensor]]] = {}
-        gradients, lazy = [], []
+        them lazy tensors from outside, which were not `given` as arguments; those have `stand_ins`, by
+        number. `seed`: of random numbers, if it must stay."""
+        handles: dict[Storage, list[Handle]] = {}
+        lazy: list[tuple[Handle, UOp]] = []
+        gradients: dict[Any, GradientUse] = {}
         arguments = set(map(id, given))
         for before in self.tensors:
             storage, tensor = storage_of(before.uop), before.tensor()
+            handle = Handle(before.tensor, None if tensor is None else tensor._requires_grad)
             if storage is not None and not captured.isdisjoint(storage.parts):
-                handles.setdefault(storage, []).append(before.tensor)
+                handles.setdefault(storage, []).append(handle)
             elif before.uop.base.op is not Ops.BUFFER and before.uop in used and id(tensor) not in arguments:
-                lazy.append((before.tensor, before.uop))
-            if tensor is not None and tensor._first_gradient_use == "added":
-                gradients.append((before.tensor, None if before.grad is None else weakref.ref(before.grad)))
-        return Conditions(handles, lazy, gradients, seed)
+                lazy.append((handle, before.uop))
+            if tensor is not None and tensor._first_gradient_use is not None:
+                gradients[before.tensor] = GradientUse.of(before.grad, tensor)
+        for number, stand_in in stand_ins.items():
+            if stand_in._first_gradient_use is not None:
+                gradients[number] = GradientUse.of(given[number]._grad, stand_in)
+        return Conditions(handles, lazy, read_by([uop for _, uop in lazy]), gradients, seed)
+
+
+def read_by(uops: Sequence[UOp]) -> list[UOp]:
+    """The BUFFER nodes that computing lazy nodes reads."""
+    nodes = UOp.sink(uops).toposort(stop=lambda n: n.realized_view is not None) if uops else {}
+    return [view.viewed for n in nodes if (view := n.realized_view or n).viewed.op is Ops.BUFFER]
+
+
+@dataclasses.dataclass(frozen=True)
+class Handle:
+    """A tensor from outside that a trace uses, and what it said then of gradients."""
+
+    tensor: weakref.ref[Tensor]
+    requires_grad: bool | None
+
+    def is_unchanged(self) -> bool:
+        """Whether the tensor lives, and gradients at it are as they were."""
+        tensor = self.tensor()
+        return tensor is not None and tensor._requires_grad is self.requires_grad
+
+
+@dataclasses.dataclass(frozen=True)
+class GradientUse:
+    """What a call does with the gradient of a tensor."""
+
+    requires_grad: bool | None
+    """of the tensor"""
+    is_read: bool
+    """whether the gradient from before the call is read, or added to"""
+    before: weakref.ref[Tensor] | None
+    is_given_up: bool
+    """whether it is, after the call"""
+
+    @staticmethod
+    def of(before: Tensor | None, owner: Tensor) -> GradientUse:
+        return GradientUse(owner._requires_grad, owner._first_gradient_use == "used",
+                           None if before is None else weakref.ref(before), is_unwanted(owner._grad))
+
+    def is_the_same(self, owner: Tensor) -> bool:
+        """Whether a call that begins with the tensor as it is now does the same. What nobody can read after
+        the call may have been given up before it."""
+        if owner._requires_grad is not self.requires_grad:
+            return False
+        now = owner._grad
+        if not self.is_read or (self.is_given_up and now is not None and now._given_up):
+            return True
+        return now is (None if self.before is None else self.before())
+
+
+def is_unwanted(gradient: Tensor | None) -> bool:
+    """Whether this is a gradient that nobody asked for, which a trace does not compute."""
+    return gradient is not None and (gradient._expires or gradient._given_up)
 
 
 def still_stands_for(tensor: Tensor | None, uop: UOp) -> bool:
@@ -139,35 +193,56 @@ def still_stands_for(tensor: Tensor | None, uop: UOp) -> bool:
 class Conditions:
     """What must be so for a trace to be used."""
 
-    handles: dict[Storage, list[weakref.ref[Tensor]]]
+    handles: dict[Storage, list[Handle]]
     """the outside tensors that stood for each captured memory"""
-    lazy: list[tuple[weakref.ref[Tensor], UOp]]
+    lazy: list[tuple[Handle, UOp]]
     """those that had no memory of their own, constants too, and their nodes: their values are in the trace"""
-    gradients: list[tuple[weakref.ref[Tensor], weakref.ref[Tensor] | None]]
-    """gradients that the call adds to, by their owners"""
+    read: list[UOp]
+    """the BUFFER nodes that computing those reads"""
+    gradients: dict[Any, GradientUse]
+    """by the owner, a reference or the number of an argument"""
     seed: int | None = None
     """the seed, where numbers from before the call are drawn again in each, beside new ones"""
 
-    def hold(self) -> bool:
-        """Whether the outside tensors still stand for the memory, and the values, that were captured."""
+    def tensors(self) -> list[Tensor]:
+        """The tensors from outside that the trace uses."""
+        handles = [*(h for group in self.handles.values() for h in group), *(h for h, _ in self.lazy)]
+        return [tensor for handle in handles if (tensor := handle.tensor()) is not None]
+
+    def hold(self, given: Sequence[Tensor]) -> bool:
+        """Whether the outside tensors still stand for the memory, and the values, that were captured, in a
+        call with the tensors `given`."""
         if self.seed is not None and self.seed != random.seed():
             return False
-        if not all(still_stands_for(tensor(), uop) for tensor, uop in self.lazy):
+        if any([node.is_overwritten for node in self.read]):
             return False
-        for storage, references in self.handles.items():
-            alive = [t for t in (r() for r in references) if t is not None]
-            if not alive or any(storage_of(t.uop) is not storage for t in alive):
+        if not all([h.is_unchanged() and still_stands_for(h.tensor(), uop) for h, uop in self.lazy]):
+            return False
+        for storage, handles in self.handles.items():
+            alive = [(h, t) for h in handles if (t := h.tensor()) is not None]
+            if not alive or any([storage_of(t.uop) is not storage or t._requires_grad is not h.requires_grad
+                                 for h, t in alive]):
                 return False
-        for owner, gradient in self.gradients:
-            tensor = owner()
-            if tensor is not None and tensor._grad is not (None if gradient is None else gradient()):
+        for owner, use in self.gradients.items():
+            tensor = given[owner] if isinstance(owner, int) else owner()
+            if tensor is not None and not use.is_the_same(tensor):
                 return False
         return True
 
 
-def set_gradient(owner: Tensor | None, gradient: Tensor | None) -> None:
-    """What `backward` inside the call did to `.grad` of a tensor of the outside."""
+def is_tracked(tensor: Tensor) -> bool:
+    """Whether gradients go on from this tensor to others."""
+    return depends_on_leaf(tensor.uop) and not is_leaf(tensor.uop)
+
+
+def set_gradient(owner: Tensor | None, gradient: Tensor | str | None) -> None:
+    """What `backward` inside the call did to `.grad` of a tensor of the outside; a text says that it was
+    given up."""
     if owner is None:
+        return
+    if isinstance(gradient, str):
+        if not is_tracked(owner):  # the plain call would leave none there
+            owner._grad = given_up_gradient()
         return
     if gradient is not None:
         gradient._requires_grad = False

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,16 +25,14 @@ from tinygrad.graph.batch import TransformError, is_unknown
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.sizes import before_reading
 from tinygrad.graph.uop import Storage, UOp
-from tinygrad.helpers import DEBUG, GlobalCounters, colored
+from tinygrad.helpers import DEBUG, GlobalCounters, Uninterrupted, colored, engine_lock
 from tinygrad.runtime.queue import CommandQueue, Point, seconds_of
 from tinygrad.schedule.items import Intermediates, Schedule, ScheduleItem
 from tinygrad.schedule.kept import schedules
 
-engine_lock = threading.RLock()
-"""Held while a schedule, a trace or a replay is made and run: one thread at a time does that."""
-
 if hasattr(os, "register_at_fork"):
-    # A child begins with the lock free, whatever other threads were doing.
+    # A child begins with the lock free, whatever other threads did. What is registered last comes first:
+    # no thread gives work to the queues while these finish theirs (`runtime/queue.py`).
     os.register_at_fork(before=engine_lock.acquire, after_in_parent=engine_lock.release,
                         after_in_child=engine_lock.release)
 
@@ -135,8 +133,9 @@ def schedule_uops(uops: Sequence[UOp]) -> list[ScheduleItem]:
     return schedules.schedule(list(uops)).items
 
 
-def realize_uops(uops: Sequence[UOp]) -> None:
-    """Compute `uops`. Nodes that have a value already, and views of buffers, cost nothing."""
+def realize_uops(uops: Sequence[UOp], done: Callable[[], None] = lambda: None) -> None:
+    """Compute `uops`. Nodes that have a value already, and views of buffers, cost nothing. Calls `done` when
+    everything is computed, before an interrupt (Ctrl-C) can come between."""
     capture = Capture.current()
     if capture is not None:
         capture.use(uops)
@@ -150,21 +149,27 @@ def realize_uops(uops: Sequence[UOp]) -> None:
     for shared in schedule.intermediates:
         place_in_arena(shared)
     schedule.intermediates.clear()
-    run = Submission()
+    run, uninterrupted = Submission(), Uninterrupted()
     try:
         try:
             while pending:
                 run_last(pending, run)
         finally:
             run.finish()
+        uninterrupted.__enter__()
     except BaseException:
-        keep_finished(schedule, {b.storage for item in pending for b in item.buffers[:item.outputs]})
+        with Uninterrupted():
+            keep_finished(schedule, {b.storage for item in pending for b in item.buffers[:item.outputs]})
         raise
-    for node, view in schedule.views.items():
-        for memory in view.base.memories if view.base.op is Ops.BUFFER else ():
-            if memory.buffer is None:
-                allocate(memory)
-        node.set_realized_view(view)
+    try:
+        for node, view in schedule.views.items():
+            for memory in view.base.memories if view.base.op is Ops.BUFFER else ():
+                if memory.buffer is None:
+                    allocate(memory)
+            node.set_realized_view(view)
+        done()
+    finally:
+        uninterrupted.__exit__()
 
 
 def place_in_arena(shared: Intermediates) -> None:

@@ -43,7 +43,7 @@ class Place:
     placeholder: UOp
     """a BUFFER node of this size, without memory"""
     argument: int = -1
-    """an INPUT's number"""
+    """of an INPUT: its number among the memories of the arguments"""
     state: UOp | None = None
     """a STATE's BUFFER node"""
     content: np.ndarray[Any, Any] | None = None

@@ -23,8 +23,9 @@ import numpy as np
 from tinygrad.codegen.compile import compile_kernels, compile_source
 from tinygrad.codegen.kernel_cache import kernel_key, to_json
 from tinygrad.dtype import DType
-from tinygrad.engine.outside import Conditions
-from tinygrad.engine.realize import JitError, engine_lock
+from tinygrad.engine.arguments import CallKind
+from tinygrad.engine.outside import Conditions, GradientUse, Handle, is_unwanted
+from tinygrad.engine.realize import JitError
 from tinygrad.engine.replay import Kind, Place, Step
 from tinygrad.engine.trace import Output, Trace
 from tinygrad.graph.leaves import storage_view
@@ -32,14 +33,14 @@ from tinygrad.graph.ops import Ops
 from tinygrad.graph.portable import Reader, Writer, dtype_of
 from tinygrad.graph.spec import SpecError, check_graph
 from tinygrad.graph.uop import UOp
-from tinygrad.helpers import Context
+from tinygrad.helpers import Context, engine_lock
 from tinygrad.runtime.objects import offered, recorded
 from tinygrad.schedule.cache import TemplateView
 from tinygrad.schedule.items import BoundVariable
 from tinygrad.tensor import Tensor
 
 MAGIC = "function captured by tinygrad.TinyJit"
-FORMAT = 1
+FORMAT = 2
 """Raised where what is written below changes its meaning."""
 
 
@@ -51,8 +52,8 @@ class Saved:
     """places, steps and results, as JSON"""
     code: dict[str, bytes]
     """the kernels, as caches know them"""
-    keys: list[Any]
-    """the kind of call of each trace"""
+    kinds: list[CallKind]
+    """of calls, one of each trace"""
     structures: list[Any]
     """the result of each trace, with slots for tensors"""
     tensors: list[Tensor] = field(default_factory=list)
@@ -74,7 +75,7 @@ class Saved:
 # --- saving -------------------------------------------------------------------------------------------------
 
 
-def save(traces: Mapping[Any, Trace]) -> Saved:
+def save(traces: Mapping[CallKind, Trace]) -> Saved:
     """Traces in a form that `pickle` takes to another process. Raises JitError where there are none."""
     if not traces:
         raise JitError("there is nothing to save yet: call the jitted function with arguments of each kind "
@@ -83,7 +84,7 @@ def save(traces: Mapping[Any, Trace]) -> Saved:
         for trace in traces.values():
             compute_lazy(trace.conditions)
         saver = _Saver()
-        plans = [saver.plan(key, trace) for key, trace in traces.items()]
+        plans = [saver.plan(kind, trace) for kind, trace in traces.items()]
         text = json.dumps({"rows": saver.writer.rows, "traces": plans}).encode()
         saved = Saved(text, code_of(traces), list(traces), [t.structure for t in traces.values()],
                       saver.tensors, saver.arrays)
@@ -93,27 +94,22 @@ def save(traces: Mapping[Any, Trace]) -> Saved:
 
 def compute_lazy(conditions: Conditions) -> None:
     """Compute what lazy tensors a trace uses, so that they are whole tensors of the memory it captured."""
-    lazy = [t for t in (reference() for reference, _ in conditions.lazy) if t is not None]
+    lazy = [t for t in (handle.tensor() for handle, _ in conditions.lazy) if t is not None]
     if lazy:
         lazy[0].realize(*lazy[1:])
 
 
-def code_of(traces: Mapping[Any, Trace]) -> dict[str, bytes]:
+def code_of(traces: Mapping[CallKind, Trace]) -> dict[str, bytes]:
     """The kernels of traces, written and compiled, by the keys under which caches look for them."""
     with recorded() as code:
-        for key, trace in traces.items():
+        for kind, trace in traces.items():
             for step, kernel in zip(trace.engine.steps, trace.engine.kernels, strict=True):
                 for ast, written in () if kernel is None else kernel.written:
                     compile_source(step.device, written.source)
-                    name = kernel_key(ast, step.device, is_plain(key))
+                    name = kernel_key(ast, step.device, kind.plain)
                     if name is not None:
                         code[name] = to_json(written)
     return code
-
-
-def is_plain(key: Any) -> bool:
-    """Whether a trace of that kind of call runs plain loops (NOOPT), the last part of a key."""
-    return bool(key[-1])
 
 
 class _Saver:
@@ -134,24 +130,32 @@ class _Saver:
         self.tensors.append(tensor)
         return len(self.tensors) - 1
 
-    def plan(self, key: Any, trace: Trace) -> dict[str, Any]:
-        refuse_several_devices(key, trace)
-        gradients = []
-        for owner, output in trace.gradients.items():
-            number = owner if isinstance(owner, int) else self.tensor(owner())
-            if number is not None:
-                kind = "argument" if isinstance(owner, int) else "tensor"
-                gradients.append([kind, number, None if output is None else self.output(output, trace)])
+    def owner(self, owner: Any) -> list[Any] | None:
+        """Who has a gradient: an argument or a tensor, by number; None where nobody has it any more."""
+        if isinstance(owner, int):
+            return ["argument", owner]
+        number = self.tensor(owner())
+        return None if number is None else ["tensor", number]
+
+    def use(self, use: GradientUse) -> list[Any]:
+        before = use.before() if use.is_read and use.before is not None else None
+        return [use.requires_grad, use.is_read, self.tensor(None if is_unwanted(before) else before),
+                use.is_given_up]
+
+    def plan(self, kind: CallKind, trace: Trace) -> dict[str, Any]:
+        refuse_several_devices(kind, trace)
+        gradients = [[self.owner(owner), self.output(output, trace) if isinstance(output, Output) else output]
+                     for owner, output in trace.gradients.items()]
+        uses = [[self.owner(owner), self.use(use)] for owner, use in trace.conditions.gradients.items()]
         return {
-            "plain": is_plain(key),
+            "plain": kind.plain,
             "places": [self.place(p, trace) for p in trace.places],
             "steps": [[self.writer.add(s.ast), s.device, s.places, s.outputs,
                        [[v.name, v.source, v.value] for v in s.variables]] for s in trace.steps],
             "written": sorted(trace.written),
             "outputs": [self.output(o, trace) for o in trace.outputs],
-            "gradients": gradients,
-            "added": [[self.tensor(owner()), self.tensor(None if grad is None else grad())]
-                      for owner, grad in trace.conditions.gradients if owner() is not None],
+            "gradients": [g for g in gradients if g[0] is not None],
+            "uses": [u for u in uses if u[0] is not None],
             "seed": trace.conditions.seed,
             "random": [trace.random_start, trace.random_count],
         }
@@ -174,12 +178,10 @@ class _Saver:
         return [place, movements, output.requires_grad, output.argument, outside]
 
 
-def refuse_several_devices(key: Any, trace: Trace) -> None:
+def refuse_several_devices(kind: CallKind, trace: Trace) -> None:
     """Raise JitError for a trace with a tensor on several devices among its arguments, results and state."""
-    _, (arguments, _), *_ = key
-    outside = [r() for references in trace.conditions.handles.values() for r in references]
-    results = [output for output in (*trace.outputs, *trace.gradients.values()) if output is not None]
-    places = [device for _, _, device, _ in arguments] + [t.device for t in outside if t is not None]
+    results = [r for r in (*trace.outputs, *trace.gradients.values()) if isinstance(r, Output)]
+    places = [device for _, _, device, _ in kind.tensors] + [t.device for t in trace.conditions.tensors()]
     if any(isinstance(place, tuple) for place in places) or any(len(r.places) > 1 for r in results):
         raise JitError("a captured function cannot be pickled that takes, returns or changes tensors on "
                        "several devices; gather them with .to(device), and capture it again")
@@ -187,8 +189,8 @@ def refuse_several_devices(key: Any, trace: Trace) -> None:
 
 def whole_tensor(node: UOp, conditions: Conditions) -> Tensor:
     """A tensor that is all of the memory of a BUFFER node: the caller's own, where there is one."""
-    for reference in (*conditions.handles.get(node.storage, []), *(r for r, _ in conditions.lazy)):
-        tensor = reference()
+    for handle in (*conditions.handles.get(node.storage, []), *(h for h, _ in conditions.lazy)):
+        tensor = handle.tensor()
         view = None if tensor is None else storage_view(tensor.uop)
         if tensor is not None and view is not None and view.base.storage is node.storage and is_whole(view):
             return tensor
@@ -203,7 +205,7 @@ def is_whole(view: UOp) -> bool:
 # --- loading ------------------------------------------------------------------------------------------------
 
 
-def load(saved: Any) -> OrderedDict[Any, Trace]:
+def load(saved: Any) -> OrderedDict[CallKind, Trace]:
     """The traces of what `save` made, ready to run. Raises JitError for anything else, for what is damaged,
     and for another format."""
     if not isinstance(saved, Saved) or saved.magic != MAGIC:
@@ -223,11 +225,11 @@ def load(saved: Any) -> OrderedDict[Any, Trace]:
         except (LookupError, TypeError, ValueError, SpecError) as error:
             raise JitError(f"this captured function does not fit together: {error}") from error
         with offered(saved.code):
-            for key, trace in zip(saved.keys, traces, strict=True):
-                with Context(NOOPT=int(is_plain(key))):
+            for kind, trace in zip(saved.kinds, traces, strict=True):
+                with Context(NOOPT=int(kind.plain), ALLOW_TF32=int(kind.tf32)):
                     compile_kernels((s.ast, s.device) for s in trace.steps if s.ast.op is not Ops.COPY)
                     _ = trace.engine
-    return OrderedDict(zip(saved.keys, traces, strict=True))
+    return OrderedDict(zip(saved.kinds, traces, strict=True))
 
 
 @dataclass
@@ -240,15 +242,18 @@ class _Loader:
     def trace(self, plan: Mapping[str, Any], structure: Any) -> Trace:
         places = [self.place(*p) for p in plan["places"]]
         numbers = range(len(places))
-        gradients: dict[Any, Output | None] = {}
-        for kind, number, output in plan["gradients"]:
-            owner = number if kind == "argument" else weakref.ref(self.saved.tensors[number])
-            gradients[owner] = None if output is None else self.output(output, places)
+        gradients: dict[Any, Output | str | None] = {}
+        for owner, output in plan["gradients"]:
+            gradients[self.owner(owner)] = self.output(output, places) if isinstance(output, list) else output
         start, count = plan["random"]
         return Trace(places, [self.step(s, places) for s in plan["steps"]],
                      {numbers[n] for n in plan["written"]}, [self.output(o, places) for o in plan["outputs"]],
-                     structure, gradients, self.conditions(places, plan["added"], plan["seed"]), start, count,
-                     self.saved.tensors)
+                     structure, gradients, self.conditions(places, plan["uses"], plan["seed"]), start, count,
+                     kept=self.saved.tensors)
+
+    def owner(self, data: Sequence[Any]) -> Any:
+        kind, number = data
+        return number if kind == "argument" else weakref.ref(self.saved.tensors[number])
 
     def place(self, kind: str, device: str, size: int, dtype: str, argument: int, state: int | None,
               content: int | None) -> Place:
@@ -272,18 +277,19 @@ class _Loader:
         own = view.over([places[number].placeholder], [])
         return Output((number,), own, requires_grad, argument, reference)
 
-    def conditions(self, places: Sequence[Place], added: Sequence[Sequence[int | None]],
-                   seed: int | None) -> Conditions:
-        """Captured tensors are this trace's own now; gradients that it adds to are put back."""
-        tensors, gradients = self.saved.tensors, []
-        for owner, gradient in added:
-            assert owner is not None
-            tensors[owner]._grad = None if gradient is None else tensors[gradient]
-            gradients.append((weakref.ref(tensors[owner]),
-                              None if gradient is None else weakref.ref(tensors[gradient])))
+    def conditions(self, places: Sequence[Place], uses: Sequence[Any], seed: int | None) -> Conditions:
+        """Captured tensors are this trace's own now; gradients that it reads or adds to are put back."""
+        tensors: list[Tensor] = self.saved.tensors
+        gradients: dict[Any, GradientUse] = {}
+        for who, (requires_grad, is_read, number, is_given_up) in uses:
+            owner, before = self.owner(who), None if number is None else tensors[number]
+            if is_read and not isinstance(owner, int):
+                owner()._grad = before
+            gradients[owner] = GradientUse(requires_grad, is_read,
+                                           None if before is None else weakref.ref(before), is_given_up)
         captured = {p.state.storage for p in places if p.state is not None}
-        handles = {memory_node(t).storage: [weakref.ref(t)] for t in tensors}
-        return Conditions({s: h for s, h in handles.items() if s in captured}, [], gradients, seed)
+        handles = {memory_node(t).storage: [Handle(weakref.ref(t), t._requires_grad)] for t in tensors}
+        return Conditions({s: h for s, h in handles.items() if s in captured}, [], [], gradients, seed)
 
 
 def memory_node(tensor: Tensor) -> UOp:

@@ -14,14 +14,18 @@ from typing import Any
 
 from tinygrad.device import Buffer
 from tinygrad.engine.arguments import Inputs, Slot, changed
-from tinygrad.engine.outside import Conditions, compute_readers, set_gradient
+from tinygrad.engine.outside import Conditions, compute_readers, is_tracked, set_gradient
 from tinygrad.engine.realize import JitError, allocate
+from tinygrad.engine.references import References
 from tinygrad.engine.replay import Kind, Place, Replay, Step, Values
 from tinygrad.functional import random
 from tinygrad.graph.sizes import bound
-from tinygrad.graph.uop import UOp
-from tinygrad.tensor import Tensor
+from tinygrad.graph.uop import Storage, UOp
+from tinygrad.helpers import Uninterrupted
+from tinygrad.tensor import Tensor, reached_by_gradients
 
+GIVEN_UP = "given up"
+"""In place of an `Output`: a gradient that nobody asked for, which is not computed."""
 SEED = "seed"
 """The name of the variable that is the seed of random numbers (functional/random.py)."""
 
@@ -44,6 +48,14 @@ class Output:
     outside: weakref.ref[Tensor] | None = None
 
 
+def refuse_gradients_beyond(argument: Tensor, number: int) -> None:
+    """Raise JitError where gradients that reach an argument belong to what it was computed from."""
+    if is_tracked(argument) and any(t is not argument for t in reached_by_gradients(argument.uop)):
+        raise JitError(f"backward() inside the function reaches its tensor argument {number}, of shape "
+                       f"{argument.shape}, which was computed from tensors that take gradients, and would "
+                       "end there; compute it inside, or pass x.detach()")
+
+
 @dataclasses.dataclass
 class Trace:
     """What one kind of call does: its steps, and where arguments, results and state are among the places."""
@@ -54,32 +66,54 @@ class Trace:
     outputs: list[Output]
     structure: Any
     """the result, with a slot for every tensor"""
-    gradients: dict[Any, Output | None]
+    gradients: dict[Any, Output | str | None]
+    """what the call leaves as `.grad`, by the owner, a reference or the number of an argument"""
     conditions: Conditions
     random_start: dict[str, int]
     """each device's random counter when the trace began"""
     random_count: dict[str, int]
     """what a call adds to it"""
+    references: References | None = None
+    """how the function reached what it uses from outside; None for a function without Python"""
     kept: list[Tensor] = dataclasses.field(default_factory=list)
     """tensors from outside that nobody else need hold: those that came with the trace (`engine/saved.py`)"""
 
+    @functools.cached_property
+    def input_places(self) -> list[tuple[int, int]]:
+        """(place, memory among those of the arguments) for what is given anew in each call."""
+        return [(n, p.argument) for n, p in enumerate(self.places) if p.kind is Kind.INPUT]
+
+    @functools.cached_property
+    def states(self) -> dict[Storage, bool]:
+        """The memory of captured state, and whether a call writes it."""
+        return {p.state.storage: n in self.written for n, p in enumerate(self.places) if p.state is not None}
+
+    def fits(self, inputs: Inputs) -> bool:
+        """Whether what the trace rests on outside of its arguments is as it was."""
+        return self.conditions.hold(inputs.tensors) and (self.references is None or self.references.hold())
+
     def check(self, inputs: Inputs) -> None:
-        """Raise JitError where an assignment inside would not reach, or would cross, the caller's memory."""
-        states = {p.state.buffer: n for n, p in enumerate(self.places) if p.state is not None}
+        """Raise JitError where a call would not reach, or would cross, memory of the caller, or where
+        gradients would not go on from an argument."""
         memories = inputs.memories
-        for number, place in enumerate(self.places):
-            if place.kind is not Kind.INPUT:
-                continue
-            i = inputs.owner[place.argument]
-            shape = inputs.tensors[i].shape
+        written = {memories[m].storage for n, m in self.input_places if n in self.written}
+        for number, m in self.input_places:
+            i, memory = inputs.owner[m], memories[m].storage
+            shape, origin, in_order = inputs.tensors[i].shape, inputs.origins[i], inputs.views[i].base.storage
             if number in self.written and not inputs.whole[i]:
                 raise JitError(f"the function assigns to its tensor argument {i}, of shape {shape}, which "
                                "is a view or has no memory of its own; pass the whole tensor, or "
                                "x.detach().contiguous().realize()")
-            state = states.get(memories[place.argument].buffer)
-            if state is not None and (number in self.written or state in self.written):
+            if memory in self.states and (number in self.written or self.states[memory]):
                 raise JitError(f"tensor argument {i}, of shape {shape}, is a tensor that the function also "
                                "uses directly, and one of the two is assigned to; use it one way only")
+            if origin is not in_order and any(part in written or self.states.get(part)
+                                              for part in origin.parts):
+                raise JitError(f"tensor argument {i}, of shape {shape}, is a view of memory that the "
+                               "function assigns to; pass x.clone(), or take the view inside")
+        for owner, output in self.gradients.items():
+            if isinstance(owner, int) and output is not None:
+                refuse_gradients_beyond(inputs.tensors[owner], owner)
 
     @functools.cached_property
     def engine(self) -> Replay:
@@ -105,11 +139,12 @@ class Trace:
         try:
             engine(given, Values(moved, {SEED: random.seed(), **arguments}))
         finally:
-            self.mark_overwritten(inputs)
+            with Uninterrupted():
+                self.mark_overwritten(inputs)
         nodes: dict[int, UOp] = {}
         tensors = [self.tensor(o, nodes, given, inputs) for o in self.outputs]
         for owner, output in self.gradients.items():
-            gradient = None if output is None else self.tensor(output, nodes, given, inputs)
+            gradient = self.tensor(output, nodes, given, inputs) if isinstance(output, Output) else output
             set_gradient(inputs.tensors[owner] if isinstance(owner, int) else owner(), gradient)
         return changed(self.structure, lambda v: tensors[v.position] if isinstance(v, Slot) else v)
 

@@ -23,7 +23,7 @@ from tinygrad.dtype import DType, DTypeLike, dtypes, to_dtype
 from tinygrad.functional.creation import to_shape
 from tinygrad.graph.sharding import Devices, Place
 from tinygrad.graph.uop import UOp
-from tinygrad.helpers import ceildiv, prod
+from tinygrad.helpers import ceildiv, engine_lock, prod
 
 if TYPE_CHECKING:
     from tinygrad.tensor import Tensor
@@ -51,9 +51,10 @@ def manual_seed(seed: int = 0) -> None:
     True
     """
     global _seed, _seedings
-    _seedings += 1
-    _seed = seed % (MAX_SEED + 1)
-    _counters.clear()
+    with engine_lock:
+        _seedings += 1
+        _seed = seed % (MAX_SEED + 1)
+        _counters.clear()
 
 
 def seed() -> int:
@@ -83,8 +84,9 @@ def counters() -> dict[str, int]:
 
 def advance(device: str, blocks: int) -> int:
     """Set `blocks` blocks of `device` aside; returns the number of the first."""
-    start = counter(device)
-    _counters[device] = start + blocks
+    with engine_lock:  # two threads never draw the same numbers
+        start = counter(device)
+        _counters[device] = start + blocks
     return start
 
 

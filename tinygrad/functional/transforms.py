@@ -51,13 +51,13 @@ def is_transforming() -> bool:
 @contextmanager
 def _transforming() -> Iterator[None]:
     """Around the call of the function: a `no_grad` block outside of it does not count inside."""
-    outside, no_grad.depth = no_grad.depth, 0
+    outside, no_grad.state.depth = no_grad.state.depth, 0
     _state.depth += 1
     try:
         yield
     finally:
         _state.depth -= 1
-        no_grad.depth = outside
+        no_grad.state.depth = outside
 
 
 @contextmanager

@@ -28,6 +28,23 @@ def storage_view(uop: UOp) -> UOp | None:
     return None if viewed.realized_view is None else uop.substitute({viewed: viewed.realized_view})
 
 
+def memory_seen(uop: UOp) -> UOp:
+    """The node that `uop` is a view of, also where gradients stop on the way (`detach`)."""
+    node = uop.viewed
+    while node.op is Ops.DETACH and node.arg is None:
+        node = node.src[0].viewed
+    return node
+
+
+def values_view(uop: UOp) -> UOp | None:
+    """As `storage_view`, also of what is in memory but for a `detach`."""
+    view, viewed = storage_view(uop), uop.viewed
+    if view is not None or viewed.op is not Ops.DETACH or viewed.arg is not None:
+        return view
+    inner = values_view(viewed.src[0])
+    return None if inner is None else uop.substitute({viewed: inner})
+
+
 def own_memory(uop: UOp) -> UOp | None:
     """The view that a tensor with node `uop` may write into; None while it has no memory of its own.
 

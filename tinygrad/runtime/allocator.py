@@ -5,8 +5,10 @@ Freed memory that commands still use is in the cache too, with the points at whi
 """
 from __future__ import annotations
 
+import os
 import sys
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -39,6 +41,7 @@ class Allocator:
         self.in_use: dict[int, list[Point]] = {}
         """by address of cached memory: what still uses it"""
         self.lock = threading.RLock()  # the collector may free a buffer while this thread holds it
+        _allocators.add(self)
 
     def allocate(self, size: int, idle: bool = False) -> Any:
         """Memory of at least `size` bytes; with `idle` such that no command still uses. Raises MemoryError
@@ -166,6 +169,21 @@ class Allocator:
     def as_bytes(self, memory: Any, size: int) -> memoryview | None:
         """The memory itself, where the host can touch it; else None."""
         return None
+
+
+_allocators: weakref.WeakSet[Allocator] = weakref.WeakSet()
+
+
+def _free_locks() -> None:
+    """In a forked child: what threads of the parent held, nobody would let go of here."""
+    global _counting
+    _counting = threading.RLock()
+    for allocator in list(_allocators):
+        allocator.lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_free_locks)
 
 
 class _Unused:

@@ -16,7 +16,7 @@ import llvmlite
 import llvmlite.binding as llvm
 
 from tinygrad.device import numbered
-from tinygrad.helpers import cache_dir, getenv
+from tinygrad.helpers import Uninterrupted, cache_dir, getenv
 from tinygrad.runtime.objects import ObjectCache, key_of
 
 
@@ -148,10 +148,11 @@ def _kept_objects() -> ObjectCache:
 def compile_ir(source: str) -> Compiled:
     """Machine code of LLVM IR for this CPU: compiled, or found on disk. Raises RuntimeError as
     `optimised_module`."""
-    initialise_llvm()
-    code = _kept_objects().get_or_make(key_of(source, *target_key()), lambda: object_code(source))
-    # The empty module is in the global context, which outlives every engine.
-    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), target_machine())
-    engine.add_object_file(llvm.ObjectFileRef.from_data(code))
-    engine.finalize_object()
-    return Compiled(engine, source)
+    with Uninterrupted():  # llvmlite frees twice what an interrupt catches it freeing
+        initialise_llvm()
+        code = _kept_objects().get_or_make(key_of(source, *target_key()), lambda: object_code(source))
+        # The empty module is in the global context, which outlives every engine.
+        engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), target_machine())
+        engine.add_object_file(llvm.ObjectFileRef.from_data(code))
+        engine.finalize_object()
+        return Compiled(engine, source)

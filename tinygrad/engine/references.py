@@ -1,0 +1,185 @@
+"""The ways by which a traced function reaches tensors and numbers of its surroundings.
+
+Python tells nobody that a name, an attribute or an item of a list stands for another object now. `References`
+follows the names that a function's code reads, and what can be reached from there, to the tensors that a call
+used, and asks before each replay whether the way still leads there. Numbers and texts that code reads by name
+(of an enclosing function, or of its module) are compared too. One of `Conditions` (`engine/outside.py`).
+"""
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
+from types import CellType, CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+from tinygrad.engine.arguments import PLAIN
+from tinygrad.tensor import Tensor
+
+MOST_OBJECTS = 20_000
+"""Objects that are looked at: a list of a million numbers is no model."""
+DEEPEST = 100
+"""Steps from the function that are followed."""
+
+
+class _Nothing:
+    """What a way that ends too early leads to."""
+
+
+def _item(holder: Any, key: Any) -> Any:
+    return holder[key] if key < len(holder) else _Nothing
+
+
+def _entry(holder: Any, key: Any) -> Any:
+    return holder.get(key, _Nothing)
+
+
+def _global(holder: Any, key: Any) -> Any:
+    return holder.get(key, _Nothing)
+
+
+def _attribute(holder: Any, key: Any) -> Any:
+    return vars(holder).get(key, _Nothing)
+
+
+def _content(holder: Any, key: Any) -> Any:
+    try:
+        return holder.cell_contents
+    except ValueError:  # nothing assigned yet
+        return _Nothing
+
+
+def _kept(value: Any) -> Callable[[], Any]:
+    """`value` when it is asked for: without keeping it alive, where that can be."""
+    if not isinstance(value, FunctionType):
+        try:
+            return weakref.ref(value)
+        except TypeError:
+            pass
+    return lambda: value
+
+
+@dataclass(frozen=True)
+class Reference:
+    """An object that stands in another one, under a name or a number."""
+
+    read: Callable[[Any, Any], Any]
+    holder: Callable[[], Any]
+    key: Any
+    value: Callable[[], Any]
+
+    def leads_there(self) -> bool:
+        holder = self.holder()
+        return holder is not None and self.read(holder, self.key) is self.value()
+
+
+@dataclass(frozen=True)
+class Number:
+    """A number or text that code reads by name."""
+
+    read: Callable[[Any, Any], Any]
+    holder: Any
+    key: Any
+    value: Any
+
+    def leads_there(self) -> bool:
+        now = self.read(self.holder, self.key)
+        return now is self.value or (type(now) is type(self.value) and bool(now == self.value))
+
+
+class References:
+    """The ways from a function, called on the instances `bound`, to the tensors whose ids are `wanted`."""
+
+    def __init__(self, function: Callable[..., Any], bound: Iterable[Any], wanted: Collection[int]) -> None:
+        self.wanted = wanted
+        self.found: list[Reference | Number] = []
+        self.leads: dict[int, bool] = {}
+        """by the id of what was looked at: whether a wanted tensor can be reached from it"""
+        self.seen: list[Any] = []
+        """those objects, so that their ids stay theirs"""
+        for root in (function, *bound):
+            self.follow(root)
+        self.seen.clear()
+        self.leads.clear()
+
+    def hold(self) -> bool:
+        """Whether all of them still lead where they led."""
+        return all([reference.leads_there() for reference in self.found])
+
+    def follow(self, value: Any, depth: int = 0) -> bool:
+        """Whether a wanted tensor is `value` or can be reached from it; notes the ways."""
+        if isinstance(value, Tensor):
+            return id(value) in self.wanted
+        known = self.leads.get(id(value))
+        if known is not None or len(self.seen) == MOST_OBJECTS or depth == DEEPEST:
+            return bool(known)
+        self.leads[id(value)] = False  # for ways that come back here
+        self.seen.append(value)
+        leads = False
+        for read, holder, key, child in parts(value):
+            if isinstance(child, PLAIN):
+                if read in (_content, _global):
+                    self.found.append(Number(read, holder, key, child))
+            elif self.follow(child, depth + 1):
+                leads = True
+                self.found.append(Reference(read, _kept(holder), key, _kept(child)))
+        self.leads[id(value)] = leads
+        return leads
+
+
+Part = tuple[Callable[[Any, Any], Any], Any, Any, Any]
+"""How to read it, what holds it, under which name or number, and what it is now."""
+
+
+def parts(value: Any) -> Iterator[Part]:
+    """The objects that stand in another one and may be others later."""
+    if isinstance(value, (list, tuple)):
+        yield from ((_item, value, i, child) for i, child in enumerate(value))
+    elif isinstance(value, dict):
+        yield from ((_entry, value, key, child) for key, child in list(value.items()))
+    elif isinstance(value, FunctionType):
+        yield from parts_of_function(value)
+    elif isinstance(value, (MethodType, functools.partial)):
+        inner = (value.__self__, value.__func__) if isinstance(value, MethodType) else (
+            value.func, value.args, value.keywords)
+        yield _item, inner, 0, inner[0]
+        yield from ((_item, inner, i, child) for i, child in enumerate(inner) if i)
+    elif hasattr(value, "__dict__") and not isinstance(value, (type, ModuleType)) and is_users(type(value)):
+        yield from ((_attribute, value, key, child) for key, child in list(vars(value).items()))
+        yield from parts_of_calling(value)
+    elif "__wrapped__" in getattr(value, "__dict__", ()):  # a jitted function
+        yield _attribute, value, "__wrapped__", value.__wrapped__
+
+
+def parts_of_function(function: FunctionType) -> Iterator[Part]:
+    """What the code of a function finds in its closure, its defaults and, by name, in its module."""
+    if not is_users(function):
+        return
+    for cell in function.__closure__ or ():
+        assert isinstance(cell, CellType)
+        yield _content, cell, None, _content(cell, None)
+    for given in (function.__defaults__, function.__kwdefaults__):
+        if given:
+            yield _item, (given,), 0, given
+    names = function.__globals__
+    yield from ((_global, names, name, names[name]) for name in names_in(function.__code__) if name in names)
+
+
+def parts_of_calling(value: Any) -> Iterator[Part]:
+    """The code that runs where an object is called."""
+    call = vars(type(value)).get("__call__")
+    if isinstance(call, FunctionType):
+        yield from parts_of_function(call)
+
+
+def names_in(code: CodeType) -> set[str]:
+    """The names that code reads, functions inside it too."""
+    inner = [names_in(c) for c in code.co_consts if isinstance(c, CodeType)]
+    return set(code.co_names).union(*inner)
+
+
+def is_users(thing: Any) -> bool:
+    """Whether a class or function is not of this package, but for its layers and optimizers."""
+    module = getattr(thing, "__module__", None) or ""
+    return not module.startswith("tinygrad.") or module.startswith("tinygrad.nn.")
