@@ -58,6 +58,18 @@ def test_an_interrupted_assignment_is_done_once(interrupt_kernel):
         assert a.tolist() == [3] * 5
 
 
+def test_an_assignment_on_several_devices_that_ran_before_an_interrupt_is_not_done_again(interrupt_kernel):
+    devices = ("CPU", "CPU:1")
+    a = Tensor(np.ones(6, np.float32), requires_grad=False).shard_(devices, 0).realize()
+    a.assign(a + 1)
+    interrupt_kernel(1)  # the kernel of the second device
+    with pytest.raises(KeyboardInterrupt):
+        a.realize()
+    assert a.tolist() == [2] * 6
+    a.assign(a + 1)
+    assert a.tolist() == [3] * 6
+
+
 def test_a_signal_during_a_long_kernel():
     x = Tensor.rand(600, 600).realize()
     y = (x @ x).sin().exp().sum()

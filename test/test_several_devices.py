@@ -570,6 +570,43 @@ def test_a_captured_function_writes_state_and_arguments_on_several_devices() -> 
         assert total.tolist() == [n * (n + 1) / 2] * 4
 
 
+@pytest.mark.parametrize("axis", [0, 1, None])
+def test_equal_results_of_a_captured_function_have_memory_of_their_own_each(axis: int | None) -> None:
+    twice = TinyJit(lambda x: (x * 2, x * 2))
+    for seed in range(3):
+        data = np.random.default_rng(seed).normal(size=(4, 2))
+        a, b = twice(Tensor(data, requires_grad=False).shard(TWO, axis))
+        assert lies(a) == lies(b) and lies(a)[0] == axis
+        a.assign(a * 0).realize()
+        np.testing.assert_allclose(b.numpy(), data * 2)
+
+
+def test_what_a_captured_function_wrote_on_several_devices_before_an_error_stays() -> None:
+    @TinyJit
+    def step(x: Tensor) -> None:
+        x.assign(x + 1)
+        raise LookupError
+
+    x = Tensor(np.zeros(4, np.float32), requires_grad=False).shard_(TWO, 0).realize()
+    before = x + 10
+    for n in range(1, 4):
+        with pytest.raises(LookupError):
+            step(x)
+        assert x.tolist() == [n] * 4
+    assert before.tolist() == [10] * 4
+
+
+def test_a_captured_function_refuses_a_view_of_memory_on_several_devices_that_it_writes() -> None:
+    @TinyJit
+    def step(x: Tensor, view: Tensor) -> Tensor:
+        x.assign(x + 1)
+        return view * 1
+
+    x = Tensor(numbers(4, 2), requires_grad=False).shard_(TWO, 0).realize()
+    with pytest.raises(JitError, match="is a view of memory that the function assigns to"):
+        step(x, x.transpose(0, 1))
+
+
 def test_a_captured_function_of_several_devices_is_not_pickled() -> None:
     f = TinyJit(lambda x: x + 1)
     for _ in range(2):

@@ -188,13 +188,15 @@ def run_last(pending: list[ScheduleItem], run: Submission) -> None:
 
 
 def keep_finished(schedule: Schedule, unwritten: set[Storage]) -> None:
-    """After an exception: note the values that were computed, among them what was assigned."""
+    """After an exception: note the values that were computed, among them what was assigned. One on several
+    devices is where all its parts are."""
     finished = {node: view for node, view in schedule.views.items() if view.base.op is Ops.BUFFER
-                and view.base.storage not in unwritten and view.base.buffer is not None}
-    for memory in {view.base for node, view in finished.items() if node.op is Ops.ASSIGN}:
+                and all(m.storage not in unwritten and m.buffer is not None for m in view.base.memories)}
+    for memory in {node.src[0].base for node in finished if node.op is Ops.ASSIGN}:
         memory.mark_overwritten()
+        memory.storage.writer = None
     for node, view in finished.items():
-        node.set_realized_view(view.current)
+        node.set_realized_view((node.src[0] if node.op is Ops.ASSIGN else view).current)
 
 
 def allocate(node: UOp) -> Buffer:
