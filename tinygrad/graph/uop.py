@@ -467,7 +467,7 @@ class UOp(Operators):
         storage = ShardedStorage(pieces)
         spec = BufferSpec(next(_buffer_identities), devices, prod(layout.shape), storage.version, layout)
         node = UOp.new(Ops.BUFFER, pieces[0].dtype, (), spec)
-        node.__dict__["_storage"] = storage
+        node.__dict__["storage"] = storage
         return node
 
     @property
