@@ -15,7 +15,7 @@ from tinygrad.dtype import DType, DTypeLike, dtypes, least_upper_float, promote,
 from tinygrad.functional.creation import counting
 from tinygrad.functional.elementwise import order_reversed
 from tinygrad.functional.mathematics import log_node
-from tinygrad.functional.movement import axes_of, axis_of, rows_of_windows
+from tinygrad.functional.movement import axes_of, axis_of, copied, rows_of_windows
 from tinygrad.graph.elementary import exponential
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.sizes import Size
@@ -35,7 +35,7 @@ def _without_axes(x: UOp, axes: Sequence[int], keepdim: bool) -> UOp:
 
 def _reduce(name: str, self: Tensor, op: Ops, axis: Axis, keepdim: bool, node: UOp) -> Tensor:
     axes = axes_of(name, self, axis)
-    return type(self).of(_without_axes(node.reduce(op, axes), axes, keepdim), self)
+    return copied(self, _without_axes(node.reduce(op, axes), axes, keepdim))
 
 
 def _need_items(name: str, self: Tensor, axis: Axis) -> None:
@@ -81,7 +81,7 @@ def min_(self: Tensor, axis: Axis = None, keepdim: bool = False) -> Tensor:
     _need_items("min", self, axis)
     axes = axes_of("min", self, axis)
     smallest = order_reversed(order_reversed(self.uop).reduce(Ops.MAX, axes))
-    return type(self).of(_without_axes(smallest, axes, keepdim), self)
+    return copied(self, _without_axes(smallest, axes, keepdim))
 
 
 def any_(self: Tensor, axis: Axis = None, keepdim: bool = False) -> Tensor:
