@@ -31,8 +31,8 @@ from tinygrad.functional.movement import axis_of
 from tinygrad.graph.batch import TransformError, is_unknown
 from tinygrad.graph.gradient import gradients
 from tinygrad.graph.leaves import (
-    below_detaches,
     LeafIndex,
+    below_detaches,
     constant_leaves,
     constant_value,
     depends_on_leaf,
