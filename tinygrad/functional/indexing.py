@@ -6,7 +6,7 @@ transpose into a scattered store. A mask is its positions, which are computed fi
 """
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -326,6 +326,8 @@ def gather(self: Tensor, dim: int, index: Tensor) -> Tensor:
     """
     axis = axis_of("gather", self, dim)
     _check_index("gather", self, axis, index)
+    if not self.ndim:
+        return gather(self.reshape(1), 0, index.reshape(1)).reshape(())
     size = self.shape[axis]
     x = self.uop.shrink([(0, n) if i == axis else (0, index.shape[i]) for i, n in enumerate(self.shape)])
     x, places = _last(x, axis), _not_negative(_last(index.uop, axis), size)
@@ -392,6 +394,13 @@ def _scattering(name: str, self: Tensor, dim: int, index: Tensor, src: Any) -> S
     return Scattering(hit, values, numbers, axis, self.shape)
 
 
+def _at_one_axis(operation: Callable[..., Tensor], self: Tensor, dim: int, index: Tensor, src: Any,
+                 *more: Any) -> Tensor:
+    """What `operation` makes of numbers, as tensors of one item."""
+    source = src.reshape(1) if isinstance(src, type(self)) else src
+    return operation(self.reshape(1), dim, index.reshape(1), source, *more).reshape(())
+
+
 def scatter(self: Tensor, dim: int, index: Tensor, src: Any, reduce: str | None = None) -> Tensor:
     """A copy in which the items at `index` along `dim` are those of `src` (a tensor or number); the last one
     wins.
@@ -408,6 +417,8 @@ def scatter(self: Tensor, dim: int, index: Tensor, src: Any, reduce: str | None 
             src = type(self)(src, device=self.device, dtype=self.dtype,
                              requires_grad=False).expand(index.shape)
         return scatter_reduce(self, dim, index, src, "sum" if reduce == "add" else "prod")
+    if not self.ndim and not index.ndim:
+        return _at_one_axis(scatter, self, dim, index, src)
     s = _scattering("scatter", self, dim, index, src)
     sources = (len(s.hit.shape) - 2,)
     last = s.hit.where(s.numbers, 0).reduce(Ops.MAX, sources)
@@ -426,6 +437,8 @@ def scatter_reduce(self: Tensor, dim: int, index: Tensor, src: Tensor, reduce: s
     >>> Tensor([0, 0]).scatter_reduce(0, Tensor([1, 1, 0]), Tensor([3, 7, 5]), "amax").tolist()
     [5, 7]
     """
+    if not self.ndim and not index.ndim:
+        return _at_one_axis(scatter_reduce, self, dim, index, src, reduce, include_self)
     s = _scattering("scatter_reduce", self, dim, index, src)
     x, count = self.uop, s.count()
     untouched = count.eq(0)

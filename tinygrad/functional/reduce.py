@@ -116,6 +116,13 @@ def var_mean(self: Tensor, axis: Axis = None, keepdim: bool = False, correction:
     """(variance, mean). The variance is the sum of squared distances from the mean over (items -
     correction)."""
     dtype = least_upper_float(self.dtype)
+    variance, center = _var_mean(self, axis, keepdim, correction)
+    return variance.cast(dtype), center.cast(dtype)
+
+
+def _var_mean(self: Tensor, axis: Axis, keepdim: bool, correction: float) -> tuple[Tensor, Tensor]:
+    """The same in the dtype that it is computed in, at least float32."""
+    dtype = least_upper_float(self.dtype)
     wide = self.cast(promote(dtype, dtypes.float32))
     axes = axes_of("var", self, axis)
     count = prod(self.shape[a] for a in axes)
@@ -127,7 +134,7 @@ def var_mean(self: Tensor, axis: Axis = None, keepdim: bool = False, correction:
     else:
         divisor = max(count - correction, 0)
     variance = (distance * distance).sum(axes, keepdim) / divisor
-    return variance.cast(dtype), type(self).of(_without_axes(center.uop, axes, keepdim), self).cast(dtype)
+    return variance, type(self).of(_without_axes(center.uop, axes, keepdim), self)
 
 
 def var(self: Tensor, axis: Axis = None, keepdim: bool = False, correction: float = 1) -> Tensor:
@@ -140,15 +147,19 @@ def var(self: Tensor, axis: Axis = None, keepdim: bool = False, correction: floa
 
 
 def std(self: Tensor, axis: Axis = None, keepdim: bool = False, correction: float = 1) -> Tensor:
-    """The standard deviation, the square root of the variance over (items - correction)."""
-    return var(self, axis, keepdim, correction).sqrt()
+    """The standard deviation, the square root of the variance over (items - correction).
+
+    Half types are rounded once, after the root, so that no variance overflows.
+    """
+    return std_mean(self, axis, keepdim, correction)[0]
 
 
 def std_mean(self: Tensor, axis: Axis = None, keepdim: bool = False, correction: float = 1) -> tuple[Tensor,
                                                                                                      Tensor]:
     """(standard deviation, mean)."""
-    variance, center = var_mean(self, axis, keepdim, correction)
-    return variance.sqrt(), center
+    dtype = least_upper_float(self.dtype)
+    variance, center = _var_mean(self, axis, keepdim, correction)
+    return variance.sqrt().cast(dtype), center.cast(dtype)
 
 
 def argmax(self: Tensor, axis: int | None = None, keepdim: bool = False) -> Tensor:
