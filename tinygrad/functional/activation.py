@@ -148,7 +148,7 @@ def celu(self: Tensor, alpha: float = 1.0) -> Tensor:
 
 
 def selu(self: Tensor, alpha: float = 1.67326, gamma: float = 1.0507) -> Tensor:
-    """gamma times elu(x, alpha)."""
+    """gamma times elu(x, alpha). Within 2.2 ulp below 0: e^x - 1, the factor and the product are rounded."""
     return celu_like(self, alpha, 1.0, gamma)
 
 
