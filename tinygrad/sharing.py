@@ -30,7 +30,8 @@ class Sharing:
     """Tensors whose nodes are views of one node, `base`."""
 
     def __init__(self, first: Tensor) -> None:
-        self.base = first._uop
+        viewed = first._uop.viewed  # movement ops on top of each other may become one: the node below stays
+        self.base = first._uop if viewed.op is Ops.CONST else viewed
         self._handles: list[ref[Tensor]] = []
         self._limit = FEW
         self.add(first)

@@ -43,6 +43,7 @@ from tinygrad.graph.leaves import (
     own_memory,
     storage_view,
     value_of_its_own,
+    with_gradient_of,
 )
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.sharding import Devices, Place, Sharding
@@ -604,6 +605,7 @@ class Tensor(Methods):
         sharing = self._shared
         base = self._shown
         new = value_of_its_own(written(base, view, value))
+        new = with_gradient_of(new, new) if new.viewed is not new else new
         if no_grad.depth and (partly or view is not base) and depends_on_leaf(base):
             new = unrecorded(base, new)
         tensors = [self] if sharing is None else sharing.tensors
