@@ -56,6 +56,16 @@ def expm1_below(x: Array) -> Array:
     return np.expm1(np.minimum(x, 0)) + 0.0
 
 
+def decimal(x: Array, digits: str) -> Any:
+    """The number that `digits` say, as exact as the items of `x` are."""
+    return x.dtype.type(digits)
+
+
+def selu(x: Array) -> Array:
+    gamma, alpha = decimal(x, "1.0507"), decimal(x, "1.67326")
+    return gamma * np.where(x > 0, x, alpha * expm1_below(x))
+
+
 def tanh_gelu(x: Array) -> Array:
     return x * logistic(np.sqrt(8 / x.dtype.type(np.pi)) * (x + x.dtype.type("0.044715") * x**3))
 
@@ -113,6 +123,13 @@ BOUNDS = {
     "softplus": Row(Tensor.softplus, softplus, 2.0, 2.5),
     "logsigmoid": Row(Tensor.logsigmoid, lambda x: -softplus(-x), 2.0, 2.5),
     "elu": Row(Tensor.elu, lambda x: np.where(x > 0, x, expm1_below(x))),
+    "elu, alpha 1.5": Row(lambda x: x.elu(1.5), lambda x: np.where(x > 0, x, 1.5 * expm1_below(x))),
+    "celu": Row(Tensor.celu, lambda x: np.where(x > 0, x, expm1_below(x))),
+    "celu, alpha 1.5": Row(lambda x: x.celu(1.5), lambda x: np.where(x > 0, x, 1.5 * expm1_below(x / 1.5))),
+    "selu": Row(Tensor.selu, selu, 2.2),
+    "quick_gelu": Row(Tensor.quick_gelu, lambda x: x * logistic(decimal(x, "1.702") * x), 100.0, math.inf),
+    "softplus, beta 3": Row(lambda x: x.softplus(3), lambda x: softplus(x * 3) / 3, 100.0, math.inf),
+    "hardsigmoid": Row(Tensor.hardsigmoid, lambda x: np.clip(x + 3, 0, 6) / 6, 1.5, 1.5),
     "softsign": Row(Tensor.softsign, lambda x: x / (1 + np.abs(x)), 1.5, 1.5),
     "x ** 3": Row(lambda x: x ** 3, lambda x: x * x * x, 1.5, 1.5),
     "x ** 16": Row(lambda x: x ** 16, lambda x: (((x * x)**2)**2)**2, 1.5, 1.5),

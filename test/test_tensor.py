@@ -941,3 +941,39 @@ def test_constants_that_a_tensor_stands_for_keep_their_gradients():
     y = x.contiguous().realize()
     (y * 2).sum().backward()
     assert x.grad.tolist() == [2, 2, 2]
+
+def test_integers_that_32_bits_do_not_hold_are_of_64() -> None:
+    assert Tensor([1, 2**40]).tolist() == [1, 2**40] and Tensor([1, 2**40]).dtype is dtypes.int64
+    assert Tensor(-2**31 - 1).item() == -2**31 - 1
+    assert Tensor.full((2,), 2**31).tolist() == [2**31] * 2
+    assert Tensor([2**64 - 1]).tolist() == [2**64 - 1]
+    assert Tensor([2**31 - 1, -2**31]).dtype is dtypes.int32
+    with pytest.raises(OverflowError, match="does not fit an integer type of 64 bits"):
+        Tensor([2**64])
+
+
+def test_a_range_is_a_list_of_numbers() -> None:
+    assert Tensor(range(2, 8, 3)).tolist() == [2, 5]
+
+
+def test_the_deviation_of_half_types_is_rounded_once() -> None:
+    """The variance is beyond the range of float16, its root is not."""
+    x = np.array([1, 65504, -2], np.float16)
+    expected = np.std(x.astype(np.float64), ddof=1)
+    assert Tensor(x).std().numpy() == np.float16(expected)
+    assert Tensor(x).std_mean()[0].numpy() == np.float16(expected)
+
+
+def test_bools_stay_bools_where_they_are_filled_or_compared() -> None:
+    x, mask = Tensor([True, False, True]), Tensor([True, True, False])
+    assert x.masked_fill(mask, 0).tolist() == [False, False, True]
+    assert x.masked_fill(mask, 1).dtype is dtypes.bool
+    assert x.isclose(mask).tolist() == [True, False, False] and not x.allclose(mask)
+
+
+def test_numbers_are_gathered_and_scattered_like_tensors_of_one_item() -> None:
+    x, at = Tensor(3.0), Tensor(0)
+    assert x.gather(0, at).tolist() == 3 and x.gather(-1, at).shape == ()
+    assert x.scatter(0, at, Tensor(5.0)).tolist() == 5
+    assert x.scatter(0, at, 5.0, "add").tolist() == 8
+    assert x.scatter_reduce(0, at, Tensor(5.0), "amax").tolist() == 5

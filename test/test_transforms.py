@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from tinygrad import Tensor, TinyJit, grad, jvp, nn, value_and_grad, vjp, vmap
+from tinygrad import Function, Tensor, TinyJit, grad, jvp, nn, value_and_grad, vjp, vmap
 from tinygrad.tensor import no_grad
 
 Array = np.ndarray
@@ -408,3 +408,47 @@ def test_vmap_of_sizes_that_are_given() -> None:
     x = np.array([[0, 3, 0, 5], [1, 0, 0, 0]], np.float32)
     assert vmap(lambda row: row.nonzero(size=2, fill_value=-1))(Tensor(x)).tolist() \
         == [[[1], [3]], [[0], [-1]]]
+
+
+# --- operations with gradients of their own -------------------------------------------------------
+
+MATRICES = np.array([[[3.0, 1.0], [0.5, 2.0]], [[2.0, -1.0], [0.5, 4.0]]])
+TANGENTS = np.array([[[1.0, 2.0], [3.0, 4.0]], [[-1.0, 0.5], [2.0, 1.0]]])
+
+
+def test_a_derivative_of_a_batch_of_gradients_of_inverses() -> None:
+    """The gradient of the sum of the items of B = A^-1 is -B^T 1 B^T; of its squares, by differences."""
+    def squares(a: np.ndarray) -> float:
+        bt = np.linalg.inv(a).transpose(0, 2, 1)
+        return float(((bt @ np.ones((2, 2)) @ bt) ** 2).sum())
+
+    at_one = grad(lambda a: a.inv().sum())
+    found = grad(lambda a: (vmap(at_one)(a) ** 2).sum())(Tensor(MATRICES))
+    steps = 1e-5 * np.eye(8).reshape(8, 2, 2, 2)
+    differences = [(squares(MATRICES + s) - squares(MATRICES - s)) / 2e-5 for s in steps]
+    close(found, np.array(differences).reshape(2, 2, 2), 1e-6)
+
+
+def test_tangents_of_a_batch_of_linear_algebra() -> None:
+    b = np.linalg.inv(MATRICES)
+    at = (Tensor(MATRICES),), (Tensor(TANGENTS),)
+    close(jvp(vmap(lambda a: a.inv()), *at)[1], -b @ TANGENTS @ b)
+    close(jvp(vmap(lambda a: a.det()), *at)[1],
+          np.linalg.det(MATRICES) * np.trace(b @ TANGENTS, axis1=1, axis2=2))
+    close(jvp(vmap(lambda a: a.solve(a[:, 0])), *at)[1], np.zeros((2, 2)))
+
+
+def test_a_derivative_of_a_batch_of_a_function_with_its_own_gradient() -> None:
+    class Cube(Function):
+        def forward(self, x: Tensor) -> Tensor:
+            self.save_for_backward(x)
+            return x.detach() ** 3
+
+        def backward(self, gradient: Tensor) -> Tensor:
+            x, = self.saved_tensors
+            assert x is not None
+            return gradient * x * x * 3
+
+    rows = vmap(grad(lambda r: Cube.apply(r).sum()))
+    close(grad(lambda x: rows(x).sum())(Tensor(X)), 6 * X)
+    close(jvp(vmap(Cube.apply), (Tensor(X),), (Tensor(Y),))[1], 3 * X**2 * Y)

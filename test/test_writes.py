@@ -2,10 +2,12 @@
 
 A program is a list of steps on handles: views of one array, some of them views of views. NumPy's views are
 the model: what is written through one shows in all that show the place, and values computed before keep what
-they were computed from, however late they are computed.
+they were computed from, however late they are computed. The array is memory, a lazy value, or one that
+gradients flow through; what PyTorch makes of those was computed by hand.
 """
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -20,7 +22,16 @@ Array = np.ndarray[Any, Any]
 Draw = Callable[[Any], Any]
 
 
-STEPS = ("view", "view", "set", "set", "set", "assign", "move", "value", "realize", "drop")
+STEPS = ("view", "view", "set", "set", "set", "assign", "move", "value", "computed", "realize", "drop")
+
+BEGINNINGS: dict[str, Callable[[Array], Tensor]] = {
+    "memory": lambda x: Tensor(x.copy()).realize(),
+    "lazy": lambda x: Tensor(x + 1, requires_grad=False) - 1,
+    "lazy number": lambda x: Tensor.zeros(*x.shape, dtype=str(x.dtype), requires_grad=False) + Tensor(x),
+    "tracked": lambda x: Tensor(x + 1, requires_grad=x.dtype == np.float32) - 1,
+    "detached": lambda x: (Tensor(x.copy()) + 0).detach(),
+    "detached memory": lambda x: Tensor(x.copy()).realize().detach(),
+}
 
 
 class Program:
@@ -30,7 +41,7 @@ class Program:
         self.draw = draw
         shape = tuple(draw(st.lists(st.integers(1, 4), min_size=1, max_size=3)))
         x = np.arange(np.prod(shape), dtype=draw(st.sampled_from((np.int32, np.float32)))).reshape(shape)
-        self.handles = [(Tensor(x.copy()).realize(), x)]
+        self.handles = [(BEGINNINGS[draw(st.sampled_from(sorted(BEGINNINGS)))](x), x)]
         self.lazy: list[tuple[Tensor, Array]] = []
 
     def pick(self) -> tuple[Tensor, Array]:
@@ -110,6 +121,11 @@ class Program:
         t, x = self.pick()
         self.lazy.append((t.pad([(1, 0)] * x.ndim) * 3, np.pad(x, [(1, 0)] * x.ndim) * 3))
 
+    def computed(self) -> None:
+        """A value of its own, computed from another."""
+        t, x = self.pick()
+        self.handles.append((t + 1, x + 1))
+
     def realize(self) -> None:
         self.pick()[0].realize()
 
@@ -124,8 +140,9 @@ class Program:
 
 def run(draw: Draw) -> None:
     program = Program(draw)
-    for _ in range(draw(st.integers(2, 10))):
-        program.step()
+    with Tensor.no_grad() if draw(st.booleans()) else contextlib.nullcontext():
+        for _ in range(draw(st.integers(2, 10))):
+            program.step()
     program.check()
 
 
@@ -249,3 +266,154 @@ def test_a_detached_tensor_shows_what_is_written_into_its_memory() -> None:
     weight.assign(Tensor([5.0, 6.0]))
     np.testing.assert_array_equal((detached * 2).numpy(), [10, 12])
     np.testing.assert_array_equal(detached.numpy(), [5, 6])
+
+
+# --- values that are not memory -----------------------------------------------------------------------------
+
+
+LAZY: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Any], list[float], list[float]]] = {
+    "a slice": (lambda a: a[1:], lambda v: v.__setitem__(0, 9), [2, 9, 4, 5], [9, 4, 5]),
+    "a flip": (lambda a: a.flip(0), lambda v: v.__setitem__(0, 9), [2, 3, 4, 9], [9, 4, 3, 2]),
+    "a view of a view": (lambda a: a.reshape(2, 2).T[1], lambda v: v.__setitem__(0, 9), [2, 9, 4, 5], [9, 5]),
+    "a diagonal": (lambda a: a.reshape(2, 2).diagonal(), lambda v: v.__setitem__(1, 9), [2, 3, 4, 9], [2, 9]),
+    "a chunk": (lambda a: a.chunk(2)[1], lambda v: v.__setitem__(0, 9), [2, 3, 9, 5], [9, 5]),
+    "a repeated item, once": (lambda a: a.expand(2, 4)[1], lambda v: v.__setitem__(0, 9), [9, 3, 4, 5],
+                              [9, 3, 4, 5]),
+    "a detached value": (lambda a: a.detach()[2:], lambda v: v.__setitem__(0, 9), [2, 3, 9, 5], [9, 5]),
+    "a mask": (lambda a: a[1:], lambda v: v.__setitem__(v > 3, 9), [2, 3, 9, 9], [3, 9, 9]),
+    "a list": (lambda a: a[1:], lambda v: v.__setitem__([0, 2], 9), [2, 9, 4, 9], [9, 4, 9]),
+    "in place": (lambda a: a[1:3], lambda v: v.assign(v * 10), [2, 30, 40, 5], [30, 40]),
+}
+"""a view of [2, 3, 4, 5], what is written, the value then, the view then"""
+
+
+@pytest.mark.parametrize("computed", ["neither", "value", "view"])
+@pytest.mark.parametrize("kind", ["lazy", "tracked", "under no_grad"])
+@pytest.mark.parametrize("name", LAZY)
+def test_a_write_through_a_view_of_a_value_reaches_it(name: str, kind: str, computed: str) -> None:
+    view, write, expected, shown = LAZY[name]
+    a = Tensor([1.0, 2.0, 3.0, 4.0], requires_grad=kind != "lazy") + 1
+    with Tensor.no_grad() if kind == "under no_grad" else contextlib.nullcontext():
+        v = view(a)
+        {"neither": lambda: v, "value": a.realize, "view": v.realize}[computed]()
+        write(v)
+    np.testing.assert_array_equal(a.numpy(), expected)
+    np.testing.assert_array_equal(v.numpy(), shown)
+
+
+@pytest.mark.parametrize("name", LAZY)
+def test_an_equal_expression_is_another_value(name: str) -> None:
+    view, write, expected, _ = LAZY[name]
+    x = Tensor([1.0, 2.0, 3.0, 4.0])
+    a, twin, twins_view = x + 1, x + 1, view(x + 1)
+    before = twins_view.numpy()
+    write(view(a))
+    np.testing.assert_array_equal(a.numpy(), expected)
+    np.testing.assert_array_equal(twin.numpy(), [2, 3, 4, 5])
+    np.testing.assert_array_equal(twins_view.numpy(), before)
+
+
+def test_other_views_see_a_write_when_the_value_itself_is_gone() -> None:
+    a = Tensor([1.0, 2.0, 3.0]) + 1
+    v, w = a[1:], a[:2]
+    del a
+    v[0] = 9
+    np.testing.assert_array_equal(w.numpy(), [2, 9])
+
+
+def test_gradients_pass_a_write_through_a_view() -> None:
+    """a = [2x, 3m, 2z], of which a * a is summed."""
+    leaf = Tensor([1.0, 2.0, 3.0], requires_grad=True)
+    m = Tensor([5.0], requires_grad=True)
+    a = leaf * 2
+    a[1:][0:1] = m * 3
+    (a * a).sum().backward()
+    assert leaf.grad is not None and m.grad is not None
+    np.testing.assert_array_equal(leaf.grad.numpy(), [8, 0, 24])
+    np.testing.assert_array_equal(m.grad.numpy(), [90])
+
+
+def test_a_write_under_no_grad_is_not_part_of_the_gradient() -> None:
+    """As in PyTorch: the value is there, the gradient that of the value before."""
+    leaf = Tensor([1.0, 2.0, 3.0], requires_grad=True)
+    a = leaf * 2
+    with Tensor.no_grad():
+        a[1:][0] = 9
+    (a * a).sum().backward()
+    assert leaf.grad is not None
+    np.testing.assert_array_equal(a.numpy(), [2, 9, 6])
+    np.testing.assert_array_equal(leaf.grad.numpy(), [8, 36, 24])
+
+
+def test_a_view_under_no_grad_writes_into_its_parameter() -> None:
+    weight = Tensor([1.0, 2.0, 3.0], requires_grad=True)
+    with Tensor.no_grad():
+        weight[1:][0] = 9
+        weight[2:] += 1
+    (weight * weight).sum().backward()
+    assert weight.grad is not None
+    np.testing.assert_array_equal(weight.grad.numpy(), [2, 18, 8])
+
+
+@pytest.mark.parametrize("lazy", [True, False])
+def test_a_repeated_item_cannot_be_written_to(lazy: bool) -> None:
+    a = Tensor([1.0, 2.0])
+    base = a + 1 if lazy else a.realize()
+    repeated = base.expand(2, 2)
+    with pytest.raises(RuntimeError, match="repeats items of shape .* clone"):
+        repeated[:, 1] = 5
+
+
+COPIES: dict[str, Callable[[Tensor], Tensor]] = {
+    "sum over one item": lambda x: x.reshape(3, 1).sum(1),
+    "min over one item": lambda x: x.reshape(3, 1).min(1),
+    "first power": lambda x: x ** 1,
+    "roll by nothing": lambda x: x.roll(0, 0),
+    "repeat once": lambda x: x.repeat(1),
+    "repeat_interleave once": lambda x: x.repeat_interleave(1),
+    "crop": lambda x: x.pad((-1, 0)),
+    "interpolate to the same size": lambda x: x.reshape(1, 1, 3).interpolate((3,), mode="nearest"),
+    "a gradient": lambda x: gradient_at_ones(lambda leaf: (leaf * x).sum()),
+}
+
+
+def gradient_at_ones(function: Callable[[Tensor], Tensor]) -> Tensor:
+    leaf = Tensor([1.0, 1.0, 1.0], requires_grad=True)
+    return function(leaf).gradient(leaf)[0]
+
+
+@pytest.mark.parametrize("lazy", [True, False])
+@pytest.mark.parametrize("name", COPIES)
+def test_what_is_no_view_is_a_value_of_its_own(name: str, lazy: bool) -> None:
+    x = Tensor([1.0, 2.0, 3.0]) + 0 if lazy else Tensor([1.0, 2.0, 3.0]).realize()
+    result = COPIES[name](x)
+    before = result.numpy()
+    x[2] = 7
+    np.testing.assert_array_equal(result.numpy(), before)
+    result[...] = 8
+    np.testing.assert_array_equal(x.numpy(), [1, 2, 7])
+
+
+def test_assigning_memory_to_a_value_copies_it() -> None:
+    a, b = Tensor([1.0, 2.0]) + 1, Tensor([5.0, 6.0]).realize()
+    a.assign(b)
+    a[0] = 9
+    b[1] = 7
+    np.testing.assert_array_equal(a.numpy(), [9, 6])
+    np.testing.assert_array_equal(b.numpy(), [5, 7])
+
+
+def test_under_the_jit_writes_through_views_of_values_are_replayed() -> None:
+    @TinyJit
+    def step(x: Tensor) -> Tensor:
+        y = x * 2
+        y[1:][0] = x.sum()
+        for row in y.reshape(2, 2):
+            row += 1
+        return y.realize()
+
+    for start in range(4):
+        x = np.arange(4, dtype=np.float32) + start
+        expected = x * 2
+        expected[1] = x.sum()
+        np.testing.assert_array_equal(step(Tensor(x).realize()).numpy(), expected + 1)

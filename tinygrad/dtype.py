@@ -170,7 +170,11 @@ class dtypes:  # the public name, as in NumPy's and PyTorch's lower-case namespa
 
     @staticmethod
     def from_py(value: Any) -> DType:
-        """The type of a tensor made from a Python number, or from a (nested) list of them."""
+        """The type of a tensor made from a Python number, or from a (nested) list of them.
+
+        The default integer or float; one of 64 bits for integers that it does not hold. Raises OverflowError
+        for larger ones.
+        """
         return _dtype_of_python(value)
 
     @staticmethod
@@ -248,14 +252,22 @@ def _dtype_of_python(value: Any) -> DType:
         kinds = {_dtype_of_python(v) for v in value}
         if not kinds:
             return dtypes.default_float
-        return max(kinds, key=lambda d: (d.is_float, d.is_int))
+        return max(kinds, key=lambda d: (d.is_float, d.is_int, d.itemsize, d.is_unsigned))
     if isinstance(value, bool):
         return dtypes.bool
     if isinstance(value, int):
-        return dtypes.default_int
+        return _dtype_that_holds(value)
     if isinstance(value, float):
         return dtypes.default_float
     raise TypeError(f"cannot infer a dtype from a {type(value).__name__}")
+
+
+def _dtype_that_holds(number: int) -> DType:
+    """The default integer type, or the first of 64 bits that has the number."""
+    for dtype in (dtypes.default_int, dtypes.int64, dtypes.uint64):
+        if dtype.min <= number <= dtype.max:
+            return dtype
+    raise OverflowError(f"{number} does not fit an integer type of 64 bits")
 
 
 # Each type's direct successors. The result type of two operands is the lowest type above both.

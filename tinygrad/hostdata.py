@@ -18,8 +18,8 @@ def array_of(data: Any, dtype: DType | None) -> np.ndarray[Any, Any]:
     """The C-contiguous NumPy array of the data that a constructor was given, of `dtype` if that is given."""
     if data is None:
         array = np.empty((0,), (dtypes.default_float if dtype is None else dtype).numpy)
-    elif isinstance(data, (list, tuple)):
-        array = _array_of_list(data, dtype)
+    elif isinstance(data, (list, tuple, range)):
+        array = _array_of_list(list(data) if isinstance(data, range) else data, dtype)
     elif isinstance(data, (bytes, bytearray)):
         array = np.frombuffer(data, np.uint8)
     elif isinstance(data, (np.ndarray, memoryview)) or hasattr(data, "__array__"):

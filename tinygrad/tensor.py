@@ -19,7 +19,7 @@ import itertools
 import operator
 import threading
 import weakref
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeAlias, TypeVar
 
 import numpy as np
@@ -33,15 +33,18 @@ from tinygrad.graph.batch import TransformError, is_unknown
 from tinygrad.graph.gradient import gradients
 from tinygrad.graph.leaves import (
     LeafIndex,
+    below_detaches,
     constant_leaves,
     constant_value,
     depends_on_leaf,
+    is_detached_memory,
     is_leaf,
     is_view_of_memory,
     leaf_node,
-    memory_seen,
     own_memory,
     storage_view,
+    value_of_its_own,
+    with_gradient_of,
 )
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.sharding import Devices, Place, Sharding
@@ -50,6 +53,7 @@ from tinygrad.graph.uop import Shape, UOp
 from tinygrad.graph.writes import Readers, pending_writes
 from tinygrad.helpers import Undo, engine_lock, prod
 from tinygrad.hostdata import array_of, memory_of
+from tinygrad.sharing import Sharing, refuse_repeated, unrecorded, written
 
 if TYPE_CHECKING:
     from tinygrad.device import Buffer
@@ -188,6 +192,7 @@ class Tensor(Methods):
         self._given_up = False
         self._first_gradient_use: str | None = None
         """what was first done with `.grad` under TinyJit: set, used (read or added to) or refused"""
+        self._sharing: Sharing | None = None
         _live[id(self)] = self
 
     @staticmethod
@@ -203,6 +208,24 @@ class Tensor(Methods):
         return result
 
     @staticmethod
+    def view_of(uop: UOp, source: Tensor) -> Tensor:
+        """A view of `source`: what is written through one of the two, both show."""
+        result = Tensor.of(uop, source)
+        return result if source._is_in_memory else source._share_with(result)
+
+    @property
+    def _is_in_memory(self) -> bool:
+        return is_view_of_memory(self._uop) or is_detached_memory(self._uop)
+
+    def _share_with(self, other: Tensor) -> Tensor:
+        sharing = self._sharing or Sharing(self)
+        view = self._uop.realized_view
+        if view is not None and view.base.storage.belongs_to(self):
+            view.base.storage.give_to(sharing)
+        sharing.add(other)
+        return other
+
+    @staticmethod
     def leaf(uop: UOp, device: Devices | None = None, requires_grad: bool | None = None) -> Tensor:
         """A constructor's result: `uop` as a tensor of its own, which `backward` gives a gradient if it is a
         float."""
@@ -216,7 +239,7 @@ class Tensor(Methods):
     def _become_leaf(self) -> None:
         """Make the node of a float tensor a gradient target of its own; integers never get a gradient."""
         if self.dtype.is_float and not is_leaf(self.uop):
-            self.uop = self.uop.detach(next(_leaf_identities))
+            self._show(self.uop.detach(next(_leaf_identities)))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _with_values, (self.numpy(), self.device, self.dtype.name, self._requires_grad, self._cut_axis)
@@ -226,7 +249,7 @@ class Tensor(Methods):
         result = object.__new__(Tensor)
         result._init(self.uop, self.device, self._requires_grad)
         result._grad = self._grad
-        return result
+        return result if self._is_in_memory else self._share_with(result)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
         """A tensor of its own memory, with its own copy of the gradient."""
@@ -255,9 +278,7 @@ class Tensor(Methods):
         Where this is a view of memory that another handle was assigned to, that is written first: what is
         built on the view sees it.
         """
-        memory = self._uop.viewed
-        while memory.op is Ops.DETACH and memory.arg is None:
-            memory = memory.src[0].viewed
+        memory = below_detaches(self._uop)
         if memory.op is Ops.BUFFER:
             if memory.storage.writer is not None:
                 self._write_pending(memory)
@@ -268,6 +289,21 @@ class Tensor(Methods):
     @uop.setter
     def uop(self, node: UOp) -> None:
         self._uop = node
+        self._sharing = None
+
+    def _show(self, node: UOp) -> None:
+        """Stand for `node`, another one of the same value, together with the views of this tensor."""
+        if self._sharing is None or self._uop is not self._sharing.base:
+            self.uop = node
+        else:
+            self._sharing.show(node)
+
+    def substitute(self, changes: Mapping[UOp, UOp]) -> None:
+        """Stand for the node with `changes` made to its graph, as all do that share its value."""
+        if self._sharing is None:
+            self._uop = self.uop.substitute(changes)
+        else:
+            self._sharing.substitute(changes)
 
     @staticmethod
     @_exclusive
@@ -417,28 +453,51 @@ class Tensor(Methods):
 
     def _placed(self) -> UOp:
         """The node to compute; where only constants feed it, it says which device is to hold the result."""
-        uop = self.uop
-        if uop.device is None and self._device != canonical_device(None):
-            uop = self.uop = uop.copy_to(self._device)
-        return uop
+        if self.uop.device is None and self._device != canonical_device(None):
+            self._show(self.uop.copy_to(self._device))
+        return self.uop
+
+    @property
+    def _shown(self) -> UOp:
+        """The node of the whole value that this tensor, and those that it shares it with, are views of."""
+        return self.uop if self._shared is None else self._shared.base
+
+    @property
+    def _shared(self) -> Sharing | None:
+        """What this tensor is of together with others, None where it is alone."""
+        if self._sharing is not None and len(self._sharing.tensors) == 1:
+            self._sharing = None
+        return self._sharing
 
     def _settle(self) -> None:
-        """After the node was computed: stand for its memory, unless gradients may still need the way
-        there."""
-        uop = self.uop
-        view = uop.realized_view
-        tracked = depends_on_leaf(uop) and not is_leaf(uop)
+        """After the node was computed: stand for its memory, unless gradients may still need the way there,
+        or only a part was computed of what others show too."""
+        node = self._shown
+        tracked = depends_on_leaf(node) and not is_leaf(node)
+        view = None if own_memory(node) is not None else storage_view(node)
         if view is not None and (not tracked or self._is_made_of_gone_constants):
             self._stand_for(view)
 
     def _stand_for(self, view: UOp) -> None:
-        """Take `view`, in which the value was computed, as this tensor's node."""
-        uop = self.uop
-        viewed = uop.viewed
-        shares = viewed.op is Ops.ASSIGN or (viewed is not uop and viewed.op is not Ops.CONST)
-        if not shares and not view.base.storage.belongs_to(self):
+        """Take `view`, in which the value was computed, as this tensor's node and that of those that show it
+        too."""
+        sharing = self._shared
+        if self.uop.viewed.op is not Ops.ASSIGN and not view.base.storage.belongs_to(sharing or self):
             view = self._copied(view)
-        self.uop = view
+        if sharing is None:
+            self.uop = view
+        else:
+            sharing.stand_for(view)
+
+    def compute_whole(self) -> None:
+        """Compute the value into memory that can be written to, with what others show of it."""
+        sharing = self._shared
+        if sharing is None:
+            self.realize()
+        else:
+            whole = Tensor.of(sharing.base, self)
+            sharing.add(whole)
+            whole.realize()
 
     @property
     def _is_made_of_gone_constants(self) -> bool:
@@ -456,7 +515,7 @@ class Tensor(Methods):
         realize_uops([own])
         held = own.realized_view
         assert held is not None
-        held.base.storage.belongs_to(self)
+        held.base.storage.belongs_to(self._shared or self)
         return held
 
     def computed(self) -> UOp:
@@ -539,28 +598,60 @@ class Tensor(Methods):
         shape does not broadcast, TypeError where the dtype would lose its kind (a float into integers).
         """
         value = x if isinstance(x, Tensor) else Tensor(x, self.device, requires_grad=False)
-        value = as_written("assign", self.shape, self.dtype, value).to(self.device)
-        if self.uop.viewed.op is Ops.ASSIGN:
+        self.write(as_written("assign", self.shape, self.dtype, value).to(self.device).uop)
+        return self
+
+    @_exclusive
+    def write(self, value: UOp, view: UOp | None = None, partly: bool = False) -> None:
+        """Take `value`, of this dtype, and so do those that are views of the same value.
+
+        It is for all of this tensor, or where that is not memory, for a `view` of its node. `partly`: some of
+        its items are the old ones.
+        """
+        if below_detaches(self.uop).op is Ops.ASSIGN:
             self.realize()
-        tracked = self.is_tracked
+        shared = self._shared
+        unknown = is_unknown(value)
+        lazily = self.is_tracked or (unknown and own_memory(self.uop) is None)
+        if shared is not None and not lazily and self.uop is not shared.base:
+            self.compute_whole()
         target = own_memory(self.uop)
-        if target is None or tracked:
-            self.uop = value.uop.detach(next(_leaf_identities)) if self._is_marked_leaf else value.uop
-            return self
-        if is_unknown(value.uop):
+        if target is None or lazily:
+            self._rebind(value, view or self.uop, partly)
+            return
+        if unknown:
             raise TransformError(f"a function under vmap writes into {self!r}, memory that all examples "
                                  "share, what differs from example to example; return it instead")
-        self.uop = target.assign(value.uop.detach() if depends_on_leaf(value.uop) else value.uop)
-        target.base.storage.writer = Tensor.leaf(self.uop, requires_grad=False)
-        return self
+        refuse_repeated(target.viewed, target)
+        write = target.assign(value.detach() if depends_on_leaf(value) else value)
+        if self._uop is target:
+            self.uop = write
+        target.base.storage.writer = Tensor.leaf(write, requires_grad=False)
+
+    def _rebind(self, value: UOp, view: UOp, partly: bool) -> None:
+        """Stand for a node with `value` in its `view`, and let what shares this value show it."""
+        sharing = self._shared
+        base = self._shown
+        new = value_of_its_own(written(base, view, value))
+        new = with_gradient_of(new, new) if new.viewed is not new else new
+        if no_grad.state.depth and (partly or view is not base) and depends_on_leaf(base):
+            new = unrecorded(base, new)
+        tensors = [self] if sharing is None else sharing.tensors
+        if any(t._uop is base and t._is_marked_leaf for t in tensors):
+            new = new.detach(next(_leaf_identities))
+        if sharing is None:
+            self.uop = new
+        else:
+            sharing.show(new)
 
     @property
     def is_tracked(self) -> bool:
         """Whether writing into this value's memory would lose something: gradients that flow through it, or
         the way to a value that is not known yet."""
-        if is_unknown(self.uop):
+        node = self._shown
+        if is_unknown(node):
             return True
-        if no_grad.state.depth or is_view_of_memory(self.uop) or not depends_on_leaf(self.uop):
+        if is_view_of_memory(node) or not depends_on_leaf(node) or (no_grad.state.depth and is_leaf(node)):
             return False
         return not self._settled_alone()
 
@@ -568,20 +659,16 @@ class Tensor(Methods):
         """Whether this is computed, and no live tensor can be asked for a gradient through it
         (`Tensor.zeros(n).contiguous().realize()`, whose leaf is gone). It stands for its memory then, and so
         do its views."""
-        node = self.uop.viewed
-        if storage_view(node) is None:
+        node = self._shown
+        view = storage_view(node)
+        if view is None:
             return False
         graph = LeafIndex(node)
-        handles = []
         for t in live_tensors():
-            if t._uop.viewed is node:
-                handles.append(t)
-            elif t._requires_grad is not False and graph.targets_of(t._uop):
+            others = t is not self and (t._sharing is None or t._sharing is not self._sharing)
+            if others and t._requires_grad is not False and graph.targets_of(t._uop):
                 return False
-        for t in handles:
-            view = storage_view(t.uop)
-            assert view is not None
-            t._stand_for(view)
+        self._stand_for(view)
         return True
 
     @property
@@ -600,6 +687,7 @@ class Tensor(Methods):
 
     def overwrite(self, view: UOp, value: UOp) -> None:
         """Write `value` into `view`, part of this tensor's memory, now."""
+        refuse_repeated(view.viewed, view)
         Tensor.leaf(view.assign(value.detach()), requires_grad=False).realize()
 
     def contiguous(self, **kwargs: Any) -> Tensor:
@@ -608,11 +696,11 @@ class Tensor(Methods):
 
     def contiguous_backward(self) -> Tensor:
         """The same values. Where gradients are stored is the scheduler's choice, so this asks for nothing."""
-        return Tensor.of(self.uop, self)
+        return Tensor.view_of(self.uop, self)
 
     def detach(self) -> Tensor:
         """The same values as a constant to gradients."""
-        result = Tensor.of(self.uop if not depends_on_leaf(self.uop) else self.uop.detach(), self)
+        result = Tensor.view_of(self.uop if not depends_on_leaf(self.uop) else self.uop.detach(), self)
         result._requires_grad = False
         return result
 
@@ -706,7 +794,7 @@ class Tensor(Methods):
             parts = [g.reshape(target.shape) for g in map(by_node.get, group) if g is not None]
             if not parts:
                 raise RuntimeError(f"target {i}, of shape {target.shape}, is not in the graph of this tensor")
-            results.append(Tensor.of(functools.reduce(operator.add, parts), target))
+            results.append(Tensor.of(value_of_its_own(functools.reduce(operator.add, parts)), target))
         return results
 
     @_exclusive
@@ -759,7 +847,7 @@ class Tensor(Methods):
                 return
             self._grad.realize()
             uop = self._grad.uop + uop
-        self._grad = Tensor.of(uop.detach(), self)
+        self._grad = Tensor.of(value_of_its_own(uop.detach()), self)
         self._grad._requires_grad = False
         self._grad._expires = self._requires_grad is None
 
@@ -814,7 +902,7 @@ def _note_computed(tensors: Sequence[Tensor], writes: Collection[UOp]) -> None:
         t._settle()
     if writes:
         for t in live_tensors():
-            write = memory_seen(t._uop)
+            write = below_detaches(t._uop)
             if write in writes:
                 t.uop = t._uop.substitute({write: write.src[0].current})
 

@@ -257,7 +257,7 @@ class Tracer:
             if not taken.isdisjoint(view.base.storage.parts):
                 memory = Tensor.of(view).empty_like(requires_grad=False).uop
                 realize_uops([memory.assign(view)])
-                tensor.uop = memory
+                tensor._show(memory)
             taken.update(view.base.storage.parts)
 
     def abandon(self) -> None:
@@ -280,7 +280,7 @@ class Tracer:
             nodes = tensor.uop.toposort(stop=lambda n: n in changes or n.realized_view is not None)
             computed = {n: v.substitute(changes) for n in nodes if (v := n.realized_view) is not None}
             if any(n in changes for n in nodes) or any(v is not n.realized_view for n, v in computed.items()):
-                tensor.uop = tensor.uop.substitute({**computed, **changes})
+                tensor.substitute({**computed, **changes})
         for node in self.stand_ins.values():
             for memory in node.memories:
                 memory.set_buffer(None)

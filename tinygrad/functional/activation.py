@@ -101,17 +101,19 @@ def quick_gelu(self: Tensor) -> Tensor:
     return real(self, lambda x: x * sigmoid_node(x * 1.702))
 
 
-def softplus_node(x: UOp) -> UOp:
-    return (x < 0).where(0, x) + log1p_node(exponential(-magnitude_of(x)))
+def softplus_node(x: UOp, beta: float = 1.0) -> UOp:
+    rest = log1p_node(exponential(-magnitude_of(x * beta)))
+    return (x * beta < 0).where(0, x) + (rest if beta == 1 else rest / beta)
 
 
 def softplus(self: Tensor, beta: float = 1.0) -> Tensor:
-    """log(1 + e^(beta x)) / beta, without overflow.
+    """log(1 + e^(beta x)) / beta, without overflow. Where beta is no power of 2, within 4 + |beta x| ulp for
+    beta x < 0, by the rounding of beta x.
 
     >>> Tensor([-1000.0, 1000.0]).softplus().tolist()
     [0.0, 1000.0]
     """
-    return real(self, lambda x: softplus_node(x * beta) / beta)
+    return real(self, lambda x: softplus_node(x, beta))
 
 
 def logsigmoid(self: Tensor) -> Tensor:
@@ -146,7 +148,7 @@ def celu(self: Tensor, alpha: float = 1.0) -> Tensor:
 
 
 def selu(self: Tensor, alpha: float = 1.67326, gamma: float = 1.0507) -> Tensor:
-    """gamma times elu(x, alpha)."""
+    """gamma times elu(x, alpha). Within 2.2 ulp below 0: e^x - 1, the factor and the product are rounded."""
     return celu_like(self, alpha, 1.0, gamma)
 
 
@@ -187,10 +189,14 @@ def hardtanh(self: Tensor, min_val: float = -1, max_val: float = 1) -> Tensor:
 
 
 def hardsigmoid(self: Tensor, alpha: float = 1 / 6, beta: float = 0.5) -> Tensor:
-    """alpha * x + beta, kept within [0, 1]."""
+    """alpha * x + beta, kept within [0, 1].
+
+    Computed as alpha (x + beta / alpha), which loses nothing where the line meets zero.
+    """
     def node(x: UOp) -> UOp:
-        line = x * alpha + beta
-        return (line < 0).where(0, (line > 1).where(1, line))
+        line = (x + beta / alpha) * alpha if alpha else x * alpha + beta
+        low, high = (line < 0) | line.eq(0), (line > 1) | line.eq(1)  # at the ends the gradient is zero
+        return low.where(0, high.where(1, line))
 
     return real(self, node)
 

@@ -68,12 +68,14 @@ def where(self: Tensor, x: Operand, y: Operand) -> Tensor:
 
 
 def masked_fill(self: Tensor, mask: Tensor, value: Operand) -> Tensor:
-    """`value` where `mask` holds, self elsewhere.
+    """`value` where `mask` holds, self elsewhere. Bools stay bools, filled with whether a number is not 0.
 
     >>> Tensor([1, 2]).masked_fill(Tensor([True, False]), 9).tolist()
     [9, 2]
     """
     broadcast_shape("masked_fill", self.shape, mask.shape)
+    if self.dtype.is_bool and isinstance(value, (bool, int)):
+        value = bool(value)
     return mask.where(value, self)
 
 
@@ -111,6 +113,8 @@ def isclose(self: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-0
     [True, False]
     """
     broadcast_shape("isclose", self.shape, other.shape)
+    if self.dtype.is_bool and other.dtype.is_bool:
+        return self == other
     near = isfinite(self) & isfinite(other) & ((self - other).abs() <= other.abs() * rtol + atol)
     close = (self == other) | near
     return close | (isnan(self) & isnan(other)) if equal_nan else close

@@ -13,6 +13,7 @@ import numpy as np
 
 from tinygrad.dtype import DType, DTypeLike, dtypes, least_upper_float, promote, to_dtype
 from tinygrad.functional.division import floored_quotient, floored_remainder, truncated_remainder
+from tinygrad.graph.leaves import value_of_its_own
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.sizes import Size
 from tinygrad.graph.uop import Shape, UOp
@@ -86,18 +87,18 @@ def binary(name: str, op: Callable[[UOp, UOp], UOp], a: Any, b: Any, reverse: bo
     from tinygrad.tensor import Tensor
 
     (x, y), tensors = operands(name, b, a) if reverse else operands(name, a, b)
-    return Tensor.of(op(x, y), *tensors)
+    return Tensor.of(value_of_its_own(op(x, y)), *tensors)
 
 
 def unary(self: Tensor, op: Callable[[UOp], UOp]) -> Tensor:
-    return type(self).of(op(self.uop), self)
+    return type(self).of(value_of_its_own(op(self.uop)), self)
 
 
 def real(self: Tensor, function: Callable[[UOp], UOp]) -> Tensor:
     """`function` of real numbers: integers as the default float, half types in float32, rounded once."""
     dtype = least_upper_float(self.dtype)
     wide = promote(dtype, dtypes.float32)
-    return type(self).of(function(self.uop.cast(wide)).cast(dtype), self)
+    return type(self).of(value_of_its_own(function(self.uop.cast(wide)).cast(dtype)), self)
 
 
 def real_binary(name: str, function: Callable[[UOp, UOp], UOp], a: Any, b: Any,
@@ -289,7 +290,7 @@ def lerp(self: Tensor, end: Tensor, weight: Operand) -> Tensor:
 def absolute(self: Tensor) -> Tensor:
     """The absolute value."""
     if self.dtype.is_unsigned or self.dtype.is_bool:
-        return self
+        return unary(self, lambda x: x)
     return unary(self, lambda x: x.maximum(-x))
 
 
@@ -300,7 +301,7 @@ def sign(self: Tensor) -> Tensor:
     [-1.0, 0.0, 1.0]
     """
     if self.dtype.is_bool:
-        return self
+        return unary(self, lambda x: x)
     def node(x: UOp) -> UOp:
         zero_or_nan = x.trunc() if x.dtype.is_float else x  # truncated, its gradient is zero
         return (x > 0).where(1, (x < 0).where(-1, zero_or_nan))
@@ -445,7 +446,8 @@ def cast(self: Tensor, dtype: DTypeLike) -> Tensor:
     >>> Tensor([300.7, -1.5, float("nan")]).cast("uint8").tolist()
     [255, 0, 0]
     """
-    return unary(self, lambda x: x.cast(to_dtype(dtype)))
+    kind = to_dtype(dtype)
+    return self if self.dtype is kind else unary(self, lambda x: x.cast(kind))
 
 
 def bitcast(self: Tensor, dtype: DTypeLike) -> Tensor:

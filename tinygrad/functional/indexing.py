@@ -6,7 +6,7 @@ transpose into a scattered store. A mask is its positions, which are computed fi
 """
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,6 @@ from tinygrad.functional.creation import counting
 from tinygrad.functional.elementwise import broadcast_shape, expand_to, order_reversed
 from tinygrad.functional.movement import axis_of
 from tinygrad.graph.batch import is_unknown
-from tinygrad.graph.gradient import transpose_movement
 from tinygrad.graph.leaves import own_memory
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.sizes import Size, as_size, is_expression, is_size, is_symbolic
@@ -244,21 +243,24 @@ def getitem(self: Tensor, index: Any) -> Tensor:
     [[2, 0], [5, 3]]
     """
     chosen = _select(self, index)
-    uop = _pick(chosen.view, chosen.tensors) if chosen.tensors else chosen.view
-    return type(self).of(uop, self)
+    if chosen.tensors:
+        return type(self).of(_pick(chosen.view, chosen.tensors), self)
+    return type(self).view_of(chosen.view, self)
 
 
 def setitem(self: Tensor, index: Any, value: Any) -> None:
     """Write `value`, broadcast, to the items that an index selects.
 
-    Memory is written at once where the index is a view of it, so that other views see it. A result that
-    gradients flow through, and tensor indices, take a new value instead, chosen item by item. Where an index
-    tensor names an item twice, the last value stays.
+    All views of the same value see it. Memory is written at once, a constant to gradients; a lazy value
+    that gradients flow through takes a new value, through which they flow (under `no_grad`: as if nothing had
+    been written, as in PyTorch). Where an index tensor names an item twice, the last value stays. Raises
+    RuntimeError where several of the items are one item of what this is a view of.
     """
     new = value if isinstance(value, type(self)) else type(self)(value, device=self.device,
                                                                  requires_grad=False)
     if isinstance(index, type(self)) and index.dtype.is_bool and index.shape == self.shape and new.ndim == 0:
-        self.assign(index.where(new.cast(self.dtype), self))
+        number = as_written("setitem", (), self.dtype, new).to(self.device)
+        self.write(index.where(number, self).uop, partly=True)
         return
     chosen = _select(self, index)
     if chosen.tensors:
@@ -266,19 +268,17 @@ def setitem(self: Tensor, index: Any, value: Any) -> None:
         picked = getitem(type(self).of(places, self), index)
         flat = picked.flatten()
         source = as_written("setitem", picked.shape, self.dtype, new).flatten()
-        self.assign(scatter(self.flatten(), 0, flat, source).reshape(self.shape))
+        self.write(scatter(self.flatten(), 0, flat, source).reshape(self.shape).uop, partly=True)
         return
-    written = as_written("setitem", chosen.view.shape, self.dtype, new).to(self.device).uop
-    if self.is_tracked or is_unknown(written):
-        here = transpose_movement(chosen.view, UOp.const(True, dtypes.bool, written.shape), self.uop)
-        placed = transpose_movement(chosen.view, written, self.uop)
-        self.assign(type(self).of(here.where(placed, self.uop), self))
+    value = as_written("setitem", chosen.view.shape, self.dtype, new).to(self.device).uop
+    if self.is_tracked or is_unknown(value):
+        self.write(value, chosen.view)
         return
-    self.realize()
+    self.compute_whole()
     memory = own_memory(self.uop)
     if memory is None:
         raise RuntimeError(f"{self!r} was computed but has no memory to write to")
-    self.overwrite(_select(type(self).leaf(memory, requires_grad=False), index).view, written)
+    self.overwrite(_select(type(self).leaf(memory, requires_grad=False), index).view, value)
 
 
 def as_written(name: str, shape: Shape, dtype: DType, value: Tensor) -> Tensor:
@@ -326,6 +326,8 @@ def gather(self: Tensor, dim: int, index: Tensor) -> Tensor:
     """
     axis = axis_of("gather", self, dim)
     _check_index("gather", self, axis, index)
+    if not self.ndim:
+        return gather(self.reshape(1), 0, index.reshape(1)).reshape(())
     size = self.shape[axis]
     x = self.uop.shrink([(0, n) if i == axis else (0, index.shape[i]) for i, n in enumerate(self.shape)])
     x, places = _last(x, axis), _not_negative(_last(index.uop, axis), size)
@@ -392,6 +394,13 @@ def _scattering(name: str, self: Tensor, dim: int, index: Tensor, src: Any) -> S
     return Scattering(hit, values, numbers, axis, self.shape)
 
 
+def _at_one_axis(operation: Callable[..., Tensor], self: Tensor, dim: int, index: Tensor, src: Any,
+                 *more: Any) -> Tensor:
+    """What `operation` makes of numbers, as tensors of one item."""
+    source = src.reshape(1) if isinstance(src, type(self)) else src
+    return operation(self.reshape(1), dim, index.reshape(1), source, *more).reshape(())
+
+
 def scatter(self: Tensor, dim: int, index: Tensor, src: Any, reduce: str | None = None) -> Tensor:
     """A copy in which the items at `index` along `dim` are those of `src` (a tensor or number); the last one
     wins.
@@ -408,6 +417,8 @@ def scatter(self: Tensor, dim: int, index: Tensor, src: Any, reduce: str | None 
             src = type(self)(src, device=self.device, dtype=self.dtype,
                              requires_grad=False).expand(index.shape)
         return scatter_reduce(self, dim, index, src, "sum" if reduce == "add" else "prod")
+    if not self.ndim and not index.ndim:
+        return _at_one_axis(scatter, self, dim, index, src)
     s = _scattering("scatter", self, dim, index, src)
     sources = (len(s.hit.shape) - 2,)
     last = s.hit.where(s.numbers, 0).reduce(Ops.MAX, sources)
@@ -426,6 +437,8 @@ def scatter_reduce(self: Tensor, dim: int, index: Tensor, src: Tensor, reduce: s
     >>> Tensor([0, 0]).scatter_reduce(0, Tensor([1, 1, 0]), Tensor([3, 7, 5]), "amax").tolist()
     [5, 7]
     """
+    if not self.ndim and not index.ndim:
+        return _at_one_axis(scatter_reduce, self, dim, index, src, reduce, include_self)
     s = _scattering("scatter_reduce", self, dim, index, src)
     x, count = self.uop, s.count()
     untouched = count.eq(0)

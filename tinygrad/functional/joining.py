@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from tinygrad.dtype import dtypes, promote
 from tinygrad.functional.movement import (
     axis_of,
+    copied,
     expand,
     flatten,
     integers,
-    moved,
     reshape,
     shrink,
     unsqueeze,
@@ -124,7 +124,7 @@ def repeat(self: Tensor, repeats: Any, *args: Any) -> Tensor:
     shape = (1,) * (len(counts) - self.ndim) + self.shape
     spread = self.uop.reshape([size for n in shape for size in (1, n)])
     spread = spread.expand([size for count, n in zip(counts, shape, strict=True) for size in (count, n)])
-    return moved(self, spread.reshape([count * n for count, n in zip(counts, shape, strict=True)]))
+    return copied(self, spread.reshape([count * n for count, n in zip(counts, shape, strict=True)]))
 
 
 def repeat_interleave(self: Tensor, repeats: int | Sequence[int] | Tensor, dim: int | None = None) -> Tensor:
@@ -148,7 +148,7 @@ def repeat_interleave(self: Tensor, repeats: int | Sequence[int] | Tensor, dim: 
         raise ValueError(f"repeat_interleave takes repeats of at least 0, got {repeats}")
     before, size, after = x.shape[:axis], x.shape[axis], x.shape[axis + 1:]
     spread = x.uop.reshape((*before, size, 1, *after)).expand((*before, size, repeats, *after))
-    return moved(x, spread.reshape((*before, size * repeats, *after)))
+    return copied(x, spread.reshape((*before, size * repeats, *after)))
 
 
 def roll(self: Tensor, shifts: int | Sequence[int], dims: int | Sequence[int] | None = None) -> Tensor:

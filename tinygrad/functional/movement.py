@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tinygrad.dtype import dtypes
 from tinygrad.functional.creation import to_shape
 from tinygrad.functional.elementwise import expand_to
+from tinygrad.graph.leaves import value_of_its_own
 from tinygrad.graph.sizes import Size, as_size, at_least
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ceildiv, prod
@@ -56,7 +57,13 @@ def integers(name: str, first: Any, rest: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def moved(self: Tensor, uop: UOp) -> Tensor:
-    return self if uop is self.uop else type(self).of(uop, self)
+    """A view of `self`, whose node is `uop`."""
+    return self if uop is self.uop else type(self).view_of(uop, self)
+
+
+def copied(self: Tensor, uop: UOp) -> Tensor:
+    """A value of its own, made of the items of `self`."""
+    return type(self).of(value_of_its_own(uop), self)
 
 
 # --- shape --------------------------------------------------------------------------------------------------
@@ -256,14 +263,14 @@ def pad(self: Tensor, padding: Any, mode: str = "constant", value: float = 0.0) 
                                for (before, after), n in zip(pairs, self.shape, strict=True)])
     grown = [(at_least(before, 0), at_least(after, 0)) for before, after in pairs]
     if mode != "constant":
-        result = moved(self, cropped)
+        result = copied(self, cropped)
         for axis, (before, after) in enumerate(grown):
             if before or after:
                 result = _extended(result, axis, before, after, mode)
         return result
     padded = cropped.pad(grown)
     if value == 0 or padded is cropped:
-        return moved(self, padded)
+        return copied(self, padded)
     inside = UOp.const(True, dtypes.bool, cropped.shape).pad(grown)
     return type(self).of(inside.where(padded, padded._operand(value)), self)
 
@@ -375,11 +382,7 @@ def diagonal(self: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Ten
     if size == 0:
         return moved(self, last.shrink((*whole, (0, 0), (0, 0))).reshape((*lead, 0)))
     square = last.shrink((*whole, (top, top + size), (left, left + size)))
-    # rows one item longer, so that the diagonal becomes a column
-    flat = square.reshape((*lead, size * size)).pad((*((0, 0) for _ in lead), (0, size)))
-    return moved(self,
-                  flat.reshape((*lead, size, size + 1)).shrink((*whole, (0, size), (0, 1))).reshape((*lead,
-                                                                                                     size)))
+    return moved(self, square.reshape((*lead, size * size)).stride((*(1 for _ in lead), size + 1)))
 
 
 def diag(self: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal, overload
 
 from tinygrad.dtype import dtypes, least_upper_float, promote
+from tinygrad.functional.movement import copied
 from tinygrad.functional.windows import (
     Padding,
     Pads,
@@ -184,7 +185,7 @@ def interpolate(self: Tensor, size: Sequence[int], mode: str = "linear",
         if x.shape[axis] != outs:
             x = _interpolate_axis(x, axis, outs, kind, align_corners)
     if is_copy:
-        return x
+        return copied(x, x.uop)
     return x.cast(self.dtype) if self.dtype.is_float else x.round().cast(self.dtype)
 
 

@@ -15,7 +15,7 @@ from tinygrad.dtype import DType, DTypeLike, dtypes, least_upper_float, promote,
 from tinygrad.functional.creation import counting
 from tinygrad.functional.elementwise import order_reversed
 from tinygrad.functional.mathematics import log_node
-from tinygrad.functional.movement import axes_of, axis_of, rows_of_windows
+from tinygrad.functional.movement import axes_of, axis_of, copied, rows_of_windows
 from tinygrad.graph.elementary import exponential
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.sizes import Size
@@ -35,7 +35,7 @@ def _without_axes(x: UOp, axes: Sequence[int], keepdim: bool) -> UOp:
 
 def _reduce(name: str, self: Tensor, op: Ops, axis: Axis, keepdim: bool, node: UOp) -> Tensor:
     axes = axes_of(name, self, axis)
-    return type(self).of(_without_axes(node.reduce(op, axes), axes, keepdim), self)
+    return copied(self, _without_axes(node.reduce(op, axes), axes, keepdim))
 
 
 def _need_items(name: str, self: Tensor, axis: Axis) -> None:
@@ -81,7 +81,7 @@ def min_(self: Tensor, axis: Axis = None, keepdim: bool = False) -> Tensor:
     _need_items("min", self, axis)
     axes = axes_of("min", self, axis)
     smallest = order_reversed(order_reversed(self.uop).reduce(Ops.MAX, axes))
-    return type(self).of(_without_axes(smallest, axes, keepdim), self)
+    return copied(self, _without_axes(smallest, axes, keepdim))
 
 
 def any_(self: Tensor, axis: Axis = None, keepdim: bool = False) -> Tensor:
@@ -116,6 +116,13 @@ def var_mean(self: Tensor, axis: Axis = None, keepdim: bool = False, correction:
     """(variance, mean). The variance is the sum of squared distances from the mean over (items -
     correction)."""
     dtype = least_upper_float(self.dtype)
+    variance, center = _var_mean(self, axis, keepdim, correction)
+    return variance.cast(dtype), center.cast(dtype)
+
+
+def _var_mean(self: Tensor, axis: Axis, keepdim: bool, correction: float) -> tuple[Tensor, Tensor]:
+    """The same in the dtype that it is computed in, at least float32."""
+    dtype = least_upper_float(self.dtype)
     wide = self.cast(promote(dtype, dtypes.float32))
     axes = axes_of("var", self, axis)
     count = prod(self.shape[a] for a in axes)
@@ -127,7 +134,7 @@ def var_mean(self: Tensor, axis: Axis = None, keepdim: bool = False, correction:
     else:
         divisor = max(count - correction, 0)
     variance = (distance * distance).sum(axes, keepdim) / divisor
-    return variance.cast(dtype), type(self).of(_without_axes(center.uop, axes, keepdim), self).cast(dtype)
+    return variance, type(self).of(_without_axes(center.uop, axes, keepdim), self)
 
 
 def var(self: Tensor, axis: Axis = None, keepdim: bool = False, correction: float = 1) -> Tensor:
@@ -140,15 +147,19 @@ def var(self: Tensor, axis: Axis = None, keepdim: bool = False, correction: floa
 
 
 def std(self: Tensor, axis: Axis = None, keepdim: bool = False, correction: float = 1) -> Tensor:
-    """The standard deviation, the square root of the variance over (items - correction)."""
-    return var(self, axis, keepdim, correction).sqrt()
+    """The standard deviation, the square root of the variance over (items - correction).
+
+    Half types are rounded once, after the root, so that no variance overflows.
+    """
+    return std_mean(self, axis, keepdim, correction)[0]
 
 
 def std_mean(self: Tensor, axis: Axis = None, keepdim: bool = False, correction: float = 1) -> tuple[Tensor,
                                                                                                      Tensor]:
     """(standard deviation, mean)."""
-    variance, center = var_mean(self, axis, keepdim, correction)
-    return variance.sqrt(), center
+    dtype = least_upper_float(self.dtype)
+    variance, center = _var_mean(self, axis, keepdim, correction)
+    return variance.sqrt().cast(dtype), center.cast(dtype)
 
 
 def argmax(self: Tensor, axis: int | None = None, keepdim: bool = False) -> Tensor:

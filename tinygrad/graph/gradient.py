@@ -243,10 +243,13 @@ def as_argument(value: UOp) -> UOp:
 def transpose_movement(view: UOp, value: UOp, base: UOp) -> UOp:
     """`value`, of the shape of `view`, put back where the movement ops from `base` to `view` took it from.
 
-    The other items are zero. Raises RuntimeError where an op in between is not a movement op.
+    The other items are zero. Raises RuntimeError where an op in between is not a movement op (or DETACH).
     """
     node = view
     while node is not base:
+        if node.op is Ops.DETACH and node.arg is None:
+            node = node.src[0]
+            continue
         if node.op not in Family.MOVEMENT:
             raise RuntimeError(f"a view is made of movement ops, but {node} is not one")
         placed = MOVEMENT_RULES[node.op](value, node)[0]

@@ -23,17 +23,11 @@ def storage_view(uop: UOp) -> UOp | None:
     viewed = uop.viewed
     if viewed.op is Ops.BUFFER:
         return uop
+    if is_detached_memory(uop):
+        return storage_view(without_detaches(uop))
     if viewed.op is Ops.CONST:
         return None
     return None if viewed.realized_view is None else uop.substitute({viewed: viewed.realized_view})
-
-
-def memory_seen(uop: UOp) -> UOp:
-    """The node that `uop` is a view of, also where gradients stop on the way (`detach`)."""
-    node = uop.viewed
-    while node.op is Ops.DETACH and node.arg is None:
-        node = node.src[0].viewed
-    return node
 
 
 def values_view(uop: UOp) -> UOp | None:
@@ -45,18 +39,59 @@ def values_view(uop: UOp) -> UOp | None:
     return None if inner is None else uop.substitute({viewed: inner})
 
 
+def without_detaches(uop: UOp) -> UOp:
+    """The same view of the same node, with no DETACH but those of leaves in between."""
+    viewed = uop.viewed
+    if viewed.op is not Ops.DETACH or viewed.arg is not None:
+        return uop
+    return uop.substitute({viewed: without_detaches(viewed.src[0])})
+
+
+def is_detached_memory(uop: UOp) -> bool:
+    """Whether `uop` is a view of memory, or of memory about to be overwritten, as a constant to gradients."""
+    return uop.viewed.op is Ops.DETACH and below_detaches(uop).op in _MEMORY
+
+
+def below_detaches(uop: UOp) -> UOp:
+    """The node that `uop` is a view of, as a constant to gradients or not."""
+    viewed = uop.viewed
+    while viewed.op is Ops.DETACH and viewed.arg is None:
+        viewed = viewed.src[0].viewed
+    return viewed
+
+
+def value_of_its_own(uop: UOp) -> UOp:
+    """`uop`, and where that is a view of memory, which others may write to, a node that is none."""
+    if uop.op not in _MAY_BE_MEMORY or not (is_view_of_memory(uop) or is_detached_memory(uop)):
+        return uop
+    return with_gradient_of(uop, uop)
+
+
+def with_gradient_of(source: UOp, value: UOp) -> UOp:
+    """`value`, with the gradient that flows to `source`, of the same shape, as it is."""
+    return value.with_gradient((source,), _passed_on)
+
+
+def _passed_on(gradient: UOp, node: UOp) -> tuple[UOp]:
+    return (gradient,)
+
+
+_MEMORY = frozenset({Ops.BUFFER, Ops.ASSIGN})
+_MAY_BE_MEMORY = Family.VIEW | _MEMORY | {Ops.DETACH}
+
+
 def own_memory(uop: UOp) -> UOp | None:
     """The view that a tensor with node `uop` may write into; None while it has no memory of its own.
 
     A node that is no memory but was computed was so for another tensor with an equal expression.
     """
-    is_anothers = uop.viewed.op is not Ops.BUFFER and uop.realized_view is not None
-    return None if is_anothers else storage_view(uop)
+    uop = without_detaches(uop)
+    return uop if uop.viewed.op is Ops.BUFFER else None
 
 
 def is_view_of_memory(uop: UOp) -> bool:
     """Whether `uop` is a view of memory, or of memory about to be overwritten."""
-    return uop.viewed.op in (Ops.BUFFER, Ops.ASSIGN)
+    return uop.viewed.op in _MEMORY
 
 
 def constant_value(uop: UOp) -> Any:

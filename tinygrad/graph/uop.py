@@ -82,6 +82,10 @@ class Storage:
             self._owner = ref(owner)
         return known is None or known is owner
 
+    def give_to(self, owner: object) -> None:
+        """Make `owner` the one that this memory belongs to."""
+        self._owner = ref(owner)
+
 
 class ShardedStorage(Storage):
     """The memory on several devices, as its pieces: it was overwritten as often as they were."""

@@ -93,8 +93,9 @@ class Placed:
         made = set(changed.values()) - self.done.keys()
         views = {node: view for node, view in found.items() if node not in made}
         for node, other in changed.items():
-            if other in found and node.realized_view is None:
-                views[node] = shared_memory(node) or found[other]
+            view = shared_memory(node) or found.get(other)
+            if view is not None and view is not node and node.realized_view is None:
+                views[node] = view
         return views
 
 

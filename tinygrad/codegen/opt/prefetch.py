@@ -23,6 +23,8 @@ from tinygrad.helpers import prod
 from tinygrad.renderer import Renderer
 
 LINE_BYTES, PAGE_BYTES = 64, 4096
+NEW_SHARE = 0.3
+"""Of what a tile reads, how much must be new to it for a hint."""
 JUMPS_AHEAD, STREAM_AHEAD = 32 << 10, 2 << 10
 """Bytes that a loop reads between a hint and its load, where it jumps and where it goes on in order."""
 
@@ -75,9 +77,20 @@ def _for_next_tile(nest: UOp, cache_bytes: int) -> Prefetch | None:
         for access in _reads(nest):
             if loops[-1] in access.ranges and not _has_lanes(access) and _buffer_bytes(access) > cache_bytes:
                 along = next((r for r in outer if not _stays_in_line(access, r)), None)
-                if along is not None and (access.step(along) or 0) > 0:
+                if along is not None and _share_of_new_lines(access, along, loops) >= NEW_SHARE:
                     return Prefetch(loops[-1], along)
     return None
+
+
+def _share_of_new_lines(access: Access, along: UOp, loops: list[UOp]) -> float:
+    """How much of what the loops read in the next iteration of `along` they do not read in this one, where
+    windows overlap; 0 where it does not go on by a fixed step."""
+    step, share = access.step(along) or 0, 1.0
+    for r in loops:
+        own = access.step(r) or 0
+        if own > 0 and step % own == 0:
+            share = min(share, step / (own * r.extent))
+    return share if step > 0 else 0.0
 
 
 def _stays_in_line(access: Access, r: UOp) -> bool:
@@ -121,6 +134,8 @@ def _along_loops(nest: UOp, cache_bytes: int) -> list[Prefetch]:
         loops = [r for r in node.closed_ranges if r.arg[1] is RangeKind.LOOP]
         if node.op not in (Ops.REDUCE, Ops.STORE) or not loops or _is_dear(nest, loops[-1]):
             continue
+        if contraction_of(node) is not None:
+            continue  # its tiles read the same memory again
         loop, around = loops[-1], node.ranges | frozenset(loops)
         reads = [a for a in _walks(nest, loop) if _buffer_bytes(a) > cache_bytes and _has_lanes(a)
                  and all(r in around for r in a.ranges if r.arg[1] is RangeKind.LOOP)]
