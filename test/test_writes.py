@@ -260,6 +260,15 @@ def test_one_item_of_what_was_just_assigned_can_be_set() -> None:
     assert t.tolist() == [7, 2, 4, 6, 0]
 
 
+def test_tensors_detached_from_a_pending_write_all_show_later_writes() -> None:
+    weight = Tensor([1.0, 2.0]).contiguous().realize()
+    kept = []
+    for _ in range(3):
+        weight.assign(weight + 1)
+        kept.append(weight.detach().realize())
+    assert [detached.tolist() for detached in kept] == [[4.0, 5.0]] * 3
+
+
 def test_a_detached_tensor_shows_what_is_written_into_its_memory() -> None:
     weight = Tensor([1.0, 2.0], requires_grad=True).realize()
     detached = weight.detach()

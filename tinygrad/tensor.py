@@ -482,7 +482,8 @@ class Tensor(Methods):
         """Take `view`, in which the value was computed, as this tensor's node and that of those that show it
         too."""
         sharing = self._shared
-        if self.uop.viewed.op is not Ops.ASSIGN and not view.base.storage.belongs_to(sharing or self):
+        is_written = below_detaches(self.uop).op is Ops.ASSIGN
+        if not is_written and not view.base.storage.belongs_to(sharing or self):
             view = self._copied(view)
         if sharing is None:
             self.uop = view
