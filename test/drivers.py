@@ -2,7 +2,9 @@
 late as they may be, and kernels that run on the emulator."""
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import gc
 import itertools
 import shutil
 import time
@@ -137,6 +139,19 @@ def register(monkeypatch: pytest.MonkeyPatch, kind: str, module: str) -> None:
     monkeypatch.setattr(Device, "opened", dict(Device.opened))
     from tinygrad.codegen import compile as compiling
     monkeypatch.setattr(compiling, "_kernels", type(compiling._kernels)())
+
+
+def let_go(kind: str) -> None:
+    """Kernels and memory of the devices of this kind go, and nothing waits for them, while there is a
+    driver."""
+    from tinygrad.codegen import compile as compiling
+
+    for name, device in Device.opened.items():
+        if name.split(":")[0] == kind:
+            with contextlib.suppress(RuntimeError, MemoryError):  # what failed has been looked at
+                device.synchronize()
+    compiling._kernels.clear()
+    gc.collect()
 
 
 def compute(device: str) -> None:

@@ -3,7 +3,6 @@ on the emulator. What the library is given, addresses, sizes, arguments, streams
 from __future__ import annotations
 
 import ctypes
-import gc
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from drivers import LateStreams, compute, emulated, launch, needs_compiler, register, rng
+from drivers import LateStreams, compute, emulated, launch, let_go, needs_compiler, register, rng
 
 from tinygrad import Device, Tensor
 from tinygrad.runtime import amd, streams
@@ -168,9 +167,7 @@ def library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[HIPLibr
     monkeypatch.setattr(streams, "STAGING_BYTES", 1000)
     register(monkeypatch, "IMAGINED", "tinygrad.runtime.amd")
     yield fake
-    from tinygrad.codegen import compile as compiling
-    compiling._kernels.clear()  # kernels and memory go while there is a library
-    gc.collect()
+    let_go("IMAGINED")
 
 
 @needs_compiler

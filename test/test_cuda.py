@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from drivers import LateStreams, compute, emulated, launch, needs_compiler, register, rng
+from drivers import LateStreams, compute, emulated, launch, let_go, needs_compiler, register, rng
 
 from tinygrad import Device, Tensor, TinyJit
 from tinygrad.helpers import Context
@@ -242,9 +242,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[CUDADriver]:
     monkeypatch.setattr(streams, "STAGING_BYTES", 1000)
     register(monkeypatch, "IMAGINED", "tinygrad.runtime.cuda")
     yield fake
-    from tinygrad.codegen import compile as compiling
-    compiling._kernels.clear()  # kernels and memory go while there is a driver
-    gc.collect()
+    let_go("IMAGINED")
 
 
 @needs_compiler

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from drivers import HostMemory, compute, emulated, launch, needs_compiler, register, rng
+from drivers import HostMemory, compute, emulated, launch, let_go, needs_compiler, register, rng
 
 from tinygrad import Device, Tensor
 from tinygrad.runtime import metal
@@ -182,9 +182,7 @@ def objects(monkeypatch: pytest.MonkeyPatch) -> Iterator[MetalObjects]:
     monkeypatch.setattr(metal, "open_device", lambda name: metal.MetalDevice(name, 1))
     register(monkeypatch, "IMAGINED", "tinygrad.runtime.metal")
     yield fake
-    from tinygrad.codegen import compile as compiling
-    compiling._kernels.clear()  # kernels and memory go while there are objects
-    gc.collect()
+    let_go("IMAGINED")
 
 
 @needs_compiler
