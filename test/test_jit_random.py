@@ -1,4 +1,4 @@
-"""Random programs with state do the same under TinyJit: every result, every state, and what earlier calls gave.
+"""Random programs with state do the same under TinyJit: all results, all states, and what earlier calls gave.
 
 A program has a few state tensors and a body of statements on 3 x 3 tensors; it is called several times, with
 arguments that are new, given before, results of earlier calls, views or the states themselves, while other
