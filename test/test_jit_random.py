@@ -205,7 +205,7 @@ def may_be_refused(program):
 
 
 def check(program):
-    """Runs it; a failure keeps nothing alive, such as writes that are pending, which the next run would meet."""
+    """Runs it; a failure keeps nothing alive, such as pending writes, which the next run would meet."""
     failure = None
     try:
         compare(program)
