@@ -563,3 +563,10 @@ def test_picking_one_item_by_a_counter_is_a_load(swapped: bool) -> None:
     [item] = picked.schedule()
     assert not [n for n in lower(item.ast).toposort() if n.op is Ops.REDUCE]
     np.testing.assert_array_equal(picked.numpy(), table.numpy()[3:15])
+
+
+def test_floats_made_of_loop_counters_are_compared_as_floats():
+    running = Tensor.ones(4).cumsum()
+    assert (running > 2).tolist() == [False, False, True, True]
+    assert running.clip(-50, 3).tolist() == [1, 2, 3, 3]
+    assert (Tensor.full((4,), 2.0).half().cumsum() < 5).tolist() == [True, True, False, False]

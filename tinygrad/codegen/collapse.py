@@ -159,8 +159,9 @@ def _guard_loads(value: UOp, inside: UOp) -> UOp:
 
 
 def _fits(value: UOp, dtype: DType) -> bool:
+    """Whether an integer type holds every value of a counter."""
     low, high = value.bounds
-    return int(dtype.min) <= low and high <= int(dtype.max)
+    return dtype.is_int and int(dtype.min) <= low and high <= int(dtype.max)
 
 
 def _lifted(op: Ops) -> Rule:

@@ -196,6 +196,7 @@ class Tracer:
         self.first_stand_in = {id(t): i for i, t in reversed(list(enumerate(inputs.tensors)))}
         self.arguments = {i: self.tensors[i] for i in self.first_stand_in.values()}
         """by number: what the function gets for a tensor"""
+        self.gradients_before = {i: t._grad for i, t in self.arguments.items()}
 
     def run(self, function: Callable[..., Any], bound: tuple[Any, ...]) -> Any:
         """Call the function, capture what runs, and return its result."""
@@ -268,8 +269,8 @@ class Tracer:
         for view in self.inputs.views:
             if self.stand_ins[view.base.storage].is_overwritten:
                 view.base.mark_overwritten()
-        for i, stand_in in self.arguments.items():
-            self.inputs.tensors[i]._grad = stand_in._grad
+        for i, gradient in self.arguments_gradients().items():
+            self.inputs.tensors[i]._grad = gradient
         self.give_back_inputs()
 
     def give_back_inputs(self) -> None:
@@ -291,11 +292,11 @@ class Tracer:
 
     def new_gradients(self) -> dict[Any, Tensor | None]:
         """Each outside tensor (a reference) or input (its number) whose gradient changed: the new one."""
-        found = self.outside.new_gradients()
-        for i, stand_in in self.arguments.items():
-            if stand_in._grad is not self.inputs.tensors[i]._grad:
-                found[i] = stand_in._grad
-        return found
+        return self.outside.new_gradients() | self.arguments_gradients()
+
+    def arguments_gradients(self) -> dict[Any, Tensor | None]:
+        """Those that the call gave to what stands for its arguments, by number."""
+        return {i: t._grad for i, t in self.arguments.items() if t._grad is not self.gradients_before[i]}
 
     def first_result(self, tensor: Tensor, position: int, trace: Trace) -> Tensor:
         """What the caller gets for a returned tensor."""

@@ -164,6 +164,11 @@ class GradientUse:
         return GradientUse(owner._requires_grad, owner._first_gradient_use == "used",
                            None if before is None else weakref.ref(before), is_unwanted(owner._grad))
 
+    @property
+    def matters(self) -> bool:
+        """Whether the tensor can have a gradient that somebody reads."""
+        return self.requires_grad is not False and not self.is_given_up
+
     def is_the_same(self, owner: Tensor) -> bool:
         """Whether a call that begins with the tensor as it is now does the same. What nobody can read after
         the call may have been given up before it."""

@@ -114,6 +114,17 @@ class Trace:
         for owner, output in self.gradients.items():
             if isinstance(owner, int) and output is not None:
                 refuse_gradients_beyond(inputs.tensors[owner], owner)
+        self.refuse_gradients_on_two_ways(inputs)
+
+    def refuse_gradients_on_two_ways(self, inputs: Inputs) -> None:
+        """Raise JitError where the gradient of an argument is also that of a tensor which the function uses
+        directly: one does not see what happens to the other."""
+        uses = {owner: use for owner, use in self.conditions.gradients.items() if use.matters}
+        direct = {id(owner()) for owner in uses if not isinstance(owner, int)}
+        for i in uses:
+            if isinstance(i, int) and id(inputs.tensors[i]) in direct:
+                raise JitError(f"tensor argument {i}, of shape {inputs.tensors[i].shape}, is a tensor whose "
+                               "gradient the function also uses directly; use it one way only")
 
     @functools.cached_property
     def engine(self) -> Replay:
