@@ -150,6 +150,8 @@ def let_go(kind: str) -> None:
         if name.split(":")[0] == kind:
             with contextlib.suppress(RuntimeError, MemoryError):  # what failed has been looked at
                 device.synchronize()
+            for queue in (device.queue, device.copies):
+                queue.set_done(1 << 62)  # what was refused is never reached
     compiling._kernels.clear()
     gc.collect()
 
