@@ -11,6 +11,7 @@ from tinygrad import Tensor, TinyJit, nn
 from tinygrad.device import Buffer, Device
 from tinygrad.dtype import dtypes
 from tinygrad.engine import realize
+from tinygrad.graph import uop as graph_nodes
 from tinygrad.helpers import GlobalCounters
 from tinygrad.runtime.allocator import LEAST_CACHE
 from tinygrad.schedule.cache import ScheduleCache
@@ -166,3 +167,18 @@ def test_a_buffer_that_outlives_its_module_ends_quietly():
     without_module = types.FunctionType(Buffer.__del__.__code__, {})
     without_module(buffer, lambda: True)
     assert buffer.numpy().shape == (64,)
+
+
+def test_a_write_that_nobody_can_see_any_more_is_forgotten():
+    def counts():
+        gc.collect()
+        return GlobalCounters.mem_used, len(graph_nodes._interned)
+
+    for view in (lambda t: t, lambda t: t[1:3]):
+        Tensor(np.ones(1000, np.float32)).realize().assign(2.0)
+        before = counts()
+        for _ in range(3):
+            t = Tensor(np.ones(1000, np.float32)).realize()
+            view(t).assign(view(t) + 1)
+            del t
+        assert counts() == before

@@ -112,8 +112,10 @@ class ShardedStorage(Storage):
 
 _buffer_identities = itertools.count()
 _interned: dict[tuple[Any, ...], _Interned] = {}
-"""Every node that exists, by its fields. What `weakref.WeakValueDictionary` does in a third of its time, for
-every node of every step passes through here."""
+"""Every node that exists, by its fields; sources by their `id`, for a node that exists keeps them, and a key
+that kept them would keep what they lead back to: memory, a write into it that nobody can see any more, and
+the nodes of that. What `weakref.WeakValueDictionary` does in a third of its time, for every node of every
+step passes through here."""
 _interning = threading.RLock()
 """Held while a node enters `_interned`: two threads that make equal nodes get the same."""
 
@@ -200,7 +202,7 @@ class UOp(Operators):
     @staticmethod
     def new(op: Ops, dtype: DType, src: tuple[UOp, ...] = (), arg: Any = None) -> UOp:
         """The node with these fields: an existing one if there is one."""
-        key = (op, dtype, src, struct.pack("d", arg) if type(arg) is float else arg)
+        key = (op, dtype, struct.pack("d", arg) if type(arg) is float else arg, *map(id, src))
         entry = _interned.get(key)
         node = None if entry is None else entry()
         if node is not None:
