@@ -24,8 +24,8 @@ STAGING_REUSE = 8
 """Uses of a staged item that pay for staging it."""
 SCATTER_COST = 64.0
 """A store of lanes that do not lie side by side (a 4096 x 4096 result: 44 ms for its 1 M vectors)."""
-WORTH_OF_VECTORS = {1: 0.7, 2: 0.95}
-"""The speed of a tile as wide, against one of three vectors or more."""
+WORTH_OF_VECTORS = {1: 0.7, 2: 0.99, 3: 0.9}
+"""The speed of a tile so many vectors wide, against one of four (matmuls of 777 and 997)."""
 PIXEL_COST = 0.25
 """Lanes along one of several ranges of an operand (an image's columns) where the other operand has but one
 (the channels): its neighbours in the graph would have to follow that layout."""
@@ -283,7 +283,7 @@ class TileChooser(PanelChooser):
 
 
 def vectors_of_tile(count: int, most: int) -> int:
-    """How many of `count` vectors stand side by side in a tile: where there are enough for the multiply-adds
-    to hide their loads, what the last tile repeats decides, then the larger number."""
+    """How many of `count` vectors stand side by side in a tile: by its speed, and what the last tile
+    repeats."""
     return max(range(1, min(most, count) + 1),
                key=lambda size: (WORTH_OF_VECTORS.get(size, 1.0) * count / (-(-count // size) * size), size))
