@@ -15,6 +15,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from tinygrad import Tensor
 from tinygrad.device import Buffer, Device
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Ops, RangeKind
@@ -435,3 +436,12 @@ def test_importing_opens_no_device_and_compiles_nothing() -> None:
     """)
     assert result.stdout.split()[0] == "1" and result.stdout.split()[1] in ("0", "False"), result.stderr
 
+
+
+def test_equal_constants_are_computed_on_the_device_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Device, "_default", "PYTHON")
+    first = (Tensor.arange(3) * 5).realize()
+    monkeypatch.setattr(Device, "_default", "CPU")
+    second = Tensor.arange(3) * 5
+    assert (second.device, second.realize().device, first.device) == ("CPU", "CPU", "PYTHON")
+    assert second.tolist() == first.tolist() == [0, 5, 10]

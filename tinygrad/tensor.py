@@ -449,12 +449,15 @@ class Tensor(Methods):
 
     @property
     def _is_realized(self) -> bool:
-        return storage_view(self._uop) is not None
+        view = storage_view(self._uop)
+        return view is not None and (self._uop.device is not None or view.device == self._device)
 
     def _placed(self) -> UOp:
         """The node to compute; where only constants feed it, it says which device is to hold the result."""
-        if self.uop.device is None and self._device != canonical_device(None):
-            self._show(self.uop.copy_to(self._device))
+        if self.uop.device is None:
+            view = storage_view(self.uop)  # of an equal node's value, wherever that was computed
+            if self._device != (canonical_device(None) if view is None else view.device):
+                self._show(self.uop.copy_to(self._device))
         return self.uop
 
     @property
