@@ -516,6 +516,15 @@ LOSSES = [
                 ulps=8,
             ),
             network(
+                f"cross_entropy weighted, a label ignored {r}",
+                lambda x, y, r=r: x.cross_entropy(y, r, 0.1, (Tensor.arange(x.shape[1]) + 0.5).cast(x.dtype),
+                                                  ignore_index=1),
+                lambda x, y, r=r: F.cross_entropy(x, y.long(), (torch.arange(x.shape[1]) + 0.5).to(x.dtype),
+                                                  ignore_index=1, reduction=r, label_smoothing=0.1),
+                *SCORES[:1],
+                ulps=8,
+            ),
+            network(
                 f"cross_entropy of probabilities {r}",
                 lambda x, y, r=r: x.cross_entropy(y, reduction=r, label_smoothing=0.2),
                 lambda x, y, r=r: F.cross_entropy(x, y, reduction=r, label_smoothing=0.2),

@@ -65,31 +65,44 @@ def binary_crossentropy_logits(self: Tensor, Y: Tensor, reduction: Reduction = "
     return _reduce_loss(-positive - (1 - Y) * (-self).logsigmoid(), reduction)
 
 
-def cross_entropy(self: Tensor, Y: Tensor, reduction: Reduction = "mean",
-                  label_smoothing: float = 0.0) -> Tensor:
-    """-sum over classes of target * log_softmax(self), the classes on axis 1 (axis 0 of a vector).
+def cross_entropy(self: Tensor, Y: Tensor, reduction: Reduction = "mean", label_smoothing: float = 0.0,
+                  weight: Tensor | None = None, ignore_index: int = -100) -> Tensor:
+    """-sum over classes of weight * target * log_softmax(self), the classes on axis 1 (axis 0 of a vector).
 
     `Y`: class numbers, of the input's shape without the class axis; or class probabilities, of the input's
     shape. `label_smoothing` s mixes the targets with the uniform distribution: (1 - s)*target + s/classes.
+    `weight`: (classes,). Labels equal to `ignore_index` count neither in the sum nor in the mean; "mean"
+    divides by the sum of the labels' weights, of probabilities by how many there are.
 
-    >>> scores = Tensor([[0.0, 0.0], [100.0, 0.0]])
-    >>> scores.cross_entropy(Tensor([1, 0]), reduction="none").exp().tolist()
-    [2.0, 1.0]
+    >>> scores = Tensor([[0.0, 0.0], [100.0, 0.0], [5.0, 1.0]])
+    >>> scores.cross_entropy(Tensor([1, 0, -100]), reduction="none").exp().tolist()
+    [2.0, 1.0, 1.0]
     """
     if not 0 <= label_smoothing <= 1:
         raise ValueError(f"cross_entropy takes label_smoothing from 0 to 1, got {label_smoothing}")
     if self.ndim == 0:
         raise ValueError("cross_entropy takes scores of at least one axis, got a scalar")
     axis = min(1, self.ndim - 1)
+    classes = self.shape[axis]
+    if weight is not None and weight.shape != (classes,):
+        raise ValueError(f"cross_entropy of {self.shape} takes a weight ({classes},), got {weight.shape}")
     log_probs = self.log_softmax(axis)
+    along = None if weight is None else weight.reshape(*(1,) * axis, classes, *(1,) * (self.ndim - axis - 1))
+    weighted = log_probs if along is None else log_probs * along
+    smooth = weighted.sum(axis) / classes if label_smoothing else None
     if Y.dtype.is_float and Y.shape == self.shape:
-        target_term = (log_probs * Y).sum(axis)
-    else:
-        _check_classes("cross_entropy", self.shape, Y, axis)
-        target_term = _is_label(Y, self.shape[axis], axis, self.ndim).where(log_probs, 0).sum(axis)
-    if label_smoothing:
-        target_term = (1 - label_smoothing) * target_term + label_smoothing * log_probs.mean(axis)
-    return _reduce_loss(-target_term, reduction)
+        return _reduce_loss(_smoothed(-(weighted * Y).sum(axis), smooth, label_smoothing), reduction)
+    _check_classes("cross_entropy", self.shape, Y, axis)
+    picked = _is_label(Y, classes, axis, self.ndim)
+    loss = _smoothed(-picked.where(weighted, 0).sum(axis), smooth, label_smoothing)
+    counted = Y.ne(ignore_index)
+    weights = counted.cast(loss.dtype) if along is None else picked.where(along, 0).sum(axis)
+    return _reduce_loss(counted.where(loss, 0), reduction, counted.where(weights, 0).sum())
+
+
+def _smoothed(loss: Tensor, smooth: Tensor | None, label_smoothing: float) -> Tensor:
+    """The loss with a share of what every class alike would give."""
+    return loss if smooth is None else (1 - label_smoothing) * loss - label_smoothing * smooth
 
 
 def sparse_categorical_crossentropy(self: Tensor, Y: Tensor, ignore_index: int = -1,
