@@ -40,7 +40,7 @@ class Prefetch:
 
 def prefetch(nest: UOp, hint: Prefetch) -> UOp:
     """The nest with the hint. Raises ValueError where no load would follow it."""
-    walks = [a for a in _walks(nest, hint.along) if hint.loop in a.ranges]
+    walks = [a for a in _walks(_reads(nest), hint.along) if hint.loop in a.ranges]
     if not walks:
         raise ValueError(f"nothing that r{hint.loop.arg[0]} loads goes on by a fixed step with "
                          f"r{hint.along.arg[0]}")
@@ -49,13 +49,18 @@ def prefetch(nest: UOp, hint: Prefetch) -> UOp:
 
 def prefetches(nest: UOp, renderer: Renderer) -> list[Prefetch]:
     """The hints that pay."""
-    found = _for_next_tile(nest, renderer.l2_bytes) or _for_next_row(nest, renderer.l2_bytes // 8)
-    return [found] if found is not None else _along_loops(nest, renderer.l2_bytes)
+    reads = _reads(nest)
+    if not reads:
+        return []
+    large = [a for a in reads if _buffer_bytes(a) > renderer.l2_bytes]
+    dear = [n for n in nest.toposort() if n.op in ELEMENTARY]
+    found = _for_next_tile(nest, large) or _for_next_row(nest, reads, dear, renderer.l2_bytes // 8)
+    return [found] if found is not None else _along_loops(nest, large, dear)
 
 
-def _walks(nest: UOp, along: UOp) -> list[Access]:
-    """The loads from buffers that go on by a fixed step with `along`."""
-    return [a for a in _reads(nest) if (a.step(along) or 0) > 0]
+def _walks(reads: list[Access], along: UOp) -> list[Access]:
+    """Those that go on by a fixed step with `along`."""
+    return [a for a in reads if (a.step(along) or 0) > 0]
 
 
 def _reads(nest: UOp) -> list[Access]:
@@ -66,16 +71,16 @@ def _reads(nest: UOp) -> list[Access]:
 # --- the next tile ------------------------------------------------------------------------------------------
 
 
-def _for_next_tile(nest: UOp, cache_bytes: int) -> Prefetch | None:
-    """For the innermost loop of a contraction, which reads items one by one of memory that the cache does not
-    hold: the innermost loop around the tile that goes on to other lines, if it does so by fixed steps."""
+def _for_next_tile(nest: UOp, reads: list[Access]) -> Prefetch | None:
+    """For the innermost loop of a contraction, which reads items one by one: the innermost loop around the
+    tile that goes on to other lines, if it does so by fixed steps."""
     outer = [r for r in reversed(nest.src[0].closed_ranges) if r.arg[1] is RangeKind.LOOP]
     for node in nest.toposort():
         loops = [r for r in node.closed_ranges if r.arg[1] is RangeKind.LOOP]
         if not loops or contraction_of(node) is None:
             continue
-        for access in _reads(nest):
-            if loops[-1] in access.ranges and not _has_lanes(access) and _buffer_bytes(access) > cache_bytes:
+        for access in reads:
+            if loops[-1] in access.ranges and not _has_lanes(access):
                 along = next((r for r in outer if not _stays_in_line(access, r)), None)
                 if along is not None and _share_of_new_lines(access, along, loops) >= NEW_SHARE:
                     return Prefetch(loops[-1], along)
@@ -102,15 +107,15 @@ def _stays_in_line(access: Access, r: UOp) -> bool:
 # --- the next row -------------------------------------------------------------------------------------------
 
 
-def _for_next_row(nest: UOp, most_bytes: int) -> Prefetch | None:
-    """For the loop that has most of the elementary functions computed of rows longer than a page, up to
-    `most_bytes`, which other loops read too."""
+def _for_next_row(nest: UOp, reads: list[Access], dear: list[UOp], most_bytes: int) -> Prefetch | None:
+    """For the loop that has most of the elementary functions, `dear` ones, computed of rows longer than a
+    page, up to `most_bytes`, which other loops read too."""
     outermost = {s.closed_ranges[:1] for s in nest.src}
     if len(outermost) > 1 or outermost == {()}:
         return None
     (row,), = outermost
-    walks = [a for a in _walks(nest, row) if PAGE_BYTES < a.steps[row] * a.node.dtype.itemsize <= most_bytes]
-    dear = [n for n in nest.toposort() if n.op in ELEMENTARY]
+    walks = [a for a in _walks(reads, row)
+             if PAGE_BYTES < a.steps[row] * a.node.dtype.itemsize <= most_bytes]
     loops = {r: sum(r in n.ranges for n in dear) for a in walks for r in a.ranges
              if r is not row and r.arg[1] is RangeKind.LOOP and _is_read_again(a, r, walks)}
     best = max(loops, key=lambda r: (loops[r], r.arg[0]), default=None)
@@ -126,32 +131,27 @@ def _is_read_again(access: Access, loop: UOp, walks: list[Access]) -> bool:
 # --- further along a loop -----------------------------------------------------------------------------------
 
 
-def _along_loops(nest: UOp, cache_bytes: int) -> list[Prefetch]:
-    """For each innermost loop that reads memory which the cache does not hold: far ahead where its iterations
-    read a short run each, far from the last; a little where they go on in order."""
+def _along_loops(nest: UOp, reads: list[Access], dear: list[UOp]) -> list[Prefetch]:
+    """For each innermost loop that does not compute for longer than memory takes: far ahead where its
+    iterations read a short run each, far from the last; a little where they go on in order."""
     found = []
     for node in nest.toposort():
         loops = [r for r in node.closed_ranges if r.arg[1] is RangeKind.LOOP]
-        if node.op not in (Ops.REDUCE, Ops.STORE) or not loops or _is_dear(nest, loops[-1]):
+        if node.op not in (Ops.REDUCE, Ops.STORE) or not loops or any(loops[-1] in n.ranges for n in dear):
             continue
         if contraction_of(node) is not None:
             continue  # its tiles read the same memory again
         loop, around = loops[-1], node.ranges | frozenset(loops)
-        reads = [a for a in _walks(nest, loop) if _buffer_bytes(a) > cache_bytes and _has_lanes(a)
+        walks = [a for a in _walks(reads, loop) if _has_lanes(a)
                  and all(r in around for r in a.ranges if r.arg[1] is RangeKind.LOOP)]
-        if not reads:
+        if not walks:
             continue
-        jumps = [a for a in reads if a.steps[loop] * a.node.dtype.itemsize >= 2 * _read_at_once(a)]
-        bytes_ahead, read = (JUMPS_AHEAD, jumps) if jumps else (STREAM_AHEAD, reads[:1])
+        jumps = [a for a in walks if a.steps[loop] * a.node.dtype.itemsize >= 2 * _read_at_once(a)]
+        bytes_ahead, read = (JUMPS_AHEAD, jumps) if jumps else (STREAM_AHEAD, walks[:1])
         iterations = min(bytes_ahead // sum(map(_read_at_once, read)), loop.extent // 2)
         if iterations > 0:
             found.append(Prefetch(loop, loop, iterations))
     return found
-
-
-def _is_dear(nest: UOp, loop: UOp) -> bool:
-    """True if the loop computes for longer than memory takes."""
-    return any(n.op in ELEMENTARY and loop in n.ranges for n in nest.toposort())
 
 
 def _has_lanes(access: Access) -> bool:
