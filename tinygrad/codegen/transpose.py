@@ -1,8 +1,7 @@
 """Lanes that jump in memory: whole vectors loaded and their items put in place by shuffles.
 
-Square tiles read across are loads of their rows and a transpose in registers.
-
-Where lanes jump in memory, each vector is a gather: as many accesses as lanes. If the vectors beside it read
+Where lanes jump in memory, each vector is a gather: as many accesses as lanes. Lanes a few items apart, or
+from two rows in turn, are a few whole loads and shuffles instead. If the vectors beside it read
 the items beside its own (a matrix is copied transposed, sixteen rows at a time), all of them together are a
 square tile whose rows lie side by side. Then the rows are loaded whole, and log2(lanes) rounds of shuffles
 put row i's item k into lane i of vector k.
