@@ -45,6 +45,34 @@ def operand_bytes(node: UOp) -> int:
     return sum(s.numel * s.dtype.itemsize for s in stored if product.numel > TILE * s.numel)
 
 
+def reread_bytes(node: UOp) -> int:
+    """The memory that a core reads again and again while it makes the results of a contraction: a panel of
+    one operand, for each tile of rows, and all of an operand that is seen through windows."""
+    product = product_of(node)
+    if product is None:
+        return 0
+    reduced, shape = node.arg[1], product.shape
+    own = [[a for a, stride in enumerate(s.st.views[-1].strides) if stride] for s in product.src]
+    shared = [a for a in own[0] if a in own[1] and a not in reduced]
+    read = 0
+    for operand, axes in zip(product.src, own, strict=True):
+        batches = prod(shape[a] for a in shared)
+        stored = _stored(operand)
+        items = prod(shape[a] for a in axes)
+        windowed = items > stored.numel
+        rows = prod(shape[a] for a in axes if a not in reduced and a not in shared)
+        kept = stored.numel / batches if windowed else items / batches / rows * min(rows, TILE)
+        read += int(kept * operand.dtype.itemsize)
+    return read
+
+
+def uncast(value: UOp) -> UOp:
+    """What a value was widened or narrowed from."""
+    while value.op is Ops.CAST:
+        value = value.src[0]
+    return value
+
+
 def _stored(value: UOp) -> UOp:
     """What an operand is a view of."""
     while value.op in Family.MOVEMENT or value.op is Ops.CAST:

@@ -123,7 +123,7 @@ class TileChooser(PanelChooser):
         if not walked or any(step < LINE_ITEMS for step, _ in walked):
             return 0.0
         span = max(step * extent for step, extent in walked) * other.dtype.itemsize
-        return min(1.0, span / (4 * self.renderer.l2_bytes)) if 2 * span > self.renderer.l2_bytes else 0.0
+        return min(1.0, span / self.renderer.l2_bytes) if 2 * span > self.renderer.l2_bytes else 0.0
 
     def dot_cost(self, contraction: Contraction, lane: UOp) -> float:
         """The same with lanes along the reduce: both operands are vectors, each accumulator is summed at the
