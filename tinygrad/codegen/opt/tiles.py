@@ -144,7 +144,7 @@ class TileChooser(PanelChooser):
         factors = contraction.factors
         which = factors.index(operand)
         self.walk_smoothly(contraction, factors[1 - which])
-        small = self.items_read(operand) <= self.renderer.l2_bytes // 8
+        small = self.items_read(operand) <= self.renderer.l2_bytes // 32
         jumps = self.is_walked_badly(operand, lane)
         smooth = small and not jumps
         stage = (not smooth and self.staging_reuse(contraction, lane) >= STAGING_REUSE
