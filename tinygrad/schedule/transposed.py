@@ -63,11 +63,12 @@ def _own_axes(operand: UOp) -> set[int]:
 
 
 def _jumps(operand: UOp, reduced: tuple[int, ...]) -> bool:
-    """True for a plain view of memory in which a step along any axis of the sum leads to another cache line."""
-    (view, *others), items = operand.st.views, LINE_BYTES // operand.dtype.itemsize
-    if others or view.mask is not None or operand.op not in Family.MOVEMENT:
+    """True for a view of all its memory in which a step along any axis of the sum leads to another cache line."""
+    view, items = operand.st.views[-1], LINE_BYTES // operand.dtype.itemsize
+    if operand.op not in Family.MOVEMENT or any(v.mask is not None for v in operand.st.views):
         return False
-    if operand.base.op is not Ops.BUFFER and sum(n > 1 for n in operand.base.shape) > MATRIX_AXES:
+    if len(operand.st.views) == 1 and operand.base.op is not Ops.BUFFER \
+            and sum(n > 1 for n in operand.base.shape) > MATRIX_AXES:
         return False  # how it will lie in memory is not known
     if prod(view.shape[a] for a in _own_axes(operand)) > operand.base.numel:
         return False  # windows: the copy would repeat what they share
