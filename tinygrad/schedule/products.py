@@ -46,23 +46,26 @@ def operand_bytes(node: UOp) -> int:
 
 
 def reread_bytes(node: UOp) -> int:
-    """The memory that a core reads again and again while it makes the results of a contraction: a panel of
-    one operand, for each tile of rows, and all of an operand that is seen through windows."""
+    """The memory that a core walks through again for each tile of results, where a contraction sums over what
+    lies outermost in both operands (the gradient of a weight, over the images of a batch): a panel of one
+    operand, for each tile of rows, and all of an operand that is seen through windows."""
     product = product_of(node)
     if product is None:
         return 0
-    reduced, shape = node.arg[1], product.shape
-    own = [[a for a, stride in enumerate(s.st.views[-1].strides) if stride] for s in product.src]
-    shared = [a for a in own[0] if a in own[1] and a not in reduced]
+    reduced, shape = set(node.arg[1]), product.shape
+    strides = [[abs(stride) for stride in s.st.views[-1].strides] for s in product.src]
+    if any(s.index(max(s)) not in reduced for s in strides):
+        return 0
+    own = [{a for a, stride in enumerate(s) if stride} for s in strides]
+    batch = own[0] & own[1] - reduced
     read = 0
     for operand, axes in zip(product.src, own, strict=True):
-        batches = prod(shape[a] for a in shared)
-        stored = _stored(operand)
-        items = prod(shape[a] for a in axes)
-        windowed = items > stored.numel
-        rows = prod(shape[a] for a in axes if a not in reduced and a not in shared)
-        kept = stored.numel / batches if windowed else items / batches / rows * min(rows, TILE)
-        read += int(kept * operand.dtype.itemsize)
+        stored = _stored(operand).numel
+        rows = prod(shape[a] for a in axes - reduced - batch)
+        products = prod(shape[a] for a in axes & reduced)
+        windowed = products * rows * prod(shape[a] for a in batch) > stored
+        items = stored / prod(shape[a] for a in batch) if windowed else products * min(rows, TILE)
+        read += int(items * operand.dtype.itemsize)
     return read
 
 
