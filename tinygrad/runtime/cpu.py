@@ -15,7 +15,7 @@ import numpy as np
 from tinygrad.device import CompiledDevice
 from tinygrad.renderer import Renderer
 from tinygrad.renderer.llvm import LLVMRenderer
-from tinygrad.runtime.allocator import ALIGNMENT, Allocator
+from tinygrad.runtime.allocator import Allocator, host_memory
 from tinygrad.runtime.cpu_pool import CPUProgram, NativeCode, pool, thread_count
 from tinygrad.runtime.cpu_queue import CPUQueue, HostQueue
 from tinygrad.runtime.limits import Limits, measure_limits
@@ -34,9 +34,7 @@ class CPUAllocator(Allocator):
     reuses."""
 
     def _obtain(self, size: int) -> np.ndarray[Any, Any]:
-        block = np.empty(size + ALIGNMENT, np.uint8)
-        start = -block.ctypes.data % ALIGNMENT
-        return block[start:start + size]
+        return host_memory(size)
 
     def address(self, memory: np.ndarray[Any, Any]) -> int:
         return int(memory.ctypes.data)

@@ -9,6 +9,7 @@ from tinygrad.device import Device
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ceildiv, prod
+from tinygrad.renderer import Renderer
 from tinygrad.schedule.products import is_contraction, operand_bytes, reread_bytes
 
 FEW_RESULTS = 256
@@ -32,6 +33,12 @@ def runs_blocks(device: str | None) -> bool:
     return found.computes and found.renderer.has_blocks
 
 
+def core_renderer(device: str | None) -> Renderer | None:
+    """The renderer of a device whose cores run loops; None for one that runs blocks, or nothing."""
+    found = Device[device or Device.DEFAULT]
+    return found.renderer if found.computes and not found.renderer.has_blocks else None
+
+
 def split_reduce(node: UOp) -> UOp | None:
     """A REDUCE as a reduce of pieces and a reduce of their results, where that is worth it; else None."""
     source = node.src[0]
@@ -52,13 +59,13 @@ def split_reduce(node: UOp) -> UOp | None:
 def _split_contraction(node: UOp) -> UOp | None:
     """A contraction whose operands the cache cannot hold, along one of its axes.
 
-    Every tile of rows reads all of a panel again, and every window its image (the gradient of a weight reads
-    all images): in pieces that fit, they come from the L2 cache. More pieces than its products are worth are
-    not stored.
+    Where its results are each a sum over all images of a batch (the gradient of a weight), every tile of them
+    walks through all images again: in pieces that fit, they come from half of the L2 cache. More pieces than
+    its products are worth are not stored.
     """
     source, axes = node.src[0], node.arg[1]
-    renderer = Device[node.device or Device.DEFAULT].renderer
-    if renderer.has_blocks:
+    renderer = core_renderer(node.device)
+    if renderer is None:
         read = operand_bytes(node)
         pieces = ceildiv(read, CACHED_BYTES)
         if 8 * node.numel * node.dtype.itemsize * pieces > read:
@@ -68,7 +75,8 @@ def _split_contraction(node: UOp) -> UOp | None:
         pieces = min(ceildiv(reread_bytes(node), renderer.l2_bytes // 2), worth)
     if pieces < 2:
         return None
-    ways = [(_unfit(d, pieces, renderer.threads), a, d) for a in axes for d in range(2, 2 * pieces)
+    threads = renderer.threads if renderer is not None else 1
+    ways = [(_unfit(d, pieces, threads), a, d) for a in axes for d in range(2, 2 * pieces)
             if source.shape[a] % d == 0]
     if not ways:
         return None

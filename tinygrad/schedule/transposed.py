@@ -1,23 +1,24 @@
 """Operands of contractions, stored along the products that a sum walks.
 
 A tile of results takes its lanes from one operand and single items, row by row, from the other. Where the sum
-walks across the rows of both in memory (`a.T @ b`, the gradient of a weight), each of those items is alone in its
-cache line, in a page of its own if the rows are long: a matmul of 1024 then runs at 40% of its speed. A
-transposed copy is made in passing, by whole cache lines, and is read along its rows by every tile of columns.
+walks across the rows of both in memory (`a.T @ b`, the gradient of a weight), each of those items is alone in
+its cache line, and in its page if the rows are long: a matmul of 1024 then takes 2.4 times as long (on two
+cores of an Intel server, where the copy takes a tenth of the rest). A transposed copy is made
+first, by whole cache lines, and every tile of columns reads along its rows.
 """
 from __future__ import annotations
 
-from tinygrad.device import Device
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.sizes import is_symbolic
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import prod
 from tinygrad.schedule.products import TILE, is_contraction, product_of, uncast
+from tinygrad.schedule.split import core_renderer
 
 LINE_BYTES = 64
 """A cache line: single items less than this apart share one."""
 MATRIX_AXES = 3
-"""A matrix, or a batch of them, is stored by rows; axes of more are ordered as the kernels around want them."""
+"""A matrix, or a batch of them, is stored by rows; more axes are ordered as the kernels around want them."""
 WORTHWHILE_READS = 4
 """Tiles of columns that read the operand, from which on the copy is worth its time."""
 
@@ -42,9 +43,9 @@ def _walked_across(node: UOp) -> UOp | None:
     product = product_of(node)
     if product is None or is_symbolic(product.shape) or not is_contraction(node):
         return None
-    renderer = Device[node.device or Device.DEFAULT].renderer
+    renderer = core_renderer(node.device)
     operands = [uncast(s) for s in product.src]
-    if renderer.has_blocks or not all(_jumps(o, node.arg[1]) for o in operands):
+    if renderer is None or not all(_jumps(o, node.arg[1]) for o in operands):
         return None
     axes = [_own_axes(o) for o in operands]
     batch = axes[0] & axes[1] - set(node.arg[1])
@@ -63,7 +64,7 @@ def _own_axes(operand: UOp) -> set[int]:
 
 
 def _jumps(operand: UOp, reduced: tuple[int, ...]) -> bool:
-    """True for a view of all its memory in which a step along any axis of the sum leads to another cache line."""
+    """True for a view of memory in which a step along any axis of the sum leads to another cache line."""
     view, items = operand.st.views[-1], LINE_BYTES // operand.dtype.itemsize
     if operand.op not in Family.MOVEMENT or any(v.mask is not None for v in operand.st.views):
         return False

@@ -90,7 +90,8 @@ class LaneChooser(Chooser):
         """True for a sum with far fewer iterations than other loops have: how it runs does not matter."""
         longest = max(prod(r.extent for r in n.ranges | frozenset(n.closed_ranges))
                       for n in self.nest.toposort() if n.op in (Ops.REDUCE, Ops.STORE))
-        return MINOR_SHARE * prod(r.extent for r in reduce.ranges | frozenset(reduce.closed_ranges)) <= longest
+        iterations = prod(r.extent for r in reduce.ranges | frozenset(reduce.closed_ranges))
+        return bool(MINOR_SHARE * iterations <= longest)
 
     def lane_cost(self, r: UOp, region: list[Access]) -> float:
         """Cost per item of running `r` as lanes, against 1 for running nothing so."""
