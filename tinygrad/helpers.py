@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
+import math
 import os
 import signal
 import sys
@@ -200,10 +201,7 @@ class GlobalCounters:
 
 def prod(x: Iterable[Any]) -> Any:
     """The product of the items, 1 if there are none."""
-    result: Any = 1
-    for item in x:
-        result = result * item
-    return result
+    return math.prod(x)
 
 
 def flatten(nested: Iterable[Iterable[T]]) -> list[T]:

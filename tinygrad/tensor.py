@@ -37,7 +37,6 @@ from tinygrad.graph.leaves import (
     constant_leaves,
     constant_value,
     depends_on_leaf,
-    is_detached_memory,
     is_leaf,
     is_view_of_memory,
     leaf_node,
@@ -49,6 +48,7 @@ from tinygrad.graph.leaves import (
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.sharding import Devices, Place, Sharding
 from tinygrad.graph.sizes import Size, largest_shape, shape_value
+from tinygrad.graph.traits import MEMORY
 from tinygrad.graph.uop import Shape, UOp
 from tinygrad.graph.writes import Readers, pending_writes
 from tinygrad.helpers import Undo, engine_lock, prod
@@ -67,13 +67,14 @@ Operand: TypeAlias = "Tensor | Number | np.ndarray[Any, Any] | np.generic"
 MOST_PRINTED_BYTES = 1 << 20
 """What is copied from a device to print some of it."""
 _leaf_identities = itertools.count()
-_live: weakref.WeakValueDictionary[int, Tensor] = weakref.WeakValueDictionary()
-"""Every tensor that exists, by id."""
+_live: dict[weakref.ref[Tensor], None] = {}
+"""Every tensor that exists, in the order in which they were made. What `weakref.WeakSet` does without a call
+of Python."""
 
 
 def live_tensors() -> list[Tensor]:
     """Every tensor that there is, while other threads make more."""
-    return [tensor for tensor in [reference() for reference in _live.valuerefs()] if tensor is not None]
+    return [tensor for reference in list(_live) if (tensor := reference()) is not None]
 
 
 class _Depth(threading.local):
@@ -152,6 +153,16 @@ class Tensor(Methods):
     [3, 7]
     """
 
+    _uop: UOp
+    _device: Place
+    _requires_grad: bool | None
+    _grad: Tensor | None = None
+    _expires: bool = False
+    _given_up: bool = False
+    _first_gradient_use: str | None = None
+    """what was first done with `.grad` under TinyJit: set, used (read or added to) or refused"""
+    _sharing: Sharing | None = None
+
     training: ClassVar[bool] = False
     """Whether layers behave as in training; also `with Tensor.train():`."""
     no_grad = no_grad
@@ -187,13 +198,7 @@ class Tensor(Methods):
         self._uop = uop
         self._device = device
         self._requires_grad = requires_grad
-        self._grad: Tensor | None = None
-        self._expires = False
-        self._given_up = False
-        self._first_gradient_use: str | None = None
-        """what was first done with `.grad` under TinyJit: set, used (read or added to) or refused"""
-        self._sharing: Sharing | None = None
-        _live[id(self)] = self
+        _live[weakref.ref(self, _live.pop)] = None
 
     @staticmethod
     def of(uop: UOp, *operands: Tensor) -> Tensor:
@@ -215,7 +220,7 @@ class Tensor(Methods):
 
     @property
     def _is_in_memory(self) -> bool:
-        return is_view_of_memory(self._uop) or is_detached_memory(self._uop)
+        return self._uop.traits & MEMORY != 0
 
     def _share_with(self, other: Tensor) -> Tensor:
         sharing = self._sharing or Sharing(self)
@@ -278,12 +283,13 @@ class Tensor(Methods):
         Where this is a view of memory that another handle was assigned to, that is written first: what is
         built on the view sees it.
         """
-        memory = below_detaches(self._uop)
-        if memory.op is Ops.BUFFER:
-            if memory.storage.writer is not None:
-                self._write_pending(memory)
-            if memory.is_overwritten:
-                self._uop = self._uop.substitute({memory: memory.current})
+        if self._uop.traits & MEMORY:
+            memory = below_detaches(self._uop)
+            if memory.op is Ops.BUFFER:
+                if memory.storage.writer is not None:
+                    self._write_pending(memory)
+                if memory.is_overwritten:
+                    self._uop = self._uop.substitute({memory: memory.current})
         return self._uop
 
     @uop.setter
@@ -412,8 +418,7 @@ class Tensor(Methods):
             return None
         return (np.concatenate(known, layout.axis) if len(known) > 1 else known[0]).reshape(self.shape)
 
-    def __hash__(self) -> int:
-        return id(self)
+    __hash__ = object.__hash__
 
     def __len__(self) -> int:
         if not self.shape:

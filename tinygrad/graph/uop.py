@@ -10,16 +10,14 @@ Next on the path: `schedule/` decides which nodes become buffers and which fuse.
 from __future__ import annotations
 
 import itertools
-import os
 import struct
-import threading
 from _weakref import _remove_dead_weakref  # type: ignore[attr-defined]  # what `weakref` itself imports
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar, overload
 from weakref import ref
 
 from tinygrad.dtype import DType, accumulate_dtype, dtypes
-from tinygrad.graph import shapes
+from tinygrad.graph import shapes, traits
 from tinygrad.graph.operators import Operators
 from tinygrad.graph.ops import Family, Memory, Ops, RangeKind
 from tinygrad.graph.sharding import Layout, Place, Sharding
@@ -111,17 +109,11 @@ class ShardedStorage(Storage):
 
 
 _buffer_identities = itertools.count()
-_interned: dict[tuple[Any, ...], _Interned] = {}
+_interned: dict[tuple[Any, ...], ref[UOp]] = {}
 """Every node that exists, by its fields; sources by their `id`, for a node that exists keeps them, and a key
 that kept them would keep what they lead back to: memory, a write into it that nobody can see any more, and
 the nodes of that. What `weakref.WeakValueDictionary` does in a third of its time, for every node of every
-step passes through here."""
-_interning = threading.RLock()
-"""Held while a node enters `_interned`: two threads that make equal nodes get the same."""
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_interning.acquire, after_in_parent=_interning.release,
-                        after_in_child=_interning.release)
+step passes through here. Threads that make equal nodes get the same: `setdefault` lets one of them in."""
 
 
 class _Interned(ref["UOp"]):
@@ -131,8 +123,7 @@ class _Interned(ref["UOp"]):
     key: tuple[Any, ...]
 
 
-def _forget(entry: ref[UOp]) -> None:
-    assert isinstance(entry, _Interned)
+def _forget(entry: _Interned) -> None:
     _remove_dead_weakref(_interned, entry.key)  # not another thread's new node of that key
 
 
@@ -190,13 +181,19 @@ class Synthesized(Attribute[T]):
 class UOp(Operators):
     """One node. Make it with `UOp.new` or the builder methods, never by calling the class."""
 
-    __slots__ = ("__dict__", "__weakref__", "_realized", "arg", "dtype", "op", "shape", "src")
+    __slots__ = ("__dict__", "__weakref__", "_realized", "arg", "device", "dtype", "op", "shape", "src",
+                 "traits")
     op: Ops
     dtype: DType
     src: tuple[UOp, ...]
     arg: Any
     shape: Shape
     """of the tensor it stands for; () for loop-nest and program nodes"""
+    device: Any
+    """the `Place` that holds or computes this value: a device, or the tuple of several; None for constants,
+    which any device can make"""
+    traits: int
+    """what else is known of it at once: see `graph/traits.py`"""
     _realized: UOp | None
 
     @staticmethod
@@ -212,16 +209,25 @@ class UOp(Operators):
         node.dtype = dtype
         node.src = src
         node.arg = arg
-        node.shape = shapes.shape_of(node)
+        rule = shapes.RULES.get(op)
+        node.shape = () if rule is None else rule(node)
+        device, found = None, 0
+        for source in src:
+            found |= source.traits
+            if device is None:
+                device = source.device
+        own = traits.RULES.get(op)
+        found = found & traits.PASSED_ON if own is None else own(found, arg)
+        node.traits = found if dtype.is_float else found & ~traits.LEAF
+        node.device = place_of(arg) if op in _PLACED else device
         node._realized = None
         new = _Interned(node, _forget)
         new.key = key
-        with _interning:
-            entry = _interned.get(key)
-            other = None if entry is None else entry()
+        while (entry := _interned.setdefault(key, new)) is not new:
+            other = entry()
             if other is not None:
                 return other
-            _interned[key] = new
+            _remove_dead_weakref(_interned, key)
         return node
 
     def __repr__(self) -> str:
@@ -321,19 +327,6 @@ class UOp(Operators):
         return found
 
     # --- where the value lives ------------------------------------------------------------------------------
-
-    @Synthesized
-    def device(self) -> Any:
-        """The `Place` that holds or computes this value: a device, or the tuple of several; None for
-        constants, which any device can make."""
-        if self.op is Ops.BUFFER:
-            return self.arg.device
-        if self.op is Ops.COPY:
-            return self.arg.devices if isinstance(self.arg, Sharding) else self.arg
-        for source in self.src:
-            if source.device is not None:
-                return source.device
-        return None
 
     @Attribute
     def storage(self) -> Storage:
@@ -459,7 +452,11 @@ class UOp(Operators):
     def const(value: Any, dtype: DType, shape: Shape = ()) -> UOp:
         """A number, expanded to `shape`."""
         node = UOp.new(Ops.CONST, dtype, (), dtype.as_const(value))
-        return node if shape == () else node.reshape((1,) * len(shape)).expand(shape)
+        if not shape:
+            return node
+        ones = (1,) * len(shape)
+        node = UOp.new(Ops.RESHAPE, dtype, (node,), ones)
+        return node if shape == ones else UOp.new(Ops.EXPAND, dtype, (node,), shape)
 
     @staticmethod
     def new_buffer(device: str, size: int, dtype: DType) -> UOp:
@@ -563,6 +560,8 @@ class UOp(Operators):
 
     def cast(self, dtype: DType) -> UOp:
         """The value as `dtype`. Floats to integers round toward zero."""
+        if dtype is self.dtype:
+            return self
         dtype = dtype.vec(self.dtype.count)
         return self if dtype is self.dtype else UOp.new(Ops.CAST, dtype, (self,))
 
@@ -586,9 +585,9 @@ class UOp(Operators):
 
     def reshape(self, shape: Sequence[int]) -> UOp:
         shape = tuple(shape)
-        shapes.check_reshape(self.shape, shape)
         if shape == self.shape:
             return self
+        shapes.check_reshape(self.shape, shape)
         src = self.src[0] if self.op is Ops.RESHAPE else self
         return src if shape == src.shape else UOp.new(Ops.RESHAPE, self.dtype, (src,), shape)
 
@@ -601,8 +600,10 @@ class UOp(Operators):
 
     def expand(self, shape: Sequence[int]) -> UOp:
         shape = tuple(shape)
+        if shape == self.shape:
+            return self
         shapes.check_expand(self.shape, shape)
-        return self if shape == self.shape else UOp.new(Ops.EXPAND, self.dtype, (self,), shape)
+        return UOp.new(Ops.EXPAND, self.dtype, (self,), shape)
 
     def pad(self, pads: Sequence[tuple[int, int]]) -> UOp:
         """Zeros before and after each axis."""
@@ -632,7 +633,7 @@ class UOp(Operators):
         if self.viewed.op is not Ops.BUFFER:
             return False
         if not is_symbolic(self.shape):
-            return not self.has_sizes and self.st.contiguous_whole
+            return not (Size.exists and self.has_sizes) and self.st.contiguous_whole
         memory = self.src[0]
         begins_whole = self.op is Ops.SHRINK and all(start == 0 for start, _ in self.arg)
         return begins_whole and memory.shape == largest_shape(self.shape) and memory.is_whole_buffer
@@ -718,6 +719,18 @@ class UOp(Operators):
     def extent(self) -> int:
         """The number of iterations of a RANGE; the most there can be where that is symbolic."""
         return self.src[0].bounds[1]
+
+
+_PLACED = frozenset({Ops.BUFFER, Ops.COPY})
+"""Operations whose argument says where the value is. Others are where their sources are."""
+
+
+def place_of(arg: Any) -> Place:
+    """Where the value of a BUFFER or COPY with this argument is."""
+    if isinstance(arg, BufferSpec):
+        return arg.device
+    place: Place = arg.devices if isinstance(arg, Sharding) else arg
+    return place
 
 
 def _simplified(op: Ops, dtype: DType, src: tuple[UOp, ...], arg: Any) -> UOp:

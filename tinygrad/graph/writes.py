@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tinygrad.graph.ops import Ops
-from tinygrad.graph.uop import Synthesized, UOp
+from tinygrad.graph.traits import WRITES
+from tinygrad.graph.uop import UOp
 
 
 def pending_writes(uops: Iterable[UOp]) -> set[UOp]:
@@ -19,7 +20,7 @@ def pending_writes(uops: Iterable[UOp]) -> set[UOp]:
     """
     seen: dict[UOp, None] = {}
     for uop in uops:
-        if _has_writes.of(uop):
+        if uop.traits & WRITES:
             seen.update(uop.toposort(stop=lambda node: node.realized_view is not None or node in seen))
     for node in seen:
         if node.op is Ops.BUFFER:
@@ -32,11 +33,6 @@ def refuse_overwritten(node: UOp) -> None:
     if node.is_overwritten:
         raise RuntimeError("a lazy tensor depends on a value that was overwritten before it was computed; "
                            "realize() it (or call backward()) before the assignment")
-
-
-_has_writes = Synthesized(
-    lambda node: node.op is Ops.ASSIGN or any(s.__dict__["_has_writes"] for s in node.src), "_has_writes")
-"""Whether an ASSIGN is below a node."""
 
 
 class Readers:
