@@ -99,6 +99,18 @@ class Uninterrupted:
                 self.handler(*self.came[0])
 
 
+def complete(step: Callable[[], None]) -> None:
+    """Call `step`, which may be called again after an exception (Ctrl-C) broke it up, and then is, as
+    `Uninterrupted`. That costs nothing where nothing happens, while a change of handlers is two calls of the
+    system, after which a processor runs Python at half its speed for a while."""
+    try:
+        step()
+    except BaseException:
+        with Uninterrupted():
+            step()
+        raise
+
+
 class Undo:
     """Values changed for a while in blocks that need not end in the order in which they began, as blocks of
     several threads do not: a block that ends before one that began later leaves it what to go back to."""

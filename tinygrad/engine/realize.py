@@ -24,7 +24,7 @@ from tinygrad.dtype import dtypes
 from tinygrad.graph.batch import TransformError, is_unknown
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.sizes import before_reading
-from tinygrad.graph.uop import Storage, UOp
+from tinygrad.graph.uop import Overwriting, Storage, UOp
 from tinygrad.helpers import DEBUG, GlobalCounters, Uninterrupted, colored, engine_lock
 from tinygrad.runtime.queue import CommandQueue, Point, seconds_of
 from tinygrad.schedule.items import Intermediates, Schedule, ScheduleItem
@@ -135,41 +135,47 @@ def schedule_uops(uops: Sequence[UOp]) -> list[ScheduleItem]:
 
 def realize_uops(uops: Sequence[UOp], done: Callable[[], None] = lambda: None) -> None:
     """Compute `uops`. Nodes that have a value already, and views of buffers, cost nothing. Calls `done` when
-    everything is computed, before an interrupt (Ctrl-C) can come between."""
+    everything is computed; twice, if an interrupt (Ctrl-C) broke it up, so that it always comes to its end.
+    (That costs nothing where nobody interrupts, while letting nobody would take two calls of the system, which
+    empty the processor's branch predictors: after them Python runs at half its speed for a while.)"""
     capture = Capture.current()
     if capture is not None:
         capture.use(uops)
     schedule = schedules.schedule(list(uops))
     if len(schedule.items) > 1:
         compile_kernels((i.ast, i.device) for i in schedule.items if i.ast.op is not Ops.COPY)
-    pending = list(reversed(schedule.items))
+    pending = schedule.items[::-1]
     if capture is not None:
         capture.add(schedule.items)
     schedule.items.clear()
     for shared in schedule.intermediates:
         place_in_arena(shared)
     schedule.intermediates.clear()
-    run, uninterrupted = Submission(), Uninterrupted()
-    try:
-        try:
-            while pending:
-                run_last(pending, run)
-        finally:
-            run.finish()
-        uninterrupted.__enter__()
-    except BaseException:
-        with Uninterrupted():
-            keep_finished(schedule, {b.storage for item in pending for b in item.buffers[:item.outputs]})
-        raise
-    try:
+    run, have_run = Submission(), False
+
+    def note() -> None:
         for node, view in schedule.views.items():
             for memory in view.base.memories if view.base.op is Ops.BUFFER else ():
                 if memory.buffer is None:
                     allocate(memory)
             node.set_realized_view(view)
         done()
-    finally:
-        uninterrupted.__exit__()
+
+    try:
+        try:
+            while pending:
+                run_last(pending, run)
+        finally:
+            run.finish()
+        have_run = True
+        note()
+    except BaseException:
+        with Uninterrupted():
+            if have_run:
+                note()
+            else:
+                keep_finished(schedule, {b.storage for item in pending for b in item.buffers[:item.outputs]})
+        raise
 
 
 def place_in_arena(shared: Intermediates) -> None:
@@ -192,9 +198,9 @@ def keep_finished(schedule: Schedule, unwritten: set[Storage]) -> None:
     devices is where all its parts are."""
     finished = {node: view for node, view in schedule.views.items() if view.base.op is Ops.BUFFER
                 and all(m.storage not in unwritten and m.buffer is not None for m in view.base.memories)}
-    for memory in {node.src[0].base for node in finished if node.op is Ops.ASSIGN}:
-        memory.mark_overwritten()
-        memory.storage.writer = None
+    written = Overwriting(node.src[0].base for node in finished if node.op is Ops.ASSIGN)
+    written.done()
+    written.forget_writers()
     for node, view in finished.items():
         node.set_realized_view((node.src[0] if node.op is Ops.ASSIGN else view).current)
 

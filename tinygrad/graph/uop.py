@@ -103,9 +103,26 @@ class ShardedStorage(Storage):
 
     @version.setter
     def version(self, version: int) -> None:
-        """A write is one to every piece."""
-        for part in self.parts if version > self.version else ():
-            part.version += 1
+        """Nothing: it follows from the parts."""
+
+
+class Overwriting:
+    """A write into the memory of BUFFER nodes, which hold something else afterwards: `done` says so, however
+    often it is called. See `BufferSpec.version`."""
+
+    def __init__(self, memories: Iterable[UOp]) -> None:
+        self.storages = {memory.storage for memory in memories}
+        self.after = {part: part.version + 1 for storage in self.storages for part in storage.parts}
+
+    def done(self) -> None:
+        """What was lazy of these memories is written."""
+        for part, version in self.after.items():
+            part.version = version
+
+    def forget_writers(self) -> None:
+        """No tensor stands for what is still to be written there."""
+        for storage in self.storages:
+            storage.writer = None
 
 
 _buffer_identities = itertools.count()
@@ -343,10 +360,6 @@ class UOp(Operators):
     def set_buffer(self, buffer: Buffer | None) -> None:
         """Give a BUFFER node its memory, or take it away."""
         self.storage.buffer = buffer
-
-    def mark_overwritten(self) -> None:
-        """Say that the memory of this BUFFER node holds something else now; see `BufferSpec.version`."""
-        self.storage.version += 1
 
     @property
     def is_overwritten(self) -> bool:
