@@ -875,7 +875,7 @@ def _with_pending_readers(tensors: Sequence[Tensor]) -> tuple[list[Tensor], set[
     Gradients that nobody asked for are not computed, but given up.
     """
     chosen = {id(t): t for t in tensors}
-    writes = pending_writes(t.uop for t in tensors)
+    writes = pending_writes([t.uop for t in tensors])
     while writes:
         readers = Readers(writes)
         waiting = [t for t in live_tensors()

@@ -26,7 +26,7 @@ from tinygrad.graph.ops import Ops
 from tinygrad.graph.sizes import before_reading
 from tinygrad.graph.uop import Overwriting, Storage, UOp
 from tinygrad.helpers import DEBUG, GlobalCounters, Uninterrupted, colored, engine_lock
-from tinygrad.runtime.queue import CommandQueue, Point, seconds_of
+from tinygrad.runtime.queue import CommandQueue, Point
 from tinygrad.schedule.items import Intermediates, Schedule, ScheduleItem
 from tinygrad.schedule.kept import schedules
 
@@ -207,15 +207,15 @@ def keep_finished(schedule: Schedule, unwritten: set[Storage]) -> None:
 
 def allocate(node: UOp) -> Buffer:
     """The memory of a BUFFER node, made now if it has none."""
-    buffer = node.buffer
-    if buffer is None and node.storage.is_placeholder:
+    storage = node.storage
+    buffer = storage.buffer
+    if buffer is not None:
+        return buffer.allocate()
+    if storage.is_placeholder:
         raise TransformError(f"{users_line()}: a tensor from inside a function under vmap was kept and used "
                              "outside of it, where its value does not exist; return it instead")
-    if buffer is None:
-        buffer = Buffer(node.arg.device, node.arg.size, node.dtype)
-        node.set_buffer(buffer)
-    buffer.allocate()
-    return buffer
+    buffer = storage.buffer = Buffer(node.arg.device, node.arg.size, node.dtype)
+    return buffer.allocate()
 
 
 class Prepared(NamedTuple):
@@ -275,7 +275,7 @@ class Submission:
         its time is its own."""
         queue = Device[device].queue
         addresses = [b.address for b in buffers]
-        if DEBUG >= 2:
+        if DEBUG.value >= 2:
             Device.synchronize()
             sources = ordered(queue, buffers, outputs)
             start = queue.timestamp()
@@ -283,10 +283,11 @@ class Submission:
             count(kernel, device, queue.timestamp().seconds - start.seconds)
             return
         self.queues.add(queue)
-        self.seconds += seconds_of(kernel.estimate.operations, kernel.estimate.bytes)
+        self.seconds += kernel.estimate.seconds
         sources = ordered(queue, buffers, outputs)
         point = queue.exec(kernel.program, addresses, variables, kernel.extent, self.seconds, sources)
-        self.note(point, buffers, outputs)
+        if point is not None:
+            self.note(point, buffers, outputs)
         count(kernel, device, 0.0)
 
     def kernels(self, device: str, recorded: Any, changes: tuple[np.ndarray[Any, Any], list[int]],
@@ -331,7 +332,7 @@ def ordered(queue: CommandQueue, buffers: Sequence[Buffer], outputs: int) -> tup
     Returns what may fail, or has failed, to compute their content."""
     doubtful: list[Point] = []
     for number, buffer in enumerate(buffers):
-        uses = buffer.root.uses
+        uses = buffer.uses if buffer.whole is None else buffer.whole.uses
         if uses is None:
             continue
         writers = uses.before_reading(queue)
@@ -355,7 +356,7 @@ def count(kernel: CompiledKernel, device: str, seconds: float) -> None:
     GlobalCounters.kernel_count += 1
     GlobalCounters.global_ops += kernel.estimate.operations
     GlobalCounters.global_mem += kernel.estimate.bytes
-    if DEBUG < 2:
+    if DEBUG.value < 2:
         return
     GlobalCounters.time_sum_s += seconds
     gflops = kernel.estimate.operations / seconds * 1e-9

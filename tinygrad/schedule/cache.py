@@ -69,11 +69,10 @@ class Structure:
                 source, view = node.src[:1], None
             else:
                 source, view = node.src, None
-            depth = len(stack)
-            for s in reversed(source):
-                if s not in position:
-                    stack.append(s)
-            if len(stack) > depth:
+            unknown = [s for s in source if s not in position]
+            if unknown:
+                unknown.reverse()
+                stack += unknown
                 continue
             stack.pop()
             if view is not None:
@@ -94,7 +93,8 @@ class Structure:
     def add_leaf(self, node: UOp) -> None:
         """The fields of a node without sources."""
         if node.op is Ops.BUFFER:
-            refuse_overwritten(node)
+            if node.is_overwritten:
+                refuse_overwritten(node)
             spec, number = node.arg, len(self.buffers)
             first = self.by_identity.setdefault(spec.identity, number)
             shared = None if first == number else (first, spec.version - self.buffers[first].arg.version)
