@@ -54,18 +54,20 @@ def check_elementwise(op: Ops, src: tuple[UOp, ...], values: tuple[UOp, ...]) ->
     """Raise ValueError where shapes or devices differ, TypeError for dtypes that differ or that `op` cannot
     take. `values` are the sources without the condition of a WHERE."""
     shape, dtype, device = src[0].shape, values[0].dtype, src[0].device
-    elsewhere = False
+    apart = False
     for s in src:
         if s.shape != shape:
             raise ValueError(f"{op.name} takes equal shapes, got {', '.join(str(s.shape) for s in src)}")
         if s.device is not device:
-            elsewhere = True
+            apart = apart or (device is not None and s.device is not None and s.device != device)
+            device = s.device or device
     for v in values:
         if v.dtype is not dtype:
             raise TypeError(f"{op.name} takes equal dtypes, got {', '.join(str(s.dtype) for s in src)}")
     if op in _PARTICULAR:
         _check_dtype(op, dtype, src)
-    if elsewhere and len(devices := {s.device for s in src} - {None}) > 1:
+    if apart:
+        devices = {s.device for s in src} - {None}
         places = ", ".join(sorted(map(str, devices)))
         remedy = "move one with .to(device)" if all(isinstance(d, str) for d in devices) else \
             "spread the other with .shard(devices), whole on each, or .shard(devices, axis)"

@@ -58,14 +58,13 @@ class BufferSpec(NamedTuple):
 class Storage:
     """What the BUFFER nodes of one identity share: the memory itself, and the version that it holds now."""
 
-    def __init__(self) -> None:
-        self.buffer: Buffer | None = None
-        self.version = 0
-        self.is_placeholder = False
-        """whether this is no memory, but a value that nobody knows yet; see `graph/batch.py`"""
-        self.writer: object = None
-        """the tensor that stands for what is still to be written here, None if nothing is"""
-        self._owner: ref[object] | None = None
+    buffer: Buffer | None = None
+    version = 0
+    is_placeholder = False
+    """whether this is no memory, but a value that nobody knows yet; see `graph/batch.py`"""
+    writer: object = None
+    """the tensor that stands for what is still to be written here, None if nothing is"""
+    _owner: ref[object] | None = None
 
     @property
     def parts(self) -> tuple[Storage, ...]:
@@ -91,19 +90,14 @@ class ShardedStorage(Storage):
     def __init__(self, pieces: Sequence[UOp]) -> None:
         self.pieces = tuple(pieces)
         """for each device a view of a BUFFER there, of the shape of its part"""
-        super().__init__()
 
     @property
     def parts(self) -> tuple[Storage, ...]:
         return tuple(piece.viewed.storage for piece in self.pieces)
 
     @property
-    def version(self) -> int:
+    def version(self) -> int:  # type: ignore[override]  # it follows from the parts, which are written to
         return sum(part.version for part in self.parts)
-
-    @version.setter
-    def version(self, version: int) -> None:
-        """Nothing: it follows from the parts."""
 
 
 class Overwriting:

@@ -56,25 +56,26 @@ class Structure:
     def walk(self, sinks: list[UOp]) -> None:
         """Number every node, sources first."""
         position, nodes, fields = self.position, self.nodes, self.fields
-        stack = sinks[::-1]
+        stack: list[Any] = sinks[::-1]
+        """nodes; in a tuple with what was found out about them where their sources are above them"""
         while stack:
-            node = stack[-1]
-            if node in position:
-                stack.pop()
+            node = stack.pop()
+            if type(node) is tuple:
+                node, source, view = node
+            elif node in position:
                 continue
-            view = node.realized_view
-            if view is not None and constant_value(node) is None:
-                source: tuple[UOp, ...] = (view,)
-            elif node.op in IGNORED_ARGUMENT:
-                source, view = node.src[:1], None
             else:
-                source, view = node.src, None
-            unknown = [s for s in source if s not in position]
-            if unknown:
-                unknown.reverse()
-                stack += unknown
-                continue
-            stack.pop()
+                view = node.realized_view
+                if view is not None and constant_value(node) is None:
+                    source = (view,)
+                else:
+                    source, view = node.src[:1] if node.op in IGNORED_ARGUMENT else node.src, None
+                unknown = [s for s in source if s not in position]
+                if unknown:
+                    stack.append((node, source, view))
+                    unknown.reverse()
+                    stack += unknown
+                    continue
             if view is not None:
                 position[node] = position[view]
                 continue

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import NamedTuple
 
 from tinygrad.codegen.indexing import Point, through_movement
 from tinygrad.device import Device
@@ -34,8 +35,7 @@ class BoundVariable:
     value: int
 
 
-@dataclass(frozen=True)
-class ScheduleItem:
+class ScheduleItem(NamedTuple):
     """One step: a kernel, if `ast` is a SINK of ASSIGNs over PARAMs; a copy between devices, if it is a
     COPY of a part of a PARAM."""
 
