@@ -236,7 +236,8 @@ class Tensor(Methods):
         """A constructor's result: `uop` as a tensor of its own, which `backward` gives a gradient if it is a
         float."""
         result = object.__new__(Tensor)
-        result._init(uop, canonical_device(uop.device if device is None else device), None)
+        result._init(uop, canonical_device(device) if device is not None or uop.device is None else uop.device,
+                     None)
         if requires_grad is not False:
             result._become_leaf()
         result._requires_grad = requires_grad
@@ -713,6 +714,8 @@ class Tensor(Methods):
 
     def to(self, device: Devices | None) -> Tensor:
         """This tensor on another device; whole on each of several. One that is on several is gathered."""
+        if device == self.device:
+            return self
         place = canonical_device(device)
         if place == self.device:
             return self

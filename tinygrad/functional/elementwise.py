@@ -89,10 +89,8 @@ def operands(name: str, *values: Any) -> tuple[list[UOp], list[Tensor]]:
 
 
 def binary(name: str, op: Callable[[UOp, UOp], UOp], a: Any, b: Any, reverse: bool = False) -> Tensor:
-    from tinygrad.tensor import Tensor
-
     (x, y), tensors = operands(name, b, a) if reverse else operands(name, a, b)
-    return Tensor.of(value_of_its_own(op(x, y)), *tensors)
+    return type(tensors[0]).of(value_of_its_own(op(x, y)), *tensors)
 
 
 def unary(self: Tensor, op: Callable[[UOp], UOp]) -> Tensor:
