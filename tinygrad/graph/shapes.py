@@ -1,6 +1,6 @@
 """The shapes of tensor-graph nodes, and what their builders refuse.
 
-`RULES` give a node's shape from its sources and argument, when the node is made. The `check_` functions
+`SHAPES` gives a node's shape from its sources and argument, when the node is made. The `check_` functions
 raise where the user's sizes, dtypes or devices do not fit, with both sides in the message.
 """
 from __future__ import annotations
@@ -25,7 +25,7 @@ def _reduced_shape(node: UOp) -> Shape:
     return tuple(1 if i in node.arg[1] else n for i, n in enumerate(node.src[0].shape))
 
 
-RULES: dict[Ops, Callable[[UOp], Shape]] = {
+SHAPES: dict[Ops, Callable[[UOp], Shape]] = {
     **dict.fromkeys(Family.ELEMENTWISE, lambda n: n.src[0].shape),
     **dict.fromkeys((Ops.CONTIGUOUS, Ops.DETACH, Ops.ASSIGN, Ops.COPY), lambda n: n.src[0].shape),
     **dict.fromkeys((Ops.CUSTOM_GRADIENT, Ops.LIMIT), lambda n: n.src[0].shape),

@@ -20,7 +20,7 @@ WRITES: Final = 2
 MEMORY: Final = 4
 """A view of memory, or of memory about to be overwritten, as a constant to gradients or not."""
 PASSED_ON: Final = LEAF | WRITES
-"""What a node has because its sources have it, unless `RULES` says otherwise."""
+"""What a node has because its sources have it, unless `TRAITS` says otherwise."""
 
 
 class Argument:
@@ -33,7 +33,7 @@ class Argument:
         return (gradient,)
 
 
-RULES: Final[dict[Ops, Callable[[int, Any], int]]] = {
+TRAITS: Final[dict[Ops, Callable[[int, Any], int]]] = {
     **dict.fromkeys(Family.VIEW, lambda traits, arg: traits),
     Ops.BUFFER: lambda traits, arg: LEAF | MEMORY,
     Ops.ASSIGN: lambda traits, arg: traits | WRITES | MEMORY,

@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar, 
 from weakref import ref
 
 from tinygrad.dtype import DType, accumulate_dtype, dtypes
-from tinygrad.graph import shapes, traits
+from tinygrad.graph import shapes
 from tinygrad.graph.operators import Operators
 from tinygrad.graph.ops import Family, Memory, Ops, RangeKind
+from tinygrad.graph.shapes import SHAPES
 from tinygrad.graph.sharding import Layout, Place, Sharding
 from tinygrad.graph.sizes import (
     Size,
@@ -30,6 +31,7 @@ from tinygrad.graph.sizes import (
     sizes_in,
     value_of,
 )
+from tinygrad.graph.traits import LEAF, PASSED_ON, TRAITS
 from tinygrad.helpers import prod
 
 if TYPE_CHECKING:
@@ -127,6 +129,10 @@ the nodes of that. What `weakref.WeakValueDictionary` does in a third of its tim
 step passes through here. Threads that make equal nodes get the same: `setdefault` lets one of them in."""
 
 
+_bits_of = struct.Struct("d").pack
+"""A float as it is: 0.0 is not -0.0, and one NaN is another."""
+
+
 class _Interned(ref["UOp"]):
     """A node's entry in `_interned`, which goes when the node dies."""
 
@@ -210,7 +216,7 @@ class UOp(Operators):
     @staticmethod
     def new(op: Ops, dtype: DType, src: tuple[UOp, ...] = (), arg: Any = None) -> UOp:
         """The node with these fields: an existing one if there is one."""
-        key = (op, dtype, struct.pack("d", arg) if type(arg) is float else arg, *map(id, src))
+        key = (op, dtype, _bits_of(arg) if type(arg) is float else arg, *map(id, src))
         entry = _interned.get(key)
         node = None if entry is None else entry()
         if node is not None:
@@ -220,16 +226,16 @@ class UOp(Operators):
         node.dtype = dtype
         node.src = src
         node.arg = arg
-        rule = shapes.RULES.get(op)
+        rule = SHAPES.get(op)
         node.shape = () if rule is None else rule(node)
         device, found = None, 0
         for source in src:
             found |= source.traits
             if device is None:
                 device = source.device
-        own = traits.RULES.get(op)
-        found = found & traits.PASSED_ON if own is None else own(found, arg)
-        node.traits = found if dtype.is_float else found & ~traits.LEAF
+        own = TRAITS.get(op)
+        found = found & PASSED_ON if own is None else own(found, arg)
+        node.traits = found if dtype.is_float else found & ~LEAF
         node.device = place_of(arg) if op in _PLACED else device
         node._realized = None
         new = _Interned(node, _forget)

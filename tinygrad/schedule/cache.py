@@ -68,6 +68,11 @@ class Structure:
                 view = node.realized_view
                 if view is not None and constant_value(node) is None:
                     source = (view,)
+                elif node.op is Ops.EXPAND and (number := repeated_number(node)) is not None:
+                    position[node] = len(nodes)
+                    nodes.append(node)
+                    fields += (node.op, number, node.shape)
+                    continue
                 else:
                     source, view = node.src[:1] if node.op in IGNORED_ARGUMENT else node.src, None
                 unknown = [s for s in source if s not in position]
@@ -106,6 +111,15 @@ class Structure:
             self.fields.extend((node.op, *node.arg[:3]))
         else:
             self.fields.append(node)
+
+
+def repeated_number(node: UOp) -> UOp | None:
+    """The CONST that `node` repeats, as `UOp.const` makes it, where none of its nodes is in memory."""
+    row = node.src[0]
+    if row.op is not Ops.RESHAPE or row.computed_into is not None or node.computed_into is not None:
+        return None
+    number = row.src[0]
+    return number if number.op is Ops.CONST and number.computed_into is None else None
 
 
 @dataclass(frozen=True)
