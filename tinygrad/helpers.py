@@ -239,7 +239,7 @@ def ceildiv(num: int, den: int) -> int:
 
 
 def round_up(num: int, multiple: int) -> int:
-    return ceildiv(num, multiple) * multiple
+    return -(-num // multiple) * multiple
 
 
 def make_tuple(x: T | Sequence[T], count: int) -> tuple[T, ...]:

@@ -229,23 +229,22 @@ class Prepared(NamedTuple):
 
     def run(self, run: Submission) -> None:
         """Give the step to its device's queue."""
-        if self.kernel is None:
-            run.copy(self.buffers[0], self.buffers[1], copied_from(self.item.ast))
-        elif all([b.size for b in self.buffers[:self.item.outputs]]):
-            run.kernel(self.kernel, self.item.device, self.buffers, self.item.outputs, self.variables)
+        item, buffers, kernel, variables = self
+        if kernel is None:
+            run.copy(buffers[0], buffers[1], copied_from(item.ast))
+        elif all([b.size for b in buffers[:item.outputs]]):
+            run.kernel(kernel, buffers[0].device, buffers, item.outputs, variables)
 
 
 def prepared(item: ScheduleItem) -> Prepared:
     """A step with its kernel compiled and its memory allocated."""
     kernel = None if item.ast.op is Ops.COPY else compiled_kernel(item.ast, item.device)
-    variables = variable_values(kernel, item) if kernel is not None else []
+    variables = variable_values(kernel, item) if kernel is not None and kernel.variables else []
     return Prepared(item, [allocate(b) for b in item.buffers], kernel, variables)
 
 
 def variable_values(kernel: CompiledKernel, item: ScheduleItem) -> list[int]:
     """The item's variables in the order in which the kernel takes them."""
-    if not kernel.variables:
-        return []
     bound = {v.name: v.value for v in item.variables}
     missing = [name for name in kernel.variables if bound.get(name) is None]
     if missing:

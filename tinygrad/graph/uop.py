@@ -474,7 +474,9 @@ class UOp(Operators):
     @staticmethod
     def new_buffer(device: str, size: int, dtype: DType) -> UOp:
         """A BUFFER node of `size` items that no other node equals. Its memory comes when it is written."""
-        return UOp.new(Ops.BUFFER, dtype, (), BufferSpec(next(_buffer_identities), device, size))
+        node = UOp.new(Ops.BUFFER, dtype, (), BufferSpec(next(_buffer_identities), device, size))
+        node.__dict__["storage"] = Storage()
+        return node
 
     @staticmethod
     def sharded_buffer(devices: tuple[str, ...], layout: Layout, pieces: Sequence[UOp]) -> UOp:

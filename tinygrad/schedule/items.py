@@ -48,7 +48,8 @@ class ScheduleItem(NamedTuple):
 
     @property
     def device(self) -> str:
-        return str(self.buffers[0].arg.device)
+        device: str = self.buffers[0].device
+        return device
 
     def __repr__(self) -> str:
         kind = "copy" if self.ast.op is Ops.COPY else "kernel"
