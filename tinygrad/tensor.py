@@ -236,8 +236,8 @@ class Tensor(Methods):
         """A constructor's result: `uop` as a tensor of its own, which `backward` gives a gradient if it is a
         float."""
         result = object.__new__(Tensor)
-        result._init(uop, canonical_device(device) if device is not None or uop.device is None else uop.device,
-                     None)
+        known = uop.device if device is None else None
+        result._init(uop, canonical_device(device) if known is None else known, None)
         if requires_grad is not False:
             result._become_leaf()
         result._requires_grad = requires_grad
@@ -468,7 +468,8 @@ class Tensor(Methods):
     @property
     def _shown(self) -> UOp:
         """The node of the whole value that this tensor, and those that it shares it with, are views of."""
-        return self.uop if self._shared is None else self._shared.base
+        shared = self._shared
+        return self.uop if shared is None else shared.base
 
     @property
     def _shared(self) -> Sharing | None:
@@ -481,9 +482,10 @@ class Tensor(Methods):
         """After the node was computed: stand for its memory, unless gradients may still need the way there,
         or only a part was computed of what others show too."""
         node = self._shown
-        tracked = depends_on_leaf(node) and not is_leaf(node)
-        view = None if own_memory(node) is not None else storage_view(node)
-        if view is not None and (not tracked or self._is_made_of_gone_constants):
+        if depends_on_leaf(node) and not is_leaf(node) and not self._is_made_of_gone_constants:
+            return
+        view = storage_view(node) if own_memory(node) is None else None
+        if view is not None:
             self._stand_for(view)
 
     def _stand_for(self, view: UOp) -> None:

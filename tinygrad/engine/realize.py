@@ -135,9 +135,8 @@ def schedule_uops(uops: Sequence[UOp]) -> list[ScheduleItem]:
 
 def realize_uops(uops: Sequence[UOp], done: Callable[[], None] = lambda: None) -> None:
     """Compute `uops`. Nodes that have a value already, and views of buffers, cost nothing. Calls `done` when
-    everything is computed; twice, if an interrupt (Ctrl-C) broke it up, so that it always comes to its end.
-    (That costs nothing where nobody interrupts, while letting nobody would take two calls of the system, which
-    empty the processor's branch predictors: after them Python runs at half its speed for a while.)"""
+    everything is computed; twice, if an interrupt (Ctrl-C) broke it up, so that it always comes to its end: as
+    `helpers.complete` does, and says why."""
     capture = Capture.current()
     if capture is not None:
         capture.use(uops)

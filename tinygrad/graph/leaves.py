@@ -79,6 +79,8 @@ def own_memory(uop: UOp) -> UOp | None:
 
     A node that is no memory but was computed was so for another tensor with an equal expression.
     """
+    if not uop.traits & MEMORY:
+        return None
     uop = without_detaches(uop)
     return uop if uop.viewed.op is Ops.BUFFER else None
 

@@ -39,7 +39,7 @@ SHAPES: dict[Ops, Callable[[UOp], Shape]] = {
     Ops.SHRINK: lambda n: tuple(e - s for s, e in n.arg),
     Ops.STRIDE: lambda n: tuple(ceildiv(s, abs(k)) for k, s in zip(n.arg, n.src[0].shape)),
 }
-"""The shape of the tensor that a node stands for; loop-nest and program nodes, which have no rule, have ()."""
+"""The shape of the tensor that a node stands for; () where there is no rule: loop-nest and program nodes."""
 
 
 def inverse_permutation(order: Sequence[int]) -> tuple[int, ...]:

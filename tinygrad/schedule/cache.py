@@ -156,9 +156,12 @@ class TemplateItem:
     variables: tuple[tuple[str, str, int], ...]
     """(name in the kernel, name, number)"""
 
-    def over(self, buffers: list[UOp], values: list[Any]) -> ScheduleItem:
+    def over(self, buffers: list[UOp], variables: list[UOp]) -> ScheduleItem:
         memory = tuple([buffers[s] for s in self.slots])
-        bound = tuple([BoundVariable(name, source, values[n]) for name, source, n in self.variables])
+        if not self.variables:
+            return ScheduleItem(self.ast, memory, self.outputs)
+        bound = tuple([BoundVariable(name, source, variables[number].arg[3])
+                       for name, source, number in self.variables])
         return ScheduleItem(self.ast, memory, self.outputs, bound)
 
 
@@ -197,9 +200,8 @@ class Template:
     def over(self, structure: Structure) -> Schedule:
         """The schedule of another graph of that structure."""
         buffers = structure.buffers + [UOp.new_buffer(*spec) for spec in self.fresh]
-        values = [v.arg[3] for v in structure.variables]
-        nodes = structure.nodes
-        return Schedule([item.over(buffers, values) for item in self.items],
+        nodes, variables = structure.nodes, structure.variables
+        return Schedule([item.over(buffers, variables) for item in self.items],
                         {nodes[at]: view.over(buffers, nodes) for at, view in self.views},
                         [Intermediates(device, arena, {n: buffers[n] for n in arena.offsets})
                          for device, arena in self.arenas])
