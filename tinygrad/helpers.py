@@ -101,9 +101,9 @@ class Uninterrupted:
 
 def complete(step: Callable[[], None]) -> None:
     """Call `step`, which may be called again after an exception (Ctrl-C) broke it up, and then is, as
-    `Uninterrupted`. That costs nothing where nothing happens. A change of handlers is two calls of the system,
-    after which the processor runs Python slower for a while: those two made `(x + 1).realize()` take 180 us
-    in place of 110."""
+    `Uninterrupted`. That costs nothing where nothing happens. A change of handlers is two calls of the
+    system, after which the processor runs Python slower for a while: those two made `(x + 1).realize()` take
+    180 us in place of 110."""
     try:
         step()
     except BaseException:

@@ -135,8 +135,8 @@ def schedule_uops(uops: Sequence[UOp]) -> list[ScheduleItem]:
 
 def realize_uops(uops: Sequence[UOp], done: Callable[[], None] = lambda: None) -> None:
     """Compute `uops`. Nodes that have a value already, and views of buffers, cost nothing. Calls `done` when
-    everything is computed; twice, if an interrupt (Ctrl-C) broke it up, so that it always comes to its end: as
-    `helpers.complete` does, and says why."""
+    everything is computed; twice, if an interrupt (Ctrl-C) broke it up, so that it always comes to its end
+    (`helpers.complete` says why)."""
     capture = Capture.current()
     if capture is not None:
         capture.use(uops)
