@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import NamedTuple
 
 from tinygrad.codegen.indexing import Point, through_movement
 from tinygrad.device import Device
@@ -34,8 +35,7 @@ class BoundVariable:
     value: int
 
 
-@dataclass(frozen=True)
-class ScheduleItem:
+class ScheduleItem(NamedTuple):
     """One step: a kernel, if `ast` is a SINK of ASSIGNs over PARAMs; a copy between devices, if it is a
     COPY of a part of a PARAM."""
 
@@ -48,7 +48,8 @@ class ScheduleItem:
 
     @property
     def device(self) -> str:
-        return str(self.buffers[0].arg.device)
+        device: str = self.buffers[0].device
+        return device
 
     def __repr__(self) -> str:
         kind = "copy" if self.ast.op is Ops.COPY else "kernel"
