@@ -138,7 +138,7 @@ def test_a_reduce_of_the_same_value_is_a_product() -> None:
 
 
 def test_a_reduce_asked_for_under_a_condition_that_a_reduce_beside_it_makes() -> None:
-    """A lookup of one row that the other's argmax picks: both reduces had one loop, and one needs the other."""
+    """A lookup at an argmax: both reduces had one loop, and one needs the other."""
     x, row = normals(2), normals(2, seed=1)
     at = held(x).argmax()
     result = (Tensor.arange(3) == at).where(held(row).max(), 0).sum()

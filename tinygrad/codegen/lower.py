@@ -117,8 +117,8 @@ class _Lowering:
     def with_loops_of_their_own(self, nest: UOp) -> UOp:
         """`nest` with no loop closed twice, one time by what is computed from the other.
 
-        Reduces share loops where the graph makes neither from the other. A sum that collapses to one item puts
-        the number of that item, and the condition that there is one, into the reduces under it; and that
+        Reduces share loops where the graph makes neither from the other. A sum that collapses to one item
+        puts the number of that item, and the condition that there is one, into the reduces under it; and that
         number may come from a reduce beside them.
         """
         if not any(map(_closes_again, nest.toposort())):
@@ -127,13 +127,13 @@ class _Lowering:
         others: dict[UOp, list[UOp]] = {}
         """the loops that stand in for each one, shared as it was"""
         for node in nest.toposort():
-            node_now = node.with_sources(tuple([changes.get(s, s) for s in node.src]))
-            if _closes_again(node_now):
-                below = node_now.src[0].closed_below
-                loops = {r: self.another_range(r, below, others) for r in node_now.closed_ranges if r in below}
-                node_now = UOp.new(Ops.REDUCE, node_now.dtype, (
-                    renamed(node_now.src[0], loops), *(loops.get(r, r) for r in node_now.src[1:])), node_now.arg)
-            changes[node] = node_now
+            now = node.with_sources(tuple([changes.get(s, s) for s in node.src]))
+            if _closes_again(now):
+                value, *ranges = now.src
+                below = value.closed_below
+                loops = {r: self.another_range(r, below, others) for r in now.closed_ranges if r in below}
+                now = now.replace(src=(renamed(value, loops), *[loops.get(r, r) for r in ranges]))
+            changes[node] = now
         return changes[nest]
 
     def another_range(self, r: UOp, below: frozenset[UOp], others: dict[UOp, list[UOp]]) -> UOp:
