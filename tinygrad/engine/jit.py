@@ -120,12 +120,12 @@ class TinyJit(Generic[P, R]):
                 self.in_vain = 0
                 return trace.replay(inputs)  # type: ignore[no-any-return]  # what the function returned
             self.traces.pop(kind, None)
-            tracer = self.tracer(inputs)
+            tracer = self._tracer(inputs)
             result = tracer.run(self.function, bound)
             self.keep(kind, tracer)
             return result  # type: ignore[no-any-return]  # what the function returned
 
-    def tracer(self, inputs: Inputs) -> Tracer:
+    def _tracer(self, inputs: Inputs) -> Tracer:
         """What traces a call with `inputs`."""
         return Tracer(inputs)
 
@@ -150,7 +150,7 @@ class PureJit(TinyJit[P, R]):
     holds, or held, is not theirs.
     """
 
-    def tracer(self, inputs: Inputs) -> Tracer:
+    def _tracer(self, inputs: Inputs) -> Tracer:
         return Tracer(inputs, alone=True)
 
     def keep(self, kind: CallKind, tracer: Tracer) -> None:
