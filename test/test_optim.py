@@ -173,6 +173,18 @@ def test_half_parameters_keep_float32_state() -> None:
     assert isinstance(optimizer, optim.LAMB) and optimizer.m[0].dtype is dtypes.float32
 
 
+@pytest.mark.parametrize("make", [lambda ps: optim.SGD(ps, 0.1), lambda ps: optim.Adam(ps, 0.1)])
+def test_float64_parameters_take_float64_steps(make: Callable[[list[Tensor]], optim.Optimizer]) -> None:
+    """Beside a float32 one, whose steps stay float32. The first step of both rules is lr times 1."""
+    double, single = Tensor([0.0], dtype=dtypes.float64, requires_grad=True), Tensor([0.0], requires_grad=True)
+    optimizer = make([double, single])
+    (double.sum() + single.sum()).backward()
+    optimizer.step()
+    assert double.item() == pytest.approx(-0.1, abs=1.1e-9)  # Adam's eps, of 1e-8
+    assert single.dtype is dtypes.float32
+    assert single.item() == pytest.approx(-0.1, rel=1e-6)
+
+
 def test_parameters_once_and_buffers_apart() -> None:
     layer = nn.BatchNorm(2)
     assert layer.weight is not None

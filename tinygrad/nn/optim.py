@@ -7,6 +7,7 @@ in float32 at least.
 """
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Sequence
 
 from tinygrad.dtype import dtypes, promote
@@ -18,7 +19,7 @@ class Optimizer:
     """What every optimizer does: keeps the parameters, clears gradients, applies updates.
 
     `params`: tensors; those with `requires_grad=False` are buffers, only realised by `step`. `lr` becomes a
-    float32 tensor of one item; assign to it to change the rate between steps.
+    float tensor of one item; assign to it to change the rate between steps.
     """
 
     def __init__(self, params: Sequence[Tensor], lr: float, device: str | None = None) -> None:
@@ -41,8 +42,15 @@ class Optimizer:
         Tensor.realize(*self.params, *self.buffers)
 
     def _numbers(self, values: list[float]) -> Tensor:
-        """Numbers that change between steps: a float32 tensor with memory of its own."""
-        return Tensor(values, device=self.device, dtype=dtypes.float32, requires_grad=False)
+        """Numbers that change between steps, as exact as the widest update: a tensor with memory of its
+        own."""
+        widest = functools.reduce(promote, [p.dtype for p in self.params], dtypes.float32)
+        return Tensor(values, device=self.device, dtype=widest, requires_grad=False)
+
+    @staticmethod
+    def _at(numbers: Tensor, p: Tensor) -> Tensor:
+        """Such numbers on a parameter's device, in the type of its updates."""
+        return numbers.to(p.device).cast(promote(p.dtype, dtypes.float32))
 
     def _state(self) -> list[Tensor]:
         """Zeros for each parameter, with memory of their own."""
@@ -129,7 +137,7 @@ class LARS(Optimizer):
         for i, g in grads.items():
             p = self.params[i]
             value = self._wide(p)
-            rate = self.lr.to(p.device) * self._trust(value, g)
+            rate = self._at(self.lr, p) * self._trust(value, g)
             if self.pre_wd and self.weight_decay:
                 g = g + self.weight_decay * value
             if self.classic:
@@ -142,7 +150,7 @@ class LARS(Optimizer):
             if not self.classic:
                 g = g * rate
             if not self.pre_wd and self.weight_decay:
-                value = value * (1 - self.weight_decay * self.lr.to(p.device))
+                value = value * (1 - self.weight_decay * self._at(self.lr, p))
             p.assign((value - g).cast(p.dtype))
         return self.b
 
@@ -243,12 +251,12 @@ class LAMB(Optimizer):
             m.assign(b1 * m + (1 - b1) * g)
             v.assign(b2 * v + (1 - b2) * (g * g))
             value = self._wide(p)
-            slope = m / (self.correction1.to(p.device)[i] * b1 + (1 - b1))
-            spread = (v / (self.correction2.to(p.device)[i] * b2 + (1 - b2))).sqrt()
+            slope = m / (self._at(self.correction1, p)[i] * b1 + (1 - b1))
+            spread = (v / (self._at(self.correction2, p)[i] * b2 + (1 - b2))).sqrt()
             update = slope / (spread + self.eps)
             if self.weight_decay:
                 update = update + self.weight_decay * value
-            rate = self.lr.to(p.device)
+            rate = self._at(self.lr, p)
             if not self.adam:
                 size, step = value.square().sum().sqrt(), update.square().sum().sqrt()
                 rate = rate * ((size > 0) & (step > 0)).where(size / step, 1.0)
