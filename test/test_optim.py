@@ -176,7 +176,7 @@ def test_half_parameters_keep_float32_state() -> None:
 @pytest.mark.parametrize("make", [lambda ps: optim.SGD(ps, 0.1), lambda ps: optim.Adam(ps, 0.1)])
 def test_float64_parameters_take_float64_steps(make: Callable[[list[Tensor]], optim.Optimizer]) -> None:
     """Beside a float32 one, whose steps stay float32. The first step of both rules is lr times 1."""
-    double, single = Tensor([0.0], dtype=dtypes.float64, requires_grad=True), Tensor([0.0], requires_grad=True)
+    double, single = (Tensor([0.0], dtype=d, requires_grad=True) for d in (dtypes.float64, dtypes.float32))
     optimizer = make([double, single])
     (double.sum() + single.sum()).backward()
     optimizer.step()

@@ -137,11 +137,11 @@ def sparse_categorical_crossentropy(self: Tensor, Y: Tensor, ignore_index: int =
     return _reduce_loss(counted.where(loss, 0), reduction, counted.sum().cast(loss.dtype))
 
 
-def nll_loss(self: Tensor, Y: Tensor, weight: Tensor | None = None, ignore_index: int | None = None,
+def nll_loss(self: Tensor, Y: Tensor, weight: Tensor | None = None, ignore_index: int | None = -100,
              reduction: Reduction = "mean") -> Tensor:
     """-self[label] * weight[label] of log-probabilities (N, classes, ...) and class numbers `Y` (N, ...).
 
-    "mean" divides by the sum of the weights. Labels equal to `ignore_index` weigh nothing.
+    "mean" divides by the sum of the weights. Labels equal to `ignore_index` weigh nothing; None ignores none.
 
     >>> Tensor([[-1.0, -2.0], [-3.0, -4.0]]).nll_loss(Tensor([1, 0])).item()
     2.5

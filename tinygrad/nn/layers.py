@@ -323,8 +323,8 @@ class LSTMCell:
             hc = (zeros, zeros)
         h, c = hc
         if not h.shape == c.shape == (x.shape[0], self.hidden_size):
-            raise ValueError(f"LSTMCell takes h and c of shape {(x.shape[0], self.hidden_size)}, got {h.shape} "
-                             f"and {c.shape}")
+            raise ValueError(f"LSTMCell takes h and c of shape {(x.shape[0], self.hidden_size)}, got "
+                             f"{h.shape} and {c.shape}")
         gates = x.linear(self.weight_ih.transpose(), self.bias_ih)
         gates = gates + h.linear(self.weight_hh.transpose(), self.bias_hh)
         enter, forget, cell, leave = gates.chunk(4, dim=1)
