@@ -287,6 +287,8 @@ def lerp(self: Tensor, end: Tensor, weight: Operand) -> Tensor:
     >>> Tensor([0.0, 10.0]).lerp(Tensor([4.0, 20.0]), 0.25).tolist()
     [1.0, 12.5]
     """
+    if isinstance(weight, type(self)):
+        broadcast_shape("lerp", self.shape, end.shape, weight.shape)
     return self + (end - self) * weight
 
 
