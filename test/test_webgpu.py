@@ -127,7 +127,7 @@ def test_a_missing_package_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "wgpu", None)
     webgpu.webgpu.cache_clear()
     try:
-        with pytest.raises(RuntimeError, match="pip install wgpu"):
+        with pytest.raises(RuntimeError, match=r'pip install "tinygrad\[webgpu\]"'):
             webgpu.open_device("WEBGPU")
     finally:
         webgpu.webgpu.cache_clear()

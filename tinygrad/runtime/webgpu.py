@@ -22,8 +22,8 @@ from tinygrad.renderer.wgsl import WIDE_FLOATS, WGSLRenderer
 from tinygrad.runtime.allocator import Allocator
 from tinygrad.runtime.queue import CommandQueue
 
-INSTALL = ("pip install wgpu, and a driver for your GPU (Vulkan without one: apt-get install "
-           "mesa-vulkan-drivers libvulkan1)")
+INSTALL = ('pip install "tinygrad[webgpu]" (wgpu), and a driver for your GPU (Vulkan without one: apt-get '
+           "install mesa-vulkan-drivers libvulkan1)")
 FEATURES: dict[str, frozenset[DType]] = {
     "shader-int64": frozenset({dtypes.int64, dtypes.uint64}),
     "shader-f64": frozenset({dtypes.float64}),
