@@ -32,8 +32,8 @@ _COUNTED = frozenset({Ops.CONST, Ops.VARIABLE, Ops.RANGE, Ops.SPECIAL})
 
 
 class WGSLRenderer(Renderer):
-    """WGSL for a device that lacks the dtypes `missing`, whose `fma` is fused for the dtypes `fused`, and that
-    compares an int32 made an int64 as one if it `widens`."""
+    """WGSL for a device that lacks the dtypes `missing`, whose `fma` is fused for the dtypes `fused`, and
+    that compares an int32 made an int64 as one if it `widens`."""
 
     name = "WGSL"
     has_blocks = True
@@ -79,9 +79,9 @@ class WGSLRenderer(Renderer):
         while rounds_of(program, copies) > self.most_rounds:
             copies *= 2
             if copies > MOST_COPIES:
-                raise ValueError(f"a thread of this kernel goes {rounds_of(program):,} times round its loops, "
-                                 f"and this WebGPU driver stops it after {self.most_rounds:,} without a word: "
-                                 "run this on CPU or CL, t.to(\"CPU\"), or in parts")
+                raise ValueError(f"a thread of this kernel goes {rounds_of(program):,} times round its "
+                                 f"loops, and this WebGPU driver stops it after {self.most_rounds:,} "
+                                 "without a word: run this on CPU or CL, t.to(\"CPU\"), or in parts")
         return copies
 
 

@@ -66,7 +66,8 @@ def compiler() -> str:
         found = shutil.which(name)
         if found:
             return found
-    missing = f"CXX names {asked!r}, which is not there" if asked else f"none of {', '.join(COMPILERS)} is there"
+    missing = f"CXX names {asked!r}, which is not there" if asked else \
+        f"none of {', '.join(COMPILERS)} is there"
     raise RuntimeError(f"the emulator needs a C++ compiler, and {missing}: install g++ or clang++ (apt-get "
                        "install g++; xcode-select --install), or say which by CXX")
 
