@@ -189,7 +189,7 @@ class _Chooser:
             return
         longest = max(r.extent for _, r in chosen)
         beside = 1 if rows else renderer.warp_threads
-        group = min(renderer.block_threads // beside, _power_of_two(longest))
+        group = max(1, min(renderer.block_threads // beside, _power_of_two(longest)))
         self.spread_over_threads(outputs, renderer.block_threads // group if few else 1)
         self.group_reduces(group)
 
