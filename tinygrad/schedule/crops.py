@@ -68,13 +68,13 @@ def moving_crops(kernels: Iterable[Iterable[UOp]]) -> set[UOp]:
             for node in places}
 
 
-Part = tuple[UOp, tuple[object, ...]]
+Part = tuple[UOp, tuple[int, ...]]
 """A value, and the shape of crops of it."""
 
 
 def is_step(node: UOp) -> bool:
     """Whether `node` is a short crop that may begin anywhere: rows stay whole, so vectors stay aligned."""
-    return is_short(node) and (node.shape[-1] in (1, node.src[0].shape[-1]))
+    return is_short(node) and node.shape[-1] in (1, node.src[0].shape[-1])
 
 
 def at_variables(node: UOp, memory: UOp, name: str = "a crop's place") -> UOp:
