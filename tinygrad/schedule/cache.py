@@ -154,13 +154,13 @@ class TemplateItem:
     slots: tuple[int, ...]
     outputs: int
     variables: tuple[tuple[str, str, int], ...]
-    """(name in the kernel, name, number)"""
+    """(name in the kernel, name, number); of one without a name, its value"""
 
     def over(self, buffers: list[UOp], variables: list[UOp]) -> ScheduleItem:
         memory = tuple([buffers[s] for s in self.slots])
         if not self.variables:
             return ScheduleItem(self.ast, memory, self.outputs)
-        bound = tuple([BoundVariable(name, source, variables[number].arg[3])
+        bound = tuple([BoundVariable(name, source, variables[number].arg[3] if source else number)
                        for name, source, number in self.variables])
         return ScheduleItem(self.ast, memory, self.outputs, bound)
 
@@ -188,7 +188,8 @@ class Template:
         for buffer in (*touched, *(view.base for view in schedule.views.values())):
             slot_of.setdefault(buffer, len(slot_of))
         items = tuple(TemplateItem(i.ast, tuple(slot_of[b] for b in i.buffers), i.outputs,
-                                   tuple((v.name, v.source, number_of[v.source, v.value])
+                                   tuple((v.name, v.source,
+                                          number_of[v.source, v.value] if v.source else v.value)
                                          for v in i.variables)) for i in schedule.items)
         views = tuple((structure.position[n], TemplateView.of(v, slot_of, structure.position))
                       for n, v in schedule.views.items())
