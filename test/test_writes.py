@@ -364,6 +364,19 @@ def test_a_view_under_no_grad_writes_into_its_parameter() -> None:
     np.testing.assert_array_equal(weight.grad.numpy(), [2, 18, 8])
 
 
+@pytest.mark.parametrize("index", [np.s_[None], np.s_[None, 1:], np.s_[0, None], np.s_[:, 0, None]])
+def test_a_new_axis_in_the_index_of_a_write_into_a_value_that_ends_in_a_reshape(index: Any) -> None:
+    """The two reshapes are one node, below which no way leads to the value itself."""
+    x = Tensor([3.0, 1.0, 2.0], requires_grad=True)
+    y = x[Tensor([[0, 1], [2, 0]])]
+    y[index] = x[1]
+    expected, received = np.array([[3, 1], [2, 3]], np.float32), np.ones((2, 2))
+    expected[index], received[index] = 1, 0
+    np.testing.assert_array_equal(y.numpy(), expected)
+    gradient = [received[0, 0] + received[1, 1], received[0, 1] + (received == 0).sum(), received[1, 0]]
+    np.testing.assert_array_equal(y.sum().gradient(x)[0].numpy(), gradient)
+
+
 @pytest.mark.parametrize("lazy", [True, False])
 def test_a_repeated_item_cannot_be_written_to(lazy: bool) -> None:
     a = Tensor([1.0, 2.0])
