@@ -391,7 +391,7 @@ class Drawing:
             dtype: DType | None = None) -> int:
         """A step that gives a value of its own, and where that is not exact for long, one that clips it."""
         kind = dtype or self.values[x].dtype
-        most = exact_below(kind)
+        most = self.room(kind)
         self.steps.append(Step(name, x, y, arg, kind))
         self.values.append(Known(shape, kind, Memory(bound if kind.is_float else min(bound, most))))
         last = len(self.values) - 1
@@ -408,8 +408,12 @@ class Drawing:
         self.values.append(Known(shape, known.dtype, known.memory, known.repeats or name in REPEATING))
         return len(self.values) - 1
 
+    def room(self, dtype: DType) -> int:
+        """The largest magnitude of a value of `dtype`; one that comes near is clipped."""
+        return exact_below(dtype)
+
     def fits(self, bound: int, dtype: DType) -> bool:
-        return not dtype.is_float or bound <= exact_below(dtype)
+        return not dtype.is_float or bound <= self.room(dtype)
 
     def step(self) -> None:
         x = self.draw(st.sampled_from(range(max(0, len(self.values) - 3), len(self.values))))

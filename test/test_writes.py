@@ -386,6 +386,43 @@ def test_a_repeated_item_cannot_be_written_to(lazy: bool) -> None:
         repeated[:, 1] = 5
 
 
+def test_no_items_can_be_written_to_a_view_that_repeats() -> None:
+    x = Tensor([1.0, 2.0]) + 1
+    x.expand(2, 2)[0:0] = 5
+    np.testing.assert_array_equal(x.numpy(), [2, 3])
+
+
+REPEATED: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Array], Array]]] = {
+    "repeat": (lambda x: x.repeat(2), lambda x: np.tile(x, 2)),
+    "repeat_interleave": (lambda x: x.repeat_interleave(2), lambda x: np.repeat(x, 2)),
+    "roll": (lambda x: x.roll(1), lambda x: np.roll(x, 1)),
+    "nothing added": (lambda x: (x + Tensor.zeros(2, 3, dtype=x.dtype)).flatten(), lambda x: np.tile(x, 2)),
+}
+WRITES: dict[str, Callable[[Any, Any], Any]] = {
+    "of the value": lambda value, view: value.__setitem__(1, 5),
+    "of a view": lambda value, view: view.__setitem__(0, 5),
+    "in place": lambda value, view: value.__iadd__(1),
+    "in place of a view": lambda value, view: view.__imul__(2),
+}
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.int32])
+@pytest.mark.parametrize("write", WRITES)
+@pytest.mark.parametrize("name", REPEATED)
+def test_items_made_from_one_item_are_written_to_one_by_one(name: str, write: str, kind: Any) -> None:
+    ours, theirs = REPEATED[name]
+    for realize in (False, True):
+        source = np.array([1, 2, 3], kind)
+        x = Tensor(source) + 1
+        value, expected = ours(x.realize() if realize else x), theirs(source + 1)
+        view, expected_view = value[1:], expected[1:]
+        WRITES[write](value, view)
+        WRITES[write](expected, expected_view)
+        np.testing.assert_array_equal(view.numpy(), expected_view)
+        np.testing.assert_array_equal(value.numpy(), expected)
+        np.testing.assert_array_equal(x.numpy(), source + 1)
+
+
 COPIES: dict[str, Callable[[Tensor], Tensor]] = {
     "sum over one item": lambda x: x.reshape(3, 1).sum(1),
     "min over one item": lambda x: x.reshape(3, 1).min(1),
