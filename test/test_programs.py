@@ -57,3 +57,17 @@ def test_a_position_computed_in_lanes_is_read_in_lanes(size: int) -> None:
         sums = Tensor(x).cast("int32").cumsum()
         scattered = sums.zeros_like().scatter(0, Tensor(order), sums)
         np.testing.assert_array_equal(scattered.numpy(), expected)
+
+
+@pytest.mark.parametrize("shape", [(4, 2), (8, 3), (16, 4), (4, 16), (16, 16)], ids=str)
+def test_a_position_computed_in_a_loop_of_lanes_is_read_at_a_distance(shape: tuple[int, int]) -> None:
+    """What the whole vectors around strided lanes begin at still held loops that had become vectors."""
+    x = np.random.default_rng(1).integers(-50, 50, shape).astype(np.int16)
+    rows = np.random.default_rng(2).permuted(np.arange(shape[0])[:, None].repeat(shape[1], 1), axis=0)
+    t = Tensor(x, requires_grad=False)
+    total = t + t.scatter(0, Tensor(rows), t)
+    expected = np.empty_like(x)
+    np.put_along_axis(expected, rows, x, 0)
+    expected += x
+    at = expected % shape[1]
+    np.testing.assert_array_equal(total.gather(1, total % shape[1]).numpy(), np.take_along_axis(expected, at, 1))
