@@ -143,7 +143,10 @@ def _product(x: Any, axes: Any, keep: bool) -> Any:
 
 
 def _scattered(x: Any, y: Any, axis: int, index: Array, reduce: str, own: bool) -> Any:
-    return x.scatter_reduce(axis, _torch().tensor(index.astype(np.int64)), y, reduce, include_self=own)
+    """Where nothing of `x` takes part, it changes nothing: PyTorch counts it among ties all the same."""
+    places = _torch().tensor(index.astype(np.int64))
+    neutral = {"sum": 0.0, "prod": 1.0, "amax": -np.inf, "amin": np.inf}[reduce]
+    return (x if own else x.scatter(axis, places, neutral)).scatter_reduce(axis, places, y, reduce)
 
 
 def _chosen(x: Any, y: Any, size: int, fill: float) -> Any:

@@ -69,5 +69,5 @@ def test_a_position_computed_in_a_loop_of_lanes_is_read_at_a_distance(shape: tup
     expected = np.empty_like(x)
     np.put_along_axis(expected, rows, x, 0)
     expected += x
-    at = expected % shape[1]
-    np.testing.assert_array_equal(total.gather(1, total % shape[1]).numpy(), np.take_along_axis(expected, at, 1))
+    found = total.gather(1, total % shape[1]).numpy()
+    np.testing.assert_array_equal(found, np.take_along_axis(expected, expected % shape[1], 1))
