@@ -56,10 +56,10 @@ ELSEWHERE = {
 }
 """What a row cannot say (constructors, random numbers, decompositions), by the module that tests it."""
 
-CONSTANT = {"lt", "gt", "le", "ge", "eq", "ne", "logical_not", "isnan", "isinf", "isfinite", "isclose", "allclose",
-            "any", "all", "bool", "argmax", "argmin", "argsort", "nonzero", "unique", "zeros_like", "ones_like",
-            "full_like", "numel", "element_size", "nbytes", "size"}
-"""Methods of floats whose results are bools, positions, numbers of items or constants: they have no gradient."""
+CONSTANT = {"lt", "gt", "le", "ge", "eq", "ne", "logical_not", "isnan", "isinf", "isfinite", "isclose",
+            "allclose", "any", "all", "bool", "argmax", "argmin", "argsort", "nonzero", "unique",
+            "zeros_like", "ones_like", "full_like", "numel", "element_size", "nbytes", "size"}
+"""Methods of floats that give bools, positions, numbers of items or constants: they have no gradient."""
 CONSTANT_IN_PYTORCH = {"floordiv", "int", "long", "short"}
 
 

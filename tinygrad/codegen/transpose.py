@@ -47,7 +47,8 @@ def tiles_of(nest: UOp) -> Tiles:
 def at_lane(offset: UOp, lane: UOp, number: int, done: dict[UOp, UOp]) -> UOp:
     """`offset` in one lane, over what became (`done`) of the values in it that are the same in all lanes."""
     same = [n for n in offset.toposort(stop=lambda n: lane not in n.ranges) if lane not in n.ranges]
-    return offset.substitute({lane: UOp.const(number, dtypes.index), **{n: done[n] for n in same if n in done}})
+    known = {n: done[n] for n in same if n in done}
+    return offset.substitute({lane: UOp.const(number, dtypes.index), **known})
 
 
 def strided_vector(load: UOp, done: dict[UOp, UOp]) -> UOp | None:

@@ -278,7 +278,8 @@ def setitem(self: Tensor, index: Any, value: Any) -> None:
         return
     value = as_written("setitem", chosen.view.shape, self.dtype, new).to(self.device).uop
     if self.is_tracked or is_unknown(value):
-        self.write(value.reshape(chosen.part.shape), chosen.part)  # a reshape would become one with the node's
+        # not by `chosen.view`: its reshape would become one with a reshape that the node ends in
+        self.write(value.reshape(chosen.part.shape), chosen.part)
         return
     self.compute_whole()
     memory = own_memory(self.uop)
