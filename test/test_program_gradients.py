@@ -277,7 +277,7 @@ def untracked(x: Array) -> Tensor:
     return Tensor(x, requires_grad=False)
 
 
-@examples(60)
+@examples(25)
 @given(drawn(Differentiable, 2))
 def test_gradients_of_random_programs_are_torchs(program: Program) -> None:
     check_against_torch(program)
@@ -380,7 +380,7 @@ def check_slope(program: Program) -> None:
     assert abs(slope - expected) <= 1e-6 * (1 + abs(expected) + abs(ahead))
 
 
-@examples(40)
+@examples(25)
 @given(drawn(Smooth, 1))
 def test_gradients_of_smooth_random_programs(program: Program) -> None:
     check_slope(program)
