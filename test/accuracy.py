@@ -127,7 +127,7 @@ BOUNDS = {
     "celu": Row(Tensor.celu, lambda x: np.where(x > 0, x, expm1_below(x))),
     "celu, alpha 1.5": Row(lambda x: x.celu(1.5), lambda x: np.where(x > 0, x, 1.5 * expm1_below(x / 1.5))),
     "selu": Row(Tensor.selu, selu, 2.2),
-    "quick_gelu": Row(Tensor.quick_gelu, lambda x: x * logistic(decimal(x, "1.702") * x), 100.0, math.inf),
+    "quick_gelu": Row(Tensor.quick_gelu, lambda x: x * logistic(decimal(x, "1.702") * x), 140.0, math.inf),
     "softplus, beta 3": Row(lambda x: x.softplus(3), lambda x: softplus(x * 3) / 3, 100.0, math.inf),
     "hardsigmoid": Row(Tensor.hardsigmoid, lambda x: np.clip(x + 3, 0, 6) / 6, 1.5, 1.5),
     "softsign": Row(Tensor.softsign, lambda x: x / (1 + np.abs(x)), 1.5, 1.5),

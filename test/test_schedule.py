@@ -34,6 +34,15 @@ def kernels(items: list[ScheduleItem]) -> list[ScheduleItem]:
     return [i for i in items if i.ast.op is not Ops.COPY]
 
 
+def assert_reads_follow_writes(items: list[ScheduleItem]) -> None:
+    """No item reads a fresh buffer that a later item writes."""
+    written: set[UOp] = set()
+    produced = {b for i in items for b in i.buffers[:i.outputs]}
+    for item in items:
+        assert {b for b in item.buffers[item.outputs:] if b in produced} <= written
+        written.update(item.buffers[:item.outputs])
+
+
 def count(*results: Tensor) -> int:
     return len(kernels(results[0].schedule(*results[1:])))
 
@@ -587,16 +596,20 @@ def test_an_optimizer_step_is_one_kernel_a_parameter() -> None:
 
 
 def test_every_kernel_reads_what_was_written_before_it() -> None:
-    """In a schedule with many kernels, no item reads a fresh buffer that a later item writes."""
     x, w = held(normals(4, 3, 12, 12)), held(normals(8, 3, 3, 3))
     y = x.conv2d(w, padding=1).relu().max_pool2d((2, 2)).flatten(1)
     result = (y @ held(normals(288, 10))).log_softmax()
-    written: set[UOp] = set()
-    items = result.schedule()
-    produced = {b for i in items for b in i.buffers[:i.outputs]}
-    for item in items:
-        assert {b for b in item.buffers[item.outputs:] if b in produced} <= written
-        written.update(item.buffers[:item.outputs])
+    assert_reads_follow_writes(result.schedule())
+
+
+def test_a_number_that_is_a_result_too_is_written_into_the_kernels_that_use_it() -> None:
+    """One kernel read the zero that another one stored, before it did."""
+    x = held(np.array([3.0], np.float32))
+    wide, zero = Tensor.zeros(2), Tensor.zeros(1)
+    results = [x.relu(), wide, x.relu().sum().gradient(x)[0], zero]
+    assert_reads_follow_writes(results[0].schedule(*results[1:]))
+    results[0].realize(*results[1:])
+    assert [r.tolist() for r in results] == [[3], [0, 0], [1], [0]]
 
 
 def test_half_types_accumulate_in_float32() -> None:

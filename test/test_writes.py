@@ -364,6 +364,19 @@ def test_a_view_under_no_grad_writes_into_its_parameter() -> None:
     np.testing.assert_array_equal(weight.grad.numpy(), [2, 18, 8])
 
 
+@pytest.mark.parametrize("index", [np.s_[None], np.s_[None, 1:], np.s_[0, None], np.s_[:, 0, None]])
+def test_a_new_axis_in_the_index_of_a_write_into_a_value_that_ends_in_a_reshape(index: Any) -> None:
+    """The two reshapes are one node, below which no way leads to the value itself."""
+    x = Tensor([3.0, 1.0, 2.0], requires_grad=True)
+    y = x[Tensor([[0, 1], [2, 0]])]
+    y[index] = x[1]
+    expected, received = np.array([[3, 1], [2, 3]], np.float32), np.ones((2, 2))
+    expected[index], received[index] = 1, 0
+    np.testing.assert_array_equal(y.numpy(), expected)
+    gradient = [received[0, 0] + received[1, 1], received[0, 1] + (received == 0).sum(), received[1, 0]]
+    np.testing.assert_array_equal(y.sum().gradient(x)[0].numpy(), gradient)
+
+
 @pytest.mark.parametrize("lazy", [True, False])
 def test_a_repeated_item_cannot_be_written_to(lazy: bool) -> None:
     a = Tensor([1.0, 2.0])
@@ -371,6 +384,43 @@ def test_a_repeated_item_cannot_be_written_to(lazy: bool) -> None:
     repeated = base.expand(2, 2)
     with pytest.raises(RuntimeError, match="repeats items of shape .* clone"):
         repeated[:, 1] = 5
+
+
+def test_no_items_can_be_written_to_a_view_that_repeats() -> None:
+    x = Tensor([1.0, 2.0]) + 1
+    x.expand(2, 2)[0:0] = 5
+    np.testing.assert_array_equal(x.numpy(), [2, 3])
+
+
+REPEATED: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Array], Array]]] = {
+    "repeat": (lambda x: x.repeat(2), lambda x: np.tile(x, 2)),
+    "repeat_interleave": (lambda x: x.repeat_interleave(2), lambda x: np.repeat(x, 2)),
+    "roll": (lambda x: x.roll(1), lambda x: np.roll(x, 1)),
+    "nothing added": (lambda x: (x + Tensor.zeros(2, 3, dtype=x.dtype)).flatten(), lambda x: np.tile(x, 2)),
+}
+WRITES: dict[str, Callable[[Any, Any], Any]] = {
+    "of the value": lambda value, view: value.__setitem__(1, 5),
+    "of a view": lambda value, view: view.__setitem__(0, 5),
+    "in place": lambda value, view: value.__iadd__(1),
+    "in place of a view": lambda value, view: view.__imul__(2),
+}
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.int32])
+@pytest.mark.parametrize("write", WRITES)
+@pytest.mark.parametrize("name", REPEATED)
+def test_items_made_from_one_item_are_written_to_one_by_one(name: str, write: str, kind: Any) -> None:
+    ours, theirs = REPEATED[name]
+    for realize in (False, True):
+        source = np.array([1, 2, 3], kind)
+        x = Tensor(source) + 1
+        value, expected = ours(x.realize() if realize else x), theirs(source + 1)
+        view, expected_view = value[1:], expected[1:]
+        WRITES[write](value, view)
+        WRITES[write](expected, expected_view)
+        np.testing.assert_array_equal(view.numpy(), expected_view)
+        np.testing.assert_array_equal(value.numpy(), expected)
+        np.testing.assert_array_equal(x.numpy(), source + 1)
 
 
 COPIES: dict[str, Callable[[Tensor], Tensor]] = {

@@ -98,6 +98,8 @@ def _repeats(base: UOp, view: UOp) -> bool:
 def _are_distinct(tracker: ShapeTracker) -> bool:
     """Whether no two items lie at one place, as far as the strides say: each steps over all that the smaller
     ones reach."""
+    if 0 in tracker.shape:
+        return True
     if len(tracker.views) > 1:
         return False
     view, reach = tracker.views[0], 0

@@ -42,11 +42,12 @@ from tinygrad.graph.leaves import (
     is_view_of_memory,
     leaf_node,
     own_memory,
+    repeats_items,
     storage_view,
     value_of_its_own,
     with_gradient_of,
 )
-from tinygrad.graph.ops import Ops
+from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.sharding import Devices, Place, Sharding
 from tinygrad.graph.sizes import Size, largest_shape, shape_value
 from tinygrad.graph.traits import MEMORY
@@ -493,7 +494,9 @@ class Tensor(Methods):
         too."""
         sharing = self._shared
         is_written = below_detaches(self.uop).op is Ops.ASSIGN
-        if not is_written and not view.base.storage.belongs_to(sharing or self):
+        # a value of its own whose items, or some of them, were computed once for several places
+        is_shorter = self._shown.op not in Family.VIEW and repeats_items(view)
+        if is_shorter or (not is_written and not view.base.storage.belongs_to(sharing or self)):
             view = self._copied(view)
         if sharing is None:
             self.uop = view

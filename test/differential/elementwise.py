@@ -12,7 +12,9 @@ from .table import (
     FEW_NUMBERS,
     FLOATS,
     INTS,
+    LAYOUTS,
     NARROW_FLOATS,
+    NETWORK_FLOATS,
     NUMBERS,
     SIGNED_NUMBERS,
     WIDE_FLOATS,
@@ -83,7 +85,7 @@ ARITHMETIC = [
         NUMBERS,
         BINARY,
         lambda r, s: nonzero(r, s).round(),
-        gradient=False,
+        smooth=False,
     ),
     Row(
         "div trunc",
@@ -92,7 +94,7 @@ ARITHMETIC = [
         NUMBERS,
         BINARY,
         lambda r, s: nonzero(r, s).round(),
-        gradient=False,
+        smooth=False,
     ),
     Row(
         "floordiv",
@@ -125,6 +127,8 @@ ARITHMETIC = [
         lambda r, s: nonzero(r, s).round(),
         gradient=False,
     ),
+    *(Row(f"{name} of real numbers", lambda x, y, name=name: getattr(x, name)(y), theirs, WIDE_FLOATS, BINARY,
+          nonzero, ulps=1) for name, theirs in (("mod", torch.remainder), ("fmod", torch.fmod))),
     Row("neg", lambda x: -x, lambda x: -x, NUMBERS, special=True),
     Row("reciprocal", **method("reciprocal"), dtypes=NUMBERS, values=nonzero, real=True),
     Row("maximum", **method("maximum"), dtypes=EVERY, cases=BINARY, special=True),
@@ -234,8 +238,8 @@ COMPARISONS = [
     Row("isfinite", **method("isfinite"), dtypes=EVERY, result=boolean, gradient=False, special=True),
     Row(
         "isclose",
-        **method("isclose", rtol=0.1, atol=0.1),
-        dtypes=WIDE_FLOATS,
+        **method("isclose", rtol=0.125, atol=0.125),
+        dtypes=NETWORK_FLOATS,
         cases=BINARY,
         result=boolean,
         gradient=False,
@@ -272,7 +276,24 @@ COMPARISONS = [
         lambda x, y: torch.broadcast_tensors(x, y)[0].masked_fill(y > 1, 3),
         NUMBERS,
         BINARY,
-        gradient=False,
+        constant=(1,),
+    ),
+    Row(
+        "where of three shapes",
+        lambda c, x, y: c.where(x, y),
+        torch.where,
+        EVERY,
+        (
+            case(Input((3, 1), dtype=dtypes.bool), (1, 4), ()),
+            case(Input((4,), dtype=dtypes.bool), (2, 1, 1), (3, 1)),
+            case(Input((0, 3), dtype=dtypes.bool), (3,), (1, 1)),
+            case(
+                Input((3, 4), lambda x: x.permute((1, 0)), dtype=dtypes.bool),
+                LAYOUTS["flipped"],
+                (4, 1),
+                name="permuted",
+            ),
+        ),
     ),
 ]
 

@@ -203,6 +203,14 @@ TRANSPOSED = [
     transposed("dilation", (1, 2, 4, 3), (2, 3, 3, 2), dilation=2, stride=2),
     transposed("groups", (1, 4, 3, 3), (4, 2, 2, 2), groups=2),
     transposed("padding beyond the kernel", (1, 2, 6, 6), (2, 2, 2, 2), padding=2),
+    network(
+        "conv_transpose2d permuted",
+        lambda x, w: x.conv_transpose2d(w),
+        F.conv_transpose2d,
+        case(PERMUTED, Input((2, 3, 4, 2), lambda x: x.permute((1, 2, 0, 3))), name="permuted"),
+        case((0, 3, 4, 4), (3, 2, 2, 2)),
+        ulps=32,
+    ),
 ]
 
 
@@ -302,6 +310,7 @@ def resize(size: Any, mode: str, shape: Any, corners: bool = False) -> Row:
         lambda x: x.interpolate(size, mode, corners),
         lambda x: F.interpolate(x, size, mode=names.get(mode, mode), **options),
         case(shape),
+        case(Input(shape[::-1], lambda x: x.permute(tuple(reversed(range(len(shape)))))), name="permuted"),
         ulps=32 if mode == "cubic" else 8,  # PyTorch rounds the positions
     )
 
@@ -341,6 +350,9 @@ NORMS = [
         _batchnorm,
         lambda x, w, b, m, v: F.batch_norm(x, m, v, w, b),
         case((2, 3, 4), (3,), (3,), (3,), Input((3,), values=positive)),
+        case((5, 3), (3,), (3,), (3,), Input((3,), values=positive)),
+        case(Input((3, 4, 2, 1), lambda x: x.permute((2, 0, 1, 3))), (3,), (3,), (3,),
+             Input((3,), values=positive), name="permuted"),
         ulps=8,
         constant=(3, 4),
     ),
@@ -350,6 +362,9 @@ NORMS = [
         lambda x: F.layer_norm(x, x.shape[-1:]),
         case((4, 7)),
         case((2, 3, 5)),
+        case((0, 3)),
+        case((3, 1)),
+        case(Input((7, 4), lambda x: x.permute((1, 0))), name="permuted"),
         ulps=16,
     ),
     network(
@@ -366,6 +381,8 @@ NORMS = [
             lambda x, p=p: F.normalize(x, p, dim=-1),
             case((4, 7)),
             case((2, 3, 5)),
+            case(Input((7, 4), lambda x: x.permute((1, 0))), name="permuted"),
+            case((0, 3)),
             values=nonzero,
             ulps=8,
         )
@@ -480,6 +497,13 @@ SOFT = (
     case((2, 4, 3), Input((2, 4, 3), values=probability)),
 )
 
+PROBABILITIES = (
+    case((3, 4), Input((3, 4), values=probability)),
+    case((), Input((), values=probability)),
+    case((2, 1, 5), Input((2, 1, 5), values=probability)),
+    case(Input((4, 3), lambda x: x.permute((1, 0))), Input((3, 4), values=probability), name="permuted"),
+)
+
 LOSSES = [
     *(
         row
@@ -489,7 +513,7 @@ LOSSES = [
                 f"binary_crossentropy {r}",
                 lambda x, y, r=r: x.binary_crossentropy(y, reduction=r),
                 lambda x, y, r=r: F.binary_cross_entropy(x, y, reduction=r),
-                case((3, 4), Input((3, 4), values=probability)),
+                *PROBABILITIES,
                 values=probability,
                 constant=(1,),
                 ulps=8,
@@ -498,7 +522,7 @@ LOSSES = [
                 f"binary_crossentropy_logits {r}",
                 lambda x, y, r=r: x.binary_crossentropy_logits(y, reduction=r),
                 lambda x, y, r=r: F.binary_cross_entropy_with_logits(x, y, reduction=r),
-                case((3, 4), Input((3, 4), values=probability)),
+                *PROBABILITIES,
                 ulps=8,
             ),
             network(
@@ -536,6 +560,7 @@ LOSSES = [
                 lambda x, y, r=r: x.sparse_categorical_crossentropy(y, reduction=r),
                 lambda x, y, r=r: F.cross_entropy(x, y.long(), ignore_index=-1, reduction=r),
                 case((6, 4), some_ignored((6,), 4)),
+                case(Input((4, 6), lambda x: x.permute((1, 0))), some_ignored((6,), 4), name="permuted"),
                 ulps=8,
             ),
             network(

@@ -56,6 +56,12 @@ ELSEWHERE = {
 }
 """What a row cannot say (constructors, random numbers, decompositions), by the module that tests it."""
 
+CONSTANT = {"lt", "gt", "le", "ge", "eq", "ne", "logical_not", "isnan", "isinf", "isfinite", "isclose",
+            "allclose", "any", "all", "bool", "argmax", "argmin", "argsort", "nonzero", "unique",
+            "zeros_like", "ones_like", "full_like", "numel", "element_size", "nbytes", "size"}
+"""Methods of floats that give bools, positions, numbers of items or constants: they have no gradient."""
+CONSTANT_IN_PYTORCH = {"floordiv", "int", "long", "short"}
+
 
 def test_every_method_has_a_row() -> None:
     tested = {row.name.split()[0] for row in ROWS}.union(*ELSEWHERE.values())
@@ -66,3 +72,10 @@ def test_every_method_has_a_row() -> None:
 def test_names_of_rows_are_unique() -> None:
     names = [row.name for row in ROWS]
     assert len(set(names)) == len(names)
+
+
+def test_every_method_with_a_gradient_has_a_row_that_checks_it() -> None:
+    of_floats = [row for row in ROWS if any(dtype.is_float for dtype in row.dtypes)]
+    checked = {row.name.split()[0] for row in of_floats if row.gradient}
+    unchecked = {row.name.split()[0] for row in of_floats} - checked
+    assert unchecked == CONSTANT | CONSTANT_IN_PYTORCH

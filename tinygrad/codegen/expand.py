@@ -10,7 +10,13 @@ from __future__ import annotations
 import itertools
 
 from tinygrad.codegen.collapse import simplified
-from tinygrad.codegen.transpose import interleaved_vector, strided_vector, tiles_of, transposed_vectors
+from tinygrad.codegen.transpose import (
+    at_lane,
+    interleaved_vector,
+    strided_vector,
+    tiles_of,
+    transposed_vectors,
+)
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Family, Ops, RangeKind
 from tinygrad.graph.symbolic import linear_terms
@@ -124,9 +130,10 @@ def vectorised(nest: UOp) -> UOp:
         elif node in tiles:
             tile, place = tiles[node]
             if tile not in transposed:
-                transposed[tile] = transposed_vectors(tile)
+                transposed[tile] = transposed_vectors(tile, done)
             done[node] = transposed[tile][place]
-        elif node.op is Ops.LOAD and (whole := strided_vector(node) or interleaved_vector(node)) is not None:
+        elif node.op is Ops.LOAD and (whole := strided_vector(node, done)
+                                      or interleaved_vector(node, done)) is not None:
             done[node] = whole
         else:
             done[node] = _vector_node(node, src, lanes[0], done)
@@ -191,18 +198,12 @@ def _vector_address(node: UOp, src: tuple[UOp, ...], lane: UOp, done: dict[UOp, 
         return node.replace(src=(src[0], offset * lane.extent))
     terms, _ = linear_terms(offset)
     if terms.get(lane) == 1 and not any(lane in atom.ranges for atom in terms if atom is not lane):
-        new_src: tuple[UOp, ...] = (src[0], _at_first_lane(offset, lane, done))
+        new_src: tuple[UOp, ...] = (src[0], at_lane(offset, lane, 0, done))
     else:
         new_src = (src[0], splat(src[1], lane.extent))
     if len(src) == 3:
         new_src = (*new_src, splat(src[2], lane.extent))
     return node.replace(src=new_src)
-
-
-def _at_first_lane(offset: UOp, lane: UOp, done: dict[UOp, UOp]) -> UOp:
-    """`offset` in the first lane, over what became of the values that are the same in all lanes."""
-    same = [n for n in offset.toposort(stop=lambda n: lane not in n.ranges) if lane not in n.ranges]
-    return offset.substitute({lane: UOp.const(0, dtypes.index), **{n: done[n] for n in same}})
 
 
 def _loops(node: UOp, src: tuple[UOp, ...], lane: UOp) -> list[UOp]:

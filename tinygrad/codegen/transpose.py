@@ -44,7 +44,14 @@ def tiles_of(nest: UOp) -> Tiles:
     return tiles
 
 
-def strided_vector(load: UOp) -> UOp | None:
+def at_lane(offset: UOp, lane: UOp, number: int, done: dict[UOp, UOp]) -> UOp:
+    """`offset` in one lane, over what became (`done`) of the values in it that are the same in all lanes."""
+    same = [n for n in offset.toposort(stop=lambda n: lane not in n.ranges) if lane not in n.ranges]
+    known = {n: done[n] for n in same if n in done}
+    return offset.substitute({lane: UOp.const(number, dtypes.index), **known})
+
+
+def strided_vector(load: UOp, done: dict[UOp, UOp]) -> UOp | None:
     """A LOAD along lanes a few items apart (every second one of a row): the vectors that hold them all, and
     shuffles. None for other LOADs."""
     lanes = [r for r in load.ranges if r.arg[1] is RangeKind.VECTOR]
@@ -55,7 +62,7 @@ def strided_vector(load: UOp) -> UOp | None:
     count = lane.extent
     if not 2 <= step <= MOST_STRIDE or lane in (offset - lane * step).ranges or memory.op is not Ops.PARAM:
         return None
-    start = offset.substitute({lane: UOp.const(0, dtypes.index)})
+    start = at_lane(offset, lane, 0, done)
     last = step * (count - 1)
     dtype = load.dtype.vec(count)
     result: UOp | None = None
@@ -84,28 +91,28 @@ def interleaved_runs(load: UOp, lane: UOp) -> tuple[int, ...] | None:
     return found if in_runs else None
 
 
-def interleaved_vector(load: UOp) -> UOp | None:
+def interleaved_vector(load: UOp, done: dict[UOp, UOp]) -> UOp | None:
     """A LOAD whose lanes come from two runs in turn: both runs loaded whole, and a shuffle. None for other
     LOADs."""
     lanes = [r for r in load.ranges if r.arg[1] is RangeKind.VECTOR]
     if len(lanes) != 1 or (places := interleaved_runs(load, lanes[0])) is None or places[1] == 1:
         return None
     count, (memory, offset) = lanes[0].extent, load.src[0].src
-    start = offset.substitute({lanes[0]: UOp.const(0, dtypes.index)})
+    start = at_lane(offset, lanes[0], 0, done)
     half = load.dtype.vec(count // 2)
     runs = [UOp.new(Ops.LOAD, half, (load.src[0].replace(src=(memory, start + at)),)) for at in places[:2]]
     picks = tuple(i // 2 + i % 2 * (count // 2) for i in range(count))
     return UOp.new(Ops.SHUFFLE, load.dtype.vec(count), tuple(runs), picks)
 
 
-def transposed_vectors(tile: tuple[UOp, ...]) -> list[UOp]:
+def transposed_vectors(tile: tuple[UOp, ...], done: dict[UOp, UOp]) -> list[UOp]:
     """The vectors of a tile, one for each of its LOADs."""
     (lane,) = (r for r in tile[0].ranges if r.arg[1] is RangeKind.VECTOR)
     memory, offset = tile[0].src[0].src
     dtype = tile[0].dtype.vec(lane.extent)
     rows = []
     for i in range(lane.extent):
-        start = offset.substitute({lane: UOp.const(i, dtypes.index)})
+        start = at_lane(offset, lane, i, done)
         rows.append(UOp.new(Ops.LOAD, dtype, (tile[0].src[0].replace(src=(memory, start)),)))
     distance = 1
     while distance < lane.extent:

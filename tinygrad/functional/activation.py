@@ -97,7 +97,8 @@ def gelu(self: Tensor, approximate: str = "tanh") -> Tensor:
 
 
 def quick_gelu(self: Tensor) -> Tensor:
-    """x * sigmoid(1.702 x). Within 4 + |1.702 x| ulp for x < 0, by the rounding of 1.702 x."""
+    """x * sigmoid(1.702 x). Within 4 + 1.5 |1.702 x| ulp for x < 0, by the rounding of 1.702 and that of
+    1.702 x."""
     return real(self, lambda x: x * sigmoid_node(x * 1.702))
 
 

@@ -32,10 +32,17 @@ if TYPE_CHECKING:
 class Selection:
     """An index taken apart: what movement does, then which axes of the result tensors select from."""
 
-    view: UOp
-    """the tensor's node after integers, slices, None and Ellipsis"""
+    part: UOp
+    """the items of the tensor's node that integers and slices select, with all of its axes"""
+    shape: Shape
+    """the same without the axes of integers, and with those of None"""
     tensors: dict[int, UOp]
     """axis of `view` -> integer node, not negative where it is in range"""
+
+    @property
+    def view(self) -> UOp:
+        """The tensor's node after integers, slices, None and Ellipsis."""
+        return self.part.reshape(self.shape)
 
 
 def _number_of_axes(item: Any) -> int:
@@ -178,8 +185,7 @@ def _select(self: Tensor, index: Any) -> Selection:
         bounds.append((start, end))
         steps.append(step)
         axis += 1
-    view = self.uop.shrink(bounds)
-    return Selection(view.stride(steps).reshape(kept), tensors)
+    return Selection(self.uop.shrink(bounds).stride(steps), tuple(kept), tensors)
 
 
 def _not_negative(index: UOp, size: int) -> UOp:
@@ -272,7 +278,8 @@ def setitem(self: Tensor, index: Any, value: Any) -> None:
         return
     value = as_written("setitem", chosen.view.shape, self.dtype, new).to(self.device).uop
     if self.is_tracked or is_unknown(value):
-        self.write(value, chosen.view)
+        # not by `chosen.view`: its reshape would become one with a reshape that the node ends in
+        self.write(value.reshape(chosen.part.shape), chosen.part)
         return
     self.compute_whole()
     memory = own_memory(self.uop)

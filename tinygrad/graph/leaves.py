@@ -61,8 +61,19 @@ def below_detaches(uop: UOp) -> UOp:
 
 
 def value_of_its_own(uop: UOp) -> UOp:
-    """`uop`, and where that is a view of memory, which others may write to, a node that is none."""
-    return with_gradient_of(uop, uop) if uop.traits & MEMORY else uop
+    """`uop`, and where that is a view of memory, which others may write to, or one that shows an item several
+    times, which must be as many items once they are written to, a node that is none."""
+    return with_gradient_of(uop, uop) if uop.traits & MEMORY or repeats_items(uop) else uop
+
+
+def repeats_items(uop: UOp) -> bool:
+    """Whether an axis was expanded between a node that computes and `uop`, a view of it. Items of a constant
+    are never one."""
+    repeats = False
+    while uop.op in Family.VIEW:
+        repeats |= uop.op is Ops.EXPAND and uop.shape != uop.src[0].shape
+        uop = uop.src[0]
+    return repeats and constant_value(uop) is None
 
 
 def with_gradient_of(source: UOp, value: UOp) -> UOp:

@@ -371,7 +371,11 @@ class _Writer:
             return UOp.new(Ops.VARIABLE, node.dtype, (), (variables[node].name, low, high, None))
 
         def is_memory(node: UOp) -> bool:
-            return node.op is Ops.BUFFER or (node in self.buffer_of and node not in inlined)
+            """Constants are computed where they are used, though one that is a result is stored too: the
+            kernel that stores it need not come first."""
+            if node in inlined or node.viewed.op in (Ops.CONST, Ops.VARIABLE):
+                return False
+            return node.op is Ops.BUFFER or node in self.buffer_of
 
         def written(value: UOp) -> UOp:
             for node in value.toposort(stop=lambda n: is_memory(n) or n in done):

@@ -1,0 +1,827 @@
+"""Random programs: what steps mean to a Tensor and to NumPy, and how programs of them are drawn.
+
+A program is a list of steps on numbered values. `TENSOR` says what a step does to a Tensor, `NUMPY` what it
+means. Values are whole numbers: integers wrap as their dtype does, floats stay small enough that their dtype
+is exact (by `Drawing`, which knows a bound of each value), so results are compared exactly. A step of `VIEWS`
+shows the memory of its source, one of `WRITES` changes it; a reference value is therefore an array of memory
+and an array of places in it (`Placed`), which views of any shape can share, as NumPy's cannot.
+"""
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import ml_dtypes
+import numpy as np
+from hypothesis import strategies as st
+
+from tinygrad import Tensor, dtypes
+from tinygrad.dtype import DType, promote, sum_dtype
+
+Array = np.ndarray[Any, Any]
+Shape = tuple[int, ...]
+Meaning = dict[str, Callable[[Any, Any, Any], Any]]
+MOST_ITEMS = 400
+KINDS_OF_NUMBERS = (dtypes.float32, dtypes.int32, dtypes.float32, dtypes.int32, dtypes.bool, dtypes.int8,
+                    dtypes.int16, dtypes.int64, dtypes.uint8, dtypes.uint16, dtypes.uint32, dtypes.uint64,
+                    dtypes.float16, dtypes.bfloat16, dtypes.float64)
+INDEX_DTYPES = (np.int32, np.int64, np.uint8, np.int8)
+
+
+class Step(NamedTuple):
+    """One operation on the value number `x` (and maybe `y`), giving the next value, of `dtype`."""
+
+    name: str
+    x: int
+    y: int | None
+    arg: Any
+    dtype: DType
+
+
+@dataclass
+class Placed:
+    """A value of the reference: the items of `memory` at `places`."""
+
+    memory: Array
+    places: Array
+
+    @staticmethod
+    def of(array: Array) -> Placed:
+        return Placed(array.reshape(-1), np.arange(array.size).reshape(array.shape))
+
+    @property
+    def array(self) -> Array:
+        return np.asarray(self.memory[self.places])
+
+    def write(self, index: Any, value: Any) -> None:
+        """What NumPy's `x[index] = value` does, cast to the memory's dtype."""
+        self.memory[self.places[index]] = np.asarray(value).astype(self.memory.dtype)
+
+
+@dataclass
+class Program:
+    """Inputs, steps, and the indices of the values that are results."""
+
+    inputs: list[Array]
+    steps: list[Step]
+    results: list[int]
+
+    def run_tensors(self) -> list[Array]:
+        values = [Tensor(x, requires_grad=False) for x in self.inputs]
+        for name, x, y, arg, _ in self.steps:
+            values.append(TENSOR[name](values[x], None if y is None else values[y], arg))
+        results = [values[i] for i in self.results]
+        results[0].realize(*results[1:])
+        return [r.numpy() for r in results]
+
+    def run_numpy(self) -> list[Array]:
+        values = [Placed.of(x.copy()) for x in self.inputs]
+        for name, x, y, arg, dtype in self.steps:
+            values.append(meaning(name, values[x], None if y is None else values[y], arg, dtype))
+        return [values[i].array for i in self.results]
+
+
+def meaning(name: str, x: Placed, y: Placed | None, arg: Any, dtype: DType) -> Placed:
+    """The value that a step gives."""
+    if name in VIEWS:
+        return Placed(x.memory, np.asarray(NUMPY[name](x.places, None, arg)))
+    if name in WRITES:
+        with np.errstate(over="ignore"):
+            NUMPY[name](x, None if y is None else y.array, arg)
+        return x
+    first, second = computable(x.array), None if y is None else computable(y.array)
+    if second is not None and name in PROMOTING and first.dtype != second.dtype:
+        common = promote(*(dtypes_of(v) for v in (x, y)))
+        first, second = (v.astype(np.float64 if common.is_float else common.numpy) for v in (first, second))
+    with np.errstate(over="ignore"):
+        result = np.asarray(NUMPY[name](first, second, arg))
+    return Placed.of(cast(result, dtype))
+
+
+def dtypes_of(value: Any) -> DType:
+    return next(d for d in dtypes.all if d.numpy == value.memory.dtype)
+
+
+def computable(x: Array) -> Array:
+    """Floats in float64, which all operations of NumPy take; they are whole numbers."""
+    return x if x.dtype.kind in "biu" else x.astype(np.float64)
+
+
+def cast(x: Array, dtype: DType) -> Array:
+    """Of floats to integers, what is out of range becomes the end of the range."""
+    if x.dtype.kind == "f" and dtype.is_int:
+        low, high = int(dtype.min), int(dtype.max)
+        return np.array([min(max(int(v), low), high) for v in x.reshape(-1)], dtype.numpy).reshape(x.shape)
+    return np.array(x.astype(dtype.numpy))
+
+
+# --- what steps mean --------------------------------------------------------------------------------------
+
+
+def _set(x: Any, index: Any, value: Any) -> Any:
+    x[index] = value
+    return x
+
+
+def _add_to(x: Tensor, y: Tensor) -> Tensor:
+    x += y
+    return x
+
+
+def _scatter(x: Array, axis: int, index: Array, source: Array, reduce: str | None, own: bool = True) -> Array:
+    """Item by item; the last one stays where `reduce` is None."""
+    folds: dict[Any, Callable[[Any, Any], Any]] = {
+        None: lambda a, b: b, "sum": np.add, "prod": np.multiply, "amax": np.maximum, "amin": np.minimum}
+    result, fresh = x.copy(), set()
+    for place in np.ndindex(*index.shape):
+        target = tuple(int(index[place]) if i == axis else n for i, n in enumerate(place))
+        first = not own and target not in fresh
+        result[target] = source[place] if first else folds[reduce](result[target], source[place])
+        fresh.add(target)
+    return result
+
+
+def _order(x: Array, axis: int, down: bool) -> Array:
+    """Positions that sort, equal items in the order in which they are."""
+    if not down:
+        return np.argsort(x, axis, kind="stable")
+    backwards = np.flip(np.argsort(np.flip(x, axis), axis, kind="stable"), axis)
+    return np.asarray(x.shape[axis] - 1 - backwards)
+
+
+def _first(x: Array, count: int, axis: int) -> Array:
+    return x[(slice(None),) * axis + (slice(count),)]
+
+
+def _last_extremum(x: Array, axis: int) -> Array:
+    """Where the largest item up to each place was seen last."""
+    numbers = np.arange(x.shape[axis]).reshape([-1 if i == axis else 1 for i in range(x.ndim)])
+    seen = np.where(x == np.maximum.accumulate(x, axis), numbers, 0)
+    return np.maximum.accumulate(seen, axis)
+
+
+def _selected(x: Array, mask: Array, size: int, fill: int) -> Array:
+    chosen = x[mask][:size]
+    return np.concatenate([chosen, np.full(size - len(chosen), fill, x.dtype)])
+
+
+def _windows(x: Any, axis: int, size: int, step: int) -> Array:
+    every = np.lib.stride_tricks.sliding_window_view(x, size, axis)
+    return every[(slice(None),) * axis + (slice(None, None, step),)]
+
+
+SAME: Meaning = {  # written alike for a Tensor and a NumPy array
+    "add": lambda x, y, _: x + y,
+    "sub": lambda x, y, _: x - y,
+    "mul": lambda x, y, _: x * y,
+    "less": lambda x, y, _: x < y,
+    "alike": lambda x, y, _: x == y,
+    "and": lambda x, y, _: x & y,
+    "or": lambda x, y, _: x | y,
+    "xor": lambda x, y, _: x ^ y,
+    "not": lambda x, _, __: ~x,
+    "number": lambda x, _, c: c - x * 3,
+    "neg": lambda x, _, __: -x,
+    "reshape": lambda x, _, shape: x.reshape(shape),
+    "flatten": lambda x, _, __: x.reshape(-1) if x.shape else x.reshape(1),
+    "getitem": lambda x, _, index: x[index],
+    "floordiv": lambda x, _, c: x // c,
+    "mod": lambda x, _, c: x % c,
+    "shift": lambda x, _, c: (x << c) + (x >> c),
+}
+TENSOR: Meaning = {
+    **SAME,
+    "maximum": lambda x, y, _: x.maximum(y),
+    "minimum": lambda x, y, _: x.minimum(y),
+    "select": lambda x, y, _: (x < y).where(x, y - 1),
+    "equal": lambda x, y, _: (x == y).where(x, y + 2),
+    "choose": lambda x, y, number: y.where(x, number),
+    "relu": lambda x, _, __: x.relu(),
+    "abs": lambda x, _, __: x.abs(),
+    "clip": lambda x, _, ends: x.clip(*ends),
+    "sign": lambda x, _, __: x.sign(),
+    "cast": lambda x, _, dtype: x.cast(dtype),
+    "permute": lambda x, _, order: x.permute(order),
+    "expand": lambda x, _, shape: x.expand(shape),
+    "pad": lambda x, _, pads: x.pad(pads),
+    "extend": lambda x, _, a: x.pad(a[0], mode=a[1]),
+    "shrink": lambda x, _, bounds: x.shrink(bounds),
+    "flip": lambda x, _, axes: x.flip(axes),
+    "diagonal": lambda x, _, offset: x.diagonal(offset),
+    "cat": lambda x, y, axis: x.cat(y, dim=axis),
+    "stack": lambda x, y, axis: x.stack(y, dim=axis),
+    "repeat": lambda x, _, repeats: x.repeat(repeats),
+    "repeat each": lambda x, _, a: x.repeat_interleave(*a),
+    "contiguous": lambda x, _, __: x.contiguous(),
+    "realize": lambda x, _, __: x.realize(),
+    "clone": lambda x, _, __: x.clone(),
+    "sum": lambda x, _, a: x.sum(a[0], keepdim=a[1]),
+    "max": lambda x, _, a: x.max(a[0], keepdim=a[1]),
+    "min": lambda x, _, a: x.min(a[0], keepdim=a[1]),
+    "prod": lambda x, _, a: x.prod(a[0], keepdim=a[1]),
+    "any": lambda x, _, a: (x > 0).any(a[0], keepdim=a[1]),
+    "all": lambda x, _, a: x.all(a[0], keepdim=a[1]),
+    "cumsum": lambda x, _, axis: x.cumsum(axis),
+    "cumprod": lambda x, _, axis: x.cumprod(axis),
+    "cummax": lambda x, _, axis: x.cummax(axis)[0],
+    "cummax places": lambda x, _, axis: x.cummax(axis)[1],
+    "argmax": lambda x, _, axis: x.argmax(axis),
+    "argmin": lambda x, _, axis: x.argmin(axis),
+    "gram": lambda x, _, __: x @ x.transpose(-1, -2),
+    "tril": lambda x, _, k: x.tril(k),
+    "triu": lambda x, _, k: x.triu(k),
+    "rows": lambda x, _, at: x[Tensor(at)],
+    "masked rows": lambda x, _, mask: x[mask],
+    "rows by value": lambda x, y, _: x[y % len(x)],
+    "gather": lambda x, _, a: x.gather(a[0], Tensor(a[1])),
+    "gather by value": lambda x, y, axis: x.gather(axis, y % x.shape[axis]),
+    "scatter": lambda x, y, a: x.scatter(a[0], Tensor(a[1]), y),
+    "scatter by value": lambda x, y, axis: x.scatter(axis, y % x.shape[axis], x),
+    "scatter reduce": lambda x, y, a: x.scatter_reduce(a[0], Tensor(a[1]), y, *a[2:]),
+    "mask": lambda x, y, number: x.masked_fill(y > 1, number),
+    "masked select": lambda x, y, a: x.masked_select(y > 0, *a),
+    "nonzero": lambda x, _, size: x.nonzero(size, -1),
+    "roll": lambda x, _, a: x.roll(*a),
+    "sort": lambda x, _, a: x.sort(*a)[0],
+    "argsort": lambda x, _, a: x.argsort(*a),
+    "topk": lambda x, _, a: x.topk(*a)[0],
+    "windows": lambda x, _, a: x.unfold(*a),
+    "add to": lambda x, y, _: _add_to(x, y),
+    "assign": lambda x, y, _: x.assign(y),
+    "set": lambda x, _, a: _set(x, *a),
+    "set to value": lambda x, y, index: _set(x, index, y),
+    "set where": lambda x, y, number: _set(x, y, number),
+}
+NUMPY: Meaning = {
+    **SAME,
+    "maximum": lambda x, y, _: np.maximum(x, y),
+    "minimum": lambda x, y, _: np.minimum(x, y),
+    "select": lambda x, y, _: np.where(x < y, x, y - 1),
+    "equal": lambda x, y, _: np.where(x == y, x, y + 2),
+    "choose": lambda x, y, number: np.where(y, x, np.array(number).astype(x.dtype)),
+    "relu": lambda x, _, __: np.maximum(x, 0),
+    "abs": lambda x, _, __: np.abs(x),
+    "clip": lambda x, _, ends: np.clip(x, *ends),
+    "sign": lambda x, _, __: np.sign(x),
+    "cast": lambda x, _, dtype: x,
+    "permute": lambda x, _, order: x.transpose(order),
+    "expand": lambda x, _, shape: np.broadcast_to(x, shape),
+    "pad": lambda x, _, pads: np.pad(x, pads),
+    "extend": lambda x, _, a: np.pad(
+        x, a[0], {"reflect": "reflect", "replicate": "edge", "circular": "wrap"}[a[1]]),
+    "shrink": lambda x, _, bounds: x[tuple(slice(*b) for b in bounds)],
+    "flip": lambda x, _, axes: np.flip(x, axes),
+    "diagonal": lambda x, _, offset: np.diagonal(x, offset),
+    "cat": lambda x, y, axis: np.concatenate([x, y], axis),
+    "stack": lambda x, y, axis: np.stack([x, y], axis),
+    "repeat": lambda x, _, repeats: np.tile(x, repeats),
+    "repeat each": lambda x, _, a: np.repeat(x, *a),
+    "contiguous": lambda x, _, __: x,
+    "realize": lambda x, _, __: x,
+    "clone": lambda x, _, __: x,
+    "sum": lambda x, _, a: x.sum(a[0], keepdims=a[1]),
+    "max": lambda x, _, a: x.max(a[0], keepdims=a[1]),
+    "min": lambda x, _, a: x.min(a[0], keepdims=a[1]),
+    "prod": lambda x, _, a: x.prod(a[0], keepdims=a[1]),
+    "any": lambda x, _, a: (x > 0).any(a[0], keepdims=a[1]),
+    "all": lambda x, _, a: (x != 0).all(a[0], keepdims=a[1]),
+    "cumsum": lambda x, _, axis: x.cumsum(axis),
+    "cumprod": lambda x, _, axis: x.cumprod(axis),
+    "cummax": lambda x, _, axis: np.maximum.accumulate(x, axis),
+    "cummax places": lambda x, _, axis: _last_extremum(x, axis),
+    "argmax": lambda x, _, axis: x.argmax(axis),
+    "argmin": lambda x, _, axis: x.argmin(axis),
+    "gram": lambda x, _, __: x @ x.swapaxes(-1, -2),
+    "tril": lambda x, _, k: np.tril(x, k),
+    "triu": lambda x, _, k: np.triu(x, k),
+    "rows": lambda x, _, at: x[at],
+    "masked rows": lambda x, _, mask: x[mask],
+    "rows by value": lambda x, y, _: x[y % len(x)],
+    "gather": lambda x, _, a: np.take_along_axis(x, a[1].astype(np.int64), a[0]),
+    "gather by value": lambda x, y, axis: np.take_along_axis(x, (y % x.shape[axis]).astype(np.int64), axis),
+    "scatter": lambda x, y, a: _scatter(x, *a, y, None),
+    "scatter by value": lambda x, y, axis: _scatter(x, axis, y % x.shape[axis], x, None),
+    "scatter reduce": lambda x, y, a: _scatter(x, a[0], a[1], y, *a[2:]),
+    "mask": lambda x, y, number: np.where(y > 1, np.array(number).astype(x.dtype), x),
+    "masked select": lambda x, y, a: _selected(x, y > 0, *a),
+    "nonzero": lambda x, _, size: np.concatenate([np.argwhere(x), np.full((size, x.ndim), -1)])[:size],
+    "roll": lambda x, _, a: np.roll(x, *a),
+    "sort": lambda x, _, a: np.take_along_axis(x, _order(x, *a), a[0]),
+    "argsort": lambda x, _, a: _order(x, *a),
+    "topk": lambda x, _, a: _first(np.take_along_axis(x, _order(x, a[1], a[2]), a[1]), *a[:2]),
+    "windows": lambda x, _, a: _windows(x, *a),
+    "add to": lambda x, y, _: x.write((), cast(computable(x.array) + computable(y), dtypes_of(x))),
+    "assign": lambda x, y, _: x.write((), y),
+    "set": lambda x, _, a: x.write(*a),
+    "set to value": lambda x, y, index: x.write(index, y),
+    "set where": lambda x, y, number: x.write(y, number),
+}
+VIEWS = {"reshape", "flatten", "getitem", "permute", "expand", "shrink", "flip", "diagonal", "windows",
+         "realize"}
+REPEATING = {"expand", "windows"}
+"""Views that may show an item in several places: they cannot be written to."""
+UNSURE = {"contiguous"}
+"""Whether it is the memory of its source depends on how that lies there: neither is written to."""
+WRITES = {"add to", "assign", "set", "set to value", "set where"}
+PROMOTING = {"add", "sub", "mul", "less", "alike", "and", "or", "xor", "maximum", "minimum", "select",
+             "equal", "cat", "stack"}
+
+
+# --- drawing programs -------------------------------------------------------------------------------------
+
+
+@dataclass
+class Memory:
+    """What drawing knows about the numbers that some values show."""
+
+    bound: int
+    writable: bool = True
+
+
+@dataclass(frozen=True)
+class Known:
+    """What drawing knows about a value."""
+
+    shape: Shape
+    dtype: DType
+    memory: Memory
+    repeats: bool = False
+
+    @property
+    def bound(self) -> int:
+        """No number of it is larger, nor smaller than its negative."""
+        return self.memory.bound
+
+
+def exact_below(dtype: DType) -> int:
+    """The numbers of a float dtype up to this are exact; no number of an integer dtype is larger."""
+    if dtype.is_float:
+        return round(2 / float(ml_dtypes.finfo(dtype.numpy).eps))
+    return 1 if dtype.is_bool else max(int(dtype.max), -int(dtype.min))
+
+
+STEPS = ("elementwise", "binary", "binary", "movement", "movement", "reduce", "index", "select", "select",
+         "order", "convert", "write", "memory")
+
+
+@dataclass
+class Drawing:
+    """A program while it is drawn."""
+
+    draw: Callable[[Any], Any]
+    values: list[Known] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
+
+    def pick(self, low: int, high: int) -> int:
+        return int(self.draw(st.integers(low, high)))
+
+    def one_of(self, choices: Sequence[Any]) -> Any:
+        return self.draw(st.sampled_from(choices))
+
+    def number(self, dtype: DType) -> Any:
+        return bool(self.pick(0, 1)) if dtype.is_bool else self.pick(0 if dtype.is_unsigned else -9, 9)
+
+    def input(self, array: Array) -> None:
+        dtype = next(d for d in dtypes.all if d.numpy == array.dtype)
+        self.values.append(Known(array.shape, dtype, Memory(6 if dtype.is_float else exact_below(dtype))))
+
+    def add(self, name: str, x: int, shape: Shape, bound: int, arg: Any = None, y: int | None = None,
+            dtype: DType | None = None) -> int:
+        """A step that gives a value of its own, and where that is not exact for long, one that clips it."""
+        kind = dtype or self.values[x].dtype
+        most = self.room(kind)
+        self.steps.append(Step(name, x, y, arg, kind))
+        self.values.append(Known(shape, kind, Memory(bound if kind.is_float else min(bound, most))))
+        last = len(self.values) - 1
+        return self.clipped(last, 9) if kind.is_float and bound > most // 16 else last
+
+    def clipped(self, x: int, end: int) -> int:
+        kind = self.values[x].dtype
+        return self.add("clip", x, self.values[x].shape, end, (0 if kind.is_unsigned else -end, end))
+
+    def view(self, name: str, x: int, shape: Shape, arg: Any = None) -> int:
+        """A step that shows the memory of its source."""
+        known = self.values[x]
+        self.steps.append(Step(name, x, None, arg, known.dtype))
+        self.values.append(Known(shape, known.dtype, known.memory, known.repeats or name in REPEATING))
+        return len(self.values) - 1
+
+    def room(self, dtype: DType) -> int:
+        """The largest magnitude of a value of `dtype`; one that comes near is clipped."""
+        return exact_below(dtype)
+
+    def fits(self, bound: int, dtype: DType) -> bool:
+        return not dtype.is_float or bound <= self.room(dtype)
+
+    def step(self) -> None:
+        x = self.draw(st.sampled_from(range(max(0, len(self.values) - 3), len(self.values))))
+        getattr(self, self.one_of(STEPS))(x, self.values[x])
+
+    def other(self, fits: Callable[[Known], bool]) -> int | None:
+        """A value that fits; the newest ones first."""
+        fitting = [i for i, v in enumerate(self.values) if fits(v)]
+        return self.one_of(fitting[::-1]) if fitting else None
+
+    @staticmethod
+    def broadcasts(a: Shape, b: Shape) -> bool:
+        try:
+            return math.prod(np.broadcast_shapes(a, b)) <= MOST_ITEMS
+        except ValueError:
+            return False
+
+    def mask_of(self, shape: Shape) -> int | None:
+        """A value of bools that broadcasts to `shape`."""
+        return self.other(lambda v: v.dtype.is_bool and self.broadcasts(v.shape, shape)
+                          and np.broadcast_shapes(v.shape, shape) == shape)
+
+    # --- item by item
+
+    def elementwise(self, x: int, v: Known) -> None:
+        if v.dtype.is_bool:
+            self.add("not", x, v.shape, 1)
+            return
+        names = ["number", "neg", "relu", "abs", "sign", "floordiv", "mod", "clip"]
+        name = self.one_of(names + (["not", "shift"] if v.dtype.is_int else []))
+        if name == "number":
+            if self.fits(3 * v.bound + 9, v.dtype):
+                self.add(name, x, v.shape, self.wrapped(3 * v.bound + 9, v.dtype), self.number(v.dtype))
+        elif name in ("floordiv", "mod"):
+            self.add(name, x, v.shape, v.bound + 7,
+                     self.one_of((2, 3, 7) if v.dtype.is_unsigned else (2, 3, 7, -4)))
+        elif name == "clip":
+            self.clipped(x, 9)
+        elif name == "shift":
+            self.add(name, x, v.shape, exact_below(v.dtype), self.pick(0, 3))
+        else:
+            bound = max(v.bound, 1) if v.dtype.is_float else exact_below(v.dtype)
+            self.add(name, x, v.shape, 1 if name == "sign" else bound)
+
+    def wrapped(self, bound: int, dtype: DType) -> int:
+        """The bound of what may be up to `bound`, or wrap."""
+        most = exact_below(dtype)
+        return most if bound > most or dtype.is_unsigned else bound
+
+    def binary(self, x: int, v: Known) -> None:
+        name = self.one_of(("add", "sub", "mul", "maximum", "minimum", "select", "equal", "less", "alike",
+                            "cat", "stack", "and", "or", "xor", "choose"))
+        if name in ("cat", "stack"):
+            y = self.other(lambda w: w.shape == v.shape)
+        elif name == "choose":
+            y = self.mask_of(v.shape)
+        else:
+            y = self.other(lambda w: self.broadcasts(w.shape, v.shape))
+        if y is None:
+            return
+        w = self.values[y]
+        if name == "choose":
+            self.add(name, x, v.shape, max(v.bound, 9), self.number(v.dtype), y)
+            return
+        common = promote(v.dtype, w.dtype)
+        if not self.fits(max(v.bound, w.bound), common):
+            return
+        if name in ("and", "or", "xor"):
+            if not common.is_float:
+                self.add(name, x, np.broadcast_shapes(v.shape, w.shape), exact_below(common), None, y, common)
+        elif name in ("cat", "stack"):
+            self.joined(name, x, v, y)
+        elif name in ("less", "alike"):
+            self.add(name, x, np.broadcast_shapes(v.shape, w.shape), 1, None, y, dtypes.bool)
+        elif not (common.is_bool or (name in ("select", "equal") and w.dtype.is_bool)):  # bools take no - 1
+            bound = v.bound * w.bound if name == "mul" else v.bound + w.bound + 2
+            if self.fits(bound, common):
+                self.add(name, x, np.broadcast_shapes(v.shape, w.shape), self.wrapped(bound, common), None, y,
+                         common)
+
+    def joined(self, name: str, x: int, v: Known, y: int) -> None:
+        w = self.values[y]
+        if 2 * math.prod(v.shape) > MOST_ITEMS or (name == "cat" and not v.shape):
+            return
+        axis = self.pick(0, len(v.shape) - (name == "cat"))
+        if name == "cat":
+            shape = tuple(2 * n if i == axis else n for i, n in enumerate(v.shape))
+        else:
+            shape = (*v.shape[:axis], 2, *v.shape[axis:])
+        common = promote(v.dtype, w.dtype)
+        self.add(name, x, shape, self.wrapped(max(v.bound, w.bound), common), axis, y, common)
+
+    def convert(self, x: int, v: Known) -> None:
+        dtype = self.one_of(KINDS_OF_NUMBERS)
+        if not self.fits(v.bound, dtype):
+            x = self.clipped(x, 9)
+        if dtype.is_bool:
+            self.add("cast", x, v.shape, 1, dtype, None, dtype)
+        elif dtype is not v.dtype:  # a cast to the same dtype is the value itself
+            self.add("cast", x, v.shape, self.wrapped(self.values[x].bound, dtype), dtype, None, dtype)
+
+    # --- movement
+
+    def movement(self, x: int, v: Known) -> None:
+        name = self.one_of(("reshape", "permute", "expand", "pad", "extend", "shrink", "flip", "flatten",
+                            "tril", "triu", "diagonal", "repeat", "repeat each"))
+        shape = v.shape
+        if name == "reshape":
+            target = self.one_of(reshapes_of(shape))
+            self.view(name, x, target, target)
+        elif name == "permute":
+            order = tuple(self.draw(st.permutations(range(len(shape)))))
+            self.view(name, x, tuple(shape[i] for i in order), order)
+        elif name == "expand":
+            ones = [i for i, n in enumerate(shape) if n == 1]
+            count = self.pick(0, 5)
+            target = tuple(count if i in ones[:1] else n for i, n in enumerate(shape))
+            if ones and math.prod(target) <= MOST_ITEMS:
+                self.view(name, x, target, target)
+        elif name == "flatten":
+            self.view(name, x, (math.prod(shape),))
+        elif name == "diagonal" and len(shape) >= 2:
+            offset = self.pick(-2, 2)
+            self.view(name, x, np.diagonal(np.empty(shape, bool), offset).shape, offset)
+        elif name in ("tril", "triu") and len(shape) >= 2:
+            self.add(name, x, shape, v.bound, self.pick(-2, 2))
+        elif name in ("pad", "extend", "shrink", "flip", "repeat", "repeat each") and shape:
+            getattr(self, name.replace(" ", "_"))(name, x, v)
+
+    def pad(self, name: str, x: int, v: Known) -> None:
+        pads = tuple((self.pick(0, 2), self.pick(0, 2)) for _ in v.shape)
+        self.grown(name, x, v, pads, pads)
+
+    def extend(self, name: str, x: int, v: Known) -> None:
+        """Padded with its own items, as many as there are at most."""
+        if 0 in v.shape:
+            return
+        mode = self.one_of(("reflect", "replicate", "circular"))
+        most = [2 if mode == "replicate" else min(2, n - (mode == "reflect")) for n in v.shape]
+        pads = tuple((self.pick(0, n), self.pick(0, n)) for n in most)
+        self.grown(name, x, v, pads, (pads, mode))
+
+    def grown(self, name: str, x: int, v: Known, pads: tuple[tuple[int, int], ...], arg: Any) -> None:
+        target = tuple(n + sum(p) for n, p in zip(v.shape, pads, strict=True))
+        if math.prod(target) <= MOST_ITEMS:
+            self.add(name, x, target, v.bound, arg)
+
+    def repeat(self, name: str, x: int, v: Known) -> None:
+        repeats = tuple(self.pick(1, 2) for _ in v.shape)
+        target = tuple(n * k for n, k in zip(v.shape, repeats, strict=True))
+        if math.prod(target) <= MOST_ITEMS:
+            self.add(name, x, target, v.bound, repeats)
+
+    def repeat_each(self, name: str, x: int, v: Known) -> None:
+        count, axis = self.pick(1, 3), self.pick(0, len(v.shape) - 1)
+        target = tuple(n * count if i == axis else n for i, n in enumerate(v.shape))
+        if math.prod(target) <= MOST_ITEMS:
+            self.add(name, x, target, v.bound, (count, axis))
+
+    def shrink(self, name: str, x: int, v: Known) -> None:
+        starts = [self.pick(0, max(0, n - 1)) for n in v.shape]
+        bounds = tuple((s, self.pick(min(s + 1, n), n)) for s, n in zip(starts, v.shape, strict=True))
+        self.view(name, x, tuple(e - s for s, e in bounds), bounds)
+
+    def flip(self, name: str, x: int, v: Known) -> None:
+        self.view(name, x, v.shape, self.axes(v.shape))
+
+    def axes(self, shape: Shape) -> tuple[int, ...]:
+        return tuple(sorted(self.draw(st.sets(st.integers(0, len(shape) - 1), min_size=1))))
+
+    # --- along axes
+
+    def reduce(self, x: int, v: Known) -> None:
+        if not v.shape:
+            return
+        name = self.one_of(("sum", "sum", "max", "min", "prod", "any", "all", "gram"))
+        if name == "gram":
+            if len(v.shape) >= 2 and not v.dtype.is_bool and math.prod(v.shape) <= MOST_ITEMS // 2:
+                largest = v.bound * v.bound * max(1, v.shape[-1])
+                if self.fits(largest, v.dtype):
+                    self.add(name, x, (*v.shape[:-1], v.shape[-2]), self.wrapped(largest, v.dtype))
+            return
+        axes, keep = self.axes(v.shape), bool(self.pick(0, 1))
+        count = math.prod(v.shape[a] for a in axes)
+        if name in ("max", "min") and count == 0:
+            return
+        if name == "prod" and v.dtype.is_float:
+            x = self.clipped(x, 2)
+        dtype = {"sum": sum_dtype(v.dtype), "prod": sum_dtype(v.dtype), "any": dtypes.bool,
+                 "all": dtypes.bool}.get(name, v.dtype)
+        most = exact_below(dtype)
+        largest = {"sum": v.bound * max(1, count), "prod": 1 << count if v.dtype.is_float else most}.get(
+            name, v.bound)
+        if self.fits(largest, dtype):
+            left = tuple(1 if i in axes else n for i, n in enumerate(v.shape) if keep or i not in axes)
+            self.add(name, x, left, self.wrapped(largest, dtype), (axes, keep), None, dtype)
+
+    def order(self, x: int, v: Known) -> None:
+        """What depends on the order of items along an axis."""
+        if not v.shape:
+            return
+        axis = self.pick(0, len(v.shape) - 1)
+        size = v.shape[axis]
+        name = self.one_of(("cumsum", "cumprod", "cummax", "cummax places", "argmax", "argmin", "sort",
+                            "argsort", "topk", "roll", "windows"))
+        if name in ("cumsum", "cumprod"):
+            if name == "cumprod" and v.dtype.is_float:
+                x = self.clipped(x, 2)
+            dtype = sum_dtype(v.dtype)
+            most = 1 << size if v.dtype.is_float else exact_below(dtype)
+            bound = v.bound * max(1, size) if name == "cumsum" else most
+            if self.fits(bound, dtype):
+                self.add(name, x, v.shape, self.wrapped(bound, dtype), axis, None, dtype)
+        elif name in ("sort", "argsort"):
+            arg = (axis, bool(self.pick(0, 1)))
+            dtype = dtypes.int32 if name == "argsort" else v.dtype
+            self.add(name, x, v.shape, size if name == "argsort" else v.bound, arg, None, dtype)
+        elif name == "roll":
+            self.add(name, x, v.shape, v.bound, (self.pick(-3, 3), axis))
+        elif name == "topk":
+            count = self.pick(0, size)
+            target = (*v.shape[:axis], count, *v.shape[axis + 1:])
+            self.add(name, x, target, v.bound, (count, axis, bool(self.pick(0, 1))))
+        elif name == "windows" and size:
+            window, step = self.pick(1, size), self.pick(1, 2)
+            target = (*v.shape[:axis], (size - window) // step + 1, *v.shape[axis + 1:], window)
+            if math.prod(target) <= MOST_ITEMS:
+                self.view(name, x, target, (axis, window, step))
+        elif name.startswith("cummax") and size:
+            places = name == "cummax places"
+            self.add(name, x, v.shape, size if places else v.bound, axis, None,
+                     dtypes.int32 if places else v.dtype)
+        elif name.startswith("arg") and size:
+            self.add(name, x, v.shape[:axis] + v.shape[axis + 1:], size, axis, None, dtypes.int32)
+
+    # --- items by position
+
+    def index(self, x: int, v: Known) -> None:
+        index = self.basic_index(v.shape)
+        self.view("getitem", x, np.empty(v.shape, np.int8)[index].shape, index)
+
+    def basic_index(self, shape: Shape) -> tuple[Any, ...]:
+        items: list[Any] = []
+        for n in shape:
+            kind = self.pick(0, 3)
+            if kind == 0 and n:
+                items.append(self.pick(-n, n - 1))
+            elif kind == 1:
+                items += [None, slice(None)]
+            else:
+                bounds = st.one_of(st.none(), st.integers(-n - 1, n + 1))
+                step = self.one_of((None, 1, 2, -1, -2, 3))
+                items.append(slice(self.draw(bounds), self.draw(bounds), step))
+        return (*items, Ellipsis) if self.pick(0, 2) == 0 else tuple(items)
+
+    def places(self, shape: Shape, size: int) -> Array:
+        places = np.random.default_rng(self.pick(0, 99)).integers(0, size, shape)
+        return places.astype(self.one_of(INDEX_DTYPES))
+
+    def select(self, x: int, v: Known) -> None:
+        """Items by position: of an index in memory or computed on the way."""
+        if not v.shape or 0 in v.shape:
+            return
+        name = self.one_of(("rows", "masked rows", "rows by value", "gather", "gather by value", "scatter",
+                            "scatter by value", "scatter reduce", "mask", "masked select", "nonzero"))
+        axis = self.pick(0, len(v.shape) - 1)
+        getattr(self, f"select_{name.replace(' ', '_')}")(name, x, v, axis)
+
+    def select_rows(self, name: str, x: int, v: Known, axis: int) -> None:
+        at = self.draw(st.lists(st.integers(-v.shape[0], v.shape[0] - 1), min_size=1, max_size=4))
+        if len(at) * math.prod(v.shape[1:]) <= MOST_ITEMS:
+            self.add(name, x, (len(at), *v.shape[1:]), v.bound, np.array(at, np.int32))
+
+    def select_masked_rows(self, name: str, x: int, v: Known, axis: int) -> None:
+        mask = np.array(self.draw(st.lists(st.booleans(), min_size=v.shape[0], max_size=v.shape[0])))
+        self.add(name, x, (int(mask.sum()), *v.shape[1:]), v.bound, mask)
+
+    def select_rows_by_value(self, name: str, x: int, v: Known, axis: int) -> None:
+        y = self.other(lambda w: w.dtype.is_int and len(w.shape) <= 3
+                       and math.prod(w.shape) * math.prod(v.shape[1:]) <= MOST_ITEMS)
+        if y is not None and v.shape[0] < 128:
+            self.add(name, x, (*self.values[y].shape, *v.shape[1:]), v.bound, None, y)
+
+    def select_gather(self, name: str, x: int, v: Known, axis: int) -> None:
+        target = tuple(self.pick(1, 4) if i == axis else n for i, n in enumerate(v.shape))
+        if math.prod(target) <= MOST_ITEMS and v.shape[axis] < 128:
+            self.add(name, x, target, v.bound, (axis, self.places(target, v.shape[axis])))
+
+    def select_gather_by_value(self, name: str, x: int, v: Known, axis: int) -> None:
+        y = self.other(lambda w: w.dtype.is_int and w.shape == v.shape)
+        if y is not None and v.shape[axis] < 128:
+            self.add(name, x, v.shape, v.bound, axis, y)
+
+    select_scatter_by_value = select_gather_by_value
+
+    def select_scatter(self, name: str, x: int, v: Known, axis: int) -> None:
+        y = self.other(lambda w: w.shape == v.shape and w.dtype is v.dtype)
+        if y is not None and v.shape[axis] < 128:
+            arg = (axis, self.places(v.shape, v.shape[axis]))
+            self.add(name, x, v.shape, max(v.bound, self.values[y].bound), arg, y)
+
+    def select_scatter_reduce(self, name: str, x: int, v: Known, axis: int) -> None:
+        reduce = self.one_of(("sum", "amax", "amin", "prod"))
+        y = self.other(lambda w: w.shape == v.shape and w.dtype is v.dtype)
+        if y is None or v.shape[axis] >= 128 or v.dtype.is_bool or (reduce == "prod" and v.dtype.is_float):
+            return
+        arg = (axis, self.places(v.shape, v.shape[axis]), reduce, bool(self.pick(0, 1)))
+        bound = v.bound + v.shape[axis] * self.values[y].bound
+        if self.fits(bound, v.dtype):
+            self.add(name, x, v.shape, exact_below(v.dtype) if v.dtype.is_int else bound, arg, y)
+
+    def select_mask(self, name: str, x: int, v: Known, axis: int) -> None:
+        y = self.other(lambda w: self.broadcasts(w.shape, v.shape) and not w.dtype.is_bool
+                       and np.broadcast_shapes(w.shape, v.shape) == v.shape)
+        if y is not None:
+            self.add(name, x, v.shape, max(v.bound, 9), self.number(v.dtype), y)
+
+    def select_masked_select(self, name: str, x: int, v: Known, axis: int) -> None:
+        y = self.other(lambda w: w.shape == v.shape and not w.dtype.is_bool)
+        if y is not None:
+            size = self.pick(1, 9)
+            self.add(name, x, (size,), max(v.bound, 9), (size, self.number(v.dtype)), y)
+
+    def select_nonzero(self, name: str, x: int, v: Known, axis: int) -> None:
+        size = self.pick(1, 5)
+        self.add(name, x, (size, len(v.shape)), max(v.shape), size, None, dtypes.int32)
+
+    # --- memory
+
+    def memory(self, x: int, v: Known) -> None:
+        name = self.one_of(("realize", "realize", "contiguous", "clone"))
+        if name == "realize":
+            self.view(name, x, v.shape)
+            return
+        last = self.add(name, x, v.shape, v.bound)
+        if name in UNSURE:
+            v.memory.writable = self.values[last].memory.writable = False
+
+    def write(self, x: int, v: Known) -> None:
+        """In place: what shows the memory shows it, what was computed before does not."""
+        if v.repeats or not v.memory.writable:
+            return
+        name = self.one_of(("add to", "assign", "set", "set to value", "set where"))
+        index = self.basic_index(v.shape) if name.startswith("set ") or name == "set" else ()
+        shape = np.empty(v.shape, bool)[index].shape
+        y, arg = None, None
+        if name == "set":
+            arg = (index, self.number(v.dtype))
+            bound = max(v.bound, 9)
+        elif name == "set where":
+            y = self.other(lambda w: w.dtype.is_bool and w.shape == v.shape)
+            arg = self.number(v.dtype)
+            bound = max(v.bound, 9)
+        else:
+            y = self.other(lambda w: promote(v.dtype, w.dtype) is v.dtype and self.broadcasts(w.shape, shape)
+                           and (w.shape == shape if name == "assign" else
+                                np.broadcast_shapes(w.shape, shape) == shape)
+                           and (w.dtype is v.dtype if name == "assign" else True))
+            other = 0 if y is None else self.values[y].bound
+            bound = v.bound + other if name == "add to" else max(v.bound, other)
+            arg = index if name == "set to value" else None
+        if name != "set" and y is None:
+            return
+        if (name == "add to" and v.dtype.is_bool) or not self.fits(bound, v.dtype):
+            return
+        v.memory.bound = self.wrapped(bound, v.dtype)
+        self.steps.append(Step(name, x, y, arg, v.dtype))
+        self.values.append(v)
+
+
+def reshapes_of(shape: Shape) -> list[Shape]:
+    """Some shapes with as many items."""
+    size = math.prod(shape)
+    found = {(size,), shape, (*shape, 1), (1, *shape)}
+    for i in range(len(shape) - 1):
+        found.add((*shape[:i], shape[i] * shape[i + 1], *shape[i + 2:]))
+    for i, n in enumerate(shape):
+        found |= {(*shape[:i], d, n // d, *shape[i + 1:]) for d in (2, 3, 5) if n and n % d == 0}
+    found |= {tuple(n for n in shape if n != 1)}
+    return sorted(found)
+
+
+def numbers_of(dtype: DType, shape: Shape, seed: Sequence[int]) -> Array:
+    """Whole numbers: from -6 to 6 of floats, of integers also some of any bits."""
+    rng = np.random.default_rng((*seed, *shape))
+    if dtype.is_bool:
+        return rng.integers(0, 2, shape).astype(bool)
+    small = rng.integers(0 if dtype.is_unsigned else -6, 7, shape)
+    if dtype.is_float:
+        return small.astype(dtype.numpy)
+    some = rng.integers(int(dtype.min), int(dtype.max), shape, dtype.numpy, endpoint=True)
+    return np.asarray(np.where(rng.random(shape) < 0.8, small.astype(dtype.numpy), some))
+
+
+@st.composite
+def programs(draw: Callable[[Any], Any]) -> Program:
+    drawing = Drawing(draw)
+    inputs = []
+    for number in range(draw(st.integers(1, 3))):
+        sizes = (1, 2, 3, 4, 5, 7, 0) if draw(st.integers(0, 9)) == 9 else (1, 2, 3, 4, 5, 7)
+        shape = tuple(draw(st.lists(st.sampled_from(sizes), min_size=0, max_size=4)))
+        while math.prod(shape) > 100:
+            shape = shape[1:]
+        inputs.append(numbers_of(draw(st.sampled_from(KINDS_OF_NUMBERS)), shape, (number,)))
+        drawing.input(inputs[-1])
+    given_count = len(inputs)
+    for _ in range(draw(st.sampled_from((*range(1, 9), *range(4, 21))))):
+        drawing.step()
+    last = len(drawing.values) - 1
+    results = [last, *(draw(st.integers(0, last)) for _ in range(draw(st.integers(0, 2))))]
+    return Program(inputs, drawing.steps, results if last >= given_count else [last])
