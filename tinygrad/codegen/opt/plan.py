@@ -17,8 +17,9 @@ from tinygrad.codegen.contraction import product_in
 from tinygrad.codegen.linearize import reduce_identity
 from tinygrad.codegen.opt.block_rows import row_in_registers
 from tinygrad.codegen.opt.blocks import reduce_in_block
-from tinygrad.codegen.opt.guards import guarded, guarded_store, zero_outside
+from tinygrad.codegen.opt.guards import guarded, guarded_store, nothing_outside
 from tinygrad.codegen.opt.matrix import on_matrix_unit
+from tinygrad.codegen.opt.online import online
 from tinygrad.codegen.opt.prefetch import Prefetch, prefetch
 from tinygrad.codegen.opt.rows import keep_row
 from tinygrad.codegen.opt.share import Sharing, share_operand
@@ -42,6 +43,7 @@ class OptKind(Enum):
     UPCAST = "the innermost iterations as registers, each with its own accumulators"
     UNROLL = "the innermost iterations of a reduce written out, into one accumulator"
     ROW = "loops along one row as the same threads and registers of a block"
+    ONLINE = "the largest item of a row and the sums weighted by it in one loop over tiles of the row"
     GROUP = "the innermost iterations of a reduce into accumulators of their own, combined at the end"
     KEEP = "a row that several loops read, computed once into scratch memory"
     SKIP = "every loop only as far as a condition inside it can hold"
@@ -163,6 +165,8 @@ def changed(nest: UOp, opt: Opt) -> UOp:
             return split(nest, target, opt.amount, RangeKind.UNROLL, apart=False)
         case OptKind.GROUP:
             return split(nest, target, opt.amount, RangeKind.UNROLL, apart=True)
+        case OptKind.ONLINE:
+            return online(nest, target, opt.amount)
         case OptKind.PAD:
             return padded(nest, target, opt.amount)
         case OptKind.MMA:
@@ -395,19 +399,10 @@ def padded(nest: UOp, r: UOp, multiple: int) -> UOp:
         if r in node.closed_ranges:
             if node.op is not Ops.REDUCE:
                 raise ValueError(f"r{r.arg[0]} is no loop of REDUCEs alone")
-            value = _nothing_outside(new.src[0].substitute({r: whole}), inside, node.arg)
+            value = nothing_outside(new.src[0].substitute({r: whole}), inside, node.arg)
             new = value.reduce_ranges(node.arg, *(whole if c is r else c for c in node.closed_ranges))
         done[node] = new
     return done[nest]
-
-
-def _nothing_outside(value: UOp, inside: UOp, op: Ops) -> UOp:
-    """`value` where `inside` holds, else what changes nothing under `op`: of a product, both factors zero."""
-    if op is Ops.ADD and value.op is Ops.MUL:
-        return value.replace(src=tuple(zero_outside(s, inside) for s in value.src))
-    if op is Ops.ADD and value.op is Ops.WHERE and product_in(value) is not None:
-        return value.src[0].where(_nothing_outside(value.src[1], inside, op), value.src[2])
-    return inside.where(guarded(value, inside), reduce_identity(op, value.dtype))
 
 
 # --- staging ------------------------------------------------------------------------------------------------
