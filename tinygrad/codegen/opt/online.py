@@ -40,7 +40,7 @@ class WeightedSum:
     """e^(x - shift)"""
     x: UOp
     shift: UOp
-    """the largest x; or 0 where that is -inf"""
+    """the largest x, or 0 where that is infinite"""
     guarded: bool
     """whether a condition leaves weights out"""
 
@@ -82,7 +82,7 @@ def _sums_over(largest: UOp, reduces: list[UOp]) -> OnlineSums | None:
     sums = []
     for node in users:
         found = _weighted(node.src[0], node, made_of)
-        if found is None or not _is_shift(found.shift, largest):
+        if found is None or not _is_shift(found, largest):
             return None
         if row_form(found.x, found.loop) is not row_form(largest.src[0], largest.closed_ranges[0]):
             return None
@@ -98,11 +98,22 @@ def _is_plain(node: UOp) -> bool:
         node.src[1].src[0].op is Ops.CONST and node.src[1].arg[1] is RangeKind.LOOP
 
 
-def _is_shift(shift: UOp, largest: UOp) -> bool:
-    """True for the largest item, and for it with 0 in place of -inf."""
-    if shift is largest:
-        return True
-    return shift.op is Ops.WHERE and shift is largest.eq(-math.inf).where(0, largest)
+def _is_shift(found: WeightedSum, largest: UOp) -> bool:
+    """True for the largest item, and for it with 0 in place of -inf; in a sum of weights alone, in place of
+    infinity too."""
+    shift = _finite_below(largest)
+    forms = [largest, shift]
+    if found.value is found.weight:
+        forms += [_finite_above(largest), _finite_above(largest, shift)]
+    return found.shift in forms
+
+
+def _finite_below(largest: UOp) -> UOp:
+    return largest.eq(-math.inf).where(0, largest)
+
+
+def _finite_above(largest: UOp, otherwise: UOp | None = None) -> UOp:
+    return largest.eq(math.inf).where(0, largest if otherwise is None else otherwise)
 
 
 def _weighted(value: UOp, reduce: UOp, made_of: frozenset[UOp]) -> WeightedSum | None:
@@ -159,13 +170,15 @@ def online(nest: UOp, loop: UOp, tile: int) -> UOp:
     largest_of_tile = x.reduce_ranges(Ops.MAX, item)
     before = UOp.new(Ops.RUNNING, x.dtype, (largest_of_tile, tiles), Ops.MAX)
     after = before.maximum(largest_of_tile)
-    shift = after.eq(-math.inf).where(0, after)
     largest = largest_of_tile.reduce_ranges(Ops.MAX, tiles)
     done = {found.largest: largest}
     for part in found.sums:
         difference = argument_of_exponential(part.weight.src[0])
         assert difference is not None
-        factor = part.weight.substitute({difference: before - shift})
+        shift, shift_before = _finite_below(after), before
+        if part.shift.op is Ops.WHERE and part.shift is not _finite_below(found.largest):
+            shift, shift_before = _finite_above(after, shift), _finite_above(before)
+        factor = part.weight.substitute({difference: shift_before - shift})
         weight = part.weight.substitute({difference: x - shift})
         value = part.value.substitute({part.weight: weight, part.loop: place})
         if inside is not None:
