@@ -17,6 +17,7 @@ from tinygrad.codegen.contraction import product_in
 from tinygrad.codegen.linearize import reduce_identity
 from tinygrad.codegen.opt.block_rows import row_in_registers
 from tinygrad.codegen.opt.blocks import reduce_in_block
+from tinygrad.codegen.opt.chain import chain_on_unit
 from tinygrad.codegen.opt.guards import guarded, guarded_store, nothing_outside
 from tinygrad.codegen.opt.matrix import on_matrix_unit
 from tinygrad.codegen.opt.online import online
@@ -51,6 +52,7 @@ class OptKind(Enum):
     PREFETCH = "in a loop, what later iterations of a range read asked for already"
     STAGE = "an operand computed once over the ranges it is read over, into scratch memory"
     SHARE = "an operand computed once a block over the ranges it is read over, into shared memory"
+    CHAIN = "tiles of two products, one of what the other made, on a matrix unit"
     MMA = "tiles of a contraction on a matrix unit"
     PAD = "a range that is summed over rounded up to a multiple, with nothing added beyond its end"
 
@@ -72,10 +74,11 @@ class Opt:
     amount: int = 0
     over: tuple[int, ...] = ()
     """STAGE, SHARE: the ranges that the memory covers, outermost first; MMA: those over rows and columns;
+    CHAIN: those over rows (queries) and columns of the result, where `range` is over a tile of what is summed;
     PREFETCH: the one whose iterations are counted ahead;
     ROW: the other loops along the row"""
     tiles: tuple[int, ...] = ()
-    """MMA: tiles of rows, columns and products beside each other; SHARE: what `Sharing` has after threads;
+    """CHAIN: tiles of rows beside each other; MMA: tiles of rows, columns and products beside each other; SHARE: what `Sharing` has after threads;
     ROW: items of an access, lanes that exchange values; LOCAL of a reduce: these lanes"""
 
     def __repr__(self) -> str:
@@ -83,7 +86,7 @@ class Opt:
         details = [] if self.kind in WHOLE_NEST else [f"{named.get(self.kind, 'r')}{self.range}"]
         if self.kind is OptKind.MERGE:
             details.append(f"r{self.amount}")
-        elif self.kind is OptKind.MMA:
+        elif self.kind in (OptKind.MMA, OptKind.CHAIN):
             details.append(str(UNITS[self.amount]))
         elif self.amount:
             details.append(str(self.amount))
@@ -169,6 +172,9 @@ def changed(nest: UOp, opt: Opt) -> UOp:
             return online(nest, target, opt.amount)
         case OptKind.PAD:
             return padded(nest, target, opt.amount)
+        case OptKind.CHAIN:
+            query, column = (range_named(nest, r) for r in opt.over)
+            return chain_on_unit(nest, UNITS[opt.amount], (query, target, column), *opt.tiles)
         case OptKind.MMA:
             m, n = (range_named(nest, r) for r in opt.over)
             rows, columns, depth = opt.tiles
