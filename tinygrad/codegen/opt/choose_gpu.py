@@ -14,6 +14,7 @@ from __future__ import annotations
 from tinygrad.codegen.contraction import Contraction, contraction_of
 from tinygrad.codegen.launches import needs_order
 from tinygrad.codegen.opt.access import Access, accesses_of
+from tinygrad.codegen.opt.choose_chain import ChainChooser
 from tinygrad.codegen.opt.choose_registers import RegisterChooser
 from tinygrad.codegen.opt.choose_sides import dividing
 from tinygrad.codegen.opt.choose_units import UnitChooser
@@ -62,7 +63,8 @@ class _Chooser:
         statistics = self.statistics()
         contraction = None if statistics else self.main_contraction()
         if statistics:
-            self.share_rows(statistics)
+            if not self.by_chain():
+                self.share_rows(statistics)
         elif contraction is not None and self.outputs_fill(contraction):
             if not any(self.by_tiles(kind, contraction) for kind in (UnitChooser, RegisterChooser)):
                 self.tile(contraction)
@@ -294,6 +296,15 @@ class _Chooser:
         """The contraction by tiles of blocks in shared memory, on a matrix unit or in registers, if that is
         possible."""
         chooser = kind(self.nest, contraction.reduce, self.renderer)
+        chosen = chooser.choose()
+        if chosen:
+            self.nest = chooser.nest
+            self.opts += chooser.opts
+        return chosen
+
+    def by_chain(self) -> bool:
+        """Two products with a softmax between them on a matrix unit, if that is possible."""
+        chooser = ChainChooser(self.nest, self.renderer)
         chosen = chooser.choose()
         if chosen:
             self.nest = chooser.nest
