@@ -39,6 +39,7 @@ from tinygrad.graph.printing import format_node
 from tinygrad.graph.symbolic import linear_terms
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import DEBUG, prod
+from tinygrad.schedule.chains import chained_sums
 from tinygrad.schedule.cost import (
     LARGE_CONE,
     better_stored,
@@ -153,6 +154,7 @@ class Fusion:
         self.work = work_of(sink, self.closed)
         self.reads_memory = reads_memory(sink)
         self.has_statistics = has_statistics(sink)
+        self.chained = chained_sums(self.order, forced, self.has_statistics, self.closed)
         self.depth = reduce_depth(sink)
         self.uses: dict[UOp, dict[Use, None]] = defaultdict(dict)
         self.kernels: list[Kernel] = []
@@ -176,6 +178,8 @@ class Fusion:
     # --- the decision ---------------------------------------------------------------------------------------
 
     def must_store(self, node: UOp, uses: list[Use]) -> bool:
+        if self.stays_chained(node, uses):
+            return False
         if node.op is Ops.LIMIT:
             return self.must_store(node.src[0], _of_source(uses))
         if node.op is Ops.WHERE and not self.reads_memory[node.src[0]] and node.src[2].is_zero:
@@ -197,6 +201,15 @@ class Fusion:
             self.note(node, "stored, for a contraction, it or its user, wants the kernel for itself")
             return True
         return self.better_stored(node, uses)
+
+    def stays_chained(self, node: UOp, uses: list[Use]) -> bool:
+        """True for what is between the products of a chain, whose plan computes it once."""
+        chain = self.chained.get(node)
+        kernels = {kernel for kernel, _ in uses}
+        if chain is None or node is chain.root or len(kernels) != 1:
+            return False
+        reduces = {r: p for r, p in kernels.pop().reduces.items() if r not in self.closed}
+        return chain.root in reduces and chain.reduces.issuperset(reduces)
 
     def better_stored(self, node: UOp, uses: list[Use]) -> bool:
         kernels = len({kernel for kernel, _ in uses})

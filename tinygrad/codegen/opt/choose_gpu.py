@@ -45,6 +45,13 @@ def choose_block_plan(nest: UOp, renderer: Renderer) -> Plan:
     return _Chooser(nest, renderer).plan()
 
 
+def runs_as_chain(nest: UOp, renderer: Renderer) -> bool:
+    """Whether the plan for `nest` is one of two products with a softmax between them (`choose_chain.py`)."""
+    chooser = _Chooser(nest, renderer)
+    chooser.merge_contiguous()
+    return chooser.by_chain()
+
+
 class _Chooser:
     def __init__(self, nest: UOp, renderer: Renderer) -> None:
         self.nest = nest
@@ -58,8 +65,7 @@ class _Chooser:
     def plan(self) -> Plan:
         if needs_order(self.nest):
             return Plan()
-        while (pair := mergeable_pair(self.nest)) is not None:
-            self.take(Opt(OptKind.MERGE, pair[0].arg[0], pair[1].arg[0]))
+        self.merge_contiguous()
         statistics = self.statistics()
         contraction = None if statistics else self.main_contraction()
         if statistics:
@@ -76,6 +82,10 @@ class _Chooser:
         if skips_something(self.nest):
             self.take(Opt(OptKind.SKIP, 0))
         return Plan(tuple(self.opts))
+
+    def merge_contiguous(self) -> None:
+        while (pair := mergeable_pair(self.nest)) is not None:
+            self.take(Opt(OptKind.MERGE, pair[0].arg[0], pair[1].arg[0]))
 
     # --- what the nest is made of ---------------------------------------------------------------------------
 
