@@ -7,6 +7,7 @@ is asked by lowering the piece of the graph by itself, and choosing a plan for i
 """
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -17,7 +18,7 @@ from tinygrad.device import Device
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ALLOW_TF32, NOOPT
-from tinygrad.schedule.products import is_contraction, product_of
+from tinygrad.schedule.products import is_contraction
 from tinygrad.schedule.split import runs_blocks
 
 _THROUGH = Family.ELEMENTWISE | Family.MOVEMENT | {Ops.CONST, Ops.VARIABLE, Ops.LIMIT}
@@ -31,36 +32,34 @@ class ChainedSum:
     reduces: frozenset[UOp]
 
 
-def chained_sums(order: Sequence[UOp], forced: set[UOp], has_statistics: Mapping[UOp, bool],
-                 closed: frozenset[UOp]) -> dict[UOp, ChainedSum]:
+def chained_sums(order: Sequence[UOp], forced: set[UOp], closed: frozenset[UOp]) -> dict[UOp, ChainedSum]:
     """For each node between a chain's products, and these, the chain. `order` is the whole graph, sources
     first; `forced` is stored in any case, `closed` needs no loop."""
+    roots = [n for n in order if n.op is Ops.REDUCE and n not in closed and n.arg[0] is Ops.ADD
+             and _has_units(n.device) and is_contraction(n) and _finds_largest(n, forced)]
+    if not roots or NOOPT:
+        return {}
     found: dict[UOp, ChainedSum] = {}
-    users: dict[UOp, list[UOp]] = {}
-    for node in order:
-        product = product_of(node) if node.op is Ops.REDUCE and node not in closed else None
-        if product is None or NOOPT or not any(has_statistics[_shown(s)] for s in product.src) or \
-                not is_contraction(node) or not _has_units(node.device):
-            continue
-        if not users:
-            for user in order:
-                for source in user.src:
-                    users.setdefault(source, []).append(user)
-        piece = _Piece(node, forced, closed)
-        inside = piece.between
-        if any(user not in inside for n in inside if n is not node for user in users[n]):
+    users: dict[UOp, list[UOp]] = defaultdict(list)
+    for user in order:
+        for source in user.src:
+            users[source].append(user)
+    number = {node: i for i, node in enumerate(order)}
+    for root in roots:
+        piece = _Piece(root, forced, closed)
+        inside = piece.between(number)
+        if any(user not in inside for n in inside if n is not root for user in users[n]):
             continue  # someone else wants what is in between
-        if _is_one_kernel(piece.alone(), node.device, bool(ALLOW_TF32)):
-            chain = ChainedSum(node, frozenset(n for n in inside if n.op is Ops.REDUCE))
+        if _is_one_kernel(piece.alone(), root.device, bool(ALLOW_TF32)):
+            chain = ChainedSum(root, frozenset(n for n in inside if n.op is Ops.REDUCE))
             found.update(dict.fromkeys(inside, chain))
     return found
 
 
-def _shown(value: UOp) -> UOp:
-    """What movement shows and repeats."""
-    while value.op in Family.MOVEMENT or value.op is Ops.CAST:
-        value = value.src[0]
-    return value
+def _finds_largest(root: UOp, forced: set[UOp]) -> bool:
+    """Whether what a sum adds up is made of the largest of something."""
+    cone = root.src[0].toposort(stop=lambda n: n.op not in _THROUGH or n in forced)
+    return any(n.op is Ops.REDUCE and n.arg[0] is Ops.MAX for n in cone)
 
 
 def _has_units(device: object) -> bool:
@@ -74,31 +73,32 @@ class _Piece:
     def __init__(self, root: UOp, forced: set[UOp], closed: frozenset[UOp]) -> None:
         self.root = root
         self.closed = closed
+        self.nodes: dict[UOp, bool] = {}
+        """whether a node is part of a factor of the first product: a sum there has a kernel of its own"""
         self.ends: dict[UOp, UOp] = {}
         """what is stored, and a buffer in its place"""
-        operands: set[UOp] = set()
-        """what is below a factor of a product: a sum there has a kernel of its own"""
-        order = list(root.toposort())
-        below: set[UOp] = {root}
-        for node in reversed(order):
-            if node not in below:
+        pending = [(root, False)]
+        while pending:
+            node, is_factor = pending.pop()
+            if node in self.ends or self.nodes.get(node, False) >= is_factor and node in self.nodes:
                 continue
+            self.nodes[node] = is_factor
             is_sum = node.op is Ops.REDUCE and node not in closed
-            if node is not root and ((node.op not in _THROUGH and node.op is not Ops.REDUCE) or node in forced
-                                     or (is_sum and node in operands)):
+            if node is not root and (node in forced or (is_sum and is_factor)
+                                     or (node.op not in _THROUGH and node.op is not Ops.REDUCE)):
                 self.ends[node] = _parameter(node, len(self.ends) + 1)
                 continue
-            below.update(node.src)
-            if node in operands or (node is not root and is_sum and product_of(node) is not None):
-                operands.update(node.src)
-        reduced: set[UOp] = set()
-        for node in order:
-            own = node.op is Ops.REDUCE and node not in closed
-            if node in below and node not in self.ends and node not in operands and \
-                    (own or not reduced.isdisjoint(node.src)):
-                reduced.add(node)
-        self.between = reduced
-        """the sums of the piece, and what is made of them"""
+            is_product = is_sum and node is not root and is_contraction(node)
+            pending.extend((source, is_factor or is_product) for source in node.src)
+
+    def between(self, number: Mapping[UOp, int]) -> set[UOp]:
+        """The sums of the piece, and what is made of them."""
+        made: set[UOp] = set()
+        for node in sorted(self.nodes, key=number.__getitem__):
+            own = node.op is Ops.REDUCE and node not in self.closed
+            if node not in self.ends and not self.nodes[node] and (own or not made.isdisjoint(node.src)):
+                made.add(node)
+        return made
 
     def alone(self) -> UOp:
         """A kernel that stores the contraction."""

@@ -154,7 +154,7 @@ class Fusion:
         self.work = work_of(sink, self.closed)
         self.reads_memory = reads_memory(sink)
         self.has_statistics = has_statistics(sink)
-        self.chained = chained_sums(self.order, forced, self.has_statistics, self.closed)
+        self.chained = chained_sums(self.order, forced, self.closed)
         self.depth = reduce_depth(sink)
         self.uses: dict[UOp, dict[Use, None]] = defaultdict(dict)
         self.kernels: list[Kernel] = []
