@@ -26,14 +26,16 @@ _THROUGH = Family.ELEMENTWISE | Family.MOVEMENT | {Ops.CONST, Ops.VARIABLE, Ops.
 
 @dataclass(frozen=True)
 class ChainedSum:
-    """A contraction whose weights are computed in its own kernel: the REDUCEs of that, itself among them."""
+    """A contraction whose weights are computed in its own kernel: the REDUCEs of that, itself among them, and
+    what is made of them."""
 
     root: UOp
     reduces: frozenset[UOp]
+    between: frozenset[UOp]
 
 
 def chained_sums(order: Sequence[UOp], forced: set[UOp], closed: frozenset[UOp]) -> dict[UOp, ChainedSum]:
-    """For each node between a chain's products, and these, the chain. `order` is the whole graph, sources
+    """For each node of a chain, down to memory, the chain. `order` is the whole graph, sources
     first; `forced` is stored in any case, `closed` needs no loop."""
     roots = [n for n in order if n.op is Ops.REDUCE and n not in closed and n.arg[0] is Ops.ADD
              and _has_units(n.device) and is_contraction(n) and _finds_largest(n, forced)]
@@ -51,8 +53,8 @@ def chained_sums(order: Sequence[UOp], forced: set[UOp], closed: frozenset[UOp])
         if any(user not in inside for n in inside if n is not root for user in users[n]):
             continue  # someone else wants what is in between
         if _is_one_kernel(piece.alone(), root.device, bool(ALLOW_TF32)):
-            chain = ChainedSum(root, frozenset(n for n in inside if n.op is Ops.REDUCE))
-            found.update(dict.fromkeys(inside, chain))
+            chain = ChainedSum(root, frozenset(n for n in inside if n.op is Ops.REDUCE), frozenset(inside))
+            found.update(dict.fromkeys(piece.nodes, chain))
     return found
 
 
