@@ -37,7 +37,7 @@ FLOAT_RATE = MULTIPROCESSORS * 128 * CLOCK
 SHARED_RATE = MULTIPROCESSORS * 128 * CLOCK
 """Bytes of shared memory in a second."""
 MEMORY_RATE, UNIT_RATE = 4.8e12, {"bf16": 990e12, "f16": 990e12, "tf32": 495e12, "s8": 1979e12}
-SHOWN = (OptKind.ROW, OptKind.SHARE, OptKind.MMA, OptKind.SKIP)
+SHOWN = (OptKind.ROW, OptKind.ONLINE, OptKind.SHARE, OptKind.MMA, OptKind.CHAIN, OptKind.SKIP)
 REGISTERS, SHARED_BYTES, THREADS, BLOCKS = 65536, 227 << 10, 2048, 32
 """Of a multiprocessor."""
 
@@ -64,7 +64,7 @@ def counts_of(program: Sequence[UOp], launch: Launch) -> Counts:
     times = [math.prod(launch.blocks) * math.prod(launch.threads)]
     for node in program:
         if node.op is Ops.RANGE:
-            times.append(times[-1] * node.extent // (2 if len(node.src) == 3 else 1))
+            times.append(times[-1] * node.extent // (1 if node.src[-1].op is Ops.CONST else 2))
         elif node.op is Ops.END:
             times.pop()
         elif node.op is Ops.MMA:
