@@ -1,13 +1,14 @@
-"""Softmax and attention with the largest item found in the loop that adds up: plans against NumPy in float64."""
+"""Softmax and attention with the largest item found in the loop that adds up, against NumPy in float64."""
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
-from tinygrad import Tensor
+from tinygrad import Context, Tensor
 from tinygrad.codegen.compile import stages_of
 from tinygrad.codegen.lower import lower
 from tinygrad.codegen.opt.online import online_sums
@@ -72,11 +73,13 @@ def test_a_row_is_read_once(name: str, tile: int) -> None:
     assert found is not None
     nest = apply_plan(lower(ast), Plan((Opt(OptKind.ONLINE, found.loop.arg[0], tile),)))
     assert sum(n.op is Ops.LOAD for n in nest.toposort()) == 1
-    np.testing.assert_allclose(in_tiles(ast, tile, np.empty(5, np.float32), x), theirs(np.float64(x)), rtol=1e-6)
+    result = in_tiles(ast, tile, np.empty(5, np.float32), x)
+    np.testing.assert_allclose(result, theirs(np.float64(x)), rtol=1e-6)
 
 
-@pytest.mark.parametrize("row", [[-np.inf] * 6, [np.inf, 1.0, 2.0, np.inf], [-np.inf, 3.0, -np.inf, np.nan, 1.0],
-                                 [-np.inf, -np.inf, -np.inf, -1000.0, -999.0], [88.0, 1e30, -1e30]])
+@pytest.mark.parametrize("row", [[-np.inf] * 6, [np.inf, 1.0, 2.0, np.inf], [88.0, 1e30, -1e30],
+                                 [-np.inf, 3.0, -np.inf, np.nan, 1.0],
+                                 [-np.inf, -np.inf, -np.inf, -1000.0, -999.0]])
 @pytest.mark.parametrize("name", SUMS)
 def test_rows_of_infinities_and_nan(name: str, row: list[float]) -> None:
     ours, theirs = SUMS[name]
@@ -107,3 +110,88 @@ def test_attention_in_one_loop(mask: str) -> None:
     ordered = [next(a for a in inputs if a.size == slots[i]) for i in sorted(slots)]
     found = in_tiles(ast, 4, np.empty((2, 7, 3), np.float32), *ordered)
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+# --- on matrix units ----------------------------------------------------------------------------------------
+
+MODELS = ("PYTHON:CUDA", "PYTHON:AMD", "PYTHON:GFX1100", "PYTHON:METAL")
+SHAPES = {
+    "tails": (2, 33, 75, 20, 24), "whole tiles": (1, 32, 128, 32, 16),
+    "more queries than keys": (1, 40, 16, 16, 40),
+}
+"""Heads, queries, keys, and the sizes of keys and values."""
+
+
+def attention_on(device: str, shape: tuple[int, ...], kind: Any, mask: str) -> tuple[Tensor, Array]:
+    """Attention of random numbers, and what NumPy makes of them."""
+    heads, queries, keys, depth, columns = shape
+    rng = np.random.default_rng(sum(shape))
+    q, k, v = (rng.standard_normal((heads, *s)).astype(kind)
+               for s in ((queries, depth), (keys, depth), (keys, columns)))
+    kwargs: dict[str, Any] = {}
+    given = None
+    if mask == "causal":
+        kwargs["is_causal"], given = True, np.tril(np.ones((queries, keys), np.bool_))
+    elif mask != "none":
+        given = rng.random((queries, keys)) < 0.4 if mask == "bool" else numbers(queries, keys)
+        given[2] = False if mask == "bool" else -np.inf
+        kwargs["attn_mask"] = Tensor(given, device=device).realize()
+    tensors = [Tensor(x, device=device).realize() for x in (q, k, v)]
+    return tensors[0].scaled_dot_product_attention(*tensors[1:], **kwargs), attended(q, k, v, given)
+
+
+def check_one_kernel(result: Tensor, expected: Array, device: str) -> None:
+    items = schedule_uops([result.uop])
+    assert len(items) == 1
+    plan = stages_of(items[0].ast, device).plan
+    assert {OptKind.ONLINE, OptKind.CHAIN} <= {opt.kind for opt in plan.opts}
+    np.testing.assert_allclose(np.float64(result.numpy()), expected, rtol=2e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize("device", MODELS)
+@pytest.mark.parametrize(("shape", "kind", "mask"), [
+    ("tails", ml_dtypes.bfloat16, "causal"), ("tails", np.float16, "bool"),
+    ("whole tiles", np.float16, "none"), ("more queries than keys", ml_dtypes.bfloat16, "added"),
+])
+def test_attention_in_one_kernel(device: str, shape: str, kind: Any, mask: str) -> None:
+    check_one_kernel(*attention_on(device, SHAPES[shape], kind, mask), device)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mask", ["none", "causal", "bool", "added"])
+@pytest.mark.parametrize("device", ["CUDA:EMULATED", "AMD:EMULATED", "METAL:EMULATED", *MODELS])
+def test_attention_of_many_tiles(device: str, mask: str) -> None:
+    check_one_kernel(*attention_on(device, (2, 150, 170, 64, 80), ml_dtypes.bfloat16, mask), device)
+
+
+def test_groups_of_heads_share_keys_in_one_kernel() -> None:
+    rng = np.random.default_rng(0)
+    q, k, v = (rng.standard_normal((heads, 32, 16)).astype(np.float16) for heads in (4, 2, 2))
+    tensors = [Tensor(x, device="PYTHON:CUDA").realize() for x in (q, k, v)]
+    result = tensors[0].scaled_dot_product_attention(*tensors[1:], enable_gqa=True)
+    check_one_kernel(result, attended(q, k.repeat(2, 0), v.repeat(2, 0)), "PYTHON:CUDA")
+
+
+def test_rounding_to_tf32_where_allowed() -> None:
+    with Context(ALLOW_TF32=1):
+        check_one_kernel(*attention_on("PYTHON:CUDA", (1, 32, 64, 16, 16), np.float32, "none"), "PYTHON:CUDA")
+    result, expected = attention_on("PYTHON:CUDA", (1, 32, 64, 16, 16), np.float32, "none")
+    assert len(schedule_uops([result.uop])) > 1
+    np.testing.assert_allclose(result.numpy(), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_keys_that_a_causal_mask_hides_are_not_loaded() -> None:
+    result, _ = attention_on("PYTHON:CUDA", (1, 256, 256, 16, 16), ml_dtypes.bfloat16, "causal")
+    program = stages_of(schedule_uops([result.uop])[0].ast, "PYTHON:CUDA").program
+    tiles = [n for n in program if n.op is Ops.RANGE and n.src[-1].op is not Ops.CONST]
+    assert len(tiles) == 1
+    assert tiles[0].src[-1].bounds == (1, 4)  # of 64 keys
+
+
+def test_weights_that_someone_else_wants_are_stored() -> None:
+    q, k, v = (Tensor.empty(2, 64, 32, dtype="bfloat16", device="PYTHON:CUDA", requires_grad=True)
+               for _ in range(3))
+    y = q.scaled_dot_product_attention(k, v)
+    items = schedule_uops([t.uop for t in (y, *y.sum().gradient(q, k, v))])
+    kinds = [{opt.kind for opt in stages_of(item.ast, "PYTHON:CUDA").plan.opts} for item in items]
+    assert not any(OptKind.CHAIN in k for k in kinds)

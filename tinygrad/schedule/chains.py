@@ -2,8 +2,8 @@
 
 A contraction that is tiled for blocks of threads wants its kernel for itself. But where one of its sides is a
 softmax of another contraction's result, and a matrix unit can do both with the softmax in between
-(`codegen/opt/choose_chain.py`), all of it is one kernel, and nothing of the size of the scores is stored. That
-is asked by lowering the piece of the graph by itself, and choosing a plan for it.
+(`codegen/opt/choose_chain.py`), all of it is one kernel, and nothing of the size of the scores is stored.
+That is asked by lowering the piece of the graph by itself, and choosing a plan for it.
 """
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class _Piece:
         pending = [(root, False)]
         while pending:
             node, is_factor = pending.pop()
-            if node in self.ends or self.nodes.get(node, False) >= is_factor and node in self.nodes:
+            if node in self.ends or (node in self.nodes and self.nodes[node] >= is_factor):
                 continue
             self.nodes[node] = is_factor
             is_sum = node.op is Ops.REDUCE and node not in closed

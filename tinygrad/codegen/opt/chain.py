@@ -7,10 +7,10 @@ computed of them there, item by item, is the weights, which the unit takes from 
 side of the second product.
 
 That works because the lanes that hold the elements of one row of a result are those that want them of a
-source, and the order of what is summed is free: a weight's place among the lane's registers says which row of
-values it is multiplied with. Where a unit has results the other way round than sources (AMD's), the scores are
-computed transposed; where a source is wanted by more lanes than have it, they exchange it. A row's largest
-item and sums are those of the registers of a lane, then of the lanes that have the row.
+source, and the order of what is summed is free: a weight's place among the lane's registers says which row
+of values it is multiplied with. Where a unit has results the other way round than sources (AMD's), the scores
+are computed transposed; where a source is wanted by more lanes than have it, they exchange it. A row's
+largest item and sums are those of the registers of a lane, then of the lanes that have the row.
 """
 from __future__ import annotations
 
@@ -173,7 +173,8 @@ class _OnUnit:
         self.which = self.new_range(2**parts, RangeKind.UNROLL) if parts else ZERO
         """which of the products that a lane's tiles of weights are made into, one after another"""
         self.done: dict[UOp, UOp] = {}
-        self.done[chain.query] = self.at_query = self.queries.index(how.result_own, self.numbers(self.queries))
+        self.at_query = self.queries.index(how.result_own, self.numbers(self.queries))
+        self.done[chain.query] = self.at_query
         self.done[chain.key] = self.keys.index(how.result_across, self.numbers(self.keys))
         self.done[chain.column] = self.columns.index(how.result_across, self.numbers(self.columns))
 
@@ -197,7 +198,8 @@ class _OnUnit:
     def stored(self, store: UOp) -> UOp:
         """A STORE of the elements that a lane holds."""
         chain = self.chain
-        loops = {chain.query: [*self.queries.loops, self.lane, self.element], chain.column: self.columns.loops}
+        loops = {chain.query: [*self.queries.loops, self.lane, self.element],
+                 chain.column: self.columns.loops}
         ends = [(self.at_query, self.queries), (self.done[chain.column], self.columns)]
         inside = None
         for at, axis in ends:
@@ -295,9 +297,10 @@ class _OnUnit:
                           unit.a.columns, is_contiguous([product.a, product.b], product.k), RangeKind.UNROLL)
         own, shared = (unit.a.rows, unit.b.columns), (unit.a.columns, unit.b.rows)
         sides = (self.keys, self.queries) if self.how.transposed else (self.queries, self.keys)
+        given, ranges, elements = (product.a, product.b), (product.m, product.n), (of_a, of_b)
         operands = []
-        for value, r, axis, bits, summed, element in zip((product.a, product.b), (product.m, product.n), sides,
-                                                         own, shared, (of_a, of_b), strict=True):
+        for value, r, axis, bits, summed, element in zip(given, ranges, sides, own, shared, elements,
+                                                         strict=True):
             at = axis.index(bits, self.numbers(axis, element))
             along = depth.index(summed, self.numbers(depth, element))
             value = value.substitute({r: at, product.k: along})
@@ -365,8 +368,8 @@ class _OnUnit:
             for (letter, bit), source in zip(bits, sources, strict=True):
                 if letter == "r":
                     place = place + number_of([source], numbers) * 2**bit
-        tile = number_of([self.bit_of(i, how.weights_summed) for i in reversed(range(-len(self.tile_bits()), 0))],
-                         numbers)
+        of_tile = sorted(self.tile_bits(), reverse=True)
+        tile = number_of([self.bit_of(i, how.weights_summed) for i in of_tile], numbers)
         loops = list(self.keys.loops)
         for count, i in enumerate(how.apart, len(self.tile_bits())):
             distance = 1 << how.result_across[i][1]

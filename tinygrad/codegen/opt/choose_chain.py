@@ -1,8 +1,8 @@
 """Plans for attention on matrix units: both products, and the softmax between them, in one loop over keys.
 
-In: a nest of which `online.py` can do the reduces in one loop. Out: the Opts for it. A block has some queries,
-a few rows of them each warp; it loads tiles of keys and values into shared memory, one after another, and its
-warps multiply from there (`chain.py`).
+In: a nest of which `online.py` can do the reduces in one loop. Out: the Opts for it. A block has some
+queries, a few rows of them each warp; it loads tiles of keys and values into shared memory, one after
+another, and its warps multiply from there (`chain.py`).
 """
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class ChainChooser(SideChooser):
         product = product_in(main.value)
         if product is None:
             return None
-        weights, values = sorted(product.src, key=lambda s: main.weight not in s.toposort())
+        values = next(s for s in product.src if main.weight not in s.toposort())
         inner = [n for n in found.largest.src[0].toposort() if n.op is Ops.REDUCE and n.closed_ranges]
         rows = set(found.largest.ranges) - values.ranges
         scores = contraction_of(inner[0]) if len(inner) == 1 else None
@@ -119,8 +119,8 @@ class ChainChooser(SideChooser):
         rows = unit.n if how.transposed else unit.m
         others = prod(r.extent for r in self.nest.src[0].closed_ranges) // (query.extent * column.extent)
         most = min(MOST_WARPS, self.renderer.block_threads // unit.threads)
-        warps = next((w for w in (8, 4, 2) if w <= most and -(-query.extent // (w * rows)) * others >= FULL_BLOCKS
-                      and (w == 1 or query.extent > w * rows // 2)), 1)
+        warps = next((w for w in (8, 4, 2) if w <= most and query.extent > w * rows // 2
+                      and -(-query.extent // (w * rows)) * others >= FULL_BLOCKS), 1)
         inside, _ = self.tiled(query, warps * rows)
         threads = warps * unit.threads
         for first, second in ((key, depth), (key, column)):
@@ -129,8 +129,8 @@ class ChainChooser(SideChooser):
         self.take(Opt(OptKind.CHAIN, key.arg[0], UNITS.index(unit), (inside, column.arg[0]), (1,)))
 
     def share_tile(self, unit: MatrixUnit, key: UOp, other: UOp, threads: int) -> None:
-        """Keys or values of a tile in shared memory, in rows as they are in memory, each turned against the one
-        before: what lanes read at once lies in different banks."""
+        """Keys or values of a tile in shared memory, in rows as they are in memory, each turned against the
+        one before: what lanes read at once lies in different banks."""
         for number, operand in enumerate(operands(self.nest)):
             if key not in operand.ranges or other not in operand.ranges or \
                     any(n.op is Ops.REDUCE for n in operand.toposort()):

@@ -61,8 +61,8 @@ def matrix_product(reduce: UOp, unit: MatrixUnit, m: UOp, n: UOp, k: UOp) -> Mat
 
 
 def _as_source(factor: UOp, unit: MatrixUnit, guard: UOp | None) -> UOp | None:
-    """A factor of the product as the unit takes it, zero where the `guard` of the product does not hold, if it
-    changes with nothing else than the factor; None where the unit takes no such value."""
+    """A factor of the product as the unit takes it, zero where the `guard` of the product does not hold, if
+    that changes with nothing that the factor does not; None where the unit takes no such value."""
     value = factor if factor.dtype is unit.source else _narrowed(factor, unit.source)
     if value is None:
         return None
@@ -120,7 +120,8 @@ class Axis:
     def index(self, bits: Sequence[Bit], numbers: dict[str, UOp]) -> UOp:
         """The range's counter for a lane's element, where `bits` are those of its number in the tile."""
         named = [("t", -1 - place) if place < 0 else bits[place] for place in self.order]
-        return self.outer * 2 ** len(named) + number_of(named, numbers)
+        start: UOp = self.outer * 2 ** len(named)
+        return start + number_of(named, numbers)
 
     def is_whole(self) -> bool:
         """Whether the tiles end where the range does."""
@@ -130,8 +131,8 @@ class Axis:
 
 def axis_of(r: UOp, size: int, tiles: int, lane_bits: Sequence[Bit], together: bool, identity: int,
             kind: RangeKind) -> Axis:
-    """`r` in groups of `tiles` tiles of `size`, a loop of this kind over groups; `together` puts the elements of
-    each lane side by side."""
+    """`r` in groups of `tiles` tiles of `size`, a loop of this kind over groups; `together` puts the elements
+    of each lane side by side."""
     if tiles < 1 or tiles & tiles - 1:
         raise ValueError(f"tiles beside each other are a power of two, not {tiles}")
     groups = -(-r.extent // (size * tiles))

@@ -1,10 +1,10 @@
 """Sums of e^(x - max x), in the loop that finds the largest x.
 
 Softmax finds the largest item of a row before it adds up the exponentials; attention adds up values weighted
-by them after that. Each is a loop over the same row, which must be kept, or computed again. But a sum of what
-changes in proportion to e^(-m) can be taken from one m to another by a factor (Milakov and Gimelshein, "Online
-normalizer calculation for softmax", 2018): so one loop does all of it, tile by tile. It has the largest item
-so far, and sums for that one, which are rescaled when a tile has a larger one.
+by them after that. Each is a loop over the same row, which must be kept, or computed again. But a sum of
+what changes in proportion to e^(-m) can be taken from one m to another by a factor (Milakov and Gimelshein,
+"Online normalizer calculation for softmax", 2018): so one loop does all of it, tile by tile. It has the
+largest item so far, and sums for that one, which are rescaled when a tile has a larger one.
 
     m = max of x[j]                      for each tile:
     s = sum of e^(x[j] - m) w[j]             m' = max(m, the tile's x);  f = e^(m - m')
@@ -128,7 +128,8 @@ def _weighted(value: UOp, reduce: UOp, made_of: frozenset[UOp]) -> WeightedSum |
         y = argument_of_exponential(value.src[0])
         if y is None or y.op is not Ops.SUB or loop in y.src[1].ranges or uses_reduces(y.src[0]):
             return None
-        return WeightedSum(reduce, loop, value, None, value, *y.src, guarded=False)
+        x, shift = y.src
+        return WeightedSum(reduce, loop, value, None, value, x, shift, guarded=False)
     if value.op is Ops.CAST and value.src[0].dtype.is_float and value.dtype.is_float:
         found = _weighted(value.src[0], reduce, made_of)
         return None if found is None else replace(found, value=found.value.cast(value.dtype))

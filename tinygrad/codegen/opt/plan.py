@@ -74,11 +74,12 @@ class Opt:
     amount: int = 0
     over: tuple[int, ...] = ()
     """STAGE, SHARE: the ranges that the memory covers, outermost first; MMA: those over rows and columns;
-    CHAIN: those over rows (queries) and columns of the result, where `range` is over a tile of what is summed;
+    CHAIN: those over rows (queries) and columns of the result, `range` is over a tile of what is summed;
     PREFETCH: the one whose iterations are counted ahead;
     ROW: the other loops along the row"""
     tiles: tuple[int, ...] = ()
-    """CHAIN: tiles of rows beside each other; MMA: tiles of rows, columns and products beside each other; SHARE: what `Sharing` has after threads;
+    """CHAIN: tiles of rows beside each other; MMA: tiles of rows, columns and products beside each other;
+    SHARE: what `Sharing` has after threads;
     ROW: items of an access, lanes that exchange values; LOCAL of a reduce: these lanes"""
 
     def __repr__(self) -> str:

@@ -51,7 +51,8 @@ def skip(nest: UOp) -> UOp:
 def skips_something(nest: UOp) -> bool:
     """True if `skip` would change the nest."""
     sums = any(_span_of_sum(n) is not None for n in nest.toposort() if n.op is Ops.REDUCE)
-    return sums or _loop_over_less(nest) is not None or any(_end_of_storing(nest, loop) is not None for loop in _loops_of_stores(nest))
+    stores = any(_end_of_storing(nest, loop) is not None for loop in _loops_of_stores(nest))
+    return sums or stores or _loop_over_less(nest) is not None
 
 
 # --- outputs ------------------------------------------------------------------------------------------------
@@ -157,14 +158,19 @@ def _conditions_of_items(value: UOp) -> Iterator[UOp]:
         if value.op is Ops.WHERE and value.src[2].op is Ops.CONST and value.src[2].arg == -math.inf:
             yield from conjuncts(value.src[0])
             value = value.src[1]
-        elif value.op is Ops.MAX and value.src[1].op is Ops.EXCHANGE and value.src[1].src[0] is value.src[0]:
-            value = value.src[0]
-        elif value.op is Ops.REDUCE and value.arg is Ops.MAX and len(value.src) == 1 + len(value.closed_ranges):
+        elif _is_largest_of_items(value):
             value = value.src[0]
         elif value.op is Ops.LOAD and value.src[0].src[0].op is Ops.STAGE:
             value = value.src[0].src[0].src[0]
         else:
             return
+
+
+def _is_largest_of_items(value: UOp) -> bool:
+    """True for a REDUCE of one value, and for what lanes exchange to find the largest of theirs."""
+    if value.op is Ops.MAX:
+        return value.src[1].op is Ops.EXCHANGE and value.src[1].src[0] is value.src[0]
+    return value.op is Ops.REDUCE and value.arg is Ops.MAX and len(value.src) == 1 + len(value.closed_ranges)
 
 
 # --- sums ---------------------------------------------------------------------------------------------------
