@@ -64,7 +64,7 @@ def counts_of(program: Sequence[UOp], launch: Launch) -> Counts:
     times = [math.prod(launch.blocks) * math.prod(launch.threads)]
     for node in program:
         if node.op is Ops.RANGE:
-            times.append(times[-1] * node.extent // (1 if node.src[-1].op is Ops.CONST else 2))
+            times.append(times[-1] * node.extent // (1 if all(s.op is Ops.CONST for s in node.src) else 2))
         elif node.op is Ops.END:
             times.pop()
         elif node.op is Ops.MMA:
