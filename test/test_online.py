@@ -188,6 +188,16 @@ def test_keys_that_a_causal_mask_hides_are_not_loaded() -> None:
     assert tiles[0].src[-1].bounds == (1, 4)  # of 64 keys
 
 
+def test_a_stored_causal_mask_leaves_the_second_product_to_the_unit() -> None:
+    q, k, v = (Tensor.empty(4, 256, 64, dtype="float16", device="PYTHON:CUDA", requires_grad=True)
+               for _ in range(3))
+    y = q.scaled_dot_product_attention(k, v, is_causal=True)
+    items = schedule_uops([t.uop for t in (y, *y.sum().gradient(q, k, v))])
+    plans = [stages_of(item.ast, "PYTHON:CUDA").plan for item in items]
+    units = [plan for plan in plans if any(opt.kind is OptKind.MMA for opt in plan.opts)]
+    assert len(units) == 2  # scores, values
+
+
 def test_weights_that_someone_else_wants_are_stored() -> None:
     q, k, v = (Tensor.empty(2, 64, 32, dtype="bfloat16", device="PYTHON:CUDA", requires_grad=True)
                for _ in range(3))

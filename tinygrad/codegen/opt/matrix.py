@@ -52,8 +52,12 @@ def matrix_product(reduce: UOp, unit: MatrixUnit, m: UOp, n: UOp, k: UOp) -> Mat
     elif m not in contraction.left or n not in contraction.right:
         return None
     guard = guard_of(reduce.src[0], UOp.const(unit.result.scalar.as_const(0), unit.result))
-    if guard is not None and not any(guard.ranges <= s.ranges for s in (a, b)):
-        return None
+    if guard is not None:
+        # A mask on one factor leaves zero times the other, which is no zero where that is not finite. A core
+        # skips what a mask hides instead: that is worth more there than its unit.
+        covers = [guard.ranges <= s.ranges for s in (a, b)]
+        if not (all(covers) if unit.threads == 1 else any(covers)):
+            return None
     found = [_as_source(s, unit, guard) for s in (a, b)]
     if found[0] is None or found[1] is None:
         return None
