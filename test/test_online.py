@@ -148,11 +148,13 @@ def check_one_kernel(result: Tensor, expected: Array, device: str) -> None:
     np.testing.assert_allclose(np.float64(result.numpy()), expected, rtol=2e-2, atol=1e-2)
 
 
-@pytest.mark.parametrize("device", MODELS)
-@pytest.mark.parametrize(("shape", "kind", "mask"), [
-    ("tails", ml_dtypes.bfloat16, "causal"), ("tails", np.float16, "bool"),
-    ("whole tiles", np.float16, "none"), ("more queries than keys", ml_dtypes.bfloat16, "added"),
-])
+SMALL_CASES = [("tails", ml_dtypes.bfloat16, "causal"), ("tails", np.float16, "bool"),
+               ("whole tiles", np.float16, "none"), ("more queries than keys", ml_dtypes.bfloat16, "added")]
+ON_MODELS = [pytest.param(device, *case, marks=[pytest.mark.slow] * (case[0] == "tails" and i > 0))
+             for i, device in enumerate(MODELS) for case in SMALL_CASES]
+
+
+@pytest.mark.parametrize(("device", "shape", "kind", "mask"), ON_MODELS)
 def test_attention_in_one_kernel(device: str, shape: str, kind: Any, mask: str) -> None:
     check_one_kernel(*attention_on(device, SHAPES[shape], kind, mask), device)
 
