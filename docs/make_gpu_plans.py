@@ -16,7 +16,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from bench.gpu import GPURow, all_rows
+from bench.gpu_rows import FULL
 from tinygrad import Context, Tensor, dtypes
 from tinygrad.codegen.compile import parts_of, stages_of
 from tinygrad.codegen.cost import estimate
@@ -37,7 +37,7 @@ FLOAT_RATE = MULTIPROCESSORS * 128 * CLOCK
 SHARED_RATE = MULTIPROCESSORS * 128 * CLOCK
 """Bytes of shared memory in a second."""
 MEMORY_RATE, UNIT_RATE = 4.8e12, {"bf16": 990e12, "f16": 990e12, "tf32": 495e12, "s8": 1979e12}
-SHOWN = (OptKind.ROW, OptKind.SHARE, OptKind.MMA, OptKind.SKIP)
+SHOWN = (OptKind.ROW, OptKind.ONLINE, OptKind.SHARE, OptKind.MMA, OptKind.CHAIN, OptKind.SKIP)
 REGISTERS, SHARED_BYTES, THREADS, BLOCKS = 65536, 227 << 10, 2048, 32
 """Of a multiprocessor."""
 
@@ -64,7 +64,7 @@ def counts_of(program: Sequence[UOp], launch: Launch) -> Counts:
     times = [math.prod(launch.blocks) * math.prod(launch.threads)]
     for node in program:
         if node.op is Ops.RANGE:
-            times.append(times[-1] * node.extent // (2 if len(node.src) == 3 else 1))
+            times.append(times[-1] * node.extent // (1 if all(s.op is Ops.CONST for s in node.src) else 2))
         elif node.op is Ops.END:
             times.pop()
         elif node.op is Ops.MMA:
@@ -141,10 +141,37 @@ def logits_loss(rows: int, width: int, words: int) -> list[Tensor]:
     return [loss, *loss.gradient(x, w)]
 
 
-def of_row(row: GPURow) -> list[Tensor]:
-    """What `bench gpu` measures."""
-    inputs = [Tensor.empty(*shape, dtype=getattr(dtypes, row.dtype), device=DEVICE) for shape in row.shapes]
-    return [row.tinygrad(*inputs)]
+@dataclass(frozen=True)
+class Single:
+    """One operation on tensors of these shapes, as `bench gpu` measures it."""
+
+    name: str
+    shapes: Sequence[tuple[int, ...]]
+    dtype: str
+    compute: Callable[..., Tensor]
+    tf32: bool = False
+
+    def built(self) -> list[Tensor]:
+        inputs = [Tensor.empty(*s, dtype=getattr(dtypes, self.dtype), device=DEVICE) for s in self.shapes]
+        return [self.compute(*inputs)]
+
+
+def singles() -> Iterator[Single]:
+    """What memory bounds, products of matrices, and attention."""
+    items, rows = FULL.moved // 4, (FULL.moved // 4 // FULL.row, FULL.row)
+    yield Single("copy, 1 GB", [(items,)], "float32", lambda x: x + 0)
+    yield Single("add, 1 GB", [(items // 2,)] * 2, "float32", lambda x, y: x + y)
+    yield Single("gelu, 1 GB", [(items,)], "float32", Tensor.gelu)
+    yield Single("sum, 1 GB", [(items,)], "float32", Tensor.sum)
+    yield Single("softmax, 1 GB", [rows], "float32", Tensor.softmax)
+    yield Single("layer norm, 1 GB", [rows], "float32", Tensor.layernorm)
+    for dtype in ("bfloat16", "float16", "float32", "tf32"):
+        kind, tf32 = ("float32", True) if dtype == "tf32" else (dtype, False)
+        for n in FULL.products:
+            yield Single(f"matmul {n} {dtype}", [(n, n)] * 2, kind, Tensor.matmul, tf32)
+    heads, length, size = FULL.attention
+    yield Single(f"causal attention, {heads}x{length}x{size} bfloat16", [(heads, length, size)] * 3,
+                 "bfloat16", partial(Tensor.scaled_dot_product_attention, is_causal=True))
 
 
 CONVOLUTIONS = ((64, 64, 56, 3, 1), (256, 64, 56, 1, 1), (128, 128, 56, 3, 2), (512, 512, 7, 3, 1),
@@ -154,8 +181,8 @@ CONVOLUTIONS = ((64, 64, 56, 3, 1), (256, 64, 56, 1, 1), (128, 128, 56, 3, 2), (
 
 def workloads() -> Iterator[tuple[str, Callable[[], list[Tensor]], bool]]:
     """Names, what makes the tensors, and whether tf32 will do."""
-    for row in all_rows():
-        yield row.name, partial(of_row, row), row.tf32
+    for single in singles():
+        yield single.name, single.built, single.tf32
     for sizes in CONVOLUTIONS:
         inputs, outputs, side, size, stride = sizes
         name = f"convolution 128x{inputs}x{side}x{side}, {outputs} of {size}x{size}, stride {stride}"

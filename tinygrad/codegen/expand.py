@@ -18,7 +18,7 @@ from tinygrad.codegen.transpose import (
     transposed_vectors,
 )
 from tinygrad.dtype import dtypes
-from tinygrad.graph.ops import Family, Ops, RangeKind
+from tinygrad.graph.ops import Family, Memory, Ops, RangeKind
 from tinygrad.graph.symbolic import linear_terms
 from tinygrad.graph.uop import UOp
 
@@ -83,10 +83,11 @@ def _unrolled_reduce(node: UOp) -> UOp:
     if not ranges:
         return node
     values = node.src[:len(node.src) - len(closed)]
-    copies = [c for v in values for c in _copies(v, ranges)]
+    factor = values[:1] if node.arg is Ops.MULACC else ()  # once an iteration of the loop
+    copies = [c for v in values[len(factor):] for c in _copies(v, ranges)]
     loops = [r for r in closed if r not in ranges]
     if loops:
-        return UOp.new(Ops.REDUCE, node.dtype, (*copies, *loops), node.arg)
+        return UOp.new(Ops.REDUCE, node.dtype, (*factor, *copies, *loops), node.arg)
     while len(copies) > 1:
         pairs = [copies[i:i + 2] for i in range(0, len(copies), 2)]
         copies = [p[0] if len(p) == 1 else simplified(node.arg, node.dtype, *p) for p in pairs]
@@ -125,7 +126,9 @@ def vectorised(nest: UOp) -> UOp:
             continue
         if len(lanes) > 1:
             raise RuntimeError(f"a value changes with the lanes of {len(lanes)} ranges")
-        if not lanes:
+        if node.op is Ops.LOAD and _is_in_registers(node.src[0].src[0]):
+            done[node] = _register_values(node.src[0].src[1], done[node.src[0].src[0]], lanes)
+        elif not lanes:
             done[node] = node if src == node.src else node.with_sources(src)
         elif node in tiles:
             tile, place = tiles[node]
@@ -157,7 +160,30 @@ def _vector_node(node: UOp, src: tuple[UOp, ...], lane: UOp, done: dict[UOp, UOp
         return _vector_reduce(node, src, lane)
     if node.op is Ops.STAGE:
         return _vector_stage(node, src, lane)
+    if node.op is Ops.RUNNING:
+        return UOp.new(Ops.RUNNING, node.dtype.vec(count), (splat(src[0], count), src[1]), node.arg)
     return UOp.new(node.op, node.dtype.vec(count), tuple(splat(s, count) for s in src), node.arg)
+
+
+def _is_in_registers(memory: UOp) -> bool:
+    return memory.op is Ops.STAGE and memory.arg[1] is Memory.REGISTER
+
+
+def _register_values(offset: UOp, stage: UOp, lanes: list[UOp]) -> UOp:
+    """What a LOAD from a STAGE in registers gives: for each of its lanes, one of the values that are staged
+    there."""
+    values = stage.src[:len(stage.src) - len(stage.closed_ranges)]
+    places = [offset.substitute({r: UOp.const(i, dtypes.index)}) for r in lanes for i in range(r.extent)]
+    picked = []
+    for place in places or [offset]:
+        if place.op is not Ops.CONST:
+            raise RuntimeError("which of the values in registers is read has to be known")
+        vector, number = values[place.arg // stage.dtype.count], place.arg % stage.dtype.count
+        picked.append(vector if vector.dtype.count == 1 else
+                      UOp.new(Ops.EXTRACT, vector.dtype.scalar, (vector,), number))
+    if len(picked) == 1:
+        return picked[0]
+    return UOp.new(Ops.VECTORIZE, stage.dtype.scalar.vec(len(picked)), tuple(picked))
 
 
 def _is_index_arithmetic(node: UOp) -> bool:

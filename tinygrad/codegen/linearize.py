@@ -28,6 +28,7 @@ from tinygrad.helpers import prod
 
 IDENTITY_OF: dict[Ops, Callable[[DType], int | float | bool]] = {
     Ops.ADD: lambda dtype: 0,
+    Ops.MULACC: lambda dtype: 0,
     Ops.MUL: lambda dtype: 1,
     Ops.MAX: lambda dtype: dtype.scalar.min,
 }
@@ -139,6 +140,13 @@ class _Linearizer:
                     raise RuntimeError(f"loop {r.arg[0]} cannot run in two places: "
                                        f"inside {_name(known)} and inside {_name(around)}")
                 around = r
+        for node in self.running_alone():
+            self.opened_at[node.src[1]].append(node)
+
+    def running_alone(self) -> list[UOp]:
+        """The REDUCEs of which nothing but their value so far is used."""
+        reduces = (_reduce_of(n) for n in self.order if n.op is Ops.RUNNING)
+        return [n for n in dict.fromkeys(reduces) if n not in self.order]
 
     def innermost(self, node: UOp) -> UOp:
         """The body that a node runs in: that of the deepest loop it changes with."""
@@ -165,6 +173,8 @@ class _Linearizer:
     # --- what must come before what -------------------------------------------------------------------------
 
     def connect(self) -> None:
+        for node in self.running_alone():
+            self.update_at_end(node.src[1], node)
         loads = [n for n in self.order if n.op is Ops.LOAD]
         for node in self.order:
             if node not in self.body:
@@ -172,15 +182,18 @@ class _Linearizer:
             for source in node.src:
                 self.sequence(source, self.body[node], node)
             if node.op in (Ops.REDUCE, Ops.STAGE) and _closed_loops(node):
-                innermost = _closed_loops(node)[-1]
-                self.updates[innermost].append(node)
-                for source in node.src:
-                    if source.op is not Ops.RANGE:
-                        self.sequence(source, innermost, None)
+                self.update_at_end(_closed_loops(node)[-1], node)
             if node.op is Ops.STORE:
                 for load in loads:
                     if load.src[0].src[0] is node.src[0].src[0]:
                         self.sequence(load, self.body[node], node)
+
+    def update_at_end(self, loop: UOp, node: UOp) -> None:
+        """At the end of the body of `loop`, `node` takes what it accumulates or stages."""
+        self.updates[loop].append(node)
+        for source in node.src:
+            if source.op is not Ops.RANGE:
+                self.sequence(source, loop, None)
 
     def sequence(self, source: UOp, body: UOp, node: UOp | None) -> None:
         """`source` before `node`, which runs in `body` (None: at the end of it), seen from the body around
@@ -229,6 +242,8 @@ class _Linearizer:
     def emit(self, item: UOp) -> None:
         if item.op is Ops.RANGE:
             self.emit_loop(item)
+        elif item.op is Ops.RUNNING:
+            self.done[item] = self.read(self.registers[_reduce_of(item)])
         elif item.op is Ops.REDUCE and _closed_loops(item):
             self.done[item] = self.read(self.registers[item])
         elif item.op is Ops.REDUCE and item.closed_ranges:
@@ -343,6 +358,9 @@ class _Linearizer:
                 self.add(UOp.new(Ops.STORE, node.dtype, (at, value)))
             return
         register = self.registers[node]
+        if node.arg is Ops.MULACC:
+            self.rescale(register, values[0], values[1:])
+            return
         for value in values:
             before = self.read(register)
             if self.contracts and node.arg is Ops.ADD and value.op is Ops.MUL and node.dtype.is_float:
@@ -352,6 +370,20 @@ class _Linearizer:
             else:
                 after = UOp.new(node.arg, node.dtype, (before, value))
             self.add(UOp.new(Ops.STORE, node.dtype, (register, self.add(after))))
+
+    def rescale(self, register: UOp, factor: UOp, values: list[UOp]) -> None:
+        """A register times `factor`, and more added to it."""
+        total = self.read(register)
+        if values[0].op is Ops.MMA or not self.contracts:
+            total = self.add(UOp.new(Ops.MUL, total.dtype, (total, factor)))
+        for number, value in enumerate(values):
+            if value.op is Ops.MMA:
+                total = self.add(value.replace(src=(*value.src[:2], total, *value.src[3:])))
+            elif number == 0 and self.contracts:
+                total = self.add(UOp.new(Ops.MULACC, total.dtype, (total, factor, value)))
+            else:
+                total = self.add(UOp.new(Ops.ADD, total.dtype, (total, value)))
+        self.add(UOp.new(Ops.STORE, total.dtype, (register, total)))
 
     def stage_offset(self, node: UOp, number: int) -> UOp:
         """Where value number `number` of this iteration goes."""
@@ -390,6 +422,11 @@ class _Linearizer:
 
 def _is_place_in_grid(node: UOp) -> bool:
     return node.op is Ops.RANGE and is_block_range(node)
+
+
+def _reduce_of(node: UOp) -> UOp:
+    """The REDUCE of which a RUNNING is the value so far."""
+    return UOp.new(Ops.REDUCE, node.dtype, node.src, node.arg)
 
 
 def _closed_loops(node: UOp) -> list[UOp]:

@@ -62,7 +62,8 @@ class Ops(Enum):
     # reduce
     REDUCE = auto()
     """tensor graph: arg (op, axes), the axes stay with size 1. Loop nest: value and the ranges it closes; arg
-    op"""
+    op. With arg MULACC the first value is a factor: each iteration multiplies by it what was accumulated, and
+    adds the others"""
 
     # movement
     RESHAPE = auto()
@@ -106,6 +107,8 @@ class Ops(Enum):
     former: None, or how many items further on memory is asked for too, for a LOAD to come"""
     STORE = auto()
     """INDEX, value, and in the loop nest the ranges it closes"""
+    RUNNING = auto()
+    """(value, RANGE): what a REDUCE of the same sources and arg has accumulated when an iteration begins"""
     STAGE = auto()
     """memory filled by computing a value (or several side by side) over ranges: values and ranges; arg:
     (identity, Memory)"""
@@ -172,6 +175,8 @@ class Family:
     FLOAT_ONLY = frozenset({Ops.SQRT, Ops.EXP2, Ops.LOG2, Ops.SIN, Ops.TRUNC, Ops.FDIV, Ops.LDEXP})
     INT_ONLY = frozenset({Ops.IDIV, Ops.MOD, Ops.SHL, Ops.SHR})
     REDUCING = frozenset({Ops.ADD, Ops.MAX, Ops.MUL})
+    ACCUMULATING = REDUCING | {Ops.MULACC}
+    """what a REDUCE of the loop nest does"""
 
 
 class RangeKind(Enum):

@@ -130,7 +130,9 @@ _CALLS: dict[Ops, str] = {
     Ops.LDEXP: "ldexp",
     Ops.MMA: "mma",
 }
-_ACCUMULATIONS: dict[Ops, str] = {Ops.ADD: "sum", Ops.MUL: "product", Ops.MAX: "max"}
+_ACCUMULATIONS: dict[Ops, str] = {
+    Ops.ADD: "sum", Ops.MUL: "product", Ops.MAX: "max", Ops.MULACC: "rescaled sum",
+}
 _SOURCES_BY_NAME = frozenset({Ops.CONST, Ops.RANGE, Ops.PARAM, Ops.VARIABLE, Ops.SPECIAL})
 """What is always written where it is used."""
 

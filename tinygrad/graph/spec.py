@@ -341,7 +341,18 @@ def _nest_reduce(node: UOp) -> bool:
     count = len(node.src) - len(node.closed_ranges)
     values, ranges = node.src[:count], node.src[count:]
     accumulates = all(v.dtype is node.dtype for v in values) and _ops(ranges, Ops.RANGE)
-    return node.arg in Family.REDUCING and len(values) > 0 and (accumulates or _reduce_lanes(node))
+    least = 2 if node.arg is Ops.MULACC else 1
+    return node.arg in Family.ACCUMULATING and len(values) >= least and (accumulates or _reduce_lanes(node))
+
+
+def _running(node: UOp) -> bool:
+    """A value and the loop over it."""
+    return node.arg in Family.REDUCING and len(node.src) == 2 and node.src[0].dtype is node.dtype and \
+        node.src[1].op is Ops.RANGE
+
+
+def _exchange(node: UOp) -> bool:
+    return _same_value(node) and node.arg > 0 and node.arg & (node.arg - 1) == 0
 
 
 def _nest_store(node: UOp) -> bool:
@@ -386,7 +397,7 @@ def _prefetch(node: UOp) -> bool:
         all(_lanes_fit(s, node.dtype) for s in node.src)
 
 
-_AT_ONCE = (RangeKind.LOCAL, RangeKind.UNROLL, RangeKind.VECTOR)
+_AT_ONCE = (RangeKind.LOCAL, RangeKind.UNROLL, RangeKind.VECTOR, RangeKind.FRAGMENT)
 
 
 def _closed_at_the_end(nodes: Sequence[UOp]) -> None:
@@ -421,8 +432,10 @@ LOOP_NEST = Stage("loop_nest", (
     Rule("INDEX(PARAM | STAGE, int, bool?)", "an item, where the condition holds",
          _index_into(Ops.PARAM, Ops.STAGE)),
     Rule("LOAD(INDEX)", "zero where the condition is false", _load),
-    Rule("REDUCE(value+, RANGE*) | REDUCE(vector)", "arg ADD | MAX | MUL; closes ranges or lanes",
+    Rule("REDUCE(value+, RANGE*) | REDUCE(vector)", "arg ADD | MAX | MUL | MULACC; closes ranges or lanes",
          _nest_reduce),
+    Rule("RUNNING(value, RANGE)", "arg of the REDUCE of which it is the value so far", _running),
+    Rule("EXCHANGE(value)", "arg: the distance of the lanes, a power of two", _exchange),
     Rule("MMA(value, value, RANGE | CONST, RANGE, RANGE, RANGE)", "arg: the MatrixUnit; closes the last two",
          _nest_mma),
     Rule("STAGE(value+, RANGE*)", "arg (identity, Memory); closes the ranges", _stage),
@@ -516,7 +529,7 @@ PROGRAM = Stage("program", (
     Rule("REDUCE(vector)", "arg ADD | MAX | MUL: its lanes into one", _reduce_lanes),
     Rule("MMA(vector, vector, vector, SPECIAL | CONST)", "arg: the MatrixUnit; a @ b + c", _mma),
     Rule("EXCHANGE(value)", "arg: the distance of the lanes, a power of two",
-         lambda n: _same_value(n) and _scalar(n) and n.arg > 0 and n.arg & (n.arg - 1) == 0),
+         lambda n: _exchange(n) and _scalar(n)),
     Rule("BARRIER", "", lambda n: True),
     Rule("PREFETCH(INDEX, INDEX)", "into SHARED, from a PARAM", _prefetch),
     Rule("COMMIT", "", _is_source),

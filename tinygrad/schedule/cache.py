@@ -21,7 +21,7 @@ from tinygrad.graph.sharding import Sharding
 from tinygrad.graph.sizes import Size
 from tinygrad.graph.uop import UOp
 from tinygrad.graph.writes import refuse_overwritten
-from tinygrad.helpers import collector_paused
+from tinygrad.helpers import ALLOW_TF32, NOOPT, collector_paused
 from tinygrad.schedule.bounded import Bounded
 from tinygrad.schedule.crops import IGNORED_ARGUMENT, Placed, is_short_crop
 from tinygrad.schedule.items import BoundVariable, Intermediates, Schedule, ScheduleItem, create_schedule
@@ -50,7 +50,7 @@ class Structure:
         self.walk(sinks)
         position = self.position
         self.fields.extend([position[s] for s in sinks])
-        self.fields.append(Device.DEFAULT)
+        self.fields += [Device.DEFAULT, int(NOOPT), int(ALLOW_TF32)]
         self.key = tuple(self.fields)
 
     def walk(self, sinks: list[UOp]) -> None:

@@ -39,6 +39,7 @@ from tinygrad.graph.printing import format_node
 from tinygrad.graph.symbolic import linear_terms
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import DEBUG, prod
+from tinygrad.schedule.chains import ChainedSum, chained_sums
 from tinygrad.schedule.cost import (
     LARGE_CONE,
     better_stored,
@@ -153,6 +154,7 @@ class Fusion:
         self.work = work_of(sink, self.closed)
         self.reads_memory = reads_memory(sink)
         self.has_statistics = has_statistics(sink)
+        self.chained = chained_sums(self.order, forced, self.closed)
         self.depth = reduce_depth(sink)
         self.uses: dict[UOp, dict[Use, None]] = defaultdict(dict)
         self.kernels: list[Kernel] = []
@@ -176,6 +178,8 @@ class Fusion:
     # --- the decision ---------------------------------------------------------------------------------------
 
     def must_store(self, node: UOp, uses: list[Use]) -> bool:
+        if self.stays_chained(node, uses):
+            return False
         if node.op is Ops.LIMIT:
             return self.must_store(node.src[0], _of_source(uses))
         if node.op is Ops.WHERE and not self.reads_memory[node.src[0]] and node.src[2].is_zero:
@@ -198,6 +202,18 @@ class Fusion:
             return True
         return self.better_stored(node, uses)
 
+    def stays_chained(self, node: UOp, uses: list[Use]) -> bool:
+        """True for what is between the products of a chain, whose plan computes it once."""
+        chain = self.chained.get(node)
+        kernels = {kernel for kernel, _ in uses}
+        return chain is not None and node in chain.between and node is not chain.root and \
+            len(kernels) == 1 and self.runs_chain(kernels.pop(), chain)
+
+    def runs_chain(self, kernel: Kernel, chain: ChainedSum) -> bool:
+        """True if a kernel reduces nothing but what a chain does."""
+        reduces = [r for r in kernel.reduces if r not in self.closed]
+        return chain.root in reduces and chain.reduces.issuperset(reduces)
+
     def better_stored(self, node: UOp, uses: list[Use]) -> bool:
         kernels = len({kernel for kernel, _ in uses})
         evaluations = self.evaluations(uses)
@@ -217,10 +233,12 @@ class Fusion:
         for kernel, point in uses:
             if (kernel, point) in rows:
                 continue
-            place = kernel.place(point.ranges)
+            chain = self.chained.get(point.node)
+            once = chain is not None and self.runs_chain(kernel, chain)  # for all of the result's columns
+            place = None if once else kernel.place(point.ranges)
             total += prod(r.extent for r in (point.ranges if place is None else place) - kernel.closed_loops)
-        once = {(kernel, row): point for (kernel, point), row in rows.items()}
-        return total + sum(float(prod(r.extent for r in point.ranges)) for point in once.values())
+        kept = {(kernel, row): point for (kernel, point), row in rows.items()}
+        return total + sum(float(prod(r.extent for r in point.ranges)) for point in kept.values())
 
     def kept_rows(self, uses: list[Use]) -> dict[Use, tuple[object, ...]]:
         """The uses along rows that the kernel keeps, each with what identifies its row.

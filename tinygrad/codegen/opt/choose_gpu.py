@@ -14,6 +14,7 @@ from __future__ import annotations
 from tinygrad.codegen.contraction import Contraction, contraction_of
 from tinygrad.codegen.launches import needs_order
 from tinygrad.codegen.opt.access import Access, accesses_of
+from tinygrad.codegen.opt.choose_chain import ChainChooser
 from tinygrad.codegen.opt.choose_registers import RegisterChooser
 from tinygrad.codegen.opt.choose_sides import dividing
 from tinygrad.codegen.opt.choose_units import UnitChooser
@@ -44,6 +45,13 @@ def choose_block_plan(nest: UOp, renderer: Renderer) -> Plan:
     return _Chooser(nest, renderer).plan()
 
 
+def runs_as_chain(nest: UOp, renderer: Renderer) -> bool:
+    """Whether the plan for `nest` is one of two products with a softmax between them (`choose_chain.py`)."""
+    chooser = _Chooser(nest, renderer)
+    chooser.merge_contiguous()
+    return chooser.by_chain()
+
+
 class _Chooser:
     def __init__(self, nest: UOp, renderer: Renderer) -> None:
         self.nest = nest
@@ -57,12 +65,12 @@ class _Chooser:
     def plan(self) -> Plan:
         if needs_order(self.nest):
             return Plan()
-        while (pair := mergeable_pair(self.nest)) is not None:
-            self.take(Opt(OptKind.MERGE, pair[0].arg[0], pair[1].arg[0]))
+        self.merge_contiguous()
         statistics = self.statistics()
         contraction = None if statistics else self.main_contraction()
         if statistics:
-            self.share_rows(statistics)
+            if not self.by_chain():
+                self.share_rows(statistics)
         elif contraction is not None and self.outputs_fill(contraction):
             if not any(self.by_tiles(kind, contraction) for kind in (UnitChooser, RegisterChooser)):
                 self.tile(contraction)
@@ -74,6 +82,10 @@ class _Chooser:
         if skips_something(self.nest):
             self.take(Opt(OptKind.SKIP, 0))
         return Plan(tuple(self.opts))
+
+    def merge_contiguous(self) -> None:
+        while (pair := mergeable_pair(self.nest)) is not None:
+            self.take(Opt(OptKind.MERGE, pair[0].arg[0], pair[1].arg[0]))
 
     # --- what the nest is made of ---------------------------------------------------------------------------
 
@@ -295,6 +307,15 @@ class _Chooser:
         """The contraction by tiles of blocks in shared memory, on a matrix unit or in registers, if that is
         possible."""
         chooser = kind(self.nest, contraction.reduce, self.renderer)
+        chosen = chooser.choose()
+        if chosen:
+            self.nest = chooser.nest
+            self.opts += chooser.opts
+        return chosen
+
+    def by_chain(self) -> bool:
+        """Two products with a softmax between them on a matrix unit, if that is possible."""
+        chooser = ChainChooser(self.nest, self.renderer)
         chosen = chooser.choose()
         if chosen:
             self.nest = chooser.nest

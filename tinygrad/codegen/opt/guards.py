@@ -1,6 +1,8 @@
 """Conditions under which a part of a nest touches memory: for tiles that reach beyond the end of a range."""
 from __future__ import annotations
 
+from tinygrad.codegen.contraction import product_in
+from tinygrad.codegen.linearize import reduce_identity
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
 
@@ -43,3 +45,12 @@ def guarded_store(store: UOp, inside: UOp) -> UOp:
     valid = inside & at.src[2] if len(at.src) == 3 else inside
     address = at.src[0].index(at.src[1], valid)
     return store.replace(src=(address, guarded(store.src[1], inside), *store.src[2:]))
+
+
+def nothing_outside(value: UOp, inside: UOp, op: Ops) -> UOp:
+    """`value` where `inside` holds, else what changes nothing under `op`: of a product, both factors zero."""
+    if op is Ops.ADD and value.op is Ops.MUL:
+        return value.replace(src=tuple(zero_outside(s, inside) for s in value.src))
+    if op is Ops.ADD and value.op is Ops.WHERE and product_in(value) is not None:
+        return value.src[0].where(nothing_outside(value.src[1], inside, op), value.src[2])
+    return inside.where(guarded(value, inside), reduce_identity(op, value.dtype))

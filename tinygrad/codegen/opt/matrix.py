@@ -52,6 +52,12 @@ def matrix_product(reduce: UOp, unit: MatrixUnit, m: UOp, n: UOp, k: UOp) -> Mat
     elif m not in contraction.left or n not in contraction.right:
         return None
     guard = guard_of(reduce.src[0], UOp.const(unit.result.scalar.as_const(0), unit.result))
+    if guard is not None:
+        # A mask on one factor leaves zero times the other, which is no zero where that is not finite. A core
+        # skips what a mask hides instead: that is worth more there than its unit.
+        covers = [guard.ranges <= s.ranges for s in (a, b)]
+        if not (all(covers) if unit.threads == 1 else any(covers)):
+            return None
     found = [_as_source(s, unit, guard) for s in (a, b)]
     if found[0] is None or found[1] is None:
         return None
@@ -59,14 +65,12 @@ def matrix_product(reduce: UOp, unit: MatrixUnit, m: UOp, n: UOp, k: UOp) -> Mat
 
 
 def _as_source(factor: UOp, unit: MatrixUnit, guard: UOp | None) -> UOp | None:
-    """A factor of the product as the unit takes it, zero where the `guard` of the product does not hold; None
-    where that would be another value."""
+    """A factor of the product as the unit takes it, zero where the `guard` of the product does not hold, if
+    that changes with nothing that the factor does not; None where the unit takes no such value."""
     value = factor if factor.dtype is unit.source else _narrowed(factor, unit.source)
     if value is None:
         return None
-    if guard is not None:
-        if not guard.ranges <= value.ranges:
-            return None  # zero times what is not a number would not be zero
+    if guard is not None and guard.ranges <= value.ranges:
         value = guard.where(value, value._operand(unit.source.as_const(0)))
     return value
 
@@ -87,8 +91,23 @@ def _narrowed(value: UOp, dtype: DType) -> UOp | None:
 # --- where the elements of tiles are ------------------------------------------------------------------------
 
 
+def number_of(named: Sequence[Bit], numbers: dict[str, UOp]) -> UOp:
+    """The number whose bits, the lowest first, are these bits of `numbers`."""
+    result: UOp = ZERO
+    start = 0
+    while start < len(named):  # bits that stay together are one term
+        letter, lowest = named[start]
+        end = start + 1
+        while end < len(named) and named[end] == (letter, lowest + end - start):
+            end += 1
+        part = numbers[letter] // 2**lowest % 2 ** (end - start)
+        result = result + part * 2**start
+        start = end
+    return result
+
+
 @dataclass(frozen=True)
-class _Axis:
+class Axis:
     """One range of a contraction as tiles: the loop over groups of tiles, the tile in its group, which bit
     of the element's number inside a tile stands at which place of its number in the group."""
 
@@ -105,17 +124,8 @@ class _Axis:
     def index(self, bits: Sequence[Bit], numbers: dict[str, UOp]) -> UOp:
         """The range's counter for a lane's element, where `bits` are those of its number in the tile."""
         named = [("t", -1 - place) if place < 0 else bits[place] for place in self.order]
-        result: UOp = self.outer * 2 ** len(named)
-        start = 0
-        while start < len(named):  # bits that stay together are one term
-            letter, lowest = named[start]
-            end = start + 1
-            while end < len(named) and named[end] == (letter, lowest + end - start):
-                end += 1
-            part = numbers[letter] // 2**lowest % 2 ** (end - start)
-            result = result + part * 2**start
-            start = end
-        return result
+        start: UOp = self.outer * 2 ** len(named)
+        return start + number_of(named, numbers)
 
     def is_whole(self) -> bool:
         """Whether the tiles end where the range does."""
@@ -123,19 +133,21 @@ class _Axis:
         return bool(groups * 2 ** len(self.order) == self.extent)
 
 
-def _axis(r: UOp, size: int, tiles: int, lane_bits: Sequence[Bit], together: bool, identity: int) -> _Axis:
-    """`r` in groups of `tiles` tiles of `size`; `together` puts the elements of each lane side by side."""
+def axis_of(r: UOp, size: int, tiles: int, lane_bits: Sequence[Bit], together: bool, identity: int,
+            kind: RangeKind) -> Axis:
+    """`r` in groups of `tiles` tiles of `size`, a loop of this kind over groups; `together` puts the elements
+    of each lane side by side."""
     if tiles < 1 or tiles & tiles - 1:
         raise ValueError(f"tiles beside each other are a power of two, not {tiles}")
     groups = -(-r.extent // (size * tiles))
-    outer = UOp.range(groups, identity, r.arg[1]) if groups > 1 else ZERO
+    outer = UOp.range(groups, identity, kind) if groups > 1 else ZERO
     tile = UOp.range(tiles, identity + 1, RangeKind.UNROLL) if tiles > 1 else ZERO
     own = range(len(lane_bits))
     numbers = [-1 - i for i in range(tiles.bit_length() - 1)]
     if not together:
-        return _Axis(r.extent, outer, tile, (*own, *numbers))
+        return Axis(r.extent, outer, tile, (*own, *numbers))
     registers = [i for i in own if lane_bits[i][0] == "r"]
-    return _Axis(r.extent, outer, tile, (*registers, *numbers, *(i for i in own if i not in registers)))
+    return Axis(r.extent, outer, tile, (*registers, *numbers, *(i for i in own if i not in registers)))
 
 
 # --- the change ---------------------------------------------------------------------------------------------
@@ -149,7 +161,7 @@ def on_matrix_unit(nest: UOp, unit: MatrixUnit, ranges: tuple[UOp, UOp, UOp],
     product = _only_product(nest, unit, m, n, k)
     reduce = product.reduce
     identity = 1 + max(int(r.arg[0]) for r in nest.toposort() if r.op is Ops.RANGE)
-    sides = [_axis(r, size, count, bits, _is_contiguous(values, r), identity + 2 * i)
+    sides = [axis_of(r, size, count, bits, is_contiguous(values, r), identity + 2 * i, r.arg[1])
              for i, (r, size, count, bits, values) in enumerate((
                  (m, unit.m, tiles[0], unit.a.rows, [product.a]),
                  (n, unit.n, tiles[1], unit.b.columns, [product.b]),
@@ -159,10 +171,10 @@ def on_matrix_unit(nest: UOp, unit: MatrixUnit, ranges: tuple[UOp, UOp, UOp],
     of_a, of_b, of_c = (UOp.range(f.registers, identity + 7 + i, RangeKind.FRAGMENT)
                         for i, f in enumerate((unit.a, unit.b, unit.c)))
 
-    def numbers(axis: _Axis, element: UOp) -> dict[str, UOp]:
+    def numbers(axis: Axis, element: UOp) -> dict[str, UOp]:
         return {"l": lane, "r": element, "t": axis.tile}
 
-    def operand(value: UOp, fragment: Fragment, element: UOp, side: _Axis, r: UOp, is_left: bool) -> UOp:
+    def operand(value: UOp, fragment: Fragment, element: UOp, side: Axis, r: UOp, is_left: bool) -> UOp:
         own, shared = (fragment.rows, fragment.columns) if is_left else (fragment.columns, fragment.rows)
         at, along = side.index(own, numbers(side, element)), depth.index(shared, numbers(depth, element))
         value = value.substitute({r: at, k: along})
@@ -170,7 +182,7 @@ def on_matrix_unit(nest: UOp, unit: MatrixUnit, ranges: tuple[UOp, UOp, UOp],
             value = guarded(value, at < side.extent)
         if not depth.is_whole():
             value = zero_outside(value, along < depth.extent)
-        return _as_tf32(value) if unit.rounds_to_tf32 else value
+        return as_tf32(value) if unit.rounds_to_tf32 else value
 
     added = UOp.new(Ops.MMA, unit.result, (operand(product.a, unit.a, of_a, rows, m, True),
                                            operand(product.b, unit.b, of_b, columns, n, False),
@@ -199,7 +211,7 @@ def _only_product(nest: UOp, unit: MatrixUnit, m: UOp, n: UOp, k: UOp) -> Matrix
     return product
 
 
-def _is_contiguous(values: Sequence[UOp], r: UOp) -> bool:
+def is_contiguous(values: Sequence[UOp], r: UOp) -> bool:
     """Whether a value reads memory whose items lie side by side along `r`."""
     loads = [n for v in values for n in v.toposort(stop=lambda n: n.op is Ops.STAGE) if n.op is Ops.LOAD]
     return any(steps_by_one(load.src[0].src[1], r) for load in loads)
@@ -223,7 +235,7 @@ def _changed_store(store: UOp, changes: dict[UOp, UOp], loops: dict[UOp, list[UO
     return new
 
 
-def _as_tf32(value: UOp) -> UOp:
+def as_tf32(value: UOp) -> UOp:
     """A float32 rounded to 10 bits of fraction, halves away from zero, as `cvt.rna.tf32.f32` does."""
     bits = value.bitcast(dtypes.int32)
     rounded = ((bits + TF32_HALF) & TF32_KEPT).bitcast(dtypes.float32)

@@ -17,8 +17,10 @@ from tinygrad.codegen.contraction import product_in
 from tinygrad.codegen.linearize import reduce_identity
 from tinygrad.codegen.opt.block_rows import row_in_registers
 from tinygrad.codegen.opt.blocks import reduce_in_block
-from tinygrad.codegen.opt.guards import guarded, guarded_store, zero_outside
+from tinygrad.codegen.opt.chain import chain_on_unit
+from tinygrad.codegen.opt.guards import guarded, guarded_store, nothing_outside
 from tinygrad.codegen.opt.matrix import on_matrix_unit
+from tinygrad.codegen.opt.online import online
 from tinygrad.codegen.opt.prefetch import Prefetch, prefetch
 from tinygrad.codegen.opt.rows import keep_row
 from tinygrad.codegen.opt.share import Sharing, share_operand
@@ -42,6 +44,7 @@ class OptKind(Enum):
     UPCAST = "the innermost iterations as registers, each with its own accumulators"
     UNROLL = "the innermost iterations of a reduce written out, into one accumulator"
     ROW = "loops along one row as the same threads and registers of a block"
+    ONLINE = "the largest item of a row and the sums weighted by it in one loop over tiles of the row"
     GROUP = "the innermost iterations of a reduce into accumulators of their own, combined at the end"
     KEEP = "a row that several loops read, computed once into scratch memory"
     SKIP = "every loop only as far as a condition inside it can hold"
@@ -49,6 +52,7 @@ class OptKind(Enum):
     PREFETCH = "in a loop, what later iterations of a range read asked for already"
     STAGE = "an operand computed once over the ranges it is read over, into scratch memory"
     SHARE = "an operand computed once a block over the ranges it is read over, into shared memory"
+    CHAIN = "tiles of two products, one of what the other made, on a matrix unit"
     MMA = "tiles of a contraction on a matrix unit"
     PAD = "a range that is summed over rounded up to a multiple, with nothing added beyond its end"
 
@@ -70,10 +74,12 @@ class Opt:
     amount: int = 0
     over: tuple[int, ...] = ()
     """STAGE, SHARE: the ranges that the memory covers, outermost first; MMA: those over rows and columns;
+    CHAIN: those over rows (queries) and columns of the result, `range` is over a tile of what is summed;
     PREFETCH: the one whose iterations are counted ahead;
     ROW: the other loops along the row"""
     tiles: tuple[int, ...] = ()
-    """MMA: tiles of rows, columns and products beside each other; SHARE: what `Sharing` has after threads;
+    """CHAIN: tiles of rows beside each other; MMA: tiles of rows, columns and products beside each other;
+    SHARE: what `Sharing` has after threads;
     ROW: items of an access, lanes that exchange values; LOCAL of a reduce: these lanes"""
 
     def __repr__(self) -> str:
@@ -81,7 +87,7 @@ class Opt:
         details = [] if self.kind in WHOLE_NEST else [f"{named.get(self.kind, 'r')}{self.range}"]
         if self.kind is OptKind.MERGE:
             details.append(f"r{self.amount}")
-        elif self.kind is OptKind.MMA:
+        elif self.kind in (OptKind.MMA, OptKind.CHAIN):
             details.append(str(UNITS[self.amount]))
         elif self.amount:
             details.append(str(self.amount))
@@ -163,8 +169,13 @@ def changed(nest: UOp, opt: Opt) -> UOp:
             return split(nest, target, opt.amount, RangeKind.UNROLL, apart=False)
         case OptKind.GROUP:
             return split(nest, target, opt.amount, RangeKind.UNROLL, apart=True)
+        case OptKind.ONLINE:
+            return online(nest, target, opt.amount)
         case OptKind.PAD:
             return padded(nest, target, opt.amount)
+        case OptKind.CHAIN:
+            query, column = (range_named(nest, r) for r in opt.over)
+            return chain_on_unit(nest, UNITS[opt.amount], (query, target, column), *opt.tiles)
         case OptKind.MMA:
             m, n = (range_named(nest, r) for r in opt.over)
             rows, columns, depth = opt.tiles
@@ -395,19 +406,10 @@ def padded(nest: UOp, r: UOp, multiple: int) -> UOp:
         if r in node.closed_ranges:
             if node.op is not Ops.REDUCE:
                 raise ValueError(f"r{r.arg[0]} is no loop of REDUCEs alone")
-            value = _nothing_outside(new.src[0].substitute({r: whole}), inside, node.arg)
+            value = nothing_outside(new.src[0].substitute({r: whole}), inside, node.arg)
             new = value.reduce_ranges(node.arg, *(whole if c is r else c for c in node.closed_ranges))
         done[node] = new
     return done[nest]
-
-
-def _nothing_outside(value: UOp, inside: UOp, op: Ops) -> UOp:
-    """`value` where `inside` holds, else what changes nothing under `op`: of a product, both factors zero."""
-    if op is Ops.ADD and value.op is Ops.MUL:
-        return value.replace(src=tuple(zero_outside(s, inside) for s in value.src))
-    if op is Ops.ADD and value.op is Ops.WHERE and product_in(value) is not None:
-        return value.src[0].where(_nothing_outside(value.src[1], inside, op), value.src[2])
-    return inside.where(guarded(value, inside), reduce_identity(op, value.dtype))
 
 
 # --- staging ------------------------------------------------------------------------------------------------

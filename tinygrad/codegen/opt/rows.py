@@ -62,7 +62,7 @@ def _found_rows(nest: UOp) -> list[RowValue]:
             continue
         for loop in rows:
             if loop in node.ranges and node.ranges <= frozenset(around[loop]):
-                found[_row_form(node, loop)].append((node, loop))
+                found[row_form(node, loop)].append((node, loop))
     values = []
     for readers in found.values():
         value, loop = readers[0]
@@ -121,7 +121,7 @@ def _repeats(value: UOp, loop: UOp, around: tuple[UOp, ...]) -> int:
     return count
 
 
-def _row_form(value: UOp, loop: UOp) -> UOp:
+def row_form(value: UOp, loop: UOp) -> UOp:
     """`value` with stand-ins for the loop along its row and for the loops inside it: equal for equal rows."""
     stand_ins = {loop: UOp.range(loop.extent, -1)}
     for r in _loops_inside(value):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -23,7 +24,7 @@ from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.symbolic import linear_terms
 from tinygrad.graph.uop import UOp
 
-_AT_ONCE = (RangeKind.UNROLL, RangeKind.VECTOR, RangeKind.LOCAL)
+_AT_ONCE = (RangeKind.UNROLL, RangeKind.VECTOR, RangeKind.LOCAL, RangeKind.FRAGMENT)
 """Kinds of ranges that one iteration of a loop runs through at once: the threads of a block run a loop
 equally often, for they wait for each other in it."""
 
@@ -42,6 +43,7 @@ class Span:
 def skip(nest: UOp) -> UOp:
     """The nest without the iterations that change nothing."""
     nest = _skip_stores(nest)
+    nest = _skip_tiles(nest)
     nest = _skip_sums(nest)
     return _skip_filling(nest)
 
@@ -49,7 +51,8 @@ def skip(nest: UOp) -> UOp:
 def skips_something(nest: UOp) -> bool:
     """True if `skip` would change the nest."""
     sums = any(_span_of_sum(n) is not None for n in nest.toposort() if n.op is Ops.REDUCE)
-    return sums or any(_end_of_storing(nest, loop) is not None for loop in _loops_of_stores(nest))
+    stores = any(_end_of_storing(nest, loop) is not None for loop in _loops_of_stores(nest))
+    return sums or stores or _loop_over_less(nest) is not None
 
 
 # --- outputs ------------------------------------------------------------------------------------------------
@@ -119,6 +122,55 @@ def _end_of_holding(difference: UOp, loop: UOp, outer: frozenset[UOp]) -> UOp | 
         return (lowest < 0).where(UOp.const(loop.extent, dtypes.index), 0)
     span = _span(difference, loop, outer)
     return None if span is None or span.sure_after else span.end
+
+
+# --- the largest item and sums weighted by it ---------------------------------------------------------------
+
+
+def _skip_tiles(nest: UOp) -> UOp:
+    """Shorter loops over tiles whose items are all -inf: they add nothing to sums of e^(x - max x)."""
+    while (found := _loop_over_less(nest)) is not None:
+        loop, begin, end = found
+        src = (end,) if begin.is_zero else (loop.src[0], begin, end)
+        nest = nest.substitute({loop: loop.replace(src=src)})
+    return nest
+
+
+def _loop_over_less(nest: UOp) -> tuple[UOp, UOp, UOp] | None:
+    """(a loop that finds the largest item of a row, its first iteration with another item than -inf, the one
+    after the last), if it need not run everywhere."""
+    for node in nest.toposort():
+        value, loop = node.src if node.op is Ops.RUNNING else (node, node)
+        if value is node or loop.arg[1] is not RangeKind.LOOP or loop.src[0].op is not Ops.CONST or \
+                len(loop.src) != 1:
+            continue
+        outer = frozenset(r for r in node.ranges - {loop} if r.arg[1] not in _AT_ONCE)
+        for difference in map(_below_zero, _conditions_of_items(value)):
+            span = None if difference is None else _span(difference, loop, outer)
+            if span is not None and (span.begin.bounds[1] > 0 or span.end.bounds[0] < loop.extent):
+                return loop, span.begin, span.end
+    return None
+
+
+def _conditions_of_items(value: UOp) -> Iterator[UOp]:
+    """Conditions outside which each item that `value` is the largest of is -inf."""
+    while True:
+        if value.op is Ops.WHERE and value.src[2].op is Ops.CONST and value.src[2].arg == -math.inf:
+            yield from conjuncts(value.src[0])
+            value = value.src[1]
+        elif _is_largest_of_items(value):
+            value = value.src[0]
+        elif value.op is Ops.LOAD and value.src[0].src[0].op is Ops.STAGE:
+            value = value.src[0].src[0].src[0]
+        else:
+            return
+
+
+def _is_largest_of_items(value: UOp) -> bool:
+    """True for a REDUCE of one value, and for what lanes exchange to find the largest of theirs."""
+    if value.op is Ops.MAX:
+        return value.src[1].op is Ops.EXCHANGE and value.src[1].src[0] is value.src[0]
+    return value.op is Ops.REDUCE and value.arg is Ops.MAX and len(value.src) == 1 + len(value.closed_ranges)
 
 
 # --- sums ---------------------------------------------------------------------------------------------------

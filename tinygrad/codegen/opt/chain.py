@@ -1,0 +1,390 @@
+"""Attention on matrix units: a product of matrices whose left side is made of another one's result.
+
+In: a nest whose largest item and weighted sums are one loop over tiles of keys (`online.py`). Out: the same
+nest, in which the warps of a block have a few rows each, a query each, and go through the tiles together: a
+unit makes a tile of scores, whose elements stay where it left them, in the registers of the lanes. What is
+computed of them there, item by item, is the weights, which the unit takes from the same lanes again as one
+side of the second product.
+
+That works because the lanes that hold the elements of one row of a result are those that want them of a
+source, and the order of what is summed is free: a weight's place among the lane's registers says which row
+of values it is multiplied with. Where a unit has results the other way round than sources (AMD's), the scores
+are computed transposed; where a source is wanted by more lanes than have it, they exchange it. A row's
+largest item and sums are those of the registers of a lane, then of the lanes that have the row.
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tinygrad.codegen.opt.guards import guarded, zero_outside
+from tinygrad.codegen.opt.matrix import (
+    ZERO,
+    Axis,
+    MatrixProduct,
+    as_tf32,
+    axis_of,
+    is_contiguous,
+    matrix_product,
+    number_of,
+)
+from tinygrad.graph.ops import Memory, Ops, RangeKind
+from tinygrad.graph.uop import UOp
+from tinygrad.renderer.matrix_units import Bit, Fragment, MatrixUnit
+
+AT_ONCE_ALONG_D = 8
+"""Tiles of columns beside each other at most: 16 bytes of a row of values."""
+
+
+# --- which lane has what ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Passing:
+    """How elements of a unit's result become those of its source. `own` are bits of the row that a weight
+    belongs to, `across` those of its place in the row, `summed` those of the same place in the source."""
+
+    transposed: bool
+    result_own: tuple[Bit, ...]
+    result_across: tuple[Bit, ...]
+    weights: Fragment
+    weights_own: tuple[Bit, ...]
+    weights_summed: tuple[Bit, ...]
+    values: Fragment
+    values_own: tuple[Bit, ...]
+    values_summed: tuple[Bit, ...]
+    summed_of: tuple[int | None, ...]
+    """for each bit across, the bit of the source's place that it is; None where it is another source"""
+    apart: tuple[int, ...]
+    """lanes' bits across that are registers' bits of the source: lanes exchange what they have"""
+    free: tuple[int, ...]
+    """bits of the source's place that are left for the numbers of the result's tiles"""
+
+
+def passing(unit: MatrixUnit) -> Passing | None:
+    """How the unit's results become its sources; None where their rows are in other lanes."""
+    for transposed in (False, True):
+        found = _passing(unit, transposed)
+        if found is not None:
+            return found
+    return None
+
+
+def _passing(unit: MatrixUnit, transposed: bool) -> Passing | None:
+    c, weights, values = unit.c, unit.a, unit.b
+    own, across, weights_own, summed = c.rows, c.columns, weights.rows, weights.columns
+    values_own, values_summed = values.columns, values.rows
+    if transposed:
+        weights, values = values, weights
+        own, across, weights_own, summed = c.columns, c.rows, weights.columns, weights.rows
+        values_own, values_summed = values.rows, values.columns
+    if unit.threads < 2 or len(own) != len(weights_own) or \
+            any((x[0] == "l" or y[0] == "l") and x != y for x, y in zip(own, weights_own, strict=True)):
+        return None
+    lanes = {bit: i for i, bit in enumerate(summed) if bit[0] == "l"}
+    if any(bit not in across for bit in lanes):
+        return None
+    registers = [i for i, bit in enumerate(summed) if bit[0] == "r"]
+    apart = tuple(i for i, bit in enumerate(across) if bit[0] == "l" and bit not in lanes)
+    places: dict[int, int | None] = {i: lanes[bit] for i, bit in enumerate(across) if bit in lanes}
+    rest = [i for i, bit in enumerate(across) if bit[0] == "r"]
+    for i in (*apart, *rest):
+        places[i] = registers.pop(0) if registers else None
+    if any(places[i] is None for i in apart):
+        return None
+    return Passing(transposed, own, across, weights, weights_own, summed, values, values_own, values_summed,
+                   tuple(places[i] for i in range(len(across))), apart, tuple(registers))
+
+
+# --- the change ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Chain:
+    """The two products and what is between them: the ranges of queries, of a tile's keys and of the result's
+    columns, the loop over tiles, and the products (of scores: None where they are loaded)."""
+
+    query: UOp
+    key: UOp
+    column: UOp
+    tiles: UOp
+    scores: MatrixProduct | None
+    products: MatrixProduct
+
+
+def chain_of(nest: UOp, unit: MatrixUnit, query: UOp, key: UOp, column: UOp) -> Chain | None:
+    """The chain over these ranges that `unit` can do; None where there is none."""
+    how = passing(unit)
+    if how is None:
+        return None
+    scores, products, tiles = None, None, None
+    for node in nest.toposort():
+        if node.op is not Ops.REDUCE:
+            continue
+        m, n = (column, query) if how.transposed else (query, column)
+        if key in node.closed_ranges:
+            found = matrix_product(node, unit, m, n, key)
+            products = found or products
+        elif key in node.ranges and query in node.ranges and node.closed_ranges:
+            if len(node.closed_ranges) != 1 or node.closed_ranges[0].arg[1] is not RangeKind.LOOP:
+                return None
+            m, n = (key, query) if how.transposed else (query, key)
+            scores = matrix_product(node, unit, m, n, node.closed_ranges[0])
+            if scores is None:
+                return None
+        elif node.arg is Ops.MULACC:
+            tiles = node.closed_ranges[-1]
+    if products is None or tiles is None:
+        return None
+    return Chain(query, key, column, tiles, scores, products)
+
+
+def chain_on_unit(nest: UOp, unit: MatrixUnit, ranges: tuple[UOp, UOp, UOp], rows: int) -> UOp:
+    """The nest with its chain over the ranges of queries, of a tile's keys and of columns on `unit`; each
+    warp has so many tiles of rows. Raises ValueError where there is no such chain."""
+    chain, how = chain_of(nest, unit, *ranges), passing(unit)
+    if chain is None or how is None:
+        raise ValueError(f"{unit} can do no product over r{ranges[1].arg[0]} and what it is made of")
+    return _OnUnit(nest, unit, chain, how, rows).nest_after()
+
+
+class _OnUnit:
+    """The state of one change: `done` has what the values of a result's elements have become."""
+
+    def __init__(self, nest: UOp, unit: MatrixUnit, chain: Chain, how: Passing, rows: int) -> None:
+        self.nest = nest
+        self.unit = unit
+        self.chain = chain
+        self.how = how
+        self.identity = 1 + max(int(n.arg[0]) for n in nest.toposort() if n.op is Ops.RANGE)
+        self.lane = self.new_range(unit.threads, RangeKind.LOCAL)
+        self.element = self.new_range(unit.c.registers, RangeKind.FRAGMENT)
+        sizes = (unit.n, unit.m) if how.transposed else (unit.m, unit.n)
+        values = chain.products.a if how.transposed else chain.products.b
+        self.queries = self.axis(chain.query, sizes[0], rows, how.weights_own, False, RangeKind.LOCAL)
+        self.keys = self.axis(chain.key, sizes[1], chain.key.extent // sizes[1], how.result_across, False,
+                              RangeKind.UNROLL)
+        beside = _power_dividing(-(-chain.column.extent // sizes[1]), AT_ONCE_ALONG_D)
+        self.columns = self.axis(chain.column, sizes[1], beside, how.values_own,
+                                 is_contiguous([values], chain.column), RangeKind.UNROLL)
+        if chain.key.extent % sizes[1] or not self.keys.is_whole():
+            raise ValueError(f"a tile of {chain.key.extent} keys is no power of two of tiles of {sizes[1]}")
+        parts = sum(place is None for place in how.summed_of) + max(0, len(self.tile_bits()) - len(how.free))
+        self.which = self.new_range(2**parts, RangeKind.UNROLL) if parts else ZERO
+        """which of the products that a lane's tiles of weights are made into, one after another"""
+        self.done: dict[UOp, UOp] = {}
+        self.at_query = self.queries.index(how.result_own, self.numbers(self.queries))
+        self.done[chain.query] = self.at_query
+        self.done[chain.key] = self.keys.index(how.result_across, self.numbers(self.keys))
+        self.done[chain.column] = self.columns.index(how.result_across, self.numbers(self.columns))
+
+    def new_range(self, extent: int, kind: RangeKind) -> UOp:
+        self.identity += 1
+        return UOp.range(extent, self.identity - 1, kind)
+
+    def axis(self, r: UOp, size: int, tiles: int, bits: Sequence[Bit], together: bool,
+             kind: RangeKind) -> Axis:
+        self.identity += 2
+        return axis_of(r, size, tiles, bits, together, self.identity - 2, kind)
+
+    def numbers(self, axis: Axis, element: UOp | None = None) -> dict[str, UOp]:
+        return {"l": self.lane, "r": self.element if element is None else element, "t": axis.tile}
+
+    # --- the nest -------------------------------------------------------------------------------------------
+
+    def nest_after(self) -> UOp:
+        return UOp.sink(map(self.stored, self.nest.src))
+
+    def stored(self, store: UOp) -> UOp:
+        """A STORE of the elements that a lane holds."""
+        chain = self.chain
+        loops = {chain.query: [*self.queries.loops, self.lane, self.element],
+                 chain.column: self.columns.loops}
+        ends = [(self.at_query, self.queries), (self.done[chain.column], self.columns)]
+        inside = None
+        for at, axis in ends:
+            if not axis.is_whole():
+                condition = at < axis.extent
+                inside = condition if inside is None else inside & condition
+        # Nothing but the address and what follows the sums has a condition: all lanes make the sums together.
+        sums = [n for n in store.src[1].toposort() if n.op is Ops.REDUCE and chain.tiles in n.closed_ranges]
+        stand_ins = {n: UOp.new(Ops.REGISTER, n.dtype, (), i) for i, n in enumerate(sums)}
+        address, value = (self.value(s.substitute(stand_ins)) for s in store.src[:2])
+        if inside is not None:
+            valid = inside & address.src[2] if len(address.src) == 3 else inside
+            address = address.src[0].index(address.src[1], valid)
+            value = guarded(value, inside)
+        value = value.substitute({stand_in: self.value(n) for n, stand_in in stand_ins.items()})
+        closed = [new for r in store.closed_ranges for new in loops.get(r, [r])]
+        return store.replace(src=(address, value, *closed))
+
+    def value(self, root: UOp) -> UOp:
+        """What a value of the nest is for an element that a lane holds."""
+        for node in root.toposort(stop=lambda n: n in self.done):
+            if node not in self.done:
+                self.done[node] = self.changed(node)
+        return self.done[root]
+
+    def changed(self, node: UOp) -> UOp:
+        chain = self.chain
+        if chain.scores is not None and node is chain.scores.reduce:
+            return self.scores(chain.scores)
+        src = tuple(self.done[s] for s in node.src)
+        if node is chain.products.reduce:
+            return self.products()
+        if node.op is Ops.REDUCE and chain.key in node.closed_ranges:
+            own = self.of_lane(src[0], node.arg)
+            return self.of_row(own, node.arg) if node.arg is Ops.MAX else own
+        if node.op is Ops.REDUCE and node.arg is Ops.MULACC:
+            if node.src[1] is not chain.products.reduce:
+                return self.of_row(node.with_sources(src), Ops.ADD)
+            loops = [r for r in (self.which, src[2]) if r.op is Ops.RANGE]
+            return UOp.new(Ops.REDUCE, node.dtype, (*src[:2], *loops), node.arg)
+        if node.op is Ops.LOAD and not self.queries.is_whole() and chain.query in node.ranges \
+                and node.src[0].src[0].op is Ops.PARAM:
+            loaded = node if src == node.src else node.with_sources(src)
+            return guarded(loaded, self.at_query < self.queries.extent)
+        return node if src == node.src else node.with_sources(src)
+
+    # --- rows -----------------------------------------------------------------------------------------------
+
+    def of_lane(self, value: UOp, op: Ops) -> UOp:
+        """The elements of each row that a lane holds as one, in the place of each of them."""
+        loops = self.keys.loops
+        across = [bit for letter, bit in self.how.result_across if letter == "r"]
+        other = self.new_range(2 ** len(across), RangeKind.UNROLL) if across else ZERO
+        place = ZERO
+        for bit in range(self.unit.c.registers.bit_length() - 1):
+            own = self.element // 2**bit % 2
+            place = place + (other // 2 ** across.index(bit) % 2 if bit in across else own) * 2**bit
+        read = self.staged(value, loops, place, self.number_of_tile(loops))
+        summed = [r for r in (*loops, other) if r.op is Ops.RANGE]
+        return read.reduce_ranges(op, *summed)
+
+    def number_of_tile(self, loops: Sequence[UOp]) -> UOp:
+        number = ZERO
+        for r in loops:
+            number = number * r.extent + r
+        return number
+
+    def staged(self, value: UOp, loops: Sequence[UOp], place: UOp, tile: UOp) -> UOp:
+        """An element of a lane's tiles, all of them in registers."""
+        self.identity += 1
+        stage = value.stage(self.identity - 1, Memory.REGISTER, *loops, self.element)
+        return stage.index(tile * self.unit.c.registers + place).load()
+
+    def of_row(self, value: UOp, op: Ops) -> UOp:
+        """What each lane has for a row, with that of the other lanes of the row."""
+        for letter, bit in self.how.result_across:
+            if letter == "l":
+                value = value.alu(op, UOp.new(Ops.EXCHANGE, value.dtype, (value,), 1 << bit))
+        return value
+
+    # --- products -------------------------------------------------------------------------------------------
+
+    def unit_product(self, a: UOp, b: UOp, of_a: UOp, of_b: UOp) -> UOp:
+        return UOp.new(Ops.MMA, self.unit.result, (a, b, self.lane, self.element, of_a, of_b), self.unit)
+
+    def fragments(self) -> tuple[UOp, UOp]:
+        return (self.new_range(self.unit.a.registers, RangeKind.FRAGMENT),
+                self.new_range(self.unit.b.registers, RangeKind.FRAGMENT))
+
+    def scores(self, product: MatrixProduct) -> UOp:
+        """The first product: both sides from memory."""
+        unit = self.unit
+        of_a, of_b = self.fragments()
+        depth = self.axis(product.k, unit.k, _power_dividing(-(-product.k.extent // unit.k), 2),
+                          unit.a.columns, is_contiguous([product.a, product.b], product.k), RangeKind.UNROLL)
+        own, shared = (unit.a.rows, unit.b.columns), (unit.a.columns, unit.b.rows)
+        sides = (self.keys, self.queries) if self.how.transposed else (self.queries, self.keys)
+        given, ranges, elements = (product.a, product.b), (product.m, product.n), (of_a, of_b)
+        operands = []
+        for value, r, axis, bits, summed, element in zip(given, ranges, sides, own, shared, elements,
+                                                         strict=True):
+            at = axis.index(bits, self.numbers(axis, element))
+            along = depth.index(summed, self.numbers(depth, element))
+            value = value.substitute({r: at, product.k: along})
+            if not axis.is_whole():
+                value = guarded(value, at < axis.extent)
+            if not depth.is_whole():
+                value = zero_outside(value, along < depth.extent)
+            operands.append(as_tf32(value) if unit.rounds_to_tf32 else value)
+        added = self.unit_product(operands[0], operands[1], of_a, of_b)
+        return added.reduce_ranges(Ops.ADD, *depth.loops)
+
+    def tile_bits(self) -> list[int]:
+        return [place for place in self.keys.order if place < 0]
+
+    def sources(self) -> dict[int, tuple[str, int]]:
+        """For each bit of a key's number (by its place in `keys.order`): the bit of the place among what is
+        summed ("s"), or of the range over products ("p")."""
+        found: dict[int, tuple[str, int]] = {}
+        later = 0
+        for i, place in enumerate(self.how.summed_of):
+            found[i] = ("p", later) if place is None else ("s", place)
+            later += place is None
+        free = list(self.how.free)
+        for tile in self.tile_bits():
+            if free:
+                found[tile] = ("s", free.pop(0))
+            else:
+                found[tile] = ("p", later)
+                later += 1
+        return found
+
+    def products(self) -> UOp:
+        """The second product: weights from registers, values from memory."""
+        how, product, unit = self.how, self.chain.products, self.unit
+        of_a, of_b = self.fragments()
+        of_weights, of_values = (of_b, of_a) if how.transposed else (of_a, of_b)
+        weights, values = (product.b, product.a) if how.transposed else (product.a, product.b)
+        which = self.which
+        at = self.columns.index(how.values_own, self.numbers(self.columns, of_values))
+        key = number_of([self.bit_of(place, how.values_summed) for place in self.keys.order],
+                        {"l": self.lane, "r": of_values, "p": which})
+        values = values.substitute({self.chain.column: at, self.chain.key: key})
+        if not self.columns.is_whole():
+            values = guarded(values, at < self.columns.extent)
+        if unit.rounds_to_tf32:
+            values = as_tf32(values)
+        operands = self.weights(self.value(weights), of_weights, which), values
+        if how.transposed:
+            operands = operands[::-1]
+        return self.unit_product(*operands, of_a, of_b)
+
+    def bit_of(self, place: int, summed: Sequence[Bit]) -> Bit:
+        """Where a bit of a key's number is, in a source whose places among what is summed are `summed`."""
+        letter, number = self.sources()[place]
+        return summed[number] if letter == "s" else ("p", number)
+
+    def weights(self, value: UOp, element: UOp, which: UOp) -> UOp:
+        """Weights, which are elements of a result, as elements of a source."""
+        how = self.how
+        numbers = {"l": self.lane, "r": element, "p": which}
+        place = ZERO
+        for bits, sources in ((how.result_own, how.weights_own),
+                              (how.result_across, [self.bit_of(i, how.weights_summed)
+                                                   for i in range(len(how.result_across))])):
+            for (letter, bit), source in zip(bits, sources, strict=True):
+                if letter == "r":
+                    place = place + number_of([source], numbers) * 2**bit
+        of_tile = sorted(self.tile_bits(), reverse=True)
+        tile = number_of([self.bit_of(i, how.weights_summed) for i in of_tile], numbers)
+        loops = list(self.keys.loops)
+        for count, i in enumerate(how.apart, len(self.tile_bits())):
+            distance = 1 << how.result_across[i][1]
+            half = self.new_range(2, RangeKind.UNROLL)
+            other = UOp.new(Ops.EXCHANGE, value.dtype, (value,), distance)
+            value = (self.lane // distance % 2).ne(half).where(other, value)
+            tile = tile + number_of([self.bit_of(i, how.weights_summed)], numbers) * 2**count
+            loops.insert(0, half)
+        return as_tf32(self.staged(value, loops, place, tile)) if self.unit.rounds_to_tf32 else \
+            self.staged(value, loops, place, tile)
+
+
+def _power_dividing(count: int, most: int) -> int:
+    """The largest power of two up to `most` that divides `count`."""
+    while count % most:
+        most //= 2
+    return most
+

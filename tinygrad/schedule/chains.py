@@ -1,0 +1,117 @@
+"""Attention that a device of blocks does in one kernel: which reduces belong together.
+
+A contraction that is tiled for blocks of threads wants its kernel for itself. But where one of its sides is a
+softmax of another contraction's result, and a matrix unit can do both with the softmax in between
+(`codegen/opt/choose_chain.py`), all of it is one kernel, and nothing of the size of the scores is stored.
+That is asked by lowering the piece of the graph by itself, and choosing a plan for it.
+"""
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from tinygrad.codegen.lower import lower
+from tinygrad.codegen.opt.choose_gpu import runs_as_chain
+from tinygrad.device import Device
+from tinygrad.graph.ops import Family, Ops
+from tinygrad.graph.uop import UOp
+from tinygrad.helpers import ALLOW_TF32, NOOPT
+from tinygrad.schedule.products import is_contraction
+from tinygrad.schedule.split import runs_blocks
+
+_THROUGH = Family.ELEMENTWISE | Family.MOVEMENT | {Ops.CONST, Ops.VARIABLE, Ops.LIMIT}
+
+
+@dataclass(frozen=True)
+class ChainedSum:
+    """A contraction whose weights are computed in its own kernel: the REDUCEs of that, itself among them, and
+    what is made of them."""
+
+    root: UOp
+    reduces: frozenset[UOp]
+    between: frozenset[UOp]
+
+
+def chained_sums(order: Sequence[UOp], forced: set[UOp], closed: frozenset[UOp]) -> dict[UOp, ChainedSum]:
+    """For each node of a chain, down to memory, the chain. `order` is the whole graph, sources
+    first; `forced` is stored in any case, `closed` needs no loop."""
+    roots = [n for n in order if n.op is Ops.REDUCE and n not in closed and n.arg[0] is Ops.ADD
+             and _has_units(n.device) and is_contraction(n) and _finds_largest(n, forced)]
+    if not roots or NOOPT:
+        return {}
+    found: dict[UOp, ChainedSum] = {}
+    users: dict[UOp, list[UOp]] = defaultdict(list)
+    for user in order:
+        for source in user.src:
+            users[source].append(user)
+    number = {node: i for i, node in enumerate(order)}
+    for root in roots:
+        piece = _Piece(root, forced, closed)
+        inside = piece.between(number)
+        if any(user not in inside for n in inside if n is not root for user in users[n]):
+            continue  # someone else wants what is in between
+        if _is_one_kernel(piece.alone(), root.device, bool(ALLOW_TF32)):
+            chain = ChainedSum(root, frozenset(n for n in inside if n.op is Ops.REDUCE), frozenset(inside))
+            found.update(dict.fromkeys(piece.nodes, chain))
+    return found
+
+
+def _finds_largest(root: UOp, forced: set[UOp]) -> bool:
+    """Whether what a sum adds up is made of the largest of something."""
+    cone = root.src[0].toposort(stop=lambda n: n.op not in _THROUGH or n in forced)
+    return any(n.op is Ops.REDUCE and n.arg[0] is Ops.MAX for n in cone)
+
+
+def _has_units(device: object) -> bool:
+    return (device is None or isinstance(device, str)) and runs_blocks(device) and \
+        bool(Device[device or Device.DEFAULT].renderer.matrix_units)
+
+
+class _Piece:
+    """A contraction down to memory, and to the sums that its factors and those of its weights are made of."""
+
+    def __init__(self, root: UOp, forced: set[UOp], closed: frozenset[UOp]) -> None:
+        self.root = root
+        self.closed = closed
+        self.nodes: dict[UOp, bool] = {}
+        """whether a node is part of a factor of the first product: a sum there has a kernel of its own"""
+        self.ends: dict[UOp, UOp] = {}
+        """what is stored, and a buffer in its place"""
+        pending = [(root, False)]
+        while pending:
+            node, is_factor = pending.pop()
+            if node in self.ends or (node in self.nodes and self.nodes[node] >= is_factor):
+                continue
+            self.nodes[node] = is_factor
+            is_sum = node.op is Ops.REDUCE and node not in closed
+            if node is not root and (node in forced or (is_sum and is_factor)
+                                     or (node.op not in _THROUGH and node.op is not Ops.REDUCE)):
+                self.ends[node] = _parameter(node, len(self.ends) + 1)
+                continue
+            is_product = is_sum and node is not root and is_contraction(node)
+            pending.extend((source, is_factor or is_product) for source in node.src)
+
+    def between(self, number: Mapping[UOp, int]) -> set[UOp]:
+        """The sums of the piece, and what is made of them."""
+        made: set[UOp] = set()
+        for node in sorted(self.nodes, key=number.__getitem__):
+            own = node.op is Ops.REDUCE and node not in self.closed
+            if node not in self.ends and not self.nodes[node] and (own or not made.isdisjoint(node.src)):
+                made.add(node)
+        return made
+
+    def alone(self) -> UOp:
+        """A kernel that stores the contraction."""
+        value = self.root.substitute(self.ends)
+        return UOp.sink([UOp.new(Ops.ASSIGN, value.dtype, (_parameter(value, 0), value))])
+
+
+def _parameter(node: UOp, slot: int) -> UOp:
+    return UOp.new(Ops.PARAM, node.dtype, (), (slot, node.numel)).reshape(node.shape)
+
+
+@lru_cache(maxsize=4096)
+def _is_one_kernel(ast: UOp, device: str | None, may_round_to_tf32: bool) -> bool:
+    return runs_as_chain(lower(ast), Device[device or Device.DEFAULT].renderer)
