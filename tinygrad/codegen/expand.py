@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 
 from tinygrad.codegen.collapse import simplified
-from tinygrad.codegen.transpose import interleaved_vector, strided_vector, tiles_of, transposed_vectors
+from tinygrad.codegen.transpose import interleaved_vector, rows_of_tile, strided_vector, tiles_of, transposed_vectors
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Family, Ops, RangeKind
 from tinygrad.graph.symbolic import linear_terms
@@ -109,6 +109,8 @@ AS_VECTORS = (RangeKind.VECTOR, RangeKind.FRAGMENT)
 def vectorised(nest: UOp) -> UOp:
     """The nest with vectors in place of the values that change with a VECTOR or FRAGMENT range."""
     tiles = tiles_of(nest)
+    by_rows = {s for n in nest.toposort() if n.op is Ops.MMA and n.arg.by_rows
+               for s in n.src[:2] if s.op is Ops.LOAD}
     transposed: dict[tuple[UOp, ...], list[UOp]] = {}
     done: dict[UOp, UOp] = {}
     for node in nest.toposort():
@@ -126,6 +128,8 @@ def vectorised(nest: UOp) -> UOp:
             if tile not in transposed:
                 transposed[tile] = transposed_vectors(tile)
             done[node] = transposed[tile][place]
+        elif node in by_rows and (rows := rows_of_tile(node, lanes[0])) is not None:
+            done[node] = _loaded_rows(node, rows, lanes[0], done)
         elif node.op is Ops.LOAD and (whole := strided_vector(node) or interleaved_vector(node)) is not None:
             done[node] = whole
         else:
@@ -203,6 +207,15 @@ def _at_first_lane(offset: UOp, lane: UOp, done: dict[UOp, UOp]) -> UOp:
     """`offset` in the first lane, over what became of the values that are the same in all lanes."""
     same = [n for n in offset.toposort(stop=lambda n: lane not in n.ranges) if lane not in n.ranges]
     return offset.substitute({lane: UOp.const(0, dtypes.index), **{n: done[n] for n in same}})
+
+
+def _loaded_rows(load: UOp, places: tuple[int, ...], lane: UOp, done: dict[UOp, UOp]) -> UOp:
+    """A LOAD of items at known distances from the first one."""
+    memory, offset = load.src[0].src
+    first = UOp.new(Ops.VECTORIZE, dtypes.index.vec(lane.extent), (_at_first_lane(offset, lane, done),))
+    every = UOp.new(Ops.ADD, first.dtype, (first, UOp.new(Ops.CONST, first.dtype, (), places)))
+    address = load.src[0].replace(src=(done[memory], every))
+    return UOp.new(Ops.LOAD, load.dtype.vec(lane.extent), (address,), load.arg)
 
 
 def _loops(node: UOp, src: tuple[UOp, ...], lane: UOp) -> list[UOp]:

@@ -14,6 +14,7 @@ from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.symbolic import linear_terms
 from tinygrad.graph.uop import UOp
+from tinygrad.renderer.matrix_units import ROW_BYTES
 
 MOST_STRIDE = 4
 """Items between lanes beyond which a gather does less than loading all that lies between."""
@@ -96,6 +97,25 @@ def interleaved_vector(load: UOp) -> UOp | None:
     runs = [UOp.new(Ops.LOAD, half, (load.src[0].replace(src=(memory, start + at)),)) for at in places[:2]]
     picks = tuple(i // 2 + i % 2 * (count // 2) for i in range(count))
     return UOp.new(Ops.SHUFFLE, load.dtype.vec(count), tuple(runs), picks)
+
+
+def rows_of_tile(load: UOp, lane: UOp) -> tuple[int, ...] | None:
+    """How many items after the first one each element of a tile lies, where a LOAD reads the tile's rows from
+    places a fixed distance apart; None where it does otherwise, or all lie side by side."""
+    if len(load.src[0].src) != 2:
+        return None
+    offset = load.src[0].src[1]
+    length = ROW_BYTES // load.dtype.itemsize
+    along = UOp.range(length, lane.arg[0], RangeKind.VECTOR)
+    rows = [linear_terms(offset.substitute({lane: along + i * length})) for i in range(lane.extent // length)]
+    starts = [constant for _, constant in rows]
+    step = starts[1] - starts[0]
+    regular = all(terms == rows[0].terms and terms.get(along) == 1 for terms, _ in rows) and \
+        not any(along in atom.ranges for atom in rows[0].terms if atom is not along) and \
+        all(start == starts[0] + i * step for i, start in enumerate(starts))
+    if not regular or step == length:
+        return None
+    return tuple(i // length * step + i % length for i in range(lane.extent))
 
 
 def transposed_vectors(tile: tuple[UOp, ...]) -> list[UOp]:

@@ -142,27 +142,29 @@ SIMDGROUP = (MatrixUnit("simdgroup_8x8x8", 8, 8, 8, 32, dtypes.float32, dtypes.f
 # --- x86 ----------------------------------------------------------------------------------------------------
 
 DOT_BF16 = MatrixUnit("dpbf16ps", 1, 16, 2, 1, dtypes.bfloat16, dtypes.float32,
-                      _fragment("", "r0"), _fragment("r0", "r1 r2 r3 r4"), _fragment("", "r0 r1 r2 r3"), rate=32)
+                      _fragment("", "r0"), _fragment("r0", "r1 r2 r3 r4"), _fragment("", "r0 r1 r2 r3"),
+                      rate=32)
 """AVX-512 BF16's dot products of pairs, of one core: it takes denormal numbers for zero."""
 
 
 
-def _tile_rows(name: str, source: DType, result: DType, row: int) -> MatrixUnit:
-    """A unit of AMX: `a` as it is, of `b` as many neighbours along k side by side as fill 32 bits, then the
-    next column."""
-    k, together = row.bit_length() - 1, (4 // source.itemsize).bit_length() - 1
-    registers = [f"r{i}" for i in range(k + 4)]
-    return MatrixUnit(name, 16, 16, row, 1, source, result,
-                      _fragment(" ".join(registers[k:]), " ".join(registers[:k])),
-                      _fragment(" ".join(registers[:together] + registers[together + 4:]),
-                                " ".join(registers[together:together + 4])),
-                      _fragment("r4 r5 r6 r7", "r0 r1 r2 r3"), rate=16 * row, by_rows=True)
+ROW_BYTES = 64
+"""A row of AMX's tiles, of which there are 16."""
 
 
-AMX = (_tile_rows("tdpbf16ps", dtypes.bfloat16, dtypes.float32, 32),
-       _tile_rows("tdpbssd", dtypes.int8, dtypes.int32, 64))
-"""Tiles of 16 rows of 64 bytes, of one core: a product takes 16 cycles. That of bfloat16 takes denormal numbers
-for zero."""
+def _amx(name: str, source: DType, result: DType) -> MatrixUnit:
+    """`a` as it is; of `b` as many neighbours along k side by side as fill 32 bits, then the next column."""
+    k = ROW_BYTES // source.itemsize
+    depth, word = k.bit_length() - 1, (4 // source.itemsize).bit_length() - 1
+    registers = [f"r{i}" for i in range(depth + 4)]
+    a = _fragment(" ".join(registers[depth:]), " ".join(registers[:depth]))
+    b = _fragment(" ".join(registers[:word] + registers[word + 4:]), " ".join(registers[word:word + 4]))
+    return MatrixUnit(name, 16, 16, k, 1, source, result, a, b, _fragment("r4 r5 r6 r7", "r0 r1 r2 r3"),
+                      rate=16 * k, by_rows=True)
+
+
+AMX = (_amx("tdpbf16ps", dtypes.bfloat16, dtypes.float32), _amx("tdpbssd", dtypes.int8, dtypes.int32))
+"""Tiles of one core, of which a product takes 16 cycles. That of bfloat16 takes denormal numbers for zero."""
 
 UNITS: tuple[MatrixUnit, ...] = (*MMA_SYNC, *MFMA, *WMMA, *SIMDGROUP, DOT_BF16, *AMX)
 """All units; an Opt names one by its number."""

@@ -5,7 +5,11 @@ given to it by queues with threads of their own (`cpu_queue.py`).
 """
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+import ctypes
+import platform
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,6 +19,7 @@ import numpy as np
 from tinygrad.device import CompiledDevice
 from tinygrad.renderer import Renderer
 from tinygrad.renderer.llvm import LLVMRenderer
+from tinygrad.renderer.matrix_units import AMX, DOT_BF16, MatrixUnit
 from tinygrad.runtime.allocator import ALIGNMENT, Allocator
 from tinygrad.runtime.cpu_pool import CPUProgram, NativeCode, pool, thread_count
 from tinygrad.runtime.cpu_queue import CPUQueue, HostQueue
@@ -105,7 +110,7 @@ class Host:
     registers: int
     threads: int
     has_scalef: bool
-    has_bf16_dots: bool
+    matrix_units: tuple[MatrixUnit, ...]
     l2_bytes: int
     l3_bytes: int
 
@@ -122,9 +127,29 @@ def host() -> Host:
                 registers=32 if has("avx512f") or has("neon") else 16,
                 threads=thread_count(),
                 has_scalef=has("avx512f") and has("avx512vl"),
-                has_bf16_dots=has("avx512bf16") and has("avx512f"),
+                matrix_units=_matrix_units(has),
                 l2_bytes=_cache_bytes(2, Renderer.l2_bytes),
                 l3_bytes=_cache_bytes(3, USUAL_L3_BYTES))
+
+
+def _matrix_units(has: Callable[[str], bool]) -> tuple[MatrixUnit, ...]:
+    """The units of this CPU: AMX's only where the system lets this process use its registers."""
+    tiles = [unit for unit, feature in zip(AMX, ("amx-bf16", "amx-int8"), strict=True)
+             if has("amx-tile") and has("avx512f") and has(feature)]
+    dots = [DOT_BF16] if has("avx512bf16") and has("avx512f") else []
+    return (*(tiles if tiles and tiles_allowed() else ()), *dots)
+
+
+SYS_ARCH_PRCTL, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA = 158, 0x1023, 18
+
+
+@cache
+def tiles_allowed() -> bool:
+    """Ask Linux for the use of tile registers, for every thread of this process and those forked from it; it
+    refuses where a signal stack is too small for them."""
+    if sys.platform != "linux" or platform.machine() != "x86_64":
+        return False
+    return int(ctypes.CDLL(None).syscall(SYS_ARCH_PRCTL, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA)) == 0
 
 
 def _cache_bytes(level: int, usual: int) -> int:
@@ -138,7 +163,7 @@ def _cache_bytes(level: int, usual: int) -> int:
 
 def cpu_renderer() -> LLVMRenderer:
     """LLVM IR for this CPU."""
-    return LLVMRenderer(**asdict(host()))
+    return LLVMRenderer(**vars(host()))
 
 
 def open_device(name: str) -> CPUDevice:
