@@ -179,6 +179,8 @@ class TileStatements(Arithmetic):
         memory, load = node.src[0].src[0], self.plan.loads[node]
         item = value_type(node.dtype.scalar)
         address = self.emit("at", f"getelementptr {item}, ptr {self.values[memory]}, i64 {self.values[load.first]}")
+        if node.src[0] in self.plan.folded:
+            self.values[node.src[0]] = address
         return self.intrinsic("tile", "x86.tileloadd64.internal", TILE,
                               f"{_shape(node.dtype)}, ptr {address}, i64 {load.step}")
 
