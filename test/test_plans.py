@@ -29,6 +29,7 @@ from tinygrad.device import Device
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
 from tinygrad.renderer.llvm import LLVMRenderer
+from tinygrad.renderer.matrix_units import AMX, DOT_BF16
 from tinygrad.runtime.cpu import host
 from tinygrad.runtime.llvm import optimised_module
 
@@ -43,6 +44,8 @@ MACHINES = {
 }
 if DOT_BF16 in host().matrix_units:
     MACHINES["AVX-512 BF16"] = LLVMRenderer(vector_bytes=64, registers=32, threads=2, matrix_units=(DOT_BF16,))
+if set(AMX) <= set(host().matrix_units):
+    MACHINES["AMX"] = LLVMRenderer(vector_bytes=64, registers=32, threads=2, matrix_units=AMX)
 
 
 # --- the spread of kernels ----------------------------------------------------------------------------------

@@ -15,7 +15,8 @@ from tinygrad.codegen.opt.access import Access, accesses_of
 from tinygrad.codegen.opt.matrix import MatrixProduct, matrix_product
 from tinygrad.codegen.opt.plan import Opt, OptKind, operands, writes_what_it_reads
 from tinygrad.codegen.opt.tiles import STAGING_REUSE, TileChooser
-from tinygrad.codegen.transpose import interleaved_runs
+from tinygrad.codegen.transpose import interleaved_runs, jump_of
+from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ceildiv, prod, round_up
@@ -29,6 +30,8 @@ PANELS_A_THREAD = 2
 """Panels for each thread, where that leaves them wide: a thread that is held up leaves the last to others."""
 COPY_CYCLES, TURN_CYCLES, ITEM_CYCLES = 1 / 12, 1 / 3, 2.0
 """An item copied into a panel by whole vectors, by vectors of a square that is turned, and by itself."""
+SQUARE = 16
+"""Rows and lanes that are turned at once where no row of a tile is: 64 shuffles of 32 bytes."""
 Way = tuple[float, Callable[[], None]]
 """Cycles of a multiply-add, and what takes the Opts."""
 
@@ -59,7 +62,8 @@ class RowsUnitChooser(TileChooser):
         step, n = TILES * unit.n, product.n.extent
         near = self.renderer.l2_bytes // 2 // self.bytes_deep(product, unit)
         others = prod(r.extent for r in product.reduce.ranges & product.b.ranges if r is not product.n)
-        each = ceildiv(n * others, PANELS_A_THREAD * self.renderer.threads)
+        again = not self.reads_rows(product, unit) and not self.is_near(product, unit)
+        each = ceildiv(n * others, (1 if again else PANELS_A_THREAD) * self.renderer.threads)
         wanted = max(step, min(near, max(each, NARROWEST_PANEL), WIDEST_PANEL) // step * step)
         panels = ceildiv(n, wanted)
         if panels == 1 and n > step and n % step:
@@ -67,19 +71,20 @@ class RowsUnitChooser(TileChooser):
         return round_up(ceildiv(n, panels), step)
 
     def cost_by_rows(self, product: MatrixProduct, unit: MatrixUnit) -> float:
-        """Cycles of a multiply-add: of the unit, and of the panels that are filled for it."""
+        """Cycles of a multiply-add: of the unit, of the panels that are filled for it, of the results that
+        come from memory."""
         m, n, k, reduce = product.m, product.n, product.k, product.reduce
-        waste = prod(round_up(r.extent, size) / r.extent
-                     for r, size in ((m, unit.m), (n, unit.n), (k, unit.k)))
-        cost = waste / unit.rate
-        cost += self.filling_cost(product.b, n, k) / prod(r.extent for r in reduce.ranges - product.b.ranges)
+        deep = round_up(k.extent, unit.k) / k.extent
+        beyond = round_up(m.extent, unit.m) / m.extent * round_up(n.extent, unit.n) / n.extent
+        uses = prod(r.extent for r in reduce.ranges - product.b.ranges)
+        cost = deep * (beyond / unit.rate + self.filling_cost(product.b, n, k) / uses)
         if not self.reads_rows(product, unit):
             uses = prod(r.extent for r in reduce.ranges - product.a.ranges)
             if not self.is_near(product, unit):
                 uses = min(uses, self.panel_width(product, unit))
-            cost += self.filling_cost(product.a, k, m) / uses
-        stores = [a for a in self.stores() if a.step(n) != 1]
-        return float(cost + len(stores) * ITEM_CYCLES / prod(r.extent for r in reduce.closed_ranges))
+            cost += deep * self.filling_cost(product.a, k, m) / uses
+        of_result = sum(COPY_CYCLES if a.step(n) == 1 else ITEM_CYCLES for a in self.stores())
+        return float(cost + beyond * of_result / prod(r.extent for r in reduce.closed_ranges))
 
     def filling_cost(self, operand: UOp, along: UOp, across: UOp) -> float:
         """Cycles of an item of a panel whose vectors go along one range."""
@@ -151,18 +156,31 @@ class RowsUnitChooser(TileChooser):
         self.take(Opt(OptKind.STAGE, operands(self.nest).index(operand), over=tuple(r.arg[0] for r in over)))
         stage, _ = self.newest_stage()
         element = stage.closed_ranges[-1]
+        length = ROW_BYTES // stage.dtype.itemsize
         whole, taken = self.nest, len(self.opts)
-        self.take(Opt(OptKind.VECTOR, element.arg[0], ROW_BYTES // stage.dtype.itemsize))
-        stage, loads = self.newest_stage()
-        *loops, lane = stage.closed_ranges
-        row = loops[-1]
-        if all(a.step(lane) in (0, 1) or interleaved_runs(a.node, lane) is not None for a in loads):
-            return
-        if all(a.step(lane) is not None and a.step(row) in (0, 1) for a in loads):
-            self.take(Opt(OptKind.UPCAST, row.arg[0], row.extent))
-            return
-        self.nest = whole
-        del self.opts[taken:]
+        for lanes, is_turned in ((length, False), (length, True), (SQUARE, True)):
+            self.take(Opt(OptKind.VECTOR, element.arg[0], lanes))
+            stage, loads = self.newest_stage()
+            *loops, lane = stage.closed_ranges
+            if is_turned and all(_reads_squares(a.node, loops[-1], lane) for a in loads):
+                self.take(Opt(OptKind.UPCAST, loops[-1].arg[0], loops[-1].extent))
+                return
+            if not is_turned and all(a.step(lane) in (0, 1) or interleaved_runs(a.node, lane) for a in loads):
+                return
+            self.nest = whole
+            del self.opts[taken:]
+
+
+def _reads_squares(load: UOp, rows: UOp, lane: UOp) -> bool:
+    """Whether vectors along `lane` that jump in memory make squares which lie there turned."""
+    _, offset, *valid = load.src[0].src
+    jump = jump_of(offset, lane)
+    if jump is None or valid:
+        return False
+    count = lane.extent // jump.together
+    starts = [offset.substitute({rows: UOp.const(rows.extent // count * i, dtypes.index)}) for i in range(count)]
+    return all(start - starts[0] is UOp.const(i * jump.together, dtypes.index)
+               for i, start in enumerate(starts))
 
 
 def loops_over_tiles(operand: UOp, summed: list[UOp], before: set[int]) -> list[UOp]:

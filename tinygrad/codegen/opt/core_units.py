@@ -26,8 +26,6 @@ TILES = ((4, 4), (8, 2), (4, 2), (2, 4), (2, 2), (8, 1), (4, 1), (2, 1), (1, 4),
 their operands fit 32 registers."""
 MOST_WASTE = 1.25
 """How much larger than its result all tiles may be before smaller ones are taken."""
-VECTOR_UNITS = 2
-"""Vectors of multiply-adds that a core does in a cycle without the unit."""
 LEAST_STEPS = 4
 """Pairs that a sum must have for the unit."""
 
@@ -52,8 +50,8 @@ class CoreUnitChooser(RowsUnitChooser):
         ways = [way for unit in self.renderer.matrix_units for way in
                 (self.ways_by_rows if unit.by_rows else self.ways_by_lanes)(contraction, unit)]
         least, take = min(ways, key=lambda way: way[0], default=(0.0, None))
-        if take is None or least > 1 / (VECTOR_UNITS * self.renderer.lanes(dtypes.float32)):
-            return False
+        if take is None or least > 1 / self.renderer.lanes(dtypes.float32):
+            return False  # vectors of widened items are as fast
         take()
         return True
 
