@@ -5,10 +5,6 @@ given to it by queues with threads of their own (`cpu_queue.py`).
 """
 from __future__ import annotations
 
-import ctypes
-import platform
-import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -19,16 +15,16 @@ import numpy as np
 from tinygrad.device import CompiledDevice
 from tinygrad.renderer import Renderer
 from tinygrad.renderer.llvm import LLVMRenderer
-from tinygrad.renderer.matrix_units import AMX, DOT_BF16, MatrixUnit
+from tinygrad.renderer.matrix_units import MatrixUnit
 from tinygrad.runtime.allocator import ALIGNMENT, Allocator
 from tinygrad.runtime.cpu_pool import CPUProgram, NativeCode, pool, thread_count
 from tinygrad.runtime.cpu_queue import CPUQueue, HostQueue
+from tinygrad.runtime.host_units import has_features, host_units
 from tinygrad.runtime.limits import Limits, measure_limits
 from tinygrad.runtime.llvm import (
     Compiled,
     assembly_of,
     compile_ir,
-    host_features,
     llvm_version,
     target_machine,
 )
@@ -117,39 +113,13 @@ class Host:
 
 def host() -> Host:
     """This CPU, by its features."""
-    features = {f for f in host_features().split(",") if f}
-    disabled = {f[1:] for f in features if f.startswith("-")}
-
-    def has(feature: str) -> bool:
-        return f"+{feature}" in features and feature not in disabled
-
-    return Host(vector_bytes=64 if has("avx512f") else 32 if has("avx2") else 16,
-                registers=32 if has("avx512f") or has("neon") else 16,
+    return Host(vector_bytes=64 if has_features("avx512f") else 32 if has_features("avx2") else 16,
+                registers=32 if has_features("avx512f") or has_features("neon") else 16,
                 threads=thread_count(),
-                has_scalef=has("avx512f") and has("avx512vl"),
-                matrix_units=_matrix_units(has),
+                has_scalef=has_features("avx512f", "avx512vl"),
+                matrix_units=host_units(),
                 l2_bytes=_cache_bytes(2, Renderer.l2_bytes),
                 l3_bytes=_cache_bytes(3, USUAL_L3_BYTES))
-
-
-def _matrix_units(has: Callable[[str], bool]) -> tuple[MatrixUnit, ...]:
-    """The units of this CPU: AMX's only where the system lets this process use its registers."""
-    tiles = [unit for unit, feature in zip(AMX, ("amx-bf16", "amx-int8"), strict=True)
-             if has("amx-tile") and has("avx512f") and has(feature)]
-    dots = [DOT_BF16] if has("avx512bf16") and has("avx512f") else []
-    return (*(tiles if tiles and tiles_allowed() else ()), *dots)
-
-
-SYS_ARCH_PRCTL, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA = 158, 0x1023, 18
-
-
-@cache
-def tiles_allowed() -> bool:
-    """Ask Linux for the use of tile registers, for every thread of this process and those forked from it; it
-    refuses where a signal stack is too small for them."""
-    if sys.platform != "linux" or platform.machine() != "x86_64":
-        return False
-    return int(ctypes.CDLL(None).syscall(SYS_ARCH_PRCTL, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA)) == 0
 
 
 def _cache_bytes(level: int, usual: int) -> int:
