@@ -43,7 +43,8 @@ MACHINES = {
     "SSE": LLVMRenderer(vector_bytes=16, registers=16, threads=1),
 }
 if DOT_BF16 in host().matrix_units:
-    MACHINES["AVX-512 BF16"] = LLVMRenderer(vector_bytes=64, registers=32, threads=2, matrix_units=(DOT_BF16,))
+    MACHINES["AVX-512 BF16"] = LLVMRenderer(vector_bytes=64, registers=32, threads=2,
+                                            matrix_units=(DOT_BF16,))
 if set(AMX) <= set(host().matrix_units):
     MACHINES["AMX"] = LLVMRenderer(vector_bytes=64, registers=32, threads=2, matrix_units=AMX)
 

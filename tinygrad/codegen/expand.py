@@ -10,7 +10,13 @@ from __future__ import annotations
 import itertools
 
 from tinygrad.codegen.collapse import simplified
-from tinygrad.codegen.transpose import interleaved_vector, rows_of_tile, strided_vector, tiles_of, transposed_vectors
+from tinygrad.codegen.transpose import (
+    interleaved_vector,
+    rows_of_tile,
+    strided_vector,
+    tiles_of,
+    transposed_vectors,
+)
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Family, Ops, RangeKind
 from tinygrad.graph.symbolic import linear_terms

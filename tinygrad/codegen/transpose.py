@@ -133,7 +133,8 @@ def _conditions_of_runs(valid: UOp, lane: UOp, count: int) -> tuple[UOp, ...] | 
 
 
 def interleaved_vector(load: UOp) -> UOp | None:
-    """A LOAD whose lanes come from runs in turn: the runs loaded whole, and shuffles. None for other LOADs."""
+    """A LOAD whose lanes come from runs in turn: the runs loaded whole, and shuffles. None for other
+    LOADs."""
     lanes = [r for r in load.ranges if r.arg[1] is RangeKind.VECTOR]
     if len(lanes) != 1 or (runs := interleaved_runs(load, lanes[0])) is None or 1 in runs.starts:
         return None

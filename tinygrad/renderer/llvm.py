@@ -31,7 +31,7 @@ from tinygrad.renderer.llvm_functions import (
     value_type,
     vector_type,
 )
-from tinygrad.renderer.llvm_tiles import TileStatements, tile_plan
+from tinygrad.renderer.llvm_tiles import TileStatements, tile_places
 from tinygrad.renderer.llvm_units import INTRINSICS, multiplied
 from tinygrad.renderer.matrix_units import MatrixUnit
 
@@ -46,7 +46,8 @@ class LLVMRenderer(Renderer):
 
     def __init__(self, vector_bytes: int = 16, registers: int = 16, threads: int = 1,
                  l1_bytes: int = Renderer.l1_bytes, l2_bytes: int = Renderer.l2_bytes,
-                 l3_bytes: int = 0, has_scalef: bool = False, matrix_units: tuple[MatrixUnit, ...] = ()) -> None:
+                 l3_bytes: int = 0, has_scalef: bool = False,
+                 matrix_units: tuple[MatrixUnit, ...] = ()) -> None:
         self.vector_bytes = vector_bytes
         self.registers = registers
         self.threads = threads
@@ -102,7 +103,7 @@ class Writer(TileStatements, LaneReduction):
         self.has_vectors = any(n.dtype.count > 1 for n in nodes)
         self.streams = frozenset(n for n in nodes if n.op is Ops.STORE and fills_its_place(n))
         """the stores that go past the caches where memory is aligned"""
-        self.plan = tile_plan(program)
+        self.places = tile_places(program)
 
     # --- the module ------------------------------------------------------------------------------------
 
@@ -234,7 +235,8 @@ class Writer(TileStatements, LaneReduction):
             bound = "%end" if extent.op is Ops.CONST else \
                 self.intrinsic("end", "smin.i64", "i64", f"i64 %end, i64 {bound}")
         unique = f"{identity}.{self.loop_count}"
-        is_entered = kind is RangeKind.LOOP and len(node.src) == 1 and extent.op is Ops.CONST and extent.arg > 0
+        is_entered = kind is RangeKind.LOOP and len(node.src) == 1 and \
+            extent.op is Ops.CONST and extent.arg > 0
         loop = _Loop(bound, f"%next{unique}", f"loop{unique}", f"latch{unique}", f"after{unique}", is_entered)
         if is_entered:
             self.lines.append(f"  br label %{loop.body}")

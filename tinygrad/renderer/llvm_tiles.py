@@ -41,7 +41,7 @@ class TileLoad:
 
 
 @dataclass
-class TilePlan:
+class TilePlaces:
     """What of a program is in tile registers."""
 
     held: set[UOp] = field(default_factory=set)
@@ -56,26 +56,26 @@ class TilePlan:
     """for each loop, the accumulators that it stores"""
 
 
-def tile_plan(program: Sequence[UOp]) -> TilePlan:
-    """Where the tiles of a program are; nothing for programs without them."""
-    plan = TilePlan()
+def tile_places(program: Sequence[UOp]) -> TilePlaces:
+    """Which values of a program are in tiles; nothing for programs without them."""
+    found = TilePlaces()
     products = {n for n in program if n.op is Ops.MMA and n.arg.by_rows}
     if not products:
-        return plan
+        return found
     users: dict[UOp, list[UOp]] = defaultdict(list)
     for node in dict.fromkeys(program):
         for source in node.src:
             users[source].append(node)
     registers = {n.src[0] for n in program if n.op is Ops.STORE and n.src[0].op is Ops.REGISTER
                  and n.src[1] in products}
-    plan.held = products | registers | {n for n in program if n.op is Ops.LOAD and n.src[0] in registers}
-    plan.as_vectors = {n for n in plan.held - registers
-                       if not all(_takes_tile(u, n, registers) for u in users[n])}
-    for load in {s for n in products for s in n.src[:2] if s.op is Ops.LOAD}:
+    found.held = products | registers | {n for n in program if n.op is Ops.LOAD and n.src[0] in registers}
+    found.as_vectors = {n for n in found.held - registers
+                        if not all(_takes_tile(u, n, registers) for u in users[n])}
+    for load in dict.fromkeys(s for n in program if n in products for s in n.src[:2] if s.op is Ops.LOAD):
         if len(load.src[0].src) == 2 and all(u in products for u in users[load]):
-            _fold_load(load, users, plan)
-    plan.changed_in = _changed_in(program, registers)
-    return plan
+            _fold_load(load, users, found)
+    found.changed_in = _changed_in(program, registers)
+    return found
 
 
 def _takes_tile(user: UOp, value: UOp, registers: set[UOp]) -> bool:
@@ -89,12 +89,12 @@ def _takes_tile(user: UOp, value: UOp, registers: set[UOp]) -> bool:
                                   and place.src[1].dtype.count == 1)
 
 
-def _fold_load(load: UOp, users: dict[UOp, list[UOp]], plan: TilePlan) -> None:
+def _fold_load(load: UOp, users: dict[UOp, list[UOp]], found: TilePlaces) -> None:
     """Note a LOAD of rows of a fixed length a fixed distance apart."""
     address = load.src[0]
     offset = address.src[1]
     if offset.dtype.count == 1:
-        plan.loads[load] = TileLoad(offset, ROW_BYTES)
+        found.loads[load] = TileLoad(offset, ROW_BYTES)
         return
     first, places = offset.src if offset.op is Ops.ADD else (offset, offset)
     if first.op is not Ops.VECTORIZE or len(first.src) != 1 or places.op is not Ops.CONST:
@@ -102,10 +102,10 @@ def _fold_load(load: UOp, users: dict[UOp, list[UOp]], plan: TilePlan) -> None:
     step = row_step(places.arg, ROW_BYTES // load.dtype.scalar.itemsize)
     if step is None:
         return
-    plan.loads[load] = TileLoad(first.src[0], step * load.dtype.scalar.itemsize)
+    found.loads[load] = TileLoad(first.src[0], step * load.dtype.scalar.itemsize)
     for node in (address, offset, first):
-        if all(u in plan.folded or u in plan.loads for u in users[node]):
-            plan.folded.add(node)
+        if all(u in found.folded or u in found.loads for u in users[node]):
+            found.folded.add(node)
 
 
 def row_step(places: Sequence[int], row: int) -> int | None:
@@ -139,7 +139,7 @@ class TileStatements(Arithmetic):
 
     values: dict[UOp, str]
     block: str
-    plan: TilePlan
+    places: TilePlaces
 
     def begin_tiles(self) -> None:
         """Before the first statement of a body."""
@@ -149,24 +149,25 @@ class TileStatements(Arithmetic):
 
     def tile_statement(self, node: UOp) -> bool:
         """Write a statement about tiles; False for others."""
-        plan = self.plan
-        if node in plan.folded:
+        places = self.places
+        if node in places.folded:
             return True
-        if node in plan.loads:
+        if node in places.loads:
             self.tiles[node] = self.load_tile(node)
             if node.arg is not None:
                 self.prefetch(node)
             return True
-        if node.op is Ops.STORE and (node.src[0] in plan.held or node.src[1] in plan.held - plan.as_vectors):
+        only_tiles = places.held - places.as_vectors
+        if node.op is Ops.STORE and (node.src[0] in places.held or node.src[1] in only_tiles):
             self.store_tile(node)
             return True
-        if node not in plan.held:
+        if node not in places.held:
             return False
         if node.op is Ops.LOAD:
             self.tiles[node] = self.tiles[node.src[0]]
         elif node.op is Ops.MMA:
             self.tiles[node] = self.tile_product(node)
-        if node in plan.as_vectors:
+        if node in places.as_vectors:
             kind = value_type(node.dtype)
             self.values[node] = self.intrinsic("v", f"x86.cast.tile.to.vector.{mangled(kind)}", kind,
                                                f"{TILE} {self.tiles[node]}")
@@ -176,10 +177,10 @@ class TileStatements(Arithmetic):
         raise NotImplementedError
 
     def load_tile(self, node: UOp) -> str:
-        memory, load = node.src[0].src[0], self.plan.loads[node]
-        item = value_type(node.dtype.scalar)
-        address = self.emit("at", f"getelementptr {item}, ptr {self.values[memory]}, i64 {self.values[load.first]}")
-        if node.src[0] in self.plan.folded:
+        memory, load = node.src[0].src[0], self.places.loads[node]
+        first = f"ptr {self.values[memory]}, i64 {self.values[load.first]}"
+        address = self.emit("at", f"getelementptr {value_type(node.dtype.scalar)}, {first}")
+        if node.src[0] in self.places.folded:
             self.values[node.src[0]] = address
         return self.intrinsic("tile", "x86.tileloadd64.internal", TILE,
                               f"{_shape(node.dtype)}, ptr {address}, i64 {load.step}")
@@ -214,7 +215,7 @@ class TileStatements(Arithmetic):
     def enter_with_tiles(self, loop: UOp, before: str) -> None:
         """At the head of a loop that is entered from the block `before`."""
         self.phis[loop] = []
-        for register in self.plan.changed_in.get(loop, ()):
+        for register in self.places.changed_in.get(loop, ()):
             if register in self.tiles:
                 name = f"%tile{self.number}"
                 self.number += 1

@@ -2,8 +2,8 @@
 
 A few small generated loops, run on every thread at once: multiply-adds held in registers (peak arithmetic), a
 sum over four stretches of memory side by side (read bandwidth) and a copy whose stores go past the caches
-(bytes read plus bytes written); products of bfloat16 on a core's unit for them, if it has one. They are LLVM IR, so no compiler
-is needed and nothing of the library's own code generation is involved.
+(bytes read plus bytes written); products of bfloat16 too, on a core's unit for them, if it has one. They are
+LLVM IR, so no compiler is needed and nothing of the library's own code generation is involved.
 """
 from __future__ import annotations
 
@@ -234,7 +234,8 @@ def _unit_source(unit: MatrixUnit) -> str:
         ends = [f"  store volatile {kind} %n{i}, ptr %memory, align 4" for i in names]
     phis = [f"  %a{i} = phi {kind} [ {start}, %entry ], [ %n{i}, %loop ]" for i in names]
     return "\n".join(["", "define void @products(ptr %memory, i64 %rounds) {", "entry:", zero, first,
-                      "  br label %loop", "loop:", "  %i = phi i64 [ 0, %entry ], [ %next, %loop ]", *phis, *steps,
+                      "  br label %loop", "loop:",
+                      "  %i = phi i64 [ 0, %entry ], [ %next, %loop ]", *phis, *steps,
                       "  %next = add i64 %i, 1", "  %more = icmp ult i64 %next, %rounds",
                       "  br i1 %more, label %loop, label %done", "done:", *ends, "  ret void", "}", ""])
 

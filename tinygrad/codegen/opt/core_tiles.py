@@ -143,7 +143,7 @@ class RowsUnitChooser(TileChooser):
         return product.src, list(sums[0].closed_ranges) if sums else []
 
     def cut(self, r: UOp, size: int) -> tuple[UOp | None, UOp]:
-        """A range as (a loop over blocks, the iterations in a block); as one block where that is all of it."""
+        """A range as (a loop over blocks, the iterations in a block), or as one block."""
         if r.extent <= size or not self.has_blocks(r, size):
             return None, r
         before = self.identities()
@@ -178,7 +178,8 @@ def _reads_squares(load: UOp, rows: UOp, lane: UOp) -> bool:
     if jump is None or valid:
         return False
     count = lane.extent // jump.together
-    starts = [offset.substitute({rows: UOp.const(rows.extent // count * i, dtypes.index)}) for i in range(count)]
+    distance = rows.extent // count
+    starts = [offset.substitute({rows: UOp.const(distance * i, dtypes.index)}) for i in range(count)]
     return all(start - starts[0] is UOp.const(i * jump.together, dtypes.index)
                for i, start in enumerate(starts))
 

@@ -178,17 +178,18 @@ def on_matrix_unit(nest: UOp, unit: MatrixUnit, ranges: tuple[UOp, UOp, UOp],
     others = [r for r in reduce.closed_ranges if r is not k]
     total = added.reduce_ranges(Ops.ADD, *others, *depth.loops)
     element = of_c
-    inside = [lane, of_c] if lane.op is Ops.RANGE else [of_c]
+    within: list[UOp] = []
+    in_rows = [lane, of_c] if lane.op is Ops.RANGE else [of_c]
     if unit.by_rows:  # the result goes to memory, from where loops over its rows take it
         row, column = UOp.range(unit.m, identity + 10), UOp.range(unit.n, identity + 11, RangeKind.VECTOR)
-        element, inside = row * unit.n + column, [row, column]
+        element, in_rows, within = row * unit.n + column, [], [row, column]
         total = total.stage(identity + 10, Memory.SCRATCH, of_c).index(element).load()
     at_m = rows.index(unit.c.rows, numbers(rows, element))
     at_n = columns.index(unit.c.columns, numbers(columns, element))
     changes = {reduce: total, m: at_m, n: at_n}
-    loops = {m: rows.loops if unit.by_rows else [*rows.loops, *inside], n: columns.loops}
+    loops = {m: [*rows.loops, *in_rows], n: columns.loops}
     conditions = [at < axis.extent for at, axis in ((at_m, rows), (at_n, columns)) if not axis.is_whole()]
-    return UOp.sink(_changed_store(s, changes, loops, inside if unit.by_rows else [], conditions) for s in nest.src)
+    return UOp.sink(_changed_store(s, changes, loops, within, conditions) for s in nest.src)
 
 
 def _only_product(nest: UOp, unit: MatrixUnit, m: UOp, n: UOp, k: UOp) -> MatrixProduct:
