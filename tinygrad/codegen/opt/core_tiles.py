@@ -62,8 +62,7 @@ class RowsUnitChooser(TileChooser):
         step, n = TILES * unit.n, product.n.extent
         near = self.renderer.l2_bytes // 2 // self.bytes_deep(product, unit)
         others = prod(r.extent for r in product.reduce.ranges & product.b.ranges if r is not product.n)
-        again = not self.reads_rows(product, unit) and not self.is_near(product, unit)
-        each = ceildiv(n * others, (1 if again else PANELS_A_THREAD) * self.renderer.threads)
+        each = ceildiv(n * others, PANELS_A_THREAD * self.renderer.threads)
         wanted = max(step, min(near, max(each, NARROWEST_PANEL), WIDEST_PANEL) // step * step)
         panels = ceildiv(n, wanted)
         if panels == 1 and n > step and n % step:
