@@ -104,6 +104,7 @@ class Writer(TileStatements, LaneReduction):
         self.streams = frozenset(n for n in nodes if n.op is Ops.STORE and fills_its_place(n))
         """the stores that go past the caches where memory is aligned"""
         self.places = tile_places(program)
+        self.begin_tiles()
 
     # --- the module ------------------------------------------------------------------------------------
 
