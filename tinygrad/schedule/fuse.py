@@ -347,6 +347,8 @@ class Fusion:
             ranges = at[0].ranges
             if not ranges <= kernel.root_ranges and not self.is_kept(kernel, at):
                 continue
+            if not ranges and prod(r.extent for r in kernel.root_ranges) > SERIAL_WORK:
+                continue  # a number is stored outside of all loops: none of them could be shared out
             if kernel.runs_as_blocks and any(map(is_contraction, kernel.reduces)):
                 continue
             if not kernel.nests(ranges & kernel.root_ranges):
