@@ -38,8 +38,7 @@ from tinygrad.renderer.matrix_units import MatrixUnit
 
 class LLVMRenderer(Renderer):
     """LLVM IR for a CPU with `registers` vector registers of `vector_bytes`; `has_scalef` says that it has
-    AVX-512's vscalef for vectors of every size, `has_bf16_dots` its dot products of bfloat16. The rest as in
-    `Renderer`."""
+    AVX-512's vscalef for vectors of every size. The rest as in `Renderer`."""
 
     name = "LLVM"
     has_threads = True
