@@ -39,7 +39,7 @@ class Row:
         if not self.limits:
             return None
         rates = (median(getattr(limits, name) for limits in self.limits)
-                 for name in ("gflops", "read_gbs", "copy_gbs"))
+                 for name in ("gflops", "read_gbs", "copy_gbs", "bfloat16_gflops"))
         return Limits(self.limits[0].threads, self.limits[0].lanes, *rates)
 
     @property
@@ -56,7 +56,7 @@ def least_seconds(workload: Workload, limits: Limits) -> float:
     paired = min(workload.read_bytes, workload.written_bytes)
     copied = 2 * paired + (workload.written_bytes - paired)
     memory = copied / limits.copy_gbs + (workload.read_bytes - paired) / limits.read_gbs
-    return max(workload.operations / limits.gflops, memory) * 1e-9
+    return max(workload.operations / limits.peak(workload.dtype), memory) * 1e-9
 
 
 def disagreements(answers: dict[str, dict[str, Any]], tolerance: float) -> dict[str, str]:

@@ -4,29 +4,42 @@ The data are small whole numbers, so that every sum is exact in any order and re
 """
 from __future__ import annotations
 
+import os
 import re
 from typing import Any
 
+import llvmlite.binding as llvm
 import ml_dtypes
 import numpy as np
 import pytest
 
 from tinygrad import Context, Tensor, dtypes
-from tinygrad.codegen.compile import stages_of
+from tinygrad.codegen.compile import linear_program, stages_of
 from tinygrad.codegen.lower import lower
+from tinygrad.codegen.opt.choose import choose_plan
 from tinygrad.codegen.opt.plan import Opt, OptKind, Plan, apply_plan
 from tinygrad.codegen.opt.plan_cache import from_json, to_json
+from tinygrad.device import Device
 from tinygrad.engine.realize import schedule_uops
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
 from tinygrad.renderer.cuda import cuda_renderer
+from tinygrad.renderer.llvm import LLVMRenderer
 from tinygrad.renderer.llvm_blocks import AMDGCN, NVPTX, LLVMBlocksRenderer, assembled, object_code
-from tinygrad.renderer.matrix_units import MFMA, MMA_SYNC, UNITS, WMMA, MatrixUnit
+from tinygrad.renderer.matrix_units import AMX, DOT_BF16, MFMA, MMA_SYNC, UNITS, WMMA, MatrixUnit
 from tinygrad.renderer.python import PythonRenderer
+from tinygrad.runtime import host_units as units_of_host
 from tinygrad.runtime import nvrtc
+from tinygrad.runtime.host_units import host_units
+from tinygrad.runtime.llvm import optimised_module
 from tinygrad.runtime.python import PythonProgram
 
 Array = np.ndarray[Any, Any]
+TILED = LLVMRenderer(vector_bytes=64, registers=32, threads=2, l2_bytes=2 << 20, matrix_units=AMX)
+"""A server core with AMX."""
+needs_tiles = pytest.mark.skipif(not set(AMX) <= set(host_units()),
+                                 reason="a CPU without AMX, or a system that does not grant its registers")
+HERE = pytest.param("CPU", marks=needs_tiles)
 MODELS = ("PYTHON:CUDA", "PYTHON:AMD", "PYTHON:GFX1100", "PYTHON:METAL")
 EMULATED = ("CUDA:EMULATED", "AMD:EMULATED", "METAL:EMULATED")
 
@@ -103,7 +116,7 @@ def test_a_unit_gives_what_plain_loops_give(unit: MatrixUnit) -> None:
     np.testing.assert_array_equal(results[0], results[1])
 
 
-@pytest.mark.parametrize("device", [*MODELS, *EMULATED])
+@pytest.mark.parametrize("device", [*MODELS, *EMULATED, HERE])
 def test_default_plans_use_the_device_s_unit(device: str) -> None:
     a, b, bias = whole_numbers(50, 40), whole_numbers(40, 66), whole_numbers(66)
     for left, right in ((on(device, a), on(device, b)),
@@ -123,7 +136,7 @@ def test_every_narrow_type(device: str, dtype: Any, kind: str) -> None:
     np.testing.assert_array_equal(result.numpy(), a.astype(kind) @ b.astype(kind))
 
 
-@pytest.mark.parametrize("device", ["PYTHON:CUDA", "CUDA:EMULATED"])
+@pytest.mark.parametrize("device", ["PYTHON:CUDA", "CUDA:EMULATED", HERE])
 def test_convolutions_and_batches(device: str) -> None:
     x, w = whole_numbers(2, 16, 6, 6), whole_numbers(16, 16, 3, 3)
     result = on(device, x).conv2d(on(device, w), padding=1, dtype="float32")
@@ -193,6 +206,122 @@ def test_lanes_that_hold_the_same_element_agree_about_it() -> None:
     different = np.arange(32)[:, None] * np.ones((1, 16))
     with pytest.raises(RuntimeError, match="different numbers for the same element"):
         matrix_product(unit, different, np.zeros(16), np.zeros(8), 32)
+
+
+# --- tiles of one core --------------------------------------------------------------------------------------
+
+
+def plain(x: Tensor) -> Array:
+    return x.float().numpy().astype(np.float64)
+
+
+def uses_tiles(result: Tensor) -> bool:
+    plan = choose_plan(lower(last_kernel(result)), Device["CPU"].renderer)
+    return any(opt.kind is OptKind.MMA and UNITS[opt.amount] in AMX for opt in plan.opts)
+
+
+@needs_tiles
+@pytest.mark.parametrize("turned", [(False, False), (True, False), (False, True), (True, True)])
+@pytest.mark.parametrize("dtype,kind", [(ml_dtypes.bfloat16, "float32"), (np.int8, "int32")], ids=str)
+def test_tiles_multiply_matrices_of_any_size(turned: tuple[bool, bool], dtype: Any, kind: str) -> None:
+    for m, k, n in ((64, 128, 96), (33, 31, 35), (67, 197, 70)):
+        a, b = whole_numbers(m, k, dtype=dtype), whole_numbers(k, n, dtype=dtype)
+        left, right = (on("CPU", np.ascontiguousarray(x.T)).T if turn else on("CPU", x)
+                       for x, turn in zip((a, b), turned, strict=True))
+        result = left.cast(kind) @ right.cast(kind)
+        assert uses_tiles(result) or m != 64
+        np.testing.assert_array_equal(result.numpy(), a.astype(kind) @ b.astype(kind))
+
+
+@needs_tiles
+def test_tiles_take_what_is_fused_around_a_product() -> None:
+    x, w, bias = whole_numbers(2, 3, 40, 64, dtype=np.float32), whole_numbers(3, 64, 50), whole_numbers(50)
+    result = (on("CPU", x).bfloat16().relu().dot(on("CPU", w), dtype="float32") + on("CPU", bias)).relu()
+    assert uses_tiles(result)
+    expected = np.maximum(np.maximum(x, 0) @ w.astype(np.float32) + bias.astype(np.float32), 0)
+    np.testing.assert_array_equal(result.numpy(), expected)
+
+
+@needs_tiles
+def test_gradients_on_tiles() -> None:
+    x, w, g = whole_numbers(2, 24, 64), whole_numbers(64, 40), whole_numbers(2, 24, 40)
+    a, b = (on("CPU", v).requires_grad_() for v in (x, w))
+    (a.dot(b, dtype="float32") * on("CPU", g).float()).sum().backward()
+    assert a.grad is not None and b.grad is not None
+    wide = [v.astype(np.float64) for v in (x, w, g)]
+    exact = (wide[2] @ wide[1].T, np.einsum("bij,bik->jk", wide[0], wide[2]))
+    for found, expected in zip((a.grad, b.grad), exact, strict=True):
+        rounded = expected.astype(np.float32).astype(ml_dtypes.bfloat16).astype(np.float64)
+        np.testing.assert_array_equal(plain(found), rounded)
+
+
+@needs_tiles
+def test_a_forked_child_may_use_tiles() -> None:
+    a, b = whole_numbers(64, 64), whole_numbers(64, 64)
+    expected = a.astype(np.float32) @ b.astype(np.float32)
+    np.testing.assert_array_equal(on("CPU", a).dot(on("CPU", b), dtype="float32").numpy(), expected)
+    child = os.fork()
+    if child == 0:
+        is_equal = (on("CPU", a).dot(on("CPU", b), dtype="float32").numpy() == expected).all()
+        os._exit(0 if is_equal else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_tiles_that_the_system_does_not_grant_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(units_of_host, "host_features", lambda: "+amx-tile,+amx-bf16,+avx512f,+avx512bf16")
+    for is_granted, expected in ((True, (AMX[0], DOT_BF16)), (False, (DOT_BF16,))):
+        monkeypatch.setattr(units_of_host, "tiles_allowed", lambda is_granted=is_granted: is_granted)
+        assert host_units() == expected
+    monkeypatch.setattr(units_of_host, "host_features", lambda: "+amx-tile,+amx-bf16,+avx512f,-amx-tile")
+    assert host_units() == ()
+
+
+def planned_for_tiles(result: Tensor) -> list[UOp]:
+    nest = lower(last_kernel(result))
+    return linear_program(apply_plan(nest, choose_plan(nest, TILED)), TILED)
+
+
+@pytest.mark.parametrize("kind", ["a @ b", "a.T @ b", "a @ b.T", "odd sum", "float32 @ b", "int8"])
+def test_panels_of_tiles_are_filled_by_whole_vectors(kind: str) -> None:
+    depth = 97 if kind == "odd sum" else 128
+    dtype = {"float32 @ b": np.float32, "int8": np.int8}.get(kind, ml_dtypes.bfloat16)
+    a = Tensor(whole_numbers(64, depth, dtype=dtype)).realize()
+    b = Tensor(whole_numbers(depth, 64, dtype=np.int8 if kind == "int8" else ml_dtypes.bfloat16)).realize()
+    a = whole_rows(a.T) if kind == "a.T @ b" else a
+    b = whole_rows(b.T) if kind == "a @ b.T" else b
+    wide = "int32" if kind == "int8" else "float32"
+    program = planned_for_tiles((a.bfloat16() if kind == "float32 @ b" else a).cast(wide) @ b.cast(wide))
+    loads = [n for n in program if n.op is Ops.LOAD and n.src[0].op is Ops.INDEX]
+    assert any(n.op is Ops.MMA and n.arg in AMX for n in program)
+    assert all(n.dtype.count >= 16 for n in loads)
+    rows = [n for n in loads if n.src[0].src[1].dtype.count > 1]
+    in_place = kind in ("a @ b", "a @ b.T", "int8")
+    assert len(rows) == (2 if in_place else 0), "two tiles are loaded from the matrix"
+
+
+def whole_rows(x: Tensor) -> Tensor:
+    """The same matrix, whose other axis is the one along which it lies."""
+    return x.contiguous().realize().T
+
+
+@pytest.mark.parametrize("dtype,kind,instruction", [(ml_dtypes.bfloat16, "float32", "tdpbf16ps"),
+                                                    (np.int8, "int32", "tdpbssd")], ids=str)
+def test_sums_stay_in_tile_registers(dtype: Any, kind: str, instruction: str) -> None:
+    a, b = (Tensor(whole_numbers(256, 256, dtype=dtype)).realize() for _ in range(2))
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    target = llvm.Target.from_triple("x86_64-unknown-linux-gnu")
+    machine = target.create_target_machine(cpu="sapphirerapids", opt=2)
+    program = planned_for_tiles(a.cast(kind) @ b.cast(kind))
+    with optimised_module(TILED.render("kernel", program), machine) as module:
+        lines = [line.strip() for line in str(machine.emit_assembly(module)).splitlines()]
+    products = [i for i, line in enumerate(lines) if line.startswith(instruction)]
+    assert len(products) == 4
+    start = max(i for i in range(products[0]) if lines[i].startswith(".L"))
+    end = next(i for i in range(products[-1], len(lines)) if lines[i].startswith("j"))
+    words = [line.split()[0] for line in lines[start:end] if line and not line.startswith(".")]
+    assert words.count("tileloadd") == 4 and "tilestored" not in words
+    assert not any("%rsp" in line for line in lines[start:end] if line.startswith("tile"))
 
 
 # --- compilers ----------------------------------------------------------------------------------------------

@@ -29,6 +29,7 @@ from tinygrad.device import Device
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
 from tinygrad.renderer.llvm import LLVMRenderer
+from tinygrad.renderer.matrix_units import AMX, DOT_BF16
 from tinygrad.runtime.cpu import host
 from tinygrad.runtime.llvm import optimised_module
 
@@ -41,8 +42,11 @@ MACHINES = {
     "NEON": LLVMRenderer(vector_bytes=16, registers=32, threads=2),
     "SSE": LLVMRenderer(vector_bytes=16, registers=16, threads=1),
 }
-if host().has_bf16_dots:
-    MACHINES["AVX-512 BF16"] = LLVMRenderer(vector_bytes=64, registers=32, threads=2, has_bf16_dots=True)
+if DOT_BF16 in host().matrix_units:
+    MACHINES["AVX-512 BF16"] = LLVMRenderer(vector_bytes=64, registers=32, threads=2,
+                                            matrix_units=(DOT_BF16,))
+if set(AMX) <= set(host().matrix_units):
+    MACHINES["AMX"] = LLVMRenderer(vector_bytes=64, registers=32, threads=2, matrix_units=AMX)
 
 
 # --- the spread of kernels ----------------------------------------------------------------------------------
@@ -285,7 +289,7 @@ def test_much_of_what_the_search_tries_is_right(case: Case, monkeypatch: pytest.
 
 
 def test_bfloat16_products_go_on_the_unit_for_them() -> None:
-    renderer = LLVMRenderer(vector_bytes=64, registers=32, threads=2, has_bf16_dots=True)
+    renderer = LLVMRenderer(vector_bytes=64, registers=32, threads=2, matrix_units=(DOT_BF16,))
     draw = np.random.default_rng(0)
     a, b = (Tensor(draw.standard_normal(s).astype(ml_dtypes.bfloat16)) for s in ((40, 64), (64, 50)))
 

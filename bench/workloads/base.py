@@ -45,6 +45,8 @@ class Workload:
     """for each peer, makes the inputs and returns the step"""
     tolerance: float = 1e-3
     """how far the peers' first results may differ, relative to the mean size of an item"""
+    dtype: str = field(default="float32", kw_only=True)
+    """of the numbers that are multiplied"""
     kernels: int = field(default=1, kw_only=True)
     """how many kernels one step starts, where that is what is measured"""
 
@@ -140,4 +142,4 @@ def operation(name: str, operations: float, shapes: Sequence[tuple[int, ...]], w
     read = item * sum(math.prod(shape) for shape in shapes)
     setups = {**both_tinygrads(tinygrad_setup), "torch": lambda: torch_setup(False),
               "torch.compile": lambda: torch_setup(True), "jax": jax_setup}
-    return Workload(name, operations, read, written * item, setups, tolerance)
+    return Workload(name, operations, read, written * item, setups, tolerance, dtype=dtype)

@@ -13,6 +13,7 @@ from tinygrad.codegen.collapse import simplified
 from tinygrad.codegen.transpose import (
     at_lane,
     interleaved_vector,
+    rows_of_tile,
     strided_vector,
     tiles_of,
     transposed_vectors,
@@ -116,6 +117,8 @@ AS_VECTORS = (RangeKind.VECTOR, RangeKind.FRAGMENT)
 def vectorised(nest: UOp) -> UOp:
     """The nest with vectors in place of the values that change with a VECTOR or FRAGMENT range."""
     tiles = tiles_of(nest)
+    by_rows = {s for n in nest.toposort() if n.op is Ops.MMA and n.arg.by_rows
+               for s in n.src[:2] if s.op is Ops.LOAD}
     transposed: dict[tuple[UOp, ...], list[UOp]] = {}
     done: dict[UOp, UOp] = {}
     for node in nest.toposort():
@@ -135,6 +138,8 @@ def vectorised(nest: UOp) -> UOp:
             if tile not in transposed:
                 transposed[tile] = transposed_vectors(tile, done)
             done[node] = transposed[tile][place]
+        elif node in by_rows and (rows := rows_of_tile(node, lanes[0])) is not None:
+            done[node] = _loaded_rows(node, rows, lanes[0], done)
         elif node.op is Ops.LOAD and (whole := strided_vector(node, done)
                                       or interleaved_vector(node, done)) is not None:
             done[node] = whole
@@ -230,6 +235,15 @@ def _vector_address(node: UOp, src: tuple[UOp, ...], lane: UOp, done: dict[UOp, 
     if len(src) == 3:
         new_src = (*new_src, splat(src[2], lane.extent))
     return node.replace(src=new_src)
+
+
+def _loaded_rows(load: UOp, places: tuple[int, ...], lane: UOp, done: dict[UOp, UOp]) -> UOp:
+    """A LOAD of items at known distances from the first one."""
+    memory, offset = load.src[0].src
+    first = UOp.new(Ops.VECTORIZE, dtypes.index.vec(lane.extent), (at_lane(offset, lane, 0, done),))
+    every = UOp.new(Ops.ADD, first.dtype, (first, UOp.new(Ops.CONST, first.dtype, (), places)))
+    address = load.src[0].replace(src=(done[memory], every))
+    return UOp.new(Ops.LOAD, load.dtype.vec(lane.extent), (address,), load.arg)
 
 
 def _loops(node: UOp, src: tuple[UOp, ...], lane: UOp) -> list[UOp]:

@@ -9,21 +9,25 @@ put row i's item k into lane i of vector k.
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import dataclass
 
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.symbolic import linear_terms
 from tinygrad.graph.uop import UOp
+from tinygrad.renderer.matrix_units import ROW_BYTES
 
 MOST_STRIDE = 4
 """Items between lanes beyond which a gather does less than loading all that lies between."""
+GROUPS = (2, 4)
+"""Lanes that may lie together, and runs that may take turns: as many narrow items as fill 32 bits."""
 Tiles = dict[UOp, tuple[tuple[UOp, ...], int]]
 """For a LOAD of a tile: the LOADs of the whole tile, in the order of their items, and its place there."""
 
 
 def tiles_of(nest: UOp) -> Tiles:
     """The LOADs along lanes that jump, where as many of them as there are lanes read a square tile."""
-    groups: dict[tuple[UOp, UOp, UOp], dict[int, UOp]] = defaultdict(dict)
+    groups: dict[tuple[UOp, UOp, UOp, Jump], dict[int, UOp]] = defaultdict(dict)
     for node in nest.toposort():
         if node.op is not Ops.LOAD or len(node.src[0].src) != 2 or node.src[0].src[0].op is not Ops.PARAM:
             continue
@@ -31,13 +35,14 @@ def tiles_of(nest: UOp) -> Tiles:
         if len(lanes) != 1:
             continue
         memory, offset = node.src[0].src
-        terms, constant = linear_terms(offset)
-        if terms.get(lanes[0], 1) != 1 and lanes[0] not in (offset - lanes[0] * terms[lanes[0]]).ranges:
-            groups[memory, offset - constant, lanes[0]][constant] = node
+        jump = jump_of(offset, lanes[0])
+        if jump is not None and jump.step != jump.together:
+            constant = linear_terms(offset).constant
+            groups[memory, offset - constant, lanes[0], jump][constant] = node
     tiles: Tiles = {}
-    for (_, _, lane), loads in groups.items():
+    for (_, _, lane, jump), loads in groups.items():
         for first in sorted(loads):
-            run = [loads.get(first + k) for k in range(lane.extent)]
+            run = [loads.get(first + k) for k in range(0, lane.extent, jump.together)]
             if all(load is not None and load not in tiles for load in run):
                 tile = tuple(load for load in run if load is not None)
                 tiles.update({load: (tile, k) for k, load in enumerate(tile)})
@@ -49,6 +54,38 @@ def at_lane(offset: UOp, lane: UOp, number: int, done: dict[UOp, UOp]) -> UOp:
     same = [n for n in offset.toposort(stop=lambda n: lane not in n.ranges) if lane not in n.ranges]
     known = {n: done[n] for n in same if n in done}
     return offset.substitute({lane: UOp.const(number, dtypes.index), **known})
+
+
+@dataclass(frozen=True)
+class Jump:
+    """How lanes lie in memory: some together, then a step from the first of them to the first of the next."""
+
+    together: int
+    step: int
+
+
+def jump_of(offset: UOp, lane: UOp) -> Jump | None:
+    """How the lanes of an address jump; None where they do not do so regularly."""
+    terms = linear_terms(offset).terms
+    if lane in terms and not any(lane in atom.ranges for atom in terms if atom is not lane):
+        return Jump(1, terms[lane])
+    places = lane_places(offset, lane)
+    for together in GROUPS if places is not None else ():
+        if places is not None and 2 * together <= lane.extent:
+            step = places[together]
+            if places == tuple(i // together * step + i % together for i in range(lane.extent)):
+                return Jump(together, step)
+    return None
+
+
+def lane_places(offset: UOp, lane: UOp) -> tuple[int, ...] | None:
+    """How many items after the first lane's each lane is; None where that varies, or lanes are a fixed step
+    apart."""
+    if not any(lane in atom.ranges for atom in linear_terms(offset).terms if atom is not lane):
+        return None
+    places = [offset.substitute({lane: UOp.const(i, dtypes.index)}) for i in range(lane.extent)]
+    distances = [linear_terms(place - places[0]) for place in places]
+    return None if any(terms for terms, _ in distances) else tuple(constant for _, constant in distances)
 
 
 def strided_vector(load: UOp, done: dict[UOp, UOp]) -> UOp | None:
@@ -74,35 +111,72 @@ def strided_vector(load: UOp, done: dict[UOp, UOp]) -> UOp | None:
     return result
 
 
-def interleaved_runs(load: UOp, lane: UOp) -> tuple[int, ...] | None:
-    """How many items after the first lane's each lane of a LOAD from a buffer reads, where its even lanes and
-    its odd lanes read a run of neighbours each; None for other LOADs."""
-    if len(load.src[0].src) != 2 or load.src[0].src[0].op is not Ops.PARAM or lane.extent < 4:
+@dataclass(frozen=True)
+class Runs:
+    """A LOAD whose lanes come from several runs of neighbours in turn: where each begins, and the condition
+    under which it is read."""
+
+    starts: tuple[int, ...]
+    conditions: tuple[UOp, ...]
+
+
+def interleaved_runs(load: UOp, lane: UOp) -> Runs | None:
+    """The runs that the lanes of a LOAD from a buffer come from in turn; None for other LOADs."""
+    memory, offset, *valid = load.src[0].src
+    if memory.op is not Ops.PARAM or lane.extent < 4:
         return None
-    offset = load.src[0].src[1]
-    if not any(lane in atom.ranges for atom in linear_terms(offset).terms if atom is not lane):
-        return None  # the lanes are a fixed step apart
-    places = [offset.substitute({lane: UOp.const(i, dtypes.index)}) for i in range(lane.extent)]
-    distances = [linear_terms(place - places[0]) for place in places]
-    if any(terms for terms, _ in distances):
-        return None
-    found = tuple(constant for _, constant in distances)
-    in_runs = all(found[i] == found[i % 2] + i // 2 for i in range(lane.extent))
-    return found if in_runs else None
+    places = lane_places(offset, lane)
+    for count in GROUPS if places is not None else ():
+        if places is not None and places == tuple(places[i % count] + i // count for i in range(lane.extent)):
+            conditions = _conditions_of_runs(valid[0], lane, count) if valid else ()
+            return None if conditions is None else Runs(places[:count], conditions)
+    return None
+
+
+def _conditions_of_runs(valid: UOp, lane: UOp, count: int) -> tuple[UOp, ...] | None:
+    """The condition of each run; None where it differs inside one."""
+    each = [valid.substitute({lane: UOp.const(i, dtypes.index)}) for i in range(lane.extent)]
+    return tuple(each[:count]) if all(c is each[i % count] for i, c in enumerate(each)) else None
 
 
 def interleaved_vector(load: UOp, done: dict[UOp, UOp]) -> UOp | None:
-    """A LOAD whose lanes come from two runs in turn: both runs loaded whole, and a shuffle. None for other
+    """A LOAD whose lanes come from runs in turn: the runs loaded whole, and shuffles. None for other
     LOADs."""
     lanes = [r for r in load.ranges if r.arg[1] is RangeKind.VECTOR]
-    if len(lanes) != 1 or (places := interleaved_runs(load, lanes[0])) is None or places[1] == 1:
+    if len(lanes) != 1 or (runs := interleaved_runs(load, lanes[0])) is None or 1 in runs.starts:
         return None
-    count, (memory, offset) = lanes[0].extent, load.src[0].src
+    count, (memory, offset) = lanes[0].extent, load.src[0].src[:2]
     start = at_lane(offset, lanes[0], 0, done)
-    half = load.dtype.vec(count // 2)
-    runs = [UOp.new(Ops.LOAD, half, (load.src[0].replace(src=(memory, start + at)),)) for at in places[:2]]
-    picks = tuple(i // 2 + i % 2 * (count // 2) for i in range(count))
-    return UOp.new(Ops.SHUFFLE, load.dtype.vec(count), tuple(runs), picks)
+    part = load.dtype.vec(count // len(runs.starts))
+    conditions = [at_lane(condition, lanes[0], 0, done) for condition in runs.conditions]
+    addresses = [memory.index(start + at, *conditions[i:i + 1]) for i, at in enumerate(runs.starts)]
+    vectors = [UOp.new(Ops.LOAD, part, (address,)) for address in addresses]
+    while len(vectors) > 1:  # runs i and i + half in turn, so that all are in order at last
+        half = len(vectors) // 2
+        wide = vectors[0].dtype.count
+        picks = tuple(i // 2 + i % 2 * wide for i in range(2 * wide))
+        dtype = load.dtype.vec(2 * wide)
+        vectors = [UOp.new(Ops.SHUFFLE, dtype, (vectors[i], vectors[i + half]), picks) for i in range(half)]
+    return vectors[0]
+
+
+def rows_of_tile(load: UOp, lane: UOp) -> tuple[int, ...] | None:
+    """How many items after the first one each element of a tile lies, where a LOAD reads the tile's rows from
+    places a fixed distance apart; None where it does otherwise, or all lie side by side."""
+    if len(load.src[0].src) != 2:
+        return None
+    offset = load.src[0].src[1]
+    length = ROW_BYTES // load.dtype.itemsize
+    along = UOp.range(length, lane.arg[0], RangeKind.VECTOR)
+    rows = [linear_terms(offset.substitute({lane: along + i * length})) for i in range(lane.extent // length)]
+    starts = [constant for _, constant in rows]
+    step = starts[1] - starts[0]
+    regular = all(terms == rows[0].terms and terms.get(along) == 1 for terms, _ in rows) and \
+        not any(along in atom.ranges for atom in rows[0].terms if atom is not along) and \
+        all(start == starts[0] + i * step for i, start in enumerate(starts))
+    if not regular or step == length:
+        return None
+    return tuple(i // length * step + i % length for i in range(lane.extent))
 
 
 def transposed_vectors(tile: tuple[UOp, ...], done: dict[UOp, UOp]) -> list[UOp]:
@@ -110,13 +184,16 @@ def transposed_vectors(tile: tuple[UOp, ...], done: dict[UOp, UOp]) -> list[UOp]
     (lane,) = (r for r in tile[0].ranges if r.arg[1] is RangeKind.VECTOR)
     memory, offset = tile[0].src[0].src
     dtype = tile[0].dtype.vec(lane.extent)
+    jump = jump_of(offset, lane)
+    together = 1 if jump is None else jump.together
     rows = []
-    for i in range(lane.extent):
+    for i in range(0, lane.extent, together):
         start = at_lane(offset, lane, i, done)
         rows.append(UOp.new(Ops.LOAD, dtype, (tile[0].src[0].replace(src=(memory, start)),)))
     distance = 1
-    while distance < lane.extent:
-        rows = [_swapped(rows[i], rows[i ^ distance], bool(i & distance), distance) for i in range(len(rows))]
+    while distance < len(rows):
+        rows = [_swapped(rows[i], rows[i ^ distance], bool(i & distance), distance * together)
+                for i in range(len(rows))]
         distance *= 2
     return rows
 

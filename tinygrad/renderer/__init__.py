@@ -109,8 +109,9 @@ class Renderer(ABC):
     """whether a product added to a sum, rounded once, costs less than rounding both"""
 
     def __repr__(self) -> str:
+        units = "".join(f", {unit}" for unit in self.matrix_units)
         return (f"{self.name}, {self.threads} thread{'s' * (self.threads > 1)}, "
-                f"{self.registers} vector registers of {self.lanes(dtypes.float32)} float32")
+                f"{self.registers} vector registers of {self.lanes(dtypes.float32)} float32{units}")
 
     longest_access: int = 4
     """items that one access of a block's thread moves at most, if they are no more than `ACCESS_BYTES`"""

@@ -23,7 +23,6 @@ from tinygrad.graph.uop import UOp
 from tinygrad.helpers import round_up
 from tinygrad.renderer import SCRATCH_ALIGNMENT, Renderer
 from tinygrad.renderer.lanes import LaneReduction
-from tinygrad.renderer.llvm_arithmetic import Arithmetic
 from tinygrad.renderer.llvm_functions import (
     NARROW_FLOATS,
     constant,
@@ -32,21 +31,22 @@ from tinygrad.renderer.llvm_functions import (
     value_type,
     vector_type,
 )
+from tinygrad.renderer.llvm_tiles import TileStatements, tile_places
 from tinygrad.renderer.llvm_units import INTRINSICS, multiplied
-from tinygrad.renderer.matrix_units import DOT_BF16
+from tinygrad.renderer.matrix_units import MatrixUnit
 
 
 class LLVMRenderer(Renderer):
     """LLVM IR for a CPU with `registers` vector registers of `vector_bytes`; `has_scalef` says that it has
-    AVX-512's vscalef for vectors of every size, `has_bf16_dots` its dot products of bfloat16. The rest as in
-    `Renderer`."""
+    AVX-512's vscalef for vectors of every size. The rest as in `Renderer`."""
 
     name = "LLVM"
     has_threads = True
 
     def __init__(self, vector_bytes: int = 16, registers: int = 16, threads: int = 1,
                  l1_bytes: int = Renderer.l1_bytes, l2_bytes: int = Renderer.l2_bytes,
-                 l3_bytes: int = 0, has_scalef: bool = False, has_bf16_dots: bool = False) -> None:
+                 l3_bytes: int = 0, has_scalef: bool = False,
+                 matrix_units: tuple[MatrixUnit, ...] = ()) -> None:
         self.vector_bytes = vector_bytes
         self.registers = registers
         self.threads = threads
@@ -54,7 +54,7 @@ class LLVMRenderer(Renderer):
         self.l2_bytes = l2_bytes
         self.l3_bytes = l3_bytes
         self.has_scalef = has_scalef
-        self.matrix_units = (DOT_BF16,) if has_bf16_dots else ()
+        self.matrix_units = matrix_units
 
     def lanes(self, dtype: DType) -> int:
         """Bools and narrow floats count as float32: comparisons make the ones, arithmetic widens the rest."""
@@ -76,9 +76,11 @@ class _Loop:
     body: str
     latch: str
     after: str
+    is_entered: bool
+    """always, whatever its bounds are"""
 
 
-class Writer(Arithmetic, LaneReduction):
+class Writer(TileStatements, LaneReduction):
     """Writes one kernel, statement by statement. `values` has the operand that each node now is."""
 
     def __init__(self, name: str, program: list[UOp], has_scalef: bool) -> None:
@@ -100,6 +102,8 @@ class Writer(Arithmetic, LaneReduction):
         self.has_vectors = any(n.dtype.count > 1 for n in nodes)
         self.streams = frozenset(n for n in nodes if n.op is Ops.STORE and fills_its_place(n))
         """the stores that go past the caches where memory is aligned"""
+        self.places = tile_places(program)
+        self.begin_tiles()
 
     # --- the module ------------------------------------------------------------------------------------
 
@@ -119,8 +123,10 @@ class Writer(Arithmetic, LaneReduction):
     def body(self, suffix: str) -> list[str]:
         """The function NAME.suffix, which does the work: every statement of the program."""
         self.lines, self.declarations, self.block = [], [], "start"
+        self.begin_tiles()
         for node in self.program:
-            STATEMENTS.get(node.op, Writer.refuse)(self, node)
+            if not self.tile_statement(node):
+                STATEMENTS.get(node.op, Writer.refuse)(self, node)
         # Stores past the caches are seen by other cores in no order, except before a fence.
         last = ["  fence seq_cst"] if self.streaming else []
         return [f"define internal void @{self.name}.{suffix}({self.parameters()}) noinline nounwind {{",
@@ -229,8 +235,10 @@ class Writer(Arithmetic, LaneReduction):
             bound = "%end" if extent.op is Ops.CONST else \
                 self.intrinsic("end", "smin.i64", "i64", f"i64 %end, i64 {bound}")
         unique = f"{identity}.{self.loop_count}"
-        loop = _Loop(bound, f"%next{unique}", f"loop{unique}", f"latch{unique}", f"after{unique}")
-        if kind is RangeKind.LOOP and len(node.src) == 1 and extent.op is Ops.CONST and extent.arg > 0:
+        is_entered = kind is RangeKind.LOOP and len(node.src) == 1 and \
+            extent.op is Ops.CONST and extent.arg > 0
+        loop = _Loop(bound, f"%next{unique}", f"loop{unique}", f"latch{unique}", f"after{unique}", is_entered)
+        if is_entered:
             self.lines.append(f"  br label %{loop.body}")
         else:
             enter = self.emit("enter", f"icmp slt i64 {begin}, {bound}")
@@ -240,6 +248,7 @@ class Writer(Arithmetic, LaneReduction):
         counter = f"%i{unique}"
         self.lines.append(f"  {counter} = phi i64 [ {begin}, %{before} ], "
                           f"[ {loop.following}, %{loop.latch} ]")
+        self.enter_with_tiles(node, before)
         self.values[node] = counter
         self.open_loops[node] = loop
         self.loop_count += 1
@@ -249,12 +258,14 @@ class Writer(Arithmetic, LaneReduction):
         counter = self.values[node.src[0]]
         self.lines.append(f"  br label %{loop.latch}")
         self.start_block(loop.latch)
+        self.repeat_with_tiles(node.src[0], loop.latch)
         self.lines.append(f"  {loop.following} = add nuw nsw i64 {counter}, 1")
         more = self.emit("more", f"icmp slt i64 {loop.following}, {loop.bound}")
         position = counter.rpartition(".")[2]
         note = f", !llvm.loop !{position}" if self.has_vectors else ""
         self.lines.append(f"  br i1 {more}, label %{loop.body}, label %{loop.after}{note}")
         self.start_block(loop.after)
+        self.leave_with_tiles(node.src[0], loop.latch, loop.is_entered)
 
     # --- memory ----------------------------------------------------------------------------------------
 

@@ -1,7 +1,8 @@
 """Matrix units as intrinsics of LLVM's targets.
 
 NVIDIA's take each 32-bit register of a tile as an argument and give a struct; AMD's take and give whole
-vectors; x86's wants a tile of one row in every lane. Which layout the vectors have is in `matrix_units.py`.
+vectors; x86's wants a tile of one row in every lane, or tiles of a type of their own (`llvm_tiles.py`). Which
+layout the vectors have is in `matrix_units.py`.
 """
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 
 from tinygrad.dtype import DType, dtypes
 from tinygrad.renderer.llvm_functions import value_type
-from tinygrad.renderer.matrix_units import DOT_BF16, MFMA, MMA_SYNC, WMMA, MatrixUnit
+from tinygrad.renderer.matrix_units import AMX, DOT_BF16, MFMA, MMA_SYNC, WMMA, MatrixUnit
 
 Emit = Callable[[str, str], str]
 """Writes an instruction; returns the name of its value."""
@@ -34,6 +35,7 @@ INTRINSICS: dict[str, Intrinsic] = {
                                                  ("tf32", "i32")), strict=True)},
     **{unit.name: Intrinsic("amdgcn." + unit.name.replace("_1k", ".1k").replace("_", "."), "",
                             ", i32 0, i32 0, i32 0") for unit in MFMA},
+    **{unit.name: Intrinsic(f"x86.{unit.name}.internal", "") for unit in AMX},
     DOT_BF16.name: Intrinsic("x86.avx512bf16.dpbf16ps.512", ""),
     **{unit.name: Intrinsic(f"amdgcn.wmma.f32.16x16x16.{kind}.v8f32.v16{kind.replace('bf16', 'i16')}", "")
        for unit, kind in zip(WMMA, ("bf16", "f16"), strict=True)},

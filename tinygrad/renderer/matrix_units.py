@@ -63,6 +63,10 @@ class MatrixUnit:
     """(m, n)"""
     rounds_to_tf32: bool = False
     """whether it looks at no more than 10 bits of a float32's fraction"""
+    rate: int = 0
+    """multiply-adds a cycle, of a unit that one core has for itself"""
+    by_rows: bool = False
+    """whether its tiles have registers of their own, filled from memory and stored there by rows"""
 
     def __repr__(self) -> str:
         return self.name
@@ -138,8 +142,29 @@ SIMDGROUP = (MatrixUnit("simdgroup_8x8x8", 8, 8, 8, 32, dtypes.float32, dtypes.f
 # --- x86 ----------------------------------------------------------------------------------------------------
 
 DOT_BF16 = MatrixUnit("dpbf16ps", 1, 16, 2, 1, dtypes.bfloat16, dtypes.float32,
-                      _fragment("", "r0"), _fragment("r0", "r1 r2 r3 r4"), _fragment("", "r0 r1 r2 r3"))
+                      _fragment("", "r0"), _fragment("r0", "r1 r2 r3 r4"), _fragment("", "r0 r1 r2 r3"),
+                      rate=32)
 """AVX-512 BF16's dot products of pairs, of one core: it takes denormal numbers for zero."""
 
-UNITS: tuple[MatrixUnit, ...] = (*MMA_SYNC, *MFMA, *WMMA, *SIMDGROUP, DOT_BF16)
+
+
+ROW_BYTES = 64
+"""A row of AMX's tiles, of which there are 16."""
+
+
+def _amx(name: str, source: DType, result: DType) -> MatrixUnit:
+    """`a` as it is; of `b` as many neighbours along k side by side as fill 32 bits, then the next column."""
+    k = ROW_BYTES // source.itemsize
+    depth, word = k.bit_length() - 1, (4 // source.itemsize).bit_length() - 1
+    registers = [f"r{i}" for i in range(depth + 4)]
+    a = _fragment(" ".join(registers[depth:]), " ".join(registers[:depth]))
+    b = _fragment(" ".join(registers[:word] + registers[word + 4:]), " ".join(registers[word:word + 4]))
+    return MatrixUnit(name, 16, 16, k, 1, source, result, a, b, _fragment("r4 r5 r6 r7", "r0 r1 r2 r3"),
+                      rate=16 * k, by_rows=True)
+
+
+AMX = (_amx("tdpbf16ps", dtypes.bfloat16, dtypes.float32), _amx("tdpbssd", dtypes.int8, dtypes.int32))
+"""Tiles of one core, of which a product takes 16 cycles. That of bfloat16 takes denormal numbers for zero."""
+
+UNITS: tuple[MatrixUnit, ...] = (*MMA_SYNC, *MFMA, *WMMA, *SIMDGROUP, DOT_BF16, *AMX)
 """All units; an Opt names one by its number."""

@@ -5,7 +5,7 @@ given to it by queues with threads of their own (`cpu_queue.py`).
 """
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,15 +15,16 @@ import numpy as np
 from tinygrad.device import CompiledDevice
 from tinygrad.renderer import Renderer
 from tinygrad.renderer.llvm import LLVMRenderer
+from tinygrad.renderer.matrix_units import MatrixUnit
 from tinygrad.runtime.allocator import Allocator, host_memory
 from tinygrad.runtime.cpu_pool import CPUProgram, NativeCode, pool, thread_count
 from tinygrad.runtime.cpu_queue import CPUQueue, HostQueue
+from tinygrad.runtime.host_units import has_features, host_units
 from tinygrad.runtime.limits import Limits, measure_limits
 from tinygrad.runtime.llvm import (
     Compiled,
     assembly_of,
     compile_ir,
-    host_features,
     llvm_version,
     target_machine,
 )
@@ -106,24 +107,18 @@ class Host:
     registers: int
     threads: int
     has_scalef: bool
-    has_bf16_dots: bool
+    matrix_units: tuple[MatrixUnit, ...]
     l2_bytes: int
     l3_bytes: int
 
 
 def host() -> Host:
     """This CPU, by its features."""
-    features = {f for f in host_features().split(",") if f}
-    disabled = {f[1:] for f in features if f.startswith("-")}
-
-    def has(feature: str) -> bool:
-        return f"+{feature}" in features and feature not in disabled
-
-    return Host(vector_bytes=64 if has("avx512f") else 32 if has("avx2") else 16,
-                registers=32 if has("avx512f") or has("neon") else 16,
+    return Host(vector_bytes=64 if has_features("avx512f") else 32 if has_features("avx2") else 16,
+                registers=32 if has_features("avx512f") or has_features("neon") else 16,
                 threads=thread_count(),
-                has_scalef=has("avx512f") and has("avx512vl"),
-                has_bf16_dots=has("avx512bf16") and has("avx512f"),
+                has_scalef=has_features("avx512f", "avx512vl"),
+                matrix_units=host_units(),
                 l2_bytes=_cache_bytes(2, Renderer.l2_bytes),
                 l3_bytes=min(_cache_bytes(3, USUAL_L3_BYTES), thread_count() * L3_BYTES_OF_CORE))
 
@@ -139,7 +134,7 @@ def _cache_bytes(level: int, usual: int) -> int:
 
 def cpu_renderer() -> LLVMRenderer:
     """LLVM IR for this CPU."""
-    return LLVMRenderer(**asdict(host()))
+    return LLVMRenderer(**vars(host()))
 
 
 def open_device(name: str) -> CPUDevice:

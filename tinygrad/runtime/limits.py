@@ -1,9 +1,9 @@
 """What this CPU can do: the limits that a measurement is read against, at DEBUG=2 and in the benchmark.
 
-Three small generated loops, run on every thread at once: multiply-adds held in registers (peak arithmetic), a
+A few small generated loops, run on every thread at once: multiply-adds held in registers (peak arithmetic), a
 sum over four stretches of memory side by side (read bandwidth) and a copy whose stores go past the caches
-(bytes read plus bytes written). They are LLVM IR, so no compiler
-is needed and nothing of the library's own code generation is involved.
+(bytes read plus bytes written); products of bfloat16 too, on a core's unit for them, if it has one. They are
+LLVM IR, so no compiler is needed and nothing of the library's own code generation is involved.
 """
 from __future__ import annotations
 
@@ -18,12 +18,19 @@ from typing import Any
 import llvmlite.binding as llvm
 import numpy as np
 
+from tinygrad.dtype import dtypes
+from tinygrad.renderer.matrix_units import AMX, DOT_BF16, MatrixUnit
+from tinygrad.runtime.host_units import host_units
+
 MEMORY_BYTES = 256 << 20
 """More than the caches of any machine this runs on, so that every pass goes to memory."""
 ACCUMULATORS = 20
 """Independent multiply-adds: latency (4) times units (2) needs 8; 20 and an operand fit 32 registers."""
 ROUNDS = 4_000_000
 """Times that each of them is added to."""
+UNIT_ROUNDS = {AMX[0]: 300_000, DOT_BF16: 2_000_000}
+"""As ROUNDS, of the products of a unit."""
+UNIT_ACCUMULATORS = {AMX[0]: 4, DOT_BF16: ACCUMULATORS}
 STREAMS = 4
 """Stretches of memory that are read side by side: one keeps a core's prefetchers from their best."""
 
@@ -37,10 +44,17 @@ class Limits:
     gflops: float
     read_gbs: float
     copy_gbs: float
+    bfloat16_gflops: float = 0.0
+    """of products of bfloat16 on the unit for them; 0 where there is none"""
 
     def __str__(self) -> str:
+        unit = f", {self.bfloat16_gflops:.0f} GFLOP/s of bfloat16 products" if self.bfloat16_gflops else ""
         return (f"{self.threads} threads, {self.lanes} lanes of float32: {self.gflops:.0f} GFLOP/s, "
-                f"{self.read_gbs:.0f} GB/s read, {self.copy_gbs:.0f} GB/s copied")
+                f"{self.read_gbs:.0f} GB/s read, {self.copy_gbs:.0f} GB/s copied{unit}")
+
+    def peak(self, dtype: str) -> float:
+        """GFLOP/s of products of numbers of this type."""
+        return self.bfloat16_gflops or self.gflops if dtype == "bfloat16" else self.gflops
 
     def least_seconds(self, operations: float, moved_bytes: float) -> float:
         """The time that no program can beat on this machine: the slower of arithmetic and memory."""
@@ -53,7 +67,8 @@ class LimitMeter:
 
     def __init__(self, threads: int) -> None:
         self.threads, self.lanes = threads, host_lanes()
-        self.kernels = _compiled(_source(self.lanes))
+        self.unit = next((unit for unit in host_units() if unit.source is dtypes.bfloat16), None)
+        self.kernels = _compiled(_source(self.lanes) + (_unit_source(self.unit) if self.unit else ""))
         self.source, self.target = _aligned(), _aligned()
         self.pool = ThreadPoolExecutor(threads)
 
@@ -72,7 +87,16 @@ class LimitMeter:
         operations = 2.0 * ROUNDS * ACCUMULATORS * self.lanes * self.threads
         moved = float(size) * self.threads
         return Limits(self.threads, self.lanes, operations / arithmetic / 1e9, moved / read / 1e9,
-                      2 * moved / copied / 1e9)
+                      2 * moved / copied / 1e9, self.unit_rate(repeats) / 1e9)
+
+    def unit_rate(self, repeats: int) -> float:
+        """Operations a second of bfloat16 products on the unit for them."""
+        if self.unit is None:
+            return 0.0
+        unit, rounds, results = self.unit, UNIT_ROUNDS[self.unit], np.zeros((self.threads, 4096), np.float32)
+        seconds = self.best(repeats, lambda thread: self.kernels["products"](
+            results[thread].ctypes.data, rounds))
+        return 2.0 * unit.m * unit.n * unit.k * UNIT_ACCUMULATORS[unit] * rounds * self.threads / seconds
 
     def best(self, repeats: int, work: Callable[[int], object]) -> float:
         """The least seconds that all threads took to work at once."""
@@ -190,9 +214,36 @@ done:
 """
 
 
+def _unit_source(unit: MatrixUnit) -> str:
+    """A loop of products of zeros on a unit, whose sums go to memory at its end."""
+    names = range(UNIT_ACCUMULATORS[unit])
+    if unit.by_rows:
+        kind, size = "x86_amx", "i16 16, i16 64"
+        zero = f"  %zero = call {kind} @llvm.x86.tilezero.internal({size})"
+        load = f"call {kind} @llvm.x86.tileloadd64.internal({size}, ptr"  # operands are not one register
+        start, first = "%zero", f"  %x = {load} %memory, i64 64)\n  %y = {load} %memory, i64 128)"
+        product = f"call {kind} @llvm.x86.{unit.name}.internal({size}, i16 64"
+        keep = f"call void @llvm.x86.tilestored64.internal({size}, ptr %memory, i64 64, {kind}"
+        ends = [f"  {keep} %n{i})" for i in names]
+        steps = [f"  %n{i} = {product}, {kind} %a{i}, {kind} %x, {kind} %y)" for i in names]
+    else:
+        kind, start, zero = "<16 x float>", "zeroinitializer", ""
+        first = "  %x = load <32 x bfloat>, ptr %memory, align 4"
+        product = "call <16 x float> @llvm.x86.avx512bf16.dpbf16ps.512"
+        steps = [f"  %n{i} = {product}({kind} %a{i}, <32 x bfloat> %x, <32 x bfloat> %x)" for i in names]
+        ends = [f"  store volatile {kind} %n{i}, ptr %memory, align 4" for i in names]
+    phis = [f"  %a{i} = phi {kind} [ {start}, %entry ], [ %n{i}, %loop ]" for i in names]
+    return "\n".join(["", "define void @products(ptr %memory, i64 %rounds) {", "entry:", zero, first,
+                      "  br label %loop", "loop:",
+                      "  %i = phi i64 [ 0, %entry ], [ %next, %loop ]", *phis, *steps,
+                      "  %next = add i64 %i, 1", "  %more = icmp ult i64 %next, %rounds",
+                      "  br i1 %more, label %loop, label %done", "done:", *ends, "  ret void", "}", ""])
+
+
 _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "arithmetic": (ctypes.c_float, ctypes.c_int64, ctypes.c_float),
     "read": (ctypes.c_float, ctypes.c_void_p, ctypes.c_int64),
+    "products": (None, ctypes.c_void_p, ctypes.c_int64),
     "copy": (None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64),
 }
 
@@ -208,7 +259,8 @@ def _compiled(source: str) -> dict[str, Callable[..., Any]]:
     engine = llvm.create_mcjit_compiler(module, target)
     engine.finalize_object()
     functions: dict[str, Callable[..., Any]] = {}
-    for name, signature in _SIGNATURES.items():
+    for name in [function.name for function in module.functions if not function.is_declaration]:
+        signature = _SIGNATURES[name]
         function: Any = ctypes.CFUNCTYPE(*signature)(engine.get_function_address(name))
         function.engine = engine  # the code lives as long as the engine
         functions[name] = function

@@ -7,14 +7,18 @@ that is read item by item is read pair by pair: where its pairs do not lie side 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from tinygrad.codegen.contraction import Contraction
+from tinygrad.codegen.opt.core_tiles import RowsUnitChooser, Way, loops_over_tiles, panel_ranges
 from tinygrad.codegen.opt.matrix import matrix_product
 from tinygrad.codegen.opt.plan import Opt, OptKind, operands
-from tinygrad.codegen.opt.tiles import STAGING_REUSE, TileChooser
+from tinygrad.codegen.opt.tiles import STAGING_REUSE
 from tinygrad.codegen.transpose import interleaved_runs
-from tinygrad.graph.ops import Ops, RangeKind
+from tinygrad.dtype import dtypes
+from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
+from tinygrad.helpers import round_up
 from tinygrad.renderer.matrix_units import UNITS, MatrixUnit
 
 TILES = ((4, 4), (8, 2), (4, 2), (2, 4), (2, 2), (8, 1), (4, 1), (2, 1), (1, 4), (1, 2), (1, 1))
@@ -38,17 +42,26 @@ class UnitTile:
     vectors: int
 
 
-class CoreUnitChooser(TileChooser):
+class CoreUnitChooser(RowsUnitChooser):
     """Tiles on the core's own unit, for the chooser of plans."""
 
     def tile_on_unit(self, contraction: Contraction) -> bool:
         """Take the Opts of the contraction on a unit; False where the device has none for it."""
-        for unit in self.renderer.matrix_units:
-            tile = self.unit_tile(contraction, unit)
-            if tile is not None:
-                self.take_unit_tile(tile)
-                return True
-        return False
+        ways = [way for unit in self.renderer.matrix_units for way in
+                (self.ways_by_rows if unit.by_rows else self.ways_by_lanes)(contraction, unit)]
+        least, take = min(ways, key=lambda way: way[0], default=(0.0, None))
+        if take is None or least > 1 / self.renderer.lanes(dtypes.float32):
+            return False  # vectors of widened items are as fast
+        take()
+        return True
+
+    def ways_by_lanes(self, contraction: Contraction, unit: MatrixUnit) -> list[Way]:
+        """The way to run a contraction on a unit of lanes, if there is one."""
+        tile = self.unit_tile(contraction, unit)
+        if tile is None:
+            return []
+        waste = _computed(tile.m, tile.n, unit, tile.rows, tile.vectors) / (tile.m.extent * tile.n.extent)
+        return [(waste / unit.rate, partial(self.take_unit_tile, tile))]
 
     def unit_tile(self, contraction: Contraction, unit: MatrixUnit) -> UnitTile | None:
         """Which ranges go on the unit: lanes as the cost model would choose them, pairs that lie side by side
@@ -77,20 +90,14 @@ class CoreUnitChooser(TileChooser):
         before = self.identities()
         self.take(Opt(OptKind.MMA, tile.k.arg[0], UNITS.index(tile.unit), (tile.m.arg[0], tile.n.arg[0]),
                       (tile.rows, tile.vectors, 1)))
-        product, closed = self.unit_product()
-        single, _, _, _, pair, pairs = product.src
+        (single, _, _, _, pair, pairs), closed = self.unit_product()
         if not self.reads_pairs(single, pair):
-            rows = _loops_over_tiles(single, closed, before)
-            self.stage_pairs(single, [*rows, *_panel(single, closed), pair])
-        lanes = self.unit_product()[0].src[1]
-        self.stage_pairs(lanes, [*_panel(lanes, closed), pairs])
-        tiles = _loops_over_tiles(lanes, closed, before)
+            rows = loops_over_tiles(single, closed, before)
+            self.stage_pairs(single, [*rows, *panel_ranges(single, closed), pair])
+        lanes = self.unit_product()[0][1]
+        self.stage_pairs(lanes, [*panel_ranges(lanes, closed), pairs])
+        tiles = loops_over_tiles(lanes, closed, before)
         self.enclose_with(self.ranges_of_staging(tiles[0].arg[0] if tiles else None))
-
-    def unit_product(self) -> tuple[UOp, list[UOp]]:
-        """The MMA of the nest, and the ranges over which its products are summed up."""
-        reduce = next(n for n in self.nest.toposort() if n.op is Ops.REDUCE and n.src[0].op is Ops.MMA)
-        return reduce.src[0], list(reduce.closed_ranges)
 
     def reads_pairs(self, single: UOp, pair: UOp) -> bool:
         """True if both items of a pair lie side by side in memory as they are."""
@@ -105,20 +112,12 @@ class CoreUnitChooser(TileChooser):
             self.take(Opt(OptKind.VECTOR, lane.arg[0], lane.extent))
 
 
-def _loops_over_tiles(operand: UOp, summed: list[UOp], before: set[int]) -> list[UOp]:
-    """The loop over tiles that an operand changes with, if there is more than one tile."""
-    return [r for r in operand.ranges
-            if r.arg[1] is RangeKind.LOOP and r.arg[0] not in before and r not in summed]
-
-
-def _panel(operand: UOp, summed: list[UOp]) -> list[UOp]:
-    """The ranges of a panel but its last, as the contraction walks it: products, then the vectors of a
-    tile."""
-    return [r for r in summed if r in operand.ranges] + \
-        [r for r in operand.ranges if r.arg[1] is RangeKind.UNROLL and r not in summed]
-
-
 def _waste(m: UOp, n: UOp, unit: MatrixUnit, rows: int, vectors: int) -> tuple[bool, int]:
     """What the best of tiles has least of: too many items beyond the result, then its place in the list."""
-    computed = -(-m.extent // rows) * rows * -(-n.extent // (unit.n * vectors)) * unit.n * vectors
+    computed = _computed(m, n, unit, rows, vectors)
     return computed > MOST_WASTE * m.extent * n.extent, TILES.index((rows, vectors))
+
+
+def _computed(m: UOp, n: UOp, unit: MatrixUnit, rows: int, vectors: int) -> int:
+    """The items of all tiles, those beyond the result too."""
+    return round_up(m.extent, rows) * round_up(n.extent, unit.n * vectors)

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from tinygrad.codegen.contraction import product_in
 from tinygrad.codegen.linearize import reduce_identity
-from tinygrad.graph.ops import Ops
+from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
 
 
@@ -13,6 +13,8 @@ def guarded(value: UOp, inside: UOp) -> UOp:
     apart = inside.ranges
 
     def differs_inside(node: UOp) -> bool:
+        if node.op is Ops.STAGE:
+            return any(r.arg[1] is RangeKind.FRAGMENT for r in node.closed_ranges)
         return node.op is Ops.MMA and not apart.isdisjoint(node.src[2:4])
 
     done: dict[UOp, UOp] = {}

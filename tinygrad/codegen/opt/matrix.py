@@ -17,7 +17,7 @@ from tinygrad.codegen.contraction import contraction_of, guard_of
 from tinygrad.codegen.opt.access import steps_of
 from tinygrad.codegen.opt.guards import guarded, guarded_store, zero_outside
 from tinygrad.dtype import DType, dtypes
-from tinygrad.graph.ops import Ops, RangeKind
+from tinygrad.graph.ops import Memory, Ops, RangeKind
 from tinygrad.graph.symbolic import linear_terms
 from tinygrad.graph.uop import UOp
 from tinygrad.renderer.matrix_units import Bit, Fragment, MatrixUnit
@@ -189,13 +189,19 @@ def on_matrix_unit(nest: UOp, unit: MatrixUnit, ranges: tuple[UOp, UOp, UOp],
                                            lane, of_c, of_a, of_b), unit)
     others = [r for r in reduce.closed_ranges if r is not k]
     total = added.reduce_ranges(Ops.ADD, *others, *depth.loops)
-    at_m = rows.index(unit.c.rows, numbers(rows, of_c))
-    at_n = columns.index(unit.c.columns, numbers(columns, of_c))
+    element = of_c
+    within: list[UOp] = []
+    in_rows = [lane, of_c] if lane.op is Ops.RANGE else [of_c]
+    if unit.by_rows:  # the result goes to memory, from where loops over its rows take it
+        row, column = UOp.range(unit.m, identity + 10), UOp.range(unit.n, identity + 11, RangeKind.VECTOR)
+        element, in_rows, within = row * unit.n + column, [], [row, column]
+        total = total.stage(identity + 10, Memory.SCRATCH, of_c).index(element).load()
+    at_m = rows.index(unit.c.rows, numbers(rows, element))
+    at_n = columns.index(unit.c.columns, numbers(columns, element))
     changes = {reduce: total, m: at_m, n: at_n}
-    lanes = [lane] if lane.op is Ops.RANGE else []
-    loops = {m: [*rows.loops, *lanes, of_c], n: columns.loops}
+    loops = {m: [*rows.loops, *in_rows], n: columns.loops}
     conditions = [at < axis.extent for at, axis in ((at_m, rows), (at_n, columns)) if not axis.is_whole()]
-    return UOp.sink(_changed_store(s, changes, loops, conditions) for s in nest.src)
+    return UOp.sink(_changed_store(s, changes, loops, within, conditions) for s in nest.src)
 
 
 def _only_product(nest: UOp, unit: MatrixUnit, m: UOp, n: UOp, k: UOp) -> MatrixProduct:
@@ -225,10 +231,11 @@ def steps_by_one(offset: UOp, r: UOp) -> bool:
     return steps.get(r) == 1 or any(steps_of(inside)[0].get(r) == 1 for inside in turned)
 
 
-def _changed_store(store: UOp, changes: dict[UOp, UOp], loops: dict[UOp, list[UOp]],
+def _changed_store(store: UOp, changes: dict[UOp, UOp], loops: dict[UOp, list[UOp]], within: list[UOp],
                    conditions: Sequence[UOp]) -> UOp:
+    """The STORE of what the unit computed: `loops` in place of the ranges, and those `within` all others."""
     address, value = (s.substitute(changes) for s in store.src[:2])
-    closed = [new for r in store.closed_ranges for new in loops.get(r, [r])]
+    closed = [*(new for r in store.closed_ranges for new in loops.get(r, [r])), *within]
     new = store.replace(src=(address, value, *closed))
     for condition in conditions:
         new = guarded_store(new, condition)
