@@ -191,7 +191,7 @@ class _Writer:
         """The view that holds a stored node."""
         if node.op is Ops.ASSIGN and node not in self.fusion.buffered_assigns:
             return node.src[0]
-        device = self.fusion.stored[node].device or self.default_device
+        device = self.fusion.stored[node].growth.device or self.default_device
         return UOp.new_buffer(device, node.numel, node.dtype).reshape(node.shape)
 
     def view_of(self, node: UOp) -> UOp:
@@ -299,7 +299,7 @@ class _Writer:
             return None
         for buffer, assign in targets.items():
             place = through_movement(Point(assign.src[0], kernel.places[assign], None))[0]
-            if any(p.index != place.index for k, p in self.fusion.uses[buffer] if k is kernel):
+            if any(i.index != place.index for k, i in self.fusion.uses.get(buffer, ()) if k is kernel):
                 return assign
         return None
 
