@@ -6,8 +6,8 @@ hold it. Kernels of equal structure have the very same `ast` object, whatever bu
 """
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from tinygrad.codegen.indexing import Point, through_movement
@@ -182,7 +182,7 @@ class _Writer:
         """what users and copies expect in row-major order"""
         self.default_device = default_device
         self.buffer_of: dict[UOp, UOp] = {}
-        self.late: list[UOp] = []
+        self.has_limits = any(n.op is Ops.LIMIT for n in fusion.facts.of)
         for kernel in fusion.kernels:
             for node in kernel.outputs:
                 self.buffer_of[node] = self.storage(node)
@@ -216,79 +216,73 @@ class _Writer:
         hazards: set[UOp] = set()
         after: Waiting = {k: dict.fromkeys(k.after) for k in self.fusion.kernels}
         writers = self.writers()
+        reads = self.reads(writers)
         for kernel in self.fusion.kernels:
             hazard = self.own_hazard(kernel)
             if hazard is not None:
                 hazards.add(hazard)
-            for buffer, read_through in self.reads(kernel):
-                for assign in writers.get(buffer, ()):
+            for buffer, read_through in reads.get(kernel, ()):
+                for assign in writers[buffer]:
                     writer = self.fusion.stored[assign]
                     if assign is read_through or assign in self.fusion.buffered_assigns or writer is kernel:
                         continue
                     if read_through is None or read_through in assign.toposort():
                         after[writer].setdefault(kernel, assign)
-        order: list[Kernel] = []
-        placed: set[Kernel] = set()
-        pending = list(reversed(self.fusion.kernels))
-        while pending:
-            ready = [k for k in pending if after[k].keys() <= placed]
+        return self.ordered(after, hazards), hazards
+
+    def ordered(self, after: Waiting, hazards: set[UOp]) -> list[Kernel]:
+        """Each kernel as soon as all that it comes after are there. Where they wait in circles, writes become
+        `hazards` until they do not."""
+        place = {kernel: i for i, kernel in enumerate(reversed(self.fusion.kernels))}
+        waiting: dict[Kernel, list[Kernel]] = {}
+        for kernel, waits in after.items():
+            for other in waits:
+                waiting.setdefault(other, []).append(kernel)
+        missing = {kernel: len(waits) for kernel, waits in after.items()}
+        order: dict[Kernel, None] = {}
+        ready = [k for k in place if not missing[k]]
+        while len(order) < len(place):
             if not ready:
+                pending = [k for k in place if k not in order]
                 write = _write_in_circle(pending, after)
                 hazards.add(write)
                 for waits in after.values():
                     for kernel in [k for k, waited_by in waits.items() if waited_by is write]:
                         del waits[kernel]
+                missing = {k: len(after[k].keys() - order.keys()) for k in pending}
+                ready = [k for k in pending if not missing[k]]
                 continue
-            order.extend(ready)
-            placed.update(ready)
-            pending = [k for k in pending if k not in placed]
-        return order, hazards
+            order.update(dict.fromkeys(ready))
+            freed = []
+            for kernel in ready:
+                for other in waiting.get(kernel, ()):
+                    if kernel in after[other]:
+                        missing[other] -= 1
+                        if not missing[other]:
+                            freed.append(other)
+            ready = sorted(freed, key=place.__getitem__)
+        return list(order)
 
     def writers(self) -> dict[UOp, list[UOp]]:
+        """The ASSIGNs into each BUFFER."""
         found: dict[UOp, list[UOp]] = {}
         for node in self.fusion.stored:
             if node.op is Ops.ASSIGN:
                 found.setdefault(node.src[0].base, []).append(node)
         return found
 
-    def reads(self, kernel: Kernel) -> list[tuple[UOp, UOp | None]]:
-        """(BUFFER, the ASSIGN whose result is read, None for the value it had before) for what a kernel
-        reads."""
-        found: list[tuple[UOp, UOp | None]] = []
-        for node in self.inside(kernel):
-            if node.op is Ops.BUFFER:
-                found.append((node, None))
-            elif node.op is Ops.ASSIGN and node not in kernel.outputs:
-                if node in self.fusion.buffered_assigns:
-                    continue
-                found.append((node.src[0].base, node))
-        return found
-
-    def inside(self, kernel: Kernel) -> dict[UOp, None]:
-        """The nodes of a kernel's values, down to what it reads from memory."""
-        found: dict[UOp, None] = {}
-
-        def stop(node: UOp) -> bool:
-            return node in self.fusion.stored and node not in kernel.outputs
-
-        for output in kernel.outputs:
-            value = output.src[1] if output.op is Ops.ASSIGN else output
-            if output.op in (Ops.CONTIGUOUS, Ops.COPY):
-                value = output.src[0]
-            for node in value.toposort(stop=lambda n: stop(n) or n.op is Ops.ASSIGN):
-                found[node] = None
-                if node.op is Ops.ASSIGN and node in kernel.outputs:
-                    found.update(self.below_assign(node, stop))
-        return found
-
-    def below_assign(self, node: UOp, stop: object) -> dict[UOp, None]:
-        """The value of an ASSIGN that the same kernel stores."""
-        assert callable(stop)
-        found: dict[UOp, None] = {}
-        for inner in node.src[1].toposort(stop=lambda n: stop(n) or n.op is Ops.ASSIGN):
-            found[inner] = None
-            if inner.op is Ops.ASSIGN and not stop(inner):
-                found.update(self.below_assign(inner, stop))
+    def reads(self, writers: Mapping[UOp, list[UOp]]) -> dict[Kernel, dict[tuple[UOp, UOp | None], None]]:
+        """What each kernel reads of memory that is written: (BUFFER, the ASSIGN whose result it reads, None
+        for the value that was there before)."""
+        found: dict[Kernel, dict[tuple[UOp, UOp | None], None]] = {}
+        for buffer, assigns in writers.items():
+            for kernel, _ in self.fusion.uses.get(buffer, ()):
+                found.setdefault(kernel, {})[buffer, None] = None
+            for assign in assigns:
+                if assign not in self.fusion.buffered_assigns:
+                    for kernel, _ in self.fusion.uses.get(assign, ()):
+                        if kernel is not self.fusion.stored[assign]:
+                            found.setdefault(kernel, {})[buffer, assign] = None
         return found
 
     def own_hazard(self, kernel: Kernel) -> UOp | None:
@@ -322,7 +316,9 @@ class _Writer:
         item = self.kernel_item(outputs, [self.buffer_of[n] for n in outputs], set(outputs))
         if not self.lay_out(kernel, item):
             return [item]
-        return [self.kernel_item(outputs, [self.buffer_of[n] for n in outputs], set(outputs))]
+        assigns = [UOp.new(Ops.ASSIGN, a.dtype, (_over(self.buffer_of[n], a.src[0].base), a.src[1]))
+                   for n, a in zip(outputs, item.ast.src, strict=True)]
+        return [replace(item, ast=UOp.sink(assigns))]
 
     def lay_out(self, kernel: Kernel, item: ScheduleItem) -> bool:
         """Choose the order in memory of the outputs that nobody outside the schedule sees. True if one
@@ -355,6 +351,8 @@ class _Writer:
             return slots[buffer]
 
         def over_params(view: UOp) -> UOp:
+            if not view.has_sizes and all(len(n.src) == 1 for n in _movements(view)):
+                return _over(view, param(view.base))
             variables = {n: variable(n) for n in view.toposort() if n.op is Ops.VARIABLE}
             return view.substitute({view.base: param(view.base), **variables})
 
@@ -365,31 +363,42 @@ class _Writer:
                 variables[node] = BoundVariable(f"{name}_{len(taken)}" if taken else name, name, value)
             return UOp.new(Ops.VARIABLE, node.dtype, (), (variables[node].name, low, high, None))
 
-        def is_memory(node: UOp) -> bool:
-            return node.op is Ops.BUFFER or (node in self.buffer_of and node not in inlined)
+        def rewritten(node: UOp) -> UOp | None:
+            """What stands for a node in the kernel; None where that depends on what does for its sources."""
+            if node.op is Ops.BUFFER:
+                return param(node)
+            if node in self.buffer_of and node not in inlined:
+                return over_params(self.buffer_of[node])
+            return variable(node) if node.op is Ops.VARIABLE else None
 
         def written(value: UOp) -> UOp:
-            for node in value.toposort(stop=lambda n: is_memory(n) or n in done):
+            stack = [value]
+            while stack:
+                node = stack[-1]
                 if node in done:
+                    stack.pop()
                     continue
-                if node.op is Ops.BUFFER:
-                    done[node] = param(node)
-                elif is_memory(node):
-                    done[node] = over_params(self.buffer_of[node])
-                elif node.op is Ops.VARIABLE:
-                    done[node] = variable(node)
-                elif node.op is Ops.ASSIGN:
-                    done[node] = done[node.src[1]]
-                elif node.op in (Ops.CONTIGUOUS, Ops.COPY):
-                    done[node] = done[node.src[0]]
-                else:
-                    done[node] = node.replace(src=tuple(done[s] for s in node.src))
+                new = rewritten(node)
+                if new is None:
+                    missing = [s for s in node.src if s not in done]
+                    if missing:
+                        stack.extend(reversed(missing))
+                        continue
+                    if node.op is Ops.ASSIGN:
+                        new = done[node.src[1]]
+                    elif node.op in (Ops.CONTIGUOUS, Ops.COPY):
+                        new = done[node.src[0]]
+                    else:
+                        src = tuple([done[s] for s in node.src])
+                        new = node if src == node.src else UOp.new(node.op, node.dtype, src, node.arg)
+                done[node] = new
+                stack.pop()
             return done[value]
 
         for target in targets:
             param(target.base)
         def stored(node: UOp) -> UOp:
-            value, condition = written(node), limit_of(node)
+            value, condition = written(node), limit_of(node) if self.has_limits else None
             if value.op is Ops.LIMIT or condition is None:
                 return value
             return UOp.new(Ops.LIMIT, node.dtype, (value, written(condition)))
@@ -400,6 +409,20 @@ class _Writer:
             raise RuntimeError("a late write copies a buffer onto itself")
         written_slots = len({t.base for t in targets})
         return ScheduleItem(UOp.sink(assigns), tuple(slots), written_slots, tuple(variables.values()))
+
+
+def _movements(view: UOp) -> Iterator[UOp]:
+    """The movement ops of a view of a BUFFER, outermost first."""
+    while view.op is not Ops.BUFFER:
+        yield view
+        view = view.src[0]
+
+
+def _over(view: UOp, memory: UOp) -> UOp:
+    """A view of a BUFFER as one of other memory."""
+    for movement in reversed(list(_movements(view))):
+        memory = UOp.new(movement.op, memory.dtype, (memory,), movement.arg)
+    return memory
 
 
 def limit_of(node: UOp) -> UOp | None:
