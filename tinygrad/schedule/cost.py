@@ -30,6 +30,7 @@ FREE_CONDITION = 4.0
 """The same for a condition: kept as a comparison it guards loads, picks items and costs no memory."""
 _BOUNDARIES = frozenset({Ops.BUFFER, Ops.COPY, Ops.CONTIGUOUS, Ops.ASSIGN, Ops.CONST, Ops.VARIABLE})
 _PASSES_ITEMS_ON = Family.ELEMENTWISE | Family.MOVEMENT
+_WALKED = _PASSES_ITEMS_ON | {Ops.CONST, Ops.VARIABLE}
 _WORK = {
     Ops.EXP2: 10.0, Ops.LOG2: 14.0, Ops.SIN: 30.0, Ops.FDIV: 3.0, Ops.SQRT: 4.0, Ops.IDIV: 8.0, Ops.MOD: 8.0,
 }
@@ -56,12 +57,16 @@ def closed_form_reduces(order: Iterable[UOp], reads: Mapping[UOp, bool]) -> froz
 def _over_params(node: UOp, closed: set[UOp]) -> UOp:
     """A REDUCE with a PARAM in place of whatever below it is neither elementwise, movement nor a closed
     form."""
-    walked = Family.ELEMENTWISE | Family.MOVEMENT | {Ops.CONST, Ops.VARIABLE}
-    changes: dict[UOp, UOp] = {}
-    for n in node.src[0].toposort(stop=lambda n: n.op not in walked and n not in closed):
-        if n.op not in walked and n not in closed:
-            changes[n] = UOp.new(Ops.PARAM, n.dtype, (), (len(changes) + 1, n.numel)).reshape(n.shape)
-    return node.replace(src=(node.src[0].substitute(changes),))
+    done: dict[UOp, UOp] = {}
+    params = 0
+    for n in node.src[0].toposort(stop=lambda n: n.op not in _WALKED and n not in closed):
+        if n.op in _WALKED or n in closed:
+            src = tuple([done[s] for s in n.src])
+            done[n] = n if src == n.src else n.with_sources(src)
+        else:
+            params += 1
+            done[n] = UOp.new(Ops.PARAM, n.dtype, (), (params, n.numel)).reshape(n.shape)
+    return node.replace(src=(done[node.src[0]],))
 
 
 @lru_cache(maxsize=4096)

@@ -1,6 +1,6 @@
 """Which nodes become buffers, and which kernel computes what.
 
-In: a simplified graph and the nodes that must have a value. Out: `Kernel`s, each with the nodes it stores.
+In: the nodes of a simplified graph, sources first, and those that must have a value. Out: `Kernel`s, each with the nodes it stores.
 
 One sweep visits the nodes from the results back to the sources, so that all uses of a node are known when it
 is met. A use is a `Point`: which kernel wants which item of the node, inside which loops. From the uses
@@ -24,7 +24,7 @@ made once and kept by that, and a layer equal to one before it only has the answ
 """
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -72,8 +72,8 @@ Uses = dict[tuple[Kernel, Item], None]
 class Fusion:
     """The sweep. Afterwards `kernels` has every kernel and `stored` says which kernel stores a node."""
 
-    def __init__(self, sink: UOp, forced: set[UOp], buffered_assigns: frozenset[UOp] = frozenset()) -> None:
-        order = list(sink.toposort())
+    def __init__(self, order: Sequence[UOp], forced: set[UOp],
+                 buffered_assigns: frozenset[UOp] = frozenset()) -> None:
         reads = reads_memory(order)
         closed = closed_form_reduces(order, reads)
         self.buffered_assigns = buffered_assigns

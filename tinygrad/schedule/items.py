@@ -82,11 +82,11 @@ def create_schedule(sinks: list[UOp], default_device: str | None = None) -> Sche
     if not wanted:
         return Schedule()
     graph = _in_own_memory(wanted, simplified_graph(wanted))
-    root = UOp.sink(graph)
-    forced = _forced(graph, root)
+    order = list(UOp.sink(graph).toposort())
+    forced = _forced(graph, order)
     buffered: frozenset[UOp] = frozenset()
     while True:
-        fusion = Fusion(root, forced, buffered)
+        fusion = Fusion(order, forced, buffered)
         plan = _Writer(fusion, default_device or Device.DEFAULT, {_stored_form(s) for s in graph})
         order, hazards = plan.ordered_kernels()
         if not hazards:
@@ -126,10 +126,10 @@ def _is_view(node: UOp) -> bool:
     return node.realized_view is not None or node.op in (Ops.BUFFER, Ops.ASSIGN)
 
 
-def _forced(graph: list[UOp], root: UOp) -> set[UOp]:
+def _forced(graph: list[UOp], order: list[UOp]) -> set[UOp]:
     """The nodes that must be in memory whatever it costs."""
     forced = {_stored_form(s) for s in graph}
-    for node in root.toposort():
+    for node in order:
         if node.op in (Ops.CONTIGUOUS, Ops.ASSIGN):
             forced.add(node)
         elif node.op is Ops.COPY and not is_computed(node) and contiguous_part(node.src[0]) is None:
