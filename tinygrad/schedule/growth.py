@@ -140,10 +140,18 @@ Verdict = bool | Weighed | str
 
 
 class Decisions:
-    """What is decided of nodes by their facts and uses."""
+    """What is decided of nodes by their facts and uses, and what kernels become by it."""
 
     def __init__(self, items: Items) -> None:
         self.items = items
+        self.grown: dict[tuple[object, ...], Growth] = {}
+
+    def same(self, growth: Growth) -> Growth:
+        """The one object for kernels that have grown to this, whatever they grew from."""
+        loops = frozenset(growth.enclosing.items()), frozenset(growth.reduce_ranges.items())
+        key = (growth.root, growth.device, growth.range_count, growth.outer_sets, *loops, growth.reduces,
+               growth.closed_loops)
+        return self.grown.setdefault(key, growth)
 
     def must_store(self, facts: Facts, uses: tuple[Use, ...]) -> Verdict:
         """Whether to store a node that need not be."""
@@ -301,7 +309,7 @@ class Decisions:
             earlier = growth.reduces[:-1] if again else growth.reduces
             growth = replace(growth, reduces=(*earlier, (facts, item)))
         inside = self.items.item(reduced_index(item.index, facts.axes, loops), item.valid)
-        return growth, inside
+        return self.same(growth), inside
 
     # --- storing in a kernel that is there ------------------------------------------------------------------
 
@@ -345,12 +353,13 @@ class Decisions:
         outer = item.ranges & growth.root_ranges
         stored = replace(growth, outer_sets=growth.outer_sets | {outer})
         if outer == item.ranges:
-            return Host(use.number, stored, item.index, item)
+            return Host(use.number, self.same(stored), item.index, item)
         # A row as what fills it computes it: once, whatever loops read it.
         loop = UOp.range(item.index[-1].extent, growth.range_count)
         stored = replace(stored, range_count=growth.range_count + 1,
                          enclosing={**growth.enclosing, loop: outer | {loop}})
-        return Host(use.number, stored, item.index, self.items.item((*item.index[:-1], loop), item.valid))
+        row = self.items.item((*item.index[:-1], loop), item.valid)
+        return Host(use.number, self.same(stored), item.index, row)
 
     def is_one_row(self, growth: Growth, at: Iterable[Item]) -> bool:
         """True for items of one row, whichever loops read it."""
