@@ -159,14 +159,18 @@ class FactsOfGraph:
         self.depth: dict[UOp, int] = {}
         """for each node, how many reduces its deepest chain of sources has"""
         self.of: dict[UOp, Facts] = {}
+        depth, statistics = self.depth, self.statistics
         for node in order:
-            self.depth[node] = max([self.depth[s] for s in node.src], default=0) + (node.op is Ops.REDUCE)
-            self.statistics[node] = has_statistics(node, self.statistics)
+            below = [depth[s] for s in node.src]
+            depth[node] = (max(below) if below else 0) + (node.op is Ops.REDUCE)
+            statistics[node] = has_statistics(node, statistics)
             self.of[node] = self.facts(node)
 
     def facts(self, node: UOp) -> Facts:
         """The facts of a node whose sources have theirs."""
-        kind = _KINDS.get(node.op, Kind.OTHER)
+        op = node.op
+        kind = _KINDS.get(op, Kind.OTHER)
+        may_store = op in _STORED
         details: tuple[Any, ...] = ()
         if kind is Kind.MOVEMENT:
             self.note_movement(node)
@@ -176,25 +180,20 @@ class FactsOfGraph:
             operands = () if product is None else tuple(map(self.shown_of, product.src))
             details = (node.arg, node.src[0].shape, node in self.closed, is_contraction(node),
                        None if product is None else product.dtype.itemsize, *operands)
-        elif node.op is Ops.LIMIT:
+        elif op is Ops.LIMIT:
             details = (self.of[node.src[0]],)
-        may_store = self.may_store(node)
-        key = (node.op, node.shape, node.device, node in self.forced, node in self.buffered_assigns,
+        elif op is Ops.WHERE:
+            # its readers keep the condition, and so know where it matters
+            may_store = self.reads[node.src[0]] or not node.src[2].is_zero
+        elif op is Ops.CAST:
+            # if anything is stored, it is what takes less memory
+            may_store = node.src[0].dtype.itemsize >= node.dtype.itemsize
+        key = (op, node.shape, node.device, node in self.forced, node in self.buffered_assigns,
                self.reads[node], self.statistics[node], may_store, *details)
         found = self.known.get(key)
         if found is None:
             found = self.known[key] = self.new_facts(node, kind, may_store)
         return found
-
-    def may_store(self, node: UOp) -> bool:
-        """False for what is never stored unless it must be."""
-        if node.op is Ops.WHERE:
-            # its readers keep the condition, and so know where it matters
-            return self.reads[node.src[0]] or not node.src[2].is_zero
-        if node.op is Ops.CAST:
-            # if anything is stored, it is what takes less memory
-            return bool(node.src[0].dtype.itemsize >= node.dtype.itemsize)
-        return node.op in _STORED
 
     def new_facts(self, node: UOp, kind: Kind, may_store: bool) -> Facts:
         is_reduce = kind is Kind.REDUCE

@@ -6,7 +6,7 @@ hold it. Kernels of equal structure have the very same `ast` object, whatever bu
 """
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
@@ -81,12 +81,11 @@ def create_schedule(sinks: list[UOp], default_device: str | None = None) -> Sche
     wanted = [s for s in sinks if s.realized_view is None and s.viewed.op is not Ops.BUFFER]
     if not wanted:
         return Schedule()
-    graph = _in_own_memory(wanted, simplified_graph(wanted))
-    order = list(UOp.sink(graph).toposort())
-    forced = _forced(graph, order)
+    graph, nodes = _in_own_memory(wanted, simplified_graph(wanted))
+    forced = _forced(graph, nodes)
     buffered: frozenset[UOp] = frozenset()
     while True:
-        fusion = Fusion(order, forced, buffered)
+        fusion = Fusion(nodes, forced, buffered)
         plan = _Writer(fusion, default_device or Device.DEFAULT, {_stored_form(s) for s in graph})
         order, hazards = plan.ordered_kernels()
         if not hazards:
@@ -98,25 +97,27 @@ def create_schedule(sinks: list[UOp], default_device: str | None = None) -> Sche
     for kernel in order:
         schedule.items.extend(plan.items_of(kernel))
     schedule.items.extend(plan.late_writes())
-    for original, simplified in _results(wanted, graph).items():
+    for original, simplified in _results(wanted, graph, nodes).items():
         schedule.views[original] = plan.view_of(simplified)
     return schedule
 
 
-def _in_own_memory(wanted: list[UOp], graph: list[UOp]) -> list[UOp]:
+def _in_own_memory(wanted: list[UOp], graph: list[UOp]) -> tuple[list[UOp], list[UOp]]:
     """`graph` with a copy for each result that folded to memory of another tensor (x * 1), which may be
-    overwritten.
+    overwritten; and all its nodes, sources first.
 
     Views stay views, unless this schedule overwrites what they show.
     """
-    written = {n.src[0].base for n in UOp.sink(graph).toposort() if n.op is Ops.ASSIGN}
+    order = list(UOp.sink(graph).toposort())
+    written = {n.src[0].base for n in order if n.op is Ops.ASSIGN}
 
     def is_anothers(original: UOp, simplified: UOp) -> bool:
         memory = simplified.viewed
         return memory in written or (memory.op in (Ops.BUFFER, Ops.ASSIGN) and not _is_view(original))
 
-    return [UOp.new(Ops.CONTIGUOUS, s.dtype, (s,)) if is_anothers(original, s) else s
-            for original, s in zip(wanted, graph, strict=True)]
+    owned = [UOp.new(Ops.CONTIGUOUS, s.dtype, (s,)) if is_anothers(original, s) else s
+             for original, s in zip(wanted, graph, strict=True)]
+    return owned, order if owned == graph else list(UOp.sink(owned).toposort())
 
 
 def _is_view(node: UOp) -> bool:
@@ -148,15 +149,20 @@ def _stored_form(sink: UOp) -> UOp:
     return viewed
 
 
-def _results(wanted: list[UOp], graph: list[UOp]) -> dict[UOp, UOp]:
+def _results(wanted: list[UOp], graph: list[UOp], order: list[UOp]) -> dict[UOp, UOp]:
     """Each original node that gets a value, with its simplified form: the results, and what was assigned
-    inside."""
+    inside. `order` has all simplified nodes, sources first."""
+    inside: set[UOp] = set()
+    """the nodes that are such values, or have some below"""
+    for node in order:
+        if node.op is Ops.ASSIGN or node.op is Ops.CONTIGUOUS or not inside.isdisjoint(node.src):
+            inside.add(node)
     results = dict(zip(wanted, graph, strict=True))
     pairs = list(results.items())
     seen: set[UOp] = set()
     while pairs:
         original, simplified = pairs.pop()
-        if original in seen or original.realized_view is not None:
+        if simplified not in inside or original in seen or original.realized_view is not None:
             continue
         seen.add(original)
         if original.op in (Ops.ASSIGN, Ops.CONTIGUOUS) and simplified.op is original.op:
@@ -182,7 +188,7 @@ class _Writer:
         """what users and copies expect in row-major order"""
         self.default_device = default_device
         self.buffer_of: dict[UOp, UOp] = {}
-        self.has_limits = any(n.op is Ops.LIMIT for n in fusion.facts.of)
+        self.limited = _above_limits(fusion.facts.of)
         for kernel in fusion.kernels:
             for node in kernel.outputs:
                 self.buffer_of[node] = self.storage(node)
@@ -372,18 +378,23 @@ class _Writer:
             return variable(node) if node.op is Ops.VARIABLE else None
 
         def written(value: UOp) -> UOp:
-            stack = [value]
+            stack, opened = [value], set()
             while stack:
                 node = stack[-1]
                 if node in done:
                     stack.pop()
                     continue
-                new = rewritten(node)
-                if new is None:
-                    missing = [s for s in node.src if s not in done]
+                if node not in opened:
+                    new = rewritten(node)
+                    missing = [s for s in node.src if s not in done] if new is None else []
                     if missing:
+                        opened.add(node)
                         stack.extend(reversed(missing))
                         continue
+                else:
+                    new = None
+                stack.pop()
+                if new is None:
                     if node.op is Ops.ASSIGN:
                         new = done[node.src[1]]
                     elif node.op in (Ops.CONTIGUOUS, Ops.COPY):
@@ -392,13 +403,13 @@ class _Writer:
                         src = tuple([done[s] for s in node.src])
                         new = node if src == node.src else UOp.new(node.op, node.dtype, src, node.arg)
                 done[node] = new
-                stack.pop()
             return done[value]
 
         for target in targets:
             param(target.base)
         def stored(node: UOp) -> UOp:
-            value, condition = written(node), limit_of(node) if self.has_limits else None
+            value = written(node)
+            condition = limit_of(node) if node in self.limited else None
             if value.op is Ops.LIMIT or condition is None:
                 return value
             return UOp.new(Ops.LIMIT, node.dtype, (value, written(condition)))
@@ -425,6 +436,15 @@ def _over(view: UOp, memory: UOp) -> UOp:
     return memory
 
 
+def _above_limits(order: Iterable[UOp]) -> set[UOp]:
+    """The nodes in `order`, sources first, for which `limit_of` may find something."""
+    found: set[UOp] = set()
+    for node in order:
+        if node.op is Ops.LIMIT or (found and node.op in _PASSES_LIMITS and not found.isdisjoint(node.src)):
+            found.add(node)
+    return found
+
+
 def limit_of(node: UOp) -> UOp | None:
     """The condition outside which the items of `node` do not matter, since what it is computed from item by
     item does not; None where none is found. (A WHERE may choose something else there.)"""
@@ -447,6 +467,7 @@ def limit_of(node: UOp) -> UOp | None:
 
 
 _KEEPS_EVERY_ITEM = (Ops.RESHAPE, Ops.PERMUTE, Ops.EXPAND)
+_PASSES_LIMITS = Family.ELEMENTWISE.union(_KEEPS_EVERY_ITEM, {Ops.ASSIGN})
 
 
 def _write_in_circle(pending: list[Kernel], after: Waiting) -> UOp:
