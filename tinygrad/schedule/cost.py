@@ -98,7 +98,7 @@ class Work:
         """The work of a node, from its cone."""
         if node.op is Ops.REDUCE and node not in self.closed:
             count = prod(node.src[0].shape[a] for a in node.arg[1])
-            return min(MUCH, count * (self[node.src[0]] + 1.0))
+            return min(MUCH, float(count) * (self[node.src[0]] + 1.0))
         cone = self.cone(node)
         if cone is None:
             return MUCH

@@ -1,11 +1,12 @@
 """What fusion knows of a node: all that its decisions depend on, and no node.
 
-In: the nodes of a graph, sources first. Out: for each its `Facts`, the same object for nodes that are alike, as
-those of equal layers are. What is decided from facts alone (`growth.py`) is so decided once for all of them.
+In: the nodes of a graph, sources first. Out: for each its `Facts`, the same object for nodes that are alike,
+as those of equal layers are. What is decided from facts alone (`growth.py`) is so decided once for all of
+them.
 
-Facts say nothing of a node's neighbours but what decisions look at: the movement between it and what it shows,
-and for a sum of products, the operands. Two numbers differ between layers that are alike, and stand apart: how
-many reduces are below a node (`depth`), and what computing it again costs (`cost.Work`).
+Facts say nothing of a node's neighbours but what decisions look at: the movement between it and what it
+shows, and for a sum of products, the operands. Two numbers differ between layers that are alike, and stand
+apart: how many reduces are below a node (`depth`), and what computing it again costs (`cost.Work`).
 """
 from __future__ import annotations
 
@@ -168,43 +169,57 @@ class FactsOfGraph:
 
     def facts(self, node: UOp) -> Facts:
         """The facts of a node whose sources have theirs."""
+        if node.op in Family.MOVEMENT:
+            self.note_movement(node)
+        key = self.key(node)
+        found = self.known.get(key)
+        if found is None:
+            found = self.known[key] = self.new_facts(node)
+        return found
+
+    def key(self, node: UOp) -> tuple[Any, ...]:
+        """All that the facts of a node are made from."""
         op = node.op
-        kind = _KINDS.get(op, Kind.OTHER)
         may_store = op in _STORED
         details: tuple[Any, ...] = ()
-        if kind is Kind.MOVEMENT:
-            self.note_movement(node)
+        if op in Family.MOVEMENT:
             details = (self.shown_by[node],)
-        elif kind is Kind.REDUCE:
+        elif op is Ops.REDUCE:
             product = product_of(node)
             operands = () if product is None else tuple(map(self.shown_of, product.src))
             details = (node.arg, node.src[0].shape, node in self.closed, is_contraction(node),
                        None if product is None else product.dtype.itemsize, *operands)
         elif op is Ops.LIMIT:
             details = (self.of[node.src[0]],)
-        elif op is Ops.WHERE:
-            # its readers keep the condition, and so know where it matters
-            may_store = self.reads[node.src[0]] or not node.src[2].is_zero
-        elif op is Ops.CAST:
-            # if anything is stored, it is what takes less memory
-            may_store = node.src[0].dtype.itemsize >= node.dtype.itemsize
-        key = (op, node.shape, node.device, node in self.forced, node in self.buffered_assigns,
-               self.reads[node], self.statistics[node], may_store, *details)
-        found = self.known.get(key)
-        if found is None:
-            found = self.known[key] = self.new_facts(node, kind, may_store)
-        return found
+        elif op is Ops.WHERE or op is Ops.CAST:
+            may_store = self.may_store(node)
+        return (op, node.shape, node.device, node in self.forced, node in self.buffered_assigns,
+                self.reads[node], self.statistics[node], may_store, *details)
 
-    def new_facts(self, node: UOp, kind: Kind, may_store: bool) -> Facts:
-        is_reduce = kind is Kind.REDUCE
+    def may_store(self, node: UOp) -> bool:
+        """False for what is never stored unless it must be."""
+        if node.op is Ops.WHERE:
+            # its readers keep the condition, and so know where it matters
+            return self.reads[node.src[0]] or not node.src[2].is_zero
+        if node.op is Ops.CAST:
+            # if anything is stored, it is what takes less memory
+            return bool(node.src[0].dtype.itemsize >= node.dtype.itemsize)
+        return node.op in _STORED
+
+    def new_facts(self, node: UOp) -> Facts:
+        """The facts of a node unlike those before it."""
+        is_reduce = node.op is Ops.REDUCE
         product = product_of(node)
         return Facts(
-            node.op, kind, node.shape, node.device, node in self.forced, node in self.buffered_assigns,
-            self.reads[node], self.statistics[node], node in self.closed, may_store, self.shown_by.get(node),
-            node.arg[1] if is_reduce else (), node.src[0].shape if is_reduce else (),
-            is_reduce and is_contraction(node),
-            None if product is None else Product(product.dtype.itemsize, tuple(map(self.shown_of, product.src))),
+            node.op, _KINDS.get(node.op, Kind.OTHER), node.shape, node.device, node in self.forced,
+            node in self.buffered_assigns, self.reads[node], self.statistics[node], node in self.closed,
+            self.may_store(node), self.shown_by.get(node), node.arg[1] if is_reduce else (),
+            node.src[0].shape if is_reduce else (), is_reduce and is_contraction(node),
+            None if product is None else self.product(product),
             self.of[node.src[0]] if node.op is Ops.LIMIT else None)
+
+    def product(self, node: UOp) -> Product:
+        return Product(node.dtype.itemsize, tuple(map(self.shown_of, node.src)))
 
     def note_movement(self, node: UOp) -> None:
         """How a node of movement shows what is below, given that its source's is known."""

@@ -1,6 +1,7 @@
 """Which nodes become buffers, and which kernel computes what.
 
-In: the nodes of a simplified graph, sources first, and those that must have a value. Out: `Kernel`s, each with the nodes it stores.
+In: the nodes of a simplified graph, sources first, and those that must have a value. Out: `Kernel`s, each
+with the nodes it stores.
 
 One sweep visits the nodes from the results back to the sources, so that all uses of a node are known when it
 is met. A use is a `Point`: which kernel wants which item of the node, inside which loops. From the uses
@@ -19,8 +20,8 @@ decides:
   anyway, or keeps the rows that it consists of, as one more output of that kernel. So attention's weights are
   stored by its forward kernel, for the three kernels of its gradients.
 
-Decisions see nothing but facts (`facts.py`, `growth.py`): what they depend on is all that they are given. So each is
-made once and kept by that, and a layer equal to one before it only has the answers looked up.
+Decisions see nothing but facts (`facts.py`, `growth.py`): what they depend on is all that they are given. So
+each is made once and kept by that, and a layer equal to one before it only has the answers looked up.
 """
 from __future__ import annotations
 

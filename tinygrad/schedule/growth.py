@@ -1,10 +1,10 @@
 """How kernels grow, and what is decided on the way: functions of facts alone.
 
-In: the `Facts` of a node, and its uses: for each the kernel that wants it, as it has grown so far (`Growth`), and
-the `Item` that it wants. Out: whether to store the node (`must_store`), which of those kernels may (`hosts`), and
-what a kernel becomes by computing it (`after_reduce`, `Host`). None of it sees a node or changes anything, so
-`fuse.py` asks once and keeps the answer for all that is alike: the kernels of equal layers have the same history,
-and so the very same `Growth`.
+In: the `Facts` of a node, and its uses: for each the kernel that wants it, as it has grown so far (`Growth`),
+and the `Item` that it wants. Out: whether to store the node (`must_store`), which of those kernels may
+(`hosts`), and what a kernel becomes by computing it (`after_reduce`, `Host`). None of it sees a node or
+changes anything, so `fuse.py` asks once and keeps the answer for all that is alike: the kernels of equal
+layers have grown alike, and so have the very same `Growth`.
 """
 from __future__ import annotations
 
@@ -213,7 +213,8 @@ class Decisions:
     # --- a reduce inside a kernel ---------------------------------------------------------------------------
 
     def fits(self, growth: Growth, facts: Facts, item: Item) -> bool:
-        """True if the loops of a REDUCE at `item` have a place in a kernel that leaves enough to share out."""
+        """True if the loops of a REDUCE at `item` have a place in a kernel that leaves enough to share
+        out."""
         place = growth.place(item.ranges)
         if place is None or not growth.nests(place & growth.root_ranges):
             return False
