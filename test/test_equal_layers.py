@@ -1,5 +1,5 @@
-"""Equal layers are scheduled once: what is decided for one is found again for the others, and is what deciding
-it for each would give.
+"""Equal layers are scheduled once: what is decided for one is found again for the others, and is what
+deciding it for each would give.
 
 The reference is the same scheduler with nothing shared: every node has facts of its own.
 """

@@ -4,11 +4,11 @@ In: the nodes of a simplified graph, sources first, and those that must have a v
 with the nodes it stores.
 
 One sweep visits the nodes from the results back to the sources, so that all uses of a node are known when it
-is met. A use is a `Point`: which kernel wants which item of the node, inside which loops. From the uses
+is met. A use is a kernel and the `Item` of the node that it wants, inside which loops. From the uses
 follows how often the node would be evaluated if nobody stored it, and one cost rule (`cost.better_stored`)
 decides:
 
-- not stored: its kernels compute it where they use it, and the points pass on to its sources. So elementwise
+- not stored: its kernels compute it where they use it, and the uses pass on to its sources. So elementwise
   and movement ops fuse into their consumers, and a reduce takes its producers in and its epilogue out.
 - A reduce whose items change only with the outer loops of a kernel is computed once for each of those, before
   the loops inside (softmax, norms, losses): it fuses too, if the loops nest and enough of them are left to
