@@ -542,3 +542,12 @@ def test_debug_3_prints_why_values_are_stored(capsys: pytest.CaptureFixture[str]
 def test_nothing_is_noted_when_nobody_asks(capsys: pytest.CaptureFixture[str]) -> None:
     (product(16, 20, 48) + 1).realize()
     assert capsys.readouterr().out == ""
+
+
+def test_a_small_sum_beside_a_long_one_does_not_take_its_lanes() -> None:
+    channels, pieces = 64, 28
+    image = Tensor.ones(16, 28, 28, channels).contiguous().realize()
+    before = Tensor.ones(channels, pieces).contiguous().realize()
+    kernel = (image.permute(3, 0, 1, 2) * before.sum(axis=1).reshape(channels, 1, 1, 1)).sum(axis=(1, 3))
+    plan = choose_plan(lower(kernel.schedule()[-1].ast), MACHINES["AVX-512"])
+    assert Opt(OptKind.VECTOR, 0, 16) in plan.opts

@@ -612,3 +612,51 @@ def test_numbers_that_are_stored_for_another_kernel_are_stored_on_its_device(dev
     x = Tensor([1.0] * 5, device=device).realize()
     items = (Tensor.rand(5, device=device) * x).sum().schedule()
     assert {buffer.arg.device for item in items for buffer in item.buffers} == {device}
+
+
+# --- operands in memory -------------------------------------------------------------------------------------
+
+
+def test_an_operand_that_a_sum_would_walk_across_is_stored_along_it_first() -> None:
+    rng = np.random.default_rng(0)
+    for m, n in ((1024, 1280), (1280, 1024)):
+        a, b = (rng.standard_normal((1024, size)).astype(np.float32) for size in (m, n))
+        product = Tensor(a).realize().T @ Tensor(b).realize()
+        copy, contraction = product.schedule()
+        assert not any(x.op is Ops.REDUCE for x in copy.ast.toposort())
+        assert any(x.op is Ops.REDUCE for x in contraction.ast.toposort())
+        np.testing.assert_allclose(product.numpy(), a.T @ b, rtol=1e-3, atol=1e-3)
+
+
+def test_operands_that_fit_the_cache_or_lie_along_the_sum_are_read_where_they_are() -> None:
+    small, large = (Tensor.ones(*shape).contiguous().realize() for shape in ((128, 128), (1024, 1280)))
+    for product in (small.T @ small, large @ large.T):
+        assert len(product.schedule()) == 1
+
+
+def test_a_stored_activation_is_not_computed_again_for_its_transposed_copy() -> None:
+    x, w = (Tensor.ones(1024, 1024).contiguous().realize() for _ in range(2))
+    activation = (x @ w).gelu()
+    steps = ((activation @ w) + (activation.T @ (activation + x))).schedule()
+    contractions = [s for s in steps if any(n.op is Ops.REDUCE for n in s.ast.toposort())]
+    assert len(contractions) == 3
+
+
+def test_the_gradient_of_a_convolution_s_weight_is_summed_up_in_pieces_of_the_batch() -> None:
+    rng = np.random.default_rng(0)
+    x, w = (rng.standard_normal(shape).astype(np.float32) for shape in ((64, 32, 34, 34), (32, 32, 3, 3)))
+    weight = Tensor(w, requires_grad=True).realize()
+    output = Tensor(x).realize().conv2d(weight)
+    (gradient,) = output.gradient(weight, gradient=Tensor.ones(*output.shape).contiguous().realize())
+    assert len([s for s in gradient.schedule() if any(n.op is Ops.REDUCE for n in s.ast.toposort())]) == 2
+    windows = np.lib.stride_tricks.sliding_window_view(x.astype(np.float64), (32, 32), axis=(2, 3))
+    expected = np.broadcast_to(windows.sum(axis=(0, 4, 5))[None], w.shape)
+    np.testing.assert_allclose(gradient.numpy(), expected, rtol=1e-3, atol=1e-2)
+
+
+def test_a_number_is_not_stored_by_a_kernel_with_loops_to_share_out() -> None:
+    weight = Tensor.ones(512, 512).contiguous().realize()
+    count = Tensor.ones(1).contiguous().realize()
+    counted = count + 1
+    steps = Tensor.schedule(weight * counted, counted)
+    assert len(steps) == 2

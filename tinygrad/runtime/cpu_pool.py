@@ -16,11 +16,13 @@ import numpy as np
 
 from tinygrad.helpers import ceildiv, getenv
 from tinygrad.runtime import cpu_threads, native_queue
-from tinygrad.runtime.allocator import ALIGNMENT
+from tinygrad.runtime.allocator import ALIGNMENT, host_memory
 from tinygrad.runtime.cpu_threads import ENTRY_SLOTS, MAX_THREADS, SCRATCH, STATE_SLOTS
 from tinygrad.runtime.llvm import compile_ir
 from tinygrad.runtime.queue import Point, stop_all
 
+SCRATCH_IN_LARGE_PAGES = 64 << 10
+"""Bytes of scratch memory from which on a thread's panels lie in a large page."""
 CHUNKS_A_THREAD = 4
 """Pieces of a kernel for each thread: a thread that loses its core leaves the rest to the others."""
 
@@ -104,7 +106,7 @@ class ThreadPool:
         with self.lock:
             size = max(size, 2 * self.scratch_bytes)
             for i in range(self.threads):
-                memory = aligned_words(ceildiv(size, 8))
+                memory = host_memory(size, least=SCRATCH_IN_LARGE_PAGES)
                 self.scratch.append(memory)
                 self.slots[SCRATCH + i] = memory.ctypes.data
             self.scratch_bytes = size

@@ -339,6 +339,8 @@ class Decisions:
         ranges = at[0].ranges
         if not ranges <= growth.root_ranges and not self.is_kept(facts, growth, at):
             return False
+        if not ranges and prod(r.extent for r in growth.root_ranges) > SERIAL_WORK:
+            return False  # a number is stored outside of all loops: none of them could be shared out
         if growth.runs_as_blocks and any(reduce.is_contraction for reduce, _ in growth.reduces):
             return False
         if not growth.nests(ranges & growth.root_ranges):

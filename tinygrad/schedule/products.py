@@ -45,6 +45,37 @@ def operand_bytes(node: UOp) -> int:
     return sum(s.numel * s.dtype.itemsize for s in stored if product.numel > TILE * s.numel)
 
 
+def reread_bytes(node: UOp) -> int:
+    """The memory that a core walks through again for each tile of results, where a contraction sums over what
+    lies outermost in both operands (the gradient of a weight, over the images of a batch): a panel of one
+    operand, for each tile of rows, and all of an operand that is seen through windows."""
+    product = product_of(node)
+    if product is None:
+        return 0
+    reduced, shape = set(node.arg[1]), product.shape
+    strides = [[abs(stride) for stride in s.st.views[-1].strides] for s in product.src]
+    if any(s.index(max(s)) not in reduced for s in strides):
+        return 0
+    own = [{a for a, stride in enumerate(s) if stride} for s in strides]
+    batch = own[0] & own[1] - reduced
+    read = 0
+    for operand, axes in zip(product.src, own, strict=True):
+        stored = _stored(operand).numel
+        rows = prod(shape[a] for a in axes - reduced - batch)
+        products = prod(shape[a] for a in axes & reduced)
+        windowed = products * rows * prod(shape[a] for a in batch) > stored
+        items = stored / prod(shape[a] for a in batch) if windowed else products * min(rows, TILE)
+        read += int(items * operand.dtype.itemsize)
+    return read
+
+
+def uncast(value: UOp) -> UOp:
+    """What a value was widened or narrowed from."""
+    while value.op is Ops.CAST:
+        value = value.src[0]
+    return value
+
+
 def _stored(value: UOp) -> UOp:
     """What an operand is a view of."""
     while value.op in Family.MOVEMENT or value.op is Ops.CAST:

@@ -8,14 +8,19 @@ from __future__ import annotations
 from tinygrad.device import Device
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
-from tinygrad.schedule.products import is_contraction, operand_bytes
+from tinygrad.helpers import ceildiv, prod
+from tinygrad.renderer import Renderer
+from tinygrad.schedule.products import is_contraction, operand_bytes, reread_bytes
 
 FEW_RESULTS = 256
 """Results below which the loops over them are not enough to share out, lanes and registers taken off."""
 MUCH_WORK = 1 << 19
 """Items below which one core is done sooner (50 us at 40 GB/s) than a second kernel is worth."""
 CACHED_BYTES = 12 << 20
-"""Operands of a contraction that the last cache holds while all tiles of results are made from them."""
+"""Operands of a contraction that the cache of blocks that run at once holds while they read them."""
+STORED_COST = 512
+"""Products that cost as much as it may cost to store a partial result and read it back (which takes about a
+quarter of that)."""
 PIECES = 64
 """Pieces aimed at: enough for any number of cores here, few enough that the second step costs nothing."""
 BLOCK_PIECES = 1024
@@ -26,6 +31,12 @@ def runs_blocks(device: str | None) -> bool:
     """True for a device (None: the default one) whose kernels are grids of blocks of threads."""
     found = Device[device or Device.DEFAULT]
     return found.computes and found.renderer.has_blocks
+
+
+def core_renderer(device: str | None) -> Renderer | None:
+    """The renderer of a device whose cores run loops; None for one that runs blocks, or nothing."""
+    found = Device[device or Device.DEFAULT]
+    return found.renderer if found.computes and not found.renderer.has_blocks else None
 
 
 def split_reduce(node: UOp) -> UOp | None:
@@ -46,20 +57,37 @@ def split_reduce(node: UOp) -> UOp | None:
 
 
 def _split_contraction(node: UOp) -> UOp | None:
-    """A contraction whose operands the cache cannot hold, along its longest axis.
+    """A contraction whose operands the cache cannot hold, along one of its axes.
 
-    Every tile of its results reads all of both operands (the gradient of a weight reads all images): in
-    pieces that fit, they come from the cache.
+    Where its results are each a sum over all images of a batch (the gradient of a weight), every tile of them
+    walks through all images again: in pieces that fit, they come from half of the L2 cache. More pieces than
+    its products are worth are not stored.
     """
-    source = node.src[0]
-    read = operand_bytes(node)
-    needed = -(-read // CACHED_BYTES)
-    kept = node.numel * node.dtype.itemsize * needed
-    if needed < 2 or 8 * kept > read:
+    source, axes = node.src[0], node.arg[1]
+    renderer = core_renderer(node.device)
+    if renderer is None:
+        read = operand_bytes(node)
+        pieces = ceildiv(read, CACHED_BYTES)
+        if 8 * node.numel * node.dtype.itemsize * pieces > read:
+            return None
+    else:
+        worth = prod(source.shape[a] for a in axes) // STORED_COST
+        pieces = min(ceildiv(reread_bytes(node), renderer.l2_bytes // 2), worth)
+    if pieces < 2:
         return None
-    axis = max(node.arg[1], key=lambda a: source.shape[a])
-    pieces = next((d for d in range(needed, 4 * needed) if source.shape[axis] % d == 0), 0)
-    return _split_axis(node, source, axis, pieces) if pieces else None
+    threads = renderer.threads if renderer is not None else 1
+    ways = [(_unfit(d, pieces, threads), a, d) for a in axes for d in range(2, 2 * pieces)
+            if source.shape[a] % d == 0]
+    if not ways:
+        return None
+    _, axis, count = min(ways)
+    return _split_axis(node, source, axis, count)
+
+
+def _unfit(count: int, wanted: int, threads: int) -> float:
+    """How far so many pieces are from those wanted, or from what threads share out evenly."""
+    idle = ceildiv(count, threads) * threads / count
+    return max(count / wanted, wanted / count) * idle
 
 
 def _split_axis(node: UOp, source: UOp, axis: int, pieces: int) -> UOp:

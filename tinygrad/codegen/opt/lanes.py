@@ -21,7 +21,7 @@ JUMP_COST = 12.0
 MOST_COLUMNS = 16
 """Vectors of columns that are summed up side by side."""
 MINOR_SHARE = 64
-"""How many outputs there are for each iteration of a sum that does not matter."""
+"""How many iterations the longest loops of a kernel have for each one of a sum that does not matter."""
 MOST_TAPS = 32
 """Items of a window that are written out one by one."""
 
@@ -87,10 +87,11 @@ class LaneChooser(Chooser):
         return False
 
     def is_minor(self, reduce: UOp) -> bool:
-        """True for a sum with far fewer iterations than the outputs have: how it runs does not matter."""
+        """True for a sum with far fewer iterations than other loops have: how it runs does not matter."""
+        longest = max(prod(r.extent for r in n.ranges | frozenset(n.closed_ranges))
+                      for n in self.nest.toposort() if n.op in (Ops.REDUCE, Ops.STORE))
         iterations = prod(r.extent for r in reduce.ranges | frozenset(reduce.closed_ranges))
-        outputs = max(prod(r.extent for r in s.closed_ranges) for s in self.nest.src)
-        return bool(MINOR_SHARE * iterations <= outputs)
+        return bool(MINOR_SHARE * iterations <= longest)
 
     def lane_cost(self, r: UOp, region: list[Access]) -> float:
         """Cost per item of running `r` as lanes, against 1 for running nothing so."""

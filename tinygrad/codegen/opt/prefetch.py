@@ -132,13 +132,15 @@ def _is_read_again(access: Access, loop: UOp, walks: list[Access]) -> bool:
 
 
 def _along_loops(nest: UOp, reads: list[Access], dear: list[UOp]) -> list[Prefetch]:
-    """For each innermost loop that does not compute for longer than memory takes: far ahead where its
+    """For each innermost loop that does not sum up for longer than memory takes: far ahead where its
     iterations read a short run each, far from the last; a little where they go on in order."""
     found = []
     for node in nest.toposort():
         loops = [r for r in node.closed_ranges if r.arg[1] is RangeKind.LOOP]
-        if node.op not in (Ops.REDUCE, Ops.STORE) or not loops or any(loops[-1] in n.ranges for n in dear):
+        if node.op not in (Ops.REDUCE, Ops.STORE) or not loops:
             continue
+        if node.op is Ops.REDUCE and any(loops[-1] in n.ranges for n in dear):
+            continue  # it computes for longer than memory takes
         if contraction_of(node) is not None:
             continue  # its tiles read the same memory again
         loop, around = loops[-1], node.ranges | frozenset(loops)

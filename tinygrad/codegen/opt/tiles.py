@@ -123,7 +123,7 @@ class TileChooser(PanelChooser):
         if not walked or any(step < LINE_ITEMS for step, _ in walked):
             return 0.0
         span = max(step * extent for step, extent in walked) * other.dtype.itemsize
-        return min(1.0, span / (4 * self.renderer.l2_bytes)) if 2 * span > self.renderer.l2_bytes else 0.0
+        return min(1.0, span / self.renderer.l2_bytes) if 2 * span > self.renderer.l2_bytes else 0.0
 
     def dot_cost(self, contraction: Contraction, lane: UOp) -> float:
         """The same with lanes along the reduce: both operands are vectors, each accumulator is summed at the
@@ -144,7 +144,7 @@ class TileChooser(PanelChooser):
         factors = contraction.factors
         which = factors.index(operand)
         self.walk_smoothly(contraction, factors[1 - which])
-        small = self.items_read(operand) <= self.renderer.l2_bytes // 8
+        small = self.items_read(operand) <= self.renderer.l2_bytes // 32
         jumps = self.is_walked_badly(operand, lane)
         smooth = small and not jumps
         stage = (not smooth and self.staging_reuse(contraction, lane) >= STAGING_REUSE
