@@ -282,3 +282,26 @@ def test_conditions_on_numbers_in_other_memory_have_the_same_structure() -> None
         a, b = Tensor([1.0]).realize(), Tensor([2.0]).realize()
         keys.add(Structure([((a.sum() > 0) & (b.square().sum() > 0)).uop]).key)
     assert len(keys) == 1
+
+
+# --- repeated numbers ---------------------------------------------------------------------------------------
+
+
+def test_structures_tell_repeated_numbers_apart_by_value_shape_and_dtype():
+    x = Tensor(array(1), requires_grad=False).realize()
+    values = [x * 2, x * 3, x * 0.0, x * -0.0, x * float("nan"), x[:2] * 2, x.cast("int32") * 2]
+    keys = [Structure([v.uop]).key for v in values]
+    assert len(set(keys)) == len(keys)
+    assert keys == [Structure([v.uop]).key for v in values]
+
+
+def test_a_repeated_number_that_is_in_memory_is_read_where_it_is_asked_for(cache):
+    x = Tensor(array(2), requires_grad=False).realize()
+    number = Tensor.full((N, N), 3.0, requires_grad=False)
+    for _ in range(2):
+        np.testing.assert_array_equal((x * number).numpy(), array(2) * 3)
+        number.realize()
+        np.testing.assert_array_equal((x + Tensor.full((N, N), 3.0)).numpy(), array(2) + 3)
+        number.assign(number + 1)
+        np.testing.assert_array_equal((x * number).numpy(), array(2) * 4)
+        number.assign(number - 1)

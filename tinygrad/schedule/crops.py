@@ -19,7 +19,7 @@ from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.uop import UOp
 from tinygrad.schedule.copies import contiguous_part
 
-IGNORED_ARGUMENT = (Ops.DETACH, Ops.CUSTOM_GRADIENT)
+IGNORED_ARGUMENT = frozenset({Ops.DETACH, Ops.CUSTOM_GRADIENT})
 """What gradients know of a node; their first source is all that a schedule sees."""
 KEEPS_ITEMS = (Ops.RESHAPE, Ops.PERMUTE, Ops.SHRINK, Ops.DETACH)
 """Between memory and a crop of it."""

@@ -7,8 +7,9 @@ hold it. Kernels of equal structure have the very same `ast` object, whatever bu
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import NamedTuple
 
 from tinygrad.codegen.indexing import Point, through_movement
 from tinygrad.device import Device
@@ -34,8 +35,7 @@ class BoundVariable:
     value: int
 
 
-@dataclass(frozen=True)
-class ScheduleItem:
+class ScheduleItem(NamedTuple):
     """One step: a kernel, if `ast` is a SINK of ASSIGNs over PARAMs; a copy between devices, if it is a
     COPY of a part of a PARAM."""
 
@@ -48,7 +48,8 @@ class ScheduleItem:
 
     @property
     def device(self) -> str:
-        return str(self.buffers[0].arg.device)
+        device: str = self.buffers[0].device
+        return device
 
     def __repr__(self) -> str:
         kind = "copy" if self.ast.op is Ops.COPY else "kernel"
@@ -324,7 +325,7 @@ class _Writer:
             return [item]
         assigns = [UOp.new(Ops.ASSIGN, a.dtype, (_over(self.buffer_of[n], a.src[0].base), a.src[1]))
                    for n, a in zip(outputs, item.ast.src, strict=True)]
-        return [replace(item, ast=UOp.sink(assigns))]
+        return [item._replace(ast=UOp.sink(assigns))]
 
     def lay_out(self, kernel: Kernel, item: ScheduleItem) -> bool:
         """Choose the order in memory of the outputs that nobody outside the schedule sees. True if one
