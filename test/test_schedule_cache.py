@@ -276,6 +276,14 @@ def test_two_threads_schedule_at_once(cache):
     assert not errors
 
 
+def test_conditions_on_numbers_in_other_memory_have_the_same_structure() -> None:
+    keys = set()
+    for _ in range(8):
+        a, b = Tensor([1.0]).realize(), Tensor([2.0]).realize()
+        keys.add(Structure([((a.sum() > 0) & (b.square().sum() > 0)).uop]).key)
+    assert len(keys) == 1
+
+
 # --- repeated numbers ---------------------------------------------------------------------------------------
 
 

@@ -7,11 +7,14 @@ with it.
 """
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
+
+if TYPE_CHECKING:
+    from tinygrad.shape.shapetracker import ShapeTracker
 
 ZERO = UOp.const(0, dtypes.index)
 
@@ -26,8 +29,13 @@ class Point(NamedTuple):
     @property
     def ranges(self) -> frozenset[UOp]:
         """The loops that this item changes with."""
-        found = frozenset[UOp]().union(*(i.ranges for i in self.index))
-        return found if self.valid is None else found | self.valid.ranges
+        return ranges_of(self.index, self.valid)
+
+
+def ranges_of(index: tuple[UOp, ...], valid: UOp | None) -> frozenset[UOp]:
+    """The loops that an item at `index`, wanted where `valid` holds, changes with."""
+    found = frozenset[UOp]().union(*(i.ranges for i in index))
+    return found if valid is None else found | valid.ranges
 
 
 def both(a: UOp | None, b: UOp | None) -> UOp | None:
@@ -68,16 +76,28 @@ def through_movement(point: Point) -> tuple[Point, UOp | None]:
     """The point of `point.node.base` that shows at `point`, and the condition outside which zero shows
     instead."""
     base = point.node.base
-    index, mask = point.node.st.indices(point.index, base.shape)
+    index, valid, inside = shown_item(point.node.st, base.shape, point.index, point.valid)
+    return Point(base, index, valid), inside
+
+
+def shown_item(tracker: ShapeTracker, shape: tuple[int, ...], index: tuple[UOp, ...],
+               valid: UOp | None) -> tuple[tuple[UOp, ...], UOp | None, UOp | None]:
+    """Which item of something of `shape` a view of it shows at `index`, where `valid` holds: its index, the
+    condition under which it is wanted, and the one outside which zero shows instead."""
+    index, mask = tracker.indices(index, shape)
     inside = unless_always(mask)
-    return Point(base, index, guarding(both(point.valid, inside), index, base.shape)), inside
+    return index, guarding(both(valid, inside), index, shape), inside
 
 
 def reduced_point(point: Point, ranges: tuple[UOp, ...]) -> Point:
     """The point of a REDUCE's source inside the loops `ranges`, one for each of its axes."""
-    axes = dict(zip(point.node.arg[1], ranges, strict=True))
-    index = tuple(axes.get(axis, i) for axis, i in enumerate(point.index))
-    return Point(point.node.src[0], index, point.valid)
+    return Point(point.node.src[0], reduced_index(point.index, point.node.arg[1], ranges), point.valid)
+
+
+def reduced_index(index: tuple[UOp, ...], axes: tuple[int, ...], ranges: tuple[UOp, ...]) -> tuple[UOp, ...]:
+    """The index of an item that a REDUCE over `axes`, at `index`, adds up inside the loops `ranges`."""
+    loops = dict(zip(axes, ranges, strict=True))
+    return tuple(loops.get(axis, i) for axis, i in enumerate(index))
 
 
 def range_extents(node: UOp) -> tuple[int, ...]:

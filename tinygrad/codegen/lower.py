@@ -173,10 +173,13 @@ def _zero_outside(inside: UOp, value: UOp) -> UOp:
 
 def is_bijection(point: Point) -> bool:
     """True if the point's ranges run over every item of its node exactly once."""
-    if point.valid is not None:
-        return False
-    ranges = [i for i in point.index if i.op is Ops.RANGE]
-    axes = list(zip(point.index, point.node.shape, strict=True))
+    return point.valid is None and runs_over(point.index, point.node.shape)
+
+
+def runs_over(index: tuple[UOp, ...], shape: tuple[int, ...]) -> bool:
+    """True if the ranges of `index` run over every item of something of `shape` exactly once."""
+    ranges = [i for i in index if i.op is Ops.RANGE]
+    axes = list(zip(index, shape, strict=True))
     fixed = [n for i, n in axes if i.op is not Ops.RANGE]
     whole = all(i.op is not Ops.RANGE or i.extent == n for i, n in axes)
     return whole and len(set(ranges)) == len(ranges) and all(n == 1 for n in fixed)

@@ -24,7 +24,7 @@ from tinygrad.schedule.split import runs_blocks
 _THROUGH = Family.ELEMENTWISE | Family.MOVEMENT | {Ops.CONST, Ops.VARIABLE, Ops.LIMIT}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ChainedSum:
     """A contraction whose weights are computed in its own kernel: the REDUCEs of that, itself among them, and
     what is made of them."""

@@ -5,7 +5,9 @@ memory of 42 GB/s, and a vector operation of one item 0.0085 ns on two cores at 
 """
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
+from math import fsum
 
 from tinygrad.codegen.lower import lower
 from tinygrad.graph.ops import Family, Ops
@@ -27,20 +29,21 @@ FREE_WORK = 1.0
 FREE_CONDITION = 4.0
 """The same for a condition: kept as a comparison it guards loads, picks items and costs no memory."""
 _BOUNDARIES = frozenset({Ops.BUFFER, Ops.COPY, Ops.CONTIGUOUS, Ops.ASSIGN, Ops.CONST, Ops.VARIABLE})
+_PASSES_ITEMS_ON = Family.ELEMENTWISE | Family.MOVEMENT
+_WALKED = _PASSES_ITEMS_ON | {Ops.CONST, Ops.VARIABLE}
 _WORK = {
     Ops.EXP2: 10.0, Ops.LOG2: 14.0, Ops.SIN: 30.0, Ops.FDIV: 3.0, Ops.SQRT: 4.0, Ops.IDIV: 8.0, Ops.MOD: 8.0,
 }
 
 
-def closed_form_reduces(root: UOp) -> frozenset[UOp]:
-    """The REDUCEs under `root` that lowering turns into arithmetic or a load by index: they cost no loop."""
-    reads = reads_memory(root)
+def closed_form_reduces(order: Iterable[UOp], reads: Mapping[UOp, bool]) -> frozenset[UOp]:
+    """The REDUCEs in `order`, sources first, that lowering turns into arithmetic or a load by index: they
+    cost no loop. `reads` says which nodes depend on memory."""
     found: set[UOp] = set()
     counters: set[UOp] = set()
     """nodes that change with what a closed form made of constants counts (arange), through elementwise ops"""
-    for node in root.toposort():
-        through = node.op in Family.ELEMENTWISE | Family.MOVEMENT
-        if through and not counters.isdisjoint(node.src):
+    for node in order:
+        if counters and node.op in _PASSES_ITEMS_ON and not counters.isdisjoint(node.src):
             counters.add(node)
         if node.op is not Ops.REDUCE or (reads[node] and node.src[0] not in counters):
             continue
@@ -54,12 +57,16 @@ def closed_form_reduces(root: UOp) -> frozenset[UOp]:
 def _over_params(node: UOp, closed: set[UOp]) -> UOp:
     """A REDUCE with a PARAM in place of whatever below it is neither elementwise, movement nor a closed
     form."""
-    walked = Family.ELEMENTWISE | Family.MOVEMENT | {Ops.CONST, Ops.VARIABLE}
-    changes: dict[UOp, UOp] = {}
-    for n in node.src[0].toposort(stop=lambda n: n.op not in walked and n not in closed):
-        if n.op not in walked and n not in closed:
-            changes[n] = UOp.new(Ops.PARAM, n.dtype, (), (len(changes) + 1, n.numel)).reshape(n.shape)
-    return node.replace(src=(node.src[0].substitute(changes),))
+    done: dict[UOp, UOp] = {}
+    params = 0
+    for n in node.src[0].toposort(stop=lambda n: n.op not in _WALKED and n not in closed):
+        if n.op in _WALKED or n in closed:
+            src = tuple([done[s] for s in n.src])
+            done[n] = n if src == n.src else n.with_sources(src)
+        else:
+            params += 1
+            done[n] = UOp.new(Ops.PARAM, n.dtype, (), (params, n.numel)).reshape(n.shape)
+    return node.replace(src=(done[node.src[0]],))
 
 
 @lru_cache(maxsize=4096)
@@ -69,28 +76,48 @@ def _lowers_without_loop(reduce: UOp) -> bool:
     return not any(n.op is Ops.REDUCE for n in nest.toposort())
 
 
-def work_of(root: UOp, closed: frozenset[UOp] = frozenset()) -> dict[UOp, float]:
-    """For each node under `root`, the operations that computing one item of it again costs.
+class Work:
+    """For a node, the operations that computing one item of it again costs; found when it is asked for.
 
     Each operation of its cone counts once, down to memory and to reduces, which are decided about on their
     own: if one of them is worth storing, it will be, and what is made of it starts from there. An operation
     whose result an EXPAND shares counts for the share. The reduces in `closed` run no loop.
     """
-    work: dict[UOp, float] = {}
-    cones: dict[UOp, frozenset[UOp] | None] = {}
-    for node in root.toposort():
-        cone: frozenset[UOp] | None = frozenset()
-        if node.op not in _BOUNDARIES and (node.op is not Ops.REDUCE or node in closed):
-            cone = _joined([cones[s] for s in node.src], node)
-        cones[node] = cone
-        if node.op is Ops.REDUCE and node not in closed:
+
+    def __init__(self, closed: frozenset[UOp] = frozenset()) -> None:
+        self.closed = closed
+        self.known: dict[UOp, float] = {}
+        self.cones: dict[UOp, frozenset[UOp] | None] = {}
+
+    def __getitem__(self, node: UOp) -> float:
+        if node not in self.known:
+            self.known[node] = self.found(node)
+        return self.known[node]
+
+    def found(self, node: UOp) -> float:
+        """The work of a node, from its cone."""
+        if node.op is Ops.REDUCE and node not in self.closed:
             count = prod(node.src[0].shape[a] for a in node.arg[1])
-            work[node] = min(MUCH, count * (work[node.src[0]] + 1.0))
-        elif cone is None:
-            work[node] = MUCH
-        else:
-            work[node] = sum(_WORK.get(n.op, 1.0) * min(1.0, n.numel / max(1, node.numel)) for n in cone)
-    return work
+            return min(MUCH, float(count) * (self[node.src[0]] + 1.0))
+        cone = self.cone(node)
+        if cone is None:
+            return MUCH
+        # fsum: the same whatever the order in which a set has its items
+        return fsum(_WORK.get(n.op, 1.0) * min(1.0, n.numel / max(1, node.numel)) for n in cone)
+
+    def is_boundary(self, node: UOp) -> bool:
+        """True for what a cone does not look into."""
+        return node.op in _BOUNDARIES or (node.op is Ops.REDUCE and node not in self.closed)
+
+    def cone(self, root: UOp) -> frozenset[UOp] | None:
+        """The elementwise nodes that an item of `root` is computed with; None for more than are worth telling
+        apart."""
+        cones = self.cones
+        for node in root.toposort(stop=lambda n: n in cones or self.is_boundary(n)):
+            if node not in cones:
+                below = [] if self.is_boundary(node) else [cones[s] for s in node.src]
+                cones[node] = frozenset() if self.is_boundary(node) else _joined(below, node)
+        return cones[root]
 
 
 def _joined(cones: list[frozenset[UOp] | None], node: UOp) -> frozenset[UOp] | None:
@@ -103,26 +130,23 @@ def _joined(cones: list[frozenset[UOp] | None], node: UOp) -> frozenset[UOp] | N
     return frozenset(joined) if len(joined) <= LARGE_CONE else None
 
 
-def reads_memory(root: UOp) -> dict[UOp, bool]:
-    """For each node under `root`, whether it depends on memory; what does not is made of constants alone."""
+def reads_memory(order: Iterable[UOp]) -> dict[UOp, bool]:
+    """For each node in `order`, sources first, whether it depends on memory; what does not is made of
+    constants alone."""
     reads: dict[UOp, bool] = {}
-    for node in root.toposort():
-        reads[node] = node.op in (Ops.BUFFER, Ops.COPY) or any(reads[s] for s in node.src)
+    for node in order:
+        reads[node] = node.op in (Ops.BUFFER, Ops.COPY) or any([reads[s] for s in node.src])
     return reads
 
 
-def has_statistics(root: UOp) -> dict[UOp, bool]:
-    """For each node under `root`, whether it is elementwise in something and a reduce of it, spread out
-    again: a normalised row."""
-    found: dict[UOp, bool] = {}
-    for node in root.toposort():
-        if node.op is Ops.EXPAND:
-            found[node] = _is_reduced(node.src[0])
-        elif node.op in Family.ELEMENTWISE or node.op in Family.MOVEMENT or node.op is Ops.LIMIT:
-            found[node] = any(found[s] for s in node.src)
-        else:
-            found[node] = False
-    return found
+def has_statistics(node: UOp, found: Mapping[UOp, bool]) -> bool:
+    """Whether a node is elementwise in something and a reduce of it, spread out again: a normalised row.
+    `found` says so of its sources."""
+    if node.op is Ops.EXPAND:
+        return _is_reduced(node.src[0])
+    if node.op in _PASSES_ITEMS_ON or node.op is Ops.LIMIT:
+        return any([found[s] for s in node.src])
+    return False
 
 
 def _is_reduced(value: UOp) -> bool:

@@ -6,7 +6,7 @@ hold it. Kernels of equal structure have the very same `ast` object, whatever bu
 """
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
@@ -17,7 +17,7 @@ from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.shapes import inverse_permutation
 from tinygrad.graph.uop import UOp
 from tinygrad.schedule.copies import contiguous_part, is_computed
-from tinygrad.schedule.crops import at_variables, moving_crops
+from tinygrad.schedule.crops import at_variables, is_step, moving_crops
 from tinygrad.schedule.fuse import Fusion, Kernel
 from tinygrad.schedule.layout import axis_order, worth_ordering
 from tinygrad.schedule.memory import Arena
@@ -84,13 +84,12 @@ def create_schedule(sinks: list[UOp], default_device: str | None = None) -> Sche
     wanted = [s for s in sinks if s.realized_view is None and s.viewed.op is not Ops.BUFFER]
     if not wanted:
         return Schedule()
-    graph = _in_own_memory(wanted, simplified_graph(wanted))
-    root = UOp.sink(graph)
-    forced = _forced(graph, root)
+    graph, nodes = _in_own_memory(wanted, simplified_graph(wanted))
+    forced = _forced(graph, nodes)
     buffered: frozenset[UOp] = frozenset()
     while True:
-        fusion = Fusion(root, forced, buffered)
-        plan = _Writer(fusion, default_device or Device.DEFAULT, {_stored_form(s) for s in graph})
+        fusion = Fusion(nodes, forced, buffered)
+        plan = _Writer(nodes, fusion, default_device or Device.DEFAULT, {_stored_form(s) for s in graph})
         order, hazards = plan.ordered_kernels()
         if not hazards:
             break
@@ -101,25 +100,27 @@ def create_schedule(sinks: list[UOp], default_device: str | None = None) -> Sche
     for kernel in order:
         schedule.items.extend(plan.items_of(kernel))
     schedule.items.extend(plan.late_writes())
-    for original, simplified in _results(wanted, graph).items():
+    for original, simplified in _results(wanted, graph, nodes).items():
         schedule.views[original] = plan.view_of(simplified)
     return schedule
 
 
-def _in_own_memory(wanted: list[UOp], graph: list[UOp]) -> list[UOp]:
+def _in_own_memory(wanted: list[UOp], graph: list[UOp]) -> tuple[list[UOp], list[UOp]]:
     """`graph` with a copy for each result that folded to memory of another tensor (x * 1), which may be
-    overwritten.
+    overwritten; and all its nodes, sources first.
 
     Views stay views, unless this schedule overwrites what they show.
     """
-    written = {n.src[0].base for n in UOp.sink(graph).toposort() if n.op is Ops.ASSIGN}
+    order = list(UOp.sink(graph).toposort())
+    written = {n.src[0].base for n in order if n.op is Ops.ASSIGN}
 
     def is_anothers(original: UOp, simplified: UOp) -> bool:
         memory = simplified.viewed
         return memory in written or (memory.op in (Ops.BUFFER, Ops.ASSIGN) and not _is_view(original))
 
-    return [UOp.new(Ops.CONTIGUOUS, s.dtype, (s,)) if is_anothers(original, s) else s
-            for original, s in zip(wanted, graph, strict=True)]
+    owned = [UOp.new(Ops.CONTIGUOUS, s.dtype, (s,)) if is_anothers(original, s) else s
+             for original, s in zip(wanted, graph, strict=True)]
+    return owned, order if owned == graph else list(UOp.sink(owned).toposort())
 
 
 def _is_view(node: UOp) -> bool:
@@ -129,10 +130,10 @@ def _is_view(node: UOp) -> bool:
     return node.realized_view is not None or node.op in (Ops.BUFFER, Ops.ASSIGN)
 
 
-def _forced(graph: list[UOp], root: UOp) -> set[UOp]:
+def _forced(graph: list[UOp], order: list[UOp]) -> set[UOp]:
     """The nodes that must be in memory whatever it costs."""
     forced = {_stored_form(s) for s in graph}
-    for node in root.toposort():
+    for node in order:
         if node.op in (Ops.CONTIGUOUS, Ops.ASSIGN):
             forced.add(node)
         elif node.op is Ops.COPY and not is_computed(node) and contiguous_part(node.src[0]) is None:
@@ -151,15 +152,20 @@ def _stored_form(sink: UOp) -> UOp:
     return viewed
 
 
-def _results(wanted: list[UOp], graph: list[UOp]) -> dict[UOp, UOp]:
+def _results(wanted: list[UOp], graph: list[UOp], order: list[UOp]) -> dict[UOp, UOp]:
     """Each original node that gets a value, with its simplified form: the results, and what was assigned
-    inside."""
+    inside. `order` has all simplified nodes, sources first."""
+    inside: set[UOp] = set()
+    """the nodes that are such values, or have some below"""
+    for node in order:
+        if node.op is Ops.ASSIGN or node.op is Ops.CONTIGUOUS or not inside.isdisjoint(node.src):
+            inside.add(node)
     results = dict(zip(wanted, graph, strict=True))
     pairs = list(results.items())
     seen: set[UOp] = set()
     while pairs:
         original, simplified = pairs.pop()
-        if original in seen or original.realized_view is not None:
+        if simplified not in inside or original in seen or original.realized_view is not None:
             continue
         seen.add(original)
         if original.op in (Ops.ASSIGN, Ops.CONTIGUOUS) and simplified.op is original.op:
@@ -179,94 +185,17 @@ what that overwrites."""
 class _Writer:
     """Gives stored nodes their buffers and kernels their `ast`."""
 
-    def __init__(self, fusion: Fusion, default_device: str, visible: set[UOp]) -> None:
+    def __init__(self, order: Sequence[UOp], fusion: Fusion, default_device: str, visible: set[UOp]) -> None:
         self.fusion = fusion
         self.fixed_layout = visible | {n.src[0] for n in fusion.stored if n.op is Ops.COPY}
         """what users and copies expect in row-major order"""
         self.default_device = default_device
         self.buffer_of: dict[UOp, UOp] = {}
-        self.late: list[UOp] = []
+        self.limited = _above_limits(fusion.facts.of)
         for kernel in fusion.kernels:
             for node in kernel.outputs:
                 self.buffer_of[node] = self.storage(node)
-        self.moving = moving_crops(map(self.inside, fusion.kernels))
-
-    def storage(self, node: UOp) -> UOp:
-        """The view that holds a stored node."""
-        if node.op is Ops.ASSIGN and node not in self.fusion.buffered_assigns:
-            return node.src[0]
-        device = self.fusion.stored[node].device or self.default_device
-        return UOp.new_buffer(device, node.numel, node.dtype).reshape(node.shape)
-
-    def view_of(self, node: UOp) -> UOp:
-        """The view that will hold `node`, a result or a view of one."""
-        if node.op is Ops.ASSIGN:
-            return node.src[0]
-        if node in self.buffer_of:
-            return self.buffer_of[node]
-        if node.viewed.op is Ops.BUFFER:
-            return node
-        return node.substitute({node.viewed: self.view_of(node.viewed)})
-
-    # --- order ----------------------------------------------------------------------------------------------
-
-    def ordered_kernels(self) -> tuple[list[Kernel], set[UOp]]:
-        """Kernels so that each comes after what it reads, and writes of a buffer after readers of its old
-        value.
-
-        The second result has the ASSIGNs that make this impossible: their values need buffers of their own
-        first.
-        """
-        hazards: set[UOp] = set()
-        after: Waiting = {k: dict.fromkeys(k.after) for k in self.fusion.kernels}
-        writers = self.writers()
-        for kernel in self.fusion.kernels:
-            hazard = self.own_hazard(kernel)
-            if hazard is not None:
-                hazards.add(hazard)
-            for buffer, read_through in self.reads(kernel):
-                for assign in writers.get(buffer, ()):
-                    writer = self.fusion.stored[assign]
-                    if assign is read_through or assign in self.fusion.buffered_assigns or writer is kernel:
-                        continue
-                    if read_through is None or read_through in assign.toposort():
-                        after[writer].setdefault(kernel, assign)
-        order: list[Kernel] = []
-        placed: set[Kernel] = set()
-        pending = list(reversed(self.fusion.kernels))
-        while pending:
-            ready = [k for k in pending if after[k].keys() <= placed]
-            if not ready:
-                write = _write_in_circle(pending, after)
-                hazards.add(write)
-                for waits in after.values():
-                    for kernel in [k for k, waited_by in waits.items() if waited_by is write]:
-                        del waits[kernel]
-                continue
-            order.extend(ready)
-            placed.update(ready)
-            pending = [k for k in pending if k not in placed]
-        return order, hazards
-
-    def writers(self) -> dict[UOp, list[UOp]]:
-        found: dict[UOp, list[UOp]] = {}
-        for node in self.fusion.stored:
-            if node.op is Ops.ASSIGN:
-                found.setdefault(node.src[0].base, []).append(node)
-        return found
-
-    def reads(self, kernel: Kernel) -> list[tuple[UOp, UOp | None]]:
-        """(BUFFER, the ASSIGN whose result is read, None for the value it had before) for what a kernel
-        reads."""
-        found: list[tuple[UOp, UOp | None]] = []
-        for node in self.inside(kernel):
-            if node.op is Ops.BUFFER:
-                found.append((node, None))
-            elif node.op is Ops.ASSIGN and node not in kernel.outputs:
-                if node in self.fusion.buffered_assigns:
-                    continue
-                found.append((node.src[0].base, node))
-        return found
+        self.moving = moving_crops(map(self.inside, fusion.kernels)) if any(map(is_step, order)) else set()
 
     def inside(self, kernel: Kernel) -> dict[UOp, None]:
         """The nodes of a kernel's values, down to what it reads from memory."""
@@ -295,6 +224,104 @@ class _Writer:
                 found.update(self.below_assign(inner, stop))
         return found
 
+    def storage(self, node: UOp) -> UOp:
+        """The view that holds a stored node."""
+        if node.op is Ops.ASSIGN and node not in self.fusion.buffered_assigns:
+            return node.src[0]
+        device = self.fusion.stored[node].growth.device or self.default_device
+        return UOp.new_buffer(device, node.numel, node.dtype).reshape(node.shape)
+
+    def view_of(self, node: UOp) -> UOp:
+        """The view that will hold `node`, a result or a view of one."""
+        if node.op is Ops.ASSIGN:
+            return node.src[0]
+        if node in self.buffer_of:
+            return self.buffer_of[node]
+        if node.viewed.op is Ops.BUFFER:
+            return node
+        return node.substitute({node.viewed: self.view_of(node.viewed)})
+
+    # --- order ----------------------------------------------------------------------------------------------
+
+    def ordered_kernels(self) -> tuple[list[Kernel], set[UOp]]:
+        """Kernels so that each comes after what it reads, and writes of a buffer after readers of its old
+        value.
+
+        The second result has the ASSIGNs that make this impossible: their values need buffers of their own
+        first.
+        """
+        hazards: set[UOp] = set()
+        after: Waiting = {k: dict.fromkeys(k.after) for k in self.fusion.kernels}
+        writers = self.writers()
+        reads = self.reads(writers)
+        for kernel in self.fusion.kernels:
+            hazard = self.own_hazard(kernel)
+            if hazard is not None:
+                hazards.add(hazard)
+            for buffer, read_through in reads.get(kernel, ()):
+                for assign in writers[buffer]:
+                    writer = self.fusion.stored[assign]
+                    if assign is read_through or assign in self.fusion.buffered_assigns or writer is kernel:
+                        continue
+                    if read_through is None or read_through in assign.toposort():
+                        after[writer].setdefault(kernel, assign)
+        return self.ordered(after, hazards), hazards
+
+    def ordered(self, after: Waiting, hazards: set[UOp]) -> list[Kernel]:
+        """Each kernel as soon as all that it comes after are there. Where they wait in circles, writes become
+        `hazards` until they do not."""
+        place = {kernel: i for i, kernel in enumerate(reversed(self.fusion.kernels))}
+        waiting: dict[Kernel, list[Kernel]] = {}
+        for kernel, waits in after.items():
+            for other in waits:
+                waiting.setdefault(other, []).append(kernel)
+        missing = {kernel: len(waits) for kernel, waits in after.items()}
+        order: dict[Kernel, None] = {}
+        ready = [k for k in place if not missing[k]]
+        while len(order) < len(place):
+            if not ready:
+                pending = [k for k in place if k not in order]
+                write = _write_in_circle(pending, after)
+                hazards.add(write)
+                for waits in after.values():
+                    for kernel in [k for k, waited_by in waits.items() if waited_by is write]:
+                        del waits[kernel]
+                missing = {k: len(after[k].keys() - order.keys()) for k in pending}
+                ready = [k for k in pending if not missing[k]]
+                continue
+            order.update(dict.fromkeys(ready))
+            freed = []
+            for kernel in ready:
+                for other in waiting.get(kernel, ()):
+                    if kernel in after[other]:
+                        missing[other] -= 1
+                        if not missing[other]:
+                            freed.append(other)
+            ready = sorted(freed, key=place.__getitem__)
+        return list(order)
+
+    def writers(self) -> dict[UOp, list[UOp]]:
+        """The ASSIGNs into each BUFFER."""
+        found: dict[UOp, list[UOp]] = {}
+        for node in self.fusion.stored:
+            if node.op is Ops.ASSIGN:
+                found.setdefault(node.src[0].base, []).append(node)
+        return found
+
+    def reads(self, writers: Mapping[UOp, list[UOp]]) -> dict[Kernel, dict[tuple[UOp, UOp | None], None]]:
+        """What each kernel reads of memory that is written: (BUFFER, the ASSIGN whose result it reads, None
+        for the value that was there before)."""
+        found: dict[Kernel, dict[tuple[UOp, UOp | None], None]] = {}
+        for buffer, assigns in writers.items():
+            for kernel, _ in self.fusion.uses.get(buffer, ()):
+                found.setdefault(kernel, {})[buffer, None] = None
+            for assign in assigns:
+                if assign not in self.fusion.buffered_assigns:
+                    for kernel, _ in self.fusion.uses.get(assign, ()):
+                        if kernel is not self.fusion.stored[assign]:
+                            found.setdefault(kernel, {})[buffer, assign] = None
+        return found
+
     def own_hazard(self, kernel: Kernel) -> UOp | None:
         """An ASSIGN of this kernel whose buffer the kernel also reads at other items than it writes."""
         targets = {n.src[0].base: n for n in kernel.outputs
@@ -303,7 +330,7 @@ class _Writer:
             return None
         for buffer, assign in targets.items():
             place = through_movement(Point(assign.src[0], kernel.places[assign], None))[0]
-            if any(p.index != place.index for k, p in self.fusion.uses[buffer] if k is kernel):
+            if any(i.index != place.index for k, i in self.fusion.uses.get(buffer, ()) if k is kernel):
                 return assign
         return None
 
@@ -326,7 +353,9 @@ class _Writer:
         item = self.kernel_item(outputs, [self.buffer_of[n] for n in outputs], set(outputs))
         if not self.lay_out(kernel, item):
             return [item]
-        return [self.kernel_item(outputs, [self.buffer_of[n] for n in outputs], set(outputs))]
+        assigns = [UOp.new(Ops.ASSIGN, a.dtype, (_over(self.buffer_of[n], a.src[0].base), a.src[1]))
+                   for n, a in zip(outputs, item.ast.src, strict=True)]
+        return [item._replace(ast=UOp.sink(assigns))]
 
     def lay_out(self, kernel: Kernel, item: ScheduleItem) -> bool:
         """Choose the order in memory of the outputs that nobody outside the schedule sees. True if one
@@ -359,6 +388,8 @@ class _Writer:
             return slots[buffer]
 
         def over_params(view: UOp) -> UOp:
+            if not view.has_sizes and all(len(n.src) == 1 for n in _movements(view)):
+                return _over(view, param(view.base))
             variables = {n: variable(n) for n in view.toposort() if n.op is Ops.VARIABLE}
             return view.substitute({view.base: param(view.base), **variables})
 
@@ -375,34 +406,53 @@ class _Writer:
             kernel that stores it need not come first."""
             if node in inlined or node.viewed.op in (Ops.CONST, Ops.VARIABLE):
                 return False
-            return node.op is Ops.BUFFER or node in self.buffer_of
+            return node in self.buffer_of
+
+        def rewritten(node: UOp) -> UOp | None:
+            """What stands for a node in the kernel; None where that depends on what does for its sources."""
+            if node.op is Ops.BUFFER:
+                return param(node)
+            if is_memory(node):
+                return over_params(self.buffer_of[node])
+            return variable(node) if node.op is Ops.VARIABLE else None
 
         def written(value: UOp) -> UOp:
-            for node in value.toposort(stop=lambda n: is_memory(n) or n in done):
+            stack, opened = [value], set()
+            while stack:
+                node = stack[-1]
                 if node in done:
+                    stack.pop()
                     continue
-                if node.op is Ops.BUFFER:
-                    done[node] = param(node)
-                elif is_memory(node):
-                    done[node] = over_params(self.buffer_of[node])
-                elif node.op is Ops.VARIABLE:
-                    done[node] = variable(node)
-                elif node in self.moving:
-                    crop = at_variables(node, done[node.src[0]], "a step's place")
-                    done[node] = crop.substitute({n: variable(n, known=True) for n in crop.src[1:]
-                                                  if n.op is Ops.VARIABLE})
-                elif node.op is Ops.ASSIGN:
-                    done[node] = done[node.src[1]]
-                elif node.op in (Ops.CONTIGUOUS, Ops.COPY):
-                    done[node] = done[node.src[0]]
+                if node not in opened:
+                    new = rewritten(node)
+                    missing = [s for s in node.src if s not in done] if new is None else []
+                    if missing:
+                        opened.add(node)
+                        stack.extend(reversed(missing))
+                        continue
                 else:
-                    done[node] = node.replace(src=tuple(done[s] for s in node.src))
+                    new = None
+                stack.pop()
+                if new is None:
+                    if node in self.moving:
+                        crop = at_variables(node, done[node.src[0]], "a step's place")
+                        new = crop.substitute({n: variable(n, known=True) for n in crop.src[1:]
+                                               if n.op is Ops.VARIABLE})
+                    elif node.op is Ops.ASSIGN:
+                        new = done[node.src[1]]
+                    elif node.op in (Ops.CONTIGUOUS, Ops.COPY):
+                        new = done[node.src[0]]
+                    else:
+                        src = tuple([done[s] for s in node.src])
+                        new = node if src == node.src else UOp.new(node.op, node.dtype, src, node.arg)
+                done[node] = new
             return done[value]
 
         for target in targets:
             param(target.base)
         def stored(node: UOp) -> UOp:
-            value, condition = written(node), limit_of(node)
+            value = written(node)
+            condition = limit_of(node) if node in self.limited else None
             if value.op is Ops.LIMIT or condition is None:
                 return value
             return UOp.new(Ops.LIMIT, node.dtype, (value, written(condition)))
@@ -413,6 +463,29 @@ class _Writer:
             raise RuntimeError("a late write copies a buffer onto itself")
         written_slots = len({t.base for t in targets})
         return ScheduleItem(UOp.sink(assigns), tuple(slots), written_slots, tuple(variables.values()))
+
+
+def _movements(view: UOp) -> Iterator[UOp]:
+    """The movement ops of a view of a BUFFER, outermost first."""
+    while view.op is not Ops.BUFFER:
+        yield view
+        view = view.src[0]
+
+
+def _over(view: UOp, memory: UOp) -> UOp:
+    """A view of a BUFFER as one of other memory."""
+    for movement in reversed(list(_movements(view))):
+        memory = UOp.new(movement.op, memory.dtype, (memory,), movement.arg)
+    return memory
+
+
+def _above_limits(order: Iterable[UOp]) -> set[UOp]:
+    """The nodes in `order`, sources first, for which `limit_of` may find something."""
+    found: set[UOp] = set()
+    for node in order:
+        if node.op is Ops.LIMIT or (found and node.op in _PASSES_LIMITS and not found.isdisjoint(node.src)):
+            found.add(node)
+    return found
 
 
 def limit_of(node: UOp) -> UOp | None:
@@ -437,6 +510,7 @@ def limit_of(node: UOp) -> UOp | None:
 
 
 _KEEPS_EVERY_ITEM = (Ops.RESHAPE, Ops.PERMUTE, Ops.EXPAND)
+_PASSES_LIMITS = Family.ELEMENTWISE.union(_KEEPS_EVERY_ITEM, {Ops.ASSIGN})
 
 
 def _write_in_circle(pending: list[Kernel], after: Waiting) -> UOp:

@@ -11,6 +11,8 @@ suits the loops around it:
 """
 from __future__ import annotations
 
+from functools import lru_cache
+
 from tinygrad.codegen.contraction import contraction_of
 from tinygrad.codegen.lower import lower
 from tinygrad.codegen.opt.access import Access, accesses_of
@@ -27,8 +29,10 @@ def worth_ordering(shape: tuple[int, ...]) -> bool:
     return sum(n > 1 for n in shape) >= MIN_AXES
 
 
+@lru_cache(1024)
 def axis_order(ast: UOp, output: int) -> tuple[int, ...]:
-    """The order of the axes in which output number `output` of the kernel `ast` is best stored."""
+    """The order of the axes in which output number `output` of the kernel `ast` is best stored. Remembered:
+    equal kernels are one `ast`."""
     shape = ast.src[output].shape
     nest = lower(ast)
     accesses = accesses_of(nest)

@@ -66,22 +66,36 @@ scheduling_rules = RewriteTable("what needs no computing", [
 def simplified_graph(sinks: list[UOp]) -> list[UOp]:
     """The graphs of `sinks` with computed nodes as views of their buffers, and simplified."""
     done: dict[UOp, UOp] = {}
+    constants: set[UOp] = set()
+    """of the new nodes"""
     root = UOp.sink(sinks)
     for current in root.toposort(stop=lambda n: n.realized_view is not None and constant_value(n) is None):
         # A constant that some tensor has in memory is still better written into the kernels that use it.
-        view = current.realized_view if constant_value(current) is None else None
-        if view is not None:
+        view = current.realized_view
+        if view is not None and constant_value(current) is None:
             done[current] = view
             continue
-        src = tuple(done[s] for s in current.src)
+        src = tuple([done[s] for s in current.src])
         new = current if src == current.src else _rebuilt(current, src)
-        for _ in range(8):
-            better = scheduling_rules.apply(new)
-            if better is None:
-                break
-            new = better
+        if new.op not in _CHANGED_BY_CONSTANTS or not constants.isdisjoint(new.src):
+            new = _simplified(new)
+            if constant_value(new) is not None:
+                constants.add(new)
         done[current] = new
     return list(with_transposed_operands(done[root]).src)
+
+
+_CHANGED_BY_CONSTANTS = Family.ELEMENTWISE | Family.MOVEMENT
+"""What no rule changes where no source is a constant."""
+
+
+def _simplified(node: UOp) -> UOp:
+    for _ in range(8):
+        better = scheduling_rules.apply(node)
+        if better is None:
+            break
+        node = better
+    return node
 
 
 def _rebuilt(current: UOp, src: tuple[UOp, ...]) -> UOp:

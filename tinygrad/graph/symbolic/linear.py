@@ -39,7 +39,8 @@ SortKey = tuple[int, int, str]
 
 
 def sort_key(node: UOp) -> SortKey:
-    """Where `node` stands in order: ranges by identity, variables by name, the rest by structure."""
+    """Where `node` stands in order: ranges by identity, variables by name, the rest by structure, whatever
+    memory it is in: the same in every process and at every step."""
     key: SortKey | None = node.__dict__.get("_sort_key")
     if key is None:
         for part in node.toposort(stop=lambda n: "_sort_key" in n.__dict__):
@@ -49,13 +50,17 @@ def sort_key(node: UOp) -> SortKey:
     return key
 
 
+_NAMES_NO_STRUCTURE = (Ops.BUFFER, Ops.DETACH, Ops.CUSTOM_GRADIENT)
+"""What has an argument that another process, or the next step, has another one for."""
+
+
 def _sort_key_here(node: UOp) -> SortKey:
     sources = [s.__dict__["_sort_key"] for s in node.src]
     if node.op is Ops.VARIABLE:
         return (1, 0, repr(node.arg))
     if node.op is Ops.RANGE and isinstance(node.arg[0], int):
         return (0, node.arg[0], f"{node.arg[1].name} {sources}")
-    text = repr((node.op.name, node.dtype, node.arg, sources))
+    text = repr((node.op.name, node.dtype, None if node.op in _NAMES_NO_STRUCTURE else node.arg, sources))
     return (2, 0, node.op.name + hashlib.blake2b(text.encode(), digest_size=12).hexdigest())
 
 
