@@ -95,9 +95,11 @@ which PoCL runs.
 
 WGSL leaves more to a device than the other languages do. When `WEBGPU` opens one it asks by small kernels:
 whether `fma` rounds once (where it does not, `renderer/wgsl_multiply_add.py` multiplies and adds in integers
-or in float64), and how often a thread may go round its loops (Mesa's llvmpipe ends them after 65,535 rounds
-without a word: loops are written with longer bodies, and refused where that does not do). int64, uint64 and
-float64 are there where the driver has them; elsewhere the error names devices that have them.
+or in float64); how often a thread may go round its loops (Mesa's llvmpipe ends them after 65,535 rounds
+without a word, and counts the one in which a loop ends: innermost loops are written with longer bodies or
+out, and refused where that does not do); and whether an int32 made an int64 is compared as one (Mesa 22.3
+finds 2 < 3 wrong). int64, uint64 and float64 are there where the driver has them; elsewhere the error names
+devices that have them.
 
 ## Passes
 

@@ -174,3 +174,15 @@ def compute(device: str) -> None:
     numbers = Tensor.rand(9, device=device).numpy()
     Tensor.manual_seed(1)
     np.testing.assert_array_equal(numbers, Tensor.rand(9, device="CPU").numpy())
+
+
+def capture(device: str) -> int:
+    """Call a captured function of several kernels a few times, whose results are read at the end; how many
+    calls replayed it."""
+    step = TinyJit(lambda x, y: ((x * 2).contiguous().sum(0) + y).realize())
+    given = [(rng.normal(size=(7, 5)).astype(np.float32), np.float32(number)) for number in range(6)]
+    found = [step(Tensor(x, device=device).realize(), Tensor([y] * 5, device=device).realize())
+             for x, y in given]
+    for (x, y), out in zip(given, found, strict=True):
+        np.testing.assert_allclose(out.numpy(), (x * 2).sum(0) + y, rtol=1e-5, atol=1e-5)
+    return len(given) - 1

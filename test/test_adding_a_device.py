@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tinygrad import Device, Tensor, TinyJit
+from tinygrad.codegen.compile import stages_of
 from tinygrad.helpers import GlobalCounters
 
 PAGE = Path(__file__).parent.parent / "docs" / "adding_a_device.md"
@@ -24,6 +25,7 @@ def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(type(Device), "FILES", dict(Device.FILES))
     Device.register("TOY", "toy_of_the_page")
+    Device.register("TOY:BLOCKS", "toy_of_the_page")
     yield "TOY"
     for name in [n for n in Device.opened if n.upper().startswith("TOY")]:
         del Device.opened[name]
@@ -40,6 +42,20 @@ def test_it_computes_what_numpy_does(toy: str) -> None:
     numbers = Tensor([7, -7, 3, 0], device=toy)
     assert (numbers // 2).tolist() == [3, -4, 1, 0] and numbers.cumsum().tolist() == [7, 0, 3, 3]
     assert x.sum().device == "TOY"
+
+
+def test_blocks_of_threads_share_memory_and_wait_for_each_other(toy: str) -> None:
+    a, b = rng.normal(size=(5, 70)).astype(np.float32), rng.normal(size=(70, 9)).astype(np.float32)
+    x, w = Tensor(a, device="TOY:BLOCKS"), Tensor(b, device="TOY:BLOCKS")
+    sums = x.sum(1)
+    source = "".join(Device["TOY:BLOCKS"].renderer.render("k", stages_of(i.ast, "TOY:BLOCKS").program)
+                     for i in sums.schedule())
+    assert "shared.setdefault" in source and source.count("yield") > 1
+    np.testing.assert_allclose(sums.numpy(), a.sum(1), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose((x @ w).numpy(), a @ b, rtol=1e-4, atol=1e-4)
+    e = np.exp(a - a.max(1, keepdims=True))
+    np.testing.assert_allclose(x.softmax().numpy(), e / e.sum(1, keepdims=True), rtol=1e-5)
+    np.testing.assert_array_equal(x.T.contiguous().numpy(), a.T)
 
 
 def test_gradients_and_replay(toy: str) -> None:

@@ -3,6 +3,7 @@ on the emulator. What the library is given, addresses, sizes, arguments, streams
 from __future__ import annotations
 
 import ctypes
+import gc
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from drivers import LateStreams, compute, emulated, launch, let_go, needs_compiler, register, rng
+from drivers import LateStreams, capture, compute, emulated, launch, let_go, needs_compiler, register, rng
 
 from tinygrad import Device, Tensor
 from tinygrad.runtime import amd, streams
@@ -25,7 +26,9 @@ class HIPLibrary(LateStreams):
         self.modules: dict[int, Any] = {}
         self.counts: dict[int, int] = {}
         """by function: how many arguments it takes"""
+        self.graphs: dict[int, list[Any]] = {}
         self.launches: list[tuple[int, ...]] = []
+        self.graph_launches = 0
         self.copies: list[str] = []
         """the functions by which GPUs copied to themselves and each other"""
         self.peers: set[tuple[int, int]] = set()
@@ -134,15 +137,58 @@ class HIPLibrary(LateStreams):
     def hipModuleLaunchKernel(self, function: int, *given: Any) -> None:
         x, y, z, t, u, v, shared, stream, arguments, extra = given
         assert shared == 0 and extra is None
-        addresses = (ctypes.c_int64 * max(self.counts[function], 1)).from_address(arguments)
-        values = np.array([ctypes.c_int64.from_address(a).value for a in addresses[:self.counts[function]]],
-                          np.int64)
+        self.give_kernel(function, (x, y, z, t, u, v), self.arguments_of(function, arguments), stream)
 
+    def arguments_of(self, function: int, pointers: int) -> Any:
+        """A copy of a kernel's arguments, as the library makes one when it is called."""
+        addresses = (ctypes.c_int64 * max(self.counts[function], 1)).from_address(pointers)
+        return np.array([ctypes.c_int64.from_address(a).value for a in addresses[:self.counts[function]]],
+                        np.int64)
+
+    def give_kernel(self, function: int, sizes: tuple[int, ...], values: Any, stream: int) -> None:
         def run() -> None:
-            self.launches.append((x, y, z, t, u, v))
-            assert launch(function, (x, y, z, t, u, v), values)
+            self.launches.append(sizes)
+            assert launch(function, sizes, values)
 
         self.streams[stream].append(run)
+
+    def hipGraphCreate(self, graph: Any, flags: int) -> None:
+        assert flags == 0
+        graph._obj.value = next(self.numbers)
+        self.graphs[graph._obj.value] = []
+
+    def node(self, given: Any) -> tuple[Any, ...]:
+        """What hipKernelNodeParams says, read where its header puts it: x64 lines the pointers up on 8."""
+        words = (ctypes.c_uint32 * 16).from_buffer(given._obj)
+        threads, blocks = tuple(words[0:3]), tuple(words[8:11])
+        extra, function = words[4] | words[5] << 32, words[6] | words[7] << 32
+        assert extra == 0 and words[14] == 0
+        return function, (*blocks, *threads), self.arguments_of(function, words[12] | words[13] << 32)
+
+    def hipGraphAddKernelNode(self, node: Any, graph: int, before: Any, count: int, given: Any) -> None:
+        nodes = self.graphs[graph]
+        assert list(before) == ([len(nodes)] if nodes else []) and count == len(before), "after each other"
+        nodes.append(self.node(given))
+        node._obj.value = len(nodes)
+
+    def hipGraphInstantiate(self, executable: Any, graph: int, error: Any, log: Any, length: int) -> None:
+        assert error is None and log is None and length == 0
+        executable._obj.value = next(self.numbers)
+        self.graphs[executable._obj.value] = list(self.graphs[graph])
+
+    def hipGraphExecKernelNodeSetParams(self, executable: int, node: int, given: Any) -> None:
+        assert self.node(given)[0] == self.graphs[executable][node - 1][0]
+        self.graphs[executable][node - 1] = self.node(given)
+
+    def hipGraphLaunch(self, executable: int, stream: int) -> None:
+        self.graph_launches += 1
+        for node in self.graphs[executable]:
+            self.give_kernel(*node, stream)
+
+    def hipGraphDestroy(self, graph: int) -> None:
+        del self.graphs[graph]
+
+    hipGraphExecDestroy = hipGraphDestroy
 
 
 def topology(folder: Path) -> Path:
@@ -193,6 +239,15 @@ def test_kernels_wait_for_copies_and_copies_for_kernels(library: HIPLibrary) -> 
     np.testing.assert_array_equal(other.numpy(), a * 2)
     np.testing.assert_array_equal(z.numpy(), a * 2 + b)
     assert not y.numpy().any()
+
+
+@needs_compiler
+def test_kernels_of_a_captured_function_are_one_graph(library: HIPLibrary) -> None:
+    """Each call of it changes the arguments that differ; runs that the library has not begun keep theirs."""
+    replayed = capture("IMAGINED")
+    assert library.graph_launches == replayed
+    gc.collect()
+    assert not library.graphs
 
 
 @needs_compiler

@@ -195,6 +195,17 @@ def test_outputs_of_different_sizes_share_a_grid():
     assert third[0] == 7
 
 
+def test_outputs_that_share_a_loop_share_its_threads():
+    a, b = UOp.range(2, 0, RangeKind.LOOP), UOp.range(3, 1, RangeKind.LOOP)
+    nest = UOp.sink([items(0, 6).index(a * 3 + b).store(items(2, 6).index(a * 3 + b).load() * 2.0, a, b),
+                     items(1, 2).index(a).store(items(3, 2).index(a).load() + 1.0, a)])
+    x, y, first, second = normal(6), normal(2), np.zeros(6, "f"), np.zeros(2, "f")
+    plan = choose_block_plan(nest, PythonRenderer(has_blocks=True))
+    run(as_program(apply_plan(nest, plan)), [first, second, x, y])
+    np.testing.assert_array_equal(first, x * 2)
+    np.testing.assert_array_equal(second, y + 1)
+
+
 def test_shared_memory_inside_local_ranges_is_a_part_for_each_thread():
     row = UOp.range(3, 0, RangeKind.LOCAL)
     column = UOp.range(4, 1, RangeKind.LOCAL)

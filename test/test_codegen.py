@@ -137,6 +137,24 @@ def test_a_reduce_of_the_same_value_is_a_product() -> None:
     np.testing.assert_array_equal(run(result), numbers(5, 7) * 100)
 
 
+def test_a_reduce_asked_for_under_a_condition_that_a_reduce_beside_it_makes() -> None:
+    """A lookup at an argmax: both reduces had one loop, and one needs the other."""
+    x, row = normals(2), normals(2, seed=1)
+    at = held(x).argmax()
+    result = (Tensor.arange(3) == at).where(held(row).max(), 0).sum()
+    assert run(result) == row.max()
+
+
+def test_reduces_with_loops_of_their_own_still_share_them() -> None:
+    x, rows = normals(2), [normals(2, seed=i) for i in (1, 2)]
+    at = held(x).argmax()
+    values = held(rows[0]).max() * held(rows[1]).max()
+    result = (Tensor.arange(3) == at).where(values, 0).sum()
+    nest = lower(kernel_of(result))
+    assert len({r for n in nest.toposort() for r in n.closed_ranges}) == 3
+    assert run(result) == rows[0].max() * rows[1].max()
+
+
 # --- every Opt by hand ------------------------------------------------------------------------------------
 
 

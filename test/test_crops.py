@@ -123,3 +123,57 @@ def test_parts_of_a_file_are_read_at_their_places(tmp_path):
     held = Tensor.empty(64, device=f"DISK:{path}", dtype=dtypes.float32)
     for begin in (0, 8, 40):
         np.testing.assert_allclose((held[begin:begin + 8].to("CPU") * 2).numpy(), data[begin:begin + 8] * 2)
+
+
+# --- crops of what the schedule itself computes ---------------------------------------------------------
+
+
+def recurrence(inputs: Tensor, into: Tensor, back: Tensor) -> Tensor:
+    """The last state of a recurrent network whose inputs are multiplied all at once."""
+    given, state = inputs @ into, Tensor.zeros(inputs.shape[1], back.shape[0])
+    for t in range(inputs.shape[0]):
+        state = (given[t] + state @ back).tanh()
+    return state
+
+
+def recurrence_of_arrays(inputs: np.ndarray, into: np.ndarray, back: np.ndarray) -> np.ndarray:
+    state = np.zeros((inputs.shape[1], back.shape[0]))
+    for step in inputs.astype(np.float64):
+        state = np.tanh(step @ into + state @ back)
+    return state
+
+
+def test_steps_of_a_recurrence_share_a_kernel(cache):
+    into, back = array(5, 8, seed=1), array(8, 8, seed=2)
+    for seed in (3, 4):
+        x = array(9, 4, 5, seed=seed)
+        result = recurrence(Tensor(x), Tensor(into), Tensor(back))
+        items = result.schedule()
+        assert len(items) >= 9 and len({i.ast for i in items}) <= 3
+        np.testing.assert_allclose(result.numpy(), recurrence_of_arrays(x, into, back), atol=1e-4)
+
+
+def test_a_jitted_recurrence_takes_its_steps_in_order():
+    into, back = array(5, 8, seed=1), array(8, 8, seed=2)
+    step = TinyJit(lambda x: recurrence(x, Tensor(into), Tensor(back)).realize())
+    for seed in range(4):
+        x = array(9, 4, 5, seed=seed)
+        np.testing.assert_allclose(step(Tensor(x).realize()).numpy(), recurrence_of_arrays(x, into, back),
+                                   atol=1e-4)
+
+
+def test_steps_beside_crops_of_memory_at_other_places(cache):
+    """The place in memory changes from call to call, that of a step does not: equal numbers, two things."""
+    memory, weight = array(12, 3, 4), array(4, 4, seed=1)
+    held = Tensor(memory).realize()
+    for start in (0, 1, 5):
+        stored = (held @ Tensor(weight)).contiguous()
+        result = sum((stored[t] * held[t + start]).contiguous() for t in range(3))
+        expected = sum((memory[t] @ weight) * memory[t + start] for t in range(3))
+        np.testing.assert_allclose(result.numpy(), expected, atol=1e-4)
+
+
+def test_parts_that_one_kernel_reads_together_keep_their_places():
+    parts = (Tensor(array(6, 5)) @ Tensor(array(5, 8, seed=1))).contiguous()
+    for result in (parts[0] * parts[1], parts[:2] + parts[2:4] + parts[4:], parts[:, :4] @ parts[:, 4:].T):
+        assert not any(item.variables for item in result.schedule())

@@ -21,7 +21,7 @@ from tinygrad.helpers import GlobalCounters
 from tinygrad.renderer.c import CRenderer
 from tinygrad.renderer.c_functions import PLAIN_C, Dialect
 from tinygrad.renderer.python import PythonRenderer
-from tinygrad.runtime import cpu_c
+from tinygrad.runtime import cpu_c, emulator, webgpu
 
 Array = np.ndarray[Any, Any]
 F, INDEX = dtypes.float32, dtypes.index
@@ -90,6 +90,25 @@ def test_a_missing_compiler_says_what_to_install(no_compiler: pytest.MonkeyPatch
     with pytest.raises(RuntimeError, match="none of clang, gcc, cc is there: install clang or gcc"):
         Tensor([1], device="CPU:C")
     assert row_of("CPU:C").state.startswith("not available: CPU:C needs a C compiler")
+
+
+@pytest.mark.parametrize(("asked", "text"), [("", r"none of g\+\+, clang\+\+, c\+\+ is there"),
+                                             ("g++-99", r"CXX names 'g\+\+-99', which is not there")])
+def test_a_missing_compiler_of_the_emulators_says_what_to_install(asked: str, text: str,
+                                                                  no_compiler: pytest.MonkeyPatch) -> None:
+    no_compiler.setattr(emulator, "getenv", lambda key, default: asked)
+    emulator.compiler.cache_clear()
+    with pytest.raises(RuntimeError, match=f"{text}: install .*apt-get install g"):
+        Tensor([1], device="METAL:EMULATED")
+
+
+def test_a_reason_of_several_lines_is_one_line_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(name: str) -> None:
+        raise RuntimeError("no GPU:\n\n  Caused by\n    nothing")
+
+    monkeypatch.setattr(webgpu, "open_device", refuse)
+    monkeypatch.setattr(Device, "opened", {})
+    assert row_of("WEBGPU").state == "not available: no GPU: Caused by nothing"
 
 
 def test_a_compiler_that_is_asked_for_is_not_replaced_by_another(no_compiler: pytest.MonkeyPatch) -> None:

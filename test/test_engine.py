@@ -58,6 +58,55 @@ def test_an_interrupted_assignment_is_done_once(interrupt_kernel):
         assert a.tolist() == [3] * 5
 
 
+@pytest.mark.parametrize("where", ["_settle", "_stand_for"])
+@pytest.mark.parametrize("number", range(3))
+def test_an_interrupt_while_results_are_noted_comes_after_that(monkeypatch, where, number):
+    a, b = (Tensor(np.full(5, v, np.float32), requires_grad=False).realize() for v in (1, 10))
+    lazy = b + 1
+    view = lazy.reshape(1, 5)
+    a.assign(a + 1)
+    b.assign(b * 2 + a.sum())
+    real, left = getattr(Tensor, where), [number]
+
+    def interrupted(self, *args):
+        real(self, *args)
+        left[0] -= 1
+        if left[0] == -1:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Tensor, where, interrupted)
+        try:
+            b.realize(a, lazy)
+        except KeyboardInterrupt:
+            assert left[0] < 0
+    kernels = GlobalCounters.kernel_count
+    b.realize(a, lazy, view)
+    assert GlobalCounters.kernel_count == kernels
+    assert (a.tolist(), b.tolist(), view.tolist()) == ([2] * 5, [30] * 5, [[11] * 5])
+    a.assign(a + 1)
+    assert a.tolist() == [3] * 5
+
+
+def test_an_interrupt_while_a_write_to_several_devices_is_noted_counts_it_once(monkeypatch):
+    x = Tensor(np.arange(4, dtype=np.float32), requires_grad=False).shard(("CPU", "CPU:1"), 0).realize()
+    x.assign(x + 1)
+    real, left = graph_nodes.Overwriting.done, [1]
+
+    def interrupted(self):
+        real(self)
+        left[0] -= 1
+        if left[0] == 0:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(graph_nodes.Overwriting, "done", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        x.realize()
+    assert x.tolist() == [1, 2, 3, 4] and (x + 1).tolist() == [2, 3, 4, 5]
+    x.assign(x + 1)
+    assert x.tolist() == [2, 3, 4, 5]
+
+
 def test_an_assignment_on_several_devices_that_ran_before_an_interrupt_is_not_done_again(interrupt_kernel):
     devices = ("CPU", "CPU:1")
     a = Tensor(np.ones(6, np.float32), requires_grad=False).shard_(devices, 0).realize()

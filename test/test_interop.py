@@ -27,6 +27,7 @@ def held(*values: float, dtype: str = "float32") -> Tensor:
 # --- NumPy and buffers ----------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("on_cpu")
 def test_asarray_is_a_read_only_view_and_numpy_a_copy() -> None:
     t = held(1, 2, 3)
     view = np.asarray(t)
@@ -46,6 +47,7 @@ def test_array_of_another_dtype_or_with_copy_is_a_copy() -> None:
         Tensor.ones(3).__array__(copy=False)
 
 
+@pytest.mark.usefixtures("on_cpu")
 def test_views_are_shared_in_their_own_order() -> None:
     x = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
     t = Tensor(x.copy()).realize()
@@ -153,6 +155,7 @@ def test_what_from_dlpack_refuses() -> None:
 # --- PyTorch --------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("on_cpu")
 @pytest.mark.parametrize("kind", ["bool", "int8", "uint8", "int16", "int32", "int64", "float16", "bfloat16",
                                   "float32", "float64"])
 def test_torch_shares_memory_both_ways(kind: str) -> None:

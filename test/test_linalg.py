@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tinygrad import Tensor, TinyJit, grad, jvp, vmap
+from tinygrad.functional import decompositions
 
 Array = np.ndarray
 SHAPES = [(1, 1), (3, 2), (2, 5), (2, 3, 4, 4), (0, 3, 3)]
@@ -317,3 +318,34 @@ def test_a_few_hundred_columns() -> None:
     close(Tensor(a).inv(), np.linalg.inv(a), 1e-8)
     close(Tensor(a).svd()[1], np.linalg.svd(a)[1], 1e-10)
     close(Tensor(a @ a.T).eigh()[0], np.linalg.eigvalsh(a @ a.T), 1e-8)
+
+
+# --- steps ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("n", [1, 2, 5])
+def test_steps_are_not_traced_again_whatever_there_is(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    step = decompositions._lu_step
+    monkeypatch.setattr(decompositions, "_lu_step", lambda *args: (calls.append(n), step(*args))[1])
+    kept = []
+    for i in range(10):
+        x = normal(n, n, seed=i)
+        close(Tensor(x, requires_grad=True).slogdet().logabsdet, np.linalg.slogdet(x)[1])
+        counts = Tensor.arange(n), Tensor.arange(n).realize()
+        kept.append([*counts, Tensor.ones((), dtype="float64"), Tensor(0)])
+        kept[-1][i % 2].assign(kept[-1][0] + 1)
+    assert len(calls) <= 2  # for the first state, and for those that a step left
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_second_derivatives_over_a_batch(n: int) -> None:
+    x = normal(4, n, n)
+    inverse = np.linalg.inv(x).swapaxes(-1, -2)
+    first = grad(lambda each: vmap(grad(lambda m: m.slogdet().logabsdet))(each).sum())(Tensor(x))
+    close(first, -inverse @ np.ones((n, n)) @ inverse)
+    scale = np.linalg.det(x)[:, None, None]
+    second = grad(lambda each: vmap(grad(lambda m: m.det()))(each).sum())(Tensor(x))
+    total = inverse.sum((-1, -2), keepdims=True)
+    close(second, scale * (inverse * total - inverse @ np.ones((n, n)) @ inverse))

@@ -433,6 +433,7 @@ def test_nll_loss_weighs_classes_and_ignores_one() -> None:
     kept = np.where(y == 1, 0, weight[y])
     close(t.nll_loss(labels, Tensor(weight), ignore_index=1), -(picked * kept).sum() / kept.sum())
     close(t.nll_loss(labels, ignore_index=1, reduction="none"), np.where(y == 1, 0, -picked))
+    close(t.nll_loss((labels == 1).where(-100, labels)), -picked[y != 1].mean())
 
 
 def test_binary_crossentropy_of_probabilities_and_scores() -> None:

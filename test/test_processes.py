@@ -83,6 +83,7 @@ def test_a_daemon_thread_that_produces_tensors_feeds_a_function_and_the_process_
 
 
 def used():
+    Device["CPU"].synchronize()
     gc.collect()
     return GlobalCounters.mem_used
 
@@ -119,10 +120,10 @@ def test_running_out_of_memory_midway_leaves_everything_usable(monkeypatch):
         with pytest.raises(MemoryError, match=SAID):
             (x + 1).realize()
         del held
-        assert used() == before
+        assert used() <= before  # earlier tests may have left some
         assert step(x)[3].item() in (4 * 6, 5 * 6)  # whether or not the refused call had written its state
         assert (x[:4] + 1).tolist() == [1, 2, 3, 4]
-    assert used() == before
+    assert used() <= before  # earlier tests may have left some
 
 
 def test_memory_asked_for_beyond_any_machine_is_an_error_and_the_process_goes_on():

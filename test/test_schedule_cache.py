@@ -274,3 +274,26 @@ def test_two_threads_schedule_at_once(cache):
     for thread in threads:
         thread.join()
     assert not errors
+
+
+# --- repeated numbers ---------------------------------------------------------------------------------------
+
+
+def test_structures_tell_repeated_numbers_apart_by_value_shape_and_dtype():
+    x = Tensor(array(1), requires_grad=False).realize()
+    values = [x * 2, x * 3, x * 0.0, x * -0.0, x * float("nan"), x[:2] * 2, x.cast("int32") * 2]
+    keys = [Structure([v.uop]).key for v in values]
+    assert len(set(keys)) == len(keys)
+    assert keys == [Structure([v.uop]).key for v in values]
+
+
+def test_a_repeated_number_that_is_in_memory_is_read_where_it_is_asked_for(cache):
+    x = Tensor(array(2), requires_grad=False).realize()
+    number = Tensor.full((N, N), 3.0, requires_grad=False)
+    for _ in range(2):
+        np.testing.assert_array_equal((x * number).numpy(), array(2) * 3)
+        number.realize()
+        np.testing.assert_array_equal((x + Tensor.full((N, N), 3.0)).numpy(), array(2) + 3)
+        number.assign(number + 1)
+        np.testing.assert_array_equal((x * number).numpy(), array(2) * 4)
+        number.assign(number - 1)

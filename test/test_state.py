@@ -1,16 +1,18 @@
 """State of models: names; files, against the safetensors library and hand-made PyTorch files; damage."""
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import io
 import json
+import os
 import pickle
 import struct
 import sys
 import tarfile
 import types
 import zipfile
-from collections import OrderedDict, namedtuple
+from collections import Counter, OrderedDict, namedtuple
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,7 @@ import safetensors.numpy
 
 from tinygrad import Tensor, nn
 from tinygrad.dtype import dtypes
-from tinygrad.nn import state
+from tinygrad.nn import pytorch_files, state
 
 Array = np.ndarray[Any, Any]
 
@@ -365,9 +367,107 @@ def test_torch_load_refuses_everything_but_tensors(torch_save: Any, tmp_path: Pa
             state.torch_load(torch_save(tensor, {"0": bytes(16)}))
     other = tmp_path / "other.pt"
     other.write_bytes(pickle.dumps({"x": 1}))
-    with pytest.raises(ValueError, match=r"other\.pt is not a zip archive"):
+    with pytest.raises(ValueError, match=r"other\.pt: its version is damaged"):
         state.torch_load(other)
     with zipfile.ZipFile(other, "w") as archive:
         archive.writestr("a/data.pkl", b"\x80\x02}q")
     with pytest.raises(ValueError, match=r"data\.pkl is damaged"):
         state.torch_load(other)
+
+
+class Attack:
+    """Pickled as a call of any function."""
+
+    def __init__(self, function: Any, *arguments: Any) -> None:
+        self.call = function, arguments
+
+    def __reduce__(self) -> Any:
+        return self.call
+
+
+def legacy(text: bytes, keys: Any = (), tail: bytes = b"", *, magic: int = 0x1950a86a20f9469cfc6c,
+           little: Any = True) -> bytes:
+    """A file of the format before PyTorch 1.6."""
+    facts = {"protocol_version": 1001, "little_endian": little, "type_sizes": {}}
+    head = b"".join(pickle.dumps(v, 2) for v in (magic, 1001, facts))
+    return head + text + pickle.dumps(list(keys), 2) + tail
+
+
+def test_torch_load_refuses_files_that_would_run_something(tmp_path: Path) -> None:
+    marker, path = tmp_path / "marker", tmp_path / "x.pt"
+    attacks = [Attack(os.system, f"touch {marker}"), Attack(eval, "1"), Attack(getattr, "", "join"),
+               OrderedDict(a=Attack(open, str(marker), "w"))]
+    for attack in attacks:
+        text = pickle.dumps(attack, 2)
+        for content in (text, legacy(text)):
+            path.write_bytes(content)
+            with pytest.raises(ValueError, match=r"asks for \w+\.\w+; torch_load makes tensors"):
+                state.torch_load(path)
+    # BUILD sets attributes of what a name stands for: of nothing that outlives the file
+    for name in (b"collections OrderedDict", b"collections Counter", b"torch FloatStorage", b"torch float32",
+                 b"torch._utils _rebuild_tensor_v2"):
+        module, kind = name.split()
+        change = b"\x80\x02c" + module + b"\n" + kind + b"\nN}X\x08\0\0\0itemsizeK\x63s\x86b."
+        path.write_bytes(legacy(change))
+        with contextlib.suppress(ValueError):
+            state.torch_load(path)
+    assert not marker.exists() and dtypes.float32.itemsize == 4
+    assert not any(hasattr(made, "itemsize") for made in (*pytorch_files.MAKERS.values(), OrderedDict))
+
+
+def test_torch_load_says_what_is_wrong_with_an_old_file(torch_save: Any, tmp_path: Path) -> None:
+    path, text = tmp_path / "old.pt", io.BytesIO()
+    TorchPickler(text, protocol=2).dump([FakeTensor(FakeStorage("FloatStorage", "7", 2), 0, (2,), (1,))])
+    tensor = text.getvalue()
+    data = struct.pack("<qff", 2, 1.5, -2)
+    for content, wrong in (
+        (b"", "old.pt: its first pickle is damaged"),
+        (b"some text", "old.pt: its first pickle is damaged"),
+        (pickle.dumps(1, 2) * 3, "neither a zip archive nor"),
+        (legacy(tensor, ["7"], data, magic=3), "neither a zip archive nor"),
+        (legacy(tensor, ["7"], data, little=False), "big-endian"),
+        (legacy(tensor, ["8"], data), r"lists storages \['8'\] and uses \['7'\]"),
+        (legacy(tensor, ["7"], data[:-1]), "storage 7 of 2 float32 lies at bytes"),
+        (legacy(tensor, ["7"], struct.pack("<qff", 3, 1, 2)), "cut short or damaged"),
+        (legacy(tensor[:-4], ["7"], data), "damaged"),
+    ):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=wrong):
+            state.torch_load(path)
+    path.write_bytes(legacy(tensor, ["7"], data))
+    assert state.torch_load(path)[0].tolist() == [1.5, -2]
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_torch_load_reads_what_torch_saves(tmp_path: Path, zipped: bool) -> None:
+    torch = pytest.importorskip("torch")
+    base = torch.arange(12.0).reshape(3, 4)
+    model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.BatchNorm1d(3))
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.ones(4, 2)).sum().backward()
+    optimizer.step()
+    named = base.clone()
+    named.title = "with an attribute"
+    tensors = {
+        "view": base[1:, 1:3], "transposed": base.T, "expanded": base[:, :1].expand(3, 5),
+        "number": base[2, 1], "none": base[:0], "parameter": torch.nn.Parameter(base),
+        "buffer": torch.nn.Buffer(base + 1), "named": named, **model.state_dict(),
+        **{str(d): torch.arange(4).to(d) for d in (
+            torch.float64, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2, torch.int64,
+            torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool, torch.uint16, torch.uint32,
+            torch.uint64)},
+    }
+    around = {"list": [1, (2.5, "x", None)], "bytes": b"\xff", "set": {1}, "many": Counter("aab"),
+              "big": 2**70, "size": base.shape, "device": base.device, "dtype": torch.float16}
+    path = tmp_path / "saved.pt"
+    torch.save({"tensors": OrderedDict(tensors), "state": optimizer.state_dict(), "around": around}, path,
+               _use_new_zipfile_serialization=zipped)
+    found = state.torch_load(path)
+    assert list(found["tensors"]) == list(tensors)
+    for name, tensor in tensors.items():
+        got = found["tensors"][name]
+        assert got.shape == tuple(tensor.shape), name
+        assert got.cast("float64").tolist() == tensor.detach().double().tolist(), name
+    assert found["around"] == {**around, "size": (3, 4), "device": "cpu", "dtype": "float16"}
+    for i, each in optimizer.state_dict()["state"].items():
+        np.testing.assert_array_equal(found["state"]["state"][i]["exp_avg"].numpy(), each["exp_avg"].numpy())

@@ -3,6 +3,7 @@ something is missing."""
 from __future__ import annotations
 
 import math
+import operator
 import subprocess
 import sys
 from collections import OrderedDict
@@ -126,7 +127,7 @@ def test_a_missing_package_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "wgpu", None)
     webgpu.webgpu.cache_clear()
     try:
-        with pytest.raises(RuntimeError, match="pip install wgpu"):
+        with pytest.raises(RuntimeError, match=r'pip install "tinygrad\[webgpu\]"'):
             webgpu.open_device("WEBGPU")
     finally:
         webgpu.webgpu.cache_clear()
@@ -217,10 +218,27 @@ def test_one_thread_goes_round_its_loops_as_often_as_it_takes(items):
         assert on_gpu(x).sum().item() == x.sum()
 
 
+@pytest.mark.parametrize("shape", [(16_500, 2), (25_000, 8), (7_000, 3, 5)], ids=str)
+def test_the_rounds_in_which_loops_end_are_counted(shape):
+    """A loop of 2 takes 3 of the rounds that a thread has, each time."""
+    x = np.random.default_rng(3).integers(-100, 100, shape).astype(np.int32)
+    with Context(NOOPT=1):
+        np.testing.assert_array_equal(on_gpu(x).sum(-1).numpy(), x.sum(-1))
+
+
 def test_more_rounds_than_a_driver_allows_are_refused(monkeypatch):
     monkeypatch.setattr(Device["WEBGPU"], "_renderer", WGSLRenderer(most_rounds=10))
-    with Context(NOOPT=1), pytest.raises(ValueError, match="1,003 times round .* after 10 without a word"):
+    with Context(NOOPT=1), pytest.raises(ValueError, match="1,004 times round .* after 10 without a word"):
         on_gpu(np.ones(1003, np.float32)).sum().numpy()
+
+
+@pytest.mark.parametrize("compare", [operator.lt, operator.ge])
+@pytest.mark.parametrize("limit", [0, 3, -3, 2**31 - 1, 2**31])
+def test_wider_integers_are_compared_as_what_they_are(compare, limit):
+    """Mesa 22.3 compares an int32 made an int64 with a constant as if that were another one."""
+    x = np.array([0, 2, 3, 4, -3, -4, 2**31 - 1, -(2**31)], np.int32)
+    found = compare(on_gpu(x).cast(dtypes.int64), limit)
+    np.testing.assert_array_equal(found.numpy(), compare(x.astype(np.int64), limit))
 
 
 def test_variables_of_more_than_32_bits():

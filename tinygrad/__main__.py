@@ -90,7 +90,7 @@ def row_of(kind: str, measure: bool = True) -> Row:
     try:
         device = Device[kind]
     except (ImportError, OSError, RuntimeError) as error:
-        return Row(name, f"not available: {error}")
+        return Row(name, f"not available: {' '.join(str(error).split())}")
     if not device.computes:
         return Row(name, "available, holds data")
     if not measure or not device.runs:

@@ -41,22 +41,23 @@ class Program(Protocol):
 class Buffer:
     """Memory for `size` items of `dtype` on `device`, taken at the first `allocate`."""
 
+    whole: Buffer | None = None
+    """the buffer whose memory this one has a part of"""
+    uses: Uses | None = None
+    """of a root: the commands in flight that use it"""
+    _memory: Any = None
+    _address: int | None = None
+    _owner: Any = None
+    """whose memory it is, if not the allocator's"""
+    _seen: weakref.WeakSet[_HostMemory] | None = None
+    """of a root: through what the host sees the memory"""
+    _allocator: Allocator | None = None
+    """takes the memory back"""
+
     def __init__(self, device: str, size: int, dtype: DType) -> None:
         self.device = device
         self.size = size
         self.dtype = dtype
-        self._whole: Buffer | None = None
-        """the buffer whose memory this one has a part of"""
-        self.uses: Uses | None = None
-        """of a root: the commands in flight that use it"""
-        self._memory: Any = None
-        self._address: int | None = None
-        self._owner: Any = None
-        """whose memory it is, if not the allocator's"""
-        self._seen: weakref.WeakSet[_HostMemory] | None = None
-        """of a root: through what the host sees the memory"""
-        self._allocator: Allocator | None = None
-        """takes the memory back"""
 
     def __repr__(self) -> str:
         state = "" if self.is_allocated else " not allocated"
@@ -69,7 +70,7 @@ class Buffer:
     @property
     def root(self) -> Buffer:
         """The buffer whose memory this one has a part of, or itself."""
-        return self if self._whole is None else self._whole
+        return self if self.whole is None else self.whole
 
     @property
     def is_allocated(self) -> bool:
@@ -91,7 +92,7 @@ class Buffer:
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         # At the interpreter's end, names of modules may be gone; an argument's default is not.
-        if is_finalizing() or self._whole is not None:
+        if is_finalizing() or self.whole is not None:
             return
         unfinished = self.uses.before_writing() if self.uses is not None else []
         if self._allocator is None:
@@ -123,7 +124,7 @@ class Buffer:
         found = Buffer(self.device, size, dtype)
         found._memory = Device[self.device].allocator.part(self._memory, offset, found.nbytes)
         if found.is_allocated:
-            found._whole = self.root
+            found.whole = self.root
         return found
 
     @property
@@ -191,7 +192,7 @@ class Buffer:
             device = Device[self.device]
             self.wait_to_write(device.allocator.queue)
             device.allocator.copyin(self._memory, source)
-            if self._whole is None:
+            if self.whole is None:
                 self.uses = None
 
     def copyout(self, target: memoryview) -> None:

@@ -36,42 +36,44 @@ class DType:
     def __reduce__(self) -> tuple[Any, ...]:
         return _dtype_by_name, (self.name, self.count)
 
-    @property
+    @functools.cached_property
     def itemsize(self) -> int:
         """Bytes of one value, all lanes together."""
         return self.lane_size * self.count
 
-    @property
+    @functools.cached_property
     def scalar(self) -> DType:
         """The type of one lane."""
         return self if self.count == 1 else _dtype_by_name(self.name, 1)
 
     def vec(self, count: int) -> DType:
         """The vector type of `count` lanes of this scalar type."""
+        if count == self.count:
+            return self
         return _vector(self.scalar, count) if count > 1 else self.scalar
 
-    @property
+    @functools.cached_property
     def bits(self) -> int:
         return self.lane_size * 8
 
-    @property
+    @functools.cached_property
     def is_float(self) -> bool:
         return self.kind == "float"
 
-    @property
+    @functools.cached_property
     def is_int(self) -> bool:
         """True for signed and unsigned integers, not for bool."""
         return self.kind in ("int", "uint")
 
-    @property
+    @functools.cached_property
     def is_unsigned(self) -> bool:
         return self.kind == "uint"
 
-    @property
+    @functools.cached_property
     def is_bool(self) -> bool:
         return self.kind == "bool"
 
-    @property
+    @functools.cached_property
     def min(self) -> int | float | bool:
         """The lowest value: minus infinity for floats that have one."""
         if self.is_float:
@@ -80,7 +82,7 @@ class DType:
             return -(1 << self.bits - 1)
         return False if self.is_bool else 0
 
-    @property
+    @functools.cached_property
     def max(self) -> int | float | bool:
         """The highest value: infinity for floats that have one (fp8e4m3 ends at 448)."""
         if self.is_float:
@@ -100,7 +102,7 @@ class DType:
             wrapped -= 1 << self.bits
         return wrapped
 
-    @property
+    @functools.cached_property
     def numpy(self) -> np.dtype[Any]:
         """The NumPy type of one lane (bfloat16 and the fp8 types come from ml_dtypes)."""
         return _NUMPY[self.name]

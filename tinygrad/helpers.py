@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
+import math
 import os
 import signal
 import sys
@@ -96,6 +97,19 @@ class Uninterrupted:
             set_handler(signal.SIGINT, self.handler)
             if self.came:
                 self.handler(*self.came[0])
+
+
+def complete(step: Callable[[], None]) -> None:
+    """Call `step`, which may be called again after an exception (Ctrl-C) broke it up, and then is, as
+    `Uninterrupted`. That costs nothing where nothing happens. A change of handlers is two calls of the
+    system, after which the processor runs Python slower for a while: those two made `(x + 1).realize()` take
+    180 us in place of 110."""
+    try:
+        step()
+    except BaseException:
+        with Uninterrupted():
+            step()
+        raise
 
 
 class Undo:
@@ -200,10 +214,7 @@ class GlobalCounters:
 
 def prod(x: Iterable[Any]) -> Any:
     """The product of the items, 1 if there are none."""
-    result: Any = 1
-    for item in x:
-        result = result * item
-    return result
+    return math.prod(x)
 
 
 def flatten(nested: Iterable[Iterable[T]]) -> list[T]:
@@ -229,7 +240,7 @@ def ceildiv(num: int, den: int) -> int:
 
 
 def round_up(num: int, multiple: int) -> int:
-    return ceildiv(num, multiple) * multiple
+    return -(-num // multiple) * multiple
 
 
 def make_tuple(x: T | Sequence[T], count: int) -> tuple[T, ...]:

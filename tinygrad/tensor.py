@@ -26,6 +26,7 @@ import numpy as np
 
 from tinygrad.device import Device
 from tinygrad.dtype import DType, DTypeLike, dtype_from_numpy, dtypes, to_dtype
+from tinygrad.engine.realize import realize_uops, refuse_reading, schedule_uops
 from tinygrad.functional.indexing import as_written
 from tinygrad.functional.methods import Methods
 from tinygrad.functional.movement import axis_of
@@ -37,7 +38,6 @@ from tinygrad.graph.leaves import (
     constant_leaves,
     constant_value,
     depends_on_leaf,
-    is_detached_memory,
     is_leaf,
     is_view_of_memory,
     leaf_node,
@@ -50,7 +50,8 @@ from tinygrad.graph.leaves import (
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.sharding import Devices, Place, Sharding
 from tinygrad.graph.sizes import Size, largest_shape, shape_value
-from tinygrad.graph.uop import Shape, UOp
+from tinygrad.graph.traits import MEMORY
+from tinygrad.graph.uop import Overwriting, Shape, UOp
 from tinygrad.graph.writes import Readers, pending_writes
 from tinygrad.helpers import Undo, engine_lock, prod
 from tinygrad.hostdata import array_of, memory_of
@@ -68,13 +69,14 @@ Operand: TypeAlias = "Tensor | Number | np.ndarray[Any, Any] | np.generic"
 MOST_PRINTED_BYTES = 1 << 20
 """What is copied from a device to print some of it."""
 _leaf_identities = itertools.count()
-_live: weakref.WeakValueDictionary[int, Tensor] = weakref.WeakValueDictionary()
-"""Every tensor that exists, by id."""
+_live: dict[weakref.ref[Tensor], None] = {}
+"""Every tensor that exists, in the order in which they were made; a `weakref.WeakSet` has no order, and takes
+three times as long for each."""
 
 
 def live_tensors() -> list[Tensor]:
     """Every tensor that there is, while other threads make more."""
-    return [tensor for tensor in [reference() for reference in _live.valuerefs()] if tensor is not None]
+    return [tensor for reference in list(_live) if (tensor := reference()) is not None]
 
 
 class _Depth(threading.local):
@@ -153,6 +155,16 @@ class Tensor(Methods):
     [3, 7]
     """
 
+    _uop: UOp
+    _device: Place
+    _requires_grad: bool | None
+    _grad: Tensor | None = None
+    _expires: bool = False
+    _given_up: bool = False
+    _first_gradient_use: str | None = None
+    """what was first done with `.grad` under TinyJit: set, used (read or added to) or refused"""
+    _sharing: Sharing | None = None
+
     training: ClassVar[bool] = False
     """Whether layers behave as in training; also `with Tensor.train():`."""
     no_grad = no_grad
@@ -188,13 +200,7 @@ class Tensor(Methods):
         self._uop = uop
         self._device = device
         self._requires_grad = requires_grad
-        self._grad: Tensor | None = None
-        self._expires = False
-        self._given_up = False
-        self._first_gradient_use: str | None = None
-        """what was first done with `.grad` under TinyJit: set, used (read or added to) or refused"""
-        self._sharing: Sharing | None = None
-        _live[id(self)] = self
+        _live[weakref.ref(self, _live.pop)] = None
 
     @staticmethod
     def of(uop: UOp, *operands: Tensor) -> Tensor:
@@ -216,7 +222,7 @@ class Tensor(Methods):
 
     @property
     def _is_in_memory(self) -> bool:
-        return is_view_of_memory(self._uop) or is_detached_memory(self._uop)
+        return self._uop.traits & MEMORY != 0
 
     def _share_with(self, other: Tensor) -> Tensor:
         sharing = self._sharing or Sharing(self)
@@ -231,7 +237,8 @@ class Tensor(Methods):
         """A constructor's result: `uop` as a tensor of its own, which `backward` gives a gradient if it is a
         float."""
         result = object.__new__(Tensor)
-        result._init(uop, canonical_device(uop.device if device is None else device), None)
+        known = uop.device if device is None else None
+        result._init(uop, canonical_device(device) if known is None else known, None)
         if requires_grad is not False:
             result._become_leaf()
         result._requires_grad = requires_grad
@@ -279,12 +286,13 @@ class Tensor(Methods):
         Where this is a view of memory that another handle was assigned to, that is written first: what is
         built on the view sees it.
         """
-        memory = below_detaches(self._uop)
-        if memory.op is Ops.BUFFER:
-            if memory.storage.writer is not None:
-                self._write_pending(memory)
-            if memory.is_overwritten:
-                self._uop = self._uop.substitute({memory: memory.current})
+        if self._uop.traits & MEMORY:
+            memory = below_detaches(self._uop)
+            if memory.op is Ops.BUFFER:
+                if memory.storage.writer is not None:
+                    self._write_pending(memory)
+                if memory.is_overwritten:
+                    self._uop = self._uop.substitute({memory: memory.current})
         return self._uop
 
     @uop.setter
@@ -433,18 +441,15 @@ class Tensor(Methods):
 
         Inside a function under `vmap`, where values are not known yet, this asks for nothing.
         """
-        from tinygrad.engine.realize import realize_uops
-
         with engine_lock:
             tensors, writes = _with_pending_readers([t for t in (self, *others) if not is_unknown(t.uop)])
+            overwriting = Overwriting([write.src[0].base for write in writes])
             realize_uops([t._placed() for t in tensors if not t._is_realized],
-                         lambda: _note_computed(tensors, writes))
+                         lambda: _note_computed(tensors, writes, overwriting))
         return self
 
     def schedule(self, *others: Tensor) -> list[ScheduleItem]:
         """What `realize` would run, without running it."""
-        from tinygrad.engine.realize import schedule_uops
-
         tensors, _ = _with_pending_readers([self, *others])
         return schedule_uops([t._placed() for t in tensors if not t._is_realized])
 
@@ -464,7 +469,8 @@ class Tensor(Methods):
     @property
     def _shown(self) -> UOp:
         """The node of the whole value that this tensor, and those that it shares it with, are views of."""
-        return self.uop if self._shared is None else self._shared.base
+        shared = self._shared
+        return self.uop if shared is None else shared.base
 
     @property
     def _shared(self) -> Sharing | None:
@@ -477,9 +483,10 @@ class Tensor(Methods):
         """After the node was computed: stand for its memory, unless gradients may still need the way there,
         or only a part was computed of what others show too."""
         node = self._shown
-        tracked = depends_on_leaf(node) and not is_leaf(node)
-        view = None if own_memory(node) is not None else storage_view(node)
-        if view is not None and (not tracked or self._is_made_of_gone_constants):
+        if depends_on_leaf(node) and not is_leaf(node) and not self._is_made_of_gone_constants:
+            return
+        view = storage_view(node) if own_memory(node) is None else None
+        if view is not None:
             self._stand_for(view)
 
     def _stand_for(self, view: UOp) -> None:
@@ -516,8 +523,6 @@ class Tensor(Methods):
     def _copied(self, view: UOp) -> UOp:
         """Memory of its own for a tensor whose node another tensor was computed from and stands for: equal
         expressions are one node, but two tensors."""
-        from tinygrad.engine.realize import realize_uops
-
         own = UOp.new(Ops.CONTIGUOUS, view.dtype, (view,))
         realize_uops([own])
         held = own.realized_view
@@ -527,8 +532,6 @@ class Tensor(Methods):
 
     def computed(self) -> UOp:
         """The memory of the value, as a view of a BUFFER: computed, with what is pending written."""
-        from tinygrad.engine.realize import refuse_reading
-
         refuse_reading(self.uop)
         if self._given_up:
             raise RuntimeError("this gradient was given up; see Tensor.grad")
@@ -540,8 +543,6 @@ class Tensor(Methods):
 
     def _memory(self) -> Buffer:
         """The memory of the value in row-major order, all of it and nothing else."""
-        from tinygrad.engine.realize import realize_uops, refuse_reading
-
         if isinstance(self.device, tuple):
             refuse_reading(self.uop)
             return self.to(self.device[0])._memory()
@@ -718,6 +719,8 @@ class Tensor(Methods):
 
     def to(self, device: Devices | None) -> Tensor:
         """This tensor on another device; whole on each of several. One that is on several is gathered."""
+        if device == self.device:
+            return self
         place = canonical_device(device)
         if place == self.device:
             return self
@@ -880,7 +883,7 @@ def _with_pending_readers(tensors: Sequence[Tensor]) -> tuple[list[Tensor], set[
     Gradients that nobody asked for are not computed, but given up.
     """
     chosen = {id(t): t for t in tensors}
-    writes = pending_writes(t.uop for t in tensors)
+    writes = pending_writes([t.uop for t in tensors])
     while writes:
         readers = Readers(writes)
         waiting = [t for t in live_tensors()
@@ -897,12 +900,11 @@ def _with_pending_readers(tensors: Sequence[Tensor]) -> tuple[list[Tensor], set[
     return list(chosen.values()), writes
 
 
-def _note_computed(tensors: Sequence[Tensor], writes: Collection[UOp]) -> None:
+def _note_computed(tensors: Sequence[Tensor], writes: Collection[UOp], overwriting: Overwriting) -> None:
     """After these were computed, which ran these writes: let them, and all that shows what was written, stand
     for the memory."""
-    for memory in {write.src[0].base for write in writes}:
-        memory.mark_overwritten()
-        memory.storage.writer = None
+    overwriting.done()
+    overwriting.forget_writers()
     for write in writes:
         write.set_realized_view(write.src[0].current)
     for t in tensors:

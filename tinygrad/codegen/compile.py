@@ -72,7 +72,7 @@ _keeping = threading.Lock()
 
 def compiled_kernel(ast: UOp, device: str) -> CompiledKernel:
     """The compiled form of `ast` on `device`, made at the first call."""
-    key = (ast, device, bool(NOOPT), int(BEAM), bool(ALLOW_TF32))
+    key = (ast, device, NOOPT.value != 0, BEAM.value, ALLOW_TF32.value != 0)
     with _keeping:
         kernel = _kernels.get(key)
         if kernel is not None:

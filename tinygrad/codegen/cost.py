@@ -2,11 +2,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import prod
+from tinygrad.runtime.queue import seconds_of
 
 
 @dataclass(frozen=True)
@@ -15,6 +17,11 @@ class Estimate:
 
     operations: int
     bytes: int
+
+    @cached_property
+    def seconds(self) -> float:
+        """As `seconds_of` says."""
+        return seconds_of(self.operations, self.bytes)
 
 
 def estimate(nest: UOp) -> Estimate:

@@ -34,7 +34,7 @@ from tinygrad.functional.transforms import is_transforming
 from tinygrad.graph.leaves import depends_on_leaf, is_leaf, values_view
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.sizes import unbound
-from tinygrad.graph.uop import Storage, UOp
+from tinygrad.graph.uop import Overwriting, Storage, UOp
 from tinygrad.helpers import JIT, engine_lock
 from tinygrad.schedule.items import BoundVariable
 from tinygrad.tensor import Tensor, live_tensors, pending_assignments
@@ -120,10 +120,14 @@ class TinyJit(Generic[P, R]):
                 self.in_vain = 0
                 return trace.replay(inputs)  # type: ignore[no-any-return]  # what the function returned
             self.traces.pop(kind, None)
-            tracer = Tracer(inputs)
+            tracer = self._tracer(inputs)
             result = tracer.run(self.function, bound)
             self.keep(kind, tracer)
             return result  # type: ignore[no-any-return]  # what the function returned
+
+    def _tracer(self, inputs: Inputs) -> Tracer:
+        """What traces a call with `inputs`."""
+        return Tracer(inputs)
 
     def keep(self, kind: CallKind, tracer: Tracer) -> None:
         """Keep what was traced, if it can be replayed."""
@@ -137,6 +141,22 @@ class TinyJit(Generic[P, R]):
             warnings.warn(f"TinyJit traced {name} {PATIENCE} times in a row and replayed nothing: its "
                           "arguments, or the tensors it uses from outside, are others in each call; pass "
                           "tensors as arguments, and assign() to those from outside", stacklevel=4)
+
+
+class PureJit(TinyJit[P, R]):
+    """For functions inside the library that compute from their arguments alone, and leave no gradients.
+
+    What tensors there are beside them has no say in whether a trace is used: an equal constant that somebody
+    holds, or held, is not theirs.
+    """
+
+    def _tracer(self, inputs: Inputs) -> Tracer:
+        return Tracer(inputs, alone=True)
+
+    def keep(self, kind: CallKind, tracer: Tracer) -> None:
+        if tracer.trace is not None and not tracer.trace.states:
+            tracer.trace.references = None
+            self.traces[kind] = tracer.trace
 
 
 class Loaded:
@@ -178,10 +198,14 @@ class BoundJit:
 
 
 class Tracer:
-    """Runs a function once and makes a `Trace` of it; `trace` stays None where that could not be replayed."""
+    """Runs a function once and makes a `Trace` of it; `trace` stays None where that could not be replayed.
 
-    def __init__(self, inputs: Inputs) -> None:
+    `alone`: the function reaches no tensors but its arguments.
+    """
+
+    def __init__(self, inputs: Inputs, alone: bool = False) -> None:
         self.inputs = inputs
+        self.alone = alone
         self.trace: Trace | None = None
         self.stand_ins: dict[Storage, UOp] = {}
         self.tensors: list[Tensor] = []
@@ -202,7 +226,8 @@ class Tracer:
         """Call the function, capture what runs, and return its result."""
         views = zip(self.inputs.views, self.inputs.whole, strict=True)
         compute_readers([memory for view, whole in views if whole for memory in view.base.memories])
-        self.outside = Outside(self.tensors)
+        stand_ins = set(map(id, self.tensors))
+        self.outside = Outside([] if self.alone else [t for t in live_tensors() if id(t) not in stand_ins])
         try:
             return self.traced(function, bound)
         except BaseException:
@@ -236,7 +261,7 @@ class Tracer:
         builder = Builder(self.inputs, self.stand_ins, capture, start)
         trace = builder.trace(result, self, returned, gradients)
         trace.check(self.inputs)
-        trace.mark_overwritten(self.inputs)
+        Overwriting(trace.overwritten(self.inputs)).done()
         if not rebound and not self.outside.was_computed():
             used = set(map(id, trace.conditions.tensors()))
             trace.references = References(function, (*bound, *self.inputs.objects), used)
@@ -266,9 +291,8 @@ class Tracer:
         writes = [t for t in self.arguments.values() if t._uop.viewed.op is Ops.ASSIGN]
         if writes:
             writes[0].realize(*writes[1:])
-        for view in self.inputs.views:
-            if self.stand_ins[view.base.storage].is_overwritten:
-                view.base.mark_overwritten()
+        Overwriting(view.base for view in self.inputs.views
+                    if self.stand_ins[view.base.storage].is_overwritten).done()
         for i, gradient in self.arguments_gradients().items():
             self.inputs.tensors[i]._grad = gradient
         self.give_back_inputs()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import weakref
-from collections.abc import Collection, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from typing import Any
 
 from tinygrad.functional import random
@@ -29,14 +29,14 @@ def storage_of(uop: UOp) -> Storage | None:
     return None if view is None or view.viewed.op is not Ops.BUFFER else view.viewed.storage
 
 
-def lazy_tensors() -> list[Tensor]:
-    """The live tensors whose value is not in memory."""
-    return [t for t in live_tensors() if t._uop.viewed.op is not Ops.BUFFER and not t._is_realized]
+def lazy_among(tensors: Iterable[Tensor]) -> list[Tensor]:
+    """Those of `tensors` whose value is not in memory."""
+    return [t for t in tensors if t._uop.viewed.op is not Ops.BUFFER and not t._is_realized]
 
 
 def compute_readers(nodes: list[UOp]) -> None:
     """Compute the live lazy tensors that read the memory of BUFFER `nodes`, which is to be overwritten."""
-    lazy = lazy_tensors() if nodes else []
+    lazy = lazy_among(live_tensors()) if nodes else []
     if not lazy:
         return
     readers = Readers({node.current.assign(node.current) for node in nodes})
@@ -59,16 +59,14 @@ class Before:
 
 
 class Outside:
-    """Every live tensor but the stand-ins of a call that is about to be traced."""
+    """The tensors that a call which is about to be traced may reach beside its arguments."""
 
-    def __init__(self, stand_ins: Sequence[Tensor]) -> None:
-        own = set(map(id, stand_ins))
-        tensors = [t for t in live_tensors() if id(t) not in own]
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
         for tensor in tensors:
             tensor._first_gradient_use = None
         self.tensors = [Before(weakref.ref(t), t.uop, t._grad) for t in tensors]
         nodes: dict[UOp, None] = {}
-        for tensor in lazy_tensors():
+        for tensor in lazy_among(tensors):
             nodes.update(tensor.uop.toposort(stop=lambda n: n.realized_view is not None or n in nodes))
         self.pending = [n for n in nodes if n.realized_view is None]
         """nodes that had no value yet"""

@@ -24,9 +24,9 @@ from tinygrad.dtype import dtypes
 from tinygrad.graph.batch import TransformError, is_unknown
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.sizes import before_reading
-from tinygrad.graph.uop import Storage, UOp
+from tinygrad.graph.uop import Overwriting, Storage, UOp
 from tinygrad.helpers import DEBUG, GlobalCounters, Uninterrupted, colored, engine_lock
-from tinygrad.runtime.queue import CommandQueue, Point, seconds_of
+from tinygrad.runtime.queue import CommandQueue, Point
 from tinygrad.schedule.items import Intermediates, Schedule, ScheduleItem
 from tinygrad.schedule.kept import schedules
 
@@ -135,41 +135,46 @@ def schedule_uops(uops: Sequence[UOp]) -> list[ScheduleItem]:
 
 def realize_uops(uops: Sequence[UOp], done: Callable[[], None] = lambda: None) -> None:
     """Compute `uops`. Nodes that have a value already, and views of buffers, cost nothing. Calls `done` when
-    everything is computed, before an interrupt (Ctrl-C) can come between."""
+    everything is computed; twice, if an interrupt (Ctrl-C) broke it up, so that it always comes to its end
+    (`helpers.complete` says why)."""
     capture = Capture.current()
     if capture is not None:
         capture.use(uops)
     schedule = schedules.schedule(list(uops))
     if len(schedule.items) > 1:
         compile_kernels((i.ast, i.device) for i in schedule.items if i.ast.op is not Ops.COPY)
-    pending = list(reversed(schedule.items))
+    pending = schedule.items[::-1]
     if capture is not None:
         capture.add(schedule.items)
     schedule.items.clear()
     for shared in schedule.intermediates:
         place_in_arena(shared)
     schedule.intermediates.clear()
-    run, uninterrupted = Submission(), Uninterrupted()
-    try:
-        try:
-            while pending:
-                run_last(pending, run)
-        finally:
-            run.finish()
-        uninterrupted.__enter__()
-    except BaseException:
-        with Uninterrupted():
-            keep_finished(schedule, {b.storage for item in pending for b in item.buffers[:item.outputs]})
-        raise
-    try:
+    run, have_run = Submission(), False
+
+    def note() -> None:
         for node, view in schedule.views.items():
             for memory in view.base.memories if view.base.op is Ops.BUFFER else ():
                 if memory.buffer is None:
                     allocate(memory)
             node.set_realized_view(view)
         done()
-    finally:
-        uninterrupted.__exit__()
+
+    try:
+        try:
+            while pending:
+                run_last(pending, run)
+        finally:
+            run.finish()
+        have_run = True
+        note()
+    except BaseException:
+        with Uninterrupted():
+            if have_run:
+                note()
+            else:
+                keep_finished(schedule, {b.storage for item in pending for b in item.buffers[:item.outputs]})
+        raise
 
 
 def place_in_arena(shared: Intermediates) -> None:
@@ -192,24 +197,24 @@ def keep_finished(schedule: Schedule, unwritten: set[Storage]) -> None:
     devices is where all its parts are."""
     finished = {node: view for node, view in schedule.views.items() if view.base.op is Ops.BUFFER
                 and all(m.storage not in unwritten and m.buffer is not None for m in view.base.memories)}
-    for memory in {node.src[0].base for node in finished if node.op is Ops.ASSIGN}:
-        memory.mark_overwritten()
-        memory.storage.writer = None
+    written = Overwriting(node.src[0].base for node in finished if node.op is Ops.ASSIGN)
+    written.done()
+    written.forget_writers()
     for node, view in finished.items():
         node.set_realized_view((node.src[0] if node.op is Ops.ASSIGN else view).current)
 
 
 def allocate(node: UOp) -> Buffer:
     """The memory of a BUFFER node, made now if it has none."""
-    buffer = node.buffer
-    if buffer is None and node.storage.is_placeholder:
+    storage = node.storage
+    buffer = storage.buffer
+    if buffer is not None:
+        return buffer.allocate()
+    if storage.is_placeholder:
         raise TransformError(f"{users_line()}: a tensor from inside a function under vmap was kept and used "
                              "outside of it, where its value does not exist; return it instead")
-    if buffer is None:
-        buffer = Buffer(node.arg.device, node.arg.size, node.dtype)
-        node.set_buffer(buffer)
-    buffer.allocate()
-    return buffer
+    buffer = storage.buffer = Buffer(node.arg.device, node.arg.size, node.dtype)
+    return buffer.allocate()
 
 
 class Prepared(NamedTuple):
@@ -223,23 +228,22 @@ class Prepared(NamedTuple):
 
     def run(self, run: Submission) -> None:
         """Give the step to its device's queue."""
-        if self.kernel is None:
-            run.copy(self.buffers[0], self.buffers[1], copied_from(self.item.ast))
-        elif all([b.size for b in self.buffers[:self.item.outputs]]):
-            run.kernel(self.kernel, self.item.device, self.buffers, self.item.outputs, self.variables)
+        item, buffers, kernel, variables = self
+        if kernel is None:
+            run.copy(buffers[0], buffers[1], copied_from(item.ast))
+        elif all([b.size for b in buffers[:item.outputs]]):
+            run.kernel(kernel, buffers[0].device, buffers, item.outputs, variables)
 
 
 def prepared(item: ScheduleItem) -> Prepared:
     """A step with its kernel compiled and its memory allocated."""
     kernel = None if item.ast.op is Ops.COPY else compiled_kernel(item.ast, item.device)
-    variables = variable_values(kernel, item) if kernel is not None else []
+    variables = variable_values(kernel, item) if kernel is not None and kernel.variables else []
     return Prepared(item, [allocate(b) for b in item.buffers], kernel, variables)
 
 
 def variable_values(kernel: CompiledKernel, item: ScheduleItem) -> list[int]:
     """The item's variables in the order in which the kernel takes them."""
-    if not kernel.variables:
-        return []
     bound = {v.name: v.value for v in item.variables}
     missing = [name for name in kernel.variables if bound.get(name) is None]
     if missing:
@@ -269,7 +273,7 @@ class Submission:
         its time is its own."""
         queue = Device[device].queue
         addresses = [b.address for b in buffers]
-        if DEBUG >= 2:
+        if DEBUG.value >= 2:
             Device.synchronize()
             sources = ordered(queue, buffers, outputs)
             start = queue.timestamp()
@@ -277,10 +281,11 @@ class Submission:
             count(kernel, device, queue.timestamp().seconds - start.seconds)
             return
         self.queues.add(queue)
-        self.seconds += seconds_of(kernel.estimate.operations, kernel.estimate.bytes)
+        self.seconds += kernel.estimate.seconds
         sources = ordered(queue, buffers, outputs)
         point = queue.exec(kernel.program, addresses, variables, kernel.extent, self.seconds, sources)
-        self.note(point, buffers, outputs)
+        if point is not None:
+            self.note(point, buffers, outputs)
         count(kernel, device, 0.0)
 
     def kernels(self, device: str, recorded: Any, changes: tuple[np.ndarray[Any, Any], list[int]],
@@ -325,7 +330,7 @@ def ordered(queue: CommandQueue, buffers: Sequence[Buffer], outputs: int) -> tup
     Returns what may fail, or has failed, to compute their content."""
     doubtful: list[Point] = []
     for number, buffer in enumerate(buffers):
-        uses = buffer.root.uses
+        uses = buffer.uses if buffer.whole is None else buffer.whole.uses
         if uses is None:
             continue
         writers = uses.before_reading(queue)
@@ -349,7 +354,7 @@ def count(kernel: CompiledKernel, device: str, seconds: float) -> None:
     GlobalCounters.kernel_count += 1
     GlobalCounters.global_ops += kernel.estimate.operations
     GlobalCounters.global_mem += kernel.estimate.bytes
-    if DEBUG < 2:
+    if DEBUG.value < 2:
         return
     GlobalCounters.time_sum_s += seconds
     gflops = kernel.estimate.operations / seconds * 1e-9

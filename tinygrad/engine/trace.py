@@ -20,8 +20,8 @@ from tinygrad.engine.references import References
 from tinygrad.engine.replay import Kind, Place, Replay, Step, Values
 from tinygrad.functional import random
 from tinygrad.graph.sizes import bound
-from tinygrad.graph.uop import Storage, UOp
-from tinygrad.helpers import Uninterrupted
+from tinygrad.graph.uop import Overwriting, Storage, UOp
+from tinygrad.helpers import complete
 from tinygrad.tensor import Tensor, reached_by_gradients
 
 GIVEN_UP = "given up"
@@ -133,7 +133,8 @@ class Trace:
     def replay(self, inputs: Inputs) -> Any:
         """Run the steps on other inputs and return new tensors."""
         self.check(inputs)
-        compute_readers(self.overwritten(inputs))
+        overwritten = self.overwritten(inputs)
+        compute_readers(overwritten)
         engine = self.engine
         memories = inputs.memories
         given: dict[int, Buffer] = {}
@@ -147,11 +148,11 @@ class Trace:
                  for d in self.random_count}
         for device, count in self.random_count.items():
             random.advance(device, count)
+        overwriting = Overwriting(overwritten)
         try:
             engine(given, Values(moved, {SEED: random.seed(), **arguments}))
         finally:
-            with Uninterrupted():
-                self.mark_overwritten(inputs)
+            complete(overwriting.done)
         nodes: dict[int, UOp] = {}
         tensors = [self.tensor(o, nodes, given, inputs) for o in self.outputs]
         for owner, output in self.gradients.items():
@@ -168,11 +169,6 @@ class Trace:
             elif place.state is not None:
                 nodes.append(place.state)
         return nodes
-
-    def mark_overwritten(self, inputs: Inputs) -> None:
-        """Say that what was computed from the memory that a call writes no longer stands for its content."""
-        for node in self.overwritten(inputs):
-            node.mark_overwritten()
 
     def tensor(self, output: Output, nodes: dict[int, UOp], given: Mapping[int, Buffer],
                inputs: Inputs) -> Tensor:

@@ -28,6 +28,8 @@ def to_shape(name: str, shape: Sequence[Any]) -> Shape:
     """The shape given as separate integers or as one sequence of them."""
     if len(shape) == 1 and isinstance(shape[0], (list, tuple)):
         shape = shape[0]
+    if all([type(size) is int and size >= 0 for size in shape]):
+        return tuple(shape)
     sizes: list[int] = []
     for size in map(as_size, shape):
         if not is_size(size):

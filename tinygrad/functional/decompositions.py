@@ -31,10 +31,10 @@ Step = Callable[..., State]
 
 @functools.lru_cache(maxsize=256)
 def _replayed(step: Step, kinds: tuple[tuple[Shape, DType], ...]) -> Callable[..., State]:
-    """`step` under TinyJit, for a state of these shapes and dtypes."""
-    from tinygrad.engine.jit import TinyJit
+    """`step` traced and replayed, for a state of these shapes and dtypes."""
+    from tinygrad.engine.jit import PureJit
 
-    return TinyJit(step)
+    return PureJit(step)
 
 
 def iterate(step: Step, state: Iterable[Tensor], count: int) -> State:

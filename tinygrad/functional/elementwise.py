@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 def broadcast_shape(name: str, *shapes: Shape) -> Shape:
     """The shape that all `shapes` expand to. Raises ValueError, naming the operation, where there is none."""
-    if all(shape == shapes[0] for shape in shapes):
+    if shapes.count(shapes[0]) == len(shapes):
         return shapes[0]
     ndim = max(map(len, shapes))
     aligned = [(1,) * (ndim - len(shape)) + shape for shape in shapes]
@@ -57,7 +57,12 @@ def number_dtype(number: Any, dtype: DType) -> DType:
     return dtype
 
 
-def _as_number(name: str, x: Any) -> Any:
+def _as_operand(name: str, x: Any) -> Any:
+    """What is no tensor and no Python number as one of the two."""
+    from tinygrad.tensor import Tensor
+
+    if isinstance(x, (np.ndarray, UOp, Size)):
+        return Tensor(x, requires_grad=False)
     x = x.item() if isinstance(x, np.generic) else x
     if not isinstance(x, (bool, int, float)):
         raise TypeError(f"{name} takes tensors and numbers, got a {type(x).__name__}")
@@ -69,25 +74,23 @@ def operands(name: str, *values: Any) -> tuple[list[UOp], list[Tensor]]:
     tensors."""
     from tinygrad.tensor import Tensor
 
-    items = [Tensor(v, requires_grad=False) if isinstance(v, (np.ndarray, UOp, Size)) else v for v in values]
+    items = [v if isinstance(v, (Tensor, bool, int, float)) else _as_operand(name, v) for v in values]
     tensors = [v for v in items if isinstance(v, Tensor)]
-    numbers = [_as_number(name, v) for v in items if not isinstance(v, Tensor)]
     if not tensors:
-        tensors = [Tensor(numbers[0], requires_grad=False)]
-    dtype = promote(*(t.dtype for t in tensors))
-    for number in numbers:
-        dtype = number_dtype(number, dtype)
-    shape = broadcast_shape(name, *(t.shape for t in tensors))
+        tensors = [Tensor(items[0], requires_grad=False)]
+    dtype = promote(*[t._uop.dtype for t in tensors])
+    for v in items:
+        if not isinstance(v, Tensor):
+            dtype = number_dtype(v, dtype)
+    shape = broadcast_shape(name, *[t._uop.shape for t in tensors])
     nodes = [expand_to(v.uop.cast(dtype), shape) if isinstance(v, Tensor) else UOp.const(v, dtype, shape)
              for v in items]
     return nodes, tensors
 
 
 def binary(name: str, op: Callable[[UOp, UOp], UOp], a: Any, b: Any, reverse: bool = False) -> Tensor:
-    from tinygrad.tensor import Tensor
-
     (x, y), tensors = operands(name, b, a) if reverse else operands(name, a, b)
-    return Tensor.of(value_of_its_own(op(x, y)), *tensors)
+    return type(tensors[0]).of(value_of_its_own(op(x, y)), *tensors)
 
 
 def unary(self: Tensor, op: Callable[[UOp], UOp]) -> Tensor:
@@ -284,6 +287,8 @@ def lerp(self: Tensor, end: Tensor, weight: Operand) -> Tensor:
     >>> Tensor([0.0, 10.0]).lerp(Tensor([4.0, 20.0]), 0.25).tolist()
     [1.0, 12.5]
     """
+    if isinstance(weight, type(self)):
+        broadcast_shape("lerp", self.shape, end.shape, weight.shape)
     return self + (end - self) * weight
 
 

@@ -26,6 +26,12 @@ def _reduce_loss(loss: Tensor, reduction: str, total_weight: Tensor | None = Non
     raise ValueError(f"a loss takes reduction 'mean', 'sum' or 'none', got {reduction!r}")
 
 
+def _check_targets(name: str, scores: Tensor, targets: Tensor) -> None:
+    """Refuse targets of another shape: (N, 1) beside (N,) would be N x N comparisons."""
+    if scores.shape != targets.shape:
+        raise ValueError(f"{name} of scores {scores.shape} takes targets of that shape, got {targets.shape}")
+
+
 def _check_classes(name: str, scores: tuple[int, ...], labels: Tensor, axis: int) -> None:
     """Refuse labels that are not integers of the scores' shape without the class axis."""
     expected = scores[:axis] + scores[axis + 1:]
@@ -48,6 +54,7 @@ def binary_crossentropy(self: Tensor, Y: Tensor, reduction: Reduction = "mean") 
     >>> Tensor([0.25]).binary_crossentropy(Tensor([1.0])).exp().item()
     4.0
     """
+    _check_targets("binary_crossentropy", self, Y)
     loss = -Y * self.log().maximum(-100) - (1 - Y) * (1 - self).log().maximum(-100)
     return _reduce_loss(loss, reduction)
 
@@ -59,6 +66,7 @@ def binary_crossentropy_logits(self: Tensor, Y: Tensor, reduction: Reduction = "
     >>> Tensor([0.0]).binary_crossentropy_logits(Tensor([1.0])).exp().item()
     2.0
     """
+    _check_targets("binary_crossentropy_logits", self, Y)
     positive = Y * self.logsigmoid()
     if pos_weight is not None:
         positive = positive * pos_weight
@@ -129,11 +137,11 @@ def sparse_categorical_crossentropy(self: Tensor, Y: Tensor, ignore_index: int =
     return _reduce_loss(counted.where(loss, 0), reduction, counted.sum().cast(loss.dtype))
 
 
-def nll_loss(self: Tensor, Y: Tensor, weight: Tensor | None = None, ignore_index: int | None = None,
+def nll_loss(self: Tensor, Y: Tensor, weight: Tensor | None = None, ignore_index: int | None = -100,
              reduction: Reduction = "mean") -> Tensor:
     """-self[label] * weight[label] of log-probabilities (N, classes, ...) and class numbers `Y` (N, ...).
 
-    "mean" divides by the sum of the weights. Labels equal to `ignore_index` weigh nothing.
+    "mean" divides by the sum of the weights. Labels equal to `ignore_index` weigh nothing; None ignores none.
 
     >>> Tensor([[-1.0, -2.0], [-3.0, -4.0]]).nll_loss(Tensor([1, 0])).item()
     2.5

@@ -161,7 +161,7 @@ def expand(self: Tensor, shape: Any, *args: Any) -> Tensor:
         raise ValueError(f"expand: {asked} has fewer axes than the tensor's shape {self.shape}")
     padded = (1,) * (len(asked) - self.ndim) + self.shape
     sizes = tuple(n if s is None or s == -1 else s for n, s in zip(padded, asked, strict=True))
-    if any(n not in (1, s) for n, s in zip(padded, sizes, strict=True)):
+    if any([n not in (1, s) for n, s in zip(padded, sizes, strict=True)]):
         raise ValueError(f"cannot expand {self.shape} to {sizes}: only axes of size 1 grow")
     return moved(self, expand_to(self.uop, to_shape("expand", sizes)))
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from tinygrad.dtype import dtypes, promote
+from tinygrad.functional.elementwise import broadcast_shape
 from tinygrad.functional.reduce import MaskedSoftmaxRule, masked_softmax
 from tinygrad.helpers import make_tuple
 
@@ -129,6 +130,10 @@ def scaled_dot_product_attention(self: Tensor, key: Tensor, value: Tensor, attn_
         number = Tensor.arange(queries, device=self.device).unsqueeze(1)
         attn_mask = Tensor.arange(keys, device=self.device) <= number
     if attn_mask is not None:
+        if broadcast_shape("scaled_dot_product_attention's scores and attn_mask", scores.shape,
+                           attn_mask.shape) != scores.shape:
+            raise ValueError(f"scaled_dot_product_attention takes an attn_mask that broadcasts to its scores "
+                             f"{scores.shape}, got {attn_mask.shape}")
         if attn_mask.dtype.is_bool:
             scores = attn_mask.where(scores, -math.inf)
         else:

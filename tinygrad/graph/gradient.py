@@ -18,6 +18,7 @@ from tinygrad.dtype import dtypes
 from tinygrad.graph.elementary import derivative_of_sine
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.shapes import inverse_permutation
+from tinygrad.graph.traits import Argument
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ceildiv
 
@@ -223,16 +224,6 @@ GRADIENT_RULES: dict[Ops, GradientRule] = {
     Ops.CUSTOM_GRADIENT: lambda g, node: (None, *node.arg(g, node)),
 }
 """None says that the gradient is zero. Operations that are not here (comparisons, bits) end the walk."""
-
-
-class Argument:
-    """The rule of a CUSTOM_GRADIENT that stands for an argument of a function: its source, with an identity.
-
-    Gradients can be taken at such a node, which is no other use of the same value, and flow on through it.
-    """
-
-    def __call__(self, gradient: UOp, node: UOp) -> SourceGradients:
-        return (gradient,)
 
 
 def as_argument(value: UOp) -> UOp:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from tinygrad.graph.gradient import Argument
 from tinygrad.graph.ops import Family, Ops
-from tinygrad.graph.uop import Storage, Synthesized, UOp
+from tinygrad.graph.traits import LEAF, MEMORY
+from tinygrad.graph.uop import Storage, UOp
 
 
 def storage_view(uop: UOp) -> UOp | None:
@@ -49,7 +49,7 @@ def without_detaches(uop: UOp) -> UOp:
 
 def is_detached_memory(uop: UOp) -> bool:
     """Whether `uop` is a view of memory, or of memory about to be overwritten, as a constant to gradients."""
-    return uop.viewed.op is Ops.DETACH and below_detaches(uop).op in _MEMORY
+    return uop.traits & MEMORY != 0 and uop.viewed.op is Ops.DETACH
 
 
 def below_detaches(uop: UOp) -> UOp:
@@ -63,10 +63,7 @@ def below_detaches(uop: UOp) -> UOp:
 def value_of_its_own(uop: UOp) -> UOp:
     """`uop`, and where that is a view of memory, which others may write to, or one that shows an item several
     times, which must be as many items once they are written to, a node that is none."""
-    if uop.op not in _MAY_BE_MEMORY:
-        return uop
-    is_view = is_view_of_memory(uop) or is_detached_memory(uop) or repeats_items(uop)
-    return with_gradient_of(uop, uop) if is_view else uop
+    return with_gradient_of(uop, uop) if uop.traits & MEMORY or repeats_items(uop) else uop
 
 
 def repeats_items(uop: UOp) -> bool:
@@ -88,22 +85,20 @@ def _passed_on(gradient: UOp, node: UOp) -> tuple[UOp]:
     return (gradient,)
 
 
-_MEMORY = frozenset({Ops.BUFFER, Ops.ASSIGN})
-_MAY_BE_MEMORY = Family.VIEW | _MEMORY | {Ops.DETACH}
-
-
 def own_memory(uop: UOp) -> UOp | None:
     """The view that a tensor with node `uop` may write into; None while it has no memory of its own.
 
     A node that is no memory but was computed was so for another tensor with an equal expression.
     """
+    if not uop.traits & MEMORY:
+        return None
     uop = without_detaches(uop)
     return uop if uop.viewed.op is Ops.BUFFER else None
 
 
 def is_view_of_memory(uop: UOp) -> bool:
     """Whether `uop` is a view of memory, or of memory about to be overwritten."""
-    return uop.viewed.op in _MEMORY
+    return uop.traits & MEMORY != 0 and uop.viewed.op is not Ops.DETACH
 
 
 def constant_value(uop: UOp) -> Any:
@@ -139,23 +134,9 @@ def is_leaf(uop: UOp) -> bool:
     return leaf_node(uop) is not None
 
 
-def _depends_on_leaf_here(node: UOp) -> bool:
-    if not node.dtype.is_float:
-        return False
-    if node.op is Ops.DETACH:
-        return node.arg is not None
-    if node.op is Ops.CUSTOM_GRADIENT and isinstance(node.arg, Argument):
-        return True
-    return node.op is Ops.BUFFER or any(s.__dict__["_has_leaf"] for s in node.src)
-
-
-_has_leaf = Synthesized(_depends_on_leaf_here, "_has_leaf")
-
-
 def depends_on_leaf(uop: UOp) -> bool:
     """Whether a leaf is below `uop`, along ways that gradients can take."""
-    known: bool | None = uop.__dict__.get("_has_leaf")
-    return _has_leaf.of(uop) if known is None else known
+    return uop.traits & LEAF != 0
 
 
 class LeafIndex:

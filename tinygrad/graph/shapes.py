@@ -1,6 +1,6 @@
 """The shapes of tensor-graph nodes, and what their builders refuse.
 
-`shape_of` gives a node's shape from its sources and argument, when the node is made. The `check_` functions
+`SHAPES` gives a node's shape from its sources and argument, when the node is made. The `check_` functions
 raise where the user's sizes, dtypes or devices do not fit, with both sides in the message.
 """
 from __future__ import annotations
@@ -13,15 +13,10 @@ from tinygrad.graph.sizes import is_symbolic, reshapes_in_memory
 from tinygrad.helpers import argsort, ceildiv, prod
 
 if TYPE_CHECKING:
+    from tinygrad.dtype import DType
     from tinygrad.graph.uop import Shape, UOp
 
 Pairs = Sequence[tuple[int, int]]
-
-
-def shape_of(node: UOp) -> Shape:
-    """The shape of the tensor that `node` stands for; () for loop-nest and program nodes."""
-    rule = _SHAPE_RULES.get(node.op)
-    return () if rule is None else rule(node)
 
 
 def _reduced_shape(node: UOp) -> Shape:
@@ -30,7 +25,7 @@ def _reduced_shape(node: UOp) -> Shape:
     return tuple(1 if i in node.arg[1] else n for i, n in enumerate(node.src[0].shape))
 
 
-_SHAPE_RULES: dict[Ops, Callable[[UOp], Shape]] = {
+SHAPES: dict[Ops, Callable[[UOp], Shape]] = {
     **dict.fromkeys(Family.ELEMENTWISE, lambda n: n.src[0].shape),
     **dict.fromkeys((Ops.CONTIGUOUS, Ops.DETACH, Ops.ASSIGN, Ops.COPY), lambda n: n.src[0].shape),
     **dict.fromkeys((Ops.CUSTOM_GRADIENT, Ops.LIMIT), lambda n: n.src[0].shape),
@@ -44,6 +39,7 @@ _SHAPE_RULES: dict[Ops, Callable[[UOp], Shape]] = {
     Ops.SHRINK: lambda n: tuple(e - s for s, e in n.arg),
     Ops.STRIDE: lambda n: tuple(ceildiv(s, abs(k)) for k, s in zip(n.arg, n.src[0].shape)),
 }
+"""The shape of the tensor that a node stands for; () where there is no rule: loop-nest and program nodes."""
 
 
 def inverse_permutation(order: Sequence[int]) -> tuple[int, ...]:
@@ -58,19 +54,38 @@ def check_elementwise(op: Ops, src: tuple[UOp, ...], values: tuple[UOp, ...]) ->
     """Raise ValueError where shapes or devices differ, TypeError for dtypes that differ or that `op` cannot
     take. `values` are the sources without the condition of a WHERE."""
     shape, dtype, device = src[0].shape, values[0].dtype, src[0].device
-    if any([s.shape != shape for s in src]):
-        raise ValueError(f"{op.name} takes equal shapes, got {', '.join(str(s.shape) for s in src)}")
-    if any([v.dtype is not dtype for v in values]) or (op is Ops.WHERE and not src[0].dtype.is_bool):
+    apart = False
+    for s in src:
+        if s.shape != shape:
+            raise ValueError(f"{op.name} takes equal shapes, got {', '.join(str(s.shape) for s in src)}")
+        if s.device is not device:
+            apart = apart or (device is not None and s.device is not None and s.device != device)
+            device = s.device or device
+    for v in values:
+        if v.dtype is not dtype:
+            raise TypeError(f"{op.name} takes equal dtypes, got {', '.join(str(s.dtype) for s in src)}")
+    if op in _PARTICULAR:
+        _check_dtype(op, dtype, src)
+    if apart:
+        devices = {s.device for s in src} - {None}
+        places = ", ".join(sorted(map(str, devices)))
+        remedy = "move one with .to(device)" if all(isinstance(d, str) for d in devices) else \
+            "spread the other with .shard(devices), whole on each, or .shard(devices, axis)"
+        raise ValueError(f"{op.name} of values on different devices: {places}; {remedy}")
+
+
+_PARTICULAR = Family.FLOAT_ONLY | Family.BITWISE | Family.INT_ONLY | {Ops.WHERE}
+"""Operations that do not take every dtype."""
+
+
+def _check_dtype(op: Ops, dtype: DType, src: tuple[UOp, ...]) -> None:
+    """Raise TypeError where `op` does not take values of this dtype, or WHERE its condition."""
+    if op is Ops.WHERE and not src[0].dtype.is_bool:
         raise TypeError(f"{op.name} takes equal dtypes, got {', '.join(str(s.dtype) for s in src)}")
     if (op in Family.FLOAT_ONLY and not dtype.is_float) or (op in Family.INT_ONLY and not dtype.is_int):
         raise TypeError(f"{op.name} takes {'floats' if op in Family.FLOAT_ONLY else 'integers'}, got {dtype}")
     if op in (Ops.AND, Ops.OR, Ops.XOR) and dtype.is_float:
         raise TypeError(f"{op.name} takes integers or bools, got {dtype}")
-    if any([s.device is not device for s in src]) and len(devices := {s.device for s in src} - {None}) > 1:
-        places = ", ".join(sorted(map(str, devices)))
-        remedy = "move one with .to(device)" if all(isinstance(d, str) for d in devices) else \
-            "spread the other with .shard(devices), whole on each, or .shard(devices, axis)"
-        raise ValueError(f"{op.name} of values on different devices: {places}; {remedy}")
 
 
 def check_reshape(old: Shape, new: Shape) -> None:
@@ -87,7 +102,7 @@ def check_permute(shape: Shape, order: tuple[int, ...]) -> None:
 
 
 def check_expand(old: Shape, new: Shape) -> None:
-    if len(new) != len(old) or any(s not in (1, n) for s, n in zip(old, new)):
+    if len(new) != len(old) or any([s not in (1, n) for s, n in zip(old, new)]):
         raise ValueError(f"cannot expand {old} to {new}: only axes of size 1 grow")
 
 

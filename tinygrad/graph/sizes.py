@@ -148,7 +148,7 @@ def _decided(condition: UOp, left: int, sign: str, right: int) -> bool:
 
 def as_size(value: Any) -> Any:
     """An index expression as a size; anything else as it is."""
-    return Size.of(value) if is_expression(value) else value
+    return Size.of(value) if type(value) is not int and is_expression(value) else value
 
 
 def is_expression(value: Any) -> bool:

@@ -12,8 +12,9 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
-from tinygrad.graph.gradient import GRADIENT_RULES, Argument, as_argument, summed_gradients
+from tinygrad.graph.gradient import GRADIENT_RULES, as_argument, summed_gradients
 from tinygrad.graph.ops import Family, Ops
+from tinygrad.graph.traits import Argument
 from tinygrad.graph.uop import UOp
 
 SourceTangents: TypeAlias = Sequence[UOp | None]

@@ -10,9 +10,7 @@ Next on the path: `schedule/` decides which nodes become buffers and which fuse.
 from __future__ import annotations
 
 import itertools
-import os
 import struct
-import threading
 from _weakref import _remove_dead_weakref  # type: ignore[attr-defined]  # what `weakref` itself imports
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar, overload
@@ -22,6 +20,7 @@ from tinygrad.dtype import DType, accumulate_dtype, dtypes
 from tinygrad.graph import shapes
 from tinygrad.graph.operators import Operators
 from tinygrad.graph.ops import Family, Memory, Ops, RangeKind
+from tinygrad.graph.shapes import SHAPES
 from tinygrad.graph.sharding import Layout, Place, Sharding
 from tinygrad.graph.sizes import (
     Size,
@@ -32,6 +31,7 @@ from tinygrad.graph.sizes import (
     sizes_in,
     value_of,
 )
+from tinygrad.graph.traits import LEAF, PASSED_ON, TRAITS
 from tinygrad.helpers import prod
 
 if TYPE_CHECKING:
@@ -60,14 +60,13 @@ class BufferSpec(NamedTuple):
 class Storage:
     """What the BUFFER nodes of one identity share: the memory itself, and the version that it holds now."""
 
-    def __init__(self) -> None:
-        self.buffer: Buffer | None = None
-        self.version = 0
-        self.is_placeholder = False
-        """whether this is no memory, but a value that nobody knows yet; see `graph/batch.py`"""
-        self.writer: object = None
-        """the tensor that stands for what is still to be written here, None if nothing is"""
-        self._owner: ref[object] | None = None
+    buffer: Buffer | None = None
+    version = 0
+    is_placeholder = False
+    """whether this is no memory, but a value that nobody knows yet; see `graph/batch.py`"""
+    writer: object = None
+    """the tensor that stands for what is still to be written here, None if nothing is"""
+    _owner: ref[object] | None = None
 
     @property
     def parts(self) -> tuple[Storage, ...]:
@@ -93,35 +92,45 @@ class ShardedStorage(Storage):
     def __init__(self, pieces: Sequence[UOp]) -> None:
         self.pieces = tuple(pieces)
         """for each device a view of a BUFFER there, of the shape of its part"""
-        super().__init__()
 
     @property
     def parts(self) -> tuple[Storage, ...]:
         return tuple(piece.viewed.storage for piece in self.pieces)
 
     @property
-    def version(self) -> int:
+    def version(self) -> int:  # type: ignore[override]  # it follows from the parts, which are written to
         return sum(part.version for part in self.parts)
 
-    @version.setter
-    def version(self, version: int) -> None:
-        """A write is one to every piece."""
-        for part in self.parts if version > self.version else ():
-            part.version += 1
+
+class Overwriting:
+    """A write into the memory of BUFFER nodes, which hold something else afterwards: `done` says so, however
+    often it is called. See `BufferSpec.version`."""
+
+    def __init__(self, memories: Iterable[UOp]) -> None:
+        self.storages = {memory.storage for memory in memories}
+        self.after = {part: part.version + 1 for storage in self.storages for part in storage.parts}
+
+    def done(self) -> None:
+        """What was lazy of these memories is written."""
+        for part, version in self.after.items():
+            part.version = version
+
+    def forget_writers(self) -> None:
+        """No tensor stands for what is still to be written there."""
+        for storage in self.storages:
+            storage.writer = None
 
 
 _buffer_identities = itertools.count()
-_interned: dict[tuple[Any, ...], _Interned] = {}
+_interned: dict[tuple[Any, ...], ref[UOp]] = {}
 """Every node that exists, by its fields; sources by their `id`, for a node that exists keeps them, and a key
 that kept them would keep what they lead back to: memory, a write into it that nobody can see any more, and
 the nodes of that. What `weakref.WeakValueDictionary` does in a third of its time, for every node of every
-step passes through here."""
-_interning = threading.RLock()
-"""Held while a node enters `_interned`: two threads that make equal nodes get the same."""
+step passes through here. Threads that make equal nodes get the same: `setdefault` lets one of them in."""
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_interning.acquire, after_in_parent=_interning.release,
-                        after_in_child=_interning.release)
+
+_bits_of = struct.Struct("d").pack
+"""A float as it is: 0.0 is not -0.0, and one NaN is another."""
 
 
 class _Interned(ref["UOp"]):
@@ -131,8 +140,7 @@ class _Interned(ref["UOp"]):
     key: tuple[Any, ...]
 
 
-def _forget(entry: ref[UOp]) -> None:
-    assert isinstance(entry, _Interned)
+def _forget(entry: _Interned) -> None:
     _remove_dead_weakref(_interned, entry.key)  # not another thread's new node of that key
 
 
@@ -190,19 +198,25 @@ class Synthesized(Attribute[T]):
 class UOp(Operators):
     """One node. Make it with `UOp.new` or the builder methods, never by calling the class."""
 
-    __slots__ = ("__dict__", "__weakref__", "_realized", "arg", "dtype", "op", "shape", "src")
+    __slots__ = ("__dict__", "__weakref__", "_realized", "arg", "device", "dtype", "op", "shape", "src",
+                 "traits")
     op: Ops
     dtype: DType
     src: tuple[UOp, ...]
     arg: Any
     shape: Shape
     """of the tensor it stands for; () for loop-nest and program nodes"""
+    device: Any
+    """the `Place` that holds or computes this value: a device, or the tuple of several; None for constants,
+    which any device can make"""
+    traits: int
+    """what else is known of it at once: see `graph/traits.py`"""
     _realized: UOp | None
 
     @staticmethod
     def new(op: Ops, dtype: DType, src: tuple[UOp, ...] = (), arg: Any = None) -> UOp:
         """The node with these fields: an existing one if there is one."""
-        key = (op, dtype, struct.pack("d", arg) if type(arg) is float else arg, *map(id, src))
+        key = (op, dtype, _bits_of(arg) if type(arg) is float else arg, *map(id, src))
         entry = _interned.get(key)
         node = None if entry is None else entry()
         if node is not None:
@@ -212,16 +226,25 @@ class UOp(Operators):
         node.dtype = dtype
         node.src = src
         node.arg = arg
-        node.shape = shapes.shape_of(node)
+        rule = SHAPES.get(op)
+        node.shape = () if rule is None else rule(node)
+        device, found = None, 0
+        for source in src:
+            found |= source.traits
+            if device is None:
+                device = source.device
+        own = TRAITS.get(op)
+        found = found & PASSED_ON if own is None else own(found, arg)
+        node.traits = found if dtype.is_float else found & ~LEAF
+        node.device = place_of(arg) if op in _PLACED else device
         node._realized = None
         new = _Interned(node, _forget)
         new.key = key
-        with _interning:
-            entry = _interned.get(key)
-            other = None if entry is None else entry()
+        while (entry := _interned.setdefault(key, new)) is not new:
+            other = entry()
             if other is not None:
                 return other
-            _interned[key] = new
+            _remove_dead_weakref(_interned, key)
         return node
 
     def __repr__(self) -> str:
@@ -322,19 +345,6 @@ class UOp(Operators):
 
     # --- where the value lives ------------------------------------------------------------------------------
 
-    @Synthesized
-    def device(self) -> Any:
-        """The `Place` that holds or computes this value: a device, or the tuple of several; None for
-        constants, which any device can make."""
-        if self.op is Ops.BUFFER:
-            return self.arg.device
-        if self.op is Ops.COPY:
-            return self.arg.devices if isinstance(self.arg, Sharding) else self.arg
-        for source in self.src:
-            if source.device is not None:
-                return source.device
-        return None
-
     @Attribute
     def storage(self) -> Storage:
         """The memory of a BUFFER node."""
@@ -350,10 +360,6 @@ class UOp(Operators):
     def set_buffer(self, buffer: Buffer | None) -> None:
         """Give a BUFFER node its memory, or take it away."""
         self.storage.buffer = buffer
-
-    def mark_overwritten(self) -> None:
-        """Say that the memory of this BUFFER node holds something else now; see `BufferSpec.version`."""
-        self.storage.version += 1
 
     @property
     def is_overwritten(self) -> bool:
@@ -459,12 +465,18 @@ class UOp(Operators):
     def const(value: Any, dtype: DType, shape: Shape = ()) -> UOp:
         """A number, expanded to `shape`."""
         node = UOp.new(Ops.CONST, dtype, (), dtype.as_const(value))
-        return node if shape == () else node.reshape((1,) * len(shape)).expand(shape)
+        if not shape:
+            return node
+        ones = (1,) * len(shape)
+        node = UOp.new(Ops.RESHAPE, dtype, (node,), ones)
+        return node if shape == ones else UOp.new(Ops.EXPAND, dtype, (node,), shape)
 
     @staticmethod
     def new_buffer(device: str, size: int, dtype: DType) -> UOp:
         """A BUFFER node of `size` items that no other node equals. Its memory comes when it is written."""
-        return UOp.new(Ops.BUFFER, dtype, (), BufferSpec(next(_buffer_identities), device, size))
+        node = UOp.new(Ops.BUFFER, dtype, (), BufferSpec(next(_buffer_identities), device, size))
+        node.__dict__["storage"] = Storage()
+        return node
 
     @staticmethod
     def sharded_buffer(devices: tuple[str, ...], layout: Layout, pieces: Sequence[UOp]) -> UOp:
@@ -563,6 +575,8 @@ class UOp(Operators):
 
     def cast(self, dtype: DType) -> UOp:
         """The value as `dtype`. Floats to integers round toward zero."""
+        if dtype is self.dtype:
+            return self
         dtype = dtype.vec(self.dtype.count)
         return self if dtype is self.dtype else UOp.new(Ops.CAST, dtype, (self,))
 
@@ -586,9 +600,9 @@ class UOp(Operators):
 
     def reshape(self, shape: Sequence[int]) -> UOp:
         shape = tuple(shape)
-        shapes.check_reshape(self.shape, shape)
         if shape == self.shape:
             return self
+        shapes.check_reshape(self.shape, shape)
         src = self.src[0] if self.op is Ops.RESHAPE else self
         return src if shape == src.shape else UOp.new(Ops.RESHAPE, self.dtype, (src,), shape)
 
@@ -601,8 +615,10 @@ class UOp(Operators):
 
     def expand(self, shape: Sequence[int]) -> UOp:
         shape = tuple(shape)
+        if shape == self.shape:
+            return self
         shapes.check_expand(self.shape, shape)
-        return self if shape == self.shape else UOp.new(Ops.EXPAND, self.dtype, (self,), shape)
+        return UOp.new(Ops.EXPAND, self.dtype, (self,), shape)
 
     def pad(self, pads: Sequence[tuple[int, int]]) -> UOp:
         """Zeros before and after each axis."""
@@ -632,7 +648,7 @@ class UOp(Operators):
         if self.viewed.op is not Ops.BUFFER:
             return False
         if not is_symbolic(self.shape):
-            return not self.has_sizes and self.st.contiguous_whole
+            return not (Size.exists and self.has_sizes) and self.st.contiguous_whole
         memory = self.src[0]
         begins_whole = self.op is Ops.SHRINK and all(start == 0 for start, _ in self.arg)
         return begins_whole and memory.shape == largest_shape(self.shape) and memory.is_whole_buffer
@@ -718,6 +734,18 @@ class UOp(Operators):
     def extent(self) -> int:
         """The number of iterations of a RANGE; the most there can be where that is symbolic."""
         return self.src[0].bounds[1]
+
+
+_PLACED = frozenset({Ops.BUFFER, Ops.COPY})
+"""Operations whose argument says where the value is. Others are where their sources are."""
+
+
+def place_of(arg: Any) -> Place:
+    """Where the value of a BUFFER or COPY with this argument is."""
+    if isinstance(arg, BufferSpec):
+        return arg.device
+    place: Place = arg.devices if isinstance(arg, Sharding) else arg
+    return place
 
 
 def _simplified(op: Ops, dtype: DType, src: tuple[UOp, ...], arg: Any) -> UOp:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tinygrad.graph.ops import Ops
-from tinygrad.graph.uop import Synthesized, UOp
+from tinygrad.graph.traits import WRITES
+from tinygrad.graph.uop import UOp
 
 
 def pending_writes(uops: Iterable[UOp]) -> set[UOp]:
@@ -17,14 +18,22 @@ def pending_writes(uops: Iterable[UOp]) -> set[UOp]:
 
     Raises RuntimeError where a value with such nodes depends on memory that no longer holds what it did.
     """
-    seen: dict[UOp, None] = {}
-    for uop in uops:
-        if _has_writes.of(uop):
-            seen.update(uop.toposort(stop=lambda node: node.realized_view is not None or node in seen))
-    for node in seen:
+    found: set[UOp] = set()
+    stack = [uop for uop in uops if uop.traits & WRITES]
+    seen = set(stack)
+    while stack:
+        node = stack.pop()
         if node.op is Ops.BUFFER:
             refuse_overwritten(node)
-    return {node for node in seen if node.op is Ops.ASSIGN and node.realized_view is None}
+        if node.realized_view is not None:
+            continue
+        if node.op is Ops.ASSIGN:
+            found.add(node)
+        for source in node.src:
+            if source not in seen:
+                seen.add(source)
+                stack.append(source)
+    return found
 
 
 def refuse_overwritten(node: UOp) -> None:
@@ -34,34 +43,36 @@ def refuse_overwritten(node: UOp) -> None:
                            "realize() it (or call backward()) before the assignment")
 
 
-_has_writes = Synthesized(
-    lambda node: node.op is Ops.ASSIGN or any(s.__dict__["_has_writes"] for s in node.src), "_has_writes")
-"""Whether an ASSIGN is below a node."""
-
-
 class Readers:
     """Tells which nodes depend on what `writes` overwrite, other than through them."""
 
     def __init__(self, writes: set[UOp]) -> None:
-        self.writes = writes
         self.overwritten = {write.src[0].base for write in writes}
-        self.known: dict[UOp, bool] = {}
+        self.known: dict[UOp, bool] = dict.fromkeys(writes, False)
 
     def includes(self, uop: UOp) -> bool:
-        for node in uop.toposort(stop=self._is_end):
-            if node not in self.known:
-                self.known[node] = self._reads_here(node)
-        return self.known[uop]
+        """Whether `uop` does. What is found out about nodes on the way is kept for the next question."""
+        known = self.known
+        stack = [uop]
+        while stack:
+            node = stack[-1]
+            if node not in known:
+                memory = self._memory_at(node)
+                unknown = [] if memory is not None else [s for s in node.src if s not in known]
+                if unknown:
+                    stack += unknown
+                    continue
+                reads = any([known[s] for s in node.src]) if memory is None else self._is_overwritten(memory)
+                known[node] = reads
+            stack.pop()
+        return known[uop]
 
-    def _is_end(self, node: UOp) -> bool:
-        return node in self.known or node in self.writes or node.realized_view is not None
-
-    def _reads_here(self, node: UOp) -> bool:
-        if node in self.writes:
-            return False
-        if node.realized_view is not None:
-            return self._is_overwritten(node.realized_view.base)
-        return self._is_overwritten(node) or any(self.known[s] for s in node.src)
+    def _memory_at(self, node: UOp) -> UOp | None:
+        """The memory that `node` is, or that its value is in; None where it has to be computed."""
+        if node.op is Ops.BUFFER:
+            return node
+        view = node.realized_view
+        return None if view is None else view.base
 
     def _is_overwritten(self, memory: UOp) -> bool:
         if memory.op is not Ops.BUFFER or memory.arg.layout is None:

@@ -263,6 +263,8 @@ class RMSNorm:
         self.weight = Tensor.ones(dim) if elementwise_affine else None
 
     def __call__(self, x: Tensor) -> Tensor:
+        if self.weight is not None and x.shape[-1:] != self.weight.shape:
+            raise ValueError(f"RMSNorm takes an input (..., {self.weight.shape[0]}), got {x.shape}")
         wide = x.cast(promote(x.dtype, dtypes.float32))
         out = (wide * ((wide * wide).mean(-1, keepdim=True) + self.eps).rsqrt()).cast(x.dtype)
         return out if self.weight is None else out * self.weight
@@ -313,11 +315,16 @@ class LSTMCell:
         self.bias_hh = _uniform(bound, 4 * hidden_size) if bias else None
 
     def __call__(self, x: Tensor, hc: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
+        if x.ndim != 2 or x.shape[1] != self.weight_ih.shape[1]:
+            raise ValueError(f"LSTMCell takes an input (N, {self.weight_ih.shape[1]}), got {x.shape}")
         if hc is None:
             zeros = Tensor.zeros(x.shape[0], self.hidden_size, dtype=x.dtype, device=x.device,
                                  requires_grad=False)
             hc = (zeros, zeros)
         h, c = hc
+        if not h.shape == c.shape == (x.shape[0], self.hidden_size):
+            raise ValueError(f"LSTMCell takes h and c of shape {(x.shape[0], self.hidden_size)}, got "
+                             f"{h.shape} and {c.shape}")
         gates = x.linear(self.weight_ih.transpose(), self.bias_ih)
         gates = gates + h.linear(self.weight_hh.transpose(), self.bias_hh)
         enter, forget, cell, leave = gates.chunk(4, dim=1)

@@ -7,7 +7,8 @@ in float32 at least.
 """
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Collection, Sequence
 
 from tinygrad.dtype import dtypes, promote
 from tinygrad.helpers import dedup, flatten
@@ -18,7 +19,7 @@ class Optimizer:
     """What every optimizer does: keeps the parameters, clears gradients, applies updates.
 
     `params`: tensors; those with `requires_grad=False` are buffers, only realised by `step`. `lr` becomes a
-    float32 tensor of one item; assign to it to change the rate between steps.
+    float tensor of one item; assign to it to change the rate between steps.
     """
 
     def __init__(self, params: Sequence[Tensor], lr: float, device: str | None = None) -> None:
@@ -37,12 +38,19 @@ class Optimizer:
             raise ValueError("an optimizer takes at least one float parameter with a gradient, got "
                              f"{len(unique)} tensors without")
         self.device = self.params[0].device if device is None else device
-        self.lr = self._scalar(lr)
+        self.lr = self._numbers([lr])
         Tensor.realize(*self.params, *self.buffers)
 
-    def _scalar(self, value: float) -> Tensor:
-        """A number that changes between steps: a float32 tensor (1,) with memory of its own."""
-        return Tensor([value], device=self.device, dtype=dtypes.float32, requires_grad=False)
+    def _numbers(self, values: list[float]) -> Tensor:
+        """Numbers that change between steps, as exact as the widest update: a tensor with memory of its
+        own."""
+        widest = functools.reduce(promote, [p.dtype for p in self.params], dtypes.float32)
+        return Tensor(values, device=self.device, dtype=widest, requires_grad=False)
+
+    @staticmethod
+    def _at(numbers: Tensor, p: Tensor) -> Tensor:
+        """Such numbers on a parameter's device, in the type of its updates."""
+        return numbers.to(p.device).cast(promote(p.dtype, dtypes.float32))
 
     def _state(self) -> list[Tensor]:
         """Zeros for each parameter, with memory of their own."""
@@ -57,22 +65,18 @@ class Optimizer:
             p.grad = None
 
     def step(self) -> None:
-        """Apply one update. Raises RuntimeError where a parameter has no gradient."""
+        """Apply one update. A parameter whose `grad` is None keeps its value and its state, as in PyTorch."""
         Tensor.realize(*self.schedule_step())
 
     def schedule_step(self) -> list[Tensor]:
         """The tensors of one update, assigned but not realised: state, parameters, buffers."""
-        grads = []
-        for i, p in enumerate(self.params):
-            if p.grad is None:
-                raise RuntimeError(f"step: parameter {i} of shape {p.shape} has no gradient; call backward() "
-                                   "on a loss that depends on it")
-            grads.append(p.grad.detach().cast(promote(p.dtype, dtypes.float32)))
+        grads = {i: p.grad.detach().cast(promote(p.dtype, dtypes.float32))
+                 for i, p in enumerate(self.params) if p.grad is not None}
         return [*self._step(grads), *self.params, *self.buffers]
 
-    def _step(self, grads: list[Tensor]) -> list[Tensor]:
-        """Assign the next value of every parameter, given its gradient; returns the state that was
-        assigned."""
+    def _step(self, grads: dict[int, Tensor]) -> list[Tensor]:
+        """Assign the next values of the parameters with these numbers, given their gradients; returns the
+        state that was assigned."""
         raise NotImplementedError(f"{type(self).__name__} has no update rule")
 
     @staticmethod
@@ -129,10 +133,11 @@ class LARS(Optimizer):
         self.tcoef = tcoef
         self.b = self._state() if momentum else []
 
-    def _step(self, grads: list[Tensor]) -> list[Tensor]:
-        for i, (p, g) in enumerate(zip(self.params, grads, strict=True)):
+    def _step(self, grads: dict[int, Tensor]) -> list[Tensor]:
+        for i, g in grads.items():
+            p = self.params[i]
             value = self._wide(p)
-            rate = self.lr.to(p.device) * self._trust(value, g)
+            rate = self._at(self.lr, p) * self._trust(value, g)
             if self.pre_wd and self.weight_decay:
                 g = g + self.weight_decay * value
             if self.classic:
@@ -145,7 +150,7 @@ class LARS(Optimizer):
             if not self.classic:
                 g = g * rate
             if not self.pre_wd and self.weight_decay:
-                value = value * (1 - self.weight_decay * self.lr.to(p.device))
+                value = value * (1 - self.weight_decay * self._at(self.lr, p))
             p.assign((value - g).cast(p.dtype))
         return self.b
 
@@ -232,31 +237,42 @@ class LAMB(Optimizer):
         self.eps = eps
         self.weight_decay = weight_decay
         self.adam = adam
-        # 1 - b^t itself is kept, not b^t: next to 1, float32 would lose four of its seven digits
-        self.correction1 = self._scalar(0.0)
-        self.correction2 = self._scalar(0.0)
+        # 1 - b^t itself is kept, not b^t: next to 1, float32 would lose four of its seven digits. For each
+        # parameter, because t counts the steps in which it had a gradient.
+        self.correction1 = self._numbers([0.0] * len(self.params))
+        self.correction2 = self._numbers([0.0] * len(self.params))
         self.m = self._state()
         self.v = self._state()
 
-    def _step(self, grads: list[Tensor]) -> list[Tensor]:
+    def _step(self, grads: dict[int, Tensor]) -> list[Tensor]:
         b1, b2 = self.b1, self.b2
-        self.correction1.assign(self.correction1 * b1 + (1 - b1))
-        self.correction2.assign(self.correction2 * b2 + (1 - b2))
-        for p, g, m, v in zip(self.params, grads, self.m, self.v, strict=True):
+        for i, g in grads.items():
+            p, m, v = self.params[i], self.m[i], self.v[i]
             m.assign(b1 * m + (1 - b1) * g)
             v.assign(b2 * v + (1 - b2) * (g * g))
             value = self._wide(p)
-            slope = m / self.correction1.to(p.device)
-            spread = (v / self.correction2.to(p.device)).sqrt()
+            slope = m / (self._at(self.correction1, p)[i] * b1 + (1 - b1))
+            spread = (v / (self._at(self.correction2, p)[i] * b2 + (1 - b2))).sqrt()
             update = slope / (spread + self.eps)
             if self.weight_decay:
                 update = update + self.weight_decay * value
-            rate = self.lr.to(p.device)
+            rate = self._at(self.lr, p)
             if not self.adam:
                 size, step = value.square().sum().sqrt(), update.square().sum().sqrt()
                 rate = rate * ((size > 0) & (step > 0)).where(size / step, 1.0)
             p.assign((value - rate * update).cast(p.dtype))
+        self._advance(self.correction1, b1, grads)
+        self._advance(self.correction2, b2, grads)
         return [self.correction1, self.correction2, *self.m, *self.v]
+
+    def _advance(self, correction: Tensor, b: float, grads: Collection[int]) -> None:
+        """From 1 - b^t to 1 - b^(t + 1), for the parameters with gradients. Updates compute it from the old
+        value, an item of memory like any other: so those of equal shapes are one kernel."""
+        after = correction * b + (1 - b)
+        if len(grads) < len(self.params):
+            has_gradient = Tensor([i in grads for i in range(len(self.params))], device=self.device)
+            after = has_gradient.where(after, correction)
+        correction.assign(after)
 
 
 def Adam(params: Sequence[Tensor], lr: float = 0.001, b1: float = 0.9, b2: float = 0.999,

@@ -1,8 +1,8 @@
 """Finding, saving and loading the tensors of a model.
 
 Files are mapped, not read: a tensor of a loaded file is a view of the file's pages, read when it is first
-used. Files are data from strangers: headers are checked against the file's size, pickles go through an
-unpickler that knows only what PyTorch's weights need, and archives are never written to disk.
+used. Files are data from strangers: headers are checked against the file's size, PyTorch's pickles go through
+an unpickler that knows only what weights need (`nn/pytorch_files.py`), archives are never written to disk.
 """
 from __future__ import annotations
 
@@ -11,19 +11,18 @@ import io
 import json
 import math
 import os
-import pickle
 import struct
 import tarfile
 import zipfile
-from collections import OrderedDict
-from collections.abc import Callable, Iterable
-from typing import Any, ClassVar, TypeAlias
+from collections.abc import Iterable
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from tinygrad.dtype import DType, dtypes
 from tinygrad.graph.leaves import storage_view
 from tinygrad.helpers import tqdm
+from tinygrad.nn import pytorch_files
 from tinygrad.tensor import Tensor
 
 PathLike: TypeAlias = str | os.PathLike[str]
@@ -391,104 +390,18 @@ def _stored_file(data: Bytes, info: zipfile.ZipInfo) -> Bytes:
 
 # --- PyTorch's files ------------------------------------------------------------------------------
 
-_TORCH_STORAGES: dict[str, DType] = {
-    "DoubleStorage": dtypes.float64,
-    "FloatStorage": dtypes.float32,
-    "HalfStorage": dtypes.float16,
-    "BFloat16Storage": dtypes.bfloat16,
-    "LongStorage": dtypes.int64,
-    "IntStorage": dtypes.int32,
-    "ShortStorage": dtypes.int16,
-    "CharStorage": dtypes.int8,
-    "ByteStorage": dtypes.uint8,
-    "BoolStorage": dtypes.bool,
-}
-
-
-@dataclasses.dataclass(frozen=True)
-class _Storage:
-    """The memory that tensors of a PyTorch file are views of."""
-
-    name: str
-    dtype: DType
-    data: Bytes
-
-
-def _rebuild_tensor(storage: Any, offset: Any, shape: Any, strides: Any, *_: Any) -> Tensor:
-    """A strided view of a storage, checked against its size."""
-    if not isinstance(storage, _Storage) or not _is_size(offset) or len(shape) != len(strides) \
-            or not all(_is_size(n) for n in (*shape, *strides)):
-        raise ValueError(f"a tensor is a storage, an offset, a shape and strides, "
-                         f"got {offset!r}, {shape!r}, {strides!r}")
-    items = storage.data.view(storage.dtype.numpy)
-    last = offset + sum((n - 1) * s for n, s in zip(shape, strides))
-    if 0 not in shape and last >= len(items):
-        raise ValueError(f"a tensor of shape {tuple(shape)} and strides {tuple(strides)} at {offset} reaches "
-                         f"item {last} of storage {storage.name}, which has {len(items)}")
-    if 0 in shape:
-        return Tensor(np.empty(shape, items.dtype), dtype=storage.dtype)
-    view = np.lib.stride_tricks.as_strided(items[offset:], shape, [s * items.itemsize for s in strides])
-    return Tensor(np.asarray(view, order="C"), dtype=storage.dtype)
-
-
-def _rebuild_parameter(data: Any, *_: Any) -> Any:
-    return data
-
-
-class _TorchUnpickler(pickle.Unpickler):
-    """Unpickles what PyTorch's weights are made of, and refuses every other name."""
-
-    _allowed: ClassVar[dict[tuple[str, str], Callable[..., Any] | DType]] = {
-        ("collections", "OrderedDict"): OrderedDict,
-        ("torch._utils", "_rebuild_tensor"): _rebuild_tensor,
-        ("torch._utils", "_rebuild_tensor_v2"): _rebuild_tensor,
-        ("torch._utils", "_rebuild_parameter"): _rebuild_parameter,
-        ("torch", "Size"): tuple,
-        **{("torch", name): dtype for name, dtype in _TORCH_STORAGES.items()},
-    }
-
-    def __init__(self, text: bytes, files: dict[str, Bytes], folder: str, name: str) -> None:
-        super().__init__(io.BytesIO(text))
-        self._files = files
-        self._folder = folder
-        self._name = name
-
-    def find_class(self, module: str, name: str) -> Any:
-        found = self._allowed.get((module, name))
-        if found is None:
-            raise ValueError(f"{self._name} asks for {module}.{name}; torch_load makes tensors, dicts and "
-                             "plain values only. Save model.state_dict() instead of the model")
-        return found
-
-    def persistent_load(self, pid: Any) -> _Storage:
-        if not isinstance(pid, tuple) or len(pid) < 5 or pid[0] != "storage" or not isinstance(pid[1], DType):
-            raise ValueError(f"{self._name} refers to something that is not a storage: {pid!r}")
-        _, dtype, key, _, count = pid[:5]
-        path = f"{self._folder}data/{key}"
-        data = self._files.get(path)
-        if data is None or not _is_size(count) or len(data) < count * dtype.itemsize:
-            held = "no bytes" if data is None else f"{len(data)} bytes"
-            raise ValueError(f"{self._name} is damaged: storage {path} of {count} {dtype.name} has {held}")
-        return _Storage(path, dtype, data[:count * dtype.itemsize])
-
 
 def torch_load(t: PathLike | Tensor) -> Any:
-    """What `torch.save` wrote (PyTorch 1.6 and later): tensors, in the dicts, lists and values around them.
+    """What `torch.save` wrote: tensors, in the dicts, lists and plain values around them.
 
-    Nothing of the file is run: a pickle that asks for anything but tensors is refused with a ValueError.
+    Both formats: zip archives, whose tensors are views of the file where they lie in order, and the pickles
+    before PyTorch 1.6. Parameters come as tensors, `torch.Size` as a tuple, devices and dtypes as their
+    names. Views of one storage are tensors of their own here.
+
+    Nothing of the file is run: a pickle that asks for anything but tensors is refused with a ValueError, as
+    is a file that is cut short or damaged.
     """
     data, name = _bytes_of(t)
-    files = _zip_files(data, name)
-    pickles = [k for k in files if k == "data.pkl" or k.endswith("/data.pkl")]
-    if len(pickles) != 1:
-        raise ValueError(f"{name} is not a PyTorch file: that is a zip archive with one data.pkl, "
-                         f"this has {len(pickles)}")
-    folder = pickles[0].removesuffix("data.pkl")
-    order = files.get(folder + "byteorder")
-    if order is not None and order.tobytes() != b"little":
-        raise ValueError(f"{name} holds {order.tobytes().decode(errors='replace')}-endian numbers; "
-                         "save it on a little-endian machine")
-    try:
-        return _TorchUnpickler(files[pickles[0]].tobytes(), files, folder, name).load()
-    except (pickle.UnpicklingError, EOFError, TypeError, IndexError, AttributeError, KeyError) as error:
-        raise ValueError(f"{name}: its data.pkl is damaged: {error}") from error
+    if data[:4].tobytes() == b"PK\x03\x04":
+        return pytorch_files.load_archive(_zip_files(data, name), name)
+    return pytorch_files.load_legacy(_MappedFile(data), data, name)

@@ -32,7 +32,8 @@ _COUNTED = frozenset({Ops.CONST, Ops.VARIABLE, Ops.RANGE, Ops.SPECIAL})
 
 
 class WGSLRenderer(Renderer):
-    """WGSL for a device that lacks the dtypes `missing`, and whose `fma` is fused for the dtypes `fused`."""
+    """WGSL for a device that lacks the dtypes `missing`, whose `fma` is fused for the dtypes `fused`, and
+    that compares an int32 made an int64 as one if it `widens`."""
 
     name = "WGSL"
     has_blocks = True
@@ -40,8 +41,9 @@ class WGSLRenderer(Renderer):
 
     def __init__(self, missing: frozenset[DType] = frozenset(), block_threads: int = 256,
                  shared_bytes: int = 16 << 10, fused: frozenset[DType] = WIDE_FLOATS,
-                 most_rounds: int = 2**31 - 1) -> None:
+                 most_rounds: int = 2**31 - 1, widens: bool = True) -> None:
         self.missing = missing
+        self.widens = widens
         self.most_rounds = most_rounds
         """of all loops of a thread together: a driver may stop a thread after them"""
         self.fused = fused
@@ -67,20 +69,19 @@ class WGSLRenderer(Renderer):
             raise ValueError("this kernel counts beyond 32 bits, for which this WebGPU device has no "
                              "integers; CPU, CPU:C and PYTHON do: t.to(\"CPU\")")
         has_float64 = not self.missing & {dtypes.float64, dtypes.uint64}
-        functions = WGSLFunctions("i64" if wide else "i32", self.fused, has_float64)
+        functions = WGSLFunctions("i64" if wide else "i32", self.fused, has_float64, self.widens)
         return _Writer(name, program, functions, self.copies_of_bodies(program)).module()
 
     def copies_of_bodies(self, program: list[UOp]) -> int:
         """How often to write the body of each innermost loop, so that a thread goes round its loops no more
         often than the driver lets it. Raises ValueError where that would be a text of thousands of lines."""
-        inner, outer = rounds_of(program)
-        if inner + outer <= self.most_rounds:
-            return 1
-        copies = -(-inner // max(1, self.most_rounds - outer))
-        if outer >= self.most_rounds or copies > MOST_COPIES:
-            raise ValueError(f"a thread of this kernel goes {inner + outer:,} times round its loops, and "
-                             f"this WebGPU driver stops it after {self.most_rounds:,} without a word: run "
-                             "this on CPU or CL, t.to(\"CPU\"), or in parts")
+        copies = 1
+        while rounds_of(program, copies) > self.most_rounds:
+            copies *= 2
+            if copies > MOST_COPIES:
+                raise ValueError(f"a thread of this kernel goes {rounds_of(program):,} times round its "
+                                 f"loops, and this WebGPU driver stops it after {self.most_rounds:,} "
+                                 "without a word: run this on CPU or CL, t.to(\"CPU\"), or in parts")
         return copies
 
 
@@ -92,20 +93,31 @@ def cancels(node: UOp) -> bool:
     return node.op is Ops.ADD and any(x.op is Ops.NEG and x.src[0] is y for x, y in ((a, b), (b, a)))
 
 
-def rounds_of(program: list[UOp]) -> tuple[int, int]:
-    """(rounds of innermost loops, rounds of the others) that a thread makes at most."""
-    inner = outer = 0
+def rounds_of(program: list[UOp], copies: int = 1) -> int:
+    """How often a thread goes round its loops at most, where the bodies of innermost loops are written so
+    many times (and one of no more rounds is no loop at all). The round in which a loop ends counts too."""
+    total = 0
     times = [1]
+    rounds = []
     is_innermost = False
     for node in program:
         if node.op is Ops.RANGE:
-            times.append(times[-1] * (int(node.bounds[1]) + 1))
+            rounds.append(most_rounds_of(node))
+            times.append(times[-1] * rounds[-1])
             is_innermost = True
         elif node.op is Ops.END:
-            rounds = times.pop()
-            inner, outer = (inner + rounds, outer) if is_innermost else (inner, outer + rounds)
+            times.pop()
+            extent = rounds.pop()
+            here = copies if is_innermost else 1
+            total += times[-1] * (-(-extent // here) + 1) if extent > here or here == 1 else 0
             is_innermost = False
-    return inner, outer
+    return total
+
+
+def most_rounds_of(loop: UOp) -> int:
+    """How often one goes round a loop at most."""
+    lowest, highest = (int(bound) for bound in loop.bounds)
+    return highest - lowest + 1
 
 
 def _fits(node: UOp) -> bool:
@@ -124,7 +136,9 @@ class OpenLoop:
     counter: str
     end: str
     start: int
-    """the line of its body"""
+    """the line before its body"""
+    most: int
+    """rounds"""
     is_innermost: bool = True
 
 
@@ -245,12 +259,23 @@ class _Writer(Arithmetic):
         self.depth += 1
         for around in self.open_loops:
             around.is_innermost = False
-        self.open_loops.append(OpenLoop(counter, end, len(self.lines)))
+        self.open_loops.append(OpenLoop(counter, end, len(self.lines) - 1, most_rounds_of(node)))
 
     def close_loop(self, node: UOp) -> None:
         loop = self.open_loops.pop()
-        body = self.lines[loop.start:]
-        for _ in range(self.copies - 1 if loop.is_innermost else 0):
+        copies = self.copies if loop.is_innermost else 1
+        body = self.lines[loop.start + 1:]
+        if 1 < copies >= loop.most:
+            head = self.lines[loop.start].partition("(")[2].partition(";")[0]
+            del self.lines[loop.start:]
+            self.depth -= 1
+            self.line(f"{head};")
+            for _ in range(loop.most):
+                self.lines += ["    " * self.depth + f"if ({loop.counter} < {loop.end}) {{", *body,
+                               "    " * self.depth + "}"]
+                self.line(f"{loop.counter}++;")
+            return
+        for _ in range(copies - 1):
             self.line(f"{loop.counter}++;")
             self.line(f"if ({loop.counter} >= {loop.end}) {{ break; }}")
             self.lines += ["    " * self.depth + "{", *body, "    " * self.depth + "}"]

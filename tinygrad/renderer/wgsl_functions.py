@@ -33,7 +33,7 @@ class WGSLFunctions(Functions):
     """Types and functions of one kernel. Values of narrow types are kept in 32 bits: integers as the numbers
     they are, floats as their bits."""
 
-    def __init__(self, index: str, fused: frozenset[DType], has_float64: bool) -> None:
+    def __init__(self, index: str, fused: frozenset[DType], has_float64: bool, widens: bool = True) -> None:
         super().__init__(Dialect(
             name="WGSL", types={**_TYPES, dtypes.index: index}, math="{name}",
             bitcast="bitcast<{target}>({value})"))
@@ -41,6 +41,8 @@ class WGSLFunctions(Functions):
         """dtypes of which the device's own `fma` rounds once"""
         self.has_float64 = has_float64
         """and integers of as many bits"""
+        self.widens = widens
+        """whether the device compares an int32 made an int64 as one"""
 
     def define(self, name: str, result: DType, parameters: Mapping[str, DType], body: str) -> str:
         if name not in self.texts:
@@ -166,6 +168,8 @@ class WGSLFunctions(Functions):
         decides by the target's sign whether to repeat the topmost bit."""
         kind = self.type(target)
         wide = {"i32": "i64", "u32": "u64"}.get(self.type(source), "")
+        if wide == "i64" and kind in ("i64", "u64") and not self.widens:
+            wide = self.define("widened", dtypes.int64, {"a": dtypes.int32}, "return i64(a) | i64(zero);")
         return f"{kind}({wide}({value}))" if kind in ("i64", "u64") and wide else f"{kind}({value})"
 
     def multiply_add(self, dtype: DType) -> str:

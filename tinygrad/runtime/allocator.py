@@ -63,9 +63,10 @@ class Allocator:
     def allocate(self, size: int, idle: bool = False) -> Any:
         """Memory of at least `size` bytes; with `idle` such that no command still uses. Raises MemoryError
         with what is used and cached where there is none."""
-        rounded = round_up(max(size, 1), ALIGNMENT)
+        rounded = round_up(size or 1, ALIGNMENT)
         with self.lock:
-            memory = self._take(self.cached.get(rounded, []), idle)
+            free = self.cached.get(rounded)
+            memory = self._take(free, idle) if free else None
             if memory is not None:
                 self.cached_bytes -= rounded
         if memory is None:
@@ -77,15 +78,16 @@ class Allocator:
                 self.free_cache()
                 memory = self._obtain_or_explain(rounded, cached)
         with _counting:
-            GlobalCounters.mem_used += size
-            GlobalCounters.mem_peak = max(GlobalCounters.mem_peak, GlobalCounters.mem_used)
+            used = GlobalCounters.mem_used = GlobalCounters.mem_used + size
+            if used > GlobalCounters.mem_peak:
+                GlobalCounters.mem_peak = used
         return memory
 
     def _take(self, free: list[Any], idle: bool) -> Any:
-        """The block that was freed last, and is not used if that matters; None where there is none, and not
-        enough that soon will be."""
+        """Of some blocks the one that was freed last, and is not used if that matters; None where there is
+        none, and not enough that soon will be."""
         if not (idle and self.in_use):
-            return free.pop() if free else None
+            return free.pop()
         for number in reversed(range(len(free))):
             if all(point.is_past for point in self.in_use.get(self.address(free[number]), ())):
                 return free.pop(number)
@@ -121,15 +123,15 @@ class Allocator:
     def free(self, memory: Any, size: int) -> None:
         """Take memory back, into the cache. That holds no more than was ever used at once (and
         `LEAST_CACHE`): what was freed longest ago goes back to the system."""
-        rounded = round_up(max(size, 1), ALIGNMENT)
+        rounded = round_up(size or 1, ALIGNMENT)
         with _counting:
             GlobalCounters.mem_used -= size
         with self.lock:
-            blocks = self.cached.pop(rounded, [])
+            blocks = self.cached.pop(rounded, None) or []
             blocks.append(memory)
             self.cached[rounded] = blocks  # the size used last comes last
             self.cached_bytes += rounded
-            while self.cached_bytes > max(LEAST_CACHE, GlobalCounters.mem_peak):
+            while self.cached_bytes > LEAST_CACHE and self.cached_bytes > GlobalCounters.mem_peak:
                 self._drop_oldest()
 
     def _drop_oldest(self) -> None:

@@ -1,12 +1,12 @@
 """AMD: AMD's GPUs, through the HIP runtime and its compiler, hiprtc, as ROCm installs them (ctypes).
 
-Kernels are HIP C (`renderer/cuda.py`), compiled in process for the GPU that is there. Memory and queues are
-those of `streams.py`, as CUDA's are: copies to the GPU run beside kernels, and nobody waits but who reads.
+Kernels are HIP C (`renderer/cuda.py`), compiled in process for the GPU that is there. Memory, queues, and
+graphs of kernels are those of `streams.py` and `stream_programs.py`, as CUDA's are: copies to the GPU run
+beside kernels, and nobody waits but who reads.
 """
 from __future__ import annotations
 
 import ctypes
-import sys
 from collections.abc import Sequence
 from ctypes import POINTER, byref, c_char_p, c_float, c_int, c_size_t, c_uint, c_void_p
 from functools import cache
@@ -16,8 +16,8 @@ from tinygrad.device import CompiledDevice, numbered
 from tinygrad.helpers import cache_dir
 from tinygrad.renderer import Launch
 from tinygrad.renderer.cuda import hip_renderer
-from tinygrad.runtime.launch import Arguments
 from tinygrad.runtime.objects import ObjectCache, key_of
+from tinygrad.runtime.stream_programs import StreamProgram
 from tinygrad.runtime.streams import StreamAllocator, StreamGPU, StreamQueue
 
 INSTALL = "install ROCm (https://rocm.docs.amd.com), or use AMD:EMULATED"
@@ -56,6 +56,13 @@ _HIP: dict[str, tuple[type, ...]] = {
     "hipModuleGetFunction": (POINTER(c_void_p), c_void_p, c_char_p),
     "hipModuleUnload": (c_void_p,),
     "hipModuleLaunchKernel": (c_void_p, *[c_uint] * 7, c_void_p, c_void_p, c_void_p),
+    "hipGraphCreate": (POINTER(c_void_p), c_uint),
+    "hipGraphAddKernelNode": (POINTER(c_void_p), c_void_p, POINTER(c_void_p), c_size_t, c_void_p),
+    "hipGraphInstantiate": (POINTER(c_void_p), c_void_p, c_void_p, c_char_p, c_size_t),
+    "hipGraphExecKernelNodeSetParams": (c_void_p, c_void_p, c_void_p),
+    "hipGraphLaunch": (c_void_p, c_void_p),
+    "hipGraphExecDestroy": (c_void_p,),
+    "hipGraphDestroy": (c_void_p,),
 }
 """The functions of libamdhip64 that are used, with their parameters; all return a hipError_t."""
 _HIPRTC: dict[str, tuple[type, ...]] = {
@@ -254,6 +261,36 @@ class GPU(StreamGPU):
     def await_stream(self, stream: int) -> None:
         hip().call("hipStreamSynchronize", stream)
 
+    def unload(self, module: int) -> None:
+        self.library.call("hipModuleUnload", module)
+
+    def start_kernel(self, function: int, sizes: Sequence[int], arguments: int) -> None:
+        hip().call("hipModuleLaunchKernel", function, *sizes, self.stream, arguments, None)
+
+    def new_graph(self) -> int:
+        return made("hipGraphCreate", 0)
+
+    def add_kernel(self, graph: int, before: Sequence[int], function: int, sizes: Sequence[int],
+                   arguments: int) -> int:
+        earlier = (c_void_p * len(before))(*before)
+        return made("hipGraphAddKernelNode", graph, earlier, len(before),
+                    byref(node(function, sizes, arguments)))
+
+    def finished_graph(self, graph: int) -> int:
+        return made("hipGraphInstantiate", graph, None, None, 0)
+
+    def change_kernel(self, executable: int, kernel: int, function: int, sizes: Sequence[int], arguments: int
+                      ) -> None:
+        hip().call("hipGraphExecKernelNodeSetParams", executable, kernel,
+                   byref(node(function, sizes, arguments)))
+
+    def start_graph(self, executable: int, stream: int) -> None:
+        hip().call("hipGraphLaunch", executable, stream)
+
+    def destroy_graph(self, graph: int, executable: int) -> None:
+        self.library.call("hipGraphExecDestroy", executable)
+        self.library.call("hipGraphDestroy", graph)
+
 
 def made(function: str, *arguments: object) -> int:
     """The address, or handle, that a function of HIP puts where its first argument points."""
@@ -262,27 +299,24 @@ def made(function: str, *arguments: object) -> int:
     return found.value or 0
 
 
-class HIPProgram:
-    """A loaded kernel."""
+class KernelNode(ctypes.Structure):
+    """hipKernelNodeParams: what a kernel of a graph is told, its code, its grid, and its arguments."""
 
-    def __init__(self, name: str, code: bytes, launch: Launch, gpu: GPU) -> None:
-        gpu.enter()
-        self.gpu = gpu
-        self.code = code
-        self.module = made("hipModuleLoadData", code)
-        self.function = made("hipModuleGetFunction", self.module, name.encode())
-        self.arguments = Arguments(launch)
-        self.sizes = (*launch.blocks, *launch.threads)
+    _fields_ = (("threads", c_uint * 3), ("extra", c_void_p), ("function", c_void_p), ("blocks", c_uint * 3),
+                ("arguments", c_void_p), ("shared", c_uint))
 
-    def __call__(self, addresses: Sequence[int], variables: Sequence[int], extent: int) -> None:
-        self.gpu.enter()
-        hip().call("hipModuleLaunchKernel", self.function, *self.sizes, 0, self.gpu.stream,
-                   self.arguments.set(addresses, variables), None)
 
-    def __del__(self) -> None:
-        if getattr(self, "module", None) and not sys.is_finalizing():
-            self.gpu.synchronize()
-            self.gpu.library.call("hipModuleUnload", self.module)
+def node(function: int, sizes: Sequence[int], arguments: int) -> KernelNode:
+    """As `KernelNode` lays it out."""
+    blocks, threads = (c_uint * 3)(*sizes[:3]), (c_uint * 3)(*sizes[3:6])
+    return KernelNode(threads, None, function, blocks, arguments, sizes[6])
+
+
+def loaded(name: str, code: bytes, launch: Launch, gpu: GPU) -> StreamProgram:
+    """A kernel on its GPU."""
+    gpu.enter()
+    module = made("hipModuleLoadData", code)
+    return StreamProgram(gpu, module, made("hipModuleGetFunction", module, name.encode()), launch)
 
 
 class HIPDevice(CompiledDevice):
@@ -301,8 +335,8 @@ class HIPDevice(CompiledDevice):
     def compile(self, source: str) -> bytes:
         return compile_hip(source, self.gpu.architecture)
 
-    def load_blocks(self, name: str, code: bytes, launch: Launch) -> HIPProgram:
-        return HIPProgram(name, code, launch, self.gpu)
+    def load_blocks(self, name: str, code: bytes, launch: Launch) -> StreamProgram:
+        return loaded(name, code, launch, self.gpu)
 
 
 def open_device(name: str) -> HIPDevice:

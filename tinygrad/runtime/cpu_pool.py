@@ -171,10 +171,12 @@ class CPUProgram:
 
     def __call__(self, addresses: Sequence[int], variables: Sequence[int], extent: int) -> None:
         threads = pool()
-        threads.need_scratch(self.scratch)
-        buffers, values = array("q", addresses), array("q", variables)
-        native().launch(threads.state_address, self.function, buffers.buffer_info()[0],
-                        values.buffer_info()[0], extent, threads.chunk_of(extent))
+        if self.scratch > threads.scratch_bytes:
+            threads.need_scratch(self.scratch)
+        arguments = array("q", [*addresses, *variables])
+        start, _ = arguments.buffer_info()
+        native().launch(threads.state_address, self.function, start, start + 8 * len(addresses), extent,
+                        threads.chunk_of(extent))
 
 
 Call = tuple[CPUProgram, Sequence[int], Sequence[int], int]

@@ -2,28 +2,22 @@
 
 Kernels are CUDA C (`renderer/cuda.py`), compiled in process by NVRTC for the GPU that is there; those of
 CUDA:PTX are PTX that LLVM makes (`renderer/llvm_blocks.py`) and the driver assembles, without NVRTC.
-Memory and queues are those of `streams.py`. Kernels that a captured function runs after each other are a
-graph, started by one call.
+Memory and queues are those of `streams.py`, kernels and graphs of them those of `stream_programs.py`.
 """
 from __future__ import annotations
 
-import bisect
 import importlib
-import sys
 from collections.abc import Sequence
 from functools import cache
 from typing import Any, Self
-
-import numpy as np
 
 from tinygrad.device import CompiledDevice
 from tinygrad.renderer import STATIC_SHARED_BYTES, Launch, Renderer
 from tinygrad.renderer.cuda import cuda_renderer
 from tinygrad.renderer.llvm_blocks import NVPTX, LLVMBlocksRenderer, assembled
-from tinygrad.runtime.launch import Arguments
 from tinygrad.runtime.llvm import llvm_version
 from tinygrad.runtime.nvrtc import INSTALL, compile_cuda, nvrtc_version
-from tinygrad.runtime.queue import Point, raise_failures
+from tinygrad.runtime.stream_programs import StreamProgram
 from tinygrad.runtime.streams import StreamAllocator, StreamGPU, StreamQueue
 
 # --- the driver -----------------------------------------------------------------------------------------
@@ -75,7 +69,7 @@ class Context(StreamGPU):
         if number >= count:
             raise RuntimeError(f"there is no GPU number {number}: the driver finds {count}")
         self.number = number
-        self.destroy = driver().cuEventDestroy
+        self.let_go = driver()
         self.device = call("cuDeviceGet", number)
         self.handle = call("cuDevicePrimaryCtxRetain", self.device)
         self.enter()
@@ -118,7 +112,7 @@ class Context(StreamGPU):
         return call("cuEventCreate", flags.CU_EVENT_DEFAULT if timed else flags.CU_EVENT_DISABLE_TIMING)
 
     def destroy_event(self, event: Any) -> None:
-        self.destroy(event)
+        self.let_go.cuEventDestroy(event)
 
     def record(self, event: Any, stream: Any) -> None:
         call("cuEventRecord", event, stream)
@@ -141,6 +135,33 @@ class Context(StreamGPU):
 
     def await_stream(self, stream: Any) -> None:
         call("cuStreamSynchronize", stream)
+
+    def unload(self, module: Any) -> None:
+        self.let_go.cuModuleUnload(module)
+
+    def start_kernel(self, function: Any, sizes: Sequence[int], arguments: int) -> None:
+        call("cuLaunchKernel", function, *sizes, self.stream, arguments, 0)
+
+    def new_graph(self) -> Any:
+        return call("cuGraphCreate", 0)
+
+    def add_kernel(self, graph: Any, before: Sequence[Any], function: Any, sizes: Sequence[int],
+                   arguments: int) -> Any:
+        return call("cuGraphAddKernelNode", graph, before, len(before), node(function, sizes, arguments))
+
+    def finished_graph(self, graph: Any) -> Any:
+        return call("cuGraphInstantiate", graph, 0)
+
+    def change_kernel(self, executable: Any, kernel: Any, function: Any, sizes: Sequence[int], arguments: int
+                      ) -> None:
+        call("cuGraphExecKernelNodeSetParams", executable, kernel, node(function, sizes, arguments))
+
+    def start_graph(self, executable: Any, stream: Any) -> None:
+        call("cuGraphLaunch", executable, stream)
+
+    def destroy_graph(self, graph: Any, executable: Any) -> None:
+        self.let_go.cuGraphExecDestroy(executable)
+        self.let_go.cuGraphDestroy(graph)
 
     def attribute(self, name: str) -> int:
         """What the driver says of the GPU: one of CU_DEVICE_ATTRIBUTE_*."""
@@ -167,114 +188,30 @@ class Context(StreamGPU):
         return str(call("cuDeviceGetName", 256, self.device).rstrip(bytes(1)).decode())
 
 
-# --- queues ---------------------------------------------------------------------------------------------
-
-
-class CUDAQueue(StreamQueue):
-    """A stream of a GPU, which can be given a graph of kernels."""
-
-    gpu: Context
-
-    def record(self, calls: Sequence[Any]) -> Graph | None:
-        """A graph of kernels."""
-        if len(calls) < 2 or not all(isinstance(program, CUDAProgram) for program, *_ in calls):
-            return None
-        return Graph(self.gpu, calls)
-
-    def exec_list(self, kernels: Graph, places: np.ndarray[Any, Any], values: Sequence[int],
-                  work: float = 0.0, sources: tuple[Point, ...] = ()) -> Point | None:
-        raise_failures(sources)
-        with self.lock:
-            kernels.change(places, values)
-            call("cuGraphLaunch", kernels.executable, self.stream)
-            return self.next_point()
-
-
-Call = tuple["CUDAProgram", Sequence[int], Sequence[int], int]
-"""A kernel, its buffers' addresses, its variables' values, its extent."""
-
-
-class Graph:
-    """Kernels that run one after another, started by one call. Arguments have numbers, as `exec_list` says;
-    changing them changes runs that are not started yet."""
-
-    def __init__(self, context: Context, calls: Sequence[Call]) -> None:
-        context.enter()
-        self.context = context
-        self.programs = [program for program, *_ in calls]
-        self.counts = [len(addresses) for _, addresses, _, _ in calls]
-        self.given: list[int] = []
-        self.starts: list[int] = []
-        self.arguments = [Arguments(program.launch) for program in self.programs]
-        self.graph = call("cuGraphCreate", 0)
-        self.nodes: list[Any] = []
-        for number, (_, addresses, variables, _) in enumerate(calls):
-            self.starts.append(len(self.given))
-            self.given.extend([*addresses, *variables])
-            before = self.nodes[-1:]
-            self.nodes.append(call("cuGraphAddKernelNode", self.graph, before, len(before),
-                                   self.parameters(number)))
-        self.executable = call("cuGraphInstantiate", self.graph, 0)
-
-    def parameters(self, number: int) -> Any:
-        """What a node is told: the kernel, its grid, and its arguments as they are now."""
-        program, start = self.programs[number], self.starts[number]
-        end = self.starts[number + 1] if number + 1 < len(self.starts) else len(self.given)
-        variables = start + self.counts[number]
-        told = driver().CUDA_KERNEL_NODE_PARAMS()
-        told.func = program.function
-        (told.gridDimX, told.gridDimY, told.gridDimZ, told.blockDimX, told.blockDimY, told.blockDimZ,
-         told.sharedMemBytes) = program.sizes
-        told.kernelParams = self.arguments[number].set(self.given[start:variables], self.given[variables:end])
-        return told
-
-    def change(self, places: np.ndarray[Any, Any], values: Sequence[int]) -> None:
-        """Give arguments other values, in the nodes that have one which differs."""
-        self.context.enter()
-        changed = set()
-        for place, value in zip(places.tolist(), values, strict=True):
-            if self.given[place] != value:
-                self.given[place] = value
-                changed.add(bisect.bisect_right(self.starts, place) - 1)
-        for number in sorted(changed):
-            call("cuGraphExecKernelNodeSetParams", self.executable, self.nodes[number],
-                 self.parameters(number))
-
-    def __del__(self) -> None:
-        if getattr(self, "executable", None) is not None and not sys.is_finalizing():
-            self.context.synchronize()
-            driver().cuGraphExecDestroy(self.executable)
-            driver().cuGraphDestroy(self.graph)
+def node(function: Any, sizes: Sequence[int], arguments: int) -> Any:
+    """What a kernel of a graph is told: its code, its grid, and its arguments."""
+    told = driver().CUDA_KERNEL_NODE_PARAMS()
+    told.func = function
+    (told.gridDimX, told.gridDimY, told.gridDimZ, told.blockDimX, told.blockDimY, told.blockDimZ,
+     told.sharedMemBytes) = sizes
+    told.kernelParams = arguments
+    return told
 
 
 # --- kernels --------------------------------------------------------------------------------------------
 
 
-class CUDAProgram:
-    """A loaded kernel."""
-
-    def __init__(self, name: str, code: bytes, launch: Launch, context: Context) -> None:
-        context.enter()
-        self.context = context
-        self.module = call("cuModuleLoadData", code)
-        self.function = call("cuModuleGetFunction", self.module, name.encode())
-        self.launch = launch
-        self.arguments = Arguments(launch)
-        large = launch.shared_bytes if launch.shared_bytes > STATIC_SHARED_BYTES else 0
-        self.sizes = (*launch.blocks, *launch.threads, large)
-        if large:
-            name_of_limit = driver().CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-            call("cuFuncSetAttribute", self.function, name_of_limit, large)
-
-    def __call__(self, addresses: Sequence[int], variables: Sequence[int], extent: int) -> None:
-        self.context.enter()
-        call("cuLaunchKernel", self.function, *self.sizes, self.context.stream,
-             self.arguments.set(addresses, variables), 0)
-
-    def __del__(self) -> None:
-        if getattr(self, "module", None) is not None and not sys.is_finalizing():
-            self.context.synchronize()
-            driver().cuModuleUnload(self.module)
+def loaded(name: str, code: bytes, launch: Launch, context: Context) -> StreamProgram:
+    """A kernel on its GPU."""
+    context.enter()
+    module = call("cuModuleLoadData", code)
+    function = call("cuModuleGetFunction", module, name.encode())
+    large = launch.shared_bytes if launch.shared_bytes > STATIC_SHARED_BYTES else 0
+    program = StreamProgram(context, module, function, launch, large)
+    if large:
+        name_of_limit = driver().CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        call("cuFuncSetAttribute", function, name_of_limit, large)
+    return program
 
 
 class CUDADevice(CompiledDevice):
@@ -282,8 +219,8 @@ class CUDADevice(CompiledDevice):
 
     def __init__(self, name: str, context: Context, renderer: Renderer) -> None:
         super().__init__(name, StreamAllocator(name, context), renderer)
-        self.queue = CUDAQueue(name, context, context.stream)
-        self.copies = CUDAQueue(f"{name} copies", context, context.copy_stream)
+        self.queue = StreamQueue(name, context, context.stream)
+        self.copies = StreamQueue(f"{name} copies", context, context.copy_stream)
         self.context = context
         self.architecture = context.architecture
 
@@ -294,8 +231,8 @@ class CUDADevice(CompiledDevice):
     def compile(self, source: str) -> bytes:
         return compile_cuda(source, self.architecture)
 
-    def load_blocks(self, name: str, code: bytes, launch: Launch) -> CUDAProgram:
-        return CUDAProgram(name, code, launch, self.context)
+    def load_blocks(self, name: str, code: bytes, launch: Launch) -> StreamProgram:
+        return loaded(name, code, launch, self.context)
 
 
 class PTXDevice(CUDADevice):

@@ -66,8 +66,10 @@ def compiler() -> str:
         found = shutil.which(name)
         if found:
             return found
-    raise RuntimeError(f"the emulator needs a C++ compiler, and {asked or ', '.join(COMPILERS)} is not "
-                       "there: install g++ or clang++ (apt-get install g++), or say which by CXX")
+    missing = f"CXX names {asked!r}, which is not there" if asked else \
+        f"none of {', '.join(COMPILERS)} is there"
+    raise RuntimeError(f"the emulator needs a C++ compiler, and {missing}: install g++ or clang++ (apt-get "
+                       "install g++; xcode-select --install), or say which by CXX")
 
 
 @cache

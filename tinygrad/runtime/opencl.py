@@ -23,8 +23,8 @@ from tinygrad.runtime.queue import DriverQueue, Point, Timestamp, raise_failures
 if TYPE_CHECKING:
     from tinygrad.device import Buffer
 
-INSTALL = ("pip install pyopencl, and the driver of your device (for the CPU: pip install "
-           "pocl-binary-distribution)")
+INSTALL = ('pip install "tinygrad[opencl]" (pyopencl, and on Linux PoCL for the CPU), and the driver of your '
+           "device")
 OPTIONS = ("-cl-std=CL1.2", "-cl-fp32-correctly-rounded-divide-sqrt")
 """Each operation is rounded once, as written."""
 MOST_THREADS = 256

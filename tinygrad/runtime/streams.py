@@ -5,12 +5,14 @@ host, one for copies to the GPU, which so run beside kernels. Streams wait for e
 from and to the host go through pinned memory, one half of it filled while the other moves; copies between
 GPUs go directly where their hardware can do that.
 
-What a driver's functions are called, `cuda.py` and `amd.py` say: each has a `StreamGPU`.
+What a driver's functions are called, `cuda.py` and `amd.py` say: each has a `StreamGPU`. What a queue is
+given to run is in `stream_programs.py`.
 """
 from __future__ import annotations
 
 import ctypes
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,7 @@ import numpy as np
 from tinygrad.device import Buffer, Device
 from tinygrad.runtime.allocator import Allocator
 from tinygrad.runtime.queue import DriverQueue, Point, Timestamp, raise_failures
+from tinygrad.runtime.stream_programs import Graph, StreamProgram
 
 STAGING_BYTES = 8 << 20
 """Pinned memory of one half: enough that starting a copy (10 us) is a small part of it (350 us at 24
@@ -103,6 +106,41 @@ class StreamGPU:
 
     def await_stream(self, stream: Any) -> None:
         """Return when a stream has done everything it was given."""
+        raise NotImplementedError
+
+    def unload(self, module: Any) -> None:
+        """Give a module of code back."""
+        raise NotImplementedError
+
+    def start_kernel(self, function: Any, sizes: Sequence[int], arguments: int) -> None:
+        """Give the stream of kernels one: how many blocks and threads in each of three dimensions, bytes of
+        shared memory, and where the addresses of its arguments are, which are read before this returns."""
+        raise NotImplementedError
+
+    def new_graph(self) -> Any:
+        """A graph of nothing."""
+        raise NotImplementedError
+
+    def add_kernel(self, graph: Any, before: Sequence[Any], function: Any, sizes: Sequence[int],
+                   arguments: int) -> Any:
+        """A kernel of a graph, as `start_kernel` is told it, to run after those that were added before."""
+        raise NotImplementedError
+
+    def finished_graph(self, graph: Any) -> Any:
+        """The graph as something to start."""
+        raise NotImplementedError
+
+    def change_kernel(self, executable: Any, kernel: Any, function: Any, sizes: Sequence[int], arguments: int
+                      ) -> None:
+        """Let a kernel of a finished graph have other arguments in the runs that are started later."""
+        raise NotImplementedError
+
+    def start_graph(self, executable: Any, stream: Any) -> None:
+        """Give a stream all kernels of a graph."""
+        raise NotImplementedError
+
+    def destroy_graph(self, graph: Any, executable: Any) -> None:
+        """Give both back."""
         raise NotImplementedError
 
     def synchronize(self) -> None:
@@ -203,7 +241,7 @@ class Event:
 
 
 class StreamQueue(DriverQueue):
-    """A stream of a GPU."""
+    """A stream of a GPU, which can be given a graph of kernels."""
 
     def __init__(self, name: str, gpu: StreamGPU, stream: Any) -> None:
         super().__init__(name, self.await_stream)
@@ -273,6 +311,20 @@ class StreamQueue(DriverQueue):
             target.fill_from(source, offset)
             return None
         return self.next_point()
+
+    def record(self, calls: Sequence[Any]) -> Graph | None:
+        """A graph of kernels."""
+        if len(calls) < 2 or not all(isinstance(program, StreamProgram) for program, *_ in calls):
+            return None
+        return Graph(self.gpu, calls)
+
+    def exec_list(self, kernels: Graph, places: np.ndarray[Any, Any], values: Sequence[int],
+                  work: float = 0.0, sources: tuple[Point, ...] = ()) -> Point | None:
+        raise_failures(sources)
+        with self.lock:
+            kernels.change(places, values)
+            self.gpu.start_graph(kernels.executable, self.stream)
+            return self.next_point()
 
     def memory_of(self, buffer: Buffer) -> StreamAllocator | None:
         """The allocator of a buffer in memory of this driver's GPUs; None of others."""

@@ -22,8 +22,8 @@ from tinygrad.renderer.wgsl import WIDE_FLOATS, WGSLRenderer
 from tinygrad.runtime.allocator import Allocator
 from tinygrad.runtime.queue import CommandQueue
 
-INSTALL = ("pip install wgpu, and a driver for your GPU (Vulkan without one: apt-get install "
-           "mesa-vulkan-drivers libvulkan1)")
+INSTALL = ('pip install "tinygrad[webgpu]" (wgpu), and a driver for your GPU (Vulkan without one: apt-get '
+           "install mesa-vulkan-drivers libvulkan1)")
 FEATURES: dict[str, frozenset[DType]] = {
     "shader-int64": frozenset({dtypes.int64, dtypes.uint64}),
     "shader-f64": frozenset({dtypes.float64}),
@@ -157,7 +157,8 @@ class WebGPUDevice(CompiledDevice):
         threads = min(MOST_THREADS, self.gpu.limits["max-compute-invocations-per-workgroup"])
         fused = frozenset(t for t in WIDE_FLOATS - missing if self.fuses(t))
         shared = self.gpu.limits["max-compute-workgroup-storage-size"]
-        renderer = WGSLRenderer(missing, threads, shared, fused, self.most_rounds())
+        renderer = WGSLRenderer(missing, threads, shared, fused, self.most_rounds(),
+                                dtypes.int64 in missing or self.widens())
         usage = webgpu().BufferUsage
         self.fence = self.gpu.create_buffer(size=WORD, usage=usage.STORAGE | usage.COPY_SRC)
         """reading it takes until everything submitted before has run"""
@@ -189,6 +190,11 @@ class WebGPUDevice(CompiledDevice):
         number = dtype.numpy.type(1 + 2.0 ** -(dtype.bits // 2))  # its square has more digits
         given = np.array([number, -(number * number), 0], dtype.numpy)
         return bool(self.probed(kind, "x[2] = fma(x[0], x[0], x[1]);", given)[2] != 0)
+
+    def widens(self) -> bool:
+        """Whether an int32 made an int64 is compared as one: Mesa 22.3 finds 2 < 3 wrong."""
+        given = np.array([2, 0], np.int32)
+        return bool(self.probed("i32", "x[1] = select(0i, 1i, i64(x[0]) < 3li);", given)[1])
 
     def most_rounds(self) -> int:
         """How often a thread may go round its loops: Mesa's llvmpipe stops one after 65,535 rounds."""

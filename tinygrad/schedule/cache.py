@@ -56,26 +56,31 @@ class Structure:
     def walk(self, sinks: list[UOp]) -> None:
         """Number every node, sources first."""
         position, nodes, fields = self.position, self.nodes, self.fields
-        stack = sinks[::-1]
+        stack: list[Any] = sinks[::-1]
+        """nodes; in a tuple with what was found out about them where their sources are above them"""
         while stack:
-            node = stack[-1]
-            if node in position:
-                stack.pop()
+            node = stack.pop()
+            if type(node) is tuple:
+                node, source, view = node
+            elif node in position:
                 continue
-            view = node.realized_view
-            if view is not None and constant_value(node) is None:
-                source: tuple[UOp, ...] = (view,)
-            elif node.op in IGNORED_ARGUMENT:
-                source, view = node.src[:1], None
             else:
-                source, view = node.src, None
-            depth = len(stack)
-            for s in reversed(source):
-                if s not in position:
-                    stack.append(s)
-            if len(stack) > depth:
-                continue
-            stack.pop()
+                view = node.realized_view
+                if view is not None and constant_value(node) is None:
+                    source = (view,)
+                elif node.op is Ops.EXPAND and (number := repeated_number(node)) is not None:
+                    position[node] = len(nodes)
+                    nodes.append(node)
+                    fields += (node.op, number, node.shape)
+                    continue
+                else:
+                    source, view = node.src[:1] if node.op in IGNORED_ARGUMENT else node.src, None
+                unknown = [s for s in source if s not in position]
+                if unknown:
+                    stack.append((node, source, view))
+                    unknown.reverse()
+                    stack += unknown
+                    continue
             if view is not None:
                 position[node] = position[view]
                 continue
@@ -94,7 +99,8 @@ class Structure:
     def add_leaf(self, node: UOp) -> None:
         """The fields of a node without sources."""
         if node.op is Ops.BUFFER:
-            refuse_overwritten(node)
+            if node.is_overwritten:
+                refuse_overwritten(node)
             spec, number = node.arg, len(self.buffers)
             first = self.by_identity.setdefault(spec.identity, number)
             shared = None if first == number else (first, spec.version - self.buffers[first].arg.version)
@@ -105,6 +111,15 @@ class Structure:
             self.fields.extend((node.op, *node.arg[:3]))
         else:
             self.fields.append(node)
+
+
+def repeated_number(node: UOp) -> UOp | None:
+    """The CONST that `node` repeats, as `UOp.const` makes it, where none of its nodes is in memory."""
+    row = node.src[0]
+    if row.op is not Ops.RESHAPE or row.computed_into is not None or node.computed_into is not None:
+        return None
+    number = row.src[0]
+    return number if number.op is Ops.CONST and number.computed_into is None else None
 
 
 @dataclass(frozen=True)
@@ -139,11 +154,14 @@ class TemplateItem:
     slots: tuple[int, ...]
     outputs: int
     variables: tuple[tuple[str, str, int], ...]
-    """(name in the kernel, name, number)"""
+    """(name in the kernel, name, number); of one without a name, its value"""
 
-    def over(self, buffers: list[UOp], values: list[Any]) -> ScheduleItem:
+    def over(self, buffers: list[UOp], variables: list[UOp]) -> ScheduleItem:
         memory = tuple([buffers[s] for s in self.slots])
-        bound = tuple([BoundVariable(name, source, values[n]) for name, source, n in self.variables])
+        if not self.variables:
+            return ScheduleItem(self.ast, memory, self.outputs)
+        bound = tuple([BoundVariable(name, source, variables[number].arg[3] if source else number)
+                       for name, source, number in self.variables])
         return ScheduleItem(self.ast, memory, self.outputs, bound)
 
 
@@ -170,7 +188,8 @@ class Template:
         for buffer in (*touched, *(view.base for view in schedule.views.values())):
             slot_of.setdefault(buffer, len(slot_of))
         items = tuple(TemplateItem(i.ast, tuple(slot_of[b] for b in i.buffers), i.outputs,
-                                   tuple((v.name, v.source, number_of[v.source, v.value])
+                                   tuple((v.name, v.source,
+                                          number_of[v.source, v.value] if v.source else v.value)
                                          for v in i.variables)) for i in schedule.items)
         views = tuple((structure.position[n], TemplateView.of(v, slot_of, structure.position))
                       for n, v in schedule.views.items())
@@ -182,9 +201,8 @@ class Template:
     def over(self, structure: Structure) -> Schedule:
         """The schedule of another graph of that structure."""
         buffers = structure.buffers + [UOp.new_buffer(*spec) for spec in self.fresh]
-        values = [v.arg[3] for v in structure.variables]
-        nodes = structure.nodes
-        return Schedule([item.over(buffers, values) for item in self.items],
+        nodes, variables = structure.nodes, structure.variables
+        return Schedule([item.over(buffers, variables) for item in self.items],
                         {nodes[at]: view.over(buffers, nodes) for at, view in self.views},
                         [Intermediates(device, arena, {n: buffers[n] for n in arena.offsets})
                          for device, arena in self.arenas])

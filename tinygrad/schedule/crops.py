@@ -5,12 +5,15 @@ whose graph short crops of BUFFERs begin at numbers. Out: the same graph, in whi
 bound to that number, as a crop at a Variable of the user's does (`schedule/bounded.py`). So the schedule and
 its kernels serve every place, and are made once.
 
+The steps of a recurrence crop values that the same schedule computes. Their places are part of its structure;
+in its kernels they are arguments too, so that all steps share one (`moving_crops`).
+
 A crop is short where it leaves at most half of an axis: such a one may come again elsewhere. `x[1:]` is x
 without its border; its place says more to the compiler than a number that it does not know.
 """
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from tinygrad.codegen.indexing import constant_value
 from tinygrad.device import Device
@@ -19,15 +22,20 @@ from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.uop import UOp
 from tinygrad.schedule.copies import contiguous_part
 
-IGNORED_ARGUMENT = (Ops.DETACH, Ops.CUSTOM_GRADIENT)
+IGNORED_ARGUMENT = frozenset({Ops.DETACH, Ops.CUSTOM_GRADIENT})
 """What gradients know of a node; their first source is all that a schedule sees."""
 KEEPS_ITEMS = (Ops.RESHAPE, Ops.PERMUTE, Ops.SHRINK, Ops.DETACH)
 """Between memory and a crop of it."""
 
 
+def is_short(node: UOp) -> bool:
+    """Whether `node` is a crop, at a known place, to at most half of an axis."""
+    return node.op is Ops.SHRINK and len(node.src) == 1 and any(_short_axes(node))
+
+
 def is_short_crop(node: UOp) -> bool:
-    """Whether `node` is a crop of memory, at a known place, to at most half of an axis."""
-    if node.op is not Ops.SHRINK or len(node.src) > 1 or not any(_short_axes(node)):
+    """Whether `node` is a short crop of memory."""
+    if not is_short(node):
         return False
     memory = node.src[0]
     while memory.op is not Ops.BUFFER:
@@ -43,7 +51,33 @@ def _short_axes(node: UOp) -> list[bool]:
             for (start, end), size in zip(node.arg, node.src[0].shape, strict=True)]
 
 
-def at_variables(node: UOp, memory: UOp) -> UOp:
+def moving_crops(kernels: Iterable[Iterable[UOp]]) -> set[UOp]:
+    """Of kernels, each given by its nodes: the steps (`is_step`), one in a kernel, of a value of which other
+    kernels take as much elsewhere."""
+    found: dict[Part, set[UOp]] = {}
+    together: set[Part] = set()
+    for nodes in kernels:
+        here: dict[Part, UOp] = {}
+        for node in filter(is_step, nodes):
+            part = node.src[0], node.shape
+            if here.setdefault(part, node) is not node:
+                together.add(part)
+        for part, node in here.items():
+            found.setdefault(part, set()).add(node)
+    return {node for part, places in found.items() if part not in together and len(places) > 1
+            for node in places}
+
+
+Part = tuple[UOp, tuple[int, ...]]
+"""A value, and the shape of crops of it."""
+
+
+def is_step(node: UOp) -> bool:
+    """Whether `node` is a short crop that may begin anywhere: rows stay whole, so vectors stay aligned."""
+    return is_short(node) and node.shape[-1] in (1, node.src[0].shape[-1])
+
+
+def at_variables(node: UOp, memory: UOp, name: str = "a crop's place") -> UOp:
     """A short crop of `memory`, that begins at a VARIABLE along each axis of which it leaves at most half.
 
     VARIABLEs of equal bounds have equal names, whatever crop they belong to: so kernels can be equal.
@@ -51,7 +85,7 @@ def at_variables(node: UOp, memory: UOp) -> UOp:
     moves, bounds = [], []
     for short, (start, end), size in zip(_short_axes(node), node.arg, memory.shape, strict=True):
         most = size - (end - start)
-        place = UOp.variable(f"a crop's place in 0..{most}", 0, most, start)
+        place = UOp.variable(f"{name} in 0..{most}", 0, most, start)
         moves.append(place if short else UOp.const(0, dtypes.index))
         bounds.append((0, end - start) if short else (start, end))
     return UOp.new(Ops.SHRINK, node.dtype, (memory, *moves), tuple(bounds))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import NamedTuple
 
 from tinygrad.codegen.indexing import Point, through_movement
 from tinygrad.device import Device
@@ -16,6 +17,7 @@ from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.shapes import inverse_permutation
 from tinygrad.graph.uop import UOp
 from tinygrad.schedule.copies import contiguous_part, is_computed
+from tinygrad.schedule.crops import at_variables, moving_crops
 from tinygrad.schedule.fuse import Fusion, Kernel
 from tinygrad.schedule.layout import axis_order, worth_ordering
 from tinygrad.schedule.memory import Arena
@@ -27,15 +29,15 @@ LIMITED_OPERATIONS = 32
 
 @dataclass(frozen=True)
 class BoundVariable:
-    """A kernel's scalar argument: its name in the kernel, the name it was made with, and its value."""
+    """A kernel's scalar argument: its name in the kernel, the name it was made with, if it may be another one
+    in another graph of that structure, and its value."""
 
     name: str
     source: str
     value: int
 
 
-@dataclass(frozen=True)
-class ScheduleItem:
+class ScheduleItem(NamedTuple):
     """One step: a kernel, if `ast` is a SINK of ASSIGNs over PARAMs; a copy between devices, if it is a
     COPY of a part of a PARAM."""
 
@@ -48,7 +50,8 @@ class ScheduleItem:
 
     @property
     def device(self) -> str:
-        return str(self.buffers[0].arg.device)
+        device: str = self.buffers[0].device
+        return device
 
     def __repr__(self) -> str:
         kind = "copy" if self.ast.op is Ops.COPY else "kernel"
@@ -186,6 +189,7 @@ class _Writer:
         for kernel in fusion.kernels:
             for node in kernel.outputs:
                 self.buffer_of[node] = self.storage(node)
+        self.moving = moving_crops(map(self.inside, fusion.kernels))
 
     def storage(self, node: UOp) -> UOp:
         """The view that holds a stored node."""
@@ -358,11 +362,12 @@ class _Writer:
             variables = {n: variable(n) for n in view.toposort() if n.op is Ops.VARIABLE}
             return view.substitute({view.base: param(view.base), **variables})
 
-        def variable(node: UOp) -> UOp:
+        def variable(node: UOp, known: bool = False) -> UOp:
             name, low, high, value = node.arg
             if node not in variables:
-                taken = [v for v in variables.values() if v.source == name]
-                variables[node] = BoundVariable(f"{name}_{len(taken)}" if taken else name, name, value)
+                taken = sum(other.arg[0] == name for other in variables)
+                variables[node] = BoundVariable(f"{name}_{taken}" if taken else name, "" if known else name,
+                                                value)
             return UOp.new(Ops.VARIABLE, node.dtype, (), (variables[node].name, low, high, None))
 
         def is_memory(node: UOp) -> bool:
@@ -382,6 +387,10 @@ class _Writer:
                     done[node] = over_params(self.buffer_of[node])
                 elif node.op is Ops.VARIABLE:
                     done[node] = variable(node)
+                elif node in self.moving:
+                    crop = at_variables(node, done[node.src[0]], "a step's place")
+                    done[node] = crop.substitute({n: variable(n, known=True) for n in crop.src[1:]
+                                                  if n.op is Ops.VARIABLE})
                 elif node.op is Ops.ASSIGN:
                     done[node] = done[node.src[1]]
                 elif node.op in (Ops.CONTIGUOUS, Ops.COPY):

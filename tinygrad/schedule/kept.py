@@ -62,7 +62,8 @@ def from_json(text: bytes, structure: Structure) -> Template:
 def _item(data: Any, reader: Reader, slots: range, structure: Structure) -> TemplateItem:
     ast, used, outputs, variables = data
     numbers = range(len(structure.variables))
-    bound = tuple((str(name), str(source), numbers[n]) for name, source, n in variables)
+    bound = tuple((str(name), str(source), numbers[n] if source else int(n))
+                  for name, source, n in variables)
     return TemplateItem(reader.node(ast), tuple(slots[s] for s in used), int(outputs), bound)
 
 

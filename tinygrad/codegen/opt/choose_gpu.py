@@ -137,7 +137,8 @@ class _Chooser:
 
     def share_items(self) -> None:
         """A thread for each item, or for four that lie side by side."""
-        for ranges in dict.fromkeys(frozenset(s.closed_ranges) for s in self.nest.src):
+        for number in range(len(self.nest.src)):
+            ranges = frozenset(self.nest.src[number].closed_ranges)  # as other outputs have left them
             if not all(_is_plain(r) for r in ranges):
                 continue
             ranges = self.with_wide_accesses(ranges)
@@ -188,7 +189,7 @@ class _Chooser:
             return
         longest = max(r.extent for _, r in chosen)
         beside = 1 if rows else renderer.warp_threads
-        group = min(renderer.block_threads // beside, _power_of_two(longest))
+        group = max(1, min(renderer.block_threads // beside, _power_of_two(longest)))
         self.spread_over_threads(outputs, renderer.block_threads // group if few else 1)
         self.group_reduces(group)
 

@@ -115,15 +115,15 @@ class TileChooser(PanelChooser):
 
     def lines_between_products(self, contraction: Contraction, lanes_operand: UOp) -> float:
         """How badly the operand that is read item by item lies: 1 where its next item is in another cache
-        line, whichever way the reduce walks, and the L2 cache holds few of those lines; 0 where it does not
-        matter."""
+        line, whichever way the reduce walks, and the L2 cache cannot hold it, so that every tile of lanes
+        fetches those lines anew; 0 where it does not matter."""
         (other,) = (s for s in contraction.factors if s is not lanes_operand)
-        walked = [(abs(a.step(r) or LINE_ITEMS), r.extent) for a in self.loads_of(other)
+        walked = [abs(a.step(r) or LINE_ITEMS) for a in self.loads_of(other)
                   for r in contraction.reduce.closed_ranges if r in a.ranges]
-        if not walked or any(step < LINE_ITEMS for step, _ in walked):
+        if not walked or any(step < LINE_ITEMS for step in walked):
             return 0.0
-        span = max(step * extent for step, extent in walked) * other.dtype.itemsize
-        return min(1.0, span / self.renderer.l2_bytes) if 2 * span > self.renderer.l2_bytes else 0.0
+        size = self.items_read(other) * other.dtype.itemsize
+        return min(1.0, size / self.renderer.l2_bytes) if 2 * size > self.renderer.l2_bytes else 0.0
 
     def dot_cost(self, contraction: Contraction, lane: UOp) -> float:
         """The same with lanes along the reduce: both operands are vectors, each accumulator is summed at the

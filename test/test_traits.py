@@ -1,0 +1,62 @@
+"""What a node knows of its graph from when it is made, against what a walk over the graph finds."""
+import numpy as np
+import pytest
+
+from tinygrad import Tensor
+from tinygrad.graph.ops import Family, Ops
+from tinygrad.graph.traits import LEAF, MEMORY, WRITES, Argument
+from tinygrad.graph.uop import UOp
+
+
+def has_leaf(node: UOp) -> bool:
+    if not node.dtype.is_float:
+        return False
+    if node.op is Ops.DETACH:
+        return node.arg is not None
+    if node.op is Ops.CUSTOM_GRADIENT and isinstance(node.arg, Argument):
+        return True
+    return node.op is Ops.BUFFER or any(map(has_leaf, node.src))
+
+
+def writes(node: UOp) -> bool:
+    return node.op is Ops.ASSIGN or any(map(writes, node.src))
+
+
+def is_memory(node: UOp) -> bool:
+    while node.op in Family.VIEW or (node.op is Ops.DETACH and node.arg is None):
+        node = node.src[0]
+    return node.op in (Ops.BUFFER, Ops.ASSIGN)
+
+
+def device(node: UOp) -> object:
+    if node.op in (Ops.BUFFER, Ops.COPY):
+        return node.arg.device if node.op is Ops.BUFFER else getattr(node.arg, "devices", node.arg)
+    return next((d for d in map(device, node.src) if d is not None), None)
+
+
+def graphs() -> dict[str, Tensor]:
+    x = Tensor(np.ones((4, 6), np.float32)).realize()
+    n = Tensor(np.arange(6)).realize()
+    written = Tensor(np.ones((4, 6), np.float32)).realize()
+    written.assign(written * 2)
+    return {
+        "memory": x, "view": x[1:, ::2].permute(1, 0), "padded view": x.pad(((1, 0), (0, 2))),
+        "integers": n + 1, "cast": n.cast("float32") * 2, "mask": (x > 0) & (n > 2),
+        "number": Tensor(2.0) * 3, "constants": Tensor.zeros(3) + Tensor.ones(3),
+        "detached": x.detach().reshape(-1)[2:], "detached value": (x * 2).detach(),
+        "written": written, "view of written": written.reshape(24).detach(),
+        "after the write": written.sum() + x.mean(), "copy": x.contiguous(), "elsewhere": x.to("CPU:1") + 1,
+        "sharded": x.shard(("CPU", "CPU:1"), 0) * 2, "product": x @ x.T, "maximum": x.max(1).softmax(),
+        "own value": x.reshape(6, 4) + 0, "chosen": (x > 0).where(x, n),
+    }
+
+
+TESTED = Family.SOURCE | Family.ELEMENTWISE | Family.MOVEMENT | {Ops.ASSIGN, Ops.DETACH, Ops.REDUCE}
+
+
+@pytest.mark.parametrize("name", graphs())
+def test_traits_and_devices_are_those_of_the_graph(name):
+    for node in graphs()[name].uop.toposort():
+        if node.op in TESTED:
+            found = node.traits & LEAF != 0, node.traits & WRITES != 0, node.traits & MEMORY != 0, node.device
+            assert found == (has_leaf(node), writes(node), is_memory(node), device(node)), node
