@@ -493,6 +493,17 @@ def test_reductions(axis, keepdim):
     close(t.logsumexp(axis, keepdim), exact if keepdim else np.squeeze(exact, axis), rtol=1e-5)
 
 
+def test_the_axis_of_a_reduction_has_two_names():
+    x = Tensor([[1.0, 2.0], [3.0, 5.0]])
+    for name in ("sum", "max", "mean", "std", "argmax", "softmax", "log_softmax", "logsumexp", "cumsum", "cummax"):
+        one, other = getattr(x, name)(axis=1), getattr(x, name)(dim=1)
+        for a, b in zip(*([r] if isinstance(r, Tensor) else r for r in (one, other)), strict=True):
+            assert a.tolist() == b.tolist()
+    assert x.sum(dim=0, keepdim=True).shape == (1, 2)
+    with pytest.raises(TypeError, match="sum: axis and dim are two names of one argument"):
+        x.sum(axis=0, dim=0)
+
+
 def test_reductions_of_other_dtypes():
     x = rng.integers(-100, 100, (4, 50)).astype(np.int8)
     same(Tensor(x).sum(1), x.sum(1))

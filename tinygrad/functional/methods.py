@@ -6,7 +6,8 @@ constructor; the types are the functions' own.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeAlias
+from functools import wraps
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 from tinygrad.functional import (
     activation,
@@ -35,6 +36,7 @@ from tinygrad.functional import (
 if TYPE_CHECKING:
     from tinygrad.tensor import Tensor
 
+Function = TypeVar("Function", bound=Callable[..., Any])
 Operator: TypeAlias = "Callable[[Tensor, Any], Tensor]"
 
 
@@ -51,6 +53,19 @@ def _reflected(function: Callable[..., Tensor]) -> Operator:
 def _in_place(function: Callable[..., Tensor]) -> Operator:
     """`tensor <op>= x`: the result assigned to the tensor."""
     return lambda self, x: self.assign(function(self, x))
+
+
+def _along(function: Function) -> Function:
+    """`function`, whose `axis` may be called `dim`, as PyTorch does."""
+    @wraps(function)
+    def method(self: Tensor, *args: Any, **options: Any) -> Any:
+        if "dim" in options:
+            if "axis" in options:
+                name = function.__name__.rstrip("_")
+                raise TypeError(f"{name}: axis and dim are two names of one argument")
+            options["axis"] = options.pop("dim")
+        return function(self, *args, **options)
+    return cast(Function, method)
 
 
 class Methods:
@@ -223,28 +238,28 @@ class Methods:
     nbytes = movement.nbytes
     view = movement.reshape
     # reduce
-    sum = reduce.sum_
-    prod = reduce.prod_
-    max = reduce.max_
-    min = reduce.min_
-    any = reduce.any_
-    all = reduce.all_
-    mean = reduce.mean
-    var = reduce.var
-    std = reduce.std
-    var_mean = reduce.var_mean
-    std_mean = reduce.std_mean
-    argmax = reduce.argmax
-    argmin = reduce.argmin
-    softmax = reduce.softmax
-    log_softmax = reduce.log_softmax
-    softmin = reduce.softmin
-    logsumexp = reduce.logsumexp
-    cumsum = reduce.cumsum
-    cumprod = reduce.cumprod
-    cummax = reduce.cummax
-    cummin = reduce.cummin
-    logcumsumexp = reduce.logcumsumexp
+    sum = _along(reduce.sum_)
+    prod = _along(reduce.prod_)
+    max = _along(reduce.max_)
+    min = _along(reduce.min_)
+    any = _along(reduce.any_)
+    all = _along(reduce.all_)
+    mean = _along(reduce.mean)
+    var = _along(reduce.var)
+    std = _along(reduce.std)
+    var_mean = _along(reduce.var_mean)
+    std_mean = _along(reduce.std_mean)
+    argmax = _along(reduce.argmax)
+    argmin = _along(reduce.argmin)
+    softmax = _along(reduce.softmax)
+    log_softmax = _along(reduce.log_softmax)
+    softmin = _along(reduce.softmin)
+    logsumexp = _along(reduce.logsumexp)
+    cumsum = _along(reduce.cumsum)
+    cumprod = _along(reduce.cumprod)
+    cummax = _along(reduce.cummax)
+    cummin = _along(reduce.cummin)
+    logcumsumexp = _along(reduce.logcumsumexp)
     sort = reduce.sort
     argsort = reduce.argsort
     topk = reduce.topk
