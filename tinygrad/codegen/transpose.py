@@ -123,11 +123,12 @@ class Runs:
 def interleaved_runs(load: UOp, lane: UOp) -> Runs | None:
     """The runs that the lanes of a LOAD from a buffer come from in turn; None for other LOADs."""
     memory, offset, *valid = load.src[0].src
-    if memory.op is not Ops.PARAM or lane.extent < 4:
+    places = lane_places(offset, lane) if memory.op is Ops.PARAM else None
+    if places is None:
         return None
-    places = lane_places(offset, lane)
-    for count in GROUPS if places is not None else ():
-        if places is not None and places == tuple(places[i % count] + i // count for i in range(lane.extent)):
+    for count in GROUPS:
+        in_turn = tuple(places[i % count] + i // count for i in range(lane.extent))
+        if 2 * count <= lane.extent and places == in_turn:
             conditions = _conditions_of_runs(valid[0], lane, count) if valid else ()
             return None if conditions is None else Runs(places[:count], conditions)
     return None
