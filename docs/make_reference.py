@@ -142,7 +142,7 @@ def bound_names() -> dict[Any, list[str]]:
     """Each function that is a method or static method of Tensor (and no dunder alone), with its names."""
     found: dict[Any, list[str]] = {}
     for name, member in vars(Methods).items():
-        function = member.__func__ if isinstance(member, staticmethod) else member
+        function = inspect.unwrap(member.__func__ if isinstance(member, staticmethod) else member)
         if inspect.isfunction(function) and not name.startswith("__"):
             found.setdefault(function, []).append(f"Tensor.{name}")
     return found

@@ -222,7 +222,7 @@ def test_ten_thousand_buffers_leave_memory_where_it_was() -> None:
     for n in range(10_000):
         Buffer("CPU", n % 50, F).allocate()
     gc.collect()
-    assert GlobalCounters.mem_used == before
+    assert GlobalCounters.mem_used <= before  # earlier tests may have left some
 
 
 def test_cached_memory_can_be_given_back() -> None:
