@@ -18,10 +18,11 @@ import time
 from _signal import signal as set_handler  # type: ignore[import-not-found]  # signal.signal, ten times as fast
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from tqdm import tqdm as tqdm
-from tqdm import trange as trange
+if TYPE_CHECKING:
+    from tqdm import tqdm as tqdm
+    from tqdm import trange as trange
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -29,6 +30,15 @@ U = TypeVar("U")
 engine_lock = threading.RLock()
 """Held while a schedule, a trace or a replay is made and run, and while a tensor is changed: one thread at a
 time does that, and a trace sees what its own thread changes."""
+
+
+def __getattr__(name: str) -> Any:
+    """Progress bars, for scripts that import them from here: imported when first asked for, which takes
+    a tenth of the time of `import tinygrad`."""
+    if name in ("tqdm", "trange"):
+        import tqdm
+        return getattr(tqdm, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 @functools.cache
@@ -401,6 +411,8 @@ def _sha256_of(path: Path) -> str:
 def _download(url: str, path: Path, sha256: str | None) -> None:
     import http.client
     import urllib.request
+
+    from tqdm import tqdm
 
     partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
     try:

@@ -21,7 +21,6 @@ import numpy as np
 
 from tinygrad.dtype import DType, dtypes
 from tinygrad.graph.leaves import storage_view
-from tinygrad.helpers import tqdm
 from tinygrad.nn import pytorch_files
 from tinygrad.tensor import Tensor
 
@@ -100,6 +99,8 @@ def load_state_dict(model: Any, state_dict: dict[str, Tensor], strict: bool = Tr
              if own[k].shape != state_dict[k].shape and not _both_single(own[k], state_dict[k])]
     if wrong:
         raise ValueError("shapes differ: " + "; ".join(wrong))
+    from tqdm import tqdm  # slow to import
+
     loaded = []
     for name in tqdm(names, desc="loading", disable=not verbose, leave=False):
         target = own[name]

@@ -26,7 +26,7 @@ from tinygrad.codegen.opt.plan import Plan, all_ranges, apply_plan
 from tinygrad.codegen.opt.plan_cache import PlanCache
 from tinygrad.device import Device
 from tinygrad.graph.uop import UOp
-from tinygrad.helpers import BEAM, BEAM_SECONDS, CACHELEVEL, DEBUG, cache_dir, colored, tqdm
+from tinygrad.helpers import BEAM, BEAM_SECONDS, CACHELEVEL, DEBUG, cache_dir, colored
 from tinygrad.renderer import Renderer
 
 TOGETHER = 8
@@ -132,6 +132,8 @@ class Search:
         self.most_copies = max(MAX_COPIES, own)
         self.seen.add(self.default.plan)
         self.measured.append(Measured(self.default, 1.0))
+        from tqdm import tqdm  # slow to import
+
         with tqdm(desc="searching for a plan", unit="plan", delay=1, leave=False,
                   disable=not sys.stderr.isatty()) as self.progress:
             if all_ranges(self.nest):
