@@ -30,7 +30,7 @@ from tinygrad.graph.ops import Ops
 from tinygrad.graph.printing import format_graph, format_nest, format_program
 from tinygrad.graph.spec import check_graph
 from tinygrad.graph.uop import UOp
-from tinygrad.helpers import ALLOW_TF32, BEAM, CHECK, DEBUG, NOOPT, collector_paused, tqdm
+from tinygrad.helpers import ALLOW_TF32, BEAM, CHECK, DEBUG, NOOPT, collector_paused
 from tinygrad.renderer import Renderer, launch_of
 from tinygrad.renderer.scalar import scalar_program
 
@@ -130,6 +130,8 @@ def compile_kernels(wanted: Iterable[tuple[UOp, str]]) -> None:
     keys = list(dict.fromkeys(key for key in ((*p, *settings) for p in parts) if key not in _kernels))
     if len(keys) < 2 or BEAM:
         return
+    from tqdm import tqdm  # slow to import
+
     interval = sys.getswitchinterval()
     threads = ThreadPoolExecutor(max_workers=os.cpu_count())
     started = []
