@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from tinygrad import Tensor, dtypes, nn
+from tinygrad.device import Device
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import GlobalCounters
@@ -630,6 +631,13 @@ def test_numbers_that_are_stored_for_another_kernel_are_stored_on_its_device(dev
 # --- operands in memory -------------------------------------------------------------------------------------
 
 
+@pytest.fixture
+def small_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A core whose L2 cache has a megabyte, whatever the host's."""
+    monkeypatch.setattr(Device["CPU"].renderer, "l2_bytes", 1 << 20)
+
+
+@pytest.mark.usefixtures("small_cache")
 def test_an_operand_that_a_sum_would_walk_across_is_stored_along_it_first() -> None:
     rng = np.random.default_rng(0)
     for m, n in ((1024, 1280), (1280, 1024)):
@@ -641,12 +649,14 @@ def test_an_operand_that_a_sum_would_walk_across_is_stored_along_it_first() -> N
         np.testing.assert_allclose(product.numpy(), a.T @ b, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.usefixtures("small_cache")
 def test_operands_that_fit_the_cache_or_lie_along_the_sum_are_read_where_they_are() -> None:
     small, large = (Tensor.ones(*shape).contiguous().realize() for shape in ((128, 128), (1024, 1280)))
     for product in (small.T @ small, large @ large.T):
         assert len(product.schedule()) == 1
 
 
+@pytest.mark.usefixtures("small_cache")
 def test_a_stored_activation_is_not_computed_again_for_its_transposed_copy() -> None:
     x, w = (Tensor.ones(1024, 1024).contiguous().realize() for _ in range(2))
     activation = (x @ w).gelu()
@@ -655,6 +665,7 @@ def test_a_stored_activation_is_not_computed_again_for_its_transposed_copy() -> 
     assert len(contractions) == 3
 
 
+@pytest.mark.usefixtures("small_cache")
 def test_the_gradient_of_a_convolution_s_weight_is_summed_up_in_pieces_of_the_batch() -> None:
     rng = np.random.default_rng(0)
     x, w = (rng.standard_normal(shape).astype(np.float32) for shape in ((64, 32, 34, 34), (32, 32, 3, 3)))

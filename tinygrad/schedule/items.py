@@ -6,7 +6,7 @@ hold it. Kernels of equal structure have the very same `ast` object, whatever bu
 """
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
@@ -214,9 +214,8 @@ class _Writer:
                     found.update(self.below_assign(node, stop))
         return found
 
-    def below_assign(self, node: UOp, stop: object) -> dict[UOp, None]:
-        """The value of an ASSIGN that the same kernel stores."""
-        assert callable(stop)
+    def below_assign(self, node: UOp, stop: Callable[[UOp], bool]) -> dict[UOp, None]:
+        """The nodes of the value of an ASSIGN that the same kernel stores."""
         found: dict[UOp, None] = {}
         for inner in node.src[1].toposort(stop=lambda n: stop(n) or n.op is Ops.ASSIGN):
             found[inner] = None
