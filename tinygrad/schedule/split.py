@@ -19,7 +19,7 @@ MUCH_WORK = 1 << 19
 CACHED_BYTES = 12 << 20
 """Operands of a contraction that the cache of blocks that run at once holds while they read them."""
 STORED_COST = 512
-"""Products for each partial result that is stored and read back, which takes as long as about 130 of them (two
+"""Products for each partial result that is stored and read back, as long as about 130 of them (two
 cores summed up 2.4 million in 1.2 ms): a quarter of the time is the most that pieces may cost."""
 PIECES = 64
 """Pieces aimed at: enough for any number of cores here, few enough that the second step costs nothing."""
