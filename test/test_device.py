@@ -438,7 +438,6 @@ def test_importing_opens_no_device_and_compiles_nothing() -> None:
     assert result.stdout.split()[0] == "1" and result.stdout.split()[1] in ("0", "False"), result.stderr
 
 
-
 def test_equal_constants_are_computed_on_the_device_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Device, "_default", "PYTHON")
     first = (Tensor.arange(3) * 5).realize()

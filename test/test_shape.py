@@ -15,7 +15,7 @@ from tinygrad.dtype import dtypes
 from tinygrad.graph import symbolic
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
-from tinygrad.shape.shapetracker import ShapeTracker, merge_dims
+from tinygrad.shape.shapetracker import ShapeTracker
 from tinygrad.shape.view import View
 
 Movement = tuple[str, Any]
@@ -315,34 +315,6 @@ class TestContiguous:
         nothing = UOp.new_buffer("CPU", 12, dtypes.float32).shrink(((3, 3),)).reshape((0, 5))
         assert nothing.st.shape == (0, 5)
         assert not nothing.st.contiguous_whole
-
-
-class TestMergeDims:
-    def test_contiguous_axes_are_one(self) -> None:
-        assert merge_dims((2, 3, 4), [(12, 4, 1)]) == ((0, 1, 2),)
-
-    def test_only_where_every_operand_agrees(self) -> None:
-        assert merge_dims((2, 3, 4), [(12, 4, 1), (0, 0, 1)]) == ((0, 1), (2,))
-        assert merge_dims((2, 3, 4), [(12, 4, 1), (1, 8, 2)]) == ((0,), (1, 2))
-
-    def test_axes_of_one_item_join_any_group(self) -> None:
-        assert merge_dims((1, 2, 1, 4, 1), [(0, 4, 0, 1, 0)]) == ((0, 1, 2, 3, 4),)
-
-    def test_axes_without_a_stride_stay_apart(self) -> None:
-        assert merge_dims((2, 3), [(None, 1)]) == ((0,), (1,))
-
-    @settings(max_examples=100, deadline=None)
-    @given(st.lists(st.integers(1, 4), min_size=1, max_size=4), st.data())
-    def test_merged_axes_read_the_same_addresses(self, shape: list[int], data: st.DataObject) -> None:
-        stride = st.sampled_from([0, 1, 2, 3, 4, 6, 8, 12])
-        operands = [[data.draw(stride) for _ in shape] for _ in range(2)]
-        groups = merge_dims(shape, operands)
-        assert [axis for group in groups for axis in group] == list(range(len(shape)))
-        merged = [math.prod(shape[a] for a in group) for group in groups]
-        for strides in operands:
-            inner = [next((strides[a] for a in reversed(group) if shape[a] != 1), 0) for group in groups]
-            plain = np.tensordot(strides, np.indices(shape), 1)
-            np.testing.assert_array_equal(np.tensordot(inner, np.indices(merged), 1).ravel(), plain.ravel())
 
 
 def test_wrong_number_of_coordinates() -> None:

@@ -954,6 +954,7 @@ def test_constants_that_a_tensor_stands_for_keep_their_gradients():
     (y * 2).sum().backward()
     assert x.grad.tolist() == [2, 2, 2]
 
+
 def test_integers_that_32_bits_do_not_hold_are_of_64() -> None:
     assert Tensor([1, 2**40]).tolist() == [1, 2**40] and Tensor([1, 2**40]).dtype is dtypes.int64
     assert Tensor(-2**31 - 1).item() == -2**31 - 1

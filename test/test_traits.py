@@ -51,7 +51,8 @@ def graphs() -> dict[str, Tensor]:
     }
 
 
-TESTED = Family.SOURCE | Family.ELEMENTWISE | Family.MOVEMENT | {Ops.ASSIGN, Ops.DETACH, Ops.REDUCE}
+SOURCES = frozenset({Ops.BUFFER, Ops.CONST, Ops.VARIABLE, Ops.COPY})
+TESTED = SOURCES | Family.ELEMENTWISE | Family.MOVEMENT | {Ops.ASSIGN, Ops.DETACH, Ops.REDUCE}
 
 
 @pytest.mark.parametrize("name", graphs())

@@ -199,17 +199,10 @@ class Buffer:
         """Read the memory. Raises ValueError where the lengths differ."""
         if target.nbytes != self.nbytes:
             raise ValueError(f"copying {self!r} of {self.nbytes} bytes into {target.nbytes}")
-        self.copyout_part(target, 0)
-
-    def copyout_part(self, target: memoryview, offset: int) -> None:
-        """Read as many bytes as `target` holds, from the byte `offset` on. Raises ValueError where that is
-        past the end."""
-        if not 0 <= offset <= self.nbytes - target.nbytes:
-            raise ValueError(f"{self!r} of {self.nbytes} bytes has no {target.nbytes} from byte {offset} on")
         if target.nbytes:
             device = Device[self.device]
             self.wait_to_read(device.allocator.queue)
-            device.allocator.copyout(target, self.memory, offset)
+            device.allocator.copyout(target, self.memory)
 
     def as_bytes(self) -> memoryview | None:
         """The memory itself, where the host can touch it, when it may read it; else None."""

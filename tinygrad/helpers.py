@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from tqdm import trange as trange
 
 T = TypeVar("T")
-U = TypeVar("U")
 
 engine_lock = threading.RLock()
 """Held while a schedule, a trace or a replay is made and run, and while a tensor is changed: one thread at a

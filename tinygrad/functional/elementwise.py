@@ -307,6 +307,7 @@ def sign(self: Tensor) -> Tensor:
     """
     if self.dtype.is_bool:
         return unary(self, lambda x: x)
+
     def node(x: UOp) -> UOp:
         zero_or_nan = x.trunc() if x.dtype.is_float else x  # truncated, its gradient is zero
         return (x > 0).where(1, (x < 0).where(-1, zero_or_nan))

@@ -236,6 +236,7 @@ def power(self: Tensor, x: Operand, reverse: bool = False) -> Tensor:
     number = x.item() if isinstance(x, np.generic) else x
     if not reverse and isinstance(number, (bool, int, float)):
         return _constant_power(self, number)
+
     def raised(base: UOp, exponent: UOp) -> UOp:
         if base.dtype.is_float:
             return _power_of_floats(base, exponent)

@@ -6,7 +6,7 @@ the leaves in order and the `Structure`, which compares equal where two trees ha
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 
@@ -75,12 +75,6 @@ def flatten(tree: Any) -> tuple[list[Any], Structure]:
 def unflatten(structure: Structure, leaves: Iterable[Any]) -> Any:
     """The tree of a form with these leaves."""
     return structure.build(iter(leaves))
-
-
-def mapped(change: Callable[[Any], Any], tree: Any) -> Any:
-    """The tree with `change` applied to every leaf."""
-    leaves, structure = flatten(tree)
-    return unflatten(structure, [change(leaf) for leaf in leaves])
 
 
 def leaves_like(name: str, tree: Any, structure: Structure) -> list[Any]:

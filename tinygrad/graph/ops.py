@@ -157,7 +157,6 @@ class Ops(Enum):
 class Family:
     """Groups of operations that rules and tables speak about."""
 
-    SOURCE = frozenset({Ops.BUFFER, Ops.CONST, Ops.VARIABLE, Ops.COPY})
     UNARY = frozenset({
         Ops.NEG, Ops.SQRT, Ops.EXP2, Ops.LOG2, Ops.SIN, Ops.TRUNC, Ops.CAST, Ops.BITCAST,
     })

@@ -131,6 +131,8 @@ CUDA = Dialect(
     wait="wait_copies<{groups}>();",
     matrix_units={unit.name: _mma_sync(unit) for unit in MMA_SYNC},
 )
+
+
 def _amd_builtin(unit: MatrixUnit) -> str:
     """One of AMD's instructions as a function."""
     source = {dtypes.bfloat16: "short", dtypes.float16: "_Float16"}[unit.source]

@@ -147,7 +147,6 @@ DOT_BF16 = MatrixUnit("dpbf16ps", 1, 16, 2, 1, dtypes.bfloat16, dtypes.float32,
 """AVX-512 BF16's dot products of pairs, of one core: it takes denormal numbers for zero."""
 
 
-
 ROW_BYTES = 64
 """A row of AMX's tiles, of which there are 16."""
 

@@ -104,7 +104,6 @@ METAL = Dialect(
 )
 
 
-
 def metal_renderer() -> BlocksRenderer:
     """The Metal shading language."""
     return BlocksRenderer(METAL, BlockLimits(missing=frozenset({dtypes.float64}), matrix_units=SIMDGROUP))

@@ -79,7 +79,7 @@ class Schedule:
     """what no view shows, where it may share memory"""
 
 
-def create_schedule(sinks: list[UOp], default_device: str | None = None) -> Schedule:
+def create_schedule(sinks: list[UOp]) -> Schedule:
     """The steps that compute `sinks`, each a tensor-graph node."""
     wanted = [s for s in sinks if s.realized_view is None and s.viewed.op is not Ops.BUFFER]
     if not wanted:
@@ -89,7 +89,7 @@ def create_schedule(sinks: list[UOp], default_device: str | None = None) -> Sche
     buffered: frozenset[UOp] = frozenset()
     while True:
         fusion = Fusion(nodes, forced, buffered)
-        plan = _Writer(nodes, fusion, default_device or Device.DEFAULT, {_stored_form(s) for s in graph})
+        plan = _Writer(nodes, fusion, {_stored_form(s) for s in graph})
         order, hazards = plan.ordered_kernels()
         if not hazards:
             break
@@ -185,11 +185,10 @@ what that overwrites."""
 class _Writer:
     """Gives stored nodes their buffers and kernels their `ast`."""
 
-    def __init__(self, order: Sequence[UOp], fusion: Fusion, default_device: str, visible: set[UOp]) -> None:
+    def __init__(self, order: Sequence[UOp], fusion: Fusion, visible: set[UOp]) -> None:
         self.fusion = fusion
         self.fixed_layout = visible | {n.src[0] for n in fusion.stored if n.op is Ops.COPY}
         """what users and copies expect in row-major order"""
-        self.default_device = default_device
         self.buffer_of: dict[UOp, UOp] = {}
         self.limited = _above_limits(fusion.facts.of)
         for kernel in fusion.kernels:
@@ -227,7 +226,7 @@ class _Writer:
         """The view that holds a stored node."""
         if node.op is Ops.ASSIGN and node not in self.fusion.buffered_assigns:
             return node.src[0]
-        device = self.fusion.stored[node].growth.device or self.default_device
+        device = self.fusion.stored[node].growth.device or Device.DEFAULT
         return UOp.new_buffer(device, node.numel, node.dtype).reshape(node.shape)
 
     def view_of(self, node: UOp) -> UOp:
@@ -449,6 +448,7 @@ class _Writer:
 
         for target in targets:
             param(target.base)
+
         def stored(node: UOp) -> UOp:
             value = written(node)
             condition = limit_of(node) if node in self.limited else None

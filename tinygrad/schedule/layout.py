@@ -40,7 +40,7 @@ def axis_order(ast: UOp, output: int) -> tuple[int, ...]:
     axes = _ranges_of_axes(shape, store)
     if axes is None:
         return tuple(range(len(shape)))
-    last = _known_to_weights(nest, store)
+    last = _known_to_weights(store)
     if last is not None:
         return tuple(sorted(range(len(shape)), key=lambda i: axes[i] in last))
     loads = sorted((a for a in accesses if a.node.op is Ops.LOAD and a.node.src[0].src[0].op is Ops.PARAM),
@@ -67,7 +67,7 @@ def _ranges_of_axes(shape: tuple[int, ...], store: Access) -> list[UOp | None] |
     return found
 
 
-def _known_to_weights(nest: UOp, store: Access) -> frozenset[UOp] | None:
+def _known_to_weights(store: Access) -> frozenset[UOp] | None:
     """The output ranges that only one operand of the store's contraction changes with: that with fewer of
     them (a weight knows the channels, an image its rows and columns too), or the clearly smaller one."""
     for node in store.node.toposort():

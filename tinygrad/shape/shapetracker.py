@@ -177,23 +177,3 @@ def _given(expression: UOp, valid: UOp) -> UOp:
     if valid is symbolic.TRUE or all(a.op in (Ops.RANGE, Ops.VARIABLE, Ops.SPECIAL) for a in terms):
         return expression
     return symbolic.simplify_given(expression, valid)
-
-
-def merge_dims(shape: Sequence[int], strides: Sequence[Sequence[int | None]]) -> tuple[tuple[int, ...], ...]:
-    """Groups of neighbouring axes that are one axis in every one of several lists of strides.
-
-    >>> merge_dims((2, 3, 4), [(12, 4, 1), (0, 0, 1)])
-    ((0, 1), (2,))
-    """
-    groups: list[list[int]] = []
-    for axis, size in enumerate(shape):
-        outer = next((a for a in reversed(groups[-1]) if shape[a] != 1), None) if groups else None
-        if groups and (size == 1 or outer is None or all(_joins(s[outer], s[axis], size) for s in strides)):
-            groups[-1].append(axis)
-        else:
-            groups.append([axis])
-    return tuple(tuple(group) for group in groups)
-
-
-def _joins(outer: int | None, inner: int | None, size: int) -> bool:
-    return outer is not None and inner is not None and outer == inner * size
