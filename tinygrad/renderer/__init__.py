@@ -6,6 +6,7 @@ cost model its device's numbers. Next on the path: `runtime/`.
 """
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
@@ -131,7 +132,36 @@ class Renderer(ABC):
         Raises ValueError for a node that this language cannot say, naming the node.
         """
 
+    def check(self, name: str, program: list[UOp]) -> None:
+        """Raises ValueError for a name that languages do not take, and for a dtype that the device lacks."""
+        if not re.fullmatch(r"[A-Za-z]\w*", name, re.ASCII):
+            raise ValueError(f"{name!r} cannot be a kernel's name: a letter, then letters, digits and _ only")
+        for node in program:
+            if node.dtype.scalar in self.missing:
+                raise ValueError(f"this {self.name} device has no {node.dtype.scalar.name}; CPU, CPU:C and "
+                                 "PYTHON do. Move the tensor there, t.to(\"CPU\"), or cast it, t.float()")
+
     def scratch_bytes(self, program: list[UOp]) -> int:
         """The bytes of scratch memory that a program needs for each thread."""
         return sum(round_up(n.arg[1] * n.dtype.itemsize, SCRATCH_ALIGNMENT)
                    for n in program if n.op is Ops.SCRATCH)
+
+
+class CPURenderer(Renderer):
+    """A language of CPUs: cores with `registers` vector registers of `vector_bytes`; the rest as in
+    `Renderer`."""
+
+    has_threads = True
+
+    def __init__(self, vector_bytes: int = 16, registers: int = 16, threads: int = 1,
+                 l1_bytes: int = Renderer.l1_bytes, l2_bytes: int = Renderer.l2_bytes) -> None:
+        self.vector_bytes = vector_bytes
+        self.registers = registers
+        self.threads = threads
+        self.l1_bytes = l1_bytes
+        self.l2_bytes = l2_bytes
+
+    def lanes(self, dtype: DType) -> int:
+        """Bools and narrow floats count as float32: comparisons make the ones, arithmetic widens the rest."""
+        as_float32 = dtype.is_bool or dtype.scalar in NARROW_FLOATS
+        return self.vector_bytes // (4 if as_float32 else dtype.lane_size)

@@ -19,36 +19,23 @@ from tinygrad.dtype import DType, dtypes
 from tinygrad.graph.ops import Family, Ops, RangeKind
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import round_up
-from tinygrad.renderer import NARROW_FLOATS, SCRATCH_ALIGNMENT, Renderer
+from tinygrad.renderer import SCRATCH_ALIGNMENT, CPURenderer
 from tinygrad.renderer.c_arithmetic import Arithmetic
 from tinygrad.renderer.c_functions import PLAIN_C, Dialect, padded, signed_of
 from tinygrad.renderer.lanes import LaneReduction
 
 
-class CRenderer(Renderer):
-    """C for a CPU with `registers` vector registers of `vector_bytes`; the rest as in `Renderer`."""
+class CRenderer(CPURenderer):
+    """C for a CPU, whose arguments are those of `CPURenderer`."""
 
     name = "C"
-    has_threads = True
 
-    def __init__(self, dialect: Dialect = PLAIN_C, vector_bytes: int = 16, registers: int = 16,
-                 threads: int = 1, l1_bytes: int = Renderer.l1_bytes,
-                 l2_bytes: int = Renderer.l2_bytes) -> None:
+    def __init__(self, dialect: Dialect = PLAIN_C, **cpu: int) -> None:
+        super().__init__(**cpu)
         self.dialect = dialect
-        self.vector_bytes = vector_bytes
-        self.registers = registers
-        self.threads = threads
-        self.l1_bytes = l1_bytes
-        self.l2_bytes = l2_bytes
-
-    def lanes(self, dtype: DType) -> int:
-        """Bools and narrow floats count as float32: comparisons make the ones, arithmetic widens the rest."""
-        as_float32 = dtype.is_bool or dtype.scalar in NARROW_FLOATS
-        return self.vector_bytes // (4 if as_float32 else dtype.lane_size)
 
     def render(self, name: str, program: list[UOp]) -> str:
-        if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
-            raise ValueError(f"{name!r} cannot be a kernel's name: letters, digits and _ only")
+        self.check(name, program)
         return Writer(name, program, self.dialect).module()
 
 

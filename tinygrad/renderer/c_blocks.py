@@ -6,7 +6,6 @@ in registers (`scalar.py`); vectors are what a wide access moves. Everything els
 """
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -58,12 +57,7 @@ class BlocksRenderer(Renderer):
         return max(1, min(4, 16 // dtype.lane_size))
 
     def render(self, name: str, program: list[UOp]) -> str:
-        if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
-            raise ValueError(f"{name!r} cannot be a kernel's name: letters, digits and _ only")
-        for node in program:
-            if node.dtype.scalar in self.missing:
-                raise ValueError(f"this {self.name} device has no {node.dtype.scalar.name}; CPU, CPU:C and "
-                                 "PYTHON do. Move the tensor there, t.to(\"CPU\"), or cast it, t.float()")
+        self.check(name, program)
         dialect = self.dialect
         if counts_in_32_bits(program):
             dialect = replace(dialect, types={**dialect.types, dtypes.index: dialect.types[dtypes.int32]})

@@ -21,10 +21,9 @@ from tinygrad.graph.ops import Family, Memory, Ops, RangeKind
 from tinygrad.graph.symbolic import is_multiple
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import round_up
-from tinygrad.renderer import SCRATCH_ALIGNMENT, Renderer
+from tinygrad.renderer import SCRATCH_ALIGNMENT, CPURenderer, Renderer
 from tinygrad.renderer.lanes import LaneReduction
 from tinygrad.renderer.llvm_functions import (
-    NARROW_FLOATS,
     constant,
     mangled,
     memory_type,
@@ -36,34 +35,23 @@ from tinygrad.renderer.llvm_units import INTRINSICS, multiplied
 from tinygrad.renderer.matrix_units import MatrixUnit
 
 
-class LLVMRenderer(Renderer):
-    """LLVM IR for a CPU with `registers` vector registers of `vector_bytes`; `has_scalef` says that it has
-    AVX-512's vscalef for vectors of every size. The rest as in `Renderer`."""
+class LLVMRenderer(CPURenderer):
+    """LLVM IR for a CPU; `has_scalef` says that it has AVX-512's vscalef for vectors of every size. The rest
+    as in `CPURenderer`."""
 
     name = "LLVM"
-    has_threads = True
 
     def __init__(self, vector_bytes: int = 16, registers: int = 16, threads: int = 1,
                  l1_bytes: int = Renderer.l1_bytes, l2_bytes: int = Renderer.l2_bytes,
                  l3_bytes: int = 0, has_scalef: bool = False,
                  matrix_units: tuple[MatrixUnit, ...] = ()) -> None:
-        self.vector_bytes = vector_bytes
-        self.registers = registers
-        self.threads = threads
-        self.l1_bytes = l1_bytes
-        self.l2_bytes = l2_bytes
+        super().__init__(vector_bytes, registers, threads, l1_bytes, l2_bytes)
         self.l3_bytes = l3_bytes
         self.has_scalef = has_scalef
         self.matrix_units = matrix_units
 
-    def lanes(self, dtype: DType) -> int:
-        """Bools and narrow floats count as float32: comparisons make the ones, arithmetic widens the rest."""
-        as_float32 = dtype.is_bool or dtype.scalar in NARROW_FLOATS
-        return self.vector_bytes // (4 if as_float32 else dtype.lane_size)
-
     def render(self, name: str, program: list[UOp]) -> str:
-        if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
-            raise ValueError(f"{name!r} cannot be a kernel's name: letters, digits and _ only")
+        self.check(name, program)
         return Writer(name, program, self.has_scalef).module()
 
 

@@ -10,7 +10,6 @@ run time, for a constant that is none is refused. `wgsl_functions.py` has what W
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -58,12 +57,7 @@ class WGSLRenderer(Renderer):
         return 4
 
     def render(self, name: str, program: list[UOp]) -> str:
-        if not re.fullmatch(r"[A-Za-z]\w*", name, re.ASCII):
-            raise ValueError(f"{name!r} cannot be a kernel's name: letters, digits and _ only")
-        for node in program:
-            if node.dtype.scalar in self.missing:
-                raise ValueError(f"this WebGPU device has no {node.dtype.scalar.name}; CPU, CPU:C and "
-                                 "PYTHON do. Move the tensor there, t.to(\"CPU\"), or cast it, t.float()")
+        self.check(name, program)
         wide = any(n.dtype is dtypes.index and not _fits(n) for n in program)
         if wide and dtypes.int64 in self.missing:
             raise ValueError("this kernel counts beyond 32 bits, for which this WebGPU device has no "

@@ -376,92 +376,103 @@ class _Writer:
 
     def kernel_item(self, outputs: list[UOp], targets: list[UOp], inlined: set[UOp],
                     from_buffer: bool = False) -> ScheduleItem:
-        slots: dict[UOp, UOp] = {}
-        variables: dict[UOp, BoundVariable] = {}
-        done: dict[UOp, UOp] = {}
-
-        def param(buffer: UOp) -> UOp:
-            if buffer not in slots:
-                slots[buffer] = UOp.new(Ops.PARAM, buffer.dtype, (), (len(slots), buffer.arg.size))
-            return slots[buffer]
-
-        def over_params(view: UOp) -> UOp:
-            if not view.has_sizes and all(len(n.src) == 1 for n in _movements(view)):
-                return _over(view, param(view.base))
-            variables = {n: variable(n) for n in view.toposort() if n.op is Ops.VARIABLE}
-            return view.substitute({view.base: param(view.base), **variables})
-
-        def variable(node: UOp, known: bool = False) -> UOp:
-            name, low, high, value = node.arg
-            if node not in variables:
-                taken = sum(other.arg[0] == name for other in variables)
-                variables[node] = BoundVariable(f"{name}_{taken}" if taken else name, "" if known else name,
-                                                value)
-            return UOp.new(Ops.VARIABLE, node.dtype, (), (variables[node].name, low, high, None))
-
-        def is_memory(node: UOp) -> bool:
-            """Constants are computed where they are used, though one that is a result is stored too: the
-            kernel that stores it need not come first."""
-            if node in inlined or node.viewed.op in (Ops.CONST, Ops.VARIABLE):
-                return False
-            return node in self.buffer_of
-
-        def rewritten(node: UOp) -> UOp | None:
-            """What stands for a node in the kernel; None where that depends on what does for its sources."""
-            if node.op is Ops.BUFFER:
-                return param(node)
-            if is_memory(node):
-                return over_params(self.buffer_of[node])
-            return variable(node) if node.op is Ops.VARIABLE else None
-
-        def written(value: UOp) -> UOp:
-            stack, opened = [value], set()
-            while stack:
-                node = stack[-1]
-                if node in done:
-                    stack.pop()
-                    continue
-                if node not in opened:
-                    new = rewritten(node)
-                    missing = [s for s in node.src if s not in done] if new is None else []
-                    if missing:
-                        opened.add(node)
-                        stack.extend(reversed(missing))
-                        continue
-                else:
-                    new = None
-                stack.pop()
-                if new is None:
-                    if node in self.moving:
-                        crop = at_variables(node, done[node.src[0]], "a step's place")
-                        new = crop.substitute({n: variable(n, known=True) for n in crop.src[1:]
-                                               if n.op is Ops.VARIABLE})
-                    elif node.op is Ops.ASSIGN:
-                        new = done[node.src[1]]
-                    elif node.op in (Ops.CONTIGUOUS, Ops.COPY):
-                        new = done[node.src[0]]
-                    else:
-                        src = tuple([done[s] for s in node.src])
-                        new = node if src == node.src else UOp.new(node.op, node.dtype, src, node.arg)
-                done[node] = new
-            return done[value]
-
-        for target in targets:
-            param(target.base)
-
-        def stored(node: UOp) -> UOp:
-            value = written(node)
-            condition = limit_of(node) if node in self.limited else None
-            if value.op is Ops.LIMIT or condition is None:
-                return value
-            return UOp.new(Ops.LIMIT, node.dtype, (value, written(condition)))
-
-        assigns = tuple(UOp.new(Ops.ASSIGN, n.dtype, (over_params(t), stored(n)))
+        """The kernel that stores `outputs` in `targets`. Nodes `inlined` are computed even where memory for
+        them is there."""
+        piece = _Piece(self, inlined)
+        for target in targets:  # what is written has the first slots
+            piece.param(target.base)
+        assigns = tuple(UOp.new(Ops.ASSIGN, n.dtype, (piece.view(t), piece.stored(n)))
                         for n, t in zip(outputs, targets, strict=True))
         if from_buffer and any(a.src[0] is a.src[1] for a in assigns):
             raise RuntimeError("a late write copies a buffer onto itself")
-        written_slots = len({t.base for t in targets})
-        return ScheduleItem(UOp.sink(assigns), tuple(slots), written_slots, tuple(variables.values()))
+        written = len({t.base for t in targets})
+        return ScheduleItem(UOp.sink(assigns), tuple(piece.slots), written, tuple(piece.variables.values()))
+
+
+class _Piece:
+    """A kernel's piece of the graph, written over PARAMs in place of BUFFERs and VARIABLEs without values."""
+
+    def __init__(self, writer: _Writer, inlined: set[UOp]) -> None:
+        self.writer = writer
+        self.inlined = inlined
+        self.slots: dict[UOp, UOp] = {}
+        """the PARAM of each BUFFER, in the order of their slots"""
+        self.variables: dict[UOp, BoundVariable] = {}
+        self.done: dict[UOp, UOp] = {}
+
+    def param(self, buffer: UOp) -> UOp:
+        if buffer not in self.slots:
+            self.slots[buffer] = UOp.new(Ops.PARAM, buffer.dtype, (), (len(self.slots), buffer.arg.size))
+        return self.slots[buffer]
+
+    def view(self, view: UOp) -> UOp:
+        """A view of a BUFFER as one of its PARAM."""
+        if not view.has_sizes and all(len(n.src) == 1 for n in _movements(view)):
+            return _over(view, self.param(view.base))
+        variables = {n: self.variable(n) for n in view.toposort() if n.op is Ops.VARIABLE}
+        return view.substitute({view.base: self.param(view.base), **variables})
+
+    def variable(self, node: UOp, known: bool = False) -> UOp:
+        """The kernel's own name for a VARIABLE, without its value. `known`: graphs of this structure have
+        that value too."""
+        name, low, high, value = node.arg
+        if node not in self.variables:
+            taken = sum(other.arg[0] == name for other in self.variables)
+            self.variables[node] = BoundVariable(f"{name}_{taken}" if taken else name, "" if known else name,
+                                                 value)
+        return UOp.new(Ops.VARIABLE, node.dtype, (), (self.variables[node].name, low, high, None))
+
+    def is_memory(self, node: UOp) -> bool:
+        """Constants are computed where they are used, though one that is a result is stored too: the kernel
+        that stores it need not come first."""
+        if node in self.inlined or node.viewed.op in (Ops.CONST, Ops.VARIABLE):
+            return False
+        return node in self.writer.buffer_of
+
+    def argument(self, node: UOp) -> UOp | None:
+        """The argument of the kernel that stands for a node; None for what the kernel computes."""
+        if node.op is Ops.BUFFER:
+            return self.param(node)
+        if self.is_memory(node):
+            return self.view(self.writer.buffer_of[node])
+        return self.variable(node) if node.op is Ops.VARIABLE else None
+
+    def computed(self, node: UOp) -> UOp:
+        """What stands for a node that the kernel computes, when its sources are `done`."""
+        if node in self.writer.moving:
+            crop = at_variables(node, self.done[node.src[0]], "a step's place")
+            return crop.substitute({n: self.variable(n, known=True) for n in crop.src[1:]
+                                    if n.op is Ops.VARIABLE})
+        if node.op is Ops.ASSIGN:
+            return self.done[node.src[1]]
+        if node.op in (Ops.CONTIGUOUS, Ops.COPY):
+            return self.done[node.src[0]]
+        src = tuple([self.done[s] for s in node.src])
+        return node if src == node.src else UOp.new(node.op, node.dtype, src, node.arg)
+
+    def written(self, value: UOp) -> UOp:
+        """What stands for `value`; sources come first, in a loop, for graphs are deep."""
+        stack = [value]
+        while stack:
+            node = stack[-1]
+            new = self.done.get(node) or self.argument(node)
+            if new is None:
+                missing = [s for s in node.src if s not in self.done]
+                if missing:
+                    stack.extend(reversed(missing))
+                    continue
+                new = self.computed(node)
+            self.done[node] = new
+            stack.pop()
+        return self.done[value]
+
+    def stored(self, node: UOp) -> UOp:
+        """The value of an output, and where it is wanted."""
+        value = self.written(node)
+        condition = limit_of(node) if node in self.writer.limited else None
+        if value.op is Ops.LIMIT or condition is None:
+            return value
+        return UOp.new(Ops.LIMIT, node.dtype, (value, self.written(condition)))
 
 
 def _movements(view: UOp) -> Iterator[UOp]:
