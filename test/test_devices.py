@@ -12,7 +12,7 @@ import pytest
 
 from tinygrad import Device, Tensor, TinyJit, dtypes
 from tinygrad.__main__ import main, row_of, table
-from tinygrad.device import Buffer
+from tinygrad.device import Buffer, CompiledDevice
 from tinygrad.dtype import DType
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.spec import SpecError, check_graph
@@ -109,6 +109,16 @@ def test_a_reason_of_several_lines_is_one_line_of_the_table(monkeypatch: pytest.
     monkeypatch.setattr(webgpu, "open_device", refuse)
     monkeypatch.setattr(Device, "opened", {})
     assert row_of("WEBGPU").state == "not available: no GPU: Caused by nothing"
+
+
+def test_a_device_that_opens_and_compiles_nothing_is_not_available(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(device: CompiledDevice) -> None:
+        raise RuntimeError("the compiler does not know this CPU\n" + "    x = 1;\n" * 1000)
+
+    monkeypatch.setattr("tinygrad.__main__.measured_rates", refuse)
+    state = row_of("PYTHON").state
+    assert state.startswith("not available: the compiler does not know this CPU x = 1;")
+    assert state.endswith(" ...") and len(state) < 600
 
 
 def test_a_compiler_that_is_asked_for_is_not_replaced_by_another(no_compiler: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass
+from textwrap import shorten
 
 import numpy as np
 
@@ -25,6 +26,10 @@ WARM_UPS = 2
 REPEATS = 2
 STEPS = 64
 """Products, each added to, that the kernel of arithmetic does on every item."""
+
+
+MOST_REASON = 500
+"""Characters of the reason why a device cannot be used: a compiler's may go on with a whole kernel."""
 
 
 @dataclass(frozen=True)
@@ -85,17 +90,17 @@ HEAD = Row("device", "state", "compiler", "GB/s read", "GB/s copied", "GFLOP/s")
 
 
 def row_of(kind: str, measure: bool = True) -> Row:
-    """The device of this kind, opened if that works; with its rates if `measure`."""
+    """The device of this kind, opened if that works; with its rates if `measure` and its kernels run."""
     name = f"{kind}*" if kind == Device.DEFAULT else kind
     try:
         device = Device[kind]
+        if not device.computes:
+            return Row(name, "available, holds data")
+        if not measure or not device.runs:
+            return Row(name, "available", device.compiler)
+        rates = device.limits() or measured_rates(device)
     except (ImportError, OSError, RuntimeError) as error:
-        return Row(name, f"not available: {' '.join(str(error).split())}")
-    if not device.computes:
-        return Row(name, "available, holds data")
-    if not measure or not device.runs:
-        return Row(name, "available", device.compiler)
-    rates = device.limits() or measured_rates(device)
+        return Row(name, f"not available: {shorten(str(error), MOST_REASON, placeholder=' ...')}")
     numbers = (f"{rate:.3g}" for rate in (rates.read_gbs, rates.copy_gbs, rates.gflops))
     return Row(name, "available", device.compiler, *numbers)
 
