@@ -17,6 +17,27 @@ from tinygrad import Tensor, TinyJit
 Program = Callable[[Callable[..., Any]], Any]
 
 
+class Programs(dict[str, Program]):
+    """A table of programs by name."""
+
+    def add(self, program: Program) -> Program:
+        """A decorator: `program` is one of the table."""
+        self[program.__name__] = program
+        return program
+
+
+def traced(function: Callable[..., Any]) -> tuple[Callable[..., Any], list[int]]:
+    """The function under TinyJit, with a list that grows each time it is traced."""
+    calls = []
+
+    @TinyJit
+    def jitted(*args: Any, **kwargs: Any) -> Any:
+        calls.append(1)
+        return function(*args, **kwargs)
+
+    return jitted, calls
+
+
 def vector(*values: float) -> Tensor:
     """A float32 tensor."""
     return Tensor(np.array(values, np.float32))

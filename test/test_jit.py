@@ -8,27 +8,11 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from jit_programs import traced, vector
 
 from tinygrad import Context, GlobalCounters, Tensor, TinyJit, Variable, dtypes, nn
 from tinygrad.engine.jit import MAX_TRACES, JitError
 from tinygrad.helpers import NOOPT
-
-
-def traced(function):
-    """The function under TinyJit, with a list that grows each time it is traced."""
-    calls = []
-
-    @TinyJit
-    def jitted(*args, **kwargs):
-        calls.append(1)
-        return function(*args, **kwargs)
-
-    return jitted, calls
-
-
-def vector(*values):
-    return Tensor(np.array(values, np.float32))
-
 
 # --- when it traces ---------------------------------------------------------------------------------
 

@@ -10,18 +10,13 @@ from collections import OrderedDict, defaultdict
 
 import numpy as np
 import pytest
-from jit_programs import assert_jit_changes_nothing, held, vector
+from jit_programs import Programs, assert_jit_changes_nothing, held, vector
 
 from tinygrad import Tensor
 from tinygrad.engine.jit import JitError
 
-PROGRAMS = {}
-
-
-def program(function):
-    """Add a program to the table."""
-    PROGRAMS[function.__name__] = function
-    return function
+PROGRAMS = Programs()
+program = PROGRAMS.add
 
 
 @program

@@ -8,17 +8,12 @@ import gc
 
 import numpy as np
 import pytest
-from jit_programs import assert_jit_changes_nothing, held, vector
+from jit_programs import Programs, assert_jit_changes_nothing, held, vector
 
 from tinygrad import Tensor, nn
 
-PROGRAMS = {}
-
-
-def program(function):
-    """Add a program to the table."""
-    PROGRAMS[function.__name__] = function
-    return function
+PROGRAMS = Programs()
+program = PROGRAMS.add
 
 
 @program

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jit_programs import traced
 
-from tinygrad import Context, Device, Tensor, TinyJit, Variable, dtypes
+from tinygrad import Context, Device, Tensor, Variable, dtypes
 from tinygrad.codegen import compile as compiler
 from tinygrad.engine.jit import JitError
 from tinygrad.graph.ops import Ops, RangeKind
@@ -212,17 +213,6 @@ def test_a_number_in_memory_is_written_through_its_views():
 
 
 # --- TinyJit --------------------------------------------------------------------------------------------
-
-
-def traced(function):
-    calls = []
-
-    @TinyJit
-    def jitted(*args, **kwargs):
-        calls.append(1)
-        return function(*args, **kwargs)
-
-    return jitted, calls
 
 
 def test_a_replay_gives_tensors_of_the_sizes_of_its_call():

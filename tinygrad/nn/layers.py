@@ -23,6 +23,12 @@ def _kernel_sizes(layer: str, kernel_size: Sizes, axes: int) -> tuple[int, ...]:
     return sizes
 
 
+def _check_groups(layer: str, groups: int, in_channels: int, out_channels: int) -> None:
+    if groups < 1 or in_channels % groups != 0 or out_channels % groups != 0:
+        raise ValueError(f"{layer} takes channels divisible by groups={groups}, "
+                         f"got {in_channels} in and {out_channels} out")
+
+
 def _uniform(bound: float, *shape: int) -> Tensor:
     return Tensor.uniform(*shape, low=-bound, high=bound)
 
@@ -58,9 +64,7 @@ class Conv2d:
 
     def __init__(self, in_channels: int, out_channels: int, kernel_size: Sizes, stride: Sizes = 1,
                  padding: Sizes | str = 0, dilation: Sizes = 1, groups: int = 1, bias: bool = True) -> None:
-        if groups < 1 or in_channels % groups != 0 or out_channels % groups != 0:
-            raise ValueError(f"{type(self).__name__} takes channels divisible by groups={groups}, "
-                             f"got {in_channels} in and {out_channels} out")
+        _check_groups(type(self).__name__, groups, in_channels, out_channels)
         self.kernel_size = _kernel_sizes(type(self).__name__, kernel_size, 2)
         self.stride = stride
         self.padding = padding
@@ -96,9 +100,7 @@ class ConvTranspose2d:
     def __init__(self, in_channels: int, out_channels: int, kernel_size: Sizes, stride: Sizes = 1,
                  padding: Sizes = 0, output_padding: Sizes = 0, dilation: Sizes = 1, groups: int = 1,
                  bias: bool = True) -> None:
-        if groups < 1 or in_channels % groups != 0 or out_channels % groups != 0:
-            raise ValueError(f"{type(self).__name__} takes channels divisible by groups={groups}, "
-                             f"got {in_channels} in and {out_channels} out")
+        _check_groups(type(self).__name__, groups, in_channels, out_channels)
         self.kernel_size = _kernel_sizes(type(self).__name__, kernel_size, 2)
         self.stride = stride
         self.padding = padding

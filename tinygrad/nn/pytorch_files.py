@@ -12,7 +12,7 @@ import io
 import pickle
 import struct
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -262,28 +262,38 @@ def load_legacy(file: io.RawIOBase, data: Bytes, name: str) -> Any:
     keys = unpickled(file, name, "list of storages", no_storage)
     if not isinstance(keys, list) or set(keys) != named.keys() or len(keys) != len(named):
         raise PyTorchFileError(f"{name} is damaged: it lists storages {keys!r} and uses {list(named)}")
-    memory: dict[str, Bytes] = {}
-    at = file.tell()
-    for key in keys:
-        dtype, count = named[key]
+    memory = legacy_storages(data, file.tell(), [(key, *named[key]) for key in keys], name)
+
+    def storage(pid: tuple[Any, ...]) -> Storage:
+        """A storage, or the part of it that a view shows."""
+        content = part_of_storage(pid, memory[pid[2]], name)
+        return Storage(pid[2], STORAGES[pid[1]], content)
+
+    file.seek(begin)
+    return unpickled(file, name, "pickle", storage)
+
+
+def legacy_storages(data: Bytes, at: int, listed: Sequence[tuple[str, DType, int]],
+                    name: str) -> dict[str, Bytes]:
+    """The bytes of storages that lie behind each other from byte `at` of a file on, each behind its count of
+    items, by name."""
+    found: dict[str, Bytes] = {}
+    for key, dtype, count in listed:
         end = at + 8 + count * dtype.itemsize
         if end > len(data) or struct.unpack("<q", data[at:at + 8].tobytes())[0] != count:
             raise PyTorchFileError(f"{name} is cut short or damaged: storage {key} of {count} {dtype.name} "
                                    f"lies at bytes {at + 8} to {end} of {len(data)}")
-        memory[key] = data[at + 8:end]
+        found[key] = data[at + 8:end]
         at = end
+    return found
 
-    def storage(pid: tuple[Any, ...]) -> Storage:
-        """A storage, or the part of it that a view shows."""
-        dtype, content = STORAGES[pid[1]], memory[pid[2]]
-        part = pid[5] if len(pid) > 5 else None
-        if part is not None:
-            if not isinstance(part, tuple) or len(part) != 3 or not all(map(is_size, part[1:])) \
-                    or part[1] + part[2] > pid[4]:
-                raise PyTorchFileError(f"{name} is damaged: a view of storage {pid[2]} of {pid[4]} items is "
-                                       f"{part!r}")
-            content = content[part[1] * dtype.itemsize:(part[1] + part[2]) * dtype.itemsize]
-        return Storage(pid[2], dtype, content)
 
-    file.seek(begin)
-    return unpickled(file, name, "pickle", storage)
+def part_of_storage(pid: tuple[Any, ...], content: Bytes, name: str) -> Bytes:
+    """What a pickle's words for a storage ask for: all of it, or the part that a view shows."""
+    part, width = pid[5] if len(pid) > 5 else None, STORAGES[pid[1]].itemsize
+    if part is None:
+        return content
+    if not isinstance(part, tuple) or len(part) != 3 or not all(map(is_size, part[1:])) \
+            or part[1] + part[2] > pid[4]:
+        raise PyTorchFileError(f"{name} is damaged: a view of storage {pid[2]} of {pid[4]} items is {part!r}")
+    return content[part[1] * width:(part[1] + part[2]) * width]

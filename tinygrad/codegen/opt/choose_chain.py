@@ -49,7 +49,7 @@ class ChainChooser(SideChooser):
         for unit in self.renderer.matrix_units:
             if passing(unit) is None or (unit.rounds_to_tf32 and not ALLOW_TF32):
                 continue
-            keys = self.keys_of_tile(unit, found, main, column)
+            keys = self.keys_of_tile(unit, found, column)
             if keys:
                 new = self.new_ranges(Opt(OptKind.ONLINE, found.loop.arg[0], keys))
                 key = next(r for r in new if r.arg[1] is RangeKind.UNROLL)
@@ -94,7 +94,7 @@ class ChainChooser(SideChooser):
         name = self.one_range([r.arg[0] for r in columns])
         return max(queries, key=lambda r: r.extent), range_named(self.nest, name)
 
-    def keys_of_tile(self, unit: MatrixUnit, found: OnlineSums, main: WeightedSum, column: UOp) -> int:
+    def keys_of_tile(self, unit: MatrixUnit, found: OnlineSums, column: UOp) -> int:
         """Keys of a tile, as many as registers and shared memory have room for; 0 where none are."""
         inner = [n for n in found.largest.src[0].toposort() if n.op is Ops.REDUCE and n.closed_ranges]
         depth = int(prod(r.extent for n in inner for r in n.closed_ranges))
