@@ -13,11 +13,12 @@ import itertools
 import struct
 from _weakref import _remove_dead_weakref  # type: ignore[attr-defined]  # what `weakref` itself imports
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from weakref import ref
 
 from tinygrad.dtype import DType, accumulate_dtype, dtypes
 from tinygrad.graph import shapes
+from tinygrad.graph.attributes import Attribute, Synthesized
 from tinygrad.graph.operators import Operators
 from tinygrad.graph.ops import Family, Memory, Ops, RangeKind
 from tinygrad.graph.shapes import SHAPES
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     from tinygrad.shape.shapetracker import ShapeTracker
 
 Shape: TypeAlias = tuple[int, ...]
-T = TypeVar("T")
 
 
 class BufferSpec(NamedTuple):
@@ -147,52 +147,6 @@ def _forget(entry: _Interned) -> None:
 _NO_LOOPS: frozenset[UOp] = frozenset()
 _CLOSING = frozenset({Ops.REDUCE, Ops.STAGE, Ops.STORE, Ops.MMA})
 """Operations at which loops can end."""
-
-
-class Attribute(Generic[T]):
-    """What is known of a node for good: computed at the first use, then kept in the node's `__dict__`."""
-
-    def __init__(self, rule: Callable[[UOp], T], name: str = "") -> None:
-        self.rule = rule
-        self.name = name
-        self.__doc__ = rule.__doc__
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self.name = name
-
-    @overload
-    def __get__(self, node: None, owner: type) -> Attribute[T]: ...
-
-    @overload
-    def __get__(self, node: UOp, owner: type) -> T: ...
-
-    def __get__(self, node: UOp | None, owner: type) -> Attribute[T] | T:
-        return self if node is None else self.of(node)
-
-    def of(self, node: UOp) -> T:
-        """The value for `node`."""
-        known = node.__dict__
-        value: T = known[self.name] if self.name in known else known.setdefault(self.name, self.rule(node))
-        return value  # two threads that ask get the same
-
-
-class Synthesized(Attribute[T]):
-    """An attribute that `rule` computes from those of the sources, which it may take as known, however deep
-    the graph is. (The term is that of attribute grammars.)"""
-
-    def of(self, node: UOp) -> T:
-        name = self.name
-        stack = [] if name in node.__dict__ else [node]
-        while stack:
-            current = stack[-1]
-            depth = len(stack)
-            for source in current.src:
-                if name not in source.__dict__:
-                    stack.append(source)
-            if len(stack) == depth:
-                stack.pop().__dict__[name] = self.rule(current)
-        value: T = node.__dict__[name]
-        return value
 
 
 class UOp(Operators):

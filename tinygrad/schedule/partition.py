@@ -18,10 +18,11 @@ from typing import TypeAlias
 
 from tinygrad.codegen.indexing import constant_value
 from tinygrad.dtype import dtypes
+from tinygrad.graph.attributes import Synthesized
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.sharding import Layout, Sharding, Span, even_spans, intersection, reshaped, strided
 from tinygrad.graph.sizes import is_symbolic
-from tinygrad.graph.uop import Shape, Synthesized, UOp
+from tinygrad.graph.uop import Shape, UOp
 from tinygrad.graph.writes import refuse_overwritten
 
 SCATTERED_BYTES = 1 << 16

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
+from tinygrad.graph.attributes import Attribute, Synthesized
 from tinygrad.graph.ops import Memory, Ops, RangeKind
-from tinygrad.graph.uop import Attribute, Synthesized, UOp
+from tinygrad.graph.uop import UOp
 
 ELEMENTARY = frozenset({Ops.EXP2, Ops.LOG2, Ops.SIN})
 """Functions of a dozen operations and more, dear enough to keep a row of their values."""
