@@ -176,6 +176,17 @@ def compute(device: str) -> None:
     np.testing.assert_array_equal(numbers, Tensor.rand(9, device="CPU").numpy())
 
 
+def copy_there_and_back(device: str, size: int) -> None:
+    """Bytes from the host into a part of memory, and out of it again."""
+    allocator = Device[device].allocator
+    memory = allocator.allocate(size + 8)
+    given = rng.integers(0, 256, size).astype(np.uint8)
+    allocator.copyin(allocator.part(memory, 8, size), given.data)
+    found = np.zeros(size, np.uint8)
+    allocator.copyout(found.data, memory, 8)
+    np.testing.assert_array_equal(found, given)
+
+
 def capture(device: str) -> int:
     """Call a captured function of several kernels a few times, whose results are read at the end; how many
     calls replayed it."""

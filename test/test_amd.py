@@ -11,7 +11,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from drivers import LateStreams, capture, compute, emulated, launch, let_go, needs_compiler, register, rng
+from drivers import (
+    LateStreams,
+    capture,
+    compute,
+    copy_there_and_back,
+    emulated,
+    launch,
+    let_go,
+    needs_compiler,
+    register,
+    rng,
+)
 
 from tinygrad import Device, Tensor
 from tinygrad.runtime import amd, streams
@@ -285,13 +296,7 @@ def test_a_queue_takes_the_time_on_the_gpu(library: HIPLibrary) -> None:
 
 @pytest.mark.parametrize("size", [1, 999, 1000, 1001, 5003])
 def test_copies_of_any_size_go_through_pinned_memory(library: HIPLibrary, size: int) -> None:
-    allocator = Device["IMAGINED"].allocator
-    memory = allocator.allocate(size + 8)
-    given = rng.integers(0, 256, size).astype(np.uint8)
-    allocator.copyin(allocator.part(memory, 8, size), given.data)
-    found = np.zeros(size, np.uint8)
-    allocator.copyout(found.data, memory, 8)
-    np.testing.assert_array_equal(found, given)
+    copy_there_and_back("IMAGINED", size)
 
 
 def test_a_gpu_without_memory_says_how_much_is_used(library: HIPLibrary) -> None:

@@ -16,7 +16,8 @@ from tinygrad import Context, Tensor, dtypes
 from tinygrad.codegen.compile import Stages, stages_of
 from tinygrad.codegen.lower import lower
 from tinygrad.codegen.opt.choose import choose_plan
-from tinygrad.codegen.opt.plan import Opt, OptKind, Plan, all_ranges, is_reduce_range, operands, thread_extent
+from tinygrad.codegen.opt.plan import Opt, OptKind, Plan, is_reduce_range, operands, thread_extent
+from tinygrad.codegen.ranges import all_ranges
 from tinygrad.device import Device
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.printing import format_nest, format_program

@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import textwrap
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from threads import in_threads
 
 from tinygrad import Tensor
 from tinygrad.device import Buffer, Device
@@ -249,15 +249,11 @@ def test_buffers_made_by_several_threads_are_counted_right() -> None:
     gc.collect()
     before = GlobalCounters.mem_used
 
-    def work() -> None:
+    def work(number: int) -> None:
         for n in range(2000):
             Buffer("CPU", n % 7 + 1, F).allocate()
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(work, 4)
     gc.collect()
     assert GlobalCounters.mem_used == before
 
@@ -313,25 +309,17 @@ def test_kernels_after_a_rest_find_the_workers_again() -> None:
 
 def test_several_python_threads_may_run_kernels() -> None:
     kernel, staging = loaded(adding(200, 4)), loaded(staged(300))
-    wrong: list[str] = []
 
-    def work() -> None:
+    def work(number: int) -> None:
         x, y = np.zeros(800, np.float32), np.zeros(300, np.float32)
         for _ in range(200):
             x[:] = 1
             kernel([x.ctypes.data, x.ctypes.data], [4], 200)
             staging([y.ctypes.data], [], 300)
-            if not np.array_equal(x, 1 + np.repeat(np.arange(200, dtype=np.float32), 4)):
-                wrong.append("sum")
-            if not np.array_equal(y, np.arange(300, dtype=np.float32) * 64):
-                wrong.append("scratch")
+            np.testing.assert_array_equal(x, 1 + np.repeat(np.arange(200, dtype=np.float32), 4))
+            np.testing.assert_array_equal(y, np.arange(300, dtype=np.float32) * 64)
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert wrong == []
+    in_threads(work, 4)
 
 
 def test_a_list_of_kernels_runs_in_order_on_what_it_is_given() -> None:

@@ -7,6 +7,7 @@ import threading
 
 import numpy as np
 import pytest
+from threads import in_threads
 
 from tinygrad import Context, Device, GlobalCounters, Tensor, TinyJit, dtypes, nn
 from tinygrad.codegen import compile as compiling
@@ -285,24 +286,6 @@ def test_intermediates_of_a_trace_share_memory():
 
 
 # --- threads and processes --------------------------------------------------------------------------
-
-
-def in_threads(work, count=3):
-    errors = []
-
-    def run(i):
-        try:
-            work(i)
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=run, args=(i,)) for i in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
 
 
 def test_threads_compute_at_once():

@@ -1,11 +1,11 @@
 """Schedules found again by structure: whatever memory and values they are used with, results are NumPy's."""
 import gc
-import threading
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from threads import in_threads
 
 from tinygrad import Tensor
 from tinygrad.engine import realize
@@ -258,22 +258,12 @@ def test_a_structure_larger_than_the_bound_is_scheduled_and_not_kept():
 
 
 def test_two_threads_schedule_at_once(cache):
-    errors = []
-
     def work(seed):
-        try:
-            for i in range(20):
-                a = array(seed * 100 + i)
-                np.testing.assert_allclose((Tensor(a) * 2 + 1).numpy(), a * 2 + 1, rtol=1e-6)
-        except BaseException as error:
-            errors.append(error)
+        for i in range(20):
+            a = array(seed * 100 + i)
+            np.testing.assert_allclose((Tensor(a) * 2 + 1).numpy(), a * 2 + 1, rtol=1e-6)
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not errors
+    in_threads(work)
 
 
 def test_conditions_on_numbers_in_other_memory_have_the_same_structure() -> None:

@@ -11,6 +11,7 @@ import threading
 
 import numpy as np
 import pytest
+from threads import in_threads
 
 from tinygrad import Tensor, TinyJit, nn
 from tinygrad.device import Device
@@ -65,23 +66,6 @@ def test_hundreds_of_shapes_keep_memory_within_what_is_kept_on_purpose():
     assert GlobalCounters.mem_used < 1 << 20
 
 
-def run_in_threads(work, count):
-    errors = []
-
-    def run(number):
-        try:
-            work(number)
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=run, args=(i,)) for i in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not errors, errors[0]
-
-
 def test_threads_train_at_once_and_each_gets_its_own_numbers():
     def work(number):
         rng = np.random.default_rng(number)
@@ -99,7 +83,7 @@ def test_threads_train_at_once_and_each_gets_its_own_numbers():
             expected -= 0.1 * 2 / 16 * x.T.astype(np.float64) @ (x @ expected - y)
         np.testing.assert_allclose(weight.numpy(), expected, rtol=1e-3, atol=1e-4)
 
-    run_in_threads(work, 3)
+    in_threads(work, 3)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
@@ -125,7 +109,7 @@ def test_children_forked_while_threads_compute_compute_too():
         finally:
             stop.set()
 
-    run_in_threads(lambda number: fork_often() if number == 0 else busy(number), 3)
+    in_threads(lambda number: fork_often() if number == 0 else busy(number), 3)
 
 
 INTERRUPTED = """
@@ -224,7 +208,7 @@ def test_threads_trace_differentiate_assign_and_draw_at_once():
 
     jobs = [train, train, assign, draw, draw]
     try:
-        run_in_threads(lambda number: jobs[number](number), len(jobs))
+        in_threads(lambda number: jobs[number](number), len(jobs))
     finally:
         sys.setswitchinterval(interval)
     assert len(drawn) == len(set(drawn)) == 200

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable
 
 from tinygrad.codegen.barriers import with_barriers
 from tinygrad.codegen.grid import NO_LIMITS, Grid, GridLimits, is_block_range
+from tinygrad.codegen.ranges import fresh_identity
 from tinygrad.dtype import DType, dtypes
 from tinygrad.graph.ops import Memory, Ops
 from tinygrad.graph.symbolic.linear import UNKNOWN
@@ -57,7 +58,7 @@ def loops_apart(nest: UOp) -> UOp:
     while True:
         changes: dict[UOp, UOp] = {}
         place: dict[UOp, tuple[frozenset[UOp], tuple[UOp, ...]]] = {}
-        identity = max((n.arg[0] for n in nest.toposort() if n.op is Ops.RANGE), default=0) + 1
+        identity = fresh_identity(nest)
         for node in nest.toposort():
             if node.op is not Ops.REDUCE or not node.closed_ranges:
                 continue

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from tinygrad.codegen.linearize import reduce_identity
 from tinygrad.codegen.opt.blocks import Group, group_of
 from tinygrad.codegen.opt.guards import guarded, guarded_store
+from tinygrad.codegen.ranges import fresh_identity
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
@@ -48,7 +49,7 @@ class _Row:
 def row_in_registers(nest: UOp, loops: Sequence[UOp], threads: int, width: int, lanes: int) -> UOp:
     """The nest with `loops`, which REDUCEs close alone and STOREs last, run by `threads` threads, each with
     every n-th access of `width` items in registers; `lanes` threads side by side exchange values."""
-    identities = itertools.count(1 + max(int(n.arg[0]) for n in nest.toposort() if n.op is Ops.RANGE))
+    identities = itertools.count(fresh_identity(nest))
     row = _row(loops[0].extent, threads, width, lanes, identities)
     done: dict[UOp, UOp] = {}
     for node in nest.toposort():

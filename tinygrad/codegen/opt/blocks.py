@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from tinygrad.codegen.linearize import reduce_identity
 from tinygrad.codegen.opt.guards import guarded
+from tinygrad.codegen.ranges import fresh_identity
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Memory, Ops, RangeKind
 from tinygrad.graph.uop import UOp
@@ -63,7 +64,7 @@ def reduce_in_block(nest: UOp, r: UOp, threads: int, lanes: int = 1) -> UOp:
     Where `r` is also closed inside the loops of another REDUCE, a thread goes on doing that alone. REDUCEs in
     different places get loops of their own.
     """
-    identities = itertools.count(1 + max(int(n.arg[0]) for n in nest.toposort() if n.op is Ops.RANGE))
+    identities = itertools.count(fresh_identity(nest))
     rounds = -(-r.extent // threads)
     outputs = frozenset[UOp]().union(*(frozenset(s.closed_ranges) for s in nest.src))
     closing = [n for n in nest.toposort() if n.op is Ops.REDUCE and r in n.closed_ranges]

@@ -28,6 +28,7 @@ from tinygrad.codegen.opt.matrix import (
     matrix_product,
     number_of,
 )
+from tinygrad.codegen.ranges import fresh_identity
 from tinygrad.graph.ops import Memory, Ops, RangeKind
 from tinygrad.graph.uop import UOp
 from tinygrad.renderer.matrix_units import Bit, Fragment, MatrixUnit
@@ -156,7 +157,7 @@ class _OnUnit:
         self.unit = unit
         self.chain = chain
         self.how = how
-        self.identity = 1 + max(int(n.arg[0]) for n in nest.toposort() if n.op is Ops.RANGE)
+        self.identity = fresh_identity(nest)
         self.lane = self.new_range(unit.threads, RangeKind.LOCAL)
         self.element = self.new_range(unit.c.registers, RangeKind.FRAGMENT)
         sizes = (unit.n, unit.m) if how.transposed else (unit.m, unit.n)

@@ -10,7 +10,8 @@ from tinygrad.codegen.contraction import contraction_of, product_in
 from tinygrad.codegen.opt.chain import chain_of, passing
 from tinygrad.codegen.opt.choose_sides import FULL_BLOCKS, SideChooser, dividing
 from tinygrad.codegen.opt.online import OnlineSums, WeightedSum, online_sums
-from tinygrad.codegen.opt.plan import Opt, OptKind, operands, range_named
+from tinygrad.codegen.opt.plan import Opt, OptKind, operands
+from tinygrad.codegen.ranges import range_named
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ALLOW_TF32, prod

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from tinygrad.codegen.contraction import contraction_of
 from tinygrad.codegen.opt.access import accesses_of
 from tinygrad.codegen.opt.choose_sides import FULL_BLOCKS, SideChooser
-from tinygrad.codegen.opt.plan import Opt, OptKind, range_named
+from tinygrad.codegen.opt.plan import Opt, OptKind
+from tinygrad.codegen.ranges import range_named
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.helpers import prod
 

@@ -11,7 +11,8 @@ from collections.abc import Iterable
 
 from tinygrad.codegen.contraction import Contraction
 from tinygrad.codegen.opt.matrix import steps_by_one
-from tinygrad.codegen.opt.plan import Opt, OptKind, apply_opt, operands, range_named
+from tinygrad.codegen.opt.plan import Opt, OptKind, apply_opt, operands
+from tinygrad.codegen.ranges import range_named
 from tinygrad.dtype import DType
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp

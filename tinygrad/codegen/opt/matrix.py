@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from tinygrad.codegen.contraction import contraction_of, guard_of
 from tinygrad.codegen.opt.access import steps_of
 from tinygrad.codegen.opt.guards import guarded, guarded_store, zero_outside
+from tinygrad.codegen.ranges import fresh_identity
 from tinygrad.dtype import DType, dtypes
 from tinygrad.graph.ops import Memory, Ops, RangeKind
 from tinygrad.graph.symbolic import linear_terms
@@ -160,7 +161,7 @@ def on_matrix_unit(nest: UOp, unit: MatrixUnit, ranges: tuple[UOp, UOp, UOp],
     m, n, k = ranges
     product = _only_product(nest, unit, m, n, k)
     reduce = product.reduce
-    identity = 1 + max(int(r.arg[0]) for r in nest.toposort() if r.op is Ops.RANGE)
+    identity = fresh_identity(nest)
     sides = [axis_of(r, size, count, bits, is_contiguous(values, r), identity + 2 * i, r.arg[1])
              for i, (r, size, count, bits, values) in enumerate((
                  (m, unit.m, tiles[0], unit.a.rows, [product.a]),

@@ -19,14 +19,13 @@ from tinygrad.codegen.opt.plan import (
     Opt,
     OptKind,
     Plan,
-    all_ranges,
     apply_opt,
-    fresh_identity,
     is_reduce_range,
     is_shared,
     operands,
 )
 from tinygrad.codegen.opt.rows import row_values
+from tinygrad.codegen.ranges import all_ranges, fresh_identity
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import prod

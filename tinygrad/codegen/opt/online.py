@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 
 from tinygrad.codegen.opt.guards import guarded, nothing_outside
 from tinygrad.codegen.opt.rows import row_form
+from tinygrad.codegen.ranges import fresh_identity
 from tinygrad.graph.elementary import argument_of_exponential
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
@@ -160,7 +161,7 @@ def online(nest: UOp, loop: UOp, tile: int) -> UOp:
     found = online_sums(nest)
     if found is None or found.loop is not loop:
         raise ValueError(f"r{loop.arg[0]} finds no largest item that weighted sums along the row use")
-    identity = 1 + max(int(n.arg[0]) for n in nest.toposort() if n.op is Ops.RANGE)
+    identity = fresh_identity(nest)
     tiles = UOp.range(-(-loop.extent // tile), identity)
     item = UOp.range(tile, identity + 1, RangeKind.UNROLL)
     place = tiles * tile + item

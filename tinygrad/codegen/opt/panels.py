@@ -10,7 +10,8 @@ from itertools import pairwise
 from tinygrad.codegen.contraction import product_in
 from tinygrad.codegen.opt.access import Access
 from tinygrad.codegen.opt.lanes import LaneChooser
-from tinygrad.codegen.opt.plan import Opt, OptKind, can_be_outermost, operands, range_named
+from tinygrad.codegen.opt.plan import Opt, OptKind, can_be_outermost, operands
+from tinygrad.codegen.ranges import range_named
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import prod

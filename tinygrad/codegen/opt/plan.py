@@ -25,6 +25,7 @@ from tinygrad.codegen.opt.prefetch import Prefetch, prefetch
 from tinygrad.codegen.opt.rows import keep_row
 from tinygrad.codegen.opt.share import Sharing, share_operand
 from tinygrad.codegen.opt.skip import skip
+from tinygrad.codegen.ranges import fresh_identity, range_named
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Memory, Ops, RangeKind
 from tinygrad.graph.uop import UOp
@@ -184,23 +185,6 @@ def changed(nest: UOp, opt: Opt) -> UOp:
 
 
 # --- finding ranges -----------------------------------------------------------------------------------------
-
-
-def all_ranges(nest: UOp) -> list[UOp]:
-    """Every RANGE of the nest, by identity."""
-    return sorted((n for n in nest.toposort() if n.op is Ops.RANGE), key=lambda r: r.arg[0])
-
-
-def range_named(nest: UOp, identity: int) -> UOp:
-    for r in all_ranges(nest):
-        if r.arg[0] == identity:
-            return r
-    names = ", ".join(f"r{r.arg[0]}" for r in all_ranges(nest))
-    raise ValueError(f"the nest has no range r{identity}, only {names}")
-
-
-def fresh_identity(nest: UOp) -> int:
-    return 1 + max(int(r.arg[0]) for r in all_ranges(nest))
 
 
 def with_kind(r: UOp, kind: RangeKind) -> UOp:

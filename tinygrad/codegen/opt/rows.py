@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
+from tinygrad.codegen.ranges import fresh_identity
 from tinygrad.graph.attributes import Attribute, Synthesized
 from tinygrad.graph.ops import Memory, Ops, RangeKind
 from tinygrad.graph.uop import UOp
@@ -148,7 +149,7 @@ def keep_row(nest: UOp, number: int) -> UOp:
     if number >= len(rows):
         raise ValueError(f"the nest computes {len(rows)} rows more than once; there is no number {number}")
     row = rows[number]
-    identity = 1 + max(int(n.arg[0]) for n in nest.toposort() if n.op is Ops.RANGE)
+    identity = fresh_identity(nest)
     filled = UOp.range(row.loop.extent, identity)
     changes = {row.loop: filled}
     for r in _loops_inside(row.value):

@@ -22,8 +22,9 @@ from tinygrad.codegen.kernel_cache import kernel_key
 from tinygrad.codegen.opt.choose import alternative_plans, choose_plan, threaded_plan
 from tinygrad.codegen.opt.measure import Built, Workbench
 from tinygrad.codegen.opt.neighbours import MAX_COPIES, copies, neighbours
-from tinygrad.codegen.opt.plan import Plan, all_ranges, apply_plan
+from tinygrad.codegen.opt.plan import Plan, apply_plan
 from tinygrad.codegen.opt.plan_cache import PlanCache
+from tinygrad.codegen.ranges import all_ranges
 from tinygrad.device import Device
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import BEAM, BEAM_SECONDS, CACHELEVEL, DEBUG, cache_dir, colored

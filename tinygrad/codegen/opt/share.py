@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tinygrad.codegen.opt.guards import guarded
+from tinygrad.codegen.ranges import fresh_identity
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Memory, Ops, RangeKind
 from tinygrad.graph.uop import UOp
@@ -51,7 +52,7 @@ def share_operand(nest: UOp, operand: UOp, over: Sequence[UOp], how: Sharing) ->
     if how.shift and (len(over) < 2 or how.shift % how.width):
         raise ValueError("rows are turned by whole accesses, where there are several")
     value = operand.src[0] if _is_widening(operand) else operand
-    identity = 1 + max(int(r.arg[0]) for r in nest.toposort() if r.op is Ops.RANGE)
+    identity = fresh_identity(nest)
     rounds = -(-total // (how.threads * how.width))
     fill = UOp.range(rounds, identity, RangeKind.LOOP) if rounds > 1 else UOp.const(0, dtypes.index)
     thread = UOp.range(how.threads, identity + 1, RangeKind.LOCAL)

@@ -19,6 +19,7 @@ from tinygrad.codegen.collapse import simplified
 from tinygrad.codegen.contraction import guard_of
 from tinygrad.codegen.indexing import conjuncts
 from tinygrad.codegen.linearize import reduce_identity
+from tinygrad.codegen.ranges import fresh_identity
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.symbolic import linear_terms
@@ -179,7 +180,7 @@ def _is_largest_of_items(value: UOp) -> bool:
 def _skip_sums(nest: UOp) -> UOp:
     """Shorter loops for the REDUCEs whose values are nothing under a condition."""
     done: dict[UOp, UOp] = {}
-    identities = itertools.count(1 + max(int(n.arg[0]) for n in nest.toposort() if n.op is Ops.RANGE))
+    identities = itertools.count(fresh_identity(nest))
     for node in nest.toposort():
         src = tuple(done[s] for s in node.src)
         done[node] = node if src == node.src else node.with_sources(src)
