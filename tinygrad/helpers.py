@@ -245,10 +245,12 @@ def argsort(x: Sequence[Any]) -> tuple[int, ...]:
 
 
 def ceildiv(num: int, den: int) -> int:
+    """The quotient, rounded up."""
     return -(-num // den)
 
 
 def round_up(num: int, multiple: int) -> int:
+    """The next multiple of `multiple`; `num` itself where it is one."""
     return -(-num // multiple) * multiple
 
 

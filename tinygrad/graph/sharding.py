@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import ClassVar, NamedTuple, TypeAlias
 
 from tinygrad.graph.sizes import is_symbolic
-from tinygrad.helpers import prod
+from tinygrad.helpers import ceildiv, prod
 
 Place: TypeAlias = str | tuple[str, ...]
 """The full name of a device, or those of several."""
@@ -67,7 +67,7 @@ def strided(span: Span, size: int, step: int) -> tuple[Span, Span]:
     """The items of every `step`th of `size` that are in `span`: where they stand in the result, and where in
     the span's own items the first of them and the end lie."""
     start, end = span
-    found = -(-start // step), -(-end // step)
+    found = ceildiv(start, step), ceildiv(end, step)
     first = min(found[0] * step, end)
     return found, (first - start, end - start)
 

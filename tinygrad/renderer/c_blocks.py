@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 from tinygrad.dtype import DType, dtypes
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
+from tinygrad.helpers import round_up
 from tinygrad.renderer import SHARED_ALIGNMENT, STATIC_SHARED_BYTES, Renderer, shared_bytes_of
 from tinygrad.renderer.c import Writer
 from tinygrad.renderer.c_functions import Dialect
@@ -117,7 +118,7 @@ class BlockWriter(Writer):
             return
         self.values[node] = f"shared{node.arg[0]}"
         whole = SHARED_ALIGNMENT // node.dtype.itemsize
-        items = -(-node.arg[1] // whole) * whole
+        items = round_up(node.arg[1], whole)
         total = shared_bytes_of(self.program)
         if total <= STATIC_SHARED_BYTES or not self.dialect.large_shared:
             self.declare(node, self.dialect.shared, items)

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tinygrad.dtype import DType
+from tinygrad.helpers import ceildiv
 from tinygrad.renderer.llvm_functions import value_type
 
 Emit = Callable[[str, str], str]
@@ -18,7 +19,7 @@ Exchange = Callable[[str, int, Emit], str]
 def exchanged(value: str, dtype: DType, distance: int, word_of: Exchange, emit: Emit) -> str:
     """`value` of the lane whose number differs in the bit `distance`."""
     size = 1 if dtype.is_bool else 8 * dtype.itemsize
-    kind, bits, words = value_type(dtype), f"i{size}", -(-size // 32)
+    kind, bits, words = value_type(dtype), f"i{size}", ceildiv(size, 32)
     whole = f"i{32 * words}"
     text = value if dtype.is_int or dtype.is_bool else emit("bits", f"bitcast {kind} {value} to {bits}")
     wide = text if whole == bits else emit("bits", f"zext {bits} {text} to {whole}")

@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 from tinygrad.dtype import DType, dtypes
 from tinygrad.graph.ops import Family, Ops, RangeKind
 from tinygrad.graph.uop import UOp
+from tinygrad.helpers import ceildiv
 from tinygrad.renderer import NARROW_FLOATS, Renderer, launch_of
 from tinygrad.renderer.c_arithmetic import Arithmetic
 from tinygrad.renderer.wgsl_functions import WGSLFunctions, is_narrow
@@ -103,7 +104,7 @@ def rounds_of(program: list[UOp], copies: int = 1) -> int:
             times.pop()
             extent = rounds.pop()
             here = copies if is_innermost else 1
-            total += times[-1] * (-(-extent // here) + 1) if extent > here or here == 1 else 0
+            total += times[-1] * (ceildiv(extent, here) + 1) if extent > here or here == 1 else 0
             is_innermost = False
     return total
 

@@ -18,6 +18,7 @@ from tinygrad.codegen.ranges import fresh_identity
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
+from tinygrad.helpers import ceildiv
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ def _row(extent: int, threads: int, width: int, lanes: int, identities: Iterator
     if extent % width:
         raise ValueError(f"a row of {extent} items is no multiple of {width}")
     accesses = extent // width
-    rounds = -(-accesses // threads)
+    rounds = ceildiv(accesses, threads)
     group = group_of(threads, lanes, identities)
     registers = UOp.range(rounds, next(identities), RangeKind.UNROLL) if rounds > 1 else None
     vector = UOp.range(width, next(identities), RangeKind.VECTOR) if width > 1 else None

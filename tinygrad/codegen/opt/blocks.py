@@ -16,6 +16,7 @@ from tinygrad.codegen.ranges import fresh_identity
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Memory, Ops, RangeKind
 from tinygrad.graph.uop import UOp
+from tinygrad.helpers import ceildiv
 
 MOST_SERIAL = 16
 """Values that one thread reads from shared memory and combines; more are combined in steps."""
@@ -65,7 +66,7 @@ def reduce_in_block(nest: UOp, r: UOp, threads: int, lanes: int = 1) -> UOp:
     different places get loops of their own.
     """
     identities = itertools.count(fresh_identity(nest))
-    rounds = -(-r.extent // threads)
+    rounds = ceildiv(r.extent, threads)
     outputs = frozenset[UOp]().union(*(frozenset(s.closed_ranges) for s in nest.src))
     closing = [n for n in nest.toposort() if n.op is Ops.REDUCE and r in n.closed_ranges]
     shared = [n for n in closing if n.ranges <= outputs] or closing

@@ -31,6 +31,7 @@ from tinygrad.codegen.opt.matrix import (
 from tinygrad.codegen.ranges import fresh_identity
 from tinygrad.graph.ops import Memory, Ops, RangeKind
 from tinygrad.graph.uop import UOp
+from tinygrad.helpers import ceildiv
 from tinygrad.renderer.matrix_units import Bit, Fragment, MatrixUnit
 
 AT_ONCE_ALONG_D = 8
@@ -165,7 +166,7 @@ class _OnUnit:
         self.queries = self.axis(chain.query, sizes[0], rows, how.weights_own, False, RangeKind.LOCAL)
         self.keys = self.axis(chain.key, sizes[1], chain.key.extent // sizes[1], how.result_across, False,
                               RangeKind.UNROLL)
-        beside = _power_dividing(-(-chain.column.extent // sizes[1]), AT_ONCE_ALONG_D)
+        beside = _power_dividing(ceildiv(chain.column.extent, sizes[1]), AT_ONCE_ALONG_D)
         self.columns = self.axis(chain.column, sizes[1], beside, how.values_own,
                                  is_contiguous([values], chain.column), RangeKind.UNROLL)
         if chain.key.extent % sizes[1] or not self.keys.is_whole():
@@ -294,7 +295,7 @@ class _OnUnit:
         """The first product: both sides from memory."""
         unit = self.unit
         of_a, of_b = self.fragments()
-        depth = self.axis(product.k, unit.k, _power_dividing(-(-product.k.extent // unit.k), 2),
+        depth = self.axis(product.k, unit.k, _power_dividing(ceildiv(product.k.extent, unit.k), 2),
                           unit.a.columns, is_contiguous([product.a, product.b], product.k), RangeKind.UNROLL)
         own, shared = (unit.a.rows, unit.b.columns), (unit.a.columns, unit.b.rows)
         sides = (self.keys, self.queries) if self.how.transposed else (self.queries, self.keys)

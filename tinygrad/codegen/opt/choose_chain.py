@@ -14,7 +14,7 @@ from tinygrad.codegen.opt.plan import Opt, OptKind, operands
 from tinygrad.codegen.ranges import range_named
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
-from tinygrad.helpers import ALLOW_TF32, prod
+from tinygrad.helpers import ALLOW_TF32, ceildiv, prod
 from tinygrad.renderer import ACCESS_BYTES, Renderer
 from tinygrad.renderer.matrix_units import UNITS, MatrixUnit
 
@@ -121,7 +121,7 @@ class ChainChooser(SideChooser):
         others = prod(r.extent for r in self.nest.src[0].closed_ranges) // (query.extent * column.extent)
         most = min(MOST_WARPS, self.renderer.block_threads // unit.threads)
         warps = next((w for w in (8, 4, 2) if w <= most and query.extent > w * rows // 2
-                      and -(-query.extent // (w * rows)) * others >= FULL_BLOCKS), 1)
+                      and ceildiv(query.extent, w * rows) * others >= FULL_BLOCKS), 1)
         inside, _ = self.tiled(query, warps * rows)
         threads = warps * unit.threads
         for first, second in ((key, depth), (key, column)):

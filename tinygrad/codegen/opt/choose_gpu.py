@@ -23,7 +23,7 @@ from tinygrad.codegen.opt.plan import Opt, OptKind, Plan, apply_opt
 from tinygrad.codegen.opt.skip import skips_something
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
-from tinygrad.helpers import prod
+from tinygrad.helpers import ceildiv, prod
 from tinygrad.renderer import Renderer
 
 FULL_BLOCKS = 64
@@ -268,11 +268,11 @@ class _Chooser:
         """Threads for a row of so many accesses: a part of a warp for a short one, else enough for a few
         rounds each; 0 where `most_rounds` of all there are do not suffice."""
         threads = max(min(self.renderer.warp_threads, _power_of_two(accesses)),
-                      1 << (-(-accesses // ROW_ROUNDS) - 1).bit_length())
-        while -(-accesses // threads) > most_rounds and threads < self.renderer.block_threads:
+                      1 << (ceildiv(accesses, ROW_ROUNDS) - 1).bit_length())
+        while ceildiv(accesses, threads) > most_rounds and threads < self.renderer.block_threads:
             threads *= 2
         threads = min(threads, self.renderer.block_threads)
-        return threads if -(-accesses // threads) <= most_rounds else 0
+        return threads if ceildiv(accesses, threads) <= most_rounds else 0
 
     def loops_along(self, statistics: list[UOp]) -> list[UOp]:
         """The loops along the row that all statistics are of; none where the nest has other loops inside

@@ -15,7 +15,7 @@ from tinygrad.codegen.opt.choose_sides import FULL_BLOCKS, SideChooser
 from tinygrad.codegen.opt.plan import Opt, OptKind
 from tinygrad.codegen.ranges import range_named
 from tinygrad.graph.ops import Ops, RangeKind
-from tinygrad.helpers import prod
+from tinygrad.helpers import ceildiv, prod
 
 DEPTH = 16
 """Products of a part of k: 1024 of a thread with the largest tile between two barriers."""
@@ -87,7 +87,7 @@ class RegisterChooser(SideChooser):
         outputs = int(prod(r.extent for s in self.nest.src[:1] for r in s.closed_ranges))
         others = outputs // (sizes[0] * sizes[1])
         for tile in TILES:
-            blocks = -(-sizes[0] // tile.m) * -(-sizes[1] // tile.n)
+            blocks = ceildiv(sizes[0], tile.m) * ceildiv(sizes[1], tile.n)
             fits = tile.threads <= self.renderer.block_threads and \
                 (tile.m + tile.n) * DEPTH * self.reduce.dtype.itemsize <= self.renderer.shared_bytes
             if fits and min(sizes[:2]) >= RUN and blocks * others >= FULL_BLOCKS and \

@@ -15,7 +15,7 @@ from tinygrad.codegen.opt.matrix import MatrixProduct, matrix_product
 from tinygrad.codegen.opt.plan import Opt, OptKind
 from tinygrad.codegen.ranges import range_named
 from tinygrad.graph.ops import Family, Ops, RangeKind
-from tinygrad.helpers import ALLOW_TF32, prod
+from tinygrad.helpers import ALLOW_TF32, ceildiv, prod
 from tinygrad.renderer.matrix_units import UNITS, MatrixUnit
 
 MOST_WASTE = 1.5
@@ -149,7 +149,7 @@ class UnitChooser(SideChooser):
 
 
 def _blocks(product: MatrixProduct, tile: BlockTile) -> int:
-    return -(-product.m.extent // tile.m) * -(-product.n.extent // tile.n)
+    return ceildiv(product.m.extent, tile.m) * ceildiv(product.n.extent, tile.n)
 
 
 def _computed(product: MatrixProduct, tile: BlockTile) -> int:

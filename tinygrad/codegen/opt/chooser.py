@@ -8,6 +8,7 @@ from tinygrad.codegen.opt.access import Access, accesses_of
 from tinygrad.codegen.opt.plan import Opt, OptKind, apply_opt
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
+from tinygrad.helpers import ceildiv, round_up
 from tinygrad.renderer import Renderer
 
 
@@ -82,7 +83,7 @@ class Chooser:
     def lane_tile(self, lane: UOp, most: int) -> int:
         """`lane` as vectors, up to `most` of them side by side. Returns how many."""
         outer = self.outer_after(Opt(OptKind.VECTOR, lane.arg[0], self.width(lane)))
-        size = 1 if outer is None else tile_size(-(-lane.extent // self.width(lane)), most)
+        size = 1 if outer is None else tile_size(ceildiv(lane.extent, self.width(lane)), most)
         if outer is not None and size > 1:
             self.take(Opt(OptKind.UPCAST, outer, size))
         return size
@@ -95,6 +96,6 @@ def tile_size(extent: int, most: int) -> int:
         return max(1, extent)
 
     def worth(size: int) -> float:
-        return size / (size + 1) * extent / (-(-extent // size) * size)
+        return size / (size + 1) * extent / round_up(extent, size)
 
     return max(range(1, most + 1), key=worth)

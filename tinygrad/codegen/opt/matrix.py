@@ -21,6 +21,7 @@ from tinygrad.dtype import DType, dtypes
 from tinygrad.graph.ops import Memory, Ops, RangeKind
 from tinygrad.graph.symbolic import linear_terms
 from tinygrad.graph.uop import UOp
+from tinygrad.helpers import ceildiv
 from tinygrad.renderer.matrix_units import Bit, Fragment, MatrixUnit
 
 TF32_HALF, TF32_KEPT = 1 << 12, -1 << 13
@@ -140,7 +141,7 @@ def axis_of(r: UOp, size: int, tiles: int, lane_bits: Sequence[Bit], together: b
     of each lane side by side."""
     if tiles < 1 or tiles & tiles - 1:
         raise ValueError(f"tiles beside each other are a power of two, not {tiles}")
-    groups = -(-r.extent // (size * tiles))
+    groups = ceildiv(r.extent, size * tiles)
     outer = UOp.range(groups, identity, kind) if groups > 1 else ZERO
     tile = UOp.range(tiles, identity + 1, RangeKind.UNROLL) if tiles > 1 else ZERO
     own = range(len(lane_bits))

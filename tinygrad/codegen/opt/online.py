@@ -26,6 +26,7 @@ from tinygrad.codegen.ranges import fresh_identity
 from tinygrad.graph.elementary import argument_of_exponential
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
+from tinygrad.helpers import ceildiv
 
 
 @dataclass(frozen=True)
@@ -162,7 +163,7 @@ def online(nest: UOp, loop: UOp, tile: int) -> UOp:
     if found is None or found.loop is not loop:
         raise ValueError(f"r{loop.arg[0]} finds no largest item that weighted sums along the row use")
     identity = fresh_identity(nest)
-    tiles = UOp.range(-(-loop.extent // tile), identity)
+    tiles = UOp.range(ceildiv(loop.extent, tile), identity)
     item = UOp.range(tile, identity + 1, RangeKind.UNROLL)
     place = tiles * tile + item
     inside = place < loop.extent if loop.extent % tile else None

@@ -29,6 +29,7 @@ from tinygrad.codegen.ranges import fresh_identity, range_named
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Memory, Ops, RangeKind
 from tinygrad.graph.uop import UOp
+from tinygrad.helpers import ceildiv, round_up
 from tinygrad.renderer.matrix_units import UNITS
 
 
@@ -303,7 +304,7 @@ def split(nest: UOp, r: UOp, amount: int, kind: RangeKind, apart: bool) -> UOp:
 
 def _split_outputs(nest: UOp, r: UOp, amount: int, kind: RangeKind) -> UOp:
     extent = r.extent
-    tiles = -(-extent // amount)
+    tiles = ceildiv(extent, amount)
     identity = fresh_identity(nest)
     inner = UOp.range(amount, identity, kind)
     outer = UOp.range(tiles, identity + 1, r.arg[1]) if tiles > 1 else UOp.const(0, dtypes.index)
@@ -382,7 +383,7 @@ def _reduced(node: UOp, value: UOp, loops: list[UOp], inner: UOp, apart: bool) -
 
 def padded(nest: UOp, r: UOp, multiple: int) -> UOp:
     """`r`, which REDUCEs close, rounded up to a multiple; values beyond its end are what changes nothing."""
-    whole = UOp.range(-(-r.extent // multiple) * multiple, fresh_identity(nest))
+    whole = UOp.range(round_up(r.extent, multiple), fresh_identity(nest))
     inside = whole < r.extent
     done: dict[UOp, UOp] = {}
     for node in nest.toposort():

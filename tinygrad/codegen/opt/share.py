@@ -14,7 +14,7 @@ from tinygrad.codegen.ranges import fresh_identity
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Memory, Ops, RangeKind
 from tinygrad.graph.uop import UOp
-from tinygrad.helpers import prod
+from tinygrad.helpers import ceildiv, prod
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def share_operand(nest: UOp, operand: UOp, over: Sequence[UOp], how: Sharing) ->
         raise ValueError("rows are turned by whole accesses, where there are several")
     value = operand.src[0] if _is_widening(operand) else operand
     identity = fresh_identity(nest)
-    rounds = -(-total // (how.threads * how.width))
+    rounds = ceildiv(total, how.threads * how.width)
     fill = UOp.range(rounds, identity, RangeKind.LOOP) if rounds > 1 else UOp.const(0, dtypes.index)
     thread = UOp.range(how.threads, identity + 1, RangeKind.LOCAL)
     lane = UOp.const(0, dtypes.index)

@@ -18,7 +18,7 @@ from tinygrad.codegen.opt.panels import MOST_VECTORS, PanelChooser
 from tinygrad.codegen.opt.plan import Opt, OptKind, operands
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
-from tinygrad.helpers import prod
+from tinygrad.helpers import ceildiv, prod, round_up
 
 STAGING_REUSE = 8
 """Uses of a staged item that pay for staging it."""
@@ -95,7 +95,7 @@ class TileChooser(PanelChooser):
     def outer_cost(self, contraction: Contraction, lane: UOp) -> float:
         """Cost of a multiply-add with lanes along the output range `lane`, against 1 for a scalar one."""
         operand, width = self.operand_with(contraction, lane), self.width(lane)
-        waste = float(-(-lane.extent // width) * width / lane.extent)
+        waste = round_up(lane.extent, width) / lane.extent
         reuse = self.staging_reuse(contraction, lane)
         if not self.is_walked_badly(operand, lane):
             reading = 1.0
@@ -129,7 +129,7 @@ class TileChooser(PanelChooser):
         """The same with lanes along the reduce: both operands are vectors, each accumulator is summed at the
         end."""
         width = self.width(lane)
-        waste = float(-(-lane.extent // width) * width / lane.extent)
+        waste = round_up(lane.extent, width) / lane.extent
         loads = [a for a in accesses_of(self.nest) if a.node.op is Ops.LOAD and lane in a.ranges]
         reading = sum(1.0 if a.step(lane) in (0, 1) else JUMP_COST for a in loads) / max(1, len(loads))
         reduced = int(prod(r.extent for r in contraction.reduce.closed_ranges))
@@ -156,7 +156,7 @@ class TileChooser(PanelChooser):
             filling = self.loads_of(operand)[0]
             order = tuple(sorted(order, key=lambda r: -abs(filling.step(r) or 0)))
         read_over = [r.arg[0] for r in order if r in operand.ranges]
-        vectors = min(MOST_VECTORS, -(-lane.extent // width))
+        vectors = min(MOST_VECTORS, ceildiv(lane.extent, width))
         while vectors > 1 and stage and not self.panel_fits(contraction, lane, width * vectors):
             vectors -= 1
         row = max(other, key=lambda r: (self.row_rank(r), r.arg[0]))
@@ -165,7 +165,7 @@ class TileChooser(PanelChooser):
         lane_now = next(r for r in self.ranges() if r.arg[1] is RangeKind.VECTOR and r.arg[0] not in before)
         staged = [lane_now.arg[0]]
         if outer is not None and vectors > 1:
-            size = vectors_of_tile(-(-lane.extent // width), vectors)
+            size = vectors_of_tile(ceildiv(lane.extent, width), vectors)
             if size > 1:
                 before = self.identities()
                 outer = self.outer_after(Opt(OptKind.UPCAST, outer, size))
@@ -286,4 +286,4 @@ def vectors_of_tile(count: int, most: int) -> int:
     """How many of `count` vectors stand side by side in a tile: by its speed, and what the last tile
     repeats."""
     return max(range(1, min(most, count) + 1),
-               key=lambda size: (WORTH_OF_VECTORS.get(size, 1.0) * count / (-(-count // size) * size), size))
+               key=lambda size: (WORTH_OF_VECTORS.get(size, 1.0) * count / round_up(count, size), size))
