@@ -1,4 +1,4 @@
-"""The RANGEs of a nest: all of them, the one of an identity, and identities for new ones."""
+"""The RANGEs of a nest: all, those of the outputs, the one of an identity, and identities for new ones."""
 from __future__ import annotations
 
 from tinygrad.graph.ops import Ops
@@ -8,6 +8,11 @@ from tinygrad.graph.uop import UOp
 def all_ranges(nest: UOp) -> list[UOp]:
     """Every RANGE of the nest, by identity."""
     return sorted((n for n in nest.toposort() if n.op is Ops.RANGE), key=lambda r: r.arg[0])
+
+
+def output_ranges(nest: UOp) -> frozenset[UOp]:
+    """The RANGEs of the outputs: those that STOREs close."""
+    return frozenset(r for store in nest.src for r in store.closed_ranges)
 
 
 def range_named(nest: UOp, identity: int) -> UOp:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from tinygrad.codegen.linearize import reduce_identity
 from tinygrad.codegen.opt.guards import guarded
-from tinygrad.codegen.ranges import fresh_identity
+from tinygrad.codegen.ranges import fresh_identity, output_ranges
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Memory, Ops, RangeKind
 from tinygrad.graph.uop import UOp
@@ -67,7 +67,7 @@ def reduce_in_block(nest: UOp, r: UOp, threads: int, lanes: int = 1) -> UOp:
     """
     identities = itertools.count(fresh_identity(nest))
     rounds = ceildiv(r.extent, threads)
-    outputs = frozenset[UOp]().union(*(frozenset(s.closed_ranges) for s in nest.src))
+    outputs = output_ranges(nest)
     closing = [n for n in nest.toposort() if n.op is Ops.REDUCE and r in n.closed_ranges]
     shared = [n for n in closing if n.ranges <= outputs] or closing
     loops_at: dict[frozenset[UOp], tuple[UOp, Group]] = {}

@@ -11,7 +11,7 @@ from tinygrad.codegen.opt.chain import chain_of, passing
 from tinygrad.codegen.opt.choose_sides import FULL_BLOCKS, SideChooser, dividing
 from tinygrad.codegen.opt.online import OnlineSums, WeightedSum, online_sums
 from tinygrad.codegen.opt.plan import Opt, OptKind, operands
-from tinygrad.codegen.ranges import range_named
+from tinygrad.codegen.ranges import output_ranges, range_named
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ALLOW_TF32, ceildiv, prod
@@ -63,7 +63,7 @@ class ChainChooser(SideChooser):
 
     def main_sum(self, found: OnlineSums) -> WeightedSum | None:
         """The sum with columns, if the nest has nothing else to reduce for its only output."""
-        outputs = frozenset[UOp]().union(*(frozenset(s.closed_ranges) for s in self.nest.src))
+        outputs = output_ranges(self.nest)
         known = {found.largest, *(s.reduce for s in found.sums)}
         outer = {n for n in self.nest.toposort()
                  if n.op is Ops.REDUCE and n.closed_ranges and n.ranges <= outputs}

@@ -21,6 +21,7 @@ from tinygrad.codegen.opt.choose_units import UnitChooser
 from tinygrad.codegen.opt.merge import mergeable_pair
 from tinygrad.codegen.opt.plan import Opt, OptKind, Plan, apply_opt
 from tinygrad.codegen.opt.skip import skips_something
+from tinygrad.codegen.ranges import output_ranges
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ceildiv, prod
@@ -90,7 +91,7 @@ class _Chooser:
     # --- what the nest is made of ---------------------------------------------------------------------------
 
     def output_ranges(self) -> frozenset[UOp]:
-        return frozenset[UOp]().union(*(frozenset(s.closed_ranges) for s in self.nest.src))
+        return output_ranges(self.nest)
 
     def outer_reduces(self) -> list[UOp]:
         """The REDUCEs that stand directly inside the outputs' loops."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from tinygrad.codegen.opt.access import Access, accesses_of
 from tinygrad.codegen.opt.plan import Opt, OptKind, apply_opt
+from tinygrad.codegen.ranges import output_ranges
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ceildiv, round_up
@@ -46,22 +47,17 @@ class Chooser:
         inside = value.toposort()
         return [a for a in accesses_of(self.nest) if a.node.op is Ops.LOAD and a.node in inside]
 
-    def outer_ranges(self) -> frozenset[UOp]:
-        """The ranges of the outputs."""
-        return frozenset[UOp]().union(*(frozenset(s.closed_ranges) for s in self.nest.src))
-
     def has_statistics(self) -> bool:
         """True if something is reduced once for each outer iteration, before the loops inside it run."""
-        outputs = self.outer_ranges()
+        outputs = output_ranges(self.nest)
         reduces = (n for n in self.nest.toposort() if n.op is Ops.REDUCE and n.closed_ranges)
         return any(n.ranges < outputs for n in reduces)
 
     def outer_after(self, opt: Opt) -> int | None:
         """Apply a split; the identity of the loop left around it, None if no loop is left."""
-        before = {r.arg[0] for r in self.nest.toposort() if r.op is Ops.RANGE}
+        before = self.identities()
         self.take(opt)
-        new = [r for r in self.nest.toposort()
-               if r.op is Ops.RANGE and r.arg[0] not in before and r.arg[1] is RangeKind.LOOP]
+        new = [r for r in self.ranges() if r.arg[0] not in before and r.arg[1] is RangeKind.LOOP]
         return new[0].arg[0] if new else None
 
     def lanes(self) -> int:

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 
 from tinygrad.codegen.opt.guards import guarded, nothing_outside
 from tinygrad.codegen.opt.rows import row_form
-from tinygrad.codegen.ranges import fresh_identity
+from tinygrad.codegen.ranges import fresh_identity, output_ranges
 from tinygrad.graph.elementary import argument_of_exponential
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
@@ -63,7 +63,7 @@ class OnlineSums:
 def online_sums(nest: UOp) -> OnlineSums | None:
     """The reduces of a nest that one loop can do; None where there are none, or where the nest has others
     that use them."""
-    outputs = frozenset[UOp]().union(*(frozenset(s.closed_ranges) for s in nest.src))
+    outputs = output_ranges(nest)
     reduces = [n for n in nest.toposort() if n.op is Ops.REDUCE and n.closed_ranges and n.ranges <= outputs]
     for largest in reduces:
         found = _sums_over(largest, reduces)

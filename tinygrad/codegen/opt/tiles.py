@@ -16,6 +16,7 @@ from tinygrad.codegen.opt.chooser import tile_size
 from tinygrad.codegen.opt.lanes import JUMP_COST, LINE_ITEMS
 from tinygrad.codegen.opt.panels import MOST_VECTORS, PanelChooser
 from tinygrad.codegen.opt.plan import Opt, OptKind, operands
+from tinygrad.codegen.ranges import output_ranges
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ceildiv, prod, round_up
@@ -262,7 +263,7 @@ class TileChooser(PanelChooser):
             lane = next(r for r in new if r.arg[1] is RangeKind.VECTOR)
             for operand in operands(self.nest):
                 if lane in operand.ranges and self.is_walked_badly(operand, lane):
-                    inner = [r for r in operand.ranges if r not in self.outer_ranges()]
+                    inner = [r for r in operand.ranges if r not in output_ranges(self.nest)]
                     order = sorted(inner, key=lambda r: (_PANEL_ORDER[r.arg[1]], r not in new, r.arg[0]))
                     self.take(Opt(OptKind.STAGE, operands(self.nest).index(operand),
                                   over=tuple(r.arg[0] for r in order)))
