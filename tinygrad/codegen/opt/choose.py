@@ -124,11 +124,9 @@ class _PlanChooser(CoreUnitChooser):
     def worth_streaming(self) -> bool:
         """True if the results, in whole vectors, fill much of the last cache: an ordinary store reads what it
         overwrites first, and pushes out what others could still use."""
-        stored = {s.src[0].src[0] for s in self.nest.src}
-        written = sum(memory.arg[1] * memory.dtype.itemsize for memory in stored)
-        self.note("stores past the caches", written=written, cache=self.renderer.l3_bytes)
-        large = 0 < self.renderer.l3_bytes < 2 * written
-        return large and all(map(_stores_vectors, self.nest.src)) and not writes_what_it_reads(self.nest)
+        self.note("stores past the caches", written=self.written_bytes(), cache=self.renderer.l3_bytes)
+        whole = all(map(_stores_vectors, self.nest.src))
+        return self.outgrows_last_cache() and whole and not writes_what_it_reads(self.nest)
 
     def share_out(self) -> None:
         self.note("threads", work=self.original_work, least=THREAD_WORK, there_are=self.renderer.threads)
