@@ -168,7 +168,7 @@ def test_a_plan_that_is_faster_only_at_first_is_not_taken(monkeypatch: pytest.Mo
         return ([1.1] if final else [0.5]), [1.0]
 
     monkeypatch.setattr(Workbench, "race", race)
-    assert Search(nest, "CPU", 1, 0.5).run().plan == default
+    assert Search(nest, "CPU", 1, 2.0).run().plan == default
     assert True in finals
 
 

@@ -74,7 +74,7 @@ class Chooser:
         return sum(int(memory.arg[1]) * memory.dtype.itemsize for memory in stored)
 
     def outgrows_last_cache(self) -> bool:
-        """True if the results fill much of the last cache, so that whole vectors of them better go past it."""
+        """True if the results fill much of the last cache, so that whole vectors better go past it."""
         return 0 < self.renderer.l3_bytes < 2 * self.written_bytes()
 
     def width(self, lane: UOp) -> int:

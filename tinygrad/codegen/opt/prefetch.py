@@ -109,8 +109,8 @@ def _stays_in_line(access: Access, r: UOp) -> bool:
 
 
 def _rows_read_again(nest: UOp, reads: list[Access], most_bytes: int) -> list[Access]:
-    """The loads along rows, one for each iteration of the outermost loop, of up to `most_bytes`, which another
-    loop inside it reads too."""
+    """The loads along rows, one for each iteration of the outermost loop, of up to `most_bytes`, which
+    another loop inside it reads too."""
     outermost = {s.closed_ranges[:1] for s in nest.src}
     if len(outermost) > 1 or outermost == {()}:
         return []
