@@ -184,3 +184,14 @@ def test_kernels_read_like_opencl():
     source = compiled_kernel(schedule_uops([(on_cl(normal(64)) + 1).uop])[-1].ast, "CL").source
     assert "__kernel void e_64(__global float *restrict p0, __global float *restrict p1)" in source
     assert "get_local_id(0)" in source
+
+
+def test_a_driver_that_compiles_nothing_is_left_out(monkeypatch):
+    monkeypatch.setattr(opencl, "refusal", lambda device: f"{device.name}: unknown target CPU 'generic'")
+    with pytest.raises(RuntimeError, match="no OpenCL device whose driver compiles.*unknown target CPU"):
+        opencl.all_devices()
+
+
+def test_a_driver_is_asked_for_an_empty_kernel():
+    (device, *_) = opencl.all_devices()
+    assert opencl.refusal(device) is None

@@ -271,6 +271,17 @@ def _image_windows() -> UOp:
     return x.permute((0, 1, 3, 2, 5, 4))
 
 
+def test_what_is_known_of_coordinates_separates_axes() -> None:
+    """Half of a column, which may be one too many, is no row further where columns are known to be fewer."""
+    row, column = UOp.range(56, 1), UOp.range(56, 2)
+    blocks = ShapeTracker.contiguous_of((28, 2, 28)).reshape((56, 28))
+    half = (column + 1) // 2
+    alone, _ = blocks.indices((row, half), (28, 2, 28))
+    known, _ = blocks.indices((row, half), (28, 2, 28), column < 55)
+    assert known == (row // 2, row % 2, half)
+    assert alone != known
+
+
 def test_trackers_are_made_quickly() -> None:
     """Below a millisecond for a long chain whose views are new, measured as the best of a few."""
     times = []

@@ -273,6 +273,8 @@ POOLING = [
     *largest("plain"),
     *largest("strided", kernel=(3, 2), stride=(1, 2)),
     *largest("padded", kernel=3, stride=2, padding=1),
+    *largest("many overlapping", kernel=5, stride=1, padding=2),
+    avg("many overlapping", kernel=5, stride=1, padding=2),
     *largest("dilated", kernel=2, stride=1, dilation=2),
     *largest("dilated padded ceil", kernel=(3, 2), stride=2, dilation=(1, 2), padding=1, ceil_mode=True),
     *largest("ceil", kernel=3, stride=2, ceil_mode=True),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Ops
+from tinygrad.graph.symbolic.linear import TRUE
 from tinygrad.graph.uop import UOp
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ def shown_item(tracker: ShapeTracker, shape: tuple[int, ...], index: tuple[UOp, 
                valid: UOp | None) -> tuple[tuple[UOp, ...], UOp | None, UOp | None]:
     """Which item of something of `shape` a view of it shows at `index`, where `valid` holds: its index, the
     condition under which it is wanted, and the one outside which zero shows instead."""
-    index, mask = tracker.indices(index, shape)
+    index, mask = tracker.indices(index, shape, TRUE if valid is None else valid)
     inside = unless_always(mask)
     return index, guarding(both(valid, inside), index, shape), inside
 

@@ -17,7 +17,7 @@ from tinygrad.functional.windows import (
     pad_spatial,
     per_axis,
     resolve_padding,
-    sliding_windows,
+    windows_of,
 )
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import flatten, make_tuple
@@ -94,11 +94,12 @@ def _conv_windows(x: Tensor, weight: Tensor, groups: int, stride: tuple[int, ...
     axes = len(kernel)
     c_out, c_group = weight.shape[:2]
     x = _stored_with_edges(x, pads) if c_out > groups else pad_spatial(x, pads)
-    windows = sliding_windows(x, kernel, stride, dilation)
+    windows = windows_of(x.uop, kernel, stride, dilation)
     outs = windows.shape[2:2 + axes]
-    windows = windows.reshape(x.shape[0], groups, 1, c_group, *outs, *kernel)
-    windows = windows.permute(0, 1, 2, *range(4, 4 + axes), 3, *range(4 + axes, 4 + 2 * axes))
-    return windows.expand(x.shape[0], groups, c_out // groups, *outs, c_group, *kernel)
+    windows = windows.reshape((x.shape[0], groups, 1, c_group, *outs, *kernel))
+    windows = windows.permute((0, 1, 2, *range(4, 4 + axes), 3, *range(4 + axes, 4 + 2 * axes)))
+    windows = windows.expand((x.shape[0], groups, c_out // groups, *outs, c_group, *kernel))
+    return type(x).of(windows, x)
 
 
 def _conv_gradients(gradient: UOp, node: UOp, groups: int, stride: tuple[int, ...], dilation: tuple[int, ...],

@@ -44,8 +44,9 @@ def opencl() -> Any:
     return pyopencl
 
 
-def all_devices() -> list[Any]:
-    """The devices of all platforms. Raises RuntimeError where there is none."""
+def all_devices() -> tuple[Any, ...]:
+    """The devices of all platforms, those left out whose driver compiles nothing. Raises RuntimeError where
+    none is left."""
     cl = opencl()
     try:
         found = [device for platform in cl.get_platforms() for device in platform.get_devices()]
@@ -53,7 +54,25 @@ def all_devices() -> list[Any]:
         raise RuntimeError(f"CL finds no OpenCL platform: {INSTALL} ({reason})") from None
     if not found:
         raise RuntimeError(f"CL finds no OpenCL device: {INSTALL}")
-    return found
+    refusals = {device: refusal(device) for device in found}
+    usable = tuple(device for device, reason in refusals.items() if reason is None)
+    if not usable:
+        raise RuntimeError("CL finds no OpenCL device whose driver compiles; another driver may (Debian: "
+                           f"apt-get install pocl-opencl-icd). {'; '.join(filter(None, refusals.values()))}")
+    return usable
+
+
+@cache
+def refusal(device: Any) -> str | None:
+    """Why the driver of a device compiles nothing at all (an old PoCL on a processor that it does not
+    know); None where it does."""
+    cl = opencl()
+    try:
+        cl.Program(cl.Context([device]), "__kernel void nothing() {}").build(cache_dir=False)
+    except cl.Error as reason:
+        said = next((line for line in str(reason).splitlines() if "error:" in line), str(reason))
+        return f"{device.name}, {device.platform.version}: {said}"
+    return None
 
 
 class OpenCLAllocator(Allocator):
@@ -234,7 +253,7 @@ class OpenCLDevice(CompiledDevice):
         return self.program(self.driver_queue, getattr(code, name), launch)
 
 
-def numbered_device(name: str, kind: str, devices: list[Any]) -> Any:
+def numbered_device(name: str, kind: str, devices: Sequence[Any]) -> Any:
     """The one of `devices` whose number ends the name of a device of this kind. Raises RuntimeError where
     there are fewer."""
     number = int(name.removeprefix(kind).lstrip(":") or 0)

@@ -85,7 +85,7 @@ def open_device(name: str) -> ImageDevice:
     kind = Device.kind_of(name)
     devices = all_devices()
     if kind == "QCOM":
-        devices = [d for d in devices if "QUALCOMM" in f"{d.vendor} {d.platform.vendor}".upper()]
+        devices = tuple(d for d in devices if "QUALCOMM" in f"{d.vendor} {d.platform.vendor}".upper())
         if not devices:
             raise RuntimeError(INSTALL)
     return ImageDevice(name, numbered_device(name, kind, devices))

@@ -20,6 +20,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -371,9 +372,17 @@ if hasattr(os, "register_at_fork"):
 
 
 def seconds_of(operations: int, moved_bytes: int) -> float:
-    """About the least time that so much takes on a CPU with few cores (100 GFLOP/s, 50 GB/s): what is long by
+    """About the least time that so much takes on this CPU's cores, whose memory has 50 GB/s: what is long by
     this is long."""
-    return operations * 1e-11 + moved_bytes * 2e-11
+    return operations / host_rate() + moved_bytes * 2e-11
+
+
+@cache
+def host_rate() -> float:
+    """About what this CPU computes in a second: two multiply-adds a cycle of 2.5 GHz in each lane."""
+    from tinygrad.runtime.limits import host_lanes, usable_cores  # opens LLVM, which import should not
+
+    return 1e10 * host_lanes() * usable_cores()
 
 
 def clock() -> float:

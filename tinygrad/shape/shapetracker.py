@@ -94,22 +94,26 @@ class ShapeTracker:
 
     # --- what codegen asks ----------------------------------------------------------------------------------
 
-    def index(self, coordinates: Sequence[UOp]) -> Index:
-        """(item of memory, condition) at these coordinates: where the condition fails the item is zero."""
+    def index(self, coordinates: Sequence[UOp], known: UOp = symbolic.TRUE) -> Index:
+        """(item of memory, condition) at these coordinates: where the condition fails the item is zero. What
+        is `known` of the coordinates simplifies both."""
         view = self.views[-1]
         if len(coordinates) != len(view.shape):
             raise ValueError(f"{len(coordinates)} coordinates do not index the shape {view.shape}")
         offset, conditions = view.address(coordinates)
         valid = symbolic.all_of(conditions)
         for view in reversed(self.views[:-1]):
-            inner = [_given(c, valid) for c in unflatten(offset, view.shape)]
+            given = symbolic.all_of([known, valid])
+            inner = [_given(c, given) for c in unflatten(offset, view.shape)]
             offset, conditions = view.address(inner)
             valid = symbolic.all_of([valid, *conditions])
-        return _given(offset, valid), valid
+        return _given(offset, symbolic.all_of([known, valid])), valid
 
-    def indices(self, coordinates: Sequence[UOp], base_shape: Sequence[int]) -> tuple[tuple[UOp, ...], UOp]:
-        """(coordinates in the base, of shape `base_shape`, condition) of the item at these coordinates."""
-        return _indices(self, tuple(coordinates), tuple(base_shape))
+    def indices(self, coordinates: Sequence[UOp], base_shape: Sequence[int],
+                known: UOp = symbolic.TRUE) -> tuple[tuple[UOp, ...], UOp]:
+        """(coordinates in the base, of shape `base_shape`, condition) of the item at these coordinates, of
+        which this is `known`."""
+        return _indices(self, tuple(coordinates), tuple(base_shape), known)
 
     @property
     def contiguous(self) -> bool:
@@ -134,11 +138,12 @@ class ShapeTracker:
 
 
 @lru_cache(1 << 14)
-def _indices(st: ShapeTracker, coordinates: tuple[UOp, ...],
-             base_shape: tuple[int, ...]) -> tuple[tuple[UOp, ...], UOp]:
+def _indices(st: ShapeTracker, coordinates: tuple[UOp, ...], base_shape: tuple[int, ...],
+             known: UOp) -> tuple[tuple[UOp, ...], UOp]:
     """`ShapeTracker.indices`, remembered: layers alike ask for the same."""
-    offset, valid = st.index(coordinates)
-    return tuple(_given(c, valid) for c in unflatten(offset, base_shape)), valid
+    offset, valid = st.index(coordinates, known)
+    given = symbolic.all_of([known, valid])
+    return tuple(_given(c, given) for c in unflatten(offset, base_shape)), valid
 
 
 def _moved(views: tuple[View, ...], op: Ops, argument: Any) -> tuple[View, ...]:

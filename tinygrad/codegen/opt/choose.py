@@ -28,6 +28,9 @@ from tinygrad.renderer import Renderer
 
 THREAD_WORK = 1 << 16
 """Operations and items moved below which waking another core costs more than it saves (about 5 us)."""
+MOST_UNEVEN = 1.05
+"""Iterations of the thread with most of them, against an even share, from which on a loop is shared out
+together with the next."""
 
 
 def choose_plan(nest: UOp, renderer: Renderer) -> Plan:
@@ -124,11 +127,9 @@ class _PlanChooser(CoreUnitChooser):
     def worth_streaming(self) -> bool:
         """True if the results, in whole vectors, fill much of the last cache: an ordinary store reads what it
         overwrites first, and pushes out what others could still use."""
-        stored = {s.src[0].src[0] for s in self.nest.src}
-        written = sum(memory.arg[1] * memory.dtype.itemsize for memory in stored)
-        self.note("stores past the caches", written=written, cache=self.renderer.l3_bytes)
-        large = 0 < self.renderer.l3_bytes < 2 * written
-        return large and all(map(_stores_vectors, self.nest.src)) and not writes_what_it_reads(self.nest)
+        self.note("stores past the caches", written=self.written_bytes(), cache=self.renderer.l3_bytes)
+        whole = all(map(_stores_vectors, self.nest.src))
+        return self.outgrows_last_cache() and whole and not writes_what_it_reads(self.nest)
 
     def share_out(self) -> None:
         self.note("threads", work=self.original_work, least=THREAD_WORK, there_are=self.renderer.threads)
@@ -142,7 +143,7 @@ class _PlanChooser(CoreUnitChooser):
             return
         outermost = loops[0][0]
         shared_second = {s[1] if len(s) > 1 else None for s in loops}
-        if outermost.extent < 2 * self.renderer.threads and len(shared_second) == 1:
+        if self.shares_unevenly(outermost) and len(shared_second) == 1:
             second = next(iter(shared_second))
             if second is not None and self.encloses_the_same(outermost, second):
                 self.take(Opt(OptKind.MERGE, outermost.arg[0], second.arg[0]))
@@ -150,6 +151,12 @@ class _PlanChooser(CoreUnitChooser):
             elif second is not None and second.extent > outermost.extent and not self.reduces_between(second):
                 outermost = second
         self.take(Opt(OptKind.THREAD, outermost.arg[0]))
+
+    def shares_unevenly(self, loop: UOp) -> bool:
+        """True if threads would wait for the one with most iterations: 3 of 5 in one of two threads."""
+        threads = self.renderer.threads
+        most = -(-loop.extent // threads)
+        return loop.extent < 2 * threads or most * threads > MOST_UNEVEN * loop.extent
 
     def encloses_the_same(self, outer: UOp, inner: UOp) -> bool:
         """True if nothing runs inside `outer` but outside `inner`."""

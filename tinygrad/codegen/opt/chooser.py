@@ -65,6 +65,15 @@ class Chooser:
         sizes = [s.src[1].dtype.scalar for s in self.nest.src]
         return min(self.renderer.lanes(d) for d in sizes)
 
+    def written_bytes(self) -> int:
+        """Bytes of the kernel's results."""
+        stored = {s.src[0].src[0] for s in self.nest.src}
+        return sum(int(memory.arg[1]) * memory.dtype.itemsize for memory in stored)
+
+    def outgrows_last_cache(self) -> bool:
+        """True if the results fill much of the last cache, so that whole vectors better go past it."""
+        return 0 < self.renderer.l3_bytes < 2 * self.written_bytes()
+
     def width(self, lane: UOp) -> int:
         """Lanes of a vector along `lane`."""
         return min(self.lanes(), 1 << (int(lane.extent).bit_length() - 1))
