@@ -26,7 +26,7 @@ Meaning = dict[str, Callable[[Any, Any, Any], Any]]
 MOST_ITEMS = 400
 KINDS_OF_NUMBERS = (dtypes.float32, dtypes.int32, dtypes.float32, dtypes.int32, dtypes.bool, dtypes.int8,
                     dtypes.int16, dtypes.int64, dtypes.uint8, dtypes.uint16, dtypes.uint32, dtypes.uint64,
-                    dtypes.float16, dtypes.bfloat16, dtypes.float64)
+                    dtypes.float16, dtypes.bfloat16, dtypes.float64, dtypes.fp8e4m3, dtypes.fp8e5m2)
 INDEX_DTYPES = (np.int32, np.int64, np.uint8, np.int8)
 
 
@@ -125,6 +125,11 @@ def _set(x: Any, index: Any, value: Any) -> Any:
     return x
 
 
+def _promoted(x: Tensor, y: Tensor) -> Tensor:
+    """x in the dtype that both meet in, as NumPy's steps get it (`PROMOTING`)."""
+    return x.cast(promote(x.dtype, y.dtype))
+
+
 def _add_to(x: Tensor, y: Tensor) -> Tensor:
     x += y
     return x
@@ -195,14 +200,15 @@ TENSOR: Meaning = {
     **SAME,
     "maximum": lambda x, y, _: x.maximum(y),
     "minimum": lambda x, y, _: x.minimum(y),
-    "select": lambda x, y, _: (x < y).where(x, y - 1),
-    "equal": lambda x, y, _: (x == y).where(x, y + 2),
+    "select": lambda x, y, _: (x < y).where(x, _promoted(y, x) - 1),
+    "equal": lambda x, y, _: (x == y).where(x, _promoted(y, x) + 2),
     "choose": lambda x, y, number: y.where(x, number),
     "relu": lambda x, _, __: x.relu(),
     "abs": lambda x, _, __: x.abs(),
     "clip": lambda x, _, ends: x.clip(*ends),
     "sign": lambda x, _, __: x.sign(),
     "cast": lambda x, _, dtype: x.cast(dtype),
+    "cast and back": lambda x, _, dtype: x.cast(dtype).cast(x.dtype),
     "permute": lambda x, _, order: x.permute(order),
     "expand": lambda x, _, shape: x.expand(shape),
     "pad": lambda x, _, pads: x.pad(pads),
@@ -266,6 +272,7 @@ NUMPY: Meaning = {
     "clip": lambda x, _, ends: np.clip(x, *ends),
     "sign": lambda x, _, __: np.sign(x),
     "cast": lambda x, _, dtype: x,
+    "cast and back": lambda x, _, dtype: cast(x, dtype).astype(np.float64),
     "permute": lambda x, _, order: x.transpose(order),
     "expand": lambda x, _, shape: np.broadcast_to(x, shape),
     "pad": lambda x, _, pads: np.pad(x, pads),
@@ -362,6 +369,11 @@ def exact_below(dtype: DType) -> int:
     return 1 if dtype.is_bool else max(int(dtype.max), -int(dtype.min))
 
 
+def small(dtype: DType) -> int:
+    """What numbers are drawn up to, and clipped to: a sum of a few, or a product of two, is exact."""
+    return min(9, max(exact_below(dtype) // 4, 1))
+
+
 STEPS = ("elementwise", "binary", "binary", "movement", "movement", "reduce", "index", "select", "select",
          "order", "convert", "write", "memory")
 
@@ -381,11 +393,13 @@ class Drawing:
         return self.draw(st.sampled_from(choices))
 
     def number(self, dtype: DType) -> Any:
-        return bool(self.pick(0, 1)) if dtype.is_bool else self.pick(0 if dtype.is_unsigned else -9, 9)
+        most = small(dtype)
+        return bool(self.pick(0, 1)) if dtype.is_bool else self.pick(0 if dtype.is_unsigned else -most, most)
 
     def input(self, array: Array) -> None:
         dtype = next(d for d in dtypes.all if d.numpy == array.dtype)
-        self.values.append(Known(array.shape, dtype, Memory(6 if dtype.is_float else exact_below(dtype))))
+        bound = small(dtype) if dtype.is_float else exact_below(dtype)
+        self.values.append(Known(array.shape, dtype, Memory(bound)))
 
     def add(self, name: str, x: int, shape: Shape, bound: int, arg: Any = None, y: int | None = None,
             dtype: DType | None = None) -> int:
@@ -395,7 +409,8 @@ class Drawing:
         self.steps.append(Step(name, x, y, arg, kind))
         self.values.append(Known(shape, kind, Memory(bound if kind.is_float else min(bound, most))))
         last = len(self.values) - 1
-        return self.clipped(last, 9) if kind.is_float and bound > most // 16 else last
+        too_large = kind.is_float and bound > max(most // 16, small(kind))
+        return self.clipped(last, small(kind)) if too_large else last
 
     def clipped(self, x: int, end: int) -> int:
         kind = self.values[x].dtype
@@ -445,13 +460,14 @@ class Drawing:
         names = ["number", "neg", "relu", "abs", "sign", "floordiv", "mod", "clip"]
         name = self.one_of(names + (["not", "shift"] if v.dtype.is_int else []))
         if name == "number":
-            if self.fits(3 * v.bound + 9, v.dtype):
-                self.add(name, x, v.shape, self.wrapped(3 * v.bound + 9, v.dtype), self.number(v.dtype))
+            bound = 3 * v.bound + small(v.dtype)
+            if self.fits(bound, v.dtype):
+                self.add(name, x, v.shape, self.wrapped(bound, v.dtype), self.number(v.dtype))
         elif name in ("floordiv", "mod"):
-            self.add(name, x, v.shape, v.bound + 7,
+            self.add(name, x, v.shape, max(v.bound, 7),
                      self.one_of((2, 3, 7) if v.dtype.is_unsigned else (2, 3, 7, -4)))
         elif name == "clip":
-            self.clipped(x, 9)
+            self.clipped(x, small(v.dtype))
         elif name == "shift":
             self.add(name, x, v.shape, exact_below(v.dtype), self.pick(0, 3))
         else:
@@ -476,7 +492,7 @@ class Drawing:
             return
         w = self.values[y]
         if name == "choose":
-            self.add(name, x, v.shape, max(v.bound, 9), self.number(v.dtype), y)
+            self.add(name, x, v.shape, max(v.bound, small(v.dtype)), self.number(v.dtype), y)
             return
         common = promote(v.dtype, w.dtype)
         if not self.fits(max(v.bound, w.bound), common):
@@ -507,13 +523,29 @@ class Drawing:
         self.add(name, x, shape, self.wrapped(max(v.bound, w.bound), common), axis, y, common)
 
     def convert(self, x: int, v: Known) -> None:
+        if not v.dtype.is_bool and self.pick(0, 3) == 0:
+            self.cast_and_back(x, v)
+            return
         dtype = self.one_of(KINDS_OF_NUMBERS)
         if not self.fits(v.bound, dtype):
-            x = self.clipped(x, 9)
+            x = self.clipped(x, small(dtype))
         if dtype.is_bool:
             self.add("cast", x, v.shape, 1, dtype, None, dtype)
         elif dtype is not v.dtype:  # a cast to the same dtype is the value itself
             self.add("cast", x, v.shape, self.wrapped(self.values[x].bound, dtype), dtype, None, dtype)
+
+    def cast_and_back(self, x: int, v: Known) -> None:
+        """To floats of fewer digits, which round a whole number to another, at most an eighth away."""
+        fewer = [d for d in dtypes.floats if exact_below(d) < min(v.bound, exact_below(v.dtype))]
+        if not fewer:
+            return
+        dtype = self.one_of(fewer)
+        largest = int(float(ml_dtypes.finfo(dtype.numpy).max))
+        if v.bound > largest:
+            x = self.clipped(x, largest)
+        most = self.values[x].bound * 9 // 8 + 1
+        if self.fits(most, v.dtype):
+            self.add("cast and back", x, v.shape, self.wrapped(most, v.dtype), dtype)
 
     # --- movement
 
@@ -729,13 +761,13 @@ class Drawing:
         y = self.other(lambda w: self.broadcasts(w.shape, v.shape) and not w.dtype.is_bool
                        and np.broadcast_shapes(w.shape, v.shape) == v.shape)
         if y is not None:
-            self.add(name, x, v.shape, max(v.bound, 9), self.number(v.dtype), y)
+            self.add(name, x, v.shape, max(v.bound, small(v.dtype)), self.number(v.dtype), y)
 
     def select_masked_select(self, name: str, x: int, v: Known, axis: int) -> None:
         y = self.other(lambda w: w.shape == v.shape and not w.dtype.is_bool)
         if y is not None:
             size = self.pick(1, 9)
-            self.add(name, x, (size,), max(v.bound, 9), (size, self.number(v.dtype)), y)
+            self.add(name, x, (size,), max(v.bound, small(v.dtype)), (size, self.number(v.dtype)), y)
 
     def select_nonzero(self, name: str, x: int, v: Known, axis: int) -> None:
         size = self.pick(1, 5)
@@ -762,11 +794,11 @@ class Drawing:
         y, arg = None, None
         if name == "set":
             arg = (index, self.number(v.dtype))
-            bound = max(v.bound, 9)
+            bound = max(v.bound, small(v.dtype))
         elif name == "set where":
             y = self.other(lambda w: w.dtype.is_bool and w.shape == v.shape)
             arg = self.number(v.dtype)
-            bound = max(v.bound, 9)
+            bound = max(v.bound, small(v.dtype))
         else:
             y = self.other(lambda w: promote(v.dtype, w.dtype) is v.dtype and self.broadcasts(w.shape, shape)
                            and (w.shape == shape if name == "assign" else
@@ -797,15 +829,16 @@ def reshapes_of(shape: Shape) -> list[Shape]:
 
 
 def numbers_of(dtype: DType, shape: Shape, seed: Sequence[int]) -> Array:
-    """Whole numbers: from -6 to 6 of floats, of integers also some of any bits."""
+    """Whole numbers: small ones, of integers also some of any bits."""
     rng = np.random.default_rng((*seed, *shape))
     if dtype.is_bool:
         return rng.integers(0, 2, shape).astype(bool)
-    small = rng.integers(0 if dtype.is_unsigned else -6, 7, shape)
+    most = min(6, small(dtype))
+    numbers = rng.integers(0 if dtype.is_unsigned else -most, most, shape, endpoint=True)
     if dtype.is_float:
-        return small.astype(dtype.numpy)
+        return numbers.astype(dtype.numpy)
     some = rng.integers(int(dtype.min), int(dtype.max), shape, dtype.numpy, endpoint=True)
-    return np.asarray(np.where(rng.random(shape) < 0.8, small.astype(dtype.numpy), some))
+    return np.asarray(np.where(rng.random(shape) < 0.8, numbers.astype(dtype.numpy), some))
 
 
 @st.composite

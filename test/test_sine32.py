@@ -15,7 +15,7 @@ from tinygrad.graph.uop import UOp
 
 Array = np.ndarray[Any, Any]
 LEAF = UOp.new(Ops.REGISTER, dtypes.float32, (), 0)
-LIMIT = 1.0
+LIMIT = 0.85
 """Units in the last place."""
 
 

@@ -369,6 +369,31 @@ def test_close_comparisons():
     same(a.isclose(b), [True, True, False, False])
     same(a.isclose(b, equal_nan=True), [True, True, True, False])
     assert a[:2].allclose(b[:2]) is True and a.allclose(b) is False
+
+
+@pytest.mark.parametrize("dtype", dtypes.ints, ids=str)
+def test_close_integers_are_as_far_apart_as_they_are(dtype):
+    """A difference of unsigned ones, or of the ends of a range, is no small number of the type."""
+    low, high = int(dtype.min), int(dtype.max)
+    x = Tensor(np.array([low, high, low + 1, low, 1, high], dtype.numpy))
+    y = Tensor(np.array([high, low, low, low + 1, 3, high - 2], dtype.numpy))
+    same(x.isclose(y, rtol=0, atol=1), [False, False, True, True, False, False])
+    same(x.isclose(y, rtol=0, atol=2), [False, False, True, True, True, True])
+    same(x[:2].isclose(y[:2], rtol=3), [True, low != 0])
+
+
+@pytest.mark.parametrize("dtype", [dtypes.float16, dtypes.bfloat16, dtypes.fp8e4m3, dtypes.fp8e5m2], ids=str)
+def test_close_halves_are_compared_in_float32(dtype):
+    """Rounded to halves, some of these differences are what is allowed."""
+    rng = np.random.default_rng(4)
+    numbers = rng.normal(size=100_000) * 2
+    x, y = (n.astype(dtype.numpy) for n in (numbers, numbers + rng.normal(size=numbers.size) * 0.3))
+    exact, other = x.astype(np.float64), y.astype(np.float64)
+    expected = np.abs(exact - other) <= 0.125 + 0.125 * np.abs(other)
+    same(Tensor(x).isclose(Tensor(y), rtol=0.125, atol=0.125), expected)
+
+
+def test_infinities_are_told_apart():
     same(Tensor([math.inf, -math.inf, 1]).isinf(detect_negative=False), [True, False, False])
 
 

@@ -14,7 +14,6 @@ from .table import (
     INTS,
     LAYOUTS,
     NARROW_FLOATS,
-    NETWORK_FLOATS,
     NUMBERS,
     SIGNED_NUMBERS,
     WIDE_FLOATS,
@@ -239,7 +238,7 @@ COMPARISONS = [
     Row(
         "isclose",
         **method("isclose", rtol=0.125, atol=0.125),
-        dtypes=NETWORK_FLOATS,
+        dtypes=NUMBERS,
         cases=BINARY,
         result=boolean,
         gradient=False,

@@ -99,9 +99,9 @@ def sin_in_32_bits(x: UOp, cosine: bool) -> UOp:
     flipped = near.where(_number(0, sign), before.where(_number(2**31, sign), _number(0, sign)))
 
     square = r * r
-    sine = r + (r * square).mulacc(_polynomial(square, SIN), r_low)
     half_square = square * 0.5
-    lead = 1.0 - half_square
+    lead = 1.0 - half_square  # near cos(r): sin(r + r_low) is sin(r) + cos(r) * r_low
+    sine = r + (r * square).mulacc(_polynomial(square, SIN), lead * r_low)
     rest = ((1.0 - lead) - half_square) - r * r_low
     ahead = lead + (square * square).mulacc(_polynomial(square, COS), rest)
 

@@ -391,11 +391,11 @@ def _sin_float64(x: UOp, cosine: bool) -> UOp:
     r, r_low = _two_product(turns, _number(math.tau, x))
     r_low = turns_low.mulacc(math.tau, turns.mulacc(_TAU_LOW, r_low))
     square = r * r
-    sine = r + (r * square).mulacc(_polynomial(square, SIN_RADIANS), r_low)
+    half_square = square * 0.5
+    lead = 1.0 - half_square  # near cos(r): sin(r + r_low) is sin(r) + cos(r) * r_low
+    sine = r + (r * square).mulacc(_polynomial(square, SIN_RADIANS), lead * r_low)
     if not cosine:
         sine = (magnitude < 2.0**-27).where(magnitude, sine)
-    half_square = square * 0.5
-    lead = 1.0 - half_square
     rest = ((1.0 - lead) - half_square) - r * r_low
     sine_ahead = lead + (square * square).mulacc(_polynomial(square, COS_RADIANS), rest)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from tinygrad.dtype import dtypes
+from tinygrad.dtype import dtypes, promote
 from tinygrad.functional.elementwise import binary, broadcast_shape, expand_to, operands, unary
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def isfinite(self: Tensor) -> Tensor:
 
 def isclose(self: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-08,
             equal_nan: bool = False) -> Tensor:
-    """|self - other| <= atol + rtol * |other|; equal infinities are close.
+    """|self - other| <= atol + rtol * |other|; equal infinities are close. Compared in at least float32.
 
     >>> Tensor([1.0, 2.0]).isclose(Tensor([1.000001, 2.1])).tolist()
     [True, False]
@@ -115,9 +115,22 @@ def isclose(self: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-0
     broadcast_shape("isclose", self.shape, other.shape)
     if self.dtype.is_bool and other.dtype.is_bool:
         return self == other
-    near = isfinite(self) & isfinite(other) & ((self - other).abs() <= other.abs() * rtol + atol)
+    wide = promote(self.dtype, other.dtype, dtypes.float32)
+    allowed = other.cast(wide).abs() * rtol + atol
+    near = isfinite(self) & isfinite(other) & (_distance(self, other) <= allowed)
     close = (self == other) | near
     return close | (isnan(self) & isnan(other)) if equal_nan else close
+
+
+def _distance(x: Tensor, y: Tensor) -> Tensor:
+    """|x - y|: of integers in unsigned ones, which hold it, of half types and smaller in float32."""
+    common = promote(x.dtype, y.dtype)
+    if common.is_float:
+        wide = promote(common, dtypes.float32)
+        return (x.cast(wide) - y.cast(wide)).abs()
+    unsigned = next(d for d in dtypes.uints if d.bits == common.bits)
+    x, y = x.cast(common), y.cast(common)
+    return x.maximum(y).cast(unsigned) - x.minimum(y).cast(unsigned)
 
 
 def allclose(self: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-08,

@@ -282,7 +282,7 @@ def cos(self: Tensor) -> Tensor:
 
 
 def tan(self: Tensor) -> Tensor:
-    """The tangent, of radians; of float64 within 3 ulp, the roundings of sine, cosine and quotient."""
+    """The tangent, of radians; of float64 within 2.5 ulp, the roundings of sine, cosine and quotient."""
     return real(self, lambda x: x.sin() / cosine(x))
 
 
