@@ -33,13 +33,14 @@ class CRenderer(Renderer):
 
     def __init__(self, dialect: Dialect = PLAIN_C, vector_bytes: int = 16, registers: int = 16,
                  threads: int = 1, l1_bytes: int = Renderer.l1_bytes,
-                 l2_bytes: int = Renderer.l2_bytes) -> None:
+                 l2_bytes: int = Renderer.l2_bytes, contracts: bool = True) -> None:
         self.dialect = dialect
         self.vector_bytes = vector_bytes
         self.registers = registers
         self.threads = threads
         self.l1_bytes = l1_bytes
         self.l2_bytes = l2_bytes
+        self.contracts = contracts
 
     def lanes(self, dtype: DType) -> int:
         """Bools and narrow floats count as float32: comparisons make the ones, arithmetic widens the rest."""

@@ -45,7 +45,7 @@ class LLVMRenderer(Renderer):
 
     def __init__(self, vector_bytes: int = 16, registers: int = 16, threads: int = 1,
                  l1_bytes: int = Renderer.l1_bytes, l2_bytes: int = Renderer.l2_bytes,
-                 l3_bytes: int = 0, has_scalef: bool = False,
+                 l3_bytes: int = 0, has_scalef: bool = False, contracts: bool = True,
                  matrix_units: tuple[MatrixUnit, ...] = ()) -> None:
         self.vector_bytes = vector_bytes
         self.registers = registers
@@ -54,6 +54,7 @@ class LLVMRenderer(Renderer):
         self.l2_bytes = l2_bytes
         self.l3_bytes = l3_bytes
         self.has_scalef = has_scalef
+        self.contracts = contracts
         self.matrix_units = matrix_units
 
     def lanes(self, dtype: DType) -> int:
