@@ -1,4 +1,4 @@
-"""What a core of this CPU has: vectors, registers, and matrix units where the system lets processes use them."""
+"""What a core of this CPU has: vectors, registers, and matrix units that the system lets processes use."""
 from __future__ import annotations
 
 import ctypes
