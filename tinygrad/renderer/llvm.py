@@ -38,7 +38,8 @@ from tinygrad.renderer.matrix_units import MatrixUnit
 
 class LLVMRenderer(Renderer):
     """LLVM IR for a CPU with `registers` vector registers of `vector_bytes`; `has_scalef` says that it has
-    AVX-512's vscalef for vectors of every size. The rest as in `Renderer`."""
+    AVX-512's vscalef for vectors of every size, `has_float16` that it has instructions for float16 to and
+    from float32. The rest as in `Renderer`."""
 
     name = "LLVM"
     has_threads = True
@@ -46,7 +47,7 @@ class LLVMRenderer(Renderer):
     def __init__(self, vector_bytes: int = 16, registers: int = 16, threads: int = 1,
                  l1_bytes: int = Renderer.l1_bytes, l2_bytes: int = Renderer.l2_bytes,
                  l3_bytes: int = 0, has_scalef: bool = False, contracts: bool = True,
-                 matrix_units: tuple[MatrixUnit, ...] = ()) -> None:
+                 has_float16: bool = True, matrix_units: tuple[MatrixUnit, ...] = ()) -> None:
         self.vector_bytes = vector_bytes
         self.registers = registers
         self.threads = threads
@@ -55,6 +56,7 @@ class LLVMRenderer(Renderer):
         self.l3_bytes = l3_bytes
         self.has_scalef = has_scalef
         self.contracts = contracts
+        self.has_float16 = has_float16
         self.matrix_units = matrix_units
 
     def lanes(self, dtype: DType) -> int:
@@ -65,7 +67,7 @@ class LLVMRenderer(Renderer):
     def render(self, name: str, program: list[UOp]) -> str:
         if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
             raise ValueError(f"{name!r} cannot be a kernel's name: letters, digits and _ only")
-        return Writer(name, program, self.has_scalef).module()
+        return Writer(name, program, self.has_scalef, self.contracts, self.has_float16).module()
 
 
 @dataclass(frozen=True)
@@ -84,8 +86,9 @@ class _Loop:
 class Writer(TileStatements, LaneReduction):
     """Writes one kernel, statement by statement. `values` has the operand that each node now is."""
 
-    def __init__(self, name: str, program: list[UOp], has_scalef: bool) -> None:
-        super().__init__(has_scalef)
+    def __init__(self, name: str, program: list[UOp], has_scalef: bool = False, has_fused: bool = True,
+                 has_float16: bool = True) -> None:
+        super().__init__(has_scalef, has_fused, has_float16)
         self.name = name
         self.program = program
         self.values: dict[UOp, str] = {}

@@ -114,6 +114,7 @@ class Host:
     threads: int
     has_scalef: bool
     contracts: bool
+    has_float16: bool
     matrix_units: tuple[MatrixUnit, ...]
     l2_bytes: int
     l3_bytes: int
@@ -126,6 +127,7 @@ def host() -> Host:
                 threads=thread_count(),
                 has_scalef=has_features("avx512f", "avx512vl"),
                 contracts=has_multiply_add(),
+                has_float16=has_features("f16c") or has_features("neon"),
                 matrix_units=host_units(),
                 l2_bytes=_cache_bytes(2, Renderer.l2_bytes),
                 l3_bytes=min(_cache_bytes(3, USUAL_L3_BYTES), thread_count() * L3_BYTES_OF_CORE))
