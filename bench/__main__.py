@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -102,21 +103,24 @@ def run_rows(options: argparse.Namespace, workloads: list[Workload], limits: Lim
 
 
 def run_kernels(options: argparse.Namespace, workloads: list[Workload], limits: Limits) -> Outcome:
-    """Our kernels of each workload."""
+    """Our kernels of each workload, beside what the machine can do just then."""
     sections: list[str] = []
     failures: list[str] = []
     points: list[roofline.Point | None] = []
     record: dict[str, Any] = {}
-    for number, workload in enumerate(workloads, 1):
-        progress(f"[{number}/{len(workloads)}] {workload.name}")
-        try:
-            found = kernels.kernels_of(workload, options.rounds, limits)
-        except Exception as error:  # what fails is this workload's result
-            failures.append(f"{workload.name}: {type(error).__name__}: {error}")
-            continue
-        sections.append(f"{workload.name}\n{kernels.kernel_table(found)}")
-        record[workload.name] = kernels.as_record(found)
-        points += [roofline.point(k.name, k.operations, k.moved_bytes, k.seconds) for k in found]
+    meter = LimitMeter(options.threads)
+    with meter.pool:
+        for number, workload in enumerate(workloads, 1):
+            progress(f"[{number}/{len(workloads)}] {workload.name}")
+            now = meter.measure(options.rounds)
+            try:
+                found = kernels.kernels_of(workload, options.rounds, now)
+            except Exception as error:  # what fails is this workload's result
+                failures.append(f"{workload.name}: {type(error).__name__}: {error}")
+                continue
+            sections.append(f"{workload.name} ({now})\n{kernels.kernel_table(found)}")
+            record[workload.name] = {"limits": asdict(now), "kernels": kernels.as_record(found)}
+            points += [roofline.point(k.name, k.operations, k.moved_bytes, k.seconds) for k in found]
     return Outcome("\n\n".join(sections), {"kernels": record}, [p for p in points if p is not None], failures)
 
 
@@ -188,7 +192,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not workloads:
         line.error("no workload has such a name")
     limits = measure_limits(options.threads)
-    print(f"this machine: {limits}", flush=True)
+    features = f", CPU_FEATURES={os.environ['CPU_FEATURES']}" if os.environ.get("CPU_FEATURES") else ""
+    print(f"this machine: {limits}{features}", flush=True)
     outcome = COMMANDS[options.command](options, workloads, limits)
     print(outcome.text)
     for failure in outcome.failures:

@@ -5,8 +5,12 @@ says for the host. For aarch64 kernels are compiled, and their vector instructio
 """
 from __future__ import annotations
 
+import os
+import platform
 import random
 import re
+import subprocess
+import sys
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,11 +30,12 @@ from tinygrad.codegen.opt.choose import alternative_plans, choose_plan, threaded
 from tinygrad.codegen.opt.neighbours import Edit, edited, neighbours
 from tinygrad.codegen.opt.plan import Opt, OptKind, Plan, apply_opt, apply_plan
 from tinygrad.device import Device
-from tinygrad.graph.ops import Ops
+from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
 from tinygrad.renderer.llvm import LLVMRenderer
 from tinygrad.renderer.matrix_units import AMX, DOT_BF16
 from tinygrad.runtime.cpu import host
+from tinygrad.runtime.host_units import has_features
 from tinygrad.runtime.llvm import optimised_module
 
 Array = np.ndarray[Any, Any]
@@ -500,25 +505,128 @@ def test_a_matmul_for_aarch64_multiplies_vectors_in_registers() -> None:
     assert not any(re.match(r"fm(add|ul)\s+s\d", line) for line in loop)
 
 
+def innermost_loops(assembly: str, branch: str) -> list[list[str]]:
+    """The instructions of each loop that no other loop is in."""
+    lines = [line.strip() for line in assembly.splitlines()]
+    labels = {line[:-1]: i for i, line in enumerate(lines) if line.startswith(".L") and line.endswith(":")}
+    jumps = [(labels.get(line.split()[-1], i), i) for i, line in enumerate(lines) if re.match(branch, line)]
+    loops = [(first, last) for first, last in jumps if first < last]
+    return [lines[a:b] for a, b in loops if not any(a <= x and y < b for x, y in loops)]
+
+
 @pytest.mark.parametrize("name, instruction", [
+    ("matmul, large and odd", FMLA),
+    ("matmul, both transposed", FMLA),
     ("convolution", FMLA),
+    ("convolution, stride 2", FMLA),
+    ("pointwise convolution", FMLA),
     ("softmax", r"fmla\s+v\d+\.4s|fmul\s+v\d+\.4s"),
+    ("layer norm", r"fmla\s+v\d+\.4s|fmul\s+v\d+\.4s"),
     ("elementwise", r"fmul\s+v\d+\.4s"),
+    ("sum", FMLA),
     ("sum of columns", r"fadd\s+v\d+\.4s"),
     ("attention", FMLA),
 ])
-def test_kernels_for_aarch64_use_its_vectors(name: str, instruction: str) -> None:
+def test_loops_for_aarch64_compute_with_its_vectors(name: str, instruction: str) -> None:
     case = CASES[name]
     result = case.tensors(*(Tensor(x).realize() for x in case.inputs()))
-    assert re.search(instruction, assembly_for(*AARCH64, result, MACHINES["NEON"]))
+    text = assembly_for(*AARCH64, result, MACHINES["NEON"])
+    assert re.search(instruction, text)
+    busy = [loop for loop in innermost_loops(text, r"(b\.|cbn?z|tbn?z)")
+            if any(re.match(r"f(mla|mul|add|sub|madd|div)\s", line) for line in loop)]
+    lines = [line for loop in busy for line in loop]
+    vectors = sum(bool(re.match(r"f\w+\s+v\d+\.4s", line)) for line in lines)
+    singles = sum(bool(re.match(r"f(madd|mul|add|sub|div|max\w*)\s+s\d", line)) for line in lines)
+    assert singles <= vectors // 8, "lanes left empty"
 
 
-def test_a_matmul_for_avx2_multiplies_vectors_in_registers() -> None:
-    text = assembly_for("x86_64-unknown-linux-gnu", "haswell", product(96, 64, 96), MACHINES["AVX2"])
-    loop = inner_loop(text, r"vfmadd\S+ps\s.*%ymm", r"j")
-    accumulators = {line.split("%ymm")[-1] for line in loop if re.match(r"vfmadd\S+ps", line)}
-    assert 8 <= len(accumulators) < 16
-    assert not any("(%rsp" in line for line in loop) and "zmm" not in text
+@pytest.mark.parametrize("name", ["matmul of whole tiles", "matmul, large and odd", "convolution, 3 x 3",
+                                  "convolution, odd", "attention of whole tiles"])
+def test_tiles_for_avx2_fill_its_registers_and_spill_none(name: str) -> None:
+    """12 accumulators, a short side of 2 or 3 operands and one of the long side: 16 registers at most."""
+    others = {"convolution, 3 x 3": convolution((2, 16, 28, 28), (64, 16, 3, 3), padding=1),
+              "convolution, odd": convolution((5, 37, 31, 43), (53, 37, 3, 3), padding=1)}
+    case = others[name] if name in others else CASES[name]
+    result = case.tensors(*(Tensor(x).realize() for x in case.inputs()))
+    text = assembly_for("x86_64-unknown-linux-gnu", "haswell", result, MACHINES["AVX2"])
+    products = [loop for loop in innermost_loops(text, "j")
+                if sum(bool(re.match(r"vfmadd231ps", line)) for line in loop) >= 8]
+    assert products
+    for loop in products:
+        if not any("vbroadcastss\t.L" in line for line in loop):  # not the polynomials of exp
+            accumulators = {line.split("%ymm")[-1] for line in loop if line.startswith("vfmadd231ps")}
+            assert 8 <= len(accumulators) <= 12
+            assert not any("rsp" in line for line in loop), "an accumulator was spilled to the stack"
+    assert any(len([x for x in loop if x.startswith("vfmadd231ps")]) == 12 for loop in products)
+
+
+FEATURES_PROGRAM = """
+import numpy as np
+from tinygrad import Tensor
+from tinygrad.runtime.cpu import cpu_renderer
+from tinygrad.runtime.limits import LimitMeter
+
+draw = np.random.default_rng(3)
+a, b = (draw.standard_normal((61, 61)).astype(np.float32) for _ in range(2))
+x, y = Tensor(a).realize(), Tensor(b).realize()
+wide, other = a.astype(np.float64), b.astype(np.float64)
+weights = np.exp(wide) / np.exp(wide).sum(1, keepdims=True)
+half = (a * 100).astype(np.float16)
+for got, expected in [(x @ y, wide @ other), (x.softmax(), weights), (x.sin(), np.sin(wide)),
+                      (x.exp(), np.exp(wide)), (Tensor(half).realize() * 3, half * np.float16(3)),
+                      (x.half(), a.astype(np.float16))]:
+    np.testing.assert_allclose(got.numpy().astype(np.float64), expected, 1e-5, 1e-5)
+machine = cpu_renderer()
+assert LimitMeter(1).lanes == machine.vector_bytes // 4
+print(machine.vector_bytes, machine.registers, machine.contracts, machine.has_float16)
+"""
+
+
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="features of x86-64")
+@pytest.mark.parametrize("features, expected", [
+    ("-avx512f", "32 16 True True"), ("-avx512f,-avx2,-fma", "16 16 False True"),
+    ("-avx", "16 16 False False"), ("-sse4.1", "16 16 False False"), ("-f16c", "32 16 True False")])
+def test_kernels_of_a_cpu_without_some_features(features: str, expected: str) -> None:
+    if not has_features("avx2", "fma", "f16c"):
+        pytest.skip("a CPU without AVX2")
+    environment = {**os.environ, "CPU_FEATURES": features, "CACHELEVEL": "0"}
+    done = subprocess.run([sys.executable, "-c", FEATURES_PROGRAM], env=environment, text=True,
+                          capture_output=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == expected
+
+
+def test_products_are_not_fused_where_no_instruction_does_it() -> None:
+    machine = LLVMRenderer(vector_bytes=16, registers=16, contracts=False, has_float16=False)
+    for result in (product(24, 20, 28), Tensor.ones(64).contiguous().realize().exp(),
+                   Tensor.ones(64, dtype="float16").contiguous().realize() * 2):
+        text = assembly_for("x86_64-unknown-linux-gnu", "x86-64", result, machine)
+        assert not re.search(r"call\S*\s+(fma|__\w+hf)", text)
+        assert re.search(r"mulps\s", text)
+
+
+def test_a_tile_that_overlaps_asks_for_the_next_one_too() -> None:
+    image = Tensor(np.ones((2, 64, 113, 57), np.float32)).realize()
+    weight = Tensor(np.ones((64, 64, 3, 3), np.float32)).realize()
+    plan = choose_plan(nest_of(image.conv2d(weight, stride=2)), MACHINES["AVX2"])
+    assert Opt(OptKind.UPCAST, 3, 3) in plan.opts, "28 columns in tiles of 3"
+    assert any(o.kind is OptKind.PREFETCH for o in plan.opts)
+
+
+def test_long_rows_that_are_read_in_order_are_left_to_the_processor() -> None:
+    plan = choose_plan(nest_of(product(512, 1024, 64)), MACHINES["AVX2"])
+    assert all(o.kind is not OptKind.PREFETCH for o in plan.opts)
+
+
+@pytest.mark.parametrize("images, channels", [(5, 32), (3, 64), (7, 48)])
+def test_threads_get_about_as_much_work_each(images: int, channels: int) -> None:
+    machine = LLVMRenderer(vector_bytes=64, registers=32, threads=2)
+    image = Tensor(np.ones((images, 16, 30, 30), np.float32)).realize()
+    weight = Tensor(np.ones((channels, 16, 3, 3), np.float32)).realize()
+    plan = choose_plan(nest_of(image.conv2d(weight)), machine)
+    nest = apply_plan(nest_of(image.conv2d(weight)), plan)
+    (shared,) = {r for n in nest.toposort() for r in n.ranges if r.arg[1] is RangeKind.THREAD}
+    assert shared.extent / (-(-shared.extent // 2) * 2) >= 0.9
 
 
 # --- the numbers behind plans and kernels -------------------------------------------------------------------
@@ -529,7 +637,7 @@ def test_debug_3_prints_the_cost_models_numbers(capsys: pytest.CaptureFixture[st
     with Context(DEBUG=3):
         (product(64, 20, 80) + 1).realize()
     printed = capsys.readouterr().out
-    assert re.search(r"a multiply-add, against 1 without lanes: r1 as lanes 0\.0\d+, r0 as lanes", printed)
+    assert re.search(r"a multiply-add, against 1 without lanes: r1 as lanes 0\.\d+, r0 as lanes", printed)
     assert re.search(r"a tile of accumulators: rows \d+, vectors \d+, registers \d+", printed)
     assert "threads: work" in printed
 

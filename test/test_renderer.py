@@ -228,6 +228,50 @@ def test_a_product_is_fused_into_a_sum_only_by_mulacc() -> None:
     assert fused[0] != apart[0]
 
 
+@pytest.fixture
+def bare_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """LLVM writes as for a CPU that neither multiplies and adds nor converts float16 in one instruction."""
+    if Device.DEFAULT != "CPU":
+        pytest.skip("what LLVM IR says without those instructions")
+    monkeypatch.setattr(Device["CPU"].renderer, "contracts", False)
+    monkeypatch.setattr(Device["CPU"].renderer, "has_float16", False)
+
+
+@pytest.mark.usefixtures("bare_cpu")
+@pytest.mark.parametrize("lanes", LANES)
+def test_mulacc_is_rounded_once_without_an_instruction_for_it(lanes: int) -> None:
+    draw = np.random.default_rng(11)
+    a, b = draw.standard_normal((2, 3000)).astype(np.float32)
+    near = -(a * b) * draw.choice([1, 1, 2**-12, 2**12, 2**-24], a.size)
+    c = (near + draw.choice([0, 2**-24, -2**-30], a.size)).astype(np.float32)
+    a[:6] = b[:6] = [1 + 2**-12, 1 - 2**-12, 1 + 2**-23, 1e-30, 4097, 3]
+    c[:6] = [2**-60, -2**-60, -2**-70, 1e-45, 2**-50, -9]  # halfway between two results, or nearly
+    f = dtypes.float32
+    found = elementwise(lambda x, y, z: new(Ops.MULACC, f.vec(lanes), (x, y, z)), [a, b, c], [f, f, f], lanes)
+    exact = [Fraction(float(x)) * Fraction(float(y)) + Fraction(float(z))
+             for x, y, z in zip(a, b, c, strict=True)]
+    equal(found + np.float32(0), np.array([nearest_float32(x) for x in exact]) + np.float32(0))
+    x = np.array([np.inf, np.inf, np.nan, 3e38, -3e38, 0.0], np.float32)
+    y = np.array([1, 0, 1, 3e38, 3e38, np.inf], np.float32)
+    z = np.array([-np.inf, 1, 1, 1, np.inf, 2], np.float32)
+    found = elementwise(lambda x, y, z: new(Ops.MULACC, f.vec(lanes), (x, y, z)), [x, y, z], [f, f, f], lanes)
+    equal(found, np.array([np.nan, np.nan, np.nan, np.inf, np.inf, np.nan], np.float32))
+
+
+def nearest_float32(exact: Fraction) -> np.float32:
+    """The float32 nearest to `exact`, the even one of two: of the guess and its neighbours."""
+    guess = np.float32(float(exact))
+    around = [guess, np.nextafter(guess, np.float32(-np.inf)), np.nextafter(guess, np.float32(np.inf))]
+    return min(around, key=lambda x: (abs(Fraction(float(x)) - exact), int(x.view(np.uint32)) & 1))
+
+
+@pytest.mark.usefixtures("bare_cpu")
+@pytest.mark.parametrize("lanes", (1, 16))
+def test_float16_is_converted_without_an_instruction_for_it(lanes: int) -> None:
+    test_every_narrow_float_widens_exactly(dtypes.float16, lanes)
+    test_rounding_to_narrow_floats_is_done_once(dtypes.float16, lanes)
+
+
 @pytest.mark.parametrize("lanes", LANES)
 @pytest.mark.parametrize("dtype", (*INTEGERS, *FLOATS, dtypes.bool), ids=lambda d: d.name)
 def test_comparisons_and_selection(dtype: DType, lanes: int) -> None:

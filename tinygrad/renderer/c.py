@@ -30,9 +30,10 @@ class CRenderer(CPURenderer):
 
     name = "C"
 
-    def __init__(self, dialect: Dialect = PLAIN_C, **cpu: int) -> None:
+    def __init__(self, dialect: Dialect = PLAIN_C, contracts: bool = True, **cpu: int) -> None:
         super().__init__(**cpu)
         self.dialect = dialect
+        self.contracts = contracts
 
     def render(self, name: str, program: list[UOp]) -> str:
         self.check(name, program)

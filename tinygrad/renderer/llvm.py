@@ -36,23 +36,25 @@ from tinygrad.renderer.matrix_units import MatrixUnit
 
 
 class LLVMRenderer(CPURenderer):
-    """LLVM IR for a CPU; `has_scalef` says that it has AVX-512's vscalef for vectors of every size. The rest
-    as in `CPURenderer`."""
+    """LLVM IR for a CPU; `has_scalef` says that it has AVX-512's vscalef for vectors of every size,
+    `has_float16` that it has instructions for float16 to and from float32. The rest as in `CPURenderer`."""
 
     name = "LLVM"
 
     def __init__(self, vector_bytes: int = 16, registers: int = 16, threads: int = 1,
                  l1_bytes: int = Renderer.l1_bytes, l2_bytes: int = Renderer.l2_bytes,
-                 l3_bytes: int = 0, has_scalef: bool = False,
-                 matrix_units: tuple[MatrixUnit, ...] = ()) -> None:
+                 l3_bytes: int = 0, has_scalef: bool = False, contracts: bool = True,
+                 has_float16: bool = True, matrix_units: tuple[MatrixUnit, ...] = ()) -> None:
         super().__init__(vector_bytes, registers, threads, l1_bytes, l2_bytes)
         self.l3_bytes = l3_bytes
         self.has_scalef = has_scalef
+        self.contracts = contracts
+        self.has_float16 = has_float16
         self.matrix_units = matrix_units
 
     def render(self, name: str, program: list[UOp]) -> str:
         self.check(name, program)
-        return Writer(name, program, self.has_scalef).module()
+        return Writer(name, program, self.has_scalef, self.contracts, self.has_float16).module()
 
 
 @dataclass(frozen=True)
@@ -71,8 +73,9 @@ class _Loop:
 class Writer(TileStatements, LaneReduction):
     """Writes one kernel, statement by statement. `values` has the operand that each node now is."""
 
-    def __init__(self, name: str, program: list[UOp], has_scalef: bool) -> None:
-        super().__init__(has_scalef)
+    def __init__(self, name: str, program: list[UOp], has_scalef: bool = False, has_fused: bool = True,
+                 has_float16: bool = True) -> None:
+        super().__init__(has_scalef, has_fused, has_float16)
         self.name = name
         self.program = program
         self.values: dict[UOp, str] = {}

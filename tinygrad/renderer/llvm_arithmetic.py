@@ -34,10 +34,14 @@ _KEEPS_NOT_NEGATIVE = frozenset({Ops.VECTORIZE, Ops.ADD, Ops.MUL, Ops.IDIV, Ops.
 
 
 class Arithmetic:
-    """Writes instructions on values into `lines`, and remembers which functions they call."""
+    """Writes instructions on values into `lines`, and remembers which functions they call. `has_fused` says
+    that there is an instruction for a product and a sum rounded once, `has_float16` for float16 to and from
+    float32: LLVM would call a library for them, one lane at a time, and one that this process lacks."""
 
-    def __init__(self, has_scalef: bool = False) -> None:
+    def __init__(self, has_scalef: bool = False, has_fused: bool = True, has_float16: bool = True) -> None:
         self.has_scalef = has_scalef
+        self.has_fused = has_fused
+        self.has_float16 = has_float16
         self.lines: list[str] = []
         self.functions: dict[str, Function] = {}
         self.number = 0
@@ -99,6 +103,8 @@ class Arithmetic:
             return ""
         if op is Ops.MULACC:
             a, b, c = operands
+            if dtype.scalar is dtypes.float32 and not self.has_fused:
+                return self.call("v", functions.multiply_add(dtype.count), kind, a, b, c)
             if dtype.is_float:
                 factors = f"{kind} {a}, {kind} {b}"
                 return self.intrinsic("v", f"fma.{mangled(kind)}", kind, f"{factors}, {kind} {c}")
@@ -203,10 +209,13 @@ class Arithmetic:
             return self.compare(Ops.CMPNE, source, value, constant(source, 0))
         if source.scalar in NARROW_FLOATS:
             wide = dtypes.float32.vec(source.count)
-            if source.scalar is dtypes.float16:
+            if source.scalar is dtypes.float16 and self.has_float16:
                 widened = self.emit("v", f"fpext {from_type} {value} to {value_type(wide)}")
             else:
-                widened = self.call("v", functions.widen(source.scalar, source.count), from_type, value)
+                bits = vector_type(f"i{source.bits}", source.count)
+                if bits != from_type:
+                    value = self.emit("v", f"bitcast {from_type} {value} to {bits}")
+                widened = self.call("v", functions.widen(source.scalar, source.count), bits, value)
             return self.cast(widened, wide, target)
         if target.scalar in NARROW_FLOATS:
             return self.cast_to_narrow(value, source, target)
@@ -236,9 +245,11 @@ class Arithmetic:
                 value = self.call("v", functions.round_to_odd(source.count), value_type(double), doubled)
             else:
                 value = self.cast(value, source, wide)
-        if target.scalar is dtypes.float16:
-            return self.emit("v", f"fptrunc {value_type(wide)} {value} to {value_type(target)}")
-        return self.call("v", functions.narrow(target.scalar, target.count), value_type(wide), value)
+        kind, bits = value_type(target), vector_type(f"i{target.bits}", target.count)
+        if target.scalar is dtypes.float16 and self.has_float16:
+            return self.emit("v", f"fptrunc {value_type(wide)} {value} to {kind}")
+        narrow = self.call("v", functions.narrow(target.scalar, target.count), value_type(wide), value)
+        return narrow if bits == kind else self.emit("v", f"bitcast {bits} {narrow} to {kind}")
 
     def bitcast(self, value: str, source: DType, target: DType) -> str:
         if source.is_bool or target.is_bool:

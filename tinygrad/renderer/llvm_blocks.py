@@ -90,7 +90,7 @@ class BlocksWriter(Writer):
     """Writes one kernel for a thread of a block."""
 
     def __init__(self, name: str, program: list[UOp], target: Target) -> None:
-        super().__init__(name, program, has_scalef=False)
+        super().__init__(name, program)
         self.target = target
         self.globals: list[str] = []
 

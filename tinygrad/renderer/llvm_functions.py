@@ -245,12 +245,14 @@ def scalef(bits: int, count: int) -> Function:
 
 @functools.cache
 def narrow(dtype: DType, count: int) -> Function:
-    """float32 rounded to a narrow float type. float16 has an instruction of its own."""
+    """The bits of float32 rounded to a narrow float type."""
     if dtype is dtypes.bfloat16:
         return _narrow_bfloat16(count)
+    if dtype is dtypes.float16:
+        return _narrow_bits("e5m10", 5, 10, 0x7BFF, 0x7C00, 0x7E00, count)
     if dtype is dtypes.fp8e4m3:
-        return _narrow_fp8("e4m3", 4, 3, 0x7E, 0x7F, 0x7F, count)
-    return _narrow_fp8("e5m2", 5, 2, 0x7B, 0x7C, 0x7E, count)
+        return _narrow_bits("e4m3", 4, 3, 0x7E, 0x7F, 0x7F, count)
+    return _narrow_bits("e5m2", 5, 2, 0x7B, 0x7C, 0x7E, count)
 
 
 def _narrow_bfloat16(count: int) -> Function:
@@ -269,10 +271,10 @@ def _narrow_bfloat16(count: int) -> Function:
         ret {t} %result""")
 
 
-def _narrow_fp8(name: str, exponent: int, mantissa: int, largest: int, beyond: int, nan: int,
-                count: int) -> Function:
+def _narrow_bits(name: str, exponent: int, mantissa: int, largest: int, beyond: int, nan: int,
+                 count: int) -> Function:
     """Rounds the bits for normal results, and denormal ones by adding a number whose last place is theirs."""
-    f, i, t, flag = (vector_type(x, count) for x in ("float", "i32", "i8", "i1"))
+    f, i, t, flag = (vector_type(x, count) for x in ("float", "i32", f"i{1 + exponent + mantissa}", "i1"))
     bias = 2 ** (exponent - 1) - 1
     shift = 23 - mantissa
     smallest_normal = (127 + 1 - bias) << 23
@@ -297,8 +299,8 @@ def _narrow_fp8(name: str, exponent: int, mantissa: int, largest: int, beyond: i
         %bounded = select {flag} %large, {i} {splat(i, beyond)}, {i} %finite
         %isnan = fcmp uno {f} %x, %x
         %number = select {flag} %isnan, {i} {splat(i, nan)}, {i} %bounded
-        %shifted = lshr {i} %bits, {splat(i, 24)}
-        %sign = and {i} %shifted, {splat(i, 0x80)}
+        %shifted = lshr {i} %bits, {splat(i, 31 - exponent - mantissa)}
+        %sign = and {i} %shifted, {splat(i, 1 << (exponent + mantissa))}
         %signed = or {i} %number, %sign
         %result = trunc {i} %signed to {t}
         ret {t} %result""")
@@ -306,7 +308,7 @@ def _narrow_fp8(name: str, exponent: int, mantissa: int, largest: int, beyond: i
 
 @functools.cache
 def widen(dtype: DType, count: int) -> Function:
-    """A narrow float as float32. float16 has an instruction of its own."""
+    """The bits of a narrow float as float32."""
     if dtype is dtypes.bfloat16:
         f, i, t = (vector_type(x, count) for x in ("float", "i32", "i16"))
         return Function(f"widen.bf16.{mangled(f)}", f, f"{t} %x", f"""
@@ -314,19 +316,21 @@ def widen(dtype: DType, count: int) -> Function:
             %bits = shl {i} %wide, {splat(i, 16)}
             %result = bitcast {i} %bits to {f}
             ret {f} %result""")
+    if dtype is dtypes.float16:
+        return _widen_bits("e5m10", 5, 10, 0x7C00, count)
     if dtype is dtypes.fp8e4m3:
-        return _widen_fp8("e4m3", 4, 3, 0x7F, count)
-    return _widen_fp8("e5m2", 5, 2, 0x7C, count)
+        return _widen_bits("e4m3", 4, 3, 0x7F, count)
+    return _widen_bits("e5m2", 5, 2, 0x7C, count)
 
 
-def _widen_fp8(name: str, exponent: int, mantissa: int, first_special: int, count: int) -> Function:
+def _widen_bits(name: str, exponent: int, mantissa: int, first_special: int, count: int) -> Function:
     """The bits moved into place are the number times a power of two, but for infinities and NaN."""
-    f, i, t, flag = (vector_type(x, count) for x in ("float", "i32", "i8", "i1"))
+    f, i, t, flag = (vector_type(x, count) for x in ("float", "i32", f"i{1 + exponent + mantissa}", "i1"))
     scale = (127 + 127 - (2 ** (exponent - 1) - 1)) << 23
     all_ones = ((1 << exponent) - 1) << mantissa
     return Function(f"widen.{name}.{mangled(f)}", f, f"{t} %x", f"""
         %wide = zext {t} %x to {i}
-        %size = and {i} %wide, {splat(i, 0x7F)}
+        %size = and {i} %wide, {splat(i, (1 << (exponent + mantissa)) - 1)}
         %moved = shl {i} %size, {splat(i, 23 - mantissa)}
         %small = bitcast {i} %moved to {f}
         %scale = bitcast {i} {splat(i, scale)} to {f}
@@ -337,10 +341,42 @@ def _widen_fp8(name: str, exponent: int, mantissa: int, first_special: int, coun
         %payload = shl {i} %fraction, {splat(i, 23 - mantissa)}
         %special.bits = or {i} %payload, {splat(i, 0x7F800000)}
         %number = select {flag} %special, {i} %special.bits, {i} %scaled.bits
-        %sign = and {i} %wide, {splat(i, 0x80)}
-        %sign.bits = shl {i} %sign, {splat(i, 24)}
+        %sign = and {i} %wide, {splat(i, 1 << (exponent + mantissa))}
+        %sign.bits = shl {i} %sign, {splat(i, 31 - exponent - mantissa)}
         %bits = or {i} %number, %sign.bits
         %result = bitcast {i} %bits to {f}
+        ret {f} %result""")
+
+
+@functools.cache
+def multiply_add(count: int) -> Function:
+    """a * b + c of float32 rounded once, without an instruction for it: in float64 the product is exact, and
+    the sum is rounded to odd, with what it lost found by Knuth's two-sum."""
+    d, f, i, flag = (vector_type(x, count) for x in ("double", "float", "i64", "i1"))
+    return Function(f"fused.{mangled(f)}", f, f"{f} %a, {f} %b, {f} %c", f"""
+        %x = fpext {f} %a to {d}
+        %y = fpext {f} %b to {d}
+        %added = fpext {f} %c to {d}
+        %product = fmul {d} %x, %y
+        %sum = fadd {d} %product, %added
+        %first = fsub {d} %sum, %added
+        %second = fsub {d} %sum, %first
+        %first.lost = fsub {d} %product, %first
+        %second.lost = fsub {d} %added, %second
+        %lost = fadd {d} %first.lost, %second.lost
+        %bits = bitcast {d} %sum to {i}
+        %lost.bits = bitcast {d} %lost to {i}
+        %signs = xor {i} %bits, %lost.bits
+        %toward_zero = ashr {i} %signs, {splat(i, 63)}
+        %step = or {i} %toward_zero, {splat(i, 1)}
+        %last = and {i} %bits, {splat(i, 1)}
+        %even = icmp eq {i} %last, {splat(i, 0)}
+        %inexact = fcmp one {d} %lost, {splat(d, '0.0')}
+        %moves = and {flag} %even, %inexact
+        %moved = add {i} %bits, %step
+        %odd = select {flag} %moves, {i} %moved, {i} %bits
+        %rounded = bitcast {i} %odd to {d}
+        %result = fptrunc {d} %rounded to {f}
         ret {f} %result""")
 
 

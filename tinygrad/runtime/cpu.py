@@ -19,7 +19,13 @@ from tinygrad.renderer.matrix_units import MatrixUnit
 from tinygrad.runtime.allocator import Allocator, host_memory
 from tinygrad.runtime.cpu_pool import CPUProgram, NativeCode, pool, thread_count
 from tinygrad.runtime.cpu_queue import CPUQueue, HostQueue
-from tinygrad.runtime.host_units import has_features, host_units
+from tinygrad.runtime.host_units import (
+    has_features,
+    has_multiply_add,
+    host_units,
+    vector_bytes,
+    vector_registers,
+)
 from tinygrad.runtime.limits import Limits, measure_limits
 from tinygrad.runtime.llvm import (
     Compiled,
@@ -107,6 +113,8 @@ class Host:
     registers: int
     threads: int
     has_scalef: bool
+    contracts: bool
+    has_float16: bool
     matrix_units: tuple[MatrixUnit, ...]
     l2_bytes: int
     l3_bytes: int
@@ -114,10 +122,12 @@ class Host:
 
 def host() -> Host:
     """This CPU, by its features."""
-    return Host(vector_bytes=64 if has_features("avx512f") else 32 if has_features("avx2") else 16,
-                registers=32 if has_features("avx512f") or has_features("neon") else 16,
+    return Host(vector_bytes=vector_bytes(),
+                registers=vector_registers(),
                 threads=thread_count(),
                 has_scalef=has_features("avx512f", "avx512vl"),
+                contracts=has_multiply_add(),
+                has_float16=has_features("f16c") or has_features("neon"),
                 matrix_units=host_units(),
                 l2_bytes=_cache_bytes(2, Renderer.l2_bytes),
                 l3_bytes=min(_cache_bytes(3, USUAL_L3_BYTES), thread_count() * L3_BYTES_OF_CORE))

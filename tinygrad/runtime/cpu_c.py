@@ -105,4 +105,5 @@ def open_device(name: str) -> CDevice:
     compiler()
     cpu = host()
     return CDevice(name, CPUAllocator(name),
-                   CRenderer(vector_bytes=cpu.vector_bytes, registers=cpu.registers, threads=cpu.threads))
+                   CRenderer(vector_bytes=cpu.vector_bytes, registers=cpu.registers, threads=cpu.threads,
+                             contracts=cpu.contracts))

@@ -1,4 +1,4 @@
-"""The matrix units of this CPU's cores, where the system lets this process use them."""
+"""What a core of this CPU has: vectors, registers, and matrix units that the system lets processes use."""
 from __future__ import annotations
 
 import ctypes
@@ -22,10 +22,35 @@ SYS_ARCH_PRCTL, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA = 158, 0x1023, 18
 """Of Linux on x86-64."""
 
 
+RESTS_ON = {"avx512vl": ("avx512f",), "avx512f": ("avx2", "fma", "f16c"), "avx2": ("avx",),
+            "fma": ("avx",), "f16c": ("avx",), "avx": ("sse4.2",), "sse4.2": ("sse4.1",),
+            "sse4.1": ("ssse3",), "ssse3": ("sse3",)}
+"""Features that go, in LLVM and in C compilers, when one of these is taken away."""
+
+
 def has_features(*names: str) -> bool:
     """Whether this CPU has these features, and CPU_FEATURES has not taken any of them away."""
     features = set(host_features().split(","))
-    return all(f"+{name}" in features and f"-{name}" not in features for name in names)
+    return all(f"+{name}" in features and not _is_taken_away(name, features) for name in names)
+
+
+def _is_taken_away(name: str, features: set[str]) -> bool:
+    return f"-{name}" in features or any(_is_taken_away(n, features) for n in RESTS_ON.get(name, ()))
+
+
+def vector_bytes() -> int:
+    """Bytes of the widest vectors that kernels may use."""
+    return 64 if has_features("avx512f") else 32 if has_features("avx2") else 16
+
+
+def vector_registers() -> int:
+    """How many vector registers a core has."""
+    return 32 if has_features("avx512f") or has_features("neon") else 16
+
+
+def has_multiply_add() -> bool:
+    """Whether one instruction multiplies, adds, and rounds once."""
+    return has_features("fma") or has_features("neon")
 
 
 def host_units() -> tuple[MatrixUnit, ...]:

@@ -3,7 +3,8 @@
 A few small generated loops, run on every thread at once: multiply-adds held in registers (peak arithmetic), a
 sum over four stretches of memory side by side (read bandwidth) and a copy whose stores go past the caches
 (bytes read plus bytes written); products of bfloat16 too, on a core's unit for them, if it has one. They are
-LLVM IR, so no compiler is needed and nothing of the library's own code generation is involved.
+LLVM IR, so no compiler is needed and nothing of the library's own code generation is involved, and compiled
+for the features that kernels are compiled for: with `CPU_FEATURES=-avx512f` the peak is that of AVX2.
 """
 from __future__ import annotations
 
@@ -20,17 +21,19 @@ import numpy as np
 
 from tinygrad.dtype import dtypes
 from tinygrad.renderer.matrix_units import AMX, DOT_BF16, MatrixUnit
-from tinygrad.runtime.host_units import host_units
+from tinygrad.runtime.host_units import host_units, vector_bytes, vector_registers
+from tinygrad.runtime.llvm import initialise_llvm, target_machine
 
 MEMORY_BYTES = 256 << 20
 """More than the caches of any machine this runs on, so that every pass goes to memory."""
-ACCUMULATORS = 20
-"""Independent multiply-adds: latency (4) times units (2) needs 8; 20 and an operand fit 32 registers."""
+ACCUMULATORS = {16: 12, 32: 20}
+"""Independent multiply-adds, by the registers there are: latency (4) times units (2) needs 8, on some CPUs of
+4 lanes 16; operands need the registers left."""
 ROUNDS = 4_000_000
 """Times that each of them is added to."""
 UNIT_ROUNDS = {AMX[0]: 300_000, DOT_BF16: 2_000_000}
 """As ROUNDS, of the products of a unit."""
-UNIT_ACCUMULATORS = {AMX[0]: 4, DOT_BF16: ACCUMULATORS}
+UNIT_ACCUMULATORS = {AMX[0]: 4, DOT_BF16: 20}
 STREAMS = 4
 """Stretches of memory that are read side by side: one keeps a core's prefetchers from their best."""
 
@@ -66,9 +69,11 @@ class LimitMeter:
     that a benchmark measures them again beside each row."""
 
     def __init__(self, threads: int) -> None:
-        self.threads, self.lanes = threads, host_lanes()
+        self.threads, self.lanes = threads, vector_bytes() // 4
+        self.accumulators = ACCUMULATORS[vector_registers()]
         self.unit = next((unit for unit in host_units() if unit.source is dtypes.bfloat16), None)
-        self.kernels = _compiled(_source(self.lanes) + (_unit_source(self.unit) if self.unit else ""))
+        self.kernels = _compiled(_source(self.lanes, self.accumulators)
+                                 + (_unit_source(self.unit) if self.unit else ""))
         self.source, self.target = _aligned(), _aligned()
         self.pool = ThreadPoolExecutor(threads)
 
@@ -84,7 +89,7 @@ class LimitMeter:
         read = self.best(repeats, lambda thread: self.kernels["read"](part(self.source, thread), vectors))
         copied = self.best(repeats, lambda thread: self.kernels["copy"](
             part(self.source, thread), part(self.target, thread), vectors))
-        operations = 2.0 * ROUNDS * ACCUMULATORS * self.lanes * self.threads
+        operations = 2.0 * ROUNDS * self.accumulators * self.lanes * self.threads
         moved = float(size) * self.threads
         return Limits(self.threads, self.lanes, operations / arithmetic / 1e9, moved / read / 1e9,
                       2 * moved / copied / 1e9, self.unit_rate(repeats) / 1e9)
@@ -122,23 +127,15 @@ def _aligned() -> np.ndarray[Any, Any]:
     return memory[first:first + MEMORY_BYTES // 4]
 
 
-def host_lanes() -> int:
-    """Lanes of float32 in the host's vectors."""
-    features = llvm.get_host_cpu_features()
-    if features.get("avx512f"):
-        return 16
-    return 8 if features.get("avx") else 4
-
-
 def usable_cores() -> int:
     """Cores that this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _source(lanes: int) -> str:
+def _source(lanes: int, accumulators: int) -> str:
     vector = f"<{lanes} x float>"
-    names = range(ACCUMULATORS)
-    fma = f"@llvm.fma.v{lanes}f32"
+    names = range(accumulators)
+    fma = f"@llvm.fmuladd.v{lanes}f32"
     phis = "\n".join(f"  %a{i} = phi {vector} [ %start, %entry ], [ %n{i}, %loop ]" for i in names)
     steps = "\n".join(f"  %n{i} = call {vector} {fma}({vector} %a{i}, {vector} %start, {vector} %start)"
                       for i in names)
@@ -171,7 +168,7 @@ loop:
 done:
   %s0 = fadd {vector} %start, %start
 {sums}
-  %result = extractelement {vector} %s{ACCUMULATORS}, i32 0
+  %result = extractelement {vector} %s{accumulators}, i32 0
   ret float %result
 }}
 
@@ -250,13 +247,10 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
 
 def _compiled(source: str) -> dict[str, Callable[..., Any]]:
     """The functions of an LLVM module. ctypes lets go of Python's lock while they run."""
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
+    initialise_llvm()
     module = llvm.parse_assembly(source)
     module.verify()
-    target = llvm.Target.from_default_triple().create_target_machine(
-        cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten(), opt=2)
-    engine = llvm.create_mcjit_compiler(module, target)
+    engine = llvm.create_mcjit_compiler(module, target_machine())
     engine.finalize_object()
     functions: dict[str, Callable[..., Any]] = {}
     for name in [function.name for function in module.functions if not function.is_declaration]:

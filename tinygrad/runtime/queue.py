@@ -380,9 +380,10 @@ def seconds_of(operations: int, moved_bytes: int) -> float:
 @cache
 def host_rate() -> float:
     """About what this CPU computes in a second: two multiply-adds a cycle of 2.5 GHz in each lane."""
-    from tinygrad.runtime.limits import host_lanes, usable_cores  # opens LLVM, which import should not
+    from tinygrad.runtime.host_units import vector_bytes  # opens LLVM, which import should not
+    from tinygrad.runtime.limits import usable_cores
 
-    return 1e10 * host_lanes() * usable_cores()
+    return 1e10 * (vector_bytes() // 4) * usable_cores()
 
 
 def clock() -> float:

@@ -24,13 +24,13 @@ from tinygrad.codegen.opt.skip import skips_something
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.symbolic import is_multiple, linear_terms
 from tinygrad.graph.uop import UOp
+from tinygrad.helpers import ceildiv
 from tinygrad.renderer import Renderer
 
 THREAD_WORK = 1 << 16
 """Operations and items moved below which waking another core costs more than it saves (about 5 us)."""
-MOST_UNEVEN = 1.05
-"""Iterations of the thread with most of them, against an even share, from which on a loop is shared out
-together with the next."""
+BUSY_ENOUGH = 0.9
+"""How much of the time the threads of a loop should work (5 images on two threads: 0.83)."""
 
 
 def choose_plan(nest: UOp, renderer: Renderer) -> Plan:
@@ -142,21 +142,22 @@ class _PlanChooser(CoreUnitChooser):
         if any(not s for s in loops) or len({s[0] for s in loops}) > 1:
             return
         outermost = loops[0][0]
-        shared_second = {s[1] if len(s) > 1 else None for s in loops}
-        if self.shares_unevenly(outermost) and len(shared_second) == 1:
-            second = next(iter(shared_second))
-            if second is not None and self.encloses_the_same(outermost, second):
+        seconds = {s[1] if len(s) > 1 else None for s in loops}
+        second = next(iter(seconds)) if len(seconds) == 1 else None
+        few = outermost.extent < 2 * self.renderer.threads or self.busy_share(outermost) < BUSY_ENOUGH
+        if few and second is not None:
+            if self.encloses_the_same(outermost, second):
                 self.take(Opt(OptKind.MERGE, outermost.arg[0], second.arg[0]))
                 outermost = next(r for r in self.nest.src[0].closed_ranges if r.arg[1] is RangeKind.LOOP)
-            elif second is not None and second.extent > outermost.extent and not self.reduces_between(second):
-                outermost = second
+            elif not self.reduces_between(second):
+                outermost = max(outermost, second, key=lambda r: (self.busy_share(r), r.extent))
         self.take(Opt(OptKind.THREAD, outermost.arg[0]))
 
-    def shares_unevenly(self, loop: UOp) -> bool:
-        """True if threads would wait for the one with most iterations: 3 of 5 in one of two threads."""
+    def busy_share(self, r: UOp) -> float:
+        """How much of the time threads work that share out the iterations of `r`: none finishes before the
+        one that has most of them."""
         threads = self.renderer.threads
-        most = -(-loop.extent // threads)
-        return loop.extent < 2 * threads or most * threads > MOST_UNEVEN * loop.extent
+        return float(r.extent / (ceildiv(r.extent, threads) * threads))
 
     def encloses_the_same(self, outer: UOp, inner: UOp) -> bool:
         """True if nothing runs inside `outer` but outside `inner`."""

@@ -189,12 +189,18 @@ class TileChooser(PanelChooser):
             self.enclose_with(self.ranges_of_staging(outer))
 
     def most_rows(self, vectors: int) -> int:
-        """Rows of a tile so many vectors wide whose accumulators and operands fit the registers.
+        """Rows of a tile so many vectors wide whose accumulators and operands fit the registers."""
+        return max(1, self.most_accumulators() // vectors)
 
-        LLVM loads the items of all rows before it uses them; beyond this many it spills (a 12 x 2 tile ran at
-        79 GFLOP/s, 8 x 2 at 230; 6 x 4 fits because its last loads fold into the arithmetic).
-        """
-        return max(1, (self.renderer.registers + 2 - vectors) // (vectors + 1))
+    def most_vectors(self, rows: int) -> int:
+        """Vectors beside so many rows that fit the registers too."""
+        return max(1, min(MOST_VECTORS, self.most_accumulators() // rows))
+
+    def most_accumulators(self) -> int:
+        """Three quarters of the registers. The others hold the operands of a tile's short side, and some of
+        its long side, which is walked: LLVM loads a few of them ahead (of 32 registers 12 x 2 fit, 13 x 2
+        spill; 4 x 3 fit 16)."""
+        return self.renderer.registers * 3 // 4
 
     def walk_smoothly(self, contraction: Contraction, single: UOp) -> None:
         """Order the reduce so that the operand read item by item is walked with its smallest steps
@@ -245,10 +251,6 @@ class TileChooser(PanelChooser):
                 self.take(Opt(OptKind.UPCAST, row.arg[0], count))
             self.tile_kept_rows(self.most_vectors(count))
         self.vectorise_groups()
-
-    def most_vectors(self, rows: int) -> int:
-        """Vectors beside so many rows whose accumulators and operands fit the registers."""
-        return max(1, min(MOST_VECTORS, (self.renderer.registers + 2 - rows) // (rows + 1)))
 
     def tile_kept_rows(self, vectors: int) -> None:
         """Lanes along the rows of sums that are kept (the scores of attention), their other operand staged
