@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from tinygrad import Tensor
 from tinygrad.codegen.compile import parts_of, stages_of
 from tinygrad.codegen.grid import BLOCK_LIMITS, Grid, digits_of
+from tinygrad.codegen.lower import lower
+from tinygrad.codegen.opt.measure import Workbench
 from tinygrad.codegen.opt.plan import Opt, OptKind, Plan
 from tinygrad.device import Device
 from tinygrad.dtype import dtypes
@@ -114,10 +116,13 @@ def test_digits_of_no_range_are_none():
     assert digits_of([frozenset()], lambda r: (True, 0, 0, 0)) == ()
 
 
-def test_a_plan_for_more_threads_than_a_block_has_is_refused():
-    item = schedule_uops([(Tensor.empty(1024, device="PYTHON:CUDA") + 1).uop])[0]
-    with pytest.raises(RuntimeError, match="blocks of 512 threads, and plans for this device put 256"):
-        stages_of(item.ast, "PYTHON:CUDA", Plan((Opt(OptKind.LOCAL, 0, 512),)))
+def test_a_search_skips_plans_for_more_threads_than_a_block_has():
+    nest = lower(schedule_uops([(Tensor.empty(40, device="PYTHON:BLOCKS") + 1).uop])[0].ast)
+    small, large = (Plan((Opt(OptKind.LOCAL, 0, threads),)) for threads in (16, 32))
+    bench = Workbench(nest, "PYTHON:BLOCKS")
+    with pytest.raises(RuntimeError, match="blocks of 32 threads, and plans for this device put 16 into one"):
+        bench.write(nest, large)
+    assert [built.plan for built in bench.build_all([large, small], 100)] == [small]
 
 
 def batch_norm(x: Tensor) -> Tensor:

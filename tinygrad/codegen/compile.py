@@ -30,7 +30,7 @@ from tinygrad.graph.ops import Ops
 from tinygrad.graph.printing import format_graph, format_nest, format_program
 from tinygrad.graph.spec import check_graph
 from tinygrad.graph.uop import UOp
-from tinygrad.helpers import ALLOW_TF32, BEAM, CHECK, DEBUG, NOOPT, collector_paused, prod
+from tinygrad.helpers import ALLOW_TF32, BEAM, CHECK, DEBUG, NOOPT, collector_paused
 from tinygrad.renderer import Renderer, launch_of
 from tinygrad.renderer.scalar import scalar_program
 
@@ -193,17 +193,13 @@ def plan_for(ast: UOp, nest: UOp, device: str) -> Plan:
 
 
 def linear_program(optimised: UOp, renderer: Renderer) -> list[UOp]:
-    """The program of a nest after its plan. Raises RuntimeError where blocks would have too many threads."""
+    """The program of a nest after its plan."""
     if CHECK:
         check_graph(optimised, "loop_nest")
     program = linearize(to_device_primitives(expand(optimised), renderer), renderer.grid_limits,
                         renderer.contracts)
     if renderer.has_blocks:
         program = pipelined(scalar_program(program, renderer), renderer)
-        threads = prod(launch_of(program).threads)
-        if threads > renderer.block_threads:
-            raise RuntimeError(f"this plan asks for blocks of {threads:,} threads, and plans for this device "
-                               f"put {renderer.block_threads:,} into one at most")
     if CHECK:
         check_graph(program, "program")
     return program
