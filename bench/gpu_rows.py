@@ -92,6 +92,8 @@ def operation(name: str, shapes: Sequence[tuple[int, ...]], dtype: str, operatio
         import torch as library
 
         inputs = [place.in_torch(array()) for array in arrays]
+        if compiled:
+            library._dynamo.reset()  # or one function for all rows is compiled once, for any size
         run = partial(torch, library)
         called = library.compile(run) if compiled else run
 

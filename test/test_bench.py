@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import json
 import math
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from bench import __main__ as bench_command
 from bench.__main__ import chosen_workloads, main, timed_rows
 from bench.gpu import Measured, run_gpu
 from bench.gpu import table as gpu_table
-from bench.gpu_rows import SMALL, GPURow, all_rows
+from bench.gpu_rows import SMALL, GPURow, all_rows, product
 from bench.kernels import KernelRow, kernel_table, kernels_of
 from bench.measure import measure_first_call
 from bench.peers import Peer
@@ -341,6 +342,20 @@ def test_rows_of_a_gpu_run_at_small_sizes(only: list[str], tmp_path: Path,
     assert [line.partition("  ")[0] for line in text.splitlines()] == ["row", *names]
     assert main(arguments) == 0
     assert capsys.readouterr() == (text, "")
+
+
+def test_pytorch_compiles_every_row_for_its_own_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    compiled = []
+
+    def backend(graph: Any, inputs: list[Any]) -> Any:
+        compiled.append([size for value in inputs for size in getattr(value, "shape", [value])])
+        return graph
+
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=backend))
+    for n in range(2, 12):
+        product(n, "float32", "cpu").setups["torch.compile"]()()
+    assert compiled == [[n] * 4 for n in range(2, 12)]
 
 
 def test_a_row_that_fails_leaves_the_others_and_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch

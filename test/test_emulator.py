@@ -243,6 +243,21 @@ def test_a_barrier_that_not_all_threads_reach_is_an_error(kind: str, condition: 
 
 
 @pytest.mark.parametrize("kind", LANGUAGES)
+def test_more_threads_than_a_block_has_are_an_error(kind: str) -> None:
+    run(kind, "p[i] = i;", np.zeros(1024, np.float32), (1,), (1024,))
+    with pytest.raises(RuntimeError, match="kernel k: a block has 1,024 threads at most, not 2,048"):
+        run(kind, "p[i] = i;", np.zeros(2048, np.float32), (1,), (2048,))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_sums_of_rows_are_spread_over_more_threads_than_summed_them(device: str) -> None:
+    a, b = normal(4, 64), normal(4, 256)
+    result = Tensor(a, device=device).sum(1, keepdim=True) * Tensor(b, device=device)
+    expected = a.sum(1, keepdims=True, dtype=np.float64) * b
+    np.testing.assert_allclose(result.numpy(), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", LANGUAGES)
 def test_a_kernel_that_does_not_compile_is_shown_with_the_reason(kind: str) -> None:
     with pytest.raises(RuntimeError, match=r"(?s)undeclared_name.*    1  .*undeclared_name"):
         run(kind, "p[i] = undeclared_name;", np.zeros(8, np.float32), (1,), (8,))

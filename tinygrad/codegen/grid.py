@@ -1,28 +1,35 @@
 """GLOBAL and LOCAL ranges as the indices of a grid of blocks of threads.
 
-In: a nest with ranges across blocks and threads, and how deep each lies. Out, as a `Grid`: the axis of each
-of these ranges, its counter in terms of SPECIAL indices, and for every STORE the condition under which a
-thread may do it.
+In: a nest with ranges across blocks and threads, and how deep each lies. Out, as a `Grid`: the counter of
+each of these ranges in terms of SPECIAL indices, and for every STORE the condition under which a thread may
+do it.
 
-Ranges that no value changes with together share an axis, which is as long as the longest of them. A thread
-past the end of a shorter one computes its last iteration again, and a thread whose number on an axis means
-nothing to a value computes what the first one does: so all threads run through the same loops and reach the
-same barriers, and only what they store is guarded.
+Blocks have numbers, and so have the threads of one. Ranges that a value changes with together are digits of
+the number. Ranges that no value changes with together (the lanes of a sum, and the items that are stored once
+it is known) are read from the same number, each in its own way. So a grid is as large as what needs most of
+it, never the product of what its parts need. A thread past the end of a range computes the last iteration
+again, and a thread whose number says more than a value asks for computes what another one does: so all
+threads run through the same loops and reach the same barriers, and only what they store is guarded.
 """
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Memory, Ops, RangeKind
+from tinygrad.graph.symbolic import TRUE
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import prod
 
 GridLimits = tuple[int, int, int]
 NO_LIMITS: GridLimits = (2**31 - 1, 2**31 - 1, 2**31 - 1)
+BLOCK_LIMITS: GridLimits = (1024, 1024, 64)
+"""The most threads along each axis of a block, as all languages have it."""
 BLOCK_KINDS: Mapping[RangeKind, str] = {RangeKind.GLOBAL: "gidx", RangeKind.LOCAL: "lidx"}
 """Ranges that no thread loops over, and what the hardware's index for them is called."""
+Rank = Callable[[UOp], tuple[bool, int, int, int]]
+"""What sorts ranges, those first that become the fastest digits."""
 
 
 def is_block_range(r: UOp) -> bool:
@@ -30,126 +37,173 @@ def is_block_range(r: UOp) -> bool:
     return r.arg[1] in BLOCK_KINDS
 
 
+@dataclass(frozen=True)
+class Digits:
+    """Ranges that belong together as the digits of a number, from the fastest to the slowest. What is left of
+    the number between `fast` and `slow` is read in as many ways as there are `inner` ones."""
+
+    fast: tuple[UOp, ...]
+    inner: tuple[Digits, ...]
+    slow: tuple[UOp, ...]
+
+    @property
+    def inner_size(self) -> int:
+        """Numbers that the inner digits need."""
+        return max((digits.size for digits in self.inner), default=1)
+
+    @property
+    def size(self) -> int:
+        """Numbers that all digits need."""
+        return int(prod(r.extent for r in (*self.fast, *self.slow))) * self.inner_size
+
+    @property
+    def longest(self) -> list[int]:
+        """The extents of digits, one beside the other, that make up the size."""
+        inner = max(self.inner, key=lambda digits: digits.size).longest if self.inner else []
+        return [*(r.extent for r in self.fast), *inner, *(r.extent for r in self.slow)]
+
+    def has_any(self, ranges: Iterable[UOp]) -> bool:
+        """Whether one of `ranges` is a digit."""
+        own = {*self.fast, *self.slow}
+        return any(r in own for r in ranges) or any(digits.has_any(ranges) for digits in self.inner)
+
+
+def digits_of(groups: Iterable[frozenset[UOp]], rank: Rank) -> tuple[Digits, ...]:
+    """How ranges share one number, if those of a group are different digits of it. Groups that have no range
+    in common read it each in their own way."""
+    different = [g for g in dict.fromkeys(groups) if g]
+    return tuple(_together(part, rank) for part in _connected([g for g in different
+                                                               if not any(g < other for other in different)]))
+
+
+def _together(groups: list[frozenset[UOp]], rank: Rank) -> Digits:
+    """The digits of groups that hang together: those of what most have in common, and of the others."""
+    count = {r: sum(r in g for g in groups) for r in frozenset[UOp]().union(*groups)}
+    shared = [r for r in sorted(count, key=rank) if count[r] == len(groups)]
+    shared = shared or [max(sorted(count, key=rank), key=count.__getitem__)]
+    others = [g.difference(shared) for g in groups]
+    first = min((rank(r) for g in others for r in g), default=None)
+    fast = tuple(r for r in shared if first is None or rank(r) < first)
+    return Digits(fast, digits_of(others, rank), tuple(r for r in shared if r not in fast))
+
+
+def _connected(groups: list[frozenset[UOp]]) -> list[list[frozenset[UOp]]]:
+    """The groups, in lists that have no range in common."""
+    parts: list[list[frozenset[UOp]]] = []
+    for group in groups:
+        touched = [part for part in parts if any(not group.isdisjoint(other) for other in part)]
+        parts = [part for part in parts if part not in touched]
+        parts.append([*(g for part in touched for g in part), group])
+    return parts
+
+
 class Grid:
     """Where each GLOBAL and LOCAL range of a nest runs."""
 
     def __init__(self, nest: UOp, depth: Mapping[UOp, int], limits: GridLimits = NO_LIMITS) -> None:
-        self.axis: dict[UOp, int] = {}
-        self.whole_block: set[UOp] = set()
-        """LOCAL ranges that run across all axes"""
         self.counters: dict[UOp, UOp] = {}
-        self.sizes: dict[RangeKind, list[int]] = {}
-        self.indices: dict[RangeKind, list[UOp]] = {}
+        self.digit: dict[UOp, UOp] = {}
+        """what the number has where a range has its counter: that, or more"""
+        self.stride: dict[UOp, int] = {}
+        self.numbers: dict[RangeKind, UOp] = {}
+        self.digits: dict[RangeKind, tuple[Digits, ...]] = {}
         self.inside: dict[RangeKind, UOp] = {}
         """where the hardware has more blocks than there is work: the condition under which one has some"""
         nodes = nest.toposort()
-        users = [n.ranges | frozenset(n.closed_ranges) for n in nodes]
-        self.lanes = _lanes_of_units(nodes)
         self.exchanging = _exchanging_lanes(nodes)
-        for kind, name in BLOCK_KINDS.items():
-            self.assign_axes(kind, users, depth)
-            self.assign_indices(kind, name, limits if kind is RangeKind.GLOBAL else NO_LIMITS)
-        for r, axis in self.axis.items():
-            index, size = self.indices[r.arg[1]][axis], self.sizes[r.arg[1]][axis]
-            whole = index % r.extent if r in self.exchanging else index.minimum(r.extent - 1)
-            self.counters[r] = index if r.extent == size else whole
-        for r in self.whole_block:
-            self.counters[r] = self.number_in_block().minimum(r.extent - 1)
+        self.lanes = self.exchanging | _lanes_of_units(nodes)
+        users = dict.fromkeys(n.ranges | frozenset(n.closed_ranges) for n in nodes)
 
-    def assign_axes(self, kind: RangeKind, users: list[frozenset[UOp]], depth: Mapping[UOp, int]) -> None:
-        """The lanes of a warp get the fastest axis, then come the innermost ranges; ranges of one value get
-        different ones. A range that is the only one of its values is the number of the thread. Lanes that
-        exchange values are as many as a power of two, and nothing makes their axis longer: so each that the
-        axis has besides does what one of them does."""
-        apart: dict[UOp, set[UOp]] = defaultdict(set)
-        for ranges in dict.fromkeys(users):
-            together = {r for r in ranges if r.arg[1] is kind}
-            for r in together:
-                apart[r] |= together
-        sizes: list[int] = []
-        fixed: set[int] = set()
-        threads = max((int(prod(r.extent for r in group)) for group in apart.values()), default=1)
+        def rank(r: UOp) -> tuple[bool, int, int, int]:
+            is_lane = r in self.lanes
+            return not is_lane, -r.extent * is_lane, -depth[r], -r.arg[0]
 
-        def rank(r: UOp) -> tuple[bool, bool, bool, int, int, int]:
-            warp = r in self.exchanging or r in self.lanes
-            number = apart[r] == {r} and not warp and r.extent <= threads
-            lane = (r not in self.exchanging, -r.extent) if warp else (True, -r.extent * number)
-            return number, not warp, *lane, -depth[r], -r.arg[0]
+        for kind in BLOCK_KINDS:
+            groups = (frozenset(r for r in ranges if r.arg[1] is kind) for ranges in users)
+            self.digits[kind] = digits_of(groups, rank)
+        self.numbers[RangeKind.GLOBAL] = self.number_of_block(limits)
+        self.numbers[RangeKind.LOCAL] = self.number_in_block()
+        for kind, number in self.numbers.items():
+            self.read(self.digits[kind], number, 1)
 
-        for r in sorted(apart, key=rank):
-            alone = apart[r] == {r} and r not in self.exchanging and r not in self.lanes
-            if kind is RangeKind.LOCAL and len(sizes) > 1 and alone and r.extent <= prod(sizes):
-                self.whole_block.add(r)
-                continue
-            taken = {self.axis[other] for other in apart[r] if other in self.axis}
-            free = [a for a in range(len(sizes) + 1)
-                    if a not in taken and (a not in fixed or r.extent <= sizes[a])]
-            axis = next((a for a in free if a < len(sizes) and sizes[a] == r.extent), free[0])
-            self.axis[r] = axis
-            if axis == len(sizes):
-                sizes.append(1)
-            if r in self.exchanging:
-                fixed.add(axis)
-            sizes[axis] = max(sizes[axis], r.extent)
-        self.sizes[kind] = sizes
+    # --- numbers --------------------------------------------------------------------------------------------
 
-    def assign_indices(self, kind: RangeKind, name: str, limits: GridLimits) -> None:
-        """An index of the hardware for each axis; one number taken apart where the hardware has too few, or
-        too short ones."""
-        sizes = self.sizes[kind]
-        if len(sizes) <= len(limits) and all(s <= most for s, most in zip(sizes, limits, strict=False)):
-            self.indices[kind] = [_special(f"{name}{axis}", size) for axis, size in enumerate(sizes)]
-            return
+    def number_of_block(self, limits: GridLimits) -> UOp:
+        """The number of a block: an axis for each digit; one or two where the hardware has too few, or too
+        short ones."""
+        sizes = _axes(self.digits[RangeKind.GLOBAL])
+        if _within(sizes, limits):
+            return _number(RangeKind.GLOBAL, sizes)
         total = int(prod(sizes))
         rows = -(-total // limits[0])
         columns = -(-total // rows)
-        number = _special(f"{name}0", columns)
-        if rows > 1:
-            number = number + _special(f"{name}1", rows) * columns
+        number = _number(RangeKind.GLOBAL, [columns, rows] if rows > 1 else [columns])
         if rows * columns > total:
-            self.inside[kind] = number < total
+            self.inside[RangeKind.GLOBAL] = number < total
             number = number.minimum(total - 1)
-        self.indices[kind] = []
-        for size in sizes:
-            self.indices[kind].append(number % size)
-            number = number // size
+        return number
+
+    def number_in_block(self) -> UOp:
+        """The number of a thread among all of its block. Where lanes of a warp work together they are its
+        fastest digit and the first axis, so every warp is whole."""
+        sizes = _axes(self.digits[RangeKind.LOCAL])
+        lanes = max((r.extent for r in self.lanes), default=1)
+        if not _within(sizes, BLOCK_LIMITS) or (lanes > 1 and sizes[0] != lanes):
+            sizes = [size for size in (lanes, -(-int(prod(sizes)) // lanes)) if size > 1]
+        return _number(RangeKind.LOCAL, sizes)
+
+    def read(self, choices: tuple[Digits, ...], number: UOp, stride: int) -> None:
+        """Take a number apart, in each way. The slowest digit has all that is left."""
+        for digits in choices:
+            left, at = number, stride
+            for r in digits.fast:
+                left, at = self.read_digit(r, left, at, is_last=not digits.inner and r is digits.fast[-1]
+                                           and not digits.slow)
+            if digits.inner:
+                self.read(digits.inner, left % digits.inner_size if digits.slow else left, at)
+                left, at = left // digits.inner_size, at * digits.inner_size
+            for r in digits.slow:
+                left, at = self.read_digit(r, left, at, is_last=r is digits.slow[-1])
+
+    def read_digit(self, r: UOp, left: UOp, stride: int, is_last: bool) -> tuple[UOp, int]:
+        """Take the counter of `r` from what is left of a number; returns what is left then, and its stride.
+        Lanes that exchange values have theirs again and again: what others do besides is the same."""
+        self.stride[r] = stride
+        self.digit[r] = left if is_last else left % r.extent
+        self.counters[r] = left % r.extent if r in self.exchanging else self.digit[r].minimum(r.extent - 1)
+        return left // r.extent, stride * r.extent
 
     def lane_distances(self, r: UOp) -> list[int]:
         """How far apart in the block's numbers of threads the lanes of `r` are that differ in one bit.
         Raises RuntimeError for a range that no warp has side by side."""
-        if self.axis.get(r) != 0 or r.extent & (r.extent - 1):
+        if self.stride.get(r) != 1 or r.extent & (r.extent - 1):
             raise RuntimeError(f"the {r.extent} iterations of r{r.arg[0]} are no lanes of a warp that could "
                                "exchange their values: threads reduce through shared memory")
         return [1 << bit for bit in range(r.extent.bit_length() - 1)]
 
-    def number_in_block(self) -> UOp:
-        """This thread's number among all of its block."""
-        number = UOp.const(0, dtypes.index)
-        for index, size in zip(reversed(self.indices[RangeKind.LOCAL]), reversed(self.sizes[RangeKind.LOCAL]),
-                               strict=True):
-            number = number * size + index
-        return number
+    # --- guards ---------------------------------------------------------------------------------------------
 
     def guard(self, ranges: frozenset[UOp], kinds: Iterable[RangeKind] = BLOCK_KINDS) -> UOp | None:
         """The condition under which a thread stores what changes with `ranges`; None where each does."""
-        known = {(r.arg[1], self.axis[r]): r.extent for r in ranges if r in self.axis}
-        conditions = []
+        result = TRUE
         for kind in kinds:
-            alone = self.whole_block.intersection(ranges) if kind is RangeKind.LOCAL else ()
-            if alone:
-                conditions += [self.number_in_block() < r.extent for r in alone
-                               if r.extent < prod(self.sizes[kind])]
-                continue
-            for axis, (index, size) in enumerate(zip(self.indices[kind], self.sizes[kind], strict=True)):
-                extent = known.get((kind, axis), 1)
-                if extent < size:
-                    conditions.append(index < extent)
-            if kind in self.inside:
-                conditions.append(self.inside[kind])
-        result = None
-        for condition in conditions:
-            result = condition if result is None else result & condition
-        return result
+            own = frozenset(r for r in ranges if r.arg[1] is kind)
+            for condition in self.first_of_all(self.digits[kind], own, self.numbers[kind]):
+                result = result & condition
+            result = result & self.inside.get(kind, TRUE)
+        return None if result is TRUE else result
+
+    def first_of_all(self, choices: tuple[Digits, ...], ranges: frozenset[UOp], number: UOp) -> list[UOp]:
+        """What tells one thread from all others that have the same counters of `ranges`."""
+        chosen = next((digits for digits in choices if digits.has_any(ranges)), None)
+        if chosen is None:
+            return [number < 1]
+        conditions = [self.digit[r] < (r.extent if r in ranges else 1) for r in (*chosen.fast, *chosen.slow)]
+        if chosen.inner:
+            left = number // int(prod(r.extent for r in chosen.fast))
+            conditions += self.first_of_all(chosen.inner, ranges,
+                                            left % chosen.inner_size if chosen.slow else left)
+        return conditions
 
     def guard_of(self, node: UOp) -> UOp | None:
         """The guard of a STORE, or of what fills a STAGE: shared memory is every block's own, scratch memory
@@ -165,21 +219,37 @@ class Grid:
         number, count = UOp.const(0, dtypes.index), 1
         if stage.arg[1] is Memory.SHARED:
             around = [r for r in stage.ranges if r.arg[1] is RangeKind.LOCAL]
-            for r in sorted(around, key=lambda r: -self.axis.get(r, 0)):
+            for r in sorted(around, key=lambda r: -self.stride[r]):
                 number, count = number * r.extent + self.counters[r], count * r.extent
         return number, count
 
 
+def _axes(choices: tuple[Digits, ...]) -> list[int]:
+    """The extents of the digits that need most of a number."""
+    return max(choices, key=lambda digits: digits.size).longest if choices else []
+
+
+def _within(sizes: list[int], limits: GridLimits) -> bool:
+    """Whether the hardware has an axis for each of the sizes."""
+    return len(sizes) <= len(limits) and all(s <= most for s, most in zip(sizes, limits, strict=False))
+
+
+def _number(kind: RangeKind, sizes: list[int]) -> UOp:
+    """The number that the indices along axes of these sizes make up."""
+    number, stride = UOp.const(0, dtypes.index), 1
+    for axis, size in enumerate(sizes):
+        index = UOp.new(Ops.SPECIAL, dtypes.index, (), (f"{BLOCK_KINDS[kind]}{axis}", size))
+        number = number + index * stride
+        stride *= size
+    return number
+
+
 def _lanes_of_units(nodes: Iterable[UOp]) -> frozenset[UOp]:
-    """The ranges across the lanes that hold the tiles of matrix units."""
-    return frozenset(node.src[3] for node in nodes if node.op is Ops.MMA)
+    """The ranges across the lanes that hold the tiles of matrix units; none for a unit of one thread."""
+    return frozenset(node.src[3] for node in nodes if node.op is Ops.MMA and node.src[3].op is Ops.RANGE)
 
 
 def _exchanging_lanes(nodes: Iterable[UOp]) -> frozenset[UOp]:
     """The ranges across lanes of a warp that REDUCEs close."""
     closed = (r for node in nodes if node.op is Ops.REDUCE for r in node.closed_ranges)
     return frozenset(r for r in closed if r.arg[1] is RangeKind.LOCAL)
-
-
-def _special(name: str, size: int) -> UOp:
-    return UOp.new(Ops.SPECIAL, dtypes.index, (), (name, size))

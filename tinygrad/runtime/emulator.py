@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from tinygrad.device import CompiledDevice, numbered
-from tinygrad.helpers import cache_dir, getenv
+from tinygrad.helpers import cache_dir, getenv, prod
 from tinygrad.renderer import Launch
 from tinygrad.renderer.c_blocks import BlocksRenderer
 from tinygrad.renderer.cuda import cuda_renderer, hip_renderer
@@ -40,6 +40,8 @@ FLAGS = ("-x", "c++", "-std=c++17", "-O1", "-w", "-shared", "-fPIC", "-pthread",
          "-ffp-contract=off", "-fwrapv", "-fno-math-errno",
          "-U_FORTIFY_SOURCE")  # a jump to another fiber is no mistake
 COMPILERS = ("g++", "clang++", "c++")
+MOST_THREADS = 1024
+"""Of a block, as on the GPUs; also in blocks.h."""
 
 
 @dataclass(frozen=True)
@@ -137,6 +139,9 @@ class EmulatedProgram:
         self.code = code
         self.function = code.address("emulated")
         self.arguments = Arguments(launch)
+        if prod(launch.threads) > MOST_THREADS:
+            raise RuntimeError(f"kernel {name}: a block has {MOST_THREADS:,} threads at most, not "
+                               f"{prod(launch.threads):,}")
         self.blocks = (ctypes.c_uint * 3)(*launch.blocks)
         self.threads = (ctypes.c_uint * 3)(*launch.threads)
 

@@ -25,7 +25,8 @@ from tinygrad.device import Buffer, Device, Program
 from tinygrad.dtype import DType, dtypes
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
-from tinygrad.helpers import Context
+from tinygrad.helpers import Context, prod
+from tinygrad.renderer import launch_of
 
 Array = np.ndarray[Any, Any]
 
@@ -128,7 +129,12 @@ class Workbench:
         optimised = apply_plan(nest, plan)
         if most_copies is not None and copies(optimised) > most_copies:
             raise ValueError(f"{plan} writes out {copies(optimised)} copies of a value")
-        return write_program("candidate", nest, linear_program(optimised, self.renderer), self.renderer)
+        program = linear_program(optimised, self.renderer)
+        threads = prod(launch_of(program).threads)
+        if threads > self.renderer.block_threads:
+            raise RuntimeError(f"{plan} asks for blocks of {threads:,} threads, and plans for this device "
+                               f"put {self.renderer.block_threads:,} into one at most")
+        return write_program("candidate", nest, program, self.renderer)
 
     def load(self, plan: Plan, written: Written, code: Any) -> Built:
         """The kernel, with the largest value of each of its variables."""
