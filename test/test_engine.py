@@ -120,6 +120,64 @@ def test_an_assignment_on_several_devices_that_ran_before_an_interrupt_is_not_do
     assert a.tolist() == [3] * 6
 
 
+@pytest.mark.parametrize("number", range(2))
+def test_an_interrupt_between_the_devices_of_a_write_lets_it_end(interrupt_kernel, number):
+    a = Tensor(np.arange(6, dtype=np.float32), requires_grad=False).shard(("CPU:1", "CPU:2"), 0).realize()
+    total = a.sum()
+    a.assign(a + 1)
+    interrupt_kernel(number + 2)  # after the sums of two parts
+    with pytest.raises(KeyboardInterrupt):
+        a.realize()
+    assert total.item() == 15 and a.tolist() == [i + 1 for i in range(6)]
+    a.assign(a * 2)
+    assert a.tolist() == [2 * i + 2 for i in range(6)]
+
+
+def test_memory_for_the_whole_schedule_is_there_before_anything_is_overwritten(monkeypatch):
+    a, b = (Tensor(np.full(5, v, np.float32), requires_grad=False).realize() for v in (1, 10))
+    a.assign(a + 1)
+    later = (a.sum() * b).contiguous()
+    real, full = realize.allocate, MemoryError("no more")
+
+    def allocate(node):
+        if node.storage.buffer is None:
+            raise full
+        return real(node)
+
+    kernels = GlobalCounters.kernel_count
+    with monkeypatch.context() as patch:
+        patch.setattr(realize, "allocate", allocate)
+        with pytest.raises(MemoryError, match="no more"):
+            later.realize(a)
+    assert GlobalCounters.kernel_count == kernels
+    assert a.tolist() == [2] * 5 and later.tolist() == [100] * 5
+
+
+def test_an_interrupted_replay_on_two_devices_comes_to_its_end():
+    a = Tensor(np.arange(6, dtype=np.float32), requires_grad=False).shard(("CPU:1", "CPU:2"), 0).realize()
+
+    @TinyJit
+    def step():
+        a.assign(a + 1)
+
+    step()
+    real, left = realize.Submission.kernels, [1]
+
+    def kernels(*args):
+        real(*args)
+        left[0] -= 1
+        if left[0] == 0:
+            raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(realize.Submission, "kernels", kernels)
+        with pytest.raises(KeyboardInterrupt):
+            step()
+    assert left[0] < 0 and a.tolist() == [i + 2 for i in range(6)]
+    step()
+    assert a.tolist() == [i + 3 for i in range(6)]
+
+
 def test_a_signal_during_a_long_kernel():
     x = Tensor.rand(600, 600).realize()
     y = (x @ x).sin().exp().sum()

@@ -1,6 +1,9 @@
 """TinyJit: a test for each sentence of docs/jit.md. A jitted function does what the plain function does."""
+import collections
 import dataclasses
+import functools
 import gc
+import operator
 import threading
 import warnings
 from collections import namedtuple
@@ -573,6 +576,118 @@ def test_counting_calls_inside_does_not_trace_again():
         return x + 1
 
     assert [step(vector(i)).item() for i in range(5)] == [1, 2, 3, 4, 5] and count == 1
+
+
+def in_an_attribute(x, holder):
+    if not hasattr(holder, "state"):
+        holder.state = Tensor.zeros(2).contiguous().realize()
+    return holder.state
+
+
+def in_a_dict(x, holder):
+    if "state" not in holder.entries:
+        holder.entries["state"] = Tensor.zeros(2).contiguous().realize()
+    return holder.entries["state"]
+
+
+def in_a_list(x, holder):
+    if not holder.items:
+        holder.items.append(Tensor.zeros(2).contiguous().realize())
+    return holder.items[0]
+
+
+def in_a_class(x, holder):
+    if holder.of_class.state is None:
+        holder.of_class.state = Tensor.zeros(2).contiguous().realize()
+    return holder.of_class.state
+
+
+@pytest.mark.parametrize("state_of", [in_an_attribute, in_a_dict, in_a_list, in_a_class])
+def test_state_that_the_first_call_makes_is_found_by_the_next(state_of):
+    class OfClass:
+        state = None
+
+    holder = SimpleNamespace(entries={}, items=[], of_class=OfClass)
+
+    def step(x):
+        state = state_of(x, holder)
+        state.assign(state + x)
+        return state * 10
+
+    jitted, calls = traced(step)
+    assert [jitted(vector(i, 1)).tolist() for i in range(5)] == [
+        [10 * sum(range(i + 1)), 10 * (i + 1)] for i in range(5)]
+    assert len(calls) == 2
+
+
+def test_a_tensor_that_each_call_keeps_in_the_same_place_is_replayed():
+    kept = SimpleNamespace()
+
+    def step(x):
+        kept.last = x * 2
+        return x + 1
+
+    jitted, calls = traced(step)
+    assert [jitted(vector(i)).item() for i in range(5)] == [1, 2, 3, 4, 5] and len(calls) == 2
+
+
+class TimesTwo:
+    factor = 2
+
+    def __call__(self, x):
+        return x * self.factor
+
+    def method(self, x):
+        return x + self.factor
+
+
+class TimesThree(TimesTwo):
+    factor = 3
+
+
+@pytest.mark.parametrize("first, second", [
+    (lambda x: x * 2, lambda x: x * 3), (TimesTwo(), TimesThree()), (TimesTwo().method, TimesThree().method),
+    (functools.partial(operator.mul, 2), functools.partial(operator.mul, 3))])
+def test_an_object_that_the_code_reads_by_name_is_compared(first, second):
+    operation = first
+
+    def step(x):
+        return operation(x)
+
+    jitted, calls = traced(step)
+    for operation in (first, first, second, second, first):
+        assert jitted(vector(5, 7)).tolist() == operation(vector(5, 7)).tolist()
+    assert len(calls) == 3
+
+
+@pytest.mark.parametrize("make", [
+    lambda w: collections.deque([w]), lambda w: Slotted(w), lambda w: type("Holds", (), {"state": w})])
+def test_tensors_in_other_holders_are_followed(make):
+    first, second = vector(2).realize(), vector(3).realize()
+    holder = make(first)
+
+    def set_to(w):
+        if isinstance(holder, collections.deque):
+            holder[0] = w
+        else:
+            holder.state = w
+
+    def step(x):
+        return x * (holder[0] if isinstance(holder, collections.deque) else holder.state)
+
+    jitted, _ = traced(step)
+    results = []
+    for w in (first, first, second, first):
+        set_to(w)
+        results.append(jitted(vector(5)).item())
+    assert results == [10, 10, 15, 10]
+
+
+class Slotted:
+    __slots__ = ("__weakref__", "state")
+
+    def __init__(self, state):
+        self.state = state
 
 
 def test_state_that_is_rebound_in_each_call_is_right_and_warned_of():

@@ -25,7 +25,7 @@ import numpy as np
 from tinygrad.engine.arguments import CallKind, Inputs, Slot, changed, returned_tensors
 from tinygrad.engine.outside import Outside, compute_readers, is_unwanted, set_gradient
 from tinygrad.engine.realize import Capture, JitError, realize_uops
-from tinygrad.engine.references import References
+from tinygrad.engine.references import References, Way
 from tinygrad.engine.replay import Kind, Place, Step
 from tinygrad.engine.saved import Saved, load, save
 from tinygrad.engine.trace import GIVEN_UP, SEED, Output, Trace, argument_source
@@ -70,6 +70,8 @@ class TinyJit(Generic[P, R]):
         self.traces: OrderedDict[CallKind, Trace] = OrderedDict()
         self.of_instance: dict[int, TinyJit[Any, R]] = {}
         self.in_vain = 0
+        self.made: set[Way] = set()
+        """by which ways tensors were kept that calls made while they were traced"""
         self.keeps: Any = None
         """the instance, of a method, if nothing else says when it ends: its id stays its own"""
 
@@ -130,17 +132,23 @@ class TinyJit(Generic[P, R]):
         return Tracer(inputs)
 
     def keep(self, kind: CallKind, tracer: Tracer) -> None:
-        """Keep what was traced, if it can be replayed."""
+        """Keep what was traced, if it can be replayed. Where the call made state, the next one is traced, for
+        it finds some."""
         self.in_vain += 1
-        if tracer.trace is not None:
-            self.traces[kind] = tracer.trace
-            if len(self.traces) > MAX_TRACES:
-                self.traces.popitem(last=False)
+        trace = tracer.trace
+        if trace is not None and trace.references is not None:
+            makes_more = not trace.references.made <= self.made
+            self.made |= trace.references.made
+            if not makes_more:
+                self.traces[kind] = trace
+                if len(self.traces) > MAX_TRACES:
+                    self.traces.popitem(last=False)
         if self.in_vain == PATIENCE:
             name = getattr(self.function, "__name__", self.function)
             warnings.warn(f"TinyJit traced {name} {PATIENCE} times in a row and replayed nothing: its "
-                          "arguments, or the tensors it uses from outside, are others in each call; pass "
-                          "tensors as arguments, and assign() to those from outside", stacklevel=4)
+                          "arguments, or the tensors it uses from outside, are others in each call, or it "
+                          "keeps ever more tensors; pass tensors as arguments, return them, and assign() to "
+                          "those from outside", stacklevel=4)
 
 
 class PureJit(TinyJit[P, R]):
@@ -264,7 +272,7 @@ class Tracer:
         Overwriting(trace.overwritten(self.inputs)).done()
         if not rebound and not self.outside.was_computed():
             used = set(map(id, trace.conditions.tensors()))
-            trace.references = References(function, (*bound, *self.inputs.objects), used)
+            trace.references = References(function, (*bound, *self.inputs.objects), used, self.outside.ids())
             self.trace = trace
         results = [self.first_result(t, i, trace) for i, t in enumerate(returned)]
         for owner, gradient in gradients.items():

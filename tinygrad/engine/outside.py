@@ -71,6 +71,10 @@ class Outside:
         self.pending = [n for n in nodes if n.realized_view is None]
         """nodes that had no value yet"""
 
+    def ids(self) -> set[int]:
+        """Those of the tensors, as far as they live."""
+        return {id(tensor) for before in self.tensors if (tensor := before.tensor()) is not None}
+
     def was_computed(self) -> bool:
         """Whether a pending node got its value since. A call that does this does it once."""
         return any(n.realized_view is not None for n in self.pending)

@@ -4,8 +4,10 @@ In: the nodes to realise. Afterwards `node.realized_view` of each is a view of a
 once the commands are done which `Submission` gave to the devices' queues. A function that is being captured
 (`engine/jit.py`) sees every item that runs here.
 
-An exception on the way (Ctrl-C, no memory) leaves lazy what was not computed. Writes into memory that had run
-by then are remembered, so that computing again does not repeat them.
+An exception on the way (Ctrl-C, no memory) leaves lazy what was not computed. But once a step has
+overwritten memory, the other steps follow before the exception does: they may write the rest of a tensor, or
+compute what was asked for while its operands are there. What they need is allocated and compiled before the
+first such step.
 """
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ from tinygrad.graph.batch import TransformError, is_unknown
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.sizes import before_reading
 from tinygrad.graph.uop import Overwriting, Storage, UOp
-from tinygrad.helpers import DEBUG, GlobalCounters, Uninterrupted, colored, engine_lock
+from tinygrad.helpers import DEBUG, GlobalCounters, Uninterrupted, colored, complete, engine_lock
 from tinygrad.runtime.queue import CommandQueue, Point
 from tinygrad.schedule.items import Intermediates, Schedule, ScheduleItem
 from tinygrad.schedule.kept import schedules
@@ -143,14 +145,12 @@ def realize_uops(uops: Sequence[UOp], done: Callable[[], None] = lambda: None) -
     schedule = schedules.schedule(list(uops))
     if len(schedule.items) > 1:
         compile_kernels((i.ast, i.device) for i in schedule.items if i.ast.op is not Ops.COPY)
-    pending = schedule.items[::-1]
     if capture is not None:
         capture.add(schedule.items)
-    schedule.items.clear()
+    steps = Steps(schedule)
     for shared in schedule.intermediates:
         place_in_arena(shared)
     schedule.intermediates.clear()
-    run, have_run = Submission(), False
 
     def note() -> None:
         for node, view in schedule.views.items():
@@ -161,20 +161,74 @@ def realize_uops(uops: Sequence[UOp], done: Callable[[], None] = lambda: None) -
         done()
 
     try:
-        try:
-            while pending:
-                run_last(pending, run)
-        finally:
-            run.finish()
-        have_run = True
+        steps.run()
         note()
     except BaseException:
         with Uninterrupted():
-            if have_run:
+            steps.submission.resume()
+            if steps.are_given:
                 note()
             else:
-                keep_finished(schedule, {b.storage for item in pending for b in item.buffers[:item.outputs]})
+                keep_finished(schedule, steps.unwritten)
         raise
+
+
+class Steps:
+    """The steps of a schedule, which they are taken from, on their way to their devices."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.items: list[ScheduleItem | None] = [*schedule.items]
+        """None for what was given: nobody else may need its memory"""
+        self.ready: dict[int, Prepared] = {}
+        """by number, from the first on that overwrites memory"""
+        self.submission = Submission()
+        self.first_write = self.first_to_overwrite(schedule)
+        schedule.items.clear()
+
+    def first_to_overwrite(self, schedule: Schedule) -> int:
+        """The number of the first step that writes to memory which tensors show; of the end without one."""
+        overwritten = {memory.storage for node in schedule.views if node.op is Ops.ASSIGN
+                       for memory in node.src[0].base.memories}
+        end = len(schedule.items)
+        if not overwritten:
+            return end
+        return next((number for number, item in enumerate(schedule.items)
+                     if any(b.storage in overwritten for b in item.buffers[:item.outputs])), end)
+
+    @property
+    def are_given(self) -> bool:
+        return self.submission.steps == len(self.items)
+
+    @property
+    def unwritten(self) -> set[Storage]:
+        """The memory that steps not yet given would write."""
+        return {b.storage for item in self.items[self.submission.steps:] if item is not None
+                for b in item.buffers[:item.outputs]}
+
+    def run(self) -> None:
+        """Give all of them to their devices' queues."""
+        try:
+            self.run_until(self.first_write)
+            if not self.are_given:
+                self.ready = {n: self.prepared(n) for n in range(self.first_write, len(self.items))}
+                complete(lambda: self.run_until(len(self.items)))
+        finally:
+            self.submission.finish()
+
+    def run_until(self, end: int) -> None:
+        """Give the steps up to number `end` that were not given yet."""
+        run = self.submission
+        run.resume()
+        while (number := run.steps) < end:
+            (self.ready.get(number) or self.prepared(number)).run(run)
+            self.items[number] = None
+            self.ready.pop(number, None)
+
+    def prepared(self, number: int) -> Prepared:
+        """The step of that number with everything done that may fail."""
+        item = self.items[number]
+        assert item is not None, "a step that was given"
+        return prepared(item)
 
 
 def place_in_arena(shared: Intermediates) -> None:
@@ -182,14 +236,6 @@ def place_in_arena(shared: Intermediates) -> None:
     arena = Buffer(shared.device, shared.arena.size, dtypes.uint8)
     for number, node in shared.nodes.items():
         node.set_buffer(arena.part(shared.arena.offsets[number], node.arg.size, node.dtype))
-
-
-def run_last(pending: list[ScheduleItem], run: Submission) -> None:
-    """Take the last step away and give it to its device. It counts as run once taken: a kernel that began
-    also ends."""
-    ready = prepared(pending[-1])
-    pending.pop()
-    ready.run(run)
 
 
 def keep_finished(schedule: Schedule, unwritten: set[Storage]) -> None:
@@ -233,6 +279,8 @@ class Prepared(NamedTuple):
             run.copy(buffers[0], buffers[1], copied_from(item.ast))
         elif all([b.size for b in buffers[:item.outputs]]):
             run.kernel(kernel, buffers[0].device, buffers, item.outputs, variables)
+        else:
+            run.steps += 1
 
 
 def prepared(item: ScheduleItem) -> Prepared:
@@ -266,6 +314,10 @@ class Submission:
         self.queues: set[CommandQueue] = set()
         self.exposed: list[Point] = []
         """commands that use memory which others see"""
+        self.steps = 0
+        """how many were given"""
+        self.giving: tuple[int, CommandQueue, int] | None = None
+        """the last step that has kernels: its number, its queue, what that had accepted before"""
 
     def kernel(self, kernel: CompiledKernel, device: str, buffers: Sequence[Buffer], outputs: int,
                variables: Sequence[int]) -> None:
@@ -277,15 +329,19 @@ class Submission:
             Device.synchronize()
             sources = ordered(queue, buffers, outputs)
             start = queue.timestamp()
+            self.giving = self.steps, queue, queue.accepted
             queue.exec(kernel.program, addresses, variables, kernel.extent, 0.0, sources)
+            self.steps += 1
             count(kernel, device, queue.timestamp().seconds - start.seconds)
             return
         self.queues.add(queue)
         self.seconds += kernel.estimate.seconds
         sources = ordered(queue, buffers, outputs)
+        self.giving = self.steps, queue, queue.accepted
         point = queue.exec(kernel.program, addresses, variables, kernel.extent, self.seconds, sources)
         if point is not None:
             self.note(point, buffers, outputs)
+        self.steps += 1
         count(kernel, device, 0.0)
 
     def kernels(self, device: str, recorded: Any, changes: tuple[np.ndarray[Any, Any], list[int]],
@@ -296,8 +352,10 @@ class Submission:
         self.queues.add(queue)
         self.seconds += seconds
         sources = ordered(queue, buffers, outputs)
+        self.giving = self.steps, queue, queue.accepted
         point = queue.exec_list(recorded, *changes, self.seconds, sources)
         self.note(point, buffers, outputs)
+        self.steps += 1
 
     def copy(self, target: Buffer, source: Buffer, start: int) -> None:
         """Fill a buffer with the items of another one from `start` on, on whatever devices they are."""
@@ -306,7 +364,18 @@ class Submission:
         sources = ordered(queue, (target, source), 1)
         point = queue.copy(target, source, start * source.dtype.itemsize, sources)
         self.note(point, (target, source), 1)
+        self.steps += 1
         GlobalCounters.global_mem += target.nbytes
+
+    def resume(self) -> None:
+        """Count a step that an exception broke up (Ctrl-C) when its kernels had been given already, and wait
+        for them. Kernels not given, and copies, which may be made twice, are still to be given."""
+        if self.giving is None:
+            return
+        number, queue, accepted = self.giving
+        if number == self.steps and queue.accepted > accepted:
+            queue.await_value(queue.signal().value)
+            self.steps += 1
 
     def note(self, point: Point | None, buffers: Sequence[Buffer], outputs: int) -> None:
         """Remember the use of memory by a command, if that is not done yet."""

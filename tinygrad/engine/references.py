@@ -2,13 +2,16 @@
 
 Python tells nobody that a name, an attribute or an item of a list stands for another object now. `References`
 follows the names that a function's code reads, and what can be reached from there, to the tensors that a call
-used, and asks before each replay whether the way still leads there. Numbers and texts that code reads by name
-(of an enclosing function, or of its module) are compared too. One of `Conditions` (`engine/outside.py`).
+used, and asks before each replay whether the way still leads there. Numbers, texts and other objects that
+code reads by name (of an enclosing function, or of its module) are compared too. One of `Conditions`
+(`engine/outside.py`).
 """
 from __future__ import annotations
 
+import dis
 import functools
 import weakref
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
@@ -43,6 +46,14 @@ def _attribute(holder: Any, key: Any) -> Any:
     return vars(holder).get(key, _Nothing)
 
 
+def _slot(holder: Any, key: Any) -> Any:
+    return getattr(holder, key, _Nothing)
+
+
+def _class(holder: Any, key: Any) -> Any:
+    return type(holder)
+
+
 def _content(holder: Any, key: Any) -> Any:
     try:
         return holder.cell_contents
@@ -75,7 +86,7 @@ class Reference:
 
 
 @dataclass(frozen=True)
-class Number:
+class Named:
     """A number or text that code reads by name."""
 
     read: Callable[[Any, Any], Any]
@@ -89,11 +100,16 @@ class Number:
 
 
 class References:
-    """The ways from a function, called on the instances `bound`, to the tensors whose ids are `wanted`."""
+    """The ways from a function, called on the instances `bound`, to the tensors whose ids are `wanted`. Those
+    whose ids are not among the `known` ones it made itself."""
 
-    def __init__(self, function: Callable[..., Any], bound: Iterable[Any], wanted: Collection[int]) -> None:
+    def __init__(self, function: Callable[..., Any], bound: Iterable[Any], wanted: Collection[int],
+                 known: Collection[int]) -> None:
         self.wanted = wanted
-        self.found: list[Reference | Number] = []
+        self.known = known
+        self.found: list[Reference | Named] = []
+        self.made: set[Way] = set()
+        """the ways to tensors that the function made, and keeps"""
         self.leads: dict[int, bool] = {}
         """by the id of what was looked at: whether a wanted tensor can be reached from it"""
         self.seen: list[Any] = []
@@ -111,6 +127,8 @@ class References:
         """Whether a wanted tensor is `value` or can be reached from it; notes the ways."""
         if isinstance(value, Tensor):
             return id(value) in self.wanted
+        if isinstance(value, PLAIN):
+            return False
         known = self.leads.get(id(value))
         if known is not None or len(self.seen) == MOST_OBJECTS or depth == DEEPEST:
             return bool(known)
@@ -118,23 +136,29 @@ class References:
         self.seen.append(value)
         leads = False
         for read, holder, key, child in parts(value):
-            if isinstance(child, PLAIN):
-                if read in (_content, _global):
-                    self.found.append(Number(read, holder, key, child))
-            elif self.follow(child, depth + 1):
+            if self.follow(child, depth + 1):
                 leads = True
                 self.found.append(Reference(read, _kept(holder), key, _kept(child)))
+            elif isinstance(child, Tensor):
+                if id(child) not in self.known:
+                    self.made.add((id(holder), key))
+            elif read in (_content, _global):
+                self.found.append(Named(read, holder, key, child) if isinstance(child, PLAIN) else
+                                  Reference(read, _kept(holder), key, _kept(child)))
         self.leads[id(value)] = leads
         return leads
 
 
+_OF_MODULE = {dis.opmap[name] for name in ("LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL")}
+Way = tuple[int, Any]
+"""The id of what holds something, and under which name or number."""
 Part = tuple[Callable[[Any, Any], Any], Any, Any, Any]
 """How to read it, what holds it, under which name or number, and what it is now."""
 
 
 def parts(value: Any) -> Iterator[Part]:
     """The objects that stand in another one and may be others later."""
-    if isinstance(value, (list, tuple)):
+    if isinstance(value, (list, tuple, deque)):
         yield from ((_item, value, i, child) for i, child in enumerate(value))
     elif isinstance(value, dict):
         yield from ((_entry, value, key, child) for key, child in list(value.items()))
@@ -145,8 +169,13 @@ def parts(value: Any) -> Iterator[Part]:
             value.func, value.args, value.keywords)
         yield _item, inner, 0, inner[0]
         yield from ((_item, inner, i, child) for i, child in enumerate(inner) if i)
-    elif hasattr(value, "__dict__") and not isinstance(value, (type, ModuleType)) and is_users(type(value)):
-        yield from ((_attribute, value, key, child) for key, child in list(vars(value).items()))
+    elif isinstance(value, type):
+        yield from parts_of_class(value)
+    elif not isinstance(value, ModuleType) and is_users(type(value)):
+        attributes = getattr(value, "__dict__", {})
+        yield from ((_attribute, value, key, child) for key, child in list(attributes.items()))
+        yield from ((_slot, value, key, _slot(value, key)) for key in slots_of(type(value)))
+        yield _class, value, None, type(value)
         yield from parts_of_calling(value)
     elif "__wrapped__" in getattr(value, "__dict__", ()):  # a jitted function
         yield _attribute, value, "__wrapped__", value.__wrapped__
@@ -162,8 +191,26 @@ def parts_of_function(function: FunctionType) -> Iterator[Part]:
     for given in (function.__defaults__, function.__kwdefaults__):
         if given:
             yield _item, (given,), 0, given
+    if function.__module__ and function.__module__.startswith("tinygrad."):
+        return  # whose names stay
     names = function.__globals__
-    yield from ((_global, names, name, names[name]) for name in names_in(function.__code__) if name in names)
+    yield from ((_global, names, name, names[name]) for name in names_in(function.__code__)
+                if name in names and not isinstance(names[name], ModuleType))
+
+
+def parts_of_class(value: type) -> Iterator[Part]:
+    """The tensors that the users' classes among a class and its bases hold, and what may hold some."""
+    for base in value.__mro__:
+        if is_users(base):
+            yield from ((_attribute, base, key, child) for key, child in list(vars(base).items())
+                        if isinstance(child, (Tensor, list, tuple, dict, deque)) or is_users(type(child)))
+
+
+def slots_of(value: type) -> Iterator[str]:
+    """The names of the attributes that instances have without a dict for them."""
+    for base in value.__mro__:
+        slots = vars(base).get("__slots__", ())
+        yield from ((slots,) if isinstance(slots, str) else slots)
 
 
 def parts_of_calling(value: Any) -> Iterator[Part]:
@@ -173,13 +220,15 @@ def parts_of_calling(value: Any) -> Iterator[Part]:
         yield from parts_of_function(call)
 
 
-def names_in(code: CodeType) -> set[str]:
-    """The names that code reads, functions inside it too."""
+@functools.lru_cache(maxsize=1 << 12)
+def names_in(code: CodeType) -> frozenset[str]:
+    """The names of its module that code reads or sets, functions inside it too."""
     inner = [names_in(c) for c in code.co_consts if isinstance(c, CodeType)]
-    return set(code.co_names).union(*inner)
+    return frozenset(i.argval for i in dis.get_instructions(code) if i.opcode in _OF_MODULE).union(*inner)
 
 
 def is_users(thing: Any) -> bool:
-    """Whether a class or function is not of this package, but for its layers and optimizers."""
+    """Whether a class or function is not of Python or of this package, but for its layers and optimizers."""
     module = getattr(thing, "__module__", None) or ""
-    return not module.startswith("tinygrad.") or module.startswith("tinygrad.nn.")
+    is_others = module == "builtins" or module.startswith("tinygrad.")
+    return not is_others or module.startswith("tinygrad.nn.")

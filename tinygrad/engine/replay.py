@@ -7,6 +7,7 @@ the CPU one native call), for which only the addresses and variables that change
 """
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -20,7 +21,7 @@ from tinygrad.dtype import dtypes
 from tinygrad.engine.realize import Submission, allocate, copied_from
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
-from tinygrad.helpers import DEBUG, GlobalCounters
+from tinygrad.helpers import DEBUG, GlobalCounters, complete
 from tinygrad.runtime.queue import seconds_of
 from tinygrad.schedule.items import BoundVariable
 from tinygrad.schedule.memory import lifetimes, plan_arena
@@ -192,19 +193,19 @@ class Replay:
 
     def __call__(self, given: Mapping[int, Buffer], values: Values) -> None:
         """Run on this memory for the places that keep none."""
-        if DEBUG >= 2:
-            run = Submission()
-            for number in range(len(self.steps)):
-                self.run_alone(number, run, given, values)
-            run.finish()
-            return
         run = Submission()
-        try:
-            for step in self.runs:
+        steps = range(len(self.steps)) if DEBUG >= 2 else self.runs
+
+        def rest() -> None:
+            run.resume()
+            for step in itertools.islice(steps, run.steps, None):
                 if isinstance(step, Together):
                     step(run, given, values)
                 else:
                     self.run_alone(step, run, given, values)
+
+        try:
+            complete(rest)  # or captured state would be half written
         finally:
             run.finish()
 

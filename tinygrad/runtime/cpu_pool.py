@@ -17,7 +17,7 @@ import numpy as np
 from tinygrad.helpers import ceildiv, getenv
 from tinygrad.runtime import cpu_threads, native_queue
 from tinygrad.runtime.allocator import ALIGNMENT, host_memory
-from tinygrad.runtime.cpu_threads import ENTRY_SLOTS, MAX_THREADS, SCRATCH, STATE_SLOTS
+from tinygrad.runtime.cpu_threads import ENTRY_SLOTS, LAUNCHED, MAX_THREADS, SCRATCH, STATE_SLOTS
 from tinygrad.runtime.llvm import compile_ir
 from tinygrad.runtime.queue import Point, stop_all
 
@@ -42,8 +42,8 @@ class NativeThreads:
     def __init__(self) -> None:
         self.code = compile_ir(cpu_threads.source() + native_queue.source())
         pointer, integer = ctypes.c_void_p, ctypes.c_int64
-        self.launch = self._function("launch", None, pointer, pointer, pointer, pointer, integer, integer)
-        self.run_list = self._function("run_list", None, pointer, pointer, integer)
+        self.launch = self._function("launch_here", None, *[pointer] * 4, integer, integer)
+        self.run_list = self._function("run_list_here", None, pointer, pointer, integer)
         self.worker = self._function("worker", None, pointer, integer)
         self.stop_workers = self._function("stop_workers", None, pointer)
         self.serve = self._function("serve", None, pointer, pointer, integer)
@@ -83,6 +83,9 @@ class ThreadPool:
         self.threads = threads
         self.slots = aligned_words(STATE_SLOTS)
         self.state_address = self.slots.ctypes.data
+        self.launched = ctypes.c_int64.from_address(self.state_address + 8 * LAUNCHED)
+        """how often kernels were started from Python, counted in native code: so an interrupt cannot come
+        between"""
         self.scratch: list[np.ndarray[Any, Any]] = []
         self.scratch_bytes = 0
         self.lock = threading.Lock()

@@ -170,6 +170,10 @@ class CPUQueue(TimelineQueue):
         return self._head.value
 
     @property
+    def accepted(self) -> int:
+        return self._head.value + pool().launched.value
+
+    @property
     def is_idle(self) -> bool:  # as above, in fewer steps: asked for each kernel
         return self.timeline._value.value >= self._head.value
 
@@ -328,6 +332,10 @@ class HostQueue(TimelineQueue):
         with self.lock:
             return self.begun + len(self.commands)
 
+    @property
+    def accepted(self) -> int:
+        return self.pushed + self.ran
+
     def call(self, function: Callable[[], None], sources: tuple[Point, ...] = ()) -> Point:
         """Call `function` after everything given so far."""
         with self.lock:
@@ -383,6 +391,7 @@ class HostQueue(TimelineQueue):
             if not self.runs_here(seconds, sources):
                 return self.call(function, sources)
             function()
+            self.ran += 1
             return None
 
     def signal(self, timeline: Timeline | None = None, value: int = 0) -> Point:

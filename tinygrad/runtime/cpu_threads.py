@@ -30,7 +30,8 @@ DONE = 16
 SLEEPERS = 24
 STOP = 32
 LOCK = 40
-SCRATCH = 48
+LAUNCHED = 48
+SCRATCH = 56
 STATE_SLOTS = SCRATCH + MAX_THREADS
 
 JOB = {"function": "ptr", "buffers": "ptr", "variables": "ptr", "extent": "i64", "chunk": "i64"}
@@ -265,6 +266,27 @@ out:
   call void @release(ptr %lock)
   ret void
 }
+
+define internal void @count_launch(ptr %state) {
+entry:
+  %launched = getelementptr i64, ptr %state, i64 $LAUNCHED
+  %before = atomicrmw add ptr %launched, i64 1 seq_cst
+  ret void
+}
+
+define void @launch_here(ptr %state, ptr %function, ptr %buffers, ptr %variables, i64 %extent, i64 %chunk) {
+entry:
+  call void @count_launch(ptr %state)
+  call void @launch(ptr %state, ptr %function, ptr %buffers, ptr %variables, i64 %extent, i64 %chunk)
+  ret void
+}
+
+define void @run_list_here(ptr %state, ptr %entries, i64 %count) {
+entry:
+  call void @count_launch(ptr %state)
+  call void @run_list(ptr %state, ptr %entries, i64 %count)
+  ret void
+}
 """)
 
 _FUTEX = {"x86_64": 202, "aarch64": 98}
@@ -272,8 +294,9 @@ _FUTEX = {"x86_64": 202, "aarch64": 98}
 
 
 def source() -> str:
-    """LLVM IR of `worker`, `launch`, `run_list` and `stop_workers` for this machine; and of what a thread
-    calls to rest: `sleep` (until a 32-bit word changes, or for a time) and `rouse` (who sleeps there)."""
+    """LLVM IR of `worker`, `launch`, `run_list` and `stop_workers` for this machine; of `launch_here` and
+    `run_list_here`, which Python calls, and which count that in `LAUNCHED`; and of what a thread calls to
+    rest: `sleep` (until a 32-bit word changes, or for a time) and `rouse` (who sleeps there)."""
     machine = os.uname().machine
     futex = _FUTEX.get(machine) if sys.platform == "linux" else None
     if futex is None:
@@ -288,7 +311,7 @@ def source() -> str:
         declare=declare, declare_pause="declare void @llvm.x86.sse2.pause()" if machine == "x86_64" else "",
         sleep=sleep, rouse=rouse, pause=pause_instruction(), CLOSED=CLOSED, SPIN=SPIN, FUNCTION=FUNCTION,
         BUFFERS=BUFFERS, VARIABLES=VARIABLES, EXTENT=EXTENT, CHUNK=CHUNK, DONE=DONE, SLEEPERS=SLEEPERS,
-        STOP=STOP, LOCK=LOCK, SCRATCH=SCRATCH, ENTRY_SLOTS=ENTRY_SLOTS, EVERYONE=EVERYONE,
+        STOP=STOP, LOCK=LOCK, LAUNCHED=LAUNCHED, SCRATCH=SCRATCH, ENTRY_SLOTS=ENTRY_SLOTS, EVERYONE=EVERYONE,
         load_job=load_slots("%state", FUNCTION, JOB), load_entry=load_slots("%entry_address", 0, JOB))
 
 

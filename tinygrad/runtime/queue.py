@@ -145,6 +145,13 @@ class CommandQueue:
         self.name = name
         self.finish = finish
         """returns when the driver has done everything it was given"""
+        self.ran = 0
+
+    @property
+    def accepted(self) -> int:
+        """A number that grows when a kernel is accepted, which then runs whatever happens: so it tells after
+        an interrupt (Ctrl-C) in `exec` or `exec_list` whether there is anything left to give."""
+        return self.ran
 
     def exec(self, program: Program, addresses: Sequence[int], variables: Sequence[int], extent: int,
              work: float = 0.0, sources: tuple[Point, ...] = ()) -> Point | None:
@@ -152,6 +159,7 @@ class CommandQueue:
         that are given together."""
         raise_failures(sources)
         program(addresses, variables, extent)
+        self.ran += 1
         return None
 
     def copy(self, target: Buffer, source: Buffer, offset: int, sources: tuple[Point, ...] = ()
@@ -224,6 +232,10 @@ class DriverQueue(CommandQueue):
         self.marks: deque[tuple[int, Any]] = deque()
         self.kept: deque[tuple[int, object]] = deque()
         self.lock = threading.RLock()
+
+    @property
+    def accepted(self) -> int:
+        return self.given
 
     def mark(self) -> Any:
         """The driver's mark (an event) after everything given so far."""

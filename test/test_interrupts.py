@@ -1,0 +1,162 @@
+"""An interrupt (Ctrl-C) at every place of a realize or replay where Python would look for one."""
+import dis
+import inspect
+import sys
+
+import numpy as np
+import pytest
+
+from tinygrad import Tensor, TinyJit
+from tinygrad.device import Buffer
+from tinygrad.engine import realize, replay
+from tinygrad.runtime.allocator import Allocator
+
+LOOKS_FOR_SIGNALS = {dis.opmap[name] for name in ("CALL", "CALL_FUNCTION_EX", "RESUME", "JUMP_BACKWARD")
+                     if name in dis.opmap}
+"""Instructions after which a pending signal is handled."""
+FINALIZERS = {"__del__", "_forget"}
+"""An exception in them is only printed."""
+ALLOCATING = {Buffer.allocate.__code__, Allocator.allocate.__code__}
+"""Where an interrupt loses count of a block, which other tests would find."""
+
+
+def is_spared(frame):
+    """Whether an exception would be printed only (in finalizers) or miscounted (in the allocator), or Python
+    cannot raise one from a trace function (in generators)."""
+    within = [frame]
+    while within[-1].f_back is not None:
+        within.append(within[-1].f_back)
+    is_generator = bool(frame.f_code.co_flags & inspect.CO_GENERATOR)
+    return is_generator or any(f.f_code.co_name in FINALIZERS or f.f_code in ALLOCATING for f in within)
+
+
+class Interrupt:
+    """Raises KeyboardInterrupt at the place of this number, of those in calls from `begin` on."""
+
+    def __init__(self, number, begin):
+        self.left = number
+        self.begin = begin
+        self.came = False
+        self.last = {}
+
+    def call(self, frame, event, argument):
+        if self.came or is_spared(frame):
+            return None
+        if frame.f_code is self.begin and not self.last:
+            frame.f_back.f_trace, frame.f_back.f_trace_opcodes = self.instruction, True
+            self.last[frame.f_back] = None
+        if not self.last:
+            return None
+        frame.f_trace_opcodes = True
+        return self.instruction
+
+    def instruction(self, frame, event, argument):
+        if event == "opcode" and not self.came:
+            looks = self.last.get(frame) in LOOKS_FOR_SIGNALS
+            self.last[frame] = frame.f_code.co_code[frame.f_lasti]
+            self.left -= looks
+            if self.left < 0 and looks:
+                self.came = True
+                raise KeyboardInterrupt
+        return self.instruction
+
+    def happens_in(self, function):
+        """Call a function; whether the interrupt came."""
+        sys.settrace(self.call)
+        try:
+            function()
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(None)
+        return self.came
+
+
+def everywhere(begin, program):
+    """Run `program`, which gives a function to interrupt and a check of what then is, with the interrupt at
+    each place in turn, and at last without it. Returns the number of places."""
+    number = 0
+    while True:
+        function, check = program()
+        came = Interrupt(number, begin).happens_in(function)
+        Tensor(np.full(8, 77, np.float32)).realize()  # what memory that was not written may hold
+        check(came)
+        if not came:
+            return number
+        number += 1
+
+
+def numbers(devices=None):
+    x = Tensor(np.arange(8, dtype=np.float32), requires_grad=False).realize()
+    return x if devices is None else x.shard(devices, 0).realize()
+
+
+def a_value():
+    y = numbers() * 2 + 1
+
+    def check(_):
+        assert y.tolist() == [2 * i + 1 for i in range(8)]
+    return y.realize, check
+
+
+def a_write(devices=None):
+    x = numbers(devices)
+    before = x.reshape(2, 4).sum(1).contiguous().max()
+    x.assign(x + 1)
+
+    def check(_):
+        assert x.tolist() == [i + 1 for i in range(8)] and before.item() == 22
+    return x.realize, check
+
+
+def a_write_on_two_devices():
+    return a_write(TWO_DEVICES)
+
+
+def writes_of_parts():
+    x = numbers()
+    before = x.sum()
+    x[:4] = x[:4] + 1
+    x[4:] = x[4:] + 1
+
+    def check(_):
+        assert x.tolist() == [i + 1 for i in range(8)] and before.item() == 28
+    return x.realize, check
+
+
+TWO_DEVICES = ("CPU", "CPU:1")
+
+
+@pytest.mark.parametrize("program", [a_value, a_write, writes_of_parts,
+                                     pytest.param(a_write_on_two_devices, marks=pytest.mark.slow)])
+def test_an_interrupt_anywhere_leaves_values_and_writes_whole(program):
+    program()[0]()
+    assert everywhere(realize.Steps.__init__.__code__, program) > 20
+
+
+@pytest.mark.parametrize("devices", [None, pytest.param(TWO_DEVICES, marks=pytest.mark.slow)])
+def test_an_interrupt_anywhere_in_a_replay_leaves_all_of_its_writes_or_none(devices):
+    x, y = numbers(devices), numbers(devices)
+
+    @TinyJit
+    def step():
+        x.assign(x + 1)
+        y.assign(y + x)
+        return y.sum()
+
+    step()
+    done, total = 1, 1
+
+    def program():
+        def check(came):
+            nonlocal done, total
+            once_more = x[0].item() > done
+            assert once_more or came
+            if once_more:
+                done += 1
+                total += done
+            assert x.tolist() == [i + done for i in range(8)]
+            assert y.tolist() == [(done + 1) * i + total for i in range(8)]
+        return step, check
+
+    assert everywhere(replay.Replay.__call__.__code__, program) > 20
