@@ -259,6 +259,18 @@ def test_an_expensive_factor_is_not_computed_in_the_inner_loop_of_a_matmul() -> 
     close(result, np.exp(np.sin(a.astype(np.float64))) @ b, 1e-4)
 
 
+@pytest.mark.parametrize("size", [3, 20, 200])
+def test_a_sum_is_rounded_alike_wherever_it_is_compared(size: int) -> None:
+    """The nearest of five centres, found in one kernel and used by two sums of another: a step of k-means."""
+    x = normals(size + 5, 3)
+    points, centres = held(x), held(x[:5])
+    nearest = (points[:, None] - centres).square().sum(-1).argmin(1)
+    hits = nearest.one_hot(5)
+    means = (hits[:, :, None] * points[:, None]).sum(0) / hits.sum(0)[:, None]
+    expected = np.square(x[:, None] - x[:5]).sum(-1).argmin(1)
+    close(means, np.stack([x[expected == i].astype(np.float64).mean(0) for i in range(5)]), 1e-5)
+
+
 def test_a_cheap_value_is_computed_where_it_is_used() -> None:
     x = held(normals(64, 64))
     negated = -x

@@ -12,7 +12,7 @@ import sys
 import tarfile
 import types
 import zipfile
-from collections import Counter, OrderedDict, namedtuple
+from collections import Counter, OrderedDict, defaultdict, namedtuple
 from pathlib import Path
 from typing import Any
 
@@ -396,7 +396,7 @@ def legacy(text: bytes, keys: Any = (), tail: bytes = b"", *, magic: int = 0x195
 def test_torch_load_refuses_files_that_would_run_something(tmp_path: Path) -> None:
     marker, path = tmp_path / "marker", tmp_path / "x.pt"
     attacks = [Attack(os.system, f"touch {marker}"), Attack(eval, "1"), Attack(getattr, "", "join"),
-               OrderedDict(a=Attack(open, str(marker), "w"))]
+               OrderedDict(a=Attack(open, str(marker), "w")), defaultdict(print)]
     for attack in attacks:
         text = pickle.dumps(attack, 2)
         for content in (text, legacy(text)):
@@ -457,7 +457,10 @@ def test_torch_load_reads_what_torch_saves(tmp_path: Path, zipped: bool) -> None
             torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool, torch.uint16, torch.uint32,
             torch.uint64)},
     }
-    around = {"list": [1, (2.5, "x", None)], "bytes": b"\xff", "set": {1}, "many": Counter("aab"),
+    numbers = [np.dtype(kind).type(3) for kind in pytorch_files.NUMBERS]
+    around = {"numbers": numbers, "mean": np.mean([1.0, 2.5]), "of lists": defaultdict(list, a=[1]),
+              "of dicts": defaultdict(dict), "list": [1, (2.5, "x", None)], "bytes": b"\xff", "set": {1},
+              "many": Counter("aab"),
               "big": 2**70, "size": base.shape, "device": base.device, "dtype": torch.float16}
     path = tmp_path / "saved.pt"
     torch.save({"tensors": OrderedDict(tensors), "state": optimizer.state_dict(), "around": around}, path,
@@ -469,5 +472,8 @@ def test_torch_load_reads_what_torch_saves(tmp_path: Path, zipped: bool) -> None
         assert got.shape == tuple(tensor.shape), name
         assert got.cast("float64").tolist() == tensor.detach().double().tolist(), name
     assert found["around"] == {**around, "size": (3, 4), "device": "cpu", "dtype": "float16"}
+    assert [type(n) for n in found["around"]["numbers"]] == [type(n) for n in numbers]
+    found["around"]["of lists"]["b"].append(2)
+    assert found["around"]["of lists"] == {"a": [1], "b": [2]}
     for i, each in optimizer.state_dict()["state"].items():
         np.testing.assert_array_equal(found["state"]["state"][i]["exp_avg"].numpy(), each["exp_avg"].numpy())

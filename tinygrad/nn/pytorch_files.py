@@ -11,7 +11,7 @@ import dataclasses
 import io
 import pickle
 import struct
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -54,6 +54,8 @@ TYPES: dict[str, DType] = {
 }
 OTHER_TYPES = ("ComplexFloatStorage", "ComplexDoubleStorage", "QInt8Storage", "QUInt8Storage",
                "QInt32Storage", "complex32", "complex64", "complex128", "float8_e4m3fnuz", "float8_e5m2fnuz")
+NUMBERS = ("b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8")
+"""NumPy's types of single numbers."""
 LEGACY_MAGIC = 0x1950a86a20f9469cfc6c
 """The first pickle of a file from before 1.6."""
 LEGACY_PROTOCOL = 1001
@@ -120,6 +122,39 @@ def rebuild_subclass(function: Any, kind: Any, arguments: Any, *_: Any) -> Any:
     return function(*arguments)
 
 
+@dataclasses.dataclass
+class NumberType:
+    """A type of NumPy's numbers, by its name and byte order: `f8`."""
+
+    name: str
+
+    def __setstate__(self, facts: Any) -> None:
+        if not isinstance(facts, tuple) or facts[1:2] not in (("<",), ("|",)):
+            raise PyTorchFileError(f"a NumPy number is little-endian and of a plain type, got {facts!r}")
+
+
+def number_type(name: Any, *_: Any) -> NumberType:
+    if name not in NUMBERS:
+        raise PyTorchFileError(f"a NumPy number is of a type of {', '.join(NUMBERS)}, got {name!r}")
+    return NumberType(name)
+
+
+def number(kind: Any, data: Any) -> np.generic:
+    """A NumPy scalar from its bytes."""
+    if not isinstance(kind, NumberType) or not isinstance(data, bytes) \
+            or len(data) != np.dtype(kind.name).itemsize:
+        raise PyTorchFileError(f"a NumPy number is a type and its bytes, got {kind!r} and {data!r}")
+    found: np.generic = np.frombuffer(data, np.dtype(kind.name).newbyteorder("<"))[0]
+    return found
+
+
+def dict_with_default(kind: Any = None, *_: Any) -> defaultdict[Any, Any]:
+    """A dict that makes what is missing by a function that pickles may call."""
+    if kind is not None and not isinstance(kind, Maker):
+        raise PyTorchFileError(f"a defaultdict makes its values by a function, got {kind!r}")
+    return defaultdict(None if kind is None else kind.function)
+
+
 def encoded(text: Any, encoding: Any) -> bytes:
     """Bytes, as protocol 2 writes them."""
     if not isinstance(text, str) or encoding != "latin1":
@@ -134,10 +169,18 @@ def device_name(kind: Any, index: Any = None) -> str:
 MAKERS: dict[tuple[str, str], Callable[..., Any]] = {
     ("collections", "OrderedDict"): OrderedDict,
     ("collections", "Counter"): Counter,
+    ("collections", "defaultdict"): dict_with_default,
+    ("builtins", "dict"): dict,
+    ("builtins", "list"): list,
+    ("builtins", "int"): int,
+    ("builtins", "float"): float,
     ("builtins", "set"): set,
     ("builtins", "complex"): complex,
     ("builtins", "bytearray"): bytearray,
     ("_codecs", "encode"): encoded,
+    ("numpy", "dtype"): number_type,
+    ("numpy._core.multiarray", "scalar"): number,
+    ("numpy.core.multiarray", "scalar"): number,
     ("torch", "Size"): tuple,
     ("torch", "device"): device_name,
     ("torch._utils", "_rebuild_tensor"): rebuild_tensor,
@@ -153,13 +196,13 @@ TENSOR_CLASSES = (("torch", "Tensor"), ("torch.nn.parameter", "Parameter"), ("to
 class Maker:
     """A function that a pickle may call: it has this object and not the function, which it could change."""
 
-    __slots__ = ("_function",)
+    __slots__ = ("function",)
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        self._function = function
+        self.function = function
 
     def __call__(self, *arguments: Any) -> Any:
-        return self._function(*arguments)
+        return self.function(*arguments)
 
 
 class Unpickler(pickle.Unpickler):

@@ -393,7 +393,7 @@ def _stored_file(data: Bytes, info: zipfile.ZipInfo) -> Bytes:
 
 
 def torch_load(t: PathLike | Tensor) -> Any:
-    """What `torch.save` wrote: tensors, in the dicts, lists and plain values around them.
+    """What `torch.save` wrote: tensors, in the dicts, lists, plain values and NumPy numbers around them.
 
     Both formats: zip archives, whose tensors are views of the file where they lie in order, and the pickles
     before PyTorch 1.6. Parameters come as tensors, `torch.Size` as a tuple, devices and dtypes as their

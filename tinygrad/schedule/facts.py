@@ -140,6 +140,8 @@ class Facts:
     has_statistics: bool
     is_closed: bool
     """a REDUCE with a closed form"""
+    is_compared: bool
+    """a sum that a comparison needs to be rounded alike wherever it is computed"""
     may_store: bool
     """False for what is never stored unless it must be"""
     shown: Shown | None
@@ -166,11 +168,13 @@ class Facts:
 class FactsOfGraph:
     """The facts of every node in `order`, sources first."""
 
-    def __init__(self, order: Sequence[UOp], reads: dict[UOp, bool], closed: frozenset[UOp], forced: set[UOp],
-                 buffered_assigns: frozenset[UOp], chained: Mapping[UOp, ChainedSum]) -> None:
+    def __init__(self, order: Sequence[UOp], reads: dict[UOp, bool], closed: frozenset[UOp],
+                 compared: frozenset[UOp], forced: set[UOp], buffered_assigns: frozenset[UOp],
+                 chained: Mapping[UOp, ChainedSum]) -> None:
         self.reads = reads
         self.chained = chained
         self.closed = closed
+        self.compared = compared
         self.forced = forced
         self.buffered_assigns = buffered_assigns
         self.known: dict[tuple[Any, ...], Facts] = {}
@@ -211,8 +215,8 @@ class FactsOfGraph:
         elif op is Ops.REDUCE:
             product = product_of(node)
             operands = () if product is None else tuple(map(self.shown_of, product.src))
-            details = (node.arg, node.src[0].shape, node in self.closed, is_contraction(node),
-                       None if product is None else product.dtype.itemsize, *operands)
+            details = (node.arg, node.src[0].shape, node in self.closed, node in self.compared,
+                       is_contraction(node), None if product is None else product.dtype.itemsize, *operands)
         elif op is Ops.LIMIT:
             details = (self.of[node.src[0]],)
         elif op is Ops.WHERE or op is Ops.CAST:
@@ -238,7 +242,8 @@ class FactsOfGraph:
         return Facts(
             node.op, _KINDS.get(node.op, Kind.OTHER), node.shape, node.device, node in self.forced,
             node in self.buffered_assigns, self.reads[node], self.statistics[node], node in self.closed,
-            self.may_store(node), self.shown_by.get(node), node.arg[1] if is_reduce else (),
+            node in self.compared, self.may_store(node), self.shown_by.get(node),
+            node.arg[1] if is_reduce else (),
             node.src[0].shape if is_reduce else (), is_reduce and is_contraction(node),
             None if product is None else self.product(product),
             self.of[node.src[0]] if node.op is Ops.LIMIT else None, Link.of(node, self.chained.get(node)))

@@ -34,7 +34,14 @@ from tinygrad.graph.printing import format_node
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import DEBUG
 from tinygrad.schedule.chains import chained_sums
-from tinygrad.schedule.cost import Work, better_stored, closed_form_reduces, explain_storing, reads_memory
+from tinygrad.schedule.cost import (
+    Work,
+    better_stored,
+    closed_form_reduces,
+    compared_sums,
+    explain_storing,
+    reads_memory,
+)
 from tinygrad.schedule.facts import Facts, FactsOfGraph, Item, Items, Kind
 from tinygrad.schedule.growth import Decisions, Growth, Host, Use, Verdict, device_of
 
@@ -81,7 +88,8 @@ class Fusion:
         self.buffered_assigns = buffered_assigns
         self.work = Work(closed)
         chained = chained_sums(order, forced, closed)
-        self.facts = FactsOfGraph(order, reads, closed, forced, buffered_assigns, chained)
+        compared = compared_sums(order, forced, closed)
+        self.facts = FactsOfGraph(order, reads, closed, compared, forced, buffered_assigns, chained)
         self.items = Items()
         self.decisions = Decisions(self.items)
         self.verdicts: dict[Any, Verdict] = {}

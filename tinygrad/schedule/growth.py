@@ -170,6 +170,8 @@ class Decisions:
             return "stored, for its loops have no place in a kernel that uses it"
         if is_reduce and any(self.crowds(u.growth, facts, u.item) for u in uses):
             return "stored, for a contraction, it or its user, wants the kernel for itself"
+        if facts.is_compared and len(uses) > 1 and self.evaluations(facts, uses) > facts.numel:
+            return "stored, for it is compared with what is made of it"
         return self.weighed(facts, uses)
 
     def stays_chained(self, facts: Facts, uses: tuple[Use, ...]) -> bool:
