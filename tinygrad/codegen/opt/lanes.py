@@ -8,14 +8,17 @@ from __future__ import annotations
 
 from tinygrad.codegen.opt.access import Access, accesses_of
 from tinygrad.codegen.opt.chooser import Chooser, tile_size
-from tinygrad.codegen.opt.plan import Opt, OptKind, is_stage_range
+from tinygrad.codegen.opt.plan import Opt, OptKind, is_stage_range, range_named, writes_what_it_reads
 from tinygrad.codegen.transpose import MOST_STRIDE
 from tinygrad.graph.ops import Ops, RangeKind
+from tinygrad.graph.symbolic import is_multiple, linear_terms
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import prod
 
 LINE_ITEMS = 16
 """Items of 4 bytes in a cache line."""
+LINE_BYTES = 64
+"""of a cache line"""
 JUMP_COST = 12.0
 """A load or store of lanes that do not lie side by side, in units of one that does."""
 MOST_COLUMNS = 16
@@ -119,8 +122,7 @@ class LaneChooser(Chooser):
         across = None if reduces else self.line_range(r)
         outer = self.outer_after(Opt(OptKind.VECTOR, r.arg[0], width))
         if across is not None:
-            lines = self.outer_after(Opt(OptKind.UPCAST, across, max(LINE_ITEMS, width)))
-            self.walk_rows_of_tiles(outer, lines)
+            self.tile_transpose(outer, across, width)
             return
         if several and outer is not None:
             self.take(Opt(OptKind.GROUP if reduces else OptKind.UPCAST, outer, several))
@@ -144,6 +146,25 @@ class LaneChooser(Chooser):
             if fits and r.extent >= width * vectors * 2 * self.renderer.threads:
                 return vectors
         return 0
+
+    def tile_transpose(self, outer: int | None, across: int, width: int) -> None:
+        """Squares that are turned in registers, as many side by side as store whole cache lines; two lines of
+        a row at once where they go past the caches (4096 x 4096 on two cores: AVX-512 2.3 ms instead of 3.7,
+        AVX2 2.6 instead of 5.8)."""
+        lines = 2 if self.worth_streaming() else 1
+        vectors = lines * LINE_BYTES // (width * self.nest.src[0].src[1].dtype.lane_size)
+        if outer is not None and vectors > 1 and range_named(self.nest, outer).extent >= 2 * vectors:
+            outer = self.outer_after(Opt(OptKind.UPCAST, outer, vectors))
+        self.walk_rows_of_tiles(outer, self.outer_after(Opt(OptKind.UPCAST, across, width)))
+
+    def worth_streaming(self) -> bool:
+        """True if the results, in whole vectors, fill much of the last cache: an ordinary store reads what it
+        overwrites first, and pushes out what others could still use."""
+        stored = {s.src[0].src[0] for s in self.nest.src}
+        written = sum(memory.arg[1] * memory.dtype.itemsize for memory in stored)
+        self.note("stores past the caches", written=written, cache=self.renderer.l3_bytes)
+        large = 0 < self.renderer.l3_bytes < 2 * written
+        return large and all(map(stores_vectors, self.nest.src)) and not writes_what_it_reads(self.nest)
 
     def walk_rows_of_tiles(self, lanes: int | None, lines: int | None) -> None:
         """Visit the tiles of a transpose in the order in which their items lie where they are loaded, which
@@ -215,3 +236,13 @@ def reading_cost(step: int | None) -> float:
     if step in (0, 1):
         return 1.0
     return 2.0 * step if step is not None and 2 <= step <= MOST_STRIDE else JUMP_COST
+
+
+def stores_vectors(store: UOp) -> bool:
+    """True if the lanes of the STORE fill aligned places of memory."""
+    lanes = [r for r in store.closed_ranges if r.arg[1] is RangeKind.VECTOR]
+    if len(lanes) != 1 or len(store.src[0].src) == 3:
+        return False
+    offset = store.src[0].src[1]
+    first = offset.substitute({lanes[0]: UOp.const(0, offset.dtype)})
+    return linear_terms(offset).terms.get(lanes[0]) == 1 and is_multiple(first, lanes[0].extent)
