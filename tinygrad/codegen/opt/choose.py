@@ -24,6 +24,7 @@ from tinygrad.codegen.opt.skip import skips_something
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.symbolic import is_multiple, linear_terms
 from tinygrad.graph.uop import UOp
+from tinygrad.helpers import ceildiv
 from tinygrad.renderer import Renderer
 
 THREAD_WORK = 1 << 16
@@ -155,7 +156,7 @@ class _PlanChooser(CoreUnitChooser):
     def shares_unevenly(self, loop: UOp) -> bool:
         """True if threads would wait for the one with most iterations: 3 of 5 in one of two threads."""
         threads = self.renderer.threads
-        most = -(-loop.extent // threads)
+        most = ceildiv(loop.extent, threads)
         return loop.extent < 2 * threads or most * threads > MOST_UNEVEN * loop.extent
 
     def encloses_the_same(self, outer: UOp, inner: UOp) -> bool:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from tinygrad.codegen.opt.access import Access, accesses_of
 from tinygrad.codegen.opt.chooser import Chooser, tile_size
-from tinygrad.codegen.opt.plan import Opt, OptKind, is_stage_range, range_named
+from tinygrad.codegen.opt.plan import Opt, OptKind, is_stage_range
+from tinygrad.codegen.ranges import range_named
 from tinygrad.codegen.transpose import MOST_STRIDE
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
