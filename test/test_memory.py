@@ -129,7 +129,8 @@ def test_memory_used_is_exact_before_and_after_a_schedule():
 
 @pytest.mark.parametrize("make", [
     lambda: Tensor.arange(1013), lambda: Tensor.arange(1013).contiguous() * 2,
-    lambda: Tensor.full((1013,), 7), lambda: Tensor.full((1013,), 3.5), lambda: Tensor.eye(31) @ Tensor.eye(31)],
+    lambda: Tensor.full((1013,), 7), lambda: Tensor.full((1013,), 3.5),
+    lambda: Tensor.eye(31) @ Tensor.eye(31)],
     ids=["arange", "contiguous", "integers", "floats", "eye"])
 def test_values_made_of_constants_give_their_memory_back(make):
     """Their kernels are kept, and made of the same nodes."""
