@@ -8,6 +8,7 @@ import types
 import warnings
 import weakref
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -91,6 +92,22 @@ def test_arrays_of_every_layout_are_compared(make, as_plain):
         whole[...] = STEADY_THEN_OTHER[i]
 
     as_plain(function, change)
+
+
+@pytest.mark.parametrize("make, part", [
+    (lambda path: np.ones((3, 4), ml_dtypes.bfloat16), lambda a: a[:, 1]),
+    (lambda path: np.ones(3, [("f", np.float32), ("i", np.int32)]).view(np.recarray), lambda a: a.f),
+    (lambda path: np.memmap(path, np.float32, "w+", shape=(3,)), lambda a: a),
+    (lambda path: np.array(1.0), lambda a: a),
+    (lambda path: np.ones(3, complex), lambda a: a.real), (lambda path: bytearray(3), np.asarray),
+    (lambda path: bytearray(3), lambda a: a)])
+def test_other_kinds_of_arrays_are_compared(make, part, as_plain, tmp_path):
+    whole = make(tmp_path / "memory")
+
+    def change(i):
+        np.asarray(part(whole))[...] = STEADY_THEN_OTHER[i]
+
+    as_plain(lambda x: x * Tensor(part(whole), dtype="float32"), change)
 
 
 def test_an_array_of_another_library_is_compared(as_plain):

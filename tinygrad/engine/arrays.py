@@ -105,7 +105,6 @@ class HostData:
             return
         digest = digest_of(array)
         self.digests.append(digest)
-        self.is_repeated = False
         source = source_of(data, digest, lambda data: array_of(data, dtype))
         if source is not None:
             self.sources.append(source)

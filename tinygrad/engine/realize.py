@@ -44,17 +44,13 @@ class JitError(RuntimeError):
     """What a function under TinyJit may not do."""
 
 
-def _ignore(data: Any, dtype: DType | None, array: np.ndarray[Any, Any]) -> None:
-    pass
-
-
 class Capture:
     """What runs in this thread while a function is traced."""
 
     active: Capture | None = None
     """the capture in progress"""
 
-    def __init__(self, note: Callable[[Any, DType | None, np.ndarray[Any, Any]], None] = _ignore) -> None:
+    def __init__(self, note: Callable[[Any, DType | None, np.ndarray[Any, Any]], None] | None = None) -> None:
         self.note = note
         """what takes note of host data that becomes tensors (`hostdata.when_read`)"""
         self.items: list[ScheduleItem] = []
@@ -131,7 +127,7 @@ before_reading.append(refuse_reading_variables)
 def note_host_data(data: Any, dtype: DType | None, array: np.ndarray[Any, Any]) -> None:
     """Tell a capture in this thread of data that becomes a tensor."""
     capture = Capture.current()
-    if capture is not None:
+    if capture is not None and capture.note is not None:
         capture.note(data, dtype, array)
 
 

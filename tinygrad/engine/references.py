@@ -163,7 +163,7 @@ class References:
 
 _OF_MODULE = {dis.opmap[name] for name in ("LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL")}
 _OF_OBJECT = {dis.opmap[name] for name in ("LOAD_ATTR", "LOAD_METHOD", "STORE_ATTR") if name in dis.opmap}
-_NOT_USERS = {*sys.stdlib_module_names, "tinygrad", "numpy"} - {"__main__"}
+_NOT_USERS = {*sys.stdlib_module_names, "tinygrad", "numpy"}
 """Top-level modules that hold no tensors of the user's."""
 Way = tuple[int, Any]
 """The id of what holds something, and under which name or number."""
