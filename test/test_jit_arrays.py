@@ -311,6 +311,16 @@ def test_data_that_is_equal_in_two_calls_in_a_row_is_a_constant():
     assert jitted(vector(1)).item() == 10
 
 
+def test_numbers_out_of_arrays_are_those_of_the_trace():
+    weights, draws = np.ones(2, np.float32), iter([100.0, 200.0])
+    jitted = TinyJit(lambda x: x * weights[0] + float(weights.sum()) + next(draws))
+    assert jitted(vector(1)).item() == 103
+    weights[:] = 5
+    assert jitted(vector(1)).item() == 103
+    jitted.reset()
+    assert jitted(vector(1)).item() == 215
+
+
 # --- modules, other processes -------------------------------------------------------------------------
 
 
