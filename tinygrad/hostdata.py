@@ -5,13 +5,18 @@ memory.
 """
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from tinygrad.dtype import DType, dtype_from_numpy, dtypes
 from tinygrad.graph.uop import Shape, UOp
+
+when_read: list[Callable[[Any, DType | None, np.ndarray[Any, Any]], None]] = []
+"""Called with data that becomes a tensor, the dtype that was asked for, and the array made of it; with None
+for data whose memory the tensor shares: under TinyJit, what is copied would be a constant of all later
+calls."""
 
 
 def array_of(data: Any, dtype: DType | None) -> np.ndarray[Any, Any]:
@@ -30,7 +35,10 @@ def array_of(data: Any, dtype: DType | None) -> np.ndarray[Any, Any]:
     wanted = dtype_from_numpy(array.dtype.newbyteorder("=")) if dtype is None else dtype
     if array.dtype != wanted.numpy:
         array = array.astype(wanted.numpy)
-    return np.ascontiguousarray(array).reshape(array.shape)
+    array = np.ascontiguousarray(array).reshape(array.shape)
+    for note in when_read:
+        note(data, dtype, array)
+    return array
 
 
 def _array_of_list(data: Sequence[Any], dtype: DType | None) -> np.ndarray[Any, Any]:
@@ -61,6 +69,13 @@ def _list_shape(data: Any) -> Shape:
     return (len(data), *(shapes.pop() if shapes else ()))
 
 
+def owner_of(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The array whose memory this one shows; the last one in NumPy's hands, where something else owns it."""
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array
+
+
 def memory_of(array: np.ndarray[Any, Any], device: str = "CPU", share: bool = False) -> UOp:
     """A node over a copy of `array`, aligned as kernels like it; with `share` over the memory itself, where
     the device uses the host's."""
@@ -69,4 +84,6 @@ def memory_of(array: np.ndarray[Any, Any], device: str = "CPU", share: bool = Fa
     buffer = Buffer.from_numpy(array.reshape(-1), device, share)
     node = UOp.new_buffer(buffer.device, array.size, dtype_from_numpy(array.dtype))
     node.set_buffer(buffer)
+    for note in when_read if share else ():
+        note(None if buffer.is_exposed else array, None, array)
     return node.reshape(array.shape)

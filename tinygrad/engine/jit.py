@@ -23,6 +23,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 import numpy as np
 
 from tinygrad.engine.arguments import CallKind, Inputs, Slot, changed, returned_tensors
+from tinygrad.engine.arrays import HostData
 from tinygrad.engine.outside import Outside, compute_readers, is_unwanted, set_gradient
 from tinygrad.engine.realize import Capture, JitError, realize_uops
 from tinygrad.engine.references import References, Way
@@ -48,6 +49,11 @@ MAX_TRACES = 16
 """Traces that one function keeps; the one used longest ago goes first."""
 PATIENCE = 8
 """Calls in a row that had to trace before a warning says why."""
+OTHER_TENSORS = ("its arguments, or the tensors it uses from outside, are others in each call, or it keeps "
+                 "ever more tensors; pass tensors as arguments, return them, and assign() to those from "
+                 "outside")
+OTHER_HOST_DATA = ("an array or list that it makes a tensor of has another content in each call; make the "
+                   "tensor outside and pass it as an argument")
 
 
 class TinyJit(Generic[P, R]):
@@ -121,9 +127,11 @@ class TinyJit(Generic[P, R]):
                 self.traces.move_to_end(kind)
                 self.in_vain = 0
                 return trace.replay(inputs)  # type: ignore[no-any-return]  # what the function returned
+            before = None if trace is None else trace.host
             self.traces.pop(kind, None)
             tracer = self._tracer(inputs)
             result = tracer.run(self.function, bound)
+            tracer.host.follows(before)
             self.keep(kind, tracer)
             return result  # type: ignore[no-any-return]  # what the function returned
 
@@ -145,10 +153,9 @@ class TinyJit(Generic[P, R]):
                     self.traces.popitem(last=False)
         if self.in_vain == PATIENCE:
             name = getattr(self.function, "__name__", self.function)
-            warnings.warn(f"TinyJit traced {name} {PATIENCE} times in a row and replayed nothing: its "
-                          "arguments, or the tensors it uses from outside, are others in each call, or it "
-                          "keeps ever more tensors; pass tensors as arguments, return them, and assign() to "
-                          "those from outside", stacklevel=4)
+            reason = OTHER_TENSORS if tracer.host.is_repeated else OTHER_HOST_DATA
+            warnings.warn(f"TinyJit traced {name} {PATIENCE} times in a row and replayed nothing: {reason}",
+                          stacklevel=4)
 
 
 class PureJit(TinyJit[P, R]):
@@ -163,7 +170,7 @@ class PureJit(TinyJit[P, R]):
 
     def keep(self, kind: CallKind, tracer: Tracer) -> None:
         if tracer.trace is not None and not tracer.trace.states:
-            tracer.trace.references = None
+            tracer.trace.references = tracer.trace.host = None
             self.traces[kind] = tracer.trace
 
 
@@ -215,6 +222,7 @@ class Tracer:
         self.inputs = inputs
         self.alone = alone
         self.trace: Trace | None = None
+        self.host = HostData()
         self.stand_ins: dict[Storage, UOp] = {}
         self.tensors: list[Tensor] = []
         for tensor, view in zip(inputs.tensors, inputs.views, strict=True):
@@ -244,10 +252,10 @@ class Tracer:
 
     def traced(self, function: Callable[..., Any], bound: tuple[Any, ...]) -> Any:
         seeding, start = random.seedings(), random.counters()
-        with Capture() as capture:
+        with Capture(self.host.note) as capture:
             by_id: Mapping[int, Tensor] = {i: self.tensors[k] for i, k in self.first_stand_in.items()}
             args, kwargs = changed(self.inputs.values, lambda v: by_id[id(v)] if isinstance(v, Tensor) else (
-                v.copy() if isinstance(v, np.ndarray) else v))
+                self.host.given(v.copy()) if isinstance(v, np.ndarray) else v))
             arguments = Inputs((args, kwargs))
             result = function(*bound, *args, **kwargs)
             after = Inputs((args, kwargs))
@@ -271,8 +279,10 @@ class Tracer:
         trace.check(self.inputs)
         Overwriting(trace.overwritten(self.inputs)).done()
         if not rebound and not self.outside.was_computed():
-            used = set(map(id, trace.conditions.tensors()))
+            used = set(map(id, trace.conditions.tensors())) | self.host.roots()
             trace.references = References(function, (*bound, *self.inputs.objects), used, self.outside.ids())
+            self.host.settle(trace.references)
+            trace.host = self.host
             self.trace = trace
         results = [self.first_result(t, i, trace) for i, t in enumerate(returned)]
         for owner, gradient in gradients.items():

@@ -22,12 +22,13 @@ import numpy as np
 
 from tinygrad.codegen.compile import CompiledKernel, compile_kernels, compiled_kernel
 from tinygrad.device import Buffer, Device
-from tinygrad.dtype import dtypes
+from tinygrad.dtype import DType, dtypes
 from tinygrad.graph.batch import TransformError, is_unknown
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.sizes import before_reading
 from tinygrad.graph.uop import Overwriting, Storage, UOp
 from tinygrad.helpers import DEBUG, GlobalCounters, Uninterrupted, colored, complete, engine_lock
+from tinygrad.hostdata import when_read
 from tinygrad.runtime.queue import CommandQueue, Point
 from tinygrad.schedule.items import Intermediates, Schedule, ScheduleItem
 from tinygrad.schedule.kept import schedules
@@ -49,7 +50,9 @@ class Capture:
     active: Capture | None = None
     """the capture in progress"""
 
-    def __init__(self) -> None:
+    def __init__(self, note: Callable[[Any, DType | None, np.ndarray[Any, Any]], None] | None = None) -> None:
+        self.note = note
+        """what takes note of host data that becomes tensors (`hostdata.when_read`)"""
         self.items: list[ScheduleItem] = []
         self.thread = threading.get_ident()
         self.first_identity = UOp.new_buffer("CPU", 0, dtypes.bool).arg.identity
@@ -119,6 +122,16 @@ def refuse_reading_variables() -> None:
 
 
 before_reading.append(refuse_reading_variables)
+
+
+def note_host_data(data: Any, dtype: DType | None, array: np.ndarray[Any, Any]) -> None:
+    """Tell a capture in this thread of data that becomes a tensor."""
+    capture = Capture.current()
+    if capture is not None and capture.note is not None:
+        capture.note(data, dtype, array)
+
+
+when_read.append(note_host_data)
 
 
 def users_line() -> str:

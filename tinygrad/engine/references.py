@@ -1,23 +1,27 @@
-"""The ways by which a traced function reaches tensors and numbers of its surroundings.
+"""The ways by which a traced function reaches tensors, arrays and numbers of its surroundings.
 
 Python tells nobody that a name, an attribute or an item of a list stands for another object now. `References`
 follows the names that a function's code reads, and what can be reached from there, to the tensors that a call
-used, and asks before each replay whether the way still leads there. Numbers, texts and other objects that
-code reads by name (of an enclosing function, or of its module) are compared too. One of `Conditions`
-(`engine/outside.py`).
+used, and to the arrays and lists that it made tensors of (`engine/arrays.py`). It asks before each replay
+whether the way still leads there. Numbers, texts and other objects that code reads by name (of an enclosing
+function, or of its module) are compared too. One of `Conditions` (`engine/outside.py`).
 """
 from __future__ import annotations
 
 import dis
 import functools
+import sys
 import weakref
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
+import numpy as np
+
 from tinygrad.engine.arguments import PLAIN
+from tinygrad.hostdata import owner_of
 from tinygrad.tensor import Tensor
 
 MOST_OBJECTS = 20_000
@@ -61,7 +65,7 @@ def _content(holder: Any, key: Any) -> Any:
         return _Nothing
 
 
-def _kept(value: Any) -> Callable[[], Any]:
+def kept(value: Any) -> Callable[[], Any]:
     """`value` when it is asked for: without keeping it alive, where that can be."""
     if not isinstance(value, FunctionType):
         try:
@@ -100,8 +104,8 @@ class Named:
 
 
 class References:
-    """The ways from a function, called on the instances `bound`, to the tensors whose ids are `wanted`. Those
-    whose ids are not among the `known` ones it made itself."""
+    """The ways from a function, called on the instances `bound`, to the tensors, lists and owners of arrays
+    whose ids are `wanted`. Tensors whose ids are not among the `known` ones it made itself."""
 
     def __init__(self, function: Callable[..., Any], bound: Iterable[Any], wanted: Collection[int],
                  known: Collection[int]) -> None:
@@ -110,6 +114,10 @@ class References:
         self.found: list[Reference | Named] = []
         self.made: set[Way] = set()
         """the ways to tensors that the function made, and keeps"""
+        self.reached: set[int] = set()
+        """the ids of what was wanted and found"""
+        self.arrays: list[np.ndarray[Any, Any]] = []
+        """those that code reads by name"""
         self.leads: dict[int, bool] = {}
         """by the id of what was looked at: whether a wanted tensor can be reached from it"""
         self.seen: list[Any] = []
@@ -124,10 +132,12 @@ class References:
         return all([reference.leads_there() for reference in self.found])
 
     def follow(self, value: Any, depth: int = 0) -> bool:
-        """Whether a wanted tensor is `value` or can be reached from it; notes the ways."""
-        if isinstance(value, Tensor):
-            return id(value) in self.wanted
-        if isinstance(value, PLAIN):
+        """Whether something wanted is `value` or can be reached from it; notes the ways."""
+        found = id(owner_of(value) if isinstance(value, np.ndarray) else value)
+        if found in self.wanted:
+            self.reached.add(found)
+            return True
+        if isinstance(value, (Tensor, *PLAIN)):
             return False
         known = self.leads.get(id(value))
         if known is not None or len(self.seen) == MOST_OBJECTS or depth == DEEPEST:
@@ -136,20 +146,25 @@ class References:
         self.seen.append(value)
         leads = False
         for read, holder, key, child in parts(value):
+            if read in (_content, _global) and isinstance(child, np.ndarray):
+                self.arrays.append(child)
             if self.follow(child, depth + 1):
                 leads = True
-                self.found.append(Reference(read, _kept(holder), key, _kept(child)))
+                self.found.append(Reference(read, kept(holder), key, kept(child)))
             elif isinstance(child, Tensor):
                 if id(child) not in self.known:
                     self.made.add((id(holder), key))
             elif read in (_content, _global):
                 self.found.append(Named(read, holder, key, child) if isinstance(child, PLAIN) else
-                                  Reference(read, _kept(holder), key, _kept(child)))
+                                  Reference(read, kept(holder), key, kept(child)))
         self.leads[id(value)] = leads
         return leads
 
 
 _OF_MODULE = {dis.opmap[name] for name in ("LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL")}
+_OF_OBJECT = {dis.opmap[name] for name in ("LOAD_ATTR", "LOAD_METHOD", "STORE_ATTR") if name in dis.opmap}
+_NOT_USERS = {*sys.stdlib_module_names, "tinygrad", "numpy"}
+"""Top-level modules that hold no tensors of the user's."""
 Way = tuple[int, Any]
 """The id of what holds something, and under which name or number."""
 Part = tuple[Callable[[Any, Any], Any], Any, Any, Any]
@@ -194,8 +209,25 @@ def parts_of_function(function: FunctionType) -> Iterator[Part]:
     if function.__module__ and function.__module__.startswith("tinygrad."):
         return  # whose names stay
     names = function.__globals__
-    yield from ((_global, names, name, names[name]) for name in names_in(function.__code__)
-                if name in names and not isinstance(names[name], ModuleType))
+    for name in names_in(function.__code__):
+        if isinstance(names.get(name), ModuleType):
+            yield from parts_of_module(names[name], attributes_in(function.__code__), [])
+        elif name in names:
+            yield _global, names, name, names[name]
+
+
+def parts_of_module(module: ModuleType, names: Collection[str],
+                    above: Sequence[ModuleType]) -> Iterator[Part]:
+    """What stands under `names`, those of attributes that code reads, in a user's module and, as far as the
+    names go, in those inside it."""
+    if module.__name__.partition(".")[0] in _NOT_USERS or module in above:
+        return
+    for name in names:
+        child = vars(module).get(name)
+        if isinstance(child, ModuleType):
+            yield from parts_of_module(child, names, [*above, module])
+        elif isinstance(child, (Tensor, np.ndarray, list, tuple, dict, deque)) or is_users(type(child)):
+            yield _attribute, module, name, child
 
 
 def parts_of_class(value: type) -> Iterator[Part]:
@@ -223,8 +255,18 @@ def parts_of_calling(value: Any) -> Iterator[Part]:
 @functools.lru_cache(maxsize=1 << 12)
 def names_in(code: CodeType) -> frozenset[str]:
     """The names of its module that code reads or sets, functions inside it too."""
-    inner = [names_in(c) for c in code.co_consts if isinstance(c, CodeType)]
-    return frozenset(i.argval for i in dis.get_instructions(code) if i.opcode in _OF_MODULE).union(*inner)
+    return _names(code, _OF_MODULE)
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def attributes_in(code: CodeType) -> frozenset[str]:
+    """The names of attributes that code reads or sets, functions inside it too."""
+    return _names(code, _OF_OBJECT)
+
+
+def _names(code: CodeType, instructions: Collection[int]) -> frozenset[str]:
+    inner = [_names(c, instructions) for c in code.co_consts if isinstance(c, CodeType)]
+    return frozenset(i.argval for i in dis.get_instructions(code) if i.opcode in instructions).union(*inner)
 
 
 def is_users(thing: Any) -> bool:

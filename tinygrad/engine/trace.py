@@ -14,6 +14,7 @@ from typing import Any
 
 from tinygrad.device import Buffer
 from tinygrad.engine.arguments import Inputs, Slot, changed
+from tinygrad.engine.arrays import HostData
 from tinygrad.engine.outside import Conditions, compute_readers, is_tracked, set_gradient
 from tinygrad.engine.realize import JitError, allocate
 from tinygrad.engine.references import References
@@ -75,6 +76,8 @@ class Trace:
     """what a call adds to it"""
     references: References | None = None
     """how the function reached what it uses from outside; None for a function without Python"""
+    host: HostData | None = None
+    """the arrays and lists that the function made tensors of; None for a function without Python"""
     kept: list[Tensor] = dataclasses.field(default_factory=list)
     """tensors from outside that nobody else need hold: those that came with the trace (`engine/saved.py`)"""
 
@@ -90,7 +93,8 @@ class Trace:
 
     def fits(self, inputs: Inputs) -> bool:
         """Whether what the trace rests on outside of its arguments is as it was."""
-        return self.conditions.hold(inputs.tensors) and (self.references is None or self.references.hold())
+        return (self.host is None or self.host.hold()) and self.conditions.hold(inputs.tensors) and (
+            self.references is None or self.references.hold())
 
     def check(self, inputs: Inputs) -> None:
         """Raise JitError where a call would not reach, or would cross, memory of the caller, or where
