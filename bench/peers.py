@@ -15,7 +15,7 @@ from pathlib import Path
 from threading import Timer
 from typing import Any
 
-from bench.workloads.base import OURS, PUBLIC
+from bench.workloads.base import JITTED, OURS, PUBLIC
 
 ROOT = Path(__file__).resolve().parent.parent
 PATIENCE = 900.0
@@ -36,6 +36,7 @@ class Library:
 
 LIBRARIES = {
     OURS: Library(cache_variable="XDG_CACHE_HOME"),
+    JITTED: Library(cache_variable="XDG_CACHE_HOME"),
     "torch": Library("torch"),
     "torch.compile": Library("torch", cache_variable="TORCHINDUCTOR_CACHE_DIR"),
     "jax": Library("jax"),

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from bench.workloads import OURS, Workload
+from bench.workloads import JITTED, OURS, Workload
 from tinygrad.runtime.limits import Limits
 
 BASELINE = "torch"
@@ -44,8 +44,14 @@ class Row:
 
     @property
     def best_peer(self) -> float | None:
-        """The least median among the others."""
-        return min((m for peer in self.times if peer != OURS and (m := self.middle(peer))), default=None)
+        """The least median among other libraries."""
+        others = (self.middle(peer) for peer in self.times if peer not in (OURS, JITTED))
+        return min((m for m in others if m), default=None)
+
+    def ratio(self, peer: str) -> str:
+        """One of our own medians over the least among other libraries."""
+        ours, best = self.middle(peer), self.best_peer
+        return "-" if ours is None or best is None else f"{ours / best:.2f}"
 
 
 def least_seconds(workload: Workload, limits: Limits) -> float:
@@ -94,17 +100,18 @@ def columns(lines: Sequence[Sequence[str]]) -> str:
 
 def table(rows: Sequence[tuple[Workload, Row]], peers: Sequence[str]) -> str:
     """The rows as text in columns."""
-    heads = ["workload", *(f"{peer} ms" for peer in peers), "ratio", "GFLOP/s", "GB/s", "limit", "first s"]
-    lines = [heads]
+    own = [peer for peer in (OURS, JITTED) if peer in peers]
+    ratios = ["ratio", "jitted"][:len(own)]
+    lines = [["workload", *(f"{peer} ms" for peer in peers), *ratios, "GFLOP/s", "GB/s", "limit", "first s"]]
     for workload, row in rows:
         times = [row.middle(peer) for peer in peers]
         cells = [workload.name, *("-" if t is None else f"{t * 1e3:.2f}" for t in times)]
-        ours, best = row.middle(OURS), row.best_peer
+        cells += map(row.ratio, own)
+        ours = row.middle(OURS)
         if ours is None:
-            cells += ["-"] * 5
+            cells += ["-"] * 4
         else:
             cells += [
-                "-" if best is None else f"{ours / best:.2f}",
                 f"{workload.operations / ours / 1e9:.1f}",
                 f"{workload.moved_bytes / ours / 1e9:.1f}",
                 "-" if row.limit is None else f"{least_seconds(workload, row.limit) / ours:.0%}",

@@ -20,9 +20,10 @@ from typing import Any
 
 import numpy as np
 
-from bench.workloads import OURS, PUBLIC, WORKLOADS, Step
+from bench.workloads import JITTED, OURS, PUBLIC, WORKLOADS, Step
 
-PACKAGES = {OURS: "tinygrad", PUBLIC: "tinygrad", "torch": "torch", "torch.compile": "torch", "jax": "jax"}
+PACKAGES = {OURS: "tinygrad", JITTED: "tinygrad", PUBLIC: "tinygrad", "torch": "torch",
+            "torch.compile": "torch", "jax": "jax"}
 SAMPLE = 64
 """Items of a result that are compared between peers."""
 
@@ -77,7 +78,7 @@ def summary(result: Any) -> dict[str, Any]:
 
 def main(peer: str) -> None:
     """Answer commands until the input ends."""
-    if peer != OURS:  # `import tinygrad` means the one of the peer's environment, not the one beside `bench`
+    if peer not in (OURS, JITTED):  # `import tinygrad` means the one of the peer's environment, not this one
         root = str(Path(__file__).resolve().parent.parent)
         sys.path[:] = [folder for folder in sys.path if folder not in ("", root)]
     answers = os.fdopen(os.dup(1), "w", buffering=1)

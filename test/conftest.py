@@ -5,6 +5,7 @@ import re
 from collections.abc import Generator
 
 import pytest
+import z3  # noqa: F401  # before an OpenCL driver loads the libz3 of its LLVM, which would be called instead
 from hypothesis import settings
 
 os.environ["CHECK"] = "1"

@@ -31,6 +31,7 @@ from bench.roofline import draw, point
 from bench.worker import Worker, summary
 from bench.workloads import (
     FAMILIES,
+    JITTED,
     OURS,
     PUBLIC,
     WORKLOADS,
@@ -114,6 +115,13 @@ def test_the_table_has_ratio_rates_and_share_of_the_limit() -> None:
                         "first s"]
     # 2 GFLOP take 10 ms at the least; memory needs 2e8 / 40e9 + 2e8 / 50e9 = 9 ms
     assert lines[1] == ["made up", "20.00", "40.00", "10.00", "2.00", "100.0", "20.0", "50%", "1.50"]
+
+
+def test_the_jitted_function_has_a_ratio_of_its_own_and_is_no_peer() -> None:
+    row = Row("made up", first={OURS: 1.0}, times={OURS: [0.03], JITTED: [0.01], "torch": [0.02]})
+    lines = cells(table([(workload(), row)], [OURS, JITTED, "torch"]))
+    assert lines[0][:6] == ["workload", "tinygrad ms", "TinyJit ms", "torch ms", "ratio", "jitted"]
+    assert lines[1][:6] == ["made up", "30.00", "10.00", "20.00", "1.50", "0.50"]
 
 
 def test_what_was_not_measured_is_a_dash() -> None:

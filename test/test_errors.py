@@ -7,6 +7,15 @@ from tinygrad import Device, Tensor, TinyJit, Variable, dtypes, nn
 from tinygrad.engine.realize import JitError
 
 t23 = Tensor(np.zeros((2, 3), np.float32))
+
+
+class ForeignArray:
+    """Another library's array."""
+
+    def __dlpack__(self):
+        raise AssertionError("an operand is not taken over by the way")
+
+
 ints = Tensor([1, 2, 3])
 TWO_DEVICES = f"different devices: {', '.join(sorted((Device.DEFAULT, 'NULL')))}"
 images = Tensor.zeros(1, 4, 5, 5)
@@ -127,6 +136,11 @@ CASES = {
     "invert floats": (lambda: ~t23, TypeError, "bitwise_not takes integers or bools"),
     "minus bools": (lambda: -(t23 > 0), TypeError, "neg takes numbers, got bools"),
     "operand": (lambda: t23 + "a", TypeError, "add takes tensors and numbers, got a str"),
+    "operand of another library": (
+        lambda: t23 * ForeignArray(),
+        TypeError,
+        "ForeignArray; Tensor.from_dlpack(x) makes it one",
+    ),
     "negative power of integers": (lambda: ints**-1, ValueError, "to the negative integer -1: cast the base"),
     "one_hot of floats": (lambda: t23.one_hot(3), TypeError, "one_hot takes integers"),
     "max of nothing": (lambda: Tensor.zeros(0, 2).max(0), ValueError, "max over an axis without items"),

@@ -1,4 +1,5 @@
 """Gradients, against finite differences in float64 and closed forms."""
+import contextlib
 import gc
 import math
 
@@ -8,6 +9,7 @@ import pytest
 from tinygrad import Tensor, dtypes
 from tinygrad.graph.gradient import GRADIENT_RULES, transpose_movement
 from tinygrad.graph.ops import Ops
+from tinygrad.helpers import GlobalCounters
 
 rng = np.random.default_rng(1)
 
@@ -254,6 +256,82 @@ def test_training_step_by_hand():
         x = x - 0.2 * x
         np.testing.assert_allclose(w.numpy(), x, rtol=1e-6)
     assert w.uop.base.buffer is memory
+
+
+MAKERS = (lambda: Tensor([7.0, 8.0]), lambda: Tensor.uniform(2), lambda: Tensor.zeros(2))
+
+
+@pytest.mark.parametrize("make", MAKERS)
+@pytest.mark.parametrize("under_no_grad", [False, True])
+def test_a_leaf_that_is_written_to_stays_one(make, under_no_grad):
+    """Whether it was computed before or not: PyTorch's gradients of parameters that were filled in."""
+    source = Tensor([1.0, 2.0])
+    whole, number, part = make(), make(), make()
+    with Tensor.no_grad() if under_no_grad else contextlib.nullcontext():
+        whole.assign(source)
+        number.assign(3)
+        part[1:] = source[:1] * 5
+    (whole * whole + number * number).sum().backward()
+    (part[1] * part[1]).backward()
+    assert whole.grad.tolist() == [2, 4]
+    assert number.grad.tolist() == [6, 6]
+    assert part.grad.tolist() == [0, 10]
+    if under_no_grad:
+        assert source.grad is None
+
+
+def test_reading_one_gradient_computes_those_beside_it():
+    """As many kernels as all of them take at once, not a backward pass for each."""
+    x = Tensor(np.ones((4, 8), np.float32), requires_grad=False)
+    weights = [Tensor(np.eye(8, dtype=np.float32) * i, requires_grad=True).realize() for i in range(1, 5)]
+
+    def kernels(read):
+        for w in weights:
+            w.grad = None
+        result = x
+        for w in weights:
+            result = (result @ w).tanh()
+        result.sum().backward()
+        before = GlobalCounters.kernel_count
+        values = read()
+        return values, GlobalCounters.kernel_count - before
+
+    def together():
+        Tensor.realize(*[w.grad for w in weights])
+        return [w.grad.numpy() for w in weights]
+
+    expected, least = kernels(together)
+    values, count = kernels(lambda: [w.grad.numpy() for w in weights])
+    assert count == least
+    np.testing.assert_array_equal(values, expected)
+    _, alone = kernels(lambda: weights[-1].grad.realize())
+    assert alone < least
+
+
+def test_gradients_that_nobody_asked_for_are_not_computed_with_those_that_somebody_did():
+    data, weight = Tensor([1.0, 2.0]), Tensor([3.0, 4.0], requires_grad=True)
+    (data * weight).sum().backward()
+    weight.grad.numpy()
+    assert "lazy" in repr(data.grad)
+    data.grad.numpy()
+    assert "lazy" not in repr(data.grad)
+
+
+def test_lazy_gradients_are_computed_at_once_before_more_are_added():
+    weights = [Tensor(np.eye(8, dtype=np.float32), requires_grad=True).realize() for _ in range(3)]
+    x = Tensor(np.ones((4, 8), np.float32), requires_grad=False).realize()
+
+    def backward():
+        result = x
+        for w in weights:
+            result = (result @ w).tanh()
+        result.sum().backward()
+
+    backward()
+    steps = len(weights[0].grad.schedule(*[w.grad for w in weights[1:]]))
+    before = GlobalCounters.kernel_count
+    backward()
+    assert GlobalCounters.kernel_count - before == steps
 
 
 def test_assigned_leaf_gets_gradients_before_it_is_computed():

@@ -15,6 +15,7 @@ from jit_programs import traced, vector
 
 from tinygrad import Context, GlobalCounters, Tensor, TinyJit, Variable, dtypes, nn
 from tinygrad.engine.jit import MAX_TRACES, JitError
+from tinygrad.graph.uop import UOp
 from tinygrad.helpers import NOOPT
 
 # --- when it traces ---------------------------------------------------------------------------------
@@ -688,6 +689,35 @@ class Slotted:
 
     def __init__(self, state):
         self.state = state
+
+
+def test_a_replay_makes_no_nodes_for_the_state_that_it_changes(monkeypatch):
+    made = []
+    for count in (2, 20):
+        states = [vector(i).realize() for i in range(count)]
+        unrelated = vector(1) + 1  # lazy
+
+        def step(x, states=states):
+            for state in states:
+                state.assign(state + x)
+            return x * 2
+
+        jitted, _ = traced(step)
+        x = vector(1).realize()
+        jitted(x)
+        jitted(x)
+        real, nodes = UOp.new, []
+
+        def counted(*args, real=real, nodes=nodes):
+            nodes.append(args)
+            return real(*args)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(UOp, "new", staticmethod(counted))
+            jitted(x)
+        made.append(len(nodes))
+        assert [s.item() for s in states] == [i + 3 for i in range(count)] and unrelated.item() == 2
+    assert made[0] == made[1]
 
 
 def test_state_that_is_rebound_in_each_call_is_right_and_warned_of():

@@ -22,9 +22,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tinygrad import Context, Tensor
+from tinygrad import Context, Tensor, dtypes
 from tinygrad.codegen import compile as compiling
 from tinygrad.codegen.compile import linear_program
+from tinygrad.codegen.expand import unrolled
 from tinygrad.codegen.lower import lower
 from tinygrad.codegen.opt.choose import alternative_plans, choose_plan, threaded_plan
 from tinygrad.codegen.opt.neighbours import Edit, edited, neighbours
@@ -337,6 +338,17 @@ def test_aligned_vectors_go_past_the_caches_and_others_do_not() -> None:
     plain, streaming = source.split("@kernel.streaming(")[-2:]
     assert "nontemporal" in streaming and "fence" in streaming
     assert "nontemporal" not in plain and "fence" not in plain
+
+
+@pytest.mark.parametrize("name, vectors", [("AVX-512", 1), ("AVX-512, small cache", 2), ("AVX2", 4)])
+def test_a_transpose_stores_whole_lines(name: str, vectors: int) -> None:
+    """One cache line of a row at once, or two where they go past the caches."""
+    nest = nest_of(Tensor(np.ones((256, 384), np.float32)).T.contiguous())
+    machine = MACHINES[name]
+    stores = unrolled(apply_plan(nest, choose_plan(nest, machine))).src
+    assert len(stores) == vectors * machine.lanes(dtypes.float32)
+    x = np.random.default_rng(4).standard_normal((77, 131)).astype(np.float32)
+    np.testing.assert_array_equal(Tensor(x).T.contiguous().numpy(), x.T)
 
 
 # --- rows asked for ahead -----------------------------------------------------------------------------------

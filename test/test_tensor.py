@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tinygrad import Device, Tensor, TinyJit, dtypes
+from tinygrad.functional.reduce import SELECTION_LIMIT, SMALL_SORT
 from tinygrad.graph.ops import Ops
 
 rng = np.random.default_rng(0)
@@ -630,6 +631,24 @@ def test_topk():
     same(places, order)
     same(values, np.take_along_axis(x, order, 1))
     same(Tensor(x).topk(2, dim=0, largest=False)[0], np.sort(x, 0)[:2])
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int8", "uint8", "int64", "uint64", "float16", "float32"])
+@pytest.mark.parametrize("largest", [True, False])
+def test_topk_finds_the_first_of_equal_items_of_many_as_sorting_does(dtype, largest):
+    """NaN counts as largest, and what is smallest or infinite is an item like others."""
+    x = np.random.default_rng(0).integers(0, 3, (4, 1100)).astype(dtype)
+    if x.dtype.kind == "f":
+        x[0, [5, 900]], x[0, [7, 8, 1099]], x[1], x[2] = np.nan, [np.inf, -np.inf, -np.inf], -np.inf, np.nan
+        x[1, 1000] = np.nan
+    elif x.dtype.kind in "iu":
+        x[0, [5, 900]], x[1], x[2] = np.iinfo(dtype).min, np.iinfo(dtype).min, np.iinfo(dtype).max
+    assert SELECTION_LIMIT >= 5 and x.size * x.shape[1] > SMALL_SORT
+    values, places = Tensor(x).topk(5, largest=largest)
+    ends = np.argsort(x[:, ::-1], 1, kind="stable")[:, ::-1]
+    order = (x.shape[1] - 1 - ends if largest else np.argsort(x, 1, kind="stable"))[:, :5]
+    same(places, order)
+    same(values, np.take_along_axis(x, order, 1))
 
 
 # --- matrices -----------------------------------------------------------------------------------------------

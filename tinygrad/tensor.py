@@ -159,11 +159,15 @@ class Tensor(Methods):
     _device: Place
     _requires_grad: bool | None
     _grad: Tensor | None = None
+    _was_leaf: bool = False
+    """whether this is a leaf that took another value: `backward` goes on giving it a gradient"""
     _expires: bool = False
     _given_up: bool = False
     _first_gradient_use: str | None = None
     """what was first done with `.grad` under TinyJit: set, used (read or added to) or refused"""
     _sharing: Sharing | None = None
+    _left_together: Sequence[weakref.ref[Tensor]] = ()
+    """of a gradient: all that the same `backward` left"""
 
     training: ClassVar[bool] = False
     """Whether layers behave as in training; also `with Tensor.train():`."""
@@ -535,11 +539,17 @@ class Tensor(Methods):
         refuse_reading(self.uop)
         if self._given_up:
             raise RuntimeError("this gradient was given up; see Tensor.grad")
-        self.realize()
+        self.realize(*self._gradients_beside())
         view = storage_view(self.uop)
         if view is None:
             raise RuntimeError(f"{self!r} was computed but has no memory")
         return view
+
+    def _gradients_beside(self) -> list[Tensor]:
+        """The gradients to compute where this one is read: to compute another one later, alone, would take
+        most of a step. Those that nobody asked for are among them if this is one."""
+        found = [gradient for reference in self._left_together if (gradient := reference()) is not None]
+        return [g for g in found if not g._given_up and g._expires <= self._expires]
 
     def _memory(self) -> Buffer:
         """The memory of the value in row-major order, all of it and nothing else."""
@@ -642,11 +652,15 @@ class Tensor(Methods):
         base = self._shown
         new = value_of_its_own(written(base, view, value))
         new = with_gradient_of(new, new) if new.viewed is not new else new
-        if no_grad.state.depth and (partly or view is not base) and depends_on_leaf(base):
-            new = unrecorded(base, new)
+        if no_grad.state.depth and depends_on_leaf(new):
+            keeps_gradient = (partly or view is not base) and depends_on_leaf(base)
+            new = unrecorded(base, new) if keeps_gradient else new.detach()
         tensors = [self] if sharing is None else sharing.tensors
-        if any(t._uop is base and t._is_marked_leaf for t in tensors):
+        leaves = [t for t in tensors if t._uop is base and is_leaf(base) and t._requires_grad is not False]
+        if any(t._requires_grad for t in leaves) or (leaves and not depends_on_leaf(new)):
             new = new.detach(next(_leaf_identities))
+        for leaf in leaves:
+            leaf._was_leaf = True
         if sharing is None:
             self.uop = new
         else:
@@ -678,11 +692,6 @@ class Tensor(Methods):
                 return False
         self._stand_for(view)
         return True
-
-    @property
-    def _is_marked_leaf(self) -> bool:
-        """Whether a lazy new value must stay a gradient target: a leaf that says `requires_grad=True`."""
-        return bool(self._requires_grad) and is_leaf(self.uop)
 
     @_exclusive
     def replace(self, x: Tensor) -> Tensor:
@@ -818,7 +827,7 @@ class Tensor(Methods):
         groups: list[tuple[Tensor, list[UOp]]] = []
         graph = LeafIndex(self.uop)
         for tensor in live_tensors():
-            may_be_asked = tensor._requires_grad is not None or is_leaf(tensor.uop)
+            may_be_asked = tensor._requires_grad is not None or tensor._was_leaf or is_leaf(tensor.uop)
             if may_be_asked and tensor.dtype.is_float and (nodes := graph.targets_of(tensor.uop)):
                 if tensor._requires_grad is False:
                     tensor._first_gradient_use = tensor._first_gradient_use or "refused"
@@ -826,12 +835,12 @@ class Tensor(Methods):
                     groups.append((tensor, nodes))
         targets = list(dict.fromkeys(node for _, nodes in groups for node in nodes))
         found = dict(zip(targets, gradients(self.uop, weight, targets), strict=True))
-        reached = False
+        reached: list[tuple[Tensor, UOp]] = []
         for tensor, nodes in groups:
             parts = [g.reshape(tensor.shape) for g in map(found.get, nodes) if g is not None]
             if parts:
-                reached = True
-                tensor._accumulate(functools.reduce(operator.add, parts))
+                reached.append((tensor, functools.reduce(operator.add, parts)))
+        _accumulate(reached)
         if not reached:
             raise RuntimeError(f"backward() of {self.dtype} of shape {self.shape}: no live float tensor that "
                                "this one depends on takes gradients (see requires_grad, no_grad and detach)")
@@ -849,24 +858,31 @@ class Tensor(Methods):
             raise RuntimeError(f"the gradient has shape {gradient.shape}, the tensor {self.shape}")
         return gradient.uop.cast(self.dtype)
 
-    def _accumulate(self, uop: UOp) -> None:
-        """Add `uop` to `.grad`. A lazy old gradient is computed first, so that the graph does not grow."""
-        self._first_gradient_use = self._first_gradient_use or "used"
-        if self._grad is not None:
-            if self._grad._given_up:
-                return
-            self._grad.realize()
-            uop = self._grad.uop + uop
-        self._grad = Tensor.of(value_of_its_own(uop.detach()), self)
-        self._grad._requires_grad = False
-        self._grad._expires = self._requires_grad is None
-
     def _expire(self) -> None:
         """Give the value up: a gradient nobody asked for, when what it depends on is overwritten."""
         self._given_up = True
         whole = largest_shape(self.shape)
         memory = UOp.new_buffer(self.device, prod(whole), self.dtype).reshape(whole)
         self.uop = memory.shrink([(0, size) for size in self.shape])
+
+
+def _accumulate(found: Sequence[tuple[Tensor, UOp]]) -> None:
+    """Add to the `.grad` of each of some tensors. Lazy old gradients are computed first, in one schedule, so
+    that the graph does not grow."""
+    for tensor, _ in found:
+        tensor._first_gradient_use = tensor._first_gradient_use or "used"
+    kept = [(t, uop, t._grad) for t, uop in found if t._grad is None or not t._grad._given_up]
+    old = [gradient for _, _, gradient in kept if gradient is not None]
+    if old:
+        old[0].realize(*old[1:])
+    together: list[weakref.ref[Tensor]] = []
+    for tensor, uop, before in kept:
+        total = uop if before is None else before.uop + uop
+        gradient = tensor._grad = Tensor.of(value_of_its_own(total.detach()), tensor)
+        gradient._requires_grad = False
+        gradient._expires = tensor._requires_grad is None
+        gradient._left_together = together
+        together.append(weakref.ref(gradient))
 
 
 # --- what a write has to wait for ---------------------------------------------------------------------------

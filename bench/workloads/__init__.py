@@ -6,6 +6,7 @@ and list it in its family's `WORKLOADS`; a library without a setup shows `-`.
 from __future__ import annotations
 
 from bench.workloads import attention, conv, gemm, memory, models, overhead
+from bench.workloads.base import JITTED as JITTED
 from bench.workloads.base import OURS as OURS
 from bench.workloads.base import PUBLIC as PUBLIC
 from bench.workloads.base import Step as Step

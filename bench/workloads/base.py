@@ -22,6 +22,8 @@ Operation = Callable[..., Any]
 """An operation as a library's user writes it: called with the library's module, then its arrays."""
 
 OURS = "tinygrad"
+JITTED = "TinyJit"
+"""This library's operations called through TinyJit, as others are called compiled."""
 PUBLIC = "tinygrad 0.14"
 ITEM = 4
 """Bytes of a float32."""
@@ -104,18 +106,23 @@ def operation(name: str, operations: float, shapes: Sequence[tuple[int, ...]], w
               dtype: str = "float32") -> Workload:
     """One operation on arrays of these shapes, with a result of `written` items of the same dtype.
 
-    A user of either tinygrad calls `realize()`, a user of PyTorch just calls (or compiles), one of JAX
-    compiles.
+    A user of either tinygrad calls `realize()` (or this one's TinyJit), a user of PyTorch just calls (or
+    compiles), one of JAX compiles.
     """
 
-    def tinygrad_setup() -> Step:
+    def tinygrad_setup(compiled: bool = False) -> Step:
         import tinygrad as library
 
         kind = getattr(library.dtypes, dtype)
         tensors = [library.Tensor(array).cast(kind).contiguous().realize() for array in normals(shapes)]
 
+        def run(*tensors: Any) -> Any:
+            return tinygrad(library, *tensors).realize()
+
+        call = library.TinyJit(run) if compiled else run
+
         def step() -> Any:
-            result = tinygrad(library, *tensors).realize()
+            result = call(*tensors)
             wait_for_tinygrad()
             return result
 
@@ -140,6 +147,7 @@ def operation(name: str, operations: float, shapes: Sequence[tuple[int, ...]], w
 
     item = ITEM_BYTES[dtype]
     read = item * sum(math.prod(shape) for shape in shapes)
-    setups = {**both_tinygrads(tinygrad_setup), "torch": lambda: torch_setup(False),
+    setups = {**both_tinygrads(tinygrad_setup), JITTED: lambda: tinygrad_setup(True),
+              "torch": lambda: torch_setup(False),
               "torch.compile": lambda: torch_setup(True), "jax": jax_setup}
     return Workload(name, operations, read, written * item, setups, tolerance, dtype=dtype)

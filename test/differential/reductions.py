@@ -430,6 +430,15 @@ SORTED = [
         (same, position),
     ),
     Row(
+        "topk of many",
+        lambda x: x.topk(3, 0),
+        lambda x: x.topk(3, 0),
+        WIDE_FLOATS,
+        (case((1100,)), case(Input((2, 1100), lambda x: x.permute((1, 0))), name="permuted")),
+        distinct,
+        (same, position),
+    ),
+    Row(
         "topk none",
         lambda x: x.topk(0),
         lambda x: x.topk(0),

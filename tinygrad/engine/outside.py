@@ -16,7 +16,6 @@ from tinygrad.functional import random
 from tinygrad.graph.leaves import depends_on_leaf, is_leaf
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import Storage, UOp
-from tinygrad.graph.writes import Readers
 from tinygrad.tensor import Tensor, given_up_gradient, live_tensors
 
 
@@ -29,6 +28,13 @@ def storage_of(uop: UOp) -> Storage | None:
     return None if view is None or view.viewed.op is not Ops.BUFFER else view.viewed.storage
 
 
+def storage_now(tensor: Tensor) -> Storage | None:
+    """The memory that a tensor stands for once what is still to be written there is. Asking for its node
+    would make one for what the memory holds now, for each tensor in each call."""
+    storage = storage_of(tensor._uop)
+    return storage if storage is None or storage.writer is None else storage_of(tensor.uop)
+
+
 def lazy_among(tensors: Iterable[Tensor]) -> list[Tensor]:
     """Those of `tensors` whose value is not in memory."""
     return [t for t in tensors if t._uop.viewed.op is not Ops.BUFFER and not t._is_realized]
@@ -39,8 +45,9 @@ def compute_readers(nodes: list[UOp]) -> None:
     lazy = lazy_among(live_tensors()) if nodes else []
     if not lazy:
         return
-    readers = Readers({node.current.assign(node.current) for node in nodes})
-    waiting = [t for t in lazy if readers.includes(t.uop)]
+    overwritten = {part for node in nodes for part in node.storage.parts}
+    waiting = [t for t in lazy
+               if any(not overwritten.isdisjoint(memory.storage.parts) for memory in read_by([t.uop]))]
     for tensor in waiting:
         if tensor._expires:
             tensor._expire()
@@ -227,7 +234,7 @@ class Conditions:
             return False
         for storage, handles in self.handles.items():
             alive = [(h, t) for h in handles if (t := h.tensor()) is not None]
-            if not alive or any([storage_of(t.uop) is not storage or t._requires_grad is not h.requires_grad
+            if not alive or any([storage_now(t) is not storage or t._requires_grad is not h.requires_grad
                                  for h, t in alive]):
                 return False
         for owner, use in self.gradients.items():

@@ -66,7 +66,9 @@ def _as_operand(name: str, x: Any) -> Any:
         return Tensor(x, requires_grad=False)
     x = x.item() if isinstance(x, np.generic) else x
     if not isinstance(x, (bool, int, float)):
-        raise TypeError(f"{name} takes tensors and numbers, got a {type(x).__name__}")
+        kind = f"{type(x).__module__}.{type(x).__qualname__}".removeprefix("builtins.")
+        instead = "; Tensor.from_dlpack(x) makes it one" if hasattr(x, "__dlpack__") else ""
+        raise TypeError(f"{name} takes tensors and numbers, got a {kind}{instead}")
     return x
 
 

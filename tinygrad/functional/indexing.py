@@ -240,7 +240,7 @@ def _pick(x: UOp, tensors: dict[int, UOp]) -> UOp:
 
 def getitem(self: Tensor, index: Any) -> Tensor:
     """The items that an index selects: ints, slices, None, Ellipsis, lists, integer tensors, masks, as in
-    NumPy.
+    NumPy (but an int beside tensors takes its item first, as in PyTorch, and is none of them).
 
     Positions of an integer tensor that are out of range give zero. Raises IndexError for ints out of range
     (in lists and arrays too), too many indices, and masks that do not fit.

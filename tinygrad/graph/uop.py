@@ -165,7 +165,7 @@ class UOp(Operators):
     which any device can make"""
     traits: int
     """what else is known of it at once: see `graph/traits.py`"""
-    _realized: UOp | None
+    _realized: UOp | ref[UOp] | None
 
     @staticmethod
     def new(op: Ops, dtype: DType, src: tuple[UOp, ...] = (), arg: Any = None) -> UOp:
@@ -336,18 +336,23 @@ class UOp(Operators):
         """A view of the BUFFER that holds this node's computed value; None while it is lazy, or
         overwritten."""
         view = self._realized
+        if isinstance(view, ref):
+            view = view()
         return None if view is None or view.base.is_overwritten else view
 
     @property
     def computed_into(self) -> UOp | None:
         """The view that this node's value was computed into, even if that was overwritten since."""
-        return self._realized
+        view = self._realized
+        return view() if isinstance(view, ref) else view
 
     def set_realized_view(self, view: UOp | None) -> None:
-        """Remember that `view`, of the same shape, holds this node's value."""
+        """Remember that `view`, of the same shape, holds this node's value. Of a node made of constants
+        alone, which kernels may hold too, only while a tensor stands for that memory."""
         if view is not None and view.shape != self.shape:
             raise RuntimeError(f"a view of shape {view.shape} cannot hold a value of shape {self.shape}")
-        self._realized = view
+        of_constants = self.device is None and not self.traits & LEAF
+        self._realized = ref(view) if view is not None and of_constants else view
 
     @Synthesized
     def has_sizes(self) -> bool:

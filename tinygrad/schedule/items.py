@@ -453,17 +453,21 @@ class _Piece:
     def written(self, value: UOp) -> UOp:
         """What stands for `value`; sources come first, in a loop, for graphs are deep."""
         stack = [value]
+        opened: set[UOp] = set()
         while stack:
-            node = stack[-1]
-            new = self.done.get(node) or self.argument(node)
-            if new is None:
-                missing = [s for s in node.src if s not in self.done]
-                if missing:
-                    stack.extend(reversed(missing))
-                    continue
-                new = self.computed(node)
-            self.done[node] = new
-            stack.pop()
+            node = stack.pop()
+            if node in self.done:
+                continue
+            if node in opened:
+                self.done[node] = self.computed(node)
+                continue
+            new = self.argument(node)
+            if new is not None:
+                self.done[node] = new
+                continue
+            opened.add(node)
+            stack.append(node)
+            stack.extend(reversed(node.src))
         return self.done[value]
 
     def stored(self, node: UOp) -> UOp:

@@ -17,12 +17,11 @@ from tinygrad.codegen.opt.access import accesses_of
 from tinygrad.codegen.opt.choose_gpu import choose_block_plan
 from tinygrad.codegen.opt.core_units import CoreUnitChooser
 from tinygrad.codegen.opt.merge import mergeable_pair
-from tinygrad.codegen.opt.plan import Opt, OptKind, Plan, writes_what_it_reads
+from tinygrad.codegen.opt.plan import Opt, OptKind, Plan
 from tinygrad.codegen.opt.prefetch import prefetches
 from tinygrad.codegen.opt.rows import RowValue, row_values
 from tinygrad.codegen.opt.skip import skips_something
 from tinygrad.graph.ops import Ops, RangeKind
-from tinygrad.graph.symbolic import is_multiple, linear_terms
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ceildiv
 from tinygrad.renderer import Renderer
@@ -124,13 +123,6 @@ class _PlanChooser(CoreUnitChooser):
                   fits_cache=small, lies_as_walked=walked)
         return row.is_dear and small and walked
 
-    def worth_streaming(self) -> bool:
-        """True if the results, in whole vectors, fill much of the last cache: an ordinary store reads what it
-        overwrites first, and pushes out what others could still use."""
-        self.note("stores past the caches", written=self.written_bytes(), cache=self.renderer.l3_bytes)
-        whole = all(map(_stores_vectors, self.nest.src))
-        return self.outgrows_last_cache() and whole and not writes_what_it_reads(self.nest)
-
     def share_out(self) -> None:
         self.note("threads", work=self.original_work, least=THREAD_WORK, there_are=self.renderer.threads)
         if not self.renderer.has_threads or self.renderer.threads < 2 or self.original_work < THREAD_WORK:
@@ -169,13 +161,3 @@ class _PlanChooser(CoreUnitChooser):
     def reduces_between(self, inner: UOp) -> bool:
         """True if a REDUCE runs outside `inner`: every thread would do it again."""
         return any(n.op is Ops.REDUCE and inner not in n.ranges for n in self.nest.toposort())
-
-
-def _stores_vectors(store: UOp) -> bool:
-    """True if the lanes of the STORE fill aligned places of memory."""
-    lanes = [r for r in store.closed_ranges if r.arg[1] is RangeKind.VECTOR]
-    if len(lanes) != 1 or len(store.src[0].src) == 3:
-        return False
-    offset = store.src[0].src[1]
-    first = offset.substitute({lanes[0]: UOp.const(0, offset.dtype)})
-    return linear_terms(offset).terms.get(lanes[0]) == 1 and is_multiple(first, lanes[0].extent)
