@@ -8,12 +8,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from drivers import needs_compiler
 
 from tinygrad import Tensor, dtypes
 from tinygrad.dtype import DType
 
 Array = np.ndarray[Any, Any]
 FLOATS = [dtypes.float16, dtypes.bfloat16, dtypes.float32, dtypes.float64]
+WITHOUT_FLOAT64 = "METAL:EMULATED"
+everywhere = pytest.mark.parametrize(("dtype", "device"), [
+    *((dtype, None) for dtype in FLOATS),
+    *(pytest.param(dtype, WITHOUT_FLOAT64, marks=needs_compiler) for dtype in FLOATS[:3]),
+], ids=str)
+"""On the default device, and in float32 alone."""
 
 
 def any_numbers(dtype: DType, seed: int) -> Array:
@@ -61,14 +68,15 @@ def test_means_divide_the_sum_once() -> None:
     equal(Tensor(x).mean(axis=1), rounded_quotient(x.sum(axis=1), 7.0, dtypes.float32))
 
 
-@pytest.mark.parametrize("dtype", FLOATS, ids=str)
-def test_remainders_are_those_of_c_and_of_python(dtype: DType) -> None:
+@everywhere
+def test_remainders_are_those_of_c_and_of_python(dtype: DType, device: str | None) -> None:
     a, b = pairs(dtype)
     with np.errstate(all="ignore"):
         wide = a.astype(np.float64), b.astype(np.float64)
         truncated, down = (f(*wide).astype(dtype.numpy) for f in (np.fmod, np.mod))
-    equal(Tensor(a).fmod(Tensor(b)), truncated)
-    equal(Tensor(a) % Tensor(b), down)
+    t, u = Tensor(a, device=device), Tensor(b, device=device)
+    equal(t.fmod(u), truncated)
+    equal(t % u, down)
 
 
 def equal(found: Tensor, expected: Array) -> None:
@@ -87,21 +95,35 @@ def floored(a: float, b: float) -> float:
         return math.inf if whole > 0 else -math.inf
 
 
-@pytest.mark.parametrize("dtype", FLOATS, ids=str)
-def test_whole_quotients_are_the_true_ones_rounded(dtype: DType) -> None:
+@everywhere
+def test_whole_quotients_are_the_true_ones_rounded(dtype: DType, device: str | None) -> None:
     a, b = pairs(dtype)
     with np.errstate(all="ignore"):
         true = np.array([floored(float(x), float(y)) for x, y in zip(a, b, strict=True)])
         expected = true.astype(dtype.numpy)
-    found = Tensor(a) // Tensor(b)
-    if dtype is dtypes.float64:  # above 2^51 there may be a second rounding
-        np.testing.assert_allclose(found.numpy(), expected, rtol=2.3e-16)
-        expected = np.where(np.abs(true) < 2.0**51, expected, found.numpy())
-    equal(found, expected)
+    equal(Tensor(a, device=device) // Tensor(b, device=device), expected)
 
 
-def test_gradients_hold_the_quotient_fixed() -> None:
-    a, b = (Tensor(v, requires_grad=True) for v in ([7.5, -7.5, 3.0], [2.0, 2.0, -2.0]))
+@pytest.mark.parametrize(("dtype", "device"), [
+    (dtypes.float64, None), pytest.param(dtypes.float32, WITHOUT_FLOAT64, marks=needs_compiler)], ids=str)
+def test_whole_quotients_next_to_ties_are_the_true_ones_rounded(dtype: DType, device: str | None) -> None:
+    """Quotients that are a tie once they are rounded down, or just beside one, of every size."""
+    digits = dtypes.finfo(dtype)[1] + 1
+    rng = np.random.default_rng(8)
+    tie = rng.integers(2**(digits - 1), 2**digits, 4000) * 2 + 1
+    divisor = rng.integers(2, 2**rng.integers(2, digits, 4000))
+    size = rng.integers(0, digits - 1, 4000)
+    near = [int(t) * int(d) << int(s) for t, d, s in zip(tie, divisor, size, strict=True)]
+    a = np.array(near).astype(dtype.numpy) * np.where(rng.integers(0, 2, 4000), -1, 1).astype(dtype.numpy)
+    a = np.concatenate([a, np.nextafter(a, dtype.numpy.type(0)), np.nextafter(a, a * 2)])
+    b = np.tile(divisor.astype(dtype.numpy), 3)
+    expected = np.array([floored(float(x), float(y)) for x, y in zip(a, b, strict=True)]).astype(dtype.numpy)
+    equal(Tensor(a, device=device) // Tensor(b, device=device), expected)
+
+
+@pytest.mark.parametrize("device", [None, pytest.param(WITHOUT_FLOAT64, marks=needs_compiler)])
+def test_gradients_hold_the_quotient_fixed(device: str | None) -> None:
+    a, b = (Tensor(v, requires_grad=True, device=device) for v in ([7.5, -7.5, 3.0], [2.0, 2.0, -2.0]))
     assert [g.tolist() for g in (a % b).sum().gradient(a, b)] == [[1, 1, 1], [-3, 4, 2]]
     assert [g.tolist() for g in a.fmod(b).sum().gradient(a, b)] == [[1, 1, 1], [-3, 3, 1]]
     assert [g.tolist() for g in (a // b).sum().gradient(a, b)] == [[0, 0, 0], [0, 0, 0]]

@@ -1,8 +1,10 @@
 """Kernels in CUDA C, HIP C and Metal, run on the CPU by the emulator, against NumPy."""
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Callable, Sequence
+from fractions import Fraction
 from typing import Any
 
 import ml_dtypes
@@ -59,6 +61,22 @@ def test_item_by_item(device: str) -> None:
     np.testing.assert_array_equal((t < u).where(t, 7.0).numpy(), np.where(a < b, a, np.float32(7)))
     around = ((1, 2), (0, 3))
     np.testing.assert_array_equal(t.pad(around)[:, ::2].numpy(), np.pad(a, around)[:, ::2])
+
+
+def test_large_integers_round_once_to_bfloat16_without_float64() -> None:
+    """Ties, what is next to them and the ends of the range, of every number of digits."""
+    middle = [n << shift for n in range(2**8 + 1, 2**9, 6) for shift in range(54)]
+    values = [n + beside for n in middle for beside in (-1, 0, 1)]
+
+    def to_bfloat16(n: int) -> float:
+        magnitude = abs(n)
+        unit = 1 << max(magnitude.bit_length() - 8, 0)
+        return math.copysign(round(Fraction(magnitude, unit)) * unit, n)  # round() takes ties to even
+
+    for dtype, more in ((np.int64, [*(-n for n in values), -2**63]), (np.uint64, [2**64 - 1, 2**63 + 2**55])):
+        numbers = [*values, 2**63 - 1, *more]
+        found = Tensor(np.array(numbers, dtype), device="METAL:EMULATED").bfloat16().float()
+        np.testing.assert_array_equal(found.numpy(), [to_bfloat16(n) for n in numbers])
 
 
 @pytest.mark.parametrize("device", DEVICES)

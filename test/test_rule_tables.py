@@ -260,6 +260,7 @@ MEASURED = {
     FUNCTIONS: ("test_transcendental.py", {"exp2", "log2", "sin"}),
     f"{FUNCTIONS} without float64, {FUNCTIONS}": ("test_sine32.py", {"sin"}),
     "casts that round once": ("differential/test_casts.py", {"64-bit integers to bfloat16"}),
+    "casts that round once without float64": ("test_emulator.py", {"64-bit integers to bfloat16"}),
 }
 """Rules that change rounding, by the module that measures their results."""
 

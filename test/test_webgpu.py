@@ -183,6 +183,24 @@ def test_products_are_added_with_one_rounding(kind, missing, monkeypatch):
     np.testing.assert_array_equal(found.view(bits), expected.view(bits))
 
 
+def test_remainders_and_powers_need_no_type_of_64_bits(monkeypatch):
+    """Of numbers of every size; and special ones."""
+    without({dtypes.float64, dtypes.int64, dtypes.uint64}, monkeypatch)
+    rng = np.random.default_rng(6)
+    edges = np.array([0, -0.0, 1, -1, 2.5, -3, np.inf, -np.inf, np.nan], np.float32)
+    any_size = rng.integers(0, 2**32, (2, 2000), np.uint64).astype(np.uint32).view(np.float32)
+    near = rng.uniform(-30, 30, (2, 2000)).astype(np.float32)
+    grid = np.array([x.reshape(-1) for x in np.meshgrid(edges, edges)])
+    a, b = np.concatenate([any_size, near, grid], axis=1)
+    on_device = on_gpu(a), on_gpu(b)
+    with np.errstate(all="ignore"):
+        wide = a.astype(np.float64), b.astype(np.float64)
+        truncated, down, power = (f(*wide).astype(np.float32) for f in (np.fmod, np.mod, np.power))
+    np.testing.assert_array_equal(on_device[0].fmod(on_device[1]).numpy(), truncated)
+    np.testing.assert_array_equal((on_device[0] % on_device[1]).numpy(), down)
+    np.testing.assert_allclose((on_device[0] ** on_device[1]).numpy(), power, rtol=2e-7, atol=2e-45)
+
+
 @pytest.mark.parametrize("missing", [set(), {dtypes.float64}], ids=["", "without float64"])
 def test_products_with_infinities_and_nan_are_added_as_ieee_says(missing, monkeypatch):
     without(missing, monkeypatch)

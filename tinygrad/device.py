@@ -289,6 +289,10 @@ class CompiledDevice:
                                "t.to(\"CPU\")")
         return self._renderer
 
+    def has_dtype(self, dtype: DType) -> bool:
+        """Whether kernels here may compute with `dtype`; true where there are no kernels."""
+        return self._renderer is None or dtype not in self._renderer.missing
+
     @property
     def compiler(self) -> str:
         """What compiles this device's kernels, and its version."""

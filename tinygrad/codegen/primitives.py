@@ -7,36 +7,52 @@ from __future__ import annotations
 
 from tinygrad.codegen.sine32 import elementary_functions_in_32_bits
 from tinygrad.codegen.transcendental import elementary_functions, natural_logarithms
-from tinygrad.dtype import dtypes
+from tinygrad.dtype import DType, dtypes
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.rewrite import RewriteTable, Rule, any_node, node, rewrite
 from tinygrad.graph.uop import UOp
 from tinygrad.renderer import Renderer
 
-FLOAT64_DIGITS = 53
+DIGITS_TO_ROUND = 10
+"""What is rounded to bfloat16 as if it were the number itself: its 8 digits, the next one, and an odd one."""
 
 
-def _bfloat16_of_wide_integer(x: UOp, whole: UOp) -> UOp | None:
-    """Through float64, which a device rounds to bfloat16 once. Integers of more digits than float64 has are
-    first rounded to odd, in place of the 11 bits that it has no room for: what was lost still shows."""
-    if x.dtype.scalar not in (dtypes.int64, dtypes.uint64) or whole.dtype.scalar is not dtypes.bfloat16:
-        return None
-    beyond = 64 - FLOAT64_DIGITS
-    is_inexact = (x & ((1 << beyond) - 1)).ne(0)
-    odd = ((x >> beyond) | is_inexact.where(x._operand(1), 0)) << beyond
-    top = x >> FLOAT64_DIGITS
-    fits = top.eq(0) | (top + 1).eq(0)
-    return fits.where(x, odd).cast(dtypes.float64.vec(x.dtype.count)).cast(whole.dtype)
+def _rounded_to_odd(x: UOp, digits: int) -> UOp:
+    """64-bit integers as integers of no more than `digits` digits up to the last 1: from those that have more
+    some of the last are taken off, and the next made odd if there was a 1 among them, so that it still
+    shows."""
+    result, room = x, digits
+    while room < 64:
+        taken = min(room - DIGITS_TO_ROUND, 64 - digits)
+        is_inexact = (x & ((1 << taken) - 1)).ne(0)
+        odd = ((x >> taken) | is_inexact.where(x._operand(1), 0)) << taken
+        top = x >> room
+        result = (top.eq(0) | (top + 1).eq(0)).where(result, odd)
+        room = taken + digits
+    return result
 
 
-casts = RewriteTable("casts that round once", [
-    Rule("64-bit integers to bfloat16", node(Ops.CAST, any_node("x"), name="whole"),
-         _bfloat16_of_wide_integer),
-])
+def _casts(name: str, wide: DType) -> RewriteTable:
+    """64-bit integers go to bfloat16 through `wide`, float32 or float64, which a device rounds to it once."""
+    digits = dtypes.finfo(wide)[1] + 1
+
+    def bfloat16_of_wide_integer(x: UOp, whole: UOp) -> UOp | None:
+        if x.dtype.scalar not in (dtypes.int64, dtypes.uint64) or whole.dtype.scalar is not dtypes.bfloat16:
+            return None
+        return _rounded_to_odd(x, digits).cast(wide.vec(x.dtype.count)).cast(whole.dtype)
+
+    return RewriteTable(name, [
+        Rule("64-bit integers to bfloat16", node(Ops.CAST, any_node("x"), name="whole"),
+             bfloat16_of_wide_integer),
+    ])
+
+
+casts = _casts("casts that round once", dtypes.float64)
+casts_in_32_bits = _casts("casts that round once without float64", dtypes.float32)
 
 
 def to_device_primitives(nest: UOp, renderer: Renderer) -> UOp:
     """The nest in operations that `renderer` writes."""
     narrow = dtypes.float64 in renderer.missing
     functions = elementary_functions_in_32_bits if narrow else elementary_functions
-    return rewrite(rewrite(nest, natural_logarithms + casts), functions)
+    return rewrite(rewrite(nest, natural_logarithms + (casts_in_32_bits if narrow else casts)), functions)

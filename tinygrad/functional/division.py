@@ -1,57 +1,63 @@
 """Item by item: quotients of floats rounded down and their remainders, exact for all operands.
 
 The remainder of two floats is a float of their type, however large the quotient is. It is found as by long
-division in base 2^50, on mantissas: each step takes 50 of the binary digits by which the exponents differ,
-and subtracts the nearest multiple of the divisor in one multiply-add, which is exact. All types compute in
-float64. A step is 7 operations; float16 takes 1 of them, float32 6 and float64 42.
+division on mantissas, in base 2^50 in float64 and 2^21 in float32: each step takes so many of the binary
+digits by which the exponents differ, and subtracts the nearest multiple of the divisor in one multiply-add,
+which is exact. A step is 7 operations. In float64 float16 takes 1 of them, float32 6 and float64 42; devices
+without float64 compute in float32, where float16 takes 2 and float32 14.
 """
 from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
 
 from tinygrad.dtype import DType, dtypes
 from tinygrad.graph.uop import UOp
 
-DIGITS = 50
-"""Digits of a step: the quotient, below 2^51, is rounded to a whole number by adding 1.5 * 2^52, and what is
-left of a remainder is a multiple of 2^-52 below 2, as mantissas are."""
-ROUNDING = 1.5 * 2.0**52
-FRACTION, BIAS = 52, 1023
-SMALLEST_NORMAL = 2.0**-1022
+
+def floored_quotient(a: UOp, b: UOp, wide: DType) -> UOp:
+    """a / b rounded down, then to the type of the operands; computed in `wide`, float32 or float64. Quotients
+    that are no whole numbers of `wide` are rounded to that first. The gradient is zero."""
+    x, y = a.cast(wide), b.cast(wide)
+    return _floored_quotient(x, y, _truncated_remainder(x, y, a.dtype)).cast(a.dtype).trunc()
 
 
-def floored_quotient(a: UOp, b: UOp) -> UOp:
-    """a / b rounded down: exact up to 2^51, the true one rounded (twice, at worst) above. Its gradient is
-    zero."""
-    x, y = a.cast(dtypes.float64), b.cast(dtypes.float64)
-    rest = _truncated_remainder(x, y, _steps(a.dtype))
-    whole = _quotient(x, y, rest)
-    return _other_sign(rest, y).where(whole - 1, whole).cast(a.dtype).trunc()
+def floored_remainder(a: UOp, b: UOp, wide: DType) -> UOp:
+    """a minus b times `floored_quotient`: the true one, with the sign of b, rounded. NaN where b is zero or a
+    infinite; a, or b, where b is infinite."""
+    x, y = a.cast(wide), b.cast(wide)
+    value = _floored(_truncated_remainder(x, y, a.dtype), y).cast(a.dtype)
+    return value.with_gradient((a, b), _floored_rule(wide))
 
 
-def floored_remainder(a: UOp, b: UOp) -> UOp:
-    """a minus b times `floored_quotient`: the true one, with the sign of b, rounded once. NaN where b is zero
-    or a infinite; a, or b, where b is infinite."""
-    x, y = a.cast(dtypes.float64), b.cast(dtypes.float64)
-    rest = _truncated_remainder(x, y, _steps(a.dtype))
-    value = _other_sign(rest, y).where(rest + y, rest).cast(a.dtype)
-    return value.with_gradient((a, b), _floored_rule)
-
-
-def truncated_remainder(a: UOp, b: UOp) -> UOp:
+def truncated_remainder(a: UOp, b: UOp, wide: DType) -> UOp:
     """a minus b times their quotient rounded toward zero: exact, with the sign of a, as C's fmod."""
-    x, y = a.cast(dtypes.float64), b.cast(dtypes.float64)
-    value = _truncated_remainder(x, y, _steps(a.dtype)).cast(a.dtype)
-    return value.with_gradient((a, b), _truncated_rule)
+    value = _truncated_remainder(a.cast(wide), b.cast(wide), a.dtype).cast(a.dtype)
+    return value.with_gradient((a, b), _truncated_rule(wide))
 
 
-def _floored_rule(g: UOp, node: UOp) -> tuple[UOp, UOp]:
-    _, a, b = node.src
-    return g, -g * floored_quotient(a, b)
+GradientRule = Callable[[UOp, UOp], tuple[UOp, UOp]]
+"""One for all nodes of a type, so that equal remainders are equal nodes."""
 
 
-def _truncated_rule(g: UOp, node: UOp) -> tuple[UOp, UOp]:
-    _, a, b = node.src
-    quotient = floored_quotient(a.maximum(-a), b.maximum(-b))
-    return g, g * (a < 0).ne(b < 0).where(quotient, -quotient)
+@functools.cache
+def _floored_rule(wide: DType) -> GradientRule:
+    def rule(g: UOp, node: UOp) -> tuple[UOp, UOp]:
+        _, a, b = node.src
+        return g, -g * floored_quotient(a, b, wide)
+
+    return rule
+
+
+@functools.cache
+def _truncated_rule(wide: DType) -> GradientRule:
+    def rule(g: UOp, node: UOp) -> tuple[UOp, UOp]:
+        _, a, b = node.src
+        quotient = floored_quotient(a.maximum(-a), b.maximum(-b), wide)
+        return g, g * (a < 0).ne(b < 0).where(quotient, -quotient)
+
+    return rule
 
 
 def _other_sign(rest: UOp, y: UOp) -> UOp:
@@ -59,62 +65,90 @@ def _other_sign(rest: UOp, y: UOp) -> UOp:
     return ((rest < 0) & (y > 0)) | ((rest > 0) & (y < 0))
 
 
-def _steps(dtype: DType) -> int:
-    """Full steps between the largest exponent of a type and its smallest denormal number's."""
-    exponent_bits, fraction_bits = dtypes.finfo(dtype)
-    distance: int = 2**exponent_bits - 3 + fraction_bits
-    return distance // DIGITS
+def _floored(rest: UOp, y: UOp) -> UOp:
+    """The remainder of the quotient rounded down, from that of the quotient rounded toward zero."""
+    return _other_sign(rest, y).where(rest + y, rest)
+
+
+def fraction_and_bias(dtype: DType) -> tuple[int, int]:
+    """Bits of the fraction, and what is added to the exponent, of float32 or float64."""
+    exponent_bits, fraction = dtypes.finfo(dtype)
+    return fraction, 2**(exponent_bits - 1) - 1
+
+
+def integer_of(dtype: DType) -> DType:
+    """The integer as wide as float32 or float64."""
+    return dtypes.int64 if dtype is dtypes.float64 else dtypes.int32
 
 
 def exponent_and_mantissa(magnitude: UOp) -> tuple[UOp, UOp]:
-    """The biased exponent (below 1 for denormal numbers), as int64, and the mantissa in [1, 2), of float64
-    numbers above zero. Constants to gradients."""
-    denormal = magnitude < SMALLEST_NORMAL
-    bits = denormal.where(magnitude * 2.0**54, magnitude).bitcast(dtypes.int64)
-    exponent = (bits >> FRACTION) - denormal.where(bits._operand(54), 0)
-    mantissa = (bits & (2**FRACTION - 1)) | (BIAS << FRACTION)
-    return exponent, mantissa.bitcast(dtypes.float64)
+    """The biased exponent (below 1 for denormal numbers), as an integer as wide, and the mantissa in [1, 2),
+    of float32 or float64 numbers above zero. Constants to gradients."""
+    fraction, bias = fraction_and_bias(magnitude.dtype)
+    denormal = magnitude < 2.0**(1 - bias)
+    shift = fraction + 2
+    bits = denormal.where(magnitude * 2.0**shift, magnitude).bitcast(integer_of(magnitude.dtype))
+    exponent = (bits >> fraction) - denormal.where(bits._operand(shift), 0)
+    mantissa = (bits & (2**fraction - 1)) | (bias << fraction)
+    return exponent, mantissa.bitcast(magnitude.dtype)
 
 
-def _truncated_remainder(x: UOp, y: UOp, steps: int) -> UOp:
-    """The remainder of float64 operands whose exponents differ by less than `steps` + 1 times DIGITS."""
+def power_of_two(biased_exponent: UOp, dtype: DType) -> UOp:
+    """Of float32 or float64, by its exponent as it is stored."""
+    return (biased_exponent << fraction_and_bias(dtype)[0]).bitcast(dtype)
+
+
+def _to_whole(x: UOp) -> UOp:
+    """The nearest whole number, where abs(x) is below 2^(fraction - 1); larger ones may lose digits."""
+    rounding = 1.5 * 2.0**fraction_and_bias(x.dtype)[0]
+    return (x + rounding) - rounding
+
+
+def _truncated_remainder(x: UOp, y: UOp, dtype: DType) -> UOp:
+    """The remainder of float32 or float64 operands that are numbers of `dtype`.
+
+    The quotient of a step is below 2^(fraction - 1), so that it can be rounded to a whole number, even if the
+    division before was off by units of the last place. What is left is a multiple of 2^-fraction below 2, as
+    mantissas are.
+    """
+    fraction, bias = fraction_and_bias(x.dtype)
+    digits = fraction - 2
+    exponent_bits, fraction_bits = dtypes.finfo(dtype)
+    most_steps = (2**exponent_bits - 3 + fraction_bits) // digits
     magnitude, divisor = x.maximum(-x), y.maximum(-y)
     exponent, dividend = exponent_and_mantissa(magnitude)
     divisor_exponent, mantissa = exponent_and_mantissa(divisor)
 
     def reduced(rest: UOp) -> UOp:
-        multiple = (rest / mantissa + ROUNDING) - ROUNDING
-        return (-multiple).mulacc(mantissa, rest)
+        return (-_to_whole(rest / mantissa)).mulacc(mantissa, rest)
 
     distance = exponent - divisor_exponent
-    full_steps = ((distance.cast(dtypes.float64) + 0.5) * (1 / DIGITS)).trunc()
-    rest = reduced(dividend * _power_of_two(distance - full_steps.cast(dtypes.int64) * DIGITS))
-    for step in range(steps):
-        rest = (full_steps > step).where(reduced(rest * 2.0**DIGITS), rest)
+    full_steps = ((distance.cast(x.dtype) + 0.5) * (1 / digits)).trunc()
+    short = distance - full_steps.cast(distance.dtype) * digits
+    rest = reduced(dividend * power_of_two(short + bias, x.dtype))
+    for step in range(most_steps):
+        rest = (full_steps > step).where(reduced(rest * 2.0**digits), rest)
     rest = (rest < 0).where(rest + mantissa, rest)
     rest = (rest < mantissa).where(rest, rest - mantissa)
     # in two steps, neither of which leaves the range
-    half = (divisor_exponent - BIAS) >> 1
-    rest = rest * _power_of_two(half) * _power_of_two(divisor_exponent - BIAS - half)
+    half = (divisor_exponent - bias) >> 1
+    rest = rest * power_of_two(half + bias, x.dtype) * power_of_two(divisor_exponent - half, x.dtype)
     rest = (magnitude < divisor).where(magnitude, rest)
     undefined = (x - x).ne(0) | y.ne(y) | y.eq(0)
-    return undefined.where(float("nan"), (x < 0).where(-rest, rest))
+    return undefined.where(math.nan, (x < 0).where(-rest, rest))
 
 
-def _power_of_two(exponent: UOp) -> UOp:
-    return ((exponent + BIAS) << FRACTION).bitcast(dtypes.float64)
+def _floored_quotient(x: UOp, y: UOp, rest: UOp) -> UOp:
+    """x / y rounded down, then to the nearest number of the type; `rest` is the truncated remainder.
 
-
-def _quotient(x: UOp, y: UOp, rest: UOp) -> UOp:
-    """(x - rest) / y, a whole number: one division, one correction, and rounded where digits are left for it.
-
-    Very small and large divisors are scaled, so that the correction is as exact as others.
+    A division gives a whole number near it. What that lacks is whole, and exact as far as it matters: it is
+    rounded to a whole number where it has digits for that, and where it has not, it is right about ties. Of
+    quotients from 2^(2 * digits) on the division alone is right: that of two numbers of so many digits is too
+    far from a tie for rounding down to make it one.
     """
-    divisor = y.maximum(-y)
-    scale = (divisor < 2.0**-900).where(2.0**120, (divisor > 2.0**900).where(y._operand(2.0**-120), 1))
-    x, y, rest = x * scale, y * scale, rest * scale
-    near = y.eq(0).where(x, x - rest) / y
-    corrected = near + ((-near).mulacc(y, x) - rest) / y
-    quotient = corrected.eq(corrected).where(corrected, near)  # infinite operands and results have none
-    short = quotient.maximum(-quotient) < 2.0**51
-    return short.where((quotient + ROUNDING) - ROUNDING, quotient)
+    digits = fraction_and_bias(x.dtype)[0] + 1
+    near = (y.eq(0).where(x, x - rest) / y).trunc()
+    lack = ((-near).mulacc(y, x) - _floored(rest, y)) / y
+    lack = (lack.maximum(-lack) < 2.0**(digits - 2)).where(_to_whole(lack), lack)
+    is_corrected = (near.maximum(-near) < 2.0**(2 * digits)) & (y.maximum(-y) < math.inf)
+    return is_corrected.where(near + lack, _other_sign(rest, y).where(near - 1, near))

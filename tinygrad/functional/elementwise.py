@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tinygrad.device import Device
 from tinygrad.dtype import DType, DTypeLike, dtypes, least_upper_float, promote, to_dtype
 from tinygrad.functional.division import floored_quotient, floored_remainder, truncated_remainder
 from tinygrad.graph.leaves import value_of_its_own
@@ -106,6 +107,15 @@ def real(self: Tensor, function: Callable[[UOp], UOp]) -> Tensor:
     return type(self).of(value_of_its_own(function(self.uop.cast(wide)).cast(dtype)), self)
 
 
+def widest_float(self: Tensor, dtype: DType) -> DType:
+    """The type that functions of floats of `dtype` are computed in if they need more digits than it has:
+    float64, or float32 where that is no narrower and the tensor's device has no float64."""
+    wide = dtypes.float64
+    names = self.device if isinstance(self.device, tuple) else (self.device or Device.DEFAULT,)
+    is_there = dtype is wide or all(Device[name].has_dtype(wide) for name in names)
+    return wide if is_there else dtypes.float32
+
+
 def real_binary(name: str, function: Callable[[UOp, UOp], UOp], a: Any, b: Any,
                  reverse: bool = False) -> Tensor:
     """`function` of two real numbers, as `real`."""
@@ -194,7 +204,7 @@ def floordiv(self: Tensor, x: Operand, reverse: bool = False) -> Tensor:
     """
     def quotient(a: UOp, b: UOp) -> UOp:
         a, b = no_bools("floordiv", a, b)
-        return floored_quotient(a, b) if a.dtype.is_float else a // b
+        return floored_quotient(a, b, widest_float(self, a.dtype)) if a.dtype.is_float else a // b
 
     return binary("floordiv", quotient, self, x, reverse)
 
@@ -207,7 +217,7 @@ def mod(self: Tensor, x: Operand, reverse: bool = False) -> Tensor:
     """
     def remainder(a: UOp, b: UOp) -> UOp:
         a, b = no_bools("mod", a, b)
-        return floored_remainder(a, b) if a.dtype.is_float else a % b
+        return floored_remainder(a, b, widest_float(self, a.dtype)) if a.dtype.is_float else a % b
 
     return binary("mod", remainder, self, x, reverse)
 
@@ -221,7 +231,7 @@ def fmod(self: Tensor, x: Operand) -> Tensor:
     def remainder(a: UOp, b: UOp) -> UOp:
         a, b = no_bools("fmod", a, b)
         if a.dtype.is_float:
-            return truncated_remainder(a, b)
+            return truncated_remainder(a, b, widest_float(self, a.dtype))
         rest = a % b
         return (rest.ne(0) & ((a < 0).ne(b < 0))).where(rest - b, rest)
 

@@ -13,8 +13,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tinygrad.dtype import dtypes, least_upper_float, promote
-from tinygrad.functional.elementwise import binary, no_bools, number_dtype, real, real_binary, unary
+from tinygrad.dtype import DType, dtypes, least_upper_float, promote
+from tinygrad.functional.elementwise import (
+    binary,
+    no_bools,
+    number_dtype,
+    real,
+    real_binary,
+    unary,
+    widest_float,
+)
 from tinygrad.functional.polynomials import (
     ASIN,
     ATAN,
@@ -172,21 +180,21 @@ Power = Callable[[UOp, UOp], UOp]
 """base^exponent for base > 0."""
 
 
-def _power_of_floats(base: UOp, exponent: UOp) -> UOp:
-    """base^exponent, computed in float64 and rounded to the type of the operands.
+def _power_of_floats(base: UOp, exponent: UOp, wide: DType) -> UOp:
+    """base^exponent, computed in `wide` and rounded to the type of the base.
 
-    Narrower types do with the digits that the plain formula leaves, float64 takes `power_of_positive`.
+    Types narrower than `wide` do with the digits that the plain formula leaves, `wide` itself takes
+    `power_of_positive`.
     """
-    wide = dtypes.float64
     raise_positive = power_of_positive if base.dtype is wide else _plain_power_of_positive
-    return _power_in_float64(base.cast(wide), exponent.cast(wide), raise_positive).cast(base.dtype)
+    return _power_in(base.cast(wide), exponent.cast(wide), raise_positive).cast(base.dtype)
 
 
 def _plain_power_of_positive(base: UOp, exponent: UOp) -> UOp:
     return (exponent * base.log2()).exp2()
 
 
-def _power_in_float64(base: UOp, exponent: UOp, raise_positive: Power) -> UOp:
+def _power_in(base: UOp, exponent: UOp, raise_positive: Power) -> UOp:
     """The power of |base|, with the sign of negative bases to whole exponents, and C's pow for what is
     special."""
     is_zero = base.eq(0)
@@ -207,7 +215,7 @@ def _gradients_of_power(g: UOp, node: UOp, raise_positive: Power) -> tuple[UOp, 
     _, base, exponent = node.src
     is_zero = base.eq(0)
     always_one = exponent.eq(0) & (is_zero | (base - base).ne(0))
-    slope = exponent * _power_in_float64(base, always_one.where(1, exponent - 1), raise_positive)
+    slope = exponent * _power_in(base, always_one.where(1, exponent - 1), raise_positive)
     always_zero = is_zero & (exponent < 0).logical_not()
     logarithm = is_zero.where(-math.inf, log_node(is_zero.where(1, base)))
     return always_one.where(0, g * slope), always_zero.where(0, g * node * logarithm)
@@ -228,6 +236,9 @@ def _is_odd(whole: UOp) -> UOp:
 def power(self: Tensor, x: Operand, reverse: bool = False) -> Tensor:
     """self ** x (x ** self with `reverse`). Integers to integer powers stay integers.
 
+    Floats narrower than float64 are computed in float64 and rounded; float32 on devices that have no float64
+    is within 0.95 ulp, of x as a float32.
+
     Raises ValueError for integers to a negative integer: their powers are fractions; make the base a float.
 
     >>> (Tensor([2, 3]) ** 3).tolist(), (Tensor([4.0]) ** 0.5).tolist()
@@ -239,7 +250,7 @@ def power(self: Tensor, x: Operand, reverse: bool = False) -> Tensor:
 
     def raised(base: UOp, exponent: UOp) -> UOp:
         if base.dtype.is_float:
-            return _power_of_floats(base, exponent)
+            return _power_of_floats(base, exponent, widest_float(self, base.dtype))
         base, exponent = no_bools("pow", base, exponent)
         return _power_of_ints(base, exponent)
 
@@ -263,7 +274,8 @@ def _constant_power(self: Tensor, exponent: float) -> Tensor:
         return self.rsqrt()
 
     def raised(x: UOp) -> UOp:
-        return _power_of_floats(x, x.cast(dtypes.float64)._operand(exponent))
+        wide = widest_float(self, x.dtype)
+        return _power_of_floats(x, x.cast(wide)._operand(exponent), wide)
 
     return real(self, raised)
 
