@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import textwrap
+import threading  # noqa: F401  # for programs of `run_python`
 import time
 from pathlib import Path
 from typing import Any

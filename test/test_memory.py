@@ -127,6 +127,22 @@ def test_memory_used_is_exact_before_and_after_a_schedule():
     assert GlobalCounters.mem_used == before <= GlobalCounters.mem_peak
 
 
+@pytest.mark.parametrize("make", [
+    lambda: Tensor.arange(1013), lambda: Tensor.arange(1013).contiguous() * 2,
+    lambda: Tensor.full((1013,), 7), lambda: Tensor.full((1013,), 3.5),
+    lambda: Tensor.eye(31) @ Tensor.eye(31)],
+    ids=["arange", "contiguous", "integers", "floats", "eye"])
+def test_values_made_of_constants_give_their_memory_back(make):
+    """Their kernels are kept, and made of the same nodes."""
+    gc.collect()
+    before = GlobalCounters.mem_used
+    value = make().realize()
+    assert make().numpy().tolist() == value.numpy().tolist()
+    del value
+    gc.collect()
+    assert GlobalCounters.mem_used == before
+
+
 def test_a_part_shares_its_buffer_and_keeps_it_alive():
     whole = Buffer("CPU", 256, dtypes.uint8).allocate()
     gc.collect()

@@ -67,6 +67,9 @@ class Storage:
     writer: object = None
     """the tensor that stands for what is still to be written here, None if nothing is"""
     _owner: ref[object] | None = None
+    _constants: tuple[ref[UOp], ...] = ()
+    """the nodes made of constants alone whose value this memory was computed for: kernels hold them too, so
+    that they forget it when its owner ends"""
 
     @property
     def parts(self) -> tuple[Storage, ...]:
@@ -78,12 +81,25 @@ class Storage:
         memory was computed for."""
         known = None if self._owner is None else self._owner()
         if known is None:
-            self._owner = ref(owner)
+            self.give_to(owner)
         return known is None or known is owner
 
     def give_to(self, owner: object) -> None:
         """Make `owner` the one that this memory belongs to."""
-        self._owner = ref(owner)
+        self._owner = ref(owner, _forgets(self._constants)) if self._constants else ref(owner)
+
+    def holds_constants(self, node: UOp) -> None:
+        """Take note that this is the memory of a node made of constants alone."""
+        self._constants = (*self._constants, ref(node))
+
+
+def _forgets(nodes: Iterable[ref[UOp]]) -> Callable[[object], None]:
+    """What makes nodes lazy again, as far as they live."""
+    def forget(_: object) -> None:
+        for node in filter(None, (known() for known in nodes)):
+            node.set_realized_view(None)
+
+    return forget
 
 
 class ShardedStorage(Storage):
@@ -348,6 +364,8 @@ class UOp(Operators):
         if view is not None and view.shape != self.shape:
             raise RuntimeError(f"a view of shape {view.shape} cannot hold a value of shape {self.shape}")
         self._realized = view
+        if view is not None and self.device is None and not self.traits & LEAF and view.base.op is Ops.BUFFER:
+            view.base.storage.holds_constants(self)
 
     @Synthesized
     def has_sizes(self) -> bool:
