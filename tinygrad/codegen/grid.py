@@ -20,7 +20,7 @@ from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Memory, Ops, RangeKind
 from tinygrad.graph.symbolic import TRUE
 from tinygrad.graph.uop import UOp
-from tinygrad.helpers import prod
+from tinygrad.helpers import ceildiv, prod
 
 GridLimits = tuple[int, int, int]
 NO_LIMITS: GridLimits = (2**31 - 1, 2**31 - 1, 2**31 - 1)
@@ -135,8 +135,8 @@ class Grid:
         if _within(sizes, limits):
             return _number(RangeKind.GLOBAL, sizes)
         total = int(prod(sizes))
-        rows = -(-total // limits[0])
-        columns = -(-total // rows)
+        rows = ceildiv(total, limits[0])
+        columns = ceildiv(total, rows)
         number = _number(RangeKind.GLOBAL, [columns, rows] if rows > 1 else [columns])
         if rows * columns > total:
             self.inside[RangeKind.GLOBAL] = number < total
@@ -149,7 +149,7 @@ class Grid:
         sizes = _axes(self.digits[RangeKind.LOCAL])
         lanes = max((r.extent for r in self.lanes), default=1)
         if not _within(sizes, BLOCK_LIMITS) or (lanes > 1 and sizes[0] != lanes):
-            sizes = [size for size in (lanes, -(-int(prod(sizes)) // lanes)) if size > 1]
+            sizes = [size for size in (lanes, ceildiv(int(prod(sizes)), lanes)) if size > 1]
         return _number(RangeKind.LOCAL, sizes)
 
     def read(self, choices: tuple[Digits, ...], number: UOp, stride: int) -> None:

@@ -33,7 +33,7 @@ from tinygrad.graph.sizes import (
     value_of,
 )
 from tinygrad.graph.traits import LEAF, PASSED_ON, TRAITS
-from tinygrad.helpers import prod
+from tinygrad.helpers import engine_lock, prod
 
 if TYPE_CHECKING:
     from tinygrad.device import Buffer
@@ -86,18 +86,21 @@ class Storage:
 
     def give_to(self, owner: object) -> None:
         """Make `owner` the one that this memory belongs to."""
-        self._owner = ref(owner, _forgets(self._constants)) if self._constants else ref(owner)
+        self._owner = ref(owner, _forgets(ref(self), self._constants)) if self._constants else ref(owner)
 
     def holds_constants(self, node: UOp) -> None:
         """Take note that this is the memory of a node made of constants alone."""
         self._constants = (*self._constants, ref(node))
 
 
-def _forgets(nodes: Iterable[ref[UOp]]) -> Callable[[object], None]:
-    """What makes nodes lazy again, as far as they live."""
+def _forgets(storage: ref[Storage], nodes: Iterable[ref[UOp]]) -> Callable[[object], None]:
+    """What makes nodes lazy again that live and have their value in `storage`, when nobody schedules."""
     def forget(_: object) -> None:
-        for node in filter(None, (known() for known in nodes)):
-            node.set_realized_view(None)
+        with engine_lock:
+            for node in filter(None, (known() for known in nodes)):
+                view = node.computed_into
+                if view is not None and view.base.storage is storage():
+                    node.set_realized_view(None)
 
     return forget
 
