@@ -349,6 +349,36 @@ def test_one_thread_does_everything_alone() -> None:
     assert result.stdout == "1 1\n", result.stderr
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="threads are bound to processors on Linux")
+def test_workers_leave_the_processor_of_the_thread_that_launches() -> None:
+    result = run_python("""
+        from tinygrad.runtime.cpu_pool import pool
+        everywhere = os.sched_getaffinity(0)
+        kernel, out = loaded(adding(64)), np.zeros(64, np.float32)
+        arguments = [out.ctypes.data, out.ctypes.data], [1], 64
+        workers = [worker.native_id for worker in pool().workers]
+        for processor in [*everywhere] * 2:
+            os.sched_setaffinity(0, {processor})
+            kernel(*arguments)
+            bound = [os.sched_getaffinity(worker) for worker in workers]
+            assert set().union(*bound) == everywhere - {processor}, (processor, bound)
+            assert all(len(processors) == 1 for processors in bound), bound
+        assert (out == 2 * len(everywhere) * np.arange(64)).all()
+    """, THREADS="0")
+    assert not result.returncode, result.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads are bound to processors on Linux")
+def test_workers_go_anywhere_where_processors_are_left_over() -> None:
+    result = run_python("""
+        from tinygrad.runtime.cpu_pool import pool
+        kernel, out = loaded(adding(64)), np.zeros(64, np.float32)
+        kernel([out.ctypes.data, out.ctypes.data], [1], 64)
+        assert all(os.sched_getaffinity(w.native_id) == os.sched_getaffinity(0) for w in pool().workers)
+    """, THREADS=str(len(os.sched_getaffinity(0)) + 1))
+    assert not result.returncode, result.stderr
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_child_runs_kernels_and_ends() -> None:
     result = run_python("""

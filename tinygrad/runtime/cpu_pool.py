@@ -7,9 +7,11 @@ from __future__ import annotations
 import atexit
 import ctypes
 import os
+import sys
 import threading
 from array import array
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,7 +19,17 @@ import numpy as np
 from tinygrad.helpers import ceildiv, getenv
 from tinygrad.runtime import cpu_threads, native_queue
 from tinygrad.runtime.allocator import ALIGNMENT, host_memory
-from tinygrad.runtime.cpu_threads import ENTRY_SLOTS, LAUNCHED, MAX_THREADS, SCRATCH, STATE_SLOTS
+from tinygrad.runtime.cpu_threads import (
+    BOUND,
+    ENTRY_SLOTS,
+    LAUNCHED,
+    LEFT,
+    MAX_THREADS,
+    MOST_PROCESSORS,
+    SCRATCH,
+    STATE_SLOTS,
+    WORKER,
+)
 from tinygrad.runtime.llvm import compile_ir
 from tinygrad.runtime.queue import Point, stop_all
 
@@ -94,6 +106,22 @@ class ThreadPool:
                                          name=f"tinygrad-cpu-{i}") for i in range(1, threads)]
         for thread in self.workers:
             thread.start()
+        self._bind_workers()
+
+    def _bind_workers(self) -> None:
+        """Where each processor has a thread, bind a worker to each but one: `cpu_threads` says why."""
+        self.slots[LEFT] = -1
+        self.slots[BOUND:BOUND + MAX_THREADS] = -1
+        processors = sorted(os.sched_getaffinity(0)) if sys.platform == "linux" else []
+        if len(processors) != self.threads or processors[-1] >= MOST_PROCESSORS:
+            return
+        with suppress(PermissionError):  # in a sandbox, say
+            for i, (thread, processor) in enumerate(zip(self.workers, processors[1:], strict=True), 1):
+                assert thread.native_id is not None
+                os.sched_setaffinity(thread.native_id, {processor})
+                self.slots[WORKER + i] = thread.native_id
+                self.slots[BOUND + i] = processor
+            self.slots[LEFT] = processors[0]
 
     def stop(self) -> None:
         """End the workers; their code is about to go."""

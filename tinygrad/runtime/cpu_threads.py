@@ -9,6 +9,11 @@ time: `LOCK` is held from the first kernel of a call to its last.
 The ticket's upper half is the job's number, its lower half the next iteration, or `CLOSED` while the job's
 fields are being written. A worker reads the fields after it saw an open ticket and takes a chunk by
 compare-and-swap: that succeeds only while the fields still belong to that job.
+
+Where every processor has a thread, the workers are bound to one each, and one processor is left to the thread
+that launches: where that runs on a worker's, the worker is bound to the one that is left (`keep_apart`). Else
+Linux, which finds all processors busy when a thread that launches has just been woken by another, lets two
+threads share one for some 8 ms.
 """
 from __future__ import annotations
 
@@ -31,8 +36,15 @@ SLEEPERS = 24
 STOP = 32
 LOCK = 40
 LAUNCHED = 48
+LEFT = 49
 SCRATCH = 56
-STATE_SLOTS = SCRATCH + MAX_THREADS
+WORKER = SCRATCH + MAX_THREADS
+BOUND = WORKER + MAX_THREADS
+STATE_SLOTS = BOUND + MAX_THREADS
+"""From `SCRATCH`, `WORKER` and `BOUND` on there is a slot for each thread: its memory, its number in the system,
+the processor that it is bound to. `LEFT` has the processor to which nobody is, or -1 where threads are free."""
+MOST_PROCESSORS = 1024
+"""Processors have smaller numbers than this, where threads are bound to them."""
 
 JOB = {"function": "ptr", "buffers": "ptr", "variables": "ptr", "extent": "i64", "chunk": "i64"}
 """What a job consists of, in slots side by side: in the state from `FUNCTION` on, and in `run_list`'s
@@ -66,6 +78,12 @@ wake:
   call void @rouse(ptr %word, i32 %count)
   br label %out
 out:
+  ret void
+}
+
+define internal void @keep_apart(ptr %state) {
+entry:
+$keep_apart
   ret void
 }
 
@@ -241,6 +259,7 @@ define void @launch(ptr %state, ptr %function, ptr %buffers, ptr %variables, i64
 entry:
   %lock = getelementptr i64, ptr %state, i64 $LOCK
   call void @acquire(ptr %lock)
+  call void @keep_apart(ptr %state)
   call void @run_kernel(ptr %state, ptr %function, ptr %buffers, ptr %variables, i64 %extent, i64 %chunk)
   call void @release(ptr %lock)
   ret void
@@ -250,6 +269,7 @@ define void @run_list(ptr %state, ptr %entries, i64 %count) {
 entry:
   %lock = getelementptr i64, ptr %state, i64 $LOCK
   call void @acquire(ptr %lock)
+  call void @keep_apart(ptr %state)
   br label %head
 head:
   %i = phi i64 [ 0, %entry ], [ %following, %body ]
@@ -289,6 +309,45 @@ entry:
 }
 """)
 
+_KEEP_APART = Template("""\
+  %mask = alloca [$MASK_BYTES x i8], align 8
+  %left_at = getelementptr i64, ptr %state, i64 $LEFT
+  %left = load i64, ptr %left_at
+  %bound = icmp sge i64 %left, 0
+  br i1 %bound, label %look, label %out
+look:
+  %processor = call i32 @sched_getcpu()
+  %here = sext i32 %processor to i64
+  %apart = icmp eq i64 %here, %left
+  br i1 %apart, label %out, label %search
+search:
+  %i = phi i64 [ 1, %look ], [ %following, %other ]
+  %bound_slot = add i64 %i, $BOUND
+  %bound_at = getelementptr i64, ptr %state, i64 %bound_slot
+  %its = load i64, ptr %bound_at
+  %shared = icmp eq i64 %its, %here
+  br i1 %shared, label %move, label %other
+other:
+  %following = add i64 %i, 1
+  %more = icmp ult i64 %following, $MAX_THREADS
+  br i1 %more, label %search, label %out
+move:
+  store i64 %left, ptr %bound_at
+  store i64 %here, ptr %left_at
+  call void @llvm.memset.p0.i64(ptr %mask, i8 0, i64 $MASK_BYTES, i1 false)
+  %byte = lshr i64 %left, 3
+  %bit = and i64 %left, 7
+  %small = trunc i64 %bit to i8
+  %one = shl i8 1, %small
+  %byte_at = getelementptr i8, ptr %mask, i64 %byte
+  store i8 %one, ptr %byte_at
+  %worker_slot = add i64 %i, $WORKER
+  %worker_at = getelementptr i64, ptr %state, i64 %worker_slot
+  %worker = load i32, ptr %worker_at
+  %status = call i32 @sched_setaffinity(i32 %worker, i64 $MASK_BYTES, ptr %mask)
+  br label %out
+out:""")
+
 _FUTEX = {"x86_64": 202, "aarch64": 98}
 """The number of Linux's futex system call."""
 
@@ -302,16 +361,21 @@ def source() -> str:
     if futex is None:
         # Without a futex, a sleeping thread looks again every 50 us.
         declare, sleep, rouse = "declare i32 @usleep(i32)", "  %slept = call i32 @usleep(i32 50)", ""
+        keep_apart = ""
     else:
         call = "call i64 (i64, ...) @syscall(i64 {}, ptr %word, i32 {}, i32 {}, ptr {}, ptr null, i32 0)"
         declare = "declare i64 @syscall(i64, ...)"
+        declare += ("\ndeclare i32 @sched_getcpu()\ndeclare i32 @sched_setaffinity(i32, i64, ptr)\n"
+                    "declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)")
+        keep_apart = _KEEP_APART.substitute(LEFT=LEFT, BOUND=BOUND, WORKER=WORKER, MAX_THREADS=MAX_THREADS,
+                                            MASK_BYTES=MOST_PROCESSORS // 8)
         sleep = f"  %slept = {call.format(futex, 128, '%seen', '%timeout')}"
         rouse = f"  %woken = {call.format(futex, 129, '%count', 'null')}"
     return _SOURCE.substitute(
         declare=declare, declare_pause="declare void @llvm.x86.sse2.pause()" if machine == "x86_64" else "",
-        sleep=sleep, rouse=rouse, pause=pause_instruction(), CLOSED=CLOSED, SPIN=SPIN, FUNCTION=FUNCTION,
-        BUFFERS=BUFFERS, VARIABLES=VARIABLES, EXTENT=EXTENT, CHUNK=CHUNK, DONE=DONE, SLEEPERS=SLEEPERS,
-        STOP=STOP, LOCK=LOCK, LAUNCHED=LAUNCHED, SCRATCH=SCRATCH, ENTRY_SLOTS=ENTRY_SLOTS, EVERYONE=EVERYONE,
+        sleep=sleep, rouse=rouse, keep_apart=keep_apart, pause=pause_instruction(), CLOSED=CLOSED, SPIN=SPIN,
+        FUNCTION=FUNCTION, BUFFERS=BUFFERS, VARIABLES=VARIABLES, EXTENT=EXTENT, CHUNK=CHUNK, DONE=DONE,
+        SLEEPERS=SLEEPERS, STOP=STOP, LOCK=LOCK, LAUNCHED=LAUNCHED, SCRATCH=SCRATCH, ENTRY_SLOTS=ENTRY_SLOTS, EVERYONE=EVERYONE,
         load_job=load_slots("%state", FUNCTION, JOB), load_entry=load_slots("%entry_address", 0, JOB))
 
 
