@@ -41,8 +41,8 @@ SCRATCH = 56
 WORKER = SCRATCH + MAX_THREADS
 BOUND = WORKER + MAX_THREADS
 STATE_SLOTS = BOUND + MAX_THREADS
-"""From `SCRATCH`, `WORKER` and `BOUND` on there is a slot for each thread: its memory, its number in the system,
-the processor that it is bound to. `LEFT` has the processor to which nobody is, or -1 where threads are free."""
+"""From `SCRATCH`, `WORKER` and `BOUND` on there is a slot for each thread: its memory, its number in the
+system, the processor that it is bound to. `LEFT` has the processor to which nobody is, -1 where none is."""
 MOST_PROCESSORS = 1024
 """Processors have smaller numbers than this, where threads are bound to them."""
 
@@ -375,7 +375,8 @@ def source() -> str:
         declare=declare, declare_pause="declare void @llvm.x86.sse2.pause()" if machine == "x86_64" else "",
         sleep=sleep, rouse=rouse, keep_apart=keep_apart, pause=pause_instruction(), CLOSED=CLOSED, SPIN=SPIN,
         FUNCTION=FUNCTION, BUFFERS=BUFFERS, VARIABLES=VARIABLES, EXTENT=EXTENT, CHUNK=CHUNK, DONE=DONE,
-        SLEEPERS=SLEEPERS, STOP=STOP, LOCK=LOCK, LAUNCHED=LAUNCHED, SCRATCH=SCRATCH, ENTRY_SLOTS=ENTRY_SLOTS, EVERYONE=EVERYONE,
+        SLEEPERS=SLEEPERS, STOP=STOP, LOCK=LOCK, LAUNCHED=LAUNCHED, SCRATCH=SCRATCH,
+        ENTRY_SLOTS=ENTRY_SLOTS, EVERYONE=EVERYONE,
         load_job=load_slots("%state", FUNCTION, JOB), load_entry=load_slots("%entry_address", 0, JOB))
 
 
