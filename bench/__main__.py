@@ -10,8 +10,8 @@
     python -m bench --json results.json --roofline roofline.png
 
 A figure is the median of all a peer's steps; `ratio` is this library's time over the best peer's, below 1
-where this library is faster. `limit` is the least time that the machine's rates allow, measured in the same
-rounds, as a share of our time. After the table: the geometric mean of PyTorch's time over ours.
+where this library is faster. `limit` is the least time that the machine's rates allow, measured before and
+after each of our turns, as a share of our time. After the table: the geometric mean of PyTorch's time over ours.
 """
 from __future__ import annotations
 
