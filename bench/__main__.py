@@ -11,7 +11,8 @@
 
 A figure is the median of all a peer's steps; `ratio` is this library's time over the best peer's, below 1
 where this library is faster. `limit` is the least time that the machine's rates allow, measured before and
-after each of our turns, as a share of our time. After the table: the geometric mean of PyTorch's time over ours.
+after each of our turns, as a share of our time. After the table: the geometric mean of PyTorch's time over
+ours.
 """
 from __future__ import annotations
 
@@ -112,9 +113,8 @@ def run_kernels(options: argparse.Namespace, workloads: list[Workload], limits: 
     with meter.pool:
         for number, workload in enumerate(workloads, 1):
             progress(f"[{number}/{len(workloads)}] {workload.name}")
-            now = meter.measure(options.rounds)
             try:
-                found = kernels.kernels_of(workload, options.rounds, now)
+                found, now = kernels.kernels_of(workload, options.rounds, meter.measure)
             except Exception as error:  # what fails is this workload's result
                 failures.append(f"{workload.name}: {type(error).__name__}: {error}")
                 continue

@@ -2,12 +2,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
-from bench.results import columns
+from bench.results import columns, middle_limits
 from bench.workloads import OURS, Workload
 from tinygrad.codegen.compile import stages_of
 from tinygrad.device import Device
@@ -41,8 +41,14 @@ class KernelRow:
         return self.moved_bytes / self.seconds * 1e-9
 
 
-def kernels_of(workload: Workload, rounds: int, limits: Limits) -> list[KernelRow]:
-    """The kernels of one step, the one that takes longest first; times are medians over `rounds` steps.
+STEPS = 5
+"""Of a workload, between two measurements of what the machine can do."""
+
+
+def kernels_of(workload: Workload, rounds: int, measured: Callable[[], Limits]
+               ) -> tuple[list[KernelRow], Limits]:
+    """The kernels of one step, the one that takes longest first, and what the machine can do, `measured` in
+    turn with them; all are medians over `rounds`.
 
     Every item runs by itself, in order, as at DEBUG=2; a replay leaves no gaps between them.
     """
@@ -54,10 +60,14 @@ def kernels_of(workload: Workload, rounds: int, limits: Limits) -> list[KernelRo
     for ready in steps:
         if ready.kernel is not None:
             by_kernel.setdefault(ready.item.ast, []).append(ready)
-    taken = [step_seconds(steps) for _ in range(rounds)]
+    taken, machine = [], []
+    for _ in range(rounds):
+        machine.append(measured())
+        taken += [step_seconds(steps) for _ in range(STEPS)]
+    limits = middle_limits(machine)
     found = [kernel_row(runs, median(seconds[ast] for seconds in taken), limits)
              for ast, runs in by_kernel.items()]
-    return sorted(found, key=lambda row: row.seconds, reverse=True)
+    return sorted(found, key=lambda row: row.seconds, reverse=True), limits
 
 
 def step_seconds(steps: Sequence[Prepared]) -> dict[UOp, float]:

@@ -36,11 +36,7 @@ class Row:
     @property
     def limit(self) -> Limits | None:
         """The median of what the machine could do in the row's rounds."""
-        if not self.limits:
-            return None
-        rates = (median(getattr(limits, name) for limits in self.limits)
-                 for name in ("gflops", "read_gbs", "copy_gbs", "bfloat16_gflops"))
-        return Limits(self.limits[0].threads, self.limits[0].lanes, *rates)
+        return middle_limits(self.limits) if self.limits else None
 
     @property
     def best_peer(self) -> float | None:
@@ -52,6 +48,13 @@ class Row:
         """One of our own medians over the least among other libraries."""
         ours, best = self.middle(peer), self.best_peer
         return "-" if ours is None or best is None else f"{ours / best:.2f}"
+
+
+def middle_limits(measured: Sequence[Limits]) -> Limits:
+    """The median of each rate."""
+    rates = (median(getattr(limits, name) for limits in measured)
+             for name in ("gflops", "read_gbs", "copy_gbs", "bfloat16_gflops"))
+    return Limits(measured[0].threads, measured[0].lanes, *rates)
 
 
 def least_seconds(workload: Workload, limits: Limits) -> float:

@@ -301,7 +301,8 @@ def test_samples_tell_a_matrix_from_its_transpose() -> None:
 
 def test_the_kernels_of_a_product_do_its_operations() -> None:
     measured = gemm.matmul(64, 32, 48)
-    found = kernels_of(measured, 1, LIMITS)
+    found, limits = kernels_of(measured, 1, lambda: LIMITS)
+    assert limits == LIMITS
     assert sum(k.operations for k in found) == measured.operations
     assert all(k.seconds > 0 and k.plan for k in found)
 
