@@ -24,7 +24,7 @@ import numpy as np
 
 from tinygrad.engine.arguments import CallKind, Inputs, Slot, changed, returned_tensors
 from tinygrad.engine.arrays import HostData
-from tinygrad.engine.outside import Outside, compute_readers, is_unwanted, set_gradient
+from tinygrad.engine.outside import Outside, compute_readers, is_unwanted, reachable_tensors, set_gradient
 from tinygrad.engine.realize import Capture, JitError, realize_uops
 from tinygrad.engine.references import References, Way
 from tinygrad.engine.replay import Kind, Place, Step
@@ -243,7 +243,7 @@ class Tracer:
         views = zip(self.inputs.views, self.inputs.whole, strict=True)
         compute_readers([memory for view, whole in views if whole for memory in view.base.memories])
         stand_ins = set(map(id, self.tensors))
-        self.outside = Outside([] if self.alone else [t for t in live_tensors() if id(t) not in stand_ins])
+        self.outside = Outside([] if self.alone else [t for t in reachable_tensors() if id(t) not in stand_ins])
         try:
             return self.traced(function, bound)
         except BaseException:

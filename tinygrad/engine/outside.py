@@ -16,7 +16,7 @@ from tinygrad.functional import random
 from tinygrad.graph.leaves import depends_on_leaf, is_leaf
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import Storage, UOp
-from tinygrad.tensor import Tensor, given_up_gradient, live_tensors
+from tinygrad.tensor import Tensor, given_up_gradient, live_tensors, unsettled_tensors
 
 
 def storage_of(uop: UOp) -> Storage | None:
@@ -40,9 +40,16 @@ def lazy_among(tensors: Iterable[Tensor]) -> list[Tensor]:
     return [t for t in tensors if t._uop.viewed.op is not Ops.BUFFER and not t._is_realized]
 
 
+def reachable_tensors() -> list[Tensor]:
+    """Every tensor that there is, with the gradients that a replay left and nobody has read yet."""
+    for tensor in live_tensors():
+        _ = tensor._grad
+    return live_tensors()
+
+
 def compute_readers(nodes: list[UOp]) -> None:
     """Compute the live lazy tensors that read the memory of BUFFER `nodes`, which is to be overwritten."""
-    lazy = lazy_among(live_tensors()) if nodes else []
+    lazy = lazy_among(unsettled_tensors()) if nodes else []
     if not lazy:
         return
     overwritten = {part for node in nodes for part in node.storage.parts}
@@ -183,8 +190,10 @@ class GradientUse:
         the call may have been given up before it."""
         if owner._requires_grad is not self.requires_grad:
             return False
+        if not self.is_read:
+            return True
         now = owner._grad
-        if not self.is_read or (self.is_given_up and now is not None and now._given_up):
+        if self.is_given_up and now is not None and now._given_up:
             return True
         return now is (None if self.before is None else self.before())
 
@@ -255,7 +264,8 @@ def set_gradient(owner: Tensor | None, gradient: Tensor | str | None) -> None:
     if owner is None:
         return
     if isinstance(gradient, str):
-        if not is_tracked(owner):  # the plain call would leave none there
+        is_known = isinstance(owner._left, Tensor) and owner._left._given_up
+        if not is_known and not is_tracked(owner):  # the plain call would leave none there
             owner._grad = given_up_gradient()
         return
     if gradient is not None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import weakref
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tinygrad.device import Buffer
@@ -47,6 +48,39 @@ class Output:
     requires_grad: bool | None
     argument: int | None = None
     outside: weakref.ref[Tensor] | None = None
+
+    def tensor(self, memories: Mapping[UOp, UOp], variables: Mapping[str, int] | None = None) -> Tensor:
+        """A new tensor: the view over these BUFFER nodes for the placeholders, of the sizes that the
+        variables give."""
+        view = self.view.with_sizes(lambda size: bound(size, variables or {}))
+        result = Tensor.leaf(view.over(view.base.over_memories(memories)),
+                             requires_grad=bool(self.requires_grad))
+        result._requires_grad = self.requires_grad
+        return result
+
+
+@dataclasses.dataclass(slots=True)
+class Unread:
+    """A gradient that a replay left and nobody has read yet. Its tensor is made when it is read; until then
+    the memory is nobody's, and the next replay writes there again."""
+
+    output: Output
+    buffers: Sequence[Buffer]
+    """the memory of its places"""
+
+    def __call__(self) -> Tensor:
+        placeholders = self.output.view.base.memories
+        gradient = self.output.tensor({placeholder: node_over(placeholder, buffer) for placeholder, buffer
+                                       in zip(placeholders, self.buffers, strict=True)})
+        gradient._requires_grad = False
+        return gradient
+
+
+def node_over(placeholder: UOp, buffer: Buffer) -> UOp:
+    """A BUFFER node for memory that has none, like the placeholder."""
+    node = UOp.new_buffer(placeholder.arg.device, placeholder.arg.size, placeholder.dtype)
+    node.set_buffer(buffer)
+    return node
 
 
 def refuse_gradients_beyond(argument: Tensor, number: int) -> None:
@@ -131,6 +165,38 @@ class Trace:
                                "gradient the function also uses directly; use it one way only")
 
     @functools.cached_property
+    def own_gradients(self) -> list[tuple[Any, Output]]:
+        """(owner, gradient) where that alone lies in memory which each call writes anew: it can wait, as
+        `Unread`."""
+        gradients = [(owner, o) for owner, o in self.gradients.items() if isinstance(o, Output)]
+        used = Counter(n for o in (*self.outputs, *(o for _, o in gradients)) for n in o.places)
+        return [(owner, o) for owner, o in gradients if not o.view.has_sizes and all(
+            used[n] == 1 and self.places[n].kind is Kind.FRESH and self.places[n].content is None
+            for n in o.places)]
+
+    @functools.cached_property
+    def other_gradients(self) -> list[tuple[Any, Output | str | None]]:
+        """(owner, gradient) for the others."""
+        own = {id(output) for _, output in self.own_gradients}
+        return [(owner, output) for owner, output in self.gradients.items() if id(output) not in own]
+
+    @functools.cached_property
+    def fresh_places(self) -> list[int]:
+        """The places whose memory is always new."""
+        own = {n for _, output in self.own_gradients for n in output.places}
+        return [n for n, place in enumerate(self.places) if place.kind is Kind.FRESH and n not in own]
+
+    @functools.cached_property
+    def written_states(self) -> list[UOp]:
+        """The BUFFER nodes of captured state that a call writes to."""
+        return [state for n in sorted(self.written) if (state := self.places[n].state) is not None]
+
+    @functools.cached_property
+    def written_inputs(self) -> list[int]:
+        """The numbers of the arguments' memories that a call writes to."""
+        return [m for n, m in self.input_places if n in self.written]
+
+    @functools.cached_property
     def engine(self) -> Replay:
         return Replay(self.places, self.steps)
 
@@ -141,12 +207,9 @@ class Trace:
         compute_readers(overwritten)
         engine = self.engine
         memories = inputs.memories
-        given: dict[int, Buffer] = {}
-        for number, place in enumerate(self.places):
-            if place.kind is Kind.INPUT:
-                given[number] = allocate(memories[place.argument])
-            elif place.kind is Kind.FRESH:
-                given[number] = place.new_buffer()
+        given = {number: allocate(memories[m]) for number, m in self.input_places}
+        given.update((number, self.places[number].new_buffer()) for number in self.fresh_places)
+        gradients = self.memory_of_gradients(inputs, given)
         arguments = {argument_source(name): value for name, value in inputs.variables.items()}
         moved = {random.counter_name(d): random.counter(d) - self.random_start.get(d, 0)
                  for d in self.random_count}
@@ -159,20 +222,32 @@ class Trace:
             complete(overwriting.done)
         nodes: dict[int, UOp] = {}
         tensors = [self.tensor(o, nodes, given, inputs) for o in self.outputs]
-        for owner, output in self.gradients.items():
+        for target, unread in gradients:
+            target._left = unread
+        for owner, output in self.other_gradients:
             gradient = self.tensor(output, nodes, given, inputs) if isinstance(output, Output) else output
             set_gradient(inputs.tensors[owner] if isinstance(owner, int) else owner(), gradient)
         return changed(self.structure, lambda v: tensors[v.position] if isinstance(v, Slot) else v)
 
     def overwritten(self, inputs: Inputs) -> list[UOp]:
         """The BUFFER nodes of state and inputs that a call writes to."""
-        nodes, memories = [], inputs.memories
-        for place in (self.places[n] for n in self.written):
-            if place.kind is Kind.INPUT:
-                nodes.append(memories[place.argument])
-            elif place.state is not None:
-                nodes.append(place.state)
-        return nodes
+        return self.written_states + [inputs.memories[m] for m in self.written_inputs]
+
+    def memory_of_gradients(self, inputs: Inputs, given: dict[int, Buffer]) -> list[tuple[Tensor, Unread]]:
+        """Add the memory of `own_gradients` to `given`: that of the last replay where nobody has read what is
+        there. Returns (owner, what is then to be left there) for the others."""
+        found = []
+        for owner, output in self.own_gradients:
+            target = inputs.tensors[owner] if isinstance(owner, int) else owner()
+            left = None if target is None else target._left
+            if type(left) is Unread and left.output is output:
+                buffers = left.buffers
+            else:
+                buffers = [self.places[n].new_buffer() for n in output.places]
+                if target is not None:
+                    found.append((target, Unread(output, buffers)))
+            given.update(zip(output.places, buffers, strict=True))
+        return found
 
     def tensor(self, output: Output, nodes: dict[int, UOp], given: Mapping[int, Buffer],
                inputs: Inputs) -> Tensor:
@@ -183,9 +258,7 @@ class Trace:
         if outside is not None:
             return outside
         memories = {self.places[n].placeholder: self.memory(n, nodes, given, inputs) for n in output.places}
-        view = output.view.with_sizes(lambda size: bound(size, inputs.variables))
-        base = view.base.over_memories(memories)
-        return Tensor(view.substitute({view.base: base}), requires_grad=output.requires_grad)
+        return output.tensor(memories, inputs.variables)
 
     def memory(self, number: int, nodes: dict[int, UOp], given: Mapping[int, Buffer],
                inputs: Inputs) -> UOp:
@@ -198,7 +271,6 @@ class Trace:
             elif place.state is not None:
                 node = place.state.current
             else:
-                node = UOp.new_buffer(place.placeholder.arg.device, place.size, place.placeholder.dtype)
-                node.set_buffer(given[number])
+                node = node_over(place.placeholder, given[number])
             nodes[number] = node
         return node
