@@ -229,6 +229,11 @@ class Tensor(Methods):
     def _is_in_memory(self) -> bool:
         return self._uop.traits & MEMORY != 0
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether this stands for memory as it is: it is not lazy, and nothing is to be written there."""
+        return self._uop.traits & (MEMORY | WRITES) == MEMORY
+
     def _share_with(self, other: Tensor) -> Tensor:
         sharing = self._sharing or Sharing(self)
         view = self._uop.realized_view
@@ -905,14 +910,19 @@ def _accumulate(found: Sequence[tuple[Tensor, UOp]]) -> None:
 
 
 def unsettled_tensors() -> list[Tensor]:
-    """The live tensors that do not stand for memory as it is: lazy ones, and those that were assigned to."""
+    """The live tensors that are not settled."""
     return [t for reference in list(_live) if (t := reference()) is not None
-            and t._uop.traits & (MEMORY | WRITES) != MEMORY]
+            and t._uop.traits & (MEMORY | WRITES) != MEMORY]  # is_settled, of all there are, in every replay
 
 
 def pending_assignments() -> list[Tensor]:
     """The live tensors that were assigned to, and whose memory was not written yet."""
-    return [t for t in unsettled_tensors() if t._uop.viewed.op is Ops.ASSIGN and not t._is_realized]
+    return pending_among(unsettled_tensors())
+
+
+def pending_among(unsettled: Sequence[Tensor]) -> list[Tensor]:
+    """Those of the unsettled tensors that were assigned to, and whose memory was not written yet."""
+    return [t for t in unsettled if t._uop.viewed.op is Ops.ASSIGN and not t._is_realized]
 
 
 def _with_pending_readers(tensors: Sequence[Tensor]) -> tuple[list[Tensor], set[UOp]]:

@@ -111,12 +111,14 @@ class Together:
     def __post_init__(self) -> None:
         self.seconds = seconds_of(self.operations, self.bytes)
         self.changing = np.array([n for n, *_ in [*self.places, *self.variables]], np.intp)
+        self.given = [place for _, place in self.places]
         self.used = sorted(self.memory, key=lambda used: not self.memory[used])
         """what is written comes first"""
         self.outputs = sum(self.memory.values())
 
     def __call__(self, run: Submission, given: Mapping[int, Buffer], values: Values) -> None:
-        arguments = [given[place].address for _, place in self.places]
+        address = {place: buffer.address for place, buffer in given.items()}
+        arguments = [*map(address.__getitem__, self.given)]
         arguments += [values.of(variable) for _, variable in self.variables]
         buffers = [given[used] if isinstance(used, int) else used for used in self.used]
         run.kernels(self.device, self.kernels, (self.changing, arguments), buffers, self.outputs,

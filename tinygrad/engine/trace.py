@@ -23,7 +23,7 @@ from tinygrad.engine.replay import Kind, Place, Replay, Step, Values
 from tinygrad.functional import random
 from tinygrad.graph.sizes import bound
 from tinygrad.graph.uop import Overwriting, Storage, UOp
-from tinygrad.helpers import complete
+from tinygrad.helpers import complete, partition
 from tinygrad.tensor import Tensor, reached_by_gradients
 
 GIVEN_UP = "given up"
@@ -134,7 +134,7 @@ class Trace:
         """Raise JitError where a call would not reach, or would cross, memory of the caller, or where
         gradients would not go on from an argument."""
         memories = inputs.memories
-        written = {memories[m].storage for n, m in self.input_places if n in self.written}
+        written = {memories[m].storage for m in self.written_inputs}
         for number, m in self.input_places:
             i, memory = inputs.owner[m], memories[m].storage
             shape, origin, in_order = inputs.tensors[i].shape, inputs.origins[i], inputs.views[i].base.storage
@@ -149,20 +149,30 @@ class Trace:
                                               for part in origin.parts):
                 raise JitError(f"tensor argument {i}, of shape {shape}, is a view of memory that the "
                                "function assigns to; pass x.clone(), or take the view inside")
-        for owner, output in self.gradients.items():
-            if isinstance(owner, int) and output is not None:
-                refuse_gradients_beyond(inputs.tensors[owner], owner)
+        for number in self.arguments_with_gradients:
+            refuse_gradients_beyond(inputs.tensors[number], number)
         self.refuse_gradients_on_two_ways(inputs)
 
     def refuse_gradients_on_two_ways(self, inputs: Inputs) -> None:
         """Raise JitError where the gradient of an argument is also that of a tensor which the function uses
         directly: one does not see what happens to the other."""
-        uses = {owner: use for owner, use in self.conditions.gradients.items() if use.matters}
-        direct = {id(owner()) for owner in uses if not isinstance(owner, int)}
-        for i in uses:
-            if isinstance(i, int) and id(inputs.tensors[i]) in direct:
+        arguments, direct = self.gradient_uses
+        for i in arguments:
+            if any(inputs.tensors[i] is owner() for owner in direct):
                 raise JitError(f"tensor argument {i}, of shape {inputs.tensors[i].shape}, is a tensor whose "
                                "gradient the function also uses directly; use it one way only")
+
+    @functools.cached_property
+    def arguments_with_gradients(self) -> list[int]:
+        """The numbers of the arguments whose `.grad` a call sets."""
+        return [owner for owner, output in self.gradients.items()
+                if isinstance(owner, int) and output is not None]
+
+    @functools.cached_property
+    def gradient_uses(self) -> tuple[list[int], list[Any]]:
+        """Whose gradient a call uses, if somebody can read it: arguments, by number, and others."""
+        owners = [owner for owner, use in self.conditions.gradients.items() if use.matters]
+        return partition(owners, lambda owner: isinstance(owner, int))
 
     @functools.cached_property
     def own_gradients(self) -> list[tuple[Any, Output]]:
@@ -204,7 +214,7 @@ class Trace:
         """Run the steps on other inputs and return new tensors."""
         self.check(inputs)
         overwritten = self.overwritten(inputs)
-        compute_readers(overwritten)
+        compute_readers(inputs.unsettled, overwritten)
         engine = self.engine
         memories = inputs.memories
         given = {number: allocate(memories[m]) for number, m in self.input_places}
@@ -215,7 +225,7 @@ class Trace:
                  for d in self.random_count}
         for device, count in self.random_count.items():
             random.advance(device, count)
-        overwriting = Overwriting(overwritten)
+        overwriting = Overwriting.of([memory.storage for memory in overwritten])
         try:
             engine(given, Values(moved, {SEED: random.seed(), **arguments}))
         finally:
@@ -246,7 +256,8 @@ class Trace:
                 buffers = [self.places[n].new_buffer() for n in output.places]
                 if target is not None:
                     found.append((target, Unread(output, buffers)))
-            given.update(zip(output.places, buffers, strict=True))
+            for number, buffer in zip(output.places, buffers):
+                given[number] = buffer
         return found
 
     def tensor(self, output: Output, nodes: dict[int, UOp], given: Mapping[int, Buffer],

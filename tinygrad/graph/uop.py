@@ -130,6 +130,14 @@ class Overwriting:
         self.parts = [part for storage in self.storages for part in storage.parts]
         self.after = [part.version + 1 for part in self.parts]
 
+    @staticmethod
+    def of(parts: Sequence[Storage]) -> Overwriting:
+        """A write into memory of which each is on one device."""
+        overwriting = Overwriting(())
+        overwriting.storages = overwriting.parts = list(parts)
+        overwriting.after = [part.version + 1 for part in parts]
+        return overwriting
+
     def done(self) -> None:
         """What was lazy of these memories is written."""
         for part, version in zip(self.parts, self.after, strict=True):
