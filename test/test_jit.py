@@ -7,6 +7,7 @@ import gc
 import operator
 import threading
 import warnings
+import weakref
 from collections import namedtuple
 from types import SimpleNamespace
 
@@ -224,6 +225,22 @@ def test_a_trace_keeps_no_input_or_result():
     kept = run()
     gc.collect()
     assert len(kept.traces) == 1 and GlobalCounters.mem_used - before < 300_000
+
+
+def test_what_a_function_held_is_freed_with_it_without_the_collector():
+    state = vector(1).realize()
+    array = [np.ones(2, np.float32)]
+    jitted, _ = traced(lambda x: x * state + Tensor(array[0]))
+    for _ in range(4):
+        jitted(vector(1, 2))
+    reference = weakref.ref(state)
+    gc.collect()
+    gc.disable()
+    try:
+        del jitted, state
+        assert reference() is None
+    finally:
+        gc.enable()
 
 
 # --- outputs ----------------------------------------------------------------------------------------

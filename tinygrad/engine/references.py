@@ -134,8 +134,8 @@ class References:
         self.named: list[Named] = []
         self.values: list[Any] = []
         """the objects that are held, so that their ids stay theirs: weakly, where that can be"""
-        self.is_over = False
-        """whether one of them is gone"""
+        self.gone: list[Any] = []
+        """what referred weakly to those that are gone: one, and no way leads to it any more"""
         self.made: set[Way] = set()
         """the ways to tensors that the function made, and keeps"""
         self.reached: set[int] = set()
@@ -153,7 +153,7 @@ class References:
 
     def hold(self) -> bool:
         """Whether all of them still lead where they led."""
-        return not self.is_over and all([held.leads_there() for held in self.held.values()]) and all(
+        return not self.gone and all([held.leads_there() for held in self.held.values()]) and all(
             [named.leads_there() for named in self.named])
 
     def note(self, read: Callable[[Any, Any], Any], holder: Any, key: Any, value: Any) -> None:
@@ -163,11 +163,7 @@ class References:
             held = self.held[read, id(holder)] = Held(read, kept(holder))
         held.keys.append(key)
         held.identities.append(id(value))
-        self.values.append(kept(value, self.end))
-
-    def end(self, _: Any) -> None:
-        """What an object that is gone calls."""
-        self.is_over = True
+        self.values.append(kept(value, self.gone.append))
 
     def follow(self, value: Any, depth: int = 0) -> bool:
         """Whether something wanted is `value` or can be reached from it; notes the ways."""
