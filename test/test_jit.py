@@ -228,17 +228,18 @@ def test_a_trace_keeps_no_input_or_result():
 
 
 def test_what_a_function_held_is_freed_with_it_without_the_collector():
-    state = vector(1).realize()
-    array = [np.ones(2, np.float32)]
-    jitted, _ = traced(lambda x: x * state + Tensor(array[0]))
-    for _ in range(4):
-        jitted(vector(1, 2))
-    reference = weakref.ref(state)
+    def run():
+        state, arrays = vector(1).realize(), [np.ones(2, np.float32)]
+        jitted, calls = traced(lambda x: x * state + Tensor(arrays[0]))
+        for _ in range(4):
+            jitted(vector(1, 2))
+        assert len(calls) == 2
+        return weakref.ref(state)
+
     gc.collect()
     gc.disable()
     try:
-        del jitted, state
-        assert reference() is None
+        assert run()() is None
     finally:
         gc.enable()
 
