@@ -24,7 +24,7 @@ from tinygrad.graph.uop import UOp
 from tinygrad.helpers import DEBUG, GlobalCounters, complete
 from tinygrad.runtime.queue import seconds_of
 from tinygrad.schedule.items import BoundVariable
-from tinygrad.schedule.memory import lifetimes, plan_arena
+from tinygrad.schedule.memory import Lifetime, lifetimes, plan_arena
 
 
 class Kind(Enum):
@@ -227,17 +227,23 @@ def variables_of(kernel: CompiledKernel, step: Step) -> list[BoundVariable]:
     return [by_name[name] for name in kernel.variables]
 
 
-def share_memory(places: Sequence[Place], steps: Sequence[Step]) -> dict[int, Buffer]:
-    """Memory for the INTERNAL places: an arena on each device, in which those that are not needed at once
-    may lie at the same address."""
+def internal_lifetimes(places: Sequence[Place], steps: Sequence[Step]) -> dict[str, dict[int, Lifetime]]:
+    """By device, and there by their numbers: the lifetimes of the INTERNAL places."""
     on_device: dict[str, dict[int, int]] = {}
     for number, place in enumerate(places):
         if place.kind is Kind.INTERNAL:
             spec, dtype = place.placeholder.arg, place.placeholder.dtype
             on_device.setdefault(spec.device, {})[number] = spec.size * dtype.itemsize
+    used = [s.places for s in steps]
+    return {device: lifetimes(used, sizes) for device, sizes in on_device.items()}
+
+
+def share_memory(places: Sequence[Place], steps: Sequence[Step]) -> dict[int, Buffer]:
+    """Memory for the INTERNAL places: an arena on each device, in which those that are not needed at once
+    may lie at the same address."""
     held: dict[int, Buffer] = {}
-    for device, sizes in on_device.items():
-        planned = plan_arena(lifetimes([s.places for s in steps], sizes))
+    for device, values in internal_lifetimes(places, steps).items():
+        planned = plan_arena(values)
         arena = Buffer(device, planned.size, dtypes.uint8)
         for number, offset in planned.offsets.items():
             held[number] = arena.part(offset, places[number].size, places[number].placeholder.dtype)
