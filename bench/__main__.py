@@ -5,6 +5,7 @@
     python -m bench kernels gemm                      our kernels of a family: plan, time, rates
     python -m bench overhead                          what starting a kernel costs, in microseconds
     python -m bench first_call                        a network's first step in a fresh process, and again
+    python -m bench arenas                            memory that intermediates share, and the least
     python -m bench gpu                               a GPU, beside PyTorch on it (bench/gpu.py)
     python -m bench --only matmul --peers torch       workloads by name, beside some peers
     python -m bench --json results.json --roofline roofline.png
@@ -27,7 +28,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from bench import gpu, kernels, roofline
+from bench import arenas, gpu, kernels, roofline
 from bench.measure import measure, measure_first_call
 from bench.peers import PEERS, Peer, available_peers, environments_folder
 from bench.results import BASELINE, Row, first_call_table, overhead_table, speedup, table
@@ -143,9 +144,20 @@ def run_first_call(options: argparse.Namespace, workloads: list[Workload], limit
     return Outcome(first_call_table(rows, names), record, [], failures_of(rows))
 
 
+def run_arenas(options: argparse.Namespace, workloads: list[Workload], limits: Limits) -> Outcome:
+    """The memory that the intermediates of captured steps share, beside what they need at once."""
+    found: dict[str, list[arenas.ArenaRow]] = {}
+    for number, workload in enumerate(workloads, 1):
+        progress(f"[{number}/{len(workloads)}] {workload.name}")
+        found[workload.name] = arenas.arenas_of(workload)
+    record = {"arenas": {name: [asdict(row) for row in rows] for name, rows in found.items()}}
+    return Outcome(arenas.arena_table(found), record, [], [])
+
+
 COMMANDS: dict[str, Callable[[argparse.Namespace, list[Workload], Limits], Outcome]] = {
-    "rows": run_rows, "kernels": run_kernels, "overhead": run_overhead, "first_call": run_first_call}
-DEFAULT_FAMILIES = {"overhead": ["overhead"], "first_call": ["models"]}
+    "rows": run_rows, "kernels": run_kernels, "overhead": run_overhead, "first_call": run_first_call,
+    "arenas": run_arenas}
+DEFAULT_FAMILIES = {"overhead": ["overhead"], "first_call": ["models"], "arenas": ["models"]}
 """What a command measures where no family is named, if not everything."""
 
 

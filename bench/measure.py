@@ -25,12 +25,14 @@ def measure(workload: Workload, peers: list[Peer], rounds: int, burst: float, me
             continue
         try:
             answer = peer.ask(do="setup", workload=workload.name)
-            warm = min(peer.ask(do="run", repeats=WARM_STEPS)["seconds"])
+            ran = peer.ask(do="run", repeats=WARM_STEPS)
         except PeerError as error:
             row.failures[peer.name] = str(error)
             continue
         row.first[peer.name], answers[peer.name] = answer["seconds"], answer
         row.times[peer.name] = []
+        row.kernels = row.kernels or ran["kernels"]
+        warm = min(ran["seconds"])
         repeats[peer.name] = max(1, min(1000, round(burst / warm)))
         ready.append(peer)
     for _ in range(rounds):

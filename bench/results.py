@@ -25,6 +25,8 @@ class Row:
     """seconds of the first step in another process, which finds what the one before it compiled"""
     times: dict[str, list[float]] = field(default_factory=dict)
     """seconds of each later step"""
+    kernels: int = 0
+    """how many kernels this library starts in a step"""
     failures: dict[str, str] = field(default_factory=dict)
     limits: list[Limits] = field(default_factory=list)
     """what the machine could do, measured in each round"""
@@ -125,12 +127,12 @@ def table(rows: Sequence[tuple[Workload, Row]], peers: Sequence[str]) -> str:
 
 
 def overhead_table(rows: Sequence[tuple[Workload, Row]], peers: Sequence[str]) -> str:
-    """Microseconds a kernel."""
-    lines = [["microseconds a kernel", *peers]]
+    """Microseconds a kernel, of those that this library starts."""
+    lines = [["microseconds a kernel", *peers, "kernels"]]
     for workload, row in rows:
         times = [row.middle(peer) for peer in peers]
-        each = ("-" if t is None else f"{t / workload.kernels * 1e6:.2f}" for t in times)
-        lines.append([workload.name, *each])
+        each = ("-" if t is None or not row.kernels else f"{t / row.kernels * 1e6:.2f}" for t in times)
+        lines.append([workload.name, *each, str(row.kernels)])
     return columns(lines)
 
 

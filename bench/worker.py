@@ -2,7 +2,7 @@
 
     {"do": "setup", "workload": name}    -> {"seconds": of the first step, "size": mean size of the result's
                                              items, "sample": some of them}
-    {"do": "run", "repeats": n}          -> {"seconds": [of each step]}
+    {"do": "run", "repeats": n}          -> {"seconds": [of each step], "kernels": of a step, of this library}
     {"do": "version"}                    -> {"version": text}
 
 A failure answers {"error": text}. The end of the input ends the process. What libraries print goes to stderr.
@@ -40,7 +40,9 @@ class Worker:
             case "setup":
                 return self.setup(command["workload"])
             case "run":
-                return {"seconds": self.run(command["repeats"])}
+                before = self.kernels
+                seconds = self.run(command["repeats"])
+                return {"seconds": seconds, "kernels": (self.kernels - before) // len(seconds)}
             case "version":
                 return {"version": metadata.version(PACKAGES[self.peer])}
             case unknown:
@@ -56,6 +58,15 @@ class Worker:
         seconds = time.perf_counter() - start
         self.step = step
         return {"seconds": seconds, **summary(result)}
+
+    @property
+    def kernels(self) -> int:
+        """How many kernels have been started so far; 0 for libraries that do not say."""
+        if self.peer not in (OURS, JITTED):
+            return 0
+        from tinygrad import GlobalCounters
+
+        return GlobalCounters.kernel_count
 
     def run(self, repeats: int) -> list[float]:
         assert self.step is not None, "set up a workload first"

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tinygrad import Device, Tensor, TinyJit
+from tinygrad import Device, Tensor, TinyJit, dtypes
+from tinygrad.device import Buffer
 from tinygrad.runtime import emulator
 
 needs_compiler = pytest.mark.skipif(not any(map(shutil.which, emulator.COMPILERS)),
@@ -179,7 +180,8 @@ def compute(device: str) -> None:
 def copy_there_and_back(device: str, size: int) -> None:
     """Bytes from the host into a part of memory, and out of it again."""
     allocator = Device[device].allocator
-    memory = allocator.allocate(size + 8)
+    buffer = Buffer(device, size + 8, dtypes.uint8)
+    memory = buffer.memory
     given = rng.integers(0, 256, size).astype(np.uint8)
     allocator.copyin(allocator.part(memory, 8, size), given.data)
     found = np.zeros(size, np.uint8)

@@ -130,9 +130,9 @@ def test_what_was_not_measured_is_a_dash() -> None:
 
 
 def test_overhead_is_microseconds_of_each_kernel() -> None:
-    chain = Workload("chain", 0, 0, 0, {}, kernels=200)
-    lines = cells(overhead_table([(chain, Row("chain", times={OURS: [2e-4]}))], [OURS, "torch"]))
-    assert lines[1] == ["chain", "1.00", "-"]
+    chain, measured = Workload("chain", 0, 0, 0, {}), Row("chain", times={OURS: [2e-4]}, kernels=200)
+    lines = cells(overhead_table([(chain, measured), (chain, Row("chain"))], [OURS, "torch"]))
+    assert lines[1:] == [["chain", "1.00", "-", "200"], ["chain", "-", "-", "0"]]
 
 
 def test_first_calls_are_seconds() -> None:

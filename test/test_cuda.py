@@ -27,7 +27,8 @@ from drivers import (
     rng,
 )
 
-from tinygrad import Device, Tensor, TinyJit
+from tinygrad import Device, Tensor, TinyJit, dtypes
+from tinygrad.device import Buffer
 from tinygrad.helpers import Context
 from tinygrad.renderer import Launch
 from tinygrad.runtime import cuda, streams
@@ -397,7 +398,8 @@ def test_arguments_are_the_slots_that_the_kernel_has_then_its_variables(driver: 
     source = ('extern "C" __global__ void k(long long *p, long long *q, const long long n, '
               'const long long m) { p[threadIdx.x] = q[threadIdx.x] * n + m; }')
     program = device.load_blocks("k", device.compile(source), Launch((1, 1, 1), (4, 1, 1), (0, 2), 0))
-    memory = [device.allocator.allocate(32) for _ in range(3)]
+    buffers = [Buffer("IMAGINED", 32, dtypes.uint8) for _ in range(3)]
+    memory = [buffer.memory for buffer in buffers]
     device.allocator.copyin(memory[2], np.arange(4).data)
     program([device.allocator.address(m) for m in memory], [10, -(2**62)], 1)
     found = np.zeros(4, np.int64)

@@ -1,33 +1,33 @@
 """An interrupt (Ctrl-C) at every place of a realize or replay where Python would look for one."""
 import dis
+import gc
 import inspect
 import sys
 
 import numpy as np
 import pytest
 
-from tinygrad import Tensor, TinyJit
+from tinygrad import Device, GlobalCounters, Tensor, TinyJit, dtypes
 from tinygrad.device import Buffer
 from tinygrad.engine import realize, replay
-from tinygrad.runtime.allocator import Allocator
+from tinygrad.helpers import complete
+from tinygrad.runtime import allocator as allocator_module
 
 LOOKS_FOR_SIGNALS = {dis.opmap[name] for name in ("CALL", "CALL_FUNCTION_EX", "RESUME", "JUMP_BACKWARD")
                      if name in dis.opmap}
 """Instructions after which a pending signal is handled."""
 FINALIZERS = {"__del__", "_forget"}
 """An exception in them is only printed."""
-ALLOCATING = {Buffer.allocate.__code__, Allocator.allocate.__code__}
-"""Where an interrupt loses count of a block, which other tests would find."""
 
 
 def is_spared(frame):
-    """Whether an exception would be printed only (in finalizers) or miscounted (in the allocator), or Python
-    cannot raise one from a trace function (in generators)."""
+    """Whether an exception would be printed only (in finalizers), or Python cannot raise one from a trace
+    function (in generators)."""
     within = [frame]
     while within[-1].f_back is not None:
         within.append(within[-1].f_back)
     is_generator = bool(frame.f_code.co_flags & inspect.CO_GENERATOR)
-    return is_generator or any(f.f_code.co_name in FINALIZERS or f.f_code in ALLOCATING for f in within)
+    return is_generator or any(f.f_code.co_name in FINALIZERS for f in within)
 
 
 class Interrupt:
@@ -122,6 +122,60 @@ def writes_of_parts():
     def check(_):
         assert x.tolist() == [i + 1 for i in range(8)] and before.item() == 28
     return x.realize, check
+
+
+def is_counted_right():
+    """Whether the cache has as many bytes as it says."""
+    allocator = Device["CPU"].allocator
+    return allocator.cached_bytes == sum(size * len(blocks) for size, blocks in allocator.cached.items())
+
+
+SIZES = pytest.mark.parametrize("is_cached", [False, True])
+
+
+@SIZES
+@pytest.mark.parametrize("idle", [False, True])
+def test_an_interrupt_anywhere_while_memory_is_taken_loses_count_of_none(is_cached, idle):
+    gc.collect()
+    before = GlobalCounters.mem_used
+
+    def program():
+        Device["CPU"].allocator.free_cache()
+        if is_cached:
+            Buffer("CPU", 1000, dtypes.float32).allocate()
+        buffer = Buffer("CPU", 1000, dtypes.float32)
+
+        def check(came):
+            gc.collect()  # buffers of earlier rounds, which their frames hold
+            assert buffer.is_allocated or came
+            assert GlobalCounters.mem_used == before + 4000 * buffer.is_allocated
+            assert is_counted_right()
+        return (lambda: buffer.allocate(idle)), check
+
+    assert everywhere(Buffer.allocate.__code__, program) > 3
+    gc.collect()
+    assert GlobalCounters.mem_used == before
+
+
+@SIZES
+def test_an_interrupt_anywhere_while_memory_is_freed_loses_count_of_none(is_cached, monkeypatch):
+    gc.collect()
+    monkeypatch.setattr(allocator_module, "LEAST_CACHE", 0)
+    monkeypatch.setattr(GlobalCounters, "mem_peak", 0)  # so that what was freed longest ago is dropped
+    before = GlobalCounters.mem_used
+
+    def program():
+        Device["CPU"].allocator.free_cache()
+        buffer, other = (Buffer("CPU", size, dtypes.float32).allocate() for size in (1000, 2000))
+        GlobalCounters.mem_peak = 12_000 if is_cached else 0
+        del other
+
+        def check(_):
+            gc.collect()
+            assert not buffer.is_allocated and GlobalCounters.mem_used == before and is_counted_right()
+        return (lambda: complete(buffer._give_back)), check  # as its finalizer does
+
+    assert everywhere(complete.__code__, program) > 3
 
 
 TWO_DEVICES = ("CPU", "CPU:1")

@@ -1,11 +1,13 @@
 """TinyJit: a test for each sentence of docs/jit.md. A jitted function does what the plain function does."""
 import collections
+import copy
 import dataclasses
 import functools
 import gc
 import operator
 import threading
 import warnings
+import weakref
 from collections import namedtuple
 from types import SimpleNamespace
 
@@ -17,6 +19,7 @@ from tinygrad import Context, GlobalCounters, Tensor, TinyJit, Variable, dtypes,
 from tinygrad.engine.jit import MAX_TRACES, JitError
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import NOOPT
+from tinygrad.tensor import live_tensors
 
 # --- when it traces ---------------------------------------------------------------------------------
 
@@ -222,6 +225,23 @@ def test_a_trace_keeps_no_input_or_result():
     kept = run()
     gc.collect()
     assert len(kept.traces) == 1 and GlobalCounters.mem_used - before < 300_000
+
+
+def test_what_a_function_held_is_freed_with_it_without_the_collector():
+    def run():
+        state, arrays = vector(1).realize(), [np.ones(2, np.float32)]
+        jitted, calls = traced(lambda x: x * state + Tensor(arrays[0]))
+        for _ in range(4):
+            jitted(vector(1, 2))
+        assert len(calls) == 2
+        return weakref.ref(state)
+
+    gc.collect()
+    gc.disable()
+    try:
+        assert run()() is None
+    finally:
+        gc.enable()
 
 
 # --- outputs ----------------------------------------------------------------------------------------
@@ -773,6 +793,116 @@ def test_gradients_are_those_of_the_last_call_or_accumulate(zero):
             step(vector(i, 1))
             total += i
             assert w.grad.tolist() == ([i, 1] if zero else [total, i + 1])
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_gradients_that_were_read_keep_their_values_and_others_are_those_of_the_last_call(seed):
+    rng = np.random.default_rng(seed)
+    weights = [Tensor(np.full(3, i + 1, np.float32), requires_grad=True).realize() for i in range(5)]
+
+    def step(x):
+        for w in weights:
+            w.grad = None
+        total = sum((w * w * x).sum() for w in weights)
+        return total.backward().detach()
+
+    jitted, calls = traced(step)
+    kept = []
+    for call in range(12):
+        x = rng.integers(-5, 5, 3).astype(np.float32)
+        jitted(Tensor(x))
+        for i, w in enumerate(weights):
+            how = rng.integers(6)
+            if how == 0:
+                kept.append((w.grad, 2 * (i + 1) * x))
+            elif how == 1:
+                kept.append((w.grad * 2, 4 * (i + 1) * x))  # lazy
+            elif how == 2:
+                kept.append((copy.copy(w).grad, 2 * (i + 1) * x))
+            elif how == 3:
+                w.grad = None
+            elif how == 4:
+                np.testing.assert_array_equal(w.grad.numpy(), 2 * (i + 1) * x)
+        for gradient, expected in kept:
+            assert gradient.requires_grad in (False, None)
+            if rng.integers(3) == 0 or call == 11:
+                np.testing.assert_array_equal(gradient.numpy(), expected)
+    assert len(calls) == 1
+
+
+def test_gradients_that_nobody_reads_keep_their_memory_from_replay_to_replay():
+    w = Tensor(np.ones(1000, np.float32), requires_grad=True).realize()
+
+    @TinyJit
+    def step(x):
+        w.grad = None
+        return (w * x).sum().backward().detach()
+
+    x = vector(*range(1000))
+    for _ in range(3):
+        step(x)
+    gc.collect()
+    before, tensors = GlobalCounters.mem_used, len(live_tensors())
+    addresses = set()
+    for _ in range(5):
+        step(x)
+        addresses.add(w._left.buffers[0].address)
+    assert GlobalCounters.mem_used == before and len(addresses) == 1 and len(live_tensors()) == tensors
+    kept = w.grad
+    step(x)
+    assert GlobalCounters.mem_used == before + 4000  # the one that was read, and another one
+    assert kept.tolist() == w.grad.tolist() == list(range(1000))
+    del kept
+    w.grad = None
+    gc.collect()
+    assert GlobalCounters.mem_used == before - 4000
+
+
+def test_a_gradient_that_nobody_read_is_seen_by_what_is_traced_later():
+    w = Tensor([1.0, 2.0], requires_grad=True).realize()
+
+    @TinyJit
+    def back(x):
+        w.grad = None
+        (w * x).sum().backward()
+
+    @TinyJit
+    def use(y):
+        return w.grad * y
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for i in range(1, 7):
+            back(vector(i, 2))
+            assert use(vector(10, 20)).tolist() == [10 * i, 40]
+
+
+@pytest.mark.parametrize("twice", ["returned", "shared", "argument", "views"])
+def test_gradients_that_share_memory_with_something_else(twice):
+    a, b = (Tensor([1.0, 2.0], requires_grad=True).realize() for _ in range(2))
+
+    def step(x):
+        a.grad = b.grad = None
+        (a * x + b * x).sum().backward()
+        if twice == "shared":
+            b.grad = a.grad
+        elif twice == "argument":
+            b.grad = x
+        elif twice == "views":
+            b.grad = a.grad.reshape(2, 1).expand(2, 2).reshape(4)[::2]
+        return a.grad if twice == "returned" else x + 1
+
+    jitted, _ = traced(step)
+    kept = []
+    for i in range(6):
+        result = jitted(vector(i, 3))
+        kept.append((result, [i, 3] if twice == "returned" else [i + 1, 4]))
+        if i % 3:
+            kept.append((a.grad, [i, 3]))
+        if i % 2:
+            kept.append((b.grad, [i, 3]))
+        for value, expected in kept:
+            assert value.tolist() == expected
 
 
 # --- random numbers ---------------------------------------------------------------------------------

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 import numpy as np
 
 from tinygrad.dtype import DType, dtype_from_numpy
-from tinygrad.helpers import DEBUG
+from tinygrad.helpers import DEBUG, complete
 from tinygrad.renderer import Launch, Renderer
-from tinygrad.runtime.allocator import Allocator
+from tinygrad.runtime.allocator import Allocator, Owner
 from tinygrad.runtime.queue import CommandQueue, Point, Uses
 
 if TYPE_CHECKING:
@@ -38,14 +38,11 @@ class Program(Protocol):
         """Run on these buffers; `extent` iterations of its THREAD range are shared out."""
 
 
-class Buffer:
+class Buffer(Owner):
     """Memory for `size` items of `dtype` on `device`, taken at the first `allocate`."""
 
     whole: Buffer | None = None
     """the buffer whose memory this one has a part of"""
-    uses: Uses | None = None
-    """of a root: the commands in flight that use it"""
-    _memory: Any = None
     _address: int | None = None
     _owner: Any = None
     """whose memory it is, if not the allocator's"""
@@ -84,24 +81,22 @@ class Buffer:
     def allocate(self, idle: bool = False) -> Buffer:
         """Take the memory, if that has not happened; with `idle` such that nobody has to wait for."""
         if self._memory is None:
-            allocator = Device[self.device].allocator
-            self._memory = allocator.allocate(self.nbytes, idle)
-            self._allocator = allocator
-            self.uses = allocator.uses_of(self._memory)
+            allocator = self._allocator = Device[self.device].allocator
+            allocator.allocate(self, self.nbytes, idle)
         return self
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         # At the interpreter's end, names of modules may be gone; an argument's default is not.
-        if is_finalizing() or self.whole is not None:
-            return
-        unfinished = self.uses.before_writing() if self.uses is not None else []
-        if self._allocator is None:
-            for point in unfinished:
-                point.queue.keep(point.value, self._memory)
-        elif unfinished:
-            self._allocator.free_in_use(self._memory, self.nbytes, unfinished)
-        else:
-            self._allocator.free(self._memory, self.nbytes)
+        if not is_finalizing() and self.whole is None and self._memory is not None:
+            complete(self._give_back)
+
+    def _give_back(self) -> None:
+        """Let go of the memory of a root."""
+        unfinished = self.uses.before_writing() if self.uses is not None else ()
+        if self._allocator is not None:
+            self._allocator.free(self, self.nbytes, unfinished)
+        for point in unfinished if self._allocator is None else ():
+            point.queue.keep(point.value, self._memory)
 
     @staticmethod
     def from_numpy(array: np.ndarray[Any, Any], device: str = "CPU", share: bool = True) -> Buffer:

@@ -50,7 +50,7 @@ from tinygrad.graph.leaves import (
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.sharding import Devices, Place, Sharding
 from tinygrad.graph.sizes import Size, largest_shape, shape_value
-from tinygrad.graph.traits import MEMORY
+from tinygrad.graph.traits import MEMORY, WRITES
 from tinygrad.graph.uop import Overwriting, Shape, UOp
 from tinygrad.graph.writes import Readers, pending_writes
 from tinygrad.helpers import Undo, engine_lock, prod
@@ -158,7 +158,8 @@ class Tensor(Methods):
     _uop: UOp
     _device: Place
     _requires_grad: bool | None
-    _grad: Tensor | None = None
+    _left: Tensor | Callable[[], Tensor] | None = None
+    """the gradient that was left here, or what makes it: of those of a replay few are ever read"""
     _was_leaf: bool = False
     """whether this is a leaf that took another value: `backward` goes on giving it a gradient"""
     _expires: bool = False
@@ -227,6 +228,11 @@ class Tensor(Methods):
     @property
     def _is_in_memory(self) -> bool:
         return self._uop.traits & MEMORY != 0
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether this stands for memory as it is: it is not lazy, and nothing is to be written there."""
+        return self._uop.traits & (MEMORY | WRITES) == MEMORY
 
     def _share_with(self, other: Tensor) -> Tensor:
         sharing = self._sharing or Sharing(self)
@@ -368,6 +374,21 @@ class Tensor(Methods):
         """Set `requires_grad`, and return this tensor."""
         self.requires_grad = requires_grad
         return self
+
+    @property
+    def _grad(self) -> Tensor | None:
+        """The gradient, whether or not it can still be computed."""
+        left = self._left
+        if left is None or isinstance(left, Tensor):
+            return left
+        with engine_lock:
+            if self._left is left:
+                self._left = left()
+            return self._grad
+
+    @_grad.setter
+    def _grad(self, value: Tensor | None) -> None:
+        self._left = value
 
     @property
     def grad(self) -> Tensor | None:
@@ -888,9 +909,20 @@ def _accumulate(found: Sequence[tuple[Tensor, UOp]]) -> None:
 # --- what a write has to wait for ---------------------------------------------------------------------------
 
 
+def unsettled_tensors() -> list[Tensor]:
+    """The live tensors that are not settled."""
+    return [t for reference in list(_live) if (t := reference()) is not None
+            and t._uop.traits & (MEMORY | WRITES) != MEMORY]  # is_settled, of all there are, in every replay
+
+
 def pending_assignments() -> list[Tensor]:
     """The live tensors that were assigned to, and whose memory was not written yet."""
-    return [t for t in live_tensors() if t._uop.viewed.op is Ops.ASSIGN and not t._is_realized]
+    return pending_among(unsettled_tensors())
+
+
+def pending_among(unsettled: Sequence[Tensor]) -> list[Tensor]:
+    """Those of the unsettled tensors that were assigned to, and whose memory was not written yet."""
+    return [t for t in unsettled if t._uop.viewed.op is Ops.ASSIGN and not t._is_realized]
 
 
 def _with_pending_readers(tensors: Sequence[Tensor]) -> tuple[list[Tensor], set[UOp]]:

@@ -49,8 +49,6 @@ class Workload:
     """how far the peers' first results may differ, relative to the mean size of an item"""
     dtype: str = field(default="float32", kw_only=True)
     """of the numbers that are multiplied"""
-    kernels: int = field(default=1, kw_only=True)
-    """how many kernels one step starts, where that is what is measured"""
 
     @property
     def moved_bytes(self) -> float:

@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 
 from bench.workloads.base import Step, Workload, both_tinygrads, wait_for_tinygrad
+from bench.workloads.models import gpt_step
+from bench.workloads.models.sizes import Transformer
 
 
 def dependent_kernels(count: int) -> Workload:
@@ -43,7 +45,7 @@ def dependent_kernels(count: int) -> Workload:
         return step
 
     return Workload(f"{count} dependent tiny kernels", float(count), 4.0, 4.0,
-                    {**both_tinygrads(tinygrad), "torch": torch}, kernels=count)
+                    {**both_tinygrads(tinygrad), "torch": torch})
 
 
 def single_kernel() -> Workload:
@@ -80,4 +82,10 @@ def single_kernel() -> Workload:
     return Workload("one tiny kernel", 1.0, 4.0, 4.0, setups)
 
 
-WORKLOADS = (dependent_kernels(200), single_kernel())
+def many_parameters(layers: int) -> Workload:
+    """A training step of a transformer so thin that its kernels take next to nothing: what a step costs that
+    has hundreds of parameters, each with a gradient and two moments."""
+    return gpt_step(Transformer(vocabulary=65, context=16, layers=layers, width=16, heads=2), 1)
+
+
+WORKLOADS = (dependent_kernels(200), single_kernel(), many_parameters(12))

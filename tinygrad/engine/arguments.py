@@ -10,14 +10,14 @@ import copy
 import dataclasses
 import functools
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from tinygrad.device import Device
 from tinygrad.dtype import DType, dtypes
-from tinygrad.engine.realize import JitError, allocate
+from tinygrad.engine.realize import JitError, allocate, realize_uops
 from tinygrad.graph.leaves import storage_view
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.sharding import Layout, Place
@@ -32,7 +32,7 @@ from tinygrad.graph.sizes import (
 )
 from tinygrad.graph.uop import Storage, UOp
 from tinygrad.helpers import ALLOW_TF32, NOOPT
-from tinygrad.tensor import Tensor, no_grad, pending_assignments
+from tinygrad.tensor import Tensor, no_grad, pending_among, unsettled_tensors
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
 """Types whose values are compared as they are, and may be returned."""
@@ -143,6 +143,8 @@ class Inputs:
         """for each of `memories`, the number of its tensor"""
         self.origins: list[Storage] = []
         """for each tensor, the memory that it showed before it was put in order"""
+        self.unsettled: list[Tensor] = []
+        """what is live and not in memory, or was not before the call"""
         self.objects: list[Any] = []
         """arguments that are compared by identity"""
         self.structure = self.flatten(values)
@@ -198,22 +200,29 @@ class Inputs:
 
     def realize(self) -> None:
         """Give every input memory in which it lies in order; write what is pending."""
-        pending = [*self.tensors, *pending_assignments()]
-        if pending:
-            pending[0].realize(*pending[1:])
-        packed = []
+        self.unsettled = unsettled_tensors()
+        todo = [*(t for t in self.tensors if not t.is_settled), *pending_among(self.unsettled)]
+        if todo:
+            todo[0].realize(*todo[1:])
+        in_order = []
         for tensor in self.tensors:
-            view = storage_view(tensor.uop)
+            uop = tensor.uop
+            view = storage_view(uop)
             if view is None:
                 raise RuntimeError(f"{tensor!r} was computed but has no memory")
             self.origins.append(view.base.storage)
-            in_order = view.contiguous()
-            self.whole.append(in_order is view and tensor.uop.viewed.op is Ops.BUFFER)
-            packed.append(Tensor.of(in_order))
-        if packed:
-            packed[0].realize(*packed[1:])
-        for tensor in packed:
-            view = storage_view(tensor.uop)
+            packed = view.contiguous()
+            self.whole.append(packed is view and uop.viewed.op is Ops.BUFFER)
+            in_order.append(packed)
+        self.pack(in_order)
+
+    def pack(self, in_order: Sequence[UOp]) -> None:
+        """Compute the values, which lie in order, where they are not in memory yet."""
+        todo = [node for node in in_order if node.viewed.op is not Ops.BUFFER]
+        if todo:
+            realize_uops(todo)
+        for node in in_order:
+            view = storage_view(node)
             assert view is not None
             for memory in view.base.memories:
                 allocate(memory)

@@ -24,7 +24,7 @@ import numpy as np
 
 from tinygrad.engine.arguments import CallKind, Inputs, Slot, changed, returned_tensors
 from tinygrad.engine.arrays import HostData
-from tinygrad.engine.outside import Outside, compute_readers, is_unwanted, set_gradient
+from tinygrad.engine.outside import Outside, compute_readers, is_unwanted, reachable_tensors, set_gradient
 from tinygrad.engine.realize import Capture, JitError, realize_uops
 from tinygrad.engine.references import References, Way
 from tinygrad.engine.replay import Kind, Place, Step
@@ -241,9 +241,11 @@ class Tracer:
     def run(self, function: Callable[..., Any], bound: tuple[Any, ...]) -> Any:
         """Call the function, capture what runs, and return its result."""
         views = zip(self.inputs.views, self.inputs.whole, strict=True)
-        compute_readers([memory for view, whole in views if whole for memory in view.base.memories])
+        memories = [memory for view, whole in views if whole for memory in view.base.memories]
+        compute_readers(self.inputs.unsettled, memories)
         stand_ins = set(map(id, self.tensors))
-        self.outside = Outside([] if self.alone else [t for t in live_tensors() if id(t) not in stand_ins])
+        others = [] if self.alone else reachable_tensors()
+        self.outside = Outside([t for t in others if id(t) not in stand_ins])
         try:
             return self.traced(function, bound)
         except BaseException:

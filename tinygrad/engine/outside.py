@@ -8,6 +8,7 @@ be used (`engine/jit.py`).
 from __future__ import annotations
 
 import dataclasses
+import functools
 import weakref
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from typing import Any
@@ -40,9 +41,17 @@ def lazy_among(tensors: Iterable[Tensor]) -> list[Tensor]:
     return [t for t in tensors if t._uop.viewed.op is not Ops.BUFFER and not t._is_realized]
 
 
-def compute_readers(nodes: list[UOp]) -> None:
-    """Compute the live lazy tensors that read the memory of BUFFER `nodes`, which is to be overwritten."""
-    lazy = lazy_among(live_tensors()) if nodes else []
+def reachable_tensors() -> list[Tensor]:
+    """Every tensor that there is, with the gradients that a replay left and nobody has read yet."""
+    for tensor in live_tensors():
+        _ = tensor._grad
+    return live_tensors()
+
+
+def compute_readers(unsettled: Sequence[Tensor], nodes: list[UOp]) -> None:
+    """Compute the lazy ones of some tensors that read the memory of BUFFER `nodes`, which is to be
+    overwritten."""
+    lazy = lazy_among(unsettled) if nodes else []
     if not lazy:
         return
     overwritten = {part for node in nodes for part in node.storage.parts}
@@ -183,8 +192,10 @@ class GradientUse:
         the call may have been given up before it."""
         if owner._requires_grad is not self.requires_grad:
             return False
+        if not self.is_read:
+            return True
         now = owner._grad
-        if not self.is_read or (self.is_given_up and now is not None and now._given_up):
+        if self.is_given_up and now is not None and now._given_up:
             return True
         return now is (None if self.before is None else self.before())
 
@@ -225,23 +236,50 @@ class Conditions:
 
     def hold(self, given: Sequence[Tensor]) -> bool:
         """Whether the outside tensors still stand for the memory, and the values, that were captured, in a
-        call with the tensors `given`."""
+        call with the tensors `given`. What was pending is written by now."""
         if self.seed is not None and self.seed != random.seed():
             return False
         if any([node.is_overwritten for node in self.read]):
             return False
         if not all([h.is_unchanged() and still_stands_for(h.tensor(), uop) for h, uop in self.lazy]):
             return False
-        for storage, handles in self.handles.items():
-            alive = [(h, t) for h in handles if (t := h.tensor()) is not None]
-            if not alive or any([storage_now(t) is not storage or t._requires_grad is not h.requires_grad
-                                 for h, t in alive]):
-                return False
-        for owner, use in self.gradients.items():
+        others = {storage for reference, takes, node, storage in self.known
+                  if (t := reference()) is None or t._uop is not node or t._requires_grad is not takes}
+        if not all([self.stands(storage) for storage in others]):
+            return False
+        if others:
+            self.look_again()
+        for owner, use in self.other_uses:
             tensor = given[owner] if isinstance(owner, int) else owner()
             if tensor is not None and not use.is_the_same(tensor):
                 return False
         return True
+
+    def stands(self, storage: Storage) -> bool:
+        """Whether there are tensors left that stood for captured memory, and all of them still do."""
+        alive = [(h, t) for h in self.handles[storage] if (t := h.tensor()) is not None]
+        return bool(alive) and all([storage_now(t) is storage and t._requires_grad is h.requires_grad
+                                    for h, t in alive])
+
+    @functools.cached_property
+    def known(self) -> list[tuple[weakref.ref[Tensor], bool | None, UOp | None, Storage]]:
+        """(tensor, its `requires_grad`, its node, the memory) for the outside tensors that stand for captured
+        memory: as long as a tensor has that node it does."""
+        return [(h.tensor, h.requires_grad, None, storage) for storage, group in self.handles.items()
+                for h in group]
+
+    def look_again(self) -> None:
+        """Take note of the nodes that the tensors have now, which stand for the captured memory."""
+        self.__dict__["known"] = [
+            (h.tensor, h.requires_grad, tensor._uop, storage) for storage, group in self.handles.items()
+            for h in group if (tensor := h.tensor()) is not None]
+
+    @functools.cached_property
+    def other_uses(self) -> list[tuple[Any, GradientUse]]:
+        """The uses of gradients that `known` does not answer for."""
+        known = {id(h.tensor) for group in self.handles.values() for h in group}
+        return [(owner, use) for owner, use in self.gradients.items()
+                if use.is_read or id(owner) not in known]
 
 
 def is_tracked(tensor: Tensor) -> bool:
@@ -255,7 +293,8 @@ def set_gradient(owner: Tensor | None, gradient: Tensor | str | None) -> None:
     if owner is None:
         return
     if isinstance(gradient, str):
-        if not is_tracked(owner):  # the plain call would leave none there
+        is_known = isinstance(owner._left, Tensor) and owner._left._given_up
+        if not is_known and not is_tracked(owner):  # the plain call would leave none there
             owner._grad = given_up_gradient()
         return
     if gradient is not None:

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import dis
 import functools
+import operator
 import sys
 import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -65,28 +66,46 @@ def _content(holder: Any, key: Any) -> Any:
         return _Nothing
 
 
-def kept(value: Any) -> Callable[[], Any]:
-    """`value` when it is asked for: without keeping it alive, where that can be."""
+_ALL_AT_ONCE: dict[Callable[[Any, Any], Any], Callable[[Any], Callable[[Any], Any]]] = {
+    _item: operator.attrgetter("__getitem__"),
+    _entry: operator.attrgetter("get"),
+    _global: operator.attrgetter("get"),
+    _attribute: operator.attrgetter("__dict__.get"),
+}
+"""What reads the parts of one holder as the functions above do, where they are there: in native code, for a
+model has hundreds, and every replay looks."""
+
+
+def kept(value: Any, ended: Callable[[Any], None] | None = None) -> Callable[[], Any]:
+    """`value` when it is asked for: without keeping it alive, where that can be. Calls `ended` when it is
+    gone."""
     if not isinstance(value, FunctionType):
         try:
-            return weakref.ref(value)
+            return weakref.ref(value, ended)
         except TypeError:
             pass
     return lambda: value
 
 
-@dataclass(frozen=True)
-class Reference:
-    """An object that stands in another one, under a name or a number."""
+@dataclass
+class Held:
+    """Objects that stand in another one, under names or numbers."""
 
     read: Callable[[Any, Any], Any]
     holder: Callable[[], Any]
-    key: Any
-    value: Callable[[], Any]
+    keys: list[Any] = field(default_factory=list)
+    identities: list[int] = field(default_factory=list)
+    """the ids of the objects, which live"""
 
     def leads_there(self) -> bool:
         holder = self.holder()
-        return holder is not None and self.read(holder, self.key) is self.value()
+        if holder is None:
+            return False
+        of_holder = _ALL_AT_ONCE.get(self.read, lambda holder: functools.partial(self.read, holder))
+        try:
+            return [*map(id, map(of_holder(holder), self.keys))] == self.identities
+        except IndexError:  # a list that has become shorter
+            return False
 
 
 @dataclass(frozen=True)
@@ -111,7 +130,12 @@ class References:
                  known: Collection[int]) -> None:
         self.wanted = wanted
         self.known = known
-        self.found: list[Reference | Named] = []
+        self.held: dict[tuple[Any, int], Held] = {}
+        self.named: list[Named] = []
+        self.values: list[Any] = []
+        """the objects that are held, so that their ids stay theirs: weakly, where that can be"""
+        self.gone: list[Any] = []
+        """what referred weakly to those that are gone: one, and no way leads to it any more"""
         self.made: set[Way] = set()
         """the ways to tensors that the function made, and keeps"""
         self.reached: set[int] = set()
@@ -129,7 +153,17 @@ class References:
 
     def hold(self) -> bool:
         """Whether all of them still lead where they led."""
-        return all([reference.leads_there() for reference in self.found])
+        return not self.gone and all([held.leads_there() for held in self.held.values()]) and all(
+            [named.leads_there() for named in self.named])
+
+    def note(self, read: Callable[[Any, Any], Any], holder: Any, key: Any, value: Any) -> None:
+        """Take note of an object that stands in another one."""
+        held = self.held.get((read, id(holder)))
+        if held is None:
+            held = self.held[read, id(holder)] = Held(read, kept(holder))
+        held.keys.append(key)
+        held.identities.append(id(value))
+        self.values.append(kept(value, self.gone.append))
 
     def follow(self, value: Any, depth: int = 0) -> bool:
         """Whether something wanted is `value` or can be reached from it; notes the ways."""
@@ -150,13 +184,15 @@ class References:
                 self.arrays.append(child)
             if self.follow(child, depth + 1):
                 leads = True
-                self.found.append(Reference(read, kept(holder), key, kept(child)))
+                self.note(read, holder, key, child)
             elif isinstance(child, Tensor):
                 if id(child) not in self.known:
                     self.made.add((id(holder), key))
             elif read in (_content, _global):
-                self.found.append(Named(read, holder, key, child) if isinstance(child, PLAIN) else
-                                  Reference(read, kept(holder), key, kept(child)))
+                if isinstance(child, PLAIN):
+                    self.named.append(Named(read, holder, key, child))
+                else:
+                    self.note(read, holder, key, child)
         self.leads[id(value)] = leads
         return leads
 

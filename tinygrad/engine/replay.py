@@ -24,7 +24,7 @@ from tinygrad.graph.uop import UOp
 from tinygrad.helpers import DEBUG, GlobalCounters, complete
 from tinygrad.runtime.queue import seconds_of
 from tinygrad.schedule.items import BoundVariable
-from tinygrad.schedule.memory import lifetimes, plan_arena
+from tinygrad.schedule.memory import Lifetime, lifetimes, plan_arena
 
 
 class Kind(Enum):
@@ -111,12 +111,14 @@ class Together:
     def __post_init__(self) -> None:
         self.seconds = seconds_of(self.operations, self.bytes)
         self.changing = np.array([n for n, *_ in [*self.places, *self.variables]], np.intp)
+        self.given = [place for _, place in self.places]
         self.used = sorted(self.memory, key=lambda used: not self.memory[used])
         """what is written comes first"""
         self.outputs = sum(self.memory.values())
 
     def __call__(self, run: Submission, given: Mapping[int, Buffer], values: Values) -> None:
-        arguments = [given[place].address for _, place in self.places]
+        address = {place: buffer.address for place, buffer in given.items()}
+        arguments = [*map(address.__getitem__, self.given)]
         arguments += [values.of(variable) for _, variable in self.variables]
         buffers = [given[used] if isinstance(used, int) else used for used in self.used]
         run.kernels(self.device, self.kernels, (self.changing, arguments), buffers, self.outputs,
@@ -225,17 +227,23 @@ def variables_of(kernel: CompiledKernel, step: Step) -> list[BoundVariable]:
     return [by_name[name] for name in kernel.variables]
 
 
-def share_memory(places: Sequence[Place], steps: Sequence[Step]) -> dict[int, Buffer]:
-    """Memory for the INTERNAL places: an arena on each device, in which those that are not needed at once
-    may lie at the same address."""
+def internal_lifetimes(places: Sequence[Place], steps: Sequence[Step]) -> dict[str, dict[int, Lifetime]]:
+    """By device, and there by their numbers: the lifetimes of the INTERNAL places."""
     on_device: dict[str, dict[int, int]] = {}
     for number, place in enumerate(places):
         if place.kind is Kind.INTERNAL:
             spec, dtype = place.placeholder.arg, place.placeholder.dtype
             on_device.setdefault(spec.device, {})[number] = spec.size * dtype.itemsize
+    used = [s.places for s in steps]
+    return {device: lifetimes(used, sizes) for device, sizes in on_device.items()}
+
+
+def share_memory(places: Sequence[Place], steps: Sequence[Step]) -> dict[int, Buffer]:
+    """Memory for the INTERNAL places: an arena on each device, in which those that are not needed at once
+    may lie at the same address."""
     held: dict[int, Buffer] = {}
-    for device, sizes in on_device.items():
-        planned = plan_arena(lifetimes([s.places for s in steps], sizes))
+    for device, values in internal_lifetimes(places, steps).items():
+        planned = plan_arena(values)
         arena = Buffer(device, planned.size, dtypes.uint8)
         for number, offset in planned.offsets.items():
             held[number] = arena.part(offset, places[number].size, places[number].placeholder.dtype)

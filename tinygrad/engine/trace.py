@@ -9,7 +9,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import weakref
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tinygrad.device import Buffer
@@ -22,7 +23,7 @@ from tinygrad.engine.replay import Kind, Place, Replay, Step, Values
 from tinygrad.functional import random
 from tinygrad.graph.sizes import bound
 from tinygrad.graph.uop import Overwriting, Storage, UOp
-from tinygrad.helpers import complete
+from tinygrad.helpers import complete, partition
 from tinygrad.tensor import Tensor, reached_by_gradients
 
 GIVEN_UP = "given up"
@@ -47,6 +48,39 @@ class Output:
     requires_grad: bool | None
     argument: int | None = None
     outside: weakref.ref[Tensor] | None = None
+
+    def tensor(self, memories: Mapping[UOp, UOp], variables: Mapping[str, int] | None = None) -> Tensor:
+        """A new tensor: the view over these BUFFER nodes for the placeholders, of the sizes that the
+        variables give."""
+        view = self.view.with_sizes(lambda size: bound(size, variables or {}))
+        result = Tensor.leaf(view.over(view.base.over_memories(memories)),
+                             requires_grad=bool(self.requires_grad))
+        result._requires_grad = self.requires_grad
+        return result
+
+
+@dataclasses.dataclass(slots=True)
+class Unread:
+    """A gradient that a replay left and nobody has read yet. Its tensor is made when it is read; until then
+    the memory is nobody's, and the next replay writes there again."""
+
+    output: Output
+    buffers: Sequence[Buffer]
+    """the memory of its places"""
+
+    def __call__(self) -> Tensor:
+        placeholders = self.output.view.base.memories
+        gradient = self.output.tensor({placeholder: node_over(placeholder, buffer) for placeholder, buffer
+                                       in zip(placeholders, self.buffers, strict=True)})
+        gradient._requires_grad = False
+        return gradient
+
+
+def node_over(placeholder: UOp, buffer: Buffer) -> UOp:
+    """A BUFFER node for memory that has none, like the placeholder."""
+    node = UOp.new_buffer(placeholder.arg.device, placeholder.arg.size, placeholder.dtype)
+    node.set_buffer(buffer)
+    return node
 
 
 def refuse_gradients_beyond(argument: Tensor, number: int) -> None:
@@ -100,7 +134,7 @@ class Trace:
         """Raise JitError where a call would not reach, or would cross, memory of the caller, or where
         gradients would not go on from an argument."""
         memories = inputs.memories
-        written = {memories[m].storage for n, m in self.input_places if n in self.written}
+        written = {memories[m].storage for m in self.written_inputs}
         for number, m in self.input_places:
             i, memory = inputs.owner[m], memories[m].storage
             shape, origin, in_order = inputs.tensors[i].shape, inputs.origins[i], inputs.views[i].base.storage
@@ -115,20 +149,62 @@ class Trace:
                                               for part in origin.parts):
                 raise JitError(f"tensor argument {i}, of shape {shape}, is a view of memory that the "
                                "function assigns to; pass x.clone(), or take the view inside")
-        for owner, output in self.gradients.items():
-            if isinstance(owner, int) and output is not None:
-                refuse_gradients_beyond(inputs.tensors[owner], owner)
+        for number in self.arguments_with_gradients:
+            refuse_gradients_beyond(inputs.tensors[number], number)
         self.refuse_gradients_on_two_ways(inputs)
 
     def refuse_gradients_on_two_ways(self, inputs: Inputs) -> None:
         """Raise JitError where the gradient of an argument is also that of a tensor which the function uses
         directly: one does not see what happens to the other."""
-        uses = {owner: use for owner, use in self.conditions.gradients.items() if use.matters}
-        direct = {id(owner()) for owner in uses if not isinstance(owner, int)}
-        for i in uses:
-            if isinstance(i, int) and id(inputs.tensors[i]) in direct:
+        arguments, direct = self.gradient_uses
+        for i in arguments:
+            if any(inputs.tensors[i] is owner() for owner in direct):
                 raise JitError(f"tensor argument {i}, of shape {inputs.tensors[i].shape}, is a tensor whose "
                                "gradient the function also uses directly; use it one way only")
+
+    @functools.cached_property
+    def arguments_with_gradients(self) -> list[int]:
+        """The numbers of the arguments whose `.grad` a call sets."""
+        return [owner for owner, output in self.gradients.items()
+                if isinstance(owner, int) and output is not None]
+
+    @functools.cached_property
+    def gradient_uses(self) -> tuple[list[int], list[Any]]:
+        """Whose gradient a call uses, if somebody can read it: arguments, by number, and others."""
+        owners = [owner for owner, use in self.conditions.gradients.items() if use.matters]
+        return partition(owners, lambda owner: isinstance(owner, int))
+
+    @functools.cached_property
+    def own_gradients(self) -> list[tuple[Any, Output]]:
+        """(owner, gradient) where that alone lies in memory which each call writes anew: it can wait, as
+        `Unread`."""
+        gradients = [(owner, o) for owner, o in self.gradients.items() if isinstance(o, Output)]
+        used = Counter(n for o in (*self.outputs, *(o for _, o in gradients)) for n in o.places)
+        return [(owner, o) for owner, o in gradients if not o.view.has_sizes and all(
+            used[n] == 1 and self.places[n].kind is Kind.FRESH and self.places[n].content is None
+            for n in o.places)]
+
+    @functools.cached_property
+    def other_gradients(self) -> list[tuple[Any, Output | str | None]]:
+        """(owner, gradient) for the others."""
+        own = {id(output) for _, output in self.own_gradients}
+        return [(owner, output) for owner, output in self.gradients.items() if id(output) not in own]
+
+    @functools.cached_property
+    def fresh_places(self) -> list[int]:
+        """The places whose memory is always new."""
+        own = {n for _, output in self.own_gradients for n in output.places}
+        return [n for n, place in enumerate(self.places) if place.kind is Kind.FRESH and n not in own]
+
+    @functools.cached_property
+    def written_states(self) -> list[UOp]:
+        """The BUFFER nodes of captured state that a call writes to."""
+        return [state for n in sorted(self.written) if (state := self.places[n].state) is not None]
+
+    @functools.cached_property
+    def written_inputs(self) -> list[int]:
+        """The numbers of the arguments' memories that a call writes to."""
+        return [m for n, m in self.input_places if n in self.written]
 
     @functools.cached_property
     def engine(self) -> Replay:
@@ -138,41 +214,51 @@ class Trace:
         """Run the steps on other inputs and return new tensors."""
         self.check(inputs)
         overwritten = self.overwritten(inputs)
-        compute_readers(overwritten)
+        compute_readers(inputs.unsettled, overwritten)
         engine = self.engine
         memories = inputs.memories
-        given: dict[int, Buffer] = {}
-        for number, place in enumerate(self.places):
-            if place.kind is Kind.INPUT:
-                given[number] = allocate(memories[place.argument])
-            elif place.kind is Kind.FRESH:
-                given[number] = place.new_buffer()
+        given = {number: allocate(memories[m]) for number, m in self.input_places}
+        given.update((number, self.places[number].new_buffer()) for number in self.fresh_places)
+        gradients = self.memory_of_gradients(inputs, given)
         arguments = {argument_source(name): value for name, value in inputs.variables.items()}
         moved = {random.counter_name(d): random.counter(d) - self.random_start.get(d, 0)
                  for d in self.random_count}
         for device, count in self.random_count.items():
             random.advance(device, count)
-        overwriting = Overwriting(overwritten)
+        overwriting = Overwriting.of([memory.storage for memory in overwritten])
         try:
             engine(given, Values(moved, {SEED: random.seed(), **arguments}))
         finally:
             complete(overwriting.done)
         nodes: dict[int, UOp] = {}
         tensors = [self.tensor(o, nodes, given, inputs) for o in self.outputs]
-        for owner, output in self.gradients.items():
+        for target, unread in gradients:
+            target._left = unread
+        for owner, output in self.other_gradients:
             gradient = self.tensor(output, nodes, given, inputs) if isinstance(output, Output) else output
             set_gradient(inputs.tensors[owner] if isinstance(owner, int) else owner(), gradient)
         return changed(self.structure, lambda v: tensors[v.position] if isinstance(v, Slot) else v)
 
     def overwritten(self, inputs: Inputs) -> list[UOp]:
         """The BUFFER nodes of state and inputs that a call writes to."""
-        nodes, memories = [], inputs.memories
-        for place in (self.places[n] for n in self.written):
-            if place.kind is Kind.INPUT:
-                nodes.append(memories[place.argument])
-            elif place.state is not None:
-                nodes.append(place.state)
-        return nodes
+        return self.written_states + [inputs.memories[m] for m in self.written_inputs]
+
+    def memory_of_gradients(self, inputs: Inputs, given: dict[int, Buffer]) -> list[tuple[Tensor, Unread]]:
+        """Add the memory of `own_gradients` to `given`: that of the last replay where nobody has read what is
+        there. Returns (owner, what is then to be left there) for the others."""
+        found = []
+        for owner, output in self.own_gradients:
+            target = inputs.tensors[owner] if isinstance(owner, int) else owner()
+            left = None if target is None else target._left
+            if type(left) is Unread and left.output is output:
+                buffers = left.buffers
+            else:
+                buffers = [self.places[n].new_buffer() for n in output.places]
+                if target is not None:
+                    found.append((target, Unread(output, buffers)))
+            for number, buffer in zip(output.places, buffers):
+                given[number] = buffer
+        return found
 
     def tensor(self, output: Output, nodes: dict[int, UOp], given: Mapping[int, Buffer],
                inputs: Inputs) -> Tensor:
@@ -183,9 +269,7 @@ class Trace:
         if outside is not None:
             return outside
         memories = {self.places[n].placeholder: self.memory(n, nodes, given, inputs) for n in output.places}
-        view = output.view.with_sizes(lambda size: bound(size, inputs.variables))
-        base = view.base.over_memories(memories)
-        return Tensor(view.substitute({view.base: base}), requires_grad=output.requires_grad)
+        return output.tensor(memories, inputs.variables)
 
     def memory(self, number: int, nodes: dict[int, UOp], given: Mapping[int, Buffer],
                inputs: Inputs) -> UOp:
@@ -198,7 +282,6 @@ class Trace:
             elif place.state is not None:
                 node = place.state.current
             else:
-                node = UOp.new_buffer(place.placeholder.arg.device, place.size, place.placeholder.dtype)
-                node.set_buffer(given[number])
+                node = node_over(place.placeholder, given[number])
             nodes[number] = node
         return node

@@ -126,12 +126,21 @@ class Overwriting:
     often it is called. See `BufferSpec.version`."""
 
     def __init__(self, memories: Iterable[UOp]) -> None:
-        self.storages = {memory.storage for memory in memories}
-        self.after = {part: part.version + 1 for storage in self.storages for part in storage.parts}
+        self.storages = [memory.storage for memory in memories]
+        self.parts = [part for storage in self.storages for part in storage.parts]
+        self.after = [part.version + 1 for part in self.parts]
+
+    @staticmethod
+    def of(parts: Sequence[Storage]) -> Overwriting:
+        """A write into memory of which each is on one device."""
+        overwriting = Overwriting(())
+        overwriting.storages = overwriting.parts = list(parts)
+        overwriting.after = [part.version + 1 for part in parts]
+        return overwriting
 
     def done(self) -> None:
         """What was lazy of these memories is written."""
-        for part, version in self.after.items():
+        for part, version in zip(self.parts, self.after, strict=True):
             part.version = version
 
     def forget_writers(self) -> None:
@@ -390,6 +399,11 @@ class UOp(Operators):
             node = node.src[0]
         return node
 
+    def over(self, base: UOp) -> UOp:
+        """The movement ops of this view, over another node than its `base`."""
+        return UOp.new(self.op, self.dtype, (self.src[0].over(base),), self.arg) \
+            if self.op in Family.MOVEMENT else base
+
     @property
     def is_zero(self) -> bool:
         """Whether this is the constant 0, repeated or not."""
@@ -622,6 +636,8 @@ class UOp(Operators):
         used up to the sizes that it has."""
         if self.viewed.op is not Ops.BUFFER:
             return False
+        if self.op is Ops.BUFFER:
+            return True
         if not is_symbolic(self.shape):
             return not (Size.exists and self.has_sizes) and self.st.contiguous_whole
         memory = self.src[0]

@@ -2,14 +2,16 @@
 
 Fresh pages are expensive: 64 MB cost 16 ms in page faults, five times what a kernel needs to write them.
 Freed memory that commands still use is in the cache too, with the points at which they end.
+
+An interrupt (Ctrl-C) can come wherever Python calls something. So what belongs together, memory that changes
+hands and the counters that say so, changes in lines that call nothing.
 """
 from __future__ import annotations
 
 import os
 import sys
 import threading
-import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,8 +28,9 @@ MOST_IN_USE = 8
 """Freed blocks of one size that commands may still use before the host waits for one of them."""
 LEAST_CACHE = 1 << 26
 """Bytes of freed memory that are always worth keeping."""
-_counting = threading.RLock()
-"""Held while the counters of memory change."""
+_lock = threading.RLock()
+"""Held while memory changes hands. One for all devices: the collector may free a buffer of any of them while
+a thread holds it."""
 
 
 def host_memory(size: int, least: int = PAGE_BYTES) -> np.ndarray[Any, Any]:
@@ -43,6 +46,14 @@ def host_memory(size: int, least: int = PAGE_BYTES) -> np.ndarray[Any, Any]:
     return block[start:start + size]
 
 
+class Owner:
+    """What memory is given to, and taken from."""
+
+    uses: Uses | None = None
+    """the commands in flight that use the memory"""
+    _memory: Any = None
+
+
 class Allocator:
     """Memory of one device, with a cache of what was freed, by size.
 
@@ -53,50 +64,59 @@ class Allocator:
         self.device = device
         self.queue: CommandQueue | None = None
         """in whose order `copyin` and `copyout` happen, if they go through one"""
-        self.cached: dict[int, list[Any]] = {}
+        self.cached: dict[int, list[tuple[Any, Uses | None]]] = {}
+        """by size: memory, and what still uses it"""
         self.cached_bytes = 0
-        self.in_use: dict[int, list[Point]] = {}
-        """by address of cached memory: what still uses it"""
-        self.lock = threading.RLock()  # the collector may free a buffer while this thread holds it
-        _allocators.add(self)
 
-    def allocate(self, size: int, idle: bool = False) -> Any:
-        """Memory of at least `size` bytes; with `idle` such that no command still uses. Raises MemoryError
-        with what is used and cached where there is none."""
+    def allocate(self, owner: Owner, size: int, idle: bool = False) -> None:
+        """Give `owner` memory of at least `size` bytes, and the commands that still use it; with `idle` such
+        that none does. Raises MemoryError with what is used and cached where there is none."""
         rounded = round_up(size or 1, ALIGNMENT)
-        with self.lock:
-            free = self.cached.get(rounded)
-            memory = self._take(free, idle) if free else None
-            if memory is not None:
-                self.cached_bytes -= rounded
-        if memory is None:
-            try:
-                memory = self._obtain(rounded)
-            except MemoryError:
-                self.await_uses()
-                cached = self.cached_bytes
-                self.free_cache()
-                memory = self._obtain_or_explain(rounded, cached)
-        with _counting:
-            used = GlobalCounters.mem_used = GlobalCounters.mem_used + size
-            if used > GlobalCounters.mem_peak:
-                GlobalCounters.mem_peak = used
-        return memory
+        if self.cached.get(rounded) and self._take(owner, size, rounded, idle):
+            return
+        try:
+            memory = self._obtain(rounded)
+        except MemoryError:
+            self.await_uses()
+            cached = self.cached_bytes
+            self.free_cache()
+            memory = self._obtain_or_explain(rounded, cached)
+        with _lock:
+            owner._memory = memory
+            GlobalCounters.mem_used += size
+            if GlobalCounters.mem_used > GlobalCounters.mem_peak:
+                GlobalCounters.mem_peak = GlobalCounters.mem_used
 
-    def _take(self, free: list[Any], idle: bool) -> Any:
-        """Of some blocks the one that was freed last, and is not used if that matters; None where there is
-        none, and not enough that soon will be."""
-        if not (idle and self.in_use):
-            return free.pop()
-        for number in reversed(range(len(free))):
-            if all(point.is_past for point in self.in_use.get(self.address(free[number]), ())):
-                return free.pop(number)
-        return free.pop(0) if len(free) >= MOST_IN_USE else None
+    def _take(self, owner: Owner, size: int, rounded: int, idle: bool) -> bool:
+        """Give `owner` memory from the cache; whether there is some."""
+        with _lock:
+            free = self.cached.get(rounded, [])
+            number = self._first_idle(free) if idle else -1
+            if number is None or -number > len(free):  # which the collector may have changed meanwhile
+                return False
+            memory, uses = free[number]
+            del free[number]
+            self.cached_bytes -= rounded
+            owner._memory = memory
+            owner.uses = uses
+            GlobalCounters.mem_used += size
+            if GlobalCounters.mem_used > GlobalCounters.mem_peak:
+                GlobalCounters.mem_peak = GlobalCounters.mem_used
+            return True
+
+    @staticmethod
+    def _first_idle(free: list[tuple[Any, Uses | None]]) -> int | None:
+        """Counted from the end, which of some blocks is the one freed last that no command uses; None where
+        there is none, and not enough that soon will be."""
+        for number, (_, uses) in enumerate(reversed(free), 1):
+            if uses is None or not uses.before_writing():
+                return -number
+        return -len(free) if len(free) >= MOST_IN_USE else None
 
     def await_uses(self) -> None:
         """Wait until no command uses what is cached."""
-        for points in list(self.in_use.values()):
-            for point in points:
+        for blocks in list(self.cached.values()):
+            for point in [p for _, uses in blocks if uses is not None for p in uses.before_writing()]:
                 point.queue.await_value(point.value)
 
     def _obtain_or_explain(self, rounded: int, cached: int) -> Any:
@@ -106,57 +126,50 @@ class Allocator:
             raise MemoryError(f"{self.device} has no {rounded:,} bytes left: {GlobalCounters.mem_used:,} are "
                               f"used and {cached:,} cached (given back before the last attempt)") from None
 
-    def uses_of(self, memory: Any) -> Uses | None:
-        """The commands that still use memory which came from the cache, for its next owner to mind."""
-        if not self.in_use:
-            return None
-        with self.lock:
-            points = self.in_use.pop(self.address(memory), None)
-        return Uses(points) if points else None
-
-    def free_in_use(self, memory: Any, size: int, points: list[Point]) -> None:
-        """As `free`, of memory that commands still use."""
-        with self.lock:
-            self.in_use[self.address(memory)] = points
-            self.free(memory, size)
-
-    def free(self, memory: Any, size: int) -> None:
-        """Take memory back, into the cache. That holds no more than was ever used at once (and
-        `LEAST_CACHE`): what was freed longest ago goes back to the system."""
+    def free(self, owner: Owner, size: int, points: Sequence[Point] = ()) -> None:
+        """Take an owner's memory back, which commands use up to these points, into the cache. That holds no
+        more than was ever used at once (and `LEAST_CACHE`): what was freed longest ago goes back to the
+        system. Takes nothing from who has none, so it may be called again after an interrupt."""
         rounded = round_up(size or 1, ALIGNMENT)
-        with _counting:
-            GlobalCounters.mem_used -= size
-        with self.lock:
-            blocks = self.cached.pop(rounded, None) or []
-            blocks.append(memory)
-            self.cached[rounded] = blocks  # the size used last comes last
-            self.cached_bytes += rounded
+        with _lock:
+            if owner._memory is not None:
+                self._put(owner, size, rounded, points)
             while self.cached_bytes > LEAST_CACHE and self.cached_bytes > GlobalCounters.mem_peak:
                 self._drop_oldest()
+
+    def _put(self, owner: Owner, size: int, rounded: int, points: Sequence[Point]) -> None:
+        """Take an owner's memory into the cache; with the lock held."""
+        block = ((owner._memory, Uses(points) if points else None),)
+        blocks = self.cached.setdefault(rounded, [])
+        if rounded in self.cached:
+            del self.cached[rounded]
+        self.cached[rounded] = blocks  # the size used last comes last
+        blocks += block
+        self.cached_bytes += rounded
+        owner._memory = None
+        GlobalCounters.mem_used -= size
 
     def _drop_oldest(self) -> None:
         """Give a block of the size that was freed longest ago back to the system."""
         size = next(iter(self.cached))
         blocks = self.cached[size]
         if blocks:
+            memory, uses = blocks[-1]
+            del blocks[-1]
             self.cached_bytes -= size
-            self._give_back(blocks.pop(), size)
-        if not blocks:
+            self._give_back(memory, size, uses)
+        if not blocks and self.cached.get(size) is blocks:
             del self.cached[size]
 
     def free_cache(self) -> None:
         """Give all cached memory back to the system."""
-        with self.lock:
+        with _lock:
             while self.cached:
-                size, blocks = self.cached.popitem()
-                for memory in blocks:
-                    self.cached_bytes -= size
-                    self._give_back(memory, size)
+                self._drop_oldest()
 
-    def _give_back(self, memory: Any, size: int) -> None:
-        uses = self.uses_of(memory)
+    def _give_back(self, memory: Any, size: int, uses: Uses | None) -> None:
         unused = _Unused(self, memory, size)
-        for point in uses.reads if uses is not None else ():
+        for point in uses.before_writing() if uses is not None else ():
             point.queue.keep(point.value, unused)
 
     def _obtain(self, size: int) -> Any:
@@ -190,19 +203,14 @@ class Allocator:
         return None
 
 
-_allocators: weakref.WeakSet[Allocator] = weakref.WeakSet()
-
-
-def _free_locks() -> None:
-    """In a forked child: what threads of the parent held, nobody would let go of here."""
-    global _counting
-    _counting = threading.RLock()
-    for allocator in list(_allocators):
-        allocator.lock = threading.RLock()
+def _free_lock() -> None:
+    """In a forked child: what a thread of the parent held, nobody would let go of here."""
+    global _lock
+    _lock = threading.RLock()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_free_locks)
+    os.register_at_fork(after_in_child=_free_lock)
 
 
 class _Unused:

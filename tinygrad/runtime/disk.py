@@ -10,9 +10,11 @@ from __future__ import annotations
 import io
 import os
 import threading
+from collections.abc import Sequence
 
 from tinygrad.device import CompiledDevice
-from tinygrad.runtime.allocator import Allocator
+from tinygrad.runtime.allocator import Allocator, Owner
+from tinygrad.runtime.queue import Point
 
 
 class File:
@@ -58,13 +60,13 @@ class DiskAllocator(Allocator):
         super().__init__(device)
         self.path = device.partition(":")[2]
 
-    def allocate(self, size: int, idle: bool = False) -> File:
+    def allocate(self, owner: Owner, size: int, idle: bool = False) -> None:
         if not self.path:
             raise ValueError("DISK takes the path of a file: DISK:/tmp/weights.bin")
-        return File(self.path, size)
+        owner._memory = File(self.path, size)
 
-    def free(self, memory: File, size: int) -> None:
-        """The file is closed when `memory` is gone, and stays where it is."""
+    def free(self, owner: Owner, size: int, points: Sequence[Point] = ()) -> None:
+        """The file is closed when nobody holds it, and stays where it is."""
 
     def copyin(self, memory: File, source: memoryview) -> None:
         memory.write(source)
