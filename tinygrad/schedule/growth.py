@@ -155,9 +155,9 @@ class Decisions:
 
     def must_store(self, facts: Facts, uses: tuple[Use, ...]) -> Verdict:
         """Whether to store a node that need not be."""
-        while not self.stays_chained(facts, uses) and facts.value is not None:
+        while facts.value is not None:
             facts = facts.value
-        if self.stays_chained(facts, uses) or not facts.may_store:
+        if not facts.may_store:
             return False
         if facts.device is None and len({use.growth.device for use in uses}) > 1:
             return False  # constants, which each device computes for itself
@@ -173,11 +173,6 @@ class Decisions:
         if facts.is_compared and len(uses) > 1 and self.evaluations(facts, uses) > facts.numel:
             return "stored, for it is compared with what is made of it"
         return self.weighed(facts, uses)
-
-    def stays_chained(self, facts: Facts, uses: tuple[Use, ...]) -> bool:
-        """True for what is between the products of a chain, whose plan computes it once."""
-        return facts.link is not None and facts.link.is_between and len({use.number for use in uses}) == 1 \
-            and self.runs_chain(uses[0].growth, facts)
 
     def runs_chain(self, growth: Growth, facts: Facts) -> bool:
         """True for a node of a chain and a kernel that reduces nothing but what the chain does."""
