@@ -54,6 +54,15 @@ def test_names_that_no_device_has(name: str) -> None:
         Device.canonicalize(name)
 
 
+@pytest.mark.parametrize(("name", "said"), [
+    ("CUDA:FOO", "available of this kind: CUDA, CUDA:PTX, CUDA:EMULATED; the second of several is CUDA:1"),
+    ("nv:x:1", "available of this kind: CUDA, CUDA:PTX, CUDA:EMULATED;"),
+    ("TPU", "available: CPU, CPU:C, PYTHON")])
+def test_a_name_that_no_device_has_is_answered_with_those_there_are(name: str, said: str) -> None:
+    with pytest.raises(ValueError, match=f"'{name}' is not the name of a device; {said}"):
+        Tensor([1.0], device=name)
+
+
 def test_every_device_is_listed_with_what_it_is_or_why_not() -> None:
     lines = {line.split()[0].rstrip("*"): line for line in table(measure=False).splitlines()}
     assert set(lines) == {"device", *Device.FILES}

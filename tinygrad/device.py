@@ -395,11 +395,18 @@ class _Devices:
         if not colon or upper in known:
             kind, number = upper, "0"
         kind = self.ALIASES.get(kind, kind)
-        if kind not in self.FILES:
-            raise ValueError(f"{name!r} is not the name of a device; available: {', '.join(self.FILES)}")
-        if not number.isdecimal():
-            raise ValueError(f"{name!r} is not the name of a device: after the colon comes a number")
+        if kind not in self.FILES or not number.isdecimal():
+            raise ValueError(f"{name!r} is not the name of a device; {self.names_like(upper)}")
         return kind if int(number) == 0 else f"{kind}:{int(number)}"
+
+    def names_like(self, name: str) -> str:
+        """The kinds that begin as a name does; all, where none does."""
+        first = name.partition(":")[0]
+        first = self.ALIASES.get(first, first)
+        found = [kind for kind in self.FILES if kind.partition(":")[0] == first]
+        if not found:
+            return f"available: {', '.join(self.FILES)}"
+        return f"available of this kind: {', '.join(found)}; the second of several is {found[0]}:1"
 
     def kind_of(self, name: str) -> str:
         """The kind of a device, by its full name."""
