@@ -419,12 +419,22 @@ class _Devices:
         full = self.canonicalize(name)
         with self.lock:
             if full not in self.opened:
-                module = importlib.import_module(self.FILES[self.kind_of(full)])
-                opened = self.opened[full] = module.open_device(full)
+                opened = self.opened[full] = self.open(full)
                 if DEBUG >= 1:
                     print(f"opened {full}: {opened.renderer if opened.computes else 'holds data'}")
             self.opened[name] = self.opened[full]
         return self.opened[full]
+
+    def open(self, full: str) -> CompiledDevice:
+        """The device of this full name, as its module makes it. Raises ImportError, OSError or RuntimeError
+        with what to install, where that is missing."""
+        try:
+            module = importlib.import_module(self.FILES[self.kind_of(full)])
+            opened: CompiledDevice = module.open_device(full)
+        except ModuleNotFoundError as missing:
+            package = str(missing.name).partition(".")[0]
+            raise ImportError(f"{full} needs {package}: python3 -m pip install {package}") from missing
+        return opened
 
     def synchronize(self) -> None:
         """Wait until every open device has run everything submitted to it."""
