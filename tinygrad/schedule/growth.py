@@ -224,17 +224,18 @@ class Decisions:
     # --- a reduce inside a kernel ---------------------------------------------------------------------------
 
     def fits(self, growth: Growth, facts: Facts, item: Item) -> bool:
-        """True if the loops of a REDUCE at `item` have a place in a kernel that leaves enough to share
-        out."""
+        """True if the loops of a REDUCE at `item` have a place in a kernel that leaves enough to share out:
+        loops over outputs, for a reduce around it runs its own one after another."""
         place = growth.place(item.ranges)
         if place is None or not growth.nests(place & growth.root_ranges):
             return False
-        if place >= growth.root_ranges:
+        if place == growth.root_ranges:
             return True
+        if not place > growth.root_ranges:
+            row = max(prod(facts.extents), prod(r.extent for r in growth.root_ranges - place))
+            if row > CACHED_ROW:
+                return False
         outer = prod(r.extent for r in place & growth.root_ranges)
-        row = max(prod(facts.extents), prod(r.extent for r in growth.root_ranges - place))
-        if row > CACHED_ROW:
-            return False
         return bool(outer >= MIN_PARALLEL or prod(facts.source_shape) <= SERIAL_WORK)
 
     def crowds(self, growth: Growth, facts: Facts, item: Item) -> bool:
