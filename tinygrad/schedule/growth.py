@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from tinygrad.codegen.indexing import ZERO, reduced_index
 from tinygrad.codegen.lower import runs_over
+from tinygrad.codegen.opt.choose_gpu import FULL_BLOCKS
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.symbolic import linear_terms
 from tinygrad.graph.uop import UOp
@@ -28,6 +29,8 @@ SERIAL_WORK = 1 << 15
 """Reduced items that one core may walk alone; above, a kernel keeps at least `MIN_PARALLEL` outer
 iterations."""
 MIN_PARALLEL = 8
+THREAD_WORK = 64
+"""Reduced items that a thread of a block may walk alone, where the others do the same beside it."""
 CACHED_ROW = 1 << 16
 """Items of a row (256 KB of float32) that stay in the L2 cache between the stages of a kernel; sharing the
 loop over rows saves nothing for longer ones."""
@@ -231,12 +234,18 @@ class Decisions:
             return False
         if place == growth.root_ranges:
             return True
-        if not place > growth.root_ranges:
-            row = max(prod(facts.extents), prod(r.extent for r in growth.root_ranges - place))
-            if row > CACHED_ROW:
-                return False
+        is_row = not place > growth.root_ranges
+        row = max(prod(facts.extents), prod(r.extent for r in growth.root_ranges - place))
+        if is_row and row > CACHED_ROW:
+            return False
         outer = prod(r.extent for r in place & growth.root_ranges)
-        return bool(outer >= MIN_PARALLEL or prod(facts.source_shape) <= SERIAL_WORK)
+        work = prod(facts.source_shape)
+        if not growth.runs_as_blocks:
+            return bool(outer >= MIN_PARALLEL or work <= SERIAL_WORK)
+        if is_row:  # all loops of the kernel are inside those that blocks share
+            work = max(work, prod(growth.root.shape), *(prod(f.source_shape) for f, _ in growth.reduces))
+            return bool(outer >= FULL_BLOCKS or work <= outer * SERIAL_WORK)
+        return bool(outer >= FULL_BLOCKS or (work <= SERIAL_WORK and prod(facts.extents) <= THREAD_WORK))
 
     def crowds(self, growth: Growth, facts: Facts, item: Item) -> bool:
         """True if a REDUCE at `item` would share a kernel with a contraction that is tiled for its own loops
