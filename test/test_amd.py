@@ -325,3 +325,34 @@ def test_the_architecture_of_an_amd_gpu_is_what_linux_says(tmp_path: Path) -> No
 def test_without_rocm_the_error_says_what_to_install() -> None:
     with pytest.raises(OSError, match=r"libamdhip64.so is not on this machine: install ROCm .*AMD:EMULATED"):
         amd.open_device("AMD")
+
+
+class HIPCompiler:
+    """libhiprtc, which finds a mistake in whatever it is given."""
+
+    log = b"kernel.hip:2:3: error: use of undeclared identifier 'wrong'\n\0"
+
+    def __init__(self) -> None:
+        self.called: list[str] = []
+
+    def call(self, function: str, *arguments: Any) -> None:
+        self.called.append(function)
+        if function == "hiprtcVersion":
+            arguments[0]._obj.value, arguments[1]._obj.value = 9, 0
+        elif function == "hiprtcGetProgramLogSize":
+            arguments[1]._obj.value = len(self.log)
+        elif function == "hiprtcGetProgramLog":
+            ctypes.memmove(arguments[1], self.log, len(self.log))
+
+    def status(self, function: str, *arguments: Any) -> int:
+        assert function == "hiprtcCompileProgram" and arguments[2][0] == b"--offload-arch=gfx942"
+        return 6
+
+
+def test_a_kernel_that_does_not_compile_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler = HIPCompiler()
+    monkeypatch.setattr(amd, "hiprtc", lambda: compiler)
+    said = r"(?s)hiprtc does not accept this kernel:\n.*2:3: error: .*'wrong'\n+    1  void k.*\n    2  wrong"
+    with pytest.raises(RuntimeError, match=said):
+        amd.compile_hip("void k() {\nwrong\n}", "gfx942")
+    assert compiler.called[-1] == "hiprtcDestroyProgram"

@@ -2,10 +2,12 @@
 programs are made of."""
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+from drivers import needs_compiler
 
 from tinygrad import Tensor
 from tinygrad.codegen.barriers import BARRIER, with_barriers
@@ -375,3 +377,30 @@ def test_no_default_plan_asks_for_more_threads_or_memory_than_a_block_has():
             launch = launch_of(stages_of(item.ast, device).program)
             assert np.prod(launch.threads) <= renderer.block_threads
             assert launch.shared_bytes <= renderer.shared_bytes
+
+
+def channels_normalised(x: Tensor) -> Tensor:
+    off = x - x.mean((0, 2), keepdim=True)
+    return off * (off.square().mean((0, 2), keepdim=True) + 1e-5).rsqrt()
+
+
+@pytest.mark.parametrize(("shape", "compute"), [
+    ((1 << 22,), Tensor.var), ((1 << 20,), Tensor.argmax), ((1, 1 << 20), Tensor.softmax),
+    ((8, 1 << 18), Tensor.logsumexp), ((64, 16, 3136), channels_normalised),
+    ((512, 1000), lambda x: x.log_softmax().max(1).mean()), ((16, 1 << 18), lambda x: x.max(1).sum())])
+def test_a_number_that_many_wait_for_leaves_no_block_with_all_the_work(
+        shape: tuple[int, ...], compute: Callable[[Tensor], Tensor]) -> None:
+    for item in schedule_uops([compute(Tensor.empty(*shape, device="PYTHON:CUDA")).uop]):
+        launch = launch_of(stages_of(item.ast, "PYTHON:CUDA").program)
+        read = sum(buffer.arg.size for buffer in item.buffers[item.outputs:])
+        assert read <= 1 << 14 or prod(launch.blocks) >= 64
+
+
+@needs_compiler
+def test_statistics_that_are_stored_between_two_grids_are_right() -> None:
+    x = normal(1 << 19) + 3
+    exact = x.astype(np.float64)
+    found = Tensor(x, device="CUDA:EMULATED").realize()
+    np.testing.assert_allclose(found.var().item(), exact.var(ddof=1), rtol=1e-4)
+    assert found.argmax().item() == x.argmax()
+    np.testing.assert_allclose(found.logsumexp().item(), np.log(np.exp(exact).sum()), rtol=1e-5)

@@ -54,6 +54,24 @@ def test_names_that_no_device_has(name: str) -> None:
         Device.canonicalize(name)
 
 
+@pytest.mark.parametrize(("name", "said"), [
+    ("CUDA:FOO", "available of this kind: CUDA, CUDA:PTX, CUDA:EMULATED; the second of several is CUDA:1"),
+    ("nv:x:1", "available of this kind: CUDA, CUDA:PTX, CUDA:EMULATED;"),
+    ("TPU", "available: CPU, CPU:C, PYTHON")])
+def test_a_name_that_no_device_has_is_answered_with_those_there_are(name: str, said: str) -> None:
+    with pytest.raises(ValueError, match=f"'{name}' is not the name of a device; {said}"):
+        Tensor([1.0], device=name)
+
+
+def test_a_package_that_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "of_no_package.py").write_text("import package_of_nobody.part\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(Device.FILES, "NOBODY", "of_no_package")
+    with pytest.raises(ImportError, match="NOBODY:1 needs package_of_nobody: python3 -m pip install package"):
+        Tensor([1.0], device="NOBODY:1").realize()
+    assert "not available: NOBODY needs package_of_nobody" in row_of("NOBODY", measure=False).state
+
+
 def test_every_device_is_listed_with_what_it_is_or_why_not() -> None:
     lines = {line.split()[0].rstrip("*"): line for line in table(measure=False).splitlines()}
     assert set(lines) == {"device", *Device.FILES}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import tinygrad
-from docs import make_reference
+from docs import make_devices, make_reference
 from tinygrad import dtype
 
 FOLDER = Path(__file__).parents[1] / "docs"
@@ -47,3 +47,21 @@ def test_every_method_of_tensor_is_in_the_reference_once() -> None:
     bound = make_reference.bound_names()
     missing = {names[0] for names in bound.values()} - set(found)
     assert not missing and len(found) == len(set(found))
+
+
+def test_a_cell_of_the_table_of_devices_is_replaced_and_all_else_stays() -> None:
+    page = make_devices.PAGE.read_text(encoding="utf-8")
+    assert make_devices.with_cells(page, {}) == page
+    changed = make_devices.with_cells(page, {("ulp", "CL"): "3 of 4"}).splitlines()
+    rows = [(old, new) for old, new in zip(page.splitlines(), changed, strict=True) if old != new]
+    assert len(rows) == 1 and rows[0][1].startswith("| `ulp` |") and "| 3 of 4 |" in rows[0][1]
+
+
+def test_a_family_that_takes_too_long_is_counted_until_then(tmp_path: Path,
+                                                            monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "test").mkdir()
+    tests = "import time\ndef test_a(): pass\ndef test_b(): time.sleep(600)\ndef test_c(): pass\n"
+    (tmp_path / "test" / "test_long.py").write_text(tests, encoding="utf-8")
+    monkeypatch.setattr(make_devices, "ROOT", tmp_path)
+    monkeypatch.setattr(make_devices, "SECONDS", 10)
+    assert make_devices.passes("long", "CPU") == "1 of 1 in 10 s"

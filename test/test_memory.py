@@ -11,11 +11,25 @@ from tinygrad import Tensor, TinyJit, nn
 from tinygrad.device import Buffer, Device
 from tinygrad.dtype import dtypes
 from tinygrad.engine import realize
+from tinygrad.engine.realize import schedule_uops
 from tinygrad.graph import uop as graph_nodes
 from tinygrad.helpers import GlobalCounters
 from tinygrad.runtime.allocator import LEAST_CACHE
 from tinygrad.schedule.cache import ScheduleCache
 from tinygrad.schedule.memory import ALIGNMENT, Lifetime, lifetimes, lower_bound, plan_arena
+
+
+def test_what_only_takes_up_memory_is_computed_when_it_is_wanted():
+    """Eight steps of a recurrence, then a table made of a row: that would fill memory all along."""
+    row, x = Tensor.empty(64), Tensor.empty(32, 32)
+    table = (row.reshape(64, 1) + row).contiguous()
+    y = x
+    for _ in range(8):
+        y = (y @ x).contiguous()
+    items = schedule_uops([(table.sum(0) * y.sum()).uop])
+    sizes = [item.buffers[0].arg.size for item in items]
+    assert sizes.index(64 * 64) > max(i for i, size in enumerate(sizes) if size == 32 * 32)
+
 
 values = st.dictionaries(
     st.integers(0, 30),

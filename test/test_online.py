@@ -17,6 +17,7 @@ from tinygrad.engine.realize import schedule_uops
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
 from tinygrad.renderer.python import PythonRenderer
+from tinygrad.runtime import emulator
 from tinygrad.runtime.python import PythonProgram
 
 Array = np.ndarray[Any, Any]
@@ -190,20 +191,46 @@ def test_keys_that_a_causal_mask_hides_are_not_loaded() -> None:
     assert tiles[0].src[-1].bounds == (1, 4)  # of 64 keys
 
 
-def test_a_stored_causal_mask_leaves_the_second_product_to_the_unit() -> None:
-    q, k, v = (Tensor.empty(4, 256, 64, dtype="float16", device="PYTHON:CUDA", requires_grad=True)
-               for _ in range(3))
-    y = q.scaled_dot_product_attention(k, v, is_causal=True)
-    items = schedule_uops([t.uop for t in (y, *y.sum().gradient(q, k, v))])
+def gradients_in_numpy(q: Array, k: Array, v: Array, w: Array, seen: Array) -> list[Array]:
+    """Those of attention weighted by `w`, in float64, after Dao et al., "FlashAttention" (2022)."""
+    q, k, v, w = (x.astype(np.float64) for x in (q, k, v, w))
+    scale = 1 / np.sqrt(q.shape[-1])
+    scores = np.where(seen, q @ k.swapaxes(-1, -2) * scale, -np.inf)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    weights /= weights.sum(-1, keepdims=True)
+    to_weights = w @ v.swapaxes(-1, -2)
+    to_scores = weights * (to_weights - (to_weights * weights).sum(-1, keepdims=True)) * scale
+    return [weights @ v, to_scores @ k, to_scores.swapaxes(-1, -2) @ q, weights.swapaxes(-1, -2) @ w]
+
+
+EMULATED = [pytest.param(f"{kind}:EMULATED", 170, marks=pytest.mark.slow) for kind in emulator.LANGUAGES]
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("device", "queries"), [*((model, 64) for model in MODELS), *EMULATED])
+def test_gradients_compute_the_weights_again(device: str, queries: int, causal: bool) -> None:
+    rng = np.random.default_rng(2)
+    q, w = (rng.standard_normal((2, queries, 32)).astype(np.float16) for _ in range(2))
+    k, v = (rng.standard_normal((2, 64, 32)).astype(np.float16) for _ in range(2))
+    tensors = [Tensor(x, device=device).realize() for x in (q, k, v)]
+    result = tensors[0].scaled_dot_product_attention(*tensors[1:], is_causal=causal)
+    found = [result, *result.gradient(*tensors, gradient=Tensor(w, device=device).realize())]
+    items = schedule_uops([t.uop for t in found])
+    kinds = [{opt.kind for opt in stages_of(item.ast, device).plan.opts} for item in items]
+    assert [OptKind.CHAIN in k for k in kinds] == [True] + [False] * (len(kinds) - 1)
+    assert sum(OptKind.MMA in k for k in kinds) == 5  # scores, weights' gradients; query's, key's, value's
+    seen = np.tril(np.ones((queries, 64), np.bool_)) if causal else np.ones((queries, 64), np.bool_)
+    Tensor.realize(*found)
+    for ours, exact in zip(found, gradients_in_numpy(q, k, v, w, seen), strict=True):
+        np.testing.assert_allclose(np.float64(ours.numpy()), exact, rtol=1e-2, atol=5e-3)
+
+
+def test_no_memory_of_the_size_of_the_scores_lasts_from_forward_to_backward() -> None:
+    """Two layers in one schedule: the first kernel that stores scores comes after both forwards."""
+    x, w, given = (Tensor.empty(4, 64, 32, dtype="bfloat16", device="PYTHON:CUDA") for _ in range(3))
+    y = x.scaled_dot_product_attention(w, w).scaled_dot_product_attention(x, w)
+    items = schedule_uops([t.uop for t in (y, *y.gradient(x, w, gradient=given))])
     plans = [stages_of(item.ast, "PYTHON:CUDA").plan for item in items]
-    units = [plan for plan in plans if any(opt.kind is OptKind.MMA for opt in plan.opts)]
-    assert len(units) == 2  # scores, values
-
-
-def test_weights_that_someone_else_wants_are_stored() -> None:
-    q, k, v = (Tensor.empty(2, 64, 32, dtype="bfloat16", device="PYTHON:CUDA", requires_grad=True)
-               for _ in range(3))
-    y = q.scaled_dot_product_attention(k, v)
-    items = schedule_uops([t.uop for t in (y, *y.sum().gradient(q, k, v))])
-    kinds = [{opt.kind for opt in stages_of(item.ast, "PYTHON:CUDA").plan.opts} for item in items]
-    assert not any(OptKind.CHAIN in k for k in kinds)
+    chains = [i for i, plan in enumerate(plans) if any(opt.kind is OptKind.CHAIN for opt in plan.opts)]
+    with_scores = [i for i, item in enumerate(items) if any(b.arg.size == 4 * 64 * 64 for b in item.buffers)]
+    assert len(chains) == 2 and max(chains) < min(with_scores)

@@ -264,3 +264,13 @@ def test_rows_that_are_stored_are_right_where_others_read_them() -> None:
     exact /= exact.sum(1, keepdims=True)
     for ours, expected in zip(results, (exact @ m, exact.T @ x, exact), strict=True):
         np.testing.assert_allclose(ours.numpy(), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("device", ["CPU", "PYTHON:CUDA"])
+@pytest.mark.parametrize(("rows", "items", "stored"), [(512, 1000, [512, 1]), (128, 10, [1])])
+def test_the_rows_of_a_loss_are_shared_out_where_they_are_many(device: str, rows: int, items: int,
+                                                               stored: list[int]) -> None:
+    x = Tensor.empty(rows, items, device=device)
+    y = Tensor.empty(rows, dtype="int32", device=device)
+    for loss in (x.sparse_categorical_crossentropy(y), x.softmax().max(1).mean()):
+        assert [item.buffers[0].arg.size for item in loss.schedule()] == stored

@@ -390,11 +390,18 @@ class _Devices:
         if not colon or upper in known:
             kind, number = upper, "0"
         kind = self.ALIASES.get(kind, kind)
-        if kind not in self.FILES:
-            raise ValueError(f"{name!r} is not the name of a device; available: {', '.join(self.FILES)}")
-        if not number.isdecimal():
-            raise ValueError(f"{name!r} is not the name of a device: after the colon comes a number")
+        if kind not in self.FILES or not number.isdecimal():
+            raise ValueError(f"{name!r} is not the name of a device; {self.names_like(upper)}")
         return kind if int(number) == 0 else f"{kind}:{int(number)}"
+
+    def names_like(self, name: str) -> str:
+        """The kinds that begin as a name does; all, where none does."""
+        first = name.partition(":")[0]
+        first = self.ALIASES.get(first, first)
+        found = [kind for kind in self.FILES if kind.partition(":")[0] == first]
+        if not found:
+            return f"available: {', '.join(self.FILES)}"
+        return f"available of this kind: {', '.join(found)}; the second of several is {found[0]}:1"
 
     def kind_of(self, name: str) -> str:
         """The kind of a device, by its full name."""
@@ -407,12 +414,22 @@ class _Devices:
         full = self.canonicalize(name)
         with self.lock:
             if full not in self.opened:
-                module = importlib.import_module(self.FILES[self.kind_of(full)])
-                opened = self.opened[full] = module.open_device(full)
+                opened = self.opened[full] = self.open(full)
                 if DEBUG >= 1:
                     print(f"opened {full}: {opened.renderer if opened.computes else 'holds data'}")
             self.opened[name] = self.opened[full]
         return self.opened[full]
+
+    def open(self, full: str) -> CompiledDevice:
+        """The device of this full name, as its module makes it. Raises ImportError, OSError or RuntimeError
+        with what to install, where that is missing."""
+        try:
+            module = importlib.import_module(self.FILES[self.kind_of(full)])
+            opened: CompiledDevice = module.open_device(full)
+        except ModuleNotFoundError as missing:
+            package = str(missing.name).partition(".")[0]
+            raise ImportError(f"{full} needs {package}: python3 -m pip install {package}") from missing
+        return opened
 
     def synchronize(self) -> None:
         """Wait until every open device has run everything submitted to it."""

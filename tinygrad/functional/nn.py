@@ -8,11 +8,13 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tinygrad.dtype import dtypes, promote
+from tinygrad.dtype import DType, dtypes, promote
 from tinygrad.functional.elementwise import broadcast_shape
 from tinygrad.functional.reduce import MaskedSoftmaxRule, masked_softmax
+from tinygrad.graph.uop import UOp
 from tinygrad.helpers import make_tuple
 
 if TYPE_CHECKING:
@@ -93,6 +95,17 @@ def dropout(self: Tensor, p: float = 0.5) -> Tensor:
     return (draws >= p).contiguous().where(self * (1 / (1 - p)), 0)
 
 
+@dataclass(frozen=True)
+class RoundedGradient:
+    """The gradient at a value that is wider than what it is made of, rounded to that: the products that it
+    goes into are of two values of one type then, as matrix units take them."""
+
+    dtype: DType
+
+    def __call__(self, gradient: UOp, node: UOp) -> tuple[UOp]:
+        return (gradient.cast(self.dtype).cast(gradient.dtype),)
+
+
 def scaled_dot_product_attention(self: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None,
                                  dropout_p: float = 0.0, is_causal: bool = False,
                                  enable_gqa: bool = False) -> Tensor:
@@ -101,8 +114,9 @@ def scaled_dot_product_attention(self: Tensor, key: Tensor, value: Tensor, attn_
     Shapes: self (..., H, L, E), key (..., H, S, E), value (..., H, S, Ev); result (..., H, L, Ev).
     `attn_mask` broadcasts to (..., H, L, S): a bool (True: takes part) or a float that is added. `is_causal`:
     query i sees keys 0 to i. `enable_gqa`: key and value may have fewer heads, each used by a group of
-    consecutive query heads. The softmax is computed in float32 at least. A query that the mask lets see no
-    key gets zeros. Dropout applies while training.
+    consecutive query heads. The softmax is computed in float32 at least; the gradient of its input is rounded
+    to the type of query and key, if both are of one half type. A query that the mask lets see no key gets
+    zeros. Dropout applies while training.
 
     >>> query, key = Tensor([[1000.0, 0.0]]), Tensor([[1.0, 0.0], [0.0, 1.0]])
     >>> query.scaled_dot_product_attention(key, Tensor([[5.0], [7.0]])).tolist()
@@ -124,7 +138,11 @@ def scaled_dot_product_attention(self: Tensor, key: Tensor, value: Tensor, attn_
     from tinygrad.tensor import Tensor
 
     wide = promote(self.dtype, dtypes.float32)
-    scores = self.matmul(key.transpose(-2, -1), dtype=wide) * (1 / math.sqrt(self.shape[-1]))
+    products = self.matmul(key.transpose(-2, -1), dtype=wide)
+    if self.dtype is key.dtype and self.dtype in (dtypes.float16, dtypes.bfloat16):
+        rounded = RoundedGradient(self.dtype)
+        products = products.of(products.uop.with_gradient((products.uop,), rounded), products)
+    scores = products * (1 / math.sqrt(self.shape[-1]))
     if is_causal:
         queries, keys = scores.shape[-2:]
         number = Tensor.arange(queries, device=self.device).unsqueeze(1)

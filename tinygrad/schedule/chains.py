@@ -3,11 +3,12 @@
 A contraction that is tiled for blocks of threads wants its kernel for itself. But where one of its sides is a
 softmax of another contraction's result, and a matrix unit can do both with the softmax in between
 (`codegen/opt/choose_chain.py`), all of it is one kernel, and nothing of the size of the scores is stored.
-That is asked by lowering the piece of the graph by itself, and choosing a plan for it.
+That is asked by lowering the piece of the graph by itself, and choosing a plan for it. Where others want the
+weights too, as gradients do, they are computed again for those, later: on a matrix unit that takes less time
+than reading what would have been stored, and between forward and backward no memory.
 """
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -35,26 +36,21 @@ class ChainedSum:
 
 
 def chained_sums(order: Sequence[UOp], forced: set[UOp], closed: frozenset[UOp]) -> dict[UOp, ChainedSum]:
-    """For each node of a chain, down to memory, the chain. `order` is the whole graph, sources
+    """For each node of a chain, down to what is stored, the chain. `order` is the whole graph, sources
     first; `forced` is stored in any case, `closed` needs no loop."""
     roots = [n for n in order if n.op is Ops.REDUCE and n not in closed and n.arg[0] is Ops.ADD
              and _has_units(n.device) and is_contraction(n) and _finds_largest(n, forced)]
     if not roots or NOOPT:
         return {}
     found: dict[UOp, ChainedSum] = {}
-    users: dict[UOp, list[UOp]] = defaultdict(list)
-    for user in order:
-        for source in user.src:
-            users[source].append(user)
     number = {node: i for i, node in enumerate(order)}
     for root in roots:
         piece = _Piece(root, forced, closed)
         inside = piece.between(number)
-        if any(user not in inside for n in inside if n is not root for user in users[n]):
-            continue  # someone else wants what is in between
         if _is_one_kernel(piece.alone(), root.device, bool(ALLOW_TF32)):
             chain = ChainedSum(root, frozenset(n for n in inside if n.op is Ops.REDUCE), frozenset(inside))
-            found.update(dict.fromkeys(piece.nodes, chain))
+            found |= {n: chain for n in piece.nodes
+                      if n not in piece.ends and (n in inside or n not in found)}
     return found
 
 

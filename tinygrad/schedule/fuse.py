@@ -55,6 +55,8 @@ class Kernel:
     outputs: list[UOp] = field(default_factory=list)
     after: set[Kernel] = field(default_factory=set)
     """kernels whose results this one reads"""
+    own: set[UOp] = field(default_factory=set)
+    """nodes that it computes for itself, even where another kernel stores them"""
     places: dict[UOp, tuple[UOp, ...]] = field(default_factory=dict)
     """for each output, the loops over its items"""
     depths: dict[int, int] = field(default_factory=dict)
@@ -107,6 +109,8 @@ class Fusion:
         """Decide where a node is computed, all of whose uses are known."""
         uses = self.uses.get(node)
         facts = self.facts.of[node]
+        if uses is not None and facts.link is not None and facts.link.is_between:
+            uses = self.left_by_chain(node, facts, uses)
         if facts.op is Ops.COPY:
             self.store_apart(node, facts, uses or {})
         elif facts.is_forced:
@@ -118,6 +122,18 @@ class Fusion:
         else:
             for kernel, item in uses:
                 self.pass_on(kernel, node, facts, item)
+
+    def left_by_chain(self, node: UOp, facts: Facts, uses: Uses) -> Uses | None:
+        """The uses of what is between the products of a chain, but those of its own kernel: that computes it
+        for itself, whoever else wants it. None where no other is left."""
+        left: Uses = {}
+        for kernel, item in uses:
+            if self.decisions.runs_chain(kernel.growth, facts):
+                kernel.own.add(node)
+                self.pass_on(kernel, node, facts, item)
+            else:
+                left[kernel, item] = None
+        return left or None
 
     def must_store(self, node: UOp, facts: Facts, uses: Uses) -> bool:
         """Whether to store a node that need not be."""

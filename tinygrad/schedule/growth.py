@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from tinygrad.codegen.indexing import ZERO, reduced_index
 from tinygrad.codegen.lower import runs_over
+from tinygrad.codegen.opt.choose_gpu import FULL_BLOCKS
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.symbolic import linear_terms
 from tinygrad.graph.uop import UOp
@@ -28,6 +29,8 @@ SERIAL_WORK = 1 << 15
 """Reduced items that one core may walk alone; above, a kernel keeps at least `MIN_PARALLEL` outer
 iterations."""
 MIN_PARALLEL = 8
+THREAD_WORK = 64
+"""Reduced items that a thread of a block may walk alone, where the others do the same beside it."""
 CACHED_ROW = 1 << 16
 """Items of a row (256 KB of float32) that stay in the L2 cache between the stages of a kernel; sharing the
 loop over rows saves nothing for longer ones."""
@@ -155,9 +158,9 @@ class Decisions:
 
     def must_store(self, facts: Facts, uses: tuple[Use, ...]) -> Verdict:
         """Whether to store a node that need not be."""
-        while not self.stays_chained(facts, uses) and facts.value is not None:
+        while facts.value is not None:
             facts = facts.value
-        if self.stays_chained(facts, uses) or not facts.may_store:
+        if not facts.may_store:
             return False
         if facts.device is None and len({use.growth.device for use in uses}) > 1:
             return False  # constants, which each device computes for itself
@@ -173,11 +176,6 @@ class Decisions:
         if facts.is_compared and len(uses) > 1 and self.evaluations(facts, uses) > facts.numel:
             return "stored, for it is compared with what is made of it"
         return self.weighed(facts, uses)
-
-    def stays_chained(self, facts: Facts, uses: tuple[Use, ...]) -> bool:
-        """True for what is between the products of a chain, whose plan computes it once."""
-        return facts.link is not None and facts.link.is_between and len({use.number for use in uses}) == 1 \
-            and self.runs_chain(uses[0].growth, facts)
 
     def runs_chain(self, growth: Growth, facts: Facts) -> bool:
         """True for a node of a chain and a kernel that reduces nothing but what the chain does."""
@@ -229,18 +227,25 @@ class Decisions:
     # --- a reduce inside a kernel ---------------------------------------------------------------------------
 
     def fits(self, growth: Growth, facts: Facts, item: Item) -> bool:
-        """True if the loops of a REDUCE at `item` have a place in a kernel that leaves enough to share
-        out."""
+        """True if the loops of a REDUCE at `item` have a place in a kernel that leaves enough to share out:
+        loops over outputs, for a reduce around it runs its own one after another."""
         place = growth.place(item.ranges)
         if place is None or not growth.nests(place & growth.root_ranges):
             return False
-        if place >= growth.root_ranges:
+        if place == growth.root_ranges:
             return True
-        outer = prod(r.extent for r in place & growth.root_ranges)
+        is_row = not place > growth.root_ranges
         row = max(prod(facts.extents), prod(r.extent for r in growth.root_ranges - place))
-        if row > CACHED_ROW:
+        if is_row and row > CACHED_ROW:
             return False
-        return bool(outer >= MIN_PARALLEL or prod(facts.source_shape) <= SERIAL_WORK)
+        outer = prod(r.extent for r in place & growth.root_ranges)
+        work = prod(facts.source_shape)
+        if not growth.runs_as_blocks:
+            return bool(outer >= MIN_PARALLEL or work <= SERIAL_WORK)
+        if is_row:  # all loops of the kernel are inside those that blocks share
+            work = max(work, prod(growth.root.shape), *(prod(f.source_shape) for f, _ in growth.reduces))
+            return bool(outer >= FULL_BLOCKS or work <= outer * SERIAL_WORK)
+        return bool(outer >= FULL_BLOCKS or (work <= SERIAL_WORK and prod(facts.extents) <= THREAD_WORK))
 
     def crowds(self, growth: Growth, facts: Facts, item: Item) -> bool:
         """True if a REDUCE at `item` would share a kernel with a contraction that is tiled for its own loops

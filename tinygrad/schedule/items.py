@@ -182,6 +182,11 @@ Waiting = dict[Kernel, dict[Kernel, UOp | None]]
 what that overwrites."""
 
 
+def _stored_bytes(kernel: Kernel) -> int:
+    """How much memory the results of a kernel take."""
+    return sum(node.numel * node.dtype.itemsize for node in kernel.outputs)
+
+
 class _Writer:
     """Gives stored nodes their buffers and kernels their `ast`."""
 
@@ -201,7 +206,7 @@ class _Writer:
         found: dict[UOp, None] = {}
 
         def stop(node: UOp) -> bool:
-            return node in self.fusion.stored and node not in kernel.outputs
+            return node in self.fusion.stored and node not in kernel.outputs and node not in kernel.own
 
         for output in kernel.outputs:
             value = output.src[1] if output.op is Ops.ASSIGN else output
@@ -263,7 +268,7 @@ class _Writer:
                         continue
                     if read_through is None or read_through in assign.toposort():
                         after[writer].setdefault(kernel, assign)
-        return self.ordered(after, hazards), hazards
+        return self.postponed(self.ordered(after, hazards), after), hazards
 
     def ordered(self, after: Waiting, hazards: set[UOp]) -> list[Kernel]:
         """Each kernel as soon as all that it comes after are there. Where they wait in circles, writes become
@@ -297,6 +302,21 @@ class _Writer:
                             freed.append(other)
             ready = sorted(freed, key=place.__getitem__)
         return list(order)
+
+    def postponed(self, order: list[Kernel], after: Waiting) -> list[Kernel]:
+        """Kernels that store more than they read of others' results, right before the first that waits for
+        them: until then that would only take up memory. Copies are not put off: other work goes on beside
+        them."""
+        place = {kernel: 2 * i for i, kernel in enumerate(order)}
+        wanted: dict[Kernel, int] = {}
+        """where the first that waits for a kernel is"""
+        for kernel in reversed(order):
+            read = sum(map(_stored_bytes, kernel.after))
+            if kernel in wanted and not kernel.growth.is_copy and _stored_bytes(kernel) > read:
+                place[kernel] = wanted[kernel] - 1
+            for other in after[kernel]:
+                wanted[other] = min(wanted.get(other, place[kernel]), place[kernel])
+        return sorted(order, key=place.__getitem__)
 
     def writers(self) -> dict[UOp, list[UOp]]:
         """The ASSIGNs into each BUFFER."""
@@ -348,7 +368,8 @@ class _Writer:
             return [ScheduleItem(UOp.new(Ops.COPY, root.dtype, (part,), root.arg),
                                  (self.buffer_of[root].base, held.base), 1)]
         outputs = kernel.outputs
-        item = self.kernel_item(outputs, [self.buffer_of[n] for n in outputs], set(outputs))
+        item = self.kernel_item(outputs, [self.buffer_of[n] for n in outputs],
+                                kernel.own.union(outputs))
         if not self.lay_out(kernel, item):
             return [item]
         assigns = [UOp.new(Ops.ASSIGN, a.dtype, (_over(self.buffer_of[n], a.src[0].base), a.src[1]))
