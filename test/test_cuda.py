@@ -425,6 +425,15 @@ def test_what_the_driver_says_is_shown(driver: CUDADriver, monkeypatch: pytest.M
         Device["IMAGINED"].synchronize()
 
 
+def test_ptx_that_the_driver_does_not_compile_is_shown(driver: CUDADriver, monkeypatch: pytest.MonkeyPatch
+                                                       ) -> None:
+    monkeypatch.setattr(driver, "cuModuleLoadData", lambda image: (CUresult.CUDA_ERROR_LAUNCH_FAILED,))
+    device = cuda.open_device("CUDA:PTX")
+    said = r"(?s)the driver does not accept this kernel: cuModuleLoadData failed: .*\n    2  wrong;"
+    with pytest.raises(RuntimeError, match=said):
+        device.load_blocks("k", b".version 7.8\nwrong;\n\0", Launch((1, 1, 1), (1, 1, 1), (0,), 0))
+
+
 def test_without_a_driver_the_error_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(flags: int) -> None:
         raise RuntimeError("libcuda.so.1 is not there")

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any, Self
 
-from tinygrad.device import CompiledDevice
+from tinygrad.device import CompiledDevice, numbered
 from tinygrad.renderer import STATIC_SHARED_BYTES, Launch, Renderer
 from tinygrad.renderer.cuda import cuda_renderer
 from tinygrad.renderer.llvm_blocks import NVPTX, LLVMBlocksRenderer, assembled
@@ -244,6 +244,14 @@ class PTXDevice(CUDADevice):
 
     def compile(self, source: str) -> bytes:
         return assembled(source, NVPTX, self.architecture).encode() + bytes(1)
+
+    def load_blocks(self, name: str, code: bytes, launch: Launch) -> StreamProgram:
+        """The kernel, as the driver compiles it. Raises RuntimeError with the PTX where it does not."""
+        try:
+            return super().load_blocks(name, code, launch)
+        except RuntimeError as error:
+            ptx = numbered(code.rstrip(bytes(1)).decode())
+            raise RuntimeError(f"the driver does not accept this kernel: {error}\n{ptx}") from None
 
 
 def open_device(name: str) -> CUDADevice:

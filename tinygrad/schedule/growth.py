@@ -242,10 +242,13 @@ class Decisions:
         work = prod(facts.source_shape)
         if not growth.runs_as_blocks:
             return bool(outer >= MIN_PARALLEL or work <= SERIAL_WORK)
-        if is_row:  # all loops of the kernel are inside those that blocks share
-            work = max(work, prod(growth.root.shape), *(prod(f.source_shape) for f, _ in growth.reduces))
-            return bool(outer >= FULL_BLOCKS or work <= outer * SERIAL_WORK)
-        return bool(outer >= FULL_BLOCKS or (work <= SERIAL_WORK and prod(facts.extents) <= THREAD_WORK))
+        if outer >= FULL_BLOCKS:
+            return True
+        if not is_row:
+            return bool(work <= SERIAL_WORK and prod(facts.extents) <= THREAD_WORK)
+        # a block does all that there is inside of the loops that blocks share
+        most = max(work, prod(growth.root.shape), *(prod(f.source_shape) for f, _ in growth.reduces))
+        return bool(most <= outer * SERIAL_WORK)
 
     def crowds(self, growth: Growth, facts: Facts, item: Item) -> bool:
         """True if a REDUCE at `item` would share a kernel with a contraction that is tiled for its own loops
