@@ -230,7 +230,7 @@ class Tensor(Methods):
         return self._uop.traits & MEMORY != 0
 
     @property
-    def is_settled(self) -> bool:
+    def _is_settled(self) -> bool:
         """Whether this stands for memory as it is: it is not lazy, and nothing is to be written there."""
         return self._uop.traits & (MEMORY | WRITES) == MEMORY
 
@@ -912,7 +912,7 @@ def _accumulate(found: Sequence[tuple[Tensor, UOp]]) -> None:
 def unsettled_tensors() -> list[Tensor]:
     """The live tensors that are not settled."""
     return [t for reference in list(_live) if (t := reference()) is not None
-            and t._uop.traits & (MEMORY | WRITES) != MEMORY]  # is_settled, of all there are, in every replay
+            and t._uop.traits & (MEMORY | WRITES) != MEMORY]  # _is_settled, of all there are, in every replay
 
 
 def pending_assignments() -> list[Tensor]:
