@@ -934,7 +934,7 @@ def _with_pending_readers(tensors: Sequence[Tensor]) -> tuple[list[Tensor], set[
     writes = pending_writes([t.uop for t in tensors])
     while writes:
         readers = Readers(writes)
-        waiting = [t for t in live_tensors()
+        waiting = [t for t in unsettled_tensors()
                    if id(t) not in chosen and not t._is_realized and readers.includes(t._uop)]
         for t in waiting:
             if t._expires:
@@ -958,7 +958,7 @@ def _note_computed(tensors: Sequence[Tensor], writes: Collection[UOp], overwriti
     for t in tensors:
         t._settle()
     if writes:
-        for t in live_tensors():
+        for t in unsettled_tensors():
             write = below_detaches(t._uop)
             if write in writes:
                 t.uop = t._uop.substitute({write: write.src[0].current})
