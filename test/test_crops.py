@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tinygrad import Tensor, TinyJit, dtypes
+from tinygrad import Tensor, TinyJit, Variable, dtypes
 from tinygrad.engine import realize
+from tinygrad.graph.sizes import Size
 from tinygrad.schedule.cache import ScheduleCache
 
 
@@ -177,3 +178,12 @@ def test_parts_that_one_kernel_reads_together_keep_their_places():
     parts = (Tensor(array(6, 5)) @ Tensor(array(5, 8, seed=1))).contiguous()
     for result in (parts[0] * parts[1], parts[:2] + parts[2:4] + parts[4:], parts[:, :4] @ parts[:, 4:].T):
         assert not any(item.variables for item in result.schedule())
+
+
+def test_crops_that_the_schedule_moves_are_no_sizes_that_everybody_has_to_look_for(monkeypatch):
+    monkeypatch.setattr(realize, "schedules", ScheduleCache())
+    monkeypatch.setattr(Size, "exists", False)
+    data = Tensor(np.arange(12, dtype=np.float32).reshape(6, 2)).realize()
+    for i in range(3):
+        assert (data[i:i + 1] * 2).tolist() == [[4 * i, 4 * i + 2]] and not Size.exists
+    assert data[:Variable("rows", 1, 6).bind(4)].sum().item() == 28 and Size.exists

@@ -89,7 +89,7 @@ def test_failing_allocations_in_replays_leave_nothing_behind(monkeypatch):
         jitted(vector(1, 1))
     allocator = Device["CPU"].allocator
 
-    def refuse(size, idle=False):
+    def refuse(owner, size, idle=False):
         raise MemoryError("planned")
 
     def work(i):

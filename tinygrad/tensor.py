@@ -230,7 +230,7 @@ class Tensor(Methods):
         return self._uop.traits & MEMORY != 0
 
     @property
-    def is_settled(self) -> bool:
+    def _is_settled(self) -> bool:
         """Whether this stands for memory as it is: it is not lazy, and nothing is to be written there."""
         return self._uop.traits & (MEMORY | WRITES) == MEMORY
 
@@ -912,7 +912,7 @@ def _accumulate(found: Sequence[tuple[Tensor, UOp]]) -> None:
 def unsettled_tensors() -> list[Tensor]:
     """The live tensors that are not settled."""
     return [t for reference in list(_live) if (t := reference()) is not None
-            and t._uop.traits & (MEMORY | WRITES) != MEMORY]  # is_settled, of all there are, in every replay
+            and t._uop.traits & (MEMORY | WRITES) != MEMORY]  # _is_settled, of all there are, in every replay
 
 
 def pending_assignments() -> list[Tensor]:
@@ -934,7 +934,7 @@ def _with_pending_readers(tensors: Sequence[Tensor]) -> tuple[list[Tensor], set[
     writes = pending_writes([t.uop for t in tensors])
     while writes:
         readers = Readers(writes)
-        waiting = [t for t in live_tensors()
+        waiting = [t for t in unsettled_tensors()
                    if id(t) not in chosen and not t._is_realized and readers.includes(t._uop)]
         for t in waiting:
             if t._expires:
@@ -958,7 +958,7 @@ def _note_computed(tensors: Sequence[Tensor], writes: Collection[UOp], overwriti
     for t in tensors:
         t._settle()
     if writes:
-        for t in live_tensors():
+        for t in unsettled_tensors():
             write = below_detaches(t._uop)
             if write in writes:
                 t.uop = t._uop.substitute({write: write.src[0].current})

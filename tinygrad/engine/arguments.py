@@ -45,6 +45,12 @@ class Slot:
     position: int
 
 
+@functools.cache
+def slot(position: int) -> Slot:
+    """The slot of that position, which is compared fast with itself."""
+    return Slot(position)
+
+
 @dataclasses.dataclass(frozen=True)
 class Identity:
     """An argument without a value to compare by: this very object, kept alive so that its id stays its."""
@@ -154,14 +160,15 @@ class Inputs:
         finds: in what it does not rebuild, a tensor is this very tensor."""
         if isinstance(value, Tensor) and is_rebuilt:
             self.tensors.append(value)
-            for size in sizes_in(value.shape):
-                self.add_variables(size.node)
-            return Slot(len(self.tensors) - 1)
+            if Size.exists:
+                for size in sizes_in(value.shape):
+                    self.add_variables(size.node)
+            return slot(len(self.tensors) - 1)
         if isinstance(value, (list, tuple)):
-            return (type(value), *(self.flatten(v, is_rebuilt) for v in value))
+            return (type(value), *[self.flatten(v, is_rebuilt) for v in value])
         if isinstance(value, dict):
-            return (type(value), *((self.flatten(k, is_rebuilt), self.flatten(v, is_rebuilt))
-                                   for k, v in value.items()))
+            return (type(value), *[(self.flatten(k, is_rebuilt), self.flatten(v, is_rebuilt))
+                                   for k, v in value.items()])
         if is_dataclass_instance(value):
             return (type(value), *((name, self.flatten(getattr(value, name), is_rebuilt))
                                    for name in attributes(value)))
@@ -201,7 +208,7 @@ class Inputs:
     def realize(self) -> None:
         """Give every input memory in which it lies in order; write what is pending."""
         self.unsettled = unsettled_tensors()
-        todo = [*(t for t in self.tensors if not t.is_settled), *pending_among(self.unsettled)]
+        todo = [*(t for t in self.tensors if not t._is_settled), *pending_among(self.unsettled)]
         if todo:
             todo[0].realize(*todo[1:])
         in_order = []
@@ -234,8 +241,8 @@ class Inputs:
         """The kind of call that these arguments make now."""
         first: dict[Storage, int] = {}
         same = tuple([first.setdefault(memory.storage, i) for i, memory in enumerate(self.memories)])
-        tensors = tuple([(changed_sizes(t.shape, unbound), t.dtype, t.device, t.requires_grad)
-                         for t in self.tensors])
+        tensors = tuple([(changed_sizes(t.shape, unbound) if Size.exists else t.shape, t.dtype, t.device,
+                          t.requires_grad) for t in self.tensors])
         layouts = tuple([view.base.arg.layout for view in self.views])
         return CallKind(self.structure, tensors, layouts, same, Tensor.training, no_grad.state.depth > 0,
                         Device.DEFAULT, dtypes.default_float, dtypes.default_int, bool(NOOPT),

@@ -242,7 +242,7 @@ class Tracer:
         """Call the function, capture what runs, and return its result."""
         views = zip(self.inputs.views, self.inputs.whole, strict=True)
         memories = [memory for view, whole in views if whole for memory in view.base.memories]
-        compute_readers(self.inputs.unsettled, memories)
+        compute_readers(self.inputs.unsettled, [memory.storage for memory in memories])
         stand_ins = set(map(id, self.tensors))
         others = [] if self.alone else reachable_tensors()
         self.outside = Outside([t for t in others if id(t) not in stand_ins])
@@ -279,7 +279,7 @@ class Tracer:
         builder = Builder(self.inputs, self.stand_ins, capture, start)
         trace = builder.trace(result, self, returned, gradients)
         trace.check(self.inputs)
-        Overwriting(trace.overwritten(self.inputs)).done()
+        Overwriting.of(trace.overwritten(self.inputs)).done()
         if not rebound and not self.outside.was_computed():
             used = set(map(id, trace.conditions.tensors())) | self.host.roots()
             trace.references = References(function, (*bound, *self.inputs.objects), used, self.outside.ids())

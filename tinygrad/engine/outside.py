@@ -48,13 +48,12 @@ def reachable_tensors() -> list[Tensor]:
     return live_tensors()
 
 
-def compute_readers(unsettled: Sequence[Tensor], nodes: list[UOp]) -> None:
-    """Compute the lazy ones of some tensors that read the memory of BUFFER `nodes`, which is to be
-    overwritten."""
-    lazy = lazy_among(unsettled) if nodes else []
+def compute_readers(unsettled: Sequence[Tensor], storages: Sequence[Storage]) -> None:
+    """Compute the lazy ones of some tensors that read memory which is to be overwritten."""
+    lazy = lazy_among(unsettled) if storages else []
     if not lazy:
         return
-    overwritten = {part for node in nodes for part in node.storage.parts}
+    overwritten = {part for storage in storages for part in storage.parts}
     waiting = [t for t in lazy
                if any(not overwritten.isdisjoint(memory.storage.parts) for memory in read_by([t.uop]))]
     for tensor in waiting:

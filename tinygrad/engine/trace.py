@@ -197,9 +197,9 @@ class Trace:
         return [n for n, place in enumerate(self.places) if place.kind is Kind.FRESH and n not in own]
 
     @functools.cached_property
-    def written_states(self) -> list[UOp]:
-        """The BUFFER nodes of captured state that a call writes to."""
-        return [state for n in sorted(self.written) if (state := self.places[n].state) is not None]
+    def written_states(self) -> list[Storage]:
+        """The memory of captured state that a call writes to."""
+        return [storage for storage, is_written in self.states.items() if is_written]
 
     @functools.cached_property
     def written_inputs(self) -> list[int]:
@@ -221,15 +221,16 @@ class Trace:
         given.update((number, self.places[number].new_buffer()) for number in self.fresh_places)
         gradients = self.memory_of_gradients(inputs, given)
         arguments = {argument_source(name): value for name, value in inputs.variables.items()}
-        moved = {random.counter_name(d): random.counter(d) - self.random_start.get(d, 0)
-                 for d in self.random_count}
+        moved = {}
         for device, count in self.random_count.items():
+            moved[random.counter_name(device)] = random.counter(device) - self.random_start.get(device, 0)
             random.advance(device, count)
-        overwriting = Overwriting.of([memory.storage for memory in overwritten])
+        overwriting = Overwriting.of(overwritten)
         try:
             engine(given, Values(moved, {SEED: random.seed(), **arguments}))
         finally:
-            complete(overwriting.done)
+            if overwritten:
+                complete(overwriting.done)
         nodes: dict[int, UOp] = {}
         tensors = [self.tensor(o, nodes, given, inputs) for o in self.outputs]
         for target, unread in gradients:
@@ -239,9 +240,9 @@ class Trace:
             set_gradient(inputs.tensors[owner] if isinstance(owner, int) else owner(), gradient)
         return changed(self.structure, lambda v: tensors[v.position] if isinstance(v, Slot) else v)
 
-    def overwritten(self, inputs: Inputs) -> list[UOp]:
-        """The BUFFER nodes of state and inputs that a call writes to."""
-        return self.written_states + [inputs.memories[m] for m in self.written_inputs]
+    def overwritten(self, inputs: Inputs) -> list[Storage]:
+        """The memory of state and inputs that a call writes to."""
+        return self.written_states + [inputs.memories[m].storage for m in self.written_inputs]
 
     def memory_of_gradients(self, inputs: Inputs, given: dict[int, Buffer]) -> list[tuple[Tensor, Unread]]:
         """Add the memory of `own_gradients` to `given`: that of the last replay where nobody has read what is

@@ -13,7 +13,7 @@ from typing import Any
 
 from tinygrad.dtype import DType, dtypes
 from tinygrad.graph.ops import Ops
-from tinygrad.graph.sizes import Size
+from tinygrad.graph.sizes import Size, as_size
 from tinygrad.graph.uop import BufferSpec, UOp
 
 SCALARS = (int, float, str, bool, type(None))
@@ -95,7 +95,7 @@ class Reader:
         if "dtype" in value:
             return dtype_of(value["dtype"]).vec(value["lanes"])
         if "size" in value:
-            return Size.of(self.node(value["size"]))
+            return as_size(self.node(value["size"]))
         return self.node(value["node"])
 
 

@@ -36,7 +36,7 @@ class Size(Integer):
 
     __slots__ = ("node",)
     exists: ClassVar[bool] = False
-    """whether this process ever made one: without any, nobody has to look for them"""
+    """whether a shape of this process ever had one: without any, nobody has to look for them"""
     node: UOp
 
     @staticmethod
@@ -47,7 +47,6 @@ class Size(Integer):
             return low
         size = object.__new__(Size)
         size.node = node
-        Size.exists = True
         return size
 
     def __eq__(self, other: object) -> bool:
@@ -60,7 +59,7 @@ class Size(Integer):
         return hash(self.node)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Size.of, (self.node,)
+        return as_size, (self.node,)
 
     # --- arithmetic -----------------------------------------------------------------------------------------
 
@@ -147,8 +146,11 @@ def _decided(condition: UOp, left: int, sign: str, right: int) -> bool:
 
 
 def as_size(value: Any) -> Any:
-    """An index expression as a size; anything else as it is."""
-    return Size.of(value) if type(value) is not int and is_expression(value) else value
+    """An index expression as a size, which shapes may have from now on; anything else as it is."""
+    if type(value) is int or not is_expression(value):
+        return value
+    Size.exists = True
+    return Size.of(value)
 
 
 def is_expression(value: Any) -> bool:

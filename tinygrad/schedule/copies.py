@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from tinygrad.device import Device
 from tinygrad.graph.ops import Family, Ops
-from tinygrad.graph.sizes import is_symbolic
+from tinygrad.graph.sizes import Size
 from tinygrad.graph.uop import UOp
 
 Part = tuple[int, int]
@@ -26,7 +26,7 @@ def contiguous_part(node: UOp) -> Part | None:
     view = node.st.views[0]
     start, end = view.offset, view.offset + view.numel
     whole = node.base.reshape((node.base.numel,))
-    if is_symbolic([start]) or not 0 <= start <= end <= whole.numel:
+    if isinstance(start, Size) or not 0 <= start <= end <= whole.numel:
         return None
     return (start, end) if whole.shrink(((start, end),)).reshape(node.shape).st == node.st else None
 
