@@ -35,7 +35,10 @@ first."""
 
 
 class Structure:
-    """What the schedule of `sinks` depends on, as a `key`, and what the numbers in it stand for."""
+    """What the schedule of `sinks` depends on, as a `key`, and what the numbers in it stand for.
+
+    The walk ends at the first crop of memory at a place that another graph may have elsewhere: such a graph
+    has a structure once its crops are `Placed`."""
 
     def __init__(self, sinks: list[UOp]) -> None:
         self.nodes: list[UOp] = []
@@ -46,8 +49,10 @@ class Structure:
         self.fields: list[Any] = []
         self.by_identity: dict[int, int] = {}
         self.has_short_crops = False
-        """whether memory is cropped at places that another graph may have elsewhere"""
+        self.key: tuple[Any, ...] = ()
         self.walk(sinks)
+        if self.has_short_crops:
+            return
         position = self.position
         self.fields.extend([position[s] for s in sinks])
         self.fields += [Device.DEFAULT, int(NOOPT), int(ALLOW_TF32)]
@@ -95,6 +100,7 @@ class Structure:
                 fields.append("constant in memory")
             if node.op is Ops.SHRINK and is_short_crop(node):
                 self.has_short_crops = True
+                return
 
     def add_leaf(self, node: UOp) -> None:
         """The fields of a node without sources."""
