@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import subprocess
 import sys
+import textwrap
 import time
 
 import numpy as np
@@ -178,6 +179,7 @@ def test_cachelevel_0_neither_reads_nor_writes(kept):
 def test_another_process_loads_what_this_one_compiled(tmp_path):
     program = """
 import sys
+import textwrap
 from tinygrad import Tensor
 from tinygrad.runtime import llvm
 if sys.argv[1] == "load":
@@ -198,3 +200,33 @@ def test_reading_keeps_a_file_young(cache):
     os.utime(cache.folder / ("a" * 64), (1, 1))
     cache.get("a" * 64)
     assert (cache.folder / ("a" * 64)).stat().st_mtime > time.time() - 3600
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="says where memory is to be, as Linux does")
+def test_code_is_loaded_where_only_small_gaps_are_left_nearby() -> None:
+    """The first section of an object file finds a gap of a page, and the next ones only places 8 GB away."""
+    result = subprocess.run([sys.executable, "-c", textwrap.dedent("""
+        import ctypes
+        import numpy as np
+        from tinygrad import Tensor
+        from tinygrad.helpers import Context
+        system = ctypes.CDLL(None)
+        system.mmap.restype = ctypes.c_void_p
+        system.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+        system.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+        private_without_memory = 0x22 | 0x4000
+        def reserved(size):
+            return system.mmap(None, size, 0, private_without_memory, -1, 0)
+        x = np.linspace(0, 1, 5, dtype=np.float32)
+        with Context(CACHELEVEL=0):
+            Tensor(x).exp().numpy()
+            size, page = 8 << 30, 4096
+            gap = reserved(size) + size - page
+            system.munmap(gap, page)
+            while reserved(page) != gap:
+                pass
+            system.munmap(gap, page)
+            found = (Tensor(x).exp() * 1.7).sin().numpy()
+        np.testing.assert_allclose(found, np.sin(np.exp(x) * 1.7), rtol=1e-5)
+    """)], capture_output=True, text=True, timeout=60, check=False)
+    assert not result.returncode, result.stderr

@@ -22,7 +22,7 @@ import numpy as np
 from tinygrad.dtype import dtypes
 from tinygrad.renderer.matrix_units import AMX, DOT_BF16, MatrixUnit
 from tinygrad.runtime.host_units import host_units, vector_bytes, vector_registers
-from tinygrad.runtime.llvm import initialise_llvm, target_machine
+from tinygrad.runtime.llvm import initialise_llvm, load_object, target_machine
 
 MEMORY_BYTES = 256 << 20
 """More than the caches of any machine this runs on, so that every pass goes to memory."""
@@ -250,12 +250,11 @@ def _compiled(source: str) -> dict[str, Callable[..., Any]]:
     initialise_llvm()
     module = llvm.parse_assembly(source)
     module.verify()
-    engine = llvm.create_mcjit_compiler(module, target_machine())
-    engine.finalize_object()
+    library = load_object(target_machine().emit_object(module), source)
     functions: dict[str, Callable[..., Any]] = {}
     for name in [function.name for function in module.functions if not function.is_declaration]:
         signature = _SIGNATURES[name]
-        function: Any = ctypes.CFUNCTYPE(*signature)(engine.get_function_address(name))
-        function.engine = engine  # the code lives as long as the engine
+        function: Any = ctypes.CFUNCTYPE(*signature)(library[name])
+        function.library = library  # the code lives as long as that
         functions[name] = function
     return functions

@@ -1,11 +1,13 @@
 """LLVM in process, through llvmlite: from LLVM IR to object code for this CPU, and into memory.
 
-Compiling makes an object file of a kernel, or finds it on disk (`objects.py`), and loads it into an MCJIT
-engine, which the kernel keeps alive.
+Compiling makes an object file of a kernel, or finds it on disk (`objects.py`), and JITLink links it into the
+process, as a library that the kernel keeps alive.
 """
 from __future__ import annotations
 
 import ctypes
+import itertools
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,6 +16,7 @@ from typing import Any
 
 import llvmlite
 import llvmlite.binding as llvm
+from llvmlite.binding.orcjit import JITLibraryBuilder, create_lljit_compiler
 
 from tinygrad.device import numbered
 from tinygrad.helpers import Uninterrupted, cache_dir, getenv
@@ -42,7 +45,7 @@ def llvm_version() -> str:
 
 
 def target_machine() -> Any:
-    """What LLVM compiles for: this CPU. MCJIT takes a machine over, so each engine needs its own."""
+    """What LLVM compiles for: this CPU. No machine may be used by two threads at once."""
     return llvm.Target.from_default_triple().create_target_machine(
         cpu=llvm.get_host_cpu_name(), features=host_features(), opt=SPEED_LEVEL, reloc="pic",
         codemodel="default", jit=True)
@@ -50,13 +53,13 @@ def target_machine() -> Any:
 
 @dataclass(frozen=True)
 class Compiled:
-    """Loaded machine code, which lives as long as its engine, and the LLVM IR it was made of."""
+    """Loaded machine code, which lives as long as this, and the LLVM IR it was made of."""
 
-    engine: Any
+    library: Any
     source: str
 
     def address(self, name: str) -> int:
-        return int(self.engine.get_function_address(name))
+        return int(self.library[name])
 
 
 SPEED_LEVEL = 2
@@ -151,8 +154,30 @@ def compile_ir(source: str) -> Compiled:
     with Uninterrupted():  # llvmlite frees twice what an interrupt catches it freeing
         initialise_llvm()
         code = _kept_objects().get_or_make(key_of(source, *target_key()), lambda: object_code(source))
-        # The empty module is in the global context, which outlives every engine.
-        engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), target_machine())
-        engine.add_object_file(llvm.ObjectFileRef.from_data(code))
-        engine.finalize_object()
-        return Compiled(engine, source)
+        return Compiled(load_object(code, source), source)
+
+
+def load_object(code: bytes, source: str) -> Any:
+    """An object file made of the LLVM IR `source` in memory: by the names of its functions their addresses,
+    which are good as long as this lives.
+
+    All sections of a file lie side by side. (MCJIT takes memory for each of them wherever the system has
+    some; where that is 2 GB away, in a process with much memory, code that refers to its constants by their
+    distance cannot be linked, and LLVM ends the process.)
+    """
+    library = JITLibraryBuilder().add_object_img(code).add_current_process()
+    for name in _DEFINED.findall(source):
+        library.export_symbol(name)
+    return library.link(_linker(), f"library{next(_libraries)}")
+
+
+_DEFINED = re.compile(r"^define (?!internal)[^@\n]*@([\w.$]+)\(", re.MULTILINE)
+_libraries = itertools.count()
+
+
+@cache
+def _linker() -> Any:
+    """What loads all object files of the process."""
+    linker = create_lljit_compiler(target_machine(), use_jit_link=True)
+    linker._owned = True  # by nobody: at the interpreter's end it would be gone before its libraries
+    return linker

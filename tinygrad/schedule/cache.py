@@ -37,10 +37,10 @@ first."""
 class Structure:
     """What the schedule of `sinks` depends on, as a `key`, and what the numbers in it stand for.
 
-    The walk ends at the first crop of memory at a place that another graph may have elsewhere: such a graph
-    has a structure once its crops are `Placed`."""
+    With `until_crop` the walk ends at the first crop of memory at a place that another graph may have
+    elsewhere: such a graph has a structure once its crops are `Placed`."""
 
-    def __init__(self, sinks: list[UOp]) -> None:
+    def __init__(self, sinks: list[UOp], until_crop: bool = False) -> None:
         self.nodes: list[UOp] = []
         self.buffers: list[UOp] = []
         self.variables: list[UOp] = []
@@ -48,10 +48,11 @@ class Structure:
         """of a node in `nodes`; computed nodes have that of their view"""
         self.fields: list[Any] = []
         self.by_identity: dict[int, int] = {}
-        self.has_short_crops = False
+        self.until_crop = until_crop
+        self.ends_at_crop = False
         self.key: tuple[Any, ...] = ()
         self.walk(sinks)
-        if self.has_short_crops:
+        if self.ends_at_crop:
             return
         position = self.position
         self.fields.extend([position[s] for s in sinks])
@@ -98,8 +99,8 @@ class Structure:
             fields += [position[s] for s in source]
             if node.realized_view is not None:
                 fields.append("constant in memory")
-            if node.op is Ops.SHRINK and is_short_crop(node):
-                self.has_short_crops = True
+            if self.until_crop and node.op is Ops.SHRINK and is_short_crop(node):
+                self.ends_at_crop = True
                 return
 
     def add_leaf(self, node: UOp) -> None:
@@ -262,8 +263,8 @@ class ScheduleCache:
             schedule = self.schedule(bounded.sinks)
             schedule.views = bounded.views(schedule.views)
             return schedule
-        structure = Structure(wanted)
-        if not structure.has_short_crops:
+        structure = Structure(wanted, until_crop=True)
+        if not structure.ends_at_crop:
             return self.schedule_of(wanted, structure)
         placed = Placed(wanted)
         schedule = self.schedule_of(placed.sinks, Structure(placed.sinks))
