@@ -369,7 +369,7 @@ def test_workers_leave_the_processor_of_the_thread_that_launches() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="threads are bound to processors on Linux")
-def test_workers_go_anywhere_where_processors_are_left_over() -> None:
+def test_workers_go_anywhere_where_there_are_not_as_many_threads_as_processors() -> None:
     result = run_python("""
         from tinygrad.runtime.cpu_pool import pool
         kernel, out = loaded(adding(64)), np.zeros(64, np.float32)

@@ -257,7 +257,7 @@ class Trace:
                 buffers = [self.places[n].new_buffer() for n in output.places]
                 if target is not None:
                     found.append((target, Unread(output, buffers)))
-            for number, buffer in zip(output.places, buffers):
+            for number, buffer in zip(output.places, buffers, strict=True):
                 given[number] = buffer
         return found
 
