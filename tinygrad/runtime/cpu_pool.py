@@ -109,7 +109,7 @@ class ThreadPool:
         self._bind_workers()
 
     def _bind_workers(self) -> None:
-        """Where there is a thread for each processor, bind a worker to each but one: `cpu_threads` says why."""
+        """Bind a worker to each processor but one, if each has a thread: `cpu_threads` says why."""
         self.slots[LEFT] = -1
         self.slots[BOUND:BOUND + MAX_THREADS] = -1
         processors = sorted(os.sched_getaffinity(0)) if sys.platform == "linux" else []
