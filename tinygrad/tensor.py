@@ -50,8 +50,9 @@ from tinygrad.graph.leaves import (
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.sharding import Devices, Place, Sharding
 from tinygrad.graph.sizes import Size, largest_shape, shape_value
+from tinygrad.graph.storage import Overwriting
 from tinygrad.graph.traits import MEMORY, WRITES
-from tinygrad.graph.uop import Overwriting, Shape, UOp
+from tinygrad.graph.uop import Shape, UOp
 from tinygrad.graph.writes import Readers, pending_writes
 from tinygrad.helpers import Undo, engine_lock, prod
 from tinygrad.hostdata import array_of, memory_of
@@ -468,7 +469,7 @@ class Tensor(Methods):
         """
         with engine_lock:
             tensors, writes = _with_pending_readers([t for t in (self, *others) if not is_unknown(t.uop)])
-            overwriting = Overwriting([write.src[0].base for write in writes])
+            overwriting = Overwriting([write.src[0].base.storage for write in writes])
             realize_uops([t._placed() for t in tensors if not t._is_realized],
                          lambda: _note_computed(tensors, writes, overwriting))
         return self

@@ -30,7 +30,8 @@ from tinygrad.graph.sizes import (
     unbound,
     variables_in,
 )
-from tinygrad.graph.uop import Storage, UOp
+from tinygrad.graph.storage import Storage
+from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ALLOW_TF32, NOOPT
 from tinygrad.tensor import Tensor, no_grad, pending_among, unsettled_tensors
 

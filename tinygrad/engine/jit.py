@@ -35,7 +35,8 @@ from tinygrad.functional.transforms import is_transforming
 from tinygrad.graph.leaves import depends_on_leaf, is_leaf, values_view
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.sizes import unbound
-from tinygrad.graph.uop import Overwriting, Storage, UOp
+from tinygrad.graph.storage import Overwriting, Storage
+from tinygrad.graph.uop import UOp
 from tinygrad.helpers import JIT, engine_lock
 from tinygrad.schedule.items import BoundVariable
 from tinygrad.tensor import Tensor, live_tensors, pending_assignments
@@ -279,7 +280,7 @@ class Tracer:
         builder = Builder(self.inputs, self.stand_ins, capture, start)
         trace = builder.trace(result, self, returned, gradients)
         trace.check(self.inputs)
-        Overwriting.of(trace.overwritten(self.inputs)).done()
+        Overwriting(trace.overwritten(self.inputs)).done()
         if not rebound and not self.outside.was_computed():
             used = set(map(id, trace.conditions.tensors())) | self.host.roots()
             trace.references = References(function, (*bound, *self.inputs.objects), used, self.outside.ids())
@@ -311,8 +312,8 @@ class Tracer:
         writes = [t for t in self.arguments.values() if t._uop.viewed.op is Ops.ASSIGN]
         if writes:
             writes[0].realize(*writes[1:])
-        Overwriting(view.base for view in self.inputs.views
-                    if self.stand_ins[view.base.storage].is_overwritten).done()
+        Overwriting([view.base.storage for view in self.inputs.views
+                     if self.stand_ins[view.base.storage].is_overwritten]).done()
         for i, gradient in self.arguments_gradients().items():
             self.inputs.tensors[i]._grad = gradient
         self.give_back_inputs()

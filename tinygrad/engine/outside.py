@@ -16,7 +16,8 @@ from typing import Any
 from tinygrad.functional import random
 from tinygrad.graph.leaves import depends_on_leaf, is_leaf
 from tinygrad.graph.ops import Ops
-from tinygrad.graph.uop import Storage, UOp
+from tinygrad.graph.storage import Storage
+from tinygrad.graph.uop import UOp
 from tinygrad.tensor import Tensor, given_up_gradient, live_tensors
 
 

@@ -26,7 +26,8 @@ from tinygrad.dtype import DType, dtypes
 from tinygrad.graph.batch import TransformError, is_unknown
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.sizes import before_reading
-from tinygrad.graph.uop import Overwriting, Storage, UOp
+from tinygrad.graph.storage import Overwriting, Storage
+from tinygrad.graph.uop import UOp
 from tinygrad.helpers import DEBUG, GlobalCounters, Uninterrupted, colored, complete, engine_lock
 from tinygrad.hostdata import when_read
 from tinygrad.runtime.queue import CommandQueue, Point
@@ -256,7 +257,7 @@ def keep_finished(schedule: Schedule, unwritten: set[Storage]) -> None:
     devices is where all its parts are."""
     finished = {node: view for node, view in schedule.views.items() if view.base.op is Ops.BUFFER
                 and all(m.storage not in unwritten and m.buffer is not None for m in view.base.memories)}
-    written = Overwriting(node.src[0].base for node in finished if node.op is Ops.ASSIGN)
+    written = Overwriting([node.src[0].base.storage for node in finished if node.op is Ops.ASSIGN])
     written.done()
     written.forget_writers()
     for node, view in finished.items():

@@ -22,7 +22,8 @@ from tinygrad.engine.references import References
 from tinygrad.engine.replay import Kind, Place, Replay, Step, Values
 from tinygrad.functional import random
 from tinygrad.graph.sizes import bound
-from tinygrad.graph.uop import Overwriting, Storage, UOp
+from tinygrad.graph.storage import Overwriting, Storage
+from tinygrad.graph.uop import UOp
 from tinygrad.helpers import complete, partition
 from tinygrad.tensor import Tensor, reached_by_gradients
 
@@ -225,7 +226,7 @@ class Trace:
         for device, count in self.random_count.items():
             moved[random.counter_name(device)] = random.counter(device) - self.random_start.get(device, 0)
             random.advance(device, count)
-        overwriting = Overwriting.of(overwritten)
+        overwriting = Overwriting(overwritten, overwritten)
         try:
             engine(given, Values(moved, {SEED: random.seed(), **arguments}))
         finally:

@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from tinygrad.graph.ops import Family, Ops
+from tinygrad.graph.storage import Storage
 from tinygrad.graph.traits import LEAF, MEMORY
-from tinygrad.graph.uop import Storage, UOp
+from tinygrad.graph.uop import UOp
 
 
 def storage_view(uop: UOp) -> UOp | None:

@@ -14,7 +14,8 @@ from typing import Any
 from tinygrad.dtype import DType, dtypes
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.sizes import Size, as_size
-from tinygrad.graph.uop import BufferSpec, UOp
+from tinygrad.graph.storage import BufferSpec
+from tinygrad.graph.uop import UOp
 
 SCALARS = (int, float, str, bool, type(None))
 _DTYPES = {d.name: d for d in (*dtypes.all, dtypes.index)}

@@ -16,7 +16,8 @@ from typing import Any
 from tinygrad.dtype import DType, dtypes
 from tinygrad.graph.ops import Family, Memory, Ops, RangeKind
 from tinygrad.graph.sharding import Sharding
-from tinygrad.graph.uop import BufferSpec, UOp
+from tinygrad.graph.storage import BufferSpec
+from tinygrad.graph.uop import UOp
 
 Check = Callable[[UOp], bool]
 

@@ -13,7 +13,7 @@ import itertools
 import struct
 from _weakref import _remove_dead_weakref  # type: ignore[attr-defined]  # what `weakref` itself imports
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import ref
 
 from tinygrad.dtype import DType, accumulate_dtype, dtypes
@@ -32,123 +32,15 @@ from tinygrad.graph.sizes import (
     sizes_in,
     value_of,
 )
+from tinygrad.graph.storage import BufferSpec, ShardedStorage, Storage, place_of
 from tinygrad.graph.traits import LEAF, PASSED_ON, TRAITS
-from tinygrad.helpers import engine_lock, prod
+from tinygrad.helpers import prod
 
 if TYPE_CHECKING:
     from tinygrad.device import Buffer
     from tinygrad.shape.shapetracker import ShapeTracker
 
 Shape: TypeAlias = tuple[int, ...]
-
-
-class BufferSpec(NamedTuple):
-    """Which memory a BUFFER node stands for: a number no other memory has, its device, its length in items.
-
-    `version` counts how often it was overwritten before: a node stands for the content at one time, so that
-    what was computed from the old content is not taken for what the new content gives. `layout`: of memory on
-    several devices.
-    """
-
-    identity: int
-    device: Place
-    size: int
-    version: int = 0
-    layout: Layout | None = None
-
-
-class Storage:
-    """What the BUFFER nodes of one identity share: the memory itself, and the version that it holds now."""
-
-    buffer: Buffer | None = None
-    version = 0
-    is_placeholder = False
-    """whether this is no memory, but a value that nobody knows yet; see `graph/batch.py`"""
-    writer: object = None
-    """the tensor that stands for what is still to be written here, None if nothing is"""
-    _owner: ref[object] | None = None
-    _constants: tuple[ref[UOp], ...] = ()
-    """the nodes made of constants alone whose value this memory was computed for: kernels hold them too, so
-    that they forget it when its owner ends"""
-
-    @property
-    def parts(self) -> tuple[Storage, ...]:
-        """What this is made of, each on one device."""
-        return (self,)
-
-    def belongs_to(self, owner: object) -> bool:
-        """Whether `owner` is the first that asks, or those who asked before are gone: the tensor that this
-        memory was computed for."""
-        known = None if self._owner is None else self._owner()
-        if known is None:
-            self.give_to(owner)
-        return known is None or known is owner
-
-    def give_to(self, owner: object) -> None:
-        """Make `owner` the one that this memory belongs to."""
-        self._owner = ref(owner, _forgets(ref(self), self._constants)) if self._constants else ref(owner)
-
-    def holds_constants(self, node: UOp) -> None:
-        """Take note that this is the memory of a node made of constants alone."""
-        self._constants = (*self._constants, ref(node))
-
-
-def _forgets(storage: ref[Storage], nodes: Iterable[ref[UOp]]) -> Callable[[object], None]:
-    """What makes nodes lazy again that live and have their value in `storage`, when nobody schedules."""
-    def forget(_: object) -> None:
-        with engine_lock:
-            for node in filter(None, (known() for known in nodes)):
-                view = node.computed_into
-                if view is not None and view.base.storage is storage():
-                    node.set_realized_view(None)
-
-    return forget
-
-
-class ShardedStorage(Storage):
-    """The memory on several devices, as its pieces: it was overwritten as often as they were."""
-
-    def __init__(self, pieces: Sequence[UOp]) -> None:
-        self.pieces = tuple(pieces)
-        """for each device a view of a BUFFER there, of the shape of its part"""
-
-    @property
-    def parts(self) -> tuple[Storage, ...]:
-        return tuple(piece.viewed.storage for piece in self.pieces)
-
-    @property
-    def version(self) -> int:  # type: ignore[override]  # it follows from the parts, which are written to
-        return sum(part.version for part in self.parts)
-
-
-class Overwriting:
-    """A write into the memory of BUFFER nodes, which hold something else afterwards: `done` says so, however
-    often it is called. See `BufferSpec.version`."""
-
-    def __init__(self, memories: Iterable[UOp]) -> None:
-        self.storages = [memory.storage for memory in memories]
-        self.parts = [part for storage in self.storages for part in storage.parts]
-        self.after = [part.version + 1 for part in self.parts]
-
-    @staticmethod
-    def of(parts: Sequence[Storage]) -> Overwriting:
-        """A write into memory of which each is on one device."""
-        overwriting = Overwriting(())
-        overwriting.storages = overwriting.parts = list(parts)
-        overwriting.after = [part.version + 1 for part in parts]
-        return overwriting
-
-    def done(self) -> None:
-        """What was lazy of these memories is written."""
-        for part, version in zip(self.parts, self.after, strict=True):
-            part.version = version
-
-    def forget_writers(self) -> None:
-        """No tensor stands for what is still to be written there."""
-        for storage in self.storages:
-            storage.writer = None
-
-
 _buffer_identities = itertools.count()
 _interned: dict[tuple[Any, ...], ref[UOp]] = {}
 """Every node that exists, by its fields; sources by their `id`, for a node that exists keeps them, and a key
@@ -729,14 +621,6 @@ class UOp(Operators):
 
 _PLACED = frozenset({Ops.BUFFER, Ops.COPY})
 """Operations whose argument says where the value is. Others are where their sources are."""
-
-
-def place_of(arg: Any) -> Place:
-    """Where the value of a BUFFER or COPY with this argument is."""
-    if isinstance(arg, BufferSpec):
-        return arg.device
-    place: Place = arg.devices if isinstance(arg, Sharding) else arg
-    return place
 
 
 def _simplified(op: Ops, dtype: DType, src: tuple[UOp, ...], arg: Any) -> UOp:
