@@ -95,6 +95,15 @@ def test_narrow_floats_round_as_numpy_does(dtype):
     np.testing.assert_array_equal(on_gpu(x).cast(dtype).cast(dtypes.float32).numpy(), expected)
 
 
+def test_differences_of_equal_infinities_are_not_zero():
+    x = np.array([np.inf, -np.inf, np.nan, 3e38, 1.0], np.float32)
+    doubled, other = on_gpu(x) + on_gpu(x), on_gpu(x.copy())
+    with np.errstate(over="ignore", invalid="ignore"):
+        np.testing.assert_array_equal((doubled - doubled).eq(0).numpy(), (x + x) - (x + x) == 0)
+        np.testing.assert_array_equal((doubled - other).eq(0).numpy(), (x + x) - x == 0)
+        np.testing.assert_array_equal((on_gpu(x) - other).eq(0).numpy(), x - x == 0)
+
+
 def test_comparisons_know_nan():
     x = np.array([1.0, np.nan, -np.inf, np.inf, 0.0], np.float32)
     np.testing.assert_array_equal((on_gpu(x) >= 0).numpy(), x >= 0)

@@ -161,8 +161,8 @@ class _Writer(Arithmetic):
         self.buffers = sorted((n for n in nodes if n.op is Ops.PARAM), key=lambda n: int(n.arg[0]))
         self.variables = [n for n in nodes if n.op is Ops.VARIABLE]
         sums = (Ops.ADD, Ops.SUB, Ops.MULACC)
-        self.kept_sums = {s for n in nodes if n.op in sums and n.dtype in WIDE_FLOATS
-                          for s in n.src if s.op in sums}
+        self.kept_sums = {s for n in nodes if n.op in sums or n.op in Family.COMPARE
+                          for s in n.src if s.op in sums and s.dtype in WIDE_FLOATS}
         self.stored = {n.src[0].src[0] for n in nodes if n.op is Ops.STORE and n.src[0].op is Ops.INDEX}
 
     def module(self) -> str:
@@ -367,7 +367,7 @@ class _Writer(Arithmetic):
             if special or (source.op is Ops.CONST and node.op in (Ops.MUL, Ops.FDIV)):
                 return self.hidden_constant(source)
             if position == 1 and cancels(node):
-                return self.as_rounded(node.dtype, self.values[source])
+                return self.as_rounded(node.dtype, self.values[source], "^")  # (a | 0) | 0 is seen as a | 0
         return self.values[source]
 
     def hidden_constant(self, node: UOp) -> str:
@@ -381,12 +381,13 @@ class _Writer(Arithmetic):
             self.hidden[name] = f"    let {name} = {f'bitcast<{kind}>{whole}' if kind != word else whole};"
         return name
 
-    def as_rounded(self, dtype: DType, value: str) -> str:
-        """A sum that stays as it was rounded. WGSL lets a compiler turn (a + b) - b into a; it does not see
-        through the bits of a number that only the launch makes 0."""
+    def as_rounded(self, dtype: DType, value: str, operator: str = "|") -> str:
+        """A sum that stays as it was rounded. WGSL lets a compiler turn (a + b) - b into a, and a - b == 0,
+        of infinities false, into a == b; it does not see through the bits of a number that only the launch
+        makes 0."""
         kind = self.functions.type(dtype)
         bits = "u64" if kind == "f64" else "u32"
-        return self.emit("sum", dtype, f"bitcast<{kind}>(bitcast<{bits}>({value}) | {bits}(zero))")
+        return self.emit("sum", dtype, f"bitcast<{kind}>(bitcast<{bits}>({value}) {operator} {bits}(zero))")
 
     def where(self, dtype: DType, condition: str, yes: str, no: str) -> str:
         return self.emit("v", dtype, f"select({no}, {yes}, {condition})")

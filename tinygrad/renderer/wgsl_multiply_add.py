@@ -120,7 +120,7 @@ fn $name(a: f32, b: f32, c: f32) -> f32 {
     let lost = kept(product - kept(sum - added)) + (f64(c) - added);
     let bits = bitcast<u64>(sum);
     let odd = select(bits - 1lu, bits + 1lu, (lost > 0.0lf) == (sum > 0.0lf));
-    return f32(bitcast<f64>(select(bits, odd, lost != 0.0lf && (bits & 1lu) == 0lu)));
+    return f32(bitcast<f64>(select(bits, odd, abs(lost) > 0.0lf && (bits & 1lu) == 0lu)));
 }
 """.strip())
 
