@@ -5,8 +5,8 @@ the sum are ordinary nodes. Only the gradient has a rule of its own, because it 
 """
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tinygrad.dtype import DTypeLike, accumulate_dtype, promote, to_dtype
@@ -63,8 +63,7 @@ def conv2d(self: Tensor, weight: Tensor, bias: Tensor | None = None, groups: int
     kind = promote(self.dtype, weight.dtype) if dtype is None else to_dtype(dtype)
     out = out.cast(kind).reshape(batch, c_out, *outs)
     if self.dtype.is_float and weight.dtype.is_float:
-        rule = functools.partial(_conv_gradients, groups=groups, stride=strides, dilation=dilations,
-                                 pads=pads)
+        rule = ConvolutionGradients(groups, strides, dilations, tuple(pads))
         out = type(self).of(out.uop.with_gradient((self.uop, weight.uop), rule), self)
     return out if bias is None else out + bias.reshape(1, c_out, *(1,) * axes)
 
@@ -102,28 +101,35 @@ def _conv_windows(x: Tensor, weight: Tensor, groups: int, stride: tuple[int, ...
     return type(x).of(windows, x)
 
 
-def _conv_gradients(gradient: UOp, node: UOp, groups: int, stride: tuple[int, ...], dilation: tuple[int, ...],
-                    pads: Pads) -> tuple[UOp, UOp]:
+@dataclass(frozen=True)
+class ConvolutionGradients:
     """The gradients of a convolution at its input and its weight.
 
     The first is the transposed convolution, a convolution again, which the compiler runs as fast as the
     forward pass; the rule of the sliding windows' movement ops would first store a product for every kernel
     position.
     """
-    from tinygrad.tensor import Tensor
 
-    g, x, weight = (Tensor.of(u) for u in (gradient, *node.src[1:]))
-    kernel = weight.shape[2:]
-    axes = len(kernel)
-    rest = [n - ((o - 1) * s - before - after + d * (k - 1) + 1) for n, o, s, d, k, (before, after)
-            in zip(x.shape[2:], g.shape[2:], stride, dilation, kernel, pads, strict=True)]
-    flat_pads = tuple(p for pair in reversed(pads) for p in pair)
-    at_input = conv_transpose2d(g, weight, groups=groups, stride=stride, dilation=dilation, padding=flat_pads,
-                                output_padding=tuple(rest))
-    windows = _conv_windows(x, weight, groups, stride, dilation, pads)
-    spread = g.reshape(*windows.shape[:3 + axes], *(1,) * (1 + axes))
-    at_weight = _exact_product(windows, spread).sum((0, *range(3, 3 + axes))).reshape(weight.shape)
-    return at_input.cast(x.dtype).uop, at_weight.cast(weight.dtype).uop
+    groups: int
+    stride: tuple[int, ...]
+    dilation: tuple[int, ...]
+    pads: tuple[tuple[int, int], ...]
+
+    def __call__(self, gradient: UOp, node: UOp) -> tuple[UOp, UOp]:
+        from tinygrad.tensor import Tensor
+
+        g, x, weight = (Tensor.of(u) for u in (gradient, *node.src[1:]))
+        kernel = weight.shape[2:]
+        axes = len(kernel)
+        rest = [n - ((o - 1) * s - before - after + d * (k - 1) + 1) for n, o, s, d, k, (before, after) in
+                zip(x.shape[2:], g.shape[2:], self.stride, self.dilation, kernel, self.pads, strict=True)]
+        flat_pads = tuple(p for pair in reversed(self.pads) for p in pair)
+        at_input = conv_transpose2d(g, weight, groups=self.groups, stride=self.stride, dilation=self.dilation,
+                                    padding=flat_pads, output_padding=tuple(rest))
+        windows = _conv_windows(x, weight, self.groups, self.stride, self.dilation, self.pads)
+        spread = g.reshape(*windows.shape[:3 + axes], *(1,) * (1 + axes))
+        at_weight = _exact_product(windows, spread).sum((0, *range(3, 3 + axes))).reshape(weight.shape)
+        return at_input.cast(x.dtype).uop, at_weight.cast(weight.dtype).uop
 
 
 def conv_transpose2d(self: Tensor, weight: Tensor, bias: Tensor | None = None, groups: int = 1,

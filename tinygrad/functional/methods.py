@@ -1,7 +1,7 @@
 """`Methods`, the index of what tensors can do: each function of `functional/` under its name as a method.
 
 `Tensor` inherits it. A line here is all that a function needs to become a method, an operator or (static) a
-constructor; the types are the functions' own.
+constructor; the types are the functions' own. Those of many nodes are `recalled` (`recipes.py`).
 """
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ from tinygrad.functional import (
     reduce,
     selecting,
 )
+from tinygrad.functional.recipes import recalled
 
 if TYPE_CHECKING:
     from tinygrad.tensor import Tensor
@@ -152,46 +153,46 @@ class Methods:
     rsqrt = mathematics.rsqrt
     exp = mathematics.exp
     exp2 = mathematics.exp2
-    expm1 = mathematics.expm1
+    expm1 = recalled(mathematics.expm1)
     log = mathematics.log
-    log1p = mathematics.log1p
+    log1p = recalled(mathematics.log1p)
     log2 = mathematics.log2
     log10 = mathematics.log10
-    logaddexp = mathematics.logaddexp
-    pow = mathematics.power
+    logaddexp = recalled(mathematics.logaddexp)
+    pow = recalled(mathematics.power)
     sin = mathematics.sin
     cos = mathematics.cos
-    tan = mathematics.tan
-    asin = mathematics.asin
-    acos = mathematics.acos
-    atan = mathematics.atan
-    sinh = mathematics.sinh
-    cosh = mathematics.cosh
-    tanh = mathematics.tanh
-    asinh = mathematics.asinh
-    acosh = mathematics.acosh
-    atanh = mathematics.atanh
-    erf = error_function.erf
-    erfc = error_function.erfc
+    tan = recalled(mathematics.tan)
+    asin = recalled(mathematics.asin)
+    acos = recalled(mathematics.acos)
+    atan = recalled(mathematics.atan)
+    sinh = recalled(mathematics.sinh)
+    cosh = recalled(mathematics.cosh)
+    tanh = recalled(mathematics.tanh)
+    asinh = recalled(mathematics.asinh)
+    acosh = recalled(mathematics.acosh)
+    atanh = recalled(mathematics.atanh)
+    erf = recalled(error_function.erf)
+    erfc = recalled(error_function.erfc)
     # activation
     relu = activation.relu
     relu6 = activation.relu6
-    sigmoid = activation.sigmoid
-    silu = activation.silu
-    gelu = activation.gelu
-    quick_gelu = activation.quick_gelu
-    softplus = activation.softplus
-    logsigmoid = activation.logsigmoid
-    mish = activation.mish
-    elu = activation.elu
-    celu = activation.celu
-    selu = activation.selu
+    sigmoid = recalled(activation.sigmoid)
+    silu = recalled(activation.silu)
+    gelu = recalled(activation.gelu)
+    quick_gelu = recalled(activation.quick_gelu)
+    softplus = recalled(activation.softplus)
+    logsigmoid = recalled(activation.logsigmoid)
+    mish = recalled(activation.mish)
+    elu = recalled(activation.elu)
+    celu = recalled(activation.celu)
+    selu = recalled(activation.selu)
     leaky_relu = activation.leaky_relu
     hardtanh = activation.hardtanh
     hardsigmoid = activation.hardsigmoid
-    hardswish = activation.hardswish
+    hardswish = recalled(activation.hardswish)
     softsign = activation.softsign
-    swish = activation.silu
+    swish = silu
     # elementwise: casts
     cast = elementwise.cast
     bitcast = elementwise.bitcast
@@ -244,29 +245,29 @@ class Methods:
     min = _along(reduce.min_)
     any = _along(reduce.any_)
     all = _along(reduce.all_)
-    mean = _along(reduce.mean)
-    var = _along(reduce.var)
-    std = _along(reduce.std)
+    mean = _along(recalled(reduce.mean))
+    var = _along(recalled(reduce.var))
+    std = _along(recalled(reduce.std))
     var_mean = _along(reduce.var_mean)
     std_mean = _along(reduce.std_mean)
-    argmax = _along(reduce.argmax)
-    argmin = _along(reduce.argmin)
-    softmax = _along(reduce.softmax)
-    log_softmax = _along(reduce.log_softmax)
-    softmin = _along(reduce.softmin)
-    logsumexp = _along(reduce.logsumexp)
-    cumsum = _along(reduce.cumsum)
-    cumprod = _along(reduce.cumprod)
+    argmax = _along(recalled(reduce.argmax))
+    argmin = _along(recalled(reduce.argmin))
+    softmax = _along(recalled(reduce.softmax))
+    log_softmax = _along(recalled(reduce.log_softmax))
+    softmin = _along(recalled(reduce.softmin))
+    logsumexp = _along(recalled(reduce.logsumexp))
+    cumsum = _along(recalled(reduce.cumsum))
+    cumprod = _along(recalled(reduce.cumprod))
     cummax = _along(reduce.cummax)
     cummin = _along(reduce.cummin)
-    logcumsumexp = _along(reduce.logcumsumexp)
+    logcumsumexp = _along(recalled(reduce.logcumsumexp))
     sort = reduce.sort
     argsort = reduce.argsort
     topk = reduce.topk
     # linear algebra
-    dot = linalg.dot
-    matmul = linalg.matmul
-    linear = linalg.linear
+    dot = recalled(linalg.dot)
+    matmul = recalled(linalg.matmul)
+    linear = recalled(linalg.linear)
     qr = decompositions.qr
     svd = decompositions.svd
     eigh = decompositions.eigh
@@ -290,23 +291,23 @@ class Methods:
     nonzero = selecting.nonzero
     unique = selecting.unique
     # neural networks: convolution, pooling, normalisation, attention, losses
-    conv2d = convolution.conv2d
-    conv_transpose2d = convolution.conv_transpose2d
-    avg_pool2d = pooling.avg_pool2d
-    max_pool2d = pooling.max_pool2d
+    conv2d = recalled(convolution.conv2d)
+    conv_transpose2d = recalled(convolution.conv_transpose2d)
+    avg_pool2d = recalled(pooling.avg_pool2d)
+    max_pool2d = recalled(pooling.max_pool2d)
     max_unpool2d = pooling.max_unpool2d
-    interpolate = pooling.interpolate
-    batchnorm = nn.batchnorm
-    layernorm = nn.layernorm
-    normalize = nn.normalize
+    interpolate = recalled(pooling.interpolate)
+    batchnorm = recalled(nn.batchnorm)
+    layernorm = recalled(nn.layernorm)
+    normalize = recalled(nn.normalize)
     dropout = nn.dropout
-    scaled_dot_product_attention = nn.scaled_dot_product_attention
+    scaled_dot_product_attention = recalled(nn.scaled_dot_product_attention)
     sequential = nn.sequential
-    binary_crossentropy = losses.binary_crossentropy
-    binary_crossentropy_logits = losses.binary_crossentropy_logits
-    cross_entropy = losses.cross_entropy
-    sparse_categorical_crossentropy = losses.sparse_categorical_crossentropy
-    nll_loss = losses.nll_loss
+    binary_crossentropy = recalled(losses.binary_crossentropy)
+    binary_crossentropy_logits = recalled(losses.binary_crossentropy_logits)
+    cross_entropy = recalled(losses.cross_entropy)
+    sparse_categorical_crossentropy = recalled(losses.sparse_categorical_crossentropy)
+    nll_loss = recalled(losses.nll_loss)
 
     # other libraries
     data = interop.data
@@ -325,7 +326,7 @@ class Methods:
     __floordiv__ = _operator(elementwise.floordiv)
     __mod__ = _operator(elementwise.mod)
     __pow__ = _operator(mathematics.power)
-    __matmul__ = _operator(linalg.matmul)
+    __matmul__ = _operator(matmul)
     __and__ = _operator(elementwise.bitwise_and)
     __or__ = _operator(elementwise.bitwise_or)
     __xor__ = _operator(elementwise.bitwise_xor)

@@ -217,21 +217,20 @@ class SoftmaxRule:
 
     axes: tuple[int, ...]
 
-    def __call__(self, gradient: UOp, node: UOp) -> tuple[UOp]:
+    def __call__(self, gradient: UOp, node: UOp) -> tuple[UOp | None, ...]:
         mean = (gradient * node).reduce(Ops.ADD, self.axes)
         return (node * (gradient - mean.expand(node.shape)),)
 
 
 @dataclass(frozen=True)
 class MaskedSoftmaxRule(SoftmaxRule):
-    """The same for weights of which only those where `mask` holds are ever read."""
+    """The same for weights of which only those are ever read where a mask holds, the second input."""
 
-    mask: UOp
-
-    def __call__(self, gradient: UOp, node: UOp) -> tuple[UOp]:
-        weights = node.limited(self.mask)
-        mean = self.mask.where(gradient * weights, 0).reduce(Ops.ADD, self.axes)
-        return ((weights * (gradient - mean.expand(node.shape))).limited(self.mask),)
+    def __call__(self, gradient: UOp, node: UOp) -> tuple[UOp | None, ...]:
+        mask = node.src[2]
+        weights = node.limited(mask)
+        mean = mask.where(gradient * weights, 0).reduce(Ops.ADD, self.axes)
+        return (weights * (gradient - mean.expand(node.shape))).limited(mask), None
 
 
 def softmax(self: Tensor, axis: int = -1, dtype: DTypeLike | None = None) -> Tensor:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tinygrad.graph.uop import UOp
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 Sizes = int | Sequence[int]
 Padding = int | Sequence[int] | str
-Pads = list[tuple[int, int]]
+Pads = Sequence[tuple[int, int]]
 
 MOST_TERMS = 16
 """Terms of the gradient at what windows were taken of; more are a loop."""
@@ -76,7 +77,7 @@ def sliding_windows(x: Tensor, kernel: Sequence[int], stride: Sequence[int],
     windows = windows_of(x.uop, kernel, stride, dilation)
     terms = prod(ceildiv(k, _moved_together(s, d)) for k, s, d in zip(kernel, stride, dilation, strict=True))
     if x.dtype.is_float and 1 < terms <= MOST_TERMS:
-        rule = functools.partial(_window_gradients, kernel=kernel, stride=stride, dilation=dilation)
+        rule = WindowGradients(tuple(kernel), tuple(stride), tuple(dilation))
         windows = windows.with_gradient((x.uop,), rule)
     return type(x).of(windows, x)
 
@@ -86,15 +87,21 @@ def _moved_together(stride: int, dilation: int) -> int:
     return stride if dilation == 1 else 1
 
 
-def _window_gradients(gradient: UOp, node: UOp, kernel: Sequence[int], stride: Sequence[int],
-                      dilation: Sequence[int]) -> tuple[UOp]:
+@dataclass(frozen=True)
+class WindowGradients:
     """The gradient at what windows were taken of: for each item, the sum over the windows that it is in, a
     term each. (Movement's own rules give a loop whose places are quotients and remainders.)"""
-    shape, axes = node.src[1].shape, len(kernel)
-    total = gradient
-    for i, (k, s, d) in enumerate(zip(kernel, stride, dilation, strict=True)):
-        total = _overlapped(total, len(shape) - axes + i, len(shape), shape[i - axes], k, s, d)
-    return (total,)
+
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    dilation: tuple[int, ...]
+
+    def __call__(self, gradient: UOp, node: UOp) -> tuple[UOp]:
+        shape, axes = node.src[1].shape, len(self.kernel)
+        total = gradient
+        for i, (k, s, d) in enumerate(zip(self.kernel, self.stride, self.dilation, strict=True)):
+            total = _overlapped(total, len(shape) - axes + i, len(shape), shape[i - axes], k, s, d)
+        return (total,)
 
 
 def _overlapped(windows: UOp, axis: int, inner: int, size: int, kernel: int, stride: int,

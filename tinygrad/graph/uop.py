@@ -64,6 +64,18 @@ def _forget(entry: _Interned) -> None:
     _remove_dead_weakref(_interned, entry.key)  # not another thread's new node of that key
 
 
+def _interned_as(key: tuple[Any, ...], node: UOp) -> UOp:
+    """`node`, or the one of equal fields that another thread made meanwhile."""
+    new = _Interned(node, _forget)
+    new.key = key
+    while (entry := _interned.setdefault(key, new)) is not new:
+        other = entry()
+        if other is not None:
+            return other
+        _remove_dead_weakref(_interned, key)
+    return node
+
+
 _NO_LOOPS: frozenset[UOp] = frozenset()
 _CLOSING = frozenset({Ops.REDUCE, Ops.STAGE, Ops.STORE, Ops.MMA})
 """Operations at which loops can end."""
@@ -112,14 +124,27 @@ class UOp(Operators):
         node.traits = found if dtype.is_float else found & ~LEAF
         node.device = place_of(arg) if op in _PLACED else device
         node._realized = None
-        new = _Interned(node, _forget)
-        new.key = key
-        while (entry := _interned.setdefault(key, new)) is not new:
-            other = entry()
-            if other is not None:
-                return other
-            _remove_dead_weakref(_interned, key)
-        return node
+        return _interned_as(key, node)
+
+    @staticmethod
+    def known(op: Ops, dtype: DType, src: tuple[UOp, ...], arg: Any, shape: Shape, device: Any,
+              traits: int) -> UOp:
+        """`new(op, dtype, src, arg)` where what follows from these is known: of a node over like sources."""
+        key = (op, dtype, _bits_of(arg) if type(arg) is float else arg, *map(id, src))
+        entry = _interned.get(key)
+        node = None if entry is None else entry()
+        if node is not None:
+            return node
+        node = object.__new__(UOp)
+        node.op = op
+        node.dtype = dtype
+        node.src = src
+        node.arg = arg
+        node.shape = shape
+        node.device = device
+        node.traits = traits
+        node._realized = None
+        return _interned_as(key, node)
 
     def __repr__(self) -> str:
         from tinygrad.graph.printing import format_node

@@ -1,0 +1,147 @@
+"""What an operation builds, found again: the nodes of `conv2d` or `softmax` by the shapes of their operands.
+
+In: a function of tensors that reads no values. Out: the same function, which runs once for each kind of
+operands and options, and leaves a `Recipe` of the nodes that it made over them. Later calls make these nodes
+without asking again which they are: a convolution's windows alone are twenty nodes, and each is the answer to
+a question about shapes.
+
+What a function may ask about its operands is in the key: of each the movement on top of it, and below that
+what a node says of itself (operation, dtype, shape, device, traits); which of them are the same; the modes
+that a user sets. A call is left to the function where it is given anything but tensors and plain values;
+tensors of unknown sizes, on several devices or made of constants; and where its result depends on memory that
+is no operand's, on Variables (random numbers among them), or is a view of memory.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from types import NoneType
+from typing import TYPE_CHECKING, Any, ParamSpec
+
+from tinygrad.dtype import DType, dtypes
+from tinygrad.graph.ops import Family, Ops
+from tinygrad.graph.sizes import Size
+from tinygrad.graph.traits import MEMORY
+from tinygrad.graph.uop import UOp
+
+if TYPE_CHECKING:
+    from tinygrad.tensor import Tensor
+
+P = ParamSpec("P")
+
+MAX_RECIPES = 1 << 12
+"""Kinds of calls of a function that are remembered; the one met first goes first."""
+_PLAIN = frozenset({NoneType, bool, int, str, DType})
+"""Types of which equal values mean the same."""
+
+
+class Recipe:
+    """The nodes of a result by number: those of the operands come first, then constants, then, each after its
+    sources, what is made of them."""
+
+    __slots__ = ("constants", "steps")
+
+    def __init__(self, result: UOp, operands: list[UOp]) -> None:
+        number = {node: i for i, node in reversed(list(enumerate(operands)))}
+        nodes = [n for n in result.toposort(stop=number.__contains__) if n not in number]
+        self.constants = [n for n in nodes if n.device is None]
+        """what depends on no operand"""
+        made = [n for n in nodes if n.device is not None]
+        number.update((n, i) for i, n in enumerate(self.constants + made, len(operands)))
+        self.steps = [(n.op, n.dtype, n.arg, n.shape, n.device, n.traits, [number[s] for s in n.src])
+                      for n in made]
+
+    def over(self, operands: list[UOp]) -> UOp:
+        """The result for other operands of that kind."""
+        nodes = operands + self.constants
+        for op, dtype, arg, shape, device, traits, sources in self.steps:
+            nodes.append(UOp.known(op, dtype, tuple([nodes[s] for s in sources]), arg, shape, device, traits))
+        return nodes[-1]
+
+
+class _Call:
+    """One call of a remembered function: its `key`, and the nodes of its operands that the function may look
+    at."""
+
+    __slots__ = ("bases", "key", "nodes", "tensor", "tensors")
+
+    def __init__(self, tensor: type[Tensor]) -> None:
+        state = tensor.no_grad.state
+        self.tensor = tensor
+        self.key: list[Any] = [tensor.training, state.depth > 0, dtypes.default_float, dtypes.default_int]
+        self.nodes: list[UOp] = []
+        self.bases: list[UOp] = []
+        self.tensors: list[Tensor] = []
+
+    def takes(self, value: Any) -> bool:
+        """Add an argument to the key, if it can be part of one."""
+        kind, key = type(value), self.key
+        if kind is self.tensor:
+            self.tensors.append(value)
+            return self.takes_node(value.uop)
+        if kind in _PLAIN:
+            key += (kind, value)
+        elif kind is float:
+            key += (kind, str(value))  # 0.0 is not -0.0
+        elif kind is tuple or kind is list:
+            key += (kind, len(value))
+            return all([self.takes(item) for item in value])
+        else:
+            return False
+        return True
+
+    def takes_node(self, node: UOp) -> bool:
+        """Add an operand's node to the key, if it can be part of one."""
+        key, nodes, bases = self.key, self.nodes, self.bases
+        if Size.exists and node.has_sizes:
+            return False
+        while node.op in Family.MOVEMENT and len(node.src) == 1:
+            nodes.append(node)
+            key += (node.op, node.arg)
+            (node,) = node.src
+        nodes.append(node)
+        bases.append(node)
+        key += (node.op, node.dtype, node.shape, node.device, node.traits, bases.index(node))
+        return type(node.device) is str
+
+
+def recalled(function: Callable[P, Tensor]) -> Callable[P, Tensor]:
+    """`function`, a method of tensors, whose graphs are found again by what it is called with."""
+    recipes: dict[tuple[Any, ...], Recipe | None] = {}
+
+    @wraps(function)
+    def method(*args: P.args, **options: P.kwargs) -> Tensor:
+        tensor: Any = type(args[0])
+        call = _Call(tensor)
+        for value in args:
+            if not call.takes(value):
+                return function(*args, **options)
+        for name, value in options.items():
+            call.key.append(name)
+            if not call.takes(value):
+                return function(*args, **options)
+        key = tuple(call.key)
+        recipe = recipes.get(key)
+        if recipe is not None:
+            result: Tensor = tensor.of(recipe.over(call.nodes), *call.tensors)
+            return result
+        result = function(*args, **options)
+        if key not in recipes:
+            recipes[key] = _recipe_of(result, call)
+            if len(recipes) > MAX_RECIPES:
+                recipes.pop(next(iter(recipes)), None)
+        return result
+
+    return method
+
+
+def _recipe_of(result: Tensor, call: _Call) -> Recipe | None:
+    """How `result` follows from the operands of a call, if that is all that it follows from."""
+    if type(result) is not call.tensor or result._sharing is not None or result._requires_grad is not None:
+        return None
+    node = result.uop
+    if node.device is None or node.traits & MEMORY or node in call.nodes:
+        return None
+    known = set(call.nodes)
+    leaves = (n for n in node.toposort(stop=known.__contains__) if not n.src and n not in known)
+    return Recipe(node, call.nodes) if all(n.op is Ops.CONST for n in leaves) else None
