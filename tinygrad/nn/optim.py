@@ -11,6 +11,7 @@ import functools
 from collections.abc import Collection, Sequence
 
 from tinygrad.dtype import dtypes, promote
+from tinygrad.functional.recipes import recalled
 from tinygrad.helpers import dedup, flatten
 from tinygrad.tensor import Tensor
 
@@ -245,34 +246,47 @@ class LAMB(Optimizer):
         self.v = self._state()
 
     def _step(self, grads: dict[int, Tensor]) -> list[Tensor]:
-        b1, b2 = self.b1, self.b2
         for i, g in grads.items():
             p, m, v = self.params[i], self.m[i], self.v[i]
-            m.assign(b1 * m + (1 - b1) * g)
-            v.assign(b2 * v + (1 - b2) * (g * g))
-            value = self._wide(p)
-            slope = m / (self._at(self.correction1, p)[i] * b1 + (1 - b1))
-            spread = (v / (self._at(self.correction2, p)[i] * b2 + (1 - b2))).sqrt()
-            update = slope / (spread + self.eps)
-            if self.weight_decay:
-                update = update + self.weight_decay * value
-            rate = self._at(self.lr, p)
-            if not self.adam:
-                size, step = value.square().sum().sqrt(), update.square().sum().sqrt()
-                rate = rate * ((size > 0) & (step > 0)).where(size / step, 1.0)
-            p.assign((value - rate * update).cast(p.dtype))
-        self._advance(self.correction1, b1, grads)
-        self._advance(self.correction2, b2, grads)
+            m.assign(_averaged(m, g, self.b1))
+            v.assign(_averaged(v, g * g, self.b2))
+            correction1, correction2 = self._at(self.correction1, p)[i], self._at(self.correction2, p)[i]
+            value = _adapted(self._wide(p), m, v, _averaged(correction1, 1.0, self.b1),
+                             _averaged(correction2, 1.0, self.b2), self._at(self.lr, p), self.eps,
+                             self.weight_decay, self.adam)
+            p.assign(value.cast(p.dtype))
+        self._advance(self.correction1, self.b1, grads)
+        self._advance(self.correction2, self.b2, grads)
         return [self.correction1, self.correction2, *self.m, *self.v]
 
     def _advance(self, correction: Tensor, b: float, grads: Collection[int]) -> None:
         """From 1 - b^t to 1 - b^(t + 1), for the parameters with gradients. Updates compute it from the old
         value, an item of memory like any other: so those of equal shapes are one kernel."""
-        after = correction * b + (1 - b)
+        after = _averaged(correction, 1.0, b)
         if len(grads) < len(self.params):
             has_gradient = Tensor([i in grads for i in range(len(self.params))], device=self.device)
             after = has_gradient.where(after, correction)
         correction.assign(after)
+
+
+@recalled
+def _averaged(old: Tensor, new: Tensor | float, b: float) -> Tensor:
+    """The running average of what was and is."""
+    return b * old + (1 - b) * new
+
+
+@recalled
+def _adapted(value: Tensor, m: Tensor, v: Tensor, correction1: Tensor, correction2: Tensor, rate: Tensor,
+             eps: float, weight_decay: float, adam: bool) -> Tensor:
+    """The next value of a parameter, with the new averages of its gradient and of that squared, and 1 - b^t
+    for both; see `LAMB`."""
+    update = m / correction1 / ((v / correction2).sqrt() + eps)
+    if weight_decay:
+        update = update + weight_decay * value
+    if not adam:
+        size, step = value.square().sum().sqrt(), update.square().sum().sqrt()
+        rate = rate * ((size > 0) & (step > 0)).where(size / step, 1.0)
+    return value - rate * update
 
 
 def Adam(params: Sequence[Tensor], lr: float = 0.001, b1: float = 0.9, b2: float = 0.999,
