@@ -43,8 +43,8 @@ FAMILIES = {
     "programs": "random programs, against NumPy",
 }
 EMULATED = {"renderer", "transcendental", "nn", "jit"}
-LARGE = {"PYTHON": {"transcendental", "nn", "jit"}, "CUDA:EMULATED": EMULATED, "AMD:EMULATED": EMULATED,
-         "METAL:EMULATED": EMULATED}
+LARGE = {"PYTHON": {"transcendental", "ulp", "nn", "jit"}, "CUDA:EMULATED": EMULATED,
+         "AMD:EMULATED": EMULATED, "METAL:EMULATED": EMULATED}
 """Families whose sizes are too large for a device that runs an operation a microsecond, or compiles a kernel
 in a third of a second; and programs of one thread, for devices that run blocks of them."""
 SECONDS = 900
