@@ -35,7 +35,7 @@ class Family:
 
 
 FAMILIES = (
-    Family("tensor", "Tensors", ("tensor",)),
+    Family("tensor", "Tensors", ("tensor", "functional.placement", "functional.differentiation")),
     Family("creation", "Creation", ("functional.creation",)),
     Family("random", "Random numbers", ("functional.random",)),
     Family("elementwise", "Arithmetic, comparisons, bits and casts",
@@ -110,9 +110,10 @@ def entries(module: ModuleType) -> Iterator[tuple[list[str], Any]]:
     found = bound_names()
     public = PUBLIC.get(module.__name__.removeprefix("tinygrad."), ())
     own: dict[Any, None] = {}
-    for name, value in vars(module).items():
-        if getattr(value, "__module__", None) != module.__name__ or not callable(value):
+    for name, wrapped in vars(module).items():
+        if getattr(wrapped, "__module__", None) != module.__name__ or not callable(wrapped):
             continue
+        value = inspect.unwrap(wrapped)
         if name in public or is_imported(module, name, value):
             found.setdefault(value, []).append(name)
         if value in found:

@@ -442,3 +442,16 @@ class _Devices:
 
 
 Device = _Devices()
+
+
+def canonical_device(device: str | Sequence[str] | None) -> Any:
+    """The full name of a device, the default device's for None; of several, the tuple of their names (a
+    single one's name alone). Raises ValueError for names that do not exist, or come twice."""
+    if device is None or isinstance(device, str):
+        return Device.DEFAULT if device is None else Device.canonicalize(device)
+    names = tuple(Device.canonicalize(name) for name in device)
+    twice = [name for name in names if names.count(name) > 1]
+    if twice or not names:
+        raise ValueError(f"a tensor on several devices takes their names, each once, got {tuple(device)}"
+                         + (f", where {twice[0]} comes twice" if twice else ""))
+    return names if len(names) > 1 else names[0]

@@ -18,17 +18,29 @@ import time
 from _signal import signal as set_handler  # type: ignore[import-not-found]  # signal.signal, ten times as fast
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar
 
 if TYPE_CHECKING:
     from tqdm import tqdm as tqdm
     from tqdm import trange as trange
 
 T = TypeVar("T")
+R = TypeVar("R")
+P = ParamSpec("P")
 
 engine_lock = threading.RLock()
 """Held while a schedule, a trace or a replay is made and run, and while a tensor is changed: one thread at a
 time does that, and a trace sees what its own thread changes."""
+
+
+def exclusive(function: Callable[P, R]) -> Callable[P, R]:
+    """A function that changes tensors, while no other thread computes, traces or changes any."""
+    @functools.wraps(function)
+    def locked(*args: P.args, **kwargs: P.kwargs) -> R:
+        with engine_lock:
+            return function(*args, **kwargs)
+
+    return locked
 
 
 def __getattr__(name: str) -> Any:

@@ -1,9 +1,9 @@
 """`Tensor`, what the user writes: a mutable handle on one node of an immutable graph.
 
 Every method builds nodes and computes nothing, until a value is asked for (`realize`, `numpy`, `item`). This
-module holds the state (node, gradient, device), computing, reading, writing and differentiating. What tensors
-can do is in `functional/`, one family a module; `functional/methods.py` binds those functions as methods and
-is the index of the interface. Next on the path: `graph/uop.py`, the nodes.
+module holds the state (node, gradient, device), computing, reading and writing. What tensors can do is in
+`functional/`, one family a module; `functional/methods.py` binds those functions as methods and is the index
+of the interface. Next on the path: `graph/uop.py`, the nodes.
 
 Leaves. A tensor is a leaf where its node is memory (a BUFFER, reshaped at most), memory about to be
 overwritten (ASSIGN), or a constructor's expression marked with an identity, DETACH(leaf). `backward` gives
@@ -14,9 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import functools
 import itertools
-import operator
 import threading
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -24,14 +22,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeAlias, TypeVar
 
 import numpy as np
 
-from tinygrad.device import Device
+from tinygrad.device import Device, canonical_device
 from tinygrad.dtype import DType, DTypeLike, dtype_from_numpy, dtypes, to_dtype
 from tinygrad.engine.realize import realize_uops, refuse_reading, schedule_uops
 from tinygrad.functional.indexing import as_written
 from tinygrad.functional.methods import Methods
-from tinygrad.functional.movement import axis_of
 from tinygrad.graph.batch import TransformError, is_unknown
-from tinygrad.graph.gradient import gradients
 from tinygrad.graph.leaves import (
     LeafIndex,
     below_detaches,
@@ -48,13 +44,13 @@ from tinygrad.graph.leaves import (
     with_gradient_of,
 )
 from tinygrad.graph.ops import Family, Ops
-from tinygrad.graph.sharding import Devices, Place, Sharding
+from tinygrad.graph.sharding import Devices, Place
 from tinygrad.graph.sizes import Size, largest_shape, shape_value
 from tinygrad.graph.storage import Overwriting
 from tinygrad.graph.traits import MEMORY, WRITES
 from tinygrad.graph.uop import Shape, UOp
 from tinygrad.graph.writes import Readers, pending_writes
-from tinygrad.helpers import Undo, engine_lock, prod
+from tinygrad.helpers import Undo, engine_lock, exclusive, prod
 from tinygrad.hostdata import array_of, memory_of
 from tinygrad.sharing import Sharing, refuse_repeated, unrecorded, written
 
@@ -119,29 +115,6 @@ class train(contextlib.ContextDecorator):
 def test() -> train:
     """A block in which `Tensor.training` is False."""
     return train(False)
-
-
-def _exclusive(method: Callable[P, R]) -> Callable[P, R]:
-    """A method that changes tensors, while no other thread computes, traces or changes any."""
-    @functools.wraps(method)
-    def locked(*args: P.args, **kwargs: P.kwargs) -> R:
-        with engine_lock:
-            return method(*args, **kwargs)
-
-    return locked
-
-
-def canonical_device(device: Devices | None) -> Any:
-    """The full name of a device, the default device's for None; of several, the tuple of their names (a
-    single one's name alone). Raises ValueError for names that do not exist, or come twice."""
-    if device is None or isinstance(device, str):
-        return Device.DEFAULT if device is None else Device.canonicalize(device)
-    names = tuple(Device.canonicalize(name) for name in device)
-    twice = [name for name in names if names.count(name) > 1]
-    if twice or not names:
-        raise ValueError(f"a tensor on several devices takes their names, each once, got {tuple(device)}"
-                         + (f", where {twice[0]} comes twice" if twice else ""))
-    return names if len(names) > 1 else names[0]
 
 
 class Tensor(Methods):
@@ -326,7 +299,7 @@ class Tensor(Methods):
             self._sharing.substitute(changes)
 
     @staticmethod
-    @_exclusive
+    @exclusive
     def _write_pending(memory: UOp) -> None:
         """Write what another handle of this memory was assigned."""
         writer, memory.storage.writer = memory.storage.writer, None
@@ -630,7 +603,7 @@ class Tensor(Methods):
 
     # --- writing --------------------------------------------------------------------------------------------
 
-    @_exclusive
+    @exclusive
     def assign(self, x: Any) -> Tensor:
         """Take the value of `x`, broadcast to this shape. A realised tensor's memory is overwritten, lazily.
 
@@ -641,7 +614,7 @@ class Tensor(Methods):
         self.write(as_written("assign", self.shape, self.dtype, value).to(self.device).uop)
         return self
 
-    @_exclusive
+    @exclusive
     def write(self, value: UOp, view: UOp | None = None, partly: bool = False) -> None:
         """Take `value`, of this dtype, and so do those that are views of the same value.
 
@@ -715,7 +688,7 @@ class Tensor(Methods):
         self._stand_for(view)
         return True
 
-    @_exclusive
+    @exclusive
     def replace(self, x: Tensor) -> Tensor:
         """Stand for the same node as `x`, of the same shape, from now on; memory is not touched."""
         if x.shape != self.shape:
@@ -748,163 +721,12 @@ class Tensor(Methods):
         moved = self.uop if device is None else self.uop.copy_to(canonical_device(device))
         return Tensor.of(UOp.new(Ops.CONTIGUOUS, self.dtype, (moved,)), self)
 
-    def to(self, device: Devices | None) -> Tensor:
-        """This tensor on another device; whole on each of several. One that is on several is gathered."""
-        if device == self.device:
-            return self
-        place = canonical_device(device)
-        if place == self.device:
-            return self
-        result = Tensor.of(self.uop if self.uop.device is None else self.uop.copy_to(place), self)
-        result._device = place
-        result._requires_grad = self._requires_grad
-        return result
-
-    @_exclusive
-    def to_(self, device: Devices | None) -> Tensor:
-        """Move this tensor (and its gradient) to another device, and return it."""
-        self._move(self.to(device))
-        if self._grad is not None:
-            self._grad.to_(device)
-        return self
-
-    def shard(self, devices: Sequence[str], axis: int | None = None) -> Tensor:
-        """This tensor on several devices: cut along `axis` into parts as equal as can be (sizes that differ
-        by one, the larger first), or whole on each of them where that is None.
-
-        Shape, dtype and values stay; `device` is the tuple of names. What is computed from it is computed on
-        all of them, each its part; `docs/several_devices.md` says how. Raises ValueError for names that come
-        twice, and for an axis with fewer items than devices.
-
-        >>> t = Tensor([[1, 2], [3, 4], [5, 6]]).shard(("CPU", "CPU:1"), axis=0)
-        >>> t.device, (t * 2).sum(0).tolist()
-        (('CPU', 'CPU:1'), [18, 24])
-        """
-        place = canonical_device(devices)
-        if axis is not None and self.ndim == 0:
-            raise ValueError("a 0-d tensor has no axis to cut; shard(devices) puts it on each of them")
-        cut = None if axis is None else axis_of("shard", self, axis)
-        if isinstance(place, str):
-            return self.to(place)
-        if cut is not None and (isinstance(self.shape[cut], Size) or self.shape[cut] < len(place)):
-            raise ValueError(f"shard along axis {cut} of shape {self.shape}: the axis must be of known size, "
-                             f"and have an item for each of the {len(place)} devices")
-        source = self.uop if self.uop.device is not None else self.uop.copy_to(self.device)
-        result = Tensor.of(source.shard(Sharding(place, cut)), self)
-        result._requires_grad = self._requires_grad
-        return result
-
-    @_exclusive
-    def shard_(self, devices: Sequence[str], axis: int | None = None) -> Tensor:
-        """Spread this tensor (and its gradient) over several devices as `shard` does, and return it."""
-        self._move(self.shard(devices, axis))
-        if self._grad is not None:
-            self._grad.shard_(devices, axis)
-        return self
-
-    def _move(self, moved: Tensor) -> None:
-        """Stand for `moved`, this tensor's value on other devices; a leaf stays one."""
-        if moved is self:
-            return
-        was_leaf = is_leaf(self.uop)
-        self.uop = moved.uop
-        self._device = moved._device
-        if was_leaf or self._requires_grad:
-            self._become_leaf()
-
-    # --- gradients ------------------------------------------------------------------------------------------
-
-    def gradient(self, *targets: Tensor, gradient: Tensor | None = None) -> list[Tensor]:
-        """The gradients of this tensor at `targets`, weighted by `gradient` (needed unless this is one
-        number).
-
-        They are differentiable themselves. Raises RuntimeError for a target that this tensor does not depend
-        on.
-
-        >>> x = Tensor(3.0)
-        >>> (x * x).gradient(x)[0].item()
-        6.0
-        """
-        weight = self._root_gradient(gradient)
-        graph = LeafIndex(self.uop)
-        nodes = [graph.targets_of(t.uop) for t in targets]
-        found = gradients(self.uop, weight, [node for group in nodes for node in group])
-        by_node = dict(zip((node for group in nodes for node in group), found, strict=True))
-        results = []
-        for i, (target, group) in enumerate(zip(targets, nodes, strict=True)):
-            parts = [g.reshape(target.shape) for g in map(by_node.get, group) if g is not None]
-            if not parts:
-                raise RuntimeError(f"target {i}, of shape {target.shape}, is not in the graph of this tensor")
-            results.append(Tensor.of(value_of_its_own(functools.reduce(operator.add, parts)), target))
-        return results
-
-    @_exclusive
-    def backward(self, gradient: Tensor | None = None) -> Tensor:
-        """Add the gradient of this tensor to `.grad` of every live leaf it depends on, and return this
-        tensor.
-
-        Raises RuntimeError for a tensor of more than one item without `gradient`, and for one without leaves.
-        """
-        weight = self._root_gradient(gradient)
-        groups: list[tuple[Tensor, list[UOp]]] = []
-        graph = LeafIndex(self.uop)
-        for tensor in live_tensors():
-            may_be_asked = tensor._requires_grad is not None or tensor._was_leaf or is_leaf(tensor.uop)
-            if may_be_asked and tensor.dtype.is_float and (nodes := graph.targets_of(tensor.uop)):
-                if tensor._requires_grad is False:
-                    tensor._first_gradient_use = tensor._first_gradient_use or "refused"
-                else:
-                    groups.append((tensor, nodes))
-        targets = list(dict.fromkeys(node for _, nodes in groups for node in nodes))
-        found = dict(zip(targets, gradients(self.uop, weight, targets), strict=True))
-        reached: list[tuple[Tensor, UOp]] = []
-        for tensor, nodes in groups:
-            parts = [g.reshape(tensor.shape) for g in map(found.get, nodes) if g is not None]
-            if parts:
-                reached.append((tensor, functools.reduce(operator.add, parts)))
-        _accumulate(reached)
-        if not reached:
-            raise RuntimeError(f"backward() of {self.dtype} of shape {self.shape}: no live float tensor that "
-                               "this one depends on takes gradients (see requires_grad, no_grad and detach)")
-        return self
-
-    def _root_gradient(self, gradient: Tensor | None) -> UOp:
-        if not self.dtype.is_float:
-            raise RuntimeError(f"only floats have gradients, this tensor is {self.dtype}")
-        if gradient is None:
-            if prod(self.shape) != 1:
-                raise RuntimeError(f"backward() of shape {self.shape} needs a gradient of that shape; only a "
-                                   "tensor of one item does without")
-            return UOp.const(1.0, self.dtype, self.shape)
-        if gradient.shape != self.shape:
-            raise RuntimeError(f"the gradient has shape {gradient.shape}, the tensor {self.shape}")
-        return gradient.uop.cast(self.dtype)
-
     def _expire(self) -> None:
         """Give the value up: a gradient nobody asked for, when what it depends on is overwritten."""
         self._given_up = True
         whole = largest_shape(self.shape)
         memory = UOp.new_buffer(self.device, prod(whole), self.dtype).reshape(whole)
         self.uop = memory.shrink([(0, size) for size in self.shape])
-
-
-def _accumulate(found: Sequence[tuple[Tensor, UOp]]) -> None:
-    """Add to the `.grad` of each of some tensors. Lazy old gradients are computed first, in one schedule, so
-    that the graph does not grow."""
-    for tensor, _ in found:
-        tensor._first_gradient_use = tensor._first_gradient_use or "used"
-    kept = [(t, uop, t._grad) for t, uop in found if t._grad is None or not t._grad._given_up]
-    old = [gradient for _, _, gradient in kept if gradient is not None]
-    if old:
-        old[0].realize(*old[1:])
-    together: list[weakref.ref[Tensor]] = []
-    for tensor, uop, before in kept:
-        total = uop if before is None else before.uop + uop
-        gradient = tensor._grad = Tensor.of(value_of_its_own(total.detach()), tensor)
-        gradient._requires_grad = False
-        gradient._expires = tensor._requires_grad is None
-        gradient._left_together = together
-        together.append(weakref.ref(gradient))
 
 
 # --- what a write has to wait for ---------------------------------------------------------------------------
@@ -970,12 +792,6 @@ def given_up_gradient() -> Tensor:
     result = Tensor.leaf(UOp.const(0.0, dtypes.float32), requires_grad=False)
     result._given_up = True
     return result
-
-
-def reached_by_gradients(uop: UOp) -> list[Tensor]:
-    """The live tensors that say `requires_grad=True` and that gradients of `uop` belong to."""
-    graph = LeafIndex(uop)
-    return [t for t in live_tensors() if t._requires_grad and graph.targets_of(t._uop)]
 
 
 def _with_values(array: np.ndarray[Any, Any], device: Place, dtype: DTypeLike, requires_grad: bool | None,

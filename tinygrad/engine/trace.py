@@ -21,11 +21,12 @@ from tinygrad.engine.realize import JitError, allocate
 from tinygrad.engine.references import References
 from tinygrad.engine.replay import Kind, Place, Replay, Step, Values
 from tinygrad.functional import random
+from tinygrad.functional.differentiation import reached_by_gradients
 from tinygrad.graph.sizes import bound
 from tinygrad.graph.storage import Overwriting, Storage
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import complete, partition
-from tinygrad.tensor import Tensor, reached_by_gradients
+from tinygrad.tensor import Tensor
 
 GIVEN_UP = "given up"
 """In place of an `Output`: a gradient that nobody asked for, which is not computed."""

@@ -11,6 +11,7 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from tinygrad.device import canonical_device
 from tinygrad.dtype import DType, DTypeLike, dtypes, to_dtype
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.sharding import Devices, Layout
@@ -81,7 +82,7 @@ def ones(*shape: Any, dtype: DTypeLike | None = None, device: Devices | None = N
 def empty(*shape: Any, dtype: DTypeLike | None = None, device: Devices | None = None,
           requires_grad: bool | None = None) -> Tensor:
     """A tensor with memory of its own that nothing has been written to: its values are arbitrary."""
-    from tinygrad.tensor import Tensor, canonical_device
+    from tinygrad.tensor import Tensor
 
     sizes = to_shape("empty", shape)
     kind = dtypes.default_float if dtype is None else to_dtype(dtype)
@@ -246,7 +247,7 @@ def from_file(path: str | os.PathLike[str], dtype: DTypeLike | None = None) -> T
     Raises OSError where there is no such file, ValueError where its size is no multiple of the item's.
     """
     from tinygrad.device import Buffer
-    from tinygrad.tensor import Tensor, canonical_device
+    from tinygrad.tensor import Tensor
 
     kind = dtypes.uint8 if dtype is None else to_dtype(dtype)
     device, size = canonical_device(f"DISK:{os.fspath(path)}"), os.path.getsize(path)

@@ -15,6 +15,7 @@ from tinygrad.functional import (
     convolution,
     creation,
     decompositions,
+    differentiation,
     elementwise,
     equations,
     error_function,
@@ -26,6 +27,7 @@ from tinygrad.functional import (
     mathematics,
     movement,
     nn,
+    placement,
     pooling,
     random,
     rearrange,
@@ -309,6 +311,14 @@ class Methods:
     sparse_categorical_crossentropy = recalled(losses.sparse_categorical_crossentropy)
     nll_loss = recalled(losses.nll_loss)
 
+    # devices
+    to = placement.to
+    to_ = placement.to_
+    shard = placement.shard
+    shard_ = placement.shard_
+    # gradients
+    gradient = differentiation.gradient
+    backward = differentiation.backward
     # other libraries
     data = interop.data
     from_dlpack = staticmethod(interop.from_dlpack)

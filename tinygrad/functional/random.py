@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from threading import local
 from typing import TYPE_CHECKING, Any
 
+from tinygrad.device import canonical_device
 from tinygrad.dtype import DType, DTypeLike, dtypes, to_dtype
 from tinygrad.functional.creation import to_shape
 from tinygrad.graph.sharding import Devices, Place
@@ -243,8 +244,6 @@ def rand(*shape: Any, device: Devices | None = None, dtype: DTypeLike | None = N
 
     `contiguous=False` lets the draw fuse into what uses it, at the cost of drawing again in each use.
     """
-    from tinygrad.tensor import canonical_device
-
     found = _float_type("rand", dtype)
     draws = _uniform(to_shape("rand", shape), found, canonical_device(device))
     return _finish(draws, requires_grad, contiguous)
@@ -262,8 +261,6 @@ def randn(*shape: Any, dtype: DTypeLike | None = None, device: Devices | None = 
     u is in (0, 1], so the logarithm is finite; the largest value is 5.8 (8.5 for float64). Halves are drawn
     in float32.
     """
-    from tinygrad.tensor import canonical_device
-
     found = _float_type("randn", dtype)
     sizes, place = to_shape("randn", shape), canonical_device(device)
     if found is dtypes.float64:
@@ -307,8 +304,6 @@ def randint(*shape: Any, low: int = 0, high: int = 10, dtype: DTypeLike = int,
     >>> numbers.min().item(), numbers.max().item()
     (3, 4)
     """
-    from tinygrad.tensor import canonical_device
-
     found = to_dtype(dtype)
     if not found.is_int:
         raise TypeError(f"randint takes an integer dtype, got {found.name}")
@@ -335,8 +330,6 @@ def randperm(n: int, device: Devices | None = None, dtype: DTypeLike = int,
     >>> sorted(Tensor.randperm(4).tolist())
     [0, 1, 2, 3]
     """
-    from tinygrad.tensor import canonical_device
-
     draws = _random_words(to_shape("randperm", (n,)), canonical_device(device)).contiguous()
     return _finish(draws.argsort().cast(to_dtype(dtype)), requires_grad)
 
