@@ -139,6 +139,14 @@ def test_other_kinds_of_operands_are_another_call(first: Callable[..., Any],
     assert seen.runs == 2
 
 
+def test_a_call_without_a_tensor_is_left_to_the_function() -> None:
+    x = real(2, 3)
+    np.testing.assert_array_equal(Tensor.softmax(self=x).numpy(), x.softmax().numpy())
+    for wrong in ((), (3.0,), (np.ones(3),)):
+        with pytest.raises((TypeError, AttributeError)):
+            Tensor.softmax(*wrong)
+
+
 def test_modes_are_part_of_a_call() -> None:
     x = Tensor([[1, 2, 3]]).realize()
     before = dtypes.default_float

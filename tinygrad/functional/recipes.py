@@ -111,7 +111,9 @@ def recalled(function: Callable[P, Tensor]) -> Callable[P, Tensor]:
 
     @wraps(function)
     def method(*args: P.args, **options: P.kwargs) -> Tensor:
-        tensor: Any = type(args[0])
+        tensor: Any = type(args[0]) if args else None
+        if not hasattr(tensor, "no_grad"):
+            return function(*args, **options)
         call = _Call(tensor)
         for value in args:
             if not call.takes(value):
@@ -128,8 +130,8 @@ def recalled(function: Callable[P, Tensor]) -> Callable[P, Tensor]:
         result = function(*args, **options)
         if key not in recipes:
             recipes[key] = _recipe_of(result, call)
-            if len(recipes) > MAX_RECIPES:
-                recipes.pop(next(iter(recipes)), None)
+            for oldest in list(recipes)[:-MAX_RECIPES]:
+                recipes.pop(oldest, None)
         return result
 
     return method
