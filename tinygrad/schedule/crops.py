@@ -82,13 +82,19 @@ def at_variables(node: UOp, memory: UOp, name: str = "a crop's place") -> UOp:
 
     VARIABLEs of equal bounds have equal names, whatever crop they belong to: so kernels can be equal.
     """
-    moves, bounds = [], []
-    for short, (start, end), size in zip(_short_axes(node), node.arg, memory.shape, strict=True):
+    starts, bounds = begin(node, name)
+    return UOp.new(Ops.SHRINK, node.dtype, (memory, *starts), bounds)
+
+
+def begin(node: UOp, name: str = "a crop's place") -> tuple[list[UOp], tuple[tuple[int, int], ...]]:
+    """Where a short crop begins along each axis, a VARIABLE or 0, and its bounds from there on."""
+    starts, bounds = [], []
+    for short, (start, end), size in zip(_short_axes(node), node.arg, node.src[0].shape, strict=True):
         most = size - (end - start)
-        place = UOp.variable(f"{name} in 0..{most}", 0, most, start)
-        moves.append(place if short else UOp.const(0, dtypes.index))
+        starts.append(UOp.variable(f"{name} in 0..{most}", 0, most, start) if short
+                      else UOp.const(0, dtypes.index))
         bounds.append((0, end - start) if short else (start, end))
-    return UOp.new(Ops.SHRINK, node.dtype, (memory, *moves), tuple(bounds))
+    return starts, tuple(bounds)
 
 
 class Placed:
@@ -98,6 +104,8 @@ class Placed:
     def __init__(self, wanted: Sequence[UOp]) -> None:
         self.done: dict[UOp, UOp] = {}
         self.sinks = [self.node(root) for root in wanted]
+        self.origin = {other: node for node, other in self.done.items() if not is_computed(node)}
+        """what each node stands for"""
 
     def node(self, root: UOp) -> UOp:
         """What stands for `root`."""
@@ -118,18 +126,15 @@ class Placed:
             return at_variables(node, src[0])
         if src == node.src or (node.op is Ops.COPY and contiguous_part(node.src[0]) is not None):
             return node
-        return src[0] if node.op in IGNORED_ARGUMENT else node.replace(src=src)
+        return node.replace(src=src)
 
     def views(self, found: Mapping[UOp, UOp]) -> dict[UOp, UOp]:
         """The views that hold the values of the original nodes, given those of the nodes that stand for
         them."""
-        changed = {node: other for node, other in self.done.items() if node is not other}
-        made = set(changed.values()) - self.done.keys()
-        views = {node: view for node, view in found.items() if node not in made}
-        for node, other in changed.items():
-            view = shared_memory(node) or found.get(other)
-            if view is not None and view is not node and node.realized_view is None:
-                views[node] = view
+        views = {}
+        for other, view in found.items():
+            node = self.origin[other]
+            views[node] = shared_memory(node) if view.base in self.done else view
         return views
 
 
@@ -138,13 +143,14 @@ def is_computed(node: UOp) -> bool:
     return node.realized_view is not None and constant_value(node) is None
 
 
-def shared_memory(node: UOp) -> UOp | None:
-    """`node` as a view of memory that other nodes have too; None where it has its own."""
+def shared_memory(node: UOp) -> UOp:
+    """`node` as a view of memory that other nodes have too. Raises ValueError where it has its own."""
     if node.op is Ops.BUFFER or node.realized_view is not None:
         return node.realized_view or node
     if node.op is Ops.ASSIGN:
         return node.src[0]
-    if node.op not in Family.VIEW and node.op not in IGNORED_ARGUMENT:
-        return None
-    below = shared_memory(node.src[0])
-    return below if below is None or node.op in IGNORED_ARGUMENT else node.replace(src=(below,))
+    if node.op is Ops.DETACH:
+        return shared_memory(node.src[0])
+    if node.op not in Family.VIEW:
+        raise ValueError(f"a {node.op.name} shares no memory")
+    return node.replace(src=(shared_memory(node.src[0]), *node.src[1:]))
