@@ -13,6 +13,7 @@ from tinygrad import Context, Device, GlobalCounters, Tensor, TinyJit, dtypes, n
 from tinygrad.codegen import compile as compiling
 from tinygrad.engine import realize
 from tinygrad.graph import uop as graph_nodes
+from tinygrad.graph.storage import Overwriting
 
 
 @pytest.fixture
@@ -92,7 +93,7 @@ def test_an_interrupt_while_results_are_noted_comes_after_that(monkeypatch, wher
 def test_an_interrupt_while_a_write_to_several_devices_is_noted_counts_it_once(monkeypatch):
     x = Tensor(np.arange(4, dtype=np.float32), requires_grad=False).shard(("CPU", "CPU:1"), 0).realize()
     x.assign(x + 1)
-    real, left = graph_nodes.Overwriting.done, [1]
+    real, left = Overwriting.done, [1]
 
     def interrupted(self):
         real(self)
@@ -100,7 +101,7 @@ def test_an_interrupt_while_a_write_to_several_devices_is_noted_counts_it_once(m
         if left[0] == 0:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(graph_nodes.Overwriting, "done", interrupted)
+    monkeypatch.setattr(Overwriting, "done", interrupted)
     with pytest.raises(KeyboardInterrupt):
         x.realize()
     assert x.tolist() == [1, 2, 3, 4] and (x + 1).tolist() == [2, 3, 4, 5]
