@@ -25,7 +25,7 @@ from tinygrad.graph.writes import refuse_overwritten
 from tinygrad.helpers import ALLOW_TF32, NOOPT, collector_paused
 from tinygrad.schedule.bounded import Bounded
 from tinygrad.schedule.copies import contiguous_part
-from tinygrad.schedule.crops import IGNORED_ARGUMENT, Placed, begin, is_short_crop, shared_memory
+from tinygrad.schedule.crops import IGNORED_ARGUMENT, Placed, is_short_crop, places_of, shared_memory
 from tinygrad.schedule.items import BoundVariable, Intermediates, Schedule, ScheduleItem, create_schedule
 from tinygrad.schedule.memory import Arena, lifetimes, plan_arena
 from tinygrad.schedule.partition import is_spread
@@ -42,8 +42,8 @@ class Structure:
     def __init__(self, sinks: list[UOp]) -> None:
         self.nodes: list[UOp] = []
         self.buffers: list[UOp] = []
-        self.variables: dict[UOp, int] = {}
-        """the number of each VARIABLE, among them those at which crops begin"""
+        self.variables: dict[tuple[str, int, int, int | None], int] = {}
+        """the number of each VARIABLE, by its argument, among them those at which crops begin"""
         self.position: dict[UOp, int] = {}
         """of a node in `nodes`; computed nodes have that of their view"""
         self.fields: list[Any] = []
@@ -57,46 +57,54 @@ class Structure:
     def walk(self, sinks: list[UOp]) -> None:
         """Number every node, sources first."""
         position, nodes, fields = self.position, self.nodes, self.fields
+        number = position.__getitem__
         stack: list[Any] = sinks[::-1]
-        """nodes; in a tuple with what was found out about them where their sources are above them"""
+        """nodes; before a None, one whose sources are above them"""
+        push, pop = stack.append, stack.pop
         while stack:
-            node = stack.pop()
-            if type(node) is tuple:
-                node, source, view = node
+            node = pop()
+            if node is None:
+                node = pop()
+                if node in position:
+                    continue
+                op, source = node.op, node.src
             elif node in position:
                 continue
             else:
                 view = node.realized_view
                 if view is not None and constant_value(node) is None:
-                    source = (view,)
-                elif node.op is Ops.EXPAND and (number := repeated_number(node)) is not None:
+                    if view in position:
+                        position[node] = position[view]
+                    else:
+                        stack += (node, view)
+                    continue
+                op, source = node.op, node.src
+                if op is Ops.EXPAND and (value := repeated_number(node)) is not None:
                     position[node] = len(nodes)
                     nodes.append(node)
-                    fields += (node.op, number, node.shape)
+                    fields += (op, value, node.shape)
                     continue
-                else:
-                    source, view = node.src[:1] if node.op in IGNORED_ARGUMENT else node.src, None
-                unknown = [s for s in source if s not in position]
-                if unknown:
-                    stack.append((node, source, view))
-                    unknown.reverse()
-                    stack += unknown
+                is_ready = True
+                for below in reversed(source[:1] if op in IGNORED_ARGUMENT else source):
+                    if below not in position:
+                        if is_ready:
+                            stack += (node, None)
+                            is_ready = False
+                        push(below)
+                if not is_ready:
                     continue
-            if view is not None:
-                position[node] = position[view]
-                continue
             position[node] = len(nodes)
             nodes.append(node)
             if not source:
                 self.add_leaf(node)
-                continue
-            if node.op is Ops.SHRINK and is_short_crop(node):
+            elif op in IGNORED_ARGUMENT:
+                fields += (op, node.dtype, number(source[0]))
+            elif op is Ops.SHRINK and is_short_crop(node):
                 self.add_crop(node)
-                continue
-            fields += (node.op, node.dtype, None if node.op in IGNORED_ARGUMENT else node.arg)
-            fields += [position[s] for s in source]
-            if node.op is Ops.COPY:
-                fields.append(contiguous_part(node.src[0]))
+            else:
+                fields += (op, node.dtype, node.arg, *map(number, source))
+            if op is Ops.COPY:
+                fields.append(contiguous_part(source[0]))
             elif node.realized_view is not None:
                 fields.append("constant in memory")
 
@@ -111,19 +119,19 @@ class Structure:
             self.buffers.append(node)
             self.fields.extend((node.op, node.dtype, spec.device, spec.size, shared))
         elif node.op is Ops.VARIABLE:
-            self.fields.extend((node.op, self.number(node), *node.arg[:3]))
+            self.fields.extend((node.op, self.number(node.arg), *node.arg[:3]))
         else:
             self.fields.append(node)
 
     def add_crop(self, node: UOp) -> None:
         """The fields of a short crop of memory: how much it takes of each axis, and the VARIABLEs at which it
         begins."""
-        starts, bounds = begin(node)
-        numbers = tuple([self.number(start) if start.op is Ops.VARIABLE else None for start in starts])
+        places, bounds = places_of(node)
+        numbers = tuple([None if place is None else self.number(place) for place in places])
         self.fields += (node.op, node.dtype, bounds, numbers, self.position[node.src[0]])
 
-    def number(self, variable: UOp) -> int:
-        """The number of a VARIABLE; equal ones have the same."""
+    def number(self, variable: tuple[str, int, int, int | None]) -> int:
+        """The number of a VARIABLE with that argument; equal ones have the same."""
         return self.variables.setdefault(variable, len(self.variables))
 
 
@@ -192,7 +200,7 @@ class Template:
     @staticmethod
     def of(schedule: Schedule, structure: Structure) -> Template | None:
         """The template of a structure's schedule; None where its variables cannot be told apart."""
-        number_of = {(v.arg[0], v.arg[3]): i for v, i in structure.variables.items()}
+        number_of = {(name, value): i for (name, _, _, value), i in structure.variables.items()}
         if len(number_of) < len(structure.variables):
             return None
         slot_of = {buffer: i for i, buffer in enumerate(structure.buffers)}
@@ -215,7 +223,7 @@ class Template:
     def over(self, structure: Structure) -> Schedule:
         """The schedule of another graph of that structure."""
         buffers = structure.buffers + [UOp.new_buffer(*spec) for spec in self.fresh]
-        values = [variable.arg[3] for variable in structure.variables]
+        values = [value for _, _, _, value in structure.variables]
         views = {}
         for at, view in self.views:
             node = structure.nodes[at]

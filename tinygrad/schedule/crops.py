@@ -82,19 +82,26 @@ def at_variables(node: UOp, memory: UOp, name: str = "a crop's place") -> UOp:
 
     VARIABLEs of equal bounds have equal names, whatever crop they belong to: so kernels can be equal.
     """
-    starts, bounds = begin(node, name)
+    places, bounds = places_of(node, name)
+    starts = [UOp.const(0, dtypes.index) if place is None else UOp.variable(*place) for place in places]
     return UOp.new(Ops.SHRINK, node.dtype, (memory, *starts), bounds)
 
 
-def begin(node: UOp, name: str = "a crop's place") -> tuple[list[UOp], tuple[tuple[int, int], ...]]:
-    """Where a short crop begins along each axis, a VARIABLE or 0, and its bounds from there on."""
-    starts, bounds = [], []
+Place = tuple[str, int, int, int]
+"""Where a crop begins along an axis: the name of a VARIABLE, its bounds and its value."""
+
+
+def places_of(node: UOp, name: str = "a crop's place"
+              ) -> tuple[list[Place | None], tuple[tuple[int, int], ...]]:
+    """The place of a short crop along each axis of which it leaves at most half, and its bounds from there
+    on."""
+    places: list[Place | None] = []
+    bounds = []
     for short, (start, end), size in zip(_short_axes(node), node.arg, node.src[0].shape, strict=True):
         most = size - (end - start)
-        starts.append(UOp.variable(f"{name} in 0..{most}", 0, most, start) if short
-                      else UOp.const(0, dtypes.index))
+        places.append((f"{name} in 0..{most}", 0, most, start) if short else None)
         bounds.append((0, end - start) if short else (start, end))
-    return starts, tuple(bounds)
+    return places, tuple(bounds)
 
 
 class Placed:
