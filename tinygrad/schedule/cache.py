@@ -58,55 +58,50 @@ class Structure:
         """Number every node, sources first."""
         position, nodes, fields = self.position, self.nodes, self.fields
         number = position.__getitem__
-        stack: list[Any] = sinks[::-1]
-        """nodes; before a None, one whose sources are above them"""
-        push, pop = stack.append, stack.pop
+        stack = sinks[::-1]
         while stack:
-            node = pop()
-            if node is None:
-                node = pop()
-                if node in position:
-                    continue
-                op, source = node.op, node.src
-            elif node in position:
+            node = stack.pop()
+            if node in position:
                 continue
+            op, source, view = node.op, node.src, node.realized_view
+            if view is not None and constant_value(node) is None:
+                if view in position:
+                    position[node] = position[view]
+                else:
+                    stack += (node, view)
+                continue
+            is_special = op in SPECIAL
+            if is_special:
+                source = sources_seen(node)
+            for below in source:
+                if below not in position:
+                    stack += (node, below)
+                    break
             else:
-                view = node.realized_view
-                if view is not None and constant_value(node) is None:
-                    if view in position:
-                        position[node] = position[view]
-                    else:
-                        stack += (node, view)
-                    continue
-                op, source = node.op, node.src
-                if op is Ops.EXPAND and (value := repeated_number(node)) is not None:
-                    position[node] = len(nodes)
-                    nodes.append(node)
-                    fields += (op, value, node.shape)
-                    continue
-                is_ready = True
-                for below in reversed(source[:1] if op in IGNORED_ARGUMENT else source):
-                    if below not in position:
-                        if is_ready:
-                            stack += (node, None)
-                            is_ready = False
-                        push(below)
-                if not is_ready:
-                    continue
-            position[node] = len(nodes)
-            nodes.append(node)
-            if not source:
-                self.add_leaf(node)
-            elif op in IGNORED_ARGUMENT:
-                fields += (op, node.dtype, number(source[0]))
-            elif op is Ops.SHRINK and is_short_crop(node):
-                self.add_crop(node)
-            else:
-                fields += (op, node.dtype, node.arg, *map(number, source))
+                position[node] = len(nodes)
+                nodes.append(node)
+                if is_special:
+                    self.add_special(node)
+                elif source:
+                    fields += (op, node.dtype, node.arg, *map(number, source))
+                else:
+                    self.add_leaf(node)
+                if view is not None:
+                    fields.append("constant in memory")
+
+    def add_special(self, node: UOp) -> None:
+        """The fields of a node whose operation is SPECIAL."""
+        op, below = node.op, node.src[0]
+        if op in IGNORED_ARGUMENT:
+            self.fields += (op, node.dtype, self.position[below])
+        elif op is Ops.EXPAND and (number := repeated_number(node)) is not None:
+            self.fields += (op, number, node.shape)
+        elif op is Ops.SHRINK and is_short_crop(node):
+            self.add_crop(node)
+        else:
+            self.fields += (op, node.dtype, node.arg, *[self.position[s] for s in node.src])
             if op is Ops.COPY:
-                fields.append(contiguous_part(source[0]))
-            elif node.realized_view is not None:
-                fields.append("constant in memory")
+                self.fields.append(contiguous_part(below))
 
     def add_leaf(self, node: UOp) -> None:
         """The fields of a node without sources."""
@@ -133,6 +128,17 @@ class Structure:
     def number(self, variable: tuple[str, int, int, int | None]) -> int:
         """The number of a VARIABLE with that argument; equal ones have the same."""
         return self.variables.setdefault(variable, len(self.variables))
+
+
+SPECIAL = IGNORED_ARGUMENT | {Ops.EXPAND, Ops.SHRINK, Ops.COPY}
+"""Operations of which a schedule depends on something else than operation, dtype, argument and sources."""
+
+
+def sources_seen(node: UOp) -> tuple[UOp, ...]:
+    """The sources of a lazy node on which its schedule depends."""
+    if node.op in IGNORED_ARGUMENT:
+        return node.src[:1]
+    return () if node.op is Ops.EXPAND and repeated_number(node) is not None else node.src
 
 
 def repeated_number(node: UOp) -> UOp | None:
