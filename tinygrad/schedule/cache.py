@@ -25,7 +25,7 @@ from tinygrad.graph.writes import refuse_overwritten
 from tinygrad.helpers import ALLOW_TF32, NOOPT, collector_paused
 from tinygrad.schedule.bounded import Bounded
 from tinygrad.schedule.copies import contiguous_part
-from tinygrad.schedule.crops import IGNORED_ARGUMENT, Placed, is_short_crop, places_of, shared_memory
+from tinygrad.schedule.crops import IGNORED_ARGUMENT, Place, Placed, is_short_crop, places_of, shared_memory
 from tinygrad.schedule.items import BoundVariable, Intermediates, Schedule, ScheduleItem, create_schedule
 from tinygrad.schedule.memory import Arena, lifetimes, plan_arena
 from tinygrad.schedule.partition import is_spread
@@ -42,7 +42,7 @@ class Structure:
     def __init__(self, sinks: list[UOp]) -> None:
         self.nodes: list[UOp] = []
         self.buffers: list[UOp] = []
-        self.variables: dict[tuple[str, int, int, int | None], int] = {}
+        self.variables: dict[Place, int] = {}
         """the number of each VARIABLE, by its argument, among them those at which crops begin"""
         self.position: dict[UOp, int] = {}
         """of a node in `nodes`; computed nodes have that of their view"""
@@ -125,7 +125,7 @@ class Structure:
         numbers = tuple([None if place is None else self.number(place) for place in places])
         self.fields += (node.op, node.dtype, bounds, numbers, self.position[node.src[0]])
 
-    def number(self, variable: tuple[str, int, int, int | None]) -> int:
+    def number(self, variable: Place) -> int:
         """The number of a VARIABLE with that argument; equal ones have the same."""
         return self.variables.setdefault(variable, len(self.variables))
 
