@@ -57,7 +57,7 @@ class Structure:
     def walk(self, sinks: list[UOp]) -> None:
         """Number every node, sources first."""
         position, nodes, fields = self.position, self.nodes, self.fields
-        number = position.__getitem__
+        number, expand = position.__getitem__, Ops.EXPAND
         stack = sinks[::-1]
         while stack:
             node = stack.pop()
@@ -70,9 +70,15 @@ class Structure:
                 else:
                     stack += (node, view)
                 continue
-            is_special = op in SPECIAL
-            if is_special:
-                source = sources_seen(node)
+            if op is expand:
+                value = repeated_number(node)
+                if value is not None:
+                    position[node] = len(nodes)
+                    nodes.append(node)
+                    fields += (op, value, node.shape)
+                    continue
+            elif op in IGNORED_ARGUMENT:
+                source = source[:1]
             for below in source:
                 if below not in position:
                     stack += (node, below)
@@ -80,7 +86,7 @@ class Structure:
             else:
                 position[node] = len(nodes)
                 nodes.append(node)
-                if is_special:
+                if op in SPECIAL:
                     self.add_special(node)
                 elif source:
                     fields += (op, node.dtype, node.arg, *map(number, source))
@@ -94,14 +100,11 @@ class Structure:
         op, below = node.op, node.src[0]
         if op in IGNORED_ARGUMENT:
             self.fields += (op, node.dtype, self.position[below])
-        elif op is Ops.EXPAND and (number := repeated_number(node)) is not None:
-            self.fields += (op, number, node.shape)
         elif op is Ops.SHRINK and is_short_crop(node):
             self.add_crop(node)
         else:
-            self.fields += (op, node.dtype, node.arg, *[self.position[s] for s in node.src])
-            if op is Ops.COPY:
-                self.fields.append(contiguous_part(below))
+            part = contiguous_part(below) if op is Ops.COPY else None
+            self.fields += (op, node.dtype, node.arg, part, *[self.position[s] for s in node.src])
 
     def add_leaf(self, node: UOp) -> None:
         """The fields of a node without sources."""
@@ -121,7 +124,7 @@ class Structure:
     def add_crop(self, node: UOp) -> None:
         """The fields of a short crop of memory: how much it takes of each axis, and the VARIABLEs at which it
         begins."""
-        places, bounds = places_of(node)
+        places, bounds = places_of(node.arg, node.src[0].shape)
         numbers = tuple([None if place is None else self.number(place) for place in places])
         self.fields += (node.op, node.dtype, bounds, numbers, self.position[node.src[0]])
 
@@ -130,15 +133,8 @@ class Structure:
         return self.variables.setdefault(variable, len(self.variables))
 
 
-SPECIAL = IGNORED_ARGUMENT | {Ops.EXPAND, Ops.SHRINK, Ops.COPY}
+SPECIAL = IGNORED_ARGUMENT | {Ops.SHRINK, Ops.COPY}
 """Operations of which a schedule depends on something else than operation, dtype, argument and sources."""
-
-
-def sources_seen(node: UOp) -> tuple[UOp, ...]:
-    """The sources of a lazy node on which its schedule depends."""
-    if node.op in IGNORED_ARGUMENT:
-        return node.src[:1]
-    return () if node.op is Ops.EXPAND and repeated_number(node) is not None else node.src
 
 
 def repeated_number(node: UOp) -> UOp | None:

@@ -13,6 +13,7 @@ without its border; its place says more to the compiler than a number that it do
 """
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping, Sequence
 
 from tinygrad.codegen.indexing import constant_value
@@ -24,13 +25,15 @@ from tinygrad.schedule.copies import contiguous_part
 
 IGNORED_ARGUMENT = frozenset({Ops.DETACH, Ops.CUSTOM_GRADIENT})
 """What gradients know of a node; their first source is all that a schedule sees."""
+Bounds = tuple[tuple[int, int], ...]
+"""Where a crop begins and ends along each axis."""
 KEEPS_ITEMS = (Ops.RESHAPE, Ops.PERMUTE, Ops.SHRINK, Ops.DETACH)
 """Between memory and a crop of it."""
 
 
 def is_short(node: UOp) -> bool:
     """Whether `node` is a crop, at a known place, to at most half of an axis."""
-    return node.op is Ops.SHRINK and len(node.src) == 1 and any(_short_axes(node))
+    return node.op is Ops.SHRINK and len(node.src) == 1 and any(_short_axes(node.arg, node.src[0].shape))
 
 
 def is_short_crop(node: UOp) -> bool:
@@ -46,9 +49,9 @@ def is_short_crop(node: UOp) -> bool:
     return Device[memory.arg.device].computes
 
 
-def _short_axes(node: UOp) -> list[bool]:
-    return [0 < 2 * (end - start) <= size
-            for (start, end), size in zip(node.arg, node.src[0].shape, strict=True)]
+@functools.lru_cache(maxsize=1 << 14)
+def _short_axes(box: Bounds, shape: tuple[int, ...]) -> tuple[bool, ...]:
+    return tuple(0 < 2 * (end - start) <= size for (start, end), size in zip(box, shape, strict=True))
 
 
 def moving_crops(kernels: Iterable[Iterable[UOp]]) -> set[UOp]:
@@ -82,7 +85,7 @@ def at_variables(node: UOp, memory: UOp, name: str = "a crop's place") -> UOp:
 
     VARIABLEs of equal bounds have equal names, whatever crop they belong to: so kernels can be equal.
     """
-    places, bounds = places_of(node, name)
+    places, bounds = places_of(node.arg, node.src[0].shape, name)
     starts = [UOp.const(0, dtypes.index) if place is None else UOp.variable(*place) for place in places]
     return UOp.new(Ops.SHRINK, node.dtype, (memory, *starts), bounds)
 
@@ -91,17 +94,18 @@ Place = tuple[str, int, int, int]
 """Where a crop begins along an axis: the name of a VARIABLE, its bounds and its value."""
 
 
-def places_of(node: UOp, name: str = "a crop's place"
-              ) -> tuple[list[Place | None], tuple[tuple[int, int], ...]]:
+@functools.lru_cache(maxsize=1 << 14)
+def places_of(box: Bounds, shape: tuple[int, ...], name: str = "a crop's place"
+              ) -> tuple[tuple[Place | None, ...], Bounds]:
     """The place of a short crop along each axis of which it leaves at most half, and its bounds from there
     on."""
     places: list[Place | None] = []
     bounds = []
-    for short, (start, end), size in zip(_short_axes(node), node.arg, node.src[0].shape, strict=True):
+    for short, (start, end), size in zip(_short_axes(box, shape), box, shape, strict=True):
         most = size - (end - start)
         places.append((f"{name} in 0..{most}", 0, most, start) if short else None)
         bounds.append((0, end - start) if short else (start, end))
-    return places, tuple(bounds)
+    return tuple(places), tuple(bounds)
 
 
 class Placed:

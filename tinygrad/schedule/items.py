@@ -27,8 +27,7 @@ LIMITED_OPERATIONS = 32
 """Operations above a LIMIT that are looked through for what a kernel stores."""
 
 
-@dataclass(frozen=True)
-class BoundVariable:
+class BoundVariable(NamedTuple):
     """A kernel's scalar argument: its name in the kernel, the name it was made with, if it may be another one
     in another graph of that structure, and its value."""
 
