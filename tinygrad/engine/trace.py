@@ -80,18 +80,21 @@ class Unread:
 
 
 class Left(Lasting):
-    """The memory of the gradients that replays leave."""
+    """The memory of the gradients that replays leave: with `unread`, of which those by the number of an
+    argument are `given`."""
 
-    def __init__(self, unread: Sequence[Unread]) -> None:
+    def __init__(self, unread: Sequence[Unread], given: Mapping[int, Unread]) -> None:
         super().__init__({n: b for u in unread for n, b in zip(u.output.places, u.buffers, strict=True)})
-        self.unread = [weakref.ref(u) for u in unread]
+        self.gone: list[Any] = []
+        """what referred weakly to those that were read, or were replaced: nobody else has them"""
+        self.unread = [weakref.ref(u, self.gone.append) for u in unread]
+        self.given = {number: weakref.ref(u) for number, u in given.items()}
         for one in unread:
             one.left = self
 
-    def is_at(self, owners: Sequence[Tensor | None]) -> bool:
-        """Whether each of them still lies with its owner, if that lives."""
-        return all([owner is None or (owner._left is not None and owner._left is one())
-                    for owner, one in zip(owners, self.unread, strict=True)])
+    def is_whole(self, tensors: Sequence[Tensor]) -> bool:
+        """Whether all gradients lie where they were left, in a call with these tensors."""
+        return not self.gone and all([tensors[number]._left is one() for number, one in self.given.items()])
 
 
 def node_over(placeholder: UOp, buffer: Buffer) -> UOp:
@@ -274,20 +277,21 @@ class Trace:
         (owner, what is then to be left there) for the others."""
         if not self.own_gradients:
             return self.no_gradients, []
-        owners = [inputs.tensors[owner] if isinstance(owner, int) else owner()
-                  for owner, _ in self.own_gradients]
         last = None if self.last_left is None else self.last_left()
-        if last is not None and last.is_at(owners):
+        if last is not None and last.is_whole(inputs.tensors):
             return last, []
-        unread, found = [], []
-        for owner, (_, output) in zip(owners, self.own_gradients, strict=True):
-            one = None if owner is None else owner._left
+        unread, found, given = [], [], {}
+        for owner, output in self.own_gradients:
+            target = inputs.tensors[owner] if isinstance(owner, int) else owner()
+            one = None if target is None else target._left
             if type(one) is not Unread or one.output is not output:
                 one = Unread(output, [self.places[n].new_buffer() for n in output.places])
-                if owner is not None:
-                    found.append((owner, one))
+                if target is not None:
+                    found.append((target, one))
             unread.append(one)
-        left = Left(unread)
+            if isinstance(owner, int):
+                given[owner] = one
+        left = Left(unread, given)
         self.last_left = weakref.ref(left)
         return left, found
 
