@@ -4,10 +4,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tinygrad import Tensor, TinyJit, Variable, dtypes
+from tinygrad import Context, Tensor, TinyJit, Variable, dtypes
+from tinygrad.codegen import kernel_cache
 from tinygrad.engine import realize
 from tinygrad.graph.sizes import Size
+from tinygrad.runtime.objects import ObjectCache
+from tinygrad.schedule import kept
 from tinygrad.schedule.cache import ScheduleCache
+from tinygrad.schedule.kept import KeptSchedules
 
 
 @pytest.fixture
@@ -47,6 +51,70 @@ def test_rows_columns_and_parts_of_parts_share_kernels(cut):
     assert len(set().union(*map(asts, results))) == 1
     for i, result in enumerate(results):
         np.testing.assert_allclose(result.numpy(), cut(data, i) * 2 + 1, rtol=1e-6)
+
+
+def test_a_graph_found_again_is_only_walked(cache, monkeypatch):
+    data = array(12, 4)
+    held, weight = Tensor(data).realize(), Tensor(array(4, seed=1)).realize()
+    for begin in (0, 3, 8):
+        np.testing.assert_allclose((held[begin:begin + 4] @ weight).numpy(),
+                                   data[begin:begin + 4] @ array(4, seed=1), rtol=1e-5, atol=1e-6)
+        monkeypatch.setattr("tinygrad.schedule.cache.Placed", lambda _: pytest.fail("was rebuilt"))
+
+
+@pytest.mark.parametrize("places", [
+    [(2, 2), (2, 5), (4, 4), (0, 7)], [(2, 5), (2, 2), (5, 2)],
+])
+def test_crops_that_begin_together_by_chance_do_not_stay_together(cache, places):
+    one, two = array(10, 2), array(10, 2, seed=1)
+    x, y = Tensor(one).realize(), Tensor(two).realize()
+    for i, j in places:
+        np.testing.assert_array_equal((x[i:i + 3] - y[j:j + 3]).numpy(), one[i:i + 3] - two[j:j + 3])
+        np.testing.assert_array_equal((x[i:i + 3] - x[j:j + 3] * 2).numpy(),
+                                      one[i:i + 3] - one[j:j + 3] * 2)
+    assert len(cache.templates) <= 2 + 2
+
+
+def test_copies_of_parts_at_several_places(cache):
+    data = array(12)
+    held = Tensor(data).realize()
+    for begin in (0, 4, 8):
+        part = held[begin:begin + 4]
+        moved = part.to("PYTHON") + 1
+        both = (part * 2).realize(moved)
+        np.testing.assert_array_equal(moved.numpy(), data[begin:begin + 4] + 1)
+        np.testing.assert_array_equal(both.numpy(), data[begin:begin + 4] * 2)
+
+
+def test_parts_of_what_is_written_at_changing_places_show_it(cache):
+    memory = np.zeros((9, 4), np.float32)
+    held = Tensor(memory.copy()).realize()
+    for begin in (0, 6, 3):
+        part = held[begin:begin + 3]
+        part.assign(part + array(3, 4, seed=begin))
+        shown = part.detach().T[1:3]
+        shown.realize(part)
+        memory[begin:begin + 3] += array(3, 4, seed=begin)
+        np.testing.assert_array_equal(shown.numpy(), memory[begin:begin + 3].T[1:3])
+        held.assign(held * 2).realize()
+        memory *= 2
+        np.testing.assert_array_equal(shown.numpy(), memory[begin:begin + 3].T[1:3])
+
+
+def test_schedules_of_crops_on_disk_serve_every_place(tmp_path, monkeypatch):
+    folder = ObjectCache(tmp_path)
+    monkeypatch.setattr(kernel_cache, "_kept_kernels", lambda: folder)
+    monkeypatch.setattr(kept, "_kept_schedules", lambda: folder)
+    data = array(10, 3)
+    held = Tensor(data).realize()
+    with Context(CHECK=0, CACHELEVEL=2):
+        for begin in (1, 5, 0):
+            monkeypatch.setattr(realize, "schedules", ScheduleCache(disk=KeptSchedules(least_nodes=0)))
+            part = held[begin:begin + 4].detach()
+            part.assign(part + (held[begin + 2] * 3).contiguous()).realize()
+            data[begin:begin + 4] += data[begin + 2] * 3
+            np.testing.assert_array_equal(held.numpy(), data)
+            monkeypatch.setattr("tinygrad.schedule.cache.create_schedule", lambda _: pytest.fail("made"))
 
 
 def test_a_border_cut_off_keeps_its_place():

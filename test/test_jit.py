@@ -858,6 +858,56 @@ def test_gradients_that_nobody_reads_keep_their_memory_from_replay_to_replay():
     assert GlobalCounters.mem_used == before - 4000
 
 
+def test_gradients_of_calls_of_two_kinds_are_those_of_the_last_call():
+    weights = [Tensor(np.full(1000, i + 1, np.float32), requires_grad=True).realize() for i in range(3)]
+
+    def step(x):
+        for w in weights:
+            w.grad = None
+        return (sum((w * w).sum() for w in weights) * x.sum()).backward().detach()
+
+    jitted, calls = traced(step)
+    gc.collect()
+    before = GlobalCounters.mem_used
+    for call, size in enumerate((2, 3, 2, 3, 3, 2, 3, 2, 2)):
+        jitted(vector(*range(size)))
+        for i, w in enumerate(weights[:2] if call % 4 == 1 else ()):
+            np.testing.assert_array_equal(w.grad.numpy(), np.full(1000, 2 * (i + 1) * sum(range(size))))
+    np.testing.assert_array_equal(weights[2].grad.numpy(), np.full(1000, 6))
+    assert len(calls) == 2
+    for w in weights:
+        w.grad = None
+    gc.collect()
+    assert GlobalCounters.mem_used - before < 4000  # what was left is nobody's: not one of them is kept
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_each_tensor_given_has_the_gradient_of_its_own_call(seed):
+    rng = np.random.default_rng(seed)
+    w = Tensor([2.0, 3.0], requires_grad=True).realize()
+    given = [Tensor([float(i), 1.0], requires_grad=True).realize() for i in range(3)]
+
+    def step(x, scale):
+        x.grad = w.grad = None
+        return (w * x * scale).sum().backward().detach()
+
+    jitted, calls = traced(step)
+    expected = [None] * 3
+    for call in range(20):
+        i, scale = int(rng.integers(3)), call + 1.0
+        jitted(given[i], vector(scale, scale))
+        expected[i], of_w = [2 * scale, 3 * scale], [i * scale, scale]
+        for other in np.flatnonzero(rng.integers(3, size=3) == 0):
+            gradient = given[other].grad
+            assert (gradient is None) == (expected[other] is None)
+            assert gradient is None or gradient.tolist() == expected[other]
+        if rng.integers(4) == 0:
+            assert w.grad.tolist() == of_w
+        if rng.integers(4) == 0:
+            given[i].grad = expected[i] = None
+    assert len(calls) == 1
+
+
 def test_a_gradient_that_nobody_read_is_seen_by_what_is_traced_later():
     w = Tensor([1.0, 2.0], requires_grad=True).realize()
 

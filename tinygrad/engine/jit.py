@@ -393,7 +393,7 @@ class Builder:
             source = argument_source(variable.source)
         elif self.is_drawn(variable) or (self.seed is None and variable.source == SEED):
             source = variable.source
-        return dataclasses.replace(variable, source=source)
+        return variable._replace(source=source)
 
     def is_drawn(self, variable: BoundVariable) -> bool:
         """Whether this is the counter of a draw within the call, not of a lazy tensor from before it."""

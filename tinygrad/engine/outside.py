@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import operator
 import weakref
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from typing import Any
@@ -214,6 +215,45 @@ def still_stands_for(tensor: Tensor | None, uop: UOp) -> bool:
     return view is not None and storage_of(tensor._uop) is storage_of(view)
 
 
+_node = operator.attrgetter("_uop")
+_takes_gradients = operator.attrgetter("_requires_grad")
+
+
+@dataclasses.dataclass(frozen=True)
+class Known:
+    """Tensors that stand for captured memory, as long as they have these nodes."""
+
+    tensors: list[weakref.ref[Tensor]]
+    requires_grad: list[bool | None]
+    nodes: list[UOp | None]
+    storages: list[Storage]
+
+    @staticmethod
+    def of(found: Iterable[tuple[Handle, UOp | None, Storage]]) -> Known:
+        """Of (tensor, its node, the memory)."""
+        known = Known([], [], [], [])
+        for handle, node, storage in found:
+            known.tensors.append(handle.tensor)
+            known.requires_grad.append(handle.requires_grad)
+            known.nodes.append(node)
+            known.storages.append(storage)
+        return known
+
+    def changed(self) -> set[Storage]:
+        """The memories that have a tensor which is gone, or has another node. Where there are none, native
+        code finds that out: a model has thousands, and every replay asks."""
+        tensors = [reference() for reference in self.tensors]
+        try:
+            if all(map(operator.is_, map(_node, tensors), self.nodes)) and all(
+                    map(operator.is_, map(_takes_gradients, tensors), self.requires_grad)):
+                return set()
+        except AttributeError:  # of None, in place of one that is gone
+            pass
+        return {storage for tensor, takes, node, storage
+                in zip(tensors, self.requires_grad, self.nodes, self.storages, strict=True)
+                if tensor is None or tensor._uop is not node or tensor._requires_grad is not takes}
+
+
 @dataclasses.dataclass(frozen=True)
 class Conditions:
     """What must be so for a trace to be used."""
@@ -243,9 +283,8 @@ class Conditions:
             return False
         if not all([h.is_unchanged() and still_stands_for(h.tensor(), uop) for h, uop in self.lazy]):
             return False
-        others = {storage for reference, takes, node, storage in self.known
-                  if (t := reference()) is None or t._uop is not node or t._requires_grad is not takes}
-        if not all([self.stands(storage) for storage in others]):
+        others = self.known.changed()
+        if not all(map(self.stands, others)):
             return False
         if others:
             self.look_again()
@@ -262,17 +301,14 @@ class Conditions:
                                     for h, t in alive])
 
     @functools.cached_property
-    def known(self) -> list[tuple[weakref.ref[Tensor], bool | None, UOp | None, Storage]]:
-        """(tensor, its `requires_grad`, its node, the memory) for the outside tensors that stand for captured
-        memory: as long as a tensor has that node it does."""
-        return [(h.tensor, h.requires_grad, None, storage) for storage, group in self.handles.items()
-                for h in group]
+    def known(self) -> Known:
+        """The outside tensors that stand for captured memory; none of their nodes is looked at yet."""
+        return Known.of((h, None, storage) for storage, group in self.handles.items() for h in group)
 
     def look_again(self) -> None:
         """Take note of the nodes that the tensors have now, which stand for the captured memory."""
-        self.__dict__["known"] = [
-            (h.tensor, h.requires_grad, tensor._uop, storage) for storage, group in self.handles.items()
-            for h in group if (tensor := h.tensor()) is not None]
+        self.__dict__["known"] = Known.of((h, tensor._uop, storage) for storage, group in self.handles.items()
+                                          for h in group if (tensor := h.tensor()) is not None)
 
     @functools.cached_property
     def other_uses(self) -> list[tuple[Any, GradientUse]]:

@@ -15,6 +15,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -318,6 +319,9 @@ def copied_from(ast: UOp) -> int:
     return int(ast.src[0].st.views[0].offset)
 
 
+_USES = attrgetter("uses")
+
+
 class Submission:
     """Steps that are given to queues together. They are ordered by the memory they use, and the host goes on
     while they run, unless that memory is also somebody else's."""
@@ -358,14 +362,14 @@ class Submission:
         self.steps += 1
         count(kernel, device, 0.0)
 
-    def kernels(self, device: str, recorded: Any, changes: tuple[np.ndarray[Any, Any], list[int]],
+    def kernels(self, device: str, recorded: Any, changes: tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]],
                 buffers: Sequence[Buffer], outputs: int, seconds: float) -> None:
         """Run kernels that a device's queue recorded, after changing the arguments whose numbers and values
-        are given."""
+        are given, on memory of which no buffer is a part of another."""
         queue = Device[device].queue
         self.queues.add(queue)
         self.seconds += seconds
-        sources = ordered(queue, buffers, outputs)
+        sources = ordered(queue, buffers, outputs) if any(map(_USES, buffers)) else ()
         self.giving = self.steps, queue, queue.accepted
         point = queue.exec_list(recorded, *changes, self.seconds, sources)
         self.note(point, buffers, outputs)

@@ -15,9 +15,9 @@ import sys
 import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -87,25 +87,27 @@ def kept(value: Any, ended: Callable[[Any], None] | None = None) -> Callable[[],
     return lambda: value
 
 
-@dataclass
-class Held:
+class Held(NamedTuple):
     """Objects that stand in another one, under names or numbers."""
 
-    read: Callable[[Any, Any], Any]
     holder: Callable[[], Any]
-    keys: list[Any] = field(default_factory=list)
-    identities: list[int] = field(default_factory=list)
+    read: Callable[[Any], Callable[[Any], Any]]
+    """what reads the parts of the holder"""
+    keys: list[Any]
+    identities: list[int]
     """the ids of the objects, which live"""
 
-    def leads_there(self) -> bool:
-        holder = self.holder()
-        if holder is None:
-            return False
-        of_holder = _ALL_AT_ONCE.get(self.read, lambda holder: functools.partial(self.read, holder))
-        try:
-            return [*map(id, map(of_holder(holder), self.keys))] == self.identities
-        except IndexError:  # a list that has become shorter
-            return False
+
+def lead_there(ways: Iterable[Held]) -> bool:
+    """Whether the objects are where they were."""
+    try:
+        for holder, read, keys, identities in ways:
+            value = holder()
+            if value is None or [*map(id, map(read(value), keys))] != identities:
+                return False
+    except IndexError:  # a list that has become shorter
+        return False
+    return True
 
 
 @dataclass(frozen=True)
@@ -153,14 +155,15 @@ class References:
 
     def hold(self) -> bool:
         """Whether all of them still lead where they led."""
-        return not self.gone and all([held.leads_there() for held in self.held.values()]) and all(
+        return not self.gone and lead_there(self.held.values()) and all(
             [named.leads_there() for named in self.named])
 
     def note(self, read: Callable[[Any, Any], Any], holder: Any, key: Any, value: Any) -> None:
         """Take note of an object that stands in another one."""
         held = self.held.get((read, id(holder)))
         if held is None:
-            held = self.held[read, id(holder)] = Held(read, kept(holder))
+            of_holder = _ALL_AT_ONCE.get(read, lambda holder: functools.partial(read, holder))
+            held = self.held[read, id(holder)] = Held(kept(holder), of_holder, [], [])
         held.keys.append(key)
         held.identities.append(id(value))
         self.values.append(kept(value, self.gone.append))

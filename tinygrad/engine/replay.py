@@ -1,9 +1,10 @@
 """Running captured steps again on other memory: what `engine/jit.py` keeps of a traced call.
 
 A step names places, not buffers. The memory of some places is given anew for each run (inputs, what is
-returned); that of the others stays: state from outside, and intermediates, which share memory where their
-lifetimes allow. Kernels that follow each other on one device are one command, where its queue can do that (on
-the CPU one native call), for which only the addresses and variables that change are written.
+returned); that of others stays as long as nobody else wants it (`Lasting`: gradients), or for good: state
+from outside, and intermediates, which share memory where their lifetimes allow. Kernels that follow each
+other on one device are one command, where its queue can do that (on the CPU one native call), for which only
+the addresses and variables that change are written.
 """
 from __future__ import annotations
 
@@ -91,6 +92,27 @@ class Values:
         return variable.value + self.moved.get(variable.source, 0)
 
 
+class Lasting:
+    """Memory for some places in one run after the other, and what commands make of it."""
+
+    def __init__(self, buffers: Mapping[int, Buffer]) -> None:
+        self.buffers = buffers
+        self.taken: dict[int, Taken] = {}
+        """by the id of a `Together`"""
+
+
+@dataclass
+class Taken:
+    """What of a command's arguments and memory is the same in all runs with the same `Lasting`."""
+
+    arguments: np.ndarray[Any, Any]
+    buffers: list[Any]
+    open_arguments: list[tuple[int, int]]
+    """(number among `arguments`, the place whose address is to stand there)"""
+    open_buffers: list[tuple[int, int]]
+    """(number among `buffers`, the place whose memory is to stand there)"""
+
+
 @dataclass
 class Together:
     """Consecutive kernels on one device as one command, and what of it changes from run to run."""
@@ -111,16 +133,35 @@ class Together:
     def __post_init__(self) -> None:
         self.seconds = seconds_of(self.operations, self.bytes)
         self.changing = np.array([n for n, *_ in [*self.places, *self.variables]], np.intp)
-        self.given = [place for _, place in self.places]
         self.used = sorted(self.memory, key=lambda used: not self.memory[used])
         """what is written comes first"""
         self.outputs = sum(self.memory.values())
 
-    def __call__(self, run: Submission, given: Mapping[int, Buffer], values: Values) -> None:
-        address = {place: buffer.address for place, buffer in given.items()}
-        arguments = [*map(address.__getitem__, self.given)]
-        arguments += [values.of(variable) for _, variable in self.variables]
-        buffers = [given[used] if isinstance(used, int) else used for used in self.used]
+    def taken(self, lasting: Lasting) -> Taken:
+        """What this command makes of memory that lasts."""
+        known = lasting.taken.get(id(self))
+        if known is None:
+            there = lasting.buffers
+            places = [place for _, place in self.places]
+            addresses = [there[place].address if place in there else 0 for place in places]
+            known = lasting.taken[id(self)] = Taken(
+                np.array(addresses + [0] * len(self.variables), np.int64),
+                [there.get(used) if isinstance(used, int) else used for used in self.used],
+                [(i, place) for i, place in enumerate(places) if place not in there],
+                [(i, used) for i, used in enumerate(self.used)
+                 if isinstance(used, int) and used not in there])
+        return known
+
+    def __call__(self, run: Submission, given: Mapping[int, Buffer], lasting: Lasting, values: Values
+                 ) -> None:
+        taken = self.taken(lasting)
+        arguments, buffers = taken.arguments.copy(), taken.buffers.copy()
+        for number, place in taken.open_arguments:
+            arguments[number] = given[place].address
+        for number, (_, variable) in enumerate(self.variables, len(self.places)):
+            arguments[number] = values.of(variable)
+        for number, place in taken.open_buffers:
+            buffers[number] = given[place]
         run.kernels(self.device, self.kernels, (self.changing, arguments), buffers, self.outputs,
                     self.seconds)
         GlobalCounters.kernel_count += self.count
@@ -193,7 +234,7 @@ class Replay:
             raise RuntimeError(f"step {number} is a copy, not a kernel")
         return found
 
-    def __call__(self, given: Mapping[int, Buffer], values: Values) -> None:
+    def __call__(self, given: Mapping[int, Buffer], lasting: Lasting, values: Values) -> None:
         """Run on this memory for the places that keep none."""
         run = Submission()
         steps = range(len(self.steps)) if DEBUG >= 2 else self.runs
@@ -202,9 +243,9 @@ class Replay:
             run.resume()
             for step in itertools.islice(steps, run.steps, None):
                 if isinstance(step, Together):
-                    step(run, given, values)
+                    step(run, given, lasting, values)
                 else:
-                    self.run_alone(step, run, given, values)
+                    self.run_alone(step, run, {**lasting.buffers, **given}, values)
 
         try:
             complete(rest)  # or captured state would be half written

@@ -172,7 +172,7 @@ class _Saver:
 
     def output(self, output: Output, trace: Trace) -> list[Any]:
         (place,) = output.places
-        view = TemplateView.of(output.view, {trace.places[place].placeholder: place}, {})
+        view = TemplateView.of(output.view, {trace.places[place].placeholder: place})
         movements = [[op.name, self.writer.value(arg)] for op, arg in view.movements]
         outside = None if output.outside is None else self.tensor(output.outside())
         return [place, movements, output.requires_grad, output.argument, outside]
@@ -272,9 +272,9 @@ class _Loader:
 
     def output(self, data: Sequence[Any], places: Sequence[Place]) -> Output:
         number, movements, requires_grad, argument, outside = data
-        view = TemplateView(0, True, tuple((Ops[op], self.reader.value(arg)) for op, arg in movements))
+        view = TemplateView(0, tuple((Ops[op], self.reader.value(arg)) for op, arg in movements))
         reference = None if outside is None else weakref.ref(self.saved.tensors[outside])
-        own = view.over([places[number].placeholder], [])
+        own = view.over([places[number].placeholder])
         return Output((number,), own, requires_grad, argument, reference)
 
     def conditions(self, places: Sequence[Place], uses: Sequence[Any], seed: int | None) -> Conditions:

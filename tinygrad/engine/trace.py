@@ -19,7 +19,7 @@ from tinygrad.engine.arrays import HostData
 from tinygrad.engine.outside import Conditions, compute_readers, is_tracked, set_gradient
 from tinygrad.engine.realize import JitError, allocate
 from tinygrad.engine.references import References
-from tinygrad.engine.replay import Kind, Place, Replay, Step, Values
+from tinygrad.engine.replay import Kind, Lasting, Place, Replay, Step, Values
 from tinygrad.functional import random
 from tinygrad.functional.differentiation import reached_by_gradients
 from tinygrad.graph.sizes import bound
@@ -61,7 +61,7 @@ class Output:
         return result
 
 
-@dataclasses.dataclass(slots=True)
+@dataclasses.dataclass(slots=True, weakref_slot=True, eq=False)
 class Unread:
     """A gradient that a replay left and nobody has read yet. Its tensor is made when it is read; until then
     the memory is nobody's, and the next replay writes there again."""
@@ -69,6 +69,8 @@ class Unread:
     output: Output
     buffers: Sequence[Buffer]
     """the memory of its places"""
+    left: Left | None = None
+    """all that the replay left: it lives as long as one of them is not read"""
 
     def __call__(self) -> Tensor:
         placeholders = self.output.view.base.memories
@@ -76,6 +78,24 @@ class Unread:
                                        in zip(placeholders, self.buffers, strict=True)})
         gradient._requires_grad = False
         return gradient
+
+
+class Left(Lasting):
+    """The memory of the gradients that replays leave: with `unread`, of which those by the number of an
+    argument are `given`."""
+
+    def __init__(self, unread: Sequence[Unread], given: Mapping[int, Unread]) -> None:
+        super().__init__({n: b for u in unread for n, b in zip(u.output.places, u.buffers, strict=True)})
+        self.gone: list[Any] = []
+        """what referred weakly to those that were read, or were replaced: nobody else has them"""
+        self.unread = [weakref.ref(u, self.gone.append) for u in unread]
+        self.given = {number: weakref.ref(u) for number, u in given.items()}
+        for one in unread:
+            one.left = self
+
+    def is_whole(self, tensors: Sequence[Tensor]) -> bool:
+        """Whether all gradients lie where they were left, in a call with these tensors."""
+        return not self.gone and all([tensors[number]._left is one() for number, one in self.given.items()])
 
 
 def node_over(placeholder: UOp, buffer: Buffer) -> UOp:
@@ -114,6 +134,8 @@ class Trace:
     """how the function reached what it uses from outside; None for a function without Python"""
     host: HostData | None = None
     """the arrays and lists that the function made tensors of; None for a function without Python"""
+    last_left: weakref.ref[Left] | None = None
+    """where the last replay left gradients"""
     kept: list[Tensor] = dataclasses.field(default_factory=list)
     """tensors from outside that nobody else need hold: those that came with the trace (`engine/saved.py`)"""
 
@@ -187,6 +209,11 @@ class Trace:
             for n in o.places)]
 
     @functools.cached_property
+    def no_gradients(self) -> Lasting:
+        """The memory of `own_gradients` where there are none."""
+        return Lasting({})
+
+    @functools.cached_property
     def other_gradients(self) -> list[tuple[Any, Output | str | None]]:
         """(owner, gradient) for the others."""
         own = {id(output) for _, output in self.own_gradients}
@@ -221,7 +248,7 @@ class Trace:
         memories = inputs.memories
         given = {number: allocate(memories[m]) for number, m in self.input_places}
         given.update((number, self.places[number].new_buffer()) for number in self.fresh_places)
-        gradients = self.memory_of_gradients(inputs, given)
+        lasting, gradients = self.memory_of_gradients(inputs)
         arguments = {argument_source(name): value for name, value in inputs.variables.items()}
         moved = {}
         for device, count in self.random_count.items():
@@ -229,7 +256,7 @@ class Trace:
             random.advance(device, count)
         overwriting = Overwriting(overwritten, overwritten)
         try:
-            engine(given, Values(moved, {SEED: random.seed(), **arguments}))
+            engine(given, lasting, Values(moved, {SEED: random.seed(), **arguments}))
         finally:
             if overwritten:
                 complete(overwriting.done)
@@ -246,22 +273,28 @@ class Trace:
         """The memory of state and inputs that a call writes to."""
         return self.written_states + [inputs.memories[m].storage for m in self.written_inputs]
 
-    def memory_of_gradients(self, inputs: Inputs, given: dict[int, Buffer]) -> list[tuple[Tensor, Unread]]:
-        """Add the memory of `own_gradients` to `given`: that of the last replay where nobody has read what is
-        there. Returns (owner, what is then to be left there) for the others."""
-        found = []
+    def memory_of_gradients(self, inputs: Inputs) -> tuple[Lasting, list[tuple[Tensor, Unread]]]:
+        """The memory of `own_gradients`: that of the last replay where nobody has read what is there. And
+        (owner, what is then to be left there) for the others."""
+        if not self.own_gradients:
+            return self.no_gradients, []
+        last = None if self.last_left is None else self.last_left()
+        if last is not None and last.is_whole(inputs.tensors):
+            return last, []
+        unread, found, given = [], [], {}
         for owner, output in self.own_gradients:
             target = inputs.tensors[owner] if isinstance(owner, int) else owner()
-            left = None if target is None else target._left
-            if type(left) is Unread and left.output is output:
-                buffers = left.buffers
-            else:
-                buffers = [self.places[n].new_buffer() for n in output.places]
+            one = None if target is None else target._left
+            if type(one) is not Unread or one.output is not output:
+                one = Unread(output, [self.places[n].new_buffer() for n in output.places])
                 if target is not None:
-                    found.append((target, Unread(output, buffers)))
-            for number, buffer in zip(output.places, buffers, strict=True):
-                given[number] = buffer
-        return found
+                    found.append((target, one))
+            unread.append(one)
+            if isinstance(owner, int):
+                given[owner] = one
+        left = Left(unread, given)
+        self.last_left = weakref.ref(left)
+        return left, found
 
     def tensor(self, output: Output, nodes: dict[int, UOp], given: Mapping[int, Buffer],
                inputs: Inputs) -> Tensor:

@@ -14,23 +14,18 @@ from tinygrad.graph.uop import UOp
 
 
 def pending_writes(uops: Iterable[UOp]) -> set[UOp]:
-    """The ASSIGN nodes that computing `uops` runs.
-
-    Raises RuntimeError where a value with such nodes depends on memory that no longer holds what it did.
-    """
+    """The ASSIGN nodes that computing `uops` runs."""
     found: set[UOp] = set()
     stack = [uop for uop in uops if uop.traits & WRITES]
     seen = set(stack)
     while stack:
         node = stack.pop()
-        if node.op is Ops.BUFFER:
-            refuse_overwritten(node)
         if node.realized_view is not None:
             continue
         if node.op is Ops.ASSIGN:
             found.add(node)
         for source in node.src:
-            if source not in seen:
+            if source.traits & WRITES and source not in seen:
                 seen.add(source)
                 stack.append(source)
     return found
@@ -52,27 +47,31 @@ class Readers:
 
     def includes(self, uop: UOp) -> bool:
         """Whether `uop` does. What is found out about nodes on the way is kept for the next question."""
-        known = self.known
-        stack = [uop]
-        while stack:
-            node = stack[-1]
-            if node not in known:
-                memory = self._memory_at(node)
-                unknown = [] if memory is not None else [s for s in node.src if s not in known]
-                if unknown:
-                    stack += unknown
-                    continue
-                reads = any([known[s] for s in node.src]) if memory is None else self._is_overwritten(memory)
-                known[node] = reads
-            stack.pop()
-        return known[uop]
+        path = [(uop, iter(uop.src))] if self._at_once(uop) is None else []
+        """nodes, each a source of the one before, and their sources not asked yet"""
+        while path:
+            node, sources = path[-1]
+            for source in sources:
+                reads = self._at_once(source)
+                if reads:
+                    self.known.update([(above, True) for above, _ in path])
+                    return True
+                if reads is None:
+                    path.append((source, iter(source.src)))
+                    break
+            else:
+                self.known[node] = False
+                path.pop()
+        return self.known[uop]
 
-    def _memory_at(self, node: UOp) -> UOp | None:
-        """The memory that `node` is, or that its value is in; None where it has to be computed."""
-        if node.op is Ops.BUFFER:
-            return node
-        view = node.realized_view
-        return None if view is None else view.base
+    def _at_once(self, node: UOp) -> bool | None:
+        """Whether `node` does, where that is known or the node is in memory; None where its sources tell."""
+        known = self.known.get(node)
+        if known is None:
+            view = node if node.op is Ops.BUFFER else node.realized_view
+            if view is not None:
+                known = self.known[node] = self._is_overwritten(view.base)
+        return known
 
     def _is_overwritten(self, memory: UOp) -> bool:
         if memory.op is not Ops.BUFFER or memory.arg.layout is None:

@@ -226,7 +226,7 @@ class CPUQueue(TimelineQueue):
     def record(self, calls: Sequence[Call]) -> KernelList:
         return KernelList(calls)
 
-    def exec_list(self, kernels: KernelList, places: Array, values: Sequence[int], work: float = 0.0,
+    def exec_list(self, kernels: KernelList, places: Array, values: Array, work: float = 0.0,
                   sources: tuple[Point, ...] = ()) -> Point | None:
         with self.lock:
             frame = kernels.free_frame()

@@ -192,8 +192,8 @@ class CommandQueue:
         variables, its extent."""
         return None
 
-    def exec_list(self, kernels: Any, places: np.ndarray[Any, Any], values: Sequence[int], work: float = 0.0,
-                  sources: tuple[Point, ...] = ()) -> Point | None:
+    def exec_list(self, kernels: Any, places: np.ndarray[Any, Any], values: np.ndarray[Any, Any],
+                  work: float = 0.0, sources: tuple[Point, ...] = ()) -> Point | None:
         """Run what `record` gave, after changing arguments: `places` are their numbers (those of call `k`
         begin at `kernels.starts[k]`, first the addresses, then the variables)."""
         raise NotImplementedError

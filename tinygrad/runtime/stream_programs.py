@@ -73,11 +73,11 @@ class Graph:
         variables = start + self.counts[number]
         return self.arguments[number].set(self.given[start:variables], self.given[variables:end])
 
-    def change(self, places: np.ndarray[Any, Any], values: Sequence[int]) -> None:
+    def change(self, places: np.ndarray[Any, Any], values: np.ndarray[Any, Any]) -> None:
         """Give arguments other values, in the kernels that have one which differs."""
         self.gpu.enter()
         changed = set()
-        for place, value in zip(places.tolist(), values, strict=True):
+        for place, value in zip(places.tolist(), values.tolist(), strict=True):
             if self.given[place] != value:
                 self.given[place] = value
                 changed.add(bisect.bisect_right(self.starts, place) - 1)

@@ -318,7 +318,7 @@ class StreamQueue(DriverQueue):
             return None
         return Graph(self.gpu, calls)
 
-    def exec_list(self, kernels: Graph, places: np.ndarray[Any, Any], values: Sequence[int],
+    def exec_list(self, kernels: Graph, places: np.ndarray[Any, Any], values: np.ndarray[Any, Any],
                   work: float = 0.0, sources: tuple[Point, ...] = ()) -> Point | None:
         raise_failures(sources)
         with self.lock:

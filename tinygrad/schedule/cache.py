@@ -2,9 +2,10 @@
 
 In: the nodes to realise. Out: their `Schedule`. `Structure` is what a schedule depends on: the graph down to
 what is in memory, with a number for each BUFFER in the order in which a walk meets them, and for each
-VARIABLE, whose value is left out. `Template` is a schedule in those numbers; it holds no memory. A step of a
-training loop that is written like the one before costs a walk over its graph instead of the decisions of
-`fuse.py`; in another process it costs reading a file (`kept.py`).
+VARIABLE, whose value is left out; so is the place at which a short crop of memory begins (`crops.py`).
+`Template` is a schedule in those numbers; it holds no memory. A step of a training loop that is written like
+the one before costs a walk over its graph instead of the decisions of `fuse.py`; in another process it costs
+reading a file (`kept.py`).
 """
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ from tinygrad.graph.uop import UOp
 from tinygrad.graph.writes import refuse_overwritten
 from tinygrad.helpers import ALLOW_TF32, NOOPT, collector_paused
 from tinygrad.schedule.bounded import Bounded
-from tinygrad.schedule.crops import IGNORED_ARGUMENT, Placed, is_short_crop
+from tinygrad.schedule.copies import contiguous_part
+from tinygrad.schedule.crops import IGNORED_ARGUMENT, Place, Placed, is_short_crop, places_of, shared_memory
 from tinygrad.schedule.items import BoundVariable, Intermediates, Schedule, ScheduleItem, create_schedule
 from tinygrad.schedule.memory import Arena, lifetimes, plan_arena
 from tinygrad.schedule.partition import is_spread
@@ -35,73 +37,74 @@ first."""
 
 
 class Structure:
-    """What the schedule of `sinks` depends on, as a `key`, and what the numbers in it stand for.
+    """What the schedule of `sinks` depends on, as a `key`, and what the numbers in it stand for."""
 
-    With `until_crop` the walk ends at the first crop of memory at a place that another graph may have
-    elsewhere: such a graph has a structure once its crops are `Placed`."""
-
-    def __init__(self, sinks: list[UOp], until_crop: bool = False) -> None:
+    def __init__(self, sinks: list[UOp]) -> None:
         self.nodes: list[UOp] = []
         self.buffers: list[UOp] = []
-        self.variables: list[UOp] = []
+        self.variables: dict[Place, int] = {}
+        """the number of each VARIABLE, by its argument, among them those at which crops begin"""
         self.position: dict[UOp, int] = {}
         """of a node in `nodes`; computed nodes have that of their view"""
         self.fields: list[Any] = []
         self.by_identity: dict[int, int] = {}
-        self.until_crop = until_crop
-        self.ends_at_crop = False
-        self.key: tuple[Any, ...] = ()
         self.walk(sinks)
-        if self.ends_at_crop:
-            return
         position = self.position
         self.fields.extend([position[s] for s in sinks])
         self.fields += [Device.DEFAULT, int(NOOPT), int(ALLOW_TF32)]
-        self.key = tuple(self.fields)
+        self.key: tuple[Any, ...] = tuple(self.fields)
 
     def walk(self, sinks: list[UOp]) -> None:
         """Number every node, sources first."""
         position, nodes, fields = self.position, self.nodes, self.fields
-        stack: list[Any] = sinks[::-1]
-        """nodes; in a tuple with what was found out about them where their sources are above them"""
+        number, expand = position.__getitem__, Ops.EXPAND
+        stack = sinks[::-1]
         while stack:
             node = stack.pop()
-            if type(node) is tuple:
-                node, source, view = node
-            elif node in position:
+            if node in position:
                 continue
-            else:
-                view = node.realized_view
-                if view is not None and constant_value(node) is None:
-                    source = (view,)
-                elif node.op is Ops.EXPAND and (number := repeated_number(node)) is not None:
+            op, source, view = node.op, node.src, node.realized_view
+            if view is not None and constant_value(node) is None:
+                if view in position:
+                    position[node] = position[view]
+                else:
+                    stack += (node, view)
+                continue
+            if op is expand:
+                value = repeated_number(node)
+                if value is not None:
                     position[node] = len(nodes)
                     nodes.append(node)
-                    fields += (node.op, number, node.shape)
+                    fields += (op, value, node.shape)
                     continue
+            elif op in IGNORED_ARGUMENT:
+                source = source[:1]
+            for below in source:
+                if below not in position:
+                    stack += (node, below)
+                    break
+            else:
+                position[node] = len(nodes)
+                nodes.append(node)
+                if op in SPECIAL:
+                    self.add_special(node)
+                elif source:
+                    fields += (op, node.dtype, node.arg, *map(number, source))
                 else:
-                    source, view = node.src[:1] if node.op in IGNORED_ARGUMENT else node.src, None
-                unknown = [s for s in source if s not in position]
-                if unknown:
-                    stack.append((node, source, view))
-                    unknown.reverse()
-                    stack += unknown
-                    continue
-            if view is not None:
-                position[node] = position[view]
-                continue
-            position[node] = len(nodes)
-            nodes.append(node)
-            if not source:
-                self.add_leaf(node)
-                continue
-            fields += (node.op, node.dtype, None if node.op in IGNORED_ARGUMENT else node.arg)
-            fields += [position[s] for s in source]
-            if node.realized_view is not None:
-                fields.append("constant in memory")
-            if self.until_crop and node.op is Ops.SHRINK and is_short_crop(node):
-                self.ends_at_crop = True
-                return
+                    self.add_leaf(node)
+                if view is not None:
+                    fields.append("constant in memory")
+
+    def add_special(self, node: UOp) -> None:
+        """The fields of a node whose operation is SPECIAL."""
+        op, below = node.op, node.src[0]
+        if op in IGNORED_ARGUMENT:
+            self.fields += (op, node.dtype, self.position[below])
+        elif op is Ops.SHRINK and is_short_crop(node):
+            self.add_crop(node)
+        else:
+            part = contiguous_part(below) if op is Ops.COPY else None
+            self.fields += (op, node.dtype, node.arg, part, *[self.position[s] for s in node.src])
 
     def add_leaf(self, node: UOp) -> None:
         """The fields of a node without sources."""
@@ -114,10 +117,24 @@ class Structure:
             self.buffers.append(node)
             self.fields.extend((node.op, node.dtype, spec.device, spec.size, shared))
         elif node.op is Ops.VARIABLE:
-            self.variables.append(node)
-            self.fields.extend((node.op, *node.arg[:3]))
+            self.fields.extend((node.op, self.number(node.arg), *node.arg[:3]))
         else:
             self.fields.append(node)
+
+    def add_crop(self, node: UOp) -> None:
+        """The fields of a short crop of memory: how much it takes of each axis, and the VARIABLEs at which it
+        begins."""
+        places, bounds = places_of(node.arg, node.src[0].shape)
+        numbers = tuple([None if place is None else self.number(place) for place in places])
+        self.fields += (node.op, node.dtype, bounds, numbers, self.position[node.src[0]])
+
+    def number(self, variable: Place) -> int:
+        """The number of a VARIABLE with that argument; equal ones have the same."""
+        return self.variables.setdefault(variable, len(self.variables))
+
+
+SPECIAL = IGNORED_ARGUMENT | {Ops.SHRINK, Ops.COPY}
+"""Operations of which a schedule depends on something else than operation, dtype, argument and sources."""
 
 
 def repeated_number(node: UOp) -> UOp | None:
@@ -131,23 +148,21 @@ def repeated_number(node: UOp) -> UOp | None:
 
 @dataclass(frozen=True)
 class TemplateView:
-    """Movement over a node of the structure, or over memory of the schedule's own, by number."""
+    """Movement over a BUFFER, by its number."""
 
     number: int
-    is_fresh: bool
     movements: tuple[tuple[Ops, Any], ...]
 
     @staticmethod
-    def of(view: UOp, slot_of: dict[UOp, int], position: dict[UOp, int]) -> TemplateView:
+    def of(view: UOp, slot_of: dict[UOp, int]) -> TemplateView:
         movements = []
-        while view.op is not Ops.BUFFER and view not in position:
+        while view.op is not Ops.BUFFER:
             movements.append((view.op, view.arg))
             (view,) = view.src
-        known = view in position
-        return TemplateView(position[view] if known else slot_of[view], not known, tuple(reversed(movements)))
+        return TemplateView(slot_of[view], tuple(reversed(movements)))
 
-    def over(self, buffers: list[UOp], nodes: list[UOp]) -> UOp:
-        node = buffers[self.number] if self.is_fresh else nodes[self.number]
+    def over(self, buffers: list[UOp]) -> UOp:
+        node = buffers[self.number]
         for op, arg in self.movements:
             node = UOp.new(op, node.dtype, (node,), arg)
         return node
@@ -163,11 +178,11 @@ class TemplateItem:
     variables: tuple[tuple[str, str, int], ...]
     """(name in the kernel, name, number); of one without a name, its value"""
 
-    def over(self, buffers: list[UOp], variables: list[UOp]) -> ScheduleItem:
+    def over(self, buffers: list[UOp], values: list[int]) -> ScheduleItem:
         memory = tuple([buffers[s] for s in self.slots])
         if not self.variables:
             return ScheduleItem(self.ast, memory, self.outputs)
-        bound = tuple([BoundVariable(name, source, variables[number].arg[3] if source else number)
+        bound = tuple([BoundVariable(name, source, values[number] if source else number)
                        for name, source, number in self.variables])
         return ScheduleItem(self.ast, memory, self.outputs, bound)
 
@@ -178,15 +193,16 @@ class Template:
 
     fresh: tuple[tuple[str, int, DType], ...]
     items: tuple[TemplateItem, ...]
-    views: tuple[tuple[int, TemplateView], ...]
-    """for each node that gets a value: its position, and the view that will hold it"""
+    views: tuple[tuple[int, TemplateView | None], ...]
+    """for each node that gets a value: its position, and the view that will hold it; None where that is
+    memory which it shares with other nodes of the structure"""
     arenas: tuple[tuple[str, Arena], ...]
     """for each device, where intermediates lie"""
 
     @staticmethod
     def of(schedule: Schedule, structure: Structure) -> Template | None:
         """The template of a structure's schedule; None where its variables cannot be told apart."""
-        number_of = {(v.arg[0], v.arg[3]): i for i, v in enumerate(structure.variables)}
+        number_of = {(name, value): i for (name, _, _, value), i in structure.variables.items()}
         if len(number_of) < len(structure.variables):
             return None
         slot_of = {buffer: i for i, buffer in enumerate(structure.buffers)}
@@ -198,19 +214,23 @@ class Template:
                                    tuple((v.name, v.source,
                                           number_of[v.source, v.value] if v.source else v.value)
                                          for v in i.variables)) for i in schedule.items)
-        views = tuple((structure.position[n], TemplateView.of(v, slot_of, structure.position))
-                      for n, v in schedule.views.items())
+        views = tuple((structure.position[node],
+                       None if slot_of[view.base] < known else TemplateView.of(view, slot_of))
+                      for node, view in schedule.views.items())
         fresh = tuple((b.arg.device, b.arg.size, b.dtype) for b in list(slot_of)[known:])
-        visible = {view.number for _, view in views if view.is_fresh}
+        visible = {view.number for _, view in views if view is not None}
         inner = {known + i: spec for i, spec in enumerate(fresh) if known + i not in visible}
         return Template(fresh, items, views, _arenas([i.slots for i in items], inner))
 
     def over(self, structure: Structure) -> Schedule:
         """The schedule of another graph of that structure."""
         buffers = structure.buffers + [UOp.new_buffer(*spec) for spec in self.fresh]
-        nodes, variables = structure.nodes, structure.variables
-        return Schedule([item.over(buffers, variables) for item in self.items],
-                        {nodes[at]: view.over(buffers, nodes) for at, view in self.views},
+        values = [value for _, _, _, value in structure.variables]
+        views = {}
+        for at, view in self.views:
+            node = structure.nodes[at]
+            views[node] = shared_memory(node) if view is None else view.over(buffers)
+        return Schedule([item.over(buffers, values) for item in self.items], views,
                         [Intermediates(device, arena, {n: buffers[n] for n in arena.offsets})
                          for device, arena in self.arenas])
 
@@ -263,16 +283,11 @@ class ScheduleCache:
             schedule = self.schedule(bounded.sinks)
             schedule.views = bounded.views(schedule.views)
             return schedule
-        structure = Structure(wanted, until_crop=True)
-        if not structure.ends_at_crop:
-            return self.schedule_of(wanted, structure)
-        placed = Placed(wanted)
-        schedule = self.schedule_of(placed.sinks, Structure(placed.sinks))
-        schedule.views = placed.views(schedule.views)
-        return schedule
+        return self.of_known_sizes(wanted)
 
-    def schedule_of(self, wanted: list[UOp], structure: Structure) -> Schedule:
-        """The schedule of a graph of known sizes, whose structure is given."""
+    def of_known_sizes(self, wanted: list[UOp]) -> Schedule:
+        """The schedule of a graph of known sizes, on single devices."""
+        structure = Structure(wanted)
         with self.lock:
             template = self.templates.get(structure.key)
             if template is not None:
@@ -283,7 +298,9 @@ class ScheduleCache:
         template = self.disk.get(name, structure) if self.disk is not None and name is not None else None
         if template is None:
             with collector_paused():
-                schedule = create_schedule(wanted)
+                placed = Placed(wanted)
+                schedule = create_schedule(placed.sinks)
+                schedule.views = placed.views(schedule.views)
             template = Template.of(schedule, structure)
             if template is None:
                 return schedule

@@ -13,6 +13,7 @@ without its border; its place says more to the compiler than a number that it do
 """
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping, Sequence
 
 from tinygrad.codegen.indexing import constant_value
@@ -24,13 +25,15 @@ from tinygrad.schedule.copies import contiguous_part
 
 IGNORED_ARGUMENT = frozenset({Ops.DETACH, Ops.CUSTOM_GRADIENT})
 """What gradients know of a node; their first source is all that a schedule sees."""
+Bounds = tuple[tuple[int, int], ...]
+"""Where a crop begins and ends along each axis."""
 KEEPS_ITEMS = (Ops.RESHAPE, Ops.PERMUTE, Ops.SHRINK, Ops.DETACH)
 """Between memory and a crop of it."""
 
 
 def is_short(node: UOp) -> bool:
     """Whether `node` is a crop, at a known place, to at most half of an axis."""
-    return node.op is Ops.SHRINK and len(node.src) == 1 and any(_short_axes(node))
+    return node.op is Ops.SHRINK and len(node.src) == 1 and any(_short_axes(node.arg, node.src[0].shape))
 
 
 def is_short_crop(node: UOp) -> bool:
@@ -46,9 +49,9 @@ def is_short_crop(node: UOp) -> bool:
     return Device[memory.arg.device].computes
 
 
-def _short_axes(node: UOp) -> list[bool]:
-    return [0 < 2 * (end - start) <= size
-            for (start, end), size in zip(node.arg, node.src[0].shape, strict=True)]
+@functools.lru_cache(maxsize=1 << 14)
+def _short_axes(box: Bounds, shape: tuple[int, ...]) -> tuple[bool, ...]:
+    return tuple(0 < 2 * (end - start) <= size for (start, end), size in zip(box, shape, strict=True))
 
 
 def moving_crops(kernels: Iterable[Iterable[UOp]]) -> set[UOp]:
@@ -82,13 +85,27 @@ def at_variables(node: UOp, memory: UOp, name: str = "a crop's place") -> UOp:
 
     VARIABLEs of equal bounds have equal names, whatever crop they belong to: so kernels can be equal.
     """
-    moves, bounds = [], []
-    for short, (start, end), size in zip(_short_axes(node), node.arg, memory.shape, strict=True):
+    places, bounds = places_of(node.arg, node.src[0].shape, name)
+    starts = [UOp.const(0, dtypes.index) if place is None else UOp.variable(*place) for place in places]
+    return UOp.new(Ops.SHRINK, node.dtype, (memory, *starts), bounds)
+
+
+Place = tuple[str, int, int, int]
+"""Where a crop begins along an axis: the name of a VARIABLE, its bounds and its value."""
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def places_of(box: Bounds, shape: tuple[int, ...], name: str = "a crop's place"
+              ) -> tuple[tuple[Place | None, ...], Bounds]:
+    """The place of a short crop along each axis of which it leaves at most half, and its bounds from there
+    on."""
+    places: list[Place | None] = []
+    bounds = []
+    for short, (start, end), size in zip(_short_axes(box, shape), box, shape, strict=True):
         most = size - (end - start)
-        place = UOp.variable(f"{name} in 0..{most}", 0, most, start)
-        moves.append(place if short else UOp.const(0, dtypes.index))
+        places.append((f"{name} in 0..{most}", 0, most, start) if short else None)
         bounds.append((0, end - start) if short else (start, end))
-    return UOp.new(Ops.SHRINK, node.dtype, (memory, *moves), tuple(bounds))
+    return tuple(places), tuple(bounds)
 
 
 class Placed:
@@ -98,6 +115,8 @@ class Placed:
     def __init__(self, wanted: Sequence[UOp]) -> None:
         self.done: dict[UOp, UOp] = {}
         self.sinks = [self.node(root) for root in wanted]
+        self.origin = {other: node for node, other in self.done.items() if not is_computed(node)}
+        """what each node stands for"""
 
     def node(self, root: UOp) -> UOp:
         """What stands for `root`."""
@@ -118,18 +137,15 @@ class Placed:
             return at_variables(node, src[0])
         if src == node.src or (node.op is Ops.COPY and contiguous_part(node.src[0]) is not None):
             return node
-        return src[0] if node.op in IGNORED_ARGUMENT else node.replace(src=src)
+        return node.replace(src=src)
 
     def views(self, found: Mapping[UOp, UOp]) -> dict[UOp, UOp]:
         """The views that hold the values of the original nodes, given those of the nodes that stand for
         them."""
-        changed = {node: other for node, other in self.done.items() if node is not other}
-        made = set(changed.values()) - self.done.keys()
-        views = {node: view for node, view in found.items() if node not in made}
-        for node, other in changed.items():
-            view = shared_memory(node) or found.get(other)
-            if view is not None and view is not node and node.realized_view is None:
-                views[node] = view
+        views = {}
+        for other, view in found.items():
+            node = self.origin[other]
+            views[node] = shared_memory(node) if view.base in self.done else view
         return views
 
 
@@ -138,13 +154,14 @@ def is_computed(node: UOp) -> bool:
     return node.realized_view is not None and constant_value(node) is None
 
 
-def shared_memory(node: UOp) -> UOp | None:
-    """`node` as a view of memory that other nodes have too; None where it has its own."""
+def shared_memory(node: UOp) -> UOp:
+    """`node` as a view of memory that other nodes have too. Raises ValueError where it has its own."""
     if node.op is Ops.BUFFER or node.realized_view is not None:
         return node.realized_view or node
     if node.op is Ops.ASSIGN:
         return node.src[0]
-    if node.op not in Family.VIEW and node.op not in IGNORED_ARGUMENT:
-        return None
-    below = shared_memory(node.src[0])
-    return below if below is None or node.op in IGNORED_ARGUMENT else node.replace(src=(below,))
+    if node.op is Ops.DETACH:
+        return shared_memory(node.src[0])
+    if node.op not in Family.VIEW:
+        raise ValueError(f"a {node.op.name} shares no memory")
+    return node.replace(src=(shared_memory(node.src[0]), *node.src[1:]))

@@ -27,8 +27,7 @@ LIMITED_OPERATIONS = 32
 """Operations above a LIMIT that are looked through for what a kernel stores."""
 
 
-@dataclass(frozen=True)
-class BoundVariable:
+class BoundVariable(NamedTuple):
     """A kernel's scalar argument: its name in the kernel, the name it was made with, if it may be another one
     in another graph of that structure, and its value."""
 
@@ -81,10 +80,7 @@ class Schedule:
 
 def create_schedule(sinks: list[UOp]) -> Schedule:
     """The steps that compute `sinks`, each a tensor-graph node."""
-    wanted = [s for s in sinks if s.realized_view is None and s.viewed.op is not Ops.BUFFER]
-    if not wanted:
-        return Schedule()
-    graph, nodes = _in_own_memory(wanted, simplified_graph(wanted))
+    graph, nodes = _in_own_memory(sinks, simplified_graph(sinks))
     forced = _forced(graph, nodes)
     buffered: frozenset[UOp] = frozenset()
     while True:
@@ -100,7 +96,7 @@ def create_schedule(sinks: list[UOp]) -> Schedule:
     for kernel in order:
         schedule.items.extend(plan.items_of(kernel))
     schedule.items.extend(plan.late_writes())
-    for original, simplified in _results(wanted, graph, nodes).items():
+    for original, simplified in _results(sinks, graph, nodes).items():
         schedule.views[original] = plan.view_of(simplified)
     return schedule
 

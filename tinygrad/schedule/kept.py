@@ -18,6 +18,7 @@ from tinygrad.graph.portable import NotPortable, Reader, Writer, dtype_of
 from tinygrad.helpers import cache_dir
 from tinygrad.runtime.objects import ObjectCache, key_of
 from tinygrad.schedule.cache import ScheduleCache, Structure, Template, TemplateItem, TemplateView
+from tinygrad.schedule.crops import shared_memory
 from tinygrad.schedule.memory import Arena
 
 LIMIT = 1 << 26
@@ -35,7 +36,7 @@ def to_json(template: Template) -> bytes:
     """A template as JSON. Raises NotPortable."""
     writer = Writer()
     items = [[writer.add(i.ast), i.slots, i.outputs, i.variables] for i in template.items]
-    views = [[at, v.number, v.is_fresh, [[op.name, writer.value(arg)] for op, arg in v.movements]]
+    views = [[at, v and [v.number, [[op.name, writer.value(arg)] for op, arg in v.movements]]]
              for at, v in template.views]
     return json.dumps({
         "fresh": [[device, size, dtype.name] for device, size, dtype in template.fresh],
@@ -67,11 +68,14 @@ def _item(data: Any, reader: Reader, slots: range, structure: Structure) -> Temp
     return TemplateItem(reader.node(ast), tuple(slots[s] for s in used), int(outputs), bound)
 
 
-def _view(data: Any, reader: Reader, slots: range, structure: Structure) -> tuple[int, TemplateView]:
-    at, number, is_fresh, movements = data
-    nodes = range(len(structure.nodes))
-    moved = tuple((Ops[op], reader.value(arg)) for op, arg in movements)
-    return nodes[at], TemplateView((slots if is_fresh else nodes)[number], bool(is_fresh), moved)
+def _view(data: Any, reader: Reader, slots: range, structure: Structure) -> tuple[int, TemplateView | None]:
+    at, view = data
+    at = range(len(structure.nodes))[at]
+    if view is None:
+        shared_memory(structure.nodes[at])
+        return at, None
+    number, movements = view
+    return at, TemplateView(slots[number], tuple((Ops[op], reader.value(arg)) for op, arg in movements))
 
 
 def _arena(data: Any, fresh: tuple[tuple[str, int, DType], ...], slots: range) -> tuple[str, Arena]:
