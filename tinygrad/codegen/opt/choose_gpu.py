@@ -17,7 +17,7 @@ from tinygrad.codegen.opt.access import Access, accesses_of
 from tinygrad.codegen.opt.choose_chain import ChainChooser
 from tinygrad.codegen.opt.choose_registers import RegisterChooser
 from tinygrad.codegen.opt.choose_sides import dividing
-from tinygrad.codegen.opt.choose_units import UnitChooser
+from tinygrad.codegen.opt.choose_units import LEAST_SIDE, UnitChooser
 from tinygrad.codegen.opt.merge import mergeable_pair
 from tinygrad.codegen.opt.plan import Opt, OptKind, Plan, apply_opt
 from tinygrad.codegen.opt.skip import skips_something
@@ -35,8 +35,14 @@ ACCESS_LANES = 4
 """Items of a wide load or store."""
 
 
+BLOCKS_AT_ONCE = 1024
+"""Blocks of 256 threads that an H200 runs at once: 8 on each of 132 multiprocessors."""
+WORD_BYTES, SECTOR_BYTES = 4, 32
+"""What a thread loads at least to keep memory busy, and what is read of it together."""
 ROW_ITEMS = 64
 """Items of rows that a thread keeps in registers: a quarter of them."""
+KEPT_ROW = 256 * ROW_ITEMS
+"""Items of the longest row that a block of 256 threads keeps."""
 ROW_ROUNDS = 4
 """Accesses of a thread along a row, all on their way at once."""
 
@@ -72,6 +78,9 @@ class _Chooser:
         if statistics:
             if not self.by_chain():
                 self.share_rows(statistics)
+        elif contraction is not None and self.is_thin(contraction):
+            self.hold_short_side(contraction)
+            self.share_outputs(self.outer_reduces())
         elif contraction is not None and self.outputs_fill(contraction):
             if not any(self.by_tiles(kind, contraction) for kind in (UnitChooser, RegisterChooser)):
                 self.tile(contraction)
@@ -189,21 +198,19 @@ class _Chooser:
     # --- reduces --------------------------------------------------------------------------------------------
 
     def share_outputs(self, reduces: list[UOp]) -> None:
-        """A thread for each output; where they are few or their items lie in rows, several threads each."""
-        renderer = self.renderer
-        outputs = self.output_ranges()
-        count = int(prod(r.extent for r in outputs))
-        split = [(node, r) for node in reduces if (r := self.shared_range(node)) is not None]
-        rows = [(n, r) for n, r in split if (a := self.largest_access(n)) is not None and a.step(r) == 1]
-        few = count < FULL_BLOCKS * renderer.block_threads
-        chosen = rows if rows or not few else split
-        if not chosen:
-            self.spread_over_threads(outputs, renderer.block_threads)
-            return
-        longest = max(r.extent for _, r in chosen)
-        beside = 1 if rows else renderer.warp_threads
-        group = max(1, min(renderer.block_threads // beside, _power_of_two(longest)))
-        self.spread_over_threads(outputs, renderer.block_threads // group if few else 1)
+        """A thread for each output, or as many more as keep the device busy: threads that share a row walk it
+        side by side; of those that walk columns, some are side by side to read whole sectors."""
+        block = self.renderer.block_threads
+        outputs = frozenset(filter(_is_plain, self.output_ranges()))
+        walked = [(a, r) for node in reduces if (r := self.shared_range(node)) is not None
+                  and (a := self.largest_access(node)) is not None]
+        rows = [(a, r) for a, r in walked if a.step(r) == 1]
+        wanted = ceildiv(BLOCKS_AT_ONCE * block, int(prod(r.extent for r in outputs)))
+        longest = max((r.extent for _, r in rows or walked), default=1)
+        itemsize = min((a.node.dtype.itemsize for a, _ in walked), default=1)
+        least, most = (self.renderer.warp_threads, block) if rows else (1, block * itemsize // SECTOR_BYTES)
+        group = max(1, min(max(least, _power_of_two(wanted)), most, _power_of_two(longest)))
+        self.spread_over_threads(outputs, block // group)
         self.group_reduces(group)
 
     def shared_range(self, node: UOp) -> UOp | None:
@@ -298,6 +305,16 @@ class _Chooser:
 
     # --- contractions ---------------------------------------------------------------------------------------
 
+    def is_thin(self, contraction: Contraction) -> bool:
+        """True for so few rows, or columns, that a thread has them all, and a sum that threads share."""
+        return self.shared_range(contraction.reduce) is not None and \
+            prod(r.extent for r in _short_side(contraction)) < LEAST_SIDE
+
+    def hold_short_side(self, contraction: Contraction) -> None:
+        """The few rows in registers of each thread: what they are multiplied with is loaded once for all."""
+        for r in sorted(filter(_is_plain, _short_side(contraction)), key=lambda r: r.arg[0]):
+            self.take(Opt(OptKind.UPCAST, r.arg[0], r.extent))
+
     def outputs_fill(self, contraction: Contraction) -> bool:
         """True if there are outputs enough for a thread each, or its sum is too short to share."""
         enough = FULL_BLOCKS * self.renderer.warp_threads
@@ -353,6 +370,11 @@ class _Chooser:
         before = self.output_ranges()
         self.take(Opt(OptKind.VECTOR if wide else OptKind.UPCAST, r.arg[0], size))
         return next((n for n in self.output_ranges() - before if _is_plain(n)), None)
+
+
+def _short_side(contraction: Contraction) -> frozenset[UOp]:
+    """The ranges of the operand that has fewer rows, or columns."""
+    return min(contraction.left, contraction.right, key=lambda side: int(prod(r.extent for r in side)))
 
 
 def _is_plain(r: UOp) -> bool:
