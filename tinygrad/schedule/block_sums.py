@@ -21,6 +21,8 @@ TILE_SIDE = 128
 """Rows and columns of a block's tile of a contraction, where it has as many."""
 MULTIPROCESSORS = 132
 """Of an H200; each is busy with a tile."""
+MANY_ROWS = 256
+"""Rows whose blocks keep a device busy: their threads load many items of each at once."""
 KERNEL_BYTES = 32 << 20
 """What a kernel more costs: its start and the end of the one before it, 7 us at 4.8 TB/s."""
 
@@ -50,14 +52,15 @@ class BlockSum:
 
 
 def block_sum(node: UOp) -> BlockSum | None:
-    """What a REDUCE costs blocks of threads; None for rows that a block has in registers all at once."""
+    """What a REDUCE costs blocks of threads; None for many rows, and for those that a block has in
+    registers all at once."""
     length, results = prod(range_extents(node)), node.numel
     found = _step_of_tiles(node)
     if found is not None:
         return BlockSum(length, *found, results, node.dtype.itemsize)
     walked = _largest_view(node.src[0])
     along = any(abs(walked.st.views[-1].strides[a]) == 1 for a in node.arg[1] if walked.shape[a] > 1)
-    if along and length <= KEPT_ROW:
+    if along and (length <= KEPT_ROW or results >= MANY_ROWS):
         return None
     busy = BLOCKS_AT_ONCE * (WORD_BYTES if along else SECTOR_BYTES)
     return BlockSum(length, results * walked.dtype.itemsize, busy, results, node.dtype.itemsize)

@@ -19,6 +19,7 @@ from tinygrad.codegen.opt.choose_registers import RegisterChooser
 from tinygrad.codegen.opt.choose_sides import dividing
 from tinygrad.codegen.opt.choose_units import LEAST_SIDE, UnitChooser
 from tinygrad.codegen.opt.merge import mergeable_pair
+from tinygrad.codegen.opt.online import online_sums
 from tinygrad.codegen.opt.plan import Opt, OptKind, Plan, apply_opt
 from tinygrad.codegen.opt.skip import skips_something
 from tinygrad.codegen.ranges import output_ranges
@@ -43,6 +44,8 @@ ROW_ITEMS = 64
 """Items of rows that a thread keeps in registers: a quarter of them."""
 KEPT_ROW = 256 * ROW_ITEMS
 """Items of the longest row that a block of 256 threads keeps."""
+TILE_ITEMS = 16
+"""Items of a tile of a row that a thread keeps in registers."""
 ROW_ROUNDS = 4
 """Accesses of a thread along a row, all on their way at once."""
 
@@ -73,10 +76,10 @@ class _Chooser:
         if needs_order(self.nest):
             return Plan()
         self.merge_contiguous()
-        statistics = self.statistics()
+        reduces, statistics = self.outer_reduces(), self.statistics()
         contraction = None if statistics else self.main_contraction()
         if statistics:
-            if not self.by_chain():
+            if not self.by_chain() and not self.walk_rows_once():
                 self.share_rows(statistics)
         elif contraction is not None and self.is_thin(contraction):
             self.hold_short_side(contraction)
@@ -84,8 +87,10 @@ class _Chooser:
         elif contraction is not None and self.outputs_fill(contraction):
             if not any(self.by_tiles(kind, contraction) for kind in (UnitChooser, RegisterChooser)):
                 self.tile(contraction)
-        elif self.outer_reduces():
-            self.share_outputs(self.outer_reduces())
+        elif reduces:
+            kept = len(self.loops_along(reduces)) > 1 and self.keep_row(reduces)
+            if not kept and not self.walk_rows_once():
+                self.share_outputs(reduces)
         else:
             self.share_items()
         self.spread()
@@ -211,7 +216,13 @@ class _Chooser:
         least, most = (self.renderer.warp_threads, block) if rows else (1, block * itemsize // SECTOR_BYTES)
         group = max(1, min(max(least, _power_of_two(wanted)), most, _power_of_two(longest)))
         self.spread_over_threads(outputs, block // group)
+        before = set(self.nest.toposort())
         self.group_reduces(group)
+        if rows and wanted > most:  # too few threads: each loads many items at once
+            new = [n for n in self.nest.toposort() if n.op is Ops.RANGE and n not in before]
+            for r in filter(_is_plain, new):
+                if r.extent >= TILE_ITEMS:
+                    self.take(Opt(OptKind.UNROLL, r.arg[0], TILE_ITEMS))
 
     def shared_range(self, node: UOp) -> UOp | None:
         """The range of a REDUCE that threads share: long, and contiguous where one is."""
@@ -251,6 +262,29 @@ class _Chooser:
         self.group_reduces(group, inner)
         for ranges in dict.fromkeys(frozenset(s.closed_ranges) & inner for s in self.nest.src):
             self.spread_over_threads(frozenset(filter(_is_plain, ranges)), group)
+
+    def walk_rows_once(self) -> bool:
+        """Rows that are too long for registers by tiles that are not, for their largest items and the sums
+        weighted by these, if the nest has such and reduces nothing else."""
+        found = online_sums(self.nest)
+        if found is None or found.loop.extent <= KEPT_ROW:
+            return False
+        known, rows = {found.largest, *(s.reduce for s in found.sums)}, found.largest.ranges
+        reduces = [n for n in self.nest.toposort() if n.op is Ops.REDUCE and n.closed_ranges]
+        if set(reduces) != known or any(n.ranges != rows for n in known):
+            return False
+        threads, before = self.renderer.block_threads, set(self.nest.toposort())
+        accesses = [a for a in accesses_of(self.nest) if found.loop in a.ranges]
+        walked = all(a.step(found.loop) in (0, 1) for a in accesses)
+        widest = min(self.renderer.access_lanes(a.node.dtype) for a in accesses)
+        width = dividing(found.loop.extent, widest) if walked else 1
+        self.take(Opt(OptKind.ONLINE, found.loop.arg[0], threads * TILE_ITEMS))
+        item = next(n for n in self.nest.toposort() if n not in before and n.op is Ops.RANGE
+                    and n.arg[1] is RangeKind.UNROLL)
+        self.take(Opt(OptKind.ROW, item.arg[0], threads, (), (width, self.exchanging_lanes())))
+        for ranges in dict.fromkeys(frozenset(s.closed_ranges) - rows for s in self.nest.src):
+            self.spread_over_threads(frozenset(filter(_is_plain, ranges)), threads)
+        return True
 
     def keep_row(self, statistics: list[UOp]) -> bool:
         """The row in registers of a block, if its loops are of one length and the registers suffice."""
