@@ -57,6 +57,19 @@ def test_gradients_of_weights_have_blocks_enough_for_all_multiprocessors(seed: i
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=lambda d: d.name)
+@pytest.mark.parametrize(("size", "stride"), [(3, 1), (1, 1), (5, 2)])
+def test_convolutions_weights_get_gradients_from_blocks_enough(size: int, stride: int, dtype: DType) -> None:
+    x, w = empty(100, 48, 36, 36, dtype=dtype), empty(56, 48, size, size, dtype=dtype)
+    w.requires_grad = True
+    y = x.conv2d(w, stride=stride)
+    (gradient,) = y.gradient(w, gradient=empty(*y.shape, dtype=dtype))
+    *_, pieces, total = programs(gradient)
+    assert threads_and_blocks(pieces)[1] >= FULL_BLOCKS
+    loads = {n.src[0].src[0] for n in total if n.op is Ops.LOAD and n.src[0].op is Ops.INDEX}
+    assert max(memory.arg[1] for memory in loads if memory.op is Ops.PARAM) >= 4 * w.numel()
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=lambda d: d.name)
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("walk", ["columns", "rows"])
 def test_products_of_one_vector_keep_most_threads_busy(walk: str, seed: int, dtype: DType) -> None:

@@ -72,13 +72,14 @@ def _step_of_tiles(node: UOp) -> tuple[int, int] | None:
     product = product_of(node)
     if product is None or not is_contraction(node):
         return None
-    own = [{a for a, stride in enumerate(s.st.views[-1].strides) if stride} for s in product.src]
+    operands = [view_of_stored(s) for s in product.src]
+    own = [{a for a, stride in enumerate(s.st.views[-1].strides) if stride} for s in operands]
     batch = prod(product.shape[a] for a in (own[0] & own[1]).difference(node.arg[1]))
     m, n = (prod(product.shape[a] for a in axes.difference(other, node.arg[1]))
             for axes, other in (own, own[::-1]))
     if min(m, n) < LEAST_SIDE:
         return None
-    itemsize = max(view_of_stored(s).dtype.itemsize for s in product.src)
+    itemsize = max(s.dtype.itemsize for s in operands)
     tiles = batch * ceildiv(m, TILE_SIDE) * ceildiv(n, TILE_SIDE)
     read = tiles * (min(m, TILE_SIDE) + min(n, TILE_SIDE))
     return read * itemsize, MULTIPROCESSORS * 2 * TILE_SIDE * itemsize
