@@ -2,6 +2,9 @@
 that there is not. What each says where its driver or compiler is missing stands in its own tests."""
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from tinygrad import Device, Tensor, dtypes
@@ -44,6 +47,25 @@ def test_memory_that_there_is_not_is_an_error_with_what_is_used(name: str) -> No
         Buffer(name, 1 << 50, dtypes.uint8).allocate()
     assert GlobalCounters.mem_used == used
     assert (Tensor([1.0, 2.0], device=name) + 1).tolist() == [2, 3]
+
+
+WITHOUT_LLVM = """
+import sys
+sys.modules["llvmlite"] = None
+from tinygrad import Device
+try:
+    Device[sys.argv[1]]
+except ImportError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("name", ["CPU", "CL", "WEBGPU", "PYTHON", "CUDA:EMULATED"])
+def test_a_device_says_when_it_is_opened_that_llvmlite_is_missing(name: str) -> None:
+    opened(name)
+    command = [sys.executable, "-c", WITHOUT_LLVM, name]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.stdout.strip() == f"{name} needs llvmlite: python3 -m pip install llvmlite", done.stderr
 
 
 def test_metal_says_which_devices_have_float64() -> None:

@@ -152,6 +152,16 @@ def test_convolutions_and_batches(device: str) -> None:
     np.testing.assert_array_equal(batched.numpy(), a.astype(np.float32) @ b.astype(np.float32))
 
 
+@pytest.mark.parametrize("device", ["PYTHON:CUDA", "CUDA:EMULATED"])
+def test_operands_that_are_padded_after_they_were_widened(device: str) -> None:
+    a, b = whole_numbers(10, 100, 97), whole_numbers(10, 99, 100)
+    padded = on(device, a).float().pad(((0, 0), (0, 0), (2, 0)))
+    result = padded @ on(device, b).float()
+    assert has_unit(result, device)
+    wide = np.pad(a.astype(np.float32), ((0, 0), (0, 0), (2, 0)))
+    np.testing.assert_array_equal(result.numpy(), wide @ b.astype(np.float32))
+
+
 def as_tf32(x: Array) -> Array:
     """Rounded to 10 bits of fraction, halves away from zero."""
     bits = x.view(np.uint32).astype(np.uint64)

@@ -7,6 +7,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from drivers import needs_compiler
 
 from tinygrad import Context, Tensor
 from tinygrad.codegen.compile import stages_of
@@ -14,7 +15,7 @@ from tinygrad.codegen.lower import lower
 from tinygrad.codegen.opt.online import online_sums
 from tinygrad.codegen.opt.plan import Opt, OptKind, Plan, apply_plan
 from tinygrad.engine.realize import schedule_uops
-from tinygrad.graph.ops import Ops
+from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
 from tinygrad.renderer.python import PythonRenderer
 from tinygrad.runtime import emulator
@@ -234,3 +235,53 @@ def test_no_memory_of_the_size_of_the_scores_lasts_from_forward_to_backward() ->
     chains = [i for i, plan in enumerate(plans) if any(opt.kind is OptKind.CHAIN for opt in plan.opts)]
     with_scores = [i for i, item in enumerate(items) if any(b.arg.size == 4 * 64 * 64 for b in item.buffers)]
     assert len(chains) == 2 and max(chains) < min(with_scores)
+
+
+# --- rows of blocks ---------------------------------------------------------------------------------------
+
+LONG = 16_411
+"""Items of a row that no block has in its registers at once."""
+ROWS = {
+    "logsumexp": (lambda x: x.logsumexp(-1), lambda x: np.logaddexp.reduce(x, -1)),
+    "softmax": (lambda x: x.softmax(-1), lambda x: np.exp(x - np.logaddexp.reduce(x, -1, keepdims=True))),
+    "log_softmax": (lambda x: x.log_softmax(-1), lambda x: x - np.logaddexp.reduce(x, -1, keepdims=True)),
+    "of products": (lambda x: (x * x + 1).logsumexp(-1), lambda x: np.logaddexp.reduce(x * x + 1, -1)),
+}
+
+
+@needs_compiler
+@pytest.mark.parametrize(("length", "dtype"), [(LONG, np.float32), (LONG + 1, np.float32),
+                                               (LONG, ml_dtypes.bfloat16)])
+@pytest.mark.parametrize("name", ["logsumexp", "softmax"])
+def test_blocks_walk_long_rows_once(name: str, length: int, dtype: Any) -> None:
+    ours, theirs = ROWS[name]
+    x = (5 * numbers(260, length)).astype(dtype)
+    result = ours(Tensor(x, device="CUDA:EMULATED").realize().float())
+    (item,) = schedule_uops([result.uop])
+    kinds = [o.kind for o in stages_of(item.ast, "CUDA:EMULATED").plan.opts]
+    assert kinds[:2] == [OptKind.ONLINE, OptKind.ROW]
+    np.testing.assert_allclose(result.numpy(), theirs(x.astype(np.float64)), rtol=2e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("length", [64, 150, 200])
+@pytest.mark.parametrize("name", ROWS)
+def test_threads_of_a_block_have_a_tile_of_a_row_together(name: str, length: int) -> None:
+    ours, theirs = ROWS[name]
+    device = "PYTHON:BLOCKS"
+    (item,) = schedule_uops([ours(Tensor.empty(3, length, device=device)).uop])
+    found = online_sums(lower(item.ast))
+    assert found is not None
+    tiles = Plan((Opt(OptKind.ONLINE, found.loop.arg[0], 64),))
+    (each,) = [n for n in apply_plan(lower(item.ast), tiles).toposort()
+               if n.op is Ops.RANGE and n.arg[1] is RangeKind.UNROLL]
+    plan = Plan((*tiles.opts, Opt(OptKind.ROW, each.arg[0], 16, (), (2, 4)), Opt(OptKind.GLOBAL, 0)))
+    x = 5 * numbers(3, length)
+    x[1, 7], x[2, -1] = np.inf if name == "logsumexp" else 60.0, -np.inf
+    if name == "of products":
+        x[2, -1] = 0
+    expected = theirs(x.astype(np.float64))
+    output = np.empty(expected.shape, np.float32)
+    program = stages_of(item.ast, device, plan).program
+    text = PythonRenderer(has_blocks=True).render("kernel", program)
+    PythonProgram("kernel", compile(text, "<kernel>", "exec"))([output.ctypes.data, x.ctypes.data], [], 1)
+    np.testing.assert_allclose(output, expected, rtol=2e-5, atol=2e-6)

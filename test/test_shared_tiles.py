@@ -228,7 +228,7 @@ def test_convolutions_in_registers_read_shared_tiles(monkeypatch: pytest.MonkeyP
 
 
 def test_programs_that_copy_ahead_count_in_32_bits() -> None:
-    x = Tensor.empty(1024, 1024, device="PYTHON:CUDA")
+    x = Tensor.empty(2048, 2048, device="PYTHON:CUDA")
     program = stages_of(schedule_uops([(x @ x.T).uop])[-1].ast, "PYTHON:CUDA").program
     assert any(n.op is Ops.PREFETCH for n in program)
     assert "const int id" in cuda_renderer().render("kernel", program)

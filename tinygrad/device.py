@@ -23,7 +23,7 @@ from tinygrad.dtype import DType, dtype_from_numpy
 from tinygrad.helpers import DEBUG, complete
 from tinygrad.renderer import Launch, Renderer
 from tinygrad.runtime.allocator import Allocator, Owner
-from tinygrad.runtime.queue import CommandQueue, Point, Uses
+from tinygrad.runtime.queue import CommandQueue, Point, Uses, host_rate
 
 if TYPE_CHECKING:
     from tinygrad.runtime.limits import Limits
@@ -426,6 +426,8 @@ class _Devices:
         try:
             module = importlib.import_module(self.FILES[self.kind_of(full)])
             opened: CompiledDevice = module.open_device(full)
+            if opened.computes:
+                host_rate()  # which all kernels are weighed by, and which asks LLVM
         except ModuleNotFoundError as missing:
             package = str(missing.name).partition(".")[0]
             raise ImportError(f"{full} needs {package}: python3 -m pip install {package}") from missing

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tinygrad.dtype import DType
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
 
@@ -49,3 +50,25 @@ def product_in(value: UOp) -> UOp | None:
     if value.op is Ops.WHERE and value.src[2].op is Ops.CONST and value.src[2].arg == 0:
         value = value.src[1]
     return value if value.op is Ops.MUL else None
+
+
+def narrower(value: UOp) -> UOp | None:
+    """What `value` was widened from, each of its items or those that a condition chooses; None if from
+    nothing narrower."""
+    if value.op is Ops.CAST and value.src[0].dtype.itemsize < value.dtype.itemsize:
+        return value.src[0]
+    if value.op is not Ops.WHERE:
+        return None
+    found = [narrower(s) for s in value.src[1:]]
+    dtypes = {s.dtype for s in found if s is not None}
+    if len(dtypes) != 1:
+        return None
+    chosen = [_constant_of(s, *dtypes) if n is None else n for s, n in zip(value.src[1:], found, strict=True)]
+    return None if chosen[0] is None or chosen[1] is None else value.src[0].where(chosen[0], chosen[1])
+
+
+def _constant_of(value: UOp, dtype: DType) -> UOp | None:
+    """A constant in a narrower type, if that has it."""
+    if value.op is not Ops.CONST or dtype.numpy.type(value.arg) != value.arg:
+        return None
+    return UOp.const(dtype.as_const(value.arg), dtype)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from tinygrad.codegen.barriers import with_barriers
 from tinygrad.codegen.grid import NO_LIMITS, Grid, GridLimits, is_block_range
@@ -68,11 +68,20 @@ def loops_apart(nest: UOp) -> UOp:
                 continue
             own = {r: UOp.range(r.src[0], identity + i, r.arg[1]) for i, r in enumerate(closed)}
             values = node.src[:len(node.src) - len(closed)]
-            changes[node] = node.replace(src=(*(v.substitute(own) for v in values), *own.values()))
+            changes[node] = node.replace(src=(*(_with_loops(v, own) for v in values), *own.values()))
             break
         if not changes:
             return nest
         nest = nest.substitute(changes)
+
+
+def _with_loops(value: UOp, new: Mapping[UOp, UOp]) -> UOp:
+    """`value` inside other loops; what closes some of these itself stays as it is."""
+    done: dict[UOp, UOp] = {}
+    for node in value.toposort(stop=lambda n: n.ranges.isdisjoint(new)):
+        inside = node not in new and not node.ranges.isdisjoint(new)
+        done[node] = node.with_sources(tuple([done[s] for s in node.src])) if inside else new.get(node, node)
+    return done[value]
 
 
 class _Linearizer:

@@ -16,13 +16,11 @@ from functools import lru_cache
 from tinygrad.codegen.lower import lower
 from tinygrad.codegen.opt.choose_gpu import runs_as_chain
 from tinygrad.device import Device
-from tinygrad.graph.ops import Family, Ops
+from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ALLOW_TF32, NOOPT
 from tinygrad.schedule.products import is_contraction
-from tinygrad.schedule.split import runs_blocks
-
-_THROUGH = Family.ELEMENTWISE | Family.MOVEMENT | {Ops.CONST, Ops.VARIABLE, Ops.LIMIT}
+from tinygrad.schedule.split import COMPUTED_IN_PLACE, finds_largest, runs_blocks
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +37,7 @@ def chained_sums(order: Sequence[UOp], forced: set[UOp], closed: frozenset[UOp])
     """For each node of a chain, down to what is stored, the chain. `order` is the whole graph, sources
     first; `forced` is stored in any case, `closed` needs no loop."""
     roots = [n for n in order if n.op is Ops.REDUCE and n not in closed and n.arg[0] is Ops.ADD
-             and _has_units(n.device) and is_contraction(n) and _finds_largest(n, forced)]
+             and _has_units(n.device) and is_contraction(n) and finds_largest(n, forced)]
     if not roots or NOOPT:
         return {}
     found: dict[UOp, ChainedSum] = {}
@@ -52,12 +50,6 @@ def chained_sums(order: Sequence[UOp], forced: set[UOp], closed: frozenset[UOp])
             found |= {n: chain for n in piece.nodes
                       if n not in piece.ends and (n in inside or n not in found)}
     return found
-
-
-def _finds_largest(root: UOp, forced: set[UOp]) -> bool:
-    """Whether what a sum adds up is made of the largest of something."""
-    cone = root.src[0].toposort(stop=lambda n: n.op not in _THROUGH or n in forced)
-    return any(n.op is Ops.REDUCE and n.arg[0] is Ops.MAX for n in cone)
 
 
 def _has_units(device: object) -> bool:
@@ -83,7 +75,7 @@ class _Piece:
             self.nodes[node] = is_factor
             is_sum = node.op is Ops.REDUCE and node not in closed
             if node is not root and (node in forced or (is_sum and is_factor)
-                                     or (node.op not in _THROUGH and node.op is not Ops.REDUCE)):
+                                     or (node.op not in COMPUTED_IN_PLACE and node.op is not Ops.REDUCE)):
                 self.ends[node] = _parameter(node, len(self.ends) + 1)
                 continue
             is_product = is_sum and node is not root and is_contraction(node)

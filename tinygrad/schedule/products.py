@@ -33,18 +33,6 @@ def is_contraction(node: UOp) -> bool:
     return all(_is_spread(s) for s in product.src)
 
 
-def operand_bytes(node: UOp) -> int:
-    """The memory that the operands of a contraction are read from more than once.
-
-    A tile of results reads an operand once for `TILE` of the results it is spread over.
-    """
-    product = product_of(node)
-    if product is None:
-        return 0
-    stored = [_stored(s) for s in product.src]
-    return sum(s.numel * s.dtype.itemsize for s in stored if product.numel > TILE * s.numel)
-
-
 def reread_bytes(node: UOp) -> int:
     """The memory that a core walks through again for each tile of results, where a contraction sums over what
     lies outermost in both operands (the gradient of a weight, over the images of a batch): a panel of one
@@ -60,11 +48,11 @@ def reread_bytes(node: UOp) -> int:
     batch = own[0] & own[1] - reduced
     read = 0
     for operand, axes in zip(product.src, own, strict=True):
-        stored = _stored(operand).numel
+        memory = _stored(operand).numel
         rows = prod(shape[a] for a in axes - reduced - batch)
         products = prod(shape[a] for a in axes & reduced)
-        windowed = products * rows * prod(shape[a] for a in batch) > stored
-        items = stored / prod(shape[a] for a in batch) if windowed else products * min(rows, TILE)
+        windowed = products * rows * prod(shape[a] for a in batch) > memory
+        items = memory / prod(shape[a] for a in batch) if windowed else products * min(rows, TILE)
         read += int(items * operand.dtype.itemsize)
     return read
 
@@ -74,6 +62,16 @@ def uncast(value: UOp) -> UOp:
     while value.op is Ops.CAST:
         value = value.src[0]
     return value
+
+
+def view_of_stored(value: UOp) -> UOp:
+    """A view without the casts on its way: of what it is a view of, in that one's type."""
+    if value.op is Ops.CAST:
+        return view_of_stored(value.src[0])
+    if value.op not in Family.MOVEMENT:
+        return value
+    source = view_of_stored(value.src[0])
+    return UOp.new(value.op, source.dtype, (source, *value.src[1:]), value.arg)
 
 
 def _stored(value: UOp) -> UOp:

@@ -5,26 +5,37 @@ Reducing pieces first, side by side, and then the pieces' results, uses every co
 """
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Set
+from functools import lru_cache
+
 from tinygrad.device import Device
-from tinygrad.graph.ops import Ops
+from tinygrad.graph.ops import Family, Ops
+from tinygrad.graph.sizes import is_symbolic
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ceildiv, prod
 from tinygrad.renderer import Renderer
-from tinygrad.schedule.products import is_contraction, operand_bytes, reread_bytes
+from tinygrad.schedule.block_sums import KERNEL_BYTES, block_sum
+from tinygrad.schedule.products import is_contraction, reread_bytes
 
 FEW_RESULTS = 256
 """Results below which the loops over them are not enough to share out, lanes and registers taken off."""
 MUCH_WORK = 1 << 19
 """Items below which one core is done sooner (50 us at 40 GB/s) than a second kernel is worth."""
-CACHED_BYTES = 12 << 20
-"""Operands of a contraction that the cache of blocks that run at once holds while they read them."""
 STORED_COST = 512
 """Products for each partial result that is stored and read back, as long as about 130 of them (two
 cores summed up 2.4 million in 1.2 ms): a quarter of the time is the most that pieces may cost."""
 PIECES = 64
 """Pieces aimed at: enough for any number of cores here, few enough that the second step costs nothing."""
-BLOCK_PIECES = 1024
-"""The same where a piece is a block of threads: a GPU runs about as many at once."""
+MOST_PIECES = 4096
+"""Of a device of blocks; a few times as many as it runs at once."""
+POWERS = tuple(1 << i for i in range(1, MOST_PIECES.bit_length()))
+LEAST_PIECE = 4
+"""Items of a piece for which the last one may be completed."""
+PADDED_COST = 1.25
+"""Of pieces that zeros complete: their conditions, and what is added up in vain."""
+COMPUTED_IN_PLACE = Family.ELEMENTWISE | Family.MOVEMENT | {Ops.CONST, Ops.VARIABLE, Ops.LIMIT}
+"""What is made where it is used, as far as chains look for what a sum is made of."""
 
 
 def runs_blocks(device: str | None) -> bool:
@@ -41,23 +52,58 @@ def core_renderer(device: str | None) -> Renderer | None:
 
 def split_reduce(node: UOp) -> UOp | None:
     """A REDUCE as a reduce of pieces and a reduce of their results, where that is worth it; else None."""
+    if runs_blocks(node.device):
+        return _split_for_blocks(node)
     source = node.src[0]
     if is_contraction(node):
         return _split_contraction(node)
     if node.numel >= FEW_RESULTS or source.numel < MUCH_WORK:
         return None
     op, axes = node.arg
-    aim = BLOCK_PIECES if runs_blocks(node.device) else PIECES
-    choices = [(abs(d - aim), -source.shape[a], a, d) for a in axes for d in range(8, 4 * aim + 1)
+    choices = [(abs(d - PIECES), -source.shape[a], a, d) for a in axes for d in range(8, 4 * PIECES + 1)
                if source.shape[a] % d == 0]
-    if not choices:
-        return _split_padded(node) if op is Ops.ADD else None
-    _, _, axis, pieces = min(choices)
-    return _split_axis(node, source, axis, pieces)
+    if choices:
+        _, _, axis, pieces = min(choices)
+        return _split_axis(node, source, axis, pieces)
+    longest = max(axes, key=lambda a: source.shape[a])
+    may_pad = op is Ops.ADD and source.shape[longest] >= LEAST_PIECE * PIECES
+    return _split_padded(node, longest, PIECES) if may_pad else None
+
+
+def _split_for_blocks(node: UOp) -> UOp | None:
+    """A REDUCE in the pieces that cost blocks of threads least (`block_sums.py`), if these are several.
+
+    Sums weighted by a softmax are left whole: one kernel may do all of it (`chains.py`).
+    """
+    source, (op, axes) = node.src[0], node.arg
+    if is_symbolic(source.shape) or node.numel == 0:
+        return None
+    work = block_sum(node)
+    if work is None or work.cost(1) <= KERNEL_BYTES or (is_contraction(node) and finds_largest(node)):
+        return None
+    ways = [(float(work.cost(d)), a, d) for a in axes for d in _divisors(source.shape[a]) if d <= MOST_PIECES]
+    longest = max(axes, key=lambda a: source.shape[a])
+    if op is Ops.ADD:
+        most = source.shape[longest] // LEAST_PIECE
+        ways += [(PADDED_COST * work.cost(d), longest, d) for d in POWERS if d <= most]
+    _, axis, pieces = min(ways)
+    return _split_padded(node, axis, pieces) if pieces > 1 else None
+
+
+@lru_cache(1024)
+def _divisors(number: int) -> list[int]:
+    small = [d for d in range(1, math.isqrt(number) + 1) if number % d == 0]
+    return [*small, *(number // d for d in reversed(small))]
+
+
+def finds_largest(root: UOp, forced: Set[UOp] = frozenset()) -> bool:
+    """Whether what a sum adds up is made, short of what is stored, of the largest of something."""
+    cone = root.src[0].toposort(stop=lambda n: n.op not in COMPUTED_IN_PLACE or n in forced)
+    return any(n.op is Ops.REDUCE and n.arg[0] is Ops.MAX for n in cone)
 
 
 def _split_contraction(node: UOp) -> UOp | None:
-    """A contraction whose operands the cache cannot hold, along one of its axes.
+    """A contraction whose operands the cache of a core cannot hold, along one of its axes.
 
     Where its results are each a sum over all images of a batch (the gradient of a weight), every tile of them
     walks through all images again: in pieces that fit, they come from half of the L2 cache. More pieces than
@@ -66,17 +112,12 @@ def _split_contraction(node: UOp) -> UOp | None:
     source, axes = node.src[0], node.arg[1]
     renderer = core_renderer(node.device)
     if renderer is None:
-        read = operand_bytes(node)
-        pieces = ceildiv(read, CACHED_BYTES)
-        if 8 * node.numel * node.dtype.itemsize * pieces > read:
-            return None
-    else:
-        worth = prod(source.shape[a] for a in axes) // STORED_COST
-        pieces = min(ceildiv(reread_bytes(node), renderer.l2_bytes // 2), worth)
+        return None
+    worth = prod(source.shape[a] for a in axes) // STORED_COST
+    pieces = min(ceildiv(reread_bytes(node), renderer.l2_bytes // 2), worth)
     if pieces < 2:
         return None
-    threads = renderer.threads if renderer is not None else 1
-    ways = [(_unfit(d, pieces, threads), a, d) for a in axes for d in range(2, 2 * pieces)
+    ways = [(_unfit(d, pieces, renderer.threads), a, d) for a in axes for d in range(2, 2 * pieces)
             if source.shape[a] % d == 0]
     if not ways:
         return None
@@ -94,7 +135,8 @@ def _split_axis(node: UOp, source: UOp, axis: int, pieces: int) -> UOp:
     """The reduce with `axis` cut into `pieces` runs of equal length."""
     op, axes = node.arg
     shape = source.shape
-    cut = _reshaped(source, (*shape[:axis], pieces, shape[axis] // pieces, *shape[axis + 1:]))
+    runs = (*shape[:axis], pieces, shape[axis] // pieces, *shape[axis + 1:])
+    cut = _moved(source, lambda s: s.reshape(runs))
     inner_axes = tuple(a + (a >= axis) for a in axes)
     partial = UOp.new(Ops.REDUCE, node.dtype, (cut,), (op, inner_axes))
     stored = UOp.new(Ops.CONTIGUOUS, node.dtype, (partial,))
@@ -102,19 +144,18 @@ def _split_axis(node: UOp, source: UOp, axis: int, pieces: int) -> UOp:
     return total.reshape(node.shape)
 
 
-def _reshaped(value: UOp, shape: tuple[int, ...]) -> UOp:
-    """`value` in another shape; of a product, its operands: it stays a product to whoever looks for one."""
+def _moved(value: UOp, move: Callable[[UOp], UOp]) -> UOp:
+    """`value` after a movement; of a product, its operands: it stays one to whoever looks for one."""
     if value.op in (Ops.CAST, Ops.MUL, Ops.WHERE):
-        return value.replace(src=tuple(_reshaped(s, shape) for s in value.src))
-    return value.reshape(shape)
+        return value.replace(src=tuple(_moved(s, move) for s in value.src))
+    return move(value)
 
 
-def _split_padded(node: UOp) -> UOp | None:
-    """A sum along an axis of awkward length: zeros complete the last piece."""
-    axis = max(node.arg[1], key=lambda a: node.src[0].shape[a])
-    length = node.src[0].shape[axis]
-    if length < 4 * PIECES:
-        return None
-    missing = -length % PIECES
-    pads = [(0, missing if a == axis else 0) for a in range(len(node.src[0].shape))]
-    return _split_axis(node, node.src[0].pad(pads), axis, PIECES)
+def _split_padded(node: UOp, axis: int, pieces: int) -> UOp:
+    """The reduce with `axis`, of any length, cut into `pieces`: zeros complete the last one."""
+    source = node.src[0]
+    missing = -source.shape[axis] % pieces
+    if missing:
+        pads = [(0, missing if a == axis else 0) for a in range(len(source.shape))]
+        source = _moved(source, lambda s: s.pad(pads)) if is_contraction(node) else source.pad(pads)
+    return _split_axis(node, source, axis, pieces)

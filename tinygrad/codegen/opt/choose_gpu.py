@@ -17,8 +17,9 @@ from tinygrad.codegen.opt.access import Access, accesses_of
 from tinygrad.codegen.opt.choose_chain import ChainChooser
 from tinygrad.codegen.opt.choose_registers import RegisterChooser
 from tinygrad.codegen.opt.choose_sides import dividing
-from tinygrad.codegen.opt.choose_units import UnitChooser
+from tinygrad.codegen.opt.choose_units import LEAST_SIDE, UnitChooser
 from tinygrad.codegen.opt.merge import mergeable_pair
+from tinygrad.codegen.opt.online import online_sums
 from tinygrad.codegen.opt.plan import Opt, OptKind, Plan, apply_opt
 from tinygrad.codegen.opt.skip import skips_something
 from tinygrad.codegen.ranges import output_ranges
@@ -35,8 +36,16 @@ ACCESS_LANES = 4
 """Items of a wide load or store."""
 
 
+BLOCKS_AT_ONCE = 1024
+"""Blocks of 256 threads that an H200 runs at once: 8 on each of 132 multiprocessors."""
+WORD_BYTES, SECTOR_BYTES = 4, 32
+"""What a thread loads at least to keep memory busy, and what is read of it together."""
 ROW_ITEMS = 64
 """Items of rows that a thread keeps in registers: a quarter of them."""
+KEPT_ROW = 256 * ROW_ITEMS
+"""Items of the longest row that a block of 256 threads keeps."""
+TILE_ITEMS = 16
+"""Items of a tile of a row that a thread keeps in registers."""
 ROW_ROUNDS = 4
 """Accesses of a thread along a row, all on their way at once."""
 
@@ -67,16 +76,21 @@ class _Chooser:
         if needs_order(self.nest):
             return Plan()
         self.merge_contiguous()
-        statistics = self.statistics()
+        reduces, statistics = self.outer_reduces(), self.statistics()
         contraction = None if statistics else self.main_contraction()
         if statistics:
-            if not self.by_chain():
+            if not self.by_chain() and not self.walk_rows_once():
                 self.share_rows(statistics)
+        elif contraction is not None and self.is_thin(contraction):
+            self.hold_short_side(contraction)
+            self.share_outputs(self.outer_reduces())
         elif contraction is not None and self.outputs_fill(contraction):
             if not any(self.by_tiles(kind, contraction) for kind in (UnitChooser, RegisterChooser)):
                 self.tile(contraction)
-        elif self.outer_reduces():
-            self.share_outputs(self.outer_reduces())
+        elif reduces:
+            kept = len(self.loops_along(reduces)) > 1 and self.keep_row(reduces)
+            if not kept and not self.walk_rows_once():
+                self.share_outputs(reduces)
         else:
             self.share_items()
         self.spread()
@@ -189,22 +203,26 @@ class _Chooser:
     # --- reduces --------------------------------------------------------------------------------------------
 
     def share_outputs(self, reduces: list[UOp]) -> None:
-        """A thread for each output; where they are few or their items lie in rows, several threads each."""
-        renderer = self.renderer
-        outputs = self.output_ranges()
-        count = int(prod(r.extent for r in outputs))
-        split = [(node, r) for node in reduces if (r := self.shared_range(node)) is not None]
-        rows = [(n, r) for n, r in split if (a := self.largest_access(n)) is not None and a.step(r) == 1]
-        few = count < FULL_BLOCKS * renderer.block_threads
-        chosen = rows if rows or not few else split
-        if not chosen:
-            self.spread_over_threads(outputs, renderer.block_threads)
-            return
-        longest = max(r.extent for _, r in chosen)
-        beside = 1 if rows else renderer.warp_threads
-        group = max(1, min(renderer.block_threads // beside, _power_of_two(longest)))
-        self.spread_over_threads(outputs, renderer.block_threads // group if few else 1)
+        """A thread for each output, or as many more as keep the device busy: threads that share a row walk it
+        side by side; of those that walk columns, some are side by side to read whole sectors."""
+        block = self.renderer.block_threads
+        outputs = frozenset(filter(_is_plain, self.output_ranges()))
+        walked = [(a, r) for node in reduces if (r := self.shared_range(node)) is not None
+                  and (a := self.largest_access(node)) is not None]
+        rows = [(a, r) for a, r in walked if a.step(r) == 1]
+        wanted = ceildiv(BLOCKS_AT_ONCE * block, int(prod(r.extent for r in outputs)))
+        longest = max((r.extent for _, r in rows or walked), default=1)
+        itemsize = min((a.node.dtype.itemsize for a, _ in walked), default=1)
+        least, most = (self.renderer.warp_threads, block) if rows else (1, block * itemsize // SECTOR_BYTES)
+        group = max(1, min(max(least, _power_of_two(wanted)), most, _power_of_two(longest)))
+        self.spread_over_threads(outputs, block // group)
+        before = set(self.nest.toposort())
         self.group_reduces(group)
+        if rows and wanted > most:  # too few threads: each loads many items at once
+            new = [n for n in self.nest.toposort() if n.op is Ops.RANGE and n not in before]
+            for r in filter(_is_plain, new):
+                if r.extent >= TILE_ITEMS:
+                    self.take(Opt(OptKind.UNROLL, r.arg[0], TILE_ITEMS))
 
     def shared_range(self, node: UOp) -> UOp | None:
         """The range of a REDUCE that threads share: long, and contiguous where one is."""
@@ -244,6 +262,29 @@ class _Chooser:
         self.group_reduces(group, inner)
         for ranges in dict.fromkeys(frozenset(s.closed_ranges) & inner for s in self.nest.src):
             self.spread_over_threads(frozenset(filter(_is_plain, ranges)), group)
+
+    def walk_rows_once(self) -> bool:
+        """Rows that are too long for registers by tiles that are not, for their largest items and the sums
+        weighted by these, if the nest has such and reduces nothing else."""
+        found = online_sums(self.nest)
+        if found is None or found.loop.extent <= KEPT_ROW:
+            return False
+        known, rows = {found.largest, *(s.reduce for s in found.sums)}, found.largest.ranges
+        reduces = [n for n in self.nest.toposort() if n.op is Ops.REDUCE and n.closed_ranges]
+        if set(reduces) != known or any(n.ranges != rows for n in known):
+            return False
+        threads, before = self.renderer.block_threads, set(self.nest.toposort())
+        accesses = [a for a in accesses_of(self.nest) if found.loop in a.ranges]
+        walked = all(a.step(found.loop) in (0, 1) for a in accesses)
+        widest = min(self.renderer.access_lanes(a.node.dtype) for a in accesses)
+        width = dividing(found.loop.extent, widest) if walked else 1
+        self.take(Opt(OptKind.ONLINE, found.loop.arg[0], threads * TILE_ITEMS))
+        item = next(n for n in self.nest.toposort() if n not in before and n.op is Ops.RANGE
+                    and n.arg[1] is RangeKind.UNROLL)
+        self.take(Opt(OptKind.ROW, item.arg[0], threads, (), (width, self.exchanging_lanes())))
+        for ranges in dict.fromkeys(frozenset(s.closed_ranges) - rows for s in self.nest.src):
+            self.spread_over_threads(frozenset(filter(_is_plain, ranges)), threads)
+        return True
 
     def keep_row(self, statistics: list[UOp]) -> bool:
         """The row in registers of a block, if its loops are of one length and the registers suffice."""
@@ -297,6 +338,16 @@ class _Chooser:
         return self.renderer.warp_threads if self.renderer.has_exchange else 1
 
     # --- contractions ---------------------------------------------------------------------------------------
+
+    def is_thin(self, contraction: Contraction) -> bool:
+        """True for so few rows, or columns, that a thread has them all, and a sum that threads share."""
+        return self.shared_range(contraction.reduce) is not None and \
+            prod(r.extent for r in _short_side(contraction)) < LEAST_SIDE
+
+    def hold_short_side(self, contraction: Contraction) -> None:
+        """The few rows in registers of each thread: what they are multiplied with is loaded once for all."""
+        for r in sorted(filter(_is_plain, _short_side(contraction)), key=lambda r: r.arg[0]):
+            self.take(Opt(OptKind.UPCAST, r.arg[0], r.extent))
 
     def outputs_fill(self, contraction: Contraction) -> bool:
         """True if there are outputs enough for a thread each, or its sum is too short to share."""
@@ -353,6 +404,11 @@ class _Chooser:
         before = self.output_ranges()
         self.take(Opt(OptKind.VECTOR if wide else OptKind.UPCAST, r.arg[0], size))
         return next((n for n in self.output_ranges() - before if _is_plain(n)), None)
+
+
+def _short_side(contraction: Contraction) -> frozenset[UOp]:
+    """The ranges of the operand that has fewer rows, or columns."""
+    return min(contraction.left, contraction.right, key=lambda side: int(prod(r.extent for r in side)))
 
 
 def _is_plain(r: UOp) -> bool:

@@ -13,11 +13,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tinygrad.codegen.contraction import contraction_of, guard_of
+from tinygrad.codegen.contraction import contraction_of, guard_of, narrower
 from tinygrad.codegen.opt.access import steps_of
 from tinygrad.codegen.opt.guards import guarded, guarded_store, zero_outside
 from tinygrad.codegen.ranges import fresh_identity
-from tinygrad.dtype import DType, dtypes
+from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Memory, Ops, RangeKind
 from tinygrad.graph.symbolic import linear_terms
 from tinygrad.graph.uop import UOp
@@ -69,25 +69,12 @@ def matrix_product(reduce: UOp, unit: MatrixUnit, m: UOp, n: UOp, k: UOp) -> Mat
 def _as_source(factor: UOp, unit: MatrixUnit, guard: UOp | None) -> UOp | None:
     """A factor of the product as the unit takes it, zero where the `guard` of the product does not hold, if
     that changes with nothing that the factor does not; None where the unit takes no such value."""
-    value = factor if factor.dtype is unit.source else _narrowed(factor, unit.source)
-    if value is None:
+    value = factor if factor.dtype is unit.source else narrower(factor)
+    if value is None or value.dtype is not unit.source:
         return None
     if guard is not None and guard.ranges <= value.ranges:
         value = guard.where(value, value._operand(unit.source.as_const(0)))
     return value
-
-
-def _narrowed(value: UOp, dtype: DType) -> UOp | None:
-    """The value of a narrower `dtype` that `value` is, widened; None where it is none."""
-    if value.op is Ops.CAST and value.src[0].dtype is dtype:
-        return value.src[0]
-    if value.op is Ops.WHERE:
-        chosen = [_narrowed(s, dtype) for s in value.src[1:]]
-        if chosen[0] is not None and chosen[1] is not None:
-            return value.src[0].where(chosen[0], chosen[1])
-    if value.op is Ops.CONST and dtype.numpy.type(value.arg) == value.arg:
-        return UOp.const(dtype.as_const(value.arg), dtype)
-    return None
 
 
 # --- where the elements of tiles are ------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tinygrad.codegen.contraction import narrower
 from tinygrad.codegen.opt.guards import guarded
 from tinygrad.codegen.ranges import fresh_identity
 from tinygrad.dtype import dtypes
@@ -51,7 +52,7 @@ def share_operand(nest: UOp, operand: UOp, over: Sequence[UOp], how: Sharing) ->
         raise ValueError(f"rows of {extents[-1]} items are no multiple of {how.width}")
     if how.shift and (len(over) < 2 or how.shift % how.width):
         raise ValueError("rows are turned by whole accesses, where there are several")
-    value = operand.src[0] if _is_widening(operand) else operand
+    value = narrower(operand) or operand  # it is kept as narrow as it is
     identity = fresh_identity(nest)
     rounds = ceildiv(total, how.threads * how.width)
     fill = UOp.range(rounds, identity, RangeKind.LOOP) if rounds > 1 else UOp.const(0, dtypes.index)
@@ -75,8 +76,3 @@ def share_operand(nest: UOp, operand: UOp, over: Sequence[UOp], how: Sharing) ->
         offset = offset * extent + counter
     read = stage.index(offset).load()
     return nest.substitute({operand: read if value is operand else read.cast(operand.dtype)})
-
-
-def _is_widening(operand: UOp) -> bool:
-    """True for a narrower value widened: it is kept as narrow as it is."""
-    return operand.op is Ops.CAST and operand.src[0].dtype.itemsize < operand.dtype.itemsize
