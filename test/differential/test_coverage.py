@@ -34,6 +34,8 @@ ELSEWHERE = {
         "randn_like",
         "multinomial",
     },
+    "test_gradient.py": {"gradient", "backward"},
+    "test_several_devices.py": {"to", "to_", "shard", "shard_"},
     "test_datasets.py": {"from_url"},
     "test_interop.py": {"data", "from_dlpack", "from_file"},
     "test_casts.py": {"bitcast"},
