@@ -64,6 +64,7 @@ CALLS: dict[str, tuple[str, Callable[[], tuple[Any, ...]], dict[str, Any]]] = {
     "tanh": ("tanh", lambda: (), {}),
     "pow": ("pow", lambda: (1.5,), {}),
     "pow of tensors": ("pow", lambda: (real(6),), {}),
+    "power of a number": ("pow", lambda: (2.5,), {"reverse": True}),
     "cross_entropy": ("cross_entropy", lambda: (real(2, 4, 6, 6).softmax(1),), {}),
     "interpolate": ("interpolate", lambda: ((9, 4),), {"mode": "linear"}),
 }

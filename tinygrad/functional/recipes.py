@@ -48,14 +48,14 @@ class Recipe:
         """what depends on no operand"""
         made = [n for n in nodes if n.device is not None]
         number.update((n, i) for i, n in enumerate(self.constants + made, len(operands)))
-        self.steps = [(n.op, n.dtype, n.arg, n.shape, n.device, n.traits, [number[s] for s in n.src])
+        self.steps = [(n.op, n.dtype, n.arg, (n.shape, n.device, n.traits), [number[s] for s in n.src])
                       for n in made]
 
     def over(self, operands: list[UOp]) -> UOp:
         """The result for other operands of that kind."""
         nodes = operands + self.constants
-        for op, dtype, arg, shape, device, traits, sources in self.steps:
-            nodes.append(UOp.known(op, dtype, tuple([nodes[s] for s in sources]), arg, shape, device, traits))
+        for op, dtype, arg, known, sources in self.steps:
+            nodes.append(UOp.new(op, dtype, tuple([nodes[s] for s in sources]), arg, known))
         return nodes[-1]
 
 

@@ -64,18 +64,6 @@ def _forget(entry: _Interned) -> None:
     _remove_dead_weakref(_interned, entry.key)  # not another thread's new node of that key
 
 
-def _interned_as(key: tuple[Any, ...], node: UOp) -> UOp:
-    """`node`, or the one of equal fields that another thread made meanwhile."""
-    new = _Interned(node, _forget)
-    new.key = key
-    while (entry := _interned.setdefault(key, new)) is not new:
-        other = entry()
-        if other is not None:
-            return other
-        _remove_dead_weakref(_interned, key)
-    return node
-
-
 _NO_LOOPS: frozenset[UOp] = frozenset()
 _CLOSING = frozenset({Ops.REDUCE, Ops.STAGE, Ops.STORE, Ops.MMA})
 """Operations at which loops can end."""
@@ -100,8 +88,10 @@ class UOp(Operators):
     _realized: UOp | None
 
     @staticmethod
-    def new(op: Ops, dtype: DType, src: tuple[UOp, ...] = (), arg: Any = None) -> UOp:
-        """The node with these fields: an existing one if there is one."""
+    def new(op: Ops, dtype: DType, src: tuple[UOp, ...] = (), arg: Any = None,
+            known: tuple[Shape, Any, int] | None = None) -> UOp:
+        """The node with these fields: an existing one if there is one. `known`: its shape, device and traits,
+        which follow from the fields, where another node has them too."""
         key = (op, dtype, _bits_of(arg) if type(arg) is float else arg, *map(id, src))
         entry = _interned.get(key)
         node = None if entry is None else entry()
@@ -112,39 +102,29 @@ class UOp(Operators):
         node.dtype = dtype
         node.src = src
         node.arg = arg
-        rule = SHAPES.get(op)
-        node.shape = () if rule is None else rule(node)
-        device, found = None, 0
-        for source in src:
-            found |= source.traits
-            if device is None:
-                device = source.device
-        own = TRAITS.get(op)
-        found = found & PASSED_ON if own is None else own(found, arg)
-        node.traits = found if dtype.is_float else found & ~LEAF
-        node.device = place_of(arg) if op in _PLACED else device
+        if known is not None:
+            node.shape, node.device, node.traits = known
+        else:
+            rule = SHAPES.get(op)
+            node.shape = () if rule is None else rule(node)
+            device, found = None, 0
+            for source in src:
+                found |= source.traits
+                if device is None:
+                    device = source.device
+            own = TRAITS.get(op)
+            found = found & PASSED_ON if own is None else own(found, arg)
+            node.traits = found if dtype.is_float else found & ~LEAF
+            node.device = place_of(arg) if op in _PLACED else device
         node._realized = None
-        return _interned_as(key, node)
-
-    @staticmethod
-    def known(op: Ops, dtype: DType, src: tuple[UOp, ...], arg: Any, shape: Shape, device: Any,
-              traits: int) -> UOp:
-        """`new(op, dtype, src, arg)` where what follows from these is known: of a node over like sources."""
-        key = (op, dtype, _bits_of(arg) if type(arg) is float else arg, *map(id, src))
-        entry = _interned.get(key)
-        node = None if entry is None else entry()
-        if node is not None:
-            return node
-        node = object.__new__(UOp)
-        node.op = op
-        node.dtype = dtype
-        node.src = src
-        node.arg = arg
-        node.shape = shape
-        node.device = device
-        node.traits = traits
-        node._realized = None
-        return _interned_as(key, node)
+        new = _Interned(node, _forget)
+        new.key = key
+        while (entry := _interned.setdefault(key, new)) is not new:
+            other = entry()
+            if other is not None:
+                return other
+            _remove_dead_weakref(_interned, key)
+        return node
 
     def __repr__(self) -> str:
         from tinygrad.graph.printing import format_node
