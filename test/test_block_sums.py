@@ -141,3 +141,13 @@ def test_what_a_few_rows_are_multiplied_with_is_loaded_once(dtype: DType) -> Non
     read = [n.src[0].src[0] for n in program if n.op is Ops.LOAD and n.src[0].op is Ops.INDEX]
     loads = [memory.arg[0] for memory in read if memory.op is Ops.PARAM]
     assert sorted(loads) == [1] * 5 + [2]
+
+
+@needs_compiler
+@pytest.mark.parametrize("size", [256, 1000])
+def test_loops_along_which_nothing_is_read_have_no_rows_to_keep(size: int) -> None:
+    """Those of a running sum of exponentials."""
+    x = np.random.default_rng(size).standard_normal((2, size)).astype(np.float32)
+    expected = np.logaddexp.accumulate(x.astype(np.float64), 1)
+    got = Tensor(x, device="CUDA:EMULATED").logcumsumexp(1).numpy()
+    np.testing.assert_allclose(got, expected, 1e-5, 1e-5)

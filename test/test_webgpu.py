@@ -95,6 +95,15 @@ def test_narrow_floats_round_as_numpy_does(dtype):
     np.testing.assert_array_equal(on_gpu(x).cast(dtype).cast(dtypes.float32).numpy(), expected)
 
 
+def test_a_loss_of_each_row():
+    """Its sum over classes is one load of a row whose statistics threads share."""
+    x, y = normal(4, 5, 3), np.random.default_rng(1).integers(0, 5, (4, 3))
+    wide = x.astype(np.float64)
+    logs = wide - np.log(np.exp(wide).sum(1, keepdims=True))
+    expected = -np.take_along_axis(logs, y[:, None], 1)[:, 0]
+    np.testing.assert_allclose(on_gpu(x).cross_entropy(on_gpu(y), "none").numpy(), expected, 1e-5, 1e-5)
+
+
 def test_differences_of_equal_infinities_are_not_zero():
     x = np.array([np.inf, -np.inf, np.nan, 3e38, 1.0], np.float32)
     doubled, other = on_gpu(x) + on_gpu(x), on_gpu(x.copy())

@@ -88,8 +88,7 @@ class _Chooser:
             if not any(self.by_tiles(kind, contraction) for kind in (UnitChooser, RegisterChooser)):
                 self.tile(contraction)
         elif reduces:
-            kept = len(self.loops_along(reduces)) > 1 and self.keep_row(reduces)
-            if not kept and not self.walk_rows_once():
+            if not self.walk_rows_once():
                 self.share_outputs(reduces)
         else:
             self.share_items()
@@ -275,6 +274,8 @@ class _Chooser:
             return False
         threads, before = self.renderer.block_threads, set(self.nest.toposort())
         accesses = [a for a in accesses_of(self.nest) if found.loop in a.ranges]
+        if not accesses:
+            return False
         walked = all(a.step(found.loop) in (0, 1) for a in accesses)
         widest = min(self.renderer.access_lanes(a.node.dtype) for a in accesses)
         width = dividing(found.loop.extent, widest) if walked else 1
@@ -289,10 +290,10 @@ class _Chooser:
     def keep_row(self, statistics: list[UOp]) -> bool:
         """The row in registers of a block, if its loops are of one length and the registers suffice."""
         loops = self.loops_along(statistics)
-        if not loops:
+        accesses = [a for r in loops for a in accesses_of(self.nest) if r in a.ranges]
+        if not accesses:
             return False
         items = loops[0].extent
-        accesses = [a for r in loops for a in accesses_of(self.nest) if r in a.ranges]
         walked = all(a.step(r) in (0, 1) for r in loops for a in accesses if r in a.ranges)
         widest = min(self.renderer.access_lanes(a.node.dtype) for a in accesses)
         width = dividing(items, widest) if walked else 1
