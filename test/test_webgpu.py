@@ -269,12 +269,21 @@ def test_more_rounds_than_a_driver_allows_are_refused(monkeypatch):
 
 
 @pytest.mark.parametrize("compare", [operator.lt, operator.ge])
-@pytest.mark.parametrize("limit", [0, 3, -3, 2**31 - 1, 2**31])
-def test_wider_integers_are_compared_as_what_they_are(compare, limit):
-    """Mesa 22.3 compares an int32 made an int64 with a constant as if that were another one."""
-    x = np.array([0, 2, 3, 4, -3, -4, 2**31 - 1, -(2**31)], np.int32)
+@pytest.mark.parametrize("limit", [0, 3, -3, 2**31 - 1, 2**31, 2**32 - 1])
+@pytest.mark.parametrize("kind", [np.int8, np.uint8, np.int32, np.uint32])
+def test_wider_integers_are_compared_as_what_they_are(compare, limit, kind):
+    """Mesa 22.3 compares 32 bits made an int64 with a constant as if that were another one."""
+    x = np.array([0, 2, 3, 4, -3, -4, 2**31 - 1, -(2**31)], np.int64).astype(kind)
     found = compare(on_gpu(x).cast(dtypes.int64), limit)
     np.testing.assert_array_equal(found.numpy(), compare(x.astype(np.int64), limit))
+
+
+@pytest.mark.parametrize("rows", [1, 12])
+def test_threads_that_count_in_64_bits_share_a_row(rows):
+    """Their numbers are made int64 too, and compared: one of them stores what all found."""
+    x, places = normal(5, 7), np.random.default_rng(0).integers(0, 5, (rows, 300))
+    found = on_gpu(x)[on_gpu(places)].sum(1)
+    np.testing.assert_allclose(found.numpy(), x[places].astype(np.float64).sum(1), 1e-5, 1e-5)
 
 
 def test_variables_of_more_than_32_bits():

@@ -237,8 +237,9 @@ class _Writer(Arithmetic):
 
     def special(self, node: UOp) -> None:
         where = "block" if node.arg[0].startswith("g") else "thread"
-        index = self.functions.type(dtypes.index)
-        self.values[node] = self.emit("id", dtypes.index, f"{index}({where}.{AXES[int(node.arg[0][-1])]})")
+        number = f"{where}.{AXES[int(node.arg[0][-1])]}"
+        self.values[node] = self.emit("id", dtypes.index,
+                                      self.functions.converted(number, dtypes.uint32, dtypes.index))
 
     def barrier(self, node: UOp) -> None:
         self.line("workgroupBarrier();")

@@ -88,7 +88,8 @@ class _Chooser:
             if not any(self.by_tiles(kind, contraction) for kind in (UnitChooser, RegisterChooser)):
                 self.tile(contraction)
         elif reduces:
-            if not self.walk_rows_once():
+            kept = len(self.loops_along(reduces)) > 1 and self.keep_row(reduces)
+            if not kept and not self.walk_rows_once():
                 self.share_outputs(reduces)
         else:
             self.share_items()
