@@ -32,6 +32,7 @@ FAMILIES = {
     "division": "quotients and remainders, of all signs",
     "ulp": "how far functions are from the nearest number",
     "fp8": "8-bit floats",
+    "gathers": "items at computed places, and nowhere",
     "views": "movement of memory",
     "writes": "assignment in place",
     "variables": "sizes that are bound later",

@@ -117,7 +117,7 @@ def _select(condition: UOp, kept: UOp, zero: UOp, r: UOp) -> UOp | None:
             inside = (at >= 0) & (at < r.src[0])
             others = [o for o in conjuncts(condition) if o is not c]
             for other in others:
-                inside = inside & other.substitute({r: at})
+                inside = inside & _guard_loads(other.substitute({r: at}), inside)
             chosen = _guard_loads(kept.substitute({r: at}), inside)
             return simplified(Ops.WHERE, kept.dtype, inside, chosen, zero)
     return None
@@ -143,15 +143,15 @@ def _equals(condition: UOp, r: UOp) -> UOp | None:
 
 
 def _guard_loads(value: UOp, inside: UOp) -> UOp:
-    """`value` with each of its loads touching memory only where `inside` holds."""
+    """`value` with each of its loads touching memory only where `inside` holds, those that say where others
+    load too."""
     changes: dict[UOp, UOp] = {}
+    known = set(inside.toposort())
     for load in value.toposort():
-        if load.op is Ops.LOAD and load.src[0].src[0].op is Ops.PARAM:
-            at = load.src[0]
-            if load in inside.toposort():
-                continue
-            valid = inside & at.src[2] if len(at.src) == 3 else inside
-            changes[load] = at.src[0].index(at.src[1], valid).load()
+        if load.op is Ops.LOAD and load.src[0].src[0].op is Ops.PARAM and load not in known:
+            memory, *place = load.src[0].src
+            offset, *valid = (s.substitute(changes) for s in place)
+            changes[load] = memory.index(offset, inside & valid[0] if valid else inside).load()
     return value.substitute(changes)
 
 

@@ -187,6 +187,8 @@ class UOp(Operators):
         """This node over other sources, simplified where it is index arithmetic."""
         if self.op in Family.ELEMENTWISE and (self.dtype.scalar is dtypes.index or self.dtype.is_bool):
             return _simplified(self.op, self.dtype, src, self.arg)
+        if self.op is Ops.LOAD and src[0]._is_never_touched:
+            return UOp.const(0, self.dtype)
         return UOp.new(self.op, self.dtype, src, self.arg)
 
     @Synthesized
@@ -594,8 +596,15 @@ class UOp(Operators):
         return UOp.new(Ops.INDEX, self.dtype.scalar, src)
 
     def load(self, lanes: int = 1) -> UOp:
-        """The value at this address: `lanes` items side by side."""
-        return UOp.new(Ops.LOAD, self.dtype.vec(lanes), (self,))
+        """The value at this address: `lanes` items side by side. Zero where it is not to be touched."""
+        dtype = self.dtype.vec(lanes)
+        return UOp.const(0, dtype) if self._is_never_touched else UOp.new(Ops.LOAD, dtype, (self,))
+
+    @property
+    def _is_never_touched(self) -> bool:
+        """True of an address whose guard is the constant false."""
+        return self.op is Ops.INDEX and len(self.src) == 3 and self.src[2].op is Ops.CONST \
+            and self.src[2].arg is False
 
     def store(self, value: UOp, *ranges: UOp) -> UOp:
         """`value` written to this address, in every iteration of `ranges`."""

@@ -24,7 +24,7 @@ def guarded(value: UOp, inside: UOp) -> UOp:
             continue
         src = tuple(done[s] for s in node.src)
         new = node if src == node.src else node.with_sources(src)
-        if node.op is Ops.LOAD and node.ranges & apart and node.src[0].src[0].op is Ops.PARAM:
+        if new.op is Ops.LOAD and node.ranges & apart and node.src[0].src[0].op is Ops.PARAM:
             at = new.src[0]
             new = at.src[0].index(at.src[1], inside & at.src[2] if len(at.src) == 3 else inside).load()
         done[node] = new

@@ -1,0 +1,136 @@
+"""Items gathered at computed places, many of them nowhere: zeros there, and memory is touched inside only.
+
+`PYTHON` raises where a kernel leaves its buffers, so that the same programs run there too.
+"""
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tinygrad import Tensor
+
+Array = np.ndarray[Any, Any]
+NOWHERE = (5, -6, 10**9, 2**40, -(2**45))
+DEVICES = (None, "PYTHON")
+"""that which DEV names, and the one that checks"""
+
+
+def take(x: Array, at: Array) -> Array:
+    """x[at], zero where that is outside."""
+    places = np.where(at < 0, at + len(x), at)
+    inside = (places >= 0) & (places < len(x))
+    return np.where(inside.reshape(inside.shape + (1,) * (x.ndim - 1)), x[np.where(inside, places, 0)], 0)
+
+
+class Gathers:
+    """Draws rows of places, as a tensor and as an array, and what is read at them."""
+
+    def __init__(self, seed: int, device: str | None) -> None:
+        self.random = np.random.default_rng(seed)
+        self.device = device
+
+    def given(self, x: Array) -> tuple[Tensor, Array]:
+        return Tensor(x.copy(), device=self.device), x
+
+    def places(self, depth: int) -> tuple[Tensor, Array]:
+        kinds = (self.drawn, self.gathered, self.turned, self.padded, self.chosen, self.added, self.selected)
+        kind = kinds[self.random.integers(len(kinds))] if depth else self.drawn
+        return kind(depth - 1)
+
+    def drawn(self, _: int) -> tuple[Tensor, Array]:
+        size = int(self.random.integers(1, 6))
+        good, nowhere = self.random.integers(-5, 5, size), self.random.choice(NOWHERE, size)
+        return self.given(np.where(self.random.random(size) < 0.3, nowhere, good))
+
+    def gathered(self, depth: int) -> tuple[Tensor, Array]:
+        (t, x), (u, y) = self.places(depth), self.places(depth)
+        return t[u], take(x, y)
+
+    def turned(self, depth: int) -> tuple[Tensor, Array]:
+        t, x = self.places(depth)
+        return t.flip(0), x[::-1]
+
+    def padded(self, depth: int) -> tuple[Tensor, Array]:
+        t, x = self.places(depth)
+        return t.pad((1, 2)), np.pad(x, (1, 2))
+
+    def chosen(self, depth: int) -> tuple[Tensor, Array]:
+        t, x = self.places(depth)
+        return (t < 2).where(t, -t), np.where(x < 2, x, -x)
+
+    def added(self, depth: int) -> tuple[Tensor, Array]:
+        (t, x), (u, y) = self.places(depth), self.places(depth)
+        size = min(len(x), len(y))
+        return t[:size] + u[:size], x[:size] + y[:size]
+
+    def selected(self, depth: int) -> tuple[Tensor, Array]:
+        """The items whose place equals one of others, and of which a third value is small."""
+        (t, x), (u, y), (v, z) = (self.places(depth) for _ in range(3))
+        size = min(len(x), len(z))
+        few, are_few = (v[:size] < 3).pad((0, len(x) - size)), np.pad(z[:size] < 3, (0, len(x) - size))
+        here = (Tensor.arange(len(x), device=self.device) == u.reshape(-1, 1)) & few
+        are_here = (np.arange(len(x)) == y[:, None]) & are_few
+        return here.where(t, 0).sum(1), np.where(are_here, x, 0).sum(1)
+
+    def rows(self) -> tuple[Tensor, Array]:
+        return self.given(self.random.integers(-50, 50, (self.random.integers(1, 7), 3)).astype(np.float32))
+
+    def program(self) -> tuple[Tensor, Array]:
+        """Places, rows at them, the sum of these, or rows that are written at some."""
+        kind = self.random.integers(4)
+        if kind == 0:
+            return self.places(3)
+        t, x = self.rows()
+        u, y = self.places(3)
+        if kind == 1:
+            return t[u], take(x, y)
+        if kind == 2:
+            return t[u].sum(0), take(x, y).sum(0)
+        (v, z), (w, at) = self.rows(), self.places(2)
+        size = min(len(y), len(at))
+        t[u.clip(-len(x), len(x) - 1)[:size]] = v[w[:size]]
+        x = x.copy()
+        x[y.clip(-len(x), len(x) - 1)[:size]] = take(z, at[:size])
+        return t, x
+
+
+def check(seeds: range, device: str | None) -> None:
+    for seed in seeds:
+        found, expected = Gathers(seed, device).program()
+        np.testing.assert_array_equal(found.numpy(), expected, err_msg=f"program {seed}")
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("part", range(4))
+def test_random_gathers(part: int, device: str | None) -> None:
+    check(range(part * 50, part * 50 + 50), device)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("device", DEVICES)
+def test_many_random_gathers(device: str | None) -> None:
+    check(range(200, 3000), device)
+
+
+# --- found before ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_what_says_where_to_read_is_read_inside_too(device: str | None) -> None:
+    """Which item is written at each place is looked up, and then what was gathered for it."""
+    x, y = np.arange(3), np.arange(3) * 7
+    t, u = Tensor(x.copy(), device=device), Tensor(y, device=device)
+    t[[0, 1]] = u[[0, 1]]
+    x[[0, 1]] = y[[0, 1]]
+    np.testing.assert_array_equal(t.numpy(), x)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_conditions_on_items_are_read_inside_too(device: str | None) -> None:
+    """This read an item 2**40 places after the first."""
+    flags, values = Tensor(np.array([1, 5, 2, 7]), device=device), Tensor([10, 20, 30, 40], device=device)
+    places = Tensor(np.array([0, 1, 2, 3, -1, 4, 2**40, -(2**45)]), device=device)
+    here = (Tensor.arange(4, device=device) == places.reshape(-1, 1)) & (flags < 3)
+    np.testing.assert_array_equal(here.where(values, 0).sum(1).numpy(), [10, 0, 30, 0, 0, 0, 0, 0])
