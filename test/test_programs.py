@@ -1,6 +1,8 @@
 """Random programs: what the compiler computes, with and without optimisation, against NumPy."""
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -71,3 +73,17 @@ def test_a_position_computed_in_a_loop_of_lanes_is_read_at_a_distance(shape: tup
     expected += x
     found = total.gather(1, total % shape[1]).numpy()
     np.testing.assert_array_equal(found, np.take_along_axis(expected, expected % shape[1], 1))
+
+
+@pytest.mark.parametrize("move", [lambda p: p.repeat_interleave(2, 0), lambda p: p.flip(1).pad(((1, 0), (0, 2))),
+                                  lambda p: p.transpose(0, 1)[1:].expand(3, 1)])
+@pytest.mark.parametrize("size", [1, 5])
+def test_what_shows_stored_padding_comes_after_it(move: Callable[[Tensor], Tensor], size: int) -> None:
+    """A kernel read the padding's memory, while its place in the order followed from what is padded."""
+    x = Tensor(np.arange(size, dtype=np.int32).reshape(1, size) + 1)
+    padded = (x * 3).contiguous().pad(((0, 0), (0, 1)))
+    padded, moved = padded[:, -2:], -move(padded[:, -2:])
+    Tensor.realize(moved, padded)
+    expected = np.array([[size * 3, 0]], np.int32)
+    np.testing.assert_array_equal(padded.numpy(), expected)
+    np.testing.assert_array_equal(moved.numpy(), -move(Tensor(expected)).numpy())

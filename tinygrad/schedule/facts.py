@@ -121,6 +121,8 @@ _KINDS = {
 }
 
 
+_COMPUTED_AGAIN = (Ops.CONST, Ops.VARIABLE)
+"""What kernels do not read from memory, even where a view of it is stored."""
 _STORED = Family.ELEMENTWISE | {Ops.REDUCE, Ops.LIMIT}
 
 
@@ -183,7 +185,9 @@ class FactsOfGraph:
         self.shown_by: dict[UOp, Shown] = {}
         """for each node of movement"""
         self.base: dict[UOp, UOp] = {}
-        """for each node of movement, what is below"""
+        """for each node of movement, what is below: where nothing else, one that has memory of its own"""
+        self.over_memory: dict[UOp, UOp] = {}
+        """nodes of movement above others that have memory of their own, over a stand-in for these"""
         self.statistics: dict[UOp, bool] = {}
         self.depth: dict[UOp, int] = {}
         """for each node, how many reduces its deepest chain of sources has"""
@@ -254,8 +258,17 @@ class FactsOfGraph:
     def note_movement(self, node: UOp) -> None:
         """How a node of movement shows what is below, given that its source's is known."""
         source = node.src[0]
-        self.base[node] = self.base.get(source, source)
-        self.shown_by[node] = self.remembered((node.op, node.arg, node.src[1:], self.shown_of(source)), node)
+        if source.op in Family.MOVEMENT and source in self.forced and source.viewed.op not in _COMPUTED_AGAIN:
+            below = UOp.new(Ops.CONTIGUOUS, source.dtype, (source,))
+            base, shown = source, self.shown_of(below)
+        else:
+            below = self.over_memory.get(source, source)
+            base, shown = self.base.get(source, source), self.shown_of(source)
+        if below is not source:
+            self.over_memory[node] = UOp.new(node.op, node.dtype, (below, *node.src[1:]), node.arg)
+        self.base[node] = base
+        self.shown_by[node] = self.remembered((node.op, node.arg, node.src[1:], shown),
+                                              self.over_memory.get(node, node))
 
     def shown_of(self, node: UOp) -> Shown:
         """How `node` shows what is below its movement ops: itself, where there are none."""
