@@ -348,6 +348,23 @@ def test_pow_of_integers():
     assert (Tensor([2]) ** 2.0).dtype is dtypes.float32
 
 
+@pytest.mark.parametrize("kind", [np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64, np.uint64])
+def test_integers_wrap_and_are_then_what_they_are(kind):
+    """A C compiler may take the sum of two positive numbers for one, and extend or compare that."""
+    limits = np.iinfo(kind)
+    x = np.array([limits.max, limits.max - 3, limits.max // 2 + 9, limits.min, limits.min + 5, 7], kind)
+    t = Tensor(x)
+    with np.errstate(over="ignore"):
+        for compute in (lambda x: x + x, lambda x: x - (-x), lambda x: x * x, lambda x: -x, lambda x: x * x + x):
+            wrapped = compute(x)
+            same(compute(t).cast(dtypes.int64), wrapped.astype(np.int64))
+            same(compute(t).cast(dtypes.uint64), wrapped.astype(np.uint64))
+            same(compute(t) < t, wrapped < x)
+            same(compute(t) >> 1, wrapped >> 1)
+            same(compute(t) // 3, wrapped // 3)
+            same(compute(t).sum(dtype=t.dtype) < 0, wrapped.sum(dtype=kind) < 0)
+
+
 def test_clip_lerp_copysign_where():
     x = np.concatenate([normal(50), [np.nan]]).astype(np.float32)
     same(Tensor(x).clip(-0.5, 0.5), np.clip(x, -0.5, 0.5))

@@ -24,6 +24,9 @@ _OPERATORS: dict[str, dict[Ops, str]] = {
     "bool": {Ops.ADD: "|", Ops.MAX: "|", Ops.MUL: "&", Ops.AND: "&", Ops.OR: "|", Ops.XOR: "^"},
 }
 """The operations that are one operator, by the kind of their operands."""
+_OVERFLOWING = (Ops.ADD, Ops.SUB, Ops.MUL, Ops.NEG, Ops.MULACC)
+_WRAPPING = {dtypes.int32: dtypes.uint32, dtypes.int64: dtypes.uint64, dtypes.uint16: dtypes.uint32}
+"""The types in which integers wrap that do not by themselves. (Sums and products of the others fit an int.)"""
 
 
 class Arithmetic:
@@ -113,13 +116,25 @@ class Arithmetic:
             width = self.common_width(*operands)
             both = f" {operator} ".join(self.mask(x, count, width) for x in operands)
             return self.emit_mask(count, width, both)
+        if not dtype.is_float and op in _OVERFLOWING:
+            return self.wrapping(op, dtype, operands)
         if operator is not None:
-            return self.emit("v", dtype, f"-{operands[0]}" if len(operands) == 1 else
-                             f"{operands[0]} {operator} {operands[1]}")
-        if op is Ops.MULACC and not dtype.is_float:
-            return self.emit("v", dtype, f"{operands[0]} * {operands[1]} + {operands[2]}")
+            return self.emit("v", dtype, _expression(operator, operands))
         function = self.function_for(op, dtype)
         return function and self.emit("v", dtype, f"{function}({', '.join(operands)})")
+
+    def wrapping(self, op: Ops, dtype: DType, operands: tuple[str, ...]) -> str:
+        """Sums and products of integers, whose lowest bits stay where they overflow. C wraps those without a
+        sign only, and multiplies those of 16 bits as signed ones of 32. A counter never overflows."""
+        wrapping = None if self.functions.dialect.wraps else _WRAPPING.get(dtype.scalar)
+        if wrapping is not None:
+            kind = self.functions.type(wrapping.vec(dtype.count))
+            operands = tuple(f"({kind}){x}" for x in operands)
+        if op is Ops.MULACC:
+            text = f"{operands[0]} * {operands[1]} + {operands[2]}"
+        else:
+            text = _expression(_OPERATORS["int"][op], operands)
+        return self.emit("v", dtype, text if wrapping is None else f"({self.functions.type(dtype)})({text})")
 
     def function_for(self, op: Ops, dtype: DType) -> str:
         """The small function that does `op`; empty if there is none."""
@@ -219,3 +234,7 @@ class Arithmetic:
         if source.count > 1:
             return self.emit("v", target, f"({kind}){value}")
         return self.emit("v", target, self.functions.bits(value, source, target))
+
+
+def _expression(operator: str, operands: tuple[str, ...]) -> str:
+    return f"{operator}{operands[0]}" if len(operands) == 1 else f"{operands[0]} {operator} {operands[1]}"

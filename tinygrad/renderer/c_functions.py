@@ -32,6 +32,8 @@ class Dialect:
     """stands before a kernel"""
     function: str = "static inline"
     """stands before a small function"""
+    wraps: bool = False
+    """whether signed integers wrap where they overflow, which C leaves open"""
     restrict: str = "restrict"
     vector: str = "typedef {scalar} {name} __attribute__((vector_size({size})));"
     """declares a vector type"""
@@ -102,8 +104,9 @@ PLAIN_C = Dialect(
         dtypes.float32: "float", dtypes.float64: "double",
     },
     function="static inline __attribute__((always_inline))",
+    wraps=True,
 )
-"""C as GCC and clang take it, for a CPU."""
+"""C as GCC and clang take it with -fwrapv, for a CPU."""
 
 
 _LAYOUTS: dict[DType, tuple[int, int, int, int, int]] = {

@@ -35,7 +35,7 @@ class WGSLFunctions(Functions):
 
     def __init__(self, index: str, fused: frozenset[DType], has_float64: bool, widens: bool = True) -> None:
         super().__init__(Dialect(
-            name="WGSL", types={**_TYPES, dtypes.index: index}, math="{name}",
+            name="WGSL", types={**_TYPES, dtypes.index: index}, math="{name}", wraps=True,
             bitcast="bitcast<{target}>({value})"))
         self.fused = fused
         """dtypes of which the device's own `fma` rounds once"""
