@@ -75,8 +75,9 @@ def test_a_position_computed_in_a_loop_of_lanes_is_read_at_a_distance(shape: tup
     np.testing.assert_array_equal(found, np.take_along_axis(expected, expected % shape[1], 1))
 
 
-@pytest.mark.parametrize("move", [lambda p: p.repeat_interleave(2, 0), lambda p: p.flip(1).pad(((1, 0), (0, 2))),
-                                  lambda p: p.transpose(0, 1)[1:].expand(3, 1)])
+@pytest.mark.parametrize("move", [
+    lambda p: p.repeat_interleave(2, 0), lambda p: p.flip(1).pad(((1, 0), (0, 2))),
+    lambda p: p.transpose(0, 1)[1:].expand(3, 1)])
 @pytest.mark.parametrize("size", [1, 5])
 def test_what_shows_stored_padding_comes_after_it(move: Callable[[Tensor], Tensor], size: int) -> None:
     """A kernel read the padding's memory, while its place in the order followed from what is padded."""

@@ -348,14 +348,16 @@ def test_pow_of_integers():
     assert (Tensor([2]) ** 2.0).dtype is dtypes.float32
 
 
-@pytest.mark.parametrize("kind", [np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64, np.uint64])
+@pytest.mark.parametrize(
+    "kind", [np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64, np.uint64])
 def test_integers_wrap_and_are_then_what_they_are(kind):
     """A C compiler may take the sum of two positive numbers for one, and extend or compare that."""
     limits = np.iinfo(kind)
     x = np.array([limits.max, limits.max - 3, limits.max // 2 + 9, limits.min, limits.min + 5, 7], kind)
     t = Tensor(x)
     with np.errstate(over="ignore"):
-        for compute in (lambda x: x + x, lambda x: x - (-x), lambda x: x * x, lambda x: -x, lambda x: x * x + x):
+        for compute in (lambda x: x + x, lambda x: x - (-x), lambda x: x * x, lambda x: -x,
+                        lambda x: x * x + x):
             wrapped = compute(x)
             same(compute(t).cast(dtypes.int64), wrapped.astype(np.int64))
             same(compute(t).cast(dtypes.uint64), wrapped.astype(np.uint64))

@@ -26,7 +26,7 @@ _OPERATORS: dict[str, dict[Ops, str]] = {
 """The operations that are one operator, by the kind of their operands."""
 _OVERFLOWING = (Ops.ADD, Ops.SUB, Ops.MUL, Ops.NEG, Ops.MULACC)
 _WRAPPING = {dtypes.int32: dtypes.uint32, dtypes.int64: dtypes.uint64, dtypes.uint16: dtypes.uint32}
-"""The types in which integers wrap that do not by themselves. (Sums and products of the others fit an int.)"""
+"""The types in which integers wrap that do not by themselves. (An int has room for those of others.)"""
 
 
 class Arithmetic:
