@@ -3,7 +3,7 @@ kept what it gives; CI draws the same examples each time."""
 import gc
 import os
 import re
-import traceback
+import sys
 from collections.abc import Generator
 
 import pytest
@@ -35,7 +35,18 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
     except ValueError as error:
         lacking = re.search(r"device has no \w+(?=; CPU, CPU:C and PYTHON do)", str(error))
         if os.getenv("DEV") and lacking:
-            traceback.clear_frames(error.__traceback__)
-            gc.collect()  # a write that the device refuses is not to be pending in the next test
+            _refused.append(lacking[0])
             pytest.skip(f"{os.environ['DEV']}: this {lacking[0]}")
         raise
+
+
+_refused: list[str] = []
+
+
+def pytest_runtest_setup() -> None:
+    """A write that a device refused in the test before shall not be pending in this one: pytest keeps that
+    test's error, and so its tensors, for debuggers."""
+    if _refused:
+        _refused.clear()
+        sys.last_value = sys.last_traceback = None
+        gc.collect()
