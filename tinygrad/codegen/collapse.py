@@ -12,7 +12,7 @@ In: the value of a REDUCE and its ranges. Out: a value without those ranges that
 """
 from __future__ import annotations
 
-from tinygrad.codegen.indexing import conjuncts
+from tinygrad.codegen.indexing import conjuncts, with_guarded
 from tinygrad.codegen.linearize import reduce_identity
 from tinygrad.dtype import DType, dtypes
 from tinygrad.graph.ops import Family, Ops
@@ -143,16 +143,9 @@ def _equals(condition: UOp, r: UOp) -> UOp | None:
 
 
 def _guard_loads(value: UOp, inside: UOp) -> UOp:
-    """`value` with each of its loads touching memory only where `inside` holds, those that say where others
-    load too."""
-    changes: dict[UOp, UOp] = {}
+    """`value` with each of its loads touching memory only where `inside` holds, but for those that say so."""
     known = set(inside.toposort())
-    for load in value.toposort():
-        if load.op is Ops.LOAD and load.src[0].src[0].op is Ops.PARAM and load not in known:
-            memory, *place = load.src[0].src
-            offset, *valid = (s.substitute(changes) for s in place)
-            changes[load] = memory.index(offset, inside & valid[0] if valid else inside).load()
-    return value.substitute(changes)
+    return with_guarded(value, inside, lambda load: load not in known)
 
 
 # --- integer arithmetic on loop counters --------------------------------------------------------------------

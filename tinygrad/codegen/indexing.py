@@ -7,6 +7,7 @@ with it.
 """
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from tinygrad.dtype import dtypes
@@ -71,6 +72,24 @@ def guarding(valid: UOp | None, index: tuple[UOp, ...], shape: tuple[int, ...]) 
         if condition.ranges & suspects or not condition.ranges:
             result = both(result, condition)
     return result
+
+
+def with_guarded(value: UOp, inside: UOp, chosen: Callable[[UOp], bool],
+                 kept: Callable[[UOp], bool] = lambda node: False) -> UOp:
+    """`value` with those loads from buffers that are `chosen` touching memory only where `inside` holds; what
+    they need to know where that is, is loaded under the same condition. What is `kept` stays as it is."""
+    done: dict[UOp, UOp] = {}
+    for node in value.toposort(stop=kept):
+        if kept(node):
+            done[node] = node
+            continue
+        src = tuple(done[s] for s in node.src)
+        new = node if src == node.src else node.with_sources(src)
+        if new.op is Ops.LOAD and node.src[0].src[0].op is Ops.PARAM and chosen(node):
+            memory, offset, *valid = new.src[0].src
+            new = memory.index(offset, inside & valid[0] if valid else inside).load()
+        done[node] = new
+    return done[value]
 
 
 def through_movement(point: Point) -> tuple[Point, UOp | None]:

@@ -126,15 +126,15 @@ class Arithmetic:
     def wrapping(self, op: Ops, dtype: DType, operands: tuple[str, ...]) -> str:
         """Sums and products of integers, whose lowest bits stay where they overflow. C wraps those without a
         sign only, and multiplies those of 16 bits as signed ones of 32. A counter never overflows."""
-        wrapping = None if self.functions.dialect.wraps else _WRAPPING.get(dtype.scalar)
-        if wrapping is not None:
-            kind = self.functions.type(wrapping.vec(dtype.count))
+        unsigned = None if self.functions.dialect.wraps else _WRAPPING.get(dtype.scalar)
+        if unsigned is not None:
+            kind = self.functions.type(unsigned.vec(dtype.count))
             operands = tuple(f"({kind}){x}" for x in operands)
         if op is Ops.MULACC:
             text = f"{operands[0]} * {operands[1]} + {operands[2]}"
         else:
             text = _expression(_OPERATORS["int"][op], operands)
-        return self.emit("v", dtype, text if wrapping is None else f"({self.functions.type(dtype)})({text})")
+        return self.emit("v", dtype, text if unsigned is None else f"({self.functions.type(dtype)})({text})")
 
     def function_for(self, op: Ops, dtype: DType) -> str:
         """The small function that does `op`; empty if there is none."""

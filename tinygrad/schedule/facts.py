@@ -121,8 +121,9 @@ _KINDS = {
 }
 
 
-_COMPUTED_AGAIN = (Ops.CONST, Ops.VARIABLE)
-"""What kernels do not read from memory, even where a view of it is stored."""
+COMPUTED_AGAIN = (Ops.CONST, Ops.VARIABLE)
+"""What kernels do not read from memory, even where a view of it is stored: the kernel that stores it need not
+come first."""
 _STORED = Family.ELEMENTWISE | {Ops.REDUCE, Ops.LIMIT}
 
 
@@ -185,7 +186,7 @@ class FactsOfGraph:
         self.shown_by: dict[UOp, Shown] = {}
         """for each node of movement"""
         self.base: dict[UOp, UOp] = {}
-        """for each node of movement, what is below: where nothing else, one that has memory of its own"""
+        """for each node of movement, what it shows: the first below that is none, or has memory of its own"""
         self.over_memory: dict[UOp, UOp] = {}
         """nodes of movement above others that have memory of their own, over a stand-in for these"""
         self.statistics: dict[UOp, bool] = {}
@@ -258,7 +259,7 @@ class FactsOfGraph:
     def note_movement(self, node: UOp) -> None:
         """How a node of movement shows what is below, given that its source's is known."""
         source = node.src[0]
-        if source.op in Family.MOVEMENT and source in self.forced and source.viewed.op not in _COMPUTED_AGAIN:
+        if source.op in Family.MOVEMENT and source in self.forced and source.viewed.op not in COMPUTED_AGAIN:
             below = UOp.new(Ops.CONTIGUOUS, source.dtype, (source,))
             base, shown = source, self.shown_of(below)
         else:

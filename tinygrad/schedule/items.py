@@ -18,6 +18,7 @@ from tinygrad.graph.shapes import inverse_permutation
 from tinygrad.graph.uop import UOp
 from tinygrad.schedule.copies import contiguous_part, is_computed
 from tinygrad.schedule.crops import at_variables, is_step, moving_crops
+from tinygrad.schedule.facts import COMPUTED_AGAIN
 from tinygrad.schedule.fuse import Fusion, Kernel
 from tinygrad.schedule.layout import axis_order, worth_ordering
 from tinygrad.schedule.memory import Arena
@@ -440,9 +441,8 @@ class _Piece:
         return UOp.new(Ops.VARIABLE, node.dtype, (), (self.variables[node].name, low, high, None))
 
     def is_memory(self, node: UOp) -> bool:
-        """Constants are computed where they are used, though one that is a result is stored too: the kernel
-        that stores it need not come first."""
-        if node in self.inlined or node.viewed.op in (Ops.CONST, Ops.VARIABLE):
+        """Constants are computed where they are used, though one that is a result is stored too."""
+        if node in self.inlined or node.viewed.op in COMPUTED_AGAIN:
             return False
         return node in self.writer.buffer_of
 

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from tinygrad.codegen.contraction import product_in
+from tinygrad.codegen.indexing import with_guarded
 from tinygrad.codegen.linearize import reduce_identity
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
@@ -17,18 +18,7 @@ def guarded(value: UOp, inside: UOp) -> UOp:
             return any(r.arg[1] is RangeKind.FRAGMENT for r in node.closed_ranges)
         return node.op is Ops.MMA and not apart.isdisjoint(node.src[2:4])
 
-    done: dict[UOp, UOp] = {}
-    for node in value.toposort(stop=differs_inside):
-        if differs_inside(node):
-            done[node] = node
-            continue
-        src = tuple(done[s] for s in node.src)
-        new = node if src == node.src else node.with_sources(src)
-        if new.op is Ops.LOAD and node.ranges & apart and node.src[0].src[0].op is Ops.PARAM:
-            at = new.src[0]
-            new = at.src[0].index(at.src[1], inside & at.src[2] if len(at.src) == 3 else inside).load()
-        done[node] = new
-    return done[value]
+    return with_guarded(value, inside, lambda load: not load.ranges.isdisjoint(apart), differs_inside)
 
 
 def zero_outside(value: UOp, inside: UOp) -> UOp:
