@@ -1,6 +1,7 @@
 """docs/adding_a_device.md: its blocks are a module, and that module is a device."""
 from __future__ import annotations
 
+import gc
 import re
 import sys
 from collections.abc import Iterator
@@ -78,6 +79,7 @@ def test_its_memory_is_its_own(toy: str) -> None:
     array[:] = 9
     assert t.tolist() == [0, 1, 2, 3] and t.to("CPU").tolist() == [0, 1, 2, 3]
     assert Tensor([5.0, 6.0], device="CPU").to("TOY:1").to(toy).tolist() == [5.0, 6.0]
+    gc.collect()
     used = GlobalCounters.mem_used
     more = Tensor.zeros(1000, device=toy).contiguous().realize()
     assert GlobalCounters.mem_used - used == 4000

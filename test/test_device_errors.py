@@ -2,6 +2,7 @@
 that there is not. What each says where its driver or compiler is missing stands in its own tests."""
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 
@@ -41,6 +42,7 @@ def test_a_kernel_that_does_not_compile_is_shown_with_numbers_and_the_compilers_
 @pytest.mark.parametrize("name", [*WRONG, "PYTHON"])
 def test_memory_that_there_is_not_is_an_error_with_what_is_used(name: str) -> None:
     opened(name)
+    gc.collect()
     used = GlobalCounters.mem_used
     said = f"{name} has no 1,125,899,906,842,624 bytes left: {used:,} are used"
     with pytest.raises(MemoryError, match=said):

@@ -1,6 +1,7 @@
 """Each device: what it is called, what it computes, and what it says where it cannot."""
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
@@ -296,6 +297,7 @@ def test_gradients_travel_back() -> None:
 
 def test_null_compiles_and_counts_and_computes_nothing() -> None:
     GlobalCounters.reset()
+    gc.collect()
     used = GlobalCounters.mem_used
     huge = Tensor.empty(1 << 20, 1 << 20, device="NULL")
     result = (huge * 2 + 1).sum(1).realize()
