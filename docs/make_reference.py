@@ -35,7 +35,7 @@ class Family:
 
 
 FAMILIES = (
-    Family("tensor", "Tensors", ("tensor", "functional.placement", "functional.differentiation")),
+    Family("tensor", "Tensors", ("tensor", "modes", "functional.placement", "functional.differentiation")),
     Family("creation", "Creation", ("functional.creation",)),
     Family("random", "Random numbers", ("functional.random",)),
     Family("elementwise", "Arithmetic, comparisons, bits and casts",
@@ -65,11 +65,12 @@ PUBLIC = {
     "functional.function": ("Function",),
     "engine.jit": ("TinyJit",),
     "dtype": ("promote", "least_upper_float", "sum_dtype", "to_dtype"),
-    "tensor": ("Tensor", "train", "no_grad"),
+    "tensor": ("Tensor",),
+    "modes": ("train", "no_grad"),
 }
 """What is public of modules that have no methods of Tensor, and define more than their users call."""
-INTERNAL = {f"Tensor.{name}" for name in ("of", "leaf", "uop", "lazydata", "schedule", "computed",
-                                          "is_tracked", "overwrite")} | {"TinyJit.call", "TinyJit.keep"}
+INTERNAL = {f"Tensor.{name}" for name in ("of", "leaf", "view_of", "uop", "lazydata", "substitute", "schedule",
+                                          "computed", "compute_whole", "is_tracked", "write", "overwrite")} | {"TinyJit.call", "TinyJit.keep"}
 """Methods that other modules of this library call, and users do not."""
 
 

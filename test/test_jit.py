@@ -19,7 +19,7 @@ from tinygrad import Context, GlobalCounters, Tensor, TinyJit, Variable, dtypes,
 from tinygrad.engine.jit import MAX_TRACES, JitError
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import NOOPT
-from tinygrad.tensor import live_tensors
+from tinygrad.live import live_tensors
 
 # --- when it traces ---------------------------------------------------------------------------------
 

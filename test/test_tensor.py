@@ -11,6 +11,7 @@ import pytest
 from tinygrad import Device, Tensor, TinyJit, dtypes
 from tinygrad.functional.reduce import SELECTION_LIMIT, SMALL_SORT
 from tinygrad.graph.ops import Ops
+from tinygrad.live import live_tensors
 
 rng = np.random.default_rng(0)
 SPECIAL = np.array([0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 1e-40, -1e-40, 1e-6, -1e-6, 0.3, -0.7, 2.5,
@@ -994,14 +995,12 @@ def test_training_flag():
 
 
 def test_live_tensors_are_not_kept_alive():
-    from tinygrad import tensor
-
     gc.collect()
-    before = len(tensor._live)
+    before = len(live_tensors())
     for _ in range(20):
         (Tensor([1.0]) * 2).relu()
     gc.collect()
-    assert len(tensor._live) == before
+    assert len(live_tensors()) == before
 
 
 def test_a_view_of_zeros_made_contiguous_is_written_in_place():

@@ -12,12 +12,10 @@ overwritten (ASSIGN), or a constructor's expression marked with an identity, DET
 """
 from __future__ import annotations
 
-import contextlib
 import copy
 import itertools
-import threading
 import weakref
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeAlias, TypeVar
 
 import numpy as np
@@ -49,9 +47,10 @@ from tinygrad.graph.sizes import Size, largest_shape, shape_value
 from tinygrad.graph.storage import Overwriting
 from tinygrad.graph.traits import MEMORY, WRITES
 from tinygrad.graph.uop import Shape, UOp
-from tinygrad.graph.writes import Readers, pending_writes
-from tinygrad.helpers import Undo, engine_lock, exclusive, prod
+from tinygrad.helpers import engine_lock, exclusive, prod
 from tinygrad.hostdata import array_of, memory_of
+from tinygrad.live import LIVE, live_tensors, note_computed, with_pending_readers
+from tinygrad.modes import no_grad, test, train
 from tinygrad.sharing import Sharing, refuse_repeated, unrecorded, written
 
 if TYPE_CHECKING:
@@ -66,55 +65,6 @@ Operand: TypeAlias = "Tensor | Number | np.ndarray[Any, Any] | np.generic"
 MOST_PRINTED_BYTES = 1 << 20
 """What is copied from a device to print some of it."""
 _leaf_identities = itertools.count()
-_live: dict[weakref.ref[Tensor], None] = {}
-"""Every tensor that exists, in the order in which they were made; a `weakref.WeakSet` has no order, and takes
-three times as long for each."""
-
-
-def live_tensors() -> list[Tensor]:
-    """Every tensor that there is, while other threads make more."""
-    return [tensor for reference in list(_live) if (tensor := reference()) is not None]
-
-
-class _Depth(threading.local):
-    """How many `no_grad` blocks this thread is in."""
-
-    depth = 0
-
-
-class no_grad(contextlib.ContextDecorator):
-    """Within this block (or decorated function), results are constants to gradients, in this thread."""
-
-    state: ClassVar[_Depth] = _Depth()
-
-    def __enter__(self) -> None:
-        no_grad.state.depth += 1
-
-    def __exit__(self, *exc: object) -> None:
-        no_grad.state.depth -= 1
-
-
-class train(contextlib.ContextDecorator):
-    """Within this block (or decorated function), `Tensor.training` is `mode`: dropout and batch statistics
-    on. That is so for the whole process, other threads included."""
-
-    undo: ClassVar[Undo] = Undo(lambda name: getattr(Tensor, name),
-                                lambda name, value: setattr(Tensor, name, value))
-
-    def __init__(self, mode: bool = True) -> None:
-        self.mode = mode
-        self.saved: list[dict[str, Any]] = []
-
-    def __enter__(self) -> None:
-        self.saved.append(self.undo.begin({"training": self.mode}))
-
-    def __exit__(self, *exc: object) -> None:
-        self.undo.end(self.saved.pop())
-
-
-def test() -> train:
-    """A block in which `Tensor.training` is False."""
-    return train(False)
 
 
 class Tensor(Methods):
@@ -179,7 +129,7 @@ class Tensor(Methods):
         self._uop = uop
         self._device = device
         self._requires_grad = requires_grad
-        _live[weakref.ref(self, _live.pop)] = None
+        LIVE[weakref.ref(self, LIVE.pop)] = None
 
     @staticmethod
     def of(uop: UOp, *operands: Tensor) -> Tensor:
@@ -441,15 +391,15 @@ class Tensor(Methods):
         Inside a function under `vmap`, where values are not known yet, this asks for nothing.
         """
         with engine_lock:
-            tensors, writes = _with_pending_readers([t for t in (self, *others) if not is_unknown(t.uop)])
+            tensors, writes = with_pending_readers([t for t in (self, *others) if not is_unknown(t.uop)])
             overwriting = Overwriting([write.src[0].base.storage for write in writes])
             realize_uops([t._placed() for t in tensors if not t._is_realized],
-                         lambda: _note_computed(tensors, writes, overwriting))
+                         lambda: note_computed(tensors, writes, overwriting))
         return self
 
     def schedule(self, *others: Tensor) -> list[ScheduleItem]:
         """What `realize` would run, without running it."""
-        tensors, _ = _with_pending_readers([self, *others])
+        tensors, _ = with_pending_readers([self, *others])
         return schedule_uops([t._placed() for t in tensors if not t._is_realized])
 
     @property
@@ -727,64 +677,6 @@ class Tensor(Methods):
         whole = largest_shape(self.shape)
         memory = UOp.new_buffer(self.device, prod(whole), self.dtype).reshape(whole)
         self.uop = memory.shrink([(0, size) for size in self.shape])
-
-
-# --- what a write has to wait for ---------------------------------------------------------------------------
-
-
-def unsettled_tensors() -> list[Tensor]:
-    """The live tensors that are not settled."""
-    return [t for reference in list(_live) if (t := reference()) is not None
-            and t._uop.traits & (MEMORY | WRITES) != MEMORY]  # _is_settled, of all there are, in every replay
-
-
-def pending_assignments() -> list[Tensor]:
-    """The live tensors that were assigned to, and whose memory was not written yet."""
-    return pending_among(unsettled_tensors())
-
-
-def pending_among(unsettled: Sequence[Tensor]) -> list[Tensor]:
-    """Those of the unsettled tensors that were assigned to, and whose memory was not written yet."""
-    return [t for t in unsettled if t._uop.viewed.op is Ops.ASSIGN and not t._is_realized]
-
-
-def _with_pending_readers(tensors: Sequence[Tensor]) -> tuple[list[Tensor], set[UOp]]:
-    """`tensors` and the live lazy ones that read memory which computing them overwrites; and those writes.
-
-    Gradients that nobody asked for are not computed, but given up.
-    """
-    chosen = {id(t): t for t in tensors}
-    writes = pending_writes([t.uop for t in tensors])
-    while writes:
-        readers = Readers(writes)
-        waiting = [t for t in unsettled_tensors()
-                   if id(t) not in chosen and not t._is_realized and readers.includes(t._uop)]
-        for t in waiting:
-            if t._expires:
-                t._expire()
-        kept = [t for t in waiting if not t._expires]
-        chosen.update((id(t), t) for t in kept)
-        more = pending_writes(t.uop for t in kept) - writes
-        if not more:
-            break
-        writes |= more
-    return list(chosen.values()), writes
-
-
-def _note_computed(tensors: Sequence[Tensor], writes: Collection[UOp], overwriting: Overwriting) -> None:
-    """After these were computed, which ran these writes: let them, and all that shows what was written, stand
-    for the memory."""
-    overwriting.done()
-    overwriting.forget_writers()
-    for write in writes:
-        write.set_realized_view(write.src[0].current)
-    for t in tensors:
-        t._settle()
-    if writes:
-        for t in unsettled_tensors():
-            write = below_detaches(t._uop)
-            if write in writes:
-                t.uop = t._uop.substitute({write: write.src[0].current})
 
 
 def given_up_gradient() -> Tensor:

@@ -19,7 +19,8 @@ from tinygrad.graph.leaves import depends_on_leaf, is_leaf
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.storage import Storage
 from tinygrad.graph.uop import UOp
-from tinygrad.tensor import Tensor, given_up_gradient, live_tensors
+from tinygrad.live import live_tensors
+from tinygrad.tensor import Tensor, given_up_gradient
 
 
 def storage_of(uop: UOp) -> Storage | None:

@@ -15,6 +15,7 @@ from tinygrad.graph.gradient import gradients
 from tinygrad.graph.leaves import LeafIndex, is_leaf, value_of_its_own
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import exclusive, prod
+from tinygrad.live import live_tensors
 
 if TYPE_CHECKING:
     from tinygrad.tensor import Tensor
@@ -49,8 +50,6 @@ def backward(self: Tensor, gradient: Tensor | None = None) -> Tensor:
 
     Raises RuntimeError for a tensor of more than one item without `gradient`, and for one without leaves.
     """
-    from tinygrad.tensor import live_tensors
-
     weight = _weight(self, gradient)
     groups: list[tuple[Tensor, list[UOp]]] = []
     graph = LeafIndex(self.uop)
@@ -110,7 +109,5 @@ def _accumulate(found: Sequence[tuple[Tensor, UOp]]) -> None:
 
 def reached_by_gradients(uop: UOp) -> list[Tensor]:
     """The live tensors that say `requires_grad=True` and that gradients of `uop` belong to."""
-    from tinygrad.tensor import live_tensors
-
     graph = LeafIndex(uop)
     return [t for t in live_tensors() if t._requires_grad and graph.targets_of(t._uop)]

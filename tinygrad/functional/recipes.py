@@ -23,6 +23,7 @@ from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.sizes import Size
 from tinygrad.graph.traits import MEMORY
 from tinygrad.graph.uop import UOp
+from tinygrad.modes import no_grad
 
 if TYPE_CHECKING:
     from tinygrad.tensor import Tensor
@@ -66,9 +67,9 @@ class _Call:
     __slots__ = ("bases", "key", "nodes", "tensor", "tensors")
 
     def __init__(self, tensor: type[Tensor]) -> None:
-        state = tensor.no_grad.state
         self.tensor = tensor
-        self.key: list[Any] = [tensor.training, state.depth > 0, dtypes.default_float, dtypes.default_int]
+        self.key: list[Any] = [tensor.training, no_grad.state.depth > 0,
+                               dtypes.default_float, dtypes.default_int]
         self.nodes: list[UOp] = []
         self.bases: list[UOp] = []
         self.tensors: list[Tensor] = []
@@ -112,7 +113,7 @@ def recalled(function: Callable[P, Tensor]) -> Callable[P, Tensor]:
     @wraps(function)
     def method(*args: P.args, **options: P.kwargs) -> Tensor:
         tensor: Any = type(args[0]) if args else None
-        if not hasattr(tensor, "no_grad"):
+        if not hasattr(tensor, "training"):
             return function(*args, **options)
         call = _Call(tensor)
         for value in args:

@@ -1,0 +1,86 @@
+"""The tensors that exist, and which of them a computation takes with it.
+
+Memory that is about to be overwritten is read first by every lazy tensor that still needs the old value
+(`with_pending_readers`), and whatever shows that memory afterwards stands for it (`note_computed`). So both
+look at all tensors that there are, of which `LIVE` holds weak references. Used by `tensor.py`, by `backward`,
+which finds its leaves among them, and by the JIT.
+"""
+from __future__ import annotations
+
+import weakref
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
+
+from tinygrad.graph.leaves import below_detaches
+from tinygrad.graph.ops import Ops
+from tinygrad.graph.storage import Overwriting
+from tinygrad.graph.traits import MEMORY, WRITES
+from tinygrad.graph.uop import UOp
+from tinygrad.graph.writes import Readers, pending_writes
+
+if TYPE_CHECKING:
+    from tinygrad.tensor import Tensor
+
+LIVE: dict[weakref.ref[Tensor], None] = {}
+"""Every tensor that exists, in the order in which they were made; a `weakref.WeakSet` has no order, and takes
+three times as long for each."""
+
+
+def live_tensors() -> list[Tensor]:
+    """Every tensor that there is, while other threads make more."""
+    return [tensor for reference in list(LIVE) if (tensor := reference()) is not None]
+
+
+def unsettled_tensors() -> list[Tensor]:
+    """The live tensors that are not settled."""
+    return [t for reference in list(LIVE) if (t := reference()) is not None
+            and t._uop.traits & (MEMORY | WRITES) != MEMORY]  # _is_settled, of all there are, in every replay
+
+
+def pending_assignments() -> list[Tensor]:
+    """The live tensors that were assigned to, and whose memory was not written yet."""
+    return pending_among(unsettled_tensors())
+
+
+def pending_among(unsettled: Sequence[Tensor]) -> list[Tensor]:
+    """Those of the unsettled tensors that were assigned to, and whose memory was not written yet."""
+    return [t for t in unsettled if t._uop.viewed.op is Ops.ASSIGN and not t._is_realized]
+
+
+def with_pending_readers(tensors: Sequence[Tensor]) -> tuple[list[Tensor], set[UOp]]:
+    """`tensors` and the live lazy ones that read memory which computing them overwrites; and those writes.
+
+    Gradients that nobody asked for are not computed, but given up.
+    """
+    chosen = {id(t): t for t in tensors}
+    writes = pending_writes([t.uop for t in tensors])
+    while writes:
+        readers = Readers(writes)
+        waiting = [t for t in unsettled_tensors()
+                   if id(t) not in chosen and not t._is_realized and readers.includes(t._uop)]
+        for t in waiting:
+            if t._expires:
+                t._expire()
+        kept = [t for t in waiting if not t._expires]
+        chosen.update((id(t), t) for t in kept)
+        more = pending_writes(t.uop for t in kept) - writes
+        if not more:
+            break
+        writes |= more
+    return list(chosen.values()), writes
+
+
+def note_computed(tensors: Sequence[Tensor], writes: Collection[UOp], overwriting: Overwriting) -> None:
+    """After these were computed, which ran these writes: let them, and all that shows what was written, stand
+    for the memory."""
+    overwriting.done()
+    overwriting.forget_writers()
+    for write in writes:
+        write.set_realized_view(write.src[0].current)
+    for t in tensors:
+        t._settle()
+    if writes:
+        for t in unsettled_tensors():
+            write = below_detaches(t._uop)
+            if write in writes:
+                t.uop = t._uop.substitute({write: write.src[0].current})
