@@ -69,8 +69,11 @@ PUBLIC = {
     "modes": ("train", "no_grad"),
 }
 """What is public of modules that have no methods of Tensor, and define more than their users call."""
-INTERNAL = {f"Tensor.{name}" for name in ("of", "leaf", "view_of", "uop", "lazydata", "substitute", "schedule",
-                                          "computed", "compute_whole", "is_tracked", "write", "overwrite")} | {"TinyJit.call", "TinyJit.keep"}
+INTERNAL = {
+    *(f"Tensor.{name}" for name in ("of", "leaf", "view_of", "uop", "lazydata", "substitute", "schedule",
+                                    "computed", "compute_whole", "is_tracked", "write", "overwrite")),
+    "TinyJit.call", "TinyJit.keep",
+}
 """Methods that other modules of this library call, and users do not."""
 
 
