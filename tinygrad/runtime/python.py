@@ -24,6 +24,7 @@ import numpy as np
 from tinygrad.device import CompiledDevice
 from tinygrad.dtype import DType, dtypes
 from tinygrad.graph.ops import Ops
+from tinygrad.helpers import prod
 from tinygrad.renderer import NARROW_FLOATS, Launch, Renderer
 from tinygrad.renderer.cuda import cuda_renderer, hip_renderer
 from tinygrad.renderer.matrix_units import UNITS, Fragment, MatrixUnit
@@ -417,7 +418,11 @@ class PythonDevice(CompiledDevice):
         return PythonProgram(name, code)
 
     def load_blocks(self, name: str, code: Any, launch: Launch) -> PythonProgram:
-        """The text runs its own grid."""
+        """The text runs its own grid. Raises RuntimeError for more threads than a block has."""
+        threads, most = prod(launch.threads), self.renderer.block_threads
+        if threads > most:
+            raise RuntimeError(f"kernel {name}: a block of {self.name} has {most:,} threads at most, "
+                               f"not {threads:,}")
         return PythonProgram(name, code)
 
 

@@ -142,14 +142,22 @@ class _Chooser:
 
     # --- threads --------------------------------------------------------------------------------------------
 
-    def spread_over_threads(self, ranges: frozenset[UOp], budget: int) -> int:
-        """Up to `budget` threads along `ranges`, the fastest first; returns what is left of the budget."""
+    def spread_over_threads(self, ranges: frozenset[UOp], budget: int) -> None:
+        """Up to `budget` threads of each output along `ranges`, the fastest first. Outputs may have loops in
+        common: threads along these are threads of all of them."""
+        before = self.output_ranges()
         for r in self.fastest_first(ranges):
-            threads = min(budget, r.extent)
+            around = (s.closed_ranges for s in self.nest.src if r in s.closed_ranges)
+            taken = max(prod(n.extent for n in loops if n.arg[1] is RangeKind.LOCAL and n not in before)
+                        for loops in around)
+            threads = min(budget // taken, r.extent)
             if threads > 1:
                 self.take(Opt(OptKind.LOCAL, r.arg[0], threads))
-                budget //= threads
-        return budget
+
+    def loops_with_threads(self) -> frozenset[UOp]:
+        """The loops of outputs that threads share already."""
+        return frozenset(r for s in self.nest.src if any(n.arg[1] is RangeKind.LOCAL for n in s.closed_ranges)
+                         for r in s.closed_ranges)
 
     def spread(self) -> None:
         """Every loop that encloses all there is to do for it goes across blocks."""
@@ -163,19 +171,18 @@ class _Chooser:
     # --- items ----------------------------------------------------------------------------------------------
 
     def share_items(self) -> None:
-        """A thread for each item, or for four that lie side by side."""
+        """A thread for each item, or for four that lie side by side; a square of threads where items are
+        written along one loop and read along another one."""
+        side = 1 << (self.renderer.block_threads.bit_length() // 2)
         for number in range(len(self.nest.src)):
             ranges = frozenset(self.nest.src[number].closed_ranges)  # as other outputs have left them
-            if not all(_is_plain(r) for r in ranges):
+            if not all(map(_is_plain, ranges)) or not ranges.isdisjoint(self.loops_with_threads()):
                 continue
-            ranges = self.with_wide_accesses(ranges)
-            tile = self.transposing(ranges)
-            if tile is None:
-                self.spread_over_threads(ranges, self.renderer.block_threads)
-                continue
-            side = 1 << (self.renderer.block_threads.bit_length() // 2)
-            for r in tile:
+            tile = self.transposing(self.with_wide_accesses(ranges))
+            for r in tile or ():
                 self.take(Opt(OptKind.LOCAL, r.arg[0], min(side, r.extent)))
+        rest = self.output_ranges() - self.loops_with_threads()
+        self.spread_over_threads(rest, self.renderer.block_threads)
 
     def with_wide_accesses(self, ranges: frozenset[UOp]) -> frozenset[UOp]:
         """`ranges` after the contiguous one became vectors, if that serves every access."""
@@ -259,9 +266,9 @@ class _Chooser:
             return
         group = min(renderer.block_threads, _power_of_two(longest))
         self.spread_over_threads(rows, renderer.block_threads // group)
+        outer = frozenset[UOp]().union(*(n.ranges for n in self.statistics()))
         self.group_reduces(group, inner)
-        for ranges in dict.fromkeys(frozenset(s.closed_ranges) & inner for s in self.nest.src):
-            self.spread_over_threads(frozenset(filter(_is_plain, ranges)), group)
+        self.spread_over_threads(self.output_ranges() - outer, group)
 
     def walk_rows_once(self) -> bool:
         """Rows that are too long for registers by tiles that are not, for their largest items and the sums
@@ -284,8 +291,7 @@ class _Chooser:
         item = next(n for n in self.nest.toposort() if n not in before and n.op is Ops.RANGE
                     and n.arg[1] is RangeKind.UNROLL)
         self.take(Opt(OptKind.ROW, item.arg[0], threads, (), (width, self.exchanging_lanes())))
-        for ranges in dict.fromkeys(frozenset(s.closed_ranges) - rows for s in self.nest.src):
-            self.spread_over_threads(frozenset(filter(_is_plain, ranges)), threads)
+        self.spread_over_threads(self.output_ranges() - rows, threads)
         return True
 
     def keep_row(self, statistics: list[UOp]) -> bool:
