@@ -379,6 +379,20 @@ def test_no_default_plan_asks_for_more_threads_or_memory_than_a_block_has():
             assert launch.shared_bytes <= renderer.shared_bytes
 
 
+@pytest.mark.parametrize(("shapes", "compute"), [
+    ([(22, 1830), (1830,)], lambda x, w: x.log_softmax(-1) * w),
+    ([(1, 65), (65, 56)], lambda x, w: (x @ w).log_softmax(-1))])
+def test_outputs_that_share_loops_ask_together_for_no_more_threads_than_a_block_has(
+        shapes: list[tuple[int, ...]], compute: Callable[[Tensor, Tensor], Tensor]) -> None:
+    device = "PYTHON:CUDA"
+    operands = [Tensor(normal(*shape), device=device, requires_grad=True).realize() for shape in shapes]
+    result = compute(*operands)
+    gradients = (result * Tensor(normal(*result.shape), device=device)).sum().gradient(*operands)
+    for item in schedule_uops([t.uop for t in (result, *gradients)]):
+        launch = launch_of(stages_of(item.ast, device).program)
+        assert prod(launch.threads) <= Device[device].renderer.block_threads
+
+
 def channels_normalised(x: Tensor) -> Tensor:
     off = x - x.mean((0, 2), keepdim=True)
     return off * (off.square().mean((0, 2), keepdim=True) + 1e-5).rsqrt()
