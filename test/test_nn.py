@@ -123,14 +123,24 @@ def test_conv2d_gradients_are_the_transposed_loops() -> None:
 @pytest.mark.parametrize("groups", [1, 2])
 def test_conv_transpose2d_scatters_the_kernel(groups: int, stride: int, padding: int, output_padding: int,
                                               dilation: int) -> None:
-    x, w, b = normal(2, 4, 5, 6), normal(4, 3, 3, 2), normal(3 * groups)
+    scatters_the_kernel((2, 4, 5, 6), (3, 2), groups, stride, padding, output_padding, dilation)
+
+
+@pytest.mark.parametrize(("stride", "padding", "output_padding"), [(3, 1, 2), (4, 1, 3), (5, 2, 4)])
+def test_conv_transpose2d_may_leave_only_zeros_of_an_axis(stride: int, padding: int, output_padding: int) -> None:
+    scatters_the_kernel((2, 2, 3, 1), (3, 1), 1, stride, padding, output_padding, 1)
+
+
+def scatters_the_kernel(shape: tuple[int, ...], kernel: tuple[int, ...], groups: int, stride: int, padding: int,
+                        output_padding: int, dilation: int) -> None:
+    x, w, b = normal(*shape), normal(shape[1], 3, *kernel), normal(3 * groups)
     found = Tensor(x).conv_transpose2d(Tensor(w), Tensor(b), groups, stride, dilation, padding,
                                        output_padding)
     reach = tuple(dilation * (k - 1) + 1 for k in w.shape[2:])
     sizes = tuple((n - 1) * stride + r + output_padding for n, r in zip(x.shape[2:], reach, strict=True))
-    whole = np.zeros((2, 3 * groups, *sizes))
+    whole = np.zeros((shape[0], 3 * groups, *sizes))
     for n, c, i, j in np.ndindex(*x.shape):
-        g = c // (4 // groups)
+        g = c // (shape[1] // groups)
         rows = slice(i * stride, i * stride + reach[0], dilation)
         columns = slice(j * stride, j * stride + reach[1], dilation)
         whole[n, 3 * g:3 * g + 3, rows, columns] += x[n, c, i, j] * w[c]

@@ -164,14 +164,17 @@ def conv_transpose2d(self: Tensor, weight: Tensor, bias: Tensor | None = None, g
     x = _spread(self, strides)
     edges = [(d * (k - 1) - before, d * (k - 1) - after + more)
              for d, k, (before, after), more in zip(dilations, kernel, pads, extra, strict=True)]
-    crops = tuple((max(0, -before), n - max(0, -after))
-                  for (before, after), n in zip(edges, x.shape[2:], strict=True))
-    if any(end <= start for start, end in crops):
+    reach = [d * (k - 1) for d, k in zip(dilations, kernel, strict=True)]
+    if any(n + sum(edge) <= r for n, edge, r in zip(x.shape[2:], edges, reach, strict=True)):
         raise ValueError(f"conv_transpose2d of {self.shape} with weight {weight.shape} and padding {padding} "
                          "leaves no output")
+    added = [(max(0, before), max(0, after)) for before, after in edges]
+    removed = [(max(0, -before), max(0, -after)) for before, after in edges]
+    if any(n <= sum(ends) for n, ends in zip(x.shape[2:], removed, strict=True)):  # some of the zeros go too
+        x, added = x.pad(((0, 0), (0, 0), *added)), [(0, 0)] * axes
+    crops = ((start, n - end) for n, (start, end) in zip(x.shape[2:], removed, strict=True))
     x = x.shrink(((0, x.shape[0]), (0, x.shape[1]), *crops))
-    x = _stored_with_edges(x, [(max(0, before), max(0, after)) for before, after in edges])
-    return x.conv2d(weights, bias, groups=groups, dilation=dilations)
+    return _stored_with_edges(x, added).conv2d(weights, bias, groups=groups, dilation=dilations)
 
 
 def _spread(x: Tensor, strides: Sequence[int]) -> Tensor:
