@@ -127,12 +127,13 @@ def test_conv_transpose2d_scatters_the_kernel(groups: int, stride: int, padding:
 
 
 @pytest.mark.parametrize(("stride", "padding", "output_padding"), [(3, 1, 2), (4, 1, 3), (5, 2, 4)])
-def test_conv_transpose2d_may_leave_only_zeros_of_an_axis(stride: int, padding: int, output_padding: int) -> None:
+def test_conv_transpose2d_may_leave_only_zeros_of_an_axis(stride: int, padding: int,
+                                                          output_padding: int) -> None:
     scatters_the_kernel((2, 2, 3, 1), (3, 1), 1, stride, padding, output_padding, 1)
 
 
-def scatters_the_kernel(shape: tuple[int, ...], kernel: tuple[int, ...], groups: int, stride: int, padding: int,
-                        output_padding: int, dilation: int) -> None:
+def scatters_the_kernel(shape: tuple[int, ...], kernel: tuple[int, ...], groups: int, stride: int,
+                        padding: int, output_padding: int, dilation: int) -> None:
     x, w, b = normal(*shape), normal(shape[1], 3, *kernel), normal(3 * groups)
     found = Tensor(x).conv_transpose2d(Tensor(w), Tensor(b), groups, stride, dilation, padding,
                                        output_padding)

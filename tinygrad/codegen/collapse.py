@@ -112,18 +112,18 @@ def _bound_of(condition: UOp, r: UOp) -> tuple[bool, UOp] | None:
 def _select(condition: UOp, kept: UOp, zero: UOp, r: UOp) -> UOp | None:
     """sum over r of where(r == x and ..., kept(r), 0): the one item at x."""
     for c in conjuncts(condition):
-        at = _equals(c, r)
+        at = solved_for(c, r)
         if at is not None:
             inside = (at >= 0) & (at < r.src[0])
             others = [o for o in conjuncts(condition) if o is not c]
             for other in others:
-                inside = inside & _guard_loads(other.substitute({r: at}), inside)
-            chosen = _guard_loads(kept.substitute({r: at}), inside)
+                inside = inside & guard_loads(other.substitute({r: at}), inside)
+            chosen = guard_loads(kept.substitute({r: at}), inside)
             return simplified(Ops.WHERE, kept.dtype, inside, chosen, zero)
     return None
 
 
-def _equals(condition: UOp, r: UOp) -> UOp | None:
+def solved_for(condition: UOp, r: UOp) -> UOp | None:
     """x where the condition is r == x, with x not depending on r."""
     if not (condition.op is Ops.CMPNE and condition.src[1].op is Ops.CONST and condition.src[1].arg is True):
         return None
@@ -142,7 +142,7 @@ def _equals(condition: UOp, r: UOp) -> UOp | None:
     return None
 
 
-def _guard_loads(value: UOp, inside: UOp) -> UOp:
+def guard_loads(value: UOp, inside: UOp) -> UOp:
     """`value` with each of its loads touching memory only where `inside` holds, but for those that say so."""
     known = set(inside.toposort())
     return with_guarded(value, inside, lambda load: load not in known)

@@ -165,6 +165,8 @@ def _vector_node(node: UOp, src: tuple[UOp, ...], lane: UOp, done: dict[UOp, UOp
         return _vector_reduce(node, src, lane)
     if node.op is Ops.STAGE:
         return _vector_stage(node, src, lane)
+    if node.op is Ops.SCATTER:
+        return _vector_scatter(node, src, lane, done)
     if node.op is Ops.RUNNING:
         return UOp.new(Ops.RUNNING, node.dtype.vec(count), (splat(src[0], count), src[1]), node.arg)
     return UOp.new(node.op, node.dtype.vec(count), tuple(splat(s, count) for s in src), node.arg)
@@ -260,6 +262,17 @@ def _vector_reduce(node: UOp, src: tuple[UOp, ...], lane: UOp) -> UOp:
     if loops or len(values) > 1:
         result = UOp.new(Ops.REDUCE, node.dtype.vec(lane.extent), (*values, *loops), node.arg)
     return result if lane not in closed else UOp.new(Ops.REDUCE, node.dtype, (result,), node.arg)
+
+
+def _vector_scatter(node: UOp, src: tuple[UOp, ...], lane: UOp, done: dict[UOp, UOp]) -> UOp:
+    """The lanes' items lie side by side."""
+    if lane not in node.closed_ranges or linear_terms(node.src[1]).terms.get(lane) != 1:
+        raise RuntimeError("lanes accumulate in memory that is theirs, side by side")
+    value, offset, condition = splat(src[0], lane.extent), at_lane(node.src[1], lane, 0, done), src[2]
+    if condition.op is not Ops.CONST:
+        condition = splat(condition, lane.extent)
+    loops = _loops(node, src, lane)
+    return UOp.new(Ops.SCATTER, value.dtype, (value, offset, condition, *loops), node.arg)
 
 
 def _vector_stage(node: UOp, src: tuple[UOp, ...], lane: UOp) -> UOp:

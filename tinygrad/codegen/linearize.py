@@ -3,9 +3,9 @@
 In: SINK of STOREs whose ranges run as loops (LOOP, THREAD) or across blocks and threads (GLOBAL, LOCAL); what
 was unrolled or vectorised is already written out. Out: a list of UOps in the order in which they run, each
 after its sources, with RANGE and END around loop bodies, a REGISTER for every REDUCE and SCRATCH or SHARED
-memory for every STAGE (`graph/spec.py`, stage `program`). A range across blocks or threads is no loop there:
-its counter is a hardware index (`grid.py`), and `barriers.py` puts in where threads wait for each other. A
-REDUCE over the lanes of a warp is a few exchanges between them.
+memory for every STAGE and SCATTER (`graph/spec.py`, stage `program`). A range across blocks or threads is no
+loop there: its counter is a hardware index (`grid.py`), and `barriers.py` puts in where threads wait for each
+other. A REDUCE over the lanes of a warp is a few exchanges between them.
 
 A value's place follows from the loops it changes with: it runs in the innermost of them, and therefore
 outside all others. The loops form a tree: a REDUCE or STAGE stands where its own value stands, its ranges
@@ -20,12 +20,12 @@ from collections.abc import Callable, Iterable, Mapping
 
 from tinygrad.codegen.barriers import with_barriers
 from tinygrad.codegen.grid import NO_LIMITS, Grid, GridLimits, is_block_range
-from tinygrad.codegen.ranges import fresh_identity
+from tinygrad.codegen.ranges import ACCUMULATING, fresh_identity
 from tinygrad.dtype import DType, dtypes
 from tinygrad.graph.ops import Memory, Ops
 from tinygrad.graph.symbolic.linear import UNKNOWN
 from tinygrad.graph.uop import UOp
-from tinygrad.helpers import prod
+from tinygrad.helpers import prod, round_up
 
 IDENTITY_OF: dict[Ops, Callable[[DType], int | float | bool]] = {
     Ops.ADD: lambda dtype: 0,
@@ -33,6 +33,8 @@ IDENTITY_OF: dict[Ops, Callable[[DType], int | float | bool]] = {
     Ops.MUL: lambda dtype: 1,
     Ops.MAX: lambda dtype: dtype.scalar.min,
 }
+FILLED_LANES = 16
+"""Items of memory in which something accumulates that get their first value at once."""
 ROOT = UOp.const(-1, dtypes.index)
 """Stands for the body of the whole kernel, where a RANGE stands for the body of its loop."""
 
@@ -135,7 +137,7 @@ class _Linearizer:
             if not closed:
                 continue
             around = self.innermost(node)
-            if node.op in (Ops.REDUCE, Ops.STAGE) and (loops := _closed_loops(node)):
+            if node.op in ACCUMULATING and (loops := _closed_loops(node)):
                 self.opened_at[loops[0]].append(node)
             for place, r in enumerate(closed):
                 if is_block_range(r):
@@ -191,7 +193,7 @@ class _Linearizer:
                 continue
             for source in node.src:
                 self.sequence(source, self.body[node], node)
-            if node.op in (Ops.REDUCE, Ops.STAGE) and _closed_loops(node):
+            if node.op in ACCUMULATING and _closed_loops(node):
                 self.update_at_end(_closed_loops(node)[-1], node)
             if node.op is Ops.STORE:
                 for load in loads:
@@ -258,6 +260,8 @@ class _Linearizer:
             self.done[item] = self.read(self.registers[item])
         elif item.op is Ops.REDUCE and item.closed_ranges:
             self.done[item] = self.exchanged(item)
+        elif item.op is Ops.SCATTER:
+            self.done[item] = self.scratch[item]
         elif item.op is Ops.STAGE:
             if not _closed_loops(item):
                 self.open_scratch(item)
@@ -335,6 +339,8 @@ class _Linearizer:
                 self.registers[node] = register
             else:
                 self.open_scratch(node)
+                if node.op is Ops.SCATTER:
+                    self.fill(self.scratch[node], reduce_identity(node.arg[1], node.dtype.scalar))
         for extent in r.src:
             self.done.setdefault(extent, extent)
         opened = self.add(UOp.new(Ops.RANGE, r.dtype, tuple(self.done[s] for s in r.src), r.arg))
@@ -345,15 +351,26 @@ class _Linearizer:
         self.add(UOp.new(Ops.END, r.dtype, (opened,)))
 
     def open_scratch(self, node: UOp) -> None:
-        """Declare the memory of a STAGE."""
+        """Declare the memory of a STAGE or SCATTER."""
         kind = Ops.SHARED if node.arg[1] is Memory.SHARED else Ops.SCRATCH
-        size = self.items_of(node) * self.own_parts[node][1]
+        size = self.items_of(node) * self.own_parts.get(node, (None, 1))[1]
         memory = UOp.new(kind, node.dtype.scalar, (), (next(self.identities), size))
         self.scratch[node] = self.add(memory)
 
+    def fill(self, memory: UOp, value: UOp) -> None:
+        """Give all items of scratch memory one value."""
+        counter = UOp.range(memory.arg[1] // FILLED_LANES, fresh_identity(self.nest) + next(self.identities))
+        opened = self.add(UOp.new(Ops.RANGE, counter.dtype, (self.add(counter.src[0]),), counter.arg))
+        at = UOp.new(Ops.INDEX, memory.dtype, (memory, self.add_tree(opened * FILLED_LANES)))
+        vector = UOp.new(Ops.CONST, value.dtype.vec(FILLED_LANES), (), value.arg)
+        self.add(UOp.new(Ops.STORE, vector.dtype, (self.add(at), self.add(vector))))
+        self.add(UOp.new(Ops.END, counter.dtype, (opened,)))
+
     def items_of(self, node: UOp) -> int:
         """The items that a STAGE fills, and those beyond that the last of several whole tiles reads: what is
-        computed from them is not used."""
+        computed from them is not used. Those of a SCATTER in whole vectors."""
+        if node.op is Ops.SCATTER:
+            return round_up(node.arg[2], FILLED_LANES)
         values = len(node.src) - len(node.closed_ranges)
         filled = int(prod(c.extent for c in node.closed_ranges)) * values * node.dtype.count
         return max(filled, self.reach.get(node, 0))
@@ -367,19 +384,28 @@ class _Linearizer:
                 at = self.guarded(node, self.add(UOp.new(Ops.INDEX, node.dtype.scalar, place)))
                 self.add(UOp.new(Ops.STORE, node.dtype, (at, value)))
             return
+        if node.op is Ops.SCATTER:
+            value, offset, condition = values
+            guard = () if condition.op is Ops.CONST else (condition,)
+            at = self.add(UOp.new(Ops.INDEX, node.dtype.scalar, (self.scratch[node], offset, *guard)))
+            before = self.add(UOp.new(Ops.LOAD, node.dtype, (at,)))
+            self.add(UOp.new(Ops.STORE, node.dtype, (at, self.accumulated(node.arg[1], before, value))))
+            return
         register = self.registers[node]
         if node.arg is Ops.MULACC:
             self.rescale(register, values[0], values[1:])
             return
         for value in values:
-            before = self.read(register)
-            if self.contracts and node.arg is Ops.ADD and value.op is Ops.MUL and node.dtype.is_float:
-                after = UOp.new(Ops.MULACC, node.dtype, (*value.src, before))
-            elif node.arg is Ops.ADD and value.op is Ops.MMA:
-                after = value.replace(src=(*value.src[:2], before, *value.src[3:]))
-            else:
-                after = UOp.new(node.arg, node.dtype, (before, value))
-            self.add(UOp.new(Ops.STORE, node.dtype, (register, self.add(after))))
+            after = self.accumulated(node.arg, self.read(register), value)
+            self.add(UOp.new(Ops.STORE, node.dtype, (register, after)))
+
+    def accumulated(self, op: Ops, before: UOp, value: UOp) -> UOp:
+        """What was accumulated `before`, and `value` too."""
+        if self.contracts and op is Ops.ADD and value.op is Ops.MUL and value.dtype.is_float:
+            return self.add(UOp.new(Ops.MULACC, value.dtype, (*value.src, before)))
+        if op is Ops.ADD and value.op is Ops.MMA:
+            return self.add(value.replace(src=(*value.src[:2], before, *value.src[3:])))
+        return self.add(UOp.new(op, value.dtype, (before, value)))
 
     def rescale(self, register: UOp, factor: UOp, values: list[UOp]) -> None:
         """A register times `factor`, and more added to it."""

@@ -4,6 +4,9 @@ from __future__ import annotations
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
 
+ACCUMULATING = (Ops.REDUCE, Ops.STAGE, Ops.SCATTER)
+"""What takes a value at the end of each iteration of the loops that it closes, and stands inside others."""
+
 
 def all_ranges(nest: UOp) -> list[UOp]:
     """Every RANGE of the nest, by identity."""

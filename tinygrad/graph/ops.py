@@ -112,6 +112,9 @@ class Ops(Enum):
     STAGE = auto()
     """memory filled by computing a value (or several side by side) over ranges: values and ranges; arg:
     (identity, Memory)"""
+    SCATTER = auto()
+    """memory in which an operation accumulates: (value, offset, condition, ranges...); each iteration adds
+    its value to the item at its offset, where the condition holds. arg: (identity, op, items)"""
     BARRIER = auto()
     """waits until all threads of the block are here; what they wrote into shared memory can be read then"""
     PREFETCH = auto()

@@ -346,7 +346,7 @@ class _NestPrinter:
         return texts[root]
 
     def closes(self, node: UOp) -> bool:
-        return node.op is Ops.STAGE or (node.op is Ops.REDUCE and len(node.src) > 1)
+        return node.op in (Ops.STAGE, Ops.SCATTER) or (node.op is Ops.REDUCE and len(node.src) > 1)
 
     def simple(self, node: UOp, sources: list[Text]) -> Text:
         text = self.loaded(node, sources) if node.op is Ops.LOAD else _express(node, sources)
@@ -364,12 +364,16 @@ class _NestPrinter:
         return sources[0] if node.dtype.count == 1 else _call(f"load{node.dtype.count}", sources)
 
     def write_closing(self, node: UOp) -> str:
-        """A REDUCE or STAGE, its body indented below it, in the outermost block where it can stand."""
+        """A REDUCE, STAGE or SCATTER, its body indented below it, in the outermost block where it can
+        stand."""
         depth = self.outermost(node)
         inner = self.blocks[depth + 1:]
         del self.blocks[depth + 1:]
-        name = self.name_of(node, "s" if node.op is Ops.STAGE else "a")
-        what = f"{node.arg[1].name.lower()}" if node.op is Ops.STAGE else _ACCUMULATIONS[node.arg]
+        name = self.name_of(node, "a" if node.op is Ops.REDUCE else "s")
+        if node.op is Ops.SCATTER:
+            what = f"{node.arg[2]} items, {_ACCUMULATIONS[node.arg[1]]} of (value, at, where)"
+        else:
+            what = node.arg[1].name.lower() if node.op is Ops.STAGE else _ACCUMULATIONS[node.arg]
         loops = ", ".join(self.loop_text(r) for r in node.closed_ranges)
         self.blocks += [_Block(r) for r in node.closed_ranges]
         lines = [self.value(s).text for s in node.src if s not in node.closed_ranges]

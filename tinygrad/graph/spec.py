@@ -372,6 +372,15 @@ def _stage(node: UOp) -> bool:
     return count > 0 and same and _ops(ranges, Ops.RANGE) and _pair(node.arg, Memory)
 
 
+def _scatter(node: UOp) -> bool:
+    """A value, where it goes, whether it does, and the ranges of which one iteration after the other adds
+    its value."""
+    value, offset, condition, *ranges = node.src
+    _, op, items = node.arg
+    same = value.dtype is node.dtype and op in (Ops.ADD, Ops.MAX, Ops.MUL) and isinstance(items, int)
+    return same and _int(offset) and condition.dtype.is_bool and _ops(ranges, Ops.RANGE)
+
+
 def _nest_mma(node: UOp) -> bool:
     """The elements of both source tiles, and the ranges over those of the three tiles that a lane holds."""
     ranges = node.src[2:]
@@ -430,8 +439,8 @@ def _names(ranges: Iterable[UOp]) -> str:
 LOOP_NEST = Stage("loop_nest", (
     Rule("SINK(STORE*)", "", lambda n: _ops(n.src, Ops.STORE)),
     Rule("STORE(INDEX, value, RANGE*)", "closes the ranges; arg Memory.GLOBAL: past the caches", _nest_store),
-    Rule("INDEX(PARAM | STAGE, int, bool?)", "an item, where the condition holds",
-         _index_into(Ops.PARAM, Ops.STAGE)),
+    Rule("INDEX(PARAM | STAGE | SCATTER, int, bool?)", "an item, where the condition holds",
+         _index_into(Ops.PARAM, Ops.STAGE, Ops.SCATTER)),
     Rule("LOAD(INDEX)", "zero where the condition is false", _load),
     Rule("REDUCE(value+, RANGE*) | REDUCE(vector)", "arg ADD | MAX | MUL | MULACC; closes ranges or lanes",
          _nest_reduce),
@@ -440,6 +449,8 @@ LOOP_NEST = Stage("loop_nest", (
     Rule("MMA(value, value, RANGE | CONST, RANGE, RANGE, RANGE)", "arg: the MatrixUnit; closes the last two",
          _nest_mma),
     Rule("STAGE(value+, RANGE*)", "arg (identity, Memory); closes the ranges", _stage),
+    Rule("SCATTER(value, int, bool, RANGE+)", "arg (identity, ADD | MAX | MUL, items); closes the ranges",
+         _scatter),
     Rule("RANGE(extent, (begin, end)?)", "ints; arg (identity, RangeKind)", _range),
     _PARAM,
     _CONSTANT,

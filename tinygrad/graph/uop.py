@@ -65,7 +65,7 @@ def _forget(entry: _Interned) -> None:
 
 
 _NO_LOOPS: frozenset[UOp] = frozenset()
-_CLOSING = frozenset({Ops.REDUCE, Ops.STAGE, Ops.STORE, Ops.MMA})
+_CLOSING = frozenset({Ops.REDUCE, Ops.STAGE, Ops.SCATTER, Ops.STORE, Ops.MMA})
 """Operations at which loops can end."""
 
 
@@ -205,14 +205,14 @@ class UOp(Operators):
 
     @property
     def closed_ranges(self) -> tuple[UOp, ...]:
-        """The loops that end at this loop-nest node (REDUCE, STAGE, STORE, MMA), outermost first."""
+        """The loops that end at this loop-nest node (`_CLOSING`), outermost first."""
         if self.op not in _CLOSING:
             return ()
         if self.op in (Ops.REDUCE, Ops.STAGE):
             return tuple(s for s in self.src[1:] if s.op is Ops.RANGE)
         if self.op is Ops.STORE:
             return tuple(s for s in self.src[2:] if s.op is Ops.RANGE)
-        return self.src[4:]
+        return self.src[3:] if self.op is Ops.SCATTER else self.src[4:]
 
     @Synthesized
     def closed_below(self) -> frozenset[UOp]:

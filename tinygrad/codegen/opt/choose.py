@@ -2,7 +2,8 @@
 
 In: a loop nest and the device's numbers (lanes, registers, caches, threads). Out: a Plan. The steps in order:
 1. ranges that are contiguous in every access become one (a 4-d elementwise kernel is one loop);
-2. rows that several loops read are kept (`rows.py`);
+2. sums of what belongs to an item walk over everything once, and nothing else changes (`scatter.py`); else
+   rows that several loops read are kept (`rows.py`);
 3. a contraction gets a tile of accumulators (`tiles.py`), its operands panels (`panels.py`);
 4. everything else gets lanes where accesses lie side by side (`lanes.py`);
 5. loops stop where nothing is left to add (`skip.py`);
@@ -15,12 +16,14 @@ from __future__ import annotations
 from tinygrad.codegen.cost import estimate
 from tinygrad.codegen.opt.access import accesses_of
 from tinygrad.codegen.opt.choose_gpu import choose_block_plan
+from tinygrad.codegen.opt.choose_scatter import ScatterChooser
 from tinygrad.codegen.opt.core_units import CoreUnitChooser
 from tinygrad.codegen.opt.merge import mergeable_pair
 from tinygrad.codegen.opt.plan import Opt, OptKind, Plan
 from tinygrad.codegen.opt.prefetch import prefetches
 from tinygrad.codegen.opt.rows import RowValue, row_values
 from tinygrad.codegen.opt.skip import skips_something
+from tinygrad.codegen.ranges import ACCUMULATING
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ceildiv
@@ -74,12 +77,15 @@ def work_and_items(nest: UOp) -> int:
     return work.operations + work.bytes // 4
 
 
-class _PlanChooser(CoreUnitChooser):
+class _PlanChooser(CoreUnitChooser, ScatterChooser):
     """All steps in their order."""
 
     def plan(self) -> Plan:
         self.original_work = work_and_items(self.nest)
         self.merge_contiguous()
+        if self.scatter_sums():
+            self.share_out()
+            return Plan(tuple(self.opts))
         contraction = self.main_contraction()
         if contraction is None or self.has_statistics():
             self.keep_rows()
@@ -154,10 +160,10 @@ class _PlanChooser(CoreUnitChooser):
     def encloses_the_same(self, outer: UOp, inner: UOp) -> bool:
         """True if nothing runs inside `outer` but outside `inner`."""
         for node in self.nest.toposort():
-            if node.op in (Ops.REDUCE, Ops.STAGE) and (outer in node.ranges) != (inner in node.ranges):
+            if node.op in ACCUMULATING and (outer in node.ranges) != (inner in node.ranges):
                 return False
         return True
 
     def reduces_between(self, inner: UOp) -> bool:
-        """True if a REDUCE runs outside `inner`: every thread would do it again."""
-        return any(n.op is Ops.REDUCE and inner not in n.ranges for n in self.nest.toposort())
+        """True if a REDUCE or SCATTER runs outside `inner`: every thread would do it again."""
+        return any(n.op in (Ops.REDUCE, Ops.SCATTER) and inner not in n.ranges for n in self.nest.toposort())

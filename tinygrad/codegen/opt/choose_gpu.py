@@ -21,6 +21,7 @@ from tinygrad.codegen.opt.choose_units import LEAST_SIDE, UnitChooser
 from tinygrad.codegen.opt.merge import mergeable_pair
 from tinygrad.codegen.opt.online import online_sums
 from tinygrad.codegen.opt.plan import Opt, OptKind, Plan, apply_opt
+from tinygrad.codegen.opt.scatter import sums_by_place
 from tinygrad.codegen.opt.skip import skips_something
 from tinygrad.codegen.ranges import output_ranges
 from tinygrad.graph.ops import Ops, RangeKind
@@ -46,6 +47,10 @@ KEPT_ROW = 256 * ROW_ITEMS
 """Items of the longest row that a block of 256 threads keeps."""
 TILE_ITEMS = 16
 """Items of a tile of a row that a thread keeps in registers."""
+LEAST_OWN, MOST_OWN = 8, 64
+"""Outputs of a tile in a thread's own memory: fewer are not worth a walk, more leave its cache."""
+LEAST_THREADS = 1 << 14
+"""Threads that have tiles of outputs: 64 blocks of 256."""
 ROW_ROUNDS = 4
 """Accesses of a thread along a row, all on their way at once."""
 
@@ -76,6 +81,9 @@ class _Chooser:
         if needs_order(self.nest):
             return Plan()
         self.merge_contiguous()
+        if self.walk_once():
+            self.spread()
+            return Plan(tuple(self.opts))
         reduces, statistics = self.outer_reduces(), self.statistics()
         contraction = None if statistics else self.main_contraction()
         if statistics:
@@ -248,6 +256,32 @@ class _Chooser:
             if r is None or threads < 2:
                 return
             self.take(Opt(OptKind.LOCAL, r.arg[0], threads, tiles=(self.exchanging_lanes(),)))
+
+    # --- sums of what belongs to an item --------------------------------------------------------------------
+
+    def walk_once(self) -> bool:
+        """A tile of outputs in each thread's own memory, and one walk over everything that may belong to one
+        of them (`scatter.py`), if there are outputs enough for tiles. Neighbouring threads are at the same
+        item of the walk."""
+        found = max(sums_by_place(self.nest), key=lambda b: b.loop.extent, default=None)
+        if found is None:
+            return False
+        outputs = int(prod(r.extent for r in self.output_ranges()))
+        tile = min(MOST_OWN, _power_of_two(found.loop.extent),
+                   _power_of_two(max(1, outputs // LEAST_THREADS)))
+        if tile < LEAST_OWN:
+            return False
+        loop, inner = found.loop, found.inner(self.nest)
+        if tile < loop.extent:
+            before = self.output_ranges()
+            self.take(Opt(OptKind.SPLIT, loop.arg[0], tile))
+            loop = min(self.output_ranges() - before, key=lambda r: int(r.arg[0]))
+        if inner:
+            for r in reversed([r for r in self.nest.src[0].closed_ranges if r is not loop]):
+                self.take(Opt(OptKind.SWAP, r.arg[0]))
+        self.take(Opt(OptKind.SCATTER, loop.arg[0], 1))
+        self.spread_over_threads(self.output_ranges() - {loop}, self.renderer.block_threads)
+        return True
 
     # --- rows -----------------------------------------------------------------------------------------------
 

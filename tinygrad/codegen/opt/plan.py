@@ -23,9 +23,10 @@ from tinygrad.codegen.opt.matrix import on_matrix_unit
 from tinygrad.codegen.opt.online import online
 from tinygrad.codegen.opt.prefetch import Prefetch, prefetch
 from tinygrad.codegen.opt.rows import keep_row
+from tinygrad.codegen.opt.scatter import scatter
 from tinygrad.codegen.opt.share import Sharing, share_operand
 from tinygrad.codegen.opt.skip import skip
-from tinygrad.codegen.ranges import fresh_identity, range_named
+from tinygrad.codegen.ranges import ACCUMULATING, fresh_identity, range_named
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Memory, Ops, RangeKind
 from tinygrad.graph.uop import UOp
@@ -49,6 +50,7 @@ class OptKind(Enum):
     ONLINE = "the largest item of a row and the sums weighted by it in one loop over tiles of the row"
     GROUP = "the innermost iterations of a reduce into accumulators of their own, combined at the end"
     KEEP = "a row that several loops read, computed once into scratch memory"
+    SCATTER = "sums of what belongs to an iteration of the range, in memory that one walk over all adds to"
     SKIP = "every loop only as far as a condition inside it can hold"
     STREAM = "results past the caches, straight to memory: what they would push out is worth more"
     PREFETCH = "in a loop, what later iterations of a range read asked for already"
@@ -173,6 +175,8 @@ def changed(nest: UOp, opt: Opt) -> UOp:
             return split(nest, target, opt.amount, RangeKind.UNROLL, apart=True)
         case OptKind.ONLINE:
             return online(nest, target, opt.amount)
+        case OptKind.SCATTER:
+            return scatter(nest, target, opt.amount)
         case OptKind.PAD:
             return padded(nest, target, opt.amount)
         case OptKind.CHAIN:
@@ -203,10 +207,10 @@ def is_stage_range(nest: UOp, r: UOp) -> bool:
 
 
 def is_shared(nest: UOp, r: UOp) -> bool:
-    """True if every STORE closes `r` and no REDUCE or STAGE does: its iterations have outputs of their
+    """True if every STORE closes `r` and nothing inside does: its iterations have outputs of their
     own."""
     return all((n.op is Ops.STORE) == (r in n.closed_ranges)
-               for n in nest.toposort() if n.op in (Ops.STORE, Ops.STAGE, Ops.REDUCE))
+               for n in nest.toposort() if n.op is Ops.STORE or n.op in ACCUMULATING)
 
 
 def writes_what_it_reads(nest: UOp) -> bool:
@@ -347,7 +351,7 @@ def _split_reduce(nest: UOp, r: UOp, amount: int, kind: RangeKind, apart: bool) 
     tail = UOp.range(amount, identity + 1, kind)
     tiles, rest = divmod(r.extent, amount)
     outer = UOp.range(tiles, identity + 2, r.arg[1]) if tiles > 1 else UOp.const(0, dtypes.index)
-    inside_loops = [c for n in nest.toposort() if n.op in (Ops.REDUCE, Ops.STAGE) and r in n.ranges
+    inside_loops = [c for n in nest.toposort() if n.op in ACCUMULATING and r in n.ranges
                     for c in n.closed_ranges]
     own_loops = {c: c.replace(arg=(identity + 3 + i, c.arg[1]))
                  for i, c in enumerate(dict.fromkeys(inside_loops))}

@@ -19,7 +19,7 @@ from tinygrad.codegen.collapse import simplified
 from tinygrad.codegen.contraction import guard_of
 from tinygrad.codegen.indexing import conjuncts
 from tinygrad.codegen.linearize import reduce_identity
-from tinygrad.codegen.ranges import fresh_identity
+from tinygrad.codegen.ranges import ACCUMULATING, fresh_identity
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.symbolic import linear_terms
@@ -71,7 +71,7 @@ def _skip_stores(nest: UOp) -> UOp:
 
 def _loops_of_stores(nest: UOp) -> list[UOp]:
     """The loops that only STOREs under conditions close, of extents that are known."""
-    others = {r for n in nest.toposort() if n.op in (Ops.REDUCE, Ops.STAGE) for r in n.closed_ranges}
+    others = {r for n in nest.toposort() if n.op in ACCUMULATING for r in n.closed_ranges}
     guarded = [store for store in nest.src if len(store.src[0].src) == 3]
     closed = dict.fromkeys(r for store in guarded for r in store.closed_ranges)
     return [r for r in closed if r.arg[1] is RangeKind.LOOP and len(r.src) == 1
@@ -232,7 +232,7 @@ def _shortened(node: UOp, found: tuple[UOp, Span], identities: Iterator[int]) ->
 def _loops_inside(body: UOp, loop: UOp) -> list[UOp]:
     """The loops of what is reduced or filled again in every iteration of `loop`, those that others' bounds
     depend on first: each of its parts has its own."""
-    inside = {c for n in body.toposort() if n.op in (Ops.REDUCE, Ops.STAGE) and loop in n.ranges
+    inside = {c for n in body.toposort() if n.op in ACCUMULATING and loop in n.ranges
               for c in n.closed_ranges}
     return [n for n in body.toposort() if n in inside]
 
@@ -320,13 +320,13 @@ def _guarded_reads(nest: UOp) -> list[Read]:
         if node.op is Ops.STORE and len(node.src[0].src) == 3:
             pending.append((node.src[1], frozenset(conjuncts(node.src[0].src[2]))))
             pending.append((node.src[0], frozenset()))
-        elif node.op in (Ops.STORE, Ops.REDUCE, Ops.STAGE):
+        elif node.op is Ops.STORE or node.op in ACCUMULATING:
             pending.extend((value, frozenset()) for value in node.src[:len(node.src) - len(closed)])
     seen = set(pending)
     reads = []
     while pending:
         node, guards = pending.pop()
-        if node.op in (Ops.REDUCE, Ops.STAGE):
+        if node.op in ACCUMULATING:
             continue
         if node.op is Ops.LOAD and node.src[0].src[0].op is Ops.STAGE:
             reads.append((node, guards))

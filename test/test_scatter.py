@@ -1,0 +1,170 @@
+"""Sums of what belongs to an item, in one walk over everything (`codegen/opt/scatter.py`): against NumPy, on
+a device that finds accesses outside of memory too, at sizes at which the cost model would rather ask for each
+item."""
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from drivers import needs_compiler
+
+from tinygrad import Tensor, TinyJit, dtypes
+from tinygrad.codegen.compile import stages_of
+from tinygrad.codegen.opt import choose_gpu, choose_scatter
+from tinygrad.codegen.opt.plan import OptKind
+from tinygrad.engine.realize import schedule_uops
+from tinygrad.graph.ops import Ops
+
+Array = np.ndarray[Any, Any]
+DEVICES = pytest.mark.parametrize("device", ["CPU", "PYTHON", "PYTHON:BLOCKS"])
+
+
+@pytest.fixture
+def walked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One walk wherever it is possible, by tiles of a few outputs."""
+    monkeypatch.setattr(choose_scatter, "WALK_COST", 1e-9)
+    monkeypatch.setattr(choose_scatter, "OUTPUT_COST", 0.0)
+    monkeypatch.setattr(choose_scatter, "CACHE_SHARE", 1e-5)
+    monkeypatch.setattr(choose_gpu, "LEAST_OWN", 2)
+    monkeypatch.setattr(choose_gpu, "MOST_OWN", 4)
+    monkeypatch.setattr(choose_gpu, "LEAST_THREADS", 1)
+
+
+def numbers(*shape: int) -> Array:
+    return np.random.default_rng(sum(shape) + len(shape)).standard_normal(shape).astype(np.float32)
+
+
+def places(*shape: int, below: int, lowest: int = 0) -> Array:
+    return np.random.default_rng(below).integers(lowest, below, shape).astype(np.int32)
+
+
+def has_walk(*results: Tensor) -> bool:
+    kernels = [i.ast for i in schedule_uops([t.uop for t in results]) if i.ast.op is not Ops.COPY]
+    device = results[0].device
+    return any(o.kind is OptKind.SCATTER for ast in kernels for o in stages_of(ast, device).plan.opts)
+
+
+def check(result: Tensor, expected: Array) -> None:
+    assert has_walk(result)
+    np.testing.assert_allclose(result.numpy(), expected, rtol=1e-5, atol=1e-5)
+
+
+@DEVICES
+@pytest.mark.parametrize(("words", "width", "count"),
+                         [(7, 1, 5), (30, 16, 9), (20, 5, 40), (3, 48, 11), (50, 17, 2)])
+def test_gradients_of_embeddings(walked: None, device: str, words: int, width: int, count: int) -> None:
+    at, given = places(count, below=words), numbers(count, width)
+    weights = Tensor(numbers(words, width), device=device, requires_grad=True).realize()
+    rows = weights[Tensor(at, device=device).realize()]
+    expected = np.zeros((words, width))
+    np.add.at(expected, at, given)
+    check((rows * Tensor(given, device=device)).sum().gradient(weights)[0], expected)
+
+
+@DEVICES
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_gradients_of_items_gathered_along_an_axis(walked: None, device: str, axis: int) -> None:
+    shape = (4, 5, 6)
+    at = places(4, 5, 6, below=shape[axis])
+    given = numbers(4, 5, 6)
+    x = Tensor(numbers(*shape), device=device, requires_grad=True).realize()
+    expected = np.zeros(shape)
+    where: list[Array] = list(np.indices(shape))
+    where[axis] = at
+    np.add.at(expected, tuple(where), given)
+    gathered = x.gather(axis, Tensor(at, device=device).realize())
+    check((gathered * Tensor(given, device=device)).sum().gradient(x)[0], expected)
+
+
+@DEVICES
+def test_items_of_several_places(walked: None, device: str) -> None:
+    first, second, given = places(40, below=6), places(40, below=9), numbers(40, 3)
+    x = Tensor(numbers(6, 9, 3), device=device, requires_grad=True).realize()
+    expected = np.zeros((6, 9, 3))
+    np.add.at(expected, (first, second), given)
+    chosen = x[Tensor(first, device=device).realize(), Tensor(second, device=device).realize()]
+    check((chosen * Tensor(given, device=device)).sum().gradient(x)[0], expected)
+
+
+@DEVICES
+@pytest.mark.parametrize(("reduce", "update"), [("sum", np.add), ("amax", np.maximum), ("prod", np.multiply)])
+@pytest.mark.parametrize("kind", [np.float32, np.int32, np.uint8])
+def test_scatter_reduce(walked: None, device: str, reduce: str, update: np.ufunc, kind: type[Any]) -> None:
+    at = places(30, below=11)
+    given = (numbers(30) * 3).astype(np.int32).astype(kind) if kind is not np.float32 else numbers(30)
+    expected = np.arange(11).astype(kind)
+    x = Tensor(expected, device=device).realize()
+    update.at(expected, at, given)
+    there = Tensor(at, device=device).realize()
+    check(x.scatter_reduce(0, there, Tensor(given, device=device), reduce), expected)
+
+
+@DEVICES
+def test_counts(walked: None, device: str) -> None:
+    at = places(100, below=13)
+    here = Tensor(at, device=device).realize().reshape(1, 100)
+    check((here == Tensor.arange(13, device=device).reshape(13, 1)).sum(1), np.bincount(at, minlength=13))
+
+
+@DEVICES
+def test_places_that_are_nowhere_are_left_out(walked: None, device: str) -> None:
+    at = np.array([3, -1, 7, 1 << 30, -(1 << 30), 0, 6, 3], np.int32)
+    given = numbers(8, 16)
+    here = Tensor(at, device=device).realize().reshape(1, 8, 1)
+    mask = here == Tensor.arange(7, device=device).reshape(7, 1, 1)
+    expected = np.zeros((7, 16))
+    inside = (at >= 0) & (at < 7)
+    np.add.at(expected, at[inside], given[inside])
+    check(mask.where(Tensor(given, device=device).realize().reshape(1, 8, 16), 0).sum(1), expected)
+
+
+@DEVICES
+def test_what_is_added_may_be_infinite_or_no_number_where_it_belongs(walked: None, device: str) -> None:
+    at, given = np.array([1, 2, 2, 4], np.int32), np.array([np.inf, np.nan, 1, -np.inf], np.float32)
+    x = Tensor.zeros(5, device=device).contiguous().realize()
+    result = x.scatter(0, Tensor(at, device=device).realize(), Tensor(given, device=device), reduce="add")
+    check(result, np.array([0, np.inf, np.nan, 0, -np.inf]))
+
+
+@DEVICES
+def test_a_step_that_overwrites_what_was_looked_up(walked: None, device: str) -> None:
+    weights = Tensor(numbers(19, 8), device=device, requires_grad=True).realize()
+    expected = numbers(19, 8).astype(np.float64)
+
+    @TinyJit
+    def step(at: Tensor) -> None:
+        gradient = weights[at].square().sum().gradient(weights)[0]
+        weights.assign(weights.detach() - 0.25 * gradient).realize()
+
+    for number in range(5):
+        at = np.random.default_rng(number).integers(0, 19, 12).astype(np.int32)
+        step(Tensor(at, device=device).realize())
+        gradient = np.zeros_like(expected)
+        np.add.at(gradient, at, 2 * expected[at])
+        expected -= 0.25 * gradient
+    np.testing.assert_allclose(weights.numpy(), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_large_ones_walk_and_small_ones_ask() -> None:
+    def gradient(device: str, words: int, count: int) -> Tensor:
+        weights = Tensor.empty(words, 64, requires_grad=True, device=device)
+        at = Tensor.empty(count, dtype=dtypes.int32, device=device)
+        return (weights[at] * Tensor.empty(count, 64, device=device)).sum().gradient(weights)[0]
+
+    for device in ("CPU", "PYTHON:CUDA"):
+        assert has_walk(gradient(device, 50257, 1024)) and not has_walk(gradient(device, 2, 20))
+
+
+@needs_compiler
+@pytest.mark.parametrize("device", ["CUDA:EMULATED", "AMD:EMULATED", "METAL:EMULATED"])
+def test_tiles_in_the_memory_of_each_thread(device: str) -> None:
+    words, width, count = 1100, 32, 200
+    at, given = places(count, below=words), numbers(count, width)
+    weights = Tensor(numbers(words, width), device=device, requires_grad=True).realize()
+    expected = np.zeros((words, width))
+    np.add.at(expected, at, given)
+    rows = weights[Tensor(at, device=device).realize()]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(choose_gpu, "LEAST_THREADS", 256)
+        check((rows * Tensor(given, device=device)).sum().gradient(weights)[0], expected)
