@@ -15,6 +15,8 @@ from tinygrad.codegen.opt import choose_gpu, choose_scatter
 from tinygrad.codegen.opt.plan import OptKind
 from tinygrad.engine.realize import schedule_uops
 from tinygrad.graph.ops import Ops
+from tinygrad.helpers import prod
+from tinygrad.renderer import launch_of
 
 Array = np.ndarray[Any, Any]
 DEVICES = pytest.mark.parametrize("device", ["CPU", "PYTHON", "PYTHON:BLOCKS"])
@@ -154,6 +156,18 @@ def test_large_ones_walk_and_small_ones_ask() -> None:
 
     for device in ("CPU", "PYTHON:CUDA"):
         assert has_walk(gradient(device, 50257, 1024)) and not has_walk(gradient(device, 2, 20))
+
+
+def test_blocks_share_tiles_out_and_walk_once_for_each() -> None:
+    device, outputs = "PYTHON:CUDA", 50257 * 768
+    weights = Tensor.empty(50257, 768, requires_grad=True, device=device)
+    at = Tensor.empty(1024, dtype=dtypes.int32, device=device)
+    gradient = (weights[at] * Tensor.empty(1024, 768, device=device)).sum().gradient(weights)[0]
+    program = stages_of(schedule_uops([gradient.uop])[-1].ast, device).program
+    launch = launch_of(program)
+    (tile,) = (n.arg[1] for n in program if n.op is Ops.SCRATCH)
+    assert tile >= choose_gpu.LEAST_OWN
+    assert outputs <= prod(launch.blocks) * prod(launch.threads) * tile < 1.1 * outputs
 
 
 @needs_compiler

@@ -170,7 +170,9 @@ class _Chooser:
     def spread(self) -> None:
         """Every loop that encloses all there is to do for it goes across blocks."""
         while True:
-            inner = frozenset[UOp]().union(*(self.output_ranges() - n.ranges for n in self.statistics()))
+            shared = (n for n in self.nest.toposort() if n.op is Ops.SCATTER)
+            inner = frozenset[UOp]().union(*(self.output_ranges() - n.ranges
+                                             for n in (*self.statistics(), *shared)))
             loops = [r for r in self.output_ranges() - inner if _is_plain(r)]
             if not loops:
                 return
