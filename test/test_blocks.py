@@ -358,6 +358,21 @@ def test_stores_that_others_read_go_into_later_launches():
     assert needs_order(UOp.sink([count, scaled]))
 
 
+def test_what_is_stored_for_rows_alone_leaves_a_product_to_tiles():
+    i, j, k = UOp.range(16, 0), UOp.range(24, 1), UOp.range(8, 2)
+    rows, columns, numbers = items(2, 128), items(3, 192), items(4, 16)
+    product = (rows.index(i * 8 + k).load() * columns.index(k * 24 + j).load()).reduce_ranges(Ops.ADD, k)
+    stored = items(0, 384).index(i * 24 + j).store(product, i, j)
+    beside = items(1, 16).index(i).store(numbers.index(i).load() + 1.0, i)
+    total = items(1, 16).index(i).store(product.reduce_ranges(Ops.ADD, j), i)
+    assert launch_groups(UOp.sink([stored, beside])) == [[0], [1]]
+    assert launch_groups(UOp.sink([beside, stored])) == [[1], [0]]
+    assert launch_groups(UOp.sink([stored, total])) == [[0, 1]]
+    for nest in (UOp.sink([stored]), UOp.sink([stored, beside])):
+        plan = choose_block_plan(nest, Device["PYTHON:METAL"].renderer)
+        assert any(o.kind is OptKind.MMA for o in plan.opts) == (len(nest.src) == 1)
+
+
 def test_memory_read_elsewhere_than_it_is_written_is_left_to_one_thread():
     i = UOp.range(6, 0)
     memory = items(0, 6)

@@ -81,7 +81,8 @@ def einsum(formula: str, *shapes: Any) -> Row:
 
 
 MATRICES = [
-    Row("matmul", lambda x, y: x @ y, lambda x, y: x @ y, PRODUCTS, MATMULS, ulps=16),
+    # 33 products of up to 100 that nearly cancel; OpenCL rounds each before it is added
+    Row("matmul", lambda x, y: x @ y, lambda x, y: x @ y, PRODUCTS, MATMULS, ulps=64),
     Row(
         "matmul reversed",
         lambda x, y: y.matmul(x, reverse=True),

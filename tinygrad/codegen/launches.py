@@ -1,14 +1,17 @@
-"""What one launch of a grid may store: nothing that another thread of it still has to read.
+"""What one launch of a grid stores: nothing that another thread of it still has to read, and nothing that
+has other loops than its product of matrices.
 
 A kernel of loops reads before it writes because its loops run in order. Threads of a grid do not: where every
 item of a parameter is changed by a number that the kernel changes too (the step count of Adam), the thread
-that stores the number must come after all others. In: a nest. Out: its stores in groups, a launch each, in
-order.
+that stores the number must come after all others. Where a contraction has tiles of rows and columns, what is
+stored for rows alone (the places at which they were gathered) has no part in them. In: a nest. Out: its stores
+in groups, a launch each, in order.
 """
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tinygrad.codegen.contraction import contraction_of
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
 
@@ -25,8 +28,29 @@ def launch_groups(nest: UOp) -> list[list[int]]:
                 level[writer] = max(level[writer], level[reader] + (not same_thread))
         if level == before:
             steps = range(max(level, default=0) + 1)
-            return [[i for i in range(count) if level[i] == step] for step in steps]
+            groups = ([i for i in range(count) if level[i] == step] for step in steps)
+            return [part for group in groups for part in _tiles_apart(nest, group, dependencies)]
     return [list(range(count))]
+
+
+def _tiles_apart(nest: UOp, group: list[int], dependencies: list[tuple[int, int, bool]]) -> list[list[int]]:
+    """The stores of a contraction in a launch of their own, if others in the group have other loops, compute
+    nothing of it and touch nothing that it stores."""
+    if len(group) == 1:
+        return [group]
+    for number in group:
+        store = nest.src[number]
+        inside = next((n for n in store.src[1].toposort() if contraction_of(n) is not None), None)
+        if inside is None:
+            continue
+        users = [i for i in group if inside in nest.src[i].toposort()]
+        others = [i for i in group if i not in users]
+        joined = any({a in users, b in users} == {True, False} for a, b, _ in dependencies
+                     if a in group and b in group)
+        alike = all(nest.src[i].closed_ranges == store.closed_ranges for i in others)
+        if others and not joined and not alike:
+            return [users, others]
+    return [group]
 
 
 def needs_order(nest: UOp) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from tinygrad.codegen.contraction import Contraction, contraction_of
 from tinygrad.codegen.opt.choose_sides import FULL_BLOCKS, SideChooser
-from tinygrad.codegen.opt.matrix import MatrixProduct, matrix_product
+from tinygrad.codegen.opt.matrix import MatrixProduct, are_of_every_store, matrix_product
 from tinygrad.codegen.opt.plan import Opt, OptKind
 from tinygrad.codegen.ranges import range_named
 from tinygrad.graph.ops import Family, Ops, RangeKind
@@ -55,7 +55,9 @@ class UnitChooser(SideChooser):
 
     def choose(self) -> bool:
         """Take the Opts of the best unit there is; False where there is none."""
-        if self.reduces_else():
+        contraction = contraction_of(self.reduce)
+        assert contraction is not None
+        if self.reduces_else() or not are_of_every_store(self.nest, contraction.left | contraction.right):
             return False
         found = self.product()
         if found is None:

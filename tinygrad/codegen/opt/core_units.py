@@ -11,7 +11,7 @@ from functools import partial
 
 from tinygrad.codegen.contraction import Contraction
 from tinygrad.codegen.opt.core_tiles import RowsUnitChooser, Way, loops_over_tiles, panel_ranges
-from tinygrad.codegen.opt.matrix import matrix_product
+from tinygrad.codegen.opt.matrix import are_of_every_store, matrix_product
 from tinygrad.codegen.opt.plan import Opt, OptKind, operands
 from tinygrad.codegen.opt.tiles import STAGING_REUSE
 from tinygrad.codegen.transpose import interleaved_runs
@@ -47,6 +47,8 @@ class CoreUnitChooser(RowsUnitChooser):
 
     def tile_on_unit(self, contraction: Contraction) -> bool:
         """Take the Opts of the contraction on a unit; False where the device has none for it."""
+        if not are_of_every_store(self.nest, contraction.left | contraction.right):
+            return False
         ways = [way for unit in self.renderer.matrix_units for way in
                 (self.ways_by_rows if unit.by_rows else self.ways_by_lanes)(contraction, unit)]
         least, take = min(ways, key=lambda way: way[0], default=(0.0, None))

@@ -10,7 +10,7 @@ and products is right, as long as all tiles agree, and this one is what wide loa
 """
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tinygrad.codegen.contraction import contraction_of, guard_of, narrower
@@ -199,11 +199,16 @@ def _only_product(nest: UOp, unit: MatrixUnit, m: UOp, n: UOp, k: UOp) -> Matrix
     product = matrix_product(closing[0], unit, m, n, k) if len(closing) == 1 else None
     if product is None:
         raise ValueError(f"no contraction over r{k.arg[0]} that {unit} could do")
-    everywhere = all((node.op is Ops.STORE) == (r in node.closed_ranges) for r in (m, n)
-                     for node in nodes if node.op is Ops.STORE or r in node.closed_ranges)
-    if not everywhere:
+    if not are_of_every_store(nest, (m, n)):
         raise ValueError(f"r{m.arg[0]} and r{n.arg[0]} are no loops of every STORE alone")
     return product
+
+
+def are_of_every_store(nest: UOp, ranges: Iterable[UOp]) -> bool:
+    """Whether every STORE closes each of `ranges`, and nothing else does: a unit's tile is stored whole."""
+    nodes = nest.toposort()
+    return all((node.op is Ops.STORE) == (r in node.closed_ranges) for r in ranges
+               for node in nodes if node.op is Ops.STORE or r in node.closed_ranges)
 
 
 def is_contiguous(values: Sequence[UOp], r: UOp) -> bool:
