@@ -3,9 +3,9 @@ has other loops than its product of matrices.
 
 A kernel of loops reads before it writes because its loops run in order. Threads of a grid do not: where every
 item of a parameter is changed by a number that the kernel changes too (the step count of Adam), the thread
-that stores the number must come after all others. Where a contraction has tiles of rows and columns, what is
-stored for rows alone (the places at which they were gathered) has no part in them. In: a nest. Out: its stores
-in groups, a launch each, in order.
+that stores the number must come after all others. Where a contraction has tiles of rows and columns, what
+is stored for rows alone (the places at which they were gathered) has no part in them. In: a nest. Out: its
+stores in groups, a launch each, in order.
 """
 from __future__ import annotations
 
