@@ -1,0 +1,61 @@
+"""Items at computed places: looked up, and added up where they belong (an embedding and its gradient).
+
+The places are made of an operand, so that no library knows them before; the public tinygrad, which asks for
+every place whether an item belongs there, is left out.
+"""
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from bench.workloads.base import PUBLIC, Workload, operation
+
+SPREAD = 1e6
+"""Times a normal number, and then the rest of a division by the number of places: any place, in no order."""
+
+
+def look_up(words: int, width: int, count: int) -> Workload:
+    """Rows of a matrix, by their numbers."""
+    return _without_public(operation(
+        f"look up {count} of {words}x{width}", 0.0, [(count,), (words, width)], count * width,
+        tinygrad=lambda library, x, rows: rows[(x.abs() * SPREAD % words).cast(library.dtypes.int32)],
+        torch=lambda _, x, rows: rows[(x.abs() * SPREAD % words).long()],
+        jax=lambda _, x, rows: rows[(abs(x) * SPREAD % words).astype("int32")]))
+
+
+def add_rows(words: int, width: int, count: int) -> Workload:
+    """Rows added to those of a matrix of zeros, by their numbers: the gradient of an embedding."""
+
+    def in_tinygrad(library: Any, x: Any, given: Any) -> Any:
+        at = (x.abs() * SPREAD % words).cast(library.dtypes.int32).reshape(count, 1).expand(count, width)
+        return library.Tensor.zeros(words, width).scatter_reduce(0, at, given, "sum")
+
+    return _without_public(operation(
+        f"add {count} rows to {words}x{width}", 1.0 * count * width, [(count,), (count, width)],
+        words * width, tinygrad=in_tinygrad,
+        torch=lambda torch, x, given: torch.zeros(words, width).index_add(
+            0, (x.abs() * SPREAD % words).long(), given),
+        jax=lambda jax, x, given: jax.numpy.zeros((words, width)).at[
+            (abs(x) * SPREAD % words).astype("int32")].add(given)))
+
+
+def add_items(places: int, count: int) -> Workload:
+    """Numbers added up by the place that each belongs to."""
+    return _without_public(operation(
+        f"add {count} items at {places} places", 1.0 * count, [(count,), (count,)], places,
+        tinygrad=lambda library, x, given: library.Tensor.zeros(places).scatter_reduce(
+            0, (x.abs() * SPREAD % places).cast(library.dtypes.int32), given, "sum"),
+        torch=lambda torch, x, given: torch.zeros(places).index_add(
+            0, (x.abs() * SPREAD % places).long(), given),
+        jax=lambda jax, x, given: jax.numpy.zeros(places).at[
+            (abs(x) * SPREAD % places).astype("int32")].add(given)))
+
+
+def _without_public(workload: Workload) -> Workload:
+    return replace(workload, setups={peer: s for peer, s in workload.setups.items() if peer != PUBLIC})
+
+
+WORKLOADS = (
+    look_up(50257, 768, 8192), add_rows(50257, 768, 8192), add_rows(10_000, 64, 100_000),
+    add_items(1000, 1 << 20), add_items(1 << 20, 1 << 20),
+)
