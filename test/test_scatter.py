@@ -66,10 +66,10 @@ def test_gradients_of_embeddings(walked: None, device: str, words: int, width: i
 
 @DEVICES
 @pytest.mark.parametrize("axis", [0, 1, 2])
-def test_gradients_of_items_gathered_along_an_axis(walked: None, device: str, axis: int) -> None:
-    shape = (4, 5, 6)
-    at = places(4, 5, 6, below=shape[axis])
-    given = numbers(4, 5, 6)
+@pytest.mark.parametrize("shape", [(4, 5, 6), (3, 4, 32), (20, 16, 2)])
+def test_gradients_of_items_gathered_along_an_axis(walked: None, device: str, axis: int,
+                                                   shape: tuple[int, int, int]) -> None:
+    at, given = places(*shape, below=shape[axis]), numbers(*shape)
     x = Tensor(numbers(*shape), device=device, requires_grad=True).realize()
     expected = np.zeros(shape)
     where: list[Array] = list(np.indices(shape))

@@ -266,7 +266,9 @@ def _vector_reduce(node: UOp, src: tuple[UOp, ...], lane: UOp) -> UOp:
 
 def _vector_scatter(node: UOp, src: tuple[UOp, ...], lane: UOp, done: dict[UOp, UOp]) -> UOp:
     """The lanes' items lie side by side."""
-    if lane not in node.closed_ranges or linear_terms(node.src[1]).terms.get(lane) != 1:
+    terms, _ = linear_terms(node.src[1])
+    beside = terms.get(lane) == 1 and not any(lane in atom.ranges for atom in terms if atom is not lane)
+    if lane not in node.closed_ranges or not beside:
         raise RuntimeError("lanes accumulate in memory that is theirs, side by side")
     value, offset, condition = splat(src[0], lane.extent), at_lane(node.src[1], lane, 0, done), src[2]
     if condition.op is not Ops.CONST:

@@ -5,6 +5,9 @@ of outputs that fits the cache, and an addition for what is found.
 """
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
+
 from tinygrad.codegen.opt.chooser import Chooser
 from tinygrad.codegen.opt.plan import Opt, OptKind
 from tinygrad.codegen.opt.scatter import Belonging, sums_by_place
@@ -21,6 +24,10 @@ CACHE_SHARE = 0.5
 """Of a core's cache, what sums may fill."""
 
 
+LEAST_ROWS = 8
+"""Of which the cache holds parts at least: longer rows are walked for in parts."""
+
+
 class ScatterChooser(Chooser):
     """Tiles of outputs in memory."""
 
@@ -29,42 +36,69 @@ class ScatterChooser(Chooser):
         found = max(sums_by_place(self.nest), key=lambda b: self.asking(b) - self.walking(b), default=None)
         if found is None or self.walking(found) >= self.asking(found):
             return False
-        loop, tile = found.loop, self.outputs_at_once(found)
-        lanes = self.lanes()
-        if tile < loop.extent:
-            before = self.identities()
-            self.take(Opt(OptKind.SPLIT, loop.arg[0], tile))
-            loop = next(r for r in self.ranges() if r.arg[0] not in before and r.extent == tile)
+        loop, inner, lanes = found.loop, self.inner(found), self.lanes()
+        part, rows = self.part_of_row(found), self.rows_at_once(found)
+        if inner != found.inner(self.nest):
+            for r in reversed([r for r in self.nest.src[0].closed_ranges if r is not loop]):
+                self.take(Opt(OptKind.SWAP, r.arg[0]))
+        if part < _iterations(inner):
+            _, around = self.split(inner[0], part)
+            self.take(Opt(OptKind.SWAP, around.arg[0]))
+        if rows < loop.extent:
+            loop, _ = self.split(loop, rows)
         self.take(Opt(OptKind.SCATTER, loop.arg[0], lanes))
         last = self.nest.src[0].closed_ranges[-1]
         if last.arg[1] is RangeKind.LOOP and self.can_vector(last):
             self.take(Opt(OptKind.VECTOR, last.arg[0], self.width(last)))
         return True
 
+    def inner(self, found: Belonging) -> tuple[UOp, ...]:
+        """The outputs' loops that run inside the walk: those inside, where all their items belong together,
+        else none: each has a walk of its own."""
+        inner = found.inner(self.nest)
+        return inner if found.place.ranges.isdisjoint(inner) else ()
+
+    def split(self, r: UOp, size: int) -> tuple[UOp, UOp]:
+        """(the loop inside a tile of so many iterations, the loop over tiles)."""
+        before = self.identities()
+        self.take(Opt(OptKind.SPLIT, r.arg[0], size))
+        made = (r for r in self.ranges() if r.arg[0] not in before)
+        inside, around = sorted(made, key=lambda r: int(r.arg[0]))
+        return inside, around
+
     def asking(self, found: Belonging) -> float:
         """Vectors of comparisons that the REDUCE makes as it is."""
         return _iterations(found.reduce.ranges) * _iterations(found.reduce.closed_ranges) / self.lanes()
 
     def walking(self, found: Belonging) -> float:
-        """What the walk costs, in the same unit."""
-        inner = found.inner(self.nest)
-        outer = _iterations(found.reduce.ranges) / (found.loop.extent * _iterations(inner))
-        walked = _iterations(found.reduce.closed_ranges)
-        found_items = walked * _iterations(inner) / self.lanes()
-        tiles = ceildiv(found.loop.extent, self.outputs_at_once(found))
-        outputs = found.loop.extent * _iterations(inner) / self.lanes()
-        return outer * (WALK_COST * (tiles * walked + found_items) + OUTPUT_COST * outputs)
+        """What the walks cost, in the same unit."""
+        inner, walked = self.inner(found), _iterations(found.reduce.closed_ranges)
+        row = _iterations(inner)
+        part = self.part_of_row(found)
+        if part < row and len(inner) > 1:
+            return math.inf
+        outer = _iterations(found.reduce.ranges) / (found.loop.extent * row)
+        walks = ceildiv(int(row), part) * ceildiv(found.loop.extent, self.rows_at_once(found))
+        added, stored = walked * row / self.lanes(), found.loop.extent * row / self.lanes()
+        return outer * (WALK_COST * (walks * walked + added) + OUTPUT_COST * stored)
 
-    def outputs_at_once(self, found: Belonging) -> int:
+    def part_of_row(self, found: Belonging) -> int:
+        """Items of the outputs' loops inside that one walk adds to: all, or as many as leave room for
+        rows."""
+        most = self.cached_items(found) // LEAST_ROWS
+        return max(self.lanes(), min(int(_iterations(self.inner(found))), most))
+
+    def rows_at_once(self, found: Belonging) -> int:
         """Iterations of the loop whose outputs fit the cache, and leave every thread some."""
-        inner = found.inner(self.nest)
-        items = int(_iterations(inner)) * found.reduce.dtype.itemsize
         loops = self.nest.src[0].closed_ranges
-        around = _iterations(loops[:loops.index(found.loop)])
+        around = _iterations([r for r in loops if r is not found.loop and r not in self.inner(found)])
         parts = self.renderer.threads if self.renderer.has_threads and around < self.renderer.threads else 1
-        tiles = max(parts, ceildiv(found.loop.extent * items, int(CACHE_SHARE * self.renderer.l2_bytes) + 1))
+        tiles = max(parts, ceildiv(found.loop.extent * self.part_of_row(found), self.cached_items(found)))
         return min(found.loop.extent, max(2, ceildiv(found.loop.extent, tiles)))
 
+    def cached_items(self, found: Belonging) -> int:
+        return int(CACHE_SHARE * self.renderer.l2_bytes) // found.reduce.dtype.itemsize + 1
 
-def _iterations(ranges: tuple[UOp, ...] | frozenset[UOp]) -> float:
+
+def _iterations(ranges: Iterable[UOp]) -> float:
     return float(prod(r.extent for r in ranges))

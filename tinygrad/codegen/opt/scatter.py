@@ -37,6 +37,8 @@ class Belonging:
     loop: UOp
     condition: UOp
     kept: UOp
+    place: UOp
+    """which iteration"""
 
     def inner(self, nest: UOp) -> tuple[UOp, ...]:
         """The outputs' loops inside `loop`."""
@@ -55,8 +57,9 @@ def sums_by_place(nest: UOp) -> Iterator[Belonging]:
             continue
         for loop in loops:
             places = (solved_for(c, loop) for c in conjuncts(masked[0]))
-            if any(at is not None and not at.ranges.isdisjoint(node.closed_ranges) for at in places):
-                yield Belonging(node, loop, *masked)
+            found = (at for at in places if at is not None and not at.ranges.isdisjoint(node.closed_ranges))
+            if (place := next(found, None)) is not None:
+                yield Belonging(node, loop, *masked, place)
 
 
 def _masked(node: UOp) -> tuple[UOp, UOp] | None:
@@ -88,57 +91,62 @@ def scatter(nest: UOp, loop: UOp, lanes: int) -> UOp:
 
 
 def _scattered(found: Belonging, inner: tuple[UOp, ...], lanes: int, identities: Iterator[int]) -> UOp:
+    """The REDUCE as a load from memory in which its values were added where they belong."""
     node, loop = found.reduce, found.loop
-
-    def again(r: UOp) -> UOp:
-        return r.replace(arg=(next(identities), r.arg[1]))
-
-    walked = {r: again(r) for r in node.closed_ranges}
-    own = {**walked, **{r: again(r) for r in inner}}
-    conditions, kept = conjuncts(found.condition.substitute(own)), found.kept.substitute(own)
-    inside: UOp = UOp.const(True, dtypes.bool)
-    at: dict[UOp, UOp] = {}
-    for r in (loop, *(own[r] for r in inner)):
-        solved = ((c, place) for c in conditions if (place := solved_for(c, r)) is not None)
-        condition, place = next(solved, (None, None))
-        if condition is None or place is None:
-            at[r] = r
-            continue
-        inside = inside & (place >= 0) & (place < r.src[0])
-        at[r] = place
-        here = {r: place}
-        at = {other: guard_loads(where.substitute(here), inside) for other, where in at.items()}
-        conditions = [guard_loads(c.substitute(here), inside) for c in conditions if c is not condition]
-        kept = guard_loads(kept.substitute(here), inside)
-    for condition in conditions:
-        inside = inside & guard_loads(condition, inside)
-    places = tuple(at[own.get(r, r)] for r in (loop, *inner))
-    loops = [r for r in (own[r] for r in inner) if at[r] is r]
+    again = {r: r.replace(arg=(next(identities), r.arg[1])) for r in (*node.closed_ranges, *inner)}
+    walked, own = [again[r] for r in node.closed_ranges], [again[r] for r in inner]
+    value, inside, at = _placed(found.kept.substitute(again), found.condition.substitute(again), [loop, *own])
+    loops = [r for r in own if at[r] is r]
     extents = [r.extent for r in (loop, *inner)]
     changes: dict[UOp, UOp] = {}
-    if loops and lanes > 1 and at[own[inner[-1]]] is loops[-1] and loops[-1].extent % lanes == 0:
+    if loops and lanes > 1 and loops[-1].extent % lanes == 0 and _lie_side_by_side(at, own[-1]):
         last, lane = loops.pop(), UOp.range(lanes, next(identities), RangeKind.VECTOR)
         around = [UOp.range(last.extent // lanes, next(identities))] if last.extent > lanes else []
         changes[last] = (around[0] if around else UOp.const(0, dtypes.index)) * lanes + lane
         loops += [*around, lane]
-    value, offset, inside = (n.substitute(changes) for n in (kept, _offset(places, extents), inside))
+    offset = _offset([at[r] for r in (loop, *own)], extents).substitute(changes)
+    value, inside = value.substitute(changes), inside.substitute(changes)
     first = next((r for r in loops if r.arg[1] is RangeKind.LOOP), None)
-    if first is not None and inside.ranges.isdisjoint(loops):
-        # Asked once for all that is added: the loop over it is empty where the answer is no.
-        extent = first.src[0]
-        bounded = first.replace(src=(extent, UOp.const(0, dtypes.index), inside.where(extent, 0)))
+    if first is None or not inside.ranges.isdisjoint(loops):
+        value = guard_loads(value, inside)
+    else:  # asked once for all that is added: the loop over it is empty where the answer is no
+        bounded = first.replace(src=(first.src[0], UOp.const(0, dtypes.index), inside.where(first.src[0], 0)))
         value = with_guarded(value, inside, lambda load: first not in load.ranges)
         value, offset = value.substitute({first: bounded}), offset.substitute({first: bounded})
         loops[loops.index(first)] = bounded
         inside = UOp.const(True, dtypes.bool)
-    else:
-        value = guard_loads(value, inside)
-    memory = UOp.new(Ops.SCATTER, node.dtype, (value, offset, inside, *walked.values(), *loops),
+    memory = UOp.new(Ops.SCATTER, node.dtype, (value, offset, inside, *walked, *loops),
                      (next(identities), node.arg, int(prod(extents))))
-    return memory.index(_offset((loop, *inner), extents)).load()
+    return memory.index(_offset([loop, *inner], extents)).load()
 
 
-def _offset(places: tuple[UOp, ...], extents: list[int]) -> UOp:
+def _placed(value: UOp, condition: UOp, loops: list[UOp]) -> tuple[UOp, UOp, dict[UOp, UOp]]:
+    """`value` where it belongs, the condition under which it belongs anywhere, and for each of `loops` the
+    iteration that it belongs to: the loop itself where it belongs to all."""
+    conditions = conjuncts(condition)
+    inside: UOp = UOp.const(True, dtypes.bool)
+    at: dict[UOp, UOp] = {}
+    for r in loops:
+        solved = ((c, place) for c in conditions if (place := solved_for(c, r)) is not None)
+        answer, at[r] = next(solved, (None, r))
+        if answer is None:
+            continue
+        inside = inside & (at[r] >= 0) & (at[r] < r.src[0])
+        here = {r: at[r]}
+        at = {other: guard_loads(place.substitute(here), inside) for other, place in at.items()}
+        conditions = [guard_loads(c.substitute(here), inside) for c in conditions if c is not answer]
+        value = guard_loads(value.substitute(here), inside)
+    for condition in conditions:
+        inside = inside & guard_loads(condition, inside)
+    return value, inside, at
+
+
+def _lie_side_by_side(at: dict[UOp, UOp], last: UOp) -> bool:
+    """Whether items of neighbouring iterations of the innermost loop go to neighbouring places."""
+    return at[last] is last and all(last not in place.ranges for r, place in at.items() if r is not last)
+
+
+def _offset(places: list[UOp], extents: list[int]) -> UOp:
     """Where an item lies, the last place the fastest."""
     offset = UOp.const(0, dtypes.index)
     for place, extent in zip(places, extents, strict=True):
