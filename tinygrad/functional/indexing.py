@@ -219,13 +219,14 @@ def _pick(x: UOp, tensors: dict[int, UOp]) -> UOp:
     neighbours = axes == list(range(axes[0], axes[0] + len(axes)))
     before = [a for a in others if a < axes[0]] if neighbours else []
     after = [a for a in others if a not in before]
-    # axes: before, the indices' shape, after, the indexed axes (summed)
-    ordered = x.permute([*before, *after, *axes])
+    # axes: before, the indices' shape, the indexed axes (summed), after; so the transpose of this, a sum over
+    # the second of these, lies in memory as x does
+    ordered = x.permute([*before, *axes, *after])
     lead = len(before)
     sizes = ordered.shape
     spread = ordered.reshape((*sizes[:lead], *(1,) * len(shape), *sizes[lead:]))
     full = (*sizes[:lead], *shape, *sizes[lead:])
-    first = len(full) - len(axes)
+    first = lead + len(shape)
     mask: UOp | None = None
     for i, axis in enumerate(axes):
         index = expand_to(tensors[axis],
@@ -235,7 +236,8 @@ def _pick(x: UOp, tensors: dict[int, UOp]) -> UOp:
         mask = hit if mask is None else mask & hit
     assert mask is not None
     chosen = mask.where(expand_to(spread, full), 0)
-    return _nonzero_sum(chosen, range(first, len(full))).reshape(full[:first])
+    summed = range(first, first + len(axes))
+    return _nonzero_sum(chosen, summed).reshape((*full[:first], *full[first + len(axes):]))
 
 
 def getitem(self: Tensor, index: Any) -> Tensor:
@@ -314,14 +316,9 @@ def _check_index(name: str, self: Tensor, axis: int, index: Tensor) -> None:
                          f"and no larger ones except axis {axis}")
 
 
-def _last(x: UOp, axis: int) -> UOp:
-    return x.permute([i for i in range(len(x.shape)) if i != axis] + [axis])
-
-
-def _last_back(x: UOp, axis: int) -> UOp:
-    order = [i if i < axis else i - 1 for i in range(len(x.shape))]
-    order[axis] = len(x.shape) - 1
-    return x.permute(order)
+def _inserted(shape: Shape, axis: int, size: int) -> Shape:
+    """`shape` with another axis."""
+    return (*shape[:axis], size, *shape[axis:])
 
 
 def gather(self: Tensor, dim: int, index: Tensor) -> Tensor:
@@ -337,34 +334,31 @@ def gather(self: Tensor, dim: int, index: Tensor) -> Tensor:
         return gather(self.reshape(1), 0, index.reshape(1)).reshape(())
     size = self.shape[axis]
     x = self.uop.shrink([(0, n) if i == axis else (0, index.shape[i]) for i, n in enumerate(self.shape)])
-    x, places = _last(x, axis), _not_negative(_last(index.uop, axis), size)
-    *lead, count = places.shape
-    full = (*lead, count, size)
-    numbers = expand_to(counting(size, places.dtype), full)
-    hit = places.reshape((*lead, count, 1)).expand(full).eq(numbers)
-    chosen = hit.where(x.reshape((*lead, 1, size)).expand(full), 0)
-    return type(self).of(_last_back(_nonzero_sum(chosen, (len(lead) + 1,)).reshape(places.shape), axis), self,
-                         index)
+    places = _not_negative(index.uop, size)
+    full = _inserted(places.shape, axis + 1, size)  # which place, and beside it every item that it may name
+    numbers = expand_to(_numbers_along(axis + 1, len(full), size, places.dtype), full)
+    hit = places.reshape(_inserted(places.shape, axis + 1, 1)).expand(full).eq(numbers)
+    chosen = hit.where(x.reshape(_inserted(x.shape, axis, 1)).expand(full), 0)
+    return type(self).of(_nonzero_sum(chosen, (axis + 1,)).reshape(places.shape), self, index)
 
 
 @dataclass(frozen=True)
 class Scattering:
-    """What scatter functions share: for each target item (last axis) the sources (axis before) that go
+    """What scatter functions share: for each target item (the axis after `axis`) the sources (`axis`) that go
     there."""
 
     hit: UOp
-    """(..., sources, items): whether the source's index names the item"""
+    """(..., sources, items, ...): whether the source's index names the item"""
     source: UOp
-    """(..., sources, items): the source's value"""
+    """(..., sources, items, ...): the source's value"""
     numbers: UOp
-    """(..., sources, items): the number of the source, from 1"""
+    """(..., sources, items, ...): the number of the source, from 1"""
     axis: int
     shape: Shape
 
     def onto(self, x: UOp, fill: Any) -> UOp:
-        """A node over (..., 1, items), put in place in a tensor of `shape`, with `fill` around."""
-        *lead, _, size = x.shape
-        flat = _last_back(x.reshape((*lead, size)), self.axis)
+        """A node over (..., 1, items, ...), put in place in a tensor of `shape`, with `fill` around."""
+        flat = x.reshape((*x.shape[:self.axis], *x.shape[self.axis + 1:]))
         pads = [(0, n - m) for n, m in zip(self.shape, flat.shape, strict=True)]
         if all(p == (0, 0) for p in pads) or fill == 0:
             return flat.pad(pads)
@@ -372,12 +366,11 @@ class Scattering:
 
     def count(self) -> UOp:
         """How many sources go to each item."""
-        return self.onto(self.hit.cast(dtypes.default_int).reduce(Ops.ADD, (len(self.hit.shape) - 2,)), 0)
+        return self.onto(self.hit.cast(dtypes.default_int).reduce(Ops.ADD, (self.axis,)), 0)
 
     def folded(self, op: Ops, identity: Any) -> UOp:
         """The reduction of the sources that go to each item."""
-        return self.onto(self.hit.where(self.source, identity).reduce(op, (len(self.hit.shape) - 2,)),
-                         identity)
+        return self.onto(self.hit.where(self.source, identity).reduce(op, (self.axis,)), identity)
 
 
 def _scattering(name: str, self: Tensor, dim: int, index: Tensor, src: Any) -> Scattering:
@@ -391,13 +384,12 @@ def _scattering(name: str, self: Tensor, dim: int, index: Tensor, src: Any) -> S
     if src.dtype is not self.dtype:
         raise TypeError(f"{name}: the source is {src.dtype}, the tensor {self.dtype}; cast one")
     size = self.shape[axis]
-    places = _not_negative(_last(index.uop, axis), size)
-    *lead, count = places.shape
-    full = (*lead, count, size)
-    values = _last(src.uop.shrink([(0, n) for n in index.shape]),
-                   axis).reshape((*lead, count, 1)).expand(full)
-    hit = places.reshape((*lead, count, 1)).expand(full).eq(expand_to(counting(size, places.dtype), full))
-    numbers = expand_to((counting(count, dtypes.default_int) + 1).reshape((count, 1)), full)
+    places = _not_negative(index.uop, size)
+    full = _inserted(places.shape, axis + 1, size)
+    values = src.uop.shrink([(0, n) for n in index.shape])
+    values, places = (x.reshape(_inserted(x.shape, axis + 1, 1)).expand(full) for x in (values, places))
+    hit = places.eq(expand_to(_numbers_along(axis + 1, len(full), size, places.dtype), full))
+    numbers = expand_to(_numbers_along(axis, len(full), full[axis], dtypes.default_int) + 1, full)
     return Scattering(hit, values, numbers, axis, self.shape)
 
 
@@ -427,7 +419,7 @@ def scatter(self: Tensor, dim: int, index: Tensor, src: Any, reduce: str | None 
     if not self.ndim and not index.ndim:
         return _at_one_axis(scatter, self, dim, index, src)
     s = _scattering("scatter", self, dim, index, src)
-    sources = (len(s.hit.shape) - 2,)
+    sources = (s.axis,)
     last = s.hit.where(s.numbers, 0).reduce(Ops.MAX, sources)
     chosen = last.expand(s.hit.shape).eq(s.numbers).where(s.source, 0)
     written = s.onto(last > 0, False)
