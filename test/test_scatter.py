@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 from drivers import needs_compiler
 
-from tinygrad import Tensor, TinyJit, dtypes
+from tinygrad import Device, Tensor, TinyJit, dtypes
 from tinygrad.codegen.compile import stages_of
+from tinygrad.codegen.lower import lower
 from tinygrad.codegen.opt import choose_gpu, choose_scatter
-from tinygrad.codegen.opt.plan import OptKind
+from tinygrad.codegen.opt.choose import choose_plan
+from tinygrad.codegen.opt.plan import Opt, OptKind, apply_opt, apply_plan
 from tinygrad.engine.realize import schedule_uops
 from tinygrad.graph.ops import Ops
 from tinygrad.helpers import prod
@@ -156,6 +158,19 @@ def test_large_ones_walk_and_small_ones_ask() -> None:
 
     for device in ("CPU", "PYTHON:CUDA"):
         assert has_walk(gradient(device, 50257, 1024)) and not has_walk(gradient(device, 2, 20))
+
+
+def test_the_walk_stays_whole() -> None:
+    """A tile that overlaps the one before would add twice."""
+    weights = Tensor.empty(3000, 64, requires_grad=True, device="CPU")
+    at = Tensor.empty(500, dtype=dtypes.int32, device="CPU")
+    gradient = (weights[at] * Tensor.empty(500, 64, device="CPU")).sum().gradient(weights)[0]
+    ast = schedule_uops([gradient.uop])[-1].ast
+    nest = apply_plan(lower(ast), choose_plan(lower(ast), Device["CPU"].renderer))
+    (memory,) = (n for n in nest.toposort() if n.op is Ops.SCATTER)
+    for kind in (OptKind.SPLIT, OptKind.UNROLL, OptKind.GROUP, OptKind.VECTOR):
+        with pytest.raises(ValueError, match="must stay whole"):
+            apply_opt(nest, Opt(kind, memory.closed_ranges[0].arg[0], 7))
 
 
 def test_blocks_share_tiles_out_and_walk_once_for_each() -> None:

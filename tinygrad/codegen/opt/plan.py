@@ -299,6 +299,8 @@ def split(nest: UOp, r: UOp, amount: int, kind: RangeKind, apart: bool) -> UOp:
     """
     if amount < 2:
         raise ValueError(f"a split needs at least 2 inner iterations, got {amount}")
+    if any(n.op is Ops.SCATTER and r in n.closed_ranges for n in nest.toposort()):
+        raise ValueError(f"each iteration of r{r.arg[0]} adds to memory once: it must stay whole")
     if is_reduce_range(nest, r):
         if any(r in n.closed_ranges for n in nest.toposort() if n.op is not Ops.REDUCE):
             raise ValueError(f"r{r.arg[0]} is a loop of a REDUCE and of what it fills: it must stay whole")
