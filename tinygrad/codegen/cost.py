@@ -4,6 +4,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
+from tinygrad.codegen.opt.scatter import sums_by_place
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.uop import UOp
@@ -24,15 +25,21 @@ class Estimate:
         return seconds_of(self.operations, self.bytes)
 
 
-def estimate(nest: UOp) -> Estimate:
-    """The work of a loop nest, each value counted once for every iteration of the loops it changes with."""
+def estimate(nest: UOp, plain: bool = False) -> Estimate:
+    """The work of a loop nest, each value counted once for every iteration of the loops it changes with.
+
+    A sum of what belongs to an output each counts every item once, though `plain` loops ask for each output.
+    """
     operations = 0
+    found = () if plain else sums_by_place(nest)
+    belonging = {node: b.loop for b in found for node in (b.reduce, b.reduce.src[0])}
     touched: dict[UOp, int] = {}
     for node in nest.toposort():
         if node.op in Family.ELEMENTWISE and node.dtype.scalar is not dtypes.index and not node.dtype.is_bool:
-            operations += int(prod(r.extent for r in node.ranges)) * (2 if node.op is Ops.MULACC else 1)
+            loops = node.ranges - {belonging.get(node)}
+            operations += int(prod(r.extent for r in loops)) * (2 if node.op is Ops.MULACC else 1)
         elif node.op is Ops.REDUCE:
-            loops = node.ranges | frozenset(node.closed_ranges)
+            loops = (node.ranges | frozenset(node.closed_ranges)) - {belonging.get(node)}
             operations += int(prod(r.extent for r in loops))
         elif node.op in (Ops.LOAD, Ops.STORE) and node.src[0].src[0].op is Ops.PARAM:
             memory = node.src[0].src[0]

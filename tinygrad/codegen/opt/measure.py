@@ -97,9 +97,9 @@ class Workbench:
         few items take ten times as long."""
         probe = sample(nest, PROBE_WORK)
         seconds = self.run(self.build(probe, Plan()))
-        rate = estimate(probe).operations / seconds
+        rate = estimate(probe, plain=True).operations / seconds
         largest = sample(nest, int(rate * PLAIN_SECONDS))
-        if estimate(largest).operations > 10 * rate * PLAIN_SECONDS:
+        if estimate(largest, plain=True).operations > 10 * rate * PLAIN_SECONDS:
             raise RuntimeError("the plain loops, with which results are compared, would run for too long")
         return largest
 
@@ -205,7 +205,7 @@ def sample(nest: UOp, most: int) -> UOp:
     least."""
     sampled = nest
     for r in nest.src[0].closed_ranges:
-        work = estimate(sampled).operations
+        work = estimate(sampled, plain=True).operations
         count = max(2, r.extent * most // max(1, work))
         if work <= most or count >= r.extent or any(r not in s.closed_ranges for s in nest.src):
             continue
