@@ -37,7 +37,7 @@ FLOAT_RATE = MULTIPROCESSORS * 128 * CLOCK
 SHARED_RATE = MULTIPROCESSORS * 128 * CLOCK
 """Bytes of shared memory in a second."""
 MEMORY_RATE, UNIT_RATE = 4.8e12, {"bf16": 990e12, "f16": 990e12, "tf32": 495e12, "s8": 1979e12}
-SHOWN = (OptKind.ROW, OptKind.ONLINE, OptKind.SHARE, OptKind.MMA, OptKind.CHAIN, OptKind.SKIP)
+SHOWN = (OptKind.ROW, OptKind.ONLINE, OptKind.SHARE, OptKind.MMA, OptKind.CHAIN, OptKind.SCATTER, OptKind.SKIP)
 REGISTERS, SHARED_BYTES, THREADS, BLOCKS = 65536, 227 << 10, 2048, 32
 """Of a multiprocessor."""
 
@@ -141,6 +141,12 @@ def logits_loss(rows: int, width: int, words: int) -> list[Tensor]:
     return [loss, *loss.gradient(x, w)]
 
 
+def embedding(count: int, width: int, words: int) -> list[Tensor]:
+    """The gradient of GPT-2's embedding: rows added where they were looked up."""
+    rows, place = empty(words, width), Tensor.empty(count, dtype=dtypes.int32, device=DEVICE)
+    return (rows[place] * empty(count, width)).float().sum().gradient(rows)
+
+
 @dataclass(frozen=True)
 class Single:
     """One operation on tensors of these shapes, as `bench gpu` measures it."""
@@ -189,6 +195,7 @@ def workloads() -> Iterator[tuple[str, Callable[[], list[Tensor]], bool]]:
         yield f"{name}, gradients", partial(convolution, 128, *sizes), False
     yield "a layer of GPT-2 124M, 8x1024, gradients", partial(transformer, 8, 1024, 768, 12), False
     yield "the loss of GPT-2 124M, 8x1024, gradients", partial(logits_loss, 8192, 768, 50257), False
+    yield "the gradient of GPT-2 124M's embedding, 8x1024", partial(embedding, 8192, 768, 50257), False
 
 
 # --- the table ------------------------------------------------------------------------------------------
@@ -226,12 +233,13 @@ def table(only: str) -> str:
 
 HEAD = """# Plans for an NVIDIA GPU
 
-What the kernels of `python -m bench gpu`, some convolutions of ResNet-50, a layer of GPT-2 and its loss are
-made of, as NVRTC compiles them for {architecture}. Nothing here is measured: `python docs/make_gpu_plans.py`
-needs no GPU. *Blocks at once* is what a multiprocessor holds. *Bytes* is how long an H200 takes to move each
-buffer once, *accesses* to move what threads load and store, if no cache helped; *instructions* is the longest
-of arithmetic on floats, shared memory, and matrix units at their peak rates. A kernel takes at least the
-longer of the first and the last.
+What the kernels of `python -m bench gpu`, some convolutions of ResNet-50, a layer of GPT-2, its loss and the
+gradient of its embedding are made of, as NVRTC compiles them for {architecture}. Nothing here is measured:
+`python docs/make_gpu_plans.py` needs no GPU. *Blocks at once* is what a multiprocessor holds. *Bytes* is how
+long an H200 takes to move each buffer once, *accesses* to move what threads load and store, if no cache
+helped (all threads of an embedding's gradient read the same places); *instructions* is the longest of
+arithmetic on floats, shared memory, and matrix units at their peak rates. A kernel takes at least the longer
+of the first and the last.
 
 """
 

@@ -15,6 +15,7 @@ from tinygrad.codegen.lower import lower
 from tinygrad.codegen.opt import choose_gpu, choose_scatter
 from tinygrad.codegen.opt.choose import choose_plan
 from tinygrad.codegen.opt.plan import Opt, OptKind, apply_opt, apply_plan
+from tinygrad.dtype import DType
 from tinygrad.engine.realize import schedule_uops
 from tinygrad.graph.ops import Ops
 from tinygrad.helpers import prod
@@ -79,6 +80,17 @@ def test_gradients_of_items_gathered_along_an_axis(walked: None, device: str, ax
     np.add.at(expected, tuple(where), given)
     gathered = x.gather(axis, Tensor(at, device=device).realize())
     check((gathered * Tensor(given, device=device)).sum().gradient(x)[0], expected)
+
+
+@DEVICES
+@pytest.mark.parametrize("kind", [dtypes.float16, dtypes.bfloat16], ids=str)
+def test_gradients_of_half_types_are_summed_in_float32(walked: None, device: str, kind: DType) -> None:
+    at, given = np.zeros(3000, np.int32), np.ones((3000, 16), np.float32)
+    weights = Tensor(numbers(4, 16), device=device, dtype=kind, requires_grad=True).realize()
+    rows = weights[Tensor(at, device=device).realize()]
+    gradient = (rows * Tensor(given, device=device, dtype=kind)).float().sum().gradient(weights)[0]
+    assert has_walk(gradient) and gradient.dtype is kind
+    np.testing.assert_allclose(gradient.float().numpy()[0], 3000, rtol=1 / 128)
 
 
 @DEVICES

@@ -19,11 +19,11 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tinygrad.codegen.collapse import guard_loads, solved_for
+from tinygrad.codegen.collapse import guard_loads, simplified, solved_for
 from tinygrad.codegen.indexing import conjuncts, with_guarded
 from tinygrad.codegen.linearize import reduce_identity
 from tinygrad.codegen.ranges import fresh_identity
-from tinygrad.dtype import dtypes
+from tinygrad.dtype import DType, dtypes
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import prod
@@ -72,12 +72,19 @@ def _masked(node: UOp) -> tuple[UOp, UOp] | None:
     value, identity = node.src[0], reduce_identity(node.arg, node.dtype)
     if value.op is Ops.CAST and value.src[0].dtype.is_bool and node.arg is Ops.ADD:
         return value.src[0], UOp.const(1, value.dtype)
+    if value.op is Ops.CAST and value.src[0].op is Ops.WHERE:  # half types are summed in float32
+        condition, *either = value.src[0].src
+        value = condition.where(*(_cast(v, value.dtype) for v in either))
     if value.op is not Ops.WHERE:
         return None
     condition, kept, other = value.src
     if other is identity:
         return condition, kept
     return (condition.logical_not(), other) if kept is identity else None
+
+
+def _cast(value: UOp, dtype: DType) -> UOp:
+    return UOp.const(value.arg, dtype) if value.op is Ops.CONST else simplified(Ops.CAST, dtype, value)
 
 
 def scatter(nest: UOp, loop: UOp, lanes: int) -> UOp:
