@@ -192,6 +192,8 @@ def _not_negative(index: UOp, size: int) -> UOp:
     """`index` with negative positions counted from the end."""
     if index.dtype.is_unsigned:
         return index
+    if index.op is Ops.EXPAND:  # the same for all that it is repeated for, and seen to be
+        return _not_negative(index.src[0], size).expand(index.shape)
     index = index.cast(dtypes.int32) if index.dtype.itemsize < 4 else index
     return (index < 0).where(index + size, index)
 
