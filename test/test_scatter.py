@@ -172,6 +172,15 @@ def test_large_ones_walk_and_small_ones_ask() -> None:
         assert has_walk(gradient(device, 50257, 1024)) and not has_walk(gradient(device, 2, 20))
 
 
+def test_tiles_fill_the_cache() -> None:
+    at, given = Tensor.empty(1 << 20, dtype=dtypes.int32, device="CPU"), Tensor.empty(1 << 20, device="CPU")
+    summed = Tensor.zeros(1 << 20, device="CPU").scatter_reduce(0, at, given, "sum")
+    plan = stages_of(schedule_uops([summed.uop])[-1].ast, "CPU").plan
+    tile = next(o.amount for o in plan.opts if o.kind is OptKind.SPLIT)
+    held = 4 * tile / Device["CPU"].renderer.l2_bytes
+    assert choose_scatter.CACHE_SHARE / 2 <= held <= choose_scatter.CACHE_SHARE * 1.01
+
+
 def test_the_walk_stays_whole() -> None:
     """A tile that overlaps the one before would add twice."""
     weights = Tensor.empty(3000, 64, requires_grad=True, device="CPU")

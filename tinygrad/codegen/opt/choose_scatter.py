@@ -86,7 +86,7 @@ class ScatterChooser(Chooser):
         """Items of the outputs' loops inside that one walk adds to: all, or as many as leave room for
         rows."""
         most = self.cached_items(found) // LEAST_ROWS
-        return max(self.lanes(), min(int(_iterations(self.inner(found))), most))
+        return min(int(_iterations(self.inner(found))), max(self.lanes(), most))
 
     def rows_at_once(self, found: Belonging) -> int:
         """Iterations of the loop whose outputs fit the cache, and leave every thread some."""
