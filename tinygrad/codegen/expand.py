@@ -270,10 +270,8 @@ def _vector_scatter(node: UOp, src: tuple[UOp, ...], lane: UOp, done: dict[UOp, 
     beside = terms.get(lane) == 1 and not any(lane in atom.ranges for atom in terms if atom is not lane)
     if lane not in node.closed_ranges or not beside:
         raise RuntimeError("lanes accumulate in memory that is theirs, side by side")
-    value, offset, condition = splat(src[0], lane.extent), at_lane(node.src[1], lane, 0, done), src[2]
-    if condition.op is not Ops.CONST:
-        condition = splat(condition, lane.extent)
-    loops = _loops(node, src, lane)
+    value, condition = (splat(s, lane.extent) for s in (src[0], src[2]))
+    offset, loops = at_lane(node.src[1], lane, 0, done), _loops(node, src, lane)
     return UOp.new(Ops.SCATTER, value.dtype, (value, offset, condition, *loops), node.arg)
 
 

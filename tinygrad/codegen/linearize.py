@@ -386,7 +386,7 @@ class _Linearizer:
             return
         if node.op is Ops.SCATTER:
             value, offset, condition = values
-            guard = () if condition.op is Ops.CONST else (condition,)
+            guard = () if condition.op is Ops.CONST and condition.arg is True else (condition,)
             at = self.add(UOp.new(Ops.INDEX, node.dtype.scalar, (self.scratch[node], offset, *guard)))
             before = self.add(UOp.new(Ops.LOAD, node.dtype, (at,)))
             self.add(UOp.new(Ops.STORE, node.dtype, (at, self.accumulated(node.arg[1], before, value))))

@@ -113,7 +113,7 @@ def recalled(function: Callable[P, Tensor]) -> Callable[P, Tensor]:
     @wraps(function)
     def method(*args: P.args, **options: P.kwargs) -> Tensor:
         tensor: Any = type(args[0]) if args else None
-        if not hasattr(tensor, "training"):
+        if not hasattr(tensor, "no_grad"):
             return function(*args, **options)
         call = _Call(tensor)
         for value in args:
