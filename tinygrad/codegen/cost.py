@@ -4,7 +4,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from tinygrad.codegen.opt.scatter import sums_by_place
+from tinygrad.codegen.belonging import sums_by_place
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.uop import UOp

@@ -11,6 +11,7 @@ outputs' loops goes across blocks.
 """
 from __future__ import annotations
 
+from tinygrad.codegen.belonging import sums_by_place
 from tinygrad.codegen.contraction import Contraction, contraction_of
 from tinygrad.codegen.launches import needs_order
 from tinygrad.codegen.opt.access import Access, accesses_of
@@ -21,7 +22,6 @@ from tinygrad.codegen.opt.choose_units import LEAST_SIDE, UnitChooser
 from tinygrad.codegen.opt.merge import mergeable_pair
 from tinygrad.codegen.opt.online import online_sums
 from tinygrad.codegen.opt.plan import Opt, OptKind, Plan, apply_opt
-from tinygrad.codegen.opt.scatter import sums_by_place
 from tinygrad.codegen.opt.skip import skips_something
 from tinygrad.codegen.ranges import output_ranges
 from tinygrad.graph.ops import Ops, RangeKind

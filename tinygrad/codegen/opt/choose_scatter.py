@@ -8,9 +8,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
+from tinygrad.codegen.belonging import Belonging, sums_by_place
 from tinygrad.codegen.opt.chooser import Chooser
 from tinygrad.codegen.opt.plan import Opt, OptKind
-from tinygrad.codegen.opt.scatter import Belonging, sums_by_place
 from tinygrad.graph.ops import RangeKind
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ceildiv, prod
@@ -22,8 +22,6 @@ OUTPUT_COST = 1.0
 """Giving a vector of memory its first value, and reading it."""
 CACHE_SHARE = 0.5
 """Of a core's cache, what sums may fill."""
-
-
 LEAST_ROWS = 8
 """Of which the cache holds parts at least: longer rows are walked for in parts."""
 

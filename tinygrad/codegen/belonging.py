@@ -1,0 +1,81 @@
+"""Sums of what belongs to one output each: gradients of embeddings, `scatter`, counts.
+
+    for v: out[v] = sum over t of where(place[t] == v, x[t], 0)
+
+Each x[t] counts for one v at most, so one walk over t could add them all. They are recognised here by their
+conditions, never by the name of the operation that made them; `opt/scatter.py` turns their loops around.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tinygrad.codegen.collapse import simplified, solved_for
+from tinygrad.codegen.indexing import conjuncts
+from tinygrad.codegen.linearize import reduce_identity
+from tinygrad.dtype import DType
+from tinygrad.graph.ops import Ops, RangeKind
+from tinygrad.graph.uop import UOp
+
+
+@dataclass(frozen=True)
+class Belonging:
+    """A REDUCE whose values count for one iteration of `loop` each: under `condition`, `value` is `kept`."""
+
+    reduce: UOp
+    loop: UOp
+    condition: UOp
+    kept: UOp
+    place: UOp
+    """which iteration"""
+
+    def inner(self, nest: UOp) -> tuple[UOp, ...]:
+        """The outputs' loops inside `loop`."""
+        loops = nest.src[0].closed_ranges
+        return tuple(r for r in loops[loops.index(self.loop) + 1:] if r in self.reduce.ranges)
+
+
+def sums_by_place(nest: UOp) -> Iterator[Belonging]:
+    """Every REDUCE of what belongs to one iteration of a loop over outputs each, by each such loop."""
+    loops = nest.src[0].closed_ranges
+    if any(s.closed_ranges != loops for s in nest.src):
+        return
+    for node in nest.toposort():
+        masked = _masked(node) if node.op is Ops.REDUCE else None
+        if masked is None or not all(map(_is_plain, (r for r in loops if r in node.ranges))):
+            continue
+        for loop in loops:
+            places = (solved_for(c, loop) for c in conjuncts(masked[0]))
+            found = (at for at in places if at is not None and not at.ranges.isdisjoint(node.closed_ranges))
+            if (place := next(found, None)) is not None:
+                yield Belonging(node, loop, *masked, place)
+
+
+def _masked(node: UOp) -> tuple[UOp, UOp] | None:
+    """(condition, value) of a REDUCE over loops of what changes nothing where the condition does not hold."""
+    closed = node.closed_ranges
+    if len(node.src) != 1 + len(closed) or not closed or any(r.arg[1] is not RangeKind.LOOP for r in closed):
+        return None
+    if node.arg not in (Ops.ADD, Ops.MAX, Ops.MUL) or node.dtype.is_bool:
+        return None
+    value, identity = node.src[0], reduce_identity(node.arg, node.dtype)
+    if value.op is Ops.CAST and value.src[0].dtype.is_bool and node.arg is Ops.ADD:
+        return value.src[0], UOp.const(1, value.dtype)
+    if value.op is Ops.CAST and value.src[0].op is Ops.WHERE:  # half types are summed in float32
+        condition, *either = value.src[0].src
+        value = condition.where(*(_cast(v, value.dtype) for v in either))
+    if value.op is not Ops.WHERE:
+        return None
+    condition, kept, other = value.src
+    if other is identity:
+        return condition, kept
+    return (condition.logical_not(), other) if kept is identity else None
+
+
+def _cast(value: UOp, dtype: DType) -> UOp:
+    return UOp.const(value.arg, dtype) if value.op is Ops.CONST else simplified(Ops.CAST, dtype, value)
+
+
+def _is_plain(r: UOp) -> bool:
+    """True for a loop of a fixed number of iterations."""
+    return r.arg[1] is RangeKind.LOOP and len(r.src) == 1 and r.src[0].op is Ops.CONST
