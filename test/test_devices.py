@@ -140,6 +140,16 @@ def test_a_device_that_opens_and_compiles_nothing_is_not_available(monkeypatch: 
     assert state.endswith(" ...") and len(state) < 600
 
 
+@needs_compiler
+def test_sorting_rows_that_are_repeated() -> None:
+    """The vectorizer of gcc 12 breaks down on one of these kernels."""
+    rows = normal(3, 1, 2)
+    values, places = Tensor(rows, device="CPU:C").realize().expand(3, 4, 2).sort()
+    Tensor.realize(values, places)
+    np.testing.assert_array_equal(values.numpy(), np.sort(rows).repeat(4, 1))
+    np.testing.assert_array_equal(places.numpy(), rows.argsort().repeat(4, 1))
+
+
 def test_a_compiler_that_is_asked_for_is_not_replaced_by_another(no_compiler: pytest.MonkeyPatch) -> None:
     no_compiler.setattr(cpu_c, "getenv", lambda key, default: "clang-99" if key == "CC" else default)
     with pytest.raises(RuntimeError, match="CC names 'clang-99', which is not there: install"):

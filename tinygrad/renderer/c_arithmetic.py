@@ -167,6 +167,8 @@ class Arithmetic:
             width = self.common_width(a, b)
             a, b = self.mask(a, count, width), self.mask(b, count, width)
             return self.emit_mask(count, width, f"~{a} & {b}" if op is Ops.CMPLT else f"{a} ^ {b}")
+        if dtype.is_bool and op is Ops.CMPNE and b == self.functions.constant(dtype, True):
+            return self.emit_mask(count, dtype.lane_size, f"!{a}")
         return self.emit_mask(count, dtype.lane_size, f"{a} {'<' if op is Ops.CMPLT else '!='} {b}")
 
     def divide(self, node: UOp, a: str, b: str) -> str:
