@@ -83,7 +83,7 @@ class Opt:
     ROW: the other loops along the row"""
     tiles: tuple[int, ...] = ()
     """CHAIN: tiles of rows beside each other; MMA: tiles of rows, columns and products beside each other;
-    SHARE: what `Sharing` has after threads;
+    SHARE: what `Sharing` has after threads; SCATTER: spare items;
     ROW: items of an access, lanes that exchange values; LOCAL of a reduce: these lanes"""
 
     def __repr__(self) -> str:
@@ -176,7 +176,7 @@ def changed(nest: UOp, opt: Opt) -> UOp:
         case OptKind.ONLINE:
             return online(nest, target, opt.amount)
         case OptKind.SCATTER:
-            return scatter(nest, target, opt.amount)
+            return scatter(nest, target, opt.amount, *opt.tiles)
         case OptKind.PAD:
             return padded(nest, target, opt.amount)
         case OptKind.CHAIN:

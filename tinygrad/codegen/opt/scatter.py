@@ -28,17 +28,20 @@ from tinygrad.graph.uop import UOp
 from tinygrad.helpers import prod
 
 
-def scatter(nest: UOp, loop: UOp, lanes: int) -> UOp:
+def scatter(nest: UOp, loop: UOp, lanes: int, spare: int = 0) -> UOp:
     """The nest with its sums of what belongs to an iteration of `loop` in memory, added up `lanes` items at
-    once where there are loops inside. Raises ValueError where there is no such sum."""
+    once where there are loops inside. What belongs to no iteration is added to items beyond, `spare` of them
+    in turn, which nobody reads: a branch that nobody can foresee costs more. It is left out where `spare` is
+    0, or a loop adds it. Raises ValueError where there is no such sum."""
     found = [b for b in sums_by_place(nest) if b.loop is loop]
     if not found:
         raise ValueError(f"no sum is of what belongs to one iteration of r{loop.arg[0]}")
     identities = itertools.count(fresh_identity(nest))
-    return nest.substitute({b.reduce: _scattered(b, b.inner(nest), lanes, identities) for b in found})
+    return nest.substitute({b.reduce: _scattered(b, b.inner(nest), lanes, spare, identities) for b in found})
 
 
-def _scattered(found: Belonging, inner: tuple[UOp, ...], lanes: int, identities: Iterator[int]) -> UOp:
+def _scattered(found: Belonging, inner: tuple[UOp, ...], lanes: int, spare: int,
+               identities: Iterator[int]) -> UOp:
     """The REDUCE as a load from memory in which its values were added where they belong."""
     node, loop = found.reduce, found.loop
     again = {r: r.replace(arg=(next(identities), r.arg[1])) for r in (*node.closed_ranges, *inner)}
@@ -46,6 +49,7 @@ def _scattered(found: Belonging, inner: tuple[UOp, ...], lanes: int, identities:
     value, inside, at = _placed(found.kept.substitute(again), found.condition.substitute(again), [loop, *own])
     loops = [r for r in own if at[r] is r]
     extents = [r.extent for r in (loop, *inner)]
+    items = int(prod(extents))
     changes: dict[UOp, UOp] = {}
     if loops and lanes > 1 and loops[-1].extent % lanes == 0 and _lie_side_by_side(at, own[-1]):
         last, lane = loops.pop(), UOp.range(lanes, next(identities), RangeKind.VECTOR)
@@ -55,7 +59,14 @@ def _scattered(found: Belonging, inner: tuple[UOp, ...], lanes: int, identities:
     offset = _offset([at[r] for r in (loop, *own)], extents).substitute(changes)
     value, inside = value.substitute(changes), inside.substitute(changes)
     first = next((r for r in loops if r.arg[1] is RangeKind.LOOP), None)
-    if first is None or not inside.ranges.isdisjoint(loops):
+    if spare and first is None and inside.ranges.isdisjoint(loops):
+        side_by_side = int(prod(r.extent for r in loops))
+        beyond = items + walked[-1] % spare * side_by_side
+        first_item = offset.substitute(dict.fromkeys(loops, UOp.const(0, dtypes.index)))
+        offset = sum(loops, start=inside.where(first_item, beyond))
+        inside = UOp.const(True, dtypes.bool)
+        items += spare * side_by_side
+    elif first is None or not inside.ranges.isdisjoint(loops):
         value = guard_loads(value, inside)
     else:  # asked once for all that is added: the loop over it is empty where the answer is no
         bounded = first.replace(src=(first.src[0], UOp.const(0, dtypes.index), inside.where(first.src[0], 0)))
@@ -64,7 +75,7 @@ def _scattered(found: Belonging, inner: tuple[UOp, ...], lanes: int, identities:
         loops[loops.index(first)] = bounded
         inside = UOp.const(True, dtypes.bool)
     memory = UOp.new(Ops.SCATTER, node.dtype, (value, offset, inside, *walked, *loops),
-                     (next(identities), node.arg, int(prod(extents))))
+                     (next(identities), node.arg, items))
     return memory.index(_offset([loop, *inner], extents)).load()
 
 
@@ -80,13 +91,18 @@ def _placed(value: UOp, condition: UOp, loops: list[UOp]) -> tuple[UOp, UOp, dic
         if answer is None:
             continue
         inside = inside & (at[r] >= 0) & (at[r] < r.src[0])
-        here = {r: at[r]}
-        at = {other: guard_loads(place.substitute(here), inside) for other, place in at.items()}
-        conditions = [guard_loads(c.substitute(here), inside) for c in conditions if c is not answer]
-        value = guard_loads(value.substitute(here), inside)
+        at = {other: _at(place, r, at[r], inside) for other, place in at.items()}
+        conditions = [_at(c, r, at[r], inside) for c in conditions if c is not answer]
+        value = _at(value, r, at[r], inside)
     for condition in conditions:
         inside = inside & guard_loads(condition, inside)
     return value, inside, at
+
+
+def _at(value: UOp, r: UOp, iteration: UOp, inside: UOp) -> UOp:
+    """`value` at an iteration of a loop that there is only where `inside` holds."""
+    before = set(value.toposort())
+    return with_guarded(value.substitute({r: iteration}), inside, lambda load: load not in before)
 
 
 def _lie_side_by_side(at: dict[UOp, UOp], last: UOp) -> bool:
