@@ -26,7 +26,8 @@ CACHE_SHARE = 0.5
 there (measured: 1.4 ns an item up to 2 MB, 1.7 at 4 MB, 4 at 8 MB)."""
 SPARE_ITEMS, MOST_TILES = 16, 12
 """Up to so many tiles, what belongs to others is added to spare items: 1.4 ns an item of each walk, where a
-branch takes 5.7 with two tiles, 2 with 8, 1.1 with 16 (it foresees better what is rare)."""
+branch takes 5.7 with two tiles, 2 with 8, 1.1 with 16 (it foresees better what is rare). Whole vectors
+always: a store of none of its lanes to where no memory is takes 60 ns."""
 LEAST_ROWS = 8
 """Of which the cache holds parts at least: longer rows are walked for in parts."""
 
@@ -54,7 +55,7 @@ class ScatterChooser(Chooser):
             self.take(Opt(OptKind.SWAP, around.arg[0]))
         if rows < loop.extent:
             loop, _ = self.split(loop, rows)
-        spare = (SPARE_ITEMS,) if ceildiv(found.loop.extent, rows) <= MOST_TILES else ()
+        spare = (SPARE_ITEMS,) if inner or ceildiv(found.loop.extent, rows) <= MOST_TILES else ()
         self.take(Opt(OptKind.SCATTER, loop.arg[0], lanes, tiles=spare))
         last = self.nest.src[0].closed_ranges[-1]
         if last.arg[1] is RangeKind.LOOP and self.can_vector(last):
