@@ -91,6 +91,14 @@ def test_rows_whose_items_need_their_statistics(shape):
     np.testing.assert_allclose(on_blocks(x).layernorm().numpy(), normed, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize(("rows", "columns", "summed"), [(2, 12, 9), (1, 3, 100), (7, 20, 33)])
+def test_sums_of_rows_beside_sums_of_each_item(rows, columns, summed):
+    """Both in one loop, at first: what threads share of one they share of the other."""
+    x, y = normal(rows, 1, summed) / 10 + 1, normal(rows, columns, summed)
+    result = on_blocks(x).expand(rows, columns, summed).prod(2) + on_blocks(y).sum(2)
+    np.testing.assert_allclose(result.numpy(), x.prod(2) + y.sum(2), rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("m,k,n", [(1, 1, 1), (5, 7, 3), (33, 9, 18), (64, 16, 64), (66, 5, 130), (1, 50, 20),
                                    (20, 50, 1), (2, 100, 2)])
 def test_products_of_matrices_of_any_size(m, k, n):

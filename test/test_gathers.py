@@ -134,3 +134,20 @@ def test_conditions_on_items_are_read_inside_too(device: str | None) -> None:
     places = Tensor(np.array([0, 1, 2, 3, -1, 4, 2**40, -(2**45)]), device=device)
     here = (Tensor.arange(4, device=device) == places.reshape(-1, 1)) & (flags < 3)
     np.testing.assert_array_equal(here.where(values, 0).sum(1).numpy(), [10, 0, 30, 0, 0, 0, 0, 0])
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("kind", [np.uint8, np.int8], ids=["uint8", "int8"])
+def test_places_of_a_type_that_does_not_count_all_items(kind: type[Any], device: str | None) -> None:
+    x, at = np.arange(300, dtype=np.float32), np.array([5, 100, 5], kind)
+    t, places = Tensor(x.copy(), device=device, requires_grad=True), Tensor(at, device=device)
+    counts = np.zeros(300)
+    np.add.at(counts, at, 1)
+    assert t[places].tolist() == t.gather(0, places).tolist() == x[at].tolist()
+    np.testing.assert_array_equal(t[places].sum().gradient(t)[0].numpy(), counts)
+    ones = Tensor.ones(3, device=device)
+    np.testing.assert_array_equal(t.detach().scatter_reduce(0, places, ones, "sum").numpy(), x + counts)
+    np.testing.assert_array_equal(t.detach().scatter(0, places, ones).numpy(), np.where(counts, 1, x))
+    written = Tensor(x.copy(), device=device)
+    written[places] = 1
+    np.testing.assert_array_equal(written.numpy(), np.where(counts, 1, x))

@@ -3,6 +3,8 @@ a device that finds accesses outside of memory too, at sizes at which the cost m
 item."""
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,7 @@ from tinygrad.codegen.compile import stages_of
 from tinygrad.codegen.lower import lower
 from tinygrad.codegen.opt import choose_gpu, choose_scatter
 from tinygrad.codegen.opt.choose import choose_plan
-from tinygrad.codegen.opt.plan import Opt, OptKind, apply_opt, apply_plan
+from tinygrad.codegen.opt.plan import Opt, OptKind, Plan, apply_opt, apply_plan
 from tinygrad.dtype import DType
 from tinygrad.engine.realize import schedule_uops
 from tinygrad.graph.ops import Ops
@@ -115,6 +117,57 @@ def test_scatter_reduce(walked: None, device: str, reduce: str, update: np.ufunc
     update.at(expected, at, given)
     there = Tensor(at, device=device).realize()
     check(x.scatter_reduce(0, there, Tensor(given, device=device), reduce), expected)
+
+
+@pytest.mark.parametrize("count", [20, 5000])
+def test_two_loops_over_outputs_at_one_place(count: int) -> None:
+    at, given = places(count, below=33), numbers(count)
+    first, second = Tensor.arange(33).reshape(33, 1, 1), Tensor.arange(47).reshape(1, 47, 1)
+    hit = (first == second) & (second == Tensor(at).realize())
+    expected = np.zeros((33, 47))
+    np.add.at(expected, (at, at), given)
+    np.testing.assert_allclose(hit.where(Tensor(given).realize(), 0).sum(2).numpy(), expected, atol=1e-4)
+
+
+@DEVICES
+def test_sums_in_the_place_and_in_what_belongs_there(walked: None, device: str) -> None:
+    """Both over the same axis, one waits for the other."""
+    parts, also = places(33, 2, below=9), places(33, below=15)
+    given, factors = numbers(40, 33), numbers(33, 2)
+    items = Tensor.arange(40, device=device).reshape(40, 1)
+    sums = Tensor(parts, device=device).realize().sum(1).reshape(1, 33)
+    hit = (items == sums) & (items == Tensor(also, device=device).realize().reshape(1, 33))
+    value = Tensor(given, device=device).realize() * Tensor(factors, device=device).realize().sum(1)
+    at = np.arange(40)[:, None]
+    here = (at == parts.sum(1)) & (at == also)
+    check(hit.where(value, 0).sum(1), np.where(here, given * factors.sum(1), 0).sum(1))
+
+
+@DEVICES
+@pytest.mark.parametrize("kind", [dtypes.uint8, dtypes.int8], ids=str)
+def test_counters_that_wrap_name_several_items(walked: None, device: str, kind: DType) -> None:
+    at = Tensor(np.full(50, 5), dtype=kind, device=device).realize()
+    counts = (Tensor.arange(300, device=device).cast(kind).reshape(300, 1) == at).sum(1)
+    assert {i: n for i, n in enumerate(counts.tolist()) if n} == {5: 50, 261: 50}
+
+
+@pytest.mark.parametrize("other", [math.inf, math.nan, 7.5])
+@pytest.mark.parametrize("reduce", [Tensor.sum, Tensor.max])
+def test_other_items_that_the_sum_has_no_number_for(reduce: Callable[[Tensor], Tensor], other: float) -> None:
+    x = Tensor([1.5, 2.0, 3.0]).realize()
+    assert reduce((x < 9).where(x, other).cast(dtypes.int32)).item() == (6 if reduce is Tensor.sum else 3)
+
+
+def test_memory_that_the_plan_fills_along_the_loop_is_refused() -> None:
+    at = Tensor.empty(7, dtype=dtypes.int32).reshape(1, 7, 1)
+    row = (Tensor.arange(9).reshape(9, 1) >= Tensor.arange(9)).where(Tensor.empty(9), 0).sum(1)
+    hit = Tensor.arange(9).reshape(9, 1, 1) == at
+    result = hit.where(Tensor.empty(7, 4) * row.reshape(9, 1, 1), 0).sum(1)
+    nest = lower(schedule_uops([result.uop])[-1].ast)
+    kept = apply_plan(nest, Plan((Opt(OptKind.SWAP, 1), Opt(OptKind.KEEP, 0))))
+    with pytest.raises(ValueError, match="memory that the kernel fills"):
+        apply_opt(kept, Opt(OptKind.SCATTER, 0, 4))
+    apply_plan(nest, Plan((Opt(OptKind.SWAP, 1), Opt(OptKind.SCATTER, 0, 4))))
 
 
 @DEVICES

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from tinygrad.codegen.collapse import simplified, solved_for
 from tinygrad.codegen.indexing import conjuncts
 from tinygrad.codegen.linearize import reduce_identity
-from tinygrad.dtype import DType
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
 
@@ -63,17 +62,13 @@ def _masked(node: UOp) -> tuple[UOp, UOp] | None:
         return value.src[0], UOp.const(1, value.dtype)
     if value.op is Ops.CAST and value.src[0].op is Ops.WHERE:  # half types are summed in float32
         condition, *either = value.src[0].src
-        value = condition.where(*(_cast(v, value.dtype) for v in either))
+        value = condition.where(*(simplified(Ops.CAST, value.dtype, v) for v in either))
     if value.op is not Ops.WHERE:
         return None
     condition, kept, other = value.src
     if other is identity:
         return condition, kept
     return (condition.logical_not(), other) if kept is identity else None
-
-
-def _cast(value: UOp, dtype: DType) -> UOp:
-    return UOp.const(value.arg, dtype) if value.op is Ops.CONST else simplified(Ops.CAST, dtype, value)
 
 
 def _is_plain(r: UOp) -> bool:

@@ -131,7 +131,7 @@ def solved_for(condition: UOp, r: UOp) -> UOp | None:
     if differ.op is not Ops.CMPNE:
         return None
     for here, there in (differ.src, differ.src[::-1]):
-        counter = here.src[0] if here.op is Ops.CAST and here.dtype.is_int else here
+        counter = here.src[0] if here.op is Ops.CAST and _fits(here.src[0], here.dtype) else here
         if counter.dtype is not dtypes.index or r in there.ranges or not there.dtype.is_int:
             continue
         terms, _ = linear_terms(counter)

@@ -16,11 +16,11 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Sequence
 
 from tinygrad.codegen.barriers import with_barriers
 from tinygrad.codegen.grid import NO_LIMITS, Grid, GridLimits, is_block_range
-from tinygrad.codegen.ranges import ACCUMULATING, fresh_identity
+from tinygrad.codegen.ranges import ACCUMULATING, fresh_identity, with_own_loops
 from tinygrad.dtype import DType, dtypes
 from tinygrad.graph.ops import Memory, Ops
 from tinygrad.graph.symbolic.linear import UNKNOWN
@@ -68,22 +68,11 @@ def loops_apart(nest: UOp) -> UOp:
             places = {r: (node.ranges, closed[:i]) for i, r in enumerate(closed)}
             if all(place.setdefault(r, here) == here for r, here in places.items()):
                 continue
-            own = {r: UOp.range(r.src[0], identity + i, r.arg[1]) for i, r in enumerate(closed)}
-            values = node.src[:len(node.src) - len(closed)]
-            changes[node] = node.replace(src=(*(_with_loops(v, own) for v in values), *own.values()))
+            changes[node] = with_own_loops(node, identity)
             break
         if not changes:
             return nest
         nest = nest.substitute(changes)
-
-
-def _with_loops(value: UOp, new: Mapping[UOp, UOp]) -> UOp:
-    """`value` inside other loops; what closes some of these itself stays as it is."""
-    done: dict[UOp, UOp] = {}
-    for node in value.toposort(stop=lambda n: n.ranges.isdisjoint(new)):
-        inside = node not in new and not node.ranges.isdisjoint(new)
-        done[node] = node.with_sources(tuple([done[s] for s in node.src])) if inside else new.get(node, node)
-    return done[value]
 
 
 class _Linearizer:
@@ -203,9 +192,8 @@ class _Linearizer:
     def update_at_end(self, loop: UOp, node: UOp) -> None:
         """At the end of the body of `loop`, `node` takes what it accumulates or stages."""
         self.updates[loop].append(node)
-        for source in node.src:
-            if source.op is not Ops.RANGE:
-                self.sequence(source, loop, None)
+        for source in _values(node):
+            self.sequence(source, loop, None)
 
     def sequence(self, source: UOp, body: UOp, node: UOp | None) -> None:
         """`source` before `node`, which runs in `body` (None: at the end of it), seen from the body around
@@ -377,7 +365,7 @@ class _Linearizer:
 
     def emit_update(self, node: UOp) -> None:
         """The end of a loop body: take this iteration's value into the register or the scratch memory."""
-        values = [self.done[s] for s in node.src if s.op is not Ops.RANGE]
+        values = [self.done[s] for s in _values(node)]
         if node.op is Ops.STAGE:
             for number, value in enumerate(values):
                 place = (self.scratch[node], self.in_own_part(self.stage_offset(node, number), node))
@@ -463,6 +451,13 @@ def _is_place_in_grid(node: UOp) -> bool:
 def _reduce_of(node: UOp) -> UOp:
     """The REDUCE of which a RUNNING is the value so far."""
     return UOp.new(Ops.REDUCE, node.dtype, node.src, node.arg)
+
+
+def _values(node: UOp) -> Sequence[UOp]:
+    """The sources that are not the ranges it closes; what a SCATTER takes may be a range itself."""
+    if node.op in ACCUMULATING:
+        return node.src[:len(node.src) - len(node.closed_ranges)]
+    return [s for s in node.src if s.op is not Ops.RANGE]
 
 
 def _closed_loops(node: UOp) -> list[UOp]:

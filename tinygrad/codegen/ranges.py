@@ -1,7 +1,10 @@
-"""The RANGEs of a nest: all, those of the outputs, the one of an identity, and identities for new ones."""
+"""The RANGEs of a nest: all, those of the outputs, the one of an identity; new ones, and loops of their own
+for REDUCEs."""
 from __future__ import annotations
 
-from tinygrad.graph.ops import Ops
+from collections.abc import Mapping
+
+from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
 
 ACCUMULATING = (Ops.REDUCE, Ops.STAGE, Ops.SCATTER)
@@ -31,3 +34,37 @@ def range_named(nest: UOp, identity: int) -> UOp:
 def fresh_identity(nest: UOp) -> int:
     """An identity that no RANGE of the nest has, and no larger one either."""
     return 1 + max((int(n.arg[0]) for n in nest.toposort() if n.op is Ops.RANGE), default=0)
+
+
+def with_own_loops(reduce: UOp, identity: int) -> UOp:
+    """The REDUCE over loops that no other has, numbered from `identity` on."""
+    closed = reduce.closed_ranges
+    own = {r: UOp.range(r.src[0], identity + i, r.arg[1]) for i, r in enumerate(closed)}
+    values = reduce.src[:len(reduce.src) - len(closed)]
+    return reduce.replace(src=(*(_with_loops(v, own) for v in values), *own.values()))
+
+
+def closed_once(nest: UOp) -> UOp:
+    """The nest with loops of their own for REDUCEs that wait for others over the same loop, which is over."""
+    identity = fresh_identity(nest)
+    ended: dict[UOp, frozenset[UOp]] = {}
+    done: dict[UOp, UOp] = {}
+    for node in nest.toposort():
+        src = tuple([done[s] for s in node.src])
+        new = node if src == node.src else node.with_sources(src)
+        below = frozenset[UOp]().union(*(ended[s] for s in node.src))
+        loops = [r for r in new.closed_ranges if r.arg[1] is RangeKind.LOOP]
+        if new.op is Ops.REDUCE and not below.isdisjoint(loops):
+            new = with_own_loops(new, identity)
+            identity += len(new.closed_ranges)
+        done[node], ended[node] = new, below.union(new.closed_ranges)
+    return done[nest]
+
+
+def _with_loops(value: UOp, new: Mapping[UOp, UOp]) -> UOp:
+    """`value` inside other loops; what closes some of these itself stays as it is."""
+    done: dict[UOp, UOp] = {}
+    for node in value.toposort(stop=lambda n: n.ranges.isdisjoint(new)):
+        inside = node not in new and not node.ranges.isdisjoint(new)
+        done[node] = node.with_sources(tuple([done[s] for s in node.src])) if inside else new.get(node, node)
+    return done[value]

@@ -189,13 +189,11 @@ def _select(self: Tensor, index: Any) -> Selection:
 
 
 def _not_negative(index: UOp, size: int) -> UOp:
-    """`index` with negative positions counted from the end."""
-    if index.dtype.is_unsigned:
-        return index
+    """`index` with negative positions counted from the end, in a type that holds every position."""
     if index.op is Ops.EXPAND:  # the same for all that it is repeated for, and seen to be
         return _not_negative(index.src[0], size).expand(index.shape)
-    index = index.cast(dtypes.int32) if index.dtype.itemsize < 4 else index
-    return (index < 0).where(index + size, index)
+    wide = index.cast(dtypes.int32) if index.dtype.itemsize < 4 else index
+    return wide if index.dtype.is_unsigned else (wide < 0).where(wide + size, wide)
 
 
 def _nonzero_sum(selected: UOp, axes: Sequence[int]) -> UOp:

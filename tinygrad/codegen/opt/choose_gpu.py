@@ -304,7 +304,10 @@ class _Chooser:
         self.spread_over_threads(rows, renderer.block_threads // group)
         outer = frozenset[UOp]().union(*(n.ranges for n in self.statistics()))
         self.group_reduces(group, inner)
-        self.spread_over_threads(self.output_ranges() - outer, group)
+        outputs = self.output_ranges()
+        inside = (n.ranges - outputs for n in self.nest.toposort() if not n.ranges.isdisjoint(inner))
+        if not any(r.arg[1] is RangeKind.LOCAL for ranges in inside for r in ranges):
+            self.spread_over_threads(outputs - outer, group)  # else sums inside rows have the threads already
 
     def walk_rows_once(self) -> bool:
         """Rows that are too long for registers by tiles that are not, for their largest items and the sums

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from tinygrad.codegen.belonging import Belonging, sums_by_place
 from tinygrad.codegen.collapse import guard_loads, solved_for
 from tinygrad.codegen.indexing import conjuncts, with_guarded
-from tinygrad.codegen.ranges import fresh_identity
+from tinygrad.codegen.ranges import closed_once, fresh_identity
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
@@ -37,7 +37,8 @@ def scatter(nest: UOp, loop: UOp, lanes: int, spare: int = 0) -> UOp:
     if not found:
         raise ValueError(f"no sum is of what belongs to one iteration of r{loop.arg[0]}")
     identities = itertools.count(fresh_identity(nest))
-    return nest.substitute({b.reduce: _scattered(b, b.inner(nest), lanes, spare, identities) for b in found})
+    changes = {b.reduce: _scattered(b, b.inner(nest), lanes, spare, identities) for b in found}
+    return closed_once(nest.substitute(changes))
 
 
 def _scattered(found: Belonging, inner: tuple[UOp, ...], lanes: int, spare: int,
@@ -90,7 +91,8 @@ def _placed(value: UOp, condition: UOp, loops: list[UOp]) -> tuple[UOp, UOp, dic
         answer, at[r] = next(solved, (None, r))
         if answer is None:
             continue
-        inside = inside & (at[r] >= 0) & (at[r] < r.src[0])
+        within = (at[r] >= 0) & (at[r] < r.src[0])
+        inside = within & _at(inside, r, at[r], within)
         at = {other: _at(place, r, at[r], inside) for other, place in at.items()}
         conditions = [_at(c, r, at[r], inside) for c in conditions if c is not answer]
         value = _at(value, r, at[r], inside)
@@ -100,8 +102,12 @@ def _placed(value: UOp, condition: UOp, loops: list[UOp]) -> tuple[UOp, UOp, dic
 
 
 def _at(value: UOp, r: UOp, iteration: UOp, inside: UOp) -> UOp:
-    """`value` at an iteration of a loop that there is only where `inside` holds."""
+    """`value` at an iteration of a loop that there is only where `inside` holds. Raises ValueError where
+    memory of the kernel's own is read along the loop."""
     before = set(value.toposort())
+    loads = (n for n in before if n.op is Ops.LOAD and r in n.ranges)
+    if any(n.src[0].src[0].op is not Ops.PARAM for n in loads):
+        raise ValueError(f"memory that the kernel fills has items for the iterations of r{r.arg[0]} alone")
     return with_guarded(value.substitute({r: iteration}), inside, lambda load: load not in before)
 
 
