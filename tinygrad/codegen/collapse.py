@@ -124,7 +124,8 @@ def _select(condition: UOp, kept: UOp, zero: UOp, r: UOp) -> UOp | None:
 
 
 def solved_for(condition: UOp, r: UOp) -> UOp | None:
-    """x where the condition is r == x, with x not depending on r."""
+    """x where the condition is r == x (or r + y == x + y), with x not depending on r: the one iteration for
+    which it holds. A counter in a type that it overflows comes by several times, and has none."""
     if not (condition.op is Ops.CMPNE and condition.src[1].op is Ops.CONST and condition.src[1].arg is True):
         return None
     differ = condition.src[0]

@@ -264,7 +264,8 @@ class _Chooser:
     def walk_once(self) -> bool:
         """A tile of outputs in each thread's own memory, and one walk over everything that may belong to one
         of them (`scatter.py`), if there are outputs enough for tiles. Neighbouring threads are at the same
-        item of the walk."""
+        item of the walk. Of several such sums the one with the most places: a thread keeps a few of its
+        outputs, whatever it costs to ask for all. In no lanes, which threads are."""
         found = max(sums_by_place(self.nest), key=lambda b: b.loop.extent, default=None)
         if found is None:
             return False

@@ -9,9 +9,10 @@ asks for each v of all t. Here memory has an item for each v; one loop over t ad
 
 It is `collapse.py`'s closed form, with the loops turned around: of all v that t could belong to, there is
 one. So the gradient of an embedding, `scatter` and counts of items cost as much as they read and write. In: a
-nest and a loop v over outputs, short enough for memory near the processor (a SPLIT makes it so; threads have
-parts of it). Out: the nest with SCATTERs in place of such sums, which add in the same order. Outputs' loops
-inside v run inside t too; they run only where t has something for v, and the last one in lanes.
+nest and a loop v over outputs, short enough for memory near the processor: a SPLIT makes it so, and places
+count from the beginning of its tile then, most of them outside (threads have tiles of their own). Out: the
+nest with SCATTERs in place of such sums, which add in the same order. Outputs' loops inside v run inside t
+too; they run only where t has something for v, and the last one in lanes.
 """
 from __future__ import annotations
 
@@ -69,7 +70,8 @@ def _scattered(found: Belonging, inner: tuple[UOp, ...], lanes: int, spare: int,
         items += spare * side_by_side
     elif first is None or not inside.ranges.isdisjoint(loops):
         value = guard_loads(value, inside)
-    else:  # asked once for all that is added: the loop over it is empty where the answer is no
+    else:  # asked once for all that is added: the loop over it is empty where the answer is no. It takes the
+        # place of `first`, and its number: nothing else has that, which was made for this walk
         bounded = first.replace(src=(first.src[0], UOp.const(0, dtypes.index), inside.where(first.src[0], 0)))
         value = with_guarded(value, inside, lambda load: first not in load.ranges)
         value, offset = value.substitute({first: bounded}), offset.substitute({first: bounded})
@@ -82,7 +84,11 @@ def _scattered(found: Belonging, inner: tuple[UOp, ...], lanes: int, spare: int,
 
 def _placed(value: UOp, condition: UOp, loops: list[UOp]) -> tuple[UOp, UOp, dict[UOp, UOp]]:
     """`value` where it belongs, the condition under which it belongs anywhere, and for each of `loops` the
-    iteration that it belongs to: the loop itself where it belongs to all."""
+    iteration that it belongs to: the loop itself where it belongs to all.
+
+    One loop after the other: where it belongs along one may depend on a loop that is not solved yet
+    (`v == i[t] + w`), and is then put into everything, as its own iteration is known.
+    """
     conditions = conjuncts(condition)
     inside: UOp = UOp.const(True, dtypes.bool)
     at: dict[UOp, UOp] = {}
