@@ -1,5 +1,4 @@
-"""The RANGEs of a nest: all, those of the outputs, the one of an identity; new ones, and loops of their own
-for REDUCEs."""
+"""The RANGEs of a nest: found by what they are, new ones, and loops of their own for REDUCEs."""
 from __future__ import annotations
 
 from collections.abc import Mapping
