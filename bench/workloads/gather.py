@@ -11,32 +11,33 @@ from typing import Any
 from bench.workloads.base import PUBLIC, Workload, operation
 
 SPREAD = 1e6
-"""Times a normal number, and then the rest of a division by the number of places: any place, in no order."""
+"""Times a normal number, as an integer, and then the rest of a division by the number of places: any place,
+in no order."""
 
 
 def look_up(words: int, width: int, count: int) -> Workload:
     """Rows of a matrix, by their numbers."""
     return _without_public(operation(
         f"look up {count} of {words}x{width}", 0.0, [(count,), (words, width)], count * width,
-        tinygrad=lambda library, x, rows: rows[(x.abs() * SPREAD % words).cast(library.dtypes.int32)],
-        torch=lambda _, x, rows: rows[(x.abs() * SPREAD % words).long()],
-        jax=lambda _, x, rows: rows[(abs(x) * SPREAD % words).astype("int32")]))
+        tinygrad=lambda library, x, rows: rows[(x.abs() * SPREAD).cast(library.dtypes.int32) % words],
+        torch=lambda _, x, rows: rows[(x.abs() * SPREAD).int() % words],
+        jax=lambda _, x, rows: rows[(abs(x) * SPREAD).astype("int32") % words]))
 
 
 def add_rows(words: int, width: int, count: int) -> Workload:
     """Rows added to those of a matrix of zeros, by their numbers: the gradient of an embedding."""
 
     def in_tinygrad(library: Any, x: Any, given: Any) -> Any:
-        at = (x.abs() * SPREAD % words).cast(library.dtypes.int32).reshape(count, 1).expand(count, width)
+        at = ((x.abs() * SPREAD).cast(library.dtypes.int32) % words).reshape(count, 1).expand(count, width)
         return library.Tensor.zeros(words, width).scatter_reduce(0, at, given, "sum")
 
     return _without_public(operation(
         f"add {count} rows to {words}x{width}", 1.0 * count * width, [(count,), (count, width)],
         words * width, tinygrad=in_tinygrad,
         torch=lambda torch, x, given: torch.zeros(words, width).index_add(
-            0, (x.abs() * SPREAD % words).long(), given),
+            0, (x.abs() * SPREAD).int() % words, given),
         jax=lambda jax, x, given: jax.numpy.zeros((words, width)).at[
-            (abs(x) * SPREAD % words).astype("int32")].add(given)))
+            (abs(x) * SPREAD).astype("int32") % words].add(given)))
 
 
 def add_items(places: int, count: int) -> Workload:
@@ -44,11 +45,11 @@ def add_items(places: int, count: int) -> Workload:
     return _without_public(operation(
         f"add {count} items at {places} places", 1.0 * count, [(count,), (count,)], places,
         tinygrad=lambda library, x, given: library.Tensor.zeros(places).scatter_reduce(
-            0, (x.abs() * SPREAD % places).cast(library.dtypes.int32), given, "sum"),
+            0, (x.abs() * SPREAD).cast(library.dtypes.int32) % places, given, "sum"),
         torch=lambda torch, x, given: torch.zeros(places).index_add(
-            0, (x.abs() * SPREAD % places).long(), given),
+            0, (x.abs() * SPREAD).int() % places, given),
         jax=lambda jax, x, given: jax.numpy.zeros(places).at[
-            (abs(x) * SPREAD % places).astype("int32")].add(given)))
+            (abs(x) * SPREAD).astype("int32") % places].add(given)))
 
 
 def _without_public(workload: Workload) -> Workload:
