@@ -43,6 +43,8 @@ FAMILIES = {
     "errors": "what is refused, and how that is said",
     "programs": "random programs, against NumPy",
 }
+FILES = {"jit": ("jit", "jit_outside", "jit_gradients")}
+"""Families that are more than one file"""
 EMULATED = {"renderer", "transcendental", "nn", "jit"}
 LARGE = {"PYTHON": {"transcendental", "ulp", "nn", "jit"}, "CUDA:EMULATED": EMULATED,
          "AMD:EMULATED": EMULATED, "METAL:EMULATED": EMULATED}
@@ -69,8 +71,8 @@ def main(arguments: list[str]) -> None:
 
 def passes(family: str, device: str) -> str:
     """Tests passed of tests run; failures are printed."""
-    command = [sys.executable, "-m", "pytest", "-q", "--no-header", "--tb=line", "-rfE",
-               f"test/test_{family}.py"]
+    files = [f"test/test_{name}.py" for name in FILES.get(family, (family,))]
+    command = [sys.executable, "-m", "pytest", "-q", "--no-header", "--tb=line", "-rfE", *files]
     with subprocess.Popen(command, cwd=ROOT, env={**os.environ, "DEV": device}, stdout=subprocess.PIPE,
                           text=True) as process:
         output, cut = output_of(process)
