@@ -99,6 +99,14 @@ def test_sums_of_rows_beside_sums_of_each_item(rows, columns, summed):
     np.testing.assert_allclose(result.numpy(), x.prod(2) + y.sum(2), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("sizes", [(9, 3, 9, 7, 7), (5, 1, 3, 5, 9)], ids=str)
+def test_sums_of_rows_by_lanes_beside_items_that_fill_no_whole_warps(sizes):
+    rows, a, b, c, summed = sizes
+    x, y, z = normal(rows, 1, 1, summed), normal(rows, a, b, c), normal(rows, 1, b, 1)
+    result = on_blocks(x).sum(3, keepdim=True) + on_blocks(y) * on_blocks(z)
+    np.testing.assert_allclose(result.numpy(), x.sum(3, keepdims=True) + y * z, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("m,k,n", [(1, 1, 1), (5, 7, 3), (33, 9, 18), (64, 16, 64), (66, 5, 130), (1, 50, 20),
                                    (20, 50, 1), (2, 100, 2)])
 def test_products_of_matrices_of_any_size(m, k, n):

@@ -20,7 +20,7 @@ from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Memory, Ops, RangeKind
 from tinygrad.graph.symbolic import TRUE
 from tinygrad.graph.uop import UOp
-from tinygrad.helpers import ceildiv, prod
+from tinygrad.helpers import ceildiv, prod, round_up
 
 GridLimits = tuple[int, int, int]
 NO_LIMITS: GridLimits = (2**31 - 1, 2**31 - 1, 2**31 - 1)
@@ -45,11 +45,13 @@ class Digits:
     fast: tuple[UOp, ...]
     inner: tuple[Digits, ...]
     slow: tuple[UOp, ...]
+    warp: int = 1
+    """lanes that work together in one of the ways: whatever `slow` says, they begin a warp"""
 
     @property
     def inner_size(self) -> int:
-        """Numbers that the inner digits need."""
-        return max((digits.size for digits in self.inner), default=1)
+        """Numbers that the inner digits need: whole warps."""
+        return round_up(max((digits.size for digits in self.inner), default=1), self.warp)
 
     @property
     def size(self) -> int:
@@ -59,7 +61,8 @@ class Digits:
     @property
     def longest(self) -> list[int]:
         """The extents of digits, one beside the other, that make up the size."""
-        inner = max(self.inner, key=lambda digits: digits.size).longest if self.inner else []
+        most = max(self.inner, key=lambda digits: digits.size, default=None)
+        inner = [] if most is None else most.longest if most.size == self.inner_size else [self.inner_size]
         return [*(r.extent for r in self.fast), *inner, *(r.extent for r in self.slow)]
 
     def has_any(self, ranges: Iterable[UOp]) -> bool:
@@ -68,15 +71,15 @@ class Digits:
         return any(r in own for r in ranges) or any(digits.has_any(ranges) for digits in self.inner)
 
 
-def digits_of(groups: Iterable[frozenset[UOp]], rank: Rank) -> tuple[Digits, ...]:
+def digits_of(groups: Iterable[frozenset[UOp]], rank: Rank, lanes: frozenset[UOp]) -> tuple[Digits, ...]:
     """How ranges share one number, if those of a group are different digits of it. Groups that have no range
     in common read it each in their own way."""
     different = [g for g in dict.fromkeys(groups) if g]
-    return tuple(_together(part, rank) for part in _connected([g for g in different
-                                                               if not any(g < other for other in different)]))
+    largest = [g for g in different if not any(g < other for other in different)]
+    return tuple(_together(part, rank, lanes) for part in _connected(largest))
 
 
-def _together(groups: list[frozenset[UOp]], rank: Rank) -> Digits:
+def _together(groups: list[frozenset[UOp]], rank: Rank, lanes: frozenset[UOp]) -> Digits:
     """The digits of groups that hang together: those of what most have in common, and of the others."""
     count = {r: sum(r in g for g in groups) for r in frozenset[UOp]().union(*groups)}
     shared = [r for r in sorted(count, key=rank) if count[r] == len(groups)]
@@ -84,7 +87,9 @@ def _together(groups: list[frozenset[UOp]], rank: Rank) -> Digits:
     others = [g.difference(shared) for g in groups]
     first = min((rank(r) for g in others for r in g), default=None)
     fast = tuple(r for r in shared if first is None or rank(r) < first)
-    return Digits(fast, digits_of(others, rank), tuple(r for r in shared if r not in fast))
+    slow = tuple(r for r in shared if r not in fast)
+    warp = max((r.extent for g in others for r in g & lanes), default=1)
+    return Digits(fast, digits_of(others, rank, lanes), slow, warp)
 
 
 def _connected(groups: list[frozenset[UOp]]) -> list[list[frozenset[UOp]]]:
@@ -120,7 +125,7 @@ class Grid:
 
         for kind in BLOCK_KINDS:
             groups = (frozenset(r for r in ranges if r.arg[1] is kind) for ranges in users)
-            self.digits[kind] = digits_of(groups, rank)
+            self.digits[kind] = digits_of(groups, rank, self.lanes)
         self.numbers[RangeKind.GLOBAL] = self.number_of_block(limits)
         self.numbers[RangeKind.LOCAL] = self.number_in_block()
         for kind, number in self.numbers.items():
