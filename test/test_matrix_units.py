@@ -168,6 +168,17 @@ def as_tf32(x: Array) -> Array:
     return ((bits + (1 << 12)) & ~np.uint64((1 << 13) - 1)).astype(np.uint32).view(np.float32)
 
 
+@pytest.mark.parametrize("device", MODELS)
+@pytest.mark.parametrize("shape", [(1, 1, 9), (24, 1, 9), (1, 33, 9), (24, 33, 1)], ids=str)
+def test_masks_of_products_are_read_inside_where_the_sum_is_padded(shape: tuple[int, ...],
+                                                                   device: str) -> None:
+    rng = np.random.default_rng(1)
+    a, b, mask = rng.integers(-2, 3, (24, 1, 9)), rng.integers(-2, 3, (1, 33, 9)), rng.random(shape) < 0.6
+    x, y = (Tensor(v.astype(np.float16), device=device).realize().float() for v in (a, b))
+    result = Tensor(mask, device=device).realize().where(x * y, 0).sum(2)
+    np.testing.assert_array_equal(result.numpy(), np.where(mask, a * b, 0).sum(2))
+
+
 @pytest.mark.parametrize("device", ["CUDA:EMULATED"])
 def test_float32_is_rounded_to_tf32_only_where_that_is_allowed(device: str) -> None:
     rng = np.random.default_rng(0)

@@ -44,5 +44,6 @@ def nothing_outside(value: UOp, inside: UOp, op: Ops) -> UOp:
     if op is Ops.ADD and value.op is Ops.MUL:
         return value.replace(src=tuple(zero_outside(s, inside) for s in value.src))
     if op is Ops.ADD and value.op is Ops.WHERE and product_in(value) is not None:
-        return value.src[0].where(nothing_outside(value.src[1], inside, op), value.src[2])
+        condition = guarded(value.src[0], inside)
+        return condition.where(nothing_outside(value.src[1], inside, op), value.src[2])
     return inside.where(guarded(value, inside), reduce_identity(op, value.dtype))
