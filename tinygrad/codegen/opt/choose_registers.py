@@ -90,7 +90,7 @@ class RegisterChooser(SideChooser):
             blocks = ceildiv(sizes[0], tile.m) * ceildiv(sizes[1], tile.n)
             fits = tile.threads <= self.renderer.block_threads and \
                 (tile.m + tile.n) * DEPTH * self.reduce.dtype.itemsize <= self.renderer.shared_bytes
-            if fits and min(sizes[:2]) >= RUN and blocks * others >= FULL_BLOCKS and \
+            if fits and min(sizes[:2]) > RUN and blocks * others >= FULL_BLOCKS and \
                     blocks * tile.m * tile.n <= MOST_WASTE * sizes[0] * sizes[1]:
                 return tile
         return None
