@@ -372,6 +372,18 @@ def cast_to(dtype: DType) -> Callable[[UOp], UOp]:
     return lambda x: new(Ops.CAST, dtype.vec(x.dtype.count), (x,))
 
 
+@pytest.mark.parametrize("value", [0, 1, -3, 300, 70_000])
+def test_casts_of_numbers_that_count(value: int) -> None:
+    """naga folds no int64 to an int32."""
+    lines, targets = Lines(), (*INTEGERS, dtypes.float32)
+    for slot, target in enumerate(targets):
+        lines.add(store(param(slot, target, 1), index(0), cast_to(target)(index(value))))
+    out = [np.zeros(1, target.numpy) for target in targets]
+    run(lines.nodes, out)
+    for found in out:
+        equal(found, np.array([value]).astype(found.dtype))
+
+
 @pytest.mark.parametrize("lanes", (1, 3, 16))
 @pytest.mark.parametrize("source", (*INTEGERS, dtypes.bool), ids=lambda d: d.name)
 def test_casts_of_integers(source: DType, lanes: int) -> None:

@@ -69,6 +69,13 @@ def test_results_with_beam_are_numpys(width: int) -> None:
         np.testing.assert_array_equal((held(a) @ held(b) + 1).numpy(), a @ b + 1)
 
 
+def test_a_search_on_blocks_of_threads() -> None:
+    column, rows = numbers(33, 1), numbers(33, 31, seed=1)
+    x, y = (Tensor(v, device="PYTHON:BLOCKS").realize() for v in (column, rows))
+    with Context(BEAM=2, BEAM_SECONDS=0.3):
+        np.testing.assert_allclose((x * y).sum().numpy(), (column * rows).sum(), rtol=1e-5)
+
+
 def test_a_search_keeps_the_users_memory() -> None:
     """The kernel writes what it reads; running it again and again must not be seen."""
     x = held(numbers(300))

@@ -75,6 +75,8 @@ class Arithmetic:
         if node.op is Ops.WHERE:
             return self.where(dtype, *operands)
         if node.op is Ops.CAST:
+            if node.src[0].op is Ops.CONST and dtype.is_int and node.dtype.is_int and dtype.count == 1:
+                return f"({self.functions.constant(node.dtype, node.dtype.as_const(node.src[0].arg))})"
             return self.cast(operands[0], dtype, node.dtype)
         if node.op is Ops.BITCAST:
             return self.bitcast(operands[0], dtype, node.dtype)

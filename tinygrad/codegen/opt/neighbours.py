@@ -13,6 +13,7 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from tinygrad.codegen.grid import is_block_range
 from tinygrad.codegen.opt.choose import THREAD_WORK, work_and_items
 from tinygrad.codegen.opt.plan import (
     WHOLE_NEST,
@@ -162,7 +163,8 @@ def _added_splits(state: UOp, renderer: Renderer) -> Iterator[Opt]:
 def _added_stages(state: UOp) -> Iterator[Opt]:
     """An operand staged over what one tile reads of it, and over all that is reduced."""
     for number, operand in enumerate(operands(state)):
-        inside = [r for r in operand.ranges if is_reduce_range(state, r) or r.arg[1] is not RangeKind.LOOP]
+        inside = [r for r in operand.ranges if not is_block_range(r)
+                  and (is_reduce_range(state, r) or r.arg[1] is not RangeKind.LOOP)]
         for over in (inside, [r for r in inside if r.arg[1] is not RangeKind.LOOP]):
             if over:
                 yield Opt(OptKind.STAGE, number, over=tuple(r.arg[0] for r in sorted(over, key=_panel_order)))
