@@ -1,5 +1,5 @@
 """What the tests of drivers that are not here share: host memory that drivers give out, streams that are as
-late as they may be, and kernels that run on the emulator."""
+late as they may be, kernels that run on the emulator; and plans that walk once for sums by place."""
 from __future__ import annotations
 
 import contextlib
@@ -16,12 +16,23 @@ import numpy as np
 import pytest
 
 from tinygrad import Device, Tensor, TinyJit, dtypes
+from tinygrad.codegen.opt import choose_gpu, choose_scatter
 from tinygrad.device import Buffer
 from tinygrad.runtime import emulator
 
 needs_compiler = pytest.mark.skipif(not any(map(shutil.which, emulator.COMPILERS)),
                                     reason="no C++ compiler on the path")
 rng = np.random.default_rng(3)
+
+
+def walk_everywhere(patch: pytest.MonkeyPatch, most_tiles: int) -> None:
+    """One walk for sums by place wherever that is possible, and spare items for up to so many tiles."""
+    patch.setattr(choose_scatter, "MOST_TILES", most_tiles)
+    patch.setattr(choose_scatter, "WALK_COST", 1e-9)
+    patch.setattr(choose_scatter, "OUTPUT_COST", 0.0)
+    patch.setattr(choose_gpu, "LEAST_OWN", 2)
+    patch.setattr(choose_gpu, "MOST_OWN", 4)
+    patch.setattr(choose_gpu, "LEAST_THREADS", 1)
 
 
 def emulated(kind: str, source: str) -> Any:

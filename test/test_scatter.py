@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from drivers import needs_compiler
+from drivers import needs_compiler, walk_everywhere
 
 from tinygrad import Device, Tensor, TinyJit, dtypes
 from tinygrad.codegen.compile import stages_of
@@ -29,14 +29,9 @@ DEVICES = pytest.mark.parametrize("device", ["CPU", "PYTHON", "PYTHON:BLOCKS"])
 
 @pytest.fixture(params=[0, 1 << 30], ids=["branches", "spare items"])
 def walked(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    """One walk wherever it is possible, by tiles of a few outputs."""
-    monkeypatch.setattr(choose_scatter, "MOST_TILES", request.param)
-    monkeypatch.setattr(choose_scatter, "WALK_COST", 1e-9)
-    monkeypatch.setattr(choose_scatter, "OUTPUT_COST", 0.0)
+    """By tiles of a few outputs."""
+    walk_everywhere(monkeypatch, request.param)
     monkeypatch.setattr(choose_scatter, "CACHE_SHARE", 1e-6)
-    monkeypatch.setattr(choose_gpu, "LEAST_OWN", 2)
-    monkeypatch.setattr(choose_gpu, "MOST_OWN", 4)
-    monkeypatch.setattr(choose_gpu, "LEAST_THREADS", 1)
 
 
 def numbers(*shape: int) -> Array:

@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from drivers import walk_everywhere
 
 from tinygrad import Tensor
-from tinygrad.codegen.opt import choose_gpu, choose_scatter
+from tinygrad.codegen.opt import choose_scatter
 
 Array = np.ndarray[Any, Any]
 SIZES = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 64, 65)
@@ -171,13 +172,7 @@ class Program:
 
 @pytest.fixture(params=[0, 1 << 30], ids=["branches", "spare items"])
 def walked(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    """One walk wherever it is possible, by tiles of some outputs."""
-    monkeypatch.setattr(choose_scatter, "MOST_TILES", request.param)
-    monkeypatch.setattr(choose_scatter, "WALK_COST", 1e-9)
-    monkeypatch.setattr(choose_scatter, "OUTPUT_COST", 0.0)
-    monkeypatch.setattr(choose_gpu, "LEAST_OWN", 2)
-    monkeypatch.setattr(choose_gpu, "MOST_OWN", 4)
-    monkeypatch.setattr(choose_gpu, "LEAST_THREADS", 1)
+    walk_everywhere(monkeypatch, request.param)
 
 
 def check(seed: int, device: str | None, largest: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from tinygrad.codegen.collapse import simplified, solved_for
 from tinygrad.codegen.indexing import conjuncts
 from tinygrad.codegen.linearize import reduce_identity
+from tinygrad.codegen.ranges import is_plain
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
 
@@ -41,7 +42,7 @@ def sums_by_place(nest: UOp) -> Iterator[Belonging]:
         return
     for node in nest.toposort():
         masked = _masked(node) if node.op is Ops.REDUCE else None
-        if masked is None or not all(map(_is_plain, (r for r in loops if r in node.ranges))):
+        if masked is None or not all(map(is_plain, (r for r in loops if r in node.ranges))):
             continue
         for loop in loops:
             places = (solved_for(c, loop) for c in conjuncts(masked[0]))
@@ -69,8 +70,3 @@ def _masked(node: UOp) -> tuple[UOp, UOp] | None:
     if other is identity:
         return condition, kept
     return (condition.logical_not(), other) if kept is identity else None
-
-
-def _is_plain(r: UOp) -> bool:
-    """True for a loop of a fixed number of iterations."""
-    return r.arg[1] is RangeKind.LOOP and len(r.src) == 1 and r.src[0].op is Ops.CONST

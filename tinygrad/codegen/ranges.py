@@ -15,6 +15,11 @@ def all_ranges(nest: UOp) -> list[UOp]:
     return sorted((n for n in nest.toposort() if n.op is Ops.RANGE), key=lambda r: r.arg[0])
 
 
+def is_plain(r: UOp) -> bool:
+    """True for a loop of a fixed number of iterations."""
+    return r.arg[1] is RangeKind.LOOP and len(r.src) == 1 and r.src[0].op is Ops.CONST
+
+
 def output_ranges(nest: UOp) -> frozenset[UOp]:
     """The RANGEs of the outputs: those that STOREs close."""
     return frozenset(r for store in nest.src for r in store.closed_ranges)

@@ -23,7 +23,7 @@ from tinygrad.codegen.opt.merge import mergeable_pair
 from tinygrad.codegen.opt.online import online_sums
 from tinygrad.codegen.opt.plan import Opt, OptKind, Plan, apply_opt
 from tinygrad.codegen.opt.skip import skips_something
-from tinygrad.codegen.ranges import output_ranges
+from tinygrad.codegen.ranges import is_plain, output_ranges
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ceildiv, prod
@@ -146,7 +146,7 @@ class _Chooser:
             weights = [(prod(x.extent for x in a.ranges), a.step(r)) for a in accesses if r in a.ranges]
             return -sum(float(weight) for weight, step in weights if step == 1), -order[r], r.arg[0]
 
-        return sorted((r for r in ranges if _is_plain(r)), key=rank)
+        return sorted((r for r in ranges if is_plain(r)), key=rank)
 
     # --- threads --------------------------------------------------------------------------------------------
 
@@ -173,7 +173,7 @@ class _Chooser:
             shared = (n for n in self.nest.toposort() if n.op is Ops.SCATTER)
             inner = frozenset[UOp]().union(*(self.output_ranges() - n.ranges
                                              for n in (*self.statistics(), *shared)))
-            loops = [r for r in self.output_ranges() - inner if _is_plain(r)]
+            loops = [r for r in self.output_ranges() - inner if is_plain(r)]
             if not loops:
                 return
             self.take(Opt(OptKind.GLOBAL, min(r.arg[0] for r in loops)))
@@ -186,7 +186,7 @@ class _Chooser:
         side = 1 << (self.renderer.block_threads.bit_length() // 2)
         for number in range(len(self.nest.src)):
             ranges = frozenset(self.nest.src[number].closed_ranges)  # as other outputs have left them
-            if not all(map(_is_plain, ranges)) or not ranges.isdisjoint(self.loops_with_threads()):
+            if not all(map(is_plain, ranges)) or not ranges.isdisjoint(self.loops_with_threads()):
                 continue
             tile = self.transposing(self.with_wide_accesses(ranges))
             for r in tile or ():
@@ -205,7 +205,7 @@ class _Chooser:
             return ranges
         before = self.output_ranges()
         self.take(Opt(OptKind.VECTOR, r.arg[0], ACCESS_LANES))
-        new = {n for n in self.output_ranges() - before if _is_plain(n)}
+        new = {n for n in self.output_ranges() - before if is_plain(n)}
         return (ranges - {r}) | new
 
     def transposing(self, ranges: frozenset[UOp]) -> tuple[UOp, UOp] | None:
@@ -223,7 +223,7 @@ class _Chooser:
         """A thread for each output, or as many more as keep the device busy: threads that share a row walk it
         side by side; of those that walk columns, some are side by side to read whole sectors."""
         block = self.renderer.block_threads
-        outputs = frozenset(filter(_is_plain, self.output_ranges()))
+        outputs = frozenset(filter(is_plain, self.output_ranges()))
         walked = [(a, r) for node in reduces if (r := self.shared_range(node)) is not None
                   and (a := self.largest_access(node)) is not None]
         rows = [(a, r) for a, r in walked if a.step(r) == 1]
@@ -237,14 +237,14 @@ class _Chooser:
         self.group_reduces(group)
         if rows and wanted > most:  # too few threads: each loads many items at once
             new = [n for n in self.nest.toposort() if n.op is Ops.RANGE and n not in before]
-            for r in filter(_is_plain, new):
+            for r in filter(is_plain, new):
                 if r.extent >= TILE_ITEMS:
                     self.take(Opt(OptKind.UNROLL, r.arg[0], TILE_ITEMS))
 
     def shared_range(self, node: UOp) -> UOp | None:
         """The range of a REDUCE that threads share: long, and contiguous where one is."""
         access = self.largest_access(node)
-        plain = [r for r in node.closed_ranges if _is_plain(r) and r.extent >= self.renderer.warp_threads]
+        plain = [r for r in node.closed_ranges if is_plain(r) and r.extent >= self.renderer.warp_threads]
         return max(plain, key=lambda r: (access is not None and access.step(r) == 1, r.extent), default=None)
 
     def group_reduces(self, group: int, inside: frozenset[UOp] = frozenset()) -> None:
@@ -297,7 +297,7 @@ class _Chooser:
         touched = frozenset[UOp]().union(*(n.ranges for n in statistics))
         inner = self.output_ranges() - touched
         shared = [r for n in statistics if (r := self.shared_range(n)) is not None]
-        longest = max([r.extent for r in shared] + [r.extent for r in inner if _is_plain(r)], default=1)
+        longest = max([r.extent for r in shared] + [r.extent for r in inner if is_plain(r)], default=1)
         if not shared and longest < renderer.warp_threads:
             self.spread_over_threads(rows, renderer.block_threads)
             return
@@ -378,7 +378,7 @@ class _Chooser:
         apart = any(r in loops for n in others for r in n.closed_ranges)
         last = all(not own or s.closed_ranges[-1] is own[0]
                    for own, s in zip(stored, self.nest.src, strict=True))
-        same = len({r.extent for r in loops}) == 1 and all(map(_is_plain, loops))
+        same = len({r.extent for r in loops}) == 1 and all(map(is_plain, loops))
         return list(loops) if alone and last and same and not apart else []
 
     def exchanging_lanes(self) -> int:
@@ -394,7 +394,7 @@ class _Chooser:
 
     def hold_short_side(self, contraction: Contraction) -> None:
         """The few rows in registers of each thread: what they are multiplied with is loaded once for all."""
-        for r in sorted(filter(_is_plain, _short_side(contraction)), key=lambda r: r.arg[0]):
+        for r in sorted(filter(is_plain, _short_side(contraction)), key=lambda r: r.arg[0]):
             self.take(Opt(OptKind.UPCAST, r.arg[0], r.extent))
 
     def outputs_fill(self, contraction: Contraction) -> bool:
@@ -451,17 +451,12 @@ class _Chooser:
         wide = size == ACCESS_LANES and r.extent % size == 0 and all(step in (0, 1) for step in steps)
         before = self.output_ranges()
         self.take(Opt(OptKind.VECTOR if wide else OptKind.UPCAST, r.arg[0], size))
-        return next((n for n in self.output_ranges() - before if _is_plain(n)), None)
+        return next((n for n in self.output_ranges() - before if is_plain(n)), None)
 
 
 def _short_side(contraction: Contraction) -> frozenset[UOp]:
     """The ranges of the operand that has fewer rows, or columns."""
     return min(contraction.left, contraction.right, key=lambda side: int(prod(r.extent for r in side)))
-
-
-def _is_plain(r: UOp) -> bool:
-    """True for a loop of a fixed number of iterations."""
-    return r.arg[1] is RangeKind.LOOP and len(r.src) == 1 and r.src[0].op is Ops.CONST
 
 
 def _power_of_two(number: int) -> int:
