@@ -183,7 +183,7 @@ class _Chooser:
     def share_items(self) -> None:
         """A thread for each item, or for four that lie side by side; a square of threads where items are
         written along one loop and read along another one."""
-        side = 1 << (self.renderer.block_threads.bit_length() // 2)
+        side = 1 << ((self.renderer.block_threads.bit_length() - 1) // 2)
         for number in range(len(self.nest.src)):
             ranges = frozenset(self.nest.src[number].closed_ranges)  # as other outputs have left them
             if not all(map(is_plain, ranges)) or not ranges.isdisjoint(self.loops_with_threads()):
