@@ -107,6 +107,14 @@ def test_sums_of_rows_by_lanes_beside_items_that_fill_no_whole_warps(sizes):
     np.testing.assert_allclose(result.numpy(), x.sum(3, keepdims=True) + y * z, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("threads,used", [(8, 4), (16, 16), (32, 16), (128, 64), (256, 256)])
+def test_a_transpose_takes_no_more_threads_than_a_block_has(threads, used, monkeypatch):
+    """Tiles are square: of 32 threads it took 64."""
+    monkeypatch.setattr(Device[DEVICE].renderer, "block_threads", threads)
+    turned = Tensor.empty(64, 96, device=DEVICE).T.contiguous()
+    assert prod(launch_of(program_of(turned)).threads) == used
+
+
 @pytest.mark.parametrize("m,k,n", [(1, 1, 1), (5, 7, 3), (33, 9, 18), (64, 16, 64), (66, 5, 130), (1, 50, 20),
                                    (20, 50, 1), (2, 100, 2)])
 def test_products_of_matrices_of_any_size(m, k, n):

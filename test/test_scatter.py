@@ -242,6 +242,15 @@ def test_the_walk_stays_whole() -> None:
             apply_opt(nest, Opt(kind, memory.closed_ranges[0].arg[0], 7))
 
 
+def test_nobody_reads_sums_beyond_the_last_place() -> None:
+    """A search gave a block's threads more places than the walk has sums for, and read past their end."""
+    counts = (Tensor.arange(16).reshape(16, 1) == Tensor.empty(1, 40, dtype=dtypes.int32)).sum(1)
+    nest = apply_opt(lower(schedule_uops([counts.uop])[-1].ast), Opt(OptKind.SCATTER, 0, 1))
+    apply_opt(nest, Opt(OptKind.LOCAL, 0, 8))
+    with pytest.raises(ValueError, match="added up for the 16 iterations of r0 alone"):
+        apply_opt(nest, Opt(OptKind.LOCAL, 0, 64))
+
+
 def test_blocks_share_tiles_out_and_walk_once_for_each() -> None:
     device, outputs = "PYTHON:CUDA", 50257 * 768
     weights = Tensor.empty(50257, 768, requires_grad=True, device=device)

@@ -327,6 +327,9 @@ def _split_outputs(nest: UOp, r: UOp, amount: int, kind: RangeKind) -> UOp:
         return _guarded_stages(whole, inner, (start + inner) < extent)
     if tiles > 1 and kind is not RangeKind.LOCAL and not writes_what_it_reads(nest):
         return replace_range(nest, r, lambda _: loops, start.minimum(extent - amount) + inner)
+    if any(n.op is Ops.LOAD and n.src[0].src[0].op is Ops.SCATTER and r in n.src[0].src[1].ranges
+           for n in nest.toposort()):
+        raise ValueError(f"sums by place are added up for the {extent} iterations of r{r.arg[0]} alone")
     inside = (start + inner) < extent
     masked = replace_range(nest, r, lambda _: loops, start + inner)
     return UOp.sink(guarded_store(s, inside) if inner in s.closed_ranges else s for s in masked.src)
