@@ -476,6 +476,14 @@ def test_pad_constant():
     same(Tensor(x).pad_to(4, None, value=1), np.pad(x, ((0, 1), (0, 0)), constant_values=1))
 
 
+@pytest.mark.parametrize("second", [np.float64, np.float16])
+def test_integers_of_different_floats_side_by_side(second):
+    """LLVM ended the process: it took the casts of both for one of their items side by side."""
+    a, b = np.arange(10, dtype=np.float32), np.arange(6).astype(second)
+    joined = Tensor.cat(Tensor(a).realize().cast("int32"), Tensor(b).realize().cast("int32"))
+    same(joined, np.concatenate([a, b]).astype(np.int32))
+
+
 def test_joining_and_splitting():
     a, b, c = normal(2, 3), normal(1, 3), normal(4, 3)
     same(Tensor(a).cat(Tensor(b), Tensor(c)), np.concatenate([a, b, c]))
