@@ -1,6 +1,6 @@
 """Random nests of loops: reduces of different axes beside and inside each other, on every model of a GPU and
-on the device that DEV names, by plans that are chosen as if each size were a large one. PyTorch says in float64
-what is right.
+on the device that DEV names, by plans that are chosen as if each size were a large one. PyTorch says in
+float64 what is right.
 
 All values of a program lie in one space: each has every axis of it, in full or of size 1, and is broadcast to
 more of them before it is reduced or met by another. So one kernel holds sums of different places, rows beside
