@@ -12,8 +12,7 @@ from __future__ import annotations
 import math
 import operator
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from random import Random
 from typing import Any
 
@@ -21,59 +20,35 @@ import numpy as np
 import pytest
 import torch
 from drivers import walk_everywhere
+from spaces import SIZES, Both, Space
 
 from tinygrad import Context, Device, Tensor
 from tinygrad.codegen import compile
 from tinygrad.codegen.opt import choose_chain, choose_gpu, choose_registers, choose_sides, choose_units
+from tinygrad.dtype import to_dtype
 from tinygrad.schedule import block_sums, cost
 
-SIZES = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 64, 65)
 LONG = (1, 2, 3, 700, 1023, 1025, 4099)
 """sizes of programs with rows that no block keeps whole"""
 MOST_ITEMS = 4000
 STORED = ("float32",) * 8 + ("float16", "bfloat16", "float64", "int8", "int16", "int32", "int64", "uint8",
                              "uint16", "uint32", "bool")
 COMPUTED = ("float32",) * 5 + ("int32", "int32", "int64", "float64")
-NO_FLOAT64 = ("METAL", "WEBGPU")
 LARGEST = float(1 << 22)
 """a sum's items, added without their signs: float32 holds all that is smaller"""
 
 
-@dataclass
-class Both:
-    """A tensor and PyTorch's of the same values in float64, with every axis of the space."""
-
-    tensor: Tensor
-    reference: torch.Tensor
-    rounded: int = 0
-    """rounded values that each one is a sum of"""
-
-    def map(self, function: Callable[[Any], Any], rounded: int = 0) -> Both:
-        return Both(function(self.tensor), function(self.reference), max(self.rounded, rounded))
-
-    def with_(self, other: Both, function: Callable[[Any, Any], Any]) -> Both:
-        return Both(function(self.tensor, other.tensor), function(self.reference, other.reference),
-                    max(self.rounded, other.rounded))
-
-    @property
-    def exact(self) -> bool:
-        return not self.rounded
-
-    @property
-    def largest(self) -> float:
-        return float(self.reference.detach().abs().max())
-
-    def tame(self, most: float) -> Both:
-        return self if self.largest <= most else self.map(lambda x: x.clip(-3, 3))
+def tamed(x: Both, most: float) -> Both:
+    """x, or where it is larger than this anywhere, what is left of it between -3 and 3."""
+    return x if float(x.reference.detach().abs().max()) <= most else x.map(lambda v: v.clip(-3, 3))
 
 
-class Program:
+class Program(Space):
     """A space, the values drawn in it so far, and its leaves."""
 
     def __init__(self, seed: int, device: str, sizes: Sequence[int] = SIZES) -> None:
-        self.random = random = Random(seed)
-        self.numbers = np.random.default_rng(seed)
-        self.device = device
+        super().__init__(seed, device)
+        random = self.random
         self.shape = [random.choice(sizes) for _ in range(random.choice((1, 2, 2, 3, 3, 3, 4)))]
         while math.prod(self.shape) > max(MOST_ITEMS, max(sizes)):
             self.shape[random.randrange(len(self.shape))] = random.choice((1, 2, 3))
@@ -83,8 +58,7 @@ class Program:
         self.values: list[Both] = []
 
     def possible(self, dtype: str) -> str:
-        lacks = any(name in self.device for name in NO_FLOAT64)
-        return "float32" if dtype == "float64" and lacks else dtype
+        return dtype if Device[self.device].has_dtype(to_dtype(dtype)) else "float32"
 
     # --- axes -------------------------------------------------------------------------------------------
 
@@ -94,9 +68,6 @@ class Program:
     def some(self, least: int) -> set[int]:
         axes = range(len(self.shape))
         return set(self.random.sample(axes, self.random.randint(least, len(axes))))
-
-    def along(self, axes: set[int]) -> list[int]:
-        return [n if i in axes else 1 for i, n in enumerate(self.shape)]
 
     def grown(self, x: Both, axes: set[int]) -> Both:
         """Broadcast to these axes too."""
@@ -163,8 +134,8 @@ class Program:
                     torch.cat([p.reference for p in parts], axis))
 
     def counter(self, axis: int) -> Both:
-        return Both(Tensor.arange(self.shape[axis], device=self.device).reshape(self.along({axis})),
-                    torch.arange(self.shape[axis], dtype=torch.float64).reshape(self.along({axis})))
+        numbers = super().counter(axis)
+        return Both(numbers.tensor, torch.from_numpy(numbers.reference).double())
 
     def condition(self) -> Both:
         """Drawn numbers, a bound of an axis, or how two axes lie to each other."""
@@ -195,10 +166,10 @@ class Program:
         elif kind < 0.92:
             result = self.reduced(self.value(depth - 1))
             if self.random.random() < 0.3:
-                self.values.append(result.tame(LARGEST / 64))
+                self.values.append(tamed(result, LARGEST / 64))
         else:
             result = self.row(self.value(depth - 1))
-        result = result.tame(LARGEST / 64)
+        result = tamed(result, LARGEST / 64)
         if self.random.random() < 0.06 and not self.differentiable:
             result.tensor.realize()
         return result
@@ -214,7 +185,7 @@ class Program:
         if kind == "sub":
             return a.with_(b, operator.sub)
         if kind == "mul":
-            return a.tame(1000).with_(b.tame(1000), operator.mul)
+            return tamed(a, 1000).with_(tamed(b, 1000), operator.mul)
         if kind == "max":
             return a.with_(b, lambda x, y: x.maximum(y))
         if kind == "less":
@@ -232,8 +203,8 @@ class Program:
             term = self.read(common)
             if self.random.random() < 0.6:
                 others = [a for a in range(len(self.shape)) if a not in common]
-                term = self.reduced(term, set(self.random.sample(others, 1))).tame(1000)
-            result = result.tame(1000).with_(term, self.random.choice((operator.add, operator.mul)))
+                term = tamed(self.reduced(term, set(self.random.sample(others, 1))), 1000)
+            result = tamed(result, 1000).with_(term, self.random.choice((operator.add, operator.mul)))
         return result
 
     def changed(self, x: Both) -> Both:
@@ -245,7 +216,7 @@ class Program:
         if kind == "clip":
             return x.map(lambda v: v.clip(-2, 2))
         if kind == "square":
-            return x.tame(1000).map(lambda v: v * v)
+            return tamed(x, 1000).map(lambda v: v * v)
         if kind == "zeros" and x.exact:
             return self.of_dtype(x.map(lambda v: v == 0))
         if kind == "power" and self.dtype == "float32":

@@ -5,46 +5,29 @@ A program is repeated by its seed. All numbers are whole, so results are exact.
 """
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from random import Random
 from typing import Any
 
 import numpy as np
 import pytest
 from drivers import walk_everywhere
+from spaces import SIZES, Both, Space
 
 from tinygrad import Tensor
 from tinygrad.codegen.opt import choose_scatter
 
 Array = np.ndarray[Any, Any]
-SIZES = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 64, 65)
 MOST_ITEMS = 40_000
 """in the space of outputs and what is summed"""
 TYPES = (np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64)
 
 
-@dataclass
-class Both:
-    """A tensor and the array of the same values, with an axis (of size 1 at least) for each of the space."""
-
-    tensor: Tensor
-    array: Array
-
-    def map(self, function: Callable[[Any], Any]) -> Both:
-        return Both(function(self.tensor), function(self.array))
-
-    def with_(self, other: Both, function: Callable[[Any, Any], Any]) -> Both:
-        return Both(function(self.tensor, other.tensor), function(self.array, other.array))
-
-
-class Program:
+class Program(Space):
     """Axes of outputs and summed ones in any order, and what is drawn in them."""
 
     def __init__(self, seed: int, device: str | None, largest: int) -> None:
-        self.random = random = Random(seed)
-        self.numbers = np.random.default_rng(seed)
-        self.device = device
+        super().__init__(seed, device)
+        random = self.random
         self.outputs = random.choice((1, 2, 2, 3))
         count = self.outputs + random.choice((1, 1, 2))
         self.shape = [random.choice([s for s in SIZES if s <= largest]) for _ in range(count)]
@@ -59,18 +42,11 @@ class Program:
     def given(self, array: Array) -> Both:
         return Both(Tensor(array, device=self.device).realize(), array)
 
-    def along(self, axes: set[int]) -> list[int]:
-        return [n if i in axes else 1 for i, n in enumerate(self.shape)]
-
     def some(self, axes: list[int]) -> set[int]:
         return set(self.random.sample(axes, self.random.randint(1, len(axes))))
 
     def drawn(self, low: int, high: int, shape: list[int], kind: type[Any] = np.int32) -> Both:
         return self.given(self.numbers.integers(low, max(low + 1, high), shape).astype(kind))
-
-    def counter(self, axis: int) -> Both:
-        tensor = Tensor.arange(self.shape[axis], device=self.device).reshape(self.along({axis}))
-        return Both(tensor, np.arange(self.shape[axis]).reshape(self.along({axis})))
 
     # --- which items belong to what ---------------------------------------------------------------------
 
@@ -106,7 +82,7 @@ class Program:
     def narrow(self, size: int, shape: list[int]) -> Both:
         kind = self.random.choice(TYPES)
         drawn = self.drawn(0, size, shape, kind)
-        return Both(drawn.tensor.cast("int64"), drawn.array.astype(np.int64))
+        return Both(drawn.tensor.cast("int64"), drawn.reference.astype(np.int64))
 
     def condition(self) -> Both:
         axes = self.random.sample(self.out_axes, self.random.choice((1, min(2, len(self.out_axes)))))
@@ -141,7 +117,8 @@ class Program:
             x = x.with_(beside.map(lambda b: b.sum(-1)), lambda a, b: a + b)
         elif more == "counter":
             counter = self.counter(self.random.choice(self.out_axes))
-            x = x.with_(Both(counter.tensor.float(), counter.array.astype(np.float32)), lambda a, b: a + b)
+            numbers = Both(counter.tensor.float(), counter.reference.astype(np.float32))
+            x = x.with_(numbers, lambda a, b: a + b)
         return x
 
     def total(self) -> Both:
@@ -149,7 +126,7 @@ class Program:
         name, other = self.random.choice((("sum", 0.0), ("sum", 0.0), ("max", -np.inf), ("prod", 1.0)))
         value = self.value() if name != "prod" else self.drawn(0, 2, self.along(set(summed)), np.float32).map(
             lambda x: 1 - 2 * x)
-        kept = np.where(condition.array, value.array, np.float32(other))
+        kept = np.where(condition.reference, value.reference, np.float32(other))
         full = np.broadcast_to(kept, self.shape)
         if self.random.random() < 0.5:
             tensor = condition.tensor.where(value.tensor, other)
@@ -167,7 +144,9 @@ class Program:
             return total.map(lambda x: x * 2)
         if more == "largest":
             return total.map(lambda x: x.max(-1))
-        return Both(total.tensor.permute(*reversed(range(self.outputs))), total.array.T) if more else total
+        if more == "turned":
+            return Both(total.tensor.permute(*reversed(range(self.outputs))), total.reference.T)
+        return total
 
 
 @pytest.fixture(params=[0, 1 << 30], ids=["branches", "spare items"])
@@ -178,8 +157,8 @@ def walked(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> N
 def check(seed: int, device: str | None, largest: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choose_scatter, "CACHE_SHARE", Random(seed).choice((1e-3, 1e-4, 1e-5, 1e-6)))
     result = Program(seed, device, largest).result()
-    assert result.tensor.shape == result.array.shape
-    np.testing.assert_array_equal(result.tensor.numpy(), result.array)
+    assert result.tensor.shape == result.reference.shape
+    np.testing.assert_array_equal(result.tensor.numpy(), result.reference)
 
 
 @pytest.mark.parametrize("seed", range(60))

@@ -34,6 +34,10 @@ from tinygrad.renderer.llvm_tiles import TileStatements, tile_places
 from tinygrad.renderer.llvm_units import INTRINSICS, multiplied
 from tinygrad.renderer.matrix_units import MatrixUnit
 
+LLVM_OPTION = "-disable-vector-combine"
+"""Leaves out the pass of LLVM that rewrites vectors, which ends the process where integers made of float32
+and of float64 lie side by side (LLVM 22; llvm-project, pull request 201241). Plans say what runs in lanes."""
+
 
 class LLVMRenderer(CPURenderer):
     """LLVM IR for a CPU; `has_scalef` says that it has AVX-512's vscalef for vectors of every size,

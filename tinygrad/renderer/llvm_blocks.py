@@ -20,7 +20,7 @@ from tinygrad.dtype import DType
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
 from tinygrad.renderer import SCRATCH_ALIGNMENT, SHARED_ALIGNMENT, Renderer
-from tinygrad.renderer.llvm import STATEMENTS, Writer
+from tinygrad.renderer.llvm import LLVM_OPTION, STATEMENTS, Writer
 from tinygrad.renderer.llvm_exchange import Exchange, amd_word, exchanged, nvidia_word
 from tinygrad.renderer.llvm_functions import memory_type, value_type
 from tinygrad.renderer.matrix_units import MMA_SYNC, MatrixUnit
@@ -182,6 +182,7 @@ _STATEMENTS: dict[Ops, Callable[[Any, UOp], None]] = {
 def _initialise_llvm() -> None:
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
+    llvm.set_option("", LLVM_OPTION)  # whichever device comes first in a process
 
 
 def _optimised(source: str, target: Target, architecture: str) -> tuple[Any, Any]:

@@ -20,17 +20,16 @@ from llvmlite.binding.orcjit import JITLibraryBuilder, create_lljit_compiler
 
 from tinygrad.device import numbered
 from tinygrad.helpers import Uninterrupted, cache_dir, getenv
+from tinygrad.renderer.llvm import LLVM_OPTION
 from tinygrad.runtime.objects import ObjectCache, key_of
 
 
 @cache
 def initialise_llvm() -> None:
-    """Make LLVM know this machine, and leave out the pass that rewrites vectors: LLVM 22 ends the process in
-    it where integers made of float32 and of float64 lie side by side (llvm-project, pull request 201241). Of
-    90 kernels 25 are other instructions without it, a few each, and none that was timed is slower."""
+    """Make LLVM know this machine."""
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
-    llvm.set_option("", "-disable-vector-combine")
+    llvm.set_option("", LLVM_OPTION)
 
 
 @cache

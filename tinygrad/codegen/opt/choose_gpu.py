@@ -183,7 +183,7 @@ class _Chooser:
     def share_items(self) -> None:
         """A thread for each item, or for four that lie side by side; a square of threads where items are
         written along one loop and read along another one."""
-        side = 1 << ((self.renderer.block_threads.bit_length() - 1) // 2)
+        side = self.square_side()
         for number in range(len(self.nest.src)):
             ranges = frozenset(self.nest.src[number].closed_ranges)  # as other outputs have left them
             if not all(map(is_plain, ranges)) or not ranges.isdisjoint(self.loops_with_threads()):
@@ -381,6 +381,10 @@ class _Chooser:
         same = len({r.extent for r in loops}) == 1 and all(map(is_plain, loops))
         return list(loops) if alone and last and same and not apart else []
 
+    def square_side(self) -> int:
+        """Threads along each side of the largest square that a block has."""
+        return 1 << ((self.renderer.block_threads.bit_length() - 1) // 2)
+
     def exchanging_lanes(self) -> int:
         """Threads side by side that combine values without memory."""
         return self.renderer.warp_threads if self.renderer.has_exchange else 1
@@ -434,7 +438,7 @@ class _Chooser:
         enough = FULL_BLOCKS * self.renderer.warp_threads
         size = next((t for t in (TILE, TILE // 2)
                      if outputs >= t * t * enough and min(column.extent, row.extent) >= t), 1)
-        side = 1 << ((self.renderer.block_threads.bit_length() - 1) // 2)
+        side = self.square_side()
         columns = self.register_tile(column, size)
         rows = self.register_tile(row, size)
         threads = self.renderer.block_threads
