@@ -56,7 +56,7 @@ FAMILIES = (
     Family("transforms", "Functions of functions", ("functional.transforms", "functional.function")),
     Family("layers", "Layers", ("nn.layers",)),
     Family("optim", "Optimizers", ("nn.optim",)),
-    Family("state", "Weights in files", ("nn.state",)),
+    Family("state", "Weights in files", ("nn.state", "nn.gguf_files")),
     Family("jit", "TinyJit", ("engine.jit",)),
     Family("dtype", "Number types", ("dtype",)),
 )
@@ -67,6 +67,7 @@ PUBLIC = {
     "dtype": ("promote", "least_upper_float", "sum_dtype", "to_dtype"),
     "tensor": ("Tensor",),
     "modes": ("train", "no_grad"),
+    "nn.gguf_files": ("gguf_load", "gguf_save"),
 }
 """What is public of modules that have no methods of Tensor, and define more than their users call."""
 INTERNAL = {
@@ -129,6 +130,8 @@ def entries(module: ModuleType) -> Iterator[tuple[list[str], Any]]:
 
 def is_imported(module: ModuleType, name: str, value: Any) -> bool:
     """Whether users import a name from a module, rather than call it as a method of Tensor."""
+    if module.__name__.removeprefix("tinygrad.") in PUBLIC:
+        return False
     return module.__name__.startswith("tinygrad.nn.") and not name.startswith("_") and bool(value.__doc__)
 
 

@@ -22,6 +22,8 @@ import numpy as np
 from tinygrad.dtype import DType, dtypes
 from tinygrad.graph.leaves import storage_view
 from tinygrad.nn import pytorch_files
+from tinygrad.nn.gguf_files import gguf_load as gguf_load
+from tinygrad.nn.gguf_files import gguf_save as gguf_save
 from tinygrad.tensor import Tensor
 
 PathLike: TypeAlias = str | os.PathLike[str]
