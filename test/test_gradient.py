@@ -191,6 +191,81 @@ def test_which_tensors_get_gradients():
     assert frozen.grad is None and middle.grad is None and integers.grad is None
 
 
+MADE_FROM_CONSTANTS = {
+    "clone": lambda: Tensor.eye(3).clone(),
+    "contiguous": lambda: Tensor.zeros(3, 3).contiguous(),
+    "arithmetic": lambda: Tensor.rand(3, 3) * 2 - 1,
+    "integers": lambda: Tensor.arange(9).reshape(3, 3).float(),
+    "view": lambda: Tensor(np.ones((4, 3), np.float32))[1:],
+    "sharded": lambda: Tensor.ones(3, 3).contiguous().shard(("CPU:0", "CPU:1"), 0),
+}
+
+
+@pytest.mark.parametrize("realized", ["never", "before", "between", "after"])
+@pytest.mark.parametrize("name", MADE_FROM_CONSTANTS)
+def test_what_was_computed_from_no_other_tensor_gets_a_gradient_realized_or_not(name, realized):
+    x = MADE_FROM_CONSTANTS[name]()
+    w = Tensor([[1.0, 2.0, 3.0]] * 3)
+    if name == "sharded":
+        w = w.shard(x.device)
+    if realized == "before":
+        x.realize()
+    first = x * w
+    if realized == "between":
+        x.realize()
+    total = first.sum() + (x * 2 * w).sum()
+    if realized == "after":
+        total.realize()
+    total.backward()
+    np.testing.assert_array_equal(x.grad.numpy(), [[3, 6, 9]] * 3)
+    np.testing.assert_allclose(w.grad.numpy(), 3 * x.numpy(), rtol=1e-6)
+    assert first.grad is None and total.grad is None
+
+
+def test_a_result_gets_no_gradient_while_what_it_was_computed_from_is_there():
+    x = Tensor([1.0, 2.0])
+    h = x * 3
+    (h * h).sum().backward()
+    assert h.grad is None
+    np.testing.assert_array_equal(x.grad.numpy(), [18, 36])
+    del x
+    (h * h).sum().backward()
+    np.testing.assert_array_equal(h.grad.numpy(), [6, 12])
+
+
+def test_a_gradient_without_dependence_is_zeros():
+    x, w, frozen = Tensor([0.0, 2.0]), Tensor([3.0, 4.0]), Tensor([1.0, 1.0], requires_grad=False)
+    (x**0).sum().backward()
+    np.testing.assert_array_equal(x.grad.numpy(), [0, 0])
+    results = ((x**0) * w).sum().gradient(x, w, frozen, Tensor([[5.0]]))
+    for found, expected in zip(results, ([0, 0], [1, 1], [0, 0], [[0]]), strict=True):
+        np.testing.assert_array_equal(found.numpy(), expected)
+    a, b = Tensor([1.0, -2.0]), Tensor([-1.0, -3.0])
+    for found, expected in zip(a.copysign(b).sum().gradient(a, b), ([-1, 1], [0, 0]), strict=True):
+        np.testing.assert_array_equal(found.numpy(), expected)
+    np.testing.assert_array_equal(x.detach().sum().gradient(x)[0].numpy(), [0, 0])
+    with Tensor.train():
+        np.testing.assert_array_equal(w.dropout(1.0).sum().gradient(w)[0].numpy(), [0, 0])
+        w.dropout(1.0).sum().backward()
+    np.testing.assert_array_equal(w.grad.numpy(), [0, 0])
+
+
+def test_gradient_refuses_targets_that_are_no_floats():
+    x, count = Tensor([1.0, 2.0]), Tensor([1, 2])
+    with pytest.raises(RuntimeError, match="only floats have gradients, target 1 is dtypes.int32"):
+        (x * count).sum().gradient(x, count)
+
+
+@pytest.mark.parametrize(("name", "formula"), [
+    ("acosh", lambda x: 1 / np.sqrt(x * x - 1)), ("atanh", lambda x: 1 / (1 - x * x))])
+def test_gradients_of_inverse_hyperbolic_functions_at_the_ends(name, formula):
+    points = {"acosh": [1.0, 1.0000001, 1.5, 3.0, 1e12], "atanh": [-1.0, -0.75, 0.0, 0.5, 1.0]}[name]
+    x = Tensor(points)
+    with np.errstate(divide="ignore"):
+        expected = formula(np.array(points, np.float32).astype(np.float64))
+    np.testing.assert_allclose(getattr(x, name)().sum().gradient(x)[0].numpy(), expected, rtol=1e-6)
+
+
 def test_equal_constants_are_different_leaves():
     a, b = Tensor.zeros(2, requires_grad=True), Tensor.zeros(2, requires_grad=True)
     (a * 2 + b * 3).sum().backward()

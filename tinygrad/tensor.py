@@ -7,8 +7,8 @@ of the interface. Next on the path: `graph/uop.py`, the nodes.
 
 Leaves. A tensor is a leaf where its node is memory (a BUFFER, reshaped at most), memory about to be
 overwritten (ASSIGN), or a constructor's expression marked with an identity, DETACH(leaf). `backward` gives
-`.grad` to the live leaves in the graph, except those with `requires_grad=False`, and to results that set
-`requires_grad=True`.
+`.grad` to the live leaves in the graph and to results that depend on none of them, except those with
+`requires_grad=False`, and to results that set `requires_grad=True`.
 """
 from __future__ import annotations
 
@@ -285,7 +285,8 @@ class Tensor(Methods):
 
     @property
     def requires_grad(self) -> bool | None:
-        """True: `backward` gives `.grad`. False: never. None: it does for leaves. Integers never get one."""
+        """True: `backward` gives `.grad`. False: never. None: it does unless this was computed from another
+        live tensor that has one. Integers never get one."""
         return self._requires_grad
 
     @requires_grad.setter
@@ -316,7 +317,7 @@ class Tensor(Methods):
 
     @property
     def grad(self) -> Tensor | None:
-        """The gradient that `backward` left. Raises RuntimeError where it can no longer be computed: a leaf
+        """The gradient that `backward` left. Raises RuntimeError where it can no longer be computed: a tensor
         that does not say `requires_grad=True` keeps its gradient lazy, until what it depends on is
         overwritten, or the function under TinyJit that took it ends."""
         self._first_gradient_use = self._first_gradient_use or "used"

@@ -16,7 +16,7 @@ from tinygrad import Tensor
 from tinygrad.dtype import dtypes
 
 from .rows import ROWS
-from .table import Case, Row, as_tuple, draw
+from .table import Case, Row, as_tuple, draw, torch
 
 STEP = 2.0**-14
 
@@ -107,3 +107,23 @@ def compare(label: str, derivative: Tensor, ends: list[Tensor]) -> None:
     assert abs(float(derivative.item()) - difference) <= 1e-5 * scale, (
         f"{label}: {derivative.item()}, difference {difference}"
     )
+
+
+@pytest.mark.parametrize("row", [pytest.param(row, id=row.name) for row in ROWS
+                                 if row.gradient and dtypes.float32 in row.dtypes and full_cases(row)])
+def test_every_operand_with_a_gradient_in_pytorch_gets_one(row: Row) -> None:
+    """Zeros too, where the result does not change with the operand."""
+    case = fitting_case(row)
+    arrays = draw(row, dtypes.float32, case)
+    theirs = [torch.tensor(np.ascontiguousarray(a)) for a in arrays]
+    wanted = [t.requires_grad_() for i, t in enumerate(theirs)
+              if t.is_floating_point() and i not in row.constant]
+    seen = [o.view(t) if o.view else t for o, t in zip(case.inputs, theirs, strict=True)]
+    their_results = [r for r in as_tuple(row.theirs(*seen)) if getattr(r, "requires_grad", False)]
+    found = torch.autograd.grad(sum(r.sum() for r in their_results), wanted, allow_unused=True)
+    has_gradient = {id(t) for t, g in zip(wanted, found, strict=True) if g is not None}
+    ours = [Tensor(a) for a in arrays]
+    seen = [o.view(t) if o.view else t for o, t in zip(case.inputs, ours, strict=True)]
+    sum((r.float().sum() for r in as_tuple(row.ours(*seen)) if r.dtype.is_float), Tensor(0.0)).backward()
+    for mine, their in zip(ours, theirs, strict=True):
+        assert mine.grad is not None or id(their) not in has_gradient

@@ -1,7 +1,7 @@
 """Derivatives of tensors: `gradient`, which returns them, and `backward`, which leaves them in `.grad`.
 
-The nodes are made by `graph/gradient.py`. This module knows which live tensors take a gradient (`tensor.py`
-says what a leaf is), and what becomes of a gradient that is there already.
+The nodes are made by `graph/gradient.py`. This module knows which live tensors take a gradient, and what
+becomes of a gradient that is there already.
 """
 from __future__ import annotations
 
@@ -24,42 +24,45 @@ if TYPE_CHECKING:
 def gradient(self: Tensor, *targets: Tensor, gradient: Tensor | None = None) -> list[Tensor]:
     """The gradients of this tensor at `targets`, weighted by `gradient` (needed unless this is one number).
 
-    They are differentiable themselves. Raises RuntimeError for a target that this tensor does not depend on.
+    They are differentiable themselves; that at a target that this tensor does not depend on is zeros. Raises
+    RuntimeError for a target of integers or bools.
 
-    >>> x = Tensor(3.0)
-    >>> (x * x).gradient(x)[0].item()
-    6.0
+    >>> x, y = Tensor(3.0), Tensor(4.0)
+    >>> [gradient.item() for gradient in (x * x).gradient(x, y)]
+    [6.0, 0.0]
     """
+    for i, target in enumerate(targets):
+        if not target.dtype.is_float:
+            raise RuntimeError(f"only floats have gradients, target {i} is {target.dtype}")
     weight = _weight(self, gradient)
     graph = LeafIndex(self.uop)
     nodes = [graph.targets_of(t.uop) for t in targets]
     found = gradients(self.uop, weight, [node for group in nodes for node in group])
     by_node = dict(zip((node for group in nodes for node in group), found, strict=True))
     results = []
-    for i, (target, group) in enumerate(zip(targets, nodes, strict=True)):
+    for target, group in zip(targets, nodes, strict=True):
         parts = [g.reshape(target.shape) for g in map(by_node.get, group) if g is not None]
-        if not parts:
-            raise RuntimeError(f"target {i}, of shape {target.shape}, is not in the graph of this tensor")
-        results.append(type(self).of(value_of_its_own(functools.reduce(operator.add, parts)), target))
+        total = functools.reduce(operator.add, parts) if parts else target.uop._operand(0)
+        results.append(type(self).of(value_of_its_own(total), target))
     return results
 
 
 @exclusive
 def backward(self: Tensor, gradient: Tensor | None = None) -> Tensor:
-    """Add the gradient of this tensor to `.grad` of every live leaf it depends on, and return this tensor.
+    """Add the gradient of this tensor to `.grad` of every live float tensor that it depends on and that was
+    not computed from another of them, except those that say `requires_grad=False`, and of those that say
+    True. Returns this tensor.
 
-    Raises RuntimeError for a tensor of more than one item without `gradient`, and for one without leaves.
+    Raises RuntimeError for a tensor of more than one item without `gradient`, and for one that depends on no
+    such tensor.
+
+    >>> x, w = Tensor.eye(2).contiguous(), Tensor([2.0, 3.0])
+    >>> y = x * w
+    >>> y.sum().backward().item(), x.grad.tolist(), w.grad.tolist(), y.grad
+    (5.0, [[2.0, 3.0], [2.0, 3.0]], [1.0, 1.0], None)
     """
     weight = _weight(self, gradient)
-    groups: list[tuple[Tensor, list[UOp]]] = []
-    graph = LeafIndex(self.uop)
-    for tensor in live_tensors():
-        may_be_asked = tensor._requires_grad is not None or tensor._was_leaf or is_leaf(tensor.uop)
-        if may_be_asked and tensor.dtype.is_float and (nodes := graph.targets_of(tensor.uop)):
-            if tensor._requires_grad is False:
-                tensor._first_gradient_use = tensor._first_gradient_use or "refused"
-            else:
-                groups.append((tensor, nodes))
+    groups = _with_gradients(self.uop)
     targets = list(dict.fromkeys(node for _, nodes in groups for node in nodes))
     found = dict(zip(targets, gradients(self.uop, weight, targets), strict=True))
     reached: list[tuple[Tensor, UOp]] = []
@@ -72,6 +75,36 @@ def backward(self: Tensor, gradient: Tensor | None = None) -> Tensor:
         raise RuntimeError(f"backward() of {self.dtype} of shape {self.shape}: no live float tensor that "
                            "this one depends on takes gradients (see requires_grad, no_grad and detach)")
     return self
+
+
+def _with_gradients(root: UOp) -> list[tuple[Tensor, list[UOp]]]:
+    """The live tensors that gradients of `root` are left in, and the nodes that they belong to."""
+    graph = LeafIndex(root)
+    groups: list[tuple[Tensor, list[UOp]]] = []
+    lazy: dict[UOp, list[Tensor]] = {}
+    reached: set[UOp] = set()
+    for tensor in live_tensors():
+        if not tensor.dtype.is_float or not (nodes := graph.targets_of(tensor.uop)):
+            continue
+        if tensor._requires_grad is None and not tensor._was_leaf and not is_leaf(tensor.uop):
+            lazy.setdefault(tensor.uop, []).append(tensor)
+            continue
+        reached.update(nodes)
+        if tensor._requires_grad is False:
+            tensor._first_gradient_use = tensor._first_gradient_use or "refused"
+        else:
+            groups.append((tensor, nodes))
+    lazy.pop(root, None)
+    if lazy:  # which of them were not computed from another tensor here
+        for node in graph.nodes:
+            if node in reached or not node.dtype.is_float:
+                continue
+            if not reached.isdisjoint(node.src):
+                reached.add(node)
+            elif node in lazy:
+                reached.add(node)
+                groups.extend((tensor, [node]) for tensor in lazy[node])
+    return groups
 
 
 def _weight(self: Tensor, gradient: Tensor | None) -> UOp:

@@ -107,6 +107,15 @@ def real(self: Tensor, function: Callable[[UOp], UOp]) -> Tensor:
     return type(self).of(value_of_its_own(function(self.uop.cast(wide)).cast(dtype)), self)
 
 
+def independent(value: UOp, source: UOp) -> UOp:
+    """`value`, of the shape of `source`, whose gradient there is zero."""
+    return value.with_gradient((value, source), _only_to_the_value) if source.dtype.is_float else value
+
+
+def _only_to_the_value(gradient: UOp, node: UOp) -> tuple[UOp, None]:
+    return gradient, None
+
+
 def widest_float(self: Tensor, dtype: DType) -> DType:
     """The type that functions of floats of `dtype` are computed in if they need more digits than it has:
     float64, or float32 where that is no narrower and the tensor's device has no float64."""
@@ -338,7 +347,7 @@ def copysign(self: Tensor, other: Operand) -> Tensor:
             a, b = a.cast(dtypes.default_float), b.cast(dtypes.default_float)
         bits = {1: dtypes.int8, 2: dtypes.int16, 4: dtypes.int32, 8: dtypes.int64}[a.dtype.itemsize]
         differ = (a.detach().bitcast(bits) ^ b.detach().bitcast(bits)) < 0
-        return differ.where(-a, a)
+        return independent(differ.where(-a, a), b)
 
     return binary("copysign", with_sign, self, other)
 

@@ -16,6 +16,7 @@ import numpy as np
 from tinygrad.dtype import DType, dtypes, least_upper_float, promote
 from tinygrad.functional.elementwise import (
     binary,
+    independent,
     no_bools,
     number_dtype,
     real,
@@ -261,7 +262,7 @@ def _constant_power(self: Tensor, exponent: float) -> Tensor:
     if self.dtype.is_bool or (not self.dtype.is_float and isinstance(exponent, float)):
         self = self.cast(number_dtype(exponent, promote(self.dtype, dtypes.int8)))
     if exponent == 0:
-        return self.ones_like(requires_grad=False)
+        return unary(self, lambda x: independent(x._operand(1), x))
     if exponent < 0 and not self.dtype.is_float:
         raise ValueError(f"pow of {self.dtype} to the negative integer {exponent}: cast the base to a float")
     if not self.dtype.is_float:
@@ -401,9 +402,16 @@ def acosh(self: Tensor) -> Tensor:
         large = x > 1e8
         t = large.where(0, x - 1)
         small = log1p_node(t + t.mulacc(t, t * 2).sqrt())
-        return (x < 1).where(math.nan, large.where(log_node(large.where(x, 1)) + math.log(2), small))
+        value = (x < 1).where(math.nan, large.where(log_node(large.where(x, 1)) + math.log(2), small))
+        return value.with_gradient((x,), _gradient_of_acosh)
 
     return real(self, node)
+
+
+def _gradient_of_acosh(g: UOp, node: UOp) -> tuple[UOp]:
+    """g / sqrt(x^2 - 1): infinite at 1, where the derivative of the formula would be 0 times infinity."""
+    x = node.src[1]
+    return (g / ((x - 1).sqrt() * (x + 1).sqrt()),)
 
 
 def atanh(self: Tensor) -> Tensor:
@@ -411,9 +419,16 @@ def atanh(self: Tensor) -> Tensor:
     ulp: the roundings of the difference, the quotient and the logarithm add up."""
     def node(x: UOp) -> UOp:
         sign, magnitude = sign_and_magnitude(x)
-        return log1p_node(magnitude * 2 / (1 - magnitude)) * 0.5 * sign
+        value = log1p_node(magnitude * 2 / (1 - magnitude)) * 0.5 * sign
+        return value.with_gradient((x,), _gradient_of_atanh)
 
     return real(self, node)
+
+
+def _gradient_of_atanh(g: UOp, node: UOp) -> tuple[UOp]:
+    """g / (1 - x^2): infinite at 1 and -1, as for `acosh`."""
+    x = node.src[1]
+    return (g / ((1 - x) * (1 + x)),)
 
 
 def tanh(self: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tinygrad.dtype import DType, dtypes, promote
-from tinygrad.functional.elementwise import broadcast_shape
+from tinygrad.functional.elementwise import broadcast_shape, independent, unary
 from tinygrad.functional.reduce import MaskedSoftmaxRule, masked_softmax
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import make_tuple
@@ -88,7 +88,7 @@ def dropout(self: Tensor, p: float = 0.5) -> Tensor:
     if not Tensor.training or p == 0:
         return self
     if p == 1:
-        return self.zeros_like(requires_grad=False)
+        return unary(self, lambda x: independent(x._operand(0), x))
     draws = Tensor.rand(*self.shape, device=self.device, dtype=dtypes.float32, contiguous=False,
                         requires_grad=False)
     # the mask is stored (a byte an item): the backward pass then reads it instead of drawing again

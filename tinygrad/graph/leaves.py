@@ -146,11 +146,26 @@ class LeafIndex:
     def __init__(self, root: UOp) -> None:
         self.nodes = root.toposort(stop=lambda node: node.op in (Ops.DETACH, Ops.ASSIGN))
         self.by_storage: dict[Storage, list[UOp]] = {}
-        """the leaf nodes of each memory, of whatever version"""
+        """the leaf nodes of each memory, of whatever version, and the node that was computed there"""
         for node in self.nodes:
             storage = self._storage_of(node)
             if storage is not None:
                 self.by_storage.setdefault(storage, []).append(node)
+        self._find_computed()
+
+    def _find_computed(self) -> None:
+        """Add what is here as it was before it was computed, of tensors that stand for its memory since."""
+        found: dict[Storage, UOp] = {}
+        for node in self.nodes:
+            if node.computed_into is None or is_leaf(node) or node.traits & MEMORY:
+                continue
+            memory = leaf_node(node.computed_into)
+            if memory is not None and memory.op is Ops.BUFFER:
+                found.setdefault(memory.storage, node)  # the lowest, which those that show it are views of
+        for storage, node in found.items():
+            leaves = self.by_storage.setdefault(storage, [])
+            if all(leaf.op is Ops.BUFFER for leaf in leaves):
+                leaves.append(node)
 
     @staticmethod
     def _storage_of(node: UOp) -> Storage | None:
