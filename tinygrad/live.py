@@ -70,6 +70,12 @@ def with_pending_readers(tensors: Sequence[Tensor]) -> tuple[list[Tensor], set[U
     return list(chosen.values()), writes
 
 
+def settle(tensors: Sequence[Tensor]) -> None:
+    """After these were computed, which wrote into nothing that tensors show."""
+    for t in tensors:
+        t._settle()
+
+
 def note_computed(tensors: Sequence[Tensor], writes: Collection[UOp], overwriting: Overwriting) -> None:
     """After these were computed, which ran these writes: let them, and all that shows what was written, stand
     for the memory."""
@@ -77,8 +83,7 @@ def note_computed(tensors: Sequence[Tensor], writes: Collection[UOp], overwritin
     overwriting.forget_writers()
     for write in writes:
         write.set_realized_view(write.src[0].current)
-    for t in tensors:
-        t._settle()
+    settle(tensors)
     if writes:
         for t in unsettled_tensors():
             write = below_detaches(t._uop)

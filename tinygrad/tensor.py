@@ -49,7 +49,7 @@ from tinygrad.graph.traits import MEMORY, WRITES
 from tinygrad.graph.uop import Shape, UOp
 from tinygrad.helpers import engine_lock, exclusive, prod
 from tinygrad.hostdata import array_of, memory_of
-from tinygrad.live import LIVE, live_tensors, note_computed, with_pending_readers
+from tinygrad.live import LIVE, live_tensors, note_computed, settle, with_pending_readers
 from tinygrad.modes import no_grad, test, train
 from tinygrad.sharing import Sharing, refuse_repeated, unrecorded, written
 
@@ -392,10 +392,15 @@ class Tensor(Methods):
         Inside a function under `vmap`, where values are not known yet, this asks for nothing.
         """
         with engine_lock:
-            tensors, writes = with_pending_readers([t for t in (self, *others) if not is_unknown(t.uop)])
-            overwriting = Overwriting([write.src[0].base.storage for write in writes])
-            realize_uops([t._placed() for t in tensors if not t._is_realized],
-                         lambda: note_computed(tensors, writes, overwriting))
+            tensors = [t for t in (self, *others) if not is_unknown(t.uop)]
+            if any([t._uop.traits & WRITES for t in tensors]):
+                tensors, writes = with_pending_readers(tensors)
+                overwriting = Overwriting([write.src[0].base.storage for write in writes])
+                realize_uops([t._placed() for t in tensors if not t._is_realized],
+                             lambda: note_computed(tensors, writes, overwriting))
+            else:
+                realize_uops([t._placed() for t in tensors if not t._is_realized],
+                             lambda: settle(tensors))
         return self
 
     def schedule(self, *others: Tensor) -> list[ScheduleItem]:
@@ -410,10 +415,12 @@ class Tensor(Methods):
 
     def _placed(self) -> UOp:
         """The node to compute; where only constants feed it, it says which device is to hold the result."""
-        if self.uop.device is None:
-            view = storage_view(self.uop)  # of an equal node's value, wherever that was computed
-            if self._device != (canonical_device(None) if view is None else view.device):
-                self._show(self.uop.copy_to(self._device))
+        node = self.uop
+        if node.device is not None:
+            return node
+        view = storage_view(node)  # of an equal node's value, wherever that was computed
+        if self._device != (canonical_device(None) if view is None else view.device):
+            self._show(node.copy_to(self._device))
         return self.uop
 
     @property
@@ -432,7 +439,7 @@ class Tensor(Methods):
     def _settle(self) -> None:
         """After the node was computed: stand for its memory, unless gradients may still need the way there,
         or only a part was computed of what others show too."""
-        node = self._shown
+        node = self._uop if self._sharing is None else self._shown
         if depends_on_leaf(node) and not is_leaf(node) and not self._is_made_of_gone_constants:
             return
         view = storage_view(node) if own_memory(node) is None else None
@@ -485,7 +492,9 @@ class Tensor(Methods):
         refuse_reading(self.uop)
         if self._given_up:
             raise RuntimeError("this gradient was given up; see Tensor.grad")
-        self.realize(*self._gradients_beside())
+        beside = self._gradients_beside() if self._left_together else []
+        if beside or not self._is_realized:
+            self.realize(*beside)
         view = storage_view(self.uop)
         if view is None:
             raise RuntimeError(f"{self!r} was computed but has no memory")
@@ -533,7 +542,8 @@ class Tensor(Methods):
         """The value of a tensor of one item, as a Python number."""
         if prod(shape_value(self.shape)) != 1:
             raise RuntimeError(f"item() takes a tensor of one item, this one has shape {self.shape}")
-        return self.numpy().reshape(()).item()
+        constant = constant_value(self.uop)
+        return self._memory().copied()[0].item() if constant is None else self.numpy().item()
 
     def __float__(self) -> float:
         return float(self.item())

@@ -92,7 +92,11 @@ def operands(name: str, *values: Any) -> tuple[list[UOp], list[Tensor]]:
 
 
 def binary(name: str, op: Callable[[UOp, UOp], UOp], a: Any, b: Any, reverse: bool = False) -> Tensor:
-    (x, y), tensors = operands(name, b, a) if reverse else operands(name, a, b)
+    first, second = (b, a) if reverse else (a, b)
+    kind = type(a)  # one of the two is always a tensor: what follows is about those that need no conversion
+    if type(b) is kind and a._uop.dtype is b._uop.dtype and not Size.exists and a._uop.shape == b._uop.shape:
+        return kind.of(value_of_its_own(op(first.uop, second.uop)), first, second)  # type: ignore[no-any-return]
+    (x, y), tensors = operands(name, first, second)
     return type(tensors[0]).of(value_of_its_own(op(x, y)), *tensors)
 
 

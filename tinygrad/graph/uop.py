@@ -33,7 +33,7 @@ from tinygrad.graph.sizes import (
     value_of,
 )
 from tinygrad.graph.storage import BufferSpec, ShardedStorage, Storage, place_of
-from tinygrad.graph.traits import LEAF, PASSED_ON, TRAITS
+from tinygrad.graph.traits import LEAF, MEMORY, PASSED_ON, TRAITS
 from tinygrad.helpers import prod
 
 if TYPE_CHECKING:
@@ -64,6 +64,8 @@ def _forget(entry: _Interned) -> None:
     _remove_dead_weakref(_interned, entry.key)  # not another thread's new node of that key
 
 
+_MEMORY = LEAF | MEMORY
+"""The traits of memory of floats."""
 _NO_LOOPS: frozenset[UOp] = frozenset()
 _CLOSING = frozenset({Ops.REDUCE, Ops.STAGE, Ops.SCATTER, Ops.STORE, Ops.MMA})
 """Operations at which loops can end."""
@@ -72,7 +74,7 @@ _CLOSING = frozenset({Ops.REDUCE, Ops.STAGE, Ops.SCATTER, Ops.STORE, Ops.MMA})
 class UOp(Operators):
     """One node. Make it with `UOp.new` or the builder methods, never by calling the class."""
 
-    __slots__ = ("__dict__", "__weakref__", "_realized", "arg", "device", "dtype", "op", "shape", "src",
+    __slots__ = ("__dict__", "__weakref__", "arg", "computed_into", "device", "dtype", "op", "shape", "src",
                  "traits")
     op: Ops
     dtype: DType
@@ -85,7 +87,8 @@ class UOp(Operators):
     which any device can make"""
     traits: int
     """what else is known of it at once: see `graph/traits.py`"""
-    _realized: UOp | None
+    computed_into: UOp | None
+    """the view that this node's value was computed into, even if that was overwritten since"""
 
     @staticmethod
     def new(op: Ops, dtype: DType, src: tuple[UOp, ...] = (), arg: Any = None,
@@ -116,7 +119,7 @@ class UOp(Operators):
             found = found & PASSED_ON if own is None else own(found, arg)
             node.traits = found if dtype.is_float else found & ~LEAF
             node.device = place_of(arg) if op in _PLACED else device
-        node._realized = None
+        node.computed_into = None
         new = _Interned(node, _forget)
         new.key = key
         while (entry := _interned.setdefault(key, new)) is not new:
@@ -262,19 +265,14 @@ class UOp(Operators):
     def realized_view(self) -> UOp | None:
         """A view of the BUFFER that holds this node's computed value; None while it is lazy, or
         overwritten."""
-        view = self._realized
+        view = self.computed_into
         return None if view is None or view.base.is_overwritten else view
-
-    @property
-    def computed_into(self) -> UOp | None:
-        """The view that this node's value was computed into, even if that was overwritten since."""
-        return self._realized
 
     def set_realized_view(self, view: UOp | None) -> None:
         """Remember that `view`, of the same shape, holds this node's value."""
         if view is not None and view.shape != self.shape:
             raise RuntimeError(f"a view of shape {view.shape} cannot hold a value of shape {self.shape}")
-        self._realized = view
+        self.computed_into = view
         if view is not None and self.device is None and not self.traits & LEAF and view.base.op is Ops.BUFFER:
             view.base.storage.holds_constants(self)
 
@@ -362,7 +360,8 @@ class UOp(Operators):
     @staticmethod
     def new_buffer(device: str, size: int, dtype: DType) -> UOp:
         """A BUFFER node of `size` items that no other node equals. Its memory comes when it is written."""
-        node = UOp.new(Ops.BUFFER, dtype, (), BufferSpec(next(_buffer_identities), device, size))
+        spec = BufferSpec(next(_buffer_identities), device, size)
+        node = UOp.new(Ops.BUFFER, dtype, (), spec, ((size,), device, _MEMORY if dtype.is_float else MEMORY))
         node.__dict__["storage"] = Storage()
         return node
 

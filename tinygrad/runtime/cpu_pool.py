@@ -201,12 +201,12 @@ class CPUProgram:
         self.function = compiled.address(name)
 
     def __call__(self, addresses: Sequence[int], variables: Sequence[int], extent: int) -> None:
-        threads = pool()
+        threads = _pool or pool()
         if self.scratch > threads.scratch_bytes:
             threads.need_scratch(self.scratch)
         arguments = array("q", [*addresses, *variables])
         start, _ = arguments.buffer_info()
-        native().launch(threads.state_address, self.function, start, start + 8 * len(addresses), extent,
+        (_native or native()).launch(threads.state_address, self.function, start, start + 8 * len(addresses), extent,
                         threads.chunk_of(extent))
 
 

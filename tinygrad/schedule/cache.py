@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from tinygrad.codegen.indexing import constant_value
@@ -40,6 +41,7 @@ class Structure:
     """What the schedule of `sinks` depends on, as a `key`, and what the numbers in it stand for."""
 
     def __init__(self, sinks: list[UOp]) -> None:
+        self.sinks = sinks
         self.nodes: list[UOp] = []
         self.buffers: list[UOp] = []
         self.variables: dict[Place, int] = {}
@@ -63,7 +65,8 @@ class Structure:
             node = stack.pop()
             if node in position:
                 continue
-            op, source, view = node.op, node.src, node.realized_view
+            op, source = node.op, node.src
+            view = None if node.computed_into is None else node.realized_view
             if view is not None and constant_value(node) is None:
                 if view in position:
                     position[node] = position[view]
@@ -109,13 +112,14 @@ class Structure:
     def add_leaf(self, node: UOp) -> None:
         """The fields of a node without sources."""
         if node.op is Ops.BUFFER:
-            if node.is_overwritten:
+            spec, buffers = node.arg, self.buffers
+            if node.storage.version != spec.version:
                 refuse_overwritten(node)
-            spec, number = node.arg, len(self.buffers)
+            number = len(buffers)
             first = self.by_identity.setdefault(spec.identity, number)
-            shared = None if first == number else (first, spec.version - self.buffers[first].arg.version)
-            self.buffers.append(node)
-            self.fields.extend((node.op, node.dtype, spec.device, spec.size, shared))
+            shared = None if first == number else (first, spec.version - buffers[first].arg.version)
+            buffers.append(node)
+            self.fields += (Ops.BUFFER, node.dtype, spec.device, spec.size, shared)
         elif node.op is Ops.VARIABLE:
             self.fields.extend((node.op, self.number(node.arg), *node.arg[:3]))
         else:
@@ -187,7 +191,7 @@ class TemplateItem:
         return ScheduleItem(self.ast, memory, self.outputs, bound)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Template:
     """A schedule without its memory: the structure's buffers come first in the numbers, then fresh ones."""
 
@@ -198,6 +202,8 @@ class Template:
     memory which it shares with other nodes of the structure"""
     arenas: tuple[tuple[str, Arena], ...]
     """for each device, where intermediates lie"""
+    launch: Any = field(default=None, compare=False, repr=False)
+    """what the engine has made of it, so that it can be run at once (`engine/immediate.py`)"""
 
     @staticmethod
     def of(schedule: Schedule, structure: Structure) -> Template | None:
@@ -245,6 +251,11 @@ def _arenas(steps: list[tuple[int, ...]],
                  for device, of_device in sizes.items() if len(of_device) > 1)
 
 
+def still_wanted(sinks: Sequence[UOp]) -> list[UOp]:
+    """Those of `sinks` that have no value yet and are no views of memory."""
+    return [s for s in sinks if s.realized_view is None and s.viewed.op is not Ops.BUFFER]
+
+
 class Disk(Protocol):
     """Templates that outlive the process."""
 
@@ -268,9 +279,9 @@ class ScheduleCache:
         self.templates: OrderedDict[tuple[Any, ...], Template] = OrderedDict()
         self.lock = threading.Lock()
 
-    def schedule(self, sinks: list[UOp]) -> Schedule:
+    def schedule(self, sinks: Sequence[UOp]) -> Schedule:
         """The steps that compute `sinks`, each a tensor-graph node."""
-        wanted = [s for s in sinks if s.realized_view is None and s.viewed.op is not Ops.BUFFER]
+        wanted = still_wanted(sinks)
         if not wanted:
             return Schedule()
         if Sharding.exists and any(is_spread.of(s) for s in wanted):
@@ -283,22 +294,36 @@ class ScheduleCache:
             schedule = self.schedule(bounded.sinks)
             schedule.views = bounded.views(schedule.views)
             return schedule
-        return self.of_known_sizes(wanted)
-
-    def of_known_sizes(self, wanted: list[UOp]) -> Schedule:
-        """The schedule of a graph of known sizes, on single devices."""
         structure = Structure(wanted)
+        return self.of_structure(structure, self.known(structure))
+
+    def find(self, sinks: Sequence[UOp]) -> tuple[Structure, Template | None] | None:
+        """The structure of what is still to be computed of `sinks`, and its template if it is known; None
+        where there is nothing to compute, or not on one device and of known sizes."""
+        wanted = still_wanted(sinks)
+        if not wanted or (Sharding.exists and any(is_spread.of(s) for s in wanted)) or (
+                Size.exists and any(s.has_sizes for s in wanted)):
+            return None
+        structure = Structure(wanted)
+        return structure, self.known(structure)
+
+    def known(self, structure: Structure) -> Template | None:
+        """The template of a structure that was scheduled before, in this process."""
         with self.lock:
             template = self.templates.get(structure.key)
             if template is not None:
                 self.templates.move_to_end(structure.key)
+        return template
+
+    def of_structure(self, structure: Structure, template: Template | None) -> Schedule:
+        """The schedule of a graph of known sizes, on single devices; `template`: its own, where known."""
         if template is not None:
             return template.over(structure)
         name = None if self.disk is None else self.disk.key(structure)
         template = self.disk.get(name, structure) if self.disk is not None and name is not None else None
         if template is None:
             with collector_paused():
-                placed = Placed(wanted)
+                placed = Placed(structure.sinks)
                 schedule = create_schedule(placed.sinks)
                 schedule.views = placed.views(schedule.views)
             template = Template.of(schedule, structure)

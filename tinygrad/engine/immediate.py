@@ -1,0 +1,138 @@
+"""Short schedules, run at once by the thread that asks for them.
+
+In: the structure of a graph to compute, and its template (`schedule/cache.py`). Kernels that take less time
+than handing them to a queue run right here where the queue is idle and nobody else uses their memory: no step
+waits for another, and an interrupt (Ctrl-C) leaves everything lazy. So of all that `engine/realize.py` does
+for a schedule only addresses, calls and new BUFFERs are left, half of what an operation on a small tensor
+costs. `run` says whether a template is of this kind; what is not goes the way of any schedule.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tinygrad.codegen.compile import compiled_kernel
+from tinygrad.device import Buffer, Device, Program
+from tinygrad.dtype import DType, dtypes
+from tinygrad.graph.ops import Ops
+from tinygrad.graph.uop import UOp
+from tinygrad.helpers import BEAM, GlobalCounters
+from tinygrad.runtime.queue import ThreadedQueue
+from tinygrad.schedule.cache import Structure, Template, TemplateView
+
+MOST_KERNELS = 32
+"""Kernels up to which a template is looked at: what has more takes longer than handing it over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A kernel, and where its arguments come from."""
+
+    program: Program
+    slots: tuple[int, ...]
+    """the numbers of its buffers, as the template counts them"""
+    variables: tuple[tuple[bool, int], ...]
+    """for each variable of the kernel, (whether it is given by number, that number or its value)"""
+    extent: int
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A template with compiled kernels: those of one queue, which write new memory alone."""
+
+    queue: ThreadedQueue
+    beam: int
+    """how wide a search the kernels' plans come from"""
+    calls: tuple[Call, ...]
+    views: tuple[tuple[int, TemplateView], ...]
+    """for each node that gets a value, its position in the structure and what shows it"""
+    shown: tuple[tuple[int, str, int, DType], ...]
+    """(number, device, items, dtype) of the new memory that views show"""
+    inner: tuple[tuple[int, int], ...]
+    """(number, offset in bytes) of the memory that only the kernels use, in one piece"""
+    inner_bytes: int
+    device: str
+    seconds: float
+    operations: int
+    bytes: int
+
+
+def run(structure: Structure, template: Template) -> bool:
+    """Compute what the template does for that structure, here and now, and let its nodes stand for the
+    results; False, with nothing done, where it is not of that kind or memory is in use."""
+    launch = template.launch
+    if launch is None:
+        launch = template.launch = launch_of(template, len(structure.buffers))
+    if type(launch) is not Launch or launch.beam != BEAM.value:
+        return False
+    addresses: dict[int, int] = {}
+    for number, node in enumerate(structure.buffers):
+        memory = node.storage.buffer
+        if memory is None or memory._memory is None:
+            return False
+        uses = memory.uses if memory.whole is None else memory.whole.uses
+        if uses is not None and uses.before_reading():
+            return False
+        addresses[number] = memory.address
+    new = {}
+    for number, device, size, dtype in launch.shown:
+        memory = new[number] = Buffer(device, size, dtype).allocate()
+        if memory.uses is not None and memory.uses.before_writing():
+            return False
+        addresses[number] = memory.address
+    if launch.inner:
+        arena = Buffer(launch.device, launch.inner_bytes, dtypes.uint8).allocate()
+        if arena.uses is not None and arena.uses.before_writing():
+            return False
+        addresses.update((number, arena.address + offset) for number, offset in launch.inner)
+    values = [value for _, _, _, value in structure.variables]
+    if None in values:
+        return False
+    queue = launch.queue
+    with queue.lock:
+        if not queue.runs_here(launch.seconds, ()):
+            return False
+        for call in launch.calls:
+            call.program([addresses[slot] for slot in call.slots],
+                         [values[number] if given else number for given, number in call.variables], call.extent)
+    GlobalCounters.kernel_count += len(launch.calls)
+    GlobalCounters.global_ops += launch.operations
+    GlobalCounters.global_mem += launch.bytes
+    nodes = {}
+    for number, memory in new.items():
+        node = nodes[number] = UOp.new_buffer(memory.device, memory.size, memory.dtype)
+        node.set_buffer(memory)
+    for position, view in launch.views:
+        structure.nodes[position].set_realized_view(view.over(nodes))
+    return True
+
+
+def launch_of(template: Template, given: int) -> Launch | bool:
+    """The launch of a template whose structure has so many buffers; False where it has none: several
+    devices, copies, writes into memory that tensors show, devices without threads of the host."""
+    devices = {device for device, _, _ in template.fresh}
+    if len(devices) != 1 or len(template.items) > MOST_KERNELS or not template.items:
+        return False
+    (name,) = devices
+    queue = Device[name].queue
+    written = {slot for item in template.items for slot in item.slots[:item.outputs]}
+    if not isinstance(queue, ThreadedQueue) or min(written) < given or any(
+            item.ast.op is Ops.COPY for item in template.items) or any(v is None for _, v in template.views):
+        return False
+    kernels = [compiled_kernel(item.ast, name) for item in template.items]
+    calls = []
+    for item, kernel in zip(template.items, kernels, strict=True):
+        by_name = {kernel_name: (bool(source), number) for kernel_name, source, number in item.variables}
+        calls.append(Call(kernel.program, item.slots, tuple(by_name[v] for v in kernel.variables),
+                          kernel.extent))
+    views = tuple((position, view) for position, view in template.views if view is not None)
+    visible = {view.number for _, view in views}
+    numbered = list(enumerate(template.fresh, given))
+    offsets = dict(template.arenas[0][1].offsets) if template.arenas else {
+        number: 0 for number, _ in numbered if number not in visible}
+    inner_bytes = template.arenas[0][1].size if template.arenas else max(
+        (size * dtype.itemsize for number, (_, size, dtype) in numbered if number in offsets), default=0)
+    work = [kernel.estimate for kernel in kernels]
+    return Launch(queue, BEAM.value, tuple(calls), views,
+                  tuple((number, *spec) for number, spec in numbered if number in visible),
+                  tuple(offsets.items()), inner_bytes, name, sum(w.seconds for w in work),
+                  sum(w.operations for w in work), sum(w.bytes for w in work))
