@@ -257,7 +257,7 @@ def test_an_error_in_scheduling_leaves_tensors_lazy(monkeypatch):
         raise RuntimeError("planned")
 
     with monkeypatch.context() as patch:
-        patch.setattr(realize.schedules, "schedule", fail)
+        patch.setattr(realize.schedules, "structure_of", fail)
         with pytest.raises(RuntimeError, match="planned"):
             t.realize()
     assert t.tolist() == [2, 3] and old.tolist() == [10, 20]

@@ -9,7 +9,7 @@ import pytest
 
 from tinygrad import Device, GlobalCounters, Tensor, TinyJit, dtypes
 from tinygrad.device import Buffer
-from tinygrad.engine import realize, replay
+from tinygrad.engine import immediate, realize, replay
 from tinygrad.helpers import complete
 from tinygrad.runtime import allocator as allocator_module
 
@@ -181,7 +181,12 @@ def test_an_interrupt_anywhere_while_memory_is_freed_loses_count_of_none(is_cach
 TWO_DEVICES = ("CPU", "CPU:1")
 
 
-@pytest.mark.parametrize("program", [a_value, a_write, writes_of_parts,
+def test_an_interrupt_anywhere_in_short_work_leaves_values_whole():
+    a_value()[0]()
+    assert everywhere(immediate.run.__code__, a_value) > 20
+
+
+@pytest.mark.parametrize("program", [a_write, writes_of_parts,
                                      pytest.param(a_write_on_two_devices, marks=pytest.mark.slow)])
 def test_an_interrupt_anywhere_leaves_values_and_writes_whole(program):
     program()[0]()

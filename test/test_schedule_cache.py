@@ -11,6 +11,7 @@ from tinygrad import Tensor
 from tinygrad.engine import realize
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import GlobalCounters
+from tinygrad.runtime.cpu_pool import CPUProgram
 from tinygrad.schedule.cache import ScheduleCache, Structure
 
 N = 4
@@ -218,7 +219,7 @@ def test_an_error_midway_leaves_the_template_usable(cache, monkeypatch):
     x = Tensor([1.0, 2.0]).realize()
     assert (x * 3).tolist() == [3, 6]
     with monkeypatch.context() as patch:
-        patch.setattr(realize.Prepared, "run", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
+        patch.setattr(CPUProgram, "__call__", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
         y = x * 3
         with pytest.raises(KeyboardInterrupt):
             y.realize()

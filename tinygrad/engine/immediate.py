@@ -56,9 +56,11 @@ class Launch:
     bytes: int
 
 
-def run(structure: Structure, template: Template) -> bool:
+def run(structure: Structure, template: Template | None) -> bool:
     """Compute what the template does for that structure, here and now, and let its nodes stand for the
     results; False, with nothing done, where it is not of that kind or memory is in use."""
+    if template is None:
+        return False
     launch = template.launch
     if launch is None:
         launch = template.launch = launch_of(template, len(structure.buffers))
@@ -93,7 +95,8 @@ def run(structure: Structure, template: Template) -> bool:
             return False
         for call in launch.calls:
             call.program([addresses[slot] for slot in call.slots],
-                         [values[number] if given else number for given, number in call.variables], call.extent)
+                         [values[number] if given else number for given, number in call.variables],
+                         call.extent)
     GlobalCounters.kernel_count += len(launch.calls)
     GlobalCounters.global_ops += launch.operations
     GlobalCounters.global_mem += launch.bytes

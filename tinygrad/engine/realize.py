@@ -158,14 +158,15 @@ def realize_uops(uops: Sequence[UOp], done: Callable[[], None] = lambda: None) -
     capture = Capture.current()
     if capture is not None:
         capture.use(uops)
-    found = schedules.find(uops)
-    if found is None:
+    structure = schedules.structure_of(uops)
+    if structure is None:
         schedule = schedules.schedule(uops)
-    elif capture is None and found[1] is not None and DEBUG.value < 2 and immediate.run(*found):
-        complete(done)
-        return
     else:
-        schedule = schedules.of_structure(*found)
+        template = schedules.known(structure)
+        if capture is None and DEBUG.value < 2 and immediate.run(structure, template):
+            complete(done)
+            return
+        schedule = schedules.of_structure(structure, template)
     if len(schedule.items) > 1:
         compile_kernels((i.ast, i.device) for i in schedule.items if i.ast.op is not Ops.COPY)
     if capture is not None:

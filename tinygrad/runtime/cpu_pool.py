@@ -206,8 +206,9 @@ class CPUProgram:
             threads.need_scratch(self.scratch)
         arguments = array("q", [*addresses, *variables])
         start, _ = arguments.buffer_info()
-        (_native or native()).launch(threads.state_address, self.function, start, start + 8 * len(addresses), extent,
-                        threads.chunk_of(extent))
+        launch = (_native or native()).launch
+        launch(threads.state_address, self.function, start, start + 8 * len(addresses), extent,
+               threads.chunk_of(extent))
 
 
 Call = tuple[CPUProgram, Sequence[int], Sequence[int], int]

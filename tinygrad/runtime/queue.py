@@ -317,6 +317,11 @@ class ThreadedQueue(CommandQueue):
         """Whether everything given is done."""
         raise NotImplementedError
 
+    def runs_here(self, seconds: float, sources: tuple[Point, ...]) -> bool:
+        """Whether work of so many seconds is better done by the thread that gives it; asked with the lock
+        held."""
+        raise NotImplementedError
+
     @property
     def is_stuck(self) -> bool:
         """Whether the next command waits for something that has not happened."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -165,7 +165,7 @@ class TemplateView:
             (view,) = view.src
         return TemplateView(slot_of[view], tuple(reversed(movements)))
 
-    def over(self, buffers: list[UOp]) -> UOp:
+    def over(self, buffers: Sequence[UOp] | Mapping[int, UOp]) -> UOp:
         node = buffers[self.number]
         for op, arg in self.movements:
             node = UOp.new(op, node.dtype, (node,), arg)
@@ -297,15 +297,14 @@ class ScheduleCache:
         structure = Structure(wanted)
         return self.of_structure(structure, self.known(structure))
 
-    def find(self, sinks: Sequence[UOp]) -> tuple[Structure, Template | None] | None:
-        """The structure of what is still to be computed of `sinks`, and its template if it is known; None
-        where there is nothing to compute, or not on one device and of known sizes."""
+    def structure_of(self, sinks: Sequence[UOp]) -> Structure | None:
+        """The structure of what is still to be computed of `sinks`; None where there is nothing to compute,
+        or not on one device and of known sizes."""
         wanted = still_wanted(sinks)
         if not wanted or (Sharding.exists and any(is_spread.of(s) for s in wanted)) or (
                 Size.exists and any(s.has_sizes for s in wanted)):
             return None
-        structure = Structure(wanted)
-        return structure, self.known(structure)
+        return Structure(wanted)
 
     def known(self, structure: Structure) -> Template | None:
         """The template of a structure that was scheduled before, in this process."""
