@@ -1,4 +1,4 @@
-"""Short work runs at once, in the thread that asks for it: what it gives, and when it is left to the queues."""
+"""Short work runs at once, in the thread that asks: what it gives, and when it is left to the queues."""
 from __future__ import annotations
 
 import threading
@@ -25,7 +25,8 @@ def runs(monkeypatch):
 
 
 def number(*shape, seed=0):
-    return Tensor(np.random.default_rng(seed).normal(size=shape).astype(np.float32), requires_grad=False).realize()
+    values = np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+    return Tensor(values, requires_grad=False).realize()
 
 
 def again(make):
