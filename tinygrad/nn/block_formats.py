@@ -222,10 +222,13 @@ class Packed:
         """The same on another device: what is stored is moved there, and read from then on."""
         return Packed(self.stored.to(device).realize(), self.format, self.shape)
 
-    def rows(self, start: int, end: int) -> Packed:
-        """Rows `start` to `end` of the first axis."""
-        each = self.stored.numel() // self.shape[0]
-        return Packed(self.stored[start * each:end * each], self.format, (end - start, *self.shape[1:]))
+    def picked(self, places: Tensor) -> Tensor:
+        """The items of the first axis at these places (...): (..., shape[1:]). Only those are read."""
+        rows = self.stored.reshape(self.shape[0], -1)[places]
+        if self.format is None:
+            return rows.reshape(*places.shape, *self.shape[1:])
+        layout = FORMATS[self.format]
+        return layout.values(rows.reshape(-1, layout.size)).reshape(*places.shape, *self.shape[1:])
 
 
 def dequantized(blocks: Tensor, format: str) -> Tensor:

@@ -1,0 +1,262 @@
+"""Language models of every architecture with random weights, beside `transformers`: the same scores, from a
+folder in several shards, with a part of the tokens at once and the rest one by one. GGUF files of the same
+weights, by the names and permutations that the `gguf` package and llama.cpp's converter use, give the
+same."""
+import json
+
+import numpy as np
+import pytest
+
+from tinygrad import Tensor, Variable
+from tinygrad.llm.cache import Cache
+from tinygrad.llm.checkpoint import read_checkpoint
+from tinygrad.llm.config import from_hugging_face
+from tinygrad.llm.model import Transformer
+from tinygrad.llm.rope import Rope
+from tinygrad.nn.state import gguf_load, gguf_save, safe_save
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+transformers = pytest.importorskip("transformers", reason="transformers is in the extra test-models")
+
+SMALL = dict(vocab_size=96, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+             num_key_value_heads=2, max_position_embeddings=128, eos_token_id=1,
+             bos_token_id=1, pad_token_id=0)
+EXPERTS = SMALL | dict(num_experts=6, num_experts_per_tok=2, moe_intermediate_size=24)
+
+
+def stretched(**rope):
+    return {"rope_parameters": dict(rope_theta=10000.0, **rope)}
+
+
+MODELS = {
+    "llama 2": ("LlamaConfig", SMALL | dict(num_key_value_heads=4)),
+    "llama 3": ("LlamaConfig", SMALL | stretched(
+        rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+        original_max_position_embeddings=16)),
+    "llama, yarn": ("LlamaConfig", SMALL | stretched(rope_type="yarn", factor=4.0,
+                                                     original_max_position_embeddings=32)),
+    "llama, linear": ("LlamaConfig", SMALL | stretched(rope_type="linear", factor=4.0)),
+    "smollm": ("LlamaConfig", SMALL | dict(tie_word_embeddings=True)),
+    "mistral": ("MistralConfig", SMALL | dict(sliding_window=5)),
+    "qwen2": ("Qwen2Config", SMALL),
+    "qwen3": ("Qwen3Config", SMALL | dict(head_dim=16)),
+    "gemma": ("GemmaConfig", SMALL | dict(head_dim=16)),
+    "gemma2": ("Gemma2Config", SMALL | dict(head_dim=16, sliding_window=5, query_pre_attn_scalar=24)),
+    "gemma3": ("Gemma3TextConfig", SMALL | dict(num_hidden_layers=7, head_dim=16, sliding_window=5,
+                                                query_pre_attn_scalar=24)),
+    "phi3": ("Phi3Config", SMALL),
+    "phi3, longrope": ("Phi3Config", SMALL | dict(original_max_position_embeddings=16) | stretched(
+        rope_type="longrope", short_factor=[1.0, 1.1, 1.2, 1.3], long_factor=[2.0, 3.0, 4.0, 5.0],
+        original_max_position_embeddings=16)),
+    "gpt2": ("GPT2Config", dict(vocab_size=96, n_embd=32, n_layer=2, n_head=4, n_positions=128,
+                                bos_token_id=1,
+                                eos_token_id=1)),
+    "olmo": ("OlmoConfig", SMALL | dict(clip_qkv=0.1)),
+    "olmo2": ("Olmo2Config", SMALL),
+    "mixtral": ("MixtralConfig", SMALL | dict(num_local_experts=4, num_experts_per_tok=2)),
+    "qwen2moe": ("Qwen2MoeConfig", EXPERTS | dict(shared_expert_intermediate_size=40)),
+    "qwen3moe": ("Qwen3MoeConfig", EXPERTS | dict(head_dim=16, norm_topk_prob=True)),
+}
+IN_THE_DEFAULT_RUN = ("llama 3", "gemma2", "qwen3moe")
+TOKENS = np.random.default_rng(0).integers(0, 96, 20)
+LONG = 64
+"""Tokens that the caches here hold."""
+
+
+def reference(name, folder):
+    """A model of this kind with random weights, saved in a folder, and its scores of all tokens."""
+    config, fields = MODELS[name]
+    torch.manual_seed(0)
+    made = transformers.AutoModelForCausalLM.from_config(getattr(transformers, config)(**fields),
+                                                         attn_implementation="eager").eval()
+    with torch.no_grad():
+        for weight in made.parameters():
+            weight.copy_(torch.randn(weight.shape) * (0.3 if weight.ndim > 1 else 0.5) + 0.3
+                         * (weight.ndim == 1))
+        scores = made(torch.from_numpy(TOKENS[None])).logits[0].numpy()
+    made.save_pretrained(folder, max_shard_size="20KB")
+    return made, scores
+
+
+def scores_of(checkpoint, dtype="float32", together=15):
+    """The scores of all tokens: the first ones in one step, then one by one."""
+    config = checkpoint.config
+    model = Transformer(config, checkpoint.to("CPU"))
+    cache = Cache(config.layers, 1, config.kv_heads, LONG, config.head_size, dtype)
+    tokens = Tensor(TOKENS.astype(np.int32)[None])
+    positions = Tensor(np.arange(len(TOKENS), dtype=np.int32)[None])
+    parts = [model.hidden(tokens[:, :together], positions[:, :together], cache, 0, [0], together)]
+    for i in range(together, len(TOKENS)):
+        place, length = Variable("place", 0, LONG - 1).bind(i), Variable("length", 1, LONG).bind(i + 1)
+        parts.append(model.hidden(tokens[:, i:i + 1], positions[:, i:i + 1], cache, 0, [place],
+                                  length).realize())
+    return np.concatenate([model.logits(part)[0].numpy() for part in parts])
+
+
+@pytest.mark.parametrize("name", [
+    pytest.param(name, marks=() if name in IN_THE_DEFAULT_RUN else pytest.mark.slow) for name in MODELS])
+def test_scores_are_those_of_transformers(tmp_path, name):
+    _, expected = reference(name, tmp_path)
+    assert (tmp_path / "model.safetensors.index.json").exists()
+    np.testing.assert_allclose(scores_of(read_checkpoint(tmp_path)), expected, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype, tolerance", [("float16", 0.02), ("int8", 0.2)])
+def test_keys_and_values_in_fewer_bits_change_scores_little(tmp_path, dtype, tolerance):
+    _, expected = reference("llama 3", tmp_path)
+    np.testing.assert_allclose(scores_of(read_checkpoint(tmp_path), dtype), expected, rtol=0, atol=tolerance)
+
+
+# --- GGUF -------------------------------------------------------------------------------------------------
+
+
+def permuted(weight, heads):
+    """Rows of queries or keys as llama.cpp's converter stores them: halves of a head interleaved."""
+    return weight.reshape(heads, 2, weight.shape[0] // heads // 2, *weight.shape[1:]).swapaxes(1, 2).reshape(
+        weight.shape)
+
+
+GGUF_NAMES = {"llama 3": "LLAMA", "qwen2": "QWEN2", "gemma2": "GEMMA2", "phi3": "PHI3", "gpt2": "GPT2",
+              "qwen3": "QWEN3", "olmo2": "OLMO2"}
+
+
+def converted(made, name, path):
+    """The model in a GGUF file, as llama.cpp's converter writes it."""
+    gguf = pytest.importorskip("gguf", reason="the gguf package is in the extra test-models")
+    kind = gguf.MODEL_ARCH[GGUF_NAMES[name]]
+    config, names = made.config, gguf.get_tensor_name_map(kind, made.config.num_hidden_layers)
+    heads, kept = config.num_attention_heads, getattr(config, "num_key_value_heads",
+                                                      config.num_attention_heads)
+    writer = gguf.GGUFWriter(path, gguf.MODEL_ARCH_NAMES[kind])
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_feed_forward_length(getattr(config, "intermediate_size", 4 * config.hidden_size))
+    writer.add_head_count(heads)
+    writer.add_head_count_kv(kept)
+    if getattr(config, "head_dim", None):
+        writer.add_key_length(config.head_dim)
+    if name == "gpt2":
+        writer.add_layer_norm_eps(config.layer_norm_epsilon)
+    else:
+        writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+        writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    if name == "gemma2":
+        writer.add_attn_logit_softcapping(config.attn_logit_softcapping)
+        writer.add_final_logit_softcapping(config.final_logit_softcapping)
+        writer.add_sliding_window(config.sliding_window)
+    if name == "llama 3":
+        plain = 10000.0 ** (-np.arange(0, 8, 2) / 8)
+        writer.add_tensor("rope_freqs.weight",
+                          (plain / made.model.rotary_emb.inv_freq.numpy()).astype(np.float32))
+    for key, value in made.state_dict().items():
+        if key == "lm_head.weight" and config.tie_word_embeddings:
+            continue
+        array = value.numpy().copy()
+        if name == "llama 3" and "q_proj" in key:
+            array = permuted(array, heads)
+        if name == "llama 3" and "k_proj" in key:
+            array = permuted(array, kept)
+        if name == "gemma2" and key.endswith("norm.weight"):
+            array = array + 1
+        if name == "gpt2" and array.ndim == 2 and ".h." in key:
+            array = np.ascontiguousarray(array.T)
+        writer.add_tensor(names.get_name(key, (".weight", ".bias")), array)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+@pytest.mark.parametrize("name", [
+    pytest.param(name, marks=() if name == "llama 3" else pytest.mark.slow) for name in GGUF_NAMES])
+def test_a_gguf_file_of_the_same_weights_gives_the_same_scores(tmp_path, name):
+    if name == "gemma2":
+        MODELS[name][1]["query_pre_attn_scalar"] = 16  # llama.cpp takes the head's size
+    made, expected = reference(name, tmp_path / "folder")
+    converted(made, name, tmp_path / "model.gguf")
+    np.testing.assert_allclose(scores_of(read_checkpoint(tmp_path / "model.gguf")), expected, rtol=0,
+                               atol=1e-4)
+
+
+def test_quantised_weights_stay_in_blocks(tmp_path):
+    made, expected = reference("llama 3", tmp_path / "folder")
+    converted(made, "llama 3", tmp_path / "model.gguf")
+    metadata, tensors = gguf_load(tmp_path / "model.gguf")
+    formats = {key: "Q8_0" for key, t in tensors.items() if t.ndim == 2 and t.shape[1] % 32 == 0}
+    gguf_save(tensors, tmp_path / "small.gguf", metadata, formats)
+    checkpoint = read_checkpoint(tmp_path / "small.gguf")
+    assert {packed.format for key, packed in checkpoint.to("CPU").items() if key in formats} == {"Q8_0"}
+    np.testing.assert_allclose(scores_of(checkpoint), expected, rtol=0, atol=0.5)
+
+
+# --- what is refused --------------------------------------------------------------------------------------
+
+
+LLAMA = dict(model_type="llama", hidden_act="silu", **SMALL)
+
+
+def folder_of(path, weights, **fields):
+    path.mkdir(exist_ok=True)
+    content = LLAMA | fields
+    (path / "config.json").write_text(json.dumps({k: v for k, v in content.items() if v is not None}))
+    if weights is not None:
+        safe_save(weights, path / "model.safetensors")
+    return path
+
+
+@pytest.mark.parametrize("fields, reason", [
+    (dict(model_type="mamba"), "architecture 'mamba' are not known; known are llama"),
+    (dict(hidden_size=None), "no hidden_size or n_embd"),
+    (dict(hidden_size="32"), "hidden_size is '32', not a number"),
+    (dict(vocab_size=1 << 60), "vocabulary is 1152921504606846976 cannot be"),
+    (dict(num_key_value_heads=3), "4 heads cannot share 3 heads of keys"),
+    (dict(num_attention_heads=0), "heads is 0 cannot be"),
+    (dict(hidden_act="relu6"), "activation 'relu6' is not known"),
+    (dict(rope_scaling=dict(rope_type="dynamic", factor=2)), "kind 'dynamic' are not known"),
+    (dict(head_dim=7), "even number of items, got 7"),
+])
+def test_a_configuration_that_cannot_be_is_an_error(fields, reason):
+    with pytest.raises(ValueError, match=reason):
+        from_hugging_face({k: v for k, v in (LLAMA | fields).items() if v is not None})
+
+
+def test_weights_that_do_not_fit_are_errors(tmp_path):
+    with pytest.raises(FileNotFoundError, match="there is no model at"):
+        read_checkpoint(tmp_path / "nothing")
+    with pytest.raises(ValueError, match=r"config.json is not JSON"):
+        folder = folder_of(tmp_path / "a", None)
+        (folder / "config.json").write_text("{")
+        read_checkpoint(folder)
+    one = {"model.embed_tokens.weight": Tensor.zeros(96, 32)}
+    checkpoint = read_checkpoint(folder_of(tmp_path / "b", one))
+    with pytest.raises(ValueError, match=r"lacks 13 weights: output_norm.weight, blk.0.attn_q.weight"):
+        Transformer(checkpoint.config, checkpoint.to("CPU"))
+    with pytest.raises(ValueError, match="'model.vision.weight' is no weight of a llama model"):
+        read_checkpoint(folder_of(tmp_path / "c", {"model.vision.weight": Tensor.zeros(2)}))
+    folder = folder_of(tmp_path / "d", None)
+    index = {"weight_map": {"w": "../model.safetensors"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(ValueError, match="names '../model.safetensors', which is no file of this folder"):
+        read_checkpoint(folder)
+
+
+def test_a_gguf_file_that_is_no_language_model_is_an_error(tmp_path):
+    gguf_save({"w": Tensor.zeros(2)}, tmp_path / "w.gguf", {"general.architecture": "llama"})
+    with pytest.raises(ValueError, match="holds no language model"):
+        read_checkpoint(tmp_path / "w.gguf")
+    gguf_save({"token_embd.weight": Tensor.zeros(2, 2)}, tmp_path / "w.gguf",
+              {"general.architecture": "llama"})
+    with pytest.raises(ValueError, match="llama.attention.head_count is None, not a number"):
+        read_checkpoint(tmp_path / "w.gguf")
+
+
+def test_keys_are_stored_as_floats_or_int8_only():
+    with pytest.raises(ValueError, match="stored as float32, float16, bfloat16, int8, not int32"):
+        Cache(1, 1, 1, 8, 4, "int32")
+
+
+def test_turns_of_pairs_are_rotations():
+    cosines, sines = Rope(8, 100.0).table(50)
+    np.testing.assert_allclose(cosines ** 2 + sines ** 2, 1, rtol=1e-6)
+    np.testing.assert_allclose(cosines[7, 1], np.cos(7 * 100 ** -0.25), rtol=1e-6)

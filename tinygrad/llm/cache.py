@@ -1,0 +1,76 @@
+"""What attention remembers: the keys and values of every token so far, in slots of one sequence each.
+
+A slot holds up to `length` tokens. Keys and values come as float32 and are stored as float32, float16, or as
+int8 with a scale for each token and head. They are written in place, and read up to a bound `Variable`, so
+work goes with what is filled.
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tinygrad.dtype import DType, DTypeLike, dtypes, to_dtype
+from tinygrad.tensor import Tensor
+
+KINDS = (dtypes.float32, dtypes.float16, dtypes.bfloat16, dtypes.int8)
+
+
+class Store:
+    """Vectors of `size` items for `slots` sequences, `heads` heads and `length` tokens."""
+
+    def __init__(self, slots: int, heads: int, length: int, size: int, dtype: DType, device: str) -> None:
+        self.items = Tensor.zeros(slots, heads, length, size, dtype=dtype,
+                                  device=device).contiguous().realize()
+        self.scales = None
+        if dtype is dtypes.int8:
+            self.scales = Tensor.zeros(slots, heads, length, 1, device=device).contiguous().realize()
+
+    def write(self, vectors: Tensor, slot: Any, place: Any) -> None:
+        """Vectors (1, heads, T, size) at tokens `place` and on of a slot."""
+        tokens = vectors.shape[2]
+        if self.scales is not None:
+            scale = (vectors.abs().max(-1, keepdim=True) / 127).contiguous()
+            vectors = (vectors / (scale == 0).where(1, scale)).round()
+            self.scales[slot:slot + 1, :, place:place + tokens].assign(scale)
+        self.items[slot:slot + 1, :, place:place + tokens].assign(vectors.cast(self.items.dtype))
+
+    def read(self, slot: Any, slots: int, tokens: Any) -> Tensor:
+        """The first `tokens` of `slots` slots from `slot` on, (slots, heads, tokens, size), as float32."""
+        found = self.items[slot:slot + slots, :, :tokens].cast(dtypes.float32)
+        if self.scales is None:
+            return found
+        return found * self.scales[slot:slot + slots, :, :tokens]
+
+    def copy(self, source: int, target: int, tokens: Any) -> None:
+        """The first `tokens` of a slot into another one."""
+        for memory in (self.items, self.scales):
+            if memory is not None:
+                memory[target:target + 1, :, :tokens].assign(memory[source:source + 1, :, :tokens]).realize()
+
+
+class Cache:
+    """Keys and values of all layers. Raises ValueError for a dtype that is not one of `KINDS`."""
+
+    def __init__(self, layers: int, slots: int, heads: int, length: int, size: int,
+                 dtype: DTypeLike = "float16",
+                 device: str = "CPU") -> None:
+        kind = to_dtype(dtype)
+        if kind not in KINDS:
+            names = ", ".join(k.name for k in KINDS)
+            raise ValueError(f"keys and values are stored as {names}, not {kind.name}")
+        self.slots, self.length, self.dtype = slots, length, kind
+        self.keys = [Store(slots, heads, length, size, kind, device) for _ in range(layers)]
+        self.values = [Store(slots, heads, length, size, kind, device) for _ in range(layers)]
+
+    @property
+    def bytes(self) -> int:
+        """How much memory it takes."""
+        memories = [m for store in (*self.keys, *self.values) for m in (store.items, store.scales)
+                    if m is not None]
+        return sum(m.numel() * m.dtype.itemsize for m in memories)
+
+    def write(self, layer: int, keys: Tensor, values: Tensor, slot: Any, places: Sequence[Any]) -> None:
+        """Keys and values (B, heads, T, size), row i at tokens `places[i]` and on of slot `slot` + i."""
+        for row, place in enumerate(places):
+            self.keys[layer].write(keys[row:row + 1], slot + row, place)
+            self.values[layer].write(values[row:row + 1], slot + row, place)

@@ -1,0 +1,307 @@
+"""What kind of transformer a checkpoint is: sizes, norms, positions, windows, experts.
+
+What comes in is the metadata of a GGUF file or the config.json of a Hugging Face folder; what goes out is a
+`Config`, all that `llm/model.py` decides by besides which weights there are. A model whose kind is not known,
+or whose sizes do not fit together, is an error here.
+"""
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tinygrad.llm.rope import Rope
+
+ARCHITECTURES = ("llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen2moe", "qwen3moe", "gemma", "gemma2",
+                 "gemma3", "phi3", "gpt2", "olmo", "olmo2")
+MOST = 1 << 24
+"""No size of a model is larger: what says so lies."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """A transformer of `layers` blocks on `width` items a token.
+
+    `rope` turns queries and keys, on layers of `windows` that are not None `local_rope` if there is one;
+    without either, positions are learned. `windows`: how many tokens each layer sees, None for all.
+    """
+
+    architecture: str
+    vocabulary: int
+    width: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_size: int
+    hidden: int
+    context: int
+    eps: float
+    norm: str = "rms"
+    norm_weights: bool = True
+    activation: str = "silu"
+    rope: Rope | None = None
+    local_rope: Rope | None = None
+    windows: tuple[int | None, ...] = ()
+    scale: float | None = None
+    attention_cap: float | None = None
+    final_cap: float | None = None
+    clip: float | None = None
+    embedding_scale: float = 1.0
+    experts: int = 0
+    experts_used: int = 0
+    expert_norm: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("vocabulary", "width", "layers", "heads", "kv_heads", "head_size", "hidden", "context"):
+            value = getattr(self, name)
+            if type(value) is not int or not 0 < value <= MOST:
+                raise ValueError(f"a model whose {name} is {value!r} cannot be: a number from 1 to {MOST}")
+        if self.heads % self.kv_heads:
+            raise ValueError(f"{self.heads} heads cannot share {self.kv_heads} heads of keys evenly")
+        if self.experts and not 0 < self.experts_used <= self.experts:
+            raise ValueError(f"{self.experts_used} of {self.experts} experts cannot be used")
+        if self.activation not in ("silu", "gelu", "gelu_tanh"):
+            raise ValueError(f"the activation {self.activation!r} is not known")
+
+    def window(self, layer: int) -> int | None:
+        """How many tokens, itself included, a token sees in this layer; None: all before it."""
+        return self.windows[layer] if self.windows else None
+
+    def rope_of(self, layer: int) -> Rope | None:
+        return self.local_rope if self.local_rope and self.window(layer) is not None else self.rope
+
+    @property
+    def scores_scale(self) -> float:
+        return 1 / math.sqrt(self.head_size) if self.scale is None else self.scale
+
+
+def known(architecture: Any) -> str:
+    """The name, if it is one that is known."""
+    if architecture not in ARCHITECTURES:
+        raise ValueError(f"models of architecture {architecture!r} are not known; known are "
+                         f"{', '.join(ARCHITECTURES)}")
+    return str(architecture)
+
+
+def alternating(layers: int, window: int | None, period: int) -> tuple[int | None, ...]:
+    """Windows in which the last of every `period` layers sees everything."""
+    return tuple(None if (i + 1) % period == 0 else window for i in range(layers))
+
+
+ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu": "gelu", "gelu_new": "gelu_tanh",
+               "gelu_pytorch_tanh": "gelu_tanh", "gelu_fast": "gelu_tanh"}
+"""Names in config.json."""
+TYPES = {"qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe", "gemma3_text": "gemma3"}
+"""Types in config.json that GGUF files name otherwise."""
+
+
+# --- Hugging Face -----------------------------------------------------------------------------------------
+
+
+class Fields:
+    """A config.json, read with errors that name the field."""
+
+    def __init__(self, content: Mapping[str, Any]) -> None:
+        self.content = content
+
+    def number(self, *names: str) -> Any:
+        """The value of the first of these names that is there."""
+        for name in names:
+            value = self.content.get(name)
+            if value is not None:
+                if isinstance(value, bool) or not isinstance(value, (int, float)):
+                    raise ValueError(f"config.json: {name} is {value!r}, not a number")
+                return value
+        raise ValueError(f"config.json has no {' or '.join(names)}")
+
+    def optional(self, *names: str, default: Any = None) -> Any:
+        return self.number(*names) if any(self.content.get(name) is not None for name in names) else default
+
+    def get(self, name: str, default: Any = None) -> Any:
+        value = self.content.get(name)
+        return default if value is None else value
+
+
+def from_hugging_face(content: Mapping[str, Any]) -> Config:
+    """The `Config` that a config.json says. Raises ValueError for models that are not known."""
+    if isinstance(content.get("text_config"), Mapping):
+        content = content["text_config"]
+    fields = Fields(content)
+    kind = known(TYPES.get(str(content.get("model_type")), content.get("model_type")))
+    width = fields.number("hidden_size", "n_embd")
+    layers, heads = fields.number("num_hidden_layers", "n_layer"), fields.number("num_attention_heads",
+                                                                                 "n_head")
+    config = Config(
+        architecture=kind, vocabulary=fields.number("vocab_size"), width=width, layers=layers, heads=heads,
+        kv_heads=fields.optional("num_key_value_heads", default=heads),
+        head_size=fields.optional("head_dim", default=width // max(heads, 1)),
+        hidden=fields.optional("intermediate_size", "n_inner", default=4 * width),
+        context=fields.number("max_position_embeddings", "n_positions"),
+        eps=fields.optional("rms_norm_eps", "layer_norm_epsilon", default=1e-5),
+        activation=_activation(content))
+    config = replace(config, windows=_windows(fields, config))
+    if kind != "gpt2":
+        config = replace(config, rope=_rope(fields, config, "full_attention"))
+    return _particular(fields, config)
+
+
+def _activation(content: Mapping[str, Any]) -> str:
+    name = content.get("hidden_activation") or content.get("hidden_act") or content.get("activation_function")
+    if content.get("model_type") in ("gemma", "gemma2", "gemma3", "gemma3_text") and name == "gelu":
+        return "gelu_tanh"  # the first checkpoints say gelu and mean its approximation
+    return ACTIVATIONS.get(str(name), str(name))
+
+
+def _windows(fields: Fields, config: Config) -> tuple[int | None, ...]:
+    """By layer: from layer_types where they are said, else as the architecture does."""
+    window = fields.optional("sliding_window")
+    if window is None or fields.content.get("use_sliding_window") is False:
+        return ()
+    kinds = fields.get("layer_types")
+    if isinstance(kinds, Sequence) and len(kinds) == config.layers:
+        return tuple(window if kind == "sliding_attention" else None for kind in kinds)
+    return default_windows(config.architecture, config.layers, window,
+                           fields.optional("sliding_window_pattern", default=6))
+
+
+def default_windows(kind: str, layers: int, window: int, period: int) -> tuple[int | None, ...]:
+    """The windows of a model that says one size for all."""
+    if kind == "gemma2":
+        return alternating(layers, window, 2)
+    if kind == "gemma3":
+        return alternating(layers, window, period)
+    return (window,) * layers if kind in ("mistral", "mixtral", "phi3") else ()
+
+
+def _rope(fields: Fields, config: Config, layers: str) -> Rope:
+    """Rotary positions: of one of two kinds of layers, where they differ."""
+    said = fields.get("rope_parameters") or fields.get("rope_scaling") or {}
+    said = said.get(layers, said) if isinstance(said.get(layers, said), Mapping) else {}
+    stretch = Fields(said)
+    kind = str(said.get("rope_type") or said.get("type") or "default")
+    kind = {"su": "longrope"}.get(kind, kind)
+    base = stretch.optional("rope_theta", default=fields.optional("rope_theta", default=10000.0))
+    part = stretch.optional("partial_rotary_factor", default=fields.optional("partial_rotary_factor",
+                                                                             default=1.0))
+    original = stretch.optional("original_max_position_embeddings",
+                                default=fields.optional("original_max_position_embeddings",
+                                                        default=config.context))
+    factor = stretch.optional("factor", default=config.context / original)
+    return Rope(int(config.head_size * part), base, kind, factor, original,
+                low=stretch.optional("low_freq_factor", default=1.0),
+                high=stretch.optional("high_freq_factor", default=4.0),
+                fast=stretch.optional("beta_fast", default=32.0), slow=stretch.optional("beta_slow",
+                                                                                        default=1.0),
+                magnitude=stretch.optional("attention_factor"),
+                short=tuple(stretch.get("short_factor", ())), long=tuple(stretch.get("long_factor", ())))
+
+
+def _particular(fields: Fields, config: Config) -> Config:
+    """What only some architectures have."""
+    kind = config.architecture
+    if kind.startswith("gemma"):
+        query = fields.optional("query_pre_attn_scalar")
+        config = replace(config, embedding_scale=math.sqrt(config.width),
+                         scale=None if query is None else query ** -0.5,
+                         attention_cap=fields.optional("attn_logit_softcapping"),
+                         final_cap=fields.optional("final_logit_softcapping"))
+    if kind == "gemma3":
+        local = Fields({"rope_theta": fields.optional("rope_local_base_freq", default=10000.0)})
+        newer = fields.get("rope_parameters") or {}
+        config = replace(config, local_rope=_rope(fields if "sliding_attention" in newer else local, config,
+                                                  "sliding_attention"))
+    if kind in ("gpt2", "olmo"):
+        config = replace(config, norm="layer", norm_weights=kind == "gpt2", clip=fields.optional("clip_qkv"))
+    if kind == "mixtral":
+        config = replace(config, experts=fields.number("num_local_experts"),
+                         experts_used=fields.number("num_experts_per_tok"))
+    if kind in ("qwen2moe", "qwen3moe"):
+        config = replace(config, experts=fields.number("num_experts", "num_local_experts"),
+                         experts_used=fields.number("num_experts_per_tok"),
+                         expert_norm=bool(fields.get("norm_topk_prob", False)))
+    return config
+
+
+# --- GGUF -------------------------------------------------------------------------------------------------
+
+
+def from_gguf(metadata: Mapping[str, Any], factors: Mapping[str, Sequence[float]],
+              vocabulary: int) -> Config:
+    """The `Config` that a GGUF file's metadata say.
+
+    `factors`: the tensors rope_freqs, rope_factors_short and rope_factors_long, where there are such;
+    `vocabulary`: rows of the embedding. Raises ValueError for models that are not known.
+    """
+    kind = known(metadata.get("general.architecture"))
+    values = {key.removeprefix(f"{kind}."): value for key, value in metadata.items()
+              if key.startswith(f"{kind}.")}
+    fields = GGUFFields(kind, values)
+    heads, width = fields.number("attention.head_count"), fields.number("embedding_length")
+    layers = fields.number("block_count")
+    head = fields.optional("attention.key_length", width // max(heads, 1))
+    layer_norm = kind in ("gpt2", "olmo")
+    key = f"attention.layer_norm{'' if layer_norm else '_rms'}_epsilon"
+    eps = fields.optional(key, 1e-5) if kind == "olmo" else fields.number(key)
+    config = Config(
+        architecture=kind, vocabulary=vocabulary, width=width, layers=layers, heads=heads,
+        kv_heads=fields.optional("attention.head_count_kv", heads), head_size=head,
+        hidden=fields.optional("feed_forward_length",
+                               width), context=fields.number("context_length"), eps=eps,
+        norm="layer" if layer_norm else "rms", norm_weights=kind != "olmo",
+        activation="gelu_tanh" if kind.startswith("gemma") or kind == "gpt2" else "silu",
+        clip=fields.optional("attention.clamp_kqv", None),
+        experts=fields.optional("expert_count", 0), experts_used=fields.optional("expert_used_count", 0),
+        expert_norm=kind != "qwen2moe")
+    window = fields.optional("attention.sliding_window", None)
+    if window:
+        pattern = fields.optional("attention.sliding_window_pattern", 6)
+        config = replace(config, windows=default_windows("mistral" if kind == "llama" else kind, layers,
+                                                         window,
+                                                         pattern))
+    if kind != "gpt2":
+        config = replace(config, rope=_gguf_rope(fields, config, factors))
+    if kind.startswith("gemma"):
+        # what llama.cpp knows by the number of layers: the 27B models divide by width / heads
+        large = (kind, layers) in (("gemma2", 46), ("gemma3", 62))
+        config = replace(config, embedding_scale=math.sqrt(width),
+                         scale=(width / heads if large else head) ** -0.5,
+                         attention_cap=fields.optional("attn_logit_softcapping", None),
+                         final_cap=fields.optional("final_logit_softcapping", None))
+    if kind == "gemma3":
+        config = replace(config, local_rope=Rope(head, fields.optional("rope.freq_base_swa", 10000.0)))
+    return config
+
+
+class GGUFFields:
+    """The metadata of one architecture, read with errors that name the key."""
+
+    def __init__(self, kind: str, values: Mapping[str, Any]) -> None:
+        self.kind = kind
+        self.values = values
+
+    def number(self, name: str) -> Any:
+        value = self.values.get(name)
+        if isinstance(value, list) and value and all(item == value[0] for item in value):
+            value = value[0]  # by layer, and the same in each
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise ValueError(f"the metadata say {self.kind}.{name} is {value!r}, not a number")
+        return value
+
+    def optional(self, name: str, default: Any) -> Any:
+        return self.number(name) if name in self.values else default
+
+
+def _gguf_rope(fields: GGUFFields, config: Config, factors: Mapping[str, Sequence[float]]) -> Rope:
+    """llama.cpp stores heads of "llama" so that adjacent items turn together."""
+    kind = str(fields.values.get("rope.scaling.type", "none"))
+    original = fields.optional("rope.scaling.original_context_length", config.context)
+    long = tuple(factors.get("rope_factors_long.weight", ()))
+    return Rope(fields.optional("rope.dimension_count", config.head_size),
+                fields.optional("rope.freq_base", 10000.0),
+                "longrope" if long else "default" if kind in ("none", "longrope") else kind,
+                fields.optional("rope.scaling.factor", config.context / original), original,
+                magnitude=fields.optional("rope.scaling.attn_factor", None) if long else None,
+                short=tuple(factors.get("rope_factors_short.weight", ())), long=long,
+                divisors=tuple(factors.get("rope_freqs.weight", ())),
+                pairs=config.architecture in ("llama", "olmo"))

@@ -1,0 +1,267 @@
+"""The transformer: tokens and their positions in, scores of the next token out.
+
+One module for all architectures of `llm/config.py`. What differs between them is said by the `Config` (kinds
+of norms and positions, windows, caps, experts) and by which weights there are: a norm, a bias or a product
+that a model does not have is one whose weight is not there. Weights have the names of GGUF files and stay as
+they are stored (`nn/block_formats.py`): their values are computed inside the products that read them.
+"""
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tinygrad.dtype import dtypes
+from tinygrad.llm.cache import Cache
+from tinygrad.llm.config import Config
+from tinygrad.llm.rope import Rope
+from tinygrad.nn.block_formats import Packed
+from tinygrad.tensor import Tensor
+
+
+class Transformer:
+    """Weights by name and the `Config` that says how they are used. `context`: positions that are prepared.
+
+    Raises ValueError for weights that are missing or have other shapes than the configuration says.
+    """
+
+    def __init__(self, config: Config, weights: Mapping[str, Packed], context: int | None = None) -> None:
+        self.config = config
+        self.weights = dict(weights)
+        self.context = min(context or config.context, config.context)
+        self.device = str(self.weights["token_embd.weight"].stored.device) if weights else "CPU"
+        check_shapes(config, self.weights)
+        self.tables = {rope: self._table(rope) for rope in (config.rope, config.local_rope) if rope}
+
+    def _table(self, rope: Rope) -> tuple[Tensor, Tensor]:
+        cosines, sines = rope.table(self.context)
+        return (Tensor(cosines, device=self.device, requires_grad=False).realize(),
+                Tensor(sines, device=self.device, requires_grad=False).realize())
+
+    # --- pieces -------------------------------------------------------------------------------------------
+
+    def value(self, name: str) -> Tensor | None:
+        """A weight in float32, if there is one of this name."""
+        packed = self.weights.get(name)
+        return None if packed is None else packed.value.cast(dtypes.float32)
+
+    def linear(self, x: Tensor, name: str) -> Tensor:
+        """(..., in) times the weight (out, in), plus the bias if there is one."""
+        weight, bias = self.value(f"{name}.weight"), self.value(f"{name}.bias")
+        assert weight is not None
+        y = x @ weight.transpose(0, 1)
+        return y if bias is None else y + bias
+
+    def norm(self, x: Tensor, name: str, always: bool = False) -> Tensor:
+        """Items of the last axis at a common size; `x` itself if the model has no such norm."""
+        weight, bias = self.value(f"{name}.weight"), self.value(f"{name}.bias")
+        if weight is None and not (always and not self.config.norm_weights):
+            return x
+        if self.config.norm == "layer":
+            y = x.layernorm(eps=self.config.eps)
+        else:
+            y = x * (x.square().mean(-1, keepdim=True) + self.config.eps).rsqrt()
+        y = y if weight is None else y * weight
+        return y if bias is None else y + bias
+
+    def turned(self, x: Tensor, rope: Rope | None, positions: Tensor) -> Tensor:
+        """Heads (B, H, T, D) turned by their positions (B, T)."""
+        if rope is None:
+            return x
+        cosines, sines = (table[positions].unsqueeze(1) for table in self.tables[rope])
+        rest, half = x[..., rope.size:], rope.size // 2
+        if rope.pairs:
+            pairs = x[..., :rope.size].unflatten(-1, (half, 2))
+            first, second = pairs[..., 0], pairs[..., 1]
+            both = (first * cosines - second * sines).stack(second * cosines + first * sines,
+                                                            dim=-1).flatten(-2)
+        else:
+            first, second = x[..., :half], x[..., half:rope.size]
+            both = (first * cosines - second * sines).cat(second * cosines + first * sines, dim=-1)
+        return both if rope.size == x.shape[-1] else both.cat(rest, dim=-1)
+
+    # --- attention ----------------------------------------------------------------------------------------
+
+    def heads(self, x: Tensor, layer: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries (B, heads, T, D), keys and values (B, kv_heads, T, D), before they are turned."""
+        config, name = self.config, f"blk.{layer}.attn"
+        sizes = [config.heads * config.head_size] + [config.kv_heads * config.head_size] * 2
+        if f"{name}_qkv.weight" in self.weights:
+            query, key, value = self.linear(x, f"{name}_qkv").split(sizes, dim=-1)
+        else:
+            query, key, value = (self.linear(x, f"{name}_{part}") for part in "qkv")
+        if config.clip is not None:
+            query, key, value = (part.clip(-config.clip, config.clip) for part in (query, key, value))
+        if self._norms_whole(layer):
+            query, key = self.norm(query, f"{name}_q_norm"), self.norm(key, f"{name}_k_norm")
+        query, key, value = (part.unflatten(-1, (-1, config.head_size)).transpose(1, 2)
+                             for part in (query, key, value))
+        if not self._norms_whole(layer):
+            query, key = self.norm(query, f"{name}_q_norm"), self.norm(key, f"{name}_k_norm")
+        return query, key, value
+
+    def _norms_whole(self, layer: int) -> bool:
+        """Whether queries are normed before they are cut into heads."""
+        weight = self.weights.get(f"blk.{layer}.attn_q_norm.weight")
+        return weight is not None and weight.shape != (self.config.head_size,)
+
+    def attend(self, x: Tensor, layer: int, positions: Tensor, cache: Cache, slot: Any, places: Sequence[Any],
+               length: Any) -> Tensor:
+        """What each token takes from those before it; its keys and values are put into the cache first."""
+        config, rope = self.config, self.config.rope_of(layer)
+        query, key, value = self.heads(x, layer)
+        query, key = self.turned(query, rope, positions), self.turned(key, rope, positions)
+        cache.write(layer, key, value, slot, places)
+        rows, tokens, shared = len(places), x.shape[1], config.heads // config.kv_heads
+        keys, values = cache.keys[layer].read(slot, rows, length), cache.values[layer].read(slot, rows,
+                                                                                            length)
+        grouped = query.reshape(rows, config.kv_heads, shared, tokens, config.head_size)
+        scores = grouped @ keys.unsqueeze(2).transpose(-2, -1) * config.scores_scale
+        if config.attention_cap is not None:
+            scores = (scores / config.attention_cap).tanh() * config.attention_cap
+        places_of_keys = Tensor.arange(length, device=self.device)
+        here = positions.reshape(rows, 1, 1, tokens, 1)
+        seen = places_of_keys <= here
+        window = config.window(layer)
+        if window is not None:
+            seen = seen & (places_of_keys > here - window)
+        weights = seen.where(scores, -math.inf).softmax(-1)
+        mixed = (weights @ values.unsqueeze(2)).reshape(rows, config.heads, tokens, config.head_size)
+        return self.linear(mixed.transpose(1, 2).flatten(-2), f"blk.{layer}.attn_output")
+
+    # --- the rest of a block ------------------------------------------------------------------------------
+
+    def activation(self, x: Tensor) -> Tensor:
+        kind = self.config.activation
+        return x.silu() if kind == "silu" else x.gelu("tanh" if kind == "gelu_tanh" else "none")
+
+    def feed_forward(self, x: Tensor, layer: int) -> Tensor:
+        """Two products with an activation between them, gated where there is a gate, or by experts."""
+        name = f"blk.{layer}.ffn"
+        if f"{name}_gate_inp.weight" in self.weights:
+            return self.mixture(x, layer)
+        up = self.linear(x, f"{name}_up")
+        if f"{name}_gate.weight" in self.weights:
+            hidden = self.activation(self.linear(x, f"{name}_gate")) * up
+        elif self.weights[f"{name}_down.weight"].shape[1] * 2 == up.shape[-1]:
+            gate, up = up.chunk(2, dim=-1)
+            hidden = self.activation(gate) * up
+        else:
+            hidden = self.activation(up)
+        return self.linear(hidden, f"{name}_down")
+
+    def mixture(self, x: Tensor, layer: int) -> Tensor:
+        """The experts that score highest for each token, weighed by their scores, and the shared one."""
+        config, name = self.config, f"blk.{layer}.ffn"
+        scores = self.linear(x, f"{name}_gate_inp").softmax(-1)
+        best, chosen = scores.topk(config.experts_used)
+        if config.expert_norm:
+            best = best / best.sum(-1, keepdim=True)
+        few = x.shape[0] * x.shape[1] * config.experts_used
+        if isinstance(few, int) and few < config.experts:
+            mixed = self._chosen_experts(x, name, chosen, best)
+        else:
+            numbers = Tensor.arange(config.experts, device=self.device)
+            shares = (chosen.unsqueeze(-1) == numbers).where(best.unsqueeze(-1), 0).sum(-2)
+            mixed = self._all_experts(x, name, shares)
+        if f"{name}_gate_inp_shexp.weight" in self.weights:
+            hidden = self.activation(self.linear(x, f"{name}_gate_shexp")) * self.linear(x,
+                                                                                         f"{name}_up_shexp")
+            gate = self.value(f"{name}_gate_inp_shexp.weight")
+            assert gate is not None
+            share = (x * gate.reshape(-1)).sum(-1, keepdim=True).sigmoid()
+            mixed = mixed + share * self.linear(hidden, f"{name}_down_shexp")
+        return mixed
+
+    def _chosen_experts(self, x: Tensor, name: str, chosen: Tensor, shares: Tensor) -> Tensor:
+        """By reading the weights of the chosen ones only: for few tokens."""
+        gate, up, down = (self.weights[f"{name}_{part}_exps.weight"].picked(chosen).cast(dtypes.float32)
+                          for part in ("gate", "up", "down"))
+        given = x.unsqueeze(2).unsqueeze(-1)
+        hidden = self.activation(gate @ given) * (up @ given)
+        return ((down @ hidden).squeeze(-1) * shares.unsqueeze(-1)).sum(2)
+
+    def _all_experts(self, x: Tensor, name: str, shares: Tensor) -> Tensor:
+        """By products with all of them, of which the shares (B, T, experts) keep some: for many tokens."""
+        gate, up, down = (self.value(f"{name}_{part}_exps.weight") for part in ("gate", "up", "down"))
+        assert gate is not None and up is not None and down is not None
+        given = x.unsqueeze(1)
+        hidden = self.activation(given @ gate.transpose(-2, -1)) * (given @ up.transpose(-2, -1))
+        return ((hidden @ down.transpose(-2, -1)) * shares.transpose(1, 2).unsqueeze(-1)).sum(1)
+
+    # --- all of it ----------------------------------------------------------------------------------------
+
+    def hidden(self, tokens: Tensor, positions: Tensor, cache: Cache, slot: Any, places: Sequence[Any],
+               length: Any) -> Tensor:
+        """What the last block leaves of tokens (B, T) at positions (B, T), normed: (B, T, width).
+
+        Row i of the tokens is in slot `slot` + i of the cache, from `places[i]` on; `length` tokens of the
+        cache are looked at, which is as many as the longest row has then. Slots, places and lengths may be
+        bound Variables.
+        """
+        x = self.weights["token_embd.weight"].picked(tokens).cast(dtypes.float32)
+        x = x * self.config.embedding_scale
+        if "position_embd.weight" in self.weights:
+            x = x + self.weights["position_embd.weight"].picked(positions).cast(dtypes.float32)
+        for layer in range(self.config.layers):
+            name = f"blk.{layer}"
+            mixed = self.attend(self.norm(x, f"{name}.attn_norm", always=True), layer, positions, cache, slot,
+                                places,
+                                length)
+            x = (x + self.norm(mixed, f"{name}.post_attention_norm")).contiguous()
+            grown = self.feed_forward(self.norm(x, f"{name}.ffn_norm", always=True), layer)
+            x = (x + self.norm(grown, f"{name}.post_ffw_norm")).contiguous()
+        return self.norm(x, "output_norm", always=True)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Scores of the next token (..., vocabulary) from what the last block left (..., width)."""
+        scores = self.linear(hidden, "output" if "output.weight" in self.weights else "token_embd")
+        cap = self.config.final_cap
+        return scores if cap is None else (scores / cap).tanh() * cap
+
+
+# --- what the weights must be -----------------------------------------------------------------------------
+
+
+def check_shapes(config: Config, weights: Mapping[str, Packed]) -> None:
+    """Every weight that a model cannot do without is there, and those that are known have their shapes."""
+    expected = expected_shapes(config, weights)
+    missing = [name for name in expected if name not in weights]
+    if missing:
+        raise ValueError(f"the model lacks {len(missing)} weights: {', '.join(missing[:5])}"
+                         f"{' ...' if len(missing) > 5 else ''}")
+    wrong = [f"{name} has {weights[name].shape}, the configuration says {shape}"
+             for name, shape in expected.items() if weights[name].shape != shape]
+    if wrong:
+        raise ValueError("weights do not fit the model: " + "; ".join(wrong[:5]))
+
+
+def expected_shapes(config: Config, weights: Mapping[str, Packed]) -> dict[str, tuple[int, ...]]:
+    """The weights that a model needs, with their shapes."""
+    width, queries = config.width, config.heads * config.head_size
+    kept = config.kv_heads * config.head_size
+    shapes: dict[str, tuple[int, ...]] = {"token_embd.weight": (config.vocabulary, width)}
+    if config.norm_weights:
+        shapes["output_norm.weight"] = (width,)
+    if "output.weight" in weights:
+        shapes["output.weight"] = (config.vocabulary, width)
+    for layer in range(config.layers):
+        name = f"blk.{layer}"
+        if f"{name}.attn_qkv.weight" in weights:
+            shapes[f"{name}.attn_qkv.weight"] = (queries + 2 * kept, width)
+        else:
+            shapes |= {f"{name}.attn_q.weight": (queries, width), f"{name}.attn_k.weight": (kept, width),
+                       f"{name}.attn_v.weight": (kept, width)}
+        shapes[f"{name}.attn_output.weight"] = (width, queries)
+        if f"{name}.ffn_gate_inp.weight" in weights:
+            experts = weights.get(f"{name}.ffn_up_exps.weight")
+            hidden = experts.shape[1] if experts is not None and len(experts.shape) == 3 else 0
+            shapes |= {f"{name}.ffn_gate_inp.weight": (config.experts, width),
+                       f"{name}.ffn_gate_exps.weight": (config.experts, hidden, width),
+                       f"{name}.ffn_up_exps.weight": (config.experts, hidden, width),
+                       f"{name}.ffn_down_exps.weight": (config.experts, width, hidden)}
+            continue
+        fused = f"{name}.ffn_gate.weight" not in weights and config.architecture == "phi3"
+        shapes[f"{name}.ffn_up.weight"] = (config.hidden * (2 if fused else 1), width)
+        shapes[f"{name}.ffn_down.weight"] = (width, config.hidden)
+    return shapes
