@@ -156,13 +156,32 @@ def scatters_the_kernel(shape: tuple[int, ...], kernel: tuple[int, ...], groups:
     (lambda x: x.conv2d(Tensor.ones(2, 3, 1, 1), Tensor.ones(3)), r"takes a bias \(2,\)"),
     (lambda x: x.conv2d(Tensor.ones(2, 3, 1, 1), padding="full"), "'same', 'valid' or sizes"),
     (lambda x: x.conv2d(Tensor.ones(2, 3, 1, 1), padding="same", stride=2), "takes stride 1"),
-    (lambda x: x.conv2d(Tensor.ones(2, 3, 1, 1), padding=-1), "sizes >= 0"),
+    (lambda x: x.conv2d(Tensor.ones(2, 3, 1, 1), padding=-3), "crops more than axis 2"),
     (lambda x: x.conv2d(Tensor.ones(2, 3, 1, 1), stride=0), "stride takes"),
     (lambda x: x.conv_transpose2d(Tensor.ones(2, 3, 1, 1)), "conv_transpose2d takes"),
 ])
 def test_convolution_refuses(call: Any, text: str) -> None:
     with pytest.raises(ValueError, match=text):
         call(Tensor.ones(1, 3, 5, 5))
+
+
+@pytest.mark.parametrize("padding", [-1, (-1, 2), (-2, -1, 1, 0)])
+def test_negative_padding_crops(padding: Any) -> None:
+    x, w = normal(2, 3, 7, 8), normal(4, 3, 3, 2)
+    flat = {-1: (-1, -1, -1, -1), (-1, 2): (2, 2, -1, -1)}.get(padding, padding)
+    rows, columns = (slice(max(-b, 0), n - max(-a, 0))
+                     for b, a, n in ((flat[2], flat[3], 7), (flat[0], flat[1], 8)))
+    grown = tuple(max(p, 0) for p in flat)
+    xs = [Tensor(x, requires_grad=True) for _ in range(2)]
+    found = xs[0].conv2d(Tensor(w), padding=padding)
+    expected = xs[1][:, :, rows, columns].conv2d(Tensor(w), padding=grown)
+    np.testing.assert_allclose(found.numpy(), expected.numpy(), rtol=1e-5, atol=1e-5)
+    (found * found).sum().backward()
+    (expected * expected).sum().backward()
+    np.testing.assert_allclose(xs[0].grad.numpy(), xs[1].grad.numpy(), rtol=1e-5, atol=1e-5)
+    if padding == -1:
+        np.testing.assert_array_equal(Tensor(x).max_pool2d(2, padding=-1).numpy(),
+                                      Tensor(x[:, :, 1:-1, 1:-1]).max_pool2d(2).numpy())
 
 
 # --- pooling ----------------------------------------------------------------------------------------

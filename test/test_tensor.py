@@ -115,6 +115,21 @@ def test_arange_larger_and_other_dtypes():
     same(Tensor.arange(5, dtype=dtypes.float16), np.arange(5, dtype=np.float16))
 
 
+@pytest.mark.parametrize(("arguments", "dtype"), [
+    ((2**33,), dtypes.int32), ((-1, 3), dtypes.uint8), ((250, 257), dtypes.uint8),
+    ((0, -250, -100), dtypes.int8), ((0, 260, 2.5), dtypes.uint8)])
+def test_arange_refuses_numbers_that_its_dtype_does_not_hold(arguments, dtype):
+    with pytest.raises(OverflowError, match=f"arange from .* does not fit {dtype}"):
+        Tensor.arange(*arguments, dtype=dtype)
+
+
+def test_arange_to_the_ends_of_its_dtype():
+    same(Tensor.arange(-128, 128, 85, dtype=dtypes.int8), np.array([-128, -43, 42, 127], np.int8))
+    same(Tensor.arange(0, 256, 255, dtype=dtypes.uint8), np.array([0, 255], np.uint8))
+    same(Tensor.arange(2**31 - 2, 2**31, dtype=dtypes.int32), np.array([2**31 - 2, 2**31 - 1], np.int32))
+    assert Tensor.arange(9, 9, dtype=dtypes.uint8).shape == (0,)
+
+
 @pytest.mark.parametrize("steps", [0, 1, 2, 5, 50])
 def test_linspace(steps):
     close(Tensor.linspace(-1, 3, steps), np.linspace(-1, 3, steps, dtype=np.float32))
@@ -403,6 +418,36 @@ def test_close_integers_are_as_far_apart_as_they_are(dtype):
     same(x[:2].isclose(y[:2], rtol=3), [True, low != 0])
 
 
+def test_numbers_are_close_and_ends_of_interpolation():
+    x = np.array([1.0, 1.000001, 1.1, np.inf, np.nan], np.float32)
+    for number in (1.0, 1, math.inf, np.float32(1)):
+        same(Tensor(x).isclose(number), np.isclose(x, number))
+    same(Tensor(x).isclose(math.nan, equal_nan=True), np.isclose(x, np.nan, equal_nan=True))
+    same(Tensor([1, 2]).isclose(1.5, atol=0.5), [True, True])
+    same(Tensor([True, False]).isclose(1), [True, False])
+    assert Tensor([2.0, 2.0]).allclose(2) and not Tensor([2.0, 2.1]).allclose(2)
+    same(Tensor([1.0, 2.0]).lerp(3.0, Tensor([0.5, 0.25])), [2.0, 2.25])
+
+
+@pytest.mark.parametrize("number", [5.0, 5.7, -5.7, True, 7, np.float32(2.5), np.int64(3)])
+def test_a_number_is_written_in_the_dtype_of_the_tensor(number):
+    for array in (np.array([1, 2, 3], np.int32), np.array([True, False, False]), np.zeros(3, np.float32)):
+        for write in (
+            lambda x: x.__setitem__(1, number),
+            lambda x: x.__setitem__(slice(1, None), number),
+            lambda x: x.__setitem__([2, 0], number),
+            lambda x: x.__setitem__(np.array([True, False, True]), number),
+            lambda x: x.__setitem__(slice(None), number) if isinstance(x, np.ndarray) else x.assign(number),
+        ):
+            expected, found = array.copy(), Tensor(array)
+            write(expected)
+            write(found)
+            same(found, expected)
+    masked = Tensor([1, 2, 3])
+    masked[masked > 1] = 5.7
+    same(masked, [1, 5, 5])
+
+
 @pytest.mark.parametrize("dtype", [dtypes.float16, dtypes.bfloat16, dtypes.fp8e4m3, dtypes.fp8e5m2], ids=str)
 def test_close_halves_are_compared_in_float32(dtype):
     """Rounded to halves, some of these differences are what is allowed."""
@@ -474,6 +519,21 @@ def test_pad_constant():
     same(Tensor(x).pad(((1, 0), None), value=-math.inf), np.pad(x, ((1, 0), (0, 0)), constant_values=-np.inf))
     same(Tensor(x).pad((-1, 2, 1, -2), value=4.0), np.pad(x[:1, 1:], ((1, 0), (0, 2)), constant_values=4.0))
     same(Tensor(x).pad_to(4, None, value=1), np.pad(x, ((0, 1), (0, 0)), constant_values=1))
+
+
+@pytest.mark.parametrize(("mode", "pairs"), [
+    ("reflect", (4, -2)), ("reflect", (-5, 3)), ("reflect", (-1, 2)), ("replicate", (9, -5)),
+    ("replicate", (-6, 4)), ("replicate", (4, -8))])
+def test_mirrored_and_repeated_items_are_those_before_cropping(mode, pairs):
+    x = normal(3, 5)
+    before, after = pairs
+    whole = np.pad(x, ((0, 0), (max(before, 0), max(after, 0))), {"replicate": "edge"}.get(mode, mode))
+    same(Tensor(x).pad(pairs, mode=mode), whole[:, max(-before, 0):whole.shape[1] - max(-after, 0)])
+
+
+def test_padding_around_goes_around_what_is_left():
+    x = normal(3, 5)
+    same(Tensor(x).pad((-1, 2), mode="circular"), np.pad(x[:, 1:], ((0, 0), (0, 2)), "wrap"))
 
 
 @pytest.mark.parametrize("second", [np.float64, np.float16])

@@ -23,7 +23,7 @@ import numpy as np
 from tinygrad.device import Device, canonical_device
 from tinygrad.dtype import DType, DTypeLike, dtype_from_numpy, dtypes, to_dtype
 from tinygrad.engine.realize import realize_uops, refuse_reading, schedule_uops
-from tinygrad.functional.indexing import as_written
+from tinygrad.functional.indexing import as_written, operand_to_write
 from tinygrad.functional.methods import Methods
 from tinygrad.graph.batch import TransformError, is_unknown
 from tinygrad.graph.leaves import (
@@ -568,11 +568,12 @@ class Tensor(Methods):
     def assign(self, x: Any) -> Tensor:
         """Take the value of `x`, broadcast to this shape. A realised tensor's memory is overwritten, lazily.
 
-        Lazy tensors that depend on the old value are computed before the write. Raises ValueError where the
-        shape does not broadcast, TypeError where the dtype would lose its kind (a float into integers).
+        Lazy tensors that depend on the old value are computed before the write. A Python number is cast to
+        this dtype. Raises ValueError where the shape does not broadcast, TypeError where a tensor's dtype
+        would lose its kind (floats into integers).
         """
-        value = x if isinstance(x, Tensor) else Tensor(x, self.device, requires_grad=False)
-        self.write(as_written("assign", self.shape, self.dtype, value).to(self.device).uop)
+        value = as_written("assign", self.shape, self.dtype, operand_to_write(self, x))
+        self.write(value.to(self.device).uop)
         return self
 
     @exclusive

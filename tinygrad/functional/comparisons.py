@@ -8,7 +8,14 @@ import math
 from typing import TYPE_CHECKING
 
 from tinygrad.dtype import dtypes, promote
-from tinygrad.functional.elementwise import binary, broadcast_shape, expand_to, operands, unary
+from tinygrad.functional.elementwise import (
+    as_tensor,
+    binary,
+    broadcast_shape,
+    expand_to,
+    operands,
+    unary,
+)
 
 if TYPE_CHECKING:
     from tinygrad.tensor import Operand, Tensor
@@ -105,13 +112,14 @@ def isfinite(self: Tensor) -> Tensor:
     return (isinf(self) | isnan(self)).logical_not()
 
 
-def isclose(self: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-08,
+def isclose(self: Tensor, other: Operand, rtol: float = 1e-05, atol: float = 1e-08,
             equal_nan: bool = False) -> Tensor:
     """|self - other| <= atol + rtol * |other|; equal infinities are close. Compared in at least float32.
 
     >>> Tensor([1.0, 2.0]).isclose(Tensor([1.000001, 2.1])).tolist()
     [True, False]
     """
+    other = as_tensor("isclose", other, self)
     broadcast_shape("isclose", self.shape, other.shape)
     if self.dtype.is_bool and other.dtype.is_bool:
         return self == other
@@ -133,7 +141,7 @@ def _distance(x: Tensor, y: Tensor) -> Tensor:
     return x.maximum(y).cast(unsigned) - x.minimum(y).cast(unsigned)
 
 
-def allclose(self: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-08,
+def allclose(self: Tensor, other: Operand, rtol: float = 1e-05, atol: float = 1e-08,
              equal_nan: bool = False) -> bool:
     """Whether all items are close (see `isclose`). Computes."""
     return bool(isclose(self, other, rtol, atol, equal_nan).all().item())

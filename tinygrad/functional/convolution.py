@@ -35,7 +35,8 @@ def conv2d(self: Tensor, weight: Tensor, bias: Tensor | None = None, groups: int
 
     Shapes: input (N, C_in, *spatial), weight (C_out, C_in/groups, *kernel), bias (C_out,). `padding`: zeros
     around the input: one size, one an axis, two an axis in the flat order of `pad` (last axis first: left,
-    right, top, bottom), "same" or "valid". `dtype`: of the sum; halves accumulate in float32 anyway.
+    right, top, bottom), "same" or "valid"; sizes below 0 crop. `dtype`: of the sum; halves accumulate in
+    float32 anyway.
 
     >>> Tensor.ones(1, 1, 3, 3).conv2d(Tensor.ones(1, 1, 2, 2)).tolist()
     [[[[4.0, 4.0], [4.0, 4.0]]]]
@@ -54,6 +55,9 @@ def conv2d(self: Tensor, weight: Tensor, bias: Tensor | None = None, groups: int
         raise ValueError(f"conv2d with weight {weight.shape} takes a bias ({c_out},), got {bias.shape}")
     strides, dilations = per_axis("stride", stride, axes), per_axis("dilation", dilation, axes)
     pads = resolve_padding(padding, kernel, strides, dilations)
+    if any(p < 0 for pair in pads for p in pair):
+        self = pad_spatial(self, [(min(before, 0), min(after, 0)) for before, after in pads])
+        pads = [(max(before, 0), max(after, 0)) for before, after in pads]
 
     windows = _conv_windows(self, weight, groups, strides, dilations, pads)
     outs = windows.shape[3:3 + axes]

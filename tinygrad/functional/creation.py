@@ -164,7 +164,8 @@ def arange(start: float, stop: float | None = None, step: float = 1, dtype: DTyp
            device: Devices | None = None, requires_grad: bool | None = None) -> Tensor:
     """The numbers start, start + step, ... before `stop`; from 0 where only `stop` is given.
 
-    Integers give the default integer type, a float among them the default float type.
+    Integers give the default integer type, a float among them the default float type. Raises OverflowError
+    where an integer `dtype` does not hold the numbers.
 
     >>> Tensor.arange(2, 10, 3).tolist()
     [2, 5, 8]
@@ -181,7 +182,9 @@ def arange(start: float, stop: float | None = None, step: float = 1, dtype: DTyp
     else:
         kind = dtypes.from_py([0 if isinstance(n, Size) else n for n in (start, stop, step)])
     size = _count_of_steps(start, stop, step)
-    wide = dtypes.int64 if kind.is_int and kind.itemsize == 8 else dtypes.default_int
+    _refuse_overflow(kind, start, step, size)
+    is_long = largest(size) > dtypes.default_int.max
+    wide = dtypes.int64 if is_long or (kind.is_int and kind.itemsize == 8) else dtypes.default_int
     numbers = counting(size, wide)
     if kind.is_float or not all(isinstance(n, (int, Size)) for n in (start, step)):
         numbers = numbers.cast(kind if kind in (dtypes.float32, dtypes.float64) else dtypes.float32)
@@ -190,6 +193,16 @@ def arange(start: float, stop: float | None = None, step: float = 1, dtype: DTyp
     if start != 0:
         numbers = numbers + start
     return Tensor.leaf(numbers.cast(kind), device, requires_grad)
+
+
+def _refuse_overflow(dtype: DType, start: float, step: float, count: int) -> None:
+    """Raise OverflowError where `dtype` does not hold the first or the last of the numbers of an `arange`."""
+    if not dtype.is_int or is_symbolic([start, count]) or not count:
+        return
+    first, last = start, start + (count - 1) * step
+    if not (dtype.min <= min(first, last) and max(first, last) <= dtype.max):
+        raise OverflowError(f"arange from {first} to {last} does not fit {dtype}, which holds {dtype.min} to "
+                            f"{dtype.max}")
 
 
 def _count_of_steps(start: Any, stop: Any, step: Any) -> int:

@@ -72,6 +72,14 @@ def _as_operand(name: str, x: Any) -> Any:
     return x
 
 
+def as_tensor(name: str, x: Operand, beside: Tensor) -> Tensor:
+    """An operand as a tensor, a number in the dtype in which it and another operand meet."""
+    value = x if isinstance(x, type(beside)) else _as_operand(name, x)
+    if isinstance(value, type(beside)):
+        return value
+    return type(beside)(value, beside.device, number_dtype(value, beside.dtype), requires_grad=False)
+
+
 def operands(name: str, *values: Any) -> tuple[list[UOp], list[Tensor]]:
     """The nodes of `values`, tensors or numbers, in their common shape and dtype; and which of them are
     tensors."""
@@ -306,12 +314,13 @@ def clip(self: Tensor, min_: Operand | None = None, max_: Operand | None = None)
     return result
 
 
-def lerp(self: Tensor, end: Tensor, weight: Operand) -> Tensor:
+def lerp(self: Tensor, end: Operand, weight: Operand) -> Tensor:
     """self + weight * (end - self).
 
     >>> Tensor([0.0, 10.0]).lerp(Tensor([4.0, 20.0]), 0.25).tolist()
     [1.0, 12.5]
     """
+    end = as_tensor("lerp", end, self)
     if isinstance(weight, type(self)):
         broadcast_shape("lerp", self.shape, end.shape, weight.shape)
     return self + (end - self) * weight

@@ -261,11 +261,11 @@ def setitem(self: Tensor, index: Any, value: Any) -> None:
 
     All views of the same value see it. Memory is written at once, a constant to gradients; a lazy value
     that gradients flow through takes a new value, through which they flow (under `no_grad`: as if nothing had
-    been written, as in PyTorch). Where an index tensor names an item twice, the last value stays. Raises
-    RuntimeError where several of the items are one item of what this is a view of.
+    been written, as in PyTorch). Where an index tensor names an item twice, the last value stays. A Python
+    number is cast to this dtype. Raises RuntimeError where several of the items are one item of what this is
+    a view of, TypeError for a tensor of floats to write among integers.
     """
-    new = value if isinstance(value, type(self)) else type(self)(value, device=self.device,
-                                                                 requires_grad=False)
+    new = operand_to_write(self, value)
     if isinstance(index, type(self)) and index.dtype.is_bool and index.shape == self.shape and new.ndim == 0:
         number = as_written("setitem", (), self.dtype, new).to(self.device)
         self.write(index.where(number, self).uop, partly=True)
@@ -288,6 +288,14 @@ def setitem(self: Tensor, index: Any, value: Any) -> None:
     if memory is None:
         raise RuntimeError(f"{self!r} was computed but has no memory to write to")
     self.overwrite(_select(type(self).leaf(memory, requires_grad=False), index).view, value)
+
+
+def operand_to_write(self: Tensor, value: Any) -> Tensor:
+    """What is to be written into `self` as a tensor; a number in its dtype, as NumPy and PyTorch cast it."""
+    if isinstance(value, type(self)):
+        return value
+    dtype = self.dtype if isinstance(value, (bool, int, float, np.generic)) else None
+    return type(self)(value, device=self.device, dtype=dtype, requires_grad=False)
 
 
 def as_written(name: str, shape: Shape, dtype: DType, value: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from tinygrad.functional.creation import to_shape
 from tinygrad.functional.elementwise import expand_to
 from tinygrad.graph.leaves import value_of_its_own
 from tinygrad.graph.sizes import Size, as_size, at_least
-from tinygrad.graph.uop import UOp
+from tinygrad.graph.uop import Shape, UOp
 from tinygrad.helpers import ceildiv, prod
 
 if TYPE_CHECKING:
@@ -250,8 +250,10 @@ def pad(self: Tensor, padding: Any, mode: str = "constant", value: float = 0.0) 
     """Items around each axis; negative sizes crop.
 
     `padding` is (before, after) for each axis, or flat: the last axis's two sizes first, as in PyTorch.
-    `mode` is "constant" (`value`), "reflect" (mirrored without the edge item), "replicate" (the edge item) or
-    "circular".
+    `mode` is "constant" (`value`), "reflect" (mirrored without the edge item, at most as many as are left),
+    "replicate" (the edge item) or "circular" (at most once around). As in PyTorch, the items that are
+    mirrored and repeated are those before cropping, and what goes around are those that are left. Raises
+    ValueError for more.
 
     >>> Tensor([1, 2, 3]).pad((1, 2)).tolist(), Tensor([1, 2, 3]).pad((2, 0), mode="reflect").tolist()
     ([0, 1, 2, 3, 0, 0], [3, 2, 1, 2, 3])
@@ -259,15 +261,13 @@ def pad(self: Tensor, padding: Any, mode: str = "constant", value: float = 0.0) 
     pairs = _pairs(self, padding)
     if mode not in ("constant", "reflect", "replicate", "circular"):
         raise ValueError(f"pad mode is 'constant', 'reflect', 'replicate' or 'circular', got {mode!r}")
-    cropped = self.uop.shrink([_cropped(n, before, after)
-                               for (before, after), n in zip(pairs, self.shape, strict=True)])
     grown = [(at_least(before, 0), at_least(after, 0)) for before, after in pairs]
-    if mode != "constant":
-        result = copied(self, cropped)
-        for axis, (before, after) in enumerate(grown):
-            if before or after:
-                result = _extended(result, axis, before, after, mode)
-        return result
+    if mode in ("reflect", "replicate"):
+        result = _extended(self, grown, mode)
+        return copied(self, result.uop.shrink(_cropped(result.shape, pairs)))
+    cropped = self.uop.shrink(_cropped(self.shape, pairs))
+    if mode == "circular":
+        return _extended(copied(self, cropped), grown, mode)
     padded = cropped.pad(grown)
     if value == 0 or padded is cropped:
         return copied(self, padded)
@@ -275,14 +275,27 @@ def pad(self: Tensor, padding: Any, mode: str = "constant", value: float = 0.0) 
     return type(self).of(inside.where(padded, padded._operand(value)), self)
 
 
-def _cropped(size: int, before: int, after: int) -> tuple[int, int]:
-    """(start, end) of an axis that sizes below 0 before and after it crop."""
-    start = 0 if before >= 0 else min(-before, size)
-    return start, size if after >= 0 else max(size + after, start)
+def _cropped(shape: Shape, pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """(start, end) of each axis that sizes below 0 before and after it crop."""
+    bounds = []
+    for axis, (size, (before, after)) in enumerate(zip(shape, pairs, strict=True)):
+        start = 0 if before >= 0 else -before
+        end = size if after >= 0 else size + after
+        if end < start:
+            raise ValueError(f"pad by {(before, after)} crops more than axis {axis} of shape {shape} has")
+        bounds.append((start, end))
+    return bounds
 
 
-def _extended(self: Tensor, axis: int, before: int, after: int, mode: str) -> Tensor:
-    """The axis continued on both sides by its own items."""
+def _extended(self: Tensor, grown: Sequence[tuple[int, int]], mode: str) -> Tensor:
+    """The axes continued on both sides by their own items."""
+    for axis, (before, after) in enumerate(grown):
+        if before or after:
+            self = _extended_axis(self, axis, before, after, mode)
+    return self
+
+
+def _extended_axis(self: Tensor, axis: int, before: int, after: int, mode: str) -> Tensor:
     size = self.shape[axis]
 
     def part(start: int, end: int) -> Tensor:

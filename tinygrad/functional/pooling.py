@@ -6,10 +6,13 @@ of each axis in turn.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import operator
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+import numpy as np
 
 from tinygrad.dtype import dtypes, least_upper_float, promote
 from tinygrad.functional.movement import copied
@@ -165,7 +168,8 @@ def interpolate(self: Tensor, size: Sequence[int], mode: str = "linear",
     `mode`: "linear" (also "bilinear" and "trilinear", for two and three axes), "cubic" (4 items an axis; also
     "bicubic"), "nearest" (item floor(i*in/out)), "nearest-exact" (item floor((i + 0.5)*in/out)) or "area"
     (the mean of items floor(i*in/out) to ceil((i + 1)*in/out)). `align_corners` (linear and cubic) puts the
-    first and last items onto each other. Half types compute in float32; integers are rounded at the end.
+    first and last items onto each other. Half types compute in float32; integers are rounded at the end, but
+    linear and cubic of uint8, images, after each axis, the last one first, as PyTorch's are.
 
     >>> Tensor([0.0, 4.0]).interpolate((4,)).tolist()
     [0.0, 1.0, 3.0, 4.0]
@@ -179,6 +183,8 @@ def interpolate(self: Tensor, size: Sequence[int], mode: str = "linear",
     if not 1 <= len(size) <= self.ndim or any(n < 1 for n in size) or len(size) != axes:
         raise ValueError(f"interpolate takes a size >= 1 for each of the last {axes} axes of {self.shape} in "
                          f"mode {mode!r}, got {tuple(size)}")
+    if self.dtype is dtypes.uint8 and kind in ("linear", "cubic"):
+        return _interpolate_image(self, size, kind, align_corners)
     is_copy = kind in ("nearest", "nearest-exact")
     x = self if is_copy else self.cast(promote(least_upper_float(self.dtype), dtypes.float32))
     for axis, outs in zip(range(-len(size), 0), size, strict=True):
@@ -214,14 +220,15 @@ def _interpolate_axis(x: Tensor, axis: int, outs: int, mode: str, align_corners:
     return functools.reduce(operator.add, parts)
 
 
-def _cubic_weights(share: Tensor) -> dict[int, Tensor]:
-    """The weights of the items around a position, `share` beyond item 0: Keys's kernel at their distances."""
+def _cubic_weights(share: Any) -> dict[int, Any]:
+    """The weights of the items around a position, `share` beyond item 0 (a tensor or an array): Keys's kernel
+    at their distances."""
     a = CUBIC_SHARPNESS
 
-    def near(d: Tensor) -> Tensor:
+    def near(d: Any) -> Any:
         return ((a + 2) * d - (a + 3)) * d * d + 1
 
-    def far(d: Tensor) -> Tensor:
+    def far(d: Any) -> Any:
         return ((d - 5) * d + 8) * d * a - 4 * a
 
     return {-1: far(share + 1), 0: near(share), 1: near(1 - share), 2: far(2 - share)}
@@ -239,6 +246,50 @@ def _mean_of_areas(x: Tensor, axis: int, outs: int) -> Tensor:
     inside = (places < end.unsqueeze(1)).reshape(outs, longest, *trailing)
     items = _items(x, axis, places.minimum(n - 1))
     return inside.where(items, 0).sum(axis) / counts
+
+
+IMAGE_WEIGHT_BITS = 15
+"""Weights of pixels are rounded to multiples of 2^-k, the finest of which the largest is below 2^15 times."""
+
+
+def _interpolate_image(self: Tensor, size: Sequence[int], mode: str, align_corners: bool) -> Tensor:
+    """Linear and cubic modes of uint8, in integers: each axis with rounded weights, and rounded to uint8."""
+    x = self
+    for axis, outs in zip(range(-1, -len(size) - 1, -1), reversed(size)):
+        if x.shape[axis] != outs:
+            places, weights = _taps(x.shape[axis], outs, mode, align_corners)
+            largest = weights.max()
+            bits = max(k for k in range(IMAGE_WEIGHT_BITS + 1) if int(largest * 2**k + 0.5) < 2**15)
+            scaled = np.trunc(weights * 2**bits + np.copysign(0.5, weights)).astype(np.int32)
+            trailing = (1,) * (-axis - 1)
+            parts = [_items(x, axis, _constant(x, place)).cast(dtypes.int32)
+                     * _constant(x, weight).reshape(outs, *trailing)
+                     for place, weight in zip(places, scaled, strict=True)]
+            total = functools.reduce(operator.add, parts) + (1 << bits >> 1)
+            x = (total >> bits).clip(0, 255).cast(dtypes.uint8)
+    return x
+
+
+def _constant(x: Tensor, numbers: np.ndarray[Any, Any]) -> Tensor:
+    return type(x)(numbers, device=x.device, requires_grad=False)
+
+
+def _taps(n: int, outs: int, mode: str, align_corners: bool) -> tuple[np.ndarray[Any, Any], ...]:
+    """Places and weights of the items, of `n`, that each of `outs` is made of: two or four rows of `outs`
+    numbers. Beyond the ends is the item there, whose weights are one."""
+    steps = np.arange(outs)
+    position = steps * (n - 1) / max(outs - 1, 1) if align_corners else (steps + 0.5) * n / outs - 0.5
+    position = position.clip(0) if mode == "linear" else position
+    low = np.floor(position).astype(np.int32)
+    share = position - low
+    found = {0: 1 - share, 1: share} if mode == "linear" else _cubic_weights(share)
+    places = np.stack([(low + offset).clip(0, n - 1) for offset in found])
+    weights = np.stack(list(found.values()))
+    for i, j in itertools.combinations(range(len(places)), 2):
+        same = places[i] == places[j]
+        weights[i] += np.where(same, weights[j], 0)
+        weights[j] = np.where(same, 0, weights[j])
+    return places, weights
 
 
 def _items(x: Tensor, axis: int, places: Tensor) -> Tensor:

@@ -40,6 +40,7 @@ def resolve_padding(padding: Padding, kernel: Sequence[int], stride: Sequence[in
 
     `padding` is one size for all, one an axis, two an axis in the flat order of `Tensor.pad` (last axis
     first), "valid" (none) or "same" (output as large as the input; the odd one goes after, as in PyTorch).
+    Sizes below 0 crop.
     """
     axes = len(kernel)
     if isinstance(padding, str):
@@ -59,8 +60,6 @@ def resolve_padding(padding: Padding, kernel: Sequence[int], stride: Sequence[in
     else:
         raise ValueError(f"padding takes 1, {axes} or {2 * axes} sizes for {axes} spatial axes, "
                          f"got {padding}")
-    if any(p < 0 for pair in pads for p in pair):
-        raise ValueError(f"padding takes sizes >= 0, got {padding}")
     return pads
 
 

@@ -146,7 +146,7 @@ class LARS(Optimizer):
             if self.momentum:
                 b = self.b[i].assign(self.momentum * self.b[i] + g)
                 g = g + self.momentum * b if self.nesterov else b
-            if self.ns_coefficients is not None and self.ns_steps > 0:
+            if self.ns_coefficients is not None and self.ns_steps > 0 and p.ndim > 1:
                 g = orthogonalize(g, self.ns_steps, self.ns_coefficients)
             if not self.classic:
                 g = g * rate
@@ -208,13 +208,10 @@ def Muon(params: Sequence[Tensor], lr: float = 0.001, momentum: float = 0.95, we
          nesterov: bool = True, device: str | None = None) -> LARS:
     """Momentum whose update is made orthogonal (Jordan and others, 2024), for the matrices of hidden layers.
 
-    Weight decay shrinks the parameter by 1 - lr * weight_decay, apart from the gradient. Give vectors,
-    embeddings and the output layer to another optimizer (`OptimizerGroup`).
+    Weight decay shrinks the parameter by 1 - lr * weight_decay, apart from the gradient. Parameters of one
+    axis, which have no rows and columns, take the momentum as it is. Embeddings and the output layer do
+    better with another optimizer (`OptimizerGroup`).
     """
-    for i, p in enumerate(params):
-        if p.ndim < 2 and p.requires_grad is not False:
-            raise ValueError(f"Muon takes parameters of at least two axes, parameter {i} has shape "
-                             f"{p.shape}; give it to AdamW in an OptimizerGroup")
     return LARS(params, lr, momentum, weight_decay, ns_steps, ns_coefficients, nesterov, classic=False,
                 pre_wd=False, tcoef=0.0, device=device)
 
