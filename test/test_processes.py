@@ -36,6 +36,13 @@ def test_a_pool_computes_with_tensors(method):
     assert own == found[1]
 
 
+def test_layers_archives_and_data_sets_are_read_when_they_are_asked_for():
+    program = ("import sys, tinygrad; assert 'tinygrad.nn' not in sys.modules; "
+               "print(tinygrad.nn.Linear(2, 3).weight.shape, hasattr(tinygrad, 'layers'))")
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert run.stdout == "(3, 2) False\n"
+
+
 ENDINGS = {
     "os._exit": "os._exit(7)",
     "sys.exit": "sys.exit(7)",

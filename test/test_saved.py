@@ -353,6 +353,7 @@ def test_saving_compiles_only_what_no_cache_kept(monkeypatch):
     jitted = captured(lambda x: x * 2 + 0.125, (vector(1, 2),))
     compiled = []
     build = llvm.object_code
-    monkeypatch.setattr(llvm, "object_code", lambda source: compiled.append(source) or build(source))
+    monkeypatch.setattr(llvm, "object_code",
+                        lambda source, is_quick: compiled.append(source) or build(source, is_quick))
     pickle.dumps(jitted)
     assert not compiled

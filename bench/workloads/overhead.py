@@ -1,6 +1,7 @@
 """What starting a kernel costs: kernels so small that the rest is all there is."""
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -82,10 +83,146 @@ def single_kernel() -> Workload:
     return Workload("one tiny kernel", 1.0, 4.0, 4.0, setups)
 
 
+def in_a_loop(name: str, shape: tuple[int, ...], tinygrad: Callable[[Any, Any], Any],
+              torch: Callable[[Any, Any], Any]) -> Workload:
+    """`LOOP` times a small operation of two tensors, whose result each time is a new one."""
+
+    def arrays() -> list[np.ndarray[Any, Any]]:
+        return [np.random.default_rng(seed).normal(size=shape).astype(np.float32) for seed in (0, 1)]
+
+    def ours() -> Step:
+        from tinygrad import Tensor
+
+        x, y = (Tensor(array, requires_grad=False).realize() for array in arrays())
+
+        def step() -> Any:
+            for _ in range(LOOP - 1):
+                tinygrad(x, y)  # and dropped: an equal expression that is still there would be the result
+            result = tinygrad(x, y)
+            wait_for_tinygrad()
+            return result
+
+        return step
+
+    def theirs() -> Step:
+        from torch import from_numpy
+
+        x, y = (from_numpy(array) for array in arrays())
+
+        def step() -> Any:
+            for _ in range(LOOP - 1):
+                torch(x, y)
+            return torch(x, y)
+
+        return step
+
+    return Workload(name, float(LOOP), 4.0 * LOOP, 4.0 * LOOP, {**both_tinygrads(ours), "torch": theirs})
+
+
+def jitted_call() -> Workload:
+    """`LOOP` calls of a function under TinyJit that has one kernel; PyTorch just calls it."""
+
+    def tinygrad() -> Step:
+        from tinygrad import Tensor, TinyJit
+
+        x = Tensor(np.zeros(16, np.float32)).realize()
+
+        @TinyJit
+        def add(t: Tensor) -> Tensor:
+            return (t + 1).realize()
+
+        def step() -> Any:
+            for _ in range(LOOP):
+                result = add(x)
+            wait_for_tinygrad()
+            return result
+
+        return step
+
+    def torch() -> Step:
+        from torch import zeros
+
+        x = zeros(16)
+
+        def step() -> Any:
+            for _ in range(LOOP):
+                result = x + 1
+            return result
+
+        return step
+
+    return Workload(f"{LOOP} jitted calls of one kernel", float(LOOP), 4.0, 4.0,
+                    {**both_tinygrads(tinygrad), "torch": torch})
+
+
+def eager_training(batch: int) -> Workload:
+    """A person's first training loop, without a JIT: the convolutional network of MNIST, Adam, and the loss
+    read in each step."""
+
+    def tinygrad() -> Step:
+        from bench.workloads.models import in_tinygrad
+        from tinygrad import Tensor
+        from tinygrad.nn.optim import Adam
+        from tinygrad.nn.state import get_parameters
+
+        network = in_tinygrad.with_weights(in_tinygrad.mnist_convnet())
+        updates = Adam(get_parameters(network), lr=1e-3)
+        images, labels = (Tensor(array) for array in digits(batch))
+
+        def step() -> Any:
+            with in_tinygrad.training():
+                updates.zero_grad()
+                loss = images.sequential(network).sparse_categorical_crossentropy(labels)
+                loss.backward()
+                updates.step()
+                return np.float32(loss.item())
+
+        return step
+
+    def torch() -> Step:
+        import torch
+
+        from bench.workloads.models import in_torch
+
+        network = in_torch.with_weights(in_torch.mnist_convnet())
+        updates = torch.optim.Adam(network.parameters(), lr=1e-3)
+        images, labels = (torch.from_numpy(array) for array in digits(batch))
+
+        def step() -> Any:
+            updates.zero_grad()
+            loss: Any = torch.nn.functional.cross_entropy(network(images), labels.long())
+            loss.backward()
+            updates.step()
+            return np.float32(loss.item())
+
+        return step
+
+    return Workload(f"MNIST convnet, Adam step, batch {batch}, no JIT", 1.0, 1.0, 1.0,
+                    {**both_tinygrads(tinygrad), "torch": torch})
+
+
+def digits(batch: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Images (batch, 1, 28, 28) of noise, and labels."""
+    rng = np.random.default_rng(0)
+    return rng.normal(size=(batch, 1, 28, 28)).astype(np.float32), rng.integers(0, 10, batch).astype(np.int32)
+
+
 def many_parameters(layers: int) -> Workload:
     """A training step of a transformer so thin that its kernels take next to nothing: what a step costs that
     has hundreds of parameters, each with a gradient and two moments."""
     return gpt_step(Transformer(vocabulary=65, context=16, layers=layers, width=16, heads=2), 1)
 
 
-WORKLOADS = (dependent_kernels(200), single_kernel(), many_parameters(12))
+LOOP = 100
+"""Operations in one step of a workload that is a loop: small ones are as good as their loops."""
+WORKLOADS = (
+    dependent_kernels(200),
+    single_kernel(),
+    in_a_loop(f"{LOOP} sums of 16 items", (16,), lambda x, y: (x + y).realize(), lambda x, y: x + y),
+    in_a_loop(f"{LOOP} sums of one item, read", (1,), lambda x, y: np.float32((x + y).realize().item()),
+              lambda x, y: np.float32((x + y).item())),
+    in_a_loop(f"{LOOP} products of 37 x 37", (37, 37), lambda x, y: (x @ y).realize(), lambda x, y: x @ y),
+    jitted_call(),
+    many_parameters(12),
+    eager_training(64),
+)

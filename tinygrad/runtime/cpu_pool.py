@@ -52,7 +52,7 @@ class NativeThreads:
     """The native code of pool and queues, as functions to call. Each lets the interpreter go."""
 
     def __init__(self) -> None:
-        self.code = compile_ir(cpu_threads.source() + native_queue.source())
+        self.code = compile_ir(cpu_threads.source() + native_queue.source(), is_quick=True)
         pointer, integer = ctypes.c_void_p, ctypes.c_int64
         self.launch = self._function("launch_here", None, *[pointer] * 4, integer, integer)
         self.run_list = self._function("run_list_here", None, pointer, pointer, integer)

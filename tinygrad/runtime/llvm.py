@@ -46,11 +46,12 @@ def llvm_version() -> str:
     return f"LLVM {'.'.join(map(str, llvm.llvm_version_info))}, in process"
 
 
-def target_machine() -> Any:
-    """What LLVM compiles for: this CPU. No machine may be used by two threads at once."""
+def target_machine(level: int | None = None) -> Any:
+    """What LLVM compiles for: this CPU, at a level of optimisation. No machine may be used by two threads at
+    once."""
     return llvm.Target.from_default_triple().create_target_machine(
-        cpu=llvm.get_host_cpu_name(), features=host_features(), opt=SPEED_LEVEL, reloc="pic",
-        codemodel="default", jit=True)
+        cpu=llvm.get_host_cpu_name(), features=host_features(), opt=SPEED_LEVEL if level is None else level,
+        reloc="pic", codemodel="default", jit=True)
 
 
 @dataclass(frozen=True)
@@ -65,20 +66,24 @@ class Compiled:
 
 
 SPEED_LEVEL = 2
+QUICK_LEVEL = 1
+"""For code that waits more than it computes, without LLVM's passes: that of the threads takes 25 ms in place
+of 80 to 130, before the first kernel of a program, and starts kernels as fast."""
 TUNING = {"loop_vectorization": False, "slp_vectorization": False, "loop_unrolling": True}
 """Options of LLVM's passes. Vectors are the plan's choice; LLVM's own would only undo it."""
 
 
 @contextmanager
-def optimised_module(source: str, machine: Any) -> Iterator[Any]:
-    """The module of LLVM IR after LLVM's passes for `machine`, in a context of its own: both end with the
-    block, the module first (Python's collector knows no such order, and LLVM crashes without it). Raises
-    RuntimeError with LLVM's words and the source."""
+def optimised_module(source: str, machine: Any, is_quick: bool = False) -> Iterator[Any]:
+    """The module of LLVM IR after LLVM's passes for `machine` (unless `is_quick`), in a context of its own:
+    both end with the block, the module first (Python's collector knows no such order, and LLVM crashes
+    without it). Raises RuntimeError with LLVM's words and the source."""
     context = llvm.create_context()
     module = None
     try:
         module = _parsed(source, context)
-        _run_passes(module, machine)
+        if not is_quick:
+            _run_passes(module, machine)
         yield module
     finally:
         if module is not None:
@@ -118,10 +123,11 @@ def _beside_others(name: str) -> Any:
     return getattr(function, "_cfn", function)
 
 
-def object_code(source: str) -> bytes:
-    """Machine code of LLVM IR for this CPU, as an object file. Raises RuntimeError as `optimised_module`."""
-    machine = target_machine()
-    with optimised_module(source, machine) as module, llvm.ffi.OutputString() as error:
+def object_code(source: str, is_quick: bool = False) -> bytes:
+    """Machine code of LLVM IR for this CPU, as an object file; `is_quick`: see `QUICK_LEVEL`. Raises
+    RuntimeError as `optimised_module`."""
+    machine = target_machine(QUICK_LEVEL if is_quick else SPEED_LEVEL)
+    with optimised_module(source, machine, is_quick) as module, llvm.ffi.OutputString() as error:
         buffer = _beside_others("LLVMPY_TargetMachineEmitToMemory")(machine, module, 1, error)
         if not buffer:
             raise RuntimeError(f"LLVM cannot generate code: {error}")
@@ -150,12 +156,13 @@ def _kept_objects() -> ObjectCache:
     return ObjectCache(cache_dir() / "objects")
 
 
-def compile_ir(source: str) -> Compiled:
-    """Machine code of LLVM IR for this CPU: compiled, or found on disk. Raises RuntimeError as
-    `optimised_module`."""
+def compile_ir(source: str, is_quick: bool = False) -> Compiled:
+    """Machine code of LLVM IR for this CPU: compiled, or found on disk. `is_quick`: see `QUICK_LEVEL`. Raises
+    RuntimeError as `optimised_module`."""
     with Uninterrupted():  # llvmlite frees twice what an interrupt catches it freeing
         initialise_llvm()
-        code = _kept_objects().get_or_make(key_of(source, *target_key()), lambda: object_code(source))
+        key = key_of(source, *target_key(), *(["quick"] if is_quick else []))
+        code = _kept_objects().get_or_make(key, lambda: object_code(source, is_quick))
         return Compiled(load_object(code, source), source)
 
 
