@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
-from tqdm import tqdm
 
 from tinygrad import Tensor, TinyJit, nn
-from tinygrad.helpers import fetch
+from tinygrad.helpers import fetch, tqdm
 from tinygrad.nn import optim, state
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[np.int32]]

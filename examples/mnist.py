@@ -15,9 +15,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
-from tqdm import tqdm
 
 from tinygrad import Device, Tensor, TinyJit, nn
+from tinygrad.helpers import tqdm
 from tinygrad.nn import optim, state
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar
 
 if TYPE_CHECKING:
-    from tqdm import tqdm as tqdm
-    from tqdm import trange as trange
+    from tinygrad.progress import tqdm as tqdm
+    from tinygrad.progress import trange as trange
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -47,8 +47,8 @@ def __getattr__(name: str) -> Any:
     """Progress bars, for scripts that import them from here: imported when first asked for, which takes
     a tenth of the time of `import tinygrad`."""
     if name in ("tqdm", "trange"):
-        import tqdm
-        return getattr(tqdm, name)
+        from tinygrad import progress
+        return getattr(progress, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
@@ -425,7 +425,7 @@ def _download(url: str, path: Path, sha256: str | None) -> None:
     import http.client
     import urllib.request
 
-    from tqdm import tqdm
+    from tinygrad.progress import tqdm
 
     partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
     try:

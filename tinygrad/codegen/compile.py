@@ -130,7 +130,7 @@ def compile_kernels(wanted: Iterable[tuple[UOp, str]]) -> None:
     keys = list(dict.fromkeys(key for key in ((*p, *settings) for p in parts) if key not in _kernels))
     if len(keys) < 2 or BEAM:
         return
-    from tqdm import tqdm  # slow to import
+    from tinygrad.progress import tqdm  # slow to import
 
     interval = sys.getswitchinterval()
     threads = ThreadPoolExecutor(max_workers=os.cpu_count())

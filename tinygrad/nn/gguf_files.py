@@ -19,6 +19,7 @@ from typing import Any, BinaryIO, TypeAlias
 import numpy as np
 
 from tinygrad.dtype import DType, dtypes
+from tinygrad.files import written_whole
 from tinygrad.nn.block_formats import FORMATS, Packed, layout_of, quantized
 from tinygrad.tensor import Tensor
 
@@ -270,18 +271,12 @@ def gguf_save(tensors: Mapping[str, Tensor], path: PathLike, metadata: Mapping[s
         code, size = _code_and_size(key, t, formats.get(key))
         header.append(_string(key) + struct.pack(f"<I{t.ndim}QIQ", t.ndim, *t.shape[::-1], code, position))
         position += -(-size // alignment) * alignment
-    partial = f"{os.fspath(path)}.{os.getpid()}.partial"
-    try:
-        with open(partial, "wb") as file:
-            _write_padded(file, b"".join(header), alignment)
-            for key, t in tensors.items():
-                array = t.numpy()
-                _write_padded(file, (quantized(array, formats[key]) if key in formats else array).tobytes(),
-                              alignment)
-        os.replace(partial, path)
-    finally:
-        if os.path.exists(partial):
-            os.remove(partial)
+    with written_whole(path) as file:
+        _write_padded(file, b"".join(header), alignment)
+        for key, t in tensors.items():
+            array = t.numpy()
+            _write_padded(file, (quantized(array, formats[key]) if key in formats else array).tobytes(),
+                          alignment)
 
 
 def _write_padded(file: BinaryIO, data: bytes, alignment: int) -> None:

@@ -20,6 +20,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from tinygrad.dtype import DType, dtypes
+from tinygrad.files import written_whole
 from tinygrad.graph.leaves import storage_view
 from tinygrad.nn import pytorch_files
 from tinygrad.nn.gguf_files import gguf_load as gguf_load
@@ -101,7 +102,7 @@ def load_state_dict(model: Any, state_dict: dict[str, Tensor], strict: bool = Tr
              if own[k].shape != state_dict[k].shape and not _both_single(own[k], state_dict[k])]
     if wrong:
         raise ValueError("shapes differ: " + "; ".join(wrong))
-    from tqdm import tqdm  # slow to import
+    from tinygrad.progress import tqdm  # slow to import
 
     loaded = []
     for name in tqdm(names, desc="loading", disable=not verbose, leave=False):
@@ -279,7 +280,7 @@ def safe_save(tensors: dict[str, Tensor], fn: PathLike, metadata: dict[str, str]
     """Write tensors to a safetensors file, wide types first, each aligned to its items.
 
     `metadata`: strings kept in the header. The file appears only when it is complete, so tensors may come
-    from the file they replace.
+    from the file they replace; a device or a pipe is written into.
     """
     if metadata is not None and not all(isinstance(x, str) for pair in metadata.items() for x in pair):
         raise TypeError("safetensors metadata are strings by strings")
@@ -297,16 +298,10 @@ def safe_save(tensors: dict[str, Tensor], fn: PathLike, metadata: dict[str, str]
         position += size
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    partial = f"{os.fspath(fn)}.{os.getpid()}.partial"
-    try:
-        with open(partial, "wb") as file:
-            file.write(struct.pack("<Q", len(text)) + text)
-            for _, t in ordered:
-                file.write(np.ascontiguousarray(t.numpy()).tobytes())
-        os.replace(partial, fn)
-    finally:
-        if os.path.exists(partial):
-            os.remove(partial)
+    with written_whole(fn) as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        for _, t in ordered:
+            file.write(np.ascontiguousarray(t.numpy()).tobytes())
 
 
 # --- archives -------------------------------------------------------------------------------------

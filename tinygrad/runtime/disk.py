@@ -13,6 +13,7 @@ import threading
 from collections.abc import Sequence
 
 from tinygrad.device import CompiledDevice
+from tinygrad.files import written_whole
 from tinygrad.runtime.allocator import Allocator, Owner
 from tinygrad.runtime.queue import Point
 
@@ -42,15 +43,9 @@ class File:
 
     def write(self, source: memoryview) -> None:
         """Put a file with these bytes in the place of the one that is there."""
-        partial = f"{self.path}.{os.getpid()}.partial"
-        try:
-            with open(partial, "wb") as file:
-                file.write(source)
-            os.replace(partial, self.path)
-        finally:
-            if os.path.exists(partial):
-                os.remove(partial)
-        self.open_file = io.FileIO(self.path)
+        with written_whole(self.path) as file:
+            file.write(source)
+        self.open_file = io.FileIO(self.path) if os.path.isfile(self.path) else None
 
 
 class DiskAllocator(Allocator):

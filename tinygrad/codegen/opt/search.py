@@ -133,7 +133,7 @@ class Search:
         self.most_copies = max(MAX_COPIES, own)
         self.seen.add(self.default.plan)
         self.measured.append(Measured(self.default, 1.0))
-        from tqdm import tqdm  # slow to import
+        from tinygrad.progress import tqdm  # slow to import
 
         with tqdm(desc="searching for a plan", unit="plan", delay=1, leave=False,
                   disable=not sys.stderr.isatty()) as self.progress:
