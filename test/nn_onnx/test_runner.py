@@ -1,0 +1,252 @@
+"""Models that run, and what is refused: files, graphs and inputs that are wrong."""
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("onnx", reason='the tests of ONNX take the onnx package: pip install -e ".[onnx]"')
+
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from tinygrad.helpers import GlobalCounters
+from tinygrad.nn.onnx import OnnxError, OnnxRunner
+from tinygrad.tensor import Tensor
+
+FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
+
+
+def info(name: str, shape: Any = None, kind: int = FLOAT) -> Any:
+    return helper.make_tensor_value_info(name, kind, shape)
+
+
+def model_of(nodes: list[Any], inputs: list[Any], outputs: list[Any], constants: dict[str, Any] | None = None,
+             opset: int = 21, **options: Any) -> Any:
+    weights = [numpy_helper.from_array(v, k) for k, v in (constants or {}).items()]
+    graph = helper.make_graph(nodes, "graph", inputs, outputs, weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10, **options)
+
+
+def linear(rows: Any = "batch") -> Any:
+    """y = relu(x @ weight + bias), (rows, 3) to (rows, 2)"""
+    nodes = [helper.make_node("MatMul", ["x", "weight"], ["product"]),
+             helper.make_node("Add", ["product", "bias"], ["sum"]), helper.make_node("Relu", ["sum"], ["y"])]
+    return model_of(nodes, [info("x", [rows, 3])], [info("y", [rows, 2])],
+                    {"weight": WEIGHT, "bias": np.array([0.5, -0.5], np.float32)})
+
+
+WEIGHT = np.arange(6, dtype=np.float32).reshape(3, 2) - 2
+X = np.array([[1, -2, 3]], np.float32)
+Y = np.maximum(X @ WEIGHT + np.array([0.5, -0.5], np.float32), 0)
+
+
+# --- what runs ----------------------------------------------------------------------------------------------
+
+
+def test_a_model_is_read_from_a_path_bytes_a_tensor_and_a_message(tmp_path: Path) -> None:
+    data = linear().SerializeToString()
+    (tmp_path / "model.onnx").write_bytes(data)
+    for source in (tmp_path / "model.onnx", str(tmp_path / "model.onnx"), data, Tensor(data), linear()):
+        np.testing.assert_array_equal(OnnxRunner(source)({"x": X})["y"].numpy(), Y)
+
+
+def test_inputs_and_outputs_say_names_types_and_dynamic_axes() -> None:
+    run = OnnxRunner(linear())
+    assert list(run.inputs) == ["x"] and list(run.outputs) == ["y"]
+    assert run.inputs["x"].shape == ("batch", 3) and run.inputs["x"].dtype == np.float32
+    assert run.outputs["y"].shape == ("batch", 2)
+
+
+def test_runs_of_equal_shapes_replay_a_trace() -> None:
+    run = OnnxRunner(linear())
+    for rows in (2, 2, 2, 5, 5, 5):
+        x = np.random.default_rng(rows).standard_normal((rows, 3)).astype(np.float32)
+        expected = np.maximum(x @ WEIGHT + np.array([0.5, -0.5], np.float32), 0)
+        np.testing.assert_allclose(run(x=x)["y"].numpy(), expected, rtol=1e-6)
+    run._evaluator.nodes = None  # type: ignore[method-assign,assignment]  # a replay evaluates nothing
+    np.testing.assert_array_equal(run(x=np.zeros((5, 3), np.float32))["y"].numpy(), [[0.5, 0]] * 5)
+
+
+def test_what_depends_on_no_input_is_computed_once() -> None:
+    nodes = [helper.make_node("Transpose", ["w"], ["t"]), helper.make_node("Exp", ["t"], ["e"]),
+             helper.make_node("MatMul", ["x", "e"], ["y"])]
+    weight = np.random.default_rng(0).standard_normal((40, 60)).astype(np.float32)
+    run = OnnxRunner(model_of(nodes, [info("x", [1, 60])], [info("y", [1, 40])], {"w": weight}))
+    x = np.ones((1, 60), np.float32)
+    run(x=x)
+    before = GlobalCounters.kernel_count
+    np.testing.assert_allclose(run(x=x)["y"].numpy(), np.exp(weight).sum(1)[None], rtol=1e-5)
+    assert GlobalCounters.kernel_count - before == 1
+
+
+def test_sizes_are_folded_while_tracing() -> None:
+    nodes = [helper.make_node("Shape", ["x"], ["shape"]),
+             helper.make_node("Gather", ["shape", "zero"], ["rows"]),
+             helper.make_node("Unsqueeze", ["rows", "axes"], ["r"]),
+             helper.make_node("Concat", ["r", "minus"], ["target"], axis=0),
+             helper.make_node("Reshape", ["x", "target"], ["y"])]
+    constants = {"zero": np.array(0), "axes": np.array([0]), "minus": np.array([-1])}
+    run = OnnxRunner(model_of(nodes, [info("x", ["n", 2, 3])], [info("y", ["n", 6])], constants))
+    for n in (2, 2, 2, 4):
+        assert run(x=np.zeros((n, 2, 3), np.float32))["y"].shape == (n, 6)
+    assert not run._reads_values
+
+
+def test_an_input_that_makes_shapes_belongs_to_the_kind_of_call() -> None:
+    run = OnnxRunner(model_of([helper.make_node("Reshape", ["x", "shape"], ["y"])],
+                              [info("x", [6]), info("shape", [2], INT64)], [info("y")]))
+    for shape in ([2, 3], [2, 3], [2, 3], [3, 2], [6, -1], [3, 2]):
+        made = run(x=np.arange(6, dtype=np.float32), shape=np.array(shape))["y"]
+        np.testing.assert_array_equal(made.numpy(), np.arange(6).reshape(shape))
+
+
+def test_only_the_branch_taken_is_walked() -> None:
+    then = helper.make_graph([helper.make_node("Neg", ["x"], ["a"])], "then", [], [info("a")])
+    other = helper.make_graph([helper.make_node("Reshape", ["x", "bad"], ["b"])], "else", [], [info("b")])
+    node = helper.make_node("If", ["flag"], ["y"], then_branch=then, else_branch=other)
+    run = OnnxRunner(model_of([node], [info("x", [2]), info("flag", [], TensorProto.BOOL)], [info("y")],
+                              {"bad": np.array([7])}))
+    assert run(x=np.array([1, 2], np.float32), flag=np.array(True))["y"].tolist() == [-1, -2]
+    with pytest.raises(OnnxError, match="Reshape of 'b'"):
+        run(x=np.array([1, 2], np.float32), flag=np.array(False))
+
+
+def test_functions_of_the_model_and_their_attributes() -> None:
+    body = helper.make_function("my", "Scaled", ["a"], ["c"], [
+        helper.make_node("Constant", [], ["s"], value_float=2.0), helper.make_node("Mul", ["a", "s"], ["b"]),
+        _with_reference(helper.make_node("LeakyRelu", ["b"], ["c"]), "alpha", "slope")],
+        [helper.make_opsetid("", 21)], ["slope"])
+    model = model_of([helper.make_node("Scaled", ["x"], ["y"], domain="my", slope=0.25)], [info("x", [2])],
+                     [info("y", [2])], functions=[body])
+    model.opset_import.append(helper.make_opsetid("my", 1))
+    assert OnnxRunner(model)(x=np.array([-2, 3], np.float32))["y"].tolist() == [-1, 6]
+
+
+def _with_reference(node: Any, name: str, to: str) -> Any:
+    node.attribute.append(onnx.AttributeProto(name=name, ref_attr_name=to, type=onnx.AttributeProto.FLOAT))
+    return node
+
+
+def test_nodes_may_come_in_any_order() -> None:
+    model = linear()
+    nodes = list(reversed(model.graph.node))
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+    np.testing.assert_array_equal(OnnxRunner(model)(x=X)["y"].numpy(), Y)
+
+
+# --- weights beside the file --------------------------------------------------------------------------------
+
+
+def external(tmp_path: Path, location: str = "weights.bin", size: int | None = None) -> Path:
+    """`linear` with its weights in a file, which begin after 64 other bytes."""
+    model = linear()
+    weight = model.graph.initializer[0]
+    data = weight.raw_data
+    (tmp_path / "weights.bin").write_bytes((b"\0" * 64 + data)[:size])
+    weight.ClearField("raw_data")
+    weight.data_location = TensorProto.EXTERNAL
+    for key, value in (("location", location), ("offset", "64"), ("length", str(len(data)))):
+        weight.external_data.add(key=key, value=value)
+    (tmp_path / "model.onnx").write_bytes(model.SerializeToString())
+    return tmp_path / "model.onnx"
+
+
+def test_weights_beside_the_file(tmp_path: Path) -> None:
+    np.testing.assert_array_equal(OnnxRunner(external(tmp_path))(x=X)["y"].numpy(), Y)
+
+
+def test_weights_outside_of_the_models_folder_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "inner").mkdir()
+    path = external(tmp_path / "inner", "../weights.bin")
+    with pytest.raises(OnnxError,
+                       match=r"'weight' asks for '../weights.bin', which is outside of the model's folder"):
+        OnnxRunner(path)
+    (tmp_path / "secret").write_bytes(b"\0" * 88)
+    (tmp_path / "inner" / "link").symlink_to(tmp_path / "secret")
+    with pytest.raises(OnnxError, match="outside of the model's folder"):
+        OnnxRunner(external(tmp_path / "inner", "link"))
+
+
+def test_weights_that_end_too_early_or_are_not_there(tmp_path: Path) -> None:
+    with pytest.raises(OnnxError, match=r"'weight' lies at bytes 64 to 88 of .*, which has 70"):
+        OnnxRunner(external(tmp_path, size=70))
+    with pytest.raises(OnnxError, match="other.bin', which is not there"):
+        OnnxRunner(external(tmp_path, "other.bin"))
+    with pytest.raises(OnnxError, match="give the model's path, not its bytes"):
+        OnnxRunner(external(tmp_path).read_bytes())
+
+
+# --- what is refused ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("data", [b"", b"not a model", linear().SerializeToString()[:-20]])
+def test_files_that_are_no_models(data: bytes) -> None:
+    with pytest.raises(OnnxError, match="is not an ONNX model"):
+        OnnxRunner(data)
+
+
+def test_all_unknown_operators_are_named_with_their_nodes() -> None:
+    nodes = [helper.make_node("Frobnicate", ["x"], ["a"], name="first"),
+             helper.make_node("Frobnicate", ["a"], ["b"], name="second"),
+             helper.make_node("Twist", ["b"], ["y"], domain="other")]
+    model = model_of(nodes, [info("x", [1])], [info("y", [1])])
+    model.opset_import.append(helper.make_opsetid("other", 1))
+    with pytest.raises(OnnxError) as error:
+        OnnxRunner(model)
+    assert str(error.value) == (
+        "the model uses operators that are not supported: Frobnicate: Frobnicate 'first', Frobnicate 'second'"
+        "; other.Twist: other.Twist of 'y'")
+
+
+def test_unknown_attributes_are_unsupported_operators() -> None:
+    node = helper.make_node("Relu", ["x"], ["y"], slope=1.0)
+    with pytest.raises(OnnxError, match="not supported: Relu with slope: Relu of 'y'"):
+        OnnxRunner(model_of([node], [info("x", [1])], [info("y", [1])]))
+
+
+def test_a_version_of_the_standard_that_is_not_known() -> None:
+    with pytest.raises(OnnxError, match="uses version 999 of the standard's operators"):
+        OnnxRunner(model_of([helper.make_node("Relu", ["x"], ["y"])], [info("x")], [info("y")], opset=999))
+
+
+def test_cycles_and_values_that_nothing_produces() -> None:
+    cycle = [helper.make_node("Add", ["x", "b"], ["a"], name="one"),
+             helper.make_node("Relu", ["a"], ["b"], name="two")]
+    with pytest.raises(OnnxError, match="wait for each other, in a cycle: Add 'one', Relu 'two'"):
+        OnnxRunner(model_of(cycle, [info("x", [1])], [info("b", [1])]))
+    with pytest.raises(OnnxError, match="uses what nothing produces: 'z' by Relu of 'y'"):
+        OnnxRunner(model_of([helper.make_node("Relu", ["z"], ["y"])], [info("x", [1])], [info("y", [1])]))
+    with pytest.raises(OnnxError, match="graph 'graph' gives 'z', which nothing produces"):
+        OnnxRunner(model_of([helper.make_node("Relu", ["x"], ["y"])], [info("x", [1])], [info("z", [1])]))
+    twice = [helper.make_node("Relu", ["x"], ["y"]), helper.make_node("Neg", ["x"], ["y"])]
+    with pytest.raises(OnnxError, match="'y' is produced more than once"):
+        OnnxRunner(model_of(twice, [info("x", [1])], [info("y", [1])]))
+
+
+def test_inputs_that_do_not_fit() -> None:
+    run = OnnxRunner(linear())
+    with pytest.raises(OnnxError, match="takes 'x'; missing are 'x', unknown 'z'"):
+        run(z=X)
+    with pytest.raises(OnnxError, match="input 'x' takes float32, got int64"):
+        run(x=np.zeros((1, 3), np.int64))
+    with pytest.raises(OnnxError, match=r"input 'x' takes shape \('batch', 3\), got \(1, 4\)"):
+        run(x=np.zeros((1, 4), np.float32))
+
+
+def test_a_name_of_an_axis_is_one_size() -> None:
+    run = OnnxRunner(model_of([helper.make_node("Add", ["x", "z"], ["y"])],
+                              [info("x", ["n"]), info("z", ["n"])],
+                              [info("y", ["n"])]))
+    with pytest.raises(OnnxError, match=r"input 'z' takes shape \('n',\), got \(1,\), with {'n': 2}"):
+        run(x=np.zeros(2, np.float32), z=np.zeros(1, np.float32))
+
+
+def test_an_operator_that_fails_is_named() -> None:
+    run = OnnxRunner(model_of([helper.make_node("MatMul", ["x", "z"], ["y"], name="product")],
+                              [info("x", None), info("z", None)], [info("y", None)]))
+    with pytest.raises(OnnxError, match="MatMul 'product': dot of shapes"):
+        run(x=np.zeros((2, 3), np.float32), z=np.zeros((2, 3), np.float32))

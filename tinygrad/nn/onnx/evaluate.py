@@ -1,0 +1,236 @@
+"""Running a graph: its nodes one after another, each a call of a function of tensors; nothing is computed
+yet.
+
+Values that the host knows (`Array`) stay on the host where the operator is one of those that make shapes
+(`host.py`). What reads the values of a tensor is noted: it is known then whether a run of equal shapes does
+the same again.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tinygrad.device import Device
+from tinygrad.nn.onnx.host import HOST, Unknown
+from tinygrad.nn.onnx.model import Graph, Node, OnnxError, Reference
+from tinygrad.nn.onnx.registry import RANDOM, Operator, result_types, to_form, with_types
+from tinygrad.nn.onnx.values import Array, Coded, Items, Value, is_coded, is_number
+from tinygrad.tensor import Tensor
+
+MOST_KEPT = 1 << 16
+"""Bytes of an array up to which an equal one is found again by its content."""
+
+
+@dataclass
+class Evaluator:
+    """Evaluates graphs for one device, and keeps the tensors of the arrays that it met."""
+
+    device: str
+    tensors: dict[Any, tuple[Array, Tensor]] = field(default_factory=dict)
+    was_read: list[Tensor] = field(default_factory=list)
+    """tensors whose values were asked for while evaluating"""
+    bodies: dict[Any, Graph] = field(default_factory=dict)
+
+    # --- values in other forms ------------------------------------------------------------------------------
+
+    def as_tensor(self, value: Value) -> Tensor:
+        """A value as a tensor. Raises TypeError for what no tensor holds."""
+        if isinstance(value, Tensor):
+            return value
+        if isinstance(value, Coded):
+            raise TypeError(f"takes no {value.type.name}; cast it first")
+        if not isinstance(value, np.ndarray):
+            raise TypeError(f"takes a tensor, got a {type(value).__name__}")
+        if not is_number(value):
+            raise TypeError("takes numbers, got strings")
+        if is_coded(value.dtype):
+            raise TypeError(f"takes no {value.dtype.name}; cast it first")
+        content = (value.dtype.str, value.dtype.name, value.shape, value.tobytes()) \
+            if value.nbytes <= MOST_KEPT else id(value)
+        if content not in self.tensors:
+            self.tensors[content] = (value, tensor_over(value, self.device))
+        return self.tensors[content][1]
+
+    def as_array(self, value: Value) -> Array:
+        """A value as an array of the host: computed, where it is none yet."""
+        if isinstance(value, np.ndarray):
+            return value
+        if isinstance(value, Coded):
+            self.was_read.append(value.bytes)
+            return value.numpy()
+        if isinstance(value, Tensor):
+            self.was_read.append(value)
+            return value.numpy()
+        raise TypeError(f"takes a tensor, got a {type(value).__name__}")
+
+    # --- graphs ---------------------------------------------------------------------------------------------
+
+    def run(self, nodes: Iterable[Node], values: Mapping[str, Value]) -> dict[str, Value]:
+        """All values after nodes were run. What they make of nothing but sizes is on this device, too."""
+        known, default = dict(values), Device.DEFAULT
+        Device.DEFAULT = self.device
+        try:
+            self.nodes(nodes, known, {})
+        finally:
+            Device.DEFAULT = default
+        return known
+
+    def graph(self, graph: Graph, values: Mapping[str, Value]) -> list[Value]:
+        """The results of a graph, whose inputs and captured names are in `values`."""
+        scope = dict(values)
+        self.nodes(graph.nodes, scope | {k: v for k, v in graph.constants.items() if k not in scope}, scope)
+        return [scope.get(name, graph.constants.get(name)) for name in graph.outputs]
+
+    def nodes(self, nodes: Iterable[Node], values: dict[str, Value], into: dict[str, Value]) -> None:
+        """Run nodes; what they give is added to `values` and `into`."""
+        for node in nodes:
+            given = dict(zip(node.outputs, self.node(node, values), strict=False))
+            values.update(given)
+            into.update(given)
+
+    def node(self, node: Node, values: Mapping[str, Value]) -> list[Value]:
+        """The results of one node. Raises OnnxError that names it."""
+        inputs = [values[name] if name else None for name in node.inputs]
+        attributes = {k: self._body(v, values) if isinstance(v, Graph) else v
+                      for k, v in node.attributes.items() if not isinstance(v, Reference)}
+        try:
+            if isinstance(node.target, Operator):
+                return self.call(node, node.target, inputs, attributes)
+            body = node.target or self._standard_body(node, inputs)
+            return self.function(body, inputs, attributes)
+        except OnnxError:
+            raise
+        except (TypeError, ValueError, IndexError, RuntimeError, KeyError, AssertionError) as error:
+            raise OnnxError(f"{node}: {error}") from error
+
+    def function(self, body: Graph, inputs: list[Value], attributes: dict[str, Any]) -> list[Value]:
+        """The results of a function's body, its references to attributes replaced."""
+        given = {**body.defaults, **attributes}
+        values = dict(zip(body.inputs, [*inputs, *[None] * (len(body.inputs) - len(inputs))], strict=False))
+        return self.graph(_with_attributes(body, given), values)
+
+    def _body(self, graph: Graph, values: Mapping[str, Value]) -> Body:
+        return Body(self, graph, values)
+
+    def _standard_body(self, node: Node, inputs: list[Value]) -> Graph:
+        from tinygrad.nn.onnx.functions import standard_body
+
+        return standard_body(node, inputs)
+
+    # --- operators ------------------------------------------------------------------------------------------
+
+    def call(self, node: Node, operator: Operator, inputs: list[Value],
+             attributes: dict[str, Any]) -> list[Value]:
+        """The results of an operator: on the host where all that it takes is known there."""
+        results = self._on_host(node, inputs, attributes)
+        if results is None:
+            if len(inputs) < operator.required:
+                raise TypeError(f"takes {operator.required} inputs, got {len(inputs)}")
+            arguments = [to_form(value, operator.form(i), self.as_tensor, self.as_array)
+                         for i, value in enumerate(inputs)]
+            if "n_outputs" in operator.attributes:
+                attributes = {**attributes, "n_outputs": len(node.outputs)}
+            found = operator.function(*arguments, **attributes)
+            results = list(found) if isinstance(found, tuple) else [found]
+        return with_types(results, inputs, result_types(node.domain, node.op, node.version))
+
+    def _on_host(self, node: Node, inputs: list[Value], attributes: dict[str, Any]) -> list[Value] | None:
+        function = HOST.get(node.op) if not node.domain else None
+        known = all(x is None or (isinstance(x, np.ndarray) and is_number(x) and not is_coded(x.dtype))
+                    for x in inputs)
+        if function is None or not (known or node.op in ("Shape", "Size")):
+            return None
+        try:
+            with np.errstate(all="ignore"):
+                found = function(*inputs, **attributes)
+        except Unknown:
+            return None
+        return [np.asarray(x) for x in (found if isinstance(found, (tuple, list)) else (found,))]
+
+
+@dataclass(frozen=True)
+class Body:
+    """A graph in an attribute, as a function: it sees the values around the node that it belongs to."""
+
+    evaluator: Evaluator
+    graph: Graph
+    around: Mapping[str, Value]
+
+    def __call__(self, *inputs: Value) -> list[Value]:
+        captured = {name: self.around[name] for name in self.graph.captured}
+        return self.evaluator.graph(self.graph,
+                                    {**captured, **dict(zip(self.graph.inputs, inputs, strict=True))})
+
+    def read(self, value: Value) -> Array:
+        """The values of what a run of the body gave, where the host has to know them."""
+        return self.evaluator.as_array(value)
+
+    def items(self, value: Value) -> Any:
+        """A value as a tensor, unless no tensor holds its items."""
+        return to_form(value, Items, self.evaluator.as_tensor, self.evaluator.as_array)
+
+    def number(self, step: int) -> Value:
+        """The number of an iteration, in the type that the body asks for."""
+        return np.array(step, self._type_of_input(0, np.int64))
+
+    def condition(self, holds: bool) -> Value:
+        return np.array(holds, self._type_of_input(1, np.bool_))
+
+    def _type_of_input(self, position: int, otherwise: Any) -> Any:
+        return list(self.graph.inputs.values())[position].dtype or otherwise
+
+    def nothing(self, output: str) -> Value:
+        """What is collected of an output in no iteration."""
+        said = self.graph.outputs[output]
+        sizes = [n if isinstance(n, int) else 0 for n in said.shape or ()]
+        return np.zeros((0, *sizes), said.dtype or np.float32)
+
+
+def tensor_over(array: Array, device: str) -> Tensor:
+    """A tensor of an array: a number in the kernels that use it, where it is one; else over its memory where
+    that can be (weights that are mapped), or over a copy."""
+    if not array.shape:
+        return Tensor(array, device, requires_grad=False) if array.dtype.kind not in "biuf" else \
+            Tensor(array[()], device, requires_grad=False)
+    if isinstance(_owner(array), np.memmap) and array.ctypes.data % array.itemsize == 0:
+        mapped = Tensor.from_dlpack(np.asarray(array))
+        mapped.requires_grad = False
+        return mapped.to(device)
+    return Tensor(array, device, requires_grad=False)
+
+
+def _owner(array: Array) -> Any:
+    while isinstance(array.base, np.ndarray) and not isinstance(array, np.memmap):
+        array = array.base
+    return array
+
+
+def is_foldable(node: Node) -> bool:
+    """Whether a node gives the same whenever it is run on the same values."""
+    graphs = any(isinstance(v, Graph) for v in node.attributes.values())
+    return isinstance(node.target, Operator) and not graphs and node.op not in RANDOM
+
+
+def _with_attributes(graph: Graph, given: dict[str, Any]) -> Graph:
+    """A function's body for one call: references to its attributes replaced; one that is not given is left
+    out."""
+    if not _has_references(graph):
+        return graph
+    nodes = []
+    for node in graph.nodes:
+        attributes = {k: given.get(v.name) if isinstance(v, Reference) else
+                      _with_attributes(v, given) if isinstance(v, Graph) else v
+                      for k, v in node.attributes.items() if not isinstance(v, Reference) or v.name in given}
+        nodes.append(Node(node.domain, node.op, node.name, node.inputs, node.outputs, attributes,
+                          node.version,
+                          node.target, node.proto))
+    return Graph(graph.name, graph.inputs, graph.outputs, graph.constants, nodes, graph.defaults,
+                 graph.attributes, graph.captured)
+
+
+def _has_references(graph: Graph) -> bool:
+    return any(isinstance(v, Reference) or (isinstance(v, Graph) and _has_references(v))
+               for node in graph.nodes for v in node.attributes.values())

@@ -1,0 +1,183 @@
+"""The operators that make shapes, over NumPy arrays: what models do to sizes is folded while it is traced.
+
+A function here is called as the operator in every version of its signature. It raises `Unknown` where the
+result is too large to be a shape, and the tensor's function is called instead.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tinygrad.nn.onnx.values import Array
+
+MOST_ITEMS = 1 << 12
+"""Items of a result up to which it is made by the host: more are data, for a kernel."""
+
+
+class Unknown(Exception):
+    """The host does not make this value."""
+
+
+def _small(array: Any) -> Any:
+    if array.size > MOST_ITEMS:
+        raise Unknown
+    return array
+
+
+def _check_size(shape: Any) -> tuple[int, ...]:
+    sizes = tuple(int(n) for n in np.asarray(shape).reshape(-1))
+    if np.prod(sizes, dtype=np.float64) > MOST_ITEMS:
+        raise Unknown
+    return sizes
+
+
+def _axes(axes: Any) -> tuple[int, ...] | None:
+    return None if axes is None else tuple(int(a) for a in np.asarray(axes).reshape(-1))
+
+
+def shape(data: Any, *, start: int = 0, end: int | None = None) -> Array:
+    return np.array(data.shape[start:end], np.int64)
+
+
+def reshape(data: Array, shape: Any, *, allowzero: int = 0) -> Array:
+    return data.reshape([data.shape[i] if n == 0 and not allowzero else int(n) for i, n in enumerate(shape)])
+
+
+def squeeze(data: Array, axes: Any = None) -> Array:
+    return np.squeeze(data, _axes(axes))
+
+
+def unsqueeze(data: Array, axes: Any) -> Array:
+    return np.expand_dims(data, _axes(axes) or ())
+
+
+def slice_(data: Array, starts: Any, ends: Any, axes: Any = None, steps: Any = None) -> Array:
+    index = [slice(None)] * data.ndim
+    for i, (start, end) in enumerate(zip(starts, ends, strict=True)):
+        axis, step = i if axes is None else int(axes[i]), 1 if steps is None else int(steps[i])
+        # an end before the first item, which Python would count from the back
+        stop = None if step < 0 and end < -data.shape[axis] else int(end)
+        index[axis] = slice(int(start), stop, step)
+    return data[tuple(index)]
+
+
+def range_(start: Array, limit: Array, delta: Array, *, stash_type: int = 1) -> Array:
+    _check_size(max(0, -((limit.item() - start.item()) // -delta.item())))
+    return np.arange(start.item(), limit.item(), delta.item(), dtype=start.dtype)
+
+
+def split(data: Array, split: Any = None, *, axis: int = 0, num_outputs: int | None = None) -> list[Array]:
+    if split is None:
+        raise Unknown
+    return np.split(data, np.cumsum(split)[:-1], axis)
+
+
+def reduce(function: Callable[..., Array]) -> Callable[..., Array]:
+    def reduced(data: Array, axes: Any = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Array:
+        along = _axes(axes) or None
+        if along is None and noop_with_empty_axes:
+            return data
+        return np.asarray(function(_small(data), axis=along, keepdims=bool(keepdims)))
+    return reduced
+
+
+def divide(a: Array, b: Array) -> Array:
+    if a.dtype.kind == "f":
+        return np.asarray(a / b)
+    if not np.all(b):
+        raise Unknown
+    return np.asarray((np.abs(a) // np.abs(b)) * (np.sign(a) * np.sign(b))).astype(a.dtype)
+
+
+def modulo(a: Array, b: Array, *, fmod: int = 0) -> Array:
+    if a.dtype.kind != "f" and not np.all(b):
+        raise Unknown
+    return np.asarray(np.fmod(a, b) if fmod else np.mod(a, b))
+
+
+def cast(data: Array, *, to: int, saturate: int = 1, round_mode: str = "up") -> Array:
+    from onnx import helper
+
+    kind = helper.tensor_dtype_to_np_dtype(to)
+    if kind.kind not in "biuf" or data.dtype.kind not in "biuf":
+        raise Unknown
+    return data.astype(kind)
+
+
+def gather(data: Array, indices: Array, *, axis: int = 0) -> Array:
+    return np.take(data, indices.astype(np.int64), axis=axis)
+
+
+def constant_of_shape(input: Array, *, value: Array | None = None) -> Array:
+    fill = np.zeros(1, np.float32) if value is None else value
+    if fill.dtype.kind not in "biuf":
+        raise Unknown
+    return np.full(_check_size(input), fill.reshape(-1)[0], fill.dtype)
+
+
+def expand(input: Array, shape: Any) -> Array:
+    sizes = np.broadcast_shapes(input.shape, tuple(int(n) for n in shape))
+    _check_size(sizes)
+    return np.broadcast_to(input, sizes)
+
+
+def tile(input: Array, repeats: Array) -> Array:
+    _check_size([input.size, *repeats])
+    return np.tile(input, tuple(int(n) for n in repeats))
+
+
+def constant(**attributes: Any) -> Array:
+    ((name, value),) = attributes.items()
+    kinds: dict[str, Any] = {"value_int": np.int64, "value_ints": np.int64, "value_float": np.float32,
+                             "value_floats": np.float32, "value_string": object, "value_strings": object}
+    return np.asarray(value, kinds.get(name))
+
+
+HOST: dict[str, Callable[..., Any]] = {
+    "Abs": lambda X: np.abs(X),
+    "Add": lambda A, B, **_: _small(A + B),
+    "And": lambda A, B: _small(A & B),
+    "Cast": cast,
+    "Ceil": lambda X: np.ceil(X),
+    "Concat": lambda *inputs, axis: _small(np.concatenate(inputs, axis)),
+    "Constant": constant,
+    "ConstantOfShape": constant_of_shape,
+    "Div": lambda A, B, **_: _small(divide(A, B)),
+    "Equal": lambda A, B: _small(A == B),
+    "Expand": expand,
+    "Floor": lambda X: np.floor(X),
+    "Gather": gather,
+    "Greater": lambda A, B: _small(A > B),
+    "GreaterOrEqual": lambda A, B: _small(A >= B),
+    "Identity": lambda input: input,
+    "Less": lambda A, B: _small(A < B),
+    "LessOrEqual": lambda A, B: _small(A <= B),
+    "Max": lambda *data_0: _small(np.maximum.reduce(np.broadcast_arrays(*data_0))),
+    "Min": lambda *data_0: _small(np.minimum.reduce(np.broadcast_arrays(*data_0))),
+    "Mod": modulo,
+    "Mul": lambda A, B, **_: _small(A * B),
+    "Neg": lambda X: -X,
+    "NonZero": lambda X: np.stack(_small(X).nonzero()),
+    "Not": lambda X: ~X,
+    "Or": lambda A, B: _small(A | B),
+    "Range": range_,
+    "ReduceMax": reduce(np.max),
+    "ReduceMin": reduce(np.min),
+    "ReduceProd": reduce(np.prod),
+    "ReduceSum": reduce(np.sum),
+    "Reshape": reshape,
+    "Shape": shape,
+    "Size": lambda data: np.array(np.prod(data.shape, dtype=np.int64)),
+    "Slice": slice_,
+    "Split": split,
+    "Sqrt": lambda X: np.sqrt(X),
+    "Squeeze": squeeze,
+    "Sub": lambda A, B, **_: _small(A - B),
+    "Tile": tile,
+    "Transpose": lambda data, *, perm=None: np.transpose(data, perm),
+    "Unsqueeze": unsqueeze,
+    "Where": lambda condition, X, Y: _small(np.where(condition, X, Y)),
+}
+"""By the name of the operator. What they do is said by NumPy; the ones above say what differs from it."""

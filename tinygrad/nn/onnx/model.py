@@ -1,0 +1,377 @@
+"""A file as plain data: `read_model` makes a `Model` of it, checked, and refuses what is wrong with it.
+
+What comes out is in an order in which it can be computed, every operator in it is known, and every value is
+produced once, before it is used. Nothing is computed here. Weights beside the file are mapped, weights in it
+are arrays over its bytes. Next: `evaluate.py`.
+"""
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from tinygrad.nn.onnx.registry import CONTRIBUTED, Operator, find
+from tinygrad.nn.onnx.values import Array
+from tinygrad.tensor import Tensor
+
+Source: TypeAlias = str | os.PathLike[str] | bytes | Tensor
+
+
+class OnnxError(ValueError):
+    """What is wrong with a model, or with what it was given."""
+
+
+@dataclass(frozen=True)
+class TypeOf:
+    """What a model says of one of its inputs or outputs."""
+
+    kind: str
+    """"tensor", "sequence", "optional", "map" or "any", where nothing is said"""
+    dtype: np.dtype[Any] | None = None
+    """NumPy's type of the items (object: strings)"""
+    shape: tuple[int | str | None, ...] | None = None
+    """sizes; a name for an axis that is dynamic, None for one without a name or, for all, if it is not
+    known"""
+
+
+@dataclass(frozen=True)
+class Reference:
+    """An attribute of a node in a function that is an attribute of the function."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Node:
+    """One call: of an operator, or of a function of the model."""
+
+    domain: str
+    op: str
+    name: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attributes: dict[str, Any]
+    version: int
+    target: Operator | Graph | None
+    """what it calls; None for a function of the standard that depends on the types of its inputs"""
+    proto: Any = None
+
+    def __str__(self) -> str:
+        label = f"{self.domain}.{self.op}" if self.domain else self.op
+        return f"{label} {self.name!r}" if self.name else f"{label} of {', '.join(map(repr, self.outputs))}"
+
+
+@dataclass
+class Graph:
+    """Nodes in an order in which they can be run, with the names of what goes in and comes out."""
+
+    name: str
+    inputs: dict[str, TypeOf]
+    outputs: dict[str, TypeOf]
+    constants: dict[str, Array]
+    nodes: list[Node]
+    defaults: dict[str, Any] = field(default_factory=dict)
+    """of a function: the attributes that a call may leave out"""
+    attributes: frozenset[str] = frozenset()
+    captured: frozenset[str] = frozenset()
+    """names of the surrounding graphs that it uses"""
+
+
+@dataclass
+class Model:
+    graph: Graph
+    opsets: dict[str, int]
+    producer: str
+    name: str
+
+
+def onnx_package() -> Any:
+    """The `onnx` module. Raises ImportError that says how to install it."""
+    try:
+        import onnx
+    except ImportError as error:
+        raise ImportError('files are read with the onnx package: pip install "tinygrad[onnx]"') from error
+    return onnx
+
+
+def read_model(source: Source | Any) -> Model:
+    """The model in a file, in its bytes (as a tensor of uint8, too), or in an `onnx.ModelProto`.
+
+    Raises OnnxError for what is no model or a broken one, with all operators that are not supported.
+    """
+    proto, folder, label = _parse(source)
+    return _Reader(proto, folder, label).model()
+
+
+def _parse(source: Source | Any) -> tuple[Any, Path | None, str]:
+    """(the file's message, the folder that its weights may be in, what to call it in errors)."""
+    onnx = onnx_package()
+    if isinstance(source, onnx.ModelProto):
+        return source, None, "the model"
+    folder, label = None, "the model"
+    if isinstance(source, Tensor):
+        source = source.numpy().tobytes()
+    if not isinstance(source, bytes):
+        path = Path(source)
+        folder, label = path.resolve().parent, str(path)
+        source = path.read_bytes()
+    if not source:
+        raise OnnxError(f"{label} is not an ONNX model: it is empty")
+    proto = onnx.ModelProto()
+    try:
+        proto.ParseFromString(source)
+    except Exception as error:  # of protobuf, which may be either of two implementations
+        raise OnnxError(f"{label} is not an ONNX model, or is cut short: {error}") from error
+    if not proto.ir_version or not proto.HasField("graph") or not proto.opset_import:
+        raise OnnxError(f"{label} is not an ONNX model: it says no version or has no graph")
+    return proto, folder, label
+
+
+class _Reader:
+    """Makes plain data of a message, and collects what is not supported on the way."""
+
+    def __init__(self, proto: Any, folder: Path | None, label: str) -> None:
+        self.onnx = onnx_package()
+        self.proto, self.folder, self.label = proto, folder, label
+        self.opsets = {_domain(o.domain): o.version for o in proto.opset_import}
+        self.functions = {(_domain(f.domain), f.name, getattr(f, "overload", "")): f for f in proto.functions}
+        self.bodies: dict[tuple[str, str, str], Graph] = {}
+        self.open: list[tuple[str, str, str]] = []
+        self.unsupported: dict[str, list[str]] = {}
+
+    def model(self) -> Model:
+        for domain, version in self.opsets.items():
+            newest = {"": self.onnx.defs.onnx_opset_version()}.get(domain)
+            if newest is not None and not 1 <= version <= newest:
+                raise OnnxError(f"{self.label} uses version {version} of the standard's operators; the "
+                                f"installed onnx package knows 1 to {newest}")
+        graph = self.graph(self.proto.graph, frozenset(), self.opsets)
+        if self.unsupported:
+            listed = "; ".join(f"{name}: {', '.join(nodes)}" for name, nodes in self.unsupported.items())
+            raise OnnxError(f"{self.label} uses operators that are not supported: {listed}")
+        return Model(graph, self.opsets, self.proto.producer_name, self.proto.graph.name)
+
+    # --- graphs ---------------------------------------------------------------------------------------------
+
+    def graph(self, proto: Any, outer: frozenset[str], opsets: dict[str, int]) -> Graph:
+        constants = {t.name: self.array(t) for t in proto.initializer}
+        constants |= {t.values.name: self.dense(t) for t in proto.sparse_initializer}
+        inputs = {v.name: self.type_of(v.type) for v in proto.input}
+        outputs = {v.name: self.type_of(v.type) for v in proto.output}
+        known = frozenset(constants) | frozenset(inputs)
+        nodes = [self.node(n, outer | known | _produced(proto), opsets) for n in proto.node]
+        nodes, used = self.ordered(nodes, known, outer, proto.name)
+        made = known.union(*(n.outputs for n in nodes)) if nodes else known
+        missing = [name for name in outputs if name not in made | outer]
+        if missing:
+            raise OnnxError(f"{self.label}: graph {proto.name!r} gives {', '.join(map(repr, missing))}, "
+                            "which nothing produces")
+        return Graph(proto.name, inputs, outputs, constants, nodes,
+                     captured=(used | frozenset(outputs)) - made)
+
+    def ordered(self, nodes: Sequence[Node], known: frozenset[str], outer: frozenset[str],
+                graph: str) -> tuple[list[Node], frozenset[str]]:
+        """Nodes with producers before users, and all names that they use."""
+        made = set(known)
+        for node in nodes:
+            for name in filter(None, node.outputs):
+                if name in made:
+                    raise OnnxError(f"{self.label}: {name!r} is produced more than once, the second time by "
+                                    f"{node}")
+                made.add(name)
+        uses = [frozenset(filter(None, node.inputs)).union(
+            *(g.captured for g in _graphs_of(node.attributes))) for node in nodes]
+        absent = {name: node for node, names in zip(nodes, uses, strict=True)
+                  for name in names if name not in made and name not in outer}
+        if absent:
+            listed = "; ".join(f"{name!r} by {node}" for name, node in absent.items())
+            raise OnnxError(f"{self.label}: graph {graph!r} uses what nothing produces: {listed}")
+        ready, waiting, order = set(known) | (set(outer) - made), list(zip(nodes, uses, strict=True)), []
+        while waiting:
+            later = []
+            for node, names in waiting:
+                if names <= ready:
+                    order.append(node)
+                    ready.update(node.outputs)
+                else:
+                    later.append((node, names))
+            if len(later) == len(waiting):
+                raise OnnxError(f"{self.label}: these nodes wait for each other, in a cycle: "
+                                f"{', '.join(str(node) for node, _ in later)}")
+            waiting = later
+        return order, frozenset().union(*uses) if uses else frozenset()
+
+    def node(self, proto: Any, scope: frozenset[str], opsets: dict[str, int]) -> Node:
+        domain = _domain(proto.domain)
+        attributes = {a.name: self.attribute(a, scope, opsets) for a in proto.attribute}
+        version = opsets.get(domain, 1 if domain == CONTRIBUTED else 0)
+        target: Operator | Graph | None = None
+        local = (domain, proto.op_type, getattr(proto, "overload", ""))
+        node = Node(domain, proto.op_type, proto.name, tuple(proto.input), tuple(proto.output), attributes,
+                    version, None, proto)
+        if local in self.functions:
+            target = self.function(local)
+        elif version:
+            target = find(domain, proto.op_type, version)
+        if target is None and not self.has_body(node):
+            self.refuse(f"{domain}.{proto.op_type}" if domain else proto.op_type,
+                        str(node) if version else f"{node} (its domain has no version in the file)")
+        elif isinstance(target, Operator):
+            unknown = attributes.keys() - target.attributes
+            if unknown:
+                self.refuse(f"{proto.op_type} with {', '.join(sorted(unknown))}", str(node))
+            if target.variadic is None and len(node.inputs) > len(target.forms):
+                self.refuse(f"{proto.op_type} of {len(node.inputs)} inputs", str(node))
+        return Node(domain, node.op, node.name, node.inputs, node.outputs, attributes, version, target, proto)
+
+    def refuse(self, what: str, node: str) -> None:
+        self.unsupported.setdefault(what, []).append(node)
+
+    # --- functions ------------------------------------------------------------------------------------------
+
+    def has_body(self, node: Node) -> bool:
+        """Whether the standard says an operator by others."""
+        defs = self.onnx.defs
+        if not node.version or not defs.has(node.op, node.version, node.domain):
+            return False
+        schema = defs.get_schema(node.op, node.version, node.domain)
+        return bool(schema.has_function or schema.has_context_dependent_function)
+
+    def function(self, key: tuple[str, str, str]) -> Graph:
+        if key in self.open:
+            raise OnnxError(f"{self.label}: function {key[1]!r} calls itself")
+        if key not in self.bodies:
+            self.open.append(key)
+            self.bodies[key] = self.function_body(self.functions[key])
+            self.open.pop()
+        return self.bodies[key]
+
+    def function_body(self, proto: Any) -> Graph:
+        opsets = {**self.opsets, **{_domain(o.domain): o.version for o in proto.opset_import}}
+        scope = frozenset(proto.input)
+        nodes = [self.node(n, scope | _produced(proto), opsets) for n in proto.node]
+        nodes, _ = self.ordered(nodes, scope, frozenset(), proto.name)
+        return Graph(proto.name, dict.fromkeys(proto.input, TypeOf("any")),
+                     dict.fromkeys(proto.output, TypeOf("any")), {}, nodes,
+                     {a.name: self.attribute(a, scope, opsets) for a in proto.attribute_proto},
+                     frozenset(proto.attribute))
+
+    # --- attributes, types, arrays --------------------------------------------------------------------------
+
+    def attribute(self, proto: Any, scope: frozenset[str], opsets: dict[str, int]) -> Any:
+        if proto.ref_attr_name:
+            return Reference(proto.ref_attr_name)
+        kinds = self.onnx.AttributeProto
+        if proto.type == kinds.GRAPH:
+            return self.graph(proto.g, scope, opsets)
+        if proto.type == kinds.GRAPHS:
+            return tuple(self.graph(g, scope, opsets) for g in proto.graphs)
+        if proto.type == kinds.TENSOR:
+            return self.array(proto.t)
+        if proto.type == kinds.TENSORS:
+            return tuple(self.array(t) for t in proto.tensors)
+        if proto.type == kinds.SPARSE_TENSOR:
+            return self.dense(proto.sparse_tensor)
+        if proto.type == kinds.TYPE_PROTO:
+            return self.type_of(proto.tp)
+        value = self.onnx.helper.get_attribute_value(proto)
+        if isinstance(value, bytes):
+            return value.decode("utf-8", "replace")
+        if proto.type in (kinds.INTS, kinds.FLOATS, kinds.STRINGS):
+            return tuple(v.decode("utf-8", "replace") if isinstance(v, bytes) else v for v in value)
+        return value
+
+    def type_of(self, proto: Any) -> TypeOf:
+        kind = (proto.WhichOneof("value") or "any").removesuffix("_type")
+        if kind not in ("tensor", "sparse_tensor"):
+            return TypeOf(kind)
+        said = getattr(proto, f"{kind}_type")
+        dtype = self.onnx.helper.tensor_dtype_to_np_dtype(said.elem_type) if said.elem_type else None
+        if not said.HasField("shape"):
+            return TypeOf("tensor", dtype)
+        sizes = tuple(d.dim_value if d.HasField("dim_value") else d.dim_param or None for d in said.shape.dim)
+        return TypeOf("tensor", dtype, sizes)
+
+    def array(self, proto: Any) -> Array:
+        if proto.data_location == self.onnx.TensorProto.EXTERNAL:
+            return self.external(proto)
+        try:
+            array: Array = self.onnx.numpy_helper.to_array(proto)
+        except Exception as error:
+            raise OnnxError(f"{self.label}: constant {proto.name!r} cannot be read: {error}") from error
+        return np.array([s.decode() if isinstance(s, bytes) else s for s in array.reshape(-1)],
+                        object).reshape(array.shape) if array.dtype == object else array
+
+    def dense(self, proto: Any) -> Array:
+        """A sparse constant with its zeros."""
+        values, places = self.array(proto.values), self.array(proto.indices)
+        whole = np.zeros(tuple(proto.dims), values.dtype)
+        if places.ndim == 1:
+            whole.reshape(-1)[places] = values
+        else:
+            whole[tuple(places.T)] = values
+        return whole
+
+    def external(self, proto: Any) -> Array:
+        """A constant in a file beside the model's: mapped, read where it is used."""
+        said = {entry.key: entry.value for entry in proto.external_data}
+        if self.folder is None:
+            raise OnnxError(f"{self.label}: constant {proto.name!r} is in the file {said.get('location')!r}; "
+                            "give the model's path, not its bytes")
+        path = (self.folder / said.get("location", "")).resolve()
+        if not path.is_relative_to(self.folder):
+            raise OnnxError(f"{self.label}: constant {proto.name!r} asks for {said.get('location')!r}, which "
+                            "is outside of the model's folder")
+        if not path.is_file():
+            raise OnnxError(f"{self.label}: constant {proto.name!r} is in {str(path)!r}, which is not there")
+        kind = self.onnx.helper.tensor_dtype_to_np_dtype(proto.data_type)
+        packed = _bits(kind)
+        count = int(np.prod(tuple(proto.dims), dtype=np.int64))
+        start, size = int(said.get("offset", 0)), -(-count * packed // 8)
+        if start < 0 or start + size > path.stat().st_size:
+            raise OnnxError(f"{self.label}: constant {proto.name!r} lies at bytes {start} to {start + size} "
+                            f"of {str(path)!r}, which has {path.stat().st_size}")
+        if not count:
+            return np.zeros(tuple(proto.dims), kind)
+        data = np.memmap(path, np.uint8, "c", start, (size,))
+        if packed < 8:
+            copy = self.onnx.TensorProto(dims=proto.dims, data_type=proto.data_type, raw_data=data.tobytes())
+            unpacked: Array = self.onnx.numpy_helper.to_array(copy)
+            return unpacked
+        whole: Array = data.view(kind).reshape(tuple(proto.dims))
+        return whole
+
+
+def _domain(name: str) -> str:
+    return "" if name == "ai.onnx" else name
+
+
+def _bits(kind: np.dtype[Any]) -> int:
+    """Bits of an item in a file, where those of less than a byte are packed."""
+    found = [int(n) for n in ("2", "4") if kind.name in (f"int{n}", f"uint{n}", f"float{n}_e2m1fn")]
+    return found[0] if found else kind.itemsize * 8
+
+
+def _produced(proto: Any) -> frozenset[str]:
+    return frozenset(name for node in proto.node for name in node.output if name)
+
+
+def _graphs_of(attributes: dict[str, Any]) -> Iterator[Graph]:
+    for value in attributes.values():
+        if isinstance(value, Graph):
+            yield value
+        elif isinstance(value, tuple):
+            yield from (v for v in value if isinstance(v, Graph))
+
+
+def all_nodes(graph: Graph) -> Iterable[Node]:
+    """The nodes of a graph and of those in it; of functions, at each call."""
+    for node in graph.nodes:
+        yield node
+        inner = [*_graphs_of(node.attributes), *([node.target] if isinstance(node.target, Graph) else [])]
+        for g in inner:
+            yield from all_nodes(g)

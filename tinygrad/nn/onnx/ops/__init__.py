@@ -1,0 +1,23 @@
+"""The operators of the standard, one family a module; importing this registers all of them."""
+from tinygrad.nn.onnx.ops import casts as casts
+from tinygrad.nn.onnx.ops import control as control
+from tinygrad.nn.onnx.ops import convolution as convolution
+from tinygrad.nn.onnx.ops import elementwise as elementwise
+from tinygrad.nn.onnx.ops import indexing as indexing
+from tinygrad.nn.onnx.ops import legacy as legacy
+from tinygrad.nn.onnx.ops import matrices as matrices
+from tinygrad.nn.onnx.ops import ml as ml
+from tinygrad.nn.onnx.ops import normalization as normalization
+from tinygrad.nn.onnx.ops import pooling as pooling
+from tinygrad.nn.onnx.ops import quantization as quantization
+from tinygrad.nn.onnx.ops import random as random
+from tinygrad.nn.onnx.ops import recurrent as recurrent
+from tinygrad.nn.onnx.ops import reductions as reductions
+from tinygrad.nn.onnx.ops import resize as resize
+from tinygrad.nn.onnx.ops import sequences as sequences
+from tinygrad.nn.onnx.ops import shapes as shapes
+from tinygrad.nn.onnx.ops import signal as signal
+from tinygrad.nn.onnx.ops import strings as strings
+from tinygrad.nn.onnx.ops import training as training
+from tinygrad.nn.onnx.ops import trees as trees
+from tinygrad.nn.onnx.ops import vision as vision

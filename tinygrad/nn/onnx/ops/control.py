@@ -1,0 +1,99 @@
+"""Control flow: branches, loops and scans, unrolled while the graph is walked."""
+from __future__ import annotations
+
+from typing import Any
+
+from tinygrad.nn.onnx.evaluate import Body
+from tinygrad.nn.onnx.ops.shapes import concatenated, moves
+from tinygrad.nn.onnx.registry import op
+from tinygrad.nn.onnx.values import Items, Value
+from tinygrad.tensor import Tensor
+
+STEPS_TOGETHER = 32
+"""Iterations of a loop whose results are computed together: a graph of more costs more to schedule than the
+kernels cost to start."""
+
+
+@op
+def If(cond: bool, *, then_branch: Body, else_branch: Body) -> tuple[Value, ...]:
+    """One of two graphs, the only one that is walked."""
+    return tuple((then_branch if cond else else_branch)())
+
+
+@op
+def Loop(M: int | None, cond: bool | None, *v_initial: Value, body: Body) -> tuple[Value, ...]:
+    """`body` (number, condition, state) -> (condition, state, what is collected), up to `M` times and while
+    the condition holds; what each step gives is stacked."""
+    state, going = list(v_initial), True if cond is None else cond
+    collected: list[list[Value]] = []
+    step = 0
+    while going and (M is None or step < M):
+        condition, *given = body(body.number(step), body.condition(going), *state)
+        state = given[:len(v_initial)]
+        collected.append(given[len(v_initial):])
+        going = bool(body.read(condition).reshape(()))
+        step += 1
+        if step % STEPS_TOGETHER == 0:
+            _compute(state)
+    rows = list(zip(*collected, strict=True)) if collected else \
+        [()] * (len(body.graph.outputs) - 1 - len(v_initial))
+    names = list(body.graph.outputs)[1 + len(v_initial):]
+    return (*state, *(_stacked([body.items(v) for v in row], 0) if row else body.nothing(name)
+                      for name, row in zip(names, rows, strict=True)))
+
+
+@op
+def Scan_8(sequence_lens: Value, *initial_state_and_scan_inputs: Value, num_scan_inputs: int, body: Body,
+           directions: Any = None) -> tuple[Value, ...]:
+    """As since version 9, for each item of a batch, which is the first axis of everything."""
+    if sequence_lens is not None:
+        raise NotImplementedError("sequences of different lengths in Scan of version 8")
+    values = [body.items(v) for v in initial_state_and_scan_inputs]
+    batches = [Scan_9(*(v[i] for v in values), num_scan_inputs=num_scan_inputs, body=body,
+                      scan_input_directions=directions) for i in range(values[0].shape[0])]
+    return tuple(_stacked(list(parts), 0) for parts in zip(*batches, strict=True))
+
+
+@op
+def Scan_9(*initial_state_and_scan_inputs: Value, num_scan_inputs: int, body: Body,
+           scan_input_axes: Any = None,
+           scan_input_directions: Any = None, scan_output_axes: Any = None,
+           scan_output_directions: Any = None) -> tuple[Value, ...]:
+    """`body` (state, items) -> (state, what is collected), along an axis of the last `num_scan_inputs`."""
+    count = len(initial_state_and_scan_inputs) - num_scan_inputs
+    state = list(initial_state_and_scan_inputs[:count])
+    scanned = [body.items(v) for v in initial_state_and_scan_inputs[count:]]
+    axes = scan_input_axes or (0,) * num_scan_inputs
+    backward = scan_input_directions or (0,) * num_scan_inputs
+    length = scanned[0].shape[axes[0]]
+    collected: list[list[Value]] = []
+    for step in range(length):
+        items = [_item(x, axis, length - 1 - step if back else step)
+                 for x, axis, back in zip(scanned, axes, backward, strict=True)]
+        given = body(*state, *items)
+        state = given[:count]
+        collected.append(given[count:])
+        if (step + 1) % STEPS_TOGETHER == 0:
+            _compute(state)
+    rows = list(zip(*collected, strict=True))
+    out_axes, out_backward = scan_output_axes or (0,) * len(rows), scan_output_directions or (0,) * len(rows)
+    results = []
+    for row, axis, back in zip(rows, out_axes, out_backward, strict=True):
+        parts = [body.items(v) for v in (reversed(row) if back else row)]
+        results.append(_stacked(parts, axis if axis >= 0 else axis + len(parts[0].shape) + 1))
+    return (*state, *results)
+
+
+def _item(x: Any, axis: int, step: int) -> Items:
+    index = (*[slice(None)] * (axis % len(x.shape)), step)
+    return moves(lambda data: data[index])(x)
+
+
+def _stacked(parts: list[Any], axis: int) -> Items:
+    return concatenated([moves(lambda x: x.unsqueeze(axis))(part) for part in parts], axis)
+
+
+def _compute(state: list[Value]) -> None:
+    tensors = [t for t in state if isinstance(t, Tensor)]
+    if tensors:
+        Tensor.realize(*tensors)

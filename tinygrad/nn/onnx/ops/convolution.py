@@ -1,0 +1,150 @@
+"""Convolution, its transpose, convolution at places that are computed, and columns of windows."""
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from tinygrad.dtype import dtypes
+from tinygrad.nn.onnx.registry import Ints, op
+from tinygrad.tensor import Tensor
+
+
+def flat_pads(pads: Sequence[tuple[int, int]]) -> tuple[int, ...]:
+    """(before, after) of each axis as `Tensor.conv2d` takes them: the last axis first."""
+    return tuple(n for pair in reversed(pads) for n in pair)
+
+
+def pads_of(sizes: Sequence[int], kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int],
+            pads: Sequence[int] | None, auto_pad: str) -> list[tuple[int, int]]:
+    """(before, after) of each spatial axis, as `pads` or `auto_pad` say."""
+    if auto_pad in ("NOTSET", "VALID"):
+        given = [0] * (2 * len(sizes)) if pads is None or auto_pad == "VALID" else pads
+        return [(given[i], given[i + len(sizes)]) for i in range(len(sizes))]
+    found = []
+    for n, k, s, d in zip(sizes, kernel, strides, dilations, strict=True):
+        total = max(0, (-(-n // s) - 1) * s + d * (k - 1) + 1 - n)
+        small, large = total // 2, total - total // 2
+        found.append((small, large) if auto_pad == "SAME_UPPER" else (large, small))
+    return found
+
+
+def spatial(x: Tensor, value: Sequence[int] | None, default: int = 1) -> tuple[int, ...]:
+    """`value` for each axis behind batch and channels, or `default` for all."""
+    return (default,) * (x.ndim - 2) if value is None else tuple(value)
+
+
+@op
+def Conv(X: Tensor, W: Tensor, B: Tensor | None = None, *, auto_pad: str = "NOTSET", dilations: Any = None,
+         group: int = 1, kernel_shape: Any = None, pads: Any = None, strides: Any = None) -> Tensor:
+    stride, dilation = spatial(X, strides), spatial(X, dilations)
+    padding = pads_of(X.shape[2:], W.shape[2:], stride, dilation, pads, auto_pad)
+    return X.conv2d(W, B, group, stride, dilation, flat_pads(padding))
+
+
+@op
+def ConvTranspose(X: Tensor, W: Tensor, B: Tensor | None = None, *, auto_pad: str = "NOTSET",
+                  dilations: Any = None, group: int = 1, kernel_shape: Any = None, output_padding: Any = None,
+                  output_shape: Any = None, pads: Any = None, strides: Any = None) -> Tensor:
+    """The transpose of `Conv`. Where the result's sizes are said, padding makes them so."""
+    stride, dilation = spatial(X, strides), spatial(X, dilations)
+    extra = spatial(X, output_padding, 0)
+    whole = [(n - 1) * s + d * (k - 1) + 1 + e
+             for n, s, d, k, e in zip(X.shape[2:], stride, dilation, W.shape[2:], extra, strict=True)]
+    if output_shape is None and auto_pad.startswith("SAME"):
+        output_shape = [n * s for n, s in zip(X.shape[2:], stride, strict=True)]
+    if output_shape is None:
+        padding = pads_of(X.shape[2:], W.shape[2:], stride, dilation, pads, auto_pad)
+    else:
+        totals = [n - wanted for n, wanted in zip(whole, output_shape[-len(whole):], strict=True)]
+        upper = auto_pad == "SAME_UPPER"
+        padding = [(t // 2, t - t // 2) if upper else (t - t // 2, t // 2) for t in totals]
+    # all of it, then cropped (or, where it has to be larger, padded): sizes may be anything then
+    full = X.conv_transpose2d(W, None, group, stride, dilation, 0, 0)
+    crop = [(-before, -(after - e)) for (before, after), e in zip(padding, extra, strict=True)]
+    full = full.pad(((0, 0), (0, 0), *crop))
+    return full if B is None else full + B.reshape(-1, *(1,) * (X.ndim - 2))
+
+
+@op
+def Col2Im(input: Tensor, image_shape: Ints, block_shape: Ints, *, dilations: Any = None, pads: Any = None,
+           strides: Any = None) -> Tensor:
+    """Blocks put back where windows took them, added up where they overlap: (N, C * block, L) to (N, C,
+    *image)."""
+    axes = len(image_shape)
+    stride, dilation = strides or (1,) * axes, dilations or (1,) * axes
+    pads = pads or (0,) * 2 * axes
+    padded = [n + pads[i] + pads[i + axes] for i, n in enumerate(image_shape)]
+    outs = [(n - d * (k - 1) - 1) // s + 1 for n, k, s,
+            d in zip(padded, block_shape, stride, dilation, strict=True)]
+    count = math.prod(block_shape)
+    n, c = input.shape[0], input.shape[1] // count
+    kernel = Tensor.eye(count, dtype=input.dtype, device=input.device).reshape(count, 1, *block_shape)
+    columns = input.reshape(n * c, count, *outs)
+    made = ConvTranspose(columns, kernel, dilations=dilation, strides=stride)
+    rest = [size - got for size, got in zip(padded, made.shape[2:], strict=True)]
+    crop = [(-pads[i], r - pads[i + axes]) for i, r in enumerate(rest)]
+    return made.pad(((0, 0), (0, 0), *crop)).reshape(n, c, *image_shape)
+
+
+def sample(x: Tensor, places: Sequence[Tensor]) -> Tensor:
+    """Items of the spatial axes of `x` (N, C, *sizes) at real places, an index of shape (N, *P) for each
+    axis; linear between items, zero outside: (N, C, *P)."""
+    lows = [p.floor() for p in places]
+    total = None
+    for corner in itertools.product((0, 1), repeat=len(places)):
+        at = [low + c for low, c in zip(lows, corner, strict=True)]
+        weight = None
+        for p, low, c in zip(places, lows, corner, strict=True):
+            share = p - low if c else 1 - (p - low)
+            weight = share if weight is None else weight * share
+        assert weight is not None
+        term = items_at(x, at) * weight.unsqueeze(1)
+        total = term if total is None else total + term
+    assert total is not None
+    return total
+
+
+def items_at(x: Tensor, at: Sequence[Tensor]) -> Tensor:
+    """Items of `x` (N, C, *sizes) at whole places of shape (N, *P); zero outside: (N, C, *P)."""
+    n, c, *sizes = x.shape
+    inside, flat = None, None
+    for p, size in zip(at, sizes, strict=True):
+        ok = (p >= 0) & (p <= size - 1)
+        inside = ok if inside is None else inside & ok
+        place = p.maximum(0).minimum(size - 1).cast(dtypes.int32)
+        flat = place if flat is None else flat * size + place
+    assert inside is not None and flat is not None
+    index = flat.reshape(n, 1, -1).expand(n, c, -1)
+    found = x.reshape(n, c, -1).gather(2, index).reshape(n, c, *flat.shape[1:])
+    return inside.unsqueeze(1).where(found, 0)
+
+
+@op
+def DeformConv(X: Tensor, W: Tensor, offset: Tensor, B: Tensor | None = None, mask: Tensor | None = None, *,
+               dilations: Any = None, group: int = 1, kernel_shape: Any = None, offset_group: int = 1,
+               pads: Any = None, strides: Any = None) -> Tensor:
+    """Convolution whose windows read at places moved by `offset`, times `mask`."""
+    axes, kernel = X.ndim - 2, W.shape[2:]
+    stride, dilation = spatial(X, strides), spatial(X, dilations)
+    padding = pads_of(X.shape[2:], kernel, stride, dilation, pads, "NOTSET")
+    n, c = X.shape[:2]
+    outs, count, device = offset.shape[2:], math.prod(kernel), X.device
+    moved = offset.reshape(n * offset_group, *kernel, axes, *outs)
+    places = []
+    for i in range(axes):
+        along = [1] * (1 + 2 * axes)
+        along[1 + i], taps = kernel[i], Tensor.arange(kernel[i], device=device) * dilation[i]
+        base = taps.reshape(*along)
+        along[1 + i], along[1 + axes + i] = 1, outs[i]
+        base = base + (Tensor.arange(outs[i], device=device) * stride[i] - padding[i][0]).reshape(*along)
+        places.append((moved[(slice(None), *[slice(None)] * axes, i)] + base).reshape(n * offset_group,
+                                                                                      count, *outs))
+    columns = sample(X.reshape(n * offset_group, c // offset_group, *X.shape[2:]), places)
+    if mask is not None:
+        columns = columns * mask.reshape(n * offset_group, 1, count, *outs)
+    columns = columns.reshape(n, group, c // group * count, math.prod(outs))
+    weights = W.reshape(group, W.shape[0] // group, -1)
+    made = (weights @ columns).reshape(n, W.shape[0], *outs)
+    return made if B is None else made + B.reshape(-1, *(1,) * axes)

@@ -1,0 +1,160 @@
+"""Recurrent layers: RNN, GRU and LSTM, a step of the sequence after another, in either direction or both."""
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tinygrad.dtype import dtypes
+from tinygrad.nn.onnx.registry import op
+from tinygrad.tensor import Tensor
+
+Activation = Callable[[Tensor], Tensor]
+Step = Callable[[Tensor, tuple[Tensor, ...]], tuple[Tensor, ...]]
+
+ACTIVATIONS: dict[str, tuple[Callable[[Tensor, float, float], Tensor], float, float]] = {
+    "relu": (lambda x, a, b: x.maximum(0), 0, 0),
+    "tanh": (lambda x, a, b: x.tanh(), 0, 0),
+    "sigmoid": (lambda x, a, b: x.sigmoid(), 0, 0),
+    "affine": (lambda x, a, b: x * a + b, 1, 0),
+    "leakyrelu": (lambda x, a, b: (x >= 0).where(x, x * a), 0.01, 0),
+    "thresholdedrelu": (lambda x, a, b: (x >= a).where(x, 0), 1, 0),
+    "scaledtanh": (lambda x, a, b: (x * b).tanh() * a, 1, 1),
+    "hardsigmoid": (lambda x, a, b: (x * a + b).maximum(0).minimum(1), 0.2, 0.5),
+    "elu": (lambda x, a, b: x.elu(a), 1, 0),
+    "softsign": (lambda x, a, b: x / (1 + x.abs()), 0, 0),
+    "softplus": (lambda x, a, b: x.softplus(), 0, 0),
+}
+"""By name: the function of x, alpha and beta, and what those are unless they are given."""
+TAKES_ALPHA = ("affine", "leakyrelu", "thresholdedrelu", "scaledtanh", "hardsigmoid", "elu")
+TAKES_BETA = ("affine", "scaledtanh", "hardsigmoid")
+
+
+def _activations(names: Sequence[str], alphas: Any, betas: Any, clip: float | None) -> list[Activation]:
+    """The functions of these names; parameters are taken in order by those that have them."""
+    alpha, beta = iter(alphas or ()), iter(betas or ())
+
+    def one(name: str) -> Activation:
+        function, a, b = ACTIVATIONS[name.lower()]
+        a = next(alpha, a) if name.lower() in TAKES_ALPHA else a
+        b = next(beta, b) if name.lower() in TAKES_BETA else b
+        if clip is None:
+            return lambda x: function(x, a, b)
+        return lambda x: function(x.maximum(-clip).minimum(clip), a, b)
+    return [one(name) for name in names]
+
+
+def _walk(step: Step, inputs: Tensor, state: tuple[Tensor, ...], lengths: Tensor | None,
+          backward: bool) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """Hidden states of all steps (T, batch, hidden), and the last state, of one direction.
+
+    `inputs`: (T, batch, gates * hidden). Sequences that are shorter than the longest keep their last state,
+    and give zeros beyond it.
+    """
+    count = inputs.shape[0]
+    hidden: list[Tensor] = [state[0]] * count
+    for t in reversed(range(count)) if backward else range(count):
+        new = step(inputs[t], state)
+        if lengths is None:
+            state = new
+            hidden[t] = new[0]
+        else:
+            alive = (lengths > t).unsqueeze(1)
+            state = tuple(alive.where(n, o) for n, o in zip(new, state, strict=True))
+            hidden[t] = alive.where(new[0], 0)
+    return hidden[0].stack(*hidden[1:]), state
+
+
+def _recurrent(X: Tensor, W: Tensor, R: Tensor, B: Tensor | None, sequence_lens: Tensor | None,
+               initial: Sequence[Tensor | None], layout: int, direction: str, gates: int,
+               make_step: Callable[[int, Tensor, Tensor, Tensor], Step]) -> tuple[Tensor, ...]:
+    """A layer in all its directions: (Y, the last states)."""
+    X = X.transpose(0, 1) if layout else X
+    hidden, batch = R.shape[-1], X.shape[1]
+    directions = {"forward": [False], "reverse": [True], "bidirectional": [False, True]}[direction]
+    lengths = None if sequence_lens is None else sequence_lens.cast(dtypes.int32)
+    outputs, lasts = [], []
+    for d, backward in enumerate(directions):
+        bias = Tensor.zeros(2 * gates * hidden, dtype=X.dtype, device=X.device, requires_grad=False) \
+            if B is None else B[d]
+        of_inputs = X @ W[d].transpose() + bias[:gates * hidden]
+        state = tuple(
+            Tensor.zeros(batch, hidden, dtype=X.dtype, device=X.device, requires_grad=False) if s is None
+            else (s[:, d] if layout else s[d]) for s in initial)
+        step = make_step(d, R[d].transpose(), bias[gates * hidden:], of_inputs)
+        made, last = _walk(step, of_inputs, state, lengths, backward)
+        outputs.append(made)
+        lasts.append(last)
+    Y = outputs[0].stack(*outputs[1:], dim=1)  # (T, directions, batch, hidden)
+    states = [parts[0].stack(*parts[1:]) for parts in zip(*lasts, strict=True)]
+    if layout:
+        Y, states = Y.permute(2, 0, 1, 3), [s.transpose(0, 1) for s in states]
+    return Y, *states
+
+
+def _named(activations: Any, default: tuple[str, ...], direction: str) -> list[str]:
+    return list(activations or default * (2 if direction == "bidirectional" else 1))
+
+
+@op
+def RNN(X: Tensor, W: Tensor, R: Tensor, B: Tensor | None = None, sequence_lens: Tensor | None = None,
+        initial_h: Tensor | None = None, *, activation_alpha: Any = None, activation_beta: Any = None,
+        activations: Any = ("Tanh", "Tanh"), clip: float | None = None, direction: str = "forward",
+        hidden_size: int | None = None, layout: int = 0) -> tuple[Tensor, ...]:
+    f = _activations(_named(activations, ("Tanh",), direction), activation_alpha, activation_beta, clip)
+
+    def make_step(d: int, weights: Tensor, bias: Tensor, inputs: Tensor) -> Step:
+        return lambda x, state: (f[d](x + state[0] @ weights + bias),)
+    return _recurrent(X, W, R, B, sequence_lens, [initial_h], layout, direction, 1, make_step)
+
+
+@op
+def GRU(X: Tensor, W: Tensor, R: Tensor, B: Tensor | None = None, sequence_lens: Tensor | None = None,
+        initial_h: Tensor | None = None, *, activation_alpha: Any = None, activation_beta: Any = None,
+        activations: Any = None, clip: float | None = None, direction: str = "forward",
+        hidden_size: int | None = None, layout: int = 0, linear_before_reset: int = 0) -> tuple[Tensor, ...]:
+    functions = _activations(_named(activations, ("Sigmoid", "Tanh"), direction), activation_alpha,
+                             activation_beta, clip)
+    n = R.shape[-1]
+
+    def make_step(d: int, weights: Tensor, bias: Tensor, inputs: Tensor) -> Step:
+        f, g = functions[2 * d:2 * d + 2]
+
+        def step(x: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+            h = state[0]
+            gates = f(x[:, :2 * n] + h @ weights[:, :2 * n] + bias[:2 * n])
+            update, reset = gates[:, :n], gates[:, n:]
+            if linear_before_reset:
+                new = g(x[:, 2 * n:] + reset * (h @ weights[:, 2 * n:] + bias[2 * n:]))
+            else:
+                new = g(x[:, 2 * n:] + (reset * h) @ weights[:, 2 * n:] + bias[2 * n:])
+            return ((1 - update) * new + update * h,)
+        return step
+    return _recurrent(X, W, R, B, sequence_lens, [initial_h], layout, direction, 3, make_step)
+
+
+@op
+def LSTM(X: Tensor, W: Tensor, R: Tensor, B: Tensor | None = None, sequence_lens: Tensor | None = None,
+         initial_h: Tensor | None = None, initial_c: Tensor | None = None, P: Tensor | None = None, *,
+         activation_alpha: Any = None, activation_beta: Any = None, activations: Any = None,
+         clip: float | None = None, direction: str = "forward", hidden_size: int | None = None,
+         input_forget: int = 0, layout: int = 0) -> tuple[Tensor, ...]:
+    functions = _activations(_named(activations, ("Sigmoid", "Tanh", "Tanh"), direction), activation_alpha,
+                             activation_beta, clip)
+    n = R.shape[-1]
+
+    def make_step(d: int, weights: Tensor, bias: Tensor, inputs: Tensor) -> Step:
+        f, g, h = functions[3 * d:3 * d + 3]
+
+        def step(x: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+            hidden, cell = state
+            gates = x + hidden @ weights + bias
+            i, o, forget, c = (gates[:, k * n:(k + 1) * n] for k in range(4))
+            if P is not None:
+                i, forget = i + P[d, :n] * cell, forget + P[d, 2 * n:] * cell
+            i = f(i)
+            kept = 1 - i if input_forget else f(forget)
+            cell = kept * cell + i * g(c)
+            o = f(o if P is None else o + P[d, n:2 * n] * cell)
+            return o * h(cell), cell
+        return step
+    return _recurrent(X, W, R, B, sequence_lens, [initial_h, initial_c], layout, direction, 4, make_step)

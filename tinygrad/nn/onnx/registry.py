@@ -1,0 +1,197 @@
+"""The table of operators: which function is which version of which operator, and how a node calls it.
+
+A function is called as its operator, and takes what the standard says in its order: inputs by position,
+attributes by keyword (after `*`). A version of another signature or meaning has its number behind the name:
+`Squeeze` is the operator as it was in the beginning, `Squeeze_13` what it is since version 13. Annotations
+say in which form an input is wanted: tensors where nothing is said; `Ints`, `int`, `float`, `bool`,
+`Strings` and `Array` as values that the host knows; `Items` as tensors, but for strings and numbers that no
+tensor holds; `Value` as it comes. A keyword `n_outputs` gets the number of results
+that the node names.
+
+The standard's own table (`onnx.defs`) gives results their types: where it says that a result has the type of
+an input, or always one type, results are cast to that.
+"""
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+import typing
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from tinygrad.nn.onnx.values import Array, Coded, Value, is_number
+from tinygrad.tensor import Tensor
+
+Ints: TypeAlias = tuple[int, ...]
+Strings: TypeAlias = tuple[str, ...]
+Function: TypeAlias = Callable[..., Any]
+F = typing.TypeVar("F", bound=Function)
+CONTRIBUTED = "com.microsoft"
+
+
+@dataclass(frozen=True)
+class Operator:
+    """One version of one operator."""
+
+    domain: str
+    name: str
+    since: int
+    function: Function
+    forms: tuple[Any, ...]
+    """the annotation of each input"""
+    variadic: Any
+    """the annotation of `*inputs`, None without"""
+    attributes: frozenset[str]
+    required: int
+    """how many inputs must be there"""
+
+    def form(self, position: int) -> Any:
+        return self.forms[position] if position < len(self.forms) else self.variadic
+
+
+OPERATORS: dict[tuple[str, str], list[Operator]] = {}
+RANDOM: set[str] = set()
+"""Operators whose results differ from call to call: never folded."""
+
+
+@typing.overload
+def op(function: F) -> F: ...
+
+
+@typing.overload
+def op(*, domain: str = "", random: bool = False) -> Callable[[F], F]: ...
+
+
+def op(function: Any = None, *, domain: str = "", random: bool = False) -> Any:
+    """Register a function as the operator that it is named after; see the module."""
+    def registered(f: F) -> F:
+        register(f, f.__name__, domain, random)
+        return f
+    return registered if function is None else registered(function)
+
+
+def register(function: Function, name: str, domain: str = "", random: bool = False) -> None:
+    """Register a function as the operator `name`, with a version behind it or without."""
+    spelled = re.fullmatch(r"(.*?)(?:_(\d+))?", name)
+    assert spelled is not None
+    operator, since = spelled[1], int(spelled[2] or 1)
+    hints = {name: _without_none(hint) for name, hint in typing.get_type_hints(function).items()}
+    parameters = list(inspect.signature(function).parameters.values())
+    inputs = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    variadic = [hints.get(p.name, Tensor) for p in parameters if p.kind is p.VAR_POSITIONAL]
+    versions = OPERATORS.setdefault((domain, operator), [])
+    versions.append(Operator(
+        domain, operator, since, function, tuple(hints.get(p.name, Tensor) for p in inputs),
+        variadic[0] if variadic else None,
+        frozenset(p.name for p in parameters if p.kind is p.KEYWORD_ONLY),
+        sum(p.default is p.empty for p in inputs)))
+    versions.sort(key=lambda v: v.since)
+    if random:
+        RANDOM.add(operator)
+
+
+def ops(domain: str = "", **functions: Function) -> None:
+    """Register operators that one line says, by name."""
+    for name, function in functions.items():
+        register(function, name, domain)
+
+
+def find(domain: str, name: str, version: int) -> Operator | None:
+    """The operator as it is in a version of its domain's set, or None."""
+    import tinygrad.nn.onnx.ops  # noqa: F401  # fills the table
+
+    known = [v for v in OPERATORS.get((domain, name), []) if v.since <= version]
+    return known[-1] if known else None
+
+
+# --- the form of an input -----------------------------------------------------------------------------------
+
+
+def _without_none(hint: Any) -> Any:
+    """What an optional input is where it is given."""
+    options = [o for o in typing.get_args(hint) if o is not type(None)]
+    return options[0] if len(options) == 1 and type(None) in typing.get_args(hint) else hint
+
+
+HostReader: TypeAlias = Callable[[Value], Array]
+TensorMaker: TypeAlias = Callable[[Value], Tensor]
+
+
+def to_form(value: Value, form: Any, as_tensor: TensorMaker, as_array: HostReader) -> Any:
+    """`value` in the form that an annotation says."""
+    if value is None or form is Any:
+        return value
+    if form in _HOST_FORMS:
+        return _HOST_FORMS[form](as_array(value))
+    is_special = isinstance(value, Coded) or (isinstance(value, np.ndarray) and not is_number(value))
+    return value if form is not Tensor and is_special else as_tensor(value)
+
+
+def _one(array: Array) -> Any:
+    return array.reshape(-1)[0].item()
+
+
+_HOST_FORMS: dict[Any, Callable[[Array], Any]] = {
+    Ints: lambda array: tuple(int(n) for n in array.reshape(-1)),
+    Strings: lambda array: tuple(str(s) for s in array.reshape(-1)),
+    int: lambda array: int(_one(array)),
+    float: lambda array: float(array.reshape(-1)[0]),
+    bool: lambda array: bool(_one(array)),
+    Array: lambda array: array,
+}
+
+
+# --- the types of results -----------------------------------------------------------------------------------
+
+
+@functools.cache
+def result_types(domain: str, name: str, version: int) -> tuple[int | np.dtype[Any] | None, ...]:
+    """For each result of an operator: the number of the input whose type it has, or its type, or None where
+    attributes decide."""
+    from onnx import defs, helper
+
+    if not defs.has(name, version, domain):
+        return ()
+    schema = defs.get_schema(name, version, domain)
+    first: dict[str, int] = {}
+    for i, formal in enumerate(schema.inputs):
+        first.setdefault(formal.type_str, i)
+    types: dict[str, np.dtype[Any] | None] = {
+        f"tensor({text})": helper.tensor_dtype_to_np_dtype(number)
+        for number, text in _type_names().items()}
+    for constraint in schema.type_constraints:
+        if len(constraint.allowed_type_strs) == 1:
+            types[constraint.type_param_str] = types.get(constraint.allowed_type_strs[0])
+    return tuple(first.get(o.type_str, types.get(o.type_str)) for o in schema.outputs)
+
+
+@functools.cache
+def _type_names() -> dict[int, str]:
+    """The standard's numbers of element types, and what it calls them in its table of operators."""
+    from onnx import TensorProto
+
+    spelled = {"FLOAT": "float", "DOUBLE": "double", "FLOAT16": "float16", "BFLOAT16": "bfloat16"}
+    return {number: spelled.get(name, name.lower()) for name, number in TensorProto.DataType.items()
+            if name in (*spelled, "BOOL", "INT8", "INT16", "INT32", "INT64", "UINT8", "UINT16", "UINT32",
+                        "UINT64")}
+
+
+def with_types(results: Sequence[Value], inputs: Sequence[Value],
+               types: Sequence[int | np.dtype[Any] | None]) -> list[Value]:
+    """Results cast to what the standard says of them; lists and strings as they are."""
+    typed = list(results)
+    for i, said in enumerate(types[:len(typed)]):
+        source = inputs[said] if isinstance(said, int) and said < len(inputs) else said
+        kind = source.dtype.numpy if isinstance(source, Tensor) else \
+            source.dtype if isinstance(source, np.ndarray) else source
+        if isinstance(kind, np.dtype) and isinstance(typed[i], Tensor) and typed[i].dtype.numpy != kind:
+            from tinygrad.dtype import dtype_from_numpy
+
+            typed[i] = typed[i].cast(dtype_from_numpy(kind))
+        elif isinstance(kind, np.dtype) and isinstance(typed[i], np.ndarray) and typed[i].dtype != kind:
+            typed[i] = typed[i].astype(kind)
+    return typed

@@ -1,0 +1,217 @@
+"""`OnnxRunner`: a model as a function of its inputs.
+
+The first run of a kind of inputs walks the graph and computes what it gives, all of it in one schedule. If
+that read no values of tensors, later runs of equal shapes replay a trace (`TinyJit`). Inputs whose values
+make shapes or choose branches (a size to reshape to, a sample rate) belong to the kind: equal ones share a
+trace.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from tinygrad.device import canonical_device
+from tinygrad.engine.jit import TinyJit
+from tinygrad.nn.onnx.evaluate import Evaluator, is_foldable
+from tinygrad.nn.onnx.model import Model, Node, OnnxError, Source, TypeOf, read_model
+from tinygrad.nn.onnx.values import Array, Coded, Value, is_coded, is_number, numpy_type
+from tinygrad.tensor import Tensor
+
+MOST_KINDS = 16
+"""Kinds of inputs whose traces are kept: as many as `TinyJit` keeps of one function."""
+
+
+class OnnxRunner:
+    """An ONNX model: `run(inputs)` gives its outputs, by name.
+
+    `source` is a path, the file's bytes (also as a tensor of uint8), or an `onnx.ModelProto`. `device` is
+    where it runs. `inputs` and `outputs` say for each name its NumPy type and its shape: an int is a size, a
+    string the name of an axis that is as long as in the inputs given (the same name, the same size).
+
+    Raises OnnxError for a file that is no model, is cut short, asks for weights outside of its folder, or has
+    operators that are not supported (all of them are named), before anything runs.
+    """
+
+    inputs: dict[str, TypeOf]
+    outputs: dict[str, TypeOf]
+
+    def __init__(self, source: Source | Any, device: str | None = None) -> None:
+        self.model: Model = read_model(source)
+        graph = self.model.graph
+        place = canonical_device(device)
+        assert isinstance(place, str)
+        self.device = place
+        self.inputs = {name: t for name, t in graph.inputs.items() if name not in graph.constants}
+        self.outputs = graph.outputs
+        self._optional = {name: t for name, t in graph.inputs.items() if name in graph.constants}
+        self._evaluator = Evaluator(self.device)
+        self._known: dict[str, Value] = {}
+        """values that do not depend on inputs"""
+        self._nodes: list[Node] = []
+        """nodes that do"""
+        self._fold()
+        self._read_inputs: set[str] = set()
+        """inputs whose values a run asked for"""
+        self._reads_values = False
+        """whether a run asked for values of other tensors"""
+        self._kinds: dict[Any, TinyJit[..., Any] | None] = {}
+
+    def __call__(self, inputs: Mapping[str, Any] | None = None, **named: Any) -> dict[str, Tensor]:
+        """The outputs for these inputs (tensors, arrays or numbers), by name.
+
+        Raises OnnxError for inputs that are missing, unknown, or of another type or shape than the model
+        says.
+        """
+        given = self._checked({**(inputs or {}), **named})
+        return {name: self._public(value) for name, value in self.values(given).items()}
+
+    def values(self, given: Mapping[str, Value]) -> dict[str, Value]:
+        """The outputs for checked inputs, in whatever form they have: strings stay arrays."""
+        fixed = {k: self._evaluator.as_array(v) for k, v in given.items()
+                 if k in self._read_inputs and isinstance(v, Tensor)}
+        self._evaluator.was_read.clear()
+        free = {k: v for k, v in given.items() if k not in fixed}
+        jit = self._trace(fixed, free)
+        if jit is not None:
+            return dict(jit(free))
+        results = self._evaluate({**free, **fixed})
+        names = {id(v): k for k, v in free.items()}
+        for tensor in self._evaluator.was_read:
+            if id(tensor) in names:
+                self._read_inputs.add(names[id(tensor)])
+            else:
+                self._reads_values = True
+        self._evaluator.was_read.clear()
+        _compute(list(results.values()))
+        return results
+
+    def _trace(self, fixed: dict[str, Array], free: dict[str, Value]) -> TinyJit[..., Any] | None:
+        """The trace to run for inputs of this kind; None for the first of a kind, and where none can be."""
+        key = (*((k, v.shape, v.tobytes()) for k, v in sorted(fixed.items())),
+               *((k, *_kind_of(v)) for k, v in sorted(free.items())))
+        if self._reads_values or not all(isinstance(v, Tensor) for v in free.values()):
+            return None
+        if key not in self._kinds:
+            self._kinds[key] = None
+            return None
+        found = self._kinds.pop(key)
+        if found is None:
+            def run(free: dict[str, Tensor]) -> dict[str, Value]:
+                return self._results(free, fixed)
+            found = TinyJit(run)
+        self._kinds[key] = found
+        while len(self._kinds) > MOST_KINDS:
+            del self._kinds[next(iter(self._kinds))]
+        return found
+
+    def _results(self, free: dict[str, Tensor], fixed: dict[str, Array]) -> dict[str, Value]:
+        return {name: self._evaluator.as_tensor(v) if isinstance(v, np.ndarray) else v
+                for name, v in self._evaluate({**free, **fixed}).items()}
+
+    def _evaluate(self, inputs: Mapping[str, Value]) -> dict[str, Value]:
+        values = self._evaluator.run(self._nodes, {**self._known, **inputs})
+        return {name: values[name] for name in self.outputs}
+
+    def _fold(self) -> None:
+        """Run the nodes that depend on no input, and compute what the others need of them."""
+        graph = self.model.graph
+        known: dict[str, Value] = {k: v for k, v in graph.constants.items() if k not in graph.inputs
+                                   or k not in self._optional}
+        self._known = {**graph.constants}
+        for node in graph.nodes:
+            if is_foldable(node) and all(name in known for name in filter(None, node.inputs)):
+                known = self._evaluator.run([node], known)
+            else:
+                self._nodes.append(node)
+        used = {name for node in self._nodes for name in node.inputs}.union(
+            *(g.captured for node in self._nodes for g in node.attributes.values() if hasattr(g, "captured")),
+            self.outputs)
+        self._known.update({k: v for k, v in known.items() if k in used})
+        made = [value for name, value in known.items() if name in used and name not in graph.constants]
+        _compute(made)
+
+    # --- what goes in and comes out -------------------------------------------------------------------------
+
+    def _checked(self, inputs: Mapping[str, Any]) -> dict[str, Value]:
+        """The inputs as values, of the types and shapes that the model says."""
+        expected = {**self.inputs, **self._optional}
+        unknown = [name for name in inputs if name not in expected]
+        missing = [name for name, said in self.inputs.items()
+                   if name not in inputs and said.kind != "optional"]
+        if unknown or missing:
+            raise OnnxError(f"the model takes {', '.join(map(repr, self.inputs)) or 'no inputs'}; "
+                            f"missing are {', '.join(map(repr, missing)) or 'none'}, unknown "
+                            f"{', '.join(map(repr, unknown)) or 'none'}")
+        sizes: dict[str, int] = {}
+        given = {name: self._checked_value(name, value, expected[name], sizes)
+                 for name, value in inputs.items()}
+        return {**{name: None for name in self.inputs if name not in given}, **given}
+
+    def _checked_value(self, name: str, value: Any, said: TypeOf, sizes: dict[str, int]) -> Value:
+        made = self.as_value(value, said)
+        if said.kind != "tensor" or made is None or isinstance(made, list):
+            return made
+        kind = numpy_type(made)
+        if said.dtype is not None and kind != said.dtype:
+            raise OnnxError(f"input {name!r} takes {_type_name(said.dtype)}, got {_type_name(kind)}")
+        if said.shape is None:
+            return made
+        fits = len(said.shape) == len(made.shape)
+        for wanted, size in zip(said.shape, made.shape, strict=False):
+            expected = sizes.setdefault(wanted, size) if isinstance(wanted, str) else wanted
+            fits = fits and expected in (None, size)
+        if not fits:
+            bound = {k: v for k, v in sizes.items() if k in said.shape}
+            raise OnnxError(f"input {name!r} takes shape {said.shape}, got {tuple(made.shape)}"
+                            + (f", with {bound} from the inputs before" if bound else ""))
+        return made
+
+    def as_value(self, value: Any, said: TypeOf | None = None) -> Value:
+        """What a user gives as a value of the graph: numbers on the device, strings on the host."""
+        if value is None or isinstance(value, Coded):
+            return value
+        if isinstance(value, Tensor):
+            return value if value.device == self.device else value.to(self.device)
+        if isinstance(value, (list, tuple)) and said is not None and said.kind in ("sequence", "optional"):
+            return [self.as_value(item) for item in value]
+        array = np.asarray(value)
+        if said is not None and said.dtype is not None and not isinstance(value, (np.ndarray, np.generic)):
+            array = array.astype(said.dtype)
+        if not is_number(array):
+            return array.astype(object)
+        if is_coded(array.dtype):
+            return Coded.of_array(array, self.device)
+        return Tensor(array, self.device, requires_grad=False)
+
+    def _public(self, value: Value) -> Any:
+        if isinstance(value, np.ndarray) and is_number(value) and not is_coded(value.dtype):
+            return self._evaluator.as_tensor(value)
+        return [self._public(v) for v in value] if isinstance(value, list) else value
+
+
+def _compute(values: list[Value]) -> None:
+    """Compute the tensors in values, in one schedule."""
+    tensors = list(_tensors_in(values))
+    if tensors:
+        Tensor.realize(*tensors)
+
+
+def _kind_of(value: Value) -> tuple[Any, ...]:
+    return (value.shape, value.dtype) if isinstance(value, Tensor) else (type(value),)
+
+
+def _type_name(kind: np.dtype[Any]) -> str:
+    return "strings" if kind.kind == "O" else kind.name
+
+
+def _tensors_in(values: list[Value]) -> Iterator[Tensor]:
+    """The tensors in values, also in sequences."""
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, Coded):
+            yield value.bytes
+        elif isinstance(value, list):
+            yield from _tensors_in(value)
