@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tinygrad import Context, Device, GlobalCounters, Tensor, TinyJit
-from tinygrad.engine import immediate, realize
+from tinygrad.engine import immediate, realize, replay
 
 
 @pytest.fixture
@@ -155,3 +155,33 @@ def test_a_failing_kernel_leaves_the_value_lazy(monkeypatch):
             y.realize()
     np.testing.assert_array_equal(y.numpy(), x.numpy() + 1)
     assert realize.Capture.current() is None
+
+
+def test_a_replay_that_only_makes_results_runs_at_once(monkeypatch):
+    answers = []
+    original = replay.Replay.run_at_once
+
+    def run(*arguments):
+        answers.append(original(*arguments))
+        return answers[-1]
+
+    monkeypatch.setattr(replay.Replay, "run_at_once", run)
+    w, state = number(5, 3, seed=9), number(5)
+
+    @TinyJit
+    def results(x):
+        return {"product": x @ w, "sum": (x + 1).sum(1)}
+
+    @TinyJit
+    def writing(x):
+        state.assign(state + x.sum())
+        return state + 1
+
+    for seed in range(4):
+        x = number(4, 5, seed=seed)
+        found = results(x)
+        np.testing.assert_allclose(found["product"].numpy(), x.numpy() @ w.numpy(), rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(found["sum"].numpy(), (x.numpy() + 1).sum(1), rtol=1e-5)
+        before = state.numpy()
+        np.testing.assert_allclose(writing(x).numpy(), before + x.numpy().sum() + 1, rtol=1e-5)
+    assert answers == [True, True, True]

@@ -214,9 +214,18 @@ class Inputs:
         todo = [*(t for t in self.tensors if not t._is_settled), *pending_among(self.unsettled)]
         if todo:
             todo[0].realize(*todo[1:])
+        nodes = [tensor.uop for tensor in self.tensors]
+        if all([is_whole_memory(node) for node in nodes]):
+            self.views = nodes
+            self.memories = [node if node.op is Ops.BUFFER else node.src[0] for node in nodes]
+            self.whole = [True] * len(nodes)
+            self.owner = list(range(len(nodes)))
+            self.origins = [memory.storage for memory in self.memories]
+            for memory in self.memories:
+                allocate(memory)
+            return
         in_order = []
-        for tensor in self.tensors:
-            uop = tensor.uop
+        for tensor, uop in zip(self.tensors, nodes, strict=True):
             view = storage_view(uop)
             if view is None:
                 raise RuntimeError(f"{tensor!r} was computed but has no memory")
@@ -250,6 +259,12 @@ class Inputs:
         return CallKind(self.structure, tensors, layouts, same, Tensor.training, no_grad.state.depth > 0,
                         Device.DEFAULT, dtypes.default_float, dtypes.default_int, bool(NOOPT),
                         bool(ALLOW_TF32))
+
+
+def is_whole_memory(node: UOp) -> bool:
+    """Whether a node is the memory of one device in order, of whatever shape, as most arguments are."""
+    memory = node.src[0] if node.op is Ops.RESHAPE else node
+    return memory.op is Ops.BUFFER and memory.arg.layout is None
 
 
 def returned_tensors(result: Any) -> list[Tensor]:

@@ -8,10 +8,12 @@ the addresses and variables that change are written.
 """
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -23,9 +25,11 @@ from tinygrad.engine.realize import Submission, allocate, copied_from
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import DEBUG, GlobalCounters, complete
-from tinygrad.runtime.queue import seconds_of
+from tinygrad.runtime.queue import ThreadedQueue, seconds_of
 from tinygrad.schedule.items import BoundVariable
 from tinygrad.schedule.memory import Lifetime, lifetimes, plan_arena
+
+_USES = attrgetter("uses")
 
 
 class Kind(Enum):
@@ -152,8 +156,9 @@ class Together:
                  if isinstance(used, int) and used not in there])
         return known
 
-    def __call__(self, run: Submission, given: Mapping[int, Buffer], lasting: Lasting, values: Values
-                 ) -> None:
+    def filled(self, given: Mapping[int, Buffer], lasting: Lasting, values: Values
+               ) -> tuple[np.ndarray[Any, Any], list[Buffer]]:
+        """(the arguments that change, the buffers that are used) on this memory."""
         taken = self.taken(lasting)
         arguments, buffers = taken.arguments.copy(), taken.buffers.copy()
         for number, place in taken.open_arguments:
@@ -162,8 +167,32 @@ class Together:
             arguments[number] = values.of(variable)
         for number, place in taken.open_buffers:
             buffers[number] = given[place]
+        return arguments, buffers
+
+    def __call__(self, run: Submission, given: Mapping[int, Buffer], lasting: Lasting, values: Values
+                 ) -> None:
+        arguments, buffers = self.filled(given, lasting, values)
         run.kernels(self.device, self.kernels, (self.changing, arguments), buffers, self.outputs,
                     self.seconds)
+        self.count_run()
+
+    def run_at_once(self, given: Mapping[int, Buffer], lasting: Lasting, values: Values) -> bool:
+        """Run the kernels here and now, unless that takes long, their queue is busy or their memory in use;
+        whether that was done."""
+        queue = Device[self.device].queue
+        if not isinstance(queue, ThreadedQueue):
+            return False
+        arguments, buffers = self.filled(given, lasting, values)
+        if any([uses is not None and uses.before_writing() for uses in map(_USES, buffers)]):
+            return False
+        with queue.lock:
+            if not queue.runs_here(self.seconds, ()):
+                return False
+            queue.exec_list(self.kernels, self.changing, arguments, self.seconds)
+        self.count_run()
+        return True
+
+    def count_run(self) -> None:
         GlobalCounters.kernel_count += self.count
         GlobalCounters.global_ops += self.operations
         GlobalCounters.global_mem += self.bytes
@@ -233,6 +262,17 @@ class Replay:
         if found is None:
             raise RuntimeError(f"step {number} is a copy, not a kernel")
         return found
+
+    @functools.cached_property
+    def one_command(self) -> Together | None:
+        """All steps as one command, if they are one."""
+        only = self.runs[0] if len(self.runs) == 1 else None
+        return only if isinstance(only, Together) else None
+
+    def run_at_once(self, given: Mapping[int, Buffer], lasting: Lasting, values: Values) -> bool:
+        """Run on this memory here and now, if that is possible and takes little time; whether it was done."""
+        command = self.one_command
+        return command is not None and command.run_at_once(given, lasting, values)
 
     def __call__(self, given: Mapping[int, Buffer], lasting: Lasting, values: Values) -> None:
         """Run on this memory for the places that keep none."""
