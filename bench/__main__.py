@@ -4,6 +4,7 @@
     python -m bench rows gemm conv                    the families gemm and conv
     python -m bench kernels gemm                      our kernels of a family: plan, time, rates
     python -m bench overhead                          what starting a kernel costs, in microseconds
+    python -m bench rows odd                          sizes drawn from a seed, BENCH_SEED or a new one
     python -m bench first_call                        a network's first step in a fresh process, and again
     python -m bench arenas                            memory that intermediates share, and the least
     python -m bench gpu                               a GPU, beside PyTorch on it (bench/gpu.py)
@@ -32,7 +33,7 @@ from bench import arenas, gpu, kernels, roofline
 from bench.measure import measure, measure_first_call
 from bench.peers import PEERS, Peer, available_peers, environments_folder
 from bench.results import BASELINE, Row, first_call_table, overhead_table, speedup, table
-from bench.workloads import FAMILIES, OURS, Workload
+from bench.workloads import FAMILIES, OURS, Workload, odd
 from tinygrad.runtime.limits import LimitMeter, Limits, measure_limits, usable_cores
 
 
@@ -206,6 +207,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     limits = measure_limits(options.threads)
     features = f", CPU_FEATURES={os.environ['CPU_FEATURES']}" if os.environ.get("CPU_FEATURES") else ""
     print(f"this machine: {limits}{features}", flush=True)
+    if any(workload in odd.WORKLOADS for workload in workloads):
+        print(f"BENCH_SEED={odd.SEED}", flush=True)
     outcome = COMMANDS[options.command](options, workloads, limits)
     print(outcome.text)
     for failure in outcome.failures:

@@ -42,6 +42,7 @@ from bench.workloads import (
     gemm,
     memory,
     models,
+    odd,
     overhead,
 )
 from bench.workloads.base import drawn_weights
@@ -288,6 +289,15 @@ def test_every_workload_has_a_name_of_its_own_and_runs_in_both_tinygrads_and_tor
     assert all({OURS, "torch"} <= w.setups.keys() for w in WORKLOADS)
     left_out = {w.name for w in WORKLOADS if PUBLIC not in w.setups}
     assert left_out == {w.name for w in gather.WORKLOADS}  # it would take hours
+
+
+def test_odd_sizes_follow_from_the_seed_and_are_of_every_kind() -> None:
+    first, again, other = (odd.drawn(seed) for seed in (1, 1, 2))
+    assert [w.name for w in first] == [w.name for w in again] != [w.name for w in other]
+    kinds = ("matmul", "conv 3x3", "conv 3x3 stride 2", "conv 5x5 stride 2", "layer norm", "attention",
+             "sums of columns", "sums of rows", "perceptron")
+    for workloads in (first, other):
+        assert all(any(w.name.startswith(f"odd {kind}") for w in workloads) for kind in kinds)
 
 
 # --- worker and command line ----------------------------------------------------------------------------

@@ -4,7 +4,8 @@ Parameters have the names and shapes of `in_torch`, so `drawn_weights` gives bot
 """
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 from bench.workloads.base import drawn_weights
@@ -44,6 +45,14 @@ def mnist_convnet() -> list[Layer]:
         nn.BatchNorm(64), Tensor.max_pool2d,
         lambda x: x.flatten(1), nn.Linear(576, 10),
     ]
+
+
+def perceptron(widths: Sequence[int]) -> list[Layer]:
+    """Rows of widths[0] items to rows of widths[-1], with layers of the widths between them."""
+    layers: list[Layer] = []
+    for width, following in pairwise(widths):
+        layers += [nn.Linear(width, following), Tensor.relu]
+    return layers[:-1]
 
 
 class ResidualBlock:

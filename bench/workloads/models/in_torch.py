@@ -3,6 +3,8 @@
 # (PyTorch is not installed where the types are checked.)
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -30,6 +32,14 @@ def mnist_convnet() -> Any:
         nn.BatchNorm2d(64), nn.MaxPool2d(2),
         nn.Flatten(), nn.Linear(576, 10),
     )
+
+
+def perceptron(widths: Sequence[int]) -> Any:
+    """Rows of widths[0] items to rows of widths[-1], with layers of the widths between them."""
+    layers: list[Any] = []
+    for width, following in pairwise(widths):
+        layers += [nn.Linear(width, following), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
 
 
 class ResidualBlock(nn.Module):
