@@ -1,6 +1,7 @@
 """Bound Variables as sizes and places: what NumPy, or the same with integers, gives, for every value, with
 one compilation. A test for each sentence of docs/variables.md."""
 import math
+import pickle
 from itertools import pairwise
 
 import numpy as np
@@ -372,8 +373,126 @@ def test_a_comparison_that_the_bounds_decide_is_a_bool():
     size = Tensor(X)[:variable(5)].shape[0]
     assert size > 0 and size <= MOST and size >= 1 and not size > MOST and size + 1 > size
     assert bool(size)
-    with pytest.raises(SizeError, match="whether n=5 < 6 depends on the value of a Variable .n from 1 to 10"):
-        assert size < 6
+
+
+def test_a_comparison_that_values_decide_is_that_of_the_values():
+    size = Tensor(X)[:variable(5)].shape[0]
+    assert size < 6 and not size < 5 and size >= 5 and size - 5 <= 0 and not bool(size - 5)
+    with pytest.raises(SizeError, match="whether n < 6 depends on the value of a Variable .n from 1 to 10"):
+        assert Tensor(X)[:Variable("n", 1, 10)].shape[0] < 6
+
+
+BEYOND = {
+    "end": (lambda x, n, m: x[:n], 5, 3),
+    "item": (lambda x, n, m: x[n], 9, 3),
+    "window": (lambda x, n, m: x[n:n + 3], 7, 3),
+    "window of a Variable": (lambda x, n, m: x[n:n + m], 7, 3),
+    "window before": (lambda x, n, m: x[n - 3:n], 3, 3),
+    "between": (lambda x, n, m: x[m:n], 8, 3),
+    "of an unknown size": (lambda x, n, m: x[:n][:m], 8, 8),
+    "from, of an unknown size": (lambda x, n, m: x[:n][m:], 8, 2),
+    "item of an unknown size": (lambda x, n, m: x[:n][m], 8, 7),
+    "used on": (lambda x, n, m: (x[m:n] * x[m:n].sum(0)).max(1), 8, 3),
+    "shrink": (lambda x, n, m: x.shrink(((n, n + m), None)) if isinstance(x, Tensor) else x[n:n + m], 5, 3),
+    "joined": (lambda x, n, m: x[:n].cat(x[m:9]) if isinstance(x, Tensor)
+               else np.concatenate([x[:n], x[m:9]]), 4, 7),
+}
+
+
+@pytest.mark.parametrize("name", BEYOND)
+def test_slices_are_within_the_axis_for_the_values_that_are_bound(name):
+    """The bounds alone would let them reach beyond it."""
+    part, *values = BEYOND[name]
+    n, m = (Variable(v, 0, 20).bind(value) for v, value in zip("nm", values, strict=True))
+    with Context(CHECK=1):
+        check(part(Tensor(X), n, m), part(X, *values), 1e-4)
+
+
+@pytest.mark.parametrize("values", [(15, 3), (9, 3)])
+def test_slices_beyond_the_axis_are_refused_by_value(values):
+    n, m = (Variable(v, 0, 20).bind(value) for v, value in zip("nm", values, strict=True))
+    with pytest.raises(ValueError, match="shrink takes 0 <= start <= end <= size"):
+        Tensor(X)[n:n + m]
+    if values[0] > 9:
+        with pytest.raises(IndexError, match="index n=15 is out of range for axis 0 of 10 items"):
+            Tensor(X)[n]
+
+
+WRITES = {
+    "one": lambda x, y, n, m: x.__setitem__(slice(n, n + 1), -1.0),
+    "item": lambda x, y, n, m: x.__setitem__(n, -2.0),
+    "window": lambda x, y, n, m: x.__setitem__(slice(n, n + m), y[:m]),
+    "beginning": lambda x, y, n, m: x.__setitem__(slice(None, n), y[:n]),
+    "between, a column": lambda x, y, n, m: x.__setitem__((slice(m, n), 1), y[m:n, 0]),
+}
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize("name", WRITES)
+def test_writes_are_within_the_axis_for_the_values_that_are_bound(name, lazy):
+    n, m = (Variable(v, 0, 20).bind(value) for v, value in zip("nm", (6, 3), strict=True))
+    expected, found = X.copy(), Tensor(X).realize()
+    found = found * 1 if lazy else found
+    with Context(CHECK=1):
+        WRITES[name](expected, X, 6, 3)
+        WRITES[name](found, Tensor(X).realize(), n, m)
+        np.testing.assert_allclose(found.numpy(), expected)
+
+
+def test_gradients_of_slices_that_values_keep_within_the_axis():
+    n, m = (Variable(v, 0, 20).bind(value) for v, value in zip("nm", (7, 3), strict=True))
+    grads = []
+    for first, end in ((m, n), (3, 7)):
+        x = Tensor(X)
+        (x[first:end].square().sum() + x[:end].max(0).sum()).backward()
+        grads.append(x.grad.numpy())
+    np.testing.assert_allclose(*grads, rtol=1e-5)
+
+
+def test_a_trace_serves_the_values_for_which_its_slices_are_within_the_axis():
+    positions = Tensor(X).realize()
+    f, calls = traced(lambda n: positions.shrink(((n, n + 3), None)).sum(0).realize())
+    for value in (2, 0, 7, 5):
+        check(f(Variable("n", 0, 9).bind(value)), X[value:value + 3].sum(0), 1e-4)
+    with pytest.raises(ValueError, match=r"shrink takes 0 <= start <= end <= size.*n \+ 3=11"):
+        f(Variable("n", 0, 9).bind(8))
+    check(f(Variable("n", 0, 9).bind(1)), X[1:4].sum(0), 1e-4)
+    assert len(calls) == 2, "the one that was refused, and no other"
+
+
+def test_a_written_place_that_may_be_beyond_is_traced_once():
+    cache = Tensor.zeros(10, 8).contiguous().realize()
+
+    def put(item, v):
+        cache[v:v + 1] = item
+        return cache.sum().realize()
+
+    f, calls = traced(put)
+    expected = np.zeros((10, 8), np.float32)
+    for value in (2, 9, 0, 5, 2):
+        expected[value] = value + 1
+        total = f(Tensor.full((1, 8), value + 1.0).contiguous(), Variable("v", 0, 10).bind(value))
+        np.testing.assert_allclose(total.item(), expected.sum())
+    np.testing.assert_array_equal(cache.numpy(), expected)
+    assert len(calls) == 1
+
+
+def test_each_way_that_values_decide_is_a_trace_of_its_own():
+    x = Tensor(X).realize()
+
+    def either(n):
+        part = x[:n]
+        return (part * 2 if part.shape[0] > 4 else part + 1).sum(0).realize()
+
+    f, calls = traced(either)
+    for value in (2, 5, 3, 8, 4, 9):
+        expected = X[:value] * 2 if value > 4 else X[:value] + 1
+        check(f(Variable("n", 1, 10).bind(value)), expected.sum(0), 1e-4)
+    assert len(calls) == 2
+    again = pickle.loads(pickle.dumps(f))
+    for value in (1, 10):
+        expected = X[:value] * 2 if value > 4 else X[:value] + 1
+        check(again(Variable("n", 1, 10).bind(value)), expected.sum(0), 1e-4)
 
 
 SHAPES = st.lists(st.sampled_from([1, 2, 3, 4, 6]), min_size=1, max_size=4)
@@ -442,8 +561,10 @@ def test_random_programs_are_right_for_every_value(names, values):
 ERRORS = {
     "a value outside the bounds": (lambda: Variable("n", 1, 5).bind(9), ValueError, "from 1 to 5, got 9"),
     "a value that is no integer": (lambda: Variable("n", 1, 5).bind(2.5), TypeError, "takes an integer"),
-    "an end beyond the axis": (lambda: Tensor(X)[:variable(5, 1, 20)], SizeError, "n from 1 to 20"),
-    "an item beyond the axis": (lambda: Tensor(X)[variable(5)], SizeError, "n=5 < 10 depends"),
+    "an end beyond the axis": (lambda: Tensor(X)[:Variable("n", 1, 20)], SizeError, "n from 1 to 20"),
+    "an item beyond the axis": (lambda: Tensor(X)[Variable("n", 1, 10)], SizeError, "n < 10 depends"),
+    "assigned beyond the axis": (lambda: Tensor(X).realize()[:variable(5, 1, 20)].assign(0).realize(),
+                                 SizeError, "assign to n=5, which may be 20, of the 10 items"),
     "merged with axes around": (lambda: Tensor(X)[:variable(5)].T.reshape(-1), ValueError,
                                 "an axis whose size is not known can be merged with axes inside it"),
     "another number of items": (lambda: Tensor(X)[:variable(5)].reshape(5, 8), ValueError, "cannot reshape"),

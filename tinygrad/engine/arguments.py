@@ -88,6 +88,8 @@ class CallKind(NamedTuple):
     plain: bool
     """whether kernels are plain loops (NOOPT)"""
     tf32: bool
+    variant: int = 0
+    """which trace of those for other values of Variables"""
 
     def __str__(self) -> str:
         words = [f"{dtype.name} {shape} on {place}" for shape, dtype, place, _ in self.tensors]

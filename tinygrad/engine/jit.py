@@ -24,6 +24,7 @@ import numpy as np
 
 from tinygrad.engine.arguments import CallKind, Inputs, Slot, changed, returned_tensors
 from tinygrad.engine.arrays import HostData
+from tinygrad.engine.decisions import Decisions
 from tinygrad.engine.outside import Outside, compute_readers, is_unwanted, reachable_tensors, set_gradient
 from tinygrad.engine.realize import Capture, JitError, realize_uops
 from tinygrad.engine.references import References, Way
@@ -124,7 +125,8 @@ class TinyJit(Generic[P, R]):
             inputs = Inputs((args, dict(sorted(kwargs.items()))))
             inputs.realize()
             kind = inputs.kind()
-            trace = self.traces.get(kind)
+            while (trace := self.traces.get(kind)) and not trace.decisions.hold(inputs.variables):
+                kind = kind._replace(variant=kind.variant + 1)
             if trace is not None and trace.fits(inputs):
                 self.traces.move_to_end(kind)
                 self.in_vain = 0
@@ -468,4 +470,4 @@ class Builder:
         conditions = tracer.outside.conditions(captured, self.capture.used, tracer.inputs.tensors,
                                                tracer.arguments, self.seed if draws else None)
         return Trace(self.places, self.steps, written, outputs, structure, new_gradients, conditions,
-                     self.start, drawn)
+                     self.start, drawn, Decisions.of(self.capture.decisions, self.variables))

@@ -27,7 +27,7 @@ from tinygrad.dtype import DType, dtypes
 from tinygrad.engine import immediate
 from tinygrad.graph.batch import TransformError, is_unknown
 from tinygrad.graph.ops import Ops
-from tinygrad.graph.sizes import before_reading
+from tinygrad.graph.sizes import before_reading, when_decided
 from tinygrad.graph.storage import Overwriting, Storage
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import DEBUG, GlobalCounters, Uninterrupted, colored, complete, engine_lock
@@ -64,6 +64,8 @@ class Capture:
         """what memory filled while tracing (`Tensor([1, 2])`) held before the first item that writes it"""
         self.used: set[UOp] = set()
         """the nodes that were computed, and those that they were computed from"""
+        self.decisions: dict[UOp, bool] = {}
+        """comparisons of sizes that the values of Variables decided"""
 
     def __enter__(self) -> Capture:
         Capture.active = self
@@ -125,6 +127,16 @@ def refuse_reading_variables() -> None:
 
 
 before_reading.append(refuse_reading_variables)
+
+
+def note_decision(comparison: UOp, result: bool) -> None:
+    """Let a trace rest on what the value of a Variable decided."""
+    capture = Capture.current()
+    if capture is not None:
+        capture.decisions[comparison] = result
+
+
+when_decided.append(note_decision)
 
 
 def note_host_data(data: Any, dtype: DType | None, array: np.ndarray[Any, Any]) -> None:

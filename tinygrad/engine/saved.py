@@ -24,6 +24,7 @@ from tinygrad.codegen.compile import compile_kernels, compile_source
 from tinygrad.codegen.kernel_cache import kernel_key, to_json
 from tinygrad.dtype import DType
 from tinygrad.engine.arguments import CallKind
+from tinygrad.engine.decisions import Decisions
 from tinygrad.engine.outside import Conditions, GradientUse, Handle, is_unwanted
 from tinygrad.engine.realize import JitError
 from tinygrad.engine.replay import Kind, Place, Step
@@ -40,7 +41,7 @@ from tinygrad.schedule.items import BoundVariable
 from tinygrad.tensor import Tensor
 
 MAGIC = "function captured by tinygrad.TinyJit"
-FORMAT = 2
+FORMAT = 3
 """Raised where what is written below changes its meaning."""
 
 
@@ -158,6 +159,7 @@ class _Saver:
             "uses": [u for u in uses if u[0] is not None],
             "seed": trace.conditions.seed,
             "random": [trace.random_start, trace.random_count],
+            "decisions": [[self.writer.add(node), result] for node, result in trace.decisions.found],
         }
 
     def place(self, place: Place, trace: Trace) -> list[Any]:
@@ -246,10 +248,11 @@ class _Loader:
         for owner, output in plan["gradients"]:
             gradients[self.owner(owner)] = self.output(output, places) if isinstance(output, list) else output
         start, count = plan["random"]
+        decisions = Decisions([(self.reader.node(at), bool(result)) for at, result in plan["decisions"]])
         return Trace(places, [self.step(s, places) for s in plan["steps"]],
                      {numbers[n] for n in plan["written"]}, [self.output(o, places) for o in plan["outputs"]],
                      structure, gradients, self.conditions(places, plan["uses"], plan["seed"]), start, count,
-                     kept=self.saved.tensors)
+                     decisions, kept=self.saved.tensors)
 
     def owner(self, data: Sequence[Any]) -> Any:
         kind, number = data

@@ -16,6 +16,7 @@ from typing import Any
 from tinygrad.device import Buffer
 from tinygrad.engine.arguments import Inputs, Slot, changed
 from tinygrad.engine.arrays import HostData
+from tinygrad.engine.decisions import Decisions
 from tinygrad.engine.outside import Conditions, compute_readers, is_tracked, set_gradient
 from tinygrad.engine.realize import JitError, allocate
 from tinygrad.engine.references import References
@@ -133,6 +134,8 @@ class Trace:
     """each device's random counter when the trace began"""
     random_count: dict[str, int]
     """what a call adds to it"""
+    decisions: Decisions = dataclasses.field(default_factory=Decisions)
+    """what the values of Variables decided"""
     references: References | None = None
     """how the function reached what it uses from outside; None for a function without Python"""
     host: HostData | None = None

@@ -19,7 +19,7 @@ from tinygrad.functional.movement import axis_of
 from tinygrad.graph.batch import is_unknown
 from tinygrad.graph.leaves import own_memory
 from tinygrad.graph.ops import Ops
-from tinygrad.graph.sizes import Size, as_size, is_expression, is_size, is_symbolic
+from tinygrad.graph.sizes import Size, as_size, at_most, is_expression, is_size, is_symbolic, largest
 from tinygrad.graph.uop import Shape, UOp
 from tinygrad.helpers import ceildiv, prod
 from tinygrad.hostdata import array_of
@@ -158,9 +158,12 @@ def _sliced_at_sizes(item: slice, start: Any, stop: Any, size: int) -> tuple[tup
     return (first, last), step
 
 
-def _select(self: Tensor, index: Any) -> Selection:
-    """Apply the movement part of an index. Raises IndexError for positions out of range and too many
-    items."""
+def _select(self: Tensor, index: Any, to_write: bool = False) -> Selection:
+    """Apply the movement part of an index. Raises IndexError for positions out of range and too many items.
+
+    `to_write`: no part is larger than the axis for any value of its Variables, also where none of them is
+    bound so.
+    """
     bounds, steps, kept, tensors = [], [], [], {}
     axis = 0
     for item in _items_of(self, index):
@@ -177,6 +180,8 @@ def _select(self: Tensor, index: Any) -> Selection:
             end = start + 1
         elif isinstance(item, slice):
             (start, end), step = _sliced(item, size)
+            if to_write and largest(end - start) > largest(size):
+                end = start + at_most(end - start, largest(size))
             kept.append(ceildiv(end - start, abs(step)))
         else:
             start, end = 0, size
@@ -287,7 +292,8 @@ def setitem(self: Tensor, index: Any, value: Any) -> None:
     memory = own_memory(self.uop)
     if memory is None:
         raise RuntimeError(f"{self!r} was computed but has no memory to write to")
-    self.overwrite(_select(type(self).leaf(memory, requires_grad=False), index).view, value)
+    view = _select(type(self).leaf(memory, requires_grad=False), index, to_write=True).view
+    self.overwrite(view, value.shrink([(0, size) for size in view.shape]))
 
 
 def operand_to_write(self: Tensor, value: Any) -> Tensor:

@@ -2,9 +2,10 @@
 
 `Variable("n", 1, 64).bind(5)` is a node, and so is `n + 1`. As the size of an axis, or as the place where a
 crop begins, an expression is a `Size`: to everything that computes with shapes it is an integer, of which
-only the bounds are known. A comparison that holds, or fails, for every value of the variables gives a bool;
-one that depends on them raises, as does asking for the integer itself. Sizes are equal if they are the same
-expression of the same variables, bound to the same values.
+only the bounds are known. A comparison gives a bool: that for every value of the variables, else that for the
+values that are bound, of which a trace takes note (`when_decided`). One of unbound variables raises, as does
+asking for the integer itself. Sizes are equal if they are the same expression of the same variables, bound to
+the same values.
 
 Memory is laid out for the largest values (`largest`), so strides are known. Next on the path:
 `schedule/bounded.py`, which makes of a graph with Sizes one of known shapes and conditions.
@@ -131,15 +132,34 @@ def text_of(node: UOp) -> str:
     return format_expression(node)
 
 
+when_decided: list[Callable[[UOp, bool], None]] = []
+"""Called with a comparison that only the values of bound Variables decide, and what it is: what TinyJit
+traces then is right where it comes out so."""
+
+
 def _decided(condition: UOp, left: int, sign: str, right: int) -> bool:
-    """The truth of a comparison that holds always or never; else SizeError."""
+    """The truth of a comparison: for all values, or for those that are bound. Raises SizeError where neither
+    decides."""
     low, high = condition.bounds
-    if low != high:
+    if low == high:
+        return bool(low)
+    truth = truth_of(condition)
+    if truth is None:
         names = (v for side in (left, right) if isinstance(side, Size) for v in variables_in(side.node))
         bounds = ", ".join(dict.fromkeys(f"{v.arg[0]} from {v.arg[1]} to {v.arg[2]}" for v in names))
-        raise SizeError(f"whether {left} {sign} {right} depends on the value of a Variable ({bounds}); "
-                        "bounds for which it always holds, or never, would do")
-    return bool(low)
+        raise SizeError(f"whether {left} {sign} {right} depends on the value of a Variable ({bounds}); bind "
+                        "it, or give it bounds for which it always holds, or never")
+    for note in when_decided:
+        note(condition, truth)
+    return truth
+
+
+def truth_of(condition: UOp) -> bool | None:
+    """What a comparison is for the values that its VARIABLEs are bound to; None where one is not bound."""
+    variables = variables_in(condition)
+    if any(v.arg[3] is None for v in variables):
+        return None
+    return bool(condition.substitute({v: node_of(v.arg[3]) for v in variables}).bounds[0])
 
 
 # --- between numbers and expressions ------------------------------------------------------------------------
@@ -213,6 +233,11 @@ def shape_value(shape: Sequence[int]) -> tuple[int, ...]:
 def at_least(size: int, least: int) -> int:
     """The larger of a size and a number."""
     return Size.of(size.node.maximum(least)) if isinstance(size, Size) else max(size, least)
+
+
+def at_most(size: int, most: int) -> int:
+    """The smaller of a size and a number."""
+    return Size.of(size.node.minimum(most)) if isinstance(size, Size) else min(size, most)
 
 
 # --- sizes inside arguments ---------------------------------------------------------------------------------

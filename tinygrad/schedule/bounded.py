@@ -20,7 +20,17 @@ from tinygrad.codegen.indexing import constant_value
 from tinygrad.codegen.linearize import reduce_identity
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Family, Ops
-from tinygrad.graph.sizes import Size, is_symbolic, largest, largest_shape, node_of, sizes_in, variables_in
+from tinygrad.graph.sizes import (
+    Size,
+    SizeError,
+    at_least,
+    is_symbolic,
+    largest,
+    largest_shape,
+    node_of,
+    sizes_in,
+    variables_in,
+)
 from tinygrad.graph.uop import Shape, UOp
 
 
@@ -157,10 +167,16 @@ def _masked(value: UOp, shape: Shape, axes: Sequence[int], otherwise: UOp) -> UO
 
 def _window(value: UOp, starts: Sequence[int], sizes: Sequence[int]) -> UOp:
     """The `sizes` (known) items of each axis from `starts` on, zeros beyond the end."""
-    if not is_symbolic(starts):
-        return value.shrink([(start, start + size) for start, size in zip(starts, sizes, strict=True)])
+    starts = [at_least(start, 0) for start in starts]
     value = value.pad([(0, max(0, largest(start) + size - n))
                        for start, size, n in zip(starts, sizes, value.shape, strict=True)])
+    return _moved_window(value, starts, sizes)
+
+
+def _moved_window(value: UOp, starts: Sequence[int], sizes: Sequence[int]) -> UOp:
+    """The same of a value that has them all."""
+    if not is_symbolic(starts):
+        return value.shrink([(start, start + size) for start, size in zip(starts, sizes, strict=True)])
     fixed = [0 if isinstance(start, Size) else start for start in starts]
     moves = [node_of(start - first) for start, first in zip(starts, fixed, strict=True)]
     bounds = tuple((first, first + size) for first, size in zip(fixed, sizes, strict=True))
@@ -204,7 +220,24 @@ def _reduce(node: UOp, value: UOp) -> UOp:
 
 
 def _assign(node: UOp, target: UOp, value: UOp) -> UOp:
-    return node.replace(src=(target, limited(value, node.shape)))
+    return node.replace(src=(_written_view(node.src[0]), limited(value, node.shape)))
+
+
+def _written_view(view: UOp) -> UOp:
+    """A view of memory to be written to, over its largest sizes. It may reach beyond the memory: nothing is
+    written beyond the true sizes. Raises SizeError where these may be larger than the memory's."""
+    if not view.has_sizes or view.op is Ops.BUFFER:
+        return view
+    below = _written_view(view.src[0])
+    if view.op is not Ops.SHRINK:
+        return _RULES.get(view.op, _same_over_larger)(view, below)
+    sizes = largest_shape(view.shape)
+    for axis, (size, whole) in enumerate(zip(sizes, below.shape, strict=True)):
+        if size > whole:
+            raise SizeError(f"assign to {view.shape[axis]}, which may be {size}, of the {whole} items of an "
+                            f"axis (axis {axis} of shape {view.src[0].shape}): give the Variable bounds "
+                            "within it, or write x[...] = value")
+    return _moved_window(below, [at_least(start, 0) for start, _ in view.arg], sizes)
 
 
 _RULES: dict[Ops, Callable[..., UOp]] = {

@@ -1,0 +1,41 @@
+"""How comparisons of sizes came out while a function was traced: whether they come out so for other values.
+
+In: what `graph/sizes.py` asked of the values that Variables are bound to, and the names of those that are
+arguments. Out: `Decisions`, which say whether a trace is right for the values of another call.
+"""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tinygrad.graph.sizes import bound, truth_of, unbound
+from tinygrad.graph.uop import UOp
+
+MOST_KNOWN = 1 << 12
+"""Values of the Variables for which the answer is remembered."""
+
+
+@dataclass
+class Decisions:
+    """Comparisons over VARIABLEs, unbound where they are arguments, and what each was."""
+
+    found: list[tuple[UOp, bool]] = field(default_factory=list)
+    known: dict[tuple[tuple[str, int], ...], bool] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, found: Mapping[UOp, bool], variables: Mapping[str, int]) -> Decisions:
+        """Those of a call whose arguments bind `variables`."""
+        return cls([(unbound(condition, variables), result) for condition, result in found.items()])
+
+    def hold(self, variables: Mapping[str, int]) -> bool:
+        """Whether each is what it was for these values, too."""
+        if not self.found:
+            return True
+        key = tuple(variables.items())
+        answer = self.known.get(key)
+        if answer is None:
+            if len(self.known) >= MOST_KNOWN:
+                self.known.clear()
+            answer = self.known[key] = all([truth_of(bound(condition, variables)) is result
+                                            for condition, result in self.found])
+        return answer
