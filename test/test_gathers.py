@@ -9,7 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tinygrad import Tensor
+from tinygrad import Context, Tensor, dtypes
+from tinygrad.codegen import compile as compiler
+from tinygrad.graph.ops import Ops
+from tinygrad.graph.uop import UOp
+from tinygrad.schedule.items import ScheduleItem
 
 Array = np.ndarray[Any, Any]
 NOWHERE = (5, -6, 10**9, 2**40, -(2**45))
@@ -151,3 +155,72 @@ def test_places_of_a_type_that_does_not_count_all_items(kind: type[Any], device:
     written = Tensor(x.copy(), device=device)
     written[places] = 1
     np.testing.assert_array_equal(written.numpy(), np.where(counts, 1, x))
+
+
+# --- positions that are floats ------------------------------------------------------------------------------
+
+POSITIONS = {
+    "integers as floats": lambda at: Tensor(at).float(),
+    "integers as halves": lambda at: Tensor(at).half(),
+    "floats": lambda at: Tensor(at.astype(np.float32)),
+    "halves": lambda at: Tensor(at.astype(np.float16)),
+    "bfloat16": lambda at: Tensor(at.astype(np.float32)).cast(dtypes.bfloat16),
+    "doubles": lambda at: Tensor(at.astype(np.float64)),
+    "shifted": lambda at: Tensor(at.astype(np.float32)) + 1 - 1,
+}
+
+
+def loop_nest_of(item: ScheduleItem) -> dict[UOp, None]:
+    """The nodes of a kernel before it is planned."""
+    return compiler.stages_of(item.ast, item.device).nest.toposort()
+
+
+def one_hot_sum(at: Tensor, x: Tensor, numbers: Tensor) -> Tensor:
+    """x[at], as the sum of what is not zero."""
+    return (at.reshape(-1, 1, 1) == numbers.reshape(1, -1, 1)).where(x.reshape(1, *x.shape), 0).sum(1)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("name", POSITIONS)
+def test_a_one_hot_sum_over_float_positions_reads_one_item(name: str, device: str | None) -> None:
+    array = np.random.default_rng(1).standard_normal((100, 3)).astype(np.float32)
+    places = np.array([0, 99, 5, 5, 100, -1, 40, 1000, -40])
+    at, x = POSITIONS[name](places).to(device).realize(), Tensor(array, device=device).realize()
+    found = one_hot_sum(at, x, Tensor.arange(100, device=device))
+    kernels = [loop_nest_of(item) for item in found.schedule()]
+    extents = [node.extent for kernel in kernels for node in kernel if node.op is Ops.RANGE]
+    assert extents and 100 not in extents, "a loop over all items is left"
+    with Context(CHECK=1):
+        np.testing.assert_array_equal(found.numpy(), np.where(
+            ((places >= 0) & (places < 100))[:, None], array[places.clip(0, 99)], 0))
+
+
+def test_positions_that_are_no_integers_read_nothing() -> None:
+    array = np.random.default_rng(1).standard_normal((100, 3)).astype(np.float32)
+    special = [np.nan, np.inf, -np.inf, 1e30, -1e30]
+    places = np.array([0.0, -0.0, 99, 0.5, 98.5, -0.5, 99.99999, 7, *special], np.float32)
+    expected = [array[int(p)] if p in range(100) else np.zeros(3) for p in places]
+    found = one_hot_sum(Tensor(places), Tensor(array), Tensor.arange(100))
+    np.testing.assert_array_equal(found.numpy(), np.array(expected, np.float32))
+
+
+@pytest.mark.parametrize("count", [2047, 2049])
+def test_positions_are_compared_in_the_type_that_they_are_given_in(count: int) -> None:
+    """Halves have no 2049: where the numbers of items are rounded too, several equal one position."""
+    array = np.arange(1, count + 1, dtype=np.float32).reshape(-1, 1)
+    places = np.array([2046, 2047, 2048, 2049, 2050, 70000], np.int32)
+    with np.errstate(over="ignore"):
+        halves, numbers = (x.astype(np.float32).astype(np.float16) for x in (places, np.arange(count)))
+        expected = np.where(halves[:, None] == numbers, array[:, 0], 0).sum(1, keepdims=True)
+    found = one_hot_sum(Tensor(places).half(), Tensor(array), Tensor.arange(count).half())
+    np.testing.assert_array_equal(found.numpy(), expected)
+
+
+def test_gradients_of_a_one_hot_sum_over_float_positions() -> None:
+    places = np.array([3, 3, 0, 9, 12])
+    x = Tensor(np.ones((10, 2), np.float32))
+    weights = np.arange(10, dtype=np.float32).reshape(5, 2)
+    (one_hot_sum(Tensor(places).float(), x, Tensor.arange(10)) * Tensor(weights)).sum().backward()
+    expected = np.zeros((10, 2), np.float32)
+    np.add.at(expected, places[:4], weights[:4])
+    np.testing.assert_array_equal(x.grad.numpy(), expected)

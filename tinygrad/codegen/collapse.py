@@ -8,7 +8,8 @@ values, such a loop is recognised by what its value depends on and replaced:
     sum over r of where(r == x, v(r), 0)     = where(0 <= x < extent, v(x), 0)
     max over r of v                          = v
 
-In: the value of a REDUCE and its ranges. Out: a value without those ranges that could be removed.
+A position x may be of any type: floats equal a counter where they are whole numbers. In: the value of a
+REDUCE and its ranges. Out: a value without those ranges that could be removed.
 """
 from __future__ import annotations
 
@@ -132,15 +133,57 @@ def solved_for(condition: UOp, r: UOp) -> UOp | None:
     if differ.op is not Ops.CMPNE:
         return None
     for here, there in (differ.src, differ.src[::-1]):
-        counter = here.src[0] if here.op is Ops.CAST and _fits(here.src[0], here.dtype) else here
-        if counter.dtype is not dtypes.index or r in there.ranges or not there.dtype.is_int:
+        counter = _counter_of(here)
+        if counter is None or r in there.ranges:
             continue
         terms, _ = linear_terms(counter)
         step = terms.get(r, 0)
         rest = counter - r * step
         if step in (1, -1) and r not in rest.ranges:
-            return (there.cast(dtypes.index) - rest) * step
+            number, is_one = _as_integer(there, counter)
+            at = (number - rest) * step
+            return at if is_one is None else is_one.where(at, -1)
     return None
+
+
+def _counter_of(value: UOp) -> UOp | None:
+    """The counter that `value` is, in whatever type that holds it exactly."""
+    counter = value
+    while counter.op is Ops.CAST and counter.dtype is not dtypes.index:
+        counter = counter.src[0]
+    if counter.dtype is not dtypes.index:
+        return None
+    while value is not counter:
+        if not _holds(value.dtype, counter):
+            return None
+        value = value.src[0]
+    return counter
+
+
+def _holds(dtype: DType, counter: UOp) -> bool:
+    """Whether a type has every value of a counter, and, of floats, rounds no other number to one of them."""
+    if not dtype.is_float:
+        return _fits(counter, dtype)
+    low, high = counter.bounds
+    beyond = 2.0 ** (dtypes.finfo(dtype)[1] + 1)
+    return bool(-beyond < low and high < beyond)
+
+
+def _as_integer(value: UOp, counter: UOp) -> tuple[UOp, UOp | None]:
+    """The integer that equals `value`, as far as it is among those of the counter that it is compared with,
+    and whether there is one (None: always)."""
+    if value.dtype.is_int:
+        return value.cast(dtypes.index), None
+    integer = value
+    while integer.op is Ops.CAST and integer.dtype.is_float and _holds(integer.dtype, counter):
+        integer = integer.src[0]
+    if integer.dtype.is_int:
+        return integer.cast(dtypes.index), None
+    low, high = counter.bounds
+    near = (value._operand(low - 1) < value) & (value < high + 1)
+    is_one = near & value.trunc().eq(value)
+    wide = dtypes.int32 if _fits(counter, dtypes.int32) else dtypes.int64
+    return is_one.where(value, 0).cast(wide).cast(dtypes.index), is_one
 
 
 def guard_loads(value: UOp, inside: UOp) -> UOp:
