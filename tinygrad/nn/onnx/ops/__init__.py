@@ -1,5 +1,6 @@
 """The operators of the standard, one family a module; importing this registers all of them."""
 from tinygrad.nn.onnx.ops import casts as casts
+from tinygrad.nn.onnx.ops import contributed as contributed
 from tinygrad.nn.onnx.ops import control as control
 from tinygrad.nn.onnx.ops import convolution as convolution
 from tinygrad.nn.onnx.ops import elementwise as elementwise

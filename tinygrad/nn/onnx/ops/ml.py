@@ -150,21 +150,22 @@ def transformed(scores: Tensor, post_transform: str) -> Tensor:
     return scores
 
 
-def labelled(scores: Tensor, labels: Sequence[Any], post_transform: str, are_shares: bool) -> tuple[Value,
-                                                                                                    Tensor]:
-    """(the label of each row, scores of all classes). One score of two classes is that of the second one; the
-    first has the rest to 1, if scores are shares or are made to be, else the opposite."""
-    if scores.shape[1] == 1 and len(labels) == 2:
-        made = transformed(scores, "NONE" if post_transform == "SOFTMAX" else post_transform)
-        limit = 0.5 if are_shares and post_transform == "NONE" else 0.0
-        best = (scores > limit).cast(dtypes.int32).squeeze(1)
-        other = 1 - made if are_shares or post_transform == "LOGISTIC" else -made
-        both = other.cat(made, dim=1)
-        return _named(best, labels), both.softmax(-1) if post_transform == "SOFTMAX" else both
-    return _named(scores.argmax(1), labels), transformed(scores, post_transform)
+def labelled(scores: Tensor, labels: Sequence[Any], post_transform: str) -> tuple[Value, Tensor]:
+    """(the label of each row, scores of all classes)."""
+    return named(scores.argmax(1), labels), transformed(scores, post_transform)
 
 
-def _named(best: Tensor, labels: Sequence[Any]) -> Value:
+def labelled_by_one(scores: Tensor, labels: Sequence[Any], post_transform: str, limit: float,
+                    are_shares: bool) -> tuple[Value, Tensor]:
+    """The same of two classes that share one score, the second one's: that is the label where it is above
+    `limit`. The first class has the rest to 1 of a share or probability, else the opposite."""
+    made = scores.sigmoid() if post_transform == "LOGISTIC" else scores
+    other = 1 - made if are_shares or post_transform == "LOGISTIC" else -made
+    best = (scores > limit).cast(dtypes.int32).squeeze(1)
+    return named(best, labels), other.cat(made, dim=1)
+
+
+def named(best: Tensor, labels: Sequence[Any]) -> Value:
     if isinstance(labels[0], str):
         return np.array(labels, object)[best.numpy()]
     return Tensor(np.array(labels, np.int64), best.device, requires_grad=False)[best]
@@ -185,9 +186,11 @@ def LinearClassifier(X: Tensor, *, coefficients: Any, classlabels_ints: Any = No
                      post_transform: str = "NONE") -> tuple[Value, Tensor]:
     labels = list(classlabels_strings or classlabels_ints)
     weights = _constant(coefficients, X).reshape(-1, X.shape[-1])
-    scores = X.cast(dtypes.float32) @ weights.transpose()
-    return labelled(scores if not intercepts else scores + _constant(intercepts, X), labels, post_transform,
-                    False)
+    scores: Tensor = X.cast(dtypes.float32) @ weights.transpose()
+    scores = scores if not intercepts else scores + _constant(intercepts, X)
+    if scores.shape[1] == 1 and len(labels) == 2:
+        return labelled_by_one(scores, labels, post_transform, 0.0, are_shares=True)
+    return labelled(scores, labels, post_transform)
 
 
 def _kernel(x: Tensor, vectors: Tensor, kernel_type: str, params: Any) -> Tensor:

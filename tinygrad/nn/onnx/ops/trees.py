@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tinygrad.dtype import dtypes
-from tinygrad.nn.onnx.ops.ml import MACHINE_LEARNING, labelled, transformed
+from tinygrad.nn.onnx.ops.ml import MACHINE_LEARNING, labelled, labelled_by_one, transformed
 from tinygrad.nn.onnx.registry import op
 from tinygrad.nn.onnx.values import Array, Value
 from tinygrad.tensor import Tensor
@@ -168,9 +168,15 @@ def TreeEnsembleClassifier(
     scores = forest.scores(_floats(X), "SUM")
     base = _values_of(base_values, base_values_as_tensor)
     if base:
-        scores = scores + Tensor(base[-1:] if binary else base, X.device, dtype=scores.dtype,
-                                 requires_grad=False)
-    return labelled(scores, labels, post_transform, are_shares=all(w >= 0 for w in weights))
+        offset = base[-1:] if binary else base
+        scores = scores + Tensor(offset, X.device, dtype=scores.dtype, requires_grad=False)
+    if not binary:
+        return labelled(scores, labels, post_transform)
+    are_shares = all(w >= 0 for w in weights)
+    label, both = labelled_by_one(scores, labels, post_transform, 0.5 if are_shares else 0.0, are_shares)
+    if class_ids[0] == 1:  # said to be of the second class: the first has a score of its own, 0
+        both = transformed(scores.zeros_like().cat(scores, dim=1), post_transform)
+    return label, both
 
 
 @op(domain=MACHINE_LEARNING)

@@ -1,0 +1,426 @@
+"""Operators that ONNX Runtime contributed (com.microsoft) and that exporters and optimisers write most: fused
+products, activations and normalisations, attention, quantised arithmetic. As its documents define them."""
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tinygrad.dtype import dtypes
+from tinygrad.nn.onnx.ops.convolution import Conv
+from tinygrad.nn.onnx.ops.matrices import Gemm_7
+from tinygrad.nn.onnx.ops.normalization import LayerNormalization, RMSNormalization
+from tinygrad.nn.onnx.ops.pooling import AveragePool
+from tinygrad.nn.onnx.ops.quantization import DequantizeLinear, MatMulInteger, QuantizeLinear
+from tinygrad.nn.onnx.registry import CONTRIBUTED, op, ops
+from tinygrad.nn.onnx.values import Items
+from tinygrad.tensor import Tensor
+
+MASKED = -10000.0
+"""What is added to the scores of masked keys, unless an attribute says otherwise."""
+
+# --- products, activations ----------------------------------------------------------------------------------
+
+
+def _transposed(x: Tensor, matrix: int, batch: int) -> Tensor:
+    """The operand of a product: `batch` first brings the first axis before the last."""
+    x = x.permute(*range(1, x.ndim - 1), 0, x.ndim - 1) if batch else x
+    return x.transpose(-1, -2) if matrix and x.ndim > 1 else x
+
+
+@op(domain=CONTRIBUTED)
+def FusedMatMul(A: Tensor, B: Tensor, *, alpha: float = 1.0, transA: int = 0, transB: int = 0,
+                transBatchA: int = 0,
+                transBatchB: int = 0) -> Tensor:
+    product: Tensor = _transposed(A, transA, transBatchA) @ _transposed(B, transB, transBatchB)
+    return product if alpha == 1 else product * alpha
+
+
+def _activated(name: str | None, params: Any) -> Callable[[Tensor], Tensor]:
+    first, second = (*(params or ()), 0.0, 0.0)[:2]
+    functions: dict[str, Callable[[Tensor], Tensor]] = {
+        "": lambda x: x, "Relu": lambda x: x.maximum(0), "Sigmoid": Tensor.sigmoid, "Tanh": Tensor.tanh,
+        "LeakyRelu": lambda x: x.leaky_relu(first), "Clip": lambda x: x.maximum(first).minimum(second),
+        "HardSigmoid": lambda x: (x * first + second).maximum(0).minimum(1)}
+    return functions[name or ""]
+
+
+@op(domain=CONTRIBUTED)
+def FusedGemm(A: Tensor, B: Tensor, C: Tensor | None = None, *, activation: str = "",
+              activation_alpha: float = 0.0,
+              activation_beta: float = 0.0, activation_gamma: float = 0.0, alpha: float = 1.0,
+              beta: float = 1.0,
+              transA: int = 0, transB: int = 0) -> Tensor:
+    made = Gemm_7(A, B, C, alpha=alpha, beta=beta, transA=transA, transB=transB)
+    return _activated(activation, (activation_alpha, activation_beta))(made)
+
+
+@op(domain=CONTRIBUTED)
+def FusedConv(X: Tensor, W: Tensor, B: Tensor | None = None, Z: Tensor | None = None, *, activation: str = "",
+              activation_params: Any = None, auto_pad: str = "NOTSET", dilations: Any = None, group: int = 1,
+              kernel_shape: Any = None, pads: Any = None, strides: Any = None) -> Tensor:
+    made = Conv(X, W, B, auto_pad=auto_pad, dilations=dilations, group=group, pads=pads, strides=strides)
+    return _activated(activation, activation_params)(made if Z is None else made + Z)
+
+
+def _split_gelu(X: Tensor, bias: Tensor) -> Tensor:
+    left, right = (X + bias).chunk(2, -1)
+    return left * right.gelu("none")
+
+
+ops(CONTRIBUTED,
+    Gelu=lambda X: X.gelu("none"),
+    BiasGelu=lambda A, B: (A + B).gelu("none"),
+    QuickGelu=lambda X, *, alpha=1.702: X * (X * alpha).sigmoid(),
+    BiasSplitGelu=_split_gelu,
+    Inverse=lambda X: X.inv(),
+    CDist=lambda A, B, *, metric="sqeuclidean": _distances(A, B, metric))
+
+
+def _distances(a: Tensor, b: Tensor, metric: str) -> Tensor:
+    squares = (a.unsqueeze(1) - b.unsqueeze(0)).square().sum(-1)
+    return squares if metric == "sqeuclidean" else squares.sqrt()
+
+
+@op(domain=CONTRIBUTED)
+def FastGelu(X: Tensor, bias: Tensor | None = None) -> Tensor:
+    return (X if bias is None else X + bias).gelu("tanh")
+
+
+@op(domain=CONTRIBUTED)
+def BiasSoftmax(data: Tensor, bias: Tensor, *, axis: int = 1, is_inner_broadcast: int) -> Tensor:
+    """Softmax over all axes from `axis` on; bias of fewer axes meets the last ones, or else is repeated
+    inside."""
+    axis %= data.ndim
+    if not is_inner_broadcast and bias.ndim < data.ndim:
+        bias = bias.reshape(*bias.shape[:axis], *(1,) * (data.ndim - bias.ndim), *bias.shape[axis:])
+    shape = data.shape
+    return (data + bias).reshape(*shape[:axis], -1).softmax(-1).reshape(*shape)
+
+
+# --- normalisation ------------------------------------------------------------------------------------------
+
+
+@op
+def SimplifiedLayerNormalization(X: Tensor, scale: Tensor, *, axis: int = -1, epsilon: float = 1e-5,
+                                 stash_type: int = 1) -> Tensor:
+    return RMSNormalization(X, scale, axis=axis, epsilon=epsilon, stash_type=stash_type)
+
+
+@op(domain=CONTRIBUTED)
+def SkipLayerNormalization(input: Tensor, skip: Tensor, gamma: Tensor, beta: Tensor | None = None,
+                           bias: Tensor | None = None, *, epsilon: float = 1e-12) -> tuple[Tensor, ...]:
+    total = input + skip if bias is None else input + skip + bias
+    normal, mean, inverse = LayerNormalization(total, gamma, beta, epsilon=epsilon)
+    return normal, mean, inverse, total
+
+
+@op(domain=CONTRIBUTED)
+def SkipSimplifiedLayerNormalization(input: Tensor, skip: Tensor, gamma: Tensor, bias: Tensor | None = None,
+                                     *,
+                                     epsilon: float = 1e-12) -> tuple[Tensor | None, ...]:
+    total = input + skip if bias is None else input + skip + bias
+    return RMSNormalization(total, gamma, epsilon=epsilon), None, None, total
+
+
+@op(domain=CONTRIBUTED)
+def EmbedLayerNormalization(input_ids: Tensor, segment_ids: Tensor | None, word_embedding: Tensor,
+                            position_embedding: Tensor, segment_embedding: Tensor | None, gamma: Tensor,
+                            beta: Tensor, mask: Tensor | None = None, position_ids: Tensor | None = None, *,
+                            epsilon: float = 1e-12, mask_index_type: int = 0) -> tuple[Tensor, ...]:
+    """Embeddings of words, positions and segments added and normalised; how many keys are no padding."""
+    places = slice(input_ids.shape[1]) if position_ids is None else position_ids
+    positions = position_embedding[places]
+    total = word_embedding[input_ids] + positions
+    if segment_ids is not None and segment_embedding is not None:
+        total = total + segment_embedding[segment_ids]
+    counts = Tensor.zeros(input_ids.shape[0], dtype=dtypes.int32,
+                          device=input_ids.device) if mask is None else \
+        mask.sum(1).cast(dtypes.int32)
+    return LayerNormalization(total, gamma, beta, epsilon=epsilon)[0], counts, total
+
+
+# --- attention ----------------------------------------------------------------------------------------------
+
+
+def _heads(x: Tensor, count: int) -> Tensor:
+    """(batch, length, hidden) as (batch, heads, length, size)."""
+    return x.reshape(*x.shape[:2], count, -1).transpose(1, 2) if x.ndim == 3 else x
+
+
+def _joined(x: Tensor) -> Tensor:
+    return x.transpose(1, 2).reshape(x.shape[0], x.shape[2], -1)
+
+
+def _attended(q: Tensor, k: Tensor, v: Tensor, scale: float | None, bias: Tensor | None,
+              softcap: float = 0.0) -> tuple[Tensor, Tensor]:
+    """softmax(q k^T scale + bias) v, (batch, heads, length, size), and the weights."""
+    scores = (q @ k.transpose(-1, -2)).cast(dtypes.float32) * (scale or 1 / math.sqrt(q.shape[-1]))
+    scores = (scores * (1 / softcap)).tanh() * softcap if softcap else scores
+    scores = scores if bias is None else scores + bias
+    weights = scores.softmax(-1).cast(q.dtype)
+    return weights @ v, scores
+
+
+def _added(*biases: Tensor | None) -> Tensor | None:
+    total = None
+    for bias in biases:
+        total = bias if total is None else total if bias is None else total + bias
+    return total
+
+
+def _causal(queries: int, keys: int, device: Any, value: float, window: int = -1) -> Tensor:
+    """What hides keys after each query (the last query sees all), and those `window` or more before it."""
+    query = Tensor.arange(queries, device=device).unsqueeze(1) + (keys - queries)
+    key = Tensor.arange(keys, device=device)
+    hidden = key > query
+    if window > 0:
+        hidden = hidden | (key <= query - window)
+    return hidden.where(value, 0.0)
+
+
+def _padding(mask: Tensor | None, batch: int, keys: int, value: float) -> Tensor | None:
+    """What hides padding: of lengths (batch), ends and starts (2 * batch), or 0 and 1 for keys, for queries
+    and keys, or for heads too."""
+    if mask is None:
+        return None
+    if mask.ndim == 1:
+        number = Tensor.arange(keys, device=mask.device)
+        seen = number < mask[:batch].unsqueeze(1)
+        if mask.shape[0] >= 2 * batch and mask.shape[0] != 3 * batch + 2:
+            seen = seen & (number >= mask[batch:2 * batch].unsqueeze(1))
+        return seen.reshape(batch, 1, 1, keys).where(0.0, value)
+    shape = {2: (mask.shape[0], 1, 1, mask.shape[-1]), 3: (mask.shape[0], 1, *mask.shape[1:])}.get(mask.ndim,
+                                                                                                  mask.shape)
+    return (mask.reshape(*shape) != 0).where(0.0, value)
+
+
+@op(domain=CONTRIBUTED)
+def Attention(input: Tensor, weights: Tensor, bias: Tensor | None = None, mask_index: Tensor | None = None,
+              past: Tensor | None = None, attention_bias: Tensor | None = None, *, num_heads: int,
+              mask_filter_value: float = MASKED, qkv_hidden_sizes: Any = None, scale: float | None = None,
+              unidirectional: int = 0) -> tuple[Tensor, Tensor]:
+    projected = input @ weights if bias is None else input @ weights + bias
+    sizes = list(qkv_hidden_sizes or [weights.shape[1] // 3] * 3)
+    q, k, v = (_heads(part, num_heads) for part in projected.split(sizes, -1))
+    if past is not None:
+        k, v = past[0].cat(k, dim=2), past[1].cat(v, dim=2)
+    hidden = _causal(q.shape[2], k.shape[2], q.device, mask_filter_value) if unidirectional else None
+    padding = _padding(mask_index, q.shape[0], k.shape[2], mask_filter_value)
+    made, _ = _attended(q, k, v, scale, _added(attention_bias, padding, hidden))
+    return _joined(made), k.stack(v) if k.shape == v.shape else k
+
+
+@op(domain=CONTRIBUTED)
+def MultiHeadAttention(query: Tensor, key: Tensor | None = None, value: Tensor | None = None,
+                       bias: Tensor | None = None, key_padding_mask: Tensor | None = None,
+                       attention_bias: Tensor | None = None, past_key: Tensor | None = None,
+                       past_value: Tensor | None = None, *, num_heads: int, mask_filter_value: float = MASKED,
+                       scale: float | None = None, unidirectional: int = 0) -> tuple[Tensor, ...]:
+    """Attention of projected queries, keys and values, which may come packed: (batch, length, heads, 3,
+    size) or, keys and values, (batch, length, heads, 2, size)."""
+    if key is None:
+        query, key, value = (query[:, :, :, i].reshape(*query.shape[:2], -1) for i in range(3))
+    elif value is None:
+        key, value = (key[:, :, :, i].reshape(*key.shape[:2], -1) for i in range(2))
+    assert value is not None
+    if bias is not None:
+        sizes = [query.shape[-1], key.shape[-1] if key.ndim == 3 else query.shape[-1]]
+        parts = bias.split([*sizes, bias.shape[0] - sum(sizes)], 0)
+        query = query + parts[0]
+        key, value = (key + parts[1], value + parts[2]) if key.ndim == 3 else (key, value)
+    q, k, v = (_heads(x, num_heads) for x in (query, key, value))
+    if past_key is not None and past_value is not None:
+        k, v = past_key.cat(k, dim=2), past_value.cat(v, dim=2)
+    hidden = _causal(q.shape[2], k.shape[2], q.device, mask_filter_value) if unidirectional else None
+    padding = _padding(key_padding_mask, q.shape[0], k.shape[2], mask_filter_value)
+    made, scores = _attended(q, k, v, scale, _added(attention_bias, padding, hidden))
+    return _joined(made), k, v, scores
+
+
+def _rotated(x: Tensor, cos: Tensor, sin: Tensor, interleaved: int) -> Tensor:
+    """Pairs of (..., length, size) turned by angles (..., length, size / 2); what is beyond them stays."""
+    turned, rest = x[..., :2 * cos.shape[-1]], x[..., 2 * cos.shape[-1]:]
+    if interleaved:
+        real, imaginary = turned[..., 0::2], turned[..., 1::2]
+    else:
+        real, imaginary = turned.chunk(2, -1)
+    pair = (real * cos - imaginary * sin, real * sin + imaginary * cos)
+    made = pair[0].stack(pair[1], dim=-1).reshape(*turned.shape) if interleaved else pair[0].cat(pair[1],
+                                                                                                 dim=-1)
+    return made.cat(rest, dim=-1) if rest.shape[-1] else made
+
+
+@op(domain=CONTRIBUTED)
+def RotaryEmbedding(input: Tensor, position_ids: Tensor, cos_cache: Tensor, sin_cache: Tensor, *,
+                    interleaved: int = 0, is_packed_batching: int = 0, num_heads: int = 0,
+                    rotary_embedding_dim: int = 0, scale: float = 1.0) -> Tensor:
+    size = (rotary_embedding_dim and num_heads and input.shape[-1] // num_heads) or 2 * cos_cache.shape[1]
+    x = _heads(input, input.shape[-1] // size) if input.ndim == 3 else input
+    places = position_ids if position_ids.ndim == 2 else \
+        (position_ids + Tensor.arange(x.shape[2], dtype=position_ids.dtype, device=x.device)).unsqueeze(0)
+    cos, sin = (cache[places].unsqueeze(1) for cache in (cos_cache, sin_cache))
+    made = _rotated(x, cos, sin, interleaved)
+    return _joined(made) if input.ndim == 3 else made
+
+
+@op(domain=CONTRIBUTED)
+def GroupQueryAttention(query: Tensor, key: Tensor | None, value: Tensor | None, past_key: Tensor | None,
+                        past_value: Tensor | None, seqlens_k: Tensor, total_sequence_length: int,
+                        cos_cache: Tensor | None = None, sin_cache: Tensor | None = None, *, num_heads: int,
+                        kv_num_heads: int, causal: int = 1, do_rotary: int = 0, local_window_size: int = -1,
+                        rotary_interleaved: int = 0, scale: float | None = None, smooth_softmax: int = -1,
+                        softcap: float = 0.0) -> tuple[Tensor, ...]:
+    """Attention with fewer heads of keys and values, after a cache whose sequences are all equally long."""
+    if key is None or value is None:
+        size = query.shape[-1] // (num_heads + 2 * kv_num_heads)
+        query, key, value = query.split([num_heads * size, kv_num_heads * size, kv_num_heads * size], -1)
+    q, k, v = _heads(query, num_heads), _heads(key, kv_num_heads), _heads(value, kv_num_heads)
+    before = total_sequence_length - q.shape[2]
+    if do_rotary and cos_cache is not None and sin_cache is not None:
+        cos, sin = (cache[before:before + q.shape[2]] for cache in (cos_cache, sin_cache))
+        q, k = _rotated(q, cos, sin, rotary_interleaved), _rotated(k, cos, sin, rotary_interleaved)
+    if past_key is not None and past_value is not None and before:
+        k, v = past_key[:, :, :before].cat(k, dim=2), past_value[:, :, :before].cat(v, dim=2)
+    each = num_heads // kv_num_heads
+    lengths = (seqlens_k.cast(dtypes.int32) + 1).reshape(-1)
+    padding = _padding(lengths, q.shape[0], k.shape[2], -math.inf) if before == 0 else None
+    hidden = _causal(q.shape[2], k.shape[2], q.device, -math.inf, local_window_size) if causal else None
+    made, scores = _attended(q, k.repeat_interleave(each, 1), v.repeat_interleave(each, 1), scale,
+                             _added(padding if not causal else None, hidden), softcap)
+    return _joined(made), k, v, scores
+
+
+# --- quantised ----------------------------------------------------------------------------------------------
+
+
+def _quantized(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., Items]:
+    """Arithmetic on two quantised operands."""
+    def arithmetic(A: Tensor, A_scale: Tensor, A_zero_point: Tensor | None, B: Tensor, B_scale: Tensor,
+                   B_zero_point: Tensor | None, C_scale: Tensor, C_zero_point: Tensor | None = None) -> Items:
+        made = function(DequantizeLinear(A, A_scale, A_zero_point),
+                        DequantizeLinear(B, B_scale, B_zero_point))
+        return _requantized(made, C_scale, C_zero_point, A)
+    return arithmetic
+
+
+def _requantized(x: Tensor, scale: Tensor, zero_point: Tensor | None, like: Tensor) -> Items:
+    zero = Tensor.zeros(dtype=like.dtype, device=like.device) if zero_point is None else zero_point
+    return QuantizeLinear(x, scale, zero)
+
+
+ops(CONTRIBUTED, QLinearAdd=_quantized(lambda a, b: a + b), QLinearMul=_quantized(lambda a, b: a * b))
+
+
+@op(domain=CONTRIBUTED)
+def QLinearSigmoid(X: Tensor, X_scale: Tensor, X_zero_point: Tensor | None, Y_scale: Tensor,
+                   Y_zero_point: Tensor | None = None) -> Items:
+    return _requantized(DequantizeLinear(X, X_scale, X_zero_point).sigmoid(), Y_scale, Y_zero_point, X)
+
+
+@op(domain=CONTRIBUTED)
+def QLinearLeakyRelu(X: Tensor, X_scale: Tensor, X_zero_point: Tensor | None, Y_scale: Tensor,
+                     Y_zero_point: Tensor | None = None, *, alpha: float = 0.01) -> Items:
+    return _requantized(DequantizeLinear(X, X_scale, X_zero_point).leaky_relu(alpha), Y_scale, Y_zero_point,
+                        X)
+
+
+@op(domain=CONTRIBUTED)
+def QLinearSoftmax(X: Tensor, X_scale: Tensor, x_zero_point: Tensor | None, y_scale: Tensor,
+                   y_zero_point: Tensor, *,
+                   axis: int = -1, opset: int) -> Items:
+    x = DequantizeLinear(X, X_scale, x_zero_point)
+    flat = x if opset >= 13 else x.reshape(*x.shape[:axis % x.ndim], -1)
+    return _requantized(flat.softmax(axis if opset >= 13 else -1).reshape(*x.shape), y_scale, y_zero_point, X)
+
+
+@op(domain=CONTRIBUTED)
+def QLinearGlobalAveragePool(X: Tensor, x_scale: Tensor, x_zero_point: Tensor, y_scale: Tensor,
+                             y_zero_point: Tensor, *, channels_last: int = 0) -> Items:
+    axes = tuple(range(1, X.ndim - 1)) if channels_last else tuple(range(2, X.ndim))
+    return _requantized(DequantizeLinear(X, x_scale, x_zero_point).mean(axes, keepdim=True), y_scale,
+                        y_zero_point, X)
+
+
+@op(domain=CONTRIBUTED)
+def QLinearAveragePool(X: Tensor, x_scale: Tensor, x_zero_point: Tensor | None, y_scale: Tensor,
+                       y_zero_point: Tensor | None = None, *, kernel_shape: Any, auto_pad: str = "NOTSET",
+                       ceil_mode: int = 0, channels_last: int = 0, count_include_pad: int = 0,
+                       pads: Any = None,
+                       strides: Any = None) -> Items:
+    x = DequantizeLinear(X, x_scale, x_zero_point)
+    x = x.permute(0, x.ndim - 1, *range(1, x.ndim - 1)) if channels_last else x
+    made = AveragePool(x, kernel_shape=kernel_shape, auto_pad=auto_pad, ceil_mode=ceil_mode,
+                       count_include_pad=count_include_pad, pads=pads, strides=strides)
+    made = made.permute(0, *range(2, made.ndim), 1) if channels_last else made
+    return _requantized(made, y_scale, y_zero_point, X)
+
+
+@op(domain=CONTRIBUTED)
+def QLinearConcat(Y_scale: Tensor, Y_zero_point: Tensor, *inputs: Tensor, axis: int) -> Items:
+    """Inputs come in threes: values, scale, zero point."""
+    parts = [DequantizeLinear(*inputs[i:i + 3]) for i in range(0, len(inputs), 3)]
+    return _requantized(parts[0].cat(*parts[1:], dim=axis), Y_scale, Y_zero_point, inputs[0])
+
+
+@op(domain=CONTRIBUTED)
+def QGemm(A: Tensor, a_scale: Tensor, a_zero_point: Tensor, B: Tensor, b_scale: Tensor, b_zero_point: Tensor,
+          C: Tensor | None = None, y_scale: Tensor | None = None, y_zero_point: Tensor | None = None, *,
+          alpha: float = 1.0, transA: int = 0, transB: int = 0) -> Items:
+    """alpha * A @ B + C, where C is in units of alpha * a_scale * b_scale; floats, unless the result has a
+    scale."""
+    a = A.transpose() if transA else A
+    b = B.transpose() if transB else B
+    total = MatMulInteger(a, b, a_zero_point, b_zero_point)
+    total = total if C is None else total + C
+    made = total.cast(dtypes.float32) * (a_scale * b_scale * alpha)
+    return made if y_scale is None else _requantized(made, y_scale, y_zero_point, A)
+
+
+@op(domain=CONTRIBUTED)
+def MatMulIntegerToFloat(A: Tensor, B: Tensor, a_scale: Tensor, b_scale: Tensor,
+                         a_zero_point: Tensor | None = None,
+                         b_zero_point: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
+    made = MatMulInteger(A, B, a_zero_point, b_zero_point).cast(dtypes.float32) * (a_scale * b_scale)
+    return made if bias is None else made + bias
+
+
+@op(domain=CONTRIBUTED)
+def DynamicQuantizeMatMul(A: Tensor, B: Tensor, b_scale: Tensor, b_zero_point: Tensor | None = None,
+                          bias: Tensor | None = None) -> Tensor:
+    """A product with A in eight bits, by the range of its values."""
+    from tinygrad.nn.onnx.ops.quantization import DynamicQuantizeLinear
+
+    a, scale, zero = DynamicQuantizeLinear(A)
+    return MatMulIntegerToFloat(a, B, scale, b_scale, zero, b_zero_point, bias)
+
+
+def _unpacked(x: Tensor, bits: int) -> Tensor:
+    """Numbers of `bits` bits from bytes, the lowest bits first, along the last axis."""
+    shifts = Tensor(np.arange(0, 8, bits, dtype=np.uint8), x.device, requires_grad=False)
+    parts = (x.unsqueeze(-1) >> shifts) & ((1 << bits) - 1)
+    return parts.reshape(*x.shape[:-1], -1)
+
+
+@op(domain=CONTRIBUTED)
+def MatMulNBits(A: Tensor, B: Tensor, scales: Tensor, zero_points: Tensor | None = None,
+                g_idx: Tensor | None = None,
+                bias: Tensor | None = None, *, K: int, N: int, accuracy_level: int = 0, bits: int = 4,
+                block_size: int, weight_prepacked: int = 0) -> Tensor:
+    """A @ weights^T, of weights (N, K) in blocks of a few bits, with a scale and a zero point for each
+    block."""
+    if weight_prepacked or bits not in (2, 4, 8):
+        raise NotImplementedError(f"weights of {bits} bits, prepacked: {bool(weight_prepacked)}")
+    blocks = -(-K // block_size)
+    numbers = _unpacked(B.reshape(N, blocks, -1), bits).cast(A.dtype)
+    if zero_points is None:
+        zero: Any = 1 << (bits - 1)
+    elif zero_points.dtype is dtypes.uint8:
+        zero = _unpacked(zero_points.reshape(N, -1), bits)[:, :blocks].cast(A.dtype).unsqueeze(-1)
+    else:
+        zero = zero_points.reshape(N, blocks, 1)
+    weights = ((numbers - zero) * scales.reshape(N, blocks, 1)).reshape(N, -1)[:, :K]
+    made: Tensor = A @ weights.transpose()
+    return made if bias is None else made + bias
