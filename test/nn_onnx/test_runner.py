@@ -66,7 +66,7 @@ def test_runs_of_equal_shapes_replay_a_trace() -> None:
         x = np.random.default_rng(rows).standard_normal((rows, 3)).astype(np.float32)
         expected = np.maximum(x @ WEIGHT + np.array([0.5, -0.5], np.float32), 0)
         np.testing.assert_allclose(run(x=x)["y"].numpy(), expected, rtol=1e-6)
-    run._evaluator.nodes = None  # type: ignore[method-assign,assignment]  # a replay evaluates nothing
+    run._evaluator.run = None  # type: ignore[method-assign,assignment]  # a replay evaluates nothing
     np.testing.assert_array_equal(run(x=np.zeros((5, 3), np.float32))["y"].numpy(), [[0.5, 0]] * 5)
 
 
@@ -112,6 +112,35 @@ def test_only_the_branch_taken_is_walked() -> None:
     assert run(x=np.array([1, 2], np.float32), flag=np.array(True))["y"].tolist() == [-1, -2]
     with pytest.raises(OnnxError, match="Reshape of 'b'"):
         run(x=np.array([1, 2], np.float32), flag=np.array(False))
+
+
+def test_constants_in_a_branch_are_computed_once() -> None:
+    weight = np.random.default_rng(0).standard_normal((80, 60)).astype(np.float32)
+    nodes = [helper.make_node("Exp", ["w"], ["e"]), helper.make_node("MatMul", ["x", "e"], ["a"])]
+    then = helper.make_graph(nodes, "then", [], [info("a")], [numpy_helper.from_array(weight, "w")])
+    other = helper.make_graph([helper.make_node("Identity", ["x"], ["b"])], "else", [], [info("b")])
+    node = helper.make_node("If", ["flag"], ["y"], then_branch=then, else_branch=other)
+    run = OnnxRunner(model_of([node], [info("x", [1, 80]), info("flag", [], TensorProto.BOOL)], [info("y")]))
+    inputs = {"x": np.ones((1, 80), np.float32), "flag": np.array(True)}
+    for _ in range(4):
+        before = GlobalCounters.kernel_count
+        np.testing.assert_allclose(run(inputs)["y"].numpy(), np.exp(weight).sum(0)[None], rtol=1e-5)
+    assert GlobalCounters.kernel_count - before == 1
+
+
+def test_the_command_says_what_a_model_is_and_checks_it(tmp_path: Path, capsys: Any) -> None:
+    from tinygrad.onnx import main
+
+    (tmp_path / "model.onnx").write_bytes(linear().SerializeToString())
+    np.save(tmp_path / "x.npy", np.ones((4, 3), np.float32))
+    assert main([str(tmp_path / "model.onnx"), "--check", "--runs", "2", "--input",
+                 str(tmp_path / "x.npy")]) == 0
+    printed = capsys.readouterr().out
+    assert "input         x: float32 (batch, 3)" in printed and "3: 1 MatMul, 1 Add, 1 Relu" in printed
+    assert "kernels       1\n" in printed and "check         y: " in printed
+    (tmp_path / "model.onnx").write_bytes(b"no model")
+    assert main([str(tmp_path / "model.onnx")]) == 2
+    assert "is not an ONNX model" in capsys.readouterr().err
 
 
 def test_functions_of_the_model_and_their_attributes() -> None:

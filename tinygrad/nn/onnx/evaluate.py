@@ -7,14 +7,14 @@ the same again.
 """
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from tinygrad.device import Device
-from tinygrad.nn.onnx.host import HOST, Unknown
+from tinygrad.nn.onnx.host import HOST, MOST_ITEMS, Unknown
 from tinygrad.nn.onnx.model import Graph, Node, OnnxError, Reference
 from tinygrad.nn.onnx.registry import RANDOM, Operator, result_types, to_form, with_types
 from tinygrad.nn.onnx.values import Array, Coded, Items, Value, is_coded, is_number
@@ -32,7 +32,8 @@ class Evaluator:
     tensors: dict[Any, tuple[Array, Tensor]] = field(default_factory=dict)
     was_read: list[Tensor] = field(default_factory=list)
     """tensors whose values were asked for while evaluating"""
-    bodies: dict[Any, Graph] = field(default_factory=dict)
+    folded: dict[int, tuple[Node, dict[str, Value]]] = field(default_factory=dict)
+    """what nodes in branches and loops gave that depend on constants only"""
 
     # --- values in other forms ------------------------------------------------------------------------------
 
@@ -73,23 +74,35 @@ class Evaluator:
         known, default = dict(values), Device.DEFAULT
         Device.DEFAULT = self.device
         try:
-            self.nodes(nodes, known, {})
+            for node in nodes:
+                known.update(self.results(node, known))
         finally:
             Device.DEFAULT = default
         return known
 
     def graph(self, graph: Graph, values: Mapping[str, Value]) -> list[Value]:
         """The results of a graph, whose inputs and captured names are in `values`."""
-        scope = dict(values)
-        self.nodes(graph.nodes, scope | {k: v for k, v in graph.constants.items() if k not in scope}, scope)
-        return [scope.get(name, graph.constants.get(name)) for name in graph.outputs]
+        scope = {**graph.constants, **values}
+        constant = graph.constants.keys() - values.keys() if graph.is_kept else set()
+        for node in graph.nodes:
+            if graph.is_kept and is_foldable(node) and constant.issuperset(filter(None, node.inputs)):
+                scope.update(self.constant(node, scope))
+                constant.update(node.outputs)
+            else:
+                scope.update(self.results(node, scope))
+        return [scope.get(name) for name in graph.outputs]
 
-    def nodes(self, nodes: Iterable[Node], values: dict[str, Value], into: dict[str, Value]) -> None:
-        """Run nodes; what they give is added to `values` and `into`."""
-        for node in nodes:
-            given = dict(zip(node.outputs, self.node(node, values), strict=False))
-            values.update(given)
-            into.update(given)
+    def constant(self, node: Node, values: Mapping[str, Value]) -> dict[str, Value]:
+        """The results of a node that depends on constants only: computed once."""
+        if id(node) not in self.folded:
+            made = self.results(node, values)
+            compute(list(made.values()))
+            self.folded[id(node)] = (node, made)
+        return self.folded[id(node)][1]
+
+    def results(self, node: Node, values: Mapping[str, Value]) -> dict[str, Value]:
+        """The results of a node, by name."""
+        return dict(zip(node.outputs, self.node(node, values), strict=False))
 
     def node(self, node: Node, values: Mapping[str, Value]) -> list[Value]:
         """The results of one node. Raises OnnxError that names it."""
@@ -139,8 +152,7 @@ class Evaluator:
 
     def _on_host(self, node: Node, inputs: list[Value], attributes: dict[str, Any]) -> list[Value] | None:
         function = HOST.get(node.op) if not node.domain else None
-        known = all(x is None or (isinstance(x, np.ndarray) and is_number(x) and not is_coded(x.dtype))
-                    for x in inputs)
+        known = all(x is None or is_size(x) for x in inputs)
         if function is None or not (known or node.op in ("Shape", "Size")):
             return None
         try:
@@ -149,6 +161,13 @@ class Evaluator:
         except Unknown:
             return None
         return [np.asarray(x) for x in (found if isinstance(found, (tuple, list)) else (found,))]
+
+
+def is_size(value: Value) -> bool:
+    """Whether a value is what the host computes with: an array of numbers that is small enough for a
+    shape."""
+    return isinstance(value, np.ndarray) and value.size <= MOST_ITEMS and is_number(value) \
+        and not is_coded(value.dtype)
 
 
 @dataclass(frozen=True)
@@ -202,6 +221,24 @@ def tensor_over(array: Array, device: str) -> Tensor:
     return Tensor(array, device, requires_grad=False)
 
 
+def compute(values: list[Value]) -> None:
+    """Compute the tensors in values, in one schedule."""
+    tensors = list(_tensors_in(values))
+    if tensors:
+        Tensor.realize(*tensors)
+
+
+def _tensors_in(values: list[Value]) -> Iterator[Tensor]:
+    """The tensors in values, also in sequences."""
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, Coded):
+            yield value.bytes
+        elif isinstance(value, list):
+            yield from _tensors_in(value)
+
+
 def _owner(array: Array) -> Any:
     while isinstance(array.base, np.ndarray) and not isinstance(array, np.memmap):
         array = array.base
@@ -228,7 +265,7 @@ def _with_attributes(graph: Graph, given: dict[str, Any]) -> Graph:
                           node.version,
                           node.target, node.proto))
     return Graph(graph.name, graph.inputs, graph.outputs, graph.constants, nodes, graph.defaults,
-                 graph.attributes, graph.captured)
+                 graph.attributes, graph.captured, is_kept=False)
 
 
 def _has_references(graph: Graph) -> bool:

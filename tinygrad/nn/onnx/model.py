@@ -79,6 +79,8 @@ class Graph:
     attributes: frozenset[str] = frozenset()
     captured: frozenset[str] = frozenset()
     """names of the surrounding graphs that it uses"""
+    is_kept: bool = True
+    """whether its nodes are these in every call"""
 
 
 @dataclass

@@ -7,14 +7,14 @@ trace.
 """
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from tinygrad.device import canonical_device
 from tinygrad.engine.jit import TinyJit
-from tinygrad.nn.onnx.evaluate import Evaluator, is_foldable
+from tinygrad.nn.onnx.evaluate import Evaluator, compute, is_foldable, is_size, tensor_over
 from tinygrad.nn.onnx.model import Model, Node, OnnxError, Source, TypeOf, read_model
 from tinygrad.nn.onnx.values import Array, Coded, Value, is_coded, is_number, numpy_type
 from tinygrad.tensor import Tensor
@@ -84,7 +84,7 @@ class OnnxRunner:
             else:
                 self._reads_values = True
         self._evaluator.was_read.clear()
-        _compute(list(results.values()))
+        compute(list(results.values()))
         return results
 
     def _trace(self, fixed: dict[str, Array], free: dict[str, Value]) -> TinyJit[..., Any] | None:
@@ -117,9 +117,7 @@ class OnnxRunner:
     def _fold(self) -> None:
         """Run the nodes that depend on no input, and compute what the others need of them."""
         graph = self.model.graph
-        known: dict[str, Value] = {k: v for k, v in graph.constants.items() if k not in graph.inputs
-                                   or k not in self._optional}
-        self._known = {**graph.constants}
+        known: dict[str, Value] = {k: v for k, v in graph.constants.items() if k not in graph.inputs}
         for node in graph.nodes:
             if is_foldable(node) and all(name in known for name in filter(None, node.inputs)):
                 known = self._evaluator.run([node], known)
@@ -128,9 +126,13 @@ class OnnxRunner:
         used = {name for node in self._nodes for name in node.inputs}.union(
             *(g.captured for node in self._nodes for g in node.attributes.values() if hasattr(g, "captured")),
             self.outputs)
-        self._known.update({k: v for k, v in known.items() if k in used})
-        made = [value for name, value in known.items() if name in used and name not in graph.constants]
-        _compute(made)
+        for name, value in graph.constants.items():
+            if name in used:  # weights are tensors from here on
+                is_weight = is_number(value) and not is_size(value) and not is_coded(value.dtype)
+                known[name] = tensor_over(value, self.device) if is_weight else value
+        graph.constants.clear()
+        self._known = {name: value for name, value in known.items() if name in used}
+        compute(list(self._known.values()))
 
     # --- what goes in and comes out -------------------------------------------------------------------------
 
@@ -191,27 +193,9 @@ class OnnxRunner:
         return [self._public(v) for v in value] if isinstance(value, list) else value
 
 
-def _compute(values: list[Value]) -> None:
-    """Compute the tensors in values, in one schedule."""
-    tensors = list(_tensors_in(values))
-    if tensors:
-        Tensor.realize(*tensors)
-
-
 def _kind_of(value: Value) -> tuple[Any, ...]:
     return (value.shape, value.dtype) if isinstance(value, Tensor) else (type(value),)
 
 
 def _type_name(kind: np.dtype[Any]) -> str:
     return "strings" if kind.kind == "O" else kind.name
-
-
-def _tensors_in(values: list[Value]) -> Iterator[Tensor]:
-    """The tensors in values, also in sequences."""
-    for value in values:
-        if isinstance(value, Tensor):
-            yield value
-        elif isinstance(value, Coded):
-            yield value.bytes
-        elif isinstance(value, list):
-            yield from _tensors_in(value)
