@@ -542,3 +542,45 @@ def test_derivatives_of_a_power_where_the_base_is_zero(dtype: str) -> None:
     assert second.tolist() == [0, 0, 2, 0, math.inf]
     assert third.tolist()[:4] == [0, 0, 0, 6]
     assert at_exponent.tolist() == [0, 0, 0, 0, 0]
+
+
+LOGISTIC = {
+    "a share": lambda x: x.exp() / (1 + x.exp()),
+    "a share, the sum turned round": lambda x: x.exp() / (x.exp() + 1.0),
+    "a reciprocal": lambda x: 1 / (1 + (-x).exp()),
+    "reciprocal()": lambda x: (1 + (-x).exp()).reciprocal(),
+}
+
+
+@pytest.mark.parametrize("dtype", [dtypes.float16, dtypes.float32, dtypes.float64])
+@pytest.mark.parametrize("name", LOGISTIC)
+def test_gradients_of_the_logistic_function_by_its_formula(name, dtype):
+    """All digits where the square of the sum is a number of the type, and zero where the exponential
+    overflows."""
+    points = np.array([-1000.0, -300, -90, -60, -20, -8, -1, 0, 1, 8, 20, 60, 90, 300, 1000])
+    x = Tensor(points, dtype=dtype)
+    with np.errstate(over="ignore"):
+        expected = 1 / (1 + np.exp(-points)) * (1 / (1 + np.exp(points)))
+    found = LOGISTIC[name](x).sum().gradient(x)[0].numpy()
+    close, least = {dtypes.float16: (4e-3, 3e-5), dtypes.float32: (2e-6, 1e-25),
+                    dtypes.float64: (1e-14, 1e-300)}[dtype]
+    np.testing.assert_allclose(found, expected, rtol=close, atol=least)
+
+
+def test_gradients_of_shares_of_a_sum():
+    rng = np.random.default_rng(3)
+    arrays = [rng.uniform(0.5, 2, (2, 3)) for _ in range(2)]
+    a, b = (Tensor(x) for x in arrays)
+    total = arrays[0] + arrays[1]
+    first, second = (a / (a + b)).square().sum().gradient(a, b)
+    share = arrays[0] / total
+    np.testing.assert_allclose(first.numpy(), 2 * share * arrays[1] / total**2, rtol=1e-12)
+    np.testing.assert_allclose(second.numpy(), -2 * share * arrays[0] / total**2, rtol=1e-12)
+    x = Tensor(np.array([1e200, 3.0, np.inf]))
+    np.testing.assert_allclose((x / (x + 1)).sum().gradient(x)[0].numpy(), [0, 1 / 16, 0])
+
+
+def test_a_masked_power_that_overflows_has_no_gradient():
+    x = Tensor([1.0, 1000.0])
+    found = (x < 10).where(x.exp(), x).sum().gradient(x)[0].numpy()
+    np.testing.assert_allclose(found, [np.e, 1], rtol=1e-6)

@@ -13,7 +13,12 @@ import numpy as np
 
 from tinygrad.device import Device
 from tinygrad.dtype import DType, DTypeLike, dtypes, least_upper_float, promote, to_dtype
-from tinygrad.functional.division import floored_quotient, floored_remainder, truncated_remainder
+from tinygrad.functional.division import (
+    floored_quotient,
+    floored_remainder,
+    quotient,
+    truncated_remainder,
+)
 from tinygrad.graph.leaves import value_of_its_own
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.sizes import Size
@@ -195,7 +200,7 @@ def div(self: Tensor, x: Operand, reverse: bool = False, rounding_mode: str | No
     ([3.5, -3.5], [3, -3])
     """
     if rounding_mode is None:
-        return real_binary("div", lambda a, b: a / b, self, x, reverse)
+        return real_binary("div", quotient, self, x, reverse)
     if rounding_mode == "floor":
         return floordiv(self, x, reverse)
     if rounding_mode != "trunc":
@@ -265,7 +270,11 @@ def reciprocal(self: Tensor) -> Tensor:
     >>> Tensor([2, 4]).reciprocal().tolist()
     [0.5, 0.25]
     """
-    return unary(self, lambda x: 1 / x.cast(least_upper_float(x.dtype)))
+    def inverse(x: UOp) -> UOp:
+        number = x.cast(least_upper_float(x.dtype))
+        return quotient(number._operand(1), number)
+
+    return unary(self, inverse)
 
 
 def maximum(self: Tensor, x: Operand) -> Tensor:

@@ -71,13 +71,28 @@ def _scaled(g: UOp, op: Ops, factor: UOp) -> UOp:
     return condition.where(value.alu(op, factor), 0)
 
 
+def _exp2(g: UOp, node: UOp) -> SourceGradients:
+    """Where a mask has set `g` to zero, the result is zero too, though the power be infinite."""
+    masked = _masked(g)
+    if masked is None:
+        return (g * node * LN2,)
+    condition, value = masked
+    return (condition.where(value * node * LN2, 0),)
+
+
 def _masked_by_position(g: UOp) -> tuple[UOp, UOp] | None:
-    """(condition, value) of a `g` that is zero where the condition, made of positions, does not hold."""
+    """As `_masked`, with a condition made of positions."""
+    masked = _masked(g)
+    return masked if masked is not None and _is_positional(masked[0]) else None
+
+
+def _masked(g: UOp) -> tuple[UOp, UOp] | None:
+    """(condition, value) of a `g` that is zero where the condition does not hold."""
     moves = []
     while g.op in _KEEPS_ZERO:
         moves.append(g)
         g = g.src[0]
-    if g.op is not Ops.WHERE or not g.src[2].is_zero or not _is_positional(g.src[0]):
+    if g.op is not Ops.WHERE or not g.src[2].is_zero:
         return None
     condition, value = g.src[:2]
     for move in reversed(moves):
@@ -203,7 +218,7 @@ MOVEMENT_RULES: dict[Ops, GradientRule] = {
 GRADIENT_RULES: dict[Ops, GradientRule] = {
     Ops.NEG: lambda g, node: (-g,),
     Ops.SQRT: lambda g, node: (g / node * 0.5,),
-    Ops.EXP2: lambda g, node: (g * node * LN2,),
+    Ops.EXP2: _exp2,
     Ops.LOG2: lambda g, node: (g / node.src[0] * (1 / LN2),),
     Ops.SIN: lambda g, node: (g * derivative_of_sine(node.src[0]),),
     Ops.CAST: lambda g, node: (g.cast(node.src[0].dtype),),
