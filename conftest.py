@@ -1,9 +1,18 @@
 """Doctests are part of the tests: every example in a docstring may use these names without importing them."""
 from __future__ import annotations
 
+import importlib.util
 from typing import Any
 
 import pytest
+
+collect_ignore = []
+"""Modules whose libraries are in an extra that is not installed."""
+if not all(importlib.util.find_spec(name) for name in ("tokenizers", "jinja2")):
+    collect_ignore += [f"tinygrad/llm/{name}.py" for name in (
+        "__main__", "generate", "language_model", "requests", "server", "templates", "tokenizer", "worker")]
+elif not all(importlib.util.find_spec(name) for name in ("starlette", "uvicorn")):
+    collect_ignore.append("tinygrad/llm/server.py")
 
 
 @pytest.fixture(autouse=True)

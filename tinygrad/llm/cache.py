@@ -41,7 +41,7 @@ class Store:
             return found
         return found * self.scales[slot:slot + slots, :, :tokens]
 
-    def copy(self, source: int, target: int, tokens: Any) -> None:
+    def copy(self, source: Any, target: Any, tokens: Any) -> None:
         """The first `tokens` of a slot into another one."""
         for memory in (self.items, self.scales):
             if memory is not None:

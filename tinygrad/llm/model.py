@@ -115,19 +115,21 @@ class Transformer:
         rows, tokens, shared = len(places), x.shape[1], config.heads // config.kv_heads
         keys, values = cache.keys[layer].read(slot, rows, length), cache.values[layer].read(slot, rows,
                                                                                             length)
-        grouped = query.reshape(rows, config.kv_heads, shared, tokens, config.head_size)
-        scores = grouped @ keys.unsqueeze(2).transpose(-2, -1) * config.scores_scale
+        # queries that share keys are rows of one product
+        grouped = query.unflatten(1, (config.kv_heads, shared)).transpose(2, 3).flatten(2, 3)
+        grouped = grouped.contiguous() if tokens == 1 else grouped
+        scores = grouped @ keys.transpose(-2, -1) * config.scores_scale
         if config.attention_cap is not None:
             scores = (scores / config.attention_cap).tanh() * config.attention_cap
         places_of_keys = Tensor.arange(length, device=self.device)
-        here = positions.reshape(rows, 1, 1, tokens, 1)
+        here = positions.reshape(rows, 1, tokens, 1, 1).expand(rows, 1, tokens, shared, 1).flatten(2, 3)
         seen = places_of_keys <= here
         window = config.window(layer)
         if window is not None:
             seen = seen & (places_of_keys > here - window)
-        weights = seen.where(scores, -math.inf).softmax(-1)
-        mixed = (weights @ values.unsqueeze(2)).reshape(rows, config.heads, tokens, config.head_size)
-        return self.linear(mixed.transpose(1, 2).flatten(-2), f"blk.{layer}.attn_output")
+        mixed = seen.where(scores, -math.inf).softmax(-1) @ values
+        mixed = mixed.unflatten(2, (tokens, shared)).permute(0, 2, 1, 3, 4).flatten(2)
+        return self.linear(mixed, f"blk.{layer}.attn_output")
 
     # --- the rest of a block ------------------------------------------------------------------------------
 

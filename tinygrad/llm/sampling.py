@@ -1,0 +1,91 @@
+"""The next token from the scores of all: greedy, or drawn by temperature, top-k, top-p, min-p and a penalty
+on what was said already. On the host, in float64, so that a seed gives the same tokens on every device."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+Scores: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How tokens are chosen, and when to stop.
+
+    `temperature` 0 takes the likeliest. `top_k` keeps the k likeliest (0: all), `top_p` the fewest that have
+    this probability together, `min_p` those with this share of the likeliest's. `repetition_penalty` divides
+    positive scores of tokens among the last `penalty_window` (multiplies negative ones: Keskar et al., 2019).
+    `stop`: texts before which the answer ends. `tokens`: how many at most. Raises ValueError for settings
+    that make no sense.
+    """
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    penalty_window: int = 64
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    tokens: int = 256
+    ignore_ends: bool = False
+
+    def __post_init__(self) -> None:
+        for name, low, high in (("temperature", 0, 100), ("top_k", 0, 1 << 31), ("top_p", 0, 1),
+                                ("min_p", 0, 1),
+                                ("penalty_window", 0, 1 << 31), ("tokens", 0, 1 << 31)):
+            value = getattr(self, name)
+            if not low <= value <= high:
+                raise ValueError(f"{name} is a number from {low} to {high}, got {value}")
+        if not 0 < self.repetition_penalty <= 100:
+            raise ValueError("repetition_penalty is a number above 0 and up to 100, "
+                             f"got {self.repetition_penalty}")
+        if any(not text for text in self.stop):
+            raise ValueError("a stop text has at least one character")
+
+    def generator(self) -> np.random.Generator:
+        return np.random.default_rng(self.seed)
+
+
+def log_probabilities(scores: Scores) -> Scores:
+    """The logarithms of the softmax, in float64."""
+    shifted = scores.astype(np.float64) - float(scores.max())
+    return np.asarray(shifted - np.log(np.exp(shifted).sum()))
+
+
+def penalised(scores: Scores, said: Sequence[int], penalty: float) -> Scores:
+    """Scores in which what was said is less likely."""
+    if penalty == 1 or not said:
+        return scores
+    changed, places = scores.copy(), np.unique(np.asarray(said))
+    chosen = changed[places]
+    changed[places] = np.where(chosen > 0, chosen / penalty, chosen * penalty)
+    return changed
+
+
+def probabilities(scores: Scores, sampling: Sampling) -> tuple[Scores, Scores]:
+    """(tokens, their probabilities), the likeliest first: of those that the settings keep."""
+    if sampling.top_k and sampling.top_k < len(scores):
+        kept = np.argpartition(scores, -sampling.top_k)[-sampling.top_k:]
+    else:
+        kept = np.arange(len(scores))
+    kept = kept[np.argsort(-scores[kept], kind="stable")]
+    shares = np.exp((scores[kept].astype(np.float64) - float(scores[kept[0]])) / sampling.temperature)
+    shares /= shares.sum()
+    few = int(np.searchsorted(np.cumsum(shares), sampling.top_p)) + 1 if sampling.top_p < 1 else len(shares)
+    few = min(few, int((shares >= sampling.min_p * shares[0]).sum()))
+    return kept[:few], shares[:few] / shares[:few].sum()
+
+
+def choose(scores: Scores, said: Sequence[int], sampling: Sampling, rng: np.random.Generator) -> int:
+    """A token, by its score among all (vocabulary,). `said`: the tokens before."""
+    window = said[-sampling.penalty_window:] if sampling.penalty_window else ()
+    scores = penalised(scores, window, sampling.repetition_penalty)
+    if sampling.temperature == 0:
+        return int(scores.argmax())
+    tokens, shares = probabilities(scores, sampling)
+    drawn = int(np.searchsorted(np.cumsum(shares), rng.random()))
+    return int(tokens[min(drawn, len(tokens) - 1)])

@@ -1,0 +1,344 @@
+"""OpenAI's HTTP interface to a model, as an ASGI application: chat completions, completions, embeddings,
+models.
+
+Requests are data from strangers: bodies are bounded and checked before anything is made of them
+(`requests.py`), waiting requests, prompts and the time of an answer are limited, and what is wrong is an
+answer with a status that says so. A client that goes away frees its slot. The address is this machine's own
+unless told otherwise.
+"""
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import json
+import logging
+import os
+import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request as HTTPRequest
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from tinygrad.llm.generate import Finish, Likelihood, PromptTooLong
+from tinygrad.llm.language_model import LanguageModel
+from tinygrad.llm.requests import Asked, BadRequest, chat_request, completion_request, embedding_request
+from tinygrad.llm.sampling import Sampling
+from tinygrad.llm.worker import Busy, Job, Worker
+
+log = logging.getLogger("tinygrad.llm")
+MOST_BODY = 4 << 20
+"""Bytes of a request."""
+HEADERS = {"Content-Security-Policy":
+           "default-src 'self'; style-src 'unsafe-inline'; script-src 'unsafe-inline'",
+           "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer"}
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Requests that may wait, seconds for an answer, and what clients must send, if anything."""
+
+    waiting: int = 64
+    seconds: float = 600.0
+    api_key: str | None = None
+
+
+class Failed(Exception):
+    """An answer that is an error, with its status."""
+
+    def __init__(self, status: int, message: str, code: str | None = None) -> None:
+        super().__init__(message)
+        self.status, self.code = status, code
+
+
+def error_response(status: int, message: str, code: str | None = None) -> JSONResponse:
+    """An error as OpenAI's clients understand it."""
+    kind = "invalid_request_error" if status < 500 else "server_error"
+    headers = {429: {"Retry-After": "1"}, 401: {"WWW-Authenticate": "Bearer"}}.get(status)
+    return JSONResponse({"error": {"message": message, "type": kind, "param": None, "code": code}}, status,
+                        headers)
+
+
+Endpoint = Callable[["Server", HTTPRequest], Awaitable[Response]]
+
+
+class Server:
+    """A model, the worker that generates, and the application `app`."""
+
+    def __init__(self, model: LanguageModel, limits: Limits | None = None) -> None:
+        self.model, self.limits = model, limits or Limits()
+        self.worker = Worker(model.generator, self.limits.waiting)
+        self.created = int(time.time())
+        self.statuses: dict[tuple[str, int], int] = {}
+        routes: list[tuple[str, str, Endpoint]] = [
+            ("/v1/chat/completions", "POST", Server.chat), ("/v1/completions", "POST", Server.complete),
+            ("/v1/embeddings", "POST", Server.embed), ("/v1/models", "GET", Server.models),
+            ("/v1/models/{name:path}", "GET", Server.models), ("/health", "GET", Server.health),
+            ("/metrics", "GET", Server.metrics), ("/", "GET", Server.page)]
+        self.app = Starlette(
+            routes=[Route(path, self._guarded(path, endpoint), methods=[method]) for path, method,
+                    endpoint in routes],
+            lifespan=self._lifespan, exception_handlers={HTTPException: _http_error})
+
+    @contextlib.asynccontextmanager
+    async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
+        self.worker.start()
+        yield
+        await asyncio.to_thread(self.worker.stop)
+
+    def _guarded(self, path: str, endpoint: Endpoint) -> Callable[[HTTPRequest], Awaitable[Response]]:
+        """The endpoint with its key checked, and what goes wrong as an answer."""
+        async def answer(request: HTTPRequest) -> Response:
+            try:
+                if path not in ("/", "/health"):
+                    self._check_key(request)
+                response = await endpoint(self, request)
+            except Failed as error:
+                response = error_response(error.status, str(error), error.code)
+            except PromptTooLong as error:
+                response = error_response(400, str(error), "context_length_exceeded")
+            except (BadRequest, ValueError) as error:
+                response = error_response(400, str(error))
+            except Busy as error:
+                response = error_response(429, str(error), "queue_full")
+            key = (path, response.status_code)
+            self.statuses[key] = self.statuses.get(key, 0) + 1
+            return response
+
+        return answer
+
+    def _check_key(self, request: HTTPRequest) -> None:
+        if self.limits.api_key is None:
+            return
+        given = request.headers.get("authorization", "").removeprefix("Bearer ")
+        if not hmac.compare_digest(given.encode(), self.limits.api_key.encode()):
+            raise Failed(401, "the API key is missing or wrong", "invalid_api_key")
+
+    # --- what is asked ------------------------------------------------------------------------------------
+
+    async def chat(self, request: HTTPRequest) -> Response:
+        asked = chat_request(await _body(request), self.model.tokenizer)
+        return await self._answer(request, asked)
+
+    async def complete(self, request: HTTPRequest) -> Response:
+        asked = completion_request(await _body(request), self.model.tokenizer)
+        return await self._answer(request, asked)
+
+    async def embed(self, request: HTTPRequest) -> Response:
+        """The mean of what the last block leaves, of length 1, for each text."""
+        prompts, as_base64 = embedding_request(await _body(request), self.model.tokenizer)
+        for prompt in prompts:
+            self.model.generator.check(prompt, embeds=True)
+        data, count = [], 0
+        for place, prompt in enumerate(prompts):
+            job = self.worker.submit(prompt, Sampling(), embeds=True)
+            await self._finished(request, job)
+            assert job.request is not None and job.request.embedding is not None
+            vector = job.request.embedding
+            vector = (vector / max(float((vector ** 2).sum()) ** 0.5, 1e-12)).astype("<f4")
+            shown = _base64(vector.tobytes()) if as_base64 else vector.tolist()
+            data.append({"object": "embedding", "index": place, "embedding": shown})
+            count += len(prompt)
+        return JSONResponse({"object": "list", "data": data, "model": self.model.name,
+                             "usage": {"prompt_tokens": count, "total_tokens": count}})
+
+    async def models(self, request: HTTPRequest) -> Response:
+        entry = {"id": self.model.name, "object": "model", "created": self.created, "owned_by": "local"}
+        name = request.path_params.get("name")
+        if name is None:
+            return JSONResponse({"object": "list", "data": [entry]})
+        if name != self.model.name:
+            raise Failed(404, f"there is no model {name!r}, only {self.model.name!r}", "model_not_found")
+        return JSONResponse(entry)
+
+    async def health(self, request: HTTPRequest) -> Response:
+        return JSONResponse({"status": "ok"})
+
+    async def metrics(self, request: HTTPRequest) -> Response:
+        """Counts in the text format of Prometheus."""
+        counts, lines = self.worker.counts, []
+        numbers = [("requests_total", "counter", counts.requests),
+                   ("refused_total", "counter", counts.refused),
+                   ("cancelled_total", "counter", counts.cancelled), ("failed_total", "counter",
+                                                                      counts.failed),
+                   ("prompt_tokens_total", "counter", counts.prompt_tokens),
+                   ("prompt_tokens_reused_total", "counter", counts.reused_tokens),
+                   ("tokens_total", "counter", counts.tokens), ("steps_total", "counter", counts.steps),
+                   ("step_seconds_total", "counter", counts.seconds), ("active", "gauge", self.worker.active),
+                   ("waiting", "gauge", self.worker.waiting), ("slots", "gauge", self.model.generator.slots)]
+        for name, kind, value in numbers:
+            lines += [f"# TYPE tinygrad_llm_{name} {kind}", f"tinygrad_llm_{name} {value}"]
+        lines.append("# TYPE tinygrad_llm_responses_total counter")
+        lines += [f'tinygrad_llm_responses_total{{path="{path}",status="{status}"}} {count}'
+                  for (path, status), count in self.statuses.items()]
+        return PlainTextResponse("\n".join(lines) + "\n", media_type="text/plain; version=0.0.4")
+
+    async def page(self, request: HTTPRequest) -> Response:
+        """A page to talk with the model."""
+        return HTMLResponse((Path(__file__).parent / "page.html").read_text(encoding="utf-8"),
+                            headers=HEADERS)
+
+    # --- answers ------------------------------------------------------------------------------------------
+
+    async def _answer(self, request: HTTPRequest, asked: Asked) -> Response:
+        jobs = []
+        try:
+            for prompt in asked.prompts:
+                self.model.generator.check(prompt)
+            for place, prompt in enumerate(asked.prompts):
+                jobs.append(self.worker.submit(prompt, asked.sampling_of(place),
+                                               likelihoods=asked.likelihoods))
+        except Busy:
+            for job in jobs:
+                self.worker.cancel(job)
+            raise
+        head = {"id": f"{asked.prefix}-{uuid.uuid4().hex}", "created": int(time.time()),
+                "model": self.model.name}
+        if asked.stream:
+            return StreamingResponse(self._events(jobs, asked, head), media_type="text/event-stream",
+                                     headers={"Cache-Control": "no-cache"})
+        try:
+            for job in jobs:
+                await self._finished(request, job)
+        except BaseException:
+            for job in jobs:
+                self.worker.cancel(job)
+            raise
+        choices = [asked.choice(place, job, self._likelihoods(job.request.noted, asked) if job.request
+                                else None)
+                   for place, job in enumerate(jobs)]
+        return JSONResponse({**head, "object": asked.object, "choices": choices, "usage": _usage(jobs)})
+
+    async def _finished(self, request: HTTPRequest, job: Job) -> None:
+        """Wait until a job is done. Raises `Failed` where it takes too long, fails, or the client has
+        gone."""
+        gone = asyncio.ensure_future(_disconnected(request))
+        try:
+            while True:
+                piece = asyncio.ensure_future(job.pieces.get())
+                left = job.born + self.limits.seconds - time.monotonic()
+                await asyncio.wait({piece, gone}, timeout=max(left, 0), return_when=asyncio.FIRST_COMPLETED)
+                if not piece.done():
+                    piece.cancel()
+                    self.worker.cancel(job)
+                    if gone.done():
+                        raise Failed(499, "the client has gone")
+                    raise Failed(504, f"the answer took more than {self.limits.seconds:g} seconds", "timeout")
+                found = piece.result()
+                if found.error is not None:
+                    raise Failed(503, found.error)
+                if found.finish is not None:
+                    return
+        finally:
+            gone.cancel()
+
+    async def _events(self, jobs: list[Job], asked: Asked, head: dict[str, Any]) -> AsyncIterator[str]:
+        """Server-sent events: a piece of a choice each, then the usage if it was asked for."""
+        head = {**head, "object": asked.chunk_object}
+        open_jobs = dict(enumerate(jobs))
+        try:
+            for place in open_jobs:
+                if asked.is_chat:
+                    yield _event({**head, "choices": [asked.first_delta(place)]})
+            for place, job in list(open_jobs.items()):
+                finish: Finish | None = None
+                while finish is None:
+                    left = job.born + self.limits.seconds - time.monotonic()
+                    piece = await asyncio.wait_for(job.pieces.get(), max(left, 0))
+                    if piece.error is not None:
+                        raise Failed(503, piece.error)
+                    finish = piece.finish
+                    likelihoods = self._likelihoods(list(piece.noted), asked)
+                    yield _event({**head, "choices": [asked.delta(place, piece.text, finish, likelihoods)]})
+                del open_jobs[place]
+            if asked.usage:
+                yield _event({**head, "choices": [], "usage": _usage(jobs)})
+            yield "data: [DONE]\n\n"
+        except TimeoutError:
+            yield _event({"error": {"message": f"the answer took more than {self.limits.seconds:g} seconds",
+                                    "type": "server_error", "param": None, "code": "timeout"}})
+        except Failed as error:
+            yield _event({"error": {"message": str(error), "type": "server_error", "param": None,
+                                    "code": error.code}})
+        finally:  # also where the client has gone
+            for job in open_jobs.values():
+                self.worker.cancel(job)
+
+    def _likelihoods(self, noted: list[Likelihood], asked: Asked) -> dict[str, Any] | None:
+        """Logarithms of probabilities as the two interfaces show them."""
+        if asked.likelihoods is None:
+            return None
+        name = self.model.tokenizer.name
+        if asked.is_chat:
+            def entry(token: int, value: float) -> dict[str, Any]:
+                text = name(token)
+                return {"token": text, "logprob": value, "bytes": list(text.encode())}
+
+            return {"content": [{**entry(n.token, n.value), "top_logprobs": [entry(*best) for best in n.best]}
+                                for n in noted], "refusal": None}
+        return {"tokens": [name(n.token) for n in noted], "token_logprobs": [n.value for n in noted],
+                "top_logprobs": [{name(token): value for token, value in n.best} for n in noted],
+                "text_offset": []}
+
+
+# --- small parts ------------------------------------------------------------------------------------------
+
+
+async def _http_error(request: HTTPRequest, error: Exception) -> Response:
+    """A path or method that there is none for."""
+    assert isinstance(error, HTTPException)
+    return error_response(error.status_code, str(error.detail))
+
+
+async def _body(request: HTTPRequest) -> dict[str, Any]:
+    """The JSON object that was sent. Raises `Failed` where it is too large, BadRequest where it is none."""
+    content = bytearray()
+    async for part in request.stream():
+        content += part
+        if len(content) > MOST_BODY:
+            raise Failed(413, f"a request has at most {MOST_BODY} bytes")
+    try:
+        found = json.loads(bytes(content))
+    except (ValueError, RecursionError) as error:
+        raise BadRequest(f"the request is not JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise BadRequest(f"a request is a JSON object, not a {type(found).__name__}")
+    return found
+
+
+async def _disconnected(request: HTTPRequest) -> None:
+    """Return once the client has gone."""
+    while not await request.is_disconnected():
+        await asyncio.sleep(0.05)
+
+
+def _event(content: dict[str, Any]) -> str:
+    return f"data: {json.dumps(content, ensure_ascii=False)}\n\n"
+
+
+def _base64(data: bytes) -> str:
+    import base64
+
+    return base64.b64encode(data).decode()
+
+
+def _usage(jobs: list[Job]) -> dict[str, Any]:
+    requests = [job.request for job in jobs if job.request is not None]
+    read, written = sum(len(r.prompt) for r in requests), sum(len(r.tokens) for r in requests)
+    return {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written,
+            "prompt_tokens_details": {"cached_tokens": sum(r.reused for r in requests)}}
+
+
+def serve_model(model: LanguageModel, host: str, port: int, waiting: int, seconds: float,
+                api_key: str | None) -> None:
+    """Answer requests until interrupted. `api_key` is LLM_API_KEY of the environment unless given."""
+    limits = Limits(waiting, seconds, api_key or os.environ.get("LLM_API_KEY") or None)
+    uvicorn.run(Server(model, limits).app, host=host, port=port, log_level="info", timeout_keep_alive=30)

@@ -1,0 +1,276 @@
+"""Text to tokens and back, as a checkpoint says: by the `tokenizers` library, from GGUF metadata or
+tokenizer.json.
+
+GGUF files hold the vocabulary and the merges or scores; the rules before the merges (where text is cut) they
+only name. `_CUTS` has the rules of the names in use. A vocabulary that does not fit the model is an error.
+"""
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import tokenizers
+from tokenizers import decoders, normalizers, pre_tokenizers
+from tokenizers.models import BPE, Unigram
+
+from tinygrad.llm.checkpoint import Checkpoint
+
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
+"""Types of tokens in GGUF files."""
+TURN_ENDS = ("<|endoftext|>", "<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<end_of_turn>", "</s>",
+             "<|end_of_text|>", "<EOT>")
+"""Tokens after which a model has said what it has to say, besides those that the checkpoint names."""
+
+_APOSTROPHES = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+_REST = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_LLAMA3 = rf"{_APOSTROPHES}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}|{_REST}"
+_QWEN2 = rf"{_APOSTROPHES}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}|{_REST}"
+_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+_REST_WITH_SLASH = _REST.replace(r"[\r\n]*", r"[\r\n/]*", 1)
+_TEKKEN = (rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*|\p{{N}}|"
+           rf"{_REST_WITH_SLASH}")
+_GPT4O = (rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+{_APOSTROPHES}?|"
+          rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*{_APOSTROPHES}?|\p{{N}}{{1,3}}|{_REST_WITH_SLASH}")
+_GPT2, _DIGITS = "gpt2", "digits"
+_CUTS = {
+    **dict.fromkeys(("gpt-2", "gpt2", "default", "olmo", "phi-2", "mpt", "jais", "trillion"), _GPT2),
+    **dict.fromkeys(("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"),
+                    _DIGITS),
+    **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "falcon3", "dbrx", "smaug-bpe", "pixtral"), _LLAMA3),
+    **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "megrez", "stablelm2", "hunyuan"), _QWEN2),
+    "tekken": _TEKKEN, "gpt-4o": _GPT4O,
+}
+
+
+class Tokenizer:
+    """A `tokenizers.Tokenizer`, the tokens that begin and end a text, and the template of conversations."""
+
+    def __init__(self, inner: tokenizers.Tokenizer, begin: int | None, ends: Iterable[int], template: str
+                 | None,
+                 adds_begin: bool, variables: Mapping[str, str] | None = None) -> None:
+        self.inner = inner
+        self.begin = begin
+        self.ends = frozenset(ends)
+        self.template = template
+        self.adds_begin = adds_begin
+        self.variables = dict(variables or {})
+
+    @property
+    def size(self) -> int:
+        return int(self.inner.get_vocab_size())
+
+    def encode(self, text: str, begin: bool = True) -> list[int]:
+        """The tokens of a text; special tokens are known by their names. `begin`: after the token that begins
+        a text, where the model has one and the text does not begin with it."""
+        ids = list(self.inner.encode(text, add_special_tokens=False).ids)
+        if begin and self.adds_begin and self.begin is not None and ids[:1] != [self.begin]:
+            ids.insert(0, self.begin)
+        return ids
+
+    def decode(self, ids: Sequence[int], special: bool = False) -> str:
+        """The text of tokens; `special`: with the names of special tokens."""
+        return str(self.inner.decode(list(ids), skip_special_tokens=not special))
+
+    def name(self, token: int) -> str:
+        """The token by itself, as text."""
+        return self.decode([token], special=True)
+
+    def bytes_of(self, token: int) -> bytes:
+        """The bytes that a token stands for, where that is known by the token alone."""
+        return self.name(token).encode()
+
+
+class Stream:
+    """The text of tokens that come one by one: what is sure of it, which is all but unfinished characters."""
+
+    CONTEXT = 6
+    """Tokens before, with which the next are decoded: some decoders strip a space at the beginning."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.tokenizer = tokenizer
+        self.ids: list[int] = []
+        self.start = 0
+        self.read = 0
+
+    def push(self, token: int) -> str:
+        """The text that this token adds, with what came before it and was unfinished."""
+        self.ids.append(token)
+        before = self.tokenizer.decode(self.ids[self.start:self.read])
+        text = self.tokenizer.decode(self.ids[self.start:])
+        if text.endswith("\ufffd"):
+            return ""
+        self.start, self.read = max(0, len(self.ids) - self.CONTEXT), len(self.ids)
+        return text[len(before):]
+
+    def rest(self) -> str:
+        """What remains unfinished, as it is."""
+        before = self.tokenizer.decode(self.ids[self.start:self.read])
+        text = self.tokenizer.decode(self.ids[self.start:])
+        self.read = len(self.ids)
+        return text[len(before):]
+
+
+def tokenizer_of(checkpoint: Checkpoint) -> Tokenizer:
+    """The tokenizer of a model. Raises ValueError where there is none, or none that is known or fits."""
+    made = _from_gguf(checkpoint.metadata) if checkpoint.is_gguf else _from_folder(checkpoint.metadata)
+    largest = max(made.inner.get_vocab().values(), default=-1)
+    if largest >= checkpoint.config.vocabulary:
+        raise ValueError(f"the tokenizer does not fit the model: it has a token {largest}, the model knows "
+                         f"{checkpoint.config.vocabulary}")
+    return made
+
+
+# --- GGUF -------------------------------------------------------------------------------------------------
+
+
+def _from_gguf(metadata: Mapping[str, Any]) -> Tokenizer:
+    kind = metadata.get("tokenizer.ggml.model")
+    tokens = metadata.get("tokenizer.ggml.tokens")
+    if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens) or not tokens:
+        raise ValueError("the GGUF file has no tokenizer: tokenizer.ggml.tokens is no list of strings")
+    if len(set(tokens)) != len(tokens):
+        raise ValueError("the GGUF file's tokenizer has a token twice")
+    types = _numbers(metadata, "tokenizer.ggml.token_type", len(tokens)) or [NORMAL] * len(tokens)
+    makers = {"gpt2": _byte_pairs, "llama": _sentence_pieces, "t5": _unigrams}
+    if kind not in makers:
+        raise ValueError(f"tokenizers of model {kind!r} are not known; known are {', '.join(makers)}")
+    inner = makers[str(kind)](metadata, tokens)
+    named = [token for token, type in zip(tokens, types) if type in (CONTROL, USER_DEFINED)]
+    inner.add_special_tokens([tokenizers.AddedToken(token, normalized=False, special=True)
+                              for token, type in zip(tokens, types) if type == CONTROL])
+    inner.add_tokens([tokenizers.AddedToken(token, normalized=False, special=False)
+                      for token, type in zip(tokens, types) if type == USER_DEFINED])
+    ids = {name: _id(metadata, f"tokenizer.ggml.{name}_token_id", len(tokens))
+           for name in ("bos", "eos", "eot",
+                                                                                          "eom")}
+    ends = {place for name, place in ids.items() if name != "bos" and place is not None}
+    ends |= {tokens.index(token) for token in TURN_ENDS if token in named}
+    template = metadata.get("tokenizer.chat_template")
+    adds = metadata.get("tokenizer.ggml.add_bos_token", kind == "llama" or _cut_of(metadata) == _LLAMA3)
+    variables = {f"{name}_token": tokens[place] for name, place in ids.items() if place is not None}
+    return Tokenizer(inner, ids["bos"], ends, template if isinstance(template, str) else None, bool(adds),
+                     variables)
+
+
+def _id(metadata: Mapping[str, Any], key: str, count: int) -> int | None:
+    value = metadata.get(key)
+    if value is not None and (type(value) is not int or not 0 <= value < count):
+        raise ValueError(f"the GGUF file says {key} is {value!r}; it has {count} tokens")
+    return value
+
+
+def _numbers(metadata: Mapping[str, Any], key: str, count: int) -> list[Any]:
+    """A list of a number for each token, or nothing."""
+    value = metadata.get(key, [])
+    if not isinstance(value, list) or len(value) not in (0, count) \
+            or not all(isinstance(x, (int, float)) for x in value):
+        raise ValueError(f"the GGUF file's {key} is no list of {count} numbers")
+    return value
+
+
+def _cut_of(metadata: Mapping[str, Any]) -> str:
+    name = metadata.get("tokenizer.ggml.pre", "default")
+    if name not in _CUTS:
+        raise ValueError(f"the rules {name!r} for cutting text are not known; known are {', '.join(_CUTS)}")
+    return _CUTS[name]
+
+
+def _byte_pairs(metadata: Mapping[str, Any], tokens: list[str]) -> tokenizers.Tokenizer:
+    """Bytes as letters, merged by a list of pairs (GPT-2)."""
+    merges = metadata.get("tokenizer.ggml.merges")
+    if not isinstance(merges, list) or not all(isinstance(x, str) and x.count(" ") == 1 for x in merges):
+        raise ValueError("the GGUF file's tokenizer.ggml.merges is no list of pairs")
+    places = {token: i for i, token in enumerate(tokens)}
+    pairs = [(first, second) for first, second in (merge.split(" ") for merge in merges)]
+    lost = next((pair for pair in pairs if not {*pair, "".join(pair)} <= places.keys()), None)
+    if lost is not None:
+        raise ValueError(f"the GGUF file's tokenizer merges {lost[0]!r} and {lost[1]!r}, "
+                         "not all of which are tokens")
+    inner = tokenizers.Tokenizer(BPE(places, pairs, ignore_merges=_cut_of(metadata) == _LLAMA3))
+    inner.pre_tokenizer = pre_tokenizers.Sequence(_cutters(_cut_of(metadata)))
+    inner.decoder = decoders.ByteLevel()
+    return inner
+
+
+def _cutters(cut: str) -> list[Any]:
+    if cut == _GPT2:
+        return [pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    if cut == _DIGITS:
+        return [pre_tokenizers.Digits(individual_digits=True),
+                pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    return [pre_tokenizers.Split(tokenizers.Regex(cut), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+
+
+def _scores(metadata: Mapping[str, Any], tokens: list[str]) -> list[float]:
+    scores = _numbers(metadata, "tokenizer.ggml.scores", len(tokens))
+    if not scores:
+        raise ValueError("the GGUF file's tokenizer has no scores")
+    return [float(score) for score in scores]
+
+
+def _sentence_pieces(metadata: Mapping[str, Any], tokens: list[str]) -> tokenizers.Tokenizer:
+    """Pairs of pieces merged by the score of what they make (SentencePiece's BPE), bytes for what is
+    unknown."""
+    scores = _scores(metadata, tokens)
+    places = {token: i for i, token in enumerate(tokens)}
+    merges = [(-scores[i], places[token[:cut]], places[token[cut:]])
+              for i, token in enumerate(tokens) for cut in range(1, len(token))
+              if token[:cut] in places and token[cut:] in places]
+    pairs = [(tokens[first], tokens[second]) for _, first, second in sorted(merges)]
+    unknown = _id(metadata, "tokenizer.ggml.unknown_token_id", len(tokens)) or 0
+    inner = tokenizers.Tokenizer(BPE(places, pairs, unk_token=tokens[unknown], fuse_unk=True,
+                                     byte_fallback=True))
+    return _with_spaces(metadata, inner)
+
+
+def _unigrams(metadata: Mapping[str, Any], tokens: list[str]) -> tokenizers.Tokenizer:
+    """The likeliest pieces (SentencePiece's unigram model), bytes for what is unknown."""
+    scored = list(zip(tokens, _scores(metadata, tokens)))
+    unknown = _id(metadata, "tokenizer.ggml.unknown_token_id", len(tokens)) or 0
+    return _with_spaces(metadata, tokenizers.Tokenizer(Unigram(scored, unknown, byte_fallback=True)))
+
+
+def _with_spaces(metadata: Mapping[str, Any], inner: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
+    """Spaces as U+2581, one before the text unless the file says otherwise."""
+    leading = bool(metadata.get("tokenizer.ggml.add_space_prefix", True))
+    before = [normalizers.Prepend("\u2581")] if leading else []
+    inner.normalizer = normalizers.Sequence([*before, normalizers.Replace(" ", "\u2581")])
+    after = [decoders.Strip(" ", 1, 0)] if leading else []
+    inner.decoder = decoders.Sequence([decoders.Replace("\u2581", " "), decoders.ByteFallback(),
+                                       decoders.Fuse(),
+                                       *after])
+    return inner
+
+
+# --- Hugging Face folders ---------------------------------------------------------------------------------
+
+
+def _from_folder(metadata: Mapping[str, Any]) -> Tokenizer:
+    if "tokenizer.json" not in metadata:
+        raise ValueError("the model has no tokenizer: there is no tokenizer.json")
+    try:
+        inner = tokenizers.Tokenizer.from_str(json.dumps(metadata["tokenizer.json"]))
+    except Exception as error:  # the library raises nothing narrower
+        raise ValueError(f"tokenizer.json cannot be read: {error}") from error
+    said = metadata.get("tokenizer_config.json", {})
+    places = inner.get_vocab(with_added_tokens=True)
+    names = {kind: _content(said.get(f"{kind}_token")) for kind in ("bos", "eos", "unk", "pad")}
+    ends = {places[name] for name in (*TURN_ENDS, names["eos"]) if name in places}
+    for source in ("generation_config.json", "config.json"):
+        listed = metadata.get(source, {}).get("eos_token_id")
+        ends |= {x for x in (listed if isinstance(listed, list) else [listed]) if isinstance(x, int)}
+    begin = places.get(names["bos"] or "")
+    adds = begin is not None and inner.encode("", add_special_tokens=True).ids[:1] == [begin]
+    template = metadata.get("chat_template", said.get("chat_template"))
+    if isinstance(template, list):  # by name
+        template = next((t.get("template") for t in template if t.get("name") == "default"), None)
+    variables = {f"{kind}_token": name for kind, name in names.items() if name is not None}
+    return Tokenizer(inner, begin, ends, template if isinstance(template, str) else None, adds, variables)
+
+
+def _content(token: Any) -> str | None:
+    """The text of a token, which tokenizer_config.json gives as such or within an object."""
+    found = token.get("content") if isinstance(token, Mapping) else token
+    return found if isinstance(found, str) else None
