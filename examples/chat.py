@@ -2,8 +2,8 @@
 
     python3 examples/chat.py [model] [--system TEXT] [--temperature T] [--tokens N]
 
-The model is a GGUF file, a Hugging Face folder, or smollm2 for the installed package (the default). An empty line
-begins anew; the end of the input (Ctrl-D) ends.
+The model is a GGUF file, a Hugging Face folder, or smollm2 for the installed package (the default). An empty
+line begins anew; the end of the input (Ctrl-D) ends.
 """
 from __future__ import annotations
 
