@@ -83,7 +83,7 @@ class _PlanChooser(CoreUnitChooser, ScatterChooser):
     def plan(self) -> Plan:
         self.original_work = work_and_items(self.nest)
         self.merge_contiguous()
-        if self.scatter_sums():
+        if self.scatter_sums() or self.interchange_sums():
             self.share_out()
             return Plan(tuple(self.opts))
         contraction = self.main_contraction()

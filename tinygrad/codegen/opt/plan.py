@@ -19,6 +19,7 @@ from tinygrad.codegen.opt.block_rows import row_in_registers
 from tinygrad.codegen.opt.blocks import reduce_in_block
 from tinygrad.codegen.opt.chain import chain_on_unit
 from tinygrad.codegen.opt.guards import guarded, guarded_store, nothing_outside
+from tinygrad.codegen.opt.interchange import interchange
 from tinygrad.codegen.opt.matrix import on_matrix_unit
 from tinygrad.codegen.opt.online import online
 from tinygrad.codegen.opt.prefetch import Prefetch, prefetch
@@ -51,6 +52,7 @@ class OptKind(Enum):
     GROUP = "the innermost iterations of a reduce into accumulators of their own, combined at the end"
     KEEP = "a row that several loops read, computed once into scratch memory"
     SCATTER = "sums of what belongs to an iteration of the range, in memory that one walk over all adds to"
+    INTERCHANGE = "a sum's loops outside of the range: its items in memory, to which whole rows are added"
     SKIP = "every loop only as far as a condition inside it can hold"
     STREAM = "results past the caches, straight to memory: what they would push out is worth more"
     PREFETCH = "in a loop, what later iterations of a range read asked for already"
@@ -177,6 +179,8 @@ def changed(nest: UOp, opt: Opt) -> UOp:
             return online(nest, target, opt.amount)
         case OptKind.SCATTER:
             return scatter(nest, target, opt.amount, *opt.tiles)
+        case OptKind.INTERCHANGE:
+            return interchange(nest, target, opt.amount)
         case OptKind.PAD:
             return padded(nest, target, opt.amount)
         case OptKind.CHAIN:
