@@ -279,3 +279,46 @@ def test_an_operator_that_fails_is_named() -> None:
                               [info("x", None), info("z", None)], [info("y", None)]))
     with pytest.raises(OnnxError, match="MatMul 'product': dot of shapes"):
         run(x=np.zeros((2, 3), np.float32), z=np.zeros((2, 3), np.float32))
+
+
+def test_the_table_of_operators_is_as_the_code() -> None:
+    import importlib.util
+
+    path = Path(__file__).parents[2] / "docs" / "make_onnx.py"
+    spec = importlib.util.spec_from_file_location("make_onnx", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    text = module.PAGE.read_text(encoding="utf-8")
+    assert module.page(text) == text, "python docs/make_onnx.py"
+
+
+def test_functions_are_called_as_the_standard_says() -> None:
+    """Inputs in the standard's number, attributes by its names and with its defaults, for every version."""
+    from inspect import Parameter, signature
+
+    from tinygrad.nn.onnx.registry import find
+
+    wrong = []
+    for schema in onnx.defs.get_all_schemas_with_history():
+        domain = "" if schema.domain == "ai.onnx" else schema.domain
+        operator = find(domain, schema.name, schema.since_version)
+        is_old = not domain and schema.since_version < 7
+        if operator is None or schema.deprecated or is_old:
+            continue
+        unknown = set(schema.attributes) - operator.attributes
+        if unknown:
+            wrong.append(f"{schema.name} {schema.since_version} has {sorted(unknown)}")
+        if operator.variadic is None and len(operator.forms) < len(schema.inputs):
+            wrong.append(f"{schema.name} {schema.since_version} takes {len(schema.inputs)} inputs")
+        for name, parameter in signature(operator.function).parameters.items():
+            said = schema.attributes.get(name)
+            if said is None or parameter.default in (Parameter.empty, None) or not said.default_value.type:
+                continue
+            default = helper.get_attribute_value(said.default_value)
+            default = default.decode() if isinstance(default, bytes) else default
+            if isinstance(default, float) and abs(default - parameter.default) > 1e-6 * abs(default):
+                wrong.append(f"{schema.name} {schema.since_version}: {name} is {default}")
+            elif isinstance(default, (int, str)) and default != parameter.default:
+                wrong.append(f"{schema.name} {schema.since_version}: {name} is {default!r}")
+    assert not wrong, "\n".join(wrong)

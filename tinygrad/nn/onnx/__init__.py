@@ -5,7 +5,8 @@ operators, which `ops/` fills, one family a module; `evaluate.py` walks a graph 
 the operators that make shapes, over NumPy; `runner.py` is what users call. Reading files takes the `onnx`
 package: `pip install "tinygrad[onnx]"`.
 """
+from tinygrad.nn.onnx.export import export
 from tinygrad.nn.onnx.model import OnnxError
 from tinygrad.nn.onnx.runner import OnnxRunner
 
-__all__ = ["OnnxError", "OnnxRunner"]
+__all__ = ["OnnxError", "OnnxRunner", "export"]

@@ -31,7 +31,7 @@ def moves(function: Callable[..., Any]) -> Callable[..., Any]:
         return taken if isinstance(made, tuple) else taken[0]
 
     signature = inspect.signature(function)
-    moved.__name__ = function.__name__
+    moved.__name__, moved.__module__ = function.__name__, function.__module__
     moved.__annotations__ = {**function.__annotations__, next(iter(signature.parameters)): Items}
     moved.__signature__ = signature  # type: ignore[attr-defined]
     moved.__wrapped__ = function  # type: ignore[attr-defined]

@@ -52,7 +52,7 @@ def _cubic_shares(t: Tensor) -> list[Tensor]:
 
 
 @op
-def GridSample_16(X: Tensor, grid: Tensor, *, mode: str = "linear", padding_mode: str = "zeros",
+def GridSample_20(X: Tensor, grid: Tensor, *, mode: str = "linear", padding_mode: str = "zeros",
                   align_corners: int = 0) -> Tensor:
     """Items of `X` (N, C, *sizes) at the places that `grid` (N, *P, axes) has, from -1 to 1, the last axis
     first."""
@@ -64,6 +64,12 @@ def GridSample_16(X: Tensor, grid: Tensor, *, mode: str = "linear", padding_mode
         return _cubic_sample(X, places, padding_mode, align_corners)
     places = [_bounded(p, n, padding_mode, align_corners) for p, n in zip(places, sizes, strict=True)]
     return items_at(X, [p.round() for p in places]) if mode == "nearest" else sample(X, places)
+
+
+@op
+def GridSample_16(X: Tensor, grid: Tensor, *, mode: str = "bilinear", padding_mode: str = "zeros",
+                  align_corners: int = 0) -> Tensor:
+    return GridSample_20(X, grid, mode=mode, padding_mode=padding_mode, align_corners=align_corners)
 
 
 def _cubic_sample(X: Tensor, places: Sequence[Tensor], padding_mode: str, align_corners: int) -> Tensor:

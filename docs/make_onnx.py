@@ -1,0 +1,42 @@
+"""Writes the table of operators into docs/onnx.md: `python docs/make_onnx.py`. A test compares."""
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import tinygrad.nn.onnx.ops  # noqa: F401  # fills the table
+from tinygrad.nn.onnx.registry import OPERATORS
+
+PAGE = Path(__file__).parent / "onnx.md"
+HEADING = "## Operators\n"
+
+
+def table() -> str:
+    """The operators by set and module; in brackets from which versions on functions differ."""
+    rows: dict[tuple[str, str], list[str]] = {}
+    for (domain, name), versions in sorted(OPERATORS.items()):
+        module = versions[-1].function.__module__.rpartition(".")[2]
+        since = [v.since for v in versions]
+        spelled = name if since == [1] else f"{name} ({', '.join(map(str, since))})"
+        rows.setdefault((domain or "ai.onnx", module), []).append(spelled)
+    lines = ["| set | module | operators |", "| --- | --- | --- |"]
+    lines += [f"| {domain} | `{module}` | {', '.join(names)} |" for (domain, module),
+              names in sorted(rows.items())]
+    return "\n".join(lines)
+
+
+def page(text: str) -> str:
+    """The page with the table as it is now."""
+    before, heading, _ = text.partition(HEADING)
+    count = sum(not domain for domain, _ in OPERATORS)
+    says = "\n".join([
+        f"{count} operators of the standard have a function here, and those of other sets below. In brackets:",
+        "from which versions on a function counts, where there are several, or the first is not for version 1.",
+        "Attention, RotaryEmbedding, AffineGrid, LinearAttention, CausalConvWithState and FlexAttention run as",
+        "what the standard says they are. Written by `python docs/make_onnx.py`."])
+    return f"{before}{heading}\n{says}\n\n{table()}\n"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    sys.stdout.write(f"wrote {PAGE}\n")

@@ -1,0 +1,122 @@
+"""Functions written as ONNX: what ONNX Runtime and our own importer make of the file."""
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("onnx", reason='the tests of ONNX take the onnx package: pip install -e ".[onnx]"')
+pytest.importorskip("onnxruntime", reason="exported models are run by ONNX Runtime")
+
+import onnxruntime as ort
+
+from tinygrad import nn
+from tinygrad.nn.onnx import OnnxRunner, export
+from tinygrad.tensor import Tensor
+
+RNG = np.random.default_rng(0)
+
+
+def floats(*shape: int) -> Tensor:
+    return Tensor(RNG.standard_normal(shape).astype(np.float32), requires_grad=False)
+
+
+def checked(function: Callable[..., Any], *inputs: Tensor, tolerance: float = 1e-5) -> Counter[str]:
+    """How often each operator is in the export of a function, which ONNX Runtime and we run with its
+    results."""
+    model = export(function, inputs)
+    made = function(*inputs)
+    wanted = [x.numpy() for x in (made if isinstance(made, tuple) else (made,))]
+    given = {f"x{i}": x.numpy() for i, x in enumerate(inputs)}
+    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    for found in (session.run(None, given), [y.numpy() for y in OnnxRunner(model)(given).values()]):
+        for got, want in zip(found, wanted, strict=True):
+            assert got.dtype == want.dtype
+            np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance)
+    return Counter(node.op_type for node in model.graph.node)
+
+
+class Block:
+    """A transformer's block."""
+
+    def __init__(self) -> None:
+        self.norm, self.norm2 = nn.LayerNorm(32), nn.LayerNorm(32)
+        self.qkv, self.out = nn.Linear(32, 96), nn.Linear(32, 32)
+        self.up, self.down = nn.Linear(32, 64), nn.Linear(64, 32)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        q, k, v = self.qkv(self.norm(x)).reshape(*x.shape[:2], 3, 4, 8).permute(2, 0, 3, 1, 4)
+        attended = q.scaled_dot_product_attention(k, v, is_causal=True)
+        x = x + self.out(attended.transpose(1, 2).reshape(*x.shape))
+        return x + self.down(self.up(self.norm2(x)).gelu())
+
+
+def test_a_transformer_is_matrix_products_norms_and_attention() -> None:
+    ops = checked(Block(), floats(2, 5, 32), tolerance=1e-4)
+    assert {"Attention": 1, "LayerNormalization": 2, "MatMul": 4, "Gelu": 1}.items() <= ops.items()
+    assert not {"ReduceSum", "ReduceMax", "Pow", "Where"} & ops.keys() and ops.total() < 40
+
+
+def test_a_convolutional_network() -> None:
+    layers = [nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), Tensor.relu, Tensor.max_pool2d,
+              nn.Conv2d(8, 16, 3, stride=2, groups=2), Tensor.relu, lambda x: x.avg_pool2d((3, 3)).flatten(1),
+              nn.Linear(16, 10), Tensor.softmax]
+
+    def net(x: Tensor) -> Tensor:
+        return x.sequential(layers)
+
+    ops = checked(net, floats(2, 3, 16, 16))
+    assert ops["Conv"] == 2 and ops["MaxPool"] == ops["AveragePool"] == ops["Softmax"] == 1
+
+
+@pytest.mark.parametrize("function", [
+    lambda x: x.sum(1) + x.mean(0,
+                                keepdim=True).max() - x.min(1),
+                                lambda x: x.exp() * x.sigmoid() / (x.abs() + 1),
+    lambda x: x[1:, ::2].flip(1).pad(((1, 2), (0, 1))), lambda x: (x > 0).where(x, -x).sqrt().log2(),
+    lambda x: x.transpose().reshape(2, 3, 4).permute(2, 0, 1), lambda x: (x * 3).int() // 2 % 3,
+    lambda x: x.cumsum(1), lambda x: x.sort()[0], lambda x: x.argmax(1), lambda x: x.cat(x * 2,
+                                                                                         dim=1).softmax(0),
+    lambda x: (x.trunc() + x.std(1, keepdim=True), (x != x).any(1)), lambda x: x.stack(x.exp2(), dim=1),
+    lambda x: x.interpolate((8,)), lambda x: x.silu() + x.elu() + x.softplus() + x.tanh(),
+])
+def test_what_is_no_operator_is_written_node_by_node(function: Callable[[Tensor], Any]) -> None:
+    checked(function, floats(4, 6), tolerance=1e-4)
+
+
+def test_look_ups_are_gathers() -> None:
+    table = floats(10, 4)
+    ids = Tensor(np.array([[1, 9], [0, 3]], np.int32))
+    assert checked(lambda i: table[i] * 2, ids)["Gather"] == 1
+    assert checked(nn.Embedding(10, 4), ids).total() < 20
+
+
+def test_transposed_convolution() -> None:
+    layer = nn.ConvTranspose2d(3, 4, 3, stride=2, padding=1, output_padding=1)
+    assert checked(layer, floats(1, 3, 5, 5))["ConvTranspose"] == 1
+
+
+def test_what_depends_on_no_input_is_a_constant() -> None:
+    weight = floats(8, 8)
+    ops = checked(lambda x: x @ (weight.exp() * 2).transpose(), floats(3, 8))
+    assert ops == {"MatMul": 1, "Identity": 1} | {k: v for k, v in ops.items() if k == "Reshape"}
+
+
+def test_names_and_files(tmp_path: Path) -> None:
+    export(lambda a, b: {"sum": a + b, "product": a * b}, {"a": floats(2), "b": floats(2)},
+           tmp_path / "m.onnx")
+    run = OnnxRunner(tmp_path / "m.onnx")
+    assert list(run.inputs) == ["a", "b"] and list(run.outputs) == ["sum", "product"]
+    made = run(a=np.array([1, 2], np.float32), b=np.array([3, 4], np.float32))
+    assert made["sum"].tolist() == [4, 6] and made["product"].tolist() == [3, 8]
+
+
+def test_methods_are_as_before() -> None:
+    before = {name: getattr(Tensor, name) for name in ("softmax", "conv2d", "__getitem__")}
+    with pytest.raises(ZeroDivisionError):
+        export(lambda x: x.softmax() * (1 // 0), floats(2))
+    assert all(getattr(Tensor, name) is method for name, method in before.items())

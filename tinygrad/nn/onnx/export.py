@@ -1,0 +1,208 @@
+"""`export`: a function of tensors as an ONNX file.
+
+The function runs once on example inputs. While it runs, the methods of `Tensor` that are an operator of the
+standard note what they were called with (`CALLS`): their results become that operator. What is left of the
+graph is written node by node (`nodes.py`), and what depends on no input is computed and stored.
+"""
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import wraps
+from inspect import signature
+from typing import Any
+
+import numpy as np
+
+from tinygrad.functional.recipes import when_called
+from tinygrad.graph.ops import Ops
+from tinygrad.graph.uop import UOp
+from tinygrad.nn.onnx.calls import CALLS, Call
+from tinygrad.nn.onnx.model import onnx_package
+from tinygrad.nn.onnx.nodes import NODES
+from tinygrad.nn.onnx.values import Array
+from tinygrad.tensor import Tensor
+
+OPSET = 23
+"""The first version of the standard that has attention."""
+MOST_IN_FILE = 1 << 30
+"""Bytes of weights up to which they are in the file itself; a message holds at most 2 GB."""
+
+
+def export(function: Callable[..., Any], example_inputs: Any, path: str | os.PathLike[str] | None = None,
+           input_names: Sequence[str] | None = None, output_names: Sequence[str] | None = None) -> Any:
+    """Write what `function` does with inputs like the examples as ONNX; returns the `onnx.ModelProto`.
+
+    `example_inputs`: a tensor, a sequence of them (arguments) or a dict (arguments by name). The function
+    gives a tensor, a sequence or a dict of them. Shapes are those of the examples. Raises ValueError for
+    what the standard has no operator for.
+    """
+    onnx = onnx_package()
+    arguments, named = _arguments(example_inputs)
+    given = [*arguments, *named.values()]
+    names = list(input_names or [*(f"x{i}" for i in range(len(arguments))), *named])
+    # memory of their own, which nothing else of the graph is a view of
+    inputs = [Tensor(x.numpy(), x.device, requires_grad=False) for x in given]
+    with Tensor.no_grad(), _noted_calls() as calls:
+        made = function(*inputs[:len(arguments)], **dict(zip(named, inputs[len(arguments):], strict=True)))
+    results = _results(made, output_names)
+    writer = Writer(calls)
+    for name, x in zip(names, inputs, strict=True):
+        writer.take_input(name, x)
+    for name, x in results.items():
+        writer.add("Identity", [writer.value(x.uop)], [name])
+    graph = onnx.helper.make_graph(
+        writer.nodes, getattr(function, "__name__", type(function).__name__),
+        [_described(name, x) for name, x in zip(names, inputs, strict=True)],
+        [_described(name, x) for name, x in results.items()], writer.constants)
+    model = onnx.helper.make_model(graph, producer_name="tinygrad",
+                                   opset_imports=[onnx.helper.make_opsetid("", OPSET)])
+    model.ir_version = 10
+    onnx.checker.check_model(model)
+    if path is not None:
+        size = sum(len(t.raw_data) for t in writer.constants)
+        onnx.save(model, os.fspath(path), save_as_external_data=size > MOST_IN_FILE)
+    return model
+
+
+def _arguments(given: Any) -> tuple[list[Tensor], dict[str, Tensor]]:
+    if isinstance(given, Tensor):
+        return [given], {}
+    return ([], dict(given)) if isinstance(given, Mapping) else (list(given), {})
+
+
+def _results(made: Any, names: Sequence[str] | None) -> dict[str, Tensor]:
+    if isinstance(made, Mapping):
+        return dict(made)
+    results = [made] if isinstance(made, Tensor) else list(made)
+    return dict(zip(names or [f"y{i}" for i in range(len(results))], results, strict=True))
+
+
+def _described(name: str, x: Tensor) -> Any:
+    helper = onnx_package().helper
+    return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(x.dtype.numpy), x.shape)
+
+
+@contextmanager
+def _noted_calls() -> Iterator[dict[UOp, Call]]:
+    """While this is open: the calls of methods in `CALLS`, by the nodes of their results.
+
+    Methods of many nodes say when they are called (`recipes.py`), under whatever name; the others are
+    replaced.
+    """
+    calls: dict[UOp, Call] = {}
+
+    def noted(function: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any],
+              name: str | None = None) -> Any:
+        result = function(*args, **options)
+        entry = CALLS.get(name or function.__name__)
+        if entry is None:
+            return result
+        bound = signature(function).bind(*args, **options)
+        bound.apply_defaults()
+        call = entry(result, **bound.arguments)
+        if call is None:
+            return result
+        node = UOp.new(Ops.CONTIGUOUS, result.dtype, (result.uop,))  # which no view merges with
+        calls[node] = call
+        return Tensor.of(node, result)
+
+    def replacing(method: Callable[..., Any], name: str) -> Callable[..., Any]:
+        @wraps(method)
+        def replaced(*args: Any, **options: Any) -> Any:
+            return noted(method, args, options, name)
+        return replaced
+
+    plain = {name: getattr(Tensor, name) for name in CALLS
+             if not hasattr(getattr(Tensor, name), "__wrapped__")}
+    try:
+        when_called.append(noted)
+        for name, method in plain.items():
+            setattr(Tensor, name, replacing(method, name))
+        yield calls
+    finally:
+        when_called.pop()
+        for name in plain:  # the methods are inherited
+            delattr(Tensor, name)
+
+
+class Writer:
+    """The nodes and constants of a graph that is written, and the names of its values."""
+
+    def __init__(self, calls: Mapping[UOp, Call]) -> None:
+        self.onnx = onnx_package()
+        self.calls = calls
+        self.nodes: list[Any] = []
+        self.constants: list[Any] = []
+        self._names: dict[UOp, str] = {}
+        self._constant_names: dict[Any, str] = {}
+        self._inputs: set[UOp] = set()
+        self._depends: dict[UOp, bool] = {}
+
+    def take_input(self, name: str, x: Tensor) -> None:
+        """`x`, and its memory (which is flat), as the input `name`."""
+        memory = x.uop.base
+        self._inputs.add(memory)
+        if memory is not x.uop:
+            self._names[memory] = self.add("Reshape", [name, self.ints([-1])])
+        self._names[x.uop] = name
+
+    def add(self, op: str, inputs: Sequence[str], outputs: Sequence[str] = (), **attributes: Any) -> str:
+        """Write a node; returns the name of its first result."""
+        names = list(outputs) or [f"v{len(self.nodes)}"]
+        self.nodes.append(self.onnx.helper.make_node(op, list(inputs), names, **attributes))
+        return names[0]
+
+    def constant(self, array: Array) -> str:
+        """The name of a constant."""
+        key = (array.dtype.name, array.shape, array.tobytes() if array.size < 64 else id(array))
+        if key not in self._constant_names:
+            name = self._constant_names[key] = f"c{len(self.constants)}"
+            self.constants.append(self.onnx.numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape),
+                                                                    name))
+        return self._constant_names[key]
+
+    def ints(self, numbers: Sequence[int]) -> str:
+        return self.constant(np.array(numbers, np.int64))
+
+    def depends(self, node: UOp) -> bool:
+        """Whether a value depends on an input."""
+        for n in node.toposort(stop=self._depends.__contains__):
+            if n not in self._depends:
+                self._depends[n] = n in self._inputs or any(self._depends[s] for s in n.src)
+        return self._depends[node]
+
+    def value(self, node: UOp) -> str:
+        """The name of a node's value, which is written if it is not yet."""
+        todo = [node]
+        while todo:
+            n = todo[-1]
+            missing = [] if n in self._names else [s for s in self._needed(n) if s not in self._names]
+            if missing:
+                todo.extend(missing)
+                continue
+            todo.pop()
+            if n not in self._names:
+                self._names[n] = self._written(n)
+        return self._names[node]
+
+    def _needed(self, node: UOp) -> Sequence[UOp]:
+        if not self.depends(node):
+            return ()
+        call = self.calls.get(node)
+        return node.src if call is None else call.operands
+
+    def _written(self, node: UOp) -> str:
+        if not self.depends(node):
+            # what repeats items is stored once for all
+            if node.op is Ops.EXPAND:
+                return self.add("Expand", [self.value(node.src[0]), self.ints(node.shape)])
+            return self.constant(Tensor.of(node).numpy())
+        call = self.calls.get(node)
+        if call is not None:
+            return call.write(self, [self._names[operand] for operand in call.operands])
+        if node.op not in NODES:
+            raise ValueError(f"the standard has no operator for {node.op.name} of {node.dtype.name} "
+                             f"{node.shape}")
+        return NODES[node.op](self, node, [self._names[s] for s in node.src])

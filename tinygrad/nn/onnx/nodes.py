@@ -1,0 +1,139 @@
+"""Nodes of the tensor graph as operators of the standard: what `export` writes where no method is an
+operator."""
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+
+from tinygrad.graph.ops import Ops
+from tinygrad.graph.uop import UOp
+
+if TYPE_CHECKING:
+    from tinygrad.nn.onnx.export import Writer
+
+Write: TypeAlias = "Callable[[Writer, UOp, list[str]], str]"
+
+
+def _plain(op: str) -> Write:
+    return lambda writer, node, names: writer.add(op, names)
+
+
+def _by_kind(of_bools: str, of_numbers: str) -> Write:
+    return lambda writer, node, names: writer.add(of_bools if node.src[0].dtype.is_bool else of_numbers,
+                                                  names)
+
+
+def _number(writer: Writer, node: UOp, value: float) -> str:
+    return writer.constant(np.array(value, node.dtype.numpy))
+
+
+def _less(writer: Writer, node: UOp, names: list[str]) -> str:
+    if node.src[0].dtype.is_bool:  # False comes before True
+        return writer.add("And", [writer.add("Not", [names[0]]), names[1]])
+    return writer.add("Less", names)
+
+
+def _truncated(writer: Writer, node: UOp, names: list[str]) -> str:
+    negative = writer.add("Less", [names[0], _number(writer, node, 0)])
+    return writer.add("Where", [negative, writer.add("Ceil", names), writer.add("Floor", names)])
+
+
+def _floored(writer: Writer, node: UOp, names: list[str]) -> str:
+    rest = writer.add("Mod", names)
+    return writer.add("Div", [writer.add("Sub", [names[0], rest]), names[1]])
+
+
+def _cast(writer: Writer, node: UOp, names: list[str]) -> str:
+    return writer.add("Cast", names, to=writer.onnx.helper.np_dtype_to_tensor_dtype(node.dtype.numpy))
+
+
+def _reduced(writer: Writer, node: UOp, names: list[str]) -> str:
+    op, axes = node.arg
+    if node.dtype.is_bool:
+        number = writer.add("Cast", names, to=writer.onnx.TensorProto.UINT8)
+        most = writer.add("ReduceMax", [number, writer.ints(axes)], keepdims=1)
+        return writer.add("Cast", [most], to=writer.onnx.TensorProto.BOOL)
+    name = {Ops.ADD: "ReduceSum", Ops.MAX: "ReduceMax", Ops.MUL: "ReduceProd"}[op]
+    return writer.add(name, [names[0], writer.ints(axes)], keepdims=1)
+
+
+def _padded(writer: Writer, node: UOp, names: list[str]) -> str:
+    pads = [before for before, _ in node.arg] + [after for _, after in node.arg]
+    if not node.dtype.is_bool:
+        return writer.add("Pad", [names[0], writer.ints(pads), _number(writer, node, 0)])
+    number = writer.add("Cast", names, to=writer.onnx.TensorProto.INT32)
+    padded = writer.add("Pad", [number, writer.ints(pads)])
+    return writer.add("Cast", [padded], to=writer.onnx.TensorProto.BOOL)
+
+
+def _cropped(writer: Writer, node: UOp, names: list[str]) -> str:
+    if len(node.src) > 1:
+        raise ValueError("a crop that begins where a Variable says has no operator of the standard")
+    axes = [i for i, ((start, end), n) in enumerate(zip(node.arg, node.src[0].shape, strict=True))
+            if (start, end) != (0, n)]
+    starts, ends = [node.arg[i][0] for i in axes], [node.arg[i][1] for i in axes]
+    return writer.add("Slice", [names[0], writer.ints(starts), writer.ints(ends), writer.ints(axes)])
+
+
+def _stepped(writer: Writer, node: UOp, names: list[str]) -> str:
+    axes = [i for i, step in enumerate(node.arg) if step != 1]
+    steps = [node.arg[i] for i in axes]
+    far = np.iinfo(np.int64).max
+    starts, ends = [0 if s > 0 else far for s in steps], [far if s > 0 else -far for s in steps]
+    return writer.add("Slice", [names[0], *map(writer.ints, (starts, ends, axes, steps))])
+
+
+def _shifted(direction: str) -> Write:
+    def write(writer: Writer, node: UOp, names: list[str]) -> str:
+        if not node.dtype.is_unsigned:
+            raise ValueError(f"the standard shifts unsigned integers only, not {node.dtype.name}")
+        return writer.add("BitShift", names, direction=direction)
+    return write
+
+
+def _same(writer: Writer, node: UOp, names: list[str]) -> str:
+    return names[0]
+
+
+NODES: dict[Ops, Write] = {
+    Ops.NEG: _plain("Neg"),
+    Ops.SQRT: _plain("Sqrt"),
+    Ops.EXP2: lambda writer, node, names: writer.add("Pow", [_number(writer, node, 2.0), names[0]]),
+    Ops.LOG2: lambda writer, node, names: writer.add(
+        "Mul", [writer.add("Log", names), _number(writer, node, 1 / math.log(2))]),
+    Ops.SIN: _plain("Sin"),
+    Ops.TRUNC: _truncated,
+    Ops.CAST: _cast,
+    Ops.ADD: _by_kind("Or", "Add"),
+    Ops.SUB: _plain("Sub"),
+    Ops.MUL: _by_kind("And", "Mul"),
+    Ops.FDIV: _plain("Div"),
+    Ops.IDIV: _floored,
+    Ops.MOD: _plain("Mod"),
+    Ops.MAX: _by_kind("Or", "Max"),
+    Ops.CMPLT: _less,
+    Ops.CMPNE: lambda writer, node, names: writer.add("Not", [writer.add("Equal", names)]),
+    Ops.AND: _by_kind("And", "BitwiseAnd"),
+    Ops.OR: _by_kind("Or", "BitwiseOr"),
+    Ops.XOR: _by_kind("Xor", "BitwiseXor"),
+    Ops.SHL: _shifted("LEFT"),
+    Ops.SHR: _shifted("RIGHT"),
+    Ops.WHERE: _plain("Where"),
+    Ops.MULACC: lambda writer, node, names: writer.add("Add", [writer.add("Mul", names[:2]), names[2]]),
+    Ops.REDUCE: _reduced,
+    Ops.RESHAPE: lambda writer, node, names: writer.add("Reshape", [names[0], writer.ints(node.shape)]),
+    Ops.EXPAND: lambda writer, node, names: writer.add("Expand", [names[0], writer.ints(node.shape)]),
+    Ops.PERMUTE: lambda writer, node, names: writer.add("Transpose", names, perm=list(node.arg)),
+    Ops.PAD: _padded,
+    Ops.SHRINK: _cropped,
+    Ops.STRIDE: _stepped,
+    Ops.CONTIGUOUS: _same,
+    Ops.DETACH: _same,
+    Ops.CUSTOM_GRADIENT: _same,
+    Ops.LIMIT: _same,
+    Ops.COPY: _same,
+}
+"""By operation; BITCAST and Variables are none of the standard's."""
