@@ -30,7 +30,7 @@ def page(text: str) -> str:
     before, heading, _ = text.partition(HEADING)
     count = sum(not domain for domain, _ in OPERATORS)
     says = "\n".join([
-        f"{count} operators of the standard have a function here, those of other sets are below. In brackets:",
+        f"{count} operators of the standard have a function here, other sets are below. In brackets:",
         "from which versions on a function counts, where there are several or the first is not version 1's.",
         "Attention, RotaryEmbedding, AffineGrid, LinearAttention, CausalConvWithState, FlexAttention run as",
         "what the standard says they are. Written by `python docs/make_onnx.py`."])
