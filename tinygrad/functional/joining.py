@@ -50,21 +50,34 @@ def cat(self: Tensor, *args: Tensor, dim: int = 0) -> Tensor:
     if len(parts) == 1:
         return first
     dtype = promote(*(p.dtype for p in parts))
+    return type(first).of(joined([p.uop.cast(dtype) for p in parts], axis), *parts)
+
+
+GROUP = 64
+"""Parts that are joined one by one. An item of the result chooses between all of them; where there are more,
+between groups, and groups of groups: of kernels too large to be one, they make pieces
+(`schedule/segments.py`) that are stored for the next, and alike."""
+
+
+def joined(parts: Sequence[UOp], axis: int) -> UOp:
+    """Nodes of one dtype one after another along an axis."""
+    while len(parts) > GROUP:
+        parts = [joined(parts[i:i + GROUP], axis) for i in range(0, len(parts), GROUP)]
+    first, others = parts[0], range(len(parts[0].shape))
     total = sum(p.shape[axis] for p in parts)
 
     def along(before: int, after: int) -> list[tuple[int, int]]:
-        return [(before, after) if i == axis else (0, 0) for i in range(first.ndim)]
+        return [(before, after) if i == axis else (0, 0) for i in others]
 
-    result, start = parts[0].uop.cast(dtype).pad(along(0, total - first.shape[axis])), first.shape[axis]
+    result, start = first.pad(along(0, total - first.shape[axis])), first.shape[axis]
     for part in parts[1:]:
         end = start + part.shape[axis]
-        padded = part.uop.cast(dtype).pad(along(start, total - end))
+        padded = part.pad(along(start, total - end))
         # chosen by position rather than added, which would lose the sign of zero
-        tail = UOp.const(True, dtypes.bool,
-                         tuple(total - start if i == axis else 1 for i in range(first.ndim)))
+        tail = UOp.const(True, dtypes.bool, tuple(total - start if i == axis else 1 for i in others))
         result = tail.pad(along(start, 0)).expand(result.shape).where(padded, result)
         start = end
-    return type(first).of(result, *parts)
+    return result
 
 
 def stack(self: Tensor, *args: Tensor, dim: int = 0) -> Tensor:

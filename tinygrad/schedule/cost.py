@@ -31,9 +31,10 @@ FREE_CONDITION = 4.0
 _BOUNDARIES = frozenset({Ops.BUFFER, Ops.COPY, Ops.CONTIGUOUS, Ops.ASSIGN, Ops.CONST, Ops.VARIABLE})
 _PASSES_ITEMS_ON = Family.ELEMENTWISE | Family.MOVEMENT
 _WALKED = _PASSES_ITEMS_ON | {Ops.CONST, Ops.VARIABLE}
-_WORK = {
+OPERATIONS = {
     Ops.EXP2: 10.0, Ops.LOG2: 14.0, Ops.SIN: 30.0, Ops.FDIV: 3.0, Ops.SQRT: 4.0, Ops.IDIV: 8.0, Ops.MOD: 8.0,
 }
+"""As many others an operation is worth, where it is not one."""
 
 
 def closed_form_reduces(order: Iterable[UOp], reads: Mapping[UOp, bool]) -> frozenset[UOp]:
@@ -128,7 +129,7 @@ class Work:
         if cone is None:
             return MUCH
         # fsum: the same whatever the order in which a set has its items
-        return fsum(_WORK.get(n.op, 1.0) * min(1.0, n.numel / max(1, node.numel)) for n in cone)
+        return fsum(OPERATIONS.get(n.op, 1.0) * min(1.0, n.numel / max(1, node.numel)) for n in cone)
 
     def is_boundary(self, node: UOp) -> bool:
         """True for what a cone does not look into."""

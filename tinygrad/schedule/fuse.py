@@ -25,8 +25,9 @@ each is made once and kept by that, and a layer equal to one before it only has 
 """
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from tinygrad.graph.ops import Ops
@@ -35,6 +36,7 @@ from tinygrad.graph.uop import UOp
 from tinygrad.helpers import DEBUG
 from tinygrad.schedule.chains import chained_sums
 from tinygrad.schedule.cost import (
+    LARGE_CONE,
     Work,
     better_stored,
     closed_form_reduces,
@@ -44,6 +46,7 @@ from tinygrad.schedule.cost import (
 )
 from tinygrad.schedule.facts import Facts, FactsOfGraph, Item, Items, Kind
 from tinygrad.schedule.growth import Decisions, Growth, Host, Use, Verdict, device_of
+from tinygrad.schedule.segments import ACCESS_OPERATIONS, MOST_OPERATIONS, segments_of, weight_of
 
 
 @dataclass(eq=False)
@@ -62,6 +65,12 @@ class Kernel:
     depths: dict[int, int] = field(default_factory=dict)
     """a number for each depth at which it has a REDUCE"""
     last_reduce: UOp | None = None
+    segment: int | None = None
+    """which segment of a kernel too large to be one this is of"""
+    computed: list[UOp] = field(default_factory=list)
+    """the nodes that it computes, results first, each as often as it does"""
+    operations: float = 0.0
+    """what they, and reading what they are made of, weigh (`segments.py`)"""
 
     def depends_on(self, others: set[Kernel]) -> bool:
         """True if this kernel needs a result of one of `others`, directly or not."""
@@ -84,10 +93,13 @@ class Fusion:
     """The sweep. Afterwards `kernels` has every kernel and `stored` says which kernel stores a node."""
 
     def __init__(self, order: Sequence[UOp], forced: set[UOp],
-                 buffered_assigns: frozenset[UOp] = frozenset()) -> None:
+                 buffered_assigns: frozenset[UOp] = frozenset(),
+                 segment_of: Mapping[UOp, int] = MappingProxyType({})) -> None:
         reads = reads_memory(order)
         closed = closed_form_reduces(order, reads)
         self.buffered_assigns = buffered_assigns
+        self.segment_of = segment_of
+        self.reads = reads
         self.work = Work(closed)
         chained = chained_sums(order, forced, closed)
         compared = compared_sums(order, forced, closed)
@@ -115,13 +127,32 @@ class Fusion:
             self.store_apart(node, facts, uses or {})
         elif facts.is_forced:
             self.store(node, facts, uses or {})
-        elif uses is None or facts.kind is Kind.LEAF:
+        elif uses is None:
             return
+        elif facts.kind is Kind.LEAF:
+            self.note_reading(uses)
+        elif self.segment_of and self.is_of_other_segments(node, facts, uses):
+            self.store(node, facts, uses)
         elif facts.may_store and self.must_store(node, facts, uses):
             self.store(node, facts, uses)
         else:
             for kernel, item in uses:
                 self.pass_on(kernel, node, facts, item)
+
+    def is_of_other_segments(self, node: UOp, facts: Facts, uses: Uses) -> bool:
+        """Whether a kernel of another segment than a node's wants it, where it does not cost next to nothing
+        there."""
+        if facts.kind not in (Kind.ITEMWISE, Kind.REDUCE):
+            return False
+        segment = self.segment_of.get(node)
+        if all(kernel.segment == segment for kernel, _ in uses):
+            return False
+        return facts.reads_memory or self.work[node] > LARGE_CONE
+
+    def note_reading(self, uses: Uses) -> None:
+        """Kernels read an item from memory."""
+        for kernel, _ in uses:
+            kernel.operations += ACCESS_OPERATIONS
 
     def left_by_chain(self, node: UOp, facts: Facts, uses: Uses) -> Uses | None:
         """The uses of what is between the products of a chain, but those of its own kernel: that computes it
@@ -167,7 +198,7 @@ class Fusion:
 
     def store(self, node: UOp, facts: Facts, uses: Uses) -> None:
         """Let a kernel that uses a node store it, or else a new one."""
-        host = self.host_for(facts, uses)
+        host = self.host_for(facts, uses, self.segment_of.get(node))
         if host is None:
             self.store_apart(node, facts, uses)
             return
@@ -179,10 +210,11 @@ class Fusion:
         for user, _ in uses:
             if user is not kernel:
                 user.after.add(kernel)
+                user.operations += ACCESS_OPERATIONS
         self.pass_on(kernel, node, facts, found.item)
 
-    def host_for(self, facts: Facts, uses: Uses) -> tuple[Kernel, Host] | None:
-        """A kernel that may store a node and does not wait for others that use it."""
+    def host_for(self, facts: Facts, uses: Uses, segment: int | None) -> tuple[Kernel, Host] | None:
+        """A kernel that may store a node of that segment and does not wait for others that use it."""
         if not uses:
             return None
         key = (facts, tuple(numbered(uses)))
@@ -194,6 +226,8 @@ class Fusion:
         kernels = list(dict.fromkeys(kernel for kernel, _ in uses))
         for host in hosts:
             kernel = kernels[host.number]
+            if kernel.segment != segment:
+                continue
             if _has_copy(kernels) and _has_copy(kernel.after):
                 continue  # another device waits for the value, and should not for what this kernel waits for
             if not kernel.depends_on(set(kernels) - {kernel}):
@@ -206,11 +240,12 @@ class Fusion:
         growth = self.roots.get(key)
         if growth is None:
             growth = self.roots[key] = Growth.of(*key)
-        kernel = Kernel(node, growth, [node], places={node: growth.index})
+        kernel = Kernel(node, growth, [node], places={node: growth.index}, segment=self.segment_of.get(node))
         self.kernels.append(kernel)
         self.stored[node] = kernel
         for user, _ in uses:
             user.after.add(kernel)
+            user.operations += ACCESS_OPERATIONS
         self.pass_on(kernel, node, facts, self.items.item(growth.index, None))
 
     # --- following a value to its sources -------------------------------------------------------------------
@@ -218,6 +253,8 @@ class Fusion:
     def pass_on(self, kernel: Kernel, node: UOp, facts: Facts, item: Item) -> None:
         """`item` of a node is computed inside `kernel`: its sources are used there."""
         kind = facts.kind
+        kernel.computed.append(node)
+        kernel.operations += weight_of(facts.op)
         if kind is Kind.ITEMWISE:
             for source in node.src:
                 self.use(source, kernel, item)
@@ -248,6 +285,16 @@ class Fusion:
             self.uses[node] = {(kernel, item): None}
         else:
             uses[kernel, item] = None
+
+
+    def segments(self) -> dict[UOp, int]:
+        """The nodes of kernels too large to be one, each with the number of its segment."""
+        found: dict[UOp, int] = {}
+        for kernel in self.kernels:
+            if kernel.operations > MOST_OPERATIONS:
+                cut = segments_of(kernel.computed[::-1], self.facts.base, self.reads, len(found))
+                found.update((node, segment) for node, segment in cut.items() if node not in found)
+        return found
 
 
 def numbered(uses: Uses) -> list[Use]:

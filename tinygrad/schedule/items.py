@@ -84,8 +84,11 @@ def create_schedule(sinks: list[UOp]) -> Schedule:
     graph, nodes = _in_own_memory(sinks, simplified_graph(sinks))
     forced = _forced(graph, nodes)
     buffered: frozenset[UOp] = frozenset()
+    segment_of: dict[UOp, int] = {}
     while True:
-        fusion = Fusion(nodes, forced, buffered)
+        fusion = Fusion(nodes, forced, buffered, segment_of)
+        if not segment_of and (segment_of := fusion.segments()):
+            continue
         plan = _Writer(nodes, fusion, {_stored_form(s) for s in graph})
         order, hazards = plan.ordered_kernels()
         if not hazards:
