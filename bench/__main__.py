@@ -7,6 +7,7 @@
     python -m bench rows odd                          sizes drawn from a seed, BENCH_SEED or a new one
     python -m bench first_call                        a network's first step in a fresh process, and again
     python -m bench arenas                            memory that intermediates share, and the least
+    python -m bench graphs                            large graphs, the first time, and how that grows
     python -m bench gpu                               a GPU, beside PyTorch on it (bench/gpu.py)
     python -m bench --only matmul --peers torch       workloads by name, beside some peers
     python -m bench --json results.json --roofline roofline.png
@@ -29,7 +30,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from bench import arenas, gpu, kernels, roofline
+from bench import arenas, gpu, graphs, kernels, roofline
 from bench.measure import measure, measure_first_call
 from bench.peers import PEERS, Peer, available_peers, environments_folder
 from bench.results import BASELINE, Row, first_call_table, overhead_table, speedup, table
@@ -175,10 +176,28 @@ def main_gpu(options: argparse.Namespace) -> int:
     return 0 if whole else 1
 
 
+def main_graphs(options: argparse.Namespace) -> int:
+    """The table of large graphs. Returns 1 where one failed."""
+    rows, failures = [], []
+    for number, graph in enumerate(chosen := graphs.chosen_graphs(options.only), 1):
+        progress(f"[{number}/{len(chosen)}] {graph.name}")
+        try:
+            rows.append(graphs.row_of(graph, options.rounds, options.small))
+        except RuntimeError as error:  # what fails is this row's result
+            failures.append(str(error))
+    print(graphs.graph_table(rows))
+    for failure in failures:
+        progress(failure)
+    if options.json is not None:
+        options.json.write_text(json.dumps({"graphs": [asdict(row) for row in rows]}, indent=1))
+    return 1 if failures else 0
+
+
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m bench", description="Measure beside the peers.")
-    parser.add_argument("command", nargs="?", default="rows", choices=[*COMMANDS, "gpu"], help="what to show")
+    parser.add_argument("command", nargs="?", default="rows", choices=[*COMMANDS, "graphs", "gpu"],
+                        help="what to show")
     parser.add_argument("families", nargs="*", metavar="family", help=f"some of {', '.join(FAMILIES)}")
     parser.add_argument("--only", metavar="TEXT", action="append", help="workloads whose name contains TEXT")
     parser.add_argument("--peers", nargs="*", choices=PEERS, help="peers to measure (default: all set up)")
@@ -187,7 +206,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--threads", type=int, default=usable_cores(), help="threads of each peer")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every time to FILE")
     parser.add_argument("--device", default="CUDA", help="of gpu: this library's device (default CUDA)")
-    parser.add_argument("--small", action="store_true", help="of gpu: small sizes, to see that rows run")
+    parser.add_argument("--small", action="store_true", help="of gpu and graphs: small sizes, to see it run")
     parser.add_argument("--roofline", type=Path, metavar="FILE", help="draw what was measured as a PNG")
     return parser
 
@@ -198,6 +217,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = line.parse_args(arguments)
     if options.command == "gpu":
         return main_gpu(options)
+    if options.command == "graphs":
+        return main_graphs(options)
     unknown = [family for family in options.families if family not in FAMILIES]
     if unknown:
         line.error(f"no family named {', '.join(unknown)}; there are {', '.join(FAMILIES)}")

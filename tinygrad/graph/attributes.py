@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Generic, TypeVar, overload
 
 if TYPE_CHECKING:
+    from tinygrad.graph.ops import Ops
     from tinygrad.graph.uop import UOp
 
 T = TypeVar("T")
@@ -59,3 +60,24 @@ class Synthesized(Attribute[T]):
                 stack.pop().__dict__[name] = self.rule(current)
         value: T = node.__dict__[name]
         return value
+
+
+SHORT_CHAIN = 16
+"""Nodes that are walked over again sooner than what is below them is kept."""
+
+
+def passed_below(node: UOp, passed: frozenset[Ops], name: str) -> UOp:
+    """The first node below those whose operation is `passed`. Where that is far, the nodes on the way keep it
+    as `name`: whoever asks each node of a long chain walks over it once."""
+    start = node
+    for _ in range(SHORT_CHAIN):
+        if node.op not in passed:
+            return node
+        node = node.src[0]
+    way: list[UOp] = [start]
+    while (node := way[-1]).op in passed and name not in node.__dict__:
+        way.append(node.src[0])
+    end: UOp = way[-1].__dict__.get(name, way[-1])
+    for node in way[:-1]:
+        node.__dict__[name] = end
+    return end

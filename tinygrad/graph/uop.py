@@ -18,7 +18,7 @@ from weakref import ref
 
 from tinygrad.dtype import DType, accumulate_dtype, dtypes
 from tinygrad.graph import shapes
-from tinygrad.graph.attributes import Attribute, Synthesized
+from tinygrad.graph.attributes import Attribute, Synthesized, passed_below
 from tinygrad.graph.operators import Operators
 from tinygrad.graph.ops import Family, Memory, Ops, RangeKind
 from tinygrad.graph.shapes import SHAPES
@@ -291,10 +291,7 @@ class UOp(Operators):
     @property
     def base(self) -> UOp:
         """The node below the movement ops on top of this one."""
-        node = self
-        while node.op in Family.MOVEMENT:
-            node = node.src[0]
-        return node
+        return passed_below(self, Family.MOVEMENT, "_base") if self.op in Family.MOVEMENT else self
 
     def over(self, base: UOp) -> UOp:
         """The movement ops of this view, over another node than its `base`."""
@@ -313,10 +310,7 @@ class UOp(Operators):
         Where that is in memory, this is too: the same memory. A PAD is no view: nobody's memory has its
         zeros, so one that is computed has memory of its own.
         """
-        node = self
-        while node.op in Family.VIEW:
-            node = node.src[0]
-        return node
+        return passed_below(self, Family.VIEW, "_viewed") if self.op in Family.VIEW else self
 
     @Attribute
     def st(self) -> ShapeTracker:

@@ -52,8 +52,10 @@ def made_at_target(copy: UOp) -> UOp | None:
     """`copy` of a value that no device holds, made of constants and counters, with all that it stores on the
     way stored on the target: it is computed there, not moved there. None where there is nothing to change."""
     source, at = copy.src[0], computing_device(copy.arg)
+    if source.device is not None:
+        return None
     stored = [n for n in source.toposort() if n.op is Ops.CONTIGUOUS]
-    if source.device is not None or (not stored and at == copy.arg):
+    if not stored and at == copy.arg:
         return None
     moved: dict[UOp, UOp] = {}
     for node in stored:

@@ -194,10 +194,11 @@ class FactsOfGraph:
         """for each node, how many reduces its deepest chain of sources has"""
         self.of: dict[UOp, Facts] = {}
         depth, statistics = self.depth, self.statistics
+        reduced: dict[UOp, bool] = {}
         for node in order:
             below = [depth[s] for s in node.src]
             depth[node] = (max(below) if below else 0) + (node.op is Ops.REDUCE)
-            statistics[node] = has_statistics(node, statistics)
+            statistics[node] = has_statistics(node, statistics, reduced)
             self.of[node] = self.facts(node)
 
     def facts(self, node: UOp) -> Facts:

@@ -131,9 +131,8 @@ class Fusion:
             return
         elif facts.kind is Kind.LEAF:
             self.note_reading(uses)
-        elif self.segment_of and self.is_of_other_segments(node, facts, uses):
-            self.store(node, facts, uses)
-        elif facts.may_store and self.must_store(node, facts, uses):
+        elif self.is_of_other_segments(node, facts, uses) or (
+                facts.may_store and self.must_store(node, facts, uses)):
             self.store(node, facts, uses)
         else:
             for kernel, item in uses:
@@ -142,7 +141,7 @@ class Fusion:
     def is_of_other_segments(self, node: UOp, facts: Facts, uses: Uses) -> bool:
         """Whether a kernel of another segment than a node's wants it, where it does not cost next to nothing
         there."""
-        if facts.kind not in (Kind.ITEMWISE, Kind.REDUCE):
+        if not self.segment_of or facts.kind not in (Kind.ITEMWISE, Kind.REDUCE):
             return False
         segment = self.segment_of.get(node)
         if all(kernel.segment == segment for kernel, _ in uses):

@@ -1,8 +1,8 @@
 """Kernels too large to be one, cut into segments that are compiled in proportion.
 
-A chain of ten thousand operations fuses into one kernel, as far as memory is concerned. What compiles it takes
-more than twice as long for twice as many, and a layer of a deep network is then no kernel that another layer
-shares. So a kernel of more than `MOST_OPERATIONS` is cut. In: the nodes that it computes. Out: for each the
+A chain of ten thousand operations fuses into one kernel, as far as memory is concerned. What compiles it
+takes more than twice as long for twice as many, and no part of it is a kernel that another part shares. So a
+kernel of more than `MOST_OPERATIONS` is cut. In: the nodes that it computes. Out: for each the
 number of its segment, a run of the graph's order. `fuse.py` then sweeps again: what another segment uses is
 stored, and kernels store for others what is of their own segment only. Chains repeat, so segments do: most of
 the kernels are equal, and compiled once.
