@@ -5,7 +5,7 @@ memory of 42 GB/s, and a vector operation of one item 0.0085 ns on two cores at 
 """
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 from math import fsum
 
@@ -56,12 +56,14 @@ def closed_form_reduces(order: Iterable[UOp], reads: Mapping[UOp, bool]) -> froz
     return frozenset(found)
 
 
-def compared_sums(order: Iterable[UOp], forced: Collection[UOp], closed: frozenset[UOp]) -> frozenset[UOp]:
+def compared_sums(order: Sequence[UOp], forced: Collection[UOp], closed: frozenset[UOp]) -> frozenset[UOp]:
     """The sums and products of floats in `order`, sources first, that both sides of a comparison are made of.
 
     `x == x.max()` needs one value of x. Two kernels, or two loops, may add up a sum in two orders, and round
     it to two values. Everything else is computed alike wherever it is computed again.
     """
+    if not _compares_sums(order, forced, closed):
+        return frozenset()
     sums: list[UOp] = []
     compared = 0
     below: dict[UOp, int] = {}
@@ -71,14 +73,31 @@ def compared_sums(order: Iterable[UOp], forced: Collection[UOp], closed: frozens
         if node.op not in _BOUNDARIES and node not in forced:
             for source in node.src:
                 bits |= below[source]
-            if node.op is Ops.REDUCE and node.arg[0] is not Ops.MAX and node.dtype.is_float \
-                    and node not in closed:
+            if _is_rounded_sum(node, closed):
                 bits |= 1 << len(sums)
                 sums.append(node)
             if node.op in Family.COMPARE and node.src[0] is not node.src[1]:
                 compared |= below[node.src[0]] & below[node.src[1]]
         below[node] = bits
     return frozenset(sum_ for i, sum_ in enumerate(sums) if compared >> i & 1)
+
+
+def _compares_sums(order: Iterable[UOp], forced: Collection[UOp], closed: frozenset[UOp]) -> bool:
+    """Whether both sides of a comparison are made of sums. Most graphs have none, however many sums."""
+    made: set[UOp] = set()
+    """of sums"""
+    for node in order:
+        if node.op not in _BOUNDARIES and node not in forced:
+            if _is_rounded_sum(node, closed) or not made.isdisjoint(node.src):
+                made.add(node)
+            if node.op in Family.COMPARE and node.src[0] is not node.src[1] and made.issuperset(node.src):
+                return True
+    return False
+
+
+def _is_rounded_sum(node: UOp, closed: frozenset[UOp]) -> bool:
+    return node.op is Ops.REDUCE and node.arg[0] is not Ops.MAX and node.dtype.is_float \
+        and node not in closed
 
 
 def _over_params(node: UOp, closed: set[UOp]) -> UOp:

@@ -41,6 +41,9 @@ SCATTERED_LENGTH = 1024
 256, the gradient of 512 x 512 x 3 x 3 weights took 22.8 ms with its update and takes 12.9 without)."""
 SHORT_CONTRACTION = 128
 """Products that cost no more than storing their sum and reading it back (64 operations) twice."""
+LIKE_REDUCES = 8
+"""Reduces alike, at the same item, that a kernel is known to have: decisions ask whether there is another. So
+what is known of one that adds up thousands of sums does not grow with them."""
 _PLAIN = (Ops.RANGE, Ops.CONST)
 
 
@@ -332,7 +335,8 @@ class Decisions:
             growth = replace(growth, closed_loops=growth.closed_loops | frozenset(loops))
         else:
             earlier = growth.reduces[:-1] if again else growth.reduces
-            growth = replace(growth, reduces=(*earlier, (facts, item)))
+            if earlier.count((facts, item)) < LIKE_REDUCES:
+                growth = replace(growth, reduces=(*earlier, (facts, item)))
         inside = self.items.item(reduced_index(item.index, facts.axes, loops), item.valid)
         return self.same(growth), inside
 
