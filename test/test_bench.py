@@ -15,6 +15,7 @@ from bench.__main__ import chosen_workloads, main, timed_rows
 from bench.gpu import Measured, run_gpu
 from bench.gpu import table as gpu_table
 from bench.gpu_rows import SMALL, GPURow, all_rows, product
+from bench.graphs import GRAPHS, Graph, GraphRow, graph_table, measured
 from bench.kernels import KernelRow, kernel_table, kernels_of
 from bench.measure import measure_first_call
 from bench.peers import Peer
@@ -344,6 +345,30 @@ def test_a_wrong_command_line_is_an_error(arguments: list[str], text: str,
     with pytest.raises(SystemExit, match="2"):
         main(arguments)
     assert text in capsys.readouterr().err
+
+
+# --- large graphs ---------------------------------------------------------------------------------------
+
+
+def test_the_exponent_is_that_of_the_power_that_seconds_follow() -> None:
+    nodes = [100, 200, 400, 800]
+    assert GraphRow("a", nodes, [3e-6 * n**1.5 for n in nodes]).exponent == pytest.approx(1.5)
+    row = GraphRow("a", nodes, [5e-5 * n for n in nodes])
+    assert row.exponent == pytest.approx(1.0)
+    assert cells(graph_table([row]))[1] == ["a", "0.01", "0.01", "0.02", "0.04", "800", "50", "1.00"]
+
+
+@pytest.mark.parametrize("graph", GRAPHS, ids=lambda graph: graph.name)
+def test_a_large_graph_has_nodes_in_proportion_to_its_size(graph: Graph) -> None:
+    (few, _), (many, _) = (measured(graph.name, size) for size in (8, 32))
+    assert 2 * few < many < 5 * few
+
+
+def test_bench_graphs_shows_rows_at_four_sizes_each(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["graphs", "--small", "--rounds", "1", "--only", "movement"]) == 0
+    heading, row = cells(capsys.readouterr().out)
+    assert heading == ["graph", "s, 1 n", "s, 2 n", "s, 4 n", "s, 8 n", "nodes", "us a node", "exponent"]
+    assert row[0] == "chain of movement" and len(row) == len(heading)
 
 
 # --- a GPU ----------------------------------------------------------------------------------------------
