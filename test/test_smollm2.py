@@ -32,7 +32,8 @@ def reference():
 
     config = transformers.LlamaConfig(
         vocab_size=49152, hidden_size=576, intermediate_size=1536, num_hidden_layers=30,
-        num_attention_heads=9, num_key_value_heads=3, max_position_embeddings=8192, rms_norm_eps=1e-5, tie_word_embeddings=True,
+        num_attention_heads=9, num_key_value_heads=3, max_position_embeddings=8192, rms_norm_eps=1e-5,
+        tie_word_embeddings=True,
         rope_parameters={"rope_type": "default", "rope_theta": 100000.0})
     made = transformers.LlamaForCausalLM(config).eval()
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, 30)
