@@ -9,6 +9,7 @@ import pytest
 
 pytest.importorskip("tokenizers", reason="tokenizers is in the extra llm")
 pytest.importorskip("jinja2", reason="jinja2 is in the extra llm")
+pytest.importorskip("llguidance", reason="llguidance is in the extra llm")
 
 from tiny_models import write_tiny
 

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-for module, extra in (("tokenizers", "llm"), ("jinja2", "llm"), ("starlette", "serve"), ("uvicorn", "serve"),
+for module, extra in (("tokenizers", "llm"), ("jinja2", "llm"), ("llguidance", "llm"), ("starlette", "serve"),
+                      ("uvicorn", "serve"),
                       ("openai", "test-models"), ("httpx", "test-models")):
     pytest.importorskip(module, reason=f"{module} is in the extra {extra}")
 
@@ -122,6 +123,31 @@ def test_seeds_and_several_choices(client):
     one, two = (client.chat.completions.create(**ask) for _ in range(2))
     assert [c.message.content for c in one.choices] == [c.message.content for c in two.choices]
     assert one.choices[0].message.content != one.choices[1].message.content
+
+
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"enum": ["x", "yz"]}},
+          "required": ["a", "b"], "additionalProperties": False}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_answers_follow_a_schema(client, seed):
+    wanted = {"type": "json_schema", "json_schema": {"name": "s", "schema": SCHEMA}}
+    answer = client.chat.completions.create(model="tiny", messages=MESSAGES, temperature=2, seed=seed,
+                                            max_tokens=150, response_format=wanted)
+    text = answer.choices[0].message.content
+    if answer.choices[0].finish_reason == "stop":
+        found = json.loads(text)
+        assert isinstance(found["a"], int) and found["b"] in ("x", "yz") and len(found) == 2
+    assert text.startswith("{")
+
+
+def test_a_schema_that_is_none_is_refused(client):
+    for wanted, reason in (({"type": "json_schema", "json_schema": {"name": "s",
+                                                                    "schema": {"type": "nonsense"}}},
+                            "the schema cannot be followed"), ({"type": "xml"},
+                                                               "response_format is of type")):
+        with pytest.raises(openai.BadRequestError, match=reason):
+            client.chat.completions.create(model="tiny", messages=MESSAGES, response_format=wanted)
 
 
 def test_likelihoods(client):

@@ -14,9 +14,11 @@ import json
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from tinygrad.llm.generate import Request
+from tinygrad.llm.grammar import SchemaMask
 from tinygrad.llm.language_model import LanguageModel
 from tinygrad.llm.sampling import Sampling
 
@@ -38,6 +40,7 @@ def parser() -> argparse.ArgumentParser:
                              help="type of keys and values (default: float16)")
     run.add_argument("prompt")
     run.add_argument("--raw", action="store_true", help="no chat template: continue the prompt")
+    run.add_argument("--json-schema", help="a file with the JSON schema that the answer is to follow")
     chat.add_argument("--system", help="what the model is told first")
     for command in (run, chat):
         command.add_argument("--tokens", type=int, default=256, help="at most (default: 256)")
@@ -79,12 +82,21 @@ def run(options: argparse.Namespace) -> None:
     sampling = sampling_of(options)
     model = opened(options)
     messages = [{"role": "user", "content": options.prompt}]
-    request = model.request(options.prompt if options.raw else messages, sampling)
+    request = model.request(options.prompt if options.raw else messages, sampling,
+                            mask=mask_of(options, model))
     seconds = timed_steps(model, request, write)
     print()
     print(f"prompt: {len(request.prompt)} tokens, {len(request.prompt) / seconds[0]:.1f} tokens a second; "
           f"text: {len(request.tokens)} tokens, {rate(request, seconds[1]):.1f} tokens a second",
           file=sys.stderr)
+
+
+def mask_of(options: argparse.Namespace, model: LanguageModel) -> SchemaMask | None:
+    """What keeps the answer to a schema, if one was given."""
+    if options.json_schema is None:
+        return None
+    schema = json.loads(Path(options.json_schema).read_text(encoding="utf-8"))
+    return SchemaMask(model.tokenizer, model.config.vocabulary, schema)
 
 
 def timed_steps(model: LanguageModel, request: Request, show: Any = None) -> tuple[float, float]:

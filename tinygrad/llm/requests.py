@@ -38,6 +38,7 @@ class Asked:
     usage: bool
     likelihoods: int | None
     is_chat: bool
+    schema: Mapping[str, Any] | None = None
 
     @property
     def prefix(self) -> str:
@@ -119,15 +120,28 @@ def _sampling(content: Mapping[str, Any], tokens: int) -> Sampling:
 
 def _refuse_what_is_not_there(content: Mapping[str, Any]) -> None:
     """Fields that would change the answer, and that are not known here."""
-    wanted = content.get("response_format")
-    if wanted is not None and (not isinstance(wanted, Mapping) or wanted.get("type") != "text"):
-        raise BadRequest("response_format other than text is not known here")
     for name in ("tools", "functions", "logit_bias"):
         if content.get(name):
             raise BadRequest(f"{name} is not known here")
     for name in ("frequency_penalty", "presence_penalty"):
         if content.get(name):
             raise BadRequest(f"{name} is not known here; repetition_penalty is")
+
+
+def _schema(content: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The schema of the JSON that response_format asks for."""
+    wanted = content.get("response_format")
+    kind = wanted.get("type") if isinstance(wanted, Mapping) else None
+    if wanted is None or kind == "text":
+        return None
+    if kind == "json_object":
+        return {"type": "object"}
+    said = wanted.get("json_schema") if kind == "json_schema" else None
+    schema = said.get("schema") if isinstance(said, Mapping) else None
+    if not isinstance(schema, Mapping):
+        raise BadRequest("response_format is of type text, json_object, or json_schema with "
+                         "a json_schema.schema")
+    return schema
 
 
 def _asked(content: Mapping[str, Any], prompts: list[list[int]], tokens: int, likelihoods: int | None,
@@ -138,7 +152,8 @@ def _asked(content: Mapping[str, Any], prompts: list[list[int]], tokens: int, li
     if not isinstance(options, Mapping):
         raise BadRequest("stream_options is an object")
     return Asked([prompt for prompt in prompts for _ in range(count)], _sampling(content, tokens),
-                 _flag(content, "stream"), bool(options.get("include_usage")), likelihoods, is_chat)
+                 _flag(content,
+                       "stream"), bool(options.get("include_usage")), likelihoods, is_chat, _schema(content))
 
 
 # --- requests ---------------------------------------------------------------------------------------------

@@ -29,6 +29,7 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Route
 
 from tinygrad.llm.generate import Finish, Likelihood, PromptTooLong
+from tinygrad.llm.grammar import SchemaMask
 from tinygrad.llm.language_model import LanguageModel
 from tinygrad.llm.requests import Asked, BadRequest, chat_request, completion_request, embedding_request
 from tinygrad.llm.sampling import Sampling
@@ -195,8 +196,9 @@ class Server:
                 self.model.generator.check(prompt)
             for place, prompt in enumerate(asked.prompts):
                 jobs.append(self.worker.submit(prompt, asked.sampling_of(place),
-                                               likelihoods=asked.likelihoods))
-        except Busy:
+                                               likelihoods=asked.likelihoods,
+                                               mask=self._mask(asked)))
+        except (Busy, BadRequest):
             for job in jobs:
                 self.worker.cancel(job)
             raise
@@ -216,6 +218,16 @@ class Server:
                                 else None)
                    for place, job in enumerate(jobs)]
         return JSONResponse({**head, "object": asked.object, "choices": choices, "usage": _usage(jobs)})
+
+    def _mask(self, asked: Asked) -> SchemaMask | None:
+        """What keeps an answer to the schema that was asked for. Raises BadRequest for one that is not
+        known."""
+        if asked.schema is None:
+            return None
+        try:
+            return SchemaMask(self.model.tokenizer, self.model.config.vocabulary, asked.schema)
+        except ValueError as error:
+            raise BadRequest(str(error)) from error
 
     async def _finished(self, request: HTTPRequest, job: Job) -> None:
         """Wait until a job is done. Raises `Failed` where it takes too long, fails, or the client has
