@@ -189,6 +189,32 @@ def test_smaller_caches_take_less_and_give_nearly_the_same(path, plain, dtype):
     np.testing.assert_allclose(request.noted[0].value, plain(PROMPTS[2], 1)[1][0], atol=0.2)
 
 
+class Only:
+    """A mask that lets some tokens come, one after another."""
+
+    def __init__(self, tokens):
+        self.left = list(tokens)
+
+    def apply(self, scores):
+        masked = np.full_like(scores, -np.inf)
+        if self.left:
+            masked[self.left[0]] = scores[self.left[0]]
+        return masked
+
+    def accept(self, token):
+        assert token == self.left.pop(0)
+
+
+def test_a_mask_says_what_may_come(model, plain):
+    generator = model.generator
+    masked = generator.submit(PROMPTS[0], greedy(9), mask=Only([70, 71, 72]))
+    other = generator.submit(PROMPTS[2], greedy(9))
+    while not generator.is_idle:
+        generator.step()
+    assert (masked.tokens, masked.finish) == ([70, 71, 72], Finish.STOP)
+    assert other.tokens == plain(PROMPTS[2], 9)[0]
+
+
 def test_a_conversation_is_written_by_the_template(model):
     messages = [dict(role="user", content="he")]
     text = "<|im_start|>user\nhe<|im_end|>\n<|im_start|>assistant\n"
@@ -225,6 +251,20 @@ def test_a_conversation_in_a_terminal(path):
     done = command("chat", path, "--tokens", 4, "--greedy", given="he\nhe\n")
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.strip()) > 0
+
+
+def test_json_of_a_schema(tmp_path, path):
+    (tmp_path / "schema.json").write_text(json.dumps({"enum": ["x", "yz"]}))
+    done = command("run", path, "he", "--tokens", 9, "--json-schema", tmp_path / "schema.json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) in ("x", "yz")
+
+
+def test_a_library_that_is_missing_is_named(path):
+    code = "import sys; sys.modules['tokenizers'] = None; import runpy; runpy.run_module('tinygrad.llm')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and "language models need pip install 'tinygrad[llm]'" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_what_is_wrong_is_said_in_a_line(tmp_path, path):

@@ -17,9 +17,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tinygrad.llm.generate import Request
-from tinygrad.llm.grammar import SchemaMask
-from tinygrad.llm.language_model import LanguageModel
+try:
+    from tinygrad.llm.generate import Request
+    from tinygrad.llm.grammar import SchemaMask
+    from tinygrad.llm.language_model import LanguageModel
+except ModuleNotFoundError as error:
+    raise SystemExit(f"tinygrad.llm: {error}; language models need pip install 'tinygrad[llm]'") from None
 from tinygrad.llm.sampling import Sampling
 
 TEMPERATURE, TOP_P = 0.7, 0.95

@@ -300,9 +300,12 @@ class Generator:
         return requests
 
     def _choose(self, request: Request, scores: Scores) -> None:
-        """The next token of a request, and whether it ends there."""
+        """The next token of a request, and whether it ends there: also where a mask lets nothing come."""
         if request.mask is not None:
             scores = request.mask.apply(scores)
+            if scores.max() == -np.inf:
+                request.end(Finish.STOP)
+                return
         token = choose(scores, request.prompt + request.tokens, request.sampling, request.rng)
         ends = token in self.tokenizer.ends and not request.sampling.ignore_ends
         if request.likelihoods is not None and not ends:
