@@ -322,3 +322,25 @@ def test_functions_are_called_as_the_standard_says() -> None:
             elif isinstance(default, (int, str)) and default != parameter.default:
                 wrong.append(f"{schema.name} {schema.since_version}: {name} is {default!r}")
     assert not wrong, "\n".join(wrong)
+
+
+def test_what_runs_make_is_not_kept() -> None:
+    nodes = [helper.make_node("Unique", ["x"], ["u"]), helper.make_node("Neg", ["u"], ["y"])]
+    run = OnnxRunner(model_of(nodes, [info("x", ["n"])], [info("y", ["m"])]))
+    for seed in range(3):
+        x = np.random.default_rng(seed).standard_normal(30000).astype(np.float32)
+        np.testing.assert_array_equal(run(x=x)["y"].numpy(), -np.unique(x))
+    assert not run._evaluator.large
+
+
+def test_strings_that_depend_on_values_are_given_in_every_call() -> None:
+    node = helper.make_node("LinearClassifier", ["x"], ["label", "scores"], domain="ai.onnx.ml",
+                            coefficients=[1.0, -1.0],
+                            classlabels_strings=["plus", "minus"])
+    model = model_of([node], [info("x", ["n", 1])],
+                     [info("label", ["n"], TensorProto.STRING), info("scores", ["n", 2])])
+    model.opset_import.append(helper.make_opsetid("ai.onnx.ml", 1))
+    run = OnnxRunner(model)
+    for numbers in ([1, -2], [-3, 4], [5, 6], [-7, 8]):
+        labels = run(x=np.array(numbers, np.float32)[:, None])["label"]
+        assert list(labels) == ["plus" if n > 0 else "minus" for n in numbers]

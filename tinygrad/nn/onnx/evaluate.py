@@ -7,6 +7,7 @@ the same again.
 """
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,12 +25,19 @@ MOST_KEPT = 1 << 16
 """Bytes of an array up to which an equal one is found again by its content."""
 
 
+MOST_ARRAYS = 1 << 12
+"""Arrays whose tensors are found again by content; the one met first goes first."""
+
+
 @dataclass
 class Evaluator:
     """Evaluates graphs for one device, and keeps the tensors of the arrays that it met."""
 
     device: str
-    tensors: dict[Any, tuple[Array, Tensor]] = field(default_factory=dict)
+    small: dict[Any, Tensor] = field(default_factory=dict)
+    """tensors of arrays, by their content"""
+    large: dict[int, tuple[weakref.ref[Array], Tensor]] = field(default_factory=dict)
+    """tensors of arrays, by their identity"""
     was_read: list[Tensor] = field(default_factory=list)
     """tensors whose values were asked for while evaluating"""
     folded: dict[int, tuple[Node, dict[str, Value]]] = field(default_factory=dict)
@@ -49,11 +57,22 @@ class Evaluator:
             raise TypeError("takes numbers, got strings")
         if is_coded(value.dtype):
             raise TypeError(f"takes no {value.dtype.name}; cast it first")
-        content = (value.dtype.str, value.dtype.name, value.shape, value.tobytes()) \
-            if value.nbytes <= MOST_KEPT else id(value)
-        if content not in self.tensors:
-            self.tensors[content] = (value, tensor_over(value, self.device))
-        return self.tensors[content][1]
+        if value.nbytes > MOST_KEPT:
+            return self._large(value)
+        content = (value.dtype.str, value.dtype.name, value.shape, value.tobytes())
+        if content not in self.small:
+            self.small[content] = tensor_over(value, self.device)
+            if len(self.small) > MOST_ARRAYS:
+                del self.small[next(iter(self.small))]
+        return self.small[content]
+
+    def _large(self, value: Array) -> Tensor:
+        """The tensor of an array, while that exists: weights of a branch stay, results of a run go."""
+        key = id(value)
+        if key not in self.large:
+            self.large[key] = (weakref.ref(value, lambda _: self.large.pop(key, None)),
+                               tensor_over(value, self.device))
+        return self.large[key][1]
 
     def as_array(self, value: Value) -> Array:
         """A value as an array of the host: computed, where it is none yet."""

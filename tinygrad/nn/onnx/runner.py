@@ -14,6 +14,7 @@ import numpy as np
 
 from tinygrad.device import canonical_device
 from tinygrad.engine.jit import TinyJit
+from tinygrad.engine.realize import JitError
 from tinygrad.nn.onnx.evaluate import Evaluator, compute, is_foldable, is_size, tensor_over
 from tinygrad.nn.onnx.model import Model, Node, OnnxError, Source, TypeOf, read_model
 from tinygrad.nn.onnx.values import Array, Coded, Value, is_coded, is_number, numpy_type
@@ -55,7 +56,8 @@ class OnnxRunner:
         self._read_inputs: set[str] = set()
         """inputs whose values a run asked for"""
         self._reads_values = False
-        """whether a run asked for values of other tensors"""
+        """whether a run asked for values of other tensors, or gives what no trace can: every call walks the
+        graph then"""
         self._kinds: dict[Any, TinyJit[..., Any] | None] = {}
 
     def __call__(self, inputs: Mapping[str, Any] | None = None, **named: Any) -> dict[str, Tensor]:
@@ -75,7 +77,12 @@ class OnnxRunner:
         free = {k: v for k, v in given.items() if k not in fixed}
         jit = self._trace(fixed, free)
         if jit is not None:
-            return dict(jit(free))
+            try:
+                return dict(jit(free))
+            except OnnxError as error:
+                if not isinstance(error.__cause__, JitError):
+                    raise
+                self._reads_values = True  # an operator reads what it takes as a tensor
         results = self._evaluate({**free, **fixed})
         names = {id(v): k for k, v in free.items()}
         for tensor in self._evaluator.was_read:
@@ -85,6 +92,7 @@ class OnnxRunner:
                 self._reads_values = True
         self._evaluator.was_read.clear()
         compute(list(results.values()))
+        self._reads_values |= not all(_is_traced(v) for v in results.values())
         return results
 
     def _trace(self, fixed: dict[str, Array], free: dict[str, Value]) -> TinyJit[..., Any] | None:
@@ -191,6 +199,14 @@ class OnnxRunner:
         if isinstance(value, np.ndarray) and is_number(value) and not is_coded(value.dtype):
             return self._evaluator.as_tensor(value)
         return [self._public(v) for v in value] if isinstance(value, list) else value
+
+
+def _is_traced(value: Value) -> bool:
+    """Whether a trace can give this value: it is a tensor, or numbers that could be one."""
+    if isinstance(value, list):
+        return all(isinstance(item, Tensor) for item in value)
+    return isinstance(value, Tensor) or (isinstance(value, np.ndarray) and is_number(value)
+                                         and not is_coded(value.dtype))
 
 
 def _kind_of(value: Value) -> tuple[Any, ...]:

@@ -102,8 +102,8 @@ def Compress(input: Items, condition: Array, *, axis: int | None = None) -> Valu
 
 
 @op
-def NonZero(X: Tensor) -> Tensor:
-    return X.nonzero().transpose() if X.ndim else Tensor.zeros(0, int(X.item() != 0), dtype=dtypes.int64)
+def NonZero(X: Array) -> Array:
+    return np.stack(np.nonzero(X)).astype(np.int64) if X.ndim else np.zeros((0, int(X != 0)), np.int64)
 
 
 @op
@@ -116,13 +116,12 @@ def OneHot(indices: Tensor, depth: int, values: Tensor, *, axis: int = -1) -> Te
 
 
 @op
-def Unique(X: Items, *, axis: int | None = None, sorted: int = 1) -> tuple[Any, ...]:
+def Unique(X: Array, *, axis: int | None = None, sorted: int = 1) -> tuple[Any, ...]:
     """Distinct items (or slices along `axis`), where each first is, which one each is, and how often each is.
 
     How many there are depends on values, so this is computed by the host.
     """
-    array = X.numpy() if isinstance(X, Tensor) else X
-    values, first, inverse, counts = np.unique(array, True, True, True, axis=axis)
+    values, first, inverse, counts = np.unique(X, True, True, True, axis=axis)
     inverse = inverse.reshape(-1)
     if not sorted:
         order = np.argsort(first)
