@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from drivers import walk_everywhere
 from spaces import SIZES, Both, Space
 
@@ -28,6 +27,7 @@ from tinygrad.codegen.opt import choose_chain, choose_gpu, choose_registers, cho
 from tinygrad.dtype import to_dtype
 from tinygrad.schedule import block_sums, cost
 
+torch = pytest.importorskip("torch", reason="random nests are compared with PyTorch, which is not installed")
 LONG = (1, 2, 3, 700, 1023, 1025, 4099)
 """sizes of programs with rows that no block keeps whole"""
 MOST_ITEMS = 4000
