@@ -50,3 +50,12 @@ def pytest_runtest_setup() -> None:
         _refused.clear()
         sys.last_value = sys.last_traceback = None
         gc.collect()
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """With NO_SKIPS=1 a run in which a test was skipped has failed: it was to have all that tests ask for."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    skipped = reporter.stats.get("skipped", []) if reporter is not None else []
+    if os.getenv("NO_SKIPS") and skipped and not hasattr(session.config, "workerinput"):
+        reporter.write_line(f"{len(skipped)} tests were skipped; with NO_SKIPS=1 none may be", red=True)
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
