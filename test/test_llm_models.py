@@ -190,6 +190,25 @@ def test_quantised_weights_stay_in_blocks(tmp_path):
     np.testing.assert_allclose(scores_of(checkpoint), expected, rtol=0, atol=0.5)
 
 
+@pytest.mark.parametrize("format, tolerance", [(None, 1e-4), ("Q8_0", 0.5)])
+def test_experts_in_a_gguf_file_are_one_tensor_and_read_by_need(tmp_path, format, tolerance):
+    _, expected = reference("qwen3moe", tmp_path / "folder")
+    folder = read_checkpoint(tmp_path / "folder")
+    config = folder.config
+    metadata = {"general.architecture": "qwen3moe"} | {f"qwen3moe.{key}": value for key, value in {
+        "block_count": config.layers, "context_length": config.context, "embedding_length": config.width,
+        "feed_forward_length": config.hidden, "attention.head_count": config.heads,
+        "attention.head_count_kv": config.kv_heads, "attention.key_length": config.head_size,
+        "attention.layer_norm_rms_epsilon": config.eps, "rope.freq_base": 10000.0, "expert_count": 6,
+        "expert_used_count": 2}.items()}
+    weights = {name: packed.value for name, packed in folder.weights.items()}
+    formats = {name: format for name in weights if "exps" in name and weights[name].shape[-1] % 32 == 0}
+    gguf_save(weights, tmp_path / "model.gguf", metadata, formats if format else None)
+    read = read_checkpoint(tmp_path / "model.gguf")
+    assert read.weights["blk.0.ffn_up_exps.weight"].format == format
+    np.testing.assert_allclose(scores_of(read), expected, rtol=0, atol=tolerance)
+
+
 # --- what is refused --------------------------------------------------------------------------------------
 
 
