@@ -8,6 +8,7 @@
     python -m bench first_call                        a network's first step in a fresh process, and again
     python -m bench arenas                            memory that intermediates share, and the least
     python -m bench graphs                            large graphs, the first time, and how that grows
+    python -m bench onnx                              ONNX models beside ONNX Runtime
     python -m bench gpu                               a GPU, beside PyTorch on it (bench/gpu.py)
     python -m bench --only matmul --peers torch       workloads by name, beside some peers
     python -m bench --json results.json --roofline roofline.png
@@ -30,7 +31,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from bench import arenas, gpu, graphs, kernels, roofline
+from bench import arenas, gpu, graphs, kernels, onnx_models, roofline
 from bench.measure import measure, measure_first_call
 from bench.peers import PEERS, Peer, available_peers, environments_folder
 from bench.results import BASELINE, Row, first_call_table, overhead_table, speedup, table
@@ -193,10 +194,22 @@ def main_graphs(options: argparse.Namespace) -> int:
     return 1 if failures else 0
 
 
+def main_onnx(options: argparse.Namespace) -> int:
+    """The table of ONNX models. Returns 1 where none is installed."""
+    rows = []
+    for name, path in onnx_models.models(options.only):
+        progress(name)
+        rows.append(onnx_models.row_of(name, path, options.rounds, options.burst, options.threads))
+    print(onnx_models.onnx_table(rows))
+    if options.json is not None:
+        options.json.write_text(json.dumps({"onnx": [asdict(row) for row in rows]}, indent=1))
+    return 0 if rows else 1
+
+
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m bench", description="Measure beside the peers.")
-    parser.add_argument("command", nargs="?", default="rows", choices=[*COMMANDS, "graphs", "gpu"],
+    parser.add_argument("command", nargs="?", default="rows", choices=[*COMMANDS, "graphs", "gpu", "onnx"],
                         help="what to show")
     parser.add_argument("families", nargs="*", metavar="family", help=f"some of {', '.join(FAMILIES)}")
     parser.add_argument("--only", metavar="TEXT", action="append", help="workloads whose name contains TEXT")
@@ -219,6 +232,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return main_gpu(options)
     if options.command == "graphs":
         return main_graphs(options)
+    if options.command == "onnx":
+        return main_onnx(options)
     unknown = [family for family in options.families if family not in FAMILIES]
     if unknown:
         line.error(f"no family named {', '.join(unknown)}; there are {', '.join(FAMILIES)}")
