@@ -58,6 +58,22 @@ def manual_seed(seed: int = 0) -> None:
         _counters.clear()
 
 
+@contextmanager
+def seeded(value: int) -> Iterator[None]:
+    """A block that draws the numbers of seed `value`; after it, draws go on as if it had not been."""
+    global _seed, _seedings
+    with engine_lock:
+        before, counters_before = _seed, dict(_counters)
+        manual_seed(value)
+        try:
+            yield
+        finally:
+            _seedings += 1
+            _seed = before
+            _counters.clear()
+            _counters.update(counters_before)
+
+
 def seed() -> int:
     """The seed of the sequence that draws are from."""
     return _seed

@@ -1,0 +1,146 @@
+"""`torch.compile(backend="tinygrad")` beside eager PyTorch: results, gradients, buffers, random numbers."""
+from __future__ import annotations
+
+import copy
+import importlib.metadata
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the backend of torch.compile takes PyTorch")
+from torch import nn  # noqa: E402
+
+from tinygrad import Tensor  # noqa: E402
+from tinygrad.torch import backend  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def _fresh_compilations() -> None:
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+
+
+def trains_as_eager(model: nn.Module, make: Callable[[], Any], steps: int = 3) -> None:
+    """Outputs, gradients, parameters and buffers after each step of SGD are those of eager."""
+    twin = copy.deepcopy(model)
+    compiled = torch.compile(twin, backend=backend)
+    optimizers = [torch.optim.SGD(m.parameters(), 0.01, momentum=0.9) for m in (model, twin)]
+    for _ in range(steps):
+        x = make()
+        results = []
+        for run, optimizer in zip((model, compiled), optimizers, strict=True):
+            optimizer.zero_grad()
+            results.append(run(x))
+            results[-1].square().mean().backward()
+        torch.testing.assert_close(results[1], results[0], rtol=1e-4, atol=1e-5)
+        for (name, ours), eager in zip(twin.named_parameters(), model.parameters(), strict=True):
+            torch.testing.assert_close(ours.grad, eager.grad, rtol=1e-4, atol=1e-5,
+                                       msg=lambda m, n=name: f"{n}: {m}")
+        for optimizer in optimizers:
+            optimizer.step()
+    for ours, eager in zip(twin.state_dict().values(), model.state_dict().values(), strict=True):
+        torch.testing.assert_close(ours, eager, rtol=1e-4, atol=1e-5)
+
+
+NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "perceptron": (lambda: nn.Sequential(
+        nn.Linear(10, 20), nn.ReLU(), nn.LayerNorm(20), nn.GELU(), nn.Linear(20, 8), nn.Tanh(),
+        nn.Softmax(-1)), (5, 10)),
+    "convolutions": (lambda: nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(8, 4, 3, stride=2),
+        nn.AvgPool2d(2), nn.Flatten(), nn.Linear(4, 3), nn.LogSoftmax(-1)), (4, 3, 14, 14)),
+    "group norm": (lambda: nn.Sequential(
+        nn.ConvTranspose2d(4, 8, 3, stride=2, groups=2), nn.GroupNorm(2, 8), nn.SiLU(),
+        nn.Conv2d(8, 2, 1)), (2, 4, 5, 5)),
+    "activations": (lambda: nn.Sequential(
+        nn.Linear(6, 6), nn.ELU(), nn.LeakyReLU(), nn.Hardtanh(), nn.Softplus(), nn.Sigmoid(),
+        nn.Mish()), (7, 6)),
+}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_network_trains_as_in_eager(name: str) -> None:
+    make, shape = NETWORKS[name]
+    trains_as_eager(make(), lambda: torch.randn(shape))
+
+
+def test_batch_norm_that_does_not_train_uses_its_statistics() -> None:
+    model = nn.BatchNorm2d(3)
+    model(torch.randn(8, 3, 4, 4))
+    model.eval()
+    x = torch.randn(2, 3, 4, 4)
+    torch.testing.assert_close(torch.compile(model, backend=backend)(x), model(x))
+
+
+def test_embeddings_get_the_sums_of_their_rows_gradients() -> None:
+    trains_as_eager(nn.Sequential(nn.Embedding(7, 5, padding_idx=2), nn.Linear(5, 3)),
+                    lambda: torch.randint(0, 7, (4, 6)))
+
+
+def test_an_input_that_is_written_to_changes_for_the_caller() -> None:
+    def write(x: Any) -> Any:
+        x.add_(1)
+        x[1:3] = 7
+        return x * 2
+
+    x = torch.arange(5.0)
+    eager = x.clone()
+    expected = write(eager)
+    torch.testing.assert_close(torch.compile(write, backend=backend)(x), expected)
+    torch.testing.assert_close(x, eager)
+
+
+def test_random_numbers_follow_the_seed_of_pytorch() -> None:
+    drop = torch.compile(lambda x: nn.functional.dropout(x, 0.25), backend=backend)
+    x = torch.ones(4000)
+    torch.manual_seed(3)
+    first, second = drop(x), drop(x)
+    torch.manual_seed(3)
+    assert torch.equal(drop(x), first)
+    assert not torch.equal(first, second)
+    assert set(first.unique().tolist()) == {0.0, x[0].div(0.75).item()}
+    assert abs((first == 0).float().mean().item() - 0.25) < 0.04
+
+
+def test_random_numbers_leave_our_own_sequence_alone() -> None:
+    drop = torch.compile(lambda x: nn.functional.dropout(x, 0.5), backend=backend)
+    Tensor.manual_seed(1)
+    expected = (Tensor.rand(3).tolist(), Tensor.rand(3).tolist())
+    Tensor.manual_seed(1)
+    first = Tensor.rand(3).tolist()
+    drop(torch.ones(10))
+    assert (first, Tensor.rand(3).tolist()) == expected
+
+
+def test_dropout_has_the_gradient_of_the_items_that_it_kept() -> None:
+    x = torch.ones(100, requires_grad=True)
+    y = torch.compile(lambda x: nn.functional.dropout(x, 0.5) * 3, backend=backend)(x)
+    y.sum().backward()
+    assert torch.equal(x.grad, y.detach())
+
+
+def test_sizes_that_vary_give_what_eager_gives() -> None:
+    f = torch.compile(lambda x: (x.reshape(-1) * x.shape[0]).sum(), backend=backend, dynamic=True)
+    for n in (3, 5, 8):
+        x = torch.randn(n, 4)
+        torch.testing.assert_close(f(x), x.sum() * n)
+
+
+def test_operators_that_are_missing_are_listed_with_their_counts() -> None:
+    def unsupported(x: Any) -> Any:
+        return torch.linalg.eigvals(x).real + torch.special.bessel_j0(x) + torch.special.bessel_j0(x + 1)
+
+    with pytest.raises(Exception, match=r"not supported by .*: .*bessel_j0\.default \(2 times\)"):
+        torch.compile(unsupported, backend=backend)(torch.eye(3))
+
+
+def test_the_backend_is_registered_by_its_name() -> None:
+    found = [entry.value for entry in importlib.metadata.entry_points(group="torch_dynamo_backends")
+             if entry.name == "tinygrad"]
+    if not found:
+        pytest.skip("tinygrad was installed here before it had entry points: pip install -e .")
+    assert found[0] == "tinygrad.torch.backend:backend"
+    add_one = torch.compile(lambda x: x + 1, backend="tinygrad")
+    assert add_one(torch.ones(3)).tolist() == [2, 2, 2]

@@ -1,0 +1,120 @@
+"""Walks a functional FX graph with our tensors: what `backend.py` traces under TinyJit.
+
+In: a graph of ATen operators and of Python's own operators on sizes. Out: `Program`, its steps. Whether the
+table has each operator is known when the program is made: `UnsupportedOperators` lists all that it has not.
+"""
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+import tinygrad.torch.ops  # noqa: F401  # fills the table
+from tinygrad.dtype import DType, to_dtype
+from tinygrad.tensor import Tensor
+from tinygrad.torch.registry import OPERATORS, PROMOTED, RANDOM, UnsupportedOperators
+
+PLACES_OF_MEMORY = frozenset({"device", "layout", "memory_format", "pin_memory", "generator"})
+SIZES: dict[str, Callable[..., Any]] = {
+    "aten.sym_size.int": lambda x, dim: x.shape[dim],
+    "aten.sym_numel.default": lambda x: x.numel(),
+}
+
+
+@dataclass(frozen=True)
+class Step:
+    """One operator of a program."""
+
+    result: Node
+    function: Callable[..., Any]
+    dtypes: tuple[DType | None, ...]
+    """of each result; none for what is no tensor"""
+    promoted: bool
+
+
+@dataclass(frozen=True)
+class Program:
+    """A graph as steps, with its inputs and results by their nodes."""
+
+    inputs: tuple[Node, ...]
+    """of the graph, and the tensors that its module holds"""
+    held: tuple[torch.Tensor, ...]
+    """the last of the inputs"""
+    steps: tuple[Step, ...]
+    outputs: tuple[Any, ...]
+    is_random: bool
+
+    def run(self, arguments: Sequence[Any]) -> list[Any]:
+        """The outputs; `arguments` are tensors, and numbers for sizes, in the order of `inputs`."""
+        values: dict[Node, Any] = dict(zip(self.inputs, arguments, strict=True))
+        for step in self.steps:
+            kind = step.dtypes[0] if step.promoted else None
+            args = [value_of(argument, values, kind) for argument in step.result.args]
+            named = {name: value_of(argument, values, kind) for name, argument in step.result.kwargs.items()
+                     if name not in PLACES_OF_MEMORY}
+            values[step.result] = with_dtypes(step.function(*args, **named), step.dtypes)
+        return [values[output] if isinstance(output, Node) else output for output in self.outputs]
+
+
+def dtype_of(dtype: torch.dtype) -> DType:
+    """Our dtype of PyTorch's."""
+    return to_dtype(str(dtype).removeprefix("torch."))
+
+
+def value_of(argument: Any, values: dict[Node, Any], kind: DType | None) -> Any:
+    """What an argument of a node stands for, its tensors cast to `kind`."""
+    if isinstance(argument, Node):
+        value = values[argument]
+        return value.cast(kind) if kind is not None and isinstance(value, Tensor) else value
+    if isinstance(argument, (list, tuple)):
+        return [value_of(item, values, kind) for item in argument]
+    return dtype_of(argument) if isinstance(argument, torch.dtype) else argument
+
+
+def with_dtypes(result: Any, dtypes: tuple[DType | None, ...]) -> Any:
+    """`result`, a tensor or several, cast to the dtypes that PyTorch gives them."""
+    if isinstance(result, Tensor):
+        return result if dtypes[0] is None else result.cast(dtypes[0])
+    if isinstance(result, (list, tuple)):
+        return [with_dtypes(item, (dtype,)) for item, dtype in zip(result, dtypes)]
+    return result
+
+
+def program_of(module: GraphModule) -> Program:
+    """The steps of a graph.
+
+    Raises UnsupportedOperators for operators that the table has not.
+    """
+    nodes = list(module.graph.nodes)
+    steps = [(node, function_of(node)) for node in nodes if node.op == "call_function"]
+    missing = [str(node.target) for node, function in steps if function is None]
+    if missing:
+        raise UnsupportedOperators(missing)
+    held = [node for node in nodes if node.op == "get_attr"]
+    return Program(
+        inputs=tuple([node for node in nodes if node.op == "placeholder"] + held),
+        held=tuple(getattr(module, node.target) for node in held),
+        steps=tuple(Step(node, function, result_dtypes(node), str(node.target) in PROMOTED)
+                    for node, function in steps if function is not None),
+        outputs=tuple(nodes[-1].args[0]),
+        is_random=any(str(node.target) in RANDOM for node, _ in steps))
+
+
+def function_of(node: Node) -> Callable[..., Any] | None:
+    """What computes a node: from the table, or Python's own function; None where nothing does."""
+    name = str(node.target)
+    if name in OPERATORS or name in SIZES:
+        return OPERATORS.get(name) or SIZES[name]
+    own = getattr(node.target, "__module__", None) in ("_operator", "math", "builtins")
+    target: Any = node.target
+    return target if own or target is operator.getitem else None
+
+
+def result_dtypes(node: Node) -> tuple[DType | None, ...]:
+    results = node.meta.get("val")
+    listed = results if isinstance(results, (list, tuple)) else (results,)
+    return tuple(dtype_of(item.dtype) if isinstance(item, torch.Tensor) else None for item in listed)

@@ -1,0 +1,13 @@
+"""ATen's operators as functions of tensors, one family a module; importing this fills the table."""
+from tinygrad.torch.ops import (
+    creation,
+    elementwise,
+    indexing,
+    movement,
+    networks,
+    norms,
+    products,
+    reductions,
+)
+
+__all__ = ["creation", "elementwise", "indexing", "movement", "networks", "norms", "products", "reductions"]

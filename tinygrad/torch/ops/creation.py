@@ -1,0 +1,100 @@
+"""Tensors from nothing: constants, ranges, and random numbers."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tinygrad.dtype import DType, dtypes
+from tinygrad.tensor import Tensor
+from tinygrad.torch.registry import enter_all, operator
+
+Number = int | float | bool
+
+
+def full(size: Sequence[int], value: Any, dtype: DType | None = None, **options: Any) -> Tensor:
+    return Tensor.full(tuple(size), value, dtype=dtype, device="CPU")
+
+
+def full_like(x: Tensor, value: Any, dtype: DType | None = None, **options: Any) -> Tensor:
+    return full(x.shape, value, dtype or x.dtype)
+
+
+def arange(start: Number, end: Number, step: Number = 1, dtype: DType | None = None,
+           **options: Any) -> Tensor:
+    return Tensor.arange(start, end, step, dtype=dtype, device="CPU")
+
+
+enter_all({
+    "full": full, "full_like": full_like,
+    "fill.Scalar": full_like,
+    "zeros": lambda size, **options: full(size, 0, **options),
+    "ones": lambda size, **options: full(size, 1, **options),
+    "zeros_like": lambda x, **options: full_like(x, 0, **options),
+    "ones_like": lambda x, **options: full_like(x, 1, **options),
+    "empty.memory_format": lambda size, **options: full(size, 0, **options),
+    "empty_like": lambda x, **options: full_like(x, 0, **options),
+    "empty_strided": lambda size, stride, **options: full(size, 0, **options),
+    "empty_permuted": lambda size, order, **options: full(size, 0, **options),
+    "scalar_tensor": lambda value, **options: full((), value, **options),
+    "arange.start_step": arange,
+    "arange.start": arange,
+    "arange": lambda end, **options: arange(0, end, **options),
+})
+
+
+def random_type(dtype: DType | None) -> DType:
+    return dtype or dtypes.float32
+
+
+@operator("rand", random=True)
+def rand(size: Sequence[int], dtype: DType | None = None, **options: Any) -> Tensor:
+    return Tensor.rand(*size, dtype=random_type(dtype), device="CPU")
+
+
+@operator("rand_like", random=True)
+def rand_like(x: Tensor, dtype: DType | None = None, **options: Any) -> Tensor:
+    return rand(x.shape, dtype or x.dtype)
+
+
+@operator("randn", random=True)
+def randn(size: Sequence[int], dtype: DType | None = None, **options: Any) -> Tensor:
+    return Tensor.randn(*size, dtype=random_type(dtype), device="CPU")
+
+
+@operator("randn_like", random=True)
+def randn_like(x: Tensor, dtype: DType | None = None, **options: Any) -> Tensor:
+    return randn(x.shape, dtype or x.dtype)
+
+
+@operator("randint.low", random=True)
+def randint(low: int, high: int, size: Sequence[int], dtype: DType | None = None, **options: Any) -> Tensor:
+    return Tensor.randint(*size, low=low, high=high, dtype=dtype or dtypes.int64, device="CPU")
+
+
+@operator("randint", random=True)
+def randint_below(high: int, size: Sequence[int], dtype: DType | None = None, **options: Any) -> Tensor:
+    return randint(0, high, size, dtype)
+
+
+@operator("randperm", random=True)
+def randperm(n: int, dtype: DType | None = None, **options: Any) -> Tensor:
+    return Tensor.randperm(n, dtype=dtype or dtypes.int64, device="CPU")
+
+
+@operator("bernoulli.p", random=True)
+def bernoulli(x: Tensor, p: float = 0.5, **options: Any) -> Tensor:
+    return (rand(x.shape) < p).cast(x.dtype)
+
+
+@operator("bernoulli", random=True)
+def bernoulli_of(x: Tensor, **options: Any) -> Tensor:
+    return (rand(x.shape) < x).cast(x.dtype)
+
+
+@operator("native_dropout", random=True)
+def dropout(x: Tensor, p: float, train: bool | None = True) -> tuple[Tensor, Tensor]:
+    """The items that are kept, scaled by 1 / (1 - p), and which they are."""
+    if train is False or p == 0:
+        return x, Tensor.ones(*x.shape, dtype=dtypes.bool, device="CPU")
+    kept = rand(x.shape) >= p
+    return kept.where(x * (0.0 if p == 1 else 1 / (1 - p)), 0), kept

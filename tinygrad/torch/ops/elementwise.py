@@ -1,0 +1,130 @@
+"""Item by item: arithmetic, comparisons, activation functions, casts."""
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from tinygrad.dtype import DType, dtypes
+from tinygrad.tensor import Tensor
+from tinygrad.torch.registry import enter_all, operator
+
+
+def tensor(x: Any, like: Tensor) -> Tensor:
+    """`x`, where it is a number as a tensor of `like`'s dtype."""
+    return x if isinstance(x, Tensor) else Tensor.full((), x, dtype=like.dtype, device="CPU")
+
+
+def scaled(x: Any, alpha: float) -> Any:
+    """`x` times `alpha`, of the dtype that `x` has."""
+    return x if alpha == 1 else x * alpha
+
+
+def add(x: Tensor, y: Any, alpha: float = 1) -> Tensor:
+    return x.bitwise_or(y) if x.dtype == dtypes.bool else x.add(scaled(y, alpha))
+
+
+def mul(x: Tensor, y: Any) -> Tensor:
+    return x.bitwise_and(y) if x.dtype == dtypes.bool else x.mul(y)
+
+
+def remainder(x: Any, y: Any) -> Tensor:
+    return x.mod(y) if isinstance(x, Tensor) else Tensor.mod(tensor(x, y), y)
+
+
+def elu(x: Tensor, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Tensor:
+    return (x > 0).where(x * scale, (x * input_scale).expm1() * (alpha * scale))
+
+
+def clamp(x: Tensor, min: Any = None, max: Any = None) -> Tensor:
+    lower = x if min is None else x.maximum(min)
+    return lower if max is None else lower.minimum(max)
+
+
+def quotient(x: Tensor, y: Any, rounding_mode: str | None = None) -> Tensor:
+    return x.div(y, rounding_mode=rounding_mode)
+
+
+def sigmoid_gradient(g: Tensor, y: Tensor) -> Tensor:
+    return g * (y * (1 - y))
+
+
+def tanh_gradient(g: Tensor, y: Tensor) -> Tensor:
+    return g * (1 - y * y)
+
+
+def threshold_gradient(g: Tensor, x: Tensor, threshold: float) -> Tensor:
+    return (x > threshold).where(g, 0)
+
+
+def atan2(y: Tensor, x: Tensor) -> Tensor:
+    """The angle of (x, y): that of the smaller side over the larger, turned to its octant."""
+    wide, tall = x.abs(), y.abs()
+    both_zero = (wide == 0) & (tall == 0)
+    both_infinite = wide.isinf() & tall.isinf()
+    larger = both_zero.where(1, wide.maximum(tall))
+    ratio = both_infinite.where(1, wide.minimum(tall) / larger)
+    angle = (tall > wide).where(math.pi / 2 - ratio.atan(), ratio.atan())
+    turned = (Tensor.ones_like(x).copysign(x) < 0).where(math.pi - angle, angle)
+    return turned.copysign(y)
+
+
+def power(x: Any, y: Any) -> Tensor:
+    return x.pow(y) if isinstance(x, Tensor) else tensor(x, y).pow(y)
+
+
+def cast(x: Tensor, dtype: DType | None = None, **options: Any) -> Tensor:
+    return x if dtype is None else x.cast(dtype)
+
+
+enter_all({
+    "abs": Tensor.abs, "acos": Tensor.acos, "acosh": Tensor.acosh, "asin": Tensor.asin, "asinh": Tensor.asinh,
+    "atan": Tensor.atan, "atanh": Tensor.atanh, "cos": Tensor.cos, "cosh": Tensor.cosh, "sin": Tensor.sin,
+    "sinh": Tensor.sinh, "tan": Tensor.tan, "tanh": Tensor.tanh, "exp": Tensor.exp, "exp2": Tensor.exp2,
+    "expm1": Tensor.expm1, "log": Tensor.log, "log2": Tensor.log2, "log10": Tensor.log10,
+    "log1p": Tensor.log1p,
+    "sqrt": Tensor.sqrt, "rsqrt": Tensor.rsqrt, "reciprocal": Tensor.reciprocal, "erf": Tensor.erf,
+    "erfc": Tensor.erfc, "sigmoid": Tensor.sigmoid, "relu": Tensor.relu, "neg": Tensor.neg,
+    "sign": Tensor.sign,
+    "ceil": Tensor.ceil, "floor": Tensor.floor, "trunc": Tensor.trunc, "round": Tensor.round,
+    "add.Tensor add.Scalar": add,
+    "sub.Tensor sub.Scalar": lambda x, y, alpha=1: x - scaled(y, alpha),
+    "mul.Tensor mul.Scalar": mul,
+    "div.Tensor div.Scalar div.Tensor_mode div.Scalar_mode": quotient,
+    "remainder.Tensor remainder.Scalar remainder.Scalar_Tensor": remainder,
+    "fmod.Tensor fmod.Scalar": Tensor.fmod,
+    "pow.Tensor_Tensor pow.Tensor_Scalar pow.Scalar": power,
+    "atan2": atan2, "maximum": Tensor.maximum, "minimum": Tensor.minimum, "copysign.Tensor": Tensor.copysign,
+    "bitwise_and.Tensor bitwise_and.Scalar": lambda x, y: x & y,
+    "bitwise_or.Tensor bitwise_or.Scalar": lambda x, y: x | y,
+    "bitwise_xor.Tensor bitwise_xor.Scalar": lambda x, y: x ^ y,
+    "bitwise_not": Tensor.bitwise_not,
+    "clamp clamp.Tensor": clamp,
+    "hardtanh": lambda x, min_val=-1, max_val=1: clamp(x, min_val, max_val),
+    "elu": elu, "gelu": lambda x, approximate="none": x.gelu(approximate),
+    "leaky_relu": lambda x, negative_slope=0.01: (x > 0).where(x, x * negative_slope),
+    "silu": Tensor.silu,
+    "sigmoid_backward": sigmoid_gradient, "tanh_backward": tanh_gradient,
+    "threshold_backward": threshold_gradient,
+}, promoted=True)
+
+enter_all({
+    "eq.Tensor eq.Scalar": lambda x, y: x == y, "ne.Tensor ne.Scalar": lambda x, y: x != y,
+    "lt.Tensor lt.Scalar": lambda x, y: x < y, "le.Tensor le.Scalar": lambda x, y: x <= y,
+    "gt.Tensor gt.Scalar": lambda x, y: x > y, "ge.Tensor ge.Scalar": lambda x, y: x >= y,
+    "isnan": Tensor.isnan, "isinf": Tensor.isinf,
+    "logical_not": Tensor.logical_not,
+    "logical_and": lambda x, y: x.cast(dtypes.bool) & y.cast(dtypes.bool),
+    "logical_or": lambda x, y: x.cast(dtypes.bool) | y.cast(dtypes.bool),
+    "logical_xor": lambda x, y: x.cast(dtypes.bool) ^ y.cast(dtypes.bool),
+    "_to_copy": cast,
+})
+
+
+@operator("where.self")
+def where(condition: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    return condition.cast(dtypes.bool).where(x, y)
+
+
+@operator("gelu_backward")
+def gelu_gradient(g: Tensor, x: Tensor, approximate: str = "none") -> Tensor:
+    return x.gelu(approximate).gradient(x, gradient=g)[0]

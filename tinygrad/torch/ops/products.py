@@ -1,0 +1,43 @@
+"""Products of matrices, convolution and its gradients."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tinygrad.tensor import Tensor
+from tinygrad.torch.registry import enter_all, operator
+
+
+def plus_product(x: Tensor, a: Tensor, b: Tensor, beta: Any = 1, alpha: Any = 1) -> Tensor:
+    """beta x + alpha a b; with beta = 0, x is not read: its NaNs do not matter."""
+    product = a.matmul(b) if alpha == 1 else a.matmul(b) * alpha
+    return product if beta == 0 else product + (x if beta == 1 else x * beta)
+
+
+enter_all({"mm bmm mv dot": Tensor.matmul, "addmm baddbmm": plus_product})
+
+
+def per_axis(sizes: Sequence[int], axes: int) -> tuple[int, ...]:
+    return tuple(sizes) * axes if len(sizes) == 1 else tuple(sizes)
+
+
+@operator("convolution")
+def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, stride: Sequence[int], padding: Sequence[int],
+             dilation: Sequence[int], transposed: bool, output_padding: Sequence[int], groups: int) -> Tensor:
+    axes = weight.ndim - 2
+    strides, pads, dilations = (per_axis(sizes, axes) for sizes in (stride, padding, dilation))
+    if transposed:
+        added = per_axis(output_padding, axes)
+        return x.conv_transpose2d(weight, bias, groups, strides, dilations, pads, added)
+    return x.conv2d(weight, bias, groups, strides, dilations, pads)
+
+
+@operator("convolution_backward")
+def convolution_gradients(g: Tensor, x: Tensor, weight: Tensor, bias_sizes: Sequence[int] | None,
+                          stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int],
+                          transposed: bool, output_padding: Sequence[int], groups: int,
+                          output_mask: Sequence[bool]) -> tuple[Tensor | None, ...]:
+    result = convolve(x, weight, None, stride, padding, dilation, transposed, output_padding, groups)
+    for_x, for_weight = result.gradient(x, weight, gradient=g)
+    found = (for_x, for_weight, g.sum((0, *range(2, g.ndim))))
+    return tuple(t if wanted else None for t, wanted in zip(found, output_mask, strict=True))

@@ -1,0 +1,52 @@
+"""The table of operators: ATen's names with overloads ("aten.add.Tensor") to functions of our tensors.
+
+A function takes what the operator's schema says, in its order and under its names: tensors as our tensors,
+PyTorch's dtypes as ours; what says where and in which order memory lies (device, layout, memory format) is
+left out. Results are cast to the dtypes that PyTorch gives them. Operands of an operator in `PROMOTED` are
+cast to the result's dtype before, as PyTorch's arithmetic does. Next: `evaluate.py`, which calls them.
+"""
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeAlias, TypeVar
+
+Function: TypeAlias = Callable[..., Any]
+F = TypeVar("F", bound=Function)
+
+OPERATORS: dict[str, Function] = {}
+PROMOTED: set[str] = set()
+"""Operators whose operands have the result's dtype."""
+RANDOM: set[str] = set()
+"""Operators that draw random numbers."""
+
+
+class UnsupportedOperators(NotImplementedError):
+    """A graph has operators that the table has not; the message lists all, with how often each is there."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        counts = Counter(names)
+        listed = ", ".join(f"{name} ({n} time{'s' if n > 1 else ''})" for name, n in sorted(counts.items()))
+        super().__init__(f"{len(counts)} of the graph's operators are not supported by the backend tinygrad: "
+                         f"{listed}")
+        self.counts = dict(counts)
+
+
+def operator(*names: str, promoted: bool = False, random: bool = False) -> Callable[[F], F]:
+    """Enter a function under names without `aten.`; one without an overload is the overload `default`."""
+    def enter(function: F) -> F:
+        for name in names:
+            full = f"aten.{name}" if "." in name else f"aten.{name}.default"
+            OPERATORS[full] = function
+            if promoted:
+                PROMOTED.add(full)
+            if random:
+                RANDOM.add(full)
+        return function
+    return enter
+
+
+def enter_all(table: Mapping[str, Function], promoted: bool = False) -> None:
+    """Enter a table of names, several of them separated by spaces, and functions."""
+    for names, function in table.items():
+        operator(*names.split(), promoted=promoted)(function)
