@@ -14,6 +14,8 @@ if not all(importlib.util.find_spec(name) for name in ("tokenizers", "jinja2", "
         "worker")]
 elif not all(importlib.util.find_spec(name) for name in ("starlette", "uvicorn")):
     collect_ignore.append("tinygrad/llm/server.py")
+if not importlib.util.find_spec("onnx"):
+    collect_ignore.append("test/nn_onnx/onnx_backend.py")
 if not importlib.util.find_spec("torch"):
     collect_ignore.append("tinygrad/torch")
 

@@ -37,10 +37,14 @@ def all_rules() -> dict[str, set[str]]:
     """The names of the rules of each table in any module, without those it has from other tables."""
     found: dict[str, RewriteTable] = {}
     for module in pkgutil.walk_packages([str(Path(tinygrad.__file__).parent)], "tinygrad."):
-        if not module.name.startswith("tinygrad.runtime.lib"):
-            for value in vars(importlib.import_module(module.name)).values():
-                if isinstance(value, RewriteTable):
-                    found[value.name] = value
+        if module.name.startswith("tinygrad.runtime.lib") or module.name.endswith(".__main__"):
+            continue
+        try:
+            names = vars(importlib.import_module(module.name))
+        except ModuleNotFoundError as error:  # a module of an extra that is not installed
+            assert error.name and not error.name.startswith("tinygrad"), module.name
+            continue
+        found |= {value.name: value for value in names.values() if isinstance(value, RewriteTable)}
     own = {name: {r.name for r in table.rules if not any(r in t.rules for t in found.values()
                                                          if len(t.rules) < len(table.rules))}
            for name, table in found.items()}

@@ -228,7 +228,7 @@ def ImageDecoder(encoded_stream: Array, *, pixel_format: str = "RGB") -> Array:
     try:
         from PIL import Image
     except ImportError as error:
-        raise ValueError("ImageDecoder reads pictures with Pillow: pip install pillow") from error
+        raise ValueError("ImageDecoder reads pictures with Pillow: pip install 'tinygrad[onnx]'") from error
     picture = Image.open(io.BytesIO(encoded_stream.tobytes()))
     pixels = np.array(picture.convert("L" if pixel_format == "Grayscale" else "RGB"))
     if pixel_format == "Grayscale":
