@@ -122,7 +122,8 @@ def test_an_assignment_on_several_devices_that_ran_before_an_interrupt_is_not_do
 
 
 @pytest.mark.parametrize("number", range(2))
-def test_an_interrupt_between_the_devices_of_a_write_lets_it_end(interrupt_kernel, number):
+def test_an_interrupt_between_the_devices_of_a_write_lets_it_end(interrupt_kernel, monkeypatch, number):
+    monkeypatch.setattr(Device, "ONE_MEMORY", frozenset())
     a = Tensor(np.arange(6, dtype=np.float32), requires_grad=False).shard(("CPU:1", "CPU:2"), 0).realize()
     total = a.sum()
     a.assign(a + 1)
@@ -154,7 +155,8 @@ def test_memory_for_the_whole_schedule_is_there_before_anything_is_overwritten(m
     assert a.tolist() == [2] * 5 and later.tolist() == [100] * 5
 
 
-def test_an_interrupted_replay_on_two_devices_comes_to_its_end():
+def test_an_interrupted_replay_on_two_devices_comes_to_its_end(monkeypatch):
+    monkeypatch.setattr(Device, "ONE_MEMORY", frozenset())
     a = Tensor(np.arange(6, dtype=np.float32), requires_grad=False).shard(("CPU:1", "CPU:2"), 0).realize()
 
     @TinyJit

@@ -21,6 +21,7 @@ import pytest
 
 from tinygrad import Device, Tensor, TinyJit, dtypes
 from tinygrad.device import Buffer
+from tinygrad.engine.realize import ordered
 from tinygrad.helpers import Context, GlobalCounters
 from tinygrad.runtime import cpu_queue
 from tinygrad.runtime.cpu_queue import CPUQueue, HostQueue, Timeline
@@ -438,7 +439,7 @@ def test_a_failing_kernel_is_named_at_every_wait_that_meets_it() -> None:
         assert caught.value.__notes__ == ["in a command queue: kernel r_7_7"]
     later.wait()
     assert after == [1]
-    dependent = Point(queue, later.value, tuple(point.doubts()))
+    dependent = Point(queue, later.value, (point,))
     with pytest.raises(ValueError, match="not today"):
         dependent.wait()
     queue.stop()
@@ -450,7 +451,50 @@ def test_points_forget_what_went_well() -> None:
     first = queue.call(lambda: None)
     first.wait()
     second = Point(queue, 1, (first,))
-    assert second.doubts() == [] and second.sources == ()
+    assert not second.is_doubtful and second.sources == ()
+    queue.stop()
+
+
+def test_commands_know_the_writers_of_what_they_read_and_no_more() -> None:
+    """However many commands there were before, and however often they read the same."""
+    queue, release = HostQueue("test"), threading.Event()
+    queue.call(release.wait)
+    buffers = [Buffer("CPU", 4, dtypes.float32).allocate() for _ in range(3)]
+    longest = 0
+    for _ in range(200):
+        sources = ordered(queue, buffers, 1)
+        longest = max(longest, len(sources))
+        point = queue.call(lambda: None, sources)
+        for number, buffer in enumerate(buffers):
+            buffer.add_use(point, number != 1)
+    assert longest <= len(buffers)
+    release.set()
+    point.wait()
+    queue.stop()
+
+
+def test_a_command_waits_once_for_each_other_queue(gate: Timeline) -> None:
+    waited: list[Point] = []
+
+    class Waiting(CommandQueue):
+        def wait(self, point: Point) -> None:
+            waited.append(point)
+
+    buffers = [Buffer("CPU", 4, dtypes.float32).allocate() for _ in range(3)]
+    for value, buffer in enumerate(buffers, 1):
+        buffer.add_use(gate.point(value), True)
+    ordered(Waiting("test"), buffers, 1)
+    assert [point.value for point in waited] == [3]
+
+
+def test_a_failure_is_met_through_any_number_of_commands() -> None:
+    queue = HostQueue("test")
+    first = queue.exec(Failing(), [], [], 1)
+    last = first
+    for _ in range(5000):
+        last = queue.call(lambda: None, (last,))
+    with pytest.raises(ValueError, match="not today"):
+        last.wait()
     queue.stop()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,21 @@ from tinygrad.schedule.spread import layout_of
 TWO = ("CPU", "CPU:1")
 THREE = ("CPU", "CPU:1", "CPU:2")
 RNG = np.random.default_rng(0)
+
+
+@pytest.fixture(scope="module", autouse=True, params=["one memory", "memories of their own"])
+def memories(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Every test with devices that are the same cores and memory, and with devices that exchange values."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "memories of their own":
+            patch.setattr(Device, "ONE_MEMORY", frozenset())
+        yield
+
+
+@pytest.fixture
+def own_memories(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Devices that exchange values, for a test of what they exchange."""
+    monkeypatch.setattr(Device, "ONE_MEMORY", frozenset())
 
 
 def numbers(*shape: int) -> np.ndarray[Any, Any]:
@@ -169,7 +184,7 @@ def test_parts_differ_by_one_item_at_most(size: int, count: int) -> None:
     assert max(sizes) - min(sizes) <= 1 and sizes == sorted(sizes, reverse=True)
 
 
-def test_a_sharded_tensor_has_the_whole_shape_and_the_names_of_its_devices() -> None:
+def test_a_sharded_tensor_has_the_whole_shape_and_the_names_of_its_devices(own_memories: None) -> None:
     t = Tensor(numbers(5, 3)).shard_(("cpu:0", "CPU:1"), axis=-2)
     assert (t.shape, t.device, len(t), lies(t)) == ((5, 3), TWO, 5, (0, ((0, 3), (3, 5))))
     assert lies(t.shard(TWO)) == (None, ())
@@ -205,7 +220,7 @@ def copies_of(items: list[ScheduleItem]) -> list[int]:
     return [item.buffers[0].arg.size for item in items if item.ast.op is Ops.COPY]
 
 
-def test_equal_parts_run_the_same_kernels_and_copy_nothing() -> None:
+def test_equal_parts_run_the_same_kernels_and_copy_nothing(own_memories: None) -> None:
     x, w = Tensor(numbers(8, 6)).shard(TWO, 0).realize(), Tensor(numbers(6, 4)).shard(TWO).realize()
     items = items_of((x @ w + Tensor(numbers(4)).shard(TWO).realize()).softmax())
     assert [i.device for i in items] == list(TWO) and items[0].ast is items[1].ast
@@ -220,7 +235,7 @@ def test_kernels_of_devices_of_one_kind_are_written_once(monkeypatch: pytest.Mon
         assert compiled_kernel(items[1].ast, items[1].device).written == first.written
 
 
-def test_weights_cut_by_columns_then_rows_need_one_all_reduce() -> None:
+def test_weights_cut_by_columns_then_rows_need_one_all_reduce(own_memories: None) -> None:
     x = Tensor(numbers(4, 8)).shard(TWO).realize()
     columns, rows = (Tensor(numbers(8, 8)).shard(TWO, axis).realize() for axis in (1, 0))
     items = items_of((x @ columns).relu() @ rows)
@@ -230,7 +245,7 @@ def test_weights_cut_by_columns_then_rows_need_one_all_reduce() -> None:
 
 
 @pytest.mark.parametrize("op", ["sum", "max", "prod"])
-def test_large_partial_results_are_summed_in_parts(op: str) -> None:
+def test_large_partial_results_are_summed_in_parts(own_memories: None, op: str) -> None:
     data = numbers(6, 20_000)
     t = Tensor(data).shard(THREE, 0).realize()
     reduced: Tensor = getattr(t, op)(0)
@@ -243,7 +258,71 @@ def test_large_partial_results_are_summed_in_parts(op: str) -> None:
     assert len(others) == 2 and all(np.array_equal(other, first) for other in others), "the same bits"
 
 
-def test_gathering_a_weight_copies_it_before_it_is_repeated() -> None:
+def training_steps(devices: tuple[str, ...]) -> Callable[[], list[Tensor]]:
+    """What a step of training assigns, on its way to be computed: two layers, SGD with momentum."""
+    x, y = Tensor(numbers(16, 6)).shard(devices, 0), Tensor(numbers(16, 3)).shard(devices, 0)
+    layers = nn.Linear(6, 8), nn.Linear(8, 3)
+    for p in state.get_parameters(layers):
+        p.shard_(devices)
+    optimizer = optim.SGD(state.get_parameters(layers), lr=0.1, momentum=0.9)
+    Tensor.realize(x, y)
+
+    def step() -> list[Tensor]:
+        optimizer.zero_grad()
+        (layers[1](layers[0](x).relu()) - y).square().mean().backward()
+        return optimizer.schedule_step()
+
+    return step
+
+
+def test_steps_take_kernels_and_copies_in_proportion_to_devices() -> None:
+    counts = []
+    with Tensor.train():
+        for count in (2, 4, 8):
+            items = items_of(*training_steps(tuple(f"CPU:{i}" for i in range(count)))())
+            counts.append(np.array([len(items), len(copies_of(items))]))
+    two, four, eight = counts
+    assert (eight - four <= 2.2 * (four - two)).all()
+
+
+def test_what_is_whole_on_devices_of_one_memory_is_there_once_and_updated_once(
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Device, "ONE_MEMORY", frozenset({"CPU"}))
+    with Tensor.train():
+        one, four = (items_of(*training_steps(tuple(f"CPU:{i}" for i in range(count)))())
+                     for count in (1, 4))
+    written = [{b.arg.size for b in item.buffers[:item.outputs] if b.buffer is not None}
+               for item in four if item.ast.op is not Ops.COPY]
+    assert not copies_of(four) and {item.device for item in four} == {"CPU"}
+    assert sum(48 in sizes for sizes in written) == 1, "the weights of the first layer"
+    assert len(four) < 4 * len(one)
+    w = Tensor(numbers(3)).shard_(THREE).realize()
+    assert len(w.uop.base.memories) == 1 and w.to("CPU:2").tolist() == w.tolist()
+
+
+def test_a_step_like_the_one_before_is_not_cut_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    step = training_steps(THREE)
+    with Tensor.train():
+        for _ in range(2):
+            Tensor.realize(*step())
+        monkeypatch.setattr("tinygrad.schedule.cache.Spread", None)
+        Tensor.realize(*step())
+
+
+@pytest.mark.parametrize("jit", [False, True])
+def test_crops_at_other_places_are_cut_there(jit: bool) -> None:
+    data = numbers(12, 3)
+    x = Tensor(data).realize()
+
+    def total(rows: Tensor) -> Tensor:
+        return (rows.shard(TWO, 0) * 2).sum(0).realize()
+
+    run = TinyJit(total) if jit else total
+    for start in (0, 4, 8):
+        np.testing.assert_allclose(run(x[start:start + 4]).numpy(), 2 * data[start:start + 4].sum(0))
+
+
+def test_gathering_a_weight_copies_it_before_it_is_repeated(own_memories: None) -> None:
     x = Tensor(numbers(64, 8)).shard(TWO, 0).realize()
     w = Tensor(numbers(4, 8)).shard(TWO, 0).realize()
     assert copies_of(items_of(x @ w.transpose(0, 1))) == [16, 16]

@@ -359,6 +359,9 @@ class _Devices:
         "NVIDIA": "CUDA", "NV": "CUDA", "HIP": "AMD",
     }
 
+    ONE_MEMORY: ClassVar[frozenset[str]] = frozenset({"CPU", "CPU:C"})
+    """kinds of which all devices are the same cores and memory"""
+
     def __init__(self) -> None:
         self.opened: dict[str, CompiledDevice] = {}
         self._default: str | None = None
@@ -406,6 +409,16 @@ class _Devices:
     def kind_of(self, name: str) -> str:
         """The kind of a device, by its full name."""
         return max((k for k in self.FILES if name == k or name.startswith(f"{k}:")), key=len)
+
+    def home(self, name: str) -> str:
+        """The device whose cores and memory one of this full name is: the first of its kind, where all of
+        that are the same, else itself.
+
+        >>> Device.home("CPU:3"), Device.home("CUDA:1")
+        ('CPU', 'CUDA:1')
+        """
+        kind, _, number = name.rpartition(":")
+        return kind if kind in self.ONE_MEMORY and number.isdecimal() else name
 
     def __getitem__(self, name: str) -> CompiledDevice:
         found = self.opened.get(name)

@@ -5,7 +5,7 @@ and list it in its family's `WORKLOADS`; a library without a setup shows `-`.
 """
 from __future__ import annotations
 
-from bench.workloads import attention, conv, gather, gemm, memory, models, odd, overhead
+from bench.workloads import attention, conv, devices, gather, gemm, memory, models, odd, overhead
 from bench.workloads.base import JITTED as JITTED
 from bench.workloads.base import OURS as OURS
 from bench.workloads.base import PUBLIC as PUBLIC
@@ -21,5 +21,6 @@ FAMILIES: dict[str, tuple[Workload, ...]] = {
     "models": models.WORKLOADS,
     "odd": odd.WORKLOADS,
     "overhead": overhead.WORKLOADS,
+    "devices": devices.WORKLOADS,
 }
 WORKLOADS: tuple[Workload, ...] = tuple(workload for family in FAMILIES.values() for workload in family)

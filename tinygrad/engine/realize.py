@@ -32,7 +32,7 @@ from tinygrad.graph.storage import Overwriting, Storage
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import DEBUG, GlobalCounters, Uninterrupted, colored, complete, engine_lock
 from tinygrad.hostdata import when_read
-from tinygrad.runtime.queue import CommandQueue, Point
+from tinygrad.runtime.queue import CommandQueue, Order, Point
 from tinygrad.schedule.items import Intermediates, Schedule, ScheduleItem
 from tinygrad.schedule.kept import schedules
 
@@ -434,18 +434,24 @@ class Submission:
 
 
 def ordered(queue: CommandQueue, buffers: Sequence[Buffer], outputs: int) -> tuple[Point, ...]:
-    """Let `queue` wait for what other queues do with these buffers, of which it is to write the first.
-    Returns what may fail, or has failed, to compute their content."""
-    doubtful: list[Point] = []
+    """Let `queue` wait for what other queues do with these buffers, of which it is to write the first: once
+    for each of those, whose last command stands for all before it. Returns what may fail, or has failed, to
+    compute their content: each command once."""
+    doubtful: dict[Point, None] = {}
+    last: dict[Order, Point] = {}
     for number, buffer in enumerate(buffers):
         uses = buffer.uses if buffer.whole is None else buffer.whole.uses
         if uses is None:
             continue
         writers = uses.before_reading(queue)
-        doubtful.extend(doubt for point in writers for doubt in point.doubts())
+        doubtful.update(dict.fromkeys([point for point in writers if point.is_doubtful]))
         for point in uses.before_writing(queue) if number < outputs else writers:
             if point.queue is not queue and not point.is_past:
-                queue.wait(point)
+                known = last.get(point.queue)
+                if known is None or known.value < point.value:
+                    last[point.queue] = point
+    for point in last.values():
+        queue.wait(point)
     return tuple(doubtful)
 
 

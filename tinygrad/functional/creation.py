@@ -11,7 +11,7 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from tinygrad.device import canonical_device
+from tinygrad.device import Device, canonical_device
 from tinygrad.dtype import DType, DTypeLike, dtypes, to_dtype
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.sharding import Devices, Layout
@@ -103,11 +103,13 @@ def _memory_on(device: str, shape: tuple[int, ...], dtype: DType) -> UOp:
 
 
 def _memory_on_several(devices: tuple[str, ...], layout: Layout, dtype: DType) -> UOp:
-    """Such memory on several devices, cut in a given way."""
-    axis = layout.axis
-    shapes = [layout.shape] * len(devices) if axis is None else [
-        (*layout.shape[:axis], end - start, *layout.shape[axis + 1:]) for start, end in layout.spans]
-    pieces = [_memory_on(device, shape, dtype) for device, shape in zip(devices, shapes, strict=True)]
+    """Such memory on several devices, cut in a given way; what is whole on each is in a memory once."""
+    axis, homes = layout.axis, [Device.home(device) for device in devices]
+    if axis is None:
+        made = {home: _memory_on(home, layout.shape, dtype) for home in homes}
+        return UOp.sharded_buffer(devices, layout, [made[home] for home in homes])
+    shapes = [(*layout.shape[:axis], end - start, *layout.shape[axis + 1:]) for start, end in layout.spans]
+    pieces = [_memory_on(home, shape, dtype) for home, shape in zip(homes, shapes, strict=True)]
     return UOp.sharded_buffer(devices, layout, pieces)
 
 

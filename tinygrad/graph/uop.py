@@ -378,8 +378,8 @@ class UOp(Operators):
 
     @property
     def memories(self) -> tuple[UOp, ...]:
-        """The BUFFER nodes, each on one device, that the memory of this BUFFER node is made of."""
-        return tuple(piece.viewed for piece in self.pieces)
+        """The BUFFER nodes, each on one device and there once, that the memory of this one is made of."""
+        return tuple(dict.fromkeys([piece.viewed for piece in self.pieces]))
 
     def over_memories(self, others: Mapping[UOp, UOp]) -> UOp:
         """A BUFFER node like this one, over the other BUFFER node for each of its `memories`."""

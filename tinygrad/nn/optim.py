@@ -40,7 +40,7 @@ class Optimizer:
                              f"{len(unique)} tensors without")
         self.device = self.params[0].device if device is None else device
         self.lr = self._numbers([lr])
-        Tensor.realize(*self.params, *self.buffers)
+        Tensor.realize(self.lr, *self.params, *self.buffers)
 
     def _numbers(self, values: list[float]) -> Tensor:
         """Numbers that change between steps, as exact as the widest update: a tensor with memory of its

@@ -54,7 +54,8 @@ class Point:
         self.queue = queue
         self.value = value
         self.sources = sources
-        """the commands on whose results this one's depend, as far as they may have failed"""
+        """the commands that wrote what this one reads, as far as they may have failed; none when it is known
+        whether they did"""
         self.error: BaseException | None = None
 
     def __repr__(self) -> str:
@@ -66,18 +67,32 @@ class Point:
 
     @property
     def is_doubtful(self) -> bool:
-        """Whether the command at this point failed, or may fail."""
-        return (self.queue.may_fail and not self.is_past) or self.error is not None
-
-    def doubts(self) -> list[Point]:
-        """The points, perhaps this one among them, whose failure makes what is here written worthless."""
-        self.sources = tuple(source for source in self.sources if source.is_doubtful)
-        return [*self.sources, self] if self.is_doubtful else list(self.sources)
+        """Whether what is written here is worthless, or may be: this command failed, or one whose result it
+        reads, or they still may."""
+        if not (self.queue.may_fail or self.sources):
+            return self.error is not None  # without asking a driver how far it is
+        if self.is_past:
+            return self.failure() is not None
+        self.sources = tuple([s for s in self.sources if not s.is_past or s.failure() is not None])
+        return self.queue.may_fail or bool(self.sources)
 
     def failure(self) -> BaseException | None:
-        """What the command at this point raised, or those did on whose results it depends; known when it is
-        past."""
-        return next((p.error for p in (self, *self.sources) if p.error is not None), None)
+        """What the command at this point raised, or one did on whose result it depends; known when it is
+        past. Each point is asked once: then it has the error itself."""
+        stack = [self]
+        while stack:
+            point = stack[-1]
+            sources = point.sources
+            unknown = [s for s in sources if s.sources]
+            if unknown:
+                stack.extend(unknown)
+                continue
+            stack.pop()
+            error = next((s.error for s in sources if s.error is not None), None)
+            if error is not None and point.error is None:
+                point.error = error
+            point.sources = ()
+        return self.error
 
     def wait(self) -> None:
         """Return when this is past. Raises what the command raised, or those that wrote its operands did."""
@@ -115,7 +130,8 @@ class Uses:
         """What has to be past before the content is there; not what is sure to be for commands of the queue
         `order`. A write that failed stays, for every reader."""
         written = self.written
-        if written is not None and written.queue is order and not (order.may_fail or written.sources):
+        if written is not None and written.queue is order and not (
+                order.may_fail or written.sources or written.error):
             return []  # without asking a driver how far it is
         return [] if written is None or (written.is_past and written.failure() is None) else [written]
 

@@ -6,6 +6,9 @@ VARIABLE, whose value is left out; so is the place at which a short crop of memo
 `Template` is a schedule in those numbers; it holds no memory. A step of a training loop that is written like
 the one before costs a walk over its graph instead of the decisions of `fuse.py`; in another process it costs
 reading a file (`kept.py`).
+
+A graph of values on several devices has a structure and a template too, so that `partition.py` cuts it once.
+There the place of a crop is part of the structure, for its parts may begin anywhere.
 """
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from tinygrad.codegen.indexing import constant_value
 from tinygrad.device import Device
 from tinygrad.dtype import DType
 from tinygrad.graph.ops import Ops
-from tinygrad.graph.sharding import Sharding
+from tinygrad.graph.sharding import Layout, Sharding
 from tinygrad.graph.sizes import Size
 from tinygrad.graph.uop import UOp
 from tinygrad.graph.writes import refuse_overwritten
@@ -40,8 +43,10 @@ first."""
 class Structure:
     """What the schedule of `sinks` depends on, as a `key`, and what the numbers in it stand for."""
 
-    def __init__(self, sinks: list[UOp]) -> None:
+    def __init__(self, sinks: list[UOp], is_spread: bool = False) -> None:
         self.sinks = sinks
+        self.is_spread = is_spread
+        """whether some values are on several devices"""
         self.nodes: list[UOp] = []
         self.buffers: list[UOp] = []
         self.variables: dict[Place, int] = {}
@@ -53,7 +58,7 @@ class Structure:
         self.walk(sinks)
         position = self.position
         self.fields.extend([position[s] for s in sinks])
-        self.fields += [Device.DEFAULT, int(NOOPT), int(ALLOW_TF32)]
+        self.fields += [Device.DEFAULT, int(NOOPT), int(ALLOW_TF32), is_spread and Device.ONE_MEMORY]
         self.key: tuple[Any, ...] = tuple(self.fields)
 
     def walk(self, sinks: list[UOp]) -> None:
@@ -82,6 +87,8 @@ class Structure:
                     continue
             elif op in IGNORED_ARGUMENT:
                 source = source[:1]
+            elif not source and op is Ops.BUFFER and node.arg.layout is not None:
+                source = node.pieces
             for below in source:
                 if below not in position:
                     stack += (node, below)
@@ -91,7 +98,7 @@ class Structure:
                 nodes.append(node)
                 if op in SPECIAL:
                     self.add_special(node)
-                elif source:
+                elif node.src:
                     fields += (op, node.dtype, node.arg, *map(number, source))
                 else:
                     self.add_leaf(node)
@@ -103,7 +110,7 @@ class Structure:
         op, below = node.op, node.src[0]
         if op in IGNORED_ARGUMENT:
             self.fields += (op, node.dtype, self.position[below])
-        elif op is Ops.SHRINK and is_short_crop(node):
+        elif op is Ops.SHRINK and not self.is_spread and is_short_crop(node):
             self.add_crop(node)
         else:
             part = contiguous_part(below) if op is Ops.COPY else None
@@ -115,6 +122,10 @@ class Structure:
             spec, buffers = node.arg, self.buffers
             if node.storage.version != spec.version:
                 refuse_overwritten(node)
+            if spec.layout is not None:
+                self.fields += (node.op, node.dtype, spec.device, spec.layout,
+                                *[self.position[piece] for piece in node.pieces])
+                return
             number = len(buffers)
             first = self.by_identity.setdefault(spec.identity, number)
             shared = None if first == number else (first, spec.version - buffers[first].arg.version)
@@ -173,6 +184,23 @@ class TemplateView:
 
 
 @dataclass(frozen=True)
+class TemplateSpread:
+    """A BUFFER on several devices, by what its pieces are views of."""
+
+    devices: tuple[str, ...]
+    layout: Layout
+    pieces: tuple[TemplateView, ...]
+
+    @staticmethod
+    def of(node: UOp, slot_of: dict[UOp, int]) -> TemplateSpread:
+        return TemplateSpread(node.arg.device, node.arg.layout,
+                              tuple(TemplateView.of(piece, slot_of) for piece in node.pieces))
+
+    def over(self, buffers: list[UOp]) -> UOp:
+        return UOp.sharded_buffer(self.devices, self.layout, [piece.over(buffers) for piece in self.pieces])
+
+
+@dataclass(frozen=True)
 class TemplateItem:
     """A `ScheduleItem` in numbers of buffers and variables."""
 
@@ -202,6 +230,10 @@ class Template:
     memory which it shares with other nodes of the structure"""
     arenas: tuple[tuple[str, Arena], ...]
     """for each device, where intermediates lie"""
+    spread: tuple[TemplateSpread, ...] = ()
+    """memory on several devices, whose numbers come last"""
+    places: tuple[int, ...] = ()
+    """of a structure that is spread: where crops begin, numbered after its variables"""
     launch: Any = field(default=None, compare=False, repr=False)
     """what the engine has made of it, so that it can be run at once (`engine/immediate.py`)"""
 
@@ -211,27 +243,37 @@ class Template:
         number_of = {(name, value): i for (name, _, _, value), i in structure.variables.items()}
         if len(number_of) < len(structure.variables):
             return None
+        bound = [(v.source, v.value) for item in schedule.items for v in item.variables if v.source]
+        places = [place for place in dict.fromkeys(bound) if place not in number_of]
+        number_of.update({place: len(number_of) + i for i, place in enumerate(places)})
         slot_of = {buffer: i for i, buffer in enumerate(structure.buffers)}
         known = len(slot_of)
+        bases = dict.fromkeys(view.base for view in schedule.views.values())
+        several = [base for base in bases if base.arg.layout is not None and base not in structure.position]
         touched = [b for item in schedule.items for b in item.buffers]
-        for buffer in (*touched, *(view.base for view in schedule.views.values())):
+        for buffer in (*touched, *(memory for base in bases for memory in base.memories)):
             slot_of.setdefault(buffer, len(slot_of))
+        fresh = tuple((b.arg.device, b.arg.size, b.dtype) for b in list(slot_of)[known:])
+        spread = tuple(TemplateSpread.of(base, slot_of) for base in several)
+        slot_of.update({base: len(slot_of) + i for i, base in enumerate(several)})
         items = tuple(TemplateItem(i.ast, tuple(slot_of[b] for b in i.buffers), i.outputs,
                                    tuple((v.name, v.source,
                                           number_of[v.source, v.value] if v.source else v.value)
                                          for v in i.variables)) for i in schedule.items)
         views = tuple((structure.position[node],
-                       None if slot_of[view.base] < known else TemplateView.of(view, slot_of))
+                       TemplateView.of(view, slot_of) if slot_of.get(view.base, 0) >= known else None)
                       for node, view in schedule.views.items())
-        fresh = tuple((b.arg.device, b.arg.size, b.dtype) for b in list(slot_of)[known:])
         visible = {view.number for _, view in views if view is not None}
+        visible.update(piece.number for base in spread for piece in base.pieces)
         inner = {known + i: spec for i, spec in enumerate(fresh) if known + i not in visible}
-        return Template(fresh, items, views, _arenas([i.slots for i in items], inner))
+        return Template(fresh, items, views, _arenas([i.slots for i in items], inner), spread,
+                        tuple(value for _, value in places))
 
     def over(self, structure: Structure) -> Schedule:
         """The schedule of another graph of that structure."""
         buffers = structure.buffers + [UOp.new_buffer(*spec) for spec in self.fresh]
-        values = [value for _, _, _, value in structure.variables]
+        buffers += [memory.over(buffers) for memory in self.spread]
+        values = [*(value for _, _, _, value in structure.variables), *self.places]
         views = {}
         for at, view in self.views:
             node = structure.nodes[at]
@@ -285,10 +327,7 @@ class ScheduleCache:
         if not wanted:
             return Schedule()
         if Sharding.exists and any(is_spread.of(s) for s in wanted):
-            spread = Spread(wanted)
-            schedule = self.schedule(spread.sinks)
-            schedule.views = spread.views(schedule.views)
-            return schedule
+            return self.of_several_devices(wanted)
         if Size.exists and any(s.has_sizes for s in wanted):
             bounded = Bounded(wanted)
             schedule = self.schedule(bounded.sinks)
@@ -296,6 +335,23 @@ class ScheduleCache:
             return schedule
         structure = Structure(wanted)
         return self.of_structure(structure, self.known(structure))
+
+    def of_several_devices(self, wanted: list[UOp]) -> Schedule:
+        """The schedule of a graph in which some values are on several devices."""
+        structure = None
+        if not (Size.exists and any(s.has_sizes for s in wanted)):
+            structure = Structure(wanted, is_spread=True)
+            template = self.known(structure)
+            if template is not None:
+                return template.over(structure)
+        spread = Spread(wanted)
+        schedule = self.schedule(spread.sinks)
+        schedule.views = spread.views(schedule.views)
+        template = Template.of(schedule, structure) if structure is not None else None
+        if structure is None or template is None:
+            return schedule
+        self.keep(structure.key, template)
+        return template.over(structure)
 
     def structure_of(self, sinks: Sequence[UOp]) -> Structure | None:
         """The structure of what is still to be computed of `sinks`; None where there is nothing to compute,

@@ -21,7 +21,7 @@ from tinygrad.graph.uop import UOp
 from tinygrad.helpers import prod
 from tinygrad.schedule.chains import ChainedSum
 from tinygrad.schedule.cost import has_statistics
-from tinygrad.schedule.products import is_contraction, product_of
+from tinygrad.schedule.products import is_contraction, product_of, sums_outer_products
 from tinygrad.shape.shapetracker import ShapeTracker
 
 
@@ -152,6 +152,7 @@ class Facts:
     axes: tuple[int, ...]
     """of a REDUCE"""
     source_shape: tuple[int, ...]
+    sums_outer_products: bool
     is_contraction: bool
     product: Product | None
     value: Facts | None
@@ -222,7 +223,8 @@ class FactsOfGraph:
             product = product_of(node)
             operands = () if product is None else tuple(map(self.shown_of, product.src))
             details = (node.arg, node.src[0].shape, node in self.closed, node in self.compared,
-                       is_contraction(node), None if product is None else product.dtype.itemsize, *operands)
+                       sums_outer_products(node), is_contraction(node),
+                       None if product is None else product.dtype.itemsize, *operands)
         elif op is Ops.LIMIT:
             details = (self.of[node.src[0]],)
         elif op is Ops.WHERE or op is Ops.CAST:
@@ -250,7 +252,8 @@ class FactsOfGraph:
             node in self.buffered_assigns, self.reads[node], self.statistics[node], node in self.closed,
             node in self.compared, self.may_store(node), self.shown_by.get(node),
             node.arg[1] if is_reduce else (),
-            node.src[0].shape if is_reduce else (), is_reduce and is_contraction(node),
+            node.src[0].shape if is_reduce else (), is_reduce and sums_outer_products(node),
+            is_reduce and is_contraction(node),
             None if product is None else self.product(product),
             self.of[node.src[0]] if node.op is Ops.LIMIT else None, Link.of(node, self.chained.get(node)))
 

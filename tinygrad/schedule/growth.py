@@ -285,10 +285,10 @@ class Decisions:
         return any(not (i.ranges <= growth.root_ranges or self.is_row(growth, f, i)) for f, i in others)
 
     def scatters(self, facts: Facts) -> bool:
-        """True for a contraction too short for what its lanes would scatter: written into a convolution's
+        """True for a sum of products too short for what its lanes would scatter: written into a convolution's
         weights, whose order is the user's, each item that is read or written costs as much as some hundred
         products."""
-        return (facts.is_contraction and prod(facts.extents) < SCATTERED_LENGTH
+        return (facts.sums_outer_products and prod(facts.extents) < SCATTERED_LENGTH
                 and worth_ordering(facts.shape))
 
     def is_row(self, growth: Growth, facts: Facts, item: Item) -> bool:

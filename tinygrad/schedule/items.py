@@ -193,7 +193,8 @@ class _Writer:
     def __init__(self, order: Sequence[UOp], fusion: Fusion, visible: set[UOp]) -> None:
         self.fusion = fusion
         self.fixed_layout = visible | {n.src[0] for n in fusion.stored if n.op is Ops.COPY}
-        """what users and copies expect in row-major order"""
+        self.fixed_layout |= {n for kernel in fusion.kernels for n in _read_in_order(kernel, fusion.stored)}
+        """what users and copies expect in row-major order, and what is read beside that"""
         self.buffer_of: dict[UOp, UOp] = {}
         self.limited = _above_limits(fusion.facts.of)
         for kernel in fusion.kernels:
@@ -408,6 +409,32 @@ class _Writer:
             raise RuntimeError("a late write copies a buffer onto itself")
         written = len({t.base for t in targets})
         return ScheduleItem(UOp.sink(assigns), tuple(piece.slots), written, tuple(piece.variables.values()))
+
+
+def _read_in_order(kernel: Kernel, stored: Mapping[UOp, Kernel]) -> set[UOp]:
+    """What a kernel that writes into a user's memory reads item by item beside that, of what others have
+    `stored`: best in the order of that memory (parts of a weight's gradient, by its update)."""
+    if not any(node.op is Ops.ASSIGN for node in kernel.outputs):
+        return set()
+    found: set[UOp] = set()
+    seen: set[UOp] = set()
+    stack = list(kernel.outputs)
+    while stack:
+        node = stack.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        if stored.get(node, kernel) is not kernel:
+            found.add(node)
+        elif node.op in Family.ELEMENTWISE or node.op is Ops.ASSIGN:
+            stack.extend(node.src)
+        elif node.op is Ops.RESHAPE and _without_ones(node) == _without_ones(node.src[0]):
+            stack.append(node.src[0])
+    return found
+
+
+def _without_ones(node: UOp) -> list[int]:
+    return [n for n in node.shape if n != 1]
 
 
 class _Piece:

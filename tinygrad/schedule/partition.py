@@ -6,6 +6,9 @@ parts of its value (`RULES`); devices exchange what they need by COPY, and nothi
 scheduler nor code generator nor runtime, knows of values on several devices. The term is that of Xu et al.,
 "GSPMD: general and scalable parallelization for ML computation graphs" (2021).
 
+Devices that are the same cores and memory (`Device.home`) exchange nothing: what they compute is on their
+home, each part by itself; what is whole on each of them is one node, and so computed and stored once.
+
 What is exchanged: a reduce along the cut axis becomes partial results that are all reduced (`all_reduce`);
 operands that are cut otherwise than what they meet are cut again (`recut`), or gathered where they were
 smallest. Everything else stays where it is.
@@ -17,17 +20,19 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from tinygrad.codegen.indexing import constant_value
+from tinygrad.device import Device
 from tinygrad.dtype import dtypes
 from tinygrad.graph.attributes import Synthesized
 from tinygrad.graph.ops import Family, Ops
-from tinygrad.graph.sharding import Layout, Sharding, Span, even_spans, intersection, reshaped, strided
+from tinygrad.graph.sharding import Layout, Place, Sharding, Span, even_spans, intersection, reshaped, strided
 from tinygrad.graph.sizes import is_symbolic
 from tinygrad.graph.uop import Shape, UOp
 from tinygrad.graph.writes import refuse_overwritten
 
 SCATTERED_BYTES = 1 << 16
-"""From here on the partial results of more than two devices are summed in parts, each on its own device:
-every device sends and receives twice its part of them instead of all of them from every other."""
+"""From here on the partial results of more than two devices are summed in parts, each on its own device, so
+that every device sends and receives about twice the size of the result; smaller ones are summed by the first,
+in two copies for each of the others."""
 
 DEEPEST = 200
 """Nodes below each other that `Partition.part` goes into; Python's stack is good for more."""
@@ -44,6 +49,7 @@ class Parts:
 
     devices: tuple[str, ...]
     nodes: tuple[UOp, ...]
+    """each on its device's home"""
     axis: int | None
     """the axis that is cut; None: every device has the whole value"""
     spans: tuple[Span, ...] = ()
@@ -69,8 +75,8 @@ Value: TypeAlias = UOp | Parts
 
 
 def moved(node: UOp, device: str) -> UOp:
-    """`node` where `device` can use it; what no device holds is everywhere."""
-    return node if node.device is None else node.copy_to(device)
+    """`node` where `device` can use it, on its home; what no device holds is everywhere."""
+    return node if node.device is None else node.copy_to(Device.home(device))
 
 
 def resized(shape: Shape, axis: int, size: int) -> Shape:
@@ -131,15 +137,28 @@ def gathered(value: Parts, devices: Sequence[str]) -> list[UOp]:
 def all_reduce(op: Ops, partial: Sequence[UOp], devices: tuple[str, ...]) -> Parts:
     """`partial` results, each on a device, combined on every device; in the same order, so that all have the
     same bits."""
+    homes = tuple(dict.fromkeys(map(Device.home, devices)))
+    in_memory: dict[Place | None, list[UOp]] = {}
+    for node in partial:
+        in_memory.setdefault(node.device, []).append(node)
+    found = dict(zip(homes, _exchanged(op, [_combined(op, p) for p in in_memory.values()], homes),
+                     strict=True))
+    return Parts(devices, tuple(found[Device.home(d)] for d in devices), None)
+
+
+def _exchanged(op: Ops, partial: Sequence[UOp], homes: tuple[str, ...]) -> list[UOp]:
+    """`partial` results, each in a memory of its own, combined in every one."""
     whole = partial[0]
-    if len(devices) == 2 or whole.numel * whole.dtype.itemsize < SCATTERED_BYTES or is_symbolic(whole.shape):
-        return Parts(devices, tuple(_combined(op, [moved(p, d) for p in partial]) for d in devices), None)
+    if len(homes) <= 2:
+        return [_combined(op, [moved(p, home) for p in partial]) for home in homes]
+    if whole.numel * whole.dtype.itemsize < SCATTERED_BYTES or is_symbolic(whole.shape):
+        result = _combined(op, [moved(p, homes[0]) for p in partial])
+        return [moved(result, home) for home in homes]
     flat = [p.contiguous().reshape((whole.numel,)) for p in partial]
-    spans = even_spans(whole.numel, len(devices))
-    scattered = Parts(devices, tuple(_combined(op, [moved(p.shrink((span,)), d) for p in flat])
-                                     for d, span in zip(devices, spans, strict=True)), 0, spans)
-    nodes = gathered(scattered, devices)
-    return Parts(devices, tuple(n.reshape(whole.shape) for n in nodes), None)
+    spans = even_spans(whole.numel, len(homes))
+    scattered = Parts(homes, tuple(_combined(op, [moved(p.shrink((span,)), home) for p in flat])
+                                   for home, span in zip(homes, spans, strict=True)), 0, spans)
+    return [n.reshape(whole.shape) for n in gathered(scattered, homes)]
 
 
 def _combined(op: Ops, values: Sequence[UOp]) -> UOp:
@@ -193,7 +212,7 @@ class Partition:
         value = self.done[node]
         if isinstance(value, Parts):
             return value
-        return Parts(devices, tuple(self.made_on(value, device) for device in devices), None)
+        return Parts(devices, tuple(self.made_on(value, Device.home(device)) for device in devices), None)
 
     def made_on(self, node: UOp, device: str) -> UOp:
         """A value that no device holds, with all that it stores on the way stored on `device`."""
@@ -290,7 +309,7 @@ def _copy(p: Partition, node: UOp) -> Value:
     if isinstance(target, str):
         if isinstance(value, UOp):
             return node.with_sources((value,))
-        return gathered(p.whole(source, value.devices), (target,))[0]
+        return gathered(p.whole(source, value.devices), (target,))[0].copy_to(target)
     assert isinstance(target, Sharding)
     spans = () if target.axis is None else even_spans(source.shape[target.axis], len(target.devices))
     if isinstance(value, Parts):

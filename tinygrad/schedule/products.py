@@ -25,12 +25,15 @@ def product_of(node: UOp) -> UOp | None:
     return value if value.op is Ops.MUL else None
 
 
-def is_contraction(node: UOp) -> bool:
-    """True for a long sum of products of values that are both spread over axes the other has."""
+def sums_outer_products(node: UOp) -> bool:
+    """True for a sum of products of values that are both spread over axes the other has."""
     product = product_of(node)
-    if product is None or prod(range_extents(node)) < CONTRACTION_LENGTH:
-        return False
-    return all(_is_spread(s) for s in product.src)
+    return product is not None and all(_is_spread(s) for s in product.src)
+
+
+def is_contraction(node: UOp) -> bool:
+    """True for a long such sum, which is worth tiles."""
+    return sums_outer_products(node) and prod(range_extents(node)) >= CONTRACTION_LENGTH
 
 
 def reread_bytes(node: UOp) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from tinygrad.device import Device
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.sharding import Layout
 from tinygrad.graph.uop import UOp
@@ -44,7 +45,8 @@ class Spread:
         if node.op is Ops.BUFFER or node.realized_view is not None or node in self.stored:
             return
         if isinstance(value, Parts):
-            nodes = tuple(_in_memory(n, d) for n, d in zip(value.nodes, value.devices, strict=True))
+            nodes = tuple(_in_memory(n, home) for n, home in
+                          zip(value.nodes, map(Device.home, value.devices), strict=True))
         else:
             nodes = (value if value.op in _STORED else _copied(value),)
         written = node.op is not Ops.ASSIGN and any(n.op is Ops.ASSIGN for n in nodes)

@@ -65,30 +65,41 @@ class Place:
 HERE = Place()
 
 
+def tinygrad_training(make: MakeNetwork, images: Callable[[], Array], labels: Callable[[], Array],
+                      optimizer: str, settings: Mapping[str, float], place: Place = HERE,
+                      devices: tuple[str, ...] = (), is_jitted: bool = True) -> Step:
+    """The step that `training` has of both tinygrads; with `devices`, data parallel on them."""
+    from bench.workloads.models import in_tinygrad
+    from tinygrad import Tensor, TinyJit
+    from tinygrad.nn import optim
+    from tinygrad.nn.state import get_parameters
+
+    network = in_tinygrad.with_weights(make(in_tinygrad), place.dtype)
+    run = (lambda x: x.sequential(network)) if isinstance(network, list) else network
+    x, y = place.in_tinygrad(images()), place.in_tinygrad(labels())
+    if devices:
+        for parameter in get_parameters(network):
+            parameter.shard_(devices)
+        x, y = x.shard(devices, 0).realize(), y.shard(devices, 0).realize()
+    updates = getattr(optim, optimizer)(get_parameters(network), **settings)
+
+    def step(x: Tensor, y: Tensor) -> Any:
+        with in_tinygrad.training():
+            updates.zero_grad()
+            loss = run(x).sparse_categorical_crossentropy(y)
+            loss.backward()
+            return loss.realize(*updates.schedule_step())
+
+    call = TinyJit(step) if is_jitted else step
+    return lambda: call(x, y)
+
+
 def training(make: MakeNetwork, images: Callable[[], Array], labels: Callable[[], Array],
              optimizer: str, place: Place = HERE, **settings: float) -> dict[str, Setup]:
     """A step of `optimizer` on the cross entropy, for each peer. Returns the loss."""
 
     def tinygrad() -> Step:
-        from bench.workloads.models import in_tinygrad
-        from tinygrad import Tensor, TinyJit
-        from tinygrad.nn import optim
-        from tinygrad.nn.state import get_parameters
-
-        network = in_tinygrad.with_weights(make(in_tinygrad), place.dtype)
-        run = (lambda x: x.sequential(network)) if isinstance(network, list) else network
-        updates = getattr(optim, optimizer)(get_parameters(network), **settings)
-        x, y = place.in_tinygrad(images()), place.in_tinygrad(labels())
-
-        @TinyJit
-        def step(x: Tensor, y: Tensor) -> Any:
-            with in_tinygrad.training():
-                updates.zero_grad()
-                loss = run(x).sparse_categorical_crossentropy(y)
-                loss.backward()
-                return loss.realize(*updates.schedule_step())
-
-        return lambda: step(x, y)
+        return tinygrad_training(make, images, labels, optimizer, settings, place)
 
     def torch(compiled: bool) -> Step:
         import torch
