@@ -253,7 +253,7 @@ class Trace:
         places = [self.places[n] for output in own for n in output.places]
         return not (self.gradients or any(self.random_count.values()) or self.written_states or (
             self.written_inputs)) and self.engine.one_command is not None and len(own) == len(self.outputs) \
-            and not any(output.view.has_sizes or len(output.places) > 1 for output in own) \
+            and not any(output.view.has_sizes or output.view.base.arg.layout is not None for output in own) \
             and all(place.kind is Kind.FRESH and place.content is None for place in places)
 
     def replay_at_once(self, inputs: Inputs) -> dict[int, Buffer] | None:
