@@ -1,7 +1,7 @@
 """Equal layers are scheduled once: what is decided for one is found again for the others, and is what
 deciding it for each would give.
 
-The reference is the same scheduler with nothing shared: every node has facts of its own.
+The reference is the same scheduler with nothing shared: every node has a summary of its own.
 """
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
 from tinygrad.nn import optim
 from tinygrad.nn.state import get_parameters, get_state_dict, load_state_dict
-from tinygrad.schedule.facts import FactsOfGraph, Shown
-from tinygrad.schedule.growth import Decisions
+from tinygrad.schedule.fusion_group import FusionLegality
 from tinygrad.schedule.items import create_schedule
+from tinygrad.schedule.node_summary import GraphSummary, ViewMap
 
 Network = Callable[[Tensor], Tensor]
 
@@ -148,9 +148,9 @@ def kernels_of(sinks: list[UOp]) -> list[Any]:
 
 def share_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every node be unlike all others."""
-    monkeypatch.setattr(FactsOfGraph, "key", lambda self, node: (node,))
-    monkeypatch.setattr(FactsOfGraph, "remembered",
-                        lambda self, key, node: Shown(node.st, node.base.shape, node.base.op is Ops.CONST))
+    monkeypatch.setattr(GraphSummary, "key", lambda self, node: (node,))
+    monkeypatch.setattr(GraphSummary, "remembered",
+                        lambda self, key, node: ViewMap(node.st, node.base.shape, node.base.op is Ops.CONST))
 
 
 NETWORKS: dict[str, Callable[[], Any]] = {
@@ -183,7 +183,7 @@ def counted_decisions(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     calls: list[str] = []
 
     def counted(name: str) -> Callable[..., Any]:
-        decide = getattr(Decisions, name)
+        decide = getattr(FusionLegality, name)
 
         def decided(*args: Any) -> Any:
             calls.append(name)
@@ -191,8 +191,8 @@ def counted_decisions(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
         return decided
 
-    for name in ("must_store", "hosts", "after_reduce"):
-        monkeypatch.setattr(Decisions, name, counted(name))
+    for name in ("must_store", "multi_outputs", "after_reduce"):
+        monkeypatch.setattr(FusionLegality, name, counted(name))
     return calls
 
 

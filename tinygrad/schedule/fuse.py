@@ -4,7 +4,7 @@ In: the nodes of a simplified graph, sources first, and those that must have a v
 with the nodes it stores.
 
 One sweep visits the nodes from the results back to the sources, so that all uses of a node are known when it
-is met. A use is a kernel and the `Item` of the node that it wants, inside which loops. From the uses
+is met. A use is a kernel and its `Access` to the node, inside which loops. From the uses
 follows how often the node would be evaluated if nobody stored it, and one cost rule (`cost.better_stored`)
 decides:
 
@@ -14,14 +14,15 @@ decides:
   the loops inside (softmax, norms, losses): it fuses too, if the loops nest and enough of them are left to
   share out.
 - A row that several loops of a kernel read (the exponentials of softmax, the scores of attention) counts as
-  computed once: its plan keeps such rows in scratch memory. So attention is one kernel: two contractions
+  computed once: its plan caches such rows in scratch memory. So attention is one kernel: two contractions
   around the statistics of their common rows.
 - stored: by a kernel of its own; or, where one of the kernels using it computes each item exactly once
-  anyway, or keeps the rows that it consists of, as one more output of that kernel. So attention's weights are
-  stored by its forward kernel, for the three kernels of its gradients.
+  anyway, or caches the rows that it consists of, as one more output of that kernel. So attention's weights
+  are stored by its forward kernel, for the three kernels of its gradients.
 
-Decisions see nothing but facts (`facts.py`, `growth.py`): what they depend on is all that they are given. So
-each is made once and kept by that, and a layer equal to one before it only has the answers looked up.
+Decisions see nothing but summaries (`node_summary.py`, `fusion_group.py`): what they depend on is all that
+they are given. So each is made once and kept by that, and a layer equal to one before it only has the answers
+looked up.
 """
 from __future__ import annotations
 
@@ -34,7 +35,6 @@ from tinygrad.graph.ops import Ops
 from tinygrad.graph.printing import format_node
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import DEBUG
-from tinygrad.schedule.chains import chained_sums
 from tinygrad.schedule.cost import (
     LARGE_CONE,
     Work,
@@ -44,23 +44,31 @@ from tinygrad.schedule.cost import (
     explain_storing,
     reads_memory,
 )
-from tinygrad.schedule.facts import Facts, FactsOfGraph, Item, Items, Kind
-from tinygrad.schedule.growth import Decisions, Growth, Host, Use, Verdict, device_of
+from tinygrad.schedule.fused_attention import fused_attentions
+from tinygrad.schedule.fusion_group import (
+    FusionGroup,
+    FusionLegality,
+    MultiOutputFusion,
+    StoreDecision,
+    Use,
+    device_of,
+)
+from tinygrad.schedule.node_summary import Access, Accesses, GraphSummary, NodeSummary, OpPattern
 from tinygrad.schedule.segments import ACCESS_OPERATIONS, MOST_OPERATIONS, segments_of, weight_of
 
 
 @dataclass(eq=False)
 class Kernel:
-    """What one kernel stores, and how far it has grown."""
+    """What one kernel stores, and its fusion group so far."""
 
     root: UOp
-    growth: Growth
+    group: FusionGroup
     outputs: list[UOp] = field(default_factory=list)
     after: set[Kernel] = field(default_factory=set)
     """kernels whose results this one reads"""
     own: set[UOp] = field(default_factory=set)
     """nodes that it computes for itself, even where another kernel stores them"""
-    places: dict[UOp, tuple[UOp, ...]] = field(default_factory=dict)
+    output_loops: dict[UOp, tuple[UOp, ...]] = field(default_factory=dict)
     """for each output, the loops over its items"""
     depths: dict[int, int] = field(default_factory=dict)
     """a number for each depth at which it has a REDUCE"""
@@ -86,7 +94,7 @@ class Kernel:
         return False
 
 
-Uses = dict[tuple[Kernel, Item], None]
+Uses = dict[tuple[Kernel, Access], None]
 
 
 class Fusion:
@@ -101,15 +109,15 @@ class Fusion:
         self.segment_of = segment_of
         self.reads = reads
         self.work = Work(closed)
-        chained = chained_sums(order, forced, closed)
+        attention_of = fused_attentions(order, forced, closed)
         compared = compared_sums(order, forced, closed)
-        self.facts = FactsOfGraph(order, reads, closed, compared, forced, buffered_assigns, chained)
-        self.items = Items()
-        self.decisions = Decisions(self.items)
-        self.verdicts: dict[Any, Verdict] = {}
-        self.hosts: dict[Any, tuple[Host, ...]] = {}
-        self.roots: dict[tuple[Facts, str | None], Growth] = {}
-        self.reduced: dict[Any, tuple[Growth, Item]] = {}
+        self.summary = GraphSummary(order, reads, closed, compared, forced, buffered_assigns, attention_of)
+        self.accesses = Accesses()
+        self.legality = FusionLegality(self.accesses)
+        self.decisions: dict[Any, StoreDecision] = {}
+        self.multi_outputs: dict[Any, tuple[MultiOutputFusion, ...]] = {}
+        self.roots: dict[tuple[NodeSummary, str | None], FusionGroup] = {}
+        self.reduced: dict[Any, tuple[FusionGroup, Access]] = {}
         """what was decided, by all that it depends on"""
         self.uses: dict[UOp, Uses] = {}
         self.kernels: list[Kernel] = []
@@ -120,73 +128,73 @@ class Fusion:
     def visit(self, node: UOp) -> None:
         """Decide where a node is computed, all of whose uses are known."""
         uses = self.uses.get(node)
-        facts = self.facts.of[node]
-        if uses is not None and facts.link is not None and facts.link.is_between:
-            uses = self.left_by_chain(node, facts, uses)
-        if facts.op is Ops.COPY:
-            self.store_apart(node, facts, uses or {})
-        elif facts.is_forced:
-            self.store(node, facts, uses or {})
+        summary = self.summary.of[node]
+        if uses is not None and summary.role is not None and summary.role.is_between:
+            uses = self.uses_outside_attention(node, summary, uses)
+        if summary.op is Ops.COPY:
+            self.store_apart(node, summary, uses or {})
+        elif summary.is_forced:
+            self.store(node, summary, uses or {})
         elif uses is None:
             return
-        elif facts.kind is Kind.LEAF:
+        elif summary.pattern is OpPattern.LEAF:
             self.note_reading(uses)
-        elif self.is_of_other_segments(node, facts, uses) or (
-                facts.may_store and self.must_store(node, facts, uses)):
-            self.store(node, facts, uses)
+        elif self.is_of_other_segments(node, summary, uses) or (
+                summary.may_store and self.must_store(node, summary, uses)):
+            self.store(node, summary, uses)
         else:
-            for kernel, item in uses:
-                self.pass_on(kernel, node, facts, item)
+            for kernel, access in uses:
+                self.pass_on(kernel, node, summary, access)
 
-    def is_of_other_segments(self, node: UOp, facts: Facts, uses: Uses) -> bool:
+    def is_of_other_segments(self, node: UOp, summary: NodeSummary, uses: Uses) -> bool:
         """Whether a kernel of another segment than a node's wants it, where it does not cost next to nothing
         there."""
-        if not self.segment_of or facts.kind not in (Kind.ITEMWISE, Kind.REDUCE):
+        if not self.segment_of or summary.pattern not in (OpPattern.ELEMENTWISE, OpPattern.REDUCE):
             return False
         segment = self.segment_of.get(node)
         if all(kernel.segment == segment for kernel, _ in uses):
             return False
-        return facts.reads_memory or self.work[node] > LARGE_CONE
+        return summary.reads_memory or self.work[node] > LARGE_CONE
 
     def note_reading(self, uses: Uses) -> None:
         """Kernels read an item from memory."""
         for kernel, _ in uses:
             kernel.operations += ACCESS_OPERATIONS
 
-    def left_by_chain(self, node: UOp, facts: Facts, uses: Uses) -> Uses | None:
-        """The uses of what is between the products of a chain, but those of its own kernel: that computes it
-        for itself, whoever else wants it. None where no other is left."""
+    def uses_outside_attention(self, node: UOp, summary: NodeSummary, uses: Uses) -> Uses | None:
+        """The uses of what is between the products of attention, but those of its own kernel: that computes
+        it for itself, whoever else wants it. None where no other is left."""
         left: Uses = {}
-        for kernel, item in uses:
-            if self.decisions.runs_chain(kernel.growth, facts):
+        for kernel, access in uses:
+            if self.legality.runs_attention(kernel.group, summary):
                 kernel.own.add(node)
-                self.pass_on(kernel, node, facts, item)
+                self.pass_on(kernel, node, summary, access)
             else:
-                left[kernel, item] = None
+                left[kernel, access] = None
         return left or None
 
-    def must_store(self, node: UOp, facts: Facts, uses: Uses) -> bool:
+    def must_store(self, node: UOp, summary: NodeSummary, uses: Uses) -> bool:
         """Whether to store a node that need not be."""
         if len(uses) == 1:
-            ((kernel, item),) = uses
-            key: Any = (facts, kernel.growth, item)
+            ((kernel, access),) = uses
+            key: Any = (summary, kernel.group, access)
         else:
-            key = (facts, tuple(numbered(uses)))
-        verdict = self.verdicts.get(key)
-        if verdict is None:
-            verdict = self.verdicts[key] = self.decisions.must_store(facts, tuple(numbered(uses)))
-        if isinstance(verdict, bool):
-            return verdict
+            key = (summary, tuple(numbered(uses)))
+        decision = self.decisions.get(key)
+        if decision is None:
+            decision = self.decisions[key] = self.legality.must_store(summary, tuple(numbered(uses)))
+        if isinstance(decision, bool):
+            return decision
         while node.op is Ops.LIMIT:
             node = node.src[0]
-        if isinstance(verdict, str):
-            self.note(node, verdict)
+        if isinstance(decision, str):
+            self.note(node, decision)
             return True
         work = self.work[node]
-        if work <= verdict.least:
+        if work <= decision.least:
             return False
-        self.note(node, explain_storing(node, verdict.evaluations, work, verdict.kernels))
-        return better_stored(node, verdict.evaluations, work, verdict.kernels)
+        self.note(node, explain_storing(node, decision.evaluations, work, decision.kernels))
+        return better_stored(node, decision.evaluations, work, decision.kernels)
 
     def note(self, node: UOp, decision: str) -> None:
         """Print a decision at DEBUG=3."""
@@ -195,35 +203,36 @@ class Fusion:
 
     # --- storing --------------------------------------------------------------------------------------------
 
-    def store(self, node: UOp, facts: Facts, uses: Uses) -> None:
+    def store(self, node: UOp, summary: NodeSummary, uses: Uses) -> None:
         """Let a kernel that uses a node store it, or else a new one."""
-        host = self.host_for(facts, uses, self.segment_of.get(node))
+        host = self.storing_kernel(summary, uses, self.segment_of.get(node))
         if host is None:
-            self.store_apart(node, facts, uses)
+            self.store_apart(node, summary, uses)
             return
         kernel, found = host
         kernel.outputs.append(node)
-        kernel.growth = found.growth
-        kernel.places[node] = found.index
+        kernel.group = found.group
+        kernel.output_loops[node] = found.index
         self.stored[node] = kernel
         for user, _ in uses:
             if user is not kernel:
                 user.after.add(kernel)
                 user.operations += ACCESS_OPERATIONS
-        self.pass_on(kernel, node, facts, found.item)
+        self.pass_on(kernel, node, summary, found.access)
 
-    def host_for(self, facts: Facts, uses: Uses, segment: int | None) -> tuple[Kernel, Host] | None:
+    def storing_kernel(self, summary: NodeSummary, uses: Uses, segment: int |
+                       None) -> tuple[Kernel, MultiOutputFusion] | None:
         """A kernel that may store a node of that segment and does not wait for others that use it."""
         if not uses:
             return None
-        key = (facts, tuple(numbered(uses)))
-        hosts = self.hosts.get(key)
-        if hosts is None:
-            hosts = self.hosts[key] = self.decisions.hosts(facts, key[1])
-        if not hosts:
+        key = (summary, tuple(numbered(uses)))
+        multi_outputs = self.multi_outputs.get(key)
+        if multi_outputs is None:
+            multi_outputs = self.multi_outputs[key] = self.legality.multi_outputs(summary, key[1])
+        if not multi_outputs:
             return None
         kernels = list(dict.fromkeys(kernel for kernel, _ in uses))
-        for host in hosts:
+        for host in multi_outputs:
             kernel = kernels[host.number]
             if kernel.segment != segment:
                 continue
@@ -233,57 +242,59 @@ class Fusion:
                 return kernel, host
         return None
 
-    def store_apart(self, node: UOp, facts: Facts, uses: Uses) -> None:
+    def store_apart(self, node: UOp, summary: NodeSummary, uses: Uses) -> None:
         """Let a new kernel store a node."""
-        key = (facts, device_of(facts, numbered(uses)))
-        growth = self.roots.get(key)
-        if growth is None:
-            growth = self.roots[key] = Growth.of(*key)
-        kernel = Kernel(node, growth, [node], places={node: growth.index}, segment=self.segment_of.get(node))
+        key = (summary, device_of(summary, numbered(uses)))
+        group = self.roots.get(key)
+        if group is None:
+            group = self.roots[key] = FusionGroup.of(*key)
+        kernel = Kernel(node, group, [node], output_loops={node: group.index},
+                        segment=self.segment_of.get(node))
         self.kernels.append(kernel)
         self.stored[node] = kernel
         for user, _ in uses:
             user.after.add(kernel)
             user.operations += ACCESS_OPERATIONS
-        self.pass_on(kernel, node, facts, self.items.item(growth.index, None))
+        self.pass_on(kernel, node, summary, self.accesses.access(group.index, None))
 
     # --- following a value to its sources -------------------------------------------------------------------
 
-    def pass_on(self, kernel: Kernel, node: UOp, facts: Facts, item: Item) -> None:
-        """`item` of a node is computed inside `kernel`: its sources are used there."""
-        kind = facts.kind
+    def pass_on(self, kernel: Kernel, node: UOp, summary: NodeSummary, access: Access) -> None:
+        """`access` of a node is computed inside `kernel`: its sources are used there."""
+        pattern = summary.pattern
         kernel.computed.append(node)
-        kernel.operations += weight_of(facts.op)
-        if kind is Kind.ITEMWISE:
+        kernel.operations += weight_of(summary.op)
+        if pattern is OpPattern.ELEMENTWISE:
             for source in node.src:
-                self.use(source, kernel, item)
-        elif kind is Kind.MOVEMENT:
-            assert facts.shown is not None
-            if not facts.shown.is_constant:
-                self.use(self.facts.base[node], kernel, facts.shown.item_at(item, self.items))
-        elif kind is Kind.REDUCE:
-            self.use(node.src[0], kernel, self.into_reduce(kernel, node, facts, item))
-        elif kind is Kind.ASSIGN:
-            self.use(node.src[1], kernel, item)
+                self.use(source, kernel, access)
+        elif pattern is OpPattern.MOVEMENT:
+            assert summary.view_map is not None
+            if not summary.view_map.is_constant:
+                self.use(self.summary.base[node], kernel, summary.view_map.access_at(access, self.accesses))
+        elif pattern is OpPattern.REDUCE:
+            self.use(node.src[0], kernel, self.into_reduce(kernel, node, summary, access))
+        elif pattern is OpPattern.ASSIGN:
+            self.use(node.src[1], kernel, access)
 
-    def into_reduce(self, kernel: Kernel, node: UOp, facts: Facts, item: Item) -> Item:
+    def into_reduce(self, kernel: Kernel, node: UOp, summary: NodeSummary, access: Access) -> Access:
         """The item that a REDUCE reads inside its loops, which `kernel` gets."""
-        depth = kernel.depths.setdefault(self.facts.depth[node], len(kernel.depths))
+        depth = kernel.depths.setdefault(self.summary.depth[node], len(kernel.depths))
         again = kernel.last_reduce is node
         kernel.last_reduce = node
-        key = (kernel.growth, facts, item, depth, again)
+        key = (kernel.group, summary, access, depth, again)
         found = self.reduced.get(key)
         if found is None:
-            found = self.reduced[key] = self.decisions.after_reduce(kernel.growth, facts, item, depth, again)
-        kernel.growth = found[0]
+            found = self.reduced[key] = self.legality.after_reduce(kernel.group, summary, access, depth,
+                                                                   again)
+        kernel.group = found[0]
         return found[1]
 
-    def use(self, node: UOp, kernel: Kernel, item: Item) -> None:
+    def use(self, node: UOp, kernel: Kernel, access: Access) -> None:
         uses = self.uses.get(node)
         if uses is None:
-            self.uses[node] = {(kernel, item): None}
+            self.uses[node] = {(kernel, access): None}
         else:
-            uses[kernel, item] = None
+            uses[kernel, access] = None
 
 
     def segments(self) -> dict[UOp, int]:
@@ -291,7 +302,7 @@ class Fusion:
         found: dict[UOp, int] = {}
         for kernel in self.kernels:
             if kernel.operations > MOST_OPERATIONS:
-                cut = segments_of(kernel.computed[::-1], self.facts.base, self.reads, len(found))
+                cut = segments_of(kernel.computed[::-1], self.summary.base, self.reads, len(found))
                 found.update((node, segment) for node, segment in cut.items() if node not in found)
         return found
 
@@ -299,7 +310,7 @@ class Fusion:
 def numbered(uses: Uses) -> list[Use]:
     """Uses without their kernels, which get numbers as they are met."""
     numbers: dict[Kernel, int] = {}
-    return [Use(numbers.setdefault(k, len(numbers)), k.growth, item) for k, item in uses]
+    return [Use(numbers.setdefault(k, len(numbers)), k.group, access) for k, access in uses]
 
 
 def _has_copy(kernels: Iterable[Kernel]) -> bool:

@@ -18,10 +18,10 @@ from tinygrad.graph.shapes import inverse_permutation
 from tinygrad.graph.uop import UOp
 from tinygrad.schedule.copies import contiguous_part, is_computed
 from tinygrad.schedule.crops import at_variables, is_step, moving_crops
-from tinygrad.schedule.facts import COMPUTED_AGAIN
 from tinygrad.schedule.fuse import Fusion, Kernel
 from tinygrad.schedule.layout import axis_order, worth_ordering
 from tinygrad.schedule.memory import Arena
+from tinygrad.schedule.node_summary import COMPUTED_AGAIN
 from tinygrad.schedule.simplify import simplified_graph
 
 LIMITED_OPERATIONS = 32
@@ -196,7 +196,7 @@ class _Writer:
         self.fixed_layout |= {n for kernel in fusion.kernels for n in _read_in_order(kernel, fusion.stored)}
         """what users and copies expect in row-major order, and what is read beside that"""
         self.buffer_of: dict[UOp, UOp] = {}
-        self.limited = _above_limits(fusion.facts.of)
+        self.limited = _above_limits(fusion.summary.of)
         for kernel in fusion.kernels:
             for node in kernel.outputs:
                 self.buffer_of[node] = self.storage(node)
@@ -232,7 +232,7 @@ class _Writer:
         """The view that holds a stored node."""
         if node.op is Ops.ASSIGN and node not in self.fusion.buffered_assigns:
             return node.src[0]
-        device = self.fusion.stored[node].growth.device or Device.DEFAULT
+        device = self.fusion.stored[node].group.device or Device.DEFAULT
         return UOp.new_buffer(device, node.numel, node.dtype).reshape(node.shape)
 
     def view_of(self, node: UOp) -> UOp:
@@ -313,7 +313,7 @@ class _Writer:
         """where the first that waits for a kernel is"""
         for kernel in reversed(order):
             read = sum(map(_stored_bytes, kernel.after))
-            if kernel in wanted and not kernel.growth.is_copy and _stored_bytes(kernel) > read:
+            if kernel in wanted and not kernel.group.is_copy and _stored_bytes(kernel) > read:
                 place[kernel] = wanted[kernel] - 1
             for other in after[kernel]:
                 wanted[other] = min(wanted.get(other, place[kernel]), place[kernel])
@@ -348,7 +348,7 @@ class _Writer:
         if not targets:
             return None
         for buffer, assign in targets.items():
-            place = through_movement(Point(assign.src[0], kernel.places[assign], None))[0]
+            place = through_movement(Point(assign.src[0], kernel.output_loops[assign], None))[0]
             if any(i.index != place.index for k, i in self.fusion.uses.get(buffer, ()) if k is kernel):
                 return assign
         return None

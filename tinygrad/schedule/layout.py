@@ -15,7 +15,7 @@ from functools import lru_cache
 
 from tinygrad.codegen.contraction import contraction_of
 from tinygrad.codegen.lower import lower
-from tinygrad.codegen.opt.access import Access, accesses_of
+from tinygrad.codegen.opt.access import MemoryAccess, accesses_of
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import prod
@@ -55,7 +55,7 @@ def axis_order(ast: UOp, output: int) -> tuple[int, ...]:
     return tuple(range(len(shape)))
 
 
-def _ranges_of_axes(shape: tuple[int, ...], store: Access) -> list[UOp | None] | None:
+def _ranges_of_axes(shape: tuple[int, ...], store: MemoryAccess) -> list[UOp | None] | None:
     """The range that runs over each axis of a row-major store, None for axes of size 1."""
     by_step = {step: r for r, step in store.steps.items()}
     found: list[UOp | None] = []
@@ -67,7 +67,7 @@ def _ranges_of_axes(shape: tuple[int, ...], store: Access) -> list[UOp | None] |
     return found
 
 
-def _known_to_weights(store: Access) -> frozenset[UOp] | None:
+def _known_to_weights(store: MemoryAccess) -> frozenset[UOp] | None:
     """The output ranges that only one operand of the store's contraction changes with: that with fewer of
     them (a weight knows the channels, an image its rows and columns too), or the clearly smaller one."""
     for node in store.node.toposort():

@@ -35,7 +35,7 @@ LEAST_PIECE = 4
 PADDED_COST = 1.25
 """Of pieces that zeros complete: their conditions, and what is added up in vain."""
 COMPUTED_IN_PLACE = Family.ELEMENTWISE | Family.MOVEMENT | {Ops.CONST, Ops.VARIABLE, Ops.LIMIT}
-"""What is made where it is used, as far as chains look for what a sum is made of."""
+"""What is made where it is used, as far as fused attention looks for what a sum is made of."""
 
 
 def runs_blocks(device: str | None) -> bool:
@@ -73,7 +73,7 @@ def split_reduce(node: UOp) -> UOp | None:
 def _split_for_blocks(node: UOp) -> UOp | None:
     """A REDUCE in the pieces that cost blocks of threads least (`block_sums.py`), if these are several.
 
-    Sums weighted by a softmax are left whole: one kernel may do all of it (`chains.py`).
+    Sums weighted by a softmax are left whole: one kernel may do all of it (`fused_attention.py`).
     """
     source, (op, axes) = node.src[0], node.arg
     if is_symbolic(source.shape) or node.numel == 0:

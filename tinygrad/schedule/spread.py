@@ -90,12 +90,12 @@ def _memory_below(node: UOp) -> UOp:
 
 def _over_memory(node: UOp, views: Mapping[UOp, UOp]) -> UOp:
     """`node` as a view of what holds the node below."""
-    chain = []
+    attention = []
     while node.op in _TRANSPARENT and node.realized_view is None:
-        chain.append(node)
+        attention.append(node)
         node = node.src[0]
     view = node.realized_view or views.get(node, node)
-    for above in reversed(chain):
+    for above in reversed(attention):
         if above.op in Family.VIEW:
             view = above.replace(src=(view, *above.src[1:]))
     return view

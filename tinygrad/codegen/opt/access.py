@@ -14,7 +14,7 @@ from tinygrad.graph.uop import UOp
 
 
 @dataclass(frozen=True)
-class Access:
+class MemoryAccess:
     """One LOAD or STORE: its address, the ranges it runs in, and the step of each range that has a fixed
     one."""
 
@@ -37,13 +37,13 @@ def steps_of(expression: UOp) -> tuple[dict[UOp, int], frozenset[UOp]]:
     return steps, irregular
 
 
-def accesses_of(nest: UOp) -> list[Access]:
+def accesses_of(nest: UOp) -> list[MemoryAccess]:
     """Every access of the nest to memory."""
     found = []
     for node in nest.toposort():
         if node.op in (Ops.LOAD, Ops.STORE):
             steps, irregular = steps_of(node.src[0].src[1])
-            found.append(Access(node, node.ranges | frozenset(node.closed_ranges), steps, irregular))
+            found.append(MemoryAccess(node, node.ranges | frozenset(node.closed_ranges), steps, irregular))
     return found
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from tinygrad.codegen.belonging import sums_by_place
 from tinygrad.codegen.contraction import Contraction, contraction_of
 from tinygrad.codegen.launches import needs_order
-from tinygrad.codegen.opt.access import Access, accesses_of
+from tinygrad.codegen.opt.access import MemoryAccess, accesses_of
 from tinygrad.codegen.opt.choose_chain import ChainChooser
 from tinygrad.codegen.opt.choose_registers import RegisterChooser
 from tinygrad.codegen.opt.choose_sides import dividing
@@ -60,7 +60,7 @@ def choose_block_plan(nest: UOp, renderer: Renderer) -> Plan:
     return _Chooser(nest, renderer).plan()
 
 
-def runs_as_chain(nest: UOp, renderer: Renderer) -> bool:
+def runs_as_fused_attention(nest: UOp, renderer: Renderer) -> bool:
     """Whether the plan for `nest` is one of two products with a softmax between them (`choose_chain.py`)."""
     chooser = _Chooser(nest, renderer)
     chooser.merge_contiguous()
@@ -131,7 +131,7 @@ class _Chooser:
         found = [c for c in map(contraction_of, self.outer_reduces()) if c is not None]
         return max(found, key=lambda c: prod(r.extent for r in c.reduce.closed_ranges), default=None)
 
-    def largest_access(self, inside: UOp) -> Access | None:
+    def largest_access(self, inside: UOp) -> MemoryAccess | None:
         """The load below `inside` that runs most often."""
         below = set(inside.toposort())
         loads = [a for a in accesses_of(self.nest) if a.node.op is Ops.LOAD and a.node in below]

@@ -4,7 +4,7 @@
 """
 from __future__ import annotations
 
-from tinygrad.codegen.opt.access import Access, accesses_of
+from tinygrad.codegen.opt.access import MemoryAccess, accesses_of
 from tinygrad.codegen.opt.plan import Opt, OptKind, apply_opt
 from tinygrad.codegen.ranges import output_ranges
 from tinygrad.graph.ops import Ops, RangeKind
@@ -42,7 +42,7 @@ class Chooser:
     def identities(self) -> set[int]:
         return {r.arg[0] for r in self.ranges()}
 
-    def loads_of(self, value: UOp) -> list[Access]:
+    def loads_of(self, value: UOp) -> list[MemoryAccess]:
         """The accesses to memory that `value` is made from."""
         inside = value.toposort()
         return [a for a in accesses_of(self.nest) if a.node.op is Ops.LOAD and a.node in inside]

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 
 from tinygrad.codegen.contraction import Contraction
-from tinygrad.codegen.opt.access import Access, accesses_of
+from tinygrad.codegen.opt.access import MemoryAccess, accesses_of
 from tinygrad.codegen.opt.matrix import MatrixProduct, matrix_product
 from tinygrad.codegen.opt.plan import Opt, OptKind, operands, writes_what_it_reads
 from tinygrad.codegen.opt.tiles import STAGING_REUSE, TileChooser
@@ -107,7 +107,7 @@ class RowsUnitChooser(TileChooser):
         items = self.bytes_deep(product, unit) * product.m.extent
         return items <= self.renderer.l2_bytes // 2
 
-    def stores(self) -> list[Access]:
+    def stores(self) -> list[MemoryAccess]:
         return [a for a in accesses_of(self.nest) if a.node.op is Ops.STORE]
 
     def has_blocks(self, r: UOp, size: int) -> bool:

@@ -6,7 +6,7 @@ transpose gets tiles of whole cache lines; the taps of small windows are written
 """
 from __future__ import annotations
 
-from tinygrad.codegen.opt.access import Access, accesses_of
+from tinygrad.codegen.opt.access import MemoryAccess, accesses_of
 from tinygrad.codegen.opt.chooser import Chooser, tile_size
 from tinygrad.codegen.opt.plan import Opt, OptKind, is_stage_range, writes_what_it_reads
 from tinygrad.codegen.ranges import range_named
@@ -108,7 +108,7 @@ class LaneChooser(Chooser):
         iterations = prod(r.extent for r in reduce.ranges | frozenset(reduce.closed_ranges))
         return bool(MINOR_SHARE * iterations <= longest)
 
-    def lane_cost(self, r: UOp, region: list[Access]) -> float:
+    def lane_cost(self, r: UOp, region: list[MemoryAccess]) -> float:
         """Cost per item of running `r` as lanes, against 1 for running nothing so."""
         width = self.width(r)
         inside = [a for a in region if r in a.ranges]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 from tinygrad.codegen.contraction import product_in
-from tinygrad.codegen.opt.access import Access
+from tinygrad.codegen.opt.access import MemoryAccess
 from tinygrad.codegen.opt.lanes import LaneChooser
 from tinygrad.codegen.opt.plan import Opt, OptKind, can_be_outermost, operands
 from tinygrad.codegen.ranges import range_named
@@ -34,7 +34,7 @@ class PanelChooser(LaneChooser):
                     return True
         return False
 
-    def newest_stage(self) -> tuple[UOp, list[Access]]:
+    def newest_stage(self) -> tuple[UOp, list[MemoryAccess]]:
         """The STAGE made last, and what it loads."""
         stage = max((n for n in self.nest.toposort() if n.op is Ops.STAGE), key=lambda n: int(n.arg[0]))
         return stage, self.loads_of(stage.src[0])
@@ -58,7 +58,7 @@ class PanelChooser(LaneChooser):
                 self.take(Opt(OptKind.UPCAST, loops[side[0]].arg[0], lane.extent))
         self.take(Opt(OptKind.VECTOR, lane.arg[0], lane.extent))
 
-    def mergeable_filling(self, stage: UOp, loads: list[Access]) -> tuple[UOp, UOp] | None:
+    def mergeable_filling(self, stage: UOp, loads: list[MemoryAccess]) -> tuple[UOp, UOp] | None:
         """Two loops that fill a panel and walk memory as one would."""
         *loops, _ = stage.closed_ranges
         conditions = frozenset[UOp]().union(*(c.ranges for a in loads for c in a.node.src[0].src[2:]))

@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tinygrad.codegen.contraction import contraction_of
-from tinygrad.codegen.opt.access import Access, accesses_of, steps_of
+from tinygrad.codegen.opt.access import MemoryAccess, accesses_of, steps_of
 from tinygrad.codegen.opt.rows import ELEMENTARY
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
@@ -61,19 +61,19 @@ def prefetches(nest: UOp, renderer: Renderer) -> list[Prefetch]:
     return [found] if found is not None else _along_loops(nest, [a for a in large if a not in rows], dear)
 
 
-def _walks(reads: list[Access], along: UOp) -> list[Access]:
+def _walks(reads: list[MemoryAccess], along: UOp) -> list[MemoryAccess]:
     """Those that go on by a fixed step with `along`."""
     return [a for a in reads if (a.step(along) or 0) > 0]
 
 
-def _reads(nest: UOp) -> list[Access]:
+def _reads(nest: UOp) -> list[MemoryAccess]:
     """The loads from buffers, with the steps that they would have if no last tile overlapped the one before:
     a hint may ask for any place."""
     loads = (a for a in accesses_of(nest) if a.node.op is Ops.LOAD and a.node.src[0].src[0].op is Ops.PARAM)
     return [_without_overlap(a) if a.irregular else a for a in loads]
 
 
-def _without_overlap(access: Access) -> Access:
+def _without_overlap(access: MemoryAccess) -> MemoryAccess:
     """The access with tiles that begin at multiples of their size, the last one too."""
     offset = access.node.src[0].src[1]
     clipped = (n for n in offset.toposort() if n.op is Ops.WHERE and n.src[0].op is Ops.CMPLT
@@ -85,7 +85,7 @@ def _without_overlap(access: Access) -> Access:
 # --- the next tile ------------------------------------------------------------------------------------------
 
 
-def _for_next_tile(nest: UOp, reads: list[Access]) -> Prefetch | None:
+def _for_next_tile(nest: UOp, reads: list[MemoryAccess]) -> Prefetch | None:
     """For the innermost loop of a contraction, which reads items one by one: the innermost loop around the
     tile that goes on to other lines, if it does so by fixed steps."""
     outer = [r for r in reversed(nest.src[0].closed_ranges) if r.arg[1] is RangeKind.LOOP]
@@ -101,7 +101,7 @@ def _for_next_tile(nest: UOp, reads: list[Access]) -> Prefetch | None:
     return None
 
 
-def _share_of_new_lines(access: Access, along: UOp, loops: list[UOp]) -> float:
+def _share_of_new_lines(access: MemoryAccess, along: UOp, loops: list[UOp]) -> float:
     """How much of what the loops read in the next iteration of `along` they do not read in this one, where
     windows overlap; 0 where it does not go on by a fixed step."""
     step, share = access.step(along) or 0, 1.0
@@ -112,12 +112,12 @@ def _share_of_new_lines(access: Access, along: UOp, loops: list[UOp]) -> float:
     return share if step > 0 else 0.0
 
 
-def _is_in_order(access: Access, loop: UOp) -> bool:
+def _is_in_order(access: MemoryAccess, loop: UOp) -> bool:
     """True if the loop reads many lines in order, which the processor fetches by itself."""
     return _stays_in_line(access, loop) and (access.step(loop) or 0) * loop.extent >= ITEMS_IN_ORDER
 
 
-def _stays_in_line(access: Access, r: UOp) -> bool:
+def _stays_in_line(access: MemoryAccess, r: UOp) -> bool:
     """True if neighbouring iterations of `r` read the same cache line, or next to it."""
     step = access.step(r)
     return step is not None and abs(step) * access.node.dtype.itemsize < LINE_BYTES
@@ -126,7 +126,7 @@ def _stays_in_line(access: Access, r: UOp) -> bool:
 # --- the next row -------------------------------------------------------------------------------------------
 
 
-def _rows_read_again(nest: UOp, reads: list[Access], most_bytes: int) -> list[Access]:
+def _rows_read_again(nest: UOp, reads: list[MemoryAccess], most_bytes: int) -> list[MemoryAccess]:
     """The loads along rows, one for each iteration of the outermost loop, of up to `most_bytes`, which
     another loop inside it reads too."""
     outermost = {s.closed_ranges[:1] for s in nest.src}
@@ -137,7 +137,7 @@ def _rows_read_again(nest: UOp, reads: list[Access], most_bytes: int) -> list[Ac
     return [a for a in walks if any(_is_read_again(a, r, walks) for r in _inner_loops(a, row))]
 
 
-def _for_next_row(nest: UOp, rows: list[Access], dear: list[UOp]) -> Prefetch | None:
+def _for_next_row(nest: UOp, rows: list[MemoryAccess], dear: list[UOp]) -> Prefetch | None:
     """For the loop that has most of the elementary functions, `dear` ones, or else the last that sums up,
     over rows of a page or more. (The processor itself goes on from a shorter row to the next.)"""
     if not rows:
@@ -150,11 +150,11 @@ def _for_next_row(nest: UOp, rows: list[Access], dear: list[UOp]) -> Prefetch | 
     return Prefetch(best, row) if best is not None else None
 
 
-def _inner_loops(access: Access, row: UOp) -> list[UOp]:
+def _inner_loops(access: MemoryAccess, row: UOp) -> list[UOp]:
     return [r for r in access.ranges if r is not row and r.arg[1] is RangeKind.LOOP]
 
 
-def _is_read_again(access: Access, loop: UOp, walks: list[Access]) -> bool:
+def _is_read_again(access: MemoryAccess, loop: UOp, walks: list[MemoryAccess]) -> bool:
     """True if another loop reads the memory that `access` reads in `loop`."""
     memory = access.node.src[0].src[0]
     return any(a.node.src[0].src[0] is memory and loop not in a.ranges for a in walks)
@@ -163,7 +163,7 @@ def _is_read_again(access: Access, loop: UOp, walks: list[Access]) -> bool:
 # --- further along a loop -----------------------------------------------------------------------------------
 
 
-def _along_loops(nest: UOp, reads: list[Access], dear: list[UOp]) -> list[Prefetch]:
+def _along_loops(nest: UOp, reads: list[MemoryAccess], dear: list[UOp]) -> list[Prefetch]:
     """For each innermost loop that does not sum up for longer than memory takes: far ahead where its
     iterations read a short run each, far from the last; a little where they go on in order."""
     found = []
@@ -188,15 +188,15 @@ def _along_loops(nest: UOp, reads: list[Access], dear: list[UOp]) -> list[Prefet
     return found
 
 
-def _has_lanes(access: Access) -> bool:
+def _has_lanes(access: MemoryAccess) -> bool:
     return any(r.arg[1] is RangeKind.VECTOR for r in access.ranges)
 
 
-def _buffer_bytes(access: Access) -> int:
+def _buffer_bytes(access: MemoryAccess) -> int:
     return int(access.node.src[0].src[0].arg[1]) * access.node.dtype.itemsize
 
 
-def _read_at_once(access: Access) -> int:
+def _read_at_once(access: MemoryAccess) -> int:
     """Bytes that one iteration of all loops reads through a load, its lanes and what is written out."""
     written_out = (r.extent for r in access.ranges if r.arg[1] is not RangeKind.LOOP and access.step(r))
     return int(prod(written_out)) * access.node.dtype.itemsize

@@ -1,10 +1,10 @@
-"""Attention that a device of blocks does in one kernel: which reduces belong together.
+"""Fused attention (FlashAttention, Dao et al., 2022) on a device of blocks: which reduces are one kernel.
 
-A contraction that is tiled for blocks of threads wants its kernel for itself. But where one of its sides is a
-softmax of another contraction's result, and a matrix unit can do both with the softmax in between
+A contraction that is tiled for blocks of threads wants its kernel for itself. But where one of its operands
+is a softmax of another contraction's result, and a matrix unit can do both with the softmax in between
 (`codegen/opt/choose_chain.py`), all of it is one kernel, and nothing of the size of the scores is stored.
 That is asked by lowering the piece of the graph by itself, and choosing a plan for it. Where others want the
-weights too, as gradients do, they are computed again for those, later: on a matrix unit that takes less time
+weights too, as gradients do, they are rematerialised for those, later: on a matrix unit that takes less time
 than reading what would have been stored, and between forward and backward no memory.
 """
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from tinygrad.codegen.lower import lower
-from tinygrad.codegen.opt.choose_gpu import runs_as_chain
+from tinygrad.codegen.opt.choose_gpu import runs_as_fused_attention
 from tinygrad.device import Device
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
@@ -24,7 +24,7 @@ from tinygrad.schedule.split import COMPUTED_IN_PLACE, finds_largest, runs_block
 
 
 @dataclass(frozen=True, eq=False)
-class ChainedSum:
+class FusedAttention:
     """A contraction whose weights are computed in its own kernel: the REDUCEs of that, itself among them, and
     what is made of them."""
 
@@ -33,21 +33,23 @@ class ChainedSum:
     between: frozenset[UOp]
 
 
-def chained_sums(order: Sequence[UOp], forced: set[UOp], closed: frozenset[UOp]) -> dict[UOp, ChainedSum]:
-    """For each node of a chain, down to what is stored, the chain. `order` is the whole graph, sources
-    first; `forced` is stored in any case, `closed` needs no loop."""
+def fused_attentions(order: Sequence[UOp], forced: set[UOp],
+                     closed: frozenset[UOp]) -> dict[UOp, FusedAttention]:
+    """For each node of fused attention, down to what is stored, the whole. `order` is the whole graph,
+    sources first; `forced` is stored in any case, `closed` needs no loop."""
     roots = [n for n in order if n.op is Ops.REDUCE and n not in closed and n.arg[0] is Ops.ADD
              and _has_units(n.device) and is_contraction(n) and finds_largest(n, forced)]
     if not roots or NOOPT:
         return {}
-    found: dict[UOp, ChainedSum] = {}
+    found: dict[UOp, FusedAttention] = {}
     number = {node: i for i, node in enumerate(order)}
     for root in roots:
         piece = _Piece(root, forced, closed)
         inside = piece.between(number)
         if _is_one_kernel(piece.alone(), root.device, bool(ALLOW_TF32)):
-            chain = ChainedSum(root, frozenset(n for n in inside if n.op is Ops.REDUCE), frozenset(inside))
-            found |= {n: chain for n in piece.nodes
+            attention = FusedAttention(root, frozenset(n for n in inside if n.op is Ops.REDUCE),
+                                       frozenset(inside))
+            found |= {n: attention for n in piece.nodes
                       if n not in piece.ends and (n in inside or n not in found)}
     return found
 
@@ -102,4 +104,4 @@ def _parameter(node: UOp, slot: int) -> UOp:
 
 @lru_cache(maxsize=4096)
 def _is_one_kernel(ast: UOp, device: str | None, may_round_to_tf32: bool) -> bool:
-    return runs_as_chain(lower(ast), Device[device or Device.DEFAULT].renderer)
+    return runs_as_fused_attention(lower(ast), Device[device or Device.DEFAULT].renderer)

@@ -1,12 +1,12 @@
-"""What fusion knows of a node: all that its decisions depend on, and no node.
+"""Summaries of nodes: all that fusion decisions depend on, and no node.
 
-In: the nodes of a graph, sources first. Out: for each its `Facts`, the same object for nodes that are alike,
-as those of equal layers are. What is decided from facts alone (`growth.py`) is so decided once for all of
-them.
+In: the nodes of a graph, sources first. Out: for each its `NodeSummary`, the same object for nodes that are
+alike, as those of equal layers are. What is decided from summaries alone (`fusion_group.py`) is so decided
+once for all of them.
 
-Facts say nothing of a node's neighbours but what decisions look at: the movement between it and what it
-shows, and for a sum of products, the operands. Two numbers differ between layers that are alike, and stand
-apart: how many reduces are below a node (`depth`), and what computing it again costs (`cost.Work`).
+A summary says nothing of a node's neighbours but what decisions look at: its view map, and for a sum of
+products, those of the operands. Two numbers differ between layers that are alike, and stand apart: how many
+reduces are below a node (`depth`), and what computing it again costs (`cost.Work`).
 """
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from tinygrad.codegen.indexing import ranges_of, reduced_index, shown_item
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import prod
-from tinygrad.schedule.chains import ChainedSum
 from tinygrad.schedule.cost import has_statistics
+from tinygrad.schedule.fused_attention import FusedAttention
 from tinygrad.schedule.products import is_contraction, product_of, sums_outer_products
 from tinygrad.shape.shapetracker import ShapeTracker
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Item:
-    """One item of a value, for every iteration of the loops in `index`, where `valid` holds (None: always).
-    Equal ones are the same object."""
+class Access:
+    """An access function: which item of a value is read, for every iteration of the loops in `index`, where
+    the predicate `valid` holds (None: always). Equal ones are the same object."""
 
     index: tuple[UOp, ...]
     valid: UOp | None
@@ -36,37 +36,37 @@ class Item:
     """the loops that it changes with"""
 
 
-class Items:
-    """Every `Item` there is in a schedule."""
+class Accesses:
+    """The access functions of a schedule, each once."""
 
     def __init__(self) -> None:
-        self.known: dict[tuple[tuple[UOp, ...], UOp | None], Item] = {}
+        self.known: dict[tuple[tuple[UOp, ...], UOp | None], Access] = {}
 
-    def item(self, index: tuple[UOp, ...], valid: UOp | None) -> Item:
+    def access(self, index: tuple[UOp, ...], valid: UOp | None) -> Access:
         """The item with this index, wanted where `valid` holds."""
         found = self.known.get((index, valid))
         if found is None:
-            found = self.known[index, valid] = Item(index, valid, ranges_of(index, valid))
+            found = self.known[index, valid] = Access(index, valid, ranges_of(index, valid))
         return found
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Shown:
-    """How a value shows the items of what is below its movement ops, which has `shape`."""
+class ViewMap:
+    """The view map of a value: which items it shows of what is below its movement ops, which has `shape`."""
 
     tracker: ShapeTracker
     shape: tuple[int, ...]
     is_constant: bool
     """whether what is below is a CONST"""
-    found: dict[Item, Item] = field(default_factory=dict)
+    found: dict[Access, Access] = field(default_factory=dict)
 
-    def item_at(self, item: Item, items: Items) -> Item:
-        """The item that shows at `item`."""
-        shown = self.found.get(item)
-        if shown is None:
-            index, valid, _ = shown_item(self.tracker, self.shape, item.index, item.valid)
-            shown = self.found[item] = items.item(index, valid)
-        return shown
+    def access_at(self, access: Access, accesses: Accesses) -> Access:
+        """The item that shows at `access`."""
+        view_map = self.found.get(access)
+        if view_map is None:
+            index, valid, _ = shown_item(self.tracker, self.shape, access.index, access.valid)
+            view_map = self.found[access] = accesses.access(index, valid)
+        return view_map
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,32 +74,33 @@ class Product:
     """What a sum adds up: the product of two values, each a view of something."""
 
     itemsize: int
-    operands: tuple[Shown, ...]
+    operands: tuple[ViewMap, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
-    """A node's part in a chain of products (`chains.py`)."""
+class AttentionRole:
+    """A node's part in fused attention (`fused_attention.py`)."""
 
-    chain: ChainedSum
+    attention: FusedAttention
     is_root: bool
-    """it is the chain's result"""
+    """it is the result"""
     is_reduce: bool
-    """it is one of the chain's sums"""
+    """it is one of the reduces"""
     is_between: bool
     """it is made of them, but not the result"""
 
     @staticmethod
-    def of(node: UOp, chain: ChainedSum | None) -> Link | None:
-        """None for a node of no chain."""
-        if chain is None:
+    def of(node: UOp, attention: FusedAttention | None) -> AttentionRole | None:
+        """None for a node outside of any."""
+        if attention is None:
             return None
-        is_root = node is chain.root
-        return Link(chain, is_root, node in chain.reduces, node in chain.between and not is_root)
+        is_root = node is attention.root
+        return AttentionRole(attention, is_root, node in attention.reduces, node in attention.between
+                             and not is_root)
 
 
-class Kind(Enum):
-    """How a value reaches its sources."""
+class OpPattern(Enum):
+    """How a value reads its sources (the operator patterns of Chen et al., TVM, 2018)."""
 
     __hash__ = object.__hash__
     LEAF = auto()
@@ -108,16 +109,17 @@ class Kind(Enum):
     REDUCE = auto()
     ASSIGN = auto()
     """its second source, item by item"""
-    ITEMWISE = auto()
+    ELEMENTWISE = auto()
     """all of them, item by item"""
-    OTHER = auto()
+    OPAQUE = auto()
     """not at all"""
 
 
-_KINDS = {
-    **dict.fromkeys((Ops.BUFFER, Ops.SINK, Ops.CONST, Ops.VARIABLE), Kind.LEAF),
-    **dict.fromkeys(Family.MOVEMENT, Kind.MOVEMENT), Ops.REDUCE: Kind.REDUCE, Ops.ASSIGN: Kind.ASSIGN,
-    **dict.fromkeys(Family.ELEMENTWISE | {Ops.CONTIGUOUS, Ops.COPY, Ops.LIMIT}, Kind.ITEMWISE),
+_PATTERNS = {
+    **dict.fromkeys((Ops.BUFFER, Ops.SINK, Ops.CONST, Ops.VARIABLE), OpPattern.LEAF),
+    **dict.fromkeys(Family.MOVEMENT,
+                    OpPattern.MOVEMENT), Ops.REDUCE: OpPattern.REDUCE, Ops.ASSIGN: OpPattern.ASSIGN,
+    **dict.fromkeys(Family.ELEMENTWISE | {Ops.CONTIGUOUS, Ops.COPY, Ops.LIMIT}, OpPattern.ELEMENTWISE),
 }
 
 
@@ -128,11 +130,11 @@ _STORED = Family.ELEMENTWISE | {Ops.REDUCE, Ops.LIMIT}
 
 
 @dataclass(frozen=True, eq=False)
-class Facts:
-    """What decisions know of a node. Nodes that are alike share one object."""
+class NodeSummary:
+    """What fusion decisions know of a node. Nodes that are alike share one object."""
 
     op: Ops
-    kind: Kind
+    pattern: OpPattern
     shape: tuple[int, ...]
     device: Any
     is_forced: bool
@@ -147,7 +149,7 @@ class Facts:
     """a sum that a comparison needs to be rounded alike wherever it is computed"""
     may_store: bool
     """False for what is never stored unless it must be"""
-    shown: Shown | None
+    view_map: ViewMap | None
     """of movement"""
     axes: tuple[int, ...]
     """of a REDUCE"""
@@ -155,9 +157,9 @@ class Facts:
     sums_outer_products: bool
     is_contraction: bool
     product: Product | None
-    value: Facts | None
+    value: NodeSummary | None
     """of a LIMIT: its value"""
-    link: Link | None
+    role: AttentionRole | None
 
     @property
     def numel(self) -> int:
@@ -169,22 +171,22 @@ class Facts:
         return tuple(self.source_shape[axis] for axis in self.axes)
 
 
-class FactsOfGraph:
-    """The facts of every node in `order`, sources first."""
+class GraphSummary:
+    """The summaries of every node in `order`, sources first."""
 
     def __init__(self, order: Sequence[UOp], reads: dict[UOp, bool], closed: frozenset[UOp],
                  compared: frozenset[UOp], forced: set[UOp], buffered_assigns: frozenset[UOp],
-                 chained: Mapping[UOp, ChainedSum]) -> None:
+                 attention_of: Mapping[UOp, FusedAttention]) -> None:
         self.reads = reads
-        self.chained = chained
+        self.attention_of = attention_of
         self.closed = closed
         self.compared = compared
         self.forced = forced
         self.buffered_assigns = buffered_assigns
-        self.known: dict[tuple[Any, ...], Facts] = {}
+        self.known: dict[tuple[Any, ...], NodeSummary] = {}
         """by all that they are made from"""
-        self.shown: dict[tuple[Any, ...], Shown] = {}
-        self.shown_by: dict[UOp, Shown] = {}
+        self.view_maps: dict[tuple[Any, ...], ViewMap] = {}
+        self.view_map_by: dict[UOp, ViewMap] = {}
         """for each node of movement"""
         self.base: dict[UOp, UOp] = {}
         """for each node of movement, what it shows: the first below that is none, or has memory of its own"""
@@ -193,35 +195,35 @@ class FactsOfGraph:
         self.statistics: dict[UOp, bool] = {}
         self.depth: dict[UOp, int] = {}
         """for each node, how many reduces its deepest chain of sources has"""
-        self.of: dict[UOp, Facts] = {}
+        self.of: dict[UOp, NodeSummary] = {}
         depth, statistics = self.depth, self.statistics
         reduced: dict[UOp, bool] = {}
         for node in order:
             below = [depth[s] for s in node.src]
             depth[node] = (max(below) if below else 0) + (node.op is Ops.REDUCE)
             statistics[node] = has_statistics(node, statistics, reduced)
-            self.of[node] = self.facts(node)
+            self.of[node] = self.summary(node)
 
-    def facts(self, node: UOp) -> Facts:
-        """The facts of a node whose sources have theirs."""
+    def summary(self, node: UOp) -> NodeSummary:
+        """The summary of a node whose sources have theirs."""
         if node.op in Family.MOVEMENT:
             self.note_movement(node)
         key = self.key(node)
         found = self.known.get(key)
         if found is None:
-            found = self.known[key] = self.new_facts(node)
+            found = self.known[key] = self.new_summary(node)
         return found
 
     def key(self, node: UOp) -> tuple[Any, ...]:
-        """All that the facts of a node are made from."""
+        """All that the summary of a node is made from."""
         op = node.op
         may_store = op in _STORED
         details: tuple[Any, ...] = ()
         if op in Family.MOVEMENT:
-            details = (self.shown_by[node],)
+            details = (self.view_map_by[node],)
         elif op is Ops.REDUCE:
             product = product_of(node)
-            operands = () if product is None else tuple(map(self.shown_of, product.src))
+            operands = () if product is None else tuple(map(self.view_map_of, product.src))
             details = (node.arg, node.src[0].shape, node in self.closed, node in self.compared,
                        sums_outer_products(node), is_contraction(node),
                        None if product is None else product.dtype.itemsize, *operands)
@@ -231,7 +233,7 @@ class FactsOfGraph:
             may_store = self.may_store(node)
         return (op, node.shape, node.device, node in self.forced, node in self.buffered_assigns,
                 self.reads[node], self.statistics[node], may_store,
-                Link.of(node, self.chained.get(node)), *details)
+                AttentionRole.of(node, self.attention_of.get(node)), *details)
 
     def may_store(self, node: UOp) -> bool:
         """False for what is never stored unless it must be."""
@@ -243,54 +245,56 @@ class FactsOfGraph:
             return bool(node.src[0].dtype.itemsize >= node.dtype.itemsize)
         return node.op in _STORED
 
-    def new_facts(self, node: UOp) -> Facts:
-        """The facts of a node unlike those before it."""
+    def new_summary(self, node: UOp) -> NodeSummary:
+        """The summary of a node unlike those before it."""
         is_reduce = node.op is Ops.REDUCE
         product = product_of(node)
-        return Facts(
-            node.op, _KINDS.get(node.op, Kind.OTHER), node.shape, node.device, node in self.forced,
+        return NodeSummary(
+            node.op, _PATTERNS.get(node.op, OpPattern.OPAQUE), node.shape, node.device, node in self.forced,
             node in self.buffered_assigns, self.reads[node], self.statistics[node], node in self.closed,
-            node in self.compared, self.may_store(node), self.shown_by.get(node),
+            node in self.compared, self.may_store(node), self.view_map_by.get(node),
             node.arg[1] if is_reduce else (),
             node.src[0].shape if is_reduce else (), is_reduce and sums_outer_products(node),
             is_reduce and is_contraction(node),
             None if product is None else self.product(product),
-            self.of[node.src[0]] if node.op is Ops.LIMIT else None, Link.of(node, self.chained.get(node)))
+            self.of[node.src[0]] if node.op is Ops.LIMIT else None,
+            AttentionRole.of(node, self.attention_of.get(node)))
 
     def product(self, node: UOp) -> Product:
-        return Product(node.dtype.itemsize, tuple(map(self.shown_of, node.src)))
+        return Product(node.dtype.itemsize, tuple(map(self.view_map_of, node.src)))
 
     def note_movement(self, node: UOp) -> None:
         """How a node of movement shows what is below, given that its source's is known."""
         source = node.src[0]
         if source.op in Family.MOVEMENT and source in self.forced and source.viewed.op not in COMPUTED_AGAIN:
             below = UOp.new(Ops.CONTIGUOUS, source.dtype, (source,))
-            base, shown = source, self.shown_of(below)
+            base, view_map = source, self.view_map_of(below)
         else:
             below = self.over_memory.get(source, source)
-            base, shown = self.base.get(source, source), self.shown_of(source)
+            base, view_map = self.base.get(source, source), self.view_map_of(source)
         if below is not source:
             self.over_memory[node] = UOp.new(node.op, node.dtype, (below, *node.src[1:]), node.arg)
         self.base[node] = base
-        self.shown_by[node] = self.remembered((node.op, node.arg, node.src[1:], shown),
+        self.view_map_by[node] = self.remembered((node.op, node.arg, node.src[1:], view_map),
                                               self.over_memory.get(node, node))
 
-    def shown_of(self, node: UOp) -> Shown:
+    def view_map_of(self, node: UOp) -> ViewMap:
         """How `node` shows what is below its movement ops: itself, where there are none."""
-        known = self.shown_by.get(node)
+        known = self.view_map_by.get(node)
         return known or self.remembered((node.shape, node.op is Ops.CONST), node)
 
-    def remembered(self, key: tuple[Any, ...], node: UOp) -> Shown:
+    def remembered(self, key: tuple[Any, ...], node: UOp) -> ViewMap:
         """What `key` says in full, as `node` shows it."""
-        found = self.shown.get(key)
+        found = self.view_maps.get(key)
         if found is None:
             base = node.base
-            found = self.shown[key] = Shown(node.st, base.shape, base.op is Ops.CONST)
+            found = self.view_maps[key] = ViewMap(node.st, base.shape, base.op is Ops.CONST)
         return found
 
 
-def operand_items(facts: Facts, item: Item, loops: tuple[UOp, ...], items: Items) -> list[Item]:
-    """Where the operands of a sum of products at `item` are read inside `loops`."""
-    assert facts.product is not None
-    inside = items.item(reduced_index(item.index, facts.axes, loops), item.valid)
-    return [operand.item_at(inside, items) for operand in facts.product.operands]
+def operand_accesses(summary: NodeSummary, access: Access, loops: tuple[UOp, ...],
+                     accesses: Accesses) -> list[Access]:
+    """Where the operands of a sum of products at `access` are read inside `loops`."""
+    assert summary.product is not None
+    inside = accesses.access(reduced_index(access.index, summary.axes, loops), access.valid)
+    return [operand.access_at(inside, accesses) for operand in summary.product.operands]

@@ -1,0 +1,436 @@
+"""Fusion groups: which nodes a kernel may compute, as functions of node summaries alone.
+
+In: the `NodeSummary` of a node, and its uses: for each the kernel that reads it, as it is so far
+(`FusionGroup`), and the `Access`. Out: whether to store the node or to rematerialise it (`must_store`), which
+of those kernels may store it as one more output (`multi_outputs`), and what a group becomes by computing it
+(`after_reduce`, `MultiOutputFusion`). None of it sees a node or changes anything, so `fuse.py` asks once and
+memoises the answer for all that is alike: the kernels of equal layers have the very same `FusionGroup`.
+"""
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from tinygrad.codegen.indexing import ZERO, reduced_index
+from tinygrad.codegen.lower import runs_over
+from tinygrad.codegen.opt.choose_gpu import FULL_BLOCKS
+from tinygrad.graph.ops import Ops
+from tinygrad.graph.symbolic import linear_terms
+from tinygrad.graph.uop import UOp
+from tinygrad.helpers import prod
+from tinygrad.schedule.cost import LARGE_CONE
+from tinygrad.schedule.layout import worth_ordering
+from tinygrad.schedule.node_summary import Access, Accesses, NodeSummary, operand_accesses
+from tinygrad.schedule.split import runs_blocks
+
+SERIAL_WORK = 1 << 15
+"""Reduced items that one core may walk alone; above, a kernel keeps at least `MIN_PARALLEL` outer
+iterations."""
+MIN_PARALLEL = 8
+THREAD_WORK = 64
+"""Reduced items that a thread of a block may walk alone, where the others do the same beside it."""
+CACHED_ROW = 1 << 16
+"""Items of a row (256 KB of float32) that stay in the L2 cache between the stages of a kernel; sharing the
+loop over rows saves nothing for longer ones."""
+PANEL_BYTES = 4 << 20
+"""What a contraction may read again for every tile of rows, from the L2 cache or the one behind it."""
+SCATTERED_LENGTH = 1024
+"""Products of a sum below which an optimizer's update of a convolution's weights is a kernel of its own (with
+256, the gradient of 512 x 512 x 3 x 3 weights took 22.8 ms with its update and takes 12.9 without)."""
+SHORT_CONTRACTION = 128
+"""Products that cost no more than storing their sum and reading it back (64 operations) twice."""
+LIKE_REDUCES = 8
+"""Reduces alike, at the same item, that a kernel is known to have: decisions ask whether there is another. So
+what is known of one that adds up thousands of sums does not grow with them."""
+_PLAIN = (Ops.RANGE, Ops.CONST)
+
+
+@dataclass(frozen=True, eq=False)
+class FusionGroup:
+    """What fusion decisions know of a kernel: its root, and the loops that are known so far."""
+
+    root: NodeSummary
+    device: str | None
+    """None: no device was named, any will do"""
+    index: tuple[UOp, ...]
+    """the loops over the items of its root"""
+    root_ranges: frozenset[UOp]
+    range_count: int
+    outer_sets: frozenset[frozenset[UOp]] = frozenset()
+    """sets of root loops that something is computed once for; they must nest"""
+    enclosing: Mapping[UOp, frozenset[UOp]] = field(default_factory=dict)
+    """for each reduce loop, the loops around it and itself"""
+    reduces: tuple[tuple[NodeSummary, Access], ...] = ()
+    """the REDUCEs that it computes, and where"""
+    reduce_ranges: Mapping[tuple[object, ...], tuple[UOp, ...]] = field(default_factory=dict)
+    closed_loops: frozenset[UOp] = frozenset()
+    """loops of closed forms, which will not run"""
+
+    @staticmethod
+    def of(root: NodeSummary, device: str | None) -> FusionGroup:
+        """A kernel that computes `root`, and nothing yet."""
+        index = tuple(_ranges_from(0, root.shape))
+        return FusionGroup(root, device, index, frozenset(r for r in index if r.op is Ops.RANGE), len(index))
+
+    @property
+    def runs_as_blocks(self) -> bool:
+        """True for a kernel that runs as a grid of blocks of threads."""
+        return runs_blocks(self.device)
+
+    @property
+    def is_copy(self) -> bool:
+        return self.root.op is Ops.COPY
+
+    def loop_level(self, ranges: frozenset[UOp]) -> frozenset[UOp] | None:
+        """The loops that run where a value changing with `ranges` is computed (Halide's `compute_at`); None
+        where no level has them all."""
+        inner = ranges - self.root_ranges
+        if not inner:
+            return ranges
+        around = max((self.enclosing[r] for r in inner), key=len)
+        return around if ranges <= around else None
+
+    def nests(self, ranges: frozenset[UOp]) -> bool:
+        """True if the root loops can be ordered so that those in `ranges` enclose the others."""
+        return ranges == self.root_ranges or all(ranges <= s or s <= ranges for s in self.outer_sets)
+
+    def row_of(self, access: Access) -> tuple[object, ...] | None:
+        """What tells the row that `access` runs along from other rows; None where it is no item of a row.
+
+        A row is what one inner loop runs over while the loops over outputs stand still. Two loops of equal
+        length over the same items have equal rows.
+        """
+        inner = access.ranges - self.root_ranges
+        if len(inner) != 1 or access.valid is not None or any(i.op not in _PLAIN for i in access.index):
+            return None
+        (loop,) = inner
+        if loop.extent > CACHED_ROW or access.index.count(loop) != 1:
+            return None
+        return tuple(loop.extent if i is loop else i for i in access.index)
+
+
+class Use(NamedTuple):
+    """A kernel, by its number among those that use a node, and the item that it wants."""
+
+    number: int
+    group: FusionGroup
+    access: Access
+
+
+@dataclass(frozen=True)
+class Rematerialisation:
+    """A decision that depends on what rematerialising the node costs: it is stored if that is above `least`,
+    and `evaluations` by so many kernels are better avoided (`cost.better_stored`)."""
+
+    evaluations: float
+    kernels: int
+    least: float = 0.0
+
+
+@dataclass(frozen=True)
+class MultiOutputFusion:
+    """A kernel that may store a node as one more output, by its number, and the group it is then."""
+
+    number: int
+    group: FusionGroup
+    index: tuple[UOp, ...]
+    """the loops over the node's items"""
+    access: Access
+    """of the node, as the kernel then computes it"""
+
+
+StoreDecision = bool | Rematerialisation | str
+"""Whether to store a node; a text says why."""
+
+
+class FusionLegality:
+    """Producer-consumer legality: what may be computed in which kernel, by summaries and uses, and what
+    groups become by it."""
+
+    def __init__(self, accesses: Accesses) -> None:
+        self.accesses = accesses
+        self.groups: dict[tuple[object, ...], FusionGroup] = {}
+
+    def same(self, group: FusionGroup) -> FusionGroup:
+        """The one object for groups that are equal, whatever was fused first."""
+        loops = frozenset(group.enclosing.items()), frozenset(group.reduce_ranges.items())
+        key = (group.root, group.device, group.range_count, group.outer_sets, *loops, group.reduces,
+               group.closed_loops)
+        return self.groups.setdefault(key, group)
+
+    def must_store(self, summary: NodeSummary, uses: tuple[Use, ...]) -> StoreDecision:
+        """Whether to store a node that need not be."""
+        while summary.value is not None:
+            summary = summary.value
+        if not summary.may_store:
+            return False
+        if summary.device is None and len({use.group.device for use in uses}) > 1:
+            return False  # constants, which each device computes for itself
+        is_reduce = summary.op is Ops.REDUCE
+        if not summary.reads_memory and (not is_reduce or summary.is_closed):
+            return self.rematerialisation(summary, uses, LARGE_CONE)
+        if summary.is_closed:
+            return self.rematerialisation(summary, uses)
+        if is_reduce and not all(self.may_fuse_reduce(u.group, summary, u.access) for u in uses):
+            return "stored, for its loops nest in no kernel that uses it"
+        if is_reduce and any(self.conflicts(u.group, summary, u.access) for u in uses):
+            return "stored, for a contraction, it or its user, wants the kernel for itself"
+        if summary.is_compared and len(uses) > 1 and self.evaluations(summary, uses) > summary.numel:
+            return "stored, for it is compared with what is made of it"
+        return self.rematerialisation(summary, uses)
+
+    def runs_attention(self, group: FusionGroup, summary: NodeSummary) -> bool:
+        """True for a node of fused attention and a kernel that reduces nothing else."""
+        if summary.role is None:
+            return False
+        links = [reduce.role for reduce, _ in group.reduces]
+        inside = all(k is not None and k.attention is summary.role.attention and k.is_reduce for k in links)
+        return inside and any(k is not None and k.is_root for k in links)
+
+    # --- rematerialising ------------------------------------------------------------------------------------
+
+    def rematerialisation(self, summary: NodeSummary, uses: tuple[Use, ...],
+                          least: float = 0.0) -> Rematerialisation | bool:
+        """What to compare the work of a node with; False where no work could make it worth storing."""
+        evaluations = self.evaluations(summary, uses)
+        kernels = len({use.number for use in uses})
+        return Rematerialisation(evaluations, kernels, least) if evaluations > summary.numel else False
+
+    def evaluations(self, summary: NodeSummary, uses: tuple[Use, ...]) -> float:
+        """How often all `uses` together would compute an item. A cached row is computed once for its
+        kernel."""
+        total = 0.0
+        rows = self.cached_rows(summary, uses)
+        for use in uses:
+            if use in rows:
+                continue
+            once = self.runs_attention(use.group, summary)  # for all of the result's columns
+            loop_level = None if once else use.group.loop_level(use.access.ranges)
+            ranges = use.access.ranges if loop_level is None else loop_level
+            total += prod(r.extent for r in ranges - use.group.closed_loops)
+        kept = {(use.number, row): use.access for use, row in rows.items()}
+        return total + sum(float(prod(r.extent for r in access.ranges)) for access in kept.values())
+
+    def cached_rows(self, summary: NodeSummary, uses: tuple[Use, ...]) -> dict[Use, tuple[object, ...]]:
+        """The uses along rows that the kernel caches, each with what identifies its row.
+
+        Those are rows that several loops read, and rows made of statistics of themselves that a contraction
+        reads for each of its columns. A value that several kernels want is better stored for all of them.
+        """
+        rows: dict[Use, tuple[object, ...]] = {}
+        if len({use.number for use in uses}) > 1:
+            return rows
+        for use in uses:
+            row = use.group.row_of(use.access)
+            if row is not None:
+                rows[use] = row
+        count = Counter(rows.values())
+        return {use: row for use, row in rows.items()
+                if count[row] > 1 or (summary.has_statistics and not use.group.runs_as_blocks)}
+
+    # --- a reduce inside a kernel ---------------------------------------------------------------------------
+
+    def may_fuse_reduce(self, group: FusionGroup, summary: NodeSummary, access: Access) -> bool:
+        """True if the loops of a REDUCE at `access` have a place in a kernel that leaves enough to share out:
+        loops over outputs, for a reduce around it runs its own one after another."""
+        loop_level = group.loop_level(access.ranges)
+        if loop_level is None or not group.nests(loop_level & group.root_ranges):
+            return False
+        if loop_level == group.root_ranges:
+            return True
+        is_row = not loop_level > group.root_ranges
+        row = max(prod(summary.extents), prod(r.extent for r in group.root_ranges - loop_level))
+        if is_row and row > CACHED_ROW:
+            return False
+        outer = prod(r.extent for r in loop_level & group.root_ranges)
+        work = prod(summary.source_shape)
+        if not group.runs_as_blocks:
+            return bool(outer >= MIN_PARALLEL or work <= SERIAL_WORK)
+        if outer >= FULL_BLOCKS:
+            return True
+        if not is_row:
+            return bool(work <= SERIAL_WORK and prod(summary.extents) <= THREAD_WORK)
+        # a block does all that there is inside of the loops that blocks share
+        most = max(work, prod(group.root.shape), *(prod(f.source_shape) for f, _ in group.reduces))
+        return bool(most <= outer * SERIAL_WORK)
+
+    def conflicts(self, group: FusionGroup, summary: NodeSummary, access: Access) -> bool:
+        """A fusion conflict: a REDUCE at `access` would share a kernel with a contraction that is tiled for
+        its own loops alone.
+
+        They may share where the reduces are statistics of the contraction's rows, and what it reads again for
+        every tile of rows fits the cache. Not where blocks of threads run it: their tiles of a contraction
+        share out all loops of the kernel.
+        """
+        if summary.is_closed:
+            return False
+        if summary.is_contraction and prod(r.extent for r in access.ranges) > summary.numel:
+            return True  # padded or repeated: its tiles would compute what is not there
+        if group.root.op is Ops.ASSIGN and self.scatters_stores(summary):
+            return True
+        reduces = [*group.reduces, (summary, access)]
+        if group.runs_as_blocks:
+            found = [i for f, i in reduces if f.is_contraction]
+            return bool(found) and (len(reduces) > 1 or not found[0].ranges >= group.root_ranges)
+        main = [(f, i) for f, i in reduces if f.is_contraction and i.ranges >= group.root_ranges]
+        others = [(f, i) for f, i in reduces if not (f.is_contraction and i.ranges >= group.root_ranges)]
+        if not main:
+            return any(f.is_contraction and not self.is_row(group, f, i) for f, i in others)
+        if not others and len(main) == 1:
+            return False
+        rows = group.root_ranges.intersection(*(i.ranges for _, i in others))
+        if len(main) > 1 or not rows or rows == group.root_ranges:
+            return True
+        if any(not self.panels_fit(f, i, rows) for f, i in (*main, *others)):
+            return True
+        return any(not (i.ranges <= group.root_ranges or self.is_row(group, f, i)) for f, i in others)
+
+    def scatters_stores(self, summary: NodeSummary) -> bool:
+        """True for a sum of products too short for what its lanes would scatter: written into a convolution's
+        weights, whose order is the user's, each item that is read or written costs as much as some hundred
+        products."""
+        return (summary.sums_outer_products and prod(summary.extents) < SCATTERED_LENGTH
+                and worth_ordering(summary.shape))
+
+    def is_row(self, group: FusionGroup, summary: NodeSummary, access: Access) -> bool:
+        """True for items of a row that are cheaper to compute in a kernel than to store."""
+        short = prod(summary.extents) <= SHORT_CONTRACTION
+        return group.row_of(access) is not None and (short or not summary.is_contraction)
+
+    def panels_fit(self, summary: NodeSummary, access: Access, rows: frozenset[UOp]) -> bool:
+        """True if what a contraction reads again for every tile of `rows` stays in the cache."""
+        if summary.product is None or not summary.is_contraction:
+            return True
+        for operand in self.operands_at(summary, access):
+            count = prod(r.extent for r in operand.ranges - rows)
+            if not operand.ranges >= rows and count * summary.product.itemsize > PANEL_BYTES:
+                return False
+        return True
+
+    def operands_at(self, summary: NodeSummary, access: Access) -> list[Access]:
+        """Where the operands of a contraction at `access` are read."""
+        loops = tuple(UOp.range(n, -1 - i) for i, n in enumerate(summary.extents))
+        return operand_accesses(summary, access, loops, self.accesses)
+
+    def after_reduce(self, group: FusionGroup, summary: NodeSummary, access: Access, depth: int, again: bool
+                     ) -> tuple[FusionGroup, Access]:
+        """What a kernel is that computes a REDUCE at `access`, and the item of its source inside its loops.
+
+        `depth` tells reduces that do not depend on each other from those that may: it is the same for the
+        former. `again`: the REDUCE is the one that the kernel took last, at another item.
+        """
+        outer = tuple(i for i in access.index if i.op is not Ops.CONST)
+        key = (depth, summary.extents, outer, access.valid, summary.is_closed)
+        loops = group.reduce_ranges.get(key)
+        if loops is None:
+            loops = tuple(_ranges_from(group.range_count, summary.extents))
+            loop_level = group.loop_level(access.ranges)
+            around = access.ranges if loop_level is None else loop_level
+            inner = [r for r in loops if r.op is Ops.RANGE]
+            enclosing = {r: around | frozenset(inner[:i + 1]) for i, r in enumerate(inner)}
+            group = replace(group, range_count=group.range_count + len(loops),
+                            outer_sets=group.outer_sets | {around & group.root_ranges},
+                            enclosing={**group.enclosing, **enclosing},
+                            reduce_ranges={**group.reduce_ranges, key: loops})
+        if summary.is_closed:
+            group = replace(group, closed_loops=group.closed_loops | frozenset(loops))
+        else:
+            earlier = group.reduces[:-1] if again else group.reduces
+            if earlier.count((summary, access)) < LIKE_REDUCES:
+                group = replace(group, reduces=(*earlier, (summary, access)))
+        inside = self.accesses.access(reduced_index(access.index, summary.axes, loops), access.valid)
+        return self.same(group), inside
+
+    # --- storing in a kernel that is there ------------------------------------------------------------------
+
+    def multi_outputs(self, summary: NodeSummary, uses: tuple[Use, ...]) -> tuple[MultiOutputFusion, ...]:
+        """The kernels that compute every item of a node exactly once for their own use, or cache its rows,
+        and may store it."""
+        if summary.is_buffered:
+            return ()
+        of_value = summary
+        while of_value.value is not None:
+            of_value = of_value.value
+        by_kernel: dict[int, list[Use]] = defaultdict(list)
+        for use in uses:
+            by_kernel[use.number].append(use)
+        return tuple(self.with_output(at[0], [use.access for use in at]) for at in by_kernel.values()
+                     if self.may_add_output(of_value, at[0].group, [use.access for use in at], uses))
+
+    def may_add_output(self, summary: NodeSummary, group: FusionGroup, at: list[Access],
+                       uses: tuple[Use, ...]) -> bool:
+        """True for a kernel that may store a node which it reads `at` these items."""
+        if at[0].valid is not None or not runs_over(at[0].index, summary.shape):
+            return False
+        if len(at) > 1 and not self.is_one_row(group, at):
+            return False
+        if group.is_copy or group.root.numel == 0:
+            return False
+        ranges = at[0].ranges
+        if not ranges <= group.root_ranges and not self.is_cached_row(summary, group, at):
+            return False
+        if not ranges and prod(r.extent for r in group.root_ranges) > SERIAL_WORK:
+            return False  # a number is stored outside of all loops: none of them could be shared out
+        if group.runs_as_blocks and any(reduce.is_contraction for reduce, _ in group.reduces):
+            return False
+        if not group.nests(ranges & group.root_ranges):
+            return False
+        if summary.op is Ops.REDUCE and any(
+                not self.may_fuse_reduce(group, summary, i) or self.conflicts(group, summary, i) for i in at):
+            return False
+        return group.device == device_of(summary, uses)
+
+    def with_output(self, use: Use, at: list[Access]) -> MultiOutputFusion:
+        """What a kernel becomes by storing what it reads `at` these items."""
+        group, access = use.group, at[0]
+        outer = access.ranges & group.root_ranges
+        stored = replace(group, outer_sets=group.outer_sets | {outer})
+        if outer == access.ranges:
+            return MultiOutputFusion(use.number, self.same(stored), access.index, access)
+        # A row as what fills it computes it: once, whatever loops read it.
+        loop = UOp.range(access.index[-1].extent, group.range_count)
+        stored = replace(stored, range_count=group.range_count + 1,
+                         enclosing={**group.enclosing, loop: outer | {loop}})
+        row = self.accesses.access((*access.index[:-1], loop), access.valid)
+        return MultiOutputFusion(use.number, self.same(stored), access.index, row)
+
+    def is_one_row(self, group: FusionGroup, at: Iterable[Access]) -> bool:
+        """True for items of one row, whichever loops read it."""
+        rows = {group.row_of(access) for access in at}
+        return len(rows) == 1 and None not in rows
+
+    def is_cached_row(self, summary: NodeSummary, group: FusionGroup, at: list[Access]) -> bool:
+        """True for a row that a kernel caches and that lies in memory as it is walked: several loops read it,
+        or a contraction all of it for each of its columns."""
+        last = at[0].index[-1]
+        if not self.is_one_row(group, at) or last.op is not Ops.RANGE or last in group.root_ranges:
+            return False
+        if not (len(at) > 1 or summary.has_statistics):
+            return False
+        if prod(r.extent for r in at[0].ranges & group.root_ranges) < MIN_PARALLEL:
+            return False  # the loops of the rows would be too few to share out
+        return all(self.has_columns(group, reduce, access) for reduce, access in group.reduces
+                   if reduce.is_contraction and access.ranges >= group.root_ranges)
+
+    def has_columns(self, group: FusionGroup, summary: NodeSummary, access: Access) -> bool:
+        """True for a contraction one operand of which lies in memory along the kernel's last loop: its lanes
+        need no panel, which rows that are computed beside it leave no room for."""
+        if summary.product is None or not group.index:
+            return True
+        columns = group.index[-1]
+        return any(linear_terms(i).terms.get(columns) == 1
+                   for operand in self.operands_at(summary, access) for i in operand.index[-1:])
+
+
+def device_of(summary: NodeSummary, uses: Iterable[Use]) -> str | None:
+    """Where a node is computed: what is made of constants alone, where it is used; None if nowhere."""
+    known: str | None = summary.device
+    return known or next((use.group.device for use in uses if use.group.device is not None), None)
+
+
+def _ranges_from(first: int, extents: tuple[int, ...]) -> list[UOp]:
+    """A loop for each extent, numbered within its kernel: equal kernels have equal loops, and what is found
+    out about them once is remembered for all."""
+    return [ZERO if n == 1 else UOp.range(n, first + i) for i, n in enumerate(extents)]
