@@ -9,7 +9,7 @@ from jit_programs import traced, vector
 
 from tinygrad import GlobalCounters, Tensor, TinyJit, nn
 from tinygrad.engine.jit import JitError
-from tinygrad.live import live_tensors
+from tinygrad.tensor.live import live_tensors
 
 
 def test_backward_beyond_an_argument_is_refused_in_every_call():

@@ -19,7 +19,7 @@ from hypothesis.errors import UnsatisfiedAssumption
 
 from tinygrad import Tensor, TinyJit, Variable
 from tinygrad.engine.jit import JitError
-from tinygrad.live import pending_assignments
+from tinygrad.tensor.live import pending_assignments
 
 N = 3
 STATES = 3

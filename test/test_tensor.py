@@ -11,7 +11,7 @@ import pytest
 from tinygrad import Device, Tensor, TinyJit, dtypes
 from tinygrad.functional.reduce import SELECTION_LIMIT, SMALL_SORT
 from tinygrad.graph.ops import Ops
-from tinygrad.live import live_tensors
+from tinygrad.tensor.live import live_tensors
 
 rng = np.random.default_rng(0)
 SPECIAL = np.array([0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 1e-40, -1e-40, 1e-6, -1e-6, 0.3, -0.7, 2.5,

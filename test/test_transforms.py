@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tinygrad import Function, Tensor, TinyJit, grad, jvp, nn, value_and_grad, vjp, vmap
-from tinygrad.modes import no_grad
+from tinygrad.tensor.modes import no_grad
 
 Array = np.ndarray
 X = np.array([[0.5, -1.25, 2.0], [1.5, 0.25, -0.75]])

@@ -33,9 +33,9 @@ from tinygrad.graph.sizes import (
 from tinygrad.graph.storage import Storage
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ALLOW_TF32, NOOPT
-from tinygrad.live import pending_among, unsettled_tensors
-from tinygrad.modes import no_grad
 from tinygrad.tensor import Tensor
+from tinygrad.tensor.live import pending_among, unsettled_tensors
+from tinygrad.tensor.modes import no_grad
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
 """Types whose values are compared as they are, and may be returned."""

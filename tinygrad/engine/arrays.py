@@ -15,7 +15,7 @@ import numpy as np
 
 from tinygrad.dtype import DType
 from tinygrad.engine.references import References, kept
-from tinygrad.hostdata import array_of, owner_of
+from tinygrad.tensor.hostdata import array_of, owner_of
 
 Array: TypeAlias = np.ndarray[Any, Any]
 

@@ -39,9 +39,9 @@ from tinygrad.graph.sizes import unbound
 from tinygrad.graph.storage import Overwriting, Storage
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import JIT, engine_lock
-from tinygrad.live import live_tensors, pending_assignments
 from tinygrad.schedule.items import BoundVariable
 from tinygrad.tensor import Tensor
+from tinygrad.tensor.live import live_tensors, pending_assignments
 
 __all__ = ["JitError", "TinyJit"]
 

@@ -19,8 +19,9 @@ from tinygrad.graph.leaves import depends_on_leaf, is_leaf
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.storage import Storage
 from tinygrad.graph.uop import UOp
-from tinygrad.live import live_tensors
-from tinygrad.tensor import Tensor, given_up_gradient
+from tinygrad.tensor import Tensor
+from tinygrad.tensor.live import live_tensors
+from tinygrad.tensor.tensor import given_up_gradient
 
 
 def storage_of(uop: UOp) -> Storage | None:

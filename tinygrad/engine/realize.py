@@ -31,7 +31,6 @@ from tinygrad.graph.sizes import before_reading, when_decided
 from tinygrad.graph.storage import Overwriting, Storage
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import DEBUG, GlobalCounters, Uninterrupted, colored, complete, engine_lock
-from tinygrad.hostdata import when_read
 from tinygrad.runtime.queue import CommandQueue, Order, Point
 from tinygrad.schedule.items import Intermediates, Schedule, ScheduleItem
 from tinygrad.schedule.kept import schedules
@@ -55,7 +54,7 @@ class Capture:
 
     def __init__(self, note: Callable[[Any, DType | None, np.ndarray[Any, Any]], None] | None = None) -> None:
         self.note = note
-        """what takes note of host data that becomes tensors (`hostdata.when_read`)"""
+        """what takes note of host data that becomes tensors (`note_host_data`)"""
         self.items: list[ScheduleItem] = []
         self.thread = threading.get_ident()
         self.first_identity = UOp.new_buffer("CPU", 0, dtypes.bool).arg.identity
@@ -144,9 +143,6 @@ def note_host_data(data: Any, dtype: DType | None, array: np.ndarray[Any, Any]) 
     capture = Capture.current()
     if capture is not None and capture.note is not None:
         capture.note(data, dtype, array)
-
-
-when_read.append(note_host_data)
 
 
 def users_line() -> str:

@@ -22,8 +22,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tinygrad.engine.arguments import PLAIN
-from tinygrad.hostdata import owner_of
 from tinygrad.tensor import Tensor
+from tinygrad.tensor.hostdata import owner_of
 
 MOST_OBJECTS = 20_000
 """Objects that are looked at: a list of a million numbers is no model."""

@@ -15,7 +15,7 @@ from tinygrad.graph.gradient import gradients
 from tinygrad.graph.leaves import LeafIndex, is_leaf, value_of_its_own
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import exclusive, prod
-from tinygrad.live import live_tensors
+from tinygrad.tensor.live import live_tensors
 
 if TYPE_CHECKING:
     from tinygrad.tensor import Tensor

@@ -22,7 +22,7 @@ from tinygrad.graph.ops import Ops
 from tinygrad.graph.sizes import Size, as_size, at_most, is_expression, is_size, is_symbolic, largest
 from tinygrad.graph.uop import Shape, UOp
 from tinygrad.helpers import ceildiv, prod
-from tinygrad.hostdata import array_of
+from tinygrad.tensor.hostdata import array_of
 
 if TYPE_CHECKING:
     from tinygrad.tensor import Tensor

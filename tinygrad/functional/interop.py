@@ -19,7 +19,7 @@ from tinygrad.dtype import DType, dtype_from_numpy, dtypes
 from tinygrad.graph.leaves import constant_value
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import argsort, prod
-from tinygrad.hostdata import memory_of
+from tinygrad.tensor.hostdata import memory_of
 
 if TYPE_CHECKING:
     from tinygrad.tensor import Tensor

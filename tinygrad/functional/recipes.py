@@ -23,7 +23,7 @@ from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.sizes import Size
 from tinygrad.graph.traits import MEMORY
 from tinygrad.graph.uop import UOp
-from tinygrad.modes import no_grad
+from tinygrad.tensor.modes import no_grad
 
 if TYPE_CHECKING:
     from tinygrad.tensor import Tensor

@@ -30,8 +30,8 @@ from tinygrad.graph.batch import batch, placeholder, placeholders, spread
 from tinygrad.graph.gradient import as_argument, summed_gradients
 from tinygrad.graph.tangent import tangents as carried_tangents
 from tinygrad.graph.uop import UOp
-from tinygrad.modes import no_grad
 from tinygrad.tensor import Tensor
+from tinygrad.tensor.modes import no_grad
 
 Axes = Any
 """An axis, None, or a tree of them that is a prefix of the tree it belongs to."""

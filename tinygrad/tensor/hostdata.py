@@ -5,18 +5,15 @@ memory.
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from tinygrad.device import Buffer
 from tinygrad.dtype import DType, dtype_from_numpy, dtypes
+from tinygrad.engine.realize import note_host_data
 from tinygrad.graph.uop import Shape, UOp
-
-when_read: list[Callable[[Any, DType | None, np.ndarray[Any, Any]], None]] = []
-"""Called with data that becomes a tensor, the dtype that was asked for, and the array made of it; with None
-for data whose memory the tensor shares: under TinyJit, what is copied would be a constant of all later
-calls."""
 
 
 def array_of(data: Any, dtype: DType | None) -> np.ndarray[Any, Any]:
@@ -36,8 +33,7 @@ def array_of(data: Any, dtype: DType | None) -> np.ndarray[Any, Any]:
     if array.dtype != wanted.numpy:
         array = array.astype(wanted.numpy)
     array = np.ascontiguousarray(array).reshape(array.shape)
-    for note in when_read:
-        note(data, dtype, array)
+    note_host_data(data, dtype, array)
     return array
 
 
@@ -79,11 +75,9 @@ def owner_of(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 def memory_of(array: np.ndarray[Any, Any], device: str = "CPU", share: bool = False) -> UOp:
     """A node over a copy of `array`, aligned as kernels like it; with `share` over the memory itself, where
     the device uses the host's."""
-    from tinygrad.device import Buffer
-
     buffer = Buffer.from_numpy(array.reshape(-1), device, share)
     node = UOp.new_buffer(buffer.device, array.size, dtype_from_numpy(array.dtype))
     node.set_buffer(buffer)
-    for note in when_read if share else ():
-        note(None if buffer.is_exposed else array, None, array)
+    if share:
+        note_host_data(None if buffer.is_exposed else array, None, array)
     return node.reshape(array.shape)

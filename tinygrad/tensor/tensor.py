@@ -48,10 +48,10 @@ from tinygrad.graph.storage import Overwriting
 from tinygrad.graph.traits import MEMORY, WRITES
 from tinygrad.graph.uop import Shape, UOp
 from tinygrad.helpers import engine_lock, exclusive, prod
-from tinygrad.hostdata import array_of, memory_of
-from tinygrad.live import LIVE, live_tensors, note_computed, settle, with_pending_readers
-from tinygrad.modes import no_grad, test, train
-from tinygrad.sharing import Sharing, refuse_repeated, unrecorded, written
+from tinygrad.tensor.hostdata import array_of, memory_of
+from tinygrad.tensor.live import LIVE, live_tensors, note_computed, settle, with_pending_readers
+from tinygrad.tensor.modes import no_grad, test, train
+from tinygrad.tensor.sharing import Sharing, refuse_repeated, unrecorded, written
 
 if TYPE_CHECKING:
     from tinygrad.device import Buffer

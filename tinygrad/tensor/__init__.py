@@ -1,0 +1,8 @@
+"""`Tensor`, and what it needs to know of the other tensors that there are.
+
+`tensor` has the class: its state, computing, reading and writing; what tensors can do is in `functional/`.
+`hostdata` makes arrays and nodes of data from Python; `sharing` knows which tensors show one value, `live`
+which there are at all; `modes` are blocks of code in which they behave otherwise.
+"""
+from tinygrad.tensor.tensor import Operand as Operand
+from tinygrad.tensor.tensor import Tensor as Tensor
