@@ -35,9 +35,10 @@ class Family:
 
 
 FAMILIES = (
-    Family("tensor", "Tensors", ("tensor", "modes", "functional.placement", "functional.differentiation")),
+    Family("tensor", "Tensors", ("tensor.tensor", "tensor.modes", "functional.placement",
+                                  "functional.differentiation")),
     Family("creation", "Creation", ("functional.creation",)),
-    Family("random", "Random numbers", ("functional.random",)),
+    Family("random", "Random numbers", ("functional.random", "tensor.generator")),
     Family("elementwise", "Arithmetic, comparisons, bits and casts",
            ("functional.elementwise", "functional.comparisons")),
     Family("mathematics", "Powers, exponentials, trigonometry",
@@ -57,16 +58,16 @@ FAMILIES = (
     Family("layers", "Layers", ("nn.layers",)),
     Family("optim", "Optimizers", ("nn.optim",)),
     Family("state", "Weights in files", ("nn.state", "nn.gguf_files")),
-    Family("jit", "TinyJit", ("engine.jit",)),
+    Family("jit", "TinyJit", ("jit.jit",)),
     Family("dtype", "Number types", ("dtype",)),
 )
 PUBLIC = {
     "functional.transforms": ("grad", "value_and_grad", "vjp", "jvp", "vmap"),
     "functional.function": ("Function",),
-    "engine.jit": ("TinyJit",),
+    "jit.jit": ("TinyJit",),
     "dtype": ("promote", "least_upper_float", "sum_dtype", "to_dtype"),
-    "tensor": ("Tensor",),
-    "modes": ("train", "no_grad"),
+    "tensor.tensor": ("Tensor",),
+    "tensor.modes": ("train", "no_grad"),
     "nn.gguf_files": ("gguf_load", "gguf_save"),
 }
 """What is public of modules that have no methods of Tensor, and define more than their users call."""

@@ -11,8 +11,8 @@ import pytest
 from jit_programs import traced, vector
 
 from tinygrad import Context, GlobalCounters, Tensor, TinyJit, Variable, dtypes
-from tinygrad.engine.jit import MAX_TRACES, JitError
 from tinygrad.helpers import NOOPT
+from tinygrad.jit.jit import MAX_TRACES, JitError
 
 # --- when it traces ---------------------------------------------------------------------------------
 

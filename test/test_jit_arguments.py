@@ -13,7 +13,7 @@ import pytest
 from jit_programs import Programs, assert_jit_changes_nothing, held, vector
 
 from tinygrad import Tensor
-from tinygrad.engine.jit import JitError
+from tinygrad.jit import JitError
 
 PROGRAMS = Programs()
 program = PROGRAMS.add

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tinygrad import Tensor, TinyJit
-from tinygrad.engine.jit import JitError
+from tinygrad.jit import JitError
 
 W = np.ones(3, np.float32)
 LIST = [1.0, 2.0, 3.0]

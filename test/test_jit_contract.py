@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from tinygrad import Context, Tensor, TinyJit, Variable
-from tinygrad.engine.jit import JitError
 from tinygrad.helpers import NOOPT
+from tinygrad.jit import JitError
 
 
 def vector(*values):

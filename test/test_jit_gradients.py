@@ -8,7 +8,7 @@ import pytest
 from jit_programs import traced, vector
 
 from tinygrad import GlobalCounters, Tensor, TinyJit, nn
-from tinygrad.engine.jit import JitError
+from tinygrad.jit import JitError
 from tinygrad.tensor.live import live_tensors
 
 

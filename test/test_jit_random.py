@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.errors import UnsatisfiedAssumption
 
 from tinygrad import Tensor, TinyJit, Variable
-from tinygrad.engine.jit import JitError
+from tinygrad.jit import JitError
 from tinygrad.tensor.live import pending_assignments
 
 N = 3

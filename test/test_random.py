@@ -13,6 +13,7 @@ from tinygrad import Device, Tensor, TinyJit
 from tinygrad.dtype import dtypes
 from tinygrad.functional import random
 from tinygrad.functional.transforms import vmap
+from tinygrad.tensor import generator
 
 Array = np.ndarray[Any, Any]
 
@@ -62,7 +63,7 @@ def test_rand_is_the_top_bits_of_the_blocks(count: int) -> None:
 
 def test_counter_carries_into_its_high_word() -> None:
     Tensor.manual_seed(1)
-    random.advance(Device.DEFAULT, 2**32 - 2)
+    generator.advance(Device.DEFAULT, 2**32 - 2)
     found = Tensor.rand(8).numpy()
     blocks = [reference_threefry(1, 2**32 - 2 + i) for i in range(4)]
     words = [b[0] for b in blocks] + [b[1] for b in blocks]
@@ -84,11 +85,11 @@ def test_the_same_seed_gives_the_same_numbers() -> None:
 
 def test_draws_advance_the_counter_and_graphs_of_steps_are_alike() -> None:
     Tensor.manual_seed(0)
-    assert random.counter(Device.DEFAULT) == 0
+    assert generator.counter(Device.DEFAULT) == 0
     first = Tensor.rand(7)
-    assert random.counter(Device.DEFAULT) == 4
+    assert generator.counter(Device.DEFAULT) == 4
     second = Tensor.rand(7)
-    assert random.counter(Device.DEFAULT) == 8
+    assert generator.counter(Device.DEFAULT) == 8
 
     def unbound(t: Tensor) -> list[Any]:
         return [(n.op, n.arg[:3] if n.op.name == "VARIABLE" else n.arg) for n in t.uop.toposort()
@@ -343,7 +344,7 @@ def test_devices_of_one_kind_draw_independent_numbers() -> None:
     first, second = (Tensor.rand(4000, device=d).numpy() for d in ("CPU", "CPU:1"))
     counts, *_ = np.histogram2d(first, second, bins=8, range=[[0, 1], [0, 1]])
     assert abs(chi_square(counts, 4000 / 64)) < LIMIT
-    blocks = [reference_threefry(30, random.STREAM_BLOCKS + i)[0] for i in range(5)]
+    blocks = [reference_threefry(30, generator.STREAM_BLOCKS + i)[0] for i in range(5)]
     np.testing.assert_array_equal(second[:5], np.array([(w >> 8) / 2**24 for w in blocks], np.float32))
 
 

@@ -14,7 +14,7 @@ import pytest
 from tinygrad import Context, Tensor, TinyJit, Variable, nn
 from tinygrad.codegen import compile as compiling
 from tinygrad.engine import saved as saving
-from tinygrad.engine.jit import JitError, loaded
+from tinygrad.jit.jit import JitError, loaded
 from tinygrad.runtime import llvm
 
 

@@ -13,9 +13,9 @@ import pytest
 from tinygrad import GlobalCounters, Tensor, TinyJit
 from tinygrad.codegen import compile as compiling
 from tinygrad.device import Device
-from tinygrad.engine.jit import MAX_TRACES
 from tinygrad.graph import uop as graph_nodes
 from tinygrad.helpers import Context
+from tinygrad.jit.jit import MAX_TRACES
 from tinygrad.runtime import llvm, objects
 from tinygrad.schedule.kept import schedules
 

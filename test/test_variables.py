@@ -12,10 +12,10 @@ from jit_programs import traced
 
 from tinygrad import Context, Device, Tensor, Variable, dtypes
 from tinygrad.codegen import compile as compiler
-from tinygrad.engine.jit import JitError
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.sizes import Size, SizeError, reshapes_in_memory
 from tinygrad.graph.spec import check_graph
+from tinygrad.jit import JitError
 from tinygrad.schedule.kept import schedules
 
 MOST = 10

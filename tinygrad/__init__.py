@@ -1,4 +1,4 @@
-"""A tensor library whose compiler you can read. Start at `tensor.py`, and follow the module docstrings.
+"""A tensor library whose compiler you can read. Start at `tensor/`, and follow the module docstrings.
 
 >>> from tinygrad import Tensor
 >>> (Tensor([1.0, 2.0]) * 2 + 1).tolist()
@@ -7,6 +7,9 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from tinygrad.tensor import Tensor as Tensor  # before its methods, which it imports itself
+
+# isort: split
 from tinygrad.device import Device as Device
 from tinygrad.dtype import dtypes as dtypes
 from tinygrad.functional.function import Function as Function
@@ -21,7 +24,6 @@ from tinygrad.helpers import GlobalCounters as GlobalCounters
 from tinygrad.helpers import fetch as fetch
 from tinygrad.helpers import getenv as getenv
 from tinygrad.jit import TinyJit as TinyJit
-from tinygrad.tensor import Tensor as Tensor
 
 if TYPE_CHECKING:
     from tinygrad import nn as nn

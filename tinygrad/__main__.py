@@ -15,7 +15,7 @@ from textwrap import shorten
 import numpy as np
 
 from tinygrad.device import CompiledDevice, Device
-from tinygrad.engine.jit import TinyJit
+from tinygrad.jit import TinyJit
 from tinygrad.tensor import Tensor
 
 SIZES = (1 << 12, 1 << 18, 1 << 24)

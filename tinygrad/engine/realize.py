@@ -2,7 +2,7 @@
 
 In: the nodes to realise. Afterwards `node.realized_view` of each is a view of a BUFFER that has its value
 once the commands are done which `Submission` gave to the devices' queues. A function that is being captured
-(`engine/jit.py`) sees every item that runs here.
+(`jit/jit.py`) sees every item that runs here.
 
 An exception on the way (Ctrl-C, no memory) leaves lazy what was not computed. But once a step has
 overwritten memory, the other steps follow before the exception does: they may write the rest of a tensor, or

@@ -1,4 +1,4 @@
-"""Running captured steps again on other memory: what `engine/jit.py` keeps of a traced call.
+"""Running captured steps again on other memory: what `jit/jit.py` keeps of a traced call.
 
 A step names places, not buffers. The memory of some places is given anew for each run (inputs, what is
 returned); that of others stays as long as nobody else wants it (`Lasting`: gradients), or for good: state

@@ -15,9 +15,11 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from tinygrad.dtype import DType, dtypes, least_upper_float, promote
+from tinygrad.engine.realize import Capture
 from tinygrad.functional.function import Function
 from tinygrad.graph.batch import is_unknown
 from tinygrad.graph.uop import Shape, UOp
+from tinygrad.tensor.modes import suspended
 
 if TYPE_CHECKING:
     from tinygrad.tensor import Tensor
@@ -32,15 +34,13 @@ Step = Callable[..., State]
 @functools.lru_cache(maxsize=256)
 def _replayed(step: Step, kinds: tuple[tuple[Shape, DType], ...]) -> Callable[..., State]:
     """`step` traced and replayed, for a state of these shapes and dtypes."""
-    from tinygrad.engine.jit import PureJit
+    from tinygrad.jit.jit import PureJit
 
     return PureJit(step)
 
 
 def iterate(step: Step, state: Iterable[Tensor], count: int) -> State:
     """The state after `count` calls of `step(*state, k)`: computed, where the values are known."""
-    from tinygrad.engine.realize import Capture
-    from tinygrad.functional.transforms import suspended
 
     now = tuple(t.detach().contiguous() for t in state)
     if any(is_unknown(t.uop) for t in now) or Capture.current() is not None:

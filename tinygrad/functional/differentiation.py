@@ -138,9 +138,3 @@ def _accumulate(found: Sequence[tuple[Tensor, UOp]]) -> None:
         gradient._expires = tensor._requires_grad is None
         gradient._left_together = together
         together.append(weakref.ref(gradient))
-
-
-def reached_by_gradients(uop: UOp) -> list[Tensor]:
-    """The live tensors that say `requires_grad=True` and that gradients of `uop` belong to."""
-    graph = LeafIndex(uop)
-    return [t for t in live_tensors() if t._requires_grad and graph.targets_of(t._uop)]

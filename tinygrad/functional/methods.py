@@ -35,6 +35,7 @@ from tinygrad.functional import (
     selecting,
 )
 from tinygrad.functional.recipes import recalled
+from tinygrad.tensor import generator
 
 if TYPE_CHECKING:
     from tinygrad.tensor import Tensor
@@ -90,7 +91,7 @@ class Methods:
     empty_like = creation.empty_like
     one_hot = creation.one_hot
     # random
-    manual_seed = staticmethod(random.manual_seed)
+    manual_seed = staticmethod(generator.manual_seed)
     rand = staticmethod(random.rand)
     randn = staticmethod(random.randn)
     uniform = staticmethod(random.uniform)

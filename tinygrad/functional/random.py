@@ -6,14 +6,13 @@ rounds (Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2
 device's counter. Devices of one kind (CUDA and CUDA:1) draw from parts of the sequence far from each other,
 so that their numbers are independent; kinds of devices draw the same.
 
-Seed and counter enter the graph as bound VARIABLEs ("seed", `counter_name`), so the graphs of two steps of a
-program have equal structure and a captured graph is replayed with another counter (`counters` and `advance`
-are for that).
+Seed and counters are kept by `tensor/generator.py`. They enter the graph as bound VARIABLEs ("seed",
+`counter_name`), so the graphs of two steps of a program have equal structure and a captured graph is replayed
+with another counter.
 """
 from __future__ import annotations
 
 import math
-import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import local
@@ -24,98 +23,22 @@ from tinygrad.dtype import DType, DTypeLike, dtypes, to_dtype
 from tinygrad.functional.creation import to_shape
 from tinygrad.graph.sharding import Devices, Place
 from tinygrad.graph.uop import UOp
-from tinygrad.helpers import ceildiv, engine_lock, prod
+from tinygrad.helpers import ceildiv, prod
+from tinygrad.tensor.generator import (
+    MAX_COUNTER,
+    MAX_SEED,
+    advance,
+    counter_name,
+    drawn_on,
+    seed,
+    stream_start,
+)
 
 if TYPE_CHECKING:
     from tinygrad.tensor import Tensor
 
-MAX_COUNTER = 2**62
-MAX_SEED = 2**63 - 1
-STREAM_BLOCKS = 2**40
-"""Blocks between the numbers of one device and the next of its kind: 10^13 numbers."""
 ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 KEY_PARITY = 0x1BD11BDA
-
-
-# --- the state ------------------------------------------------------------------------------------
-
-_seed = secrets.randbits(62)
-_counters: dict[str, int] = {}
-_seedings = 0
-
-
-def manual_seed(seed: int = 0) -> None:
-    """Begin the sequence of random numbers that belongs to `seed`, on every device.
-
-    >>> Tensor.manual_seed(7); first = Tensor.rand(2).tolist(); Tensor.manual_seed(7)
-    >>> Tensor.rand(2).tolist() == first
-    True
-    """
-    global _seed, _seedings
-    with engine_lock:
-        _seedings += 1
-        _seed = seed % (MAX_SEED + 1)
-        _counters.clear()
-
-
-@contextmanager
-def seeded(value: int) -> Iterator[None]:
-    """A block that draws the numbers of seed `value`; after it, draws go on as if it had not been."""
-    global _seed, _seedings
-    with engine_lock:
-        before, counters_before = _seed, dict(_counters)
-        manual_seed(value)
-        try:
-            yield
-        finally:
-            _seedings += 1
-            _seed = before
-            _counters.clear()
-            _counters.update(counters_before)
-
-
-def seed() -> int:
-    """The seed of the sequence that draws are from."""
-    return _seed
-
-
-def seedings() -> int:
-    """How often `manual_seed` was called."""
-    return _seedings
-
-
-def drawn_on(place: Place) -> str:
-    """The device whose numbers a draw takes: of several the first, so that the numbers are those of one."""
-    return place if isinstance(place, str) else place[0]
-
-
-def counter(device: str) -> int:
-    """The number of the next block that a draw on `device` takes."""
-    return _counters.get(device, 0)
-
-
-def counters() -> dict[str, int]:
-    """Every device's `counter` now."""
-    return dict(_counters)
-
-
-def advance(device: str, blocks: int) -> int:
-    """Set `blocks` blocks of `device` aside; returns the number of the first."""
-    with engine_lock:  # two threads never draw the same numbers
-        start = counter(device)
-        _counters[device] = start + blocks
-    return start
-
-
-def counter_name(device: str) -> str:
-    """The VARIABLE that a device's counter is in graphs, wherever they are computed."""
-    return "rng" if device == "CPU" else f"rng_{device.replace(':', '_')}"
-
-
-def stream_start(device: str) -> int:
-    """The number of the first block of a device, by its full name: KIND or KIND:NUMBER."""
-    number = device.rpartition(":")[2]
-    return int(number) * STREAM_BLOCKS if number.isdecimal() else 0
 
 
 class _Examples(local):
@@ -191,7 +114,7 @@ def _random_blocks(count: int, device: Place, lanes: int = 1) -> tuple[Tensor, T
     position = _examples.blocks(position, count).expand(shape)
     block_low = low + position
     block_high = high + (block_low < low).cast(dtypes.uint32)
-    return threefry2x32(_variable_words("seed", MAX_SEED, _seed, shape, device), (block_low, block_high))
+    return threefry2x32(_variable_words("seed", MAX_SEED, seed(), shape, device), (block_low, block_high))
 
 
 def _random_words(shape: tuple[int, ...], device: Place) -> Tensor:

@@ -10,10 +10,9 @@ its own copy.
 """
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from threading import local
 from typing import Any
 
 import numpy as np
@@ -31,44 +30,10 @@ from tinygrad.graph.gradient import as_argument, summed_gradients
 from tinygrad.graph.tangent import tangents as carried_tangents
 from tinygrad.graph.uop import UOp
 from tinygrad.tensor import Tensor
-from tinygrad.tensor.modes import no_grad
+from tinygrad.tensor.modes import transforming
 
 Axes = Any
 """An axis, None, or a tree of them that is a prefix of the tree it belongs to."""
-
-
-class _State(local):
-    depth = 0
-
-
-_state = _State()
-
-
-def is_transforming() -> bool:
-    """Whether this thread is inside a function that is being transformed."""
-    return _state.depth > 0
-
-
-@contextmanager
-def _transforming() -> Iterator[None]:
-    """Around the call of the function: a `no_grad` block outside of it does not count inside."""
-    outside, no_grad.state.depth = no_grad.state.depth, 0
-    _state.depth += 1
-    try:
-        yield
-    finally:
-        _state.depth -= 1
-        no_grad.state.depth = outside
-
-
-@contextmanager
-def suspended() -> Iterator[None]:
-    """A block that computes with values that no transform has to see, as if outside of all functions."""
-    depth, _state.depth = _state.depth, 0
-    try:
-        yield
-    finally:
-        _state.depth = depth
 
 
 # --- arguments and results ------------------------------------------------------------------------
@@ -152,7 +117,7 @@ def value_and_grad(function: Callable[..., Any], argnums: int | Sequence[int] = 
     def transformed(*args: Any, **kwargs: Any) -> Any:
         if any(not -len(args) <= i < len(args) for i in numbers):
             raise TypeError(f"grad with argnums={argnums} of a call with {len(args)} positional arguments")
-        with _transforming():
+        with transforming():
             arguments = {i % len(args): _Arguments("grad", args[i], floats_only=True) for i in numbers}
             result = function(*(arguments[i].tree if i in arguments else a for i, a in enumerate(args)),
                               **kwargs)
@@ -202,7 +167,7 @@ def vjp(function: Callable[..., Any], *primals: Any, has_aux: bool = False) -> A
     >>> [g.tolist() for g in pull(Tensor([1., 10.]))]
     [[3.0, 40.0], [1.0, 20.0]]
     """
-    with _transforming():
+    with transforming():
         arguments = _Arguments("vjp", primals)
         answer = function(*arguments.tree)
     result, aux = _result_and_aux("vjp", answer, has_aux)
@@ -233,7 +198,7 @@ def jvp(function: Callable[..., Any], primals: Sequence[Any], tangents: Sequence
     """
     if not (isinstance(primals, (tuple, list)) and isinstance(tangents, (tuple, list))):
         raise TypeError("jvp takes tuples of primals and of tangents, one for each argument of the function")
-    with _transforming():
+    with transforming():
         arguments = _Arguments("jvp", tuple(primals))
         answer = function(*arguments.tree)
     result, aux = _result_and_aux("jvp", answer, has_aux)
@@ -276,7 +241,7 @@ def vmap(function: Callable[..., Any], in_axes: Axes = 0, out_axes: Axes = 0, ax
         if len(axes) != len(args):
             raise ValueError(f"vmap with in_axes={in_axes!r} of a call with {len(args)} positional arguments")
         examples = _Examples((args, kwargs), (axes, dict.fromkeys(kwargs, 0)), axis_size)
-        with _transforming(), placeholders(), examples.draws(randomness == "different"):
+        with transforming(), placeholders(), examples.draws(randomness == "different"):
             own_args, own_kwargs = examples.tree
             result = function(*own_args, **own_kwargs)
             leaves, structure = flatten(result)
@@ -312,7 +277,7 @@ class _Examples:
         self.values[node] = values
         return Tensor.of(node, x)
 
-    @contextmanager
+    @contextlib.contextmanager
     def draws(self, different: bool) -> Iterator[None]:
         """A block in which random numbers are drawn for each example."""
         if not different:

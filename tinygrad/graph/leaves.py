@@ -2,7 +2,7 @@
 
 A leaf is a variable that gradients are taken of: a float BUFFER (reshaped at most), one about to be
 overwritten (ASSIGN), or a constructor's expression that carries an identity, DETACH(leaf). Gradients are also
-taken of the arguments of a function that is being transformed. `tensor.py` asks these questions.
+taken of the arguments of a function that is being transformed. `tensor/tensor.py` asks these questions.
 """
 from __future__ import annotations
 

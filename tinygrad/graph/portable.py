@@ -3,7 +3,7 @@
 `Writer` writes nodes as JSON's lists, numbers and texts, sources first; `Reader` makes the same nodes of
 them. What is of one process only (memory, functions) has no such form. Kernels and schedules are found again
 on disk by this form (`codegen/kernel_cache.py`, `schedule/cache.py`), and captured functions are saved in it
-(`engine/saved.py`); whether what comes from elsewhere is legal, `graph/spec.py` says.
+(`jit/saved.py`); whether what comes from elsewhere is legal, `graph/spec.py` says.
 """
 from __future__ import annotations
 

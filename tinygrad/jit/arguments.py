@@ -1,7 +1,7 @@
 """What goes into a call under TinyJit and what comes out: tensors in lists, tuples, dicts and dataclasses.
 
 `Inputs` takes a call's arguments apart: the tensors with the memory they lie in, the bound variables, and the
-rest as a structure to compare and hash. Together they say which trace fits (`engine/jit.py`). `changed`
+rest as a structure to compare and hash. Together they say which trace fits (`jit/jit.py`). `changed`
 rebuilds arguments and results around other tensors.
 """
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The kernels of a trace read the copies that were made then. `HostData` has the digests of their content, by
 which two traces are compared, and the arrays and lists among their sources that live on outside of the call:
-those are read again before each replay (`engine/jit.py`).
+those are read again before each replay (`jit/jit.py`).
 """
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from tinygrad.dtype import DType
-from tinygrad.engine.references import References, kept
+from tinygrad.jit.references import References, kept
 from tinygrad.tensor.hostdata import array_of, owner_of
 
 Array: TypeAlias = np.ndarray[Any, Any]

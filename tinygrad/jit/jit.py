@@ -4,10 +4,10 @@ The first call with given shapes, dtypes, devices and other arguments runs the f
 tensors and captures the steps that run; later calls of that kind run the steps on other memory
 (`engine/replay.py`).
 
-A `TinyJit` can be pickled: its traces go to another process, the function does not (`engine/saved.py`).
+A `TinyJit` can be pickled: its traces go to another process, the function does not (`jit/saved.py`).
 
 A trace is kept only if running it again does what calling the function again would do, and used while that
-stays so: `engine/outside.py` decides. `engine/arguments.py` takes arguments and results apart.
+stays so: `jit/outside.py` decides. `jit/arguments.py` takes arguments and results apart.
 """
 from __future__ import annotations
 
@@ -22,26 +22,25 @@ from typing import Any, Generic, ParamSpec, TypeVar
 
 import numpy as np
 
-from tinygrad.engine.arguments import CallKind, Inputs, Slot, changed, returned_tensors
-from tinygrad.engine.arrays import HostData
-from tinygrad.engine.decisions import Decisions
-from tinygrad.engine.outside import Outside, compute_readers, is_unwanted, reachable_tensors, set_gradient
 from tinygrad.engine.realize import Capture, JitError, realize_uops
-from tinygrad.engine.references import References, Way
 from tinygrad.engine.replay import Kind, Place, Step
-from tinygrad.engine.saved import Saved, load, save
-from tinygrad.engine.trace import GIVEN_UP, SEED, Output, Trace, argument_source
-from tinygrad.functional import random
-from tinygrad.functional.transforms import is_transforming
 from tinygrad.graph.leaves import depends_on_leaf, is_leaf, values_view
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.sizes import unbound
 from tinygrad.graph.storage import Overwriting, Storage
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import JIT, engine_lock
+from tinygrad.jit.arguments import CallKind, Inputs, Slot, changed, returned_tensors
+from tinygrad.jit.arrays import HostData
+from tinygrad.jit.decisions import Decisions
+from tinygrad.jit.outside import Outside, compute_readers, is_unwanted, reachable_tensors, set_gradient
+from tinygrad.jit.references import References, Way
+from tinygrad.jit.saved import Saved, load, save
+from tinygrad.jit.trace import GIVEN_UP, SEED, Output, Trace, argument_source
 from tinygrad.schedule.items import BoundVariable
-from tinygrad.tensor import Tensor
+from tinygrad.tensor import Tensor, generator
 from tinygrad.tensor.live import live_tensors, pending_assignments
+from tinygrad.tensor.modes import is_transforming
 
 __all__ = ["JitError", "TinyJit"]
 
@@ -257,7 +256,7 @@ class Tracer:
             raise
 
     def traced(self, function: Callable[..., Any], bound: tuple[Any, ...]) -> Any:
-        seeding, start = random.seedings(), random.counters()
+        seeding, start = generator.seedings(), generator.counters()
         with Capture(self.host.note) as capture:
             by_id: Mapping[int, Tensor] = {i: self.tensors[k] for i, k in self.first_stand_in.items()}
             args, kwargs = changed(self.inputs.values, lambda v: by_id[id(v)] if isinstance(v, Tensor) else (
@@ -277,7 +276,7 @@ class Tracer:
             if todo:
                 todo[0].realize(*todo[1:])
             self.separate(returned)
-        if random.seedings() != seeding:
+        if generator.seedings() != seeding:
             raise JitError("manual_seed() inside a function under TinyJit would not run in a replay; "
                            "call it outside")
         builder = Builder(self.inputs, self.stand_ins, capture, start)
@@ -382,7 +381,7 @@ class Builder:
         self.places: list[Place] = []
         self.variables = inputs.variables
         self.start = start
-        self.counters = {random.counter_name(device): device for device in random.counters()}
+        self.counters = {generator.counter_name(device): device for device in generator.counters()}
         """by the name of its VARIABLE: whose counter it is"""
         self.seed = self.fixed_seed()
         self.steps = [Step(i.ast, i.device, tuple(self.place(b) for b in i.buffers), i.outputs,
@@ -402,14 +401,14 @@ class Builder:
         """Whether this is the counter of a draw within the call, not of a lazy tensor from before it."""
         device = self.counters.get(variable.source)
         return device is not None and \
-            variable.value - random.stream_start(device) >= self.start.get(device, 0)
+            variable.value - generator.stream_start(device) >= self.start.get(device, 0)
 
     def fixed_seed(self) -> int | None:
         """The seed, where numbers that were drawn before the call are computed in it: they belong to that
         seed, whatever the seed of later calls is."""
         drawn = [self.is_drawn(v) for item in self.capture.items for v in item.variables
                  if v.source in self.counters]
-        return None if all(drawn) else random.seed()
+        return None if all(drawn) else generator.seed()
 
     def place(self, node: UOp) -> int:
         """The number of the place that stands for the memory of a BUFFER node."""
@@ -463,7 +462,7 @@ class Builder:
         outputs = [self.output(t, tracer) for t in returned]
         new_gradients = {owner: None if g is None else GIVEN_UP if is_unwanted(g) else self.output(g, tracer)
                          for owner, g in gradients.items()}
-        drawn = {d: n - self.start.get(d, 0) for d, n in random.counters().items()}
+        drawn = {d: n - self.start.get(d, 0) for d, n in generator.counters().items()}
         written = {p for s in self.steps for p in s.places[:s.outputs]}
         captured = {p.state.storage for p in self.places if p.state is not None}
         draws = any(v.source in self.counters for step in self.steps for v in step.variables)

@@ -3,7 +3,7 @@
 `Outside` remembers them as they were before the call, and says afterwards what the call did to them. A trace
 is not kept where the call computed values that were pending outside, or made an outside tensor stand for
 other memory: the next call then traces again. `Conditions` are what must be so for a trace that was kept to
-be used (`engine/jit.py`).
+be used (`jit/jit.py`).
 """
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ import weakref
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from typing import Any
 
-from tinygrad.functional import random
 from tinygrad.graph.leaves import depends_on_leaf, is_leaf
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.storage import Storage
 from tinygrad.graph.uop import UOp
-from tinygrad.tensor import Tensor
+from tinygrad.tensor import Tensor, generator
 from tinygrad.tensor.live import live_tensors
 from tinygrad.tensor.tensor import given_up_gradient
 
@@ -279,7 +278,7 @@ class Conditions:
     def hold(self, given: Sequence[Tensor]) -> bool:
         """Whether the outside tensors still stand for the memory, and the values, that were captured, in a
         call with the tensors `given`. What was pending is written by now."""
-        if self.seed is not None and self.seed != random.seed():
+        if self.seed is not None and self.seed != generator.seed():
             return False
         if any([node.is_overwritten for node in self.read]):
             return False

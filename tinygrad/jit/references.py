@@ -2,9 +2,9 @@
 
 Python tells nobody that a name, an attribute or an item of a list stands for another object now. `References`
 follows the names that a function's code reads, and what can be reached from there, to the tensors that a call
-used, and to the arrays and lists that it made tensors of (`engine/arrays.py`). It asks before each replay
+used, and to the arrays and lists that it made tensors of (`jit/arrays.py`). It asks before each replay
 whether the way still leads there. Numbers, texts and other objects that code reads by name (of an enclosing
-function, or of its module) are compared too. One of `Conditions` (`engine/outside.py`).
+function, or of its module) are compared too. One of `Conditions` (`jit/outside.py`).
 """
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tinygrad.engine.arguments import PLAIN
+from tinygrad.jit.arguments import PLAIN
 from tinygrad.tensor import Tensor
 from tinygrad.tensor.hostdata import owner_of
 

@@ -23,18 +23,18 @@ import numpy as np
 from tinygrad.codegen.compile import compile_kernels, compile_source
 from tinygrad.codegen.kernel_cache import kernel_key, to_json
 from tinygrad.dtype import DType
-from tinygrad.engine.arguments import CallKind
-from tinygrad.engine.decisions import Decisions
-from tinygrad.engine.outside import Conditions, GradientUse, Handle, is_unwanted
 from tinygrad.engine.realize import JitError
 from tinygrad.engine.replay import Kind, Place, Step
-from tinygrad.engine.trace import Output, Trace
 from tinygrad.graph.leaves import storage_view
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.portable import Reader, Writer, dtype_of
 from tinygrad.graph.spec import SpecError, check_graph
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import Context, engine_lock
+from tinygrad.jit.arguments import CallKind
+from tinygrad.jit.decisions import Decisions
+from tinygrad.jit.outside import Conditions, GradientUse, Handle, is_unwanted
+from tinygrad.jit.trace import Output, Trace
 from tinygrad.runtime.objects import offered, recorded
 from tinygrad.schedule.cache import TemplateView
 from tinygrad.schedule.items import BoundVariable

@@ -1,7 +1,7 @@
 """What `TinyJit` keeps of a traced call, and how another call runs it.
 
 A `Trace` has the steps that ran (`engine/replay.py`) and says where arguments, results, gradients and state
-are among the places that they use. `engine/jit.py` makes traces; `engine/saved.py` takes them to other
+are among the places that they use. `jit/jit.py` makes traces; `jit/saved.py` takes them to other
 processes.
 """
 from __future__ import annotations
@@ -14,25 +14,25 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tinygrad.device import Buffer
-from tinygrad.engine.arguments import Inputs, Slot, changed
-from tinygrad.engine.arrays import HostData
-from tinygrad.engine.decisions import Decisions
-from tinygrad.engine.outside import Conditions, compute_readers, is_tracked, set_gradient
 from tinygrad.engine.realize import JitError, allocate
-from tinygrad.engine.references import References
 from tinygrad.engine.replay import Kind, Lasting, Place, Replay, Step, Values
-from tinygrad.functional import random
-from tinygrad.functional.differentiation import reached_by_gradients
+from tinygrad.graph.leaves import LeafIndex
 from tinygrad.graph.sizes import bound
 from tinygrad.graph.storage import Overwriting, Storage
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import DEBUG, complete, partition
-from tinygrad.tensor import Tensor
+from tinygrad.jit.arguments import Inputs, Slot, changed
+from tinygrad.jit.arrays import HostData
+from tinygrad.jit.decisions import Decisions
+from tinygrad.jit.outside import Conditions, compute_readers, is_tracked, set_gradient
+from tinygrad.jit.references import References
+from tinygrad.tensor import Tensor, generator
+from tinygrad.tensor.live import live_tensors
 
 GIVEN_UP = "given up"
 """In place of an `Output`: a gradient that nobody asked for, which is not computed."""
 SEED = "seed"
-"""The name of the variable that is the seed of random numbers (functional/random.py)."""
+"""The name of the variable that is the seed of random numbers (`tensor/generator.py`)."""
 
 
 def argument_source(name: str) -> str:
@@ -109,6 +109,12 @@ def node_over(placeholder: UOp, buffer: Buffer) -> UOp:
     return node
 
 
+def reached_by_gradients(uop: UOp) -> list[Tensor]:
+    """The live tensors that say `requires_grad=True` and that gradients of `uop` belong to."""
+    graph = LeafIndex(uop)
+    return [t for t in live_tensors() if t._requires_grad and graph.targets_of(t._uop)]
+
+
 def refuse_gradients_beyond(argument: Tensor, number: int) -> None:
     """Raise JitError where gradients that reach an argument belong to what it was computed from."""
     if is_tracked(argument) and any(t is not argument for t in reached_by_gradients(argument.uop)):
@@ -143,7 +149,7 @@ class Trace:
     last_left: weakref.ref[Left] | None = None
     """where the last replay left gradients"""
     kept: list[Tensor] = dataclasses.field(default_factory=list)
-    """tensors from outside that nobody else need hold: those that came with the trace (`engine/saved.py`)"""
+    """tensors from outside that nobody else need hold: those that came with the trace (`jit/saved.py`)"""
 
     @functools.cached_property
     def input_places(self) -> list[tuple[int, int]]:
@@ -290,11 +296,12 @@ class Trace:
         arguments = {argument_source(name): value for name, value in inputs.variables.items()}
         moved = {}
         for device, count in self.random_count.items():
-            moved[random.counter_name(device)] = random.counter(device) - self.random_start.get(device, 0)
-            random.advance(device, count)
+            start = self.random_start.get(device, 0)
+            moved[generator.counter_name(device)] = generator.counter(device) - start
+            generator.advance(device, count)
         overwriting = Overwriting(overwritten, overwritten)
         try:
-            engine(given, lasting, Values(moved, {SEED: random.seed(), **arguments}))
+            engine(given, lasting, Values(moved, {SEED: generator.seed(), **arguments}))
         finally:
             if overwritten:
                 complete(overwriting.done)

@@ -20,7 +20,7 @@ import numpy as np
 
 from tinygrad import Variable
 from tinygrad.dtype import DTypeLike
-from tinygrad.engine.jit import TinyJit
+from tinygrad.jit import TinyJit
 from tinygrad.llm.cache import Cache
 from tinygrad.llm.model import Transformer
 from tinygrad.llm.sampling import Sampling, Scores, choose, log_probabilities

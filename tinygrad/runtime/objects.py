@@ -6,7 +6,7 @@ nothing, whatever other processes do. A file that is not as it was written is re
 again. Files of code are run: a folder that somebody else could write to is not used.
 
 What is used while `recorded` goes into a dictionary, and is found while that is `offered`, with no disk
-involved: so a captured function takes its kernels to another process (`engine/saved.py`).
+involved: so a captured function takes its kernels to another process (`jit/saved.py`).
 """
 from __future__ import annotations
 

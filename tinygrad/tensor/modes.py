@@ -1,11 +1,13 @@
 """Blocks of code in which tensors behave otherwise: `no_grad`, and `train` and `test`.
 
-They are attributes of `Tensor` too (`with Tensor.train():`).
+They are attributes of `Tensor` too (`with Tensor.train():`). `functional/transforms.py` calls the functions
+that it transforms within `transforming`.
 """
 from __future__ import annotations
 
 import contextlib
 import threading
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tinygrad.helpers import Undo
@@ -21,7 +23,7 @@ def _tensor_class() -> type[Tensor]:
 
 
 class _Depth(threading.local):
-    """How many `no_grad` blocks this thread is in."""
+    """How many blocks of a kind this thread is in."""
 
     depth = 0
 
@@ -59,3 +61,34 @@ class train(contextlib.ContextDecorator):
 def test() -> train:
     """A block in which `Tensor.training` is False."""
     return train(False)
+
+
+_transforms = _Depth()
+
+
+def is_transforming() -> bool:
+    """Whether this thread is inside a function that is being transformed."""
+    return _transforms.depth > 0
+
+
+@contextlib.contextmanager
+def transforming() -> Iterator[None]:
+    """Around the call of a function that is transformed: a `no_grad` block outside of it does not count
+    inside."""
+    outside, no_grad.state.depth = no_grad.state.depth, 0
+    _transforms.depth += 1
+    try:
+        yield
+    finally:
+        _transforms.depth -= 1
+        no_grad.state.depth = outside
+
+
+@contextlib.contextmanager
+def suspended() -> Iterator[None]:
+    """A block that computes with values that no transform has to see, as if outside of all functions."""
+    depth, _transforms.depth = _transforms.depth, 0
+    try:
+        yield
+    finally:
+        _transforms.depth = depth

@@ -16,9 +16,9 @@ from torch._decomp import core_aten_decompositions
 from torch._dynamo.backends.common import aot_autograd
 from torch.fx import GraphModule
 
-from tinygrad.engine.jit import TinyJit
-from tinygrad.functional.random import seeded
+from tinygrad.jit import TinyJit
 from tinygrad.tensor import Tensor
+from tinygrad.tensor.generator import seeded
 from tinygrad.torch.evaluate import Program, program_of
 from tinygrad.torch.registry import OPERATORS
 

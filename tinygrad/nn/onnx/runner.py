@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from tinygrad.device import canonical_device
-from tinygrad.engine.jit import TinyJit
 from tinygrad.engine.realize import JitError
+from tinygrad.jit import TinyJit
 from tinygrad.nn.onnx.evaluate import Evaluator, compute, is_foldable, is_size, tensor_over
 from tinygrad.nn.onnx.model import Model, Node, OnnxError, Source, TypeOf, read_model
 from tinygrad.nn.onnx.values import Array, Coded, Value, is_coded, is_number, numpy_type
