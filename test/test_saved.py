@@ -13,7 +13,7 @@ import pytest
 
 from tinygrad import Context, Tensor, TinyJit, Variable, nn
 from tinygrad.codegen import compile as compiling
-from tinygrad.engine import saved as saving
+from tinygrad.jit import saved as saving
 from tinygrad.jit.jit import JitError, loaded
 from tinygrad.runtime import llvm
 
