@@ -26,7 +26,7 @@ from bench.results import columns
 from tinygrad import Tensor, TinyJit, nn
 from tinygrad.graph.uop import UOp
 from tinygrad.schedule.cache import Structure
-from tinygrad.schedule.kept import schedules
+from tinygrad.schedule.persistent_cache import schedules
 
 Program = Callable[[], Sequence[Tensor]]
 """Makes a graph, and returns what is to be computed."""

@@ -276,7 +276,7 @@ def flip(data: bytes) -> bytes:
 
 @pytest.mark.parametrize(("damage", "message"), [
     (lambda s: setattr(s, "magic", "other"), "not a function that was captured"),
-    (lambda s: setattr(s, "format", 99), "format 99, and this version reads format 3"),
+    (lambda s: setattr(s, "format", 99), "format 99, and this version reads format 4"),
     (lambda s: setattr(s, "plan", flip(s.plan)), "damaged"),
     (lambda s: s.code.update({k: flip(v) for k, v in s.code.items()}), "damaged"),
     (lambda s: s.code.popitem(), "damaged"),

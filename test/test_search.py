@@ -20,7 +20,7 @@ from tinygrad.codegen.opt import search
 from tinygrad.codegen.opt.choose import choose_plan
 from tinygrad.codegen.opt.measure import Built, Workbench, agree, random_items, sample
 from tinygrad.codegen.opt.plan import Opt, OptKind, Plan
-from tinygrad.codegen.opt.plan_cache import LIMIT, PlanCache, from_json, to_json
+from tinygrad.codegen.opt.plan_cache import MAX_PLANS, PlanCache, from_json, to_json
 from tinygrad.codegen.opt.search import Search, kernel_key, searched_plan
 from tinygrad.device import Device
 from tinygrad.dtype import DType
@@ -368,8 +368,8 @@ def test_a_row_that_is_no_plan_is_not_one(own_cache: PlanCache) -> None:
 
 def test_the_oldest_plans_go_when_there_are_too_many(own_cache: PlanCache,
                                                       monkeypatch: pytest.MonkeyPatch) -> None:
-    assert LIMIT >= 1000
-    monkeypatch.setattr("tinygrad.codegen.opt.plan_cache.LIMIT", 3)
+    assert MAX_PLANS >= 1000
+    monkeypatch.setattr("tinygrad.codegen.opt.plan_cache.MAX_PLANS", 3)
     for number in range(5):
         own_cache.put(str(number), 1, 1.0, Plan())
     assert [own_cache.get(str(n), 1, 1.0) for n in range(5)] == [None, None, *[Plan()] * 3]

@@ -17,7 +17,7 @@ from tinygrad.graph import uop as graph_nodes
 from tinygrad.helpers import Context
 from tinygrad.jit.jit import MAX_TRACES
 from tinygrad.runtime import llvm, objects
-from tinygrad.schedule.kept import schedules
+from tinygrad.schedule.persistent_cache import schedules
 
 pytestmark = pytest.mark.slow
 

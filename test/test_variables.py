@@ -16,7 +16,7 @@ from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.sizes import Size, SizeError, reshapes_in_memory
 from tinygrad.graph.spec import check_graph
 from tinygrad.jit import JitError
-from tinygrad.schedule.kept import schedules
+from tinygrad.schedule.persistent_cache import schedules
 
 MOST = 10
 X = np.random.default_rng(0).standard_normal((MOST, 8)).astype(np.float32)
@@ -592,8 +592,8 @@ def test_errors_say_what_is_wrong(name):
 def test_a_graph_with_limits_is_legal_in_the_grammar():
     (item,) = (Tensor(X)[:variable(5)] + 1).schedule()
     check_graph(item.ast, "tensor_graph")
-    assert any(node.op is Ops.LIMIT for node in item.ast.toposort())
-    assert dtypes.index not in {node.dtype for node in item.ast.toposort() if node.op is Ops.LIMIT}
+    assert any(node.op is Ops.LIVE_OUT for node in item.ast.toposort())
+    assert dtypes.index not in {node.dtype for node in item.ast.toposort() if node.op is Ops.LIVE_OUT}
 
 
 def test_values_are_no_part_of_the_structure_of_a_schedule():

@@ -51,7 +51,7 @@ class _Lowering:
         return loops_outermost_first(self.with_loops_of_their_own(nest))
 
     def store(self, target: UOp, value: UOp) -> UOp:
-        value, condition = value.src if value.op is Ops.LIMIT else (value, None)
+        value, condition = value.src if value.op is Ops.LIVE_OUT else (value, None)
         index = self.output_index(value)
         wanted = None if condition is None else self.value(Point(condition, index, None))
         stored = self.value(Point(value, index, None))
@@ -100,7 +100,7 @@ class _Lowering:
             return [through_movement(point)[0]]
         if node.op is Ops.REDUCE:
             return [reduced_point(point, self.ranges_of(point))]
-        if node.op is Ops.LIMIT:
+        if node.op is Ops.LIVE_OUT:
             return [Point(node.src[0], point.index, point.valid)]
         if node.op in Family.ELEMENTWISE:
             return [Point(s, point.index, point.valid) for s in node.src]
@@ -157,7 +157,7 @@ class _Lowering:
         if node.op in Family.MOVEMENT:
             inside = through_movement(point)[1]
             return sources[0] if inside is None else _zero_outside(inside, sources[0])
-        if node.op is Ops.LIMIT:
+        if node.op is Ops.LIVE_OUT:
             return sources[0]
         if node.op is Ops.REDUCE:
             return collapsed_reduce(node.arg[0], sources[0], self.ranges_of(point))

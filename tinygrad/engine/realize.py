@@ -33,7 +33,7 @@ from tinygrad.graph.uop import UOp
 from tinygrad.helpers import DEBUG, GlobalCounters, Uninterrupted, colored, complete, engine_lock
 from tinygrad.runtime.queue import CommandQueue, Order, Point
 from tinygrad.schedule.items import Intermediates, Schedule, ScheduleItem
-from tinygrad.schedule.kept import schedules
+from tinygrad.schedule.persistent_cache import schedules
 
 if hasattr(os, "register_at_fork"):
     # A child begins with the lock free, whatever other threads did. What is registered last comes first:

@@ -164,7 +164,7 @@ def scaled_dot_product_attention(self: Tensor, key: Tensor, value: Tensor, attn_
     weights = attn_mask.where((scores - scores.max(-1, keepdim=True).detach()).exp(), 0)
     shares = (weights * weights.sum(-1, keepdim=True).reciprocal()).uop
     mask = attn_mask.expand(scores.shape).uop
-    shares = shares.with_gradient((scores.uop, mask), MaskedSoftmaxRule((scores.ndim - 1,))).limited(mask)
+    shares = shares.with_gradient((scores.uop, mask), MaskedSoftmaxRule((scores.ndim - 1,))).live_out(mask)
     weights = weights.of(shares, weights).cast(self.dtype).dropout(dropout_p)
     products = weights.cast(wide).unsqueeze(-1) * value.cast(wide).unsqueeze(-3)
     return attn_mask.unsqueeze(-1).where(products, 0).sum(-2).cast(self.dtype)

@@ -228,9 +228,9 @@ class MaskedSoftmaxRule(SoftmaxRule):
 
     def __call__(self, gradient: UOp, node: UOp) -> tuple[UOp | None, ...]:
         mask = node.src[2]
-        weights = node.limited(mask)
+        weights = node.live_out(mask)
         mean = mask.where(gradient * weights, 0).reduce(Ops.ADD, self.axes)
-        return (weights * (gradient - mean.expand(node.shape))).limited(mask), None
+        return (weights * (gradient - mean.expand(node.shape))).live_out(mask), None
 
 
 def softmax(self: Tensor, axis: int = -1, dtype: DTypeLike | None = None) -> Tensor:

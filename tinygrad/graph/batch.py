@@ -99,7 +99,7 @@ BATCHED_MOVEMENT: dict[Ops, Callable[[UOp, Any, int], UOp]] = {
 }
 """Each movement operation with its argument for one example, over a batch of `size`."""
 
-SAME_ARGUMENT = Family.ELEMENTWISE | {Ops.CONTIGUOUS, Ops.DETACH, Ops.COPY, Ops.LIMIT}
+SAME_ARGUMENT = Family.ELEMENTWISE | {Ops.CONTIGUOUS, Ops.DETACH, Ops.COPY, Ops.LIVE_OUT}
 
 
 def _over_batch(node: UOp, src: tuple[UOp, ...], size: int, values: Mapping[UOp, UOp]) -> UOp:

@@ -235,7 +235,7 @@ GRADIENT_RULES: dict[Ops, GradientRule] = {
     Ops.CONTIGUOUS: lambda g, node: (g,),
     Ops.COPY: _copy,
     Ops.ASSIGN: lambda g, node: (None, g),
-    Ops.LIMIT: lambda g, node: (g, None),
+    Ops.LIVE_OUT: lambda g, node: (g, None),
     Ops.CUSTOM_GRADIENT: lambda g, node: (None, *node.arg(g, node)),
 }
 """None says that the gradient is zero. Operations that are not here (comparisons, bits) end the walk."""

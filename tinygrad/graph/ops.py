@@ -89,8 +89,8 @@ class Ops(Enum):
     SINK = auto()
     """several results at once"""
 
-    # graphs over the largest sizes (schedule/bounded.py)
-    LIMIT = auto()
+    # graphs over the largest sizes (schedule/padded_shapes.py)
+    LIVE_OUT = auto()
     """(value, condition): the value where the condition holds, elsewhere whatever costs least: what stores it
     writes nothing there."""
 

@@ -28,7 +28,7 @@ def _reduced_shape(node: UOp) -> Shape:
 SHAPES: dict[Ops, Callable[[UOp], Shape]] = {
     **dict.fromkeys(Family.ELEMENTWISE, lambda n: n.src[0].shape),
     **dict.fromkeys((Ops.CONTIGUOUS, Ops.DETACH, Ops.ASSIGN, Ops.COPY), lambda n: n.src[0].shape),
-    **dict.fromkeys((Ops.CUSTOM_GRADIENT, Ops.LIMIT), lambda n: n.src[0].shape),
+    **dict.fromkeys((Ops.CUSTOM_GRADIENT, Ops.LIVE_OUT), lambda n: n.src[0].shape),
     Ops.BUFFER: lambda n: (n.arg.size,) if n.arg.layout is None else n.arg.layout.shape,
     Ops.PARAM: lambda n: (n.arg[1],),
     Ops.REDUCE: _reduced_shape,

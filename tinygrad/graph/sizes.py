@@ -8,7 +8,7 @@ asking for the integer itself. Sizes are equal if they are the same expression o
 the same values.
 
 Memory is laid out for the largest values (`largest`), so strides are known. Next on the path:
-`schedule/bounded.py`, which makes of a graph with Sizes one of known shapes and conditions.
+`schedule/padded_shapes.py`, which makes of a graph with Sizes one of known shapes and conditions.
 """
 from __future__ import annotations
 

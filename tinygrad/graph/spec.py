@@ -26,7 +26,7 @@ class SpecError(RuntimeError):
     """A graph that its stage does not allow: a pass of the compiler is wrong, never the user."""
 
 
-class Rule:
+class Production:
     """One line of a grammar: how the ops it names are written, what holds of them, and the check of both."""
 
     def __init__(self, form: str, note: str, holds: Check) -> None:
@@ -46,7 +46,8 @@ class Rule:
 class Stage:
     """The grammar of one stage: a rule for each op it allows, and checks of whole graphs, which raise."""
 
-    def __init__(self, name: str, rules: Sequence[Rule], *whole: Callable[[Sequence[UOp]], None]) -> None:
+    def __init__(self, name: str, rules: Sequence[Production],
+                 *whole: Callable[[Sequence[UOp]], None]) -> None:
         self.name = name
         self.rules = tuple(rules)
         self.by_op = {op: rule for rule in rules for op in rule.ops}
@@ -154,16 +155,16 @@ def _mulacc(node: UOp) -> bool:
 
 
 _ELEMENTWISE = (
-    Rule("NEG SQRT EXP2 LOG2 SIN TRUNC (value)", "of the dtype of its source", _unary),
-    Rule("CAST(value)", "to any dtype; lanes stay", _cast),
-    Rule("BITCAST(value)", "to a dtype of the same width", _bitcast),
-    Rule("ADD SUB MUL FDIV IDIV MOD MAX (value, value)", "of one dtype", _binary),
-    Rule("AND OR XOR SHL SHR (value, value)", "of one dtype, no float", _binary),
-    Rule("CMPLT CMPNE (value, value)", "of one dtype; makes a bool", _compare),
-    Rule("WHERE(bool, value, value)", "values of one dtype", _where),
-    Rule("MULACC(value, value, value)", "of one dtype", _mulacc),
+    Production("NEG SQRT EXP2 LOG2 SIN TRUNC (value)", "of the dtype of its source", _unary),
+    Production("CAST(value)", "to any dtype; lanes stay", _cast),
+    Production("BITCAST(value)", "to a dtype of the same width", _bitcast),
+    Production("ADD SUB MUL FDIV IDIV MOD MAX (value, value)", "of one dtype", _binary),
+    Production("AND OR XOR SHL SHR (value, value)", "of one dtype, no float", _binary),
+    Production("CMPLT CMPNE (value, value)", "of one dtype; makes a bool", _compare),
+    Production("WHERE(bool, value, value)", "values of one dtype", _where),
+    Production("MULACC(value, value, value)", "of one dtype", _mulacc),
 )
-_PRIMITIVES = Rule("LDEXP(value, value)", "of one float dtype", _binary)
+_PRIMITIVES = Production("LDEXP(value, value)", "of one float dtype", _binary)
 
 
 # --- the tensor graph -----------------------------------------------------------------------------
@@ -215,7 +216,7 @@ def _same_value(node: UOp) -> bool:
     return _one(node) and _same_dtype(node)
 
 
-def _limit(node: UOp) -> bool:
+def _live_out(node: UOp) -> bool:
     value, condition = node.src
     return value.dtype is node.dtype and condition.dtype.is_bool and condition.shape == value.shape
 
@@ -228,7 +229,7 @@ def _assign(node: UOp) -> bool:
     if len(node.src) != 2 or not _same_dtype(node) or node.src[0].shape != node.src[1].shape:
         return False
     target = node.src[0]
-    through = Family.MOVEMENT if node.src[1].op is Ops.LIMIT else Family.VIEW  # zeros beside it stay
+    through = Family.MOVEMENT if node.src[1].op is Ops.LIVE_OUT else Family.VIEW  # zeros beside it stay
     while target.op in through or target.op in (Ops.DETACH, Ops.ASSIGN):
         target = target.src[0]
     return target.op in (Ops.BUFFER, Ops.PARAM)
@@ -240,33 +241,35 @@ def _only_scalars(nodes: Sequence[UOp]) -> None:
             raise SpecError(f"tensor_graph: {node} is a vector; only generated code has those")
 
 
-_PARAM = Rule("PARAM", "arg (slot, items): a buffer of the kernel", lambda n: _is_source(n) and _sized(n.arg))
-_VARIABLE = Rule("VARIABLE", "arg (name, low, high, value?); an int", _variable)
-_SCALAR_CONSTANT = Rule("CONST", "arg: the number", _constant)
-_CONSTANT = Rule("CONST", "arg: the number, or one a lane", _constant)
+_PARAM = Production("PARAM", "arg (slot, items): a buffer of the kernel", lambda n: _is_source(n)
+                    and _sized(n.arg))
+_VARIABLE = Production("VARIABLE", "arg (name, low, high, value?); an int", _variable)
+_SCALAR_CONSTANT = Production("CONST", "arg: the number", _constant)
+_CONSTANT = Production("CONST", "arg: the number, or one a lane", _constant)
 
 TENSOR_GRAPH = Stage("tensor_graph", (
-    Rule("BUFFER", "arg BufferSpec", lambda n: _is_source(n) and isinstance(n.arg, BufferSpec)),
+    Production("BUFFER", "arg BufferSpec", lambda n: _is_source(n) and isinstance(n.arg, BufferSpec)),
     _PARAM,
     _SCALAR_CONSTANT,
     _VARIABLE,
-    Rule("COPY(value)", "arg: the device, or a Sharding of several",
+    Production("COPY(value)", "arg: the device, or a Sharding of several",
          lambda n: _same_value(n) and isinstance(n.arg, (str, Sharding))),
     *_ELEMENTWISE,
-    Rule("REDUCE(value)", "arg (ADD | MAX | MUL, axes in order)", _tensor_reduce),
-    Rule("RESHAPE(value)", "arg: a shape of as many items", _reshape),
-    Rule("PERMUTE(value)", "arg: an order of the axes", _permute),
-    Rule("EXPAND(value)", "arg: a shape; only axes of size 1 grow", _expand),
-    Rule("PAD(value)", "arg: (before, after) >= 0 for each axis", _pad),
-    Rule("SHRINK(value, int*)", "arg: (start, end) within each axis; ints: moves", _shrink),
-    Rule("STRIDE(value)", "arg: a step other than 0 for each axis", _stride),
-    Rule("CONTIGUOUS(value)", "", _same_value),
-    Rule("LIMIT(value, bool)", "the value where it is wanted", _limit),
-    Rule("DETACH(value)", "arg: None, or the identity of a leaf", _detach),
-    Rule("ASSIGN(view of a BUFFER or PARAM, value)", "of one shape and dtype", _assign),
-    Rule("CUSTOM_GRADIENT(value, input*)", "arg: the function that gives the inputs' gradients",
+    Production("REDUCE(value)", "arg (ADD | MAX | MUL, axes in order)", _tensor_reduce),
+    Production("RESHAPE(value)", "arg: a shape of as many items", _reshape),
+    Production("PERMUTE(value)", "arg: an order of the axes", _permute),
+    Production("EXPAND(value)", "arg: a shape; only axes of size 1 grow", _expand),
+    Production("PAD(value)", "arg: (before, after) >= 0 for each axis", _pad),
+    Production("SHRINK(value, int*)", "arg: (start, end) within each axis; ints: moves", _shrink),
+    Production("STRIDE(value)", "arg: a step other than 0 for each axis", _stride),
+    Production("CONTIGUOUS(value)", "", _same_value),
+    Production("LIVE_OUT(value, bool)", "the value where the condition holds: all that is live out",
+               _live_out),
+    Production("DETACH(value)", "arg: None, or the identity of a leaf", _detach),
+    Production("ASSIGN(view of a BUFFER or PARAM, value)", "of one shape and dtype", _assign),
+    Production("CUSTOM_GRADIENT(value, input*)", "arg: the function that gives the inputs' gradients",
          lambda n: len(n.src) > 1 and n.dtype is n.src[0].dtype and callable(n.arg)),
-    Rule("SINK(value*)", "", lambda n: True),
+    Production("SINK(value*)", "", lambda n: True),
 ), _only_scalars)
 """What `Tensor` builds and the scheduler takes apart."""
 
@@ -328,9 +331,10 @@ def _reduce_lanes(node: UOp) -> bool:
 
 
 _VECTORS = (
-    Rule("VECTORIZE(value) | VECTORIZE(value*)", "scalars: one for all lanes, or one a lane", _vectorize),
-    Rule("SHUFFLE(vector, vector)", "arg: the place of each lane in the two", _shuffle),
-    Rule("EXTRACT(vector)", "arg: the lane", _extract),
+    Production("VECTORIZE(value) | VECTORIZE(value*)", "scalars: one for all lanes, or one a lane",
+               _vectorize),
+    Production("SHUFFLE(vector, vector)", "arg: the place of each lane in the two", _shuffle),
+    Production("EXTRACT(vector)", "arg: the lane", _extract),
 )
 
 
@@ -437,21 +441,25 @@ def _names(ranges: Iterable[UOp]) -> str:
 
 
 LOOP_NEST = Stage("loop_nest", (
-    Rule("SINK(STORE*)", "", lambda n: _ops(n.src, Ops.STORE)),
-    Rule("STORE(INDEX, value, RANGE*)", "closes the ranges; arg Memory.GLOBAL: past the caches", _nest_store),
-    Rule("INDEX(PARAM | STAGE | SCATTER, int, bool?)", "an item, where the condition holds",
+    Production("SINK(STORE*)", "", lambda n: _ops(n.src, Ops.STORE)),
+    Production("STORE(INDEX, value, RANGE*)", "closes the ranges; arg Memory.GLOBAL: past the caches",
+               _nest_store),
+    Production("INDEX(PARAM | STAGE | SCATTER, int, bool?)", "an item, where the condition holds",
          _index_into(Ops.PARAM, Ops.STAGE, Ops.SCATTER)),
-    Rule("LOAD(INDEX)", "zero where the condition is false", _load),
-    Rule("REDUCE(value+, RANGE*) | REDUCE(vector)", "arg ADD | MAX | MUL | MULACC; closes ranges or lanes",
+    Production("LOAD(INDEX)", "zero where the condition is false", _load),
+    Production("REDUCE(value+, RANGE*) | REDUCE(vector)",
+               "arg ADD | MAX | MUL | MULACC; closes ranges or lanes",
          _nest_reduce),
-    Rule("RUNNING(value, RANGE)", "arg of the REDUCE of which it is the value so far", _running),
-    Rule("EXCHANGE(value)", "arg: the distance of the lanes, a power of two", _exchange),
-    Rule("MMA(value, value, RANGE | CONST, RANGE, RANGE, RANGE)", "arg: the MatrixUnit; closes the last two",
+    Production("RUNNING(value, RANGE)", "arg of the REDUCE of which it is the value so far", _running),
+    Production("EXCHANGE(value)", "arg: the distance of the lanes, a power of two", _exchange),
+    Production("MMA(value, value, RANGE | CONST, RANGE, RANGE, RANGE)",
+               "arg: the MatrixUnit; closes the last two",
          _nest_mma),
-    Rule("STAGE(value+, RANGE*)", "arg (identity, Memory); closes the ranges", _stage),
-    Rule("SCATTER(value, int, bool, RANGE+)", "arg (identity, ADD | MAX | MUL, items); closes the ranges",
+    Production("STAGE(value+, RANGE*)", "arg (identity, Memory); closes the ranges", _stage),
+    Production("SCATTER(value, int, bool, RANGE+)",
+               "arg (identity, ADD | MAX | MUL, items); closes the ranges",
          _scatter),
-    Rule("RANGE(extent, (begin, end)?)", "ints; arg (identity, RangeKind)", _range),
+    Production("RANGE(extent, (begin, end)?)", "ints; arg (identity, RangeKind)", _range),
     _PARAM,
     _CONSTANT,
     _VARIABLE,
@@ -524,28 +532,28 @@ def _check_opening(place: int, loop: UOp, around: list[UOp]) -> None:
 
 PROGRAM = Stage("program", (
     _PARAM,
-    Rule("SCRATCH SHARED", "arg (identity, items)", lambda n: _is_source(n) and _sized(n.arg)),
-    Rule("REGISTER", "arg: identity", lambda n: _is_source(n) and n.arg is not None),
+    Production("SCRATCH SHARED", "arg (identity, items)", lambda n: _is_source(n) and _sized(n.arg)),
+    Production("REGISTER", "arg: identity", lambda n: _is_source(n) and n.arg is not None),
     _VARIABLE,
     _CONSTANT,
-    Rule("SPECIAL", "arg (name, size); an int", lambda n: _is_source(n) and _int(n) and _sized(n.arg)),
-    Rule("RANGE(extent, (begin, end)?)", "ints; arg (identity, LOOP | THREAD)", _program_range),
-    Rule("END(RANGE)", "of the innermost open loop", lambda n: _one(n) and _ops(n.src, Ops.RANGE)),
-    Rule("INDEX(PARAM | SCRATCH | SHARED, int, bool?)", "one address, or one a lane",
+    Production("SPECIAL", "arg (name, size); an int", lambda n: _is_source(n) and _int(n) and _sized(n.arg)),
+    Production("RANGE(extent, (begin, end)?)", "ints; arg (identity, LOOP | THREAD)", _program_range),
+    Production("END(RANGE)", "of the innermost open loop", lambda n: _one(n) and _ops(n.src, Ops.RANGE)),
+    Production("INDEX(PARAM | SCRATCH | SHARED, int, bool?)", "one address, or one a lane",
          _index_into(Ops.PARAM, Ops.SCRATCH, Ops.SHARED)),
-    Rule("LOAD(INDEX | REGISTER)", "lanes: adjacent items, or one an address", _program_load),
-    Rule("STORE(INDEX | REGISTER, value)", "lanes: as LOAD; arg as above", _program_store),
+    Production("LOAD(INDEX | REGISTER)", "lanes: adjacent items, or one an address", _program_load),
+    Production("STORE(INDEX | REGISTER, value)", "lanes: as LOAD; arg as above", _program_store),
     *_ELEMENTWISE,
     _PRIMITIVES,
     *_VECTORS,
-    Rule("REDUCE(vector)", "arg ADD | MAX | MUL: its lanes into one", _reduce_lanes),
-    Rule("MMA(vector, vector, vector, SPECIAL | CONST)", "arg: the MatrixUnit; a @ b + c", _mma),
-    Rule("EXCHANGE(value)", "arg: the distance of the lanes, a power of two",
+    Production("REDUCE(vector)", "arg ADD | MAX | MUL: its lanes into one", _reduce_lanes),
+    Production("MMA(vector, vector, vector, SPECIAL | CONST)", "arg: the MatrixUnit; a @ b + c", _mma),
+    Production("EXCHANGE(value)", "arg: the distance of the lanes, a power of two",
          lambda n: _exchange(n) and _scalar(n)),
-    Rule("BARRIER", "", lambda n: True),
-    Rule("PREFETCH(INDEX, INDEX)", "into SHARED, from a PARAM", _prefetch),
-    Rule("COMMIT", "", _is_source),
-    Rule("WAIT", "arg: groups that may be on their way", lambda n: _is_source(n) and n.arg >= 0),
+    Production("BARRIER", "", lambda n: True),
+    Production("PREFETCH(INDEX, INDEX)", "into SHARED, from a PARAM", _prefetch),
+    Production("COMMIT", "", _is_source),
+    Production("WAIT", "arg: groups that may be on their way", lambda n: _is_source(n) and n.arg >= 0),
 ), _in_order)
 """The statements of one kernel in order, as a renderer takes them."""
 

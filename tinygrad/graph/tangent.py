@@ -70,7 +70,7 @@ TANGENT_RULES: dict[Ops, TangentRule] = {
     Ops.WHERE: _where,
     Ops.REDUCE: _reduce,
     Ops.ASSIGN: lambda node, parts: parts[1],
-    Ops.LIMIT: lambda node, parts: parts[0] if parts[0] is None else parts[0].limited(node.src[1]),
+    Ops.LIVE_OUT: lambda node, parts: parts[0] if parts[0] is None else parts[0].live_out(node.src[1]),
     Ops.CUSTOM_GRADIENT: _custom,
 }
 """A rule gets a node and the tangents of its sources, and returns that of the node; None is zero. Operations

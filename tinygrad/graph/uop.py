@@ -548,10 +548,10 @@ class UOp(Operators):
         """This value as a constant to gradients; with `leaf`, as a variable of its own."""
         return UOp.new(Ops.DETACH, self.dtype, (self,), leaf)
 
-    def limited(self, condition: UOp) -> UOp:
+    def live_out(self, condition: UOp) -> UOp:
         """This value, of which only the items where `condition` holds are ever read: what has to be stored of
         it is stored there only, and the other items of that memory hold anything."""
-        return UOp.new(Ops.LIMIT, self.dtype, (self, condition))
+        return UOp.new(Ops.LIVE_OUT, self.dtype, (self, condition))
 
     def with_gradient(self, inputs: Sequence[UOp], rule: Callable[[UOp, UOp], tuple[UOp | None, ...]]) -> UOp:
         """This value, differentiated by `rule(gradient, node)`: a gradient, or None for zero, for each of

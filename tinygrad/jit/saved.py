@@ -41,7 +41,7 @@ from tinygrad.schedule.items import BoundVariable
 from tinygrad.tensor import Tensor
 
 MAGIC = "function captured by tinygrad.TinyJit"
-FORMAT = 3
+FORMAT = 4
 """Raised where what is written below changes its meaning."""
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from tinygrad.helpers import CACHELEVEL
 
-LIMIT = 1 << 28
+MAX_BYTES = 1 << 28
 """Bytes that the files of a folder may take; those used longest ago go first."""
 KEPT = 0.75
 """The share of the limit that is left after files were removed."""
@@ -65,7 +65,7 @@ class ObjectCache:
     """Compiled code by key, in the files of one folder. What goes wrong with the disk costs compiling again,
     and nothing else."""
 
-    def __init__(self, folder: Path, limit: int = LIMIT) -> None:
+    def __init__(self, folder: Path, limit: int = MAX_BYTES) -> None:
         self.folder = folder
         self.limit = limit
         self.size: int | None = None

@@ -2,13 +2,13 @@
 
 In: the nodes to realise. Out: their `Schedule`. `Structure` is what a schedule depends on: the graph down to
 what is in memory, with a number for each BUFFER in the order in which a walk meets them, and for each
-VARIABLE, whose value is left out; so is the place at which a short crop of memory begins (`crops.py`).
-`Template` is a schedule in those numbers; it holds no memory. A step of a training loop that is written like
-the one before costs a walk over its graph instead of the decisions of `fuse.py`; in another process it costs
-reading a file (`kept.py`).
+VARIABLE, whose value is left out; so is the start of a short slice of memory
+(`dynamic_slice.py`). `Template` is a schedule in those numbers; it holds no memory. A step of a training loop
+that is written like the one before costs a walk over its graph instead of the decisions of `fuse.py`; in
+another process it costs reading a file (`persistent_cache.py`).
 
 A graph of values on several devices has a structure and a template too, so that `partition.py` cuts it once.
-There the place of a crop is part of the structure, for its parts may begin anywhere.
+There the start of a slice is part of the structure, for its shards may begin anywhere.
 """
 from __future__ import annotations
 
@@ -27,11 +27,18 @@ from tinygrad.graph.sizes import Size
 from tinygrad.graph.uop import UOp
 from tinygrad.graph.writes import refuse_overwritten
 from tinygrad.helpers import ALLOW_TF32, NOOPT, collector_paused
-from tinygrad.schedule.bounded import Bounded
 from tinygrad.schedule.copies import contiguous_part
-from tinygrad.schedule.crops import IGNORED_ARGUMENT, Place, Placed, is_short_crop, places_of, shared_memory
+from tinygrad.schedule.dynamic_slice import (
+    IGNORED_ARGUMENT,
+    DynamicSlices,
+    SliceStart,
+    is_short_slice_of_memory,
+    shared_memory,
+    starts_of,
+)
 from tinygrad.schedule.items import BoundVariable, Intermediates, Schedule, ScheduleItem, create_schedule
 from tinygrad.schedule.memory import Arena, lifetimes, plan_arena
+from tinygrad.schedule.padded_shapes import PaddedShapes
 from tinygrad.schedule.partition import is_spread
 from tinygrad.schedule.spread import Spread
 
@@ -49,8 +56,8 @@ class Structure:
         """whether some values are on several devices"""
         self.nodes: list[UOp] = []
         self.buffers: list[UOp] = []
-        self.variables: dict[Place, int] = {}
-        """the number of each VARIABLE, by its argument, among them those at which crops begin"""
+        self.variables: dict[SliceStart, int] = {}
+        """the number of each VARIABLE, by its argument, among them those at which slices begin"""
         self.position: dict[UOp, int] = {}
         """of a node in `nodes`; computed nodes have that of their view"""
         self.fields: list[Any] = []
@@ -110,8 +117,8 @@ class Structure:
         op, below = node.op, node.src[0]
         if op in IGNORED_ARGUMENT:
             self.fields += (op, node.dtype, self.position[below])
-        elif op is Ops.SHRINK and not self.is_spread and is_short_crop(node):
-            self.add_crop(node)
+        elif op is Ops.SHRINK and not self.is_spread and is_short_slice_of_memory(node):
+            self.add_slice(node)
         else:
             part = contiguous_part(below) if op is Ops.COPY else None
             self.fields += (op, node.dtype, node.arg, part, *[self.position[s] for s in node.src])
@@ -136,14 +143,14 @@ class Structure:
         else:
             self.fields.append(node)
 
-    def add_crop(self, node: UOp) -> None:
-        """The fields of a short crop of memory: how much it takes of each axis, and the VARIABLEs at which it
-        begins."""
-        places, bounds = places_of(node.arg, node.src[0].shape)
-        numbers = tuple([None if place is None else self.number(place) for place in places])
+    def add_slice(self, node: UOp) -> None:
+        """The fields of a short slice of memory: how much it takes of each axis, and the VARIABLEs at which
+        it begins."""
+        starts, bounds = starts_of(node.arg, node.src[0].shape)
+        numbers = tuple([None if place is None else self.number(place) for place in starts])
         self.fields += (node.op, node.dtype, bounds, numbers, self.position[node.src[0]])
 
-    def number(self, variable: Place) -> int:
+    def number(self, variable: SliceStart) -> int:
         """The number of a VARIABLE with that argument; equal ones have the same."""
         return self.variables.setdefault(variable, len(self.variables))
 
@@ -232,8 +239,8 @@ class Template:
     """for each device, where intermediates lie"""
     spread: tuple[TemplateSpread, ...] = ()
     """memory on several devices, whose numbers come last"""
-    places: tuple[int, ...] = ()
-    """of a structure that is spread: where crops begin, numbered after its variables"""
+    starts: tuple[int, ...] = ()
+    """of a structure that is spread: where slices begin, numbered after its variables"""
     launch: Any = field(default=None, compare=False, repr=False)
     """what the engine has made of it, so that it can be run at once (`engine/immediate.py`)"""
 
@@ -244,8 +251,8 @@ class Template:
         if len(number_of) < len(structure.variables):
             return None
         bound = [(v.source, v.value) for item in schedule.items for v in item.variables if v.source]
-        places = [place for place in dict.fromkeys(bound) if place not in number_of]
-        number_of.update({place: len(number_of) + i for i, place in enumerate(places)})
+        starts = [place for place in dict.fromkeys(bound) if place not in number_of]
+        number_of.update({place: len(number_of) + i for i, place in enumerate(starts)})
         slot_of = {buffer: i for i, buffer in enumerate(structure.buffers)}
         known = len(slot_of)
         bases = dict.fromkeys(view.base for view in schedule.views.values())
@@ -267,13 +274,13 @@ class Template:
         visible.update(piece.number for base in spread for piece in base.pieces)
         inner = {known + i: spec for i, spec in enumerate(fresh) if known + i not in visible}
         return Template(fresh, items, views, _arenas([i.slots for i in items], inner), spread,
-                        tuple(value for _, value in places))
+                        tuple(value for _, value in starts))
 
     def over(self, structure: Structure) -> Schedule:
         """The schedule of another graph of that structure."""
         buffers = structure.buffers + [UOp.new_buffer(*spec) for spec in self.fresh]
         buffers += [memory.over(buffers) for memory in self.spread]
-        values = [*(value for _, _, _, value in structure.variables), *self.places]
+        values = [*(value for _, _, _, value in structure.variables), *self.starts]
         views = {}
         for at, view in self.views:
             node = structure.nodes[at]
@@ -293,12 +300,12 @@ def _arenas(steps: list[tuple[int, ...]],
                  for device, of_device in sizes.items() if len(of_device) > 1)
 
 
-def still_wanted(sinks: Sequence[UOp]) -> list[UOp]:
+def unrealized(sinks: Sequence[UOp]) -> list[UOp]:
     """Those of `sinks` that have no value yet and are no views of memory."""
     return [s for s in sinks if s.realized_view is None and s.viewed.op is not Ops.BUFFER]
 
 
-class Disk(Protocol):
+class PersistentTemplates(Protocol):
     """Templates that outlive the process."""
 
     def key(self, structure: Structure) -> str | None:
@@ -314,7 +321,7 @@ class Disk(Protocol):
 class ScheduleCache:
     """Templates by the key of their structure, up to a bound, and on disk where one is given."""
 
-    def __init__(self, limit: int = MAX_KEYS, disk: Disk | None = None) -> None:
+    def __init__(self, limit: int = MAX_KEYS, disk: PersistentTemplates | None = None) -> None:
         self.limit = limit
         self.disk = disk
         self.size = 0
@@ -323,28 +330,28 @@ class ScheduleCache:
 
     def schedule(self, sinks: Sequence[UOp]) -> Schedule:
         """The steps that compute `sinks`, each a tensor-graph node."""
-        wanted = still_wanted(sinks)
-        if not wanted:
+        outputs = unrealized(sinks)
+        if not outputs:
             return Schedule()
-        if Sharding.exists and any(is_spread.of(s) for s in wanted):
-            return self.of_several_devices(wanted)
-        if Size.exists and any(s.has_sizes for s in wanted):
-            bounded = Bounded(wanted)
-            schedule = self.schedule(bounded.sinks)
-            schedule.views = bounded.views(schedule.views)
+        if Sharding.exists and any(is_spread.of(s) for s in outputs):
+            return self.of_several_devices(outputs)
+        if Size.exists and any(s.has_sizes for s in outputs):
+            padded = PaddedShapes(outputs)
+            schedule = self.schedule(padded.sinks)
+            schedule.views = padded.views(schedule.views)
             return schedule
-        structure = Structure(wanted)
+        structure = Structure(outputs)
         return self.of_structure(structure, self.known(structure))
 
-    def of_several_devices(self, wanted: list[UOp]) -> Schedule:
+    def of_several_devices(self, outputs: list[UOp]) -> Schedule:
         """The schedule of a graph in which some values are on several devices."""
         structure = None
-        if not (Size.exists and any(s.has_sizes for s in wanted)):
-            structure = Structure(wanted, is_spread=True)
+        if not (Size.exists and any(s.has_sizes for s in outputs)):
+            structure = Structure(outputs, is_spread=True)
             template = self.known(structure)
             if template is not None:
                 return template.over(structure)
-        spread = Spread(wanted)
+        spread = Spread(outputs)
         schedule = self.schedule(spread.sinks)
         schedule.views = spread.views(schedule.views)
         template = Template.of(schedule, structure) if structure is not None else None
@@ -356,11 +363,11 @@ class ScheduleCache:
     def structure_of(self, sinks: Sequence[UOp]) -> Structure | None:
         """The structure of what is still to be computed of `sinks`; None where there is nothing to compute,
         or not on one device and of known sizes."""
-        wanted = still_wanted(sinks)
-        if not wanted or (Sharding.exists and any(is_spread.of(s) for s in wanted)) or (
-                Size.exists and any(s.has_sizes for s in wanted)):
+        outputs = unrealized(sinks)
+        if not outputs or (Sharding.exists and any(is_spread.of(s) for s in outputs)) or (
+                Size.exists and any(s.has_sizes for s in outputs)):
             return None
-        return Structure(wanted)
+        return Structure(outputs)
 
     def known(self, structure: Structure) -> Template | None:
         """The template of a structure that was scheduled before, in this process."""
@@ -378,9 +385,9 @@ class ScheduleCache:
         template = self.disk.get(name, structure) if self.disk is not None and name is not None else None
         if template is None:
             with collector_paused():
-                placed = Placed(structure.sinks)
-                schedule = create_schedule(placed.sinks)
-                schedule.views = placed.views(schedule.views)
+                sliced = DynamicSlices(structure.sinks)
+                schedule = create_schedule(sliced.sinks)
+                schedule.views = sliced.views(schedule.views)
             template = Template.of(schedule, structure)
             if template is None:
                 return schedule

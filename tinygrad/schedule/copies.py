@@ -15,11 +15,11 @@ from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.sizes import Size
 from tinygrad.graph.uop import UOp
 
-Part = tuple[int, int]
+Interval = tuple[int, int]
 """(start, end) in items of a buffer."""
 
 
-def contiguous_part(node: UOp) -> Part | None:
+def contiguous_part(node: UOp) -> Interval | None:
     """The part of a BUFFER that `node` is, in row-major order; None where it is anything else."""
     if node.base.op is not Ops.BUFFER or len(node.st.views) > 1:
         return None
@@ -71,11 +71,11 @@ def is_computed(copy: UOp) -> bool:
     return copy.src[0].device is None
 
 
-def needed_parts(root: UOp) -> dict[UOp, Part]:
+def needed_parts(root: UOp) -> dict[UOp, Interval]:
     """For each BUFFER below `root` the shortest part with every item that `root` depends on."""
     order = root.toposort()
     looked_at = {root, *(s for n in order if n.op not in Family.MOVEMENT for s in n.src)}
-    parts: dict[UOp, Part] = {}
+    parts: dict[UOp, Interval] = {}
     for node in looked_at:
         if node.base.op is Ops.BUFFER:
             start, end = covering_part(node)
@@ -84,7 +84,7 @@ def needed_parts(root: UOp) -> dict[UOp, Part]:
     return parts
 
 
-def covering_part(view: UOp) -> Part:
+def covering_part(view: UOp) -> Interval:
     """From the first to the last item of memory that a view shows; (0, 0) for a view of nothing."""
     start = end = view.st.views[0].offset
     for axis in view.st.views[0].axes:
@@ -96,7 +96,7 @@ def covering_part(view: UOp) -> Part:
     return (start, end + 1)
 
 
-def _copied_part(buffer: UOp, part: Part, device: str) -> UOp:
+def _copied_part(buffer: UOp, part: Interval, device: str) -> UOp:
     """`buffer` on `device`, with zeros for all but the part."""
     start, end = part
     whole = buffer.reshape((buffer.numel,))

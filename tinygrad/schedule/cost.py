@@ -30,7 +30,7 @@ FREE_CONDITION = 4.0
 """The same for a condition: kept as a comparison it guards loads, picks items and costs no memory."""
 _BOUNDARIES = frozenset({Ops.BUFFER, Ops.COPY, Ops.CONTIGUOUS, Ops.ASSIGN, Ops.CONST, Ops.VARIABLE})
 _PASSES_ITEMS_ON = Family.ELEMENTWISE | Family.MOVEMENT
-_KEEPS_REDUCED = _PASSES_ITEMS_ON | {Ops.LIMIT}
+_KEEPS_REDUCED = _PASSES_ITEMS_ON | {Ops.LIVE_OUT}
 _WALKED = _PASSES_ITEMS_ON | {Ops.CONST, Ops.VARIABLE}
 OPERATIONS = {
     Ops.EXP2: 10.0, Ops.LOG2: 14.0, Ops.SIN: 30.0, Ops.FDIV: 3.0, Ops.SQRT: 4.0, Ops.IDIV: 8.0, Ops.MOD: 8.0,
@@ -190,7 +190,7 @@ def has_statistics(node: UOp, found: Mapping[UOp, bool], reduced: dict[UOp, bool
     `found` says so of its sources; `reduced` keeps which values are made of a reduce alone."""
     if node.op is Ops.EXPAND:
         return _is_reduced(node.src[0], reduced)
-    if node.op in _PASSES_ITEMS_ON or node.op is Ops.LIMIT:
+    if node.op in _PASSES_ITEMS_ON or node.op is Ops.LIVE_OUT:
         return any([found[s] for s in node.src])
     return False
 
@@ -201,7 +201,7 @@ def _is_reduced(value: UOp, known: dict[UOp, bool]) -> bool:
     """from `value` down the one source that is no constant; long, in a chain, so it is walked once"""
     while value not in known:
         changing = [source for source in value.src if source.base.op is not Ops.CONST]
-        if value.op is Ops.LIMIT:
+        if value.op is Ops.LIVE_OUT:
             changing = changing[:1]
         if len(changing) != 1 or value.op not in _KEEPS_REDUCED:
             known[value] = value.op is Ops.REDUCE

@@ -185,7 +185,7 @@ class Fusion:
             decision = self.decisions[key] = self.legality.must_store(summary, tuple(numbered(uses)))
         if isinstance(decision, bool):
             return decision
-        while node.op is Ops.LIMIT:
+        while node.op is Ops.LIVE_OUT:
             node = node.src[0]
         if isinstance(decision, str):
             self.note(node, decision)

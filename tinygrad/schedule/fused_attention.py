@@ -44,7 +44,7 @@ def fused_attentions(order: Sequence[UOp], forced: set[UOp],
     found: dict[UOp, FusedAttention] = {}
     number = {node: i for i, node in enumerate(order)}
     for root in roots:
-        piece = _Piece(root, forced, closed)
+        piece = _Subgraph(root, forced, closed)
         inside = piece.between(number)
         if _is_one_kernel(piece.alone(), root.device, bool(ALLOW_TF32)):
             attention = FusedAttention(root, frozenset(n for n in inside if n.op is Ops.REDUCE),
@@ -59,7 +59,7 @@ def _has_units(device: object) -> bool:
         bool(Device[device or Device.DEFAULT].renderer.matrix_units)
 
 
-class _Piece:
+class _Subgraph:
     """A contraction down to memory, and to the sums that its factors and those of its weights are made of."""
 
     def __init__(self, root: UOp, forced: set[UOp], closed: frozenset[UOp]) -> None:

@@ -17,15 +17,15 @@ from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.shapes import inverse_permutation
 from tinygrad.graph.uop import UOp
 from tinygrad.schedule.copies import contiguous_part, is_computed
-from tinygrad.schedule.crops import at_variables, is_step, moving_crops
+from tinygrad.schedule.dynamic_slice import dynamic_slice, dynamic_slices, is_dynamic_slice
 from tinygrad.schedule.fuse import Fusion, Kernel
 from tinygrad.schedule.layout import axis_order, worth_ordering
 from tinygrad.schedule.memory import Arena
 from tinygrad.schedule.node_summary import COMPUTED_AGAIN
 from tinygrad.schedule.simplify import simplified_graph
 
-LIMITED_OPERATIONS = 32
-"""Operations above a LIMIT that are looked through for what a kernel stores."""
+LIVE_OUT_OPERATIONS = 32
+"""Operations above a LIVE_OUT that are looked through for what a kernel stores."""
 
 
 class BoundVariable(NamedTuple):
@@ -105,7 +105,7 @@ def create_schedule(sinks: list[UOp]) -> Schedule:
     return schedule
 
 
-def _in_own_memory(wanted: list[UOp], graph: list[UOp]) -> tuple[list[UOp], list[UOp]]:
+def _in_own_memory(outputs: list[UOp], graph: list[UOp]) -> tuple[list[UOp], list[UOp]]:
     """`graph` with a copy for each result that folded to memory of another tensor (x * 1), which may be
     overwritten; and all its nodes, sources first.
 
@@ -119,7 +119,7 @@ def _in_own_memory(wanted: list[UOp], graph: list[UOp]) -> tuple[list[UOp], list
         return memory in written or (memory.op in (Ops.BUFFER, Ops.ASSIGN) and not _is_view(original))
 
     owned = [UOp.new(Ops.CONTIGUOUS, s.dtype, (s,)) if is_anothers(original, s) else s
-             for original, s in zip(wanted, graph, strict=True)]
+             for original, s in zip(outputs, graph, strict=True)]
     return owned, order if owned == graph else list(UOp.sink(owned).toposort())
 
 
@@ -152,7 +152,7 @@ def _stored_form(sink: UOp) -> UOp:
     return viewed
 
 
-def _results(wanted: list[UOp], graph: list[UOp], order: list[UOp]) -> dict[UOp, UOp]:
+def _results(outputs: list[UOp], graph: list[UOp], order: list[UOp]) -> dict[UOp, UOp]:
     """Each original node that gets a value, with its simplified form: the results, and what was assigned
     inside. `order` has all simplified nodes, sources first."""
     inside: set[UOp] = set()
@@ -160,7 +160,7 @@ def _results(wanted: list[UOp], graph: list[UOp], order: list[UOp]) -> dict[UOp,
     for node in order:
         if node.op is Ops.ASSIGN or node.op is Ops.CONTIGUOUS or not inside.isdisjoint(node.src):
             inside.add(node)
-    results = dict(zip(wanted, graph, strict=True))
+    results = dict(zip(outputs, graph, strict=True))
     pairs = list(results.items())
     seen: set[UOp] = set()
     while pairs:
@@ -177,7 +177,7 @@ def _results(wanted: list[UOp], graph: list[UOp], order: list[UOp]) -> dict[UOp,
     return results
 
 
-Waiting = dict[Kernel, dict[Kernel, UOp | None]]
+Dependences = dict[Kernel, dict[Kernel, UOp | None]]
 """The kernels that each one comes after: None for one whose result it reads, an ASSIGN for one that reads
 what that overwrites."""
 
@@ -196,11 +196,12 @@ class _Writer:
         self.fixed_layout |= {n for kernel in fusion.kernels for n in _read_in_order(kernel, fusion.stored)}
         """what users and copies expect in row-major order, and what is read beside that"""
         self.buffer_of: dict[UOp, UOp] = {}
-        self.limited = _above_limits(fusion.summary.of)
+        self.live_out = _above_live_outs(fusion.summary.of)
         for kernel in fusion.kernels:
             for node in kernel.outputs:
                 self.buffer_of[node] = self.storage(node)
-        self.moving = moving_crops(map(self.inside, fusion.kernels)) if any(map(is_step, order)) else set()
+        self.dynamic = dynamic_slices(map(self.inside, fusion.kernels)) if any(map(is_dynamic_slice,
+                                                                                   order)) else set()
 
     def inside(self, kernel: Kernel) -> dict[UOp, None]:
         """The nodes of a kernel's values, down to what it reads from memory."""
@@ -255,7 +256,7 @@ class _Writer:
         first.
         """
         hazards: set[UOp] = set()
-        after: Waiting = {k: dict.fromkeys(k.after) for k in self.fusion.kernels}
+        after: Dependences = {k: dict.fromkeys(k.after) for k in self.fusion.kernels}
         writers = self.writers()
         reads = self.reads(writers)
         for kernel in self.fusion.kernels:
@@ -271,7 +272,7 @@ class _Writer:
                         after[writer].setdefault(kernel, assign)
         return self.postponed(self.ordered(after, hazards), after), hazards
 
-    def ordered(self, after: Waiting, hazards: set[UOp]) -> list[Kernel]:
+    def ordered(self, after: Dependences, hazards: set[UOp]) -> list[Kernel]:
         """Each kernel as soon as all that it comes after are there. Where they wait in circles, writes become
         `hazards` until they do not."""
         place = {kernel: i for i, kernel in enumerate(reversed(self.fusion.kernels))}
@@ -304,19 +305,19 @@ class _Writer:
             ready = sorted(freed, key=place.__getitem__)
         return list(order)
 
-    def postponed(self, order: list[Kernel], after: Waiting) -> list[Kernel]:
+    def postponed(self, order: list[Kernel], after: Dependences) -> list[Kernel]:
         """Kernels that store more than they read of others' results, right before the first that waits for
         them: until then that would only take up memory. Copies are not put off: other work goes on beside
         them."""
         place = {kernel: 2 * i for i, kernel in enumerate(order)}
-        wanted: dict[Kernel, int] = {}
+        first_reader: dict[Kernel, int] = {}
         """where the first that waits for a kernel is"""
         for kernel in reversed(order):
             read = sum(map(_stored_bytes, kernel.after))
-            if kernel in wanted and not kernel.group.is_copy and _stored_bytes(kernel) > read:
-                place[kernel] = wanted[kernel] - 1
+            if kernel in first_reader and not kernel.group.is_copy and _stored_bytes(kernel) > read:
+                place[kernel] = first_reader[kernel] - 1
             for other in after[kernel]:
-                wanted[other] = min(wanted.get(other, place[kernel]), place[kernel])
+                first_reader[other] = min(first_reader.get(other, place[kernel]), place[kernel])
         return sorted(order, key=place.__getitem__)
 
     def writers(self) -> dict[UOp, list[UOp]]:
@@ -400,7 +401,7 @@ class _Writer:
                     from_buffer: bool = False) -> ScheduleItem:
         """The kernel that stores `outputs` in `targets`. Nodes `inlined` are computed even where memory for
         them is there."""
-        piece = _Piece(self, inlined)
+        piece = _KernelGraph(self, inlined)
         for target in targets:  # what is written has the first slots
             piece.param(target.base)
         assigns = tuple(UOp.new(Ops.ASSIGN, n.dtype, (piece.view(t), piece.stored(n)))
@@ -437,7 +438,7 @@ def _without_ones(node: UOp) -> list[int]:
     return [n for n in node.shape if n != 1]
 
 
-class _Piece:
+class _KernelGraph:
     """A kernel's piece of the graph, written over PARAMs in place of BUFFERs and VARIABLEs without values."""
 
     def __init__(self, writer: _Writer, inlined: set[UOp]) -> None:
@@ -486,9 +487,9 @@ class _Piece:
 
     def computed(self, node: UOp) -> UOp:
         """What stands for a node that the kernel computes, when its sources are `done`."""
-        if node in self.writer.moving:
-            crop = at_variables(node, self.done[node.src[0]], "a step's place")
-            return crop.substitute({n: self.variable(n, known=True) for n in crop.src[1:]
+        if node in self.writer.dynamic:
+            slice_ = dynamic_slice(node, self.done[node.src[0]], "step start")
+            return slice_.substitute({n: self.variable(n, known=True) for n in slice_.src[1:]
                                     if n.op is Ops.VARIABLE})
         if node.op is Ops.ASSIGN:
             return self.done[node.src[1]]
@@ -518,12 +519,12 @@ class _Piece:
         return self.done[value]
 
     def stored(self, node: UOp) -> UOp:
-        """The value of an output, and where it is wanted."""
+        """The value of an output, and the predicate where it is live out."""
         value = self.written(node)
-        condition = limit_of(node) if node in self.writer.limited else None
-        if value.op is Ops.LIMIT or condition is None:
+        condition = live_out_of(node) if node in self.writer.live_out else None
+        if value.op is Ops.LIVE_OUT or condition is None:
             return value
-        return UOp.new(Ops.LIMIT, node.dtype, (value, self.written(condition)))
+        return UOp.new(Ops.LIVE_OUT, node.dtype, (value, self.written(condition)))
 
 
 def _movements(view: UOp) -> Iterator[UOp]:
@@ -540,25 +541,26 @@ def _over(view: UOp, memory: UOp) -> UOp:
     return memory
 
 
-def _above_limits(order: Iterable[UOp]) -> set[UOp]:
-    """The nodes in `order`, sources first, for which `limit_of` may find something."""
+def _above_live_outs(order: Iterable[UOp]) -> set[UOp]:
+    """The nodes in `order`, sources first, for which `live_out_of` may find something."""
     found: set[UOp] = set()
     for node in order:
-        if node.op is Ops.LIMIT or (found and node.op in _PASSES_LIMITS and not found.isdisjoint(node.src)):
+        if node.op is Ops.LIVE_OUT or (found and node.op in _PASSES_LIVE_OUT
+                                       and not found.isdisjoint(node.src)):
             found.add(node)
     return found
 
 
-def limit_of(node: UOp) -> UOp | None:
+def live_out_of(node: UOp) -> UOp | None:
     """The condition outside which the items of `node` do not matter, since what it is computed from item by
     item does not; None where none is found. (A WHERE may choose something else there.)"""
     seen: set[UOp] = set()
     pending: list[tuple[UOp, tuple[UOp, ...]]] = [(node.src[1] if node.op is Ops.ASSIGN else node, ())]
     """values, and the movement between each of them and the node, innermost last"""
-    while pending and len(seen) < LIMITED_OPERATIONS:
+    while pending and len(seen) < LIVE_OUT_OPERATIONS:
         value, movements = pending.pop()
         seen.add(value)
-        if value.op is Ops.LIMIT:
+        if value.op is Ops.LIVE_OUT:
             condition = value.src[1]
             for movement in reversed(movements):
                 condition = UOp.new(movement.op, condition.dtype, (condition,), movement.arg)
@@ -571,10 +573,10 @@ def limit_of(node: UOp) -> UOp | None:
 
 
 _KEEPS_EVERY_ITEM = (Ops.RESHAPE, Ops.PERMUTE, Ops.EXPAND)
-_PASSES_LIMITS = Family.ELEMENTWISE.union(_KEEPS_EVERY_ITEM, {Ops.ASSIGN})
+_PASSES_LIVE_OUT = Family.ELEMENTWISE.union(_KEEPS_EVERY_ITEM, {Ops.ASSIGN})
 
 
-def _write_in_circle(pending: list[Kernel], after: Waiting) -> UOp:
+def _write_in_circle(pending: list[Kernel], after: Dependences) -> UOp:
     """The smallest ASSIGN for which kernels wait in a circle; all of `pending` wait for others of them."""
     unplaced = set(pending)
     path = [pending[0]]

@@ -43,7 +43,7 @@ class Accesses:
         self.known: dict[tuple[tuple[UOp, ...], UOp | None], Access] = {}
 
     def access(self, index: tuple[UOp, ...], valid: UOp | None) -> Access:
-        """The item with this index, wanted where `valid` holds."""
+        """The item with this index, read where `valid` holds."""
         found = self.known.get((index, valid))
         if found is None:
             found = self.known[index, valid] = Access(index, valid, ranges_of(index, valid))
@@ -119,14 +119,14 @@ _PATTERNS = {
     **dict.fromkeys((Ops.BUFFER, Ops.SINK, Ops.CONST, Ops.VARIABLE), OpPattern.LEAF),
     **dict.fromkeys(Family.MOVEMENT,
                     OpPattern.MOVEMENT), Ops.REDUCE: OpPattern.REDUCE, Ops.ASSIGN: OpPattern.ASSIGN,
-    **dict.fromkeys(Family.ELEMENTWISE | {Ops.CONTIGUOUS, Ops.COPY, Ops.LIMIT}, OpPattern.ELEMENTWISE),
+    **dict.fromkeys(Family.ELEMENTWISE | {Ops.CONTIGUOUS, Ops.COPY, Ops.LIVE_OUT}, OpPattern.ELEMENTWISE),
 }
 
 
 COMPUTED_AGAIN = (Ops.CONST, Ops.VARIABLE)
 """What kernels do not read from memory, even where a view of it is stored: the kernel that stores it need not
 come first."""
-_STORED = Family.ELEMENTWISE | {Ops.REDUCE, Ops.LIMIT}
+_STORED = Family.ELEMENTWISE | {Ops.REDUCE, Ops.LIVE_OUT}
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,7 +158,7 @@ class NodeSummary:
     is_contraction: bool
     product: Product | None
     value: NodeSummary | None
-    """of a LIMIT: its value"""
+    """of a LIVE_OUT: its value"""
     role: AttentionRole | None
 
     @property
@@ -227,7 +227,7 @@ class GraphSummary:
             details = (node.arg, node.src[0].shape, node in self.closed, node in self.compared,
                        sums_outer_products(node), is_contraction(node),
                        None if product is None else product.dtype.itemsize, *operands)
-        elif op is Ops.LIMIT:
+        elif op is Ops.LIVE_OUT:
             details = (self.of[node.src[0]],)
         elif op is Ops.WHERE or op is Ops.CAST:
             may_store = self.may_store(node)
@@ -257,7 +257,7 @@ class GraphSummary:
             node.src[0].shape if is_reduce else (), is_reduce and sums_outer_products(node),
             is_reduce and is_contraction(node),
             None if product is None else self.product(product),
-            self.of[node.src[0]] if node.op is Ops.LIMIT else None,
+            self.of[node.src[0]] if node.op is Ops.LIVE_OUT else None,
             AttentionRole.of(node, self.attention_of.get(node)))
 
     def product(self, node: UOp) -> Product:

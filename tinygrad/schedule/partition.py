@@ -268,7 +268,7 @@ class Partition:
         if _memory_of(node) is not None or is_symbolic(node.shape) or depth > DEEPEST or not node.src:
             return along(node, axis, span)
         source = node.src[0]
-        if node.op in Family.ELEMENTWISE or node.op in (Ops.DETACH, Ops.COPY, Ops.LIMIT):
+        if node.op in Family.ELEMENTWISE or node.op in (Ops.DETACH, Ops.COPY, Ops.LIVE_OUT):
             return node.with_sources(tuple(self.part(s, axis, span, depth) for s in node.src))
         if node.op is Ops.CUSTOM_GRADIENT:
             return self.part(source, axis, span, depth)
@@ -482,7 +482,7 @@ Rule: TypeAlias = Callable[[Partition, UOp], Value]
 RULES: Mapping[Ops, Rule] = {
     Ops.BUFFER: _buffer,
     Ops.COPY: _copy,
-    **dict.fromkeys(Family.ELEMENTWISE | {Ops.LIMIT}, _elementwise),
+    **dict.fromkeys(Family.ELEMENTWISE | {Ops.LIVE_OUT}, _elementwise),
     Ops.REDUCE: _reduce,
     Ops.RESHAPE: _reshape,
     Ops.PERMUTE: _permute,

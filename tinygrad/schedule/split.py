@@ -34,7 +34,7 @@ LEAST_PIECE = 4
 """Items of a piece for which the last one may be completed."""
 PADDED_COST = 1.25
 """Of pieces that zeros complete: their conditions, and what is added up in vain."""
-COMPUTED_IN_PLACE = Family.ELEMENTWISE | Family.MOVEMENT | {Ops.CONST, Ops.VARIABLE, Ops.LIMIT}
+COMPUTED_IN_PLACE = Family.ELEMENTWISE | Family.MOVEMENT | {Ops.CONST, Ops.VARIABLE, Ops.LIVE_OUT}
 """What is made where it is used, as far as fused attention looks for what a sum is made of."""
 
 

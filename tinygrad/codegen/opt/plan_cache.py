@@ -15,7 +15,7 @@ from typing import Any
 
 from tinygrad.codegen.opt.plan import Opt, OptKind, Plan
 
-LIMIT = 1 << 16
+MAX_PLANS = 1 << 16
 """Plans kept; the oldest go first."""
 WAIT_SECONDS = 5.0
 """How long to wait for another process that writes."""
@@ -69,7 +69,7 @@ class PlanCache:
                 database.execute("INSERT OR REPLACE INTO plans VALUES (?, ?, ?, ?)",
                                  (key, width, seconds, to_json(plan)))
                 database.execute("DELETE FROM plans WHERE rowid <= (SELECT max(rowid) FROM plans) - ?",
-                                 (LIMIT,))
+                                 (MAX_PLANS,))
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[sqlite3.Connection]:

@@ -133,7 +133,7 @@ NODES: dict[Ops, Write] = {
     Ops.CONTIGUOUS: _same,
     Ops.DETACH: _same,
     Ops.CUSTOM_GRADIENT: _same,
-    Ops.LIMIT: _same,
+    Ops.LIVE_OUT: _same,
     Ops.COPY: _same,
 }
 """By operation; BITCAST and Variables are none of the standard's."""

@@ -23,9 +23,9 @@ from tinygrad.graph.ops import Ops
 from tinygrad.graph.portable import NotPortable, Reader, Writer, text_of
 from tinygrad.graph.uop import UOp
 from tinygrad.runtime.objects import ObjectCache, offered, recorded
-from tinygrad.schedule import kept
+from tinygrad.schedule import persistent_cache
 from tinygrad.schedule.cache import ScheduleCache, Structure
-from tinygrad.schedule.kept import KeptSchedules
+from tinygrad.schedule.persistent_cache import PersistentSchedules
 
 
 def asts() -> list[UOp]:
@@ -93,7 +93,8 @@ def test_rows_that_are_no_graph_are_refused(change):
 def folder(tmp_path, monkeypatch):
     """Kernels and schedules kept in an empty folder, with nothing in this process's memory."""
     monkeypatch.setattr(kernel_cache, "_kept_kernels", lambda: ObjectCache(tmp_path / "kernels"))
-    monkeypatch.setattr(kept, "_kept_schedules", lambda: ObjectCache(tmp_path / "schedules"))
+    monkeypatch.setattr(persistent_cache, "_persistent_schedules",
+                        lambda: ObjectCache(tmp_path / "schedules"))
     with Context(CHECK=0, CACHELEVEL=2):
         yield tmp_path
 
@@ -205,9 +206,9 @@ def test_programs_whose_schedules_come_from_disk_give_what_numpy_gives(tmp_path_
     folder = ObjectCache(tmp_path_factory.mktemp("schedules"))
     with pytest.MonkeyPatch.context() as patch, Context(CHECK=0, CACHELEVEL=2):
         patch.setattr(kernel_cache, "_kept_kernels", lambda: folder)
-        patch.setattr(kept, "_kept_schedules", lambda: folder)
+        patch.setattr(persistent_cache, "_persistent_schedules", lambda: folder)
         for again in (False, True):
-            patch.setattr(realize, "schedules", ScheduleCache(disk=KeptSchedules(least_nodes=0)))
+            patch.setattr(realize, "schedules", ScheduleCache(disk=PersistentSchedules(least_nodes=0)))
             for got, expected in zip(*run_program(program, seed + again), strict=True):
                 np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
 
@@ -218,10 +219,10 @@ def structure_of(size: int) -> Structure:
 
 
 def test_schedules_of_other_sizes_devices_and_code_are_others(monkeypatch):
-    keys = [kept.key_of_structure(structure_of(n)) for n in (4, 5, 4)]
+    keys = [persistent_cache.digest_of(structure_of(n)) for n in (4, 5, 4)]
     assert keys[0] == keys[2] != keys[1]
     monkeypatch.setattr(kernel_cache, "code_version", lambda: "other code")
-    assert kept.key_of_structure(structure_of(4)) not in keys
+    assert persistent_cache.digest_of(structure_of(4)) not in keys
 
 
 @pytest.mark.parametrize("change", [
@@ -231,7 +232,7 @@ def test_schedules_of_other_sizes_devices_and_code_are_others(monkeypatch):
     lambda d: d.__setitem__("arenas", [["CPU", 4, [[1, 64]]]]),
 ])
 def test_a_kept_schedule_that_is_none_is_made_again(folder, monkeypatch, change):
-    disk = KeptSchedules(least_nodes=0)
+    disk = PersistentSchedules(least_nodes=0)
     x = Tensor([1.0, 2.0, 3.0]).realize()
 
     def results() -> list[float]:
@@ -249,6 +250,6 @@ def test_a_kept_schedule_that_is_none_is_made_again(folder, monkeypatch, change)
 
 
 def test_small_graphs_leave_no_file(folder, monkeypatch):
-    monkeypatch.setattr(realize, "schedules", ScheduleCache(disk=KeptSchedules()))
+    monkeypatch.setattr(realize, "schedules", ScheduleCache(disk=PersistentSchedules()))
     (Tensor([1.0, 2.0]) + 1).realize()
     assert not (folder / "schedules").exists()

@@ -1,12 +1,12 @@
-"""Sizes that are not known, as conditions on sizes that are.
+"""Padded dynamic shapes: sizes that are not known, as predicates on the largest sizes they may have.
 
 In: nodes to realise in whose graph some `Size`s (`graph/sizes.py`) are not known. Out: the same graph over
 the largest sizes, which is all that `fuse`, `codegen` and the cache of schedules see. A value of shape (n, 8)
 becomes one of shape (64, 8) of which the items from n on are arbitrary; three rules keep them from mattering:
 
 - a REDUCE along such an axis, and a PAD of it, read the identity of the reduction, or zero, from n on;
-- a crop that begins at a Variable is a SHRINK with sources that say how far its box is moved;
-- what is stored is LIMITed: only items within the true sizes are written, or computed.
+- a slice that begins at a Variable is a SHRINK with sources that say how far its box is moved;
+- what is stored is LIVE_OUT: only items within the true sizes are written, or computed.
 
 The conditions are comparisons of an index with an expression of VARIABLEs. So loops end where a condition can
 no longer hold (`codegen/opt/skip.py`), kernels do not depend on the values, and time goes with the values,
@@ -34,22 +34,22 @@ from tinygrad.graph.sizes import (
 from tinygrad.graph.uop import Shape, UOp
 
 
-class Bounded:
+class PaddedShapes:
     """A graph over the largest sizes, and which of its nodes stand for those of the graph it was made of."""
 
-    def __init__(self, wanted: Sequence[UOp]) -> None:
+    def __init__(self, outputs: Sequence[UOp]) -> None:
         self.done: dict[UOp, UOp] = {}
         """the node for each node; for what has a value, of the view that holds it"""
         self.bindings: dict[str, UOp] = {}
-        self.wanted = wanted
-        self.sinks = [self.stored(node) for node in wanted]
+        self.outputs = outputs
+        self.sinks = [self.stored(node) for node in outputs]
 
     def stored(self, node: UOp) -> UOp:
         """The node to realise for `node`, as far as its items are within its shape."""
         value = self.node(node)
         if value.viewed.op in (Ops.ASSIGN, Ops.CONTIGUOUS, Ops.BUFFER):
             return value
-        stored = limited(value, node.shape)
+        stored = live_out(value, node.shape)
         # Memory is for all calls alike: a view of it at a place that only this call has would not be.
         return UOp.new(Ops.CONTIGUOUS, stored.dtype, (stored,)) if _is_moved(stored) else stored
 
@@ -89,7 +89,7 @@ class Bounded:
     def views(self, found: Mapping[UOp, UOp]) -> dict[UOp, UOp]:
         """The views that hold the values of the original nodes, given those of the nodes that stand for
         them."""
-        stands_for = {**self.done, **dict(zip(self.wanted, self.sinks, strict=True))}
+        stands_for = {**self.done, **dict(zip(self.outputs, self.sinks, strict=True))}
         made = set(stands_for.values()) - stands_for.keys()
         views = {node: view for node, view in found.items() if node not in made}
         for node, stand_in in stands_for.items():
@@ -133,7 +133,7 @@ def _binding(variable: UOp) -> str:
 # --- conditions ---------------------------------------------------------------------------------------------
 
 
-def inside(shape: Shape, axes: Sequence[int]) -> UOp:
+def within_shape(shape: Shape, axes: Sequence[int]) -> UOp:
     """Whether an item of the largest `shape` is within the true sizes of `axes`.
 
     Along an axis: ones and then zeros, seen from as far before their border as the size is.
@@ -151,10 +151,10 @@ def inside(shape: Shape, axes: Sequence[int]) -> UOp:
     return condition
 
 
-def limited(value: UOp, shape: Shape) -> UOp:
-    """`value`, of the largest `shape`, of which only the items within `shape` are wanted."""
+def live_out(value: UOp, shape: Shape) -> UOp:
+    """`value`, of the largest `shape`, of which only the items within `shape` are live out."""
     axes = [axis for axis, size in enumerate(shape) if isinstance(size, Size)]
-    return value.limited(inside(shape, axes)) if axes else value
+    return value.live_out(within_shape(shape, axes)) if axes else value
 
 
 def _masked(value: UOp, shape: Shape, axes: Sequence[int], otherwise: UOp) -> UOp:
@@ -162,7 +162,7 @@ def _masked(value: UOp, shape: Shape, axes: Sequence[int], otherwise: UOp) -> UO
     unknown = [axis for axis in axes if isinstance(shape[axis], Size)]
     if not unknown:
         return value
-    return inside(shape, unknown).where(value, UOp.const(otherwise.arg, value.dtype, value.shape))
+    return within_shape(shape, unknown).where(value, UOp.const(otherwise.arg, value.dtype, value.shape))
 
 
 def _window(value: UOp, starts: Sequence[int], sizes: Sequence[int]) -> UOp:
@@ -216,11 +216,11 @@ def _stride(node: UOp, value: UOp) -> UOp:
 def _reduce(node: UOp, value: UOp) -> UOp:
     op, axes = node.arg
     masked = _masked(value, node.src[0].shape, axes, reduce_identity(op, value.dtype))
-    return limited(node.replace(src=(masked,)), node.shape)
+    return live_out(node.replace(src=(masked,)), node.shape)
 
 
 def _assign(node: UOp, target: UOp, value: UOp) -> UOp:
-    return node.replace(src=(_written_view(node.src[0]), limited(value, node.shape)))
+    return node.replace(src=(_written_view(node.src[0]), live_out(value, node.shape)))
 
 
 def _written_view(view: UOp) -> UOp:
@@ -248,7 +248,7 @@ _RULES: dict[Ops, Callable[..., UOp]] = {
     Ops.SHRINK: _shrink,
     Ops.STRIDE: _stride,
     Ops.REDUCE: _reduce,
-    Ops.CONTIGUOUS: lambda node, value: node.replace(src=(limited(value, node.shape),)),
+    Ops.CONTIGUOUS: lambda node, value: node.replace(src=(live_out(value, node.shape),)),
     Ops.DETACH: lambda node, value: value,
     Ops.CUSTOM_GRADIENT: lambda node, value, *inputs: value,
     Ops.ASSIGN: _assign,

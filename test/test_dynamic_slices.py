@@ -1,4 +1,4 @@
-"""Short crops of memory: one schedule and one set of kernels serve every place, with NumPy's results."""
+"""Dynamic slices of memory: one schedule and one set of kernels serve every start, with NumPy's results."""
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,9 +9,9 @@ from tinygrad.codegen import kernel_cache
 from tinygrad.engine import realize
 from tinygrad.graph.sizes import Size
 from tinygrad.runtime.objects import ObjectCache
-from tinygrad.schedule import kept
+from tinygrad.schedule import persistent_cache
 from tinygrad.schedule.cache import ScheduleCache
-from tinygrad.schedule.kept import KeptSchedules
+from tinygrad.schedule.persistent_cache import PersistentSchedules
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def test_a_graph_found_again_is_only_walked(cache, monkeypatch):
     for begin in (0, 3, 8):
         np.testing.assert_allclose((held[begin:begin + 4] @ weight).numpy(),
                                    data[begin:begin + 4] @ array(4, seed=1), rtol=1e-5, atol=1e-6)
-        monkeypatch.setattr("tinygrad.schedule.cache.Placed", lambda _: pytest.fail("was rebuilt"))
+        monkeypatch.setattr("tinygrad.schedule.cache.DynamicSlices", lambda _: pytest.fail("was rebuilt"))
 
 
 @pytest.mark.parametrize("places", [
@@ -104,12 +104,12 @@ def test_parts_of_what_is_written_at_changing_places_show_it(cache):
 def test_schedules_of_crops_on_disk_serve_every_place(tmp_path, monkeypatch):
     folder = ObjectCache(tmp_path)
     monkeypatch.setattr(kernel_cache, "_kept_kernels", lambda: folder)
-    monkeypatch.setattr(kept, "_kept_schedules", lambda: folder)
+    monkeypatch.setattr(persistent_cache, "_persistent_schedules", lambda: folder)
     data = array(10, 3)
     held = Tensor(data).realize()
     with Context(CHECK=0, CACHELEVEL=2):
         for begin in (1, 5, 0):
-            monkeypatch.setattr(realize, "schedules", ScheduleCache(disk=KeptSchedules(least_nodes=0)))
+            monkeypatch.setattr(realize, "schedules", ScheduleCache(disk=PersistentSchedules(least_nodes=0)))
             part = held[begin:begin + 4].detach()
             part.assign(part + (held[begin + 2] * 3).contiguous()).realize()
             data[begin:begin + 4] += data[begin + 2] * 3
@@ -194,7 +194,7 @@ def test_parts_of_a_file_are_read_at_their_places(tmp_path):
         np.testing.assert_allclose((held[begin:begin + 8].to("CPU") * 2).numpy(), data[begin:begin + 8] * 2)
 
 
-# --- crops of what the schedule itself computes ---------------------------------------------------------
+# --- slices of what the schedule itself computes --------------------------------------------------------
 
 
 def recurrence(inputs: Tensor, into: Tensor, back: Tensor) -> Tensor:

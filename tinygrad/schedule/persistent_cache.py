@@ -1,4 +1,4 @@
-"""Schedules kept on disk, by the structure of the graph that they compute.
+"""The persistent cache of schedules: on disk, by the structure of the graph that they compute.
 
 The process's `schedules` look here for a structure that they do not hold: a process that runs what another
 one ran before it makes none of the decisions of `fuse.py`. A `Template` is kept as JSON, its kernels in
@@ -18,18 +18,18 @@ from tinygrad.graph.portable import NotPortable, Reader, Writer, dtype_of
 from tinygrad.helpers import cache_dir
 from tinygrad.runtime.objects import ObjectCache, key_of
 from tinygrad.schedule.cache import ScheduleCache, Structure, Template, TemplateItem, TemplateView
-from tinygrad.schedule.crops import shared_memory
+from tinygrad.schedule.dynamic_slice import shared_memory
 from tinygrad.schedule.memory import Arena
 
-LIMIT = 1 << 26
+MAX_BYTES = 1 << 26
 """Bytes that schedules may take on disk."""
 LEAST_NODES = 48
 """Graphs from which on a schedule is kept: one of a single expression takes less time than a file."""
 
 
 @functools.cache
-def _kept_schedules() -> ObjectCache:
-    return ObjectCache(cache_dir() / "schedules", LIMIT)
+def _persistent_schedules() -> ObjectCache:
+    return ObjectCache(cache_dir() / "schedules", MAX_BYTES)
 
 
 def to_json(template: Template) -> bytes:
@@ -88,7 +88,7 @@ def _arena(data: Any, fresh: tuple[tuple[str, int, DType], ...], slots: range) -
     return str(device), Arena(int(size), dict(offsets))
 
 
-def key_of_structure(structure: Structure) -> str | None:
+def digest_of(structure: Structure) -> str | None:
     """A name for a structure and all else that its schedule depends on; None where it has none outside of
     this process."""
     devices = {Device.DEFAULT, *(b.arg.device for b in structure.buffers)}
@@ -102,7 +102,7 @@ def key_of_structure(structure: Structure) -> str | None:
     return None if None in keys else key_of("schedule", json.dumps([fields, writer.rows]), *map(str, keys))
 
 
-class KeptSchedules:
+class PersistentSchedules:
     """The templates on disk, as `ScheduleCache` asks for them."""
 
     def __init__(self, least_nodes: int = LEAST_NODES) -> None:
@@ -112,11 +112,11 @@ class KeptSchedules:
         """The name of a structure that is worth keeping, where settings allow that."""
         if len(structure.nodes) < self.least_nodes or not keeps_kernels():
             return None
-        return key_of_structure(structure)
+        return digest_of(structure)
 
     def get(self, key: str, structure: Structure) -> Template | None:
         """The template kept as `key`."""
-        text = _kept_schedules().get(key)
+        text = _persistent_schedules().get(key)
         try:
             return None if text is None else from_json(text, structure)
         except ValueError:
@@ -125,10 +125,10 @@ class KeptSchedules:
     def put(self, key: str, template: Template) -> None:
         """Keep a template, if it has a form outside of this process."""
         try:
-            _kept_schedules().put(key, to_json(template))
+            _persistent_schedules().put(key, to_json(template))
         except NotPortable:
             return
 
 
-schedules = ScheduleCache(disk=KeptSchedules())
+schedules = ScheduleCache(disk=PersistentSchedules())
 """The process's schedules."""
