@@ -36,7 +36,9 @@ from bench.measure import measure, measure_first_call
 from bench.peers import PEERS, Peer, available_peers, environments_folder
 from bench.results import BASELINE, Row, first_call_table, overhead_table, speedup, table
 from bench.workloads import FAMILIES, OURS, Workload, odd
-from tinygrad.runtime.limits import LimitMeter, Limits, measure_limits, usable_cores
+from tinygrad.device.host import usable_cores
+from tinygrad.device.limits import Limits
+from tinygrad.runtime.limits import LimitMeter, measure_limits
 
 
 @dataclass

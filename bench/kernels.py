@@ -11,9 +11,9 @@ from bench.results import columns, middle_limits
 from bench.workloads import OURS, Workload
 from tinygrad.codegen.compile import stages_of
 from tinygrad.device import Device
+from tinygrad.device.limits import Limits
 from tinygrad.engine.realize import Capture, Prepared, Submission, prepared
 from tinygrad.graph.uop import UOp
-from tinygrad.runtime.limits import Limits
 
 
 @dataclass

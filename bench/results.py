@@ -8,7 +8,7 @@ from statistics import median
 from typing import Any
 
 from bench.workloads import JITTED, OURS, Workload
-from tinygrad.runtime.limits import Limits
+from tinygrad.device.limits import Limits
 
 BASELINE = "torch"
 """The peer that the geometric mean of the speed-ups is over: PyTorch as its users call it, not compiled."""

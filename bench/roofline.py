@@ -4,7 +4,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from tinygrad.runtime.limits import Limits
+from tinygrad.device.limits import Limits
 
 LITTLE_WORK = 1e6
 """Operations of a few microseconds: what takes longer for so little is not bound by the machine."""

@@ -24,8 +24,8 @@ from tinygrad.codegen.opt.plan import OptKind
 from tinygrad.engine.realize import schedule_uops
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.uop import UOp
-from tinygrad.renderer import Launch, launch_of
 from tinygrad.renderer.cuda import cuda_renderer
+from tinygrad.renderer.launch import Launch, launch_of
 from tinygrad.runtime import nvrtc
 
 DEVICE = "PYTHON:CUDA"

@@ -50,8 +50,8 @@ from bench.workloads import (
 from bench.workloads.base import drawn_weights
 from bench.workloads.models import sizes
 from tinygrad import GlobalCounters, Tensor
+from tinygrad.device.limits import Limits
 from tinygrad.nn.state import get_parameters
-from tinygrad.runtime.limits import Limits
 
 LIMITS = Limits(threads=2, lanes=16, gflops=200.0, read_gbs=50.0, copy_gbs=40.0)
 

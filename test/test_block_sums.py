@@ -17,7 +17,7 @@ from tinygrad.engine.realize import schedule_uops
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import prod
-from tinygrad.renderer import launch_of
+from tinygrad.renderer.launch import launch_of
 from tinygrad.schedule.block_sums import BlockSum
 
 Array = np.ndarray[Any, Any]

@@ -25,8 +25,8 @@ from tinygrad.graph.ops import Memory, Ops, RangeKind
 from tinygrad.graph.spec import check_graph
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import prod
-from tinygrad.renderer import launch_of
 from tinygrad.renderer.c_blocks import counts_in_32_bits
+from tinygrad.renderer.launch import launch_of
 from tinygrad.renderer.python import PythonRenderer
 from tinygrad.renderer.scalar import scalar_program
 from tinygrad.runtime.python import PythonProgram

@@ -30,7 +30,7 @@ from drivers import (
 from tinygrad import Device, Tensor, TinyJit, dtypes
 from tinygrad.device import Buffer
 from tinygrad.helpers import Context
-from tinygrad.renderer import Launch
+from tinygrad.renderer.launch import Launch
 from tinygrad.runtime import cuda, streams
 
 

@@ -18,7 +18,7 @@ from tinygrad.dtype import DType
 from tinygrad.engine.realize import schedule_uops
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
-from tinygrad.renderer import Launch, launch_of
+from tinygrad.renderer.launch import Launch, launch_of
 from tinygrad.runtime import emulator
 from tinygrad.runtime.emulator import LANGUAGES, EmulatedDevice
 

@@ -20,7 +20,7 @@ from tinygrad.engine.realize import schedule_uops
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import prod
-from tinygrad.renderer import launch_of
+from tinygrad.renderer.launch import launch_of
 
 EXTENTS = (3, 2, 5, 4, 6)
 

@@ -9,9 +9,9 @@ import pytest
 
 from tinygrad import Device, GlobalCounters, Tensor, TinyJit, dtypes
 from tinygrad.device import Buffer
+from tinygrad.device import allocator as allocator_module
 from tinygrad.engine import immediate, realize, replay
 from tinygrad.helpers import complete
-from tinygrad.runtime import allocator as allocator_module
 
 LOOKS_FOR_SIGNALS = {dis.opmap[name] for name in ("CALL", "CALL_FUNCTION_EX", "RESUME", "JUMP_BACKWARD")
                      if name in dis.opmap}

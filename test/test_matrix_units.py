@@ -20,6 +20,8 @@ from tinygrad.codegen.opt.choose import choose_plan
 from tinygrad.codegen.opt.plan import Opt, OptKind, Plan, apply_plan
 from tinygrad.codegen.opt.plan_cache import from_json, to_json
 from tinygrad.device import Device
+from tinygrad.device import host as units_of_host
+from tinygrad.device.host import host_units
 from tinygrad.engine.realize import schedule_uops
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
@@ -28,9 +30,7 @@ from tinygrad.renderer.llvm import LLVMRenderer
 from tinygrad.renderer.llvm_blocks import AMDGCN, NVPTX, LLVMBlocksRenderer, assembled, object_code
 from tinygrad.renderer.matrix_units import AMX, DOT_BF16, MFMA, MMA_SYNC, UNITS, WMMA, MatrixUnit
 from tinygrad.renderer.python import PythonRenderer
-from tinygrad.runtime import host_units as units_of_host
 from tinygrad.runtime import nvrtc
-from tinygrad.runtime.host_units import host_units
 from tinygrad.runtime.llvm import optimised_module
 from tinygrad.runtime.python import PythonProgram
 

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from tinygrad import Tensor, TinyJit, nn
 from tinygrad.device import Buffer, Device
+from tinygrad.device.allocator import LEAST_CACHE
 from tinygrad.dtype import dtypes
 from tinygrad.engine import realize
 from tinygrad.engine.realize import schedule_uops
 from tinygrad.graph import uop as graph_nodes
 from tinygrad.helpers import GlobalCounters
-from tinygrad.runtime.allocator import LEAST_CACHE
 from tinygrad.schedule.cache import ScheduleCache
 from tinygrad.schedule.memory import ALIGNMENT, Lifetime, lifetimes, lower_bound, plan_arena
 

@@ -31,12 +31,12 @@ from tinygrad.codegen.opt.choose import alternative_plans, choose_plan, threaded
 from tinygrad.codegen.opt.neighbours import Edit, edited, neighbours
 from tinygrad.codegen.opt.plan import Opt, OptKind, Plan, apply_opt, apply_plan
 from tinygrad.device import Device
+from tinygrad.device.host import has_features
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
 from tinygrad.renderer.llvm import LLVMRenderer
 from tinygrad.renderer.matrix_units import AMX, DOT_BF16
 from tinygrad.runtime.cpu import host
-from tinygrad.runtime.host_units import has_features
 from tinygrad.runtime.llvm import optimised_module
 
 Array = np.ndarray[Any, Any]

@@ -21,12 +21,12 @@ import pytest
 
 from tinygrad import Device, Tensor, TinyJit, dtypes
 from tinygrad.device import Buffer
+from tinygrad.device.queue import CommandQueue, Point, Uses
 from tinygrad.engine.realize import ordered
 from tinygrad.helpers import Context, GlobalCounters
 from tinygrad.runtime import cpu_queue
 from tinygrad.runtime.cpu_queue import CPUQueue, HostQueue, Timeline
 from tinygrad.runtime.native_queue import RING
-from tinygrad.runtime.queue import CommandQueue, Point, Uses
 
 pytestmark = pytest.mark.usefixtures("on_cpu")
 LARGE = 1 << 20

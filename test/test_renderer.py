@@ -15,7 +15,7 @@ from tinygrad.dtype import DType, dtypes
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.spec import check_graph
 from tinygrad.graph.uop import UOp
-from tinygrad.renderer import launch_of
+from tinygrad.renderer.launch import launch_of
 from tinygrad.renderer.llvm import LLVMRenderer
 from tinygrad.renderer.matrix_units import SIMDGROUP
 from tinygrad.renderer.scalar import scalar_program

@@ -21,7 +21,7 @@ from tinygrad.dtype import DType
 from tinygrad.engine.realize import schedule_uops
 from tinygrad.graph.ops import Ops
 from tinygrad.helpers import prod
-from tinygrad.renderer import launch_of
+from tinygrad.renderer.launch import launch_of
 
 Array = np.ndarray[Any, Any]
 DEVICES = pytest.mark.parametrize("device", ["CPU", "PYTHON", "PYTHON:BLOCKS"])

@@ -18,8 +18,8 @@ from tinygrad.device import Device
 from tinygrad.engine.realize import schedule_uops
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
-from tinygrad.renderer import shared_bytes_of
 from tinygrad.renderer.cuda import cuda_renderer
+from tinygrad.renderer.launch import shared_bytes_of
 from tinygrad.renderer.python import PythonRenderer
 from tinygrad.renderer.wide import wide_accesses
 from tinygrad.runtime.python import PythonProgram, SharedItems

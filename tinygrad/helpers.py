@@ -293,6 +293,11 @@ def temp(name: str) -> str:
     return os.path.join(tempfile.gettempdir(), name)
 
 
+def numbered(source: str) -> str:
+    """The lines of a kernel with their numbers, for errors that speak of them."""
+    return "\n".join(f"{i + 1:5d}  {line}" for i, line in enumerate(source.splitlines()))
+
+
 COLORS = ("black", "red", "green", "yellow", "blue", "magenta", "cyan", "white")
 
 

@@ -31,7 +31,8 @@ from tinygrad.graph.printing import format_graph, format_nest, format_program
 from tinygrad.graph.spec import check_graph
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ALLOW_TF32, BEAM, CHECK, DEBUG, NOOPT, collector_paused
-from tinygrad.renderer import Renderer, launch_of
+from tinygrad.renderer import Renderer
+from tinygrad.renderer.launch import launch_of
 from tinygrad.renderer.scalar import scalar_program
 
 

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from tinygrad.codegen.belonging import sums_by_place
+from tinygrad.device.host import seconds_of
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import prod
-from tinygrad.runtime.queue import seconds_of
 
 
 @dataclass(frozen=True)

@@ -21,13 +21,13 @@ from tinygrad.device import Device
 from tinygrad.graph.portable import NotPortable, text_of
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import BEAM, CACHELEVEL, CHECK, DEBUG, cache_dir
-from tinygrad.renderer import Launch
+from tinygrad.renderer.launch import Launch
 from tinygrad.runtime.objects import ObjectCache, key_of
 
 LEVEL = 2
 """The setting of CACHELEVEL from which on kernels and schedules are kept."""
 PACKAGE = Path(__file__).parents[1]
-SOURCES = ("dtype.py", "device.py", "graph", "shape", "schedule", "codegen", "renderer")
+SOURCES = ("dtype.py", "device", "graph", "shape", "schedule", "codegen", "renderer")
 """The part of this package that decides what a kernel or a schedule is."""
 
 

@@ -16,7 +16,8 @@ from tinygrad.dtype import DType, dtypes
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import round_up
-from tinygrad.renderer import SHARED_ALIGNMENT, Renderer, shared_bytes_of
+from tinygrad.renderer import Renderer
+from tinygrad.renderer.launch import SHARED_ALIGNMENT, shared_bytes_of
 
 MOST_TILES = 4
 """Tiles of shared memory that take turns: three on their way hide the latency of memory (about 700 cycles)

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from tinygrad.device.queue import CommandQueue, Point, Uses
 from tinygrad.helpers import GlobalCounters, round_up
-from tinygrad.runtime.queue import CommandQueue, Point, Uses
 
 ALIGNMENT = 64
 PAGE_BYTES = 2 << 20

@@ -1,13 +1,14 @@
-"""What a core of this CPU has: vectors, registers, and matrix units that the system lets processes use."""
+"""What this CPU has: cores, their vectors, registers, and matrix units that the system lets processes use."""
 from __future__ import annotations
 
 import ctypes
+import os
 import platform
 import sys
 from functools import cache
 
+from tinygrad.helpers import getenv
 from tinygrad.renderer.matrix_units import AMX, DOT_BF16, MatrixUnit
-from tinygrad.runtime.llvm import host_features
 
 NEEDS: tuple[tuple[MatrixUnit, frozenset[str]], ...] = (
     *((unit, frozenset({"amx-tile", feature, "avx512f"}))
@@ -26,6 +27,16 @@ RESTS_ON = {"avx512vl": ("avx512f",), "avx512f": ("avx2", "fma", "f16c"), "avx2"
             "fma": ("avx",), "f16c": ("avx",), "avx": ("sse4.2",), "sse4.2": ("sse4.1",),
             "sse4.1": ("ssse3",), "ssse3": ("sse3",)}
 """Features that go, in LLVM and in C compilers, when one of these is taken away."""
+
+
+@cache
+def host_features() -> str:
+    """This CPU's features as LLVM writes them; the environment's CPU_FEATURES adds to them (`-avx512f`)."""
+    import llvmlite.binding as llvm  # which takes long to import
+
+    found = str(llvm.get_host_cpu_features().flatten())
+    extra = str(getenv("CPU_FEATURES", ""))
+    return f"{found},{extra}" if extra else found
 
 
 def has_features(*names: str) -> bool:
@@ -69,3 +80,20 @@ def tiles_allowed() -> bool:
         return False
     call = ctypes.CDLL(None).syscall
     return int(call(SYS_ARCH_PRCTL, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA)) == 0
+
+
+def usable_cores() -> int:
+    """Cores that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def seconds_of(operations: int, moved_bytes: int) -> float:
+    """About the least time that so much takes on this CPU's cores, whose memory has 50 GB/s: what is long by
+    this is long."""
+    return operations / host_rate() + moved_bytes * 2e-11
+
+
+@cache
+def host_rate() -> float:
+    """About what this CPU computes in a second: two multiply-adds a cycle of 2.5 GHz in each lane."""
+    return 1e10 * (vector_bytes() // 4) * usable_cores()

@@ -20,13 +20,13 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from tinygrad.device import Buffer, Program
+    from tinygrad.device.buffer import Buffer
+    from tinygrad.device.devices import Program
 
 
 class Order(Protocol):
@@ -402,21 +402,6 @@ if hasattr(os, "register_at_fork"):
     # Registered before the engine's lock, so taken after it: whoever gives work to a queue holds that.
     os.register_at_fork(before=_before_fork, after_in_parent=lambda: _after_fork(False),
                         after_in_child=lambda: _after_fork(True))
-
-
-def seconds_of(operations: int, moved_bytes: int) -> float:
-    """About the least time that so much takes on this CPU's cores, whose memory has 50 GB/s: what is long by
-    this is long."""
-    return operations / host_rate() + moved_bytes * 2e-11
-
-
-@cache
-def host_rate() -> float:
-    """About what this CPU computes in a second: two multiply-adds a cycle of 2.5 GHz in each lane."""
-    from tinygrad.runtime.host_units import vector_bytes  # opens LLVM, which import should not
-    from tinygrad.runtime.limits import usable_cores
-
-    return 1e10 * (vector_bytes() // 4) * usable_cores()
 
 
 def clock() -> float:

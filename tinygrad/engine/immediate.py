@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 from tinygrad.codegen.compile import compiled_kernel
 from tinygrad.device import Buffer, Device, Program
+from tinygrad.device.queue import ThreadedQueue
 from tinygrad.dtype import DType, dtypes
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import BEAM, GlobalCounters
-from tinygrad.runtime.queue import ThreadedQueue
 from tinygrad.schedule.cache import Structure, Template, TemplateView
 
 MOST_KERNELS = 32

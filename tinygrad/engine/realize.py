@@ -23,6 +23,7 @@ import numpy as np
 
 from tinygrad.codegen.compile import CompiledKernel, compile_kernels, compiled_kernel
 from tinygrad.device import Buffer, Device
+from tinygrad.device.queue import CommandQueue, Order, Point
 from tinygrad.dtype import DType, dtypes
 from tinygrad.engine import immediate
 from tinygrad.graph.batch import TransformError, is_unknown
@@ -31,13 +32,12 @@ from tinygrad.graph.sizes import before_reading, when_decided
 from tinygrad.graph.storage import Overwriting, Storage
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import DEBUG, GlobalCounters, Uninterrupted, colored, complete, engine_lock
-from tinygrad.runtime.queue import CommandQueue, Order, Point
 from tinygrad.schedule.items import Intermediates, Schedule, ScheduleItem
 from tinygrad.schedule.persistent_cache import schedules
 
 if hasattr(os, "register_at_fork"):
     # A child begins with the lock free, whatever other threads did. What is registered last comes first:
-    # no thread gives work to the queues while these finish theirs (`runtime/queue.py`).
+    # no thread gives work to the queues while these finish theirs (`device/queue.py`).
     os.register_at_fork(before=engine_lock.acquire, after_in_parent=engine_lock.release,
                         after_in_child=engine_lock.release)
 

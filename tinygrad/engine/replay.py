@@ -20,12 +20,13 @@ import numpy as np
 
 from tinygrad.codegen.compile import CompiledKernel, compiled_kernel
 from tinygrad.device import Buffer, Device
+from tinygrad.device.host import seconds_of
+from tinygrad.device.queue import ThreadedQueue
 from tinygrad.dtype import dtypes
 from tinygrad.engine.realize import Submission, allocate, copied_from
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import DEBUG, GlobalCounters, complete
-from tinygrad.runtime.queue import ThreadedQueue, seconds_of
 from tinygrad.schedule.items import BoundVariable
 from tinygrad.schedule.memory import Lifetime, lifetimes, plan_arena
 

@@ -8,21 +8,17 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 from typing import ClassVar
 
 from tinygrad.dtype import DType, dtypes
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import round_up
+from tinygrad.renderer.launch import ACCESS_BYTES
 from tinygrad.renderer.matrix_units import MatrixUnit
 
 SCRATCH_ALIGNMENT = 64
 """Bytes to which scratch arrays are aligned."""
-ACCESS_BYTES = 16
-"""The most that one load or store of a GPU's thread moves."""
-SHARED_ALIGNMENT = ACCESS_BYTES
-"""Bytes to which arrays in shared memory are aligned: the widest access of a thread."""
 STATIC_SHARED_BYTES = 48 << 10
 """What a block of an NVIDIA GPU may share without having asked for more when it is launched."""
 
@@ -39,36 +35,6 @@ def same_in_every_lane(node: UOp) -> int | None:
         return None
     lanes = node.arg if isinstance(node.arg, tuple) else (node.arg,)
     return int(lanes[0]) if all(x == lanes[0] for x in lanes) else None
-
-
-@dataclass(frozen=True)
-class Launch:
-    """How a kernel of blocks of threads is started."""
-
-    blocks: tuple[int, int, int]
-    """blocks along each axis, the fastest first"""
-    threads: tuple[int, int, int]
-    """threads of a block along each axis"""
-    slots: tuple[int, ...]
-    """the slot of each buffer argument"""
-    shared_bytes: int
-    """memory that the threads of a block share"""
-
-
-def launch_of(program: list[UOp]) -> Launch:
-    """The launch that the SPECIAL indices of a program speak of."""
-    sizes = {str(n.arg[0]): int(n.arg[1]) for n in program if n.op is Ops.SPECIAL}
-    nodes = dict.fromkeys(program)
-    axes = [(sizes.get(f"{letter}idx0", 1), sizes.get(f"{letter}idx1", 1), sizes.get(f"{letter}idx2", 1))
-            for letter in "gl"]
-    slots = tuple(sorted(n.arg[0] for n in nodes if n.op is Ops.PARAM))
-    return Launch(axes[0], axes[1], slots, shared_bytes_of(program))
-
-
-def shared_bytes_of(program: list[UOp]) -> int:
-    """The memory that the threads of a block share in a program."""
-    return sum(round_up(n.arg[1] * n.dtype.itemsize, SHARED_ALIGNMENT)
-               for n in dict.fromkeys(program) if n.op is Ops.SHARED)
 
 
 class Renderer(ABC):

@@ -14,9 +14,10 @@ from tinygrad.dtype import DType, dtypes
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import round_up
-from tinygrad.renderer import SHARED_ALIGNMENT, STATIC_SHARED_BYTES, Renderer, shared_bytes_of
+from tinygrad.renderer import STATIC_SHARED_BYTES, Renderer
 from tinygrad.renderer.c import Writer
 from tinygrad.renderer.c_functions import Dialect
+from tinygrad.renderer.launch import SHARED_ALIGNMENT, shared_bytes_of
 from tinygrad.renderer.matrix_units import MatrixUnit
 
 

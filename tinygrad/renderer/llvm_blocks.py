@@ -15,11 +15,12 @@ from typing import Any
 
 import llvmlite.binding as llvm
 
-from tinygrad.device import numbered
 from tinygrad.dtype import DType
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
-from tinygrad.renderer import SCRATCH_ALIGNMENT, SHARED_ALIGNMENT, Renderer
+from tinygrad.helpers import numbered
+from tinygrad.renderer import SCRATCH_ALIGNMENT, Renderer
+from tinygrad.renderer.launch import SHARED_ALIGNMENT
 from tinygrad.renderer.llvm import LLVM_OPTION, STATEMENTS, Writer
 from tinygrad.renderer.llvm_exchange import Exchange, amd_word, exchanged, nvidia_word
 from tinygrad.renderer.llvm_functions import memory_type, value_type

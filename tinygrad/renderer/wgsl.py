@@ -18,8 +18,9 @@ from tinygrad.dtype import DType, dtypes
 from tinygrad.graph.ops import Family, Ops, RangeKind
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ceildiv
-from tinygrad.renderer import NARROW_FLOATS, Renderer, launch_of
+from tinygrad.renderer import NARROW_FLOATS, Renderer
 from tinygrad.renderer.c_arithmetic import Arithmetic
+from tinygrad.renderer.launch import launch_of
 from tinygrad.renderer.wgsl_functions import WGSLFunctions, is_narrow
 
 AXES = "xyz"

@@ -12,10 +12,10 @@ from ctypes import POINTER, byref, c_char_p, c_float, c_int, c_size_t, c_uint, c
 from functools import cache
 from pathlib import Path
 
-from tinygrad.device import CompiledDevice, numbered
-from tinygrad.helpers import cache_dir
-from tinygrad.renderer import Launch
+from tinygrad.device import CompiledDevice
+from tinygrad.helpers import cache_dir, numbered
 from tinygrad.renderer.cuda import hip_renderer
+from tinygrad.renderer.launch import Launch
 from tinygrad.runtime.objects import ObjectCache, key_of
 from tinygrad.runtime.stream_programs import StreamProgram
 from tinygrad.runtime.streams import StreamAllocator, StreamGPU, StreamQueue

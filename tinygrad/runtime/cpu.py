@@ -13,20 +13,21 @@ from typing import Any
 import numpy as np
 
 from tinygrad.device import CompiledDevice
-from tinygrad.renderer import Renderer
-from tinygrad.renderer.llvm import LLVMRenderer
-from tinygrad.renderer.matrix_units import MatrixUnit
-from tinygrad.runtime.allocator import Allocator, host_memory
-from tinygrad.runtime.cpu_pool import CPUProgram, NativeCode, pool, thread_count
-from tinygrad.runtime.cpu_queue import CPUQueue, HostQueue
-from tinygrad.runtime.host_units import (
+from tinygrad.device.allocator import Allocator, host_memory
+from tinygrad.device.host import (
     has_features,
     has_multiply_add,
     host_units,
     vector_bytes,
     vector_registers,
 )
-from tinygrad.runtime.limits import Limits, measure_limits
+from tinygrad.device.limits import Limits
+from tinygrad.renderer import Renderer
+from tinygrad.renderer.llvm import LLVMRenderer
+from tinygrad.renderer.matrix_units import MatrixUnit
+from tinygrad.runtime.cpu_pool import CPUProgram, NativeCode, pool, thread_count
+from tinygrad.runtime.cpu_queue import CPUQueue, HostQueue
+from tinygrad.runtime.limits import measure_limits
 from tinygrad.runtime.llvm import (
     Compiled,
     assembly_of,

@@ -15,8 +15,7 @@ import weakref
 from functools import cache
 from pathlib import Path
 
-from tinygrad.device import numbered
-from tinygrad.helpers import getenv
+from tinygrad.helpers import getenv, numbered
 from tinygrad.renderer.c import CRenderer
 from tinygrad.runtime.cpu import CPUAllocator, HostDevice, host
 

@@ -16,9 +16,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from tinygrad.device.allocator import ALIGNMENT, host_memory
+from tinygrad.device.queue import Point, stop_all
 from tinygrad.helpers import ceildiv, getenv
 from tinygrad.runtime import cpu_threads, native_queue
-from tinygrad.runtime.allocator import ALIGNMENT, host_memory
 from tinygrad.runtime.cpu_threads import (
     BOUND,
     ENTRY_SLOTS,
@@ -31,7 +32,6 @@ from tinygrad.runtime.cpu_threads import (
     WORKER,
 )
 from tinygrad.runtime.llvm import compile_ir
-from tinygrad.runtime.queue import Point, stop_all
 
 SCRATCH_IN_LARGE_PAGES = 64 << 10
 """Bytes of scratch memory from which on a thread's panels lie in a large page."""

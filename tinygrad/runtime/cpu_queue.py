@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tinygrad.device.host import seconds_of
+from tinygrad.device.queue import Point, ThreadedQueue, Timestamp, clock, describe
 from tinygrad.runtime.cpu_pool import Call, CPUProgram, KernelList, aligned_words, native, pool
 from tinygrad.runtime.native_queue import (
     COMMAND_SLOTS,
@@ -29,14 +31,6 @@ from tinygrad.runtime.native_queue import (
     TIMELINE,
     WAITERS,
     Kind,
-)
-from tinygrad.runtime.queue import (
-    Point,
-    ThreadedQueue,
-    Timestamp,
-    clock,
-    describe,
-    seconds_of,
 )
 
 if TYPE_CHECKING:

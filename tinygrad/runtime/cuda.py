@@ -11,9 +11,11 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any, Self
 
-from tinygrad.device import CompiledDevice, numbered
-from tinygrad.renderer import STATIC_SHARED_BYTES, Launch, Renderer
+from tinygrad.device import CompiledDevice
+from tinygrad.helpers import numbered
+from tinygrad.renderer import STATIC_SHARED_BYTES, Renderer
 from tinygrad.renderer.cuda import cuda_renderer
+from tinygrad.renderer.launch import Launch
 from tinygrad.renderer.llvm_blocks import NVPTX, LLVMBlocksRenderer, assembled
 from tinygrad.runtime.llvm import llvm_version
 from tinygrad.runtime.nvrtc import INSTALL, compile_cuda, nvrtc_version

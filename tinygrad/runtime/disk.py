@@ -13,9 +13,9 @@ import threading
 from collections.abc import Sequence
 
 from tinygrad.device import CompiledDevice
+from tinygrad.device.allocator import Allocator, Owner
+from tinygrad.device.queue import Point
 from tinygrad.files import written_whole
-from tinygrad.runtime.allocator import Allocator, Owner
-from tinygrad.runtime.queue import Point
 
 
 class File:

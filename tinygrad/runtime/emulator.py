@@ -23,11 +23,11 @@ from typing import Any
 
 import numpy as np
 
-from tinygrad.device import CompiledDevice, numbered
-from tinygrad.helpers import cache_dir, getenv, prod
-from tinygrad.renderer import Launch
+from tinygrad.device import CompiledDevice
+from tinygrad.helpers import cache_dir, getenv, numbered, prod
 from tinygrad.renderer.c_blocks import BlocksRenderer
 from tinygrad.renderer.cuda import cuda_renderer, hip_renderer
+from tinygrad.renderer.launch import Launch
 from tinygrad.renderer.metal import metal_renderer
 from tinygrad.runtime.cpu import CPUAllocator
 from tinygrad.runtime.cpu_c import SharedObject

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tinygrad.renderer import Launch
+from tinygrad.renderer.launch import Launch
 
 WORD = 8
 """Bytes of an argument: an address, or an integer."""

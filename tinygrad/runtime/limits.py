@@ -9,19 +9,18 @@ for the features that kernels are compiled for: with `CPU_FEATURES=-avx512f` the
 from __future__ import annotations
 
 import ctypes
-import os
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any
 
 import llvmlite.binding as llvm
 import numpy as np
 
+from tinygrad.device.host import host_units, vector_bytes, vector_registers
+from tinygrad.device.limits import Limits
 from tinygrad.dtype import dtypes
 from tinygrad.renderer.matrix_units import AMX, DOT_BF16, MatrixUnit
-from tinygrad.runtime.host_units import host_units, vector_bytes, vector_registers
 from tinygrad.runtime.llvm import initialise_llvm, load_object, target_machine
 
 MEMORY_BYTES = 256 << 20
@@ -36,32 +35,6 @@ UNIT_ROUNDS = {AMX[0]: 300_000, DOT_BF16: 2_000_000}
 UNIT_ACCUMULATORS = {AMX[0]: 4, DOT_BF16: 20}
 STREAMS = 4
 """Stretches of memory that are read side by side: one keeps a core's prefetchers from their best."""
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Peak rates of float32 arithmetic and of memory, over `threads` threads."""
-
-    threads: int
-    lanes: int
-    gflops: float
-    read_gbs: float
-    copy_gbs: float
-    bfloat16_gflops: float = 0.0
-    """of products of bfloat16 on the unit for them; 0 where there is none"""
-
-    def __str__(self) -> str:
-        unit = f", {self.bfloat16_gflops:.0f} GFLOP/s of bfloat16 products" if self.bfloat16_gflops else ""
-        return (f"{self.threads} threads, {self.lanes} lanes of float32: {self.gflops:.0f} GFLOP/s, "
-                f"{self.read_gbs:.0f} GB/s read, {self.copy_gbs:.0f} GB/s copied{unit}")
-
-    def peak(self, dtype: str) -> float:
-        """GFLOP/s of products of numbers of this type."""
-        return self.bfloat16_gflops or self.gflops if dtype == "bfloat16" else self.gflops
-
-    def least_seconds(self, operations: float, moved_bytes: float) -> float:
-        """The time that no program can beat on this machine: the slower of arithmetic and memory."""
-        return max(operations / (self.gflops * 1e9), moved_bytes / (max(self.read_gbs, self.copy_gbs) * 1e9))
 
 
 class LimitMeter:
@@ -125,11 +98,6 @@ def _aligned() -> np.ndarray[Any, Any]:
     memory = np.ones(MEMORY_BYTES // 4 + 16, np.float32)
     first = -(memory.ctypes.data // 4) % 16
     return memory[first:first + MEMORY_BYTES // 4]
-
-
-def usable_cores() -> int:
-    """Cores that this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _source(lanes: int, accumulators: int) -> str:

@@ -18,8 +18,8 @@ import llvmlite
 import llvmlite.binding as llvm
 from llvmlite.binding.orcjit import JITLibraryBuilder, create_lljit_compiler
 
-from tinygrad.device import numbered
-from tinygrad.helpers import Uninterrupted, cache_dir, getenv
+from tinygrad.device.host import host_features
+from tinygrad.helpers import Uninterrupted, cache_dir, numbered
 from tinygrad.renderer.llvm import LLVM_OPTION
 from tinygrad.runtime.objects import ObjectCache, key_of
 
@@ -30,15 +30,6 @@ def initialise_llvm() -> None:
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     llvm.set_option("", LLVM_OPTION)
-
-
-@cache
-def host_features() -> str:
-    """This CPU's features as LLVM writes them; the environment's CPU_FEATURES adds to them (`-avx512f`)."""
-    initialise_llvm()
-    found = str(llvm.get_host_cpu_features().flatten())
-    extra = str(getenv("CPU_FEATURES", ""))
-    return f"{found},{extra}" if extra else found
 
 
 def llvm_version() -> str:

@@ -23,11 +23,12 @@ from typing import Any
 
 import numpy as np
 
-from tinygrad.device import Buffer, CompiledDevice, Device, numbered
-from tinygrad.renderer import Launch
+from tinygrad.device import Buffer, CompiledDevice, Device
+from tinygrad.device.allocator import Allocator
+from tinygrad.device.queue import DriverQueue, Point, raise_failures
+from tinygrad.helpers import numbered
+from tinygrad.renderer.launch import Launch
 from tinygrad.renderer.metal import metal_renderer
-from tinygrad.runtime.allocator import Allocator
-from tinygrad.runtime.queue import DriverQueue, Point, raise_failures
 
 FRAMEWORK = "/System/Library/Frameworks/Metal.framework/Metal"
 STORAGE_SHARED = 0

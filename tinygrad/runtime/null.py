@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tinygrad.device import CompiledDevice
-from tinygrad.runtime.allocator import Allocator
+from tinygrad.device.allocator import Allocator
 from tinygrad.runtime.cpu import cpu_renderer
 from tinygrad.runtime.llvm import Compiled, compile_ir, llvm_version
 

@@ -5,8 +5,7 @@ import importlib
 from functools import cache
 from typing import Any
 
-from tinygrad.device import numbered
-from tinygrad.helpers import cache_dir
+from tinygrad.helpers import cache_dir, numbered
 from tinygrad.runtime.objects import ObjectCache, key_of
 
 INSTALL = 'pip install "tinygrad[cuda]" (cuda-bindings, nvidia-cuda-nvrtc-cu12, nvidia-cuda-runtime-cu12)'

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from tinygrad.device import CompiledDevice, numbered
+from tinygrad.device import CompiledDevice
+from tinygrad.device.allocator import Allocator
+from tinygrad.device.queue import DriverQueue, Point, Timestamp, raise_failures
 from tinygrad.dtype import dtypes
-from tinygrad.renderer import Launch
+from tinygrad.helpers import numbered
 from tinygrad.renderer.c_blocks import BlockLimits, BlocksRenderer
+from tinygrad.renderer.launch import Launch
 from tinygrad.renderer.opencl import OPENCL
-from tinygrad.runtime.allocator import Allocator
-from tinygrad.runtime.queue import DriverQueue, Point, Timestamp, raise_failures
 
 if TYPE_CHECKING:
     from tinygrad.device import Buffer

@@ -25,8 +25,9 @@ from tinygrad.device import CompiledDevice
 from tinygrad.dtype import DType, dtypes
 from tinygrad.graph.ops import Ops
 from tinygrad.helpers import prod
-from tinygrad.renderer import NARROW_FLOATS, Launch, Renderer
+from tinygrad.renderer import NARROW_FLOATS, Renderer
 from tinygrad.renderer.cuda import cuda_renderer, hip_renderer
+from tinygrad.renderer.launch import Launch
 from tinygrad.renderer.matrix_units import UNITS, Fragment, MatrixUnit
 from tinygrad.renderer.metal import metal_renderer
 from tinygrad.renderer.python import PythonRenderer

@@ -10,8 +10,8 @@ from collections import deque
 from typing import Any
 
 from tinygrad.device import Device
-from tinygrad.renderer import Launch
 from tinygrad.renderer.c_blocks import BlockLimits
+from tinygrad.renderer.launch import Launch
 from tinygrad.renderer.qcom import IMAGE, ImageRenderer
 from tinygrad.runtime.opencl import (
     OpenCLAllocator,

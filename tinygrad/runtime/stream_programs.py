@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tinygrad.renderer import Launch
+from tinygrad.renderer.launch import Launch
 from tinygrad.runtime.launch import Arguments
 
 if TYPE_CHECKING:

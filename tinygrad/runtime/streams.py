@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from tinygrad.device import Buffer, Device
-from tinygrad.runtime.allocator import Allocator
-from tinygrad.runtime.queue import DriverQueue, Point, Timestamp, raise_failures
+from tinygrad.device.allocator import Allocator
+from tinygrad.device.queue import DriverQueue, Point, Timestamp, raise_failures
 from tinygrad.runtime.stream_programs import Graph, StreamProgram
 
 STAGING_BYTES = 8 << 20

@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from tinygrad.device import CompiledDevice, numbered
+from tinygrad.device import CompiledDevice
+from tinygrad.device.allocator import Allocator
+from tinygrad.device.queue import CommandQueue
 from tinygrad.dtype import DType, dtypes
-from tinygrad.helpers import round_up
-from tinygrad.renderer import Launch
+from tinygrad.helpers import numbered, round_up
+from tinygrad.renderer.launch import Launch
 from tinygrad.renderer.wgsl import WIDE_FLOATS, WGSLRenderer
-from tinygrad.runtime.allocator import Allocator
-from tinygrad.runtime.queue import CommandQueue
 
 INSTALL = ('pip install "tinygrad[webgpu]" (wgpu), and a driver for your GPU (Vulkan without one: apt-get '
            "install mesa-vulkan-drivers libvulkan1)")

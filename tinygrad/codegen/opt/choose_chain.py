@@ -15,7 +15,8 @@ from tinygrad.codegen.ranges import output_ranges, range_named
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ALLOW_TF32, ceildiv, prod
-from tinygrad.renderer import ACCESS_BYTES, Renderer
+from tinygrad.renderer import Renderer
+from tinygrad.renderer.launch import ACCESS_BYTES
 from tinygrad.renderer.matrix_units import UNITS, MatrixUnit
 
 MOST_WARPS = 8

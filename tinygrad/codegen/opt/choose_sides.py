@@ -16,7 +16,8 @@ from tinygrad.codegen.ranges import range_named
 from tinygrad.dtype import DType
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
-from tinygrad.renderer import ACCESS_BYTES, Renderer
+from tinygrad.renderer import Renderer
+from tinygrad.renderer.launch import ACCESS_BYTES
 
 FULL_BLOCKS = 96
 """Blocks that keep a GPU of about 132 multiprocessors busy; with fewer, tiles are made smaller."""

@@ -26,7 +26,7 @@ from tinygrad.dtype import DType, dtypes
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import Context, prod
-from tinygrad.renderer import launch_of
+from tinygrad.renderer.launch import launch_of
 
 Array = np.ndarray[Any, Any]
 
