@@ -25,7 +25,7 @@ from tinygrad import Context, Device, Tensor
 from tinygrad.codegen import compile
 from tinygrad.codegen.opt import choose_chain, choose_gpu, choose_registers, choose_sides, choose_units
 from tinygrad.dtype import to_dtype
-from tinygrad.schedule import block_sums, cost
+from tinygrad.schedule import cost, split_k
 
 torch = pytest.importorskip("torch", reason="random nests are compared with PyTorch, which is not installed")
 LONG = (1, 2, 3, 700, 1023, 1025, 4099)
@@ -349,10 +349,10 @@ def as_if_large(patch: pytest.MonkeyPatch, seed: int) -> None:
     tile = choose_registers.RegisterTile
     draw(choose_registers, "TILES", (tile(16, 16, 4, 4), tile(8, 8, 4, 4)))
     if random.random() < 0.3:
-        patch.setattr(block_sums, "KERNEL_BYTES", 0)
-        draw(block_sums, "MANY_ROWS", 4)
-        draw(block_sums, "TILE_SIDE", 4)
-        draw(block_sums, "MULTIPROCESSORS", 1, 8)
+        patch.setattr(split_k, "KERNEL_BYTES", 0)
+        draw(split_k, "MANY_ROWS", 4)
+        draw(split_k, "TILE_SIDE", 4)
+        draw(split_k, "MULTIPROCESSORS", 1, 8)
     if random.random() < 0.2:
         walk_everywhere(patch, random.choice((0, 1 << 30)))
 

@@ -24,7 +24,7 @@ from tinygrad.graph.sharding import even_spans
 from tinygrad.helpers import Context, GlobalCounters
 from tinygrad.nn import optim, state
 from tinygrad.schedule.items import ScheduleItem
-from tinygrad.schedule.spread import layout_of
+from tinygrad.schedule.sharded_results import layout_of
 
 TWO = ("CPU", "CPU:1")
 THREE = ("CPU", "CPU:1", "CPU:2")
@@ -305,7 +305,7 @@ def test_a_step_like_the_one_before_is_not_cut_again(monkeypatch: pytest.MonkeyP
     with Tensor.train():
         for _ in range(2):
             Tensor.realize(*step())
-        monkeypatch.setattr("tinygrad.schedule.cache.Spread", None)
+        monkeypatch.setattr("tinygrad.schedule.cache.ShardedResults", None)
         Tensor.realize(*step())
 
 

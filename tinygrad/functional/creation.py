@@ -134,11 +134,11 @@ def ones_like(self: Tensor, dtype: DTypeLike | None = None, device: Devices | No
 def empty_like(self: Tensor, dtype: DTypeLike | None = None, device: Devices | None = None,
                requires_grad: bool | None = None) -> Tensor:
     """Arbitrary values in this tensor's shape, dtype and device; on several devices cut as this one is."""
-    from tinygrad.schedule.partition import is_spread
-    from tinygrad.schedule.spread import layout_of
+    from tinygrad.schedule.partition import is_sharded
+    from tinygrad.schedule.sharded_results import layout_of
     from tinygrad.tensor import Tensor
 
-    if isinstance(self.device, tuple) and device is None and is_spread.of(self.uop):
+    if isinstance(self.device, tuple) and device is None and is_sharded.of(self.uop):
         kind = self.dtype if dtype is None else to_dtype(dtype)
         memory = _memory_on_several(self.device, layout_of(self.uop), kind)
         return Tensor.leaf(memory, requires_grad=requires_grad)

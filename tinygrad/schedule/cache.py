@@ -39,8 +39,8 @@ from tinygrad.schedule.dynamic_slice import (
 from tinygrad.schedule.items import BoundVariable, Intermediates, Schedule, ScheduleItem, create_schedule
 from tinygrad.schedule.memory import Arena, lifetimes, plan_arena
 from tinygrad.schedule.padded_shapes import PaddedShapes
-from tinygrad.schedule.partition import is_spread
-from tinygrad.schedule.spread import Spread
+from tinygrad.schedule.partition import is_sharded
+from tinygrad.schedule.sharded_results import ShardedResults
 
 MAX_KEYS = 1 << 21
 """Fields of all keys kept, about 8 bytes each: a node has four to six. The template used longest ago goes
@@ -50,9 +50,9 @@ first."""
 class Structure:
     """What the schedule of `sinks` depends on, as a `key`, and what the numbers in it stand for."""
 
-    def __init__(self, sinks: list[UOp], is_spread: bool = False) -> None:
+    def __init__(self, sinks: list[UOp], is_sharded: bool = False) -> None:
         self.sinks = sinks
-        self.is_spread = is_spread
+        self.is_sharded = is_sharded
         """whether some values are on several devices"""
         self.nodes: list[UOp] = []
         self.buffers: list[UOp] = []
@@ -65,7 +65,7 @@ class Structure:
         self.walk(sinks)
         position = self.position
         self.fields.extend([position[s] for s in sinks])
-        self.fields += [Device.DEFAULT, int(NOOPT), int(ALLOW_TF32), is_spread and Device.ONE_MEMORY]
+        self.fields += [Device.DEFAULT, int(NOOPT), int(ALLOW_TF32), is_sharded and Device.ONE_MEMORY]
         self.key: tuple[Any, ...] = tuple(self.fields)
 
     def walk(self, sinks: list[UOp]) -> None:
@@ -117,7 +117,7 @@ class Structure:
         op, below = node.op, node.src[0]
         if op in IGNORED_ARGUMENT:
             self.fields += (op, node.dtype, self.position[below])
-        elif op is Ops.SHRINK and not self.is_spread and is_short_slice_of_memory(node):
+        elif op is Ops.SHRINK and not self.is_sharded and is_short_slice_of_memory(node):
             self.add_slice(node)
         else:
             part = contiguous_part(below) if op is Ops.COPY else None
@@ -191,7 +191,7 @@ class TemplateView:
 
 
 @dataclass(frozen=True)
-class TemplateSpread:
+class TemplateShards:
     """A BUFFER on several devices, by what its pieces are views of."""
 
     devices: tuple[str, ...]
@@ -199,8 +199,8 @@ class TemplateSpread:
     pieces: tuple[TemplateView, ...]
 
     @staticmethod
-    def of(node: UOp, slot_of: dict[UOp, int]) -> TemplateSpread:
-        return TemplateSpread(node.arg.device, node.arg.layout,
+    def of(node: UOp, slot_of: dict[UOp, int]) -> TemplateShards:
+        return TemplateShards(node.arg.device, node.arg.layout,
                               tuple(TemplateView.of(piece, slot_of) for piece in node.pieces))
 
     def over(self, buffers: list[UOp]) -> UOp:
@@ -237,7 +237,7 @@ class Template:
     memory which it shares with other nodes of the structure"""
     arenas: tuple[tuple[str, Arena], ...]
     """for each device, where intermediates lie"""
-    spread: tuple[TemplateSpread, ...] = ()
+    results: tuple[TemplateShards, ...] = ()
     """memory on several devices, whose numbers come last"""
     starts: tuple[int, ...] = ()
     """of a structure that is spread: where slices begin, numbered after its variables"""
@@ -261,7 +261,7 @@ class Template:
         for buffer in (*touched, *(memory for base in bases for memory in base.memories)):
             slot_of.setdefault(buffer, len(slot_of))
         fresh = tuple((b.arg.device, b.arg.size, b.dtype) for b in list(slot_of)[known:])
-        spread = tuple(TemplateSpread.of(base, slot_of) for base in several)
+        results = tuple(TemplateShards.of(base, slot_of) for base in several)
         slot_of.update({base: len(slot_of) + i for i, base in enumerate(several)})
         items = tuple(TemplateItem(i.ast, tuple(slot_of[b] for b in i.buffers), i.outputs,
                                    tuple((v.name, v.source,
@@ -271,15 +271,15 @@ class Template:
                        TemplateView.of(view, slot_of) if slot_of.get(view.base, 0) >= known else None)
                       for node, view in schedule.views.items())
         visible = {view.number for _, view in views if view is not None}
-        visible.update(piece.number for base in spread for piece in base.pieces)
+        visible.update(piece.number for base in results for piece in base.pieces)
         inner = {known + i: spec for i, spec in enumerate(fresh) if known + i not in visible}
-        return Template(fresh, items, views, _arenas([i.slots for i in items], inner), spread,
+        return Template(fresh, items, views, _arenas([i.slots for i in items], inner), results,
                         tuple(value for _, value in starts))
 
     def over(self, structure: Structure) -> Schedule:
         """The schedule of another graph of that structure."""
         buffers = structure.buffers + [UOp.new_buffer(*spec) for spec in self.fresh]
-        buffers += [memory.over(buffers) for memory in self.spread]
+        buffers += [memory.over(buffers) for memory in self.results]
         values = [*(value for _, _, _, value in structure.variables), *self.starts]
         views = {}
         for at, view in self.views:
@@ -333,7 +333,7 @@ class ScheduleCache:
         outputs = unrealized(sinks)
         if not outputs:
             return Schedule()
-        if Sharding.exists and any(is_spread.of(s) for s in outputs):
+        if Sharding.exists and any(is_sharded.of(s) for s in outputs):
             return self.of_several_devices(outputs)
         if Size.exists and any(s.has_sizes for s in outputs):
             padded = PaddedShapes(outputs)
@@ -347,13 +347,13 @@ class ScheduleCache:
         """The schedule of a graph in which some values are on several devices."""
         structure = None
         if not (Size.exists and any(s.has_sizes for s in outputs)):
-            structure = Structure(outputs, is_spread=True)
+            structure = Structure(outputs, is_sharded=True)
             template = self.known(structure)
             if template is not None:
                 return template.over(structure)
-        spread = Spread(outputs)
-        schedule = self.schedule(spread.sinks)
-        schedule.views = spread.views(schedule.views)
+        results = ShardedResults(outputs)
+        schedule = self.schedule(results.sinks)
+        schedule.views = results.views(schedule.views)
         template = Template.of(schedule, structure) if structure is not None else None
         if structure is None or template is None:
             return schedule
@@ -364,7 +364,7 @@ class ScheduleCache:
         """The structure of what is still to be computed of `sinks`; None where there is nothing to compute,
         or not on one device and of known sizes."""
         outputs = unrealized(sinks)
-        if not outputs or (Sharding.exists and any(is_spread.of(s) for s in outputs)) or (
+        if not outputs or (Sharding.exists and any(is_sharded.of(s) for s in outputs)) or (
                 Size.exists and any(s.has_sizes for s in outputs)):
             return None
         return Structure(outputs)

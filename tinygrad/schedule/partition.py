@@ -1,17 +1,17 @@
-"""Values on several devices as values on each of them: the graph to compute, cut where its values are.
+"""The SPMD partition: values on several devices as shards on each of them.
 
 In: nodes whose shapes and gradients are those of whole values, over memory on several devices. Out: for each
-device the nodes that compute its part. One rule an operation says how the parts of its sources become the
-parts of its value (`RULES`); devices exchange what they need by COPY, and nothing after this pass, neither
-scheduler nor code generator nor runtime, knows of values on several devices. The term is that of Xu et al.,
-"GSPMD: general and scalable parallelization for ML computation graphs" (2021).
+device the nodes that compute its shard. One rule an operation says how the shards of its sources become the
+shards of its value (`PARTITION_RULES`); devices exchange what they need by COPY, and nothing after this pass,
+neither scheduler nor code generator nor runtime, knows of values on several devices. The term is that of Xu
+et al., "GSPMD: general and scalable parallelization for ML computation graphs" (2021).
 
 Devices that are the same cores and memory (`Device.home`) exchange nothing: what they compute is on their
-home, each part by itself; what is whole on each of them is one node, and so computed and stored once.
+home, each shard by itself; what is whole on each of them is one node, and so computed and stored once.
 
-What is exchanged: a reduce along the cut axis becomes partial results that are all reduced (`all_reduce`);
-operands that are cut otherwise than what they meet are cut again (`recut`), or gathered where they were
-smallest. Everything else stays where it is.
+What is exchanged: a reduce along the sharded axis becomes partial results that are all reduced
+(`all_reduce`); operands that are sharded otherwise than what they meet are resharded (`reshard`), or gathered
+where they were smallest. Everything else stays where it is.
 """
 from __future__ import annotations
 
@@ -29,37 +29,37 @@ from tinygrad.graph.sizes import is_symbolic
 from tinygrad.graph.uop import Shape, UOp
 from tinygrad.graph.writes import refuse_overwritten
 
-SCATTERED_BYTES = 1 << 16
-"""From here on the partial results of more than two devices are summed in parts, each on its own device, so
+REDUCE_SCATTER_BYTES = 1 << 16
+"""From here on the partial results of more than two devices are reduce-scattered, each on its own device, so
 that every device sends and receives about twice the size of the result; smaller ones are summed by the first,
 in two copies for each of the others."""
 
 DEEPEST = 200
-"""Nodes below each other that `Partition.part` goes into; Python's stack is good for more."""
+"""Nodes below each other that `Partition.shard` goes into; Python's stack is good for more."""
 
-is_spread = Synthesized(
-    lambda node: isinstance(node.device, tuple) or any(s.__dict__["_is_spread"] for s in node.src),
-    "_is_spread")
+is_sharded = Synthesized(
+    lambda node: isinstance(node.device, tuple) or any(s.__dict__["_is_sharded"] for s in node.src),
+    "_is_sharded")
 """Whether a value on several devices is below a node, or it is one."""
 
 
 @dataclass(frozen=True)
-class Parts:
-    """A value on several devices: for each the node of its part."""
+class Shards:
+    """A value on several devices: for each the node of its shard."""
 
     devices: tuple[str, ...]
     nodes: tuple[UOp, ...]
     """each on its device's home"""
     axis: int | None
-    """the axis that is cut; None: every device has the whole value"""
+    """the sharded axis; None: every device has the whole value"""
     spans: tuple[Span, ...] = ()
     """for each device which items along the axis it has"""
 
-    def map(self, change: Callable[[UOp], UOp]) -> Parts:
-        """The same cut of what `change` makes of each part."""
-        return Parts(self.devices, tuple(map(change, self.nodes)), self.axis, self.spans)
+    def map(self, change: Callable[[UOp], UOp]) -> Shards:
+        """The same sharding of what `change` makes of each shard."""
+        return Shards(self.devices, tuple(map(change, self.nodes)), self.axis, self.spans)
 
-    def is_cut_as(self, other: Parts) -> bool:
+    def is_sharded_as(self, other: Shards) -> bool:
         return self.axis == other.axis and self.spans == other.spans
 
     def sizes(self) -> list[int]:
@@ -67,8 +67,8 @@ class Parts:
         return [end - start for start, end in self.spans]
 
 
-Value: TypeAlias = UOp | Parts
-"""What a node becomes: a node of one device (or none), or the parts on several."""
+Partitioned: TypeAlias = UOp | Shards
+"""What a node becomes: a node of one device (or none), or the shards on several."""
 
 
 # --- between devices ----------------------------------------------------------------------------------------
@@ -89,9 +89,9 @@ def along(node: UOp, axis: int, span: Span) -> UOp:
     return node.shrink([span if i == axis else (0, n) for i, n in enumerate(node.shape)])
 
 
-def joined(parts: Sequence[tuple[UOp, Span]], axis: int, span: Span) -> UOp:
-    """One value of `parts`, which cover `span` of an axis, each with the items of its own span."""
-    (result, first), *rest = sorted(parts, key=lambda part: part[1])
+def joined(shards: Sequence[tuple[UOp, Span]], axis: int, span: Span) -> UOp:
+    """One value of `shards`, which cover `span` of an axis, each with the items of its own span."""
+    (result, first), *rest = sorted(shards, key=lambda shard: shard[1])
     whole = resized(result.shape, axis, span[1] - span[0])
 
     def placed(node: UOp, at: Span) -> UOp:
@@ -106,35 +106,35 @@ def joined(parts: Sequence[tuple[UOp, Span]], axis: int, span: Span) -> UOp:
     return result
 
 
-def recut(value: Parts, spans: Sequence[Span], devices: Sequence[str]) -> list[UOp]:
-    """A value that is cut, for each of `devices` with the items of its span: only what it does not have is
+def reshard(value: Shards, spans: Sequence[Span], devices: Sequence[str]) -> list[UOp]:
+    """A sharded value, for each of `devices` with the items of its span: only what it does not have is
     copied to it."""
     assert value.axis is not None
     axis = value.axis
     results = []
-    for device, wanted in zip(devices, spans, strict=True):
+    for device, own in zip(devices, spans, strict=True):
         found = []
         for node, span in zip(value.nodes, value.spans, strict=True):
-            common = intersection(wanted, span)
+            common = intersection(own, span)
             if common[0] < common[1]:
-                part = along(node.contiguous() if common != span else node, axis,
+                shard = along(node.contiguous() if common != span else node, axis,
                              (common[0] - span[0], common[1] - span[0]))
-                found.append((moved(part, device), common))
+                found.append((moved(shard, device), common))
         nothing = UOp.const(0, value.nodes[0].dtype, resized(value.nodes[0].shape, axis, 0))
-        results.append(joined(found, axis, wanted) if found else nothing)
+        results.append(joined(found, axis, own) if found else nothing)
     return results
 
 
-def gathered(value: Parts, devices: Sequence[str]) -> list[UOp]:
+def all_gather(value: Shards, devices: Sequence[str]) -> list[UOp]:
     """The whole value on each of `devices`."""
     if value.axis is not None:
         whole = (0, sum(value.sizes()))
-        return recut(value, [whole] * len(devices), devices)
+        return reshard(value, [whole] * len(devices), devices)
     own = dict(zip(value.devices, value.nodes, strict=True))
     return [own[d] if d in own else moved(value.nodes[0], d) for d in devices]
 
 
-def all_reduce(op: Ops, partial: Sequence[UOp], devices: tuple[str, ...]) -> Parts:
+def all_reduce(op: Ops, partial: Sequence[UOp], devices: tuple[str, ...]) -> Shards:
     """`partial` results, each on a device, combined on every device; in the same order, so that all have the
     same bits."""
     homes = tuple(dict.fromkeys(map(Device.home, devices)))
@@ -143,7 +143,7 @@ def all_reduce(op: Ops, partial: Sequence[UOp], devices: tuple[str, ...]) -> Par
         in_memory.setdefault(node.device, []).append(node)
     found = dict(zip(homes, _exchanged(op, [_combined(op, p) for p in in_memory.values()], homes),
                      strict=True))
-    return Parts(devices, tuple(found[Device.home(d)] for d in devices), None)
+    return Shards(devices, tuple(found[Device.home(d)] for d in devices), None)
 
 
 def _exchanged(op: Ops, partial: Sequence[UOp], homes: tuple[str, ...]) -> list[UOp]:
@@ -151,14 +151,14 @@ def _exchanged(op: Ops, partial: Sequence[UOp], homes: tuple[str, ...]) -> list[
     whole = partial[0]
     if len(homes) <= 2:
         return [_combined(op, [moved(p, home) for p in partial]) for home in homes]
-    if whole.numel * whole.dtype.itemsize < SCATTERED_BYTES or is_symbolic(whole.shape):
+    if whole.numel * whole.dtype.itemsize < REDUCE_SCATTER_BYTES or is_symbolic(whole.shape):
         result = _combined(op, [moved(p, homes[0]) for p in partial])
         return [moved(result, home) for home in homes]
     flat = [p.contiguous().reshape((whole.numel,)) for p in partial]
     spans = even_spans(whole.numel, len(homes))
-    scattered = Parts(homes, tuple(_combined(op, [moved(p.shrink((span,)), home) for p in flat])
+    scattered = Shards(homes, tuple(_combined(op, [moved(p.shrink((span,)), home) for p in flat])
                                    for home, span in zip(homes, spans, strict=True)), 0, spans)
-    return [n.reshape(whole.shape) for n in gathered(scattered, homes)]
+    return [n.reshape(whole.shape) for n in all_gather(scattered, homes)]
 
 
 def _combined(op: Ops, values: Sequence[UOp]) -> UOp:
@@ -175,30 +175,30 @@ class Partition:
     """What nodes become, each computed once."""
 
     def __init__(self) -> None:
-        self.done: dict[UOp, Value] = {}
-        self.made_by: dict[str, dict[UOp, UOp]] = {}
+        self.done: dict[UOp, Partitioned] = {}
+        self.computed_by: dict[str, dict[UOp, UOp]] = {}
         """by device, what becomes there of nodes that no device holds"""
-        self.parts_of: dict[tuple[UOp, int, Span], UOp] = {}
+        self.shards_of: dict[tuple[UOp, int, Span], UOp] = {}
 
-    def value(self, root: UOp) -> Value:
-        """The parts of `root`; itself, over others, where it is on one device or none."""
+    def value(self, root: UOp) -> Partitioned:
+        """The shards of `root`; itself, over others, where it is on one device or none."""
         for node in root.toposort(stop=self.is_end):
             if node not in self.done:
                 self.done[node] = self.made(node)
         return self.done[root]
 
     def is_end(self, node: UOp) -> bool:
-        return node in self.done or not is_spread.of(node) or _memory_of(node) is not None
+        return node in self.done or not is_sharded.of(node) or _memory_of(node) is not None
 
-    def made(self, node: UOp) -> Value:
+    def made(self, node: UOp) -> Partitioned:
         """What a node becomes, whose sources are in `done`."""
-        if not is_spread.of(node):
+        if not is_sharded.of(node):
             return node
         view = _memory_of(node)
         if view is not None:
-            return self.value(view) if is_spread.of(view) else view
+            return self.value(view) if is_sharded.of(view) else view
         if isinstance(node.device, tuple) or node.op is Ops.COPY:
-            return RULES[node.op](self, node)
+            return PARTITION_RULES[node.op](self, node)
         return node.with_sources(tuple(self.node(s) for s in node.src))
 
     def node(self, node: UOp) -> UOp:
@@ -207,16 +207,17 @@ class Partition:
         assert isinstance(value, UOp), node
         return value
 
-    def parts(self, node: UOp, devices: tuple[str, ...]) -> Parts:
+    def shards(self, node: UOp, devices: tuple[str, ...]) -> Shards:
         """What becomes of a source of a value on `devices`; what no device holds, each makes for itself."""
         value = self.done[node]
-        if isinstance(value, Parts):
+        if isinstance(value, Shards):
             return value
-        return Parts(devices, tuple(self.made_on(value, Device.home(device)) for device in devices), None)
+        return Shards(devices, tuple(self.computed_on(value, Device.home(device)) for device in devices),
+                      None)
 
-    def made_on(self, node: UOp, device: str) -> UOp:
+    def computed_on(self, node: UOp, device: str) -> UOp:
         """A value that no device holds, with all that it stores on the way stored on `device`."""
-        known = self.made_by.setdefault(device, {})
+        known = self.computed_by.setdefault(device, {})
         for n in node.toposort(stop=lambda n: n in known or _memory_of(n) is not None):
             view = _memory_of(n)
             if n in known:
@@ -229,39 +230,39 @@ class Partition:
                 known[n] = n.with_sources(tuple(known[s] for s in n.src))
         return known[node]
 
-    def whole(self, node: UOp, devices: tuple[str, ...]) -> Parts:
+    def replicated(self, node: UOp, devices: tuple[str, ...]) -> Shards:
         """All of a node on every device. What is copied is what it shows or repeats, not the result."""
-        value = self.parts(node, devices)
+        value = self.shards(node, devices)
         if value.axis is None:
             return value
         if node.op in _GATHERED_BELOW and _memory_of(node) is None:
-            return self.whole(node.src[0], devices).map(lambda n: node.replace(src=(n,)))
-        return Parts(devices, tuple(gathered(value, devices)), None)
+            return self.replicated(node.src[0], devices).map(lambda n: node.replace(src=(n,)))
+        return Shards(devices, tuple(all_gather(value, devices)), None)
 
-    def laid_out(self, node: UOp, like: Parts) -> Parts:
-        """What becomes of a node, cut as `like`."""
-        value = self.parts(node, like.devices)
-        if value.is_cut_as(like):
+    def resharded(self, node: UOp, like: Shards) -> Shards:
+        """What becomes of a node, sharded as `like`."""
+        value = self.shards(node, like.devices)
+        if value.is_sharded_as(like):
             return value
         if value.axis == like.axis:
-            nodes = recut(value, like.spans, like.devices)
+            nodes = reshard(value, like.spans, like.devices)
         elif like.axis is None:
-            nodes = list(self.whole(node, like.devices).nodes)
+            nodes = list(self.replicated(node, like.devices).nodes)
         else:
-            whole = self.whole(node, like.devices).nodes
-            nodes = [self.part(n, like.axis, span) for n, span in zip(whole, like.spans, strict=True)]
-        return Parts(like.devices, tuple(nodes), like.axis, like.spans)
+            whole = self.replicated(node, like.devices).nodes
+            nodes = [self.shard(n, like.axis, span) for n, span in zip(whole, like.spans, strict=True)]
+        return Shards(like.devices, tuple(nodes), like.axis, like.spans)
 
-    def part(self, node: UOp, axis: int, span: Span, depth: int = 0) -> UOp:
+    def shard(self, node: UOp, axis: int, span: Span, depth: int = 0) -> UOp:
         """The items of `axis` in `span` of a node that a device has all of: computed for those alone, so
-        that devices with parts of one size run the same kernels."""
+        that devices with shards of one size run the same kernels."""
         key = (node, axis, span)
-        found = self.parts_of.get(key)
+        found = self.shards_of.get(key)
         if found is None:
-            found = self.parts_of[key] = self._part(node, axis, span, depth + 1)
+            found = self.shards_of[key] = self._shard(node, axis, span, depth + 1)
         return found
 
-    def _part(self, node: UOp, axis: int, span: Span, depth: int) -> UOp:
+    def _shard(self, node: UOp, axis: int, span: Span, depth: int) -> UOp:
         size = span[1] - span[0]
         if node.shape[axis] == size:
             return node
@@ -269,18 +270,18 @@ class Partition:
             return along(node, axis, span)
         source = node.src[0]
         if node.op in Family.ELEMENTWISE or node.op in (Ops.DETACH, Ops.COPY, Ops.LIVE_OUT):
-            return node.with_sources(tuple(self.part(s, axis, span, depth) for s in node.src))
+            return node.with_sources(tuple(self.shard(s, axis, span, depth) for s in node.src))
         if node.op is Ops.CUSTOM_GRADIENT:
-            return self.part(source, axis, span, depth)
+            return self.shard(source, axis, span, depth)
         if node.op is Ops.EXPAND:
-            below = source if source.shape[axis] == 1 else self.part(source, axis, span, depth)
+            below = source if source.shape[axis] == 1 else self.shard(source, axis, span, depth)
             return below.expand(resized(node.shape, axis, size))
         if node.op is Ops.PERMUTE:
-            return self.part(source, node.arg[axis], span, depth).permute(node.arg)
+            return self.shard(source, node.arg[axis], span, depth).permute(node.arg)
         if node.op is Ops.RESHAPE:
             layout = reshaped(axis, node.shape, source.shape, [span])
             if layout is not None and layout.axis is not None:
-                below = self.part(source, layout.axis, layout.spans[0], depth)
+                below = self.shard(source, layout.axis, layout.spans[0], depth)
                 return below.reshape(resized(node.shape, axis, size))
         return along(node, axis, span)
 
@@ -297,52 +298,52 @@ _GATHERED_BELOW = frozenset({Ops.RESHAPE, Ops.PERMUTE, Ops.EXPAND, Ops.PAD, Ops.
 # --- one rule an operation ----------------------------------------------------------------------------------
 
 
-def _buffer(p: Partition, node: UOp) -> Value:
+def _buffer(p: Partition, node: UOp) -> Partitioned:
     refuse_overwritten(node)
     layout: Layout = node.arg.layout
-    return Parts(node.device, node.pieces, layout.axis, layout.spans)
+    return Shards(node.device, node.pieces, layout.axis, layout.spans)
 
 
-def _copy(p: Partition, node: UOp) -> Value:
+def _copy(p: Partition, node: UOp) -> Partitioned:
     source, target = node.src[0], node.arg
     value = p.done[source]
     if isinstance(target, str):
         if isinstance(value, UOp):
             return node.with_sources((value,))
-        return gathered(p.whole(source, value.devices), (target,))[0].copy_to(target)
+        return all_gather(p.replicated(source, value.devices), (target,))[0].copy_to(target)
     assert isinstance(target, Sharding)
     spans = () if target.axis is None else even_spans(source.shape[target.axis], len(target.devices))
-    if isinstance(value, Parts):
+    if isinstance(value, Shards):
         if value.devices == target.devices:
-            return p.laid_out(source, Parts(value.devices, (), target.axis, spans))
+            return p.resharded(source, Shards(value.devices, (), target.axis, spans))
         if value.axis is not None and value.axis == target.axis:
-            return Parts(target.devices, tuple(recut(value, spans, target.devices)), target.axis, spans)
-        nodes = gathered(p.whole(source, value.devices), target.devices)
+            return Shards(target.devices, tuple(reshard(value, spans, target.devices)), target.axis, spans)
+        nodes = all_gather(p.replicated(source, value.devices), target.devices)
     elif value.device is None:
-        nodes = list(p.parts(source, target.devices).nodes)
+        nodes = list(p.shards(source, target.devices).nodes)
     else:
         nodes = [value] * len(target.devices)
     if target.axis is not None:
-        nodes = [p.part(n, target.axis, span) for n, span in zip(nodes, spans, strict=True)]
+        nodes = [p.shard(n, target.axis, span) for n, span in zip(nodes, spans, strict=True)]
     nodes = [moved(n, d) for n, d in zip(nodes, target.devices, strict=True)]
-    return Parts(target.devices, tuple(nodes), target.axis, spans)
+    return Shards(target.devices, tuple(nodes), target.axis, spans)
 
 
-def _elementwise(p: Partition, node: UOp) -> Value:
+def _elementwise(p: Partition, node: UOp) -> Partitioned:
     devices = node.device
     like = _common_layout(p, node)
-    sources = [p.laid_out(s, like).nodes for s in node.src]
+    sources = [p.resharded(s, like).nodes for s in node.src]
     nodes = tuple(node.with_sources(src) for src in zip(*sources, strict=True))
-    return Parts(devices, nodes, like.axis, like.spans)
+    return Shards(devices, nodes, like.axis, like.spans)
 
 
-def _common_layout(p: Partition, node: UOp) -> Parts:
-    """How the sources of `node` are cut; the one that was largest before it was repeated, where they
+def _common_layout(p: Partition, node: UOp) -> Shards:
+    """How the sources of `node` are sharded; the one that was largest before it was repeated, where they
     differ."""
-    cut = [(s, v) for s in node.src for v in [p.done[s]] if isinstance(v, Parts) and v.axis is not None]
+    cut = [(s, v) for s in node.src for v in [p.done[s]] if isinstance(v, Shards) and v.axis is not None]
     if not cut:
-        return p.parts(node.src[0], node.device)
-    if all(value.is_cut_as(cut[0][1]) for _, value in cut):
+        return p.shards(node.src[0], node.device)
+    if all(value.is_sharded_as(cut[0][1]) for _, value in cut):
         return cut[0][1]
     return max(cut, key=lambda pair: _unrepeated(pair[0]).numel)[1]
 
@@ -354,13 +355,13 @@ def _unrepeated(node: UOp) -> UOp:
     return node
 
 
-def _reduce(p: Partition, node: UOp) -> Value:
+def _reduce(p: Partition, node: UOp) -> Partitioned:
     op, axes = node.arg
-    value = p.parts(node.src[0], node.device)
+    value = p.shards(node.src[0], node.device)
 
-    def reduced(part: UOp) -> UOp:
-        inner = tuple(a for a in axes if part.shape[a] != 1)
-        return UOp.new(Ops.REDUCE, node.dtype, (part,), (op, inner)) if inner else part
+    def reduced(shard: UOp) -> UOp:
+        inner = tuple(a for a in axes if shard.shape[a] != 1)
+        return UOp.new(Ops.REDUCE, node.dtype, (shard,), (op, inner)) if inner else shard
 
     if value.axis not in axes:
         return value.map(reduced)
@@ -368,42 +369,42 @@ def _reduce(p: Partition, node: UOp) -> Value:
     return all_reduce(op, partial or [reduced(value.nodes[0])], value.devices)
 
 
-def _reshape(p: Partition, node: UOp) -> Value:
-    value = p.parts(node.src[0], node.device)
+def _reshape(p: Partition, node: UOp) -> Partitioned:
+    value = p.shards(node.src[0], node.device)
     if value.axis is None:
         return value.map(lambda n: n.reshape(node.arg))
     layout = reshaped(value.axis, node.src[0].shape, node.arg, value.spans)
     if layout is None or layout.axis is None:
-        return p.whole(node.src[0], value.devices).map(lambda n: n.reshape(node.arg))
+        return p.replicated(node.src[0], value.devices).map(lambda n: n.reshape(node.arg))
     axis = layout.axis
     nodes = tuple(n.reshape(resized(node.arg, axis, end - start))
                   for n, (start, end) in zip(value.nodes, layout.spans, strict=True))
-    return Parts(value.devices, nodes, axis, layout.spans)
+    return Shards(value.devices, nodes, axis, layout.spans)
 
 
-def _permute(p: Partition, node: UOp) -> Value:
-    value = p.parts(node.src[0], node.device)
+def _permute(p: Partition, node: UOp) -> Partitioned:
+    value = p.shards(node.src[0], node.device)
     axis = None if value.axis is None else node.arg.index(value.axis)
-    return Parts(value.devices, tuple(n.permute(node.arg) for n in value.nodes), axis, value.spans)
+    return Shards(value.devices, tuple(n.permute(node.arg) for n in value.nodes), axis, value.spans)
 
 
-def _expand(p: Partition, node: UOp) -> Value:
-    value = p.parts(node.src[0], node.device)
+def _expand(p: Partition, node: UOp) -> Partitioned:
+    value = p.shards(node.src[0], node.device)
     axis = value.axis
     if axis is None:
         return value.map(lambda n: n.expand(node.arg))
     return value.map(lambda n: n.expand(resized(node.arg, axis, n.shape[axis])))
 
 
-def _pad(p: Partition, node: UOp) -> Value:
-    """Zeros at an end of the cut axis go to the device that has that end."""
-    value = p.parts(node.src[0], node.device)
+def _pad(p: Partition, node: UOp) -> Partitioned:
+    """Zeros at an end of the sharded axis go to the device that has that end."""
+    value = p.shards(node.src[0], node.device)
     axis = value.axis
     if axis is None or node.arg[axis] == (0, 0):
         return value.map(lambda n: n.pad(node.arg))
     before, after = node.arg[axis]
     if is_symbolic((before, after)):
-        return p.whole(node.src[0], value.devices).map(lambda n: n.pad(node.arg))
+        return p.replicated(node.src[0], value.devices).map(lambda n: n.pad(node.arg))
     filled = [i for i, (start, end) in enumerate(value.spans) if start < end] or [0]
     first, last = min(filled, key=lambda i: value.spans[i]), max(filled, key=lambda i: value.spans[i])
     nodes, spans = [], []
@@ -411,18 +412,18 @@ def _pad(p: Partition, node: UOp) -> Value:
         here = (before if i == first else 0, after if i == last else 0)
         nodes.append(n.pad([here if a == axis else pads for a, pads in enumerate(node.arg)]))
         spans.append((start + before - here[0], end + before + here[1]))
-    return Parts(value.devices, tuple(nodes), axis, tuple(spans))
+    return Shards(value.devices, tuple(nodes), axis, tuple(spans))
 
 
-def _shrink(p: Partition, node: UOp) -> Value:
+def _shrink(p: Partition, node: UOp) -> Partitioned:
     """Each device keeps what it has of the items that stay."""
-    value = p.parts(node.src[0], node.device)
+    value = p.shards(node.src[0], node.device)
     axis = value.axis
     if axis is None:
         return value.map(lambda n: n.shrink(node.arg))
     kept: Span = node.arg[axis]
     if is_symbolic(kept):
-        return p.whole(node.src[0], value.devices).map(lambda n: n.shrink(node.arg))
+        return p.replicated(node.src[0], value.devices).map(lambda n: n.shrink(node.arg))
     nodes, spans = [], []
     for n, span in zip(value.nodes, value.spans, strict=True):
         common = intersection(span, kept)
@@ -430,11 +431,11 @@ def _shrink(p: Partition, node: UOp) -> Value:
         nodes.append(n.shrink([here if a == axis else b for a, b in enumerate(node.arg)]))
         begins = min(max(common[0] - kept[0], 0), kept[1] - kept[0])
         spans.append((begins, begins + here[1] - here[0]))
-    return Parts(value.devices, tuple(nodes), axis, tuple(spans))
+    return Shards(value.devices, tuple(nodes), axis, tuple(spans))
 
 
-def _stride(p: Partition, node: UOp) -> Value:
-    value = p.parts(node.src[0], node.device)
+def _stride(p: Partition, node: UOp) -> Partitioned:
+    value = p.shards(node.src[0], node.device)
     axis = value.axis
     if axis is None or node.arg[axis] == 1:
         return value.map(lambda n: n.stride(node.arg))
@@ -447,19 +448,19 @@ def _stride(p: Partition, node: UOp) -> Value:
         some = along(turned, axis, (first, end) if found[0] < found[1] else (0, 0))
         nodes.append(some.stride([abs(step) if a == axis else s for a, s in enumerate(node.arg)]))
         spans.append(found)
-    return Parts(value.devices, tuple(nodes), axis, tuple(spans))
+    return Shards(value.devices, tuple(nodes), axis, tuple(spans))
 
 
-def _same(p: Partition, node: UOp) -> Value:
-    return p.parts(node.src[0], node.device).map(lambda n: UOp.new(node.op, node.dtype, (n,), node.arg))
+def _same(p: Partition, node: UOp) -> Partitioned:
+    return p.shards(node.src[0], node.device).map(lambda n: UOp.new(node.op, node.dtype, (n,), node.arg))
 
 
-def _transparent(p: Partition, node: UOp) -> Value:
-    return p.parts(node.src[0], node.device)
+def _transparent(p: Partition, node: UOp) -> Partitioned:
+    return p.shards(node.src[0], node.device)
 
 
-def _assign(p: Partition, node: UOp) -> Value:
-    target = p.parts(node.src[0], node.device)
+def _assign(p: Partition, node: UOp) -> Partitioned:
+    target = p.shards(node.src[0], node.device)
     if node.src[0].op is Ops.RESHAPE and any(_is_no_memory(n) for n in target.nodes):
         # a reshape that devices cannot do for themselves; what is written is the same without it
         view = node.src[0].src[0]
@@ -468,18 +469,18 @@ def _assign(p: Partition, node: UOp) -> Value:
         raise ValueError(f"cannot write into a view of shape {node.shape} of memory that is cut along an "
                          "axis which the view takes apart or joins across devices; write into the tensor "
                          "itself, or gather it first with .to(device)")
-    value = p.laid_out(node.src[1], target)
+    value = p.resharded(node.src[1], target)
     nodes = tuple(t.assign(v) for t, v in zip(target.nodes, value.nodes, strict=True))
-    return Parts(target.devices, nodes, target.axis, target.spans)
+    return Shards(target.devices, nodes, target.axis, target.spans)
 
 
-def _is_no_memory(part: UOp) -> bool:
-    return part.viewed.op not in (Ops.BUFFER, Ops.ASSIGN)
+def _is_no_memory(shard: UOp) -> bool:
+    return shard.viewed.op not in (Ops.BUFFER, Ops.ASSIGN)
 
 
-Rule: TypeAlias = Callable[[Partition, UOp], Value]
+PartitionRule: TypeAlias = Callable[[Partition, UOp], Partitioned]
 
-RULES: Mapping[Ops, Rule] = {
+PARTITION_RULES: Mapping[Ops, PartitionRule] = {
     Ops.BUFFER: _buffer,
     Ops.COPY: _copy,
     **dict.fromkeys(Family.ELEMENTWISE | {Ops.LIVE_OUT}, _elementwise),

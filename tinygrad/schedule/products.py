@@ -28,7 +28,7 @@ def product_of(node: UOp) -> UOp | None:
 def sums_outer_products(node: UOp) -> bool:
     """True for a sum of products of values that are both spread over axes the other has."""
     product = product_of(node)
-    return product is not None and all(_is_spread(s) for s in product.src)
+    return product is not None and all(_is_broadcast(s) for s in product.src)
 
 
 def is_contraction(node: UOp) -> bool:
@@ -84,7 +84,7 @@ def _stored(value: UOp) -> UOp:
     return value
 
 
-def _is_spread(value: UOp) -> bool:
+def _is_broadcast(value: UOp) -> bool:
     while value.op in Family.MOVEMENT or value.op is Ops.CAST:
         if value.op is Ops.EXPAND:
             return True

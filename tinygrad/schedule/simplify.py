@@ -11,8 +11,8 @@ from tinygrad.graph.rewrite import RewriteTable, Rule, any_node, node
 from tinygrad.graph.symbolic import constant_folding
 from tinygrad.graph.uop import UOp
 from tinygrad.schedule.copies import computed_at_target, made_at_target
+from tinygrad.schedule.operand_packing import with_packed_operands
 from tinygrad.schedule.split import split_reduce
-from tinygrad.schedule.transposed import with_transposed_operands
 
 
 def _moved_constant(moved: UOp) -> UOp | None:
@@ -82,7 +82,7 @@ def simplified_graph(sinks: list[UOp]) -> list[UOp]:
             if constant_value(new) is not None:
                 constants.add(new)
         done[current] = new
-    return list(with_transposed_operands(done[root]).src)
+    return list(with_packed_operands(done[root]).src)
 
 
 _CHANGED_BY_CONSTANTS = Family.ELEMENTWISE | Family.MOVEMENT

@@ -1,7 +1,7 @@
-"""Large reduces to few results, in two steps.
+"""Split-K: large reduces to few results, in two steps.
 
 A sum of a million items to one number leaves nothing to share out: its only loop is the reduce itself.
-Reducing pieces first, side by side, and then the pieces' results, uses every core.
+Reducing splits first, side by side, and then the splits' results, uses every core.
 """
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tinygrad.graph.sizes import is_symbolic
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ceildiv, prod
 from tinygrad.renderer import Renderer
-from tinygrad.schedule.block_sums import KERNEL_BYTES, block_sum
 from tinygrad.schedule.products import is_contraction, reread_bytes
+from tinygrad.schedule.split_k import KERNEL_BYTES, split_k_cost
 
 FEW_RESULTS = 256
 """Results below which the loops over them are not enough to share out, lanes and registers taken off."""
@@ -24,16 +24,16 @@ MUCH_WORK = 1 << 19
 """Items below which one core is done sooner (50 us at 40 GB/s) than a second kernel is worth."""
 STORED_COST = 512
 """Products for each partial result that is stored and read back, as long as about 130 of them (two
-cores summed up 2.4 million in 1.2 ms): a quarter of the time is the most that pieces may cost."""
-PIECES = 64
-"""Pieces aimed at: enough for any number of cores here, few enough that the second step costs nothing."""
-MOST_PIECES = 4096
+cores summed up 2.4 million in 1.2 ms): a quarter of the time is the most that splits may cost."""
+SPLITS = 64
+"""Splits aimed at: enough for any number of cores here, few enough that the second step costs nothing."""
+MAX_SPLITS = 4096
 """Of a device of blocks; a few times as many as it runs at once."""
-POWERS = tuple(1 << i for i in range(1, MOST_PIECES.bit_length()))
-LEAST_PIECE = 4
-"""Items of a piece for which the last one may be completed."""
+POWERS = tuple(1 << i for i in range(1, MAX_SPLITS.bit_length()))
+MIN_SPLIT_LENGTH = 4
+"""Items of a split for which the last one may be completed."""
 PADDED_COST = 1.25
-"""Of pieces that zeros complete: their conditions, and what is added up in vain."""
+"""Of splits that zeros complete: their conditions, and what is added up in vain."""
 COMPUTED_IN_PLACE = Family.ELEMENTWISE | Family.MOVEMENT | {Ops.CONST, Ops.VARIABLE, Ops.LIVE_OUT}
 """What is made where it is used, as far as fused attention looks for what a sum is made of."""
 
@@ -51,7 +51,7 @@ def core_renderer(device: str | None) -> Renderer | None:
 
 
 def split_reduce(node: UOp) -> UOp | None:
-    """A REDUCE as a reduce of pieces and a reduce of their results, where that is worth it; else None."""
+    """A REDUCE as a reduce of splits and a reduce of their results, where that is worth it; else None."""
     if runs_blocks(node.device):
         return _split_for_blocks(node)
     source = node.src[0]
@@ -60,34 +60,34 @@ def split_reduce(node: UOp) -> UOp | None:
     if node.numel >= FEW_RESULTS or source.numel < MUCH_WORK:
         return None
     op, axes = node.arg
-    choices = [(abs(d - PIECES), -source.shape[a], a, d) for a in axes for d in range(8, 4 * PIECES + 1)
+    choices = [(abs(d - SPLITS), -source.shape[a], a, d) for a in axes for d in range(8, 4 * SPLITS + 1)
                if source.shape[a] % d == 0]
     if choices:
-        _, _, axis, pieces = min(choices)
-        return _split_axis(node, source, axis, pieces)
+        _, _, axis, splits = min(choices)
+        return _split_axis(node, source, axis, splits)
     longest = max(axes, key=lambda a: source.shape[a])
-    may_pad = op is Ops.ADD and source.shape[longest] >= LEAST_PIECE * PIECES
-    return _split_padded(node, longest, PIECES) if may_pad else None
+    may_pad = op is Ops.ADD and source.shape[longest] >= MIN_SPLIT_LENGTH * SPLITS
+    return _split_padded(node, longest, SPLITS) if may_pad else None
 
 
 def _split_for_blocks(node: UOp) -> UOp | None:
-    """A REDUCE in the pieces that cost blocks of threads least (`block_sums.py`), if these are several.
+    """A REDUCE in the splits that cost blocks of threads least (`split_k.py`), if these are several.
 
     Sums weighted by a softmax are left whole: one kernel may do all of it (`fused_attention.py`).
     """
     source, (op, axes) = node.src[0], node.arg
     if is_symbolic(source.shape) or node.numel == 0:
         return None
-    work = block_sum(node)
+    work = split_k_cost(node)
     if work is None or work.cost(1) <= KERNEL_BYTES or (is_contraction(node) and finds_largest(node)):
         return None
-    ways = [(float(work.cost(d)), a, d) for a in axes for d in _divisors(source.shape[a]) if d <= MOST_PIECES]
+    ways = [(float(work.cost(d)), a, d) for a in axes for d in _divisors(source.shape[a]) if d <= MAX_SPLITS]
     longest = max(axes, key=lambda a: source.shape[a])
     if op is Ops.ADD:
-        most = source.shape[longest] // LEAST_PIECE
+        most = source.shape[longest] // MIN_SPLIT_LENGTH
         ways += [(PADDED_COST * work.cost(d), longest, d) for d in POWERS if d <= most]
-    _, axis, pieces = min(ways)
-    return _split_padded(node, axis, pieces) if pieces > 1 else None
+    _, axis, splits = min(ways)
+    return _split_padded(node, axis, splits) if splits > 1 else None
 
 
 @lru_cache(1024)
@@ -106,7 +106,7 @@ def _split_contraction(node: UOp) -> UOp | None:
     """A contraction whose operands the cache of a core cannot hold, along one of its axes.
 
     Where its results are each a sum over all images of a batch (the gradient of a weight), every tile of them
-    walks through all images again: in pieces that fit, they come from half of the L2 cache. More pieces than
+    walks through all images again: in splits that fit, they come from half of the L2 cache. More splits than
     its products are worth are not stored.
     """
     source, axes = node.src[0], node.arg[1]
@@ -114,10 +114,10 @@ def _split_contraction(node: UOp) -> UOp | None:
     if renderer is None:
         return None
     worth = prod(source.shape[a] for a in axes) // STORED_COST
-    pieces = min(ceildiv(reread_bytes(node), renderer.l2_bytes // 2), worth)
-    if pieces < 2:
+    splits = min(ceildiv(reread_bytes(node), renderer.l2_bytes // 2), worth)
+    if splits < 2:
         return None
-    ways = [(_unfit(d, pieces, renderer.threads), a, d) for a in axes for d in range(2, 2 * pieces)
+    ways = [(_mismatch(d, splits, renderer.threads), a, d) for a in axes for d in range(2, 2 * splits)
             if source.shape[a] % d == 0]
     if not ways:
         return None
@@ -125,17 +125,17 @@ def _split_contraction(node: UOp) -> UOp | None:
     return _split_axis(node, source, axis, count)
 
 
-def _unfit(count: int, wanted: int, threads: int) -> float:
-    """How far so many pieces are from those wanted, or from what threads share out evenly."""
+def _mismatch(count: int, best: int, threads: int) -> float:
+    """How far so many splits are from those wanted, or from what threads share out evenly."""
     idle = ceildiv(count, threads) * threads / count
-    return max(count / wanted, wanted / count) * idle
+    return max(count / best, best / count) * idle
 
 
-def _split_axis(node: UOp, source: UOp, axis: int, pieces: int) -> UOp:
-    """The reduce with `axis` cut into `pieces` runs of equal length."""
+def _split_axis(node: UOp, source: UOp, axis: int, splits: int) -> UOp:
+    """The reduce with `axis` cut into `splits` runs of equal length."""
     op, axes = node.arg
     shape = source.shape
-    runs = (*shape[:axis], pieces, shape[axis] // pieces, *shape[axis + 1:])
+    runs = (*shape[:axis], splits, shape[axis] // splits, *shape[axis + 1:])
     cut = _moved(source, lambda s: s.reshape(runs))
     inner_axes = tuple(a + (a >= axis) for a in axes)
     partial = UOp.new(Ops.REDUCE, node.dtype, (cut,), (op, inner_axes))
@@ -151,11 +151,11 @@ def _moved(value: UOp, move: Callable[[UOp], UOp]) -> UOp:
     return move(value)
 
 
-def _split_padded(node: UOp, axis: int, pieces: int) -> UOp:
-    """The reduce with `axis`, of any length, cut into `pieces`: zeros complete the last one."""
+def _split_padded(node: UOp, axis: int, splits: int) -> UOp:
+    """The reduce with `axis`, of any length, cut into `splits`: zeros complete the last one."""
     source = node.src[0]
-    missing = -source.shape[axis] % pieces
+    missing = -source.shape[axis] % splits
     if missing:
         pads = [(0, missing if a == axis else 0) for a in range(len(source.shape))]
         source = _moved(source, lambda s: s.pad(pads)) if is_contraction(node) else source.pad(pads)
-    return _split_axis(node, source, axis, pieces)
+    return _split_axis(node, source, axis, splits)

@@ -204,7 +204,7 @@ class Tensor(Methods):
     @property
     def _cut_axis(self) -> int | None:
         """The axis along which `shard` would cut a tensor to lie as this one does."""
-        from tinygrad.schedule.spread import layout_of
+        from tinygrad.schedule.sharded_results import layout_of
 
         if not isinstance(self.device, tuple) or self.uop.device is None:
             return None

@@ -1,4 +1,4 @@
-"""Sums with few results on devices of blocks: in how many pieces they are cut, and what comes of it."""
+"""Sums with few results on devices of blocks: in how many splits they are cut, and what comes of it."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import prod
 from tinygrad.renderer.launch import launch_of
-from tinygrad.schedule.block_sums import BlockSum
+from tinygrad.schedule.split_k import SplitKCost
 
 Array = np.ndarray[Any, Any]
 MODEL, EMULATED = "PYTHON:CUDA", "CUDA:EMULATED"
@@ -94,8 +94,8 @@ def test_sums_weighted_by_a_softmax_are_left_to_the_kernel_of_attention() -> Non
 
 
 def test_each_result_of_a_step_costs_more_pieces_of_memory_and_fewer_of_time() -> None:
-    few = BlockSum(length=1 << 20, step=256, busy=1 << 16, results=4096, result_bytes=4)
-    many = BlockSum(length=1 << 20, step=1 << 16, busy=1 << 16, results=1 << 20, result_bytes=4)
+    few = SplitKCost(length=1 << 20, step=256, busy=1 << 16, results=4096, result_bytes=4)
+    many = SplitKCost(length=1 << 20, step=1 << 16, busy=1 << 16, results=1 << 20, result_bytes=4)
     best = [min(range(1, 2049), key=sums.cost) for sums in (few, many)]
     assert best[0] > 100
     assert best[1] == 1

@@ -1,8 +1,8 @@
 """Results on several devices: what to realise on each, and the memory that then holds the whole.
 
-In: nodes to realise in whose graph some values are on several devices. Out: their parts (`partition.py`),
+In: nodes to realise in whose graph some values are on several devices. Out: their shards (`partition.py`),
 which is all that the cache of schedules and what follows see; afterwards, for each node, a view of a BUFFER
-over the memory of its parts.
+over the memory of its shards.
 """
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tinygrad.device import Device
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.sharding import Layout
 from tinygrad.graph.uop import UOp
-from tinygrad.schedule.partition import Partition, Parts
+from tinygrad.schedule.partition import Partition, Shards
 
 _TRANSPARENT = Family.VIEW | {Ops.DETACH, Ops.CUSTOM_GRADIENT}
 """What has no memory of its own, but that of its first source."""
@@ -20,31 +20,31 @@ _STORED = Family.ELEMENTWISE | {Ops.REDUCE, Ops.CONTIGUOUS, Ops.ASSIGN}
 """What has memory of its own, in order, once it is computed."""
 
 
-class Spread:
-    """The parts of some nodes to realise, and what holds the nodes' values once those are computed."""
+class ShardedResults:
+    """The shards of some nodes to realise, and what holds the nodes' values once those are computed."""
 
-    def __init__(self, wanted: Sequence[UOp]) -> None:
+    def __init__(self, outputs: Sequence[UOp]) -> None:
         self.partition = Partition()
-        self.wanted = list(wanted)
+        self.outputs = list(outputs)
         self.stored: dict[UOp, tuple[UOp, ...]] = {}
-        """for each node that gets memory, the nodes that compute its parts"""
+        """for each node that gets memory, the nodes that compute its shards"""
         self.claimed: dict[UOp, tuple[UOp, ...]] = {}
-        """for each of those nodes, all parts of the value that it is a part of: no other may have one of them
-        as its memory. (Equal values may have all: which tensor owns the memory, those find out.)"""
-        for node in self.wanted:
+        """for each of those nodes, all shards of the value that it is a shard of: no other may have one of
+        them as its memory. (Equal values may have all: which tensor owns the memory, those find out.)"""
+        for node in self.outputs:
             self.store(_memory_below(node))
 
     @property
     def sinks(self) -> list[UOp]:
         """What is to be computed, each on one device or none."""
-        return list(dict.fromkeys(part for parts in self.stored.values() for part in parts))
+        return list(dict.fromkeys(shard for shards in self.stored.values() for shard in shards))
 
     def store(self, node: UOp) -> None:
-        """Let the parts of a node be computed, unless it is in memory."""
+        """Let the shards of a node be computed, unless it is in memory."""
         value = self.partition.value(node)
         if node.op is Ops.BUFFER or node.realized_view is not None or node in self.stored:
             return
-        if isinstance(value, Parts):
+        if isinstance(value, Shards):
             nodes = tuple(_in_memory(n, home) for n, home in
                           zip(value.nodes, map(Device.home, value.devices), strict=True))
         else:
@@ -56,20 +56,20 @@ class Spread:
         self.claimed.update(dict.fromkeys(nodes, nodes))
 
     def views(self, found: Mapping[UOp, UOp]) -> dict[UOp, UOp]:
-        """The views that hold the values of the nodes, given those of their parts."""
+        """The views that hold the values of the nodes, given those of their shards."""
         views: dict[UOp, UOp] = {}
         made: dict[tuple[tuple[UOp, ...], Layout], UOp] = {}
-        for node, parts in self.stored.items():
+        for node, shards in self.stored.items():
             value = self.partition.done[node]
-            held = tuple(found.get(part, part.realized_view or part) for part in parts)
-            if isinstance(value, Parts):
+            held = tuple(found.get(shard, shard.realized_view or shard) for shard in shards)
+            if isinstance(value, Shards):
                 layout = Layout(node.shape, value.axis, value.spans)
                 if (held, layout) not in made:  # equal values have the same memory
                     made[held, layout] = UOp.sharded_buffer(value.devices, layout, held)
                 views[node] = made[held, layout]
             else:
                 views[node] = held[0]
-        for node in self.wanted:
+        for node in self.outputs:
             views[node] = _over_memory(node, views)
         return views
 
@@ -77,7 +77,7 @@ class Spread:
 def layout_of(node: UOp) -> Layout:
     """How a value on several devices will lie there."""
     value = Partition().value(node)
-    assert isinstance(value, Parts), node
+    assert isinstance(value, Shards), node
     return Layout(node.shape, value.axis, value.spans)
 
 
@@ -101,14 +101,14 @@ def _over_memory(node: UOp, views: Mapping[UOp, UOp]) -> UOp:
     return view
 
 
-def _in_memory(part: UOp, device: str) -> UOp:
-    """A node with the values of `part` that gets memory of its own on `device`."""
-    if part.op in _STORED and part.device == device:
-        return part
-    if part.device is None:
-        return _copied(part).copy_to(device)
-    return part if part.op is Ops.COPY else _copied(part)
+def _in_memory(shard: UOp, device: str) -> UOp:
+    """A node with the values of `shard` that gets memory of its own on `device`."""
+    if shard.op in _STORED and shard.device == device:
+        return shard
+    if shard.device is None:
+        return _copied(shard).copy_to(device)
+    return shard if shard.op is Ops.COPY else _copied(shard)
 
 
-def _copied(part: UOp) -> UOp:
-    return UOp.new(Ops.CONTIGUOUS, part.dtype, (part,))
+def _copied(shard: UOp) -> UOp:
+    return UOp.new(Ops.CONTIGUOUS, shard.dtype, (shard,))

@@ -1,4 +1,4 @@
-"""Operands of contractions, stored along the products that a sum walks.
+"""Operand packing (Goto and van de Geijn, 2008): operands of contractions stored along what a sum runs over.
 
 A tile of results takes its lanes from one operand and single items, row by row, from the other. Where the sum
 walks across the rows of both in memory (`a.T @ b`, the gradient of a weight), each of those items is alone in
@@ -23,21 +23,21 @@ WORTHWHILE_READS = 4
 """Tiles of columns that read the operand, from which on the copy is worth its time."""
 
 
-def with_transposed_operands(root: UOp) -> UOp:
+def with_packed_operands(root: UOp) -> UOp:
     """The graph of `root` with such copies."""
-    singles = {node: single for node in root.toposort() if (single := _walked_across(node)) is not None}
+    singles = {node: single for node in root.toposort() if (single := _operand_to_pack(node)) is not None}
     kept = {single.base for single in singles.values()}
     done: dict[UOp, UOp] = {}
     for node in root.toposort() if singles else ():
         new = node.with_sources(tuple([done[s] for s in node.src]))
         if node in singles:
             operand = done[singles[node]]
-            new = _with_operand(new, operand, _stored_along(operand, node.arg[1]))
+            new = _with_operand(new, operand, _packed(operand, node.arg[1]))
         done[node] = new.contiguous() if node in kept and node.op is not Ops.BUFFER else new
     return done.get(root, root)
 
 
-def _walked_across(node: UOp) -> UOp | None:
+def _operand_to_pack(node: UOp) -> UOp | None:
     """The operand of a contraction whose single items would be walked across lines, if a copy of it is worth
     its time: the smaller one, where it might be either."""
     product = product_of(node)
@@ -85,7 +85,7 @@ def _with_operand(value: UOp, operand: UOp, changed: UOp) -> UOp:
     return value.with_sources(tuple([_with_operand(s, operand, changed) for s in value.src]))
 
 
-def _stored_along(operand: UOp, reduced: tuple[int, ...]) -> UOp:
+def _packed(operand: UOp, reduced: tuple[int, ...]) -> UOp:
     """`operand` with memory of its own, in which the axes of the sum lie innermost."""
     axes, own = range(len(operand.shape)), _own_axes(operand)
     once = operand.shrink([(0, n if a in own else 1) for a, n in enumerate(operand.shape)])

@@ -1,8 +1,8 @@
-"""How long a device of blocks takes for a REDUCE, by what it reads: the cost of cutting one into pieces.
+"""What split-K costs: how long a device of blocks takes for a REDUCE in so many splits, by what it reads.
 
 A GPU is busy when enough of memory is on its way. Its threads have a load or two each in flight, so that
 takes about a thousand blocks, or as many items side by side. Sums with fewer results walk at the pace of a
-load's latency, whatever more could be read meanwhile; in pieces there are more of them. Pieces are stored,
+load's latency, whatever more could be read meanwhile; in splits there are more of them. Splits are stored,
 read back and added up by a second kernel. All is counted in bytes that the device could have moved instead.
 """
 from __future__ import annotations
@@ -28,7 +28,7 @@ KERNEL_BYTES = 32 << 20
 
 
 @dataclass(frozen=True)
-class BlockSum:
+class SplitKCost:
     """A REDUCE as blocks of threads do it."""
 
     length: int
@@ -41,29 +41,29 @@ class BlockSum:
     result_bytes: int
     """of one"""
 
-    def cost(self, pieces: int) -> int:
-        """Bytes that the device could move while it adds up so many pieces of each sum, and then those."""
-        first = ceildiv(self.length, pieces) * max(self.step * pieces, self.busy)
-        if pieces == 1:
+    def cost(self, splits: int) -> int:
+        """Bytes that the device could move while it adds up so many splits of each sum, and then those."""
+        first = ceildiv(self.length, splits) * max(self.step * splits, self.busy)
+        if splits == 1:
             return first
         stored = self.results * self.result_bytes
-        last = pieces * max(stored, BLOCKS_AT_ONCE * (WORD_BYTES if self.results == 1 else SECTOR_BYTES))
-        return first + KERNEL_BYTES + pieces * stored + last
+        last = splits * max(stored, BLOCKS_AT_ONCE * (WORD_BYTES if self.results == 1 else SECTOR_BYTES))
+        return first + KERNEL_BYTES + splits * stored + last
 
 
-def block_sum(node: UOp) -> BlockSum | None:
+def split_k_cost(node: UOp) -> SplitKCost | None:
     """What a REDUCE costs blocks of threads; None for many rows, and for those that a block has in
     registers all at once."""
     length, results = prod(range_extents(node)), node.numel
     found = _step_of_tiles(node)
     if found is not None:
-        return BlockSum(length, *found, results, node.dtype.itemsize)
+        return SplitKCost(length, *found, results, node.dtype.itemsize)
     walked = _largest_view(node.src[0])
     along = any(abs(walked.st.views[-1].strides[a]) == 1 for a in node.arg[1] if walked.shape[a] > 1)
     if along and (length <= KEPT_ROW or results >= MANY_ROWS):
         return None
     busy = BLOCKS_AT_ONCE * (WORD_BYTES if along else SECTOR_BYTES)
-    return BlockSum(length, results * walked.dtype.itemsize, busy, results, node.dtype.itemsize)
+    return SplitKCost(length, results * walked.dtype.itemsize, busy, results, node.dtype.itemsize)
 
 
 def _step_of_tiles(node: UOp) -> tuple[int, int] | None:
