@@ -60,7 +60,7 @@ def test_an_interrupted_assignment_is_done_once(interrupt_kernel):
         assert a.tolist() == [3] * 5
 
 
-@pytest.mark.parametrize("where", ["_settle", "_stand_for"])
+@pytest.mark.parametrize("where", ["_note_realized", "_stand_for"])
 @pytest.mark.parametrize("number", range(3))
 def test_an_interrupt_while_results_are_noted_comes_after_that(monkeypatch, where, number):
     a, b = (Tensor(np.full(5, v, np.float32), requires_grad=False).realize() for v in (1, 10))

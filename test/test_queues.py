@@ -21,7 +21,7 @@ import pytest
 
 from tinygrad import Device, Tensor, TinyJit, dtypes
 from tinygrad.device import Buffer
-from tinygrad.device.queue import CommandQueue, Point, Uses
+from tinygrad.device.queue import CommandQueue, TimelinePoint, Uses
 from tinygrad.engine.realize import ordered
 from tinygrad.helpers import Context, GlobalCounters
 from tinygrad.runtime import cpu_queue
@@ -439,7 +439,7 @@ def test_a_failing_kernel_is_named_at_every_wait_that_meets_it() -> None:
         assert caught.value.__notes__ == ["in a command queue: kernel r_7_7"]
     later.wait()
     assert after == [1]
-    dependent = Point(queue, later.value, (point,))
+    dependent = TimelinePoint(queue, later.value, (point,))
     with pytest.raises(ValueError, match="not today"):
         dependent.wait()
     queue.stop()
@@ -450,8 +450,8 @@ def test_points_forget_what_went_well() -> None:
     queue = HostQueue("test")
     first = queue.call(lambda: None)
     first.wait()
-    second = Point(queue, 1, (first,))
-    assert not second.is_doubtful and second.sources == ()
+    second = TimelinePoint(queue, 1, (first,))
+    assert not second.may_have_failed and second.sources == ()
     queue.stop()
 
 
@@ -474,10 +474,10 @@ def test_commands_know_the_writers_of_what_they_read_and_no_more() -> None:
 
 
 def test_a_command_waits_once_for_each_other_queue(gate: Timeline) -> None:
-    waited: list[Point] = []
+    waited: list[TimelinePoint] = []
 
     class Waiting(CommandQueue):
-        def wait(self, point: Point) -> None:
+        def wait(self, point: TimelinePoint) -> None:
             waited.append(point)
 
     buffers = [Buffer("CPU", 4, dtypes.float32).allocate() for _ in range(3)]
@@ -505,7 +505,7 @@ def test_uses_know_what_has_to_be_waited_for(gate: Timeline) -> None:
     uses.add_read(gate.point(3))  # stands for the one before
     uses.add_read(other.point(1))
 
-    def named(points: list[Point]) -> list[tuple[str, int]]:
+    def named(points: list[TimelinePoint]) -> list[tuple[str, int]]:
         return [(p.queue.name, p.value) for p in points]
 
     assert named(uses.before_reading()) == [("gate", 1)]

@@ -18,7 +18,7 @@ from typing import Any, Final, Literal
 import ml_dtypes
 import numpy as np
 
-Kind = Literal["bool", "int", "uint", "float"]
+DTypeKind = Literal["bool", "int", "uint", "float"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,7 +26,7 @@ class DType:
     """One number type: its name, kind, width in bytes of one lane, and number of lanes."""
 
     name: str
-    kind: Kind
+    kind: DTypeKind
     lane_size: int
     count: int = 1
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from tinygrad.device.queue import CommandQueue, Point, Uses
+from tinygrad.device.queue import CommandQueue, TimelinePoint, Uses
 from tinygrad.helpers import GlobalCounters, round_up
 
 ALIGNMENT = 64
@@ -126,7 +126,7 @@ class Allocator:
             raise MemoryError(f"{self.device} has no {rounded:,} bytes left: {GlobalCounters.mem_used:,} are "
                               f"used and {cached:,} cached (given back before the last attempt)") from None
 
-    def free(self, owner: Owner, size: int, points: Sequence[Point] = ()) -> None:
+    def free(self, owner: Owner, size: int, points: Sequence[TimelinePoint] = ()) -> None:
         """Take an owner's memory back, which commands use up to these points, into the cache. That holds no
         more than was ever used at once (and `LEAST_CACHE`): what was freed longest ago goes back to the
         system. Takes nothing from who has none, so it may be called again after an interrupt."""
@@ -137,7 +137,7 @@ class Allocator:
             while self.cached_bytes > LEAST_CACHE and self.cached_bytes > GlobalCounters.mem_peak:
                 self._drop_oldest()
 
-    def _put(self, owner: Owner, size: int, rounded: int, points: Sequence[Point]) -> None:
+    def _put(self, owner: Owner, size: int, rounded: int, points: Sequence[TimelinePoint]) -> None:
         """Take an owner's memory into the cache; with the lock held."""
         block = ((owner._memory, Uses(points) if points else None),)
         blocks = self.cached.setdefault(rounded, [])

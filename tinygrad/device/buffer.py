@@ -14,7 +14,7 @@ import numpy as np
 
 from tinygrad.device.allocator import Allocator, Owner
 from tinygrad.device.devices import Device
-from tinygrad.device.queue import CommandQueue, Point, Uses
+from tinygrad.device.queue import CommandQueue, TimelinePoint, Uses
 from tinygrad.dtype import DType, dtype_from_numpy
 from tinygrad.helpers import complete
 
@@ -120,7 +120,7 @@ class Buffer(Owner):
         root = self.root
         return root._owner is not None or bool(root._seen)
 
-    def add_use(self, point: Point, writes: bool) -> None:
+    def add_use(self, point: TimelinePoint, writes: bool) -> None:
         """Take note of a command in flight that reads the memory, or writes it."""
         root = self.root
         if root.uses is None:

@@ -1,9 +1,9 @@
 """Command queues: the one way in which work is given to a device.
 
 A `CommandQueue` does what it is given in order: `exec` a kernel, `copy` memory, `signal` and `wait`, take a
-`timestamp`; `submit` hands over what a queue may have gathered until then. `exec` and `copy` return a `Point`
-of the queue, which is past once they are done, or None where they are done already: each queue decides
-whether handing work over is worth it.
+`timestamp`; `submit` hands over what a queue may have gathered until then. `exec` and `copy` return a
+`TimelinePoint` of the queue, which is past once they are done, or None where they are done already: each
+queue decides whether handing work over is worth it.
 
 Two queues know nothing of each other's order. Who uses memory keeps it: `Uses` holds the points of a piece
 of memory's last write and of the reads since then, by which the engine lets a queue wait for another one, and
@@ -45,12 +45,12 @@ class Order(Protocol):
         """Keep `thing` alive until a point is past."""
 
 
-class Point:
+class TimelinePoint:
     """A place in a queue's order. It is past when everything given to the queue up to it is done."""
 
     __slots__ = ("error", "queue", "sources", "value")
 
-    def __init__(self, queue: Order, value: int, sources: tuple[Point, ...] = ()) -> None:
+    def __init__(self, queue: Order, value: int, sources: tuple[TimelinePoint, ...] = ()) -> None:
         self.queue = queue
         self.value = value
         self.sources = sources
@@ -59,14 +59,14 @@ class Point:
         self.error: BaseException | None = None
 
     def __repr__(self) -> str:
-        return f"<Point {self.value} of {self.queue.name}{', past' if self.is_past else ''}>"
+        return f"<TimelinePoint {self.value} of {self.queue.name}{', past' if self.is_past else ''}>"
 
     @property
     def is_past(self) -> bool:
         return self.queue.has_passed(self.value)
 
     @property
-    def is_doubtful(self) -> bool:
+    def may_have_failed(self) -> bool:
         """Whether what is written here is worthless, or may be: this command failed, or one whose result it
         reads, or they still may."""
         if not (self.queue.may_fail or self.sources):
@@ -122,11 +122,11 @@ class Uses:
 
     __slots__ = ("reads", "written")
 
-    def __init__(self, reads: Iterable[Point] = ()) -> None:
-        self.written: Point | None = None
-        self.reads: list[Point] = list(reads)
+    def __init__(self, reads: Iterable[TimelinePoint] = ()) -> None:
+        self.written: TimelinePoint | None = None
+        self.reads: list[TimelinePoint] = list(reads)
 
-    def before_reading(self, order: Order | None = None) -> list[Point]:
+    def before_reading(self, order: Order | None = None) -> list[TimelinePoint]:
         """What has to be past before the content is there; not what is sure to be for commands of the queue
         `order`. A write that failed stays, for every reader."""
         written = self.written
@@ -135,17 +135,17 @@ class Uses:
             return []  # without asking a driver how far it is
         return [] if written is None or (written.is_past and written.failure() is None) else [written]
 
-    def before_writing(self, order: Order | None = None) -> list[Point]:
+    def before_writing(self, order: Order | None = None) -> list[TimelinePoint]:
         """What has to be past before the content may change; not what `order` keeps in order."""
         found = [*self.before_reading(order), *self.reads]
         return [p for p in found if p.queue is not order and not p.is_past] if found else found
 
-    def add_read(self, point: Point) -> None:
+    def add_read(self, point: TimelinePoint) -> None:
         """Take note of a command that reads. One later in a queue's order stands for those before it."""
         self.reads = [p for p in self.reads if p.queue is not point.queue and not p.is_past]
         self.reads.append(point)
 
-    def set_written(self, point: Point | None) -> None:
+    def set_written(self, point: TimelinePoint | None) -> None:
         """Take note of a command that writes, after all that `before_writing` says; None: it is done."""
         self.written = point
         self.reads.clear()
@@ -170,7 +170,7 @@ class CommandQueue:
         return self.ran
 
     def exec(self, program: Program, addresses: Sequence[int], variables: Sequence[int], extent: int,
-             work: float = 0.0, sources: tuple[Point, ...] = ()) -> Point | None:
+             work: float = 0.0, sources: tuple[TimelinePoint, ...] = ()) -> TimelinePoint | None:
         """Run a kernel, as `Program.__call__` does. `work` (`seconds_of`) is what it belongs to: the kernels
         that are given together."""
         raise_failures(sources)
@@ -178,18 +178,18 @@ class CommandQueue:
         self.ran += 1
         return None
 
-    def copy(self, target: Buffer, source: Buffer, offset: int, sources: tuple[Point, ...] = ()
-             ) -> Point | None:
+    def copy(self, target: Buffer, source: Buffer, offset: int, sources: tuple[TimelinePoint, ...] = ()
+             ) -> TimelinePoint | None:
         """Fill `target` with the bytes of `source` from `offset` on."""
         raise_failures(sources)
         target.fill_from(source, offset)
         return None
 
-    def signal(self) -> Point:
+    def signal(self) -> TimelinePoint:
         """A point after everything given so far."""
-        return Point(self, 0)
+        return TimelinePoint(self, 0)
 
-    def wait(self, point: Point) -> None:
+    def wait(self, point: TimelinePoint) -> None:
         """Do nothing of what is given from now on before `point` of another queue is past."""
         point.queue.await_value(point.value)
 
@@ -209,7 +209,7 @@ class CommandQueue:
         return None
 
     def exec_list(self, kernels: Any, places: np.ndarray[Any, Any], values: np.ndarray[Any, Any],
-                  work: float = 0.0, sources: tuple[Point, ...] = ()) -> Point | None:
+                  work: float = 0.0, sources: tuple[TimelinePoint, ...] = ()) -> TimelinePoint | None:
         """Run what `record` gave, after changing arguments: `places` are their numbers (those of call `k`
         begin at `kernels.starts[k]`, first the addresses, then the variables)."""
         raise NotImplementedError
@@ -229,7 +229,7 @@ class CommandQueue:
         self.finish()
 
 
-def raise_failures(points: Iterable[Point]) -> None:
+def raise_failures(points: Iterable[TimelinePoint]) -> None:
     """Wait for these points, and raise what a command raised."""
     for point in points:
         point.wait()
@@ -265,17 +265,17 @@ class DriverQueue(CommandQueue):
         """Return when the driver has got to a mark."""
         raise NotImplementedError
 
-    def signal(self) -> Point:
-        return Point(self, self.given)
+    def signal(self) -> TimelinePoint:
+        return TimelinePoint(self, self.given)
 
-    def next_point(self, kept: object = None) -> Point:
+    def next_point(self, kept: object = None) -> TimelinePoint:
         """The point after the command that was just given, until which `kept` is kept."""
         with self.lock:
             self.given += 1
             if kept is not None:
                 self.kept.append((self.given, kept))
                 self.has_passed(self.kept[0][0])
-            return Point(self, self.given)
+            return TimelinePoint(self, self.given)
 
     def mark_after(self, value: int) -> tuple[int, Any]:
         """A mark at or after a point, and the point it is at."""
@@ -311,7 +311,7 @@ class DriverQueue(CommandQueue):
         self.kept.append((value, thing))
 
     def exec(self, program: Program, addresses: Sequence[int], variables: Sequence[int], extent: int,
-             work: float = 0.0, sources: tuple[Point, ...] = ()) -> Point | None:
+             work: float = 0.0, sources: tuple[TimelinePoint, ...] = ()) -> TimelinePoint | None:
         super().exec(program, addresses, variables, extent, work, sources)
         return self.next_point()
 
@@ -333,7 +333,7 @@ class ThreadedQueue(CommandQueue):
         """Whether everything given is done."""
         raise NotImplementedError
 
-    def runs_here(self, seconds: float, sources: tuple[Point, ...]) -> bool:
+    def runs_here(self, seconds: float, sources: tuple[TimelinePoint, ...]) -> bool:
         """Whether work of so many seconds is better done by the thread that gives it; asked with the lock
         held."""
         raise NotImplementedError
@@ -381,11 +381,11 @@ _held_for_fork: list[ThreadedQueue] = []
 def _before_fork() -> None:
     """Let no queue be at work while the process forks: a child has no threads to finish it."""
     while True:
-        settled = drain()
+        drained = drain()
         _held_for_fork.extend(_threaded)
         for queue in _held_for_fork:
             queue.lock.acquire()
-        if not settled or all(queue.is_idle for queue in _held_for_fork):
+        if not drained or all(queue.is_idle for queue in _held_for_fork):
             return
         _after_fork(False)
 

@@ -36,7 +36,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class CommandList:
     """A template with compiled kernels: those of one queue, which write new memory alone."""
 
     queue: ThreadedQueue
@@ -64,7 +64,7 @@ def run(structure: Structure, template: Template | None) -> bool:
     launch = template.launch
     if launch is None:
         launch = template.launch = launch_of(template, len(structure.buffers))
-    if type(launch) is not Launch or launch.beam != BEAM.value:
+    if type(launch) is not CommandList or launch.beam != BEAM.value:
         return False
     addresses: dict[int, int] = {}
     for number, node in enumerate(structure.buffers):
@@ -109,7 +109,7 @@ def run(structure: Structure, template: Template | None) -> bool:
     return True
 
 
-def launch_of(template: Template, given: int) -> Launch | bool:
+def launch_of(template: Template, given: int) -> CommandList | bool:
     """The launch of a template whose structure has so many buffers; False where it has none: several
     devices, copies, writes into memory that tensors show, devices without threads of the host."""
     devices = {device for device, _, _ in template.fresh}
@@ -135,7 +135,7 @@ def launch_of(template: Template, given: int) -> Launch | bool:
     inner_bytes = template.arenas[0][1].size if template.arenas else max(
         (size * dtype.itemsize for number, (_, size, dtype) in numbered if number in offsets), default=0)
     work = [kernel.estimate for kernel in kernels]
-    return Launch(queue, BEAM.value, tuple(calls), views,
+    return CommandList(queue, BEAM.value, tuple(calls), views,
                   tuple((number, *spec) for number, spec in numbered if number in visible),
                   tuple(offsets.items()), inner_bytes, name, sum(w.seconds for w in work),
                   sum(w.operations for w in work), sum(w.bytes for w in work))

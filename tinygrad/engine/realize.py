@@ -23,7 +23,7 @@ import numpy as np
 
 from tinygrad.codegen.compile import CompiledKernel, compile_kernels, compiled_kernel
 from tinygrad.device import Buffer, Device
-from tinygrad.device.queue import CommandQueue, Order, Point
+from tinygrad.device.queue import CommandQueue, Order, TimelinePoint
 from tinygrad.dtype import DType, dtypes
 from tinygrad.engine import immediate
 from tinygrad.graph.batch import TransformError, is_unknown
@@ -347,7 +347,7 @@ class Submission:
         self.seconds = 0.0
         """the work given so far: what is short runs at once, and only so much of it"""
         self.queues: set[CommandQueue] = set()
-        self.exposed: list[Point] = []
+        self.exposed: list[TimelinePoint] = []
         """commands that use memory which others see"""
         self.steps = 0
         """how many were given"""
@@ -412,7 +412,7 @@ class Submission:
             queue.await_value(queue.signal().value)
             self.steps += 1
 
-    def note(self, point: Point | None, buffers: Sequence[Buffer], outputs: int) -> None:
+    def note(self, point: TimelinePoint | None, buffers: Sequence[Buffer], outputs: int) -> None:
         """Remember the use of memory by a command, if that is not done yet."""
         if point is None:
             return
@@ -429,18 +429,18 @@ class Submission:
             point.wait()
 
 
-def ordered(queue: CommandQueue, buffers: Sequence[Buffer], outputs: int) -> tuple[Point, ...]:
+def ordered(queue: CommandQueue, buffers: Sequence[Buffer], outputs: int) -> tuple[TimelinePoint, ...]:
     """Let `queue` wait for what other queues do with these buffers, of which it is to write the first: once
     for each of those, whose last command stands for all before it. Returns what may fail, or has failed, to
     compute their content: each command once."""
-    doubtful: dict[Point, None] = {}
-    last: dict[Order, Point] = {}
+    failing: dict[TimelinePoint, None] = {}
+    last: dict[Order, TimelinePoint] = {}
     for number, buffer in enumerate(buffers):
         uses = buffer.uses if buffer.whole is None else buffer.whole.uses
         if uses is None:
             continue
         writers = uses.before_reading(queue)
-        doubtful.update(dict.fromkeys([point for point in writers if point.is_doubtful]))
+        failing.update(dict.fromkeys([point for point in writers if point.may_have_failed]))
         for point in uses.before_writing(queue) if number < outputs else writers:
             if point.queue is not queue and not point.is_past:
                 known = last.get(point.queue)
@@ -448,7 +448,7 @@ def ordered(queue: CommandQueue, buffers: Sequence[Buffer], outputs: int) -> tup
                     last[point.queue] = point
     for point in last.values():
         queue.wait(point)
-    return tuple(doubtful)
+    return tuple(failing)
 
 
 def queue_for_copy(target: Buffer, source: Buffer) -> CommandQueue:

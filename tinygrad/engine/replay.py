@@ -33,7 +33,7 @@ from tinygrad.schedule.memory import Lifetime, lifetimes, plan_arena
 _USES = attrgetter("uses")
 
 
-class Kind(Enum):
+class SlotKind(Enum):
     """Where the memory of a place comes from."""
 
     INPUT = auto()
@@ -46,7 +46,7 @@ class Kind(Enum):
 class Place:
     """Memory that steps use."""
 
-    kind: Kind
+    kind: SlotKind
     placeholder: UOp
     """a BUFFER node of this size, without memory"""
     argument: int = -1
@@ -313,7 +313,7 @@ def internal_lifetimes(places: Sequence[Place], steps: Sequence[Step]) -> dict[s
     """By device, and there by their numbers: the lifetimes of the INTERNAL places."""
     on_device: dict[str, dict[int, int]] = {}
     for number, place in enumerate(places):
-        if place.kind is Kind.INTERNAL:
+        if place.kind is SlotKind.INTERNAL:
             spec, dtype = place.placeholder.arg, place.placeholder.dtype
             on_device.setdefault(spec.device, {})[number] = spec.size * dtype.itemsize
     used = [s.places for s in steps]

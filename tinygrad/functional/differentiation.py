@@ -135,6 +135,6 @@ def _accumulate(found: Sequence[tuple[Tensor, UOp]]) -> None:
         total = uop if before is None else before.uop + uop
         gradient = tensor._grad = tensor.of(value_of_its_own(total.detach()), tensor)
         gradient._requires_grad = False
-        gradient._expires = tensor._requires_grad is None
+        gradient._may_be_invalidated = tensor._requires_grad is None
         gradient._left_together = together
         together.append(weakref.ref(gradient))

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from tinygrad.device import canonical_device
 from tinygrad.dtype import DType, DTypeLike, dtypes, to_dtype
 from tinygrad.functional.creation import to_shape
-from tinygrad.graph.sharding import Devices, Place
+from tinygrad.graph.sharding import Devices, Placement
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ceildiv, prod
 from tinygrad.tensor.generator import (
@@ -88,7 +88,7 @@ def threefry2x32(key: tuple[Tensor, Tensor], block: tuple[Tensor, Tensor]) -> tu
 
 
 def _variable_words(name: str, highest: int, value: int, shape: tuple[int, ...],
-                    device: Place) -> tuple[Tensor, Tensor]:
+                    device: Placement) -> tuple[Tensor, Tensor]:
     """(low, high) 32-bit words of a bound variable, expanded to `shape`."""
     from tinygrad.tensor import Tensor
 
@@ -99,7 +99,7 @@ def _variable_words(name: str, highest: int, value: int, shape: tuple[int, ...],
     return low.reshape(ones).expand(shape), high.reshape(ones).expand(shape)
 
 
-def _random_blocks(count: int, device: Place, lanes: int = 1) -> tuple[Tensor, Tensor]:
+def _random_blocks(count: int, device: Placement, lanes: int = 1) -> tuple[Tensor, Tensor]:
     """Both words of the next `count` blocks: uint32 of shape (lanes, count), every lane the same."""
     from tinygrad.tensor import Tensor
 
@@ -117,7 +117,7 @@ def _random_blocks(count: int, device: Place, lanes: int = 1) -> tuple[Tensor, T
     return threefry2x32(_variable_words("seed", MAX_SEED, seed(), shape, device), (block_low, block_high))
 
 
-def _random_words(shape: tuple[int, ...], device: Place) -> Tensor:
+def _random_words(shape: tuple[int, ...], device: Placement) -> Tensor:
     """uint32 random bits: first the first words of all blocks, then their second words."""
     from tinygrad.tensor import Tensor
 
@@ -131,7 +131,7 @@ def _random_words(shape: tuple[int, ...], device: Place) -> Tensor:
     return words.shrink(((0, count),)).reshape(shape)
 
 
-def _random_pairs(shape: tuple[int, ...], device: Place) -> tuple[Tensor, Tensor]:
+def _random_pairs(shape: tuple[int, ...], device: Placement) -> tuple[Tensor, Tensor]:
     """Two independent uint32 tensors of random bits: the two words of one block an item."""
     from tinygrad.tensor import Tensor
 
@@ -166,7 +166,7 @@ def _unit_interval(bits: Tensor, dtype: DType) -> Tensor:
     return whole.cast(dtypes.int32).cast(dtypes.float32).mul(2.0**-digits).cast(dtype)
 
 
-def _uniform(shape: tuple[int, ...], dtype: DType, device: Place) -> Tensor:
+def _uniform(shape: tuple[int, ...], dtype: DType, device: Placement) -> Tensor:
     if dtype is not dtypes.float64:
         return _unit_interval(_random_words(shape, device), dtype)
     high, low = _random_pairs(shape, device)

@@ -145,7 +145,7 @@ def recalled(function: Callable[P, Tensor]) -> Callable[P, Tensor]:
 
 def _recipe_of(result: Tensor, call: _Call) -> Recipe | None:
     """How `result` follows from the operands of a call, if that is all that it follows from."""
-    if type(result) is not call.tensor or result._sharing is not None or result._requires_grad is not None:
+    if type(result) is not call.tensor or result._alias_set is not None or result._requires_grad is not None:
         return None
     node = result.uop
     if node.device is None or node.traits & MEMORY or node in call.nodes:

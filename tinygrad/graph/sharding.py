@@ -15,7 +15,7 @@ from typing import ClassVar, NamedTuple, TypeAlias
 from tinygrad.graph.sizes import is_symbolic
 from tinygrad.helpers import ceildiv, prod
 
-Place: TypeAlias = str | tuple[str, ...]
+Placement: TypeAlias = str | tuple[str, ...]
 """The full name of a device, or those of several."""
 Devices: TypeAlias = str | Sequence[str]
 """As users name them."""

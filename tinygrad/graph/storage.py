@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import ref
 
-from tinygrad.graph.sharding import Layout, Place, Sharding
+from tinygrad.graph.sharding import Layout, Placement, Sharding
 from tinygrad.helpers import engine_lock
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class BufferSpec(NamedTuple):
     """
 
     identity: int
-    device: Place
+    device: Placement
     size: int
     version: int = 0
     layout: Layout | None = None
@@ -117,9 +117,9 @@ class Overwriting:
             storage.writer = None
 
 
-def place_of(arg: Any) -> Place:
+def place_of(arg: Any) -> Placement:
     """Where the value of a BUFFER or COPY with this argument is."""
     if isinstance(arg, BufferSpec):
         return arg.device
-    place: Place = arg.devices if isinstance(arg, Sharding) else arg
+    place: Placement = arg.devices if isinstance(arg, Sharding) else arg
     return place

@@ -22,7 +22,7 @@ from tinygrad.graph.attributes import Attribute, Synthesized, passed_below
 from tinygrad.graph.operators import Operators
 from tinygrad.graph.ops import Family, Memory, Ops, RangeKind
 from tinygrad.graph.shapes import SHAPES
-from tinygrad.graph.sharding import Layout, Place, Sharding
+from tinygrad.graph.sharding import Layout, Placement, Sharding
 from tinygrad.graph.sizes import (
     Size,
     before_reading,
@@ -83,8 +83,8 @@ class UOp(Operators):
     shape: Shape
     """of the tensor it stands for; () for loop-nest and program nodes"""
     device: Any
-    """the `Place` that holds or computes this value: a device, or the tuple of several; None for constants,
-    which any device can make"""
+    """the `Placement` that holds or computes this value: a device, or the tuple of several; None for
+    constants, which any device can make"""
     traits: int
     """what else is known of it at once: see `graph/traits.py`"""
     computed_into: UOp | None
@@ -568,7 +568,7 @@ class UOp(Operators):
                              f"to a {self.dtype} of shape {self.shape}")
         return UOp.new(Ops.ASSIGN, self.dtype, (self, value))
 
-    def copy_to(self, place: Place) -> UOp:
+    def copy_to(self, place: Placement) -> UOp:
         """This value on another device; whole on each of several, where it is not on them in another way."""
         if self.device == place:
             return self

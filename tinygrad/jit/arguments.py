@@ -20,7 +20,7 @@ from tinygrad.dtype import DType, dtypes
 from tinygrad.engine.realize import JitError, allocate, realize_uops
 from tinygrad.graph.leaves import storage_view
 from tinygrad.graph.ops import Ops
-from tinygrad.graph.sharding import Layout, Place
+from tinygrad.graph.sharding import Layout, Placement
 from tinygrad.graph.sizes import (
     Size,
     changed_sizes,
@@ -34,7 +34,7 @@ from tinygrad.graph.storage import Storage
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ALLOW_TF32, NOOPT
 from tinygrad.tensor import Tensor
-from tinygrad.tensor.live import pending_among, unsettled_tensors
+from tinygrad.tensor.live import pending_among, unrealized_tensors
 from tinygrad.tensor.modes import no_grad
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
@@ -74,7 +74,7 @@ class CallKind(NamedTuple):
 
     structure: Any
     """the arguments, with a slot for every tensor"""
-    tensors: tuple[tuple[Any, DType, Place, bool | None], ...]
+    tensors: tuple[tuple[Any, DType, Placement, bool | None], ...]
     """shape, dtype, device and `requires_grad` of each tensor"""
     layouts: tuple[Layout | None, ...]
     """for each tensor, how it lies on several devices"""
@@ -154,7 +154,7 @@ class Inputs:
         """for each of `memories`, the number of its tensor"""
         self.origins: list[Storage] = []
         """for each tensor, the memory that it showed before it was put in order"""
-        self.unsettled: list[Tensor] = []
+        self.unrealized: list[Tensor] = []
         """what is live and not in memory, or was not before the call"""
         self.objects: list[Any] = []
         """arguments that are compared by identity"""
@@ -212,8 +212,8 @@ class Inputs:
 
     def realize(self) -> None:
         """Give every input memory in which it lies in order; write what is pending."""
-        self.unsettled = unsettled_tensors()
-        todo = [*(t for t in self.tensors if not t._is_settled), *pending_among(self.unsettled)]
+        self.unrealized = unrealized_tensors()
+        todo = [*(t for t in self.tensors if not t._is_fully_realized), *pending_among(self.unrealized)]
         if todo:
             todo[0].realize(*todo[1:])
         nodes = [tensor.uop for tensor in self.tensors]

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from tinygrad.dtype import DType
-from tinygrad.jit.references import References, kept
+from tinygrad.jit.guard_paths import GuardPaths, reference_to
 from tinygrad.tensor.hostdata import array_of, owner_of
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -54,13 +54,14 @@ def source_of(data: Any, digest: bytes, convert: Callable[[Any], Array]) -> Sour
     if isinstance(data, (bytes, range)) or data is None:
         return None
     if not isinstance(data, np.ndarray):
-        return Source(digest, kept(data), convert)
+        return Source(digest, reference_to(data), convert)
     root, view = owner_of(data), _view(data)
     memory = getattr(root.base, "obj", root.base)
     if isinstance(memory, bytes):
         return None
     # memory of others may outlive each array over it
-    return Source(digest, kept(root) if memory is None else lambda: root, lambda root: convert(view(root)))
+    return Source(digest, reference_to(root) if memory is None else lambda: root,
+                  lambda root: convert(view(root)))
 
 
 def _view(array: Array) -> Callable[[Array], Array]:
@@ -113,14 +114,14 @@ class HostData:
         """The ids of the owners that live."""
         return {id(root) for source in self.sources if (root := source.root()) is not None}
 
-    def settle(self, references: References) -> None:
+    def drop_dead_sources(self, guard_paths: GuardPaths) -> None:
         """After the call: keep the sources that live on outside of it. A list does if the function reaches
         it. What was made of something that is gone may have been computed from the arrays that the code
         reads by name: those must stay as they are too."""
         alive = [s for s in self.sources if (root := s.root()) is not None
-                 and not (isinstance(root, (list, tuple)) and id(root) not in references.reached)]
+                 and not (isinstance(root, (list, tuple)) and id(root) not in guard_paths.reached)]
         if len(alive) < len(self.digests):
-            alive += [s for array in references.arrays if not array.dtype.hasobject
+            alive += [s for array in guard_paths.arrays if not array.dtype.hasobject
                       and (s := source_of(array, digest_of(array), np.asarray)) is not None]
         self.sources = alive
         self.arguments.clear()

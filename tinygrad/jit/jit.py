@@ -7,7 +7,7 @@ tensors and captures the steps that run; later calls of that kind run the steps 
 A `TinyJit` can be pickled: its traces go to another process, the function does not (`jit/saved.py`).
 
 A trace is kept only if running it again does what calling the function again would do, and used while that
-stays so: `jit/outside.py` decides. `jit/arguments.py` takes arguments and results apart.
+stays so: `jit/captured_state.py` decides. `jit/arguments.py` takes arguments and results apart.
 """
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 import numpy as np
 
 from tinygrad.engine.realize import Capture, JitError, realize_uops
-from tinygrad.engine.replay import Kind, Place, Step
+from tinygrad.engine.replay import Place, SlotKind, Step
 from tinygrad.graph.leaves import depends_on_leaf, is_leaf, values_view
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.sizes import unbound
@@ -32,10 +32,16 @@ from tinygrad.graph.uop import UOp
 from tinygrad.helpers import JIT, engine_lock
 from tinygrad.jit.arguments import CallKind, Inputs, Slot, changed, returned_tensors
 from tinygrad.jit.arrays import HostData
-from tinygrad.jit.decisions import Decisions
-from tinygrad.jit.outside import Outside, compute_readers, is_unwanted, reachable_tensors, set_gradient
-from tinygrad.jit.references import References, Way
+from tinygrad.jit.captured_state import (
+    CapturedState,
+    compute_readers,
+    is_unwanted,
+    reachable_tensors,
+    set_gradient,
+)
+from tinygrad.jit.guard_paths import GuardPath, GuardPaths
 from tinygrad.jit.saved import Saved, load, save
+from tinygrad.jit.shape_guards import ShapeGuards
 from tinygrad.jit.trace import GIVEN_UP, SEED, Output, Trace, argument_source
 from tinygrad.schedule.items import BoundVariable
 from tinygrad.tensor import Tensor, generator
@@ -78,7 +84,7 @@ class TinyJit(Generic[P, R]):
         self.traces: OrderedDict[CallKind, Trace] = OrderedDict()
         self.of_instance: dict[int, TinyJit[Any, R]] = {}
         self.in_vain = 0
-        self.made: set[Way] = set()
+        self.made: set[GuardPath] = set()
         """by which ways tensors were kept that calls made while they were traced"""
         self.keeps: Any = None
         """the instance, of a method, if nothing else says when it ends: its id stays its own"""
@@ -124,7 +130,7 @@ class TinyJit(Generic[P, R]):
             inputs = Inputs((args, dict(sorted(kwargs.items()))))
             inputs.realize()
             kind = inputs.kind()
-            while (trace := self.traces.get(kind)) and not trace.decisions.hold(inputs.variables):
+            while (trace := self.traces.get(kind)) and not trace.shape_guards.hold(inputs.variables):
                 kind = kind._replace(variant=kind.variant + 1)
             if trace is not None and trace.fits(inputs):
                 self.traces.move_to_end(kind)
@@ -147,9 +153,9 @@ class TinyJit(Generic[P, R]):
         it finds some."""
         self.in_vain += 1
         trace = tracer.trace
-        if trace is not None and trace.references is not None:
-            makes_more = not trace.references.made <= self.made
-            self.made |= trace.references.made
+        if trace is not None and trace.guard_paths is not None:
+            makes_more = not trace.guard_paths.made <= self.made
+            self.made |= trace.guard_paths.made
             if not makes_more:
                 self.traces[kind] = trace
                 if len(self.traces) > MAX_TRACES:
@@ -173,7 +179,7 @@ class PureJit(TinyJit[P, R]):
 
     def keep(self, kind: CallKind, tracer: Tracer) -> None:
         if tracer.trace is not None and not tracer.trace.states:
-            tracer.trace.references = tracer.trace.host = None
+            tracer.trace.guard_paths = tracer.trace.host = None
             self.traces[kind] = tracer.trace
 
 
@@ -245,10 +251,10 @@ class Tracer:
         """Call the function, capture what runs, and return its result."""
         views = zip(self.inputs.views, self.inputs.whole, strict=True)
         memories = [memory for view, whole in views if whole for memory in view.base.memories]
-        compute_readers(self.inputs.unsettled, [memory.storage for memory in memories])
+        compute_readers(self.inputs.unrealized, [memory.storage for memory in memories])
         stand_ins = set(map(id, self.tensors))
         others = [] if self.alone else reachable_tensors()
-        self.outside = Outside([t for t in others if id(t) not in stand_ins])
+        self.captured_state = CapturedState([t for t in others if id(t) not in stand_ins])
         try:
             return self.traced(function, bound)
         except BaseException:
@@ -269,7 +275,7 @@ class Tracer:
                 raise JitError("the function changed a list, dict or object that it was given, which a "
                                "replay would not do; return it instead")
             returned = returned_tensors(result)
-            rebound = self.outside.rebound()
+            rebound = self.captured_state.rebound()
             gradients = self.new_gradients()
             computed = [g for g in gradients.values() if g is not None and not is_unwanted(g)]
             todo = [*returned, *rebound, *pending_assignments(), *computed]
@@ -283,10 +289,11 @@ class Tracer:
         trace = builder.trace(result, self, returned, gradients)
         trace.check(self.inputs)
         Overwriting(trace.overwritten(self.inputs)).done()
-        if not rebound and not self.outside.was_computed():
-            used = set(map(id, trace.conditions.tensors())) | self.host.roots()
-            trace.references = References(function, (*bound, *self.inputs.objects), used, self.outside.ids())
-            self.host.settle(trace.references)
+        if not rebound and not self.captured_state.was_computed():
+            used = set(map(id, trace.guards.tensors())) | self.host.roots()
+            trace.guard_paths = GuardPaths(function, (*bound, *self.inputs.objects), used,
+                                           self.captured_state.ids())
+            self.host.drop_dead_sources(trace.guard_paths)
             trace.host = self.host
             self.trace = trace
         results = [self.first_result(t, i, trace) for i, t in enumerate(returned)]
@@ -301,7 +308,8 @@ class Tracer:
         taken: set[Storage] = set()
         for tensor in returned:
             view = tensor.uop.realized_view
-            if view is None or tensor.uop.op in Family.VIEW or self.outside.reference(tensor) is not None:
+            is_outside = self.captured_state.reference(tensor) is not None
+            if view is None or tensor.uop.op in Family.VIEW or is_outside:
                 continue
             if not taken.isdisjoint(view.base.storage.parts):
                 memory = Tensor.of(view).empty_like(requires_grad=False).uop
@@ -339,7 +347,7 @@ class Tracer:
 
     def new_gradients(self) -> dict[Any, Tensor | None]:
         """Each outside tensor (a reference) or input (its number) whose gradient changed: the new one."""
-        return self.outside.new_gradients() | self.arguments_gradients()
+        return self.captured_state.new_gradients() | self.arguments_gradients()
 
     def arguments_gradients(self) -> dict[Any, Tensor | None]:
         """Those that the call gave to what stands for its arguments, by number."""
@@ -350,7 +358,7 @@ class Tracer:
         output = trace.outputs[position]
         if output.argument is not None:
             return self.inputs.tensors[output.argument]
-        if output.outside is not None:
+        if output.captured is not None:
             return tensor
         view = values_view(tensor.uop)
         assert view is not None
@@ -421,12 +429,12 @@ class Builder:
     def new_place(self, node: UOp) -> Place:
         placeholder = UOp.new_buffer(node.arg.device, node.arg.size, node.dtype)
         if node.storage in self.argument:
-            return Place(Kind.INPUT, placeholder, argument=self.argument[node.storage])
+            return Place(SlotKind.INPUT, placeholder, argument=self.argument[node.storage])
         if node.storage in self.capture.initial:
-            return Place(Kind.FRESH, placeholder, content=self.capture.initial[node.storage])
+            return Place(SlotKind.FRESH, placeholder, content=self.capture.initial[node.storage])
         if self.capture.made_inside(node) and node.storage in self.capture.written:
-            return Place(Kind.INTERNAL, placeholder)
-        return Place(Kind.STATE, placeholder, state=node)
+            return Place(SlotKind.INTERNAL, placeholder)
+        return Place(SlotKind.STATE, placeholder, state=node)
 
     def place_of_output(self, node: UOp) -> int:
         """The number of the place that stands for the memory of a BUFFER node of a tensor that leaves the
@@ -436,8 +444,8 @@ class Builder:
             self.capture.keep_content(node)  # made of Python numbers, and returned
             self.number.pop(node.storage, None)
         number = self.place(node)
-        if self.places[number].kind is Kind.INTERNAL:
-            self.places[number].kind = Kind.FRESH
+        if self.places[number].kind is SlotKind.INTERNAL:
+            self.places[number].kind = SlotKind.FRESH
         return number
 
     def output(self, tensor: Tensor, tracer: Tracer) -> Output:
@@ -452,7 +460,7 @@ class Builder:
         own = for_any_value.substitute({view.base: view.base.over_memories(placeholders)})
         output = Output(tuple(numbers.values()), own, False if tracked else tensor.requires_grad)
         output.argument = next((i for i, t in tracer.arguments.items() if t is tensor), None)
-        output.outside = tracer.outside.reference(tensor)
+        output.captured = tracer.captured_state.reference(tensor)
         return output
 
     def trace(self, result: Any, tracer: Tracer, returned: list[Tensor],
@@ -466,7 +474,7 @@ class Builder:
         written = {p for s in self.steps for p in s.places[:s.outputs]}
         captured = {p.state.storage for p in self.places if p.state is not None}
         draws = any(v.source in self.counters for step in self.steps for v in step.variables)
-        conditions = tracer.outside.conditions(captured, self.capture.used, tracer.inputs.tensors,
+        guards = tracer.captured_state.guards(captured, self.capture.used, tracer.inputs.tensors,
                                                tracer.arguments, self.seed if draws else None)
-        return Trace(self.places, self.steps, written, outputs, structure, new_gradients, conditions,
-                     self.start, drawn, Decisions.of(self.capture.decisions, self.variables))
+        return Trace(self.places, self.steps, written, outputs, structure, new_gradients, guards,
+                     self.start, drawn, ShapeGuards.of(self.capture.decisions, self.variables))

@@ -24,7 +24,7 @@ from tinygrad.codegen.compile import compile_kernels, compile_source
 from tinygrad.codegen.kernel_cache import kernel_key, to_json
 from tinygrad.dtype import DType
 from tinygrad.engine.realize import JitError
-from tinygrad.engine.replay import Kind, Place, Step
+from tinygrad.engine.replay import Place, SlotKind, Step
 from tinygrad.graph.leaves import storage_view
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.portable import Reader, Writer, dtype_of
@@ -32,8 +32,8 @@ from tinygrad.graph.spec import SpecError, check_graph
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import Context, engine_lock
 from tinygrad.jit.arguments import CallKind
-from tinygrad.jit.decisions import Decisions
-from tinygrad.jit.outside import Conditions, GradientUse, Handle, is_unwanted
+from tinygrad.jit.captured_state import GradientUse, Guards, TensorGuard, is_unwanted
+from tinygrad.jit.shape_guards import ShapeGuards
 from tinygrad.jit.trace import Output, Trace
 from tinygrad.runtime.objects import offered, recorded
 from tinygrad.schedule.cache import TemplateView
@@ -83,7 +83,7 @@ def save(traces: Mapping[CallKind, Trace]) -> Saved:
                        "that it is to know, then pickle it")
     with engine_lock:
         for trace in traces.values():
-            compute_lazy(trace.conditions)
+            compute_lazy(trace.guards)
         saver = _Saver()
         plans = [saver.plan(kind, trace) for kind, trace in traces.items()]
         text = json.dumps({"rows": saver.writer.rows, "traces": plans}).encode()
@@ -93,9 +93,9 @@ def save(traces: Mapping[CallKind, Trace]) -> Saved:
     return saved
 
 
-def compute_lazy(conditions: Conditions) -> None:
+def compute_lazy(guards: Guards) -> None:
     """Compute what lazy tensors a trace uses, so that they are whole tensors of the memory it captured."""
-    lazy = [t for t in (handle.tensor() for handle, _ in conditions.lazy) if t is not None]
+    lazy = [t for t in (guard.tensor() for guard, _ in guards.lazy) if t is not None]
     if lazy:
         lazy[0].realize(*lazy[1:])
 
@@ -147,7 +147,7 @@ class _Saver:
         refuse_several_devices(kind, trace)
         gradients = [[self.owner(owner), self.output(output, trace) if isinstance(output, Output) else output]
                      for owner, output in trace.gradients.items()]
-        uses = [[self.owner(owner), self.use(use)] for owner, use in trace.conditions.gradients.items()]
+        uses = [[self.owner(owner), self.use(use)] for owner, use in trace.guards.gradients.items()]
         return {
             "plain": kind.plain,
             "places": [self.place(p, trace) for p in trace.places],
@@ -157,15 +157,15 @@ class _Saver:
             "outputs": [self.output(o, trace) for o in trace.outputs],
             "gradients": [g for g in gradients if g[0] is not None],
             "uses": [u for u in uses if u[0] is not None],
-            "seed": trace.conditions.seed,
+            "seed": trace.guards.seed,
             "random": [trace.random_start, trace.random_count],
-            "decisions": [[self.writer.add(node), result] for node, result in trace.decisions.found],
+            "decisions": [[self.writer.add(node), result] for node, result in trace.shape_guards.found],
         }
 
     def place(self, place: Place, trace: Trace) -> list[Any]:
         spec, state, content = place.placeholder.arg, None, None
         if place.state is not None:
-            state = self.tensor(whole_tensor(place.state, trace.conditions))
+            state = self.tensor(whole_tensor(place.state, trace.guards))
         if place.content is not None:
             content = len(self.arrays)
             self.arrays.append(place.content)
@@ -176,23 +176,23 @@ class _Saver:
         (place,) = output.places
         view = TemplateView.of(output.view, {trace.places[place].placeholder: place})
         movements = [[op.name, self.writer.value(arg)] for op, arg in view.movements]
-        outside = None if output.outside is None else self.tensor(output.outside())
-        return [place, movements, output.requires_grad, output.argument, outside]
+        captured = None if output.captured is None else self.tensor(output.captured())
+        return [place, movements, output.requires_grad, output.argument, captured]
 
 
 def refuse_several_devices(kind: CallKind, trace: Trace) -> None:
     """Raise JitError for a trace with a tensor on several devices among its arguments, results and state."""
     results = [r for r in (*trace.outputs, *trace.gradients.values()) if isinstance(r, Output)]
-    places = [device for _, _, device, _ in kind.tensors] + [t.device for t in trace.conditions.tensors()]
+    places = [device for _, _, device, _ in kind.tensors] + [t.device for t in trace.guards.tensors()]
     if any(isinstance(place, tuple) for place in places) or any(len(r.places) > 1 for r in results):
         raise JitError("a captured function cannot be pickled that takes, returns or changes tensors on "
                        "several devices; gather them with .to(device), and capture it again")
 
 
-def whole_tensor(node: UOp, conditions: Conditions) -> Tensor:
+def whole_tensor(node: UOp, guards: Guards) -> Tensor:
     """A tensor that is all of the memory of a BUFFER node: the caller's own, where there is one."""
-    for handle in (*conditions.handles.get(node.storage, []), *(h for h, _ in conditions.lazy)):
-        tensor = handle.tensor()
+    for guard in (*guards.tensor_guards.get(node.storage, []), *(h for h, _ in guards.lazy)):
+        tensor = guard.tensor()
         view = None if tensor is None else storage_view(tensor.uop)
         if tensor is not None and view is not None and view.base.storage is node.storage and is_whole(view):
             return tensor
@@ -248,11 +248,11 @@ class _Loader:
         for owner, output in plan["gradients"]:
             gradients[self.owner(owner)] = self.output(output, places) if isinstance(output, list) else output
         start, count = plan["random"]
-        decisions = Decisions([(self.reader.node(at), bool(result)) for at, result in plan["decisions"]])
+        shape_guards = ShapeGuards([(self.reader.node(at), bool(result)) for at, result in plan["decisions"]])
         return Trace(places, [self.step(s, places) for s in plan["steps"]],
                      {numbers[n] for n in plan["written"]}, [self.output(o, places) for o in plan["outputs"]],
-                     structure, gradients, self.conditions(places, plan["uses"], plan["seed"]), start, count,
-                     decisions, kept=self.saved.tensors)
+                     structure, gradients, self.guards(places, plan["uses"], plan["seed"]), start, count,
+                     shape_guards, kept=self.saved.tensors)
 
     def owner(self, data: Sequence[Any]) -> Any:
         kind, number = data
@@ -265,7 +265,7 @@ class _Loader:
         held = None if content is None else self.saved.arrays[content]
         if held is not None and held.nbytes != size * placeholder.dtype.itemsize:
             raise ValueError(f"{held.nbytes} bytes for memory of {size} {dtype}")
-        return Place(Kind[kind], placeholder, argument, node, held)
+        return Place(SlotKind[kind], placeholder, argument, node, held)
 
     def step(self, data: Sequence[Any], places: Sequence[Place]) -> Step:
         at, device, used, outputs, variables = data
@@ -274,13 +274,13 @@ class _Loader:
         return Step(ast, device, tuple(used), outputs, tuple(BoundVariable(*v) for v in variables))
 
     def output(self, data: Sequence[Any], places: Sequence[Place]) -> Output:
-        number, movements, requires_grad, argument, outside = data
+        number, movements, requires_grad, argument, captured = data
         view = TemplateView(0, tuple((Ops[op], self.reader.value(arg)) for op, arg in movements))
-        reference = None if outside is None else weakref.ref(self.saved.tensors[outside])
+        reference = None if captured is None else weakref.ref(self.saved.tensors[captured])
         own = view.over([places[number].placeholder])
         return Output((number,), own, requires_grad, argument, reference)
 
-    def conditions(self, places: Sequence[Place], uses: Sequence[Any], seed: int | None) -> Conditions:
+    def guards(self, places: Sequence[Place], uses: Sequence[Any], seed: int | None) -> Guards:
         """Captured tensors are this trace's own now; gradients that it reads or adds to are put back."""
         tensors: list[Tensor] = self.saved.tensors
         gradients: dict[Any, GradientUse] = {}
@@ -291,8 +291,9 @@ class _Loader:
             gradients[owner] = GradientUse(requires_grad, is_read,
                                            None if before is None else weakref.ref(before), is_given_up)
         captured = {p.state.storage for p in places if p.state is not None}
-        handles = {memory_node(t).storage: [Handle(weakref.ref(t), t._requires_grad)] for t in tensors}
-        return Conditions({s: h for s, h in handles.items() if s in captured}, [], [], gradients, seed)
+        tensor_guards = {memory_node(t).storage: [TensorGuard(weakref.ref(t), t._requires_grad)]
+                         for t in tensors}
+        return Guards({s: h for s, h in tensor_guards.items() if s in captured}, [], [], gradients, seed)
 
 
 def memory_node(tensor: Tensor) -> UOp:

@@ -15,7 +15,7 @@ from typing import Any
 
 from tinygrad.device import Buffer
 from tinygrad.engine.realize import JitError, allocate
-from tinygrad.engine.replay import Kind, Lasting, Place, Replay, Step, Values
+from tinygrad.engine.replay import Lasting, Place, Replay, SlotKind, Step, Values
 from tinygrad.graph.leaves import LeafIndex
 from tinygrad.graph.sizes import bound
 from tinygrad.graph.storage import Overwriting, Storage
@@ -23,9 +23,9 @@ from tinygrad.graph.uop import UOp
 from tinygrad.helpers import DEBUG, complete, partition
 from tinygrad.jit.arguments import Inputs, Slot, changed
 from tinygrad.jit.arrays import HostData
-from tinygrad.jit.decisions import Decisions
-from tinygrad.jit.outside import Conditions, compute_readers, is_tracked, set_gradient
-from tinygrad.jit.references import References
+from tinygrad.jit.captured_state import Guards, compute_readers, is_tracked, set_gradient
+from tinygrad.jit.guard_paths import GuardPaths
+from tinygrad.jit.shape_guards import ShapeGuards
 from tinygrad.tensor import Tensor, generator
 from tinygrad.tensor.live import live_tensors
 
@@ -50,7 +50,7 @@ class Output:
     """over the places' placeholders"""
     requires_grad: bool | None
     argument: int | None = None
-    outside: weakref.ref[Tensor] | None = None
+    captured: weakref.ref[Tensor] | None = None
 
     def tensor(self, memories: Mapping[UOp, UOp], variables: Mapping[str, int] | None = None) -> Tensor:
         """A new tensor: the view over these BUFFER nodes for the placeholders, of the sizes that the
@@ -135,14 +135,14 @@ class Trace:
     """the result, with a slot for every tensor"""
     gradients: dict[Any, Output | str | None]
     """what the call leaves as `.grad`, by the owner, a reference or the number of an argument"""
-    conditions: Conditions
+    guards: Guards
     random_start: dict[str, int]
     """each device's random counter when the trace began"""
     random_count: dict[str, int]
     """what a call adds to it"""
-    decisions: Decisions = dataclasses.field(default_factory=Decisions)
+    shape_guards: ShapeGuards = dataclasses.field(default_factory=ShapeGuards)
     """what the values of Variables decided"""
-    references: References | None = None
+    guard_paths: GuardPaths | None = None
     """how the function reached what it uses from outside; None for a function without Python"""
     host: HostData | None = None
     """the arrays and lists that the function made tensors of; None for a function without Python"""
@@ -154,7 +154,7 @@ class Trace:
     @functools.cached_property
     def input_places(self) -> list[tuple[int, int]]:
         """(place, memory among those of the arguments) for what is given anew in each call."""
-        return [(n, p.argument) for n, p in enumerate(self.places) if p.kind is Kind.INPUT]
+        return [(n, p.argument) for n, p in enumerate(self.places) if p.kind is SlotKind.INPUT]
 
     @functools.cached_property
     def states(self) -> dict[Storage, bool]:
@@ -163,8 +163,8 @@ class Trace:
 
     def fits(self, inputs: Inputs) -> bool:
         """Whether what the trace rests on outside of its arguments is as it was."""
-        return (self.host is None or self.host.hold()) and self.conditions.hold(inputs.tensors) and (
-            self.references is None or self.references.hold())
+        return (self.host is None or self.host.hold()) and self.guards.hold(inputs.tensors) and (
+            self.guard_paths is None or self.guard_paths.hold())
 
     def check(self, inputs: Inputs) -> None:
         """Raise JitError where a call would not reach, or would cross, memory of the caller, or where
@@ -207,7 +207,7 @@ class Trace:
     @functools.cached_property
     def gradient_uses(self) -> tuple[list[int], list[Any]]:
         """Whose gradient a call uses, if somebody can read it: arguments, by number, and others."""
-        owners = [owner for owner, use in self.conditions.gradients.items() if use.matters]
+        owners = [owner for owner, use in self.guards.gradients.items() if use.matters]
         return partition(owners, lambda owner: isinstance(owner, int))
 
     @functools.cached_property
@@ -217,7 +217,7 @@ class Trace:
         gradients = [(owner, o) for owner, o in self.gradients.items() if isinstance(o, Output)]
         used = Counter(n for o in (*self.outputs, *(o for _, o in gradients)) for n in o.places)
         return [(owner, o) for owner, o in gradients if not o.view.has_sizes and all(
-            used[n] == 1 and self.places[n].kind is Kind.FRESH and self.places[n].content is None
+            used[n] == 1 and self.places[n].kind is SlotKind.FRESH and self.places[n].content is None
             for n in o.places)]
 
     @functools.cached_property
@@ -235,7 +235,7 @@ class Trace:
     def fresh_places(self) -> list[int]:
         """The places whose memory is always new."""
         own = {n for _, output in self.own_gradients for n in output.places}
-        return [n for n, place in enumerate(self.places) if place.kind is Kind.FRESH and n not in own]
+        return [n for n, place in enumerate(self.places) if place.kind is SlotKind.FRESH and n not in own]
 
     @functools.cached_property
     def written_states(self) -> list[Storage]:
@@ -255,12 +255,12 @@ class Trace:
     def makes_only_results(self) -> bool:
         """Whether a call does nothing but compute new tensors: by one command of a device, with no gradients,
         no random numbers, and no writes into what others see."""
-        own = [output for output in self.outputs if output.argument is None and output.outside is None]
+        own = [output for output in self.outputs if output.argument is None and output.captured is None]
         places = [self.places[n] for output in own for n in output.places]
         return not (self.gradients or any(self.random_count.values()) or self.written_states or (
             self.written_inputs)) and self.engine.one_command is not None and len(own) == len(self.outputs) \
             and not any(output.view.has_sizes or output.view.base.arg.layout is not None for output in own) \
-            and all(place.kind is Kind.FRESH and place.content is None for place in places)
+            and all(place.kind is SlotKind.FRESH and place.content is None for place in places)
 
     def replay_at_once(self, inputs: Inputs) -> dict[int, Buffer] | None:
         """The memory of new places, after running the steps in this thread, as `engine/immediate.py` does
@@ -287,7 +287,7 @@ class Trace:
                 return self.results_in(fresh)
         self.check(inputs)
         overwritten = self.overwritten(inputs)
-        compute_readers(inputs.unsettled, overwritten)
+        compute_readers(inputs.unrealized, overwritten)
         engine = self.engine
         memories = inputs.memories
         given = {number: allocate(memories[m]) for number, m in self.input_places}
@@ -346,9 +346,9 @@ class Trace:
         """What a replay gives for a tensor that left the traced call. `nodes` has the BUFFERs made so far."""
         if output.argument is not None:
             return inputs.tensors[output.argument]
-        outside = None if output.outside is None else output.outside()
-        if outside is not None:
-            return outside
+        captured = None if output.captured is None else output.captured()
+        if captured is not None:
+            return captured
         memories = {self.places[n].placeholder: self.memory(n, nodes, given, inputs) for n in output.places}
         return output.tensor(memories, inputs.variables)
 
@@ -358,7 +358,7 @@ class Trace:
         node = nodes.get(number)
         if node is None:
             place = self.places[number]
-            if place.kind is Kind.INPUT:
+            if place.kind is SlotKind.INPUT:
                 node = inputs.memories[place.argument].current
             elif place.state is not None:
                 node = place.state.current

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from tinygrad.device.allocator import ALIGNMENT, host_memory
-from tinygrad.device.queue import Point, stop_all
+from tinygrad.device.queue import TimelinePoint, stop_all
 from tinygrad.helpers import ceildiv, getenv
 from tinygrad.runtime import cpu_threads, native_queue
 from tinygrad.runtime.cpu_threads import (
@@ -225,7 +225,7 @@ class Frame:
         self.entries = entries.copy()
         self.entries[:, 1:3] = self.entries[:, 1:3] * 8 + self.arguments.ctypes.data
         self.address = self.entries.ctypes.data
-        self.point: Point | None = None
+        self.point: TimelinePoint | None = None
         """after the run that reads them"""
 
 

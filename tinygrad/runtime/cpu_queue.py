@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tinygrad.device.host import seconds_of
-from tinygrad.device.queue import Point, ThreadedQueue, Timestamp, clock, describe
+from tinygrad.device.queue import ThreadedQueue, TimelinePoint, Timestamp, clock, describe
 from tinygrad.runtime.cpu_pool import Call, CPUProgram, KernelList, aligned_words, native, pool
 from tinygrad.runtime.native_queue import (
     COMMAND_SLOTS,
@@ -30,7 +30,7 @@ from tinygrad.runtime.native_queue import (
     STOPPING,
     TIMELINE,
     WAITERS,
-    Kind,
+    CommandKind,
 )
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class Timeline:
     >>> gate.set(2)
     >>> gate.wait(1)
     >>> gate.point(3)
-    <Point 3 of gate>
+    <TimelinePoint 3 of gate>
     """
 
     may_fail = False
@@ -80,9 +80,9 @@ class Timeline:
         while self._value.value < value and not stop():
             native().await_value(self.address, value, LOOK_AGAIN)
 
-    def point(self, value: int) -> Point:
+    def point(self, value: int) -> TimelinePoint:
         """When it comes to `value`, for queues to wait for."""
-        return Point(self, value)
+        return TimelinePoint(self, value)
 
     def has_passed(self, value: int) -> bool:
         """Whether it has come to `value`."""
@@ -130,13 +130,13 @@ class TimelineQueue(ThreadedQueue):
         while self.kept and self.kept[0][0] <= done:
             self.kept.popleft()
 
-    def runs_here(self, seconds: float, sources: tuple[Point, ...]) -> bool:
+    def runs_here(self, seconds: float, sources: tuple[TimelinePoint, ...]) -> bool:
         """Whether work is better done by the thread that gives it. What may have failed is handed over, for
         the sake of its point."""
         return seconds < HAND_OVER and not sources and self.is_idle
 
-    def signal(self) -> Point:
-        return Point(self, self.pushed)
+    def signal(self) -> TimelinePoint:
+        return TimelinePoint(self, self.pushed)
 
     def synchronize(self) -> None:
         self.await_value(self.pushed)
@@ -185,7 +185,8 @@ class CPUQueue(TimelineQueue):
         """What the thread does: run the commands in a ring from `first` on, until one says stop."""
         native().serve(state.ctypes.data, pool().state_address, first)
 
-    def push(self, kind: Kind, *operands: int, kept: object = None, sources: tuple[Point, ...] = ()) -> Point:
+    def push(self, kind: CommandKind, *operands: int, kept: object = None,
+             sources: tuple[TimelinePoint, ...] = ()) -> TimelinePoint:
         """Put a command into the ring; waits while that is full."""
         with self.lock:
             if self.thread is None:
@@ -196,14 +197,14 @@ class CPUQueue(TimelineQueue):
             self.forget()
             self.timeline.wait(self.pushed - RING + 1)
             command = array("q", (kind, *operands, *[0] * (COMMAND_SLOTS - 1 - len(operands))))
-            point = Point(self, self.pushed + 1, sources)
+            point = TimelinePoint(self, self.pushed + 1, sources)
             if kept is not None:
                 self.keep(point.value, kept)
             native().push(self.address, command.buffer_info()[0])
             return point
 
     def exec(self, program: Program, addresses: Sequence[int], variables: Sequence[int], extent: int,
-             work: float = 0.0, sources: tuple[Point, ...] = ()) -> Point | None:
+             work: float = 0.0, sources: tuple[TimelinePoint, ...] = ()) -> TimelinePoint | None:
         with self.lock:
             if self.runs_here(work, sources):
                 program(addresses, variables, extent)
@@ -214,14 +215,14 @@ class CPUQueue(TimelineQueue):
             threads.need_scratch(program.scratch)
             arguments = array("q", [*addresses, *variables])
             start = arguments.buffer_info()[0]
-            return self.push(Kind.EXEC, program.function, start, start + 8 * len(addresses), extent,
+            return self.push(CommandKind.EXEC, program.function, start, start + 8 * len(addresses), extent,
                              threads.chunk_of(extent), kept=(program, arguments), sources=sources)
 
     def record(self, calls: Sequence[Call]) -> KernelList:
         return KernelList(calls)
 
     def exec_list(self, kernels: KernelList, places: Array, values: Array, work: float = 0.0,
-                  sources: tuple[Point, ...] = ()) -> Point | None:
+                  sources: tuple[TimelinePoint, ...] = ()) -> TimelinePoint | None:
         with self.lock:
             frame = kernels.free_frame()
             if len(places):
@@ -230,38 +231,38 @@ class CPUQueue(TimelineQueue):
                 kernels.run(frame)
                 return None
             pool().need_scratch(kernels.scratch)
-            frame.point = self.push(Kind.LIST, frame.address, len(kernels), kept=(kernels, frame),
+            frame.point = self.push(CommandKind.LIST, frame.address, len(kernels), kept=(kernels, frame),
                                     sources=sources)
             return frame.point
 
-    def copy(self, target: Buffer, source: Buffer, offset: int, sources: tuple[Point, ...] = ()
-             ) -> Point | None:
+    def copy(self, target: Buffer, source: Buffer, offset: int, sources: tuple[TimelinePoint, ...] = ()
+             ) -> TimelinePoint | None:
         with self.lock:
             if self.runs_here(copy_seconds(target), sources):
                 target.fill_from(source, offset)
                 return None
-            return self.push(Kind.COPY, target.address, source.address + offset, target.nbytes,
+            return self.push(CommandKind.COPY, target.address, source.address + offset, target.nbytes,
                              kept=(target.memory, source.memory), sources=sources)
 
-    def signal(self, timeline: Timeline | None = None, value: int = 0) -> Point:
+    def signal(self, timeline: Timeline | None = None, value: int = 0) -> TimelinePoint:
         """A point after everything given so far; there, `timeline` becomes `value`."""
         if timeline is None:
             return super().signal()
-        return self.push(Kind.SIGNAL, timeline.address, value, kept=timeline)
+        return self.push(CommandKind.SIGNAL, timeline.address, value, kept=timeline)
 
-    def wait(self, point: Point) -> None:
+    def wait(self, point: TimelinePoint) -> None:
         timeline = getattr(point.queue, "timeline", None)
         if timeline is None:
             super().wait(point)
         elif timeline is not self.timeline:
-            self.push(Kind.WAIT, timeline.address, point.value, kept=timeline)
+            self.push(CommandKind.WAIT, timeline.address, point.value, kept=timeline)
 
     def timestamp(self) -> Timestamp:
         if self.is_idle:
             now = clock()
             return Timestamp(lambda: now)
         words = aligned_words(2)
-        point = self.push(Kind.TIMESTAMP, words.ctypes.data, kept=words)
+        point = self.push(CommandKind.TIMESTAMP, words.ctypes.data, kept=words)
 
         def read() -> float:
             point.wait()
@@ -276,7 +277,7 @@ class CPUQueue(TimelineQueue):
             return False
         slot = done % RING * COMMAND_SLOTS
         kind, address, value = (int(word) for word in self.ring[slot:slot + 3])
-        return kind == Kind.WAIT and ctypes.c_int64.from_address(address).value < value
+        return kind == CommandKind.WAIT and ctypes.c_int64.from_address(address).value < value
 
     def stop(self) -> None:
         with self.lock:
@@ -284,7 +285,7 @@ class CPUQueue(TimelineQueue):
             if thread is None:
                 return
             self.state[STOPPING] = 1
-            self.push(Kind.STOP)
+            self.push(CommandKind.STOP)
             thread.join(timeout=1.0)
             if not thread.is_alive():
                 self.thread = None
@@ -313,11 +314,11 @@ class HostQueue(TimelineQueue):
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
-        self.commands: deque[tuple[Callable[[], None], Point]] = deque()
+        self.commands: deque[tuple[Callable[[], None], TimelinePoint]] = deque()
         self.begun = 0
         """commands that the thread has taken"""
         self.some = threading.Condition(self.lock)
-        self.awaited: Point | None = None
+        self.awaited: TimelinePoint | None = None
         """what the thread waits for"""
         self.stopping = False
 
@@ -330,7 +331,7 @@ class HostQueue(TimelineQueue):
     def accepted(self) -> int:
         return self.pushed + self.ran
 
-    def call(self, function: Callable[[], None], sources: tuple[Point, ...] = ()) -> Point:
+    def call(self, function: Callable[[], None], sources: tuple[TimelinePoint, ...] = ()) -> TimelinePoint:
         """Call `function` after everything given so far."""
         with self.lock:
             if self.thread is None:
@@ -338,7 +339,7 @@ class HostQueue(TimelineQueue):
                                                name=f"tinygrad-queue-{self.name}")
                 self.thread.start()
             self.forget()
-            point = Point(self, self.pushed + 1, sources)
+            point = TimelinePoint(self, self.pushed + 1, sources)
             self.commands.append((function, point))
             self.some.notify()
             return point
@@ -360,7 +361,7 @@ class HostQueue(TimelineQueue):
             self.timeline.set(point.value)
 
     def exec(self, program: Program, addresses: Sequence[int], variables: Sequence[int], extent: int,
-             work: float = HAND_OVER, sources: tuple[Point, ...] = ()) -> Point | None:
+             work: float = HAND_OVER, sources: tuple[TimelinePoint, ...] = ()) -> TimelinePoint | None:
         """As `CommandQueue.exec`; what takes how long nobody knows, so it is handed over unless said."""
         given = list(addresses), list(variables)
 
@@ -370,16 +371,16 @@ class HostQueue(TimelineQueue):
 
         return self.run_or_call(run, work, sources)
 
-    def copy(self, target: Buffer, source: Buffer, offset: int, sources: tuple[Point, ...] = ()
-             ) -> Point | None:
+    def copy(self, target: Buffer, source: Buffer, offset: int, sources: tuple[TimelinePoint, ...] = ()
+             ) -> TimelinePoint | None:
         def run() -> None:
             with named(f"copying {target.nbytes:,} bytes from {source.device} to {target.device}"):
                 target.fill_from(source, offset)
 
         return self.run_or_call(run, copy_seconds(target), sources)
 
-    def run_or_call(self, function: Callable[[], None], seconds: float, sources: tuple[Point, ...]
-                    ) -> Point | None:
+    def run_or_call(self, function: Callable[[], None], seconds: float, sources: tuple[TimelinePoint, ...]
+                    ) -> TimelinePoint | None:
         """Call it here if that is better, else by the thread."""
         with self.lock:
             if not self.runs_here(seconds, sources):
@@ -388,17 +389,17 @@ class HostQueue(TimelineQueue):
             self.ran += 1
             return None
 
-    def signal(self, timeline: Timeline | None = None, value: int = 0) -> Point:
+    def signal(self, timeline: Timeline | None = None, value: int = 0) -> TimelinePoint:
         """A point after everything given so far; there, `timeline` becomes `value`."""
         if timeline is None:
             return super().signal()
         return self.call(lambda: timeline.set(value))
 
-    def wait(self, point: Point) -> None:
+    def wait(self, point: TimelinePoint) -> None:
         if point.queue is not self:
             self.call(lambda: self.rest_until(point))
 
-    def rest_until(self, point: Point) -> None:
+    def rest_until(self, point: TimelinePoint) -> None:
         """Wait for another queue, in this one's thread."""
         self.awaited = point
         timeline = getattr(point.queue, "timeline", None)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from tinygrad.device import CompiledDevice
 from tinygrad.device.allocator import Allocator, Owner
-from tinygrad.device.queue import Point
+from tinygrad.device.queue import TimelinePoint
 from tinygrad.files import written_whole
 
 
@@ -60,7 +60,7 @@ class DiskAllocator(Allocator):
             raise ValueError("DISK takes the path of a file: DISK:/tmp/weights.bin")
         owner._memory = File(self.path, size)
 
-    def free(self, owner: Owner, size: int, points: Sequence[Point] = ()) -> None:
+    def free(self, owner: Owner, size: int, points: Sequence[TimelinePoint] = ()) -> None:
         """The file is closed when nobody holds it, and stays where it is."""
 
     def copyin(self, memory: File, source: memoryview) -> None:

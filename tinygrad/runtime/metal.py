@@ -25,7 +25,7 @@ import numpy as np
 
 from tinygrad.device import Buffer, CompiledDevice, Device
 from tinygrad.device.allocator import Allocator
-from tinygrad.device.queue import DriverQueue, Point, raise_failures
+from tinygrad.device.queue import DriverQueue, TimelinePoint, raise_failures
 from tinygrad.helpers import numbered
 from tinygrad.renderer.launch import Launch
 from tinygrad.renderer.metal import metal_renderer
@@ -207,8 +207,8 @@ class MetalQueue(DriverQueue):
             send(encoder, "dispatchThreadgroups:threadsPerThreadgroup:",
                  Size(*launch.blocks), Size(*launch.threads), returns=None)
 
-    def copy(self, target: Buffer, source: Buffer, offset: int, sources: tuple[Point, ...] = ()
-             ) -> Point | None:
+    def copy(self, target: Buffer, source: Buffer, offset: int, sources: tuple[TimelinePoint, ...] = ()
+             ) -> TimelinePoint | None:
         """Without waiting, where the memory copied to is of this GPU and that copied from is too, or the
         host's: that is copied twice, now and in its turn, except where its turn is now."""
         raise_failures(sources)
@@ -243,7 +243,7 @@ class MetalQueue(DriverQueue):
             send(encoder, "copyFromBuffer:sourceOffset:toBuffer:destinationOffset:size:", *source, buffer,
                  position, target.nbytes, returns=None)
 
-    def next_point(self, kept: object = None) -> Point:
+    def next_point(self, kept: object = None) -> TimelinePoint:
         """As `DriverQueue` says; every command has a mark already."""
         with self.lock:
             point = super().next_point(kept)

@@ -32,7 +32,7 @@ SPIN = 1000
 CLOCK_MONOTONIC = 6 if sys.platform == "darwin" else 1
 
 
-class Kind(IntEnum):
+class CommandKind(IntEnum):
     """What a command does, with its operands."""
 
     EXEC = 0
@@ -204,7 +204,8 @@ stop:
 def source() -> str:
     """LLVM IR of `push`, `serve`, `await_value` and `set_value`, to stand after `cpu_threads.source()`."""
     return _SOURCE.substitute(
-        {kind.name: int(kind) for kind in Kind}, WAITERS=WAITERS, SPIN=SPIN, COMMANDS=COMMANDS, ASLEEP=ASLEEP,
+        {kind.name: int(kind)
+         for kind in CommandKind}, WAITERS=WAITERS, SPIN=SPIN, COMMANDS=COMMANDS, ASLEEP=ASLEEP,
         STOPPING=STOPPING, TIMELINE=TIMELINE, MASK=RING - 1, COMMAND_SLOTS=COMMAND_SLOTS,
         COMMAND_BYTES=8 * COMMAND_SLOTS, CLOCK=CLOCK_MONOTONIC, EVERYONE=EVERYONE,
         pause=pause_instruction(), load_command=load_slots("%command", 0, COMMAND))

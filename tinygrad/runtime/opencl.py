@@ -14,7 +14,7 @@ import numpy as np
 
 from tinygrad.device import CompiledDevice
 from tinygrad.device.allocator import Allocator
-from tinygrad.device.queue import DriverQueue, Point, Timestamp, raise_failures
+from tinygrad.device.queue import DriverQueue, TimelinePoint, Timestamp, raise_failures
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import numbered
 from tinygrad.renderer.c_blocks import BlockLimits, BlocksRenderer
@@ -134,8 +134,8 @@ class OpenCLQueue(DriverQueue):
     def await_mark(self, mark: Any) -> None:
         mark.wait()
 
-    def copy(self, target: Buffer, source: Buffer, offset: int, sources: tuple[Point, ...] = ()
-             ) -> Point | None:
+    def copy(self, target: Buffer, source: Buffer, offset: int, sources: tuple[TimelinePoint, ...] = ()
+             ) -> TimelinePoint | None:
         """Without waiting, where one side is host memory or both are of this queue's context."""
         raise_failures(sources)
         if not target.nbytes:
@@ -165,7 +165,7 @@ class OpenCLQueue(DriverQueue):
         held = buffer.host_bytes
         return None if held is None else np.frombuffer(held, np.uint8)
 
-    def wait(self, point: Point) -> None:
+    def wait(self, point: TimelinePoint) -> None:
         other = point.queue
         if isinstance(other, OpenCLQueue) and other.context == self.context:
             opencl().enqueue_barrier(self.driver, wait_for=[other.mark_after(point.value)[1]])

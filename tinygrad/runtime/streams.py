@@ -19,7 +19,7 @@ import numpy as np
 
 from tinygrad.device import Buffer, Device
 from tinygrad.device.allocator import Allocator
-from tinygrad.device.queue import DriverQueue, Point, Timestamp, raise_failures
+from tinygrad.device.queue import DriverQueue, TimelinePoint, Timestamp, raise_failures
 from tinygrad.runtime.stream_programs import Graph, StreamProgram
 
 STAGING_BYTES = 8 << 20
@@ -270,7 +270,7 @@ class StreamQueue(DriverQueue):
     def await_mark(self, mark: Event) -> None:
         self.gpu.await_event(mark.handle)
 
-    def wait(self, point: Point) -> None:
+    def wait(self, point: TimelinePoint) -> None:
         other = point.queue
         if not (isinstance(other, StreamQueue) and type(other.gpu) is type(self.gpu)):
             super().wait(point)
@@ -290,8 +290,8 @@ class StreamQueue(DriverQueue):
 
         return Timestamp(read)
 
-    def copy(self, target: Buffer, source: Buffer, offset: int, sources: tuple[Point, ...] = ()
-             ) -> Point | None:
+    def copy(self, target: Buffer, source: Buffer, offset: int, sources: tuple[TimelinePoint, ...] = ()
+             ) -> TimelinePoint | None:
         """Without waiting, except for a copy to the host, and for pinned memory to be free."""
         raise_failures(sources)
         if not target.nbytes:
@@ -319,7 +319,7 @@ class StreamQueue(DriverQueue):
         return Graph(self.gpu, calls)
 
     def exec_list(self, kernels: Graph, places: np.ndarray[Any, Any], values: np.ndarray[Any, Any],
-                  work: float = 0.0, sources: tuple[Point, ...] = ()) -> Point | None:
+                  work: float = 0.0, sources: tuple[TimelinePoint, ...] = ()) -> TimelinePoint | None:
         raise_failures(sources)
         with self.lock:
             kernels.change(places, values)

@@ -24,7 +24,16 @@ from tinygrad.device import Device
 from tinygrad.dtype import dtypes
 from tinygrad.graph.attributes import Synthesized
 from tinygrad.graph.ops import Family, Ops
-from tinygrad.graph.sharding import Layout, Place, Sharding, Span, even_spans, intersection, reshaped, strided
+from tinygrad.graph.sharding import (
+    Layout,
+    Placement,
+    Sharding,
+    Span,
+    even_spans,
+    intersection,
+    reshaped,
+    strided,
+)
 from tinygrad.graph.sizes import is_symbolic
 from tinygrad.graph.uop import Shape, UOp
 from tinygrad.graph.writes import refuse_overwritten
@@ -138,7 +147,7 @@ def all_reduce(op: Ops, partial: Sequence[UOp], devices: tuple[str, ...]) -> Sha
     """`partial` results, each on a device, combined on every device; in the same order, so that all have the
     same bits."""
     homes = tuple(dict.fromkeys(map(Device.home, devices)))
-    in_memory: dict[Place | None, list[UOp]] = {}
+    in_memory: dict[Placement | None, list[UOp]] = {}
     for node in partial:
         in_memory.setdefault(node.device, []).append(node)
     found = dict(zip(homes, _exchanged(op, [_combined(op, p) for p in in_memory.values()], homes),

@@ -9,7 +9,7 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tinygrad.graph.sharding import Place
+from tinygrad.graph.sharding import Placement
 from tinygrad.helpers import engine_lock
 
 MAX_COUNTER = 2**62
@@ -62,7 +62,7 @@ def seedings() -> int:
     return _seedings
 
 
-def drawn_on(place: Place) -> str:
+def drawn_on(place: Placement) -> str:
     """The device whose numbers a draw takes: of several the first, so that the numbers are those of one."""
     return place if isinstance(place, str) else place[0]
 

@@ -31,20 +31,21 @@ def live_tensors() -> list[Tensor]:
     return [tensor for reference in list(LIVE) if (tensor := reference()) is not None]
 
 
-def unsettled_tensors() -> list[Tensor]:
+def unrealized_tensors() -> list[Tensor]:
     """The live tensors that are not settled."""
     return [t for reference in list(LIVE) if (t := reference()) is not None
-            and t._uop.traits & (MEMORY | WRITES) != MEMORY]  # _is_settled, of all there are, in every replay
+            and t._uop.traits & (MEMORY |
+                                 WRITES) != MEMORY]  # _is_fully_realized, of all there are, in every replay
 
 
 def pending_assignments() -> list[Tensor]:
     """The live tensors that were assigned to, and whose memory was not written yet."""
-    return pending_among(unsettled_tensors())
+    return pending_among(unrealized_tensors())
 
 
-def pending_among(unsettled: Sequence[Tensor]) -> list[Tensor]:
+def pending_among(unrealized: Sequence[Tensor]) -> list[Tensor]:
     """Those of the unsettled tensors that were assigned to, and whose memory was not written yet."""
-    return [t for t in unsettled if t._uop.viewed.op is Ops.ASSIGN and not t._is_realized]
+    return [t for t in unrealized if t._uop.viewed.op is Ops.ASSIGN and not t._is_realized]
 
 
 def with_pending_readers(tensors: Sequence[Tensor]) -> tuple[list[Tensor], set[UOp]]:
@@ -56,12 +57,12 @@ def with_pending_readers(tensors: Sequence[Tensor]) -> tuple[list[Tensor], set[U
     writes = pending_writes([t.uop for t in tensors])
     while writes:
         readers = Readers(writes)
-        waiting = [t for t in unsettled_tensors()
+        waiting = [t for t in unrealized_tensors()
                    if id(t) not in chosen and not t._is_realized and readers.includes(t._uop)]
         for t in waiting:
-            if t._expires:
-                t._expire()
-        kept = [t for t in waiting if not t._expires]
+            if t._may_be_invalidated:
+                t._invalidate()
+        kept = [t for t in waiting if not t._may_be_invalidated]
         chosen.update((id(t), t) for t in kept)
         more = pending_writes(t.uop for t in kept) - writes
         if not more:
@@ -70,10 +71,10 @@ def with_pending_readers(tensors: Sequence[Tensor]) -> tuple[list[Tensor], set[U
     return list(chosen.values()), writes
 
 
-def settle(tensors: Sequence[Tensor]) -> None:
+def note_realized(tensors: Sequence[Tensor]) -> None:
     """After these were computed, which wrote into nothing that tensors show."""
     for t in tensors:
-        t._settle()
+        t._note_realized()
 
 
 def note_computed(tensors: Sequence[Tensor], writes: Collection[UOp], overwriting: Overwriting) -> None:
@@ -83,9 +84,9 @@ def note_computed(tensors: Sequence[Tensor], writes: Collection[UOp], overwritin
     overwriting.forget_writers()
     for write in writes:
         write.set_realized_view(write.src[0].current)
-    settle(tensors)
+    note_realized(tensors)
     if writes:
-        for t in unsettled_tensors():
+        for t in unrealized_tensors():
             write = below_detaches(t._uop)
             if write in writes:
                 t.uop = t._uop.substitute({write: write.src[0].current})

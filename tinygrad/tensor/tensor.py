@@ -42,16 +42,16 @@ from tinygrad.graph.leaves import (
     with_gradient_of,
 )
 from tinygrad.graph.ops import Family, Ops
-from tinygrad.graph.sharding import Devices, Place
+from tinygrad.graph.sharding import Devices, Placement
 from tinygrad.graph.sizes import Size, largest_shape, shape_value
 from tinygrad.graph.storage import Overwriting
 from tinygrad.graph.traits import MEMORY, WRITES
 from tinygrad.graph.uop import Shape, UOp
 from tinygrad.helpers import engine_lock, exclusive, prod
+from tinygrad.tensor.aliasing import AliasSet, refuse_repeated, unrecorded, written
 from tinygrad.tensor.hostdata import array_of, memory_of
-from tinygrad.tensor.live import LIVE, live_tensors, note_computed, settle, with_pending_readers
+from tinygrad.tensor.live import LIVE, live_tensors, note_computed, note_realized, with_pending_readers
 from tinygrad.tensor.modes import no_grad, test, train
-from tinygrad.tensor.sharing import Sharing, refuse_repeated, unrecorded, written
 
 if TYPE_CHECKING:
     from tinygrad.device import Buffer
@@ -80,17 +80,17 @@ class Tensor(Methods):
     """
 
     _uop: UOp
-    _device: Place
+    _device: Placement
     _requires_grad: bool | None
     _left: Tensor | Callable[[], Tensor] | None = None
     """the gradient that was left here, or what makes it: of those of a replay few are ever read"""
     _was_leaf: bool = False
     """whether this is a leaf that took another value: `backward` goes on giving it a gradient"""
-    _expires: bool = False
+    _may_be_invalidated: bool = False
     _given_up: bool = False
     _first_gradient_use: str | None = None
     """what was first done with `.grad` under TinyJit: set, used (read or added to) or refused"""
-    _sharing: Sharing | None = None
+    _alias_set: AliasSet | None = None
     _left_together: Sequence[weakref.ref[Tensor]] = ()
     """of a gradient: all that the same `backward` left"""
 
@@ -125,7 +125,7 @@ class Tensor(Methods):
             self._become_leaf()
         self._requires_grad = requires_grad
 
-    def _init(self, uop: UOp, device: Place, requires_grad: bool | None) -> None:
+    def _init(self, uop: UOp, device: Placement, requires_grad: bool | None) -> None:
         self._uop = uop
         self._device = device
         self._requires_grad = requires_grad
@@ -147,23 +147,23 @@ class Tensor(Methods):
     def view_of(uop: UOp, source: Tensor) -> Tensor:
         """A view of `source`: what is written through one of the two, both show."""
         result = Tensor.of(uop, source)
-        return result if source._is_in_memory else source._share_with(result)
+        return result if source._is_in_memory else source._alias_with(result)
 
     @property
     def _is_in_memory(self) -> bool:
         return self._uop.traits & MEMORY != 0
 
     @property
-    def _is_settled(self) -> bool:
+    def _is_fully_realized(self) -> bool:
         """Whether this stands for memory as it is: it is not lazy, and nothing is to be written there."""
         return self._uop.traits & (MEMORY | WRITES) == MEMORY
 
-    def _share_with(self, other: Tensor) -> Tensor:
-        sharing = self._sharing or Sharing(self)
+    def _alias_with(self, other: Tensor) -> Tensor:
+        alias_set = self._alias_set or AliasSet(self)
         view = self._uop.realized_view
         if view is not None and view.base.storage.belongs_to(self):
-            view.base.storage.give_to(sharing)
-        sharing.add(other)
+            view.base.storage.give_to(alias_set)
+        alias_set.add(other)
         return other
 
     @staticmethod
@@ -191,7 +191,7 @@ class Tensor(Methods):
         result = object.__new__(Tensor)
         result._init(self.uop, self.device, self._requires_grad)
         result._grad = self._grad
-        return result if self._is_in_memory else self._share_with(result)
+        return result if self._is_in_memory else self._alias_with(result)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
         """A tensor of its own memory, with its own copy of the gradient."""
@@ -232,21 +232,21 @@ class Tensor(Methods):
     @uop.setter
     def uop(self, node: UOp) -> None:
         self._uop = node
-        self._sharing = None
+        self._alias_set = None
 
     def _show(self, node: UOp) -> None:
         """Stand for `node`, another one of the same value, together with the views of this tensor."""
-        if self._sharing is None or self._uop is not self._sharing.base:
+        if self._alias_set is None or self._uop is not self._alias_set.base:
             self.uop = node
         else:
-            self._sharing.show(node)
+            self._alias_set.show(node)
 
     def substitute(self, changes: Mapping[UOp, UOp]) -> None:
         """Stand for the node with `changes` made to its graph, as all do that share its value."""
-        if self._sharing is None:
+        if self._alias_set is None:
             self._uop = self.uop.substitute(changes)
         else:
-            self._sharing.substitute(changes)
+            self._alias_set.substitute(changes)
 
     @staticmethod
     @exclusive
@@ -400,7 +400,7 @@ class Tensor(Methods):
                              lambda: note_computed(tensors, writes, overwriting))
             else:
                 realize_uops([t._placed() for t in tensors if not t._is_realized],
-                             lambda: settle(tensors))
+                             lambda: note_realized(tensors))
         return self
 
     def schedule(self, *others: Tensor) -> list[ScheduleItem]:
@@ -426,20 +426,20 @@ class Tensor(Methods):
     @property
     def _shown(self) -> UOp:
         """The node of the whole value that this tensor, and those that it shares it with, are views of."""
-        shared = self._shared
+        shared = self._aliased
         return self.uop if shared is None else shared.base
 
     @property
-    def _shared(self) -> Sharing | None:
+    def _aliased(self) -> AliasSet | None:
         """What this tensor is of together with others, None where it is alone."""
-        if self._sharing is not None and len(self._sharing.tensors) == 1:
-            self._sharing = None
-        return self._sharing
+        if self._alias_set is not None and len(self._alias_set.tensors) == 1:
+            self._alias_set = None
+        return self._alias_set
 
-    def _settle(self) -> None:
+    def _note_realized(self) -> None:
         """After the node was computed: stand for its memory, unless gradients may still need the way there,
         or only a part was computed of what others show too."""
-        node = self._uop if self._sharing is None else self._shown
+        node = self._uop if self._alias_set is None else self._shown
         if depends_on_leaf(node) and not is_leaf(node) and not self._is_made_of_gone_constants:
             return
         view = storage_view(node) if own_memory(node) is None else None
@@ -449,25 +449,25 @@ class Tensor(Methods):
     def _stand_for(self, view: UOp) -> None:
         """Take `view`, in which the value was computed, as this tensor's node and that of those that show it
         too."""
-        sharing = self._shared
+        alias_set = self._aliased
         is_written = below_detaches(self.uop).op is Ops.ASSIGN
         # a value of its own whose items, or some of them, were computed once for several places
         is_shorter = self._shown.op not in Family.VIEW and repeats_items(view)
-        if is_shorter or (not is_written and not view.base.storage.belongs_to(sharing or self)):
+        if is_shorter or (not is_written and not view.base.storage.belongs_to(alias_set or self)):
             view = self._copied(view)
-        if sharing is None:
+        if alias_set is None:
             self.uop = view
         else:
-            sharing.stand_for(view)
+            alias_set.stand_for(view)
 
     def compute_whole(self) -> None:
         """Compute the value into memory that can be written to, with what others show of it."""
-        sharing = self._shared
-        if sharing is None:
+        alias_set = self._aliased
+        if alias_set is None:
             self.realize()
         else:
-            whole = Tensor.of(sharing.base, self)
-            sharing.add(whole)
+            whole = Tensor.of(alias_set.base, self)
+            alias_set.add(whole)
             whole.realize()
 
     @property
@@ -484,7 +484,7 @@ class Tensor(Methods):
         realize_uops([own])
         held = own.realized_view
         assert held is not None
-        held.base.storage.belongs_to(self._shared or self)
+        held.base.storage.belongs_to(self._aliased or self)
         return held
 
     def computed(self) -> UOp:
@@ -492,19 +492,19 @@ class Tensor(Methods):
         refuse_reading(self.uop)
         if self._given_up:
             raise RuntimeError("this gradient was given up; see Tensor.grad")
-        beside = self._gradients_beside() if self._left_together else []
-        if beside or not self._is_realized:
-            self.realize(*beside)
+        together = self._gradients_together() if self._left_together else []
+        if together or not self._is_realized:
+            self.realize(*together)
         view = storage_view(self.uop)
         if view is None:
             raise RuntimeError(f"{self!r} was computed but has no memory")
         return view
 
-    def _gradients_beside(self) -> list[Tensor]:
+    def _gradients_together(self) -> list[Tensor]:
         """The gradients to compute where this one is read: to compute another one later, alone, would take
         most of a step. Those that nobody asked for are among them if this is one."""
         found = [gradient for reference in self._left_together if (gradient := reference()) is not None]
-        return [g for g in found if not g._given_up and g._expires <= self._expires]
+        return [g for g in found if not g._given_up and g._may_be_invalidated <= self._may_be_invalidated]
 
     def _memory(self) -> Buffer:
         """The memory of the value in row-major order, all of it and nothing else."""
@@ -585,7 +585,7 @@ class Tensor(Methods):
         """
         if below_detaches(self.uop).op is Ops.ASSIGN:
             self.realize()
-        shared = self._shared
+        shared = self._aliased
         unknown = is_unknown(value)
         lazily = self.is_tracked or (unknown and own_memory(self.uop) is None)
         if shared is not None and not lazily and self.uop is not shared.base:
@@ -605,23 +605,23 @@ class Tensor(Methods):
 
     def _rebind(self, value: UOp, view: UOp, partly: bool) -> None:
         """Stand for a node with `value` in its `view`, and let what shares this value show it."""
-        sharing = self._shared
+        alias_set = self._aliased
         base = self._shown
         new = value_of_its_own(written(base, view, value))
         new = with_gradient_of(new, new) if new.viewed is not new else new
         if no_grad.state.depth and depends_on_leaf(new):
             keeps_gradient = (partly or view is not base) and depends_on_leaf(base)
             new = unrecorded(base, new) if keeps_gradient else new.detach()
-        tensors = [self] if sharing is None else sharing.tensors
+        tensors = [self] if alias_set is None else alias_set.tensors
         leaves = [t for t in tensors if t._uop is base and is_leaf(base) and t._requires_grad is not False]
         if any(t._requires_grad for t in leaves) or (leaves and not depends_on_leaf(new)):
             new = new.detach(next(_leaf_identities))
         for leaf in leaves:
             leaf._was_leaf = True
-        if sharing is None:
+        if alias_set is None:
             self.uop = new
         else:
-            sharing.show(new)
+            alias_set.show(new)
 
     @property
     def is_tracked(self) -> bool:
@@ -632,9 +632,9 @@ class Tensor(Methods):
             return True
         if is_view_of_memory(node) or not depends_on_leaf(node) or (no_grad.state.depth and is_leaf(node)):
             return False
-        return not self._settled_alone()
+        return not self._realized_alone()
 
-    def _settled_alone(self) -> bool:
+    def _realized_alone(self) -> bool:
         """Whether this is computed, and no live tensor can be asked for a gradient through it
         (`Tensor.zeros(n).contiguous().realize()`, whose leaf is gone). It stands for its memory then, and so
         do its views."""
@@ -644,7 +644,7 @@ class Tensor(Methods):
             return False
         graph = LeafIndex(node)
         for t in live_tensors():
-            others = t is not self and (t._sharing is None or t._sharing is not self._sharing)
+            others = t is not self and (t._alias_set is None or t._alias_set is not self._alias_set)
             if others and t._requires_grad is not False and graph.targets_of(t._uop):
                 return False
         self._stand_for(view)
@@ -683,7 +683,7 @@ class Tensor(Methods):
         moved = self.uop if device is None else self.uop.copy_to(canonical_device(device))
         return Tensor.of(UOp.new(Ops.CONTIGUOUS, self.dtype, (moved,)), self)
 
-    def _expire(self) -> None:
+    def _invalidate(self) -> None:
         """Give the value up: a gradient nobody asked for, when what it depends on is overwritten."""
         self._given_up = True
         whole = largest_shape(self.shape)
@@ -698,7 +698,7 @@ def given_up_gradient() -> Tensor:
     return result
 
 
-def _with_values(array: np.ndarray[Any, Any], device: Place, dtype: DTypeLike, requires_grad: bool | None,
+def _with_values(array: np.ndarray[Any, Any], device: Placement, dtype: DTypeLike, requires_grad: bool | None,
                  axis: int | None) -> Tensor:
     """A tensor of its own memory; on several devices cut along `axis`."""
     if isinstance(device, str):

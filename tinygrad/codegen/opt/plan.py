@@ -25,7 +25,7 @@ from tinygrad.codegen.opt.online import online
 from tinygrad.codegen.opt.prefetch import Prefetch, prefetch
 from tinygrad.codegen.opt.rows import keep_row
 from tinygrad.codegen.opt.scatter import scatter
-from tinygrad.codegen.opt.share import Sharing, share_operand
+from tinygrad.codegen.opt.share import SharedTile, share_operand
 from tinygrad.codegen.opt.skip import skip
 from tinygrad.codegen.ranges import ACCUMULATING, fresh_identity, range_named
 from tinygrad.dtype import dtypes
@@ -85,7 +85,7 @@ class Opt:
     ROW: the other loops along the row"""
     tiles: tuple[int, ...] = ()
     """CHAIN: tiles of rows beside each other; MMA: tiles of rows, columns and products beside each other;
-    SHARE: what `Sharing` has after threads; SCATTER: spare items;
+    SHARE: what `SharedTile` has after threads; SCATTER: spare items;
     ROW: items of an access, lanes that exchange values; LOCAL of a reduce: these lanes"""
 
     def __repr__(self) -> str:
@@ -148,7 +148,7 @@ def changed(nest: UOp, opt: Opt) -> UOp:
                                 *opt.tiles)
     if opt.kind is OptKind.SHARE:
         return share_operand(nest, operands(nest)[opt.range], [range_named(nest, r) for r in opt.over],
-                             Sharing(opt.amount, *opt.tiles))
+                             SharedTile(opt.amount, *opt.tiles))
     target = range_named(nest, opt.range)
     match opt.kind:
         case OptKind.MERGE:

@@ -19,7 +19,7 @@ from tinygrad.helpers import ceildiv, prod
 
 
 @dataclass(frozen=True)
-class Sharing:
+class SharedTile:
     """How a tile is filled and how it lies in memory.
 
     Threads that read one item each of several rows meet in one bank where rows are as long as the banks are
@@ -43,7 +43,7 @@ class Sharing:
         return (last + turn * (extents[-1] - 1 if back else 1)) % extents[-1]
 
 
-def share_operand(nest: UOp, operand: UOp, over: Sequence[UOp], how: Sharing) -> UOp:
+def share_operand(nest: UOp, operand: UOp, over: Sequence[UOp], how: SharedTile) -> UOp:
     """`operand` computed once a block for all iterations of the ranges `over`, which lie in shared memory in
     their order."""
     extents = [r.extent for r in over]

@@ -1,9 +1,9 @@
-"""The tensors outside a traced call: whether running the trace again does what calling again would do.
+"""Captured state: the tensors around a traced call, and whether replaying does what calling again would do.
 
-`Outside` remembers them as they were before the call, and says afterwards what the call did to them. A trace
-is not kept where the call computed values that were pending outside, or made an outside tensor stand for
-other memory: the next call then traces again. `Conditions` are what must be so for a trace that was kept to
-be used (`jit/jit.py`).
+`CapturedState` remembers them as they were before the call, and says afterwards what the call did to them. A
+trace is not kept where the call computed values that were pending outside, or made an outside tensor stand
+for other memory: the next call then traces again. `Guards` are what must hold for a trace that was kept to be
+used (`jit/jit.py`), as in TorchDynamo (Ansel et al., 2024).
 """
 from __future__ import annotations
 
@@ -51,38 +51,38 @@ def reachable_tensors() -> list[Tensor]:
     return live_tensors()
 
 
-def compute_readers(unsettled: Sequence[Tensor], storages: Sequence[Storage]) -> None:
+def compute_readers(unrealized: Sequence[Tensor], storages: Sequence[Storage]) -> None:
     """Compute the lazy ones of some tensors that read memory which is to be overwritten."""
-    lazy = lazy_among(unsettled) if storages else []
+    lazy = lazy_among(unrealized) if storages else []
     if not lazy:
         return
     overwritten = {part for storage in storages for part in storage.parts}
     waiting = [t for t in lazy
                if any(not overwritten.isdisjoint(memory.storage.parts) for memory in read_by([t.uop]))]
     for tensor in waiting:
-        if tensor._expires:
-            tensor._expire()
-    kept = [t for t in waiting if not t._expires]
+        if tensor._may_be_invalidated:
+            tensor._invalidate()
+    kept = [t for t in waiting if not t._may_be_invalidated]
     if kept:
         kept[0].realize(*kept[1:])
 
 
 @dataclasses.dataclass(frozen=True)
-class Before:
-    """A tensor as it was before a call."""
+class Snapshot:
+    """A snapshot of a tensor from before a call."""
 
     tensor: weakref.ref[Tensor]
     uop: UOp
     grad: Tensor | None
 
 
-class Outside:
+class CapturedState:
     """The tensors that a call which is about to be traced may reach beside its arguments."""
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
         for tensor in tensors:
             tensor._first_gradient_use = None
-        self.tensors = [Before(weakref.ref(t), t.uop, t._grad) for t in tensors]
+        self.tensors = [Snapshot(weakref.ref(t), t.uop, t._grad) for t in tensors]
         nodes: dict[UOp, None] = {}
         for tensor in lazy_among(tensors):
             nodes.update(tensor.uop.toposort(stop=lambda n: n.realized_view is not None or n in nodes))
@@ -124,28 +124,28 @@ class Outside:
         """The reference to `tensor` if it is from outside."""
         return next((b.tensor for b in self.tensors if b.tensor() is tensor), None)
 
-    def conditions(self, captured: Set[Storage], used: Collection[UOp], given: Sequence[Tensor],
-                   stand_ins: Mapping[int, Tensor], seed: int | None) -> Conditions:
-        """What a trace rests on that uses the memory of `captured` and computed from the nodes `used`, among
+    def guards(self, captured: Set[Storage], used: Collection[UOp], given: Sequence[Tensor],
+                   stand_ins: Mapping[int, Tensor], seed: int | None) -> Guards:
+        """The guards of a trace that uses the memory of `captured` and computed from the nodes `used`, among
         them lazy tensors from outside, which were not `given` as arguments; those have `stand_ins`, by
         number. `seed`: of random numbers, if it must stay."""
-        handles: dict[Storage, list[Handle]] = {}
-        lazy: list[tuple[Handle, UOp]] = []
+        tensor_guards: dict[Storage, list[TensorGuard]] = {}
+        lazy: list[tuple[TensorGuard, UOp]] = []
         gradients: dict[Any, GradientUse] = {}
         arguments = set(map(id, given))
         for before in self.tensors:
             storage, tensor = storage_of(before.uop), before.tensor()
-            handle = Handle(before.tensor, None if tensor is None else tensor._requires_grad)
+            guard = TensorGuard(before.tensor, None if tensor is None else tensor._requires_grad)
             if storage is not None and not captured.isdisjoint(storage.parts):
-                handles.setdefault(storage, []).append(handle)
+                tensor_guards.setdefault(storage, []).append(guard)
             elif before.uop.base.op is not Ops.BUFFER and before.uop in used and id(tensor) not in arguments:
-                lazy.append((handle, before.uop))
+                lazy.append((guard, before.uop))
             if tensor is not None and tensor._first_gradient_use is not None:
                 gradients[before.tensor] = GradientUse.of(before.grad, tensor)
         for number, stand_in in stand_ins.items():
             if stand_in._first_gradient_use is not None:
                 gradients[number] = GradientUse.of(given[number]._grad, stand_in)
-        return Conditions(handles, lazy, read_by([uop for _, uop in lazy]), gradients, seed)
+        return Guards(tensor_guards, lazy, read_by([uop for _, uop in lazy]), gradients, seed)
 
 
 def read_by(uops: Sequence[UOp]) -> list[UOp]:
@@ -155,7 +155,7 @@ def read_by(uops: Sequence[UOp]) -> list[UOp]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Handle:
+class TensorGuard:
     """A tensor from outside that a trace uses, and what it said then of gradients."""
 
     tensor: weakref.ref[Tensor]
@@ -204,10 +204,10 @@ class GradientUse:
 
 def is_unwanted(gradient: Tensor | None) -> bool:
     """Whether this is a gradient that nobody asked for, which a trace does not compute."""
-    return gradient is not None and (gradient._expires or gradient._given_up)
+    return gradient is not None and (gradient._may_be_invalidated or gradient._given_up)
 
 
-def still_stands_for(tensor: Tensor | None, uop: UOp) -> bool:
+def still_holds(tensor: Tensor | None, uop: UOp) -> bool:
     """Whether a tensor lives and has the value of `uop`: its node, or the memory that it was computed into
     and that nobody overwrote since."""
     if tensor is None or tensor._uop is uop:
@@ -221,8 +221,8 @@ _takes_gradients = operator.attrgetter("_requires_grad")
 
 
 @dataclasses.dataclass(frozen=True)
-class Known:
-    """Tensors that stand for captured memory, as long as they have these nodes."""
+class StorageGuards:
+    """Guards of tensors that stand for captured memory: they do as long as they have these nodes."""
 
     tensors: list[weakref.ref[Tensor]]
     requires_grad: list[bool | None]
@@ -230,12 +230,12 @@ class Known:
     storages: list[Storage]
 
     @staticmethod
-    def of(found: Iterable[tuple[Handle, UOp | None, Storage]]) -> Known:
+    def of(found: Iterable[tuple[TensorGuard, UOp | None, Storage]]) -> StorageGuards:
         """Of (tensor, its node, the memory)."""
-        known = Known([], [], [], [])
-        for handle, node, storage in found:
-            known.tensors.append(handle.tensor)
-            known.requires_grad.append(handle.requires_grad)
+        known = StorageGuards([], [], [], [])
+        for guard, node, storage in found:
+            known.tensors.append(guard.tensor)
+            known.requires_grad.append(guard.requires_grad)
             known.nodes.append(node)
             known.storages.append(storage)
         return known
@@ -256,12 +256,12 @@ class Known:
 
 
 @dataclasses.dataclass(frozen=True)
-class Conditions:
-    """What must be so for a trace to be used."""
+class Guards:
+    """What must hold for a trace to be used."""
 
-    handles: dict[Storage, list[Handle]]
+    tensor_guards: dict[Storage, list[TensorGuard]]
     """the outside tensors that stood for each captured memory"""
-    lazy: list[tuple[Handle, UOp]]
+    lazy: list[tuple[TensorGuard, UOp]]
     """those that had no memory of their own, constants too, and their nodes: their values are in the trace"""
     read: list[UOp]
     """the BUFFER nodes that computing those reads"""
@@ -272,8 +272,9 @@ class Conditions:
 
     def tensors(self) -> list[Tensor]:
         """The tensors from outside that the trace uses."""
-        handles = [*(h for group in self.handles.values() for h in group), *(h for h, _ in self.lazy)]
-        return [tensor for handle in handles if (tensor := handle.tensor()) is not None]
+        tensor_guards = [*(h for group in self.tensor_guards.values() for h in group),
+                         *(h for h, _ in self.lazy)]
+        return [tensor for guard in tensor_guards if (tensor := guard.tensor()) is not None]
 
     def hold(self, given: Sequence[Tensor]) -> bool:
         """Whether the outside tensors still stand for the memory, and the values, that were captured, in a
@@ -282,7 +283,7 @@ class Conditions:
             return False
         if any([node.is_overwritten for node in self.read]):
             return False
-        if not all([h.is_unchanged() and still_stands_for(h.tensor(), uop) for h, uop in self.lazy]):
+        if not all([h.is_unchanged() and still_holds(h.tensor(), uop) for h, uop in self.lazy]):
             return False
         others = self.known.changed()
         if not all(map(self.stands, others)):
@@ -297,24 +298,26 @@ class Conditions:
 
     def stands(self, storage: Storage) -> bool:
         """Whether there are tensors left that stood for captured memory, and all of them still do."""
-        alive = [(h, t) for h in self.handles[storage] if (t := h.tensor()) is not None]
+        alive = [(h, t) for h in self.tensor_guards[storage] if (t := h.tensor()) is not None]
         return bool(alive) and all([storage_now(t) is storage and t._requires_grad is h.requires_grad
                                     for h, t in alive])
 
     @functools.cached_property
-    def known(self) -> Known:
+    def known(self) -> StorageGuards:
         """The outside tensors that stand for captured memory; none of their nodes is looked at yet."""
-        return Known.of((h, None, storage) for storage, group in self.handles.items() for h in group)
+        return StorageGuards.of((h, None, storage) for storage, group in self.tensor_guards.items()
+                                for h in group)
 
     def look_again(self) -> None:
         """Take note of the nodes that the tensors have now, which stand for the captured memory."""
-        self.__dict__["known"] = Known.of((h, tensor._uop, storage) for storage, group in self.handles.items()
+        self.__dict__["known"] = StorageGuards.of((h, tensor._uop, storage) for storage,
+                                                  group in self.tensor_guards.items()
                                           for h in group if (tensor := h.tensor()) is not None)
 
     @functools.cached_property
     def other_uses(self) -> list[tuple[Any, GradientUse]]:
         """The uses of gradients that `known` does not answer for."""
-        known = {id(h.tensor) for group in self.handles.values() for h in group}
+        known = {id(h.tensor) for group in self.tensor_guards.values() for h in group}
         return [(owner, use) for owner, use in self.gradients.items()
                 if use.is_read or id(owner) not in known]
 

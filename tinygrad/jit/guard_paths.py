@@ -1,10 +1,10 @@
-"""The ways by which a traced function reaches tensors, arrays and numbers of its surroundings.
+"""Guard paths: how a traced function reaches tensors, arrays and numbers of its surroundings.
 
-Python tells nobody that a name, an attribute or an item of a list stands for another object now. `References`
+Python tells nobody that a name, an attribute or an item of a list stands for another object now. `GuardPaths`
 follows the names that a function's code reads, and what can be reached from there, to the tensors that a call
 used, and to the arrays and lists that it made tensors of (`jit/arrays.py`). It asks before each replay
 whether the way still leads there. Numbers, texts and other objects that code reads by name (of an enclosing
-function, or of its module) are compared too. One of `Conditions` (`jit/outside.py`).
+function, or of its module) are compared too. One of `Guards` (`jit/captured_state.py`).
 """
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ _ALL_AT_ONCE: dict[Callable[[Any, Any], Any], Callable[[Any], Callable[[Any], An
 model has hundreds, and every replay looks."""
 
 
-def kept(value: Any, ended: Callable[[Any], None] | None = None) -> Callable[[], Any]:
+def reference_to(value: Any, ended: Callable[[Any], None] | None = None) -> Callable[[], Any]:
     """`value` when it is asked for: without keeping it alive, where that can be. Calls `ended` when it is
     gone."""
     if not isinstance(value, FunctionType):
@@ -87,7 +87,7 @@ def kept(value: Any, ended: Callable[[Any], None] | None = None) -> Callable[[],
     return lambda: value
 
 
-class Held(NamedTuple):
+class PathGuard(NamedTuple):
     """Objects that stand in another one, under names or numbers."""
 
     holder: Callable[[], Any]
@@ -98,7 +98,7 @@ class Held(NamedTuple):
     """the ids of the objects, which live"""
 
 
-def lead_there(ways: Iterable[Held]) -> bool:
+def lead_there(ways: Iterable[PathGuard]) -> bool:
     """Whether the objects are where they were."""
     try:
         for holder, read, keys, identities in ways:
@@ -111,7 +111,7 @@ def lead_there(ways: Iterable[Held]) -> bool:
 
 
 @dataclass(frozen=True)
-class Named:
+class ValueGuard:
     """A number or text that code reads by name."""
 
     read: Callable[[Any, Any], Any]
@@ -124,21 +124,21 @@ class Named:
         return now is self.value or (type(now) is type(self.value) and bool(now == self.value))
 
 
-class References:
-    """The ways from a function, called on the instances `bound`, to the tensors, lists and owners of arrays
-    whose ids are `wanted`. Tensors whose ids are not among the `known` ones it made itself."""
+class GuardPaths:
+    """The guard paths from a function, called on the instances `bound`, to the tensors, lists and owners of
+    arrays whose ids are `wanted`. Tensors whose ids are not among the `known` ones it made itself."""
 
     def __init__(self, function: Callable[..., Any], bound: Iterable[Any], wanted: Collection[int],
                  known: Collection[int]) -> None:
         self.wanted = wanted
         self.known = known
-        self.held: dict[tuple[Any, int], Held] = {}
-        self.named: list[Named] = []
+        self.path_guards: dict[tuple[Any, int], PathGuard] = {}
+        self.value_guards: list[ValueGuard] = []
         self.values: list[Any] = []
         """the objects that are held, so that their ids stay theirs: weakly, where that can be"""
         self.gone: list[Any] = []
         """what referred weakly to those that are gone: one, and no way leads to it any more"""
-        self.made: set[Way] = set()
+        self.made: set[GuardPath] = set()
         """the ways to tensors that the function made, and keeps"""
         self.reached: set[int] = set()
         """the ids of what was wanted and found"""
@@ -155,18 +155,19 @@ class References:
 
     def hold(self) -> bool:
         """Whether all of them still lead where they led."""
-        return not self.gone and lead_there(self.held.values()) and all(
-            [named.leads_there() for named in self.named])
+        return not self.gone and lead_there(self.path_guards.values()) and all(
+            [value_guards.leads_there() for value_guards in self.value_guards])
 
     def note(self, read: Callable[[Any, Any], Any], holder: Any, key: Any, value: Any) -> None:
         """Take note of an object that stands in another one."""
-        held = self.held.get((read, id(holder)))
-        if held is None:
+        path_guards = self.path_guards.get((read, id(holder)))
+        if path_guards is None:
             of_holder = _ALL_AT_ONCE.get(read, lambda holder: functools.partial(read, holder))
-            held = self.held[read, id(holder)] = Held(kept(holder), of_holder, [], [])
-        held.keys.append(key)
-        held.identities.append(id(value))
-        self.values.append(kept(value, self.gone.append))
+            path_guards = self.path_guards[read, id(holder)] = PathGuard(reference_to(holder), of_holder, [],
+                                                                         [])
+        path_guards.keys.append(key)
+        path_guards.identities.append(id(value))
+        self.values.append(reference_to(value, self.gone.append))
 
     def follow(self, value: Any, depth: int = 0) -> bool:
         """Whether something wanted is `value` or can be reached from it; notes the ways."""
@@ -193,7 +194,7 @@ class References:
                     self.made.add((id(holder), key))
             elif read in (_content, _global):
                 if isinstance(child, PLAIN):
-                    self.named.append(Named(read, holder, key, child))
+                    self.value_guards.append(ValueGuard(read, holder, key, child))
                 else:
                     self.note(read, holder, key, child)
         self.leads[id(value)] = leads
@@ -204,13 +205,13 @@ _OF_MODULE = {dis.opmap[name] for name in ("LOAD_GLOBAL", "LOAD_NAME", "STORE_GL
 _OF_OBJECT = {dis.opmap[name] for name in ("LOAD_ATTR", "LOAD_METHOD", "STORE_ATTR") if name in dis.opmap}
 _NOT_USERS = {*sys.stdlib_module_names, "tinygrad", "numpy"}
 """Top-level modules that hold no tensors of the user's."""
-Way = tuple[int, Any]
+GuardPath = tuple[int, Any]
 """The id of what holds something, and under which name or number."""
-Part = tuple[Callable[[Any, Any], Any], Any, Any, Any]
+PathStep = tuple[Callable[[Any, Any], Any], Any, Any, Any]
 """How to read it, what holds it, under which name or number, and what it is now."""
 
 
-def parts(value: Any) -> Iterator[Part]:
+def parts(value: Any) -> Iterator[PathStep]:
     """The objects that stand in another one and may be others later."""
     if isinstance(value, (list, tuple, deque)):
         yield from ((_item, value, i, child) for i, child in enumerate(value))
@@ -235,7 +236,7 @@ def parts(value: Any) -> Iterator[Part]:
         yield _attribute, value, "__wrapped__", value.__wrapped__
 
 
-def parts_of_function(function: FunctionType) -> Iterator[Part]:
+def parts_of_function(function: FunctionType) -> Iterator[PathStep]:
     """What the code of a function finds in its closure, its defaults and, by name, in its module."""
     if not is_users(function):
         return
@@ -256,7 +257,7 @@ def parts_of_function(function: FunctionType) -> Iterator[Part]:
 
 
 def parts_of_module(module: ModuleType, names: Collection[str],
-                    above: Sequence[ModuleType]) -> Iterator[Part]:
+                    above: Sequence[ModuleType]) -> Iterator[PathStep]:
     """What stands under `names`, those of attributes that code reads, in a user's module and, as far as the
     names go, in those inside it."""
     if module.__name__.partition(".")[0] in _NOT_USERS or module in above:
@@ -269,7 +270,7 @@ def parts_of_module(module: ModuleType, names: Collection[str],
             yield _attribute, module, name, child
 
 
-def parts_of_class(value: type) -> Iterator[Part]:
+def parts_of_class(value: type) -> Iterator[PathStep]:
     """The tensors that the users' classes among a class and its bases hold, and what may hold some."""
     for base in value.__mro__:
         if is_users(base):
@@ -284,7 +285,7 @@ def slots_of(value: type) -> Iterator[str]:
         yield from ((slots,) if isinstance(slots, str) else slots)
 
 
-def parts_of_calling(value: Any) -> Iterator[Part]:
+def parts_of_calling(value: Any) -> Iterator[PathStep]:
     """The code that runs where an object is called."""
     call = vars(type(value)).get("__call__")
     if isinstance(call, FunctionType):

@@ -1,7 +1,8 @@
-"""How comparisons of sizes came out while a function was traced: whether they come out so for other values.
+"""Shape guards: how comparisons of sizes came out while a function was traced: whether they come out so for
+other values.
 
 In: what `graph/sizes.py` asked of the values that Variables are bound to, and the names of those that are
-arguments. Out: `Decisions`, which say whether a trace is right for the values of another call.
+arguments. Out: `ShapeGuards`, which say whether a trace is right for the values of another call.
 """
 from __future__ import annotations
 
@@ -16,14 +17,14 @@ MOST_KNOWN = 1 << 12
 
 
 @dataclass
-class Decisions:
+class ShapeGuards:
     """Comparisons over VARIABLEs, unbound where they are arguments, and what each was."""
 
     found: list[tuple[UOp, bool]] = field(default_factory=list)
     known: dict[tuple[tuple[str, int], ...], bool] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, found: Mapping[UOp, bool], variables: Mapping[str, int]) -> Decisions:
+    def of(cls, found: Mapping[UOp, bool], variables: Mapping[str, int]) -> ShapeGuards:
         """Those of a call whose arguments bind `variables`."""
         return cls([(unbound(condition, variables), result) for condition, result in found.items()])
 

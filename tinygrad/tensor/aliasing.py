@@ -1,8 +1,9 @@
-"""Which tensors show one value before it is in memory: what is written through one of them, all of them see.
+"""Alias sets: tensors that show one value before it is in memory; what is written through one of them, all of
+them see.
 
 A view of memory needs nothing of this, it names the BUFFER. A view of a value that is lazy, or that gradients
 flow through, names the node that computes the value, and so do equal expressions, which are values of their
-own. So the tensors that are views of each other hold one `Sharing`. A write through one of them makes a new
+own. So the tensors that are views of each other hold one `AliasSet`. A write through one of them makes a new
 node for the whole value, which all of them show from then on; once the value is in memory that nobody else
 writes to, they stand for that. `tensor.py` decides which of the two happens.
 """
@@ -26,7 +27,7 @@ FEW = 8
 """How many handles are kept before those of tensors that are gone are looked for."""
 
 
-class Sharing:
+class AliasSet:
     """Tensors whose nodes are views of one node, `base`."""
 
     def __init__(self, first: Tensor) -> None:
@@ -41,12 +42,12 @@ class Sharing:
             self._handles = [ref(t) for t in self.tensors]
             self._limit = 2 * len(self._handles) + FEW
         self._handles.append(ref(tensor))
-        tensor._sharing = self
+        tensor._alias_set = self
 
     @property
     def tensors(self) -> list[Tensor]:
         """Those that live and still show the value."""
-        return [t for handle in self._handles if (t := handle()) is not None and t._sharing is self]
+        return [t for handle in self._handles if (t := handle()) is not None and t._alias_set is self]
 
     def substitute(self, changes: Mapping[UOp, UOp]) -> None:
         for tensor in self.tensors:
@@ -58,11 +59,11 @@ class Sharing:
         self.substitute({self.base: base})
 
     def stand_for(self, memory: UOp) -> None:
-        """Be views of memory from now on, which need no `Sharing`."""
+        """Be views of memory from now on, which need no `AliasSet`."""
         tensors = self.tensors
         self.show(memory)
         for tensor in tensors:
-            tensor._sharing = None
+            tensor._alias_set = None
 
 
 def written(base: UOp, view: UOp, value: UOp) -> UOp:
