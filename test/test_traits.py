@@ -1,13 +1,16 @@
 """What a node knows of its graph from when it is made, against what a walk over the graph finds."""
+import functools
+
 import numpy as np
 import pytest
 
 from tinygrad import Tensor
 from tinygrad.graph.ops import Family, Ops
-from tinygrad.graph.traits import LEAF, MEMORY, WRITES, Argument
+from tinygrad.graph.traits import COSTLY, LEAF, MEMORY, READS, WRITES, Argument
 from tinygrad.graph.uop import UOp
 
 
+@functools.cache
 def has_leaf(node: UOp) -> bool:
     if not node.dtype.is_float:
         return False
@@ -18,6 +21,7 @@ def has_leaf(node: UOp) -> bool:
     return node.op is Ops.BUFFER or any(map(has_leaf, node.src))
 
 
+@functools.cache
 def writes(node: UOp) -> bool:
     return node.op is Ops.ASSIGN or any(map(writes, node.src))
 
@@ -28,6 +32,18 @@ def is_memory(node: UOp) -> bool:
     return node.op in (Ops.BUFFER, Ops.ASSIGN)
 
 
+@functools.cache
+def reads(node: UOp) -> bool:
+    return node.op is Ops.BUFFER or any(map(reads, node.src))
+
+
+@functools.cache
+def is_costly(node: UOp) -> bool:
+    dear = node.op in (Ops.CONTIGUOUS, Ops.EXP2, Ops.LOG2, Ops.SIN) and not reads(node)
+    return dear or any(map(is_costly, node.src))
+
+
+@functools.cache
 def device(node: UOp) -> object:
     if node.op in (Ops.BUFFER, Ops.COPY):
         return node.arg.device if node.op is Ops.BUFFER else getattr(node.arg, "devices", node.arg)
@@ -47,6 +63,7 @@ def graphs() -> dict[str, Tensor]:
         "written": written, "view of written": written.reshape(24).detach(),
         "after the write": written.sum() + x.mean(), "copy": x.contiguous(), "elsewhere": x.to("CPU:1") + 1,
         "sharded": x.shard(("CPU", "CPU:1"), 0) * 2, "product": x @ x.T, "maximum": x.max(1).softmax(),
+        "draws": Tensor.rand(4, 6) + x, "sines": (Tensor.arange(6) * 0.1).sin() + n,
         "own value": x.reshape(6, 4) + 0, "chosen": (x > 0).where(x, n),
     }
 
@@ -59,5 +76,6 @@ TESTED = SOURCES | Family.ELEMENTWISE | Family.MOVEMENT | {Ops.ASSIGN, Ops.DETAC
 def test_traits_and_devices_are_those_of_the_graph(name):
     for node in graphs()[name].uop.toposort():
         if node.op in TESTED:
-            found = node.traits & LEAF != 0, node.traits & WRITES != 0, node.traits & MEMORY != 0, node.device
-            assert found == (has_leaf(node), writes(node), is_memory(node), device(node)), node
+            found = [node.traits & trait != 0 for trait in (LEAF, WRITES, MEMORY, READS, COSTLY)]
+            wanted = [rule(node) for rule in (has_leaf, writes, is_memory, reads, is_costly)]
+            assert found == wanted and node.device == device(node), node

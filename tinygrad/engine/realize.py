@@ -14,7 +14,8 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -52,12 +53,22 @@ class Capture:
     active: Capture | None = None
     """the capture in progress"""
 
-    def __init__(self, note: Callable[[Any, DType | None, np.ndarray[Any, Any]], None] | None = None) -> None:
+    def __init__(self, note: Callable[[Any, DType | None, np.ndarray[Any, Any]], None] | None = None,
+                 pending: set[UOp] | None = None, given: Collection[Storage] = ()) -> None:
         self.note = note
         """what takes note of host data that becomes tensors (`note_host_data`)"""
+        self.pending: set[UOp] = set() if pending is None else pending
+        """the nodes of lazy tensors from before the capture that had no value, but for those that got one
+        outside of it"""
+        self.given = given
+        """the memory of its arguments"""
         self.items: list[ScheduleItem] = []
         self.thread = threading.get_ident()
-        self.first_identity = UOp.new_buffer("CPU", 0, dtypes.bool).arg.identity
+        self.first_identity = new_identity()
+        self.suspensions: list[tuple[int, int]] = []
+        """numbers of memory, from and before, that was made while this was suspended"""
+        self.read: dict[UOp, None] = {}
+        """the BUFFER nodes that numbers in the trace were read from, or computed of"""
         self.written: set[Storage] = set()
         self.initial: dict[Storage, np.ndarray[Any, Any]] = {}
         """what memory filled while tracing (`Tensor([1, 2])`) held before the first item that writes it"""
@@ -79,9 +90,42 @@ class Capture:
         capture = Capture.active
         return capture if capture is not None and capture.thread == threading.get_ident() else None
 
+    @contextmanager
+    def suspended(self) -> Iterator[None]:
+        """A block that computes what is no part of this capture, but memory that it finds, as if that had
+        been there before."""
+        first = new_identity()
+        Capture.active = None
+        try:
+            yield
+        finally:
+            Capture.active = self
+            self.suspensions.append((first, new_identity()))
+            self.pending.difference_update([n for n in self.pending if n.realized_view is not None])
+
     def made_inside(self, node: UOp) -> bool:
-        """Whether a BUFFER node is younger than this capture."""
-        return bool(node.arg.identity > self.first_identity)
+        """Whether a BUFFER node is younger than this capture, and part of it."""
+        identity = node.arg.identity
+        return bool(identity > self.first_identity) and not any(
+            first <= identity < end for first, end in self.suspensions)
+
+    def leaves_to_read(self, uop: UOp) -> list[UOp] | None:
+        """The BUFFER nodes that the value of `uop` is computed from; None where it follows from an argument,
+        from what the capture writes, or from random numbers or Variables of this call: another call gives it
+        another value."""
+        if uop.has_sizes:
+            return None
+        leaves: list[UOp] = []
+        for node in uop.toposort(stop=lambda n: n.realized_view is not None):
+            memory = (node.realized_view or node).base
+            if node.op is Ops.ASSIGN or (node.op is Ops.VARIABLE and node not in self.pending):
+                return None
+            if memory.op is Ops.BUFFER:
+                parts = [m.storage for m in memory.memories]
+                if any(p in self.given or p in self.written for p in parts):
+                    return None
+                leaves += memory.memories
+        return leaves
 
     def use(self, uops: Sequence[UOp]) -> None:
         """Take note of nodes that are about to be computed."""
@@ -104,17 +148,32 @@ class Capture:
             self.initial[node.storage] = buffer.copied()
 
 
-def refuse_reading(uop: UOp) -> None:
-    """Raise TransformError where a value under `vmap` is read, JitError in a thread that traces a
-    function."""
+def new_identity() -> int:
+    """The next number of memory."""
+    identity: int = UOp.new_buffer("CPU", 0, dtypes.bool).arg.identity
+    return identity
+
+
+def check_reading(uop: UOp) -> Capture | None:
+    """The capture that this thread is in, which a value that is read is to be computed outside of, if any.
+
+    Raises TransformError where a value under `vmap` is read, JitError in a thread that traces a function
+    where another call may compute another value.
+    """
     if is_unknown(uop):
         raise TransformError(f"{users_line()}: a value was read that vmap does not know, for it differs from "
                              "example to example; choose between values with where(), give sizes that depend "
                              "on values as an argument (size=), or leave the argument out of in_axes (None)")
-    if Capture.current() is not None:
+    capture = Capture.current()
+    if capture is None:
+        return None
+    leaves = capture.leaves_to_read(uop)
+    if leaves is None:
         raise JitError(f"{users_line()}: a value was read while TinyJit traces a function, where it would "
                        "become a constant of all later calls; return the tensor and read it outside, choose "
                        "between values with where(), or pass the value as an argument")
+    capture.read.update(dict.fromkeys(leaves))
+    return capture
 
 
 def refuse_reading_variables() -> None:

@@ -19,8 +19,15 @@ WRITES: Final = 2
 """A write into memory (ASSIGN) is below, or this is one."""
 MEMORY: Final = 4
 """A view of memory, or of memory about to be overwritten, as a constant to gradients or not."""
-PASSED_ON: Final = LEAF | WRITES
+READS: Final = 8
+"""Memory is below."""
+COSTLY: Final = 16
+"""Something that no memory is read for, and that takes longer to compute than to read, is below: random
+numbers and whatever else is to be stored (CONTIGUOUS), exponentials, logarithms, sines."""
+PASSED_ON: Final = LEAF | WRITES | READS | COSTLY
 """What a node has because its sources have it, unless `TRAITS` says otherwise."""
+COSTLY_OPS: Final = frozenset({Ops.CONTIGUOUS, Ops.EXP2, Ops.LOG2, Ops.SIN})
+"""Operations of which an item takes longer to compute than to read."""
 
 
 class Argument:
@@ -33,11 +40,17 @@ class Argument:
         return (gradient,)
 
 
+def _costly(traits: int, arg: object) -> int:
+    traits &= PASSED_ON
+    return traits if traits & READS else traits | COSTLY
+
+
 TRAITS: Final[dict[Ops, Callable[[int, Any], int]]] = {
+    **dict.fromkeys(COSTLY_OPS, _costly),
     **dict.fromkeys(Family.VIEW, lambda traits, arg: traits),
-    Ops.BUFFER: lambda traits, arg: LEAF | MEMORY,
+    Ops.BUFFER: lambda traits, arg: LEAF | MEMORY | READS,
     Ops.ASSIGN: lambda traits, arg: traits | WRITES | MEMORY,
-    Ops.DETACH: lambda traits, arg: traits & (WRITES | MEMORY) if arg is None else traits & WRITES | LEAF,
+    Ops.DETACH: lambda traits, arg: traits & ~LEAF if arg is None else traits & PASSED_ON | LEAF,
     Ops.CUSTOM_GRADIENT:
         lambda traits, arg: traits & PASSED_ON | (LEAF if isinstance(arg, Argument) else 0),
 }

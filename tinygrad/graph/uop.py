@@ -33,7 +33,7 @@ from tinygrad.graph.sizes import (
     value_of,
 )
 from tinygrad.graph.storage import BufferSpec, ShardedStorage, Storage, place_of
-from tinygrad.graph.traits import LEAF, MEMORY, PASSED_ON, TRAITS
+from tinygrad.graph.traits import LEAF, PASSED_ON, TRAITS
 from tinygrad.helpers import prod
 
 if TYPE_CHECKING:
@@ -64,8 +64,9 @@ def _forget(entry: _Interned) -> None:
     _remove_dead_weakref(_interned, entry.key)  # not another thread's new node of that key
 
 
-_MEMORY = LEAF | MEMORY
+_MEMORY = TRAITS[Ops.BUFFER](0, None)
 """The traits of memory of floats."""
+_NO_FLOATS = _MEMORY & ~LEAF
 _NO_LOOPS: frozenset[UOp] = frozenset()
 _CLOSING = frozenset({Ops.REDUCE, Ops.STAGE, Ops.SCATTER, Ops.STORE, Ops.MMA})
 """Operations at which loops can end."""
@@ -355,7 +356,8 @@ class UOp(Operators):
     def new_buffer(device: str, size: int, dtype: DType) -> UOp:
         """A BUFFER node of `size` items that no other node equals. Its memory comes when it is written."""
         spec = BufferSpec(next(_buffer_identities), device, size)
-        node = UOp.new(Ops.BUFFER, dtype, (), spec, ((size,), device, _MEMORY if dtype.is_float else MEMORY))
+        traits = _MEMORY if dtype.is_float else _NO_FLOATS
+        node = UOp.new(Ops.BUFFER, dtype, (), spec, ((size,), device, traits))
         node.__dict__["storage"] = Storage()
         return node
 

@@ -86,8 +86,8 @@ class CapturedState:
         nodes: dict[UOp, None] = {}
         for tensor in lazy_among(tensors):
             nodes.update(tensor.uop.toposort(stop=lambda n: n.realized_view is not None or n in nodes))
-        self.pending = [n for n in nodes if n.realized_view is None]
-        """nodes that had no value yet"""
+        self.pending = {n for n in nodes if n.realized_view is None}
+        """nodes that had no value yet, but for those that got one while no capture was in progress"""
 
     def ids(self) -> set[int]:
         """Those of the tensors, as far as they live."""
@@ -125,10 +125,10 @@ class CapturedState:
         return next((b.tensor for b in self.tensors if b.tensor() is tensor), None)
 
     def guards(self, captured: Set[Storage], used: Collection[UOp], given: Sequence[Tensor],
-                   stand_ins: Mapping[int, Tensor], seed: int | None) -> Guards:
+               stand_ins: Mapping[int, Tensor], seed: int | None, read: Iterable[UOp] = ()) -> Guards:
         """The guards of a trace that uses the memory of `captured` and computed from the nodes `used`, among
         them lazy tensors from outside, which were not `given` as arguments; those have `stand_ins`, by
-        number. `seed`: of random numbers, if it must stay."""
+        number. `seed`: of random numbers, if it must stay. `read`: memory that numbers were read from."""
         tensor_guards: dict[Storage, list[TensorGuard]] = {}
         lazy: list[tuple[TensorGuard, UOp]] = []
         gradients: dict[Any, GradientUse] = {}
@@ -145,7 +145,7 @@ class CapturedState:
         for number, stand_in in stand_ins.items():
             if stand_in._first_gradient_use is not None:
                 gradients[number] = GradientUse.of(given[number]._grad, stand_in)
-        return Guards(tensor_guards, lazy, read_by([uop for _, uop in lazy]), gradients, seed)
+        return Guards(tensor_guards, lazy, [*read_by([uop for _, uop in lazy]), *read], gradients, seed)
 
 
 def read_by(uops: Sequence[UOp]) -> list[UOp]:
@@ -264,7 +264,7 @@ class Guards:
     lazy: list[tuple[TensorGuard, UOp]]
     """those that had no memory of their own, constants too, and their nodes: their values are in the trace"""
     read: list[UOp]
-    """the BUFFER nodes that computing those reads"""
+    """the BUFFER nodes that computing those reads, or that numbers in the trace were read from"""
     gradients: dict[Any, GradientUse]
     """by the owner, a reference or the number of an argument"""
     seed: int | None = None

@@ -263,7 +263,8 @@ class Tracer:
 
     def traced(self, function: Callable[..., Any], bound: tuple[Any, ...]) -> Any:
         seeding, start = generator.seedings(), generator.counters()
-        with Capture(self.host.note) as capture:
+        given = {memory.storage for node in self.stand_ins.values() for memory in node.memories}
+        with Capture(self.host.note, self.captured_state.pending, given) as capture:
             by_id: Mapping[int, Tensor] = {i: self.tensors[k] for i, k in self.first_stand_in.items()}
             args, kwargs = changed(self.inputs.values, lambda v: by_id[id(v)] if isinstance(v, Tensor) else (
                 self.host.given(v.copy()) if isinstance(v, np.ndarray) else v))
@@ -473,8 +474,10 @@ class Builder:
         drawn = {d: n - self.start.get(d, 0) for d, n in generator.counters().items()}
         written = {p for s in self.steps for p in s.places[:s.outputs]}
         captured = {p.state.storage for p in self.places if p.state is not None}
+        captured.update(node.storage for node in self.capture.read)
         draws = any(v.source in self.counters for step in self.steps for v in step.variables)
-        guards = tracer.captured_state.guards(captured, self.capture.used, tracer.inputs.tensors,
-                                               tracer.arguments, self.seed if draws else None)
+        guards = tracer.captured_state.guards(
+            captured, self.capture.used, tracer.inputs.tensors, tracer.arguments,
+            self.seed if draws else None, self.capture.read)
         return Trace(self.places, self.steps, written, outputs, structure, new_gradients, guards,
                      self.start, drawn, ShapeGuards.of(self.capture.decisions, self.variables))

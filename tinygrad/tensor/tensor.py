@@ -13,7 +13,9 @@ overwritten (ASSIGN), or a constructor's expression marked with an identity, DET
 from __future__ import annotations
 
 import copy
+import functools
 import itertools
+import operator
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeAlias, TypeVar
@@ -22,7 +24,7 @@ import numpy as np
 
 from tinygrad.device import Device, canonical_device
 from tinygrad.dtype import DType, DTypeLike, dtype_from_numpy, dtypes, to_dtype
-from tinygrad.engine.realize import realize_uops, refuse_reading, schedule_uops
+from tinygrad.engine.realize import Capture, check_reading, realize_uops
 from tinygrad.functional.indexing import as_written, operand_to_write
 from tinygrad.functional.methods import Methods
 from tinygrad.graph.batch import TransformError, is_unknown
@@ -45,11 +47,12 @@ from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.sharding import Devices, Placement
 from tinygrad.graph.sizes import Size, largest_shape, shape_value
 from tinygrad.graph.storage import Overwriting
-from tinygrad.graph.traits import MEMORY, WRITES
+from tinygrad.graph.traits import COSTLY, MEMORY, WRITES
 from tinygrad.graph.uop import Shape, UOp
 from tinygrad.helpers import engine_lock, exclusive, prod
 from tinygrad.tensor.aliasing import AliasSet, refuse_repeated, unrecorded, written
 from tinygrad.tensor.hostdata import array_of, memory_of
+from tinygrad.tensor.keeping import keep_values, schedule_with_kept
 from tinygrad.tensor.live import LIVE, live_tensors, note_computed, note_realized, with_pending_readers
 from tinygrad.tensor.modes import no_grad, test, train
 
@@ -393,8 +396,13 @@ class Tensor(Methods):
         """
         with engine_lock:
             tensors = [t for t in (self, *others) if not is_unknown(t.uop)]
-            if any([t._uop.traits & WRITES for t in tensors]):
+            traits = functools.reduce(operator.or_, [t._uop.traits for t in tensors], 0)
+            writes: set[UOp] = set()
+            if traits & WRITES:
                 tensors, writes = with_pending_readers(tensors)
+            if traits & COSTLY or Capture.active is not None:
+                keep_values([t for t in tensors if not t._is_realized])
+            if traits & WRITES:
                 overwriting = Overwriting([write.src[0].base.storage for write in writes])
                 realize_uops([t._placed() for t in tensors if not t._is_realized],
                              lambda: note_computed(tensors, writes, overwriting))
@@ -405,8 +413,10 @@ class Tensor(Methods):
 
     def schedule(self, *others: Tensor) -> list[ScheduleItem]:
         """What `realize` would run, without running it."""
-        tensors, _ = with_pending_readers([self, *others])
-        return schedule_uops([t._placed() for t in tensors if not t._is_realized])
+        with engine_lock:
+            tensors, _ = with_pending_readers([self, *others])
+            lazy = [t for t in tensors if not t._is_realized]
+            return schedule_with_kept(lazy, [t._placed() for t in lazy])
 
     @property
     def _is_realized(self) -> bool:
@@ -489,7 +499,10 @@ class Tensor(Methods):
 
     def computed(self) -> UOp:
         """The memory of the value, as a view of a BUFFER: computed, with what is pending written."""
-        refuse_reading(self.uop)
+        capture = check_reading(self.uop)
+        if capture is not None:
+            with capture.suspended():
+                return self.computed()
         if self._given_up:
             raise RuntimeError("this gradient was given up; see Tensor.grad")
         together = self._gradients_together() if self._left_together else []
@@ -508,8 +521,11 @@ class Tensor(Methods):
 
     def _memory(self) -> Buffer:
         """The memory of the value in row-major order, all of it and nothing else."""
+        capture = check_reading(self.uop)
+        if capture is not None:
+            with capture.suspended():
+                return self._memory()
         if isinstance(self.device, tuple):
-            refuse_reading(self.uop)
             return self.to(self.device[0])._memory()
         if not Device[self.device].computes:
             return self.to("CPU")._memory()
