@@ -396,10 +396,11 @@ class Tensor(Methods):
         """
         with engine_lock:
             tensors = [t for t in (self, *others) if not is_unknown(t.uop)]
-            traits = functools.reduce(operator.or_, [t._uop.traits for t in tensors], 0)
+            traits = traits_of(tensors)
             writes: set[UOp] = set()
             if traits & WRITES:
                 tensors, writes = with_pending_readers(tensors)
+                traits = traits_of(tensors)
             if traits & COSTLY or Capture.active is not None:
                 keep_values([t for t in tensors if not t._is_realized])
             if traits & WRITES:
@@ -705,6 +706,11 @@ class Tensor(Methods):
         whole = largest_shape(self.shape)
         memory = UOp.new_buffer(self.device, prod(whole), self.dtype).reshape(whole)
         self.uop = memory.shrink([(0, size) for size in self.shape])
+
+
+def traits_of(tensors: Sequence[Tensor]) -> int:
+    """The traits that the nodes of some tensors have together."""
+    return functools.reduce(operator.or_, [t._uop.traits for t in tensors], 0)
 
 
 def given_up_gradient() -> Tensor:
