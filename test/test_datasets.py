@@ -9,6 +9,8 @@ import os
 import struct
 import tarfile
 import threading
+import urllib.request
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tinygrad.helpers import cache_dir, fetch, find_file
+from tinygrad.downloads import fetch, find_file
+from tinygrad.helpers import cache_dir
 from tinygrad.nn import datasets
 
 REAL = os.getenv("TINYGRAD_DATA")
@@ -65,7 +68,8 @@ def test_fetch_downloads_once_and_checks(server: tuple[str, Path, list[str]]) ->
     (folder / "file.bin").write_bytes(b"content")
     digest = hashlib.sha256(b"content").hexdigest()
     path = fetch(url + "file.bin", sha256=digest)
-    assert path == cache_dir() / "downloads" / "file.bin" and path.read_bytes() == b"content"
+    assert path.parent == cache_dir() / "downloads" and path.name.endswith("-file.bin")
+    assert path.read_bytes() == b"content"
     assert fetch(url + "file.bin", sha256=digest) == path and len(asked) == 1
     assert fetch(url + "file.bin", name="other", subdir="sub") == cache_dir() / "sub" / "other"
     with pytest.raises(RuntimeError, match=r"file\.bin is not the file it should be: its SHA-256 is"):
@@ -75,6 +79,71 @@ def test_fetch_downloads_once_and_checks(server: tuple[str, Path, list[str]]) ->
 def test_fetch_takes_the_given_file_first(server: tuple[str, Path, list[str]], own_folders: Path) -> None:
     (own_folders / "data" / "file.bin").write_bytes(b"given")
     assert fetch(server[0] + "file.bin").read_bytes() == b"given" and server[2] == []
+
+
+def test_files_of_one_name_from_two_addresses_stay_apart(server: tuple[str, Path, list[str]]) -> None:
+    url, folder, asked = server
+    for model in ("one", "two"):
+        (folder / model).mkdir()
+        (folder / model / "weights.bin").write_bytes(model.encode())
+    paths = [fetch(f"{url}{model}/weights.bin") for model in ("one", "two", "one")]
+    assert [path.read_bytes() for path in paths] == [b"one", b"two", b"one"] and len(asked) == 2
+
+
+def test_a_file_is_downloaded_anew_where_it_may_not_be_kept(server: tuple[str, Path, list[str]]) -> None:
+    url, folder, asked = server
+    for content in (b"one", b"two"):
+        (folder / "file.bin").write_bytes(content)
+        assert fetch(url + "file.bin", allow_caching=False).read_bytes() == content
+    assert len(asked) == 2 and fetch(url + "file.bin").read_bytes() == b"two"
+
+
+def test_headers_are_sent_along(server: tuple[str, Path, list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
+    url, folder, _ = server
+    (folder / "file.bin").write_bytes(b"content")
+    sent: list[dict[str, str]] = []
+    request = urllib.request.Request
+    monkeypatch.setattr(urllib.request, "Request",
+                        lambda url, headers: (sent.append(headers), request(url, headers=headers))[1])
+    with_headers = fetch(url + "file.bin", headers={"Authorization": "Bearer x"})
+    assert sent[0]["Authorization"] == "Bearer x" and fetch(url + "file.bin") != with_headers
+
+
+def test_packed_files_are_unpacked_once(server: tuple[str, Path, list[str]], own_folders: Path) -> None:
+    url, folder, asked = server
+    (folder / "text.gz").write_bytes(gzip.compress(b"hello"))
+    unpacked = fetch(url + "text.gz", gunzip=True)
+    assert unpacked.read_bytes() == b"hello" and fetch(url + "text.gz").read_bytes()[:2] == b"\x1f\x8b"
+    inode = unpacked.stat().st_ino
+    assert fetch(url + "text.gz", gunzip=True).stat().st_ino == inode and len(asked) == 1
+    (folder / "text.gz").write_bytes(gzip.compress(b"changed"))
+    assert fetch(url + "text.gz", gunzip=True, allow_caching=False).read_bytes() == b"changed"
+    given = own_folders / "data" / "given.gz"
+    given.write_bytes(gzip.compress(b"given"))
+    assert fetch(url + "given.gz", gunzip=True).read_bytes() == b"given"
+    assert list(given.parent.iterdir()) == [given]  # the user's folder is only read
+    assert fetch(str(given)) == given and fetch(str(given), gunzip=True).read_bytes() == b"given"
+    given.write_bytes(b"no gzip")
+    with pytest.raises(RuntimeError, match=r"cannot unpack .*given\.gz: Not a gzipped file"):
+        fetch(str(given), gunzip=True)
+
+
+def test_archives_are_unpacked_into_folders(server: tuple[str, Path, list[str]]) -> None:
+    url, folder, _ = server
+    (folder / "file.txt").write_bytes(b"content")
+    with tarfile.open(folder / "a.tar.gz", "w:gz") as tar:
+        tar.add(folder / "file.txt", "inner/file.txt")
+    with zipfile.ZipFile(folder / "b.zip", "w") as archive:
+        archive.write(folder / "file.txt", "inner/file.txt")
+    for name in ("a.tar.gz", "b.zip"):
+        assert (fetch(url + name, extract=True) / "inner" / "file.txt").read_bytes() == b"content"
+    with tarfile.open(folder / "evil.tar", "w") as tar:
+        tar.add(folder / "file.txt", "../outside.txt")
+    with pytest.raises(RuntimeError, match=r"cannot unpack .*evil\.tar"):
+        fetch(url + "evil.tar", extract=True)
+    with pytest.raises(RuntimeError, match="cannot unpack"):
+        fetch(url + "file.txt", extract=True)
+    assert not list((cache_dir() / "downloads").rglob("outside.txt"))
 
 
 def test_failed_downloads_leave_nothing(server: tuple[str, Path, list[str]]) -> None:

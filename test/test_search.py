@@ -321,6 +321,8 @@ def test_a_found_plan_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
         plan = searched_plan(ast, lower(ast), "CPU")
         monkeypatch.setattr(search, "Search", None)  # another search would fail
         assert searched_plan(ast, lower(ast), "CPU") == plan
+        with Context(IGNORE_BEAM_CACHE=1), pytest.raises(TypeError, match="'NoneType' object"):
+            searched_plan(ast, lower(ast), "CPU")
 
 
 @pytest.mark.parametrize("plan", [

@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING, Any
 from tinygrad.tensor import Tensor as Tensor  # before its methods, which it imports itself
 
 # isort: split
+from tinygrad.compat import settings
 from tinygrad.device import Device as Device
+from tinygrad.downloads import fetch as fetch
 from tinygrad.dtype import dtypes as dtypes
+from tinygrad.function import function as function
 from tinygrad.functional.function import Function as Function
 from tinygrad.functional.transforms import grad as grad
 from tinygrad.functional.transforms import jvp as jvp
@@ -21,12 +24,14 @@ from tinygrad.functional.transforms import vmap as vmap
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import Context as Context
 from tinygrad.helpers import GlobalCounters as GlobalCounters
-from tinygrad.helpers import fetch as fetch
 from tinygrad.helpers import getenv as getenv
 from tinygrad.jit import TinyJit as TinyJit
 
 if TYPE_CHECKING:
     from tinygrad import nn as nn
+
+
+settings.register()
 
 
 def __getattr__(name: str) -> Any:

@@ -11,12 +11,16 @@ operands reach. Python scalars are weak: they take the tensor's type unless thei
 from __future__ import annotations
 
 import functools
+import importlib
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 import ml_dtypes
 import numpy as np
+
+from tinygrad.helpers import AttributeSetting
 
 DTypeKind = Literal["bool", "int", "uint", "float"]
 
@@ -140,6 +144,7 @@ class dtypes:  # the public name, as in NumPy's and PyTorch's lower-case namespa
     default_float: DType = float32
     default_int: DType = int32
 
+    fp8s = (fp8e4m3, fp8e5m2)
     floats = (fp8e4m3, fp8e5m2, float16, bfloat16, float32, float64)
     uints = (uint8, uint16, uint32, uint64)
     sints = (int8, int16, int32, int64)
@@ -247,6 +252,28 @@ def to_dtype(dtype: DTypeLike) -> DType:
     if not isinstance(found, DType):
         raise TypeError(f"{dtype!r} is not a dtype; use one of {', '.join(d.name for d in dtypes.all)}")
     return found
+
+
+def _default_of(kind: DTypeKind) -> Callable[[DTypeLike], DType]:
+    """What makes of a dtype, or its name in any case, a default of this kind."""
+    def checked(dtype: DTypeLike) -> DType:
+        found = to_dtype(dtype.lower() if isinstance(dtype, str) else dtype)
+        if found.kind != kind:
+            raise ValueError(f"DEFAULT_{kind.upper()} takes a type of this kind, got {found}")
+        return found
+
+    return checked
+
+
+DEFAULT_FLOAT = AttributeSetting("DEFAULT_FLOAT", dtypes, "default_float", _default_of("float"))
+"""The type of floats that nothing else says the type of: `dtypes.default_float`, by name."""
+DEFAULT_INT = AttributeSetting("DEFAULT_INT", dtypes, "default_int", _default_of("int"))
+"""The type of integers that nothing else says the type of: `dtypes.default_int`, by name."""
+
+
+def __getattr__(name: str) -> Any:
+    """What scripts written for tinygrad import from here."""
+    return importlib.import_module("tinygrad.compat").find(__name__, name)
 
 
 def _dtype_of_python(value: Any) -> DType:

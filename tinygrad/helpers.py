@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
+import importlib
 import math
 import os
 import signal
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar
 
 if TYPE_CHECKING:
+    from tinygrad.downloads import fetch as fetch
     from tinygrad.progress import tqdm as tqdm
     from tinygrad.progress import trange as trange
 
@@ -44,12 +46,15 @@ def exclusive(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def __getattr__(name: str) -> Any:
-    """Progress bars, for scripts that import them from here: imported when first asked for, which takes
-    a tenth of the time of `import tinygrad`."""
+    """Settings by their names; what scripts import from here though it is elsewhere, imported when it is
+    first asked for (progress bars take a tenth of the time of `import tinygrad`); names of `compat/`."""
     if name in ("tqdm", "trange"):
-        from tinygrad import progress
-        return getattr(progress, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(importlib.import_module("tinygrad.progress"), name)
+    if name == "fetch":
+        return importlib.import_module("tinygrad.downloads").fetch
+    if name in ContextVar.registry:
+        return ContextVar.registry[name]
+    return importlib.import_module("tinygrad.compat").find(__name__, name)
 
 
 @functools.cache
@@ -63,12 +68,22 @@ class ContextVar:
 
     registry: ClassVar[dict[str, ContextVar]] = {}
 
+    value: Any
+
     def __init__(self, key: str, default: Any) -> None:
+        self.register(key)
+        self.value = getenv(key, default)
+
+    def register(self, key: str) -> None:
+        """Make the setting known under its name."""
         if key in ContextVar.registry:
             raise RuntimeError(f"the setting {key} is defined twice")
         self.key = key
-        self.value: Any = getenv(key, default)
         ContextVar.registry[key] = self
+
+    def checked(self, value: Any) -> Any:
+        """`value` as the setting takes it. Raises TypeError or ValueError for one that it does not."""
+        return value
 
     def __bool__(self) -> bool:
         return bool(self.value)
@@ -96,6 +111,33 @@ class ContextVar:
 
     def __repr__(self) -> str:
         return f"{self.key}={self.value}"
+
+
+class AttributeSetting(ContextVar):
+    """A setting that programs also read and set as an attribute: `Context(TRAINING=1)` is what
+    `Tensor.training = True` is. The attribute has the value. `convert` makes it of what the environment or a
+    program gives; what the environment says is set at once, unless the owner reads that itself."""
+
+    def __init__(self, key: str, owner: Any, attribute: str, convert: Callable[[Any], Any],
+                 reads_environment: bool = True) -> None:
+        self.register(key)
+        self.owner = owner
+        self.attribute = attribute
+        self.convert = convert
+        given = os.getenv(key) if reads_environment else None
+        if given:
+            self.value = self.checked(given)
+
+    @property
+    def value(self) -> Any:
+        return getattr(self.owner, self.attribute)
+
+    @value.setter
+    def value(self, value: Any) -> None:
+        setattr(self.owner, self.attribute, value)
+
+    def checked(self, value: Any) -> Any:
+        return self.convert(value)
 
 
 class Uninterrupted:
@@ -178,7 +220,7 @@ class Context(contextlib.ContextDecorator):
         if unknown:
             raise ValueError(f"no setting named {', '.join(unknown)}; "
                              f"there are {', '.join(ContextVar.registry)}")
-        self.settings = settings
+        self.settings = {k: ContextVar.registry[k].checked(value) for k, value in settings.items()}
         self.saved: list[dict[str, Any]] = []
 
     def __enter__(self) -> None:
@@ -196,6 +238,8 @@ JIT = ContextVar("JIT", 1)
 """0 makes TinyJit call the plain function every time."""
 BEAM = ContextVar("BEAM", 0)
 """n measures plans for each kernel, n at a time, and keeps the fastest (codegen/opt/search.py)."""
+IGNORE_BEAM_CACHE = ContextVar("IGNORE_BEAM_CACHE", 0)
+"""1 makes BEAM search again for kernels of which an earlier search is kept."""
 BEAM_SECONDS = ContextVar("BEAM_SECONDS", 10.0)
 """How long BEAM measures plans for one kernel, at most."""
 WINO = ContextVar("WINO", 0)
@@ -203,6 +247,8 @@ WINO = ContextVar("WINO", 0)
 ALLOW_TF32 = ContextVar("ALLOW_TF32", 0)
 """1 lets matrix units round the factors of float32 products to 10 bits of fraction, as PyTorch's
 `torch.backends.cuda.matmul.allow_tf32`."""
+NO_COLOR = ContextVar("NO_COLOR", 0)
+"""1 leaves colours out of what is printed (`colored`)."""
 CHECK = ContextVar("CHECK", 0)
 """1 checks every stage's graph against its grammar (graph/spec.py). The tests always do."""
 CACHELEVEL = ContextVar("CACHELEVEL", 2)
@@ -303,7 +349,7 @@ COLORS = ("black", "red", "green", "yellow", "blue", "magenta", "cyan", "white")
 
 def colored(text: str, color: str | None, background: bool = False) -> str:
     """`text` in a terminal colour; an upper-case name is the bright form."""
-    if color is None:
+    if color is None or NO_COLOR:
         return text
     code = (10 if background else 0) + (60 if color.isupper() else 0) + 30 + COLORS.index(color.lower())
     return f"\x1b[{code}m{text}\x1b[0m"
@@ -375,9 +421,6 @@ def collector_paused() -> Iterator[None]:
             gc.enable()
 
 
-# --- files of the user and of the network ---------------------------------------------------------
-
-
 def cache_dir() -> Path:
     """The user's folder for files that can be had again: XDG_CACHE_HOME or the system's own."""
     if root := os.getenv("XDG_CACHE_HOME"):
@@ -387,70 +430,3 @@ def cache_dir() -> Path:
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Caches" / "tinygrad"
     return Path.home() / ".cache" / "tinygrad"
-
-
-def find_file(name: str, subdir: str | None = None) -> Path | None:
-    """The file `name` in the folder that TINYGRAD_DATA names, or in the cache under `subdir`; else None."""
-    if Path(name).name != name or name in ("", ".", ".."):
-        raise ValueError(f"{name!r} is not a file name")
-    given = os.getenv("TINYGRAD_DATA")
-    folders = [Path(given)] if given else []
-    folders.append(cache_dir() / (subdir or "downloads"))
-    return next((f / name for f in folders if (f / name).is_file()), None)
-
-
-def fetch(url: str, name: str | None = None, subdir: str | None = None, sha256: str | None = None) -> Path:
-    """The path of the file at `url`: in TINYGRAD_DATA or in the cache, else downloaded into the cache.
-
-    `name` is its file name (the URL's last part unless given), `subdir` a folder of the cache. A file whose
-    SHA-256 is not `sha256` is refused with a RuntimeError, as is one that cannot be had; nothing half-written
-    stays.
-    """
-    from urllib.parse import unquote, urlparse
-
-    name = name or unquote(Path(urlparse(url).path).name)
-    found = find_file(name, subdir)
-    if found is None:
-        found = cache_dir() / (subdir or "downloads") / name
-        _download(url, found, sha256)
-    elif sha256 is not None and (held := _sha256_of(found)) != sha256:
-        raise RuntimeError(f"{found} is not the file it should be: its SHA-256 is {held}, expected {sha256}; "
-                           f"remove it to have {url} downloaded again")
-    return found
-
-
-def _sha256_of(path: Path) -> str:
-    import hashlib
-
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _download(url: str, path: Path, sha256: str | None) -> None:
-    import http.client
-    import urllib.request
-
-    from tinygrad.progress import tqdm
-
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        request = urllib.request.Request(url, headers={"User-Agent": "tinygrad"})
-        with urllib.request.urlopen(request, timeout=10) as response, partial.open("wb") as file:
-            size = int(response.headers.get("Content-Length", 0))
-            with tqdm(total=size or None, unit="B", unit_scale=True, desc=path.name, leave=False) as bar:
-                while chunk := response.read(1 << 16):
-                    file.write(chunk)
-                    bar.update(len(chunk))
-                got = bar.n
-        if size and got != size:
-            raise RuntimeError(f"downloading {url} stopped after {got} of {size} bytes")
-        if sha256 is not None and (held := _sha256_of(partial)) != sha256:
-            raise RuntimeError(f"{url} is not the file it should be: its SHA-256 is {held}, "
-                               f"expected {sha256}")
-        partial.replace(path)
-    except (OSError, http.client.HTTPException) as error:
-        raise RuntimeError(f"cannot download {url} to {path}: {error}; put the file into a folder and name "
-                           "that in TINYGRAD_DATA") from error
-    finally:
-        partial.unlink(missing_ok=True)

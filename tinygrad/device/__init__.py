@@ -4,9 +4,17 @@
 the one way in which it is given work, and how those wait who need the result. `host` says what this
 computer's CPU has, `limits` what a device can do at best.
 """
+import importlib
+from typing import Any
+
 from tinygrad.device.allocator import Allocator as Allocator
 from tinygrad.device.buffer import Buffer as Buffer
 from tinygrad.device.devices import CompiledDevice as CompiledDevice
 from tinygrad.device.devices import Device as Device
 from tinygrad.device.devices import Program as Program
 from tinygrad.device.devices import canonical_device as canonical_device
+
+
+def __getattr__(name: str) -> Any:
+    """What scripts written for tinygrad import from here."""
+    return importlib.import_module("tinygrad.compat").find(__name__, name)

@@ -16,7 +16,7 @@ from tinygrad.device.host import host_rate
 from tinygrad.device.limits import Limits
 from tinygrad.device.queue import CommandQueue
 from tinygrad.dtype import DType
-from tinygrad.helpers import DEBUG
+from tinygrad.helpers import DEBUG, AttributeSetting
 from tinygrad.renderer import Renderer
 from tinygrad.renderer.launch import Launch
 
@@ -229,6 +229,7 @@ class _Devices:
 
 
 Device = _Devices()
+AttributeSetting("DEV", Device, "DEFAULT", Device.canonicalize, reads_environment=False)
 
 
 def canonical_device(device: str | Sequence[str] | None) -> Any:

@@ -5,19 +5,19 @@ and reduce operations only; the compiler turns that sum into its closed form.
 """
 from __future__ import annotations
 
-import gzip
 import math
 import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tinygrad.device import Device, canonical_device
+from tinygrad.downloads import fetch
 from tinygrad.dtype import DType, DTypeLike, dtypes, to_dtype
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.sharding import Devices, Layout
 from tinygrad.graph.sizes import Size, as_size, at_least, is_size, is_symbolic, largest, largest_shape
 from tinygrad.graph.uop import UOp
-from tinygrad.helpers import ceildiv, fetch
+from tinygrad.helpers import ceildiv
 
 if TYPE_CHECKING:
     from tinygrad.tensor import Tensor
@@ -42,9 +42,11 @@ def to_shape(name: str, shape: Sequence[Any]) -> Shape:
 
 
 def full(shape: int | Sequence[int], fill_value: Any, dtype: DTypeLike | None = None,
-         device: Devices | None = None,
-         requires_grad: bool | None = None) -> Tensor:
+         device: Devices | None = None, requires_grad: bool | None = None, *,
+         buffer: bool = True) -> Tensor:
     """A tensor of `shape` with every item `fill_value`; the dtype follows from the value unless given.
+
+    `buffer` is tinygrad's and changes nothing: memory is taken when a tensor needs some, as for a write.
 
     >>> Tensor.full((2, 3), 4).tolist()
     [[4, 4, 4], [4, 4, 4]]
@@ -60,7 +62,7 @@ def full(shape: int | Sequence[int], fill_value: Any, dtype: DTypeLike | None = 
 
 
 def zeros(*shape: Any, dtype: DTypeLike | None = None, device: Devices | None = None,
-          requires_grad: bool | None = None) -> Tensor:
+          requires_grad: bool | None = None, buffer: bool = True) -> Tensor:
     """A tensor of zeros, of the default float type unless `dtype` is given.
 
     >>> Tensor.zeros(2, 2).tolist()
@@ -70,7 +72,7 @@ def zeros(*shape: Any, dtype: DTypeLike | None = None, device: Devices | None = 
 
 
 def ones(*shape: Any, dtype: DTypeLike | None = None, device: Devices | None = None,
-         requires_grad: bool | None = None) -> Tensor:
+         requires_grad: bool | None = None, buffer: bool = True) -> Tensor:
     """A tensor of ones, of the default float type unless `dtype` is given.
 
     >>> Tensor.ones(3).tolist()
@@ -114,19 +116,19 @@ def _memory_on_several(devices: tuple[str, ...], layout: Layout, dtype: DType) -
 
 
 def full_like(self: Tensor, fill_value: Any, dtype: DTypeLike | None = None, device: Devices | None = None,
-              requires_grad: bool | None = None) -> Tensor:
+              requires_grad: bool | None = None, *, buffer: bool = True) -> Tensor:
     """A tensor filled with `fill_value`, of this one's shape, and its dtype and device unless given."""
     return full(self.shape, fill_value, dtype or self.dtype, device or self.device, requires_grad)
 
 
 def zeros_like(self: Tensor, dtype: DTypeLike | None = None, device: Devices | None = None,
-               requires_grad: bool | None = None) -> Tensor:
+               requires_grad: bool | None = None, buffer: bool = True) -> Tensor:
     """Zeros of this tensor's shape, dtype and device."""
     return full_like(self, 0, dtype, device, requires_grad)
 
 
 def ones_like(self: Tensor, dtype: DTypeLike | None = None, device: Devices | None = None,
-              requires_grad: bool | None = None) -> Tensor:
+              requires_grad: bool | None = None, buffer: bool = True) -> Tensor:
     """Ones of this tensor's shape, dtype and device."""
     return full_like(self, 1, dtype, device, requires_grad)
 
@@ -278,8 +280,7 @@ def from_url(url: str, gunzip: bool = False, **kwargs: Any) -> Tensor:
     """The bytes of a file, as uint8: fetched once and cached, unpacked with `gunzip`."""
     from tinygrad.tensor import Tensor
 
-    data = fetch(url).read_bytes()
-    return Tensor(gzip.decompress(data) if gunzip else data, **kwargs)
+    return Tensor(fetch(url, gunzip=gunzip).read_bytes(), **kwargs)
 
 
 def one_hot(self: Tensor, num_classes: int) -> Tensor:

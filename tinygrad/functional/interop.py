@@ -11,11 +11,13 @@ views; DLPack's consumers get the memory as it is.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tinygrad.dtype import DType, dtype_from_numpy, dtypes
+from tinygrad.device import canonical_device
+from tinygrad.dtype import DType, DTypeLike, dtype_from_numpy, dtypes, to_dtype
 from tinygrad.graph.leaves import constant_value
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import argsort, prod
@@ -204,6 +206,34 @@ def from_dlpack(x: Any) -> Tensor:
     array = _array_of_dlpack(x)
     dtype_from_numpy(array.dtype)
     return Tensor.leaf(_view_of_memory(array), "CPU")
+
+
+def from_blob(ptr: int, shape: Sequence[int], dtype: DTypeLike | None = None,
+              device: str | None = None) -> Tensor:
+    """A tensor over memory of the process: `shape` items of `dtype` from the address `ptr` on.
+
+    Who gives the address keeps the memory as long as the tensor is used. Raises ValueError for an address
+    that is not aligned to the items, and for a device that cannot use the host's memory.
+
+    >>> import numpy as np
+    >>> array = np.arange(4, dtype=np.float32)
+    >>> t = Tensor.from_blob(array.ctypes.data, (2, 2))
+    >>> array[3] = 9
+    >>> t.tolist()
+    [[0.0, 1.0], [2.0, 9.0]]
+    """
+    from tinygrad.tensor import Tensor
+
+    kind = dtypes.default_float if dtype is None else to_dtype(dtype)
+    sizes = tuple(map(int, shape))
+    if ptr % kind.itemsize:
+        raise ValueError(f"an address of {kind.name} items is a multiple of {kind.itemsize}, got {ptr:#x}")
+    raw = (ctypes.c_uint8 * (prod(sizes) * kind.itemsize)).from_address(ptr)
+    place = canonical_device(device)
+    memory = memory_of(np.frombuffer(raw, kind.numpy).reshape(sizes), place, share=True)
+    if memory.base.buffer is None or not memory.base.buffer.is_exposed:
+        raise ValueError(f"{place} does not use the host's memory; make the tensor on the CPU and move it")
+    return Tensor.leaf(memory, place)
 
 
 def _view_of_memory(array: Array) -> UOp:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
+from tinygrad.compat import tensors as compat
 from tinygrad.functional import (
     activation,
     comparisons,
@@ -317,12 +318,18 @@ class Methods:
     to_ = placement.to_
     shard = placement.shard
     shard_ = placement.shard_
+    shard_like = placement.shard_like
+    # of tinygrad
+    is_param = property(compat.is_param)
+    is_param_ = compat.is_param_
+    custom_kernel = compat.custom_kernel
     # gradients
     gradient = differentiation.gradient
     backward = differentiation.backward
     # other libraries
     data = interop.data
     from_dlpack = staticmethod(interop.from_dlpack)
+    from_blob = staticmethod(interop.from_blob)
     __array__ = interop.to_array
     __buffer__ = interop.to_buffer
     __dlpack__ = interop.to_dlpack

@@ -77,6 +77,19 @@ def shard_(self: Tensor, devices: Sequence[str], axis: int | None = None) -> Ten
     return self
 
 
+def shard_like(self: Tensor, y: Tensor) -> Tensor:
+    """This tensor where `y` is: on its device, or over several as `y` lies there (cut along the same axis, or
+    whole on each).
+
+    >>> rows = Tensor.zeros(4, 2).shard(("CPU", "CPU:1"), axis=0)
+    >>> Tensor.ones(4, 2).shard_like(rows).device
+    ('CPU', 'CPU:1')
+    """
+    if isinstance(y.device, tuple):
+        return self.shard(y.device, y._cut_axis)
+    return self.to(y.device)
+
+
 def _move(self: Tensor, moved: Tensor) -> None:
     """Stand for `moved`, this tensor's value on other devices; a leaf stays one."""
     if moved is self:

@@ -13,7 +13,8 @@ from typing import TypeAlias
 
 import numpy as np
 
-from tinygrad.helpers import fetch, find_file, prod
+from tinygrad.downloads import fetch, find_file
+from tinygrad.helpers import prod
 from tinygrad.nn.state import tar_extract
 from tinygrad.tensor import Tensor
 

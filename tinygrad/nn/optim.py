@@ -20,10 +20,12 @@ class Optimizer:
     """What every optimizer does: keeps the parameters, clears gradients, applies updates.
 
     `params`: tensors; those with `requires_grad=False` are buffers, only realised by `step`. `lr` becomes a
-    float tensor of one item; assign to it to change the rate between steps.
+    float tensor of one item; assign to it to change the rate between steps. `fused` is tinygrad's, one update
+    of all parameters joined, and changes nothing: updates of equal shapes are one kernel anyway.
     """
 
-    def __init__(self, params: Sequence[Tensor], lr: float, device: str | None = None) -> None:
+    def __init__(self, params: Sequence[Tensor], lr: float, device: str | None = None,
+                 fused: bool = False) -> None:
         if lr < 0:
             raise ValueError(f"an optimizer takes a learning rate >= 0, got {lr}")
         strangers = [p for p in params if not isinstance(p, Tensor)]
@@ -120,8 +122,8 @@ class LARS(Optimizer):
                  weight_decay: float = 1e-4, ns_steps: int = 0,
                  ns_coefficients: tuple[float, float, float] | None = None, nesterov: bool = False,
                  classic: bool = True, pre_wd: bool = True, tcoef: float = 0.001,
-                 device: str | None = None) -> None:
-        super().__init__(params, lr, device)
+                 device: str | None = None, fused: bool = False) -> None:
+        super().__init__(params, lr, device, fused)
         if ns_steps > 0 and ns_coefficients is None:
             raise ValueError("Newton-Schulz steps take ns_coefficients, three numbers")
         self.momentum = momentum
@@ -184,7 +186,8 @@ def orthogonalize(g: Tensor, steps: int, coefficients: tuple[float, float, float
 
 
 def SGD(params: Sequence[Tensor], lr: float = 0.001, momentum: float = 0.0, weight_decay: float = 0.0,
-        nesterov: bool = False, classic: bool = False, device: str | None = None) -> LARS:
+        nesterov: bool = False, classic: bool = False, device: str | None = None,
+        fused: bool = False) -> LARS:
     """Stochastic gradient descent: g += weight_decay * p; b = momentum * b + g; p -= lr * b, as PyTorch's
     SGD.
 
@@ -200,12 +203,12 @@ def SGD(params: Sequence[Tensor], lr: float = 0.001, momentum: float = 0.0, weig
     [0.5, 1.0]
     """
     return LARS(params, lr, momentum, weight_decay, nesterov=nesterov, classic=classic, tcoef=0.0,
-                device=device)
+                device=device, fused=fused)
 
 
 def Muon(params: Sequence[Tensor], lr: float = 0.001, momentum: float = 0.95, weight_decay: float = 0.1,
          ns_steps: int = 5, ns_coefficients: tuple[float, float, float] = (3.4445, -4.775, 2.0315),
-         nesterov: bool = True, device: str | None = None) -> LARS:
+         nesterov: bool = True, device: str | None = None, fused: bool = False) -> LARS:
     """Momentum whose update is made orthogonal (Jordan and others, 2024), for the matrices of hidden layers.
 
     Weight decay shrinks the parameter by 1 - lr * weight_decay, apart from the gradient. Parameters of one
@@ -213,7 +216,7 @@ def Muon(params: Sequence[Tensor], lr: float = 0.001, momentum: float = 0.95, we
     better with another optimizer (`OptimizerGroup`).
     """
     return LARS(params, lr, momentum, weight_decay, ns_steps, ns_coefficients, nesterov, classic=False,
-                pre_wd=False, tcoef=0.0, device=device)
+                pre_wd=False, tcoef=0.0, device=device, fused=fused)
 
 
 class LAMB(Optimizer):
@@ -226,8 +229,8 @@ class LAMB(Optimizer):
 
     def __init__(self, params: Sequence[Tensor], lr: float = 0.001, b1: float = 0.9, b2: float = 0.999,
                  eps: float = 1e-6, weight_decay: float = 0.0, adam: bool = False,
-                 device: str | None = None) -> None:
-        super().__init__(params, lr, device)
+                 device: str | None = None, fused: bool = False) -> None:
+        super().__init__(params, lr, device, fused)
         if not (0 <= b1 < 1 and 0 <= b2 < 1):
             raise ValueError(f"b1 and b2 are from 0 to below 1, got {b1} and {b2}")
         self.b1 = b1
@@ -287,12 +290,13 @@ def _adapted(value: Tensor, m: Tensor, v: Tensor, correction1: Tensor, correctio
 
 
 def Adam(params: Sequence[Tensor], lr: float = 0.001, b1: float = 0.9, b2: float = 0.999,
-         eps: float = 1e-8, device: str | None = None) -> LAMB:
+         eps: float = 1e-8, device: str | None = None, fused: bool = False) -> LAMB:
     """Adam (Kingma and Ba, 2014), as PyTorch's: p -= lr * m' / (sqrt(v') + eps), bias-corrected."""
-    return LAMB(params, lr, b1, b2, eps, 0.0, adam=True, device=device)
+    return LAMB(params, lr, b1, b2, eps, 0.0, adam=True, device=device, fused=fused)
 
 
 def AdamW(params: Sequence[Tensor], lr: float = 0.001, b1: float = 0.9, b2: float = 0.999,
-          eps: float = 1e-8, weight_decay: float = 0.01, device: str | None = None) -> LAMB:
+          eps: float = 1e-8, weight_decay: float = 0.01, device: str | None = None,
+          fused: bool = False) -> LAMB:
     """Adam with weight decay apart from the gradient (Loshchilov and Hutter, 2017), as PyTorch's AdamW."""
-    return LAMB(params, lr, b1, b2, eps, weight_decay, adam=True, device=device)
+    return LAMB(params, lr, b1, b2, eps, weight_decay, adam=True, device=device, fused=fused)

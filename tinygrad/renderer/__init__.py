@@ -83,6 +83,10 @@ class Renderer(ABC):
     longest_access: int = 4
     """items that one access of a block's thread moves at most, if they are no more than `ACCESS_BYTES`"""
 
+    def supported_dtypes(self) -> set[DType]:
+        """The dtypes that kernels compute with on this device."""
+        return set(dtypes.all) - self.missing
+
     def access_lanes(self, dtype: DType) -> int:
         """Items of `dtype` that one access of a block's thread moves."""
         return max(1, min(self.longest_access, ACCESS_BYTES // dtype.lane_size))

@@ -4,5 +4,8 @@
 `hostdata` makes arrays and nodes of data from Python; `sharing` knows which tensors show one value, `live`
 which there are at all; `modes` are blocks of code in which they behave otherwise.
 """
+from tinygrad.helpers import AttributeSetting
 from tinygrad.tensor.tensor import Operand as Operand
 from tinygrad.tensor.tensor import Tensor as Tensor
+
+AttributeSetting("TRAINING", Tensor, "training", lambda mode: bool(int(mode)))

@@ -1,25 +1,17 @@
 """Blocks of code in which tensors behave otherwise: `no_grad`, and `train` and `test`.
 
-They are attributes of `Tensor` too (`with Tensor.train():`). `functional/transforms.py` calls the functions
-that it transforms within `transforming`.
+They are attributes of `Tensor` too (`with Tensor.train():`). Training is a setting, as DEBUG is:
+`Context(TRAINING=1)`. `functional/transforms.py` calls the functions that it transforms within
+`transforming`.
 """
 from __future__ import annotations
 
 import contextlib
 import threading
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import ClassVar
 
-from tinygrad.helpers import Undo
-
-if TYPE_CHECKING:
-    from tinygrad.tensor import Tensor
-
-
-def _tensor_class() -> type[Tensor]:
-    from tinygrad.tensor import Tensor
-
-    return Tensor
+from tinygrad.helpers import Context
 
 
 class _Depth(threading.local):
@@ -40,22 +32,12 @@ class no_grad(contextlib.ContextDecorator):
         no_grad.state.depth -= 1
 
 
-class train(contextlib.ContextDecorator):
+class train(Context):
     """Within this block (or decorated function), `Tensor.training` is `mode`: dropout and batch statistics
     on. That is so for the whole process, other threads included."""
 
-    undo: ClassVar[Undo] = Undo(lambda name: getattr(_tensor_class(), name),
-                                lambda name, value: setattr(_tensor_class(), name, value))
-
     def __init__(self, mode: bool = True) -> None:
-        self.mode = mode
-        self.saved: list[dict[str, Any]] = []
-
-    def __enter__(self) -> None:
-        self.saved.append(self.undo.begin({"training": self.mode}))
-
-    def __exit__(self, *exc: object) -> None:
-        self.undo.end(self.saved.pop())
+        super().__init__(TRAINING=mode)
 
 
 def test() -> train:

@@ -16,6 +16,7 @@ import copy
 import functools
 import itertools
 import operator
+import os
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeAlias, TypeVar
@@ -74,9 +75,9 @@ class Tensor(Methods):
     """An n-dimensional array of one dtype, on one device, computed lazily and differentiable.
 
     `data` is a number, a (nested) list or tuple of them, a NumPy array or scalar, bytes (as uint8), a
-    memoryview (all of them copied: `Tensor.from_dlpack` shares memory), a graph node, another Tensor, or None
-    (empty). Raises ValueError for ragged lists and unknown devices, TypeError for data or dtypes that no
-    tensor can hold.
+    memoryview (all of them copied: `Tensor.from_dlpack` shares memory), a path (`from_file`), a graph node,
+    another Tensor, or None (empty). Raises ValueError for ragged lists and unknown devices, TypeError for
+    data or dtypes that no tensor can hold.
 
     >>> (Tensor([[1, 2], [3, 4]]) @ Tensor([1, 1])).tolist()
     [3, 7]
@@ -98,7 +99,7 @@ class Tensor(Methods):
     """of a gradient: all that the same `backward` left"""
 
     training: ClassVar[bool] = False
-    """Whether layers behave as in training; also `with Tensor.train():`."""
+    """Whether layers behave as in training; also `with Tensor.train():` and the setting TRAINING."""
     no_grad = no_grad
     train = train
     test = staticmethod(test)
@@ -119,6 +120,9 @@ class Tensor(Methods):
             uop = UOp.const(data.item(), dtype_from_numpy(data.dtype) if kind is None else kind)
         elif isinstance(data, (bool, int, float)):
             uop = UOp.const(data, dtypes.from_py(data) if kind is None else kind)
+        elif isinstance(data, os.PathLike):
+            file = Tensor.from_file(data, kind)
+            uop, place = file.uop, file.device if device is None else place
         else:
             uop = memory_of(array_of(data, kind), place if isinstance(place, str) else place[0])
         uop = uop if kind is None else uop.cast(kind)

@@ -27,7 +27,7 @@ from tinygrad.codegen.opt.plan_cache import PlanCache
 from tinygrad.codegen.ranges import all_ranges
 from tinygrad.device import Device
 from tinygrad.graph.uop import UOp
-from tinygrad.helpers import BEAM, BEAM_SECONDS, CACHELEVEL, DEBUG, cache_dir, colored
+from tinygrad.helpers import BEAM, BEAM_SECONDS, CACHELEVEL, DEBUG, IGNORE_BEAM_CACHE, cache_dir, colored
 from tinygrad.renderer import Renderer
 
 TOGETHER = 8
@@ -50,7 +50,8 @@ def searched_plan(ast: UOp, nest: UOp, device: str) -> Plan:
     renderer = Device[device].renderer
     width, seconds = int(BEAM), float(BEAM_SECONDS.value)
     key = kernel_key(ast, device)
-    kept = _kept_plans().get(key, width, seconds) if CACHELEVEL and key is not None else None
+    may_recall = CACHELEVEL and not IGNORE_BEAM_CACHE and key is not None
+    kept = _kept_plans().get(key, width, seconds) if may_recall and key is not None else None
     if kept is not None and applies(nest, kept, renderer):
         return kept
     try:
