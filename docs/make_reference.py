@@ -36,7 +36,7 @@ class Family:
 
 FAMILIES = (
     Family("tensor", "Tensors", ("tensor.tensor", "tensor.modes", "functional.placement",
-                                  "functional.differentiation")),
+                                  "functional.differentiation", "compat.tensors")),
     Family("creation", "Creation", ("functional.creation",)),
     Family("random", "Random numbers", ("functional.random", "tensor.generator")),
     Family("elementwise", "Arithmetic, comparisons, bits and casts",
