@@ -37,8 +37,8 @@ FLOAT_RATE = MULTIPROCESSORS * 128 * CLOCK
 SHARED_RATE = MULTIPROCESSORS * 128 * CLOCK
 """Bytes of shared memory in a second."""
 MEMORY_RATE, UNIT_RATE = 4.8e12, {"bf16": 990e12, "f16": 990e12, "tf32": 495e12, "s8": 1979e12}
-SHOWN = (OptKind.ROW, OptKind.ONLINE, OptKind.SHARE, OptKind.MMA, OptKind.CHAIN, OptKind.SCATTER,
-         OptKind.SKIP)
+SHOWN = (OptKind.ROW, OptKind.ONLINE_SOFTMAX, OptKind.SHARE, OptKind.MMA, OptKind.ATTENTION, OptKind.SCATTER,
+         OptKind.TIGHTEN)
 REGISTERS, SHARED_BYTES, THREADS, BLOCKS = 65536, 227 << 10, 2048, 32
 """Of a multiprocessor."""
 

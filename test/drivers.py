@@ -25,10 +25,10 @@ needs_compiler = pytest.mark.skipif(not any(map(shutil.which, emulator.COMPILERS
 rng = np.random.default_rng(3)
 
 
-def walk_everywhere(patch: pytest.MonkeyPatch, most_tiles: int) -> None:
-    """One walk for sums by place wherever that is possible, and spare items for up to so many tiles."""
+def one_pass_everywhere(patch: pytest.MonkeyPatch, most_tiles: int) -> None:
+    """One pass for segment sums wherever that is possible, and dump slots for up to so many tiles."""
     patch.setattr(choose_scatter, "MOST_TILES", most_tiles)
-    patch.setattr(choose_scatter, "WALK_COST", 1e-9)
+    patch.setattr(choose_scatter, "PASS_COST", 1e-9)
     patch.setattr(choose_scatter, "OUTPUT_COST", 0.0)
     patch.setattr(choose_gpu, "LEAST_OWN", 2)
     patch.setattr(choose_gpu, "MOST_OWN", 4)

@@ -13,7 +13,7 @@ from tinygrad import Tensor
 from tinygrad.codegen.barriers import BARRIER, with_barriers
 from tinygrad.codegen.compile import stages_of
 from tinygrad.codegen.expand import expand
-from tinygrad.codegen.launches import launch_groups, needs_order
+from tinygrad.codegen.kernel_fission import kernel_groups, needs_order
 from tinygrad.codegen.linearize import linearize
 from tinygrad.codegen.opt.choose_gpu import choose_block_plan
 from tinygrad.codegen.opt.plan import Opt, OptKind, Plan, apply_plan
@@ -376,8 +376,8 @@ def test_stores_that_others_read_go_into_later_launches():
     number, vector = items(0, 1), items(1, 5)
     count = number.index(zero).store(number.index(zero).load() + 1.0)
     scaled = vector.index(i).store(vector.index(i).load() * number.index(zero).load(), i)
-    assert launch_groups(UOp.sink([count, scaled])) == [[1], [0]]
-    assert launch_groups(UOp.sink([scaled])) == [[0]]
+    assert kernel_groups(UOp.sink([count, scaled])) == [[1], [0]]
+    assert kernel_groups(UOp.sink([scaled])) == [[0]]
     assert not needs_order(UOp.sink([scaled]))
     assert needs_order(UOp.sink([count, scaled]))
 
@@ -389,9 +389,9 @@ def test_what_is_stored_for_rows_alone_leaves_a_product_to_tiles():
     stored = items(0, 384).index(i * 24 + j).store(product, i, j)
     beside = items(1, 16).index(i).store(numbers.index(i).load() + 1.0, i)
     total = items(1, 16).index(i).store(product.reduce_ranges(Ops.ADD, j), i)
-    assert launch_groups(UOp.sink([stored, beside])) == [[0], [1]]
-    assert launch_groups(UOp.sink([beside, stored])) == [[1], [0]]
-    assert launch_groups(UOp.sink([stored, total])) == [[0, 1]]
+    assert kernel_groups(UOp.sink([stored, beside])) == [[0], [1]]
+    assert kernel_groups(UOp.sink([beside, stored])) == [[1], [0]]
+    assert kernel_groups(UOp.sink([stored, total])) == [[0, 1]]
     for nest in (UOp.sink([stored]), UOp.sink([stored, beside])):
         plan = choose_block_plan(nest, Device["PYTHON:METAL"].renderer)
         assert any(o.kind is OptKind.MMA for o in plan.opts) == (len(nest.src) == 1)

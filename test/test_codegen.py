@@ -90,7 +90,7 @@ def single_opts(ast: UOp, amounts: tuple[int, ...]) -> list[Plan]:
     for r in all_ranges(nest):
         identity = r.arg[0]
         reduces = is_reduce_range(nest, r)
-        kinds = [OptKind.VECTOR, *([OptKind.UNROLL, OptKind.GROUP] if reduces else [OptKind.UPCAST])]
+        kinds = [OptKind.VECTOR, *([OptKind.UNROLL, OptKind.ACCUMULATORS] if reduces else [OptKind.UPCAST])]
         plans += [Plan((Opt(kind, identity, amount),)) for kind in kinds for amount in amounts]
         if not reduces:
             plans += [Plan((Opt(OptKind.SWAP, identity),)),
@@ -219,7 +219,7 @@ def test_tiles_of_a_matmul(m: int, k: int, n: int) -> None:
         (Opt(OptKind.VECTOR, columns, 16), Opt(OptKind.UPCAST, rows, 6)),
         (Opt(OptKind.VECTOR, columns, 4), Opt(OptKind.UPCAST, rows, 3), Opt(OptKind.UNROLL, inner, 4)),
         (Opt(OptKind.VECTOR, inner, 8), Opt(OptKind.UPCAST, rows, 2), Opt(OptKind.UPCAST, columns, 2)),
-        (Opt(OptKind.GROUP, inner, 4), Opt(OptKind.VECTOR, rows, 4)),
+        (Opt(OptKind.ACCUMULATORS, inner, 4), Opt(OptKind.VECTOR, rows, 4)),
         (Opt(OptKind.MERGE, rows, columns),),
         (Opt(OptKind.SWAP, columns), Opt(OptKind.VECTOR, rows, 8), Opt(OptKind.THREAD, columns)),
     ]

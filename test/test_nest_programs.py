@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from drivers import walk_everywhere
+from drivers import one_pass_everywhere
 from spaces import SIZES, Both, Space
 
 from tinygrad import Context, Device, Tensor
@@ -333,7 +333,7 @@ def as_if_large(patch: pytest.MonkeyPatch, seed: int) -> None:
     draw(machine, "warp_threads", 8)
     draw(cost, "STORE_COST", 1e3, 1e9)
     draw(cost, "LARGE_CONE", 10**9)
-    draw(choose_gpu, "KEPT_ROW", 8, 64, 1024)
+    draw(choose_gpu, "REGISTER_ROW", 8, 64, 1024)
     draw(choose_gpu, "ROW_ITEMS", 1, 2, 4)
     draw(choose_gpu, "TILE_ITEMS", 2, 4)
     draw(choose_gpu, "ROW_ROUNDS", 1, 2)
@@ -354,7 +354,7 @@ def as_if_large(patch: pytest.MonkeyPatch, seed: int) -> None:
         draw(split_k, "TILE_SIDE", 4)
         draw(split_k, "MULTIPROCESSORS", 1, 8)
     if random.random() < 0.2:
-        walk_everywhere(patch, random.choice((0, 1 << 30)))
+        one_pass_everywhere(patch, random.choice((0, 1 << 30)))
 
 
 def check(seed: int, device: str, patch: pytest.MonkeyPatch, sizes: Sequence[int] = SIZES) -> None:

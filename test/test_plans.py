@@ -429,7 +429,7 @@ def test_neighbours_change_add_and_drop_one_opt() -> None:
     assert len(set(near)) == len(near) and Plan(TILED) not in near
     assert all(abs(len(p.opts) - len(TILED)) <= 1 for p in near)
     kinds = {o.kind for p in near for o in p.opts}
-    assert {OptKind.VECTOR, OptKind.UPCAST, OptKind.UNROLL, OptKind.GROUP, OptKind.SPLIT, OptKind.SWAP,
+    assert {OptKind.VECTOR, OptKind.UPCAST, OptKind.UNROLL, OptKind.ACCUMULATORS, OptKind.SPLIT, OptKind.SWAP,
             OptKind.STAGE, OptKind.THREAD} <= kinds
     tiles = {tuple(o.amount for o in p.opts if o.kind is OptKind.UPCAST) for p in near}
     assert {(4, 3), (2, 4), (2, 2), (2,), (3,)} <= tiles

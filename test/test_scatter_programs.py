@@ -1,5 +1,6 @@
-"""Random sums of what belongs to an item, in one walk each (`codegen/opt/scatter.py`), against NumPy: places
-that are read, computed, looked up and summed, several at once, beside conditions and in kernels that go on.
+"""Random segment sums, in one pass each (`codegen/opt/scatter_add.py`), against NumPy:
+places that are read, computed, looked up and summed, several at once, beside conditions and in kernels that
+go on.
 
 A program is repeated by its seed. All numbers are whole, so results are exact.
 """
@@ -10,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from drivers import walk_everywhere
+from drivers import one_pass_everywhere
 from spaces import SIZES, Both, Space
 
 from tinygrad import Tensor
@@ -149,9 +150,9 @@ class Program(Space):
         return total
 
 
-@pytest.fixture(params=[0, 1 << 30], ids=["branches", "spare items"])
-def walked(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    walk_everywhere(monkeypatch, request.param)
+@pytest.fixture(params=[0, 1 << 30], ids=["branches", "dump slots"])
+def one_pass(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    one_pass_everywhere(monkeypatch, request.param)
 
 
 def check(seed: int, device: str | None, largest: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,18 +163,18 @@ def check(seed: int, device: str | None, largest: int, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_random_sums_by_place(walked: None, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_random_segment_sums(one_pass: None, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     check(seed, None, 65, monkeypatch)
 
 
 @pytest.mark.parametrize("device", ["PYTHON", "PYTHON:BLOCKS"])
 @pytest.mark.parametrize("seed", range(1000, 1020))
-def test_random_sums_by_place_where_accesses_are_checked(walked: None, device: str, seed: int,
+def test_random_segment_sums_where_accesses_are_checked(one_pass: None, device: str, seed: int,
                                                          monkeypatch: pytest.MonkeyPatch) -> None:
     check(seed, device, 9, monkeypatch)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(10_000, 11_000))
-def test_many_random_sums_by_place(walked: None, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_random_segment_sums(one_pass: None, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     check(seed, None, 65, monkeypatch)

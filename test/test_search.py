@@ -157,7 +157,7 @@ def test_edits_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
     def seconds(plan: Plan) -> float:
         return 1.0 - 0.3 * sum(any(o.kind is kind for o in plan.opts) for kind in helpful)
 
-    helpful = (OptKind.GROUP, OptKind.UNROLL)
+    helpful = (OptKind.ACCUMULATORS, OptKind.UNROLL)
     use_clock(monkeypatch, seconds)
     found = Search(nest_of(held(numbers(8, 64)).sum(1)), "CPU", 1, 60.0).run()
     assert set(helpful) <= {o.kind for o in found.plan.opts}

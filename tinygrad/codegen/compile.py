@@ -18,7 +18,7 @@ from typing import Any
 from tinygrad.codegen.cost import Estimate, estimate
 from tinygrad.codegen.expand import expand
 from tinygrad.codegen.kernel_cache import Written, kept_kernel, target_of
-from tinygrad.codegen.launches import launch_groups
+from tinygrad.codegen.kernel_fission import kernel_groups
 from tinygrad.codegen.linearize import linearize
 from tinygrad.codegen.lower import lower
 from tinygrad.codegen.opt.choose import choose_plan, explain_plan
@@ -102,7 +102,7 @@ def parts_of(ast: UOp, device: str) -> list[UOp]:
     others write."""
     if not Device[device].renderer.has_blocks or len(ast.src) < 2:
         return [ast]
-    groups = launch_groups(lower(ast))
+    groups = kernel_groups(lower(ast))
     return [ast] if len(groups) == 1 else [UOp.sink(ast.src[i] for i in group) for group in groups]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from tinygrad.codegen.belonging import sums_by_place
+from tinygrad.codegen.segment_sum import segment_sums
 from tinygrad.device.host import seconds_of
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Family, Ops
@@ -31,7 +31,7 @@ def estimate(nest: UOp, plain: bool = False) -> Estimate:
     A sum of what belongs to an output each counts every item once, though `plain` loops ask for each output.
     """
     operations = 0
-    found = () if plain else sums_by_place(nest)
+    found = () if plain else segment_sums(nest)
     belonging = {node: b.loop for b in found for node in (b.reduce, b.reduce.src[0])}
     touched: dict[UOp, int] = {}
     for node in nest.toposort():

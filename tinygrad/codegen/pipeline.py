@@ -2,9 +2,9 @@
 
 In: a program for blocks of threads, in which a loop fills shared memory from buffers, waits for all threads,
 and computes with it. Out, for a device that copies asynchronously: the same loop over several tiles of that
-memory, which take turns. An iteration starts the copies for one of the next, and waits only for its own,
-which were started some iterations ago. A plain copy and two barriers are what is left where a value is
-computed on its way into shared memory.
+memory (double buffering, and more). An iteration starts the copies for one of the next, and waits only for
+its own, which were started some iterations ago. A plain copy and two barriers are what is left where a value
+is computed on its way into shared memory.
 """
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from tinygrad.renderer import Renderer
 from tinygrad.renderer.launch import SHARED_ALIGNMENT, shared_bytes_of
 
 MOST_TILES = 4
-"""Tiles of shared memory that take turns: three on their way hide the latency of memory (about 700 cycles)
-behind three iterations."""
+"""Stages of the pipeline, each a tile of shared memory: three on their way hide the latency of memory (about
+700 cycles) behind three iterations."""
 COPY_BYTES = (4, 8, 16)
 """What one asynchronous copy moves."""
 
@@ -172,32 +172,32 @@ class _Pipeline:
         self.add(Ops.END, counter.dtype, (counter,))
         return self.out
 
-    def turn(self, counter: UOp) -> UOp:
+    def buffer_of(self, counter: UOp) -> UOp:
         """Which tile an iteration uses."""
         return self.add(Ops.MOD, dtypes.index, (counter, self.number(self.count)))
 
     def start_copies(self, counter: UOp, extent: UOp) -> None:
         """What iteration number `counter` will need, if there is one."""
-        turn = self.turn(counter)
+        buffer_of = self.buffer_of(counter)
         exists = self.add(Ops.CMPLT, dtypes.bool, (counter, extent))
         done = {self.loop.counter: counter}
         for node in self.loop.filling:
             if node.op is Ops.INDEX or (node.op is Ops.LOAD and _memory(node).op is Ops.PARAM):
                 continue  # said where they are used
             if node.op is Ops.STORE:
-                source = self.address(node.src[1].src[0], done, turn, exists)
-                target = self.address(node.src[0], done, turn, None)
+                source = self.address(node.src[1].src[0], done, buffer_of, exists)
+                target = self.address(node.src[0], done, buffer_of, None)
                 self.add(Ops.PREFETCH, node.dtype, (target, source))
             else:
                 self.again(node, done)
         self.add(Ops.COMMIT, dtypes.index)
 
     def compute(self, counter: UOp) -> None:
-        turn = self.turn(counter)
+        buffer_of = self.buffer_of(counter)
         done: dict[UOp, UOp] = {}
         for node in self.loop.computing:
             if node.op is Ops.INDEX and node.src[0] in self.tiles:
-                done[node] = self.address(node, done, turn, None)
+                done[node] = self.address(node, done, buffer_of, None)
             else:
                 self.again(node, done)
 
@@ -209,11 +209,11 @@ class _Pipeline:
         done[node] = node if src == node.src else node.replace(src=src)
         self.out.append(done[node])
 
-    def address(self, place: UOp, done: dict[UOp, UOp], turn: UOp, only_if: UOp | None) -> UOp:
-        """An INDEX, into the tile whose turn it is; to be read `only_if` a condition holds."""
+    def address(self, place: UOp, done: dict[UOp, UOp], buffer_of: UOp, only_if: UOp | None) -> UOp:
+        """An INDEX, into the tile of an iteration; to be read `only_if` a condition holds."""
         memory, offset, *valid = (done.get(s, s) for s in place.src)
         if memory in self.tiles:
-            start = self.add(Ops.MUL, dtypes.index, (turn, self.number(self.sizes[memory])))
+            start = self.add(Ops.MUL, dtypes.index, (buffer_of, self.number(self.sizes[memory])))
             offset = self.add(Ops.ADD, dtypes.index, (offset, start))
             memory = self.tiles[memory]
         if only_if is not None:

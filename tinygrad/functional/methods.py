@@ -1,7 +1,7 @@
 """`Methods`, the index of what tensors can do: each function of `functional/` under its name as a method.
 
 `Tensor` inherits it. A line here is all that a function needs to become a method, an operator or (static) a
-constructor; the types are the functions' own. Those of many nodes are `recalled` (`recipes.py`).
+constructor; the types are the functions' own. Those of many nodes are `memoised` (`graph_templates.py`).
 """
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tinygrad.functional import (
     reduce,
     selecting,
 )
-from tinygrad.functional.recipes import recalled
+from tinygrad.functional.graph_templates import memoised
 from tinygrad.tensor import generator
 
 if TYPE_CHECKING:
@@ -157,44 +157,44 @@ class Methods:
     rsqrt = mathematics.rsqrt
     exp = mathematics.exp
     exp2 = mathematics.exp2
-    expm1 = recalled(mathematics.expm1)
+    expm1 = memoised(mathematics.expm1)
     log = mathematics.log
-    log1p = recalled(mathematics.log1p)
+    log1p = memoised(mathematics.log1p)
     log2 = mathematics.log2
     log10 = mathematics.log10
-    logaddexp = recalled(mathematics.logaddexp)
-    pow = recalled(mathematics.power)
+    logaddexp = memoised(mathematics.logaddexp)
+    pow = memoised(mathematics.power)
     sin = mathematics.sin
     cos = mathematics.cos
-    tan = recalled(mathematics.tan)
-    asin = recalled(mathematics.asin)
-    acos = recalled(mathematics.acos)
-    atan = recalled(mathematics.atan)
-    sinh = recalled(mathematics.sinh)
-    cosh = recalled(mathematics.cosh)
-    tanh = recalled(mathematics.tanh)
-    asinh = recalled(mathematics.asinh)
-    acosh = recalled(mathematics.acosh)
-    atanh = recalled(mathematics.atanh)
-    erf = recalled(error_function.erf)
-    erfc = recalled(error_function.erfc)
+    tan = memoised(mathematics.tan)
+    asin = memoised(mathematics.asin)
+    acos = memoised(mathematics.acos)
+    atan = memoised(mathematics.atan)
+    sinh = memoised(mathematics.sinh)
+    cosh = memoised(mathematics.cosh)
+    tanh = memoised(mathematics.tanh)
+    asinh = memoised(mathematics.asinh)
+    acosh = memoised(mathematics.acosh)
+    atanh = memoised(mathematics.atanh)
+    erf = memoised(error_function.erf)
+    erfc = memoised(error_function.erfc)
     # activation
     relu = activation.relu
     relu6 = activation.relu6
-    sigmoid = recalled(activation.sigmoid)
-    silu = recalled(activation.silu)
-    gelu = recalled(activation.gelu)
-    quick_gelu = recalled(activation.quick_gelu)
-    softplus = recalled(activation.softplus)
-    logsigmoid = recalled(activation.logsigmoid)
-    mish = recalled(activation.mish)
-    elu = recalled(activation.elu)
-    celu = recalled(activation.celu)
-    selu = recalled(activation.selu)
+    sigmoid = memoised(activation.sigmoid)
+    silu = memoised(activation.silu)
+    gelu = memoised(activation.gelu)
+    quick_gelu = memoised(activation.quick_gelu)
+    softplus = memoised(activation.softplus)
+    logsigmoid = memoised(activation.logsigmoid)
+    mish = memoised(activation.mish)
+    elu = memoised(activation.elu)
+    celu = memoised(activation.celu)
+    selu = memoised(activation.selu)
     leaky_relu = activation.leaky_relu
     hardtanh = activation.hardtanh
     hardsigmoid = activation.hardsigmoid
-    hardswish = recalled(activation.hardswish)
+    hardswish = memoised(activation.hardswish)
     softsign = activation.softsign
     swish = silu
     # elementwise: casts
@@ -249,29 +249,29 @@ class Methods:
     min = _along(reduce.min_)
     any = _along(reduce.any_)
     all = _along(reduce.all_)
-    mean = _along(recalled(reduce.mean))
-    var = _along(recalled(reduce.var))
-    std = _along(recalled(reduce.std))
+    mean = _along(memoised(reduce.mean))
+    var = _along(memoised(reduce.var))
+    std = _along(memoised(reduce.std))
     var_mean = _along(reduce.var_mean)
     std_mean = _along(reduce.std_mean)
-    argmax = _along(recalled(reduce.argmax))
-    argmin = _along(recalled(reduce.argmin))
-    softmax = _along(recalled(reduce.softmax))
-    log_softmax = _along(recalled(reduce.log_softmax))
-    softmin = _along(recalled(reduce.softmin))
-    logsumexp = _along(recalled(reduce.logsumexp))
-    cumsum = _along(recalled(reduce.cumsum))
-    cumprod = _along(recalled(reduce.cumprod))
+    argmax = _along(memoised(reduce.argmax))
+    argmin = _along(memoised(reduce.argmin))
+    softmax = _along(memoised(reduce.softmax))
+    log_softmax = _along(memoised(reduce.log_softmax))
+    softmin = _along(memoised(reduce.softmin))
+    logsumexp = _along(memoised(reduce.logsumexp))
+    cumsum = _along(memoised(reduce.cumsum))
+    cumprod = _along(memoised(reduce.cumprod))
     cummax = _along(reduce.cummax)
     cummin = _along(reduce.cummin)
-    logcumsumexp = _along(recalled(reduce.logcumsumexp))
+    logcumsumexp = _along(memoised(reduce.logcumsumexp))
     sort = reduce.sort
     argsort = reduce.argsort
     topk = reduce.topk
     # linear algebra
-    dot = recalled(linalg.dot)
-    matmul = recalled(linalg.matmul)
-    linear = recalled(linalg.linear)
+    dot = memoised(linalg.dot)
+    matmul = memoised(linalg.matmul)
+    linear = memoised(linalg.linear)
     qr = decompositions.qr
     svd = decompositions.svd
     eigh = decompositions.eigh
@@ -295,23 +295,23 @@ class Methods:
     nonzero = selecting.nonzero
     unique = selecting.unique
     # neural networks: convolution, pooling, normalisation, attention, losses
-    conv2d = recalled(convolution.conv2d)
-    conv_transpose2d = recalled(convolution.conv_transpose2d)
-    avg_pool2d = recalled(pooling.avg_pool2d)
-    max_pool2d = recalled(pooling.max_pool2d)
+    conv2d = memoised(convolution.conv2d)
+    conv_transpose2d = memoised(convolution.conv_transpose2d)
+    avg_pool2d = memoised(pooling.avg_pool2d)
+    max_pool2d = memoised(pooling.max_pool2d)
     max_unpool2d = pooling.max_unpool2d
-    interpolate = recalled(pooling.interpolate)
-    batchnorm = recalled(nn.batchnorm)
-    layernorm = recalled(nn.layernorm)
-    normalize = recalled(nn.normalize)
+    interpolate = memoised(pooling.interpolate)
+    batchnorm = memoised(nn.batchnorm)
+    layernorm = memoised(nn.layernorm)
+    normalize = memoised(nn.normalize)
     dropout = nn.dropout
-    scaled_dot_product_attention = recalled(nn.scaled_dot_product_attention)
+    scaled_dot_product_attention = memoised(nn.scaled_dot_product_attention)
     sequential = nn.sequential
-    binary_crossentropy = recalled(losses.binary_crossentropy)
-    binary_crossentropy_logits = recalled(losses.binary_crossentropy_logits)
-    cross_entropy = recalled(losses.cross_entropy)
-    sparse_categorical_crossentropy = recalled(losses.sparse_categorical_crossentropy)
-    nll_loss = recalled(losses.nll_loss)
+    binary_crossentropy = memoised(losses.binary_crossentropy)
+    binary_crossentropy_logits = memoised(losses.binary_crossentropy_logits)
+    cross_entropy = memoised(losses.cross_entropy)
+    sparse_categorical_crossentropy = memoised(losses.sparse_categorical_crossentropy)
+    nll_loss = memoised(losses.nll_loss)
 
     # devices
     to = placement.to

@@ -11,7 +11,7 @@ import functools
 from collections.abc import Collection, Sequence
 
 from tinygrad.dtype import dtypes, promote
-from tinygrad.functional.recipes import recalled
+from tinygrad.functional.graph_templates import memoised
 from tinygrad.helpers import dedup, flatten
 from tinygrad.tensor import Tensor
 
@@ -269,13 +269,13 @@ class LAMB(Optimizer):
         correction.assign(after)
 
 
-@recalled
+@memoised
 def _averaged(old: Tensor, new: Tensor | float, b: float) -> Tensor:
     """The running average of what was and is."""
     return b * old + (1 - b) * new
 
 
-@recalled
+@memoised
 def _adapted(value: Tensor, m: Tensor, v: Tensor, correction1: Tensor, correction2: Tensor, rate: Tensor,
              eps: float, weight_decay: float, adam: bool) -> Tensor:
     """The next value of a parameter, with the new averages of its gradient and of that squared, and 1 - b^t

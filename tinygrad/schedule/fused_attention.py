@@ -2,7 +2,7 @@
 
 A contraction that is tiled for blocks of threads wants its kernel for itself. But where one of its operands
 is a softmax of another contraction's result, and a matrix unit can do both with the softmax in between
-(`codegen/opt/choose_chain.py`), all of it is one kernel, and nothing of the size of the scores is stored.
+(`codegen/opt/choose_attention.py`), all of it is one kernel, and nothing of the size of the scores is stored.
 That is asked by lowering the piece of the graph by itself, and choosing a plan for it. Where others want the
 weights too, as gradients do, they are rematerialised for those, later: on a matrix unit that takes less time
 than reading what would have been stored, and between forward and backward no memory.

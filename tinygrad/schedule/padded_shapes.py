@@ -9,8 +9,8 @@ becomes one of shape (64, 8) of which the items from n on are arbitrary; three r
 - what is stored is LIVE_OUT: only items within the true sizes are written, or computed.
 
 The conditions are comparisons of an index with an expression of VARIABLEs. So loops end where a condition can
-no longer hold (`codegen/opt/skip.py`), kernels do not depend on the values, and time goes with the values,
-not with the bounds. Next on the path: `schedule/cache.py`.
+no longer hold (`codegen/opt/loop_bounds.py`), kernels do not depend on the values, and time goes with the
+values, not with the bounds. Next on the path: `schedule/cache.py`.
 """
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tinygrad.codegen.indexing import range_extents
-from tinygrad.codegen.opt.choose_gpu import BLOCKS_AT_ONCE, KEPT_ROW, SECTOR_BYTES, WORD_BYTES
+from tinygrad.codegen.opt.choose_gpu import BLOCKS_AT_ONCE, REGISTER_ROW, SECTOR_BYTES, WORD_BYTES
 from tinygrad.codegen.opt.choose_units import LEAST_SIDE
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.uop import UOp
@@ -60,7 +60,7 @@ def split_k_cost(node: UOp) -> SplitKCost | None:
         return SplitKCost(length, *found, results, node.dtype.itemsize)
     walked = _largest_view(node.src[0])
     along = any(abs(walked.st.views[-1].strides[a]) == 1 for a in node.arg[1] if walked.shape[a] > 1)
-    if along and (length <= KEPT_ROW or results >= MANY_ROWS):
+    if along and (length <= REGISTER_ROW or results >= MANY_ROWS):
         return None
     busy = BLOCKS_AT_ONCE * (WORD_BYTES if along else SECTOR_BYTES)
     return SplitKCost(length, results * walked.dtype.itemsize, busy, results, node.dtype.itemsize)

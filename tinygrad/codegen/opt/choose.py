@@ -2,11 +2,11 @@
 
 In: a loop nest and the device's numbers (lanes, registers, caches, threads). Out: a Plan. The steps in order:
 1. ranges that are contiguous in every access become one (a 4-d elementwise kernel is one loop);
-2. sums of what belongs to an item walk over everything once, and nothing else changes (`scatter.py`); else
-   rows that several loops read are kept (`rows.py`);
+2. segment sums become one-pass scatter-adds, and nothing else changes (`scatter_add.py`); else rows that
+   several loops read are cached (`cached_rows.py`);
 3. a contraction gets a tile of accumulators (`tiles.py`), its operands panels (`panels.py`);
 4. everything else gets lanes where accesses lie side by side (`lanes.py`);
-5. loops stop where nothing is left to add (`skip.py`);
+5. loop bounds are tightened to where nothing is left to add (`loop_bounds.py`);
 6. results that the caches cannot hold go past them;
 7. memory is asked for ahead where the processor would not do it by itself (`prefetch.py`);
 8. the outermost loops are shared out over threads, if there is enough to do.
@@ -15,14 +15,14 @@ from __future__ import annotations
 
 from tinygrad.codegen.cost import estimate
 from tinygrad.codegen.opt.access import accesses_of
+from tinygrad.codegen.opt.cached_rows import CachedRow, cacheable_rows
 from tinygrad.codegen.opt.choose_gpu import choose_block_plan
 from tinygrad.codegen.opt.choose_scatter import ScatterChooser
 from tinygrad.codegen.opt.core_units import CoreUnitChooser
+from tinygrad.codegen.opt.loop_bounds import has_loose_bounds
 from tinygrad.codegen.opt.merge import mergeable_pair
 from tinygrad.codegen.opt.plan import Opt, OptKind, Plan
 from tinygrad.codegen.opt.prefetch import prefetches
-from tinygrad.codegen.opt.rows import RowValue, row_values
-from tinygrad.codegen.opt.skip import skips_something
 from tinygrad.codegen.ranges import ACCUMULATING
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
@@ -88,7 +88,7 @@ class _PlanChooser(CoreUnitChooser, ScatterChooser):
             return Plan(tuple(self.opts))
         contraction = self.main_contraction()
         if contraction is None or self.has_statistics():
-            self.keep_rows()
+            self.cache_rows()
             contraction = self.main_contraction()
         if contraction is None:
             self.vectorise_groups()
@@ -97,8 +97,8 @@ class _PlanChooser(CoreUnitChooser, ScatterChooser):
             self.tile_rows(contraction)
         elif not self.tile_on_unit(contraction):
             self.tile(contraction)
-        if skips_something(self.nest):
-            self.take(Opt(OptKind.SKIP, 0))
+        if has_loose_bounds(self.nest):
+            self.take(Opt(OptKind.TIGHTEN, 0))
         if self.worth_streaming():
             self.take(Opt(OptKind.STREAM, 0))
         for hint in prefetches(self.nest, self.renderer):
@@ -110,24 +110,24 @@ class _PlanChooser(CoreUnitChooser, ScatterChooser):
         while (pair := mergeable_pair(self.nest)) is not None:
             self.take(Opt(OptKind.MERGE, pair[0].arg[0], pair[1].arg[0]))
 
-    def keep_rows(self) -> None:
+    def cache_rows(self) -> None:
         """Keep the rows of values that are dear to compute twice."""
         while True:
-            worth = [i for i, row in enumerate(row_values(self.nest)) if self.worth_keeping(row)]
+            worth = [i for i, row in enumerate(cacheable_rows(self.nest)) if self.worth_caching(row)]
             if not worth:
                 return
-            self.take(Opt(OptKind.KEEP, worth[0]))
+            self.take(Opt(OptKind.CACHE_ROW, worth[0]))
 
-    def worth_keeping(self, row: RowValue) -> bool:
-        """True for a row that is dear, fits the cache, and lies in memory as it is walked (or is summed
+    def worth_caching(self, row: CachedRow) -> bool:
+        """True for a row that is expensive, fits the cache, and lies in memory as it is walked (or is summed
         up)."""
         inside = row.computed
         steps = [a.step(row.loop) for a in accesses_of(self.nest) if a.node in inside]
         small = row.loop.extent * row.value.dtype.itemsize <= self.renderer.l2_bytes // 8
         walked = row.has_reduce or all(step in (0, 1) for step in steps)
-        self.note(f"a row along r{row.loop.arg[0]}", computed_again=row.repeats, dear=row.is_dear,
+        self.note(f"a row along r{row.loop.arg[0]}", computed_again=row.repeats, dear=row.is_expensive,
                   fits_cache=small, lies_as_walked=walked)
-        return row.is_dear and small and walked
+        return row.is_expensive and small and walked
 
     def share_out(self) -> None:
         self.note("threads", work=self.original_work, least=THREAD_WORK, there_are=self.renderer.threads)

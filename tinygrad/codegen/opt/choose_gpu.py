@@ -11,19 +11,19 @@ outputs' loops goes across blocks.
 """
 from __future__ import annotations
 
-from tinygrad.codegen.belonging import sums_by_place
 from tinygrad.codegen.contraction import Contraction, contraction_of
-from tinygrad.codegen.launches import needs_order
+from tinygrad.codegen.kernel_fission import needs_order
 from tinygrad.codegen.opt.access import MemoryAccess, accesses_of
-from tinygrad.codegen.opt.choose_chain import ChainChooser
+from tinygrad.codegen.opt.choose_attention import AttentionChooser
 from tinygrad.codegen.opt.choose_registers import RegisterChooser
 from tinygrad.codegen.opt.choose_sides import dividing
 from tinygrad.codegen.opt.choose_units import LEAST_SIDE, UnitChooser
+from tinygrad.codegen.opt.loop_bounds import has_loose_bounds
 from tinygrad.codegen.opt.merge import mergeable_pair
-from tinygrad.codegen.opt.online import online_sums
+from tinygrad.codegen.opt.online_softmax import online_softmax_of
 from tinygrad.codegen.opt.plan import Opt, OptKind, Plan, apply_opt
-from tinygrad.codegen.opt.skip import skips_something
 from tinygrad.codegen.ranges import is_plain, output_ranges
+from tinygrad.codegen.segment_sum import segment_sums
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ceildiv, prod
@@ -43,7 +43,7 @@ WORD_BYTES, SECTOR_BYTES = 4, 32
 """What a thread loads at least to keep memory busy, and what is read of it together."""
 ROW_ITEMS = 64
 """Items of rows that a thread keeps in registers: a quarter of them."""
-KEPT_ROW = 256 * ROW_ITEMS
+REGISTER_ROW = 256 * ROW_ITEMS
 """Items of the longest row that a block of 256 threads keeps."""
 TILE_ITEMS = 16
 """Items of a tile of a row that a thread keeps in registers."""
@@ -61,10 +61,11 @@ def choose_block_plan(nest: UOp, renderer: Renderer) -> Plan:
 
 
 def runs_as_fused_attention(nest: UOp, renderer: Renderer) -> bool:
-    """Whether the plan for `nest` is one of two products with a softmax between them (`choose_chain.py`)."""
+    """Whether the plan for `nest` is one of two products with a softmax between them
+    (`choose_attention.py`)."""
     chooser = _Chooser(nest, renderer)
     chooser.merge_contiguous()
-    return chooser.by_chain()
+    return chooser.by_attention()
 
 
 class _Chooser:
@@ -87,7 +88,7 @@ class _Chooser:
         reduces, statistics = self.outer_reduces(), self.statistics()
         contraction = None if statistics else self.main_contraction()
         if statistics:
-            if not self.by_chain() and not self.walk_rows_once():
+            if not self.by_attention() and not self.walk_rows_once():
                 self.share_rows(statistics)
         elif contraction is not None and self.is_thin(contraction):
             self.hold_short_side(contraction)
@@ -96,14 +97,14 @@ class _Chooser:
             if not any(self.by_tiles(kind, contraction) for kind in (UnitChooser, RegisterChooser)):
                 self.tile(contraction)
         elif reduces:
-            kept = len(self.loops_along(reduces)) > 1 and self.keep_row(reduces)
+            kept = len(self.loops_along(reduces)) > 1 and self.row_in_registers(reduces)
             if not kept and not self.walk_rows_once():
                 self.share_outputs(reduces)
         else:
             self.share_items()
         self.spread()
-        if skips_something(self.nest):
-            self.take(Opt(OptKind.SKIP, 0))
+        if has_loose_bounds(self.nest):
+            self.take(Opt(OptKind.TIGHTEN, 0))
         return Plan(tuple(self.opts))
 
     def merge_contiguous(self) -> None:
@@ -263,10 +264,10 @@ class _Chooser:
 
     def walk_once(self) -> bool:
         """A tile of outputs in each thread's own memory, and one walk over everything that may belong to one
-        of them (`scatter.py`), if there are outputs enough for tiles. Neighbouring threads are at the same
-        item of the walk. Of several such sums the one with the most places: a thread keeps a few of its
+        of them (`scatter_add.py`), if there are outputs enough for tiles. Neighbouring threads are at the
+        same item of the walk. Of several such sums the one with the most places: a thread keeps a few of its
         outputs, whatever it costs to ask for all. In no lanes, which threads are."""
-        found = max(sums_by_place(self.nest), key=lambda b: b.loop.extent, default=None)
+        found = max(segment_sums(self.nest), key=lambda b: b.loop.extent, default=None)
         if found is None:
             return False
         outputs = int(prod(r.extent for r in self.output_ranges()))
@@ -290,7 +291,7 @@ class _Chooser:
 
     def share_rows(self, statistics: list[UOp]) -> None:
         """A block for each row, or for several short ones; a thread where rows are shorter than a warp."""
-        if self.keep_row(statistics):
+        if self.row_in_registers(statistics):
             return
         renderer = self.renderer
         rows = frozenset(self.output_ranges()).intersection(*(n.ranges for n in statistics))
@@ -313,8 +314,8 @@ class _Chooser:
     def walk_rows_once(self) -> bool:
         """Rows that are too long for registers by tiles that are not, for their largest items and the sums
         weighted by these, if the nest has such and reduces nothing else."""
-        found = online_sums(self.nest)
-        if found is None or found.loop.extent <= KEPT_ROW:
+        found = online_softmax_of(self.nest)
+        if found is None or found.loop.extent <= REGISTER_ROW:
             return False
         known, rows = {found.largest, *(s.reduce for s in found.sums)}, found.largest.ranges
         reduces = [n for n in self.nest.toposort() if n.op is Ops.REDUCE and n.closed_ranges]
@@ -327,14 +328,14 @@ class _Chooser:
         walked = all(a.step(found.loop) in (0, 1) for a in accesses)
         widest = min(self.renderer.access_lanes(a.node.dtype) for a in accesses)
         width = dividing(found.loop.extent, widest) if walked else 1
-        self.take(Opt(OptKind.ONLINE, found.loop.arg[0], threads * TILE_ITEMS))
+        self.take(Opt(OptKind.ONLINE_SOFTMAX, found.loop.arg[0], threads * TILE_ITEMS))
         item = next(n for n in self.nest.toposort() if n not in before and n.op is Ops.RANGE
                     and n.arg[1] is RangeKind.UNROLL)
         self.take(Opt(OptKind.ROW, item.arg[0], threads, (), (width, self.exchanging_lanes())))
         self.spread_over_threads(self.output_ranges() - rows, threads)
         return True
 
-    def keep_row(self, statistics: list[UOp]) -> bool:
+    def row_in_registers(self, statistics: list[UOp]) -> bool:
         """The row in registers of a block, if its loops are of one length and the registers suffice."""
         loops = self.loops_along(statistics)
         accesses = [a for r in loops for a in accesses_of(self.nest) if r in a.ranges]
@@ -375,11 +376,11 @@ class _Chooser:
         loops.update(dict.fromkeys(r for own in stored for r in own))
         alone = all(len(n.src) == 2 for n in statistics) and all(len(own) < 2 for own in stored)
         others = [n for n in self.nest.toposort() if n.op is Ops.REDUCE and n not in statistics]
-        apart = any(r in loops for n in others for r in n.closed_ranges)
+        elsewhere = any(r in loops for n in others for r in n.closed_ranges)
         last = all(not own or s.closed_ranges[-1] is own[0]
                    for own, s in zip(stored, self.nest.src, strict=True))
         same = len({r.extent for r in loops}) == 1 and all(map(is_plain, loops))
-        return list(loops) if alone and last and same and not apart else []
+        return list(loops) if alone and last and same and not elsewhere else []
 
     def square_side(self) -> int:
         """Threads along each side of the largest square that a block has."""
@@ -417,9 +418,9 @@ class _Chooser:
             self.opts += chooser.opts
         return chosen
 
-    def by_chain(self) -> bool:
+    def by_attention(self) -> bool:
         """Two products with a softmax between them on a matrix unit, if that is possible."""
-        chooser = ChainChooser(self.nest, self.renderer)
+        chooser = AttentionChooser(self.nest, self.renderer)
         chosen = chooser.choose()
         if chosen:
             self.nest = chooser.nest

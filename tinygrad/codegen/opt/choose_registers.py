@@ -66,7 +66,7 @@ class RegisterChooser(SideChooser):
         self.group_blocks(m_tiles, n_tiles)
         source = self.reduce.dtype
         self.share(source, m, k_name, tile.threads, 0)
-        self.share(source, n, k_name, tile.threads, 0, turned=RUN)
+        self.share(source, n, k_name, tile.threads, 0, swizzled=RUN)
         self.in_registers(n, tile.n, tile.columns)
         self.in_registers(m, tile.m, tile.rows)
         self.take(Opt(OptKind.UNROLL, k_name, WRITTEN_OUT))

@@ -1,10 +1,11 @@
 """Sums whose items lie in memory: two steps of the cost model.
 
 Whether the loop that is summed over stands outside (`interchange.py`) is a question of how memory is read;
-whether sums of what belongs to an item walk over everything once (`scatter.py`), of how much is computed.
+whether a segment sum is a dense masked reduction or a one-pass scatter-add (`scatter_add.py`), of how much is
+computed.
 
-Asking for every item costs outputs times everything, in lanes: 1000 places of 4096 items in 16 lanes are
-256,000 vectors, the unit of cost here. One walk costs everything, once for each tile of outputs that fits the
+The dense reduction costs outputs times everything, in lanes: 1000 segments of 4096 items in 16 lanes are
+256,000 vectors, the unit of cost here. A pass costs everything, once for each tile of outputs that fits the
 cache, and an addition for what is found: 2 * 4096 + 4096 / 16 if there is one tile.
 """
 from __future__ import annotations
@@ -12,29 +13,29 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from tinygrad.codegen.belonging import Belonging, sums_by_place
 from tinygrad.codegen.opt.chooser import Chooser
 from tinygrad.codegen.opt.plan import Opt, OptKind
 from tinygrad.codegen.ranges import is_plain
+from tinygrad.codegen.segment_sum import SegmentSum, segment_sums
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ceildiv, prod, round_up
 from tinygrad.renderer import Renderer
 
-WALK_COST = 2.0
-"""Reading a place, asking whether it is in the tile, and adding there, in units of a vector of what asks for
-every item."""
+PASS_COST = 2.0
+"""Reading a segment's number, comparing whether it is in the tile, and adding there, in units of a vector of
+the dense reduction."""
 OUTPUT_COST = 1.0
 """Giving a vector of memory its first value, and reading it."""
 CACHE_SHARE = 0.5
 """What sums may fill, of a core's own cache or of half its share of the last one: random places cost as much
 there (measured: 1.4 ns an item up to 2 MB, 1.7 at 4 MB, 4 at 8 MB)."""
-SPARE_ITEMS, MOST_TILES = 16, 12
-"""Up to so many tiles, what belongs to others is added to spare items: 1.4 ns an item of each walk, where a
+DUMP_SLOTS, MOST_TILES = 16, 12
+"""Up to so many tiles, what belongs to others is added to dump slots: 1.4 ns an item of each pass, where a
 branch takes 5.7 with two tiles, 2 with 8, 1.1 with 16 (it foresees better what is rare). Whole vectors
 always: a store of none of its lanes to where no memory is takes 60 ns."""
 LEAST_ROWS = 8
-"""Of which the cache holds parts at least: longer rows are walked for in parts."""
+"""Of which the cache holds parts at least: longer rows take a pass for each part."""
 
 
 def room(renderer: Renderer) -> int:
@@ -93,13 +94,14 @@ class ScatterChooser(Chooser):
         return min(loop.extent, round_up(ceildiv(loop.extent, tiles), self.lanes()))
 
     def scatter_sums(self) -> bool:
-        """Take what turns the most expensive such sum around, if that is cheaper; False if not."""
-        found = max(sums_by_place(self.nest), key=lambda b: self.asking(b) - self.walking(b), default=None)
-        if found is None or self.walking(found) >= self.asking(found):
+        """Take the scatter-add of the most expensive segment sum, if that is cheaper; False if not."""
+        found = max(segment_sums(self.nest), key=lambda b: self.dense_cost(b) - self.one_pass_cost(b),
+                    default=None)
+        if found is None or self.one_pass_cost(found) >= self.dense_cost(found):
             return False
         loop, inner, lanes = found.loop, self.added_together(found), self.lanes()
         part, rows = self.part_of_row(found), self.rows_at_once(found)
-        if inner != found.inner(self.nest):  # walks of their own: all other loops around that of places
+        if inner != found.inner(self.nest):  # passes of their own: all other loops around that of segments
             for r in reversed([r for r in self.nest.src[0].closed_ranges if r is not loop]):
                 self.take(Opt(OptKind.SWAP, r.arg[0]))
         if part < _iterations(inner):
@@ -107,18 +109,18 @@ class ScatterChooser(Chooser):
             self.take(Opt(OptKind.SWAP, around.arg[0]))
         if rows < loop.extent:
             loop, _ = self.split(loop, rows)
-        spare = (SPARE_ITEMS,) if inner or ceildiv(found.loop.extent, rows) <= MOST_TILES else ()
-        self.take(Opt(OptKind.SCATTER, loop.arg[0], lanes, tiles=spare))
+        dump_slots = (DUMP_SLOTS,) if inner or ceildiv(found.loop.extent, rows) <= MOST_TILES else ()
+        self.take(Opt(OptKind.SCATTER, loop.arg[0], lanes, tiles=dump_slots))
         last = self.nest.src[0].closed_ranges[-1]
         if last.arg[1] is RangeKind.LOOP and self.can_vector(last):
             self.take(Opt(OptKind.VECTOR, last.arg[0], self.width(last)))
         return True
 
-    def added_together(self, found: Belonging) -> tuple[UOp, ...]:
-        """The outputs' loops inside the one of places, if all their items belong to one place; else none, and
-        each of their iterations has a walk of its own."""
+    def added_together(self, found: SegmentSum) -> tuple[UOp, ...]:
+        """The outputs' loops inside the one of segments, if all their items are in one segment; else none,
+        and each of their iterations has a pass of its own."""
         inner = found.inner(self.nest)
-        return inner if found.place.ranges.isdisjoint(inner) else ()
+        return inner if found.segment.ranges.isdisjoint(inner) else ()
 
     def split(self, r: UOp, size: int) -> tuple[UOp, UOp]:
         """(the loop inside a tile of so many iterations, the loop over tiles)."""
@@ -128,29 +130,29 @@ class ScatterChooser(Chooser):
         inside, around = sorted(made, key=lambda r: int(r.arg[0]))
         return inside, around
 
-    def asking(self, found: Belonging) -> float:
+    def dense_cost(self, found: SegmentSum) -> float:
         """Vectors of comparisons that the REDUCE makes as it is."""
         return _iterations(found.reduce.ranges) * _iterations(found.reduce.closed_ranges) / self.lanes()
 
-    def walking(self, found: Belonging) -> float:
-        """What the walks cost, in the same unit."""
+    def one_pass_cost(self, found: SegmentSum) -> float:
+        """What the passes cost, in the same unit."""
         inner, walked = self.added_together(found), _iterations(found.reduce.closed_ranges)
         row = _iterations(inner)
         part = self.part_of_row(found)
         if part < row and len(inner) > 1:
             return math.inf  # only one loop can be cut into parts that leave room
         outer = _iterations(found.reduce.ranges) / (found.loop.extent * row)
-        walks = ceildiv(int(row), part) * ceildiv(found.loop.extent, self.rows_at_once(found))
+        passes = ceildiv(int(row), part) * ceildiv(found.loop.extent, self.rows_at_once(found))
         added, stored = walked * row / self.lanes(), found.loop.extent * row / self.lanes()
-        return outer * (WALK_COST * (walks * walked + added) + OUTPUT_COST * stored)
+        return outer * (PASS_COST * (passes * walked + added) + OUTPUT_COST * stored)
 
-    def part_of_row(self, found: Belonging) -> int:
-        """Items of the outputs' loops inside that one walk adds to: all, or as many as leave room for
+    def part_of_row(self, found: SegmentSum) -> int:
+        """Items of the outputs' loops inside that one pass adds to: all, or as many as leave room for
         rows."""
         most = self.cached_items(found) // LEAST_ROWS
         return min(int(_iterations(self.added_together(found))), max(self.lanes(), most))
 
-    def rows_at_once(self, found: Belonging) -> int:
+    def rows_at_once(self, found: SegmentSum) -> int:
         """Iterations of the loop whose outputs fit the cache, and leave every thread some."""
         loops = self.nest.src[0].closed_ranges
         inside = (found.loop, *self.added_together(found))
@@ -159,7 +161,7 @@ class ScatterChooser(Chooser):
         tiles = max(parts, ceildiv(found.loop.extent * self.part_of_row(found), self.cached_items(found)))
         return min(found.loop.extent, max(2, ceildiv(found.loop.extent, tiles)))
 
-    def cached_items(self, found: Belonging) -> int:
+    def cached_items(self, found: SegmentSum) -> int:
         return room(self.renderer) // found.reduce.dtype.itemsize + 1
 
 

@@ -21,7 +21,7 @@ from tinygrad.renderer.launch import ACCESS_BYTES
 
 FULL_BLOCKS = 96
 """Blocks that keep a GPU of about 132 multiprocessors busy; with fewer, tiles are made smaller."""
-GROUP = 8
+ACCUMULATORS = 8
 """Blocks along m that run beside each other, so that what they read of both operands stays in the cache."""
 
 
@@ -103,37 +103,37 @@ class SideChooser:
 
     def group_blocks(self, m: UOp | None, n: UOp | None) -> None:
         """A few tiles along m beside each other, then the next along n, where there are many of both."""
-        if m is None or n is None or m.extent % GROUP or m.extent == GROUP:
+        if m is None or n is None or m.extent % ACCUMULATORS or m.extent == ACCUMULATORS:
             return
-        _, groups = self.new_ranges(Opt(OptKind.SPLIT, m.arg[0], GROUP))
+        _, groups = self.new_ranges(Opt(OptKind.SPLIT, m.arg[0], ACCUMULATORS))
         self.take(Opt(OptKind.SWAP, n.arg[0]))
         self.take(Opt(OptKind.SWAP, groups.arg[0]))
 
     # --- shared memory --------------------------------------------------------------------------------------
 
     def share(self, source: DType, side: int, k: int, threads: int, rows: int,
-              turned: int = 0) -> None:
+              swizzled: int = 0) -> None:
         """The operand that changes with `side` in shared memory."""
         for number, operand in enumerate(operands(self.nest)):
             named = {r.arg[0]: r for r in operand.ranges}
             if side in named and k in named:
                 self.take(self.sharing(number, operand, source, named[side], named[k], threads, rows,
-                                       turned))
+                                       swizzled))
                 return
 
     def sharing(self, number: int, operand: UOp, source: DType, side: UOp, k: UOp, threads: int,
-                rows: int, turned: int) -> Opt:
+                rows: int, swizzled: int) -> Opt:
         """How one operand lies in shared memory: in rows along what it is contiguous along. Rows are turned
         where lanes read one item each of several rows of k, `rows` below each other, or several items along k
-        of `turned` rows of their own; 0: where they do not."""
+        of `swizzled` rows of their own; 0: where they do not."""
         widest = min(ACCESS_BYTES // source.itemsize, self.renderer.access_lanes(source))
         loads = [n.src[0].src[1] for n in operand.toposort() if n.op is Ops.LOAD]
         along = next((r for r in (k, side) if any(steps_by_one(at, r) for at in loads)), None)
         over = (k, side) if along is side else (side, k)
         width = dividing(over[-1].extent, widest) if along is not None else 1
         names = (over[0].arg[0], over[1].arg[0])
-        if turned and over[-1] is k and width > 1:
-            return Opt(OptKind.SHARE, number, threads, names, (width, turned, width))
+        if swizzled and over[-1] is k and width > 1:
+            return Opt(OptKind.SHARE, number, threads, names, (width, swizzled, width))
         if not rows or over[-1] is k or over[-1].extent <= 2 * widest:
             return Opt(OptKind.SHARE, number, threads, names, (width,))
         return Opt(OptKind.SHARE, number, threads, names, (width, rows, 2 * widest))

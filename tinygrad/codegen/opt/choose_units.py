@@ -118,11 +118,11 @@ class UnitChooser(SideChooser):
             return False
         held = tile.m * tile.n // (tile.warps_m * tile.warps_n * unit.threads)
         threads = tile.warps_m * tile.warps_n * unit.threads
-        work = self.work_beside()
+        work = self.epilogue_work()
         most = MOST_ACCUMULATORS >> (work > LIGHT_WORK) >> (work > HEAVY_WORK)
         return held <= most and threads <= self.renderer.block_threads
 
-    def work_beside(self) -> int:
+    def epilogue_work(self) -> int:
         """Operations on floats that make the operands, or what is stored from the sum."""
         product = self.reduce.src[0]
         return sum(n.op in Family.ELEMENTWISE and n.op is not Ops.CAST and n.dtype.is_float

@@ -32,14 +32,14 @@ COPY_CYCLES, TURN_CYCLES, ITEM_CYCLES = 1 / 12, 1 / 3, 2.0
 """An item copied into a panel by whole vectors, by vectors of a square that is turned, and by itself."""
 SQUARE = 16
 """Rows and lanes that are turned at once where no row of a tile is: 64 shuffles of 32 bytes."""
-Way = tuple[float, Callable[[], None]]
+Alternative = tuple[float, Callable[[], None]]
 """Cycles of a multiply-add, and what takes the Opts."""
 
 
 class RowsUnitChooser(TileChooser):
     """Plans on such units, for the chooser of plans."""
 
-    def ways_by_rows(self, contraction: Contraction, unit: MatrixUnit) -> list[Way]:
+    def ways_by_rows(self, contraction: Contraction, unit: MatrixUnit) -> list[Alternative]:
         """The cheapest way to run a contraction on the unit, if there is one."""
         sides = (contraction.left, contraction.right)
         found = [matrix_product(contraction.reduce, unit, m, n, k)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from tinygrad.codegen.contraction import Contraction
-from tinygrad.codegen.opt.core_tiles import RowsUnitChooser, Way, loops_over_tiles, panel_ranges
+from tinygrad.codegen.opt.core_tiles import Alternative, RowsUnitChooser, loops_over_tiles, panel_ranges
 from tinygrad.codegen.opt.matrix import are_of_every_store, matrix_product
 from tinygrad.codegen.opt.plan import Opt, OptKind, operands
 from tinygrad.codegen.opt.tiles import STAGING_REUSE
@@ -57,7 +57,7 @@ class CoreUnitChooser(RowsUnitChooser):
         take()
         return True
 
-    def ways_by_lanes(self, contraction: Contraction, unit: MatrixUnit) -> list[Way]:
+    def ways_by_lanes(self, contraction: Contraction, unit: MatrixUnit) -> list[Alternative]:
         """The way to run a contraction on a unit of lanes, if there is one."""
         tile = self.unit_tile(contraction, unit)
         if tile is None:

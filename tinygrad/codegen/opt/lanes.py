@@ -137,7 +137,7 @@ class LaneChooser(Chooser):
             self.tile_transpose(outer, across, width)
             return
         if several and outer is not None:
-            self.take(Opt(OptKind.GROUP if reduces else OptKind.UPCAST, outer, several))
+            self.take(Opt(OptKind.ACCUMULATORS if reduces else OptKind.UPCAST, outer, several))
         if sums == 1 and several == MOST_COLUMNS and not reduces:
             self.two_rows_at_once()
 

@@ -96,7 +96,7 @@ def number_of(named: Sequence[Bit], numbers: dict[str, UOp]) -> UOp:
 
 
 @dataclass(frozen=True)
-class Axis:
+class UnitAxis:
     """One range of a contraction as tiles: the loop over groups of tiles, the tile in its group, which bit
     of the element's number inside a tile stands at which place of its number in the group."""
 
@@ -123,7 +123,7 @@ class Axis:
 
 
 def axis_of(r: UOp, size: int, tiles: int, lane_bits: Sequence[Bit], together: bool, identity: int,
-            kind: RangeKind) -> Axis:
+            kind: RangeKind) -> UnitAxis:
     """`r` in groups of `tiles` tiles of `size`, a loop of this kind over groups; `together` puts the elements
     of each lane side by side."""
     if tiles < 1 or tiles & tiles - 1:
@@ -134,9 +134,9 @@ def axis_of(r: UOp, size: int, tiles: int, lane_bits: Sequence[Bit], together: b
     own = range(len(lane_bits))
     numbers = [-1 - i for i in range(tiles.bit_length() - 1)]
     if not together:
-        return Axis(r.extent, outer, tile, (*own, *numbers))
+        return UnitAxis(r.extent, outer, tile, (*own, *numbers))
     registers = [i for i in own if lane_bits[i][0] == "r"]
-    return Axis(r.extent, outer, tile, (*registers, *numbers, *(i for i in own if i not in registers)))
+    return UnitAxis(r.extent, outer, tile, (*registers, *numbers, *(i for i in own if i not in registers)))
 
 
 # --- the change ---------------------------------------------------------------------------------------------
@@ -160,10 +160,10 @@ def on_matrix_unit(nest: UOp, unit: MatrixUnit, ranges: tuple[UOp, UOp, UOp],
     of_a, of_b, of_c = (UOp.range(f.registers, identity + 7 + i, RangeKind.FRAGMENT)
                         for i, f in enumerate((unit.a, unit.b, unit.c)))
 
-    def numbers(axis: Axis, element: UOp) -> dict[str, UOp]:
+    def numbers(axis: UnitAxis, element: UOp) -> dict[str, UOp]:
         return {"l": lane, "r": element, "t": axis.tile}
 
-    def operand(value: UOp, fragment: Fragment, element: UOp, side: Axis, r: UOp, is_left: bool) -> UOp:
+    def operand(value: UOp, fragment: Fragment, element: UOp, side: UnitAxis, r: UOp, is_left: bool) -> UOp:
         own, shared = (fragment.rows, fragment.columns) if is_left else (fragment.columns, fragment.rows)
         at, along = side.index(own, numbers(side, element)), depth.index(shared, numbers(depth, element))
         value = value.substitute({r: at, k: along})
@@ -220,9 +220,9 @@ def is_contiguous(values: Sequence[UOp], r: UOp) -> bool:
 def steps_by_one(offset: UOp, r: UOp) -> bool:
     """Whether an offset grows by one with `r`, also where it does so within rows that are turned."""
     steps, _ = steps_of(offset)
-    turned = (atom.src[0] for atom, factor in linear_terms(offset)[0].items()
+    swizzled = (atom.src[0] for atom, factor in linear_terms(offset)[0].items()
               if atom.op is Ops.MOD and factor == 1)
-    return steps.get(r) == 1 or any(steps_of(inside)[0].get(r) == 1 for inside in turned)
+    return steps.get(r) == 1 or any(steps_of(inside)[0].get(r) == 1 for inside in swizzled)
 
 
 def _changed_store(store: UOp, changes: dict[UOp, UOp], loops: dict[UOp, list[UOp]], within: list[UOp],

@@ -6,7 +6,7 @@ from __future__ import annotations
 from tinygrad.codegen.opt.access import index_uses, steps_of
 from tinygrad.graph.uop import UOp
 
-Uses = list[tuple[dict[UOp, int], frozenset[UOp]]]
+IndexUses = list[tuple[dict[UOp, int], frozenset[UOp]]]
 
 
 def mergeable_pair(nest: UOp) -> tuple[UOp, UOp] | None:
@@ -22,7 +22,7 @@ def mergeable_pair(nest: UOp) -> tuple[UOp, UOp] | None:
     return None
 
 
-def _can_merge(outer: UOp, inner: UOp, closers: list[UOp], uses: Uses) -> bool:
+def _can_merge(outer: UOp, inner: UOp, closers: list[UOp], uses: IndexUses) -> bool:
     for closer in closers:
         closed = closer.closed_ranges
         if (outer in closed) != (inner in closed):

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from tinygrad.codegen.grid import is_block_range
+from tinygrad.codegen.opt.cached_rows import cacheable_rows
 from tinygrad.codegen.opt.choose import THREAD_WORK, work_and_items
 from tinygrad.codegen.opt.plan import (
     WHOLE_NEST,
@@ -25,26 +26,26 @@ from tinygrad.codegen.opt.plan import (
     is_shared,
     operands,
 )
-from tinygrad.codegen.opt.rows import row_values
 from tinygrad.codegen.ranges import all_ranges, fresh_identity
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import prod
 from tinygrad.renderer import Renderer
 
-SPLITTING = frozenset({OptKind.SPLIT, OptKind.VECTOR, OptKind.UPCAST, OptKind.UNROLL, OptKind.GROUP,
+SPLITTING = frozenset({OptKind.SPLIT, OptKind.VECTOR, OptKind.UPCAST, OptKind.UNROLL, OptKind.ACCUMULATORS,
                        OptKind.LOCAL})
 """Opts that make two loops of one."""
-LAST = frozenset({OptKind.SKIP, OptKind.STREAM, OptKind.THREAD, OptKind.GLOBAL})
+LAST = frozenset({OptKind.TIGHTEN, OptKind.STREAM, OptKind.THREAD, OptKind.GLOBAL})
 """Opts that a plan ends with: others are added before them."""
 AMOUNTS = {
     OptKind.UPCAST: (2, 3, 4, 6, 8),
     OptKind.UNROLL: (2, 4, 8),
-    OptKind.GROUP: (2, 4, 8),
+    OptKind.ACCUMULATORS: (2, 4, 8),
     OptKind.SPLIT: (8, 32, 128, 512),
 }
 """Factors that an added Opt tries."""
-MOST = {OptKind.UPCAST: 16, OptKind.UNROLL: 16, OptKind.GROUP: 16, OptKind.SPLIT: 4096, OptKind.LOCAL: 1024}
+MOST = {OptKind.UPCAST: 16, OptKind.UNROLL: 16, OptKind.ACCUMULATORS: 16, OptKind.SPLIT: 4096,
+        OptKind.LOCAL: 1024}
 """Factors beyond which none is tried."""
 SHARED_WORK = 16 * THREAD_WORK
 """Operations and items beyond which threads are never given up: a core that is busy for a while makes them
@@ -137,7 +138,7 @@ def _additions(plan: Plan, renderer: Renderer, states: list[UOp]) -> Iterator[Ed
         at -= 1
     state = states[at]
     groups = [_added_splits(state, renderer), _added_stages(state), _added_order(state),
-              (Opt(OptKind.KEEP, number) for number in range(len(row_values(state))))]
+              (Opt(OptKind.CACHE_ROW, number) for number in range(len(cacheable_rows(state))))]
     for opt in (o for opts in itertools.zip_longest(*groups) for o in opts if o is not None):
         yield Edit(at, 0, (opt,))
     if renderer.has_threads and renderer.threads > 1:
@@ -150,7 +151,7 @@ def _additions(plan: Plan, renderer: Renderer, states: list[UOp]) -> Iterator[Ed
 def _added_splits(state: UOp, renderer: Renderer) -> Iterator[Opt]:
     lanes = _most_lanes(state, renderer)
     for r in _loops(state):
-        kinds = (OptKind.UNROLL, OptKind.GROUP) if is_reduce_range(state, r) else (OptKind.UPCAST,)
+        kinds = (OptKind.UNROLL, OptKind.ACCUMULATORS) if is_reduce_range(state, r) else (OptKind.UPCAST,)
         if r.extent >= lanes > 1:
             yield Opt(OptKind.VECTOR, r.arg[0], lanes)
         for kind in kinds:
@@ -266,7 +267,7 @@ def _identities(nest: UOp) -> set[int]:
 def _renamed(opt: Opt, names: dict[int, int], nest: UOp) -> Opt | None:
     """`opt` for the edited nest; None where its range is not there."""
     there = _identities(nest)
-    if opt.kind in (*WHOLE_NEST, OptKind.KEEP):
+    if opt.kind in (*WHOLE_NEST, OptKind.CACHE_ROW):
         return opt
     if opt.kind is OptKind.STAGE:
         over = tuple(r for r in (names.get(r, r) for r in opt.over) if r in there)

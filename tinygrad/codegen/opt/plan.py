@@ -17,16 +17,16 @@ from tinygrad.codegen.contraction import product_in
 from tinygrad.codegen.linearize import reduce_identity
 from tinygrad.codegen.opt.block_rows import row_in_registers
 from tinygrad.codegen.opt.blocks import reduce_in_block
-from tinygrad.codegen.opt.chain import chain_on_unit
+from tinygrad.codegen.opt.cached_rows import cache_row
+from tinygrad.codegen.opt.fused_attention import attention_on_unit
 from tinygrad.codegen.opt.guards import guarded, guarded_store, nothing_outside
 from tinygrad.codegen.opt.interchange import interchange
+from tinygrad.codegen.opt.loop_bounds import tighten_loop_bounds
 from tinygrad.codegen.opt.matrix import on_matrix_unit
-from tinygrad.codegen.opt.online import online
+from tinygrad.codegen.opt.online_softmax import online_softmax
 from tinygrad.codegen.opt.prefetch import Prefetch, prefetch
-from tinygrad.codegen.opt.rows import keep_row
-from tinygrad.codegen.opt.scatter import scatter
+from tinygrad.codegen.opt.scatter_add import scatter_add
 from tinygrad.codegen.opt.share import SharedTile, share_operand
-from tinygrad.codegen.opt.skip import skip
 from tinygrad.codegen.ranges import ACCUMULATING, fresh_identity, range_named
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Memory, Ops, RangeKind
@@ -48,22 +48,22 @@ class OptKind(Enum):
     UPCAST = "the innermost iterations as registers, each with its own accumulators"
     UNROLL = "the innermost iterations of a reduce written out, into one accumulator"
     ROW = "loops along one row as the same threads and registers of a block"
-    ONLINE = "the largest item of a row and the sums weighted by it in one loop over tiles of the row"
-    GROUP = "the innermost iterations of a reduce into accumulators of their own, combined at the end"
-    KEEP = "a row that several loops read, computed once into scratch memory"
-    SCATTER = "sums of what belongs to an iteration of the range, in memory that one walk over all adds to"
+    ONLINE_SOFTMAX = "the largest item of a row and the sums weighted by it in one loop over tiles of the row"
+    ACCUMULATORS = "the innermost iterations of a reduce into multiple accumulators, combined at the end"
+    CACHE_ROW = "a row that several loops read, computed once into scratch memory"
+    SCATTER = "segment sums, a segment an iteration of the range, in memory that one pass over all adds to"
     INTERCHANGE = "a sum's loops outside of the range: its items in memory, to which whole rows are added"
-    SKIP = "every loop only as far as a condition inside it can hold"
+    TIGHTEN = "the bounds of every loop to where a mask inside it can hold"
     STREAM = "results past the caches, straight to memory: what they would push out is worth more"
     PREFETCH = "in a loop, what later iterations of a range read asked for already"
     STAGE = "an operand computed once over the ranges it is read over, into scratch memory"
     SHARE = "an operand computed once a block over the ranges it is read over, into shared memory"
-    CHAIN = "tiles of two products, one of what the other made, on a matrix unit"
+    ATTENTION = "fused attention: tiles of two products, one of what the other made, on a matrix unit"
     MMA = "tiles of a contraction on a matrix unit"
     PAD = "a range that is summed over rounded up to a multiple, with nothing added beyond its end"
 
 
-WHOLE_NEST = frozenset({OptKind.SKIP, OptKind.STREAM})
+WHOLE_NEST = frozenset({OptKind.TIGHTEN, OptKind.STREAM})
 """What names no range and no value."""
 
 
@@ -71,8 +71,9 @@ WHOLE_NEST = frozenset({OptKind.SKIP, OptKind.STREAM})
 class Opt:
     """One change: `range` is the identity of the range; `amount` a factor, or the other range of a MERGE.
 
-    KEEP, STAGE and SHARE name a value instead, by its number among `rows.row_values` and `operands` of the
-    nest. The range of an MMA is the one that is summed over, its amount the number of the unit in `UNITS`.
+    CACHE_ROW, STAGE and SHARE name a value instead, by its number among `cached_rows.cacheable_rows` and
+    `operands` of the nest. The range of an MMA is the one that is summed over, its amount the number of the
+    unit in `UNITS`.
     """
 
     kind: OptKind
@@ -80,20 +81,20 @@ class Opt:
     amount: int = 0
     over: tuple[int, ...] = ()
     """STAGE, SHARE: the ranges that the memory covers, outermost first; MMA: those over rows and columns;
-    CHAIN: those over rows (queries) and columns of the result, `range` is over a tile of what is summed;
+    ATTENTION: those over rows (queries) and columns of the result, `range` is over a tile of what is summed;
     PREFETCH: the one whose iterations are counted ahead;
     ROW: the other loops along the row"""
     tiles: tuple[int, ...] = ()
-    """CHAIN: tiles of rows beside each other; MMA: tiles of rows, columns and products beside each other;
-    SHARE: what `SharedTile` has after threads; SCATTER: spare items;
+    """ATTENTION: tiles of rows beside each other; MMA: tiles of rows, columns and products beside each other;
+    SHARE: what `SharedTile` has after threads; SCATTER: dump slots;
     ROW: items of an access, lanes that exchange values; LOCAL of a reduce: these lanes"""
 
     def __repr__(self) -> str:
-        named = {OptKind.STAGE: "operand ", OptKind.SHARE: "operand ", OptKind.KEEP: "row "}
+        named = {OptKind.STAGE: "operand ", OptKind.SHARE: "operand ", OptKind.CACHE_ROW: "row "}
         details = [] if self.kind in WHOLE_NEST else [f"{named.get(self.kind, 'r')}{self.range}"]
         if self.kind is OptKind.MERGE:
             details.append(f"r{self.amount}")
-        elif self.kind in (OptKind.MMA, OptKind.CHAIN):
+        elif self.kind in (OptKind.MMA, OptKind.ATTENTION):
             details.append(str(UNITS[self.amount]))
         elif self.amount:
             details.append(str(self.amount))
@@ -137,10 +138,10 @@ def changed(nest: UOp, opt: Opt) -> UOp:
     """What `apply_opt` gives, made now."""
     if opt.kind is OptKind.STAGE:
         return stage_operand(nest, opt.range, opt.over)
-    if opt.kind is OptKind.KEEP:
-        return keep_row(nest, opt.range)
-    if opt.kind is OptKind.SKIP:
-        return skip(nest)
+    if opt.kind is OptKind.CACHE_ROW:
+        return cache_row(nest, opt.range)
+    if opt.kind is OptKind.TIGHTEN:
+        return tighten_loop_bounds(nest)
     if opt.kind is OptKind.STREAM:
         return UOp.sink(s.replace(arg=Memory.GLOBAL) for s in nest.src)
     if opt.kind is OptKind.ROW:
@@ -166,26 +167,26 @@ def changed(nest: UOp, opt: Opt) -> UOp:
         case OptKind.LOCAL if is_reduce_range(nest, target):
             return reduce_in_block(nest, target, opt.amount, *opt.tiles)
         case OptKind.LOCAL:
-            return split(nest, target, opt.amount, RangeKind.LOCAL, apart=False)
+            return split(nest, target, opt.amount, RangeKind.LOCAL, own_accumulators=False)
         case OptKind.SPLIT:
-            return split(nest, target, opt.amount, RangeKind.LOOP, apart=False)
+            return split(nest, target, opt.amount, RangeKind.LOOP, own_accumulators=False)
         case OptKind.VECTOR:
-            return split(nest, target, opt.amount, RangeKind.VECTOR, apart=True)
+            return split(nest, target, opt.amount, RangeKind.VECTOR, own_accumulators=True)
         case OptKind.UPCAST | OptKind.UNROLL:
-            return split(nest, target, opt.amount, RangeKind.UNROLL, apart=False)
-        case OptKind.GROUP:
-            return split(nest, target, opt.amount, RangeKind.UNROLL, apart=True)
-        case OptKind.ONLINE:
-            return online(nest, target, opt.amount)
+            return split(nest, target, opt.amount, RangeKind.UNROLL, own_accumulators=False)
+        case OptKind.ACCUMULATORS:
+            return split(nest, target, opt.amount, RangeKind.UNROLL, own_accumulators=True)
+        case OptKind.ONLINE_SOFTMAX:
+            return online_softmax(nest, target, opt.amount)
         case OptKind.SCATTER:
-            return scatter(nest, target, opt.amount, *opt.tiles)
+            return scatter_add(nest, target, opt.amount, *opt.tiles)
         case OptKind.INTERCHANGE:
             return interchange(nest, target, opt.amount)
         case OptKind.PAD:
             return padded(nest, target, opt.amount)
-        case OptKind.CHAIN:
+        case OptKind.ATTENTION:
             query, column = (range_named(nest, r) for r in opt.over)
-            return chain_on_unit(nest, UNITS[opt.amount], (query, target, column), *opt.tiles)
+            return attention_on_unit(nest, UNITS[opt.amount], (query, target, column), *opt.tiles)
         case OptKind.MMA:
             m, n = (range_named(nest, r) for r in opt.over)
             rows, columns, depth = opt.tiles
@@ -296,10 +297,10 @@ def outermost(nest: UOp, r: UOp) -> UOp:
     return done[nest]
 
 
-def split(nest: UOp, r: UOp, amount: int, kind: RangeKind, apart: bool) -> UOp:
+def split(nest: UOp, r: UOp, amount: int, kind: RangeKind, own_accumulators: bool) -> UOp:
     """`r` as an outer loop over an inner one of `amount` iterations that runs as `kind`.
 
-    `apart` gives the inner iterations of a reduce accumulators of their own.
+    `own_accumulators` gives the inner iterations of a reduce accumulators of their own.
     """
     if amount < 2:
         raise ValueError(f"a split needs at least 2 inner iterations, got {amount}")
@@ -308,7 +309,7 @@ def split(nest: UOp, r: UOp, amount: int, kind: RangeKind, apart: bool) -> UOp:
     if is_reduce_range(nest, r):
         if any(r in n.closed_ranges for n in nest.toposort() if n.op is not Ops.REDUCE):
             raise ValueError(f"r{r.arg[0]} is a loop of a REDUCE and of what it fills: it must stay whole")
-        return _split_reduce(nest, r, amount, kind, apart)
+        return _split_reduce(nest, r, amount, kind, own_accumulators)
     return _split_outputs(nest, r, amount, kind)
 
 
@@ -354,7 +355,7 @@ def _guarded_stages(nest: UOp, inner: UOp, inside: UOp) -> UOp:
     return nest.substitute(changes)
 
 
-def _split_reduce(nest: UOp, r: UOp, amount: int, kind: RangeKind, apart: bool) -> UOp:
+def _split_reduce(nest: UOp, r: UOp, amount: int, kind: RangeKind, own_accumulators: bool) -> UOp:
     identity = fresh_identity(nest)
     inner = UOp.range(amount, identity, kind)
     tail = UOp.range(amount, identity + 1, kind)
@@ -378,18 +379,19 @@ def _split_reduce(nest: UOp, r: UOp, amount: int, kind: RangeKind, apart: bool) 
         parts = []
         if tiles:
             main = value.substitute({r: outer * amount + inner})
-            parts.append(_reduced(node, main, [*others, *([outer] if tiles > 1 else [])], inner, apart))
+            parts.append(_reduced(node, main, [*others, *([outer] if tiles > 1 else [])], inner,
+                                  own_accumulators))
         if rest:
             inside = tail < rest
             last = guarded(value.substitute({r: tail + tiles * amount, **own_loops}), inside)
             masked = inside.where(last, reduce_identity(node.arg, node.dtype))
-            parts.append(_reduced(node, masked, others, tail, apart))
+            parts.append(_reduced(node, masked, others, tail, own_accumulators))
         done[node] = parts[0] if len(parts) == 1 else simplified(node.arg, node.dtype, *parts)
     return done[nest]
 
 
-def _reduced(node: UOp, value: UOp, loops: list[UOp], inner: UOp, apart: bool) -> UOp:
-    if apart:
+def _reduced(node: UOp, value: UOp, loops: list[UOp], inner: UOp, own_accumulators: bool) -> UOp:
+    if own_accumulators:
         return value.reduce_ranges(node.arg, *loops).reduce_ranges(node.arg, inner)
     return value.reduce_ranges(node.arg, *loops, inner)
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from tinygrad.codegen.contraction import contraction_of
 from tinygrad.codegen.opt.access import MemoryAccess, accesses_of, steps_of
-from tinygrad.codegen.opt.rows import ELEMENTARY
+from tinygrad.codegen.opt.cached_rows import ELEMENTARY
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import prod

@@ -22,9 +22,9 @@ from tinygrad.helpers import ceildiv, prod
 class SharedTile:
     """How a tile is filled and how it lies in memory.
 
-    Threads that read one item each of several rows meet in one bank where rows are as long as the banks are
-    many. So after every `rows` rows the items of a row begin `shift` items later, and those at the end come
-    first.
+    Threads that read one item each of several rows have a bank conflict where rows are as long as the banks
+    are many. So rows are swizzled: after every `rows` rows the items of a row begin `shift` items later, and
+    those at the end come first.
     """
 
     threads: int
@@ -34,13 +34,13 @@ class SharedTile:
     rows: int = 1
     shift: int = 0
 
-    def turned(self, counters: Sequence[UOp], extents: Sequence[int], back: bool = False) -> UOp:
+    def swizzled(self, counters: Sequence[UOp], extents: Sequence[int], back: bool = False) -> UOp:
         """Where the last counter's item is in its row; `back`, which item is there."""
         last = counters[-1]
         if not self.shift:
             return last
-        turn = counters[-2] // self.rows * (self.shift % extents[-1])
-        return (last + turn * (extents[-1] - 1 if back else 1)) % extents[-1]
+        swizzle = counters[-2] // self.rows * (self.shift % extents[-1])
+        return (last + swizzle * (extents[-1] - 1 if back else 1)) % extents[-1]
 
 
 def share_operand(nest: UOp, operand: UOp, over: Sequence[UOp], how: SharedTile) -> UOp:
@@ -51,7 +51,7 @@ def share_operand(nest: UOp, operand: UOp, over: Sequence[UOp], how: SharedTile)
     if extents[-1] % how.width:
         raise ValueError(f"rows of {extents[-1]} items are no multiple of {how.width}")
     if how.shift and (len(over) < 2 or how.shift % how.width):
-        raise ValueError("rows are turned by whole accesses, where there are several")
+        raise ValueError("rows are swizzled by whole accesses, where there are several")
     value = narrower(operand) or operand  # it is kept as narrow as it is
     identity = fresh_identity(nest)
     rounds = ceildiv(total, how.threads * how.width)
@@ -62,17 +62,17 @@ def share_operand(nest: UOp, operand: UOp, over: Sequence[UOp], how: SharedTile)
         lane = UOp.range(how.width, identity + 2, RangeKind.VECTOR)
     item = (fill * how.threads + thread) * how.width + lane
     counters: list[UOp] = []
-    apart = 1
+    stride = 1
     for extent in reversed(extents):
-        counters.insert(0, item // apart % extent)
-        apart *= extent
-    counters[-1] = how.turned(counters, extents, back=True)
+        counters.insert(0, item // stride % extent)
+        stride *= extent
+    counters[-1] = how.swizzled(counters, extents, back=True)
     filled = value.substitute(dict(zip(over, counters, strict=True)))
     if rounds * how.threads * how.width > total:
         filled = guarded(filled, item < total)
     stage = filled.stage(identity, Memory.SHARED, *(r for r in (fill, thread, lane) if r.op is Ops.RANGE))
     offset = UOp.const(0, dtypes.index)
-    for counter, extent in zip((*over[:-1], how.turned(over, extents)), extents, strict=True):
+    for counter, extent in zip((*over[:-1], how.swizzled(over, extents)), extents, strict=True):
         offset = offset * extent + counter
     read = stage.index(offset).load()
     return nest.substitute({operand: read if value is operand else read.cast(operand.dtype)})

@@ -249,14 +249,14 @@ class TileChooser(PanelChooser):
             count = tile_size(row.extent, most)
             if count > 1:
                 self.take(Opt(OptKind.UPCAST, row.arg[0], count))
-            self.tile_kept_rows(self.most_vectors(count))
+            self.tile_cached_rows(self.most_vectors(count))
         self.vectorise_groups()
 
-    def tile_kept_rows(self, vectors: int) -> None:
+    def tile_cached_rows(self, vectors: int) -> None:
         """Lanes along the rows of sums that are kept (the scores of attention), their other operand staged
         where lanes would jump in it."""
         done: set[int] = set()
-        while (loop := self.kept_contraction(done)) is not None:
+        while (loop := self.cached_contraction(done)) is not None:
             before = self.identities()
             done.add(loop.arg[0])
             self.lane_tile(loop, vectors)
@@ -272,7 +272,7 @@ class TileChooser(PanelChooser):
                     self.fill_by_vectors()
                     break
 
-    def kept_contraction(self, done: set[int]) -> UOp | None:
+    def cached_contraction(self, done: set[int]) -> UOp | None:
         """The loop that fills a kept row with sums of products."""
         for node in self.nest.toposort():
             if node.op is not Ops.STAGE or node.closed_ranges[-1].arg[0] in done:

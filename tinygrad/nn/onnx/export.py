@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from tinygrad.functional.recipes import when_called
+from tinygrad.functional.graph_templates import when_called
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
 from tinygrad.nn.onnx.calls import CALLS, Call
@@ -88,7 +88,7 @@ def _described(name: str, x: Tensor) -> Any:
 def _noted_calls() -> Iterator[dict[UOp, Call]]:
     """While this is open: the calls of methods in `CALLS`, by the nodes of their results.
 
-    Methods of many nodes say when they are called (`recipes.py`), under whatever name; the others are
+    Methods of many nodes say when they are called (`graph_templates.py`), under whatever name; the others are
     replaced.
     """
     calls: dict[UOp, Call] = {}

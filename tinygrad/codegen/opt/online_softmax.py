@@ -1,4 +1,4 @@
-"""Sums of e^(x - max x), in the loop that finds the largest x.
+"""Online softmax: sums of e^(x - max x), in the loop that finds the largest x.
 
 Softmax finds the largest item of a row before it adds up the exponentials; attention adds up values weighted
 by them after that. Each is a loop over the same row, which must be kept, or computed again. But a sum of
@@ -20,8 +20,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from tinygrad.codegen.opt.cached_rows import row_form
 from tinygrad.codegen.opt.guards import guarded, nothing_outside
-from tinygrad.codegen.opt.rows import row_form
 from tinygrad.codegen.ranges import fresh_identity, output_ranges
 from tinygrad.graph.elementary import argument_of_exponential
 from tinygrad.graph.ops import Ops, RangeKind
@@ -48,7 +48,7 @@ class WeightedSum:
 
 
 @dataclass(frozen=True)
-class OnlineSums:
+class OnlineSoftmax:
     """The REDUCE that finds the largest item of a row, and the sums weighted by it, those that others are
     multiplied with first."""
 
@@ -60,7 +60,7 @@ class OnlineSums:
         return self.largest.closed_ranges[0]
 
 
-def online_sums(nest: UOp) -> OnlineSums | None:
+def online_softmax_of(nest: UOp) -> OnlineSoftmax | None:
     """The reduces of a nest that one loop can do; None where there are none, or where the nest has others
     that use them."""
     outputs = output_ranges(nest)
@@ -72,7 +72,7 @@ def online_sums(nest: UOp) -> OnlineSums | None:
     return None
 
 
-def _sums_over(largest: UOp, reduces: list[UOp]) -> OnlineSums | None:
+def _sums_over(largest: UOp, reduces: list[UOp]) -> OnlineSoftmax | None:
     if largest.arg is not Ops.MAX or not largest.dtype.is_float or not _is_plain(largest):
         return None
     users = [n for n in reduces if n is not largest and largest in n.toposort()]
@@ -91,7 +91,7 @@ def _sums_over(largest: UOp, reduces: list[UOp]) -> OnlineSums | None:
         if found.factor is not None and found.loop in found.factor.ranges:
             return None
         sums.append(found)
-    return OnlineSums(largest, tuple(sums))
+    return OnlineSoftmax(largest, tuple(sums))
 
 
 def _is_plain(node: UOp) -> bool:
@@ -157,9 +157,9 @@ def _weighted(value: UOp, reduce: UOp, made_of: frozenset[UOp]) -> WeightedSum |
     return None
 
 
-def online(nest: UOp, loop: UOp, tile: int) -> UOp:
+def online_softmax(nest: UOp, loop: UOp, tile: int) -> UOp:
     """The nest with the reduces over `loop` and those that use it in one loop over tiles of so many items."""
-    found = online_sums(nest)
+    found = online_softmax_of(nest)
     if found is None or found.loop is not loop:
         raise ValueError(f"r{loop.arg[0]} finds no largest item that weighted sums along the row use")
     identity = fresh_identity(nest)

@@ -1,4 +1,4 @@
-"""Loops that stop where what is left adds nothing.
+"""Loop-bound tightening: loops stop where a mask lets nothing more through.
 
 A causal mask turns half of attention into zeros: `sum over j of where(j <= i, x, 0)`. In: a nest with its
 tiles chosen. Out: the same nest, in which the loop over j, or over tiles of j, runs only to where the
@@ -41,16 +41,16 @@ class Span:
     sure_after: bool
 
 
-def skip(nest: UOp) -> UOp:
+def tighten_loop_bounds(nest: UOp) -> UOp:
     """The nest without the iterations that change nothing."""
-    nest = _skip_stores(nest)
-    nest = _skip_tiles(nest)
-    nest = _skip_sums(nest)
-    return _skip_filling(nest)
+    nest = _tighten_stores(nest)
+    nest = _tighten_tiles(nest)
+    nest = _tighten_sums(nest)
+    return _tighten_filling(nest)
 
 
-def skips_something(nest: UOp) -> bool:
-    """True if `skip` would change the nest."""
+def has_loose_bounds(nest: UOp) -> bool:
+    """True if `tighten_loop_bounds` would change the nest."""
     sums = any(_span_of_sum(n) is not None for n in nest.toposort() if n.op is Ops.REDUCE)
     stores = any(_end_of_storing(nest, loop) is not None for loop in _loops_of_stores(nest))
     return sums or stores or _loop_over_less(nest) is not None
@@ -59,7 +59,7 @@ def skips_something(nest: UOp) -> bool:
 # --- outputs ------------------------------------------------------------------------------------------------
 
 
-def _skip_stores(nest: UOp) -> UOp:
+def _tighten_stores(nest: UOp) -> UOp:
     """Shorter loops over outputs that are stored under conditions."""
     while True:
         ends = ((loop, _end_of_storing(nest, loop)) for loop in _loops_of_stores(nest))
@@ -128,7 +128,7 @@ def _end_of_holding(difference: UOp, loop: UOp, outer: frozenset[UOp]) -> UOp | 
 # --- the largest item and sums weighted by it ---------------------------------------------------------------
 
 
-def _skip_tiles(nest: UOp) -> UOp:
+def _tighten_tiles(nest: UOp) -> UOp:
     """Shorter loops over tiles whose items are all -inf: they add nothing to sums of e^(x - max x)."""
     while (found := _loop_over_less(nest)) is not None:
         loop, begin, end = found
@@ -177,7 +177,7 @@ def _is_largest_of_items(value: UOp) -> bool:
 # --- sums ---------------------------------------------------------------------------------------------------
 
 
-def _skip_sums(nest: UOp) -> UOp:
+def _tighten_sums(nest: UOp) -> UOp:
     """Shorter loops for the REDUCEs whose values are nothing under a condition."""
     done: dict[UOp, UOp] = {}
     identities = itertools.count(fresh_identity(nest))
@@ -292,7 +292,7 @@ def _undivided(index: UOp) -> UOp:
 # --- memory -------------------------------------------------------------------------------------------------
 
 
-def _skip_filling(nest: UOp) -> UOp:
+def _tighten_filling(nest: UOp) -> UOp:
     """Shorter loops for the STAGEs of one row that are only read by loops that begin late or stop early, or
     under conditions that do."""
     while True:

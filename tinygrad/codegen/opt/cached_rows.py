@@ -1,8 +1,9 @@
-"""Rows: values along one loop that a kernel would compute again and again, kept in scratch memory.
+"""Cached rows: values along one loop that a kernel would compute again and again, computed once into scratch
+memory.
 
 Softmax adds up exponentials over a row and divides each of them by the sum: its second loop needs the very
-values of the first. Attention reads its row of weights once for every column of the result. `row_values`
-finds such values by comparing what the loops compute; `keep_row` computes one of them once, over a loop of
+values of the first. Attention reads its row of weights once for every column of the result. `cacheable_rows`
+finds such values by comparing what the loops compute; `cache_row` computes one of them once, over a loop of
 its own, into scratch memory that all its readers share.
 """
 from __future__ import annotations
@@ -16,11 +17,11 @@ from tinygrad.graph.ops import Memory, Ops, RangeKind
 from tinygrad.graph.uop import UOp
 
 ELEMENTARY = frozenset({Ops.EXP2, Ops.LOG2, Ops.SIN})
-"""Functions of a dozen operations and more, dear enough to keep a row of their values."""
+"""Functions of a dozen operations and more, expensive enough to cache a row of their values."""
 
 
 @dataclass(frozen=True)
-class RowValue:
+class CachedRow:
     """A value, the loop along its row, and every place that reads it: equal values with their loops."""
 
     value: UOp
@@ -35,22 +36,22 @@ class RowValue:
 
     @property
     def computed(self) -> list[UOp]:
-        """The nodes of the value that change along the row, down to what is kept already."""
+        """The nodes of the value that change along the row, down to what is cached already."""
         inside = self.value.toposort(stop=lambda n: n.op is Ops.STAGE)
         return [n for n in inside if self.loop in n.ranges]
 
     @property
-    def is_dear(self) -> bool:
+    def is_expensive(self) -> bool:
         """True for values that are worth memory: sums, elementary functions, and what many columns read."""
         return self.repeats > 1 or any(n.op in ELEMENTARY or n.op is Ops.REDUCE for n in self.computed)
 
 
-def row_values(nest: UOp) -> list[RowValue]:
+def cacheable_rows(nest: UOp) -> list[CachedRow]:
     """The rows that the nest computes more than once, the value made from the others first."""
-    return _row_values.of(nest)
+    return _cacheable_rows.of(nest)
 
 
-def _found_rows(nest: UOp) -> list[RowValue]:
+def _found_rows(nest: UOp) -> list[CachedRow]:
     nodes = list(nest.toposort())
     if not any(n.op is Ops.REDUCE and n.closed_ranges for n in nodes):
         return []
@@ -70,29 +71,30 @@ def _found_rows(nest: UOp) -> list[RowValue]:
         value, loop = readers[0]
         repeats = max(_repeats(v, r, around[r]) for v, r in readers)
         if len({r for _, r in readers}) > 1 or repeats > 1:
-            values.append(RowValue(value, loop, tuple(readers), repeats))
+            values.append(CachedRow(value, loop, tuple(readers), repeats))
     return [v for v in values if not _inside_another(v, values)]
 
 
-_row_values = Attribute(_found_rows, "_row_values")
+_cacheable_rows = Attribute(_found_rows, "_row_values")
 
 
 def _is_candidate(node: UOp) -> bool:
     """True for values that a memory access would be cheaper than."""
     if node.op is Ops.WHERE and node.src[2].op is Ops.CONST:
         return False  # the readers keep the condition, and so know where the row matters
-    return _is_dear.of(node)
+    return _is_expensive.of(node)
 
 
 def _computes_much(node: UOp) -> bool:
-    """True for an elementary function, a sum, and what is made of one here, down to what is kept already."""
+    """True for an elementary function, a sum, and what is made of one here, down to what is cached
+    already."""
     if node.op is Ops.STAGE:
         return False
     own = node.op in ELEMENTARY or (node.op is Ops.REDUCE and len(node.closed_ranges) > 0)
-    return own or any(_is_dear.of(s) for s in node.src)
+    return own or any(_is_expensive.of(s) for s in node.src)
 
 
-_is_dear = Synthesized(_computes_much, "_is_dear")
+_is_expensive = Synthesized(_computes_much, "_is_dear")
 
 
 def _loops_around(nodes: list[UOp]) -> dict[UOp, tuple[UOp, ...]]:
@@ -137,15 +139,15 @@ def _loops_inside(value: UOp) -> list[UOp]:
     return list(dict.fromkeys(r for node in inside for r in node.closed_ranges))
 
 
-def _inside_another(row: RowValue, rows: list[RowValue]) -> bool:
-    """True if keeping another row would leave this one with a single reader."""
+def _inside_another(row: CachedRow, rows: list[CachedRow]) -> bool:
+    """True if caching another row would leave this one with a single reader."""
     return any(o is not row and len(o.readers) >= len(row.readers)
                and all(any(v in w.toposort() for w, _ in o.readers) for v, _ in row.readers) for o in rows)
 
 
-def keep_row(nest: UOp, number: int) -> UOp:
+def cache_row(nest: UOp, number: int) -> UOp:
     """Row value number `number` computed once into scratch memory, which all its readers load."""
-    rows = row_values(nest)
+    rows = cacheable_rows(nest)
     if number >= len(rows):
         raise ValueError(f"the nest computes {len(rows)} rows more than once; there is no number {number}")
     row = rows[number]

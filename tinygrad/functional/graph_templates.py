@@ -1,9 +1,9 @@
-"""What an operation builds, found again: the nodes of `conv2d` or `softmax` by the shapes of their operands.
+"""Graph templates, memoised: the nodes of `conv2d` or `softmax` by the shapes of their operands.
 
 In: a function of tensors that reads no values. Out: the same function, which runs once for each kind of
-operands and options, and leaves a `Recipe` of the nodes that it made over them. Later calls make these nodes
-without asking again which they are: a convolution's windows alone are twenty nodes, and each is the answer to
-a question about shapes.
+operands and options, and leaves a `GraphTemplate` of the nodes that it made over them. Later calls make these
+nodes without asking again which they are: a convolution's windows alone are twenty nodes, and each is the
+answer to a question about shapes.
 
 What a function may ask about its operands is in the key: of each the movement on top of it, and below that
 what a node says of itself (operation, dtype, shape, device, traits); which of them are the same; the modes
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 
-MAX_RECIPES = 1 << 12
+MAX_TEMPLATES = 1 << 12
 """Kinds of calls of a function that are remembered; the one met first goes first."""
 when_called: list[Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]] = []
 """The last one is called instead of a remembered function, with that, its arguments and options."""
@@ -38,7 +38,7 @@ _PLAIN = frozenset({NoneType, bool, int, str, DType})
 """Types of which equal values mean the same."""
 
 
-class Recipe:
+class GraphTemplate:
     """The nodes of a result by number: those of the operands come first, then constants, then, each after its
     sources, what is made of them."""
 
@@ -108,9 +108,9 @@ class _Call:
         return type(node.device) is str
 
 
-def recalled(function: Callable[P, Tensor]) -> Callable[P, Tensor]:
-    """`function`, a method of tensors, whose graphs are found again by what it is called with."""
-    recipes: dict[tuple[Any, ...], Recipe | None] = {}
+def memoised(function: Callable[P, Tensor]) -> Callable[P, Tensor]:
+    """`function`, a method of tensors, memoised as graph templates by what it is called with."""
+    templates: dict[tuple[Any, ...], GraphTemplate | None] = {}
 
     @wraps(function)
     def method(*args: P.args, **options: P.kwargs) -> Tensor:
@@ -129,21 +129,21 @@ def recalled(function: Callable[P, Tensor]) -> Callable[P, Tensor]:
             if not call.takes(value):
                 return function(*args, **options)
         key = tuple(call.key)
-        recipe = recipes.get(key)
-        if recipe is not None:
-            result: Tensor = tensor.of(recipe.over(call.nodes), *call.tensors)
+        template = templates.get(key)
+        if template is not None:
+            result: Tensor = tensor.of(template.over(call.nodes), *call.tensors)
             return result
         result = function(*args, **options)
-        if key not in recipes:
-            recipes[key] = _recipe_of(result, call)
-            for oldest in list(recipes)[:-MAX_RECIPES]:
-                recipes.pop(oldest, None)
+        if key not in templates:
+            templates[key] = _template_of(result, call)
+            for oldest in list(templates)[:-MAX_TEMPLATES]:
+                templates.pop(oldest, None)
         return result
 
     return method
 
 
-def _recipe_of(result: Tensor, call: _Call) -> Recipe | None:
+def _template_of(result: Tensor, call: _Call) -> GraphTemplate | None:
     """How `result` follows from the operands of a call, if that is all that it follows from."""
     if type(result) is not call.tensor or result._alias_set is not None or result._requires_grad is not None:
         return None
@@ -152,4 +152,4 @@ def _recipe_of(result: Tensor, call: _Call) -> Recipe | None:
         return None
     known = set(call.nodes)
     leaves = (n for n in node.toposort(stop=known.__contains__) if not n.src and n not in known)
-    return Recipe(node, call.nodes) if all(n.op is Ops.CONST for n in leaves) else None
+    return GraphTemplate(node, call.nodes) if all(n.op is Ops.CONST for n in leaves) else None

@@ -1,9 +1,10 @@
-"""Sums of what belongs to one output each: gradients of embeddings, `scatter`, counts.
+"""Segment sums: dense masked reductions that one scatter-add can do, as gradients of embeddings and counts.
 
-    for v: out[v] = sum over t of where(place[t] == v, x[t], 0)
+    for v: out[v] = sum over t of where(segment[t] == v, x[t], 0)
 
-Each x[t] counts for one v at most, so one walk over t could add them all. They are recognised here by their
-conditions, never by the name of the operation that made them; `opt/scatter.py` turns their loops around.
+Each x[t] is in one segment v at most, so one pass over t could add them all. They are recognised here by
+their conditions, never by the name of the operation that made them; `opt/scatter_add.py` interchanges their
+loops.
 """
 from __future__ import annotations
 
@@ -19,14 +20,15 @@ from tinygrad.graph.uop import UOp
 
 
 @dataclass(frozen=True)
-class Belonging:
-    """A REDUCE whose values count for one iteration of `loop` each: under `condition`, `value` is `kept`."""
+class SegmentSum:
+    """A REDUCE whose values count for one iteration of `loop` each, their segment: `value` where `condition`
+    holds."""
 
     reduce: UOp
     loop: UOp
     condition: UOp
-    kept: UOp
-    place: UOp
+    value: UOp
+    segment: UOp
     """which iteration"""
 
     def inner(self, nest: UOp) -> tuple[UOp, ...]:
@@ -35,8 +37,8 @@ class Belonging:
         return tuple(r for r in loops[loops.index(self.loop) + 1:] if r in self.reduce.ranges)
 
 
-def sums_by_place(nest: UOp) -> Iterator[Belonging]:
-    """Every REDUCE of what belongs to one iteration of a loop over outputs each, by each such loop."""
+def segment_sums(nest: UOp) -> Iterator[SegmentSum]:
+    """Every REDUCE over segments that are iterations of a loop over outputs, by each such loop."""
     loops = nest.src[0].closed_ranges
     if any(s.closed_ranges != loops for s in nest.src):
         return
@@ -45,10 +47,10 @@ def sums_by_place(nest: UOp) -> Iterator[Belonging]:
         if masked is None or not all(map(is_plain, (r for r in loops if r in node.ranges))):
             continue
         for loop in loops:
-            places = (solved_for(c, loop) for c in conjuncts(masked[0]))
-            found = (at for at in places if at is not None and not at.ranges.isdisjoint(node.closed_ranges))
-            if (place := next(found, None)) is not None:
-                yield Belonging(node, loop, *masked, place)
+            segments = (solved_for(c, loop) for c in conjuncts(masked[0]))
+            found = (at for at in segments if at is not None and not at.ranges.isdisjoint(node.closed_ranges))
+            if (segment := next(found, None)) is not None:
+                yield SegmentSum(node, loop, *masked, segment)
 
 
 def _masked(node: UOp) -> tuple[UOp, UOp] | None:
@@ -66,7 +68,7 @@ def _masked(node: UOp) -> tuple[UOp, UOp] | None:
         value = condition.where(*(simplified(Ops.CAST, value.dtype, v) for v in either))
     if value.op is not Ops.WHERE:
         return None
-    condition, kept, other = value.src
+    condition, value, other = value.src
     if other is identity:
-        return condition, kept
-    return (condition.logical_not(), other) if kept is identity else None
+        return condition, value
+    return (condition.logical_not(), other) if value is identity else None

@@ -1,15 +1,16 @@
-"""Plans for attention on matrix units: both products, and the softmax between them, in one loop over keys.
+"""Plans for fused attention on matrix units: both products, and the softmax between them, in one loop over
+keys.
 
-In: a nest of which `online.py` can do the reduces in one loop. Out: the Opts for it. A block has some
+In: a nest of which `online_softmax.py` can do the reduces in one loop. Out: the Opts for it. A block has some
 queries, a few rows of them each warp; it loads tiles of keys and values into shared memory, one after
-another, and its warps multiply from there (`chain.py`).
+another, and its warps multiply from there (`fused_attention.py`).
 """
 from __future__ import annotations
 
 from tinygrad.codegen.contraction import contraction_of, product_in
-from tinygrad.codegen.opt.chain import chain_of, passing
 from tinygrad.codegen.opt.choose_sides import FULL_BLOCKS, SideChooser, dividing
-from tinygrad.codegen.opt.online import OnlineSums, WeightedSum, online_sums
+from tinygrad.codegen.opt.fused_attention import attention_loops, layout_conversion
+from tinygrad.codegen.opt.online_softmax import OnlineSoftmax, WeightedSum, online_softmax_of
 from tinygrad.codegen.opt.plan import Opt, OptKind, operands
 from tinygrad.codegen.ranges import output_ranges, range_named
 from tinygrad.graph.ops import Ops, RangeKind
@@ -31,7 +32,7 @@ BANK_BYTES = 128
 """Of shared memory, that lanes read at once."""
 
 
-class ChainChooser(SideChooser):
+class AttentionChooser(SideChooser):
     """The Opts for the weighted sums of a nest on a matrix unit."""
 
     def __init__(self, nest: UOp, renderer: Renderer) -> None:
@@ -39,7 +40,7 @@ class ChainChooser(SideChooser):
 
     def choose(self) -> bool:
         """Take the Opts for the first unit that can do it; False where there is none."""
-        found = online_sums(self.nest)
+        found = online_softmax_of(self.nest)
         main = None if found is None else self.main_sum(found)
         if found is None or main is None:
             return False
@@ -49,20 +50,21 @@ class ChainChooser(SideChooser):
         query, column = ranges
         before = self.nest, list(self.opts)
         for unit in self.renderer.matrix_units:
-            if passing(unit) is None or (unit.rounds_to_tf32 and not ALLOW_TF32):
+            if layout_conversion(unit) is None or (unit.rounds_to_tf32 and not ALLOW_TF32):
                 continue
             keys = self.keys_of_tile(unit, found, column)
             if keys:
-                new = self.new_ranges(Opt(OptKind.ONLINE, found.loop.arg[0], keys))
+                new = self.new_ranges(Opt(OptKind.ONLINE_SOFTMAX, found.loop.arg[0], keys))
                 key = next(r for r in new if r.arg[1] is RangeKind.UNROLL)
-                chain = chain_of(self.nest, unit, query, key, column)
-                if chain is not None:
-                    self.split(unit, query, key, column, None if chain.scores is None else chain.scores.k)
+                attention = attention_loops(self.nest, unit, query, key, column)
+                if attention is not None:
+                    self.split(unit, query, key, column, None if attention.scores is None
+                               else attention.scores.k)
                     return True
                 self.nest, self.opts = before[0], list(before[1])
         return False
 
-    def main_sum(self, found: OnlineSums) -> WeightedSum | None:
+    def main_sum(self, found: OnlineSoftmax) -> WeightedSum | None:
         """The sum with columns, if the nest has nothing else to reduce for its only output."""
         outputs = output_ranges(self.nest)
         known = {found.largest, *(s.reduce for s in found.sums)}
@@ -75,7 +77,7 @@ class ChainChooser(SideChooser):
             return None
         return wide[0] if wide[0].reduce.ranges == outputs else None
 
-    def sides(self, found: OnlineSums, main: WeightedSum) -> tuple[UOp, UOp] | None:
+    def sides(self, found: OnlineSoftmax, main: WeightedSum) -> tuple[UOp, UOp] | None:
         """The ranges of queries and of columns."""
         product = product_in(main.value)
         if product is None:
@@ -96,11 +98,11 @@ class ChainChooser(SideChooser):
         name = self.one_range([r.arg[0] for r in columns])
         return max(queries, key=lambda r: r.extent), range_named(self.nest, name)
 
-    def keys_of_tile(self, unit: MatrixUnit, found: OnlineSums, column: UOp) -> int:
+    def keys_of_tile(self, unit: MatrixUnit, found: OnlineSoftmax, column: UOp) -> int:
         """Keys of a tile, as many as registers and shared memory have room for; 0 where none are."""
         inner = [n for n in found.largest.src[0].toposort() if n.op is Ops.REDUCE and n.closed_ranges]
         depth = int(prod(r.extent for n in inner for r in n.closed_ranges))
-        how = passing(unit)
+        how = layout_conversion(unit)
         if how is None or found.loop.extent < LEAST_SIDE or column.extent < LEAST_SIDE:
             return 0
         rows, across = (unit.n, unit.m) if how.transposed else (unit.m, unit.n)
@@ -116,7 +118,7 @@ class ChainChooser(SideChooser):
 
     def split(self, unit: MatrixUnit, query: UOp, key: UOp, column: UOp, depth: UOp | None) -> None:
         """The Opts: queries of blocks, keys and values in shared memory, both products."""
-        how = passing(unit)
+        how = layout_conversion(unit)
         assert how is not None
         rows = unit.n if how.transposed else unit.m
         others = prod(r.extent for r in self.nest.src[0].closed_ranges) // (query.extent * column.extent)
@@ -128,11 +130,11 @@ class ChainChooser(SideChooser):
         for first, second in ((key, depth), (key, column)):
             if second is not None:
                 self.share_tile(unit, first, second, threads)
-        self.take(Opt(OptKind.CHAIN, key.arg[0], UNITS.index(unit), (inside, column.arg[0]), (1,)))
+        self.take(Opt(OptKind.ATTENTION, key.arg[0], UNITS.index(unit), (inside, column.arg[0]), (1,)))
 
     def share_tile(self, unit: MatrixUnit, key: UOp, other: UOp, threads: int) -> None:
-        """Keys or values of a tile in shared memory, in rows as they are in memory, each turned against the
-        one before: what lanes read at once lies in different banks."""
+        """Keys or values of a tile in shared memory, in rows as they are in memory, swizzled:
+        what lanes read at once lies in different banks."""
         for number, operand in enumerate(operands(self.nest)):
             if key not in operand.ranges or other not in operand.ranges or \
                     any(n.op is Ops.REDUCE for n in operand.toposort()):
@@ -140,6 +142,7 @@ class ChainChooser(SideChooser):
             widest = min(ACCESS_BYTES // unit.source.itemsize, self.renderer.access_lanes(unit.source))
             width = dividing(other.extent, widest)
             row = other.extent * unit.source.itemsize
-            turn = (width, 1, BANK_BYTES // 2 // unit.source.itemsize) if row % BANK_BYTES == 0 else (width,)
-            self.take(Opt(OptKind.SHARE, number, threads, (key.arg[0], other.arg[0]), turn))
+            swizzle = (width, 1,
+                       BANK_BYTES // 2 // unit.source.itemsize) if row % BANK_BYTES == 0 else (width,)
+            self.take(Opt(OptKind.SHARE, number, threads, (key.arg[0], other.arg[0]), swizzle))
             return

@@ -9,9 +9,9 @@ import pytest
 from tinygrad import Tensor, nn
 from tinygrad.codegen.compile import stages_of
 from tinygrad.codegen.lower import lower
+from tinygrad.codegen.opt.cached_rows import cacheable_rows
 from tinygrad.codegen.opt.choose import choose_plan
 from tinygrad.codegen.opt.plan import Plan, apply_plan
-from tinygrad.codegen.opt.rows import row_values
 from tinygrad.device import Device
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
@@ -143,8 +143,8 @@ def test_every_row_is_kept_once() -> None:
     """After the rows are kept nothing dear is computed twice."""
     x = Tensor(normals(64, 256)).realize()
     nest, plan = plan_of(x.softmax())
-    assert [row for row in row_values(nest) if row.is_dear]
-    assert not [row for row in row_values(apply_plan(nest, Plan(plan.opts[:1]))) if row.is_dear]
+    assert [row for row in cacheable_rows(nest) if row.is_expensive]
+    assert not [row for row in cacheable_rows(apply_plan(nest, Plan(plan.opts[:1]))) if row.is_expensive]
 
 
 def test_a_long_value_is_not_mistaken_for_a_row() -> None:

@@ -1,5 +1,5 @@
-"""What one launch of a grid stores: nothing that another thread of it still has to read, and nothing that
-has other loops than its product of matrices.
+"""Kernel fission: what one launch of a grid stores is nothing that another thread of it still has to read,
+and nothing that has other loops than its product of matrices.
 
 A kernel of loops reads before it writes because its loops run in order. Threads of a grid do not: where every
 item of a parameter is changed by a number that the kernel changes too (the step count of Adam), the thread
@@ -16,7 +16,7 @@ from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
 
 
-def launch_groups(nest: UOp) -> list[list[int]]:
+def kernel_groups(nest: UOp) -> list[list[int]]:
     """The numbers of the stores of each launch; all in one where no order of launches helps."""
     count = len(nest.src)
     level = [0] * count

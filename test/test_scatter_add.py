@@ -1,6 +1,6 @@
-"""Sums of what belongs to an item, in one walk over everything (`codegen/opt/scatter.py`): against NumPy, on
-a device that finds accesses outside of memory too, at sizes at which the cost model would rather ask for each
-item."""
+"""Scatter-add: segment sums in one pass over everything (`codegen/opt/scatter_add.py`): against NumPy,
+on a device that finds accesses outside of memory too, at sizes at which the cost model would rather ask for
+each item."""
 from __future__ import annotations
 
 import math
@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from drivers import needs_compiler, walk_everywhere
+from drivers import needs_compiler, one_pass_everywhere
 
 from tinygrad import Device, Tensor, TinyJit, dtypes
 from tinygrad.codegen.compile import stages_of
@@ -27,10 +27,10 @@ Array = np.ndarray[Any, Any]
 DEVICES = pytest.mark.parametrize("device", ["CPU", "PYTHON", "PYTHON:BLOCKS"])
 
 
-@pytest.fixture(params=[0, 1 << 30], ids=["branches", "spare items"])
-def walked(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+@pytest.fixture(params=[0, 1 << 30], ids=["branches", "dump slots"])
+def one_pass(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """By tiles of a few outputs."""
-    walk_everywhere(monkeypatch, request.param)
+    one_pass_everywhere(monkeypatch, request.param)
     monkeypatch.setattr(choose_scatter, "CACHE_SHARE", 1e-6)
 
 
@@ -56,7 +56,7 @@ def check(result: Tensor, expected: Array) -> None:
 @DEVICES
 @pytest.mark.parametrize(("words", "width", "count"),
                          [(7, 1, 5), (30, 16, 9), (20, 5, 40), (3, 48, 11), (50, 17, 2)])
-def test_gradients_of_embeddings(walked: None, device: str, words: int, width: int, count: int) -> None:
+def test_gradients_of_embeddings(one_pass: None, device: str, words: int, width: int, count: int) -> None:
     at, given = places(count, below=words), numbers(count, width)
     weights = Tensor(numbers(words, width), device=device, requires_grad=True).realize()
     rows = weights[Tensor(at, device=device).realize()]
@@ -68,7 +68,7 @@ def test_gradients_of_embeddings(walked: None, device: str, words: int, width: i
 @DEVICES
 @pytest.mark.parametrize("axis", [0, 1, 2])
 @pytest.mark.parametrize("shape", [(4, 5, 6), (3, 4, 32), (20, 16, 2)])
-def test_gradients_of_items_gathered_along_an_axis(walked: None, device: str, axis: int,
+def test_gradients_of_items_gathered_along_an_axis(one_pass: None, device: str, axis: int,
                                                    shape: tuple[int, int, int]) -> None:
     at, given = places(*shape, below=shape[axis]), numbers(*shape)
     x = Tensor(numbers(*shape), device=device, requires_grad=True).realize()
@@ -82,7 +82,7 @@ def test_gradients_of_items_gathered_along_an_axis(walked: None, device: str, ax
 
 @DEVICES
 @pytest.mark.parametrize("kind", [dtypes.float16, dtypes.bfloat16], ids=str)
-def test_gradients_of_half_types_are_summed_in_float32(walked: None, device: str, kind: DType) -> None:
+def test_gradients_of_half_types_are_summed_in_float32(one_pass: None, device: str, kind: DType) -> None:
     at, given = np.zeros(3000, np.int32), np.ones((3000, 16), np.float32)
     weights = Tensor(numbers(4, 16), device=device, dtype=kind, requires_grad=True).realize()
     rows = weights[Tensor(at, device=device).realize()]
@@ -92,7 +92,7 @@ def test_gradients_of_half_types_are_summed_in_float32(walked: None, device: str
 
 
 @DEVICES
-def test_items_of_several_places(walked: None, device: str) -> None:
+def test_items_of_several_places(one_pass: None, device: str) -> None:
     first, second, given = places(40, below=6), places(40, below=9), numbers(40, 3)
     x = Tensor(numbers(6, 9, 3), device=device, requires_grad=True).realize()
     expected = np.zeros((6, 9, 3))
@@ -104,7 +104,7 @@ def test_items_of_several_places(walked: None, device: str) -> None:
 @DEVICES
 @pytest.mark.parametrize(("reduce", "update"), [("sum", np.add), ("amax", np.maximum), ("prod", np.multiply)])
 @pytest.mark.parametrize("kind", [np.float32, np.int32, np.uint8])
-def test_scatter_reduce(walked: None, device: str, reduce: str, update: np.ufunc, kind: type[Any]) -> None:
+def test_scatter_reduce(one_pass: None, device: str, reduce: str, update: np.ufunc, kind: type[Any]) -> None:
     at = places(30, below=11)
     given = (numbers(30) * 3).astype(np.int32).astype(kind) if kind is not np.float32 else numbers(30)
     expected = np.arange(11).astype(kind)
@@ -125,7 +125,7 @@ def test_two_loops_over_outputs_at_one_place(count: int) -> None:
 
 
 @DEVICES
-def test_sums_in_the_place_and_in_what_belongs_there(walked: None, device: str) -> None:
+def test_sums_in_the_place_and_in_what_belongs_there(one_pass: None, device: str) -> None:
     """Both over the same axis, one waits for the other."""
     parts, also = places(33, 2, below=9), places(33, below=15)
     given, factors = numbers(40, 33), numbers(33, 2)
@@ -140,7 +140,7 @@ def test_sums_in_the_place_and_in_what_belongs_there(walked: None, device: str) 
 
 @DEVICES
 @pytest.mark.parametrize("kind", [dtypes.uint8, dtypes.int8], ids=str)
-def test_counters_that_wrap_name_several_items(walked: None, device: str, kind: DType) -> None:
+def test_counters_that_wrap_name_several_items(one_pass: None, device: str, kind: DType) -> None:
     at = Tensor(np.full(50, 5), dtype=kind, device=device).realize()
     counts = (Tensor.arange(300, device=device).cast(kind).reshape(300, 1) == at).sum(1)
     assert {i: n for i, n in enumerate(counts.tolist()) if n} == {5: 50, 261: 50}
@@ -159,21 +159,21 @@ def test_memory_that_the_plan_fills_along_the_loop_is_refused() -> None:
     hit = Tensor.arange(9).reshape(9, 1, 1) == at
     result = hit.where(Tensor.empty(7, 4) * row.reshape(9, 1, 1), 0).sum(1)
     nest = lower(schedule_uops([result.uop])[-1].ast)
-    kept = apply_plan(nest, Plan((Opt(OptKind.SWAP, 1), Opt(OptKind.KEEP, 0))))
+    kept = apply_plan(nest, Plan((Opt(OptKind.SWAP, 1), Opt(OptKind.CACHE_ROW, 0))))
     with pytest.raises(ValueError, match="memory that the kernel fills"):
         apply_opt(kept, Opt(OptKind.SCATTER, 0, 4))
     apply_plan(nest, Plan((Opt(OptKind.SWAP, 1), Opt(OptKind.SCATTER, 0, 4))))
 
 
 @DEVICES
-def test_counts(walked: None, device: str) -> None:
+def test_counts(one_pass: None, device: str) -> None:
     at = places(100, below=13)
     here = Tensor(at, device=device).realize().reshape(1, 100)
     check((here == Tensor.arange(13, device=device).reshape(13, 1)).sum(1), np.bincount(at, minlength=13))
 
 
 @DEVICES
-def test_places_that_are_nowhere_are_left_out(walked: None, device: str) -> None:
+def test_places_that_are_nowhere_are_left_out(one_pass: None, device: str) -> None:
     at = np.array([3, -1, 7, 1 << 30, -(1 << 30), 0, 6, 3], np.int32)
     given = numbers(8, 16)
     here = Tensor(at, device=device).realize().reshape(1, 8, 1)
@@ -185,7 +185,7 @@ def test_places_that_are_nowhere_are_left_out(walked: None, device: str) -> None
 
 
 @DEVICES
-def test_what_is_added_may_be_infinite_or_no_number_where_it_belongs(walked: None, device: str) -> None:
+def test_what_is_added_may_be_infinite_or_no_number_where_it_belongs(one_pass: None, device: str) -> None:
     at, given = np.array([1, 2, 2, 4], np.int32), np.array([np.inf, np.nan, 1, -np.inf], np.float32)
     x = Tensor.zeros(5, device=device).contiguous().realize()
     result = x.scatter(0, Tensor(at, device=device).realize(), Tensor(given, device=device), reduce="add")
@@ -193,7 +193,7 @@ def test_what_is_added_may_be_infinite_or_no_number_where_it_belongs(walked: Non
 
 
 @DEVICES
-def test_a_step_that_overwrites_what_was_looked_up(walked: None, device: str) -> None:
+def test_a_step_that_overwrites_what_was_looked_up(one_pass: None, device: str) -> None:
     weights = Tensor(numbers(19, 8), device=device, requires_grad=True).realize()
     expected = numbers(19, 8).astype(np.float64)
 
@@ -237,7 +237,7 @@ def test_the_walk_stays_whole() -> None:
     ast = schedule_uops([gradient.uop])[-1].ast
     nest = apply_plan(lower(ast), choose_plan(lower(ast), Device["CPU"].renderer))
     (memory,) = (n for n in nest.toposort() if n.op is Ops.SCATTER)
-    for kind in (OptKind.SPLIT, OptKind.UNROLL, OptKind.GROUP, OptKind.VECTOR):
+    for kind in (OptKind.SPLIT, OptKind.UNROLL, OptKind.ACCUMULATORS, OptKind.VECTOR):
         with pytest.raises(ValueError, match="must stay whole"):
             apply_opt(nest, Opt(kind, memory.closed_ranges[0].arg[0], 7))
 

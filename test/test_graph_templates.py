@@ -1,4 +1,5 @@
-"""What operations build, found again (`functional/recipes.py`): the nodes that the function itself builds."""
+"""What operations build, found again (`functional/graph_templates.py`): the nodes that the function itself
+builds."""
 from __future__ import annotations
 
 import gc
@@ -10,9 +11,9 @@ import numpy as np
 import pytest
 
 from tinygrad import GlobalCounters, Tensor, Variable, dtypes
-from tinygrad.functional import recipes
+from tinygrad.functional import graph_templates
+from tinygrad.functional.graph_templates import memoised
 from tinygrad.functional.methods import Methods
-from tinygrad.functional.recipes import recalled
 
 draw = np.random.default_rng(5)
 
@@ -105,7 +106,7 @@ class Counted:
             self.runs += 1
             return function(*args, **options)
 
-        self.method = recalled(counted)
+        self.method = memoised(counted)
 
 
 def test_a_function_runs_once_for_each_kind_of_call() -> None:
@@ -212,7 +213,7 @@ def test_memory_of_operands_is_not_kept() -> None:
 
 
 def test_the_oldest_kinds_of_calls_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recipes, "MAX_RECIPES", 4)
+    monkeypatch.setattr(graph_templates, "MAX_TEMPLATES", 4)
     seen = Counted(lambda x: x.exp().sum())
     for size in (1, 2, 3, 4, 5, 5, 4, 3, 2, 1):
         seen.method(real(size))

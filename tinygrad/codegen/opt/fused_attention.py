@@ -1,10 +1,11 @@
-"""Attention on matrix units: a product of matrices whose left side is made of another one's result.
+"""Fused attention (FlashAttention, Dao et al., 2022) on matrix units: two products, and the softmax in
+between.
 
-In: a nest whose largest item and weighted sums are one loop over tiles of keys (`online.py`). Out: the same
-nest, in which the warps of a block have a few rows each, a query each, and go through the tiles together: a
-unit makes a tile of scores, whose elements stay where it left them, in the registers of the lanes. What is
-computed of them there, item by item, is the weights, which the unit takes from the same lanes again as one
-side of the second product.
+In: a nest whose largest item and weighted sums are one loop over tiles of keys (`online_softmax.py`). Out:
+the same nest, in which the warps of a block have a few rows each, a query each, and go through the tiles
+together: a unit makes a tile of scores, whose elements stay where it left them, in the registers of the
+lanes. What is computed of them there, item by item, is the weights, which the unit takes from the same lanes
+again as one side of the second product.
 
 That works because the lanes that hold the elements of one row of a result are those that want them of a
 source, and the order of what is summed is free: a weight's place among the lane's registers says which row
@@ -20,8 +21,8 @@ from dataclasses import dataclass
 from tinygrad.codegen.opt.guards import guarded, zero_outside
 from tinygrad.codegen.opt.matrix import (
     ZERO,
-    Axis,
     MatrixProduct,
+    UnitAxis,
     as_tf32,
     axis_of,
     is_contiguous,
@@ -42,7 +43,7 @@ AT_ONCE_ALONG_D = 8
 
 
 @dataclass(frozen=True)
-class Passing:
+class LayoutConversion:
     """How elements of a unit's result become those of its source. `own` are bits of the row that a weight
     belongs to, `across` those of its place in the row, `summed` those of the same place in the source."""
 
@@ -57,22 +58,22 @@ class Passing:
     values_summed: tuple[Bit, ...]
     summed_of: tuple[int | None, ...]
     """for each bit across, the bit of the source's place that it is; None where it is another source"""
-    apart: tuple[int, ...]
+    exchanged: tuple[int, ...]
     """lanes' bits across that are registers' bits of the source: lanes exchange what they have"""
     free: tuple[int, ...]
     """bits of the source's place that are left for the numbers of the result's tiles"""
 
 
-def passing(unit: MatrixUnit) -> Passing | None:
+def layout_conversion(unit: MatrixUnit) -> LayoutConversion | None:
     """How the unit's results become its sources; None where their rows are in other lanes."""
     for transposed in (False, True):
-        found = _passing(unit, transposed)
+        found = _layout_conversion(unit, transposed)
         if found is not None:
             return found
     return None
 
 
-def _passing(unit: MatrixUnit, transposed: bool) -> Passing | None:
+def _layout_conversion(unit: MatrixUnit, transposed: bool) -> LayoutConversion | None:
     c, weights, values = unit.c, unit.a, unit.b
     own, across, weights_own, summed = c.rows, c.columns, weights.rows, weights.columns
     values_own, values_summed = values.columns, values.rows
@@ -87,22 +88,23 @@ def _passing(unit: MatrixUnit, transposed: bool) -> Passing | None:
     if any(bit not in across for bit in lanes):
         return None
     registers = [i for i, bit in enumerate(summed) if bit[0] == "r"]
-    apart = tuple(i for i, bit in enumerate(across) if bit[0] == "l" and bit not in lanes)
+    exchanged = tuple(i for i, bit in enumerate(across) if bit[0] == "l" and bit not in lanes)
     places: dict[int, int | None] = {i: lanes[bit] for i, bit in enumerate(across) if bit in lanes}
     rest = [i for i, bit in enumerate(across) if bit[0] == "r"]
-    for i in (*apart, *rest):
+    for i in (*exchanged, *rest):
         places[i] = registers.pop(0) if registers else None
-    if any(places[i] is None for i in apart):
+    if any(places[i] is None for i in exchanged):
         return None
-    return Passing(transposed, own, across, weights, weights_own, summed, values, values_own, values_summed,
-                   tuple(places[i] for i in range(len(across))), apart, tuple(registers))
+    return LayoutConversion(transposed, own, across, weights, weights_own, summed, values, values_own,
+                            values_summed,
+                   tuple(places[i] for i in range(len(across))), exchanged, tuple(registers))
 
 
 # --- the change ---------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Chain:
+class AttentionLoops:
     """The two products and what is between them: the ranges of queries, of a tile's keys and of the result's
     columns, the loop over tiles, and the products (of scores: None where they are loaded)."""
 
@@ -114,9 +116,9 @@ class Chain:
     products: MatrixProduct
 
 
-def chain_of(nest: UOp, unit: MatrixUnit, query: UOp, key: UOp, column: UOp) -> Chain | None:
+def attention_loops(nest: UOp, unit: MatrixUnit, query: UOp, key: UOp, column: UOp) -> AttentionLoops | None:
     """The chain over these ranges that `unit` can do; None where there is none."""
-    how = passing(unit)
+    how = layout_conversion(unit)
     if how is None:
         return None
     scores, products, tiles = None, None, None
@@ -138,58 +140,60 @@ def chain_of(nest: UOp, unit: MatrixUnit, query: UOp, key: UOp, column: UOp) -> 
             tiles = node.closed_ranges[-1]
     if products is None or tiles is None:
         return None
-    return Chain(query, key, column, tiles, scores, products)
+    return AttentionLoops(query, key, column, tiles, scores, products)
 
 
-def chain_on_unit(nest: UOp, unit: MatrixUnit, ranges: tuple[UOp, UOp, UOp], rows: int) -> UOp:
+def attention_on_unit(nest: UOp, unit: MatrixUnit, ranges: tuple[UOp, UOp, UOp], rows: int) -> UOp:
     """The nest with its chain over the ranges of queries, of a tile's keys and of columns on `unit`; each
     warp has so many tiles of rows. Raises ValueError where there is no such chain."""
-    chain, how = chain_of(nest, unit, *ranges), passing(unit)
-    if chain is None or how is None:
+    attention, how = attention_loops(nest, unit, *ranges), layout_conversion(unit)
+    if attention is None or how is None:
         raise ValueError(f"{unit} can do no product over r{ranges[1].arg[0]} and what it is made of")
-    return _OnUnit(nest, unit, chain, how, rows).nest_after()
+    return _OnUnit(nest, unit, attention, how, rows).nest_after()
 
 
 class _OnUnit:
     """The state of one change: `done` has what the values of a result's elements have become."""
 
-    def __init__(self, nest: UOp, unit: MatrixUnit, chain: Chain, how: Passing, rows: int) -> None:
+    def __init__(self, nest: UOp, unit: MatrixUnit, attention: AttentionLoops, how: LayoutConversion,
+                 rows: int) -> None:
         self.nest = nest
         self.unit = unit
-        self.chain = chain
+        self.attention = attention
         self.how = how
         self.identity = fresh_identity(nest)
         self.lane = self.new_range(unit.threads, RangeKind.LOCAL)
         self.element = self.new_range(unit.c.registers, RangeKind.FRAGMENT)
         sizes = (unit.n, unit.m) if how.transposed else (unit.m, unit.n)
-        values = chain.products.a if how.transposed else chain.products.b
-        self.queries = self.axis(chain.query, sizes[0], rows, how.weights_own, False, RangeKind.LOCAL)
-        self.keys = self.axis(chain.key, sizes[1], chain.key.extent // sizes[1], how.result_across, False,
-                              RangeKind.UNROLL)
-        beside = _power_dividing(ceildiv(chain.column.extent, sizes[1]), AT_ONCE_ALONG_D)
-        self.columns = self.axis(chain.column, sizes[1], beside, how.values_own,
-                                 is_contiguous([values], chain.column), RangeKind.UNROLL)
-        if chain.key.extent % sizes[1] or not self.keys.is_whole():
-            raise ValueError(f"a tile of {chain.key.extent} keys is no power of two of tiles of {sizes[1]}")
+        values = attention.products.a if how.transposed else attention.products.b
+        self.queries = self.axis(attention.query, sizes[0], rows, how.weights_own, False, RangeKind.LOCAL)
+        self.keys = self.axis(attention.key, sizes[1], attention.key.extent // sizes[1], how.result_across,
+                              False, RangeKind.UNROLL)
+        beside = _power_dividing(ceildiv(attention.column.extent, sizes[1]), AT_ONCE_ALONG_D)
+        self.columns = self.axis(attention.column, sizes[1], beside, how.values_own,
+                                 is_contiguous([values], attention.column), RangeKind.UNROLL)
+        if attention.key.extent % sizes[1] or not self.keys.is_whole():
+            raise ValueError(f"a tile of {attention.key.extent} keys is no power of two of tiles of "
+                             f"{sizes[1]}")
         parts = sum(place is None for place in how.summed_of) + max(0, len(self.tile_bits()) - len(how.free))
         self.which = self.new_range(2**parts, RangeKind.UNROLL) if parts else ZERO
         """which of the products that a lane's tiles of weights are made into, one after another"""
         self.done: dict[UOp, UOp] = {}
         self.at_query = self.queries.index(how.result_own, self.numbers(self.queries))
-        self.done[chain.query] = self.at_query
-        self.done[chain.key] = self.keys.index(how.result_across, self.numbers(self.keys))
-        self.done[chain.column] = self.columns.index(how.result_across, self.numbers(self.columns))
+        self.done[attention.query] = self.at_query
+        self.done[attention.key] = self.keys.index(how.result_across, self.numbers(self.keys))
+        self.done[attention.column] = self.columns.index(how.result_across, self.numbers(self.columns))
 
     def new_range(self, extent: int, kind: RangeKind) -> UOp:
         self.identity += 1
         return UOp.range(extent, self.identity - 1, kind)
 
     def axis(self, r: UOp, size: int, tiles: int, bits: Sequence[Bit], together: bool,
-             kind: RangeKind) -> Axis:
+             kind: RangeKind) -> UnitAxis:
         self.identity += 2
         return axis_of(r, size, tiles, bits, together, self.identity - 2, kind)
 
-    def numbers(self, axis: Axis, element: UOp | None = None) -> dict[str, UOp]:
+    def numbers(self, axis: UnitAxis, element: UOp | None = None) -> dict[str, UOp]:
         return {"l": self.lane, "r": self.element if element is None else element, "t": axis.tile}
 
     # --- the nest -------------------------------------------------------------------------------------------
@@ -199,17 +203,18 @@ class _OnUnit:
 
     def stored(self, store: UOp) -> UOp:
         """A STORE of the elements that a lane holds."""
-        chain = self.chain
-        loops = {chain.query: [*self.queries.loops, self.lane, self.element],
-                 chain.column: self.columns.loops}
-        ends = [(self.at_query, self.queries), (self.done[chain.column], self.columns)]
+        attention = self.attention
+        loops = {attention.query: [*self.queries.loops, self.lane, self.element],
+                 attention.column: self.columns.loops}
+        ends = [(self.at_query, self.queries), (self.done[attention.column], self.columns)]
         inside = None
         for at, axis in ends:
             if not axis.is_whole():
                 condition = at < axis.extent
                 inside = condition if inside is None else inside & condition
         # Nothing but the address and what follows the sums has a condition: all lanes make the sums together.
-        sums = [n for n in store.src[1].toposort() if n.op is Ops.REDUCE and chain.tiles in n.closed_ranges]
+        sums = [n for n in store.src[1].toposort() if n.op is Ops.REDUCE
+                and attention.tiles in n.closed_ranges]
         stand_ins = {n: UOp.new(Ops.REGISTER, n.dtype, (), i) for i, n in enumerate(sums)}
         address, value = (self.value(s.substitute(stand_ins)) for s in store.src[:2])
         if inside is not None:
@@ -228,21 +233,21 @@ class _OnUnit:
         return self.done[root]
 
     def changed(self, node: UOp) -> UOp:
-        chain = self.chain
-        if chain.scores is not None and node is chain.scores.reduce:
-            return self.scores(chain.scores)
+        attention = self.attention
+        if attention.scores is not None and node is attention.scores.reduce:
+            return self.scores(attention.scores)
         src = tuple(self.done[s] for s in node.src)
-        if node is chain.products.reduce:
+        if node is attention.products.reduce:
             return self.products()
-        if node.op is Ops.REDUCE and chain.key in node.closed_ranges:
+        if node.op is Ops.REDUCE and attention.key in node.closed_ranges:
             own = self.of_lane(src[0], node.arg)
             return self.of_row(own, node.arg) if node.arg is Ops.MAX else own
         if node.op is Ops.REDUCE and node.arg is Ops.MULACC:
-            if node.src[1] is not chain.products.reduce:
+            if node.src[1] is not attention.products.reduce:
                 return self.of_row(node.with_sources(src), Ops.ADD)
             loops = [r for r in (self.which, src[2]) if r.op is Ops.RANGE]
             return UOp.new(Ops.REDUCE, node.dtype, (*src[:2], *loops), node.arg)
-        if node.op is Ops.LOAD and not self.queries.is_whole() and chain.query in node.ranges \
+        if node.op is Ops.LOAD and not self.queries.is_whole() and attention.query in node.ranges \
                 and node.src[0].src[0].op is Ops.PARAM:
             loaded = node if src == node.src else node.with_sources(src)
             return guarded(loaded, self.at_query < self.queries.extent)
@@ -336,7 +341,7 @@ class _OnUnit:
 
     def products(self) -> UOp:
         """The second product: weights from registers, values from memory."""
-        how, product, unit = self.how, self.chain.products, self.unit
+        how, product, unit = self.how, self.attention.products, self.unit
         of_a, of_b = self.fragments()
         of_weights, of_values = (of_b, of_a) if how.transposed else (of_a, of_b)
         weights, values = (product.b, product.a) if how.transposed else (product.a, product.b)
@@ -344,7 +349,7 @@ class _OnUnit:
         at = self.columns.index(how.values_own, self.numbers(self.columns, of_values))
         key = number_of([self.bit_of(place, how.values_summed) for place in self.keys.order],
                         {"l": self.lane, "r": of_values, "p": which})
-        values = values.substitute({self.chain.column: at, self.chain.key: key})
+        values = values.substitute({self.attention.column: at, self.attention.key: key})
         if not self.columns.is_whole():
             values = guarded(values, at < self.columns.extent)
         if unit.rounds_to_tf32:
@@ -373,7 +378,7 @@ class _OnUnit:
         of_tile = sorted(self.tile_bits(), reverse=True)
         tile = number_of([self.bit_of(i, how.weights_summed) for i in of_tile], numbers)
         loops = list(self.keys.loops)
-        for count, i in enumerate(how.apart, len(self.tile_bits())):
+        for count, i in enumerate(how.exchanged, len(self.tile_bits())):
             distance = 1 << how.result_across[i][1]
             half = self.new_range(2, RangeKind.UNROLL)
             other = UOp.new(Ops.EXCHANGE, value.dtype, (value,), distance)

@@ -1,54 +1,56 @@
-"""Sums of what belongs to an item, in one walk over everything: the transpose of a gather.
+"""Scatter-add: segment sums in one pass over everything, the transpose of a gather.
 
-    for v: out[v] = sum over t of where(place[t] == v, x[t], 0)
+    for v: out[v] = sum over t of where(segment[t] == v, x[t], 0)
 
-asks for each v of all t. Here memory has an item for each v; one loop over t adds x[t] at place[t]:
+is a dense masked reduction: for each v it compares all t. Here memory has an item for each v; one loop over t
+adds x[t] at segment[t]:
 
-    s = 0; for t: s[place[t]] += x[t], where 0 <= place[t] < number of v
+    s = 0; for t: s[segment[t]] += x[t], where 0 <= segment[t] < number of v
     for v: out[v] = s[v]
 
-It is `collapse.py`'s closed form, with the loops turned around: of all v that t could belong to, there is
-one. So the gradient of an embedding, `scatter` and counts of items cost as much as they read and write. In: a
-nest and a loop v over outputs, short enough for memory near the processor: a SPLIT makes it so, and places
-count from the beginning of its tile then, most of them outside (threads have tiles of their own). Out: the
-nest with SCATTERs in place of such sums, which add in the same order. Outputs' loops inside v run inside t
-too; they run only where t has something for v, and the last one in lanes.
+It is `collapse.py`'s closed form, with the loops interchanged: of all v that t could belong to, there is one.
+So the gradient of an embedding, `scatter` and counts of items cost as much as they read and write. In: a nest
+and a loop v over outputs, short enough for memory near the processor: a SPLIT makes it so, and segments count
+from the beginning of its tile then, most of them outside (threads have tiles of their own). Out: the nest
+with SCATTERs in place of such sums, which add in the same order. Outputs' loops inside v run inside t too;
+they run only where t has something for v, and the last one in lanes.
 """
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
 
-from tinygrad.codegen.belonging import Belonging, sums_by_place
 from tinygrad.codegen.collapse import guard_loads, solved_for
 from tinygrad.codegen.indexing import conjuncts, with_guarded
 from tinygrad.codegen.ranges import closed_once, fresh_identity
+from tinygrad.codegen.segment_sum import SegmentSum, segment_sums
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import prod
 
 
-def scatter(nest: UOp, loop: UOp, lanes: int, spare: int = 0) -> UOp:
-    """The nest with its sums of what belongs to an iteration of `loop` in memory, added up `lanes` items at
-    once where there are loops inside. What belongs to no iteration is added to items beyond, `spare` of them
-    in turn, which nobody reads: a branch that nobody can foresee costs more. It is left out where `spare` is
-    0, or a loop adds it. Raises ValueError where there is no such sum."""
-    found = [b for b in sums_by_place(nest) if b.loop is loop]
+def scatter_add(nest: UOp, loop: UOp, lanes: int, dump_slots: int = 0) -> UOp:
+    """The nest with its segment sums over iterations of `loop` in memory, added up `lanes` items at once
+    where there are loops inside. What is in no segment is added to dump slots, so many beyond the end in
+    turn, which nobody reads: a branch that nobody can foresee costs more. It is left out where `dump_slots`
+    is 0, or a loop adds it. Raises ValueError where there is no such sum."""
+    found = [b for b in segment_sums(nest) if b.loop is loop]
     if not found:
-        raise ValueError(f"no sum is of what belongs to one iteration of r{loop.arg[0]}")
+        raise ValueError(f"no segment sum is over iterations of r{loop.arg[0]}")
     identities = itertools.count(fresh_identity(nest))
-    changes = {b.reduce: _scattered(b, b.inner(nest), lanes, spare, identities) for b in found}
+    changes = {b.reduce: _scattered(b, b.inner(nest), lanes, dump_slots, identities) for b in found}
     return closed_once(nest.substitute(changes))
 
 
-def _scattered(found: Belonging, inner: tuple[UOp, ...], lanes: int, spare: int,
+def _scattered(found: SegmentSum, inner: tuple[UOp, ...], lanes: int, dump_slots: int,
                identities: Iterator[int]) -> UOp:
     """The REDUCE as a load from memory in which its values were added where they belong."""
     node, loop = found.reduce, found.loop
     again = {r: r.replace(arg=(next(identities), r.arg[1])) for r in (*node.closed_ranges, *inner)}
     walked, own = [again[r] for r in node.closed_ranges], [again[r] for r in inner]
-    value, inside, at = _placed(found.kept.substitute(again), found.condition.substitute(again), [loop, *own])
+    value, inside, at = _placed(found.value.substitute(again), found.condition.substitute(again),
+                                [loop, *own])
     loops = [r for r in own if at[r] is r]
     extents = [r.extent for r in (loop, *inner)]
     items = int(prod(extents))
@@ -61,13 +63,13 @@ def _scattered(found: Belonging, inner: tuple[UOp, ...], lanes: int, spare: int,
     offset = _offset([at[r] for r in (loop, *own)], extents).substitute(changes)
     value, inside = value.substitute(changes), inside.substitute(changes)
     first = next((r for r in loops if r.arg[1] is RangeKind.LOOP), None)
-    if spare and first is None and inside.ranges.isdisjoint(loops):
+    if dump_slots and first is None and inside.ranges.isdisjoint(loops):
         side_by_side = int(prod(r.extent for r in loops))
-        beyond = items + walked[-1] % spare * side_by_side
+        beyond = items + walked[-1] % dump_slots * side_by_side
         first_item = offset.substitute(dict.fromkeys(loops, UOp.const(0, dtypes.index)))
         offset = sum(loops, start=inside.where(first_item, beyond))
         inside = UOp.const(True, dtypes.bool)
-        items += spare * side_by_side
+        items += dump_slots * side_by_side
     elif first is None or not inside.ranges.isdisjoint(loops):
         value = guard_loads(value, inside)
     else:  # asked once for all that is added: the loop over it is empty where the answer is no. It takes the
