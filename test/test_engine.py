@@ -199,7 +199,7 @@ def test_a_signal_during_a_long_kernel():
         np.testing.assert_allclose((y + 0).item(), expected, rtol=1e-3)
 
 
-@pytest.mark.parametrize("where", ["apply_plan", "linearize", "write_kernel", "load_kernel"])
+@pytest.mark.parametrize("where", ["apply_plan", "linear_program", "write_kernel", "load_kernel"])
 def test_an_interrupt_while_compiling_leaves_no_half_made_kernel(monkeypatch, where):
     y = Tensor(np.arange(37, dtype=np.float32)) * 3 + len(where)
 

@@ -14,11 +14,12 @@ import numpy as np
 import pytest
 
 from tinygrad import Context, Tensor, dtypes
-from tinygrad.codegen.compile import linear_program, stages_of
+from tinygrad.codegen.compile import stages_of
 from tinygrad.codegen.lower import lower
 from tinygrad.codegen.opt.choose import choose_plan
 from tinygrad.codegen.opt.plan import Opt, OptKind, Plan, apply_plan
 from tinygrad.codegen.opt.plan_cache import from_json, to_json
+from tinygrad.codegen.program import linear_program
 from tinygrad.device import Device
 from tinygrad.device import host as units_of_host
 from tinygrad.device.host import host_units

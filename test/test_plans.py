@@ -24,12 +24,12 @@ import pytest
 
 from tinygrad import Context, Tensor, dtypes
 from tinygrad.codegen import compile as compiling
-from tinygrad.codegen.compile import linear_program
 from tinygrad.codegen.expand import unrolled
 from tinygrad.codegen.lower import lower
 from tinygrad.codegen.opt.choose import alternative_plans, choose_plan, threaded_plan
 from tinygrad.codegen.opt.neighbours import Edit, edited, neighbours
 from tinygrad.codegen.opt.plan import Opt, OptKind, Plan, apply_opt, apply_plan
+from tinygrad.codegen.program import linear_program
 from tinygrad.device import Device
 from tinygrad.device.host import has_features
 from tinygrad.graph.ops import Ops, RangeKind

@@ -11,7 +11,6 @@ operands reach. Python scalars are weak: they take the tensor's type unless thei
 from __future__ import annotations
 
 import functools
-import importlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from typing import Any, Final, Literal
 import ml_dtypes
 import numpy as np
 
-from tinygrad.helpers import AttributeSetting
+from tinygrad.helpers import AttributeSetting, find_elsewhere
 
 DTypeKind = Literal["bool", "int", "uint", "float"]
 
@@ -273,7 +272,7 @@ DEFAULT_INT = AttributeSetting("DEFAULT_INT", dtypes, "default_int", _default_of
 
 def __getattr__(name: str) -> Any:
     """What scripts written for tinygrad import from here."""
-    return importlib.import_module("tinygrad.compat").find(__name__, name)
+    return find_elsewhere(__name__, name)
 
 
 def _dtype_of_python(value: Any) -> DType:

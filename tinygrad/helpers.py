@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
-import importlib
 import math
 import os
 import signal
@@ -19,12 +18,7 @@ import time
 from _signal import signal as set_handler  # type: ignore[import-not-found]  # signal.signal, ten times as fast
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar
-
-if TYPE_CHECKING:
-    from tinygrad.downloads import fetch as fetch
-    from tinygrad.progress import tqdm as tqdm
-    from tinygrad.progress import trange as trange
+from typing import Any, ClassVar, ParamSpec, TypeVar
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -45,16 +39,20 @@ def exclusive(function: Callable[P, R]) -> Callable[P, R]:
     return locked
 
 
+elsewhere: list[Callable[[str, str], Any]] = []
+"""What scripts mean by a name that a module does not have, given both: filled by `compat/`."""
+
+
+def find_elsewhere(module: str, name: str) -> Any:
+    """What a module that is asked for a name that it does not have returns. Raises AttributeError."""
+    for find in elsewhere:
+        return find(module, name)
+    raise AttributeError(f"module {module!r} has no attribute {name!r}")
+
+
 def __getattr__(name: str) -> Any:
-    """Settings by their names; what scripts import from here though it is elsewhere, imported when it is
-    first asked for (progress bars take a tenth of the time of `import tinygrad`); names of `compat/`."""
-    if name in ("tqdm", "trange"):
-        return getattr(importlib.import_module("tinygrad.progress"), name)
-    if name == "fetch":
-        return importlib.import_module("tinygrad.downloads").fetch
-    if name in ContextVar.registry:
-        return ContextVar.registry[name]
-    return importlib.import_module("tinygrad.compat").find(__name__, name)
+    """Settings by their names, and what scripts import from here though it is elsewhere."""
+    return ContextVar.registry[name] if name in ContextVar.registry else find_elsewhere(__name__, name)
 
 
 @functools.cache

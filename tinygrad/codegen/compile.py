@@ -15,25 +15,19 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from tinygrad.codegen.cost import Estimate, estimate
-from tinygrad.codegen.expand import expand
+from tinygrad.codegen.cost import Estimate
 from tinygrad.codegen.kernel_cache import Written, kept_kernel, target_of
 from tinygrad.codegen.kernel_fission import kernel_groups
-from tinygrad.codegen.linearize import linearize
 from tinygrad.codegen.lower import lower
 from tinygrad.codegen.opt.choose import choose_plan, explain_plan
-from tinygrad.codegen.opt.plan import Plan, apply_plan, thread_extent
-from tinygrad.codegen.pipeline import pipelined
-from tinygrad.codegen.primitives import to_device_primitives
-from tinygrad.device import Device, Program
+from tinygrad.codegen.opt.plan import Plan, apply_plan
+from tinygrad.codegen.program import compile_source, linear_program, load_program, write_program
+from tinygrad.device import Device
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.printing import format_graph, format_nest, format_program
 from tinygrad.graph.spec import check_graph
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ALLOW_TF32, BEAM, CHECK, DEBUG, NOOPT, collector_paused
-from tinygrad.renderer import Renderer
-from tinygrad.renderer.launch import launch_of
-from tinygrad.renderer.scalar import scalar_program
 
 
 @dataclass(frozen=True)
@@ -187,23 +181,10 @@ def plan_for(ast: UOp, nest: UOp, device: str) -> Plan:
     if NOOPT:
         return Plan()
     if BEAM:
-        from tinygrad.codegen.opt.search import searched_plan  # a search compiles kernels, with this module
+        from tinygrad.codegen.opt.search import searched_plan  # asked for by a setting
 
         return searched_plan(ast, nest, device)
     return choose_plan(nest, Device[device].renderer)
-
-
-def linear_program(optimised: UOp, renderer: Renderer) -> list[UOp]:
-    """The program of a nest after its plan."""
-    if CHECK:
-        check_graph(optimised, "loop_nest")
-    program = linearize(to_device_primitives(expand(optimised), renderer), renderer.grid_limits,
-                        renderer.contracts)
-    if renderer.has_blocks:
-        program = pipelined(scalar_program(program, renderer), renderer)
-    if CHECK:
-        check_graph(program, "program")
-    return program
 
 
 def write_kernel(ast: UOp, device: str, plain: bool) -> Written:
@@ -230,18 +211,6 @@ def written_now(ast: UOp, device: str, plain: bool) -> Written:
     return written
 
 
-def write_program(name: str, nest: UOp, program: list[UOp], renderer: Renderer) -> Written:
-    """The source of a program that computes `nest`."""
-    variables = tuple(n.arg[0] for n in program if n.op is Ops.VARIABLE)
-    return Written(name, renderer.render(name, program), renderer.scratch_bytes(program), launch_of(program),
-                   variables, thread_extent(program), estimate(nest))
-
-
-def compile_source(device: str, source: str) -> Any:
-    """The device's code of a source."""
-    return Device[device].compile(source)
-
-
 def load_kernel(key: Key, written: Written, code: Any) -> CompiledKernel:
     """The kernel of `key`, ready to run, and kept."""
     target = Device[key[1]]
@@ -260,14 +229,6 @@ def keep(key: Key, kernel: CompiledKernel) -> CompiledKernel:
         if len(_kernels) > MAX_KERNELS:
             _kernels.popitem(last=False)
     return kernel
-
-
-def load_program(device: str, written: Written, code: Any) -> Program:
-    """The code of a kernel, ready to run."""
-    target = Device[device]
-    if target.renderer.has_blocks:
-        return target.load_blocks(written.name, code, written.launch)
-    return target.load(written.name, code, written.scratch)
 
 
 def kernel_name(nest: UOp) -> str:

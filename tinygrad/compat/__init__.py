@@ -2,14 +2,16 @@
 that says what to write instead.
 
 `helpers.py`, `dtype.py` and `device.py` have what scripts import from the modules of these names, which ask
-`find` for names that they do not have. `settings.py` has the settings that do nothing here, and `tensors.py`
-methods of `Tensor`. `tinygrad/function.py` and `tinygrad/uop/ops.py` stand at the paths that scripts import
-them from. For users: docs/for_users_of_tinygrad.md.
+`find` for names that they do not have (`helpers.elsewhere`). `settings.py` has the settings that do nothing
+here, and `tensors.py` methods of `Tensor`. `tinygrad/function.py` and `tinygrad/uop/ops.py` stand at the
+paths that scripts import them from. For users: docs/for_users_of_tinygrad.md.
 """
 from __future__ import annotations
 
 import importlib
 from typing import Any
+
+from tinygrad.helpers import elsewhere
 
 PLACES = {"tinygrad.helpers": "tinygrad.compat.helpers", "tinygrad.dtype": "tinygrad.compat.dtype",
           "tinygrad.device": "tinygrad.compat.device"}
@@ -23,3 +25,6 @@ def find(module: str, name: str) -> Any:
         if name in place.__all__:
             return getattr(place, name)
     raise AttributeError(f"module {module!r} has no attribute {name!r}")
+
+
+elsewhere.append(find)

@@ -1,5 +1,5 @@
 """What scripts written for tinygrad import from `tinygrad.helpers`: small functions over sequences, numbers
-and text, results kept on disk, marks in a profile."""
+and text, results kept on disk, downloads, progress bars, marks in a profile."""
 from __future__ import annotations
 
 import contextlib
@@ -12,14 +12,16 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar
 
+from tinygrad.downloads import fetch
 from tinygrad.helpers import CACHELEVEL, cache_dir, collector_paused, prod
+from tinygrad.progress import tqdm, trange
 from tinygrad.runtime.objects import ObjectCache, key_of
 
 __all__ = ["OSX", "WIN", "all_int", "ansilen", "ansistrip", "argfix", "disable_gc", "diskcache",
-           "diskcache_clear", "diskcache_get", "diskcache_put", "flat_mv", "from_mv", "fully_flatten",
-           "get_child", "get_single_element", "merge_dicts", "next_power2", "pluralize", "polyN",
-           "profile_marker", "round_down", "size_to_str", "time_to_str", "to_function_name", "to_mv",
-           "to_tuple"]
+           "diskcache_clear", "diskcache_get", "diskcache_put", "fetch", "flat_mv", "from_mv",
+           "fully_flatten", "get_child", "get_single_element", "merge_dicts", "next_power2", "pluralize",
+           "polyN", "profile_marker", "round_down", "size_to_str", "time_to_str", "to_function_name",
+           "to_mv", "to_tuple", "tqdm", "trange"]
 
 T = TypeVar("T")
 K = TypeVar("K")

@@ -4,7 +4,6 @@
 the one way in which it is given work, and how those wait who need the result. `host` says what this
 computer's CPU has, `limits` what a device can do at best.
 """
-import importlib
 from typing import Any
 
 from tinygrad.device.allocator import Allocator as Allocator
@@ -13,8 +12,9 @@ from tinygrad.device.devices import CompiledDevice as CompiledDevice
 from tinygrad.device.devices import Device as Device
 from tinygrad.device.devices import Program as Program
 from tinygrad.device.devices import canonical_device as canonical_device
+from tinygrad.helpers import find_elsewhere
 
 
 def __getattr__(name: str) -> Any:
     """What scripts written for tinygrad import from here."""
-    return importlib.import_module("tinygrad.compat").find(__name__, name)
+    return find_elsewhere(__name__, name)

@@ -8,14 +8,8 @@ import math
 from typing import TYPE_CHECKING
 
 from tinygrad.dtype import dtypes, promote
-from tinygrad.functional.elementwise import (
-    as_tensor,
-    binary,
-    broadcast_shape,
-    expand_to,
-    operands,
-    unary,
-)
+from tinygrad.functional.elementwise import as_tensor, binary, expand_to, operands, unary
+from tinygrad.graph.shapes import broadcast_shape
 
 if TYPE_CHECKING:
     from tinygrad.tensor import Operand, Tensor

@@ -21,6 +21,7 @@ from tinygrad.functional.division import (
 )
 from tinygrad.graph.leaves import value_of_its_own
 from tinygrad.graph.ops import Ops
+from tinygrad.graph.shapes import broadcast_shape
 from tinygrad.graph.sizes import Size
 from tinygrad.graph.uop import Shape, UOp
 
@@ -29,22 +30,6 @@ if TYPE_CHECKING:
 
 
 # --- operands -----------------------------------------------------------------------------------------------
-
-
-def broadcast_shape(name: str, *shapes: Shape) -> Shape:
-    """The shape that all `shapes` expand to. Raises ValueError, naming the operation, where there is none."""
-    if shapes.count(shapes[0]) == len(shapes):
-        return shapes[0]
-    ndim = max(map(len, shapes))
-    aligned = [(1,) * (ndim - len(shape)) + shape for shape in shapes]
-    result = []
-    for sizes in zip(*aligned, strict=True):
-        others = set(sizes) - {1}
-        if len(others) > 1:
-            raise ValueError(f"{name}: shapes {' and '.join(map(str, shapes))} do not broadcast; axes, "
-                             "counted from the last, must have equal sizes or size 1")
-        result.append(others.pop() if others else 1)
-    return tuple(result)
 
 
 def expand_to(x: UOp, shape: Shape) -> UOp:

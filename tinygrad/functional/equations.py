@@ -21,8 +21,8 @@ from tinygrad.functional.decompositions import (
     svd,
     transposed,
 )
-from tinygrad.functional.elementwise import broadcast_shape
 from tinygrad.functional.function import Function
+from tinygrad.graph.shapes import broadcast_shape
 from tinygrad.graph.uop import UOp
 
 if TYPE_CHECKING:

@@ -14,15 +14,17 @@ import numpy as np
 
 from tinygrad.dtype import DType, dtype_from_numpy, dtypes
 from tinygrad.functional.creation import counting
-from tinygrad.functional.elementwise import broadcast_shape, expand_to, order_reversed
+from tinygrad.functional.elementwise import expand_to, order_reversed
 from tinygrad.functional.movement import axis_of
 from tinygrad.graph.batch import is_unknown
 from tinygrad.graph.leaves import own_memory
 from tinygrad.graph.ops import Ops
+from tinygrad.graph.shapes import broadcast_shape
 from tinygrad.graph.sizes import Size, as_size, at_most, is_expression, is_size, is_symbolic, largest
 from tinygrad.graph.uop import Shape, UOp
 from tinygrad.helpers import ceildiv, prod
 from tinygrad.tensor.hostdata import array_of
+from tinygrad.tensor.writing import as_written, operand_to_write
 
 if TYPE_CHECKING:
     from tinygrad.tensor import Tensor
@@ -294,28 +296,6 @@ def setitem(self: Tensor, index: Any, value: Any) -> None:
         raise RuntimeError(f"{self!r} was computed but has no memory to write to")
     view = _select(type(self).leaf(memory, requires_grad=False), index, to_write=True).view
     self.overwrite(view, value.shrink([(0, size) for size in view.shape]))
-
-
-def operand_to_write(self: Tensor, value: Any) -> Tensor:
-    """What is to be written into `self` as a tensor; a number in its dtype, as NumPy and PyTorch cast it."""
-    if isinstance(value, type(self)):
-        return value
-    dtype = self.dtype if isinstance(value, (bool, int, float, np.generic)) else None
-    return type(self)(value, device=self.device, dtype=dtype, requires_grad=False)
-
-
-def as_written(name: str, shape: Shape, dtype: DType, value: Tensor) -> Tensor:
-    """`value` broadcast to `shape` and cast to `dtype`, to be written there.
-
-    Raises ValueError where the shape does not broadcast, TypeError where the dtype's kind is too high.
-    """
-    if value.dtype.is_float and not dtype.is_float:
-        raise TypeError(f"{name}: {value.dtype} values would be cut to {dtype}; cast them first")
-    if len(value.shape) > len(shape) and prod(value.shape[:len(value.shape) - len(shape)]) == 1:
-        value = value.reshape(value.shape[len(value.shape) - len(shape):])
-    if broadcast_shape(name, shape, value.shape) != shape:
-        raise ValueError(f"{name}: a value of shape {value.shape} does not broadcast to {shape}")
-    return value.cast(dtype).expand(shape)
 
 
 # --- gather and scatter -------------------------------------------------------------------------------------

@@ -10,8 +10,9 @@ import string
 from typing import TYPE_CHECKING, Any
 
 from tinygrad.dtype import DTypeLike, accumulate_dtype, promote, to_dtype
-from tinygrad.functional.elementwise import broadcast_shape, expand_to
+from tinygrad.functional.elementwise import expand_to
 from tinygrad.graph.ops import Ops
+from tinygrad.graph.shapes import broadcast_shape
 from tinygrad.graph.uop import UOp
 
 if TYPE_CHECKING:

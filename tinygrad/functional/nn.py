@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tinygrad.dtype import DType, dtypes, promote
-from tinygrad.functional.elementwise import broadcast_shape, independent, unary
+from tinygrad.functional.elementwise import independent, unary
 from tinygrad.functional.reduce import MaskedSoftmaxRule, masked_softmax
+from tinygrad.graph.shapes import broadcast_shape
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import make_tuple
 

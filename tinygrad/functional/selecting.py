@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tinygrad.dtype import dtypes
-from tinygrad.functional.elementwise import broadcast_shape
 from tinygrad.functional.indexing import getitem, refuse_unknown_size, scatter
+from tinygrad.graph.shapes import broadcast_shape
 from tinygrad.helpers import prod
 
 if TYPE_CHECKING:

@@ -119,3 +119,19 @@ def check_shrink(shape: Shape, bounds: Pairs) -> None:
 def check_stride(shape: Shape, steps: tuple[int, ...]) -> None:
     if len(steps) != len(shape) or 0 in steps:
         raise ValueError(f"stride takes a step other than 0 for each axis of {shape}, got {steps}")
+
+
+def broadcast_shape(name: str, *shapes: Shape) -> Shape:
+    """The shape that all `shapes` expand to. Raises ValueError, naming the operation, where there is none."""
+    if shapes.count(shapes[0]) == len(shapes):
+        return shapes[0]
+    ndim = max(map(len, shapes))
+    aligned = [(1,) * (ndim - len(shape)) + shape for shape in shapes]
+    result = []
+    for sizes in zip(*aligned, strict=True):
+        others = set(sizes) - {1}
+        if len(others) > 1:
+            raise ValueError(f"{name}: shapes {' and '.join(map(str, shapes))} do not broadcast; axes, "
+                             "counted from the last, must have equal sizes or size 1")
+        result.append(others.pop() if others else 1)
+    return tuple(result)

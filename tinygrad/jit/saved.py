@@ -20,8 +20,9 @@ from typing import Any
 
 import numpy as np
 
-from tinygrad.codegen.compile import compile_kernels, compile_source
+from tinygrad.codegen.compile import compile_kernels
 from tinygrad.codegen.kernel_cache import kernel_key, to_json
+from tinygrad.codegen.program import compile_source
 from tinygrad.dtype import DType
 from tinygrad.engine.realize import JitError
 from tinygrad.engine.replay import Place, SlotKind, Step

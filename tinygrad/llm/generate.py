@@ -18,8 +18,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from tinygrad import Variable
 from tinygrad.dtype import DTypeLike
+from tinygrad.graph.uop import UOp
 from tinygrad.jit import TinyJit
 from tinygrad.llm.cache import Cache
 from tinygrad.llm.model import Transformer
@@ -241,7 +241,7 @@ class Generator:
         if request.embeds:
             shared[slot] = 0
         elif shared[best] >= shared[slot] + WORTH_A_COPY:
-            self._copy(Variable("target", 0, self.slots - 1).bind(slot), self._slot(best),
+            self._copy(UOp.variable("target", 0, self.slots - 1).bind(slot), self._slot(best),
                        self._length(shared[best]))
             shared[slot] = shared[best]
         request.reused = min(shared[slot], len(request.prompt) - 1)
@@ -257,7 +257,7 @@ class Generator:
         start = len(self.held[slot])
         piece = request.prompt[start:start + self.chunk]
         given = (*self._padded(piece, start), self._slot(slot), self._place(0, start),
-                 Variable("count", 1, self.chunk).bind(len(piece)), self._length(start + len(piece)))
+                 UOp.variable("count", 1, self.chunk).bind(len(piece)), self._length(start + len(piece)))
         self.held[slot] += piece
         done = len(self.held[slot]) == len(request.prompt)
         if request.embeds:
@@ -322,13 +322,13 @@ class Generator:
         return Tensor(array, device=self.model.device, requires_grad=False)
 
     def _slot(self, slot: int) -> Any:
-        return Variable("slot", 0, self.slots - 1).bind(slot) if self.slots > 1 else slot
+        return UOp.variable("slot", 0, self.slots - 1).bind(slot) if self.slots > 1 else slot
 
     def _place(self, row: int, place: int) -> Any:
-        return Variable(f"place{row}", 0, self.length - 1).bind(place)
+        return UOp.variable(f"place{row}", 0, self.length - 1).bind(place)
 
     def _length(self, length: int) -> Any:
-        return Variable("length", 1, self.length).bind(length)
+        return UOp.variable("length", 1, self.length).bind(length)
 
     def _scores_of_last(self, tokens: Tensor, positions: Tensor, slot: Any, place: Any, count: Any,
                         length: Any) -> Tensor:

@@ -26,7 +26,6 @@ import numpy as np
 from tinygrad.device import Device, canonical_device
 from tinygrad.dtype import DType, DTypeLike, dtype_from_numpy, dtypes, to_dtype
 from tinygrad.engine.realize import Capture, check_reading, realize_uops
-from tinygrad.functional.indexing import as_written, operand_to_write
 from tinygrad.functional.methods import Methods
 from tinygrad.graph.batch import TransformError, is_unknown
 from tinygrad.graph.leaves import (
@@ -56,6 +55,7 @@ from tinygrad.tensor.hostdata import array_of, memory_of
 from tinygrad.tensor.keeping import keep_values, schedule_with_kept
 from tinygrad.tensor.live import LIVE, live_tensors, note_computed, note_realized, with_pending_readers
 from tinygrad.tensor.modes import no_grad, test, train
+from tinygrad.tensor.writing import as_written, operand_to_write
 
 if TYPE_CHECKING:
     from tinygrad.device import Buffer

@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from tinygrad.codegen.compile import compile_source, linear_program, load_program, write_program
 from tinygrad.codegen.cost import estimate
 from tinygrad.codegen.kernel_cache import Written
 from tinygrad.codegen.opt.neighbours import copies
 from tinygrad.codegen.opt.plan import Plan, apply_plan, replace_range
+from tinygrad.codegen.program import compile_source, linear_program, load_program, write_program
 from tinygrad.device import Buffer, Device, Program
 from tinygrad.dtype import DType, dtypes
 from tinygrad.graph.ops import Ops
