@@ -4,6 +4,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Mapping
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -67,6 +68,7 @@ def imported(source: str, package: str, known: Mapping[str, object]) -> Iterator
                 yield inside if inside in known else inside.rpartition(".")[0]
 
 
+@cache
 def imports() -> dict[str, set[str]]:
     """What each module of the library imports of it."""
     files = modules()

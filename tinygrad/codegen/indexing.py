@@ -8,15 +8,13 @@ with it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.symbolic.linear import TRUE
 from tinygrad.graph.uop import UOp
-
-if TYPE_CHECKING:
-    from tinygrad.shape.shapetracker import ShapeTracker
+from tinygrad.shape.shapetracker import ShapeTracker
 
 ZERO = UOp.const(0, dtypes.index)
 

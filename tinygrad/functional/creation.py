@@ -10,7 +10,7 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from tinygrad.device import Device, canonical_device
+from tinygrad.device import Buffer, Device, canonical_device
 from tinygrad.downloads import fetch
 from tinygrad.dtype import DType, DTypeLike, dtypes, to_dtype
 from tinygrad.graph.ops import Ops
@@ -18,6 +18,8 @@ from tinygrad.graph.sharding import Devices, Layout
 from tinygrad.graph.sizes import Size, as_size, at_least, is_size, is_symbolic, largest, largest_shape
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ceildiv
+from tinygrad.schedule.partition import is_sharded
+from tinygrad.schedule.sharded_results import layout_of
 
 if TYPE_CHECKING:
     from tinygrad.tensor import Tensor
@@ -97,8 +99,6 @@ def empty(*shape: Any, dtype: DTypeLike | None = None, device: Devices | None = 
 
 def _memory_on(device: str, shape: tuple[int, ...], dtype: DType) -> UOp:
     """Memory for items that nothing has been written to."""
-    from tinygrad.device import Buffer
-
     memory = UOp.new_buffer(device, math.prod(shape), dtype)
     memory.set_buffer(Buffer(device, math.prod(shape), dtype))
     return memory.reshape(shape)
@@ -136,8 +136,6 @@ def ones_like(self: Tensor, dtype: DTypeLike | None = None, device: Devices | No
 def empty_like(self: Tensor, dtype: DTypeLike | None = None, device: Devices | None = None,
                requires_grad: bool | None = None) -> Tensor:
     """Arbitrary values in this tensor's shape, dtype and device; on several devices cut as this one is."""
-    from tinygrad.schedule.partition import is_sharded
-    from tinygrad.schedule.sharded_results import layout_of
     from tinygrad.tensor import Tensor
 
     if isinstance(self.device, tuple) and device is None and is_sharded.of(self.uop):
@@ -263,7 +261,6 @@ def from_file(path: str | os.PathLike[str], dtype: DTypeLike | None = None) -> T
     Nothing is read here. Moving it, or a part of it, to another device reads that part: `t[8:16].to("CPU")`.
     Raises OSError where there is no such file, ValueError where its size is no multiple of the item's.
     """
-    from tinygrad.device import Buffer
     from tinygrad.tensor import Tensor
 
     kind = dtypes.uint8 if dtype is None else to_dtype(dtype)

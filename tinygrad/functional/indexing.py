@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tinygrad.dtype import DType, dtype_from_numpy, dtypes
+from tinygrad.engine.realize import Capture, JitError, users_line
 from tinygrad.functional.creation import counting
 from tinygrad.functional.elementwise import expand_to, order_reversed
 from tinygrad.functional.movement import axis_of
@@ -90,8 +91,6 @@ def _as_index(self: Tensor, item: Any) -> Any:
 
 def refuse_unknown_size(what: str, instead: str) -> None:
     """Raise JitError while TinyJit traces: the size of a result cannot depend on values there."""
-    from tinygrad.engine.realize import Capture, JitError, users_line
-
     if Capture.current() is not None:
         raise JitError(f"{users_line()}: the size of {what} depends on values, which a function under "
                        f"TinyJit does not know; say how many items there are to be, {instead}: more are left "

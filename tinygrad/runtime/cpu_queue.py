@@ -14,10 +14,11 @@ from array import array
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from tinygrad.device import Buffer, Program
 from tinygrad.device.host import seconds_of
 from tinygrad.device.queue import ThreadedQueue, TimelinePoint, Timestamp, clock, describe
 from tinygrad.runtime.cpu_pool import Call, CPUProgram, KernelList, aligned_words, native, pool
@@ -32,9 +33,6 @@ from tinygrad.runtime.native_queue import (
     WAITERS,
     CommandKind,
 )
-
-if TYPE_CHECKING:
-    from tinygrad.device import Buffer, Program
 
 Array = np.ndarray[Any, Any]
 HAND_OVER = 1e-3

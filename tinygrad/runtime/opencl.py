@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
-from tinygrad.device import CompiledDevice
+from tinygrad.device import Buffer, CompiledDevice
 from tinygrad.device.allocator import Allocator
 from tinygrad.device.queue import DriverQueue, TimelinePoint, Timestamp, raise_failures
 from tinygrad.dtype import dtypes
@@ -20,9 +20,6 @@ from tinygrad.helpers import numbered
 from tinygrad.renderer.c_blocks import BlockLimits, BlocksRenderer
 from tinygrad.renderer.launch import Launch
 from tinygrad.renderer.opencl import OPENCL
-
-if TYPE_CHECKING:
-    from tinygrad.device import Buffer
 
 INSTALL = ('pip install "tinygrad[opencl]" (pyopencl, and on Linux PoCL for the CPU), and the driver of your '
            "device")

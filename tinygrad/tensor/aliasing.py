@@ -18,9 +18,9 @@ from tinygrad.graph.gradient import transpose_movement
 from tinygrad.graph.leaves import with_gradient_of, without_detaches
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
+from tinygrad.shape.shapetracker import ShapeTracker
 
 if TYPE_CHECKING:
-    from tinygrad.shape.shapetracker import ShapeTracker
     from tinygrad.tensor import Tensor
 
 FEW = 8

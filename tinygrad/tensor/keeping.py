@@ -24,11 +24,11 @@ from tinygrad.graph.sizes import largest_shape
 from tinygrad.graph.traits import COSTLY, COSTLY_OPS, MEMORY, READS, WRITES
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import prod
+from tinygrad.schedule.items import ScheduleItem
 from tinygrad.schedule.persistent_cache import schedules
 from tinygrad.tensor.live import live_tensors, note_realized
 
 if TYPE_CHECKING:
-    from tinygrad.schedule.items import ScheduleItem
     from tinygrad.tensor import Tensor
 
 COSTLY_OF_MEMORY = COSTLY_OPS | {Ops.REDUCE, Ops.COPY}

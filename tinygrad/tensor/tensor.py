@@ -19,11 +19,11 @@ import operator
 import os
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeAlias, TypeVar
+from typing import Any, ClassVar, ParamSpec, TypeAlias, TypeVar
 
 import numpy as np
 
-from tinygrad.device import Device, canonical_device
+from tinygrad.device import Buffer, Device, canonical_device
 from tinygrad.dtype import DType, DTypeLike, dtype_from_numpy, dtypes, to_dtype
 from tinygrad.engine.realize import Capture, check_reading, realize_uops
 from tinygrad.functional.methods import Methods
@@ -50,16 +50,14 @@ from tinygrad.graph.storage import Overwriting
 from tinygrad.graph.traits import COSTLY, MEMORY, WRITES
 from tinygrad.graph.uop import Shape, UOp
 from tinygrad.helpers import engine_lock, exclusive, prod
+from tinygrad.schedule.items import ScheduleItem
+from tinygrad.schedule.sharded_results import layout_of
 from tinygrad.tensor.aliasing import AliasSet, refuse_repeated, unrecorded, written
 from tinygrad.tensor.hostdata import array_of, memory_of
 from tinygrad.tensor.keeping import keep_values, schedule_with_kept
 from tinygrad.tensor.live import LIVE, live_tensors, note_computed, note_realized, with_pending_readers
 from tinygrad.tensor.modes import no_grad, test, train
 from tinygrad.tensor.writing import as_written, operand_to_write
-
-if TYPE_CHECKING:
-    from tinygrad.device import Buffer
-    from tinygrad.schedule.items import ScheduleItem
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -211,8 +209,6 @@ class Tensor(Methods):
     @property
     def _cut_axis(self) -> int | None:
         """The axis along which `shard` would cut a tensor to lie as this one does."""
-        from tinygrad.schedule.sharded_results import layout_of
-
         if not isinstance(self.device, tuple) or self.uop.device is None:
             return None
         axis = layout_of(self.uop).axis

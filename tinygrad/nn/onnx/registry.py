@@ -23,6 +23,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from tinygrad.dtype import dtype_from_numpy
 from tinygrad.nn.onnx.values import Array, Coded, Value, is_number
 from tinygrad.tensor import Tensor
 
@@ -189,8 +190,6 @@ def with_types(results: Sequence[Value], inputs: Sequence[Value],
         kind = source.dtype.numpy if isinstance(source, Tensor) else \
             source.dtype if isinstance(source, np.ndarray) else source
         if isinstance(kind, np.dtype) and isinstance(typed[i], Tensor) and typed[i].dtype.numpy != kind:
-            from tinygrad.dtype import dtype_from_numpy
-
             typed[i] = typed[i].cast(dtype_from_numpy(kind))
         elif isinstance(kind, np.dtype) and isinstance(typed[i], np.ndarray) and typed[i].dtype != kind:
             typed[i] = typed[i].astype(kind)
