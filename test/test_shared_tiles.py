@@ -11,9 +11,9 @@ from tinygrad.codegen.compile import stages_of
 from tinygrad.codegen.lower import lower
 from tinygrad.codegen.opt import choose_registers
 from tinygrad.codegen.opt.choose import choose_plan
-from tinygrad.codegen.opt.guards import zero_outside
 from tinygrad.codegen.opt.plan import Opt, OptKind, Plan
 from tinygrad.codegen.pipeline import pipelined
+from tinygrad.codegen.predicate import zero_unless
 from tinygrad.device import Device
 from tinygrad.engine.realize import schedule_uops
 from tinygrad.graph.ops import Ops
@@ -131,9 +131,9 @@ def test_a_padded_sum_adds_nothing_beyond_its_end() -> None:
 def test_a_load_under_a_condition_needs_no_choice() -> None:
     memory = UOp.new(Ops.PARAM, dtypes.float32, (), (0, 10))
     r = UOp.range(16, 0)
-    guarded = zero_outside(memory.index(r).load(), r < 10)
+    guarded = zero_unless(r < 10, memory.index(r).load())
     assert guarded.op is Ops.LOAD and guarded.src[0].src[2] is (r < 10)
-    assert zero_outside(memory.index(r).load() + 1.0, r < 10).op is Ops.WHERE
+    assert zero_unless(r < 10, memory.index(r).load() + 1.0).op is Ops.WHERE
 
 
 # --- wide accesses ------------------------------------------------------------------------------------------

@@ -13,12 +13,11 @@ REDUCE and its ranges. Out: a value without those ranges that could be removed.
 """
 from __future__ import annotations
 
-from tinygrad.codegen.indexing import conjuncts, with_guarded
-from tinygrad.codegen.linearize import reduce_identity
+from tinygrad.codegen.predicate import mask_loads, reduce_identity
 from tinygrad.dtype import DType, dtypes
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.rewrite import RewriteTable, Rule, any_node, const, node
-from tinygrad.graph.symbolic import constant_folding, linear_terms
+from tinygrad.graph.symbolic import conjuncts, constant_folding, linear_terms
 from tinygrad.graph.uop import UOp
 
 
@@ -118,8 +117,8 @@ def _select(condition: UOp, kept: UOp, zero: UOp, r: UOp) -> UOp | None:
             inside = (at >= 0) & (at < r.src[0])
             others = [o for o in conjuncts(condition) if o is not c]
             for other in others:
-                inside = inside & guard_loads(other.substitute({r: at}), inside)
-            chosen = guard_loads(kept.substitute({r: at}), inside)
+                inside = inside & mask_loads(other.substitute({r: at}), inside)
+            chosen = mask_loads(kept.substitute({r: at}), inside)
             return simplified(Ops.WHERE, kept.dtype, inside, chosen, zero)
     return None
 
@@ -186,12 +185,6 @@ def _as_integer(value: UOp, counter: UOp) -> tuple[UOp, UOp | None]:
     return is_one.where(value, 0).cast(wide).cast(dtypes.index), is_one
 
 
-def guard_loads(value: UOp, inside: UOp) -> UOp:
-    """`value` with each of its loads touching memory only where `inside` holds, but for those that say so."""
-    known = set(inside.toposort())
-    return with_guarded(value, inside, lambda load: load not in known)
-
-
 # --- integer arithmetic on loop counters --------------------------------------------------------------------
 
 
@@ -250,13 +243,4 @@ _value_rules = constant_folding + counter_arithmetic
 
 def simplified(op: Ops, dtype: DType, *src: UOp) -> UOp:
     """The value `op` of `src`, folded where that needs no more than these nodes."""
-    if dtype.scalar is dtypes.index or (op in Family.ELEMENTWISE and dtype.is_bool):
-        made = UOp.new(op, dtype, src).with_sources(src)
-    else:
-        made = UOp.new(op, dtype, src)
-    for _ in range(8):
-        better = _value_rules.apply(made)
-        if better is None:
-            return made
-        made = better
-    return made
+    return _value_rules.settled(UOp.simplified(op, dtype, src))

@@ -20,6 +20,7 @@ from tinygrad.codegen.transpose import (
 )
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Family, Memory, Ops, RangeKind
+from tinygrad.graph.passes import graph_pass
 from tinygrad.graph.symbolic import linear_terms
 from tinygrad.graph.uop import UOp
 
@@ -32,21 +33,19 @@ def expand(nest: UOp) -> UOp:
 # --- UNROLL -------------------------------------------------------------------------------------------------
 
 
+@graph_pass("unroll")
 def unrolled(nest: UOp) -> UOp:
     """The nest with one copy of each value for every iteration of the UNROLL ranges that it changes with."""
-    done: dict[UOp, UOp] = {}
-    for node in nest.toposort():
-        src = tuple(done[s] for s in node.src)
-        new = node if src == node.src else node.with_sources(src)
+
+    def written_out(node: UOp, src: tuple[UOp, ...]) -> UOp:
         if node is nest:
-            done[node] = UOp.sink(copy for store in src for copy in _unrolled_stores(store))
-        elif new.op is Ops.REDUCE:
-            done[node] = _unrolled_reduce(new)
-        elif new.op is Ops.STAGE:
-            done[node] = _unrolled_stage(new)
-        else:
-            done[node] = new
-    return done[nest]
+            return UOp.sink(copy for store in src for copy in _unrolled_stores(store))
+        new = node.with_sources(src)
+        if new.op is Ops.REDUCE:
+            return _unrolled_reduce(new)
+        return _unrolled_stage(new) if new.op is Ops.STAGE else new
+
+    return nest.rebuild(written_out)
 
 
 def _copies(value: UOp, ranges: list[UOp]) -> list[UOp]:
@@ -114,6 +113,7 @@ AS_VECTORS = (RangeKind.VECTOR, RangeKind.FRAGMENT)
 """Kinds of ranges whose iterations are the lanes of a vector."""
 
 
+@graph_pass("vectorize")
 def vectorised(nest: UOp) -> UOp:
     """The nest with vectors in place of the values that change with a VECTOR or FRAGMENT range."""
     tiles = tiles_of(nest)
@@ -121,31 +121,30 @@ def vectorised(nest: UOp) -> UOp:
                for s in n.src[:2] if s.op is Ops.LOAD}
     transposed: dict[tuple[UOp, ...], list[UOp]] = {}
     done: dict[UOp, UOp] = {}
-    for node in nest.toposort():
+
+    def vector(node: UOp, src: tuple[UOp, ...]) -> UOp:
         lanes = [r for r in node.ranges | frozenset(node.closed_ranges) if r.arg[1] in AS_VECTORS]
-        src = tuple(done[s] for s in node.src)
         if node.op is Ops.MMA:
-            done[node] = _tiles_product(node, src)
-            continue
+            return _tiles_product(node, src)
         if len(lanes) > 1:
             raise RuntimeError(f"a value changes with the lanes of {len(lanes)} ranges")
         if node.op is Ops.LOAD and _is_in_registers(node.src[0].src[0]):
-            done[node] = _register_values(node.src[0].src[1], done[node.src[0].src[0]], lanes)
-        elif not lanes:
-            done[node] = node if src == node.src else node.with_sources(src)
-        elif node in tiles:
+            return _register_values(node.src[0].src[1], done[node.src[0].src[0]], lanes)
+        if not lanes:
+            return node.with_sources(src)
+        if node in tiles:
             tile, place = tiles[node]
             if tile not in transposed:
                 transposed[tile] = transposed_vectors(tile, done)
-            done[node] = transposed[tile][place]
-        elif node in by_rows and (rows := rows_of_tile(node, lanes[0])) is not None:
-            done[node] = _loaded_rows(node, rows, lanes[0], done)
-        elif node.op is Ops.LOAD and (whole := strided_vector(node, done)
-                                      or interleaved_vector(node, done)) is not None:
-            done[node] = whole
-        else:
-            done[node] = _vector_node(node, src, lanes[0], done)
-    return done[nest]
+            return transposed[tile][place]
+        if node in by_rows and (rows := rows_of_tile(node, lanes[0])) is not None:
+            return _loaded_rows(node, rows, lanes[0], done)
+        whole = None
+        if node.op is Ops.LOAD:
+            whole = strided_vector(node, done) or interleaved_vector(node, done)
+        return _vector_node(node, src, lanes[0], done) if whole is None else whole
+
+    return nest.rebuild(vector, done=done)
 
 
 def _vector_node(node: UOp, src: tuple[UOp, ...], lane: UOp, done: dict[UOp, UOp]) -> UOp:

@@ -7,12 +7,12 @@ with it.
 """
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
+from tinygrad.codegen.predicate import both, unless_always
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Ops
-from tinygrad.graph.symbolic.linear import TRUE
+from tinygrad.graph.symbolic import TRUE, conjuncts
 from tinygrad.graph.uop import UOp
 from tinygrad.shape.shapetracker import ShapeTracker
 
@@ -38,25 +38,6 @@ def ranges_of(index: tuple[UOp, ...], valid: UOp | None) -> frozenset[UOp]:
     return found if valid is None else found | valid.ranges
 
 
-def both(a: UOp | None, b: UOp | None) -> UOp | None:
-    """The condition that `a` and `b` hold; None is the condition that always does."""
-    if a is None or b is None:
-        return b if a is None else a
-    return a & b
-
-
-def unless_always(condition: UOp) -> UOp | None:
-    """`condition`, or None if it is the constant true."""
-    return None if condition.op is Ops.CONST and condition.arg is True else condition
-
-
-def conjuncts(condition: UOp) -> list[UOp]:
-    """The conditions that an AND-chain joins."""
-    if condition.op is not Ops.AND:
-        return [condition]
-    return [c for s in condition.src for c in conjuncts(s)]
-
-
 def guarding(valid: UOp | None, index: tuple[UOp, ...], shape: tuple[int, ...]) -> UOp | None:
     """The part of `valid` without which `index` could leave `shape`: all that loads must respect."""
     if valid is None:
@@ -70,24 +51,6 @@ def guarding(valid: UOp | None, index: tuple[UOp, ...], shape: tuple[int, ...]) 
         if condition.ranges & suspects or not condition.ranges:
             result = both(result, condition)
     return result
-
-
-def with_guarded(value: UOp, inside: UOp, chosen: Callable[[UOp], bool],
-                 kept: Callable[[UOp], bool] = lambda node: False) -> UOp:
-    """`value` with those loads from buffers that are `chosen` touching memory only where `inside` holds; what
-    they need to know where that is, is loaded under the same condition. What is `kept` stays as it is."""
-    done: dict[UOp, UOp] = {}
-    for node in value.toposort(stop=kept):
-        if kept(node):
-            done[node] = node
-            continue
-        src = tuple(done[s] for s in node.src)
-        new = node if src == node.src else node.with_sources(src)
-        if new.op is Ops.LOAD and node.src[0].src[0].op is Ops.PARAM and chosen(node):
-            memory, offset, *valid = new.src[0].src
-            new = memory.index(offset, inside & valid[0] if valid else inside).load()
-        done[node] = new
-    return done[value]
 
 
 def through_movement(point: Point) -> tuple[Point, UOp | None]:

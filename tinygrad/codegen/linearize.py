@@ -16,63 +16,30 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from tinygrad.codegen.barriers import with_barriers
 from tinygrad.codegen.grid import NO_LIMITS, Grid, GridLimits, is_block_range
-from tinygrad.codegen.ranges import ACCUMULATING, fresh_identity, with_own_loops
-from tinygrad.dtype import DType, dtypes
+from tinygrad.codegen.predicate import reduce_identity
+from tinygrad.codegen.ranges import ACCUMULATING, fresh_identity, separate_loops
+from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Memory, Ops
+from tinygrad.graph.passes import graph_pass
 from tinygrad.graph.symbolic.linear import UNKNOWN
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import prod, round_up
 
-IDENTITY_OF: dict[Ops, Callable[[DType], int | float | bool]] = {
-    Ops.ADD: lambda dtype: 0,
-    Ops.MULACC: lambda dtype: 0,
-    Ops.MUL: lambda dtype: 1,
-    Ops.MAX: lambda dtype: dtype.scalar.min,
-}
 FILLED_LANES = 16
 """Items of memory in which something accumulates that get their first value at once."""
 ROOT = UOp.const(-1, dtypes.index)
 """Stands for the body of the whole kernel, where a RANGE stands for the body of its loop."""
 
 
-def reduce_identity(op: Ops, dtype: DType) -> UOp:
-    """The value that leaves any other as it is under `op`."""
-    return UOp.const(IDENTITY_OF[op](dtype), dtype)
-
-
+@graph_pass("linearize")
 def linearize(nest: UOp, limits: GridLimits = NO_LIMITS, contracts: bool = True) -> list[UOp]:
     """The program of a loop nest, for a device with at most `limits` blocks along each axis. With `contracts`
     a product that a REDUCE adds up is one MULACC with the sum."""
-    return with_barriers(_Linearizer(loops_apart(nest), limits, contracts).program())
-
-
-def loops_apart(nest: UOp) -> UOp:
-    """The nest with loops of their own for REDUCEs that share loops but stand in different places.
-
-    Reduces over equal extents share loops. Where one of them comes to change with other outer loops than
-    the others (a gather puts its condition into what it picks), or loses a loop between two others to a
-    closed form, one loop cannot run in both places.
-    """
-    while True:
-        changes: dict[UOp, UOp] = {}
-        place: dict[UOp, tuple[frozenset[UOp], tuple[UOp, ...]]] = {}
-        identity = fresh_identity(nest)
-        for node in nest.toposort():
-            if node.op is not Ops.REDUCE or not node.closed_ranges:
-                continue
-            closed = node.closed_ranges
-            places = {r: (node.ranges, closed[:i]) for i, r in enumerate(closed)}
-            if all(place.setdefault(r, here) == here for r, here in places.items()):
-                continue
-            changes[node] = with_own_loops(node, identity)
-            break
-        if not changes:
-            return nest
-        nest = nest.substitute(changes)
+    return with_barriers(_Linearizer(separate_loops(nest, places=True), limits, contracts).program())
 
 
 class _Linearizer:

@@ -15,17 +15,20 @@ from tinygrad.codegen.collapse import collapsed_reduce, simplified
 from tinygrad.codegen.indexing import (
     ZERO,
     Point,
-    both,
     constant_value,
     range_extents,
     reduce_depth,
     reduced_point,
     through_movement,
 )
+from tinygrad.codegen.predicate import both, is_loaded_under
+from tinygrad.codegen.ranges import separate_loops
 from tinygrad.graph.ops import Family, Ops
+from tinygrad.graph.passes import graph_pass
 from tinygrad.graph.uop import UOp
 
 
+@graph_pass("lower")
 @lru_cache(1024)
 def lower(ast: UOp) -> UOp:
     """The loop nest of the kernel `ast`. Remembered: the scheduler looks at it before it is compiled."""
@@ -48,7 +51,7 @@ class _Lowering:
     def nest(self) -> UOp:
         # The first output has the loops; the others (a row's statistics, the row) are found inside them.
         nest = UOp.sink([self.store(*assign.src) for assign in self.ast.src])
-        return loops_outermost_first(self.with_loops_of_their_own(nest))
+        return loops_outermost_first(separate_loops(nest, places=False))
 
     def store(self, target: UOp, value: UOp) -> UOp:
         value, condition = value.src if value.op is Ops.LIVE_OUT else (value, None)
@@ -114,37 +117,6 @@ class _Lowering:
             self.reduce_ranges[key] = tuple(self.new_range(n) for n in range_extents(point.node))
         return self.reduce_ranges[key]
 
-    def with_loops_of_their_own(self, nest: UOp) -> UOp:
-        """`nest` with no loop closed twice, one time by what is computed from the other.
-
-        Reduces share loops where the graph makes neither from the other. A sum that collapses to one item
-        puts the number of that item, and the condition that there is one, into the reduces under it; and that
-        number may come from a reduce beside them.
-        """
-        if not any(map(_closes_again, nest.toposort())):
-            return nest
-        changes: dict[UOp, UOp] = {}
-        others: dict[UOp, list[UOp]] = {}
-        """the loops that stand in for each one, shared as it was"""
-        for node in nest.toposort():
-            now = node.with_sources(tuple([changes.get(s, s) for s in node.src]))
-            if _closes_again(now):
-                value, *ranges = now.src
-                below = value.closed_below
-                loops = {r: self.another_range(r, below, others) for r in now.closed_ranges if r in below}
-                now = now.replace(src=(renamed(value, loops), *[loops.get(r, r) for r in ranges]))
-            changes[node] = now
-        return changes[nest]
-
-    def another_range(self, r: UOp, below: frozenset[UOp], others: dict[UOp, list[UOp]]) -> UOp:
-        """A loop as long as `r` that is not closed `below`."""
-        known = others.setdefault(r, [])
-        found = next((o for o in known if o not in below), None)
-        if found is None:
-            found = self.new_range(r.extent)
-            known.append(found)
-        return found
-
     def build(self, point: Point, sources: list[UOp]) -> UOp:
         node = point.node
         if node.op is Ops.PARAM:
@@ -156,19 +128,14 @@ class _Lowering:
             return UOp.new(node.op, node.dtype, (), node.arg)
         if node.op in Family.MOVEMENT:
             inside = through_movement(point)[1]
-            return sources[0] if inside is None else _zero_outside(inside, sources[0])
+            if inside is None or is_loaded_under(sources[0], inside):
+                return sources[0]
+            return simplified(Ops.WHERE, node.dtype, inside, sources[0], UOp.const(0, node.dtype))
         if node.op is Ops.LIVE_OUT:
             return sources[0]
         if node.op is Ops.REDUCE:
             return collapsed_reduce(node.arg[0], sources[0], self.ranges_of(point))
         return simplified(node.op, node.dtype, *sources)
-
-
-def _zero_outside(inside: UOp, value: UOp) -> UOp:
-    """`value` where `inside` holds, else zero. A load under the same condition gives zero by itself."""
-    if value.op is Ops.LOAD and len(value.src[0].src) == 3 and value.src[0].src[2] is inside:
-        return value
-    return simplified(Ops.WHERE, value.dtype, inside, value, UOp.const(0, value.dtype))
 
 
 def is_bijection(point: Point) -> bool:
@@ -183,20 +150,6 @@ def runs_over(index: tuple[UOp, ...], shape: tuple[int, ...]) -> bool:
     fixed = [n for i, n in axes if i.op is not Ops.RANGE]
     whole = all(i.op is not Ops.RANGE or i.extent == n for i, n in axes)
     return whole and len(set(ranges)) == len(ranges) and all(n == 1 for n in fixed)
-
-
-def _closes_again(node: UOp) -> bool:
-    """Whether a REDUCE closes a loop that what it reduces has closed."""
-    return node.op is Ops.REDUCE and not node.src[0].closed_below.isdisjoint(node.closed_ranges)
-
-
-def renamed(value: UOp, loops: dict[UOp, UOp]) -> UOp:
-    """`value` inside other loops; those of the same number that are closed in it stay."""
-    changes = dict(loops)
-    for node in value.toposort(stop=lambda n: n.ranges.isdisjoint(loops)):
-        if node not in changes and not node.ranges.isdisjoint(loops):
-            changes[node] = node.with_sources(tuple([changes.get(s, s) for s in node.src]))
-    return changes.get(value, value)
 
 
 def loops_outermost_first(sink: UOp) -> UOp:

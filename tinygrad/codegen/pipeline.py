@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from tinygrad.codegen.barriers import BARRIER
 from tinygrad.dtype import DType, dtypes
 from tinygrad.graph.ops import Ops
+from tinygrad.graph.passes import graph_pass
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import round_up
 from tinygrad.renderer import Renderer
@@ -26,6 +27,7 @@ COPY_BYTES = (4, 8, 16)
 """What one asynchronous copy moves."""
 
 
+@graph_pass("double buffering")
 def pipelined(program: list[UOp], renderer: Renderer) -> list[UOp]:
     """The program with its loops over shared tiles pipelined."""
     if not renderer.has_async_copies:

@@ -9,6 +9,7 @@ from tinygrad.codegen.sine32 import elementary_functions_in_32_bits
 from tinygrad.codegen.transcendental import elementary_functions, natural_logarithms
 from tinygrad.dtype import DType, dtypes
 from tinygrad.graph.ops import Ops
+from tinygrad.graph.passes import graph_pass
 from tinygrad.graph.rewrite import RewriteTable, Rule, any_node, node, rewrite
 from tinygrad.graph.uop import UOp
 from tinygrad.renderer import Renderer
@@ -51,6 +52,7 @@ casts = _casts("casts that round once", dtypes.float64)
 casts_in_32_bits = _casts("casts that round once without float64", dtypes.float32)
 
 
+@graph_pass("device primitives")
 def to_device_primitives(nest: UOp, renderer: Renderer) -> UOp:
     """The nest in operations that `renderer` writes."""
     narrow = dtypes.float64 in renderer.missing

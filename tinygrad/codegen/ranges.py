@@ -1,6 +1,7 @@
 """The RANGEs of a nest: found by what they are, new ones, and loops of their own for REDUCEs."""
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 
 from tinygrad.graph.ops import Ops, RangeKind
@@ -40,35 +41,64 @@ def fresh_identity(nest: UOp) -> int:
     return 1 + max((int(n.arg[0]) for n in nest.toposort() if n.op is Ops.RANGE), default=0)
 
 
-def with_own_loops(reduce: UOp, identity: int) -> UOp:
-    """The REDUCE over loops that no other has, numbered from `identity` on."""
-    closed = reduce.closed_ranges
-    own = {r: UOp.range(r.src[0], identity + i, r.arg[1]) for i, r in enumerate(closed)}
-    values = reduce.src[:len(reduce.src) - len(closed)]
-    return reduce.replace(src=(*(_with_loops(v, own) for v in values), *own.values()))
+def substitute_ranges(value: UOp, changes: Mapping[UOp, UOp]) -> UOp:
+    """`value` inside other loops, or at given iterations of them. What closes a loop of the same identity
+    itself keeps it: a loop is known by name inside what closes it, and there alone."""
+
+    def instead(node: UOp) -> UOp | None:
+        return changes.get(node, node) if node in changes or node.ranges.isdisjoint(changes) else None
+
+    return value.rebuild(top_down=instead)
 
 
-def closed_once(nest: UOp) -> UOp:
-    """The nest with loops of their own for REDUCEs that wait for others over the same loop, which is over."""
-    identity = fresh_identity(nest)
-    ended: dict[UOp, frozenset[UOp]] = {}
-    done: dict[UOp, UOp] = {}
-    for node in nest.toposort():
-        src = tuple([done[s] for s in node.src])
-        new = node if src == node.src else node.with_sources(src)
-        below = frozenset[UOp]().union(*(ended[s] for s in node.src))
-        loops = [r for r in new.closed_ranges if r.arg[1] is RangeKind.LOOP]
-        if new.op is Ops.REDUCE and not below.isdisjoint(loops):
-            new = with_own_loops(new, identity)
-            identity += len(new.closed_ranges)
-        done[node], ended[node] = new, below.union(new.closed_ranges)
-    return done[nest]
+def values_of(node: UOp) -> tuple[UOp, ...]:
+    """The sources of a node that closes loops without these loops."""
+    return node.src[:len(node.src) - len(node.closed_ranges)]
 
 
-def _with_loops(value: UOp, new: Mapping[UOp, UOp]) -> UOp:
-    """`value` inside other loops; what closes some of these itself stays as it is."""
-    done: dict[UOp, UOp] = {}
-    for node in value.toposort(stop=lambda n: n.ranges.isdisjoint(new)):
-        inside = node not in new and not node.ranges.isdisjoint(new)
-        done[node] = node.with_sources(tuple([done[s] for s in node.src])) if inside else new.get(node, node)
-    return done[value]
+def separate_loops(nest: UOp, places: bool) -> UOp:
+    """The nest with loops of their own for REDUCEs that cannot run in those of others: where what they reduce
+    comes from a REDUCE, or fills memory, in a loop that is over then, and, with `places`, where they stand in
+    other loops than those others.
+
+    REDUCEs that the graph makes neither from the other share loops. A sum that collapses to one item puts the
+    number of that item, and the condition that there is one, into the REDUCEs under it; and that number may
+    come from a REDUCE beside them. A gather puts its condition into what it picks, which then changes with
+    more loops than what it shared them with.
+    """
+    while (apart := _separated(nest, places)) is not nest:
+        nest = apart  # what stands in a new loop has moved with it
+    return nest
+
+
+def _separated(nest: UOp, places: bool) -> UOp:
+    """The nest with loops of their own for the REDUCEs that cannot run in those that they have now."""
+    identities = itertools.count(fresh_identity(nest))
+    known: dict[UOp, list[UOp]] = {}
+    """each loop, and those that stand in for it"""
+    place_of: dict[UOp, tuple[frozenset[UOp], tuple[UOp, ...]]] = {}
+
+    def apart(node: UOp, src: tuple[UOp, ...]) -> UOp:
+        new = node.with_sources(src)
+        closed = new.closed_ranges
+        if new.op is not Ops.REDUCE or not closed:
+            return new
+        values, below = values_of(new), frozenset[UOp]().union(*(v.closed_below for v in values_of(new)))
+        loops: list[UOp] = []
+        for r in closed:
+            here = new.ranges, tuple(loops)
+            over = below if r.arg[1] is RangeKind.LOOP else ()
+            choices = known.setdefault(r, [r])
+            own = next((c for c in choices if c not in over
+                        and not (places and place_of.setdefault(c, here) != here)), None)
+            if own is None:
+                own = r.replace(arg=(next(identities), r.arg[1]))
+                choices.append(own)
+                place_of[own] = here
+            loops.append(own)
+        changes = {r: own for r, own in zip(closed, loops, strict=True) if own is not r}
+        if not changes:
+            return new
+        return new.replace(src=(*(substitute_ranges(v, changes) for v in values), *loops))
+
+    return nest.rebuild(apart)

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tinygrad.codegen.collapse import simplified, solved_for
-from tinygrad.codegen.indexing import conjuncts
-from tinygrad.codegen.linearize import reduce_identity
+from tinygrad.codegen.predicate import reduce_identity
 from tinygrad.codegen.ranges import is_plain
 from tinygrad.graph.ops import Ops, RangeKind
+from tinygrad.graph.symbolic import conjuncts
 from tinygrad.graph.uop import UOp
 
 

@@ -1,4 +1,4 @@
-"""The one driver that changes graphs, and the tables it is given.
+"""Rewrite rules: tables of patterns and replacements, applied until none fits.
 
 A `Rule` is a pattern and a replacement, and the tests ask for its proof; a `RewriteTable` is a short list of
 rules about one concern, indexed by op. `rewrite(graph, table)` visits every node once, sources first, and
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.uop import UOp
+from tinygrad.graph.walk import Watching
 
 Captures = dict[str, UOp]
 
@@ -90,48 +91,60 @@ class RewriteTable:
     def __init__(self, name: str, rules: Iterable[Rule]) -> None:
         self.name = name
         self.rules = tuple(rules)
-        self.by_op: dict[Ops, list[Rule]] = {op: [] for op in Ops}
+        self.by_op: dict[Ops, list[Rule]] = {}
         for rule in self.rules:
             for op in Ops if rule.pattern.ops is None else rule.pattern.ops:
-                self.by_op[op].append(rule)
+                self.by_op.setdefault(op, []).append(rule)
 
     def __add__(self, other: RewriteTable) -> RewriteTable:
         return RewriteTable(f"{self.name}, {other.name}", self.rules + other.rules)
 
     def apply(self, node: UOp) -> UOp | None:
         """What the first matching rule makes of `node`; None if no rule changes it."""
-        for rule in self.by_op[node.op]:
+        for rule in self.by_op.get(node.op, ()):
             for captures in rule.pattern.match(node, {}):
                 new = rule.replace(**captures)
                 if new is not None and new is not node:
+                    if Watching.watcher is not None:
+                        Watching.watcher(rule, node, new)
                     return new
         return None
 
+    def settled(self, node: UOp) -> UOp:
+        """What `node` is when no rule changes it any more; what is below it is not looked at. Raises
+        RuntimeError where the rules run in a circle."""
+        for _ in range(MOST_ROUNDS):
+            better = self.apply(node)
+            if better is None:
+                return node
+            node = better
+        raise RuntimeError(f"the rewrite table '{self.name}' does not settle on {node}")
 
-def rewrite(root: UOp, table: RewriteTable, limit: int = 100) -> UOp:
-    """`root` with `table` applied everywhere, sources first, until no rule matches.
 
-    Raises RuntimeError when one place is rewritten `limit` times: the table runs in a circle.
-    """
+MOST_ROUNDS = 100
+"""Changes of one node after which a table runs in a circle: more than any has rules."""
+
+
+def rewrite(root: UOp, table: RewriteTable) -> UOp:
+    """`root` with `table` applied everywhere, sources first, until no rule matches: what a rule makes is
+    looked at again. Raises RuntimeError where the table runs in a circle."""
     done: dict[UOp, UOp] = {}
+    depth = 0
 
-    def settle(start: UOp, depth: int) -> UOp:
-        for current in start.toposort(stop=lambda n: n in done):
-            if current in done:
-                continue
-            src = tuple(done[s] for s in current.src)
-            new = current if src == current.src else current.with_sources(src)
-            if new in done:
-                done[current] = done[new]
-                continue
-            replacement = table.apply(new)
-            if replacement is None:
-                result = new
-            elif depth == limit:
-                raise RuntimeError(f"the rewrite table '{table.name}' does not settle on {current}")
-            else:
-                result = settle(replacement, depth + 1)
-            done[current] = done[new] = done[result] = result
-        return done[start]
+    def settle(node: UOp, src: tuple[UOp, ...]) -> UOp:
+        nonlocal depth
+        new = node.with_sources(src)
+        if new in done:
+            return done[new]
+        better = table.apply(new)
+        if better is not None:
+            if depth == MOST_ROUNDS:
+                raise RuntimeError(f"the rewrite table '{table.name}' does not settle on {node}")
+            depth += 1
+            better = better.rebuild(settle, done=done)
+            depth -= 1
+        result = new if better is None else better
+        done[new] = done[result] = result
+        return result
 
-    return settle(root, 0)
+    return root.rebuild(settle, done=done)

@@ -34,6 +34,7 @@ from tinygrad.graph.sizes import (
 )
 from tinygrad.graph.storage import BufferSpec, ShardedStorage, Storage, place_of
 from tinygrad.graph.traits import LEAF, PASSED_ON, TRAITS
+from tinygrad.graph.walk import Walk
 from tinygrad.helpers import prod
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ _CLOSING = frozenset({Ops.REDUCE, Ops.STAGE, Ops.SCATTER, Ops.STORE, Ops.MMA})
 """Operations at which loops can end."""
 
 
-class UOp(Operators):
+class UOp(Walk, Operators):
     """One node. Make it with `UOp.new` or the builder methods, never by calling the class."""
 
     __slots__ = ("__dict__", "__weakref__", "arg", "computed_into", "device", "dtype", "op", "shape", "src",
@@ -150,50 +151,22 @@ class UOp(Operators):
         return UOp.new(self.op, self.dtype if dtype is None else dtype, self.src if src is None else src,
                        self.arg if arg is ... else arg)
 
-    # --- walking --------------------------------------------------------------------------------------------
-
-    def toposort(self, stop: Callable[[UOp], bool] | None = None) -> dict[UOp, None]:
-        """Every node below this one and itself, sources first. `stop(node)` keeps a node but not its
-        sources."""
-        done: dict[UOp, None] = {}
-        stack: list[UOp | None] = [self]
-        push, pop = stack.append, stack.pop
-        while stack:
-            node = pop()
-            if node is None:  # the sources of the node below are done
-                finished = pop()
-                assert finished is not None
-                done[finished] = None
-            elif node not in done:
-                if not node.src or (stop is not None and stop(node)):
-                    done[node] = None
-                    continue
-                push(node)
-                push(None)
-                for source in reversed(node.src):
-                    if source not in done:
-                        push(source)
-        return done
-
-    def substitute(self, changes: Mapping[UOp, UOp]) -> UOp:
-        """This graph with every node that is a key of `changes` replaced. Index arithmetic simplifies
-        again."""
-        if not changes:
-            return self
-        done: dict[UOp, UOp] = dict(changes)
-        for node in self.toposort(stop=lambda n: n in changes):
-            if node not in done:
-                src = tuple([done[s] for s in node.src])
-                done[node] = node if src == node.src else node.with_sources(src)
-        return done[self]
-
     def with_sources(self, src: tuple[UOp, ...]) -> UOp:
-        """This node over other sources, simplified where it is index arithmetic."""
-        if self.op in Family.ELEMENTWISE and (self.dtype.scalar is dtypes.index or self.dtype.is_bool):
-            return _simplified(self.op, self.dtype, src, self.arg)
-        if self.op is Ops.LOAD and src[0]._is_never_touched:
-            return UOp.const(0, self.dtype)
-        return UOp.new(self.op, self.dtype, src, self.arg)
+        """This node over other sources, simplified where it is index arithmetic; itself over its own."""
+        return self if src == self.src else UOp.simplified(self.op, self.dtype, src, self.arg)
+
+    def is_over(self, node: UOp, src: tuple[UOp, ...]) -> bool:
+        """Whether this is nothing but `node` over other sources."""
+        return (self.op, self.dtype, self.arg, self.src) == (node.op, node.dtype, node.arg, src)
+
+    @staticmethod
+    def simplified(op: Ops, dtype: DType, src: tuple[UOp, ...], arg: Any = None) -> UOp:
+        """The node with these fields, simplified where it is index arithmetic or a load that never is."""
+        if op in Family.ELEMENTWISE and (dtype.scalar is dtypes.index or dtype.is_bool):
+            return _simplified(op, dtype, src, arg)
+        if op is Ops.LOAD and src[0]._is_never_touched:
+            return UOp.const(0, dtype)
+        return UOp.new(op, dtype, src, arg)
 
     @Synthesized
     def ranges(self) -> frozenset[UOp]:

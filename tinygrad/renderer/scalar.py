@@ -15,11 +15,13 @@ from itertools import pairwise
 
 from tinygrad.dtype import DType, dtypes
 from tinygrad.graph.ops import Ops
+from tinygrad.graph.passes import graph_pass
 from tinygrad.graph.uop import UOp
 from tinygrad.renderer import Renderer
 from tinygrad.renderer.wide import is_multiple, whole_vector, wide_accesses
 
 
+@graph_pass("blocks and threads")
 def scalar_program(program: list[UOp], renderer: Renderer) -> list[UOp]:
     """The program with its vectors taken apart, for the accesses that `renderer` has."""
     return wide_accesses(_Scalars(renderer).rewritten(program), renderer.access_lanes)

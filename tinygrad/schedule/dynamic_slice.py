@@ -120,19 +120,19 @@ class DynamicSlices:
 
     def node(self, root: UOp) -> UOp:
         """What stands for `root`."""
-        for node in root.toposort(stop=lambda n: n in self.done or is_computed(n)):
-            if node not in self.done:
-                self.done[node] = self.rebuilt(node)
-        return self.done[root]
+        return root.rebuild(self.over, self.computed, self.done)
 
-    def rebuilt(self, node: UOp) -> UOp:
-        """What stands for a node whose sources are in `done`."""
-        if is_computed(node):
-            view = node.realized_view
-            assert view is not None
-            placed = self.node(view)
-            return node if placed is view else placed
-        src = tuple([self.done[s] for s in node.src])
+    def computed(self, node: UOp) -> UOp | None:
+        """What stands for a node that schedules read from memory."""
+        if not is_computed(node):
+            return None
+        view = node.realized_view
+        assert view is not None
+        placed = self.node(view)
+        return node if placed is view else placed
+
+    def over(self, node: UOp, src: tuple[UOp, ...]) -> UOp:
+        """What stands for a node over what stands for its sources."""
         if is_short_slice_of_memory(node):
             return dynamic_slice(node, src[0])
         if src == node.src or (node.op is Ops.COPY and contiguous_part(node.src[0]) is not None):

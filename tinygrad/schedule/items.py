@@ -485,38 +485,21 @@ class _KernelGraph:
             return self.view(self.writer.buffer_of[node])
         return self.variable(node) if node.op is Ops.VARIABLE else None
 
-    def computed(self, node: UOp) -> UOp:
-        """What stands for a node that the kernel computes, when its sources are `done`."""
+    def computed(self, node: UOp, src: tuple[UOp, ...]) -> UOp:
+        """What stands for a node that the kernel computes, over what stands for its sources."""
         if node in self.writer.dynamic:
-            slice_ = dynamic_slice(node, self.done[node.src[0]], "step start")
+            slice_ = dynamic_slice(node, src[0], "step start")
             return slice_.substitute({n: self.variable(n, known=True) for n in slice_.src[1:]
                                     if n.op is Ops.VARIABLE})
         if node.op is Ops.ASSIGN:
-            return self.done[node.src[1]]
+            return src[1]
         if node.op in (Ops.CONTIGUOUS, Ops.COPY):
-            return self.done[node.src[0]]
-        src = tuple([self.done[s] for s in node.src])
+            return src[0]
         return node if src == node.src else UOp.new(node.op, node.dtype, src, node.arg)
 
     def written(self, value: UOp) -> UOp:
-        """What stands for `value`; sources come first, in a loop, for graphs are deep."""
-        stack = [value]
-        opened: set[UOp] = set()
-        while stack:
-            node = stack.pop()
-            if node in self.done:
-                continue
-            if node in opened:
-                self.done[node] = self.computed(node)
-                continue
-            new = self.argument(node)
-            if new is not None:
-                self.done[node] = new
-                continue
-            opened.add(node)
-            stack.append(node)
-            stack.extend(reversed(node.src))
-        return self.done[value]
+        """What stands for `value`."""
+        return value.rebuild(self.computed, self.argument, self.done)
 
     def stored(self, node: UOp) -> UOp:
         """The value of an output, and the predicate where it is live out."""

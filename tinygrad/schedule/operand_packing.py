@@ -28,13 +28,15 @@ def with_packed_operands(root: UOp) -> UOp:
     singles = {node: single for node in root.toposort() if (single := _operand_to_pack(node)) is not None}
     kept = {single.base for single in singles.values()}
     done: dict[UOp, UOp] = {}
-    for node in root.toposort() if singles else ():
-        new = node.with_sources(tuple([done[s] for s in node.src]))
+
+    def change(node: UOp, src: tuple[UOp, ...]) -> UOp:
+        new = node.with_sources(src)
         if node in singles:
             operand = done[singles[node]]
             new = _with_operand(new, operand, _packed(operand, node.arg[1]))
-        done[node] = new.contiguous() if node in kept and node.op is not Ops.BUFFER else new
-    return done.get(root, root)
+        return new.contiguous() if node in kept and node.op is not Ops.BUFFER else new
+
+    return root.rebuild(change, done=done) if singles else root
 
 
 def _operand_to_pack(node: UOp) -> UOp | None:

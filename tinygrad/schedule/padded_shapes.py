@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from tinygrad.codegen.indexing import constant_value
-from tinygrad.codegen.linearize import reduce_identity
+from tinygrad.codegen.predicate import reduce_identity
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.sizes import (
@@ -55,27 +55,20 @@ class PaddedShapes:
 
     def node(self, root: UOp) -> UOp:
         """`root` over the largest sizes."""
-        for node in root.toposort(stop=self.is_end):
-            if node not in self.done:
-                self.done[node] = self.rebuilt(node)
-        return self.done[root]
+        return root.rebuild(self.over, self.known, self.done)
 
-    def is_end(self, node: UOp) -> bool:
-        """Whether the nodes below need not be seen: they stay, or `node` has a value."""
-        computed = node.realized_view is not None and constant_value(node) is None
-        return node in self.done or not node.has_sizes or computed
-
-    def rebuilt(self, node: UOp) -> UOp:
-        """A node over the largest sizes of its sources, which are in `done`."""
-        view = node.realized_view
+    def known(self, node: UOp) -> UOp | None:
+        """What stands for a node without sizes, or with a value in memory."""
         if not node.has_sizes:
             return node
-        if view is not None and constant_value(node) is None:
-            return self.node(view)
+        view = node.realized_view
+        return self.node(view) if view is not None and constant_value(node) is None else None
+
+    def over(self, node: UOp, src: tuple[UOp, ...]) -> UOp:
+        """A node over the largest sizes of its sources."""
         for size in sizes_in(node.arg):
             self.refuse_second_binding(size)
-        rule = _RULES.get(node.op, _same_over_larger)
-        return rule(node, *(self.done[s] for s in node.src))
+        return _RULES.get(node.op, _same_over_larger)(node, *src)
 
     def refuse_second_binding(self, size: Size) -> None:
         """Raise ValueError where a Variable is bound to two values."""

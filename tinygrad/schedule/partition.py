@@ -226,18 +226,14 @@ class Partition:
 
     def computed_on(self, node: UOp, device: str) -> UOp:
         """A value that no device holds, with all that it stores on the way stored on `device`."""
-        known = self.computed_by.setdefault(device, {})
-        for n in node.toposort(stop=lambda n: n in known or _memory_of(n) is not None):
+        def in_memory(n: UOp) -> UOp | None:
             view = _memory_of(n)
-            if n in known:
-                continue
-            if view is not None:
-                known[n] = moved(view, device)
-            elif n.op is Ops.CONTIGUOUS:
-                known[n] = known[n.src[0]].copy_to(device)
-            else:
-                known[n] = n.with_sources(tuple(known[s] for s in n.src))
-        return known[node]
+            return None if view is None else moved(view, device)
+
+        def over(n: UOp, src: tuple[UOp, ...]) -> UOp:
+            return src[0].copy_to(device) if n.op is Ops.CONTIGUOUS else n.with_sources(src)
+
+        return node.rebuild(over, in_memory, self.computed_by.setdefault(device, {}))
 
     def replicated(self, node: UOp, devices: tuple[str, ...]) -> Shards:
         """All of a node on every device. What is copied is what it shows or repeats, not the result."""

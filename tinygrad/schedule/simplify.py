@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from tinygrad.codegen.indexing import constant_value
 from tinygrad.graph.ops import Family, Ops
+from tinygrad.graph.passes import graph_pass
 from tinygrad.graph.rewrite import RewriteTable, Rule, any_node, node
 from tinygrad.graph.symbolic import constant_folding
 from tinygrad.graph.uop import UOp
@@ -63,46 +64,37 @@ scheduling_rules = RewriteTable("what needs no computing", [
 ])
 
 
+@graph_pass("simplify")
 def simplified_graph(sinks: list[UOp]) -> list[UOp]:
     """The graphs of `sinks` with computed nodes as views of their buffers, and simplified."""
-    done: dict[UOp, UOp] = {}
     constants: set[UOp] = set()
     """of the new nodes"""
-    root = UOp.sink(sinks)
-    for current in root.toposort(stop=lambda n: n.realized_view is not None and constant_value(n) is None):
-        # A constant that some tensor has in memory is still better written into the kernels that use it.
-        view = current.realized_view
-        if view is not None and constant_value(current) is None:
-            done[current] = view
-            continue
-        src = tuple([done[s] for s in current.src])
-        new = current if src == current.src else _rebuilt(current, src)
+
+    def simplify(node: UOp, src: tuple[UOp, ...]) -> UOp:
+        new = node if src == node.src else _over(node, src)
         if new.op not in _CHANGED_BY_CONSTANTS or not constants.isdisjoint(new.src):
-            new = _simplified(new)
+            new = scheduling_rules.settled(new)
             if constant_value(new) is not None:
                 constants.add(new)
-        done[current] = new
-    return list(with_packed_operands(done[root]).src)
+        return new
+
+    return list(with_packed_operands(UOp.sink(sinks).rebuild(simplify, _computed)).src)
+
+
+def _computed(node: UOp) -> UOp | None:
+    """The view that holds the value of a node. A constant that some tensor has in memory is still better
+    written into the kernels that use it."""
+    return node.realized_view if constant_value(node) is None else None
 
 
 _CHANGED_BY_CONSTANTS = Family.ELEMENTWISE | Family.MOVEMENT
 """What no rule changes where no source is a constant."""
 
 
-def _simplified(node: UOp) -> UOp:
-    for _ in range(8):
-        better = scheduling_rules.apply(node)
-        if better is None:
-            break
-        node = better
-    return node
-
-
-def _rebuilt(current: UOp, src: tuple[UOp, ...]) -> UOp:
-    """`current` over new sources, through the builder that merges movement where the source is movement
-    too."""
-    if current.op is Ops.RESHAPE:
-        return src[0].reshape(current.arg)
-    if current.op is Ops.PERMUTE:
-        return src[0].permute(current.arg)
-    return UOp.new(current.op, current.dtype, src, current.arg)
+def _over(node: UOp, src: tuple[UOp, ...]) -> UOp:
+    """`node` over new sources, through the builder that merges movement where the source is movement too."""
+    if node.op is Ops.RESHAPE:
+        return src[0].reshape(node.arg)
+    if node.op is Ops.PERMUTE:
+        return src[0].permute(node.arg)
+    return UOp.new(node.op, node.dtype, src, node.arg)

@@ -11,9 +11,8 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from tinygrad.codegen.linearize import reduce_identity
 from tinygrad.codegen.opt.blocks import Group, group_of
-from tinygrad.codegen.opt.guards import guarded, guarded_store
+from tinygrad.codegen.predicate import identity_unless, mask_store
 from tinygrad.codegen.ranges import fresh_identity
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Ops, RangeKind
@@ -35,7 +34,7 @@ class _Row:
     def reduced(self, value: UOp, op: Ops, identities: Iterator[int]) -> UOp:
         """`value` reduced along the row."""
         if self.inside is not None:
-            value = self.inside.where(guarded(value, self.inside), reduce_identity(op, value.dtype))
+            value = identity_unless(self.inside, value, op)
         for r in (self.registers, self.vector):
             value = value if r is None else value.reduce_ranges(op, r)
         return self.group.combined(value, op, identities)
@@ -44,7 +43,7 @@ class _Row:
         """A STORE of the row's items, inside the loops `outer`."""
         own = (self.registers, *self.group.ranges, self.vector)
         new = store.replace(src=(*store.src[:2], *outer, *(r for r in own if r is not None)))
-        return new if self.inside is None else guarded_store(new, self.inside)
+        return new if self.inside is None else mask_store(new, self.inside)
 
 
 def row_in_registers(nest: UOp, loops: Sequence[UOp], threads: int, width: int, lanes: int) -> UOp:
@@ -52,25 +51,21 @@ def row_in_registers(nest: UOp, loops: Sequence[UOp], threads: int, width: int, 
     every n-th access of `width` items in registers; `lanes` threads side by side exchange values."""
     identities = itertools.count(fresh_identity(nest))
     row = _row(loops[0].extent, threads, width, lanes, identities)
-    done: dict[UOp, UOp] = {}
-    for node in nest.toposort():
-        if node in loops:
-            if node.extent != loops[0].extent:
-                raise ValueError(f"loops of {node.extent} and of {loops[0].extent} items are not along one "
-                                 "row")
-            done[node] = row.counter
-            continue
-        src = tuple(done[s] for s in node.src)
+    for r in loops:
+        if r.extent != loops[0].extent:
+            raise ValueError(f"loops of {r.extent} and of {loops[0].extent} items are not along one row")
+
+    def held(node: UOp, src: tuple[UOp, ...]) -> UOp:
         closed = node.closed_ranges
         if not any(r in loops for r in closed):
-            done[node] = node if src == node.src else node.with_sources(src)
-        elif node.op is Ops.REDUCE and len(node.src) == 2:
-            done[node] = row.reduced(src[0], node.arg, identities)
-        elif node.op is Ops.STORE and not any(r in loops for r in closed[:-1]):
-            done[node] = row.stored(node.replace(src=src[:2]), src[2:-1])
-        else:
-            raise ValueError(f"{node.op.name} closes other loops inside that along the row")
-    return done[nest]
+            return node.with_sources(src)
+        if node.op is Ops.REDUCE and len(node.src) == 2:
+            return row.reduced(src[0], node.arg, identities)
+        if node.op is Ops.STORE and not any(r in loops for r in closed[:-1]):
+            return row.stored(node.replace(src=src[:2]), src[2:-1])
+        raise ValueError(f"{node.op.name} closes other loops inside that along the row")
+
+    return nest.rebuild(held, done=dict.fromkeys(loops, row.counter))
 
 
 def _row(extent: int, threads: int, width: int, lanes: int, identities: Iterator[int]) -> _Row:

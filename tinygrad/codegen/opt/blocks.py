@@ -10,8 +10,7 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tinygrad.codegen.linearize import reduce_identity
-from tinygrad.codegen.opt.guards import guarded
+from tinygrad.codegen.predicate import identity_unless
 from tinygrad.codegen.ranges import fresh_identity, output_ranges
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Memory, Ops, RangeKind
@@ -75,22 +74,21 @@ def reduce_in_block(nest: UOp, r: UOp, threads: int, lanes: int = 1) -> UOp:
         if node.ranges not in loops_at:
             outer = UOp.range(rounds, next(identities)) if rounds > 1 else UOp.const(0, dtypes.index)
             loops_at[node.ranges] = outer, group_of(threads, lanes, identities)
-    done: dict[UOp, UOp] = {}
-    for node in nest.toposort():
-        src = tuple(done[s] for s in node.src)
-        new = node if src == node.src else node.with_sources(src)
-        if node in shared:
-            outer, group = loops_at[node.ranges]
-            counter = outer * threads + group.number
-            loops = [c for c in new.closed_ranges if c is not r] + ([outer] if rounds > 1 else [])
-            value = new.src[0].substitute({r: counter})
-            if r.extent % threads:
-                inside = counter < r.extent
-                value = inside.where(guarded(value, inside), reduce_identity(node.arg, node.dtype))
-            own = value.reduce_ranges(node.arg, *loops) if loops else value
-            new = group.combined(own, node.arg, identities)
-        done[node] = new
-    return done[nest]
+
+    def together(node: UOp, src: tuple[UOp, ...]) -> UOp:
+        new = node.with_sources(src)
+        if node not in shared:
+            return new
+        outer, group = loops_at[node.ranges]
+        counter = outer * threads + group.number
+        loops = [c for c in new.closed_ranges if c is not r] + ([outer] if rounds > 1 else [])
+        value = new.src[0].substitute({r: counter})
+        if r.extent % threads:
+            value = identity_unless(counter < r.extent, value, node.arg)
+        own = value.reduce_ranges(node.arg, *loops) if loops else value
+        return group.combined(own, node.arg, identities)
+
+    return nest.rebuild(together)
 
 
 def _combined(value: UOp, op: Ops, thread: UOp, identities: Iterator[int]) -> UOp:

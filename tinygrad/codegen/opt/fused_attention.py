@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tinygrad.codegen.opt.guards import guarded, zero_outside
 from tinygrad.codegen.opt.matrix import (
     ZERO,
     MatrixProduct,
@@ -29,6 +28,7 @@ from tinygrad.codegen.opt.matrix import (
     matrix_product,
     number_of,
 )
+from tinygrad.codegen.predicate import mask_loads_along, zero_unless
 from tinygrad.codegen.ranges import fresh_identity
 from tinygrad.graph.ops import Memory, Ops, RangeKind
 from tinygrad.graph.uop import UOp
@@ -220,23 +220,19 @@ class _OnUnit:
         if inside is not None:
             valid = inside & address.src[2] if len(address.src) == 3 else inside
             address = address.src[0].index(address.src[1], valid)
-            value = guarded(value, inside)
+            value = mask_loads_along(value, inside)
         value = value.substitute({stand_in: self.value(n) for n, stand_in in stand_ins.items()})
         closed = [new for r in store.closed_ranges for new in loops.get(r, [r])]
         return store.replace(src=(address, value, *closed))
 
     def value(self, root: UOp) -> UOp:
         """What a value of the nest is for an element that a lane holds."""
-        for node in root.toposort(stop=lambda n: n in self.done):
-            if node not in self.done:
-                self.done[node] = self.changed(node)
-        return self.done[root]
+        return root.rebuild(self.changed, done=self.done)
 
-    def changed(self, node: UOp) -> UOp:
+    def changed(self, node: UOp, src: tuple[UOp, ...]) -> UOp:
         attention = self.attention
         if attention.scores is not None and node is attention.scores.reduce:
             return self.scores(attention.scores)
-        src = tuple(self.done[s] for s in node.src)
         if node is attention.products.reduce:
             return self.products()
         if node.op is Ops.REDUCE and attention.key in node.closed_ranges:
@@ -249,9 +245,8 @@ class _OnUnit:
             return UOp.new(Ops.REDUCE, node.dtype, (*src[:2], *loops), node.arg)
         if node.op is Ops.LOAD and not self.queries.is_whole() and attention.query in node.ranges \
                 and node.src[0].src[0].op is Ops.PARAM:
-            loaded = node if src == node.src else node.with_sources(src)
-            return guarded(loaded, self.at_query < self.queries.extent)
-        return node if src == node.src else node.with_sources(src)
+            return mask_loads_along(node.with_sources(src), self.at_query < self.queries.extent)
+        return node.with_sources(src)
 
     # --- rows -----------------------------------------------------------------------------------------------
 
@@ -312,9 +307,9 @@ class _OnUnit:
             along = depth.index(summed, self.numbers(depth, element))
             value = value.substitute({r: at, product.k: along})
             if not axis.is_whole():
-                value = guarded(value, at < axis.extent)
+                value = mask_loads_along(value, at < axis.extent)
             if not depth.is_whole():
-                value = zero_outside(value, along < depth.extent)
+                value = zero_unless(along < depth.extent, value)
             operands.append(as_tf32(value) if unit.rounds_to_tf32 else value)
         added = self.unit_product(operands[0], operands[1], of_a, of_b)
         return added.reduce_ranges(Ops.ADD, *depth.loops)
@@ -351,7 +346,7 @@ class _OnUnit:
                         {"l": self.lane, "r": of_values, "p": which})
         values = values.substitute({self.attention.column: at, self.attention.key: key})
         if not self.columns.is_whole():
-            values = guarded(values, at < self.columns.extent)
+            values = mask_loads_along(values, at < self.columns.extent)
         if unit.rounds_to_tf32:
             values = as_tf32(values)
         operands = self.weights(self.value(weights), of_weights, which), values

@@ -19,7 +19,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
-from tinygrad.codegen.ranges import closed_once, fresh_identity
+from tinygrad.codegen.ranges import fresh_identity, separate_loops
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
@@ -32,7 +32,8 @@ def interchange(nest: UOp, loop: UOp, lanes: int) -> UOp:
     if not found:
         raise ValueError(f"no sum changes with r{loop.arg[0]}")
     identities = itertools.count(fresh_identity(nest))
-    return closed_once(nest.substitute({n: _in_memory(n, loop, lanes, identities) for n in found}))
+    return separate_loops(nest.substitute({n: _in_memory(n, loop, lanes, identities) for n in found}),
+                          places=False)
 
 
 def _in_memory(reduce: UOp, loop: UOp, lanes: int, identities: Iterator[int]) -> UOp:

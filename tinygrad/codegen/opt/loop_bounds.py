@@ -17,12 +17,11 @@ from dataclasses import dataclass
 
 from tinygrad.codegen.collapse import simplified
 from tinygrad.codegen.contraction import guard_of
-from tinygrad.codegen.indexing import conjuncts
-from tinygrad.codegen.linearize import reduce_identity
+from tinygrad.codegen.predicate import reduce_identity
 from tinygrad.codegen.ranges import ACCUMULATING, fresh_identity
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Ops, RangeKind
-from tinygrad.graph.symbolic import linear_terms
+from tinygrad.graph.symbolic import conjuncts, linear_terms
 from tinygrad.graph.uop import UOp
 
 _AT_ONCE = (RangeKind.UNROLL, RangeKind.VECTOR, RangeKind.LOCAL, RangeKind.FRAGMENT)
@@ -179,15 +178,14 @@ def _is_largest_of_items(value: UOp) -> bool:
 
 def _tighten_sums(nest: UOp) -> UOp:
     """Shorter loops for the REDUCEs whose values are nothing under a condition."""
-    done: dict[UOp, UOp] = {}
     identities = itertools.count(fresh_identity(nest))
-    for node in nest.toposort():
-        src = tuple(done[s] for s in node.src)
-        done[node] = node if src == node.src else node.with_sources(src)
-        span = _span_of_sum(done[node]) if node.op is Ops.REDUCE else None
-        if span is not None:
-            done[node] = _shortened(done[node], span, identities)
-    return done[nest]
+
+    def shortened(node: UOp, src: tuple[UOp, ...]) -> UOp:
+        new = node.with_sources(src)
+        span = _span_of_sum(new) if node.op is Ops.REDUCE else None
+        return new if span is None else _shortened(new, span, identities)
+
+    return nest.rebuild(shortened)
 
 
 def _span_of_sum(node: UOp) -> tuple[UOp, Span] | None:

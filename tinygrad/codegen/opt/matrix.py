@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from tinygrad.codegen.contraction import contraction_of, guard_of, narrower
 from tinygrad.codegen.opt.access import steps_of
-from tinygrad.codegen.opt.guards import guarded, guarded_store, zero_outside
+from tinygrad.codegen.predicate import mask_loads_along, mask_store, zero_unless
 from tinygrad.codegen.ranges import fresh_identity
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Memory, Ops, RangeKind
@@ -168,9 +168,9 @@ def on_matrix_unit(nest: UOp, unit: MatrixUnit, ranges: tuple[UOp, UOp, UOp],
         at, along = side.index(own, numbers(side, element)), depth.index(shared, numbers(depth, element))
         value = value.substitute({r: at, k: along})
         if not side.is_whole():
-            value = guarded(value, at < side.extent)
+            value = mask_loads_along(value, at < side.extent)
         if not depth.is_whole():
-            value = zero_outside(value, along < depth.extent)
+            value = zero_unless(along < depth.extent, value)
         return as_tf32(value) if unit.rounds_to_tf32 else value
 
     added = UOp.new(Ops.MMA, unit.result, (operand(product.a, unit.a, of_a, rows, m, True),
@@ -232,7 +232,7 @@ def _changed_store(store: UOp, changes: dict[UOp, UOp], loops: dict[UOp, list[UO
     closed = [*(new for r in store.closed_ranges for new in loops.get(r, [r])), *within]
     new = store.replace(src=(address, value, *closed))
     for condition in conditions:
-        new = guarded_store(new, condition)
+        new = mask_store(new, condition)
     return new
 
 

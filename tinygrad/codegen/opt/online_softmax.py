@@ -21,7 +21,7 @@ import math
 from dataclasses import dataclass, replace
 
 from tinygrad.codegen.opt.cached_rows import row_form
-from tinygrad.codegen.opt.guards import guarded, nothing_outside
+from tinygrad.codegen.predicate import identity_unless, masked_term
 from tinygrad.codegen.ranges import fresh_identity, output_ranges
 from tinygrad.graph.elementary import argument_of_exponential
 from tinygrad.graph.ops import Ops, RangeKind
@@ -169,7 +169,7 @@ def online_softmax(nest: UOp, loop: UOp, tile: int) -> UOp:
     inside = place < loop.extent if loop.extent % tile else None
     x = found.largest.src[0].substitute({loop: place})
     if inside is not None:
-        x = inside.where(guarded(x, inside), -math.inf)
+        x = identity_unless(inside, x, Ops.MAX)
     largest_of_tile = x.reduce_ranges(Ops.MAX, item)
     before = UOp.new(Ops.RUNNING, x.dtype, (largest_of_tile, tiles), Ops.MAX)
     after = before.maximum(largest_of_tile)
@@ -185,7 +185,7 @@ def online_softmax(nest: UOp, loop: UOp, tile: int) -> UOp:
         weight = part.weight.substitute({difference: x - shift})
         value = part.value.substitute({part.weight: weight, part.loop: place})
         if inside is not None:
-            value = nothing_outside(value, inside, Ops.ADD)
+            value = masked_term(inside, value, Ops.ADD)
         total = value.reduce_ranges(Ops.ADD, item)
         whole = UOp.new(Ops.REDUCE, total.dtype, (factor.cast(total.dtype), total, tiles), Ops.MULACC)
         if not part.guarded:  # NaN, where x - m would have been

@@ -14,12 +14,10 @@ from enum import Enum
 
 from tinygrad.codegen.collapse import simplified
 from tinygrad.codegen.contraction import product_in
-from tinygrad.codegen.linearize import reduce_identity
 from tinygrad.codegen.opt.block_rows import row_in_registers
 from tinygrad.codegen.opt.blocks import reduce_in_block
 from tinygrad.codegen.opt.cached_rows import cache_row
 from tinygrad.codegen.opt.fused_attention import attention_on_unit
-from tinygrad.codegen.opt.guards import guarded, guarded_store, nothing_outside
 from tinygrad.codegen.opt.interchange import interchange
 from tinygrad.codegen.opt.loop_bounds import tighten_loop_bounds
 from tinygrad.codegen.opt.matrix import on_matrix_unit
@@ -27,9 +25,11 @@ from tinygrad.codegen.opt.online_softmax import online_softmax
 from tinygrad.codegen.opt.prefetch import Prefetch, prefetch
 from tinygrad.codegen.opt.scatter_add import scatter_add
 from tinygrad.codegen.opt.share import SharedTile, share_operand
-from tinygrad.codegen.ranges import ACCUMULATING, fresh_identity, range_named
+from tinygrad.codegen.predicate import identity_unless, mask_loads_along, mask_store, masked_term
+from tinygrad.codegen.ranges import ACCUMULATING, fresh_identity, range_named, values_of
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Memory, Ops, RangeKind
+from tinygrad.graph.passes import is_recording, run_pass
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ceildiv, round_up
 from tinygrad.renderer.matrix_units import UNITS
@@ -116,7 +116,7 @@ class Plan:
 def apply_plan(nest: UOp, plan: Plan) -> UOp:
     """The nest, run as `plan` says."""
     for opt in plan.opts:
-        nest = apply_opt(nest, opt)
+        nest = run_pass(str(opt), apply_opt, nest, opt)
     return nest
 
 
@@ -126,7 +126,7 @@ def apply_opt(nest: UOp, opt: Opt) -> UOp:
     A nest remembers its last change: the plan that was just chosen, Opt by Opt, is applied at no cost.
     """
     last: tuple[Opt, UOp] | None = nest.__dict__.get("_last_change")
-    if last is not None and last[0] == opt:
+    if last is not None and last[0] == opt and not is_recording():
         return last[1]
     result = changed(nest, opt)
     if result is not nest:
@@ -235,32 +235,23 @@ def thread_extent(program: list[UOp]) -> int:
 def replace_range(nest: UOp, old: UOp, closing: Callable[[UOp], list[UOp]], value: UOp) -> UOp:
     """The nest with `value` in place of the counter `old`; nodes that close `old` close `closing(old)`
     instead."""
-    done: dict[UOp, UOp] = {}
 
-    def is_apart(node: UOp) -> bool:
-        return old not in node.ranges and old not in node.closed_below
-
-    for node in nest.toposort(stop=is_apart):
+    def instead(node: UOp) -> UOp | None:
         if node is old:
-            done[node] = value
-            continue
-        if is_apart(node):
-            done[node] = node
-            continue
+            return value
+        return node if old not in node.ranges and old not in node.closed_below else None
+
+    def over(node: UOp, src: tuple[UOp, ...]) -> UOp:
         closed = node.closed_ranges
-        if closed:
-            values = node.src[:len(node.src) - len(closed)]
-            ranges = [n for r in closed for n in (closing(r) if r is old else [done.get(r, r)])]
-            if old in closed and value.op is Ops.RANGE:
-                ranges = [value if r is old else r for r in ranges]
-            done[node] = node.replace(src=(*(done[v] for v in values), *ranges))
-        else:
-            done[node] = with_new_sources(node, tuple(done[s] for s in node.src))
-    return done[nest]
+        if old not in closed:
+            return node.with_sources(src)
+        values, loops = src[:len(src) - len(closed)], src[len(src) - len(closed):]
+        own = [n for r, new in zip(closed, loops, strict=True) for n in (closing(r) if r is old else [new])]
+        if value.op is Ops.RANGE:
+            own = [value if r is old else r for r in own]
+        return node.replace(src=(*values, *own))
 
-
-def with_new_sources(node: UOp, src: tuple[UOp, ...]) -> UOp:
-    return node if src == node.src else node.with_sources(src)
+    return nest.rebuild(over, instead)
 
 
 def merge(nest: UOp, outer: UOp, inner: UOp) -> UOp:
@@ -284,17 +275,14 @@ def outermost(nest: UOp, r: UOp) -> UOp:
         raise ValueError(f"r{r.arg[0]} is not the first of the loops in whose order staged memory lies")
     if not can_be_outermost(nest, r):
         raise ValueError(f"r{r.arg[0]} is inside a loop in which something else runs too")
-    done: dict[UOp, UOp] = {}
-    for node in nest.toposort(stop=lambda n: r not in n.closed_below):
-        new = node
-        if r in node.closed_below:
-            new = with_new_sources(node, tuple(done[s] for s in node.src))
-            closed = new.closed_ranges
-            if r in closed:
-                values = new.src[:len(new.src) - len(closed)]
-                new = new.replace(src=(*values, r, *(c for c in closed if c is not r)))
-        done[node] = new
-    return done[nest]
+
+    def first(node: UOp, src: tuple[UOp, ...]) -> UOp:
+        new = node.with_sources(src)
+        closed = new.closed_ranges
+        return new if r not in closed else \
+            new.replace(src=(*values_of(new), r, *(c for c in closed if c is not r)))
+
+    return nest.rebuild(first, lambda n: n if r not in n.closed_below else None)
 
 
 def split(nest: UOp, r: UOp, amount: int, kind: RangeKind, own_accumulators: bool) -> UOp:
@@ -329,7 +317,7 @@ def _split_outputs(nest: UOp, r: UOp, amount: int, kind: RangeKind) -> UOp:
                              "other loops around it fill the same memory")
         # The memory is rounded up to whole tiles; nothing reads what lies beyond.
         whole = replace_range(nest, r, lambda _: loops, start + inner)
-        return _guarded_stages(whole, inner, (start + inner) < extent)
+        return _masked_stages(whole, inner, (start + inner) < extent)
     if tiles > 1 and kind is not RangeKind.LOCAL and not writes_what_it_reads(nest):
         return replace_range(nest, r, lambda _: loops, start.minimum(extent - amount) + inner)
     if any(n.op is Ops.LOAD and n.src[0].src[0].op is Ops.SCATTER and r in n.src[0].src[1].ranges
@@ -337,7 +325,7 @@ def _split_outputs(nest: UOp, r: UOp, amount: int, kind: RangeKind) -> UOp:
         raise ValueError(f"sums by place are added up for the {extent} iterations of r{r.arg[0]} alone")
     inside = (start + inner) < extent
     masked = replace_range(nest, r, lambda _: loops, start + inner)
-    return UOp.sink(guarded_store(s, inside) if inner in s.closed_ranges else s for s in masked.src)
+    return UOp.sink(mask_store(s, inside) if inner in s.closed_ranges else s for s in masked.src)
 
 
 def _leads_stages(nest: UOp, r: UOp) -> bool:
@@ -346,13 +334,15 @@ def _leads_stages(nest: UOp, r: UOp) -> bool:
     return all(c[0] is r for c in closed if r in c)
 
 
-def _guarded_stages(nest: UOp, inner: UOp, inside: UOp) -> UOp:
+def _masked_stages(nest: UOp, inner: UOp, inside: UOp) -> UOp:
     """The nest with the STAGEs that close `inner` reading memory only where `inside` holds."""
-    changes: dict[UOp, UOp] = {}
-    for node in nest.toposort():
+
+    def masked(node: UOp, src: tuple[UOp, ...]) -> UOp:
         if node.op is Ops.STAGE and inner in node.closed_ranges:
-            changes[node] = node.replace(src=(guarded(node.src[0], inside), *node.src[1:]))
-    return nest.substitute(changes)
+            return node.replace(src=(mask_loads_along(src[0], inside), *src[1:]))
+        return node.with_sources(src)
+
+    return nest.rebuild(masked)
 
 
 def _split_reduce(nest: UOp, r: UOp, amount: int, kind: RangeKind, own_accumulators: bool) -> UOp:
@@ -366,15 +356,11 @@ def _split_reduce(nest: UOp, r: UOp, amount: int, kind: RangeKind, own_accumulat
     own_loops = {c: c.replace(arg=(identity + 3 + i, c.arg[1]))
                  for i, c in enumerate(dict.fromkeys(inside_loops))}
     """what runs inside `r` runs again in the tail, in loops of its own"""
-    done: dict[UOp, UOp] = {}
-    for node in nest.toposort(stop=lambda n: r not in n.closed_below):
-        if r not in node.closed_below:
-            done[node] = node
-            continue
+
+    def in_parts(node: UOp, src: tuple[UOp, ...]) -> UOp:
         if r not in node.closed_ranges:
-            done[node] = with_new_sources(node, tuple(done[s] for s in node.src))
-            continue
-        value = done[node.src[0]]
+            return node.with_sources(src)
+        value = src[0]
         others = [c for c in node.closed_ranges if c is not r]
         parts = []
         if tiles:
@@ -382,12 +368,12 @@ def _split_reduce(nest: UOp, r: UOp, amount: int, kind: RangeKind, own_accumulat
             parts.append(_reduced(node, main, [*others, *([outer] if tiles > 1 else [])], inner,
                                   own_accumulators))
         if rest:
-            inside = tail < rest
-            last = guarded(value.substitute({r: tail + tiles * amount, **own_loops}), inside)
-            masked = inside.where(last, reduce_identity(node.arg, node.dtype))
+            last = value.substitute({r: tail + tiles * amount, **own_loops})
+            masked = identity_unless(tail < rest, last, node.arg)
             parts.append(_reduced(node, masked, others, tail, own_accumulators))
-        done[node] = parts[0] if len(parts) == 1 else simplified(node.arg, node.dtype, *parts)
-    return done[nest]
+        return parts[0] if len(parts) == 1 else simplified(node.arg, node.dtype, *parts)
+
+    return nest.rebuild(in_parts, lambda n: n if r not in n.closed_below else None)
 
 
 def _reduced(node: UOp, value: UOp, loops: list[UOp], inner: UOp, own_accumulators: bool) -> UOp:
@@ -400,16 +386,16 @@ def padded(nest: UOp, r: UOp, multiple: int) -> UOp:
     """`r`, which REDUCEs close, rounded up to a multiple; values beyond its end are what changes nothing."""
     whole = UOp.range(round_up(r.extent, multiple), fresh_identity(nest))
     inside = whole < r.extent
-    done: dict[UOp, UOp] = {}
-    for node in nest.toposort():
-        new = with_new_sources(node, tuple(done[s] for s in node.src))
-        if r in node.closed_ranges:
-            if node.op is not Ops.REDUCE:
-                raise ValueError(f"r{r.arg[0]} is no loop of REDUCEs alone")
-            value = nothing_outside(new.src[0].substitute({r: whole}), inside, node.arg)
-            new = value.reduce_ranges(node.arg, *(whole if c is r else c for c in node.closed_ranges))
-        done[node] = new
-    return done[nest]
+
+    def over_whole(node: UOp, src: tuple[UOp, ...]) -> UOp:
+        if r not in node.closed_ranges:
+            return node.with_sources(src)
+        if node.op is not Ops.REDUCE:
+            raise ValueError(f"r{r.arg[0]} is no loop of REDUCEs alone")
+        value = masked_term(inside, src[0].substitute({r: whole}), node.arg)
+        return value.reduce_ranges(node.arg, *(whole if c is r else c for c in node.closed_ranges))
+
+    return nest.rebuild(over_whole)
 
 
 # --- staging ------------------------------------------------------------------------------------------------

@@ -20,12 +20,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
-from tinygrad.codegen.collapse import guard_loads, solved_for
-from tinygrad.codegen.indexing import conjuncts, with_guarded
-from tinygrad.codegen.ranges import closed_once, fresh_identity
+from tinygrad.codegen.collapse import solved_for
+from tinygrad.codegen.predicate import mask_loads
+from tinygrad.codegen.ranges import fresh_identity, separate_loops
 from tinygrad.codegen.segment_sum import SegmentSum, segment_sums
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Ops, RangeKind
+from tinygrad.graph.symbolic import conjuncts
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import prod
 
@@ -40,7 +41,7 @@ def scatter_add(nest: UOp, loop: UOp, lanes: int, dump_slots: int = 0) -> UOp:
         raise ValueError(f"no segment sum is over iterations of r{loop.arg[0]}")
     identities = itertools.count(fresh_identity(nest))
     changes = {b.reduce: _scattered(b, b.inner(nest), lanes, dump_slots, identities) for b in found}
-    return closed_once(nest.substitute(changes))
+    return separate_loops(nest.substitute(changes), places=False)
 
 
 def _scattered(found: SegmentSum, inner: tuple[UOp, ...], lanes: int, dump_slots: int,
@@ -71,11 +72,11 @@ def _scattered(found: SegmentSum, inner: tuple[UOp, ...], lanes: int, dump_slots
         inside = UOp.const(True, dtypes.bool)
         items += dump_slots * side_by_side
     elif first is None or not inside.ranges.isdisjoint(loops):
-        value = guard_loads(value, inside)
+        value = mask_loads(value, inside)
     else:  # asked once for all that is added: the loop over it is empty where the answer is no. It takes the
         # place of `first`, and its number: nothing else has that, which was made for this walk
         bounded = first.replace(src=(first.src[0], UOp.const(0, dtypes.index), inside.where(first.src[0], 0)))
-        value = with_guarded(value, inside, lambda load: first not in load.ranges)
+        value = mask_loads(value, inside, lambda load: first not in load.ranges)
         value, offset = value.substitute({first: bounded}), offset.substitute({first: bounded})
         loops[loops.index(first)] = bounded
         inside = UOp.const(True, dtypes.bool)
@@ -105,7 +106,7 @@ def _placed(value: UOp, condition: UOp, loops: list[UOp]) -> tuple[UOp, UOp, dic
         conditions = [_at(c, r, at[r], inside) for c in conditions if c is not answer]
         value = _at(value, r, at[r], inside)
     for condition in conditions:
-        inside = inside & guard_loads(condition, inside)
+        inside = inside & mask_loads(condition, inside)
     return value, inside, at
 
 
@@ -116,7 +117,7 @@ def _at(value: UOp, r: UOp, iteration: UOp, inside: UOp) -> UOp:
     loads = (n for n in before if n.op is Ops.LOAD and r in n.ranges)
     if any(n.src[0].src[0].op is not Ops.PARAM for n in loads):
         raise ValueError(f"memory that the kernel fills has items for the iterations of r{r.arg[0]} alone")
-    return with_guarded(value.substitute({r: iteration}), inside, lambda load: load not in before)
+    return mask_loads(value.substitute({r: iteration}), inside, lambda load: load not in before)
 
 
 def _lie_side_by_side(at: dict[UOp, UOp], last: UOp) -> bool:

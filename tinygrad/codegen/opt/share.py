@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tinygrad.codegen.contraction import narrower
-from tinygrad.codegen.opt.guards import guarded
+from tinygrad.codegen.predicate import mask_loads_along
 from tinygrad.codegen.ranges import fresh_identity
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Memory, Ops, RangeKind
@@ -69,7 +69,7 @@ def share_operand(nest: UOp, operand: UOp, over: Sequence[UOp], how: SharedTile)
     counters[-1] = how.swizzled(counters, extents, back=True)
     filled = value.substitute(dict(zip(over, counters, strict=True)))
     if rounds * how.threads * how.width > total:
-        filled = guarded(filled, item < total)
+        filled = mask_loads_along(filled, item < total)
     stage = filled.stage(identity, Memory.SHARED, *(r for r in (fill, thread, lane) if r.op is Ops.RANGE))
     offset = UOp.const(0, dtypes.index)
     for counter, extent in zip((*over[:-1], how.swizzled(over, extents)), extents, strict=True):

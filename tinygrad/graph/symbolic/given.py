@@ -90,12 +90,7 @@ def _rebuilt(root: UOp, facts: list[_Fact], known: Mapping[UOp, UOp]) -> UOp:
     """`root` with the facts' variables in place of their sums and `known` conditions replaced."""
     done: dict[UOp, UOp] = dict(known)
 
-    def rebuild(node: UOp) -> UOp:
-        if node not in done:
-            done[node] = build(node)
-        return done[node]
-
-    def build(node: UOp) -> UOp:
+    def top_down(node: UOp) -> UOp | None:
         if node.dtype is dtypes.index:
             s = replaced = linear_terms(node)
             for fact in facts:
@@ -105,14 +100,14 @@ def _rebuilt(root: UOp, facts: list[_Fact], known: Mapping[UOp, UOp]) -> UOp:
             if replaced is not s or node not in s.terms:
                 total = Linear({}, replaced.constant)
                 for atom, coefficient in replaced.terms.items():
-                    total = total.plus(linear_terms(rebuild(atom)), coefficient)
+                    new = atom.rebuild(top_down=top_down, done=done)
+                    total = total.plus(linear_terms(new), coefficient)
                 return build_sum(total)
         elif node.dtype is not dtypes.bool:
             return node
-        src = tuple(rebuild(s) for s in node.src) if node.op not in _OPAQUE else node.src
-        return node if src == node.src else node.with_sources(src)
+        return node if node.op in _OPAQUE else None
 
-    return rebuild(root)
+    return root.rebuild(top_down=top_down, done=done)
 
 
 _OPAQUE: Final = frozenset({Ops.RANGE, Ops.LOAD, Ops.VARIABLE, Ops.CONST, Ops.SPECIAL, Ops.REGISTER})

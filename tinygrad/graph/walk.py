@@ -1,0 +1,107 @@
+"""The walk: every pass that reads or changes a graph is one of these loops, told what to do with a node.
+
+    nest.toposort()                      every node, sources first
+    nest.rebuild(bottom_up, top_down)    the graph with other nodes in the place of some
+    nest.substitute({old: new})          the same, for nodes that are known beforehand
+
+Stacks are explicit: graphs are deep. Rules with patterns, applied until none fits, are `rewrite.py`, which
+walks here too; what each rule changed is recorded by `passes.py`.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Self
+
+Watcher = Callable[[Any, Any, Any], None]
+"""Told of each change: what made it (a `Rule`, or the function of a pass), the node before and after."""
+
+
+class Watching:
+    """Who is told of changes; nobody, as a rule."""
+
+    watcher: Watcher | None = None
+
+
+class Walk:
+    """What walks over the graph below a node. `UOp` derives from it."""
+
+    __slots__ = ()
+    src: tuple[Self, ...]
+
+    def with_sources(self, src: tuple[Self, ...]) -> Self:
+        """This node over other sources."""
+        raise NotImplementedError
+
+    def is_over(self, node: Self, src: tuple[Self, ...]) -> bool:
+        """Whether this is nothing but `node` over other sources."""
+        raise NotImplementedError
+
+    def toposort(self, stop: Callable[[Self], bool] | None = None) -> dict[Self, None]:
+        """Every node below this one and itself, sources first. `stop(node)` keeps a node but not its
+        sources."""
+        done: dict[Self, None] = {}
+        stack: list[Self | None] = [self]
+        push, pop = stack.append, stack.pop
+        while stack:
+            node = pop()
+            if node is None:  # the sources of the node below are done
+                finished = pop()
+                assert finished is not None
+                done[finished] = None
+            elif node not in done:
+                if not node.src or (stop is not None and stop(node)):
+                    done[node] = None
+                    continue
+                push(node)
+                push(None)
+                for source in reversed(node.src):
+                    if source not in done:
+                        push(source)
+        return done
+
+    def rebuild(self, bottom_up: Callable[[Self, tuple[Self, ...]], Self] | None = None,
+                top_down: Callable[[Self], Self | None] | None = None,
+                done: dict[Self, Self] | None = None) -> Self:
+        """What stands in this node's place when each node below and itself is replaced once.
+
+        `top_down(node)` replaces a node with all below it; where it gives None the sources come first, and
+        then `bottom_up(node, sources)` says what stands for the node over what stands for its sources;
+        without it, the node over those. What is made is not looked at again. `done` is what stands for each
+        node: of those in it already nothing is asked, and the others are added.
+        """
+        done = {} if done is None else done
+        stack: list[Self | None] = [self]
+        push, pop = stack.append, stack.pop
+        while stack:
+            node = pop()
+            if node is not None:
+                if node in done:
+                    continue
+                if top_down is not None and (instead := top_down(node)) is not None:
+                    done[node] = instead
+                    if instead is not node and Watching.watcher is not None:
+                        Watching.watcher(top_down, node, instead)
+                    continue
+                if node.src:
+                    push(node)
+                    push(None)
+                    for source in reversed(node.src):
+                        if source not in done:
+                            push(source)
+                    continue
+            else:
+                node = pop()
+                assert node is not None
+            src = tuple([done[s] for s in node.src])
+            if bottom_up is None:
+                done[node] = node.with_sources(src)
+                continue
+            done[node] = new = bottom_up(node, src)
+            if Watching.watcher is not None and new is not node and not new.is_over(node, src):
+                Watching.watcher(bottom_up, node, new)
+        return done[self]
+
+    def substitute(self, changes: Mapping[Self, Self]) -> Self:
+        """This graph with every node that is a key of `changes` replaced. Index arithmetic simplifies
+        again."""
+        return self.rebuild(done=dict(changes)) if changes else self
