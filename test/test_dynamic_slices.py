@@ -103,7 +103,7 @@ def test_parts_of_what_is_written_at_changing_places_show_it(cache):
 
 def test_schedules_of_crops_on_disk_serve_every_place(tmp_path, monkeypatch):
     folder = ObjectCache(tmp_path)
-    monkeypatch.setattr(kernel_cache, "_kept_kernels", lambda: folder)
+    monkeypatch.setattr(kernel_cache, "_kernel_cache", lambda: folder)
     monkeypatch.setattr(persistent_cache, "_persistent_schedules", lambda: folder)
     data = array(10, 3)
     held = Tensor(data).realize()

@@ -8,7 +8,7 @@ import pytest
 
 from tinygrad import Tensor, TinyJit, Variable, nn
 from tinygrad.engine.realize import JitError
-from tinygrad.graph.leaves import storage_view
+from tinygrad.graph.leaf_tensors import storage_view
 from tinygrad.helpers import JIT, Context, GlobalCounters
 
 BATCH = np.linspace(-1, 1, 2 * 3 * 8 * 8, dtype=np.float32).reshape(2, 3, 8, 8)

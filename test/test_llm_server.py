@@ -24,7 +24,7 @@ from tiny_models import write_tiny  # noqa: E402
 
 from tinygrad.llm.language_model import LanguageModel  # noqa: E402
 from tinygrad.llm.sampling import Sampling  # noqa: E402
-from tinygrad.llm.server import MOST_BODY, Limits, Server  # noqa: E402
+from tinygrad.llm.server import MOST_BODY, RequestLimits, Server  # noqa: E402
 
 MESSAGES = [{"role": "user", "content": "he"}]
 KEY = "a key"
@@ -39,7 +39,7 @@ class Running:
     """A server in a thread, on a port of its own."""
 
     def __init__(self, path, slots=4, **limits):
-        self.server = Server(LanguageModel(path, slots=slots, dtype="float32"), Limits(**limits))
+        self.server = Server(LanguageModel(path, slots=slots, dtype="float32"), RequestLimits(**limits))
         self.uvicorn = uvicorn.Server(uvicorn.Config(self.server.app, port=0, log_level="warning"))
         self.thread = threading.Thread(target=self.uvicorn.run)
         self.thread.start()

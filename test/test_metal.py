@@ -128,8 +128,8 @@ class MetalObjects:
     def setBytes_length_atIndex(self, encoder: int, data: ctypes.c_char_p, size: int, position: int) -> None:
         self.objects[encoder][position] = struct.unpack("q", ctypes.string_at(data, size))[0]
 
-    def dispatchThreadgroups_threadsPerThreadgroup(self, encoder: int, blocks: metal.Size,
-                                                   threads: metal.Size) -> None:
+    def dispatchThreadgroups_threadsPerThreadgroup(self, encoder: int, blocks: metal.MTLSize,
+                                                   threads: metal.MTLSize) -> None:
         given = self.objects[encoder]
         sizes = [n for size in (blocks, threads) for n in (size.width, size.height, size.depth)]
         values = np.array([given[i] for i in range(sum(isinstance(key, int) for key in given))], np.int64)
@@ -257,9 +257,9 @@ def test_messages_pass_their_arguments_as_c_does() -> None:
     """Objects and numbers as 64 bits, structures by value, an error's place by its address."""
     received = []
 
-    @ctypes.CFUNCTYPE(ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint64, metal.Size, ctypes.c_bool,
+    @ctypes.CFUNCTYPE(ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint64, metal.MTLSize, ctypes.c_bool,
                       ctypes.c_char_p, ctypes.POINTER(ctypes.c_void_p))
-    def receiver(target: int, selector: int, size: metal.Size, flag: bool, text: bytes, error: Any) -> int:
+    def receiver(target: int, selector: int, size: metal.MTLSize, flag: bool, text: bytes, error: Any) -> int:
         received.append((target, selector, size.width, size.height, size.depth, flag, text))
         error[0] = 2**40
         return 2**50
@@ -268,14 +268,14 @@ def test_messages_pass_their_arguments_as_c_does() -> None:
     runtime.runtime = SimpleNamespace(sel_registerName=lambda name: {b"a:b:c:d:": 9}[name])
     runtime.address = ctypes.cast(receiver, ctypes.c_void_p).value or 0
     error = ctypes.c_void_p()
-    found = runtime.send(2**45, "a:b:c:d:", metal.Size(2**33, 5, 6), True, ctypes.c_char_p(b"text"),
+    found = runtime.send(2**45, "a:b:c:d:", metal.MTLSize(2**33, 5, 6), True, ctypes.c_char_p(b"text"),
                          ctypes.byref(error))
     assert found == 2**50 and error.value == 2**40
     assert received == [(2**45, 9, 2**33, 5, 6, True, b"text")]
 
 
 def test_an_address_outside_of_all_buffers_is_an_error() -> None:
-    memory = metal.Memory()
+    memory = metal.MetalMemory()
     memory.add(1000, 5, 100)
     memory.add(500, 6, 10)
     assert memory.find(1000) == (5, 0) and memory.find(1099) == (5, 99) and memory.find(509) == (6, 9)

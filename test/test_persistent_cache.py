@@ -15,7 +15,7 @@ from test_schedule_cache import run_program, steps
 from tinygrad import Context, Tensor, dtypes
 from tinygrad.codegen import compile as compiling
 from tinygrad.codegen import kernel_cache
-from tinygrad.codegen.kernel_cache import from_json, kept_kernel, kernel_key, to_json
+from tinygrad.codegen.kernel_cache import cached_kernel, from_json, kernel_key, to_json
 from tinygrad.device import Device
 from tinygrad.engine import realize
 from tinygrad.engine.realize import schedule_uops
@@ -92,7 +92,7 @@ def test_rows_that_are_no_graph_are_refused(change):
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """Kernels and schedules kept in an empty folder, with nothing in this process's memory."""
-    monkeypatch.setattr(kernel_cache, "_kept_kernels", lambda: ObjectCache(tmp_path / "kernels"))
+    monkeypatch.setattr(kernel_cache, "_kernel_cache", lambda: ObjectCache(tmp_path / "kernels"))
     monkeypatch.setattr(persistent_cache, "_persistent_schedules",
                         lambda: ObjectCache(tmp_path / "schedules"))
     with Context(CHECK=0, CACHELEVEL=2):
@@ -151,7 +151,7 @@ def test_a_kept_kernel_that_is_none_is_written_again(folder, content):
     ast = asts()[0]
     written = compiling.write_kernel(ast, "CPU", False)
     ObjectCache(folder / "kernels").put(kernel_key(ast, "CPU"), content)
-    assert kept_kernel(ast, "CPU", False, lambda: written) is written
+    assert cached_kernel(ast, "CPU", False, lambda: written) is written
 
 
 def test_what_is_recorded_can_be_offered_without_a_disk(monkeypatch):
@@ -205,7 +205,7 @@ def test_another_process_neither_schedules_nor_writes_again(tmp_path):
 def test_programs_whose_schedules_come_from_disk_give_what_numpy_gives(tmp_path_factory, program, seed):
     folder = ObjectCache(tmp_path_factory.mktemp("schedules"))
     with pytest.MonkeyPatch.context() as patch, Context(CHECK=0, CACHELEVEL=2):
-        patch.setattr(kernel_cache, "_kept_kernels", lambda: folder)
+        patch.setattr(kernel_cache, "_kernel_cache", lambda: folder)
         patch.setattr(persistent_cache, "_persistent_schedules", lambda: folder)
         for again in (False, True):
             patch.setattr(realize, "schedules", ScheduleCache(disk=PersistentSchedules(least_nodes=0)))

@@ -33,7 +33,7 @@ Array = np.ndarray[Any, Any]
 def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> PlanCache:
     """An empty cache of plans, and no kernels from before."""
     cache = PlanCache(tmp_path / "plans.sqlite")
-    monkeypatch.setattr(search, "_kept_plans", lambda: cache)
+    monkeypatch.setattr(search, "_plan_cache", lambda: cache)
     monkeypatch.setattr(compiling, "_kernels", OrderedDict())
     return cache
 

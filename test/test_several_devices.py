@@ -18,7 +18,7 @@ from tinygrad import Tensor, TinyJit, dtypes, grad, nn, vmap
 from tinygrad.codegen.compile import compiled_kernel
 from tinygrad.device import Device
 from tinygrad.engine.realize import JitError
-from tinygrad.graph.leaves import storage_view
+from tinygrad.graph.leaf_tensors import storage_view
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.sharding import even_spans
 from tinygrad.helpers import Context, GlobalCounters

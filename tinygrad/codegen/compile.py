@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tinygrad.codegen.cost import Estimate
-from tinygrad.codegen.kernel_cache import Written, kept_kernel, target_of
+from tinygrad.codegen.kernel_cache import Written, cached_kernel, target_of
 from tinygrad.codegen.kernel_fission import kernel_groups
 from tinygrad.codegen.lower import lower
 from tinygrad.codegen.opt.choose import choose_plan, explain_plan
@@ -189,7 +189,7 @@ def plan_for(ast: UOp, nest: UOp, device: str) -> Plan:
 
 def write_kernel(ast: UOp, device: str, plain: bool) -> Written:
     """The source of `ast`, as plain loops or by the plan that the settings ask for: kept, or written now."""
-    return kept_kernel(ast, device, plain, lambda: written_now(ast, device, plain))
+    return cached_kernel(ast, device, plain, lambda: written_now(ast, device, plain))
 
 
 def written_now(ast: UOp, device: str, plain: bool) -> Written:

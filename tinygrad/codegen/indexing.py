@@ -94,8 +94,9 @@ def reduce_depth(root: UOp) -> dict[UOp, int]:
     return depth
 
 
-def constant_value(value: UOp) -> UOp | None:
-    """The CONST that every item of `value` equals, if it is one expanded."""
+def splat_value(value: UOp) -> UOp | None:
+    """The CONST that `value` is a splat of: movement over it, and nothing else. None for what is stored first
+    (CONTIGUOUS), whatever its items are; `graph/leaf_tensors.py` asks for their number."""
     while value.op in (Ops.RESHAPE, Ops.EXPAND, Ops.PERMUTE, Ops.SHRINK, Ops.STRIDE):
         value = value.src[0]
     return value if value.op is Ops.CONST else None

@@ -115,16 +115,16 @@ def kernel_key(ast: UOp, device: str, plain: bool = False) -> str | None:
 
 
 @functools.cache
-def _kept_kernels() -> ObjectCache:
+def _kernel_cache() -> ObjectCache:
     return ObjectCache(cache_dir() / "kernels")
 
 
-def keeps_kernels() -> bool:
+def uses_kernel_cache() -> bool:
     """Whether the settings let kernels and schedules be kept, and none wants each stage to happen."""
     return CACHELEVEL.value >= LEVEL and not (CHECK or DEBUG >= 3 or BEAM)
 
 
-def kept_kernel(ast: UOp, device: str, plain: bool, write: Callable[[], Written]) -> Written:
+def cached_kernel(ast: UOp, device: str, plain: bool, write: Callable[[], Written]) -> Written:
     """The kernel of `ast` as it was written before; else what `write` gives, which is kept."""
     key = kernel_key(ast, device, plain)
     if key is None:
@@ -135,7 +135,7 @@ def kept_kernel(ast: UOp, device: str, plain: bool, write: Callable[[], Written]
         made.append(write())
         return to_json(made[0])
 
-    text = _kept_kernels().get_or_make(key, make, keeps_kernels())
+    text = _kernel_cache().get_or_make(key, make, uses_kernel_cache())
     try:
         return made[0] if made else from_json(text)
     except ValueError:

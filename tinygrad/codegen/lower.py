@@ -15,10 +15,10 @@ from tinygrad.codegen.collapse import collapsed_reduce, simplified
 from tinygrad.codegen.indexing import (
     ZERO,
     Point,
-    constant_value,
     range_extents,
     reduce_depth,
     reduced_point,
+    splat_value,
     through_movement,
 )
 from tinygrad.codegen.predicate import both, is_loaded_under
@@ -97,7 +97,7 @@ class _Lowering:
     def needs(self, point: Point) -> list[Point]:
         """The points that the value of `point` is made from."""
         node = point.node
-        if constant_value(node) is not None:
+        if splat_value(node) is not None:
             return []
         if node.op in Family.MOVEMENT:
             return [through_movement(point)[0]]
@@ -121,7 +121,7 @@ class _Lowering:
         node = point.node
         if node.op is Ops.PARAM:
             return node.index(point.index[0], point.valid).load()
-        constant = constant_value(node)
+        constant = splat_value(node)
         if constant is not None:
             return UOp.new(Ops.CONST, node.dtype, (), constant.arg)
         if node.op in (Ops.CONST, Ops.VARIABLE):

@@ -24,7 +24,7 @@ MOST_KERNELS = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class KernelCall:
     """A kernel, and where its arguments come from."""
 
     program: Program
@@ -42,7 +42,7 @@ class CommandList:
     queue: ThreadedQueue
     beam: int
     """how wide a search the kernels' plans come from"""
-    calls: tuple[Call, ...]
+    calls: tuple[KernelCall, ...]
     views: tuple[tuple[int, TemplateView], ...]
     """for each node that gets a value, its position in the structure and what shows it"""
     shown: tuple[tuple[int, str, int, DType], ...]
@@ -125,7 +125,7 @@ def launch_of(template: Template, given: int) -> CommandList | bool:
     calls = []
     for item, kernel in zip(template.items, kernels, strict=True):
         by_name = {kernel_name: (bool(source), number) for kernel_name, source, number in item.variables}
-        calls.append(Call(kernel.program, item.slots, tuple(by_name[v] for v in kernel.variables),
+        calls.append(KernelCall(kernel.program, item.slots, tuple(by_name[v] for v in kernel.variables),
                           kernel.extent))
     views = tuple((position, view) for position, view in template.views if view is not None)
     visible = {view.number for _, view in views}

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tinygrad.graph.gradient import gradients
-from tinygrad.graph.leaves import LeafIndex, is_leaf, value_of_its_own
+from tinygrad.graph.leaf_tensors import LeafIndex, is_leaf, value_of_its_own
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import exclusive, prod
 from tinygrad.tensor.live import live_tensors

@@ -19,7 +19,7 @@ from tinygrad.functional.division import (
     quotient,
     truncated_remainder,
 )
-from tinygrad.graph.leaves import value_of_its_own
+from tinygrad.graph.leaf_tensors import value_of_its_own
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.shapes import broadcast_shape
 from tinygrad.graph.sizes import Size
@@ -62,12 +62,12 @@ def _as_operand(name: str, x: Any) -> Any:
     return x
 
 
-def as_tensor(name: str, x: Operand, beside: Tensor) -> Tensor:
+def as_tensor(name: str, x: Operand, like: Tensor) -> Tensor:
     """An operand as a tensor, a number in the dtype in which it and another operand meet."""
-    value = x if isinstance(x, type(beside)) else _as_operand(name, x)
-    if isinstance(value, type(beside)):
+    value = x if isinstance(x, type(like)) else _as_operand(name, x)
+    if isinstance(value, type(like)):
         return value
-    return type(beside)(value, beside.device, number_dtype(value, beside.dtype), requires_grad=False)
+    return type(like)(value, like.device, number_dtype(value, like.dtype), requires_grad=False)
 
 
 def operands(name: str, *values: Any) -> tuple[list[UOp], list[Tensor]]:

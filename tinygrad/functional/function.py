@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tinygrad.graph.gradient import SourceGradients
-from tinygrad.graph.leaves import depends_on_leaf
+from tinygrad.graph.leaf_tensors import depends_on_leaf
 from tinygrad.graph.uop import UOp
 
 if TYPE_CHECKING:

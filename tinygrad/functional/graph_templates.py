@@ -6,7 +6,7 @@ nodes without asking again which they are: a convolution's windows alone are twe
 answer to a question about shapes.
 
 What a function may ask about its operands is in the key: of each the movement on top of it, and below that
-what a node says of itself (operation, dtype, shape, device, traits); which of them are the same; the modes
+what a node says of itself (operation, dtype, shape, device, flags); which of them are the same; the modes
 that a user sets. A call is left to the function where it is given anything but tensors and plain values;
 tensors of unknown sizes, on several devices or made of constants; and where its result depends on memory that
 is no operand's, on Variables (random numbers among them), or is a view of memory.
@@ -19,9 +19,9 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any, ParamSpec
 
 from tinygrad.dtype import DType, dtypes
+from tinygrad.graph.node_flags import MEMORY
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.sizes import Size
-from tinygrad.graph.traits import MEMORY
 from tinygrad.graph.uop import UOp
 from tinygrad.tensor.modes import no_grad
 
@@ -51,7 +51,7 @@ class GraphTemplate:
         """what depends on no operand"""
         made = [n for n in nodes if n.device is not None]
         number.update((n, i) for i, n in enumerate(self.constants + made, len(operands)))
-        self.steps = [(n.op, n.dtype, n.arg, (n.shape, n.device, n.traits), [number[s] for s in n.src])
+        self.steps = [(n.op, n.dtype, n.arg, (n.shape, n.device, n.flags), [number[s] for s in n.src])
                       for n in made]
 
     def over(self, operands: list[UOp]) -> UOp:
@@ -104,7 +104,7 @@ class _Call:
             (node,) = node.src
         nodes.append(node)
         bases.append(node)
-        key += (node.op, node.dtype, node.shape, node.device, node.traits, bases.index(node))
+        key += (node.op, node.dtype, node.shape, node.device, node.flags, bases.index(node))
         return type(node.device) is str
 
 
@@ -148,7 +148,7 @@ def _template_of(result: Tensor, call: _Call) -> GraphTemplate | None:
     if type(result) is not call.tensor or result._alias_set is not None or result._requires_grad is not None:
         return None
     node = result.uop
-    if node.device is None or node.traits & MEMORY or node in call.nodes:
+    if node.device is None or node.flags & MEMORY or node in call.nodes:
         return None
     known = set(call.nodes)
     leaves = (n for n in node.toposort(stop=known.__contains__) if not n.src and n not in known)

@@ -18,7 +18,7 @@ from tinygrad.functional.creation import counting
 from tinygrad.functional.elementwise import expand_to, order_reversed
 from tinygrad.functional.movement import axis_of
 from tinygrad.graph.batch import is_unknown
-from tinygrad.graph.leaves import own_memory
+from tinygrad.graph.leaf_tensors import own_memory
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.shapes import broadcast_shape
 from tinygrad.graph.sizes import Size, as_size, at_most, is_expression, is_size, is_symbolic, largest

@@ -18,7 +18,7 @@ import numpy as np
 
 from tinygrad.device import canonical_device
 from tinygrad.dtype import DType, DTypeLike, dtype_from_numpy, dtypes, to_dtype
-from tinygrad.graph.leaves import constant_value
+from tinygrad.graph.leaf_tensors import constant_value
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import argsort, prod
 from tinygrad.tensor.hostdata import memory_of

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tinygrad.dtype import dtypes
 from tinygrad.functional.creation import to_shape
 from tinygrad.functional.elementwise import expand_to
-from tinygrad.graph.leaves import value_of_its_own
+from tinygrad.graph.leaf_tensors import value_of_its_own
 from tinygrad.graph.sizes import Size, as_size, at_least
 from tinygrad.graph.uop import Shape, UOp
 from tinygrad.helpers import ceildiv, prod

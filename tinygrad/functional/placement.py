@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from tinygrad.device import canonical_device
 from tinygrad.functional.movement import axis_of
-from tinygrad.graph.leaves import is_leaf
+from tinygrad.graph.leaf_tensors import is_leaf
 from tinygrad.graph.sharding import Devices, Sharding
 from tinygrad.graph.sizes import Size
 from tinygrad.helpers import exclusive

@@ -19,7 +19,7 @@ import numpy as np
 
 from tinygrad.functional import random
 from tinygrad.functional.trees import (
-    Structure,
+    TreeDef,
     flatten,
     leaves_like,
     spread_prefix,
@@ -76,12 +76,12 @@ def _result_and_aux(name: str, result: Any, has_aux: bool) -> tuple[Any, Any]:
     return result
 
 
-def _outputs(name: str, result: Any) -> tuple[list[Tensor], Structure]:
+def _outputs(name: str, result: Any) -> tuple[list[Tensor], TreeDef]:
     leaves, structure = flatten(result)
     return [_as_tensor(name, leaf) for leaf in leaves], structure
 
 
-def _weights(name: str, tree: Any, structure: Structure, values: Sequence[Tensor]) -> dict[int, UOp]:
+def _weights(name: str, tree: Any, structure: TreeDef, values: Sequence[Tensor]) -> dict[int, UOp]:
     """For each of `values` by position, the node of its derivative that `tree` gives; None leaves it out."""
     found = {}
     for i, (leaf, value) in enumerate(zip(leaves_like(name, tree, structure), values, strict=True)):

@@ -1,7 +1,7 @@
 """Trees of tensors: what functions that are transformed take and return, taken apart and put together again.
 
 A tree is a leaf, None (no leaves), or a tuple, named tuple, list, dict or dataclass of trees. `flatten` gives
-the leaves in order and the `Structure`, which compares equal where two trees have the same form.
+the leaves in order and the `TreeDef`, which compares equal where two trees have the same form.
 """
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any
 
 
 @dataclasses.dataclass(frozen=True)
-class Structure:
+class TreeDef:
     """The form of a tree: its container's type (None for a leaf), the names of its parts, and their form."""
 
     kind: type | None
     names: tuple[Any, ...] = ()
-    parts: tuple[Structure, ...] = ()
+    parts: tuple[TreeDef, ...] = ()
 
     def __str__(self) -> str:
         if self.kind is None:
@@ -46,7 +46,7 @@ class Structure:
         return self.kind(**dict(zip(self.names, values, strict=True)))
 
 
-LEAF = Structure(None)
+LEAF = TreeDef(None)
 
 
 def parts_of(tree: Any) -> dict[Any, Any] | None:
@@ -62,22 +62,22 @@ def parts_of(tree: Any) -> dict[Any, Any] | None:
     return None
 
 
-def flatten(tree: Any) -> tuple[list[Any], Structure]:
+def flatten(tree: Any) -> tuple[list[Any], TreeDef]:
     """The leaves of a tree, and its form."""
     parts = parts_of(tree)
     if parts is None:
         return [tree], LEAF
     flat = [flatten(part) for part in parts.values()]
-    structure = Structure(type(tree), tuple(parts), tuple(structure for _, structure in flat))
+    structure = TreeDef(type(tree), tuple(parts), tuple(structure for _, structure in flat))
     return [leaf for leaves, _ in flat for leaf in leaves], structure
 
 
-def unflatten(structure: Structure, leaves: Iterable[Any]) -> Any:
+def unflatten(structure: TreeDef, leaves: Iterable[Any]) -> Any:
     """The tree of a form with these leaves."""
     return structure.build(iter(leaves))
 
 
-def leaves_like(name: str, tree: Any, structure: Structure) -> list[Any]:
+def leaves_like(name: str, tree: Any, structure: TreeDef) -> list[Any]:
     """The leaves of `tree` in the order of `structure`, which may have None in place of leaves.
 
     Raises ValueError where the forms differ.
@@ -94,7 +94,7 @@ def leaves_like(name: str, tree: Any, structure: Structure) -> list[Any]:
             for leaf in leaves_like(name, parts[key], part)]
 
 
-def spread_prefix(name: str, prefix: Any, structure: Structure) -> list[Any]:
+def spread_prefix(name: str, prefix: Any, structure: TreeDef) -> list[Any]:
     """`prefix`, a tree of axes (an int or None) that may stop early, as one axis for each leaf.
 
     Raises ValueError where a container of the prefix is none of the tree.
@@ -110,5 +110,5 @@ def spread_prefix(name: str, prefix: Any, structure: Structure) -> list[Any]:
             for axis in spread_prefix(name, parts[key], part)]
 
 
-def _count(structure: Structure) -> int:
+def _count(structure: TreeDef) -> int:
     return 1 if structure.kind is None else sum(_count(part) for part in structure.parts)

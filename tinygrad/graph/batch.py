@@ -14,9 +14,9 @@ from typing import Any
 
 from tinygrad.dtype import DType
 from tinygrad.graph.gradient import SourceGradients, as_argument
+from tinygrad.graph.node_flags import Argument
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.sharding import Sharding
-from tinygrad.graph.traits import Argument
 from tinygrad.graph.uop import Shape, UOp
 from tinygrad.helpers import prod
 

@@ -16,9 +16,9 @@ from typing import TypeAlias
 
 from tinygrad.dtype import dtypes
 from tinygrad.graph.elementary import derivative_of_sine
+from tinygrad.graph.node_flags import Argument
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.shapes import inverse_permutation
-from tinygrad.graph.traits import Argument
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ceildiv
 

@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 from tinygrad.graph.gradient import GRADIENT_RULES, as_argument, summed_gradients
+from tinygrad.graph.node_flags import Argument
 from tinygrad.graph.ops import Family, Ops
-from tinygrad.graph.traits import Argument
 from tinygrad.graph.uop import UOp
 
 SourceTangents: TypeAlias = Sequence[UOp | None]

@@ -19,6 +19,7 @@ from weakref import ref
 from tinygrad.dtype import DType, accumulate_dtype, dtypes
 from tinygrad.graph import shapes
 from tinygrad.graph.attributes import Attribute, Synthesized, passed_below
+from tinygrad.graph.node_flags import FLAG_RULES, LEAF, PASSED_ON
 from tinygrad.graph.operators import Operators
 from tinygrad.graph.ops import Family, Memory, Ops, RangeKind
 from tinygrad.graph.shapes import SHAPES
@@ -33,7 +34,6 @@ from tinygrad.graph.sizes import (
     value_of,
 )
 from tinygrad.graph.storage import BufferSpec, ShardedStorage, Storage, place_of
-from tinygrad.graph.traits import LEAF, PASSED_ON, TRAITS
 from tinygrad.graph.walk import Walk
 from tinygrad.helpers import prod
 
@@ -65,8 +65,8 @@ def _forget(entry: _Interned) -> None:
     _remove_dead_weakref(_interned, entry.key)  # not another thread's new node of that key
 
 
-_MEMORY = TRAITS[Ops.BUFFER](0, None)
-"""The traits of memory of floats."""
+_MEMORY = FLAG_RULES[Ops.BUFFER](0, None)
+"""The flags of memory of floats."""
 _NO_FLOATS = _MEMORY & ~LEAF
 _NO_LOOPS: frozenset[UOp] = frozenset()
 _CLOSING = frozenset({Ops.REDUCE, Ops.STAGE, Ops.SCATTER, Ops.STORE, Ops.MMA})
@@ -76,8 +76,18 @@ _CLOSING = frozenset({Ops.REDUCE, Ops.STAGE, Ops.SCATTER, Ops.STORE, Ops.MMA})
 class UOp(Walk, Operators):
     """One node. Make it with `UOp.new` or the builder methods, never by calling the class."""
 
-    __slots__ = ("__dict__", "__weakref__", "arg", "computed_into", "device", "dtype", "op", "shape", "src",
-                 "traits")
+    __slots__ = (
+        "__dict__",
+        "__weakref__",
+        "arg",
+        "computed_into",
+        "device",
+        "dtype",
+        "flags",
+        "op",
+        "shape",
+        "src",
+    )
     op: Ops
     dtype: DType
     src: tuple[UOp, ...]
@@ -87,8 +97,8 @@ class UOp(Walk, Operators):
     device: Any
     """the `Placement` that holds or computes this value: a device, or the tuple of several; None for
     constants, which any device can make"""
-    traits: int
-    """what else is known of it at once: see `graph/traits.py`"""
+    flags: int
+    """what else is known of it at once: see `graph/node_flags.py`"""
     computed_into: UOp | None
     """the view that this node's value was computed into, even if that was overwritten since"""
 
@@ -108,18 +118,18 @@ class UOp(Walk, Operators):
         node.src = src
         node.arg = arg
         if known is not None:
-            node.shape, node.device, node.traits = known
+            node.shape, node.device, node.flags = known
         else:
             rule = SHAPES.get(op)
             node.shape = () if rule is None else rule(node)
             device, found = None, 0
             for source in src:
-                found |= source.traits
+                found |= source.flags
                 if device is None:
                     device = source.device
-            own = TRAITS.get(op)
+            own = FLAG_RULES.get(op)
             found = found & PASSED_ON if own is None else own(found, arg)
-            node.traits = found if dtype.is_float else found & ~LEAF
+            node.flags = found if dtype.is_float else found & ~LEAF
             node.device = place_of(arg) if op in _PLACED else device
         node.computed_into = None
         new = _Interned(node, _forget)
@@ -247,7 +257,7 @@ class UOp(Walk, Operators):
         if view is not None and view.shape != self.shape:
             raise RuntimeError(f"a view of shape {view.shape} cannot hold a value of shape {self.shape}")
         self.computed_into = view
-        if view is not None and self.device is None and not self.traits & LEAF and view.base.op is Ops.BUFFER:
+        if view is not None and self.device is None and not self.flags & LEAF and view.base.op is Ops.BUFFER:
             view.base.storage.holds_constants(self)
 
     @Synthesized
@@ -329,8 +339,8 @@ class UOp(Walk, Operators):
     def new_buffer(device: str, size: int, dtype: DType) -> UOp:
         """A BUFFER node of `size` items that no other node equals. Its memory comes when it is written."""
         spec = BufferSpec(next(_buffer_identities), device, size)
-        traits = _MEMORY if dtype.is_float else _NO_FLOATS
-        node = UOp.new(Ops.BUFFER, dtype, (), spec, ((size,), device, traits))
+        flags = _MEMORY if dtype.is_float else _NO_FLOATS
+        node = UOp.new(Ops.BUFFER, dtype, (), spec, ((size,), device, flags))
         node.__dict__["storage"] = Storage()
         return node
 

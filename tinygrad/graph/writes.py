@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from tinygrad.graph.node_flags import WRITES
 from tinygrad.graph.ops import Ops
-from tinygrad.graph.traits import WRITES
 from tinygrad.graph.uop import UOp
 
 
 def pending_writes(uops: Iterable[UOp]) -> set[UOp]:
     """The ASSIGN nodes that computing `uops` runs."""
     found: set[UOp] = set()
-    stack = [uop for uop in uops if uop.traits & WRITES]
+    stack = [uop for uop in uops if uop.flags & WRITES]
     seen = set(stack)
     while stack:
         node = stack.pop()
@@ -25,7 +25,7 @@ def pending_writes(uops: Iterable[UOp]) -> set[UOp]:
         if node.op is Ops.ASSIGN:
             found.add(node)
         for source in node.src:
-            if source.traits & WRITES and source not in seen:
+            if source.flags & WRITES and source not in seen:
                 seen.add(source)
                 stack.append(source)
     return found

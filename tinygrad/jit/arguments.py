@@ -18,7 +18,7 @@ import numpy as np
 from tinygrad.device import Device
 from tinygrad.dtype import DType, dtypes
 from tinygrad.engine.realize import JitError, allocate, realize_uops
-from tinygrad.graph.leaves import storage_view
+from tinygrad.graph.leaf_tensors import storage_view
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.sharding import Layout, Placement
 from tinygrad.graph.sizes import (

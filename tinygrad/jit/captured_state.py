@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from typing import Any
 
-from tinygrad.graph.leaves import depends_on_leaf, is_leaf
+from tinygrad.graph.leaf_tensors import depends_on_leaf, is_leaf
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.storage import Storage
 from tinygrad.graph.uop import UOp

@@ -24,7 +24,7 @@ import numpy as np
 
 from tinygrad.engine.realize import Capture, JitError, realize_uops
 from tinygrad.engine.replay import Place, SlotKind, Step
-from tinygrad.graph.leaves import depends_on_leaf, is_leaf, values_view
+from tinygrad.graph.leaf_tensors import depends_on_leaf, is_leaf, values_view
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.sizes import unbound
 from tinygrad.graph.storage import Overwriting, Storage

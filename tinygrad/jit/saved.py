@@ -26,7 +26,7 @@ from tinygrad.codegen.program import compile_source
 from tinygrad.dtype import DType
 from tinygrad.engine.realize import JitError
 from tinygrad.engine.replay import Place, SlotKind, Step
-from tinygrad.graph.leaves import storage_view
+from tinygrad.graph.leaf_tensors import storage_view
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.portable import Reader, Writer, dtype_of
 from tinygrad.graph.spec import SpecError, check_graph

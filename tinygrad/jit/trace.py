@@ -16,7 +16,7 @@ from typing import Any
 from tinygrad.device import Buffer
 from tinygrad.engine.realize import JitError, allocate
 from tinygrad.engine.replay import Lasting, Place, Replay, SlotKind, Step, Values
-from tinygrad.graph.leaves import LeafIndex
+from tinygrad.graph.leaf_tensors import LeafIndex
 from tinygrad.graph.sizes import bound
 from tinygrad.graph.storage import Overwriting, Storage
 from tinygrad.graph.uop import UOp

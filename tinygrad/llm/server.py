@@ -44,7 +44,7 @@ HEADERS = {"Content-Security-Policy":
 
 
 @dataclass(frozen=True)
-class Limits:
+class RequestLimits:
     """Requests that may wait, seconds for an answer, and what clients must send, if anything."""
 
     waiting: int = 64
@@ -74,8 +74,8 @@ Endpoint = Callable[["Server", HTTPRequest], Awaitable[Response]]
 class Server:
     """A model, the worker that generates, and the application `app`."""
 
-    def __init__(self, model: LanguageModel, limits: Limits | None = None) -> None:
-        self.model, self.limits = model, limits or Limits()
+    def __init__(self, model: LanguageModel, limits: RequestLimits | None = None) -> None:
+        self.model, self.limits = model, limits or RequestLimits()
         self.worker = Worker(model.generator, self.limits.waiting)
         self.created = int(time.time())
         self.statuses: dict[tuple[str, int], int] = {}
@@ -352,5 +352,5 @@ def _usage(jobs: list[Job]) -> dict[str, Any]:
 def serve_model(model: LanguageModel, host: str, port: int, waiting: int, seconds: float,
                 api_key: str | None) -> None:
     """Answer requests until interrupted. `api_key` is LLM_API_KEY of the environment unless given."""
-    limits = Limits(waiting, seconds, api_key or os.environ.get("LLM_API_KEY") or None)
+    limits = RequestLimits(waiting, seconds, api_key or os.environ.get("LLM_API_KEY") or None)
     uvicorn.run(Server(model, limits).app, host=host, port=port, log_level="info", timeout_keep_alive=30)

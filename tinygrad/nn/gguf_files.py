@@ -54,7 +54,7 @@ class Entry:
     end: int
 
 
-class Reader:
+class GGUFReader:
     """A position in the bytes of a header, and what is read there. Raises ValueError past the end."""
 
     def __init__(self, data: mmap.mmap | bytes, name: str) -> None:
@@ -121,7 +121,7 @@ class Reader:
 
 def read_header(data: mmap.mmap | bytes, name: str) -> tuple[dict[str, Any], list[Entry]]:
     """The metadata of a file's bytes, and where its tensors lie, all of it checked."""
-    reader = Reader(data, name)
+    reader = GGUFReader(data, name)
     if data[:4] != MAGIC:
         raise reader.fail(f"it begins with {bytes(data[:4])!r}, not with {MAGIC!r}")
     reader.skip(4, "the magic")
@@ -148,7 +148,7 @@ def read_header(data: mmap.mmap | bytes, name: str) -> tuple[dict[str, Any], lis
     return metadata, entries
 
 
-def _description(reader: Reader) -> tuple[str, tuple[int, ...], int, int]:
+def _description(reader: GGUFReader) -> tuple[str, tuple[int, ...], int, int]:
     """(name, sizes from the last axis on, code of the type, offset) of a tensor."""
     key = reader.string("a tensor's name")
     axes = reader.integer(4, f"the number of axes of {key!r}")
@@ -158,7 +158,7 @@ def _description(reader: Reader) -> tuple[str, tuple[int, ...], int, int]:
     return key, sizes, reader.integer(4, f"the type of {key!r}"), reader.integer(8, f"the offset of {key!r}")
 
 
-def _entry(reader: Reader, begin: int, alignment: int, key: str, sizes: tuple[int, ...], code: int,
+def _entry(reader: GGUFReader, begin: int, alignment: int, key: str, sizes: tuple[int, ...], code: int,
            offset: int) -> Entry:
     """Where this tensor lies, and that it lies within the file."""
     items = math.prod(sizes)
@@ -183,7 +183,7 @@ def _entry(reader: Reader, begin: int, alignment: int, key: str, sizes: tuple[in
     return Entry(key, sizes[::-1], format, dtype, start, start + size)
 
 
-def _check_apart(reader: Reader, entries: Sequence[Entry]) -> None:
+def _check_apart(reader: GGUFReader, entries: Sequence[Entry]) -> None:
     """No name twice, no byte in two tensors."""
     seen: set[str] = set()
     for entry in entries:

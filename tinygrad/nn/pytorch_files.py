@@ -69,7 +69,7 @@ class PyTorchFileError(ValueError):
 
 
 @dataclasses.dataclass(frozen=True)
-class Storage:
+class PickledStorage:
     """The memory that tensors of a file are views of."""
 
     name: str
@@ -84,7 +84,7 @@ def is_size(value: Any) -> bool:
 
 def rebuild_tensor(storage: Any, offset: Any, shape: Any, strides: Any, *_: Any) -> Tensor | None:
     """A strided view of a storage, checked against its size."""
-    if not isinstance(storage, Storage) or not is_size(offset) or len(shape) != len(strides) \
+    if not isinstance(storage, PickledStorage) or not is_size(offset) or len(shape) != len(strides) \
             or not all(is_size(n) for n in (*shape, *strides)):
         raise PyTorchFileError(f"a tensor is a storage, an offset, a shape and strides, "
                                f"got {offset!r}, {shape!r}, {strides!r}")
@@ -105,7 +105,7 @@ def rebuild_tensor(storage: Any, offset: Any, shape: Any, strides: Any, *_: Any)
 def rebuild_typed(storage: Any, offset: Any, shape: Any, strides: Any, requires_grad: Any, hooks: Any,
                   kind: Any, *_: Any) -> Tensor | None:
     """A view of a storage of bytes as another type."""
-    if not isinstance(storage, Storage) or kind not in TYPES:
+    if not isinstance(storage, PickledStorage) or kind not in TYPES:
         raise PyTorchFileError(f"a typed tensor is a storage of bytes and the name of a type, got {kind!r}")
     return rebuild_tensor(dataclasses.replace(storage, dtype=TYPES[kind]), offset, shape, strides)
 
@@ -208,7 +208,7 @@ class Maker:
 class Unpickler(pickle.Unpickler):
     """Unpickles what PyTorch's weights are made of, and refuses every other name."""
 
-    def __init__(self, file: Any, name: str, storage: Callable[[tuple[Any, ...]], Storage]) -> None:
+    def __init__(self, file: Any, name: str, storage: Callable[[tuple[Any, ...]], PickledStorage]) -> None:
         super().__init__(file)
         self._name = name
         self._storage = storage
@@ -226,14 +226,14 @@ class Unpickler(pickle.Unpickler):
         raise PyTorchFileError(f"{self._name} asks for {module}.{name}; torch_load makes tensors, dicts and "
                                "plain values only. Save model.state_dict() instead of the model")
 
-    def persistent_load(self, pid: Any) -> Storage:
+    def persistent_load(self, pid: Any) -> PickledStorage:
         if not isinstance(pid, tuple) or len(pid) < 5 or pid[0] != "storage" or pid[1] not in STORAGES \
                 or not isinstance(pid[2], str) or not is_size(pid[4]):
             raise PyTorchFileError(f"{self._name} refers to something that is not a storage: {pid!r}")
         return self._storage(pid)
 
 
-def unpickled(file: Any, name: str, part: str, storage: Callable[[tuple[Any, ...]], Storage]) -> Any:
+def unpickled(file: Any, name: str, part: str, storage: Callable[[tuple[Any, ...]], PickledStorage]) -> Any:
     """The next pickle of a file. Raises PyTorchFileError for everything that is wrong with it."""
     try:
         return Unpickler(file, name, storage).load()
@@ -258,14 +258,14 @@ def load_archive(files: Mapping[str, Bytes], name: str) -> Any:
         raise PyTorchFileError(f"{name} holds {order.tobytes().decode(errors='replace')}-endian numbers; "
                                "save it on a little-endian machine")
 
-    def storage(pid: tuple[Any, ...]) -> Storage:
+    def storage(pid: tuple[Any, ...]) -> PickledStorage:
         dtype, key, size = STORAGES[pid[1]], pid[2], pid[4] * STORAGES[pid[1]].itemsize
         path = f"{folder}data/{key}"
         data = files.get(path)
         if data is None or len(data) < size:
             held = "no bytes" if data is None else f"{len(data)} bytes"
             raise PyTorchFileError(f"{name} is damaged: storage {path} of {pid[4]} {dtype.name} has {held}")
-        return Storage(path, dtype, data[:size])
+        return PickledStorage(path, dtype, data[:size])
 
     return unpickled(io.BytesIO(files[pickles[0]].tobytes()), name, "data.pkl", storage)
 
@@ -280,7 +280,7 @@ def load_legacy(file: io.RawIOBase, data: Bytes, name: str) -> Any:
     The objects come first: they are read once for the storages that they name, and again when those are
     there.
     """
-    def no_storage(pid: tuple[Any, ...]) -> Storage:
+    def no_storage(pid: tuple[Any, ...]) -> PickledStorage:
         raise PyTorchFileError(f"{name} is not a PyTorch file: it has a storage where there is none")
 
     magic, version, system = (unpickled(file, name, part, no_storage)
@@ -292,13 +292,13 @@ def load_legacy(file: io.RawIOBase, data: Bytes, name: str) -> Any:
         raise PyTorchFileError(f"{name} holds big-endian numbers; save it on a little-endian machine")
     named: dict[str, tuple[DType, int]] = {}
 
-    def note(pid: tuple[Any, ...]) -> Storage:
+    def note(pid: tuple[Any, ...]) -> PickledStorage:
         """What the file says of a storage; the same wherever it says it."""
         found = STORAGES[pid[1]], pid[4]
         if named.setdefault(pid[2], found) != found:
             raise PyTorchFileError(f"{name} is damaged: storage {pid[2]} is of {named[pid[2]][1]} "
                                    f"{named[pid[2]][0].name} and of {found[1]} {found[0].name}")
-        return Storage(pid[2], found[0], None)
+        return PickledStorage(pid[2], found[0], None)
 
     begin = file.tell()
     unpickled(file, name, "pickle", note)
@@ -307,10 +307,10 @@ def load_legacy(file: io.RawIOBase, data: Bytes, name: str) -> Any:
         raise PyTorchFileError(f"{name} is damaged: it lists storages {keys!r} and uses {list(named)}")
     memory = legacy_storages(data, file.tell(), [(key, *named[key]) for key in keys], name)
 
-    def storage(pid: tuple[Any, ...]) -> Storage:
+    def storage(pid: tuple[Any, ...]) -> PickledStorage:
         """A storage, or the part of it that a view shows."""
         content = part_of_storage(pid, memory[pid[2]], name)
-        return Storage(pid[2], STORAGES[pid[1]], content)
+        return PickledStorage(pid[2], STORAGES[pid[1]], content)
 
     file.seek(begin)
     return unpickled(file, name, "pickle", storage)

@@ -21,7 +21,7 @@ import numpy as np
 
 from tinygrad.dtype import DType, dtypes
 from tinygrad.files import written_whole
-from tinygrad.graph.leaves import storage_view
+from tinygrad.graph.leaf_tensors import storage_view
 from tinygrad.nn import pytorch_files
 from tinygrad.nn.gguf_files import gguf_load as gguf_load
 from tinygrad.nn.gguf_files import gguf_save as gguf_save

@@ -37,10 +37,10 @@ class CRenderer(CPURenderer):
 
     def render(self, name: str, program: list[UOp]) -> str:
         self.check(name, program)
-        return Writer(name, program, self.dialect).module()
+        return CWriter(name, program, self.dialect).module()
 
 
-class Writer(Arithmetic, LaneReduction):
+class CWriter(Arithmetic, LaneReduction):
     """Writes one kernel, statement by statement. `values` has the C expression that each node now is."""
 
     statements: ClassVar[dict[Ops, Callable[[Any, UOp], None]]]
@@ -64,7 +64,7 @@ class Writer(Arithmetic, LaneReduction):
         """The whole text. The order of the program is the order of the statements."""
         self.name_arguments()
         for node in self.program:
-            self.statements.get(node.op, Writer.refuse)(self, node)
+            self.statements.get(node.op, CWriter.refuse)(self, node)
         body = [f"static __attribute__((noinline)) void {self.name}_body({self.parameters()}) {{",
                 *self.declarations, *self.lines, "}"]
         functions = self.functions
@@ -295,21 +295,21 @@ class Writer(Arithmetic, LaneReduction):
             self.refuse(node)
 
 
-Writer.statements = {
-    **dict.fromkeys((Ops.PARAM, Ops.VARIABLE, Ops.SCRATCH), Writer.argument),
-    **dict.fromkeys(Family.ELEMENTWISE - {Ops.EXP2, Ops.LOG2, Ops.SIN}, Writer.compute),
-    Ops.CONST: Writer.const,
-    Ops.REGISTER: Writer.register,
-    Ops.SHARED: Writer.shared,
-    Ops.SPECIAL: Writer.special,
-    Ops.BARRIER: Writer.barrier,
-    Ops.RANGE: Writer.open_loop,
-    Ops.END: Writer.close_loop,
-    Ops.INDEX: Writer.index,
-    Ops.LOAD: Writer.load,
-    Ops.STORE: Writer.store,
-    Ops.VECTORIZE: Writer.vectorize,
-    Ops.SHUFFLE: Writer.shuffle,
-    Ops.EXTRACT: Writer.extract,
-    Ops.REDUCE: Writer.reduce,
+CWriter.statements = {
+    **dict.fromkeys((Ops.PARAM, Ops.VARIABLE, Ops.SCRATCH), CWriter.argument),
+    **dict.fromkeys(Family.ELEMENTWISE - {Ops.EXP2, Ops.LOG2, Ops.SIN}, CWriter.compute),
+    Ops.CONST: CWriter.const,
+    Ops.REGISTER: CWriter.register,
+    Ops.SHARED: CWriter.shared,
+    Ops.SPECIAL: CWriter.special,
+    Ops.BARRIER: CWriter.barrier,
+    Ops.RANGE: CWriter.open_loop,
+    Ops.END: CWriter.close_loop,
+    Ops.INDEX: CWriter.index,
+    Ops.LOAD: CWriter.load,
+    Ops.STORE: CWriter.store,
+    Ops.VECTORIZE: CWriter.vectorize,
+    Ops.SHUFFLE: CWriter.shuffle,
+    Ops.EXTRACT: CWriter.extract,
+    Ops.REDUCE: CWriter.reduce,
 }

@@ -15,7 +15,7 @@ from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import round_up
 from tinygrad.renderer import STATIC_SHARED_BYTES, Renderer
-from tinygrad.renderer.c import Writer
+from tinygrad.renderer.c import CWriter
 from tinygrad.renderer.c_functions import Dialect
 from tinygrad.renderer.launch import SHARED_ALIGNMENT, shared_bytes_of
 from tinygrad.renderer.matrix_units import MatrixUnit
@@ -81,7 +81,7 @@ def counts_in_32_bits(program: list[UOp]) -> bool:
     return all(lowest >= -2**31 and highest < 2**31 for lowest, highest in bounds)
 
 
-class BlockWriter(Writer):
+class BlockWriter(CWriter):
     """Writes one kernel for the threads of a grid."""
 
     statements: ClassVar[dict[Ops, Callable[[Any, UOp], None]]]
@@ -93,7 +93,7 @@ class BlockWriter(Writer):
         for node in self.scratch:
             self.declare(node, "", node.arg[1])
         for node in self.program:
-            self.statements.get(node.op, Writer.refuse)(self, node)
+            self.statements.get(node.op, CWriter.refuse)(self, node)
         functions, dialect = self.functions, self.dialect
         head = f"{dialect.kernel} void {self.name}({self.parameters()}) {{"
         parts = ([dialect.header], functions.types.values(), functions.texts.values(),
@@ -208,7 +208,7 @@ class BlockWriter(Writer):
 
 
 BlockWriter.statements = {
-    **Writer.statements,
+    **CWriter.statements,
     Ops.LOAD: BlockWriter.load,
     Ops.STORE: BlockWriter.store,
     Ops.EXTRACT: BlockWriter.extract,

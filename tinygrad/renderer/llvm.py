@@ -58,7 +58,7 @@ class LLVMRenderer(CPURenderer):
 
     def render(self, name: str, program: list[UOp]) -> str:
         self.check(name, program)
-        return Writer(name, program, self.has_scalef, self.contracts, self.has_float16).module()
+        return LLVMWriter(name, program, self.has_scalef, self.contracts, self.has_float16).module()
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class _Loop:
     """always, whatever its bounds are"""
 
 
-class Writer(TileStatements, LaneReduction):
+class LLVMWriter(TileStatements, LaneReduction):
     """Writes one kernel, statement by statement. `values` has the operand that each node now is."""
 
     def __init__(self, name: str, program: list[UOp], has_scalef: bool = False, has_fused: bool = True,
@@ -121,7 +121,7 @@ class Writer(TileStatements, LaneReduction):
         self.begin_tiles()
         for node in self.program:
             if not self.tile_statement(node):
-                STATEMENTS.get(node.op, Writer.refuse)(self, node)
+                STATEMENTS.get(node.op, LLVMWriter.refuse)(self, node)
         # Stores past the caches are seen by other cores in no order, except before a fence.
         last = ["  fence seq_cst"] if self.streaming else []
         return [f"define internal void @{self.name}.{suffix}({self.parameters()}) noinline nounwind {{",
@@ -446,19 +446,19 @@ def _scratch_bytes(node: UOp) -> int:
     return round_up(node.arg[1] * node.dtype.lane_size, SCRATCH_ALIGNMENT)
 
 
-STATEMENTS: dict[Ops, Callable[[Writer, UOp], None]] = {
-    **dict.fromkeys((Ops.PARAM, Ops.VARIABLE, Ops.SCRATCH), Writer.argument),
-    **dict.fromkeys(Family.ELEMENTWISE - {Ops.EXP2, Ops.LOG2, Ops.SIN}, Writer.compute),
-    Ops.CONST: Writer.const,
-    Ops.REGISTER: Writer.register,
-    Ops.RANGE: Writer.open_loop,
-    Ops.END: Writer.close_loop,
-    Ops.INDEX: Writer.index,
-    Ops.LOAD: Writer.load,
-    Ops.MMA: Writer.matrix_product,
-    Ops.STORE: Writer.store,
-    Ops.VECTORIZE: Writer.vectorize,
-    Ops.SHUFFLE: Writer.shuffle,
-    Ops.EXTRACT: Writer.extract,
-    Ops.REDUCE: Writer.reduce,
+STATEMENTS: dict[Ops, Callable[[LLVMWriter, UOp], None]] = {
+    **dict.fromkeys((Ops.PARAM, Ops.VARIABLE, Ops.SCRATCH), LLVMWriter.argument),
+    **dict.fromkeys(Family.ELEMENTWISE - {Ops.EXP2, Ops.LOG2, Ops.SIN}, LLVMWriter.compute),
+    Ops.CONST: LLVMWriter.const,
+    Ops.REGISTER: LLVMWriter.register,
+    Ops.RANGE: LLVMWriter.open_loop,
+    Ops.END: LLVMWriter.close_loop,
+    Ops.INDEX: LLVMWriter.index,
+    Ops.LOAD: LLVMWriter.load,
+    Ops.MMA: LLVMWriter.matrix_product,
+    Ops.STORE: LLVMWriter.store,
+    Ops.VECTORIZE: LLVMWriter.vectorize,
+    Ops.SHUFFLE: LLVMWriter.shuffle,
+    Ops.EXTRACT: LLVMWriter.extract,
+    Ops.REDUCE: LLVMWriter.reduce,
 }

@@ -15,7 +15,7 @@ from tinygrad.renderer import llvm_functions as functions
 from tinygrad.renderer import same_in_every_lane
 from tinygrad.renderer.llvm_functions import (
     NARROW_FLOATS,
-    Function,
+    HelperFunction,
     constant,
     mangled,
     splat,
@@ -43,7 +43,7 @@ class Arithmetic:
         self.has_fused = has_fused
         self.has_float16 = has_float16
         self.lines: list[str] = []
-        self.functions: dict[str, Function] = {}
+        self.functions: dict[str, HelperFunction] = {}
         self.number = 0
         """of the next value"""
         self.known_not_negative: dict[UOp, bool] = {}
@@ -59,7 +59,7 @@ class Arithmetic:
         """A call of LLVM's own function `name` (with its types); arguments come with their types."""
         return self.emit(hint, f"call {flags}{result} @llvm.{name}({arguments})")
 
-    def call(self, hint: str, function: Function, argument_type: str, *arguments: str) -> str:
+    def call(self, hint: str, function: HelperFunction, argument_type: str, *arguments: str) -> str:
         """A call of one of `llvm_functions`."""
         self.functions[function.name] = function
         given = ", ".join(f"{argument_type} {a}" for a in arguments)

@@ -21,7 +21,7 @@ from tinygrad.graph.uop import UOp
 from tinygrad.helpers import numbered
 from tinygrad.renderer import SCRATCH_ALIGNMENT, Renderer
 from tinygrad.renderer.launch import SHARED_ALIGNMENT
-from tinygrad.renderer.llvm import LLVM_OPTION, STATEMENTS, Writer
+from tinygrad.renderer.llvm import LLVM_OPTION, STATEMENTS, LLVMWriter
 from tinygrad.renderer.llvm_exchange import Exchange, amd_word, exchanged, nvidia_word
 from tinygrad.renderer.llvm_functions import memory_type, value_type
 from tinygrad.renderer.matrix_units import MMA_SYNC, MatrixUnit
@@ -87,7 +87,7 @@ class LLVMBlocksRenderer(Renderer):
         return BlocksWriter(name, program, self.target).module()
 
 
-class BlocksWriter(Writer):
+class BlocksWriter(LLVMWriter):
     """Writes one kernel for a thread of a block."""
 
     def __init__(self, name: str, program: list[UOp], target: Target) -> None:

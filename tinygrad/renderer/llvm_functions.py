@@ -92,7 +92,7 @@ def _number(scalar: DType, value: object) -> str:
 # --- functions -----------------------------------------------------------------------------------------
 
 
-class Function:
+class HelperFunction:
     """A small function of one type: its name, what it returns, and the text that defines it."""
 
     def __init__(self, name: str, result: str, parameters: str, body: str) -> None:
@@ -102,14 +102,14 @@ class Function:
         self.text = f"define internal {result} @{name}({parameters}) alwaysinline nounwind {{\n{lines}\n}}"
 
 
-Maker = Callable[[int, int], Function]
+Maker = Callable[[int, int], HelperFunction]
 
 
 @functools.cache
-def floor_division(bits: int, count: int) -> Function:
+def floor_division(bits: int, count: int) -> HelperFunction:
     """a // b of signed integers, rounded down; 0 where b is 0; the lowest integer // -1 wraps to itself."""
     t, flag = vector_type(f"i{bits}", count), vector_type("i1", count)
-    return Function(f"floordiv.{mangled(t)}", t, f"{t} %a, {t} %b", f"""
+    return HelperFunction(f"floordiv.{mangled(t)}", t, f"{t} %a, {t} %b", f"""
         %zero = icmp eq {t} %b, {splat(t, 0)}
         %minus = icmp eq {t} %b, {splat(t, -1)}
         %special = or {flag} %zero, %minus
@@ -129,10 +129,10 @@ def floor_division(bits: int, count: int) -> Function:
 
 
 @functools.cache
-def floor_remainder(bits: int, count: int) -> Function:
+def floor_remainder(bits: int, count: int) -> HelperFunction:
     """a % b of signed integers, with the sign of b; 0 where b is 0."""
     t, flag = vector_type(f"i{bits}", count), vector_type("i1", count)
-    return Function(f"floormod.{mangled(t)}", t, f"{t} %a, {t} %b", f"""
+    return HelperFunction(f"floormod.{mangled(t)}", t, f"{t} %a, {t} %b", f"""
         %zero = icmp eq {t} %b, {splat(t, 0)}
         %minus = icmp eq {t} %b, {splat(t, -1)}
         %special = or {flag} %zero, %minus
@@ -148,20 +148,20 @@ def floor_remainder(bits: int, count: int) -> Function:
 
 
 @functools.cache
-def unsigned_division(bits: int, count: int) -> Function:
+def unsigned_division(bits: int, count: int) -> HelperFunction:
     """a // b of unsigned integers; 0 where b is 0."""
     return _unsigned("udiv", "div", bits, count)
 
 
 @functools.cache
-def unsigned_remainder(bits: int, count: int) -> Function:
+def unsigned_remainder(bits: int, count: int) -> HelperFunction:
     """a % b of unsigned integers; 0 where b is 0."""
     return _unsigned("urem", "rem", bits, count)
 
 
-def _unsigned(instruction: str, name: str, bits: int, count: int) -> Function:
+def _unsigned(instruction: str, name: str, bits: int, count: int) -> HelperFunction:
     t, flag = vector_type(f"i{bits}", count), vector_type("i1", count)
-    return Function(f"{name}.{mangled(t)}", t, f"{t} %a, {t} %b", f"""
+    return HelperFunction(f"{name}.{mangled(t)}", t, f"{t} %a, {t} %b", f"""
         %zero = icmp eq {t} %b, {splat(t, 0)}
         %divisor = select {flag} %zero, {t} {splat(t, 1)}, {t} %b
         %value = {instruction} {t} %a, %divisor
@@ -170,20 +170,20 @@ def _unsigned(instruction: str, name: str, bits: int, count: int) -> Function:
 
 
 @functools.cache
-def shift_left(bits: int, count: int) -> Function:
+def shift_left(bits: int, count: int) -> HelperFunction:
     """a << b; 0 where b is not in [0, width)."""
     return _shift("shl", bits, count)
 
 
 @functools.cache
-def shift_right_unsigned(bits: int, count: int) -> Function:
+def shift_right_unsigned(bits: int, count: int) -> HelperFunction:
     """a >> b with zeros from the left; 0 where b is not in [0, width)."""
     return _shift("lshr", bits, count)
 
 
-def _shift(instruction: str, bits: int, count: int) -> Function:
+def _shift(instruction: str, bits: int, count: int) -> HelperFunction:
     t, flag = vector_type(f"i{bits}", count), vector_type("i1", count)
-    return Function(f"{instruction}.{mangled(t)}", t, f"{t} %a, {t} %b", f"""
+    return HelperFunction(f"{instruction}.{mangled(t)}", t, f"{t} %a, {t} %b", f"""
         %within = icmp ult {t} %b, {splat(t, bits)}
         %shifted = {instruction} {t} %a, %b
         %result = select {flag} %within, {t} %shifted, {t} {splat(t, 0)}
@@ -191,10 +191,10 @@ def _shift(instruction: str, bits: int, count: int) -> Function:
 
 
 @functools.cache
-def shift_right_signed(bits: int, count: int) -> Function:
+def shift_right_signed(bits: int, count: int) -> HelperFunction:
     """a >> b with copies of the sign from the left; nothing but the sign where b is not in [0, width)."""
     t, flag = vector_type(f"i{bits}", count), vector_type("i1", count)
-    return Function(f"ashr.{mangled(t)}", t, f"{t} %a, {t} %b", f"""
+    return HelperFunction(f"ashr.{mangled(t)}", t, f"{t} %a, {t} %b", f"""
         %within = icmp ult {t} %b, {splat(t, bits)}
         %amount = select {flag} %within, {t} %b, {t} {splat(t, bits - 1)}
         %result = ashr {t} %a, %amount
@@ -202,14 +202,14 @@ def shift_right_signed(bits: int, count: int) -> Function:
 
 
 @functools.cache
-def ldexp(bits: int, count: int) -> Function:
+def ldexp(bits: int, count: int) -> HelperFunction:
     """a * 2**b as `Ops.LDEXP` says. The power is two factors, so a denormal result is rounded by the last
     product only, and adding 1.5 * 2**fraction leaves b in the low bits of the sum."""
     fraction, bias = {32: (23, 127), 64: (52, 1023)}[bits]
     t, i = (vector_type(x, count) for x in ({32: "float", 64: "double"}[bits], f"i{bits}"))
     rounding = constant({32: dtypes.float32, 64: dtypes.float64}[bits].vec(count),
                         1.5 * 2.0**fraction + 2 * bias)
-    return Function(f"ldexp.{mangled(t)}", t, f"{t} %a, {t} %b", f"""
+    return HelperFunction(f"ldexp.{mangled(t)}", t, f"{t} %a, {t} %b", f"""
         %sum = fadd {t} %b, {rounding}
         %exponent = bitcast {t} %sum to {i}
         %half = lshr {i} %exponent, {splat(i, 1)}
@@ -228,14 +228,14 @@ SCALEF_BYTES = frozenset({16, 32, 64})
 
 
 @functools.cache
-def scalef(bits: int, count: int) -> Function:
+def scalef(bits: int, count: int) -> HelperFunction:
     """a * 2**b by the one instruction that AVX-512 has for it."""
     t = vector_type({32: "float", 64: "double"}[bits], count)
     width = bits * count
     suffix = f"{'ps' if bits == 32 else 'pd'}.{width}"
     mask = f"i{max(8, count)} -1"
     rounding = ", i32 4" if width == 512 else ""
-    return Function(f"scalef.{mangled(t)}", t, f"{t} %a, {t} %b", f"""
+    return HelperFunction(f"scalef.{mangled(t)}", t, f"{t} %a, {t} %b", f"""
         %result = call {t} @llvm.x86.avx512.mask.scalef.{suffix}({t} %a, {t} %b, {t} %a, {mask}{rounding})
         ret {t} %result""")
 
@@ -244,7 +244,7 @@ def scalef(bits: int, count: int) -> Function:
 
 
 @functools.cache
-def narrow(dtype: DType, count: int) -> Function:
+def narrow(dtype: DType, count: int) -> HelperFunction:
     """The bits of float32 rounded to a narrow float type."""
     if dtype is dtypes.bfloat16:
         return _narrow_bfloat16(count)
@@ -255,9 +255,9 @@ def narrow(dtype: DType, count: int) -> Function:
     return _narrow_bits("e5m2", 5, 2, 0x7B, 0x7C, 0x7E, count)
 
 
-def _narrow_bfloat16(count: int) -> Function:
+def _narrow_bfloat16(count: int) -> HelperFunction:
     f, i, t, flag = (vector_type(x, count) for x in ("float", "i32", "i16", "i1"))
-    return Function(f"narrow.bf16.{mangled(f)}", t, f"{f} %x", f"""
+    return HelperFunction(f"narrow.bf16.{mangled(f)}", t, f"{f} %x", f"""
         %bits = bitcast {f} %x to {i}
         %upper = lshr {i} %bits, {splat(i, 16)}
         %odd = and {i} %upper, {splat(i, 1)}
@@ -272,14 +272,14 @@ def _narrow_bfloat16(count: int) -> Function:
 
 
 def _narrow_bits(name: str, exponent: int, mantissa: int, largest: int, beyond: int, nan: int,
-                 count: int) -> Function:
+                 count: int) -> HelperFunction:
     """Rounds the bits for normal results, and denormal ones by adding a number whose last place is theirs."""
     f, i, t, flag = (vector_type(x, count) for x in ("float", "i32", f"i{1 + exponent + mantissa}", "i1"))
     bias = 2 ** (exponent - 1) - 1
     shift = 23 - mantissa
     smallest_normal = (127 + 1 - bias) << 23
     adder = (127 + shift + 1 - bias) << 23
-    return Function(f"narrow.{name}.{mangled(f)}", t, f"{f} %x", f"""
+    return HelperFunction(f"narrow.{name}.{mangled(f)}", t, f"{f} %x", f"""
         %bits = bitcast {f} %x to {i}
         %size = and {i} %bits, {splat(i, 0x7FFFFFFF)}
         %last = lshr {i} %size, {splat(i, shift)}
@@ -307,11 +307,11 @@ def _narrow_bits(name: str, exponent: int, mantissa: int, largest: int, beyond: 
 
 
 @functools.cache
-def widen(dtype: DType, count: int) -> Function:
+def widen(dtype: DType, count: int) -> HelperFunction:
     """The bits of a narrow float as float32."""
     if dtype is dtypes.bfloat16:
         f, i, t = (vector_type(x, count) for x in ("float", "i32", "i16"))
-        return Function(f"widen.bf16.{mangled(f)}", f, f"{t} %x", f"""
+        return HelperFunction(f"widen.bf16.{mangled(f)}", f, f"{t} %x", f"""
             %wide = zext {t} %x to {i}
             %bits = shl {i} %wide, {splat(i, 16)}
             %result = bitcast {i} %bits to {f}
@@ -323,12 +323,12 @@ def widen(dtype: DType, count: int) -> Function:
     return _widen_bits("e5m2", 5, 2, 0x7C, count)
 
 
-def _widen_bits(name: str, exponent: int, mantissa: int, first_special: int, count: int) -> Function:
+def _widen_bits(name: str, exponent: int, mantissa: int, first_special: int, count: int) -> HelperFunction:
     """The bits moved into place are the number times a power of two, but for infinities and NaN."""
     f, i, t, flag = (vector_type(x, count) for x in ("float", "i32", f"i{1 + exponent + mantissa}", "i1"))
     scale = (127 + 127 - (2 ** (exponent - 1) - 1)) << 23
     all_ones = ((1 << exponent) - 1) << mantissa
-    return Function(f"widen.{name}.{mangled(f)}", f, f"{t} %x", f"""
+    return HelperFunction(f"widen.{name}.{mangled(f)}", f, f"{t} %x", f"""
         %wide = zext {t} %x to {i}
         %size = and {i} %wide, {splat(i, (1 << (exponent + mantissa)) - 1)}
         %moved = shl {i} %size, {splat(i, 23 - mantissa)}
@@ -349,11 +349,11 @@ def _widen_bits(name: str, exponent: int, mantissa: int, first_special: int, cou
 
 
 @functools.cache
-def multiply_add(count: int) -> Function:
+def multiply_add(count: int) -> HelperFunction:
     """a * b + c of float32 rounded once, without an instruction for it: in float64 the product is exact, and
     the sum is rounded to odd, with what it lost found by Knuth's two-sum."""
     d, f, i, flag = (vector_type(x, count) for x in ("double", "float", "i64", "i1"))
-    return Function(f"fused.{mangled(f)}", f, f"{f} %a, {f} %b, {f} %c", f"""
+    return HelperFunction(f"fused.{mangled(f)}", f, f"{f} %a, {f} %b, {f} %c", f"""
         %x = fpext {f} %a to {d}
         %y = fpext {f} %b to {d}
         %added = fpext {f} %c to {d}
@@ -381,14 +381,14 @@ def multiply_add(count: int) -> Function:
 
 
 @functools.cache
-def round_to_odd(count: int) -> Function:
+def round_to_odd(count: int) -> HelperFunction:
     """float64 as float32, so that rounding it further to a narrow type is as if rounded once.
 
     An inexact result takes the neighbour whose last bit is 1 (Boldo and Melquiond, "Emulation of FMA and
     correctly rounded sums: proved algorithms using rounding to odd", 2008).
     """
     d, f, i, flag = (vector_type(x, count) for x in ("double", "float", "i32", "i1"))
-    return Function(f"odd.{mangled(f)}", f, f"{d} %x", f"""
+    return HelperFunction(f"odd.{mangled(f)}", f, f"{d} %x", f"""
         %near = fptrunc {d} %x to {f}
         %back = fpext {f} %near to {d}
         %inexact = fcmp one {d} %back, %x

@@ -211,7 +211,7 @@ class CPUProgram:
                threads.chunk_of(extent))
 
 
-Call = tuple[CPUProgram, Sequence[int], Sequence[int], int]
+ProgramCall = tuple[CPUProgram, Sequence[int], Sequence[int], int]
 """A kernel, its buffers' addresses, its variables' values, its extent."""
 MOST_FRAMES = 4
 """Runs of one list that may be in flight."""
@@ -236,7 +236,7 @@ class KernelList:
     variables.
     """
 
-    def __init__(self, calls: Sequence[Call]) -> None:
+    def __init__(self, calls: Sequence[ProgramCall]) -> None:
         threads = pool()
         self.programs = [program for program, *_ in calls]
         self.scratch = max((p.scratch for p in self.programs), default=0)

@@ -62,7 +62,7 @@ def check(name: str, status: Any) -> None:
     raise RuntimeError(f"{name} failed: {status.name} ({words.decode() if words else 'no words for it'})")
 
 
-class Context(StreamGPU):
+class CudaContext(StreamGPU):
     """The primary context of one GPU, with a stream for kernels and one for copies to it."""
 
     def __init__(self, number: int) -> None:
@@ -203,7 +203,7 @@ def node(function: Any, sizes: Sequence[int], arguments: int) -> Any:
 # --- kernels --------------------------------------------------------------------------------------------
 
 
-def loaded(name: str, code: bytes, launch: Launch, context: Context) -> StreamProgram:
+def loaded(name: str, code: bytes, launch: Launch, context: CudaContext) -> StreamProgram:
     """A kernel on its GPU."""
     context.enter()
     module = call("cuModuleLoadData", code)
@@ -219,7 +219,7 @@ def loaded(name: str, code: bytes, launch: Launch, context: Context) -> StreamPr
 class CUDADevice(CompiledDevice):
     """A GPU, through NVRTC."""
 
-    def __init__(self, name: str, context: Context, renderer: Renderer) -> None:
+    def __init__(self, name: str, context: CudaContext, renderer: Renderer) -> None:
         super().__init__(name, StreamAllocator(name, context), renderer)
         self.queue = StreamQueue(name, context, context.stream)
         self.copies = StreamQueue(f"{name} copies", context, context.copy_stream)
@@ -261,7 +261,7 @@ def open_device(name: str) -> CUDADevice:
     install."""
     driver()
     number = name.rpartition(":")[2]
-    context = Context(int(number) if number.isdecimal() else 0)
+    context = CudaContext(int(number) if number.isdecimal() else 0)
     if name.startswith("CUDA:PTX"):
         return PTXDevice(name, context, LLVMBlocksRenderer(NVPTX))
     nvrtc_version()

@@ -5,7 +5,7 @@ the host touches it directly, once the commands that use it are done. Each kerne
 come after kernels, is a command buffer of its own on one queue, which runs them in order.
 
 A kernel's arguments are a buffer and an offset in it. Programs are called with addresses, as everywhere:
-`Memory` finds the buffer in which an address lies.
+`MetalMemory` finds the buffer in which an address lies.
 """
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ COMPLETED, FAILED = 4, 5
 """Of MTLCommandBufferStatus."""
 
 
-class Size(ctypes.Structure):
+class MTLSize(ctypes.Structure):
     """MTLSize."""
 
     _fields_ = (("width", c_uint64), ("height", c_uint64), ("depth", c_uint64))
@@ -72,7 +72,7 @@ class ObjectiveC:
             return c_bool
         if isinstance(argument, int):
             return c_uint64
-        return type(argument) if isinstance(argument, Size | c_char_p) else c_void_p
+        return type(argument) if isinstance(argument, MTLSize | c_char_p) else c_void_p
 
     def class_named(self, name: str) -> int:
         return int(self.runtime.objc_getClass(name.encode()))
@@ -109,7 +109,7 @@ def words_of(error: c_void_p) -> str:
     return str(send(send(error.value, "localizedDescription"), "UTF8String", returns=c_char_p).decode())
 
 
-class Memory:
+class MetalMemory:
     """The buffers of a device by the addresses of their first bytes."""
 
     def __init__(self) -> None:
@@ -173,7 +173,7 @@ class MetalQueue(DriverQueue):
         super().__init__(name, self.await_all)
         self.device = device
         self.commands = int(send(device, "newCommandQueue"))
-        self.memory = Memory()
+        self.memory = MetalMemory()
         self.submitted: deque[Submitted] = deque()
         """command buffers that may not have run yet"""
 
@@ -205,7 +205,7 @@ class MetalQueue(DriverQueue):
                 data = struct.pack("q", number)
                 send(encoder, "setBytes:length:atIndex:", c_char_p(data), len(data), position, returns=None)
             send(encoder, "dispatchThreadgroups:threadsPerThreadgroup:",
-                 Size(*launch.blocks), Size(*launch.threads), returns=None)
+                 MTLSize(*launch.blocks), MTLSize(*launch.threads), returns=None)
 
     def copy(self, target: Buffer, source: Buffer, offset: int, sources: tuple[TimelinePoint, ...] = ()
              ) -> TimelinePoint | None:

@@ -41,15 +41,15 @@ class StreamProgram:
             self.gpu.unload(self.module)
 
 
-Call = tuple[StreamProgram, Sequence[int], Sequence[int], int]
+ProgramCall = tuple[StreamProgram, Sequence[int], Sequence[int], int]
 """A kernel, its buffers' addresses, its variables' values, its extent."""
 
 
-class Graph:
+class DriverGraph:
     """Kernels that run one after another, started by one call. Arguments have numbers, as `exec_list` says;
     changing them changes runs that are not started yet."""
 
-    def __init__(self, gpu: StreamGPU, calls: Sequence[Call]) -> None:
+    def __init__(self, gpu: StreamGPU, calls: Sequence[ProgramCall]) -> None:
         gpu.enter()
         self.gpu = gpu
         self.programs = [program for program, *_ in calls]

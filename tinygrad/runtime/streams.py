@@ -20,7 +20,7 @@ import numpy as np
 from tinygrad.device import Buffer, Device
 from tinygrad.device.allocator import Allocator
 from tinygrad.device.queue import DriverQueue, TimelinePoint, Timestamp, raise_failures
-from tinygrad.runtime.stream_programs import Graph, StreamProgram
+from tinygrad.runtime.stream_programs import DriverGraph, StreamProgram
 
 STAGING_BYTES = 8 << 20
 """Pinned memory of one half: enough that starting a copy (10 us) is a small part of it (350 us at 24
@@ -312,13 +312,13 @@ class StreamQueue(DriverQueue):
             return None
         return self.next_point()
 
-    def record(self, calls: Sequence[Any]) -> Graph | None:
+    def record(self, calls: Sequence[Any]) -> DriverGraph | None:
         """A graph of kernels."""
         if len(calls) < 2 or not all(isinstance(program, StreamProgram) for program, *_ in calls):
             return None
-        return Graph(self.gpu, calls)
+        return DriverGraph(self.gpu, calls)
 
-    def exec_list(self, kernels: Graph, places: np.ndarray[Any, Any], values: np.ndarray[Any, Any],
+    def exec_list(self, kernels: DriverGraph, places: np.ndarray[Any, Any], values: np.ndarray[Any, Any],
                   work: float = 0.0, sources: tuple[TimelinePoint, ...] = ()) -> TimelinePoint | None:
         raise_failures(sources)
         with self.lock:

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from tinygrad.codegen.indexing import constant_value
+from tinygrad.codegen.indexing import splat_value
 from tinygrad.device import Device
 from tinygrad.dtype import DType
 from tinygrad.graph.ops import Ops
@@ -79,7 +79,7 @@ class Structure:
                 continue
             op, source = node.op, node.src
             view = None if node.computed_into is None else node.realized_view
-            if view is not None and constant_value(node) is None:
+            if view is not None and splat_value(node) is None:
                 if view in position:
                     position[node] = position[view]
                 else:

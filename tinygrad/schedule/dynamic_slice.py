@@ -16,7 +16,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Mapping, Sequence
 
-from tinygrad.codegen.indexing import constant_value
+from tinygrad.codegen.indexing import splat_value
 from tinygrad.device import Device
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Family, Ops
@@ -151,7 +151,7 @@ class DynamicSlices:
 
 def is_computed(node: UOp) -> bool:
     """Whether schedules read `node` from memory, whatever it was computed from."""
-    return node.realized_view is not None and constant_value(node) is None
+    return node.realized_view is not None and splat_value(node) is None
 
 
 def shared_memory(node: UOp) -> UOp:

@@ -89,7 +89,7 @@ def create_schedule(sinks: list[UOp]) -> Schedule:
         fusion = Fusion(nodes, forced, buffered, segment_of)
         if not segment_of and (segment_of := fusion.segments()):
             continue
-        plan = _Writer(nodes, fusion, {_stored_form(s) for s in graph})
+        plan = _ScheduleWriter(nodes, fusion, {_stored_form(s) for s in graph})
         order, hazards = plan.ordered_kernels()
         if not hazards:
             break
@@ -187,7 +187,7 @@ def _stored_bytes(kernel: Kernel) -> int:
     return sum(node.numel * node.dtype.itemsize for node in kernel.outputs)
 
 
-class _Writer:
+class _ScheduleWriter:
     """Gives stored nodes their buffers and kernels their `ast`."""
 
     def __init__(self, order: Sequence[UOp], fusion: Fusion, visible: set[UOp]) -> None:
@@ -441,7 +441,7 @@ def _without_ones(node: UOp) -> list[int]:
 class _KernelGraph:
     """A kernel's piece of the graph, written over PARAMs in place of BUFFERs and VARIABLEs without values."""
 
-    def __init__(self, writer: _Writer, inlined: set[UOp]) -> None:
+    def __init__(self, writer: _ScheduleWriter, inlined: set[UOp]) -> None:
         self.writer = writer
         self.inlined = inlined
         self.slots: dict[UOp, UOp] = {}

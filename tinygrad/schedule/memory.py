@@ -95,9 +95,9 @@ def _placed_in_order(values: Mapping[int, Lifetime], order: Sequence[int]) -> Ar
     for count, number in enumerate(order):
         value = values[number]
         starts, ends, firsts, lasts = placed[:, :count]
-        beside = (lasts >= value.first) & (firsts <= value.last)
-        used = np.maximum.accumulate(ends[beside])
-        gaps = starts[beside]
+        overlapping = (lasts >= value.first) & (firsts <= value.last)
+        used = np.maximum.accumulate(ends[overlapping])
+        gaps = starts[overlapping]
         gaps[1:] -= used[:-1]
         fitting = np.flatnonzero(gaps >= value.size)
         if fitting.size:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from tinygrad.codegen.indexing import constant_value
+from tinygrad.codegen.indexing import splat_value
 from tinygrad.codegen.predicate import reduce_identity
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Family, Ops
@@ -62,7 +62,7 @@ class PaddedShapes:
         if not node.has_sizes:
             return node
         view = node.realized_view
-        return self.node(view) if view is not None and constant_value(node) is None else None
+        return self.node(view) if view is not None and splat_value(node) is None else None
 
     def over(self, node: UOp, src: tuple[UOp, ...]) -> UOp:
         """A node over the largest sizes of its sources."""

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from tinygrad.codegen.indexing import constant_value
+from tinygrad.codegen.indexing import splat_value
 from tinygrad.device import Device
 from tinygrad.dtype import dtypes
 from tinygrad.graph.attributes import Synthesized
@@ -293,7 +293,7 @@ class Partition:
 
 def _memory_of(node: UOp) -> UOp | None:
     """The view of memory that a computed value is in; constants are better written into kernels."""
-    return node.realized_view if constant_value(node) is None else None
+    return node.realized_view if splat_value(node) is None else None
 
 
 _GATHERED_BELOW = frozenset({Ops.RESHAPE, Ops.PERMUTE, Ops.EXPAND, Ops.PAD, Ops.DETACH, Ops.CAST})

@@ -10,7 +10,7 @@ import functools
 import json
 from typing import Any
 
-from tinygrad.codegen.kernel_cache import device_key, keeps_kernels
+from tinygrad.codegen.kernel_cache import device_key, uses_kernel_cache
 from tinygrad.device import Device
 from tinygrad.dtype import DType
 from tinygrad.graph.ops import Ops
@@ -110,7 +110,7 @@ class PersistentSchedules:
 
     def key(self, structure: Structure) -> str | None:
         """The name of a structure that is worth keeping, where settings allow that."""
-        if len(structure.nodes) < self.least_nodes or not keeps_kernels():
+        if len(structure.nodes) < self.least_nodes or not uses_kernel_cache():
             return None
         return digest_of(structure)
 

@@ -5,7 +5,7 @@ DETACH is gone, and movement of constants is a constant. Nothing that changes a 
 """
 from __future__ import annotations
 
-from tinygrad.codegen.indexing import constant_value
+from tinygrad.codegen.indexing import splat_value
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.passes import graph_pass
 from tinygrad.graph.rewrite import RewriteTable, Rule, any_node, node
@@ -17,7 +17,7 @@ from tinygrad.schedule.split import split_reduce
 
 
 def _moved_constant(moved: UOp) -> UOp | None:
-    scalar = constant_value(moved)
+    scalar = splat_value(moved)
     if scalar is None or moved.op is Ops.PAD:
         return None
     return UOp.const(scalar.arg, scalar.dtype, moved.shape)
@@ -25,7 +25,7 @@ def _moved_constant(moved: UOp) -> UOp | None:
 
 def _folded_elementwise(whole: UOp) -> UOp | None:
     """Arithmetic of constants, by folding their scalars; arithmetic that a constant makes trivial."""
-    scalars = [constant_value(s) for s in whole.src]
+    scalars = [splat_value(s) for s in whole.src]
     if all(s is None for s in scalars):
         return None
     if all(s is not None for s in scalars):
@@ -74,7 +74,7 @@ def simplified_graph(sinks: list[UOp]) -> list[UOp]:
         new = node if src == node.src else _over(node, src)
         if new.op not in _CHANGED_BY_CONSTANTS or not constants.isdisjoint(new.src):
             new = scheduling_rules.settled(new)
-            if constant_value(new) is not None:
+            if splat_value(new) is not None:
                 constants.add(new)
         return new
 
@@ -84,7 +84,7 @@ def simplified_graph(sinks: list[UOp]) -> list[UOp]:
 def _computed(node: UOp) -> UOp | None:
     """The view that holds the value of a node. A constant that some tensor has in memory is still better
     written into the kernels that use it."""
-    return node.realized_view if constant_value(node) is None else None
+    return node.realized_view if splat_value(node) is None else None
 
 
 _CHANGED_BY_CONSTANTS = Family.ELEMENTWISE | Family.MOVEMENT

@@ -15,7 +15,7 @@ from weakref import ref
 
 from tinygrad.dtype import dtypes
 from tinygrad.graph.gradient import transpose_movement
-from tinygrad.graph.leaves import with_gradient_of, without_detaches
+from tinygrad.graph.leaf_tensors import with_gradient_of, without_detaches
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
 from tinygrad.shape.shapetracker import ShapeTracker

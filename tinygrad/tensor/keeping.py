@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING
 
 from tinygrad.device import canonical_device
 from tinygrad.engine.realize import Capture, realize_uops, schedule_uops
-from tinygrad.graph.leaves import constant_value
+from tinygrad.graph.leaf_tensors import constant_value
+from tinygrad.graph.node_flags import COSTLY, COSTLY_OPS, MEMORY, READS, WRITES
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.sharding import Placement
 from tinygrad.graph.sizes import largest_shape
-from tinygrad.graph.traits import COSTLY, COSTLY_OPS, MEMORY, READS, WRITES
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import prod
 from tinygrad.schedule.items import ScheduleItem
@@ -91,15 +91,15 @@ def values_to_keep(tensors: Sequence[Tensor]) -> list[Kept]:
     none."""
     capture = Capture.current()
     if capture is None:
-        held = held_among([t for t in live_tensors() if t._uop.traits & (COSTLY | READS | WRITES) == COSTLY])
+        held = held_among([t for t in live_tensors() if t._uop.flags & (COSTLY | READS | WRITES) == COSTLY])
     else:
         before = capture.pending
         held = held_among([t for t in live_tensors() if t._uop.viewed in before
-                           and not t._uop.traits & (MEMORY | WRITES)])
+                           and not t._uop.flags & (MEMORY | WRITES)])
     if not held:
         return []
     order = list(UOp.sink([t._uop for t in tensors]).toposort(
-        stop=lambda n: n.realized_view is not None or (capture is None and not n.traits & COSTLY)))[:-1]
+        stop=lambda n: n.realized_view is not None or (capture is None and not n.flags & COSTLY)))[:-1]
     chosen = worth_keeping(order, held, capture is not None)
     if capture is None and all([t._uop.viewed in chosen for t in tensors]):
         return []
@@ -130,7 +130,7 @@ def worth_keeping(order: Sequence[UOp], held: dict[UOp, list[Tensor]], reads_mem
         if node.op is Ops.BUFFER or node.realized_view is not None:
             read[node] = bytes_of(node)
             continue
-        most = read[node] = max([read[s] for s in node.src if s in read], default=node.traits & READS)
+        most = read[node] = max([read[s] for s in node.src if s in read], default=node.flags & READS)
         slow = COSTLY_OPS if most == 0 else COSTLY_OF_MEMORY if reads_memory else frozenset()
         if node.op in slow or not costly.isdisjoint(node.src):
             costly.add(node)

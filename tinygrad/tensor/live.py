@@ -11,10 +11,10 @@ import weakref
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
-from tinygrad.graph.leaves import below_detaches
+from tinygrad.graph.leaf_tensors import below_detaches
+from tinygrad.graph.node_flags import MEMORY, WRITES
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.storage import Overwriting
-from tinygrad.graph.traits import MEMORY, WRITES
 from tinygrad.graph.uop import UOp
 from tinygrad.graph.writes import Readers, pending_writes
 
@@ -34,7 +34,7 @@ def live_tensors() -> list[Tensor]:
 def unrealized_tensors() -> list[Tensor]:
     """The live tensors that are not settled."""
     return [t for reference in list(LIVE) if (t := reference()) is not None
-            and t._uop.traits & (MEMORY |
+            and t._uop.flags & (MEMORY |
                                  WRITES) != MEMORY]  # _is_fully_realized, of all there are, in every replay
 
 

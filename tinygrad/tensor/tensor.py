@@ -28,7 +28,7 @@ from tinygrad.dtype import DType, DTypeLike, dtype_from_numpy, dtypes, to_dtype
 from tinygrad.engine.realize import Capture, check_reading, realize_uops
 from tinygrad.functional.methods import Methods
 from tinygrad.graph.batch import TransformError, is_unknown
-from tinygrad.graph.leaves import (
+from tinygrad.graph.leaf_tensors import (
     LeafIndex,
     below_detaches,
     constant_leaves,
@@ -43,11 +43,11 @@ from tinygrad.graph.leaves import (
     value_of_its_own,
     with_gradient_of,
 )
+from tinygrad.graph.node_flags import COSTLY, MEMORY, WRITES
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.sharding import Devices, Placement
 from tinygrad.graph.sizes import Size, largest_shape, shape_value
 from tinygrad.graph.storage import Overwriting
-from tinygrad.graph.traits import COSTLY, MEMORY, WRITES
 from tinygrad.graph.uop import Shape, UOp
 from tinygrad.helpers import engine_lock, exclusive, prod
 from tinygrad.schedule.items import ScheduleItem
@@ -156,12 +156,12 @@ class Tensor(Methods):
 
     @property
     def _is_in_memory(self) -> bool:
-        return self._uop.traits & MEMORY != 0
+        return self._uop.flags & MEMORY != 0
 
     @property
     def _is_fully_realized(self) -> bool:
         """Whether this stands for memory as it is: it is not lazy, and nothing is to be written there."""
-        return self._uop.traits & (MEMORY | WRITES) == MEMORY
+        return self._uop.flags & (MEMORY | WRITES) == MEMORY
 
     def _alias_with(self, other: Tensor) -> Tensor:
         alias_set = self._alias_set or AliasSet(self)
@@ -223,7 +223,7 @@ class Tensor(Methods):
         Where this is a view of memory that another handle was assigned to, that is written first: what is
         built on the view sees it.
         """
-        if self._uop.traits & MEMORY:
+        if self._uop.flags & MEMORY:
             memory = below_detaches(self._uop)
             if memory.op is Ops.BUFFER:
                 if memory.storage.writer is not None:
@@ -396,14 +396,14 @@ class Tensor(Methods):
         """
         with engine_lock:
             tensors = [t for t in (self, *others) if not is_unknown(t.uop)]
-            traits = traits_of(tensors)
+            flags = flags_of(tensors)
             writes: set[UOp] = set()
-            if traits & WRITES:
+            if flags & WRITES:
                 tensors, writes = with_pending_readers(tensors)
-                traits = traits_of(tensors)
-            if traits & COSTLY or Capture.active is not None:
+                flags = flags_of(tensors)
+            if flags & COSTLY or Capture.active is not None:
                 keep_values([t for t in tensors if not t._is_realized])
-            if traits & WRITES:
+            if flags & WRITES:
                 overwriting = Overwriting([write.src[0].base.storage for write in writes])
                 realize_uops([t._placed() for t in tensors if not t._is_realized],
                              lambda: note_computed(tensors, writes, overwriting))
@@ -708,9 +708,9 @@ class Tensor(Methods):
         self.uop = memory.shrink([(0, size) for size in self.shape])
 
 
-def traits_of(tensors: Sequence[Tensor]) -> int:
-    """The traits that the nodes of some tensors have together."""
-    return functools.reduce(operator.or_, [t._uop.traits for t in tensors], 0)
+def flags_of(tensors: Sequence[Tensor]) -> int:
+    """The flags that the nodes of some tensors have together."""
+    return functools.reduce(operator.or_, [t._uop.flags for t in tensors], 0)
 
 
 def given_up_gradient() -> Tensor:

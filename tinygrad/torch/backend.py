@@ -19,7 +19,7 @@ from torch.fx import GraphModule
 from tinygrad.jit import TinyJit
 from tinygrad.tensor import Tensor
 from tinygrad.tensor.generator import seeded
-from tinygrad.torch.evaluate import Program, program_of
+from tinygrad.torch.evaluate import GraphProgram, program_of
 from tinygrad.torch.registry import OPERATORS
 
 
@@ -62,7 +62,7 @@ def compiled(module: GraphModule, example_inputs: Sequence[Any]) -> Callable[...
 class Replayed:
     """A program that is traced once for each kind of call."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: GraphProgram) -> None:
         positions = {node: i for i, node in enumerate(program.inputs)}
         self.passed_on = [positions.get(output) for output in program.outputs]
         """for each output which input it is, None for what is computed"""

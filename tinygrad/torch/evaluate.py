@@ -1,7 +1,8 @@
 """Walks a functional FX graph with our tensors: what `backend.py` traces under TinyJit.
 
-In: a graph of ATen operators and of Python's own operators on sizes. Out: `Program`, its steps. Whether the
-table has each operator is known when the program is made: `UnsupportedOperators` lists all that it has not.
+In: a graph of ATen operators and of Python's own operators on sizes. Out: `GraphProgram`, its steps. Whether
+the table has each operator is known when the program is made: `UnsupportedOperators` lists all that it has
+not.
 """
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ SIZES: dict[str, Callable[..., Any]] = {
 
 
 @dataclass(frozen=True)
-class Step:
+class GraphCall:
     """One operator of a program."""
 
     result: Node
@@ -37,14 +38,14 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Program:
+class GraphProgram:
     """A graph as steps, with its inputs and results by their nodes."""
 
     inputs: tuple[Node, ...]
     """of the graph, and the tensors that its module holds"""
     held: tuple[torch.Tensor, ...]
     """the last of the inputs"""
-    steps: tuple[Step, ...]
+    steps: tuple[GraphCall, ...]
     outputs: tuple[Any, ...]
     is_random: bool
 
@@ -84,7 +85,7 @@ def with_dtypes(result: Any, dtypes: tuple[DType | None, ...]) -> Any:
     return result
 
 
-def program_of(module: GraphModule) -> Program:
+def program_of(module: GraphModule) -> GraphProgram:
     """The steps of a graph.
 
     Raises UnsupportedOperators for operators that the table has not.
@@ -95,10 +96,10 @@ def program_of(module: GraphModule) -> Program:
     if missing:
         raise UnsupportedOperators(missing)
     held = [node for node in nodes if node.op == "get_attr"]
-    return Program(
+    return GraphProgram(
         inputs=tuple([node for node in nodes if node.op == "placeholder"] + held),
         held=tuple(getattr(module, node.target) for node in held),
-        steps=tuple(Step(node, function, result_dtypes(node), str(node.target) in PROMOTED)
+        steps=tuple(GraphCall(node, function, result_dtypes(node), str(node.target) in PROMOTED)
                     for node, function in steps if function is not None),
         outputs=tuple(nodes[-1].args[0]),
         is_random=any(str(node.target) in RANDOM for node, _ in steps))

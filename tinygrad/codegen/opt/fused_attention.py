@@ -169,8 +169,8 @@ class _OnUnit:
         self.queries = self.axis(attention.query, sizes[0], rows, how.weights_own, False, RangeKind.LOCAL)
         self.keys = self.axis(attention.key, sizes[1], attention.key.extent // sizes[1], how.result_across,
                               False, RangeKind.UNROLL)
-        beside = _power_dividing(ceildiv(attention.column.extent, sizes[1]), AT_ONCE_ALONG_D)
-        self.columns = self.axis(attention.column, sizes[1], beside, how.values_own,
+        adjacent = _power_dividing(ceildiv(attention.column.extent, sizes[1]), AT_ONCE_ALONG_D)
+        self.columns = self.axis(attention.column, sizes[1], adjacent, how.values_own,
                                  is_contiguous([values], attention.column), RangeKind.UNROLL)
         if attention.key.extent % sizes[1] or not self.keys.is_whole():
             raise ValueError(f"a tile of {attention.key.extent} keys is no power of two of tiles of "

@@ -51,7 +51,7 @@ def searched_plan(ast: UOp, nest: UOp, device: str) -> Plan:
     width, seconds = int(BEAM), float(BEAM_SECONDS.value)
     key = kernel_key(ast, device)
     may_recall = CACHELEVEL and not IGNORE_BEAM_CACHE and key is not None
-    kept = _kept_plans().get(key, width, seconds) if may_recall and key is not None else None
+    kept = _plan_cache().get(key, width, seconds) if may_recall and key is not None else None
     if kept is not None and applies(nest, kept, renderer):
         return kept
     try:
@@ -63,7 +63,7 @@ def searched_plan(ast: UOp, nest: UOp, device: str) -> Plan:
     if DEBUG >= 2:
         print(f"searched {colored(found.summary(), 'green')}")
     if CACHELEVEL and key is not None:
-        _kept_plans().put(key, width, seconds, found.plan)
+        _plan_cache().put(key, width, seconds, found.plan)
     return found.plan
 
 
@@ -77,7 +77,7 @@ def applies(nest: UOp, plan: Plan, renderer: Renderer) -> bool:
 
 
 @cache
-def _kept_plans() -> PlanCache:
+def _plan_cache() -> PlanCache:
     return PlanCache(cache_dir() / "plans.sqlite")
 
 

@@ -17,9 +17,9 @@ from tinygrad.helpers import make_tuple
 from tinygrad.tensor import Tensor
 
 if TYPE_CHECKING:
-    from tinygrad.nn.onnx.export import Writer
+    from tinygrad.nn.onnx.export import OnnxWriter
 
-Write: TypeAlias = "Callable[[Writer, list[str]], str]"
+Write: TypeAlias = "Callable[[OnnxWriter, list[str]], str]"
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ def _call(op: str, operands: Sequence[Tensor | None], **attributes: Any) -> Call
     """One operator of these operands; those that are None are left out."""
     there = [x for x in operands if x is not None]
 
-    def write(writer: Writer, names: list[str]) -> str:
+    def write(writer: OnnxWriter, names: list[str]) -> str:
         given = iter(names)
         return writer.add(op, ["" if x is None else next(given) for x in operands], **attributes)
     return Call(tuple(x.uop for x in there), write)

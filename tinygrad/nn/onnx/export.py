@@ -47,7 +47,7 @@ def export(function: Callable[..., Any], example_inputs: Any, path: str | os.Pat
     with Tensor.no_grad(), _noted_calls() as calls:
         made = function(*inputs[:len(arguments)], **dict(zip(named, inputs[len(arguments):], strict=True)))
     results = _results(made, output_names)
-    writer = Writer(calls)
+    writer = OnnxWriter(calls)
     for name, x in zip(names, inputs, strict=True):
         writer.take_input(name, x)
     for name, x in results.items():
@@ -127,7 +127,7 @@ def _noted_calls() -> Iterator[dict[UOp, Call]]:
             delattr(Tensor, name)
 
 
-class Writer:
+class OnnxWriter:
     """The nodes and constants of a graph that is written, and the names of its values."""
 
     def __init__(self, calls: Mapping[UOp, Call]) -> None:

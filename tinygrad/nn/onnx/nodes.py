@@ -12,9 +12,9 @@ from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
 
 if TYPE_CHECKING:
-    from tinygrad.nn.onnx.export import Writer
+    from tinygrad.nn.onnx.export import OnnxWriter
 
-Write: TypeAlias = "Callable[[Writer, UOp, list[str]], str]"
+Write: TypeAlias = "Callable[[OnnxWriter, UOp, list[str]], str]"
 
 
 def _plain(op: str) -> Write:
@@ -26,31 +26,31 @@ def _by_kind(of_bools: str, of_numbers: str) -> Write:
                                                   names)
 
 
-def _number(writer: Writer, node: UOp, value: float) -> str:
+def _number(writer: OnnxWriter, node: UOp, value: float) -> str:
     return writer.constant(np.array(value, node.dtype.numpy))
 
 
-def _less(writer: Writer, node: UOp, names: list[str]) -> str:
+def _less(writer: OnnxWriter, node: UOp, names: list[str]) -> str:
     if node.src[0].dtype.is_bool:  # False comes before True
         return writer.add("And", [writer.add("Not", [names[0]]), names[1]])
     return writer.add("Less", names)
 
 
-def _truncated(writer: Writer, node: UOp, names: list[str]) -> str:
+def _truncated(writer: OnnxWriter, node: UOp, names: list[str]) -> str:
     negative = writer.add("Less", [names[0], _number(writer, node, 0)])
     return writer.add("Where", [negative, writer.add("Ceil", names), writer.add("Floor", names)])
 
 
-def _floored(writer: Writer, node: UOp, names: list[str]) -> str:
+def _floored(writer: OnnxWriter, node: UOp, names: list[str]) -> str:
     rest = writer.add("Mod", names)
     return writer.add("Div", [writer.add("Sub", [names[0], rest]), names[1]])
 
 
-def _cast(writer: Writer, node: UOp, names: list[str]) -> str:
+def _cast(writer: OnnxWriter, node: UOp, names: list[str]) -> str:
     return writer.add("Cast", names, to=writer.onnx.helper.np_dtype_to_tensor_dtype(node.dtype.numpy))
 
 
-def _reduced(writer: Writer, node: UOp, names: list[str]) -> str:
+def _reduced(writer: OnnxWriter, node: UOp, names: list[str]) -> str:
     op, axes = node.arg
     if node.dtype.is_bool:
         number = writer.add("Cast", names, to=writer.onnx.TensorProto.UINT8)
@@ -60,7 +60,7 @@ def _reduced(writer: Writer, node: UOp, names: list[str]) -> str:
     return writer.add(name, [names[0], writer.ints(axes)], keepdims=1)
 
 
-def _padded(writer: Writer, node: UOp, names: list[str]) -> str:
+def _padded(writer: OnnxWriter, node: UOp, names: list[str]) -> str:
     pads = [before for before, _ in node.arg] + [after for _, after in node.arg]
     if not node.dtype.is_bool:
         return writer.add("Pad", [names[0], writer.ints(pads), _number(writer, node, 0)])
@@ -69,7 +69,7 @@ def _padded(writer: Writer, node: UOp, names: list[str]) -> str:
     return writer.add("Cast", [padded], to=writer.onnx.TensorProto.BOOL)
 
 
-def _cropped(writer: Writer, node: UOp, names: list[str]) -> str:
+def _cropped(writer: OnnxWriter, node: UOp, names: list[str]) -> str:
     if len(node.src) > 1:
         raise ValueError("a crop that begins where a Variable says has no operator of the standard")
     axes = [i for i, ((start, end), n) in enumerate(zip(node.arg, node.src[0].shape, strict=True))
@@ -78,7 +78,7 @@ def _cropped(writer: Writer, node: UOp, names: list[str]) -> str:
     return writer.add("Slice", [names[0], writer.ints(starts), writer.ints(ends), writer.ints(axes)])
 
 
-def _stepped(writer: Writer, node: UOp, names: list[str]) -> str:
+def _stepped(writer: OnnxWriter, node: UOp, names: list[str]) -> str:
     axes = [i for i, step in enumerate(node.arg) if step != 1]
     steps = [node.arg[i] for i in axes]
     far = np.iinfo(np.int64).max
@@ -87,14 +87,14 @@ def _stepped(writer: Writer, node: UOp, names: list[str]) -> str:
 
 
 def _shifted(direction: str) -> Write:
-    def write(writer: Writer, node: UOp, names: list[str]) -> str:
+    def write(writer: OnnxWriter, node: UOp, names: list[str]) -> str:
         if not node.dtype.is_unsigned:
             raise ValueError(f"the standard shifts unsigned integers only, not {node.dtype.name}")
         return writer.add("BitShift", names, direction=direction)
     return write
 
 
-def _same(writer: Writer, node: UOp, names: list[str]) -> str:
+def _same(writer: OnnxWriter, node: UOp, names: list[str]) -> str:
     return names[0]
 
 

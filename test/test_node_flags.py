@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from tinygrad import Tensor
+from tinygrad.graph.node_flags import COSTLY, LEAF, MEMORY, READS, WRITES, Argument
 from tinygrad.graph.ops import Family, Ops
-from tinygrad.graph.traits import COSTLY, LEAF, MEMORY, READS, WRITES, Argument
 from tinygrad.graph.uop import UOp
 
 
@@ -76,6 +76,6 @@ TESTED = SOURCES | Family.ELEMENTWISE | Family.MOVEMENT | {Ops.ASSIGN, Ops.DETAC
 def test_traits_and_devices_are_those_of_the_graph(name):
     for node in graphs()[name].uop.toposort():
         if node.op in TESTED:
-            found = [node.traits & trait != 0 for trait in (LEAF, WRITES, MEMORY, READS, COSTLY)]
+            found = [node.flags & flag != 0 for flag in (LEAF, WRITES, MEMORY, READS, COSTLY)]
             wanted = [rule(node) for rule in (has_leaf, writes, is_memory, reads, is_costly)]
             assert found == wanted and node.device == device(node), node

@@ -1,6 +1,6 @@
-"""What is known of a node from the moment it is made: bits that follow from its operation and its sources.
+"""Flags of nodes, known once they are made: bits that follow from the operation and the flags of the sources.
 
-In: the operation and argument of a node that `UOp.new` makes, and the bits of its sources. Out: its `traits`.
+In: the operation and argument of a node that `UOp.new` makes, and the flags of its sources. Out: its own.
 They are what is asked of nearly every node of every step, so nobody walks a graph to find them.
 """
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tinygrad.graph.uop import UOp
 
 LEAF: Final = 1
-"""A variable of gradients (`graph/leaves.py`) is below, along ways that gradients can take."""
+"""A variable of gradients (`graph/leaf_tensors.py`) is below, along ways that gradients can take."""
 WRITES: Final = 2
 """A write into memory (ASSIGN) is below, or this is one."""
 MEMORY: Final = 4
@@ -25,7 +25,7 @@ COSTLY: Final = 16
 """Something that no memory is read for, and that takes longer to compute than to read, is below: random
 numbers and whatever else is to be stored (CONTIGUOUS), exponentials, logarithms, sines."""
 PASSED_ON: Final = LEAF | WRITES | READS | COSTLY
-"""What a node has because its sources have it, unless `TRAITS` says otherwise."""
+"""What a node has because its sources have it, unless `FLAG_RULES` says otherwise."""
 COSTLY_OPS: Final = frozenset({Ops.CONTIGUOUS, Ops.EXP2, Ops.LOG2, Ops.SIN})
 """Operations of which an item takes longer to compute than to read."""
 
@@ -40,19 +40,19 @@ class Argument:
         return (gradient,)
 
 
-def _costly(traits: int, arg: object) -> int:
-    traits &= PASSED_ON
-    return traits if traits & READS else traits | COSTLY
+def _costly(flags: int, arg: object) -> int:
+    flags &= PASSED_ON
+    return flags if flags & READS else flags | COSTLY
 
 
-TRAITS: Final[dict[Ops, Callable[[int, Any], int]]] = {
+FLAG_RULES: Final[dict[Ops, Callable[[int, Any], int]]] = {
     **dict.fromkeys(COSTLY_OPS, _costly),
-    **dict.fromkeys(Family.VIEW, lambda traits, arg: traits),
-    Ops.BUFFER: lambda traits, arg: LEAF | MEMORY | READS,
-    Ops.ASSIGN: lambda traits, arg: traits | WRITES | MEMORY,
-    Ops.DETACH: lambda traits, arg: traits & ~LEAF if arg is None else traits & PASSED_ON | LEAF,
+    **dict.fromkeys(Family.VIEW, lambda flags, arg: flags),
+    Ops.BUFFER: lambda flags, arg: LEAF | MEMORY | READS,
+    Ops.ASSIGN: lambda flags, arg: flags | WRITES | MEMORY,
+    Ops.DETACH: lambda flags, arg: flags & ~LEAF if arg is None else flags & PASSED_ON | LEAF,
     Ops.CUSTOM_GRADIENT:
-        lambda traits, arg: traits & PASSED_ON | (LEAF if isinstance(arg, Argument) else 0),
+        lambda flags, arg: flags & PASSED_ON | (LEAF if isinstance(arg, Argument) else 0),
 }
-"""The traits of a node from all those that its sources have together, and its argument. What is no float has
+"""The flags of a node from all those that its sources have together, and its argument. What is no float has
 no gradients, so never LEAF."""

@@ -1,4 +1,4 @@
-"""What a node says about the tensor that stands for it: is it in memory, a constant, a variable of gradients.
+"""Leaf tensors, and what else a node says about its tensor: is it in memory, a constant, a leaf of gradients.
 
 A leaf is a variable that gradients are taken of: a float BUFFER (reshaped at most), one about to be
 overwritten (ASSIGN), or a constructor's expression that carries an identity, DETACH(leaf). Gradients are also
@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from tinygrad.graph.node_flags import LEAF, MEMORY
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.storage import Storage
-from tinygrad.graph.traits import LEAF, MEMORY
 from tinygrad.graph.uop import UOp
 
 
@@ -50,7 +50,7 @@ def without_detaches(uop: UOp) -> UOp:
 
 def is_detached_memory(uop: UOp) -> bool:
     """Whether `uop` is a view of memory, or of memory about to be overwritten, as a constant to gradients."""
-    return uop.traits & MEMORY != 0 and uop.viewed.op is Ops.DETACH
+    return uop.flags & MEMORY != 0 and uop.viewed.op is Ops.DETACH
 
 
 def below_detaches(uop: UOp) -> UOp:
@@ -64,7 +64,7 @@ def below_detaches(uop: UOp) -> UOp:
 def value_of_its_own(uop: UOp) -> UOp:
     """`uop`, and where that is a view of memory, which others may write to, or one that shows an item several
     times, which must be as many items once they are written to, a node that is none."""
-    return with_gradient_of(uop, uop) if uop.traits & MEMORY or repeats_items(uop) else uop
+    return with_gradient_of(uop, uop) if uop.flags & MEMORY or repeats_items(uop) else uop
 
 
 def repeats_items(uop: UOp) -> bool:
@@ -91,7 +91,7 @@ def own_memory(uop: UOp) -> UOp | None:
 
     A node that is no memory but was computed was so for another tensor with an equal expression.
     """
-    if not uop.traits & MEMORY:
+    if not uop.flags & MEMORY:
         return None
     uop = without_detaches(uop)
     return uop if uop.viewed.op is Ops.BUFFER else None
@@ -99,7 +99,7 @@ def own_memory(uop: UOp) -> UOp | None:
 
 def is_view_of_memory(uop: UOp) -> bool:
     """Whether `uop` is a view of memory, or of memory about to be overwritten."""
-    return uop.traits & MEMORY != 0 and uop.viewed.op is not Ops.DETACH
+    return uop.flags & MEMORY != 0 and uop.viewed.op is not Ops.DETACH
 
 
 def constant_value(uop: UOp) -> Any:
@@ -137,7 +137,7 @@ def is_leaf(uop: UOp) -> bool:
 
 def depends_on_leaf(uop: UOp) -> bool:
     """Whether a leaf is below `uop`, along ways that gradients can take."""
-    return uop.traits & LEAF != 0
+    return uop.flags & LEAF != 0
 
 
 class LeafIndex:
@@ -157,7 +157,7 @@ class LeafIndex:
         """Add what is here as it was before it was computed, of tensors that stand for its memory since."""
         found: dict[Storage, UOp] = {}
         for node in self.nodes:
-            if node.computed_into is None or is_leaf(node) or node.traits & MEMORY:
+            if node.computed_into is None or is_leaf(node) or node.flags & MEMORY:
                 continue
             memory = leaf_node(node.computed_into)
             if memory is not None and memory.op is Ops.BUFFER:
