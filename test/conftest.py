@@ -17,6 +17,12 @@ if os.getenv("CI"):
     settings.load_profile("ci")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """CI prints the slowest twenty tests of every run."""
+    if os.getenv("CI") and config.option.durations is None:
+        config.option.durations = 20
+
+
 @pytest.fixture
 def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """For tests of what only the CPU has, or of its words: they run there, whatever DEV names, and so do the
