@@ -188,8 +188,8 @@ def test_a_sharded_tensor_has_the_whole_shape_and_the_names_of_its_devices(own_m
     t = Tensor(numbers(5, 3)).shard_(("cpu:0", "CPU:1"), axis=-2)
     assert (t.shape, t.device, len(t), lies(t)) == ((5, 3), TWO, 5, (0, ((0, 3), (3, 5))))
     assert lies(t.shard(TWO)) == (None, ())
-    assert [p.shape for p in t.realize().uop.base.pieces] == [(3, 3), (2, 3)]
-    assert [p.device for p in t.uop.base.pieces] == ["CPU", "CPU:1"]
+    assert [p.shape for p in t.realize().uop.base.shards] == [(3, 3), (2, 3)]
+    assert [p.device for p in t.uop.base.shards] == ["CPU", "CPU:1"]
     assert Tensor(numbers(2)).shard(("CPU:1",), 0).device == "CPU:1"
 
 

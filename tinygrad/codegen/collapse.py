@@ -114,12 +114,12 @@ def _select(condition: UOp, kept: UOp, zero: UOp, r: UOp) -> UOp | None:
     for c in conjuncts(condition):
         at = solved_for(c, r)
         if at is not None:
-            inside = (at >= 0) & (at < r.src[0])
+            mask = (at >= 0) & (at < r.src[0])
             others = [o for o in conjuncts(condition) if o is not c]
             for other in others:
-                inside = inside & mask_loads(other.substitute({r: at}), inside)
-            chosen = mask_loads(kept.substitute({r: at}), inside)
-            return simplified(Ops.WHERE, kept.dtype, inside, chosen, zero)
+                mask = mask & mask_loads(other.substitute({r: at}), mask)
+            chosen = mask_loads(kept.substitute({r: at}), mask)
+            return simplified(Ops.WHERE, kept.dtype, mask, chosen, zero)
     return None
 
 
@@ -243,4 +243,4 @@ _value_rules = constant_folding + counter_arithmetic
 
 def simplified(op: Ops, dtype: DType, *src: UOp) -> UOp:
     """The value `op` of `src`, folded where that needs no more than these nodes."""
-    return _value_rules.settled(UOp.simplified(op, dtype, src))
+    return _value_rules.normal_form(UOp.simplified(op, dtype, src))

@@ -38,7 +38,7 @@ def contraction_of(node: UOp) -> Contraction | None:
     return Contraction(node, a - b, b - a) if a - b and b - a else None
 
 
-def guard_of(value: UOp, otherwise: UOp) -> UOp | None:
+def mask_of(value: UOp, otherwise: UOp) -> UOp | None:
     """The condition of a value that is the constant `otherwise` where it does not hold."""
     if value.op is Ops.WHERE and value.src[2] is otherwise:
         return value.src[0]

@@ -266,8 +266,8 @@ def _vector_reduce(node: UOp, src: tuple[UOp, ...], lane: UOp) -> UOp:
 def _vector_scatter(node: UOp, src: tuple[UOp, ...], lane: UOp, done: dict[UOp, UOp]) -> UOp:
     """The lanes' items lie side by side."""
     terms, _ = linear_terms(node.src[1])
-    beside = terms.get(lane) == 1 and not any(lane in atom.ranges for atom in terms if atom is not lane)
-    if lane not in node.closed_ranges or not beside:
+    adjacent = terms.get(lane) == 1 and not any(lane in atom.ranges for atom in terms if atom is not lane)
+    if lane not in node.closed_ranges or not adjacent:
         raise RuntimeError("lanes accumulate in memory that is theirs, side by side")
     value, condition = (splat(s, lane.extent) for s in (src[0], src[2]))
     offset, loops = at_lane(node.src[1], lane, 0, done), _loops(node, src, lane)

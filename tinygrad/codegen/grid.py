@@ -188,7 +188,7 @@ class Grid:
 
     # --- guards ---------------------------------------------------------------------------------------------
 
-    def guard(self, ranges: frozenset[UOp], kinds: Iterable[RangeKind] = BLOCK_KINDS) -> UOp | None:
+    def mask(self, ranges: frozenset[UOp], kinds: Iterable[RangeKind] = BLOCK_KINDS) -> UOp | None:
         """The condition under which a thread stores what changes with `ranges`; None where each does."""
         result = TRUE
         for kind in kinds:
@@ -210,13 +210,13 @@ class Grid:
                                             left % chosen.inner_size if chosen.slow else left)
         return conditions
 
-    def guard_of(self, node: UOp) -> UOp | None:
+    def mask_of(self, node: UOp) -> UOp | None:
         """The guard of a STORE, or of what fills a STAGE: shared memory is every block's own, scratch memory
         every thread's."""
         if node.op is Ops.STAGE and node.arg[1] is not Memory.SHARED:
             return None
         kinds = (RangeKind.LOCAL,) if node.op is Ops.STAGE else tuple(BLOCK_KINDS)
-        return self.guard(node.ranges | frozenset(node.closed_ranges), kinds)
+        return self.mask(node.ranges | frozenset(node.closed_ranges), kinds)
 
     def own_part(self, stage: UOp) -> tuple[UOp, int]:
         """(this thread's number, how many there are) among the threads that each fill a part of their own of

@@ -38,7 +38,7 @@ def ranges_of(index: tuple[UOp, ...], valid: UOp | None) -> frozenset[UOp]:
     return found if valid is None else found | valid.ranges
 
 
-def guarding(valid: UOp | None, index: tuple[UOp, ...], shape: tuple[int, ...]) -> UOp | None:
+def bounds_mask(valid: UOp | None, index: tuple[UOp, ...], shape: tuple[int, ...]) -> UOp | None:
     """The part of `valid` without which `index` could leave `shape`: all that loads must respect."""
     if valid is None:
         return None
@@ -57,17 +57,17 @@ def through_movement(point: Point) -> tuple[Point, UOp | None]:
     """The point of `point.node.base` that shows at `point`, and the condition outside which zero shows
     instead."""
     base = point.node.base
-    index, valid, inside = shown_item(point.node.st, base.shape, point.index, point.valid)
-    return Point(base, index, valid), inside
+    index, valid, mask = shown_item(point.node.st, base.shape, point.index, point.valid)
+    return Point(base, index, valid), mask
 
 
 def shown_item(tracker: ShapeTracker, shape: tuple[int, ...], index: tuple[UOp, ...],
                valid: UOp | None) -> tuple[tuple[UOp, ...], UOp | None, UOp | None]:
     """Which item of something of `shape` a view of it shows at `index`, where `valid` holds: its index, the
     condition under which it is wanted, and the one outside which zero shows instead."""
-    index, mask = tracker.indices(index, shape, TRUE if valid is None else valid)
-    inside = unless_always(mask)
-    return index, guarding(both(valid, inside), index, shape), inside
+    index, whole_mask = tracker.indices(index, shape, TRUE if valid is None else valid)
+    mask = unless_always(whole_mask)
+    return index, bounds_mask(both(valid, mask), index, shape), mask
 
 
 def reduced_point(point: Point, ranges: tuple[UOp, ...]) -> Point:

@@ -223,7 +223,7 @@ class _Linearizer:
                 self.emit_update(item)
             self.done[item] = self.scratch[item]
         elif item.op is Ops.STORE:
-            place = self.guarded(item, self.done[item.src[0]])
+            place = self.masked(item, self.done[item.src[0]])
             self.add(UOp.new(Ops.STORE, item.dtype, (place, self.done[item.src[1]]), item.arg))
         elif item.op is Ops.INDEX:
             self.done[item] = self.address(item)
@@ -232,29 +232,29 @@ class _Linearizer:
 
     def place_in_grid(self) -> None:
         """Write down where this thread is, and what it may store."""
-        self.guards: dict[UOp, UOp | None] = {}
+        self.masks: dict[UOp, UOp | None] = {}
         self.own_parts: dict[UOp, tuple[UOp, int]] = {}
         for r, counter in self.grid.counters.items():
             self.done[r] = self.add_tree(counter)
         for node in self.order:
             if node.op in (Ops.STORE, Ops.STAGE):
-                guard = self.guards[node] = self.grid.guard_of(node)
-                if guard is not None:
-                    self.add_tree(guard)
+                mask = self.masks[node] = self.grid.mask_of(node)
+                if mask is not None:
+                    self.add_tree(mask)
             if node.op is Ops.STAGE:
                 number, count = self.own_parts[node] = self.grid.own_part(node)
                 if count > 1:
                     self.add_tree(number)
 
-    def guarded(self, node: UOp, address: UOp) -> UOp:
+    def masked(self, node: UOp, address: UOp) -> UOp:
         """`address`, where the STORE or STAGE `node` stores, for those threads only that may."""
-        guard = self.guards[node]
-        if guard is None:
+        mask = self.masks[node]
+        if mask is None:
             return address
         for valid in address.src[2:]:
-            guard = self.in_every_lane(guard, valid.dtype.count)
-            guard = self.add(UOp.new(Ops.AND, valid.dtype, (valid, guard)))
-        return self.add(address.replace(src=(*address.src[:2], guard)))
+            mask = self.in_every_lane(mask, valid.dtype.count)
+            mask = self.add(UOp.new(Ops.AND, valid.dtype, (valid, mask)))
+        return self.add(address.replace(src=(*address.src[:2], mask)))
 
     def in_every_lane(self, value: UOp, count: int) -> UOp:
         """A single value as a vector of `count`."""
@@ -336,13 +336,13 @@ class _Linearizer:
         if node.op is Ops.STAGE:
             for number, value in enumerate(values):
                 place = (self.scratch[node], self.in_own_part(self.stage_offset(node, number), node))
-                at = self.guarded(node, self.add(UOp.new(Ops.INDEX, node.dtype.scalar, place)))
+                at = self.masked(node, self.add(UOp.new(Ops.INDEX, node.dtype.scalar, place)))
                 self.add(UOp.new(Ops.STORE, node.dtype, (at, value)))
             return
         if node.op is Ops.SCATTER:
             value, offset, condition = values
-            guard = () if condition.op is Ops.CONST and condition.arg is True else (condition,)
-            at = self.add(UOp.new(Ops.INDEX, node.dtype.scalar, (self.scratch[node], offset, *guard)))
+            mask = () if condition.op is Ops.CONST and condition.arg is True else (condition,)
+            at = self.add(UOp.new(Ops.INDEX, node.dtype.scalar, (self.scratch[node], offset, *mask)))
             before = self.add(UOp.new(Ops.LOAD, node.dtype, (at,)))
             self.add(UOp.new(Ops.STORE, node.dtype, (at, self.accumulated(node.arg[1], before, value))))
             return

@@ -56,14 +56,14 @@ class _Lowering:
     def store(self, target: UOp, value: UOp) -> UOp:
         value, condition = value.src if value.op is Ops.LIVE_OUT else (value, None)
         index = self.output_index(value)
-        wanted = None if condition is None else self.value(Point(condition, index, None))
+        live_out = None if condition is None else self.value(Point(condition, index, None))
         stored = self.value(Point(value, index, None))
-        place, inside = through_movement(Point(target, index, None))
-        if inside is not None and wanted is None:
+        place, mask = through_movement(Point(target, index, None))
+        if mask is not None and live_out is None:
             raise RuntimeError(f"the target of an ASSIGN is padded: {target}")
         ranges = [r for r in index if r.op is Ops.RANGE]
         self.stored_over.update(ranges)
-        return place.node.index(place.index[0], both(wanted, inside)).store(stored, *ranges)
+        return place.node.index(place.index[0], both(live_out, mask)).store(stored, *ranges)
 
     def output_index(self, value: UOp) -> tuple[UOp, ...]:
         """The loops over an output: those in which its value is already computed, or new ones. A row that
@@ -127,10 +127,10 @@ class _Lowering:
         if node.op in (Ops.CONST, Ops.VARIABLE):
             return UOp.new(node.op, node.dtype, (), node.arg)
         if node.op in Family.MOVEMENT:
-            inside = through_movement(point)[1]
-            if inside is None or is_loaded_under(sources[0], inside):
+            mask = through_movement(point)[1]
+            if mask is None or is_loaded_under(sources[0], mask):
                 return sources[0]
-            return simplified(Ops.WHERE, node.dtype, inside, sources[0], UOp.const(0, node.dtype))
+            return simplified(Ops.WHERE, node.dtype, mask, sources[0], UOp.const(0, node.dtype))
         if node.op is Ops.LIVE_OUT:
             return sources[0]
         if node.op is Ops.REDUCE:

@@ -87,8 +87,8 @@ def _tile_loop(program: Sequence[UOp], start: int, end: int) -> _TileLoop | None
     counter, body = program[start], program[start + 1:end]
     stores = [n for n in body if n.op is Ops.STORE and _memory(n).op is Ops.SHARED]
     memories = tuple(dict.fromkeys(map(_memory, stores)))
-    outside = [*program[:start], *program[end + 1:]]
-    used_elsewhere = any(n.op in (Ops.LOAD, Ops.STORE) and _memory(n) in memories for n in outside)
+    rest = [*program[:start], *program[end + 1:]]
+    used_elsewhere = any(n.op in (Ops.LOAD, Ops.STORE) and _memory(n) in memories for n in rest)
     if not stores or len(counter.src) != 1 or used_elsewhere or not all(map(_is_copy, stores)):
         return None
     filling = _needed_by(body, stores)

@@ -105,8 +105,8 @@ def strided_vector(load: UOp, done: dict[UOp, UOp]) -> UOp | None:
     result: UOp | None = None
     for first in (min(count * i, last - count + 1) for i in range(step)):
         whole = UOp.new(Ops.LOAD, dtype, (load.src[0].replace(src=(memory, start + first)),))
-        inside = [step * i - first for i in range(count)]
-        picks = tuple(count + at if 0 <= at < count else i for i, at in enumerate(inside))
+        positions = [step * i - first for i in range(count)]
+        picks = tuple(count + at if 0 <= at < count else i for i, at in enumerate(positions))
         result = UOp.new(Ops.SHUFFLE, dtype, (result or whole, whole), picks)
     return result
 

@@ -45,7 +45,7 @@ class CommandList:
     calls: tuple[KernelCall, ...]
     views: tuple[tuple[int, TemplateView], ...]
     """for each node that gets a value, its position in the structure and what shows it"""
-    shown: tuple[tuple[int, str, int, DType], ...]
+    visible: tuple[tuple[int, str, int, DType], ...]
     """(number, device, items, dtype) of the new memory that views show"""
     inner: tuple[tuple[int, int], ...]
     """(number, offset in bytes) of the memory that only the kernels use, in one piece"""
@@ -76,7 +76,7 @@ def run(structure: Structure, template: Template | None) -> bool:
             return False
         addresses[number] = memory.address
     new = {}
-    for number, device, size, dtype in launch.shown:
+    for number, device, size, dtype in launch.visible:
         memory = new[number] = Buffer(device, size, dtype).allocate()
         if memory.uses is not None and memory.uses.before_writing():
             return False

@@ -111,8 +111,8 @@ def _memory_on_several(devices: tuple[str, ...], layout: Layout, dtype: DType) -
         made = {home: _memory_on(home, layout.shape, dtype) for home in homes}
         return UOp.sharded_buffer(devices, layout, [made[home] for home in homes])
     shapes = [(*layout.shape[:axis], end - start, *layout.shape[axis + 1:]) for start, end in layout.spans]
-    pieces = [_memory_on(home, shape, dtype) for home, shape in zip(homes, shapes, strict=True)]
-    return UOp.sharded_buffer(devices, layout, pieces)
+    shards = [_memory_on(home, shape, dtype) for home, shape in zip(homes, shapes, strict=True)]
+    return UOp.sharded_buffer(devices, layout, shards)
 
 
 def full_like(self: Tensor, fill_value: Any, dtype: DTypeLike | None = None, device: Devices | None = None,

@@ -110,7 +110,7 @@ class RewriteTable:
                     return new
         return None
 
-    def settled(self, node: UOp) -> UOp:
+    def normal_form(self, node: UOp) -> UOp:
         """What `node` is when no rule changes it any more; what is below it is not looked at. Raises
         RuntimeError where the rules run in a circle."""
         for _ in range(MOST_ROUNDS):
@@ -118,7 +118,7 @@ class RewriteTable:
             if better is None:
                 return node
             node = better
-        raise RuntimeError(f"the rewrite table '{self.name}' does not settle on {node}")
+        raise RuntimeError(f"the rewrite table '{self.name}' reaches no fixed point on {node}")
 
 
 MOST_ROUNDS = 100
@@ -131,7 +131,7 @@ def rewrite(root: UOp, table: RewriteTable) -> UOp:
     done: dict[UOp, UOp] = {}
     depth = 0
 
-    def settle(node: UOp, src: tuple[UOp, ...]) -> UOp:
+    def normalised(node: UOp, src: tuple[UOp, ...]) -> UOp:
         nonlocal depth
         new = node.with_sources(src)
         if new in done:
@@ -139,12 +139,12 @@ def rewrite(root: UOp, table: RewriteTable) -> UOp:
         better = table.apply(new)
         if better is not None:
             if depth == MOST_ROUNDS:
-                raise RuntimeError(f"the rewrite table '{table.name}' does not settle on {node}")
+                raise RuntimeError(f"the rewrite table '{table.name}' reaches no fixed point on {node}")
             depth += 1
-            better = better.rebuild(settle, done=done)
+            better = better.rebuild(normalised, done=done)
             depth -= 1
         result = new if better is None else better
         done[new] = done[result] = result
         return result
 
-    return root.rebuild(settle, done=done)
+    return root.rebuild(normalised, done=done)

@@ -84,13 +84,13 @@ def _forgets(storage: ref[Storage], nodes: Iterable[ref[UOp]]) -> Callable[[obje
 class ShardedStorage(Storage):
     """The memory on several devices, as its pieces: it was overwritten as often as they were."""
 
-    def __init__(self, pieces: Sequence[UOp]) -> None:
-        self.pieces = tuple(pieces)
+    def __init__(self, shards: Sequence[UOp]) -> None:
+        self.shards = tuple(shards)
         """for each device a view of a BUFFER there, of the shape of its part"""
 
     @property
     def parts(self) -> tuple[Storage, ...]:
-        return tuple(piece.viewed.storage for piece in self.pieces)
+        return tuple(shard.viewed.storage for shard in self.shards)
 
     @property
     def version(self) -> int:  # type: ignore[override]  # it follows from the parts, which are written to

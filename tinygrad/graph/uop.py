@@ -345,33 +345,33 @@ class UOp(Walk, Operators):
         return node
 
     @staticmethod
-    def sharded_buffer(devices: tuple[str, ...], layout: Layout, pieces: Sequence[UOp]) -> UOp:
-        """A BUFFER node of the layout's shape over `pieces`, for each device a view of a BUFFER there."""
+    def sharded_buffer(devices: tuple[str, ...], layout: Layout, shards: Sequence[UOp]) -> UOp:
+        """A BUFFER node of the layout's shape over `shards`, for each device a view of a BUFFER there."""
         Sharding.exists = True
-        storage = ShardedStorage(pieces)
+        storage = ShardedStorage(shards)
         spec = BufferSpec(next(_buffer_identities), devices, prod(layout.shape), storage.version, layout)
-        node = UOp.new(Ops.BUFFER, pieces[0].dtype, (), spec)
+        node = UOp.new(Ops.BUFFER, shards[0].dtype, (), spec)
         node.__dict__["storage"] = storage
         return node
 
     @property
-    def pieces(self) -> tuple[UOp, ...]:
+    def shards(self) -> tuple[UOp, ...]:
         """For each device of a BUFFER on several the view of a BUFFER that is its part of it, as it is now;
         this node alone for one on a single device."""
         storage = self.storage
-        return tuple(p.current for p in storage.pieces) if isinstance(storage, ShardedStorage) else (self,)
+        return tuple(p.current for p in storage.shards) if isinstance(storage, ShardedStorage) else (self,)
 
     @property
     def memories(self) -> tuple[UOp, ...]:
         """The BUFFER nodes, each on one device and there once, that the memory of this one is made of."""
-        return tuple(dict.fromkeys([piece.viewed for piece in self.pieces]))
+        return tuple(dict.fromkeys([shard.viewed for shard in self.shards]))
 
     def over_memories(self, others: Mapping[UOp, UOp]) -> UOp:
         """A BUFFER node like this one, over the other BUFFER node for each of its `memories`."""
         if self.arg.layout is None:
             return others[self]
-        pieces = [piece.substitute(others) for piece in self.pieces]
-        return UOp.sharded_buffer(self.arg.device, self.arg.layout, pieces)
+        shards = [shard.substitute(others) for shard in self.shards]
+        return UOp.sharded_buffer(self.arg.device, self.arg.layout, shards)
 
     @staticmethod
     def variable(name: str, low: int, high: int, value: int | None = None) -> UOp:

@@ -98,10 +98,10 @@ class PathGuard(NamedTuple):
     """the ids of the objects, which live"""
 
 
-def lead_there(ways: Iterable[PathGuard]) -> bool:
+def lead_there(paths: Iterable[PathGuard]) -> bool:
     """Whether the objects are where they were."""
     try:
-        for holder, read, keys, identities in ways:
+        for holder, read, keys, identities in paths:
             value = holder()
             if value is None or [*map(id, map(read(value), keys))] != identities:
                 return False

@@ -226,21 +226,21 @@ class CWriter(Arithmetic, LaneReduction):
         if place.op is Ops.REGISTER:
             self.line(f"{self.values[place]} = {self.mask(value, count, 1) if dtype.is_bool else value};")
             return
-        guarded = len(place.src) == 3
+        masked = len(place.src) == 3
         side_by_side = place.src[1].dtype.count == 1
-        one_condition = guarded and place.src[2].dtype.count == 1
-        guard = f"if ({self.values[place.src[2]]}) " if one_condition else ""
+        one_condition = masked and place.src[2].dtype.count == 1
+        branch = f"if ({self.values[place.src[2]]}) " if one_condition else ""
         if count > 1 and dtype.is_bool:
             dtype = dtypes.uint8.vec(count)
             value = self.emit("bytes", dtype, f"({self.functions.type(dtype)})-{self.mask(value, count, 1)}")
-        if count > 1 and side_by_side and padded(count) == count and (one_condition or not guarded):
+        if count > 1 and side_by_side and padded(count) == count and (one_condition or not masked):
             kind = self.functions.unaligned(dtype)
-            self.line(f"{guard}*({kind} *)(&{self.places(place, 1)[0]}) = {value};")
+            self.line(f"{branch}*({kind} *)(&{self.places(place, 1)[0]}) = {value};")
             return
-        conditions = self.conditions(place, count) if guarded else []
+        conditions = self.conditions(place, count) if masked else []
         for lane, item in enumerate(self.places(place, count)):
-            guard = f"if ({conditions[lane]}) " if guarded else ""
-            self.line(f"{guard}{item} = {f'{value}[{lane}]' if count > 1 else value};")
+            branch = f"if ({conditions[lane]}) " if masked else ""
+            self.line(f"{branch}{item} = {f'{value}[{lane}]' if count > 1 else value};")
 
     # --- lanes -----------------------------------------------------------------------------------------
 

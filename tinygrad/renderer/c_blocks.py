@@ -201,8 +201,8 @@ class BlockWriter(CWriter):
             super().store(node)
             return
         dtype = source.dtype
-        guard = f"if ({self.values[place.src[2]]}) " if len(place.src) == 3 else ""
-        self.line(guard + self.dialect.vector_store.format(
+        branch = f"if ({self.values[place.src[2]]}) " if len(place.src) == 3 else ""
+        self.line(branch + self.dialect.vector_store.format(
             count=dtype.count, vector=self.vector(dtype), value=self.values[source],
             address=f"&{self.places(place, 1)[0]}", scalar=self.functions.memory(dtype)))
 

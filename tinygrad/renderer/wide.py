@@ -70,9 +70,9 @@ def _runs_of(program: list[UOp], widths: Widths) -> list[_Run]:
             writing.clear()
         if node.op not in (Ops.LOAD, Ops.STORE) or node.src[0].op is not Ops.INDEX:
             continue
-        memory, offset, *guard = node.src[0].src
+        memory, offset, *mask = node.src[0].src
         terms, constant = linear_terms(offset)
-        where = (memory, frozenset(terms.items()), *guard)
+        where = (memory, frozenset(terms.items()), *mask)
         if node.op is Ops.LOAD and writing.pop(memory, None) is not None:
             version[memory] += 1
         if node.op is Ops.STORE and writing.get(memory) != where:

@@ -95,7 +95,7 @@ class Structure:
             elif op in IGNORED_ARGUMENT:
                 source = source[:1]
             elif not source and op is Ops.BUFFER and node.arg.layout is not None:
-                source = node.pieces
+                source = node.shards
             for below in source:
                 if below not in position:
                     stack += (node, below)
@@ -131,7 +131,7 @@ class Structure:
                 refuse_overwritten(node)
             if spec.layout is not None:
                 self.fields += (node.op, node.dtype, spec.device, spec.layout,
-                                *[self.position[piece] for piece in node.pieces])
+                                *[self.position[shard] for shard in node.shards])
                 return
             number = len(buffers)
             first = self.by_identity.setdefault(spec.identity, number)
@@ -196,15 +196,15 @@ class TemplateShards:
 
     devices: tuple[str, ...]
     layout: Layout
-    pieces: tuple[TemplateView, ...]
+    shards: tuple[TemplateView, ...]
 
     @staticmethod
     def of(node: UOp, slot_of: dict[UOp, int]) -> TemplateShards:
         return TemplateShards(node.arg.device, node.arg.layout,
-                              tuple(TemplateView.of(piece, slot_of) for piece in node.pieces))
+                              tuple(TemplateView.of(shard, slot_of) for shard in node.shards))
 
     def over(self, buffers: list[UOp]) -> UOp:
-        return UOp.sharded_buffer(self.devices, self.layout, [piece.over(buffers) for piece in self.pieces])
+        return UOp.sharded_buffer(self.devices, self.layout, [shard.over(buffers) for shard in self.shards])
 
 
 @dataclass(frozen=True)
@@ -271,7 +271,7 @@ class Template:
                        TemplateView.of(view, slot_of) if slot_of.get(view.base, 0) >= known else None)
                       for node, view in schedule.views.items())
         visible = {view.number for _, view in views if view is not None}
-        visible.update(piece.number for base in results for piece in base.pieces)
+        visible.update(shard.number for base in results for shard in base.shards)
         inner = {known + i: spec for i, spec in enumerate(fresh) if known + i not in visible}
         return Template(fresh, items, views, _arenas([i.slots for i in items], inner), results,
                         tuple(value for _, value in starts))

@@ -215,8 +215,8 @@ def explain_storing(node: UOp, evaluations: float, work: float, kernels: int) ->
     """The numbers of `better_stored`, on one line."""
     again = evaluations / max(1, node.numel) - 1.0
     most = STORE_COST if kernels > 1 else SPLIT_COST
-    verdict = "stored" if better_stored(node, evaluations, work, kernels) else "computed where it is used"
-    return (f"{verdict}: again {again:.4g} times work {work:.4g}, against {most:.4g} to store it for "
+    decision = "stored" if better_stored(node, evaluations, work, kernels) else "computed where it is used"
+    return (f"{decision}: again {again:.4g} times work {work:.4g}, against {most:.4g} to store it for "
             f"{kernels} kernel{'s' * (kernels > 1)}")
 
 

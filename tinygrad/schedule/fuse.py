@@ -94,7 +94,7 @@ class Kernel:
         return False
 
 
-Uses = dict[tuple[Kernel, Access], None]
+UseSet = dict[tuple[Kernel, Access], None]
 
 
 class Fusion:
@@ -119,7 +119,7 @@ class Fusion:
         self.roots: dict[tuple[NodeSummary, str | None], FusionGroup] = {}
         self.reduced: dict[Any, tuple[FusionGroup, Access]] = {}
         """what was decided, by all that it depends on"""
-        self.uses: dict[UOp, Uses] = {}
+        self.uses: dict[UOp, UseSet] = {}
         self.kernels: list[Kernel] = []
         self.stored: dict[UOp, Kernel] = {}
         for node in reversed(order):
@@ -146,7 +146,7 @@ class Fusion:
             for kernel, access in uses:
                 self.pass_on(kernel, node, summary, access)
 
-    def is_of_other_segments(self, node: UOp, summary: NodeSummary, uses: Uses) -> bool:
+    def is_of_other_segments(self, node: UOp, summary: NodeSummary, uses: UseSet) -> bool:
         """Whether a kernel of another segment than a node's wants it, where it does not cost next to nothing
         there."""
         if not self.segment_of or summary.pattern not in (OpPattern.ELEMENTWISE, OpPattern.REDUCE):
@@ -156,15 +156,15 @@ class Fusion:
             return False
         return summary.reads_memory or self.work[node] > LARGE_CONE
 
-    def note_reading(self, uses: Uses) -> None:
+    def note_reading(self, uses: UseSet) -> None:
         """Kernels read an item from memory."""
         for kernel, _ in uses:
             kernel.operations += ACCESS_OPERATIONS
 
-    def uses_outside_attention(self, node: UOp, summary: NodeSummary, uses: Uses) -> Uses | None:
+    def uses_outside_attention(self, node: UOp, summary: NodeSummary, uses: UseSet) -> UseSet | None:
         """The uses of what is between the products of attention, but those of its own kernel: that computes
         it for itself, whoever else wants it. None where no other is left."""
-        left: Uses = {}
+        left: UseSet = {}
         for kernel, access in uses:
             if self.legality.runs_attention(kernel.group, summary):
                 kernel.own.add(node)
@@ -173,7 +173,7 @@ class Fusion:
                 left[kernel, access] = None
         return left or None
 
-    def must_store(self, node: UOp, summary: NodeSummary, uses: Uses) -> bool:
+    def must_store(self, node: UOp, summary: NodeSummary, uses: UseSet) -> bool:
         """Whether to store a node that need not be."""
         if len(uses) == 1:
             ((kernel, access),) = uses
@@ -203,7 +203,7 @@ class Fusion:
 
     # --- storing --------------------------------------------------------------------------------------------
 
-    def store(self, node: UOp, summary: NodeSummary, uses: Uses) -> None:
+    def store(self, node: UOp, summary: NodeSummary, uses: UseSet) -> None:
         """Let a kernel that uses a node store it, or else a new one."""
         host = self.storing_kernel(summary, uses, self.segment_of.get(node))
         if host is None:
@@ -220,7 +220,7 @@ class Fusion:
                 user.operations += ACCESS_OPERATIONS
         self.pass_on(kernel, node, summary, found.access)
 
-    def storing_kernel(self, summary: NodeSummary, uses: Uses, segment: int |
+    def storing_kernel(self, summary: NodeSummary, uses: UseSet, segment: int |
                        None) -> tuple[Kernel, MultiOutputFusion] | None:
         """A kernel that may store a node of that segment and does not wait for others that use it."""
         if not uses:
@@ -242,7 +242,7 @@ class Fusion:
                 return kernel, host
         return None
 
-    def store_apart(self, node: UOp, summary: NodeSummary, uses: Uses) -> None:
+    def store_apart(self, node: UOp, summary: NodeSummary, uses: UseSet) -> None:
         """Let a new kernel store a node."""
         key = (summary, device_of(summary, numbered(uses)))
         group = self.roots.get(key)
@@ -302,12 +302,12 @@ class Fusion:
         found: dict[UOp, int] = {}
         for kernel in self.kernels:
             if kernel.operations > MOST_OPERATIONS:
-                cut = segments_of(kernel.computed[::-1], self.summary.base, self.reads, len(found))
-                found.update((node, segment) for node, segment in cut.items() if node not in found)
+                segments = segments_of(kernel.computed[::-1], self.summary.base, self.reads, len(found))
+                found.update((node, segment) for node, segment in segments.items() if node not in found)
         return found
 
 
-def numbered(uses: Uses) -> list[Use]:
+def numbered(uses: UseSet) -> list[Use]:
     """Uses without their kernels, which get numbers as they are met."""
     numbers: dict[Kernel, int] = {}
     return [Use(numbers.setdefault(k, len(numbers)), k.group, access) for k, access in uses]

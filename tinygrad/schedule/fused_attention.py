@@ -44,13 +44,13 @@ def fused_attentions(order: Sequence[UOp], forced: set[UOp],
     found: dict[UOp, FusedAttention] = {}
     number = {node: i for i, node in enumerate(order)}
     for root in roots:
-        piece = _Subgraph(root, forced, closed)
-        inside = piece.between(number)
-        if _is_one_kernel(piece.alone(), root.device, bool(ALLOW_TF32)):
+        subgraph = _Subgraph(root, forced, closed)
+        inside = subgraph.between(number)
+        if _is_one_kernel(subgraph.alone(), root.device, bool(ALLOW_TF32)):
             attention = FusedAttention(root, frozenset(n for n in inside if n.op is Ops.REDUCE),
                                        frozenset(inside))
-            found |= {n: attention for n in piece.nodes
-                      if n not in piece.ends and (n in inside or n not in found)}
+            found |= {n: attention for n in subgraph.nodes
+                      if n not in subgraph.ends and (n in inside or n not in found)}
     return found
 
 

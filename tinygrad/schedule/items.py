@@ -401,15 +401,16 @@ class _ScheduleWriter:
                     from_buffer: bool = False) -> ScheduleItem:
         """The kernel that stores `outputs` in `targets`. Nodes `inlined` are computed even where memory for
         them is there."""
-        piece = _KernelGraph(self, inlined)
+        kernel_graph = _KernelGraph(self, inlined)
         for target in targets:  # what is written has the first slots
-            piece.param(target.base)
-        assigns = tuple(UOp.new(Ops.ASSIGN, n.dtype, (piece.view(t), piece.stored(n)))
+            kernel_graph.param(target.base)
+        assigns = tuple(UOp.new(Ops.ASSIGN, n.dtype, (kernel_graph.view(t), kernel_graph.stored(n)))
                         for n, t in zip(outputs, targets, strict=True))
         if from_buffer and any(a.src[0] is a.src[1] for a in assigns):
             raise RuntimeError("a late write copies a buffer onto itself")
         written = len({t.base for t in targets})
-        return ScheduleItem(UOp.sink(assigns), tuple(piece.slots), written, tuple(piece.variables.values()))
+        return ScheduleItem(UOp.sink(assigns), tuple(kernel_graph.slots), written,
+                            tuple(kernel_graph.variables.values()))
 
 
 def _read_in_order(kernel: Kernel, stored: Mapping[UOp, Kernel]) -> set[UOp]:

@@ -200,10 +200,10 @@ def _shrink(node: UOp, value: UOp) -> UOp:
 
 def _stride(node: UOp, value: UOp) -> UOp:
     backwards = [step < 0 for step in node.arg]
-    turned = value.stride([-1 if b else 1 for b in backwards])
+    flipped = value.stride([-1 if b else 1 for b in backwards])
     starts = [most - size if b else 0
               for b, most, size in zip(backwards, value.shape, node.src[0].shape, strict=True)]
-    return _window(turned, starts, value.shape).stride([abs(step) for step in node.arg])
+    return _window(flipped, starts, value.shape).stride([abs(step) for step in node.arg])
 
 
 def _reduce(node: UOp, value: UOp) -> UOp:

@@ -306,7 +306,7 @@ _GATHERED_BELOW = frozenset({Ops.RESHAPE, Ops.PERMUTE, Ops.EXPAND, Ops.PAD, Ops.
 def _buffer(p: Partition, node: UOp) -> Partitioned:
     refuse_overwritten(node)
     layout: Layout = node.arg.layout
-    return Shards(node.device, node.pieces, layout.axis, layout.spans)
+    return Shards(node.device, node.shards, layout.axis, layout.spans)
 
 
 def _copy(p: Partition, node: UOp) -> Partitioned:
@@ -447,10 +447,10 @@ def _stride(p: Partition, node: UOp) -> Partitioned:
     size, step = node.src[0].shape[axis], node.arg[axis]
     nodes, spans = [], []
     for n, span in zip(value.nodes, value.spans, strict=True):
-        turned = n if step > 0 else n.stride([-1 if a == axis else 1 for a in range(len(n.shape))])
+        flipped = n if step > 0 else n.stride([-1 if a == axis else 1 for a in range(len(n.shape))])
         at = span if step > 0 else (size - span[1], size - span[0])
         found, (first, end) = strided(at, size, abs(step))
-        some = along(turned, axis, (first, end) if found[0] < found[1] else (0, 0))
+        some = along(flipped, axis, (first, end) if found[0] < found[1] else (0, 0))
         nodes.append(some.stride([abs(step) if a == axis else s for a, s in enumerate(node.arg)]))
         spans.append(found)
     return Shards(value.devices, tuple(nodes), axis, tuple(spans))

@@ -73,7 +73,7 @@ def simplified_graph(sinks: list[UOp]) -> list[UOp]:
     def simplify(node: UOp, src: tuple[UOp, ...]) -> UOp:
         new = node if src == node.src else _over(node, src)
         if new.op not in _CHANGED_BY_CONSTANTS or not constants.isdisjoint(new.src):
-            new = scheduling_rules.settled(new)
+            new = scheduling_rules.normal_form(new)
             if splat_value(new) is not None:
                 constants.add(new)
         return new

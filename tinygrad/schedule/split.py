@@ -81,12 +81,13 @@ def _split_for_blocks(node: UOp) -> UOp | None:
     work = split_k_cost(node)
     if work is None or work.cost(1) <= KERNEL_BYTES or (is_contraction(node) and finds_largest(node)):
         return None
-    ways = [(float(work.cost(d)), a, d) for a in axes for d in _divisors(source.shape[a]) if d <= MAX_SPLITS]
+    choices = [(float(work.cost(d)), a, d) for a in axes for d in _divisors(source.shape[a])
+               if d <= MAX_SPLITS]
     longest = max(axes, key=lambda a: source.shape[a])
     if op is Ops.ADD:
         most = source.shape[longest] // MIN_SPLIT_LENGTH
-        ways += [(PADDED_COST * work.cost(d), longest, d) for d in POWERS if d <= most]
-    _, axis, splits = min(ways)
+        choices += [(PADDED_COST * work.cost(d), longest, d) for d in POWERS if d <= most]
+    _, axis, splits = min(choices)
     return _split_padded(node, axis, splits) if splits > 1 else None
 
 
@@ -117,11 +118,11 @@ def _split_contraction(node: UOp) -> UOp | None:
     splits = min(ceildiv(reread_bytes(node), renderer.l2_bytes // 2), worth)
     if splits < 2:
         return None
-    ways = [(_mismatch(d, splits, renderer.threads), a, d) for a in axes for d in range(2, 2 * splits)
+    choices = [(_mismatch(d, splits, renderer.threads), a, d) for a in axes for d in range(2, 2 * splits)
             if source.shape[a] % d == 0]
-    if not ways:
+    if not choices:
         return None
-    _, axis, count = min(ways)
+    _, axis, count = min(choices)
     return _split_axis(node, source, axis, count)
 
 

@@ -88,9 +88,9 @@ def _step_of_tiles(node: UOp) -> tuple[int, int] | None:
 def _largest_view(value: UOp) -> UOp:
     """Of what a value is computed from item by item, the view that has the most items of its own."""
     nodes = value.toposort(stop=lambda n: n.op not in Family.ELEMENTWISE)
-    leaves = [view_of_stored(n) for n in nodes if n.op not in Family.ELEMENTWISE and n.op is not Ops.CONST]
+    views = [view_of_stored(n) for n in nodes if n.op not in Family.ELEMENTWISE and n.op is not Ops.CONST]
 
     def own_items(view: UOp) -> int:
         return int(prod(n for n, stride in zip(view.shape, view.st.views[-1].strides, strict=True) if stride))
 
-    return max(leaves, key=own_items, default=value)
+    return max(views, key=own_items, default=value)

@@ -349,7 +349,7 @@ class Tensor(Methods):
         if constant is not None:
             return np.full(shape_value(self.shape), constant, self.dtype.numpy)
         if isinstance(self.device, tuple):
-            return self._known_pieces()
+            return self._known_shards()
         view = storage_view(self.uop)
         buffer = None if view is None or view.contiguous() is not view else view.base.buffer
         if buffer is None or not buffer.is_allocated:
@@ -360,15 +360,15 @@ class Tensor(Methods):
             return None
         return self._items_in(buffer.numpy())
 
-    def _known_pieces(self) -> np.ndarray[Any, Any] | None:
+    def _known_shards(self) -> np.ndarray[Any, Any] | None:
         """The values of memory on several devices, put together of what is known of its pieces."""
         view = storage_view(self.uop)
         if view is None or view.contiguous() is not view or view.has_sizes:
             return None
         layout = view.base.arg.layout
-        pieces = view.base.pieces if layout.axis is not None else view.base.pieces[:1]
-        order = sorted(zip(layout.spans or [(0, 0)], pieces, strict=True), key=lambda pair: pair[0])
-        parts = [Tensor.leaf(piece, requires_grad=False)._known_values() for _, piece in order]
+        shards = view.base.shards if layout.axis is not None else view.base.shards[:1]
+        order = sorted(zip(layout.spans or [(0, 0)], shards, strict=True), key=lambda pair: pair[0])
+        parts = [Tensor.leaf(shard, requires_grad=False)._known_values() for _, shard in order]
         known = [part for part in parts if part is not None]
         if len(known) < len(parts):
             return None

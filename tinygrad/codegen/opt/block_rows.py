@@ -28,13 +28,13 @@ class _Row:
     registers: UOp | None
     group: Group
     vector: UOp | None
-    inside: UOp | None
+    mask: UOp | None
     """where an item exists; None where each does"""
 
     def reduced(self, value: UOp, op: Ops, identities: Iterator[int]) -> UOp:
         """`value` reduced along the row."""
-        if self.inside is not None:
-            value = identity_unless(self.inside, value, op)
+        if self.mask is not None:
+            value = identity_unless(self.mask, value, op)
         for r in (self.registers, self.vector):
             value = value if r is None else value.reduce_ranges(op, r)
         return self.group.combined(value, op, identities)
@@ -43,7 +43,7 @@ class _Row:
         """A STORE of the row's items, inside the loops `outer`."""
         own = (self.registers, *self.group.ranges, self.vector)
         new = store.replace(src=(*store.src[:2], *outer, *(r for r in own if r is not None)))
-        return new if self.inside is None else mask_store(new, self.inside)
+        return new if self.mask is None else mask_store(new, self.mask)
 
 
 def row_in_registers(nest: UOp, loops: Sequence[UOp], threads: int, width: int, lanes: int) -> UOp:
@@ -78,5 +78,5 @@ def _row(extent: int, threads: int, width: int, lanes: int, identities: Iterator
     vector = UOp.range(width, next(identities), RangeKind.VECTOR) if width > 1 else None
     zero = UOp.const(0, dtypes.index)
     number = (registers or zero) * threads + group.number
-    inside = number < accesses if accesses % threads else None
-    return _Row(number * width + (vector or zero), registers, group, vector, inside)
+    mask = number < accesses if accesses % threads else None
+    return _Row(number * width + (vector or zero), registers, group, vector, mask)

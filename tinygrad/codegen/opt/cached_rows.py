@@ -106,10 +106,10 @@ def _loops_around(nodes: list[UOp]) -> dict[UOp, tuple[UOp, ...]]:
         closed = node.closed_ranges
         if not closed:
             continue
-        outside = max((around.get(r, (r,)) for r in node.ranges), key=len, default=())
-        chain = (*outside, *closed)
+        enclosing = max((around.get(r, (r,)) for r in node.ranges), key=len, default=())
+        nested = (*enclosing, *closed)
         for i, r in enumerate(closed):
-            around[r] = chain[:len(outside) + i + 1]
+            around[r] = nested[:len(enclosing) + i + 1]
         if node.op is not Ops.REDUCE or len(closed) == 1:
             rows.append(closed[-1])
     return {r: around[r] for r in rows}

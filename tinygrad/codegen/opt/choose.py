@@ -125,7 +125,7 @@ class _PlanChooser(CoreUnitChooser, ScatterChooser):
         steps = [a.step(row.loop) for a in accesses_of(self.nest) if a.node in inside]
         small = row.loop.extent * row.value.dtype.itemsize <= self.renderer.l2_bytes // 8
         walked = row.has_reduce or all(step in (0, 1) for step in steps)
-        self.note(f"a row along r{row.loop.arg[0]}", computed_again=row.repeats, dear=row.is_expensive,
+        self.note(f"a row along r{row.loop.arg[0]}", computed_again=row.repeats, expensive=row.is_expensive,
                   fits_cache=small, lies_as_walked=walked)
         return row.is_expensive and small and walked
 

@@ -83,7 +83,7 @@ class _Chooser:
             return Plan()
         self.merge_contiguous()
         if self.walk_once():
-            self.spread()
+            self.distribute()
             return Plan(tuple(self.opts))
         reduces, statistics = self.outer_reduces(), self.statistics()
         contraction = None if statistics else self.main_contraction()
@@ -102,7 +102,7 @@ class _Chooser:
                 self.share_outputs(reduces)
         else:
             self.share_items()
-        self.spread()
+        self.distribute()
         if has_loose_bounds(self.nest):
             self.take(Opt(OptKind.TIGHTEN, 0))
         return Plan(tuple(self.opts))
@@ -151,7 +151,7 @@ class _Chooser:
 
     # --- threads --------------------------------------------------------------------------------------------
 
-    def spread_over_threads(self, ranges: frozenset[UOp], budget: int) -> None:
+    def distribute_over_threads(self, ranges: frozenset[UOp], budget: int) -> None:
         """Up to `budget` threads of each output along `ranges`, the fastest first. Outputs may have loops in
         common: threads along these are threads of all of them."""
         before = self.output_ranges()
@@ -168,7 +168,7 @@ class _Chooser:
         return frozenset(r for s in self.nest.src if any(n.arg[1] is RangeKind.LOCAL for n in s.closed_ranges)
                          for r in s.closed_ranges)
 
-    def spread(self) -> None:
+    def distribute(self) -> None:
         """Every loop that encloses all there is to do for it goes across blocks."""
         while True:
             shared = (n for n in self.nest.toposort() if n.op is Ops.SCATTER)
@@ -193,7 +193,7 @@ class _Chooser:
             for r in tile or ():
                 self.take(Opt(OptKind.LOCAL, r.arg[0], min(side, r.extent)))
         rest = self.output_ranges() - self.loops_with_threads()
-        self.spread_over_threads(rest, self.renderer.block_threads)
+        self.distribute_over_threads(rest, self.renderer.block_threads)
 
     def with_wide_accesses(self, ranges: frozenset[UOp]) -> frozenset[UOp]:
         """`ranges` after the contiguous one became vectors, if that serves every access."""
@@ -233,7 +233,7 @@ class _Chooser:
         itemsize = min((a.node.dtype.itemsize for a, _ in walked), default=1)
         least, most = (self.renderer.warp_threads, block) if rows else (1, block * itemsize // SECTOR_BYTES)
         group = max(1, min(max(least, _power_of_two(wanted)), most, _power_of_two(longest)))
-        self.spread_over_threads(outputs, block // group)
+        self.distribute_over_threads(outputs, block // group)
         before = set(self.nest.toposort())
         self.group_reduces(group)
         if rows and wanted > most:  # too few threads: each loads many items at once
@@ -284,7 +284,7 @@ class _Chooser:
             for r in reversed([r for r in self.nest.src[0].closed_ranges if r is not loop]):
                 self.take(Opt(OptKind.SWAP, r.arg[0]))
         self.take(Opt(OptKind.SCATTER, loop.arg[0], 1))
-        self.spread_over_threads(self.output_ranges() - {loop}, self.renderer.block_threads)
+        self.distribute_over_threads(self.output_ranges() - {loop}, self.renderer.block_threads)
         return True
 
     # --- rows -----------------------------------------------------------------------------------------------
@@ -300,16 +300,17 @@ class _Chooser:
         shared = [r for n in statistics if (r := self.shared_range(n)) is not None]
         longest = max([r.extent for r in shared] + [r.extent for r in inner if is_plain(r)], default=1)
         if not shared and longest < renderer.warp_threads:
-            self.spread_over_threads(rows, renderer.block_threads)
+            self.distribute_over_threads(rows, renderer.block_threads)
             return
         group = min(renderer.block_threads, _power_of_two(longest))
-        self.spread_over_threads(rows, renderer.block_threads // group)
+        self.distribute_over_threads(rows, renderer.block_threads // group)
         outer = frozenset[UOp]().union(*(n.ranges for n in self.statistics()))
         self.group_reduces(group, inner)
         outputs = self.output_ranges()
         inside = (n.ranges - outputs for n in self.nest.toposort() if not n.ranges.isdisjoint(inner))
         if not any(r.arg[1] is RangeKind.LOCAL for ranges in inside for r in ranges):
-            self.spread_over_threads(outputs - outer, group)  # else sums inside rows have the threads already
+            self.distribute_over_threads(outputs - outer,
+                                         group)  # else sums inside rows have the threads already
 
     def walk_rows_once(self) -> bool:
         """Rows that are too long for registers by tiles that are not, for their largest items and the sums
@@ -332,7 +333,7 @@ class _Chooser:
         item = next(n for n in self.nest.toposort() if n not in before and n.op is Ops.RANGE
                     and n.arg[1] is RangeKind.UNROLL)
         self.take(Opt(OptKind.ROW, item.arg[0], threads, (), (width, self.exchanging_lanes())))
-        self.spread_over_threads(self.output_ranges() - rows, threads)
+        self.distribute_over_threads(self.output_ranges() - rows, threads)
         return True
 
     def row_in_registers(self, statistics: list[UOp]) -> bool:
@@ -352,7 +353,7 @@ class _Chooser:
         outer = statistics[0].ranges
         self.take(Opt(OptKind.ROW, loops[0].arg[0], threads, tuple(r.arg[0] for r in loops[1:]),
                       (width, self.exchanging_lanes())))
-        self.spread_over_threads(outer, self.renderer.block_threads // threads)
+        self.distribute_over_threads(outer, self.renderer.block_threads // threads)
         return True
 
     def row_threads(self, accesses: int, most_rounds: int) -> int:
@@ -431,7 +432,7 @@ class _Chooser:
         """A tile of accumulators a thread, along the longest range of each operand."""
         sides = [self.fastest_first(s) for s in (contraction.left, contraction.right)]
         if not all(sides):
-            self.spread_over_threads(self.output_ranges(), self.renderer.block_threads)
+            self.distribute_over_threads(self.output_ranges(), self.renderer.block_threads)
             return
         column, row = sorted((max(s, key=lambda r: (r.extent >= TILE, -s.index(r))) for s in sides),
                              key=self.fastest_first(self.output_ranges()).index)

@@ -39,17 +39,17 @@ Alternative = tuple[float, Callable[[], None]]
 class RowsUnitChooser(TileChooser):
     """Plans on such units, for the chooser of plans."""
 
-    def ways_by_rows(self, contraction: Contraction, unit: MatrixUnit) -> list[Alternative]:
+    def alternatives_by_rows(self, contraction: Contraction, unit: MatrixUnit) -> list[Alternative]:
         """The cheapest way to run a contraction on the unit, if there is one."""
         sides = (contraction.left, contraction.right)
         found = [matrix_product(contraction.reduce, unit, m, n, k)
                  for rows, columns in (sides, sides[::-1]) for m in rows for n in columns
                  for k in contraction.reduce.closed_ranges]
-        ways = [(self.cost_by_rows(p, unit), (p.m.arg[0], p.n.arg[0], p.k.arg[0]), p) for p in found
+        alternatives = [(self.cost_by_rows(p, unit), (p.m.arg[0], p.n.arg[0], p.k.arg[0]), p) for p in found
                 if p is not None and self.staging_reuse(contraction, p.n) >= STAGING_REUSE
                 and self.bytes_deep(p, unit) * TILES * unit.n <= 2 * self.renderer.l2_bytes]
         return [(cost, partial(self.take_by_rows, product, unit)) for cost, _, product in
-                sorted(ways, key=lambda way: way[:2])[:1]]
+                sorted(alternatives, key=lambda alternative: alternative[:2])[:1]]
 
     def bytes_deep(self, product: MatrixProduct, unit: MatrixUnit) -> int:
         """Bytes of one column of a panel."""

@@ -49,15 +49,16 @@ class CoreUnitChooser(RowsUnitChooser):
         """Take the Opts of the contraction on a unit; False where the device has none for it."""
         if not are_of_every_store(self.nest, contraction.left | contraction.right):
             return False
-        ways = [way for unit in self.renderer.matrix_units for way in
-                (self.ways_by_rows if unit.by_rows else self.ways_by_lanes)(contraction, unit)]
-        least, take = min(ways, key=lambda way: way[0], default=(0.0, None))
+        alternatives = [alternative for unit in self.renderer.matrix_units for alternative in
+                (self.alternatives_by_rows if unit.by_rows else self.alternatives_by_lanes)(contraction,
+                                                                                            unit)]
+        least, take = min(alternatives, key=lambda alternative: alternative[0], default=(0.0, None))
         if take is None or least > 1 / self.renderer.lanes(dtypes.float32):
             return False  # vectors of widened items are as fast
         take()
         return True
 
-    def ways_by_lanes(self, contraction: Contraction, unit: MatrixUnit) -> list[Alternative]:
+    def alternatives_by_lanes(self, contraction: Contraction, unit: MatrixUnit) -> list[Alternative]:
         """The way to run a contraction on a unit of lanes, if there is one."""
         tile = self.unit_tile(contraction, unit)
         if tile is None:
@@ -71,7 +72,7 @@ class CoreUnitChooser(RowsUnitChooser):
         sides = (contraction.left, contraction.right)
         lanes = [(self.outer_cost(contraction, n), n.arg[0], n, other)
                  for side, other in (sides, sides[::-1]) for n in side if n.extent >= unit.n]
-        for _, _, n, other in sorted(lanes, key=lambda way: way[:2]):
+        for _, _, n, other in sorted(lanes, key=lambda alternative: alternative[:2]):
             m = max(other, key=lambda r: (self.row_rank(r), r.arg[0]))
             single = next(f for f in contraction.factors if m in f.ranges)
             loads = self.loads_of(single)

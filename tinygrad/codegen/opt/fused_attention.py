@@ -207,20 +207,20 @@ class _OnUnit:
         loops = {attention.query: [*self.queries.loops, self.lane, self.element],
                  attention.column: self.columns.loops}
         ends = [(self.at_query, self.queries), (self.done[attention.column], self.columns)]
-        inside = None
+        mask = None
         for at, axis in ends:
             if not axis.is_whole():
                 condition = at < axis.extent
-                inside = condition if inside is None else inside & condition
+                mask = condition if mask is None else mask & condition
         # Nothing but the address and what follows the sums has a condition: all lanes make the sums together.
         sums = [n for n in store.src[1].toposort() if n.op is Ops.REDUCE
                 and attention.tiles in n.closed_ranges]
         stand_ins = {n: UOp.new(Ops.REGISTER, n.dtype, (), i) for i, n in enumerate(sums)}
         address, value = (self.value(s.substitute(stand_ins)) for s in store.src[:2])
-        if inside is not None:
-            valid = inside & address.src[2] if len(address.src) == 3 else inside
+        if mask is not None:
+            valid = mask & address.src[2] if len(address.src) == 3 else mask
             address = address.src[0].index(address.src[1], valid)
-            value = mask_loads_along(value, inside)
+            value = mask_loads_along(value, mask)
         value = value.substitute({stand_in: self.value(n) for n, stand_in in stand_ins.items()})
         closed = [new for r in store.closed_ranges for new in loops.get(r, [r])]
         return store.replace(src=(address, value, *closed))

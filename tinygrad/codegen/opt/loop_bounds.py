@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tinygrad.codegen.collapse import simplified
-from tinygrad.codegen.contraction import guard_of
+from tinygrad.codegen.contraction import mask_of
 from tinygrad.codegen.predicate import reduce_identity
 from tinygrad.codegen.ranges import ACCUMULATING, fresh_identity
 from tinygrad.dtype import dtypes
@@ -71,8 +71,8 @@ def _tighten_stores(nest: UOp) -> UOp:
 def _loops_of_stores(nest: UOp) -> list[UOp]:
     """The loops that only STOREs under conditions close, of extents that are known."""
     others = {r for n in nest.toposort() if n.op in ACCUMULATING for r in n.closed_ranges}
-    guarded = [store for store in nest.src if len(store.src[0].src) == 3]
-    closed = dict.fromkeys(r for store in guarded for r in store.closed_ranges)
+    masked = [store for store in nest.src if len(store.src[0].src) == 3]
+    closed = dict.fromkeys(r for store in masked for r in store.closed_ranges)
     return [r for r in closed if r.arg[1] is RangeKind.LOOP and len(r.src) == 1
             and r.src[0].op is Ops.CONST and r not in others]
 
@@ -193,8 +193,8 @@ def _span_of_sum(node: UOp) -> tuple[UOp, Span] | None:
     closed = node.closed_ranges
     if len(node.src) - len(closed) != 1:
         return None
-    guard = guard_of(node.src[0], reduce_identity(node.arg, node.dtype))
-    difference = None if guard is None else _below_zero(guard)
+    mask = mask_of(node.src[0], reduce_identity(node.arg, node.dtype))
+    difference = None if mask is None else _below_zero(mask)
     if difference is None:
         return None
     outer = frozenset(r for r in node.ranges if r.arg[1] not in _AT_ONCE)
@@ -230,9 +230,9 @@ def _shortened(node: UOp, found: tuple[UOp, Span], identities: Iterator[int]) ->
 def _loops_inside(body: UOp, loop: UOp) -> list[UOp]:
     """The loops of what is reduced or filled again in every iteration of `loop`, those that others' bounds
     depend on first: each of its parts has its own."""
-    inside = {c for n in body.toposort() if n.op in ACCUMULATING and loop in n.ranges
+    clamped = {c for n in body.toposort() if n.op in ACCUMULATING and loop in n.ranges
               for c in n.closed_ranges}
-    return [n for n in body.toposort() if n in inside]
+    return [n for n in body.toposort() if n in clamped]
 
 
 def _extremes(index: UOp, outer: frozenset[UOp]) -> tuple[UOp, UOp]:
@@ -257,12 +257,12 @@ def _span(difference: UOp, loop: UOp, outer: frozenset[UOp]) -> Span | None:
     lowest, highest = _extremes(rest, outer)
     zero, extent = UOp.const(0, dtypes.index), UOp.const(loop.extent, dtypes.index)
 
-    def inside(position: UOp) -> UOp:
+    def clamped(position: UOp) -> UOp:
         return position.maximum(zero).minimum(extent)
 
     if step > 0:  # step * loop + rest < 0 up to some iteration
-        return Span(zero, inside((step - 1 - lowest) // step), inside((step - 1 - highest) // step), False)
-    return Span(inside(lowest // -step + 1), extent, inside(highest // -step + 1), True)
+        return Span(zero, clamped((step - 1 - lowest) // step), clamped((step - 1 - highest) // step), False)
+    return Span(clamped(lowest // -step + 1), extent, clamped(highest // -step + 1), True)
 
 
 def _below_zero(condition: UOp) -> UOp | None:
@@ -323,14 +323,14 @@ def _guarded_reads(nest: UOp) -> list[Read]:
     seen = set(pending)
     reads = []
     while pending:
-        node, guards = pending.pop()
+        node, masks = pending.pop()
         if node.op in ACCUMULATING:
             continue
         if node.op is Ops.LOAD and node.src[0].src[0].op is Ops.STAGE:
-            reads.append((node, guards))
-        sources = [(s, guards) for s in node.src]
+            reads.append((node, masks))
+        sources = [(s, masks) for s in node.src]
         if node.op is Ops.WHERE and node.src[2].op is Ops.CONST:
-            sources[1] = node.src[1], guards | {node.src[0]}
+            sources[1] = node.src[1], masks | {node.src[0]}
         fresh = [source for source in sources if source not in seen]
         seen.update(fresh)
         pending.extend(fresh)
@@ -349,8 +349,8 @@ def _bounds_of_reading(stage: UOp, reads: list[Read]) -> tuple[UOp, UOp] | None:
         item_steps *= r.extent
     outer = frozenset(r for r in stage.ranges if r.arg[1] not in _AT_ONCE)
     begins, ends = [], []
-    for load, guards in reads:
-        found = _bounds_of_read(load.src[0].src[1], guards, outer)
+    for load, masks in reads:
+        found = _bounds_of_read(load.src[0].src[1], masks, outer)
         if found is None:
             return None
         begins.append(found[0] // item_steps)
@@ -359,11 +359,11 @@ def _bounds_of_reading(stage: UOp, reads: list[Read]) -> tuple[UOp, UOp] | None:
     return functools.reduce(UOp.minimum, begins, extent), functools.reduce(UOp.maximum, ends).minimum(extent)
 
 
-def _bounds_of_read(item: UOp, guards: frozenset[UOp], outer: frozenset[UOp]) -> tuple[UOp, UOp] | None:
-    """[begin, end) of what a LOAD of `item` can read where `guards` hold, in terms of the loops `outer`; None
+def _bounds_of_read(item: UOp, masks: frozenset[UOp], outer: frozenset[UOp]) -> tuple[UOp, UOp] | None:
+    """[begin, end) of what a LOAD of `item` can read where `masks` hold, in terms of the loops `outer`; None
     if it may be everything."""
     begins, ends = [UOp.const(0, dtypes.index)], []
-    for difference in map(_below_zero, guards):
+    for difference in map(_below_zero, masks):
         if difference is not None:  # item = rest + difference is below rest; item = rest - difference above
             ends.append(_extremes(item - difference, outer)[1])
             begins.append(_extremes(item + difference, outer)[0] + 1)

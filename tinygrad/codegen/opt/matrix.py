@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from tinygrad.codegen.contraction import contraction_of, guard_of, narrower
+from tinygrad.codegen.contraction import contraction_of, mask_of, narrower
 from tinygrad.codegen.opt.access import steps_of
 from tinygrad.codegen.predicate import mask_loads_along, mask_store, zero_unless
 from tinygrad.codegen.ranges import fresh_identity
@@ -53,27 +53,27 @@ def matrix_product(reduce: UOp, unit: MatrixUnit, m: UOp, n: UOp, k: UOp) -> Mat
         a, b = b, a
     elif m not in contraction.left or n not in contraction.right:
         return None
-    guard = guard_of(reduce.src[0], UOp.const(unit.result.scalar.as_const(0), unit.result))
-    if guard is not None:
+    mask = mask_of(reduce.src[0], UOp.const(unit.result.scalar.as_const(0), unit.result))
+    if mask is not None:
         # A mask on one factor leaves zero times the other, which is no zero where that is not finite. A core
         # skips what a mask hides instead: that is worth more there than its unit.
-        covers = [guard.ranges <= s.ranges for s in (a, b)]
+        covers = [mask.ranges <= s.ranges for s in (a, b)]
         if not (all(covers) if unit.threads == 1 else any(covers)):
             return None
-    found = [_as_source(s, unit, guard) for s in (a, b)]
+    found = [_as_source(s, unit, mask) for s in (a, b)]
     if found[0] is None or found[1] is None:
         return None
     return MatrixProduct(reduce, found[0], found[1], m, n, k)
 
 
-def _as_source(factor: UOp, unit: MatrixUnit, guard: UOp | None) -> UOp | None:
-    """A factor of the product as the unit takes it, zero where the `guard` of the product does not hold, if
+def _as_source(factor: UOp, unit: MatrixUnit, mask: UOp | None) -> UOp | None:
+    """A factor of the product as the unit takes it, zero where the `mask` of the product does not hold, if
     that changes with nothing that the factor does not; None where the unit takes no such value."""
     value = factor if factor.dtype is unit.source else narrower(factor)
     if value is None or value.dtype is not unit.source:
         return None
-    if guard is not None and guard.ranges <= value.ranges:
-        value = guard.where(value, value._operand(unit.source.as_const(0)))
+    if mask is not None and mask.ranges <= value.ranges:
+        value = mask.where(value, value._operand(unit.source.as_const(0)))
     return value
 
 

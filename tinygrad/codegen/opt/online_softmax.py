@@ -43,7 +43,7 @@ class WeightedSum:
     x: UOp
     shift: UOp
     """the largest x, or 0 where that is infinite"""
-    guarded: bool
+    is_masked: bool
     """whether a condition leaves weights out"""
 
 
@@ -131,14 +131,14 @@ def _weighted(value: UOp, reduce: UOp, made_of: frozenset[UOp]) -> WeightedSum |
         if y is None or y.op is not Ops.SUB or loop in y.src[1].ranges or uses_reduces(y.src[0]):
             return None
         x, shift = y.src
-        return WeightedSum(reduce, loop, value, None, value, x, shift, guarded=False)
+        return WeightedSum(reduce, loop, value, None, value, x, shift, is_masked=False)
     if value.op is Ops.CAST and value.src[0].dtype.is_float and value.dtype.is_float:
         found = _weighted(value.src[0], reduce, made_of)
         return None if found is None else replace(found, value=found.value.cast(value.dtype))
     if value.op is Ops.WHERE and value.src[2].is_zero and not uses_reduces(value.src[0]):
         found = _weighted(value.src[1], reduce, made_of)
         return None if found is None else \
-            replace(found, value=value.src[0].where(found.value, value.src[2]), guarded=True)
+            replace(found, value=value.src[0].where(found.value, value.src[2]), is_masked=True)
     if value.op is not Ops.MUL:
         return None
     for place in (0, 1):
@@ -166,10 +166,10 @@ def online_softmax(nest: UOp, loop: UOp, tile: int) -> UOp:
     tiles = UOp.range(ceildiv(loop.extent, tile), identity)
     item = UOp.range(tile, identity + 1, RangeKind.UNROLL)
     place = tiles * tile + item
-    inside = place < loop.extent if loop.extent % tile else None
+    mask = place < loop.extent if loop.extent % tile else None
     x = found.largest.src[0].substitute({loop: place})
-    if inside is not None:
-        x = identity_unless(inside, x, Ops.MAX)
+    if mask is not None:
+        x = identity_unless(mask, x, Ops.MAX)
     largest_of_tile = x.reduce_ranges(Ops.MAX, item)
     before = UOp.new(Ops.RUNNING, x.dtype, (largest_of_tile, tiles), Ops.MAX)
     after = before.maximum(largest_of_tile)
@@ -184,11 +184,11 @@ def online_softmax(nest: UOp, loop: UOp, tile: int) -> UOp:
         factor = part.weight.substitute({difference: shift_before - shift})
         weight = part.weight.substitute({difference: x - shift})
         value = part.value.substitute({part.weight: weight, part.loop: place})
-        if inside is not None:
-            value = masked_term(inside, value, Ops.ADD)
+        if mask is not None:
+            value = masked_term(mask, value, Ops.ADD)
         total = value.reduce_ranges(Ops.ADD, item)
         whole = UOp.new(Ops.REDUCE, total.dtype, (factor.cast(total.dtype), total, tiles), Ops.MULACC)
-        if not part.guarded:  # NaN, where x - m would have been
+        if not part.is_masked:  # NaN, where x - m would have been
             last = part.shift.substitute(done)
             whole = whole + (last - last).cast(whole.dtype)
         if part.factor is not None:

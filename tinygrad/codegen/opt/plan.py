@@ -323,9 +323,9 @@ def _split_outputs(nest: UOp, r: UOp, amount: int, kind: RangeKind) -> UOp:
     if any(n.op is Ops.LOAD and n.src[0].src[0].op is Ops.SCATTER and r in n.src[0].src[1].ranges
            for n in nest.toposort()):
         raise ValueError(f"sums by place are added up for the {extent} iterations of r{r.arg[0]} alone")
-    inside = (start + inner) < extent
+    mask = (start + inner) < extent
     masked = replace_range(nest, r, lambda _: loops, start + inner)
-    return UOp.sink(mask_store(s, inside) if inner in s.closed_ranges else s for s in masked.src)
+    return UOp.sink(mask_store(s, mask) if inner in s.closed_ranges else s for s in masked.src)
 
 
 def _leads_stages(nest: UOp, r: UOp) -> bool:
@@ -334,12 +334,12 @@ def _leads_stages(nest: UOp, r: UOp) -> bool:
     return all(c[0] is r for c in closed if r in c)
 
 
-def _masked_stages(nest: UOp, inner: UOp, inside: UOp) -> UOp:
-    """The nest with the STAGEs that close `inner` reading memory only where `inside` holds."""
+def _masked_stages(nest: UOp, inner: UOp, mask: UOp) -> UOp:
+    """The nest with the STAGEs that close `inner` reading memory only where `mask` holds."""
 
     def masked(node: UOp, src: tuple[UOp, ...]) -> UOp:
         if node.op is Ops.STAGE and inner in node.closed_ranges:
-            return node.replace(src=(mask_loads_along(src[0], inside), *src[1:]))
+            return node.replace(src=(mask_loads_along(src[0], mask), *src[1:]))
         return node.with_sources(src)
 
     return nest.rebuild(masked)
@@ -385,14 +385,14 @@ def _reduced(node: UOp, value: UOp, loops: list[UOp], inner: UOp, own_accumulato
 def padded(nest: UOp, r: UOp, multiple: int) -> UOp:
     """`r`, which REDUCEs close, rounded up to a multiple; values beyond its end are what changes nothing."""
     whole = UOp.range(round_up(r.extent, multiple), fresh_identity(nest))
-    inside = whole < r.extent
+    mask = whole < r.extent
 
     def over_whole(node: UOp, src: tuple[UOp, ...]) -> UOp:
         if r not in node.closed_ranges:
             return node.with_sources(src)
         if node.op is not Ops.REDUCE:
             raise ValueError(f"r{r.arg[0]} is no loop of REDUCEs alone")
-        value = masked_term(inside, src[0].substitute({r: whole}), node.arg)
+        value = masked_term(mask, src[0].substitute({r: whole}), node.arg)
         return value.reduce_ranges(node.arg, *(whole if c is r else c for c in node.closed_ranges))
 
     return nest.rebuild(over_whole)

@@ -55,10 +55,11 @@ def prefetches(nest: UOp, renderer: Renderer) -> list[Prefetch]:
     if not reads:
         return []
     large = [a for a in reads if _buffer_bytes(a) > renderer.l2_bytes]
-    dear = [n for n in nest.toposort() if n.op in ELEMENTARY]
+    expensive = [n for n in nest.toposort() if n.op in ELEMENTARY]
     rows = _rows_read_again(nest, reads, renderer.l2_bytes // 8)
-    found = _for_next_tile(nest, large) or _for_next_row(nest, rows, dear)
-    return [found] if found is not None else _along_loops(nest, [a for a in large if a not in rows], dear)
+    found = _for_next_tile(nest, large) or _for_next_row(nest, rows, expensive)
+    return [found] if found is not None else _along_loops(nest, [a for a in large if a not in rows],
+                                                          expensive)
 
 
 def _walks(reads: list[MemoryAccess], along: UOp) -> list[MemoryAccess]:
@@ -137,14 +138,14 @@ def _rows_read_again(nest: UOp, reads: list[MemoryAccess], most_bytes: int) -> l
     return [a for a in walks if any(_is_read_again(a, r, walks) for r in _inner_loops(a, row))]
 
 
-def _for_next_row(nest: UOp, rows: list[MemoryAccess], dear: list[UOp]) -> Prefetch | None:
-    """For the loop that has most of the elementary functions, `dear` ones, or else the last that sums up,
-    over rows of a page or more. (The processor itself goes on from a shorter row to the next.)"""
+def _for_next_row(nest: UOp, rows: list[MemoryAccess], expensive: list[UOp]) -> Prefetch | None:
+    """For the loop that has most of the elementary functions, `expensive` ones, or else the last that sums
+    up, over rows of a page or more. (The processor itself goes on from a shorter row to the next.)"""
     if not rows:
         return None
     row = nest.src[0].closed_ranges[0]
     long = [a for a in rows if a.steps[row] * a.node.dtype.itemsize >= PAGE_BYTES]
-    loops = {r: sum(r in n.ranges for n in dear) for a in long for r in _inner_loops(a, row)
+    loops = {r: sum(r in n.ranges for n in expensive) for a in long for r in _inner_loops(a, row)
              if _is_read_again(a, r, rows)}
     best = max(loops, key=lambda r: (loops[r], r.arg[0]), default=None)
     return Prefetch(best, row) if best is not None else None
@@ -163,7 +164,7 @@ def _is_read_again(access: MemoryAccess, loop: UOp, walks: list[MemoryAccess]) -
 # --- further along a loop -----------------------------------------------------------------------------------
 
 
-def _along_loops(nest: UOp, reads: list[MemoryAccess], dear: list[UOp]) -> list[Prefetch]:
+def _along_loops(nest: UOp, reads: list[MemoryAccess], expensive: list[UOp]) -> list[Prefetch]:
     """For each innermost loop that does not sum up for longer than memory takes: far ahead where its
     iterations read a short run each, far from the last; a little where they go on in order."""
     found = []
@@ -171,7 +172,7 @@ def _along_loops(nest: UOp, reads: list[MemoryAccess], dear: list[UOp]) -> list[
         loops = [r for r in node.closed_ranges if r.arg[1] is RangeKind.LOOP]
         if node.op not in (Ops.REDUCE, Ops.STORE) or not loops:
             continue
-        if node.op is Ops.REDUCE and any(loops[-1] in n.ranges for n in dear):
+        if node.op is Ops.REDUCE and any(loops[-1] in n.ranges for n in expensive):
             continue  # it computes for longer than memory takes
         if contraction_of(node) is not None:
             continue  # its tiles read the same memory again

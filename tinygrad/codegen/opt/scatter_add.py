@@ -50,7 +50,7 @@ def _scattered(found: SegmentSum, inner: tuple[UOp, ...], lanes: int, dump_slots
     node, loop = found.reduce, found.loop
     again = {r: r.replace(arg=(next(identities), r.arg[1])) for r in (*node.closed_ranges, *inner)}
     walked, own = [again[r] for r in node.closed_ranges], [again[r] for r in inner]
-    value, inside, at = _placed(found.value.substitute(again), found.condition.substitute(again),
+    value, mask, at = _placed(found.value.substitute(again), found.condition.substitute(again),
                                 [loop, *own])
     loops = [r for r in own if at[r] is r]
     extents = [r.extent for r in (loop, *inner)]
@@ -62,25 +62,25 @@ def _scattered(found: SegmentSum, inner: tuple[UOp, ...], lanes: int, dump_slots
         changes[last] = (around[0] if around else UOp.const(0, dtypes.index)) * lanes + lane
         loops += [*around, lane]
     offset = _offset([at[r] for r in (loop, *own)], extents).substitute(changes)
-    value, inside = value.substitute(changes), inside.substitute(changes)
+    value, mask = value.substitute(changes), mask.substitute(changes)
     first = next((r for r in loops if r.arg[1] is RangeKind.LOOP), None)
-    if dump_slots and first is None and inside.ranges.isdisjoint(loops):
+    if dump_slots and first is None and mask.ranges.isdisjoint(loops):
         side_by_side = int(prod(r.extent for r in loops))
         beyond = items + walked[-1] % dump_slots * side_by_side
         first_item = offset.substitute(dict.fromkeys(loops, UOp.const(0, dtypes.index)))
-        offset = sum(loops, start=inside.where(first_item, beyond))
-        inside = UOp.const(True, dtypes.bool)
+        offset = sum(loops, start=mask.where(first_item, beyond))
+        mask = UOp.const(True, dtypes.bool)
         items += dump_slots * side_by_side
-    elif first is None or not inside.ranges.isdisjoint(loops):
-        value = mask_loads(value, inside)
+    elif first is None or not mask.ranges.isdisjoint(loops):
+        value = mask_loads(value, mask)
     else:  # asked once for all that is added: the loop over it is empty where the answer is no. It takes the
         # place of `first`, and its number: nothing else has that, which was made for this walk
-        bounded = first.replace(src=(first.src[0], UOp.const(0, dtypes.index), inside.where(first.src[0], 0)))
-        value = mask_loads(value, inside, lambda load: first not in load.ranges)
-        value, offset = value.substitute({first: bounded}), offset.substitute({first: bounded})
-        loops[loops.index(first)] = bounded
-        inside = UOp.const(True, dtypes.bool)
-    memory = UOp.new(Ops.SCATTER, node.dtype, (value, offset, inside, *walked, *loops),
+        tightened = first.replace(src=(first.src[0], UOp.const(0, dtypes.index), mask.where(first.src[0], 0)))
+        value = mask_loads(value, mask, lambda load: first not in load.ranges)
+        value, offset = value.substitute({first: tightened}), offset.substitute({first: tightened})
+        loops[loops.index(first)] = tightened
+        mask = UOp.const(True, dtypes.bool)
+    memory = UOp.new(Ops.SCATTER, node.dtype, (value, offset, mask, *walked, *loops),
                      (next(identities), node.arg, items))
     return memory.index(_offset([loop, *inner], extents)).load()
 
@@ -93,7 +93,7 @@ def _placed(value: UOp, condition: UOp, loops: list[UOp]) -> tuple[UOp, UOp, dic
     (`v == i[t] + w`), and is then put into everything, as its own iteration is known.
     """
     conditions = conjuncts(condition)
-    inside: UOp = UOp.const(True, dtypes.bool)
+    mask: UOp = UOp.const(True, dtypes.bool)
     at: dict[UOp, UOp] = {}
     for r in loops:
         solved = ((c, place) for c in conditions if (place := solved_for(c, r)) is not None)
@@ -101,23 +101,23 @@ def _placed(value: UOp, condition: UOp, loops: list[UOp]) -> tuple[UOp, UOp, dic
         if answer is None:
             continue
         within = (at[r] >= 0) & (at[r] < r.src[0])
-        inside = within & _at(inside, r, at[r], within)
-        at = {other: _at(place, r, at[r], inside) for other, place in at.items()}
-        conditions = [_at(c, r, at[r], inside) for c in conditions if c is not answer]
-        value = _at(value, r, at[r], inside)
+        mask = within & _at(mask, r, at[r], within)
+        at = {other: _at(place, r, at[r], mask) for other, place in at.items()}
+        conditions = [_at(c, r, at[r], mask) for c in conditions if c is not answer]
+        value = _at(value, r, at[r], mask)
     for condition in conditions:
-        inside = inside & mask_loads(condition, inside)
-    return value, inside, at
+        mask = mask & mask_loads(condition, mask)
+    return value, mask, at
 
 
-def _at(value: UOp, r: UOp, iteration: UOp, inside: UOp) -> UOp:
-    """`value` at an iteration of a loop that there is only where `inside` holds. Raises ValueError where
+def _at(value: UOp, r: UOp, iteration: UOp, mask: UOp) -> UOp:
+    """`value` at an iteration of a loop that there is only where `mask` holds. Raises ValueError where
     memory of the kernel's own is read along the loop."""
     before = set(value.toposort())
     loads = (n for n in before if n.op is Ops.LOAD and r in n.ranges)
     if any(n.src[0].src[0].op is not Ops.PARAM for n in loads):
         raise ValueError(f"memory that the kernel fills has items for the iterations of r{r.arg[0]} alone")
-    return mask_loads(value.substitute({r: iteration}), inside, lambda load: load not in before)
+    return mask_loads(value.substitute({r: iteration}), mask, lambda load: load not in before)
 
 
 def _lie_side_by_side(at: dict[UOp, UOp], last: UOp) -> bool:

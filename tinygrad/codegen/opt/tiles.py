@@ -54,23 +54,23 @@ class TileChooser(PanelChooser):
     def tile(self, contraction: Contraction) -> None:
         """The cheapest way to run a contraction: which range takes the lanes, and a tile of accumulators
         around it."""
-        ways: list[tuple[float, int, Callable[[], None]]] = []
+        alternatives: list[tuple[float, int, Callable[[], None]]] = []
         for side in (contraction.left, contraction.right):
             for r in side:
                 if r.extent >= 4:
                     cost = self.outer_cost(contraction, r)
-                    ways.append((cost, r.arg[0], partial(self.tile_outer, contraction, r)))
+                    alternatives.append((cost, r.arg[0], partial(self.tile_outer, contraction, r)))
         for r in contraction.reduce.closed_ranges:
             if r.extent >= 4:
                 cost = self.dot_cost(contraction, r)
-                ways.append((cost, r.arg[0], partial(self.tile_dot, contraction, r)))
-        ways.sort(key=lambda w: w[:2])
+                alternatives.append((cost, r.arg[0], partial(self.tile_dot, contraction, r)))
+        alternatives.sort(key=lambda w: w[:2])
         self.note("a multiply-add, against 1 without lanes",
-                  **{f"r{identity}_as_lanes": cost for cost, identity, _ in ways})
-        if self.rank >= len(ways) or ways[self.rank][0] >= 1.0:
+                  **{f"r{identity}_as_lanes": cost for cost, identity, _ in alternatives})
+        if self.rank >= len(alternatives) or alternatives[self.rank][0] >= 1.0:
             self.vectorise_groups()
             return
-        ways[self.rank][2]()
+        alternatives[self.rank][2]()
 
     def operand_with(self, contraction: Contraction, r: UOp) -> UOp:
         """The operand of the product that changes with `r`."""
@@ -236,14 +236,15 @@ class TileChooser(PanelChooser):
                       and n.ranges < contraction.reduce.ranges]
         rows = frozenset(contraction.reduce.ranges).intersection(*(n.ranges for n in statistics))
         sides = [(contraction.left, contraction.right), (contraction.right, contraction.left)]
-        ways = [(self.outer_cost(contraction, lane), lane.arg[0], lane, row)
+        alternatives = [(self.outer_cost(contraction, lane), lane.arg[0], lane, row)
                 for columns, others in sides for lane in columns - rows if lane.extent >= 4
                 for row in others & rows]
-        ways.sort(key=lambda w: (*w[:2], self.row_rank(w[3])))
+        alternatives.sort(key=lambda w: (*w[:2], self.row_rank(w[3])))
         self.note("a multiply-add of rows, against 1 without lanes",
-                  **{f"r{lane.arg[0]}_as_lanes_of_r{row.arg[0]}": cost for cost, _, lane, row in ways})
-        if self.rank < len(ways) and ways[self.rank][0] < 1.0:
-            _, _, lane, row = ways[self.rank]
+                  **{f"r{lane.arg[0]}_as_lanes_of_r{row.arg[0]}": cost for cost, _, lane,
+                     row in alternatives})
+        if self.rank < len(alternatives) and alternatives[self.rank][0] < 1.0:
+            _, _, lane, row = alternatives[self.rank]
             size = self.lane_tile(lane, MOST_VECTORS)
             most = self.most_rows(size)
             count = tile_size(row.extent, most)
