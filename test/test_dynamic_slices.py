@@ -8,10 +8,10 @@ from tinygrad import Context, Tensor, TinyJit, Variable, dtypes
 from tinygrad.codegen import kernel_cache
 from tinygrad.engine import realize
 from tinygrad.graph.sizes import Size
-from tinygrad.runtime.objects import ObjectCache
 from tinygrad.schedule import persistent_cache
 from tinygrad.schedule.cache import ScheduleCache
 from tinygrad.schedule.persistent_cache import PersistentSchedules
+from tinygrad.store import DiskStore
 
 
 @pytest.fixture
@@ -102,9 +102,9 @@ def test_parts_of_what_is_written_at_changing_places_show_it(cache):
 
 
 def test_schedules_of_crops_on_disk_serve_every_place(tmp_path, monkeypatch):
-    folder = ObjectCache(tmp_path)
-    monkeypatch.setattr(kernel_cache, "_kernel_cache", lambda: folder)
-    monkeypatch.setattr(persistent_cache, "_persistent_schedules", lambda: folder)
+    folder = DiskStore(tmp_path)
+    monkeypatch.setattr(kernel_cache, "store_of", lambda kind: folder)
+    monkeypatch.setattr(persistent_cache, "store_of", lambda kind, limit: folder)
     data = array(10, 3)
     held = Tensor(data).realize()
     with Context(CHECK=0, CACHELEVEL=2):

@@ -22,10 +22,10 @@ from tinygrad.engine.realize import schedule_uops
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.portable import NotPortable, Reader, Writer, text_of
 from tinygrad.graph.uop import UOp
-from tinygrad.runtime.objects import ObjectCache, offered, recorded
 from tinygrad.schedule import persistent_cache
 from tinygrad.schedule.cache import ScheduleCache, Structure
 from tinygrad.schedule.persistent_cache import PersistentSchedules
+from tinygrad.store import DiskStore, offered, recorded
 
 
 def asts() -> list[UOp]:
@@ -92,9 +92,8 @@ def test_rows_that_are_no_graph_are_refused(change):
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """Kernels and schedules kept in an empty folder, with nothing in this process's memory."""
-    monkeypatch.setattr(kernel_cache, "_kernel_cache", lambda: ObjectCache(tmp_path / "kernels"))
-    monkeypatch.setattr(persistent_cache, "_persistent_schedules",
-                        lambda: ObjectCache(tmp_path / "schedules"))
+    for module in (kernel_cache, persistent_cache):
+        monkeypatch.setattr(module, "store_of", lambda kind, limit=0: DiskStore(tmp_path / kind))
     with Context(CHECK=0, CACHELEVEL=2):
         yield tmp_path
 
@@ -150,7 +149,7 @@ def test_settings_that_want_every_stage_keep_nothing(folder, setting, capsys):
 def test_a_kept_kernel_that_is_none_is_written_again(folder, content):
     ast = asts()[0]
     written = compiling.write_kernel(ast, "CPU", False)
-    ObjectCache(folder / "kernels").put(kernel_key(ast, "CPU"), content)
+    DiskStore(folder / "kernels").put(kernel_key(ast, "CPU"), content)
     assert cached_kernel(ast, "CPU", False, lambda: written) is written
 
 
@@ -203,10 +202,10 @@ def test_another_process_neither_schedules_nor_writes_again(tmp_path):
 @settings(max_examples=25, deadline=None)
 @given(program=steps, seed=st.integers(0, 1000))
 def test_programs_whose_schedules_come_from_disk_give_what_numpy_gives(tmp_path_factory, program, seed):
-    folder = ObjectCache(tmp_path_factory.mktemp("schedules"))
+    folder = DiskStore(tmp_path_factory.mktemp("schedules"))
     with pytest.MonkeyPatch.context() as patch, Context(CHECK=0, CACHELEVEL=2):
-        patch.setattr(kernel_cache, "_kernel_cache", lambda: folder)
-        patch.setattr(persistent_cache, "_persistent_schedules", lambda: folder)
+        patch.setattr(kernel_cache, "store_of", lambda kind: folder)
+        patch.setattr(persistent_cache, "store_of", lambda kind, limit: folder)
         for again in (False, True):
             patch.setattr(realize, "schedules", ScheduleCache(disk=PersistentSchedules(least_nodes=0)))
             for got, expected in zip(*run_program(program, seed + again), strict=True):
@@ -245,7 +244,7 @@ def test_a_kept_schedule_that_is_none_is_made_again(folder, monkeypatch, change)
     for file in files:
         data = json.loads(file.read_bytes()[32:])
         change(data)
-        ObjectCache(folder / "schedules").put(file.name, json.dumps(data).encode())
+        DiskStore(folder / "schedules").put(file.name, json.dumps(data).encode())
     assert results() == [9.0, 18.0, 27.0, 4.0]
 
 

@@ -16,8 +16,9 @@ from tinygrad.device import Device
 from tinygrad.graph import uop as graph_nodes
 from tinygrad.helpers import Context
 from tinygrad.jit.jit import MAX_TRACES
-from tinygrad.runtime import llvm, objects
+from tinygrad.runtime import llvm
 from tinygrad.schedule.persistent_cache import schedules
+from tinygrad.store import DiskStore
 
 pytestmark = pytest.mark.slow
 
@@ -144,8 +145,8 @@ def test_more_functions_than_anything_keeps_go_with_what_they_captured():
 
 def test_more_structures_than_caches_hold_stay_within_their_bounds(monkeypatch, tmp_path):
     """Bounds that are reached in seconds: of schedules and kernels in memory, of machine code on disk."""
-    folder = objects.ObjectCache(tmp_path, 200_000)
-    monkeypatch.setattr(llvm, "_kept_objects", lambda: folder)
+    folder = DiskStore(tmp_path, 200_000)
+    monkeypatch.setattr(llvm, "store_of", lambda kind: folder)
     monkeypatch.setattr(compiling, "MAX_KERNELS", 40)
     monkeypatch.setattr(compiling, "_kernels", OrderedDict())
     monkeypatch.setattr(schedules, "limit", 5000)

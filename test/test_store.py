@@ -14,19 +14,19 @@ import pytest
 from tinygrad import Context
 from tinygrad.runtime import llvm
 from tinygrad.runtime.cpu_pool import CPUProgram, pool
-from tinygrad.runtime.objects import ObjectCache, key_of
+from tinygrad.store import DiskStore, key_of
 
 POSIX = pytest.mark.skipif(os.name != "posix", reason="permissions of POSIX")
 
 
 @pytest.fixture
 def cache(tmp_path):
-    return ObjectCache(tmp_path / "objects")
+    return DiskStore(tmp_path / "objects")
 
 
 def test_what_was_put_is_found(cache):
     cache.put("a" * 64, b"code")
-    assert cache.get("a" * 64) == b"code" and ObjectCache(cache.folder).get("a" * 64) == b"code"
+    assert cache.get("a" * 64) == b"code" and DiskStore(cache.folder).get("a" * 64) == b"code"
     assert cache.get("b" * 64) is None
 
 
@@ -52,7 +52,7 @@ def test_a_damaged_file_is_removed_and_not_used(cache, damage):
 
 
 def test_the_folder_stays_within_its_limit_and_keeps_what_was_used_last(tmp_path):
-    cache = ObjectCache(tmp_path / "objects", limit=1000)
+    cache = DiskStore(tmp_path / "objects", limit=1000)
     for i in range(30):
         cache.put(f"{i:064d}", bytes(68))
         os.utime(cache.folder / f"{i:064d}", (i, i))
@@ -82,7 +82,7 @@ def test_the_folder_is_made_for_its_owner_only(cache):
 
 def test_a_disk_that_cannot_be_written_costs_nothing_but_the_cache(tmp_path):
     (tmp_path / "file").write_text("not a folder")
-    cache = ObjectCache(tmp_path / "file" / "objects")
+    cache = DiskStore(tmp_path / "file" / "objects")
     cache.put("a" * 64, b"code")
     assert cache.get("a" * 64) is None
 
@@ -99,7 +99,7 @@ def test_a_failed_write_leaves_no_file(cache, monkeypatch):
 
 
 def _put_and_get(folder, number):
-    cache = ObjectCache(folder, limit=20_000)
+    cache = DiskStore(folder, limit=20_000)
     for i in range(150):
         key = f"{i % 40:064d}"
         cache.put(key, f"code of {key}".encode() * 10)
@@ -134,9 +134,9 @@ SOURCE = """define void @k(ptr %buffers, ptr %variables, i64 %begin, i64 %end, p
 def kept(tmp_path, monkeypatch):
     """The cache of kernels, empty, and the sources that LLVM compiled since."""
     pool()  # which has code of its own
-    fresh, compiled = ObjectCache(tmp_path / "objects"), []
+    fresh, compiled = DiskStore(tmp_path / "objects"), []
     build = llvm.object_code
-    monkeypatch.setattr(llvm, "_kept_objects", lambda: fresh)
+    monkeypatch.setattr(llvm, "store_of", lambda kind: fresh)
     monkeypatch.setattr(llvm, "object_code",
                         lambda source, is_quick: compiled.append(source) or build(source, is_quick))
     return fresh, compiled

@@ -250,7 +250,7 @@ NO_COLOR = ContextVar("NO_COLOR", 0)
 CHECK = ContextVar("CHECK", 0)
 """1 checks every stage's graph against its grammar (graph/spec.py). The tests always do."""
 CACHELEVEL = ContextVar("CACHELEVEL", 2)
-"""What is kept on disk: 0 nothing; 1 machine code (runtime/objects.py); 2 also kernels as they were written
+"""What is kept on disk: 0 nothing; 1 machine code (store.py); 2 also kernels as they were written
 (codegen/kernel_cache.py) and schedules (schedule/persistent_cache.py)."""
 CI = os.getenv("CI", "") != ""
 

@@ -1,9 +1,10 @@
-"""Compiled code kept on disk, so that a process need not compile again what one before it did.
+"""What is kept on disk, so that a process need not decide, search or compile again what one before it did:
+schedules, kernels as source, plans that a search found, machine code.
 
-A file for each kernel, named by a hash of everything that it depends on (`key_of`). A file holds the
-SHA-256 of the code, then the code, and appears under its name in one step: a reader finds all of it or
-nothing, whatever other processes do. A file that is not as it was written is removed and its kernel compiled
-again. Files of code are run: a folder that somebody else could write to is not used.
+A `DiskStore` is a folder, with a file for each thing, named by a hash of everything that it depends on
+(`key_of`). A file holds the SHA-256 of its content, then the content, and appears under its name in one step:
+a reader finds all of it or nothing, whatever other processes do. A file that is not as it was written is
+removed, and made again. Files of code are run: a folder that somebody else could write to is not used.
 
 What is used while `recorded` goes into a dictionary, and is found while that is `offered`, with no disk
 involved: so a captured function takes its kernels to another process (`jit/saved.py`).
@@ -11,6 +12,7 @@ involved: so a captured function takes its kernels to another process (`jit/save
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import os
 import stat
@@ -19,7 +21,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from tinygrad.helpers import CACHELEVEL
+from tinygrad.helpers import CACHELEVEL, cache_dir
 
 MAX_BYTES = 1 << 28
 """Bytes that the files of a folder may take; those used longest ago go first."""
@@ -28,7 +30,7 @@ KEPT = 0.75
 
 
 def key_of(*parts: str) -> str:
-    """The name for code that depends on `parts`."""
+    """The name of what depends on `parts`."""
     digest = hashlib.sha256()
     for part in parts:
         data = part.encode()
@@ -42,7 +44,7 @@ _offers: list[Mapping[str, bytes]] = []
 
 @contextlib.contextmanager
 def recorded() -> Iterator[dict[str, bytes]]:
-    """What caches give within the block, by key."""
+    """What stores give within the block, by key."""
     found: dict[str, bytes] = {}
     _records.append(found)
     try:
@@ -52,18 +54,24 @@ def recorded() -> Iterator[dict[str, bytes]]:
 
 
 @contextlib.contextmanager
-def offered(code: Mapping[str, bytes]) -> Iterator[None]:
-    """Within the block, caches find `code` by its keys before they look on disk."""
-    _offers.append(code)
+def offered(contents: Mapping[str, bytes]) -> Iterator[None]:
+    """Within the block, stores find `contents` by their keys before they look on disk."""
+    _offers.append(contents)
     try:
         yield
     finally:
-        _offers.remove(code)
+        _offers.remove(contents)
 
 
-class ObjectCache:
-    """Compiled code by key, in the files of one folder. What goes wrong with the disk costs compiling again,
-    and nothing else."""
+@functools.cache
+def store_of(kind: str, limit: int = MAX_BYTES) -> DiskStore:
+    """The user's store of one kind of things, in the folder of that name in the cache folder."""
+    return DiskStore(cache_dir() / kind, limit)
+
+
+class DiskStore:
+    """Bytes by key, in the files of one folder. What goes wrong with the disk costs making them again, and
+    nothing else."""
 
     def __init__(self, folder: Path, limit: int = MAX_BYTES) -> None:
         self.folder = folder
@@ -73,40 +81,40 @@ class ObjectCache:
         self.lock = threading.Lock()
 
     def get_or_make(self, key: str, make: Callable[[], bytes], on_disk: bool | None = None) -> bytes:
-        """The code of `key`: offered, kept, or else made and kept. The disk is used if `on_disk`; unless
+        """The content of `key`: offered, kept, or else made and kept. The disk is used if `on_disk`; unless
         given, as CACHELEVEL says."""
         uses_disk = bool(CACHELEVEL) if on_disk is None else on_disk
-        code = next((o[key] for o in _offers if key in o), None)
-        if code is None and uses_disk:
-            code = self.get(key)
-        if code is None:
-            code = make()
+        content = next((o[key] for o in _offers if key in o), None)
+        if content is None and uses_disk:
+            content = self.get(key)
+        if content is None:
+            content = make()
             if uses_disk:
-                self.put(key, code)
+                self.put(key, content)
         for record in _records:
-            record[key] = code
-        return code
+            record[key] = content
+        return content
 
     def get(self, key: str) -> bytes | None:
-        """The code kept as `key`; None where there is none, or none that is whole."""
+        """What is kept as `key`; None where there is nothing, or nothing that is whole."""
         path = self.folder / key
         if not self.is_safe():
             return None
         try:
-            content = path.read_bytes()
+            data = path.read_bytes()
         except OSError:
             return None
-        checksum, code = content[:32], content[32:]
-        if hashlib.sha256(code).digest() != checksum:
+        checksum, content = data[:32], data[32:]
+        if hashlib.sha256(content).digest() != checksum:
             with contextlib.suppress(OSError):
                 path.unlink()
             return None
         with contextlib.suppress(OSError):
             os.utime(path)
-        return code
+        return content
 
-    def put(self, key: str, code: bytes) -> None:
-        """Keep `code` as `key`."""
+    def put(self, key: str, content: bytes) -> None:
+        """Keep `content` as `key`."""
         with contextlib.suppress(OSError):
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             if not self.is_safe():
@@ -114,12 +122,12 @@ class ObjectCache:
             handle, partial = tempfile.mkstemp(dir=self.folder, prefix="partial-")
             try:
                 with os.fdopen(handle, "wb") as file:
-                    file.write(hashlib.sha256(code).digest() + code)
+                    file.write(hashlib.sha256(content).digest() + content)
                 os.replace(partial, self.folder / key)
             except BaseException:
                 os.unlink(partial)
                 raise
-            self.account(len(code) + 32)
+            self.account(len(content) + 32)
 
     def is_safe(self) -> bool:
         """Whether the folder is there and nobody but this user can write to it."""

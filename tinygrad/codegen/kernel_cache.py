@@ -1,7 +1,7 @@
 """Kernels as they were written, kept on disk by what they compute.
 
 What is found here needs no plan, no loop nest and no text: a process that runs what another one ran before it
-only loads machine code (`runtime/objects.py`). A kernel is kept by its `ast` in portable form, its device's
+only loads machine code (`store.py`). A kernel is kept by its `ast` in portable form, its device's
 numbers and compiler, and the code of this package that writes kernels; as JSON, which is read as data.
 
 `CACHELEVEL=1` leaves kernels alone, as do settings that want each stage to happen: `CHECK`, `DEBUG` from 3
@@ -20,9 +20,9 @@ from tinygrad.codegen.cost import Estimate
 from tinygrad.device import Device
 from tinygrad.graph.portable import NotPortable, text_of
 from tinygrad.graph.uop import UOp
-from tinygrad.helpers import BEAM, CACHELEVEL, CHECK, DEBUG, cache_dir
+from tinygrad.helpers import BEAM, CACHELEVEL, CHECK, DEBUG
 from tinygrad.renderer.launch import Launch
-from tinygrad.runtime.objects import ObjectCache, key_of
+from tinygrad.store import key_of, store_of
 
 LEVEL = 2
 """The setting of CACHELEVEL from which on kernels and schedules are kept."""
@@ -114,11 +114,6 @@ def kernel_key(ast: UOp, device: str, plain: bool = False) -> str | None:
         return None
 
 
-@functools.cache
-def _kernel_cache() -> ObjectCache:
-    return ObjectCache(cache_dir() / "kernels")
-
-
 def uses_kernel_cache() -> bool:
     """Whether the settings let kernels and schedules be kept, and none wants each stage to happen."""
     return CACHELEVEL.value >= LEVEL and not (CHECK or DEBUG >= 3 or BEAM)
@@ -135,7 +130,7 @@ def cached_kernel(ast: UOp, device: str, plain: bool, write: Callable[[], Writte
         made.append(write())
         return to_json(made[0])
 
-    text = _kernel_cache().get_or_make(key, make, uses_kernel_cache())
+    text = store_of("kernels").get_or_make(key, make, uses_kernel_cache())
     try:
         return made[0] if made else from_json(text)
     except ValueError:

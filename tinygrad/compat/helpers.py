@@ -15,7 +15,7 @@ from typing import Any, ParamSpec, TypeVar
 from tinygrad.downloads import fetch
 from tinygrad.helpers import CACHELEVEL, cache_dir, collector_paused, prod
 from tinygrad.progress import tqdm, trange
-from tinygrad.runtime.objects import ObjectCache, key_of
+from tinygrad.store import DiskStore, key_of
 
 __all__ = ["OSX", "WIN", "all_int", "ansilen", "ansistrip", "argfix", "disable_gc", "diskcache",
            "diskcache_clear", "diskcache_get", "diskcache_put", "fetch", "flat_mv", "from_mv",
@@ -205,12 +205,12 @@ def flat_mv(view: memoryview) -> memoryview:
 
 RESULTS_LIMIT = 1 << 28
 """Bytes of results that are kept."""
-COMPILED = ("schedules", "kernels", "objects", "results")
+COMPILED = ("schedules", "kernels", "plans", "objects", "cuda", "hip", "emulated", "results")
 """Folders of what can be computed again."""
 
 
-def _results() -> ObjectCache:
-    return ObjectCache(cache_dir() / "results", RESULTS_LIMIT)
+def _results() -> DiskStore:
+    return DiskStore(cache_dir() / "results", RESULTS_LIMIT)
 
 
 def _result_key(table: str, key: Any) -> str:
@@ -251,7 +251,6 @@ def diskcache_clear() -> None:
     measured plans and what `diskcache` kept. Downloads stay."""
     for folder in COMPILED:
         shutil.rmtree(cache_dir() / folder, ignore_errors=True)
-    (cache_dir() / "plans.sqlite").unlink(missing_ok=True)
 
 
 # --- profiles -----------------------------------------------------------------------------------------------

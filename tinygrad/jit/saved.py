@@ -1,7 +1,7 @@
 """Captured functions in other processes: what `pickle` takes of a `TinyJit`, and what it makes of that again.
 
 A saved function has no Python in it: its traces as JSON (places, steps, kernels in portable form), the
-kernels' source and machine code by the keys of `runtime/objects.py`, and as pickled objects what the caller
+kernels' source and machine code by the keys of `store.py`, and as pickled objects what the caller
 knows (keys, results' structures, captured tensors). Where it is loaded, a kernel whose key fits this machine
 and this version is not compiled again; any other one is, from its graph.
 
@@ -36,9 +36,9 @@ from tinygrad.jit.arguments import CallKind
 from tinygrad.jit.captured_state import GradientUse, Guards, TensorGuard, is_unwanted
 from tinygrad.jit.shape_guards import ShapeGuards
 from tinygrad.jit.trace import Output, Trace
-from tinygrad.runtime.objects import offered, recorded
 from tinygrad.schedule.cache import TemplateView
 from tinygrad.schedule.items import BoundVariable
+from tinygrad.store import offered, recorded
 from tinygrad.tensor import Tensor
 
 MAGIC = "function captured by tinygrad.TinyJit"

@@ -13,12 +13,12 @@ from functools import cache
 from pathlib import Path
 
 from tinygrad.device import CompiledDevice
-from tinygrad.helpers import cache_dir, numbered
+from tinygrad.helpers import numbered
 from tinygrad.renderer.cuda import hip_renderer
 from tinygrad.renderer.launch import Launch
-from tinygrad.runtime.objects import ObjectCache, key_of
 from tinygrad.runtime.stream_programs import StreamProgram
 from tinygrad.runtime.streams import StreamAllocator, StreamGPU, StreamQueue
+from tinygrad.store import key_of, store_of
 
 INSTALL = "install ROCm (https://rocm.docs.amd.com), or use AMD:EMULATED"
 SUCCESS, OUT_OF_MEMORY, NOT_READY, PEER_ACCESS_ALREADY_ENABLED = 0, 2, 600, 704
@@ -134,7 +134,7 @@ def compile_hip(source: str, architecture: str) -> bytes:
     """HIP C as machine code for an architecture such as gfx942, kept on disk. Raises RuntimeError with the
     compiler's words and the source."""
     options = [f"--offload-arch={architecture}", *OPTIONS]
-    kept = ObjectCache(cache_dir() / "hip")
+    kept = store_of("hip")
     key = key_of(source, hiprtc_version(), *options)
     return kept.get_or_make(key, lambda: _compiled(source, options))
 

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from tinygrad.device import CompiledDevice
-from tinygrad.helpers import cache_dir, getenv, numbered, prod
+from tinygrad.helpers import getenv, numbered, prod
 from tinygrad.renderer.c_blocks import BlocksRenderer
 from tinygrad.renderer.cuda import cuda_renderer, hip_renderer
 from tinygrad.renderer.launch import Launch
@@ -32,7 +32,7 @@ from tinygrad.renderer.metal import metal_renderer
 from tinygrad.runtime.cpu import CPUAllocator
 from tinygrad.runtime.cpu_c import SharedObject
 from tinygrad.runtime.launch import Arguments
-from tinygrad.runtime.objects import ObjectCache, key_of
+from tinygrad.store import key_of, store_of
 
 HEADERS = Path(__file__).parent / "emulated"
 FLAGS = ("-x", "c++", "-std=c++17", "-O1", "-w", "-shared", "-fPIC", "-pthread", "-fvisibility=hidden",
@@ -90,7 +90,7 @@ def headers() -> str:
 def compile_cpp(text: str, shown: str = "") -> SharedObject:
     """C++ as loaded machine code, which is kept on disk. Raises RuntimeError with the compiler's words and
     the source, or as much of it as is to be `shown`."""
-    kept = ObjectCache(cache_dir() / "emulated")
+    kept = store_of("emulated")
     key = key_of(text, headers(), compiler_version(), *FLAGS)
     with tempfile.TemporaryDirectory(prefix="tinygrad-") as folder:
         path = Path(folder) / "kernel.so"

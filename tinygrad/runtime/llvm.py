@@ -1,6 +1,6 @@
 """LLVM in process, through llvmlite: from LLVM IR to object code for this CPU, and into memory.
 
-Compiling makes an object file of a kernel, or finds it on disk (`objects.py`), and JITLink links it into the
+Compiling makes an object file of a kernel, or finds it on disk (`store.py`), and JITLink links it into the
 process, as a library that the kernel keeps alive.
 """
 from __future__ import annotations
@@ -19,9 +19,9 @@ import llvmlite.binding as llvm
 from llvmlite.binding.orcjit import JITLibraryBuilder, create_lljit_compiler
 
 from tinygrad.device.host import host_features
-from tinygrad.helpers import Uninterrupted, cache_dir, numbered
+from tinygrad.helpers import Uninterrupted, numbered
 from tinygrad.renderer.llvm import LLVM_OPTION
-from tinygrad.runtime.objects import ObjectCache, key_of
+from tinygrad.store import key_of, store_of
 
 
 @cache
@@ -142,18 +142,13 @@ def target_key() -> tuple[str, ...]:
             llvm.get_process_triple(), repr((SPEED_LEVEL, sorted(TUNING.items()))))
 
 
-@cache
-def _kept_objects() -> ObjectCache:
-    return ObjectCache(cache_dir() / "objects")
-
-
 def compile_ir(source: str, is_quick: bool = False) -> Compiled:
     """Machine code of LLVM IR for this CPU: compiled, or found on disk. `is_quick`: see `QUICK_LEVEL`. Raises
     RuntimeError as `optimised_module`."""
     with Uninterrupted():  # llvmlite frees twice what an interrupt catches it freeing
         initialise_llvm()
         key = key_of(source, *target_key(), *(["quick"] if is_quick else []))
-        code = _kept_objects().get_or_make(key, lambda: object_code(source, is_quick))
+        code = store_of("objects").get_or_make(key, lambda: object_code(source, is_quick))
         return Compiled(load_object(code, source), source)
 
 

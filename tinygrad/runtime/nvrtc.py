@@ -5,8 +5,8 @@ import importlib
 from functools import cache
 from typing import Any
 
-from tinygrad.helpers import cache_dir, numbered
-from tinygrad.runtime.objects import ObjectCache, key_of
+from tinygrad.helpers import numbered
+from tinygrad.store import key_of, store_of
 
 INSTALL = 'pip install "tinygrad[cuda]" (cuda-bindings, nvidia-cuda-nvrtc-cu12, nvidia-cuda-runtime-cu12)'
 OPTIONS = ("--std=c++17",
@@ -42,7 +42,7 @@ def compile_cuda(source: str, architecture: str) -> bytes:
     """CUDA C as machine code (a cubin) for an architecture such as sm_90, kept on disk. Raises RuntimeError
     with the compiler's words and the source."""
     options = [f"--gpu-architecture={architecture}", *OPTIONS, *_include_options()]
-    kept = ObjectCache(cache_dir() / "cuda")
+    kept = store_of("cuda")
     key = key_of(source, nvrtc_version(), *options)
     return kept.get_or_make(key, lambda: _compiled(source, options))
 

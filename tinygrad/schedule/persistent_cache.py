@@ -6,7 +6,6 @@ portable form (`graph/portable.py`), under a name that depends on everything tha
 """
 from __future__ import annotations
 
-import functools
 import json
 from typing import Any
 
@@ -15,21 +14,15 @@ from tinygrad.device import Device
 from tinygrad.dtype import DType
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.portable import NotPortable, Reader, Writer, dtype_of
-from tinygrad.helpers import cache_dir
-from tinygrad.runtime.objects import ObjectCache, key_of
 from tinygrad.schedule.cache import ScheduleCache, Structure, Template, TemplateItem, TemplateView
 from tinygrad.schedule.dynamic_slice import shared_memory
 from tinygrad.schedule.memory import Arena
+from tinygrad.store import key_of, store_of
 
 MAX_BYTES = 1 << 26
 """Bytes that schedules may take on disk."""
 LEAST_NODES = 48
 """Graphs from which on a schedule is kept: one of a single expression takes less time than a file."""
-
-
-@functools.cache
-def _persistent_schedules() -> ObjectCache:
-    return ObjectCache(cache_dir() / "schedules", MAX_BYTES)
 
 
 def to_json(template: Template) -> bytes:
@@ -116,7 +109,7 @@ class PersistentSchedules:
 
     def get(self, key: str, structure: Structure) -> Template | None:
         """The template kept as `key`."""
-        text = _persistent_schedules().get(key)
+        text = store_of("schedules", MAX_BYTES).get(key)
         try:
             return None if text is None else from_json(text, structure)
         except ValueError:
@@ -125,7 +118,7 @@ class PersistentSchedules:
     def put(self, key: str, template: Template) -> None:
         """Keep a template, if it has a form outside of this process."""
         try:
-            _persistent_schedules().put(key, to_json(template))
+            store_of("schedules", MAX_BYTES).put(key, to_json(template))
         except NotPortable:
             return
 

@@ -15,7 +15,6 @@ import sys
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import cache
 from statistics import median
 
 from tinygrad.codegen.kernel_cache import kernel_key
@@ -23,11 +22,11 @@ from tinygrad.codegen.opt.choose import alternative_plans, choose_plan, threaded
 from tinygrad.codegen.opt.measure import Built, Workbench
 from tinygrad.codegen.opt.neighbours import MAX_COPIES, copies, neighbours
 from tinygrad.codegen.opt.plan import Plan, apply_plan
-from tinygrad.codegen.opt.plan_cache import PlanCache
+from tinygrad.codegen.opt.plan_cache import keep_plan, kept_plan
 from tinygrad.codegen.ranges import all_ranges
 from tinygrad.device import Device
 from tinygrad.graph.uop import UOp
-from tinygrad.helpers import BEAM, BEAM_SECONDS, CACHELEVEL, DEBUG, IGNORE_BEAM_CACHE, cache_dir, colored
+from tinygrad.helpers import BEAM, BEAM_SECONDS, CACHELEVEL, DEBUG, IGNORE_BEAM_CACHE, colored
 from tinygrad.renderer import Renderer
 
 TOGETHER = 8
@@ -51,7 +50,7 @@ def searched_plan(ast: UOp, nest: UOp, device: str) -> Plan:
     width, seconds = int(BEAM), float(BEAM_SECONDS.value)
     key = kernel_key(ast, device)
     may_recall = CACHELEVEL and not IGNORE_BEAM_CACHE and key is not None
-    kept = _plan_cache().get(key, width, seconds) if may_recall and key is not None else None
+    kept = kept_plan(key, width, seconds) if may_recall and key is not None else None
     if kept is not None and applies(nest, kept, renderer):
         return kept
     try:
@@ -63,7 +62,7 @@ def searched_plan(ast: UOp, nest: UOp, device: str) -> Plan:
     if DEBUG >= 2:
         print(f"searched {colored(found.summary(), 'green')}")
     if CACHELEVEL and key is not None:
-        _plan_cache().put(key, width, seconds, found.plan)
+        keep_plan(key, width, seconds, found.plan)
     return found.plan
 
 
@@ -74,11 +73,6 @@ def applies(nest: UOp, plan: Plan, renderer: Renderer) -> bool:
     except ValueError:
         return False
     return copies(optimised) <= max(MAX_COPIES, copies(apply_plan(nest, choose_plan(nest, renderer))))
-
-
-@cache
-def _plan_cache() -> PlanCache:
-    return PlanCache(cache_dir() / "plans.sqlite")
 
 
 @dataclass
