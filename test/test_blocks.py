@@ -16,7 +16,8 @@ from tinygrad.codegen.expand import expand
 from tinygrad.codegen.kernel_fission import kernel_groups, needs_order
 from tinygrad.codegen.linearize import linearize
 from tinygrad.codegen.opt.choose_gpu import choose_block_plan
-from tinygrad.codegen.opt.plan import Opt, OptKind, Plan, apply_plan
+from tinygrad.codegen.opt.opts import MMA, Local, Row
+from tinygrad.codegen.opt.plan import Plan, apply_plan
 from tinygrad.codegen.primitives import to_device_primitives
 from tinygrad.device import Device
 from tinygrad.dtype import dtypes
@@ -258,7 +259,7 @@ def test_any_number_of_threads_reduces_together(threads, op):
     r = UOp.range(70, 0)
     total = items(1, 70).index(r).load().reduce_ranges(op, r)
     nest = UOp.sink([items(0, 1).index(UOp.const(0, dtypes.index)).store(total)])
-    program = as_program(apply_plan(nest, Plan((Opt(OptKind.LOCAL, 0, threads),))))
+    program = as_program(apply_plan(nest, Plan((Local(0, threads),))))
     x, y = normal(70), np.zeros(1, np.float32)
     run(program, [y, x])
     expected = {Ops.ADD: np.sum, Ops.MAX: np.max, Ops.MUL: np.prod}[op](x.astype(np.float64))
@@ -271,7 +272,7 @@ def test_lanes_of_a_warp_exchange_what_they_reduce(threads, lanes, op):
     r = UOp.range(70, 0)
     total = items(1, 70).index(r).load().reduce_ranges(op, r)
     nest = UOp.sink([items(0, 1).index(UOp.const(0, dtypes.index)).store(total)])
-    program = as_program(apply_plan(nest, Plan((Opt(OptKind.LOCAL, 0, threads, tiles=(lanes,)),))))
+    program = as_program(apply_plan(nest, Plan((Local(0, threads, lanes),))))
     assert sum(n.op is Ops.EXCHANGE for n in program) == min(threads, lanes).bit_length() - 1
     x, y = normal(70), np.zeros(1, np.float32)
     run(program, [y, x])
@@ -292,7 +293,7 @@ def test_rows_kept_in_registers_are_loaded_once(rows, items_):
     x = normal(rows, items_)
     result = on_blocks(x).softmax(-1)
     stages = stages_of(schedule_uops([result.uop])[-1].ast, DEVICE)
-    assert stages.plan.opts[0].kind is OptKind.ROW
+    assert isinstance(stages.plan.opts[0], Row)
     threads = np.prod(launch_of(stages.program).threads) // min(rows, 16)
     loads = [n for n in stages.program if n.op is Ops.LOAD and n.src[0].op is Ops.INDEX
              and n.src[0].src[0].op is Ops.PARAM]
@@ -307,16 +308,16 @@ def test_a_row_of_loops_of_two_lengths_is_refused():
     sums = [items(1, 9).index(r).load().reduce_ranges(Ops.ADD, r) for r in rows]
     nest = UOp.sink([items(0, 1).index(UOp.const(0, dtypes.index)).store(sums[0] + sums[1])])
     with pytest.raises(ValueError, match="loops of 9 and of 8 items are not along one row"):
-        apply_plan(nest, Plan((Opt(OptKind.ROW, 0, 4, (1,), (1, 4)),)))
+        apply_plan(nest, Plan((Row((0, 1), 4, 1, 4),)))
 
 
 def test_contractions_have_kernels_of_their_own_on_blocks():
     q, k, v = (Tensor.empty(2, 64, 32, dtype=dtypes.bfloat16, device="PYTHON:CUDA") for _ in range(3))
     weights = (q.matmul(k.transpose(-2, -1), dtype="float32")).softmax(-1).cast("bfloat16").contiguous()
     items = schedule_uops([(weights @ v).uop])
-    kinds = [{o.kind for o in stages_of(item.ast, "PYTHON:CUDA").plan.opts} for item in items]
-    assert [next(iter(k & {OptKind.ROW, OptKind.MMA}), None) for k in kinds] == [
-        OptKind.MMA, OptKind.ROW, OptKind.MMA]
+    kinds = [{type(o) for o in stages_of(item.ast, "PYTHON:CUDA").plan.opts} for item in items]
+    assert [next(iter(k & {Row, MMA}), None) for k in kinds] == [
+        MMA, Row, MMA]
     weights = items[1].buffers[0]
     assert weights.dtype is dtypes.bfloat16  # as narrow as the matrix unit takes them
 
@@ -394,7 +395,7 @@ def test_what_is_stored_for_rows_alone_leaves_a_product_to_tiles():
     assert kernel_groups(UOp.sink([stored, total])) == [[0, 1]]
     for nest in (UOp.sink([stored]), UOp.sink([stored, beside])):
         plan = choose_block_plan(nest, Device["PYTHON:METAL"].renderer)
-        assert any(o.kind is OptKind.MMA for o in plan.opts) == (len(nest.src) == 1)
+        assert any(isinstance(o, MMA) for o in plan.opts) == (len(nest.src) == 1)
 
 
 def test_memory_read_elsewhere_than_it_is_written_is_left_to_one_thread():

@@ -16,7 +16,18 @@ from tinygrad import Context, Tensor, dtypes
 from tinygrad.codegen.compile import Stages, stages_of
 from tinygrad.codegen.lower import lower
 from tinygrad.codegen.opt.choose import choose_plan
-from tinygrad.codegen.opt.plan import Opt, OptKind, Plan, is_reduce_range, operands, thread_extent
+from tinygrad.codegen.opt.loops import is_reduce_range, operands, thread_extent
+from tinygrad.codegen.opt.opts import (
+    Accumulators,
+    Merge,
+    Stage,
+    Swap,
+    Thread,
+    Unroll,
+    Upcast,
+    Vector,
+)
+from tinygrad.codegen.opt.plan import Plan
 from tinygrad.codegen.ranges import all_ranges
 from tinygrad.device import Device
 from tinygrad.graph.ops import Ops, RangeKind
@@ -90,13 +101,13 @@ def single_opts(ast: UOp, amounts: tuple[int, ...]) -> list[Plan]:
     for r in all_ranges(nest):
         identity = r.arg[0]
         reduces = is_reduce_range(nest, r)
-        kinds = [OptKind.VECTOR, *([OptKind.UNROLL, OptKind.ACCUMULATORS] if reduces else [OptKind.UPCAST])]
-        plans += [Plan((Opt(kind, identity, amount),)) for kind in kinds for amount in amounts]
+        kinds = [Vector, *([Unroll, Accumulators] if reduces else [Upcast])]
+        plans += [Plan((kind(identity, amount),)) for kind in kinds for amount in amounts]
         if not reduces:
-            plans += [Plan((Opt(OptKind.SWAP, identity),)),
-                      Plan((Opt(OptKind.SWAP, identity), Opt(OptKind.THREAD, identity)))]
+            plans += [Plan((Swap(identity),)),
+                      Plan((Swap(identity), Thread(identity)))]
     for closed in stored:
-        plans += [Plan((Opt(OptKind.MERGE, a.arg[0], b.arg[0]),)) for a, b in itertools.pairwise(closed)]
+        plans += [Plan((Merge(a.arg[0], b.arg[0]),)) for a, b in itertools.pairwise(closed)]
     return plans
 
 
@@ -216,12 +227,12 @@ def test_tiles_of_a_matmul(m: int, k: int, n: int) -> None:
     result = held(a) @ held(b)
     rows, columns, inner = matmul_ranges(kernel_of(result))
     tiles = [
-        (Opt(OptKind.VECTOR, columns, 16), Opt(OptKind.UPCAST, rows, 6)),
-        (Opt(OptKind.VECTOR, columns, 4), Opt(OptKind.UPCAST, rows, 3), Opt(OptKind.UNROLL, inner, 4)),
-        (Opt(OptKind.VECTOR, inner, 8), Opt(OptKind.UPCAST, rows, 2), Opt(OptKind.UPCAST, columns, 2)),
-        (Opt(OptKind.ACCUMULATORS, inner, 4), Opt(OptKind.VECTOR, rows, 4)),
-        (Opt(OptKind.MERGE, rows, columns),),
-        (Opt(OptKind.SWAP, columns), Opt(OptKind.VECTOR, rows, 8), Opt(OptKind.THREAD, columns)),
+        (Vector(columns, 16), Upcast(rows, 6)),
+        (Vector(columns, 4), Upcast(rows, 3), Unroll(inner, 4)),
+        (Vector(inner, 8), Upcast(rows, 2), Upcast(columns, 2)),
+        (Accumulators(inner, 4), Vector(rows, 4)),
+        (Merge(rows, columns),),
+        (Swap(columns), Vector(rows, 8), Thread(columns)),
     ]
     for opts in tiles:
         np.testing.assert_array_equal(run(result, Plan(opts)), a @ b, err_msg=str(opts))
@@ -239,7 +250,7 @@ def test_staging_an_operand_over_any_of_its_ranges(m: int, k: int, n: int) -> No
         for over in [known, known[::-1], known[:1], known[1:]]:
             if over == known[:1] and is_reduce_range(nest, all_ranges(nest)[known[0]]):
                 continue
-            plan = Plan((Opt(OptKind.STAGE, number, over=tuple(over)),))
+            plan = Plan((Stage(number, over=tuple(over)),))
             np.testing.assert_array_equal(run(result, plan), expected, err_msg=str(plan))
 
 
@@ -254,8 +265,8 @@ def test_staging_a_panel_that_lanes_read(m: int, k: int, n: int) -> None:
     number = next(i for i, o in enumerate(operands(nest)) if columns in {r.arg[0] for r in o.ranges})
     first = max(r.arg[0] for r in all_ranges(nest)) + 1
     lane, outer = first, first + 1
-    plan = Plan((Opt(OptKind.VECTOR, columns, 8), Opt(OptKind.STAGE, number, over=(inner, lane)),
-                 Opt(OptKind.SWAP, outer), Opt(OptKind.UPCAST, rows, 4)))
+    plan = Plan((Vector(columns, 8), Stage(number, over=(inner, lane)),
+                 Swap(outer), Upcast(rows, 4)))
     stages = stages_of(ast, "CPU", plan)
     [scratch] = [x for x in stages.program if x.op is Ops.SCRATCH]
     assert scratch.arg[1] == 8 * k
@@ -265,7 +276,7 @@ def test_staging_a_panel_that_lanes_read(m: int, k: int, n: int) -> None:
 def test_an_opt_on_a_range_that_is_not_there_says_which_there_are() -> None:
     nest = lower(kernel_of(held(numbers(4, 5)) + 1))
     with pytest.raises(ValueError, match="no range r9, only r0, r1"):
-        choose = Plan((Opt(OptKind.UPCAST, 9, 2),))
+        choose = Plan((Upcast(9, 2),))
         stages_of(kernel_of(held(numbers(4, 5)) + 1), "CPU", choose)
     assert len(all_ranges(nest)) == 2
 
@@ -276,9 +287,9 @@ def test_an_in_place_kernel_never_overlaps_its_last_tile() -> None:
     x.assign(x + 1)
     [item] = x.schedule()
     [r] = all_ranges(lower(item.ast))
-    for kind in (OptKind.VECTOR, OptKind.UPCAST):
+    for kind in (Vector, Upcast):
         data = numbers(17)
-        stages = stages_of(item.ast, "CPU", Plan((Opt(kind, r.arg[0], 8),)))
+        stages = stages_of(item.ast, "CPU", Plan((kind(r.arg[0], 8),)))
         device = Device["CPU"]
         code = device.compile(device.renderer.render("kernel", stages.program))
         device.load("kernel", code, 0)([data.ctypes.data] * len(item.buffers), [], 1)
@@ -438,7 +449,7 @@ def test_avx2_plans_have_eight_lanes(threads: int) -> None:
         (held(x).softmax(), e / e.sum(1, keepdims=True)), (held(b).permute(1, 0).contiguous(), b.T)]
     for result, expected in cases:
         plan = plan_of(kernel_of(result), renderer)
-        widths = {opt.amount for opt in plan.opts if opt.kind is OptKind.VECTOR}
+        widths = {opt.amount for opt in plan.opts if isinstance(opt, Vector)}
         assert widths == {8}, plan
         assert max(vectors(stages_of(kernel_of(result), "CPU", plan))) == 8
         np.testing.assert_allclose(run(result, plan), expected, 2e-6, 1e-6)
@@ -458,14 +469,14 @@ def test_lanes_of_doubles_are_half_those_of_floats() -> None:
     renderer = LLVMRenderer(vector_bytes=64, registers=32)
     for dtype, lanes in ((np.float32, 16), (np.float64, 8), (np.int64, 8)):
         plan = plan_of(kernel_of(held(numbers(4096, dtype=dtype)) * 3), renderer)
-        assert [o.amount for o in plan.opts if o.kind is OptKind.VECTOR] == [lanes]
+        assert [o.amount for o in plan.opts if isinstance(o, Vector)] == [lanes]
 
 
 def test_small_kernels_stay_on_one_thread() -> None:
     renderer = LLVMRenderer(vector_bytes=64, registers=32, threads=8)
 
     def threaded(result: Tensor) -> bool:
-        return any(o.kind is OptKind.THREAD for o in plan_of(kernel_of(result), renderer).opts)
+        return any(isinstance(o, Thread) for o in plan_of(kernel_of(result), renderer).opts)
 
     assert not threaded(held(numbers(100)) + 1)
     assert threaded(held(numbers(512, 512)) @ held(numbers(512, 512)))
@@ -481,7 +492,7 @@ def block(text: str) -> str:
 
 def test_a_matmul_with_bias_prints_as_nest_and_program() -> None:
     ast = kernel_of((held(numbers(4, 6)) @ held(numbers(6, 8)) + held(numbers(8))) * 2)
-    stages = stages_of(ast, "CPU", Plan((Opt(OptKind.VECTOR, 1, 8),)))
+    stages = stages_of(ast, "CPU", Plan((Vector(1, 8),)))
     assert format_nest(stages.nest) == block("""
         for i0 in 0..4:
             for i1 in 0..8:
@@ -508,7 +519,7 @@ def test_a_matmul_with_bias_prints_as_nest_and_program() -> None:
 
 def test_a_masked_tail_of_a_reduce_prints_its_condition() -> None:
     ast = kernel_of(held(numbers(4, 6)).max(1) * 2)
-    stages = stages_of(ast, "CPU", Plan((Opt(OptKind.VECTOR, 1, 4),)))
+    stages = stages_of(ast, "CPU", Plan((Vector(1, 4),)))
     assert format_nest(stages.optimised) == block("""
         for i0 in 0..4:
             a0 = max for i2 in 0..4 VECTOR:

@@ -13,7 +13,8 @@ from tinygrad.codegen.compile import parts_of, stages_of
 from tinygrad.codegen.grid import BLOCK_LIMITS, Grid, digits_of
 from tinygrad.codegen.lower import lower
 from tinygrad.codegen.opt.measure import Workbench
-from tinygrad.codegen.opt.plan import Opt, OptKind, Plan
+from tinygrad.codegen.opt.opts import Local
+from tinygrad.codegen.opt.plan import Plan
 from tinygrad.device import Device
 from tinygrad.dtype import dtypes
 from tinygrad.engine.realize import schedule_uops
@@ -126,7 +127,7 @@ def test_digits_of_no_range_are_none():
 
 def test_a_search_skips_plans_for_more_threads_than_a_block_has():
     nest = lower(schedule_uops([(Tensor.empty(40, device="PYTHON:BLOCKS") + 1).uop])[0].ast)
-    small, large = (Plan((Opt(OptKind.LOCAL, 0, threads),)) for threads in (16, 32))
+    small, large = (Plan((Local(0, threads),)) for threads in (16, 32))
     bench = Workbench(nest, "PYTHON:BLOCKS")
     with pytest.raises(RuntimeError, match="blocks of 32 threads, and plans for this device put 16 into one"):
         bench.write(nest, large)

@@ -8,7 +8,8 @@ from tinygrad import Device, Tensor, dtypes
 from tinygrad.codegen.compile import stages_of
 from tinygrad.codegen.lower import lower
 from tinygrad.codegen.opt.measure import Workbench
-from tinygrad.codegen.opt.plan import Opt, OptKind, Plan
+from tinygrad.codegen.opt.opts import Interchange, Unroll
+from tinygrad.codegen.opt.plan import Plan
 
 RNG = np.random.default_rng(5)
 
@@ -22,7 +23,7 @@ def kernel_of(value):
 
 
 def is_interchanged(value):
-    return any(o.kind is OptKind.INTERCHANGE for o in stages_of(kernel_of(value), "CPU").plan.opts)
+    return any(isinstance(o, Interchange) for o in stages_of(kernel_of(value), "CPU").plan.opts)
 
 
 WIDE = {
@@ -70,8 +71,8 @@ def test_the_plan_keeps_what_a_kernel_computes(rows, columns, unroll, lanes):
     ast = kernel_of((Tensor.rand(rows, columns).realize() * 2 + 1).sum(0).exp2())
     nest = lower(ast)
     summed = next(r for n in nest.toposort() for r in n.closed_ranges if r not in nest.src[0].closed_ranges)
-    opts = [Opt(OptKind.UNROLL, summed.arg[0], unroll)] if unroll else []
-    opts.append(Opt(OptKind.INTERCHANGE, nest.src[0].closed_ranges[-1].arg[0], lanes))
+    opts = [Unroll(summed.arg[0], unroll)] if unroll else []
+    opts.append(Interchange(nest.src[0].closed_ranges[-1].arg[0], lanes))
     bench = Workbench(nest, "CPU")
     assert bench.is_right(bench.build(nest, Plan(tuple(opts))))
 
@@ -81,7 +82,7 @@ def test_a_loop_that_no_sum_changes_with_is_refused():
     with pytest.raises(ValueError, match="no sum changes with"):
         from tinygrad.codegen.opt.plan import apply_opt
 
-        apply_opt(nest, Opt(OptKind.INTERCHANGE, nest.src[0].closed_ranges[-1].arg[0], 4))
+        apply_opt(nest, Interchange(nest.src[0].closed_ranges[-1].arg[0], 4))
 
 
 @pytest.mark.parametrize("device", ["CPU:C", "PYTHON"])

@@ -18,7 +18,8 @@ from tinygrad import Context, Tensor, dtypes
 from tinygrad.codegen.compile import stages_of
 from tinygrad.codegen.lower import lower
 from tinygrad.codegen.opt.choose import choose_plan
-from tinygrad.codegen.opt.plan import Opt, OptKind, Plan, apply_plan
+from tinygrad.codegen.opt.opts import MMA, Share
+from tinygrad.codegen.opt.plan import Plan, apply_plan
 from tinygrad.codegen.opt.plan_cache import opts_of, plan_of
 from tinygrad.codegen.program import linear_program
 from tinygrad.device import Device
@@ -101,7 +102,7 @@ def test_a_unit_multiplies_tiles_of_any_matrices(unit: MatrixUnit, m: int, k: in
     a, b = (whole_numbers(*s, dtype=unit.source.numpy) for s in ((m, k), (k, n)))
     ast = last_kernel(product(a, b, "PYTHON:BLOCKS", unit.result.name))
     result = np.zeros((m, n), unit.result.numpy)
-    opt = Opt(OptKind.MMA, 2, UNITS.index(unit), (0, 1), tiles)
+    opt = MMA(0, 1, 2, UNITS.index(unit), *tiles)
     program = run_in_python(ast, Plan((opt,)), [result, a, b])
     assert any(node.op is Ops.MMA for node in program)
     np.testing.assert_array_equal(result, a.astype(np.int64) @ b.astype(np.int64))
@@ -112,7 +113,7 @@ def test_a_unit_gives_what_plain_loops_give(unit: MatrixUnit) -> None:
     a, b = (whole_numbers(*s, dtype=unit.source.numpy) for s in ((9, 11), (11, 7)))
     ast = last_kernel(product(a, b, "PYTHON:BLOCKS", unit.result.name))
     results = [np.zeros((9, 7), unit.result.numpy) for _ in range(2)]
-    opt = Opt(OptKind.MMA, 2, UNITS.index(unit), (0, 1), (1, 1, 1))
+    opt = MMA(0, 1, 2, UNITS.index(unit), 1, 1, 1)
     for plan, result in zip((Plan((opt,)), Plan()), results, strict=True):
         run_in_python(ast, plan, [result, a, b])
     np.testing.assert_array_equal(results[0], results[1])
@@ -203,15 +204,15 @@ def test_products_that_are_rounded_before_they_are_summed_are_left_alone() -> No
 def test_a_range_that_is_no_side_of_a_product_is_refused() -> None:
     nest = lower(last_kernel(product(whole_numbers(32, 32), whole_numbers(32, 32), "PYTHON:BLOCKS")))
     with pytest.raises(ValueError, match="no contraction over r2 that mma_m16n8k16_f16 could do"):
-        apply_plan(nest, Plan((Opt(OptKind.MMA, 2, 1, (0, 1), (1, 1, 1)),)))
+        apply_plan(nest, Plan((MMA(0, 1, 2, 1, 1, 1, 1),)))
     with pytest.raises(ValueError, match="power of two"):
-        apply_plan(nest, Plan((Opt(OptKind.MMA, 2, 0, (0, 1), (3, 1, 1)),)))
+        apply_plan(nest, Plan((MMA(0, 1, 2, 0, 3, 1, 1),)))
 
 
 def test_plans_on_units_are_kept_as_text() -> None:
-    plan = Plan((Opt(OptKind.SHARE, 0, 32, (1, 2), (8, 4, 16)), Opt(OptKind.MMA, 2, 0, (0, 1), (1, 2, 2))))
+    plan = Plan((Share(0, (1, 2), 32, 8, 4, 16), MMA(0, 1, 2, 0, 1, 2, 2)))
     assert plan_of(json.loads(json.dumps(opts_of(plan)))) == plan
-    assert "MMA(r2, mma_m16n8k16_bf16, r0, r1, 1, 2, 2)" in repr(plan)
+    assert "MMA(r0, r1, r2, mma_m16n8k16_bf16, 1, 2, 2)" in repr(plan)
 
 
 def test_a_block_of_half_a_warp_is_an_error() -> None:
@@ -240,7 +241,7 @@ def plain(x: Tensor) -> Array:
 
 def uses_tiles(result: Tensor) -> bool:
     plan = choose_plan(lower(last_kernel(result)), Device["CPU"].renderer)
-    return any(opt.kind is OptKind.MMA and UNITS[opt.amount] in AMX for opt in plan.opts)
+    return any(isinstance(opt, MMA) and UNITS[opt.unit] in AMX for opt in plan.opts)
 
 
 @needs_tiles
@@ -361,7 +362,7 @@ def has_nvrtc() -> bool:
 
 def program_on(unit: MatrixUnit) -> list[UOp]:
     a, b = (whole_numbers(64, 64, dtype=unit.source.numpy) for _ in range(2))
-    opt = Opt(OptKind.MMA, 2, UNITS.index(unit), (0, 1), (2, 2, 1))
+    opt = MMA(0, 1, 2, UNITS.index(unit), 2, 2, 1)
     return stages_of(last_kernel(product(a, b, "PYTHON:BLOCKS", unit.result.name)), "PYTHON:BLOCKS",
                      Plan((opt,))).program
 

@@ -13,7 +13,8 @@ from tinygrad import Context, Tensor
 from tinygrad.codegen.compile import stages_of
 from tinygrad.codegen.lower import lower
 from tinygrad.codegen.opt.online_softmax import online_softmax_of
-from tinygrad.codegen.opt.plan import Opt, OptKind, Plan, apply_plan
+from tinygrad.codegen.opt.opts import MMA, Attention, Global, OnlineSoftmax, Row
+from tinygrad.codegen.opt.plan import Plan, apply_plan
 from tinygrad.engine.realize import schedule_uops
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
@@ -35,7 +36,7 @@ def in_tiles(ast: UOp, tile: int, output: Array, *inputs: Array) -> Array:
     """What `ast` computes with one loop over tiles of so many items."""
     found = online_softmax_of(lower(ast))
     assert found is not None
-    plan = Plan((Opt(OptKind.ONLINE_SOFTMAX, found.loop.arg[0], tile),))
+    plan = Plan((OnlineSoftmax(found.loop.arg[0], tile),))
     program = stages_of(ast, "PYTHON", plan).program
     text = PythonRenderer().render("kernel", program)
     buffers = [output, *inputs]
@@ -73,7 +74,7 @@ def test_a_row_is_read_once(name: str, tile: int) -> None:
     ast = kernel_of(ours(Tensor.empty(5, 13)))
     found = online_softmax_of(lower(ast))
     assert found is not None
-    nest = apply_plan(lower(ast), Plan((Opt(OptKind.ONLINE_SOFTMAX, found.loop.arg[0], tile),)))
+    nest = apply_plan(lower(ast), Plan((OnlineSoftmax(found.loop.arg[0], tile),)))
     assert sum(n.op is Ops.LOAD for n in nest.toposort()) == 1
     result = in_tiles(ast, tile, np.empty(5, np.float32), x)
     np.testing.assert_allclose(result, theirs(np.float64(x)), rtol=1e-6)
@@ -146,7 +147,7 @@ def check_one_kernel(result: Tensor, expected: Array, device: str) -> None:
     items = schedule_uops([result.uop])
     assert len(items) == 1
     plan = stages_of(items[0].ast, device).plan
-    assert {OptKind.ONLINE_SOFTMAX, OptKind.ATTENTION} <= {opt.kind for opt in plan.opts}
+    assert {OnlineSoftmax, Attention} <= {type(opt) for opt in plan.opts}
     np.testing.assert_allclose(np.float64(result.numpy()), expected, rtol=2e-2, atol=1e-2)
 
 
@@ -217,9 +218,9 @@ def test_gradients_compute_the_weights_again(device: str, queries: int, causal: 
     result = tensors[0].scaled_dot_product_attention(*tensors[1:], is_causal=causal)
     found = [result, *result.gradient(*tensors, gradient=Tensor(w, device=device).realize())]
     items = schedule_uops([t.uop for t in found])
-    kinds = [{opt.kind for opt in stages_of(item.ast, device).plan.opts} for item in items]
-    assert [OptKind.ATTENTION in k for k in kinds] == [True] + [False] * (len(kinds) - 1)
-    assert sum(OptKind.MMA in k for k in kinds) == 5  # scores, weights' gradients; query's, key's, value's
+    kinds = [{type(opt) for opt in stages_of(item.ast, device).plan.opts} for item in items]
+    assert [Attention in k for k in kinds] == [True] + [False] * (len(kinds) - 1)
+    assert sum(MMA in k for k in kinds) == 5  # scores, weights' gradients; query's, key's, value's
     seen = np.tril(np.ones((queries, 64), np.bool_)) if causal else np.ones((queries, 64), np.bool_)
     Tensor.realize(*found)
     for ours, exact in zip(found, gradients_in_numpy(q, k, v, w, seen), strict=True):
@@ -232,7 +233,7 @@ def test_no_memory_of_the_size_of_the_scores_lasts_from_forward_to_backward() ->
     y = x.scaled_dot_product_attention(w, w).scaled_dot_product_attention(x, w)
     items = schedule_uops([t.uop for t in (y, *y.gradient(x, w, gradient=given))])
     plans = [stages_of(item.ast, "PYTHON:CUDA").plan for item in items]
-    chains = [i for i, plan in enumerate(plans) if any(opt.kind is OptKind.ATTENTION for opt in plan.opts)]
+    chains = [i for i, plan in enumerate(plans) if any(isinstance(opt, Attention) for opt in plan.opts)]
     with_scores = [i for i, item in enumerate(items) if any(b.arg.size == 4 * 64 * 64 for b in item.buffers)]
     assert len(chains) == 2 and max(chains) < min(with_scores)
 
@@ -258,8 +259,8 @@ def test_blocks_walk_long_rows_once(name: str, length: int, dtype: Any) -> None:
     x = (5 * numbers(260, length)).astype(dtype)
     result = ours(Tensor(x, device="CUDA:EMULATED").realize().float())
     (item,) = schedule_uops([result.uop])
-    kinds = [o.kind for o in stages_of(item.ast, "CUDA:EMULATED").plan.opts]
-    assert kinds[:2] == [OptKind.ONLINE_SOFTMAX, OptKind.ROW]
+    kinds = [type(o) for o in stages_of(item.ast, "CUDA:EMULATED").plan.opts]
+    assert kinds[:2] == [OnlineSoftmax, Row]
     np.testing.assert_allclose(result.numpy(), theirs(x.astype(np.float64)), rtol=2e-5, atol=2e-6)
 
 
@@ -271,10 +272,10 @@ def test_threads_of_a_block_have_a_tile_of_a_row_together(name: str, length: int
     (item,) = schedule_uops([ours(Tensor.empty(3, length, device=device)).uop])
     found = online_softmax_of(lower(item.ast))
     assert found is not None
-    tiles = Plan((Opt(OptKind.ONLINE_SOFTMAX, found.loop.arg[0], 64),))
+    tiles = Plan((OnlineSoftmax(found.loop.arg[0], 64),))
     (each,) = [n for n in apply_plan(lower(item.ast), tiles).toposort()
                if n.op is Ops.RANGE and n.arg[1] is RangeKind.UNROLL]
-    plan = Plan((*tiles.opts, Opt(OptKind.ROW, each.arg[0], 16, (), (2, 4)), Opt(OptKind.GLOBAL, 0)))
+    plan = Plan((*tiles.opts, Row((each.arg[0],), 16, 2, 4), Global(0)))
     x = 5 * numbers(3, length)
     x[1, 7], x[2, -1] = np.inf if name == "logsumexp" else 60.0, -np.inf
     if name == "of products":

@@ -16,7 +16,8 @@ from tinygrad.codegen.compile import stages_of
 from tinygrad.codegen.lower import lower
 from tinygrad.codegen.opt import choose_gpu, choose_scatter
 from tinygrad.codegen.opt.choose import choose_plan
-from tinygrad.codegen.opt.plan import Opt, OptKind, Plan, apply_opt, apply_plan
+from tinygrad.codegen.opt.opts import Accumulators, CacheRow, Local, Scatter, Split, Swap, Unroll, Vector
+from tinygrad.codegen.opt.plan import Plan, apply_opt, apply_plan
 from tinygrad.dtype import DType
 from tinygrad.engine.realize import schedule_uops
 from tinygrad.graph.ops import Ops
@@ -45,7 +46,7 @@ def places(*shape: int, below: int, lowest: int = 0) -> Array:
 def has_walk(*results: Tensor) -> bool:
     kernels = [i.ast for i in schedule_uops([t.uop for t in results]) if i.ast.op is not Ops.COPY]
     device = results[0].device
-    return any(o.kind is OptKind.SCATTER for ast in kernels for o in stages_of(ast, device).plan.opts)
+    return any(isinstance(o, Scatter) for ast in kernels for o in stages_of(ast, device).plan.opts)
 
 
 def check(result: Tensor, expected: Array) -> None:
@@ -159,10 +160,10 @@ def test_memory_that_the_plan_fills_along_the_loop_is_refused() -> None:
     hit = Tensor.arange(9).reshape(9, 1, 1) == at
     result = hit.where(Tensor.empty(7, 4) * row.reshape(9, 1, 1), 0).sum(1)
     nest = lower(schedule_uops([result.uop])[-1].ast)
-    kept = apply_plan(nest, Plan((Opt(OptKind.SWAP, 1), Opt(OptKind.CACHE_ROW, 0))))
+    kept = apply_plan(nest, Plan((Swap(1), CacheRow(0))))
     with pytest.raises(ValueError, match="memory that the kernel fills"):
-        apply_opt(kept, Opt(OptKind.SCATTER, 0, 4))
-    apply_plan(nest, Plan((Opt(OptKind.SWAP, 1), Opt(OptKind.SCATTER, 0, 4))))
+        apply_opt(kept, Scatter(0, 4))
+    apply_plan(nest, Plan((Swap(1), Scatter(0, 4))))
 
 
 @DEVICES
@@ -225,7 +226,7 @@ def test_tiles_fill_the_cache() -> None:
     at, given = Tensor.empty(1 << 20, dtype=dtypes.int32, device="CPU"), Tensor.empty(1 << 20, device="CPU")
     summed = Tensor.zeros(1 << 24, device="CPU").scatter_reduce(0, at, given, "sum")
     plan = stages_of(schedule_uops([summed.uop])[-1].ast, "CPU").plan
-    tile = next(o.amount for o in plan.opts if o.kind is OptKind.SPLIT)
+    tile = next(o.amount for o in plan.opts if isinstance(o, Split))
     assert 0.5 <= 4 * tile / choose_scatter.room(Device["CPU"].renderer) <= 1.01
 
 
@@ -237,18 +238,18 @@ def test_the_walk_stays_whole() -> None:
     ast = schedule_uops([gradient.uop])[-1].ast
     nest = apply_plan(lower(ast), choose_plan(lower(ast), Device["CPU"].renderer))
     (memory,) = (n for n in nest.toposort() if n.op is Ops.SCATTER)
-    for kind in (OptKind.SPLIT, OptKind.UNROLL, OptKind.ACCUMULATORS, OptKind.VECTOR):
+    for kind in (Split, Unroll, Accumulators, Vector):
         with pytest.raises(ValueError, match="must stay whole"):
-            apply_opt(nest, Opt(kind, memory.closed_ranges[0].arg[0], 7))
+            apply_opt(nest, kind(memory.closed_ranges[0].arg[0], 7))
 
 
 def test_nobody_reads_sums_beyond_the_last_place() -> None:
     """A search gave a block's threads more places than the walk has sums for, and read past their end."""
     counts = (Tensor.arange(16).reshape(16, 1) == Tensor.empty(1, 40, dtype=dtypes.int32)).sum(1)
-    nest = apply_opt(lower(schedule_uops([counts.uop])[-1].ast), Opt(OptKind.SCATTER, 0, 1))
-    apply_opt(nest, Opt(OptKind.LOCAL, 0, 8))
+    nest = apply_opt(lower(schedule_uops([counts.uop])[-1].ast), Scatter(0, 1))
+    apply_opt(nest, Local(0, 8))
     with pytest.raises(ValueError, match="added up for the 16 iterations of r0 alone"):
-        apply_opt(nest, Opt(OptKind.LOCAL, 0, 64))
+        apply_opt(nest, Local(0, 64))
 
 
 def test_blocks_share_tiles_out_and_walk_once_for_each() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 import json
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ from tinygrad.codegen.lower import lower
 from tinygrad.codegen.opt import plan_cache, search
 from tinygrad.codegen.opt.choose import choose_plan
 from tinygrad.codegen.opt.measure import Built, Workbench, agree, random_items, sample
-from tinygrad.codegen.opt.plan import Opt, OptKind, Plan
+from tinygrad.codegen.opt.opts import OPTS, Accumulators, Opt, Thread, Unroll, Upcast, Vector
+from tinygrad.codegen.opt.plan import Plan
 from tinygrad.codegen.opt.plan_cache import keep_plan, kept_plan, opts_of, plan_of
 from tinygrad.codegen.opt.search import Search, kernel_key, searched_plan
 from tinygrad.device import Device
@@ -145,7 +147,7 @@ def use_clock(monkeypatch: pytest.MonkeyPatch, seconds: Callable[[Plan], float])
 def test_the_fastest_plan_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only unrolling the sum four times makes anything faster, and is one edit away."""
     def seconds(plan: Plan) -> float:
-        return 0.5 if any(o.kind is OptKind.UNROLL and o.amount == 4 for o in plan.opts) else 1.0
+        return 0.5 if any(isinstance(o, Unroll) and o.amount == 4 for o in plan.opts) else 1.0
 
     use_clock(monkeypatch, seconds)
     found = Search(nest_of(product(16, 16, 16)), "CPU", 1, 60.0).run()
@@ -156,12 +158,12 @@ def test_the_fastest_plan_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_edits_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of two edits helps: the second round finds both together."""
     def seconds(plan: Plan) -> float:
-        return 1.0 - 0.3 * sum(any(o.kind is kind for o in plan.opts) for kind in helpful)
+        return 1.0 - 0.3 * sum(any(isinstance(o, kind) for o in plan.opts) for kind in helpful)
 
-    helpful = (OptKind.ACCUMULATORS, OptKind.UNROLL)
+    helpful = (Accumulators, Unroll)
     use_clock(monkeypatch, seconds)
     found = Search(nest_of(held(numbers(8, 64)).sum(1)), "CPU", 1, 60.0).run()
-    assert set(helpful) <= {o.kind for o in found.plan.opts}
+    assert set(helpful) <= {type(o) for o in found.plan.opts}
 
 
 def test_a_plan_that_is_faster_only_at_first_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -298,8 +300,13 @@ def test_random_items_are_small_and_never_zero(dtype: DType) -> None:
 # --- what is remembered -------------------------------------------------------------------------------------
 
 
-opts = st.builds(Opt, st.sampled_from(OptKind), st.integers(0, 99), st.integers(0, 99),
-                 st.lists(st.integers(0, 99), max_size=4).map(tuple))
+def drawn(kind: type[Opt]) -> st.SearchStrategy[Opt]:
+    number = st.integers(0, 99)
+    several = st.lists(number, max_size=4).map(tuple)
+    return st.builds(kind, **{f.name: several if "tuple" in str(f.type) else number for f in fields(kind)})
+
+
+opts = st.sampled_from(list(OPTS.values())).flatmap(drawn)
 
 
 @given(st.lists(opts, max_size=8))
@@ -309,8 +316,8 @@ def test_a_plan_read_is_the_plan_written(listed: list[Opt]) -> None:
 
 
 @pytest.mark.parametrize("items", [
-    [3], [[]], [["FLY", 1, 2, [], []]], [["VECTOR", 1.5, 2, [], []]], [["VECTOR", 1, 2, []]],
-    [["VECTOR", 1, 2, ["a"], []]], [["VECTOR", 1, 2, None, []]]])
+    [3], [[]], [["FLY", 1, 2]], [["VECTOR", 1.5, 2]], [["VECTOR", 1]], [["VECTOR", 1, 2, 3]],
+    [["VECTOR", 1, True]], [["VECTOR", 1, [2]]], [["VECTOR", 1, None]], [["STAGE", 0, 3]], [["STAGE", 0, ["a"]]]])
 def test_values_that_are_no_plan_are_refused(items: list[Any]) -> None:
     with pytest.raises(ValueError, match="not an Opt"):
         plan_of(items)
@@ -327,9 +334,9 @@ def test_a_found_plan_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("plan", [
-    Plan((Opt(OptKind.VECTOR, 77, 16),)),
-    Plan((Opt(OptKind.UPCAST, 0, 1 << 20),)),
-    Plan((Opt(OptKind.THREAD, 2),)),
+    Plan((Vector(77, 16),)),
+    Plan((Upcast(0, 1 << 20),)),
+    Plan((Thread(2),)),
 ])
 def test_a_remembered_plan_that_does_not_fit_is_searched_again(plan: Plan) -> None:
     ast = ast_of(product(20, 16, 24))
@@ -345,7 +352,7 @@ def key_of_kernel(ast: UOp) -> str:
 
 
 def test_a_wider_or_longer_search_is_made_again() -> None:
-    plan = Plan((Opt(OptKind.THREAD, 0),))
+    plan = Plan((Thread(0),))
     keep_plan("kernel", 2, 10.0, plan)
     assert kept_plan("kernel", 2, 10.0) == kept_plan("kernel", 1, 3.0) == plan
     assert kept_plan("kernel", 3, 10.0) is None

@@ -12,7 +12,7 @@ from tinygrad.codegen.cost import estimate
 from tinygrad.codegen.expand import expand
 from tinygrad.codegen.kernel_cache import Written
 from tinygrad.codegen.linearize import linearize
-from tinygrad.codegen.opt.plan import thread_extent
+from tinygrad.codegen.opt.loops import thread_extent
 from tinygrad.codegen.pipeline import pipelined
 from tinygrad.codegen.primitives import to_device_primitives
 from tinygrad.device import Device, Program

@@ -21,7 +21,8 @@ from tinygrad.codegen.opt.choose_scatter import ScatterChooser
 from tinygrad.codegen.opt.core_units import CoreUnitChooser
 from tinygrad.codegen.opt.loop_bounds import has_loose_bounds
 from tinygrad.codegen.opt.merge import mergeable_pair
-from tinygrad.codegen.opt.plan import Opt, OptKind, Plan
+from tinygrad.codegen.opt.opts import CacheRow, Merge, Prefetch, Stream, Thread, Tighten
+from tinygrad.codegen.opt.plan import Plan
 from tinygrad.codegen.opt.prefetch import prefetches
 from tinygrad.codegen.ranges import ACCUMULATING
 from tinygrad.graph.ops import Ops, RangeKind
@@ -98,17 +99,17 @@ class _PlanChooser(CoreUnitChooser, ScatterChooser):
         elif not self.tile_on_unit(contraction):
             self.tile(contraction)
         if has_loose_bounds(self.nest):
-            self.take(Opt(OptKind.TIGHTEN, 0))
+            self.take(Tighten())
         if self.worth_streaming():
-            self.take(Opt(OptKind.STREAM, 0))
+            self.take(Stream())
         for hint in prefetches(self.nest, self.renderer):
-            self.take(Opt(OptKind.PREFETCH, hint.loop.arg[0], hint.iterations, (hint.along.arg[0],)))
+            self.take(Prefetch(hint.loop.arg[0], hint.along.arg[0], hint.iterations))
         self.share_out()
         return Plan(tuple(self.opts))
 
     def merge_contiguous(self) -> None:
         while (pair := mergeable_pair(self.nest)) is not None:
-            self.take(Opt(OptKind.MERGE, pair[0].arg[0], pair[1].arg[0]))
+            self.take(Merge(pair[0].arg[0], pair[1].arg[0]))
 
     def cache_rows(self) -> None:
         """Keep the rows of values that are dear to compute twice."""
@@ -116,7 +117,7 @@ class _PlanChooser(CoreUnitChooser, ScatterChooser):
             worth = [i for i, row in enumerate(cacheable_rows(self.nest)) if self.worth_caching(row)]
             if not worth:
                 return
-            self.take(Opt(OptKind.CACHE_ROW, worth[0]))
+            self.take(CacheRow(worth[0]))
 
     def worth_caching(self, row: CachedRow) -> bool:
         """True for a row that is expensive, fits the cache, and lies in memory as it is walked (or is summed
@@ -145,11 +146,11 @@ class _PlanChooser(CoreUnitChooser, ScatterChooser):
         few = outermost.extent < 2 * self.renderer.threads or self.busy_share(outermost) < BUSY_ENOUGH
         if few and second is not None:
             if self.encloses_the_same(outermost, second):
-                self.take(Opt(OptKind.MERGE, outermost.arg[0], second.arg[0]))
+                self.take(Merge(outermost.arg[0], second.arg[0]))
                 outermost = next(r for r in self.nest.src[0].closed_ranges if r.arg[1] is RangeKind.LOOP)
             elif not self.reduces_between(second):
                 outermost = max(outermost, second, key=lambda r: (self.busy_share(r), r.extent))
-        self.take(Opt(OptKind.THREAD, outermost.arg[0]))
+        self.take(Thread(outermost.arg[0]))
 
     def busy_share(self, r: UOp) -> float:
         """How much of the time threads work that share out the iterations of `r`: none finishes before the

@@ -10,8 +10,9 @@ from __future__ import annotations
 from tinygrad.codegen.contraction import contraction_of, product_in
 from tinygrad.codegen.opt.choose_sides import FULL_BLOCKS, SideChooser, dividing
 from tinygrad.codegen.opt.fused_attention import attention_loops, layout_conversion
-from tinygrad.codegen.opt.online_softmax import OnlineSoftmax, WeightedSum, online_softmax_of
-from tinygrad.codegen.opt.plan import Opt, OptKind, operands
+from tinygrad.codegen.opt.loops import operands
+from tinygrad.codegen.opt.online_softmax import SoftmaxSums, WeightedSum, online_softmax_of
+from tinygrad.codegen.opt.opts import Attention, OnlineSoftmax, Share
 from tinygrad.codegen.ranges import output_ranges, range_named
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
@@ -54,7 +55,7 @@ class AttentionChooser(SideChooser):
                 continue
             keys = self.keys_of_tile(unit, found, column)
             if keys:
-                new = self.new_ranges(Opt(OptKind.ONLINE_SOFTMAX, found.loop.arg[0], keys))
+                new = self.new_ranges(OnlineSoftmax(found.loop.arg[0], keys))
                 key = next(r for r in new if r.arg[1] is RangeKind.UNROLL)
                 attention = attention_loops(self.nest, unit, query, key, column)
                 if attention is not None:
@@ -64,7 +65,7 @@ class AttentionChooser(SideChooser):
                 self.nest, self.opts = before[0], list(before[1])
         return False
 
-    def main_sum(self, found: OnlineSoftmax) -> WeightedSum | None:
+    def main_sum(self, found: SoftmaxSums) -> WeightedSum | None:
         """The sum with columns, if the nest has nothing else to reduce for its only output."""
         outputs = output_ranges(self.nest)
         known = {found.largest, *(s.reduce for s in found.sums)}
@@ -77,7 +78,7 @@ class AttentionChooser(SideChooser):
             return None
         return wide[0] if wide[0].reduce.ranges == outputs else None
 
-    def sides(self, found: OnlineSoftmax, main: WeightedSum) -> tuple[UOp, UOp] | None:
+    def sides(self, found: SoftmaxSums, main: WeightedSum) -> tuple[UOp, UOp] | None:
         """The ranges of queries and of columns."""
         product = product_in(main.value)
         if product is None:
@@ -98,7 +99,7 @@ class AttentionChooser(SideChooser):
         name = self.one_range([r.arg[0] for r in columns])
         return max(queries, key=lambda r: r.extent), range_named(self.nest, name)
 
-    def keys_of_tile(self, unit: MatrixUnit, found: OnlineSoftmax, column: UOp) -> int:
+    def keys_of_tile(self, unit: MatrixUnit, found: SoftmaxSums, column: UOp) -> int:
         """Keys of a tile, as many as registers and shared memory have room for; 0 where none are."""
         inner = [n for n in found.largest.src[0].toposort() if n.op is Ops.REDUCE and n.closed_ranges]
         depth = int(prod(r.extent for n in inner for r in n.closed_ranges))
@@ -130,7 +131,7 @@ class AttentionChooser(SideChooser):
         for first, second in ((key, depth), (key, column)):
             if second is not None:
                 self.share_tile(unit, first, second, threads)
-        self.take(Opt(OptKind.ATTENTION, key.arg[0], UNITS.index(unit), (inside, column.arg[0]), (1,)))
+        self.take(Attention(inside, key.arg[0], column.arg[0], UNITS.index(unit), 1))
 
     def share_tile(self, unit: MatrixUnit, key: UOp, other: UOp, threads: int) -> None:
         """Keys or values of a tile in shared memory, in rows as they are in memory, swizzled:
@@ -144,5 +145,5 @@ class AttentionChooser(SideChooser):
             row = other.extent * unit.source.itemsize
             swizzle = (width, 1,
                        BANK_BYTES // 2 // unit.source.itemsize) if row % BANK_BYTES == 0 else (width,)
-            self.take(Opt(OptKind.SHARE, number, threads, (key.arg[0], other.arg[0]), swizzle))
+            self.take(Share(number, (key.arg[0], other.arg[0]), threads, *swizzle))
             return

@@ -21,7 +21,22 @@ from tinygrad.codegen.opt.choose_units import LEAST_SIDE, UnitChooser
 from tinygrad.codegen.opt.loop_bounds import has_loose_bounds
 from tinygrad.codegen.opt.merge import mergeable_pair
 from tinygrad.codegen.opt.online_softmax import online_softmax_of
-from tinygrad.codegen.opt.plan import Opt, OptKind, Plan, apply_opt
+from tinygrad.codegen.opt.opts import (
+    Global,
+    Local,
+    Merge,
+    OnlineSoftmax,
+    Opt,
+    Row,
+    Scatter,
+    Split,
+    Swap,
+    Tighten,
+    Unroll,
+    Upcast,
+    Vector,
+)
+from tinygrad.codegen.opt.plan import Plan, apply_opt
 from tinygrad.codegen.ranges import is_plain, output_ranges
 from tinygrad.codegen.segment_sum import segment_sums
 from tinygrad.graph.ops import Ops, RangeKind
@@ -104,12 +119,12 @@ class _Chooser:
             self.share_items()
         self.distribute()
         if has_loose_bounds(self.nest):
-            self.take(Opt(OptKind.TIGHTEN, 0))
+            self.take(Tighten())
         return Plan(tuple(self.opts))
 
     def merge_contiguous(self) -> None:
         while (pair := mergeable_pair(self.nest)) is not None:
-            self.take(Opt(OptKind.MERGE, pair[0].arg[0], pair[1].arg[0]))
+            self.take(Merge(pair[0].arg[0], pair[1].arg[0]))
 
     # --- what the nest is made of ---------------------------------------------------------------------------
 
@@ -161,7 +176,7 @@ class _Chooser:
                         for loops in around)
             threads = min(budget // taken, r.extent)
             if threads > 1:
-                self.take(Opt(OptKind.LOCAL, r.arg[0], threads))
+                self.take(Local(r.arg[0], threads))
 
     def loops_with_threads(self) -> frozenset[UOp]:
         """The loops of outputs that threads share already."""
@@ -177,7 +192,7 @@ class _Chooser:
             loops = [r for r in self.output_ranges() - inner if is_plain(r)]
             if not loops:
                 return
-            self.take(Opt(OptKind.GLOBAL, min(r.arg[0] for r in loops)))
+            self.take(Global(min(r.arg[0] for r in loops)))
 
     # --- items ----------------------------------------------------------------------------------------------
 
@@ -191,7 +206,7 @@ class _Chooser:
                 continue
             tile = self.transposing(self.with_wide_accesses(ranges))
             for r in tile or ():
-                self.take(Opt(OptKind.LOCAL, r.arg[0], min(side, r.extent)))
+                self.take(Local(r.arg[0], min(side, r.extent)))
         rest = self.output_ranges() - self.loops_with_threads()
         self.distribute_over_threads(rest, self.renderer.block_threads)
 
@@ -205,7 +220,7 @@ class _Chooser:
         if r.extent % ACCESS_LANES or any(step not in (0, 1) for step in steps):
             return ranges
         before = self.output_ranges()
-        self.take(Opt(OptKind.VECTOR, r.arg[0], ACCESS_LANES))
+        self.take(Vector(r.arg[0], ACCESS_LANES))
         new = {n for n in self.output_ranges() - before if is_plain(n)}
         return (ranges - {r}) | new
 
@@ -240,7 +255,7 @@ class _Chooser:
             new = [n for n in self.nest.toposort() if n.op is Ops.RANGE and n not in before]
             for r in filter(is_plain, new):
                 if r.extent >= TILE_ITEMS:
-                    self.take(Opt(OptKind.UNROLL, r.arg[0], TILE_ITEMS))
+                    self.take(Unroll(r.arg[0], TILE_ITEMS))
 
     def shared_range(self, node: UOp) -> UOp | None:
         """The range of a REDUCE that threads share: long, and contiguous where one is."""
@@ -258,7 +273,7 @@ class _Chooser:
             threads = 1 if r is None else min(group, _power_of_two(r.extent))
             if r is None or threads < 2:
                 return
-            self.take(Opt(OptKind.LOCAL, r.arg[0], threads, tiles=(self.exchanging_lanes(),)))
+            self.take(Local(r.arg[0], threads, self.exchanging_lanes()))
 
     # --- sums of what belongs to an item --------------------------------------------------------------------
 
@@ -278,12 +293,12 @@ class _Chooser:
         loop, inner = found.loop, found.inner(self.nest)
         if tile < loop.extent:
             before = self.output_ranges()
-            self.take(Opt(OptKind.SPLIT, loop.arg[0], tile))
+            self.take(Split(loop.arg[0], tile))
             loop = min(self.output_ranges() - before, key=lambda r: int(r.arg[0]))
         if inner:
             for r in reversed([r for r in self.nest.src[0].closed_ranges if r is not loop]):
-                self.take(Opt(OptKind.SWAP, r.arg[0]))
-        self.take(Opt(OptKind.SCATTER, loop.arg[0], 1))
+                self.take(Swap(r.arg[0]))
+        self.take(Scatter(loop.arg[0], 1))
         self.distribute_over_threads(self.output_ranges() - {loop}, self.renderer.block_threads)
         return True
 
@@ -329,10 +344,10 @@ class _Chooser:
         walked = all(a.step(found.loop) in (0, 1) for a in accesses)
         widest = min(self.renderer.access_lanes(a.node.dtype) for a in accesses)
         width = dividing(found.loop.extent, widest) if walked else 1
-        self.take(Opt(OptKind.ONLINE_SOFTMAX, found.loop.arg[0], threads * TILE_ITEMS))
+        self.take(OnlineSoftmax(found.loop.arg[0], threads * TILE_ITEMS))
         item = next(n for n in self.nest.toposort() if n not in before and n.op is Ops.RANGE
                     and n.arg[1] is RangeKind.UNROLL)
-        self.take(Opt(OptKind.ROW, item.arg[0], threads, (), (width, self.exchanging_lanes())))
+        self.take(Row((item.arg[0],), threads, width, self.exchanging_lanes()))
         self.distribute_over_threads(self.output_ranges() - rows, threads)
         return True
 
@@ -351,8 +366,7 @@ class _Chooser:
         if threads < 2:
             return False
         outer = statistics[0].ranges
-        self.take(Opt(OptKind.ROW, loops[0].arg[0], threads, tuple(r.arg[0] for r in loops[1:]),
-                      (width, self.exchanging_lanes())))
+        self.take(Row(tuple(r.arg[0] for r in loops), threads, width, self.exchanging_lanes()))
         self.distribute_over_threads(outer, self.renderer.block_threads // threads)
         return True
 
@@ -401,7 +415,7 @@ class _Chooser:
     def hold_short_side(self, contraction: Contraction) -> None:
         """The few rows in registers of each thread: what they are multiplied with is loaded once for all."""
         for r in sorted(filter(is_plain, _short_side(contraction)), key=lambda r: r.arg[0]):
-            self.take(Opt(OptKind.UPCAST, r.arg[0], r.extent))
+            self.take(Upcast(r.arg[0], r.extent))
 
     def outputs_fill(self, contraction: Contraction) -> bool:
         """True if there are outputs enough for a thread each, or its sum is too short to share."""
@@ -446,7 +460,7 @@ class _Chooser:
         threads = self.renderer.block_threads
         for r, most in ((columns, side), (rows, threads // side)):
             if r is not None and r.extent > 1:
-                self.take(Opt(OptKind.LOCAL, r.arg[0], min(most, r.extent)))
+                self.take(Local(r.arg[0], min(most, r.extent)))
 
     def register_tile(self, r: UOp, size: int) -> UOp | None:
         """`r` with its innermost iterations in registers, as vectors where memory is contiguous along it.
@@ -456,7 +470,7 @@ class _Chooser:
         steps = [a.step(r) for a in accesses_of(self.nest) if r in a.ranges]
         wide = size == ACCESS_LANES and r.extent % size == 0 and all(step in (0, 1) for step in steps)
         before = self.output_ranges()
-        self.take(Opt(OptKind.VECTOR if wide else OptKind.UPCAST, r.arg[0], size))
+        self.take((Vector if wide else Upcast)(r.arg[0], size))
         return next((n for n in self.output_ranges() - before if is_plain(n)), None)
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from tinygrad.codegen.contraction import contraction_of
 from tinygrad.codegen.opt.access import accesses_of
 from tinygrad.codegen.opt.choose_sides import FULL_BLOCKS, SideChooser
-from tinygrad.codegen.opt.plan import Opt, OptKind
+from tinygrad.codegen.opt.opts import Local, Pad, Unroll, Upcast, Vector
 from tinygrad.codegen.ranges import range_named
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.helpers import ceildiv, prod
@@ -59,7 +59,7 @@ class RegisterChooser(SideChooser):
         sides = self.one_range_a_side(contraction)
         k = self.summed_range(DEPTH)
         if k.extent % DEPTH:
-            k, = self.new_ranges(Opt(OptKind.PAD, k.arg[0], DEPTH))
+            k, = self.new_ranges(Pad(k.arg[0], DEPTH))
         (m, m_tiles), (n, n_tiles) = (self.tiled(range_named(self.nest, side), size)
                                       for side, size in zip(sides, (tile.m, tile.n), strict=True))
         k_name, _ = self.tiled(k, DEPTH)
@@ -69,7 +69,7 @@ class RegisterChooser(SideChooser):
         self.share(source, n, k_name, tile.threads, 0, swizzled=RUN)
         self.in_registers(n, tile.n, tile.columns)
         self.in_registers(m, tile.m, tile.rows)
-        self.take(Opt(OptKind.UNROLL, k_name, WRITTEN_OUT))
+        self.take(Unroll(k_name, WRITTEN_OUT))
         return True
 
     def tile(self) -> RegisterTile | None:
@@ -100,8 +100,8 @@ class RegisterChooser(SideChooser):
         r = range_named(self.nest, side)
         steps = [a.step(r) for a in accesses_of(self.nest) if a.node.op is Ops.STORE and r in a.ranges]
         wide = all(step == 1 for step in steps)
-        ranges = self.new_ranges(Opt(OptKind.VECTOR if wide else OptKind.UPCAST, side, RUN))
+        ranges = self.new_ranges((Vector if wide else Upcast)(side, RUN))
         rest = next(r for r in ranges if r.arg[1] is RangeKind.LOOP)
-        ranges = self.new_ranges(Opt(OptKind.LOCAL, rest.arg[0], extent // held))
+        ranges = self.new_ranges(Local(rest.arg[0], extent // held))
         for rest in (r for r in ranges if r.arg[1] is RangeKind.LOOP):
-            self.take(Opt(OptKind.UPCAST, rest.arg[0], rest.extent))
+            self.take(Upcast(rest.arg[0], rest.extent))

@@ -14,7 +14,7 @@ import math
 from collections.abc import Iterable
 
 from tinygrad.codegen.opt.chooser import Chooser
-from tinygrad.codegen.opt.plan import Opt, OptKind
+from tinygrad.codegen.opt.opts import Interchange, Scatter, Split, Swap, Unroll, Vector
 from tinygrad.codegen.ranges import is_plain
 from tinygrad.codegen.segment_sum import SegmentSum, segment_sums
 from tinygrad.graph.ops import Ops, RangeKind
@@ -80,9 +80,9 @@ class ScatterChooser(Chooser):
             return False
         if size < loop.extent:
             loop, _ = self.split(loop, size)
-        self.take(Opt(OptKind.UNROLL, summed.arg[0], ROWS_TOGETHER))
-        self.take(Opt(OptKind.INTERCHANGE, loop.arg[0], self.lanes()))
-        self.take(Opt(OptKind.VECTOR, loop.arg[0], self.width(loop)))
+        self.take(Unroll(summed.arg[0], ROWS_TOGETHER))
+        self.take(Interchange(loop.arg[0], self.lanes()))
+        self.take(Vector(loop.arg[0], self.width(loop)))
         return True
 
     def run_of(self, loop: UOp, around: float) -> int:
@@ -103,17 +103,17 @@ class ScatterChooser(Chooser):
         part, rows = self.part_of_row(found), self.rows_at_once(found)
         if inner != found.inner(self.nest):  # passes of their own: all other loops around that of segments
             for r in reversed([r for r in self.nest.src[0].closed_ranges if r is not loop]):
-                self.take(Opt(OptKind.SWAP, r.arg[0]))
+                self.take(Swap(r.arg[0]))
         if part < _iterations(inner):
             _, around = self.split(inner[0], part)
-            self.take(Opt(OptKind.SWAP, around.arg[0]))
+            self.take(Swap(around.arg[0]))
         if rows < loop.extent:
             loop, _ = self.split(loop, rows)
-        dump_slots = (DUMP_SLOTS,) if inner or ceildiv(found.loop.extent, rows) <= MOST_TILES else ()
-        self.take(Opt(OptKind.SCATTER, loop.arg[0], lanes, tiles=dump_slots))
+        dump_slots = DUMP_SLOTS if inner or ceildiv(found.loop.extent, rows) <= MOST_TILES else 0
+        self.take(Scatter(loop.arg[0], lanes, dump_slots))
         last = self.nest.src[0].closed_ranges[-1]
         if last.arg[1] is RangeKind.LOOP and self.can_vector(last):
-            self.take(Opt(OptKind.VECTOR, last.arg[0], self.width(last)))
+            self.take(Vector(last.arg[0], self.width(last)))
         return True
 
     def added_together(self, found: SegmentSum) -> tuple[UOp, ...]:
@@ -125,7 +125,7 @@ class ScatterChooser(Chooser):
     def split(self, r: UOp, size: int) -> tuple[UOp, UOp]:
         """(the loop inside a tile of so many iterations, the loop over tiles)."""
         before = self.identities()
-        self.take(Opt(OptKind.SPLIT, r.arg[0], size))
+        self.take(Split(r.arg[0], size))
         made = (r for r in self.ranges() if r.arg[0] not in before)
         inside, around = sorted(made, key=lambda r: int(r.arg[0]))
         return inside, around

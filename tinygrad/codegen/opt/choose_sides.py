@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tinygrad.codegen.contraction import Contraction
+from tinygrad.codegen.opt.loops import operands
 from tinygrad.codegen.opt.matrix import steps_by_one
-from tinygrad.codegen.opt.plan import Opt, OptKind, apply_opt, operands
+from tinygrad.codegen.opt.opts import Merge, Opt, Share, Split, Swap
+from tinygrad.codegen.opt.plan import apply_opt
 from tinygrad.codegen.ranges import range_named
 from tinygrad.dtype import DType
 from tinygrad.graph.ops import Ops, RangeKind
@@ -75,7 +77,7 @@ class SideChooser:
     def one_range(self, names: list[int]) -> int:
         """Loops, the outermost first, as one."""
         while len(names) > 1:
-            merged, = self.new_ranges(Opt(OptKind.MERGE, names[0], names[1]))
+            merged, = self.new_ranges(Merge(names[0], names[1]))
             names = [merged.arg[0], *names[2:]]
         return names[0]
 
@@ -98,16 +100,16 @@ class SideChooser:
         """`r` as (the range inside its tile, the loop over tiles)."""
         if r.extent <= size:
             return int(r.arg[0]), None
-        inside, *tiles = self.new_ranges(Opt(OptKind.SPLIT, r.arg[0], size))
+        inside, *tiles = self.new_ranges(Split(r.arg[0], size))
         return int(inside.arg[0]), tiles[0]
 
     def group_blocks(self, m: UOp | None, n: UOp | None) -> None:
         """A few tiles along m beside each other, then the next along n, where there are many of both."""
         if m is None or n is None or m.extent % ACCUMULATORS or m.extent == ACCUMULATORS:
             return
-        _, groups = self.new_ranges(Opt(OptKind.SPLIT, m.arg[0], ACCUMULATORS))
-        self.take(Opt(OptKind.SWAP, n.arg[0]))
-        self.take(Opt(OptKind.SWAP, groups.arg[0]))
+        _, groups = self.new_ranges(Split(m.arg[0], ACCUMULATORS))
+        self.take(Swap(n.arg[0]))
+        self.take(Swap(groups.arg[0]))
 
     # --- shared memory --------------------------------------------------------------------------------------
 
@@ -133,10 +135,10 @@ class SideChooser:
         width = dividing(over[-1].extent, widest) if along is not None else 1
         names = (over[0].arg[0], over[1].arg[0])
         if swizzled and over[-1] is k and width > 1:
-            return Opt(OptKind.SHARE, number, threads, names, (width, swizzled, width))
+            return Share(number, names, threads, width, swizzled, width)
         if not rows or over[-1] is k or over[-1].extent <= 2 * widest:
-            return Opt(OptKind.SHARE, number, threads, names, (width,))
-        return Opt(OptKind.SHARE, number, threads, names, (width, rows, 2 * widest))
+            return Share(number, names, threads, width)
+        return Share(number, names, threads, width, rows, 2 * widest)
 
 
 def _ranges(nest: UOp) -> list[UOp]:

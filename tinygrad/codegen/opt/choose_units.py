@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from tinygrad.codegen.contraction import Contraction, contraction_of
 from tinygrad.codegen.opt.choose_sides import FULL_BLOCKS, SideChooser
 from tinygrad.codegen.opt.matrix import MatrixProduct, are_of_every_store, matrix_product
-from tinygrad.codegen.opt.plan import Opt, OptKind
+from tinygrad.codegen.opt.opts import MMA, Local, Pad
 from tinygrad.codegen.ranges import range_named
 from tinygrad.graph.ops import Family, Ops, RangeKind
 from tinygrad.helpers import ALLOW_TF32, ceildiv, prod
@@ -133,7 +133,7 @@ class UnitChooser(SideChooser):
         steps = STEPS if product.k.extent > unit.k else 1
         k = product.k
         if k.extent % (unit.k * steps):
-            k, = self.new_ranges(Opt(OptKind.PAD, k.arg[0], unit.k * steps))
+            k, = self.new_ranges(Pad(k.arg[0], unit.k * steps))
         sizes = (tile.m, tile.n, unit.k * steps)
         ranges = (product.m, product.n, k)
         tiled = [self.tiled(r, size) for r, size in zip(ranges, sizes, strict=True)]
@@ -145,9 +145,9 @@ class UnitChooser(SideChooser):
             self.share(unit.source, side, k_name, threads, rows)
         tiles = (tile.m // (tile.warps_m * unit.m), tile.n // (tile.warps_n * unit.n), steps)
         number = UNITS.index(unit)
-        for r in self.new_ranges(Opt(OptKind.MMA, k_name, number, (m, n), tiles)):
+        for r in self.new_ranges(MMA(m, n, k_name, number, *tiles)):
             if r.arg[1] is RangeKind.LOOP:
-                self.take(Opt(OptKind.LOCAL, r.arg[0], r.extent))
+                self.take(Local(r.arg[0], r.extent))
 
 
 def _blocks(product: MatrixProduct, tile: BlockTile) -> int:

@@ -5,7 +5,8 @@
 from __future__ import annotations
 
 from tinygrad.codegen.opt.access import MemoryAccess, accesses_of
-from tinygrad.codegen.opt.plan import Opt, OptKind, apply_opt
+from tinygrad.codegen.opt.opts import Opt, Upcast, Vector
+from tinygrad.codegen.opt.plan import apply_opt
 from tinygrad.codegen.ranges import output_ranges
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
@@ -87,10 +88,10 @@ class Chooser:
 
     def lane_tile(self, lane: UOp, most: int) -> int:
         """`lane` as vectors, up to `most` of them side by side. Returns how many."""
-        outer = self.outer_after(Opt(OptKind.VECTOR, lane.arg[0], self.width(lane)))
+        outer = self.outer_after(Vector(lane.arg[0], self.width(lane)))
         size = 1 if outer is None else tile_size(ceildiv(lane.extent, self.width(lane)), most)
         if outer is not None and size > 1:
-            self.take(Opt(OptKind.UPCAST, outer, size))
+            self.take(Upcast(outer, size))
         return size
 
 

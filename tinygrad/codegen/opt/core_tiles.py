@@ -12,8 +12,9 @@ from functools import partial
 
 from tinygrad.codegen.contraction import Contraction
 from tinygrad.codegen.opt.access import MemoryAccess, accesses_of
+from tinygrad.codegen.opt.loops import operands, writes_what_it_reads
 from tinygrad.codegen.opt.matrix import MatrixProduct, matrix_product
-from tinygrad.codegen.opt.plan import Opt, OptKind, operands, writes_what_it_reads
+from tinygrad.codegen.opt.opts import MMA, Split, Stage, Upcast, Vector
 from tinygrad.codegen.opt.tiles import STAGING_REUSE, TileChooser
 from tinygrad.codegen.transpose import interleaved_runs, jump_of
 from tinygrad.dtype import dtypes
@@ -121,8 +122,8 @@ class RowsUnitChooser(TileChooser):
         self.note("tiles of a matrix unit", panel=width, rows_in_place=reads_rows, rows_near=is_near)
         block, m = self.cut(product.m, TILES * unit.m)
         panel, n = self.cut(product.n, width)
-        tiles = tuple(TILES if r.extent > size else 1 for r, size in ((m, unit.m), (n, unit.n)))
-        self.take(Opt(OptKind.MMA, product.k.arg[0], UNITS.index(unit), (m.arg[0], n.arg[0]), (*tiles, 1)))
+        high, wide = (TILES if r.extent > size else 1 for r, size in ((m, unit.m), (n, unit.n)))
+        self.take(MMA(m.arg[0], n.arg[0], product.k.arg[0], UNITS.index(unit), high, wide, 1))
         if not reads_rows:
             (rows, *_, of_a, _), summed = self.unit_product()
             loops = [r for r in loops_over_tiles(rows, summed, before) if is_near or r is not block]
@@ -146,23 +147,23 @@ class RowsUnitChooser(TileChooser):
         if r.extent <= size or not self.has_blocks(r, size):
             return None, r
         before = self.identities()
-        self.take(Opt(OptKind.SPLIT, r.arg[0], size))
+        self.take(Split(r.arg[0], size))
         inner, outer = sorted((n for n in self.ranges() if n.arg[0] not in before), key=lambda n: n.arg[0])
         return outer, inner
 
     def stage_tiles(self, operand: UOp, over: list[UOp]) -> None:
         """The operand staged, its rows filled by vectors where it lies as they want it."""
-        self.take(Opt(OptKind.STAGE, operands(self.nest).index(operand), over=tuple(r.arg[0] for r in over)))
+        self.take(Stage(operands(self.nest).index(operand), over=tuple(r.arg[0] for r in over)))
         stage, _ = self.newest_stage()
         element = stage.closed_ranges[-1]
         length = ROW_BYTES // stage.dtype.itemsize
         whole, taken = self.nest, len(self.opts)
         for lanes, is_turned in ((length, False), (length, True), (SQUARE, True)):
-            self.take(Opt(OptKind.VECTOR, element.arg[0], lanes))
+            self.take(Vector(element.arg[0], lanes))
             stage, loads = self.newest_stage()
             *loops, lane = stage.closed_ranges
             if is_turned and all(_reads_squares(a.node, loops[-1], lane) for a in loads):
-                self.take(Opt(OptKind.UPCAST, loops[-1].arg[0], loops[-1].extent))
+                self.take(Upcast(loops[-1].arg[0], loops[-1].extent))
                 return
             if not is_turned and all(a.step(lane) in (0, 1) or interleaved_runs(a.node, lane) for a in loads):
                 return

@@ -11,8 +11,9 @@ from functools import partial
 
 from tinygrad.codegen.contraction import Contraction
 from tinygrad.codegen.opt.core_tiles import Alternative, RowsUnitChooser, loops_over_tiles, panel_ranges
+from tinygrad.codegen.opt.loops import operands
 from tinygrad.codegen.opt.matrix import are_of_every_store, matrix_product
-from tinygrad.codegen.opt.plan import Opt, OptKind, operands
+from tinygrad.codegen.opt.opts import MMA, Stage, Vector
 from tinygrad.codegen.opt.tiles import STAGING_REUSE
 from tinygrad.codegen.transpose import interleaved_runs
 from tinygrad.dtype import dtypes
@@ -91,8 +92,8 @@ class CoreUnitChooser(RowsUnitChooser):
         """The Opts: the unit, panels for its operands, the loops around them."""
         self.note("a tile of dot products", rows=tile.rows, vectors=tile.vectors)
         before = self.identities()
-        self.take(Opt(OptKind.MMA, tile.k.arg[0], UNITS.index(tile.unit), (tile.m.arg[0], tile.n.arg[0]),
-                      (tile.rows, tile.vectors, 1)))
+        self.take(MMA(tile.m.arg[0], tile.n.arg[0], tile.k.arg[0], UNITS.index(tile.unit), tile.rows,
+                      tile.vectors, 1))
         (single, _, _, _, pair, pairs), closed = self.unit_product()
         if not self.reads_pairs(single, pair):
             rows = loops_over_tiles(single, closed, before)
@@ -108,11 +109,11 @@ class CoreUnitChooser(RowsUnitChooser):
 
     def stage_pairs(self, operand: UOp, over: list[UOp]) -> None:
         """The operand staged, filled by vectors where its items come from two rows in turn."""
-        self.take(Opt(OptKind.STAGE, operands(self.nest).index(operand), over=tuple(r.arg[0] for r in over)))
+        self.take(Stage(operands(self.nest).index(operand), over=tuple(r.arg[0] for r in over)))
         stage, loads = self.newest_stage()
         lane = stage.closed_ranges[-1]
         if all(interleaved_runs(a.node, lane) is not None for a in loads):
-            self.take(Opt(OptKind.VECTOR, lane.arg[0], lane.extent))
+            self.take(Vector(lane.arg[0], lane.extent))
 
 
 def _waste(m: UOp, n: UOp, unit: MatrixUnit, rows: int, vectors: int) -> tuple[bool, int]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from tinygrad.codegen.opt.access import MemoryAccess, accesses_of
 from tinygrad.codegen.opt.chooser import Chooser, tile_size
-from tinygrad.codegen.opt.plan import Opt, OptKind, is_stage_range, writes_what_it_reads
+from tinygrad.codegen.opt.loops import is_stage_range, writes_what_it_reads
+from tinygrad.codegen.opt.opts import Accumulators, Split, Swap, Unroll, Upcast, Vector
 from tinygrad.codegen.ranges import range_named
 from tinygrad.codegen.transpose import MOST_STRIDE
 from tinygrad.graph.ops import Ops, RangeKind
@@ -132,12 +133,12 @@ class LaneChooser(Chooser):
         if is_stage_range(self.nest, r):
             several = 0
         across = None if reduces else self.line_range(r)
-        outer = self.outer_after(Opt(OptKind.VECTOR, r.arg[0], width))
+        outer = self.outer_after(Vector(r.arg[0], width))
         if across is not None:
             self.tile_transpose(outer, across, width)
             return
         if several and outer is not None:
-            self.take(Opt(OptKind.ACCUMULATORS if reduces else OptKind.UPCAST, outer, several))
+            self.take((Accumulators if reduces else Upcast)(outer, several))
         if sums == 1 and several == MOST_COLUMNS and not reduces:
             self.two_rows_at_once()
 
@@ -147,7 +148,7 @@ class LaneChooser(Chooser):
         for node in self.nest.toposort():
             closed = node.closed_ranges
             if node.op is Ops.REDUCE and closed and closed[-1].extent >= 2 * MOST_COLUMNS:
-                self.take(Opt(OptKind.UNROLL, closed[-1].arg[0], 2))
+                self.take(Unroll(closed[-1].arg[0], 2))
                 return
 
     def columns_at_once(self, r: UOp, width: int, sums: int) -> int:
@@ -164,8 +165,8 @@ class LaneChooser(Chooser):
         on two cores with AVX2: 2.6 ms instead of 5.8)."""
         vectors = LINE_BYTES // (width * self.nest.src[0].src[1].dtype.lane_size)
         if outer is not None and vectors > 1 and range_named(self.nest, outer).extent >= 2 * vectors:
-            outer = self.outer_after(Opt(OptKind.UPCAST, outer, vectors))
-        self.walk_rows_of_tiles(outer, self.outer_after(Opt(OptKind.UPCAST, across, width)))
+            outer = self.outer_after(Upcast(outer, vectors))
+        self.walk_rows_of_tiles(outer, self.outer_after(Upcast(across, width)))
 
     def worth_streaming(self) -> bool:
         """True if the results, in whole vectors, fill much of the last cache: an ordinary store reads what it
@@ -187,12 +188,12 @@ class LaneChooser(Chooser):
         wanted = [r for r in order if r not in (lanes, lines)] + [lanes, lines]
         if self.worth_streaming() and range_named(self.nest, lanes).extent >= 2 * TILES_TOGETHER:
             before = self.identities()
-            self.take(Opt(OptKind.SPLIT, lanes, TILES_TOGETHER))
+            self.take(Split(lanes, TILES_TOGETHER))
             together, around = sorted(self.identities() - before)
             wanted[-2:] = [around, lines, together]
         if wanted != order:
             for r in reversed(wanted):
-                self.take(Opt(OptKind.SWAP, r))
+                self.take(Swap(r))
 
     def line_range(self, lane: UOp) -> int | None:
         """Where lanes jump in what they load (a transpose), the range along which those loads lie side by
@@ -226,11 +227,11 @@ class LaneChooser(Chooser):
             written *= r.extent
             if written > MOST_TAPS:
                 return
-            self.take(Opt(OptKind.UNROLL, r.arg[0], r.extent))
+            self.take(Unroll(r.arg[0], r.extent))
         if across is not None:
             size = tile_size(across.extent, MOST_OVERLAPPING)
             if size > 1:
-                self.take(Opt(OptKind.UPCAST, across.arg[0], size))
+                self.take(Upcast(across.arg[0], size))
 
     def overlapping(self, taps: list[UOp]) -> UOp | None:
         """A loop over outputs whose neighbouring iterations read the same items through other taps."""

@@ -18,8 +18,9 @@ import numpy as np
 
 from tinygrad.codegen.cost import estimate
 from tinygrad.codegen.kernel_cache import Written
+from tinygrad.codegen.opt.loops import replace_range
 from tinygrad.codegen.opt.neighbours import copies
-from tinygrad.codegen.opt.plan import Plan, apply_plan, replace_range
+from tinygrad.codegen.opt.plan import Plan, apply_plan
 from tinygrad.codegen.program import compile_source, linear_program, load_program, write_program
 from tinygrad.device import Buffer, Device, Program
 from tinygrad.dtype import DType, dtypes

@@ -16,36 +16,43 @@ from dataclasses import dataclass, replace
 from tinygrad.codegen.grid import is_block_range
 from tinygrad.codegen.opt.cached_rows import cacheable_rows
 from tinygrad.codegen.opt.choose import THREAD_WORK, work_and_items
-from tinygrad.codegen.opt.plan import (
-    WHOLE_NEST,
+from tinygrad.codegen.opt.loops import is_reduce_range, is_shared, operands
+from tinygrad.codegen.opt.opts import (
+    Accumulators,
+    CacheRow,
+    Global,
+    Local,
+    Merge,
     Opt,
-    OptKind,
-    Plan,
-    apply_opt,
-    is_reduce_range,
-    is_shared,
-    operands,
+    Split,
+    Splitting,
+    Stage,
+    Stream,
+    Swap,
+    Thread,
+    Tighten,
+    Unroll,
+    Upcast,
+    Vector,
 )
+from tinygrad.codegen.opt.plan import Plan, apply_opt
 from tinygrad.codegen.ranges import all_ranges, fresh_identity
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import prod
 from tinygrad.renderer import Renderer
 
-SPLITTING = frozenset({OptKind.SPLIT, OptKind.VECTOR, OptKind.UPCAST, OptKind.UNROLL, OptKind.ACCUMULATORS,
-                       OptKind.LOCAL})
-"""Opts that make two loops of one."""
-LAST = frozenset({OptKind.TIGHTEN, OptKind.STREAM, OptKind.THREAD, OptKind.GLOBAL})
+LAST = (Tighten, Stream, Thread, Global)
 """Opts that a plan ends with: others are added before them."""
 AMOUNTS = {
-    OptKind.UPCAST: (2, 3, 4, 6, 8),
-    OptKind.UNROLL: (2, 4, 8),
-    OptKind.ACCUMULATORS: (2, 4, 8),
-    OptKind.SPLIT: (8, 32, 128, 512),
+    Upcast: (2, 3, 4, 6, 8),
+    Unroll: (2, 4, 8),
+    Accumulators: (2, 4, 8),
+    Split: (8, 32, 128, 512),
 }
 """Factors that an added Opt tries."""
-MOST = {OptKind.UPCAST: 16, OptKind.UNROLL: 16, OptKind.ACCUMULATORS: 16, OptKind.SPLIT: 4096,
-        OptKind.LOCAL: 1024}
+MOST = {Upcast: 16, Unroll: 16, Accumulators: 16, Split: 4096,
+        Local: 1024}
 """Factors beyond which none is tried."""
 SHARED_WORK = 16 * THREAD_WORK
 """Operations and items beyond which threads are never given up: a core that is busy for a while makes them
@@ -97,13 +104,13 @@ class Edit:
 def _other_amounts(plan: Plan, renderer: Renderer, states: list[UOp]) -> Iterator[Edit]:
     """Other tiles, and other numbers of lanes."""
     for at, opt in enumerate(plan.opts):
-        if opt.kind is OptKind.VECTOR:
+        if isinstance(opt, Vector):
             amounts = [opt.amount // 2, opt.amount * 2]
             most = 2 * _most_lanes(states[0], renderer)
-        elif opt.kind in SPLITTING:
+        elif isinstance(opt, Splitting):
             near = (opt.amount - 1, opt.amount + 1, opt.amount - 2, opt.amount + 2)
-            amounts = [opt.amount * 2, opt.amount // 2, *(near if opt.kind is OptKind.UPCAST else ())]
-            most = MOST[opt.kind]
+            amounts = [opt.amount * 2, opt.amount // 2, *(near if isinstance(opt, Upcast) else ())]
+            most = MOST[type(opt)]
         else:
             continue
         for amount in dict.fromkeys(amounts):
@@ -115,14 +122,14 @@ def _without(plan: Plan, states: list[UOp]) -> Iterator[Edit]:
     """The plan without one of its Opts, the last ones first."""
     is_small = work_and_items(states[0]) < SHARED_WORK
     for at in reversed(range(len(plan.opts))):
-        if plan.opts[at].kind is not OptKind.THREAD or is_small:
+        if not isinstance(plan.opts[at], Thread) or is_small:
             yield Edit(at, 1)
 
 
 def _other_ranges(plan: Plan, states: list[UOp]) -> Iterator[Edit]:
     """Lanes and tiles along other ranges of the same kind of loop."""
     for at, opt in enumerate(plan.opts):
-        if opt.kind not in SPLITTING:
+        if not isinstance(opt, Splitting):
             continue
         state = states[at]
         target = next(r for r in all_ranges(state) if r.arg[0] == opt.range)
@@ -134,31 +141,31 @@ def _other_ranges(plan: Plan, states: list[UOp]) -> Iterator[Edit]:
 def _additions(plan: Plan, renderer: Renderer, states: list[UOp]) -> Iterator[Edit]:
     """The plan with one more Opt."""
     at = len(plan.opts)
-    while at and plan.opts[at - 1].kind in LAST:
+    while at and isinstance(plan.opts[at - 1], LAST):
         at -= 1
     state = states[at]
     groups = [_added_splits(state, renderer), _added_stages(state), _added_order(state),
-              (Opt(OptKind.CACHE_ROW, number) for number in range(len(cacheable_rows(state))))]
+              (CacheRow(number) for number in range(len(cacheable_rows(state))))]
     for opt in (o for opts in itertools.zip_longest(*groups) for o in opts if o is not None):
         yield Edit(at, 0, (opt,))
     if renderer.has_threads and renderer.threads > 1:
-        given = len(plan.opts) - 1 if plan.opts and plan.opts[-1].kind is OptKind.THREAD else len(plan.opts)
+        given = len(plan.opts) - 1 if plan.opts and isinstance(plan.opts[-1], Thread) else len(plan.opts)
         for r in _shared_loops(states[given]):
-            thread = (Opt(OptKind.SWAP, r.arg[0]), Opt(OptKind.THREAD, r.arg[0]))
+            thread = (Swap(r.arg[0]), Thread(r.arg[0]))
             yield Edit(given, len(plan.opts) - given, thread)
 
 
 def _added_splits(state: UOp, renderer: Renderer) -> Iterator[Opt]:
     lanes = _most_lanes(state, renderer)
     for r in _loops(state):
-        kinds = (OptKind.UNROLL, OptKind.ACCUMULATORS) if is_reduce_range(state, r) else (OptKind.UPCAST,)
+        kinds = (Unroll, Accumulators) if is_reduce_range(state, r) else (Upcast,)
         if r.extent >= lanes > 1:
-            yield Opt(OptKind.VECTOR, r.arg[0], lanes)
+            yield Vector(r.arg[0], lanes)
         for kind in kinds:
-            yield from (Opt(kind, r.arg[0], n) for n in AMOUNTS[kind] if n < r.extent)
+            yield from (kind(r.arg[0], n) for n in AMOUNTS[kind] if n < r.extent)
             if r.extent <= MOST[kind]:
-                yield Opt(kind, r.arg[0], r.extent)
-        yield from (Opt(OptKind.SPLIT, r.arg[0], n) for n in AMOUNTS[OptKind.SPLIT] if n < r.extent)
+                yield kind(r.arg[0], r.extent)
+        yield from (Split(r.arg[0], n) for n in AMOUNTS[Split] if n < r.extent)
 
 
 def _added_stages(state: UOp) -> Iterator[Opt]:
@@ -168,7 +175,7 @@ def _added_stages(state: UOp) -> Iterator[Opt]:
                   and (is_reduce_range(state, r) or r.arg[1] is not RangeKind.LOOP)]
         for over in (inside, [r for r in inside if r.arg[1] is not RangeKind.LOOP]):
             if over:
-                yield Opt(OptKind.STAGE, number, over=tuple(r.arg[0] for r in sorted(over, key=_panel_order)))
+                yield Stage(number, over=tuple(r.arg[0] for r in sorted(over, key=_panel_order)))
 
 
 def _panel_order(r: UOp) -> tuple[int, int]:
@@ -179,7 +186,7 @@ def _panel_order(r: UOp) -> tuple[int, int]:
 
 def _added_order(state: UOp) -> Iterator[Opt]:
     for r in _loops(state):
-        yield Opt(OptKind.SWAP, r.arg[0])
+        yield Swap(r.arg[0])
 
 
 def _loops(state: UOp) -> list[UOp]:
@@ -241,9 +248,9 @@ def _carried(before: UOp, after: UOp, edited_before: UOp, edited_after: UOp) -> 
 def _new_names(nest: UOp, taken: tuple[Opt, ...], given: tuple[Opt, ...]) -> dict[int, int]:
     """What the Opts behind an edit must call the ranges that it splits or leaves whole."""
     names: dict[int, int] = {}
-    names |= {fresh_identity(nest): o.amount for o in taken if o.kind is OptKind.MERGE}
-    was = next((o.range for o in taken if o.kind in SPLITTING), None)
-    split = next((o.range for o in given if o.kind in SPLITTING), None)
+    names |= {fresh_identity(nest): o.inner for o in taken if isinstance(o, Merge)}
+    was = next((o.range for o in taken if isinstance(o, Splitting)), None)
+    split = next((o.range for o in given if isinstance(o, Splitting)), None)
     if was is not None and split is None:
         names[_outer(nest, was)] = was
     elif split is not None and was is None:
@@ -267,15 +274,10 @@ def _identities(nest: UOp) -> set[int]:
 def _renamed(opt: Opt, names: dict[int, int], nest: UOp) -> Opt | None:
     """`opt` for the edited nest; None where its range is not there."""
     there = _identities(nest)
-    if opt.kind in (*WHOLE_NEST, OptKind.CACHE_ROW):
-        return opt
-    if opt.kind is OptKind.STAGE:
-        over = tuple(r for r in (names.get(r, r) for r in opt.over) if r in there)
-        return replace(opt, over=over) if over else None
-    moved = replace(opt, range=names.get(opt.range, opt.range))
-    if opt.kind is OptKind.MERGE:
-        moved = replace(moved, amount=names.get(opt.amount, opt.amount))
-        return moved if {moved.range, moved.amount} <= there else None
-    if opt.kind is OptKind.THREAD and moved.range not in there:
-        return next((replace(opt, range=r.arg[0]) for r in _shared_loops(nest)), None)
-    return moved if moved.range in there else None
+    moved = opt.renamed(lambda r: names.get(r, r))
+    if isinstance(moved, Stage):
+        over = tuple(r for r in moved.over if r in there)
+        return replace(moved, over=over) if over else None
+    if isinstance(moved, Thread) and moved.range not in there:
+        return next((Thread(r.arg[0]) for r in _shared_loops(nest)), None)
+    return moved if set(moved.ranges()) <= there else None

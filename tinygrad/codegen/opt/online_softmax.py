@@ -48,7 +48,7 @@ class WeightedSum:
 
 
 @dataclass(frozen=True)
-class OnlineSoftmax:
+class SoftmaxSums:
     """The REDUCE that finds the largest item of a row, and the sums weighted by it, those that others are
     multiplied with first."""
 
@@ -60,7 +60,7 @@ class OnlineSoftmax:
         return self.largest.closed_ranges[0]
 
 
-def online_softmax_of(nest: UOp) -> OnlineSoftmax | None:
+def online_softmax_of(nest: UOp) -> SoftmaxSums | None:
     """The reduces of a nest that one loop can do; None where there are none, or where the nest has others
     that use them."""
     outputs = output_ranges(nest)
@@ -72,7 +72,7 @@ def online_softmax_of(nest: UOp) -> OnlineSoftmax | None:
     return None
 
 
-def _sums_over(largest: UOp, reduces: list[UOp]) -> OnlineSoftmax | None:
+def _sums_over(largest: UOp, reduces: list[UOp]) -> SoftmaxSums | None:
     if largest.arg is not Ops.MAX or not largest.dtype.is_float or not _is_plain(largest):
         return None
     users = [n for n in reduces if n is not largest and largest in n.toposort()]
@@ -91,7 +91,7 @@ def _sums_over(largest: UOp, reduces: list[UOp]) -> OnlineSoftmax | None:
         if found.factor is not None and found.loop in found.factor.ranges:
             return None
         sums.append(found)
-    return OnlineSoftmax(largest, tuple(sums))
+    return SoftmaxSums(largest, tuple(sums))
 
 
 def _is_plain(node: UOp) -> bool:

@@ -10,7 +10,8 @@ from itertools import pairwise
 from tinygrad.codegen.contraction import product_in
 from tinygrad.codegen.opt.access import MemoryAccess
 from tinygrad.codegen.opt.lanes import LaneChooser
-from tinygrad.codegen.opt.plan import Opt, OptKind, can_be_outermost, operands
+from tinygrad.codegen.opt.loops import can_be_outermost, operands
+from tinygrad.codegen.opt.opts import Merge, Stage, Swap, Upcast, Vector
 from tinygrad.codegen.ranges import range_named
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
@@ -30,7 +31,7 @@ class PanelChooser(LaneChooser):
             if product is not None:
                 held = product.src[which]
                 if {r.arg[0] for r in held.ranges} >= set(over):
-                    self.take(Opt(OptKind.STAGE, operands(self.nest).index(held), over=over))
+                    self.take(Stage(operands(self.nest).index(held), over=over))
                     return True
         return False
 
@@ -44,7 +45,7 @@ class PanelChooser(LaneChooser):
         beside each other as make a tile to transpose."""
         stage, loads = self.newest_stage()
         while (pair := self.mergeable_filling(stage, loads)) is not None:
-            self.take(Opt(OptKind.MERGE, pair[0].arg[0], pair[1].arg[0]))
+            self.take(Merge(pair[0].arg[0], pair[1].arg[0]))
             stage, loads = self.newest_stage()
         *loops, lane = stage.closed_ranges
         if not self.can_vector(lane) or lane.extent & (lane.extent - 1):
@@ -54,9 +55,9 @@ class PanelChooser(LaneChooser):
             after = loops[side[0] + 1:] if side else []
             if side and prod(r.extent for r in after) <= MOST_VECTORS:
                 for r in after:
-                    self.take(Opt(OptKind.UPCAST, r.arg[0], r.extent))
-                self.take(Opt(OptKind.UPCAST, loops[side[0]].arg[0], lane.extent))
-        self.take(Opt(OptKind.VECTOR, lane.arg[0], lane.extent))
+                    self.take(Upcast(r.arg[0], r.extent))
+                self.take(Upcast(loops[side[0]].arg[0], lane.extent))
+        self.take(Vector(lane.arg[0], lane.extent))
 
     def mergeable_filling(self, stage: UOp, loads: list[MemoryAccess]) -> tuple[UOp, UOp] | None:
         """Two loops that fill a panel and walk memory as one would."""
@@ -82,7 +83,7 @@ class PanelChooser(LaneChooser):
         if order[:len(ranges)] != ranges:
             for r in reversed(ranges):
                 if can_be_outermost(self.nest, range_named(self.nest, r)):
-                    self.take(Opt(OptKind.SWAP, r))
+                    self.take(Swap(r))
 
     def is_walked_badly(self, operand: UOp, lane: UOp) -> bool:
         """True if the lanes of `lane` do not lie side by side in what `operand` loads."""

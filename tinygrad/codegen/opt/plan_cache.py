@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from tinygrad.codegen.opt.plan import Opt, OptKind, Plan
+from tinygrad.codegen.opt.opts import opt_from
+from tinygrad.codegen.opt.plan import Plan
 from tinygrad.store import store_of
 
 MAX_BYTES = 1 << 24
@@ -16,21 +17,13 @@ MAX_BYTES = 1 << 24
 
 
 def opts_of(plan: Plan) -> list[list[Any]]:
-    """A plan as plain values: a list of [kind, range, amount, over, tiles]."""
-    return [[o.kind.name, o.range, o.amount, list(o.over), list(o.tiles)] for o in plan.opts]
+    """A plan as plain values: its Opts as `Opt.to_row` says them."""
+    return [opt.to_row() for opt in plan.opts]
 
 
 def plan_of(items: list[Any]) -> Plan:
     """The plan of what `opts_of` gave. Raises ValueError for what is none."""
-    return Plan(tuple(map(_opt_of, items)))
-
-
-def _opt_of(item: Any) -> Opt:
-    match item:
-        case [str(name), int(identity), int(amount), list(over), list(tiles)]:
-            if name in OptKind.__members__ and all(isinstance(x, int) for x in over + tiles):
-                return Opt(OptKind[name], identity, amount, tuple(over), tuple(tiles))
-    raise ValueError(f"not an Opt: {str(item)[:80]}")
+    return Plan(tuple(map(opt_from, items)))
 
 
 def kept_plan(key: str, width: int, seconds: float) -> Plan | None:

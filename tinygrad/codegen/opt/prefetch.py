@@ -32,7 +32,7 @@ JUMPS_AHEAD, STREAM_AHEAD = 32 << 10, 2 << 10
 
 
 @dataclass(frozen=True)
-class Prefetch:
+class PrefetchHint:
     """In `loop`, each load also asks for what it will read `iterations` of `along` later."""
 
     loop: UOp
@@ -40,7 +40,7 @@ class Prefetch:
     iterations: int = 1
 
 
-def prefetch(nest: UOp, hint: Prefetch) -> UOp:
+def prefetch(nest: UOp, hint: PrefetchHint) -> UOp:
     """The nest with the hint. Raises ValueError where no load would follow it."""
     walks = [a for a in _walks(_reads(nest), hint.along) if hint.loop in a.ranges]
     if not walks:
@@ -49,7 +49,7 @@ def prefetch(nest: UOp, hint: Prefetch) -> UOp:
     return nest.substitute({a.node: a.node.replace(arg=hint.iterations * a.steps[hint.along]) for a in walks})
 
 
-def prefetches(nest: UOp, renderer: Renderer) -> list[Prefetch]:
+def prefetches(nest: UOp, renderer: Renderer) -> list[PrefetchHint]:
     """The hints that pay."""
     reads = _reads(nest)
     if not reads:
@@ -86,7 +86,7 @@ def _without_overlap(access: MemoryAccess) -> MemoryAccess:
 # --- the next tile ------------------------------------------------------------------------------------------
 
 
-def _for_next_tile(nest: UOp, reads: list[MemoryAccess]) -> Prefetch | None:
+def _for_next_tile(nest: UOp, reads: list[MemoryAccess]) -> PrefetchHint | None:
     """For the innermost loop of a contraction, which reads items one by one: the innermost loop around the
     tile that goes on to other lines, if it does so by fixed steps."""
     outer = [r for r in reversed(nest.src[0].closed_ranges) if r.arg[1] is RangeKind.LOOP]
@@ -98,7 +98,7 @@ def _for_next_tile(nest: UOp, reads: list[MemoryAccess]) -> Prefetch | None:
             if loops[-1] in access.ranges and not _has_lanes(access) and not _is_in_order(access, loops[-1]):
                 along = next((r for r in outer if not _stays_in_line(access, r)), None)
                 if along is not None and _share_of_new_lines(access, along, loops) >= NEW_SHARE:
-                    return Prefetch(loops[-1], along)
+                    return PrefetchHint(loops[-1], along)
     return None
 
 
@@ -138,7 +138,7 @@ def _rows_read_again(nest: UOp, reads: list[MemoryAccess], most_bytes: int) -> l
     return [a for a in walks if any(_is_read_again(a, r, walks) for r in _inner_loops(a, row))]
 
 
-def _for_next_row(nest: UOp, rows: list[MemoryAccess], expensive: list[UOp]) -> Prefetch | None:
+def _for_next_row(nest: UOp, rows: list[MemoryAccess], expensive: list[UOp]) -> PrefetchHint | None:
     """For the loop that has most of the elementary functions, `expensive` ones, or else the last that sums
     up, over rows of a page or more. (The processor itself goes on from a shorter row to the next.)"""
     if not rows:
@@ -148,7 +148,7 @@ def _for_next_row(nest: UOp, rows: list[MemoryAccess], expensive: list[UOp]) -> 
     loops = {r: sum(r in n.ranges for n in expensive) for a in long for r in _inner_loops(a, row)
              if _is_read_again(a, r, rows)}
     best = max(loops, key=lambda r: (loops[r], r.arg[0]), default=None)
-    return Prefetch(best, row) if best is not None else None
+    return PrefetchHint(best, row) if best is not None else None
 
 
 def _inner_loops(access: MemoryAccess, row: UOp) -> list[UOp]:
@@ -164,7 +164,7 @@ def _is_read_again(access: MemoryAccess, loop: UOp, walks: list[MemoryAccess]) -
 # --- further along a loop -----------------------------------------------------------------------------------
 
 
-def _along_loops(nest: UOp, reads: list[MemoryAccess], expensive: list[UOp]) -> list[Prefetch]:
+def _along_loops(nest: UOp, reads: list[MemoryAccess], expensive: list[UOp]) -> list[PrefetchHint]:
     """For each innermost loop that does not sum up for longer than memory takes: far ahead where its
     iterations read a short run each, far from the last; a little where they go on in order."""
     found = []
@@ -185,7 +185,7 @@ def _along_loops(nest: UOp, reads: list[MemoryAccess], expensive: list[UOp]) -> 
         bytes_ahead, read = (JUMPS_AHEAD, jumps) if jumps else (STREAM_AHEAD, walks[:1])
         iterations = min(bytes_ahead // sum(map(_read_at_once, read)), loop.extent // 2)
         if iterations > 0:
-            found.append(Prefetch(loop, loop, iterations))
+            found.append(PrefetchHint(loop, loop, iterations))
     return found
 
 

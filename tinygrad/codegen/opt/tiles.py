@@ -14,8 +14,9 @@ from tinygrad.codegen.contraction import Contraction, contraction_of
 from tinygrad.codegen.opt.access import accesses_of
 from tinygrad.codegen.opt.chooser import tile_size
 from tinygrad.codegen.opt.lanes import JUMP_COST, LINE_ITEMS
+from tinygrad.codegen.opt.loops import operands
+from tinygrad.codegen.opt.opts import Stage, Swap, Upcast, Vector
 from tinygrad.codegen.opt.panels import MOST_VECTORS, PanelChooser
-from tinygrad.codegen.opt.plan import Opt, OptKind, operands
 from tinygrad.codegen.ranges import output_ranges
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
@@ -162,14 +163,14 @@ class TileChooser(PanelChooser):
             vectors -= 1
         row = max(other, key=lambda r: (self.row_rank(r), r.arg[0]))
         before = self.identities()
-        outer = self.outer_after(Opt(OptKind.VECTOR, lane.arg[0], width))
+        outer = self.outer_after(Vector(lane.arg[0], width))
         lane_now = next(r for r in self.ranges() if r.arg[1] is RangeKind.VECTOR and r.arg[0] not in before)
         staged = [lane_now.arg[0]]
         if outer is not None and vectors > 1:
             size = vectors_of_tile(ceildiv(lane.extent, width), vectors)
             if size > 1:
                 before = self.identities()
-                outer = self.outer_after(Opt(OptKind.UPCAST, outer, size))
+                outer = self.outer_after(Upcast(outer, size))
                 staged.insert(0, next(r.arg[0] for r in self.ranges()
                                       if r.arg[1] is RangeKind.UNROLL and r.arg[0] not in before))
         else:
@@ -178,12 +179,12 @@ class TileChooser(PanelChooser):
             second = max((r for r in lane_side if r is not lane), key=lambda r: r.extent)
             size = tile_size(second.extent, 3)
             if size > 1:
-                self.take(Opt(OptKind.UPCAST, second.arg[0], size))
+                self.take(Upcast(second.arg[0], size))
         rows = tile_size(row.extent, self.most_rows(max(1, size)))
         self.note("a tile of accumulators", rows=rows, vectors=size, registers=self.renderer.registers,
                   uses_of_a_staged_item=self.staging_reuse(contraction, lane), staged=bool(stage))
         if rows > 1:
-            self.take(Opt(OptKind.UPCAST, row.arg[0], rows))
+            self.take(Upcast(row.arg[0], rows))
         if stage and self.stage(which, (*read_over, *staged)):
             self.fill_by_vectors()
             self.enclose_with(self.ranges_of_staging(outer))
@@ -213,7 +214,7 @@ class TileChooser(PanelChooser):
         wanted = sorted(closed, key=lambda r: -abs(largest.step(r) or 0))
         if wanted != list(closed):
             for r in reversed(wanted):
-                self.take(Opt(OptKind.SWAP, r.arg[0]))
+                self.take(Swap(r.arg[0]))
 
     def row_rank(self, r: UOp) -> tuple[bool, int]:
         """Rows of the tile: a range whose items lie near each other, then the longest."""
@@ -223,11 +224,11 @@ class TileChooser(PanelChooser):
     def tile_dot(self, contraction: Contraction, lane: UOp) -> None:
         """Lanes along the reduce: both operands are vectors, each accumulator is summed at the end."""
         sides = [max(s, key=lambda r: (r.extent, r.arg[0])) for s in (contraction.left, contraction.right)]
-        self.take(Opt(OptKind.VECTOR, lane.arg[0], self.width(lane)))
+        self.take(Vector(lane.arg[0], self.width(lane)))
         for side in sides:
             size = tile_size(side.extent, 4)
             if size > 1:
-                self.take(Opt(OptKind.UPCAST, side.arg[0], size))
+                self.take(Upcast(side.arg[0], size))
 
     def tile_rows(self, contraction: Contraction) -> None:
         """Several rows side by side in registers through every stage: what a row is multiplied with is read
@@ -249,7 +250,7 @@ class TileChooser(PanelChooser):
             most = self.most_rows(size)
             count = tile_size(row.extent, most)
             if count > 1:
-                self.take(Opt(OptKind.UPCAST, row.arg[0], count))
+                self.take(Upcast(row.arg[0], count))
             self.tile_cached_rows(self.most_vectors(count))
         self.vectorise_groups()
 
@@ -268,7 +269,7 @@ class TileChooser(PanelChooser):
                 if lane in operand.ranges and self.is_walked_badly(operand, lane):
                     inner = [r for r in operand.ranges if r not in output_ranges(self.nest)]
                     order = sorted(inner, key=lambda r: (_PANEL_ORDER[r.arg[1]], r not in new, r.arg[0]))
-                    self.take(Opt(OptKind.STAGE, operands(self.nest).index(operand),
+                    self.take(Stage(operands(self.nest).index(operand),
                                   over=tuple(r.arg[0] for r in order)))
                     self.fill_by_vectors()
                     break
