@@ -317,7 +317,8 @@ def test_a_plan_read_is_the_plan_written(listed: list[Opt]) -> None:
 
 @pytest.mark.parametrize("items", [
     [3], [[]], [["FLY", 1, 2]], [["VECTOR", 1.5, 2]], [["VECTOR", 1]], [["VECTOR", 1, 2, 3]],
-    [["VECTOR", 1, True]], [["VECTOR", 1, [2]]], [["VECTOR", 1, None]], [["STAGE", 0, 3]], [["STAGE", 0, ["a"]]]])
+    [["VECTOR", 1, True]], [["VECTOR", 1, [2]]], [["VECTOR", 1, None]], [["STAGE", 0, 3]],
+    [["STAGE", 0, ["a"]]]])
 def test_values_that_are_no_plan_are_refused(items: list[Any]) -> None:
     with pytest.raises(ValueError, match="not an Opt"):
         plan_of(items)
