@@ -286,7 +286,7 @@ class Tracer:
         if generator.seedings() != seeding:
             raise JitError("manual_seed() inside a function under TinyJit would not run in a replay; "
                            "call it outside")
-        builder = Builder(self.inputs, self.stand_ins, capture, start)
+        builder = TraceBuilder(self.inputs, self.stand_ins, capture, start)
         trace = builder.trace(result, self, returned, gradients)
         trace.check(self.inputs)
         Overwriting(trace.overwritten(self.inputs)).done()
@@ -375,7 +375,7 @@ def stand_in_for(base: UOp) -> UOp:
     return base.over_memories(others)
 
 
-class Builder:
+class TraceBuilder:
     """Turns captured items, which name BUFFER nodes, into steps on places."""
 
     def __init__(self, inputs: Inputs, stand_ins: dict[Storage, UOp], capture: Capture,

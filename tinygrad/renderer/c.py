@@ -20,7 +20,7 @@ from tinygrad.graph.ops import Family, Ops, RangeKind
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import round_up
 from tinygrad.renderer import SCRATCH_ALIGNMENT, CPURenderer
-from tinygrad.renderer.c_arithmetic import Arithmetic
+from tinygrad.renderer.c_arithmetic import CArithmetic
 from tinygrad.renderer.c_functions import PLAIN_C, Dialect, padded, signed_of
 from tinygrad.renderer.lanes import LaneReduction
 
@@ -40,7 +40,7 @@ class CRenderer(CPURenderer):
         return CWriter(name, program, self.dialect).module()
 
 
-class CWriter(Arithmetic, LaneReduction):
+class CWriter(CArithmetic, LaneReduction):
     """Writes one kernel, statement by statement. `values` has the C expression that each node now is."""
 
     statements: ClassVar[dict[Ops, Callable[[Any, UOp], None]]]

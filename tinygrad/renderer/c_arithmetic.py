@@ -1,7 +1,7 @@
 """Elementwise operations in C: arithmetic, comparisons, division, shifts, casts.
 
 In: operands as C text, with their dtypes. Out: the name of the result, its statements appended to
-`Arithmetic.lines`. What C leaves undefined, and what it lacks, is a call of one of `c_functions.py`.
+`CArithmetic.lines`. What C leaves undefined, and what it lacks, is a call of one of `c_functions.py`.
 
 A vector of bools is a mask of signed integers, as wide as the lanes that were compared to make it: choosing
 between values of that width takes no conversion. `widths` remembers how wide. `c.py` writes the program
@@ -29,7 +29,7 @@ _WRAPPING = {dtypes.int32: dtypes.uint32, dtypes.int64: dtypes.uint64, dtypes.ui
 """The types in which integers wrap that do not by themselves. (An int has room for those of others.)"""
 
 
-class Arithmetic:
+class CArithmetic:
     """Writes statements on values into `lines`, and remembers which types and functions they use."""
 
     def __init__(self, dialect: Dialect) -> None:

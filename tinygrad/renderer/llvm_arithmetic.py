@@ -1,8 +1,8 @@
 """Elementwise operations as LLVM instructions: arithmetic, comparisons, division, shifts, casts.
 
 In: operands as LLVM text, with their dtypes. Out: the name of the result, its instructions appended to
-`Arithmetic.lines`. Every operation is rounded once and means for scalars what it means for vectors; what LLVM
-leaves undefined is a call of one of `llvm_functions.py`. `llvm.py` writes the program around it.
+`LLVMArithmetic.lines`. Every operation is rounded once and means for scalars what it means for vectors; what
+LLVM leaves undefined is a call of one of `llvm_functions.py`. `llvm.py` writes the program around it.
 """
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _INSTRUCTIONS: dict[str, dict[Ops, str]] = {
 _KEEPS_NOT_NEGATIVE = frozenset({Ops.VECTORIZE, Ops.ADD, Ops.MUL, Ops.IDIV, Ops.MOD, Ops.MAX, Ops.MULACC})
 
 
-class Arithmetic:
+class LLVMArithmetic:
     """Writes instructions on values into `lines`, and remembers which functions they call. `has_fused` says
     that there is an instruction for a product and a sum rounded once, `has_float16` for float16 to and from
     float32: LLVM would call a library for them, one lane at a time, and one that this process lacks."""

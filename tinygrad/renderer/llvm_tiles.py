@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from tinygrad.dtype import DType
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
-from tinygrad.renderer.llvm_arithmetic import Arithmetic
+from tinygrad.renderer.llvm_arithmetic import LLVMArithmetic
 from tinygrad.renderer.llvm_functions import mangled, value_type
 from tinygrad.renderer.llvm_units import INTRINSICS
 from tinygrad.renderer.matrix_units import ROW_BYTES
@@ -134,7 +134,7 @@ def _changed_in(program: Sequence[UOp], registers: set[UOp]) -> dict[UOp, list[U
 # --- statements ---------------------------------------------------------------------------------------------
 
 
-class TileStatements(Arithmetic):
+class TileStatements(LLVMArithmetic):
     """The statements of a program that are about tiles, for the writer of kernels."""
 
     values: dict[UOp, str]

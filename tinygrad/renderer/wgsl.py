@@ -19,7 +19,7 @@ from tinygrad.graph.ops import Family, Ops, RangeKind
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ceildiv
 from tinygrad.renderer import NARROW_FLOATS, Renderer
-from tinygrad.renderer.c_arithmetic import Arithmetic
+from tinygrad.renderer.c_arithmetic import CArithmetic
 from tinygrad.renderer.launch import launch_of
 from tinygrad.renderer.wgsl_functions import WGSLFunctions, is_narrow
 
@@ -138,7 +138,7 @@ class OpenLoop:
     is_innermost: bool = True
 
 
-class _Writer(Arithmetic):
+class _Writer(CArithmetic):
     """Writes one kernel, statement by statement. `values` has the WGSL expression that each node now is."""
 
     functions: WGSLFunctions

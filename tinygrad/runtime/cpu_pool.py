@@ -211,7 +211,7 @@ class CPUProgram:
                threads.chunk_of(extent))
 
 
-ProgramCall = tuple[CPUProgram, Sequence[int], Sequence[int], int]
+CPUCall = tuple[CPUProgram, Sequence[int], Sequence[int], int]
 """A kernel, its buffers' addresses, its variables' values, its extent."""
 MOST_FRAMES = 4
 """Runs of one list that may be in flight."""
@@ -236,7 +236,7 @@ class KernelList:
     variables.
     """
 
-    def __init__(self, calls: Sequence[ProgramCall]) -> None:
+    def __init__(self, calls: Sequence[CPUCall]) -> None:
         threads = pool()
         self.programs = [program for program, *_ in calls]
         self.scratch = max((p.scratch for p in self.programs), default=0)

@@ -21,7 +21,7 @@ import numpy as np
 from tinygrad.device import Buffer, Program
 from tinygrad.device.host import seconds_of
 from tinygrad.device.queue import ThreadedQueue, TimelinePoint, Timestamp, clock, describe
-from tinygrad.runtime.cpu_pool import CPUProgram, KernelList, ProgramCall, aligned_words, native, pool
+from tinygrad.runtime.cpu_pool import CPUCall, CPUProgram, KernelList, aligned_words, native, pool
 from tinygrad.runtime.native_queue import (
     COMMAND_SLOTS,
     COMMANDS,
@@ -216,7 +216,7 @@ class CPUQueue(TimelineQueue):
             return self.push(CommandKind.EXEC, program.function, start, start + 8 * len(addresses), extent,
                              threads.chunk_of(extent), kept=(program, arguments), sources=sources)
 
-    def record(self, calls: Sequence[ProgramCall]) -> KernelList:
+    def record(self, calls: Sequence[CPUCall]) -> KernelList:
         return KernelList(calls)
 
     def exec_list(self, kernels: KernelList, places: Array, values: Array, work: float = 0.0,

@@ -41,7 +41,7 @@ class StreamProgram:
             self.gpu.unload(self.module)
 
 
-ProgramCall = tuple[StreamProgram, Sequence[int], Sequence[int], int]
+StreamCall = tuple[StreamProgram, Sequence[int], Sequence[int], int]
 """A kernel, its buffers' addresses, its variables' values, its extent."""
 
 
@@ -49,7 +49,7 @@ class DriverGraph:
     """Kernels that run one after another, started by one call. Arguments have numbers, as `exec_list` says;
     changing them changes runs that are not started yet."""
 
-    def __init__(self, gpu: StreamGPU, calls: Sequence[ProgramCall]) -> None:
+    def __init__(self, gpu: StreamGPU, calls: Sequence[StreamCall]) -> None:
         gpu.enter()
         self.gpu = gpu
         self.programs = [program for program, *_ in calls]

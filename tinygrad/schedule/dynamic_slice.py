@@ -25,7 +25,7 @@ from tinygrad.schedule.copies import contiguous_part
 
 IGNORED_ARGUMENT = frozenset({Ops.DETACH, Ops.CUSTOM_GRADIENT})
 """What gradients know of a node; their first source is all that a schedule sees."""
-Bounds = tuple[tuple[int, int], ...]
+Box = tuple[tuple[int, int], ...]
 """Where a slice begins and ends along each axis."""
 KEEPS_ITEMS = (Ops.RESHAPE, Ops.PERMUTE, Ops.SHRINK, Ops.DETACH)
 """Between memory and a slice of it."""
@@ -50,7 +50,7 @@ def is_short_slice_of_memory(node: UOp) -> bool:
 
 
 @functools.lru_cache(maxsize=1 << 14)
-def _sliced_axes(box: Bounds, shape: tuple[int, ...]) -> tuple[bool, ...]:
+def _sliced_axes(box: Box, shape: tuple[int, ...]) -> tuple[bool, ...]:
     return tuple(0 < 2 * (end - start) <= size for (start, end), size in zip(box, shape, strict=True))
 
 
@@ -95,8 +95,8 @@ SliceStart = tuple[str, int, int, int]
 
 
 @functools.lru_cache(maxsize=1 << 14)
-def starts_of(box: Bounds, shape: tuple[int, ...], name: str = "slice start"
-              ) -> tuple[tuple[SliceStart | None, ...], Bounds]:
+def starts_of(box: Box, shape: tuple[int, ...], name: str = "slice start"
+              ) -> tuple[tuple[SliceStart | None, ...], Box]:
     """The start of a short slice along each axis of which it leaves at most half, and its bounds from there
     on."""
     starts: list[SliceStart | None] = []

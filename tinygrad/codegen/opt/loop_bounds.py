@@ -30,7 +30,7 @@ equally often, for they wait for each other in it."""
 
 
 @dataclass(frozen=True)
-class Span:
+class LoopSpan:
     """The iterations [begin, end) of a loop in which a condition can hold; those up to `sure`, or from there
     on if it is `sure_after`, in which it always does."""
 
@@ -188,7 +188,7 @@ def _tighten_sums(nest: UOp) -> UOp:
     return nest.rebuild(shortened)
 
 
-def _span_of_sum(node: UOp) -> tuple[UOp, Span] | None:
+def _span_of_sum(node: UOp) -> tuple[UOp, LoopSpan] | None:
     """(the loop of a REDUCE over guarded values, where it must run), if it need not run everywhere."""
     closed = node.closed_ranges
     if len(node.src) - len(closed) != 1:
@@ -206,7 +206,7 @@ def _span_of_sum(node: UOp) -> tuple[UOp, Span] | None:
     return None
 
 
-def _shortened(node: UOp, found: tuple[UOp, Span], identities: Iterator[int]) -> UOp:
+def _shortened(node: UOp, found: tuple[UOp, LoopSpan], identities: Iterator[int]) -> UOp:
     """The REDUCE over its span; a sum of products in two parts, one of them free of its condition."""
     loop, span = found
     value = node.src[0]
@@ -248,7 +248,7 @@ def _extremes(index: UOp, outer: frozenset[UOp]) -> tuple[UOp, UOp]:
     return lowest, highest
 
 
-def _span(difference: UOp, loop: UOp, outer: frozenset[UOp]) -> Span | None:
+def _span(difference: UOp, loop: UOp, outer: frozenset[UOp]) -> LoopSpan | None:
     """Where in `loop` an index can be negative, in terms of the loops `outer` around it."""
     step = linear_terms(difference).terms.get(loop, 0)
     rest = difference - loop * step
@@ -261,8 +261,9 @@ def _span(difference: UOp, loop: UOp, outer: frozenset[UOp]) -> Span | None:
         return position.maximum(zero).minimum(extent)
 
     if step > 0:  # step * loop + rest < 0 up to some iteration
-        return Span(zero, clamped((step - 1 - lowest) // step), clamped((step - 1 - highest) // step), False)
-    return Span(clamped(lowest // -step + 1), extent, clamped(highest // -step + 1), True)
+        return LoopSpan(zero, clamped((step - 1 - lowest) // step), clamped((step - 1 - highest) // step),
+                        False)
+    return LoopSpan(clamped(lowest // -step + 1), extent, clamped(highest // -step + 1), True)
 
 
 def _below_zero(condition: UOp) -> UOp | None:
