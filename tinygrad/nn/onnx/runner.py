@@ -15,8 +15,9 @@ import numpy as np
 from tinygrad.device import canonical_device
 from tinygrad.engine.realize import JitError
 from tinygrad.jit import TinyJit
+from tinygrad.nn.onnx.channels import fold_channel_maps
 from tinygrad.nn.onnx.evaluate import Evaluator, compute, is_foldable, is_size, tensor_over
-from tinygrad.nn.onnx.model import Model, Node, OnnxError, Source, TypeOf, read_model
+from tinygrad.nn.onnx.model import Graph, Model, Node, OnnxError, Source, TypeOf, read_model
 from tinygrad.nn.onnx.values import Array, Coded, Value, is_coded, is_number, numpy_type
 from tinygrad.tensor import Tensor
 
@@ -131,9 +132,14 @@ class OnnxRunner:
                 known = self._evaluator.run([node], known)
             else:
                 self._nodes.append(node)
-        used = {name for node in self._nodes for name in node.inputs}.union(
-            *(g.captured for node in self._nodes for g in node.attributes.values() if hasattr(g, "captured")),
-            self.outputs)
+        captured = [name for node in self._nodes for g in node.attributes.values()
+                    if isinstance(g, Graph) for name in g.captured]
+        ranks = {name: len(said.shape) for name, said in graph.inputs.items() if said.shape is not None}
+        self._nodes, made = fold_channel_maps(self._nodes, known, ranks, [*captured, *self.outputs],
+                                              self._evaluator.as_array)
+        graph.constants.update(made)
+        known.update(made)
+        used = {name for node in self._nodes for name in node.inputs}.union(captured, self.outputs)
         for name, value in graph.constants.items():
             if name in used:  # weights are tensors from here on
                 is_weight = is_number(value) and not is_size(value) and not is_coded(value.dtype)
