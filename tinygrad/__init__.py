@@ -22,6 +22,7 @@ from tinygrad.functional.transforms import value_and_grad as value_and_grad
 from tinygrad.functional.transforms import vjp as vjp
 from tinygrad.functional.transforms import vmap as vmap
 from tinygrad.graph.uop import UOp
+from tinygrad.helpers import PROFILE, VIZ
 from tinygrad.helpers import Context as Context
 from tinygrad.helpers import GlobalCounters as GlobalCounters
 from tinygrad.helpers import getenv as getenv
@@ -29,16 +30,23 @@ from tinygrad.jit import TinyJit as TinyJit
 
 if TYPE_CHECKING:
     from tinygrad import nn as nn
+    from tinygrad import viz as viz
+    from tinygrad.viz.session import profile as profile
 
 
 settings.register()
 
 
 def __getattr__(name: str) -> Any:
-    """`tinygrad.nn`, which is read when it is first asked for: layers, archives and data sets take a tenth of
-    the time that the import of the library takes."""
-    if name == "nn":
-        return importlib.import_module("tinygrad.nn")
+    """`tinygrad.nn` and `tinygrad.viz`, which are read when they are first asked for: layers, archives and
+    data sets take a tenth of the time that the import of the library takes."""
+    if name in ("nn", "viz"):
+        return importlib.import_module(f"tinygrad.{name}")
+    if name == "profile":
+        return importlib.import_module("tinygrad.viz.session").profile
     raise AttributeError(f"module 'tinygrad' has no attribute {name!r}")
 
 Variable = UOp.variable
+
+if VIZ or PROFILE:
+    importlib.import_module("tinygrad.viz.session").begin(page=bool(VIZ), trace=bool(PROFILE))

@@ -249,6 +249,10 @@ NO_COLOR = ContextVar("NO_COLOR", 0)
 """1 leaves colours out of what is printed (`colored`)."""
 CHECK = ContextVar("CHECK", 0)
 """1 checks every stage's graph against its grammar (graph/spec.py). The tests always do."""
+VIZ = ContextVar("VIZ", 0)
+"""1 records what the program does, and writes a page of it at the end (tinygrad/viz)."""
+PROFILE = ContextVar("PROFILE", 0)
+"""1 records when what runs: a trace for Perfetto, and tables at the end (tinygrad/viz)."""
 CACHELEVEL = ContextVar("CACHELEVEL", 2)
 """What is kept on disk: 0 nothing; 1 machine code (store.py); 2 also kernels as they were written
 (codegen/kernel_cache.py) and schedules (schedule/persistent_cache.py)."""

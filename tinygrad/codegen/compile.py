@@ -15,6 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+from tinygrad import observer
 from tinygrad.codegen.cost import Estimate
 from tinygrad.codegen.kernel_cache import Written, cached_kernel, target_of
 from tinygrad.codegen.kernel_fission import kernel_groups
@@ -171,7 +172,8 @@ def stages_of(ast: UOp, device: str, plan: Plan | None = None) -> Stages:
     if CHECK:
         check_graph(nest, "loop_nest")
     if plan is None:
-        plan = plan_for(ast, nest, device)
+        with observer.span("plan"):
+            plan = plan_for(ast, nest, device)
     optimised = apply_plan(nest, plan)
     return Stages(nest, plan, optimised, linear_program(optimised, renderer))
 
@@ -189,7 +191,10 @@ def plan_for(ast: UOp, nest: UOp, device: str) -> Plan:
 
 def write_kernel(ast: UOp, device: str, plain: bool) -> Written:
     """The source of `ast`, as plain loops or by the plan that the settings ask for: kept, or written now."""
-    return cached_kernel(ast, device, plain, lambda: written_now(ast, device, plain))
+    if observer.active is None:
+        return cached_kernel(ast, device, plain, lambda: written_now(ast, device, plain))
+    with observer.active.kernel_written(ast, device):
+        return cached_kernel(ast, device, plain, lambda: written_now(ast, device, plain))
 
 
 def written_now(ast: UOp, device: str, plain: bool) -> Written:
@@ -197,7 +202,11 @@ def written_now(ast: UOp, device: str, plain: bool) -> Written:
     renderer = Device[device].renderer
     stages = stages_of(ast, device, Plan() if plain else None)
     name = kernel_name(stages.nest)
-    written = write_program(name, stages.nest, stages.program, renderer)
+    with observer.span("render", name):
+        written = write_program(name, stages.nest, stages.program, renderer)
+    if observer.active is not None and observer.active.keeps_stages:
+        notes = "" if plain or renderer.has_blocks else explain_plan(stages.nest, renderer)
+        observer.active.stages_done(stages, written, notes)
     if DEBUG >= 5:
         print(format_graph(ast), format_nest(stages.optimised), sep="\n")
     if DEBUG >= 3:
@@ -216,9 +225,12 @@ def load_kernel(key: Key, written: Written, code: Any) -> CompiledKernel:
     target = Device[key[1]]
     if DEBUG >= 7:
         print(target.disassembly(code))
-    program = load_program(key[1], written, code)
+    with observer.span("load", written.name):
+        program = load_program(key[1], written, code)
     kernel = CompiledKernel(written.name, program, written.variables, written.extent, written.estimate,
                             ((key[0], written),))
+    if observer.active is not None:
+        observer.active.kernel_loaded(key[0], kernel, key[1], code)
     return keep(key, kernel)
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tinygrad import observer
 from tinygrad.codegen.cost import Estimate
 from tinygrad.device import Device
 from tinygrad.graph.portable import NotPortable, text_of
@@ -116,7 +117,8 @@ def kernel_key(ast: UOp, device: str, plain: bool = False) -> str | None:
 
 def uses_kernel_cache() -> bool:
     """Whether the settings let kernels and schedules be kept, and none wants each stage to happen."""
-    return CACHELEVEL.value >= LEVEL and not (CHECK or DEBUG >= 3 or BEAM)
+    shown = observer.active is not None and observer.active.keeps_stages
+    return CACHELEVEL.value >= LEVEL and not (CHECK or DEBUG >= 3 or BEAM or shown)
 
 
 def cached_kernel(ast: UOp, device: str, plain: bool, write: Callable[[], Written]) -> Written:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tinygrad import observer
 from tinygrad.codegen.cost import estimate
 from tinygrad.codegen.expand import expand
 from tinygrad.codegen.kernel_cache import Written
@@ -47,7 +48,8 @@ def write_program(name: str, nest: UOp, program: list[UOp], renderer: Renderer) 
 
 def compile_source(device: str, source: str) -> Any:
     """The device's code of a source."""
-    return Device[device].compile(source)
+    with observer.span("compile"):
+        return Device[device].compile(source)
 
 
 def load_program(device: str, written: Written, code: Any) -> Program:

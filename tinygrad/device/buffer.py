@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from tinygrad import observer
 from tinygrad.device.allocator import Allocator, Owner
 from tinygrad.device.devices import Device
 from tinygrad.device.queue import CommandQueue, TimelinePoint, Uses
@@ -29,6 +30,8 @@ class Buffer(Owner):
     """whose memory it is, if not the allocator's"""
     _seen: weakref.WeakSet[_HostMemory] | None = None
     """of a root: through what the host sees the memory"""
+    _recorded: Any = None
+    """what the observer wants to hear again when the memory is freed"""
     _allocator: Allocator | None = None
     """takes the memory back"""
 
@@ -64,6 +67,8 @@ class Buffer(Owner):
         if self._memory is None:
             allocator = self._allocator = Device[self.device].allocator
             allocator.allocate(self, self.nbytes, idle)
+            if observer.active is not None:
+                self._recorded = observer.active.allocated(self)
         return self
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
@@ -76,6 +81,8 @@ class Buffer(Owner):
         unfinished = self.uses.before_writing() if self.uses is not None else ()
         if self._allocator is not None:
             self._allocator.free(self, self.nbytes, unfinished)
+            if self._recorded is not None and observer.active is not None:
+                observer.active.freed(self.device, self.nbytes, self._recorded)
         for point in unfinished if self._allocator is None else ():
             point.queue.keep(point.value, self._memory)
 

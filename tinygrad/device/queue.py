@@ -156,6 +156,8 @@ class CommandQueue:
 
     may_fail = False
     """whether a command may fail after it was accepted"""
+    times_lists = False
+    """whether `exec_list` tells an observer when each kernel ran (`observer.py`)"""
 
     def __init__(self, name: str, finish: Callable[[], object] = lambda: None) -> None:
         self.name = name

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tinygrad.codegen.compile import compiled_kernel
+from tinygrad import observer
+from tinygrad.codegen.compile import CompiledKernel, compiled_kernel
 from tinygrad.device import Buffer, Device, Program
-from tinygrad.device.queue import ThreadedQueue
+from tinygrad.device.queue import ThreadedQueue, clock
 from tinygrad.dtype import DType, dtypes
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
@@ -54,6 +55,8 @@ class CommandList:
     seconds: float
     operations: int
     bytes: int
+    sites: tuple[tuple[CompiledKernel, tuple[int, ...]], ...]
+    """for each call, its kernel and the user's lines that it is for"""
 
 
 def run(structure: Structure, template: Template | None) -> bool:
@@ -93,10 +96,16 @@ def run(structure: Structure, template: Template | None) -> bool:
     with queue.lock:
         if not queue.runs_here(launch.seconds, ()):
             return False
+        watcher = observer.active
+        times = [] if watcher is None else [clock()]
         for call in launch.calls:
             call.program([addresses[slot] for slot in call.slots],
                          [values[number] if given else number for given, number in call.variables],
                          call.extent)
+            if watcher is not None:
+                times.append(clock())
+        if watcher is not None:
+            watcher.kernels_run(launch.sites, launch.device, times, None)
     GlobalCounters.kernel_count += len(launch.calls)
     GlobalCounters.global_ops += launch.operations
     GlobalCounters.global_mem += launch.bytes
@@ -138,4 +147,5 @@ def launch_of(template: Template, given: int) -> CommandList | bool:
     return CommandList(queue, BEAM.value, tuple(calls), views,
                   tuple((number, *spec) for number, spec in numbered if number in visible),
                   tuple(offsets.items()), inner_bytes, name, sum(w.seconds for w in work),
-                  sum(w.operations for w in work), sum(w.bytes for w in work))
+                  sum(w.operations for w in work), sum(w.bytes for w in work),
+                  tuple((kernel, item.lines) for kernel, item in zip(kernels, template.items, strict=True)))

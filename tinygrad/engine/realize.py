@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tinygrad import observer
 from tinygrad.codegen.compile import CompiledKernel, compile_kernels, compiled_kernel
 from tinygrad.device import Buffer, Device
 from tinygrad.device.queue import CommandQueue, Order, TimelinePoint
@@ -222,6 +223,14 @@ def realize_uops(uops: Sequence[UOp], done: Callable[[], None] = lambda: None) -
     """Compute `uops`. Nodes that have a value already, and views of buffers, cost nothing. Calls `done` when
     everything is computed; twice, if an interrupt (Ctrl-C) broke it up, so that it always comes to its end
     (`helpers.complete` says why)."""
+    if observer.active is None:
+        _realize(uops, done)
+        return
+    with observer.active.span("realize", ""):
+        _realize(uops, done)
+
+
+def _realize(uops: Sequence[UOp], done: Callable[[], None]) -> None:
     capture = Capture.current()
     if capture is not None:
         capture.use(uops)
@@ -234,6 +243,8 @@ def realize_uops(uops: Sequence[UOp], done: Callable[[], None] = lambda: None) -
             complete(done)
             return
         schedule = schedules.of_structure(structure, template)
+        if observer.active is not None:
+            observer.active.scheduled(structure, schedule, template is None)
     if len(schedule.items) > 1:
         compile_kernels((i.ast, i.device) for i in schedule.items if i.ast.op is not Ops.COPY)
     if capture is not None:
@@ -366,6 +377,8 @@ class Prepared(NamedTuple):
     def run(self, run: Submission) -> None:
         """Give the step to its device's queue."""
         item, buffers, kernel, variables = self
+        if observer.active is not None:
+            observer.active.begin_step(item.lines)
         if kernel is None:
             run.copy(buffers[0], buffers[1], copied_from(item.ast))
         elif all([b.size for b in buffers[:item.outputs]]):
@@ -376,6 +389,8 @@ class Prepared(NamedTuple):
 
 def prepared(item: ScheduleItem) -> Prepared:
     """A step with its kernel compiled and its memory allocated."""
+    if observer.active is not None:
+        observer.active.begin_step(item.lines)
     kernel = None if item.ast.op is Ops.COPY else compiled_kernel(item.ast, item.device)
     variables = variable_values(kernel, item) if kernel is not None and kernel.variables else []
     return Prepared(item, [allocate(b) for b in item.buffers], kernel, variables)
@@ -426,16 +441,23 @@ class Submission:
             self.giving = self.steps, queue, queue.accepted
             queue.exec(kernel.program, addresses, variables, kernel.extent, 0.0, sources)
             self.steps += 1
-            count(kernel, device, queue.timestamp().seconds - start.seconds)
+            end = queue.timestamp()
+            if observer.active is not None:
+                observer.active.kernel_run(kernel, device, start, end)
+            count(kernel, device, end.seconds - start.seconds)
             return
         self.queues.add(queue)
         self.seconds += kernel.estimate.seconds
         sources = ordered(queue, buffers, outputs)
+        watcher = observer.active
+        begun = None if watcher is None else queue.timestamp()
         self.giving = self.steps, queue, queue.accepted
         point = queue.exec(kernel.program, addresses, variables, kernel.extent, self.seconds, sources)
         if point is not None:
             self.note(point, buffers, outputs)
         self.steps += 1
+        if watcher is not None:
+            watcher.kernel_run(kernel, device, begun, queue.timestamp())
         count(kernel, device, 0.0)
 
     def kernels(self, device: str, recorded: Any, changes: tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]],
@@ -456,9 +478,13 @@ class Submission:
         queue = queue_for_copy(target, source)
         self.queues.add(queue)
         sources = ordered(queue, (target, source), 1)
+        watcher = observer.active
+        begun = None if watcher is None else queue.timestamp()
         point = queue.copy(target, source, start * source.dtype.itemsize, sources)
         self.note(point, (target, source), 1)
         self.steps += 1
+        if watcher is not None:
+            watcher.copied(target, source, queue, begun, queue.timestamp())
         GlobalCounters.global_mem += target.nbytes
 
     def resume(self) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from tinygrad import observer
 from tinygrad.codegen.compile import CompiledKernel, compiled_kernel
 from tinygrad.device import Buffer, Device
 from tinygrad.device.host import seconds_of
@@ -78,6 +79,8 @@ class Step:
     outputs: int
     variables: tuple[BoundVariable, ...]
     """without a source: the value never changes"""
+    lines: tuple[int, ...] = ()
+    """as a `ScheduleItem` has them"""
 
 
 @dataclass
@@ -243,6 +246,7 @@ class Replay:
         if recorded is None:
             self.runs.extend(together)
             return
+        recorded.sites = tuple((self.kernel(number), self.steps[number].lines) for number in together)
         work = [self.kernel(number).estimate for number in together]
         places: list[tuple[int, int]] = []
         variables: list[tuple[int, BoundVariable]] = []
@@ -278,7 +282,7 @@ class Replay:
     def __call__(self, given: Mapping[int, Buffer], lasting: Lasting, values: Values) -> None:
         """Run on this memory for the places that keep none."""
         run = Submission()
-        steps = range(len(self.steps)) if DEBUG >= 2 else self.runs
+        steps = range(len(self.steps)) if DEBUG >= 2 or self.is_timed_singly else self.runs
 
         def rest() -> None:
             run.resume()
@@ -293,8 +297,16 @@ class Replay:
         finally:
             run.finish()
 
+    @property
+    def is_timed_singly(self) -> bool:
+        """Whether somebody wants to know the time of each kernel, which not all commands of several tell."""
+        return observer.active is not None and not all(
+            Device[r.device].queue.times_lists for r in self.runs if isinstance(r, Together))
+
     def run_alone(self, number: int, run: Submission, given: Mapping[int, Buffer], values: Values) -> None:
         kernel, step = self.kernels[number], self.steps[number]
+        if observer.active is not None:
+            observer.active.begin_step(step.lines)
         buffers = [self.held[p] if p in self.held else given[p] for p in step.places]
         if kernel is None:
             run.copy(buffers[0], buffers[1], copied_from(step.ast))
@@ -326,6 +338,10 @@ def share_memory(places: Sequence[Place], steps: Sequence[Step]) -> dict[int, Bu
     held: dict[int, Buffer] = {}
     for device, values in internal_lifetimes(places, steps).items():
         planned = plan_arena(values)
+        if observer.active is not None:
+            lines = {n: s.lines for s in reversed(steps) for n in s.places[:s.outputs]}
+            observer.active.arena_placed(device, planned.size, [
+                (planned.offsets[n], v.size, v.first, v.last, lines.get(n, ())) for n, v in values.items()])
         arena = Buffer(device, planned.size, dtypes.uint8)
         for number, offset in planned.offsets.items():
             held[number] = arena.part(offset, places[number].size, places[number].placeholder.dtype)

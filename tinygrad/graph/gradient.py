@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
+from tinygrad import observer
 from tinygrad.dtype import dtypes
 from tinygrad.graph.elementary import derivative_of_sine
 from tinygrad.graph.node_flags import Argument
@@ -291,7 +292,10 @@ def summed_gradients(roots: Mapping[UOp, UOp], targets: Sequence[UOp]) -> list[U
         on_the_way.update(sources)
         if node not in found:
             continue
-        for source, gradient in zip(node.src, GRADIENT_RULES[node.op](found[node], node), strict=True):
+        own = GRADIENT_RULES[node.op](found[node], node)
+        if observer.active is not None:
+            observer.active.gradients_made(node, [g for g in own if g is not None])
+        for source, gradient in zip(node.src, own, strict=True):
             if gradient is not None and source in leads_to_target:
                 found[source] = found[source] + gradient if source in found else gradient
     zeros = {t: UOp.const(0, t.dtype, t.shape) for t in wanted & on_the_way if t not in found}

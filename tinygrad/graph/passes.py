@@ -12,6 +12,7 @@ While passes are recorded, each call of one is a `Pass`, and what the walk and t
 from __future__ import annotations
 
 import functools
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -51,6 +52,7 @@ class Pass:
     before: tuple[UOp, ...]
     after: tuple[UOp, ...] = ()
     changes: list[Change] = field(default_factory=list)
+    seconds: float = 0.0
 
     def __str__(self) -> str:
         counts = Counter((change.rule, change.place) for change in self.changes)
@@ -103,10 +105,12 @@ def run_pass(name: str, function: Callable[..., Any], graph: Any, *args: Any, **
         return result
     current = Pass(name, _roots(graph))
     recorder.open.append(current)
+    start = time.perf_counter()
     try:
         result = getattr(function, "__wrapped__", function)(graph, *args, **kwargs)
     finally:
         recorder.open.pop()
+        current.seconds = time.perf_counter() - start
     current.after = _roots(result)
     recorder.passes.append(current)
     return result

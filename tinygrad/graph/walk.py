@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Self
 
+from tinygrad import observer
+
 Watcher = Callable[[Any, Any, Any], None]
 """Told of each change: what made it (a `Rule`, or the function of a pass), the node before and after."""
 
@@ -99,6 +101,7 @@ class Walk:
             done[node] = new = bottom_up(node, src)
             if Watching.watcher is not None and new is not node and not new.is_over(node, src):
                 Watching.watcher(bottom_up, node, new)
+        observer.derived(done)
         return done[self]
 
     def substitute(self, changes: Mapping[Self, Self]) -> Self:

@@ -22,6 +22,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 
 import numpy as np
 
+from tinygrad import observer
 from tinygrad.engine.realize import Capture, JitError, realize_uops
 from tinygrad.engine.replay import Place, SlotKind, Step
 from tinygrad.graph.leaf_tensors import depends_on_leaf, is_leaf, values_view
@@ -62,6 +63,11 @@ OTHER_TENSORS = ("its arguments, or the tensors it uses from outside, are others
                  "outside")
 OTHER_HOST_DATA = ("an array or list that it makes a tensor of has another content in each call; make the "
                    "tensor outside and pass it as an argument")
+
+
+def described(function: Callable[..., Any]) -> str:
+    """A function's name, for people."""
+    return str(getattr(function, "__qualname__", function))
 
 
 class TinyJit(Generic[P, R]):
@@ -135,11 +141,15 @@ class TinyJit(Generic[P, R]):
             if trace is not None and trace.fits(inputs):
                 self.traces.move_to_end(kind)
                 self.in_vain = 0
-                return trace.replay(inputs)  # type: ignore[no-any-return]  # what the function returned
+                if observer.active is None:
+                    return trace.replay(inputs)  # type: ignore[no-any-return]  # what the function returned
+                with observer.active.span("replay", described(self.function)):
+                    return trace.replay(inputs)  # type: ignore[no-any-return]  # what the function returned
             before = None if trace is None else trace.host
             self.traces.pop(kind, None)
             tracer = self._tracer(inputs)
-            result = tracer.run(self.function, bound)
+            with observer.span("trace", described(self.function)):
+                result = tracer.run(self.function, bound)
             tracer.host.follows(before)
             self.keep(kind, tracer)
             return result  # type: ignore[no-any-return]  # what the function returned
@@ -394,7 +404,7 @@ class TraceBuilder:
         """by the name of its VARIABLE: whose counter it is"""
         self.seed = self.fixed_seed()
         self.steps = [Step(i.ast, i.device, tuple(self.place(b) for b in i.buffers), i.outputs,
-                           tuple(self.variable(v) for v in i.variables)) for i in capture.items]
+                           tuple(self.variable(v) for v in i.variables), i.lines) for i in capture.items]
 
     def variable(self, variable: BoundVariable) -> BoundVariable:
         """The variable, with what gives it a value in a replay as its source: nothing if it stays as it

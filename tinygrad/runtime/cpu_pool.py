@@ -55,7 +55,7 @@ class NativeThreads:
         self.code = compile_ir(cpu_threads.source() + native_queue.source(), is_quick=True)
         pointer, integer = ctypes.c_void_p, ctypes.c_int64
         self.launch = self._function("launch_here", None, *[pointer] * 4, integer, integer)
-        self.run_list = self._function("run_list_here", None, pointer, pointer, integer)
+        self.run_list = self._function("run_list_here", None, pointer, pointer, integer, pointer)
         self.worker = self._function("worker", None, pointer, integer)
         self.stop_workers = self._function("stop_workers", None, pointer)
         self.serve = self._function("serve", None, pointer, pointer, integer)
@@ -227,6 +227,14 @@ class Frame:
         self.address = self.entries.ctypes.data
         self.point: TimelinePoint | None = None
         """after the run that reads them"""
+        self.times: np.ndarray[Any, Any] | None = None
+        """seconds and nanoseconds of the monotonic clock before each kernel and after the last, of a run that
+        somebody watches"""
+
+    @property
+    def times_address(self) -> int:
+        """Where the times are to be written; 0 for a run that nobody watches."""
+        return 0 if self.times is None else int(self.times.ctypes.data)
 
 
 class KernelList:
@@ -250,6 +258,8 @@ class KernelList:
             self.entries[i] = (program.function, start, start + len(addresses), extent,
                                threads.chunk_of(extent))
         self.frames = [Frame(self.given, self.entries)]
+        self.sites: Any = ()
+        """what an observer is told of them (`observer.py`)"""
 
     def __len__(self) -> int:
         return len(self.programs)
@@ -272,7 +282,7 @@ class KernelList:
         """Run the kernels on a frame's arguments, here and now."""
         threads = pool()  # after a fork not the one that the list was made with
         threads.need_scratch(self.scratch)
-        native().run_list(threads.state_address, frame.address, len(self))
+        native().run_list(threads.state_address, frame.address, len(self), frame.times_address)
 
     def __call__(self) -> None:
         self.run(self.free_frame())

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from tinygrad import observer
 from tinygrad.device import Buffer, Program
 from tinygrad.device.host import seconds_of
 from tinygrad.device.queue import ThreadedQueue, TimelinePoint, Timestamp, clock, describe
@@ -153,6 +154,8 @@ class TimelineQueue(ThreadedQueue):
 class CPUQueue(TimelineQueue):
     """Kernels, in order, by a native thread and the pool's workers."""
 
+    times_lists = True
+
     def __init__(self, name: str) -> None:
         super().__init__(name)
         self.make_ring()
@@ -225,13 +228,19 @@ class CPUQueue(TimelineQueue):
             frame = kernels.free_frame()
             if len(places):
                 frame.arguments[places] = values
+            watcher = observer.active
+            frame.times = None if watcher is None else np.zeros((len(kernels) + 1, 2), np.int64)
+            point = None
             if self.runs_here(work, sources):
                 kernels.run(frame)
-                return None
-            pool().need_scratch(kernels.scratch)
-            frame.point = self.push(CommandKind.LIST, frame.address, len(kernels), kept=(kernels, frame),
-                                    sources=sources)
-            return frame.point
+            else:
+                pool().need_scratch(kernels.scratch)
+                point = frame.point = self.push(CommandKind.LIST, frame.address, len(kernels),
+                                                frame.times_address, kept=(kernels, frame, frame.times),
+                                                sources=sources)
+            if watcher is not None:
+                watcher.kernels_run(kernels.sites, self.name, frame.times, point)
+            return point
 
     def copy(self, target: Buffer, source: Buffer, offset: int, sources: tuple[TimelinePoint, ...] = ()
              ) -> TimelinePoint | None:

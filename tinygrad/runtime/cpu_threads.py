@@ -50,6 +50,7 @@ JOB = {"function": "ptr", "buffers": "ptr", "variables": "ptr", "extent": "i64",
 """What a job consists of, in slots side by side: in the state from `FUNCTION` on, and in `run_list`'s
 entries."""
 ENTRY_SLOTS = len(JOB)
+CLOCK_MONOTONIC = 6 if sys.platform == "darwin" else 1
 EVERYONE = 0x7FFFFFFF
 """How many threads a futex is to wake, where none is to sleep on."""
 
@@ -265,7 +266,22 @@ entry:
   ret void
 }
 
-define void @run_list(ptr %state, ptr %entries, i64 %count) {
+declare i32 @clock_gettime(i32, ptr)
+
+define internal void @note_time(ptr %times, i64 %i) {
+entry:
+  %wanted = icmp ne ptr %times, null
+  br i1 %wanted, label %note, label %out
+note:
+  %word = mul i64 %i, 2
+  %moment = getelementptr i64, ptr %times, i64 %word
+  %status = call i32 @clock_gettime(i32 $CLOCK, ptr %moment)
+  br label %out
+out:
+  ret void
+}
+
+define void @run_list(ptr %state, ptr %entries, i64 %count, ptr %times) {
 entry:
   %lock = getelementptr i64, ptr %state, i64 $LOCK
   call void @acquire(ptr %lock)
@@ -273,6 +289,7 @@ entry:
   br label %head
 head:
   %i = phi i64 [ 0, %entry ], [ %following, %body ]
+  call void @note_time(ptr %times, i64 %i)
   %more = icmp ult i64 %i, %count
   br i1 %more, label %body, label %out
 body:
@@ -301,10 +318,10 @@ entry:
   ret void
 }
 
-define void @run_list_here(ptr %state, ptr %entries, i64 %count) {
+define void @run_list_here(ptr %state, ptr %entries, i64 %count, ptr %times) {
 entry:
   call void @count_launch(ptr %state)
-  call void @run_list(ptr %state, ptr %entries, i64 %count)
+  call void @run_list(ptr %state, ptr %entries, i64 %count, ptr %times)
   ret void
 }
 """)
@@ -376,7 +393,7 @@ def source() -> str:
         sleep=sleep, rouse=rouse, keep_apart=keep_apart, pause=pause_instruction(), CLOSED=CLOSED, SPIN=SPIN,
         FUNCTION=FUNCTION, BUFFERS=BUFFERS, VARIABLES=VARIABLES, EXTENT=EXTENT, CHUNK=CHUNK, DONE=DONE,
         SLEEPERS=SLEEPERS, STOP=STOP, LOCK=LOCK, LAUNCHED=LAUNCHED, SCRATCH=SCRATCH,
-        ENTRY_SLOTS=ENTRY_SLOTS, EVERYONE=EVERYONE,
+        ENTRY_SLOTS=ENTRY_SLOTS, EVERYONE=EVERYONE, CLOCK=CLOCK_MONOTONIC,
         load_job=load_slots("%state", FUNCTION, JOB), load_entry=load_slots("%entry_address", 0, JOB))
 
 

@@ -9,11 +9,10 @@ only if there are any; whoever sleeps has said so before looking a last time.
 """
 from __future__ import annotations
 
-import sys
 from enum import IntEnum
 from string import Template
 
-from tinygrad.runtime.cpu_threads import EVERYONE, load_slots, pause_instruction
+from tinygrad.runtime.cpu_threads import CLOCK_MONOTONIC, EVERYONE, load_slots, pause_instruction
 
 COMMAND = {"kind": "i64", "a": "ptr", "b": "i64", "c": "i64", "d": "i64", "e": "i64"}
 """What a command consists of, in slots side by side: its kind and up to five operands."""
@@ -29,7 +28,6 @@ WAITERS = 1
 """The slot of a timeline beside its value."""
 SPIN = 1000
 """Looks at a word before a thread sleeps: about 5 us."""
-CLOCK_MONOTONIC = 6 if sys.platform == "darwin" else 1
 
 
 class CommandKind(IntEnum):
@@ -38,7 +36,7 @@ class CommandKind(IntEnum):
     EXEC = 0
     """function, buffers, variables, extent, chunk: a kernel, as `launch` runs it"""
     LIST = 1
-    """entries, count: kernels, as `run_list` runs them"""
+    """entries, count, times: kernels, as `run_list` runs them"""
     COPY = 2
     """target, source, bytes"""
     SIGNAL = 3
@@ -53,7 +51,6 @@ class CommandKind(IntEnum):
 
 _SOURCE = Template("""
 declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
-declare i32 @clock_gettime(i32, ptr)
 
 define i64 @await_value(ptr %timeline, i64 %value, i64 %nanoseconds) {
 entry:
@@ -172,7 +169,8 @@ exec:
   call void @launch(ptr %pool, ptr %a, ptr %b_pointer, ptr %c_pointer, i64 %d, i64 %e)
   br label %done
 list:
-  call void @run_list(ptr %pool, ptr %a, i64 %b)
+  %times = inttoptr i64 %c to ptr
+  call void @run_list(ptr %pool, ptr %a, i64 %b, ptr %times)
   br label %done
 copy:
   call void @llvm.memcpy.p0.p0.i64(ptr %a, ptr %b_pointer, i64 %c, i1 false)

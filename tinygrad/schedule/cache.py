@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from tinygrad import observer
 from tinygrad.codegen.indexing import splat_value
 from tinygrad.device import Device
 from tinygrad.dtype import DType
@@ -216,14 +217,16 @@ class TemplateItem:
     outputs: int
     variables: tuple[tuple[str, str, int], ...]
     """(name in the kernel, name, number); of one without a name, its value"""
+    lines: tuple[int, ...] = ()
+    """as a `ScheduleItem` has them"""
 
     def over(self, buffers: list[UOp], values: list[int]) -> ScheduleItem:
         memory = tuple([buffers[s] for s in self.slots])
         if not self.variables:
-            return ScheduleItem(self.ast, memory, self.outputs)
+            return ScheduleItem(self.ast, memory, self.outputs, (), self.lines)
         bound = tuple([BoundVariable(name, source, values[number] if source else number)
                        for name, source, number in self.variables])
-        return ScheduleItem(self.ast, memory, self.outputs, bound)
+        return ScheduleItem(self.ast, memory, self.outputs, bound, self.lines)
 
 
 @dataclass
@@ -266,7 +269,7 @@ class Template:
         items = tuple(TemplateItem(i.ast, tuple(slot_of[b] for b in i.buffers), i.outputs,
                                    tuple((v.name, v.source,
                                           number_of[v.source, v.value] if v.source else v.value)
-                                         for v in i.variables)) for i in schedule.items)
+                                         for v in i.variables), i.lines) for i in schedule.items)
         views = tuple((structure.position[node],
                        TemplateView.of(view, slot_of) if slot_of.get(view.base, 0) >= known else None)
                       for node, view in schedule.views.items())
@@ -381,6 +384,11 @@ class ScheduleCache:
         """The schedule of a graph of known sizes, on single devices; `template`: its own, where known."""
         if template is not None:
             return template.over(structure)
+        with observer.span("schedule", f"{len(structure.nodes)} nodes"):
+            return self.new_schedule(structure)
+
+    def new_schedule(self, structure: Structure) -> Schedule:
+        """The schedule of a structure that this process has not scheduled before."""
         name = None if self.disk is None else self.disk.key(structure)
         template = self.disk.get(name, structure) if self.disk is not None and name is not None else None
         if template is None:

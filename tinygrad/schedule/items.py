@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
+from tinygrad import observer
 from tinygrad.codegen.indexing import Point, through_movement
 from tinygrad.device import Device
 from tinygrad.graph.ops import Family, Ops
@@ -47,6 +48,8 @@ class ScheduleItem(NamedTuple):
     outputs: int
     """how many of `buffers` are written"""
     variables: tuple[BoundVariable, ...] = ()
+    lines: tuple[int, ...] = ()
+    """the user's lines that it is for, where somebody records (`observer.py`)"""
 
     @property
     def device(self) -> str:
@@ -98,7 +101,11 @@ def create_schedule(sinks: list[UOp]) -> Schedule:
         buffered |= hazards
     schedule = Schedule()
     for kernel in order:
-        schedule.items.extend(plan.items_of(kernel))
+        items = plan.items_of(kernel)
+        if observer.active is not None:
+            lines = observer.active.lines_of(plan.inside(kernel), kernel.outputs, len(items))
+            items = [item._replace(lines=lines) for item in items]
+        schedule.items.extend(items)
     schedule.items.extend(plan.late_writes())
     for original, simplified in _results(sinks, graph, nodes).items():
         schedule.views[original] = plan.view_of(simplified)

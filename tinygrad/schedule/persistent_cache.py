@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from tinygrad import observer
 from tinygrad.codegen.kernel_cache import device_key, uses_kernel_cache
 from tinygrad.device import Device
 from tinygrad.dtype import DType
@@ -103,7 +104,7 @@ class PersistentSchedules:
 
     def key(self, structure: Structure) -> str | None:
         """The name of a structure that is worth keeping, where settings allow that."""
-        if len(structure.nodes) < self.least_nodes or not uses_kernel_cache():
+        if len(structure.nodes) < self.least_nodes or not uses_kernel_cache() or observer.active is not None:
             return None
         return digest_of(structure)
 

@@ -23,6 +23,7 @@ from typing import Any, ClassVar, ParamSpec, TypeAlias, TypeVar
 
 import numpy as np
 
+from tinygrad import observer
 from tinygrad.device import Buffer, Device, canonical_device
 from tinygrad.dtype import DType, DTypeLike, dtype_from_numpy, dtypes, to_dtype
 from tinygrad.engine.realize import Capture, check_reading, realize_uops
@@ -135,6 +136,8 @@ class Tensor(Methods):
         self._device = device
         self._requires_grad = requires_grad
         LIVE[weakref.ref(self, LIVE.pop)] = None
+        if observer.active is not None:
+            observer.active.tensor_made(uop)
 
     @staticmethod
     def of(uop: UOp, *operands: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from statistics import median
 
+from tinygrad import observer
 from tinygrad.codegen.kernel_cache import kernel_key
 from tinygrad.codegen.opt.choose import alternative_plans, choose_plan, threaded_plan
 from tinygrad.codegen.opt.measure import Built, Workbench
@@ -54,11 +55,15 @@ def searched_plan(ast: UOp, nest: UOp, device: str) -> Plan:
     if kept is not None and applies(nest, kept, renderer):
         return kept
     try:
-        found = Search(nest, device, width, seconds).run()
+        with observer.span("search"):
+            search = Search(nest, device, width, seconds)
+            found = search.run()
     except (MemoryError, RuntimeError) as error:
         if DEBUG >= 2:
             print(f"no search: {error}")
         return choose_plan(nest, renderer)
+    if observer.active is not None:
+        observer.active.plans_measured(nest, device, search.rows(), found)
     if DEBUG >= 2:
         print(f"searched {colored(found.summary(), 'green')}")
     if CACHELEVEL and key is not None:
@@ -115,6 +120,8 @@ class Search:
     measured: list[Measured] = field(default_factory=list)
     """the right ones, the fastest first"""
     seen: set[Plan] = field(default_factory=set)
+    refused: list[tuple[Plan, str]] = field(default_factory=list)
+    """plans that were not timed to the end, and why"""
     wrong: int = 0
 
     def run(self) -> Found:
@@ -149,6 +156,11 @@ class Search:
             near = [neighbours(self.nest, plan, renderer) for plan in beam]
             self.measure(p for turn in itertools.zip_longest(*near) for p in turn if p is not None)
 
+    def rows(self) -> list[tuple[str, float | None, str]]:
+        """(plan, seconds of a run, what became of it) of each plan that was tried."""
+        timed = [(str(m.kernel.plan), m.share * self.default_seconds, "measured") for m in self.measured]
+        return [*timed, *((str(plan), None, why) for plan, why in self.refused)]
+
     def has_time(self) -> bool:
         return time.perf_counter() < self.end
 
@@ -164,10 +176,14 @@ class Search:
     def consider(self, kernel: Built) -> None:
         """Time a kernel, unless its first run says that it is slow; check those that are not."""
         self.progress.update()
-        if not self.has_time() or not self.is_promising(kernel):
+        if not self.has_time():
+            return
+        if not self.is_promising(kernel):
+            self.refused.append((kernel.plan, "slow"))
             return
         if not self.bench.is_right(kernel):
             self.wrong += 1
+            self.refused.append((kernel.plan, "wrong results"))
             return
         mine, default = self.bench.race(kernel, self.default, RACE_SECONDS)
         self.default_seconds = min(self.default_seconds, *default)

@@ -1,0 +1,268 @@
+"""What a recording says, compared with what is known of the program: counts, lines, sizes, orders."""
+from __future__ import annotations
+
+import inspect
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+import numpy as np
+import pytest
+
+import tinygrad
+from tinygrad import Context, GlobalCounters, Tensor, TinyJit, nn, observer
+from tinygrad.viz.page import html_of, recording_in
+from tinygrad.viz.recorder import Recorder
+from tinygrad.viz.recording import Exporter, Json
+
+pytestmark = pytest.mark.usefixtures("on_cpu")
+
+
+@contextmanager
+def recorded(keeps_stages: bool = True) -> Iterator[Recorder]:
+    recorder = Recorder(keeps_stages)
+    observer.active = recorder
+    try:
+        yield recorder
+    finally:
+        observer.active = None
+
+
+def here() -> int:
+    frame: FrameType | None = inspect.currentframe()
+    assert frame is not None and frame.f_back is not None
+    return frame.f_back.f_lineno
+
+
+def exported(recorder: Recorder) -> Json:
+    found = Exporter(recorder).export()
+    return json.loads(json.dumps(found))  # type: ignore[no-any-return]  # it is JSON
+
+
+def line_of(recording: Json, kernel: Json) -> tuple[str, int]:
+    file, line, _ = recording["lines"][kernel["lines"][0]]["frames"][0]
+    return Path(file).name, line
+
+
+def ones(*shape: int) -> Tensor:
+    return Tensor(np.ones(shape, np.float32))
+
+
+def test_a_kernel_is_for_the_line_that_asked_for_it() -> None:
+    x = ones(13, 7).realize()
+    with recorded() as recorder:
+        y = (x * 3).sum(1); line = here()  # noqa: E702  # one line, to be compared
+        y.realize()
+    found = exported(recorder)
+    (kernel,) = [k for k in found["kernels"] if k["count"]]
+    assert line_of(found, kernel) == (Path(__file__).name, line)
+    assert kernel["name"] == "r_13_7" and kernel["count"] == 1 and kernel["seconds"] > 0
+
+
+def test_a_kernel_of_a_gradient_is_for_the_line_of_the_value() -> None:
+    x = Tensor(np.ones((11, 5), np.float32), requires_grad=True)
+    w = Tensor(np.ones((5, 3), np.float32), requires_grad=True)
+    with recorded() as recorder:
+        y = x @ w; line = here()  # noqa: E702
+        y.square().sum().backward()
+        assert w.grad is not None
+        w.grad.realize()
+    found = exported(recorder)
+    lines = [found["lines"][k["lines"][0]] for k in found["kernels"] if k["count"]]
+    assert any(each["gradient"] and each["frames"][0][1] == line for each in lines)
+
+
+class Inner:
+    def __init__(self) -> None:
+        self.weight = ones(4, 4)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return (x @ self.weight).contiguous()
+
+
+class Outer:
+    def __init__(self) -> None:
+        self.layers = [Inner(), Inner()]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+def test_kernels_know_the_module_of_a_model() -> None:
+    model, x = Outer(), ones(2, 4)
+    with recorded() as recorder:
+        model(x).realize()
+    found = exported(recorder)
+    modules = [found["lines"][s["lines"][0]]["module"] for s in found["sites"] if s["kind"] == "kernel"]
+    assert modules == ["Outer.layers.0", "Outer.layers.1"]
+
+
+@pytest.mark.parametrize("runs", [1, 6])
+def test_every_kernel_run_is_counted_as_the_counters_count(runs: int) -> None:
+    @TinyJit
+    def step(x: Tensor) -> Tensor:
+        return ((x @ x).relu().contiguous() + 1).realize()
+
+    x = ones(16, 16).realize()
+    with recorded() as recorder:
+        before = GlobalCounters.kernel_count
+        for _ in range(runs):
+            step(x)
+            (x * 2).realize()
+        after = GlobalCounters.kernel_count
+        tinygrad.Device.synchronize()
+    found = exported(recorder)
+    assert sum(k["count"] for k in found["kernels"]) == after - before
+    kernel_sites = {i for i, s in enumerate(found["sites"]) if s["kind"] == "kernel"}
+    events = found["events"]
+    timed = [d for s, d in zip(events["site"], events["duration"], strict=True) if s in kernel_sites]
+    assert len(timed) == after - before
+    total = sum(k["seconds"] for k in found["kernels"])
+    assert sum(timed) * 1e-9 == pytest.approx(total, rel=1e-3, abs=1e-6)
+    kinds = {s["kind"]: s["count"] for s in found["sites"] if s["kind"] in ("trace", "replay")}
+    assert kinds.get("trace") == 1 and kinds.get("replay", 0) == runs - 1
+
+
+def test_long_kernels_that_queues_run_are_timed_too() -> None:
+    x = ones(1 << 22).realize()
+    with recorded(False) as recorder:
+        for _ in range(3):
+            x = (x + 1).realize()
+        assert x.numpy()[0] == 4.0
+    found = exported(recorder)
+    (kernel,) = [k for k in found["kernels"] if k["count"]]
+    assert kernel["count"] == 3
+    assert kernel["seconds"] > 3 * kernel["bytes"] / 1e12  # no machine has a terabyte a second
+
+
+def test_each_pass_begins_with_the_graph_that_the_one_before_left() -> None:
+    with recorded() as recorder, Context(NOOPT=0):
+        (ones(24, 48) @ ones(48, 96)).realize()
+    found = exported(recorder)
+    kernel = next(k for k in found["kernels"] if "24" in k["name"])
+    names = [one["name"] for one in kernel["passes"]]
+    assert names[0] == "lower" and names[-1] == "linearize"
+    assert [n for n in names if "(" in n] == kernel["opts"]
+    for one, following in zip(kernel["passes"], kernel["passes"][1:], strict=False):
+        assert one["after"] == following["before"]
+    assert all(source < i for i, node in enumerate(kernel["nodes"]) for source in node[3])
+    fired = [f for one in kernel["passes"] for f in one["fired"]]
+    for rule, _, _ in fired:
+        file, line = found["rules"][rule]["file"], found["rules"][rule]["line"]
+        text = Path(file).read_text(encoding="utf-8").splitlines()[line - 1]
+        assert text.lstrip().startswith(("def ", "@", "lambda", "Rule(")) or "lambda" in text
+    assert kernel["source"] and kernel["nest"] and kernel["program"] and kernel["assembly"]
+
+
+def test_the_nodes_of_a_graph_are_in_the_kernels_that_compute_them() -> None:
+    with recorded() as recorder:
+        a = ones(6, 6).exp().contiguous()
+        (a.sum(0) + 1).realize()
+    (graph,) = [g for g in exported(recorder)["schedules"] if len(g["items"]) == 2]
+    by_op = {node[0]: node[6] for node in graph["nodes"]}
+    assert by_op["REDUCE"] == [1]
+    assert by_op["EXP2"] == [0]
+
+
+def test_statistics_are_those_of_the_values() -> None:
+    data = np.arange(12, dtype=np.float32).reshape(3, 4)
+    x = Tensor(data)
+    with recorded() as recorder:
+        y = (x * 2).realize()
+        found = exported(recorder)
+    nodes = [node for graph in found["schedules"] for node in graph["nodes"]]
+    statistics = [node[7] for node in nodes if node[7] is not None and node[0] == "BUFFER"]
+    assert any(s["min"] == 0 and s["max"] == 11 and s["mean"] == pytest.approx(5.5) for s in statistics)
+    assert y.shape == (3, 4)
+
+
+def test_memory_is_owned_by_the_lines_that_took_it() -> None:
+    with recorded() as recorder:
+        a = (ones(1000).realize() + 1).realize()
+        b = (a + 1).realize(); line = here()  # noqa: E702
+        del a
+        c = (b + 1).realize()
+    memory = exported(recorder)["memory"]
+    lines = exported(recorder)["lines"]
+    assert memory["peak"] == max(used for _, used in memory["series"])
+    assert sum(size for _, _, size in memory["owners"]) == memory["peak"]
+    own = [size for number, _, size in memory["owners"] if lines[number]["frames"][0][1] == line]
+    assert own == [4000]
+    assert c.shape == (1000,)
+
+
+def test_arenas_hold_no_two_values_that_are_needed_at_once() -> None:
+    with recorded() as recorder:
+        x = ones(64, 64)
+        for _ in range(6):
+            x = x @ x
+        x.realize()
+    arenas = exported(recorder)["memory"]["arenas"]
+    assert arenas and any(a["without_reuse"] > a["size"] for a in arenas)
+    for arena in arenas:
+        for i, (start, size, first, last, _) in enumerate(arena["values"]):
+            for other, other_size, other_first, other_last, _ in arena["values"][:i]:
+                at_once = first <= other_last and other_first <= last
+                assert not at_once or start + size <= other or other + other_size <= start
+
+
+def test_a_search_says_what_it_tried() -> None:
+    with recorded() as recorder, Context(BEAM=1, BEAM_SECONDS=0.3, CACHELEVEL=0):
+        (ones(64, 64) @ ones(64, 64)).realize()
+    searches = [k["search"] for k in exported(recorder)["kernels"] if k.get("search")]
+    rows = [row for search in searches for row in search["rows"]]
+    assert searches and all(seconds is None or seconds > 0 for _, seconds, _ in rows)
+    assert all(any(plan == search["chosen"] for plan, _, _ in search["rows"]) for search in searches)
+
+
+def test_a_ring_keeps_the_last_events_and_totals_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tinygrad.viz.recorder.MOST_EVENTS", 20)
+    x = ones(4).realize()
+    with recorded(False) as recorder:
+        for _ in range(60):
+            (x + 1).realize()
+    found = exported(recorder)
+    assert len(found["events"]["start"]) <= 20
+    assert sum(k["count"] for k in found["kernels"]) == 60
+    assert any("last" in note and "events" in note for note in found["notes"])
+
+
+def test_threads_have_tracks_of_their_own() -> None:
+    with recorded(False) as recorder:
+        thread = threading.Thread(target=lambda: (ones(3) + 1).realize(), name="mine")
+        thread.start()
+        thread.join()
+    assert "host mine" in exported(recorder)["events"]["tracks"]
+
+
+def test_recording_changes_no_result_and_keeps_no_memory_alive() -> None:
+    def compute() -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
+        net = nn.Linear(8, 4, bias=False)
+        net.weight.assign(ones(4, 8) * 0.5)
+        return net(ones(3, 8)).softmax().numpy()
+
+    plain = compute()
+    used = GlobalCounters.mem_used
+    with recorded():
+        assert np.array_equal(compute(), plain)
+        assert GlobalCounters.mem_used == used
+
+
+def test_a_page_has_its_recording() -> None:
+    with recorded() as recorder:
+        (ones(5) + 1).realize()
+    found = exported(recorder)
+    assert recording_in(html_of(found)) == found
+    with pytest.raises(ValueError, match="not a page"):
+        recording_in("<html></html>")
+
+
+def test_nothing_is_called_when_nobody_watches() -> None:
+    assert observer.active is None
+    x = (ones(2) + 1).realize()
+    assert "line" not in x.uop.__dict__

@@ -1,0 +1,104 @@
+"""Who watches: the calls that every layer makes where something happens that a recording shows.
+
+In: nothing. `active` is None, and then nothing is called: each place is one look at a module's variable.
+While `VIZ`, `PROFILE` or `tinygrad.profile()` record, it is an `Observer` (`tinygrad/viz/recorder.py`). This
+module imports nothing, so that every layer can call it.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+
+class Observer:
+    """What happens, as calls that do nothing. An observer must neither raise nor compute tensors."""
+
+    keeps_stages: bool = False
+    """whether every stage of a kernel is to happen, so that kernels kept on disk are not read"""
+
+    # --- the tensor graph -------------------------------------------------------------------------------
+
+    def tensor_made(self, node: Any) -> None:
+        """A tensor stands for `node`, made by the user's line that runs now."""
+
+    def gradients_made(self, node: Any, gradients: Sequence[Any]) -> None:
+        """The gradients of the sources of `node` were written down."""
+
+    def derived(self, pairs: Iterable[tuple[Any, Any]]) -> None:
+        """The compiler replaced nodes: (before, after) of each."""
+
+    def lines_of(self, nodes: Iterable[Any], outputs: Sequence[Any], items: int) -> tuple[int, ...]:
+        """The numbers of the user's lines that nodes of one kernel come from, the one it is for first; it is
+        that many items of a schedule."""
+        return ()
+
+    # --- schedules and kernels --------------------------------------------------------------------------
+
+    def scheduled(self, structure: Any, schedule: Any, is_new: bool) -> None:
+        """A graph has its schedule: a new one, or that of an equal graph."""
+
+    def begin_step(self, lines: tuple[int, ...]) -> None:
+        """What comes next in this thread is done for a step of these lines."""
+
+    def kernel_written(self, ast: Any, device: str) -> AbstractContextManager[Any]:
+        """A block in which one kernel is written: its passes belong to it."""
+        raise NotImplementedError
+
+    def stages_done(self, stages: Any, written: Any, notes: str) -> None:
+        """The stages of the kernel that is being written, its source, and the numbers behind its plan."""
+
+    def kernel_loaded(self, ast: Any, kernel: Any, device: str, code: Any) -> None:
+        """A kernel is ready to run."""
+
+    def plans_measured(self, nest: Any, device: str, rows: Sequence[tuple[str, float | None, str]], found: Any
+                       ) -> None:
+        """A search ended: (plan, seconds, what became of it) of each plan that it tried."""
+
+    # --- what runs --------------------------------------------------------------------------------------
+
+    def span(self, kind: str, name: str) -> AbstractContextManager[Any]:
+        """A block of host time of one kind."""
+        raise NotImplementedError
+
+    def kernel_run(self, kernel: Any, device: str, start: Any, end: Any) -> None:
+        """A kernel was given to a queue between two timestamps of that."""
+
+    def kernels_run(self, sites: Any, device: str, times: Any, point: Any) -> None:
+        """Kernels of one command: `times` has a moment before each and one after the last, once `point` is
+        past (None: it is)."""
+
+    def copied(self, target: Any, source: Any, queue: Any, start: Any, end: Any) -> None:
+        """A copy was given to a queue between two timestamps of that."""
+
+    # --- memory -----------------------------------------------------------------------------------------
+
+    def allocated(self, buffer: Any) -> Any:
+        """A buffer has memory now. What this returns is given to `freed`."""
+
+    def freed(self, device: str, size: int, known: Any) -> None:
+        """A buffer's memory is free again."""
+
+    def arena_placed(self, device: str, size: int,
+                     values: Sequence[tuple[int, int, int, int, tuple[int, ...]]]) -> None:
+        """Intermediates lie in one piece of memory: offset, bytes, first and last step, lines of each."""
+
+
+active: Observer | None = None
+"""who is told; None: nobody"""
+
+
+@contextmanager
+def span(kind: str, name: str = "") -> Iterator[None]:
+    """A block of host time, told to the observer if there is one."""
+    if active is None:
+        yield
+        return
+    with active.span(kind, name):
+        yield
+
+
+def derived(pairs: Mapping[Any, Any]) -> None:
+    """Tell the observer, if there is one, which nodes the compiler replaced by which."""
+    if active is not None:
+        active.derived(pairs.items())

@@ -1,0 +1,263 @@
+"""What `VIZ=1`, `PROFILE=1` and `tinygrad.profile()` begin and end: one recorder for all of them.
+
+`VIZ=1` writes a page when the program ends, and now and then before, so that a program that is killed leaves
+one, and `python -m tinygrad.viz` shows it while it runs. `PROFILE=1` writes a trace while the program runs,
+and prints tables at its end.
+"""
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tinygrad import observer
+from tinygrad.device import Device
+from tinygrad.device.queue import clock
+from tinygrad.helpers import cache_dir
+from tinygrad.viz.page import bounded_page, write_whole
+from tinygrad.viz.recorder import Recorder
+from tinygrad.viz.recording import Exporter
+from tinygrad.viz.table import Row, rows_of, table
+from tinygrad.viz.trace import TraceWriter, write_trace
+
+FIRST_PAGE = 5.0
+"""Seconds after which a page of a running program is written, and then again when it is"""
+SHARE = 0.02
+"""of the time since then that writing takes at most."""
+FLUSH = 1.0
+"""Seconds between looks at whether there is something to write."""
+MOST_PAGES = 30
+"""Recordings that stay in the folder; the oldest go first."""
+
+
+def folder() -> Path:
+    """Where recordings are: VIZ_FOLDER, or a folder of the user's cache."""
+    given = os.getenv("VIZ_FOLDER")
+    return Path(given) if given else cache_dir() / "viz"
+
+
+def say(text: str) -> None:
+    """Tell the user, beside what the program prints."""
+    with contextlib.suppress(OSError, ValueError):
+        print(text, file=sys.stderr, flush=True)
+
+
+class Session:
+    """A recording of the whole process."""
+
+    def __init__(self, page: bool, trace: bool) -> None:
+        self.process = os.getpid()
+        self.recorder = Recorder(keeps_stages=page)
+        self.exporter = Exporter(self.recorder) if page else None
+        script = Path(sys.argv[0] or "python").stem or "python"
+        name = f"{time.strftime('%Y%m%d-%H%M%S')}-{script}-{self.process}"
+        self.page = folder() / f"{name}.html"
+        self.stopping = threading.Event()
+        self.writing = threading.Lock()
+        self.trace: TraceWriter | None = None
+        if trace:
+            self.trace = self.in_some_folder(lambda path: TraceWriter(self.recorder, path),
+                                             folder() / f"{name}.trace.json")
+            if self.trace is not None:
+                self.recorder.listeners.append(self.trace.event)
+        self.is_profile = trace
+        self.thread = threading.Thread(target=self.watch, daemon=True, name="tinygrad-viz")
+
+    def begin(self) -> None:
+        """Record from now on, until the process ends."""
+        observer.active = self.recorder
+        atexit.register(self.end)
+        early = getattr(threading, "_register_atexit", None)
+        if early is not None:  # once threads can no longer be started, limits cannot be measured
+            early(self.measure_limits)
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=forget)
+        with contextlib.suppress(ValueError):  # in another thread than the main one
+            if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+                signal.signal(signal.SIGTERM, self.terminated)
+        self.thread.start()
+
+    def terminated(self, number: int, frame: Any) -> None:
+        """Write what there is, then end as the signal says."""
+        self.end()
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+
+    def measure_limits(self) -> None:
+        for device in {record.device for record in self.recorder.kernels}:
+            with contextlib.suppress(Exception):
+                Device[device].limits()
+
+    def watch(self) -> None:
+        """Now and then, write what there is."""
+        wait = FIRST_PAGE
+        next_page = clock() + wait
+        while not self.stopping.wait(FLUSH):
+            with contextlib.suppress(Exception):
+                if self.trace is not None:
+                    self.recorder.settle()
+                    self.trace.flush()
+                if self.exporter is not None and clock() > next_page:
+                    started = clock()
+                    self.write_page()
+                    next_page = clock() + max(FIRST_PAGE, (clock() - started) / SHARE)
+
+    def write_page(self) -> Path | None:
+        """Write the page; returns where it is."""
+        if self.exporter is None:
+            return None
+        with self.writing:
+            html = bounded_page(self.exporter)
+            found: Path | None = self.in_some_folder(lambda path: self.written(path, html), self.page)
+            return found
+
+    @staticmethod
+    def written(path: Path, html: str) -> Path:
+        write_whole(path, html)
+        pages = sorted(path.parent.glob("*.html"), key=lambda p: p.stat().st_mtime)
+        for old in pages[:-MOST_PAGES]:
+            old.unlink(missing_ok=True)
+        return path
+
+    def in_some_folder(self, make: Callable[[Path], Any], path: Path) -> Any:
+        """What `make` gives for a path; for one in the folder for temporary files where that cannot be
+        written; None where neither can."""
+        for place in (path, Path(tempfile.gettempdir()) / path.name):
+            try:
+                return make(place)
+            except OSError as error:
+                say(f"cannot write {place}: {error.strerror or error}")
+        return None
+
+    def end(self) -> None:
+        """Write everything, and record no longer."""
+        if self.stopping.is_set() or os.getpid() != self.process:
+            return
+        self.stopping.set()
+        observer.active = None
+        try:
+            self.recorder.settle()
+        except Exception as error:
+            say(f"some times are missing from the recording: {error}")
+        if self.is_profile:
+            say(self.tables())
+        if self.trace is not None:
+            self.trace.close()
+            say(f"trace: {self.trace.path} (open it at ui.perfetto.dev)"
+                + (f"; {self.trace.left_out:,} events did not fit" if self.trace.left_out else ""))
+        if self.exporter is not None:
+            found = self.write_page()
+            if found is not None:
+                say(f"recording: {found}")
+
+    def tables(self) -> str:
+        """What PROFILE prints."""
+        parts = [table(rows_of(self.recorder, by), by) for by in ("kernel", "line", "module", "stage")]
+        return "\n\n".join(parts)
+
+
+_session: Session | None = None
+
+
+def begin(page: bool, trace: bool) -> None:
+    """Begin the recording that the settings VIZ and PROFILE ask for."""
+    global _session
+    if _session is None:
+        _session = Session(page, trace)
+        _session.begin()
+
+
+def forget() -> None:
+    """In a forked child: nothing is recorded."""
+    observer.active = None
+
+
+class Profile:
+    """What ran within `tinygrad.profile()`: tables, and a trace."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder = recorder
+        self.before = totals(recorder)
+        self.began = clock()
+        self.ended: float | None = None
+        self.after: list[tuple[int, float]] | None = None
+
+    def end(self) -> None:
+        """Stop counting."""
+        self.recorder.settle()
+        self.after = totals(self.recorder)
+        self.ended = clock()
+
+    def rows(self, by: str = "kernel") -> list[Row]:
+        """A row for each kernel, `line`, `module` or `stage` (what the host did), the dearest first. Raises
+        ValueError for another `by`."""
+        if self.after is None:
+            self.recorder.settle()
+        after = self.after or totals(self.recorder)
+        before = self.before + [(0, 0.0)] * (len(after) - len(self.before))
+        grown = [(n - m, t - s) for (n, t), (m, s) in zip(after, before, strict=True)]
+        return rows_of(self.recorder, by, grown)
+
+    def table(self, by: str = "kernel", most: int = 20) -> None:
+        """Print the dearest rows of a table by `kernel`, `line`, `module` or `stage`.
+
+        >>> import tinygrad
+        >>> with tinygrad.profile() as p:
+        ...     y = (Tensor.ones(4).contiguous() + 1).realize()
+        >>> p.table()  # doctest: +ELLIPSIS
+        kernel  runs ...
+        """
+        print(table(self.rows(by), by, most))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a trace that ui.perfetto.dev opens. Raises OSError."""
+        ended = self.ended if self.ended is not None else clock()
+        write_trace(self.recorder, path, (e for e in list(self.recorder.events) if self.has(e, ended)))
+
+    def has(self, event: tuple[int, Any, Any, Any], ended: float) -> bool:
+        """Whether an event, or the first of a list, is of this time."""
+        start = event[2]
+        first = float(start[0]) if hasattr(start, "__len__") else float(start)
+        return self.began <= first <= ended
+
+
+def totals(recorder: Recorder) -> list[tuple[int, float]]:
+    """How often each site ran, and for how long."""
+    recorder.make_room()
+    size = len(recorder.sites)
+    return list(zip(recorder.counts[:size].tolist(), recorder.seconds[:size].tolist(), strict=True))
+
+
+@contextmanager
+def profile() -> Iterator[Profile]:
+    """Record what runs in the block: `with tinygrad.profile() as p: ...`, then `p.table()`, `p.rows()` and
+    `p.save("trace.json")`. Work that was given before has run when the block begins, and the block's own when
+    it ends. One block at a time; inside a program under VIZ=1 or PROFILE=1 it shows its part of that.
+
+    >>> import tinygrad
+    >>> with tinygrad.profile() as p:
+    ...     y = (Tensor([1.0, 2.0]) * 2).realize()
+    >>> [row.count for row in p.rows()]
+    [1]
+    """
+    Device.synchronize()
+    watcher = observer.active
+    recorder = watcher if isinstance(watcher, Recorder) else Recorder()
+    recorder.settle()
+    observer.active = recorder
+    found = Profile(recorder)
+    try:
+        yield found
+    finally:
+        Device.synchronize()
+        observer.active = watcher
+        found.end()

@@ -1,0 +1,117 @@
+"""A trace of what ran, as Perfetto and Chrome's about:tracing read it, written while the program runs.
+
+In: a `Recorder`'s events. Out: the JSON array format, whose end may be missing, so a program that dies leaves
+a trace too. A file has at most `MOST_BYTES`; events beyond that are counted and said in its last one.
+"""
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+
+from tinygrad.viz.recorder import HOST, Recorder
+
+MOST_BYTES = 256 << 20
+HOST_PROCESS, DEVICE_PROCESS = 1, 2
+
+
+class TraceWriter:
+    """A trace in the making. Raises OSError where the file cannot be written."""
+
+    def __init__(self, recorder: Recorder, path: Path, most_bytes: int = MOST_BYTES) -> None:
+        self.recorder = recorder
+        self.path = path
+        self.most_bytes = most_bytes
+        self.left_out = 0
+        self.tracks = 0
+        self.fronts: list[str] = []
+        """for each site, an event up to its time"""
+        self.formats: dict[tuple[int, int], str] = {}
+        """by the id of a list of sites and track: the text of all its events, with places for times"""
+        self.lists: list[Any] = []
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.file: TextIO = path.open("w", encoding="utf-8")
+        self.written = self.file.write("[\n")
+        self.process(HOST_PROCESS, "Python")
+        self.process(DEVICE_PROCESS, "devices")
+
+    def process(self, number: int, name: str) -> None:
+        self.line({"ph": "M", "pid": number, "name": "process_name", "args": {"name": name}})
+
+    def line(self, event: dict[str, Any]) -> None:
+        self.written += self.file.write(json.dumps(event) + ",\n")
+
+    def event(self, track: int, site: Any, start: Any, end: Any) -> None:
+        """Write an event, or those of a list of kernels."""
+        if self.written > self.most_bytes:
+            self.left_out += len(site) if isinstance(site, np.ndarray) else 1
+            return
+        self.name_tracks()
+        began = self.recorder.began
+        if not isinstance(site, np.ndarray):
+            times = (start - began) * 1e6, (end - start) * 1e6
+            self.written += self.file.write(self.front(site, track) % times)
+            return
+        key = id(site), track
+        text = self.formats.get(key)
+        if text is None:
+            text = self.formats[key] = "".join(self.front(one, track) for one in site.tolist())
+            self.lists.append(site)  # whose id then stays its own
+        pairs = np.stack([start - began, end - start], axis=1)
+        self.written += self.file.write(text % tuple((pairs * 1e6).ravel().tolist()))
+
+    def front(self, number: int, track: int) -> str:
+        """An event of a site, with places for its time and duration."""
+        site = self.recorder.sites[number]
+        lines = [str(self.recorder.lines.all[n]) for n in site.lines[:4]]
+        arguments: dict[str, Any] = {"kind": site.kind}
+        if lines:
+            arguments["lines"] = lines
+            module = self.recorder.lines.all[site.lines[0]].module
+            if module:
+                arguments["module"] = module
+        if site.bytes:
+            arguments["bytes"] = site.bytes
+        name = site.name if site.kind in ("kernel", "copy") else f"{site.kind} {site.name}".strip()
+        process = HOST_PROCESS if self.recorder.tracks[track].startswith(HOST) else DEVICE_PROCESS
+        text = json.dumps({"ph": "X", "pid": process, "tid": track + 1, "cat": site.kind, "name": name,
+                           "args": arguments}).replace("%", "%%")
+        return text[:-1] + ', "ts": %.3f, "dur": %.3f},\n'
+
+    def name_tracks(self) -> None:
+        """Name the tracks that are new."""
+        while self.tracks < len(self.recorder.tracks):
+            name = self.recorder.tracks[self.tracks]
+            process = HOST_PROCESS if name.startswith(HOST) else DEVICE_PROCESS
+            self.tracks += 1
+            self.line({"ph": "M", "pid": process, "tid": self.tracks, "name": "thread_name",
+                       "args": {"name": name}})
+
+    def flush(self) -> None:
+        """Let the file have everything written so far."""
+        self.file.flush()
+
+    def close(self) -> None:
+        """End the trace: memory over time, and what is left out."""
+        if self.file.closed:
+            return
+        recorder = self.recorder
+        for moment, used in list(recorder.memory.series):
+            self.line({"ph": "C", "pid": DEVICE_PROCESS, "name": "memory",
+                       "ts": (moment - recorder.began) * 1e6, "args": {"bytes": used}})
+        self.file.write(json.dumps({"ph": "M", "pid": HOST_PROCESS, "name": "process_labels",
+                                    "args": {"labels": f"{self.left_out} events left out"}}) + "\n]\n")
+        self.file.close()
+
+
+def write_trace(recorder: Recorder, path: str | os.PathLike[str], events: Iterable[Any]) -> int:
+    """Write a trace of these events; returns how many were left out. Raises OSError."""
+    writer = TraceWriter(recorder, Path(path))
+    for track, site, start, end in events:
+        writer.event(track, site, start, end)
+    writer.close()
+    return writer.left_out
