@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import importlib.metadata
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +13,7 @@ torch = pytest.importorskip("torch", reason="the backend of torch.compile takes 
 from torch import nn  # noqa: E402
 
 from tinygrad import Tensor  # noqa: E402
-from tinygrad.torch import backend  # noqa: E402
+from tinygrad.torch import backend, dispatch  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -90,6 +91,50 @@ def test_an_input_that_is_written_to_changes_for_the_caller() -> None:
     expected = write(eager)
     torch.testing.assert_close(torch.compile(write, backend=backend)(x), expected)
     torch.testing.assert_close(x, eager)
+
+
+def test_a_copy_does_not_change_with_what_it_is_a_copy_of() -> None:
+    copy_of = torch.compile(lambda x: (x.clone(), x.t().contiguous()), backend=backend)
+    x = torch.arange(6.0).reshape(2, 3)
+    for _ in range(3):
+        same, turned = copy_of(x)
+        expected = x.clone()
+        x += 1
+        assert torch.equal(same, expected)
+        assert torch.equal(turned, expected.t())
+
+
+LAYOUTS: dict[str, Callable[[Any], Any]] = {
+    "in order": lambda x: x, "transposed": lambda x: x.t(), "with gaps": lambda x: x[:, ::2],
+    "repeated": lambda x: x[:1].expand(6, 6), "a part": lambda x: x[2:, 1:], "empty": lambda x: x[:0]}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_arguments_may_lie_in_memory_in_any_way(name: str) -> None:
+    f = torch.compile(lambda x, y: (x * 2 + y, (x - y).sum(0)), backend=backend)
+    for _ in range(3):
+        x, y = LAYOUTS[name](torch.randn(6, 6)), torch.randn(1)
+        for found, expected in zip(f(x, y), (x * 2 + y, (x - y).sum(0)), strict=True):
+            torch.testing.assert_close(found, expected)
+
+
+def test_calls_of_one_kind_are_one_native_command() -> None:
+    found: list[Any] = []
+
+    class Watched(dispatch.Replayed):
+        def __init__(self, program: Any) -> None:
+            super().__init__(program)
+            found.append(self)
+
+    module = importlib.import_module("tinygrad.torch.backend")
+    with pytest.MonkeyPatch.context() as patch, torch.no_grad():
+        patch.setattr(module, "Replayed", Watched)
+        f = torch.compile(lambda x, w: (x @ w).relu().sum(0), backend=backend)
+        w = torch.randn(4, 5)
+        for _ in range(3):
+            x = torch.randn(3, 4)
+            torch.testing.assert_close(f(x, w), (x @ w).relu().sum(0))
+    assert [launch is not None for replayed in found for launch in replayed.launches.values()] == [True]
 
 
 def test_random_numbers_follow_the_seed_of_pytorch() -> None:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tinygrad.tensor import Tensor
 
 
-def _pool_geometry(x: Tensor, kernel_size: Sizes, stride: Sizes | None, dilation: Sizes, padding: Padding,
+def pool_geometry(x: Tensor, kernel_size: Sizes, stride: Sizes | None, dilation: Sizes, padding: Padding,
                    ceil_mode: bool) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], Pads, Pads]:
     """(kernel, stride, dilation, pads, pads enlarged after the end for the windows that ceil_mode adds)."""
     axes = 2 if isinstance(kernel_size, int) else len(kernel_size)
@@ -65,7 +65,7 @@ def avg_pool2d(self: Tensor, kernel_size: Sizes = (2, 2), stride: Sizes | None =
     >>> Tensor([[1, 2], [3, 4]]).avg_pool2d().tolist()
     [[2.5]]
     """
-    kernel, strides, dilations, pads, enlarged = _pool_geometry(self, kernel_size, stride, dilation, padding,
+    kernel, strides, dilations, pads, enlarged = pool_geometry(self, kernel_size, stride, dilation, padding,
                                                                 ceil_mode)
     inner = tuple(range(-len(kernel), 0))
     total = sliding_windows(pad_spatial(self, enlarged), kernel, strides, dilations).sum(inner)
@@ -106,7 +106,7 @@ def max_pool2d(self: Tensor, kernel_size: Sizes = (2, 2), stride: Sizes | None =
     >>> Tensor([[1, 2], [3, 4]]).max_pool2d().tolist()
     [[4]]
     """
-    kernel, strides, dilations, _, pads = _pool_geometry(self, kernel_size, stride, dilation, padding,
+    kernel, strides, dilations, _, pads = pool_geometry(self, kernel_size, stride, dilation, padding,
                                                          ceil_mode)
     axes = len(kernel)
     inner = tuple(range(-axes, 0))

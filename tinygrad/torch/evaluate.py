@@ -1,4 +1,4 @@
-"""Walks a functional FX graph with our tensors: what `backend.py` traces under TinyJit.
+"""Walks a functional FX graph with our tensors: what `dispatch.py` traces under TinyJit.
 
 In: a graph of ATen operators and of Python's own operators on sizes. Out: `GraphProgram`, its steps. Whether
 the table has each operator is known when the program is made: `UnsupportedOperators` lists all that it has
@@ -17,7 +17,7 @@ from torch.fx import GraphModule, Node
 import tinygrad.torch.ops  # noqa: F401  # fills the table
 from tinygrad.dtype import DType, to_dtype
 from tinygrad.tensor import Tensor
-from tinygrad.torch.registry import OPERATORS, PROMOTED, RANDOM, UnsupportedOperators
+from tinygrad.torch.registry import NEED_LAYOUT, OPERATORS, PROMOTED, RANDOM, UnsupportedOperators
 
 PLACES_OF_MEMORY = frozenset({"device", "layout", "memory_format", "pin_memory", "generator"})
 SIZES: dict[str, Callable[..., Any]] = {
@@ -35,6 +35,8 @@ class GraphCall:
     dtypes: tuple[DType | None, ...]
     """of each result; none for what is no tensor"""
     promoted: bool
+    layout: tuple[tuple[int, ...], int] | None = None
+    """the strides and the offset of the first argument, for operators that depend on them"""
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,8 @@ class GraphProgram:
     steps: tuple[GraphCall, ...]
     outputs: tuple[Any, ...]
     is_random: bool
+    has_sizes: bool
+    """whether sizes vary from call to call: some are inputs, or those of inputs are expressions"""
 
     def run(self, arguments: Sequence[Any]) -> list[Any]:
         """The outputs; `arguments` are tensors, and numbers for sizes, in the order of `inputs`."""
@@ -57,6 +61,8 @@ class GraphProgram:
             args = [value_of(argument, values, kind) for argument in step.result.args]
             named = {name: value_of(argument, values, kind) for name, argument in step.result.kwargs.items()
                      if name not in PLACES_OF_MEMORY}
+            if step.layout is not None:
+                named["layout"] = step.layout
             values[step.result] = with_dtypes(step.function(*args, **named), step.dtypes)
         return [values[output] if isinstance(output, Node) else output for output in self.outputs]
 
@@ -99,10 +105,19 @@ def program_of(module: GraphModule) -> GraphProgram:
     return GraphProgram(
         inputs=tuple([node for node in nodes if node.op == "placeholder"] + held),
         held=tuple(getattr(module, node.target) for node in held),
-        steps=tuple(GraphCall(node, function, result_dtypes(node), str(node.target) in PROMOTED)
+        steps=tuple(GraphCall(node, function, result_dtypes(node), str(node.target) in PROMOTED,
+                              layout_of(node))
                     for node, function in steps if function is not None),
         outputs=tuple(nodes[-1].args[0]),
-        is_random=any(str(node.target) in RANDOM for node, _ in steps))
+        is_random=any(str(node.target) in RANDOM for node, _ in steps),
+        has_sizes=any(varies(node.meta.get("val")) for node in nodes if node.op == "placeholder"))
+
+
+def varies(value: Any) -> bool:
+    """Whether a graph's input is a size, or has sizes, that calls give."""
+    if isinstance(value, torch.Tensor):
+        return any(isinstance(n, torch.SymInt) for n in (*value.shape, *value.stride()))
+    return value is not None
 
 
 def function_of(node: Node) -> Callable[..., Any] | None:
@@ -119,3 +134,11 @@ def result_dtypes(node: Node) -> tuple[DType | None, ...]:
     results = node.meta.get("val")
     listed = results if isinstance(results, (list, tuple)) else (results,)
     return tuple(dtype_of(item.dtype) if isinstance(item, torch.Tensor) else None for item in listed)
+
+
+def layout_of(node: Node) -> tuple[tuple[int, ...], int] | None:
+    if str(node.target) not in NEED_LAYOUT:
+        return None
+    source: Any = node.args[0]
+    first = source.meta["val"]
+    return tuple(int(n) for n in first.stride()), int(first.storage_offset())

@@ -11,6 +11,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias, TypeVar
 
+from tinygrad.tensor import Tensor
+
 Function: TypeAlias = Callable[..., Any]
 F = TypeVar("F", bound=Function)
 
@@ -19,6 +21,8 @@ PROMOTED: set[str] = set()
 """Operators whose operands have the result's dtype."""
 RANDOM: set[str] = set()
 """Operators that draw random numbers."""
+NEED_LAYOUT: set[str] = set()
+"""Operators that take, as `layout`, the strides and the offset of PyTorch's first argument."""
 
 
 class UnsupportedOperators(NotImplementedError):
@@ -32,7 +36,8 @@ class UnsupportedOperators(NotImplementedError):
         self.counts = dict(counts)
 
 
-def operator(*names: str, promoted: bool = False, random: bool = False) -> Callable[[F], F]:
+def operator(*names: str, promoted: bool = False, random: bool = False, needs_layout: bool = False,
+             ) -> Callable[[F], F]:
     """Enter a function under names without `aten.`; one without an overload is the overload `default`."""
     def enter(function: F) -> F:
         for name in names:
@@ -42,6 +47,8 @@ def operator(*names: str, promoted: bool = False, random: bool = False) -> Calla
                 PROMOTED.add(full)
             if random:
                 RANDOM.add(full)
+            if needs_layout:
+                NEED_LAYOUT.add(full)
         return function
     return enter
 
@@ -50,3 +57,21 @@ def enter_all(table: Mapping[str, Function], promoted: bool = False) -> None:
     """Enter a table of names, several of them separated by spaces, and functions."""
     for names, function in table.items():
         operator(*names.split(), promoted=promoted)(function)
+
+
+def gradient_of(function: Function) -> Function:
+    """The backward operator of `function(x, *args)`: takes the result's gradient, x and the arguments."""
+    def gradient(g: Tensor, x: Tensor, *args: Any, **named: Any) -> Tensor:
+        found: Tensor = function(x, *args, **named).gradient(x, gradient=g)[0]
+        return found
+    return gradient
+
+
+def gradient_of_linear(function: Function) -> Function:
+    """As `gradient_of` for an operator that is linear in x and whose backward operator takes, after the
+    size of the result, that of x: (g, output_size, input_size, *args) for function(x, output_size, *args)."""
+    def gradient(g: Tensor, output_size: Any, input_size: Any, *args: Any, **named: Any) -> Tensor:
+        x = Tensor.zeros(*input_size, dtype=g.dtype, device="CPU").contiguous()
+        found: Tensor = function(x, output_size, *args, **named).gradient(x, gradient=g)[0]
+        return found
+    return gradient

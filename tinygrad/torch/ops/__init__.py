@@ -3,11 +3,15 @@ from tinygrad.torch.ops import (
     creation,
     elementwise,
     indexing,
+    matrices,
     movement,
     networks,
     norms,
     products,
     reductions,
+    resampling,
+    searching,
 )
 
-__all__ = ["creation", "elementwise", "indexing", "movement", "networks", "norms", "products", "reductions"]
+__all__ = ["creation", "elementwise", "indexing", "matrices", "movement", "networks", "norms", "products",
+           "reductions", "resampling", "searching"]

@@ -1,6 +1,7 @@
 """Tensors from nothing: constants, ranges, and random numbers."""
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,6 +22,10 @@ def full_like(x: Tensor, value: Any, dtype: DType | None = None, **options: Any)
 
 def arange(start: Number, end: Number, step: Number = 1, dtype: DType | None = None,
            **options: Any) -> Tensor:
+    if dtype is not None and not dtype.is_float and any(isinstance(n, float) for n in (start, end, step)):
+        count = max(0, math.ceil((end - start) / step))  # as many as of floats; each is cast to the dtype
+        steps = Tensor.arange(count, dtype=dtypes.int64, device="CPU")
+        return (int(start) + steps * int(step)).cast(dtype)
     return Tensor.arange(start, end, step, dtype=dtype, device="CPU")
 
 
@@ -68,7 +73,8 @@ def randn_like(x: Tensor, dtype: DType | None = None, **options: Any) -> Tensor:
 
 @operator("randint.low", random=True)
 def randint(low: int, high: int, size: Sequence[int], dtype: DType | None = None, **options: Any) -> Tensor:
-    return Tensor.randint(*size, low=low, high=high, dtype=dtype or dtypes.int64, device="CPU")
+    drawn = Tensor.randint(*size, low=low, high=high, dtype=dtypes.int64, device="CPU")
+    return drawn if dtype is None else drawn.cast(dtype)
 
 
 @operator("randint", random=True)
@@ -98,3 +104,44 @@ def dropout(x: Tensor, p: float, train: bool | None = True) -> tuple[Tensor, Ten
         return x, Tensor.ones(*x.shape, dtype=dtypes.bool, device="CPU")
     kept = rand(x.shape) >= p
     return kept.where(x * (0.0 if p == 1 else 1 / (1 - p)), 0), kept
+
+
+@operator("uniform", "uniform_functional", random=True)
+def uniform(x: Tensor, low: float = 0.0, high: float = 1.0, **options: Any) -> Tensor:
+    return (rand(x.shape) * (high - low) + low).cast(x.dtype)
+
+
+@operator("normal_functional", random=True)
+def normal(x: Tensor, mean: float = 0.0, std: float = 1.0, **options: Any) -> Tensor:
+    return (randn(x.shape) * std + mean).cast(x.dtype)
+
+
+@operator("normal.Tensor_Tensor", "normal.Tensor_float", "normal.float_Tensor", random=True)
+def normal_of(mean: Any, std: Any = 1.0, **options: Any) -> Tensor:
+    shape = (mean * 0 + std * 0).shape
+    drawn: Tensor = randn(shape) * std + mean
+    return drawn
+
+
+@operator("randint_like", random=True)
+def randint_like(x: Tensor, high: int, dtype: DType | None = None, **options: Any) -> Tensor:
+    return randint(0, high, x.shape, dtype or x.dtype)
+
+
+@operator("randint_like.low_dtype", random=True)
+def randint_like_from(x: Tensor, low: int, high: int, dtype: DType | None = None, **options: Any) -> Tensor:
+    return randint(low, high, x.shape, dtype or x.dtype)
+
+
+@operator("multinomial", random=True)
+def multinomial(x: Tensor, num_samples: int, replacement: bool = False, **options: Any) -> Tensor:
+    return x.multinomial(num_samples, replacement)
+
+
+@operator("rrelu_with_noise_functional", random=True)
+def random_leaky_relu(x: Tensor, noise: Tensor, lower: float = 0.125, upper: float = 1 / 3,
+                      training: bool = False, **options: Any) -> tuple[Tensor, Tensor]:
+    """Negative items times a slope, drawn for each of them (training) or the mean one; and the slopes."""
+    slope = rand(x.shape) * (upper - lower) + lower if training else x * 0 + (lower + upper) / 2
+    factor = (x > 0).where(1, slope)
+    return x * factor, factor if training else noise

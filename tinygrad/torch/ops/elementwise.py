@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from tinygrad.dtype import DType, dtypes
@@ -56,6 +57,34 @@ def threshold_gradient(g: Tensor, x: Tensor, threshold: float) -> Tensor:
     return (x > threshold).where(g, 0)
 
 
+def the_number(x: Tensor, y: Tensor, chosen: Tensor) -> Tensor:
+    """`chosen`, but of a NaN and a number the number."""
+    return x.isnan().where(y, y.isnan().where(x, chosen)) if x.dtype.is_float else chosen
+
+
+def shifted(x: Tensor, y: Any, shift: Callable[..., Tensor], beyond: Any) -> Tensor:
+    """`x` shifted by `y` bits; `beyond` where those are fewer than none, or all that it has."""
+    bits = x.dtype.itemsize * 8
+    y = tensor(y, x)
+    outside = (y < 0) | (y >= bits)
+    moved: Tensor = outside.where(beyond, shift(x, outside.where(0, y)))
+    return moved
+
+
+def rounded(x: Tensor, decimals: int) -> Tensor:
+    """To the nearest multiple of 10^-decimals, halves to even ones."""
+    scale = 10.0 ** abs(decimals)
+    return (x * scale).round() / scale if decimals > 0 else (x / scale).round() * scale
+
+
+def hypotenuse(x: Tensor, y: Tensor) -> Tensor:
+    """sqrt(x^2 + y^2), without squares that overflow."""
+    larger, smaller = x.abs().maximum(y.abs()), x.abs().minimum(y.abs())
+    ratio = smaller / (larger == 0).where(1, larger)
+    infinite = x.isinf() | y.isinf()
+    return infinite.where(math.inf, larger * (ratio * ratio + 1).sqrt())
+
+
 def atan2(y: Tensor, x: Tensor) -> Tensor:
     """The angle of (x, y): that of the smaller side over the larger, turned to its octant."""
     wide, tall = x.abs(), y.abs()
@@ -103,6 +132,15 @@ enter_all({
     "elu": elu, "gelu": lambda x, approximate="none": x.gelu(approximate),
     "leaky_relu": lambda x, negative_slope=0.01: (x > 0).where(x, x * negative_slope),
     "silu": Tensor.silu,
+    "fmax": lambda x, y: the_number(x, y, x.maximum(y)), "fmin": lambda x, y: the_number(x, y, x.minimum(y)),
+    "bitwise_left_shift.Tensor bitwise_left_shift.Tensor_Scalar": lambda x, y: shifted(
+        x, y, Tensor.lshift, 0),
+    "bitwise_right_shift.Tensor bitwise_right_shift.Tensor_Scalar": lambda x, y: shifted(
+        x, y, Tensor.rshift, (x < 0).where(-1, 0)),
+    "bitwise_left_shift.Scalar_Tensor": lambda x, y: shifted(tensor(x, y), y, Tensor.lshift, 0),
+    "bitwise_right_shift.Scalar_Tensor": lambda x, y: shifted(
+        tensor(x, y), y, Tensor.rshift, -1 if x < 0 else 0),
+    "hypot": hypotenuse, "logaddexp": Tensor.logaddexp,
     "sigmoid_backward": sigmoid_gradient, "tanh_backward": tanh_gradient,
     "threshold_backward": threshold_gradient,
 }, promoted=True)
@@ -116,7 +154,8 @@ enter_all({
     "logical_and": lambda x, y: x.cast(dtypes.bool) & y.cast(dtypes.bool),
     "logical_or": lambda x, y: x.cast(dtypes.bool) | y.cast(dtypes.bool),
     "logical_xor": lambda x, y: x.cast(dtypes.bool) ^ y.cast(dtypes.bool),
-    "_to_copy": cast,
+    "_to_copy": cast, "round.decimals": lambda x, decimals=0: rounded(x, decimals),
+    "signbit": lambda x: Tensor.ones_like(x).copysign(x) < 0 if x.dtype.is_float else x < 0,
 })
 
 

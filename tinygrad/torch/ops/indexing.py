@@ -115,3 +115,93 @@ enter_all({
     "scatter_add": scatter_add, "masked_fill.Scalar masked_fill.Tensor": masked_fill,
     "narrow": lambda x, dim, start, length: cut(x, dim, start, start + length),
 })
+
+
+@operator("put")
+def put(x: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> Tensor:
+    """`x` with items of `source` written, or added, at places of the flat tensor."""
+    if prod(index.shape) == 0:
+        return x
+    flat, places = x.reshape(-1), index.reshape(-1)
+    places = (places < 0).where(places + prod(x.shape), places)
+    values = source.reshape(-1)
+    changed = flat.scatter_reduce(0, places, values, "sum") if accumulate else flat.scatter(0, places, values)
+    return changed.reshape(x.shape)
+
+
+@operator("index_reduce")
+def index_reduce(x: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, *,
+                 include_self: bool = True) -> Tensor:
+    if prod(index.shape) == 0:
+        return x
+    if x.ndim == 0:
+        return index_reduce(x.reshape(1), 0, index.reshape(-1), source.reshape(1), reduce,
+                            include_self=include_self).reshape(())
+    dim %= x.ndim
+    along = index.reshape((-1,) + (1,) * (x.ndim - dim - 1)).expand(source.shape)
+    return x.scatter_reduce(dim, along, source, reduce, include_self)
+
+
+# --- bags: sums, means and extrema of rows of a table -----------------------------------------------------
+
+SUM, MEAN, MAX = range(3)
+
+
+@operator("_embedding_bag", "_embedding_bag_forward_only")
+def embedding_bag(weight: Tensor, indices: Tensor, offsets: Tensor, scale_grad_by_freq: bool = False,
+                  mode: int = SUM, sparse: bool = False, per_sample_weights: Tensor | None = None,
+                  include_last_offset: bool = False, padding_idx: int = -1) -> tuple[Tensor, ...]:
+    """For each bag (the items from its offset to the next one's) the sum, mean or largest of its rows; the
+    bag of each item, the size of each bag, and for the largest which rows they are from."""
+    count, width = int(indices.shape[0]), int(weight.shape[1])
+    bags = int(offsets.shape[0]) - include_last_offset
+    starts = offsets[:bags]
+    place = Tensor.arange(count, dtype=dtypes.int64, device="CPU")
+    bag = (starts.unsqueeze(0) <= place.unsqueeze(1)).sum(1).cast(dtypes.int64) - 1
+    kept = indices != padding_idx
+    member = (bag.unsqueeze(0) == Tensor.arange(bags, dtype=dtypes.int64, device="CPU").unsqueeze(1)) & kept
+    sizes = member.sum(1).cast(dtypes.int64)
+    rows = weight[indices]
+    if mode == MAX:
+        inside = member.unsqueeze(-1)
+        largest = inside.where(rows.unsqueeze(0), weight.dtype.min)
+        empty = (sizes == 0).unsqueeze(-1)
+        which = indices[largest.argmax(1)]
+        return (empty.where(0, largest.max(1)), bag, sizes, empty.where(-1, which))
+    if per_sample_weights is not None:
+        rows = rows * per_sample_weights.unsqueeze(-1)
+    total = Tensor.zeros(bags, width, dtype=weight.dtype, device="CPU").scatter_reduce(
+        0, bag.unsqueeze(-1).expand(count, width), kept.unsqueeze(-1).where(rows, 0), "sum")
+    if mode == MEAN:
+        total = total / sizes.maximum(1).unsqueeze(-1)
+    return total, bag, sizes, sizes.zeros_like()
+
+
+@operator("_embedding_bag_dense_backward")
+def embedding_bag_gradient(g: Tensor, indices: Tensor, bag: Tensor, sizes: Tensor, maximum_indices: Tensor,
+                           num_weights: int, scale_grad_by_freq: bool, mode: int,
+                           per_sample_weights: Tensor | None, padding_idx: int = -1) -> Tensor:
+    width = int(g.shape[1])
+    zeros = Tensor.zeros(num_weights, width, dtype=g.dtype, device="CPU")
+    if mode == MAX:
+        valid = maximum_indices >= 0
+        return zeros.scatter_reduce(0, valid.where(maximum_indices, 0), valid.where(g, 0), "sum")
+    rows = (g / sizes.maximum(1).unsqueeze(-1) if mode == MEAN else g)[bag]
+    if per_sample_weights is not None:
+        rows = rows * per_sample_weights.unsqueeze(-1)
+    return embedding_gradient(rows, indices, num_weights, padding_idx, scale_grad_by_freq)
+
+
+@operator("_embedding_bag_per_sample_weights_backward")
+def embedding_bag_weights_gradient(g: Tensor, weight: Tensor, indices: Tensor, offsets: Tensor, bag: Tensor,
+                                   mode: int, padding_idx: int = -1) -> Tensor:
+    return (indices != padding_idx).where((g[bag] * weight[indices]).sum(-1), 0)
+
+
+@operator("_embedding_bag_backward")
+def embedding_bag_gradient_of_any(g: Tensor, indices: Tensor, offsets: Tensor, bag: Tensor, sizes: Tensor,
+                                  maximum_indices: Tensor, num_weights: int, scale_grad_by_freq: bool,
+                                  mode: int, sparse: bool, per_sample_weights: Tensor | None,
+                                  padding_idx: int = -1) -> Tensor:
+    return embedding_bag_gradient(g, indices, bag, sizes, maximum_indices, num_weights, scale_grad_by_freq,
+                                  mode, per_sample_weights, padding_idx)

@@ -2,9 +2,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
+
+from tinygrad.dtype import dtypes
+from tinygrad.helpers import prod
 from tinygrad.tensor import Tensor
-from tinygrad.torch.registry import enter_all
+from tinygrad.torch.registry import enter_all, operator
 
 
 def cut(x: Tensor, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1) -> Tensor:
@@ -45,11 +50,87 @@ def pad(x: Tensor, sizes: Sequence[int], value: float = 0) -> Tensor:
     return x.pad(tuple((max(0, before), max(0, after)) for before, after in pairs), value=value)
 
 
+def rolled(x: Tensor, shifts: Sequence[int], dims: Sequence[int]) -> Tensor:
+    """Without axes, the flat tensor is rolled."""
+    if prod(x.shape) == 0 or x.ndim == 0:
+        return x
+    if not dims:
+        return x.reshape(-1).roll(shifts[0], 0).reshape(x.shape)
+    for shift, dim in zip(shifts, dims, strict=True):
+        x = x.roll(shift, dim)
+    return x
+
+
 def diagonal(x: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
     return x.diagonal(offset, dim1, dim2)
 
 
+Array = np.ndarray[Any, Any]
+
+
+def places_in_memory(size: Sequence[int], stride: Sequence[int], offset: int) -> Array:
+    """Where each item lies."""
+    places: Array = np.full((1,) * len(size), offset, np.int64)
+    for axis, (n, step) in enumerate(zip(size, stride, strict=True)):
+        places = places + (np.arange(int(n)) * int(step)).reshape((-1,) + (1,) * (len(size) - axis - 1))
+    return places
+
+
+def items_by_memory(x: Tensor, size: Sequence[int], stride: Sequence[int], offset: int | None,
+                    layout: tuple[tuple[int, ...], int]) -> Array:
+    """For each item of the view that memory is asked for, which item of `x`, in the order of axes, it is.
+
+    `layout` has the strides and the offset with which PyTorch keeps `x`. Raises ValueError where the view has
+    memory that is none of `x`.
+    """
+    strides, start = layout
+    own = places_in_memory(x.shape, strides, start).reshape(-1)
+    wanted = places_in_memory(size, stride, start if offset is None else offset)
+    numbers = np.full(int(max(own.max(initial=0), wanted.max(initial=0))) + 1, -1)
+    numbers[own] = np.arange(own.size)
+    found = numbers[wanted]
+    if (found < 0).any():
+        raise ValueError(f"as_strided: size {tuple(size)} with strides {tuple(stride)} reads memory beyond "
+                         f"the tensor of shape {x.shape}")
+    return found
+
+
+@operator("as_strided", needs_layout=True)
+def as_strided(x: Tensor, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None, *,
+               layout: Any) -> Tensor:
+    places = items_by_memory(x, size, stride, storage_offset, layout)
+    return x.reshape(-1)[Tensor(places, device="CPU", requires_grad=False)]
+
+
+@operator("as_strided_scatter", needs_layout=True)
+def write_strided(x: Tensor, source: Tensor, size: Sequence[int], stride: Sequence[int],
+                  storage_offset: int | None = None, *, layout: Any) -> Tensor:
+    places = items_by_memory(x, size, stride, storage_offset, layout).reshape(-1)
+    index = Tensor(places, device="CPU", requires_grad=False)
+    return x.reshape(-1).scatter(0, index, source.reshape(-1)).reshape(x.shape)
+
+
+@operator("diagonal_scatter")
+def write_diagonal(x: Tensor, source: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
+    """`x` with `source` as a diagonal."""
+    dim1, dim2 = dim1 % x.ndim, dim2 % x.ndim
+    order = [axis for axis in range(x.ndim) if axis not in (dim1, dim2)] + [dim1, dim2]
+    rows, columns = int(x.shape[dim1]), int(x.shape[dim2])
+    first = max(0, -offset)
+    row = Tensor.arange(rows, dtype=dtypes.int64, device="CPU").reshape(-1, 1)
+    column = Tensor.arange(columns, dtype=dtypes.int64, device="CPU").reshape(1, -1)
+    length = int(source.shape[-1])
+    if length == 0:
+        return x
+    numbers = (row - first).clip(0, length - 1).reshape(-1)
+    spread = source[(*(slice(None),) * (source.ndim - 1), numbers)].unsqueeze(-1)
+    changed = (column - row == offset).where(spread, x.permute(tuple(order)))
+    return changed.permute(tuple(order.index(axis) for axis in range(x.ndim)))
+
+
 enter_all({
+    "unfold": lambda x, dim, size, step: x.unfold(dim, size, step) if x.ndim else x.reshape(1)[:size],
+    "roll": lambda x, shifts, dims=(): rolled(x, shifts, dims),
     "view reshape _unsafe_view view_copy": lambda x, size: x.reshape(tuple(size)),
     "permute": lambda x, dims: x.permute(tuple(dims)),
     "transpose.int": lambda x, dim0, dim1: x.transpose(dim0, dim1),

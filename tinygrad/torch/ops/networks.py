@@ -2,52 +2,80 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from tinygrad.dtype import dtypes
-from tinygrad.functional.pooling import max_pool2d
+from tinygrad.functional.pooling import max_pool2d, pool_geometry
+from tinygrad.functional.windows import pad_spatial, sliding_windows
 from tinygrad.tensor import Tensor
 from tinygrad.torch.ops.products import per_axis
-from tinygrad.torch.registry import operator
+from tinygrad.torch.registry import enter_all, gradient_of, operator
 
 
-@operator("max_pool2d_with_indices")
-def max_pool(x: Tensor, kernel_size: Sequence[int], stride: Sequence[int] = (), padding: Sequence[int] = (0,),
-             dilation: Sequence[int] = (1,), ceil_mode: bool = False) -> tuple[Tensor, Tensor]:
-    kernel = per_axis(kernel_size, 2)
-    values, indices = max_pool2d(x, kernel, per_axis(stride or kernel, 2), per_axis(dilation, 2),
-                                 per_axis(padding, 2), ceil_mode=ceil_mode, return_indices=True)
+def max_pool(x: Tensor, kernel_size: Sequence[int], stride: Sequence[int], padding: Sequence[int],
+             dilation: Sequence[int], ceil_mode: bool, axes: int) -> tuple[Tensor, Tensor]:
+    kernel = per_axis(kernel_size, axes)
+    values, indices = max_pool2d(x, kernel, per_axis(stride or kernel, axes), per_axis(dilation, axes),
+                                 per_axis(padding, axes), ceil_mode=ceil_mode, return_indices=True)
     return values, indices
 
 
-@operator("max_pool2d_with_indices_backward")
-def max_pool_gradient(g: Tensor, x: Tensor, kernel_size: Sequence[int], stride: Sequence[int],
-                      padding: Sequence[int], dilation: Sequence[int], ceil_mode: bool, indices: Tensor,
-                      ) -> Tensor:
-    """Each item of `g` goes to the place that `indices` names in its plane."""
-    planes = math.prod(x.shape[:-2])
-    zeros = Tensor.zeros(planes, int(x.shape[-2]) * int(x.shape[-1]), dtype=g.dtype, device="CPU")
+@operator("max_pool2d_with_indices")
+def max_pool_2d(x: Tensor, kernel_size: Sequence[int], stride: Sequence[int] = (),
+                padding: Sequence[int] = (0,), dilation: Sequence[int] = (1,), ceil_mode: bool = False,
+                ) -> tuple[Tensor, Tensor]:
+    return max_pool(x, kernel_size, stride, padding, dilation, ceil_mode, 2)
+
+
+@operator("max_pool3d_with_indices")
+def max_pool_3d(x: Tensor, kernel_size: Sequence[int], stride: Sequence[int] = (),
+                padding: Sequence[int] = (0,), dilation: Sequence[int] = (1,), ceil_mode: bool = False,
+                ) -> tuple[Tensor, Tensor]:
+    return max_pool(x, kernel_size, stride, padding, dilation, ceil_mode, 3)
+
+
+def gradient_at_indices(g: Tensor, x: Tensor, indices: Tensor, axes: int) -> Tensor:
+    """Each item of `g` goes to the place that `indices` names in its plane, the last `axes` of `x`."""
+    lead = x.ndim - axes
+    planes, size = math.prod(x.shape[:lead]), math.prod(x.shape[lead:])
+    zeros = Tensor.zeros(planes, size, dtype=g.dtype, device="CPU")
     spread = zeros.scatter_reduce(1, indices.reshape(planes, -1), g.reshape(planes, -1), "sum")
     return spread.reshape(x.shape)
 
 
-@operator("avg_pool2d")
-def average_pool(x: Tensor, kernel_size: Sequence[int], stride: Sequence[int] = (),
-                 padding: Sequence[int] = (0,),
-                 ceil_mode: bool = False, count_include_pad: bool = True, divisor_override: int | None = None,
-                 ) -> Tensor:
-    kernel = per_axis(kernel_size, 2)
-    pooled = x.avg_pool2d(kernel, per_axis(stride or kernel, 2), 1, per_axis(padding, 2), ceil_mode,
-                          True if divisor_override else count_include_pad)
-    return pooled * (math.prod(kernel) / divisor_override) if divisor_override else pooled
+def max_pool_gradient(axes: int) -> Callable[..., Tensor]:
+    def gradient(g: Tensor, x: Tensor, kernel_size: Sequence[int], stride: Sequence[int],
+                 padding: Sequence[int], dilation: Sequence[int], ceil_mode: bool, indices: Tensor) -> Tensor:
+        return gradient_at_indices(g, x, indices, axes)
+    return gradient
 
 
-@operator("avg_pool2d_backward")
-def average_pool_gradient(g: Tensor, x: Tensor, kernel_size: Sequence[int], stride: Sequence[int],
-                          padding: Sequence[int], ceil_mode: bool, count_include_pad: bool,
-                          divisor_override: int | None) -> Tensor:
-    pooled = average_pool(x, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
-    return pooled.gradient(x, gradient=g)[0]
+enter_all({
+    "max_pool2d_with_indices_backward": max_pool_gradient(2),
+    "max_pool3d_with_indices_backward": max_pool_gradient(3),
+    "adaptive_max_pool2d_backward": lambda g, x, indices: gradient_at_indices(g, x, indices, 2),
+    "adaptive_max_pool3d_backward": lambda g, x, indices: gradient_at_indices(g, x, indices, 3),
+})
+
+
+def average_pool(axes: int) -> Callable[..., Tensor]:
+    """The operator over so many axes. A divisor of its own replaces the number of a window's items."""
+    def pool(x: Tensor, kernel_size: Sequence[int], stride: Sequence[int] = (), padding: Sequence[int] = (0,),
+             ceil_mode: bool = False, count_include_pad: bool = True, divisor_override: int | None = None,
+             ) -> Tensor:
+        kernel = per_axis(kernel_size, axes)
+        strides, pads = per_axis(stride or kernel, axes), per_axis(padding, axes)
+        if not divisor_override:
+            return x.avg_pool2d(kernel, strides, 1, pads, ceil_mode, count_include_pad)
+        kernel, strides, dilations, _, reach = pool_geometry(x, kernel, strides, 1, pads, ceil_mode)
+        windows = sliding_windows(pad_spatial(x, reach), kernel, strides, dilations)
+        return windows.sum(tuple(range(-axes, 0))) / divisor_override
+    return pool
+
+
+for axes in (1, 2, 3):
+    forward = average_pool(axes)
+    enter_all({f"avg_pool{axes}d": forward, f"avg_pool{axes}d_backward": gradient_of(forward)})
 
 
 def attention_scores(query: Tensor, key: Tensor, is_causal: bool, mask: Tensor | None, scale: float | None,

@@ -57,7 +57,7 @@ def layer_norm_gradients(g: Tensor, x: Tensor, normalized_shape: Sequence[int], 
 def group_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, n: int, channels: int, items: int,
                groups: int,
                eps: float) -> tuple[Tensor, Tensor, Tensor]:
-    normal, mean, inverse = standardized(widened(x).reshape(n, groups, -1), (2,), eps)
+    normal, mean, inverse = standardized(widened(x).reshape(n, groups, channels // groups * items), (2,), eps)
     along = (1, channels, 1)
     result = scaled_and_shifted(normal.reshape(n, channels, items),
                                 None if weight is None else weight.reshape(along),
@@ -69,10 +69,10 @@ def group_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, n: int, ch
 def group_norm_gradients(g: Tensor, x: Tensor, mean: Tensor, inverse: Tensor, weight: Tensor | None, n: int,
                          channels: int, items: int, groups: int, output_mask: Sequence[bool]) -> Results:
     scale = inverse.reshape(n, groups, 1)
-    normal = (widened(x).reshape(n, groups, -1) - mean.reshape(n, groups, 1)) * scale
+    normal = (widened(x).reshape(n, groups, channels // groups * items) - mean.reshape(n, groups, 1)) * scale
     wide = widened(g).reshape(n, channels, items)
     at_normal = wide if weight is None else wide * weight.reshape(1, channels, 1)
-    at_x = gradient_of_standardized(at_normal.reshape(n, groups, -1), normal, scale, (2,))
+    at_x = gradient_of_standardized(at_normal.reshape(normal.shape), normal, scale, (2,))
     return (at_x.reshape(x.shape) if output_mask[0] else None,
             (wide * normal.reshape(wide.shape)).sum((0, 2)) if output_mask[1] else None,
             wide.sum((0, 2)) if output_mask[2] else None)

@@ -10,6 +10,8 @@ from tinygrad.torch.registry import enter_all, operator
 
 def plus_product(x: Tensor, a: Tensor, b: Tensor, beta: Any = 1, alpha: Any = 1) -> Tensor:
     """beta x + alpha a b; with beta = 0, x is not read: its NaNs do not matter."""
+    if not a.dtype.is_float:
+        beta, alpha = int(beta), int(alpha)
     product = a.matmul(b) if alpha == 1 else a.matmul(b) * alpha
     return product if beta == 0 else product + (x if beta == 1 else x * beta)
 
@@ -41,3 +43,16 @@ def convolution_gradients(g: Tensor, x: Tensor, weight: Tensor, bias_sizes: Sequ
     for_x, for_weight = result.gradient(x, weight, gradient=g)
     found = (for_x, for_weight, g.sum((0, *range(2, g.ndim))))
     return tuple(t if wanted else None for t, wanted in zip(found, output_mask, strict=True))
+
+
+@operator("_trilinear")
+def trilinear(a: Tensor, b: Tensor, c: Tensor, expand1: Sequence[int], expand2: Sequence[int],
+              expand3: Sequence[int], sumdim: Sequence[int], unroll_dim: int = 1) -> Tensor:
+    """The product of three tensors, each with more axes of one item, summed along `sumdim`."""
+    for axis in sorted(expand1):
+        a = a.unsqueeze(axis)
+    for axis in sorted(expand2):
+        b = b.unsqueeze(axis)
+    for axis in sorted(expand3):
+        c = c.unsqueeze(axis)
+    return (a * b * c).sum(tuple(sumdim))

@@ -69,7 +69,14 @@ def running_sum(x: Tensor, dim: int, dtype: DType | None = None) -> Tensor:
     return x.cast(kind).cumsum(dim) if x.ndim else x.cast(kind)
 
 
+def running_product(x: Tensor, dim: int, dtype: DType | None = None) -> Tensor:
+    kind = dtype or (x.dtype if x.dtype.is_float else dtypes.int64)
+    return x.cast(kind).cumprod(dim) if x.ndim else x.cast(kind)
+
+
 enter_all({
+    "cumprod": running_product, "logcumsumexp": lambda x, dim: x.logcumsumexp(dim) if x.ndim else x,
+    "logsumexp": lambda x, dim, keepdim=False: x.logsumexp(axes_of(x, dim), keepdim),
     "sum sum.dim_IntList": lambda x, dim=None, keepdim=False, dtype=None: total(x, dim, keepdim, dtype),
     "mean.dim": mean,
     "mean": lambda x, dtype=None: mean(x, None, False, dtype),

@@ -57,7 +57,8 @@ def GridSample_20(X: Tensor, grid: Tensor, *, mode: str = "linear", padding_mode
     """Items of `X` (N, C, *sizes) at the places that `grid` (N, *P, axes) has, from -1 to 1, the last axis
     first."""
     sizes = X.shape[2:]
-    units = [grid[..., len(sizes) - 1 - i].cast(dtypes.float32) for i in range(len(sizes))]
+    wide = grid.cast(dtypes.float32) if grid.dtype.itemsize < 4 else grid
+    units = [wide[..., len(sizes) - 1 - i] for i in range(len(sizes))]
     places = [(u + 1) / 2 * (n - 1) if align_corners else ((u + 1) * n - 1) / 2
               for u, n in zip(units, sizes, strict=True)]
     if mode in ("cubic", "bicubic"):

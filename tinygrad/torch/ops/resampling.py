@@ -1,0 +1,236 @@
+"""Images at other sizes: adaptive pooling, interpolation, padding from inside, grids, columns of windows."""
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from tinygrad.dtype import dtypes
+from tinygrad.nn.onnx.ops.vision import GridSample_20
+from tinygrad.tensor import Tensor
+from tinygrad.torch.registry import enter_all, gradient_of, gradient_of_linear, operator
+
+Array = np.ndarray[Any, Any]
+
+
+def taken(x: Tensor, axis: int, places: Tensor) -> Tensor:
+    """The items at `places` of an axis, which the axes of `places` replace."""
+    return x[(*(slice(None),) * (axis % x.ndim), places)]
+
+
+# --- adaptive pooling: output i of n has the items floor(i * size / n) to ceil((i + 1) * size / n) --------
+
+
+def adaptive_average(axes: int) -> Callable[..., Tensor]:
+    def pool(x: Tensor, output_size: Sequence[int]) -> Tensor:
+        sizes = [int(n) for n in x.shape[x.ndim - axes:]]
+        if all(n % out == 0 for n, out in zip(sizes, output_size, strict=True)):
+            kernel = tuple(n // out for n, out in zip(sizes, output_size, strict=True))
+            return x.avg_pool2d(kernel)
+        return x.interpolate(tuple(output_size), "area")
+    return pool
+
+
+def adaptive_average_gradient(axes: int) -> Callable[..., Tensor]:
+    pool = adaptive_average(axes)
+
+    def gradient(g: Tensor, x: Tensor) -> Tensor:
+        return pool(x, tuple(g.shape[g.ndim - axes:])).gradient(x, gradient=g)[0]
+    return gradient
+
+
+def adaptive_max(axes: int) -> Callable[..., tuple[Tensor, Tensor]]:
+    """The largest items of each part, and where in its plane each lies."""
+    def pool(x: Tensor, output_size: Sequence[int]) -> tuple[Tensor, Tensor]:
+        lead = x.ndim - axes
+        sizes = [int(n) for n in x.shape[lead:]]
+        outs = [int(n) for n in output_size]
+        firsts = [[i * n // out for i in range(out)] for n, out in zip(sizes, outs, strict=True)]
+        ends = [[-(-(i + 1) * n // out) for i in range(out)] for n, out in zip(sizes, outs, strict=True)]
+        widest = [max(e - f for f, e in zip(*pair, strict=True)) for pair in zip(firsts, ends, strict=True)]
+        # an item beyond the end of its part stands for the last one in it
+        each = [np.minimum(np.array(f)[:, None] + np.arange(w), np.array(e)[:, None] - 1)
+                for f, e, w in zip(firsts, ends, widest, strict=True)]
+        flat: Array = np.zeros((1,) * (2 * axes), np.int64)
+        for axis, (places, n) in enumerate(zip(each, sizes, strict=True)):
+            shape = [1] * (2 * axes)
+            shape[axis], shape[axes + axis] = places.shape
+            flat = flat * n + places.reshape(shape)
+        table = constant(flat.reshape(math.prod(outs), math.prod(widest)))
+        items = x.reshape(*x.shape[:lead], -1)[(*(slice(None),) * lead, table)]
+        found = items.argmax(-1)
+        places = table.expand(*items.shape).gather(items.ndim - 1, found.unsqueeze(-1)).squeeze(-1)
+        shape_out = (*x.shape[:lead], *outs)
+        return items.max(-1).reshape(shape_out), places.reshape(shape_out)
+    return pool
+
+
+def constant(numbers: Array) -> Tensor:
+    return Tensor(numbers, device="CPU", requires_grad=False)
+
+
+enter_all({
+    "adaptive_avg_pool1d": adaptive_average(1),
+    "_adaptive_avg_pool2d adaptive_avg_pool2d": adaptive_average(2),
+    "_adaptive_avg_pool3d adaptive_avg_pool3d": adaptive_average(3),
+    "_adaptive_avg_pool2d_backward": adaptive_average_gradient(2),
+    "_adaptive_avg_pool3d_backward": adaptive_average_gradient(3),
+    "adaptive_max_pool2d": adaptive_max(2), "adaptive_max_pool3d": adaptive_max(3),
+})
+
+# --- interpolation ----------------------------------------------------------------------------------------
+
+
+def upsample(mode: str, axes: int, corners: bool) -> Callable[..., Tensor]:
+    """The operator with the size of the result and, for each axis, the factor that was asked for or none.
+
+    Places follow from that factor, which may differ from the ratio of the sizes. `corners`: the operator
+    takes `align_corners`."""
+    def resize(x: Tensor, output_size: Sequence[int], *options: Any) -> Tensor:
+        align, scales = (options[0], options[1:]) if corners else (False, options)
+        sizes, outs = x.shape[x.ndim - axes:], [int(n) for n in output_size]
+        factors = [scale or out / n for scale, out, n in zip((*scales, *(None,) * axes), outs, sizes)]
+        if all(int(n) * factor == out for n, factor, out in zip(sizes, factors, outs, strict=True)) or align:
+            return x.interpolate(tuple(outs), mode, **({"align_corners": True} if align else {}))
+        result = x if mode.startswith("nearest") or x.dtype.itemsize >= 4 else x.cast(dtypes.float32)
+        for axis, (out, factor) in enumerate(zip(outs, factors, strict=True), x.ndim - axes):
+            result = resized_by(result, axis, out, factor, mode)
+        return result
+    return resize
+
+
+def resized_by(x: Tensor, axis: int, outs: int, factor: float, mode: str) -> Tensor:
+    """One axis with `outs` items at the places that a factor gives."""
+    size, steps = int(x.shape[axis]), np.arange(outs)
+    if mode.startswith("nearest"):
+        half = 0.5 if mode == "nearest-exact" else 0.0
+        exact = (steps + half).astype(np.float32) * np.float32(1 / factor)
+        return taken(x, axis, constant(np.floor(exact).astype(np.int32).clip(0, size - 1)))
+    position = (steps + 0.5) / factor - 0.5
+    position = position.clip(0) if mode == "linear" else position
+    low = np.floor(position)
+    share = position - low
+    weights = {0: 1 - share, 1: share} if mode == "linear" else cubic_weights(share)
+    total: Tensor | None = None
+    for offset, weight in weights.items():
+        places = constant((low + offset).clip(0, size - 1).astype(np.int32))
+        along = constant(weight.reshape(-1, *(1,) * (x.ndim - axis - 1))).cast(x.dtype)
+        term = taken(x, axis, places) * along
+        total = term if total is None else total + term
+    assert total is not None
+    return total
+
+
+def cubic_weights(share: Array, a: float = -0.75) -> dict[int, Array]:
+    """Keys's kernel (1981) at the distances of four items, `share` beyond item 0."""
+    def near(d: Array) -> Array:
+        return ((a + 2) * d - (a + 3)) * d * d + 1
+
+    def far(d: Array) -> Array:
+        return ((d - 5) * d + 8) * d * a - 4 * a
+    return {-1: far(share + 1), 0: near(share), 1: near(1 - share), 2: far(2 - share)}
+
+
+def by_factors(resize: Callable[..., Tensor], axes: int, corners: bool) -> Callable[..., Tensor]:
+    """The overload that is given the size or the factors."""
+    def sized(x: Tensor, output_size: Sequence[int] | None, *options: Any) -> Tensor:
+        *align, factors = options
+        sizes = x.shape[x.ndim - axes:]
+        outs = output_size or [math.floor(int(n) * f) for n, f in zip(sizes, factors, strict=True)]
+        return resize(x, outs, *align, *(factors or ()))
+    return sized
+
+
+INTERPOLATIONS = [("upsample_linear1d", "linear", 1, True), ("upsample_bilinear2d", "linear", 2, True),
+                  ("upsample_trilinear3d", "linear", 3, True), ("upsample_bicubic2d", "cubic", 2, True)] + [
+    (f"{name}{axes}d", mode, axes, False) for axes in (1, 2, 3)
+    for name, mode in (("upsample_nearest", "nearest"), ("_upsample_nearest_exact", "nearest-exact"))]
+"""Name, mode, axes, and whether the operator takes `align_corners`."""
+
+for name, mode, axes, corners in INTERPOLATIONS:
+    resize = upsample(mode, axes, corners)
+    enter_all({name: resize, f"{name}.vec": by_factors(resize, axes, corners),
+               f"{name}_backward": gradient_of_linear(resize)})
+
+# --- padding by what is there -----------------------------------------------------------------------------
+
+
+def padded_by(place_of: Callable[[Array, int], Array]) -> Callable[..., Tensor]:
+    """Padding whose items are those at places inside; sizes last axis first, below zero they crop."""
+    def pad(x: Tensor, padding: Sequence[int]) -> Tensor:
+        for k in range(len(padding) // 2):
+            axis = x.ndim - 1 - k
+            size = int(x.shape[axis])
+            steps = np.arange(-int(padding[2 * k]), size + int(padding[2 * k + 1]))
+            x = taken(x, axis, constant(place_of(steps, size).astype(np.int32)))
+        return x
+    return pad
+
+
+reflection = padded_by(lambda steps, size: (size - 1) - np.abs((size - 1) - np.abs(steps)))
+replication = padded_by(lambda steps, size: steps.clip(0, size - 1))
+for axes in (1, 2, 3):
+    enter_all({f"reflection_pad{axes}d": reflection, f"replication_pad{axes}d": replication,
+               f"reflection_pad{axes}d_backward": gradient_of(reflection),
+               f"replication_pad{axes}d_backward": gradient_of(replication)})
+
+# --- grids ------------------------------------------------------------------------------------------------
+
+
+@operator("grid_sampler_2d", "grid_sampler_3d")
+def grid_sample(x: Tensor, grid: Tensor, interpolation_mode: int, padding_mode: int, align_corners: bool,
+                ) -> Tensor:
+    return GridSample_20(x, grid, mode=("linear", "nearest", "cubic")[interpolation_mode],
+                         padding_mode=("zeros", "border", "reflection")[padding_mode],
+                         align_corners=int(align_corners))
+
+
+@operator("grid_sampler_2d_backward", "grid_sampler_3d_backward")
+def grid_sample_gradients(g: Tensor, x: Tensor, grid: Tensor, interpolation_mode: int, padding_mode: int,
+                          align_corners: bool, output_mask: Sequence[bool]) -> tuple[Tensor | None, ...]:
+    result = grid_sample(x, grid, interpolation_mode, padding_mode, align_corners)
+    found = result.gradient(x, grid, gradient=g)
+    return tuple(t if wanted else None for t, wanted in zip(found, output_mask, strict=True))
+
+
+# --- columns of windows -----------------------------------------------------------------------------------
+
+
+def window_places(size: Sequence[int], kernel: Sequence[int], dilation: Sequence[int], padding: Sequence[int],
+                  stride: Sequence[int]) -> Array:
+    """For each item of a window and each window, its place in the flat padded plane."""
+    padded = [int(n) + 2 * p for n, p in zip(size, padding, strict=True)]
+    each = []
+    for n, k, d, s in zip(padded, kernel, dilation, stride, strict=True):
+        outs = (n - d * (k - 1) - 1) // s + 1
+        each.append(np.arange(k)[:, None] * d + np.arange(outs) * s)
+    rows, columns = each
+    flat = rows[:, None, :, None] * padded[1] + columns[None, :, None, :]
+    return flat.reshape(math.prod(kernel), -1)
+
+
+@operator("im2col")
+def columns_of(x: Tensor, kernel_size: Sequence[int], dilation: Sequence[int], padding: Sequence[int],
+               stride: Sequence[int]) -> Tensor:
+    places = window_places(x.shape[-2:], kernel_size, dilation, padding, stride)
+    padded = x.pad((*((0, 0),) * (x.ndim - 2), *((p, p) for p in padding)))
+    items = taken(padded.reshape(*x.shape[:-2], math.prod(padded.shape[-2:])), x.ndim - 2, constant(places))
+    return items.reshape(*x.shape[:-3], int(x.shape[-3]) * places.shape[0], places.shape[1])
+
+
+@operator("col2im")
+def image_of(columns: Tensor, output_size: Sequence[int], kernel_size: Sequence[int], dilation: Sequence[int],
+             padding: Sequence[int], stride: Sequence[int]) -> Tensor:
+    """The gradient of `columns_of`: items of windows added up where they lie."""
+    channels = int(columns.shape[-2]) // math.prod(kernel_size)
+    x = Tensor.zeros(*columns.shape[:-2], channels, *output_size, dtype=columns.dtype, device="CPU")
+    places = window_places(output_size, kernel_size, dilation, padding, stride)
+    heights, widths = (int(n) + 2 * p for n, p in zip(output_size, padding, strict=True))
+    flat = columns.reshape(math.prod(x.shape[:-2]), places.size)
+    index = constant(places.reshape(1, -1)).expand(int(flat.shape[0]), places.size)
+    zeros = Tensor.zeros(int(flat.shape[0]), heights * widths, dtype=columns.dtype, device="CPU")
+    summed = zeros.scatter_reduce(1, index, flat, "sum").reshape(*x.shape[:-2], heights, widths)
+    inner = [slice(p, p + int(n)) for n, p in zip(output_size, padding, strict=True)]
+    return summed[(*(slice(None),) * (x.ndim - 2), *inner)]
