@@ -1,6 +1,6 @@
 """Every rewrite rule states a truth: integer rules are proven with z3, rules of tensor arithmetic evaluated.
 
-Each rule of `graph/symbolic.py` has a claim here, the law it states, proven for all integers (divisors are
+Each rule of `graph/symbolic/` has a claim here, the law it states, proven for all integers (divisors are
 tried one by one). And what each rule in fact returns for a few hundred expressions is proven equal to what it
 was given, within the bounds of the variables. Each rule of `constant_folding` has graphs here, evaluated
 before and after on random and special values. A rule without a claim fails, and so does a claim without one.

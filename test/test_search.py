@@ -178,7 +178,7 @@ def test_a_plan_that_is_faster_only_at_first_is_not_taken(monkeypatch: pytest.Mo
         return ([1.1] if final else [0.5]), [1.0]
 
     monkeypatch.setattr(Workbench, "race", race)
-    monkeypatch.setattr(Search, "grow", lambda search: None)  # a few plans, however long they take to build
+    monkeypatch.setattr(Search, "extend", lambda search: None)  # a few plans, however long they take to build
     monkeypatch.setattr(search, "HOPELESS", 1e9)
     assert Search(nest, "CPU", 1, 60).run().plan == default
     assert True in finals

@@ -4,7 +4,7 @@
 infinities, the sign of zero and rounding are kept: `x + 0.0` stays (it turns -0.0 into 0.0), `x + -0.0` goes.
 A float constant is a Python number that stands for its nearest value in the type: operands are rounded first.
 
-Index arithmetic is simplified as it is built, by `graph/symbolic.py`.
+Index arithmetic is simplified as it is built, by `graph/symbolic/`.
 """
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Sizes that are not known while the graph is built: integer expressions of bound Variables.
 
 `Variable("n", 1, 64).bind(5)` is a node, and so is `n + 1`. As the size of an axis, or as the place where a
-crop begins, an expression is a `Size`: to everything that computes with shapes it is an integer, of which
+slice begins, an expression is a `Size`: to everything that computes with shapes it is an integer, of which
 only the bounds are known. A comparison gives a bool: that for every value of the variables, else that for the
 values that are bound, of which a trace takes note (`when_decided`). One of unbound variables raises, as does
 asking for the integer itself. Sizes are equal if they are the same expression of the same variables, bound to

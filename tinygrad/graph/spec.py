@@ -1,8 +1,8 @@
 """What is legal at each stage: the grammars of the tensor graph, the loop nest and the linear program.
 
-A `Stage` is a table of rules, each one line of grammar for the reader and one check for the machine, side by
-side; plus checks of the graph as a whole. `check_graph` raises `SpecError` with the node, the stage and the
-rule it breaks. Every pass hands on a graph that its stage allows: the tests check that after each pass,
+A `Grammar` is a table of rules, each one line of grammar for the reader and one check for the machine, side
+by side; plus checks of the graph as a whole. `check_graph` raises `SpecError` with the node, the stage and
+the rule it breaks. Every pass hands on a graph that its stage allows: the tests check that after each pass,
 normal runs with `CHECK=1`.
 
 In a rule's form, `x*` is any number of x, `x+` at least one, `x?` at most one, `x | y` either, and a word in
@@ -43,7 +43,7 @@ class Production:
         return f"{self.form:<48} {self.note}".rstrip()
 
 
-class Stage:
+class Grammar:
     """The grammar of one stage: a rule for each op it allows, and checks of whole graphs, which raise."""
 
     def __init__(self, name: str, rules: Sequence[Production],
@@ -247,7 +247,7 @@ _VARIABLE = Production("VARIABLE", "arg (name, low, high, value?); an int", _var
 _SCALAR_CONSTANT = Production("CONST", "arg: the number", _constant)
 _CONSTANT = Production("CONST", "arg: the number, or one a lane", _constant)
 
-TENSOR_GRAPH = Stage("tensor_graph", (
+TENSOR_GRAPH = Grammar("tensor_graph", (
     Production("BUFFER", "arg BufferSpec", lambda n: _is_source(n) and isinstance(n.arg, BufferSpec)),
     _PARAM,
     _SCALAR_CONSTANT,
@@ -440,7 +440,7 @@ def _names(ranges: Iterable[UOp]) -> str:
     return ", ".join(f"range i{identity}" for identity in sorted(r.arg[0] for r in ranges))
 
 
-LOOP_NEST = Stage("loop_nest", (
+LOOP_NEST = Grammar("loop_nest", (
     Production("SINK(STORE*)", "", lambda n: _ops(n.src, Ops.STORE)),
     Production("STORE(INDEX, value, RANGE*)", "closes the ranges; arg Memory.GLOBAL: past the caches",
                _nest_store),
@@ -530,7 +530,7 @@ def _check_opening(place: int, loop: UOp, around: list[UOp]) -> None:
                         "which is already; loops around a split one run in full on every thread")
 
 
-PROGRAM = Stage("program", (
+PROGRAM = Grammar("program", (
     _PARAM,
     Production("SCRATCH SHARED", "arg (identity, items)", lambda n: _is_source(n) and _sized(n.arg)),
     Production("REGISTER", "arg: identity", lambda n: _is_source(n) and n.arg is not None),
@@ -557,7 +557,7 @@ PROGRAM = Stage("program", (
 ), _in_order)
 """The statements of one kernel in order, as a renderer takes them."""
 
-STAGES: dict[str, Stage] = {stage.name: stage for stage in (TENSOR_GRAPH, LOOP_NEST, PROGRAM)}
+STAGES: dict[str, Grammar] = {stage.name: stage for stage in (TENSOR_GRAPH, LOOP_NEST, PROGRAM)}
 
 
 def check_graph(graph: UOp | Sequence[UOp], stage: str) -> None:

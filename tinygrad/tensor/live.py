@@ -32,7 +32,7 @@ def live_tensors() -> list[Tensor]:
 
 
 def unrealized_tensors() -> list[Tensor]:
-    """The live tensors that are not settled."""
+    """The live tensors that are not fully realized."""
     return [t for reference in list(LIVE) if (t := reference()) is not None
             and t._uop.flags & (MEMORY |
                                  WRITES) != MEMORY]  # _is_fully_realized, of all there are, in every replay

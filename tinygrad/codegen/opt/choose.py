@@ -112,7 +112,7 @@ class _PlanChooser(CoreUnitChooser, ScatterChooser):
             self.take(Merge(pair[0].arg[0], pair[1].arg[0]))
 
     def cache_rows(self) -> None:
-        """Keep the rows of values that are dear to compute twice."""
+        """Cache the rows of values that are expensive to compute twice."""
         while True:
             worth = [i for i, row in enumerate(cacheable_rows(self.nest)) if self.worth_caching(row)]
             if not worth:

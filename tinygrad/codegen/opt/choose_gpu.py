@@ -275,13 +275,13 @@ class _Chooser:
                 return
             self.take(Local(r.arg[0], threads, self.exchanging_lanes()))
 
-    # --- sums of what belongs to an item --------------------------------------------------------------------
+    # --- segment sums ---------------------------------------------------------------------------------------
 
     def walk_once(self) -> bool:
-        """A tile of outputs in each thread's own memory, and one walk over everything that may belong to one
+        """A tile of outputs in each thread's own memory, and one pass over everything that may be in one
         of them (`scatter_add.py`), if there are outputs enough for tiles. Neighbouring threads are at the
-        same item of the walk. Of several such sums the one with the most places: a thread keeps a few of its
-        outputs, whatever it costs to ask for all. In no lanes, which threads are."""
+        same item of the pass. Of several such sums the one with the most segments: a thread keeps a few of its
+        outputs, whatever the dense reduction costs. In no lanes, which threads are."""
         found = max(segment_sums(self.nest), key=lambda b: b.loop.extent, default=None)
         if found is None:
             return False

@@ -3,7 +3,7 @@
 A contraction is a product of matrices whose rows, columns and sum may be several loops each: a convolution's
 rows run over images, lines and pixels. Each side becomes one range; a block computes a tile of it, whose
 operands its threads load together, for a part of the sum at a time. `choose_units.py` multiplies tiles on
-matrix units, `choose_tiles.py` in the registers of every thread.
+matrix units, `choose_attention.py` in the registers of every thread.
 """
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ class AttentionLoops:
 
 
 def attention_loops(nest: UOp, unit: MatrixUnit, query: UOp, key: UOp, column: UOp) -> AttentionLoops | None:
-    """The chain over these ranges that `unit` can do; None where there is none."""
+    """The attention loops over these ranges that `unit` can do; None where there is none."""
     how = layout_conversion(unit)
     if how is None:
         return None
@@ -144,8 +144,8 @@ def attention_loops(nest: UOp, unit: MatrixUnit, query: UOp, key: UOp, column: U
 
 
 def attention_on_unit(nest: UOp, unit: MatrixUnit, ranges: tuple[UOp, UOp, UOp], rows: int) -> UOp:
-    """The nest with its chain over the ranges of queries, of a tile's keys and of columns on `unit`; each
-    warp has so many tiles of rows. Raises ValueError where there is no such chain."""
+    """The nest with its attention over the ranges of queries, of a tile's keys and of columns on `unit`; each
+    warp has so many tiles of rows. Raises ValueError where there is no such attention."""
     attention, how = attention_loops(nest, unit, *ranges), layout_conversion(unit)
     if attention is None or how is None:
         raise ValueError(f"{unit} can do no product over r{ranges[1].arg[0]} and what it is made of")

@@ -218,7 +218,7 @@ def is_contiguous(values: Sequence[UOp], r: UOp) -> bool:
 
 
 def steps_by_one(offset: UOp, r: UOp) -> bool:
-    """Whether an offset grows by one with `r`, also where it does so within rows that are turned."""
+    """Whether an offset grows by one with `r`, also where it does so within rows that are swizzled."""
     steps, _ = steps_of(offset)
     swizzled = (atom.src[0] for atom, factor in linear_terms(offset)[0].items()
               if atom.op is Ops.MOD and factor == 1)

@@ -141,10 +141,10 @@ class Search:
                   disable=not sys.stderr.isatty()) as self.progress:
             if all_ranges(self.nest):
                 self.measure([*alternative_plans(self.nest, renderer), threaded_plan(self.nest, renderer)])
-                self.grow()
+                self.extend()
         return self.decide()
 
-    def grow(self) -> None:
+    def extend(self) -> None:
         """Round after round, measure what is near the best."""
         renderer = Device[self.device].renderer
         done: set[Plan] = set()

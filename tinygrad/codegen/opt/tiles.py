@@ -275,7 +275,7 @@ class TileChooser(PanelChooser):
                     break
 
     def cached_contraction(self, done: set[int]) -> UOp | None:
-        """The loop that fills a kept row with sums of products."""
+        """The loop that fills a cached row with sums of products."""
         for node in self.nest.toposort():
             if node.op is not Ops.STAGE or node.closed_ranges[-1].arg[0] in done:
                 continue
