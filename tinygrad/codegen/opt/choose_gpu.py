@@ -97,13 +97,13 @@ class _Chooser:
         if needs_order(self.nest):
             return Plan()
         self.merge_contiguous()
-        if self.walk_once():
+        if self.scatter_in_threads():
             self.distribute()
             return Plan(tuple(self.opts))
         reduces, statistics = self.outer_reduces(), self.statistics()
         contraction = None if statistics else self.main_contraction()
         if statistics:
-            if not self.by_attention() and not self.walk_rows_once():
+            if not self.by_attention() and not self.online_rows():
                 self.share_rows(statistics)
         elif contraction is not None and self.is_thin(contraction):
             self.hold_short_side(contraction)
@@ -113,7 +113,7 @@ class _Chooser:
                 self.tile(contraction)
         elif reduces:
             kept = len(self.loops_along(reduces)) > 1 and self.row_in_registers(reduces)
-            if not kept and not self.walk_rows_once():
+            if not kept and not self.online_rows():
                 self.share_outputs(reduces)
         else:
             self.share_items()
@@ -277,10 +277,10 @@ class _Chooser:
 
     # --- segment sums ---------------------------------------------------------------------------------------
 
-    def walk_once(self) -> bool:
-        """A tile of outputs in each thread's own memory, and one pass over everything that may be in one
-        of them (`scatter_add.py`), if there are outputs enough for tiles. Neighbouring threads are at the
-        same item of the pass. Of several such sums the one with the most segments: a thread keeps a few of its
+    def scatter_in_threads(self) -> bool:
+        """A tile of outputs in each thread's own memory, and one pass over everything that may be in one of
+        them (`scatter_add.py`), if there are outputs enough for tiles. Neighbouring threads are at the same
+        item of the pass. Of several such sums the one with the most segments: a thread keeps a few of its
         outputs, whatever the dense reduction costs. In no lanes, which threads are."""
         found = max(segment_sums(self.nest), key=lambda b: b.loop.extent, default=None)
         if found is None:
@@ -327,7 +327,7 @@ class _Chooser:
             self.distribute_over_threads(outputs - outer,
                                          group)  # else sums inside rows have the threads already
 
-    def walk_rows_once(self) -> bool:
+    def online_rows(self) -> bool:
         """Rows that are too long for registers by tiles that are not, for their largest items and the sums
         weighted by these, if the nest has such and reduces nothing else."""
         found = online_softmax_of(self.nest)
