@@ -4,7 +4,6 @@ The data are small whole numbers, so that every sum is exact in any order and re
 """
 from __future__ import annotations
 
-import json
 import os
 import re
 from typing import Any
@@ -20,13 +19,13 @@ from tinygrad.codegen.lower import lower
 from tinygrad.codegen.opt.choose import choose_plan
 from tinygrad.codegen.opt.opts import MMA, Share
 from tinygrad.codegen.opt.plan import Plan, apply_plan
-from tinygrad.codegen.opt.plan_cache import opts_of, plan_of
 from tinygrad.codegen.program import linear_program
 from tinygrad.device import Device
 from tinygrad.device import host as units_of_host
 from tinygrad.device.host import host_units
 from tinygrad.engine.realize import schedule_uops
 from tinygrad.graph.ops import Ops
+from tinygrad.graph.records import decode, encode
 from tinygrad.graph.uop import UOp
 from tinygrad.renderer.cuda import cuda_renderer
 from tinygrad.renderer.llvm import LLVMRenderer
@@ -211,7 +210,7 @@ def test_a_range_that_is_no_side_of_a_product_is_refused() -> None:
 
 def test_plans_on_units_are_kept_as_text() -> None:
     plan = Plan((Share(0, (1, 2), 32, 8, 4, 16), MMA(0, 1, 2, 0, 1, 2, 2)))
-    assert plan_of(json.loads(json.dumps(opts_of(plan)))) == plan
+    assert decode(Plan, encode(Plan, plan)) == plan
     assert "MMA(r0, r1, r2, mma_m16n8k16_bf16, 1, 2, 2)" in repr(plan)
 
 

@@ -5,6 +5,10 @@ import math
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -15,12 +19,14 @@ from test_schedule_cache import run_program, steps
 from tinygrad import Context, Tensor, dtypes
 from tinygrad.codegen import compile as compiling
 from tinygrad.codegen import kernel_cache
-from tinygrad.codegen.kernel_cache import cached_kernel, from_json, kernel_key, to_json
+from tinygrad.codegen.kernel_cache import Written, cached_kernel, kernel_key
 from tinygrad.device import Device
+from tinygrad.dtype import DType
 from tinygrad.engine import realize
 from tinygrad.engine.realize import schedule_uops
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.portable import NotPortable, Reader, Writer, text_of
+from tinygrad.graph.records import decode, encode
 from tinygrad.graph.uop import UOp
 from tinygrad.schedule import persistent_cache
 from tinygrad.schedule.cache import ScheduleCache, Structure
@@ -86,6 +92,58 @@ def test_rows_that_are_no_graph_are_refused(change):
         Reader(rows)
 
 
+# --- records ------------------------------------------------------------------------------------------------
+
+
+class Colour(Enum):
+    RED = 1
+
+
+class Point(NamedTuple):
+    x: int
+    y: float | None
+
+
+@dataclass(frozen=True)
+class Record:
+    name: str
+    points: tuple[Point, ...]
+    both: tuple[bool, Colour]
+    kinds: Mapping[str, DType]
+    node: UOp
+    anything: Any
+    note: object = field(default=None, compare=False)
+
+
+numbers = st.integers(-2**40, 2**40)
+points = st.builds(Point, numbers, st.none() | st.floats(allow_nan=False))
+constants = st.sampled_from([None, True, Ops.ADD, dtypes.float16])
+arguments = st.recursive(constants | numbers | st.text(),
+                         lambda inner: st.lists(inner, max_size=3).map(tuple), max_leaves=6)
+records = st.builds(Record, st.text(), st.lists(points, max_size=3).map(tuple),
+                    st.tuples(st.booleans(), st.just(Colour.RED)),
+                    st.dictionaries(st.text(), st.sampled_from([dtypes.int8, dtypes.float32.vec(4)])),
+                    numbers.map(lambda n: UOp.const(n, dtypes.int64) + 1), arguments)
+
+
+@given(records)
+def test_a_record_read_back_is_the_record(record):
+    assert decode(Record, encode(Record, record)) == record
+
+
+@pytest.mark.parametrize(("at", "value"), [
+    (0, 3), (0, None), (1, 3), (1, [[1]]), (1, [[1, 2, 3]]), (1, [[1.0, None]]), (1, [[True, None]]),
+    (2, [1, "RED"]), (2, [True, "BLUE"]), (2, [True]), (2, "no list"), (3, [["a", "int8"]]), (3, [["a"]]),
+    (3, {}), (4, 99), (4, -1), (4, "0"), (5, {"node": 99}), (5, {"op": "NOTHING"}), (5, {}),
+])
+def test_a_record_of_other_types_is_refused(at, value):
+    record = Record("a", (), (True, Colour.RED), {}, UOp.const(1, dtypes.int64), None)
+    data = json.loads(encode(Record, record))
+    data["value"][at] = value
+    with pytest.raises(ValueError):
+        decode(Record, json.dumps(data).encode())
+
+
 # --- kernels ------------------------------------------------------------------------------------------------
 
 
@@ -103,7 +161,7 @@ def test_a_kernel_read_back_is_as_it_was_written(device):
     for ast in asts()[:4]:
         for part in compiling.parts_of(ast, device):
             written = compiling.write_kernel(part, device, False)
-            assert from_json(to_json(written)) == written
+            assert decode(Written, encode(Written, written)) == written
 
 
 def test_a_kernel_is_written_once_for_each_device_and_kind(folder, monkeypatch):
@@ -212,6 +270,28 @@ def test_programs_whose_schedules_come_from_disk_give_what_numpy_gives(tmp_path_
                 np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
 
 
+def test_a_schedule_read_back_is_the_schedule(folder, monkeypatch):
+    written, read = [], []
+
+    class Watched(PersistentSchedules):
+        def put(self, key, template):
+            written.append(template)
+            super().put(key, template)
+
+        def get(self, key, structure):
+            read.append(super().get(key, structure))
+            return read[-1]
+
+    i = UOp.variable("i", 0, 2)
+    for n in range(2):
+        rows = Tensor(np.arange(12, dtype=np.float32).reshape(3, 4)).realize()
+        monkeypatch.setattr(realize, "schedules", ScheduleCache(disk=Watched(least_nodes=0)))
+        x = rows + 0
+        for result in ((x @ x.T).softmax(), x.cumsum(0).contiguous().T + 1, rows[i.bind(n + 1)] * 2):
+            result.realize()
+    assert len(written) == 3 and read == [None] * 3 + written
+
+
 def structure_of(size: int) -> Structure:
     x = Tensor.ones(size).contiguous().realize()
     return Structure([((x + 1).sum() * x).uop])
@@ -224,11 +304,16 @@ def test_schedules_of_other_sizes_devices_and_code_are_others(monkeypatch):
     assert persistent_cache.digest_of(structure_of(4)) not in keys
 
 
+fresh, items, views, arenas = (lambda d, at=at: d["value"][at] for at in range(4))
+
+
 @pytest.mark.parametrize("change", [
-    lambda d: d.pop("items"), lambda d: d["items"][0][1].append(99), lambda d: d["items"][0].pop(),
-    lambda d: d["views"][0].__setitem__(0, 9999), lambda d: d["views"][0].__setitem__(1, 9999),
-    lambda d: d["fresh"][0].__setitem__(2, "float33"), lambda d: d["rows"].clear(),
-    lambda d: d.__setitem__("arenas", [["CPU", 4, [[1, 64]]]]),
+    lambda d: d.pop("value"), lambda d: d["value"].pop(), lambda d: d["rows"].clear(),
+    lambda d: items(d)[0][1].append(99), lambda d: items(d)[0][1].append(-1), lambda d: items(d)[0].pop(),
+    lambda d: items(d)[0].__setitem__(2, "one"), lambda d: views(d)[0].__setitem__(0, 9999),
+    lambda d: views(d)[0].__setitem__(0, -1), lambda d: views(d)[0].__setitem__(1, 9999),
+    lambda d: fresh(d)[0][2].__setitem__("dtype", "float33"), lambda d: fresh(d)[0].__setitem__(1, 4.0),
+    lambda d: arenas(d).append(["CPU", [4, [[1, 64]]]]), lambda d: arenas(d).append(["CPU", [64, [[-1, 0]]]]),
 ])
 def test_a_kept_schedule_that_is_none_is_made_again(folder, monkeypatch, change):
     disk = PersistentSchedules(least_nodes=0)

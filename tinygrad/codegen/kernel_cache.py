@@ -10,7 +10,6 @@ on, and `BEAM`, whose plans have a cache of their own (`opt/plan_cache.py`).
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from tinygrad import observer
 from tinygrad.codegen.cost import Estimate
 from tinygrad.device import Device
 from tinygrad.graph.portable import NotPortable, text_of
+from tinygrad.graph.records import decode, encode
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import BEAM, CACHELEVEL, CHECK, DEBUG
 from tinygrad.renderer.launch import Launch
@@ -43,26 +43,6 @@ class Written:
     variables: tuple[str, ...]
     extent: int
     estimate: Estimate
-
-
-def to_json(written: Written) -> bytes:
-    """A kernel as JSON."""
-    launch, work = written.launch, written.estimate
-    return json.dumps([written.name, written.source, written.scratch,
-                       [launch.blocks, launch.threads, launch.slots, launch.shared_bytes],
-                       written.variables, written.extent, [work.operations, work.bytes]]).encode()
-
-
-def from_json(text: bytes) -> Written:
-    """The kernel that `to_json` wrote. Raises ValueError for anything else."""
-    match json.loads(text):
-        case [str(name), str(source), int(scratch),
-              [[int(), int(), int()] as blocks, [int(), int(), int()] as threads, list(slots), int(shared)],
-              list(variables), int(extent), [int(operations), int(moved)]]:
-            launch = Launch(tuple(blocks), tuple(threads), tuple(slots), shared)
-            return Written(name, source, scratch, launch, tuple(map(str, variables)), extent,
-                           Estimate(operations, moved))
-    raise ValueError("not a kernel as this version writes it")
 
 
 @functools.cache
@@ -130,10 +110,10 @@ def cached_kernel(ast: UOp, device: str, plain: bool, write: Callable[[], Writte
 
     def make() -> bytes:
         made.append(write())
-        return to_json(made[0])
+        return encode(Written, made[0])
 
     text = store_of("kernels").get_or_make(key, make, uses_kernel_cache())
     try:
-        return made[0] if made else from_json(text)
+        return made[0] if made else decode(Written, text)
     except ValueError:
         return write()

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from tinygrad.codegen.compile import compile_kernels
-from tinygrad.codegen.kernel_cache import kernel_key, to_json
+from tinygrad.codegen.kernel_cache import Written, kernel_key
 from tinygrad.codegen.program import compile_source
 from tinygrad.dtype import DType
 from tinygrad.engine.realize import JitError
@@ -29,6 +29,7 @@ from tinygrad.engine.replay import Place, SlotKind, Step
 from tinygrad.graph.leaf_tensors import storage_view
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.portable import Reader, Writer, dtype_of
+from tinygrad.graph.records import encode
 from tinygrad.graph.spec import SpecError, check_graph
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import Context, engine_lock
@@ -110,7 +111,7 @@ def code_of(traces: Mapping[CallKind, Trace]) -> dict[str, bytes]:
                     compile_source(step.device, written.source)
                     name = kernel_key(ast, step.device, kind.plain)
                     if name is not None:
-                        code[name] = to_json(written)
+                        code[name] = encode(Written, written)
     return code
 
 

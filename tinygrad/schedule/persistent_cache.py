@@ -1,21 +1,21 @@
 """The persistent cache of schedules: on disk, by the structure of the graph that they compute.
 
 The process's `schedules` look here for a structure that they do not hold: a process that runs what another
-one ran before it makes none of the decisions of `fuse.py`. A `Template` is kept as JSON, its kernels in
-portable form (`graph/portable.py`), under a name that depends on everything that decides it.
+one ran before it makes none of the decisions of `fuse.py`. A `Template` is kept as a record
+(`graph/records.py`), under a name that depends on everything that decides it.
 """
 from __future__ import annotations
 
 import json
-from typing import Any
 
 from tinygrad import observer
 from tinygrad.codegen.kernel_cache import device_key, uses_kernel_cache
 from tinygrad.device import Device
 from tinygrad.dtype import DType
 from tinygrad.graph.ops import Ops
-from tinygrad.graph.portable import NotPortable, Reader, Writer, dtype_of
-from tinygrad.schedule.cache import ScheduleCache, Structure, Template, TemplateItem, TemplateView
+from tinygrad.graph.portable import NotPortable, Writer
+from tinygrad.graph.records import decode, encode
+from tinygrad.schedule.cache import ScheduleCache, Structure, Template
 from tinygrad.schedule.dynamic_slice import shared_memory
 from tinygrad.schedule.memory import Arena
 from tinygrad.store import key_of, store_of
@@ -26,60 +26,31 @@ LEAST_NODES = 48
 """Graphs from which on a schedule is kept: one of a single expression takes less time than a file."""
 
 
-def to_json(template: Template) -> bytes:
-    """A template as JSON. Raises NotPortable."""
-    writer = Writer()
-    items = [[writer.add(i.ast), i.slots, i.outputs, i.variables] for i in template.items]
-    views = [[at, v and [v.number, [[op.name, writer.value(arg)] for op, arg in v.movements]]]
-             for at, v in template.views]
-    return json.dumps({
-        "fresh": [[device, size, dtype.name] for device, size, dtype in template.fresh],
-        "items": items, "views": views, "rows": writer.rows,
-        "arenas": [[device, arena.size, list(arena.offsets.items())] for device, arena in template.arenas],
-    }).encode()
-
-
-def from_json(text: bytes, structure: Structure) -> Template:
-    """The template of `structure` that `to_json` wrote. Raises ValueError for anything else."""
-    try:
-        found = json.loads(text)
-        reader = Reader(found["rows"])
-        fresh = tuple((str(d), int(size), dtype_of(name)) for d, size, name in found["fresh"])
-        slots = range(len(structure.buffers) + len(fresh))
-        template = Template(fresh, tuple(_item(i, reader, slots, structure) for i in found["items"]),
-                            tuple(_view(v, reader, slots, structure) for v in found["views"]),
-                            tuple(_arena(a, fresh, slots) for a in found["arenas"]))
-    except (KeyError, TypeError, IndexError) as error:
-        raise ValueError(f"not a schedule as this version writes it: {error}") from error
+def template_of(text: bytes, structure: Structure) -> Template:
+    """The template of `structure` that a text says. Raises ValueError for anything else."""
+    template = decode(Template, text)
+    slots = len(structure.buffers) + len(template.fresh)
+    used = [slot for item in template.items for slot in item.slots]
+    used += [view.number for _, view in template.views if view is not None]
+    bound = [number for item in template.items for _, source, number in item.variables if source]
+    at = [position for position, _ in template.views]
+    for numbers, limit in ((used, slots), (bound, len(structure.variables)), (at, len(structure.nodes))):
+        if not all(0 <= number < limit for number in numbers):
+            raise ValueError(f"not a schedule of this structure: a number is not below {limit}")
+    for position, view in template.views:
+        if view is None:
+            shared_memory(structure.nodes[position])
+    for _, arena in template.arenas:
+        check_arena(arena, template.fresh, len(structure.buffers))
     return template
 
 
-def _item(data: Any, reader: Reader, slots: range, structure: Structure) -> TemplateItem:
-    ast, used, outputs, variables = data
-    numbers = range(len(structure.variables))
-    bound = tuple((str(name), str(source), numbers[n] if source else int(n))
-                  for name, source, n in variables)
-    return TemplateItem(reader.node(ast), tuple(slots[s] for s in used), int(outputs), bound)
-
-
-def _view(data: Any, reader: Reader, slots: range, structure: Structure) -> tuple[int, TemplateView | None]:
-    at, view = data
-    at = range(len(structure.nodes))[at]
-    if view is None:
-        shared_memory(structure.nodes[at])
-        return at, None
-    number, movements = view
-    return at, TemplateView(slots[number], tuple((Ops[op], reader.value(arg)) for op, arg in movements))
-
-
-def _arena(data: Any, fresh: tuple[tuple[str, int, DType], ...], slots: range) -> tuple[str, Arena]:
-    device, size, offsets = data
-    known = len(slots) - len(fresh)
-    for number, offset in offsets:
-        _, items, dtype = fresh[number - known]
-        if number < known or not 0 <= offset <= size - items * dtype.itemsize:
-            raise ValueError(f"value {number} does not lie in its arena of {size} bytes")
-    return str(device), Arena(int(size), dict(offsets))
+def check_arena(arena: Arena, fresh: tuple[tuple[str, int, DType], ...], known: int) -> None:
+    """Raise ValueError where a value, by its number, does not lie in its arena."""
+    for number, offset in arena.offsets.items():
+        _, items, dtype = fresh[number - known] if known <= number < known + len(fresh) else ("", 0, None)
+        if dtype is None or not 0 <= offset <= arena.size - items * dtype.itemsize:
+            raise ValueError(f"value {number} does not lie in its arena of {arena.size} bytes")
 
 
 def digest_of(structure: Structure) -> str | None:
@@ -112,14 +83,14 @@ class PersistentSchedules:
         """The template kept as `key`."""
         text = store_of("schedules", MAX_BYTES).get(key)
         try:
-            return None if text is None else from_json(text, structure)
+            return None if text is None else template_of(text, structure)
         except ValueError:
             return None
 
     def put(self, key: str, template: Template) -> None:
         """Keep a template, if it has a form outside of this process."""
         try:
-            store_of("schedules", MAX_BYTES).put(key, to_json(template))
+            store_of("schedules", MAX_BYTES).put(key, encode(Template, template))
         except NotPortable:
             return
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Self, TypeAlias
+from typing import ClassVar, Self, TypeAlias
 
 from tinygrad.codegen.opt.block_rows import row_in_registers
 from tinygrad.codegen.opt.blocks import reduce_in_block
@@ -87,26 +87,6 @@ class Opt:
             written = _WRITTEN.get(str(f.type).removeprefix("tuple[").removesuffix(", ...]"), str)
             details += [written(value) for value in _as_tuple(getattr(self, f.name))]
         return f"{self.word()}({', '.join(details)})"
-
-    def to_row(self) -> list[Any]:
-        """This as plain data: its word, and its fields."""
-        return [self.word(), *(getattr(self, f.name) for f in fields(self))]
-
-
-def opt_from(row: Any) -> Opt:
-    """What `to_row` wrote, read back from JSON. Raises ValueError for what it did not write."""
-    match row:
-        case [str(word), *values] if word in OPTS and len(values) == len(fields(OPTS[word])):
-            kinds = [str(f.type).startswith("tuple") for f in fields(OPTS[word])]
-            if all(_is_plain(v, is_tuple) for v, is_tuple in zip(values, kinds, strict=True)):
-                return OPTS[word](*(tuple(v) if isinstance(v, list) else v for v in values))
-    raise ValueError(f"not an Opt: {str(row)[:80]}")
-
-
-def _is_plain(value: Any, is_tuple: bool) -> bool:
-    if is_tuple:
-        return isinstance(value, list) and all(type(v) is int for v in value)
-    return type(value) is int
 
 
 def _as_tuple(value: int | tuple[int, ...]) -> tuple[int, ...]:
