@@ -23,6 +23,13 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.durations = 20
 
 
+@pytest.fixture(autouse=True)
+def _arrays_from_the_start() -> None:
+    import arrays
+
+    arrays.restart()
+
+
 @pytest.fixture
 def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """For tests of what only the CPU has, or of its words: they run there, whatever DEV names, and so do the

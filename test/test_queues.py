@@ -7,57 +7,27 @@ is.
 from __future__ import annotations
 
 import gc
-import os
-import signal
-import subprocess
-import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from queue_programs import LARGE, file_of, from_file, in_thread, numbers
+from queue_programs import gate as gate
+from queue_programs import handed_over as handed_over
+from queue_programs import queue as queue
 
 from tinygrad import Device, Tensor, TinyJit, dtypes
 from tinygrad.device import Buffer
-from tinygrad.device.queue import CommandQueue, TimelinePoint, Uses
-from tinygrad.engine.realize import ordered
-from tinygrad.helpers import Context, GlobalCounters
+from tinygrad.device.queue import CommandQueue
+from tinygrad.helpers import GlobalCounters
 from tinygrad.runtime import cpu_queue
 from tinygrad.runtime.cpu_queue import CPUQueue, HostQueue, Timeline
 from tinygrad.runtime.native_queue import RING
 
 pytestmark = pytest.mark.usefixtures("on_cpu")
-LARGE = 1 << 20
-rng = np.random.default_rng(11)
-
-
-@pytest.fixture
-def gate() -> Iterator[Timeline]:
-    """What queues can be made to wait for; open at the test's end."""
-    timeline = Timeline("gate")
-    yield timeline
-    timeline.set(1 << 40)
-    Device.synchronize()
-
-
-@pytest.fixture
-def handed_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All work goes to queues' threads, however short."""
-    monkeypatch.setattr(cpu_queue, "HAND_OVER", 0.0)
-
-
-@pytest.fixture(params=[CPUQueue, HostQueue])
-def queue(request: pytest.FixtureRequest) -> Iterator[Any]:
-    """A queue of the CPU that nobody else uses."""
-    made = request.param("test")
-    yield made
-    made.stop()
-
-
-def numbers(*shape: int) -> np.ndarray[Any, Any]:
-    return rng.standard_normal(shape).astype(np.float32)
 
 
 def adding() -> Any:
@@ -67,20 +37,6 @@ def adding() -> Any:
     x, y = (Tensor(np.zeros(LARGE, np.float32)) for _ in range(2))
     (item,) = schedule_uops([(x + y).uop])
     return compiled_kernel(item.ast, "CPU")
-
-
-def in_thread(work: Callable[[], None]) -> tuple[threading.Thread, list[BaseException]]:
-    errors: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            work()
-        except BaseException as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    return thread, errors
 
 
 # --- the verbs ----------------------------------------------------------------------------------------------
@@ -329,16 +285,6 @@ def test_a_view_of_a_tensor_shows_what_was_assigned_when_realize_returns(handed_
 # --- copies -------------------------------------------------------------------------------------------------
 
 
-def file_of(path: Path, items: int = LARGE) -> tuple[Path, np.ndarray[Any, Any]]:
-    content = numbers(items)
-    content.tofile(path / "data")
-    return path / "data", content
-
-
-def from_file(path: Path, items: int = LARGE) -> Tensor:
-    return Tensor.empty(items, device=f"DISK:{path}")
-
-
 def test_a_copy_ends_while_a_kernel_waits_and_a_kernel_while_a_copy_does(gate: Timeline, tmp_path: Path
                                                                          ) -> None:
     path, content = file_of(tmp_path)
@@ -396,233 +342,3 @@ def test_values_go_round_devices(devices: tuple[str, ...], handed_over: None) ->
             t = (t.to(device) * 2 + 1).realize()
             a = a * 2 + 1
     np.testing.assert_allclose(t.numpy(), a, rtol=1e-6)
-
-
-# --- errors -------------------------------------------------------------------------------------------------
-
-
-def test_a_file_cut_off_meanwhile_is_an_error_where_the_value_is_read(gate: Timeline, tmp_path: Path) -> None:
-    path, content = file_of(tmp_path)
-    good = from_file(path).to("CPU").realize()
-    Device["CPU"].copies.wait(gate.point(1))
-    t = from_file(path).to("CPU").realize()
-    y = (t + 1).realize()
-    z = y.sum().realize()
-    os.truncate(path, 1000)
-    gate.set(1)
-    for _ in range(2):
-        for tensor in (t, y, z):
-            with pytest.raises(RuntimeError, match="ends after 1000 bytes") as caught:
-                tensor.numpy()
-            assert any("copying 4,194,304 bytes from DISK:" in note for note in caught.value.__notes__)
-    with pytest.raises(RuntimeError, match="ends after 1000 bytes"):
-        (z + y.max()).item()
-    np.testing.assert_array_equal((good + 1).numpy(), content + 1)
-
-
-class Failing:
-    """A program that fails."""
-
-    name = "r_7_7"
-
-    def __call__(self, addresses: Any, variables: Any, extent: int) -> None:
-        raise ValueError("not today")
-
-
-def test_a_failing_kernel_is_named_at_every_wait_that_meets_it() -> None:
-    queue, after = HostQueue("test"), []
-    point = queue.exec(Failing(), [], [], 1)
-    later = queue.call(lambda: after.append(1))
-    for _ in range(2):
-        with pytest.raises(ValueError, match="not today") as caught:
-            point.wait()
-        assert caught.value.__notes__ == ["in a command queue: kernel r_7_7"]
-    later.wait()
-    assert after == [1]
-    dependent = TimelinePoint(queue, later.value, (point,))
-    with pytest.raises(ValueError, match="not today"):
-        dependent.wait()
-    queue.stop()
-
-
-def test_points_forget_what_went_well() -> None:
-    """Or each value would keep the whole past."""
-    queue = HostQueue("test")
-    first = queue.call(lambda: None)
-    first.wait()
-    second = TimelinePoint(queue, 1, (first,))
-    assert not second.may_have_failed and second.sources == ()
-    queue.stop()
-
-
-def test_commands_know_the_writers_of_what_they_read_and_no_more() -> None:
-    """However many commands there were before, and however often they read the same."""
-    queue, release = HostQueue("test"), threading.Event()
-    queue.call(release.wait)
-    buffers = [Buffer("CPU", 4, dtypes.float32).allocate() for _ in range(3)]
-    longest = 0
-    for _ in range(200):
-        sources = ordered(queue, buffers, 1)
-        longest = max(longest, len(sources))
-        point = queue.call(lambda: None, sources)
-        for number, buffer in enumerate(buffers):
-            buffer.add_use(point, number != 1)
-    assert longest <= len(buffers)
-    release.set()
-    point.wait()
-    queue.stop()
-
-
-def test_a_command_waits_once_for_each_other_queue(gate: Timeline) -> None:
-    waited: list[TimelinePoint] = []
-
-    class Waiting(CommandQueue):
-        def wait(self, point: TimelinePoint) -> None:
-            waited.append(point)
-
-    buffers = [Buffer("CPU", 4, dtypes.float32).allocate() for _ in range(3)]
-    for value, buffer in enumerate(buffers, 1):
-        buffer.add_use(gate.point(value), True)
-    ordered(Waiting("test"), buffers, 1)
-    assert [point.value for point in waited] == [3]
-
-
-def test_a_failure_is_met_through_any_number_of_commands() -> None:
-    queue = HostQueue("test")
-    first = queue.exec(Failing(), [], [], 1)
-    last = first
-    for _ in range(5000):
-        last = queue.call(lambda: None, (last,))
-    with pytest.raises(ValueError, match="not today"):
-        last.wait()
-    queue.stop()
-
-
-def test_uses_know_what_has_to_be_waited_for(gate: Timeline) -> None:
-    uses, other = Uses(), Timeline("other")
-    uses.set_written(gate.point(1))
-    uses.add_read(gate.point(2))
-    uses.add_read(gate.point(3))  # stands for the one before
-    uses.add_read(other.point(1))
-
-    def named(points: list[TimelinePoint]) -> list[tuple[str, int]]:
-        return [(p.queue.name, p.value) for p in points]
-
-    assert named(uses.before_reading()) == [("gate", 1)]
-    assert named(uses.before_writing()) == [("gate", 1), ("gate", 3), ("other", 1)]
-    gate.set(3)
-    assert named(uses.before_reading()) == [] and named(uses.before_writing()) == [("other", 1)]
-    uses.set_written(gate.point(4))
-    assert named(uses.before_writing()) == [("gate", 4)]
-
-
-def test_an_interrupted_wait_can_be_repeated(gate: Timeline) -> None:
-    x = Tensor(numbers(10)).realize()
-    Device["CPU"].queue.wait(gate.point(1))
-    y = (x * 0 + 2).realize()
-    threading.Timer(0.05, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
-    with pytest.raises(KeyboardInterrupt):
-        y.numpy()
-    gate.set(1)
-    assert y.tolist() == [2.0] * 10
-
-
-# --- threads, processes, the end ----------------------------------------------------------------------------
-
-
-def test_threads_submit_at_once_and_each_gets_its_own_numbers(handed_over: None) -> None:
-    def work(seed: int) -> None:
-        own = np.random.default_rng(seed)
-        for _ in range(40):
-            a = own.standard_normal((30, 30)).astype(np.float32)
-            x = Tensor(a)
-            y = (x @ x).realize()
-            np.testing.assert_allclose((y + seed).sum(0).numpy(), (a @ a + seed).sum(0), rtol=1e-2, atol=1e-3)
-
-    started = [in_thread(lambda i=i: work(i)) for i in range(3)]
-    for thread, errors in started:
-        thread.join()
-        assert not errors, errors
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_child_forked_with_work_in_flight_has_its_results(handed_over: None) -> None:
-    a = numbers(400, 400)
-    x = Tensor(a).realize()
-    step = TinyJit(lambda t: (t @ t * 0.01).realize())
-    for _ in range(3):
-        y = step(x)
-    z = (y + 1).realize()
-    child = os.fork()
-    if child == 0:
-        signal.alarm(30)
-        fine = np.allclose(z.numpy(), a @ a * 0.01 + 1, atol=1e-3)
-        fine = fine and np.allclose(step(x).numpy(), a @ a * 0.01, atol=1e-3)
-        fine = fine and (x.to("CPU:1") * 0 + 1).sum().item() == 160000
-        os._exit(0 if fine else 1)
-    assert os.waitpid(child, 0)[1] == 0
-    np.testing.assert_allclose(z.numpy(), a @ a * 0.01 + 1, atol=1e-3)
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_fork_waits_for_copies_that_are_behind_each_other(handed_over: None, tmp_path: Path) -> None:
-    path, content = file_of(tmp_path)
-    copies = [from_file(path).to("CPU").realize() for _ in range(8)]
-    sums = [(t + 1).realize() for t in copies]
-    child = os.fork()
-    if child == 0:
-        signal.alarm(30)
-        fine = all(np.array_equal(t.numpy(), content + 1) for t in sums)
-        fine = fine and np.array_equal(from_file(path).to("CPU").numpy(), content)
-        os._exit(0 if fine else 1)
-    assert os.waitpid(child, 0)[1] == 0
-    for t in sums:
-        np.testing.assert_array_equal(t.numpy(), content + 1)
-
-
-ENDINGS = {
-    "with kernels in flight": "y = [(x @ x).realize() for _ in range(20)]",
-    "with freed results in flight": "for _ in range(20): (x @ x).realize()",
-    "with a kernel that waits for ever": "Device['CPU'].queue.wait(gate.point(1)); y = (x @ x).realize()",
-    "with a copy that waits for ever":
-        "Device['CPU:1'].copies.wait(gate.point(1)); y = x.to('CPU:1').realize(); z = (y + 1).realize()",
-    "with a failed copy": "Device['CPU'].copies.call(lambda: 1 / 0)",
-}
-
-
-@pytest.mark.parametrize("ending", ENDINGS)
-def test_a_process_ends_with_work_in_flight(ending: str) -> None:
-    program = ("import numpy as np\nfrom tinygrad import Tensor, Device\n"
-               "from tinygrad.runtime.cpu_queue import Timeline\ngate = Timeline('gate')\n"
-               "x = Tensor(np.ones((512, 512), np.float32)).realize()\n" + ENDINGS[ending])
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stderr) == (0, "")
-
-
-def test_the_time_of_a_kernel_at_debug_2_is_its_own(capsys: pytest.CaptureFixture[str]) -> None:
-    x = Tensor(numbers(256, 256)).realize()
-    with Context(DEBUG=2):
-        (x + 1).realize()
-    (line,) = capsys.readouterr().out.splitlines()
-    assert float(line.partition(" us ")[0].split()[-1]) > 0 and "CPU" in line
-
-
-@pytest.mark.slow
-def test_a_training_loop_that_never_reads_ends_right_and_leaks_nothing(handed_over: None) -> None:
-    weight, expected = Tensor(np.zeros(64, np.float32)).contiguous().realize(), np.zeros(64, np.float32)
-    step = TinyJit(lambda x: weight.assign(weight * 0.5 + x.sum(0)).realize())
-    used = 0
-    for number in range(5000):
-        a = rng.integers(-4, 5, (16, 64)).astype(np.float32)
-        step(Tensor(a))
-        expected = expected * np.float32(0.5) + a.sum(0)
-        if number == 100:
-            gc.collect()
-            used = GlobalCounters.mem_used
-    np.testing.assert_allclose(weight.numpy(), expected, rtol=1e-5)
-    gc.collect()
-    assert GlobalCounters.mem_used == used
-    queue = Device["CPU"].queue
-    queue.synchronize()
-    cached = Device["CPU"].allocator.cached.values()
-    assert not queue.kept and sum(uses is not None for blocks in cached for _, uses in blocks) < 100

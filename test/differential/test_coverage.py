@@ -36,6 +36,7 @@ ELSEWHERE = {
     },
     "test_gradient.py": {"gradient", "backward"},
     "test_several_devices.py": {"to", "to_", "shard", "shard_"},
+    "test_compat.py": {"custom_kernel", "from_blob", "is_param", "is_param_", "shard_like"},
     "test_datasets.py": {"from_url"},
     "test_interop.py": {"data", "from_dlpack", "from_file"},
     "test_casts.py": {"bitcast"},

@@ -1,0 +1,72 @@
+"""What tests of command queues share: queues of their own, what holds them back, arrays and files."""
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tinygrad import Device, Tensor
+from tinygrad.runtime import cpu_queue
+from tinygrad.runtime.cpu_queue import CPUQueue, HostQueue, Timeline
+
+LARGE = 1 << 20
+
+rng = np.random.default_rng(11)
+
+
+@pytest.fixture
+def gate() -> Iterator[Timeline]:
+    """What queues can be made to wait for; open at the test's end."""
+    timeline = Timeline("gate")
+    yield timeline
+    timeline.set(1 << 40)
+    Device.synchronize()
+
+
+@pytest.fixture
+def handed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All work goes to queues' threads, however short."""
+    monkeypatch.setattr(cpu_queue, "HAND_OVER", 0.0)
+
+
+@pytest.fixture(params=[CPUQueue, HostQueue])
+def queue(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """A queue of the CPU that nobody else uses."""
+    made = request.param("test")
+    yield made
+    made.stop()
+
+
+def numbers(*shape: int) -> np.ndarray[Any, Any]:
+    return rng.standard_normal(shape).astype(np.float32)
+
+
+def in_thread(work: Callable[[], None]) -> tuple[threading.Thread, list[BaseException]]:
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            work()
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread, errors
+
+
+# --- copies -------------------------------------------------------------------------------------------------
+
+
+def file_of(path: Path, items: int = LARGE) -> tuple[Path, np.ndarray[Any, Any]]:
+    content = numbers(items)
+    content.tofile(path / "data")
+    return path / "data", content
+
+
+def from_file(path: Path, items: int = LARGE) -> Tensor:
+    return Tensor.empty(items, device=f"DISK:{path}")

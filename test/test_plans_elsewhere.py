@@ -1,0 +1,237 @@
+"""Plans for machines other than this one, and the numbers behind them."""
+from __future__ import annotations
+
+import os
+import platform
+import re
+import subprocess
+import sys
+
+import llvmlite.binding as llvm
+import numpy as np
+import pytest
+from kernel_cases import (
+    CASES,
+    MACHINES,
+    convolution,
+    nest_of,
+    product,
+)
+from kernel_cases import fresh_kernels as fresh_kernels
+
+from tinygrad import Context, Tensor
+from tinygrad.codegen.lower import lower
+from tinygrad.codegen.opt.choose import choose_plan
+from tinygrad.codegen.opt.opts import (
+    Prefetch,
+    Upcast,
+    Vector,
+)
+from tinygrad.codegen.opt.plan import apply_plan
+from tinygrad.codegen.program import linear_program
+from tinygrad.device.host import has_features
+from tinygrad.graph.ops import RangeKind
+from tinygrad.renderer.llvm import LLVMRenderer
+from tinygrad.runtime.llvm import optimised_module
+
+# --- other machines -----------------------------------------------------------------------------------------
+
+
+def assembly_for(triple: str, cpu: str, result: Tensor, machine: LLVMRenderer) -> str:
+    """The machine code of the last kernel of `result` for another processor, under the cost model's plan."""
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    nest = lower(result.schedule()[-1].ast)
+    optimised = apply_plan(nest, choose_plan(nest, machine))
+    source = machine.render("kernel", linear_program(optimised, machine))
+    target = llvm.Target.from_triple(triple).create_target_machine(cpu=cpu, opt=2)
+    with optimised_module(source, target) as module:
+        return str(target.emit_assembly(module))
+
+
+def inner_loop(assembly: str, instruction: str, branch: str) -> list[str]:
+    """The instructions of the shortest loop in which `instruction` runs."""
+    lines = [line.strip() for line in assembly.splitlines()]
+    labels = {line[:-1]: i for i, line in enumerate(lines) if line.startswith(".L") and line.endswith(":")}
+    loops = []
+    for end, line in enumerate(lines):
+        target = line.split()[-1] if re.match(branch, line) else ""
+        body = lines[labels.get(target, end):end]
+        if any(re.match(instruction, x) for x in body):
+            loops.append(body)
+    return min(loops, key=len)
+
+
+AARCH64 = ("aarch64-unknown-linux-gnu", "neoverse-n1")
+
+FMLA = r"fmla\s+v\d+\.4s"
+
+
+def test_a_matmul_for_aarch64_multiplies_vectors_in_registers() -> None:
+    machine = MACHINES["NEON"]
+    loop = inner_loop(assembly_for(*AARCH64, product(96, 64, 96), machine), FMLA, r"(b\.|cbn?z|tbn?z)")
+    products = [line for line in loop if re.match(FMLA, line)]
+    accumulators = {re.findall(r"v(\d+)", line)[0] for line in products}
+    assert 12 <= len(accumulators) < 32, "a tile that fills the registers and leaves some for its operands"
+    assert not any("[sp" in line for line in loop), "an accumulator was spilled to the stack"
+    assert not any(re.match(r"fm(add|ul)\s+s\d", line) for line in loop)
+
+
+def innermost_loops(assembly: str, branch: str) -> list[list[str]]:
+    """The instructions of each loop that no other loop is in."""
+    lines = [line.strip() for line in assembly.splitlines()]
+    labels = {line[:-1]: i for i, line in enumerate(lines) if line.startswith(".L") and line.endswith(":")}
+    jumps = [(labels.get(line.split()[-1], i), i) for i, line in enumerate(lines) if re.match(branch, line)]
+    loops = [(first, last) for first, last in jumps if first < last]
+    return [lines[a:b] for a, b in loops if not any(a <= x and y < b for x, y in loops)]
+
+
+@pytest.mark.parametrize("name, instruction", [
+    ("matmul, large and odd", FMLA),
+    ("matmul, both transposed", FMLA),
+    ("convolution", FMLA),
+    ("convolution, stride 2", FMLA),
+    ("pointwise convolution", FMLA),
+    ("softmax", r"fmla\s+v\d+\.4s|fmul\s+v\d+\.4s"),
+    ("layer norm", r"fmla\s+v\d+\.4s|fmul\s+v\d+\.4s"),
+    ("elementwise", r"fmul\s+v\d+\.4s"),
+    ("sum", FMLA),
+    ("sum of columns", r"fadd\s+v\d+\.4s"),
+    ("attention", FMLA),
+])
+def test_loops_for_aarch64_compute_with_its_vectors(name: str, instruction: str) -> None:
+    case = CASES[name]
+    result = case.tensors(*(Tensor(x).realize() for x in case.inputs()))
+    text = assembly_for(*AARCH64, result, MACHINES["NEON"])
+    assert re.search(instruction, text)
+    busy = [loop for loop in innermost_loops(text, r"(b\.|cbn?z|tbn?z)")
+            if any(re.match(r"f(mla|mul|add|sub|madd|div)\s", line) for line in loop)]
+    lines = [line for loop in busy for line in loop]
+    vectors = sum(bool(re.match(r"f\w+\s+v\d+\.4s", line)) for line in lines)
+    singles = sum(bool(re.match(r"f(madd|mul|add|sub|div|max\w*)\s+s\d", line)) for line in lines)
+    assert singles <= vectors // 8, "lanes left empty"
+
+
+@pytest.mark.parametrize("name", ["matmul of whole tiles", "matmul, large and odd", "convolution, 3 x 3",
+                                  "convolution, odd", "attention of whole tiles"])
+def test_tiles_for_avx2_fill_its_registers_and_spill_none(name: str) -> None:
+    """12 accumulators, a short side of 2 or 3 operands and one of the long side: 16 registers at most."""
+    others = {"convolution, 3 x 3": convolution((2, 16, 28, 28), (64, 16, 3, 3), padding=1),
+              "convolution, odd": convolution((5, 37, 31, 43), (53, 37, 3, 3), padding=1)}
+    case = others[name] if name in others else CASES[name]
+    result = case.tensors(*(Tensor(x).realize() for x in case.inputs()))
+    text = assembly_for("x86_64-unknown-linux-gnu", "haswell", result, MACHINES["AVX2"])
+    products = [loop for loop in innermost_loops(text, "j")
+                if sum(bool(re.match(r"vfmadd231ps", line)) for line in loop) >= 8]
+    assert products
+    for loop in products:
+        if not any("vbroadcastss\t.L" in line for line in loop):  # not the polynomials of exp
+            accumulators = {line.split("%ymm")[-1] for line in loop if line.startswith("vfmadd231ps")}
+            assert 8 <= len(accumulators) <= 12
+            assert not any("rsp" in line for line in loop), "an accumulator was spilled to the stack"
+    assert any(len([x for x in loop if x.startswith("vfmadd231ps")]) == 12 for loop in products)
+
+
+FEATURES_PROGRAM = """
+import numpy as np
+from tinygrad import Tensor
+from tinygrad.runtime.cpu import cpu_renderer
+from tinygrad.runtime.limits import LimitMeter
+
+draw = np.random.default_rng(3)
+a, b = (draw.standard_normal((61, 61)).astype(np.float32) for _ in range(2))
+x, y = Tensor(a).realize(), Tensor(b).realize()
+wide, other = a.astype(np.float64), b.astype(np.float64)
+weights = np.exp(wide) / np.exp(wide).sum(1, keepdims=True)
+half = (a * 100).astype(np.float16)
+for got, expected in [(x @ y, wide @ other), (x.softmax(), weights), (x.sin(), np.sin(wide)),
+                      (x.exp(), np.exp(wide)), (Tensor(half).realize() * 3, half * np.float16(3)),
+                      (x.half(), a.astype(np.float16))]:
+    np.testing.assert_allclose(got.numpy().astype(np.float64), expected, 1e-5, 1e-5)
+machine = cpu_renderer()
+assert LimitMeter(1).lanes == machine.vector_bytes // 4
+print(machine.vector_bytes, machine.registers, machine.contracts, machine.has_float16)
+"""
+
+
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="features of x86-64")
+@pytest.mark.parametrize("features, expected", [
+    ("-avx512f", "32 16 True True"), ("-avx512f,-avx2,-fma", "16 16 False True"),
+    ("-avx", "16 16 False False"), ("-sse4.1", "16 16 False False"), ("-f16c", "32 16 True False")])
+def test_kernels_of_a_cpu_without_some_features(features: str, expected: str) -> None:
+    if not has_features("avx2", "fma", "f16c"):
+        pytest.skip("a CPU without AVX2")
+    environment = {**os.environ, "CPU_FEATURES": features, "CACHELEVEL": "0"}
+    done = subprocess.run([sys.executable, "-c", FEATURES_PROGRAM], env=environment, text=True,
+                          capture_output=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == expected
+
+
+def test_products_are_not_fused_where_no_instruction_does_it() -> None:
+    machine = LLVMRenderer(vector_bytes=16, registers=16, contracts=False, has_float16=False)
+    for result in (product(24, 20, 28), Tensor.ones(64).contiguous().realize().exp(),
+                   Tensor.ones(64, dtype="float16").contiguous().realize() * 2):
+        text = assembly_for("x86_64-unknown-linux-gnu", "x86-64", result, machine)
+        assert not re.search(r"call\S*\s+(fma|__\w+hf)", text)
+        assert re.search(r"mulps\s", text)
+
+
+def test_a_tile_that_overlaps_asks_for_the_next_one_too() -> None:
+    image = Tensor(np.ones((2, 64, 113, 57), np.float32)).realize()
+    weight = Tensor(np.ones((64, 64, 3, 3), np.float32)).realize()
+    plan = choose_plan(nest_of(image.conv2d(weight, stride=2)), MACHINES["AVX2"])
+    assert Upcast(3, 3) in plan.opts, "28 columns in tiles of 3"
+    assert any(isinstance(o, Prefetch) for o in plan.opts)
+
+
+def test_long_rows_that_are_read_in_order_are_left_to_the_processor() -> None:
+    plan = choose_plan(nest_of(product(512, 1024, 64)), MACHINES["AVX2"])
+    assert all(not isinstance(o, Prefetch) for o in plan.opts)
+
+
+@pytest.mark.parametrize("images, channels", [(5, 32), (3, 64), (7, 48)])
+def test_threads_get_about_as_much_work_each(images: int, channels: int) -> None:
+    machine = LLVMRenderer(vector_bytes=64, registers=32, threads=2)
+    image = Tensor(np.ones((images, 16, 30, 30), np.float32)).realize()
+    weight = Tensor(np.ones((channels, 16, 3, 3), np.float32)).realize()
+    plan = choose_plan(nest_of(image.conv2d(weight)), machine)
+    nest = apply_plan(nest_of(image.conv2d(weight)), plan)
+    (shared,) = {r for n in nest.toposort() for r in n.ranges if r.arg[1] is RangeKind.THREAD}
+    assert shared.extent / (-(-shared.extent // 2) * 2) >= 0.9
+
+
+# --- the numbers behind plans and kernels -------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("fresh_kernels")
+def test_debug_3_prints_the_cost_models_numbers(capsys: pytest.CaptureFixture[str]) -> None:
+    with Context(DEBUG=3):
+        (product(64, 20, 80) + 1).realize()
+    printed = capsys.readouterr().out
+    assert re.search(r"a multiply-add, against 1 without lanes: r1 as lanes 0\.\d+, r0 as lanes", printed)
+    assert re.search(r"a tile of accumulators: rows \d+, vectors \d+, registers \d+", printed)
+    assert "threads: work" in printed
+
+
+def test_debug_3_prints_why_values_are_stored(capsys: pytest.CaptureFixture[str]) -> None:
+    x = Tensor(np.arange(391, dtype=np.float32).reshape(17, 23)).realize()
+    with Context(DEBUG=3):
+        len((product(17, 20, 23).sin() * x).layernorm().schedule())
+    printed = capsys.readouterr().out
+    assert re.search(r"fusion: UOp\(.*\): (stored|computed where it is used): again \S+ times work \S+, "
+                     r"against 100 to store it for 1 kernel", printed)
+
+
+def test_nothing_is_noted_when_nobody_asks(capsys: pytest.CaptureFixture[str]) -> None:
+    (product(16, 20, 48) + 1).realize()
+    assert capsys.readouterr().out == ""
+
+
+def test_a_small_sum_beside_a_long_one_does_not_take_its_lanes() -> None:
+    channels, pieces = 64, 28
+    image = Tensor.ones(16, 28, 28, channels).contiguous().realize()
+    before = Tensor.ones(channels, pieces).contiguous().realize()
+    kernel = (image.permute(3, 0, 1, 2) * before.sum(axis=1).reshape(channels, 1, 1, 1)).sum(axis=(1, 3))
+    plan = choose_plan(lower(kernel.schedule()[-1].ast), MACHINES["AVX-512"])
+    assert Vector(0, 16) in plan.opts
