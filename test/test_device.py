@@ -418,7 +418,7 @@ def test_a_list_made_before_a_fork_runs_in_the_child() -> None:
 
 @pytest.mark.parametrize("rest", [0.0, 0.1])
 def test_the_interpreter_ends_with_workers_awake_or_asleep(rest: float) -> None:
-    for _ in range(5):
+    for _ in range(2):
         result = run_python(f"""
             kernel, out = loaded(adding(64)), np.zeros(64, np.float32)
             for _ in range(50):
