@@ -293,7 +293,8 @@ class Partition:
 
 def _memory_of(node: UOp) -> UOp | None:
     """The view of memory that a computed value is in; constants are better written into kernels."""
-    return node.realized_view if splat_value(node) is None else None
+    view = node.realized_view  # asked first: finding a splat takes a walk down a chain of movement
+    return view if view is not None and splat_value(node) is None else None
 
 
 _GATHERED_BELOW = frozenset({Ops.RESHAPE, Ops.PERMUTE, Ops.EXPAND, Ops.PAD, Ops.DETACH, Ops.CAST})

@@ -84,7 +84,8 @@ def simplified_graph(sinks: list[UOp]) -> list[UOp]:
 def _computed(node: UOp) -> UOp | None:
     """The view that holds the value of a node. A constant that some tensor has in memory is still better
     written into the kernels that use it."""
-    return node.realized_view if splat_value(node) is None else None
+    view = node.realized_view  # asked first: finding a splat takes a walk down a chain of movement
+    return view if view is not None and splat_value(node) is None else None
 
 
 _CHANGED_BY_CONSTANTS = Family.ELEMENTWISE | Family.MOVEMENT
