@@ -7,6 +7,7 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from tinygrad import observer
 from tinygrad.tensor import Tensor as Tensor  # before its methods, which it imports itself
 
 # isort: split
@@ -48,5 +49,12 @@ def __getattr__(name: str) -> Any:
 
 Variable = UOp.variable
 
+
+def _html_of(shown: Any) -> str:
+    """What a notebook shows of a tensor or a step of a schedule."""
+    return str(importlib.import_module("tinygrad.viz.picture").html_of(shown))
+
+
+observer.html_of = _html_of
 if VIZ or PROFILE:
     importlib.import_module("tinygrad.viz.session").begin(page=bool(VIZ), trace=bool(PROFILE))

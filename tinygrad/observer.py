@@ -6,7 +6,7 @@ module imports nothing, so that every layer can call it.
 """
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -86,6 +86,8 @@ class Observer:
 
 active: Observer | None = None
 """who is told; None: nobody"""
+html_of: Callable[[Any], str] = repr
+"""how a notebook shows a tensor or a step of a schedule, which the library itself says (`viz/picture.py`)"""
 
 
 @contextmanager

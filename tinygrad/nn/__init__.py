@@ -22,6 +22,7 @@ from tinygrad.nn.layers import (
     LSTMCell,
     RMSNorm,
 )
+from tinygrad.nn.summary import summary
 
 __all__ = [
     "BatchNorm",
@@ -42,4 +43,5 @@ __all__ = [
     "datasets",
     "optim",
     "state",
+    "summary",
 ]

@@ -56,6 +56,10 @@ class ScheduleItem(NamedTuple):
         device: str = self.buffers[0].device
         return device
 
+    def _repr_html_(self) -> str:
+        """For notebooks: its loop nest and a picture of its graph."""
+        return observer.html_of(self)
+
     def __repr__(self) -> str:
         kind = "copy" if self.ast.op is Ops.COPY else "kernel"
         shapes = ", ".join(f"{b.dtype.name}[{b.arg.size}]" for b in self.buffers)

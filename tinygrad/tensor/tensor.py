@@ -341,6 +341,10 @@ class Tensor(Methods):
             self._first_gradient_use = self._first_gradient_use or "set"
             self._grad = value
 
+    def _repr_html_(self) -> str:
+        """For notebooks: its text, and a picture of its graph while that is lazy."""
+        return observer.html_of(self)
+
     def __repr__(self) -> str:
         """Device, dtype and shape, and the values where they are known; printing never computes."""
         values = self._known_values()

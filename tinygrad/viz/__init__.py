@@ -14,5 +14,6 @@ In: `observer.py` calls the recorder. docs/visualiser.md shows how it is used.
 """
 
 
+from tinygrad.viz.picture import svg as svg
 from tinygrad.viz.session import Profile as Profile
 from tinygrad.viz.session import profile as profile

@@ -9,10 +9,9 @@ from __future__ import annotations
 import base64
 import gzip
 import json
-import os
-import tempfile
 from pathlib import Path
 
+from tinygrad.files import written_whole
 from tinygrad.viz.recording import DETAIL_BYTES, Exporter, Json
 
 MOST_PAGE = 5_000_000
@@ -56,14 +55,8 @@ def bounded_page(exporter: Exporter, most: int = MOST_PAGE) -> str:
         room //= 2
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Write a file such that nobody sees a part of it. Raises OSError."""
+def write_page(path: Path, html: str) -> None:
+    """Write a page such that nobody sees a part of it. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=path.suffix)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    with written_whole(path) as file:
+        file.write(html.encode())

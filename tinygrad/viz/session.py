@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import re
 import signal
 import sys
 import tempfile
@@ -23,7 +24,7 @@ from tinygrad import observer
 from tinygrad.device import Device
 from tinygrad.device.queue import clock
 from tinygrad.helpers import cache_dir
-from tinygrad.viz.page import bounded_page, write_whole
+from tinygrad.viz.page import bounded_page, write_page
 from tinygrad.viz.recorder import Recorder
 from tinygrad.viz.recording import Exporter
 from tinygrad.viz.table import Row, rows_of, table
@@ -58,7 +59,7 @@ class Session:
         self.process = os.getpid()
         self.recorder = Recorder(keeps_stages=page)
         self.exporter = Exporter(self.recorder) if page else None
-        script = Path(sys.argv[0] or "python").stem or "python"
+        script = re.sub(r"\W+", "-", Path(sys.argv[0]).stem).strip("-") or "python"
         name = f"{time.strftime('%Y%m%d-%H%M%S')}-{script}-{self.process}"
         self.page = folder() / f"{name}.html"
         self.stopping = threading.Event()
@@ -122,7 +123,7 @@ class Session:
 
     @staticmethod
     def written(path: Path, html: str) -> Path:
-        write_whole(path, html)
+        write_page(path, html)
         pages = sorted(path.parent.glob("*.html"), key=lambda p: p.stat().st_mtime)
         for old in pages[:-MOST_PAGES]:
             old.unlink(missing_ok=True)

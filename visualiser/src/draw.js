@@ -11,7 +11,7 @@ export function drawGraph(nodes, edges, { onpick, label, vertical = true } = {})
   const left = nodes.length - MOST;
   const kept = new Set(nodes.slice(0, MOST).map((n) => n.id));
   const graph = new dagre.graphlib.Graph();
-  graph.setGraph({ rankdir: vertical ? "TB" : "LR", nodesep: 14, ranksep: 34, marginx: 10, marginy: 10, ranker: nodes.length > 250 ? "longest-path" : "network-simplex" });
+  graph.setGraph({ rankdir: vertical ? "TB" : "LR", nodesep: 14, ranksep: 34, marginx: 10, marginy: 10, ranker: nodes.length > 120 ? "longest-path" : "network-simplex" });
   graph.setDefaultEdgeLabel(() => ({}));
   const byId = new Map();
   let chosen = null;

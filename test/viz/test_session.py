@@ -1,0 +1,260 @@
+"""VIZ=1, PROFILE=1, tinygrad.profile(), `python -m tinygrad.viz`: what they write, and what may go wrong."""
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tinygrad
+from tinygrad import Tensor, TinyJit
+from tinygrad.viz.__main__ import Server, main
+from tinygrad.viz.page import MOST_PAGE, bounded_page, recording_in
+from tinygrad.viz.recorder import Recorder
+from tinygrad.viz.recording import Exporter
+from tinygrad.viz.trace import TraceWriter
+
+pytestmark = pytest.mark.usefixtures("on_cpu")
+
+PROGRAM = """
+import numpy as np
+from tinygrad import Tensor
+x = Tensor(np.ones((16, 16), np.float32))
+for _ in range(3):
+    (x @ x + 1).realize()
+"""
+
+
+def run(program: str, **settings: str) -> subprocess.CompletedProcess[str]:
+    """A program in another process, under these settings."""
+    environment = {**os.environ, "CHECK": "0", "DEV": "CPU", **settings}
+    return subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True,
+                          timeout=120)
+
+
+def path_in(said: str, what: str) -> Path:
+    found = re.search(rf"{what}: (\S+)", said)
+    assert found is not None, said
+    return Path(found[1])
+
+
+def rows_in_trace(path: Path) -> list[dict[str, Any]]:
+    return [event for event in json.loads(path.read_text(encoding="utf-8")) if event["ph"] == "X"]
+
+
+def test_a_page_and_a_trace_are_written_when_the_program_ends(tmp_path: Path) -> None:
+    ended = run(PROGRAM, VIZ="1", PROFILE="1", VIZ_FOLDER=str(tmp_path))
+    assert ended.returncode == 0 and ended.stdout == ""
+    data = recording_in(path_in(ended.stderr, "recording").read_text(encoding="utf-8"))
+    kernels = [k for k in data["kernels"] if k["count"]]
+    assert [k["count"] for k in kernels] == [3]
+    events = [e for e in rows_in_trace(path_in(ended.stderr, "trace")) if e["cat"] == "kernel"]
+    assert [e["name"] for e in events] == [kernels[0]["name"]] * 3
+    assert sum(e["dur"] for e in events) * 1e-6 == pytest.approx(kernels[0]["seconds"], rel=0.01, abs=1e-8)
+    assert kernels[0]["name"] in ended.stderr and "compile" in ended.stderr  # the tables
+
+
+def test_what_a_program_did_before_it_failed_is_written(tmp_path: Path) -> None:
+    ended = run(PROGRAM + "raise RuntimeError('broken')", VIZ="1", VIZ_FOLDER=str(tmp_path))
+    assert ended.returncode == 1 and "broken" in ended.stderr
+    data = recording_in(path_in(ended.stderr, "recording").read_text(encoding="utf-8"))
+    assert sum(k["count"] for k in data["kernels"]) == 3
+
+
+def test_a_program_that_is_terminated_leaves_its_recording(tmp_path: Path) -> None:
+    ended = run(PROGRAM + "import os, signal\nos.kill(os.getpid(), signal.SIGTERM)", VIZ="1",
+                VIZ_FOLDER=str(tmp_path))
+    assert ended.returncode == -signal.SIGTERM
+    assert path_in(ended.stderr, "recording").is_file()
+
+
+@pytest.mark.slow
+def test_a_program_that_is_killed_leaves_what_it_wrote_before(tmp_path: Path) -> None:
+    program = PROGRAM + "import os, signal, time\ntime.sleep(12)\nos.kill(os.getpid(), signal.SIGKILL)"
+    ended = run(program, VIZ="1", PROFILE="1", VIZ_FOLDER=str(tmp_path))
+    assert ended.returncode == -signal.SIGKILL
+    (page,) = tmp_path.glob("*.html")
+    assert sum(k["count"] for k in recording_in(page.read_text(encoding="utf-8"))["kernels"]) == 3
+    (trace,) = tmp_path.glob("*.trace.json")
+    whole = trace.read_text(encoding="utf-8").rstrip().rstrip(",") + "]"
+    assert sum(event.get("cat") == "kernel" for event in json.loads(whole)) == 3
+
+
+def test_a_folder_that_cannot_be_written_is_said_and_another_one_used(tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("no folder")
+    ended = run(PROGRAM, VIZ="1", VIZ_FOLDER=str(blocked), TMPDIR=str(tmp_path))
+    assert ended.returncode == 0
+    assert f"cannot write {blocked}" in ended.stderr
+    assert path_in(ended.stderr, "recording").parent == tmp_path
+
+
+def test_a_page_that_would_be_too_large_leaves_out_the_cheapest_kernels_and_says_so() -> None:
+    recorder = Recorder(keeps_stages=True)
+    tinygrad.observer.active = recorder
+    try:
+        for size in range(3, 9):
+            (Tensor(np.ones((size, size), np.float32)) @ Tensor(np.ones((size, size), np.float32))).realize()
+    finally:
+        tinygrad.observer.active = None
+    exporter = Exporter(recorder)
+    whole = len(bounded_page(exporter, MOST_PAGE))
+    page = bounded_page(exporter, whole - 8_000)
+    assert len(page) <= whole - 8_000
+    found = recording_in(page)
+    ran = sorted((k for k in found["kernels"] if k["count"]), key=lambda k: -k["seconds"])
+    assert "nodes" in ran[0] and "nodes" not in ran[-1]
+    assert any("kernels" in note and "left" not in note for note in found["notes"])
+    assert [k["name"] for k in found["kernels"]] == [k.name for k in recorder.kernels]
+
+
+# --- tinygrad.profile() -------------------------------------------------------------------------------------
+
+
+def test_a_profile_has_what_ran_in_its_block(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    x = Tensor(np.ones((32, 8), np.float32)).realize()
+    (x + 1).realize()
+    with tinygrad.profile() as p:
+        for _ in range(4):
+            (x * 2).realize()
+        x.sum(1).realize()
+    (x * 2).realize()
+    rows = {row.name: row for row in p.rows()}
+    assert {name: row.count for name, row in rows.items()} == {"e_32_8": 4, "r_32_8": 1}
+    assert rows["r_32_8"].bytes == 32 * 8 * 4 + 32 * 4
+    by_line = p.rows("line")
+    assert sum(row.count for row in by_line) == 5 and all("test_session.py" in row.name for row in by_line)
+    assert {"realize", "schedule"} <= {row.name for row in p.rows("stage")}
+    p.table("line", most=1)
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0].split()[:3] == ["line", "runs", "ms"] and printed[-1].startswith("... 1 more")
+    p.save(tmp_path / "trace.json")
+    saved = [e for e in rows_in_trace(tmp_path / "trace.json") if e["cat"] == "kernel"]
+    assert len(saved) == 5
+    with pytest.raises(ValueError, match="a table by 'colour'; there are kernel, line, module, stage"):
+        p.rows("colour")
+
+
+def test_a_trace_opens_in_perfettos_own_processor(tmp_path: Path) -> None:
+    trace_processor = pytest.importorskip("perfetto.trace_processor", reason="pip install perfetto")
+
+    @TinyJit
+    def step(x: Tensor) -> Tensor:
+        return ((x @ x).relu() + 1).realize()
+
+    x = Tensor(np.ones((16, 16), np.float32)).realize()
+    with tinygrad.profile() as p:
+        for _ in range(5):
+            step(x)
+    path = tmp_path / "trace.json"
+    p.save(path)
+    try:
+        processor = trace_processor.TraceProcessor(trace=str(path))
+    except Exception as error:  # its native part is downloaded at the first use
+        pytest.skip(f"Perfetto's trace processor cannot be had: {error}")
+    try:
+        found = processor.query("select name, count(*) as n, sum(dur) as total from slice "
+                                "where category = 'kernel' group by name")
+        totals = {row.name: (row.n, row.total * 1e-9) for row in found}
+    finally:
+        processor.close()
+    rows = {row.name: row for row in p.rows()}
+    assert totals.keys() == rows.keys()
+    for name, (count, seconds) in totals.items():
+        assert count == rows[name].count == 5
+        assert seconds == pytest.approx(rows[name].seconds, rel=0.02, abs=1e-7)
+
+
+def test_a_trace_is_bounded_and_says_what_is_left_out(tmp_path: Path) -> None:
+    recorder = Recorder()
+    writer = TraceWriter(recorder, tmp_path / "t.json", most_bytes=4000)
+    recorder.listeners.append(writer.event)
+    tinygrad.observer.active = recorder
+    try:
+        x = Tensor(np.ones(4, np.float32)).realize()
+        for _ in range(200):
+            (x + 1).realize()
+    finally:
+        tinygrad.observer.active = None
+    recorder.settle()
+    recorder.memory.series.clear()
+    writer.close()
+    events = json.loads((tmp_path / "t.json").read_text())
+    assert (tmp_path / "t.json").stat().st_size < 6000
+    assert writer.left_out > 100
+    assert events[-1]["args"]["labels"] == f"{writer.left_out} events left out"
+
+
+# --- python -m tinygrad.viz ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def page(tmp_path: Path) -> Path:
+    recorder = Recorder(keeps_stages=True)
+    path = tmp_path / "one page.html"
+    path.write_text(bounded_page(Exporter(recorder)), encoding="utf-8")
+    return path
+
+
+def answer(address: str) -> str:
+    with urllib.request.urlopen(address, timeout=10) as response:
+        return str(response.read().decode())
+
+
+def test_recordings_are_served_and_nothing_else(page: Path) -> None:
+    (page.parent / "secret.txt").write_text("secret")
+    server = Server(0, [page])
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        assert server.address.startswith("http://127.0.0.1:")
+        assert 'href="/one%20page.html"' in answer(server.address)
+        assert answer(server.address + "one%20page.html") == page.read_text(encoding="utf-8")
+        before = answer(server.address + "one%20page.html?changed")
+        time.sleep(0.02)
+        os.utime(page)
+        assert answer(server.address + "one%20page.html?changed") != before
+        for name in ("secret.txt", "../secret.txt", "%2e%2e/secret.txt", "etc/passwd"):
+            with pytest.raises(urllib.error.HTTPError) as refused:
+                answer(server.address + name)
+            refused.value.close()
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def test_a_port_in_use_is_said(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert main([str(page), "--port", str(port)]) == 1
+    assert f"cannot listen at port {port}: " in capsys.readouterr().err
+
+
+def test_json_is_printed_or_what_is_missing_said(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                                 capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--json", str(page)]) == 0
+    assert json.loads(capsys.readouterr().out)["version"] == 1
+    assert main(["--json", str(tmp_path / "none.html")]) == 1
+    assert "there is no file" in capsys.readouterr().err
+    other = tmp_path / "other.html"
+    other.write_text("<html></html>")
+    assert main(["--json", str(other)]) == 1
+    assert "not a page that VIZ=1 wrote" in capsys.readouterr().err
+    monkeypatch.setenv("VIZ_FOLDER", str(tmp_path / "empty"))
+    assert main(["--json"]) == 1
+    assert "make one: VIZ=1 python3 script.py" in capsys.readouterr().err
