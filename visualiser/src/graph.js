@@ -35,7 +35,10 @@ export function graphView(main, recording, chosen, go) {
   };
   // What no kernel computes is a view: it is drawn with what it is a view of, or with who uses it.
   const groups0 = schedule.nodes.map(groupOf);
-  schedule.nodes.forEach((node, i) => { groups0[i] ??= node[4].length && !groups0[node[4][0]]?.startsWith("m") ? groups0[node[4][0]] : null; });
+  schedule.nodes.forEach((node, i) => {
+    const of = groups0[node[0] === "ASSIGN" ? node[4][1] : node[4][0]];
+    groups0[i] ??= of && !of.startsWith("m") ? of : null;
+  });
   for (let i = schedule.nodes.length - 1; i >= 0; i--) {
     for (const source of schedule.nodes[i][4]) if (groups0[i]) groups0[source] ??= groups0[i];
   }
@@ -100,6 +103,6 @@ export function graphView(main, recording, chosen, go) {
     h("button.plain", { type: "button", "aria-label": "smaller", onclick: () => drawn.zoomBy(1 / 1.3) }, "−"), h("button.plain", { type: "button", onclick: () => drawn.fit() }, "fit")),
     drawn.left || schedule.left_out ? h("p.note", {}, `${count(drawn.left + schedule.left_out)} nodes are not drawn; collapse by module or kernel to see the whole.`) : null,
     h("div.split", {}, h("div", {}, drawn.svg), detail));
-  const first = nodes.find((n) => n.kind === "kernel") ?? nodes[0];
+  const first = nodes.slice().sort((a, b) => (b.kernel?.seconds ?? 0) - (a.kernel?.seconds ?? 0))[0];
   if (first) drawn.pick(first.id);
 }

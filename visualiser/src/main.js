@@ -51,7 +51,7 @@ function head() {
   return h("header.top", {}, h("h1", {}, program.command),
     h("span.facts", { id: "facts" }, `${program.started} · ${seconds(program.seconds)} on ${program.device} · ${count(used)} kernels, `
       + `${seconds(recording.kernel_seconds)} in them · peak ${bytes(memory.peak)}`),
-    theme(), notes.length ? h("details.notes", {}, h("summary", {}, `${count(notes.length)} things are left out`), h("ul", {}, notes.map((note) => h("li", {}, note)))) : "");
+    theme(), notes.length ? h("details.notes", {}, h("summary", {}, `What is left out (${count(notes.length)})`), h("ul", {}, notes.map((note) => h("li", {}, note)))) : "");
 }
 
 function render() {
