@@ -11,6 +11,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from arrays import held, integers, normal
 
 from tinygrad import Context, Tensor, dtypes
 from tinygrad.codegen.compile import Stages, stages_of
@@ -42,19 +43,6 @@ GUARD = 64
 
 
 # --- helpers ----------------------------------------------------------------------------------------------
-
-
-def numbers(*shape: int, dtype: Any = np.float32, seed: int = 0) -> Array:
-    """Small integers: sums and products of them are exact in every order."""
-    return np.random.default_rng((seed, *shape)).integers(-4, 5, shape).astype(dtype)
-
-
-def normals(*shape: int, dtype: Any = np.float32, seed: int = 0) -> Array:
-    return np.random.default_rng((seed, *shape)).standard_normal(shape).astype(dtype)
-
-
-def held(array: Array) -> Tensor:
-    return Tensor(array).realize()
 
 
 def kernel_of(*results: Tensor) -> UOp:
@@ -125,7 +113,7 @@ def test_arange_is_one_kernel_without_a_reduce(size: int) -> None:
 
 @pytest.mark.parametrize("vocabulary, width, shape", [(7, 3, (4,)), (1000, 16, (5, 3)), (5000, 64, (2, 37))])
 def test_embedding_lookup_loads_by_index(vocabulary: int, width: int, shape: tuple[int, ...]) -> None:
-    table = normals(vocabulary, width)
+    table = normal(vocabulary, width)
     at = np.random.default_rng(0).integers(0, vocabulary, shape).astype(np.int32)
     result = held(table)[held(at)]
     stages = stages_of(kernel_of(result), "CPU", Plan())
@@ -143,22 +131,22 @@ def test_a_lookup_multiplied_with_a_counter_selects_in_integers() -> None:
 
 
 def test_a_reduce_of_the_same_value_is_a_product() -> None:
-    x = held(numbers(5, 7))
+    x = held(integers(5, 7))
     result = x.reshape(5, 7, 1).expand(5, 7, 100).sum(2)
     assert not any(n.op is Ops.REDUCE for n in lower(kernel_of(result)).toposort())
-    np.testing.assert_array_equal(run(result), numbers(5, 7) * 100)
+    np.testing.assert_array_equal(run(result), integers(5, 7) * 100)
 
 
 def test_a_reduce_asked_for_under_a_condition_that_a_reduce_beside_it_makes() -> None:
     """A lookup at an argmax: both reduces had one loop, and one needs the other."""
-    x, row = normals(2), normals(2, seed=1)
+    x, row = normal(2), normal(2, seed=1)
     at = held(x).argmax()
     result = (Tensor.arange(3) == at).where(held(row).max(), 0).sum()
     assert run(result) == row.max()
 
 
 def test_reduces_with_loops_of_their_own_still_share_them() -> None:
-    x, rows = normals(2), [normals(2, seed=i) for i in (1, 2)]
+    x, rows = normal(2), [normal(2, seed=i) for i in (1, 2)]
     at = held(x).argmax()
     values = held(rows[0]).max() * held(rows[1]).max()
     result = (Tensor.arange(3) == at).where(values, 0).sum()
@@ -172,7 +160,7 @@ def test_reduces_with_loops_of_their_own_still_share_them() -> None:
 
 @pytest.mark.parametrize("size", SIZES)
 def test_single_opts_keep_an_elementwise_kernel(size: int) -> None:
-    a, b = numbers(size, 3), numbers(size, 3, seed=1)
+    a, b = integers(size, 3), integers(size, 3, seed=1)
     result = held(a) * held(b) + held(a).permute(1, 0).contiguous().realize().permute(1, 0)
     for plan in single_opts(kernel_of(result), (4, 16)):
         np.testing.assert_array_equal(run(result, plan), a * b + a, err_msg=str(plan))
@@ -180,7 +168,7 @@ def test_single_opts_keep_an_elementwise_kernel(size: int) -> None:
 
 @pytest.mark.parametrize("size", SIZES)
 def test_single_opts_keep_a_row_sum(size: int) -> None:
-    x = numbers(3, size)
+    x = integers(3, size)
     result = held(x).sum(1) * 2
     for plan in single_opts(kernel_of(result), (3, 16)):
         np.testing.assert_array_equal(run(result, plan), x.sum(1) * 2, err_msg=str(plan))
@@ -188,9 +176,9 @@ def test_single_opts_keep_a_row_sum(size: int) -> None:
 
 @pytest.mark.parametrize("size", (2, 3, 17, 64, 997))
 def test_single_opts_keep_maximum_and_product(size: int) -> None:
-    x = -np.abs(numbers(2, size)) - 1
+    x = -np.abs(integers(2, size)) - 1
     largest = held(x).max(1)
-    sign = np.sign(numbers(2, size) + 0.5).astype(np.float32)
+    sign = np.sign(integers(2, size) + 0.5).astype(np.float32)
     product = held(sign).prod(1)
     for plan in single_opts(kernel_of(largest), (4,)):
         np.testing.assert_array_equal(run(largest, plan), x.max(1), err_msg=str(plan))
@@ -200,14 +188,14 @@ def test_single_opts_keep_maximum_and_product(size: int) -> None:
 
 @pytest.mark.parametrize("size", (2, 5, 16, 37, 100))
 def test_single_opts_keep_a_matmul(size: int) -> None:
-    a, b = numbers(size, 17), numbers(17, size + 1)
+    a, b = integers(size, 17), integers(17, size + 1)
     result = held(a) @ held(b)
     for plan in single_opts(kernel_of(result), (2, 8)):
         np.testing.assert_array_equal(run(result, plan), a @ b, err_msg=str(plan))
 
 
 def test_the_tail_of_a_reduce_over_a_reduce_has_loops_of_its_own() -> None:
-    x = numbers(2, 2, 3, 7, dtype=np.int32)
+    x = integers(2, 2, 3, 7, dtype=np.int32)
     result = held(x).sum(0).flatten().sum(0)
     for plan in [None, *single_opts(kernel_of(result), (4, 16))]:
         assert run(result, plan) == x.sum(), plan
@@ -223,7 +211,7 @@ def matmul_ranges(ast: UOp) -> tuple[int, int, int]:
 
 @pytest.mark.parametrize("m, k, n", [(16, 8, 32), (7, 5, 9), (37, 17, 33), (100, 64, 17), (5, 100, 3)])
 def test_tiles_of_a_matmul(m: int, k: int, n: int) -> None:
-    a, b = numbers(m, k), numbers(k, n)
+    a, b = integers(m, k), integers(k, n)
     result = held(a) @ held(b)
     rows, columns, inner = matmul_ranges(kernel_of(result))
     tiles = [
@@ -240,7 +228,7 @@ def test_tiles_of_a_matmul(m: int, k: int, n: int) -> None:
 
 @pytest.mark.parametrize("m, k, n", [(16, 8, 32), (7, 5, 9), (37, 17, 33)])
 def test_staging_an_operand_over_any_of_its_ranges(m: int, k: int, n: int) -> None:
-    a, b = numbers(m, k), numbers(k, n)
+    a, b = integers(m, k), integers(k, n)
     result = (held(a) * 2) @ (held(b) + 1)
     expected = (a * 2) @ (b + 1)
     ast = kernel_of(result)
@@ -257,7 +245,7 @@ def test_staging_an_operand_over_any_of_its_ranges(m: int, k: int, n: int) -> No
 @pytest.mark.parametrize("m, k, n", [(16, 8, 32), (13, 5, 40), (37, 17, 33)])
 def test_staging_a_panel_that_lanes_read(m: int, k: int, n: int) -> None:
     """The columns become outer x unrolled x lanes; the staged panel covers reduce, unrolled and lanes."""
-    a, b = numbers(m, k), numbers(n, k)
+    a, b = integers(m, k), integers(n, k)
     result = held(a) @ held(b).permute(1, 0)
     ast = kernel_of(result)
     rows, columns, inner = matmul_ranges(ast)
@@ -274,26 +262,26 @@ def test_staging_a_panel_that_lanes_read(m: int, k: int, n: int) -> None:
 
 
 def test_an_opt_on_a_range_that_is_not_there_says_which_there_are() -> None:
-    nest = lower(kernel_of(held(numbers(4, 5)) + 1))
+    nest = lower(kernel_of(held(integers(4, 5)) + 1))
     with pytest.raises(ValueError, match="no range r9, only r0, r1"):
         choose = Plan((Upcast(9, 2),))
-        stages_of(kernel_of(held(numbers(4, 5)) + 1), "CPU", choose)
+        stages_of(kernel_of(held(integers(4, 5)) + 1), "CPU", choose)
     assert len(all_ranges(nest)) == 2
 
 
 def test_an_in_place_kernel_never_overlaps_its_last_tile() -> None:
     """`x += 1` over 17 items in tiles of 8: an overlapping tile would add twice."""
-    x = held(numbers(17))
+    x = held(integers(17))
     x.assign(x + 1)
     [item] = x.schedule()
     [r] = all_ranges(lower(item.ast))
     for kind in (Vector, Upcast):
-        data = numbers(17)
+        data = integers(17)
         stages = stages_of(item.ast, "CPU", Plan((kind(r.arg[0], 8),)))
         device = Device["CPU"]
         code = device.compile(device.renderer.render("kernel", stages.program))
         device.load("kernel", code, 0)([data.ctypes.data] * len(item.buffers), [], 1)
-        np.testing.assert_array_equal(data, numbers(17) + 1)
+        np.testing.assert_array_equal(data, integers(17) + 1)
 
 
 # --- the cost model ---------------------------------------------------------------------------------------
@@ -317,19 +305,19 @@ MATMULS = [(1, 1, 1), (2, 3, 5), (16, 16, 16), (17, 37, 5), (64, 64, 64), (1, 10
 @pytest.mark.parametrize("m, k, n", MATMULS)
 def test_matmul_in_all_transpositions(m: int, k: int, n: int) -> None:
     for left, right in itertools.product((False, True), repeat=2):
-        a = numbers(k, m).T if left else numbers(m, k)
-        b = numbers(n, k).T if right else numbers(k, n)
-        x = held(numbers(k, m)).permute(1, 0) if left else held(numbers(m, k))
-        y = held(numbers(n, k)).permute(1, 0) if right else held(numbers(k, n))
+        a = integers(k, m).T if left else integers(m, k)
+        b = integers(n, k).T if right else integers(k, n)
+        x = held(integers(k, m)).permute(1, 0) if left else held(integers(m, k))
+        y = held(integers(n, k)).permute(1, 0) if right else held(integers(k, n))
         agree(x @ y, a @ b)
 
 
 @pytest.mark.parametrize("batch, m, k, n", [(1, 3, 4, 5), (3, 17, 8, 33), (8, 1, 64, 16), (5, 2, 3, 100)])
 def test_batched_matmul(batch: int, m: int, k: int, n: int) -> None:
-    a, b = numbers(batch, m, k), numbers(batch, k, n)
+    a, b = integers(batch, m, k), integers(batch, k, n)
     agree(held(a) @ held(b), a @ b)
     agree(held(a) @ held(b[0]), a @ b[0])
-    agree(held(a) @ held(numbers(batch, n, k)).transpose(1, 2), a @ numbers(batch, n, k).transpose(0, 2, 1))
+    agree(held(a) @ held(integers(batch, n, k)).transpose(1, 2), a @ integers(batch, n, k).transpose(0, 2, 1))
 
 
 def convolved(x: Array, w: Array, stride: int, padding: int, groups: int, dilation: int) -> Array:
@@ -358,7 +346,7 @@ CONVOLUTIONS = [  # images, channels, outputs, size, kernel, stride, padding, gr
 @pytest.mark.parametrize("n, c, o, size, kernel, stride, padding, groups, dilation", CONVOLUTIONS)
 def test_convolution(n: int, c: int, o: int, size: int, kernel: int, stride: int, padding: int, groups: int,
                      dilation: int) -> None:
-    x, w = numbers(n, c, size, size), numbers(o, c // groups, kernel, kernel)
+    x, w = integers(n, c, size, size), integers(o, c // groups, kernel, kernel)
     expected = convolved(x, w, stride, padding, groups, dilation)
     for setting in (0, 1):
         with Context(NOOPT=setting):
@@ -368,7 +356,7 @@ def test_convolution(n: int, c: int, o: int, size: int, kernel: int, stride: int
 
 @pytest.mark.parametrize("shape", [(1, 1, 1), (5, 3, 2), (17, 16, 37), (2, 997, 3), (64, 4, 100)])
 def test_sums_over_any_axes(shape: tuple[int, int, int]) -> None:
-    x = numbers(*shape)
+    x = integers(*shape)
     for count in (1, 2, 3):
         for axes in itertools.combinations(range(3), count):
             agree(held(x).sum(axes) + 1, np.asarray(x.sum(axes) + 1, np.float32))
@@ -377,7 +365,7 @@ def test_sums_over_any_axes(shape: tuple[int, int, int]) -> None:
 
 @pytest.mark.parametrize("rows, columns", [(1, 1), (3, 5), (17, 37), (64, 100), (2, 997), (100, 16)])
 def test_softmax(rows: int, columns: int) -> None:
-    x = normals(rows, columns)
+    x = normal(rows, columns)
     for axis in (0, 1):
         e = np.exp(x.astype(np.float64) - x.max(axis, keepdims=True))
         agree(held(x).softmax(axis), (e / e.sum(axis, keepdims=True)).astype(np.float32), 2e-6)
@@ -385,10 +373,10 @@ def test_softmax(rows: int, columns: int) -> None:
 
 @pytest.mark.parametrize("shape", [(2, 5), (16, 16), (17, 37), (64, 100), (997, 3)])
 def test_transposes(shape: tuple[int, int]) -> None:
-    x = numbers(*shape)
+    x = integers(*shape)
     agree(held(x).permute(1, 0).contiguous(), np.ascontiguousarray(x.T))
-    agree(held(x).permute(1, 0) + held(numbers(*shape[::-1], seed=1)), x.T + numbers(*shape[::-1], seed=1))
-    y = numbers(3, *shape)
+    agree(held(x).permute(1, 0) + held(integers(*shape[::-1], seed=1)), x.T + integers(*shape[::-1], seed=1))
+    y = integers(3, *shape)
     agree(held(y).permute(2, 0, 1).contiguous(), np.ascontiguousarray(y.transpose(2, 0, 1)))
 
 
@@ -396,7 +384,7 @@ def test_transposes(shape: tuple[int, int]) -> None:
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.int32, np.int64, np.float64, np.float16,
                                    ml_dtypes.bfloat16], ids=lambda d: np.dtype(d).name)
 def test_every_number_type(dtype: Any, size: int) -> None:
-    a, b = numbers(2, size, dtype=dtype), numbers(2, size, dtype=dtype, seed=1)
+    a, b = integers(2, size, dtype=dtype), integers(2, size, dtype=dtype, seed=1)
     agree(held(a) * held(b) + held(a), a * b + a)
     agree((held(a) < held(b)).where(held(a), held(b) - 1), np.where(a < b, a, b - np.asarray(1, dtype)))
     agree(held(a).max(1) - 1, a.max(1) - np.asarray(1, dtype))
@@ -407,7 +395,7 @@ def test_every_number_type(dtype: Any, size: int) -> None:
 
 @pytest.mark.parametrize("size", [2, 5, 16, 37, 1000])
 def test_bools(size: int) -> None:
-    a, b = numbers(3, size) > 0, numbers(3, size, seed=1) > 1
+    a, b = integers(3, size) > 0, integers(3, size, seed=1) > 1
     agree(held(a) & held(b).logical_not(), a & ~b)
     agree(held(a) ^ held(b), a ^ b)
     agree(held(a).any(1), np.asarray(a.any(1)))
@@ -417,7 +405,7 @@ def test_bools(size: int) -> None:
 
 
 def test_lanes_of_mixed_widths() -> None:
-    small, wide = numbers(37, dtype=np.int8), numbers(37, dtype=np.float64, seed=1)
+    small, wide = integers(37, dtype=np.int8), integers(37, dtype=np.float64, seed=1)
     agree(held(small).cast(dtypes.float64) * held(wide), small * wide)
     agree((held(wide) > 0).cast(dtypes.int8) + held(small), (wide > 0).astype(np.int8) + small)
 
@@ -430,8 +418,8 @@ def vectors(stages: Stages) -> set[int]:
 
 
 def test_noopt_runs_plain_loops() -> None:
-    for result in (held(numbers(64, 64)) @ held(numbers(64, 64)), held(normals(64, 256)).softmax(),
-                   held(numbers(4096)) + 1):
+    for result in (held(integers(64, 64)) @ held(integers(64, 64)), held(normal(64, 256)).softmax(),
+                   held(integers(4096)) + 1):
         with Context(NOOPT=1):
             stages = stages_of(kernel_of(result), "CPU")
         assert stages.plan == Plan()
@@ -442,7 +430,7 @@ def test_noopt_runs_plain_loops() -> None:
 @pytest.mark.parametrize("threads", [1, 2])
 def test_avx2_plans_have_eight_lanes(threads: int) -> None:
     renderer = LLVMRenderer(vector_bytes=32, registers=16, threads=threads)
-    x, a, b = normals(64, 256), numbers(96, 128), numbers(128, 80)
+    x, a, b = normal(64, 256), integers(96, 128), integers(128, 80)
     e = np.exp(x.astype(np.float64) - x.max(1, keepdims=True))
     cases: list[tuple[Tensor, Array]] = [
         (held(a) @ held(b), a @ b), (held(a) + 1, a + 1), (held(a).sum(1) * 2, a.sum(1) * 2),
@@ -459,7 +447,7 @@ def test_a_matmul_tile_leaves_registers_for_its_operands() -> None:
     for size, registers in ((32, 16), (64, 32)):
         renderer = LLVMRenderer(vector_bytes=size, registers=registers)
         for m, k, n in ((128, 128, 128), (96, 64, 640), (997, 37, 64)):
-            ast = kernel_of(held(numbers(m, k)) @ held(numbers(k, n)))
+            ast = kernel_of(held(integers(m, k)) @ held(integers(k, n)))
             program = stages_of(ast, "CPU", plan_of(ast, renderer)).program
             accumulators = [x for x in program if x.op is Ops.REGISTER and x.dtype.count > 1]
             assert 4 <= len(accumulators) < registers
@@ -468,7 +456,7 @@ def test_a_matmul_tile_leaves_registers_for_its_operands() -> None:
 def test_lanes_of_doubles_are_half_those_of_floats() -> None:
     renderer = LLVMRenderer(vector_bytes=64, registers=32)
     for dtype, lanes in ((np.float32, 16), (np.float64, 8), (np.int64, 8)):
-        plan = plan_of(kernel_of(held(numbers(4096, dtype=dtype)) * 3), renderer)
+        plan = plan_of(kernel_of(held(integers(4096, dtype=dtype)) * 3), renderer)
         assert [o.amount for o in plan.opts if isinstance(o, Vector)] == [lanes]
 
 
@@ -478,9 +466,9 @@ def test_small_kernels_stay_on_one_thread() -> None:
     def threaded(result: Tensor) -> bool:
         return any(isinstance(o, Thread) for o in plan_of(kernel_of(result), renderer).opts)
 
-    assert not threaded(held(numbers(100)) + 1)
-    assert threaded(held(numbers(512, 512)) @ held(numbers(512, 512)))
-    assert threaded(held(numbers(1 << 20)) + 1)
+    assert not threaded(held(integers(100)) + 1)
+    assert threaded(held(integers(512, 512)) @ held(integers(512, 512)))
+    assert threaded(held(integers(1 << 20)) + 1)
 
 
 # --- printed forms ----------------------------------------------------------------------------------------
@@ -491,7 +479,7 @@ def block(text: str) -> str:
 
 
 def test_a_matmul_with_bias_prints_as_nest_and_program() -> None:
-    ast = kernel_of((held(numbers(4, 6)) @ held(numbers(6, 8)) + held(numbers(8))) * 2)
+    ast = kernel_of((held(integers(4, 6)) @ held(integers(6, 8)) + held(integers(8))) * 2)
     stages = stages_of(ast, "CPU", Plan((Vector(1, 8),)))
     assert format_nest(stages.nest) == block("""
         for i0 in 0..4:
@@ -518,7 +506,7 @@ def test_a_matmul_with_bias_prints_as_nest_and_program() -> None:
 
 
 def test_a_masked_tail_of_a_reduce_prints_its_condition() -> None:
-    ast = kernel_of(held(numbers(4, 6)).max(1) * 2)
+    ast = kernel_of(held(integers(4, 6)).max(1) * 2)
     stages = stages_of(ast, "CPU", Plan((Vector(1, 4),)))
     assert format_nest(stages.optimised) == block("""
         for i0 in 0..4:

@@ -82,8 +82,6 @@ UNUSED: Mapping[str, Unused] = {
     "DEBUG_RANGEIFY": Unused(0, "DEBUG"),
     "TRACK_MATCH_STATS": Unused(0),
     "REWRITE_STACK_LIMIT": Unused(250_000),
-    "VIZ": Unused(0),
-    "PROFILE": Unused(0),
 }
 
 DEVICES = ("CPU", "GPU", "CL", "CUDA", "NV", "AMD", "HIP", "METAL", "QCOM", "WEBGPU", "PYTHON", "LLVM",
