@@ -9,13 +9,21 @@ walks here too; what each rule changed is recorded by `passes.py`.
 """
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, Self
+from weakref import ref
 
 from tinygrad import observer
 
 Watcher = Callable[[Any, Any, Any], None]
 """Told of each change: what made it (a `Rule`, or the function of a pass), the node before and after."""
+
+
+MOST_WALKED = 64
+"""Nodes whose order is kept: four in five nodes that are walked over while kernels are written."""
+_walked: deque[ref[Any]] = deque()
+"""Those, the one walked over longest ago first."""
 
 
 class Watching:
@@ -41,7 +49,12 @@ class Walk:
     def toposort(self, stop: Callable[[Self], bool] | None = None) -> dict[Self, None]:
         """Every node below this one and itself, sources first. `stop(node)` keeps a node but not its
         sources."""
-        done: dict[Self, None] = {}
+        done: dict[Self, None]
+        if stop is None and (below := self.__dict__.get("_below")) is not None:
+            done = below.copy()
+            done[self] = None
+            return done
+        done = {}
         stack: list[Self | None] = [self]
         push, pop = stack.append, stack.pop
         while stack:
@@ -59,7 +72,21 @@ class Walk:
                 for source in reversed(node.src):
                     if source not in done:
                         push(source)
+        if stop is None:
+            self._remember(done)
         return done
+
+    def _remember(self, order: dict[Self, None]) -> None:
+        """Keep an order for those who ask next: the steps of a plan walk over one nest again and again. What
+        is kept is below the node, so nothing lives longer for it."""
+        below = order.copy()
+        del below[self]
+        self.__dict__["_below"] = below
+        _walked.append(ref(self))
+        if len(_walked) > MOST_WALKED:
+            oldest = _walked.popleft()()
+            if oldest is not None:
+                oldest.__dict__.pop("_below", None)
 
     def rebuild(self, bottom_up: Callable[[Self, tuple[Self, ...]], Self] | None = None,
                 top_down: Callable[[Self], Self | None] | None = None,
