@@ -268,6 +268,7 @@ def test_copies_between_every_two_devices(source: str, target: str, tmp_path: Pa
     assert moved.device == Device.canonicalize(end)
     np.testing.assert_array_equal(t[2:4].to(end).numpy(), x[2:4])
     np.testing.assert_array_equal(t.T[1:, ::2].to(end).to("CPU").numpy(), x.T[1:, ::2])
+    np.testing.assert_array_equal((t.to(end)[1:4] * 2).to("CPU").numpy(), x[1:4] * 2)
     flags = Tensor(x > 0, device=start).to(end)
     assert flags.dtype is dtypes.bool
     np.testing.assert_array_equal(flags.numpy(), x > 0)

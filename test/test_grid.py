@@ -76,7 +76,7 @@ def test_each_item_is_stored_by_one_thread(groups, kinds, lanes):
     grid = grid_of([store(slot, group, total if slot == 0 else None) for slot, group in enumerate(own)])
     threads = threads_of(grid)
     for group in own:
-        guard = grid.guard(frozenset(group))
+        guard = grid.mask(frozenset(group))
         storing = [t for t in threads if guard is None or value(guard, t)]
         items = sorted(tuple(value(grid.counters[r], t) for r in group) for t in storing)
         assert items == list(itertools.product(*(range(r.extent) for r in group)))

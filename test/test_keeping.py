@@ -346,6 +346,13 @@ def test_a_schedule_lists_what_is_computed_to_be_kept_first():
 # --- values that are read while a function is traced ------------------------------------------------------
 
 
+def test_a_schedule_of_what_needs_nothing_that_is_kept_is_that_alone():
+    weight = Tensor.rand(64)
+    x = Tensor([1.0, 2.0]).realize()
+    assert len((x * 2).sum().schedule()) == 1
+    assert not weight.uop.realized_view
+
+
 def test_a_value_that_depends_on_no_input_can_be_read_while_tracing():
     table = Tensor.randn(6)
     calls = []

@@ -23,7 +23,7 @@ from spaces import SIZES, Both, Space
 
 from tinygrad import Context, Device, Tensor
 from tinygrad.codegen import compile
-from tinygrad.codegen.opt import choose_chain, choose_gpu, choose_registers, choose_sides, choose_units
+from tinygrad.codegen.opt import choose_attention, choose_gpu, choose_registers, choose_sides, choose_units
 from tinygrad.dtype import to_dtype
 from tinygrad.schedule import cost, split_k
 
@@ -338,7 +338,7 @@ def as_if_large(patch: pytest.MonkeyPatch, seed: int) -> None:
     draw(choose_gpu, "TILE_ITEMS", 2, 4)
     draw(choose_gpu, "ROW_ROUNDS", 1, 2)
     draw(choose_gpu, "BLOCKS_AT_ONCE", 1, 4)
-    draw(choose_chain, "LEAST_SIDE", 1, 2)
+    draw(choose_attention, "LEAST_SIDE", 1, 2)
     full = random.choice((None, 1, 2))
     for where in (choose_gpu, choose_sides):
         patch.setattr(where, "FULL_BLOCKS", full or where.FULL_BLOCKS)

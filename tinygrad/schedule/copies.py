@@ -38,14 +38,19 @@ def computing_device(device: str) -> str:
 
 def computed_at_target(copy: UOp) -> UOp | None:
     """`copy` of something computed from data on a device that only holds it: computed from a copy of the
-    data instead. None for every other copy."""
-    device = copy.src[0].device
-    if device is None or contiguous_part(copy.src[0]) is not None or Device[device].computes:
+    data instead: of the needed part of memory, and of what is copied there. None for every other copy."""
+    source = copy.src[0]
+    if source.device is None or Device[source.device].computes or source.op is Ops.COPY \
+            or contiguous_part(source) is not None:
         return None
-    parts = needed_parts(copy.src[0])
     at = computing_device(copy.arg)
-    moved = {buffer: _copied_part(buffer, part, at) for buffer, part in parts.items()}
-    return copy.src[0].substitute(moved).copy_to(copy.arg)
+    moved = {buffer: _copied_part(buffer, part, at) for buffer, part in needed_parts(source).items()}
+    moved |= {node: node.copy_to(at) for node in source.toposort(stop=_is_copy) if _is_copy(node)}
+    return source.substitute(moved).copy_to(copy.arg)
+
+
+def _is_copy(node: UOp) -> bool:
+    return node.op is Ops.COPY
 
 
 def made_at_target(copy: UOp) -> UOp | None:
@@ -72,9 +77,10 @@ def is_computed(copy: UOp) -> bool:
 
 
 def needed_parts(root: UOp) -> dict[UOp, Interval]:
-    """For each BUFFER below `root` the shortest part with every item that `root` depends on."""
-    order = root.toposort()
-    looked_at = {root, *(s for n in order if n.op not in Family.MOVEMENT for s in n.src)}
+    """For each BUFFER below `root`, but for those that are copied, the shortest part with every item that
+    `root` depends on."""
+    order = root.toposort(stop=_is_copy)
+    looked_at = {root, *(s for n in order if n.op not in Family.MOVEMENT and not _is_copy(n) for s in n.src)}
     parts: dict[UOp, Interval] = {}
     for node in looked_at:
         if node.base.op is Ops.BUFFER:
