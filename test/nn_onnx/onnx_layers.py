@@ -221,7 +221,9 @@ def Resize(b: Builder) -> None:
     if b.flip():
         given = [x, "", "", b.constant([n, c, h * b.rng.randint(1, 3), max(1, w * b.rng.randint(1, 4) // 2)])]
     else:
-        given = [x, "", b.constant([1, 1, b.rng.choice([1, 2, 2.5]), b.rng.choice([1, 2, 3])], np.float32)]
+        # with corners aligned, sizes of ONNX Runtime are whole numbers of items; the standard's are not
+        part = 2 if made.get("coordinate_transformation_mode") == "align_corners" else 2.5
+        given = [x, "", b.constant([1, 1, b.rng.choice([1, 2, part]), b.rng.choice([1, 2, 3])], np.float32)]
     b.add("Resize", given, **made)
 
 
