@@ -33,6 +33,19 @@ class Observer:
         that many items of a schedule."""
         return ()
 
+    def lines_of_nodes(self, structure: Any) -> tuple[int, ...]:
+        """The numbers of the user's lines that the nodes of a graph came from."""
+        return ()
+
+    def items_again(self, items: list[Any], before: Any, structure: Any) -> list[Any]:
+        """The items of a schedule that was made for an equal graph, whose nodes came from the lines `before`
+        (None: nobody knows), with the lines of this one."""
+        return items
+
+    def sites_again(self, sites: Any, before: Any, structure: Any) -> Any:
+        """The same for (kernel, lines) of calls: equal ones are the same object."""
+        return sites
+
     # --- schedules and kernels --------------------------------------------------------------------------
 
     def scheduled(self, structure: Any, schedule: Any, is_new: bool) -> None:

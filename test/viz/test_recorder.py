@@ -75,6 +75,22 @@ def test_a_kernel_of_a_gradient_is_for_the_line_of_the_value() -> None:
     assert any(each["gradient"] and each["frames"][0][1] == line for each in lines)
 
 
+def test_equal_graphs_at_other_lines_are_for_those() -> None:
+    x, y = (ones(17, 3).realize() for _ in range(2))
+    (x * 5).realize()  # before anybody records
+    with recorded() as recorder:
+        first = (x * 5).realize(); one = here()  # noqa: E702
+        second = (x * 5 * 1.5).sum(0).realize(); two = here()  # noqa: E702
+        third = (y * 5 * 1.5).sum(0).realize(); three = here()  # noqa: E702
+        for _ in range(2):
+            first = (first * 5).realize(); four = here()  # noqa: E702
+    found = exported(recorder)
+    runs = {found["lines"][s["lines"][0]]["frames"][0][1]: s["count"] for s in found["sites"]
+            if s["kind"] == "kernel"}
+    assert runs == {one: 1, two: 1, three: 1, four: 2}
+    assert second.shape == third.shape
+
+
 class Inner:
     def __init__(self) -> None:
         self.weight = ones(4, 4)

@@ -69,6 +69,10 @@ def run(structure: Structure, template: Template | None) -> bool:
         launch = template.launch = launch_of(template, len(structure.buffers))
     if type(launch) is not CommandList or launch.beam != BEAM.value:
         return False
+    watcher, sites = observer.active, launch.sites
+    if watcher is not None:
+        sites = watcher.sites_again(sites, template.node_lines, structure)
+        watcher.begin_step(sites[0][1])
     addresses: dict[int, int] = {}
     for number, node in enumerate(structure.buffers):
         memory = node.storage.buffer
@@ -96,7 +100,6 @@ def run(structure: Structure, template: Template | None) -> bool:
     with queue.lock:
         if not queue.runs_here(launch.seconds, ()):
             return False
-        watcher = observer.active
         times = [] if watcher is None else [clock()]
         for call in launch.calls:
             call.program([addresses[slot] for slot in call.slots],
@@ -105,7 +108,7 @@ def run(structure: Structure, template: Template | None) -> bool:
             if watcher is not None:
                 times.append(clock())
         if watcher is not None:
-            watcher.kernels_run(launch.sites, launch.device, times, None)
+            watcher.kernels_run(sites, launch.device, times, None)
     GlobalCounters.kernel_count += len(launch.calls)
     GlobalCounters.global_ops += launch.operations
     GlobalCounters.global_mem += launch.bytes

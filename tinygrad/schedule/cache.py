@@ -244,6 +244,8 @@ class Template:
     """memory on several devices, whose numbers come last"""
     starts: tuple[int, ...] = ()
     """of a structure that is spread: where slices begin, numbered after its variables"""
+    node_lines: tuple[int, ...] | None = field(default=None, compare=False, repr=False)
+    """the user's line that each node of the structure came from, where somebody records (`observer.py`)"""
     launch: Any = field(default=None, compare=False, repr=False)
     """what the engine has made of it, so that it can be run at once (`engine/immediate.py`)"""
 
@@ -383,7 +385,10 @@ class ScheduleCache:
     def of_structure(self, structure: Structure, template: Template | None) -> Schedule:
         """The schedule of a graph of known sizes, on single devices; `template`: its own, where known."""
         if template is not None:
-            return template.over(structure)
+            schedule = template.over(structure)
+            if observer.active is not None:
+                schedule.items = observer.active.items_again(schedule.items, template.node_lines, structure)
+            return schedule
         with observer.span("schedule", f"{len(structure.nodes)} nodes"):
             return self.new_schedule(structure)
 
@@ -399,6 +404,8 @@ class ScheduleCache:
             template = Template.of(schedule, structure)
             if template is None:
                 return schedule
+            if observer.active is not None:
+                template.node_lines = observer.active.lines_of_nodes(structure)
             if self.disk is not None and name is not None:
                 self.disk.put(name, template)
         self.keep(structure.key, template)

@@ -111,6 +111,11 @@ class Lines:
         return found
 
 
+LINES = Lines()
+"""The lines of this process: nodes of graphs, and schedules found again, keep their numbers from one
+recording to the next."""
+
+
 def kind_of(code: CodeType) -> int:
     """What frames of this code are."""
     file = code.co_filename

@@ -26,7 +26,7 @@ from tinygrad.helpers import getenv
 from tinygrad.observer import Observer
 from tinygrad.viz.graphs import ScheduledGraph
 from tinygrad.viz.kernels import KernelRecord, SearchRecord
-from tinygrad.viz.lines import UNKNOWN, Lines
+from tinygrad.viz.lines import LINES, UNKNOWN
 from tinygrad.viz.memory import ArenaRecord, Held, MemoryRecord
 
 MOST_EVENTS = 200_000
@@ -71,17 +71,21 @@ class Recorder(Observer):
     def __init__(self, keeps_stages: bool = False) -> None:
         self.keeps_stages = keeps_stages
         self.began = clock()
-        self.lines = Lines()
+        self.lines = LINES
         self.kernels: list[KernelRecord] = []
         self.kernel_of: dict[Any, KernelRecord] = {}
         """by a `CompiledKernel`'s id, and by what it was written from: (ast, device)"""
         self.sites: list[Site] = []
         self.site_of: dict[Any, int] = {}
         self.site_lists: dict[int, tuple[Any, np.ndarray[Any, Any]]] = {}
+        self.moved_sites: dict[Any, tuple[Any, Any]] = {}
+        """by the id of the sites of a template and the lines of another graph of its structure"""
         self.tracks: list[str] = []
         self.track_of: dict[str, int] = {}
-        self.counts = np.zeros(64, np.int64)
-        self.seconds = np.zeros(64)
+        self.totals: dict[int, int] = {}
+        """how often each site ran"""
+        self.spent: dict[int, float] = {}
+        """and for how many seconds"""
         self.events: deque[tuple[int, Any, Any, Any]] = deque()
         """(track, site, start, end), of a list of kernels arrays"""
         self.event_count = 0
@@ -102,7 +106,7 @@ class Recorder(Observer):
     # --- tensors and lines ------------------------------------------------------------------------------
 
     def tensor_made(self, node: Any) -> None:
-        if "line" not in node.__dict__:
+        if node.device is not None and "line" not in node.__dict__:  # a number is marked with what uses it
             mark(node, self.lines.here())
 
     def gradients_made(self, node: Any, gradients: Sequence[Any]) -> None:
@@ -140,6 +144,36 @@ class Recorder(Observer):
             if line is not None:
                 found[line] = found.get(line, 0) + 1
         return tuple(sorted(found, key=lambda line: -found[line]))
+
+    def lines_of_nodes(self, structure: Any) -> tuple[int, ...]:
+        return tuple([node.__dict__.get("line", UNKNOWN) for node in structure.nodes])
+
+    def items_again(self, items: list[Any], before: Any, structure: Any) -> list[Any]:
+        now = self.lines_of_nodes(structure)
+        if now == before:
+            return items
+        return [item._replace(lines=self.moved(item.lines, before, now, structure)) for item in items]
+
+    def sites_again(self, sites: Any, before: Any, structure: Any) -> Any:
+        now = self.lines_of_nodes(structure)
+        if now == before:
+            return sites
+        known = self.moved_sites.get((id(sites), now))
+        if known is None:
+            moved = tuple([(kernel, self.moved(lines, before, now, structure)) for kernel, lines in sites])
+            known = self.moved_sites[id(sites), now] = sites, moved
+        return known[1]
+
+    def moved(self, lines: tuple[int, ...], before: Any, now: tuple[int, ...], structure: Any
+              ) -> tuple[int, ...]:
+        """The lines of a kernel in another graph of the same structure."""
+        if before is None or not lines:
+            line = structure.sinks[0].__dict__.get("line")
+            return (self.lines.here() if line is None else line,)
+        changes = dict(zip(before, now, strict=True))
+        for old, new in zip(before, now, strict=True):  # what is of a gradient is of that in the other graph
+            changes.setdefault(self.lines.gradient(old), self.lines.gradient(new))
+        return tuple(dict.fromkeys([changes.get(line, line) for line in lines]))
 
     # --- schedules and kernels --------------------------------------------------------------------------
 
@@ -220,30 +254,8 @@ class Recorder(Observer):
 
     # --- what runs --------------------------------------------------------------------------------------
 
-    @contextmanager
-    def span(self, kind: str, name: str) -> Iterator[None]:
-        local = self.local
-        record = local.writing
-        watcher = Watching.watcher
-        if kind == "plan":
-            Watching.watcher = None  # nests that a plan is chosen by are not the kernel's passes
-        if kind == "schedule":
-            local.scheduling = True
-        started = clock()
-        try:
-            yield
-        finally:
-            ended = clock()
-            if kind == "schedule":
-                local.scheduling = False
-            if kind == "realize":
-                local.lines = None
-            if kind == "plan":
-                Watching.watcher = watcher
-            if record is not None and kind in STAGES:
-                record.spent(kind, ended - started)
-            number = -1 if record is None else record.number
-            self.settled(self.host_track(), self.site(Site(kind, name, number)), started, ended)
+    def span(self, kind: str, name: str) -> Span:
+        return Span(self, kind, name)
 
     def host_track(self) -> int:
         """The number of this thread's track."""
@@ -266,11 +278,14 @@ class Recorder(Observer):
     def kernels_run(self, sites: Any, device: str, times: Any, point: Any) -> None:
         known = self.site_lists.get(id(sites))
         if known is None or known[0] is not sites:
-            numbers = [self.site(Site("kernel", kernel.name, self.record_of(kernel, device).number, lines))
-                       for kernel, lines in sites]
-            known = self.site_lists[id(sites)] = sites, np.array(numbers, np.int64)
-        if len(known[1]):
-            self.wait_for(self.track(device), known[1], times, point)
+            found = [self.site(Site("kernel", kernel.name, self.record_of(kernel, device).number, lines))
+                     for kernel, lines in sites]
+            known = self.site_lists[id(sites)] = sites, np.array(found, np.int64)
+        numbers = known[1]
+        if len(numbers) == 1 and isinstance(times, list):
+            self.wait_for(self.track(device), int(numbers[0]), times, None)
+        elif len(numbers):
+            self.wait_for(self.track(device), numbers, times, point)
 
     def copied(self, target: Any, source: Any, queue: Any, start: Any, end: Any) -> None:
         name = f"{source.device.partition(':/')[0]} to {target.device}"
@@ -284,8 +299,9 @@ class Recorder(Observer):
             self.settle()
 
     def settle(self) -> None:
-        """Read the times of everything given so far, waiting for it."""
+        """Read the times of everything given so far, waiting for it, and count it."""
         with self.settling:
+            lists: dict[int, tuple[np.ndarray[Any, Any], list[np.ndarray[Any, Any]]]] = {}
             while self.pending:
                 track, site, times, order = self.pending.popleft()
                 if isinstance(site, np.ndarray):
@@ -294,11 +310,22 @@ class Recorder(Observer):
                     moments = np.asarray(times)
                     if moments.ndim == 2:
                         moments = moments[:, 0] + moments[:, 1] * 1e-9
-                    self.settled(track, site, moments[:-1], moments[1:])
-                else:
+                    lists.setdefault(id(site), (site, []))[1].append(moments)
+                    self.keep(track, site, moments[:-1], moments[1:], len(site))
+                    continue
+                start, end = times
+                if order is not None:
                     offset = self.offset_of(order)
-                    start, end = (stamp.seconds + offset for stamp in times)
-                    self.settled(track, site, start, end)
+                    start, end = start.seconds + offset, end.seconds + offset
+                self.totals[site] = self.totals.get(site, 0) + 1
+                self.spent[site] = self.spent.get(site, 0.0) + end - start
+                self.keep(track, site, start, end, 1)
+            for sites, runs in lists.values():
+                took = np.diff(np.array(runs), axis=1).sum(axis=0)
+                for site, seconds in zip(sites.tolist(), took.tolist(), strict=True):
+                    self.totals[site] = self.totals.get(site, 0) + len(runs)
+                    self.spent[site] = self.spent.get(site, 0.0) + seconds
+            self.drop_oldest()
 
     def offset_of(self, queue: Any) -> float:
         """What is added to a queue's timestamps to have the host's clock."""
@@ -308,34 +335,33 @@ class Recorder(Observer):
             self.offsets[queue.name] = min(clock() - queue.timestamp().seconds for _ in range(3))
         return self.offsets[queue.name]
 
-    def settled(self, track: int, site: Any, start: Any, end: Any) -> None:
-        """Count an event, or those of a list, and keep them."""
-        with self.settling:
-            self.make_room()
-            if isinstance(site, np.ndarray):
-                np.add.at(self.counts, site, 1)
-                np.add.at(self.seconds, site, end - start)
-                self.event_count += len(site)
-            else:
-                self.counts[site] += 1
-                self.seconds[site] += end - start
-                self.event_count += 1
-            self.events.append((track, site, start, end))
-            while self.event_count > MOST_EVENTS or (self.events and last_of(end) - last_of(
-                    self.events[0][3]) > self.keep_seconds):
-                old = self.events.popleft()
-                size = len(old[1]) if isinstance(old[1], np.ndarray) else 1
-                self.event_count -= size
-                self.dropped += size
-            for listener in self.listeners:
-                listener(track, site, start, end)
+    def keep(self, track: int, site: Any, start: Any, end: Any, count: int) -> None:
+        """Keep an event, or those of a list, and tell who listens."""
+        self.events.append((track, site, start, end))
+        self.event_count += count
+        for listener in self.listeners:
+            listener(track, site, start, end)
 
-    def make_room(self) -> None:
-        """Let there be a total for each site."""
-        missing = len(self.sites) - len(self.counts)
-        if missing > 0:
-            self.counts = np.concatenate([self.counts, np.zeros(missing + len(self.counts), np.int64)])
-            self.seconds = np.concatenate([self.seconds, np.zeros(missing + len(self.seconds))])
+    def drop_oldest(self) -> None:
+        """Let go of the events that there are too many of, or that are too old."""
+        events = self.events
+        newest = last_of(events[-1][3]) if events else 0.0
+        oldest = newest - self.keep_seconds
+        while self.event_count > MOST_EVENTS or (events and last_of(events[0][3]) < oldest):
+            old = events.popleft()
+            size = len(old[1]) if isinstance(old[1], np.ndarray) else 1
+            self.event_count -= size
+            self.dropped += size
+
+    @property
+    def counts(self) -> list[int]:
+        """How often each site ran, as far as it is settled."""
+        return [self.totals.get(i, 0) for i in range(len(self.sites))]
+
+    @property
+    def seconds(self) -> list[float]:
+        """For how long each site ran, as far as it is settled."""
+        return [self.spent.get(i, 0.0) for i in range(len(self.sites))]
 
     def site(self, site: Site) -> int:
         """The number of a site."""
@@ -373,6 +399,44 @@ class Recorder(Observer):
         self.memory.place(ArenaRecord(device, size, tuple(
             (offset, length, first, last, lines[0] if lines else UNKNOWN)
             for offset, length, first, last, lines in values)))
+
+
+class Span:
+    """A block of host time."""
+
+    __slots__ = ("kind", "name", "record", "recorder", "started", "watcher")
+
+    def __init__(self, recorder: Recorder, kind: str, name: str) -> None:
+        self.recorder = recorder
+        self.kind = kind
+        self.name = name
+
+    def __enter__(self) -> None:
+        local = self.recorder.local
+        self.record = local.writing
+        self.watcher = Watching.watcher
+        if self.kind == "plan":
+            Watching.watcher = None  # nests that a plan is chosen by are not the kernel's passes
+        elif self.kind == "schedule":
+            local.scheduling = True
+        self.started = clock()
+
+    def __exit__(self, *exc: object) -> None:
+        ended = clock()
+        recorder, kind, record = self.recorder, self.kind, self.record
+        if kind == "schedule":
+            recorder.local.scheduling = False
+        elif kind == "realize":
+            recorder.local.lines = None
+        elif kind == "plan":
+            Watching.watcher = self.watcher
+        if record is not None and kind in STAGES:
+            record.spent(kind, ended - self.started)
+        number = -1 if record is None else record.number
+        site = recorder.site_of.get((kind, self.name, number))
+        if site is None:
+            site = recorder.site_of[kind, self.name, number] = recorder.site(Site(kind, self.name, number))
+        recorder.wait_for(recorder.host_track(), site, (self.started, ended), None)
 
 
 def mark(node: Any, line: int) -> None:

@@ -144,9 +144,9 @@ class Exporter:
         count, seconds = np.zeros(len(recorder.kernels), np.int64), np.zeros(len(recorder.kernels))
         lines: dict[int, dict[int, None]] = {}
         for i, site in enumerate(list(recorder.sites)):
-            if site.kind == "kernel" and i < len(recorder.counts):
-                count[site.kernel] += recorder.counts[i]
-                seconds[site.kernel] += recorder.seconds[i]
+            if site.kind == "kernel":
+                count[site.kernel] += recorder.totals.get(i, 0)
+                seconds[site.kernel] += recorder.spent.get(i, 0.0)
                 lines.setdefault(site.kernel, {}).update(dict.fromkeys(site.lines))
         rows: list[Json] = []
         for record, times, total in zip(list(recorder.kernels), count, seconds, strict=False):
@@ -248,9 +248,8 @@ class Exporter:
 
     def sites(self) -> list[Json]:
         recorder = self.recorder
-        recorder.make_room()
         return [{"kind": s.kind, "name": s.name, "kernel": s.kernel, "lines": list(s.lines), "bytes": s.bytes,
-                 "count": int(recorder.counts[i]), "seconds": float(recorder.seconds[i])}
+                 "count": recorder.totals.get(i, 0), "seconds": recorder.spent.get(i, 0.0)}
                 for i, s in enumerate(list(recorder.sites))]
 
     def events(self) -> Json:

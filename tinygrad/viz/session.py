@@ -233,9 +233,7 @@ class Profile:
 
 def totals(recorder: Recorder) -> list[tuple[int, float]]:
     """How often each site ran, and for how long."""
-    recorder.make_room()
-    size = len(recorder.sites)
-    return list(zip(recorder.counts[:size].tolist(), recorder.seconds[:size].tolist(), strict=True))
+    return list(zip(recorder.counts, recorder.seconds, strict=True))
 
 
 @contextmanager

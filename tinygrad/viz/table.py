@@ -45,13 +45,14 @@ def rows_of(recorder: Recorder, by: str, totals: Sequence[tuple[int, float]] | N
         raise ValueError(f"a table by {by!r}; there are {', '.join(KINDS)}")
     found: dict[Any, Row] = {}
     for i, site in enumerate(list(recorder.sites)):
-        count, seconds = totals[i] if totals is not None else (int(recorder.counts[i]), recorder.seconds[i])
+        own = recorder.totals.get(i, 0), recorder.spent.get(i, 0.0)
+        count, seconds = own if totals is None else totals[i]
         if not count or (by == "stage") != (site.kind != "kernel"):
             continue
         key, name, where = named(recorder, site, by)
         row = found.setdefault(key, Row(name, where=where))
         operations, moved, least = work_of(recorder, site)
-        row.add(count, float(seconds), operations * count, moved * count, least * count)
+        row.add(count, seconds, operations * count, moved * count, least * count)
     if by == "stage":
         for record in recorder.kernels if totals is None else ():
             if "rewrite" in record.seconds:

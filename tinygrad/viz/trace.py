@@ -28,8 +28,8 @@ class TraceWriter:
         self.most_bytes = most_bytes
         self.left_out = 0
         self.tracks = 0
-        self.fronts: list[str] = []
-        """for each site, an event up to its time"""
+        self.fronts: dict[tuple[int, int], str] = {}
+        """by site and track: the text of an event, with places for its times"""
         self.formats: dict[tuple[int, int], str] = {}
         """by the id of a list of sites and track: the text of all its events, with places for times"""
         self.lists: list[Any] = []
@@ -54,15 +54,22 @@ class TraceWriter:
         began = self.recorder.began
         if not isinstance(site, np.ndarray):
             times = (start - began) * 1e6, (end - start) * 1e6
-            self.written += self.file.write(self.front(site, track) % times)
+            self.written += self.file.write(self.front_of(site, track) % times)
             return
         key = id(site), track
         text = self.formats.get(key)
         if text is None:
-            text = self.formats[key] = "".join(self.front(one, track) for one in site.tolist())
+            text = self.formats[key] = "".join(self.front_of(one, track) for one in site.tolist())
             self.lists.append(site)  # whose id then stays its own
         pairs = np.stack([start - began, end - start], axis=1)
         self.written += self.file.write(text % tuple((pairs * 1e6).ravel().tolist()))
+
+    def front_of(self, number: int, track: int) -> str:
+        """As `front`, made once for a site and track."""
+        found = self.fronts.get((number, track))
+        if found is None:
+            found = self.fronts[number, track] = self.front(number, track)
+        return found
 
     def front(self, number: int, track: int) -> str:
         """An event of a site, with places for its time and duration."""
