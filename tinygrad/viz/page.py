@@ -15,6 +15,8 @@ from tinygrad.files import written_whole
 from tinygrad.viz.recording import DETAIL_BYTES, Exporter, Json
 
 MOST_PAGE = 5_000_000
+LEAST_DETAILS = 1 << 10
+"""Characters of details below which leaving out more makes no page smaller."""
 PLACE = "@@RECORDING@@"
 """Where the recording goes in the built page."""
 
@@ -50,7 +52,7 @@ def bounded_page(exporter: Exporter, most: int = MOST_PAGE) -> str:
     room = DETAIL_BYTES
     while True:
         html = html_of(exporter.export(room))
-        if len(html) <= most or room < 1 << 16:
+        if len(html) <= most or room < LEAST_DETAILS:
             return html
         room //= 2
 

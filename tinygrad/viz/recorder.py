@@ -36,6 +36,8 @@ MOST_PENDING = 1024
 MOST_SCHEDULES = 200
 STAGES = frozenset({"plan", "render", "compile", "load", "search", "rewrite"})
 """Spans that are part of making a kernel."""
+FREQUENT = frozenset({"realize", "replay"})
+"""Spans that are never part of making a kernel."""
 HOST = "host"
 
 
@@ -77,7 +79,8 @@ class Recorder(Observer):
         """by a `CompiledKernel`'s id, and by what it was written from: (ast, device)"""
         self.sites: list[Site] = []
         self.site_of: dict[Any, int] = {}
-        self.site_lists: dict[int, tuple[Any, np.ndarray[Any, Any]]] = {}
+        self.site_lists: dict[int, tuple[Any, np.ndarray[Any, Any], int]] = {}
+        """by the id of a list of (kernel, lines): it, the numbers of its sites, its track"""
         self.moved_sites: dict[Any, tuple[Any, Any]] = {}
         """by the id of the sites of a template and the lines of another graph of its structure"""
         self.tracks: list[str] = []
@@ -280,12 +283,12 @@ class Recorder(Observer):
         if known is None or known[0] is not sites:
             found = [self.site(Site("kernel", kernel.name, self.record_of(kernel, device).number, lines))
                      for kernel, lines in sites]
-            known = self.site_lists[id(sites)] = sites, np.array(found, np.int64)
-        numbers = known[1]
-        if len(numbers) == 1 and isinstance(times, list):
-            self.wait_for(self.track(device), int(numbers[0]), times, None)
+            known = self.site_lists[id(sites)] = sites, np.array(found, np.int64), self.track(device)
+        _, numbers, track = known
+        if type(times) is list and len(times) == 2:
+            self.wait_for(track, int(numbers[0]), times, None)
         elif len(numbers):
-            self.wait_for(self.track(device), numbers, times, point)
+            self.wait_for(track, numbers, times, point)
 
     def copied(self, target: Any, source: Any, queue: Any, start: Any, end: Any) -> None:
         name = f"{source.device.partition(':/')[0]} to {target.device}"
@@ -311,7 +314,11 @@ class Recorder(Observer):
                     if moments.ndim == 2:
                         moments = moments[:, 0] + moments[:, 1] * 1e-9
                     lists.setdefault(id(site), (site, []))[1].append(moments)
-                    self.keep(track, site, moments[:-1], moments[1:], len(site))
+                    start, end = moments[:-1], moments[1:]
+                    self.events.append((track, site, start, end))
+                    self.event_count += len(site)
+                    for listener in self.listeners:
+                        listener(track, site, start, end)
                     continue
                 start, end = times
                 if order is not None:
@@ -319,7 +326,10 @@ class Recorder(Observer):
                     start, end = start.seconds + offset, end.seconds + offset
                 self.totals[site] = self.totals.get(site, 0) + 1
                 self.spent[site] = self.spent.get(site, 0.0) + end - start
-                self.keep(track, site, start, end, 1)
+                self.events.append((track, site, start, end))
+                self.event_count += 1
+                for listener in self.listeners:
+                    listener(track, site, start, end)
             for sites, runs in lists.values():
                 took = np.diff(np.array(runs), axis=1).sum(axis=0)
                 for site, seconds in zip(sites.tolist(), took.tolist(), strict=True):
@@ -334,13 +344,6 @@ class Recorder(Observer):
         if queue.name not in self.offsets:
             self.offsets[queue.name] = min(clock() - queue.timestamp().seconds for _ in range(3))
         return self.offsets[queue.name]
-
-    def keep(self, track: int, site: Any, start: Any, end: Any, count: int) -> None:
-        """Keep an event, or those of a list, and tell who listens."""
-        self.events.append((track, site, start, end))
-        self.event_count += count
-        for listener in self.listeners:
-            listener(track, site, start, end)
 
     def drop_oldest(self) -> None:
         """Let go of the events that there are too many of, or that are too old."""
@@ -405,6 +408,7 @@ class Span:
     """A block of host time."""
 
     __slots__ = ("kind", "name", "record", "recorder", "started", "watcher")
+    record: KernelRecord | None
 
     def __init__(self, recorder: Recorder, kind: str, name: str) -> None:
         self.recorder = recorder
@@ -412,13 +416,15 @@ class Span:
         self.name = name
 
     def __enter__(self) -> None:
-        local = self.recorder.local
-        self.record = local.writing
-        self.watcher = Watching.watcher
-        if self.kind == "plan":
-            Watching.watcher = None  # nests that a plan is chosen by are not the kernel's passes
-        elif self.kind == "schedule":
-            local.scheduling = True
+        self.record = None
+        if self.kind not in FREQUENT:
+            local = self.recorder.local
+            self.record = local.writing
+            self.watcher = Watching.watcher
+            if self.kind == "plan":
+                Watching.watcher = None  # nests that a plan is chosen by are not the kernel's passes
+            elif self.kind == "schedule":
+                local.scheduling = True
         self.started = clock()
 
     def __exit__(self, *exc: object) -> None:

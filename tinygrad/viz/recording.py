@@ -86,7 +86,7 @@ class Exporter:
         self.statistics = 0
         limits = self.limits()
         kernels = self.kernels(limits)
-        schedules = [self.schedule(s) for s in list(self.recorder.schedules)]
+        schedules = self.schedules(kernels, detail_bytes // 2)
         events = self.events()
         return {
             "version": VERSION, "program": self.program(), "kernels": kernels, "rules": self.rules,
@@ -225,6 +225,25 @@ class Exporter:
         return found
 
     # --- schedules --------------------------------------------------------------------------------------
+
+    def schedules(self, kernels: list[Json], room: int) -> list[Json]:
+        """Every schedule, with its graph as far as there is room, the dearest first."""
+        found = [self.schedule(graph) for graph in list(self.recorder.schedules)]
+        without = 0
+
+        def cost(one: Json) -> float:
+            return sum(float(kernels[item[0]]["seconds"]) for item in one["items"] if item[0] >= 0)
+
+        for one in sorted(found, key=cost, reverse=True):
+            if room <= 0:
+                without += 1
+                one["left_out"] += len(one["nodes"])
+                one["nodes"] = []
+            room -= size_of(one["nodes"])
+        if without:
+            self.notes.append(f"{without} of {len(found)} graphs, those whose kernels took the least time, "
+                              "have no nodes here: they would not fit")
+        return found
 
     def schedule(self, graph: ScheduledGraph) -> Json:
         """A user's graph and its steps."""

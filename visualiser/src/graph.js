@@ -15,6 +15,7 @@ export function graphView(main, recording, chosen, go) {
   const number = schedules[Number(chosen.schedule)] ? Number(chosen.schedule) : largest;
   const mode = chosen.by ?? "kernel";
   const schedule = schedules[number];
+  if (!schedule.nodes.length) put(main, h("p.note", {}, "There was no room for the nodes of this graph; its kernels are under Kernels."));
   const title = (s, i) => {
     const tally = new Map();
     for (const item of s.items) { const line = lines[item[2][0] ?? 0].name; tally.set(line, (tally.get(line) ?? 0) + 1); }
