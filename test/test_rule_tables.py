@@ -90,11 +90,16 @@ def comparisons() -> list[UOp]:
             for sides in ((n.cast(dtype), m.cast(dtype)), (m.cast(dtype), n.cast(dtype)))]
 
 
+def choices() -> list[UOp]:
+    return [new(Ops.WHERE, counter < number, UOp.const(3, dtypes.int32), counter.cast(dtypes.int32))
+            for counter in counters(dtypes.int16) for number in (-1, 0, 2)]
+
+
 COUNTERS: dict[str, Callable[[], list[UOp]]] = {
     "lift ADD": lambda: lifted(Ops.ADD),
     "lift SUB": lambda: lifted(Ops.SUB),
     "lift MUL": lambda: lifted(Ops.MUL),
-    "cast of cast": casts_of_casts, "compare": comparisons,
+    "cast of cast": casts_of_casts, "compare": comparisons, "constant last": choices,
 }
 
 
@@ -105,6 +110,8 @@ def counted(node: UOp, value: int) -> Any:
     if node.op is Ops.CONST:
         return node.arg
     sources = [counted(s, value) for s in node.src]
+    if node.op is Ops.WHERE:
+        return sources[1] if sources[0] else sources[2]
     result = sources[0] if node.op is Ops.CAST else EXACT[node.op](*map(int, sources))
     if node.dtype.is_float:
         return node.dtype.numpy.type(result)

@@ -452,10 +452,27 @@ def constant_nodes() -> list[UOp]:
 
 
 NOT = UOp.const(True, dtypes.bool)
+
+
+def compared_choices() -> list[UOp]:
+    """Numbers that a bool chooses, or is, compared with another, on either side."""
+    condition, nodes = unknown(dtypes.bool), []
+    for dtype in (dtypes.float32, dtypes.float16, dtypes.int32, dtypes.uint8):
+        one, zero, five = (UOp.const(number, dtype) for number in (1, 0, 5))
+        for choice in (new(Ops.WHERE, condition, one, zero), new(Ops.WHERE, condition, zero, five),
+                       UOp.new(Ops.CAST, dtype, (condition,))):
+            nodes += [new(op, *sides) for op in (Ops.CMPLT, Ops.CMPNE) for number in (one, zero, five)
+                      for sides in ((choice, number), (number, choice))]
+    return nodes
+
+
 GRAPHS: dict[str, Callable[[], list[UOp]]] = {
     "constants": constant_nodes,
     "choice by a constant": lambda: [new(Ops.WHERE, UOp.const(v, dtypes.bool), unknown(t), unknown(t, 1))
                                      for t in EVERY for v in (True, False)],
+    "choice by what is not so": typed(EVERY, lambda x: new(
+        Ops.WHERE, new(Ops.CMPNE, unknown(dtypes.bool, 1), NOT), x, unknown(x.dtype, 2))),
+    "choice compared": compared_choices,
     "choice between equals": typed(EVERY, lambda x: new(Ops.WHERE, unknown(dtypes.bool, 1), x, x)),
     "integer plus zero": with_constant(Ops.ADD, INTEGERS, 0),
     "float plus minus zero": with_constant(Ops.ADD, FLOATS, -0.0),
@@ -487,9 +504,12 @@ GRAPHS: dict[str, Callable[[], list[UOp]]] = {
     "cast through a wider type": all_casts,
 }
 
-v, w = z3.BitVecs("v w", 32)
+u, v, w = z3.BitVecs("u v w", 32)
 BIT_LAWS: dict[str, list[Any]] = {
     "choice by a constant": [z3.If(True, v, w) == v, z3.If(False, v, w) == w],
+    "choice by what is not so": [z3.If(p != z3.BoolVal(True), v, w) == z3.If(p, w, v)],
+    "choice compared": [(z3.If(p, v, w) == u) == z3.If(p, v == u, w == u),
+                        (z3.If(p, v, w) < u) == z3.If(p, v < u, w < u)],
     "choice between equals": [z3.If(p, v, v) == v],
     "integer plus zero": [v + 0 == v],
     "integer minus zero": [v - 0 == v],

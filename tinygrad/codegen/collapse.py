@@ -229,11 +229,18 @@ def _compare(a: UOp, b: UOp, whole: UOp) -> UOp | None:
     return sides[0].alu(whole.op, sides[1])
 
 
+def _constant_last(condition: UOp, c: UOp, b: UOp) -> UOp | None:
+    """A choice between a constant and a value says where the value is wanted: as a mask."""
+    is_of_places = condition.op is Ops.CMPLT and condition.src[0].dtype.scalar is dtypes.index
+    return condition.logical_not().where(b, c) if is_of_places and b.op is not Ops.CONST else None
+
+
 counter_arithmetic = RewriteTable("arithmetic on loop counters", [
     _lifted(Ops.ADD),
     _lifted(Ops.SUB),
     _lifted(Ops.MUL),
     Rule("cast of cast", node(Ops.CAST, node(Ops.CAST, name="x"), name="whole"), _cast_of_cast),
+    Rule("constant last", node(Ops.WHERE, any_node("condition"), const("c"), any_node("b")), _constant_last),
     Rule("compare", node(Family.COMPARE, any_node("a"), any_node("b"), name="whole"), _compare),
 ])
 """Integer tensors made of loop counters become index arithmetic, which `symbolic` understands."""

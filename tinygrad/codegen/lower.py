@@ -35,13 +35,19 @@ def lower(ast: UOp) -> UOp:
     return _Lowering(ast).nest()
 
 
+def value_at(node: UOp, index: tuple[UOp, ...]) -> UOp:
+    """The value of one item of a tensor-graph node, inside the loops that `index` is made of."""
+    taken = (r.arg[0] for i in index for r in i.ranges)
+    return _Lowering(node, 1 + max(taken, default=-1)).value(Point(node, index, None))
+
+
 class _Lowering:
     """The state of one lowering: the ranges given out and the value of every point met."""
 
-    def __init__(self, ast: UOp) -> None:
+    def __init__(self, ast: UOp, first_identity: int = 0) -> None:
         self.ast = ast
         self.depth = reduce_depth(ast)
-        self.identities = itertools.count()
+        self.identities = itertools.count(first_identity)
         self.output_ranges: dict[tuple[int, ...], tuple[UOp, ...]] = {}
         self.reduce_ranges: dict[tuple[object, ...], tuple[UOp, ...]] = {}
         self.values: dict[Point, UOp] = {}

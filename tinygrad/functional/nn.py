@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from tinygrad.dtype import DType, dtypes, promote
 from tinygrad.functional.elementwise import independent, unary
-from tinygrad.functional.reduce import MaskedSoftmaxRule, masked_softmax
+from tinygrad.functional.reduce import masked_softmax
 from tinygrad.graph.shapes import broadcast_shape
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import make_tuple
@@ -144,6 +144,7 @@ def scaled_dot_product_attention(self: Tensor, key: Tensor, value: Tensor, attn_
         rounded = RoundedGradient(self.dtype)
         products = products.of(products.uop.with_gradient((products.uop,), rounded), products)
     scores = products * (1 / math.sqrt(self.shape[-1]))
+    is_masked = attn_mask is not None
     if is_causal:
         queries, keys = scores.shape[-2:]
         number = Tensor.arange(queries, device=self.device).unsqueeze(1)
@@ -157,18 +158,8 @@ def scaled_dot_product_attention(self: Tensor, key: Tensor, value: Tensor, attn_
             scores = attn_mask.where(scores, -math.inf)
         else:
             scores = scores + attn_mask
-    if not is_causal:
-        weights = scores.softmax(-1) if attn_mask is None else masked_softmax(scores, scores.dtype)
-        return weights.cast(self.dtype).dropout(dropout_p).matmul(value)
-    assert attn_mask is not None
-    # Sums that say where they count: the compiler leaves out the keys after a query, half of the work.
-    weights = attn_mask.where((scores - scores.max(-1, keepdim=True).detach()).exp(), 0)
-    shares = (weights * weights.sum(-1, keepdim=True).reciprocal()).uop
-    mask = attn_mask.expand(scores.shape).uop
-    shares = shares.with_gradient((scores.uop, mask), MaskedSoftmaxRule((scores.ndim - 1,))).live_out(mask)
-    weights = weights.of(shares, weights).cast(self.dtype).dropout(dropout_p)
-    products = weights.cast(wide).unsqueeze(-1) * value.cast(wide).unsqueeze(-3)
-    return attn_mask.unsqueeze(-1).where(products, 0).sum(-2).cast(self.dtype)
+    weights = masked_softmax(scores, scores.dtype) if is_masked else scores.softmax(-1)
+    return weights.cast(self.dtype).dropout(dropout_p).matmul(value)
 
 
 def sequential(self: Tensor, ll: Sequence[Callable[[Tensor], Tensor]]) -> Tensor:

@@ -222,17 +222,6 @@ class SoftmaxRule:
         return (node * (gradient - mean.expand(node.shape)),)
 
 
-@dataclass(frozen=True)
-class MaskedSoftmaxRule(SoftmaxRule):
-    """The same for weights of which only those are ever read where a mask holds, the second input."""
-
-    def __call__(self, gradient: UOp, node: UOp) -> tuple[UOp | None, ...]:
-        mask = node.src[2]
-        weights = node.live_out(mask)
-        mean = mask.where(gradient * weights, 0).reduce(Ops.ADD, self.axes)
-        return (weights * (gradient - mean.expand(node.shape))).live_out(mask), None
-
-
 def softmax(self: Tensor, axis: int = -1, dtype: DTypeLike | None = None) -> Tensor:
     """e^x over the sum of e^x along `axis`.
 

@@ -179,11 +179,38 @@ def _merge_casts(outer: UOp, x: UOp) -> UOp | None:
     return x.cast(last) if _same_after(inner, middle) else None
 
 
+def _choice(n: UOp) -> tuple[UOp, UOp, UOp] | None:
+    """(condition, what it chooses, the other) of a choice between two constants, or a bool as a number."""
+    if n.op is Ops.CAST and n.src[0].dtype.is_bool:
+        return n.src[0], UOp.const(n.dtype.as_const(1), n.dtype), UOp.const(n.dtype.as_const(0), n.dtype)
+    if n.op is Ops.WHERE and n.src[1].op is n.src[2].op is Ops.CONST:
+        return n.src[0], n.src[1], n.src[2]
+    return None
+
+
+def _compared_choice(n: UOp) -> UOp | None:
+    """`where(c, 1, 0) == 0` is `not c`."""
+    for number, side in enumerate(n.src):
+        choice = _choice(side) if n.src[1 - number].op is Ops.CONST else None
+        if choice is None:
+            continue
+        condition, *values = choice
+        results = [fold(n.op, n.dtype, [value, n.src[1]] if number == 0 else [n.src[0], value])
+                   for value in values]
+        if results[0] == results[1]:
+            return UOp.new(Ops.CONST, n.dtype, (), results[0])
+        return condition if results[0] else UOp.new(
+            Ops.CMPNE, n.dtype, (condition, UOp.new(Ops.CONST, condition.dtype, (), True)))
+    return None
+
+
 constant_folding: Final = RewriteTable("constant folding", [
     Rule("constants", node(Family.ELEMENTWISE - {Ops.WHERE, Ops.BITCAST}, name="n", where=_all_constant),
          _fold_node),
     Rule("choice by a constant", node(Ops.WHERE, node(Ops.CONST, name="c"), any_node("a"), any_node("b")),
          lambda c, a, b: a if c.arg else b),
+    Rule("choice by what is not so", node(Ops.WHERE, node(Ops.CMPNE, _BOOL, _number(True)), any_node("a"),
+                                          any_node("b")), lambda x, c, a, b: x.where(b, a)),
     Rule("choice between equals", node(Ops.WHERE, any_node("c"), _ANY, _ANY), _the_value),
     Rule("integer plus zero", node(Ops.ADD, _INTEGER, _number(0)), _the_value),
     Rule("float plus minus zero", node(Ops.ADD, _FLOAT, _number(0, -1.0)), _the_value),
@@ -206,6 +233,7 @@ constant_folding: Final = RewriteTable("constant folding", [
     Rule("less than itself", node(Ops.CMPLT, _ANY, _ANY), _false),
     Rule("integer unequal to itself", node(Ops.CMPNE, _INTEGER, _INTEGER), _false),
     Rule("bool unequal to false", node(Ops.CMPNE, _BOOL, _number(False)), _the_value),
+    Rule("choice compared", node(Family.COMPARE, name="n"), _compared_choice),
     Rule("not not", node(Ops.CMPNE, node(Ops.CMPNE, _BOOL, _number(True)), _number(True)), _the_value),
     Rule("cast to the same type", node(Ops.CAST, _ANY, name="n", where=lambda n: n.dtype is n.src[0].dtype),
          _the_value),

@@ -195,19 +195,17 @@ def has_statistics(node: UOp, found: Mapping[UOp, bool], reduced: dict[UOp, bool
 
 
 def _is_reduced(value: UOp, known: dict[UOp, bool]) -> bool:
-    """True for a reduce, and for movement, functions and a multiple or the reciprocal of one."""
-    way = []
-    """from `value` down the one source that is no constant; long, in a chain, so it is walked once"""
-    while value not in known:
-        changing = [source for source in value.src if source.base.op is not Ops.CONST]
-        if value.op is Ops.LIVE_OUT:
-            changing = changing[:1]
-        if len(changing) != 1 or value.op not in _KEEPS_REDUCED:
-            known[value] = value.op is Ops.REDUCE
-            break
-        way.append(value)
-        value = changing[0]
-    known.update(dict.fromkeys(way, known[value]))
+    """True for what is made of reduces and constants alone, item by item: the same all along a row."""
+
+    def stop(node: UOp) -> bool:
+        return node in known or node.op not in _KEEPS_REDUCED
+
+    for node in value.toposort(stop=stop):
+        if node not in known:
+            sources = node.src[:1] if node.op is Ops.LIVE_OUT else node.src
+            values = [s for s in sources if s.base.op is not Ops.CONST]
+            known[node] = node.op is Ops.REDUCE or (
+                node.op in _KEEPS_REDUCED and bool(values) and all(known[s] for s in values))
     return known[value]
 
 

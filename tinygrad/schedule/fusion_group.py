@@ -417,9 +417,9 @@ class FusionLegality:
     def has_columns(self, group: FusionGroup, summary: NodeSummary, access: Access) -> bool:
         """True for a contraction one operand of which lies in memory along the kernel's last loop: its lanes
         need no panel, which rows that are computed beside it leave no room for."""
-        if summary.product is None or not group.index:
+        columns = next((i for i in reversed(group.index) if i.op is Ops.RANGE), None)
+        if summary.product is None or columns is None:
             return True
-        columns = group.index[-1]
         return any(linear_terms(i).terms.get(columns) == 1
                    for operand in self.operands_at(summary, access) for i in operand.index[-1:])
 

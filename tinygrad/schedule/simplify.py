@@ -12,6 +12,7 @@ from tinygrad.graph.rewrite import RewriteTable, Rule, any_node, node
 from tinygrad.graph.symbolic import constant_folding
 from tinygrad.graph.uop import UOp
 from tinygrad.schedule.copies import computed_at_target, made_at_target
+from tinygrad.schedule.masked_weights import with_masks_of_weights
 from tinygrad.schedule.operand_packing import with_packed_operands
 from tinygrad.schedule.split import split_reduce
 
@@ -78,7 +79,8 @@ def simplified_graph(sinks: list[UOp]) -> list[UOp]:
                 constants.add(new)
         return new
 
-    return list(with_packed_operands(UOp.sink(sinks).rebuild(simplify, _computed)).src)
+    simple = UOp.sink(sinks).rebuild(simplify, _computed)
+    return list(with_packed_operands(with_masks_of_weights(simple)).src)
 
 
 def _computed(node: UOp) -> UOp | None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from tinygrad.codegen.collapse import simplified
@@ -31,13 +31,20 @@ equally often, for they wait for each other in it."""
 
 @dataclass(frozen=True)
 class LoopSpan:
-    """The iterations [begin, end) of a loop in which a condition can hold; those up to `sure`, or from there
-    on if it is `sure_after`, in which it always does."""
+    """The iterations [begin, end) of a loop in which conditions can hold, and those in between in which they
+    always do."""
 
     begin: UOp
+    sure_begin: UOp
+    sure_end: UOp
     end: UOp
-    sure: UOp
-    sure_after: bool
+
+    def intersected(self, other: LoopSpan) -> LoopSpan:
+        """Where the conditions of both hold."""
+        begin, end = self.begin.maximum(other.begin), self.end.minimum(other.end)
+        sure_begin = self.sure_begin.maximum(other.sure_begin).minimum(end).maximum(begin)
+        sure_end = self.sure_end.minimum(other.sure_end).minimum(end).maximum(sure_begin)
+        return LoopSpan(begin, sure_begin, sure_end, end.maximum(sure_end))
 
 
 def tighten_loop_bounds(nest: UOp) -> UOp:
@@ -121,7 +128,7 @@ def _end_of_holding(difference: UOp, loop: UOp, outer: frozenset[UOp]) -> UOp | 
         lowest, _ = _extremes(difference, outer)
         return (lowest < 0).where(UOp.const(loop.extent, dtypes.index), 0)
     span = _span(difference, loop, outer)
-    return None if span is None or span.sure_after else span.end
+    return None if span is None or not span.begin.is_zero else span.end
 
 
 # --- the largest item and sums weighted by it ---------------------------------------------------------------
@@ -145,10 +152,9 @@ def _loop_over_less(nest: UOp) -> tuple[UOp, UOp, UOp] | None:
                 len(loop.src) != 1:
             continue
         outer = frozenset(r for r in node.ranges - {loop} if r.arg[1] not in _AT_ONCE)
-        for difference in map(_below_zero, _conditions_of_items(value)):
-            span = None if difference is None else _span(difference, loop, outer)
-            if span is not None and (span.begin.bounds[1] > 0 or span.end.bounds[0] < loop.extent):
-                return loop, span.begin, span.end
+        span = _span_of_conditions(_conditions_of_items(value), loop, outer)
+        if span is not None and (span.begin.bounds[1] > 0 or span.end.bounds[0] < loop.extent):
+            return loop, span.begin, span.end
     return None
 
 
@@ -194,20 +200,20 @@ def _span_of_sum(node: UOp) -> tuple[UOp, LoopSpan] | None:
     if len(node.src) - len(closed) != 1:
         return None
     mask = mask_of(node.src[0], reduce_identity(node.arg, node.dtype))
-    difference = None if mask is None else _below_zero(mask)
-    if difference is None:
+    if mask is None:
         return None
     outer = frozenset(r for r in node.ranges if r.arg[1] not in _AT_ONCE)
     for loop in closed:
         if loop.arg[1] is RangeKind.LOOP and len(loop.src) == 1:
-            span = _span(difference, loop, outer)
+            span = _span_of_conditions(conjuncts(mask), loop, outer)
             if span is not None:
                 return loop, span
     return None
 
 
 def _shortened(node: UOp, found: tuple[UOp, LoopSpan], identities: Iterator[int]) -> UOp:
-    """The REDUCE over its span; a sum of products in two parts, one of them free of its condition."""
+    """The REDUCE over its span; a sum of products in parts, of which the one in between is free of its
+    conditions."""
     loop, span = found
     value = node.src[0]
     others = [r for r in node.closed_ranges if r is not loop]
@@ -222,9 +228,10 @@ def _shortened(node: UOp, found: tuple[UOp, LoopSpan], identities: Iterator[int]
 
     if value.src[1].op is not Ops.MUL:
         return part(value, span.begin, span.end)
-    first, last = (value, value.src[1]) if span.sure_after else (value.src[1], value)
-    parts = part(first, span.begin, span.sure), part(last, span.sure, span.end)
-    return simplified(node.arg, node.dtype, *parts)
+    pieces = (value, span.begin, span.sure_begin), (value.src[1], span.sure_begin, span.sure_end), \
+        (value, span.sure_end, span.end)
+    parts = [part(body, begin, end) for body, begin, end in pieces if begin is not end]
+    return functools.reduce(lambda a, b: simplified(node.arg, node.dtype, a, b), parts)
 
 
 def _loops_inside(body: UOp, loop: UOp) -> list[UOp]:
@@ -248,6 +255,20 @@ def _extremes(index: UOp, outer: frozenset[UOp]) -> tuple[UOp, UOp]:
     return lowest, highest
 
 
+def _span_of_conditions(conditions: Iterable[UOp], loop: UOp, outer: frozenset[UOp]) -> LoopSpan | None:
+    """Where in `loop` all of some conditions can hold, and where they do; None where none bounds it."""
+    spans, all_known = [], True
+    for condition in conditions:
+        difference = _below_zero(condition)
+        span = None if difference is None else _span(difference, loop, outer)
+        all_known &= span is not None
+        spans += [] if span is None else [span]
+    if not spans:
+        return None
+    span = functools.reduce(LoopSpan.intersected, spans)
+    return span if all_known else LoopSpan(span.begin, span.end, span.end, span.end)
+
+
 def _span(difference: UOp, loop: UOp, outer: frozenset[UOp]) -> LoopSpan | None:
     """Where in `loop` an index can be negative, in terms of the loops `outer` around it."""
     step = linear_terms(difference).terms.get(loop, 0)
@@ -261,9 +282,10 @@ def _span(difference: UOp, loop: UOp, outer: frozenset[UOp]) -> LoopSpan | None:
         return position.maximum(zero).minimum(extent)
 
     if step > 0:  # step * loop + rest < 0 up to some iteration
-        return LoopSpan(zero, clamped((step - 1 - lowest) // step), clamped((step - 1 - highest) // step),
-                        False)
-    return LoopSpan(clamped(lowest // -step + 1), extent, clamped(highest // -step + 1), True)
+        end, sure_end = clamped((step - 1 - lowest) // step), clamped((step - 1 - highest) // step)
+        return LoopSpan(zero, zero, sure_end, end)
+    begin, sure_begin = clamped(lowest // -step + 1), clamped(highest // -step + 1)
+    return LoopSpan(begin, sure_begin, extent, extent)
 
 
 def _below_zero(condition: UOp) -> UOp | None:
@@ -331,7 +353,7 @@ def _guarded_reads(nest: UOp) -> list[Read]:
             reads.append((node, masks))
         sources = [(s, masks) for s in node.src]
         if node.op is Ops.WHERE and node.src[2].op is Ops.CONST:
-            sources[1] = node.src[1], masks | {node.src[0]}
+            sources[1] = node.src[1], masks.union(conjuncts(node.src[0]))
         fresh = [source for source in sources if source not in seen]
         seen.update(fresh)
         pending.extend(fresh)

@@ -111,11 +111,11 @@ def _is_shift(found: WeightedSum, largest: UOp) -> bool:
 
 
 def _finite_below(largest: UOp) -> UOp:
-    return largest.eq(-math.inf).where(0, largest)
+    return largest.ne(-math.inf).where(largest, 0)
 
 
 def _finite_above(largest: UOp, otherwise: UOp | None = None) -> UOp:
-    return largest.eq(math.inf).where(0, largest if otherwise is None else otherwise)
+    return largest.ne(math.inf).where(largest if otherwise is None else otherwise, 0)
 
 
 def _weighted(value: UOp, reduce: UOp, made_of: frozenset[UOp]) -> WeightedSum | None:
