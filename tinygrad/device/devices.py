@@ -33,6 +33,9 @@ class CompiledDevice:
 
     runs: ClassVar[bool] = True
     """whether a kernel that is called computes anything"""
+    exchanges: ClassVar[bool] = False
+    """whether this is a process among several, which all take part in copies from it: the queue of copies to
+    it makes those too, and the host reads memory of its own that was filled by one"""
 
     def __init__(self, name: str, allocator: Allocator, renderer: Renderer | None) -> None:
         self.name = name

@@ -539,6 +539,8 @@ def ordered(queue: CommandQueue, buffers: Sequence[Buffer], outputs: int) -> tup
 def queue_for_copy(target: Buffer, source: Buffer) -> CommandQueue:
     """The queue that copies: the target's, unless only the source's device has memory of its own."""
     from_device = Device[source.device]
+    if from_device.exchanges:
+        return from_device.copies
     if target.is_on_host and from_device.computes and not source.is_on_host:
         return from_device.copies
     return Device[target.device].copies

@@ -171,10 +171,13 @@ def _exchanged(op: Ops, partial: Sequence[UOp], homes: tuple[str, ...]) -> list[
 
 
 def _combined(op: Ops, values: Sequence[UOp]) -> UOp:
-    result, *others = values
+    """`values` combined, rounded once: sums of narrow floats are made in float32."""
+    dtype = values[0].dtype
+    is_narrow = len(values) > 2 and dtype.is_float and dtype.itemsize < dtypes.float32.itemsize
+    result, *others = [v.cast(dtypes.float32) for v in values] if is_narrow else values
     for other in others:
         result = result.alu(op, other)
-    return result
+    return result.cast(dtype) if is_narrow else result
 
 
 # --- the pass -----------------------------------------------------------------------------------------------

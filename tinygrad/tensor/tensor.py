@@ -362,6 +362,8 @@ class Tensor(Methods):
         if buffer is None or not buffer.is_allocated:
             return None
         device = Device[buffer.device]
+        if device.exchanges:
+            return None
         worth_copying = buffer.nbytes <= MOST_PRINTED_BYTES and device.computes and device.runs
         if buffer.as_bytes() is None and not worth_copying:
             return None
@@ -534,8 +536,9 @@ class Tensor(Methods):
             with capture.suspended():
                 return self._memory()
         if isinstance(self.device, tuple):
-            return self.to(self.device[0])._memory()
-        if not Device[self.device].computes:
+            first = self.device[0]
+            return self.to("CPU" if Device[first].exchanges else first)._memory()
+        if not Device[self.device].computes or Device[self.device].exchanges:
             return self.to("CPU")._memory()
         view: UOp | None = self.computed()
         if view is not None and view.contiguous() is not view:

@@ -1,0 +1,149 @@
+"""Programs in several processes (`tinygrad.distributed`): values and training are those of one process, each
+process computes its part only, and whatever ends one of them ends all, with the cause."""
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("mpi4py", reason="ranks need the extra mpi")
+MPIRUN = shutil.which("mpirun", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
+pytestmark = pytest.mark.skipif(MPIRUN is None, reason="ranks need mpirun, of the extra mpi")
+
+BEGIN = """
+import os, sys, time
+import numpy as np
+from tinygrad import Device, Tensor, TinyJit, distributed, dtypes, nn
+from tinygrad.nn import optim, state
+world = distributed.init()
+rng = np.random.default_rng(0)
+"""
+
+
+def run_ranks(count: int, program: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """A program in so many processes, each of one thread; ends within a minute."""
+    variables = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+                 "PYTHONPATH": str(Path(__file__).parent.parent), **environment}
+    assert MPIRUN is not None
+    return subprocess.run([MPIRUN, "--oversubscribe", "-n", str(count), sys.executable, "-c",
+                           BEGIN + textwrap.dedent(program)],
+                          capture_output=True, text=True, timeout=60, env={**os.environ, **variables})
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_values_over_ranks_are_those_of_numpy(count: int) -> None:
+    done = run_ranks(count, """
+        a, b = (rng.normal(size=s).astype(np.float32) for s in ((9, 6), (6, 8)))
+        near = dict(rtol=1e-4, atol=1e-4)
+        for axis in (0, 1, None):
+            x, w = Tensor(a).shard(world.devices, axis), Tensor(b).shard(world.devices)
+            np.testing.assert_allclose((x @ w).numpy(), a @ b, **near)
+            np.testing.assert_allclose(x.sum(0).numpy(), a.sum(0), **near)
+            np.testing.assert_allclose(x.T.reshape(-1).numpy(), a.T.reshape(-1))
+            centred = x - x.mean(1, keepdim=True)
+            np.testing.assert_allclose(centred.numpy(), a - a.mean(1, keepdims=True), **near)
+            np.testing.assert_allclose(x.shard(world.devices, 1).numpy(), a)
+            np.testing.assert_allclose(x.shard(world.devices[::-1], 0).numpy(), a)
+            np.testing.assert_allclose(x.to(world.devices[-1]).numpy(), a)
+        big = rng.normal(size=(8, 300, 100)).astype(np.float32)
+        total = Tensor(big).shard(world.devices, 0).sum(0)
+        np.testing.assert_allclose(total.numpy(), big.sum(0), **near)
+        one = Tensor([1.0]).to(world.devices[1]).realize()
+        assert one.item() == 1.0 and "lazy" in repr(one)
+        print("whole")
+    """)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["whole"] * count
+
+
+@pytest.mark.parametrize("count", [2, 4])
+@pytest.mark.parametrize("cut", ["data", "tensor"])
+def test_training_over_ranks_ends_with_the_parameters_of_one_process(count: int, cut: str) -> None:
+    done = run_ranks(count, f"""
+        data = rng.normal(size=(6, 16, 12)).astype(np.float32)
+        target = data.sum(2, keepdims=True)
+
+        def trained(devices, tensor_parallel):
+            Tensor.manual_seed(3)
+            first, second = nn.Linear(12, 8), nn.Linear(8, 1)
+            parameters = state.get_parameters([first, second])
+            axes = [0, 0, 1, None] if tensor_parallel else [None] * 4
+            if devices:
+                for p, axis in zip(parameters, axes):
+                    p.shard_(devices, axis)
+            optimizer = optim.Adam(parameters, lr=0.05)
+
+            @TinyJit
+            def step(x, y):
+                optimizer.zero_grad()
+                loss = (second(first(x).relu()) - y).square().mean().backward()
+                return loss.realize(*optimizer.schedule_step())
+
+            with Tensor.train():
+                for x, y in zip(data, target):
+                    x, y = Tensor(x), Tensor(y)
+                    if devices:
+                        x, y = (t.shard(devices, None if tensor_parallel else 0) for t in (x, y))
+                    step(x.realize(), y.realize())
+            return [p.numpy() for p in parameters]
+
+        for ours, one in zip(trained(world.devices, {cut == "tensor"}), trained(None, False)):
+            np.testing.assert_allclose(ours, one, rtol=1e-4, atol=1e-5)
+        print("equal")
+    """)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["equal"] * count
+
+
+def test_an_all_reduce_sends_each_partial_result_once() -> None:
+    done = run_ranks(2, """
+        x = Tensor(rng.normal(size=(2, 1000)).astype(np.float32)).shard(world.devices, 0).realize()
+        before = world.sent_bytes
+        x.sum(0).realize()
+        Device.synchronize()
+        print(world.sent_bytes - before)
+    """)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["4000", "4000"]
+
+
+def test_each_process_has_the_memory_of_its_own_part() -> None:
+    done = run_ranks(2, """
+        x = Tensor.ones(8, 4).contiguous().shard(world.devices, 0).realize()
+        own = [Device[shard.buffer.device].runs for shard in x.uop.base.memories]
+        print(own.index(True) == world.rank and sum(own) == 1)
+    """)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["True", "True"]
+
+
+EXCHANGE = "Tensor.ones(4, 3).contiguous().shard(world.devices, 0).sum(0).numpy()"
+FAULTS = {
+    "raises": ("if world.rank == 1: raise ValueError('no such thing')\n" + EXCHANGE,
+               "rank 1 of 2: Traceback", "no such thing"),
+    "exits": ("if world.rank == 1: sys.exit(0)\n" + EXCHANGE,
+              "rank 0 of 2: rank 1 has ended, and this one waits for it", ""),
+    "is killed": ("if world.rank == 1: os.kill(os.getpid(), 9)\n" + EXCHANGE, "signal 9", ""),
+    "runs another program": ("x = Tensor.ones(4, 3 + world.rank).contiguous()\n"
+                             "x.shard(world.devices, 0).sum(0).numpy()",
+                             "do not run the same program: exchange 1 of", ""),
+    "takes too long": ("if world.rank == 1: time.sleep(50)\n" + EXCHANGE,
+                       "takes longer than 2 s (DISTRIBUTED_TIMEOUT)", ""),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_what_ends_one_rank_ends_all_with_the_cause(fault: str) -> None:
+    program, cause, detail = FAULTS[fault]
+    began = time.monotonic()
+    done = run_ranks(2, program, DISTRIBUTED_TIMEOUT="2" if fault == "takes too long" else "40")
+    said = done.stderr + done.stdout
+    assert done.returncode != 0
+    assert cause in said and detail in said, said
+    assert time.monotonic() - began < 30

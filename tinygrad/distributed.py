@@ -1,0 +1,71 @@
+"""One program in several processes, on one machine or many: `mpirun -n 4 python train.py`.
+
+`init()` joins the processes that MPI started. Each is a device of the world; `x.shard(world.devices, axis=0)`
+cuts a tensor over them as over the devices of one host, and each process computes and holds its part only.
+In one process `init()` gives a world of one device, and the program is an ordinary one. `runtime/rank.py` is
+what runs it; docs/several_machines.md the page about it.
+"""
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from dataclasses import dataclass
+
+from tinygrad.device import Device
+from tinygrad.runtime import rank as ranks
+from tinygrad.tensor import Tensor
+
+SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK")
+"""What the environment of a process that Open MPI, MPICH or SLURM started has."""
+
+
+@dataclass(frozen=True)
+class World:
+    """The processes of a program."""
+
+    rank: int
+    """which of them this is"""
+    size: int
+    devices: tuple[str, ...]
+    """theirs, for `shard`"""
+
+    @property
+    def sent_bytes(self) -> int:
+        """What this process has sent to others so far."""
+        world = ranks.World.current
+        return 0 if world is None else world.sent
+
+
+def init(seed: int = 0) -> World:
+    """Join the processes that MPI started: all call this first, with the same seed, which random numbers then
+    have everywhere. Raises ImportError where mpi4py is missing.
+
+    >>> world = init()
+    >>> world.rank, world.size, world.devices
+    (0, 1, ('CPU',))
+    """
+    if ranks.World.current is None and any(name in os.environ for name in SIZES):
+        _join()
+    world = ranks.World.current
+    if world is None:
+        return World(0, 1, (Device.DEFAULT,))
+    Tensor.manual_seed(seed)
+    return World(world.rank, world.size, tuple(map(ranks.name_of, range(world.size))))
+
+
+def _join() -> None:
+    try:
+        from mpi4py import MPI
+    except ImportError as missing:
+        raise ImportError("a program that mpirun started needs mpi4py: python3 -m pip install "
+                          "'tinygrad[mpi]'") from missing
+    if MPI.COMM_WORLD.Get_size() == 1:
+        return
+    if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
+        raise RuntimeError("this MPI library lets one thread call it at a time; the thread that exchanges "
+                           "values and the one that watches the other ranks need MPI_THREAD_MULTIPLE")
+    world = ranks.World.current = ranks.World(MPI)
+    Device.register(ranks.KIND, ranks.__name__)
+    sys.excepthook = world.fail
+    atexit.register(world.end)
