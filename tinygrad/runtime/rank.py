@@ -87,7 +87,7 @@ class World:
 
     def send(self, source: np.ndarray[Any, Any], target: int) -> None:
         """Send bytes to a rank, which receives them."""
-        with Exchange(self, (self.rank, target), source.nbytes) as header:
+        with OpenExchange(self, (self.rank, target), source.nbytes) as header:
             self.data.Send(header, target, DATA_TAG)
             for part in parts(source):
                 self.data.Send(part, target, DATA_TAG)
@@ -95,7 +95,7 @@ class World:
 
     def receive(self, target: np.ndarray[Any, Any], source: int) -> None:
         """Fill `target` with what a rank sends."""
-        with Exchange(self, (source, self.rank), target.nbytes) as header:
+        with OpenExchange(self, (source, self.rank), target.nbytes) as header:
             found = np.empty_like(header)
             self.data.Recv(found, source, DATA_TAG)
             self.compare(header, found, source)
@@ -104,7 +104,7 @@ class World:
 
     def broadcast(self, memory: np.ndarray[Any, Any], root: int) -> None:
         """Fill `memory` of every rank with what it is at `root`."""
-        with Exchange(self, (root, *(r for r in range(self.size) if r != root)), memory.nbytes) as header:
+        with OpenExchange(self, (root, *(r for r in range(self.size) if r != root)), memory.nbytes) as header:
             found = header.copy()
             self.data.Bcast(found, root)
             self.compare(header, found, root)
@@ -161,7 +161,7 @@ class World:
         self.mpi.Request.Waitall(waiting)
 
 
-class Exchange:
+class OpenExchange:
     """What the thread that watches sees while an exchange takes place; gives its header."""
 
     def __init__(self, world: World, ranks: tuple[int, ...], size: int) -> None:
