@@ -55,6 +55,19 @@ def test_matmul_bias_gelu_is_one_kernel(m: int, k: int, n: int) -> None:
     one_kernel((held(a) @ held(b) + held(c)).gelu(), gelu(a.astype(np.float64) @ b + c), 1e-4)
 
 
+@pytest.mark.parametrize("groups, size, stored", [(1, 3, True), (32, 3, False), (32, 7, True)])
+def test_a_padded_image_is_stored_with_its_zeros_where_it_is_read_often(groups: int, size: int,
+                                                                       stored: bool) -> None:
+    """Whoever padded it: the convolution, or the user before it."""
+    edge = size // 2
+    x, w = normal(2, 32, 14, 14), normal(32, 32 // groups, size, size, seed=1)
+    image, weight = held(x), held(w)
+    before = image.pad((edge, edge, edge, edge)).conv2d(weight, groups=groups)
+    inside = image.conv2d(weight, groups=groups, padding=edge)
+    assert count(before) == count(inside) == 1 + stored
+    np.testing.assert_array_equal(before.numpy(), inside.numpy())
+
+
 @pytest.mark.parametrize("padding", [0, 1])
 @pytest.mark.parametrize("n, c, size, o, k", [(1, 1, 5, 1, 3), (2, 3, 9, 5, 3), (2, 16, 14, 32, 5),
                                               (1, 17, 7, 33, 1)])

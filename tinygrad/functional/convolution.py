@@ -79,15 +79,6 @@ def _exact_product(a: Tensor, b: Tensor) -> Tensor:
     return a.cast(wide) * b.cast(wide)
 
 
-def _stored_with_edges(x: Tensor, pads: Pads) -> Tensor:
-    """`x` with zeros around it, stored once: the inner loops of a convolution over it have no edges.
-
-    A depthwise convolution reads each item for one channel only; there the copy would cost more than the
-    edges.
-    """
-    return x if all(p == (0, 0) for p in pads) else pad_spatial(x, pads).contiguous()
-
-
 def _conv_windows(x: Tensor, weight: Tensor, groups: int, stride: tuple[int, ...], dilation: tuple[int, ...],
                   pads: Pads) -> Tensor:
     """The items that each output of a convolution sees: (N, groups, C_out/groups, *outs, C_in/groups,
@@ -96,8 +87,7 @@ def _conv_windows(x: Tensor, weight: Tensor, groups: int, stride: tuple[int, ...
     kernel = weight.shape[2:]
     axes = len(kernel)
     c_out, c_group = weight.shape[:2]
-    x = _stored_with_edges(x, pads) if c_out > groups else pad_spatial(x, pads)
-    windows = windows_of(x.uop, kernel, stride, dilation)
+    windows = windows_of(pad_spatial(x, pads).uop, kernel, stride, dilation)
     outs = windows.shape[2:2 + axes]
     windows = windows.reshape((x.shape[0], groups, 1, c_group, *outs, *kernel))
     windows = windows.permute((0, 1, 2, *range(4, 4 + axes), 3, *range(4 + axes, 4 + 2 * axes)))
@@ -178,7 +168,7 @@ def conv_transpose2d(self: Tensor, weight: Tensor, bias: Tensor | None = None, g
         x, added = x.pad(((0, 0), (0, 0), *added)), [(0, 0)] * axes
     crops = ((start, n - end) for n, (start, end) in zip(x.shape[2:], removed, strict=True))
     x = x.shrink(((0, x.shape[0]), (0, x.shape[1]), *crops))
-    return _stored_with_edges(x, added).conv2d(weights, bias, groups=groups, dilation=dilations)
+    return pad_spatial(x, added).conv2d(weights, bias, groups=groups, dilation=dilations)
 
 
 def _spread(x: Tensor, strides: Sequence[int]) -> Tensor:
