@@ -102,16 +102,62 @@ def test_training_over_ranks_ends_with_the_parameters_of_one_process(count: int)
     assert done.stdout.split() == ["equal"] * count
 
 
-def test_an_all_reduce_sends_each_partial_result_once() -> None:
-    done = run_ranks(2, """
-        x = Tensor(rng.normal(size=(2, 1000)).astype(np.float32)).shard(world.devices, 0).realize()
-        before = world.sent_bytes
-        x.sum(0).realize()
-        Device.synchronize()
-        print(world.sent_bytes - before)
+def test_collectives_send_the_bytes_that_theory_says() -> None:
+    done = run_ranks(4, """
+        def sent(make):
+            Device.synchronize()
+            before = world.sent_bytes
+            result = make().realize()
+            Device.synchronize()
+            return world.sent_bytes - before, result
+
+        a = rng.normal(size=(64, 48)).astype(np.float32)
+        x = Tensor(a).shard(world.devices, 0).realize()
+        whole = Tensor(a).to(world.devices[0]).realize()
+        big = rng.normal(size=(8, 300, 100)).astype(np.float32)
+        z = Tensor(big).shard(world.devices, 0).realize()
+        n, p, own = a.nbytes, 4, world.rank == 0
+        cases = {
+            "all-to-all": (lambda: x.shard(world.devices, 1), n * (p - 1) // p**2, a),
+            "all-gather": (lambda: x.shard(world.devices), n * (p - 1) // p, a),
+            "all-reduce": (lambda: z.sum(0), 2 * (big.nbytes // 8) * (p - 1) // p, big.sum(0)),
+            "gather": (lambda: x.to(world.devices[0]), 0 if own else n // p, a),
+            "broadcast": (lambda: whole.shard(world.devices), n * (p - 1) * own, a),
+            "scatter": (lambda: whole.shard(world.devices, 0), n * (p - 1) // p * own, a),
+            "nothing": (lambda: x.shard(world.devices, 0) + x, 0, 2 * a),
+        }
+        for name, (make, expected, value) in cases.items():
+            count, result = sent(make)
+            assert count == expected, (name, count, expected)
+            np.testing.assert_allclose(result.numpy(), value, rtol=1e-4, atol=1e-4)
+        print("counted")
     """)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["4000", "4000"]
+    assert done.stdout.split() == ["counted"] * 4
+
+
+def test_gradients_are_exchanged_in_buckets_while_others_are_computed() -> None:
+    done = run_ranks(2, """
+        from tinygrad.engine.realize import schedule_uops
+        from tinygrad.schedule import exchanges
+
+        exchanges.BUCKET_BYTES = (1 << 14) + 1
+        layers = [nn.Linear(64, 64) for _ in range(4)]
+        parameters = [p.shard_(world.devices).realize() for p in state.get_parameters(layers)]
+        x = Tensor(rng.normal(size=(8, 64)).astype(np.float32)).shard(world.devices, 0).realize()
+        x.sequential([lambda t, layer=layer: layer(t).relu() for layer in layers]).sum().backward()
+        items = schedule_uops([p.grad.uop for p in parameters])
+        kinds = "".join("x" if exchanges.is_exchange(i) else "." for i in items)
+        buckets = kinds.replace(".", " ").split()
+        copied = sum(map(len, buckets))
+        assert copied == 2 * len(parameters) and 3 <= len(buckets) <= 5, kinds
+        first, last = kinds.index("x"), kinds.rindex("x")
+        beside = [i for i in items[first:last] if i.device == world.devices[world.rank]]
+        assert len(beside) - copied // 2 >= 3, kinds
+        print("overlapped")
+    """, CACHELEVEL="0")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["overlapped"] * 2
 
 
 def test_each_process_has_the_memory_of_its_own_part() -> None:

@@ -156,6 +156,9 @@ class CommandQueue:
 
     may_fail = False
     """whether a command may fail after it was accepted"""
+    gathers = False
+    """whether copies given one after another begin together, at `submit`, which is then called before
+    anything else is given to any queue"""
     times_lists = False
     """whether `exec_list` tells an observer when each kernel ran (`observer.py`)"""
 

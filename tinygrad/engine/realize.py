@@ -425,6 +425,8 @@ class Submission:
         """commands that use memory which others see"""
         self.steps = 0
         """how many were given"""
+        self.gathering: CommandQueue | None = None
+        """a queue with copies that have not begun"""
         self.giving: tuple[int, CommandQueue, int] | None = None
         """the last step that has kernels: its number, its queue, what that had accepted before"""
 
@@ -432,6 +434,7 @@ class Submission:
                variables: Sequence[int]) -> None:
         """Run a kernel on `buffers`, the first of which it writes; at DEBUG=2 wait until it has run, so that
         its time is its own."""
+        self.begin_copies()
         queue = Device[device].queue
         addresses = [b.address for b in buffers]
         if DEBUG.value >= 2:
@@ -464,6 +467,7 @@ class Submission:
                 buffers: Sequence[Buffer], outputs: int, seconds: float) -> None:
         """Run kernels that a device's queue recorded, after changing the arguments whose numbers and values
         are given, on memory of which no buffer is a part of another."""
+        self.begin_copies()
         queue = Device[device].queue
         self.queues.add(queue)
         self.seconds += seconds
@@ -476,6 +480,9 @@ class Submission:
     def copy(self, target: Buffer, source: Buffer, start: int) -> None:
         """Fill a buffer with the items of another one from `start` on, on whatever devices they are."""
         queue = queue_for_copy(target, source)
+        if queue is not self.gathering:
+            self.begin_copies()
+        self.gathering = queue if queue.gathers else None
         self.queues.add(queue)
         sources = ordered(queue, (target, source), 1)
         watcher = observer.active
@@ -486,6 +493,12 @@ class Submission:
         if watcher is not None:
             watcher.copied(target, source, queue, begun, queue.timestamp())
         GlobalCounters.global_mem += target.nbytes
+
+    def begin_copies(self) -> None:
+        """Let copies begin that are still gathered."""
+        if self.gathering is not None:
+            self.gathering.submit()
+            self.gathering = None
 
     def resume(self) -> None:
         """Count a step that an exception broke up (Ctrl-C) when its kernels had been given already, and wait

@@ -321,11 +321,20 @@ def variables_of(kernel: CompiledKernel, step: Step) -> list[BoundVariable]:
     return [by_name[name] for name in kernel.variables]
 
 
+def exchanged_places(places: Sequence[Place], steps: Sequence[Step]) -> set[int]:
+    """The INTERNAL places that copies between processes use: nothing else lies in their memory, so kernels
+    need not wait for those copies."""
+    copied = [step.places for step in steps if step.ast.op is Ops.COPY
+              and Device[places[step.places[1]].placeholder.arg.device].exchanges]
+    return {number for used in copied for number in used if places[number].kind is SlotKind.INTERNAL}
+
+
 def internal_lifetimes(places: Sequence[Place], steps: Sequence[Step]) -> dict[str, dict[int, Lifetime]]:
-    """By device, and there by their numbers: the lifetimes of the INTERNAL places."""
+    """By device, and there by their numbers: the lifetimes of the INTERNAL places that share memory."""
     on_device: dict[str, dict[int, int]] = {}
+    exchanged = exchanged_places(places, steps)
     for number, place in enumerate(places):
-        if place.kind is SlotKind.INTERNAL:
+        if place.kind is SlotKind.INTERNAL and number not in exchanged:
             spec, dtype = place.placeholder.arg, place.placeholder.dtype
             on_device.setdefault(spec.device, {})[number] = spec.size * dtype.itemsize
     used = [s.places for s in steps]
@@ -335,7 +344,7 @@ def internal_lifetimes(places: Sequence[Place], steps: Sequence[Step]) -> dict[s
 def share_memory(places: Sequence[Place], steps: Sequence[Step]) -> dict[int, Buffer]:
     """Memory for the INTERNAL places: an arena on each device, in which those that are not needed at once
     may lie at the same address."""
-    held: dict[int, Buffer] = {}
+    held = {number: places[number].new_buffer() for number in exchanged_places(places, steps)}
     for device, values in internal_lifetimes(places, steps).items():
         planned = plan_arena(values)
         if observer.active is not None:

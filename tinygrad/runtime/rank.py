@@ -3,12 +3,13 @@
 In: one program that runs in all processes, and so the same schedules in the same order. Out: each process
 runs the kernels of its own device, on the CPU, and has only that device's memory; those of other ranks are
 neither run nor is there memory for them. A COPY between ranks is a message, one from a rank to any other
-device a broadcast. All go through one queue (`ExchangeQueue`), whose thread makes blocking calls of MPI in
-the order of the schedule, beside the kernels: the order is total and the same everywhere, so none waits in a
+device a broadcast. All go through one queue (`ExchangeQueue`), whose thread exchanges them in the order of
+the schedule, beside the kernels: copies that stand together there (`schedule/exchanges.py`) are one exchange,
+whose messages are on their way at once. The order is total and the same everywhere, so none waits in a
 circle.
 
-Before its bytes each exchange sends a header, the number and the digest of those so far of the same ranks:
-processes that went different ways end with that cause. What ends a process ends all (`World.abort`): an
+An exchange begins with a header to each partner, the number and the digest of those so far with it: processes
+that went different ways end with that cause. What ends a process ends all (`World.abort`): an
 exception, an exit while another rank waits for it, an exchange that takes longer than `DISTRIBUTED_TIMEOUT`
 seconds.
 """
@@ -21,6 +22,7 @@ import time
 import traceback
 import zlib
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from types import TracebackType
 from typing import Any
@@ -28,15 +30,18 @@ from typing import Any
 import numpy as np
 
 from tinygrad.device import Buffer, CompiledDevice, Program
-from tinygrad.device.queue import CommandQueue, TimelinePoint
+from tinygrad.device.queue import CommandQueue, TimelinePoint, Timestamp, clock
 from tinygrad.runtime.cpu import CPUAllocator, CPUDevice, cpu_renderer
-from tinygrad.runtime.cpu_queue import HostQueue
+from tinygrad.runtime.cpu_queue import HostQueue, Timeline
 from tinygrad.runtime.null import NullAllocator, NullDevice
 
 KIND = "RANK"
 CHUNK = 1 << 30
 """Bytes of one message: MPI counts in 32 bits."""
 END_TAG, DATA_TAG = 1, 2
+EVERYBODY = -1
+SHORTEST_REST, LONGEST_REST = 1e-5, 2e-4
+"""Seconds between two looks of the thread that exchanges, while a partner is not there yet."""
 LOOK_AGAIN = 0.1
 """Seconds between two looks of the thread that watches the others."""
 PATIENCE = 1.0
@@ -74,8 +79,8 @@ class World:
         """when it began"""
         self.sent = 0
         """bytes that this rank sent to others"""
-        self.seen: dict[tuple[int, ...], tuple[int, int]] = {}
-        """by ranks, the number and the digest of the exchanges that these had with each other"""
+        self.seen: dict[int, tuple[int, int]] = {}
+        """by rank, the number and the digest of the exchanges with it; of broadcasts with EVERYBODY"""
         threading.Thread(target=self.watch, daemon=True, name="tinygrad-world").start()
 
     @cached_property
@@ -85,40 +90,58 @@ class World:
 
     # --- messages -------------------------------------------------------------------------------------------
 
-    def send(self, source: np.ndarray[Any, Any], target: int) -> None:
-        """Send bytes to a rank, which receives them."""
-        with OpenExchange(self, (self.rank, target), source.nbytes) as header:
-            self.data.Send(header, target, DATA_TAG)
-            for part in parts(source):
-                self.data.Send(part, target, DATA_TAG)
-            self.sent += source.nbytes
+    def exchange(self, messages: Messages) -> None:
+        """Send and receive all of these at once. Begins when all partners do, which have to agree about
+        number, sizes and digest."""
+        with OpenExchange(self, messages.partners):
+            self.meet(messages)
+            waiting = [self.data.Irecv(part, rank, DATA_TAG) for rank, memory in messages.received
+                       for part in parts(memory)]
+            waiting += [self.data.Isend(part, rank, DATA_TAG) for rank, memory in messages.sent
+                        for part in parts(memory)]
+            self.mpi.Request.Waitall(waiting)
+        self.sent += sum(memory.nbytes for _, memory in messages.sent)
 
-    def receive(self, target: np.ndarray[Any, Any], source: int) -> None:
-        """Fill `target` with what a rank sends."""
-        with OpenExchange(self, (source, self.rank), target.nbytes) as header:
-            found = np.empty_like(header)
-            self.data.Recv(found, source, DATA_TAG)
-            self.compare(header, found, source)
-            for part in parts(target):
-                self.data.Recv(part, source, DATA_TAG)
+    def meet(self, messages: Messages) -> None:
+        """Wait, without using the processor, until each partner is at this exchange. Ends all processes where
+        one is elsewhere in the program, or in another one."""
+        own, found = {}, {}
+        for rank in messages.partners:
+            count, digest = self.seen.get(rank, (0, 0))
+            digest = zlib.crc32(repr(messages.between(rank)).encode(), digest)
+            self.seen[rank] = count + 1, digest
+            size = sum(m.nbytes for r, m in (*messages.sent, *messages.received) if r == rank)
+            own[rank] = np.array((count + 1, size, digest), np.int64)
+            found[rank] = np.empty_like(own[rank])
+        waiting = [self.data.Irecv(found[rank], rank, DATA_TAG) for rank in own]
+        waiting += [self.data.Isend(own[rank], rank, DATA_TAG) for rank in own]
+        self.rest_until(waiting)
+        for rank in own:
+            self.compare(own[rank], found[rank], rank)
+
+    def rest_until(self, requests: list[Any]) -> None:
+        """Return when they are complete. A thread that polls takes time from the kernels beside it, so it
+        sleeps, longer and longer."""
+        seconds = SHORTEST_REST
+        while not self.mpi.Request.Testall(requests):
+            time.sleep(seconds)
+            seconds = min(1.5 * seconds, LONGEST_REST)
 
     def broadcast(self, memory: np.ndarray[Any, Any], root: int) -> None:
         """Fill `memory` of every rank with what it is at `root`."""
-        with OpenExchange(self, (root, *(r for r in range(self.size) if r != root)), memory.nbytes) as header:
-            found = header.copy()
-            self.data.Bcast(found, root)
-            self.compare(header, found, root)
+        others = tuple(r for r in range(self.size) if r != self.rank)
+        with OpenExchange(self, others):
+            count, digest = self.seen.get(EVERYBODY, (0, 0))
+            digest = zlib.crc32(repr((root, memory.nbytes)).encode(), digest)
+            self.seen[EVERYBODY] = count + 1, digest
+            own = np.array((count + 1, memory.nbytes, digest), np.int64)
+            found = own.copy()
+            self.rest_until([self.data.Ibcast(found, root)])
+            self.compare(own, found, root)
             for part in parts(memory):
                 self.data.Bcast(part, root)
             if self.rank == root:
                 self.sent += memory.nbytes * (self.size - 1)
-
-    def header(self, ranks: tuple[int, ...], size: int) -> np.ndarray[Any, Any]:
-        """The number, the length and the digest of the exchanges of these ranks so far, with this one."""
-        count, digest = self.seen.get(ranks, (0, 0))
-        digest = zlib.crc32(repr((ranks, size)).encode(), digest)
-        self.seen[ranks] = count + 1, digest
-        return np.array((count + 1, size, digest), np.int64)
 
     def compare(self, own: np.ndarray[Any, Any], other: np.ndarray[Any, Any], rank: int) -> None:
         """End all processes where a rank is elsewhere in the program, or in another one."""
@@ -162,18 +185,35 @@ class World:
 
 
 class OpenExchange:
-    """What the thread that watches sees while an exchange takes place; gives its header."""
+    """What the thread that watches sees while an exchange takes place."""
 
-    def __init__(self, world: World, ranks: tuple[int, ...], size: int) -> None:
-        self.world, self.ranks, self.size = world, ranks, size
+    def __init__(self, world: World, partners: tuple[int, ...]) -> None:
+        self.world, self.partners = world, partners
 
-    def __enter__(self) -> np.ndarray[Any, Any]:
+    def __enter__(self) -> None:
         self.world.began = time.monotonic()
-        self.world.partners = tuple(r for r in self.ranks if r != self.world.rank)
-        return self.world.header(self.ranks, self.size)
+        self.world.partners = self.partners
 
     def __exit__(self, *exc: object) -> None:
         self.world.partners = ()
+
+
+@dataclass
+class Messages:
+    """What a rank sends and receives in one exchange, in the order of the schedule."""
+
+    sent: list[tuple[int, np.ndarray[Any, Any]]] = field(default_factory=list)
+    received: list[tuple[int, np.ndarray[Any, Any]]] = field(default_factory=list)
+    described: list[tuple[int, int, int, str]] = field(default_factory=list)
+    """(giver, taker, items, dtype) of each"""
+
+    @property
+    def partners(self) -> tuple[int, ...]:
+        return tuple(sorted({rank for rank, _ in (*self.sent, *self.received)}))
+
+    def between(self, rank: int) -> list[tuple[int, int, int, str]]:
+        """Those from and to a rank."""
+        return [d for d in self.described if rank in d[:2]]
 
 
 def parts(memory: np.ndarray[Any, Any]) -> Iterator[np.ndarray[Any, Any]]:
@@ -185,41 +225,156 @@ def parts(memory: np.ndarray[Any, Any]) -> Iterator[np.ndarray[Any, Any]]:
 # --- the devices --------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class RankCopy:
+    """A copy from a rank to another one, or to a device that every process has."""
+
+    target: Buffer
+    source: Buffer
+    offset: int
+    giver: int
+    taker: int | None
+
+    @property
+    def given(self) -> tuple[Buffer, int, int]:
+        """Which bytes are copied."""
+        return self.source, self.offset, self.target.nbytes
+
+    @property
+    def bytes_given(self) -> np.ndarray[Any, Any]:
+        return np.frombuffer(self.source.memory, np.uint8)[self.offset:self.offset + self.target.nbytes]
+
+    @property
+    def bytes_filled(self) -> np.ndarray[Any, Any]:
+        return np.frombuffer(self.target.memory, np.uint8)[:self.target.nbytes]
+
+
+class Bucket:
+    """Copies that are one exchange: none reads or writes what another writes."""
+
+    def __init__(self) -> None:
+        self.copies: list[RankCopy] = []
+        self.read: set[Buffer] = set()
+        self.written: set[Buffer] = set()
+        self.awaited: list[TimelinePoint] = []
+        """what other queues do before"""
+        self.sources: list[TimelinePoint] = []
+        """what may have failed to compute the content"""
+
+    def conflicts(self, copy: RankCopy) -> bool:
+        """Whether a copy has to come after these."""
+        target, source = copy.target.root, copy.source.root
+        return source in self.written or target in self.written or target in self.read
+
+    def add(self, copy: RankCopy) -> None:
+        self.copies.append(copy)
+        self.read.add(copy.source.root)
+        self.written.add(copy.target.root)
+
+    def exchange(self, world: World) -> None:
+        """This rank's side of the copies between ranks, all at once, then of those to everybody."""
+        messages, to_all = Messages(), self.to_all(world)
+        for copy in self.copies:
+            giver, taker = copy.giver, copy.taker
+            if taker is None or world.rank not in (giver, taker) or copy.given in to_all:
+                continue
+            if giver == world.rank:
+                messages.sent.append((taker, copy.bytes_given))
+            else:
+                messages.received.append((giver, copy.bytes_filled))
+            messages.described.append((giver, taker, copy.target.size, copy.target.dtype.name))
+        if messages.partners:
+            world.exchange(messages)
+        for copy in self.copies:
+            if copy.taker is None:
+                if copy.giver == world.rank:
+                    copy.bytes_filled[:] = copy.bytes_given
+                world.broadcast(copy.bytes_filled, copy.giver)
+        for copies in to_all.values():
+            filled = [c.bytes_filled for c in copies if c.taker == world.rank]
+            world.broadcast(filled[0] if filled else copies[0].bytes_given, copies[0].giver)
+
+    def to_all(self, world: World) -> dict[tuple[Buffer, int, int], list[RankCopy]]:
+        """Copies of the same bytes to all other ranks, which MPI broadcasts along a tree, unless several
+        ranks have some: their messages then are on their way at once."""
+        found: dict[tuple[Buffer, int, int], list[RankCopy]] = {}
+        for copy in self.copies:
+            if copy.taker is not None:
+                found.setdefault(copy.given, []).append(copy)
+        found = {given: copies for given, copies in found.items() if len(copies) == world.size - 1 > 1}
+        return found if len({copies[0].giver for copies in found.values()}) == 1 else {}
+
+
 class ExchangeQueue(HostQueue):
-    """Copies from and to ranks, in the order of the schedule."""
+    """Copies from and to ranks, in the order of the schedule: those that are given one after another, up to
+    `submit`, are one exchange."""
+
+    gathers = True
 
     def __init__(self, world: World) -> None:
         super().__init__(f"{KIND} {world.rank} exchanges")
         self.world = world
+        self.bucket = Bucket()
+        self.awaited_by_next: list[TimelinePoint] = []
 
     def copy(self, target: Buffer, source: Buffer, offset: int, sources: tuple[TimelinePoint, ...] = ()
              ) -> TimelinePoint | None:
         own, giver, taker = self.world.rank, rank_of(source.device), rank_of(target.device)
-        between = giver is not None and giver != taker and target.nbytes > 0
-        if between and (taker is None or own in (giver, taker)):
-            return self.call(lambda: self.exchange(target, source, offset, sources), sources)
-        if taker in (own, None):
-            return super().copy(target, source, offset, sources)
-        return None
+        with self.lock:
+            if giver is None or giver == taker or not target.nbytes:
+                self.submit()
+                awaited, self.awaited_by_next = self.awaited_by_next, []
+                for point in awaited:
+                    super().wait(point)
+                return super().copy(target, source, offset, sources) if taker in (own, None) else None
+            copy = RankCopy(target, source, offset, giver, taker)
+            if self.bucket.conflicts(copy):
+                self.submit()
+            self.bucket.add(copy)
+            self.bucket.awaited += self.awaited_by_next
+            self.bucket.sources += sources
+            self.awaited_by_next = []
+            takes_part = taker is None or own in (giver, taker)
+            return TimelinePoint(self, self.pushed + 1, sources) if takes_part else None
 
-    def exchange(self, target: Buffer, source: Buffer, offset: int, sources: tuple[TimelinePoint, ...]
-                 ) -> None:
-        """This rank's side of a copy; where its operands could not be computed, or it fails, all end."""
-        giver, taker = rank_of(source.device), rank_of(target.device)
-        assert giver is not None
+    def wait(self, point: TimelinePoint) -> None:
+        """Let the copy that is given next wait."""
+        if point.queue is not self:
+            self.awaited_by_next.append(point)
+
+    def submit(self) -> None:
+        """Let the bucket be exchanged."""
+        with self.lock:
+            if self.bucket.copies:
+                bucket, self.bucket = self.bucket, Bucket()
+                self.call(lambda: self.exchange(bucket), tuple(bucket.sources))
+
+    def signal(self, timeline: Timeline | None = None, value: int = 0) -> TimelinePoint:
+        self.submit()
+        return super().signal(timeline, value)
+
+    def await_value(self, value: int) -> None:
+        self.submit()
+        super().await_value(value)
+
+    def timestamp(self) -> Timestamp:
+        point = TimelinePoint(self, self.pushed + bool(self.bucket.copies))
+
+        def read() -> float:
+            point.wait()
+            return clock()
+
+        return Timestamp(read)
+
+    def exchange(self, bucket: Bucket) -> None:
+        """What the thread does with a bucket; where its operands could not be computed, or it fails, all
+        end."""
         try:
-            for point in sources:
+            for point in bucket.awaited:
+                self.rest_until(point)
+            for point in bucket.sources:
                 point.wait()
-            if giver == self.world.rank:
-                given = np.frombuffer(source.memory, np.uint8)[offset:offset + target.nbytes]
-                if taker is not None:
-                    return self.world.send(given, taker)
-                np.frombuffer(target.memory, np.uint8)[:target.nbytes] = given
-            filled = np.frombuffer(target.memory, np.uint8)[:target.nbytes]
-            if taker is None:
-                self.world.broadcast(filled, giver)
-            else:
-                self.world.receive(filled, giver)
+            bucket.exchange(self.world)
         except BaseException as error:
             self.world.fail(type(error), error, error.__traceback__)
             raise

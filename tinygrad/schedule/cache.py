@@ -37,6 +37,7 @@ from tinygrad.schedule.dynamic_slice import (
     shared_memory,
     starts_of,
 )
+from tinygrad.schedule.exchanges import is_exchange, ordered_around_exchanges
 from tinygrad.schedule.items import BoundVariable, Intermediates, Schedule, ScheduleItem, create_schedule
 from tinygrad.schedule.memory import Arena, lifetimes, plan_arena
 from tinygrad.schedule.padded_shapes import PaddedShapes
@@ -275,9 +276,10 @@ class Template:
         views = tuple((structure.position[node],
                        TemplateView.of(view, slot_of) if slot_of.get(view.base, 0) >= known else None)
                       for node, view in schedule.views.items())
-        visible = {view.number for _, view in views if view is not None}
-        visible.update(shard.number for base in results for shard in base.shards)
-        inner = {known + i: spec for i, spec in enumerate(fresh) if known + i not in visible}
+        apart = {view.number for _, view in views if view is not None}
+        apart.update(shard.number for base in results for shard in base.shards)
+        apart.update(slot_of[b] for item in schedule.items if is_exchange(item) for b in item.buffers)
+        inner = {known + i: spec for i, spec in enumerate(fresh) if known + i not in apart}
         return Template(fresh, items, views, _arenas([i.slots for i in items], inner), results,
                         tuple(value for _, value in starts))
 
@@ -401,6 +403,7 @@ class ScheduleCache:
                 sliced = DynamicSlices(structure.sinks)
                 schedule = create_schedule(sliced.sinks)
                 schedule.views = sliced.views(schedule.views)
+                schedule.items = ordered_around_exchanges(schedule.items)
             template = Template.of(schedule, structure)
             if template is None:
                 return schedule

@@ -134,6 +134,18 @@ def reshard(value: Shards, spans: Sequence[Span], devices: Sequence[str]) -> lis
     return results
 
 
+def all_to_all(value: Shards, axis: int, spans: Sequence[Span], devices: Sequence[str]) -> list[UOp]:
+    """A value sharded along one axis, for each of `devices` with the items of its span of another: every
+    device copies to each other one what only that will have."""
+    assert value.axis is not None and value.axis != axis
+    whole = (0, sum(value.sizes()))
+    nodes = [n.contiguous() for n in value.nodes]
+    return [joined([(moved(along(n, axis, own), device), span)
+                    for n, span in zip(nodes, value.spans, strict=True) if span[0] < span[1]],
+                   value.axis, whole)
+            for device, own in zip(devices, spans, strict=True)]
+
+
 def all_gather(value: Shards, devices: Sequence[str]) -> list[UOp]:
     """The whole value on each of `devices`."""
     if value.axis is not None:
@@ -256,6 +268,8 @@ class Partition:
             nodes = reshard(value, like.spans, like.devices)
         elif like.axis is None:
             nodes = list(self.replicated(node, like.devices).nodes)
+        elif moves_least_whole(node, value):
+            nodes = all_to_all(value, like.axis, like.spans, like.devices)
         else:
             whole = self.replicated(node, like.devices).nodes
             nodes = [self.shard(n, like.axis, span) for n, span in zip(whole, like.spans, strict=True)]
@@ -294,6 +308,13 @@ class Partition:
         return along(node, axis, span)
 
 
+def moves_least_whole(node: UOp, value: Shards) -> bool:
+    """Whether a sharded value is best cut along another axis by moving what each device lacks of it, once,
+    rather than by gathering on every device what movement repeats in it."""
+    return value.axis is not None and not is_symbolic(node.shape) and node.numel > 0 \
+        and node.numel <= _unrepeated(node).numel * len(value.devices)
+
+
 def _memory_of(node: UOp) -> UOp | None:
     """The view of memory that a computed value is in; constants are better written into kernels."""
     view = node.realized_view  # asked first: finding a splat takes a walk down a chain of movement
@@ -327,6 +348,9 @@ def _copy(p: Partition, node: UOp) -> Partitioned:
             return p.resharded(source, Shards(value.devices, (), target.axis, spans))
         if value.axis is not None and value.axis == target.axis:
             return Shards(target.devices, tuple(reshard(value, spans, target.devices)), target.axis, spans)
+        if target.axis is not None and moves_least_whole(source, value):
+            return Shards(target.devices, tuple(all_to_all(value, target.axis, spans, target.devices)),
+                          target.axis, spans)
         nodes = all_gather(p.replicated(source, value.devices), target.devices)
     elif value.device is None:
         nodes = list(p.shards(source, target.devices).nodes)

@@ -1,0 +1,134 @@
+"""The order of steps that exchange values between processes: copies early and together, what waits for them
+late.
+
+In: the steps of a schedule, in an order in which they can run. Out: the same in another such order. Copies
+between processes (`CompiledDevice.exchanges`) stand together in buckets, each of which is one exchange of
+messages: a bucket is closed when it has `BUCKET_BYTES` for each process, or when there is nothing else to
+compute until it is there. What needs its values comes after what needs none, so that the gradients of a
+network's last layers are summed while those of its first are computed. The order follows from the steps
+alone, and so is the same in all processes: they wait for each other in no circle.
+"""
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Sequence
+
+from tinygrad.device import Device
+from tinygrad.graph.ops import Ops
+from tinygrad.schedule.items import ScheduleItem
+
+BUCKET_BYTES = 1 << 20
+"""What copies to one process have in one bucket: from 1 MB on a message takes its bytes' time (`python -m
+bench scale`)."""
+IN_FLIGHT = 2
+"""Buckets that nobody waits for: while one is on its way the next is filled."""
+
+
+def is_exchange(item: ScheduleItem) -> bool:
+    """Whether a step is a copy from a process to another device."""
+    return item.ast.op is Ops.COPY and Device[item.buffers[1].device].exchanges \
+        and item.buffers[1].device != item.buffers[0].device
+
+
+def ordered_around_exchanges(items: Sequence[ScheduleItem]) -> list[ScheduleItem]:
+    """`items` with their exchanges in buckets, beside what does not wait for them."""
+    if not any(map(is_exchange, items)):
+        return list(items)
+    return _Order(items).order
+
+
+def dependences(items: Sequence[ScheduleItem]) -> list[set[int]]:
+    """For each step the numbers of those before it that it has to come after: they write what it uses, or
+    use what it writes."""
+    written: dict[int, int] = {}
+    read: dict[int, list[int]] = {}
+    found = []
+    for number, item in enumerate(items):
+        after = set()
+        for i, node in enumerate(item.buffers):
+            memory = node.arg.identity
+            if memory in written:
+                after.add(written[memory])
+            if i < item.outputs:
+                after.update(read.get(memory, ()))
+        for i, node in enumerate(item.buffers):
+            memory = node.arg.identity
+            if i < item.outputs:
+                written[memory] = number
+                read[memory] = []
+            else:
+                read.setdefault(memory, []).append(number)
+        found.append(after - {number})
+    return found
+
+
+class _Order:
+    """Steps as soon as what they come after is there, in the order given where that leaves a choice."""
+
+    def __init__(self, items: Sequence[ScheduleItem]) -> None:
+        self.items = items
+        self.order: list[ScheduleItem] = []
+        self.waiting: list[list[int]] = [[] for _ in items]
+        """by step, those that come after it"""
+        self.missing = []
+        for number, after in enumerate(dependences(items)):
+            self.missing.append(len(after))
+            for other in after:
+                self.waiting[other].append(number)
+        self.ready: list[int] = []
+        """a heap of the kernels that can run"""
+        self.devices = list(dict.fromkeys(item.device for item in items if is_exchange(item)))
+        self.bucket: list[int] = []
+        self.bytes: dict[str, int] = {}
+        """of the bucket, to each device"""
+        self.in_flight: deque[list[int]] = deque()
+        for number, count in enumerate(self.missing):
+            if not count:
+                self.add(number)
+        while self.ready or self.bucket or self.in_flight:
+            if self.ready:
+                number = heapq.heappop(self.ready)
+                self.order.append(items[number])
+                self.done(number)
+            elif self.bucket:
+                self.close()
+            else:
+                self.land()
+
+    def add(self, number: int) -> None:
+        """A step that can run from here on."""
+        item = self.items[number]
+        if not is_exchange(item):
+            heapq.heappush(self.ready, number)
+            return
+        target = item.buffers[0]
+        self.bucket.append(number)
+        self.bytes[item.device] = self.bytes.get(item.device, 0) + target.arg.size * target.dtype.itemsize
+        if self.is_full:
+            self.close()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether each device gets `BUCKET_BYTES`, or one twice as much."""
+        each = [self.bytes.get(device, 0) for device in self.devices]
+        return min(each) >= BUCKET_BYTES or max(each) >= 2 * BUCKET_BYTES
+
+    def done(self, number: int) -> None:
+        for other in self.waiting[number]:
+            self.missing[other] -= 1
+            if not self.missing[other]:
+                self.add(other)
+
+    def close(self) -> None:
+        """Let the bucket be exchanged; the oldest of too many in flight is waited for."""
+        self.order.extend(self.items[number] for number in sorted(self.bucket))
+        self.in_flight.append(self.bucket)
+        self.bucket, self.bytes = [], {}
+        if len(self.in_flight) > IN_FLIGHT:
+            self.land()
+
+    def land(self) -> None:
+        """Let what needs the oldest bucket in flight run."""
+        for number in self.in_flight.popleft():
+            self.done(number)
