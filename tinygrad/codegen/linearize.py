@@ -358,6 +358,8 @@ class _Linearizer:
         """What was accumulated `before`, and `value` too."""
         if self.contracts and op is Ops.ADD and value.op is Ops.MUL and value.dtype.is_float:
             return self.add(UOp.new(Ops.MULACC, value.dtype, (*value.src, before)))
+        if op is Ops.ADD and value.op is Ops.DP4A and value.src[2].is_zero:
+            return self.add(value.replace(src=(*value.src[:2], before)))
         if op is Ops.ADD and value.op is Ops.MMA:
             return self.add(value.replace(src=(*value.src[:2], before, *value.src[3:])))
         return self.add(UOp.new(op, value.dtype, (before, value)))

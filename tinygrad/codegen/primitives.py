@@ -48,6 +48,24 @@ def _casts(name: str, wide: DType) -> RewriteTable:
     ])
 
 
+def _with_byte_dot(total: UOp, a: UOp, b: UOp) -> UOp | None:
+    """A sum with a dot product of bytes, which adds it up itself."""
+    if Ops.DP4A not in (a.op, b.op):
+        return None
+    return _added(a, b) if b.op is Ops.DP4A else _added(b, a)
+
+
+def _added(x: UOp, to: UOp) -> UOp:
+    if to.op is Ops.DP4A:
+        return to.replace(src=(*to.src[:2], _added(x, to.src[2])))
+    is_nothing = to.op is Ops.CONST and to.arg == 0
+    return x if is_nothing else UOp.new(Ops.ADD, x.dtype, (x, to))
+
+
+byte_dots = RewriteTable("dot products of bytes", [
+    Rule("a sum with a dot product of bytes is one", node(Ops.ADD, any_node("a"), any_node("b"), name="total"),
+         _with_byte_dot),
+])
 casts = _casts("casts that round once", dtypes.float64)
 casts_in_32_bits = _casts("casts that round once without float64", dtypes.float32)
 
@@ -57,4 +75,5 @@ def to_device_primitives(nest: UOp, renderer: Renderer) -> UOp:
     """The nest in operations that `renderer` writes."""
     narrow = dtypes.float64 in renderer.missing
     functions = elementary_functions_in_32_bits if narrow else elementary_functions
-    return rewrite(rewrite(nest, natural_logarithms + (casts_in_32_bits if narrow else casts)), functions)
+    nest = rewrite(nest, natural_logarithms + (casts_in_32_bits if narrow else casts) + byte_dots)
+    return rewrite(nest, functions)

@@ -59,6 +59,10 @@ class Ops(Enum):
     MULACC = auto()
     """a * b + c, rounded once"""
 
+    DP4A = auto()
+    """words a and b, and c: the sum of c and of four products, of the bytes of a, which have no sign, with those
+    of b, which have one. Not in the tensor graph"""
+
     # reduce
     REDUCE = auto()
     """tensor graph: arg (op, axes), the axes stay with size 1. Loop nest: value and the ranges it closes; arg
@@ -168,7 +172,7 @@ class Family:
     BINARY = COMPARE | BITWISE | {
         Ops.ADD, Ops.SUB, Ops.MUL, Ops.FDIV, Ops.IDIV, Ops.MOD, Ops.MAX, Ops.LDEXP,
     }
-    TERNARY = frozenset({Ops.WHERE, Ops.MULACC})
+    TERNARY = frozenset({Ops.WHERE, Ops.MULACC, Ops.DP4A})
     ELEMENTWISE = UNARY | BINARY | TERNARY
     VIEW = frozenset({Ops.RESHAPE, Ops.PERMUTE, Ops.EXPAND, Ops.SHRINK, Ops.STRIDE})
     """what shows items of its source and nothing else, so that it may share their memory"""

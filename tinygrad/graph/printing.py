@@ -126,7 +126,7 @@ _CALLS: dict[Ops, str] = {
     Ops.TRUNC: "trunc",
     Ops.MAX: "max",
     Ops.WHERE: "where",
-    Ops.MULACC: "fma",
+    Ops.MULACC: "fma", Ops.DP4A: "dp4a",
     Ops.LDEXP: "ldexp",
     Ops.MMA: "mma",
 }

@@ -164,6 +164,8 @@ _ELEMENTWISE = (
     Production("WHERE(bool, value, value)", "values of one dtype", _where),
     Production("MULACC(value, value, value)", "of one dtype", _mulacc),
 )
+_BYTE_DOT = Production("DP4A(value, value, value)", "of int32", lambda n: _mulacc(n) and
+                       n.dtype.scalar is dtypes.int32)
 _PRIMITIVES = Production("LDEXP(value, value)", "of one float dtype", _binary)
 
 
@@ -464,6 +466,7 @@ LOOP_NEST = Grammar("loop_nest", (
     _CONSTANT,
     _VARIABLE,
     *_ELEMENTWISE,
+    _BYTE_DOT,
     _PRIMITIVES,
     *_VECTORS,
 ), _closed_at_the_end, _no_vector_range_among_vectors)
@@ -544,6 +547,7 @@ PROGRAM = Grammar("program", (
     Production("LOAD(INDEX | REGISTER)", "lanes: adjacent items, or one an address", _program_load),
     Production("STORE(INDEX | REGISTER, value)", "lanes: as LOAD; arg as above", _program_store),
     *_ELEMENTWISE,
+    _BYTE_DOT,
     _PRIMITIVES,
     *_VECTORS,
     Production("REDUCE(vector)", "arg ADD | MAX | MUL: its lanes into one", _reduce_lanes),

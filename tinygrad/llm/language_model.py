@@ -43,18 +43,19 @@ class LanguageModel:
     """A model from a GGUF file, a Hugging Face folder or an installed package.
 
     `slots`: sequences that go on at once. `length`: tokens of context (at most what the model has; 4,096
-    where it has more). `dtype`: of keys and values, "float16", "float32" or "int8". Raises FileNotFoundError
+    where it has more). `dtype`: of keys and values, "float16", "float32" or "int8". `activations` as in `Transformer`. Raises FileNotFoundError
     and ValueError as `read_checkpoint` does.
     """
 
     def __init__(self, model: str | os.PathLike[str], slots: int = 1, length: int | None = None,
-                 dtype: DTypeLike = "float16", device: str | None = None) -> None:
+                 dtype: DTypeLike = "float16", device: str | None = None,
+                 activations: str | None = None) -> None:
         checkpoint = read_checkpoint(find_model(model))
         self.name = checkpoint.path.stem if checkpoint.is_gguf else checkpoint.path.name
         self.config = checkpoint.config
         self.tokenizer = tokenizer_of(checkpoint)
         length = min(DEFAULT_LENGTH, self.config.context) if length is None else length
-        transformer = Transformer(self.config, checkpoint.to(device or Device.DEFAULT), length)
+        transformer = Transformer(self.config, checkpoint.to(device or Device.DEFAULT), length, activations)
         self.generator = Generator(transformer, self.tokenizer, slots, length, dtype)
 
     def request(self, prompt: str | Sequence[Mapping[str, Any]], sampling: Sampling,

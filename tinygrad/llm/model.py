@@ -11,27 +11,51 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tinygrad.device import Device
 from tinygrad.dtype import dtypes
 from tinygrad.llm.cache import Cache
 from tinygrad.llm.config import Config
 from tinygrad.llm.rope import Rope
 from tinygrad.nn.block_formats import Packed
+from tinygrad.nn.block_products import BlockWeights, RoundedRows
 from tinygrad.tensor import Tensor
 
 
 class Transformer:
     """Weights by name and the `Config` that says how they are used. `context`: positions that are prepared.
 
-    Raises ValueError for weights that are missing or have other shapes than the configuration says.
+    `activations`: "int8" rounds what is multiplied with a weight in blocks to 8 bits, as llama.cpp does, and adds
+    up whole numbers (`nn/block_products.py`); "float32" rounds nothing. None is int8 where the device has dot
+    products of bytes. Raises ValueError for weights that are missing or have other shapes than the configuration
+    says.
     """
 
-    def __init__(self, config: Config, weights: Mapping[str, Packed], context: int | None = None) -> None:
+    def __init__(self, config: Config, weights: Mapping[str, Packed], context: int | None = None,
+                 activations: str | None = None) -> None:
+        if activations not in (None, "int8", "float32"):
+            raise ValueError(f"activations are int8 or float32, not {activations!r}")
         self.config = config
         self.weights = dict(weights)
         self.context = min(context or config.context, config.context)
         self.device = str(self.weights["token_embd.weight"].stored.device) if weights else "CPU"
         check_shapes(config, self.weights)
+        self.shapes = {name: packed.shape for name, packed in self.weights.items()}
+        self.products: dict[str, BlockWeights] = {}
+        if activations is None:
+            activations = "int8" if Device[self.device].renderer.has_byte_dots else "float32"
+        if activations == "int8":
+            self._put_into_words()
         self.tables = {rope: self._table(rope) for rope in (config.rope, config.local_rope) if rope}
+
+    def _put_into_words(self) -> None:
+        """Weights in blocks that are factors of products as those want them; nothing else reads them, but for the
+        embedding that is the last product too."""
+        head = "output.weight" if "output.weight" in self.weights else "token_embd.weight"
+        for name, packed in list(self.weights.items()):
+            if BlockWeights.takes(packed) and (name == head or name.startswith("blk.")):
+                self.products[name] = BlockWeights.of(packed)
+                if name != "token_embd.weight":
+                    del self.weights[name]
 
     def _table(self, rope: Rope) -> tuple[Tensor, Tensor]:
         cosines, sines = rope.table(self.context)
@@ -47,9 +71,13 @@ class Transformer:
 
     def linear(self, x: Tensor, name: str) -> Tensor:
         """(..., in) times the weight (out, in), plus the bias if there is one."""
-        weight, bias = self.value(f"{name}.weight"), self.value(f"{name}.bias")
-        assert weight is not None
-        y = x @ weight.transpose(0, 1)
+        product, bias = self.products.get(f"{name}.weight"), self.value(f"{name}.bias")
+        if product is not None:
+            y = product.product(RoundedRows(x))
+        else:
+            weight = self.value(f"{name}.weight")
+            assert weight is not None
+            y = x @ weight.transpose(0, 1)
         return y if bias is None else y + bias
 
     def norm(self, x: Tensor, name: str, always: bool = False) -> Tensor:
@@ -86,7 +114,7 @@ class Transformer:
         """Queries (B, heads, T, D), keys and values (B, kv_heads, T, D), before they are turned."""
         config, name = self.config, f"blk.{layer}.attn"
         sizes = [config.heads * config.head_size] + [config.kv_heads * config.head_size] * 2
-        if f"{name}_qkv.weight" in self.weights:
+        if f"{name}_qkv.weight" in self.shapes:
             query, key, value = self.linear(x, f"{name}_qkv").split(sizes, dim=-1)
         else:
             query, key, value = (self.linear(x, f"{name}_{part}") for part in "qkv")
@@ -102,8 +130,8 @@ class Transformer:
 
     def _norms_whole(self, layer: int) -> bool:
         """Whether queries are normed before they are cut into heads."""
-        weight = self.weights.get(f"blk.{layer}.attn_q_norm.weight")
-        return weight is not None and weight.shape != (self.config.head_size,)
+        shape = self.shapes.get(f"blk.{layer}.attn_q_norm.weight")
+        return shape is not None and shape != (self.config.head_size,)
 
     def attend(self, x: Tensor, layer: int, positions: Tensor, cache: Cache, slot: Any, places: Sequence[Any],
                length: Any) -> Tensor:
@@ -140,12 +168,12 @@ class Transformer:
     def feed_forward(self, x: Tensor, layer: int) -> Tensor:
         """Two products with an activation between them, gated where there is a gate, or by experts."""
         name = f"blk.{layer}.ffn"
-        if f"{name}_gate_inp.weight" in self.weights:
+        if f"{name}_gate_inp.weight" in self.shapes:
             return self.mixture(x, layer)
         up = self.linear(x, f"{name}_up")
-        if f"{name}_gate.weight" in self.weights:
+        if f"{name}_gate.weight" in self.shapes:
             hidden = self.activation(self.linear(x, f"{name}_gate")) * up
-        elif self.weights[f"{name}_down.weight"].shape[1] * 2 == up.shape[-1]:
+        elif self.shapes[f"{name}_down.weight"][1] * 2 == up.shape[-1]:
             gate, up = up.chunk(2, dim=-1)
             hidden = self.activation(gate) * up
         else:
@@ -166,7 +194,7 @@ class Transformer:
             numbers = Tensor.arange(config.experts, device=self.device)
             shares = (chosen.unsqueeze(-1) == numbers).where(best.unsqueeze(-1), 0).sum(-2)
             mixed = self._all_experts(x, name, shares)
-        if f"{name}_gate_inp_shexp.weight" in self.weights:
+        if f"{name}_gate_inp_shexp.weight" in self.shapes:
             hidden = self.activation(self.linear(x, f"{name}_gate_shexp")) * self.linear(x,
                                                                                          f"{name}_up_shexp")
             gate = self.value(f"{name}_gate_inp_shexp.weight")
@@ -217,7 +245,7 @@ class Transformer:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Scores of the next token (..., vocabulary) from what the last block left (..., width)."""
-        scores = self.linear(hidden, "output" if "output.weight" in self.weights else "token_embd")
+        scores = self.linear(hidden, "output" if "output.weight" in self.shapes else "token_embd")
         cap = self.config.final_cap
         return scores if cap is None else (scores / cap).tanh() * cap
 

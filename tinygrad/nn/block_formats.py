@@ -27,14 +27,36 @@ IQ4_VALUES = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 8
 
 
 @dataclass(frozen=True)
+class Parts:
+    """What blocks hold: whole numbers (N, S, items / S), and for each of S stretches of a block the float32
+    that they are times (N, S, 1), and the one that is added then, if there is one."""
+
+    step: Tensor
+    items: Tensor
+    least: Tensor | None = None
+
+    @property
+    def values(self) -> Tensor:
+        """The numbers that the blocks stand for, (N, items) in float32."""
+        found = self.step * _float(self.items)
+        return (found if self.least is None else found + self.least).flatten(1)
+
+
+@dataclass(frozen=True)
 class BlockFormat:
-    """How `items` values lie in `size` bytes, and the graph that reads them: blocks (N, size) as uint8 to
-    (N, items) in float32."""
+    """How `items` values lie in `size` bytes, and the graph that takes them apart: blocks (N, size) as uint8 to
+    `Parts`, whose whole numbers are from `lowest` to `highest`."""
 
     code: int
     items: int
     size: int
-    values: Callable[[Tensor], Tensor]
+    parts: Callable[[Tensor], Parts]
+    lowest: int
+    highest: int
+
+    def values(self, blocks: Tensor) -> Tensor:
+        """Blocks (N, size) as uint8 to (N, items) in float32."""
+        return self.parts(blocks).values
 
 
 # --- parts of a block -------------------------------------------------------------------------------------
@@ -65,9 +87,14 @@ def _half(blocks: Tensor, at: int) -> Tensor:
     return _float(blocks[:, at:at + 2].bitcast(dtypes.float16))
 
 
-def _signed(x: Tensor, middle: int) -> Tensor:
+def _around(x: Tensor, middle: int) -> Tensor:
     """Unsigned fields around 0."""
-    return _float(x.cast(dtypes.int8) - middle)
+    return x.cast(dtypes.int8) - middle
+
+
+def _of_one_step(step: Tensor, items: Tensor, least: Tensor | None = None) -> Parts:
+    """A step (N, 1) and items (N, M): one stretch."""
+    return Parts(step.unsqueeze(1), items.unsqueeze(1), None if least is None else least.unsqueeze(1))
 
 
 def _chosen(places: Tensor, values: Sequence[int]) -> Tensor:
@@ -92,31 +119,31 @@ def _fifth_bits(blocks: Tensor, at: int) -> Tensor:
     return _within(blocks[:, at:at + 4], 1, 8) << 4
 
 
-def _q4_0(blocks: Tensor) -> Tensor:
-    return _half(blocks, 0) * _signed(_nibbles(blocks, 2), 8)
+def _q4_0(blocks: Tensor) -> Parts:
+    return _of_one_step(_half(blocks, 0), _around(_nibbles(blocks, 2), 8))
 
 
-def _q4_1(blocks: Tensor) -> Tensor:
-    return _half(blocks, 0) * _float(_nibbles(blocks, 4)) + _half(blocks, 2)
+def _q4_1(blocks: Tensor) -> Parts:
+    return _of_one_step(_half(blocks, 0), _nibbles(blocks, 4), _half(blocks, 2))
 
 
-def _q5_0(blocks: Tensor) -> Tensor:
-    return _half(blocks, 0) * _signed(_nibbles(blocks, 6) | _fifth_bits(blocks, 2), 16)
+def _q5_0(blocks: Tensor) -> Parts:
+    return _of_one_step(_half(blocks, 0), _around(_nibbles(blocks, 6) | _fifth_bits(blocks, 2), 16))
 
 
-def _q5_1(blocks: Tensor) -> Tensor:
-    return _half(blocks, 0) * _float(_nibbles(blocks, 8) | _fifth_bits(blocks, 4)) + _half(blocks, 2)
+def _q5_1(blocks: Tensor) -> Parts:
+    return _of_one_step(_half(blocks, 0), _nibbles(blocks, 8) | _fifth_bits(blocks, 4), _half(blocks, 2))
 
 
-def _q8_0(blocks: Tensor) -> Tensor:
-    return _float(blocks[:, 2:].bitcast(dtypes.int8)) * _half(blocks, 0)
+def _q8_0(blocks: Tensor) -> Parts:
+    return _of_one_step(_half(blocks, 0), blocks[:, 2:].bitcast(dtypes.int8))
 
 
-def _iq4_nl(blocks: Tensor) -> Tensor:
-    return _half(blocks, 0) * _float(_chosen(_nibbles(blocks, 2), IQ4_VALUES))
+def _iq4_nl(blocks: Tensor) -> Parts:
+    return _of_one_step(_half(blocks, 0), _chosen(_nibbles(blocks, 2), IQ4_VALUES))
 
 
-def _mxfp4(blocks: Tensor) -> Tensor:
+def _mxfp4(blocks: Tensor) -> Parts:
     """A shared power of two, and items of one sign bit, two of exponent, one of mantissa, doubled."""
     power = blocks[:, :1].cast(dtypes.uint32)
     least = power.full_like(0x00200000) << (power & 1)  # 2^-128 and 2^-127 have no leading bit
@@ -124,27 +151,26 @@ def _mxfp4(blocks: Tensor) -> Tensor:
     items = _nibbles(blocks, 1)
     exponent, mantissa = (items >> 1) & 3, items & 1
     size = (exponent == 0).where(mantissa, (mantissa + 2) << ((exponent + 3) & 3)).cast(dtypes.int8)
-    return scale * _float((items >= 8).where(-size, size))
+    return _of_one_step(scale, (items >= 8).where(-size, size))
 
 
 # --- 256 items --------------------------------------------------------------------------------------------
 
 
-def _q2_k(blocks: Tensor) -> Tensor:
+def _q2_k(blocks: Tensor) -> Parts:
     scales = blocks[:, :16]
     step = (_half(blocks, 80) * _float(scales & 15)).unsqueeze(-1)
     least = (_half(blocks, 82) * _float(scales >> 4)).unsqueeze(-1)
-    items = _fields(blocks[:, 16:80].reshape(-1, 2, 32), 2).reshape(-1, 16, 16)
-    return (step * _float(items) - least).reshape(-1, LONG)
+    return Parts(step, _fields(blocks[:, 16:80].reshape(-1, 2, 32), 2).reshape(-1, 16, 16), -least)
 
 
-def _q3_k(blocks: Tensor) -> Tensor:
+def _q3_k(blocks: Tensor) -> Parts:
     low = _fields(blocks[:, 96:104], 4).reshape(-1, 16)
     high = _fields(blocks[:, 104:108], 2).reshape(-1, 16)
-    step = (_half(blocks, 108) * _signed(low | (high << 4), 32)).unsqueeze(-1)
+    step = (_half(blocks, 108) * _float(_around(low | (high << 4), 32))).unsqueeze(-1)
     low = _fields(blocks[:, 32:96].reshape(-1, 2, 32), 2).reshape(-1, 16, 16).cast(dtypes.int8)
     missing = (_fields(blocks[:, :32], 1) ^ 1).reshape(-1, 16, 16) << 2  # a set bit takes nothing off
-    return (step * _float(low - missing.cast(dtypes.int8))).reshape(-1, LONG)
+    return Parts(step, low - missing.cast(dtypes.int8))
 
 
 def _scales_and_minima(blocks: Tensor) -> tuple[Tensor, Tensor]:
@@ -153,50 +179,48 @@ def _scales_and_minima(blocks: Tensor) -> tuple[Tensor, Tensor]:
     scales = (first & 63).cat((third & 15) | ((first >> 2) & 48), dim=-1)
     minima = (second & 63).cat((third >> 4) | ((second >> 2) & 48), dim=-1)
     return ((_half(blocks, 0) * _float(scales)).unsqueeze(-1),
-            (_half(blocks, 2) * _float(minima)).unsqueeze(-1))
+            -(_half(blocks, 2) * _float(minima)).unsqueeze(-1))
 
 
-def _q4_k(blocks: Tensor) -> Tensor:
+def _q4_k(blocks: Tensor) -> Parts:
     step, least = _scales_and_minima(blocks)
-    items = _fields(blocks[:, 16:].reshape(-1, 4, 32), 4).reshape(-1, 8, 32)
-    return (step * _float(items) - least).reshape(-1, LONG)
+    return Parts(step, _fields(blocks[:, 16:].reshape(-1, 4, 32), 4).reshape(-1, 8, 32), least)
 
 
-def _q5_k(blocks: Tensor) -> Tensor:
+def _q5_k(blocks: Tensor) -> Parts:
     step, least = _scales_and_minima(blocks)
     low = _fields(blocks[:, 48:].reshape(-1, 4, 32), 4).reshape(-1, 8, 32)
-    high = _fields(blocks[:, 16:48], 1)
-    return (step * _float(low | (high << 4)) - least).reshape(-1, LONG)
+    return Parts(step, low | (_fields(blocks[:, 16:48], 1) << 4), least)
 
 
-def _q6_k(blocks: Tensor) -> Tensor:
+def _q6_k(blocks: Tensor) -> Parts:
     step = (_half(blocks, 208) * _float(blocks[:, 192:208].bitcast(dtypes.int8))).unsqueeze(-1)
     low = _fields(blocks[:, :128].reshape(-1, 2, 64), 4).reshape(-1, 8, 32)
     high = _fields(blocks[:, 128:192].reshape(-1, 2, 32), 2).reshape(-1, 8, 32)
-    return (step * _signed(low | (high << 4), 32).reshape(-1, 16, 16)).reshape(-1, LONG)
+    return Parts(step, _around(low | (high << 4), 32).reshape(-1, 16, 16))
 
 
-def _iq4_xs(blocks: Tensor) -> Tensor:
-    scales = _signed(_within(blocks[:, 4:8], 4, 2) | (_within(blocks[:, 2:4], 2, 4) << 4), 32)
-    step = (_half(blocks, 0) * scales).unsqueeze(-1)
+def _iq4_xs(blocks: Tensor) -> Parts:
+    scales = _around(_within(blocks[:, 4:8], 4, 2) | (_within(blocks[:, 2:4], 2, 4) << 4), 32)
+    step = (_half(blocks, 0) * _float(scales)).unsqueeze(-1)
     items = _fields(blocks[:, 8:].reshape(-1, 8, 16), 4).reshape(-1, 8, 32)
-    return (step * _float(_chosen(items, IQ4_VALUES))).reshape(-1, LONG)
+    return Parts(step, _chosen(items, IQ4_VALUES))
 
 
 FORMATS = {
-    "Q4_0": BlockFormat(2, 32, 18, _q4_0),
-    "Q4_1": BlockFormat(3, 32, 20, _q4_1),
-    "Q5_0": BlockFormat(6, 32, 22, _q5_0),
-    "Q5_1": BlockFormat(7, 32, 24, _q5_1),
-    "Q8_0": BlockFormat(8, 32, 34, _q8_0),
-    "Q2_K": BlockFormat(10, LONG, 84, _q2_k),
-    "Q3_K": BlockFormat(11, LONG, 110, _q3_k),
-    "Q4_K": BlockFormat(12, LONG, 144, _q4_k),
-    "Q5_K": BlockFormat(13, LONG, 176, _q5_k),
-    "Q6_K": BlockFormat(14, LONG, 210, _q6_k),
-    "IQ4_NL": BlockFormat(20, 32, 18, _iq4_nl),
-    "IQ4_XS": BlockFormat(23, LONG, 136, _iq4_xs),
-    "MXFP4": BlockFormat(39, 32, 17, _mxfp4),
+    "Q4_0": BlockFormat(2, 32, 18, _q4_0, -8, 7),
+    "Q4_1": BlockFormat(3, 32, 20, _q4_1, 0, 15),
+    "Q5_0": BlockFormat(6, 32, 22, _q5_0, -16, 15),
+    "Q5_1": BlockFormat(7, 32, 24, _q5_1, 0, 31),
+    "Q8_0": BlockFormat(8, 32, 34, _q8_0, -128, 127),
+    "Q2_K": BlockFormat(10, LONG, 84, _q2_k, 0, 3),
+    "Q3_K": BlockFormat(11, LONG, 110, _q3_k, -4, 3),
+    "Q4_K": BlockFormat(12, LONG, 144, _q4_k, 0, 15),
+    "Q5_K": BlockFormat(13, LONG, 176, _q5_k, 0, 31),
+    "Q6_K": BlockFormat(14, LONG, 210, _q6_k, -32, 31),
+    "IQ4_NL": BlockFormat(20, 32, 18, _iq4_nl, -127, 113),
+    "IQ4_XS": BlockFormat(23, LONG, 136, _iq4_xs, -127, 113),
+    "MXFP4": BlockFormat(39, 32, 17, _mxfp4, -12, 12),
 }
 """By the names that GGUF files and their programs use, with the codes in the files."""
 

@@ -68,6 +68,8 @@ class Renderer(ABC):
     """whether threads copy from buffers into shared memory while they go on"""
     matrix_units: tuple[MatrixUnit, ...] = ()
     """what the lanes of a warp can multiply together, the best first"""
+    has_byte_dots: bool = False
+    """whether it writes DP4A"""
     grid_limits: tuple[int, int, int] = (2**31 - 1, 65535, 65535)
     """the most blocks along each axis, the fastest first"""
     missing: frozenset[DType] = frozenset()

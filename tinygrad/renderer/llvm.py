@@ -41,24 +41,29 @@ and of float64 lie side by side (LLVM 22; llvm-project, pull request 201241). Pl
 
 class LLVMRenderer(CPURenderer):
     """LLVM IR for a CPU; `has_scalef` says that it has AVX-512's vscalef for vectors of every size,
-    `has_float16` that it has instructions for float16 to and from float32. The rest as in `CPURenderer`."""
+    `has_float16` that it has instructions for float16 to and from float32, `has_vnni` for dot products of
+    bytes. The rest as in `CPURenderer`."""
 
     name = "LLVM"
+    has_byte_dots = True
 
     def __init__(self, vector_bytes: int = 16, registers: int = 16, threads: int = 1,
                  l1_bytes: int = Renderer.l1_bytes, l2_bytes: int = Renderer.l2_bytes,
                  l3_bytes: int = 0, has_scalef: bool = False, contracts: bool = True,
-                 has_float16: bool = True, matrix_units: tuple[MatrixUnit, ...] = ()) -> None:
+                 has_float16: bool = True, has_vnni: bool = False,
+                 matrix_units: tuple[MatrixUnit, ...] = ()) -> None:
         super().__init__(vector_bytes, registers, threads, l1_bytes, l2_bytes)
         self.l3_bytes = l3_bytes
         self.has_scalef = has_scalef
         self.contracts = contracts
         self.has_float16 = has_float16
+        self.has_vnni = has_vnni
         self.matrix_units = matrix_units
 
     def render(self, name: str, program: list[UOp]) -> str:
         self.check(name, program)
-        return LLVMWriter(name, program, self.has_scalef, self.contracts, self.has_float16).module()
+        return LLVMWriter(name, program, self.has_scalef, self.contracts, self.has_float16,
+                          self.has_vnni).module()
 
 
 @dataclass(frozen=True)
@@ -78,8 +83,8 @@ class LLVMWriter(TileStatements, LaneReduction):
     """Writes one kernel, statement by statement. `values` has the operand that each node now is."""
 
     def __init__(self, name: str, program: list[UOp], has_scalef: bool = False, has_fused: bool = True,
-                 has_float16: bool = True) -> None:
-        super().__init__(has_scalef, has_fused, has_float16)
+                 has_float16: bool = True, has_vnni: bool = False) -> None:
+        super().__init__(has_scalef, has_fused, has_float16, has_vnni)
         self.name = name
         self.program = program
         self.values: dict[UOp, str] = {}

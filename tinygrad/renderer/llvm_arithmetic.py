@@ -36,9 +36,12 @@ _KEEPS_NOT_NEGATIVE = frozenset({Ops.VECTORIZE, Ops.ADD, Ops.MUL, Ops.IDIV, Ops.
 class LLVMArithmetic:
     """Writes instructions on values into `lines`, and remembers which functions they call. `has_fused` says
     that there is an instruction for a product and a sum rounded once, `has_float16` for float16 to and from
-    float32: LLVM would call a library for them, one lane at a time, and one that this process lacks."""
+    float32: LLVM would call a library for them, one lane at a time, and one that this process lacks.
+    `has_vnni` says that there are dot products of bytes."""
 
-    def __init__(self, has_scalef: bool = False, has_fused: bool = True, has_float16: bool = True) -> None:
+    def __init__(self, has_scalef: bool = False, has_fused: bool = True, has_float16: bool = True,
+                 has_vnni: bool = False) -> None:
+        self.has_vnni = has_vnni
         self.has_scalef = has_scalef
         self.has_fused = has_fused
         self.has_float16 = has_float16
@@ -101,6 +104,8 @@ class LLVMArithmetic:
             return self.emit("v", f"{table[op]} {kind} {', '.join(operands)}")
         if dtype.is_bool:
             return ""
+        if op is Ops.DP4A:
+            return self.byte_dot(dtype.count, *operands)
         if op is Ops.MULACC:
             a, b, c = operands
             if dtype.scalar is dtypes.float32 and not self.has_fused:
@@ -118,6 +123,24 @@ class LLVMArithmetic:
             both = ", ".join(f"{kind} {x}" for x in operands)
             return self.intrinsic("v", f"{name}.{mangled(kind)}", kind, both)
         return ""
+
+    def byte_dot(self, count: int, a: str, b: str, c: str) -> str:
+        """The sum of c and four products of bytes, in every lane: by one instruction, or byte by byte."""
+        kind = vector_type("i32", count)
+        if self.has_vnni and 32 * count in (128, 256, 512):
+            words = vector_type("i8", 4 * count)
+            left, right = (self.emit("bytes", f"bitcast {kind} {x} to {words}") for x in (a, b))
+            given = f"{kind} {c}, {words} {left}, {words} {right}"
+            return self.emit("v", f"call {kind} @llvm.x86.avx512.vpdpbusd.{32 * count}({given})")
+        for place in range(4):
+            shifts = [splat(kind, 24 - 8 * place), splat(kind, 24)]
+            parts = []
+            for word, right in ((a, "lshr"), (b, "ashr")):
+                high = self.emit("high", f"shl {kind} {word}, {shifts[0]}")
+                parts.append(self.emit("byte", f"{right} {kind} {high}, {shifts[1]}"))
+            product = self.emit("v", f"mul {kind} {parts[0]}, {parts[1]}")
+            c = self.emit("v", f"add {kind} {c}, {product}")
+        return c
 
     def float_function(self, op: Ops, dtype: DType, *operands: str) -> str:
         kind = value_type(dtype)

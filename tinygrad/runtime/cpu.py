@@ -126,6 +126,7 @@ class Host:
     has_scalef: bool
     contracts: bool
     has_float16: bool
+    has_vnni: bool
     matrix_units: tuple[MatrixUnit, ...]
     l2_bytes: int
     l3_bytes: int
@@ -139,6 +140,7 @@ def host() -> Host:
                 has_scalef=has_features("avx512f", "avx512vl"),
                 contracts=has_multiply_add(),
                 has_float16=has_features("f16c") or has_features("neon"),
+                has_vnni=has_features("avxvnni") or has_features("avx512vnni", "avx512vl"),
                 matrix_units=host_units(),
                 l2_bytes=_cache_bytes(2, Renderer.l2_bytes),
                 l3_bytes=min(_cache_bytes(3, USUAL_L3_BYTES), thread_count() * L3_BYTES_OF_CORE))

@@ -93,12 +93,19 @@ def _load_exponent(a: Value, b: Value) -> Value:
     return np.ldexp(a, np.nan_to_num(b, nan=0.0).astype(np.int32))
 
 
+def _byte_dot(a: Value, b: Value, c: Value) -> Value:
+    a, b, c = np.broadcast_arrays(a, b, c)
+    pairs = np.ascontiguousarray(a)[..., None].view(np.uint8).astype(np.int32), \
+        np.ascontiguousarray(b)[..., None].view(np.int8).astype(np.int32)
+    return c + (pairs[0] * pairs[1]).sum(-1, dtype=np.int32)
+
+
 _ARITHMETIC: dict[Ops, Operation] = {
     Ops.NEG: np.negative, Ops.SQRT: np.sqrt, Ops.TRUNC: np.trunc,
     Ops.ADD: np.add, Ops.SUB: np.subtract, Ops.MUL: np.multiply, Ops.MAX: np.maximum, Ops.FDIV: np.divide,
     Ops.IDIV: np.floor_divide, Ops.MOD: np.remainder, Ops.SHL: np.left_shift, Ops.SHR: np.right_shift,
     Ops.AND: np.bitwise_and, Ops.OR: np.bitwise_or, Ops.XOR: np.bitwise_xor,
-    Ops.MULACC: _multiply_add, Ops.LDEXP: _load_exponent,
+    Ops.MULACC: _multiply_add, Ops.DP4A: _byte_dot, Ops.LDEXP: _load_exponent,
 }
 """Operations whose result has their operands' dtype. NumPy's integers divided by 0 give 0, and shifted by
 their width or more what shifting bit by bit would."""

@@ -14,6 +14,7 @@ from tinygrad.codegen.lower import lower
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import prod
+from tinygrad.schedule.products import is_block_product
 
 STORE_COST = 64.0
 """Storing an item and reading it back, and then some: values that one kernel could keep for another share
@@ -143,12 +144,19 @@ class Work:
         """The work of a node, from its cone."""
         if node.op is Ops.REDUCE and node not in self.closed:
             count = prod(node.src[0].shape[a] for a in node.arg[1])
-            return min(MUCH, float(count) * (self[node.src[0]] + 1.0))
+            # the sums of blocks are computed wherever what scales them is
+            blocks = [] if is_block_product(node) else [self[n] for n in self.reduces_below(node.src[0])
+                                                        if is_block_product(n)]
+            return min(MUCH, float(count) * (self[node.src[0]] + fsum(blocks) + 1.0))
         cone = self.cone(node)
         if cone is None:
             return MUCH
         # fsum: the same whatever the order in which a set has its items
         return fsum(OPERATIONS.get(n.op, 1.0) * min(1.0, n.numel / max(1, node.numel)) for n in cone)
+
+    def reduces_below(self, node: UOp) -> list[UOp]:
+        """The reduces that a value is made of, but not those that these are made of."""
+        return [n for n in node.toposort(stop=self.is_boundary) if n.op is Ops.REDUCE and n not in self.closed]
 
     def is_boundary(self, node: UOp) -> bool:
         """True for what a cone does not look into."""

@@ -264,13 +264,13 @@ class FusionLegality:
         every tile of rows fits the cache. Not where blocks of threads run it: their tiles of a contraction
         share out all loops of the kernel.
         """
-        if summary.is_closed:
+        if summary.is_closed or self.is_of_block(group, summary, access):
             return False
         if summary.is_contraction and prod(r.extent for r in access.ranges) > summary.numel:
             return True  # padded or repeated: its tiles would compute what is not there
         if group.root.op is Ops.ASSIGN and self.scatters_stores(summary):
             return True
-        reduces = [*group.reduces, (summary, access)]
+        reduces = [*(r for r in group.reduces if not self.is_of_block(group, *r)), (summary, access)]
         if group.runs_as_blocks:
             found = [i for f, i in reduces if f.is_contraction]
             return bool(found) and (len(reduces) > 1 or not found[0].ranges >= group.root_ranges)
@@ -286,6 +286,10 @@ class FusionLegality:
         if any(not self.panels_fit(f, i, rows) for f, i in (*main, *others)):
             return True
         return any(not (i.ranges <= group.root_ranges or self.is_row(group, f, i)) for f, i in others)
+
+    def is_of_block(self, group: FusionGroup, summary: NodeSummary, access: Access) -> bool:
+        """True for the products of a block of quantised numbers, inside the loop of the sum that scales them."""
+        return summary.is_block_product and not access.ranges <= group.root_ranges
 
     def scatters_stores(self, summary: NodeSummary) -> bool:
         """True for a sum of products too short for what its lanes would scatter: written into a convolution's

@@ -21,7 +21,7 @@ from tinygrad.graph.uop import UOp
 from tinygrad.helpers import prod
 from tinygrad.schedule.cost import has_statistics
 from tinygrad.schedule.fused_attention import FusedAttention
-from tinygrad.schedule.products import is_contraction, product_of, sums_outer_products
+from tinygrad.schedule.products import is_block_product, is_contraction, product_of, sums_outer_products
 from tinygrad.shape.shapetracker import ShapeTracker
 
 
@@ -127,6 +127,18 @@ COMPUTED_AGAIN = (Ops.CONST, Ops.VARIABLE)
 """What kernels do not read from memory, even where a view of it is stored: the kernel that stores it need not
 come first."""
 _STORED = Family.ELEMENTWISE | {Ops.REDUCE, Ops.LIVE_OUT}
+_UNPACKING = Family.BITWISE | {Ops.CAST, Ops.BITCAST}
+"""What takes fields of bits out of integers."""
+MOST_UNPACKING = 16
+"""Operations of that kind that cost less than storing what they take out."""
+
+
+@dataclass(frozen=True, slots=True)
+class PackedSource:
+    """Integers in memory that a value is unpacked from: their bytes, and the operations since."""
+
+    bytes: int
+    operations: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,6 +169,7 @@ class NodeSummary:
     sums_outer_products: bool
     is_contraction: bool
     product: Product | None
+    is_block_product: bool
     value: NodeSummary | None
     """of a LIVE_OUT: its value"""
     role: AttentionRole | None
@@ -193,6 +206,8 @@ class GraphSummary:
         self.over_memory: dict[UOp, UOp] = {}
         """nodes of movement above others that have memory of their own, over a stand-in for these"""
         self.statistics: dict[UOp, bool] = {}
+        self.packed: dict[UOp, PackedSource] = {}
+        """for each value that shifts, masks and casts alone take out of integers, these"""
         self.depth: dict[UOp, int] = {}
         """for each node, how many reduces its deepest chain of sources has"""
         self.of: dict[UOp, NodeSummary] = {}
@@ -202,7 +217,28 @@ class GraphSummary:
             below = [depth[s] for s in node.src]
             depth[node] = (max(below) if below else 0) + (node.op is Ops.REDUCE)
             statistics[node] = has_statistics(node, statistics, reduced)
+            self.note_unpacking(node)
             self.of[node] = self.summary(node)
+
+    def note_unpacking(self, node: UOp) -> None:
+        """What an integer is unpacked from, given that its sources' is known."""
+        if not node.dtype.is_int:
+            return
+        if node in self.forced or node.op in (Ops.BUFFER, Ops.CONTIGUOUS, Ops.COPY):
+            self.packed[node] = PackedSource(int(node.numel) * node.dtype.itemsize, 0)
+        elif not self.reads[node]:
+            self.packed[node] = PackedSource(0, 0)
+        elif node.op in _UNPACKING or node.op in Family.VIEW:
+            found = [self.packed.get(source) for source in node.src]
+            below = [f for f in found if f is not None]
+            operations = sum(f.operations for f in below) + (node.op in _UNPACKING)
+            if len(below) == len(found) and operations <= MOST_UNPACKING:
+                self.packed[node] = PackedSource(sum(f.bytes for f in below), operations)
+
+    def is_unpacked(self, node: UOp) -> bool:
+        """True for bits taken out of integers in memory that take no more of it than the result would."""
+        source = self.packed.get(node)
+        return source is not None and 0 < source.bytes <= node.numel * node.dtype.itemsize
 
     def summary(self, node: UOp) -> NodeSummary:
         """The summary of a node whose sources have theirs."""
@@ -226,10 +262,10 @@ class GraphSummary:
             operands = () if product is None else tuple(map(self.view_map_of, product.src))
             details = (node.arg, node.src[0].shape, node in self.closed, node in self.compared,
                        sums_outer_products(node), is_contraction(node),
-                       None if product is None else product.dtype.itemsize, *operands)
+                       None if product is None else product.dtype.itemsize, is_block_product(node), *operands)
         elif op is Ops.LIVE_OUT:
             details = (self.of[node.src[0]],)
-        elif op is Ops.WHERE or op is Ops.CAST:
+        elif op is Ops.WHERE or op in _UNPACKING:
             may_store = self.may_store(node)
         return (op, node.shape, node.device, node in self.forced, node in self.buffered_assigns,
                 self.reads[node], self.statistics[node], may_store,
@@ -240,6 +276,8 @@ class GraphSummary:
         if node.op is Ops.WHERE:
             # its readers keep the condition, and so know where it matters
             return self.reads[node.src[0]] or not node.src[2].is_zero
+        if node.op in _UNPACKING and self.is_unpacked(node):
+            return False
         if node.op is Ops.CAST:
             # if anything is stored, it is what takes less memory
             return bool(node.src[0].dtype.itemsize >= node.dtype.itemsize)
@@ -256,7 +294,7 @@ class GraphSummary:
             node.arg[1] if is_reduce else (),
             node.src[0].shape if is_reduce else (), is_reduce and sums_outer_products(node),
             is_reduce and is_contraction(node),
-            None if product is None else self.product(product),
+            None if product is None else self.product(product), is_reduce and is_block_product(node),
             self.of[node.src[0]] if node.op is Ops.LIVE_OUT else None,
             AttentionRole.of(node, self.attention_of.get(node)))
 

@@ -8,6 +8,10 @@ from tinygrad.helpers import prod
 
 CONTRACTION_LENGTH = 16
 """Products that a sum adds up before it is worth a tile of its own."""
+NEAR = 32
+"""Nodes below a sum that are looked at for sums of blocks."""
+MOST_OF_BLOCK = 64
+"""Items of quantised numbers that have a scale in common."""
 TILE = 64
 """Results along the longer side of a tile."""
 
@@ -32,8 +36,29 @@ def sums_outer_products(node: UOp) -> bool:
 
 
 def is_contraction(node: UOp) -> bool:
-    """True for a long such sum, which is worth tiles."""
-    return sums_outer_products(node) and prod(range_extents(node)) >= CONTRACTION_LENGTH
+    """True for a long such sum, which is worth tiles, and for a sum of those of blocks."""
+    return (sums_outer_products(node) and prod(range_extents(node)) >= CONTRACTION_LENGTH) or scales_blocks(node)
+
+
+def is_block_product(node: UOp) -> bool:
+    """True for a short sum of products of integers: of a block of quantised numbers, which another sum scales."""
+    product = product_of(node) if node.dtype.is_int else None
+    return product is not None and prod(range_extents(node)) <= MOST_OF_BLOCK
+
+
+def scales_blocks(node: UOp) -> bool:
+    """True for a sum of floats that are made of the sums of blocks of quantised numbers."""
+    if node.op is not Ops.REDUCE or node.arg[0] is not Ops.ADD or not node.dtype.is_float:
+        return False
+    waiting, seen = [node.src[0]], 0
+    while waiting and seen < NEAR:
+        value = waiting.pop()
+        seen += 1
+        if is_block_product(value):
+            return True
+        if value.op in Family.ELEMENTWISE or value.op in Family.MOVEMENT:
+            waiting += value.src
+    return False
 
 
 def reread_bytes(node: UOp) -> int:

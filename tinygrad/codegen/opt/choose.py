@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from tinygrad.codegen.cost import estimate
 from tinygrad.codegen.opt.access import accesses_of
+from tinygrad.codegen.opt.byte_dots import ByteDotChooser
 from tinygrad.codegen.opt.cached_rows import CachedRow, cacheable_rows
 from tinygrad.codegen.opt.choose_gpu import choose_block_plan
 from tinygrad.codegen.opt.choose_scatter import ScatterChooser
@@ -78,12 +79,16 @@ def work_and_items(nest: UOp) -> int:
     return work.operations + work.bytes // 4
 
 
-class _PlanChooser(CoreUnitChooser, ScatterChooser):
+class _PlanChooser(CoreUnitChooser, ScatterChooser, ByteDotChooser):
     """All steps in their order."""
 
     def plan(self) -> Plan:
         self.original_work = work_and_items(self.nest)
         self.merge_contiguous()
+        self.dot_bytes()
+        if self.tile_byte_dots():
+            self.share_out()
+            return Plan(tuple(self.opts))
         if self.scatter_sums() or self.interchange_sums():
             self.share_out()
             return Plan(tuple(self.opts))

@@ -35,6 +35,7 @@ from tinygrad.codegen.opt.online_softmax import online_softmax
 from tinygrad.codegen.opt.prefetch import PrefetchHint, prefetch
 from tinygrad.codegen.opt.scatter_add import scatter_add
 from tinygrad.codegen.opt.share import SharedTile, share_operand
+from tinygrad.codegen.opt.word_bytes import dot_bytes
 from tinygrad.codegen.ranges import range_named
 from tinygrad.graph.ops import Memory, RangeKind
 from tinygrad.graph.uop import UOp
@@ -275,6 +276,16 @@ class Interchange(Opt):
         return interchange(nest, range_named(nest, self.range), self.lanes)
 
 
+@dataclass(frozen=True, repr=False)
+class ByteDot(Opt):
+    """A sum over the four bytes of words as dot products of the words."""
+
+    range: Range
+
+    def apply(self, nest: UOp) -> UOp:
+        return dot_bytes(nest, range_named(nest, self.range))
+
+
 # --- memory -------------------------------------------------------------------------------------------------
 
 
@@ -377,5 +388,5 @@ class Attention(Opt):
 
 OPTS: dict[str, type[Opt]] = {kind.word(): kind for kind in (
     Merge, Split, Swap, Thread, Global, Local, Vector, Upcast, Unroll, Row, OnlineSoftmax, Accumulators,
-    CacheRow, Scatter, Interchange, Tighten, Stream, Prefetch, Stage, Share, Attention, MMA, Pad)}
+    CacheRow, Scatter, Interchange, Tighten, Stream, Prefetch, Stage, Share, Attention, MMA, Pad, ByteDot)}
 """Every change there is, by its word."""

@@ -1,0 +1,116 @@
+"""Dot products of bytes: a sum over the four bytes of two words as one operation.
+
+In: a nest with a REDUCE, over a range of four, of products of two integers that the range takes out of words:
+bytes without a sign, or fewer bits, of one and bytes with a sign of the other. Out: the nest with DP4A of the
+words there. So integers of 8 bits or less are multiplied where they are packed, four in the lane of one, as
+processors do at once that have VNNI's instructions, and others in fewer than one by one.
+
+`ByteDotChooser` is the step of the cost model for kernels that have them: quantised weights, whose sums over
+blocks are scaled and added up. Lanes run along rows of weights, words side by side; a tile of vectors and
+rows has its sums in registers, and all words of a block are written out.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tinygrad.codegen.opt.access import accesses_of
+from tinygrad.codegen.opt.chooser import Chooser, tile_size
+from tinygrad.codegen.opt.opts import ByteDot, Split, Swap, Unroll, Upcast, Vector
+from tinygrad.codegen.opt.word_bytes import byte_dots
+from tinygrad.codegen.ranges import output_ranges
+from tinygrad.graph.ops import Ops, RangeKind
+from tinygrad.graph.uop import UOp
+from tinygrad.helpers import ceildiv
+
+MOST_VECTORS = 4
+"""Vectors of a tile: four cache lines of weights are read one after another."""
+MOST_WORDS = 16
+"""Words of a block that are written out: a block of 32 bytes has 8."""
+TILE_REGISTERS = 12
+"""Accumulators of a tile, of whole numbers and of floats, where there are 32 registers: 4 vectors by 3 rows
+(bench/kernels.py)."""
+
+
+@dataclass(frozen=True)
+class DotSides:
+    """The ranges of a dot product of bytes: the one whose words lie side by side, those of the other words."""
+
+    lane: UOp
+    rows: tuple[UOp, ...]
+
+
+class ByteDotChooser(Chooser):
+    """Dot products of bytes, and tiles for them."""
+
+    def dot_bytes(self) -> None:
+        """Every sum over the bytes of words as one operation."""
+        while self.renderer.has_byte_dots and (found := byte_dots(self.nest)):
+            self.take(ByteDot(found[0].arg[0]))
+
+    def tile_byte_dots(self) -> bool:
+        """Take the Opts of a kernel made of such dot products; False where it is none."""
+        dot = self.only_dot()
+        if dot is None:
+            return False
+        self.split_at_tiles(dot.src[0])
+        sides = self.dot_sides()
+        if sides is None:
+            return False
+        for r in self.word_ranges():
+            self.take(Unroll(r.arg[0], r.extent))
+        outer = [r for r in self.nest.src[0].closed_ranges if r not in sides.rows and r is not sides.lane]
+        lane, row = sides.lane, max(sides.rows, key=lambda r: r.extent, default=None)
+        for r in reversed(outer):
+            self.take(Swap(r.arg[0]))
+        vectors = tile_size(ceildiv(lane.extent, self.width(lane)), MOST_VECTORS)
+        rows = 1
+        if row is not None:
+            rows = tile_size(row.extent, max(1, self.renderer.registers * TILE_REGISTERS // 32 // vectors))
+        self.note("a tile of dot products of bytes", rows=rows, vectors=vectors)
+        tiles = self.outer_after(Vector(lane.arg[0], self.width(lane)))
+        if tiles is not None and vectors > 1:
+            self.take(Upcast(tiles, vectors))
+        if row is not None and rows > 1:
+            self.take(Upcast(row.arg[0], rows))
+        return True
+
+    def only_dot(self) -> UOp | None:
+        """The one dot product of a kernel with one result, if each item of that is a sum of such."""
+        dots = [n for n in self.nest.toposort() if n.op is Ops.DP4A]
+        if len(self.nest.src) != 1 or len(dots) != 1 or not output_ranges(self.nest) <= dots[0].ranges:
+            return None
+        return dots[0]
+
+    def split_at_tiles(self, words: UOp) -> None:
+        """Loops over outputs split where the words of a weight lie in tiles of neighbouring rows."""
+        for r in sorted(output_ranges(self.nest) & words.ranges, key=lambda r: r.arg[0]):
+            sizes = {n.src[1].arg for n in words.toposort() if n.op is Ops.MOD and n.src[0] is r
+                     and n.src[1].op is Ops.CONST}
+            if len(sizes) == 1 and r.extent % (size := sizes.pop()) == 0 and 1 < size < r.extent:
+                self.take(Split(r.arg[0], size))
+
+    def dot_sides(self) -> DotSides | None:
+        """Which ranges are on which side; None where no lanes run along words side by side."""
+        stores, dot = self.nest.src, self.only_dot()
+        if dot is None:
+            return None
+        outputs = output_ranges(self.nest)
+        loads = [a for a in accesses_of(self.nest) if a.node.op is Ops.LOAD and a.node in dot.src[0].toposort()]
+        own = outputs & dot.src[0].ranges - dot.src[1].ranges
+        lanes = [r for r in own if self.can_vector(r) and all(a.step(r) == 1 for a in loads)]
+        if not lanes:
+            return None
+        lane = max(lanes, key=lambda r: (r.extent, -r.arg[0]))
+        others = dot.src[1].ranges - dot.src[0].ranges
+        rows = tuple(r for r in stores[0].closed_ranges if r in others and r.arg[1] is RangeKind.LOOP)
+        return DotSides(lane, rows)
+
+    def word_ranges(self) -> list[UOp]:
+        """The loops over the words of a block, innermost first, as many as are written out."""
+        reduce = next(n for n in self.nest.toposort() if n.op is Ops.REDUCE and n.src[0].op is Ops.DP4A)
+        found, count = [], 1
+        for r in sorted(reduce.closed_ranges, key=lambda r: r.extent):
+            if r.extent > 1 and count * r.extent <= MOST_WORDS:
+                found.append(r)
+                count *= r.extent
+        return found

@@ -1,0 +1,105 @@
+"""Bytes of words: which sums of products take bytes out of two words, and the same as dot products of words.
+
+The word of a byte is what a range shifts by 8 bits an iteration and masks or narrows to 8 bits or less. What
+else is shifted away is shifted for all four bytes at once, what else is masked is masked in all of them.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tinygrad.codegen.contraction import product_in
+from tinygrad.codegen.ranges import values_of
+from tinygrad.dtype import dtypes
+from tinygrad.graph.ops import Ops
+from tinygrad.graph.symbolic import linear_terms
+from tinygrad.graph.uop import UOp
+
+BYTES, BITS = 4, 8
+"""Bytes of a word and bits of a byte."""
+FULL, EVERY_BYTE = 0xFF, 0x01010101
+"""A byte of ones, and a word with a 1 in each byte."""
+
+
+@dataclass(frozen=True)
+class ByteOf:
+    """The value of one byte of a word, as int32: which one, a range says."""
+
+    word: UOp
+    """as int32, its bytes masked"""
+    is_signed: bool
+
+
+def byte_dots(nest: UOp) -> list[UOp]:
+    """The ranges over four bytes that a sum of products could do as one operation."""
+    found = []
+    for node in nest.toposort():
+        if node.op is Ops.REDUCE and node.arg is Ops.ADD and node.dtype is dtypes.int32:
+            found += [r for r in node.closed_ranges if _words(node, r) is not None]
+    return found
+
+
+def dot_bytes(nest: UOp, r: UOp) -> UOp:
+    """The nest with the sum over the range `r` as dot products of words. Raises ValueError where it is none."""
+    closing = [node for node in nest.toposort() if r in node.closed_ranges]
+    words = _words(closing[0], r) if len(closing) == 1 and closing[0].op is Ops.REDUCE else None
+    if words is None:
+        raise ValueError(f"no sum of products over r{r.arg[0]} takes bytes out of words")
+    (reduce,) = closing
+    nothing = UOp.const(0, dtypes.int32)
+    dot = UOp.new(Ops.DP4A, dtypes.int32, (*words, nothing))
+    loops = [loop for loop in reduce.closed_ranges if loop is not r]
+    return nest.substitute({reduce: UOp.new(Ops.REDUCE, reduce.dtype, (dot, *loops), Ops.ADD) if loops else dot})
+
+
+def _words(reduce: UOp, r: UOp) -> tuple[UOp, UOp] | None:
+    """The words of whose bytes a REDUCE adds up products over `r`: those without a sign, those with one."""
+    product = product_in(reduce.src[0]) if len(values_of(reduce)) == 1 else None
+    if product is None or product is not reduce.src[0] or r.extent != BYTES:
+        return None
+    first, second = (_byte_of(value, r) for value in product.src)
+    if first is None or second is None or first.is_signed == second.is_signed:
+        return None
+    return (second.word, first.word) if first.is_signed else (first.word, second.word)
+
+
+def _byte_of(value: UOp, r: UOp) -> ByteOf | None:
+    """The byte of a word that an int32 is; `r` says which."""
+    if value.op is not Ops.CAST or value.dtype is not dtypes.int32:
+        return None
+    value = value.src[0]
+    if value.op is Ops.AND and value.src[1].op is Ops.CONST and 0 <= value.src[1].arg <= FULL:
+        masked, mask = value.src[0], value.src[1].arg
+        shifted = masked.src[0] if masked.op is Ops.CAST and masked.dtype is dtypes.uint8 else masked
+        return _shifted_word(shifted, r, mask, is_signed=False)
+    if value.op is Ops.CAST and value.dtype in (dtypes.int8, dtypes.uint8):
+        return _shifted_word(value.src[0], r, FULL, is_signed=value.dtype is dtypes.int8)
+    return None
+
+
+def _shifted_word(value: UOp, r: UOp, mask: int, is_signed: bool) -> ByteOf | None:
+    """What is shifted, without what `r` shifts it by."""
+    if value.op is not Ops.SHR or value.dtype is not dtypes.uint32 or r in value.src[0].ranges:
+        return None
+    rest = _shift_without(value.src[1], r)
+    if rest is None:
+        return None
+    word = value.src[0] if rest.op is Ops.CONST and rest.arg == 0 else value.src[0].alu(Ops.SHR, rest)
+    if mask != FULL:
+        word = word & mask * EVERY_BYTE
+    return ByteOf(word.bitcast(dtypes.int32), is_signed)
+
+
+def _shift_without(shift: UOp, r: UOp) -> UOp | None:
+    """A shift without the 8 bits an iteration that `r` adds to it; None where it adds something else."""
+    if shift.op is Ops.ADD:
+        a, b = shift.src
+        if r in b.ranges:
+            a, b = b, a
+        rest = None if r in b.ranges else _shift_without(a, r)
+        return None if rest is None else b if rest.op is Ops.CONST and rest.arg == 0 else rest + b
+    if shift.op is not Ops.CAST or shift.src[0].dtype is not dtypes.index:
+        return None
+    terms, _ = linear_terms(shift.src[0])
+    if terms.get(r) != BITS or any(r in atom.ranges for atom in terms if atom is not r):
+        return None
+    return shift.src[0].substitute({r: UOp.const(0, dtypes.index)}).cast(shift.dtype)
