@@ -31,6 +31,8 @@ MACHINES = {
 if DOT_BF16 in host().matrix_units:
     MACHINES["AVX-512 BF16"] = LLVMRenderer(vector_bytes=64, registers=32, threads=2,
                                             matrix_units=(DOT_BF16,))
+if host().has_vnni and host().vector_bytes == 64:
+    MACHINES["AVX-512 VNNI"] = LLVMRenderer(vector_bytes=64, registers=32, threads=2, has_vnni=True)
 if set(AMX) <= set(host().matrix_units):
     MACHINES["AMX"] = LLVMRenderer(vector_bytes=64, registers=32, threads=2, matrix_units=AMX)
 

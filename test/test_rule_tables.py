@@ -270,10 +270,11 @@ MEASURED = {
     "logarithms to base e as arithmetic": ("test_transcendental.py", {"log"}),
     FUNCTIONS: ("test_transcendental.py", {"exp2", "log2", "sin"}),
     f"{FUNCTIONS} without float64, {FUNCTIONS}": ("test_sine32.py", {"sin"}),
+    "dot products of bytes": ("test_byte_dots.py", {"sum"}),
     "casts that round once": ("differential/test_casts.py", {"64-bit integers to bfloat16"}),
     "casts that round once without float64": ("test_emulator.py", {"64-bit integers to bfloat16"}),
 }
-"""Rules that change rounding, by the module that measures their results."""
+"""Rules that change rounding or make operations of their own, by the module that measures their results."""
 
 
 def test_every_rule_of_every_table_is_proven_or_measured() -> None:

@@ -21,7 +21,7 @@ PROMPTS = ["The capital of France is", "def fibonacci(n):", "Water freezes at",
 
 @pytest.fixture(scope="module")
 def model():
-    return LanguageModel("smollm2", slots=2, length=256, dtype="float32")
+    return LanguageModel("smollm2", slots=2, length=256, dtype="float32", activations="float32")
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +66,21 @@ def test_likelihoods_of_greedy_text_are_those_of_transformers(model, reference):
         expected = reference(request.prompt + request.tokens)[len(request.prompt) - 1:-1]
         np.testing.assert_allclose([n.value for n in request.noted], expected.max(-1), atol=1e-3)
         assert (expected[range(24), request.tokens] > expected.max(-1) - 1e-3).all()
+
+
+def test_activations_of_8_bits_change_likelihoods_as_those_of_llama_cpp_do(model):
+    """llama.cpp's differ from those of float32 by 0.04 on average, whatever its settings."""
+    rounded = LanguageModel("smollm2", slots=1, length=256, activations="int8")
+    differences = []
+    for prompt in PROMPTS[:3]:
+        request = model.complete(prompt, Sampling(tokens=16, ignore_ends=True), likelihoods=1)
+        for end in (0, 5, 10):
+            again = rounded.generator.submit(request.prompt + request.tokens[:end], Sampling(tokens=1),
+                                             likelihoods=5)
+            rounded.generator.run(again)
+            value = dict(again.noted[0].best).get(request.tokens[end])
+            differences.append(abs(value - request.noted[end].value))
+    assert np.mean(differences) < 0.1
 
 
 def test_its_tokenizer_gives_text_back_and_knows_its_ends(model):

@@ -63,8 +63,7 @@ def _added(x: UOp, to: UOp) -> UOp:
 
 
 byte_dots = RewriteTable("dot products of bytes", [
-    Rule("a sum with a dot product of bytes is one", node(Ops.ADD, any_node("a"), any_node("b"), name="total"),
-         _with_byte_dot),
+    Rule("sum", node(Ops.ADD, any_node("a"), any_node("b"), name="total"), _with_byte_dot),
 ])
 casts = _casts("casts that round once", dtypes.float64)
 casts_in_32_bits = _casts("casts that round once without float64", dtypes.float32)

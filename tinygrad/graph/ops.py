@@ -60,8 +60,8 @@ class Ops(Enum):
     """a * b + c, rounded once"""
 
     DP4A = auto()
-    """words a and b, and c: the sum of c and of four products, of the bytes of a, which have no sign, with those
-    of b, which have one. Not in the tensor graph"""
+    """words a and b, and c: the sum of c and of four products, of the bytes of a, which have no sign, with
+    those of b, which have one. Not in the tensor graph"""
 
     # reduce
     REDUCE = auto()

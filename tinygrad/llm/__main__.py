@@ -39,6 +39,8 @@ def parser() -> argparse.ArgumentParser:
     for command in (run, chat, bench, serve):
         command.add_argument("model", help="a GGUF file, a Hugging Face folder, or smollm2")
         command.add_argument("--context", type=int, help="tokens of context (default: at most 4096)")
+        command.add_argument("--activations", choices=["int8", "float32"],
+                             help="what weights in blocks are multiplied with (default: int8 where it is fast)")
         command.add_argument("--cache", default="float16", choices=["float32", "float16", "int8"],
                              help="type of keys and values (default: float16)")
     run.add_argument("prompt")
@@ -73,7 +75,8 @@ def sampling_of(options: argparse.Namespace) -> Sampling:
 
 
 def opened(options: argparse.Namespace, slots: int = 1) -> LanguageModel:
-    return LanguageModel(options.model, slots, options.context, options.cache)
+    return LanguageModel(options.model, slots, options.context, options.cache,
+                         activations=options.activations)
 
 
 def write(text: str) -> None:

@@ -43,8 +43,8 @@ class LanguageModel:
     """A model from a GGUF file, a Hugging Face folder or an installed package.
 
     `slots`: sequences that go on at once. `length`: tokens of context (at most what the model has; 4,096
-    where it has more). `dtype`: of keys and values, "float16", "float32" or "int8". `activations` as in `Transformer`. Raises FileNotFoundError
-    and ValueError as `read_checkpoint` does.
+    where it has more). `dtype`: of keys and values, "float16", "float32" or "int8". `activations` as in
+    `Transformer`. Raises FileNotFoundError and ValueError as `read_checkpoint` does.
     """
 
     def __init__(self, model: str | os.PathLike[str], slots: int = 1, length: int | None = None,

@@ -24,10 +24,10 @@ from tinygrad.tensor import Tensor
 class Transformer:
     """Weights by name and the `Config` that says how they are used. `context`: positions that are prepared.
 
-    `activations`: "int8" rounds what is multiplied with a weight in blocks to 8 bits, as llama.cpp does, and adds
-    up whole numbers (`nn/block_products.py`); "float32" rounds nothing. None is int8 where the device has dot
-    products of bytes. Raises ValueError for weights that are missing or have other shapes than the configuration
-    says.
+    `activations`: "int8" rounds what is multiplied with a weight in blocks to 8 bits, as llama.cpp does, and
+    adds up whole numbers (`nn/block_products.py`); "float32" rounds nothing. None is int8 where the
+    device has dot products of bytes. Raises ValueError for weights that are missing or have other shapes than
+    the configuration says.
     """
 
     def __init__(self, config: Config, weights: Mapping[str, Packed], context: int | None = None,
@@ -48,8 +48,8 @@ class Transformer:
         self.tables = {rope: self._table(rope) for rope in (config.rope, config.local_rope) if rope}
 
     def _put_into_words(self) -> None:
-        """Weights in blocks that are factors of products as those want them; nothing else reads them, but for the
-        embedding that is the last product too."""
+        """Weights in blocks that are factors of products as those want them; nothing else reads them, but for
+        the embedding that is the last product too."""
         head = "output.weight" if "output.weight" in self.weights else "token_embd.weight"
         for name, packed in list(self.weights.items()):
             if BlockWeights.takes(packed) and (name == head or name.startswith("blk.")):

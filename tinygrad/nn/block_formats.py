@@ -44,8 +44,8 @@ class Parts:
 
 @dataclass(frozen=True)
 class BlockFormat:
-    """How `items` values lie in `size` bytes, and the graph that takes them apart: blocks (N, size) as uint8 to
-    `Parts`, whose whole numbers are from `lowest` to `highest`."""
+    """How `items` values lie in `size` bytes, and the graph that takes them apart: blocks (N, size) as uint8
+    to `Parts`, whose whole numbers are from `lowest` to `highest`."""
 
     code: int
     items: int

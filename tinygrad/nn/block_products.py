@@ -1,11 +1,12 @@
 """Products with weights in blocks, in whole numbers: rows rounded to 8 bits, blocks of weights as they are.
 
 `BlockWeights` are the whole numbers of a weight (`block_formats.Parts`) in words of four bytes, the words of
-neighbouring rows side by side: 4 bits an item where the format has no more, else 8. `RoundedRows` are the rows
-that they are multiplied with: stretches of 32 items, each a scale and whole numbers from -127 to 127, as
-llama.cpp rounds them. A product adds up whole numbers within a stretch, exactly, and scales the sum: an ordinary
-graph of shifts, masks, products and sums, in which the compiler finds dot products of bytes
-(`codegen/opt/word_bytes.py`). No float copy of the weights exists, and each block is read once for a tile of rows.
+neighbouring rows side by side: 4 bits an item where the format has no more, else 8. `RoundedRows` are the
+rows that they are multiplied with: stretches of 32 items, each a scale and whole numbers from -127 to 127, as
+llama.cpp rounds them. A product adds up whole numbers within a stretch, exactly, and scales the sum: an
+ordinary graph of shifts, masks, products and sums, in which the compiler finds dot products of bytes
+(`codegen/opt/word_bytes.py`). No float copy of the weights exists, and each block is read once for a tile of
+rows.
 
 What is lost is what rounding the rows loses: 1/254 of the largest item of each stretch at most.
 """
@@ -70,8 +71,8 @@ class BlockWeights:
     """A weight (N, K): its whole numbers, and what they stand for."""
 
     words: Tensor
-    """(N / tile, K / items, words, tile), uint32: byte j of word w holds item 4 w + j of the stretch, and in its
-    upper half that of the second half of the stretch"""
+    """(N / tile, K / items, words, tile), uint32: byte j of word w holds item 4 w + j of the stretch, and in
+    its upper half that of the second half of the stretch"""
     step: Tensor
     """(N / tile, K / items, tile)"""
     least: Tensor | None
@@ -92,7 +93,8 @@ class BlockWeights:
     def of(packed: Packed) -> BlockWeights:
         """The same weight, on its device. Raises ValueError for one in no blocks."""
         if packed.format is None or not BlockWeights.takes(packed):
-            raise ValueError(f"a weight of shape {packed.shape} in format {packed.format} has no blocks of two axes")
+            raise ValueError(f"a weight of shape {packed.shape} in format {packed.format} has no blocks "
+                             "of two axes")
         layout = FORMATS[packed.format]
         rows, columns = packed.shape
         parts = layout.parts(packed.stored.reshape(-1, layout.size))
@@ -127,18 +129,19 @@ class BlockWeights:
         """Rows (..., K) times the weight: (..., N)."""
         fields, lead = 8 // self.bits, len(rows.shape) - 1
         stretches = rows.stretches(self.items).unflatten(-1, (fields, -1))
-        of_rows = stretches.reshape(*stretches.shape[:lead], 1, *stretches.shape[lead:], 1, 1)
+        given = stretches.reshape(*stretches.shape[:lead], 1, *stretches.shape[lead:], 1, 1)
         shifts = _shifts(self.words, fields, self.bits).reshape(fields, 1, 1, 1)
         places = _shifts(self.words, WORD_BYTES, 8)
         mine = (self.words.unsqueeze(-1).unsqueeze(2) >> (shifts + places)) & ((1 << self.bits) - 1)
-        theirs = (of_rows >> places).cast(dtypes.int8)
+        theirs = (given >> places).cast(dtypes.int8)
         whole = (mine.cast(dtypes.int32) * theirs.cast(dtypes.int32)).sum((-1, -3, -4))
         scale, sums = (self.beside(x) for x in (rows.scales(self.items), rows.sums(self.items)))
         if self.zero:
             whole = whole - sums.contiguous() * self.zero
         result = whole.cast(dtypes.float32) * (self.step.cast(dtypes.float32) * scale)
         if self.least is not None:
-            result = result + self.least.cast(dtypes.float32) * (sums.cast(dtypes.float32) * scale).contiguous()
+            of_rows = (sums.cast(dtypes.float32) * scale).contiguous()
+            result = result + self.least.cast(dtypes.float32) * of_rows
         return result.sum(-2).flatten(-2)[..., :self.shape[0]]
 
     def beside(self, x: Tensor) -> Tensor:

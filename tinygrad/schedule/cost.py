@@ -156,7 +156,8 @@ class Work:
 
     def reduces_below(self, node: UOp) -> list[UOp]:
         """The reduces that a value is made of, but not those that these are made of."""
-        return [n for n in node.toposort(stop=self.is_boundary) if n.op is Ops.REDUCE and n not in self.closed]
+        below = node.toposort(stop=self.is_boundary)
+        return [n for n in below if n.op is Ops.REDUCE and n not in self.closed]
 
     def is_boundary(self, node: UOp) -> bool:
         """True for what a cone does not look into."""

@@ -288,7 +288,7 @@ class FusionLegality:
         return any(not (i.ranges <= group.root_ranges or self.is_row(group, f, i)) for f, i in others)
 
     def is_of_block(self, group: FusionGroup, summary: NodeSummary, access: Access) -> bool:
-        """True for the products of a block of quantised numbers, inside the loop of the sum that scales them."""
+        """True for the products of a block of quantised numbers in the loop of the sum that scales them."""
         return summary.is_block_product and not access.ranges <= group.root_ranges
 
     def scatters_stores(self, summary: NodeSummary) -> bool:

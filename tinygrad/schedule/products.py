@@ -37,11 +37,12 @@ def sums_outer_products(node: UOp) -> bool:
 
 def is_contraction(node: UOp) -> bool:
     """True for a long such sum, which is worth tiles, and for a sum of those of blocks."""
-    return (sums_outer_products(node) and prod(range_extents(node)) >= CONTRACTION_LENGTH) or scales_blocks(node)
+    is_long = prod(range_extents(node)) >= CONTRACTION_LENGTH
+    return (is_long and sums_outer_products(node)) or scales_blocks(node)
 
 
 def is_block_product(node: UOp) -> bool:
-    """True for a short sum of products of integers: of a block of quantised numbers, which another sum scales."""
+    """True for a short sum of products of integers: of a block of quantised numbers, whose scale follows."""
     product = product_of(node) if node.dtype.is_int else None
     return product is not None and prod(range_extents(node)) <= MOST_OF_BLOCK
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tinygrad.codegen.opt.access import accesses_of
 from tinygrad.codegen.opt.chooser import Chooser, tile_size
 from tinygrad.codegen.opt.opts import ByteDot, Split, Swap, Unroll, Upcast, Vector
 from tinygrad.codegen.opt.word_bytes import byte_dots
@@ -27,13 +26,12 @@ MOST_VECTORS = 4
 MOST_WORDS = 16
 """Words of a block that are written out: a block of 32 bytes has 8."""
 TILE_REGISTERS = 12
-"""Accumulators of a tile, of whole numbers and of floats, where there are 32 registers: 4 vectors by 3 rows
-(bench/kernels.py)."""
+"""Sums of a tile where there are 32 registers, in whole numbers and as many in floats: 4 vectors, 3 rows."""
 
 
 @dataclass(frozen=True)
 class DotSides:
-    """The ranges of a dot product of bytes: the one whose words lie side by side, those of the other words."""
+    """The ranges of a dot product of bytes: the one whose words lie side by side, those of the rest."""
 
     lane: UOp
     rows: tuple[UOp, ...]
@@ -95,7 +93,7 @@ class ByteDotChooser(Chooser):
         if dot is None:
             return None
         outputs = output_ranges(self.nest)
-        loads = [a for a in accesses_of(self.nest) if a.node.op is Ops.LOAD and a.node in dot.src[0].toposort()]
+        loads = self.loads_of(dot.src[0])
         own = outputs & dot.src[0].ranges - dot.src[1].ranges
         lanes = [r for r in own if self.can_vector(r) and all(a.step(r) == 1 for a in loads)]
         if not lanes:

@@ -5,9 +5,9 @@ else is shifted away is shifted for all four bytes at once, what else is masked 
 """
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tinygrad.codegen.contraction import product_in
 from tinygrad.codegen.ranges import values_of
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Ops
@@ -31,30 +31,34 @@ class ByteOf:
 
 def byte_dots(nest: UOp) -> list[UOp]:
     """The ranges over four bytes that a sum of products could do as one operation."""
-    found = []
+    closing: dict[UOp, list[UOp]] = {}
     for node in nest.toposort():
-        if node.op is Ops.REDUCE and node.arg is Ops.ADD and node.dtype is dtypes.int32:
-            found += [r for r in node.closed_ranges if _words(node, r) is not None]
-    return found
+        for r in node.closed_ranges:
+            closing.setdefault(r, []).append(node)
+    return [r for r, nodes in closing.items() if _words(nodes, r) is not None]
 
 
 def dot_bytes(nest: UOp, r: UOp) -> UOp:
-    """The nest with the sum over the range `r` as dot products of words. Raises ValueError where it is none."""
+    """The nest with the sum over the range `r` as dot products of words. ValueError where it is none."""
     closing = [node for node in nest.toposort() if r in node.closed_ranges]
-    words = _words(closing[0], r) if len(closing) == 1 and closing[0].op is Ops.REDUCE else None
+    words = _words(closing, r) if closing else None
     if words is None:
         raise ValueError(f"no sum of products over r{r.arg[0]} takes bytes out of words")
     (reduce,) = closing
     nothing = UOp.const(0, dtypes.int32)
     dot = UOp.new(Ops.DP4A, dtypes.int32, (*words, nothing))
     loops = [loop for loop in reduce.closed_ranges if loop is not r]
-    return nest.substitute({reduce: UOp.new(Ops.REDUCE, reduce.dtype, (dot, *loops), Ops.ADD) if loops else dot})
+    total = UOp.new(Ops.REDUCE, reduce.dtype, (dot, *loops), Ops.ADD) if loops else dot
+    return nest.substitute({reduce: total})
 
 
-def _words(reduce: UOp, r: UOp) -> tuple[UOp, UOp] | None:
-    """The words of whose bytes a REDUCE adds up products over `r`: those without a sign, those with one."""
-    product = product_in(reduce.src[0]) if len(values_of(reduce)) == 1 else None
-    if product is None or product is not reduce.src[0] or r.extent != BYTES:
+def _words(closing: Sequence[UOp], r: UOp) -> tuple[UOp, UOp] | None:
+    """The words of whose bytes the only node that closes `r` adds up products: those without a sign, those
+    with one."""
+    reduce, product = closing[0], closing[0].src[0]
+    if len(closing) > 1 or reduce.op is not Ops.REDUCE or reduce.arg is not Ops.ADD or r.extent != BYTES:
+        return None
+    if len(values_of(reduce)) > 1 or reduce.dtype is not dtypes.int32 or product.op is not Ops.MUL:
         return None
     first, second = (_byte_of(value, r) for value in product.src)
     if first is None or second is None or first.is_signed == second.is_signed:

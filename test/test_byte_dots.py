@@ -1,0 +1,172 @@
+"""Sums over bytes of words as dot products, and products with weights in blocks that are made of them."""
+from __future__ import annotations
+
+import importlib.util
+from typing import Any
+
+import numpy as np
+import pytest
+from kernel_cases import MACHINES, fresh_kernels, on
+
+from tinygrad import Tensor, Variable, dtypes
+from tinygrad.codegen.compile import stages_of
+from tinygrad.codegen.lower import lower
+from tinygrad.codegen.opt.choose import choose_plan
+from tinygrad.codegen.opt.opts import ByteDot
+from tinygrad.codegen.opt.plan import Plan, apply_opt
+from tinygrad.codegen.opt.word_bytes import byte_dots
+from tinygrad.graph.ops import Ops
+from tinygrad.graph.uop import UOp
+from tinygrad.nn.block_formats import FORMATS, Packed
+from tinygrad.nn.block_products import BlockWeights, RoundedRows
+from tinygrad.renderer.llvm import LLVMRenderer
+from tinygrad.renderer.python import PythonRenderer
+from tinygrad.runtime.python import PythonProgram
+
+Array = np.ndarray[Any, Any]
+__all__ = ["fresh_kernels"]
+CORE = LLVMRenderer(vector_bytes=64, registers=32, has_vnni=True)
+
+
+def words(*shape: int) -> Array:
+    return np.random.default_rng(sum(shape)).integers(0, 1 << 32, shape, dtype=np.uint32)
+
+
+def bytes_of(x: Tensor, is_signed: bool, mask: int = 255) -> Tensor:
+    """The four bytes of each word, on a new axis, as int32."""
+    found = x.unsqueeze(-1) >> Tensor.arange(4, dtype=dtypes.uint32) * 8
+    return (found.cast(dtypes.int8) if is_signed else found & mask).cast(dtypes.int32)
+
+
+def product(a: Tensor, b: Tensor, mask: int = 255) -> Tensor:
+    """(K, N) and (T, K) words: (T, N), sums of products of bytes without a sign and with one."""
+    return (bytes_of(a, False, mask).unsqueeze(0) * bytes_of(b, True).unsqueeze(2)).sum((1, 3))
+
+
+def expected(a: Array, b: Array, mask: int = 255) -> Array:
+    left = np.ascontiguousarray(a.T).view(np.uint8).astype(np.int64) & mask
+    return np.asarray(b.view(np.int8).astype(np.int64) @ left.T)
+
+
+def nest_of(result: Tensor) -> UOp:
+    return lower(result.schedule()[-1].ast)
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.usefixtures("fresh_kernels")
+def test_bytes_of_words_are_multiplied_exactly(machine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    on(machine, monkeypatch)
+    a, b = words(8, 48), words(3, 8)
+    a[:, :2], b[:2] = 0xFFFFFFFF, 0x80808080  # the largest products
+    for mask in (255, 15):
+        given = Tensor(a).realize(), Tensor(b).realize()
+        np.testing.assert_array_equal(product(*given, mask=mask).numpy(), expected(a, b, mask))
+
+
+def test_the_operation_says_the_same_in_python() -> None:
+    a, b, result = words(8, 5), words(3, 8), np.zeros((3, 5), np.int32)
+    ast = product(Tensor(a).realize(), Tensor(b).realize()).schedule()[-1].ast
+    (loop,) = byte_dots(lower(ast))
+    program = stages_of(ast, "PYTHON", Plan((ByteDot(loop.arg[0]),))).program
+    assert any(n.op is Ops.DP4A for n in program)
+    text = PythonRenderer().render("kernel", program)
+    PythonProgram("kernel", compile(text, "<kernel>", "exec"))([x.ctypes.data for x in (result, a, b)], [], 1)
+    np.testing.assert_array_equal(result, expected(a, b))
+
+
+@pytest.mark.parametrize("what, make", [
+    ("both without a sign", lambda a, b: bytes_of(a, False) * bytes_of(b, False)),
+    ("both with a sign", lambda a, b: bytes_of(a, True) * bytes_of(b, True)),
+    ("more than a byte", lambda a, b: bytes_of(a, False, 511) * bytes_of(b, True)),
+    ("a sum", lambda a, b: bytes_of(a, False) + bytes_of(b, True)),
+    ("three bytes", lambda a, b: (bytes_of(a, False) * bytes_of(b, True))[:, :3])])
+def test_other_sums_of_bytes_stay_what_they_are(what: str, make: Any) -> None:
+    a, b = (Tensor(words(6)).realize() for _ in range(2))
+    nest = nest_of(make(a, b).sum(-1))
+    assert not byte_dots(nest), what
+    for r in (n for n in nest.toposort() if n.op is Ops.RANGE):
+        with pytest.raises(ValueError, match="takes bytes out of words"):
+            apply_opt(nest, ByteDot(r.arg[0]))
+
+
+# --- weights in blocks --------------------------------------------------------------------------------------
+
+
+def stored(name: str, rows: int, columns: int) -> tuple[Packed, Array]:
+    """A weight in blocks with scales that are finite, and what it stands for, by the format's own package."""
+    if importlib.util.find_spec("gguf") is None:
+        pytest.skip("gguf is in the extra test-models")
+    import gguf
+
+    layout, draw = FORMATS[name], np.random.default_rng(rows)
+    raw = draw.integers(0, 256, (rows * columns // layout.items, layout.size), dtype=np.uint8)
+    with np.errstate(all="ignore"):
+        while True:
+            values = gguf.dequantize(raw, gguf.GGMLQuantizationType[name])
+            bad = ~(np.abs(values).max(-1) < 100)
+            if not bad.any():
+                break
+            raw[bad] = draw.integers(0, 256, (int(bad.sum()), layout.size), dtype=np.uint8)
+    return Packed(Tensor(raw.reshape(-1)).realize(), name, (rows, columns)), values.reshape(rows, columns)
+
+
+def rounded(x: Array) -> Array:
+    """Rows as 8 bits with a scale for 32 of them stand for them."""
+    stretches = x.reshape(len(x), -1, 32)
+    scale = np.abs(stretches).max(-1, keepdims=True) * np.float32(1 / 127)
+    steps = np.round(stretches * (1 / np.where(scale == 0, 1, scale)).astype(np.float32))
+    return np.asarray((steps.astype(np.float64) * scale).reshape(x.shape))
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_products_with_blocks_are_those_with_the_numbers_they_hold(name: str) -> None:
+    packed, values = stored(name, 80, 512)
+    weights = BlockWeights.of(packed)
+    for rows in (1, 5):
+        x = np.random.default_rng(rows).standard_normal((rows, 512)).astype(np.float32)
+        x[0, 32:64] = 0
+        right = rounded(x) @ values.T.astype(np.float64)
+        found = weights.product(RoundedRows(Tensor(x))).numpy()
+        np.testing.assert_allclose(found, right, rtol=0, atol=1e-6 * np.abs(right).max())
+        exact = x.astype(np.float64) @ values.T.astype(np.float64)
+        bound = (np.abs(x.reshape(rows, -1, 32)).max(-1, keepdims=True) / 254).repeat(32, -1).reshape(x.shape)
+        assert (np.abs(found - exact) <= 1.001 * bound @ np.abs(values).T + 1e-4).all()
+
+
+@pytest.mark.parametrize("rows", [1, 2, 7])
+def test_a_product_reads_words_in_one_kernel(rows: int) -> None:
+    packed, _ = stored("Q4_1", 192, 256)
+    weights = BlockWeights.of(packed)
+    x = Tensor.randn(rows, 256).realize()
+    schedule = weights.product(RoundedRows(x)).schedule()
+    assert len(schedule) == 3  # the rows rounded, their sums, the product
+    nest = lower(schedule[-1].ast)
+    floats = [int(n.arg[1]) for n in nest.toposort() if n.op is Ops.PARAM and n.dtype.is_float]
+    assert max(floats) < 192 * 256 / 16
+    assert any(isinstance(opt, ByteDot) for opt in choose_plan(nest, CORE).opts)
+
+
+def test_a_product_takes_as_many_rows_as_a_variable_says() -> None:
+    packed, values = stored("Q8_0", 100, 64)
+    weights = BlockWeights.of(packed)
+    x = np.random.default_rng(3).standard_normal((9, 64)).astype(np.float32)
+    for count in (1, 4, 9):
+        part = Tensor(x)[:Variable("rows", 1, 9).bind(count)]
+        found = weights.product(RoundedRows(part)).numpy()
+        right = rounded(x[:count]) @ values.T
+        np.testing.assert_allclose(found, right, rtol=0, atol=1e-6 * np.abs(right).max())
+
+
+def test_weights_that_have_no_blocks_are_refused() -> None:
+    with pytest.raises(ValueError, match="has no blocks of two axes"):
+        BlockWeights.of(Packed(Tensor.zeros(64), None, (8, 8)))
+    assert not BlockWeights.takes(Packed(Tensor.zeros(64), "Q8_0", (2, 2, 32)))
+
+
+def test_bits_taken_out_of_integers_are_not_stored() -> None:
+    """However often they are read: what they are taken from is smaller."""
+    packed = Tensor(words(64)).realize()
+    fields = (packed.unsqueeze(1) >> Tensor.arange(8, dtype=dtypes.uint32) * 4) & 15
+    table = fields.flatten().cast(dtypes.float32)
+    x = Tensor.rand(300, 512).realize()
+    assert len((x * table).sum(1).schedule()) == 1
