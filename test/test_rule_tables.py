@@ -274,7 +274,7 @@ MEASURED = {
     "casts that round once": ("differential/test_casts.py", {"64-bit integers to bfloat16"}),
     "casts that round once without float64": ("test_emulator.py", {"64-bit integers to bfloat16"}),
 }
-"""Rules that change rounding or make operations of their own, by the module that measures their results."""
+"""Rules that change rounding or make operations, by the module that measures their results."""
 
 
 def test_every_rule_of_every_table_is_proven_or_measured() -> None:
