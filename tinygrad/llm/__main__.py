@@ -40,7 +40,7 @@ def parser() -> argparse.ArgumentParser:
         command.add_argument("model", help="a GGUF file, a Hugging Face folder, or smollm2")
         command.add_argument("--context", type=int, help="tokens of context (default: at most 4096)")
         command.add_argument("--activations", choices=["int8", "float32"],
-                             help="what weights in blocks are multiplied with (default: int8 where it is fast)")
+                             help="what weights in blocks are multiplied with (default: int8 if fast)")
         command.add_argument("--cache", default="float16", choices=["float32", "float16", "int8"],
                              help="type of keys and values (default: float16)")
     run.add_argument("prompt")
