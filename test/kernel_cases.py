@@ -16,25 +16,26 @@ from tinygrad.codegen.lower import lower
 from tinygrad.device import Device
 from tinygrad.graph.uop import UOp
 from tinygrad.renderer.llvm import LLVMRenderer
+from tinygrad.renderer.machine import cores
 from tinygrad.renderer.matrix_units import AMX, DOT_BF16
-from tinygrad.runtime.cpu import host
+from tinygrad.runtime.cpu import cpu_renderer, host
 
 Array = np.ndarray[Any, Any]
 
 MACHINES = {
-    "AVX-512": LLVMRenderer(vector_bytes=64, registers=32, threads=2),
-    "AVX-512, small cache": LLVMRenderer(vector_bytes=64, registers=32, threads=2, l3_bytes=64),
-    "AVX2": LLVMRenderer(vector_bytes=32, registers=16, threads=2, l3_bytes=64),
-    "NEON": LLVMRenderer(vector_bytes=16, registers=32, threads=2),
-    "SSE": LLVMRenderer(vector_bytes=16, registers=16, threads=1),
+    "AVX-512": LLVMRenderer(cores(vector_bytes=64, registers=32, threads=2)),
+    "AVX-512, small cache": LLVMRenderer(cores(vector_bytes=64, registers=32, threads=2, l3_bytes=64)),
+    "AVX2": LLVMRenderer(cores(vector_bytes=32, registers=16, threads=2, l3_bytes=64)),
+    "NEON": LLVMRenderer(cores(vector_bytes=16, registers=32, threads=2)),
+    "SSE": LLVMRenderer(cores(vector_bytes=16, registers=16, threads=1)),
 }
 if DOT_BF16 in host().matrix_units:
-    MACHINES["AVX-512 BF16"] = LLVMRenderer(vector_bytes=64, registers=32, threads=2,
-                                            matrix_units=(DOT_BF16,))
-if host().has_vnni and host().vector_bytes == 64:
-    MACHINES["AVX-512 VNNI"] = LLVMRenderer(vector_bytes=64, registers=32, threads=2, has_vnni=True)
+    MACHINES["AVX-512 BF16"] = LLVMRenderer(cores(vector_bytes=64, registers=32, threads=2,
+                                                  matrix_units=(DOT_BF16,)))
+if cpu_renderer().has_vnni and host().vector_bytes == 64:
+    MACHINES["AVX-512 VNNI"] = LLVMRenderer(cores(vector_bytes=64, registers=32, threads=2), has_vnni=True)
 if set(AMX) <= set(host().matrix_units):
-    MACHINES["AMX"] = LLVMRenderer(vector_bytes=64, registers=32, threads=2, matrix_units=AMX)
+    MACHINES["AMX"] = LLVMRenderer(cores(vector_bytes=64, registers=32, threads=2, matrix_units=AMX))
 
 
 # --- the spread of kernels ----------------------------------------------------------------------------------

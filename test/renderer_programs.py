@@ -83,7 +83,7 @@ def run(program: list[UOp], arrays: Sequence[Array], variables: Sequence[int] = 
     """Run a program on arrays, which stand for its PARAMs by slot."""
     check_graph(program, "program")
     device = Device[Device.DEFAULT]
-    if device.renderer.has_blocks:
+    if device.renderer.machine.has_blocks:
         run_in_blocks(program, arrays, variables)
         return
     code = device.compile(device.renderer.render("kernel", program))
@@ -96,7 +96,7 @@ def run_in_blocks(program: list[UOp], arrays: Sequence[Array], variables: Sequen
     device = Device[Device.DEFAULT]
     if any(n.op is Ops.RANGE and n.arg[1] is RangeKind.THREAD for n in program):
         pytest.skip("blocks of threads have no ranges across CPU cores")
-    program = scalar_program(program, device.renderer)
+    program = scalar_program(program, device.renderer.machine)
     code = device.compile(device.renderer.render("tested", program))  # "kernel" is a word of OpenCL
     kernel = device.load_blocks("tested", code, launch_of(program))
     buffers = [Buffer(device.name, max(1, a.nbytes), dtypes.uint8) for a in arrays]

@@ -3,6 +3,7 @@ programs are made of."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -59,7 +60,7 @@ def run(program: list[UOp], buffers: list[Array]) -> None:
 def as_program(nest: UOp, limits: tuple[int, int, int] = (1000, 1000, 1000)) -> list[UOp]:
     check_graph(nest, "loop_nest")
     renderer = PythonRenderer(has_blocks=True)
-    return scalar_program(linearize(to_device_primitives(expand(nest), renderer), limits), renderer)
+    return scalar_program(linearize(to_device_primitives(expand(nest), renderer), limits), renderer.machine)
 
 
 def items(slot: int, count: int) -> UOp:
@@ -111,7 +112,8 @@ def test_sums_of_rows_by_lanes_beside_items_that_fill_no_whole_warps(sizes):
 @pytest.mark.parametrize("threads,used", [(8, 4), (16, 16), (32, 16), (128, 64), (256, 256)])
 def test_a_transpose_takes_no_more_threads_than_a_block_has(threads, used, monkeypatch):
     """Tiles are square: of 32 threads it took 64."""
-    monkeypatch.setattr(Device[DEVICE].renderer, "block_threads", threads)
+    renderer = Device[DEVICE].renderer
+    monkeypatch.setattr(renderer, "machine", replace(renderer.machine, block_threads=threads))
     turned = Tensor.empty(64, 96, device=DEVICE).T.contiguous()
     assert prod(launch_of(program_of(turned)).threads) == used
 
@@ -159,7 +161,7 @@ def test_long_sums_go_through_shared_memory_with_barriers():
     assert any(n.op is Ops.SHARED for n in program)
     assert any(n.op is Ops.BARRIER for n in program)
     assert np.prod(launch_of(program).threads) >= 16
-    warps = np.prod(launch_of(program).threads) // Device[DEVICE].renderer.warp_threads
+    warps = np.prod(launch_of(program).threads) // Device[DEVICE].renderer.machine.warp_threads
     assert launch_of(program).shared_bytes >= warps * 4
 
 
@@ -227,7 +229,7 @@ def test_outputs_that_share_a_loop_share_its_threads():
     nest = UOp.sink([items(0, 6).index(a * 3 + b).store(items(2, 6).index(a * 3 + b).load() * 2.0, a, b),
                      items(1, 2).index(a).store(items(3, 2).index(a).load() + 1.0, a)])
     x, y, first, second = normal(6), normal(2), np.zeros(6, "f"), np.zeros(2, "f")
-    plan = choose_block_plan(nest, PythonRenderer(has_blocks=True))
+    plan = choose_block_plan(nest, PythonRenderer(has_blocks=True).machine)
     run(as_program(apply_plan(nest, plan)), [first, second, x, y])
     np.testing.assert_array_equal(first, x * 2)
     np.testing.assert_array_equal(second, y + 1)
@@ -354,7 +356,7 @@ def test_the_plain_plan_runs_in_one_thread():
     x = on_blocks(normal(9))
     stages = stages_of(schedule_uops([(x + 1).uop])[-1].ast, DEVICE, Plan())
     assert launch_of(stages.program).threads == (1, 1, 1)
-    assert Device[DEVICE].renderer.has_blocks
+    assert Device[DEVICE].renderer.machine.has_blocks
 
 
 # --- launches -----------------------------------------------------------------------------------------------
@@ -394,7 +396,7 @@ def test_what_is_stored_for_rows_alone_leaves_a_product_to_tiles():
     assert kernel_groups(UOp.sink([beside, stored])) == [[1], [0]]
     assert kernel_groups(UOp.sink([stored, total])) == [[0, 1]]
     for nest in (UOp.sink([stored]), UOp.sink([stored, beside])):
-        plan = choose_block_plan(nest, Device["PYTHON:METAL"].renderer)
+        plan = choose_block_plan(nest, Device["PYTHON:METAL"].renderer.machine)
         assert any(isinstance(o, MMA) for o in plan.opts) == (len(nest.src) == 1)
 
 
@@ -403,20 +405,20 @@ def test_memory_read_elsewhere_than_it_is_written_is_left_to_one_thread():
     memory = items(0, 6)
     backwards = UOp.sink([memory.index(i).store(memory.index(5 - i).load(), i)])
     assert needs_order(backwards)
-    assert choose_block_plan(backwards, PythonRenderer(has_blocks=True)) == Plan()
+    assert choose_block_plan(backwards, PythonRenderer(has_blocks=True).machine) == Plan()
 
 
 def test_no_default_plan_asks_for_more_threads_or_memory_than_a_block_has():
     device = "PYTHON:CUDA"
     q, k, v = (Tensor.empty(1, 2, 512, 64, device=device) for _ in range(3))
     rows = Tensor.empty(64, 4096, device=device)
-    renderer = Device[device].renderer
+    machine = Device[device].renderer.machine
     for result in (q.scaled_dot_product_attention(k, v, is_causal=True), rows.softmax(-1), rows.layernorm(),
                    rows.sum(), rows @ rows.T, rows.softmax(-1) @ rows.T):
         for item in schedule_uops([result.uop]):
             launch = launch_of(stages_of(item.ast, device).program)
-            assert np.prod(launch.threads) <= renderer.block_threads
-            assert launch.shared_bytes <= renderer.shared_bytes
+            assert np.prod(launch.threads) <= machine.block_threads
+            assert launch.shared_bytes <= machine.shared_bytes
 
 
 @pytest.mark.parametrize(("shapes", "compute"), [
@@ -430,7 +432,7 @@ def test_outputs_that_share_loops_ask_together_for_no_more_threads_than_a_block_
     gradients = (result * Tensor(normal(*result.shape), device=device)).sum().gradient(*operands)
     for item in schedule_uops([t.uop for t in (result, *gradients)]):
         launch = launch_of(stages_of(item.ast, device).program)
-        assert prod(launch.threads) <= Device[device].renderer.block_threads
+        assert prod(launch.threads) <= Device[device].renderer.machine.block_threads
 
 
 def channels_normalised(x: Tensor) -> Tensor:

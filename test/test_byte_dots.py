@@ -20,12 +20,13 @@ from tinygrad.graph.uop import UOp
 from tinygrad.nn.block_formats import FORMATS, Packed
 from tinygrad.nn.block_products import BlockWeights, RoundedRows
 from tinygrad.renderer.llvm import LLVMRenderer
+from tinygrad.renderer.machine import cores
 from tinygrad.renderer.python import PythonRenderer
 from tinygrad.runtime.python import PythonProgram
 
 Array = np.ndarray[Any, Any]
 __all__ = ["fresh_kernels"]
-CORE = LLVMRenderer(vector_bytes=64, registers=32, has_vnni=True)
+CORE = LLVMRenderer(cores(vector_bytes=64, registers=32), has_vnni=True)
 
 
 def words(*shape: int) -> Array:
@@ -143,7 +144,7 @@ def test_a_product_reads_words_in_one_kernel(rows: int) -> None:
     nest = lower(schedule[-1].ast)
     floats = [int(n.arg[1]) for n in nest.toposort() if n.op is Ops.PARAM and n.dtype.is_float]
     assert max(floats) < 192 * 256 / 16
-    assert any(isinstance(opt, ByteDot) for opt in choose_plan(nest, CORE).opts)
+    assert any(isinstance(opt, ByteDot) for opt in choose_plan(nest, CORE.machine).opts)
 
 
 def test_a_product_takes_as_many_rows_as_a_variable_says() -> None:

@@ -37,7 +37,7 @@ def plan_of(result: Tensor) -> tuple[UOp, Plan]:
     """The nest of the one kernel that computes `result`, and the cost model's plan."""
     [item] = result.schedule()
     nest = lower(item.ast)
-    return nest, choose_plan(nest, Device["CPU"].renderer)
+    return nest, choose_plan(nest, Device["CPU"].renderer.machine)
 
 
 # --- attention ----------------------------------------------------------------------------------------------

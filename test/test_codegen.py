@@ -35,6 +35,7 @@ from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.printing import format_nest, format_program
 from tinygrad.graph.uop import UOp
 from tinygrad.renderer.llvm import LLVMRenderer
+from tinygrad.renderer.machine import cores
 
 Array = np.ndarray[Any, Any]
 SIZES = (1, 2, 3, 5, 16, 17, 37, 64, 100, 997)
@@ -78,7 +79,7 @@ def loops(program: list[UOp]) -> list[UOp]:
 
 
 def plan_of(ast: UOp, renderer: LLVMRenderer) -> Plan:
-    return choose_plan(lower(ast), renderer)
+    return choose_plan(lower(ast), renderer.machine)
 
 
 def single_opts(ast: UOp, amounts: tuple[int, ...]) -> list[Plan]:
@@ -429,7 +430,7 @@ def test_noopt_runs_plain_loops() -> None:
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_avx2_plans_have_eight_lanes(threads: int) -> None:
-    renderer = LLVMRenderer(vector_bytes=32, registers=16, threads=threads)
+    renderer = LLVMRenderer(cores(vector_bytes=32, registers=16, threads=threads))
     x, a, b = normal(64, 256), integers(96, 128), integers(128, 80)
     e = np.exp(x.astype(np.float64) - x.max(1, keepdims=True))
     cases: list[tuple[Tensor, Array]] = [
@@ -445,7 +446,7 @@ def test_avx2_plans_have_eight_lanes(threads: int) -> None:
 
 def test_a_matmul_tile_leaves_registers_for_its_operands() -> None:
     for size, registers in ((32, 16), (64, 32)):
-        renderer = LLVMRenderer(vector_bytes=size, registers=registers)
+        renderer = LLVMRenderer(cores(vector_bytes=size, registers=registers))
         for m, k, n in ((128, 128, 128), (96, 64, 640), (997, 37, 64)):
             ast = kernel_of(held(integers(m, k)) @ held(integers(k, n)))
             program = stages_of(ast, "CPU", plan_of(ast, renderer)).program
@@ -454,14 +455,14 @@ def test_a_matmul_tile_leaves_registers_for_its_operands() -> None:
 
 
 def test_lanes_of_doubles_are_half_those_of_floats() -> None:
-    renderer = LLVMRenderer(vector_bytes=64, registers=32)
+    renderer = LLVMRenderer(cores(vector_bytes=64, registers=32))
     for dtype, lanes in ((np.float32, 16), (np.float64, 8), (np.int64, 8)):
         plan = plan_of(kernel_of(held(integers(4096, dtype=dtype)) * 3), renderer)
         assert [o.amount for o in plan.opts if isinstance(o, Vector)] == [lanes]
 
 
 def test_small_kernels_stay_on_one_thread() -> None:
-    renderer = LLVMRenderer(vector_bytes=64, registers=32, threads=8)
+    renderer = LLVMRenderer(cores(vector_bytes=64, registers=32, threads=8))
 
     def threaded(result: Tensor) -> bool:
         return any(isinstance(o, Thread) for o in plan_of(kernel_of(result), renderer).opts)

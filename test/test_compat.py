@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -238,7 +239,7 @@ def test_devices_say_which_types_they_compute_with() -> None:
     assert all(is_dtype_supported(dtype, "CPU") for dtype in supported)
     renderer = Device["CPU"].renderer
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(type(renderer), "missing", frozenset({dtypes.float64}))
+        patch.setattr(renderer, "machine", replace(renderer.machine, missing=frozenset({dtypes.float64})))
         assert not is_dtype_supported(dtypes.float64, "CPU")
         assert renderer.supported_dtypes() == set(dtypes.all) - {dtypes.float64}
 

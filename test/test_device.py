@@ -344,7 +344,7 @@ def test_one_thread_does_everything_alone() -> None:
         kernel, out = loaded(adding(64)), np.zeros(64, np.float32)
         kernel([out.ctypes.data, out.ctypes.data], [1], 64)
         assert (out == np.arange(64)).all()
-        print(Device['CPU'].renderer.threads, threading.active_count())
+        print(Device['CPU'].renderer.machine.threads, threading.active_count())
     """, THREADS="1")
     assert result.stdout == "1 1\n", result.stderr
 

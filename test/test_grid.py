@@ -155,7 +155,7 @@ def test_no_gradient_asks_for_more_threads_than_a_block_has(name, device):
     shape, compute = SHAPES[name]
     x = Tensor.empty(*shape, device=device, requires_grad=True)
     y = compute(x)
-    most = Device[device].renderer.block_threads
+    most = Device[device].renderer.machine.block_threads
     for item in schedule_uops([y.uop, y.sum().gradient(x)[0].uop, y.square().sum().gradient(x)[0].uop]):
         for ast in parts_of(item.ast, device):
             launch = launch_of(stages_of(ast, device).program)

@@ -30,6 +30,7 @@ from tinygrad.graph.uop import UOp
 from tinygrad.renderer.cuda import cuda_renderer
 from tinygrad.renderer.llvm import LLVMRenderer
 from tinygrad.renderer.llvm_blocks import AMDGCN, NVPTX, LLVMBlocksRenderer, assembled, object_code
+from tinygrad.renderer.machine import cores
 from tinygrad.renderer.matrix_units import AMX, DOT_BF16, MFMA, MMA_SYNC, UNITS, WMMA, MatrixUnit
 from tinygrad.renderer.python import PythonRenderer
 from tinygrad.runtime import nvrtc
@@ -37,7 +38,7 @@ from tinygrad.runtime.llvm import optimised_module
 from tinygrad.runtime.python import PythonProgram
 
 Array = np.ndarray[Any, Any]
-TILED = LLVMRenderer(vector_bytes=64, registers=32, threads=2, l2_bytes=2 << 20, matrix_units=AMX)
+TILED = LLVMRenderer(cores(vector_bytes=64, registers=32, threads=2, l2_bytes=2 << 20, matrix_units=AMX))
 """A server core with AMX."""
 needs_tiles = pytest.mark.skipif(not set(AMX) <= set(host_units()),
                                  reason="a CPU without AMX, or a system that does not grant its registers")
@@ -239,7 +240,7 @@ def plain(x: Tensor) -> Array:
 
 
 def uses_tiles(result: Tensor) -> bool:
-    plan = choose_plan(lower(last_kernel(result)), Device["CPU"].renderer)
+    plan = choose_plan(lower(last_kernel(result)), Device["CPU"].renderer.machine)
     return any(isinstance(opt, MMA) and UNITS[opt.unit] in AMX for opt in plan.opts)
 
 
@@ -303,7 +304,7 @@ def test_tiles_that_the_system_does_not_grant_are_left_alone(monkeypatch: pytest
 
 def planned_for_tiles(result: Tensor) -> list[UOp]:
     nest = lower(last_kernel(result))
-    return linear_program(apply_plan(nest, choose_plan(nest, TILED)), TILED)
+    return linear_program(apply_plan(nest, choose_plan(nest, TILED.machine)), TILED)
 
 
 @pytest.mark.parametrize("kind", ["a @ b", "a.T @ b", "a @ b.T", "odd sum", "float32 @ b", "int8"])

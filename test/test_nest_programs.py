@@ -13,6 +13,7 @@ import math
 import operator
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -328,9 +329,11 @@ def as_if_large(patch: pytest.MonkeyPatch, seed: int) -> None:
         patch.setattr(where, name, random.choice((getattr(where, name), *values)))
 
     patch.setattr(compile, "_kernels", OrderedDict())  # those of other machines and constants
-    machine = Device["PYTHON:BLOCKS"].renderer
-    draw(machine, "block_threads", 32, 64)
-    draw(machine, "warp_threads", 8)
+    renderer = Device["PYTHON:BLOCKS"].renderer
+    offered = renderer.machine
+    patch.setattr(renderer, "machine", replace(
+        offered, block_threads=random.choice((offered.block_threads, 32, 64)),
+        warp_threads=random.choice((offered.warp_threads, 8))))
     draw(cost, "STORE_COST", 1e3, 1e9)
     draw(cost, "LARGE_CONE", 10**9)
     draw(choose_gpu, "REGISTER_ROW", 8, 64, 1024)

@@ -13,7 +13,8 @@ from tinygrad.codegen.compile import compiled_kernel
 from tinygrad.device import Buffer, Device
 from tinygrad.dtype import dtypes
 from tinygrad.engine.realize import schedule_uops
-from tinygrad.renderer.c_blocks import BlockLimits, BlocksRenderer
+from tinygrad.renderer.c_blocks import BlocksRenderer
+from tinygrad.renderer.machine import blocks
 from tinygrad.renderer.opencl import OPENCL
 from tinygrad.runtime import opencl
 
@@ -173,7 +174,7 @@ def test_no_platform_says_what_to_install(monkeypatch):
 
 
 def test_a_dtype_that_a_device_lacks_is_refused_with_the_devices_that_have_it(monkeypatch):
-    limited = BlocksRenderer(OPENCL, BlockLimits(missing=frozenset({dtypes.float64})))
+    limited = BlocksRenderer(OPENCL, blocks(missing=frozenset({dtypes.float64})))
     monkeypatch.setattr(Device["CL"], "_renderer", limited)
     x = Tensor([1.5, 2.5], device="CL", dtype=dtypes.float64).realize()
     with pytest.raises(ValueError, match="has no float64; CPU, CPU:C and PYTHON do"):

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -181,7 +181,8 @@ def test_a_kernel_of_other_code_or_another_machine_is_another(monkeypatch):
         patch.setattr(kernel_cache, "code_version", lambda: "other code")
         keys.append(kernel_key(ast, "CPU"))
     with monkeypatch.context() as patch:
-        patch.setattr(Device["CPU"].renderer, "registers", 8)
+        renderer = Device["CPU"].renderer
+        patch.setattr(renderer, "machine", replace(renderer.machine, registers=8))
         keys.append(kernel_key(ast, "CPU"))
     keys += [kernel_key(ast, "CPU", plain=True), kernel_key(ast, "PYTHON")]
     assert len(set(keys)) == len(keys) and None not in keys

@@ -50,6 +50,7 @@ from tinygrad.device import Device
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
 from tinygrad.renderer.llvm import LLVMRenderer
+from tinygrad.renderer.machine import cores
 from tinygrad.renderer.matrix_units import DOT_BF16
 
 # --- the spread of kernels ----------------------------------------------------------------------------------
@@ -85,7 +86,7 @@ def check_with_plans(case: Case, monkeypatch: pytest.MonkeyPatch,
             renderer = Device[device].renderer
             listed = plans(nest, renderer)
             turned = (p for p in listed[number:] + listed[:number] if can_be_built(nest, p, renderer))
-            used.append(next(turned, choose_plan(nest, renderer)))
+            used.append(next(turned, choose_plan(nest, renderer.machine)))
             return used[-1]
 
         monkeypatch.setattr(compiling, "_kernels", OrderedDict())
@@ -104,7 +105,7 @@ def can_be_built(nest: UOp, plan: Plan, renderer: LLVMRenderer) -> bool:
 @every_case
 def test_second_choices_are_right(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     def plans(nest: UOp, renderer: LLVMRenderer) -> list[Plan]:
-        return alternative_plans(nest, renderer)
+        return alternative_plans(nest, renderer.machine)
 
     check_with_plans(case, monkeypatch, plans, 1)
 
@@ -115,12 +116,12 @@ def some_neighbours(count: int) -> Callable[[UOp, LLVMRenderer], list[Plan]]:
     def plans(nest: UOp, renderer: LLVMRenderer) -> list[Plan]:
         draw = random.Random(str(nest.toposort()))
         found = []
-        for start in [choose_plan(nest, renderer), threaded_plan(nest, renderer)]:
-            near = list(islice(neighbours(nest, start, renderer), 20 * count))
+        for start in [choose_plan(nest, renderer.machine), threaded_plan(nest, renderer.machine)]:
+            near = list(islice(neighbours(nest, start, renderer.machine), 20 * count))
             drawn = draw.sample(near, min(count, len(near)))
             found += drawn[:count // 2]
             for plan in drawn[count // 2:]:
-                further = list(islice(neighbours(nest, plan, renderer), 10))
+                further = list(islice(neighbours(nest, plan, renderer.machine), 10))
                 found += draw.sample(further, min(1, len(further)))
         return draw.sample(found, len(found))
 
@@ -142,12 +143,12 @@ def test_much_of_what_the_search_tries_is_right(case: Case, monkeypatch: pytest.
 
 
 def test_bfloat16_products_go_on_the_unit_for_them() -> None:
-    renderer = LLVMRenderer(vector_bytes=64, registers=32, threads=2, matrix_units=(DOT_BF16,))
+    renderer = LLVMRenderer(cores(vector_bytes=64, registers=32, threads=2, matrix_units=(DOT_BF16,)))
     draw = np.random.default_rng(0)
     a, b = (Tensor(draw.standard_normal(s).astype(ml_dtypes.bfloat16)) for s in ((40, 64), (64, 50)))
 
     def uses_it(result: Tensor) -> bool:
-        plan = choose_plan(lower(result.schedule()[-1].ast), renderer)
+        plan = choose_plan(lower(result.schedule()[-1].ast), renderer.machine)
         return any(isinstance(opt, MMA) for opt in plan.opts)
 
     assert uses_it(a @ b) and uses_it(a.relu() @ b)
@@ -170,7 +171,7 @@ def test_results_past_the_caches_land_where_ordinary_ones_do(shape: tuple[int, i
     target = Tensor.from_dlpack(memory[first:first + count].reshape(shape))
     x = np.random.default_rng(1).standard_normal((shape[1], shape[0])).astype(np.float32)
     result = Tensor(x).T * 2
-    planned = choose_plan(nest_of(result.contiguous()), MACHINES["AVX-512, small cache"])
+    planned = choose_plan(nest_of(result.contiguous()), MACHINES["AVX-512, small cache"].machine)
     assert any(isinstance(o, Stream) for o in planned.opts) == streams
     target.assign(result).realize()
     np.testing.assert_array_equal(memory[first:first + count].reshape(shape), 2 * x.T)
@@ -178,9 +179,9 @@ def test_results_past_the_caches_land_where_ordinary_ones_do(shape: tuple[int, i
 
 
 def test_aligned_vectors_go_past_the_caches_and_others_do_not() -> None:
-    renderer = LLVMRenderer(vector_bytes=32, registers=16, threads=2, l3_bytes=64)
+    renderer = LLVMRenderer(cores(vector_bytes=32, registers=16, threads=2, l3_bytes=64))
     nest = nest_of(Tensor(np.ones((64, 128), np.float32)) + 1)
-    program = linear_program(apply_plan(nest, choose_plan(nest, renderer)), renderer)
+    program = linear_program(apply_plan(nest, choose_plan(nest, renderer.machine)), renderer)
     source = renderer.render("kernel", program)
     plain, streaming = source.split("@kernel.streaming(")[-2:]
     assert "nontemporal" in streaming and "fence" in streaming
@@ -191,7 +192,7 @@ def test_aligned_vectors_go_past_the_caches_and_others_do_not() -> None:
 def test_a_transpose_stores_whole_lines(name: str, vectors: int) -> None:
     """One cache line of a row at once; where they go past the caches, two tiles beside each other."""
     nest = nest_of(Tensor(np.ones((256, 384), np.float32)).T.contiguous())
-    machine = MACHINES[name]
+    machine = MACHINES[name].machine
     plan = choose_plan(nest, machine)
     stores = unrolled(apply_plan(nest, plan)).src
     assert len(stores) == vectors * machine.lanes(dtypes.float32)
@@ -209,7 +210,7 @@ def test_softmax_of_long_rows_asks_for_the_next_row_while_it_computes(rows: int,
     x = np.random.default_rng(2).standard_normal((rows, columns)).astype(np.float32)
     result, renderer = Tensor(x).softmax(), MACHINES["AVX-512"]
     nest = nest_of(result)
-    planned = choose_plan(nest, renderer)
+    planned = choose_plan(nest, renderer.machine)
     assert any(isinstance(o, Prefetch) for o in planned.opts) == ahead
     program = linear_program(apply_plan(nest, planned), renderer)
     assert {n.arg for n in program if n.op is Ops.LOAD and n.src[0].op is Ops.INDEX} == \
@@ -220,7 +221,7 @@ def test_softmax_of_long_rows_asks_for_the_next_row_while_it_computes(rows: int,
 
 def test_rows_that_are_read_once_are_not_asked_for() -> None:
     nest = nest_of(Tensor(np.ones((8, 4096), np.float32)).exp().sum(1))
-    assert all(not isinstance(o, Prefetch) for o in choose_plan(nest, MACHINES["AVX-512"]).opts)
+    assert all(not isinstance(o, Prefetch) for o in choose_plan(nest, MACHINES["AVX-512"].machine).opts)
     with pytest.raises(ValueError, match="nothing that r"):
         apply_opt(nest_of(Tensor.arange(8) + 1), Prefetch(0, 0, 1))
 
@@ -260,7 +261,7 @@ def test_an_edit_carries_over_what_follows(edit: Edit, expected: tuple[Opt, ...]
 
 def test_neighbours_change_add_and_drop_one_opt() -> None:
     nest = nest_of(product(64, 20, 128))
-    near = list(neighbours(nest, Plan(TILED), MACHINES["AVX-512"]))
+    near = list(neighbours(nest, Plan(TILED), MACHINES["AVX-512"].machine))
     assert len(set(near)) == len(near) and Plan(TILED) not in near
     assert all(abs(len(p.opts) - len(TILED)) <= 1 for p in near)
     kinds = {type(o) for p in near for o in p.opts}
@@ -272,13 +273,13 @@ def test_neighbours_change_add_and_drop_one_opt() -> None:
 
 @pytest.mark.parametrize("size, keeps", [(40, False), (200, True)])
 def test_threads_are_given_up_for_little_work_only(size: int, keeps: bool) -> None:
-    near = neighbours(nest_of(product(size, size, size)), Plan((Thread(0),)), MACHINES["AVX2"])
+    near = neighbours(nest_of(product(size, size, size)), Plan((Thread(0),)), MACHINES["AVX2"].machine)
     assert all(any(isinstance(o, Thread) for o in p.opts) for p in near) == keeps
 
 
 def test_a_kernel_without_loops_has_no_neighbours() -> None:
     nest = nest_of(Tensor([2.0]).realize().reshape(()) + 1)
-    assert list(neighbours(nest, Plan(), MACHINES["AVX2"])) == []
+    assert list(neighbours(nest, Plan(), MACHINES["AVX2"].machine)) == []
 
 
 # --- Opts that would change results are refused -------------------------------------------------------------

@@ -32,18 +32,19 @@ from tinygrad.codegen.program import linear_program
 from tinygrad.device.host import has_features
 from tinygrad.graph.ops import RangeKind
 from tinygrad.renderer.llvm import LLVMRenderer
+from tinygrad.renderer.machine import cores
 from tinygrad.runtime.llvm import optimised_module
 
 # --- other machines -----------------------------------------------------------------------------------------
 
 
-def assembly_for(triple: str, cpu: str, result: Tensor, machine: LLVMRenderer) -> str:
+def assembly_for(triple: str, cpu: str, result: Tensor, renderer: LLVMRenderer) -> str:
     """The machine code of the last kernel of `result` for another processor, under the cost model's plan."""
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
     nest = lower(result.schedule()[-1].ast)
-    optimised = apply_plan(nest, choose_plan(nest, machine))
-    source = machine.render("kernel", linear_program(optimised, machine))
+    optimised = apply_plan(nest, choose_plan(nest, renderer.machine))
+    source = renderer.render("kernel", linear_program(optimised, renderer))
     target = llvm.Target.from_triple(triple).create_target_machine(cpu=cpu, opt=2)
     with optimised_module(source, target) as module:
         return str(target.emit_assembly(module))
@@ -148,9 +149,10 @@ for got, expected in [(x @ y, wide @ other), (x.softmax(), weights), (x.sin(), n
                       (x.exp(), np.exp(wide)), (Tensor(half).realize() * 3, half * np.float16(3)),
                       (x.half(), a.astype(np.float16))]:
     np.testing.assert_allclose(got.numpy().astype(np.float64), expected, 1e-5, 1e-5)
-machine = cpu_renderer()
+renderer = cpu_renderer()
+machine = renderer.machine
 assert LimitMeter(1).lanes == machine.vector_bytes // 4
-print(machine.vector_bytes, machine.registers, machine.contracts, machine.has_float16)
+print(machine.vector_bytes, machine.registers, machine.contracts, renderer.has_float16)
 """
 
 
@@ -169,10 +171,10 @@ def test_kernels_of_a_cpu_without_some_features(features: str, expected: str) ->
 
 
 def test_products_are_not_fused_where_no_instruction_does_it() -> None:
-    machine = LLVMRenderer(vector_bytes=16, registers=16, contracts=False, has_float16=False)
+    renderer = LLVMRenderer(cores(vector_bytes=16, registers=16, contracts=False), has_float16=False)
     for result in (product(24, 20, 28), Tensor.ones(64).contiguous().realize().exp(),
                    Tensor.ones(64, dtype="float16").contiguous().realize() * 2):
-        text = assembly_for("x86_64-unknown-linux-gnu", "x86-64", result, machine)
+        text = assembly_for("x86_64-unknown-linux-gnu", "x86-64", result, renderer)
         assert not re.search(r"call\S*\s+(fma|__\w+hf)", text)
         assert re.search(r"mulps\s", text)
 
@@ -180,19 +182,19 @@ def test_products_are_not_fused_where_no_instruction_does_it() -> None:
 def test_a_tile_that_overlaps_asks_for_the_next_one_too() -> None:
     image = Tensor(np.ones((2, 64, 113, 57), np.float32)).realize()
     weight = Tensor(np.ones((64, 64, 3, 3), np.float32)).realize()
-    plan = choose_plan(nest_of(image.conv2d(weight, stride=2)), MACHINES["AVX2"])
+    plan = choose_plan(nest_of(image.conv2d(weight, stride=2)), MACHINES["AVX2"].machine)
     assert Upcast(3, 3) in plan.opts, "28 columns in tiles of 3"
     assert any(isinstance(o, Prefetch) for o in plan.opts)
 
 
 def test_long_rows_that_are_read_in_order_are_left_to_the_processor() -> None:
-    plan = choose_plan(nest_of(product(512, 1024, 64)), MACHINES["AVX2"])
+    plan = choose_plan(nest_of(product(512, 1024, 64)), MACHINES["AVX2"].machine)
     assert all(not isinstance(o, Prefetch) for o in plan.opts)
 
 
 @pytest.mark.parametrize("images, channels", [(5, 32), (3, 64), (7, 48)])
 def test_threads_get_about_as_much_work_each(images: int, channels: int) -> None:
-    machine = LLVMRenderer(vector_bytes=64, registers=32, threads=2)
+    machine = cores(vector_bytes=64, registers=32, threads=2)
     image = Tensor(np.ones((images, 16, 30, 30), np.float32)).realize()
     weight = Tensor(np.ones((channels, 16, 3, 3), np.float32)).realize()
     plan = choose_plan(nest_of(image.conv2d(weight)), machine)
@@ -233,5 +235,5 @@ def test_a_small_sum_beside_a_long_one_does_not_take_its_lanes() -> None:
     image = Tensor.ones(16, 28, 28, channels).contiguous().realize()
     before = Tensor.ones(channels, pieces).contiguous().realize()
     kernel = (image.permute(3, 0, 1, 2) * before.sum(axis=1).reshape(channels, 1, 1, 1)).sum(axis=(1, 3))
-    plan = choose_plan(lower(kernel.schedule()[-1].ast), MACHINES["AVX-512"])
+    plan = choose_plan(lower(kernel.schedule()[-1].ast), MACHINES["AVX-512"].machine)
     assert Vector(0, 16) in plan.opts

@@ -13,7 +13,7 @@ from tinygrad.dtype import dtypes
 from tinygrad.engine.realize import schedule_uops
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
-from tinygrad.renderer.c_blocks import BlockLimits
+from tinygrad.renderer.machine import blocks
 from tinygrad.renderer.qcom import ImageRenderer
 from tinygrad.runtime import opencl
 
@@ -126,7 +126,7 @@ def pixels_added(items, slots=1):
 @pytest.mark.parametrize(("pixels", "images", "expected"), [
     (2, 128, ["p1", "p2", "p3"]), (1, 128, []), (1 << 20, 2, ["p1", "p2"]), (1 << 20, 0, [])])
 def test_the_limits_of_a_device_are_kept(pixels, images, expected):
-    source = ImageRenderer(BlockLimits(), pixels, images).render("tested", pixels_added(8, slots=3))
+    source = ImageRenderer(blocks(), pixels, images).render("tested", pixels_added(8, slots=3))
     assert images_in(source) == expected
 
 
@@ -144,4 +144,4 @@ def test_a_device_without_images_is_refused(monkeypatch):
     device = object.__new__(type(Device[IMAGES]) if HAS_IMAGES else opencl.OpenCLDevice)
     monkeypatch.setattr(device, "device", Plain(), raising=False)
     with pytest.raises(RuntimeError, match="a plain device has no images; use CL"):
-        device.renderer_for(BlockLimits())
+        device.renderer_for(blocks())

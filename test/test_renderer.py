@@ -4,6 +4,7 @@ from __future__ import annotations
 import itertools
 import operator
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -30,6 +31,7 @@ from tinygrad.dtype import DType, dtypes
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
 from tinygrad.renderer.llvm import LLVMRenderer
+from tinygrad.renderer.machine import cores
 
 LANES = (1, 3, 4, 16)
 
@@ -150,8 +152,9 @@ def bare_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """LLVM writes as for a CPU that neither multiplies and adds nor converts float16 in one instruction."""
     if Device.DEFAULT != "CPU":
         pytest.skip("what LLVM IR says without those instructions")
-    monkeypatch.setattr(Device["CPU"].renderer, "contracts", False)
-    monkeypatch.setattr(Device["CPU"].renderer, "has_float16", False)
+    renderer = Device["CPU"].renderer
+    monkeypatch.setattr(renderer, "machine", replace(renderer.machine, contracts=False))
+    monkeypatch.setattr(renderer, "has_float16", False)
 
 
 @pytest.mark.usefixtures("bare_cpu")
@@ -259,7 +262,7 @@ def test_an_index_that_cannot_be_negative_is_divided_in_one_instruction() -> Non
         value = new(Ops.CAST, dtypes.int32, (new(op, INDEX, (loop, index(3))),))
         lines.add(store(param(slot, dtypes.int32, 10), loop, value))
     lines.end(loop)
-    text = LLVMRenderer(64, 32).render("kernel", lines.nodes)
+    text = LLVMRenderer(cores(64, 32)).render("kernel", lines.nodes)
     assert "udiv i64" in text and "urem i64" in text and "floordiv" not in text
     out = [np.zeros(10, np.int32) for _ in range(2)]
     run(lines.nodes, out)

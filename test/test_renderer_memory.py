@@ -27,6 +27,7 @@ from tinygrad.dtype import DType, dtypes
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
 from tinygrad.renderer.llvm import LLVMRenderer
+from tinygrad.renderer.machine import cores
 from tinygrad.renderer.matrix_units import SIMDGROUP
 
 # --- memory --------------------------------------------------------------------------------------------
@@ -248,11 +249,11 @@ def test_constants_of_every_type() -> None:
 
 def test_lanes_follow_the_width_of_a_register() -> None:
     for width in (16, 32, 64):
-        renderer = LLVMRenderer(width, 16)
-        assert renderer.lanes(dtypes.float32) == width // 4
-        assert renderer.lanes(dtypes.float64) == width // 8
-        assert renderer.lanes(dtypes.int8) == width
-        assert renderer.lanes(dtypes.float16) == width // 4  # computed in float32
+        machine = cores(width, 16)
+        assert machine.lanes(dtypes.float32) == width // 4
+        assert machine.lanes(dtypes.float64) == width // 8
+        assert machine.lanes(dtypes.int8) == width
+        assert machine.lanes(dtypes.float16) == width // 4  # computed in float32
 
 
 def chain(op: Ops, dtype: DType) -> list[UOp]:
@@ -265,13 +266,13 @@ def chain(op: Ops, dtype: DType) -> list[UOp]:
 @pytest.mark.parametrize("op", [Ops.EXP2, Ops.LOG2, Ops.SIN])
 def test_functions_that_were_not_made_of_arithmetic_are_refused(op: Ops) -> None:
     with pytest.raises(ValueError, match=rf"kernel k: .*cannot say {op.name} of dtypes\.float32"):
-        LLVMRenderer(64, 32).render("k", chain(op, dtypes.float32))
+        LLVMRenderer(cores(64, 32)).render("k", chain(op, dtypes.float32))
 
 
 @pytest.mark.parametrize("op", [Ops.BARRIER, Ops.SPECIAL])
 def test_what_only_other_devices_have_is_refused(op: Ops) -> None:
     with pytest.raises(ValueError, match=f"cannot say {op.name}"):
-        LLVMRenderer(64, 32).render("k", [new(op, INDEX, (), ("x", 1))])
+        LLVMRenderer(cores(64, 32)).render("k", [new(op, INDEX, (), ("x", 1))])
 
 
 def test_a_unit_of_another_device_is_refused() -> None:
@@ -279,17 +280,18 @@ def test_a_unit_of_another_device_is_refused() -> None:
     tiles = [UOp.new(Ops.CONST, d.vec(f.registers), (), 0.0)
              for d, f in ((unit.source, unit.a), (unit.source, unit.b), (unit.result, unit.c))]
     with pytest.raises(ValueError, match="cannot say MMA"):
-        LLVMRenderer(64, 32).render("k", [*tiles, new(Ops.MMA, tiles[2].dtype, (*tiles, index(0)), unit)])
+        product = new(Ops.MMA, tiles[2].dtype, (*tiles, index(0)), unit)
+        LLVMRenderer(cores(64, 32)).render("k", [*tiles, product])
 
 
 def test_a_loop_of_another_device_is_refused() -> None:
     with pytest.raises(ValueError, match="GLOBAL"):
-        LLVMRenderer(64, 32).render("k", [index(4), UOp.range(4, 0, RangeKind.GLOBAL)])
+        LLVMRenderer(cores(64, 32)).render("k", [index(4), UOp.range(4, 0, RangeKind.GLOBAL)])
 
 
 def test_a_name_that_no_function_can_have_is_refused() -> None:
     with pytest.raises(ValueError, match="cannot be a kernel's name"):
-        LLVMRenderer(64, 32).render("a b", [])
+        LLVMRenderer(cores(64, 32)).render("a b", [])
 
 
 def test_text_that_is_not_llvm_ir_is_refused_with_the_reason() -> None:

@@ -227,7 +227,7 @@ def test_tiles_fill_the_cache() -> None:
     summed = Tensor.zeros(1 << 24, device="CPU").scatter_reduce(0, at, given, "sum")
     plan = stages_of(schedule_uops([summed.uop])[-1].ast, "CPU").plan
     tile = next(o.amount for o in plan.opts if isinstance(o, Split))
-    assert 0.5 <= 4 * tile / choose_scatter.room(Device["CPU"].renderer) <= 1.01
+    assert 0.5 <= 4 * tile / choose_scatter.room(Device["CPU"].renderer.machine) <= 1.01
 
 
 def test_the_walk_stays_whole() -> None:
@@ -236,7 +236,7 @@ def test_the_walk_stays_whole() -> None:
     at = Tensor.empty(500, dtype=dtypes.int32, device="CPU")
     gradient = (weights[at] * Tensor.empty(500, 64, device="CPU")).sum().gradient(weights)[0]
     ast = schedule_uops([gradient.uop])[-1].ast
-    nest = apply_plan(lower(ast), choose_plan(lower(ast), Device["CPU"].renderer))
+    nest = apply_plan(lower(ast), choose_plan(lower(ast), Device["CPU"].renderer.machine))
     (memory,) = (n for n in nest.toposort() if n.op is Ops.SCATTER)
     for kind in (Split, Unroll, Accumulators, Vector):
         with pytest.raises(ValueError, match="must stay whole"):

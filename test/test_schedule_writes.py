@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -239,7 +240,8 @@ def test_numbers_that_are_stored_for_another_kernel_are_stored_on_its_device(dev
 @pytest.fixture
 def small_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     """A core whose L2 cache has a megabyte, whatever the host's."""
-    monkeypatch.setattr(Device["CPU"].renderer, "l2_bytes", 1 << 20)
+    renderer = Device["CPU"].renderer
+    monkeypatch.setattr(renderer, "machine", replace(renderer.machine, l2_bytes=1 << 20))
 
 
 @pytest.mark.usefixtures("small_cache")

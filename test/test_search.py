@@ -4,7 +4,7 @@ from __future__ import annotations
 import json
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -120,14 +120,15 @@ def test_a_device_that_computes_nothing_keeps_the_cost_models_plan() -> None:
     ast = ast_of(product(16, 16, 16))
     with Context(BEAM=1, BEAM_SECONDS=0.3):
         nest = lower(ast)
-        assert searched_plan(ast, nest, "NULL") == choose_plan(nest, Device["NULL"].renderer)
+        assert searched_plan(ast, nest, "NULL") == choose_plan(nest, Device["NULL"].renderer.machine)
 
 
 def test_a_kernel_too_large_to_measure_keeps_the_cost_models_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tinygrad.codegen.opt.measure.MOST_BYTES", 100)
     ast = ast_of(held(numbers(300)) + 1)
     with Context(BEAM=1, BEAM_SECONDS=0.3):
-        assert searched_plan(ast, lower(ast), "CPU") == choose_plan(lower(ast), Device["CPU"].renderer)
+        chosen = choose_plan(lower(ast), Device["CPU"].renderer.machine)
+        assert searched_plan(ast, lower(ast), "CPU") == chosen
 
 
 # --- decisions, on a clock of our own -----------------------------------------------------------------------
@@ -169,7 +170,7 @@ def test_edits_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_plan_that_is_faster_only_at_first_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     nest = nest_of(product(16, 16, 16))
-    default = choose_plan(nest, Device["CPU"].renderer)
+    default = choose_plan(nest, Device["CPU"].renderer.machine)
     finals = []
 
     def race(bench: Workbench, one: Built, other: Built, seconds: float, least: int = 3) -> Any:
@@ -188,7 +189,7 @@ def test_a_plan_that_is_faster_only_at_first_is_not_taken(monkeypatch: pytest.Mo
 def test_a_plan_with_other_results_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """A kernel that adds 2 where 1 is wanted is twice as fast, and counted as wrong."""
     nest, other = (nest_of(held(numbers(500)) + n) for n in (1, 2))
-    default = choose_plan(nest, Device["CPU"].renderer)
+    default = choose_plan(nest, Device["CPU"].renderer.machine)
     write = Workbench.write
 
     def written(bench: Workbench, of: UOp, plan: Plan, most: int | None = None) -> Any:
@@ -208,7 +209,7 @@ def test_a_plan_with_other_results_is_not_taken(monkeypatch: pytest.MonkeyPatch)
 def test_the_cost_models_plan_is_right_and_another_kernel_is_not() -> None:
     nest = nest_of(product(33, 20, 50))
     bench = Workbench(nest, "CPU")
-    assert bench.is_right(bench.build(nest, choose_plan(nest, Device["CPU"].renderer)))
+    assert bench.is_right(bench.build(nest, choose_plan(nest, Device["CPU"].renderer.machine)))
     shifted = nest_of(held(numbers(33, 20)) @ (held(numbers(20, 50, seed=1)) + 0.25))
     assert not bench.is_right(bench.build(shifted, Plan()))
 
@@ -236,9 +237,9 @@ def test_of_a_large_kernel_a_sample_of_items_is_compared(monkeypatch: pytest.Mon
     assert {0, 299} <= set(rows) and {0, 299} <= set(columns) and not was_computed.all()
     a, b = (bench.buffers[i].numpy().reshape(300, 300).astype(np.float64) for i in (1, 2))
     np.testing.assert_array_equal(expected[was_computed], (a @ b)[was_computed])
-    assert bench.is_right(bench.build(nest, choose_plan(nest, Device["CPU"].renderer)))
+    assert bench.is_right(bench.build(nest, choose_plan(nest, Device["CPU"].renderer.machine)))
     half = nest_of(held(numbers(300, 300)) @ (held(numbers(300, 300, seed=1)) * 0.5))
-    assert not bench.is_right(bench.build(half, choose_plan(half, Device["CPU"].renderer)))
+    assert not bench.is_right(bench.build(half, choose_plan(half, Device["CPU"].renderer.machine)))
 
 
 @pytest.mark.parametrize("most, extents", [
@@ -385,7 +386,8 @@ def test_what_is_no_plan_is_not_one(plans: DiskStore, content: bytes) -> None:
 def test_the_key_follows_kernel_device_and_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     ast, other = ast_of(product(20, 16, 24)), ast_of(product(20, 16, 25))
     keys = {kernel_key(ast, "CPU"), kernel_key(other, "CPU"), kernel_key(ast, "NULL")}
-    monkeypatch.setattr(Device["CPU"].renderer, "threads", 77)
+    renderer = Device["CPU"].renderer
+    monkeypatch.setattr(renderer, "machine", replace(renderer.machine, threads=77))
     keys.add(kernel_key(ast, "CPU"))
     monkeypatch.setattr(kernel_cache, "code_version", lambda: "other code")
     keys.add(kernel_key(ast, "CPU"))

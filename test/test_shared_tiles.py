@@ -21,6 +21,7 @@ from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
 from tinygrad.renderer.cuda import cuda_renderer
 from tinygrad.renderer.launch import shared_bytes_of
+from tinygrad.renderer.machine import Machine, blocks
 from tinygrad.renderer.python import PythonRenderer
 from tinygrad.renderer.wide import wide_accesses
 from tinygrad.runtime.python import PythonProgram, SharedItems
@@ -48,10 +49,8 @@ def run(program: list[UOp], buffers: list[Array]) -> None:
     PythonProgram("kernel", compile(text, "<kernel>", "exec"))([b.ctypes.data for b in buffers], [], 1)
 
 
-def asynchronous(shared_bytes: int = 1 << 14) -> PythonRenderer:
-    renderer = PythonRenderer(has_blocks=True)
-    renderer.has_async_copies, renderer.shared_bytes = True, shared_bytes
-    return renderer
+def asynchronous(shared_bytes: int = 1 << 14) -> Machine:
+    return blocks(16, shared_bytes, warp_threads=4, has_async_copies=True)
 
 
 # --- shared tiles -------------------------------------------------------------------------------------------
@@ -214,7 +213,7 @@ def test_products_in_registers_read_shared_tiles(monkeypatch: pytest.MonkeyPatch
     x, y = (Tensor(v, device=device).realize() for v in (a, b))
     result = (x.T if transposed[0] else x) @ (y.T if transposed[1] else y)
     nest = lower(schedule_uops([result.uop])[-1].ast)
-    assert [type(o) for o in choose_plan(nest, Device[device].renderer).opts].count(Share) == 2
+    assert [type(o) for o in choose_plan(nest, Device[device].renderer.machine).opts].count(Share) == 2
     expected = (a.T if transposed[0] else a) @ (b.T if transposed[1] else b)
     np.testing.assert_array_equal(result.numpy(), expected)
 

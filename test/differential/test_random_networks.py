@@ -28,7 +28,7 @@ def check(trial: Trial, device: str | None) -> None:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_random_networks_and_their_gradients_are_pytorchs(seed: int) -> None:
-    check(Trial.of(seed, 96, Device[Device.DEFAULT].renderer.missing), None)
+    check(Trial.of(seed, 96, Device[Device.DEFAULT].renderer.machine.missing), None)
 
 
 @pytest.mark.parametrize("device", MODELS)
@@ -42,10 +42,10 @@ def test_random_networks_on_models_of_machines(seed: int, device: str) -> None:
 @pytest.mark.parametrize("device", EMULATED)
 @pytest.mark.parametrize("seed", range(20))
 def test_random_networks_as_kernels_that_are_emulated(seed: int, device: str) -> None:
-    check(Trial.of(2000 + seed, 40, Device[device].renderer.missing), device)
+    check(Trial.of(2000 + seed, 40, Device[device].renderer.machine.missing), device)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(10_000, 10_300))
 def test_many_random_networks(seed: int) -> None:
-    check(Trial.of(seed, 96, Device[Device.DEFAULT].renderer.missing), None)
+    check(Trial.of(seed, 96, Device[Device.DEFAULT].renderer.machine.missing), None)

@@ -95,7 +95,7 @@ def written_for_another(key: Key) -> Written | None:
 def parts_of(ast: UOp, device: str) -> list[UOp]:
     """The kernels, one after another, that do what `ast` says: one, unless threads of a grid would read what
     others write."""
-    if not Device[device].renderer.has_blocks or len(ast.src) < 2:
+    if not Device[device].renderer.machine.has_blocks or len(ast.src) < 2:
         return [ast]
     groups = kernel_groups(lower(ast))
     return [ast] if len(groups) == 1 else [UOp.sink(ast.src[i] for i in group) for group in groups]
@@ -186,7 +186,7 @@ def plan_for(ast: UOp, nest: UOp, device: str) -> Plan:
         from tinygrad.codegen.opt.search import searched_plan  # asked for by a setting
 
         return searched_plan(ast, nest, device)
-    return choose_plan(nest, Device[device].renderer)
+    return choose_plan(nest, Device[device].renderer.machine)
 
 
 def write_kernel(ast: UOp, device: str, plain: bool) -> Written:
@@ -205,14 +205,14 @@ def written_now(ast: UOp, device: str, plain: bool) -> Written:
     with observer.span("render", name):
         written = write_program(name, stages.nest, stages.program, renderer)
     if observer.active is not None and observer.active.keeps_stages:
-        notes = "" if plain or renderer.has_blocks else explain_plan(stages.nest, renderer)
+        notes = "" if plain or renderer.machine.has_blocks else explain_plan(stages.nest, renderer.machine)
         observer.active.stages_done(stages, written, notes)
     if DEBUG >= 5:
         print(format_graph(ast), format_nest(stages.optimised), sep="\n")
     if DEBUG >= 3:
         print(f"{name}: {stages.plan}")
-        if not NOOPT and not renderer.has_blocks:
-            print(explain_plan(stages.nest, renderer))
+        if not NOOPT and not renderer.machine.has_blocks:
+            print(explain_plan(stages.nest, renderer.machine))
     if DEBUG >= 6:
         print(format_program(stages.program))
     if DEBUG >= 4:

@@ -23,6 +23,7 @@ from tinygrad.graph.records import decode, encode
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import BEAM, CACHELEVEL, CHECK, DEBUG
 from tinygrad.renderer.launch import Launch
+from tinygrad.renderer.machine import Machine
 from tinygrad.store import key_of, store_of
 
 LEVEL = 2
@@ -81,6 +82,8 @@ def target_of(device: str) -> tuple[str, ...]:
 
 def stable(value: Any) -> str:
     """A text for a renderer's number that is the same in every process: sets are put in order."""
+    if isinstance(value, Machine):
+        return repr({name: stable(number) for name, number in vars(value).items()})
     return repr(sorted(map(repr, value))) if isinstance(value, frozenset) else repr(value)
 
 

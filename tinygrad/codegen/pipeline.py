@@ -17,8 +17,8 @@ from tinygrad.graph.ops import Ops
 from tinygrad.graph.passes import graph_pass
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import round_up
-from tinygrad.renderer import Renderer
 from tinygrad.renderer.launch import SHARED_ALIGNMENT, shared_bytes_of
+from tinygrad.renderer.machine import Machine
 
 MOST_TILES = 4
 """Stages of the pipeline, each a tile of shared memory: three on their way hide the latency of memory (about
@@ -28,15 +28,15 @@ COPY_BYTES = (4, 8, 16)
 
 
 @graph_pass("double buffering")
-def pipelined(program: list[UOp], renderer: Renderer) -> list[UOp]:
+def pipelined(program: list[UOp], machine: Machine) -> list[UOp]:
     """The program with its loops over shared tiles pipelined."""
-    if not renderer.has_async_copies:
+    if not machine.has_async_copies:
         return program
     for start, end in _loops(program):
         loop = _tile_loop(program, start, end)
         tiles = MOST_TILES
         while loop is not None and tiles > 1:
-            if shared_bytes_of(program) + (tiles - 1) * loop.bytes <= renderer.shared_bytes:
+            if shared_bytes_of(program) + (tiles - 1) * loop.bytes <= machine.shared_bytes:
                 before = [n for n in program[:start] if n not in loop.memories]
                 return [*before, *_Pipeline(loop, tiles, _is_inside_loop(program, start)).written(),
                         *program[end + 1:]]

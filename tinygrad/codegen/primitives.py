@@ -72,7 +72,7 @@ casts_in_32_bits = _casts("casts that round once without float64", dtypes.float3
 @graph_pass("device primitives")
 def to_device_primitives(nest: UOp, renderer: Renderer) -> UOp:
     """The nest in operations that `renderer` writes."""
-    narrow = dtypes.float64 in renderer.missing
+    narrow = dtypes.float64 in renderer.machine.missing
     functions = elementary_functions_in_32_bits if narrow else elementary_functions
     nest = rewrite(nest, natural_logarithms + (casts_in_32_bits if narrow else casts) + byte_dots)
     return rewrite(nest, functions)

@@ -30,10 +30,11 @@ def linear_program(optimised: UOp, renderer: Renderer) -> list[UOp]:
     """The program of a nest after its plan."""
     if CHECK:
         check_graph(optimised, "loop_nest")
-    program = linearize(to_device_primitives(expand(optimised), renderer), renderer.grid_limits,
-                        renderer.contracts)
-    if renderer.has_blocks:
-        program = pipelined(scalar_program(program, renderer), renderer)
+    machine = renderer.machine
+    program = linearize(to_device_primitives(expand(optimised), renderer), machine.grid_limits,
+                        machine.contracts)
+    if machine.has_blocks:
+        program = pipelined(scalar_program(program, machine), machine)
     if CHECK:
         check_graph(program, "program")
     return program
@@ -55,6 +56,6 @@ def compile_source(device: str, source: str) -> Any:
 def load_program(device: str, written: Written, code: Any) -> Program:
     """The code of a kernel, ready to run."""
     target = Device[device]
-    if target.renderer.has_blocks:
+    if target.renderer.machine.has_blocks:
         return target.load_blocks(written.name, code, written.launch)
     return target.load(written.name, code, written.scratch)

@@ -61,7 +61,7 @@ class CompiledDevice:
 
     def has_dtype(self, dtype: DType) -> bool:
         """Whether kernels here may compute with `dtype`; true where there are no kernels."""
-        return self._renderer is None or dtype not in self._renderer.missing
+        return self._renderer is None or dtype not in self._renderer.machine.missing
 
     @property
     def compiler(self) -> str:

@@ -42,7 +42,7 @@ class Transformer:
         self.shapes = {name: packed.shape for name, packed in self.weights.items()}
         self.products: dict[str, BlockWeights] = {}
         if activations is None:
-            activations = "int8" if Device[self.device].renderer.has_byte_dots else "float32"
+            activations = "int8" if Device[self.device].renderer.machine.has_byte_dots else "float32"
         if activations == "int8":
             self._put_into_words()
         self.tables = {rope: self._table(rope) for rope in (config.rope, config.local_rope) if rope}

@@ -19,21 +19,21 @@ from tinygrad.dtype import DType, dtypes
 from tinygrad.graph.ops import Family, Ops, RangeKind
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import round_up
-from tinygrad.renderer import SCRATCH_ALIGNMENT, CPURenderer
+from tinygrad.renderer import SCRATCH_ALIGNMENT, Renderer
 from tinygrad.renderer.c_arithmetic import CArithmetic
 from tinygrad.renderer.c_functions import PLAIN_C, Dialect, padded, signed_of
 from tinygrad.renderer.lanes import LaneReduction
+from tinygrad.renderer.machine import Machine, cores
 
 
-class CRenderer(CPURenderer):
-    """C for a CPU, whose arguments are those of `CPURenderer`."""
+class CRenderer(Renderer):
+    """C for a CPU."""
 
     name = "C"
 
-    def __init__(self, dialect: Dialect = PLAIN_C, contracts: bool = True, **cpu: int) -> None:
-        super().__init__(**cpu)
+    def __init__(self, dialect: Dialect = PLAIN_C, machine: Machine | None = None) -> None:
         self.dialect = dialect
-        self.contracts = contracts
+        self.machine = machine or cores()
 
     def render(self, name: str, program: list[UOp]) -> str:
         self.check(name, program)

@@ -14,8 +14,9 @@ import math
 from tinygrad.dtype import DType, dtypes
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.uop import UOp
-from tinygrad.renderer import NARROW_FLOATS, same_in_every_lane
+from tinygrad.renderer import same_in_every_lane
 from tinygrad.renderer.c_functions import Dialect, Functions, signed_of
+from tinygrad.renderer.machine import NARROW_FLOATS
 
 _OPERATORS: dict[str, dict[Ops, str]] = {
     "float": {Ops.ADD: "+", Ops.SUB: "-", Ops.MUL: "*", Ops.FDIV: "/", Ops.NEG: "-"},

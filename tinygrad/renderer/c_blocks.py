@@ -7,7 +7,7 @@ in registers (`scalar.py`); vectors are what a wide access moves. Everything els
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from tinygrad.dtype import DType, dtypes
@@ -18,45 +18,18 @@ from tinygrad.renderer import STATIC_SHARED_BYTES, Renderer
 from tinygrad.renderer.c import CWriter
 from tinygrad.renderer.c_functions import Dialect
 from tinygrad.renderer.launch import SHARED_ALIGNMENT, shared_bytes_of
-from tinygrad.renderer.matrix_units import MatrixUnit
-
-
-@dataclass(frozen=True)
-class BlockLimits:
-    """What a device offers a block."""
-
-    block_threads: int = Renderer.block_threads
-    shared_bytes: int = Renderer.shared_bytes
-    warp_threads: int = Renderer.warp_threads
-    missing: frozenset[DType] = frozenset()
-    """dtypes that it cannot compute with"""
-    matrix_units: tuple[MatrixUnit, ...] = ()
+from tinygrad.renderer.machine import Machine, blocks
 
 
 class BlocksRenderer(Renderer):
-    """A dialect, on a device of these limits."""
+    """A dialect, on a machine that can do as much of it as the dialect has words for."""
 
-    has_blocks = True
-
-    def __init__(self, dialect: Dialect, limits: BlockLimits | None = None) -> None:
-        limits = limits or BlockLimits()
+    def __init__(self, dialect: Dialect, machine: Machine | None = None) -> None:
         self.dialect = dialect
         self.name = dialect.name  # type: ignore[misc]  # of the instance: each dialect has its own
-        self.block_threads = limits.block_threads
-        self.shared_bytes = limits.shared_bytes
-        self.warp_threads = limits.warp_threads
-        self.missing = limits.missing
-        self.longest_access = dialect.longest_access
-        self.has_exchange = bool(dialect.exchange)
-        self.has_async_copies = bool(dialect.async_copy)
-        self.matrix_units = limits.matrix_units
-
-    def __repr__(self) -> str:
-        return f"{self.name}, blocks of {self.block_threads} threads"
-
-    def lanes(self, dtype: DType) -> int:
-        """Values that one access moves."""
-        return max(1, min(4, 16 // dtype.lane_size))
+        self.machine = replace(machine or blocks(), longest_access=dialect.longest_access,
+                               has_exchange=bool(dialect.exchange),
+                               has_async_copies=bool(dialect.async_copy))
 
     def render(self, name: str, program: list[UOp]) -> str:
         self.check(name, program)

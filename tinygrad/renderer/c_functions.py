@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tinygrad.dtype import DType, dtypes
-from tinygrad.renderer import NARROW_FLOATS
+from tinygrad.renderer.machine import NARROW_FLOATS
 
 
 @dataclass(frozen=True)

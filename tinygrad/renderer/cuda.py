@@ -11,8 +11,9 @@ from dataclasses import replace
 
 from tinygrad.dtype import dtypes
 from tinygrad.renderer import STATIC_SHARED_BYTES
-from tinygrad.renderer.c_blocks import BlockLimits, BlocksRenderer
+from tinygrad.renderer.c_blocks import BlocksRenderer
 from tinygrad.renderer.c_functions import PLAIN_C, Dialect
+from tinygrad.renderer.machine import blocks
 from tinygrad.renderer.matrix_units import MFMA, MMA_SYNC, WMMA, MatrixUnit
 
 LANES = """
@@ -168,9 +169,9 @@ def cuda_renderer(capability: int = AMPERE, shared_bytes: int = AMPERE_SHARED_BY
     """CUDA C, for GPUs of NVIDIA of this compute capability (90 is sm_90) and so much shared memory a
     block."""
     if capability >= AMPERE:
-        return BlocksRenderer(CUDA, BlockLimits(shared_bytes=shared_bytes, matrix_units=MMA_SYNC))
+        return BlocksRenderer(CUDA, blocks(shared_bytes=shared_bytes, matrix_units=MMA_SYNC))
     older = replace(CUDA, async_copy="", matrix_units={})
-    return BlocksRenderer(older, BlockLimits(shared_bytes=min(shared_bytes, STATIC_SHARED_BYTES)))
+    return BlocksRenderer(older, blocks(shared_bytes=min(shared_bytes, STATIC_SHARED_BYTES)))
 
 
 AMD_UNITS: dict[str, tuple[MatrixUnit, ...]] = {"gfx94": MFMA, "gfx11": WMMA}
@@ -185,5 +186,5 @@ def units_of_amd(architecture: str) -> tuple[MatrixUnit, ...]:
 def hip_renderer(architecture: str = "gfx942") -> BlocksRenderer:
     """HIP C, for GPUs of AMD."""
     warp = 64 if architecture.startswith("gfx9") else 32
-    return BlocksRenderer(HIP, BlockLimits(shared_bytes=64 << 10, warp_threads=warp,
+    return BlocksRenderer(HIP, blocks(shared_bytes=64 << 10, warp_threads=warp,
                                            matrix_units=units_of_amd(architecture)))

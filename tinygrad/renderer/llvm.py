@@ -14,14 +14,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tinygrad.dtype import DType, dtypes
 from tinygrad.graph.ops import Family, Memory, Ops, RangeKind
 from tinygrad.graph.symbolic import is_multiple
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import round_up
-from tinygrad.renderer import SCRATCH_ALIGNMENT, CPURenderer, Renderer
+from tinygrad.renderer import SCRATCH_ALIGNMENT, Renderer
 from tinygrad.renderer.lanes import LaneReduction
 from tinygrad.renderer.llvm_functions import (
     constant,
@@ -32,38 +32,31 @@ from tinygrad.renderer.llvm_functions import (
 )
 from tinygrad.renderer.llvm_tiles import TileStatements, tile_places
 from tinygrad.renderer.llvm_units import INTRINSICS, multiplied
-from tinygrad.renderer.matrix_units import MatrixUnit
+from tinygrad.renderer.machine import Machine, cores
 
 LLVM_OPTION = "-disable-vector-combine"
 """Leaves out the pass of LLVM that rewrites vectors, which ends the process where integers made of float32
 and of float64 lie side by side (LLVM 22; llvm-project, pull request 201241). Plans say what runs in lanes."""
 
 
-class LLVMRenderer(CPURenderer):
+class LLVMRenderer(Renderer):
     """LLVM IR for a CPU; `has_scalef` says that it has AVX-512's vscalef for vectors of every size,
     `has_float16` that it has instructions for float16 to and from float32, `has_vnni` for dot products of
-    bytes. The rest as in `CPURenderer`."""
+    bytes."""
 
     name = "LLVM"
-    has_byte_dots = True
 
-    def __init__(self, vector_bytes: int = 16, registers: int = 16, threads: int = 1,
-                 l1_bytes: int = Renderer.l1_bytes, l2_bytes: int = Renderer.l2_bytes,
-                 l3_bytes: int = 0, has_scalef: bool = False, contracts: bool = True,
-                 has_float16: bool = True, has_vnni: bool = False,
-                 matrix_units: tuple[MatrixUnit, ...] = ()) -> None:
-        super().__init__(vector_bytes, registers, threads, l1_bytes, l2_bytes)
-        self.l3_bytes = l3_bytes
+    def __init__(self, machine: Machine | None = None, has_scalef: bool = False,
+                 has_float16: bool = True, has_vnni: bool = False) -> None:
+        self.machine = replace(machine or cores(), has_byte_dots=True)
         self.has_scalef = has_scalef
-        self.contracts = contracts
         self.has_float16 = has_float16
         self.has_vnni = has_vnni
-        self.matrix_units = matrix_units
 
     def render(self, name: str, program: list[UOp]) -> str:
         self.check(name, program)
-        return LLVMWriter(name, program, self.has_scalef, self.contracts, self.has_float16,
-                          self.has_vnni).module()
+        return LLVMWriter(name, program, self.has_scalef, self.machine.contracts,
+                          self.has_float16, self.has_vnni).module()
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from tinygrad.renderer.launch import SHARED_ALIGNMENT
 from tinygrad.renderer.llvm import LLVM_OPTION, STATEMENTS, LLVMWriter
 from tinygrad.renderer.llvm_exchange import Exchange, amd_word, exchanged, nvidia_word
 from tinygrad.renderer.llvm_functions import memory_type, value_type
+from tinygrad.renderer.machine import blocks
 from tinygrad.renderer.matrix_units import MMA_SYNC, MatrixUnit
 
 GLOBAL, SHARED = 1, 3
@@ -68,20 +69,12 @@ class LLVMBlocksRenderer(Renderer):
     """LLVM IR for one of the GPU targets."""
 
     name = "LLVM"
-    has_blocks = True
-    has_exchange = True
-    shared_bytes = 48 << 10
-    registers = 64
-    longest_access = 16
 
     def __init__(self, target: Target, matrix_units: tuple[MatrixUnit, ...] | None = None) -> None:
         self.target = target
-        self.matrix_units = target.matrix_units if matrix_units is None else matrix_units
-        self.warp_threads = self.matrix_units[0].threads if self.matrix_units else Renderer.warp_threads
-
-    def lanes(self, dtype: DType) -> int:
-        """As many as one load moves; arithmetic is done one value at a time."""
-        return max(1, 16 // dtype.lane_size)
+        units = target.matrix_units if matrix_units is None else matrix_units
+        self.machine = blocks(shared_bytes=48 << 10, registers=64, has_exchange=True, longest_access=16,
+                              matrix_units=units, warp_threads=units[0].threads if units else 32)
 
     def render(self, name: str, program: list[UOp]) -> str:
         return BlocksWriter(name, program, self.target).module()

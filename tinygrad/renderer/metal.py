@@ -8,8 +8,9 @@ has one. Elsewhere than on a Mac there is one kind of memory (`runtime/emulated/
 from __future__ import annotations
 
 from tinygrad.dtype import dtypes
-from tinygrad.renderer.c_blocks import BlockLimits, BlocksRenderer
+from tinygrad.renderer.c_blocks import BlocksRenderer
 from tinygrad.renderer.c_functions import PLAIN_C, Dialect
+from tinygrad.renderer.machine import blocks
 from tinygrad.renderer.matrix_units import SIMDGROUP
 
 HEADER = """
@@ -106,4 +107,4 @@ METAL = Dialect(
 
 def metal_renderer() -> BlocksRenderer:
     """The Metal shading language."""
-    return BlocksRenderer(METAL, BlockLimits(missing=frozenset({dtypes.float64}), matrix_units=SIMDGROUP))
+    return BlocksRenderer(METAL, blocks(missing=frozenset({dtypes.float64}), matrix_units=SIMDGROUP))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from tinygrad.dtype import DType
@@ -15,6 +16,7 @@ from tinygrad.graph.ops import Family, Ops, RangeKind
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import prod
 from tinygrad.renderer import Renderer
+from tinygrad.renderer.machine import Machine
 from tinygrad.renderer.matrix_units import UNITS
 
 
@@ -22,27 +24,16 @@ class PythonRenderer(Renderer):
     """Python text, each operation a call; vectors are as long as the smallest that plans make use of."""
 
     name = "Python"
-    has_threads = False
-    block_threads = 16
-    warp_threads = 4
-    longest_access = 16
 
     def __init__(self, has_blocks: bool = False, model: Renderer | None = None) -> None:
         """`model`: a renderer of the device whose blocks, matrix units and copies this one has."""
-        self.has_blocks = has_blocks or model is not None
-        self.has_exchange = self.has_blocks if model is None else model.has_exchange
-        if model is not None:
-            self.block_threads = model.block_threads
-            self.warp_threads = model.warp_threads
-            self.shared_bytes = model.shared_bytes
-            self.matrix_units = model.matrix_units
-            self.has_async_copies = model.has_async_copies
-
-    def lanes(self, dtype: DType) -> int:
-        return 4
+        small = Machine(has_blocks=has_blocks, has_exchange=has_blocks, block_threads=16, warp_threads=4)
+        offered = small if model is None else model.machine
+        self.machine = replace(offered, longest_access=16, vector_items=4, registers=16, contracts=True,
+                               missing=frozenset(), grid_limits=small.grid_limits)
 
     def render(self, name: str, program: list[UOp]) -> str:
-        return _Writer(name, program, self.warp_threads).module()
+        return _Writer(name, program, self.machine.warp_threads).module()
 
 
 class _Writer:

@@ -13,8 +13,9 @@ from typing import Any, ClassVar
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
-from tinygrad.renderer.c_blocks import BlockLimits, BlocksRenderer, BlockWriter
+from tinygrad.renderer.c_blocks import BlocksRenderer, BlockWriter
 from tinygrad.renderer.c_functions import Dialect
+from tinygrad.renderer.machine import Machine
 from tinygrad.renderer.opencl import OPENCL
 
 PIXEL = 4
@@ -25,8 +26,8 @@ IMAGE = "image1d_buffer_t"
 class ImageRenderer(BlocksRenderer):
     """OpenCL C for a device whose images have at most `most_pixels`; a kernel takes at most `most_images`."""
 
-    def __init__(self, limits: BlockLimits, most_pixels: int, most_images: int) -> None:
-        super().__init__(OPENCL, limits)
+    def __init__(self, machine: Machine, most_pixels: int, most_images: int) -> None:
+        super().__init__(OPENCL, machine)
         self.most_pixels = most_pixels
         self.most_images = most_images
 

@@ -17,22 +17,22 @@ from tinygrad.dtype import DType, dtypes
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.passes import graph_pass
 from tinygrad.graph.uop import UOp
-from tinygrad.renderer import Renderer
+from tinygrad.renderer.machine import Machine
 from tinygrad.renderer.wide import is_multiple, whole_vector, wide_accesses
 
 
 @graph_pass("blocks and threads")
-def scalar_program(program: list[UOp], renderer: Renderer) -> list[UOp]:
-    """The program with its vectors taken apart, for the accesses that `renderer` has."""
-    return wide_accesses(_Scalars(renderer).rewritten(program), renderer.access_lanes)
+def scalar_program(program: list[UOp], machine: Machine) -> list[UOp]:
+    """The program with its vectors taken apart, for the accesses that `machine` has."""
+    return wide_accesses(_Scalars(machine).rewritten(program), machine.access_lanes)
 
 
 class _Scalars:
     """`lanes` has the single values that each node has become, `known` what the open loops have listed, the
     innermost last."""
 
-    def __init__(self, renderer: Renderer) -> None:
-        self.renderer = renderer
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
         self.lanes: dict[UOp, tuple[UOp, ...]] = {}
         self.out: list[UOp] = []
         self.known: list[set[UOp]] = [set()]
@@ -144,7 +144,7 @@ class _Scalars:
 
     def pieces(self, place: UOp, dtype: DType) -> list[int]:
         """The lanes at which the accesses that make up one of `dtype` begin, and its count."""
-        width = self.renderer.access_lanes(dtype)
+        width = self.machine.access_lanes(dtype)
         apart = any(s.dtype.count > 1 for s in place.src[1:]) or dtype.is_bool
         while width > 1 and (apart or dtype.count % width or not is_multiple(place.src[1], width)):
             width //= 2

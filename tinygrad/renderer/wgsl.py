@@ -18,9 +18,10 @@ from tinygrad.dtype import DType, dtypes
 from tinygrad.graph.ops import Family, Ops, RangeKind
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ceildiv
-from tinygrad.renderer import NARROW_FLOATS, Renderer
+from tinygrad.renderer import Renderer
 from tinygrad.renderer.c_arithmetic import CArithmetic
 from tinygrad.renderer.launch import launch_of
+from tinygrad.renderer.machine import NARROW_FLOATS, blocks
 from tinygrad.renderer.wgsl_functions import WGSLFunctions, is_narrow
 
 AXES = "xyz"
@@ -37,34 +38,24 @@ class WGSLRenderer(Renderer):
     that compares an int32 made an int64 as one if it `widens`."""
 
     name = "WGSL"
-    has_blocks = True
-    grid_limits = (65535, 65535, 65535)
 
     def __init__(self, missing: frozenset[DType] = frozenset(), block_threads: int = 256,
                  shared_bytes: int = 16 << 10, fused: frozenset[DType] = WIDE_FLOATS,
                  most_rounds: int = 2**31 - 1, widens: bool = True) -> None:
-        self.missing = missing
+        self.machine = blocks(block_threads, shared_bytes, grid_limits=(65535, 65535, 65535), vector_items=4,
+                              missing=missing, contracts=WIDE_FLOATS - missing <= fused)
         self.widens = widens
         self.most_rounds = most_rounds
         """of all loops of a thread together: a driver may stop a thread after them"""
         self.fused = fused
-        self.contracts = WIDE_FLOATS - missing <= fused
-        self.block_threads = block_threads
-        self.shared_bytes = shared_bytes
-
-    def __repr__(self) -> str:
-        return f"{self.name}, blocks of {self.block_threads} threads"
-
-    def lanes(self, dtype: DType) -> int:
-        return 4
 
     def render(self, name: str, program: list[UOp]) -> str:
         self.check(name, program)
         wide = any(n.dtype is dtypes.index and not _fits(n) for n in program)
-        if wide and dtypes.int64 in self.missing:
+        if wide and dtypes.int64 in self.machine.missing:
             raise ValueError("this kernel counts beyond 32 bits, for which this WebGPU device has no "
                              "integers; CPU, CPU:C and PYTHON do: t.to(\"CPU\")")
-        has_float64 = not self.missing & {dtypes.float64, dtypes.uint64}
+        has_float64 = not self.machine.missing & {dtypes.float64, dtypes.uint64}
         functions = WGSLFunctions("i64" if wide else "i32", self.fused, has_float64, self.widens)
         return _Writer(name, program, functions, self.copies_of_bodies(program)).module()
 

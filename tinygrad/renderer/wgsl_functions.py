@@ -10,8 +10,8 @@ import math
 from collections.abc import Mapping
 
 from tinygrad.dtype import DType, dtypes
-from tinygrad.renderer import NARROW_FLOATS
 from tinygrad.renderer.c_functions import Dialect, Functions, unsigned_of
+from tinygrad.renderer.machine import NARROW_FLOATS
 from tinygrad.renderer.wgsl_multiply_add import multiply_add_text
 
 _FLOAT_BITS = frozenset({dtypes.bfloat16, dtypes.float16, dtypes.fp8e4m3, dtypes.fp8e5m2})

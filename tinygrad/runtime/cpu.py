@@ -5,7 +5,6 @@ given to it by queues with threads of their own (`cpu_queue.py`).
 """
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from tinygrad.device.host import (
 from tinygrad.device.limits import Limits
 from tinygrad.renderer import Renderer
 from tinygrad.renderer.llvm import LLVMRenderer
-from tinygrad.renderer.matrix_units import MatrixUnit
+from tinygrad.renderer.machine import Machine, cores
 from tinygrad.runtime.cpu_pool import CPUProgram, NativeCode, pool, thread_count
 from tinygrad.runtime.cpu_queue import CPUQueue, HostQueue
 from tinygrad.runtime.limits import measure_limits
@@ -116,34 +115,13 @@ L3_BYTES_OF_CORE = 16 << 20
 run on them (two cores of an Intel server are told of 300 MB)."""
 
 
-@dataclass(frozen=True)
-class Host:
-    """What a renderer needs to know of this CPU."""
-
-    vector_bytes: int
-    registers: int
-    threads: int
-    has_scalef: bool
-    contracts: bool
-    has_float16: bool
-    has_vnni: bool
-    matrix_units: tuple[MatrixUnit, ...]
-    l2_bytes: int
-    l3_bytes: int
-
-
-def host() -> Host:
+def host() -> Machine:
     """This CPU, by its features."""
-    return Host(vector_bytes=vector_bytes(),
-                registers=vector_registers(),
-                threads=thread_count(),
-                has_scalef=has_features("avx512f", "avx512vl"),
-                contracts=has_multiply_add(),
-                has_float16=has_features("f16c") or has_features("neon"),
-                has_vnni=has_features("avxvnni") or has_features("avx512vnni", "avx512vl"),
-                matrix_units=host_units(),
-                l2_bytes=_cache_bytes(2, Renderer.l2_bytes),
-                l3_bytes=min(_cache_bytes(3, USUAL_L3_BYTES), thread_count() * L3_BYTES_OF_CORE))
+    return cores(vector_bytes(), vector_registers(), thread_count(),
+                 contracts=has_multiply_add(),
+                 matrix_units=host_units(),
+                 l2_bytes=_cache_bytes(2, Machine.l2_bytes),
+                 l3_bytes=min(_cache_bytes(3, USUAL_L3_BYTES), thread_count() * L3_BYTES_OF_CORE))
 
 
 def _cache_bytes(level: int, usual: int) -> int:
@@ -157,7 +135,9 @@ def _cache_bytes(level: int, usual: int) -> int:
 
 def cpu_renderer() -> LLVMRenderer:
     """LLVM IR for this CPU."""
-    return LLVMRenderer(**vars(host()))
+    return LLVMRenderer(host(), has_scalef=has_features("avx512f", "avx512vl"),
+                        has_float16=has_features("f16c") or has_features("neon"),
+                        has_vnni=has_features("avxvnni") or has_features("avx512vnni", "avx512vl"))
 
 
 def open_device(name: str) -> CPUDevice:

@@ -12,11 +12,13 @@ import shutil
 import subprocess
 import tempfile
 import weakref
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 from tinygrad.helpers import getenv, numbered
 from tinygrad.renderer.c import CRenderer
+from tinygrad.renderer.machine import Machine
 from tinygrad.runtime.cpu import CPUAllocator, HostDevice, host
 
 FLAGS = ("-x", "c", "-std=gnu11", "-O2", "-w", "-shared", "-fPIC",
@@ -104,7 +106,5 @@ class CDevice(HostDevice):
 def open_device(name: str) -> CDevice:
     """The CPU as C. Raises RuntimeError where there is no compiler."""
     compiler()
-    cpu = host()
-    return CDevice(name, CPUAllocator(name),
-                   CRenderer(vector_bytes=cpu.vector_bytes, registers=cpu.registers, threads=cpu.threads,
-                             contracts=cpu.contracts))
+    machine = replace(host(), l2_bytes=Machine.l2_bytes, l3_bytes=0, matrix_units=())
+    return CDevice(name, CPUAllocator(name), CRenderer(machine=machine))

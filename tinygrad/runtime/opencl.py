@@ -17,8 +17,9 @@ from tinygrad.device.allocator import Allocator
 from tinygrad.device.queue import DriverQueue, TimelinePoint, Timestamp, raise_failures
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import numbered
-from tinygrad.renderer.c_blocks import BlockLimits, BlocksRenderer
+from tinygrad.renderer.c_blocks import BlocksRenderer
 from tinygrad.renderer.launch import Launch
+from tinygrad.renderer.machine import Machine, blocks
 from tinygrad.renderer.opencl import OPENCL
 
 INSTALL = ('pip install "tinygrad[opencl]" (pyopencl, and on Linux PoCL for the CPU), and the driver of your '
@@ -224,14 +225,14 @@ class OpenCLDevice(CompiledDevice):
         missing = frozenset() if device.double_fp_config else frozenset({dtypes.float64})
         most = MOST_THREADS_OF_A_CPU if device.type & cl.device_type.CPU else MOST_THREADS
         threads = min(most, device.max_work_group_size)
-        renderer = self.renderer_for(BlockLimits(threads, device.local_mem_size, missing=missing))
+        renderer = self.renderer_for(blocks(threads, device.local_mem_size, missing=missing))
         super().__init__(name, self.memory(name, self.context, queue), renderer)
         self.queue = self.copies = queue
         self.driver_queue = queue.driver
 
-    def renderer_for(self, limits: BlockLimits) -> BlocksRenderer:
-        """What writes kernels for a device of these limits."""
-        return BlocksRenderer(OPENCL, limits)
+    def renderer_for(self, machine: Machine) -> BlocksRenderer:
+        """What writes kernels for a device of this machine."""
+        return BlocksRenderer(OPENCL, machine)
 
     @property
     def compiler(self) -> str:

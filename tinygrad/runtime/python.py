@@ -25,9 +25,10 @@ from tinygrad.device import CompiledDevice
 from tinygrad.dtype import DType, dtypes
 from tinygrad.graph.ops import Ops
 from tinygrad.helpers import prod
-from tinygrad.renderer import NARROW_FLOATS, Renderer
+from tinygrad.renderer import Renderer
 from tinygrad.renderer.cuda import cuda_renderer, hip_renderer
 from tinygrad.renderer.launch import Launch
+from tinygrad.renderer.machine import NARROW_FLOATS
 from tinygrad.renderer.matrix_units import UNITS, Fragment, MatrixUnit
 from tinygrad.renderer.metal import metal_renderer
 from tinygrad.renderer.python import PythonRenderer
@@ -427,7 +428,7 @@ class PythonDevice(CompiledDevice):
 
     def load_blocks(self, name: str, code: Any, launch: Launch) -> PythonProgram:
         """The text runs its own grid. Raises RuntimeError for more threads than a block has."""
-        threads, most = prod(launch.threads), self.renderer.block_threads
+        threads, most = prod(launch.threads), self.renderer.machine.block_threads
         if threads > most:
             raise RuntimeError(f"kernel {name}: a block of {self.name} has {most:,} threads at most, "
                                f"not {threads:,}")

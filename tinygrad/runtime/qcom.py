@@ -10,8 +10,8 @@ from collections import deque
 from typing import Any
 
 from tinygrad.device import Device
-from tinygrad.renderer.c_blocks import BlockLimits
 from tinygrad.renderer.launch import Launch
+from tinygrad.renderer.machine import Machine
 from tinygrad.renderer.qcom import IMAGE, ImageRenderer
 from tinygrad.runtime.opencl import (
     OpenCLAllocator,
@@ -73,11 +73,11 @@ class ImageDevice(OpenCLDevice):
     program = ImageProgram
     options = (*OpenCLDevice.options, "-cl-kernel-arg-info")
 
-    def renderer_for(self, limits: BlockLimits) -> ImageRenderer:
+    def renderer_for(self, machine: Machine) -> ImageRenderer:
         """Raises RuntimeError where the device has no images."""
         if not self.device.image_support:
             raise RuntimeError(f"{self.device.name} has no images; use CL")
-        return ImageRenderer(limits, self.device.image_max_buffer_size, self.device.max_read_image_args)
+        return ImageRenderer(machine, self.device.image_max_buffer_size, self.device.max_read_image_args)
 
 
 def open_device(name: str) -> ImageDevice:

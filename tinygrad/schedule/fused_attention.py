@@ -56,7 +56,7 @@ def fused_attentions(order: Sequence[UOp], forced: set[UOp],
 
 def _has_units(device: object) -> bool:
     return (device is None or isinstance(device, str)) and runs_blocks(device) and \
-        bool(Device[device or Device.DEFAULT].renderer.matrix_units)
+        bool(Device[device or Device.DEFAULT].renderer.machine.matrix_units)
 
 
 class _Subgraph:
@@ -104,4 +104,4 @@ def _parameter(node: UOp, slot: int) -> UOp:
 
 @lru_cache(maxsize=4096)
 def _is_one_kernel(ast: UOp, device: str | None, may_round_to_tf32: bool) -> bool:
-    return runs_as_fused_attention(lower(ast), Device[device or Device.DEFAULT].renderer)
+    return runs_as_fused_attention(lower(ast), Device[device or Device.DEFAULT].renderer.machine)

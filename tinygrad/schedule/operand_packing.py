@@ -18,7 +18,7 @@ from tinygrad.graph.sizes import is_symbolic, largest_shape
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import prod
 from tinygrad.schedule.products import TILE, is_contraction, product_of, uncast
-from tinygrad.schedule.split import core_renderer
+from tinygrad.schedule.split import core_machine
 
 LINE_BYTES = 64
 """A cache line: single items less than this apart share one."""
@@ -73,9 +73,9 @@ def _operand_to_pack(node: UOp) -> UOp | None:
     product = product_of(node)
     if product is None or is_symbolic(product.shape) or not is_contraction(node):
         return None
-    renderer = core_renderer(node.device)
+    machine = core_machine(node.device)
     operands = [uncast(s) for s in product.src]
-    if renderer is None or not all(_jumps(o, node.arg[1]) for o in operands):
+    if machine is None or not all(_jumps(o, node.arg[1]) for o in operands):
         return None
     axes = [_own_axes(o) for o in operands]
     batch = axes[0] & axes[1] - set(node.arg[1])
@@ -83,7 +83,7 @@ def _operand_to_pack(node: UOp) -> UOp | None:
     smaller = sizes.index(min(sizes))
     readers = prod(product.shape[a] for a in axes[1 - smaller] - axes[smaller])
     single = operands[smaller]
-    if readers < WORTHWHILE_READS * TILE or 2 * sizes[smaller] * single.dtype.itemsize <= renderer.l2_bytes:
+    if readers < WORTHWHILE_READS * TILE or 2 * sizes[smaller] * single.dtype.itemsize <= machine.l2_bytes:
         return None
     return single
 

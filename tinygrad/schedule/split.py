@@ -14,7 +14,7 @@ from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.sizes import is_symbolic
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ceildiv, prod
-from tinygrad.renderer import Renderer
+from tinygrad.renderer.machine import Machine
 from tinygrad.schedule.products import is_contraction, reread_bytes
 from tinygrad.schedule.split_k import KERNEL_BYTES, split_k_cost
 
@@ -41,13 +41,13 @@ COMPUTED_IN_PLACE = Family.ELEMENTWISE | Family.MOVEMENT | {Ops.CONST, Ops.VARIA
 def runs_blocks(device: str | None) -> bool:
     """True for a device (None: the default one) whose kernels are grids of blocks of threads."""
     found = Device[device or Device.DEFAULT]
-    return found.computes and found.renderer.has_blocks
+    return found.computes and found.renderer.machine.has_blocks
 
 
-def core_renderer(device: str | None) -> Renderer | None:
-    """The renderer of a device whose cores run loops; None for one that runs blocks, or nothing."""
+def core_machine(device: str | None) -> Machine | None:
+    """The machine of a device whose cores run loops; None for one that runs blocks, or nothing."""
     found = Device[device or Device.DEFAULT]
-    return found.renderer if found.computes and not found.renderer.has_blocks else None
+    return found.renderer.machine if found.computes and not found.renderer.machine.has_blocks else None
 
 
 def split_reduce(node: UOp) -> UOp | None:
@@ -111,14 +111,14 @@ def _split_contraction(node: UOp) -> UOp | None:
     its products are worth are not stored.
     """
     source, axes = node.src[0], node.arg[1]
-    renderer = core_renderer(node.device)
-    if renderer is None:
+    machine = core_machine(node.device)
+    if machine is None:
         return None
     worth = prod(source.shape[a] for a in axes) // STORED_COST
-    splits = min(ceildiv(reread_bytes(node), renderer.l2_bytes // 2), worth)
+    splits = min(ceildiv(reread_bytes(node), machine.l2_bytes // 2), worth)
     if splits < 2:
         return None
-    choices = [(_mismatch(d, splits, renderer.threads), a, d) for a in axes for d in range(2, 2 * splits)
+    choices = [(_mismatch(d, splits, machine.threads), a, d) for a in axes for d in range(2, 2 * splits)
             if source.shape[a] % d == 0]
     if not choices:
         return None

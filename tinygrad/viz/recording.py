@@ -319,7 +319,7 @@ def least_seconds(limits: Json | None, operations: int, moved: int) -> float:
 
 def alternatives(stages: Any, device: str) -> list[str]:
     """The plans that the cost model passed over for the one it took."""
-    found = attempt(lambda: alternative_plans(stages.nest, Device[device].renderer))
+    found = attempt(lambda: alternative_plans(stages.nest, Device[device].renderer.machine))
     return [str(plan) for plan in found or []]
 
 

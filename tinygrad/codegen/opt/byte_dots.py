@@ -42,7 +42,7 @@ class ByteDotChooser(Chooser):
 
     def dot_bytes(self) -> None:
         """Every sum over the bytes of words as one operation."""
-        while self.renderer.has_byte_dots and (found := byte_dots(self.nest)):
+        while self.machine.has_byte_dots and (found := byte_dots(self.nest)):
             self.take(ByteDot(found[0].arg[0]))
 
     def tile_byte_dots(self) -> bool:
@@ -63,7 +63,7 @@ class ByteDotChooser(Chooser):
         vectors = tile_size(ceildiv(lane.extent, self.width(lane)), MOST_VECTORS)
         rows = 1
         if row is not None:
-            rows = tile_size(row.extent, max(1, self.renderer.registers * TILE_REGISTERS // 32 // vectors))
+            rows = tile_size(row.extent, max(1, self.machine.registers * TILE_REGISTERS // 32 // vectors))
         self.note("a tile of dot products of bytes", rows=rows, vectors=vectors)
         tiles = self.outer_after(Vector(lane.arg[0], self.width(lane)))
         if tiles is not None and vectors > 1:

@@ -29,7 +29,7 @@ from tinygrad.codegen.ranges import ACCUMULATING
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ceildiv
-from tinygrad.renderer import Renderer
+from tinygrad.renderer.machine import Machine
 
 THREAD_WORK = 1 << 16
 """Operations and items moved below which waking another core costs more than it saves (about 5 us)."""
@@ -37,37 +37,37 @@ BUSY_ENOUGH = 0.9
 """How much of the time the threads of a loop should work (5 images on two threads: 0.83)."""
 
 
-def choose_plan(nest: UOp, renderer: Renderer) -> Plan:
-    """The plan that the cost model expects to run `nest` fastest on the device of `renderer`."""
-    if renderer.has_blocks:
-        return choose_block_plan(nest, renderer)
-    return _PlanChooser(nest, renderer).plan()
+def choose_plan(nest: UOp, machine: Machine) -> Plan:
+    """The plan that the cost model expects to run `nest` fastest on `machine`."""
+    if machine.has_blocks:
+        return choose_block_plan(nest, machine)
+    return _PlanChooser(nest, machine).plan()
 
 
-def alternative_plans(nest: UOp, renderer: Renderer, most: int = 3) -> list[Plan]:
+def alternative_plans(nest: UOp, machine: Machine, most: int = 3) -> list[Plan]:
     """The plans that follow from the second-best choice of lanes for a contraction, the third-best, and so
     on."""
-    if renderer.has_blocks:
+    if machine.has_blocks:
         return []
-    plans = dict.fromkeys(_PlanChooser(nest, renderer, rank).plan() for rank in range(most + 1))
+    plans = dict.fromkeys(_PlanChooser(nest, machine, rank).plan() for rank in range(most + 1))
     return list(plans)[1:]
 
 
-def threaded_plan(nest: UOp, renderer: Renderer) -> Plan:
+def threaded_plan(nest: UOp, machine: Machine) -> Plan:
     """Contiguous loops merged, and the outermost shared out over threads: what a search adds Opts to."""
-    chooser = _PlanChooser(nest, renderer)
+    chooser = _PlanChooser(nest, machine)
     chooser.original_work = work_and_items(nest)
     chooser.merge_contiguous()
     chooser.share_out()
     return Plan(tuple(chooser.opts))
 
 
-def explain_plan(nest: UOp, renderer: Renderer) -> str:
+def explain_plan(nest: UOp, machine: Machine) -> str:
     """The numbers behind `choose_plan` on a CPU, a line for each decision: what was there to choose from, and
     its cost. No lines for other devices."""
-    if renderer.has_blocks:
+    if machine.has_blocks:
         return ""
-    chooser = _PlanChooser(nest, renderer)
+    chooser = _PlanChooser(nest, machine)
     chooser.notes = []
     chooser.plan()
     return "\n".join(f"  {note}" for note in dict.fromkeys(chooser.notes))
@@ -107,7 +107,7 @@ class _PlanChooser(CoreUnitChooser, ScatterChooser, ByteDotChooser):
             self.take(Tighten())
         if self.worth_streaming():
             self.take(Stream())
-        for hint in prefetches(self.nest, self.renderer):
+        for hint in prefetches(self.nest, self.machine):
             self.take(Prefetch(hint.loop.arg[0], hint.along.arg[0], hint.iterations))
         self.share_out()
         return Plan(tuple(self.opts))
@@ -129,15 +129,15 @@ class _PlanChooser(CoreUnitChooser, ScatterChooser, ByteDotChooser):
         up)."""
         inside = row.computed
         steps = [a.step(row.loop) for a in accesses_of(self.nest) if a.node in inside]
-        small = row.loop.extent * row.value.dtype.itemsize <= self.renderer.l2_bytes // 8
+        small = row.loop.extent * row.value.dtype.itemsize <= self.machine.l2_bytes // 8
         walked = row.has_reduce or all(step in (0, 1) for step in steps)
         self.note(f"a row along r{row.loop.arg[0]}", computed_again=row.repeats, expensive=row.is_expensive,
                   fits_cache=small, lies_as_walked=walked)
         return row.is_expensive and small and walked
 
     def share_out(self) -> None:
-        self.note("threads", work=self.original_work, least=THREAD_WORK, there_are=self.renderer.threads)
-        if not self.renderer.has_threads or self.renderer.threads < 2 or self.original_work < THREAD_WORK:
+        self.note("threads", work=self.original_work, least=THREAD_WORK, there_are=self.machine.threads)
+        if not self.machine.has_threads or self.machine.threads < 2 or self.original_work < THREAD_WORK:
             return
         stores = [s.closed_ranges for s in self.nest.src]
         if any(not s for s in stores):
@@ -148,7 +148,7 @@ class _PlanChooser(CoreUnitChooser, ScatterChooser, ByteDotChooser):
         outermost = loops[0][0]
         seconds = {s[1] if len(s) > 1 else None for s in loops}
         second = next(iter(seconds)) if len(seconds) == 1 else None
-        few = outermost.extent < 2 * self.renderer.threads or self.busy_share(outermost) < BUSY_ENOUGH
+        few = outermost.extent < 2 * self.machine.threads or self.busy_share(outermost) < BUSY_ENOUGH
         if few and second is not None:
             if self.encloses_the_same(outermost, second):
                 self.take(Merge(outermost.arg[0], second.arg[0]))
@@ -160,7 +160,7 @@ class _PlanChooser(CoreUnitChooser, ScatterChooser, ByteDotChooser):
     def busy_share(self, r: UOp) -> float:
         """How much of the time threads work that share out the iterations of `r`: none finishes before the
         one that has most of them."""
-        threads = self.renderer.threads
+        threads = self.machine.threads
         return float(r.extent / (ceildiv(r.extent, threads) * threads))
 
     def encloses_the_same(self, outer: UOp, inner: UOp) -> bool:

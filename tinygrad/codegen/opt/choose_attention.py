@@ -17,8 +17,8 @@ from tinygrad.codegen.ranges import output_ranges, range_named
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ALLOW_TF32, ceildiv, prod
-from tinygrad.renderer import Renderer
 from tinygrad.renderer.launch import ACCESS_BYTES
+from tinygrad.renderer.machine import Machine
 from tinygrad.renderer.matrix_units import UNITS, MatrixUnit
 
 MOST_WARPS = 8
@@ -36,8 +36,8 @@ BANK_BYTES = 128
 class AttentionChooser(SideChooser):
     """The Opts for the weighted sums of a nest on a matrix unit."""
 
-    def __init__(self, nest: UOp, renderer: Renderer) -> None:
-        super().__init__(nest, nest, renderer)
+    def __init__(self, nest: UOp, machine: Machine) -> None:
+        super().__init__(nest, nest, machine)
 
     def choose(self) -> bool:
         """Take the Opts for the first unit that can do it; False where there is none."""
@@ -50,7 +50,7 @@ class AttentionChooser(SideChooser):
             return False
         query, column = ranges
         before = self.nest, list(self.opts)
-        for unit in self.renderer.matrix_units:
+        for unit in self.machine.matrix_units:
             if layout_conversion(unit) is None or (unit.rounds_to_tf32 and not ALLOW_TF32):
                 continue
             keys = self.keys_of_tile(unit, found, column)
@@ -112,7 +112,7 @@ class AttentionChooser(SideChooser):
             held = rows * (column.extent + keys) // unit.threads + \
                 rows * depth * unit.source.itemsize // (4 * unit.threads)
             shared = keys * (column.extent + depth) * unit.source.itemsize
-            if held <= MOST_HELD and shared <= self.renderer.shared_bytes:
+            if held <= MOST_HELD and shared <= self.machine.shared_bytes:
                 return keys
             keys //= 2
         return 0
@@ -123,7 +123,7 @@ class AttentionChooser(SideChooser):
         assert how is not None
         rows = unit.n if how.transposed else unit.m
         others = prod(r.extent for r in self.nest.src[0].closed_ranges) // (query.extent * column.extent)
-        most = min(MOST_WARPS, self.renderer.block_threads // unit.threads)
+        most = min(MOST_WARPS, self.machine.block_threads // unit.threads)
         warps = next((w for w in (8, 4, 2) if w <= most and query.extent > w * rows // 2
                       and ceildiv(query.extent, w * rows) * others >= FULL_BLOCKS), 1)
         inside, _ = self.tiled(query, warps * rows)
@@ -140,7 +140,7 @@ class AttentionChooser(SideChooser):
             if key not in operand.ranges or other not in operand.ranges or \
                     any(n.op is Ops.REDUCE for n in operand.toposort()):
                 continue
-            widest = min(ACCESS_BYTES // unit.source.itemsize, self.renderer.access_lanes(unit.source))
+            widest = min(ACCESS_BYTES // unit.source.itemsize, self.machine.access_lanes(unit.source))
             width = dividing(other.extent, widest)
             row = other.extent * unit.source.itemsize
             swizzle = (width, 1,

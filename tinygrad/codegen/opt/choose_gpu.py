@@ -42,7 +42,7 @@ from tinygrad.codegen.segment_sum import segment_sums
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ceildiv, prod
-from tinygrad.renderer import Renderer
+from tinygrad.renderer.machine import Machine
 
 FULL_BLOCKS = 64
 """Blocks of threads that keep a device busy: outputs beyond need no help of more threads each."""
@@ -70,23 +70,23 @@ ROW_ROUNDS = 4
 """Accesses of a thread along a row, all on their way at once."""
 
 
-def choose_block_plan(nest: UOp, renderer: Renderer) -> Plan:
+def choose_block_plan(nest: UOp, machine: Machine) -> Plan:
     """The plan that the cost model expects to run `nest` fast as blocks of threads."""
-    return _Chooser(nest, renderer).plan()
+    return _Chooser(nest, machine).plan()
 
 
-def runs_as_fused_attention(nest: UOp, renderer: Renderer) -> bool:
+def runs_as_fused_attention(nest: UOp, machine: Machine) -> bool:
     """Whether the plan for `nest` is one of two products with a softmax between them
     (`choose_attention.py`)."""
-    chooser = _Chooser(nest, renderer)
+    chooser = _Chooser(nest, machine)
     chooser.merge_contiguous()
     return chooser.by_attention()
 
 
 class _Chooser:
-    def __init__(self, nest: UOp, renderer: Renderer) -> None:
+    def __init__(self, nest: UOp, machine: Machine) -> None:
         self.nest = nest
-        self.renderer = renderer
+        self.machine = machine
         self.opts: list[Opt] = []
 
     def take(self, opt: Opt) -> None:
@@ -208,11 +208,11 @@ class _Chooser:
             for r in tile or ():
                 self.take(Local(r.arg[0], min(side, r.extent)))
         rest = self.output_ranges() - self.loops_with_threads()
-        self.distribute_over_threads(rest, self.renderer.block_threads)
+        self.distribute_over_threads(rest, self.machine.block_threads)
 
     def with_wide_accesses(self, ranges: frozenset[UOp]) -> frozenset[UOp]:
         """`ranges` after the contiguous one became vectors, if that serves every access."""
-        enough = FULL_BLOCKS * self.renderer.block_threads * ACCESS_LANES
+        enough = FULL_BLOCKS * self.machine.block_threads * ACCESS_LANES
         if prod(r.extent for r in ranges) < enough or not self.fastest_first(ranges):
             return ranges
         r = self.fastest_first(ranges)[0]
@@ -238,7 +238,7 @@ class _Chooser:
     def share_outputs(self, reduces: list[UOp]) -> None:
         """A thread for each output, or as many more as keep the device busy: threads that share a row walk it
         side by side; of those that walk columns, some are side by side to read whole sectors."""
-        block = self.renderer.block_threads
+        block = self.machine.block_threads
         outputs = frozenset(filter(is_plain, self.output_ranges()))
         walked = [(a, r) for node in reduces if (r := self.shared_range(node)) is not None
                   and (a := self.largest_access(node)) is not None]
@@ -246,7 +246,7 @@ class _Chooser:
         wanted = ceildiv(BLOCKS_AT_ONCE * block, int(prod(r.extent for r in outputs)))
         longest = max((r.extent for _, r in rows or walked), default=1)
         itemsize = min((a.node.dtype.itemsize for a, _ in walked), default=1)
-        least, most = (self.renderer.warp_threads, block) if rows else (1, block * itemsize // SECTOR_BYTES)
+        least, most = (self.machine.warp_threads, block) if rows else (1, block * itemsize // SECTOR_BYTES)
         group = max(1, min(max(least, _power_of_two(wanted)), most, _power_of_two(longest)))
         self.distribute_over_threads(outputs, block // group)
         before = set(self.nest.toposort())
@@ -260,7 +260,7 @@ class _Chooser:
     def shared_range(self, node: UOp) -> UOp | None:
         """The range of a REDUCE that threads share: long, and contiguous where one is."""
         access = self.largest_access(node)
-        plain = [r for r in node.closed_ranges if is_plain(r) and r.extent >= self.renderer.warp_threads]
+        plain = [r for r in node.closed_ranges if is_plain(r) and r.extent >= self.machine.warp_threads]
         return max(plain, key=lambda r: (access is not None and access.step(r) == 1, r.extent), default=None)
 
     def group_reduces(self, group: int, inside: frozenset[UOp] = frozenset()) -> None:
@@ -299,7 +299,7 @@ class _Chooser:
             for r in reversed([r for r in self.nest.src[0].closed_ranges if r is not loop]):
                 self.take(Swap(r.arg[0]))
         self.take(Scatter(loop.arg[0], 1))
-        self.distribute_over_threads(self.output_ranges() - {loop}, self.renderer.block_threads)
+        self.distribute_over_threads(self.output_ranges() - {loop}, self.machine.block_threads)
         return True
 
     # --- rows -----------------------------------------------------------------------------------------------
@@ -308,17 +308,17 @@ class _Chooser:
         """A block for each row, or for several short ones; a thread where rows are shorter than a warp."""
         if self.row_in_registers(statistics):
             return
-        renderer = self.renderer
+        machine = self.machine
         rows = frozenset(self.output_ranges()).intersection(*(n.ranges for n in statistics))
         touched = frozenset[UOp]().union(*(n.ranges for n in statistics))
         inner = self.output_ranges() - touched
         shared = [r for n in statistics if (r := self.shared_range(n)) is not None]
         longest = max([r.extent for r in shared] + [r.extent for r in inner if is_plain(r)], default=1)
-        if not shared and longest < renderer.warp_threads:
-            self.distribute_over_threads(rows, renderer.block_threads)
+        if not shared and longest < machine.warp_threads:
+            self.distribute_over_threads(rows, machine.block_threads)
             return
-        group = min(renderer.block_threads, _power_of_two(longest))
-        self.distribute_over_threads(rows, renderer.block_threads // group)
+        group = min(machine.block_threads, _power_of_two(longest))
+        self.distribute_over_threads(rows, machine.block_threads // group)
         outer = frozenset[UOp]().union(*(n.ranges for n in self.statistics()))
         self.group_reduces(group, inner)
         outputs = self.output_ranges()
@@ -337,12 +337,12 @@ class _Chooser:
         reduces = [n for n in self.nest.toposort() if n.op is Ops.REDUCE and n.closed_ranges]
         if set(reduces) != known or any(n.ranges != rows for n in known):
             return False
-        threads, before = self.renderer.block_threads, set(self.nest.toposort())
+        threads, before = self.machine.block_threads, set(self.nest.toposort())
         accesses = [a for a in accesses_of(self.nest) if found.loop in a.ranges]
         if not accesses:
             return False
         walked = all(a.step(found.loop) in (0, 1) for a in accesses)
-        widest = min(self.renderer.access_lanes(a.node.dtype) for a in accesses)
+        widest = min(self.machine.access_lanes(a.node.dtype) for a in accesses)
         width = dividing(found.loop.extent, widest) if walked else 1
         self.take(OnlineSoftmax(found.loop.arg[0], threads * TILE_ITEMS))
         item = next(n for n in self.nest.toposort() if n not in before and n.op is Ops.RANGE
@@ -359,7 +359,7 @@ class _Chooser:
             return False
         items = loops[0].extent
         walked = all(a.step(r) in (0, 1) for r in loops for a in accesses if r in a.ranges)
-        widest = min(self.renderer.access_lanes(a.node.dtype) for a in accesses)
+        widest = min(self.machine.access_lanes(a.node.dtype) for a in accesses)
         width = dividing(items, widest) if walked else 1
         values = len({a.node.src[0].src[0] for a in accesses if a.node.op is Ops.LOAD})
         threads = self.row_threads(items // width, ROW_ITEMS // (width * max(1, values)))
@@ -367,17 +367,17 @@ class _Chooser:
             return False
         outer = statistics[0].ranges
         self.take(Row(tuple(r.arg[0] for r in loops), threads, width, self.exchanging_lanes()))
-        self.distribute_over_threads(outer, self.renderer.block_threads // threads)
+        self.distribute_over_threads(outer, self.machine.block_threads // threads)
         return True
 
     def row_threads(self, accesses: int, most_rounds: int) -> int:
         """Threads for a row of so many accesses: a part of a warp for a short one, else enough for a few
         rounds each; 0 where `most_rounds` of all there are do not suffice."""
-        threads = max(min(self.renderer.warp_threads, _power_of_two(accesses)),
+        threads = max(min(self.machine.warp_threads, _power_of_two(accesses)),
                       1 << (ceildiv(accesses, ROW_ROUNDS) - 1).bit_length())
-        while ceildiv(accesses, threads) > most_rounds and threads < self.renderer.block_threads:
+        while ceildiv(accesses, threads) > most_rounds and threads < self.machine.block_threads:
             threads *= 2
-        threads = min(threads, self.renderer.block_threads)
+        threads = min(threads, self.machine.block_threads)
         return threads if ceildiv(accesses, threads) <= most_rounds else 0
 
     def loops_along(self, statistics: list[UOp]) -> list[UOp]:
@@ -399,11 +399,11 @@ class _Chooser:
 
     def square_side(self) -> int:
         """Threads along each side of the largest square that a block has."""
-        return 1 << ((self.renderer.block_threads.bit_length() - 1) // 2)
+        return 1 << ((self.machine.block_threads.bit_length() - 1) // 2)
 
     def exchanging_lanes(self) -> int:
         """Threads side by side that combine values without memory."""
-        return self.renderer.warp_threads if self.renderer.has_exchange else 1
+        return self.machine.warp_threads if self.machine.has_exchange else 1
 
     # --- contractions ---------------------------------------------------------------------------------------
 
@@ -419,14 +419,14 @@ class _Chooser:
 
     def outputs_fill(self, contraction: Contraction) -> bool:
         """True if there are outputs enough for a thread each, or its sum is too short to share."""
-        enough = FULL_BLOCKS * self.renderer.warp_threads
+        enough = FULL_BLOCKS * self.machine.warp_threads
         return prod(r.extent for r in self.output_ranges()) >= enough or \
             self.shared_range(contraction.reduce) is None
 
     def by_tiles(self, kind: type[UnitChooser | RegisterChooser], contraction: Contraction) -> bool:
         """The contraction by tiles of blocks in shared memory, on a matrix unit or in registers, if that is
         possible."""
-        chooser = kind(self.nest, contraction.reduce, self.renderer)
+        chooser = kind(self.nest, contraction.reduce, self.machine)
         chosen = chooser.choose()
         if chosen:
             self.nest = chooser.nest
@@ -435,7 +435,7 @@ class _Chooser:
 
     def by_attention(self) -> bool:
         """Two products with a softmax between them on a matrix unit, if that is possible."""
-        chooser = AttentionChooser(self.nest, self.renderer)
+        chooser = AttentionChooser(self.nest, self.machine)
         chosen = chooser.choose()
         if chosen:
             self.nest = chooser.nest
@@ -446,18 +446,18 @@ class _Chooser:
         """A tile of accumulators a thread, along the longest range of each operand."""
         sides = [self.fastest_first(s) for s in (contraction.left, contraction.right)]
         if not all(sides):
-            self.distribute_over_threads(self.output_ranges(), self.renderer.block_threads)
+            self.distribute_over_threads(self.output_ranges(), self.machine.block_threads)
             return
         column, row = sorted((max(s, key=lambda r: (r.extent >= TILE, -s.index(r))) for s in sides),
                              key=self.fastest_first(self.output_ranges()).index)
         outputs = prod(r.extent for r in self.output_ranges())
-        enough = FULL_BLOCKS * self.renderer.warp_threads
+        enough = FULL_BLOCKS * self.machine.warp_threads
         size = next((t for t in (TILE, TILE // 2)
                      if outputs >= t * t * enough and min(column.extent, row.extent) >= t), 1)
         side = self.square_side()
         columns = self.register_tile(column, size)
         rows = self.register_tile(row, size)
-        threads = self.renderer.block_threads
+        threads = self.machine.block_threads
         for r, most in ((columns, side), (rows, threads // side)):
             if r is not None and r.extent > 1:
                 self.take(Local(r.arg[0], min(most, r.extent)))

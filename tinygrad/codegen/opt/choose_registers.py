@@ -76,7 +76,7 @@ class RegisterChooser(SideChooser):
         """The largest tile that leaves enough blocks and computes little beyond the result. None where
         threads are not known to be lanes of warps: OpenCL on a CPU compiled such a block for a minute."""
         contraction = contraction_of(self.reduce)
-        if not self.renderer.has_exchange or contraction is None or self.reduces_else():
+        if not self.machine.has_exchange or contraction is None or self.reduces_else():
             return None
         loops = [self.plain(s) for s in (contraction.left, contraction.right, self.reduce.closed_ranges)]
         whole = all(len(s) == len(plain) for s, plain in zip(
@@ -88,8 +88,8 @@ class RegisterChooser(SideChooser):
         others = outputs // (sizes[0] * sizes[1])
         for tile in TILES:
             blocks = ceildiv(sizes[0], tile.m) * ceildiv(sizes[1], tile.n)
-            fits = tile.threads <= self.renderer.block_threads and \
-                (tile.m + tile.n) * DEPTH * self.reduce.dtype.itemsize <= self.renderer.shared_bytes
+            fits = tile.threads <= self.machine.block_threads and \
+                (tile.m + tile.n) * DEPTH * self.reduce.dtype.itemsize <= self.machine.shared_bytes
             if fits and min(sizes[:2]) > RUN and blocks * others >= FULL_BLOCKS and \
                     blocks * tile.m * tile.n <= MOST_WASTE * sizes[0] * sizes[1]:
                 return tile

@@ -20,7 +20,7 @@ from tinygrad.codegen.segment_sum import SegmentSum, segment_sums
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ceildiv, prod, round_up
-from tinygrad.renderer import Renderer
+from tinygrad.renderer.machine import Machine
 
 PASS_COST = 2.0
 """Reading a segment's number, comparing whether it is in the tile, and adding there, in units of a vector of
@@ -38,9 +38,9 @@ LEAST_ROWS = 8
 """Of which the cache holds parts at least: longer rows take a pass for each part."""
 
 
-def room(renderer: Renderer) -> int:
+def room(machine: Machine) -> int:
     """Bytes that the sums of one thread may fill."""
-    return int(CACHE_SHARE * max(renderer.l2_bytes, renderer.l3_bytes // renderer.threads // 2))
+    return int(CACHE_SHARE * max(machine.l2_bytes, machine.l3_bytes // machine.threads // 2))
 
 
 ROWS_TOGETHER = 8
@@ -60,7 +60,7 @@ class ScatterChooser(Chooser):
         """Take what adds up whole rows, where a sum walks across rows of memory that no cache holds and reads
         each item once; False if that is not so."""
         loops = self.nest.src[0].closed_ranges
-        if len(self.nest.src) > 1 or not loops or not self.renderer.has_threads:
+        if len(self.nest.src) > 1 or not loops or not self.machine.has_threads:
             return False
         loop = loops[-1]
         reduces = [n for n in self.nest.toposort() if n.op is Ops.REDUCE]
@@ -75,8 +75,8 @@ class ScatterChooser(Chooser):
             return False
         moved = sum(a.node.dtype.itemsize for a in across) * _iterations((*loops, summed))
         size = self.run_of(loop, _iterations(loops[:-1]))
-        self.note("rows added to a row", bytes=moved, cache=self.renderer.l2_bytes, run=size)
-        if moved <= self.renderer.l2_bytes or size * reduces[0].dtype.itemsize < LEAST_RUN:
+        self.note("rows added to a row", bytes=moved, cache=self.machine.l2_bytes, run=size)
+        if moved <= self.machine.l2_bytes or size * reduces[0].dtype.itemsize < LEAST_RUN:
             return False
         if size < loop.extent:
             loop, _ = self.split(loop, size)
@@ -88,8 +88,8 @@ class ScatterChooser(Chooser):
     def run_of(self, loop: UOp, around: float) -> int:
         """Iterations of `loop` that a tile has: whole vectors, of which a third of the first cache holds the
         sums, and as many tiles as keep all threads busy."""
-        most = self.renderer.l1_bytes // 3 // self.nest.src[0].src[1].dtype.itemsize
-        threads = self.renderer.threads if around < self.renderer.threads else 1
+        most = self.machine.l1_bytes // 3 // self.nest.src[0].src[1].dtype.itemsize
+        threads = self.machine.threads if around < self.machine.threads else 1
         tiles = round_up(max(1, ceildiv(loop.extent, most)), threads)
         return min(loop.extent, round_up(ceildiv(loop.extent, tiles), self.lanes()))
 
@@ -157,12 +157,12 @@ class ScatterChooser(Chooser):
         loops = self.nest.src[0].closed_ranges
         inside = (found.loop, *self.added_together(found))
         around = _iterations([r for r in loops if r not in inside])
-        parts = self.renderer.threads if self.renderer.has_threads and around < self.renderer.threads else 1
+        parts = self.machine.threads if self.machine.has_threads and around < self.machine.threads else 1
         tiles = max(parts, ceildiv(found.loop.extent * self.part_of_row(found), self.cached_items(found)))
         return min(found.loop.extent, max(2, ceildiv(found.loop.extent, tiles)))
 
     def cached_items(self, found: SegmentSum) -> int:
-        return room(self.renderer) // found.reduce.dtype.itemsize + 1
+        return room(self.machine) // found.reduce.dtype.itemsize + 1
 
 
 def _iterations(ranges: Iterable[UOp]) -> float:

@@ -18,8 +18,8 @@ from tinygrad.codegen.ranges import range_named
 from tinygrad.dtype import DType
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
-from tinygrad.renderer import Renderer
 from tinygrad.renderer.launch import ACCESS_BYTES
+from tinygrad.renderer.machine import Machine
 
 FULL_BLOCKS = 96
 """Blocks that keep a GPU of about 132 multiprocessors busy; with fewer, tiles are made smaller."""
@@ -30,10 +30,10 @@ ACCUMULATORS = 8
 class SideChooser:
     """The Opts for one contraction: `take` applies each to `nest`."""
 
-    def __init__(self, nest: UOp, reduce: UOp, renderer: Renderer) -> None:
+    def __init__(self, nest: UOp, reduce: UOp, machine: Machine) -> None:
         self.nest = nest
         self.reduce = reduce
-        self.renderer = renderer
+        self.machine = machine
         self.opts: list[Opt] = []
 
     def take(self, opt: Opt) -> None:
@@ -128,7 +128,7 @@ class SideChooser:
         """How one operand lies in shared memory: in rows along what it is contiguous along. Rows are turned
         where lanes read one item each of several rows of k, `rows` below each other, or several items along k
         of `swizzled` rows of their own; 0: where they do not."""
-        widest = min(ACCESS_BYTES // source.itemsize, self.renderer.access_lanes(source))
+        widest = min(ACCESS_BYTES // source.itemsize, self.machine.access_lanes(source))
         loads = [n.src[0].src[1] for n in operand.toposort() if n.op is Ops.LOAD]
         along = next((r for r in (k, side) if any(steps_by_one(at, r) for at in loads)), None)
         over = (k, side) if along is side else (side, k)

@@ -75,7 +75,7 @@ class UnitChooser(SideChooser):
         """The first unit that can do the contraction, whose sides are one range each from then on."""
         contraction = contraction_of(self.reduce)
         assert contraction is not None
-        for unit in self.renderer.matrix_units:
+        for unit in self.machine.matrix_units:
             sides = [self.plain(s) for s in (contraction.left, contraction.right)]
             summed = self.plain(self.reduce.closed_ranges)
             if not all(sides) or not summed or (unit.rounds_to_tf32 and not ALLOW_TF32):
@@ -120,7 +120,7 @@ class UnitChooser(SideChooser):
         threads = tile.warps_m * tile.warps_n * unit.threads
         work = self.epilogue_work()
         most = MOST_ACCUMULATORS >> (work > LIGHT_WORK) >> (work > HEAVY_WORK)
-        return held <= most and threads <= self.renderer.block_threads
+        return held <= most and threads <= self.machine.block_threads
 
     def epilogue_work(self) -> int:
         """Operations on floats that make the operands, or what is stored from the sum."""

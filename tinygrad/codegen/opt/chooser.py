@@ -11,15 +11,15 @@ from tinygrad.codegen.ranges import output_ranges
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ceildiv, round_up
-from tinygrad.renderer import Renderer
+from tinygrad.renderer.machine import Machine
 
 
 class Chooser:
     """A plan in the making. `take` applies an Opt to the nest and remembers it."""
 
-    def __init__(self, nest: UOp, renderer: Renderer, rank: int = 0) -> None:
+    def __init__(self, nest: UOp, machine: Machine, rank: int = 0) -> None:
         self.nest = nest
-        self.renderer = renderer
+        self.machine = machine
         self.rank = rank
         """how many better ways to run a contraction are passed over"""
         self.opts: list[Opt] = []
@@ -64,7 +64,7 @@ class Chooser:
     def lanes(self) -> int:
         """Lanes of the kernel's widest common float: of what it stores."""
         sizes = [s.src[1].dtype.scalar for s in self.nest.src]
-        return min(self.renderer.lanes(d) for d in sizes)
+        return min(self.machine.lanes(d) for d in sizes)
 
     def written_bytes(self) -> int:
         """Bytes of the kernel's results."""
@@ -73,7 +73,7 @@ class Chooser:
 
     def outgrows_last_cache(self) -> bool:
         """True if the results fill much of the last cache, so that whole vectors better go past it."""
-        return 0 < self.renderer.l3_bytes < 2 * self.written_bytes()
+        return 0 < self.machine.l3_bytes < 2 * self.written_bytes()
 
     def width(self, lane: UOp) -> int:
         """Lanes of a vector along `lane`."""

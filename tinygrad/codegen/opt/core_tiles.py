@@ -48,7 +48,7 @@ class RowsUnitChooser(TileChooser):
                  for k in contraction.reduce.closed_ranges]
         alternatives = [(self.cost_by_rows(p, unit), (p.m.arg[0], p.n.arg[0], p.k.arg[0]), p) for p in found
                 if p is not None and self.staging_reuse(contraction, p.n) >= STAGING_REUSE
-                and self.bytes_deep(p, unit) * TILES * unit.n <= 2 * self.renderer.l2_bytes]
+                and self.bytes_deep(p, unit) * TILES * unit.n <= 2 * self.machine.l2_bytes]
         return [(cost, partial(self.take_by_rows, product, unit)) for cost, _, product in
                 sorted(alternatives, key=lambda alternative: alternative[:2])[:1]]
 
@@ -61,9 +61,9 @@ class RowsUnitChooser(TileChooser):
         """Columns of a panel: it lies in half the L2 cache, and every thread gets some. Panels are of about
         one size, and end where the columns do or overlap."""
         step, n = TILES * unit.n, product.n.extent
-        near = self.renderer.l2_bytes // 2 // self.bytes_deep(product, unit)
+        near = self.machine.l2_bytes // 2 // self.bytes_deep(product, unit)
         others = prod(r.extent for r in product.reduce.ranges & product.b.ranges if r is not product.n)
-        each = ceildiv(n * others, PANELS_A_THREAD * self.renderer.threads)
+        each = ceildiv(n * others, PANELS_A_THREAD * self.machine.threads)
         wanted = max(step, min(near, max(each, NARROWEST_PANEL), WIDEST_PANEL) // step * step)
         panels = ceildiv(n, wanted)
         if panels == 1 and n > step and n % step:
@@ -106,7 +106,7 @@ class RowsUnitChooser(TileChooser):
     def is_near(self, product: MatrixProduct, unit: MatrixUnit) -> bool:
         """Whether half the L2 cache holds the rows' operand for all rows."""
         items = self.bytes_deep(product, unit) * product.m.extent
-        return items <= self.renderer.l2_bytes // 2
+        return items <= self.machine.l2_bytes // 2
 
     def stores(self) -> list[MemoryAccess]:
         return [a for a in accesses_of(self.nest) if a.node.op is Ops.STORE]

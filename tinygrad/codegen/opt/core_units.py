@@ -50,11 +50,11 @@ class CoreUnitChooser(RowsUnitChooser):
         """Take the Opts of the contraction on a unit; False where the device has none for it."""
         if not are_of_every_store(self.nest, contraction.left | contraction.right):
             return False
-        alternatives = [alternative for unit in self.renderer.matrix_units for alternative in
+        alternatives = [alternative for unit in self.machine.matrix_units for alternative in
                 (self.alternatives_by_rows if unit.by_rows else self.alternatives_by_lanes)(contraction,
                                                                                             unit)]
         least, take = min(alternatives, key=lambda alternative: alternative[0], default=(0.0, None))
-        if take is None or least > 1 / self.renderer.lanes(dtypes.float32):
+        if take is None or least > 1 / self.machine.lanes(dtypes.float32):
             return False  # vectors of widened items are as fast
         take()
         return True

@@ -155,8 +155,8 @@ class LaneChooser(Chooser):
         """Vectors beside each other where each lane sums up its own column: memory is read in runs as long as
         the registers allow, while every thread still has columns of its own."""
         for vectors in (MOST_COLUMNS, 8, 4, 2):
-            fits = vectors * sums <= self.renderer.registers // 2
-            if fits and r.extent >= width * vectors * 2 * self.renderer.threads:
+            fits = vectors * sums <= self.machine.registers // 2
+            if fits and r.extent >= width * vectors * 2 * self.machine.threads:
                 return vectors
         return 0
 
@@ -171,7 +171,7 @@ class LaneChooser(Chooser):
     def worth_streaming(self) -> bool:
         """True if the results, in whole vectors, fill much of the last cache: an ordinary store reads what it
         overwrites first, and pushes out what others could still use."""
-        self.note("stores past the caches", written=self.written_bytes(), cache=self.renderer.l3_bytes)
+        self.note("stores past the caches", written=self.written_bytes(), cache=self.machine.l3_bytes)
         whole = all(map(stores_vectors, self.nest.src))
         return self.outgrows_last_cache() and whole and not writes_what_it_reads(self.nest)
 

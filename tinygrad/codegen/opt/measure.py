@@ -132,9 +132,9 @@ class Workbench:
             raise ValueError(f"{plan} writes out {copies(optimised)} copies of a value")
         program = linear_program(optimised, self.renderer)
         threads = prod(launch_of(program).threads)
-        if threads > self.renderer.block_threads:
+        if threads > self.renderer.machine.block_threads:
             raise RuntimeError(f"{plan} asks for blocks of {threads:,} threads, and plans for this device "
-                               f"put {self.renderer.block_threads:,} into one at most")
+                               f"put {self.renderer.machine.block_threads:,} into one at most")
         return write_program("candidate", nest, program, self.renderer)
 
     def load(self, plan: Plan, written: Written, code: Any) -> Built:

@@ -40,7 +40,7 @@ from tinygrad.codegen.ranges import all_ranges, fresh_identity
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import prod
-from tinygrad.renderer import Renderer
+from tinygrad.renderer.machine import Machine
 
 LAST = (Tighten, Stream, Thread, Global)
 """Opts that a plan ends with: others are added before them."""
@@ -64,7 +64,7 @@ MAX_COPIES = 128
 longer takes seconds to compile, and has no registers to run in."""
 
 
-def neighbours(nest: UOp, plan: Plan, renderer: Renderer) -> Iterator[Plan]:
+def neighbours(nest: UOp, plan: Plan, machine: Machine) -> Iterator[Plan]:
     """The plans one edit away from `plan`, each once, the kinds of edits taking turns. Whether they can be
     built shows when they are."""
     if not all_ranges(nest):
@@ -72,8 +72,8 @@ def neighbours(nest: UOp, plan: Plan, renderer: Renderer) -> Iterator[Plan]:
     states = [nest]
     for opt in plan.opts:
         states.append(apply_opt(states[-1], opt))
-    kinds = (_other_amounts(plan, renderer, states), _without(plan, states),
-             _additions(plan, renderer, states), _other_ranges(plan, states))
+    kinds = (_other_amounts(plan, machine, states), _without(plan, states),
+             _additions(plan, machine, states), _other_ranges(plan, states))
     found = {plan}
     for edit in (e for edits in itertools.zip_longest(*kinds) for e in edits if e is not None):
         changed = edited(states, plan, edit)
@@ -101,12 +101,12 @@ class Edit:
     given: tuple[Opt, ...] = ()
 
 
-def _other_amounts(plan: Plan, renderer: Renderer, states: list[UOp]) -> Iterator[Edit]:
+def _other_amounts(plan: Plan, machine: Machine, states: list[UOp]) -> Iterator[Edit]:
     """Other tiles, and other numbers of lanes."""
     for at, opt in enumerate(plan.opts):
         if isinstance(opt, Vector):
             amounts = [opt.amount // 2, opt.amount * 2]
-            most = 2 * _most_lanes(states[0], renderer)
+            most = 2 * _most_lanes(states[0], machine)
         elif isinstance(opt, Splitting):
             near = (opt.amount - 1, opt.amount + 1, opt.amount - 2, opt.amount + 2)
             amounts = [opt.amount * 2, opt.amount // 2, *(near if isinstance(opt, Upcast) else ())]
@@ -138,25 +138,25 @@ def _other_ranges(plan: Plan, states: list[UOp]) -> Iterator[Edit]:
                 yield Edit(at, 1, (replace(opt, range=r.arg[0]),))
 
 
-def _additions(plan: Plan, renderer: Renderer, states: list[UOp]) -> Iterator[Edit]:
+def _additions(plan: Plan, machine: Machine, states: list[UOp]) -> Iterator[Edit]:
     """The plan with one more Opt."""
     at = len(plan.opts)
     while at and isinstance(plan.opts[at - 1], LAST):
         at -= 1
     state = states[at]
-    groups = [_added_splits(state, renderer), _added_stages(state), _added_order(state),
+    groups = [_added_splits(state, machine), _added_stages(state), _added_order(state),
               (CacheRow(number) for number in range(len(cacheable_rows(state))))]
     for opt in (o for opts in itertools.zip_longest(*groups) for o in opts if o is not None):
         yield Edit(at, 0, (opt,))
-    if renderer.has_threads and renderer.threads > 1:
+    if machine.has_threads and machine.threads > 1:
         given = len(plan.opts) - 1 if plan.opts and isinstance(plan.opts[-1], Thread) else len(plan.opts)
         for r in _shared_loops(states[given]):
             thread = (Swap(r.arg[0]), Thread(r.arg[0]))
             yield Edit(given, len(plan.opts) - given, thread)
 
 
-def _added_splits(state: UOp, renderer: Renderer) -> Iterator[Opt]:
-    lanes = _most_lanes(state, renderer)
+def _added_splits(state: UOp, machine: Machine) -> Iterator[Opt]:
+    lanes = _most_lanes(state, machine)
     for r in _loops(state):
         kinds = (Unroll, Accumulators) if is_reduce_range(state, r) else (Upcast,)
         if r.extent >= lanes > 1:
@@ -199,9 +199,9 @@ def _shared_loops(state: UOp) -> list[UOp]:
     return [r for r in _loops(state) if is_shared(state, r)]
 
 
-def _most_lanes(state: UOp, renderer: Renderer) -> int:
+def _most_lanes(state: UOp, machine: Machine) -> int:
     """Lanes of the widest type that the nest stores."""
-    return min((renderer.lanes(s.src[1].dtype.scalar) for s in state.src), default=1)
+    return min((machine.lanes(s.src[1].dtype.scalar) for s in state.src), default=1)
 
 
 # --- applying an edit ---------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from tinygrad.codegen.opt.cached_rows import ELEMENTARY
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import prod
-from tinygrad.renderer import Renderer
+from tinygrad.renderer.machine import Machine
 
 LINE_BYTES, PAGE_BYTES = 64, 4096
 NEW_SHARE = 0.3
@@ -49,14 +49,14 @@ def prefetch(nest: UOp, hint: PrefetchHint) -> UOp:
     return nest.substitute({a.node: a.node.replace(arg=hint.iterations * a.steps[hint.along]) for a in walks})
 
 
-def prefetches(nest: UOp, renderer: Renderer) -> list[PrefetchHint]:
+def prefetches(nest: UOp, machine: Machine) -> list[PrefetchHint]:
     """The hints that pay."""
     reads = _reads(nest)
     if not reads:
         return []
-    large = [a for a in reads if _buffer_bytes(a) > renderer.l2_bytes]
+    large = [a for a in reads if _buffer_bytes(a) > machine.l2_bytes]
     expensive = [n for n in nest.toposort() if n.op in ELEMENTARY]
-    rows = _rows_read_again(nest, reads, renderer.l2_bytes // 8)
+    rows = _rows_read_again(nest, reads, machine.l2_bytes // 8)
     found = _for_next_tile(nest, large) or _for_next_row(nest, rows, expensive)
     return [found] if found is not None else _along_loops(nest, [a for a in large if a not in rows],
                                                           expensive)

@@ -28,7 +28,7 @@ from tinygrad.codegen.ranges import all_ranges
 from tinygrad.device import Device
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import BEAM, BEAM_SECONDS, CACHELEVEL, DEBUG, IGNORE_BEAM_CACHE, colored
-from tinygrad.renderer import Renderer
+from tinygrad.renderer.machine import Machine
 
 TOGETHER = 8
 """Plans compiled before they are timed: timing waits until nothing else runs."""
@@ -47,12 +47,12 @@ FINALISTS = 3
 
 def searched_plan(ast: UOp, nest: UOp, device: str) -> Plan:
     """The plan of a kernel by a search as BEAM says, or by an earlier one that is remembered."""
-    renderer = Device[device].renderer
+    machine = Device[device].renderer.machine
     width, seconds = int(BEAM), float(BEAM_SECONDS.value)
     key = kernel_key(ast, device)
     may_recall = CACHELEVEL and not IGNORE_BEAM_CACHE and key is not None
     kept = kept_plan(key, width, seconds) if may_recall and key is not None else None
-    if kept is not None and applies(nest, kept, renderer):
+    if kept is not None and applies(nest, kept, machine):
         return kept
     try:
         with observer.span("search"):
@@ -61,7 +61,7 @@ def searched_plan(ast: UOp, nest: UOp, device: str) -> Plan:
     except (MemoryError, RuntimeError) as error:
         if DEBUG >= 2:
             print(f"no search: {error}")
-        return choose_plan(nest, renderer)
+        return choose_plan(nest, machine)
     if observer.active is not None:
         observer.active.plans_measured(nest, device, search.rows(), found)
     if DEBUG >= 2:
@@ -71,13 +71,13 @@ def searched_plan(ast: UOp, nest: UOp, device: str) -> Plan:
     return found.plan
 
 
-def applies(nest: UOp, plan: Plan, renderer: Renderer) -> bool:
+def applies(nest: UOp, plan: Plan, machine: Machine) -> bool:
     """True if `plan` is one for `nest` that a search could have found."""
     try:
         optimised = apply_plan(nest, plan)
     except ValueError:
         return False
-    return copies(optimised) <= max(MAX_COPIES, copies(apply_plan(nest, choose_plan(nest, renderer))))
+    return copies(optimised) <= max(MAX_COPIES, copies(apply_plan(nest, choose_plan(nest, machine))))
 
 
 @dataclass
@@ -127,9 +127,9 @@ class Search:
     def run(self) -> Found:
         """The fastest plan."""
         self.end = time.perf_counter() + self.budget
-        renderer = Device[self.device].renderer
+        machine = Device[self.device].renderer.machine
         self.bench = Workbench(self.nest, self.device)
-        self.default = self.bench.build(self.nest, choose_plan(self.nest, renderer))
+        self.default = self.bench.build(self.nest, choose_plan(self.nest, machine))
         self.default_seconds = min(self.bench.run(self.default) for _ in range(3))
         own = copies(apply_plan(self.nest, self.default.plan))
         self.most_copies = max(MAX_COPIES, own)
@@ -140,20 +140,20 @@ class Search:
         with tqdm(desc="searching for a plan", unit="plan", delay=1, leave=False,
                   disable=not sys.stderr.isatty()) as self.progress:
             if all_ranges(self.nest):
-                self.measure([*alternative_plans(self.nest, renderer), threaded_plan(self.nest, renderer)])
+                self.measure([*alternative_plans(self.nest, machine), threaded_plan(self.nest, machine)])
                 self.extend()
         return self.decide()
 
     def extend(self) -> None:
         """Round after round, measure what is near the best."""
-        renderer = Device[self.device].renderer
+        machine = Device[self.device].renderer.machine
         done: set[Plan] = set()
         best = float("inf")
         while self.measured[0].share < best * PROGRESS and self.has_time():
             best = self.measured[0].share
             beam = [m.kernel.plan for m in self.measured[:self.width] if m.kernel.plan not in done]
             done.update(beam)
-            near = [neighbours(self.nest, plan, renderer) for plan in beam]
+            near = [neighbours(self.nest, plan, machine) for plan in beam]
             self.measure(p for turn in itertools.zip_longest(*near) for p in turn if p is not None)
 
     def rows(self) -> list[tuple[str, float | None, str]]:

@@ -92,7 +92,7 @@ class TileChooser(PanelChooser):
         cache."""
         operand = self.operand_with(contraction, lane)
         items = int(prod(r.extent for r in contraction.reduce.closed_ranges if r in operand.ranges))
-        return items * width * contraction.reduce.dtype.itemsize <= 2 * self.renderer.l2_bytes
+        return items * width * contraction.reduce.dtype.itemsize <= 2 * self.machine.l2_bytes
 
     def outer_cost(self, contraction: Contraction, lane: UOp) -> float:
         """Cost of a multiply-add with lanes along the output range `lane`, against 1 for a scalar one."""
@@ -125,7 +125,7 @@ class TileChooser(PanelChooser):
         if not walked or any(step < LINE_ITEMS for step in walked):
             return 0.0
         size = self.items_read(other) * other.dtype.itemsize
-        return min(1.0, size / self.renderer.l2_bytes) if 2 * size > self.renderer.l2_bytes else 0.0
+        return min(1.0, size / self.machine.l2_bytes) if 2 * size > self.machine.l2_bytes else 0.0
 
     def dot_cost(self, contraction: Contraction, lane: UOp) -> float:
         """The same with lanes along the reduce: both operands are vectors, each accumulator is summed at the
@@ -146,7 +146,7 @@ class TileChooser(PanelChooser):
         factors = contraction.factors
         which = factors.index(operand)
         self.walk_smoothly(contraction, factors[1 - which])
-        small = self.items_read(operand) <= self.renderer.l2_bytes // 32
+        small = self.items_read(operand) <= self.machine.l2_bytes // 32
         jumps = self.is_walked_badly(operand, lane)
         smooth = small and not jumps
         stage = (not smooth and self.staging_reuse(contraction, lane) >= STAGING_REUSE
@@ -181,7 +181,7 @@ class TileChooser(PanelChooser):
             if size > 1:
                 self.take(Upcast(second.arg[0], size))
         rows = tile_size(row.extent, self.most_rows(max(1, size)))
-        self.note("a tile of accumulators", rows=rows, vectors=size, registers=self.renderer.registers,
+        self.note("a tile of accumulators", rows=rows, vectors=size, registers=self.machine.registers,
                   uses_of_a_staged_item=self.staging_reuse(contraction, lane), staged=bool(stage))
         if rows > 1:
             self.take(Upcast(row.arg[0], rows))
@@ -201,7 +201,7 @@ class TileChooser(PanelChooser):
         """Three quarters of the registers. The others hold the operands of a tile's short side, and some of
         its long side, which is walked: LLVM loads a few of them ahead (of 32 registers 12 x 2 fit, 13 x 2
         spill; 4 x 3 fit 16)."""
-        return self.renderer.registers * 3 // 4
+        return self.machine.registers * 3 // 4
 
     def walk_smoothly(self, contraction: Contraction, single: UOp) -> None:
         """Order the reduce so that the operand read item by item is walked with its smallest steps

@@ -1,0 +1,94 @@
+"""`Machine`: what a device offers its kernels, as numbers, from the grid of blocks down to a vector register.
+
+Plans are chosen by nothing else of a device (`codegen/opt/`), so a machine that is not there can be planned
+for by its description. There are two kinds: cores that run loops, with vectors and caches (`cores`), and
+grids of blocks of threads, with memory that a block shares (`blocks`).
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tinygrad.dtype import DType, dtypes
+from tinygrad.renderer.launch import ACCESS_BYTES
+from tinygrad.renderer.matrix_units import MatrixUnit
+
+NARROW_FLOATS = frozenset({dtypes.fp8e4m3, dtypes.fp8e5m2, dtypes.bfloat16, dtypes.float16})
+"""Types to store numbers in; arithmetic on them is done in float32 and rounded after each operation."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The levels of a device, outermost first; sizes in bytes."""
+
+    has_blocks: bool = False
+    """whether kernels run as a grid of blocks of threads, with memory that a block shares and barriers"""
+    grid_limits: tuple[int, int, int] = (2**31 - 1, 65535, 65535)
+    """the most blocks along each axis, the fastest first"""
+    has_threads: bool = False
+    """whether a THREAD range may be shared out over cores"""
+    threads: int = 1
+    """cores to share it out over"""
+    l3_bytes: int = 0
+    """the last cache, of all cores, where stores can go past it; else 0"""
+    l2_bytes: int = 512 << 10
+    """the one before it, of each core"""
+    l1_bytes: int = 32 << 10
+    """the one closest to a core"""
+    shared_bytes: int = 32 << 10
+    """memory that a block shares"""
+    has_async_copies: bool = False
+    """whether threads copy from buffers into shared memory while they go on"""
+    block_threads: int = 256
+    """the most threads that a plan puts into a block"""
+    warp_threads: int = 32
+    """neighbouring threads of a block that run in step"""
+    has_exchange: bool = False
+    """whether the lanes of a warp read each other's registers"""
+    registers: int = 16
+    """vector registers of a core"""
+    vector_bytes: int = 16
+    """of one of them"""
+    vector_items: int | None = None
+    """items of one, whatever their type; None: as many as it has room for"""
+    longest_access: int = 4
+    """items that one access of a block's thread moves at most, if they are no more than `ACCESS_BYTES`"""
+    matrix_units: tuple[MatrixUnit, ...] = ()
+    """what a core, or the lanes of a warp together, multiply in one instruction, the best first"""
+    has_byte_dots: bool = False
+    """whether there is DP4A, the dot product of four bytes, added to an int32"""
+    contracts: bool = True
+    """whether a product added to a sum, rounded once, costs less than rounding both"""
+    missing: frozenset[DType] = frozenset()
+    """dtypes that the device cannot compute with"""
+
+    def __str__(self) -> str:
+        if self.has_blocks:
+            return f"blocks of {self.block_threads} threads"
+        units = "".join(f", {unit}" for unit in self.matrix_units)
+        return (f"{self.threads} thread{'s' * (self.threads > 1)}, {self.registers} vector registers of "
+                f"{self.lanes(dtypes.float32)} float32{units}")
+
+    def lanes(self, dtype: DType) -> int:
+        """Values of `dtype` in one vector; of a block's thread, as many as one access moves, up to four.
+        Bools and narrow floats count as float32: comparisons make the ones, arithmetic widens the rest."""
+        if self.vector_items is not None:
+            return self.vector_items
+        if self.has_blocks:
+            return max(1, min(4, ACCESS_BYTES // dtype.lane_size))
+        as_float32 = dtype.is_bool or dtype.scalar in NARROW_FLOATS
+        return self.vector_bytes // (4 if as_float32 else dtype.lane_size)
+
+    def access_lanes(self, dtype: DType) -> int:
+        """Items of `dtype` that one access of a block's thread moves."""
+        return max(1, min(self.longest_access, ACCESS_BYTES // dtype.lane_size))
+
+
+def cores(vector_bytes: int = 16, registers: int = 16, threads: int = 1, **more: Any) -> Machine:
+    """Cores that run loops, with `registers` vector registers of `vector_bytes`; the rest as in `Machine`."""
+    return Machine(has_threads=True, threads=threads, registers=registers, vector_bytes=vector_bytes, **more)
+
+
+def blocks(block_threads: int = 256, shared_bytes: int = 32 << 10, **more: Any) -> Machine:
+    """A grid of blocks of so many threads that share so much memory; the rest as in `Machine`."""
+    return Machine(has_blocks=True, block_threads=block_threads, shared_bytes=shared_bytes, **more)
