@@ -309,6 +309,28 @@ def test_half_types_are_summed_over_devices_in_float32() -> None:
     assert (ones * 0.1).sum().item() == pytest.approx(409.6, rel=1e-3)
 
 
+@pytest.mark.parametrize("count", [2, 3, 4])
+@pytest.mark.parametrize("op", ["sum", "max"])
+def test_of_a_reduced_value_devices_get_their_spans(own_memories: None, count: int, op: str) -> None:
+    devices = tuple(f"CPU:{i}" for i in range(count))
+    data = numbers(12, 240)
+    t = Tensor(data).shard(devices, 0).realize()
+    whole: Tensor = getattr(t, op)(0)
+    part = (whole * 2).reshape(24, 10).shard(devices, 0)
+    assert sum(copies_of(items_of(part))) == (count - 1) * 240, "a reduce-scatter"
+    np.testing.assert_allclose(part.numpy(), 2 * getattr(data, op)(0).reshape(24, 10), rtol=1e-12)
+    both = items_of(whole + 1, whole.shard(devices, 0) * 3)
+    assert sum(copies_of(both)) == 2 * (count - 1) * 240, "an all-reduce, of which each device has its span"
+
+
+def test_one_item_of_several_devices_is_repeated() -> None:
+    data = numbers(4, 3)
+    t = Tensor(data).shard(TWO, 0).realize()
+    np.testing.assert_array_equal(t[3:].expand(5, 3).contiguous().numpy(), np.broadcast_to(data[3:], (5, 3)))
+    np.testing.assert_array_equal(t.pad(((1, 2), (0, 0)), mode="replicate").numpy(),
+                                  np.pad(data, ((1, 2), (0, 0)), "edge"))
+
+
 # --- the surface ----------------------------------------------------------------------------------
 
 

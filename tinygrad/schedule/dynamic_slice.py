@@ -160,7 +160,7 @@ def shared_memory(node: UOp) -> UOp:
         return node.realized_view or node
     if node.op is Ops.ASSIGN:
         return node.src[0]
-    if node.op is Ops.DETACH:
+    if node.op in (Ops.DETACH, Ops.CUSTOM_GRADIENT):
         return shared_memory(node.src[0])
     if node.op not in Family.VIEW:
         raise ValueError(f"a {node.op.name} shares no memory")

@@ -203,6 +203,11 @@ class Partition:
         self.computed_by: dict[str, dict[UOp, UOp]] = {}
         """by device, what becomes there of nodes that no device holds"""
         self.shards_of: dict[tuple[UOp, int, Span], UOp] = {}
+        self.partial: dict[UOp, tuple[Ops, str, tuple[UOp, ...]]] = {}
+        """for each result of an all-reduce between memories: how, where and of which partial results it is
+        made"""
+        self.scattered: dict[UOp, tuple[UOp, int, Span]] = {}
+        """for each span that a reduce-scatter gives, of which of those results, where"""
 
     def value(self, root: UOp) -> Partitioned:
         """The shards of `root`; itself, over others, where it is on one device or none."""
@@ -210,6 +215,16 @@ class Partition:
             if node not in self.done:
                 self.done[node] = self.made(node)
         return self.done[root]
+
+    def with_reduced_once(self, nodes: Sequence[UOp]) -> dict[UOp, UOp]:
+        """`nodes` by what they were before: what is reduced as a whole for one of them is not
+        reduce-scattered for another."""
+        if not self.scattered:
+            return dict(zip(nodes, nodes, strict=True))
+        seen = set().union(*(n.toposort(stop=_is_in_memory) for n in nodes))
+        done = {span: along(whole, axis, at) for span, (whole, axis, at) in self.scattered.items()
+                if whole in seen and span in seen}
+        return {n: n.rebuild(None, lambda n: n if _is_in_memory(n) else None, done) for n in nodes}
 
     def is_end(self, node: UOp) -> bool:
         return node in self.done or not is_sharded.of(node) or _memory_of(node) is not None
@@ -284,10 +299,23 @@ class Partition:
             found = self.shards_of[key] = self._shard(node, axis, span, depth + 1)
         return found
 
+    def all_reduced(self, op: Ops, partial: Sequence[UOp], devices: tuple[str, ...]) -> Shards:
+        """`partial` results combined on every device that needs all of them; of what a device needs a span
+        of, it gets that alone (`_shard`): a reduce-scatter."""
+        result = all_reduce(op, partial, devices)
+        for node, device in zip(result.nodes, devices, strict=True):
+            self.partial[node] = op, device, tuple(partial)
+        return result
+
     def _shard(self, node: UOp, axis: int, span: Span, depth: int) -> UOp:
         size = span[1] - span[0]
         if node.shape[axis] == size:
             return node
+        if node in self.partial and _memory_of(node) is None and not is_symbolic(node.shape):
+            op, device, partial = self.partial[node]
+            result = _combined(op, [moved(along(p.contiguous(), axis, span), device) for p in partial])
+            self.scattered[result] = node, axis, span
+            return result
         if _memory_of(node) is not None or is_symbolic(node.shape) or depth > DEEPEST or not node.src:
             return along(node, axis, span)
         source = node.src[0]
@@ -319,6 +347,10 @@ def _memory_of(node: UOp) -> UOp | None:
     """The view of memory that a computed value is in; constants are better written into kernels."""
     view = node.realized_view  # asked first: finding a splat takes a walk down a chain of movement
     return view if view is not None and splat_value(node) is None else None
+
+
+def _is_in_memory(node: UOp) -> bool:
+    return _memory_of(node) is not None
 
 
 _GATHERED_BELOW = frozenset({Ops.RESHAPE, Ops.PERMUTE, Ops.EXPAND, Ops.PAD, Ops.DETACH, Ops.CAST})
@@ -399,7 +431,9 @@ def _reduce(p: Partition, node: UOp) -> Partitioned:
     if value.axis not in axes:
         return value.map(reduced)
     partial = [reduced(n) for n, size in zip(value.nodes, value.sizes(), strict=True) if size]
-    return all_reduce(op, partial or [reduced(value.nodes[0])], value.devices)
+    if len({n.device for n in partial}) <= 1:
+        return all_reduce(op, partial or [reduced(value.nodes[0])], value.devices)
+    return p.all_reduced(op, partial, value.devices)
 
 
 def _reshape(p: Partition, node: UOp) -> Partitioned:
@@ -424,6 +458,8 @@ def _permute(p: Partition, node: UOp) -> Partitioned:
 def _expand(p: Partition, node: UOp) -> Partitioned:
     value = p.shards(node.src[0], node.device)
     axis = value.axis
+    if axis is not None and node.arg[axis] != node.src[0].shape[axis]:
+        value, axis = p.replicated(node.src[0], value.devices), None  # the one item that is left, repeated
     if axis is None:
         return value.map(lambda n: n.expand(node.arg))
     return value.map(lambda n: n.expand(resized(node.arg, axis, n.shape[axis])))

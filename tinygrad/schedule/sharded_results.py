@@ -33,6 +33,8 @@ class ShardedResults:
         them as its memory. (Equal values may have all: which tensor owns the memory, those find out.)"""
         for node in self.outputs:
             self.store(_memory_below(node))
+        final = self.partition.with_reduced_once(self.sinks)
+        self.stored = {node: tuple(final[shard] for shard in shards) for node, shards in self.stored.items()}
 
     @property
     def sinks(self) -> list[UOp]:
