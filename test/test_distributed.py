@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -26,14 +27,20 @@ rng = np.random.default_rng(0)
 """
 
 
-def run_ranks(count: int, program: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """A program in so many processes, each of one thread; ends within a minute."""
-    variables = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-                 "PYTHONPATH": str(Path(__file__).parent.parent), **environment}
+def start_ranks(count: int, arguments: Sequence[str], seconds: float = 60, **environment: str
+                ) -> subprocess.CompletedProcess[str]:
+    """Python with these arguments in so many processes, each of one thread."""
+    here = Path(__file__).parent
+    variables = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "THREADS": "1",
+                 "PYTHONPATH": f"{here.parent}{os.pathsep}{here}", **environment}
     assert MPIRUN is not None
-    return subprocess.run([MPIRUN, "--oversubscribe", "-n", str(count), sys.executable, "-c",
-                           BEGIN + textwrap.dedent(program)],
-                          capture_output=True, text=True, timeout=60, env={**os.environ, **variables})
+    return subprocess.run([MPIRUN, "--oversubscribe", "-n", str(count), sys.executable, *arguments],
+                          capture_output=True, text=True, timeout=seconds, env={**os.environ, **variables})
+
+
+def run_ranks(count: int, program: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """A program in so many processes; ends within a minute."""
+    return start_ranks(count, ["-c", BEGIN + textwrap.dedent(program)], **environment)
 
 
 @pytest.mark.parametrize("count", [2, 4])
@@ -194,3 +201,25 @@ def test_what_ends_one_rank_ends_all_with_the_cause(fault: str) -> None:
     assert done.returncode != 0
     assert cause in said and detail in said, said
     assert time.monotonic() - began < 30
+
+
+def run_programs(count: int, first: int, last: int) -> None:
+    """Random programs of these numbers, in so many processes."""
+    done = start_ranks(count, [str(Path(__file__).parent / "rank_programs.py"), str(first), str(last)],
+                       seconds=600)
+    assert done.returncode == 0, done.stderr
+    for line in done.stdout.splitlines():
+        _, ran, refused = map(int, line.split())
+        assert ran + refused == last - first and refused <= ran // 20, done.stderr
+
+
+def test_random_programs_over_random_layouts_give_what_numpy_gives() -> None:
+    run_programs(2, 100, 150)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("count", "first", "last"), [(2, 0, 100), (2, 150, 250), (3, 250, 350),
+                                                      (3, 350, 430), (4, 430, 500)])
+def test_many_random_programs_over_random_layouts_give_what_numpy_gives(count: int, first: int, last: int
+                                                                        ) -> None:
+    run_programs(count, first, last)

@@ -519,3 +519,24 @@ def test_a_leaf_that_is_moved_stays_one() -> None:
         leaf = move(Tensor([1.0, 2.0]))
         (leaf * leaf).sum().backward()
         assert leaf.grad is not None and leaf.grad.tolist() == [2, 4] and leaf.grad.device == leaf.device
+
+
+def test_an_axis_cut_down_to_one_item_can_be_repeated() -> None:
+    data = numbers(4, 5).astype(np.float32)
+    row = Tensor(data).shard(THREE, 0)[1:2]
+    found = row.minimum(Tensor.cat(row, -row, dim=0))
+    expected = np.minimum(data[1:2], np.concatenate([data[1:2], -data[1:2]]))
+    np.testing.assert_array_equal(found.numpy(), expected)
+
+
+def test_what_was_written_through_a_flipped_view_is_copied_in_its_order() -> None:
+    data = np.arange(12, dtype=np.float32).reshape(4, 3)
+    one = Tensor(data.copy())
+    view = one[::-1]
+    view += 1
+    np.testing.assert_array_equal(view.to("PYTHON").numpy(), data[::-1] + 1)
+    several = Tensor(data.copy()).shard(THREE, 1)[:, ::-1]
+    several += several
+    expected = 2 * data[:, ::-1]
+    np.testing.assert_array_equal(Tensor.cat(several, several, dim=1).numpy(),
+                                  np.concatenate([expected, expected], axis=1))

@@ -520,8 +520,12 @@ def _stride(p: Partition, node: UOp) -> Partitioned:
     return Shards(value.devices, tuple(nodes), axis, tuple(spans))
 
 
-def _same(p: Partition, node: UOp) -> Partitioned:
-    return p.shards(node.src[0], node.device).map(lambda n: UOp.new(node.op, node.dtype, (n,), node.arg))
+def _contiguous(p: Partition, node: UOp) -> Partitioned:
+    """Each device stores its own, of a constant too."""
+    value = p.shards(node.src[0], node.device)
+    nodes = tuple(n.copy_to(Device.home(device)) if n.device is None else UOp.new(node.op, node.dtype, (n,))
+                  for n, device in zip(value.nodes, value.devices, strict=True))
+    return Shards(value.devices, nodes, value.axis, value.spans)
 
 
 def _transparent(p: Partition, node: UOp) -> Partitioned:
@@ -560,7 +564,7 @@ PARTITION_RULES: Mapping[Ops, PartitionRule] = {
     Ops.PAD: _pad,
     Ops.SHRINK: _shrink,
     Ops.STRIDE: _stride,
-    Ops.CONTIGUOUS: _same,
+    Ops.CONTIGUOUS: _contiguous,
     Ops.DETACH: _transparent,
     Ops.CUSTOM_GRADIENT: _transparent,
     Ops.ASSIGN: _assign,

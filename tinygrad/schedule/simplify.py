@@ -11,7 +11,7 @@ from tinygrad.graph.passes import graph_pass
 from tinygrad.graph.rewrite import RewriteTable, Rule, any_node, node
 from tinygrad.graph.symbolic import constant_folding
 from tinygrad.graph.uop import UOp
-from tinygrad.schedule.copies import computed_at_target, made_at_target
+from tinygrad.schedule.copies import computed_at_target, contiguous_part, made_at_target
 from tinygrad.schedule.masked_weights import with_masks_of_weights
 from tinygrad.schedule.operand_packing import with_packed_operands
 from tinygrad.schedule.split import split_reduce
@@ -53,6 +53,14 @@ def _merged_reduce(outer: UOp, inner: UOp) -> UOp | None:
     return UOp.new(Ops.REDUCE, outer.dtype, inner.src, (outer.arg[0], axes))
 
 
+def _copied_in_order(copy: UOp) -> UOp | None:
+    """A copy takes memory in its order, which what was written through a flipped or strided view has not."""
+    written = copy.src[0]
+    if written.op is not Ops.ASSIGN or contiguous_part(written.src[0]) is not None:
+        return None
+    return UOp.new(Ops.CONTIGUOUS, written.dtype, (written,)).copy_to(copy.arg)
+
+
 scheduling_rules = RewriteTable("what needs no computing", [
     Rule("movement of a constant", node(Family.MOVEMENT, name="moved"), _moved_constant),
     Rule("constant arithmetic", node(Family.ELEMENTWISE, name="whole"), _folded_elementwise),
@@ -60,6 +68,7 @@ scheduling_rules = RewriteTable("what needs no computing", [
     Rule("large reduce to few results", node(Ops.REDUCE, name="node"), split_reduce),
     Rule("copy of what a device without kernels holds", node(Ops.COPY, name="copy"), computed_at_target),
     Rule("copy of what no device holds", node(Ops.COPY, name="copy"), made_at_target),
+    Rule("copy of what was written through a view", node(Ops.COPY, name="copy"), _copied_in_order),
     Rule("detach", node(Ops.DETACH, any_node("x")), lambda x: x),
     Rule("custom gradient", node(Ops.CUSTOM_GRADIENT, name="x"), lambda x: x.src[0]),
 ])
@@ -73,6 +82,8 @@ def simplified_graph(sinks: list[UOp]) -> list[UOp]:
 
     def simplify(node: UOp, src: tuple[UOp, ...]) -> UOp:
         new = node if src == node.src else _over(node, src)
+        if node.op is Ops.CONTIGUOUS and new.device is None and isinstance(node.device, str):
+            new = new.src[0].copy_to(node.device)  # a constant now, still stored by that device
         if new.op not in _CHANGED_BY_CONSTANTS or not constants.isdisjoint(new.src):
             new = scheduling_rules.normal_form(new)
             if splat_value(new) is not None:

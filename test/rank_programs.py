@@ -1,0 +1,89 @@
+"""Random programs over random layouts, as a rank runs them: `python rank_programs.py FIRST LAST`.
+
+The programs are those of `random_programs.py`, whose results NumPy knows exactly. Each input is cut along an
+axis or whole on every rank, as a seed says; what is computed is cut again now and then. Prints how many ran
+and how many a rank refused ("not sharded along"), which all ranks do alike.
+"""
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+import random_programs
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from random_programs import TENSOR, WRITES, Array, Program, programs
+
+from tinygrad import Tensor, distributed
+
+DRAWS = 6
+"""Programs that are drawn for each that is run, the last: the first ones of a seed are the smallest."""
+
+
+def drawn(number: int) -> Program:
+    """The program of that number, the same in every process."""
+    found: list[Program] = []
+
+    @seed(number)
+    @settings(max_examples=DRAWS, database=None, deadline=None, phases=[Phase.generate],
+              suppress_health_check=list(HealthCheck))
+    @given(programs())
+    def collect(program: Any) -> None:
+        found.append(program)
+
+    collect()
+    return found[-1]
+
+
+class Whole:
+    """`Tensor` as the steps of programs make masks and places of: whole on every rank."""
+
+    def __init__(self, devices: tuple[str, ...]) -> None:
+        self.devices = devices
+
+    def __call__(self, *arguments: Any, **named: Any) -> Tensor:
+        return Tensor(*arguments, **named).shard(self.devices)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(Tensor, name)
+
+
+def spread(x: Tensor, devices: tuple[str, ...], rng: np.random.Generator) -> Tensor:
+    """On all devices, by a layout that the generator draws."""
+    axes = [None, *(i for i, n in enumerate(x.shape) if n >= len(devices))]
+    return x.shard(devices, axes[rng.integers(len(axes))])
+
+
+def run(program: Program, devices: tuple[str, ...], rng: np.random.Generator) -> list[Array]:
+    """The program's results, over all devices."""
+    values = [spread(Tensor(x, requires_grad=False), devices, rng) for x in program.inputs]
+    writes = any(step.name in WRITES for step in program.steps)
+    for name, x, y, arg, _ in program.steps:
+        value = TENSOR[name](values[x], None if y is None else values[y], arg)
+        again = rng.random() < 0.2 and not writes and value.device == devices
+        values.append(spread(value, devices, rng) if again else value)
+    results = [values[i] for i in program.results]
+    results[0].realize(*results[1:])
+    return [r.numpy() for r in results]
+
+
+def main(first: int, last: int) -> None:
+    world = distributed.init()
+    refused: list[str] = []
+    random_programs.Tensor = Whole(world.devices)
+    for number in range(first, last):
+        program = drawn(number)
+        try:
+            found = run(program, world.devices, np.random.default_rng(number))
+        except (ValueError, NotImplementedError) as error:
+            refused.append(f"{number}: {error}")
+            continue
+        for ours, expected in zip(found, program.run_numpy(), strict=True):
+            np.testing.assert_array_equal(ours, expected, err_msg=f"program {number}: {program}")
+    print(world.rank, last - first - len(refused), len(refused))
+    if world.rank == 0:
+        print(*refused, sep="\n", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]))
