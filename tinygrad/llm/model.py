@@ -178,7 +178,9 @@ class Transformer:
             hidden = self.activation(gate) * up
         else:
             hidden = self.activation(up)
-        return self.linear(hidden, f"{name}_down")
+        # what the products before it store; it is read more than once where it is rounded
+        rounds = f"{name}_down.weight" in self.products
+        return self.linear(hidden.contiguous() if rounds else hidden, f"{name}_down")
 
     def mixture(self, x: Tensor, layer: int) -> Tensor:
         """The experts that score highest for each token, weighed by their scores, and the shared one."""

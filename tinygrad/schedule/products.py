@@ -8,6 +8,7 @@ from tinygrad.helpers import prod
 
 CONTRACTION_LENGTH = 16
 """Products that a sum adds up before it is worth a tile of its own."""
+_NEAR = Family.ELEMENTWISE | Family.MOVEMENT
 NEAR = 32
 """Nodes below a sum that are looked at for sums of blocks."""
 MOST_OF_BLOCK = 64
@@ -57,8 +58,8 @@ def scales_blocks(node: UOp) -> bool:
         seen += 1
         if is_block_product(value):
             return True
-        if value.op in Family.ELEMENTWISE or value.op in Family.MOVEMENT:
-            waiting += value.src
+        if value.op is Ops.LIVE_OUT or value.op in _NEAR:
+            waiting += value.src[:1] if value.op is Ops.LIVE_OUT else value.src
     return False
 
 

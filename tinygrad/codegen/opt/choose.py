@@ -86,12 +86,22 @@ class _PlanChooser(CoreUnitChooser, ScatterChooser, ByteDotChooser):
         self.original_work = work_and_items(self.nest)
         self.merge_contiguous()
         self.dot_bytes()
-        if self.tile_byte_dots():
-            self.share_out()
-            return Plan(tuple(self.opts))
         if self.scatter_sums() or self.interchange_sums():
             self.share_out()
             return Plan(tuple(self.opts))
+        if not self.tile_byte_dots():
+            self.choose_lanes()
+        if has_loose_bounds(self.nest):
+            self.take(Tighten())
+        if self.worth_streaming():
+            self.take(Stream())
+        for hint in prefetches(self.nest, self.machine):
+            self.take(Prefetch(hint.loop.arg[0], hint.along.arg[0], hint.iterations))
+        self.share_out()
+        return Plan(tuple(self.opts))
+
+    def choose_lanes(self) -> None:
+        """Lanes and tiles of the contraction with most of the work, else where accesses lie side by side."""
         contraction = self.main_contraction()
         if contraction is None or self.has_statistics():
             self.cache_rows()
@@ -103,14 +113,6 @@ class _PlanChooser(CoreUnitChooser, ScatterChooser, ByteDotChooser):
             self.tile_rows(contraction)
         elif not self.tile_on_unit(contraction):
             self.tile(contraction)
-        if has_loose_bounds(self.nest):
-            self.take(Tighten())
-        if self.worth_streaming():
-            self.take(Stream())
-        for hint in prefetches(self.nest, self.machine):
-            self.take(Prefetch(hint.loop.arg[0], hint.along.arg[0], hint.iterations))
-        self.share_out()
-        return Plan(tuple(self.opts))
 
     def merge_contiguous(self) -> None:
         while (pair := mergeable_pair(self.nest)) is not None:
