@@ -86,10 +86,10 @@ class _PlanChooser(CoreUnitChooser, ScatterChooser, ByteDotChooser):
         self.original_work = work_and_items(self.nest)
         self.merge_contiguous()
         self.dot_bytes()
-        if self.scatter_sums() or self.interchange_sums():
-            self.share_out()
-            return Plan(tuple(self.opts))
         if not self.tile_byte_dots():
+            if self.scatter_sums() or self.interchange_sums():
+                self.share_out()
+                return Plan(tuple(self.opts))
             self.choose_lanes()
         if has_loose_bounds(self.nest):
             self.take(Tighten())
