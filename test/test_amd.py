@@ -25,6 +25,7 @@ from drivers import (
 )
 
 from tinygrad import Device, Tensor
+from tinygrad.renderer.machine import Machine
 from tinygrad.runtime import amd, streams
 
 
@@ -206,7 +207,8 @@ def topology(folder: Path) -> Path:
     """What Linux tells of a CPU and two GPUs."""
     for number, lines in enumerate(("cpu_cores_count 64\ngfx_target_version 0\nlocation_id 0",
                                     "gfx_target_version 110000\nlocation_id 17152\ndomain 0",
-                                    "name gpu\ngfx_target_version 90402\nlocation_id 49408\ndomain 0")):
+                                    "name gpu\ngfx_target_version 90402\nsimd_count 1216\nsimd_per_cu 4\n"
+                                    "location_id 49408\ndomain 0")):
         (folder / str(number)).mkdir()
         (folder / str(number) / "properties").write_text(lines + "\n")
     return folder
@@ -216,10 +218,10 @@ def topology(folder: Path) -> Path:
 def library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[HIPLibrary]:
     """A machine with the HIP runtime, and a compiler that leaves kernels as they are."""
     fake, nodes = HIPLibrary(), topology(tmp_path)
-    find = amd.architecture_at
+    find = amd.gpu_at
     monkeypatch.setattr(amd, "hip", lambda: fake)
     monkeypatch.setattr(amd, "hiprtc_version", lambda: "hiprtc 9.0")
-    monkeypatch.setattr(amd, "architecture_at", lambda bus: find(bus, nodes))
+    monkeypatch.setattr(amd, "gpu_at", lambda bus: find(bus, nodes))
     monkeypatch.setattr(amd, "compile_hip", lambda source, architecture: source.encode())
     monkeypatch.setattr(streams, "STAGING_BYTES", 1000)
     register(monkeypatch, "IMAGINED", "tinygrad.runtime.amd")
@@ -314,11 +316,11 @@ def test_what_the_library_says_is_shown(library: HIPLibrary, monkeypatch: pytest
 
 def test_the_architecture_of_an_amd_gpu_is_what_linux_says(tmp_path: Path) -> None:
     nodes = topology(tmp_path)
-    assert amd.architecture_at("0000:c1:00.0", nodes) == "gfx942"
-    assert amd.architecture_at("0000:43:00.0", nodes) == "gfx1100"
+    assert amd.gpu_at("0000:c1:00.0", nodes) == ("gfx942", 304)
+    assert amd.gpu_at("0000:43:00.0", nodes) == ("gfx1100", Machine.multiprocessors)
     assert amd.architecture_name(90010) == "gfx90a"
     with pytest.raises(RuntimeError, match="Linux does not say which architecture the GPU at 0000:01"):
-        amd.architecture_at("0000:01:00.0", nodes)
+        amd.gpu_at("0000:01:00.0", nodes)
 
 
 @pytest.mark.skipif(Path("/opt/rocm").exists(), reason="ROCm is installed")

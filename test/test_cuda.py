@@ -51,7 +51,8 @@ class CUDADriver(LateStreams):
     CUDA_KERNEL_NODE_PARAMS = SimpleNamespace
     CUdevice_attribute = SimpleNamespace(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR=75,
                                          CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR=76,
-                                         CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN=97)
+                                         CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN=97,
+                                         CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT=16)
     CUfunction_attribute = SimpleNamespace(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES=8)
 
     def __init__(self) -> None:
@@ -82,7 +83,7 @@ class CUDADriver(LateStreams):
         return CUresult(0), b"Imagined".ljust(length, b"\0")
 
     def cuDeviceGetAttribute(self, which: int, device: int) -> tuple[int, int]:
-        return CUresult(0), {75: 9, 76: 0, 97: 227 << 10}[which]
+        return CUresult(0), {16: 132, 75: 9, 76: 0, 97: 227 << 10}[which]
 
     def cuDevicePrimaryCtxRetain(self, device: int) -> tuple[int, int]:
         return CUresult(0), 100 + device

@@ -24,7 +24,7 @@ from spaces import SIZES, Both, Space
 
 from tinygrad import Context, Device, Tensor
 from tinygrad.codegen import compile
-from tinygrad.codegen.opt import choose_attention, choose_gpu, choose_registers, choose_sides, choose_units
+from tinygrad.codegen.opt import choose_attention, choose_gpu, choose_registers, choose_units
 from tinygrad.dtype import to_dtype
 from tinygrad.schedule import cost, split_k
 
@@ -333,18 +333,15 @@ def as_if_large(patch: pytest.MonkeyPatch, seed: int) -> None:
     offered = renderer.machine
     patch.setattr(renderer, "machine", replace(
         offered, block_threads=random.choice((offered.block_threads, 32, 64)),
-        warp_threads=random.choice((offered.warp_threads, 8))))
+        warp_threads=random.choice((offered.warp_threads, 8)),
+        multiprocessors=random.choice((offered.multiprocessors, 1, 2, 4))))
     draw(cost, "STORE_COST", 1e3, 1e9)
     draw(cost, "LARGE_CONE", 10**9)
     draw(choose_gpu, "REGISTER_ROW", 8, 64, 1024)
     draw(choose_gpu, "ROW_ITEMS", 1, 2, 4)
     draw(choose_gpu, "TILE_ITEMS", 2, 4)
     draw(choose_gpu, "ROW_ROUNDS", 1, 2)
-    draw(choose_gpu, "BLOCKS_AT_ONCE", 1, 4)
     draw(choose_attention, "LEAST_SIDE", 1, 2)
-    full = random.choice((None, 1, 2))
-    for where in (choose_gpu, choose_sides):
-        patch.setattr(where, "FULL_BLOCKS", full or where.FULL_BLOCKS)
     waste = random.choice((1.5, 20))
     patch.setattr(choose_registers, "MOST_WASTE", waste)
     patch.setattr(choose_units, "MOST_WASTE", waste)
@@ -355,7 +352,6 @@ def as_if_large(patch: pytest.MonkeyPatch, seed: int) -> None:
         patch.setattr(split_k, "KERNEL_BYTES", 0)
         draw(split_k, "MANY_ROWS", 4)
         draw(split_k, "TILE_SIDE", 4)
-        draw(split_k, "MULTIPROCESSORS", 1, 8)
     if random.random() < 0.2:
         one_pass_everywhere(patch, random.choice((0, 1 << 30)))
 

@@ -1,6 +1,7 @@
 """Tiles in shared memory that are copied ahead, and wide accesses: what programs for blocks have of them."""
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,6 @@ import pytest
 from tinygrad import Tensor, dtypes
 from tinygrad.codegen.compile import stages_of
 from tinygrad.codegen.lower import lower
-from tinygrad.codegen.opt import choose_registers
 from tinygrad.codegen.opt.choose import choose_plan
 from tinygrad.codegen.opt.opts import Local, Opt, Pad, Share, Split
 from tinygrad.codegen.opt.plan import Plan
@@ -202,12 +202,18 @@ def test_convolutions_of_halves_sum_exact_products() -> None:
 # --- tiles of registers -------------------------------------------------------------------------------------
 
 
+def of_one_multiprocessor(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device that few blocks keep busy."""
+    renderer = Device[device].renderer
+    monkeypatch.setattr(renderer, "machine", replace(renderer.machine, multiprocessors=1))
+
+
 @pytest.mark.parametrize("device", ["PYTHON:CUDA", "CUDA:EMULATED"])
 @pytest.mark.parametrize(("m", "k", "n"), [(64, 32, 64), (70, 33, 62)])
 @pytest.mark.parametrize("transposed", [(False, False), (False, True), (True, False)])
 def test_products_in_registers_read_shared_tiles(monkeypatch: pytest.MonkeyPatch, device: str, m: int, k: int,
                                                  n: int, transposed: tuple[bool, bool]) -> None:
-    monkeypatch.setattr(choose_registers, "FULL_BLOCKS", 1)
+    of_one_multiprocessor(device, monkeypatch)
     a = whole_numbers(*((k, m) if transposed[0] else (m, k)))
     b = whole_numbers(*((n, k) if transposed[1] else (k, n)))
     x, y = (Tensor(v, device=device).realize() for v in (a, b))
@@ -219,7 +225,7 @@ def test_products_in_registers_read_shared_tiles(monkeypatch: pytest.MonkeyPatch
 
 
 def test_convolutions_in_registers_read_shared_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choose_registers, "FULL_BLOCKS", 1)
+    of_one_multiprocessor("PYTHON:CUDA", monkeypatch)
     x, w = whole_numbers(2, 5, 9, 8), whole_numbers(33, 5, 3, 3)
     found = Tensor(x, device="PYTHON:CUDA").conv2d(Tensor(w, device="PYTHON:CUDA"), padding=1).numpy()
     padded = np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1)))

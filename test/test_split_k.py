@@ -11,13 +11,13 @@ from drivers import needs_compiler
 
 from tinygrad import Tensor, dtypes
 from tinygrad.codegen.compile import stages_of
-from tinygrad.codegen.opt.choose_sides import FULL_BLOCKS
 from tinygrad.dtype import DType
 from tinygrad.engine.realize import schedule_uops
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import prod
 from tinygrad.renderer.launch import launch_of
+from tinygrad.renderer.machine import Machine
 from tinygrad.schedule.split_k import SplitKCost
 
 Array = np.ndarray[Any, Any]
@@ -51,7 +51,7 @@ def drawn(seed: int, least: int, most: int) -> int:
 def test_gradients_of_weights_have_blocks_enough_for_all_multiprocessors(seed: int, dtype: DType) -> None:
     m, n, k = drawn(seed, 16, 900), drawn(seed + 50, 16, 900), drawn(seed + 100, 9000, 900_000)
     first, *others = programs(empty(k, m, dtype=dtype).T @ empty(k, n, dtype=dtype))
-    assert threads_and_blocks(first)[1] >= FULL_BLOCKS
+    assert threads_and_blocks(first)[1] >= Machine().tiled_blocks
     assert len(others) == 1
     assert threads_and_blocks(others[0])[0] >= m * n
 
@@ -64,7 +64,7 @@ def test_convolutions_weights_get_gradients_from_blocks_enough(size: int, stride
     y = x.conv2d(w, stride=stride)
     (gradient,) = y.gradient(w, gradient=empty(*y.shape, dtype=dtype))
     *_, pieces, total = programs(gradient)
-    assert threads_and_blocks(pieces)[1] >= FULL_BLOCKS
+    assert threads_and_blocks(pieces)[1] >= Machine().tiled_blocks
     loads = {n.src[0].src[0] for n in total if n.op is Ops.LOAD and n.src[0].op is Ops.INDEX}
     assert max(memory.arg[1] for memory in loads if memory.op is Ops.PARAM) >= 4 * w.numel()
 

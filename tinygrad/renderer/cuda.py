@@ -13,7 +13,7 @@ from tinygrad.dtype import dtypes
 from tinygrad.renderer import STATIC_SHARED_BYTES
 from tinygrad.renderer.c_blocks import BlocksRenderer
 from tinygrad.renderer.c_functions import PLAIN_C, Dialect
-from tinygrad.renderer.machine import blocks
+from tinygrad.renderer.machine import Machine, blocks
 from tinygrad.renderer.matrix_units import MFMA, MMA_SYNC, WMMA, MatrixUnit
 
 LANES = """
@@ -165,13 +165,16 @@ AMPERE_SHARED_BYTES = 99 << 10
 """What a block of any GPU since then may have of shared memory."""
 
 
-def cuda_renderer(capability: int = AMPERE, shared_bytes: int = AMPERE_SHARED_BYTES) -> BlocksRenderer:
-    """CUDA C, for GPUs of NVIDIA of this compute capability (90 is sm_90) and so much shared memory a
-    block."""
+def cuda_renderer(capability: int = AMPERE, shared_bytes: int = AMPERE_SHARED_BYTES,
+                  multiprocessors: int = Machine.multiprocessors) -> BlocksRenderer:
+    """CUDA C, for GPUs of NVIDIA of this compute capability (90 is sm_90), with so much shared memory a block
+    and so many multiprocessors."""
     if capability >= AMPERE:
-        return BlocksRenderer(CUDA, blocks(shared_bytes=shared_bytes, matrix_units=MMA_SYNC))
+        return BlocksRenderer(CUDA, blocks(shared_bytes=shared_bytes, matrix_units=MMA_SYNC,
+                                           multiprocessors=multiprocessors))
     older = replace(CUDA, async_copy="", matrix_units={})
-    return BlocksRenderer(older, blocks(shared_bytes=min(shared_bytes, STATIC_SHARED_BYTES)))
+    return BlocksRenderer(older, blocks(shared_bytes=min(shared_bytes, STATIC_SHARED_BYTES),
+                                        multiprocessors=multiprocessors))
 
 
 AMD_UNITS: dict[str, tuple[MatrixUnit, ...]] = {"gfx94": MFMA, "gfx11": WMMA}
@@ -183,8 +186,10 @@ def units_of_amd(architecture: str) -> tuple[MatrixUnit, ...]:
     return next((units for name, units in AMD_UNITS.items() if architecture.startswith(name)), ())
 
 
-def hip_renderer(architecture: str = "gfx942") -> BlocksRenderer:
-    """HIP C, for GPUs of AMD."""
+def hip_renderer(architecture: str = "gfx942",
+                 multiprocessors: int = Machine.multiprocessors) -> BlocksRenderer:
+    """HIP C, for GPUs of AMD of this architecture and so many compute units."""
     warp = 64 if architecture.startswith("gfx9") else 32
     return BlocksRenderer(HIP, blocks(shared_bytes=64 << 10, warp_threads=warp,
-                                           matrix_units=units_of_amd(architecture)))
+                                      matrix_units=units_of_amd(architecture),
+                                      multiprocessors=multiprocessors))

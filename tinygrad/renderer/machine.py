@@ -25,6 +25,8 @@ class Machine:
     """whether kernels run as a grid of blocks of threads, with memory that a block shares and barriers"""
     grid_limits: tuple[int, int, int] = (2**31 - 1, 65535, 65535)
     """the most blocks along each axis, the fastest first"""
+    multiprocessors: int = 128
+    """what runs several blocks at once; large GPUs have about so many (an H200 132), drivers say it"""
     has_threads: bool = False
     """whether a THREAD range may be shared out over cores"""
     threads: int = 1
@@ -61,6 +63,22 @@ class Machine:
     """whether a product added to a sum, rounded once, costs less than rounding both"""
     missing: frozenset[DType] = frozenset()
     """dtypes that the device cannot compute with"""
+
+    @property
+    def busy_blocks(self) -> int:
+        """Blocks of threads that keep the device busy, one for two multiprocessors: outputs beyond need no
+        help of more threads each."""
+        return max(1, self.multiprocessors // 2)
+
+    @property
+    def tiled_blocks(self) -> int:
+        """Blocks with tiles that keep it busy; with fewer, tiles are made smaller."""
+        return max(1, self.multiprocessors * 3 // 4)
+
+    @property
+    def blocks_at_once(self) -> int:
+        """Blocks of 256 threads that run at once, eight on each multiprocessor."""
+        return 8 * self.multiprocessors
 
     def __str__(self) -> str:
         if self.has_blocks:

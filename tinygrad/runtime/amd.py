@@ -16,6 +16,7 @@ from tinygrad.device import CompiledDevice
 from tinygrad.helpers import numbered
 from tinygrad.renderer.cuda import hip_renderer
 from tinygrad.renderer.launch import Launch
+from tinygrad.renderer.machine import Machine
 from tinygrad.runtime.stream_programs import StreamProgram
 from tinygrad.runtime.streams import StreamAllocator, StreamGPU, StreamQueue
 from tinygrad.store import key_of, store_of
@@ -169,9 +170,9 @@ def architecture_name(version: int) -> str:
     return f"gfx{version // 10000}{version // 100 % 100:x}{version % 100:x}"
 
 
-def architecture_at(bus: str, topology: Path = Path("/sys/class/kfd/kfd/topology/nodes")) -> str:
-    """The architecture of the GPU at a PCI address (0000:c1:00.0), as Linux tells it. Raises RuntimeError
-    where it does not."""
+def gpu_at(bus: str, topology: Path = Path("/sys/class/kfd/kfd/topology/nodes")) -> tuple[str, int]:
+    """The architecture of the GPU at a PCI address (0000:c1:00.0) and how many compute units it has, as Linux
+    tells them. Raises RuntimeError where it does not."""
     domain, number, rest = bus.split(":")
     place = int(number, 16) << 8 | int(rest.partition(".")[0], 16) << 3 | int(rest.partition(".")[2], 16)
     for file in sorted(topology.glob("*/properties")):
@@ -179,7 +180,8 @@ def architecture_at(bus: str, topology: Path = Path("/sys/class/kfd/kfd/topology
         found = {key: int(value) for key, _, value in words if value.isdecimal()}
         if found.get("gfx_target_version") and found.get("location_id") == place \
                 and found.get("domain", 0) == int(domain, 16):
-            return architecture_name(found["gfx_target_version"])
+            units = found.get("simd_count", 0) // found.get("simd_per_cu", 1)
+            return architecture_name(found["gfx_target_version"]), units or Machine.multiprocessors
     raise RuntimeError(f"Linux does not say which architecture the GPU at {bus} has ({topology})")
 
 
@@ -197,7 +199,7 @@ class GPU(StreamGPU):
         self.enter()
         bus = ctypes.create_string_buffer(32)
         hip().call("hipDeviceGetPCIBusId", bus, len(bus), number)
-        self.architecture = architecture_at(bus.value.decode())
+        self.architecture, self.compute_units = gpu_at(bus.value.decode())
         self.stream, self.copy_stream = self.new_stream(), self.new_stream()
 
     def new_stream(self) -> int:
@@ -323,7 +325,8 @@ class HIPDevice(CompiledDevice):
     """A GPU."""
 
     def __init__(self, name: str, gpu: GPU) -> None:
-        super().__init__(name, StreamAllocator(name, gpu), hip_renderer(gpu.architecture))
+        super().__init__(name, StreamAllocator(name, gpu),
+                         hip_renderer(gpu.architecture, gpu.compute_units))
         self.gpu = gpu
         self.queue = StreamQueue(name, gpu, gpu.stream)
         self.copies = StreamQueue(f"{name} copies", gpu, gpu.copy_stream)

@@ -183,7 +183,8 @@ class CudaContext(StreamGPU):
 
     def renderer(self) -> Renderer:
         """CUDA C for this GPU."""
-        return cuda_renderer(self.capability, self.attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"))
+        return cuda_renderer(self.capability, self.attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
+                             self.attribute("MULTIPROCESSOR_COUNT"))
 
     @property
     def name(self) -> str:

@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 from tinygrad.codegen.indexing import ZERO, reduced_index
 from tinygrad.codegen.lower import runs_over
-from tinygrad.codegen.opt.choose_gpu import FULL_BLOCKS
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.symbolic import linear_terms
 from tinygrad.graph.uop import UOp
@@ -23,7 +22,7 @@ from tinygrad.helpers import prod
 from tinygrad.schedule.cost import LARGE_CONE
 from tinygrad.schedule.layout import worth_ordering
 from tinygrad.schedule.node_summary import Access, Accesses, NodeSummary, operand_accesses
-from tinygrad.schedule.split import runs_blocks
+from tinygrad.schedule.split import machine_of, runs_blocks
 
 SERIAL_WORK = 1 << 15
 """Reduced items that one core may walk alone; above, a kernel keeps at least `MIN_PARALLEL` outer
@@ -248,7 +247,7 @@ class FusionLegality:
         work = prod(summary.source_shape)
         if not group.runs_as_blocks:
             return bool(outer >= MIN_PARALLEL or work <= SERIAL_WORK)
-        if outer >= FULL_BLOCKS:
+        if outer >= machine_of(group.device).busy_blocks:
             return True
         if not is_row:
             return bool(work <= SERIAL_WORK and prod(summary.extents) <= THREAD_WORK)

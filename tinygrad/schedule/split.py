@@ -44,6 +44,11 @@ def runs_blocks(device: str | None) -> bool:
     return found.computes and found.renderer.machine.has_blocks
 
 
+def machine_of(device: str | None) -> Machine:
+    """What a device that computes (None: the default one) offers."""
+    return Device[device or Device.DEFAULT].renderer.machine
+
+
 def core_machine(device: str | None) -> Machine | None:
     """The machine of a device whose cores run loops; None for one that runs blocks, or nothing."""
     found = Device[device or Device.DEFAULT]
@@ -78,7 +83,7 @@ def _split_for_blocks(node: UOp) -> UOp | None:
     source, (op, axes) = node.src[0], node.arg
     if is_symbolic(source.shape) or node.numel == 0:
         return None
-    work = split_k_cost(node)
+    work = split_k_cost(node, machine_of(node.device))
     if work is None or work.cost(1) <= KERNEL_BYTES or (is_contraction(node) and finds_largest(node)):
         return None
     choices = [(float(work.cost(d)), a, d) for a in axes for d in _divisors(source.shape[a])

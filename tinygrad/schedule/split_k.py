@@ -10,17 +10,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tinygrad.codegen.indexing import range_extents
-from tinygrad.codegen.opt.choose_gpu import BLOCKS_AT_ONCE, REGISTER_ROW, SECTOR_BYTES, WORD_BYTES
+from tinygrad.codegen.opt.choose_gpu import REGISTER_ROW, SECTOR_BYTES, WORD_BYTES
 from tinygrad.codegen.opt.choose_units import LEAST_SIDE
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ceildiv, prod
+from tinygrad.renderer.machine import Machine
 from tinygrad.schedule.products import is_contraction, product_of, view_of_stored
 
 TILE_SIDE = 128
 """Rows and columns of a block's tile of a contraction, where it has as many."""
-MULTIPROCESSORS = 132
-"""Of an H200; each is busy with a tile."""
 MANY_ROWS = 256
 """Rows whose blocks keep a device busy: their threads load many items of each at once."""
 KERNEL_BYTES = 32 << 20
@@ -40,6 +39,8 @@ class SplitKCost:
     results: int
     result_bytes: int
     """of one"""
+    blocks_at_once: int = 1024
+    """that the device runs"""
 
     def cost(self, splits: int) -> int:
         """Bytes that the device could move while it adds up so many splits of each sum, and then those."""
@@ -47,26 +48,27 @@ class SplitKCost:
         if splits == 1:
             return first
         stored = self.results * self.result_bytes
-        last = splits * max(stored, BLOCKS_AT_ONCE * (WORD_BYTES if self.results == 1 else SECTOR_BYTES))
+        last = splits * max(stored, self.blocks_at_once * (WORD_BYTES if self.results == 1 else SECTOR_BYTES))
         return first + KERNEL_BYTES + splits * stored + last
 
 
-def split_k_cost(node: UOp) -> SplitKCost | None:
+def split_k_cost(node: UOp, machine: Machine) -> SplitKCost | None:
     """What a REDUCE costs blocks of threads; None for many rows, and for those that a block has in
     registers all at once."""
     length, results = prod(range_extents(node)), node.numel
-    found = _step_of_tiles(node)
+    found = _step_of_tiles(node, machine)
     if found is not None:
-        return SplitKCost(length, *found, results, node.dtype.itemsize)
+        return SplitKCost(length, *found, results, node.dtype.itemsize, machine.blocks_at_once)
     walked = _largest_view(node.src[0])
     along = any(abs(walked.st.views[-1].strides[a]) == 1 for a in node.arg[1] if walked.shape[a] > 1)
     if along and (length <= REGISTER_ROW or results >= MANY_ROWS):
         return None
-    busy = BLOCKS_AT_ONCE * (WORD_BYTES if along else SECTOR_BYTES)
-    return SplitKCost(length, results * walked.dtype.itemsize, busy, results, node.dtype.itemsize)
+    busy = machine.blocks_at_once * (WORD_BYTES if along else SECTOR_BYTES)
+    return SplitKCost(length, results * walked.dtype.itemsize, busy, results, node.dtype.itemsize,
+                      machine.blocks_at_once)
 
 
-def _step_of_tiles(node: UOp) -> tuple[int, int] | None:
+def _step_of_tiles(node: UOp, machine: Machine) -> tuple[int, int] | None:
     """(bytes that all tiles of a contraction read for each product of a sum, those that keep a device busy);
     None for what is no contraction, or too thin a one for tiles."""
     product = product_of(node)
@@ -82,7 +84,7 @@ def _step_of_tiles(node: UOp) -> tuple[int, int] | None:
     itemsize = max(s.dtype.itemsize for s in operands)
     tiles = batch * ceildiv(m, TILE_SIDE) * ceildiv(n, TILE_SIDE)
     read = tiles * (min(m, TILE_SIDE) + min(n, TILE_SIDE))
-    return read * itemsize, MULTIPROCESSORS * 2 * TILE_SIDE * itemsize
+    return read * itemsize, machine.multiprocessors * 2 * TILE_SIDE * itemsize
 
 
 def _largest_view(value: UOp) -> UOp:

@@ -8,7 +8,7 @@ another, and its warps multiply from there (`fused_attention.py`).
 from __future__ import annotations
 
 from tinygrad.codegen.contraction import contraction_of, product_in
-from tinygrad.codegen.opt.choose_sides import FULL_BLOCKS, SideChooser, dividing
+from tinygrad.codegen.opt.choose_sides import SideChooser, dividing
 from tinygrad.codegen.opt.fused_attention import attention_loops, layout_conversion
 from tinygrad.codegen.opt.loops import operands
 from tinygrad.codegen.opt.online_softmax import SoftmaxSums, WeightedSum, online_softmax_of
@@ -125,7 +125,7 @@ class AttentionChooser(SideChooser):
         others = prod(r.extent for r in self.nest.src[0].closed_ranges) // (query.extent * column.extent)
         most = min(MOST_WARPS, self.machine.block_threads // unit.threads)
         warps = next((w for w in (8, 4, 2) if w <= most and query.extent > w * rows // 2
-                      and ceildiv(query.extent, w * rows) * others >= FULL_BLOCKS), 1)
+                      and ceildiv(query.extent, w * rows) * others >= self.machine.tiled_blocks), 1)
         inside, _ = self.tiled(query, warps * rows)
         threads = warps * unit.threads
         for first, second in ((key, depth), (key, column)):

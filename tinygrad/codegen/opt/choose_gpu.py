@@ -44,16 +44,10 @@ from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ceildiv, prod
 from tinygrad.renderer.machine import Machine
 
-FULL_BLOCKS = 64
-"""Blocks of threads that keep a device busy: outputs beyond need no help of more threads each."""
 TILE = 4
 """Rows and columns of a thread's tile of accumulators: 16 of them and 8 operands stay in registers."""
 ACCESS_LANES = 4
 """Items of a wide load or store."""
-
-
-BLOCKS_AT_ONCE = 1024
-"""Blocks of 256 threads that an H200 runs at once: 8 on each of 132 multiprocessors."""
 WORD_BYTES, SECTOR_BYTES = 4, 32
 """What a thread loads at least to keep memory busy, and what is read of it together."""
 ROW_ITEMS = 64
@@ -212,7 +206,7 @@ class _Chooser:
 
     def with_wide_accesses(self, ranges: frozenset[UOp]) -> frozenset[UOp]:
         """`ranges` after the contiguous one became vectors, if that serves every access."""
-        enough = FULL_BLOCKS * self.machine.block_threads * ACCESS_LANES
+        enough = self.machine.busy_blocks * self.machine.block_threads * ACCESS_LANES
         if prod(r.extent for r in ranges) < enough or not self.fastest_first(ranges):
             return ranges
         r = self.fastest_first(ranges)[0]
@@ -243,7 +237,7 @@ class _Chooser:
         walked = [(a, r) for node in reduces if (r := self.shared_range(node)) is not None
                   and (a := self.largest_access(node)) is not None]
         rows = [(a, r) for a, r in walked if a.step(r) == 1]
-        wanted = ceildiv(BLOCKS_AT_ONCE * block, int(prod(r.extent for r in outputs)))
+        wanted = ceildiv(self.machine.blocks_at_once * block, int(prod(r.extent for r in outputs)))
         longest = max((r.extent for _, r in rows or walked), default=1)
         itemsize = min((a.node.dtype.itemsize for a, _ in walked), default=1)
         least, most = (self.machine.warp_threads, block) if rows else (1, block * itemsize // SECTOR_BYTES)
@@ -419,7 +413,7 @@ class _Chooser:
 
     def outputs_fill(self, contraction: Contraction) -> bool:
         """True if there are outputs enough for a thread each, or its sum is too short to share."""
-        enough = FULL_BLOCKS * self.machine.warp_threads
+        enough = self.machine.busy_blocks * self.machine.warp_threads
         return prod(r.extent for r in self.output_ranges()) >= enough or \
             self.shared_range(contraction.reduce) is None
 
@@ -451,7 +445,7 @@ class _Chooser:
         column, row = sorted((max(s, key=lambda r: (r.extent >= TILE, -s.index(r))) for s in sides),
                              key=self.fastest_first(self.output_ranges()).index)
         outputs = prod(r.extent for r in self.output_ranges())
-        enough = FULL_BLOCKS * self.machine.warp_threads
+        enough = self.machine.busy_blocks * self.machine.warp_threads
         size = next((t for t in (TILE, TILE // 2)
                      if outputs >= t * t * enough and min(column.extent, row.extent) >= t), 1)
         side = self.square_side()

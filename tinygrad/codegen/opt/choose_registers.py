@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from tinygrad.codegen.contraction import contraction_of
 from tinygrad.codegen.opt.access import accesses_of
-from tinygrad.codegen.opt.choose_sides import FULL_BLOCKS, SideChooser
+from tinygrad.codegen.opt.choose_sides import SideChooser
 from tinygrad.codegen.opt.opts import Local, Pad, Unroll, Upcast, Vector
 from tinygrad.codegen.ranges import range_named
 from tinygrad.graph.ops import Ops, RangeKind
@@ -90,7 +90,7 @@ class RegisterChooser(SideChooser):
             blocks = ceildiv(sizes[0], tile.m) * ceildiv(sizes[1], tile.n)
             fits = tile.threads <= self.machine.block_threads and \
                 (tile.m + tile.n) * DEPTH * self.reduce.dtype.itemsize <= self.machine.shared_bytes
-            if fits and min(sizes[:2]) > RUN and blocks * others >= FULL_BLOCKS and \
+            if fits and min(sizes[:2]) > RUN and blocks * others >= self.machine.tiled_blocks and \
                     blocks * tile.m * tile.n <= MOST_WASTE * sizes[0] * sizes[1]:
                 return tile
         return None

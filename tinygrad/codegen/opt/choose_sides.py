@@ -21,8 +21,6 @@ from tinygrad.graph.uop import UOp
 from tinygrad.renderer.launch import ACCESS_BYTES
 from tinygrad.renderer.machine import Machine
 
-FULL_BLOCKS = 96
-"""Blocks that keep a GPU of about 132 multiprocessors busy; with fewer, tiles are made smaller."""
 ACCUMULATORS = 8
 """Blocks along m that run beside each other, so that what they read of both operands stays in the cache."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tinygrad.codegen.contraction import Contraction, contraction_of
-from tinygrad.codegen.opt.choose_sides import FULL_BLOCKS, SideChooser
+from tinygrad.codegen.opt.choose_sides import SideChooser
 from tinygrad.codegen.opt.matrix import MatrixProduct, are_of_every_store, matrix_product
 from tinygrad.codegen.opt.opts import MMA, Local, Pad
 from tinygrad.codegen.ranges import range_named
@@ -105,7 +105,7 @@ class UnitChooser(SideChooser):
         most = MOST_WASTE * product.m.extent * product.n.extent
         good = [t for t in possible if _computed(product, t) <= most]
         for tile in good:
-            if _blocks(product, tile) * others >= FULL_BLOCKS:
+            if _blocks(product, tile) * others >= self.machine.tiled_blocks:
                 return tile
         if good:
             return max(good, key=lambda t: _blocks(product, t) * others)
