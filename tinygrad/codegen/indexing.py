@@ -7,6 +7,7 @@ with it.
 """
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from tinygrad.codegen.predicate import both, unless_always
@@ -30,6 +31,19 @@ class Point(NamedTuple):
     def ranges(self) -> frozenset[UOp]:
         """The loops that this item changes with."""
         return ranges_of(self.index, self.valid)
+
+
+def loops_over(extents: Iterable[int], first: int = 0) -> tuple[UOp, ...]:
+    """A loop for each extent, numbered from `first`; an axis of one item needs none."""
+    return tuple(ZERO if n == 1 else UOp.range(n, first + i) for i, n in enumerate(extents))
+
+
+def shared_loops(depth: int, extents: tuple[int, ...], index: tuple[UOp, ...],
+                 valid: UOp | None) -> tuple[object, ...]:
+    """What tells the loops of a REDUCE at `index` from those of others: it shares them with those that run
+    over equal extents for the same outer item, and have as many reduces below them (`depth`), for neither is
+    made of the other then."""
+    return depth, extents, tuple(i for i in index if i.op is not Ops.CONST), valid
 
 
 def ranges_of(index: tuple[UOp, ...], valid: UOp | None) -> frozenset[UOp]:

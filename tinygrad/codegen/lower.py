@@ -18,6 +18,7 @@ from tinygrad.codegen.indexing import (
     range_extents,
     reduce_depth,
     reduced_point,
+    shared_loops,
     splat_value,
     through_movement,
 )
@@ -117,8 +118,7 @@ class _Lowering:
 
     def ranges_of(self, point: Point) -> tuple[UOp, ...]:
         """The loops of a REDUCE at `point`, shared with reduces alike."""
-        outer = tuple(i for i in point.index if i.op is not Ops.CONST)
-        key = (self.depth[point.node], range_extents(point.node), outer, point.valid)
+        key = shared_loops(self.depth[point.node], range_extents(point.node), point.index, point.valid)
         if key not in self.reduce_ranges:
             self.reduce_ranges[key] = tuple(self.new_range(n) for n in range_extents(point.node))
         return self.reduce_ranges[key]

@@ -10,7 +10,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 from math import fsum
 
-from tinygrad.codegen.lower import lower
+from tinygrad.codegen.indexing import loops_over
+from tinygrad.codegen.lower import value_at
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import prod
@@ -117,9 +118,7 @@ def _over_params(node: UOp, closed: set[UOp]) -> UOp:
 
 @lru_cache(maxsize=4096)
 def _lowers_without_loop(reduce: UOp) -> bool:
-    target = UOp.new(Ops.PARAM, reduce.dtype, (), (0, reduce.numel)).reshape(reduce.shape)
-    nest = lower(UOp.sink([UOp.new(Ops.ASSIGN, reduce.dtype, (target, reduce))]))
-    return not any(n.op is Ops.REDUCE for n in nest.toposort())
+    return not any(n.op is Ops.REDUCE for n in value_at(reduce, loops_over(reduce.shape)).toposort())
 
 
 class Work:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from tinygrad.codegen.indexing import ZERO, reduced_index
+from tinygrad.codegen.indexing import loops_over, reduced_index, shared_loops
 from tinygrad.codegen.lower import runs_over
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.symbolic import linear_terms
@@ -70,7 +70,7 @@ class FusionGroup:
     @staticmethod
     def of(root: NodeSummary, device: str | None) -> FusionGroup:
         """A kernel that computes `root`, and nothing yet."""
-        index = tuple(_ranges_from(0, root.shape))
+        index = loops_over(root.shape)
         return FusionGroup(root, device, index, frozenset(r for r in index if r.op is Ops.RANGE), len(index))
 
     @property
@@ -324,11 +324,10 @@ class FusionLegality:
         `depth` tells reduces that do not depend on each other from those that may: it is the same for the
         former. `again`: the REDUCE is the one that the kernel took last, at another item.
         """
-        outer = tuple(i for i in access.index if i.op is not Ops.CONST)
-        key = (depth, summary.extents, outer, access.valid, summary.is_closed)
+        key = shared_loops(depth, summary.extents, access.index, access.valid), summary.is_closed
         loops = group.reduce_ranges.get(key)
         if loops is None:
-            loops = tuple(_ranges_from(group.range_count, summary.extents))
+            loops = loops_over(summary.extents, group.range_count)
             loop_level = group.loop_level(access.ranges)
             around = access.ranges if loop_level is None else loop_level
             inner = [r for r in loops if r.op is Ops.RANGE]
@@ -431,9 +430,3 @@ def device_of(summary: NodeSummary, uses: Iterable[Use]) -> str | None:
     """Where a node is computed: what is made of constants alone, where it is used; None if nowhere."""
     known: str | None = summary.device
     return known or next((use.group.device for use in uses if use.group.device is not None), None)
-
-
-def _ranges_from(first: int, extents: tuple[int, ...]) -> list[UOp]:
-    """A loop for each extent, numbered within its kernel: equal kernels have equal loops, and what is found
-    out about them once is remembered for all."""
-    return [ZERO if n == 1 else UOp.range(n, first + i) for i, n in enumerate(extents)]

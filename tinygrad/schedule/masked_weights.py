@@ -21,7 +21,7 @@ import math
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
-from tinygrad.codegen.indexing import ZERO, splat_value
+from tinygrad.codegen.indexing import ZERO, loops_over, splat_value
 from tinygrad.codegen.lower import value_at
 from tinygrad.dtype import dtypes
 from tinygrad.graph.elementary import argument_of_exponential
@@ -164,7 +164,7 @@ def _lets_rows_through(mask: UOp, axes: tuple[int, ...] | None) -> bool:
     through: the first item, the last, or the one that a bound names."""
     if any(n.op in (Ops.BUFFER, Ops.COPY, Ops.CONTIGUOUS, Ops.ASSIGN) for n in mask.toposort()):
         return False
-    loops = tuple(ZERO if n == 1 else UOp.range(n, axis) for axis, n in enumerate(mask.shape))
+    loops = loops_over(mask.shape)
     conditions = list(conjuncts(value_at(mask, loops)))
     bounds = [b for c in conditions if (b := _difference(c)) is not None]
     if not bounds:
