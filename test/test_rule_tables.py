@@ -168,6 +168,8 @@ def tensor_value(node: UOp, memory: dict[UOp, Array]) -> Array:
     x = [tensor_value(s, memory) for s in node.src]
     if node.op in MOVED:
         return np.asarray(MOVED[node.op](x[0], node.arg))
+    if node.op is Ops.ASSIGN:
+        return x[1]
     if node.op is Ops.CAST:
         return x[0].astype(node.dtype.numpy)
     if node.op is Ops.REDUCE:
@@ -229,6 +231,11 @@ def copies_of_nothing() -> list[UOp]:
     return [UOp.new(Ops.COPY, dtypes.int32, (made + made,), "CPU")]
 
 
+def copies_of_writes() -> list[UOp]:
+    flipped = UOp.new(Ops.ASSIGN, dtypes.int32, (held(6).stride((-1,)), held(6) + held(6)))
+    return [flipped.copy_to("CPU:1")]
+
+
 SCHEDULING: dict[str, Callable[[], list[UOp]]] = {
     "movement of a constant": constants_moved,
     "constant arithmetic": arithmetic_of_constants,
@@ -236,6 +243,7 @@ SCHEDULING: dict[str, Callable[[], list[UOp]]] = {
     "large reduce to few results": large_reduces,
     "copy of what a device without kernels holds": copies_of_files,
     "copy of what no device holds": copies_of_nothing,
+    "copy of what was written through a view": copies_of_writes,
     "detach": lambda: [held(2, 3).detach()],
     "custom gradient": lambda: [held(2, 3).with_gradient([held(2, 3)], lambda g, n: (g,))],
 }
