@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tinygrad.codegen.numerics import numerics_for
 from tinygrad.device import Buffer, Device
 from tinygrad.dtype import DType, dtypes
 from tinygrad.graph.ops import Ops, RangeKind
+from tinygrad.graph.rewrite import rewrite
 from tinygrad.graph.spec import check_graph
 from tinygrad.graph.uop import UOp
 from tinygrad.renderer.launch import launch_of
@@ -77,6 +79,11 @@ def load(memory: UOp, offset: UOp, lanes: int = 1, valid: UOp | None = None) -> 
 def store(memory: UOp, offset: UOp, value: UOp, valid: UOp | None = None) -> UOp:
     src = (memory, offset) if valid is None else (memory, offset, valid)
     return new(Ops.STORE, value.dtype, (new(Ops.INDEX, memory.dtype, src), value))
+
+
+def in_primitives(value: UOp) -> UOp:
+    """A value in the operations that the device has, as kernels come to their renderers."""
+    return rewrite(value, numerics_for(Device[Device.DEFAULT].renderer.native))
 
 
 def run(program: list[UOp], arrays: Sequence[Array], variables: Sequence[int] = (), extent: int = 1) -> None:

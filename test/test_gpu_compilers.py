@@ -9,6 +9,7 @@ import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -19,8 +20,10 @@ from tinygrad.dtype import DType
 from tinygrad.engine.realize import schedule_uops
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
+from tinygrad.renderer import Native, Renderer
 from tinygrad.renderer.cuda import cuda_renderer
 from tinygrad.renderer.llvm_blocks import AMDGCN, NVPTX, LLVMBlocksRenderer, Target, assembled, object_code
+from tinygrad.renderer.python import PythonRenderer
 from tinygrad.runtime import nvrtc
 
 NVIDIA = ("sm_80", "sm_90", "sm_100")
@@ -72,16 +75,23 @@ KERNELS: dict[str, Callable[[], Tensor]] = {
 
 
 @functools.cache
-def program_of(family: str) -> list[UOp]:
-    """The linear program of the last kernel that a tensor takes."""
+def program_of(family: str, native: Native) -> list[UOp]:
+    """The linear program of the last kernel that a tensor takes, in operations of a device that does what is
+    `native` itself."""
     tensor = KERNELS[family]()
-    return stages_of(schedule_uops([tensor.uop])[-1].ast, DEVICE).program
+    with mock.patch.object(PythonRenderer, "native", native):
+        return stages_of(schedule_uops([tensor.uop])[-1].ast, DEVICE).program
+
+
+def source_of(family: str, renderer: Renderer) -> str:
+    """That program as the renderer writes it."""
+    return renderer.render("kernel", program_of(family, renderer.native))
 
 
 @pytest.mark.parametrize("family", KERNELS)
 @needs_nvrtc
 def test_nvrtc_takes_cuda_c(family: str) -> None:
-    source = cuda_renderer().render("kernel", program_of(family))
+    source = source_of(family, cuda_renderer())
     for architecture in NVIDIA:
         assert nvrtc.compile_cuda(source, architecture)[:4] == b"\x7fELF"
 
@@ -89,7 +99,7 @@ def test_nvrtc_takes_cuda_c(family: str) -> None:
 @pytest.mark.parametrize("family", KERNELS)
 @needs_ptxas
 def test_ptxas_takes_what_llvm_makes(family: str, tmp_path: Path) -> None:
-    source = LLVMBlocksRenderer(NVPTX).render("kernel", program_of(family))
+    source = source_of(family, LLVMBlocksRenderer(NVPTX))
     for architecture in NVIDIA:
         file = tmp_path / f"{architecture}.ptx"
         file.write_text(assembled(source, NVPTX, architecture))
@@ -100,7 +110,7 @@ def test_ptxas_takes_what_llvm_makes(family: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("family", KERNELS)
 def test_llvm_makes_objects_for_amd(family: str) -> None:
-    source = LLVMBlocksRenderer(AMDGCN).render("kernel", program_of(family))
+    source = source_of(family, LLVMBlocksRenderer(AMDGCN))
     for architecture in AMD:
         code = object_code(source, AMDGCN, architecture)
         assert code[:4] == b"\x7fELF" and b"kernel.kd" in code
@@ -110,7 +120,7 @@ def test_llvm_makes_objects_for_amd(family: str) -> None:
     (NVPTX, "sm_90", r"bar\w*\.sync", r"\.shared "), (AMDGCN, "gfx942", "s_barrier", "ds_write")])
 def test_a_block_meets_at_barriers_and_shares_memory(target: Target, architecture: str, barrier: str,
                                                      shared: str) -> None:
-    source = LLVMBlocksRenderer(target).render("kernel", program_of("a block's sum"))
+    source = source_of("a block's sum", LLVMBlocksRenderer(target))
     text = assembled(source, target, architecture)
     assert re.search(barrier, text) and re.search(shared, text)
 

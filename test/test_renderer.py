@@ -18,6 +18,7 @@ from renderer_programs import (
     Lines,
     constant,
     equal,
+    in_primitives,
     index,
     load,
     new,
@@ -47,7 +48,7 @@ def elementwise(make: Callable[..., UOp], inputs: Sequence[Array], given: Sequen
     lines = Lines()
     loop = lines.add(UOp.range(whole // lanes, 0))
     memory = [param(i + 1, d, whole) for i, d in enumerate(given)]
-    result = make(*(load(m, loop * lanes, lanes) for m in memory))
+    result = in_primitives(make(*(load(m, loop * lanes, lanes) for m in memory)))
     target = param(0, result.dtype.scalar, whole)
     lines.add(store(target, loop * lanes, result))
     lines.end(loop)

@@ -14,6 +14,7 @@ from renderer_programs import (
     Lines,
     constant,
     equal,
+    in_primitives,
     index,
     load,
     new,
@@ -179,7 +180,8 @@ def test_lanes_reduce_to_one(dtype: DType, lanes: int) -> None:
     lines = Lines()
     for slot, op in enumerate(reference):
         vector = load(param(3, dtype, lanes), index(0), lanes)
-        lines.add(store(param(slot, dtype, 1), index(0), new(Ops.REDUCE, dtype, (vector,), op)))
+        reduced = in_primitives(new(Ops.REDUCE, dtype, (vector,), op))
+        lines.add(store(param(slot, dtype, 1), index(0), reduced))
     out = [np.zeros(1, dtype.numpy) for _ in reference]
     run(lines.nodes, [*out, x])
     exact = x if dtype.is_bool else x.astype(np.int64)

@@ -274,13 +274,16 @@ PROVEN = {
     "what needs no computing": {*SCHEDULING},
 }
 FUNCTIONS = "elementary functions as arithmetic"
+NARROW = ("bfloat16", "float16", "fp8e4m3", "fp8e5m2")
 MEASURED = {
     "logarithms to base e as arithmetic": ("test_transcendental.py", {"log"}),
     FUNCTIONS: ("test_transcendental.py", {"exp2", "log2", "sin"}),
     f"{FUNCTIONS} without float64, {FUNCTIONS}": ("test_sine32.py", {"sin"}),
     "dot products of bytes": ("test_byte_dots.py", {"sum"}),
-    "casts that round once": ("differential/test_casts.py", {"64-bit integers to bfloat16"}),
-    "casts that round once without float64": ("test_emulator.py", {"64-bit integers to bfloat16"}),
+    "narrow floats in float32": ("differential/test_casts.py", {"arithmetic", "reduce", "cast"}),
+    "floats as bits": ("test_renderer.py", {
+        *(f"{n} to float32" for n in NARROW), *(f"float32 to {n}" for n in NARROW),
+        "product with a power of two", "product and sum"}),
 }
 """Rules that change rounding or make operations, by the module that measures their results."""
 

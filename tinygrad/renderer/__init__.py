@@ -8,18 +8,31 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import ClassVar
 
 from tinygrad.dtype import DType, dtypes
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import round_up
-from tinygrad.renderer.machine import Machine
+from tinygrad.renderer.machine import WIDE_FLOATS, Machine
 
 SCRATCH_ALIGNMENT = 64
 """Bytes to which scratch arrays are aligned."""
 STATIC_SHARED_BYTES = 48 << 10
 """What a block of an NVIDIA GPU may share without having asked for more when it is launched."""
+
+
+@dataclass(frozen=True)
+class Native:
+    """What a device does with floats by itself; the rest `codegen/numerics.py` makes of other operations."""
+
+    conversions: frozenset[DType] = frozenset()
+    """narrow floats that it casts to and from float32"""
+    fused: frozenset[DType] = WIDE_FLOATS
+    """types of which it adds a product rounded once (MULACC)"""
+    scaling: frozenset[int] = frozenset()
+    """bytes of the values, all lanes together, that it multiplies by powers of two (LDEXP)"""
 
 
 def same_in_every_lane(node: UOp) -> int | None:
@@ -39,6 +52,11 @@ class Renderer(ABC):
     """of the language"""
     machine: Machine
     """what the device offers: plans are chosen by it"""
+
+    @property
+    def native(self) -> Native:
+        """What of conversions and functions of floats the device does by itself."""
+        return Native()
 
     def __repr__(self) -> str:
         return f"{self.name}, {self.machine}"

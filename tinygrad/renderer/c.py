@@ -13,17 +13,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from tinygrad.dtype import DType, dtypes
 from tinygrad.graph.ops import Family, Ops, RangeKind
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import round_up
-from tinygrad.renderer import SCRATCH_ALIGNMENT, Renderer
+from tinygrad.renderer import SCRATCH_ALIGNMENT, Native, Renderer
 from tinygrad.renderer.c_arithmetic import CArithmetic
 from tinygrad.renderer.c_functions import PLAIN_C, Dialect, padded, signed_of
 from tinygrad.renderer.lanes import LaneReduction
 from tinygrad.renderer.machine import Machine, cores
+
+LEAST_ITEM_BYTES = 4
+"""What is computed with items of a byte or two is often as wide as four, and GCC takes vectors wider than the
+machine's apart, item by item: 64 float16 to bytes of a float8 took it minutes."""
 
 
 class CRenderer(Renderer):
@@ -33,11 +38,15 @@ class CRenderer(Renderer):
 
     def __init__(self, dialect: Dialect = PLAIN_C, machine: Machine | None = None) -> None:
         self.dialect = dialect
-        self.machine = machine or cores()
+        self.machine = replace(machine or cores(), least_item_bytes=LEAST_ITEM_BYTES)
 
     def render(self, name: str, program: list[UOp]) -> str:
         self.check(name, program)
         return CWriter(name, program, self.dialect).module()
+
+    @property
+    def native(self) -> Native:
+        return self.dialect.native
 
 
 class CWriter(CArithmetic, LaneReduction):

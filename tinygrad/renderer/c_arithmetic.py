@@ -109,9 +109,7 @@ class CArithmetic:
         """The operations that follow from operands and dtype alone; an empty text for others."""
         count = dtype.count
         if dtype.scalar in NARROW_FLOATS:
-            wide = dtypes.float32.vec(count)
-            result = self.arithmetic(op, wide, *(self.cast(x, dtype, wide) for x in operands))
-            return result and self.cast(result, wide, dtype)
+            return ""
         operator = _OPERATORS["float" if dtype.is_float else "bool" if dtype.is_bool else "int"].get(op)
         if dtype.is_bool:
             if operator is None:
@@ -147,8 +145,6 @@ class CArithmetic:
             return ""
         if op is Ops.MULACC:
             return self.functions.multiply_add(dtype)
-        if op is Ops.LDEXP:
-            return self.functions.ldexp(dtype)
         if op in (Ops.SQRT, Ops.TRUNC):
             return self.functions.builtin(op.name.lower(), dtype, 1)
         return ""
@@ -163,9 +159,6 @@ class CArithmetic:
 
     def compare(self, op: Ops, dtype: DType, a: str, b: str) -> str:
         count = dtype.count
-        if dtype.scalar in NARROW_FLOATS:
-            wide = dtypes.float32.vec(count)
-            return self.compare(op, wide, self.cast(a, dtype, wide), self.cast(b, dtype, wide))
         if dtype.is_bool and count > 1:
             width = self.common_width(a, b)
             a, b = self.mask(a, count, width), self.mask(b, count, width)
@@ -204,11 +197,11 @@ class CArithmetic:
         if target.is_bool:
             zero = functions.constant(source, source.scalar.as_const(0))
             return self.compare(Ops.CMPNE, source, value, zero)
-        if source.scalar in NARROW_FLOATS:
-            wide = dtypes.float32.vec(count)
-            return self.cast(self.emit("v", wide, f"{functions.widen(source)}({value})"), wide, target)
-        if target.scalar in NARROW_FLOATS:
-            return self.cast_to_narrow(value, source, target)
+        if NARROW_FLOATS & {source.scalar, target.scalar}:
+            is_native = {source.scalar, target.scalar} == {dtypes.float16, dtypes.float32} and \
+                functions.dialect.has_float16
+            return self.emit("v", target, f"{functions.convert_half(source, target)}({value})") \
+                if is_native else ""
         if source.is_float and not target.is_float:
             return self.emit("v", target, f"{functions.to_integer(source, target)}({value})")
         if count == 1:
@@ -220,22 +213,12 @@ class CArithmetic:
             return self.emit("v", target, f"({functions.type(target)})-{mask}")
         return self.emit("v", target, f"__builtin_convertvector({value}, {functions.type(target)})")
 
-    def cast_to_narrow(self, value: str, source: DType, target: DType) -> str:
-        """Rounded once: through float32, rounded to odd where float32 is not exact."""
-        wide = dtypes.float32.vec(source.count)
-        if source.scalar is not dtypes.float32:
-            wide_int = source.is_int and source.lane_size >= 4 and target.scalar is dtypes.bfloat16
-            if source.scalar is dtypes.float64 or wide_int:
-                doubled = self.cast(value, source, dtypes.float64.vec(source.count))
-                value = self.emit("v", wide, f"{self.functions.round_to_odd(source.count)}({doubled})")
-            else:
-                value = self.cast(value, source, wide)
-        return self.emit("v", target, f"{self.functions.narrow(target)}({value})")
-
     def bitcast(self, value: str, source: DType, target: DType) -> str:
         if source.is_bool or target.is_bool:
             return self.cast(value, source, target)
         kind = self.functions.type(target)
+        if kind == self.functions.type(source):
+            return value
         if source.count > 1:
             return self.emit("v", target, f"({kind}){value}")
         return self.emit("v", target, self.functions.bits(value, source, target))

@@ -14,7 +14,7 @@ from tinygrad.dtype import DType, dtypes
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import round_up
-from tinygrad.renderer import STATIC_SHARED_BYTES, Renderer
+from tinygrad.renderer import STATIC_SHARED_BYTES, Native, Renderer
 from tinygrad.renderer.c import CWriter
 from tinygrad.renderer.c_functions import Dialect
 from tinygrad.renderer.launch import SHARED_ALIGNMENT, shared_bytes_of
@@ -30,6 +30,10 @@ class BlocksRenderer(Renderer):
         self.machine = replace(machine or blocks(), longest_access=dialect.longest_access,
                                has_exchange=bool(dialect.exchange),
                                has_async_copies=bool(dialect.async_copy))
+
+    @property
+    def native(self) -> Native:
+        return self.dialect.native
 
     def render(self, name: str, program: list[UOp]) -> str:
         self.check(name, program)

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tinygrad.dtype import DType, dtypes
+from tinygrad.renderer import Native
 from tinygrad.renderer.machine import NARROW_FLOATS
 
 
@@ -89,6 +90,11 @@ class Dialect:
         """Whether float16 has a type of its own."""
         return self.types[dtypes.float16] != self.types[dtypes.uint16]
 
+    @property
+    def native(self) -> Native:
+        """What of conversions and functions of floats the language has."""
+        return Native(conversions=frozenset({dtypes.float16} if self.has_float16 else ()))
+
 
 PLAIN_C = Dialect(
     name="C",
@@ -107,14 +113,6 @@ PLAIN_C = Dialect(
     wraps=True,
 )
 """C as GCC and clang take it with -fwrapv, for a CPU."""
-
-
-_LAYOUTS: dict[DType, tuple[int, int, int, int, int]] = {
-    dtypes.float16: (5, 10, 0x7BFF, 0x7C00, 0x7E00),
-    dtypes.fp8e4m3: (4, 3, 0x7E, 0x7F, 0x7F),
-    dtypes.fp8e5m2: (5, 2, 0x7B, 0x7C, 0x7E),
-}
-"""Bits of the exponent and of the mantissa; the largest number, what lies beyond it, and NaN, as bits."""
 
 
 def padded(count: int) -> int:
@@ -342,19 +340,6 @@ class Functions:
             return {by_lane}(a, b, c);
             #endif""")
 
-    def ldexp(self, dtype: DType) -> str:
-        """a * 2**b as `Ops.LDEXP` says: see `llvm_functions.ldexp`."""
-        fraction, bias = (23, 127) if dtype.scalar is dtypes.float32 else (52, 1023)
-        t, u = self.type(dtype), unsigned_of(dtype.lane_size).vec(dtype.count)
-        bits = self.type(u)
-        return self.define(f"ldexp_{self.name_of(dtype)}", dtype, {"a": dtype, "b": dtype}, f"""
-            {t} sum = b + {self.constant(dtype, 1.5 * 2.0**fraction + 2 * bias)};
-            {bits} exponent = {self.bits("sum", dtype, u)};
-            {bits} half_of_it = exponent >> 1;
-            {t} first = {self.bits(f"half_of_it << {fraction}", u, dtype)};
-            {t} second = {self.bits(f"(exponent - half_of_it) << {fraction}", u, dtype)};
-            return a * first * second;""")
-
     def to_integer(self, source: DType, target: DType) -> str:
         """A float as an integer, toward zero; the nearest there is where none fits, 0 for NaN."""
         suffix = _suffix(source)
@@ -366,93 +351,9 @@ class Functions:
             return ({self.type(target.scalar)})a;"""
         return self.of_lanes(f"{target.name}_of_{source.name}", target, body, source)
 
-    # --- narrow floats --------------------------------------------------------------------------------------
-
-    def narrow(self, dtype: DType) -> str:
-        """float32 rounded to a narrow float type, to nearest even."""
-        wide = dtypes.float32.vec(dtype.count)
-        if dtype.scalar is dtypes.float16 and self.dialect.has_float16:
-            return self.of_lanes("float16_of_float32", dtype, "return a;", wide)
-        if dtype.scalar is dtypes.bfloat16:
-            return self.narrow_bfloat16(dtype, wide)
-        return self.narrow_bits(dtype, wide, *_LAYOUTS[dtype.scalar])
-
-    def narrow_bfloat16(self, dtype: DType, wide: DType) -> str:
-        u = dtypes.uint32.vec(dtype.count)
-        chosen = self.choose(u, "a != a", "bits >> 16 | 0x40",
-                             "(bits + 0x7fff + (bits >> 16 & 1)) >> 16")
-        value = f"({self.type(dtype)})({chosen})" if dtype.count == 1 else \
-            f"__builtin_convertvector({chosen}, {self.type(dtype)})"
-        return self.define(f"{self.name_of(dtype)}_of_float32", dtype, {"a": wide}, f"""
-            {self.type(u)} bits = {self.bits("a", wide, u)};
-            return {value};""")
-
-    def narrow_bits(self, dtype: DType, wide: DType, exponent: int, mantissa: int, largest: int, beyond: int,
-                    nan: int) -> str:
-        """Rounds the bits for normal results, and denormal ones by adding a number whose last place is
-        theirs."""
-        bias = 2 ** (exponent - 1) - 1
-        shift = 23 - mantissa
-        adder = (127 + shift + 1 - bias) << 23
-        scalar, u = wide.scalar, dtypes.uint32
-        unsigned, size_of = self.type(u), self.dialect.math.format(name="fabs", suffix=_suffix(scalar))
-        return self.of_lanes(f"{dtype.name}_of_float32", dtype, f"""
-            {unsigned} bits = {self.bits("a", scalar, u)}, kept;
-            {unsigned} size = bits & 0x7fffffffu;
-            if (size < {(127 + 1 - bias) << 23}u) {{
-            {self.type(scalar)} added = {size_of}(a) + {self.bits(f"({unsigned}){adder}u", u, scalar)};
-            kept = {self.bits("added", scalar, u)} - {adder}u;
-            }} else {{
-            kept = (size + {(1 << (shift - 1)) - 1}u + (size >> {shift} & 1u)) >> {shift};
-            kept -= {(127 - bias) << mantissa}u;
-            }}
-            if (kept > {largest}u) kept = {beyond}u;
-            if (a != a) kept = {nan}u;
-            return kept | (bits >> {32 - dtype.scalar.bits} & {1 << (dtype.scalar.bits - 1)}u);""", wide)
-
-    def widen(self, dtype: DType) -> str:
-        """A narrow float as float32, exactly."""
-        wide = dtypes.float32.vec(dtype.count)
-        if dtype.scalar is dtypes.float16 and self.dialect.has_float16:
-            return self.of_lanes("float32_of_float16", wide, "return a;", dtype)
-        if dtype.scalar is dtypes.bfloat16:
-            u = dtypes.uint32.vec(dtype.count)
-            bits = f"({self.type(u)})a" if dtype.count == 1 else f"__builtin_convertvector(a, {self.type(u)})"
-            return self.define(f"float32_of_{self.name_of(dtype)}", wide, {"a": dtype}, f"""
-                {self.type(u)} bits = {bits};
-                return {self.bits("bits << 16", u, wide)};""")
-        exponent, mantissa, _, beyond, nan = _LAYOUTS[dtype.scalar]
-        return self.widen_bits(dtype, wide, exponent, mantissa, min(beyond, nan))
-
-    def widen_bits(self, dtype: DType, wide: DType, exponent: int, mantissa: int, first_special: int) -> str:
-        """The bits moved into place are the number times a power of two, but for infinities and NaN."""
-        scale = self.real(2.0 ** (127 - (2 ** (exponent - 1) - 1)), dtypes.float32)
-        all_ones = ((1 << exponent) - 1) << mantissa
-        scalar, u, sign = dtypes.float32, dtypes.uint32, 1 << (dtype.scalar.bits - 1)
-        unsigned = self.type(u)
-        return self.of_lanes(f"float32_of_{dtype.name}", wide, f"""
-            {unsigned} size = a & {sign - 1}u, bits = size << {23 - mantissa};
-            {self.type(scalar)} value = {self.bits("bits", u, scalar)} * {scale};
-            bits = {self.bits("value", scalar, u)};
-            if (size >= {first_special}u) bits = (size - {all_ones}u) << {23 - mantissa} | 0x7f800000u;
-            bits |= ({unsigned})(a & {sign}u) << {32 - dtype.scalar.bits};
-            return {self.bits("bits", u, scalar)};""", dtype)
-
-    def round_to_odd(self, count: int) -> str:
-        """float64 as float32, so that rounding it further to a narrow type is as if rounded once.
-
-        An inexact result takes the neighbour whose last bit is 1 (Boldo and Melquiond, "Emulation of FMA and
-        correctly rounded sums: proved algorithms using rounding to odd", 2008).
-        """
-        f, d, u = (self.type(t) for t in (dtypes.float32, dtypes.float64, dtypes.uint32))
-        size_of = self.dialect.math.format(name="fabs", suffix="")
-        return self.of_lanes("odd_float32_of_float64", dtypes.float32.vec(count), f"""
-            {f} near = ({f})a;
-            {d} back = near;
-            if (back == a || a != a) return near;
-            {u} bits = {self.bits("near", dtypes.float32, dtypes.uint32)};
-            bits = (bits - ({size_of}(back) > {size_of}(a))) | 1;
-            return {self.bits("bits", dtypes.uint32, dtypes.float32)};""", dtypes.float64.vec(count))
+    def convert_half(self, source: DType, target: DType) -> str:
+        """Between float32 and float16, where that has a type of its own."""
+        return self.of_lanes(f"{target.name}_of_{source.name}", target, "return a;", source)
 
 
 def _suffix(dtype: DType) -> str:

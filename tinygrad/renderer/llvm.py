@@ -21,9 +21,10 @@ from tinygrad.graph.ops import Family, Memory, Ops, RangeKind
 from tinygrad.graph.symbolic import is_multiple
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import round_up
-from tinygrad.renderer import SCRATCH_ALIGNMENT, Renderer
+from tinygrad.renderer import SCRATCH_ALIGNMENT, Native, Renderer
 from tinygrad.renderer.lanes import LaneReduction
 from tinygrad.renderer.llvm_functions import (
+    SCALEF_BYTES,
     constant,
     mangled,
     memory_type,
@@ -32,7 +33,7 @@ from tinygrad.renderer.llvm_functions import (
 )
 from tinygrad.renderer.llvm_tiles import TileStatements, tile_places
 from tinygrad.renderer.llvm_units import INTRINSICS, multiplied
-from tinygrad.renderer.machine import Machine, cores
+from tinygrad.renderer.machine import WIDE_FLOATS, Machine, cores
 
 LLVM_OPTION = "-disable-vector-combine"
 """Leaves out the pass of LLVM that rewrites vectors, which ends the process where integers made of float32
@@ -55,8 +56,15 @@ class LLVMRenderer(Renderer):
 
     def render(self, name: str, program: list[UOp]) -> str:
         self.check(name, program)
-        return LLVMWriter(name, program, self.has_scalef, self.machine.contracts,
-                          self.has_float16, self.has_vnni).module()
+        return LLVMWriter(name, program, self.has_vnni).module()
+
+    @property
+    def native(self) -> Native:
+        """Where LLVM has no instruction for a product and a sum, or for float16, it would call a library, one
+        lane at a time, and one that this process lacks."""
+        return Native(conversions=frozenset({dtypes.float16} if self.has_float16 else ()),
+                      fused=WIDE_FLOATS if self.machine.contracts else frozenset({dtypes.float64}),
+                      scaling=SCALEF_BYTES if self.has_scalef else frozenset())
 
 
 @dataclass(frozen=True)
@@ -75,9 +83,8 @@ class _Loop:
 class LLVMWriter(TileStatements, LaneReduction):
     """Writes one kernel, statement by statement. `values` has the operand that each node now is."""
 
-    def __init__(self, name: str, program: list[UOp], has_scalef: bool = False, has_fused: bool = True,
-                 has_float16: bool = True, has_vnni: bool = False) -> None:
-        super().__init__(has_scalef, has_fused, has_float16, has_vnni)
+    def __init__(self, name: str, program: list[UOp], has_vnni: bool = False) -> None:
+        super().__init__(has_vnni)
         self.name = name
         self.program = program
         self.values: dict[UOp, str] = {}

@@ -14,7 +14,6 @@ from tinygrad.graph.uop import UOp
 from tinygrad.renderer import llvm_functions as functions
 from tinygrad.renderer import same_in_every_lane
 from tinygrad.renderer.llvm_functions import (
-    NARROW_FLOATS,
     HelperFunction,
     constant,
     mangled,
@@ -22,6 +21,7 @@ from tinygrad.renderer.llvm_functions import (
     value_type,
     vector_type,
 )
+from tinygrad.renderer.machine import NARROW_FLOATS
 
 _BITWISE = {Ops.AND: "and", Ops.OR: "or", Ops.XOR: "xor"}
 _INSTRUCTIONS: dict[str, dict[Ops, str]] = {
@@ -34,17 +34,11 @@ _KEEPS_NOT_NEGATIVE = frozenset({Ops.VECTORIZE, Ops.ADD, Ops.MUL, Ops.IDIV, Ops.
 
 
 class LLVMArithmetic:
-    """Writes instructions on values into `lines`, and remembers which functions they call. `has_fused` says
-    that there is an instruction for a product and a sum rounded once, `has_float16` for float16 to and from
-    float32: LLVM would call a library for them, one lane at a time, and one that this process lacks.
-    `has_vnni` says that there are dot products of bytes."""
+    """Writes instructions on values into `lines`, and remembers which functions they call. `has_vnni` says
+    that there are dot products of bytes."""
 
-    def __init__(self, has_scalef: bool = False, has_fused: bool = True, has_float16: bool = True,
-                 has_vnni: bool = False) -> None:
+    def __init__(self, has_vnni: bool = False) -> None:
         self.has_vnni = has_vnni
-        self.has_scalef = has_scalef
-        self.has_fused = has_fused
-        self.has_float16 = has_float16
         self.lines: list[str] = []
         self.functions: dict[str, HelperFunction] = {}
         self.number = 0
@@ -95,9 +89,7 @@ class LLVMArithmetic:
     def arithmetic(self, op: Ops, dtype: DType, *operands: str) -> str:
         """The operations that follow from operands and dtype alone; an empty text for others."""
         if dtype.scalar in NARROW_FLOATS:
-            wide = dtypes.float32.vec(dtype.count)
-            result = self.arithmetic(op, wide, *(self.cast(x, dtype, wide) for x in operands))
-            return result and self.cast(result, wide, dtype)
+            return ""
         kind = value_type(dtype)
         table = _INSTRUCTIONS["float" if dtype.is_float else "bool" if dtype.is_bool else "int"]
         if op in table:
@@ -108,8 +100,6 @@ class LLVMArithmetic:
             return self.byte_dot(dtype.count, *operands)
         if op is Ops.MULACC:
             a, b, c = operands
-            if dtype.scalar is dtypes.float32 and not self.has_fused:
-                return self.call("v", functions.multiply_add(dtype.count), kind, a, b, c)
             if dtype.is_float:
                 factors = f"{kind} {a}, {kind} {b}"
                 return self.intrinsic("v", f"fma.{mangled(kind)}", kind, f"{factors}, {kind} {c}")
@@ -150,9 +140,7 @@ class LLVMArithmetic:
             both = ", ".join(f"{kind} {x}" for x in operands)  # NaN where either is; whichever of two zeros
             return self.intrinsic("v", f"maximum.{mangled(kind)}", kind, both, flags="nsz ")
         if op is Ops.LDEXP:
-            fits = self.has_scalef and dtype.itemsize in functions.SCALEF_BYTES
-            make = functions.scalef if fits else functions.ldexp
-            return self.call("v", make(dtype.bits, dtype.count), kind, *operands)
+            return self.call("v", functions.scalef(dtype.bits, dtype.count), kind, *operands)
         return ""
 
     def float_maximum(self, node: UOp, a: str, b: str) -> str:
@@ -166,9 +154,6 @@ class LLVMArithmetic:
         return self.arithmetic(Ops.MAX, node.dtype, a, b)
 
     def compare(self, op: Ops, dtype: DType, a: str, b: str) -> str:
-        if dtype.scalar in NARROW_FLOATS:
-            wide = dtypes.float32.vec(dtype.count)
-            return self.compare(op, wide, self.cast(a, dtype, wide), self.cast(b, dtype, wide))
         if dtype.is_float:
             relation = "fcmp olt" if op is Ops.CMPLT else "fcmp une"
         elif op is Ops.CMPNE:
@@ -230,18 +215,9 @@ class LLVMArithmetic:
         from_type, to_type = value_type(source), value_type(target)
         if target.is_bool:
             return self.compare(Ops.CMPNE, source, value, constant(source, 0))
-        if source.scalar in NARROW_FLOATS:
-            wide = dtypes.float32.vec(source.count)
-            if source.scalar is dtypes.float16 and self.has_float16:
-                widened = self.emit("v", f"fpext {from_type} {value} to {value_type(wide)}")
-            else:
-                bits = vector_type(f"i{source.bits}", source.count)
-                if bits != from_type:
-                    value = self.emit("v", f"bitcast {from_type} {value} to {bits}")
-                widened = self.call("v", functions.widen(source.scalar, source.count), bits, value)
-            return self.cast(widened, wide, target)
-        if target.scalar in NARROW_FLOATS:
-            return self.cast_to_narrow(value, source, target)
+        if NARROW_FLOATS & {source.scalar, target.scalar} and \
+                {source.scalar, target.scalar} != {dtypes.float16, dtypes.float32}:
+            return ""
         if source.is_float and target.is_float:
             name = "fpext" if target.bits > source.bits else "fptrunc"
         elif source.is_float:
@@ -256,23 +232,6 @@ class LLVMArithmetic:
         else:
             name = "sext" if source.kind == "int" else "zext"
         return self.emit("v", f"{name} {from_type} {value} to {to_type}")
-
-    def cast_to_narrow(self, value: str, source: DType, target: DType) -> str:
-        """Rounded once: through float32, rounded to odd where float32 is not exact."""
-        wide = dtypes.float32.vec(source.count)
-        if source.scalar is not dtypes.float32:
-            wide_int = source.is_int and source.lane_size >= 4 and target.scalar is dtypes.bfloat16
-            if source.scalar is dtypes.float64 or wide_int:
-                double = dtypes.float64.vec(source.count)
-                doubled = self.cast(value, source, double)
-                value = self.call("v", functions.round_to_odd(source.count), value_type(double), doubled)
-            else:
-                value = self.cast(value, source, wide)
-        kind, bits = value_type(target), vector_type(f"i{target.bits}", target.count)
-        if target.scalar is dtypes.float16 and self.has_float16:
-            return self.emit("v", f"fptrunc {value_type(wide)} {value} to {kind}")
-        narrow = self.call("v", functions.narrow(target.scalar, target.count), value_type(wide), value)
-        return narrow if bits == kind else self.emit("v", f"bitcast {bits} {narrow} to {kind}")
 
     def bitcast(self, value: str, source: DType, target: DType) -> str:
         if source.is_bool or target.is_bool:

@@ -15,11 +15,11 @@ from typing import Any
 
 import llvmlite.binding as llvm
 
-from tinygrad.dtype import DType
+from tinygrad.dtype import DType, dtypes
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import numbered
-from tinygrad.renderer import SCRATCH_ALIGNMENT, Renderer
+from tinygrad.renderer import SCRATCH_ALIGNMENT, Native, Renderer
 from tinygrad.renderer.launch import SHARED_ALIGNMENT
 from tinygrad.renderer.llvm import LLVM_OPTION, STATEMENTS, LLVMWriter
 from tinygrad.renderer.llvm_exchange import Exchange, amd_word, exchanged, nvidia_word
@@ -75,6 +75,10 @@ class LLVMBlocksRenderer(Renderer):
         units = target.matrix_units if matrix_units is None else matrix_units
         self.machine = blocks(shared_bytes=48 << 10, registers=64, has_exchange=True, longest_access=16,
                               matrix_units=units, warp_threads=units[0].threads if units else 32)
+
+    @property
+    def native(self) -> Native:
+        return Native(conversions=frozenset({dtypes.float16}))
 
     def render(self, name: str, program: list[UOp]) -> str:
         return BlocksWriter(name, program, self.target).module()

@@ -2,8 +2,7 @@
 
 What LLVM leaves undefined is defined here, the same for scalars and vectors: a division by zero gives 0, a
 shift by the width or more gives what shifting bit by bit would, a maximum is NaN where an operand is. Floats
-narrower than float32 are held as their bits (float16 as LLVM's half); `widen` makes float32 of them, exactly,
-and `narrow` rounds float32 to them, to nearest even, denormals and infinities included.
+narrower than float32 are held as their bits (float16 as LLVM's half).
 
 Every function is inlined: the text stays readable and the machine code is as if it were written in place.
 """
@@ -16,6 +15,7 @@ from collections.abc import Callable
 import numpy as np
 
 from tinygrad.dtype import DType, dtypes
+from tinygrad.renderer.machine import NARROW_FLOATS
 
 _SCALAR_TYPES: dict[DType, str] = {
     dtypes.bool: "i1",
@@ -29,8 +29,6 @@ _SCALAR_TYPES: dict[DType, str] = {
     dtypes.float64: "double",
 }
 _MANGLED = {"half": "f16", "float": "f32", "double": "f64"}
-NARROW_FLOATS = frozenset({dtypes.fp8e4m3, dtypes.fp8e5m2, dtypes.bfloat16, dtypes.float16})
-"""Types to store numbers in; arithmetic on them is done in float32 and rounded after each operation."""
 
 
 def vector_type(scalar: str, count: int) -> str:
@@ -201,28 +199,6 @@ def shift_right_signed(bits: int, count: int) -> HelperFunction:
         ret {t} %result""")
 
 
-@functools.cache
-def ldexp(bits: int, count: int) -> HelperFunction:
-    """a * 2**b as `Ops.LDEXP` says. The power is two factors, so a denormal result is rounded by the last
-    product only, and adding 1.5 * 2**fraction leaves b in the low bits of the sum."""
-    fraction, bias = {32: (23, 127), 64: (52, 1023)}[bits]
-    t, i = (vector_type(x, count) for x in ({32: "float", 64: "double"}[bits], f"i{bits}"))
-    rounding = constant({32: dtypes.float32, 64: dtypes.float64}[bits].vec(count),
-                        1.5 * 2.0**fraction + 2 * bias)
-    return HelperFunction(f"ldexp.{mangled(t)}", t, f"{t} %a, {t} %b", f"""
-        %sum = fadd {t} %b, {rounding}
-        %exponent = bitcast {t} %sum to {i}
-        %half = lshr {i} %exponent, {splat(i, 1)}
-        %rest = sub {i} %exponent, %half
-        %first.bits = shl {i} %half, {splat(i, fraction)}
-        %second.bits = shl {i} %rest, {splat(i, fraction)}
-        %first = bitcast {i} %first.bits to {t}
-        %second = bitcast {i} %second.bits to {t}
-        %part = fmul {t} %a, %first
-        %result = fmul {t} %part, %second
-        ret {t} %result""")
-
-
 SCALEF_BYTES = frozenset({16, 32, 64})
 """Vectors that AVX-512's vscalef takes."""
 
@@ -238,167 +214,3 @@ def scalef(bits: int, count: int) -> HelperFunction:
     return HelperFunction(f"scalef.{mangled(t)}", t, f"{t} %a, {t} %b", f"""
         %result = call {t} @llvm.x86.avx512.mask.scalef.{suffix}({t} %a, {t} %b, {t} %a, {mask}{rounding})
         ret {t} %result""")
-
-
-# --- narrow floats -------------------------------------------------------------------------------------
-
-
-@functools.cache
-def narrow(dtype: DType, count: int) -> HelperFunction:
-    """The bits of float32 rounded to a narrow float type."""
-    if dtype is dtypes.bfloat16:
-        return _narrow_bfloat16(count)
-    if dtype is dtypes.float16:
-        return _narrow_bits("e5m10", 5, 10, 0x7BFF, 0x7C00, 0x7E00, count)
-    if dtype is dtypes.fp8e4m3:
-        return _narrow_bits("e4m3", 4, 3, 0x7E, 0x7F, 0x7F, count)
-    return _narrow_bits("e5m2", 5, 2, 0x7B, 0x7C, 0x7E, count)
-
-
-def _narrow_bfloat16(count: int) -> HelperFunction:
-    f, i, t, flag = (vector_type(x, count) for x in ("float", "i32", "i16", "i1"))
-    return HelperFunction(f"narrow.bf16.{mangled(f)}", t, f"{f} %x", f"""
-        %bits = bitcast {f} %x to {i}
-        %upper = lshr {i} %bits, {splat(i, 16)}
-        %odd = and {i} %upper, {splat(i, 1)}
-        %half = add {i} %odd, {splat(i, 0x7FFF)}
-        %sum = add {i} %bits, %half
-        %rounded = lshr {i} %sum, {splat(i, 16)}
-        %quiet = or {i} %upper, {splat(i, 0x40)}
-        %nan = fcmp uno {f} %x, %x
-        %chosen = select {flag} %nan, {i} %quiet, {i} %rounded
-        %result = trunc {i} %chosen to {t}
-        ret {t} %result""")
-
-
-def _narrow_bits(name: str, exponent: int, mantissa: int, largest: int, beyond: int, nan: int,
-                 count: int) -> HelperFunction:
-    """Rounds the bits for normal results, and denormal ones by adding a number whose last place is theirs."""
-    f, i, t, flag = (vector_type(x, count) for x in ("float", "i32", f"i{1 + exponent + mantissa}", "i1"))
-    bias = 2 ** (exponent - 1) - 1
-    shift = 23 - mantissa
-    smallest_normal = (127 + 1 - bias) << 23
-    adder = (127 + shift + 1 - bias) << 23
-    return HelperFunction(f"narrow.{name}.{mangled(f)}", t, f"{f} %x", f"""
-        %bits = bitcast {f} %x to {i}
-        %size = and {i} %bits, {splat(i, 0x7FFFFFFF)}
-        %last = lshr {i} %size, {splat(i, shift)}
-        %odd = and {i} %last, {splat(i, 1)}
-        %half = add {i} %odd, {splat(i, (1 << (shift - 1)) - 1)}
-        %sum = add {i} %size, %half
-        %kept = lshr {i} %sum, {splat(i, shift)}
-        %normal = sub {i} %kept, {splat(i, (127 - bias) << mantissa)}
-        %absolute = bitcast {i} %size to {f}
-        %adder = bitcast {i} {splat(i, adder)} to {f}
-        %added = fadd {f} %absolute, %adder
-        %added.bits = bitcast {f} %added to {i}
-        %denormal = sub {i} %added.bits, {splat(i, adder)}
-        %small = icmp ult {i} %size, {splat(i, smallest_normal)}
-        %finite = select {flag} %small, {i} %denormal, {i} %normal
-        %large = icmp ugt {i} %finite, {splat(i, largest)}
-        %bounded = select {flag} %large, {i} {splat(i, beyond)}, {i} %finite
-        %isnan = fcmp uno {f} %x, %x
-        %number = select {flag} %isnan, {i} {splat(i, nan)}, {i} %bounded
-        %shifted = lshr {i} %bits, {splat(i, 31 - exponent - mantissa)}
-        %sign = and {i} %shifted, {splat(i, 1 << (exponent + mantissa))}
-        %signed = or {i} %number, %sign
-        %result = trunc {i} %signed to {t}
-        ret {t} %result""")
-
-
-@functools.cache
-def widen(dtype: DType, count: int) -> HelperFunction:
-    """The bits of a narrow float as float32."""
-    if dtype is dtypes.bfloat16:
-        f, i, t = (vector_type(x, count) for x in ("float", "i32", "i16"))
-        return HelperFunction(f"widen.bf16.{mangled(f)}", f, f"{t} %x", f"""
-            %wide = zext {t} %x to {i}
-            %bits = shl {i} %wide, {splat(i, 16)}
-            %result = bitcast {i} %bits to {f}
-            ret {f} %result""")
-    if dtype is dtypes.float16:
-        return _widen_bits("e5m10", 5, 10, 0x7C00, count)
-    if dtype is dtypes.fp8e4m3:
-        return _widen_bits("e4m3", 4, 3, 0x7F, count)
-    return _widen_bits("e5m2", 5, 2, 0x7C, count)
-
-
-def _widen_bits(name: str, exponent: int, mantissa: int, first_special: int, count: int) -> HelperFunction:
-    """The bits moved into place are the number times a power of two, but for infinities and NaN."""
-    f, i, t, flag = (vector_type(x, count) for x in ("float", "i32", f"i{1 + exponent + mantissa}", "i1"))
-    scale = (127 + 127 - (2 ** (exponent - 1) - 1)) << 23
-    all_ones = ((1 << exponent) - 1) << mantissa
-    return HelperFunction(f"widen.{name}.{mangled(f)}", f, f"{t} %x", f"""
-        %wide = zext {t} %x to {i}
-        %size = and {i} %wide, {splat(i, (1 << (exponent + mantissa)) - 1)}
-        %moved = shl {i} %size, {splat(i, 23 - mantissa)}
-        %small = bitcast {i} %moved to {f}
-        %scale = bitcast {i} {splat(i, scale)} to {f}
-        %scaled = fmul {f} %small, %scale
-        %scaled.bits = bitcast {f} %scaled to {i}
-        %special = icmp uge {i} %size, {splat(i, first_special)}
-        %fraction = sub {i} %size, {splat(i, all_ones)}
-        %payload = shl {i} %fraction, {splat(i, 23 - mantissa)}
-        %special.bits = or {i} %payload, {splat(i, 0x7F800000)}
-        %number = select {flag} %special, {i} %special.bits, {i} %scaled.bits
-        %sign = and {i} %wide, {splat(i, 1 << (exponent + mantissa))}
-        %sign.bits = shl {i} %sign, {splat(i, 31 - exponent - mantissa)}
-        %bits = or {i} %number, %sign.bits
-        %result = bitcast {i} %bits to {f}
-        ret {f} %result""")
-
-
-@functools.cache
-def multiply_add(count: int) -> HelperFunction:
-    """a * b + c of float32 rounded once, without an instruction for it: in float64 the product is exact, and
-    the sum is rounded to odd, with what it lost found by Knuth's two-sum."""
-    d, f, i, flag = (vector_type(x, count) for x in ("double", "float", "i64", "i1"))
-    return HelperFunction(f"fused.{mangled(f)}", f, f"{f} %a, {f} %b, {f} %c", f"""
-        %x = fpext {f} %a to {d}
-        %y = fpext {f} %b to {d}
-        %added = fpext {f} %c to {d}
-        %product = fmul {d} %x, %y
-        %sum = fadd {d} %product, %added
-        %first = fsub {d} %sum, %added
-        %second = fsub {d} %sum, %first
-        %first.lost = fsub {d} %product, %first
-        %second.lost = fsub {d} %added, %second
-        %lost = fadd {d} %first.lost, %second.lost
-        %bits = bitcast {d} %sum to {i}
-        %lost.bits = bitcast {d} %lost to {i}
-        %signs = xor {i} %bits, %lost.bits
-        %toward_zero = ashr {i} %signs, {splat(i, 63)}
-        %step = or {i} %toward_zero, {splat(i, 1)}
-        %last = and {i} %bits, {splat(i, 1)}
-        %even = icmp eq {i} %last, {splat(i, 0)}
-        %inexact = fcmp one {d} %lost, {splat(d, '0.0')}
-        %moves = and {flag} %even, %inexact
-        %moved = add {i} %bits, %step
-        %odd = select {flag} %moves, {i} %moved, {i} %bits
-        %rounded = bitcast {i} %odd to {d}
-        %result = fptrunc {d} %rounded to {f}
-        ret {f} %result""")
-
-
-@functools.cache
-def round_to_odd(count: int) -> HelperFunction:
-    """float64 as float32, so that rounding it further to a narrow type is as if rounded once.
-
-    An inexact result takes the neighbour whose last bit is 1 (Boldo and Melquiond, "Emulation of FMA and
-    correctly rounded sums: proved algorithms using rounding to odd", 2008).
-    """
-    d, f, i, flag = (vector_type(x, count) for x in ("double", "float", "i32", "i1"))
-    return HelperFunction(f"odd.{mangled(f)}", f, f"{d} %x", f"""
-        %near = fptrunc {d} %x to {f}
-        %back = fpext {f} %near to {d}
-        %inexact = fcmp one {d} %back, %x
-        %size.back = call {d} @llvm.fabs.{mangled(d)}({d} %back)
-        %size.x = call {d} @llvm.fabs.{mangled(d)}({d} %x)
-        %away = fcmp ogt {d} %size.back, %size.x
-        %bits = bitcast {f} %near to {i}
-        %step = sext {flag} %away to {i}
-        %toward_zero = add {i} %bits, %step
-        %odd = or {i} %toward_zero, {splat(i, 1)}
-        %chosen = select {flag} %inexact, {i} %odd, {i} %bits
-        %result = bitcast {i} %chosen to {f}
-        ret {f} %result""")

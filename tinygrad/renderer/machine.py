@@ -15,6 +15,7 @@ from tinygrad.renderer.matrix_units import MatrixUnit
 
 NARROW_FLOATS = frozenset({dtypes.fp8e4m3, dtypes.fp8e5m2, dtypes.bfloat16, dtypes.float16})
 """Types to store numbers in; arithmetic on them is done in float32 and rounded after each operation."""
+WIDE_FLOATS = frozenset({dtypes.float32, dtypes.float64})
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,8 @@ class Machine:
     """of one of them"""
     vector_items: int | None = None
     """items of one, whatever their type; None: as many as it has room for"""
+    least_item_bytes: int = 1
+    """bytes that an item counts as at least where vectors are filled"""
     longest_access: int = 4
     """items that one access of a block's thread moves at most, if they are no more than `ACCESS_BYTES`"""
     matrix_units: tuple[MatrixUnit, ...] = ()
@@ -95,7 +98,7 @@ class Machine:
         if self.has_blocks:
             return max(1, min(4, ACCESS_BYTES // dtype.lane_size))
         as_float32 = dtype.is_bool or dtype.scalar in NARROW_FLOATS
-        return self.vector_bytes // (4 if as_float32 else dtype.lane_size)
+        return self.vector_bytes // max(self.least_item_bytes, 4 if as_float32 else dtype.lane_size)
 
     def access_lanes(self, dtype: DType) -> int:
         """Items of `dtype` that one access of a block's thread moves."""

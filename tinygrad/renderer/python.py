@@ -15,8 +15,8 @@ from tinygrad.dtype import DType
 from tinygrad.graph.ops import Family, Ops, RangeKind
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import prod
-from tinygrad.renderer import Renderer
-from tinygrad.renderer.machine import Machine
+from tinygrad.renderer import Native, Renderer
+from tinygrad.renderer.machine import NARROW_FLOATS, Machine
 from tinygrad.renderer.matrix_units import UNITS
 
 
@@ -27,10 +27,16 @@ class PythonRenderer(Renderer):
 
     def __init__(self, has_blocks: bool = False, model: Renderer | None = None) -> None:
         """`model`: a renderer of the device whose blocks, matrix units and copies this one has."""
+        self.model = model
         small = Machine(has_blocks=has_blocks, has_exchange=has_blocks, block_threads=16, warp_threads=4)
         offered = small if model is None else model.machine
         self.machine = replace(offered, longest_access=16, vector_items=4, registers=16, contracts=True,
                                missing=frozenset(), grid_limits=small.grid_limits)
+
+    @property
+    def native(self) -> Native:
+        """All; with a model, what that has, so that its programs are those that run here."""
+        return Native(conversions=NARROW_FLOATS) if self.model is None else self.model.native
 
     def render(self, name: str, program: list[UOp]) -> str:
         return _Writer(name, program, self.machine.warp_threads).module()

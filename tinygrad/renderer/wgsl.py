@@ -18,16 +18,15 @@ from tinygrad.dtype import DType, dtypes
 from tinygrad.graph.ops import Family, Ops, RangeKind
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ceildiv
-from tinygrad.renderer import Renderer
+from tinygrad.renderer import Native, Renderer, same_in_every_lane
 from tinygrad.renderer.c_arithmetic import CArithmetic
 from tinygrad.renderer.launch import launch_of
-from tinygrad.renderer.machine import NARROW_FLOATS, blocks
+from tinygrad.renderer.machine import NARROW_FLOATS, WIDE_FLOATS, blocks
 from tinygrad.renderer.wgsl_functions import WGSLFunctions, is_narrow
 
 AXES = "xyz"
 MOST_COPIES = 64
 """Copies of a loop's body, each of which the driver compiles again."""
-WIDE_FLOATS = frozenset({dtypes.float32, dtypes.float64})
 _REWRITTEN = frozenset({Ops.ADD, Ops.SUB, Ops.MUL, Ops.FDIV, Ops.MULACC})
 _COUNTED = frozenset({Ops.CONST, Ops.VARIABLE, Ops.RANGE, Ops.SPECIAL})
 """What indices are made of."""
@@ -48,6 +47,12 @@ class WGSLRenderer(Renderer):
         self.most_rounds = most_rounds
         """of all loops of a thread together: a driver may stop a thread after them"""
         self.fused = fused
+    @property
+    def native(self) -> Native:
+        """A product and a sum of float64, and of float32 without float64, is a function of integers."""
+        has_float64 = not self.machine.missing & {dtypes.float64, dtypes.uint64}
+        return Native(fused=self.fused | {dtypes.float64 if has_float64 else dtypes.float32})
+
 
     def render(self, name: str, program: list[UOp]) -> str:
         self.check(name, program)
@@ -55,8 +60,7 @@ class WGSLRenderer(Renderer):
         if wide and dtypes.int64 in self.machine.missing:
             raise ValueError("this kernel counts beyond 32 bits, for which this WebGPU device has no "
                              "integers; CPU, CPU:C and PYTHON do: t.to(\"CPU\")")
-        has_float64 = not self.machine.missing & {dtypes.float64, dtypes.uint64}
-        functions = WGSLFunctions("i64" if wide else "i32", self.fused, has_float64, self.widens)
+        functions = WGSLFunctions("i64" if wide else "i32", self.fused, self.widens)
         return _Writer(name, program, functions, self.copies_of_bodies(program)).module()
 
     def copies_of_bodies(self, program: list[UOp]) -> int:
@@ -405,16 +409,21 @@ class _Writer(CArithmetic):
         return self.emit("v", node.dtype, f"{function}({a}, {b})")
 
     def shift(self, node: UOp, a: str, b: str) -> str:
+        amount = same_in_every_lane(node.src[1])
+        if amount is not None and 0 <= amount < node.dtype.bits:
+            return self.emit("v", node.dtype, f"{a} {'<<' if node.op is Ops.SHL else '>>'} {amount}u")
         return self.emit("v", node.dtype, f"{self.functions.shift(node.dtype, node.op is Ops.SHL)}({a}, {b})")
 
     def cast(self, value: str, source: DType, target: DType) -> str:
         if source is target:
             return value
-        if source.is_bool and target.scalar not in NARROW_FLOATS:
+        if NARROW_FLOATS & {source, target}:
+            return ""
+        if source.is_bool:
             one, zero = (self.functions.constant(target, target.as_const(n)) for n in (1, 0))
             return self.emit("v", target, f"select({zero}, {one}, {value})")
         plain = not (source.is_float and target.is_int) and not target.is_bool
-        if plain and source not in NARROW_FLOATS and target not in NARROW_FLOATS:
+        if plain:
             return self.emit("v", target, self.functions.converted(value, source, target))
         return super().cast(value, source, target)
 

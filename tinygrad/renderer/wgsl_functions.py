@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 
 from tinygrad.dtype import DType, dtypes
-from tinygrad.renderer.c_functions import Dialect, Functions, unsigned_of
+from tinygrad.renderer.c_functions import Dialect, Functions
 from tinygrad.renderer.machine import NARROW_FLOATS
 from tinygrad.renderer.wgsl_multiply_add import multiply_add_text
 
@@ -33,14 +33,12 @@ class WGSLFunctions(Functions):
     """Types and functions of one kernel. Values of narrow types are kept in 32 bits: integers as the numbers
     they are, floats as their bits."""
 
-    def __init__(self, index: str, fused: frozenset[DType], has_float64: bool, widens: bool = True) -> None:
+    def __init__(self, index: str, fused: frozenset[DType], widens: bool = True) -> None:
         super().__init__(Dialect(
             name="WGSL", types={**_TYPES, dtypes.index: index}, math="{name}", wraps=True,
             bitcast="bitcast<{target}>({value})"))
         self.fused = fused
         """dtypes of which the device's own `fma` rounds once"""
-        self.has_float64 = has_float64
-        """and integers of as many bits"""
         self.widens = widens
         """whether the device compares an int32 made an int64 as one"""
 
@@ -176,19 +174,8 @@ class WGSLFunctions(Functions):
         if dtype in self.fused:
             return self.builtin("fma", dtype, 3)
         name = f"mulacc_{dtype.name}"
-        self.texts.setdefault(name, multiply_add_text(name, dtype, self.has_float64))
+        self.texts.setdefault(name, multiply_add_text(name, dtype))
         return name
-
-    def ldexp(self, dtype: DType) -> str:
-        fraction, bias = (23, 127) if dtype is dtypes.float32 else (52, 1023)
-        t, u = self.type(dtype), self.type(unsigned_of(dtype.lane_size))
-        return self.define(f"ldexp_{dtype.name}", dtype, {"a": dtype, "b": dtype}, f"""
-            let sum = b + {self.constant(dtype, 1.5 * 2.0**fraction + 2 * bias)};
-            let exponent = bitcast<{u}>(sum);
-            let half_of_it = exponent >> 1u;
-            let first = bitcast<{t}>(half_of_it << {fraction}u);
-            let second = bitcast<{t}>((exponent - half_of_it) << {fraction}u);
-            return a * first * second;""")
 
     def to_integer(self, source: DType, target: DType) -> str:
         low, high = int(target.min), int(target.max)
@@ -198,54 +185,3 @@ class WGSLFunctions(Functions):
             if (a <= {lowest}) {{ return {self.integer(target, low)}; }}
             if (a >= {beyond}) {{ return {self.integer(target, high)}; }}
             return {self.type(target)}(a);""")
-
-    # --- narrow floats --------------------------------------------------------------------------------------
-
-    def narrow_bfloat16(self, dtype: DType, wide: DType) -> str:
-        return self.define("bfloat16_of_float32", dtype, {"a": wide}, f"""
-            let bits = bitcast<u32>(a);
-            if ({self.is_nan(wide)}) {{ return (bits >> 16u) | 0x40u; }}
-            return (bits + 0x7fffu + ((bits >> 16u) & 1u)) >> 16u;""")
-
-    def narrow_bits(self, dtype: DType, wide: DType, exponent: int, mantissa: int, largest: int, beyond: int,
-                    nan: int) -> str:
-        bias, shift = 2 ** (exponent - 1) - 1, 23 - mantissa
-        adder = (127 + shift + 1 - bias) << 23
-        return self.define(f"{dtype.name}_of_float32", dtype, {"a": wide}, f"""
-            let bits = bitcast<u32>(a);
-            let size = bits & 0x7fffffffu;
-            var kept: u32;
-            if (size < {(127 + 1 - bias) << 23}u) {{
-            kept = bitcast<u32>(abs(a) + bitcast<f32>({adder}u)) - {adder}u;
-            }} else {{
-            kept = (size + {(1 << (shift - 1)) - 1}u + ((size >> {shift}u) & 1u)) >> {shift}u;
-            kept -= {(127 - bias) << mantissa}u;
-            }}
-            if (kept > {largest}u) {{ kept = {beyond}u; }}
-            if ({self.is_nan(wide)}) {{ kept = {nan}u; }}
-            return kept | ((bits >> {32 - dtype.bits}u) & {1 << (dtype.bits - 1)}u);""")
-
-    def widen(self, dtype: DType) -> str:
-        if dtype is dtypes.bfloat16:
-            return self.define("float32_of_bfloat16", dtypes.float32, {"a": dtype},
-                               "return bitcast<f32>(a << 16u);")
-        return super().widen(dtype)
-
-    def widen_bits(self, dtype: DType, wide: DType, exponent: int, mantissa: int, first_special: int) -> str:
-        scale = self.real(2.0 ** (127 - (2 ** (exponent - 1) - 1)), dtypes.float32)
-        all_ones, sign = ((1 << exponent) - 1) << mantissa, 1 << (dtype.bits - 1)
-        return self.define(f"float32_of_{dtype.name}", wide, {"a": dtype}, f"""
-            let size = a & {sign - 1}u;
-            var bits = bitcast<u32>(bitcast<f32>(size << {23 - mantissa}u) * {scale});
-            if (size >= {first_special}u) {{
-            bits = ((size - {all_ones}u) << {23 - mantissa}u) | 0x7f800000u;
-            }}
-            return bitcast<f32>(bits | ((a & {sign}u) << {32 - dtype.bits}u));""")
-
-    def round_to_odd(self, count: int) -> str:
-        return self.define("odd_float32_of_float64", dtypes.float32, {"a": dtypes.float64}, f"""
-            let near = f32(a);
-            let back = f64(near);
-            if (back == a || {self.is_nan(dtypes.float64)}) {{ return near; }}
-            let bits = bitcast<u32>(near) - select(0u, 1u, abs(back) > abs(a));
-            return bitcast<f32>(bits | 1u);""")

@@ -1,16 +1,12 @@
 """a * b + c of floats rounded once, in WGSL, for devices whose `fma` rounds the product as well.
 
-WGSL lets a device compute fma(a, b, c) either way; `runtime/webgpu.py` asks each how it does. There are two
-ways around a product that is rounded:
-
-- In integers, for float32 and float64: product and c as whole numbers of two words with a common last
-  place, their sum, and that rounded to nearest even. What is shifted out leaves a 1 in the last place, so
-  that it still counts in rounding; there are at least 15 places between it and the digits that are kept.
-  Infinities and NaN, and sums that are 0, come of the plain operations.
-- In float64, for float32 on devices that have it, which compile it four times as fast: the product is
-  exact, the sum is rounded to odd (Boldo and Melquiond, "Emulation of FMA and correctly rounded sums:
-  proved algorithms using rounding to odd", 2008), with what it lost found by Knuth's two-sum. The compiler
-  must not simplify that: hence `kept`.
+WGSL lets a device compute fma(a, b, c) either way; `runtime/webgpu.py` asks each how it does. float32 is
+computed in float64 where a device has that (`codegen/numerics.py`): drivers compile that four times as fast
+as what is here: product and c as whole numbers of two words with a common last place, their sum, and that
+rounded to nearest even. What is shifted out leaves a 1 in the last place, so that it still counts in
+rounding; there are at least 15 places between it and the digits that are kept. Infinities and NaN, and sums
+that are 0, come of the plain operations. It is a function and no rule of the graph: its hundred operations
+would stand in a kernel once for each term of every polynomial.
 """
 from __future__ import annotations
 
@@ -108,29 +104,9 @@ _LEADING_ZEROS = {
 }
 
 
-_IN_FLOAT64 = Template("""
-fn kept(a: f64) -> f64 {
-    return bitcast<f64>(bitcast<u64>(a) | u64(zero));
-}
-
-fn $name(a: f32, b: f32, c: f32) -> f32 {
-    let product = f64(a) * f64(b);
-    let sum = kept(product + f64(c));
-    let added = kept(sum - product);
-    let lost = kept(product - kept(sum - added)) + (f64(c) - added);
-    let bits = bitcast<u64>(sum);
-    let odd = select(bits - 1lu, bits + 1lu, (lost > 0.0lf) == (sum > 0.0lf));
-    return f32(bitcast<f64>(select(bits, odd, abs(lost) > 0.0lf && (bits & 1lu) == 0lu)));
-}
-""".strip())
-
-
-def multiply_add_text(name: str, dtype: DType, has_float64: bool) -> str:
+def multiply_add_text(name: str, dtype: DType) -> str:
     """The function `name` that gives a * b + c of float32 or float64, rounded once to nearest even, for all
-    operands, denormal ones and results too; and what it calls. `has_float64` says whether there are float64
-    and integers of 64 bits."""
-    if has_float64 and dtype is dtypes.float32:
-        return _IN_FLOAT64.substitute(name=name)
+    operands, denormal ones and results too; and what it calls."""
     wide = dtype is dtypes.float64
     word, u, bits, fraction = ("u64", "lu", 64, 52) if wide else ("u32", "u", 32, 23)
     bias = 2 ** (bits - fraction - 2) - 1

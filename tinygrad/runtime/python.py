@@ -90,10 +90,6 @@ def _fused_numbers(a: float, b: float, c: float) -> float:
 _fused = np.frompyfunc(_fused_numbers, 3, 1)
 
 
-def _load_exponent(a: Value, b: Value) -> Value:
-    return np.ldexp(a, np.nan_to_num(b, nan=0.0).astype(np.int32))
-
-
 def _byte_dot(a: Value, b: Value, c: Value) -> Value:
     a, b, c = np.broadcast_arrays(a, b, c)
     pairs = np.ascontiguousarray(a)[..., None].view(np.uint8).astype(np.int32), \
@@ -106,7 +102,7 @@ _ARITHMETIC: dict[Ops, Operation] = {
     Ops.ADD: np.add, Ops.SUB: np.subtract, Ops.MUL: np.multiply, Ops.MAX: np.maximum, Ops.FDIV: np.divide,
     Ops.IDIV: np.floor_divide, Ops.MOD: np.remainder, Ops.SHL: np.left_shift, Ops.SHR: np.right_shift,
     Ops.AND: np.bitwise_and, Ops.OR: np.bitwise_or, Ops.XOR: np.bitwise_xor,
-    Ops.MULACC: _multiply_add, Ops.DP4A: _byte_dot, Ops.LDEXP: _load_exponent,
+    Ops.MULACC: _multiply_add, Ops.DP4A: _byte_dot,
 }
 """Operations whose result has their operands' dtype. NumPy's integers divided by 0 give 0, and shifted by
 their width or more what shifting bit by bit would."""
@@ -121,53 +117,26 @@ def operation(op: Ops, source: DType, target: DType) -> Operation:
 
     Raises ValueError for what no program may contain.
     """
-    if op is Ops.CAST:
+    if op is Ops.CAST and ({source, target}.isdisjoint(NARROW_FLOATS) or dtypes.float32 in (source, target)):
         return functools.partial(_cast, source, target)
     if op is Ops.BITCAST:
         return functools.partial(_bitcast, source, target)
     if op is Ops.WHERE:
         return np.where
-    if source in NARROW_FLOATS:
-        return _through_float32(op, source, target)
-    found = _COMPARISONS.get(op) or (_LOGIC.get(op) if source.is_bool else None) or _ARITHMETIC.get(op)
+    found = None if source in NARROW_FLOATS else \
+        _COMPARISONS.get(op) or (_LOGIC.get(op) if source.is_bool else None) or _ARITHMETIC.get(op)
     if found is None:
         raise ValueError(f"PYTHON cannot say {op.name} of {source}")
     return found
 
 
-def _through_float32(op: Ops, source: DType, target: DType) -> Operation:
-    compute = operation(op, dtypes.float32, dtypes.float32)
-
-    def rounded(*operands: Value) -> Value:
-        result = compute(*(np.asarray(x).astype(np.float32) for x in operands))
-        return result if target.is_bool else np.asarray(result).astype(source.numpy)
-
-    return rounded
-
-
 def _cast(source: DType, target: DType, x: Value) -> Value:
     x = np.asarray(x)
-    if source in NARROW_FLOATS:
-        return _cast(dtypes.float32, target, x.astype(np.float32)) if target is not source else x
     if target.is_bool:
         return x != 0
-    if target in NARROW_FLOATS:
-        wide_int = source.is_int and source.lane_size >= 4 and target is dtypes.bfloat16
-        if source is dtypes.float64 or wide_int:
-            return _narrow_of_double(x.astype(np.float64)).astype(target.numpy)
-        return x.astype(np.float32).astype(target.numpy)
     if source.is_float and target.is_int:
         return _saturated(x.astype(np.float64), target)
     return x.astype(target.numpy)
-
-
-def _narrow_of_double(x: Value) -> Value:
-    """float64 as float32 whose last bit is odd where that is inexact, so that it can be rounded further."""
-    near = x.astype(np.float32)
-    back = near.astype(np.float64)
-    bits = near.view(np.int32)
-    odd = (bits - (np.abs(back) > np.abs(x))) | 1
-    return np.where((back == x) | np.isnan(x), bits, odd).astype(np.int32).view(np.float32)
 
 
 def _saturated(x: Value, target: DType) -> Value:

@@ -20,7 +20,8 @@ from tinygrad.device.queue import CommandQueue
 from tinygrad.dtype import DType, dtypes
 from tinygrad.helpers import numbered, round_up
 from tinygrad.renderer.launch import Launch
-from tinygrad.renderer.wgsl import WIDE_FLOATS, WGSLRenderer
+from tinygrad.renderer.machine import WIDE_FLOATS
+from tinygrad.renderer.wgsl import WGSLRenderer
 
 INSTALL = ('pip install "tinygrad[webgpu]" (wgpu), and a driver for your GPU (Vulkan without one: apt-get '
            "install mesa-vulkan-drivers libvulkan1)")
