@@ -9,6 +9,7 @@
     python -m bench arenas                            memory that intermediates share, and the least
     python -m bench graphs                            large graphs, the first time, and how that grows
     python -m bench onnx                              ONNX models beside ONNX Runtime
+    python -m bench llm                               a language model beside llama.cpp and transformers
     python -m bench gpu                               a GPU, beside PyTorch on it (bench/gpu.py)
     python -m bench --only matmul --peers torch       workloads by name, beside some peers
     python -m bench --json results.json --roofline roofline.png
@@ -31,7 +32,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from bench import arenas, gpu, graphs, kernels, onnx_models, roofline
+from bench import arenas, gpu, graphs, kernels, language_models, onnx_models, roofline
 from bench.measure import measure, measure_first_call
 from bench.peers import PEERS, Peer, available_peers, environments_folder
 from bench.results import BASELINE, Row, first_call_table, overhead_table, speedup, table
@@ -208,11 +209,24 @@ def main_onnx(options: argparse.Namespace) -> int:
     return 0 if rows else 1
 
 
+def main_language_models(options: argparse.Namespace) -> int:
+    """The table of a language model. Returns 1 where the model is not installed, or a library failed."""
+    try:
+        rows = language_models.run_language_models(options.rounds, options.threads)
+    except RuntimeError as reason:
+        progress(str(reason))
+        return 1
+    print(language_models.model_table(rows))
+    if options.json is not None:
+        options.json.write_text(json.dumps({"llm": [asdict(row) for row in rows]}, indent=1))
+    return 0
+
+
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m bench", description="Measure beside the peers.")
-    parser.add_argument("command", nargs="?", default="rows", choices=[*COMMANDS, "graphs", "gpu", "onnx"],
-                        help="what to show")
+    parser.add_argument("command", nargs="?", default="rows", help="what to show",
+                        choices=[*COMMANDS, "graphs", "gpu", "onnx", "llm"])
     parser.add_argument("families", nargs="*", metavar="family", help=f"some of {', '.join(FAMILIES)}")
     parser.add_argument("--only", metavar="TEXT", action="append", help="workloads whose name contains TEXT")
     parser.add_argument("--peers", nargs="*", choices=PEERS, help="peers to measure (default: all set up)")
@@ -236,6 +250,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return main_graphs(options)
     if options.command == "onnx":
         return main_onnx(options)
+    if options.command == "llm":
+        return main_language_models(options)
     unknown = [family for family in options.families if family not in FAMILIES]
     if unknown:
         line.error(f"no family named {', '.join(unknown)}; there are {', '.join(FAMILIES)}")

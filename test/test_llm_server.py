@@ -104,6 +104,17 @@ def test_a_conversation_whole_and_streamed(client, alone):
     assert again.choices[0].message.content == expected
 
 
+def test_biases_and_penalties_choose_other_tokens(client):
+    def answer(**settings):
+        return client.completions.create(model="tiny", prompt="he he", temperature=0, max_tokens=6,
+                                         logprobs=0, **settings).choices[0].logprobs.tokens
+
+    first = answer()
+    biased = answer(logit_bias={"65": 100})
+    assert len(set(biased)) == 1 and set(biased) != set(first)
+    assert len(set(answer(logit_bias={"65": 100, "66": 99.5}, presence_penalty=2))) > 1
+
+
 def test_what_follows_texts_and_tokens(client, alone):
     expected = [alone(text, tokens=9) for text in ("he he", "x")]
     found = client.completions.create(model="tiny", prompt=["he he", "x"], temperature=0, max_tokens=9)
@@ -282,6 +293,11 @@ def test_a_step_that_fails_ends_its_requests_and_not_the_server(running, client,
     ("chat/completions", {"messages": MESSAGES, "stream": "yes"}, 400, "stream is true or false"),
     ("chat/completions", {"messages": MESSAGES, "tools": [{}]}, 400, "tools is not known here"),
     ("chat/completions", {"messages": MESSAGES, "max_tokens": 0}, 400, "max_tokens is a whole number from 1"),
+    ("completions", {"prompt": "h", "logit_bias": [1]}, 400, "logit_bias is an object"),
+    ("completions", {"prompt": "h", "logit_bias": {"x": 1}}, 400, "logit_bias has numbers of tokens as keys"),
+    ("completions", {"prompt": "h", "logit_bias": {"7": 101}}, 400, "7 is a number from -100 to 100"),
+    ("completions", {"prompt": "h", "logit_bias": {"260": 1}}, 400, "tokens are numbers from 0 to 259"),
+    ("completions", {"prompt": "h", "presence_penalty": 3}, 400, "presence_penalty is a number from -2 to 2"),
     ("completions", {"prompt": {"a": 1}}, 400, "prompt is a text"),
     ("completions", {"prompt": [260]}, 400, "tokens are numbers from 0 to 259"),
     ("completions", {"prompt": [-1]}, 400, "tokens are numbers from 0 to 259"),

@@ -217,7 +217,27 @@ def test_greedy_takes_the_likeliest_and_a_penalty_lowers_what_was_said():
     assert choose(-SCORES, [3, 0], Sampling(repetition_penalty=4.0), rng) == 3
 
 
+def test_tokens_of_the_answer_lose_for_being_there_and_for_each_time():
+    rng = np.random.default_rng(0)
+    scores = np.array([1.0, 3.0, 2.6, 2.0])
+    assert choose(scores, [1, 1], Sampling(presence_penalty=1), rng) == 1  # the prompt does not count
+    assert choose(scores, [1], Sampling(presence_penalty=1), rng, [1]) == 2
+    assert choose(scores, [1, 1], Sampling(frequency_penalty=0.3), rng, [1]) == 1
+    assert choose(scores, [1, 1], Sampling(frequency_penalty=0.3), rng, [1, 1]) == 2
+    assert choose(scores, [0], Sampling(presence_penalty=-2, frequency_penalty=-0.1), rng, [0]) == 0
+
+
+def test_a_bias_adds_to_the_score_of_a_token():
+    rng = np.random.default_rng(0)
+    scores = np.array([1.0, 3.0, 2.6, 2.0])
+    assert choose(scores, [], Sampling(logit_bias=((3, 1.5), (1, -0.5))), rng) == 3
+    drawn = {choose(scores, [], Sampling(temperature=1, logit_bias=((1, -100),)), rng) for _ in range(200)}
+    assert drawn == {0, 2, 3}
+
+
 @pytest.mark.parametrize("wrong, reason", [
+    (dict(presence_penalty=3), "presence_penalty is a number from -2 to 2"),
+    (dict(logit_bias=((1, 101),)), "logit_bias gives tokens numbers"),
     (dict(temperature=-1), "temperature is a number from 0"), (dict(top_p=1.5),
                                                                "top_p is a number from 0 to 1"),
     (dict(top_p=math.nan), "top_p is"), (dict(repetition_penalty=0),

@@ -10,6 +10,7 @@ for module, extra in (("tokenizers", "llm"), ("jinja2", "llm"), ("gguf", "test-m
     if importlib.util.find_spec(module) is None:
         pytest.skip(f"{module} is in the extra {extra}", allow_module_level=True)
 
+from tinygrad import Tensor  # noqa: E402
 from tinygrad.llm.language_model import LanguageModel, find_model  # noqa: E402
 from tinygrad.llm.sampling import Sampling  # noqa: E402
 
@@ -81,6 +82,31 @@ def test_activations_of_8_bits_change_likelihoods_as_those_of_llama_cpp_do(model
             value = dict(again.noted[0].best).get(request.tokens[end])
             differences.append(abs(value - request.noted[end].value))
     assert np.mean(differences) < 0.1
+
+
+TEXT = """Four score and seven years ago our fathers brought forth on this continent, a new nation, conceived
+in Liberty, and dedicated to the proposition that all men are created equal. Now we are engaged in a
+great civil war, testing whether that nation, or any nation so conceived and so dedicated, can long
+endure. We are met on a great battle-field of that war. We have come to dedicate a portion of that
+field, as a final resting place for those who here gave their lives that that nation might live. It
+is altogether fitting and proper that we should do this. Alice was beginning to get very tired of
+sitting by her sister on the bank, and of having nothing to do: once or twice she had peeped into
+the book her sister was reading, but it had no pictures or conversations in it."""
+"""Lincoln's address at Gettysburg (1863), and how "Alice's Adventures in Wonderland" (1865) begins."""
+
+
+@pytest.mark.parametrize("activations, bound", [("float32", 1e-4), ("int8", 0.01)])
+def test_perplexity_is_that_of_transformers(activations, bound, reference):
+    model = LanguageModel("smollm2", slots=1, length=256, activations=activations)
+    tokens = model.tokenizer.encode(TEXT.replace("\n", " "))
+    transformer, cache = model.generator.model, model.generator.cache
+    given, positions = (Tensor(np.array([x], np.int32)) for x in (tokens, range(len(tokens))))
+    scores = transformer.logits(transformer.hidden(given, positions, cache, 0, [0], len(tokens))).numpy()[0]
+    logarithms = scores - np.log(np.exp(scores - scores.max(-1, keepdims=True)).sum(-1, keepdims=True)) \
+        - scores.max(-1, keepdims=True)
+    places = range(len(tokens) - 1)
+    ours, theirs = (np.exp(-x[places, tokens[1:]].mean()) for x in (logarithms, reference(tokens)))
+    assert abs(ours / theirs - 1) < bound, (ours, theirs)
 
 
 def test_its_tokenizer_gives_text_back_and_knows_its_ends(model):

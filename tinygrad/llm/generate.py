@@ -165,6 +165,7 @@ class Generator:
         request = Request(list(prompt), sampling, stream=Stream(self.tokenizer), rng=sampling.generator(),
                           **details)
         self.check(prompt, request.embeds)
+        self.check_bias(sampling)
         if sampling.tokens == 0 and not request.embeds:
             request.end(Finish.LENGTH)
         else:
@@ -182,6 +183,12 @@ class Generator:
                                 f"for {room}")
         if not 0 <= min(prompt) <= max(prompt) < self.model.config.vocabulary:
             raise ValueError(f"tokens are numbers from 0 to {self.model.config.vocabulary - 1}")
+
+    def check_bias(self, sampling: Sampling) -> None:
+        """Raises ValueError for a bias of a token that the model does not have."""
+        vocabulary = self.model.config.vocabulary
+        if any(token >= vocabulary for token, _ in sampling.logit_bias):
+            raise ValueError(f"logit_bias: tokens are numbers from 0 to {vocabulary - 1}")
 
     def cancel(self, request: Request) -> None:
         """Work no more on a request; its slot is free."""
@@ -306,7 +313,7 @@ class Generator:
             if scores.max() == -np.inf:
                 request.end(Finish.STOP)
                 return
-        token = choose(scores, request.prompt + request.tokens, request.sampling, request.rng)
+        token = choose(scores, request.prompt + request.tokens, request.sampling, request.rng, request.tokens)
         ends = token in self.tokenizer.ends and not request.sampling.ignore_ends
         if request.likelihoods is not None and not ends:
             request.noted.append(_likelihood(scores, token, request.likelihoods))

@@ -19,6 +19,7 @@ MOST_CHOICES = 8
 MOST_MESSAGES = 4096
 MOST_STOPS = 16
 MOST_LIKELIHOODS = 20
+MOST_BIASES = 1024
 DEFAULT_TOKENS = 256
 """For completions of a text; answers of a conversation end where the model ends them or the context does."""
 NO_LIMIT = 1 << 30
@@ -108,24 +109,35 @@ def _stops(content: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(found)
 
 
+def _bias(content: Mapping[str, Any]) -> tuple[tuple[int, float], ...]:
+    """What is added to the scores of tokens: an object of their numbers, as JSON has it, texts."""
+    value = content.get("logit_bias")
+    if value is None:
+        return ()
+    if not isinstance(value, Mapping) or len(value) > MOST_BIASES:
+        raise BadRequest(f"logit_bias is an object of at most {MOST_BIASES} tokens, not {value!r:.100}")
+    if not all(len(token) < 10 and token.isascii() and token.isdigit() for token in value):
+        raise BadRequest("logit_bias has numbers of tokens as keys")
+    return tuple((int(token), _number(value, token, 0.0, -100, 100)) for token in value)
+
+
 def _sampling(content: Mapping[str, Any], tokens: int) -> Sampling:
     return Sampling(
         temperature=_number(content, "temperature", 1.0, 0, 2), top_p=_number(content, "top_p", 1.0, 0, 1),
         top_k=_number(content, "top_k", 0, 0, 1 << 30, whole=True), min_p=_number(content, "min_p", 0.0, 0,
                                                                                   1),
         repetition_penalty=_number(content, "repetition_penalty", 1.0, 0.01, 100),
+        presence_penalty=_number(content, "presence_penalty", 0.0, -2, 2),
+        frequency_penalty=_number(content, "frequency_penalty", 0.0, -2, 2), logit_bias=_bias(content),
         seed=_number(content, "seed", None, 0, (1 << 63) - 1,
                      whole=True), stop=_stops(content), tokens=tokens)
 
 
 def _refuse_what_is_not_there(content: Mapping[str, Any]) -> None:
     """Fields that would change the answer, and that are not known here."""
-    for name in ("tools", "functions", "logit_bias"):
+    for name in ("tools", "functions"):
         if content.get(name):
             raise BadRequest(f"{name} is not known here")
-    for name in ("frequency_penalty", "presence_penalty"):
-        if content.get(name):
-            raise BadRequest(f"{name} is not known here; repetition_penalty is")
 
 
 def _schema(content: Mapping[str, Any]) -> Mapping[str, Any] | None:

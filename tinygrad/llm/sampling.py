@@ -18,6 +18,8 @@ class Sampling:
     `temperature` 0 takes the likeliest. `top_k` keeps the k likeliest (0: all), `top_p` the fewest that have
     this probability together, `min_p` those with this share of the likeliest's. `repetition_penalty` divides
     positive scores of tokens among the last `penalty_window` (multiplies negative ones: Keskar et al., 2019).
+    `presence_penalty` is taken off the score of every token that the answer has, `frequency_penalty` once for
+    each time that it has it; `logit_bias` adds to scores: pairs of a token and a number.
     `stop`: texts before which the answer ends. `tokens`: how many at most. Raises ValueError for settings
     that make no sense.
     """
@@ -28,6 +30,9 @@ class Sampling:
     min_p: float = 0.0
     repetition_penalty: float = 1.0
     penalty_window: int = 64
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
     seed: int | None = None
     stop: tuple[str, ...] = ()
     tokens: int = 256
@@ -35,7 +40,7 @@ class Sampling:
 
     def __post_init__(self) -> None:
         for name, low, high in (("temperature", 0, 100), ("top_k", 0, 1 << 31), ("top_p", 0, 1),
-                                ("min_p", 0, 1),
+                                ("min_p", 0, 1), ("presence_penalty", -2, 2), ("frequency_penalty", -2, 2),
                                 ("penalty_window", 0, 1 << 31), ("tokens", 0, 1 << 31)):
             value = getattr(self, name)
             if not low <= value <= high:
@@ -43,6 +48,8 @@ class Sampling:
         if not 0 < self.repetition_penalty <= 100:
             raise ValueError("repetition_penalty is a number above 0 and up to 100, "
                              f"got {self.repetition_penalty}")
+        if any(token < 0 or not -100 <= bias <= 100 for token, bias in self.logit_bias):
+            raise ValueError("logit_bias gives tokens numbers from -100 to 100")
         if any(not text for text in self.stop):
             raise ValueError("a stop text has at least one character")
 
@@ -66,6 +73,19 @@ def penalised(scores: Scores, said: Sequence[int], penalty: float) -> Scores:
     return changed
 
 
+def biased(scores: Scores, answered: Sequence[int], sampling: Sampling) -> Scores:
+    """Scores with what is added to those of tokens, and less what tokens of the answer are to lose."""
+    if not (sampling.presence_penalty or sampling.frequency_penalty or sampling.logit_bias):
+        return scores
+    changed = scores.astype(np.float64)
+    if answered:
+        tokens, counts = np.unique(np.asarray(answered), return_counts=True)
+        changed[tokens] -= sampling.presence_penalty + sampling.frequency_penalty * counts
+    for token, bias in sampling.logit_bias:
+        changed[token] += bias
+    return changed
+
+
 def probabilities(scores: Scores, sampling: Sampling) -> tuple[Scores, Scores]:
     """(tokens, their probabilities), the likeliest first: of those that the settings keep."""
     if sampling.top_k and sampling.top_k < len(scores):
@@ -80,8 +100,11 @@ def probabilities(scores: Scores, sampling: Sampling) -> tuple[Scores, Scores]:
     return kept[:few], shares[:few] / shares[:few].sum()
 
 
-def choose(scores: Scores, said: Sequence[int], sampling: Sampling, rng: np.random.Generator) -> int:
-    """A token, by its score among all (vocabulary,). `said`: the tokens before."""
+def choose(scores: Scores, said: Sequence[int], sampling: Sampling, rng: np.random.Generator,
+           answered: Sequence[int] = ()) -> int:
+    """A token, by its score among all (vocabulary,). `said`: the tokens before, `answered`: those of them
+    that are no prompt."""
+    scores = biased(scores, answered, sampling)
     window = said[-sampling.penalty_window:] if sampling.penalty_window else ()
     scores = penalised(scores, window, sampling.repetition_penalty)
     if sampling.temperature == 0:

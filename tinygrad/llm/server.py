@@ -194,6 +194,7 @@ class Server:
         try:
             for prompt in asked.prompts:
                 self.model.generator.check(prompt)
+                self.model.generator.check_bias(asked.sampling)
             for place, prompt in enumerate(asked.prompts):
                 jobs.append(self.worker.submit(prompt, asked.sampling_of(place),
                                                likelihoods=asked.likelihoods,

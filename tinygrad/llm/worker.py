@@ -117,6 +117,7 @@ class Worker:
         """A job for what follows a prompt, from a coroutine. Raises `Busy` where the queue is full and
         ValueError as `Generator.submit` does."""
         self.generator.check(prompt, bool(details.get("embeds")))
+        self.generator.check_bias(sampling)
         job = Job(prompt, sampling, details, asyncio.get_running_loop())
         with self._changed:
             if self.waiting >= self.most_waiting or self._stopping:

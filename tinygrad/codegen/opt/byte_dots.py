@@ -19,10 +19,12 @@ from tinygrad.codegen.opt.word_bytes import byte_dots
 from tinygrad.codegen.ranges import output_ranges
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
-from tinygrad.helpers import ceildiv
+from tinygrad.helpers import ceildiv, prod, round_up
 
 MOST_VECTORS = 4
 """Vectors of a tile: four cache lines of weights are read one after another."""
+BALANCED = 0.9
+"""How much of the time threads should work: 3 tiles on two threads leave a quarter of it."""
 MOST_WORDS = 16
 """Words of a block that are written out: a block of 32 bytes has 8."""
 TILE_REGISTERS = 12
@@ -60,7 +62,10 @@ class ByteDotChooser(Chooser):
         lane, row = sides.lane, max(sides.rows, key=lambda r: r.extent, default=None)
         for r in reversed(outer):
             self.take(Swap(r.arg[0]))
-        vectors = tile_size(ceildiv(lane.extent, self.width(lane)), MOST_VECTORS)
+        width, around = self.width(lane), prod(r.extent for r in outer)
+        vectors = tile_size(ceildiv(lane.extent, width), MOST_VECTORS)
+        while vectors > 1 and not self.keeps_busy(around * ceildiv(lane.extent, width * vectors)):
+            vectors //= 2
         rows = 1
         if row is not None:
             rows = tile_size(row.extent, max(1, self.machine.registers * TILE_REGISTERS // 32 // vectors))
@@ -71,6 +76,11 @@ class ByteDotChooser(Chooser):
         if row is not None and rows > 1:
             self.take(Upcast(row.arg[0], rows))
         return True
+
+    def keeps_busy(self, count: int) -> bool:
+        """Whether so many tiles are about the same work for each thread."""
+        threads = self.machine.threads
+        return count / round_up(count, threads) >= BALANCED
 
     def only_dot(self) -> UOp | None:
         """The one dot product of a kernel with one result, if each item of that is a sum of such."""

