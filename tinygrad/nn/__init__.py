@@ -4,7 +4,7 @@ data.
 A layer is any object that holds tensors and can be called; there is no base class. `nn.state.get_parameters`
 finds the tensors. The functions that layers call are methods of `Tensor` (`functional/`).
 """
-from tinygrad.nn import datasets, optim, state
+from tinygrad.nn import datasets, optim, parallel, state
 from tinygrad.nn.layers import (
     BatchNorm,
     BatchNorm2d,
@@ -42,6 +42,7 @@ __all__ = [
     "RMSNorm",
     "datasets",
     "optim",
+    "parallel",
     "state",
     "summary",
 ]

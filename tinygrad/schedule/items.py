@@ -20,6 +20,7 @@ from tinygrad.graph.uop import UOp
 from tinygrad.schedule.copies import contiguous_part, is_computed
 from tinygrad.schedule.dynamic_slice import dynamic_slice, dynamic_slices, is_dynamic_slice
 from tinygrad.schedule.fuse import Fusion, Kernel
+from tinygrad.schedule.gathers import put_off_gathers
 from tinygrad.schedule.layout import axis_order, worth_ordering
 from tinygrad.schedule.memory import Arena
 from tinygrad.schedule.node_summary import COMPUTED_AGAIN
@@ -318,8 +319,8 @@ class _ScheduleWriter:
 
     def postponed(self, order: list[Kernel], after: Dependences) -> list[Kernel]:
         """Kernels that store more than they read of others' results, right before the first that waits for
-        them: until then that would only take up memory. Copies are not put off: other work goes on beside
-        them."""
+        them: until then that would only take up memory. Copies are not put off, as other work goes on beside
+        them, but for those of what is there from the start (`put_off_gathers`)."""
         place = {kernel: 2 * i for i, kernel in enumerate(order)}
         first_reader: dict[Kernel, int] = {}
         """where the first that waits for a kernel is"""
@@ -329,6 +330,7 @@ class _ScheduleWriter:
                 place[kernel] = first_reader[kernel] - 1
             for other in after[kernel]:
                 first_reader[other] = min(first_reader.get(other, place[kernel]), place[kernel])
+        put_off_gathers(after, first_reader, place)
         return sorted(order, key=place.__getitem__)
 
     def writers(self) -> dict[UOp, list[UOp]]:

@@ -223,7 +223,7 @@ class Partition:
             return dict(zip(nodes, nodes, strict=True))
         seen = set().union(*(n.toposort(stop=_is_in_memory) for n in nodes))
         done = {span: along(whole, axis, at) for span, (whole, axis, at) in self.scattered.items()
-                if whole in seen and span in seen}
+                if _unreshaped(whole) in seen and span in seen}
         return {n: n.rebuild(None, lambda n: n if _is_in_memory(n) else None, done) for n in nodes}
 
     def is_end(self, node: UOp) -> bool:
@@ -304,16 +304,17 @@ class Partition:
         of, it gets that alone (`_shard`): a reduce-scatter."""
         result = all_reduce(op, partial, devices)
         for node, device in zip(result.nodes, devices, strict=True):
-            self.partial[node] = op, device, tuple(partial)
+            self.partial[_unreshaped(node)] = op, device, tuple(partial)
         return result
 
     def _shard(self, node: UOp, axis: int, span: Span, depth: int) -> UOp:
         size = span[1] - span[0]
         if node.shape[axis] == size:
             return node
-        if node in self.partial and _memory_of(node) is None and not is_symbolic(node.shape):
-            op, device, partial = self.partial[node]
-            result = _combined(op, [moved(along(p.contiguous(), axis, span), device) for p in partial])
+        if _unreshaped(node) in self.partial and _memory_of(node) is None and not is_symbolic(node.shape):
+            op, device, partial = self.partial[_unreshaped(node)]
+            result = _combined(op, [moved(along(p.contiguous().reshape(node.shape), axis, span), device)
+                                   for p in partial])
             self.scattered[result] = node, axis, span
             return result
         if _memory_of(node) is not None or is_symbolic(node.shape) or depth > DEEPEST or not node.src:
@@ -347,6 +348,10 @@ def _memory_of(node: UOp) -> UOp | None:
     """The view of memory that a computed value is in; constants are better written into kernels."""
     view = node.realized_view  # asked first: finding a splat takes a walk down a chain of movement
     return view if view is not None and splat_value(node) is None else None
+
+
+def _unreshaped(node: UOp) -> UOp:
+    return node.src[0] if node.op is Ops.RESHAPE else node
 
 
 def _is_in_memory(node: UOp) -> bool:
