@@ -1,9 +1,9 @@
 """Training on several devices: what is whole on each of them, what is cut, and what they exchange.
 
 In: a model and its optimizer, as on one device, and the names of devices (of one host, or those of ranks).
-Out: the same objects over tensors that lie on all of them (`Tensor.shard`); values, gradients and the training
-loop stay those of one device. Everything here is a choice of layouts: what is exchanged follows from those
-(`schedule/partition.py`, docs/several_devices.md).
+Out: the same objects over tensors that lie on all of them (`Tensor.shard`); values, gradients and the
+training loop stay those of one device. Everything here is a choice of layouts: what is exchanged follows from
+those (`schedule/partition.py`, docs/several_devices.md).
 """
 from __future__ import annotations
 

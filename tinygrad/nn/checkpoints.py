@@ -1,0 +1,176 @@
+"""Checkpoints of tensors on several devices: a folder with a safetensors file for each device, and an index.
+
+In: tensors by name, and a folder. Out: the folder, in which each device has written its parts (over ranks:
+each process those of its own device), and from which any number of devices loads. A save writes beside the
+one before; what makes it the checkpoint is one step, the index taking the place of the old one. So a save
+that was interrupted leaves the one before whole.
+
+`index.json` has, by name, each tensor's dtype, shape, axis and parts: which file has it from which item to
+which along the axis.
+"""
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tinygrad.device import Device
+from tinygrad.files import written_whole
+from tinygrad.graph.leaf_tensors import storage_view
+from tinygrad.graph.sharding import Layout, Span
+from tinygrad.graph.uop import UOp
+from tinygrad.nn.state import PathLike, safe_load, safe_save
+from tinygrad.tensor import Tensor
+
+INDEX = "index.json"
+FORMAT = "tensors in parts, 1"
+
+
+def save(tensors: Mapping[str, Tensor], folder: PathLike, metadata: dict[str, Any] | None = None) -> None:
+    """Write a checkpoint into a folder, which is made where there is none, in the place of one that is there.
+
+    Tensors that are cut are written part by part, each by its device; those that are whole on several devices
+    once. `metadata`: what JSON knows, kept with them (the step, a seed). Over ranks every process calls this
+    with its own tensors of the same names; it returns when all is written. Raises OSError where a file cannot
+    be written: the checkpoint before is whole then.
+
+    >>> import tempfile
+    >>> weight = Tensor([[1.0, 2.0], [3.0, 4.0]]).shard(("CPU", "CPU:1"), axis=0)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     nn.checkpoints.save({"weight": weight}, folder, {"step": 3})
+    ...     tensors, metadata = nn.checkpoints.load(folder)
+    ...     tensors["weight"].tolist(), metadata
+    ([[1.0, 2.0], [3.0, 4.0]], {'step': 3})
+    """
+    place = Path(folder)
+    place.mkdir(parents=True, exist_ok=True)
+    placed = {name: _Placed(t) for name, t in tensors.items()}
+    devices = list(dict.fromkeys(d for p in placed.values() for d in p.devices)) or ["CPU"]
+    number = _number_of(place) + 1
+    files = {d: f"{number}-{i + 1:05}-of-{len(devices):05}.safetensors" for i, d in enumerate(devices)}
+    written: dict[str, dict[str, Tensor]] = {d: {} for d in devices}
+    bytes_of = dict.fromkeys(devices, 0)
+    entries = {}
+    for name, p in placed.items():
+        parts = []
+        for device, span in p.writers(bytes_of):
+            parts.append([files[device], *span])
+            bytes_of[device] += p.bytes_of(span)
+            if Device[device].computes:
+                written[device][name] = p.part(device)
+        entries[name] = {"dtype": p.tensor.dtype.name, "shape": list(p.layout.shape), "axis": p.layout.axis,
+                         "parts": parts}
+    for device in devices:
+        if Device[device].computes:
+            safe_save(written[device], place / files[device])
+    _wait_for_all(devices)
+    if Device[devices[0]].computes:
+        index = {"format": FORMAT, "save": number, "metadata": metadata or {}, "tensors": entries}
+        with written_whole(place / INDEX) as file:
+            file.write(json.dumps(index).encode())
+        _remove_others(place, set(files.values()))
+    _wait_for_all(devices)
+
+
+def load(folder: PathLike) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """(the tensors of a checkpoint by name, its metadata).
+
+    Tensors are whole, on the CPU, and read when they are used: `nn.state.load_state_dict(model, tensors)`
+    brings them to where the model's are, on however many devices. Raises FileNotFoundError for a folder
+    without a checkpoint, ValueError for one that is not whole.
+    """
+    place = Path(folder)
+    index = _index_of(place)
+    if index is None:
+        raise FileNotFoundError(f"{place} has no checkpoint: there is no {INDEX} in it")
+    files: dict[str, dict[str, Tensor]] = {}
+    found = {}
+    for name, entry in index["tensors"].items():
+        parts = []
+        for file, _, _ in sorted(entry["parts"], key=lambda part: part[1:]):
+            if file not in files:
+                if not (place / file).is_file():
+                    raise ValueError(f"the checkpoint in {place} is not whole: {file} is missing")
+                files[file] = safe_load(place / file)
+            if name not in files[file]:
+                raise ValueError(f"the checkpoint in {place} is not whole: {file} has no {name!r}")
+            parts.append(files[file][name])
+        whole = parts[0].cat(*parts[1:], dim=entry["axis"]) if len(parts) > 1 else parts[0]
+        if list(whole.shape) != entry["shape"] or whole.dtype.name != entry["dtype"]:
+            raise ValueError(f"the checkpoint in {place} is not whole: {name!r} of {entry['dtype']} "
+                             f"{tuple(entry['shape'])} has parts of {whole.dtype.name} {whole.shape}")
+        found[name] = whole
+    return found, index["metadata"]
+
+
+class _Placed:
+    """A tensor and where its items are."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor = tensor.detach()
+        self.devices = tensor.device if isinstance(tensor.device, tuple) else (tensor.device,)
+        self.layout = Layout(tensor.shape, None)
+        self.shards: tuple[UOp, ...] = ()
+        if isinstance(tensor.device, tuple):
+            view = storage_view(tensor.realize().uop)
+            if view is None or view.base.shape != tensor.shape or view.contiguous() is not view:
+                view = storage_view(tensor.clone().realize().uop)
+            assert view is not None
+            self.layout, self.shards = view.base.arg.layout, view.base.shards
+
+    def writers(self, bytes_of: Mapping[str, int]) -> list[tuple[str, Span]]:
+        """Which device writes which items; of a whole tensor the one that has the least to write so far."""
+        if self.layout.axis is not None:
+            return [(d, s) for d, s in zip(self.devices, self.layout.spans, strict=True) if s[0] < s[1]]
+        least = min(self.devices, key=bytes_of.__getitem__)
+        return [(least, (0, self.layout.shape[0] if self.layout.shape else 1))]
+
+    def bytes_of(self, span: Span) -> int:
+        axis = self.layout.axis or 0
+        others = math.prod(n for i, n in enumerate(self.layout.shape) if i != axis)
+        return others * (span[1] - span[0]) * self.tensor.dtype.itemsize
+
+    def part(self, device: str) -> Tensor:
+        """The items that a device has, on the CPU."""
+        if not self.shards:
+            return self.tensor
+        shard = self.shards[self.devices.index(device)]
+        buffer = shard.viewed.buffer
+        if buffer is None:
+            raise RuntimeError(f"a tensor of shape {self.layout.shape} has no memory on {device}")
+        return Tensor(buffer.copied().reshape(shard.shape), dtype=self.tensor.dtype, device="CPU")
+
+
+def _index_of(place: Path) -> dict[str, Any] | None:
+    path = place / INDEX
+    if not path.is_file():
+        return None
+    try:
+        index = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise ValueError(f"{path} is not the index of a checkpoint: {error}") from error
+    if not isinstance(index, dict) or index.get("format") != FORMAT:
+        raise ValueError(f"{path} is not the index of a checkpoint that {__name__} wrote")
+    return index
+
+
+def _number_of(place: Path) -> int:
+    """Of the last save into a folder."""
+    index = _index_of(place)
+    return 0 if index is None else int(index["save"])
+
+
+def _remove_others(place: Path, kept: set[str]) -> None:
+    """Remove what saves before have left."""
+    for path in place.glob("*-of-*.safetensors*"):
+        if path.name not in kept:
+            os.remove(path)
+
+
+def _wait_for_all(devices: list[str]) -> None:
+    """Return when every process is here."""
+    if any(Device[d].exchanges for d in devices) and len(devices) > 1:
+        Tensor.ones(len(devices)).contiguous().shard(devices, 0).sum().item()
