@@ -65,3 +65,7 @@ def test_a_family_that_takes_too_long_is_counted_until_then(tmp_path: Path,
     monkeypatch.setattr(make_devices, "ROOT", tmp_path)
     monkeypatch.setattr(make_devices, "SECONDS", 20)
     assert make_devices.passes("long", "CPU") == "1 of 1 in 20 s"
+
+
+def test_the_architecture_fits_what_a_person_reads_at_once() -> None:
+    assert len((FOLDER / "architecture.md").read_text(encoding="utf-8").splitlines()) <= 400
