@@ -43,7 +43,7 @@ FAMILIES = {
     "errors": "what is refused, and how that is said",
     "programs": "random programs, against NumPy",
 }
-FILES = {"jit": ("jit", "jit_outside", "jit_gradients")}
+FILES = {"jit": ("jit", "jit_captured_state", "jit_gradients")}
 """Families that are more than one file"""
 EMULATED = {"renderer", "transcendental", "nn", "jit"}
 LARGE = {"PYTHON": {"transcendental", "ulp", "nn", "jit"}, "CUDA:EMULATED": EMULATED,
@@ -71,8 +71,7 @@ def main(arguments: list[str]) -> None:
 
 def passes(family: str, device: str) -> str:
     """Tests passed of tests run; failures are printed."""
-    files = [f"test/test_{name}.py" for name in FILES.get(family, (family,))]
-    command = [sys.executable, "-m", "pytest", "-q", "--no-header", "--tb=line", "-rfE", *files]
+    command = [sys.executable, "-m", "pytest", "-q", "--no-header", "--tb=line", "-rfE", *files_of(family)]
     with subprocess.Popen(command, cwd=ROOT, env={**os.environ, "DEV": device}, stdout=subprocess.PIPE,
                           text=True) as process:
         output, cut = output_of(process)
@@ -82,6 +81,12 @@ def passes(family: str, device: str) -> str:
     last = output.splitlines()[-1] if output else ""
     counts = {word: int(number) for number, word in re.findall(r"(\d+) (passed|failed|error)", last)}
     return f"{counts.get('passed', 0)} of {sum(counts.values())}" + cut * f" in {SECONDS} s"
+
+
+def files_of(family: str) -> list[str]:
+    """The files of tests of a family, in whichever folders of test/ they are."""
+    return [str(path) for name in FILES.get(family, (family,))
+            for path in sorted((ROOT / "test").rglob(f"test_{name}.py"))]
 
 
 def output_of(process: subprocess.Popen[str]) -> tuple[str, bool]:

@@ -57,6 +57,11 @@ def test_a_cell_of_the_table_of_devices_is_replaced_and_all_else_stays() -> None
     assert len(rows) == 1 and rows[0][1].startswith("| `ulp` |") and "| 3 of 4 |" in rows[0][1]
 
 
+def test_each_family_of_the_table_of_devices_has_its_files() -> None:
+    for family in make_devices.FAMILIES:
+        assert len(make_devices.files_of(family)) == len(make_devices.FILES.get(family, (family,))), family
+
+
 def test_a_family_that_takes_too_long_is_counted_until_then(tmp_path: Path,
                                                             monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "test").mkdir()

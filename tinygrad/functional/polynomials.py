@@ -2,7 +2,7 @@
 
 Each row interpolates at the zeros of a Chebyshev polynomial scaled to the interval (computed in fractions,
 then rounded), so its error is within a small factor of the least possible; lowest order first. The errors
-are relative to the function that the polynomial is a part of, as `test/test_ulp.py` measures them again.
+are relative to the function that the polynomial is a part of; `test/graph/test_ulp.py` measures them again.
 """
 from __future__ import annotations
 

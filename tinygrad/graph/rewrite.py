@@ -77,7 +77,7 @@ def node(ops: Ops | Iterable[Ops], *src: Pattern, name: str | None = None,
 class Rule:
     """Where `pattern` matches, `replace(**captures)` is the node to put there, or None to decline.
 
-    A rule is added with its proof (`test/test_rules.py`, `test/test_rule_tables.py`).
+    A rule is added with its proof (`test/graph/test_rules.py`, `test/graph/test_rule_tables.py`).
     """
 
     name: str

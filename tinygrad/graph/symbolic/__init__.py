@@ -11,7 +11,7 @@ common factor, the first one positive. Of a conjunction: its conjuncts in a fixe
 the structure of nodes only, never on addresses, so it is the same in every process.
 
 - `linear`: sums, their order, bounds
-- `rules`: the tables; every law used is a named rule in one of them, proven with z3 in test/test_rules.py
+- `rules`: the tables; every law used is a named rule of one, proven with z3 in test/graph/test_rules.py
 - `arithmetic`, `conditions`: the rules of integers and of bools, and what builds nodes with them
 - `simplify`: the entry that `UOp` calls
 - `given`: what follows from a condition

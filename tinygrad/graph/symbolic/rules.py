@@ -2,7 +2,7 @@
 
 A rule is a function that returns what its arguments simplify to, or None to decline. The first rule of a
 table that does not decline is applied. `arithmetic` and `conditions` hold the rules, proven in
-test/test_rules.py.
+test/graph/test_rules.py.
 """
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from tinygrad import Device, Tensor, TinyJit
 from tinygrad.codegen.compile import stages_of
 from tinygrad.helpers import GlobalCounters
 
-PAGE = Path(__file__).parent.parent / "docs" / "adding_a_device.md"
+PAGE = Path(__file__).parents[2] / "docs" / "adding_a_device.md"
 rng = np.random.default_rng(3)
 
 

@@ -254,7 +254,7 @@ def test_training_context_and_seeds_are_of_the_process():
 
 
 FOLDER = Path(__file__).parent
-PAGE = (FOLDER.parent / "docs" / "jit.md").read_text(encoding="utf-8")
+PAGE = (FOLDER.parents[1] / "docs" / "jit.md").read_text(encoding="utf-8")
 
 
 def sentences():
@@ -273,7 +273,8 @@ def table():
 
 def names_in(file):
     """The functions of a file of tests: tests, and programs that one test runs."""
-    tree = ast.parse((FOLDER / f"{file}.py").read_text(encoding="utf-8"))
+    (path,) = FOLDER.parent.rglob(f"{file}.py")
+    tree = ast.parse(path.read_text(encoding="utf-8"))
     return {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
 
 

@@ -291,7 +291,7 @@ MEASURED = {
 def test_every_rule_of_every_table_is_proven_or_measured() -> None:
     assert all_rules() == {**PROVEN, **{name: rules for name, (_, rules) in MEASURED.items()}}
     for module, _ in MEASURED.values():
-        assert (Path(__file__).parent / module).exists()
+        assert any(Path(__file__).parents[1].rglob(module)), module
 
 
 def test_a_rule_that_is_added_without_proof_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ A program has a few state tensors and a body of statements on 3 x 3 tensors; it 
 arguments that are new, given before, results of earlier calls, views or the states themselves, while other
 things happen to the states between calls. All numbers are small integers, so that every order of adding them
 up gives the same and results can be compared for equality. The programs run once under TinyJit and once
-without, from the same seed on. 1,000 of them: `pytest -m slow test/test_jit_random.py`.
+without, from the same seed on. 1,000 of them: `pytest -m slow test/jit/test_jit_random.py`.
 """
 import gc
 import traceback

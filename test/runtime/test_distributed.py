@@ -30,7 +30,7 @@ rng = np.random.default_rng(0)
 def start_ranks(count: int, arguments: Sequence[str], seconds: float = 60, **environment: str
                 ) -> subprocess.CompletedProcess[str]:
     """Python with these arguments in so many processes, each of one thread."""
-    here = Path(__file__).parent
+    here = Path(__file__).parents[1]
     variables = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "THREADS": "1",
                  "PYTHONPATH": f"{here.parent}{os.pathsep}{here}", **environment}
     assert MPIRUN is not None
@@ -205,7 +205,7 @@ def test_what_ends_one_rank_ends_all_with_the_cause(fault: str) -> None:
 
 def run_programs(count: int, first: int, last: int) -> None:
     """Random programs of these numbers, in so many processes."""
-    done = start_ranks(count, [str(Path(__file__).parent / "rank_programs.py"), str(first), str(last)],
+    done = start_ranks(count, [str(Path(__file__).parents[1] / "rank_programs.py"), str(first), str(last)],
                        seconds=600)
     assert done.returncode == 0, done.stderr
     for line in done.stdout.splitlines():

@@ -25,7 +25,7 @@ from tinygrad.helpers import GlobalCounters
 from tinygrad.runtime.cpu_pool import KernelList
 
 F = dtypes.float32
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 def adding(count: int, per_iteration: int = 1) -> list[UOp]:
@@ -74,7 +74,8 @@ def loaded(program: list[UOp]) -> Any:
 
 def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """`code` in a new interpreter, with this module's programs at hand."""
-    start = f"import sys; sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / 'test')!r}]\nfrom test_device import *\n"
+    folders = [str(folder) for folder in (ROOT, ROOT / "test", ROOT / "test" / "device")]
+    start = f"import sys; sys.path[:0] = {folders}\nfrom test_device import *\n"
     return subprocess.run([sys.executable, "-c", start + textwrap.dedent(code)], capture_output=True,
                           text=True, timeout=60, env={**os.environ, **environment}, check=False)
 
