@@ -57,7 +57,7 @@ FAMILIES = (
     Family("transforms", "Functions of functions", ("functional.transforms", "functional.function")),
     Family("layers", "Layers", ("nn.layers",)),
     Family("optim", "Optimizers", ("nn.optim",)),
-    Family("parallel", "Training on several devices", ("nn.parallel",)),
+    Family("parallel", "Training on several devices", ("nn.parallel", "nn.pipeline")),
     Family("state", "Weights in files", ("nn.state", "nn.checkpoints", "nn.gguf_files")),
     Family("jit", "TinyJit", ("jit.jit",)),
     Family("dtype", "Number types", ("dtype",)),
@@ -69,6 +69,7 @@ PUBLIC = {
     "dtype": ("promote", "least_upper_float", "sum_dtype", "to_dtype"),
     "tensor.tensor": ("Tensor",),
     "tensor.modes": ("train", "no_grad"),
+    "nn.pipeline": ("Pipeline", "one_forward_one_backward"),
     "nn.checkpoints": ("save", "load"),
     "nn.gguf_files": ("gguf_load", "gguf_save"),
 }

@@ -236,3 +236,18 @@ def test_cifar(own_folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert x_train.shape == (10, 3, 32, 32) and y_test.tolist() == records["test_batch.bin"][:, 0].tolist()
     np.testing.assert_array_equal(x_train[3, 2, 5], records["data_batch_2.bin"][1, 1 + 2048 + 160:][:32])
     np.testing.assert_array_equal(y_train[6:8], records["data_batch_4.bin"][:, 0])
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3])
+def test_batches_of_an_epoch_are_read_by_parts_without_overlap(parts: int) -> None:
+    whole = [list(datasets.batches(23, 5, seed=3, epoch=epoch)) for epoch in range(2)]
+    assert all(len(batches) == 4 for batches in whole)
+    for epoch, batches in enumerate(whole):
+        rows = np.concatenate(batches)
+        assert len(set(rows.tolist())) == 20 and rows.min() >= 0 and rows.max() < 23
+        own = [list(datasets.batches(23, 5, 3, epoch, part, parts)) for part in range(parts)]
+        for together, batch in zip(zip(*own, strict=True), batches, strict=True):
+            np.testing.assert_array_equal(np.concatenate(together), batch)
+    assert whole[0][0].tolist() != whole[1][0].tolist()
+    with pytest.raises(ValueError, match="batches of 2 of 23 rows cannot be read as part 0 of 3"):
+        next(datasets.batches(23, 2, parts=3))

@@ -22,6 +22,7 @@ from tinygrad.nn.layers import (
     LSTMCell,
     RMSNorm,
 )
+from tinygrad.nn.pipeline import Pipeline
 from tinygrad.nn.summary import summary
 
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
     "LayerNorm",
     "LayerNorm2d",
     "Linear",
+    "Pipeline",
     "RMSNorm",
     "checkpoints",
     "datasets",

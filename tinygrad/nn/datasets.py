@@ -8,18 +8,21 @@ from __future__ import annotations
 import gzip
 import struct
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
 
 from tinygrad.downloads import fetch, find_file
+from tinygrad.graph.sharding import even_spans
 from tinygrad.helpers import prod
 from tinygrad.nn.state import tar_extract
 from tinygrad.tensor import Tensor
 
 Split: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensor]
 Array: TypeAlias = np.ndarray[tuple[int, ...], np.dtype[np.uint8]]
+Rows: TypeAlias = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 
 _MNIST_URL = "https://ossci-datasets.s3.amazonaws.com/mnist/"
 _MNIST_SHA256 = {
@@ -90,6 +93,28 @@ def mnist(device: str | None = None, fashion: bool = False) -> Split:
     else:
         train, test = pair("train"), pair("t10k")
     return _tensors(device, *train, *test)
+
+
+def batches(count: int, size: int, seed: int = 0, epoch: int = 0, part: int = 0, parts: int = 1
+            ) -> Iterator[Rows]:
+    """The row numbers of each batch of an epoch: all `count` rows in an order that seed and epoch say, `size`
+    at a time; what does not fill a batch is left out.
+
+    `part` of `parts`: of each batch those rows that `shard(devices, 0)` gives the device of that number, so
+    that each of several processes reads its own and none twice. Raises ValueError for a size that is not from
+    `parts` to `count`, and for no part.
+
+    >>> [rows.tolist() for rows in nn.datasets.batches(6, 2, seed=1)]
+    [[4, 0], [2, 1], [5, 3]]
+    >>> [rows.tolist() for rows in nn.datasets.batches(6, 2, seed=1, part=1, parts=2)]
+    [[0], [1], [3]]
+    """
+    if not 1 <= parts <= size <= count or not 0 <= part < parts:
+        raise ValueError(f"batches of {size} of {count} rows cannot be read as part {part} of {parts}")
+    order = np.random.default_rng((seed, epoch)).permutation(count)
+    start, end = even_spans(size, parts)[part]
+    for first in range(0, count - size + 1, size):
+        yield order[first + start:first + end]
 
 
 def cifar(device: str | None = None) -> Split:

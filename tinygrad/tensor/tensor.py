@@ -414,10 +414,10 @@ class Tensor(Methods):
                 keep_values([t for t in tensors if not t._is_realized])
             if flags & WRITES:
                 overwriting = Overwriting([write.src[0].base.storage for write in writes])
-                realize_uops([t._placed() for t in tensors if not t._is_realized],
+                realize_uops(placed([t for t in tensors if not t._is_realized]),
                              lambda: note_computed(tensors, writes, overwriting))
             else:
-                realize_uops([t._placed() for t in tensors if not t._is_realized],
+                realize_uops(placed([t for t in tensors if not t._is_realized]),
                              lambda: note_realized(tensors))
         return self
 
@@ -426,18 +426,22 @@ class Tensor(Methods):
         with engine_lock:
             tensors, _ = with_pending_readers([self, *others])
             lazy = [t for t in tensors if not t._is_realized]
-            return schedule_with_kept(lazy, [t._placed() for t in lazy])
+            return schedule_with_kept(lazy, placed(lazy))
 
     @property
     def _is_realized(self) -> bool:
         view = storage_view(self._uop)
         return view is not None and (self._uop.device is not None or view.device == self._device)
 
-    def _placed(self) -> UOp:
-        """The node to compute; where only constants feed it, it says which device is to hold the result."""
+    def _placed(self, among_others: bool = False) -> UOp:
+        """The node to compute; where only constants feed it, it says which device is to hold the result, if
+        that is not the default one or values on others are computed with it (`among_others`)."""
         node = self.uop
         if node.device is not None:
             return node
+        if among_others:
+            self._show(node.copy_to(self._device))
+            return self.uop
         view = storage_view(node)  # of an equal node's value, wherever that was computed
         if self._device != (canonical_device(None) if view is None else view.device):
             self._show(node.copy_to(self._device))
@@ -716,6 +720,12 @@ class Tensor(Methods):
         whole = largest_shape(self.shape)
         memory = UOp.new_buffer(self.device, prod(whole), self.dtype).reshape(whole)
         self.uop = memory.shrink([(0, size) for size in self.shape])
+
+
+def placed(tensors: Sequence[Tensor]) -> list[UOp]:
+    """The nodes to compute for some tensors, each on its own device."""
+    apart = len({t._device for t in tensors}) > 1
+    return [t._placed(apart) for t in tensors]
 
 
 def flags_of(tensors: Sequence[Tensor]) -> int:
