@@ -69,7 +69,7 @@ PUBLIC = {
     "dtype": ("promote", "least_upper_float", "sum_dtype", "to_dtype"),
     "tensor.tensor": ("Tensor",),
     "tensor.modes": ("train", "no_grad"),
-    "nn.pipeline": ("Pipeline", "one_forward_one_backward"),
+    "nn.pipeline": ("Pipeline",),
     "nn.checkpoints": ("save", "load"),
     "nn.gguf_files": ("gguf_load", "gguf_save"),
 }
