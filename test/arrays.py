@@ -38,11 +38,13 @@ def held(array: Array) -> Tensor:
     return Tensor(array).realize()
 
 
-def close(got: Tensor, wanted: Any, rtol: float = 2e-6, atol: float | None = None) -> None:
-    """Of the same shape, and equal up to a share `rtol` of the values and `atol` (`rtol`, unless given)."""
+def close(got: Tensor, wanted: Any, rtol: float | None = None, atol: float | None = None) -> None:
+    """Of the same shape, and equal up to a share `rtol` of the values (2e-6 unless given; float64: 1e-11) and
+    `atol` (`rtol`, unless given)."""
     values = got.numpy()
+    share = (1e-11 if values.dtype == np.float64 else 2e-6) if rtol is None else rtol
     assert values.shape == np.shape(wanted)
-    np.testing.assert_allclose(values, wanted, rtol=rtol, atol=rtol if atol is None else atol)
+    np.testing.assert_allclose(values, wanted, rtol=share, atol=share if atol is None else atol)
 
 
 def same(got: Tensor, wanted: Any) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from arrays import drawn
 
 from tinygrad import Device, Tensor
 from tinygrad.runtime import cpu_queue
@@ -41,10 +42,6 @@ def queue(request: pytest.FixtureRequest) -> Iterator[Any]:
     made.stop()
 
 
-def numbers(*shape: int) -> np.ndarray[Any, Any]:
-    return rng.standard_normal(shape).astype(np.float32)
-
-
 def in_thread(work: Callable[[], None]) -> tuple[threading.Thread, list[BaseException]]:
     errors: list[BaseException] = []
 
@@ -63,7 +60,7 @@ def in_thread(work: Callable[[], None]) -> tuple[threading.Thread, list[BaseExce
 
 
 def file_of(path: Path, items: int = LARGE) -> tuple[Path, np.ndarray[Any, Any]]:
-    content = numbers(items)
+    content = drawn(items)
     content.tofile(path / "data")
     return path / "data", content
 

@@ -10,9 +10,10 @@ import sys
 from typing import Any
 
 import numpy as np
-import random_programs
+import program_steps
 from hypothesis import HealthCheck, Phase, given, seed, settings
-from random_programs import TENSOR, WRITES, Array, Program, programs
+from program_steps import TENSOR, WRITES, Array, Program
+from random_programs import programs
 
 from tinygrad import Tensor, distributed
 
@@ -70,7 +71,7 @@ def run(program: Program, devices: tuple[str, ...], rng: np.random.Generator) ->
 def main(first: int, last: int) -> None:
     world = distributed.init()
     refused: list[str] = []
-    random_programs.Tensor = Whole(world.devices)
+    program_steps.Tensor = Whole(world.devices)
     for number in range(first, last):
         program = drawn(number)
         try:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
+from arrays import Array, normal
 from drivers import needs_compiler
 
 from tinygrad import Tensor
@@ -34,11 +34,6 @@ from tinygrad.renderer.scalar import scalar_program
 from tinygrad.runtime.python import PythonProgram
 
 DEVICE = "PYTHON:BLOCKS"
-Array = np.ndarray[Any, Any]
-
-
-def normal(*shape: int) -> Array:
-    return np.random.default_rng(sum(shape)).standard_normal(shape).astype(np.float32)
 
 
 def program_of(result: Tensor) -> list[UOp]:

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from arrays import Array, normal
 
 from tinygrad import Tensor, nn
 from tinygrad.codegen.compile import stages_of
@@ -15,12 +16,6 @@ from tinygrad.codegen.opt.plan import Plan, apply_plan
 from tinygrad.device import Device
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
-
-Array = np.ndarray[Any, Any]
-
-
-def normals(*shape: int, seed: int = 0) -> Array:
-    return np.random.default_rng((seed, *shape)).standard_normal(shape).astype(np.float32)
 
 
 def attention(q: Array, k: Array, v: Array, causal: bool) -> Array:
@@ -50,7 +45,7 @@ SHAPES = [(1, 2, 64, 64, 32), (2, 3, 37, 37, 16), (1, 1, 5, 5, 3), (1, 2, 50, 77
 @pytest.mark.parametrize(("batch", "heads", "queries", "keys", "width"), SHAPES)
 def test_attention_is_one_kernel(batch: int, heads: int, queries: int, keys: int, width: int,
                                  causal: bool) -> None:
-    q, k, v = (normals(batch, heads, n, width, seed=i) for i, n in enumerate((queries, keys, keys)))
+    q, k, v = (normal(batch, heads, n, width, seed=i) for i, n in enumerate((queries, keys, keys)))
     result = Tensor(q).scaled_dot_product_attention(Tensor(k), Tensor(v), is_causal=causal)
     assert len(result.schedule()) == 1
     np.testing.assert_allclose(result.numpy(), attention(q, k, v, causal), rtol=1e-5, atol=2e-6)
@@ -58,7 +53,7 @@ def test_attention_is_one_kernel(batch: int, heads: int, queries: int, keys: int
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_attention_written_by_hand_is_the_same_kernel(causal: bool) -> None:
-    q, k, v = (normals(2, 3, 50, 24, seed=i) for i in range(3))
+    q, k, v = (normal(2, 3, 50, 24, seed=i) for i in range(3))
     scores = Tensor(q) @ Tensor(k).transpose(-1, -2) / 24**0.5
     if causal:
         scores = scores.masked_fill(Tensor.ones(50, 50).tril() == 0, float("-inf"))
@@ -68,14 +63,14 @@ def test_attention_written_by_hand_is_the_same_kernel(causal: bool) -> None:
 
 
 def test_attention_over_a_panel_too_large_for_the_cache_is_still_right() -> None:
-    q, k, v = (normals(1, 1, n, 64, seed=i) for i, n in enumerate((3, 20000, 20000)))
+    q, k, v = (normal(1, 1, n, 64, seed=i) for i, n in enumerate((3, 20000, 20000)))
     result = Tensor(q).scaled_dot_product_attention(Tensor(k), Tensor(v))
     np.testing.assert_allclose(result.numpy(), attention(q, k, v, False), rtol=1e-4, atol=2e-6)
 
 
 def test_what_a_causal_mask_hides_does_not_matter() -> None:
     """Keys and values after a query may be anything: NaN there stays there."""
-    q, k, v = (normals(1, 1, 40, 8, seed=i) for i in range(3))
+    q, k, v = (normal(1, 1, 40, 8, seed=i) for i in range(3))
     v[..., 30:, :] = np.nan
     k[..., 35:, :] = np.inf
     result = Tensor(q).scaled_dot_product_attention(Tensor(k), Tensor(v), is_causal=True).numpy()
@@ -85,7 +80,7 @@ def test_what_a_causal_mask_hides_does_not_matter() -> None:
 
 
 def test_causal_gradients_are_those_of_the_formula() -> None:
-    q, k, v, g = (normals(1, 2, 33, 8, seed=i) for i in range(4))
+    q, k, v, g = (normal(1, 2, 33, 8, seed=i) for i in range(4))
     ours = [Tensor(x, requires_grad=True) for x in (q, k, v)]
     loss = (ours[0].scaled_dot_product_attention(ours[1], ours[2], is_causal=True) * Tensor(g)).sum()
     got = [x.numpy().astype(np.float64) for x in loss.gradient(*ours)]
@@ -102,7 +97,7 @@ def test_causal_gradients_are_those_of_the_formula() -> None:
 
 def test_a_causal_loop_stops_at_the_diagonal() -> None:
     """The bounds of some loops are expressions of the loop over rows."""
-    q = Tensor(normals(1, 2, 64, 16)).realize()
+    q = Tensor(normal(1, 2, 64, 16)).realize()
     nest, plan = plan_of(q.scaled_dot_product_attention(q, q, is_causal=True))
     bounded = [n for n in apply_plan(nest, plan).toposort() if n.op is Ops.RANGE and len(n.src) == 3]
     assert bounded
@@ -113,7 +108,7 @@ def test_a_causal_loop_stops_at_the_diagonal() -> None:
 
 @pytest.mark.parametrize(("rows", "columns"), [(1, 1), (7, 5), (33, 64), (100, 37)])
 def test_sums_up_to_and_from_a_position(rows: int, columns: int) -> None:
-    x = normals(rows, columns)
+    x = normal(rows, columns)
     at, along = Tensor.arange(rows).unsqueeze(1), Tensor.arange(columns)
     before = (along <= at).where(Tensor(x), 0).sum(1)
     after = (along > at).where(Tensor(x), 0).sum(1)
@@ -130,7 +125,7 @@ def test_sums_up_to_and_from_a_position(rows: int, columns: int) -> None:
 
 @pytest.mark.parametrize("size", [2, 5, 16])
 def test_sums_up_to_a_position_of_sums_from_one(size: int) -> None:
-    b, c, d = (normals(size, size, seed=i) for i in range(3))
+    b, c, d = (normal(size, size, seed=i) for i in range(3))
     later = Tensor.arange(size).unsqueeze(0) >= Tensor.arange(size).unsqueeze(1)  # [k, m]: m >= k
     inner = later.unsqueeze(1).where(Tensor(b).unsqueeze(1) * Tensor(c).unsqueeze(0), 0).sum(2)  # [k, i]
     upto = later.transpose(0, 1).unsqueeze(-1)  # [k, i]: i <= k
@@ -141,7 +136,7 @@ def test_sums_up_to_a_position_of_sums_from_one(size: int) -> None:
 
 def test_every_row_is_kept_once() -> None:
     """After the rows are kept nothing dear is computed twice."""
-    x = Tensor(normals(64, 256)).realize()
+    x = Tensor(normal(64, 256)).realize()
     nest, plan = plan_of(x.softmax())
     assert [row for row in cacheable_rows(nest) if row.is_expensive]
     assert not [row for row in cacheable_rows(apply_plan(nest, Plan(plan.opts[:1]))) if row.is_expensive]
@@ -162,12 +157,12 @@ def test_a_long_value_is_not_mistaken_for_a_row() -> None:
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "uint8", "int64", "bool"])
 @pytest.mark.parametrize("shape", [(16, 16), (64, 48), (100, 37), (5, 300)])
 def test_transposes_of_every_width(shape: tuple[int, int], dtype: str) -> None:
-    x = (normals(*shape) * 50).astype(dtype)
+    x = (normal(*shape) * 50).astype(dtype)
     np.testing.assert_array_equal(Tensor(x).transpose(0, 1).contiguous().numpy(), x.T)
 
 
 def test_a_large_transpose_gathers_nothing() -> None:
-    [item] = Tensor(normals(64, 64)).realize().transpose(0, 1).contiguous().schedule()
+    [item] = Tensor(normal(64, 64)).realize().transpose(0, 1).contiguous().schedule()
     program = stages_of(item.ast, "CPU").program
     assert any(n.op is Ops.SHUFFLE for n in program)
     assert not any(n.op is Ops.INDEX and n.src[1].dtype.count > 1 for n in program)
@@ -175,20 +170,20 @@ def test_a_large_transpose_gathers_nothing() -> None:
 
 @pytest.mark.parametrize("axes", [(0, 2, 3, 1), (0, 3, 1, 2), (3, 1, 0, 2)])
 def test_channels_to_and_fro(axes: tuple[int, ...]) -> None:
-    x = normals(2, 20, 9, 17)
+    x = normal(2, 20, 9, 17)
     np.testing.assert_array_equal(Tensor(x).permute(*axes).contiguous().numpy(), x.transpose(axes))
 
 
 @pytest.mark.parametrize("step", [2, 3, 4, 5, -1, -2, -3])
 @pytest.mark.parametrize("dtype", ["float32", "uint8", "float64"])
 def test_every_nth_item(step: int, dtype: str) -> None:
-    x = (normals(7, 211) * 50).astype(dtype)
+    x = (normal(7, 211) * 50).astype(dtype)
     np.testing.assert_array_equal((Tensor(x)[:, ::step] + 1).numpy(), x[:, ::step] + np.asarray(1, dtype))
 
 
 @pytest.mark.parametrize(("kernel", "stride"), [(2, 2), (3, 2), (3, 1), (5, 3)])
 def test_pooling_windows(kernel: int, stride: int) -> None:
-    x = normals(2, 3, 23, 41)
+    x = normal(2, 3, 23, 41)
     windows = np.lib.stride_tricks.sliding_window_view(x, (kernel, kernel), (2, 3))[:, :, ::stride, ::stride]
     np.testing.assert_array_equal(Tensor(x).max_pool2d(kernel, stride).numpy(), windows.max((-1, -2)))
     average = Tensor(x).avg_pool2d(kernel, stride).numpy()
@@ -196,7 +191,7 @@ def test_pooling_windows(kernel: int, stride: int) -> None:
 
 
 def test_a_depthwise_convolution_copies_no_input() -> None:
-    x, w = normals(2, 8, 19, 21), normals(8, 1, 3, 3, seed=1)
+    x, w = normal(2, 8, 19, 21), normal(8, 1, 3, 3, seed=1)
     result = Tensor(x).conv2d(Tensor(w), padding=1, groups=8)
     assert len(result.schedule()) == 1
     padded = np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1))).astype(np.float64)
@@ -206,7 +201,7 @@ def test_a_depthwise_convolution_copies_no_input() -> None:
 
 
 def test_statistics_of_channels_that_lie_innermost_take_lanes_along_channels() -> None:
-    images = normals(4, 6, 5, 32)
+    images = normal(4, 6, 5, 32)
     norm = nn.BatchNorm(32)
     with Tensor.train():
         got = norm(Tensor(images).permute(0, 3, 1, 2)).numpy()

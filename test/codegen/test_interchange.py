@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from arrays import normal
 
 from tinygrad import Device, Tensor, dtypes
 from tinygrad.codegen.compile import stages_of
@@ -12,10 +13,6 @@ from tinygrad.codegen.opt.opts import Interchange, Unroll
 from tinygrad.codegen.opt.plan import Plan
 
 RNG = np.random.default_rng(5)
-
-
-def normal(*shape, dtype=np.float32):
-    return RNG.normal(size=shape).astype(dtype)
 
 
 def kernel_of(value):

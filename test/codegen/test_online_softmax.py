@@ -7,6 +7,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from arrays import Array, normal
 from drivers import needs_compiler
 
 from tinygrad import Context, Tensor
@@ -21,8 +22,6 @@ from tinygrad.graph.uop import UOp
 from tinygrad.renderer.python import PythonRenderer
 from tinygrad.runtime import emulator
 from tinygrad.runtime.python import PythonProgram
-
-Array = np.ndarray[Any, Any]
 
 
 def kernel_of(result: Tensor) -> UOp:
@@ -54,11 +53,6 @@ def attended(q: Array, k: Array, v: Array, mask: Array | None = None) -> Array:
     total = weights.sum(-1, keepdims=True)
     return weights / np.where(total == 0, 1, total) @ np.float64(v)
 
-
-def numbers(*shape: int, seed: int = 0) -> Array:
-    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
-
-
 SUMS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Array], Array]]] = {
     "softmax": (lambda x: (x - x.max(-1, keepdim=True)).exp().sum(-1),
                 lambda x: np.exp(x - x.max(-1, keepdims=True)).sum(-1)),
@@ -70,7 +64,7 @@ SUMS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Array], Array]]] = {
 @pytest.mark.parametrize("name", SUMS)
 def test_a_row_is_read_once(name: str, tile: int) -> None:
     ours, theirs = SUMS[name]
-    x = 20 * numbers(5, 13)
+    x = 20 * normal(5, 13)
     ast = kernel_of(ours(Tensor.empty(5, 13)))
     found = online_softmax_of(lower(ast))
     assert found is not None
@@ -95,7 +89,7 @@ def test_rows_of_infinities_and_nan(name: str, row: list[float]) -> None:
 
 @pytest.mark.parametrize("mask", ["none", "causal", "bool", "added"])
 def test_attention_in_one_loop(mask: str) -> None:
-    q, k, v = numbers(2, 7, 4), numbers(2, 11, 4, seed=1), numbers(2, 11, 3, seed=2)
+    q, k, v = normal(2, 7, 4), normal(2, 11, 4, seed=1), normal(2, 11, 3, seed=2)
     allowed = np.tril(np.ones((7, 11), np.bool_))
     inputs: list[Array] = [q, k, v]
     kwargs: dict[str, Any] = {}
@@ -103,7 +97,7 @@ def test_attention_in_one_loop(mask: str) -> None:
     if mask == "causal":
         kwargs, expected = {"is_causal": True}, attended(q, k, v, allowed)
     elif mask != "none":
-        given = np.random.default_rng(3).random((7, 11)) < 0.4 if mask == "bool" else numbers(7, 11, seed=3)
+        given = np.random.default_rng(3).random((7, 11)) < 0.4 if mask == "bool" else normal(7, 11, seed=3)
         given[2] = False if mask == "bool" else -np.inf
         kwargs["attn_mask"] = Tensor.empty(7, 11, dtype=given.dtype.name)
         inputs, expected = [*inputs, given], attended(q, k, v, given)
@@ -136,7 +130,7 @@ def attention_on(device: str, shape: tuple[int, ...], kind: Any, mask: str) -> t
     if mask == "causal":
         kwargs["is_causal"], given = True, np.tril(np.ones((queries, keys), np.bool_))
     elif mask != "none":
-        given = rng.random((queries, keys)) < 0.4 if mask == "bool" else numbers(queries, keys)
+        given = rng.random((queries, keys)) < 0.4 if mask == "bool" else normal(queries, keys)
         given[2] = False if mask == "bool" else -np.inf
         kwargs["attn_mask"] = Tensor(given, device=device).realize()
     tensors = [Tensor(x, device=device).realize() for x in (q, k, v)]
@@ -256,7 +250,7 @@ ROWS = {
 @pytest.mark.parametrize("name", ["logsumexp", "softmax"])
 def test_blocks_walk_long_rows_once(name: str, length: int, dtype: Any) -> None:
     ours, theirs = ROWS[name]
-    x = (5 * numbers(260, length)).astype(dtype)
+    x = (5 * normal(260, length)).astype(dtype)
     result = ours(Tensor(x, device="CUDA:EMULATED").realize().float())
     (item,) = schedule_uops([result.uop])
     kinds = [type(o) for o in stages_of(item.ast, "CUDA:EMULATED").plan.opts]
@@ -276,7 +270,7 @@ def test_threads_of_a_block_have_a_tile_of_a_row_together(name: str, length: int
     (each,) = [n for n in apply_plan(lower(item.ast), tiles).toposort()
                if n.op is Ops.RANGE and n.arg[1] is RangeKind.UNROLL]
     plan = Plan((*tiles.opts, Row((each.arg[0],), 16, 2, 4), Global(0)))
-    x = 5 * numbers(3, length)
+    x = 5 * normal(3, length)
     x[1, 7], x[2, -1] = np.inf if name == "logsumexp" else 60.0, -np.inf
     if name == "of products":
         x[2, -1] = 0

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from arrays import Array, normal
 from drivers import needs_compiler, one_pass_everywhere
 
 from tinygrad import Device, Tensor, TinyJit, dtypes
@@ -24,7 +25,6 @@ from tinygrad.graph.ops import Ops
 from tinygrad.helpers import prod
 from tinygrad.renderer.launch import launch_of
 
-Array = np.ndarray[Any, Any]
 DEVICES = pytest.mark.parametrize("device", ["CPU", "PYTHON", "PYTHON:BLOCKS"])
 
 
@@ -33,10 +33,6 @@ def one_pass(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) ->
     """By tiles of a few outputs."""
     one_pass_everywhere(monkeypatch, request.param)
     monkeypatch.setattr(choose_scatter, "CACHE_SHARE", 1e-6)
-
-
-def numbers(*shape: int) -> Array:
-    return np.random.default_rng(sum(shape) + len(shape)).standard_normal(shape).astype(np.float32)
 
 
 def places(*shape: int, below: int, lowest: int = 0) -> Array:
@@ -58,8 +54,8 @@ def check(result: Tensor, expected: Array) -> None:
 @pytest.mark.parametrize(("words", "width", "count"),
                          [(7, 1, 5), (30, 16, 9), (20, 5, 40), (3, 48, 11), (50, 17, 2)])
 def test_gradients_of_embeddings(one_pass: None, device: str, words: int, width: int, count: int) -> None:
-    at, given = places(count, below=words), numbers(count, width)
-    weights = Tensor(numbers(words, width), device=device, requires_grad=True).realize()
+    at, given = places(count, below=words), normal(count, width)
+    weights = Tensor(normal(words, width), device=device, requires_grad=True).realize()
     rows = weights[Tensor(at, device=device).realize()]
     expected = np.zeros((words, width))
     np.add.at(expected, at, given)
@@ -71,8 +67,8 @@ def test_gradients_of_embeddings(one_pass: None, device: str, words: int, width:
 @pytest.mark.parametrize("shape", [(4, 5, 6), (3, 4, 32), (20, 16, 2)])
 def test_gradients_of_items_gathered_along_an_axis(one_pass: None, device: str, axis: int,
                                                    shape: tuple[int, int, int]) -> None:
-    at, given = places(*shape, below=shape[axis]), numbers(*shape)
-    x = Tensor(numbers(*shape), device=device, requires_grad=True).realize()
+    at, given = places(*shape, below=shape[axis]), normal(*shape)
+    x = Tensor(normal(*shape), device=device, requires_grad=True).realize()
     expected = np.zeros(shape)
     where: list[Array] = list(np.indices(shape))
     where[axis] = at
@@ -85,7 +81,7 @@ def test_gradients_of_items_gathered_along_an_axis(one_pass: None, device: str, 
 @pytest.mark.parametrize("kind", [dtypes.float16, dtypes.bfloat16], ids=str)
 def test_gradients_of_half_types_are_summed_in_float32(one_pass: None, device: str, kind: DType) -> None:
     at, given = np.zeros(3000, np.int32), np.ones((3000, 16), np.float32)
-    weights = Tensor(numbers(4, 16), device=device, dtype=kind, requires_grad=True).realize()
+    weights = Tensor(normal(4, 16), device=device, dtype=kind, requires_grad=True).realize()
     rows = weights[Tensor(at, device=device).realize()]
     gradient = (rows * Tensor(given, device=device, dtype=kind)).float().sum().gradient(weights)[0]
     assert has_walk(gradient) and gradient.dtype is kind
@@ -94,8 +90,8 @@ def test_gradients_of_half_types_are_summed_in_float32(one_pass: None, device: s
 
 @DEVICES
 def test_items_of_several_places(one_pass: None, device: str) -> None:
-    first, second, given = places(40, below=6), places(40, below=9), numbers(40, 3)
-    x = Tensor(numbers(6, 9, 3), device=device, requires_grad=True).realize()
+    first, second, given = places(40, below=6), places(40, below=9), normal(40, 3)
+    x = Tensor(normal(6, 9, 3), device=device, requires_grad=True).realize()
     expected = np.zeros((6, 9, 3))
     np.add.at(expected, (first, second), given)
     chosen = x[Tensor(first, device=device).realize(), Tensor(second, device=device).realize()]
@@ -107,7 +103,7 @@ def test_items_of_several_places(one_pass: None, device: str) -> None:
 @pytest.mark.parametrize("kind", [np.float32, np.int32, np.uint8])
 def test_scatter_reduce(one_pass: None, device: str, reduce: str, update: np.ufunc, kind: type[Any]) -> None:
     at = places(30, below=11)
-    given = (numbers(30) * 3).astype(np.int32).astype(kind) if kind is not np.float32 else numbers(30)
+    given = (normal(30) * 3).astype(np.int32).astype(kind) if kind is not np.float32 else normal(30)
     expected = np.arange(11).astype(kind)
     x = Tensor(expected, device=device).realize()
     update.at(expected, at, given)
@@ -117,7 +113,7 @@ def test_scatter_reduce(one_pass: None, device: str, reduce: str, update: np.ufu
 
 @pytest.mark.parametrize("count", [20, 5000])
 def test_two_loops_over_outputs_at_one_place(count: int) -> None:
-    at, given = places(count, below=33), numbers(count)
+    at, given = places(count, below=33), normal(count)
     first, second = Tensor.arange(33).reshape(33, 1, 1), Tensor.arange(47).reshape(1, 47, 1)
     hit = (first == second) & (second == Tensor(at).realize())
     expected = np.zeros((33, 47))
@@ -129,7 +125,7 @@ def test_two_loops_over_outputs_at_one_place(count: int) -> None:
 def test_sums_in_the_place_and_in_what_belongs_there(one_pass: None, device: str) -> None:
     """Both over the same axis, one waits for the other."""
     parts, also = places(33, 2, below=9), places(33, below=15)
-    given, factors = numbers(40, 33), numbers(33, 2)
+    given, factors = normal(40, 33), normal(33, 2)
     items = Tensor.arange(40, device=device).reshape(40, 1)
     sums = Tensor(parts, device=device).realize().sum(1).reshape(1, 33)
     hit = (items == sums) & (items == Tensor(also, device=device).realize().reshape(1, 33))
@@ -176,7 +172,7 @@ def test_counts(one_pass: None, device: str) -> None:
 @DEVICES
 def test_places_that_are_nowhere_are_left_out(one_pass: None, device: str) -> None:
     at = np.array([3, -1, 7, 1 << 30, -(1 << 30), 0, 6, 3], np.int32)
-    given = numbers(8, 16)
+    given = normal(8, 16)
     here = Tensor(at, device=device).realize().reshape(1, 8, 1)
     mask = here == Tensor.arange(7, device=device).reshape(7, 1, 1)
     expected = np.zeros((7, 16))
@@ -195,8 +191,8 @@ def test_what_is_added_may_be_infinite_or_no_number_where_it_belongs(one_pass: N
 
 @DEVICES
 def test_a_step_that_overwrites_what_was_looked_up(one_pass: None, device: str) -> None:
-    weights = Tensor(numbers(19, 8), device=device, requires_grad=True).realize()
-    expected = numbers(19, 8).astype(np.float64)
+    weights = Tensor(normal(19, 8), device=device, requires_grad=True).realize()
+    expected = normal(19, 8).astype(np.float64)
 
     @TinyJit
     def step(at: Tensor) -> None:
@@ -268,8 +264,8 @@ def test_blocks_share_tiles_out_and_walk_once_for_each() -> None:
 @pytest.mark.parametrize("device", ["CUDA:EMULATED", "AMD:EMULATED", "METAL:EMULATED"])
 def test_tiles_in_the_memory_of_each_thread(device: str) -> None:
     words, width, count = 1100, 32, 200
-    at, given = places(count, below=words), numbers(count, width)
-    weights = Tensor(numbers(words, width), device=device, requires_grad=True).realize()
+    at, given = places(count, below=words), normal(count, width)
+    weights = Tensor(normal(words, width), device=device, requires_grad=True).realize()
     expected = np.zeros((words, width))
     np.add.at(expected, at, given)
     rows = weights[Tensor(at, device=device).realize()]

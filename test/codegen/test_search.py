@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from arrays import held, integers
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -30,8 +31,6 @@ from tinygrad.graph.records import decode, encode
 from tinygrad.graph.uop import UOp
 from tinygrad.store import DiskStore
 
-Array = np.ndarray[Any, Any]
-
 
 @pytest.fixture(autouse=True)
 def plans(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> DiskStore:
@@ -40,14 +39,6 @@ def plans(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> DiskStore:
     monkeypatch.setattr(plan_cache, "store_of", lambda *kind: store)
     monkeypatch.setattr(compiling, "_kernels", OrderedDict())
     return store
-
-
-def numbers(*shape: int, seed: int = 0) -> Array:
-    return np.random.default_rng((seed, *shape)).integers(-4, 5, shape).astype(np.float32)
-
-
-def held(array: Array) -> Tensor:
-    return Tensor(array).realize()
 
 
 def ast_of(result: Tensor) -> UOp:
@@ -60,7 +51,7 @@ def nest_of(result: Tensor) -> UOp:
 
 
 def product(m: int, k: int, n: int) -> Tensor:
-    return held(numbers(m, k)) @ held(numbers(k, n, seed=1))
+    return held(integers(m, k)) @ held(integers(k, n, seed=1))
 
 
 # --- whole searches -----------------------------------------------------------------------------------------
@@ -68,13 +59,13 @@ def product(m: int, k: int, n: int) -> Tensor:
 
 @pytest.mark.parametrize("width", [1, 3])
 def test_results_with_beam_are_numpys(width: int) -> None:
-    a, b = numbers(33, 40), numbers(40, 50, seed=1)
+    a, b = integers(33, 40), integers(40, 50, seed=1)
     with Context(BEAM=width, BEAM_SECONDS=0.3):
         np.testing.assert_array_equal((held(a) @ held(b) + 1).numpy(), a @ b + 1)
 
 
 def test_a_search_on_blocks_of_threads() -> None:
-    column, rows = numbers(33, 1), numbers(33, 31, seed=1)
+    column, rows = integers(33, 1), integers(33, 31, seed=1)
     x, y = (Tensor(v, device="PYTHON:BLOCKS").realize() for v in (column, rows))
     with Context(BEAM=2, BEAM_SECONDS=0.3):
         np.testing.assert_allclose((x * y).sum().numpy(), (column * rows).sum(), rtol=1e-5)
@@ -82,14 +73,14 @@ def test_a_search_on_blocks_of_threads() -> None:
 
 def test_a_search_keeps_the_users_memory() -> None:
     """The kernel writes what it reads; running it again and again must not be seen."""
-    x = held(numbers(300))
+    x = held(integers(300))
     with Context(BEAM=1, BEAM_SECONDS=0.3):
         x.assign(x * 2 + 1).realize()
-    np.testing.assert_array_equal(x.numpy(), numbers(300) * 2 + 1)
+    np.testing.assert_array_equal(x.numpy(), integers(300) * 2 + 1)
 
 
 def test_a_traced_function_takes_searched_plans() -> None:
-    weight = numbers(20, 30)
+    weight = integers(20, 30)
 
     @TinyJit
     def step(x: Tensor) -> Tensor:
@@ -98,7 +89,7 @@ def test_a_traced_function_takes_searched_plans() -> None:
     held_weight = held(weight)
     with Context(BEAM=1, BEAM_SECONDS=0.3):
         for seed in range(4):
-            x = numbers(7, 20, seed=seed)
+            x = integers(7, 20, seed=seed)
             np.testing.assert_array_equal(step(held(x)).numpy(), np.maximum(x @ weight, 0))
 
 
@@ -125,7 +116,7 @@ def test_a_device_that_computes_nothing_keeps_the_cost_models_plan() -> None:
 
 def test_a_kernel_too_large_to_measure_keeps_the_cost_models_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tinygrad.codegen.opt.measure.MOST_BYTES", 100)
-    ast = ast_of(held(numbers(300)) + 1)
+    ast = ast_of(held(integers(300)) + 1)
     with Context(BEAM=1, BEAM_SECONDS=0.3):
         chosen = choose_plan(lower(ast), Device["CPU"].renderer.machine)
         assert searched_plan(ast, lower(ast), "CPU") == chosen
@@ -164,7 +155,7 @@ def test_edits_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
 
     helpful = (Accumulators, Unroll)
     use_clock(monkeypatch, seconds)
-    found = Search(nest_of(held(numbers(8, 64)).sum(1)), "CPU", 1, 60.0).run()
+    found = Search(nest_of(held(integers(8, 64)).sum(1)), "CPU", 1, 60.0).run()
     assert set(helpful) <= {type(o) for o in found.plan.opts}
 
 
@@ -188,7 +179,7 @@ def test_a_plan_that_is_faster_only_at_first_is_not_taken(monkeypatch: pytest.Mo
 
 def test_a_plan_with_other_results_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """A kernel that adds 2 where 1 is wanted is twice as fast, and counted as wrong."""
-    nest, other = (nest_of(held(numbers(500)) + n) for n in (1, 2))
+    nest, other = (nest_of(held(integers(500)) + n) for n in (1, 2))
     default = choose_plan(nest, Device["CPU"].renderer.machine)
     write = Workbench.write
 
@@ -210,12 +201,12 @@ def test_the_cost_models_plan_is_right_and_another_kernel_is_not() -> None:
     nest = nest_of(product(33, 20, 50))
     bench = Workbench(nest, "CPU")
     assert bench.is_right(bench.build(nest, choose_plan(nest, Device["CPU"].renderer.machine)))
-    shifted = nest_of(held(numbers(33, 20)) @ (held(numbers(20, 50, seed=1)) + 0.25))
+    shifted = nest_of(held(integers(33, 20)) @ (held(integers(20, 50, seed=1)) + 0.25))
     assert not bench.is_right(bench.build(shifted, Plan()))
 
 
 def test_a_kernel_that_leaves_out_one_item_is_wrong() -> None:
-    x = held(numbers(40))
+    x = held(integers(40))
     nest = nest_of(x * 2)
     bench = Workbench(nest, "CPU")
     [store] = nest.src
@@ -238,7 +229,7 @@ def test_of_a_large_kernel_a_sample_of_items_is_compared(monkeypatch: pytest.Mon
     a, b = (bench.buffers[i].numpy().reshape(300, 300).astype(np.float64) for i in (1, 2))
     np.testing.assert_array_equal(expected[was_computed], (a @ b)[was_computed])
     assert bench.is_right(bench.build(nest, choose_plan(nest, Device["CPU"].renderer.machine)))
-    half = nest_of(held(numbers(300, 300)) @ (held(numbers(300, 300, seed=1)) * 0.5))
+    half = nest_of(held(integers(300, 300)) @ (held(integers(300, 300, seed=1)) * 0.5))
     assert not bench.is_right(bench.build(half, choose_plan(half, Device["CPU"].renderer.machine)))
 
 
@@ -248,7 +239,7 @@ def test_of_a_large_kernel_a_sample_of_items_is_compared(monkeypatch: pytest.Mon
 def test_a_sample_has_the_work_it_may_have(most: int, extents: tuple[int, ...]) -> None:
     """4 products of 30 x 20 x 30 are 144,000 operations; batches go first, then rows, then columns. Of 30
     rows 15 would do, but every third one, the last among them, are 11."""
-    nest = nest_of(held(numbers(4, 30, 20)) @ held(numbers(4, 20, 30, seed=1)))
+    nest = nest_of(held(integers(4, 30, 20)) @ held(integers(4, 20, 30, seed=1)))
     sampled = sample(nest, most)
     assert tuple(r.extent for r in sampled.src[0].closed_ranges) == extents
     assert (sampled is nest) == (most == 144_000)
@@ -257,7 +248,7 @@ def test_a_sample_has_the_work_it_may_have(most: int, extents: tuple[int, ...]) 
 def test_plain_loops_that_cannot_be_sampled_end_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tinygrad.codegen.opt.measure.PLAIN_SECONDS", 1e-9)
     with pytest.raises(RuntimeError, match="would run for too long"):
-        Workbench(nest_of(held(numbers(3000)).sum()), "CPU")
+        Workbench(nest_of(held(integers(3000)).sum()), "CPU")
 
 
 @pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.float64, dtypes.float16, dtypes.bfloat16],

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from arrays import Array, drawn
 
 from tinygrad import Device, Tensor, TinyJit, dtypes
 from tinygrad.__main__ import main, row_of, table
@@ -24,16 +25,11 @@ from tinygrad.renderer.c_functions import PLAIN_C, Dialect
 from tinygrad.renderer.python import PythonRenderer
 from tinygrad.runtime import cpu_c, emulator, webgpu
 
-Array = np.ndarray[Any, Any]
 F, INDEX = dtypes.float32, dtypes.index
 rng = np.random.default_rng(11)
 needs_compiler = pytest.mark.skipif(not any(map(shutil.which, ("clang", "gcc", "cc"))),
                                     reason="no C compiler on the path")
 COMPUTING = ["CPU", "CPU:1", pytest.param("CPU:C", marks=needs_compiler), "PYTHON"]
-
-
-def normal(*shape: int) -> Array:
-    return rng.normal(size=shape).astype(np.float32)
 
 
 # --- names ----------------------------------------------------------------------------------------------
@@ -143,7 +139,7 @@ def test_a_device_that_opens_and_compiles_nothing_is_not_available(monkeypatch: 
 @needs_compiler
 def test_sorting_rows_that_are_repeated() -> None:
     """The vectorizer of gcc 12 breaks down on one of these kernels."""
-    rows = normal(3, 1, 2)
+    rows = drawn(3, 1, 2)
     values, places = Tensor(rows, device="CPU:C").realize().expand(3, 4, 2).sort()
     Tensor.realize(values, places)
     np.testing.assert_array_equal(values.numpy(), np.sort(rows).repeat(4, 1))
@@ -161,7 +157,7 @@ def test_a_compiler_that_is_asked_for_is_not_replaced_by_another(no_compiler: py
 
 @pytest.mark.parametrize("device", COMPUTING)
 def test_every_device_computes_what_numpy_does(device: str) -> None:
-    a, b = normal(19, 23), normal(23, 17)
+    a, b = drawn(19, 23), drawn(23, 17)
     x, w = Tensor(a, device=device), Tensor(b, device=device)
     np.testing.assert_allclose((x @ w).numpy(), a @ b, rtol=1e-4, atol=1e-5)
     wide = a.astype(np.float64)
@@ -238,8 +234,8 @@ def test_lanes_of_two_vectors_shuffled(device: str, dtype: DType, lanes: int) ->
     picks = tuple(int(i) for i in rng.permutation(2 * lanes)[:lanes])
     mixed = UOp.new(Ops.SHUFFLE, dtype.vec(lanes), (first, second), picks)
     program = program_of(UOp.new(Ops.STORE, mixed.dtype, (memory[0].index(start), mixed)))
-    a, b = ((normal(lanes) * 4).astype(dtype.numpy) > 0 if dtype.is_bool else
-            (normal(lanes) * 4).astype(dtype.numpy) for _ in range(2))
+    a, b = ((drawn(lanes) * 4).astype(dtype.numpy) > 0 if dtype.is_bool else
+            (drawn(lanes) * 4).astype(dtype.numpy) for _ in range(2))
     out = np.zeros(lanes, dtype.numpy)
     run_program(device, program, [out, a, b], [])
     np.testing.assert_array_equal(out, np.concatenate([a, b])[list(picks)])
@@ -261,7 +257,7 @@ def test_copies_between_every_two_devices(source: str, target: str, tmp_path: Pa
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
     start, end = place(source, tmp_path / "a"), place(target, tmp_path / "b")
-    x = normal(6, 5)
+    x = drawn(6, 5)
     t = Tensor(x, device=start)
     moved = t.to(end)
     np.testing.assert_array_equal(moved.numpy(), x)
@@ -284,7 +280,7 @@ def test_copies_keep_every_dtype(dtype: DType) -> None:
 
 
 def test_a_part_is_copied_without_being_packed_first() -> None:
-    t = Tensor(normal(100, 10), device="CPU").realize()
+    t = Tensor(drawn(100, 10), device="CPU").realize()
     item, = t[20:30].to("CPU:1").schedule()
     assert item.ast.op is Ops.COPY
     before = GlobalCounters.global_mem
@@ -319,8 +315,8 @@ def test_null_compiles_and_counts_and_computes_nothing() -> None:
 
 
 def test_null_takes_data_and_trains() -> None:
-    w = Tensor(normal(4, 4), device="NULL", requires_grad=True)
-    loss = (Tensor(normal(2, 4), device="CPU").to("NULL") @ w).sum()
+    w = Tensor(drawn(4, 4), device="NULL", requires_grad=True)
+    loss = (Tensor(drawn(2, 4), device="CPU").to("NULL") @ w).sum()
     loss.backward()
     assert w.grad is not None and w.grad.realize().shape == (4, 4)
 
@@ -330,7 +326,7 @@ def test_null_takes_data_and_trains() -> None:
 
 @pytest.fixture
 def file(tmp_path: Path) -> tuple[Path, Array]:
-    data = normal(1000)
+    data = drawn(1000)
     path = tmp_path / "Data.bin"
     data.tofile(path)
     return path, data
@@ -387,7 +383,7 @@ def test_bytes_of_a_file_become_numbers_where_they_go(file: tuple[Path, Array]) 
 
 def test_a_file_is_written_by_moving_to_it(tmp_path: Path) -> None:
     path = tmp_path / "out.bin"
-    x = normal(3, 4)
+    x = drawn(3, 4)
     moved = Tensor(x).to(f"DISK:{path}").realize()
     np.testing.assert_array_equal(np.fromfile(path, np.float32), x.reshape(-1))
     kept = Tensor.from_file(path, dtype="float32")
@@ -468,7 +464,7 @@ def reversed_in_blocks(barrier: bool) -> list[UOp]:
 
 
 def test_threads_of_a_block_share_memory() -> None:
-    source, target = normal(24), np.zeros(24, np.float32)
+    source, target = drawn(24), np.zeros(24, np.float32)
     program = reversed_in_blocks(barrier=True)
     run_on_python(program, [target, source])
     np.testing.assert_array_equal(target, source.reshape(3, 8)[:, ::-1].reshape(-1))
@@ -476,7 +472,7 @@ def test_threads_of_a_block_share_memory() -> None:
 
 def test_a_missing_barrier_is_a_race() -> None:
     with pytest.raises(RuntimeError, match="race: item 7 of shared0 is read by one thread and was written"):
-        run_on_python(reversed_in_blocks(barrier=False), [np.zeros(24, np.float32), normal(24)])
+        run_on_python(reversed_in_blocks(barrier=False), [np.zeros(24, np.float32), drawn(24)])
 
 
 def test_two_threads_that_write_one_item_are_a_race() -> None:
@@ -509,7 +505,7 @@ def test_conditions_and_vectors_differ_by_thread() -> None:
     doubled = lanes + lanes
     target = UOp.new(Ops.INDEX, F, (param(0, 8), thread * 2, inside))
     program = program_of(UOp.new(Ops.STORE, F.vec(2), (target, doubled)))
-    source, out = normal(8), np.zeros(8, np.float32)
+    source, out = drawn(8), np.zeros(8, np.float32)
     run_on_python(program, [out, source])
     np.testing.assert_array_equal(out, np.where(np.arange(8) < 6, 2 * source, 0))
 
@@ -563,7 +559,7 @@ def test_a_kernel_that_does_not_compile_is_shown_with_the_reason() -> None:
 def test_c_kernels_share_threads_and_native_lists_with_the_cpu() -> None:
     from tinygrad.runtime.cpu_pool import KernelList
 
-    x = normal(300_000)
+    x = drawn(300_000)
     t = Tensor(x, device="CPU:C")
     doubled, item = t * 2, (t * 2).schedule()[0]
     from tinygrad.codegen.compile import compiled_kernel

@@ -61,7 +61,9 @@ class Interrupt:
         return self.instruction
 
     def happens_in(self, function):
-        """Call a function; whether the interrupt came."""
+        """Call a function; whether the interrupt came. Nothing is collected meanwhile: what is raised in a
+        callback of the collector ends there (Hypothesis has one)."""
+        gc.disable()
         sys.settrace(self.call)
         try:
             function()
@@ -69,6 +71,7 @@ class Interrupt:
             pass
         finally:
             sys.settrace(None)
+            gc.enable()
         return self.came
 
 

@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from queue_programs import file_of, from_file, in_thread, numbers, rng
+from arrays import drawn
+from queue_programs import file_of, from_file, in_thread, rng
 from queue_programs import gate as gate
 from queue_programs import handed_over as handed_over
 from queue_programs import queue as queue
@@ -146,7 +147,7 @@ def test_uses_know_what_has_to_be_waited_for(gate: Timeline) -> None:
 
 
 def test_an_interrupted_wait_can_be_repeated(gate: Timeline) -> None:
-    x = Tensor(numbers(10)).realize()
+    x = Tensor(drawn(10)).realize()
     Device["CPU"].queue.wait(gate.point(1))
     y = (x * 0 + 2).realize()
     threading.Timer(0.05, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
@@ -176,7 +177,7 @@ def test_threads_submit_at_once_and_each_gets_its_own_numbers(handed_over: None)
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_child_forked_with_work_in_flight_has_its_results(handed_over: None) -> None:
-    a = numbers(400, 400)
+    a = drawn(400, 400)
     x = Tensor(a).realize()
     step = TinyJit(lambda t: (t @ t * 0.01).realize())
     for _ in range(3):
@@ -229,7 +230,7 @@ def test_a_process_ends_with_work_in_flight(ending: str) -> None:
 
 
 def test_the_time_of_a_kernel_at_debug_2_is_its_own(capsys: pytest.CaptureFixture[str]) -> None:
-    x = Tensor(numbers(256, 256)).realize()
+    x = Tensor(drawn(256, 256)).realize()
     with Context(DEBUG=2):
         (x + 1).realize()
     (line,) = capsys.readouterr().out.splitlines()

@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from queue_programs import LARGE, file_of, from_file, in_thread, numbers
+from arrays import drawn
+from queue_programs import LARGE, file_of, from_file, in_thread
 from queue_programs import gate as gate
 from queue_programs import handed_over as handed_over
 from queue_programs import queue as queue
@@ -44,7 +45,7 @@ def adding() -> Any:
 
 def test_exec_runs_a_kernel_when_the_queue_gets_to_it(queue: Any, gate: Timeline) -> None:
     kernel = adding()
-    x, y, out = numbers(LARGE), numbers(LARGE), np.zeros(LARGE, np.float32)
+    x, y, out = drawn(LARGE), drawn(LARGE), np.zeros(LARGE, np.float32)
     queue.wait(gate.point(1))
     point = queue.exec(kernel.program, [a.ctypes.data for a in (out, x, y)], [], kernel.extent, 1.0)
     assert not point.is_past and not queue.is_idle and not out.any()
@@ -57,7 +58,7 @@ def test_exec_runs_a_kernel_when_the_queue_gets_to_it(queue: Any, gate: Timeline
 def test_short_work_runs_at_once_on_an_idle_queue_and_in_turn_on_a_busy_one(queue: Any, gate: Timeline
                                                                             ) -> None:
     kernel = adding()
-    x, out = numbers(LARGE), np.zeros(LARGE, np.float32)
+    x, out = drawn(LARGE), np.zeros(LARGE, np.float32)
     addresses = [a.ctypes.data for a in (out, x, out)]
     assert queue.exec(kernel.program, addresses, [], kernel.extent, 0.0) is None
     np.testing.assert_array_equal(out, x)
@@ -70,7 +71,7 @@ def test_short_work_runs_at_once_on_an_idle_queue_and_in_turn_on_a_busy_one(queu
 
 
 def test_copy_moves_bytes_from_an_offset_on(queue: Any, gate: Timeline) -> None:
-    source = Buffer.from_numpy(numbers(LARGE))
+    source = Buffer.from_numpy(drawn(LARGE))
     target = Buffer("CPU", LARGE - 8, dtypes.float32).allocate()
     queue.wait(gate.point(3))
     point = queue.copy(target, source, 32)
@@ -123,7 +124,7 @@ def test_timestamps_are_taken_where_they_stand(queue: Any, gate: Timeline) -> No
 
 def test_a_queue_without_threads_does_everything_at_once() -> None:
     plain, kernel = CommandQueue("plain"), adding()
-    x, out = numbers(LARGE), np.zeros(LARGE, np.float32)
+    x, out = drawn(LARGE), np.zeros(LARGE, np.float32)
     assert plain.exec(kernel.program, [a.ctypes.data for a in (out, x, x)], [], kernel.extent, 9.0) is None
     np.testing.assert_array_equal(out, x + x)
     assert plain.signal().is_past and plain.timestamp().seconds <= plain.timestamp().seconds
@@ -151,7 +152,7 @@ def test_a_stopped_queue_starts_again(queue: Any) -> None:
 
 
 def test_realize_returns_before_the_work_is_done_and_reading_waits_for_it(gate: Timeline) -> None:
-    a, other = numbers(64, 64), numbers(100)
+    a, other = drawn(64, 64), drawn(100)
     x, unrelated = Tensor(a).realize(), Tensor(other).realize()
     Device["CPU"].queue.wait(gate.point(1))
     y = (x @ x + 1).realize()
@@ -189,7 +190,7 @@ def saved(t: Tensor, path: Path) -> Path:
 
 @pytest.mark.parametrize("reading", READINGS)
 def test_every_way_to_read_waits(reading: str, gate: Timeline, tmp_path: Path) -> None:
-    a = numbers(4)
+    a = drawn(4)
     x = Tensor(a).realize()
     Device["CPU"].queue.wait(gate.point(1))
     y = (x * 3).realize()
@@ -202,7 +203,7 @@ def test_replays_in_flight_have_their_own_arguments(gate: Timeline) -> None:
     def step(x: Tensor, y: Tensor) -> Tensor:
         return ((x * 2).contiguous() + y).realize()
 
-    given = [(numbers(300), numbers(300)) for _ in range(12)]
+    given = [(drawn(300), drawn(300)) for _ in range(12)]
     tensors = [(Tensor(a).realize(), Tensor(b).realize()) for a, b in given]
     for x, y in tensors[:2]:
         step(x, y)
@@ -217,7 +218,7 @@ def test_replays_in_flight_have_their_own_arguments(gate: Timeline) -> None:
 
 def test_memory_that_is_freed_while_in_use_is_not_filled_by_the_host(gate: Timeline) -> None:
     gc.collect()
-    a, b = numbers(5000), numbers(5000)
+    a, b = drawn(5000), drawn(5000)
     x = Tensor(a).realize()
     Device["CPU"].queue.wait(gate.point(1))
     y = (x + 1).realize()
@@ -230,7 +231,7 @@ def test_memory_that_is_freed_while_in_use_is_not_filled_by_the_host(gate: Timel
 
 
 def test_memory_that_was_freed_and_given_back_stays_until_nobody_uses_it(gate: Timeline) -> None:
-    a = numbers(LARGE)
+    a = drawn(LARGE)
     x = Tensor(a).realize()
     Device["CPU"].queue.wait(gate.point(1))
     y = (x + 1).sum().realize()
@@ -246,7 +247,7 @@ def test_memory_that_was_freed_and_given_back_stays_until_nobody_uses_it(gate: T
 
 def test_what_is_used_is_exact_while_work_is_in_flight(gate: Timeline) -> None:
     gc.collect()
-    x = Tensor(numbers(1000)).realize()
+    x = Tensor(drawn(1000)).realize()
     before = GlobalCounters.mem_used
     Device["CPU"].queue.wait(gate.point(1))
     y = (x + 1).realize()
@@ -259,7 +260,7 @@ def test_what_is_used_is_exact_while_work_is_in_flight(gate: Timeline) -> None:
 
 
 def test_kernels_on_a_shared_array_are_done_when_realize_returns(handed_over: None) -> None:
-    array = numbers(5000)
+    array = drawn(5000)
     before = array.copy()
     x = Tensor.from_dlpack(array)
     y = (x + 1).realize()
@@ -271,7 +272,7 @@ def test_kernels_on_a_shared_array_are_done_when_realize_returns(handed_over: No
 
 
 def test_a_view_of_a_tensor_shows_what_was_assigned_when_realize_returns(handed_over: None) -> None:
-    a = numbers(5000)
+    a = drawn(5000)
     x = Tensor(a).contiguous().realize()
     view = np.asarray(x)
     x.assign(x + 1).realize()
@@ -289,7 +290,7 @@ def test_a_copy_ends_while_a_kernel_waits_and_a_kernel_while_a_copy_does(gate: T
                                                                          ) -> None:
     path, content = file_of(tmp_path)
     cpu = Device["CPU"]
-    a = numbers(100)
+    a = drawn(100)
     x = Tensor(a).realize()
     cpu.queue.wait(gate.point(1))
     y = (x + 1).realize()
@@ -317,7 +318,7 @@ def test_a_kernel_runs_after_the_copy_that_it_needs(gate: Timeline, tmp_path: Pa
 
 
 def test_a_write_comes_after_the_copy_that_still_reads(gate: Timeline) -> None:
-    a = numbers(LARGE)
+    a = drawn(LARGE)
     x = Tensor(a).contiguous().realize()
     Device["CPU:1"].copies.wait(gate.point(1))
     y = x.to("CPU:1").realize()
@@ -335,7 +336,7 @@ def test_values_go_round_devices(devices: tuple[str, ...], handed_over: None) ->
             Device[device]
         except (ImportError, OSError, RuntimeError) as reason:
             pytest.skip(str(reason))
-    a = numbers(70, 50)
+    a = drawn(70, 50)
     t = Tensor(a, device=devices[0])
     for _ in range(3):
         for device in devices[1:]:

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from . import elementwise, indexing, movement, networks, reductions
+from . import elementwise, indexing, losses, movement, networks, reductions
 
-ROWS = [*elementwise.ROWS, *movement.ROWS, *reductions.ROWS, *indexing.ROWS, *networks.ROWS]
+ROWS = [*elementwise.ROWS, *movement.ROWS, *reductions.ROWS, *indexing.ROWS, *networks.ROWS, *losses.ROWS]

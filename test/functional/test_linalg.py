@@ -5,11 +5,11 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from arrays import Array, close
 
 from tinygrad import Tensor, TinyJit, grad, jvp, vmap
 from tinygrad.functional import decompositions
 
-Array = np.ndarray
 SHAPES = [(1, 1), (3, 2), (2, 5), (2, 3, 4, 4), (0, 3, 3)]
 SQUARE = [(1, 1), (5, 5), (2, 3, 4, 4), (0, 3, 3)]
 TOLERANCE = {np.float32: 2e-4, np.float64: 1e-11}
@@ -22,11 +22,6 @@ def normal(*shape: int, seed: int = 0) -> Array:
 def positive(*shape: int) -> Array:
     x = normal(*shape)
     return x @ np.swapaxes(x, -1, -2) + np.eye(shape[-1])
-
-
-def close(got: Tensor, wanted: Array, tolerance: float = 1e-11) -> None:
-    assert got.shape == wanted.shape
-    np.testing.assert_allclose(got.numpy(), wanted, tolerance, tolerance)
 
 
 @pytest.fixture(params=[np.float64, pytest.param(np.float32, marks=pytest.mark.slow)])

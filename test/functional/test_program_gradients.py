@@ -9,19 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from random_programs import (
-    NUMPY,
-    TENSOR,
-    VIEWS,
-    WRITES,
-    Array,
-    Drawing,
-    Known,
-    Meaning,
-    Memory,
-    Program,
-    Shape,
-)
+from program_steps import NUMPY, TENSOR, VIEWS, WRITES, Array, Meaning, Program, Shape
+from random_programs import Drawing, Known, Memory
 
 from tinygrad import Context, Tensor, dtypes
 from tinygrad.dtype import DType

@@ -6,7 +6,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
-from random_programs import Program, programs
+from program_steps import Program
+from random_programs import programs
 
 from tinygrad import Context, Tensor
 

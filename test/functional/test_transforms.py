@@ -7,18 +7,13 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from arrays import Array, close
 
 from tinygrad import Function, Tensor, TinyJit, grad, jvp, nn, value_and_grad, vjp, vmap
 from tinygrad.tensor.modes import no_grad
 
-Array = np.ndarray
 X = np.array([[0.5, -1.25, 2.0], [1.5, 0.25, -0.75]])
 Y = np.array([[1.0, 2.0, 0.5], [-1.0, 3.0, 1.25]])
-
-
-def close(got: Tensor, wanted: object, tolerance: float = 1e-6) -> None:
-    assert got.shape == np.shape(wanted)
-    np.testing.assert_allclose(got.numpy(), wanted, tolerance, tolerance)
 
 
 def difference(function: Callable[[Tensor], Tensor], x: Array, direction: Array) -> Array:
@@ -177,7 +172,7 @@ def test_jvp_and_vjp_agree_with_differences(name: str) -> None:
         wanted = difference(f, X, Y)
     result, tangent = jvp(f, (Tensor(X),), (Tensor(Y),))
     close(result, f(Tensor(X)).numpy())
-    close(tangent, wanted)
+    close(tangent, wanted, 1e-6)
     weight = np.random.default_rng(0).standard_normal(result.shape)
     _, pull = vjp(f, Tensor(X))
     assert (pull(Tensor(weight))[0].numpy() * Y).sum() == pytest.approx((weight * wanted).sum(), rel=1e-6)

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from arrays import Array
 
 pytest.importorskip("onnx", reason='the tests of ONNX take the onnx package: pip install -e ".[onnx]"')
 
@@ -15,7 +16,6 @@ from tinygrad.nn.onnx import OnnxRunner
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((2, 4, 6, 5)).astype(np.float32)
-Array = np.ndarray[Any, Any]
 
 
 def numbers(*shape: int, low: float = -1) -> Array:

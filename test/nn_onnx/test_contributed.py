@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from arrays import drawn
 
 pytest.importorskip("onnx", reason='the tests of ONNX take the onnx package: pip install -e ".[onnx]"')
 pytest.importorskip("onnxruntime", reason="what ONNX Runtime contributed is compared with it")
@@ -15,10 +16,6 @@ from onnx import helper
 from tinygrad.nn.onnx import OnnxRunner
 
 RNG = np.random.default_rng(0)
-
-
-def floats(*shape: int) -> np.ndarray[Any, Any]:
-    return RNG.standard_normal(shape).astype(np.float32)
 
 
 def compare(name: str, inputs: list[Any], outputs: int = 1, domain: str = "com.microsoft", opset: int = 21,
@@ -51,63 +48,63 @@ def compare(name: str, inputs: list[Any], outputs: int = 1, domain: str = "com.m
             np.testing.assert_array_equal(made, wanted)
 
 
-X = floats(2, 3, 8)
+X = drawn(2, 3, 8)
 
 
 @pytest.mark.parametrize("name, inputs, attributes", [
-    ("Gelu", [X], {}), ("BiasGelu", [X, floats(8)], {}), ("FastGelu", [X, floats(8)], {}),
+    ("Gelu", [X], {}), ("BiasGelu", [X, drawn(8)], {}), ("FastGelu", [X, drawn(8)], {}),
     ("FastGelu", [X], {}),
-    ("QuickGelu", [X], {"alpha": 1.5}), ("FusedMatMul", [X, floats(2, 8, 5)], {"alpha": 0.5}),
-    ("FusedMatMul", [X, floats(2, 5, 8)], {"transB": 1}),
-    ("FusedMatMul", [floats(8, 3), floats(8, 4)], {"transA": 1}),
-    ("FusedGemm", [floats(3, 4), floats(4, 5), floats(5)], {"activation": "Relu", "alpha": 0.5}),
-    ("FusedConv", [floats(1, 2, 6, 6), floats(3, 2, 3, 3), floats(3)],
+    ("QuickGelu", [X], {"alpha": 1.5}), ("FusedMatMul", [X, drawn(2, 8, 5)], {"alpha": 0.5}),
+    ("FusedMatMul", [X, drawn(2, 5, 8)], {"transB": 1}),
+    ("FusedMatMul", [drawn(8, 3), drawn(8, 4)], {"transA": 1}),
+    ("FusedGemm", [drawn(3, 4), drawn(4, 5), drawn(5)], {"activation": "Relu", "alpha": 0.5}),
+    ("FusedConv", [drawn(1, 2, 6, 6), drawn(3, 2, 3, 3), drawn(3)],
      {"activation": "Relu", "pads": [1, 1, 1, 1]}),
-    ("Inverse", [floats(3, 3)], {}), ("CDist", [floats(3, 4), floats(5, 4)], {"metric": "euclidean"}),
+    ("Inverse", [drawn(3, 3)], {}), ("CDist", [drawn(3, 4), drawn(5, 4)], {"metric": "euclidean"}),
 ])
 def test_products_and_activations(name: str, inputs: list[Any], attributes: dict[str, Any]) -> None:
     compare(name, inputs, **attributes)
 
 
 def test_normalisations() -> None:
-    skip = [X, floats(2, 3, 8), floats(8), floats(8), floats(8)]
+    skip = [X, drawn(2, 3, 8), drawn(8), drawn(8), drawn(8)]
     compare("SkipLayerNormalization", skip, epsilon=1e-5)
     compare("SkipLayerNormalization", skip[:3], epsilon=1e-5)
     compare("SkipSimplifiedLayerNormalization", skip[:3], epsilon=1e-5)
-    compare("SimplifiedLayerNormalization", [X, floats(8)], domain="", epsilon=1e-5)
+    compare("SimplifiedLayerNormalization", [X, drawn(8)], domain="", epsilon=1e-5)
     ids = np.array([[1, 3, 0], [2, 2, 1]], np.int32)
     compare("EmbedLayerNormalization",
-            [ids, ids % 2, floats(4, 8), floats(5, 8), floats(2, 8), floats(8), floats(8)],
+            [ids, ids % 2, drawn(4, 8), drawn(5, 8), drawn(2, 8), drawn(8), drawn(8)],
             2, epsilon=1e-5, checked=1)
 
 
 def test_attention() -> None:
-    weights, bias = floats(8, 24), floats(24)
+    weights, bias = drawn(8, 24), drawn(24)
     mask = np.array([[1, 1, 0], [1, 1, 1]], np.int32)
     compare("Attention", [X, weights, bias], num_heads=2)
     compare("Attention", [X, weights, bias, mask], num_heads=2)
     compare("Attention", [X, weights, bias, np.array([2, 3], np.int32)], num_heads=2)
-    compare("Attention", [X, weights, bias, None, floats(2, 2, 2, 4, 4)], 2, num_heads=2, unidirectional=1)
-    compare("MultiHeadAttention", [X, floats(2, 5, 8), floats(2, 5, 8)], num_heads=2)
-    compare("MultiHeadAttention", [X, floats(2, 3, 8), floats(2, 3, 8), bias, mask], num_heads=4)
-    past = [floats(2, 2, 4, 4), floats(2, 2, 4, 4)]
-    compare("MultiHeadAttention", [X, X, X, None, None, floats(1, 2, 3, 7), *past], 3, num_heads=2)
+    compare("Attention", [X, weights, bias, None, drawn(2, 2, 2, 4, 4)], 2, num_heads=2, unidirectional=1)
+    compare("MultiHeadAttention", [X, drawn(2, 5, 8), drawn(2, 5, 8)], num_heads=2)
+    compare("MultiHeadAttention", [X, drawn(2, 3, 8), drawn(2, 3, 8), bias, mask], num_heads=4)
+    past = [drawn(2, 2, 4, 4), drawn(2, 2, 4, 4)]
+    compare("MultiHeadAttention", [X, X, X, None, None, drawn(1, 2, 3, 7), *past], 3, num_heads=2)
 
 
 def test_rotary_embedding_and_grouped_queries() -> None:
-    cos, sin = np.cos(floats(9, 8)), np.sin(floats(9, 8))
+    cos, sin = np.cos(drawn(9, 8)), np.sin(drawn(9, 8))
     ids = np.array([[0, 2, 4], [1, 3, 5]])
     for interleaved in (0, 1):
-        compare("RotaryEmbedding", [floats(2, 3, 32), ids, cos, sin], interleaved=interleaved)
-    compare("RotaryEmbedding", [floats(2, 2, 3, 16), np.array([4]), cos, sin])
+        compare("RotaryEmbedding", [drawn(2, 3, 32), ids, cos, sin], interleaved=interleaved)
+    compare("RotaryEmbedding", [drawn(2, 2, 3, 16), np.array([4]), cos, sin])
     lengths = [np.array([2, 2], np.int32), np.array(3, np.int32)]
-    new = [floats(2, 3, 64), floats(2, 3, 32), floats(2, 3, 32)]
+    new = [drawn(2, 3, 64), drawn(2, 3, 32), drawn(2, 3, 32)]
     compare("GroupQueryAttention", [*new, None, None, *lengths], 3, num_heads=4, kv_num_heads=2)
     compare("GroupQueryAttention", [*new, None, None, *lengths, cos, sin], 3, num_heads=4, kv_num_heads=2,
             do_rotary=1)
     after = [np.array([4, 4], np.int32), np.array(5, np.int32)]
-    past = [floats(2, 2, 4, 16), floats(2, 2, 4, 16)]
-    new = [floats(2, 1, 64), floats(2, 1, 32), floats(2, 1, 32)]
+    past = [drawn(2, 2, 4, 16), drawn(2, 2, 4, 16)]
+    new = [drawn(2, 1, 64), drawn(2, 1, 32), drawn(2, 1, 32)]
     compare("GroupQueryAttention", [*new, *past, *after, cos, sin], 3, num_heads=4, kv_num_heads=2,
             do_rotary=1,
             local_window_size=3)
@@ -137,8 +134,8 @@ def test_quantised_arithmetic() -> None:
     compare("QLinearConcat", [scale(0.2), zero(5), *a, *b], axis=1)
     compare("MatMulIntegerToFloat",
             [quantized(3, 4), quantized(4, 5), scale(0.1), scale(0.2), zero(9), zero(8),
-                                     floats(5)])
-    compare("DynamicQuantizeMatMul", [floats(3, 4), quantized(4, 5), scale(0.2), zero(8), floats(5)],
+                                     drawn(5)])
+    compare("DynamicQuantizeMatMul", [drawn(3, 4), quantized(4, 5), scale(0.2), zero(8), drawn(5)],
             tolerance=1e-3)
     compare("QGemm", [quantized(3, 4), scale(0.1), zero(9), quantized(5, 4, kind=np.int8), scale(0.2),
                       zero(1, np.int8), np.arange(5, dtype=np.int32), scale(3.0), zero(100)], transB=1)
@@ -147,7 +144,7 @@ def test_quantised_arithmetic() -> None:
 @pytest.mark.parametrize("with_zeros", [False, True])
 def test_weights_of_four_bits(with_zeros: bool) -> None:
     zeros = quantized(5, 2) if with_zeros else None
-    compare("MatMulNBits", [floats(3, 40), quantized(5, 3, 8), floats(5, 3), zeros], K=40, N=5, bits=4,
+    compare("MatMulNBits", [drawn(3, 40), quantized(5, 3, 8), drawn(5, 3), zeros], K=40, N=5, bits=4,
             block_size=16)
 
 
@@ -160,7 +157,7 @@ TREES = {
     "nodes_truenodeids": [1, 2, 0, 0, 0, 1, 0, 0], "nodes_falsenodeids": [4, 3, 0, 0, 0, 2, 0, 0],
     "nodes_missing_value_tracks_true": [1, 0, 0, 0, 0, 1, 0, 0],
 }
-ROWS = np.concatenate([floats(40, 3), np.full((1, 3), np.nan, np.float32)])
+ROWS = np.concatenate([drawn(40, 3), np.full((1, 3), np.nan, np.float32)])
 
 
 @pytest.mark.parametrize("aggregate", ["SUM", "AVERAGE", "MIN", "MAX"])
@@ -182,14 +179,14 @@ def test_classification_by_trees(post: str, ids: list[int], sign: int) -> None:
 
 
 def test_linear_models_and_features() -> None:
-    x, ml = floats(6, 3), "ai.onnx.ml"
-    compare("LinearRegressor", [x], domain=ml, coefficients=floats(6).tolist(), intercepts=[0.5, -0.5],
+    x, ml = drawn(6, 3), "ai.onnx.ml"
+    compare("LinearRegressor", [x], domain=ml, coefficients=drawn(6).tolist(), intercepts=[0.5, -0.5],
             targets=2)
-    compare("LinearClassifier", [x], 2, domain=ml, coefficients=floats(9).tolist(),
+    compare("LinearClassifier", [x], 2, domain=ml, coefficients=drawn(9).tolist(),
             intercepts=[0.1, 0.2, 0.3],
             classlabels_ints=[3, 1, 2], post_transform="SOFTMAX")
     for post in ("NONE", "LOGISTIC"):
-        compare("LinearClassifier", [x], 2, domain=ml, coefficients=floats(3).tolist(), intercepts=[0.1],
+        compare("LinearClassifier", [x], 2, domain=ml, coefficients=drawn(3).tolist(), intercepts=[0.1],
                 classlabels_ints=[5, 7], post_transform=post)
     compare("Scaler", [x], domain=ml, offset=[0.1, 0.2, 0.3], scale=[1.0, 2.0, 3.0])
     for norm in ("MAX", "L1", "L2"):
@@ -199,5 +196,5 @@ def test_linear_models_and_features() -> None:
     compare("OneHotEncoder", [np.array([[1, 2], [3, 9]])], domain=ml, cats_int64s=[1, 2, 3])
     compare("FeatureVectorizer", [x, x], domain=ml, inputdimensions=[3, 3])
     for kernel in ("LINEAR", "RBF", "POLY", "SIGMOID"):
-        compare("SVMRegressor", [x], domain=ml, coefficients=[0.5, -1.0], support_vectors=floats(6).tolist(),
+        compare("SVMRegressor", [x], domain=ml, coefficients=[0.5, -1.0], support_vectors=drawn(6).tolist(),
                 n_supports=2, rho=[0.25], kernel_type=kernel, kernel_params=[0.3, 0.1, 2.0])

@@ -5,11 +5,11 @@ import math
 import shutil
 from collections.abc import Callable, Sequence
 from fractions import Fraction
-from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
+from arrays import Array, drawn
 
 from tinygrad import Device, Tensor, TinyJit, dtypes
 from tinygrad.codegen.compile import write_kernel
@@ -25,13 +25,8 @@ from tinygrad.runtime.emulator import LANGUAGES, EmulatedDevice
 pytestmark = pytest.mark.skipif(not any(map(shutil.which, emulator.COMPILERS)),
                                 reason="no C++ compiler on the path")
 
-Array = np.ndarray[Any, Any]
 DEVICES = [f"{kind}:EMULATED" for kind in LANGUAGES]
 rng = np.random.default_rng(5)
-
-
-def normal(*shape: int) -> Array:
-    return rng.normal(size=shape).astype(np.float32)
 
 
 def softmax(x: Array) -> Array:
@@ -50,7 +45,7 @@ def source_of(device: str, make: Callable[[], Tensor]) -> str:
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_item_by_item(device: str) -> None:
-    a, b = normal(13, 37), normal(13, 37)
+    a, b = drawn(13, 37), drawn(13, 37)
     t, u = Tensor(a, device=device), Tensor(b, device=device)
     np.testing.assert_allclose((t * u + t.exp()).relu().numpy(), np.maximum(a * b + np.exp(a), 0), rtol=1e-5,
                                atol=1e-6)
@@ -81,7 +76,7 @@ def test_large_integers_round_once_to_bfloat16_without_float64() -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_sums_and_maxima(device: str) -> None:
-    a = normal(70, 9)
+    a = drawn(70, 9)
     t = Tensor(a, device=device)
     for axis in (None, 0, 1):
         np.testing.assert_allclose(t.sum(axis).numpy(), a.sum(axis, dtype=np.float64), rtol=1e-4, atol=1e-4)
@@ -91,7 +86,7 @@ def test_sums_and_maxima(device: str) -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_long_row_is_summed_by_a_block_through_shared_memory(device: str) -> None:
-    a = normal(2, 8192)
+    a = drawn(2, 8192)
     source = source_of(device, lambda: Tensor(a, device=device).realize().sum(1))
     barrier = "threadgroup_barrier" if device.startswith("METAL") else "__syncthreads"
     assert barrier in source
@@ -101,10 +96,10 @@ def test_a_long_row_is_summed_by_a_block_through_shared_memory(device: str) -> N
 @pytest.mark.parametrize("device", DEVICES)
 def test_matrix_products_and_convolutions(device: str) -> None:
     for m, k, n in ((1, 7, 5), (33, 40, 52), (64, 64, 64)):
-        a, b = normal(m, k), normal(k, n)
+        a, b = drawn(m, k), drawn(k, n)
         np.testing.assert_allclose((Tensor(a, device=device) @ Tensor(b, device=device)).numpy(), a @ b,
                                    rtol=1e-4, atol=1e-4)
-    x, w = normal(2, 3, 8, 8), normal(4, 3, 3, 3)
+    x, w = drawn(2, 3, 8, 8), drawn(4, 3, 3, 3)
     found = Tensor(x, device=device).conv2d(Tensor(w, device=device), padding=1).numpy()
     padded = np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1)))
     windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), axis=(2, 3))
@@ -113,12 +108,12 @@ def test_matrix_products_and_convolutions(device: str) -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_rows(device: str) -> None:
-    a = normal(6, 300)
+    a = drawn(6, 300)
     t = Tensor(a, device=device)
     np.testing.assert_allclose(t.softmax().numpy(), softmax(a), rtol=1e-4)
     normed = (a - a.mean(1, keepdims=True)) / np.sqrt(a.var(1, keepdims=True) + 1e-5)
     np.testing.assert_allclose(t.layernorm().numpy(), normed, rtol=1e-3, atol=1e-4)
-    q, k, v = normal(2, 17, 8), normal(2, 17, 8), normal(2, 17, 8)
+    q, k, v = drawn(2, 17, 8), drawn(2, 17, 8), drawn(2, 17, 8)
     tensors = [Tensor(x, device=device) for x in (q, k, v)]
     found = tensors[0].scaled_dot_product_attention(*tensors[1:])
     expected = softmax(q @ k.transpose(0, 2, 1) / np.sqrt(8)) @ v
@@ -146,7 +141,7 @@ NARROW = {dtypes.float16: np.float16, dtypes.bfloat16: ml_dtypes.bfloat16,
 @pytest.mark.parametrize("dtype", NARROW, ids=lambda d: d.name)
 @pytest.mark.parametrize("device", DEVICES)
 def test_narrow_floats_are_rounded_as_ml_dtypes_does(device: str, dtype: DType) -> None:
-    a = np.concatenate([normal(200), normal(200) * 1e-4, normal(56) * 100,
+    a = np.concatenate([drawn(200), drawn(200) * 1e-4, drawn(56) * 100,
                         np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1e-8, -3e-8, 6e-5])]).astype(np.float32)
     with np.errstate(all="ignore"):
         narrow = a.astype(NARROW[dtype])
@@ -167,7 +162,7 @@ def test_items_under_a_condition(device: str, dtype: DType) -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_gradients_updates_and_replay(device: str) -> None:
-    a, b = normal(4, 6), normal(6, 3)
+    a, b = drawn(4, 6), drawn(6, 3)
     t, u = Tensor(a, device=device, requires_grad=True), Tensor(b, device=device, requires_grad=True)
     (t @ u).square().sum().backward()
     np.testing.assert_allclose(t.grad.numpy(), 2 * (a @ b) @ b.T, rtol=1e-4, atol=1e-4)
@@ -180,7 +175,7 @@ def test_gradients_updates_and_replay(device: str) -> None:
 
     total = np.zeros(5, np.float32)
     for _ in range(4):
-        x = normal(3, 5)
+        x = drawn(3, 5)
         total += x.sum(0)
         np.testing.assert_allclose(step(Tensor(x, device=device)).numpy(), total * 2, rtol=1e-4, atol=1e-5)
 
@@ -228,7 +223,7 @@ def run(kind: str, body: str, items: Array, blocks: Sequence[int], threads: Sequ
 def test_barriers_hold_until_every_thread_has_come(kind: str) -> None:
     """Each round every thread reads what its two neighbours wrote in the round before."""
     threads, blocks, rounds = 64, 5, 7
-    start = normal(blocks, threads)
+    start = drawn(blocks, threads)
     found = run(kind, f"""
         float mine = p[b * {threads} + i];
         for (int round = 0; round < {rounds}; round++) {{
@@ -269,7 +264,7 @@ def test_more_threads_than_a_block_has_are_an_error(kind: str) -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_sums_of_rows_are_spread_over_more_threads_than_summed_them(device: str) -> None:
-    a, b = normal(4, 64), normal(4, 256)
+    a, b = drawn(4, 64), drawn(4, 256)
     result = Tensor(a, device=device).sum(1, keepdim=True) * Tensor(b, device=device)
     expected = a.sum(1, keepdims=True, dtype=np.float64) * b
     np.testing.assert_allclose(result.numpy(), expected, rtol=1e-4, atol=1e-5)
@@ -282,7 +277,7 @@ def test_a_kernel_that_does_not_compile_is_shown_with_the_reason(kind: str) -> N
 
 
 def test_memory_is_reached_by_copies_alone() -> None:
-    array = normal(100)
+    array = drawn(100)
     tensor = Tensor(array, device="CUDA:EMULATED").realize()
     array[:] = 0
     assert np.abs(tensor.numpy()).max() > 0

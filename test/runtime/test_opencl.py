@@ -7,6 +7,7 @@ import threading
 
 import numpy as np
 import pytest
+from arrays import normal
 
 from tinygrad import Tensor, TinyJit
 from tinygrad.codegen.compile import compiled_kernel
@@ -23,10 +24,6 @@ try:
     opencl.all_devices()
 except RuntimeError as reason:
     pytest.skip(str(reason), allow_module_level=True)
-
-
-def normal(*shape):
-    return np.random.default_rng(sum(shape)).standard_normal(shape).astype(np.float32)
 
 
 def on_cl(array):

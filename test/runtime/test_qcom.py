@@ -5,6 +5,7 @@ import re
 
 import numpy as np
 import pytest
+from arrays import normal
 
 from tinygrad import Tensor, TinyJit
 from tinygrad.codegen.compile import compiled_kernel
@@ -26,10 +27,6 @@ needs_images = pytest.mark.skipif(not HAS_IMAGES, reason="this OpenCL device has
 IMAGES = "CL:IMAGES"
 MANY = 1 << 15
 """Items enough to be read in fours."""
-
-
-def normal(*shape):
-    return np.random.default_rng(sum(shape)).standard_normal(shape).astype(np.float32)
 
 
 def with_images(array):

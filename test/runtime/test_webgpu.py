@@ -11,6 +11,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from arrays import normal
 
 from tinygrad import Tensor, Variable
 from tinygrad.codegen import compile
@@ -26,10 +27,6 @@ try:
     webgpu.find_adapter("WEBGPU")
 except RuntimeError as reason:
     pytest.skip(str(reason), allow_module_level=True)
-
-
-def normal(*shape):
-    return np.random.default_rng(sum(shape)).standard_normal(shape).astype(np.float32)
 
 
 def multiply_add(a, b, c):

@@ -1,6 +1,7 @@
 """Dynamic slices of memory: one schedule and one set of kernels serve every start, with NumPy's results."""
 import numpy as np
 import pytest
+from arrays import normal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,16 +23,12 @@ def cache(monkeypatch):
     return fresh
 
 
-def array(*shape: int, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).standard_normal(shape, np.float32)
-
-
 def asts(result: Tensor) -> set[object]:
     return {item.ast for item in result.schedule()}
 
 
 def test_batches_cut_from_a_data_set_share_one_schedule(cache):
-    data, weight = array(40, 6), array(6, 3, seed=1)
+    data, weight = normal(40, 6), normal(6, 3, seed=1)
     held, matrix = Tensor(data), Tensor(weight).realize()
     for begin in range(0, 40, 8):
         batch = held[begin:begin + 8]
@@ -45,7 +42,7 @@ def test_batches_cut_from_a_data_set_share_one_schedule(cache):
     lambda x, i: x.T[i], lambda x, i: x.reshape(4, 2, 6)[i % 4], lambda x, i: x[i:i + 3][1],
 ])
 def test_rows_columns_and_parts_of_parts_share_kernels(cut):
-    data = array(8, 6)
+    data = normal(8, 6)
     held = Tensor(data).realize()
     results = [cut(held, i) * 2 + 1 for i in range(5)]
     assert len(set().union(*map(asts, results))) == 1
@@ -54,11 +51,11 @@ def test_rows_columns_and_parts_of_parts_share_kernels(cut):
 
 
 def test_a_graph_found_again_is_only_walked(cache, monkeypatch):
-    data = array(12, 4)
-    held, weight = Tensor(data).realize(), Tensor(array(4, seed=1)).realize()
+    data = normal(12, 4)
+    held, weight = Tensor(data).realize(), Tensor(normal(4, seed=1)).realize()
     for begin in (0, 3, 8):
         np.testing.assert_allclose((held[begin:begin + 4] @ weight).numpy(),
-                                   data[begin:begin + 4] @ array(4, seed=1), rtol=1e-5, atol=1e-6)
+                                   data[begin:begin + 4] @ normal(4, seed=1), rtol=1e-5, atol=1e-6)
         monkeypatch.setattr("tinygrad.schedule.cache.DynamicSlices", lambda _: pytest.fail("was rebuilt"))
 
 
@@ -66,7 +63,7 @@ def test_a_graph_found_again_is_only_walked(cache, monkeypatch):
     [(2, 2), (2, 5), (4, 4), (0, 7)], [(2, 5), (2, 2), (5, 2)],
 ])
 def test_crops_that_begin_together_by_chance_do_not_stay_together(cache, places):
-    one, two = array(10, 2), array(10, 2, seed=1)
+    one, two = normal(10, 2), normal(10, 2, seed=1)
     x, y = Tensor(one).realize(), Tensor(two).realize()
     for i, j in places:
         np.testing.assert_array_equal((x[i:i + 3] - y[j:j + 3]).numpy(), one[i:i + 3] - two[j:j + 3])
@@ -76,7 +73,7 @@ def test_crops_that_begin_together_by_chance_do_not_stay_together(cache, places)
 
 
 def test_copies_of_parts_at_several_places(cache):
-    data = array(12)
+    data = normal(12)
     held = Tensor(data).realize()
     for begin in (0, 4, 8):
         part = held[begin:begin + 4]
@@ -91,10 +88,10 @@ def test_parts_of_what_is_written_at_changing_places_show_it(cache):
     held = Tensor(memory.copy()).realize()
     for begin in (0, 6, 3):
         part = held[begin:begin + 3]
-        part.assign(part + array(3, 4, seed=begin))
+        part.assign(part + normal(3, 4, seed=begin))
         shown = part.detach().T[1:3]
         shown.realize(part)
-        memory[begin:begin + 3] += array(3, 4, seed=begin)
+        memory[begin:begin + 3] += normal(3, 4, seed=begin)
         np.testing.assert_array_equal(shown.numpy(), memory[begin:begin + 3].T[1:3])
         held.assign(held * 2).realize()
         memory *= 2
@@ -105,7 +102,7 @@ def test_schedules_of_crops_on_disk_serve_every_place(tmp_path, monkeypatch):
     folder = DiskStore(tmp_path)
     monkeypatch.setattr(kernel_cache, "store_of", lambda kind: folder)
     monkeypatch.setattr(persistent_cache, "store_of", lambda kind, limit: folder)
-    data = array(10, 3)
+    data = normal(10, 3)
     held = Tensor(data).realize()
     with Context(CHECK=0, CACHELEVEL=2):
         for begin in (1, 5, 0):
@@ -118,12 +115,12 @@ def test_schedules_of_crops_on_disk_serve_every_place(tmp_path, monkeypatch):
 
 
 def test_a_border_cut_off_keeps_its_place():
-    held = Tensor(array(8)).realize()
+    held = Tensor(normal(8)).realize()
     assert asts(held[1:] * 2).isdisjoint(asts(held[:-1] * 2))
 
 
 def test_crops_of_several_tensors_begin_each_at_its_own_place(cache):
-    one, two = array(20), array(20, seed=1)
+    one, two = normal(20), normal(20, seed=1)
     x, y = Tensor(one).realize(), Tensor(two).realize()
     for i, j in ((0, 4), (4, 0), (3, 3), (10, 2)):
         np.testing.assert_allclose((x[i:i + 4] - y[j:j + 4] * x[j:j + 4]).numpy(),
@@ -134,7 +131,7 @@ def test_writes_at_changing_places_share_one_schedule(cache):
     memory = np.zeros((10, 3), np.float32)
     held = Tensor(memory.copy()).realize()
     for i in (0, 7, 3, 9):
-        new = array(3, seed=i)
+        new = normal(3, seed=i)
         held[i].assign(Tensor(new).realize() + held[i]).realize()
         memory[i] += new
     np.testing.assert_array_equal(held.numpy(), memory)
@@ -144,7 +141,7 @@ def test_writes_at_changing_places_share_one_schedule(cache):
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 6), st.integers(0, 6), st.integers(0, 6))
 def test_a_write_that_reads_what_it_overwrites_elsewhere(target, source, other):
-    memory = array(8, 2)
+    memory = normal(8, 2)
     held = Tensor(memory.copy()).realize()
     before = held[other:other + 2] * 2
     held[target:target + 2].assign(held[source:source + 2] + 1)
@@ -157,15 +154,15 @@ def test_a_write_that_reads_what_it_overwrites_elsewhere(target, source, other):
 
 
 def test_a_view_of_a_computed_tensor_stays_a_view_of_it():
-    held = (Tensor(array(10)) + 1).realize()
+    held = (Tensor(normal(10)) + 1).realize()
     part = held[2:5].realize()
     held.assign(held * 0).realize()
     assert part.tolist() == [0, 0, 0]
 
 
 def test_gradients_flow_through_crops_at_each_place(cache):
-    data = array(12, 4)
-    held, weight = Tensor(data).realize(), Tensor(array(4, seed=2)).realize()
+    data = normal(12, 4)
+    held, weight = Tensor(data).realize(), Tensor(normal(4, seed=2)).realize()
     for begin in (0, 4, 8):
         weight.requires_grad, weight.grad = True, None
         (held[begin:begin + 4] * weight).sum().backward()
@@ -173,7 +170,7 @@ def test_gradients_flow_through_crops_at_each_place(cache):
 
 
 def test_a_jitted_function_keeps_the_places_that_it_was_traced_with():
-    data = array(12)
+    data = normal(12)
     held = Tensor(data).realize()
 
     @TinyJit
@@ -181,12 +178,12 @@ def test_a_jitted_function_keeps_the_places_that_it_was_traced_with():
         return (x + held[4:7] - held[8:11]).realize()
 
     for seed in range(3):
-        x = array(3, seed=seed)
+        x = normal(3, seed=seed)
         np.testing.assert_allclose(moved(Tensor(x)).numpy(), x + data[4:7] - data[8:11], rtol=1e-6, atol=1e-6)
 
 
 def test_parts_of_a_file_are_read_at_their_places(tmp_path):
-    data = array(64)
+    data = normal(64)
     path = tmp_path / "numbers"
     path.write_bytes(data.tobytes())
     held = Tensor.empty(64, device=f"DISK:{path}", dtype=dtypes.float32)
@@ -213,9 +210,9 @@ def recurrence_of_arrays(inputs: np.ndarray, into: np.ndarray, back: np.ndarray)
 
 
 def test_steps_of_a_recurrence_share_a_kernel(cache):
-    into, back = array(5, 8, seed=1), array(8, 8, seed=2)
+    into, back = normal(5, 8, seed=1), normal(8, 8, seed=2)
     for seed in (3, 4):
-        x = array(9, 4, 5, seed=seed)
+        x = normal(9, 4, 5, seed=seed)
         result = recurrence(Tensor(x), Tensor(into), Tensor(back))
         items = result.schedule()
         assert len(items) >= 9 and len({i.ast for i in items}) <= 3
@@ -223,17 +220,17 @@ def test_steps_of_a_recurrence_share_a_kernel(cache):
 
 
 def test_a_jitted_recurrence_takes_its_steps_in_order():
-    into, back = array(5, 8, seed=1), array(8, 8, seed=2)
+    into, back = normal(5, 8, seed=1), normal(8, 8, seed=2)
     step = TinyJit(lambda x: recurrence(x, Tensor(into), Tensor(back)).realize())
     for seed in range(4):
-        x = array(9, 4, 5, seed=seed)
+        x = normal(9, 4, 5, seed=seed)
         np.testing.assert_allclose(step(Tensor(x).realize()).numpy(), recurrence_of_arrays(x, into, back),
                                    atol=1e-4)
 
 
 def test_steps_beside_crops_of_memory_at_other_places(cache):
     """The place in memory changes from call to call, that of a step does not: equal numbers, two things."""
-    memory, weight = array(12, 3, 4), array(4, 4, seed=1)
+    memory, weight = normal(12, 3, 4), normal(4, 4, seed=1)
     held = Tensor(memory).realize()
     for start in (0, 1, 5):
         stored = (held @ Tensor(weight)).contiguous()
@@ -243,7 +240,7 @@ def test_steps_beside_crops_of_memory_at_other_places(cache):
 
 
 def test_parts_that_one_kernel_reads_together_keep_their_places():
-    parts = (Tensor(array(6, 5)) @ Tensor(array(5, 8, seed=1))).contiguous()
+    parts = (Tensor(normal(6, 5)) @ Tensor(normal(5, 8, seed=1))).contiguous()
     for result in (parts[0] * parts[1], parts[:2] + parts[2:4] + parts[4:], parts[:, :4] @ parts[:, 4:].T):
         assert not any(item.variables for item in result.schedule())
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from arrays import close
 
 from tinygrad import Function, Tensor, TinyJit, grad, jvp, vmap
 
@@ -64,10 +65,6 @@ class StraightThrough(Function):
 
 
 X = np.array([0.5, -1.0, 2.0])
-
-
-def close(got: Tensor, wanted: Any) -> None:
-    np.testing.assert_allclose(got.numpy(), wanted, 1e-6, 1e-6)
 
 
 def test_value_and_gradient_of_backward() -> None:
