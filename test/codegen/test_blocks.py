@@ -2,21 +2,23 @@
 programs are made of."""
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from arrays import Array, normal
+from arrays import Array, integers, normal
 from drivers import needs_compiler
 
 from tinygrad import Tensor
+from tinygrad.codegen import compile as compiling
 from tinygrad.codegen.barriers import BARRIER, with_barriers
 from tinygrad.codegen.compile import stages_of
 from tinygrad.codegen.expand import expand
 from tinygrad.codegen.kernel_fission import kernel_groups, needs_order
 from tinygrad.codegen.linearize import linearize
-from tinygrad.codegen.opt.choose_gpu import choose_block_plan
+from tinygrad.codegen.opt.choose import alternative_plans, choose_plan, explain_plan
 from tinygrad.codegen.opt.opts import MMA, Local, Row
 from tinygrad.codegen.opt.plan import Plan, apply_plan
 from tinygrad.codegen.primitives import to_device_primitives
@@ -224,7 +226,7 @@ def test_outputs_that_share_a_loop_share_its_threads():
     nest = UOp.sink([items(0, 6).index(a * 3 + b).store(items(2, 6).index(a * 3 + b).load() * 2.0, a, b),
                      items(1, 2).index(a).store(items(3, 2).index(a).load() + 1.0, a)])
     x, y, first, second = normal(6), normal(2), np.zeros(6, "f"), np.zeros(2, "f")
-    plan = choose_block_plan(nest, PythonRenderer(has_blocks=True).machine)
+    plan = choose_plan(nest, PythonRenderer(has_blocks=True).machine)
     run(as_program(apply_plan(nest, plan)), [first, second, x, y])
     np.testing.assert_array_equal(first, x * 2)
     np.testing.assert_array_equal(second, y + 1)
@@ -391,7 +393,7 @@ def test_what_is_stored_for_rows_alone_leaves_a_product_to_tiles():
     assert kernel_groups(UOp.sink([beside, stored])) == [[1], [0]]
     assert kernel_groups(UOp.sink([stored, total])) == [[0, 1]]
     for nest in (UOp.sink([stored]), UOp.sink([stored, beside])):
-        plan = choose_block_plan(nest, Device["PYTHON:METAL"].renderer.machine)
+        plan = choose_plan(nest, Device["PYTHON:METAL"].renderer.machine)
         assert any(isinstance(o, MMA) for o in plan.opts) == (len(nest.src) == 1)
 
 
@@ -400,7 +402,7 @@ def test_memory_read_elsewhere_than_it_is_written_is_left_to_one_thread():
     memory = items(0, 6)
     backwards = UOp.sink([memory.index(i).store(memory.index(5 - i).load(), i)])
     assert needs_order(backwards)
-    assert choose_block_plan(backwards, PythonRenderer(has_blocks=True).machine) == Plan()
+    assert choose_plan(backwards, PythonRenderer(has_blocks=True).machine) == Plan()
 
 
 def test_no_default_plan_asks_for_more_threads_or_memory_than_a_block_has():
@@ -455,3 +457,24 @@ def test_statistics_that_are_stored_between_two_grids_are_right() -> None:
     np.testing.assert_allclose(found.var().item(), exact.var(ddof=1), rtol=1e-4)
     assert found.argmax().item() == x.argmax()
     np.testing.assert_allclose(found.logsumexp().item(), np.log(np.exp(exact).sum()), rtol=1e-5)
+
+
+# --- what was there to choose from ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_second_choices_for_a_contraction_are_right(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = integers(192, 48, seed=1), integers(48, 128, seed=2)
+    device = "PYTHON:CUDA"
+    renderer = Device[device].renderer
+    monkeypatch.setattr(renderer, "machine", replace(renderer.machine, multiprocessors=4))
+    x, y = (Tensor(array.astype(dtype), device=device).realize() for array in (a, b))
+    (item,) = schedule_uops([(x @ y).uop])
+    nest = stages_of(item.ast, device).nest
+    plans = [choose_plan(nest, renderer.machine), *alternative_plans(nest, renderer.machine)]
+    assert len(set(plans)) > 2
+    assert explain_plan(nest, renderer.machine).count("of a block") > 2
+    for plan in plans:
+        monkeypatch.setattr(compiling, "_kernels", OrderedDict())
+        monkeypatch.setattr(compiling, "plan_for", lambda ast, nest, device, plan=plan: plan)
+        np.testing.assert_array_equal((x @ y).numpy(), (a @ b).astype(dtype))

@@ -205,13 +205,13 @@ def written_now(ast: UOp, device: str, plain: bool) -> Written:
     with observer.span("render", name):
         written = write_program(name, stages.nest, stages.program, renderer)
     if observer.active is not None and observer.active.keeps_stages:
-        notes = "" if plain or renderer.machine.has_blocks else explain_plan(stages.nest, renderer.machine)
+        notes = "" if plain else explain_plan(stages.nest, renderer.machine)
         observer.active.stages_done(stages, written, notes)
     if DEBUG >= 5:
         print(format_graph(ast), format_nest(stages.optimised), sep="\n")
     if DEBUG >= 3:
         print(f"{name}: {stages.plan}")
-        if not NOOPT and not renderer.machine.has_blocks:
+        if not NOOPT:
             print(explain_plan(stages.nest, renderer.machine))
     if DEBUG >= 6:
         print(format_program(stages.program))

@@ -17,11 +17,10 @@ from tinygrad.codegen.cost import estimate
 from tinygrad.codegen.opt.access import accesses_of
 from tinygrad.codegen.opt.byte_dots import ByteDotChooser
 from tinygrad.codegen.opt.cached_rows import CachedRow, cacheable_rows
-from tinygrad.codegen.opt.choose_gpu import choose_block_plan
+from tinygrad.codegen.opt.choose_gpu import BlockChooser
 from tinygrad.codegen.opt.choose_scatter import ScatterChooser
 from tinygrad.codegen.opt.core_units import CoreUnitChooser
 from tinygrad.codegen.opt.loop_bounds import has_loose_bounds
-from tinygrad.codegen.opt.merge import mergeable_pair
 from tinygrad.codegen.opt.opts import CacheRow, Merge, Prefetch, Stream, Thread, Tighten
 from tinygrad.codegen.opt.plan import Plan
 from tinygrad.codegen.opt.prefetch import prefetches
@@ -39,23 +38,19 @@ BUSY_ENOUGH = 0.9
 
 def choose_plan(nest: UOp, machine: Machine) -> Plan:
     """The plan that the cost model expects to run `nest` fastest on `machine`."""
-    if machine.has_blocks:
-        return choose_block_plan(nest, machine)
-    return _PlanChooser(nest, machine).plan()
+    return _chooser(nest, machine).plan()
 
 
 def alternative_plans(nest: UOp, machine: Machine, most: int = 3) -> list[Plan]:
-    """The plans that follow from the second-best choice of lanes for a contraction, the third-best, and so
-    on."""
-    if machine.has_blocks:
-        return []
-    plans = dict.fromkeys(_PlanChooser(nest, machine, rank).plan() for rank in range(most + 1))
+    """The plans that follow from the second-best way to run a contraction (its lanes, or the tile of a
+    block), the third-best, and so on."""
+    plans = dict.fromkeys(_chooser(nest, machine, rank).plan() for rank in range(most + 1))
     return list(plans)[1:]
 
 
 def threaded_plan(nest: UOp, machine: Machine) -> Plan:
     """Contiguous loops merged, and the outermost shared out over threads: what a search adds Opts to."""
-    chooser = _PlanChooser(nest, machine)
+    chooser = CoreChooser(nest, machine)
     chooser.original_work = work_and_items(nest)
     chooser.merge_contiguous()
     chooser.share_out()
@@ -63,11 +58,9 @@ def threaded_plan(nest: UOp, machine: Machine) -> Plan:
 
 
 def explain_plan(nest: UOp, machine: Machine) -> str:
-    """The numbers behind `choose_plan` on a CPU, a line for each decision: what was there to choose from, and
-    its cost. No lines for other devices."""
-    if machine.has_blocks:
-        return ""
-    chooser = _PlanChooser(nest, machine)
+    """The numbers behind `choose_plan`, a line for each decision: what was there to choose from, and its
+    cost."""
+    chooser = _chooser(nest, machine)
     chooser.notes = []
     chooser.plan()
     return "\n".join(f"  {note}" for note in dict.fromkeys(chooser.notes))
@@ -79,8 +72,13 @@ def work_and_items(nest: UOp) -> int:
     return work.operations + work.bytes // 4
 
 
-class _PlanChooser(CoreUnitChooser, ScatterChooser, ByteDotChooser):
-    """All steps in their order."""
+def _chooser(nest: UOp, machine: Machine, rank: int = 0) -> BlockChooser | CoreChooser:
+    kind = BlockChooser if machine.has_blocks else CoreChooser
+    return kind(nest, machine, rank)
+
+
+class CoreChooser(CoreUnitChooser, ScatterChooser, ByteDotChooser):
+    """All steps for the cores of a CPU, in their order."""
 
     def plan(self) -> Plan:
         self.original_work = work_and_items(self.nest)
@@ -113,10 +111,6 @@ class _PlanChooser(CoreUnitChooser, ScatterChooser, ByteDotChooser):
             self.tile_rows(contraction)
         elif not self.tile_on_unit(contraction):
             self.tile(contraction)
-
-    def merge_contiguous(self) -> None:
-        while (pair := mergeable_pair(self.nest)) is not None:
-            self.take(Merge(pair[0].arg[0], pair[1].arg[0]))
 
     def cache_rows(self) -> None:
         """Cache the rows of values that are expensive to compute twice."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from tinygrad.codegen.contraction import contraction_of, product_in
 from tinygrad.codegen.opt.choose_sides import SideChooser, dividing
+from tinygrad.codegen.opt.chooser import Chooser
 from tinygrad.codegen.opt.fused_attention import attention_loops, layout_conversion
 from tinygrad.codegen.opt.loops import operands
 from tinygrad.codegen.opt.online_softmax import SoftmaxSums, WeightedSum, online_softmax_of
@@ -18,7 +19,6 @@ from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ALLOW_TF32, ceildiv, prod
 from tinygrad.renderer.launch import ACCESS_BYTES
-from tinygrad.renderer.machine import Machine
 from tinygrad.renderer.matrix_units import UNITS, MatrixUnit
 
 MOST_WARPS = 8
@@ -36,8 +36,8 @@ BANK_BYTES = 128
 class AttentionChooser(SideChooser):
     """The Opts for the weighted sums of a nest on a matrix unit."""
 
-    def __init__(self, nest: UOp, machine: Machine) -> None:
-        super().__init__(nest, nest, machine)
+    def __init__(self, whole: Chooser) -> None:
+        super().__init__(whole, whole.nest)
 
     def choose(self) -> bool:
         """Take the Opts for the first unit that can do it; False where there is none."""

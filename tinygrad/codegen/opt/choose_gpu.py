@@ -18,15 +18,13 @@ from tinygrad.codegen.opt.choose_attention import AttentionChooser
 from tinygrad.codegen.opt.choose_registers import RegisterChooser
 from tinygrad.codegen.opt.choose_sides import dividing
 from tinygrad.codegen.opt.choose_units import LEAST_SIDE, UnitChooser
+from tinygrad.codegen.opt.chooser import Chooser
 from tinygrad.codegen.opt.loop_bounds import has_loose_bounds
-from tinygrad.codegen.opt.merge import mergeable_pair
 from tinygrad.codegen.opt.online_softmax import online_softmax_of
 from tinygrad.codegen.opt.opts import (
     Global,
     Local,
-    Merge,
     OnlineSoftmax,
-    Opt,
     Row,
     Scatter,
     Split,
@@ -36,7 +34,7 @@ from tinygrad.codegen.opt.opts import (
     Upcast,
     Vector,
 )
-from tinygrad.codegen.opt.plan import Plan, apply_opt
+from tinygrad.codegen.opt.plan import Plan
 from tinygrad.codegen.ranges import is_plain, output_ranges
 from tinygrad.codegen.segment_sum import segment_sums
 from tinygrad.graph.ops import Ops, RangeKind
@@ -64,28 +62,16 @@ ROW_ROUNDS = 4
 """Accesses of a thread along a row, all on their way at once."""
 
 
-def choose_block_plan(nest: UOp, machine: Machine) -> Plan:
-    """The plan that the cost model expects to run `nest` fast as blocks of threads."""
-    return _Chooser(nest, machine).plan()
-
-
 def runs_as_fused_attention(nest: UOp, machine: Machine) -> bool:
     """Whether the plan for `nest` is one of two products with a softmax between them
     (`choose_attention.py`)."""
-    chooser = _Chooser(nest, machine)
+    chooser = BlockChooser(nest, machine)
     chooser.merge_contiguous()
     return chooser.by_attention()
 
 
-class _Chooser:
-    def __init__(self, nest: UOp, machine: Machine) -> None:
-        self.nest = nest
-        self.machine = machine
-        self.opts: list[Opt] = []
-
-    def take(self, opt: Opt) -> None:
-        self.nest = apply_opt(self.nest, opt)
-        self.opts.append(opt)
+class BlockChooser(Chooser):
+    """All steps for a grid of blocks."""
 
     def plan(self) -> Plan:
         if needs_order(self.nest):
@@ -115,10 +101,6 @@ class _Chooser:
         if has_loose_bounds(self.nest):
             self.take(Tighten())
         return Plan(tuple(self.opts))
-
-    def merge_contiguous(self) -> None:
-        while (pair := mergeable_pair(self.nest)) is not None:
-            self.take(Merge(pair[0].arg[0], pair[1].arg[0]))
 
     # --- what the nest is made of ---------------------------------------------------------------------------
 
@@ -207,6 +189,7 @@ class _Chooser:
     def with_wide_accesses(self, ranges: frozenset[UOp]) -> frozenset[UOp]:
         """`ranges` after the contiguous one became vectors, if that serves every access."""
         enough = self.machine.busy_blocks * self.machine.block_threads * ACCESS_LANES
+        self.note("items by vectors", items=int(prod(r.extent for r in ranges)), enough=enough)
         if prod(r.extent for r in ranges) < enough or not self.fastest_first(ranges):
             return ranges
         r = self.fastest_first(ranges)[0]
@@ -242,6 +225,7 @@ class _Chooser:
         itemsize = min((a.node.dtype.itemsize for a, _ in walked), default=1)
         least, most = (self.machine.warp_threads, block) if rows else (1, block * itemsize // SECTOR_BYTES)
         group = max(1, min(max(least, _power_of_two(wanted)), most, _power_of_two(longest)))
+        self.note("threads of a sum", length=longest, busy_with=wanted, at_most=most, taken=group)
         self.distribute_over_threads(outputs, block // group)
         before = set(self.nest.toposort())
         self.group_reduces(group)
@@ -357,6 +341,7 @@ class _Chooser:
         width = dividing(items, widest) if walked else 1
         values = len({a.node.src[0].src[0] for a in accesses if a.node.op is Ops.LOAD})
         threads = self.row_threads(items // width, ROW_ITEMS // (width * max(1, values)))
+        self.note("a row in registers", items=items, at_once=width, values=values, threads=threads)
         if threads < 2:
             return False
         outer = statistics[0].ranges
@@ -414,26 +399,26 @@ class _Chooser:
     def outputs_fill(self, contraction: Contraction) -> bool:
         """True if there are outputs enough for a thread each, or its sum is too short to share."""
         enough = self.machine.busy_blocks * self.machine.warp_threads
+        self.note("outputs of a contraction", are=int(prod(r.extent for r in self.output_ranges())),
+                  busy_with=enough)
         return prod(r.extent for r in self.output_ranges()) >= enough or \
             self.shared_range(contraction.reduce) is None
 
     def by_tiles(self, kind: type[UnitChooser | RegisterChooser], contraction: Contraction) -> bool:
         """The contraction by tiles of blocks in shared memory, on a matrix unit or in registers, if that is
         possible."""
-        chooser = kind(self.nest, contraction.reduce, self.machine)
+        chooser = kind(self, contraction.reduce)
         chosen = chooser.choose()
         if chosen:
-            self.nest = chooser.nest
-            self.opts += chooser.opts
+            self.go_on_from(chooser)
         return chosen
 
     def by_attention(self) -> bool:
         """Two products with a softmax between them on a matrix unit, if that is possible."""
-        chooser = AttentionChooser(self.nest, self.machine)
+        chooser = AttentionChooser(self)
         chosen = chooser.choose()
         if chosen:
-            self.nest = chooser.nest
-            self.opts += chooser.opts
+            self.go_on_from(chooser)
         return chosen
 
     def tile(self, contraction: Contraction) -> None:
@@ -449,6 +434,7 @@ class _Chooser:
         size = next((t for t in (TILE, TILE // 2)
                      if outputs >= t * t * enough and min(column.extent, row.extent) >= t), 1)
         side = self.square_side()
+        self.note("a tile of a thread", side=size, outputs=int(outputs), busy_with=size * size * enough)
         columns = self.register_tile(column, size)
         rows = self.register_tile(row, size)
         threads = self.machine.block_threads

@@ -51,7 +51,7 @@ class RegisterChooser(SideChooser):
 
     def choose(self) -> bool:
         """Take the Opts of the largest tile of which there are enough; False where there is none."""
-        tile = self.tile()
+        tile = self.ranked(self.tiles())
         if tile is None:
             return False
         contraction = contraction_of(self.reduce)
@@ -72,28 +72,33 @@ class RegisterChooser(SideChooser):
         self.take(Unroll(k_name, WRITTEN_OUT))
         return True
 
-    def tile(self) -> RegisterTile | None:
-        """The largest tile that leaves enough blocks and computes little beyond the result. None where
-        threads are not known to be lanes of warps: OpenCL on a CPU compiled such a block for a minute."""
+    def tiles(self) -> list[RegisterTile]:
+        """The tiles that leave enough blocks and compute little beyond the result, the largest first. None
+        where threads are not known to be lanes of warps: OpenCL on a CPU compiled such a block for a
+        minute."""
         contraction = contraction_of(self.reduce)
         if not self.machine.has_exchange or contraction is None or self.reduces_else():
-            return None
+            return []
         loops = [self.plain(s) for s in (contraction.left, contraction.right, self.reduce.closed_ranges)]
         whole = all(len(s) == len(plain) for s, plain in zip(
             (contraction.left, contraction.right, self.reduce.closed_ranges), loops, strict=True))
         sizes = [int(prod(r.extent for r in side)) for side in loops]
-        if not whole or not all(loops) or sizes[2] < DEPTH:
-            return None
+        if not whole or not all(loops) or sizes[2] < DEPTH or min(sizes[:2]) <= RUN:
+            return []
         outputs = int(prod(r.extent for s in self.nest.src[:1] for r in s.closed_ranges))
         others = outputs // (sizes[0] * sizes[1])
+        found = []
         for tile in TILES:
             blocks = ceildiv(sizes[0], tile.m) * ceildiv(sizes[1], tile.n)
-            fits = tile.threads <= self.machine.block_threads and \
-                (tile.m + tile.n) * DEPTH * self.reduce.dtype.itemsize <= self.machine.shared_bytes
-            if fits and min(sizes[:2]) > RUN and blocks * others >= self.machine.tiled_blocks and \
-                    blocks * tile.m * tile.n <= MOST_WASTE * sizes[0] * sizes[1]:
-                return tile
-        return None
+            waste = blocks * tile.m * tile.n / (sizes[0] * sizes[1])
+            shared = (tile.m + tile.n) * DEPTH * self.reduce.dtype.itemsize
+            self.note(f"{tile.m}x{tile.n} of a block in registers", blocks=blocks * others,
+                      least=self.machine.tiled_blocks, computed=waste, at_most=MOST_WASTE,
+                      shared_bytes=shared, there_are=self.machine.shared_bytes)
+            if tile.threads <= self.machine.block_threads and shared <= self.machine.shared_bytes and \
+                    blocks * others >= self.machine.tiled_blocks and waste <= MOST_WASTE:
+                found.append(tile)
+        return found
 
     def in_registers(self, side: int, extent: int, held: int) -> None:
         """A side of the block's tile: runs in registers, then threads, what is left in registers again."""

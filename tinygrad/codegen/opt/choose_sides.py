@@ -7,42 +7,36 @@ matrix units, `choose_attention.py` in the registers of every thread.
 """
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 from tinygrad.codegen.contraction import Contraction
+from tinygrad.codegen.opt.chooser import Chooser
 from tinygrad.codegen.opt.loops import operands
 from tinygrad.codegen.opt.matrix import steps_by_one
 from tinygrad.codegen.opt.opts import Merge, Opt, Share, Split, Swap
-from tinygrad.codegen.opt.plan import apply_opt
 from tinygrad.codegen.ranges import range_named
 from tinygrad.dtype import DType
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
 from tinygrad.renderer.launch import ACCESS_BYTES
-from tinygrad.renderer.machine import Machine
 
+_Choice = TypeVar("_Choice")
 ACCUMULATORS = 8
 """Blocks along m that run beside each other, so that what they read of both operands stays in the cache."""
 
 
-class SideChooser:
-    """The Opts for one contraction: `take` applies each to `nest`."""
+class SideChooser(Chooser):
+    """The Opts for one contraction of what another chooser works on."""
 
-    def __init__(self, nest: UOp, reduce: UOp, machine: Machine) -> None:
-        self.nest = nest
+    def __init__(self, whole: Chooser, reduce: UOp) -> None:
+        super().__init__(whole.nest, whole.machine, whole.rank)
+        self.notes = whole.notes
         self.reduce = reduce
-        self.machine = machine
-        self.opts: list[Opt] = []
 
-    def take(self, opt: Opt) -> None:
-        self.nest = apply_opt(self.nest, opt)
-        self.opts.append(opt)
-
-    def new_ranges(self, opt: Opt) -> list[UOp]:
-        """The ranges that an Opt makes, the outermost loop last."""
-        before = set(_ranges(self.nest))
-        self.take(opt)
-        return sorted((r for r in _ranges(self.nest) if r not in before), key=lambda r: r.arg[0])
+    def ranked(self, choices: Sequence[_Choice]) -> _Choice | None:
+        """The best of these, which come first, but for as many better ones as are to be passed over."""
+        return choices[min(self.rank, len(choices) - 1)] if choices else None
 
     def reduces_else(self) -> bool:
         """True if something else is reduced in the kernel."""
@@ -137,10 +131,6 @@ class SideChooser:
         if not rows or over[-1] is k or over[-1].extent <= 2 * widest:
             return Share(number, names, threads, width)
         return Share(number, names, threads, width, rows, 2 * widest)
-
-
-def _ranges(nest: UOp) -> list[UOp]:
-    return [n for n in nest.toposort() if n.op is Ops.RANGE]
 
 
 def dividing(extent: int, most: int) -> int:

@@ -63,7 +63,7 @@ class UnitChooser(SideChooser):
         if found is None:
             return False
         unit, product = found
-        tile = self.block_tile(unit, product)
+        tile = self.ranked(self.block_tiles(unit, product))
         if tile is None:
             return False
         self.split(unit, product, tile)
@@ -96,20 +96,21 @@ class UnitChooser(SideChooser):
 
     # --- tiles ----------------------------------------------------------------------------------------------
 
-    def block_tile(self, unit: MatrixUnit, product: MatrixProduct) -> BlockTile | None:
-        """The largest tile that leaves enough blocks and computes little beyond the result; else the
-        smallest that is not too large."""
+    def block_tiles(self, unit: MatrixUnit, product: MatrixProduct) -> list[BlockTile]:
+        """The tiles that compute little beyond the result: those that leave enough blocks, the largest first,
+        then those that leave most. If there is none, the one that computes least."""
         outputs = prod(r.extent for s in self.nest.src[:1] for r in s.closed_ranges)
         others = outputs // (product.m.extent * product.n.extent)
         possible = [t for t in TILES if self.fits(unit, t)]
         most = MOST_WASTE * product.m.extent * product.n.extent
         good = [t for t in possible if _computed(product, t) <= most]
-        for tile in good:
-            if _blocks(product, tile) * others >= self.machine.tiled_blocks:
-                return tile
-        if good:
-            return max(good, key=lambda t: _blocks(product, t) * others)
-        return min(possible, key=lambda t: _computed(product, t), default=None)
+        enough = self.machine.tiled_blocks
+        for tile in possible:
+            self.note(f"{tile.m}x{tile.n} of a block on {unit}", blocks=_blocks(product, tile) * others,
+                      enough=enough, computed=_computed(product, tile), at_most=most)
+        if not good:
+            return sorted(possible, key=lambda t: _computed(product, t))[:1]
+        return sorted(good, key=lambda t: -min(_blocks(product, t) * others, enough))
 
     def fits(self, unit: MatrixUnit, tile: BlockTile) -> bool:
         """Whether warps of this unit make up the tile and hold it."""

@@ -1,11 +1,13 @@
-"""What every step of the cost model works with: the nest as it is now, the Opts taken so far, the device.
+"""What every step of the cost model works with: the nest as it is now, the Opts taken so far, the machine.
 
-`lanes.py`, `panels.py` and `tiles.py` add the steps; `choose.py` puts them in order.
+`lanes.py`, `panels.py` and `tiles.py` add the steps for cores, which `choose.py` puts in order;
+`choose_sides.py` and `choose_gpu.py` those for blocks of threads.
 """
 from __future__ import annotations
 
 from tinygrad.codegen.opt.access import MemoryAccess, accesses_of
-from tinygrad.codegen.opt.opts import Opt, Upcast, Vector
+from tinygrad.codegen.opt.merge import mergeable_pair
+from tinygrad.codegen.opt.opts import Merge, Opt, Upcast, Vector
 from tinygrad.codegen.opt.plan import apply_opt
 from tinygrad.codegen.ranges import output_ranges
 from tinygrad.graph.ops import Ops, RangeKind
@@ -21,7 +23,7 @@ class Chooser:
         self.nest = nest
         self.machine = machine
         self.rank = rank
-        """how many better ways to run a contraction are passed over"""
+        """how many better ways to run a contraction are passed over, where there are so many"""
         self.opts: list[Opt] = []
         self.notes: list[str] | None = None
         """what was decided and why, where someone wants to know"""
@@ -37,8 +39,24 @@ class Chooser:
         self.nest = apply_opt(self.nest, opt)
         self.opts.append(opt)
 
+    def go_on_from(self, part: Chooser) -> None:
+        """What another chooser made of this one's nest, too."""
+        self.nest = part.nest
+        self.opts += part.opts
+
+    def merge_contiguous(self) -> None:
+        """Loops that walk memory as one would, as one."""
+        while (pair := mergeable_pair(self.nest)) is not None:
+            self.take(Merge(pair[0].arg[0], pair[1].arg[0]))
+
     def ranges(self) -> list[UOp]:
         return [r for r in self.nest.toposort() if r.op is Ops.RANGE]
+
+    def new_ranges(self, opt: Opt) -> list[UOp]:
+        """The ranges that an Opt makes, the outermost loop last."""
+        before = set(self.ranges())
+        self.take(opt)
+        return sorted((r for r in self.ranges() if r not in before), key=lambda r: r.arg[0])
 
     def identities(self) -> set[int]:
         return {r.arg[0] for r in self.ranges()}
