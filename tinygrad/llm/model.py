@@ -118,6 +118,8 @@ class Transformer:
             query, key, value = self.linear(x, f"{name}_qkv").split(sizes, dim=-1)
         else:
             query, key, value = (self.linear(x, f"{name}_{part}") for part in "qkv")
+        if self.products:  # what turns them reads each item twice, and what caches them reads row by row
+            query, key, value = (part.contiguous() for part in (query, key, value))
         if config.clip is not None:
             query, key, value = (part.clip(-config.clip, config.clip) for part in (query, key, value))
         if self._norms_whole(layer):
