@@ -10,6 +10,7 @@
     python -m bench graphs                            large graphs, the first time, and how that grows
     python -m bench onnx                              ONNX models beside ONNX Runtime
     python -m bench llm                               a language model beside llama.cpp and transformers
+    python -m bench scale                             several processes, beside mpi4py and PyTorch's DDP
     python -m bench gpu                               a GPU, beside PyTorch on it (bench/gpu.py)
     python -m bench --only matmul --peers torch       workloads by name, beside some peers
     python -m bench --json results.json --roofline roofline.png
@@ -32,7 +33,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from bench import arenas, gpu, graphs, kernels, language_models, onnx_models, roofline
+from bench import arenas, gpu, graphs, kernels, language_models, onnx_models, roofline, scale
 from bench.measure import measure, measure_first_call
 from bench.peers import PEERS, Peer, available_peers, environments_folder
 from bench.results import BASELINE, Row, first_call_table, overhead_table, speedup, table
@@ -197,6 +198,19 @@ def main_graphs(options: argparse.Namespace) -> int:
     return 1 if failures else 0
 
 
+def main_scale(options: argparse.Namespace) -> int:
+    """The tables of several processes. Returns 1, with the reason on stderr, where they cannot be run."""
+    try:
+        text, record = scale.run_scale(options.ranks, options.only)
+    except RuntimeError as reason:
+        progress(str(reason))
+        return 1
+    print(text)
+    if options.json is not None:
+        options.json.write_text(json.dumps({"scale": record}, indent=1))
+    return 0
+
+
 def main_onnx(options: argparse.Namespace) -> int:
     """The table of ONNX models. Returns 1 where none is installed."""
     rows = []
@@ -226,7 +240,7 @@ def parser() -> argparse.ArgumentParser:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m bench", description="Measure beside the peers.")
     parser.add_argument("command", nargs="?", default="rows", help="what to show",
-                        choices=[*COMMANDS, "graphs", "gpu", "onnx", "llm"])
+                        choices=[*COMMANDS, "graphs", "gpu", "onnx", "llm", "scale"])
     parser.add_argument("families", nargs="*", metavar="family", help=f"some of {', '.join(FAMILIES)}")
     parser.add_argument("--only", metavar="TEXT", action="append", help="workloads whose name contains TEXT")
     parser.add_argument("--peers", nargs="*", choices=PEERS, help="peers to measure (default: all set up)")
@@ -235,6 +249,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--threads", type=int, default=usable_cores(), help="threads of each peer")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every time to FILE")
     parser.add_argument("--device", default="CUDA", help="of gpu: this library's device (default CUDA)")
+    parser.add_argument("--ranks", type=int, nargs="+", default=[2], help="of scale: processes (default 2)")
     parser.add_argument("--small", action="store_true", help="of gpu and graphs: small sizes, to see it run")
     parser.add_argument("--roofline", type=Path, metavar="FILE", help="draw what was measured as a PNG")
     return parser
@@ -252,6 +267,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return main_onnx(options)
     if options.command == "llm":
         return main_language_models(options)
+    if options.command == "scale":
+        return main_scale(options)
     unknown = [family for family in options.families if family not in FAMILIES]
     if unknown:
         line.error(f"no family named {', '.join(unknown)}; there are {', '.join(FAMILIES)}")

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from bench import __main__ as bench_command
+from bench import scale
 from bench.__main__ import chosen_workloads, main, timed_rows
 from bench.gpu import Measured, run_gpu
 from bench.gpu import table as gpu_table
@@ -451,3 +452,22 @@ def test_shares_are_of_the_fastest_copy() -> None:
     assert copied == ["0.50", "0.0", "4", "50%"]
     assert summed == ["-", "2.0", "8", "100%"]
     assert product == ["-", "2.0", "0", "-"]
+
+
+def test_the_model_of_many_ranks_has_the_constants_of_the_all_reduces_it_was_made_of() -> None:
+    latency, per_byte, ranks = 5e-5, 2e-10, 4
+
+    def seconds(size: int) -> float:
+        return (ranks - 1) * (latency + 2 * per_byte * size / ranks)
+
+    found = {f"all-reduce {size} {library}": seconds(size) for size in (1, 1 << 20, 1 << 24)
+             for library in ("tinygrad", "mpi4py")}
+    network = scale.fitted(found, ranks)
+    for size in (1 << 12, 1 << 20):
+        assert network.all_reduce(size, ranks) == pytest.approx(seconds(size), rel=1e-3)
+    assert network.all_reduce(1 << 20, 1) == 0
+    steps = {"gpt": {1: {"tinygrad": 0.2, "torch": 0.3, "sent bytes": 0},
+                     2: {"tinygrad": 0.1, "torch": 0.2, "sent bytes": 1e6}}}
+    last = scale.steps_table(steps).splitlines()[2].split()
+    assert last[-6:] == ["2", "100.0", "2.00", "200.0", "1.50", "1.00"]
+    assert "1,024 ranks" in scale.prediction_table(network, steps)

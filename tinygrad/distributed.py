@@ -8,8 +8,11 @@ what runs it; docs/several_machines.md the page about it.
 from __future__ import annotations
 
 import atexit
+import faulthandler
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from tinygrad.device import Device
@@ -54,7 +57,27 @@ def init(seed: int = 0) -> World:
     return World(world.rank, world.size, tuple(map(ranks.name_of, range(world.size))))
 
 
+@contextmanager
+def _bounded() -> Iterator[None]:
+    """A block that ends this process, and so all, where it takes longer than an exchange may: another one may
+    have ended before it joined, for which MPI waits without letting the interpreter go."""
+    try:
+        faulthandler.dump_traceback_later(ranks.timeout(), exit=True)
+    except (OSError, ValueError):  # standard error is no file
+        yield
+        return
+    try:
+        yield
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
 def _join() -> None:
+    with _bounded():
+        _join_world()
+
+
+def _join_world() -> None:
     try:
         from mpi4py import MPI
     except ImportError as missing:

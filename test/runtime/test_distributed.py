@@ -11,7 +11,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+from tinygrad.nn import state
 
 pytest.importorskip("mpi4py", reason="ranks need the extra mpi")
 MPIRUN = shutil.which("mpirun", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
@@ -223,3 +226,68 @@ def test_random_programs_over_random_layouts_give_what_numpy_gives() -> None:
 def test_many_random_programs_over_random_layouts_give_what_numpy_gives(count: int, first: int, last: int
                                                                         ) -> None:
     run_programs(count, first, last)
+
+
+EXAMPLE = Path(__file__).parent.parent / "examples" / "train_gpt_distributed.py"
+SMALL = ["--layers", "1", "--width", "16", "--heads", "2", "--context", "8", "--batch", "4"]
+
+
+def some_text(folder: Path) -> str:
+    path = folder / "text.txt"
+    path.write_text("to be or not to be, that is the question. " * 20, encoding="utf-8")
+    return str(path)
+
+
+def test_training_goes_on_from_a_checkpoint_with_another_number_of_ranks(tmp_path: Path) -> None:
+    def losses(count: int, steps: int, folder: str, *more: str) -> list[str]:
+        done = start_ranks(count, [str(EXAMPLE), some_text(tmp_path), *SMALL, "--every", "5", "--steps",
+                                   str(steps), "--folder", str(tmp_path / folder), *more])
+        assert done.returncode == 0, done.stderr
+        return [line.split(",")[0] for line in done.stdout.splitlines()]
+
+    whole = losses(2, 15, "whole")
+    parted = losses(2, 5, "parted") + losses(1, 15, "parted", "--resume")
+    assert len(whole) == 3
+    assert parted == whole
+
+
+FAULT = """
+import os, runpy, signal, sys, threading
+
+def raises(*_): raise ValueError("injected")
+def exits(*_): sys.exit(0)
+
+kind, seconds, rank, program, *sys.argv[1:] = sys.argv[1:]
+if os.environ["OMPI_COMM_WORLD_RANK"] == rank:
+    if kind in ("raises", "exits"):
+        signal.signal(signal.SIGALRM, {"raises": raises, "exits": exits}[kind])
+        signal.setitimer(signal.ITIMER_REAL, float(seconds))
+    else:
+        act = {"is killed": lambda: os.kill(os.getpid(), signal.SIGKILL), "leaves": lambda: os._exit(0),
+               "stops": lambda: os.kill(os.getpid(), signal.SIGSTOP),
+               "is interrupted": lambda: os.kill(os.getpid(), signal.SIGINT)}[kind]
+        timer = threading.Timer(float(seconds), act)
+        timer.daemon = True
+        timer.start()
+sys.argv[0] = program
+sys.path.insert(0, os.path.dirname(program))
+runpy.run_path(program, run_name="__main__")
+"""
+KINDS_OF_FAULTS = ("raises", "exits", "is killed", "leaves", "stops", "is interrupted")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(50))
+def test_a_fault_at_any_time_ends_all_and_leaves_a_whole_checkpoint(number: int, tmp_path: Path) -> None:
+    random = np.random.default_rng(number)
+    kind, rank = KINDS_OF_FAULTS[number % len(KINDS_OF_FAULTS)], random.integers(2)
+    seconds = float(random.uniform(0.5, 8.0))
+    began = time.monotonic()
+    done = start_ranks(2, ["-c", FAULT, kind, str(seconds), str(rank), str(EXAMPLE), some_text(tmp_path),
+                           *SMALL, "--steps", "1000000", "--every", "2", "--folder", str(tmp_path / "saved")],
+                       DISTRIBUTED_TIMEOUT="5")
+    assert done.returncode != 0, (kind, seconds)
+    assert time.monotonic() - began < seconds + 20, (kind, seconds, done.stderr)
+    saved = tmp_path / "saved" / "checkpoint.safetensors"
+    if saved.exists():
+        assert all(np.isfinite(t.to("CPU").numpy()).all() for t in state.safe_load(str(saved)).values())

@@ -40,6 +40,8 @@ CHUNK = 1 << 30
 """Bytes of one message: MPI counts in 32 bits."""
 END_TAG, DATA_TAG = 1, 2
 EVERYBODY = -1
+POLLING = 5e-5
+"""Seconds for which that thread polls: about what it costs to sleep and be woken."""
 SHORTEST_REST, LONGEST_REST = 1e-5, 2e-4
 """Seconds between two looks of the thread that exchanges, while a partner is not there yet."""
 LOOK_AGAIN = 0.1
@@ -61,6 +63,11 @@ def rank_of(device: str) -> int | None:
     return int(number or 0) if kind == KIND else None
 
 
+def timeout() -> float:
+    """Seconds that an exchange may take."""
+    return float(os.getenv("DISTRIBUTED_TIMEOUT") or 600)
+
+
 class World:
     """The processes of this program, joined by MPI."""
 
@@ -71,7 +78,7 @@ class World:
         self.mpi = mpi
         self.data, self.control = mpi.COMM_WORLD.Dup(), mpi.COMM_WORLD.Dup()
         self.rank, self.size = int(self.data.Get_rank()), int(self.data.Get_size())
-        self.timeout = float(os.getenv("DISTRIBUTED_TIMEOUT") or 600)
+        self.timeout = timeout()
         self.ended: set[int] = set()
         self.partners: tuple[int, ...] = ()
         """the ranks that the exchange in progress needs"""
@@ -120,12 +127,13 @@ class World:
             self.compare(own[rank], found[rank], rank)
 
     def rest_until(self, requests: list[Any]) -> None:
-        """Return when they are complete. A thread that polls takes time from the kernels beside it, so it
-        sleeps, longer and longer."""
-        seconds = SHORTEST_REST
+        """Return when they are complete. A thread that polls takes time from the kernels beside it, so after
+        a moment it sleeps, longer and longer."""
+        seconds, polled_until = SHORTEST_REST, time.perf_counter() + POLLING
         while not self.mpi.Request.Testall(requests):
-            time.sleep(seconds)
-            seconds = min(1.5 * seconds, LONGEST_REST)
+            if time.perf_counter() > polled_until:
+                time.sleep(seconds)
+                seconds = min(1.5 * seconds, LONGEST_REST)
 
     def broadcast(self, memory: np.ndarray[Any, Any], root: int) -> None:
         """Fill `memory` of every rank with what it is at `root`."""

@@ -1,0 +1,168 @@
+"""What one process of `bench/scale.py` does: `mpirun -n 2 python -m bench.scale_ranks collectives`.
+
+Times work that all ranks do together, and prints what rank 0 found as JSON: seconds by name.
+"""
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from bench.workloads.base import ITEM, Step, normal
+from bench.workloads.models import MakeNetwork, integers, tinygrad_training
+from bench.workloads.models.sizes import SMALL_GPT
+from tinygrad import Device, Tensor, TinyJit, distributed
+
+SIZES = (1 << 12, 1 << 16, 1 << 20, 1 << 24)
+"""Bytes of a whole value."""
+ROUNDS, TURN, MOST = 5, 0.3, 200
+"""Turns of each, the seconds that one takes at least, and its most steps."""
+BATCHES = {"mnist": 512, "gpt": 8}
+"""Of all ranks together."""
+Run = Callable[[], object]
+WAIT = Device.synchronize
+
+
+def timed(runs: dict[str, tuple[Run, Run]], barrier: Run, agreed: Callable[[int], int]) -> dict[str, float]:
+    """Seconds of each run, the median of turns in which they alternate; each has what waits for it. All
+    ranks make the same steps."""
+    steps: dict[str, int] = {}
+    for name, (run, wait) in runs.items():
+        for _ in range(3):
+            run()
+        wait()
+        barrier()
+        start = time.perf_counter()
+        run()
+        wait()
+        steps[name] = agreed(max(1, min(MOST, int(TURN / (time.perf_counter() - start)))))
+    found: dict[str, list[float]] = {name: [] for name in runs}
+    for _ in range(ROUNDS):
+        for name, (run, wait) in runs.items():
+            barrier()
+            start = time.perf_counter()
+            for _ in range(steps[name]):
+                run()
+            wait()
+            found[name].append((time.perf_counter() - start) / steps[name])
+    return {name: median(seconds) for name, seconds in found.items()}
+
+
+# --- collectives ------------------------------------------------------------------------------------------
+
+
+def replayed(make: Callable[[Tensor], Tensor], source: Tensor) -> Run:
+    """What `make` makes of a tensor, under TinyJit."""
+    call = TinyJit(lambda x: make(x).realize())
+    return lambda: call(source)
+
+
+def collectives(mpi: Any, world: distributed.World) -> dict[str, tuple[Run, Run]]:
+    """Each collective on values of `SIZES`, ours under TinyJit, and as mpi4py has it."""
+    comm, ranks = mpi.COMM_WORLD, world.size
+    runs: dict[str, tuple[Run, Run]] = {}
+    for size in SIZES:
+        items = size // ITEM
+        whole, part = np.ones(items, np.float32), np.ones(items // ranks, np.float32)
+        partial = Tensor(normal(ranks, items)).shard(world.devices, 0).realize()
+        cut = Tensor(normal(ranks, items // ranks)).shard(world.devices, 0).realize()
+        own = Tensor(normal(items)).to(world.devices[0]).realize()
+        square = Tensor(normal(64, items // 64)).shard(world.devices, 0).realize()
+        target = np.empty_like(whole)
+        for name, make, source, plain in (
+                ("all-reduce", lambda x: x.sum(0), partial,
+                 lambda w=whole, t=target: comm.Allreduce(w, t)),
+                ("all-gather", lambda x: x.shard(world.devices), cut,
+                 lambda p=part, t=target: comm.Allgather(p, t)),
+                ("all-to-all", lambda x: x.shard(world.devices, 1), square,
+                 lambda p=part, t=target[:items // ranks]: comm.Alltoall(p, t)),
+                ("broadcast", lambda x: x.shard(world.devices), own,
+                 lambda w=whole: comm.Bcast(w, 0))):
+            runs[f"{name} {size} tinygrad"] = replayed(make, source), WAIT
+            runs[f"{name} {size} mpi4py"] = plain, lambda: None
+    return runs
+
+
+# --- training ---------------------------------------------------------------------------------------------
+
+
+def networks(name: str) -> tuple[MakeNetwork, Callable[[], Any], Callable[[], Any], str, dict[str, float]]:
+    """(the network, its inputs and targets, the optimizer and its settings)."""
+    batch = BATCHES[name]
+    if name == "mnist":
+        return (lambda n: n.mnist_convnet(), lambda: normal(batch, 1, 28, 28), lambda: integers(10, batch),
+                "Adam", {"lr": 0.001})
+    vocabulary, context = SMALL_GPT.vocabulary, SMALL_GPT.context
+    return (lambda n: n.GPT(SMALL_GPT), lambda: integers(vocabulary, batch, context),
+            lambda: integers(vocabulary, batch, context, seed=2), "AdamW", {"lr": 0.001, "weight_decay": 0.1})
+
+
+def ours(name: str, world: distributed.World) -> Step:
+    """A step of data parallel training."""
+    return tinygrad_training(*networks(name), devices=world.devices if world.size > 1 else ())
+
+
+def torch_ddp(name: str, world: distributed.World) -> Step:
+    """The same step in PyTorch, its gradients averaged by DistributedDataParallel over gloo."""
+    import torch
+    from torch.nn.parallel import DistributedDataParallel
+
+    from bench.workloads.models import in_torch
+
+    torch.set_num_threads(int(os.environ["THREADS"]))
+    make, inputs, targets, optimizer, settings = networks(name)
+    network: Any = in_torch.with_weights(make(in_torch))
+    part = slice(world.rank * BATCHES[name] // world.size, (world.rank + 1) * BATCHES[name] // world.size)
+    if world.size > 1:
+        torch.distributed.init_process_group("gloo", rank=world.rank, world_size=world.size)
+        network = DistributedDataParallel(network)
+    updates = getattr(torch.optim, optimizer)(network.parameters(), **settings)
+    x, y = torch.from_numpy(inputs()[part]), torch.from_numpy(targets()[part]).long()
+
+    def step() -> Any:
+        updates.zero_grad()
+        loss: Any = torch.nn.functional.cross_entropy(network(x).flatten(0, -2), y.flatten())
+        loss.backward()
+        updates.step()
+        return loss.detach()
+
+    return step
+
+
+def main(what: str) -> None:
+    from mpi4py import MPI as mpi
+
+    world = distributed.init()
+    comm = mpi.COMM_WORLD
+
+    def agreed(number: int) -> int:
+        return int(comm.bcast(number, 0))
+
+    if what == "collectives":
+        found = timed(collectives(mpi, world), comm.Barrier, agreed)
+    else:
+        run = ours(what, world)
+        runs: dict[str, tuple[Run, Run]] = {"tinygrad": (run, WAIT)}
+        try:
+            runs["torch"] = torch_ddp(what, world), lambda: None
+        except ImportError:
+            print("PyTorch is not installed", file=sys.stderr)
+        found = timed(runs, comm.Barrier, agreed)
+        WAIT()
+        before = world.sent_bytes
+        run()
+        WAIT()
+        found["sent bytes"] = world.sent_bytes - before
+    comm.Barrier()
+    if world.rank == 0:
+        print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,105 @@
+"""Trains the transformer of `gpt.py` in several processes, data parallel, with checkpoints.
+
+    mpirun -n 4 python3 examples/train_gpt_distributed.py [text file] [--steps N] [--folder FOLDER] [--resume]
+
+Each process computes its part of every batch; gradients are summed between them. Every `--every` steps the
+parameters and the optimizer's state are written to FOLDER/checkpoint.safetensors, which is whole at any time:
+`--resume` goes on from there, with another number of processes too. In one process, without mpirun, it is the
+same program. docs/several_machines.md says how a cluster starts it.
+"""
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+
+import numpy as np
+from gpt import SHAKESPEARE, Array, Transformer, batches
+
+from tinygrad import Tensor, TinyJit, distributed
+from tinygrad.helpers import fetch
+from tinygrad.nn import optim, state
+
+WORLD = distributed.init()
+CHECKPOINT = "checkpoint.safetensors"
+STEP = "step"
+
+
+def on_all(tensor: Tensor, axis: int | None = None) -> Tensor:
+    """Cut along an axis over all processes, or whole in each."""
+    return tensor.shard(WORLD.devices, axis) if WORLD.size > 1 else tensor
+
+
+def save(folder: Path, step: int, tensors: dict[str, Tensor]) -> None:
+    """Write a checkpoint: all processes read the values, the first writes them. The file takes the place of
+    the last one when it is complete."""
+    values = {name: Tensor(t.numpy()) for name, t in tensors.items()}
+    if WORLD.rank == 0:
+        folder.mkdir(parents=True, exist_ok=True)
+        state.safe_save({**values, STEP: Tensor([step])}, str(folder / CHECKPOINT))
+
+
+def load(folder: Path, tensors: dict[str, Tensor]) -> int:
+    """Fill the tensors with those of the last checkpoint; returns the steps done by then, 0 without one."""
+    path = folder / CHECKPOINT
+    if not path.exists():
+        return 0
+    saved = state.safe_load(str(path))
+    for name, tensor in tensors.items():
+        tensor.assign(on_all(saved[name].to("CPU"))).realize()
+    return int(saved[STEP].to("CPU").item())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Train a character-level transformer in several processes.")
+    parser.add_argument("text", nargs="?", help="a text file (default: tinyshakespeare)")
+    parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--width", type=int, default=128)
+    parser.add_argument("--heads", type=int, default=4)
+    parser.add_argument("--context", type=int, default=64, help="characters seen (default: 64)")
+    parser.add_argument("--batch", type=int, default=32, help="pieces of text of all processes together")
+    parser.add_argument("--steps", type=int, default=500)
+    parser.add_argument("--lr", type=float, default=2e-3)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--folder", type=Path, default=Path("checkpoints"))
+    parser.add_argument("--every", type=int, default=100, help="steps between checkpoints (default: 100)")
+    parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint")
+    args = parser.parse_args()
+
+    path = Path(args.text) if args.text else fetch(SHAKESPEARE, name="tinyshakespeare.txt")
+    written = path.read_text(encoding="utf-8")
+    number = {c: i for i, c in enumerate(sorted(set(written)))}
+    text: Array = np.array([number[c] for c in written], np.int32)
+
+    Tensor.manual_seed(args.seed)
+    model = Transformer(len(number), args.context, args.layers, args.width, args.heads)
+    parameters = state.get_parameters(model)
+    if WORLD.size > 1:
+        for parameter in parameters:
+            parameter.shard_(WORLD.devices)
+    optimizer = optim.AdamW(parameters, lr=args.lr, b2=0.99, weight_decay=0.1)
+    kept = {**state.get_state_dict(model, "model."), **state.get_state_dict(optimizer, "optimizer.")}
+    kept = {name: tensor for name, tensor in kept.items() if not name.startswith("optimizer.params")}
+    begin = load(args.folder, kept) if args.resume else 0
+
+    @TinyJit
+    @Tensor.train()
+    def step(x: Tensor, y: Tensor) -> Tensor:
+        optimizer.zero_grad()
+        loss = model(x).sparse_categorical_crossentropy(y).backward()
+        return loss.realize(*optimizer.schedule_step())
+
+    since = time.perf_counter()
+    for done in range(begin, args.steps):
+        drawn = batches(text, args.batch, args.context, np.random.default_rng((args.seed, done)))
+        x, y = (on_all(t, 0).realize() for t in drawn)
+        loss = step(x, y)
+        if (done + 1) % args.every == 0 or done + 1 == args.steps:
+            value = loss.item()
+            if WORLD.rank == 0:
+                print(f"step {done + 1}: loss {value:.4f}, {time.perf_counter() - since:.1f} s", flush=True)
+            save(args.folder, done + 1, kept)
+
+
+if __name__ == "__main__":
+    main()
