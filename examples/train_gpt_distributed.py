@@ -3,7 +3,7 @@
     mpirun -n 4 python3 examples/train_gpt_distributed.py [text file] [--steps N] [--folder FOLDER] [--resume]
 
 Each process computes its part of every batch; gradients are summed between them. Every `--every` steps the
-parameters and the optimizer's state are written to FOLDER/checkpoint.safetensors, which is whole at any time:
+parameters and the optimizer's state are written to FOLDER, whose last checkpoint is whole at any time:
 `--resume` goes on from there, with another number of processes too. In one process, without mpirun, it is the
 same program. docs/several_machines.md says how a cluster starts it.
 """
@@ -18,10 +18,9 @@ from gpt import SHAKESPEARE, Array, Transformer, batches
 
 from tinygrad import Tensor, TinyJit, distributed
 from tinygrad.helpers import fetch
-from tinygrad.nn import optim, state
+from tinygrad.nn import checkpoints, optim, state
 
 WORLD = distributed.init()
-CHECKPOINT = "checkpoint.safetensors"
 STEP = "step"
 
 
@@ -30,24 +29,15 @@ def on_all(tensor: Tensor, axis: int | None = None) -> Tensor:
     return tensor.shard(WORLD.devices, axis) if WORLD.size > 1 else tensor
 
 
-def save(folder: Path, step: int, tensors: dict[str, Tensor]) -> None:
-    """Write a checkpoint: all processes read the values, the first writes them. The file takes the place of
-    the last one when it is complete."""
-    values = {name: Tensor(t.numpy()) for name, t in tensors.items()}
-    if WORLD.rank == 0:
-        folder.mkdir(parents=True, exist_ok=True)
-        state.safe_save({**values, STEP: Tensor([step])}, str(folder / CHECKPOINT))
-
-
-def load(folder: Path, tensors: dict[str, Tensor]) -> int:
+def resume(folder: Path, tensors: dict[str, Tensor]) -> int:
     """Fill the tensors with those of the last checkpoint; returns the steps done by then, 0 without one."""
-    path = folder / CHECKPOINT
-    if not path.exists():
+    try:
+        saved, metadata = checkpoints.load(folder)
+    except FileNotFoundError:
         return 0
-    saved = state.safe_load(str(path))
     for name, tensor in tensors.items():
-        tensor.assign(on_all(saved[name].to("CPU"))).realize()
-    return int(saved[STEP].to("CPU").item())
+        tensor.assign(on_all(saved[name])).realize()
+    return int(metadata[STEP])
 
 
 def main() -> None:
@@ -80,7 +70,7 @@ def main() -> None:
     optimizer = optim.AdamW(parameters, lr=args.lr, b2=0.99, weight_decay=0.1)
     kept = {**state.get_state_dict(model, "model."), **state.get_state_dict(optimizer, "optimizer.")}
     kept = {name: tensor for name, tensor in kept.items() if not name.startswith("optimizer.params")}
-    begin = load(args.folder, kept) if args.resume else 0
+    begin = resume(args.folder, kept) if args.resume else 0
 
     @TinyJit
     @Tensor.train()
@@ -98,7 +88,7 @@ def main() -> None:
             value = loss.item()
             if WORLD.rank == 0:
                 print(f"step {done + 1}: loss {value:.4f}, {time.perf_counter() - since:.1f} s", flush=True)
-            save(args.folder, done + 1, kept)
+            checkpoints.save(kept, args.folder, {STEP: done + 1})
 
 
 if __name__ == "__main__":

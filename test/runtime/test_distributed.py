@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tinygrad.nn import state
+from tinygrad.nn import checkpoints
 
 pytest.importorskip("mpi4py", reason="ranks need the extra mpi")
 MPIRUN = shutil.which("mpirun", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
@@ -228,7 +228,7 @@ def test_many_random_programs_over_random_layouts_give_what_numpy_gives(count: i
     run_programs(count, first, last)
 
 
-EXAMPLE = Path(__file__).parent.parent / "examples" / "train_gpt_distributed.py"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "train_gpt_distributed.py"
 SMALL = ["--layers", "1", "--width", "16", "--heads", "2", "--context", "8", "--batch", "4"]
 
 
@@ -288,6 +288,7 @@ def test_a_fault_at_any_time_ends_all_and_leaves_a_whole_checkpoint(number: int,
                        DISTRIBUTED_TIMEOUT="5")
     assert done.returncode != 0, (kind, seconds)
     assert time.monotonic() - began < seconds + 20, (kind, seconds, done.stderr)
-    saved = tmp_path / "saved" / "checkpoint.safetensors"
-    if saved.exists():
-        assert all(np.isfinite(t.to("CPU").numpy()).all() for t in state.safe_load(str(saved)).values())
+    saved = tmp_path / "saved"
+    if any(saved.glob("*.json")):
+        tensors, _ = checkpoints.load(saved)
+        assert all(np.isfinite(t.numpy()).all() for t in tensors.values())

@@ -59,15 +59,15 @@ def save(tensors: Mapping[str, Tensor], folder: PathLike, metadata: dict[str, An
         for device, span in p.writers(bytes_of):
             parts.append([files[device], *span])
             bytes_of[device] += p.bytes_of(span)
-            if Device[device].computes:
+            if _is_own(device):
                 written[device][name] = p.part(device)
         entries[name] = {"dtype": p.tensor.dtype.name, "shape": list(p.layout.shape), "axis": p.layout.axis,
                          "parts": parts}
     for device in devices:
-        if Device[device].computes:
+        if _is_own(device):
             safe_save(written[device], place / files[device])
     _wait_for_all(devices)
-    if Device[devices[0]].computes:
+    if _is_own(devices[0]):
         index = {"format": FORMAT, "save": number, "metadata": metadata or {}, "tensors": entries}
         with written_whole(place / INDEX) as file:
             file.write(json.dumps(index).encode())
@@ -168,6 +168,11 @@ def _remove_others(place: Path, kept: set[str]) -> None:
     for path in place.glob("*-of-*.safetensors*"):
         if path.name not in kept:
             os.remove(path)
+
+
+def _is_own(device: str) -> bool:
+    """False for the device of another process."""
+    return Device[device].runs or not Device[device].exchanges
 
 
 def _wait_for_all(devices: list[str]) -> None:
