@@ -19,6 +19,7 @@ from weakref import ref
 from tinygrad.dtype import DType, accumulate_dtype, dtypes
 from tinygrad.graph import shapes
 from tinygrad.graph.attributes import Attribute, Synthesized, passed_below
+from tinygrad.graph.movement import Movement
 from tinygrad.graph.node_flags import FLAG_RULES, LEAF, PASSED_ON
 from tinygrad.graph.operators import Operators
 from tinygrad.graph.ops import Family, Memory, Ops, RangeKind
@@ -73,7 +74,7 @@ _CLOSING = frozenset({Ops.REDUCE, Ops.STAGE, Ops.SCATTER, Ops.STORE, Ops.MMA})
 """Operations at which loops can end."""
 
 
-class UOp(Walk, Operators):
+class UOp(Walk, Operators, Movement):
     """One node. Make it with `UOp.new` or the builder methods, never by calling the class."""
 
     __slots__ = (
@@ -464,48 +465,8 @@ class UOp(Walk, Operators):
         wide = self.dtype if op is Ops.MAX or not self.dtype.is_float else accumulate_dtype(self.dtype)
         return UOp.new(Ops.REDUCE, wide, (self.cast(wide),), (op, axes)).cast(self.dtype)
 
-    def reshape(self, shape: Sequence[int]) -> UOp:
-        shape = tuple(shape)
-        if shape == self.shape:
-            return self
-        shapes.check_reshape(self.shape, shape)
-        src = self.src[0] if self.op is Ops.RESHAPE else self
-        return src if shape == src.shape else UOp.new(Ops.RESHAPE, self.dtype, (src,), shape)
-
-    def permute(self, order: Sequence[int]) -> UOp:
-        order = tuple(order)
-        shapes.check_permute(self.shape, order)
-        if self.op is Ops.PERMUTE:
-            return self.src[0].permute(tuple(self.arg[i] for i in order))
-        return self if order == tuple(range(len(order))) else UOp.new(Ops.PERMUTE, self.dtype, (self,), order)
-
-    def expand(self, shape: Sequence[int]) -> UOp:
-        shape = tuple(shape)
-        if shape == self.shape:
-            return self
-        shapes.check_expand(self.shape, shape)
-        return UOp.new(Ops.EXPAND, self.dtype, (self,), shape)
-
-    def pad(self, pads: Sequence[tuple[int, int]]) -> UOp:
-        """Zeros before and after each axis."""
-        pads = tuple((b, a) for b, a in pads)
-        shapes.check_pad(self.shape, pads)
-        return self if all(p == (0, 0) for p in pads) else UOp.new(Ops.PAD, self.dtype, (self,), pads)
-
-    def shrink(self, bounds: Sequence[tuple[int, int]]) -> UOp:
-        """The items from start to end of each axis."""
-        bounds = tuple((s, e) for s, e in bounds)
-        shapes.check_shrink(self.shape, bounds)
-        if all(b == (0, n) for b, n in zip(bounds, self.shape)):
-            return self
-        return UOp.new(Ops.SHRINK, self.dtype, (self,), bounds)
-
-    def stride(self, steps: Sequence[int]) -> UOp:
-        """Every nth item of each axis, from the first; from the last where the step is negative (-1
-        flips)."""
-        steps = tuple(steps)
-        shapes.check_stride(self.shape, steps)
-        return self if all(s == 1 for s in steps) else UOp.new(Ops.STRIDE, self.dtype, (self,), steps)
+    def moved(self, op: Ops, arg: Any) -> UOp:
+        return UOp.new(op, self.dtype, (self,), arg)
 
     @property
     def is_whole_buffer(self) -> bool:

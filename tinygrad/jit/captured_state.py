@@ -14,13 +14,13 @@ import weakref
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from typing import Any
 
+from tinygrad.dtype import dtypes
 from tinygrad.graph.leaf_tensors import depends_on_leaf, is_leaf
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.storage import Storage
 from tinygrad.graph.uop import UOp
 from tinygrad.tensor import Tensor, generator
 from tinygrad.tensor.live import live_tensors
-from tinygrad.tensor.tensor import given_up_gradient
 
 
 def storage_of(uop: UOp) -> Storage | None:
@@ -335,8 +335,15 @@ def set_gradient(owner: Tensor | None, gradient: Tensor | str | None) -> None:
     if isinstance(gradient, str):
         is_known = isinstance(owner._left, Tensor) and owner._left._given_up
         if not is_known and not is_tracked(owner):  # the plain call would leave none there
-            owner._grad = given_up_gradient()
+            owner._grad = _given_up_gradient()
         return
     if gradient is not None:
         gradient._requires_grad = False
     owner._grad = gradient
+
+
+def _given_up_gradient() -> Tensor:
+    """What `.grad` is where nobody asked for a gradient, and it can no longer be computed."""
+    result = Tensor.leaf(UOp.const(0.0, dtypes.float32), requires_grad=False)
+    result._given_up = True
+    return result

@@ -101,6 +101,11 @@ def _aligned() -> np.ndarray[Any, Any]:
 
 
 def _source(lanes: int, accumulators: int) -> str:
+    """LLVM IR of the three measurements."""
+    return f"{_arithmetic(lanes, accumulators)}\n{_read(lanes)}\n{_copy(lanes)}\n!0 = !{{i32 1}}\n"
+
+
+def _arithmetic(lanes: int, accumulators: int) -> str:
     vector = f"<{lanes} x float>"
     names = range(accumulators)
     fma = f"@llvm.fmuladd.v{lanes}f32"
@@ -108,16 +113,6 @@ def _source(lanes: int, accumulators: int) -> str:
     steps = "\n".join(f"  %n{i} = call {vector} {fma}({vector} %a{i}, {vector} %start, {vector} %start)"
                       for i in names)
     sums = "\n".join(f"  %s{i + 1} = fadd {vector} %s{i}, %n{i}" for i in names)
-    streams = range(STREAMS)
-    read_phis = "\n".join(f"  %c{i} = phi {vector} [ zeroinitializer, %entry ], [ %b{i}, %loop ]"
-                          for i in streams)
-    reads = "\n".join(f"""\
-  %first{i} = mul i64 %quarter, {i}
-  %at{i} = add i64 %first{i}, %i
-  %p{i} = getelementptr {vector}, ptr %memory, i64 %at{i}
-  %x{i} = load {vector}, ptr %p{i}, align 4
-  %b{i} = fadd {vector} %c{i}, %x{i}""" for i in streams)
-    read_sums = "\n".join(f"  %t{i + 1} = fadd {vector} %t{i}, %b{i}" for i in streams)
     return f"""
 declare {vector} {fma}({vector}, {vector}, {vector})
 
@@ -139,7 +134,22 @@ done:
   %result = extractelement {vector} %s{accumulators}, i32 0
   ret float %result
 }}
+"""
 
+
+def _read(lanes: int) -> str:
+    vector = f"<{lanes} x float>"
+    streams = range(STREAMS)
+    read_phis = "\n".join(f"  %c{i} = phi {vector} [ zeroinitializer, %entry ], [ %b{i}, %loop ]"
+                          for i in streams)
+    reads = "\n".join(f"""\
+  %first{i} = mul i64 %quarter, {i}
+  %at{i} = add i64 %first{i}, %i
+  %p{i} = getelementptr {vector}, ptr %memory, i64 %at{i}
+  %x{i} = load {vector}, ptr %p{i}, align 4
+  %b{i} = fadd {vector} %c{i}, %x{i}""" for i in streams)
+    read_sums = "\n".join(f"  %t{i + 1} = fadd {vector} %t{i}, %b{i}" for i in streams)
+    return f"""
 define float @read(ptr %memory, i64 %vectors) {{
 entry:
   %quarter = udiv i64 %vectors, {STREAMS}
@@ -157,7 +167,12 @@ done:
   %result = extractelement {vector} %t{STREAMS}, i32 0
   ret float %result
 }}
+"""
 
+
+def _copy(lanes: int) -> str:
+    vector = f"<{lanes} x float>"
+    return f"""
 define void @copy(ptr noalias %memory, ptr noalias %target, i64 %vectors) {{
 entry:
   br label %loop
@@ -174,8 +189,6 @@ done:
   fence seq_cst
   ret void
 }}
-
-!0 = !{{i32 1}}
 """
 
 

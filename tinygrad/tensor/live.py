@@ -7,11 +7,13 @@ which finds its leaves among them, and by the JIT.
 """
 from __future__ import annotations
 
+import functools
+import operator
 import weakref
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
-from tinygrad.graph.leaf_tensors import below_detaches
+from tinygrad.graph.leaf_tensors import below_detaches, constant_leaves, leaf_node
 from tinygrad.graph.node_flags import MEMORY, WRITES
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.storage import Overwriting
@@ -32,10 +34,14 @@ def live_tensors() -> list[Tensor]:
 
 
 def unrealized_tensors() -> list[Tensor]:
-    """The live tensors that are not fully realized."""
+    """The live tensors that are not fully realized: asked of all there are, in every replay."""
     return [t for reference in list(LIVE) if (t := reference()) is not None
-            and t._uop.flags & (MEMORY |
-                                 WRITES) != MEMORY]  # _is_fully_realized, of all there are, in every replay
+            and t._uop.flags & (MEMORY | WRITES) != MEMORY]
+
+
+def flags_of(tensors: Sequence[Tensor]) -> int:
+    """The flags that the nodes of some tensors have together."""
+    return functools.reduce(operator.or_, [t._uop.flags for t in tensors], 0)
 
 
 def pending_assignments() -> list[Tensor]:
@@ -90,3 +96,10 @@ def note_computed(tensors: Sequence[Tensor], writes: Collection[UOp], overwritin
             write = below_detaches(t._uop)
             if write in writes:
                 t.uop = t._uop.substitute({write: write.src[0].current})
+
+
+def made_of_gone_constants(node: UOp) -> bool:
+    """Whether this is a number in memory (`Tensor.zeros(8).contiguous()`) that no live tensor is the leaf of:
+    memory of its own to write into, for nobody will ask for a gradient at the constructor's."""
+    leaves = constant_leaves(node)
+    return bool(leaves) and not any(leaf_node(t._uop) in leaves for t in live_tensors())

@@ -13,9 +13,6 @@ overwritten (ASSIGN), or a constructor's expression marked with an identity, DET
 from __future__ import annotations
 
 import copy
-import functools
-import itertools
-import operator
 import os
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,25 +21,19 @@ from typing import Any, ClassVar, ParamSpec, TypeAlias, TypeVar
 import numpy as np
 
 from tinygrad import observer
-from tinygrad.device import Buffer, Device, canonical_device
+from tinygrad.device import canonical_device
 from tinygrad.dtype import DType, DTypeLike, dtype_from_numpy, dtypes, to_dtype
 from tinygrad.engine.realize import Capture, check_reading, realize_uops
 from tinygrad.functional.methods import Methods
-from tinygrad.graph.batch import TransformError, is_unknown
+from tinygrad.graph.batch import is_unknown
 from tinygrad.graph.leaf_tensors import (
-    LeafIndex,
     below_detaches,
-    constant_leaves,
     constant_value,
     depends_on_leaf,
     is_leaf,
-    is_view_of_memory,
-    leaf_node,
     own_memory,
     repeats_items,
     storage_view,
-    value_of_its_own,
-    with_gradient_of,
 )
 from tinygrad.graph.node_flags import COSTLY, MEMORY, WRITES
 from tinygrad.graph.ops import Family, Ops
@@ -53,21 +44,25 @@ from tinygrad.graph.uop import Shape, UOp
 from tinygrad.helpers import engine_lock, exclusive, prod
 from tinygrad.schedule.items import ScheduleItem
 from tinygrad.schedule.sharded_results import layout_of
-from tinygrad.tensor.aliasing import AliasSet, refuse_repeated, unrecorded, written
+from tinygrad.tensor import writing
+from tinygrad.tensor.aliasing import AliasSet
 from tinygrad.tensor.hostdata import array_of, memory_of
 from tinygrad.tensor.keeping import keep_values, schedule_with_kept
-from tinygrad.tensor.live import LIVE, live_tensors, note_computed, note_realized, with_pending_readers
+from tinygrad.tensor.live import (
+    LIVE,
+    flags_of,
+    made_of_gone_constants,
+    note_computed,
+    note_realized,
+    with_pending_readers,
+)
 from tinygrad.tensor.modes import no_grad, test, train
-from tinygrad.tensor.writing import as_written, operand_to_write
+from tinygrad.tensor.reading import items_in, known_values, memory_read
 
 P = ParamSpec("P")
 R = TypeVar("R")
 Number: TypeAlias = bool | int | float
 Operand: TypeAlias = "Tensor | Number | np.ndarray[Any, Any] | np.generic"
-
-MOST_PRINTED_BYTES = 1 << 20
-"""What is copied from a device to print some of it."""
-_leaf_identities = itertools.count()
 
 
 class Tensor(Methods):
@@ -189,7 +184,7 @@ class Tensor(Methods):
     def _become_leaf(self) -> None:
         """Make the node of a float tensor a gradient target of its own; integers never get a gradient."""
         if self.dtype.is_float and not is_leaf(self.uop):
-            self._show(self.uop.detach(next(_leaf_identities)))
+            self._show(self.uop.detach(next(writing.leaf_identities)))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _with_values, (self.numpy(), self.device, self.dtype.name, self._requires_grad, self._cut_axis)
@@ -347,41 +342,9 @@ class Tensor(Methods):
 
     def __repr__(self) -> str:
         """Device, dtype and shape, and the values where they are known; printing never computes."""
-        values = self._known_values()
+        values = known_values(self)
         text = "lazy" if values is None else np.array2string(values, threshold=8, edgeitems=2, separator=", ")
         return f"<Tensor {self.device} {self.dtype.name} {self.shape} {text}>"
-
-    def _known_values(self) -> np.ndarray[Any, Any] | None:
-        constant = constant_value(self.uop)
-        if constant is not None:
-            return np.full(shape_value(self.shape), constant, self.dtype.numpy)
-        if isinstance(self.device, tuple):
-            return self._known_shards()
-        view = storage_view(self.uop)
-        buffer = None if view is None or view.contiguous() is not view else view.base.buffer
-        if buffer is None or not buffer.is_allocated:
-            return None
-        device = Device[buffer.device]
-        if device.exchanges:
-            return None
-        worth_copying = buffer.nbytes <= MOST_PRINTED_BYTES and device.computes and device.runs
-        if buffer.as_bytes() is None and not worth_copying:
-            return None
-        return self._items_in(buffer.numpy())
-
-    def _known_shards(self) -> np.ndarray[Any, Any] | None:
-        """The values of memory on several devices, put together of what is known of its pieces."""
-        view = storage_view(self.uop)
-        if view is None or view.contiguous() is not view or view.has_sizes:
-            return None
-        layout = view.base.arg.layout
-        shards = view.base.shards if layout.axis is not None else view.base.shards[:1]
-        order = sorted(zip(layout.spans or [(0, 0)], shards, strict=True), key=lambda pair: pair[0])
-        parts = [Tensor.leaf(shard, requires_grad=False)._known_values() for _, shard in order]
-        known = [part for part in parts if part is not None]
-        if len(known) < len(parts):
-            return None
-        return (np.concatenate(known, layout.axis) if len(known) > 1 else known[0]).reshape(self.shape)
 
     def __hash__(self) -> int:
         return id(self)
@@ -464,7 +427,7 @@ class Tensor(Methods):
         """After the node was computed: stand for its memory, unless gradients may still need the way there,
         or only a part was computed of what others show too."""
         node = self._uop if self._alias_set is None else self._shown
-        if depends_on_leaf(node) and not is_leaf(node) and not self._is_made_of_gone_constants:
+        if depends_on_leaf(node) and not is_leaf(node) and not made_of_gone_constants(self.uop):
             return
         view = storage_view(node) if own_memory(node) is None else None
         if view is not None:
@@ -493,13 +456,6 @@ class Tensor(Methods):
             whole = Tensor.of(alias_set.base, self)
             alias_set.add(whole)
             whole.realize()
-
-    @property
-    def _is_made_of_gone_constants(self) -> bool:
-        """Whether this is a number in memory (`Tensor.zeros(8).contiguous()`) that no live tensor is the leaf
-        of: memory of its own to write into, for nobody will ask for a gradient at the constructor's."""
-        leaves = constant_leaves(self.uop)
-        return bool(leaves) and not any(leaf_node(t._uop) in leaves for t in live_tensors())
 
     def _copied(self, view: UOp) -> UOp:
         """Memory of its own for a tensor whose node another tensor was computed from and stands for: equal
@@ -533,37 +489,12 @@ class Tensor(Methods):
         found = [gradient for reference in self._left_together if (gradient := reference()) is not None]
         return [g for g in found if not g._given_up and g._may_be_invalidated <= self._may_be_invalidated]
 
-    def _memory(self) -> Buffer:
-        """The memory of the value in row-major order, all of it and nothing else."""
-        capture = check_reading(self.uop)
-        if capture is not None:
-            with capture.suspended():
-                return self._memory()
-        if isinstance(self.device, tuple):
-            first = self.device[0]
-            return self.to("CPU" if Device[first].exchanges else first)._memory()
-        if not Device[self.device].computes or Device[self.device].exchanges:
-            return self.to("CPU")._memory()
-        view: UOp | None = self.computed()
-        if view is not None and view.contiguous() is not view:
-            packed = view.contiguous()
-            realize_uops([packed])
-            view = packed.realized_view
-        if view is None or view.base.buffer is None:
-            raise RuntimeError(f"{self!r} was computed but has no memory")
-        return view.base.buffer
-
     def numpy(self) -> np.ndarray[Any, Any]:
         """The values as a new NumPy array (bfloat16 and fp8 as ml_dtypes' types)."""
         constant, shape = constant_value(self.uop), shape_value(self.shape)
         if constant is not None or prod(shape) == 0:
             return np.full(shape, 0 if constant is None else constant, self.dtype.numpy)
-        return np.asarray(self._items_in(self._memory().copied()), order="C")
-
-    def _items_in(self, memory: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """What of flat memory, laid out for the largest sizes, are items of the value."""
-        whole = memory.reshape(largest_shape(self.shape))
-        return whole[tuple(slice(size) for size in shape_value(self.shape))]
+        return np.asarray(items_in(self, memory_read(self).copied()), order="C")
 
     def tolist(self) -> Any:
         """The values as (nested) lists of Python numbers; a single number for a 0-d tensor."""
@@ -574,7 +505,7 @@ class Tensor(Methods):
         if prod(shape_value(self.shape)) != 1:
             raise RuntimeError(f"item() takes a tensor of one item, this one has shape {self.shape}")
         constant = constant_value(self.uop)
-        return self._memory().copied()[0].item() if constant is None else self.numpy().item()
+        return memory_read(self).copied()[0].item() if constant is None else self.numpy().item()
 
     def __float__(self) -> float:
         return float(self.item())
@@ -603,83 +534,17 @@ class Tensor(Methods):
         this dtype. Raises ValueError where the shape does not broadcast, TypeError where a tensor's dtype
         would lose its kind (floats into integers).
         """
-        value = as_written("assign", self.shape, self.dtype, operand_to_write(self, x))
+        value = writing.as_written("assign", self.shape, self.dtype, writing.operand_to_write(self, x))
         self.write(value.to(self.device).uop)
         return self
 
-    @exclusive
-    def write(self, value: UOp, view: UOp | None = None, partly: bool = False) -> None:
-        """Take `value`, of this dtype, and so do those that are views of the same value.
-
-        It is for all of this tensor, or where that is not memory, for a `view` of its node. `partly`: some of
-        its items are the old ones.
-        """
-        if below_detaches(self.uop).op is Ops.ASSIGN:
-            self.realize()
-        shared = self._aliased
-        unknown = is_unknown(value)
-        lazily = self.is_tracked or (unknown and own_memory(self.uop) is None)
-        if shared is not None and not lazily and self.uop is not shared.base:
-            self.compute_whole()
-        target = own_memory(self.uop)
-        if target is None or lazily:
-            self._rebind(value, view or self.uop, partly)
-            return
-        if unknown:
-            raise TransformError(f"a function under vmap writes into {self!r}, memory that all examples "
-                                 "share, what differs from example to example; return it instead")
-        refuse_repeated(target.viewed, target)
-        write = target.assign(value.detach() if depends_on_leaf(value) else value)
-        if self._uop is target:
-            self.uop = write
-        target.base.storage.writer = Tensor.leaf(write, requires_grad=False)
-
-    def _rebind(self, value: UOp, view: UOp, partly: bool) -> None:
-        """Stand for a node with `value` in its `view`, and let what shares this value show it."""
-        alias_set = self._aliased
-        base = self._shown
-        new = value_of_its_own(written(base, view, value))
-        new = with_gradient_of(new, new) if new.viewed is not new else new
-        if no_grad.state.depth and depends_on_leaf(new):
-            keeps_gradient = (partly or view is not base) and depends_on_leaf(base)
-            new = unrecorded(base, new) if keeps_gradient else new.detach()
-        tensors = [self] if alias_set is None else alias_set.tensors
-        leaves = [t for t in tensors if t._uop is base and is_leaf(base) and t._requires_grad is not False]
-        if any(t._requires_grad for t in leaves) or (leaves and not depends_on_leaf(new)):
-            new = new.detach(next(_leaf_identities))
-        for leaf in leaves:
-            leaf._was_leaf = True
-        if alias_set is None:
-            self.uop = new
-        else:
-            alias_set.show(new)
+    write = exclusive(writing.write)
 
     @property
     def is_tracked(self) -> bool:
         """Whether writing into this value's memory would lose something: gradients that flow through it, or
         the way to a value that is not known yet."""
-        node = self._shown
-        if is_unknown(node):
-            return True
-        if is_view_of_memory(node) or not depends_on_leaf(node) or (no_grad.state.depth and is_leaf(node)):
-            return False
-        return not self._realized_alone()
-
-    def _realized_alone(self) -> bool:
-        """Whether this is computed, and no live tensor can be asked for a gradient through it
-        (`Tensor.zeros(n).contiguous().realize()`, whose leaf is gone). It stands for its memory then, and so
-        do its views."""
-        node = self._shown
-        view = storage_view(node)
-        if view is None:
-            return False
-        graph = LeafIndex(node)
-        for t in live_tensors():
-            others = t is not self and (t._alias_set is None or t._alias_set is not self._alias_set)
-            if others and t._requires_grad is not False and graph.targets_of(t._uop):
-                return False
-        self._stand_for(view)
-        return True
+        return writing.is_tracked(self)
 
     @exclusive
     def replace(self, x: Tensor) -> Tensor:
@@ -690,10 +555,7 @@ class Tensor(Methods):
         self._device = x._device
         return self
 
-    def overwrite(self, view: UOp, value: UOp) -> None:
-        """Write `value` into `view`, part of this tensor's memory, now."""
-        refuse_repeated(view.viewed, view)
-        Tensor.leaf(view.assign(value.detach()), requires_grad=False).realize()
+    overwrite = writing.overwrite
 
     def contiguous(self, **kwargs: Any) -> Tensor:
         """The same values in row-major memory of their own."""
@@ -726,18 +588,6 @@ def placed(tensors: Sequence[Tensor]) -> list[UOp]:
     """The nodes to compute for some tensors, each on its own device."""
     apart = len({t._device for t in tensors}) > 1
     return [t._placed(apart) for t in tensors]
-
-
-def flags_of(tensors: Sequence[Tensor]) -> int:
-    """The flags that the nodes of some tensors have together."""
-    return functools.reduce(operator.or_, [t._uop.flags for t in tensors], 0)
-
-
-def given_up_gradient() -> Tensor:
-    """What `.grad` is where nobody asked for a gradient, and it can no longer be computed."""
-    result = Tensor.leaf(UOp.const(0.0, dtypes.float32), requires_grad=False)
-    result._given_up = True
-    return result
 
 
 def _with_values(array: np.ndarray[Any, Any], device: Placement, dtype: DTypeLike, requires_grad: bool | None,
