@@ -57,7 +57,7 @@ FAMILIES = (
     Family("transforms", "Functions of functions", ("functional.transforms", "functional.function")),
     Family("layers", "Layers", ("nn.layers",)),
     Family("optim", "Optimizers", ("nn.optim",)),
-    Family("parallel", "Training on several devices", ("nn.parallel", "nn.pipeline")),
+    Family("parallel", "Training on several devices", ("nn.parallel", "nn.pipeline", "graph.mesh")),
     Family("state", "Weights in files", ("nn.state", "nn.checkpoints", "nn.gguf_files")),
     Family("jit", "TinyJit", ("jit.jit",)),
     Family("dtype", "Number types", ("dtype",)),

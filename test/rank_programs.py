@@ -1,8 +1,8 @@
 """Random programs over random layouts, as a rank runs them: `python rank_programs.py FIRST LAST`.
 
-The programs are those of `random_programs.py`, whose results NumPy knows exactly. Each input is cut along an
-axis or whole on every rank, as a seed says; what is computed is cut again now and then. Prints how many ran
-and how many a rank refused ("not sharded along"), which all ranks do alike.
+The programs are those of `random_programs.py`, whose results NumPy knows exactly. Ranks are a mesh; along
+each axis of it an input is cut or whole, as a seed says; what is computed is cut again now and then. Prints
+how many ran and how many a rank refused ("not sharded along"), which all ranks do alike.
 """
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from program_steps import TENSOR, WRITES, Array, Program
 from random_programs import programs
 
 from tinygrad import Tensor, distributed
+from tinygrad.nn.parallel import Mesh
 
 DRAWS = 6
 """Programs that are drawn for each that is run, the last: the first ones of a seed are the smallest."""
@@ -49,20 +50,27 @@ class Whole:
         return getattr(Tensor, name)
 
 
-def spread(x: Tensor, devices: tuple[str, ...], rng: np.random.Generator) -> Tensor:
-    """On all devices, by a layout that the generator draws."""
-    axes = [None, *(i for i, n in enumerate(x.shape) if n >= len(devices))]
-    return x.shard(devices, axes[rng.integers(len(axes))])
+def spread(x: Tensor, mesh: Mesh, name: str, rng: np.random.Generator) -> Tensor:
+    """Whole along an axis of the mesh, or cut among its devices, as the generator draws; along the others as
+    it lies."""
+    axes = [None, *(i for i, n in enumerate(x.shape) if n >= mesh.sizes[name])]
+    return x.shard(mesh[name], axes[rng.integers(len(axes))])
 
 
-def run(program: Program, devices: tuple[str, ...], rng: np.random.Generator) -> list[Array]:
+def run(program: Program, mesh: Mesh, rng: np.random.Generator) -> list[Array]:
     """The program's results, over all devices."""
-    values = [spread(Tensor(x, requires_grad=False), devices, rng) for x in program.inputs]
+    names = list(mesh.sizes)
+    values = []
+    for array in program.inputs:
+        value = Tensor(array, requires_grad=False)
+        for name in names:
+            value = spread(value, mesh, name, rng)
+        values.append(value)
     writes = any(step.name in WRITES for step in program.steps)
     for name, x, y, arg, _ in program.steps:
         value = TENSOR[name](values[x], None if y is None else values[y], arg)
-        again = rng.random() < 0.2 and not writes and value.device == devices
-        values.append(spread(value, devices, rng) if again else value)
+        again = rng.random() < 0.2 and not writes and value.device == mesh.devices
+        values.append(spread(value, mesh, names[rng.integers(len(names))], rng) if again else value)
     results = [values[i] for i in program.results]
     results[0].realize(*results[1:])
     return [r.numpy() for r in results]
@@ -72,10 +80,12 @@ def main(first: int, last: int) -> None:
     world = distributed.init()
     refused: list[str] = []
     program_steps.Tensor = Whole(world.devices)
+    rows = 2 if world.size % 2 == 0 else 1
+    mesh = world.mesh(rows=rows, columns=world.size // rows)
     for number in range(first, last):
         program = drawn(number)
         try:
-            found = run(program, world.devices, np.random.default_rng(number))
+            found = run(program, mesh, np.random.default_rng(number))
         except (ValueError, NotImplementedError) as error:
             refused.append(f"{number}: {error}")
             continue

@@ -34,8 +34,9 @@ def numbers(*shape: int) -> np.ndarray[Any, Any]:
 
 
 def lies(x: Tensor) -> tuple[int | None, tuple[tuple[int, int], ...]]:
-    layout = layout_of(x.uop)
-    return layout.axis, layout.spans
+    """The axis along which a value is cut, and what each device has of it."""
+    (cut,) = layout_of(x.uop).cuts or ((None, ()),)
+    return cut
 
 
 def items_of(*tensors: Tensor) -> list[ScheduleItem]:

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from tinygrad.device import Device
+from tinygrad.graph.mesh import Mesh
 from tinygrad.runtime import rank as ranks
 from tinygrad.tensor import Tensor
 
@@ -32,6 +33,14 @@ class World:
     size: int
     devices: tuple[str, ...]
     """theirs, for `shard`"""
+
+    def mesh(self, **sizes: int) -> Mesh:
+        """The processes in a grid with named axes: `world.mesh(data=2, model=2)`.
+
+        >>> init().mesh(data=1, model=1)["data"]
+        <Mesh ('CPU',) data=1, model=1>['data']
+        """
+        return Mesh(self.devices, **sizes)
 
     @property
     def sent_bytes(self) -> int:

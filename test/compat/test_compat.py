@@ -300,7 +300,7 @@ def test_sharded_as_another_tensor_is() -> None:
     rows, whole = Tensor.ones(4, 2).shard(devices, axis=1), Tensor.ones(4, 2).shard(devices)
     for like in (rows, whole, Tensor.ones(4, 2)):
         own = Tensor.arange(8).reshape(4, 2).shard_like(like)
-        assert own.device == like.device and own._cut_axis == like._cut_axis
+        assert own.device == like.device and own._cuts == like._cuts
         assert (own + like).tolist() == (np.arange(8).reshape(4, 2) + 1.0).tolist()
 
 

@@ -15,7 +15,8 @@ from tinygrad.graph.ops import Ops
 from tinygrad.nn import optim, parallel, state
 from tinygrad.schedule.items import ScheduleItem
 
-FOUR = tuple(f"CPU:{i}" for i in range(4))
+SIX = ("CPU", *(f"CPU:{i}" for i in range(1, 6)))
+FOUR = SIX[:4]
 
 
 @pytest.fixture(autouse=True)
@@ -78,7 +79,7 @@ class GPT:
         return rng.integers(0, 12, (8, 3))
 
 
-def cut_for_tensor_parallel(model: Any, devices: tuple[str, ...]) -> None:
+def cut_for_tensor_parallel(model: Any, devices: Sequence[str]) -> None:
     parallel.vocabulary_parallel(model.embedding, devices)
     parallel.column_parallel(model.head, devices)
     for block in model.layers:
@@ -90,22 +91,28 @@ def cut_for_tensor_parallel(model: Any, devices: tuple[str, ...]) -> None:
 
 def trained(make: Callable[[], Any], kind: str, devices: tuple[str, ...], jit: bool, steps: int = 3
             ) -> dict[str, Any]:
-    """The parameters after some steps of Adam."""
+    """The parameters after some steps of Adam. Of two kinds, the first is along one axis of a mesh and tensor
+    parallel along the other."""
     Tensor.manual_seed(4)
     rng = np.random.default_rng(5)
     model = make()
+    mesh = None
     if kind == "tensor":
         cut_for_tensor_parallel(model, devices)
+    elif kind.endswith(", tensor"):
+        mesh = parallel.Mesh(devices, data=len(devices) // 2, model=2)
+        cut_for_tensor_parallel(model, mesh["model"])
+    data = mesh["data"] if mesh else None
     if devices:
         parallel.replicate(model, devices)
     optimizer: optim.Optimizer = optim.Adam(state.get_parameters(model), lr=0.01)
     backward: Callable[[Tensor], Any] = Tensor.backward
     if kind.startswith("ZeRO"):
-        optimizer = zero = parallel.ZeRO(optimizer, int(kind[-1]))
+        optimizer = zero = parallel.ZeRO(optimizer, int(kind[5]), data)
         backward = zero.backward
         if zero.stage == 3:
             for layer in model.layers:
-                parallel.fully_shard(layer)
+                parallel.fully_shard(layer, data)
 
     def step(x: Tensor, y: Tensor) -> Tensor:
         optimizer.zero_grad()
@@ -118,12 +125,13 @@ def trained(make: Callable[[], Any], kind: str, devices: tuple[str, ...], jit: b
         for _ in range(steps):
             x, y = Tensor(model.batch(rng)), Tensor(rng.integers(0, 10, 8))
             if devices:
-                x, y = (t.shard(devices, None if kind == "tensor" else 0) for t in (x, y))
+                x, y = (t.shard(data or devices, None if kind == "tensor" else 0) for t in (x, y))
             run(x.realize(), y.realize()).item()
     return {name: t.numpy() for name, t in state.get_state_dict(model).items()}
 
 
 KINDS = ("data", "ZeRO 1", "ZeRO 2", "ZeRO 3", "tensor")
+TWO_KINDS = ("data, tensor", "ZeRO 1, tensor", "ZeRO 2, tensor", "ZeRO 3, tensor")
 
 
 def slow(*arguments: Any) -> Any:
@@ -132,13 +140,15 @@ def slow(*arguments: Any) -> Any:
 
 @pytest.mark.parametrize(("make", "kind", "count", "jit"), [
     (Digits, "ZeRO 3", 2, True), (GPT, "ZeRO 2", 2, True), (GPT, "tensor", 4, False),
+    (GPT, "ZeRO 2, tensor", 4, True),
+    *(slow(GPT, kind, count, jit) for kind in TWO_KINDS for count in (4, 6) for jit in (False, True)),
     *(slow(make, kind, count, jit) for make in (Digits, GPT) for kind in KINDS for count in (2, 4)
       for jit in (False, True) if (make, kind) != (Digits, "tensor"))])
 def test_training_ends_with_the_parameters_of_one_device(make: Callable[[], Any], kind: str, count: int,
                                                          jit: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dtypes, "default_float", dtypes.float64)
     expected = trained(make, "", (), False)
-    found = trained(make, kind, FOUR[:count], jit)
+    found = trained(make, kind, SIX[:count], jit)
     assert found.keys() == expected.keys()
     for name, value in expected.items():
         np.testing.assert_allclose(found[name], value, rtol=1e-6, atol=1e-8, err_msg=name)

@@ -15,6 +15,7 @@ from tinygrad.device import Device
 from tinygrad.engine import realize
 from tinygrad.graph.ops import Ops
 from tinygrad.nn import optim, state
+from tinygrad.nn.parallel import Mesh, column_parallel, row_parallel
 from tinygrad.nn.pipeline import Pipeline, one_forward_one_backward
 
 SIX = tuple(f"CPU:{i}" for i in range(6))
@@ -53,6 +54,14 @@ class Layer:
         return self.norm(self.linear(x)).gelu()
 
 
+class Pair:
+    def __init__(self) -> None:
+        self.up, self.down = nn.Linear(6, 16), nn.Linear(16, 6)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.down(self.up(x).relu())
+
+
 def cross_entropy(scores: Tensor, labels: Tensor) -> Tensor:
     return scores.sparse_categorical_crossentropy(labels)
 
@@ -80,7 +89,8 @@ def trained(places: Any, jit: bool) -> tuple[list[float], list[Any]]:
 
 
 @pytest.mark.parametrize("jit", [False, True])
-@pytest.mark.parametrize("places", [SIX[:3], (SIX[:2], SIX[2:4], SIX[4:])], ids=["stages", "data"])
+@pytest.mark.parametrize("places", [SIX[:3], (SIX[:2], SIX[2:4], SIX[4:]),
+                                    Mesh(SIX, pipe=3, data=2).split("pipe")], ids=["stages", "data", "mesh"])
 def test_training_ends_with_the_parameters_of_one_device(places: Any, jit: bool,
                                                          monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dtypes, "default_float", dtypes.float64)
@@ -89,6 +99,26 @@ def test_training_ends_with_the_parameters_of_one_device(places: Any, jit: bool,
     np.testing.assert_allclose(found_losses, losses, rtol=1e-9)
     for ours, one in zip(found, parameters, strict=True):
         np.testing.assert_allclose(ours, one, rtol=1e-6, atol=1e-9)
+
+
+def test_stages_whose_layers_are_cut_on_a_mesh() -> None:
+    x, target = numbers(8, 6), numbers(8, 6)
+    found = []
+    for several in (False, True):
+        Tensor.manual_seed(3)
+        stages = [Pair() for _ in range(2)]
+        places: list[Any] = list(SIX[:1]) * 2
+        if several:
+            meshes = Mesh((*SIX, "CPU:6", "CPU:7"), pipe=2, data=2, model=2).split("pipe")
+            places = [mesh["data"] for mesh in meshes]
+            for stage, mesh in zip(stages, meshes, strict=True):
+                column_parallel(stage.up, mesh["model"])
+                row_parallel(stage.down, mesh["model"])
+        pipeline = Pipeline(stages, places, lambda y, t: (y - t).square().mean())
+        pipeline.backward(Tensor(x).float(), Tensor(target).float(), pieces=4)
+        found.append([p.grad.numpy() for p in state.get_parameters(stages)])
+    for one, cut in zip(*found, strict=True):
+        np.testing.assert_allclose(cut, one, rtol=1e-4, atol=1e-5)
 
 
 def test_stages_copy_what_they_give_and_its_gradient(monkeypatch: pytest.MonkeyPatch) -> None:

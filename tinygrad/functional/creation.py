@@ -14,7 +14,7 @@ from tinygrad.device import Buffer, Device, canonical_device
 from tinygrad.downloads import fetch
 from tinygrad.dtype import DType, DTypeLike, dtypes, to_dtype
 from tinygrad.graph.ops import Ops
-from tinygrad.graph.sharding import Devices, Layout
+from tinygrad.graph.sharding import Devices, Layout, Span
 from tinygrad.graph.sizes import Size, as_size, at_least, is_size, is_symbolic, largest, largest_shape
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ceildiv
@@ -93,7 +93,7 @@ def empty(*shape: Any, dtype: DTypeLike | None = None, device: Devices | None = 
     place = canonical_device(device)
     whole = largest_shape(sizes)
     memory = _memory_on(place, whole, kind) if isinstance(place, str) else \
-        _memory_on_several(place, Layout(whole, None), kind)
+        _memory_on_several(place, Layout(whole), kind)
     return Tensor.leaf(memory.shrink([(0, size) for size in sizes]), place, requires_grad)
 
 
@@ -106,13 +106,13 @@ def _memory_on(device: str, shape: tuple[int, ...], dtype: DType) -> UOp:
 
 def _memory_on_several(devices: tuple[str, ...], layout: Layout, dtype: DType) -> UOp:
     """Such memory on several devices, cut in a given way; what is whole on each is in a memory once."""
-    axis, homes = layout.axis, [Device.home(device) for device in devices]
-    if axis is None:
-        made = {home: _memory_on(home, layout.shape, dtype) for home in homes}
-        return UOp.sharded_buffer(devices, layout, [made[home] for home in homes])
-    shapes = [(*layout.shape[:axis], end - start, *layout.shape[axis + 1:]) for start, end in layout.spans]
-    shards = [_memory_on(home, shape, dtype) for home, shape in zip(homes, shapes, strict=True)]
-    return UOp.sharded_buffer(devices, layout, shards)
+    made: dict[tuple[str, tuple[Span, ...]], UOp] = {}
+    for number, home in enumerate(map(Device.home, devices)):
+        box = layout.box(number)
+        if (home, box) not in made:
+            made[home, box] = _memory_on(home, tuple(end - start for start, end in box), dtype)
+    return UOp.sharded_buffer(devices, layout, [made[Device.home(device), layout.box(number)]
+                                                for number, device in enumerate(devices)])
 
 
 def full_like(self: Tensor, fill_value: Any, dtype: DTypeLike | None = None, device: Devices | None = None,

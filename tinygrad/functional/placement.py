@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from tinygrad.device import canonical_device
 from tinygrad.functional.movement import axis_of
 from tinygrad.graph.leaf_tensors import is_leaf
+from tinygrad.graph.mesh import Mesh
 from tinygrad.graph.sharding import Devices, Sharding
 from tinygrad.graph.sizes import Size
 from tinygrad.helpers import exclusive
@@ -45,9 +46,11 @@ def shard(self: Tensor, devices: Sequence[str], axis: int | None = None) -> Tens
     """This tensor on several devices: cut along `axis` into parts as equal as can be (sizes that differ
     by one, the larger first), or whole on each of them where that is None.
 
-    Shape, dtype and values stay; `device` is the tuple of names. What is computed from it is computed on
-    all of them, each its part; `docs/several_devices.md` says how. Raises ValueError for names that come
-    twice, and for an axis with fewer items than devices.
+    devices: their names, or a mesh (`nn.parallel.Mesh`), or some axes of one, `mesh["data"]`: then this is
+    said of the devices along those, and what is cut along the other axes of the mesh stays so. Shape, dtype
+    and values stay; `device` is the tuple of names. What is computed from it is computed on all of them,
+    each its part; `docs/several_devices.md` says how. Raises ValueError for names that come twice, and for
+    an axis with fewer items than devices.
 
     >>> t = Tensor([[1, 2], [3, 4], [5, 6]]).shard(("CPU", "CPU:1"), axis=0)
     >>> t.device, (t * 2).sum(0).tolist()
@@ -59,11 +62,17 @@ def shard(self: Tensor, devices: Sequence[str], axis: int | None = None) -> Tens
     cut = None if axis is None else axis_of("shard", self, axis)
     if isinstance(place, str):
         return self.to(place)
-    if cut is not None and (isinstance(self.shape[cut], Size) or self.shape[cut] < len(place)):
+    lines = devices.lines if isinstance(devices, Mesh) else ()
+    count = len(lines[0]) if lines else len(place)
+    if cut is not None and (isinstance(self.shape[cut], Size) or self.shape[cut] < count):
         raise ValueError(f"shard along axis {cut} of shape {self.shape}: the axis must be of known size, "
-                         f"and have an item for each of the {len(place)} devices")
+                         f"and have an item for each of the {count} devices")
+    return _spread(self, Sharding(place, cut, lines))
+
+
+def _spread(self: Tensor, sharding: Sharding) -> Tensor:
     source = self.uop if self.uop.device is not None else self.uop.copy_to(self.device)
-    result = type(self).of(source.shard(Sharding(place, cut)), self)
+    result = type(self).of(source.shard(sharding), self)
     result._requires_grad = self._requires_grad
     return result
 
@@ -78,15 +87,19 @@ def shard_(self: Tensor, devices: Sequence[str], axis: int | None = None) -> Ten
 
 
 def shard_like(self: Tensor, y: Tensor) -> Tensor:
-    """This tensor where `y` is: on its device, or over several as `y` lies there (cut along the same axis, or
-    whole on each).
+    """This tensor where `y` is: on its device, or over several, cut as `y` is or whole on each. Raises
+    ValueError for tensors of other sizes along an axis that is cut.
 
     >>> rows = Tensor.zeros(4, 2).shard(("CPU", "CPU:1"), axis=0)
     >>> Tensor.ones(4, 2).shard_like(rows).device
     ('CPU', 'CPU:1')
     """
     if isinstance(y.device, tuple):
-        return self.shard(y.device, y._cut_axis)
+        cuts = y._cuts
+        if any(c.axis >= self.ndim or self.shape[c.axis] != y.shape[c.axis] for c in cuts):
+            raise ValueError(f"shard_like of shape {self.shape}: the other is cut along axis "
+                             f"{', '.join(str(c.axis) for c in cuts)} of shape {y.shape}")
+        return _spread(self, Sharding(y.device, cuts=cuts))
     return self.to(y.device)
 
 

@@ -106,8 +106,8 @@ def _over_batch(node: UOp, src: tuple[UOp, ...], size: int, values: Mapping[UOp,
     """What `node` computes for one example, for a batch; all of `src` have the leading axis."""
     if node.op in BATCHED_MOVEMENT:
         return BATCHED_MOVEMENT[node.op](src[0], node.arg, size)
-    if node.op is Ops.COPY and isinstance(node.arg, Sharding) and node.arg.axis is not None:
-        return src[0].shard(Sharding(node.arg.devices, node.arg.axis + 1))
+    if node.op is Ops.COPY and isinstance(node.arg, Sharding):
+        return src[0].shard(node.arg.moved_axes(1))
     if node.op in SAME_ARGUMENT:
         return UOp.new(node.op, node.dtype, src, node.arg)
     if node.op is Ops.REDUCE:

@@ -5,26 +5,28 @@ each process those of its own device), and from which any number of devices load
 one before; what makes it the checkpoint is one step, the index taking the place of the old one. So a save
 that was interrupted leaves the one before whole.
 
-`index.json` has, by name, each tensor's dtype, shape, axis and parts: which file has it from which item to
-which along the axis.
+`index.json` has, by name, each tensor's dtype, shape and parts: which file has it from which item to which
+along each axis.
 """
 from __future__ import annotations
 
 import json
-import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from tinygrad.device import Device
 from tinygrad.files import written_whole
 from tinygrad.graph.leaf_tensors import storage_view
 from tinygrad.graph.sharding import Layout, Span
 from tinygrad.graph.uop import UOp
+from tinygrad.helpers import prod
 from tinygrad.nn.state import PathLike, safe_load, safe_save
 from tinygrad.tensor import Tensor
 
+Box: TypeAlias = tuple[Span, ...]
+"""The items between two along each axis."""
 INDEX = "index.json"
 FORMAT = "tensors in parts, 1"
 
@@ -56,13 +58,12 @@ def save(tensors: Mapping[str, Tensor], folder: PathLike, metadata: dict[str, An
     entries = {}
     for name, p in placed.items():
         parts = []
-        for device, span in p.writers(bytes_of):
-            parts.append([files[device], *span])
-            bytes_of[device] += p.bytes_of(span)
+        for device, box in p.writers(bytes_of):
+            parts.append([files[device], box])
+            bytes_of[device] += prod([end - start for start, end in box]) * p.tensor.dtype.itemsize
             if _is_own(device):
                 written[device][name] = p.part(device)
-        entries[name] = {"dtype": p.tensor.dtype.name, "shape": list(p.layout.shape), "axis": p.layout.axis,
-                         "parts": parts}
+        entries[name] = {"dtype": p.tensor.dtype.name, "shape": list(p.layout.shape), "parts": parts}
     for device in devices:
         if _is_own(device):
             safe_save(written[device], place / files[device])
@@ -89,16 +90,16 @@ def load(folder: PathLike) -> tuple[dict[str, Tensor], dict[str, Any]]:
     files: dict[str, dict[str, Tensor]] = {}
     found = {}
     for name, entry in index["tensors"].items():
-        parts = []
-        for file, _, _ in sorted(entry["parts"], key=lambda part: part[1:]):
+        parts: list[tuple[Box, Tensor]] = []
+        for file, box in entry["parts"]:
             if file not in files:
                 if not (place / file).is_file():
                     raise ValueError(f"the checkpoint in {place} is not whole: {file} is missing")
                 files[file] = safe_load(place / file)
             if name not in files[file]:
                 raise ValueError(f"the checkpoint in {place} is not whole: {file} has no {name!r}")
-            parts.append(files[file][name])
-        whole = parts[0].cat(*parts[1:], dim=entry["axis"]) if len(parts) > 1 else parts[0]
+            parts.append((tuple(map(tuple, box)), files[file][name]))
+        whole = _joined(parts)
         if list(whole.shape) != entry["shape"] or whole.dtype.name != entry["dtype"]:
             raise ValueError(f"the checkpoint in {place} is not whole: {name!r} of {entry['dtype']} "
                              f"{tuple(entry['shape'])} has parts of {whole.dtype.name} {whole.shape}")
@@ -112,7 +113,7 @@ class _Placed:
     def __init__(self, tensor: Tensor) -> None:
         self.tensor = tensor = tensor.detach()
         self.devices = tensor.device if isinstance(tensor.device, tuple) else (tensor.device,)
-        self.layout = Layout(tensor.shape, None)
+        self.layout = Layout(tensor.shape)
         self.shards: tuple[UOp, ...] = ()
         if isinstance(tensor.device, tuple):
             view = storage_view(tensor.realize().uop)
@@ -121,17 +122,15 @@ class _Placed:
             assert view is not None
             self.layout, self.shards = view.base.arg.layout, view.base.shards
 
-    def writers(self, bytes_of: Mapping[str, int]) -> list[tuple[str, Span]]:
-        """Which device writes which items; of a whole tensor the one that has the least to write so far."""
-        if self.layout.axis is not None:
-            return [(d, s) for d, s in zip(self.devices, self.layout.spans, strict=True) if s[0] < s[1]]
-        least = min(self.devices, key=bytes_of.__getitem__)
-        return [(least, (0, self.layout.shape[0] if self.layout.shape else 1))]
-
-    def bytes_of(self, span: Span) -> int:
-        axis = self.layout.axis or 0
-        others = math.prod(n for i, n in enumerate(self.layout.shape) if i != axis)
-        return others * (span[1] - span[0]) * self.tensor.dtype.itemsize
+    def writers(self, bytes_of: Mapping[str, int]) -> list[tuple[str, Box]]:
+        """Which device writes which items; of those that have the same ones the one that has the least to
+        write so far."""
+        holders: dict[Box, list[str]] = {}
+        for number, device in enumerate(self.devices):
+            box = self.layout.box(number)
+            if all(start < end for start, end in box) or 0 in self.layout.shape:
+                holders.setdefault(box, []).append(device)
+        return [(min(devices, key=bytes_of.__getitem__), box) for box, devices in holders.items()]
 
     def part(self, device: str) -> Tensor:
         """The items that a device has, on the CPU."""
@@ -142,6 +141,17 @@ class _Placed:
         if buffer is None:
             raise RuntimeError(f"a tensor of shape {self.layout.shape} has no memory on {device}")
         return Tensor(buffer.copied().reshape(shard.shape), dtype=self.tensor.dtype, device="CPU")
+
+
+def _joined(parts: Sequence[tuple[Box, Tensor]], axis: int = 0) -> Tensor:
+    """A tensor of its parts, each of the items between two along each axis."""
+    if len(parts) == 1:
+        return parts[0][1]
+    by_span: dict[Span, list[tuple[Box, Tensor]]] = {}
+    for box, tensor in parts:
+        by_span.setdefault(box[axis], []).append((box, tensor))
+    first, *others = [_joined(some, axis + 1) for _, some in sorted(by_span.items())]
+    return first.cat(*others, dim=axis) if others else first
 
 
 def _index_of(place: Path) -> dict[str, Any] | None:

@@ -3,7 +3,8 @@
 In: a model and its optimizer, as on one device, and the names of devices (of one host, or those of ranks).
 Out: the same objects over tensors that lie on all of them (`Tensor.shard`); values, gradients and the
 training loop stay those of one device. Everything here is a choice of layouts: what is exchanged follows from
-those (`schedule/partition.py`, docs/several_devices.md).
+those (`schedule/partition.py`, docs/several_devices.md). On a mesh each is given the axis that it is about:
+`mesh["data"]`, `mesh["model"]`.
 """
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+from tinygrad.graph.mesh import Mesh as Mesh
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.sharding import Sharding
 from tinygrad.graph.uop import UOp
@@ -112,10 +114,10 @@ class ZeRO(Optimizer):
 
     A parameter is cut along an axis that is a multiple of the devices where it has one, else along its
     longest; one that has no axis as long as there are devices stays whole. Those that are cut already (tensor
-    parallel) stay as they are. With n devices and P bytes of parameters, stages 1 and 2 copy 2 P (n - 1)
-    bytes a step in all, as data parallel alone does: gradients are reduce-scattered, parameters gathered.
-    Stage 3 gathers twice and copies 3 P (n - 1). Raises ValueError for parameters that are not on several
-    devices, and for other stages.
+    parallel) stay as they are; with `devices`, the axis of data of a mesh, they are cut along that further.
+    With n devices and P bytes of parameters, stages 1 and 2 copy 2 P (n - 1) bytes a step in all, as data
+    parallel alone does: gradients are reduce-scattered, parameters gathered. Stage 3 gathers twice and copies
+    3 P (n - 1). Raises ValueError for parameters that are not on several devices, and for other stages.
 
     >>> devices = ("CPU", "CPU:1")
     >>> model = nn.parallel.replicate(nn.Linear(4, 2), devices)
@@ -125,7 +127,7 @@ class ZeRO(Optimizer):
     ...     optimizer.step()
     """
 
-    def __init__(self, optimizer: Optimizer, stage: int = 1) -> None:
+    def __init__(self, optimizer: Optimizer, stage: int = 1, devices: Mesh | None = None) -> None:
         if stage not in (1, 2, 3):
             raise ValueError(f"ZeRO has stages 1, 2 and 3, got {stage}")
         alone = next((p for p in optimizer.params if not isinstance(p.device, tuple)), None)
@@ -135,12 +137,13 @@ class ZeRO(Optimizer):
                              "them there")
         self.optimizer = optimizer
         self.stage = stage
-        self.axes = [_axis_to_cut(p) for p in optimizer.params]
+        self.devices = devices
+        self.axes = [_axis_to_cut(p, devices) for p in optimizer.params]
         for one in _optimizers(optimizer):
             for state in _states(one):
-                _cut(state, [_axis_to_cut(p) for p in one.params])
+                _cut(state, [_axis_to_cut(p, devices) for p in one.params], devices)
         if stage == 3:
-            _cut(optimizer.params, self.axes)
+            _cut(optimizer.params, self.axes, devices)
         self.params, self.buffers = optimizer.params, optimizer.buffers
 
     def backward(self, loss: Tensor) -> Tensor:
@@ -160,15 +163,16 @@ class ZeRO(Optimizer):
     def _scatter(self) -> None:
         for p, axis in zip(self.params, self.axes, strict=True):
             if p.grad is not None and axis is not None:
-                p.grad = p.grad.shard(p.device, axis)
+                p.grad = p.grad.shard(self.devices or p.device, axis)
 
 
-def fully_shard(layer: Model) -> Model:
+def fully_shard(layer: Model, devices: Mesh | None = None) -> Model:
     """Let a layer gather its parameters, those of the layers in it too, when it is called; returns it.
 
     For parameters that are cut (`ZeRO` of stage 3): within the call they are whole on every device, as
     attributes of the layers, and in parts again after it. Names, state and the class's own methods stay. A
-    model's layers are given one by one, so that no more of them than needed are whole at a time.
+    model's layers are given one by one, so that no more of them than needed are whole at a time. devices:
+    on a mesh the axis of data, along which alone they are gathered.
 
     >>> devices = ("CPU", "CPU:1")
     >>> model = nn.parallel.replicate([nn.Linear(4, 8), nn.Linear(8, 2)], devices)
@@ -182,25 +186,28 @@ def fully_shard(layer: Model) -> Model:
     kind = type(layer)
     if not callable(layer):
         raise TypeError(f"fully_shard takes a layer that is called, got a {kind.__name__}")
-    layer.__class__ = type(kind.__name__, (_Gathering, kind), {"__module__": kind.__module__})
+    layer.__class__ = type(kind.__name__, (_Gathering, kind),
+                           {"__module__": kind.__module__, "_gathered_over": devices})
     return layer
 
 
 class _Gathering:
     """Before a layer's own class: calls it with its parameters gathered."""
 
+    _gathered_over: Mesh | None
+
     def __call__(self, *arguments: Any, **named: Any) -> Any:
-        with _gathered(get_parameters(self)):
+        with _gathered(get_parameters(self), self._gathered_over):
             return super().__call__(*arguments, **named)  # type: ignore[misc]
 
 
 @contextmanager
-def _gathered(parameters: Sequence[Tensor]) -> Iterator[None]:
-    """A block in which these tensors stand for their values whole on each of their devices."""
-    cut = [p for p in dedup(parameters) if p._cut_axis is not None]
+def _gathered(parameters: Sequence[Tensor], devices: Mesh | None) -> Iterator[None]:
+    """A block in which these tensors stand for their values gathered over their devices, or those given."""
+    cut = [p for p in dedup(parameters) if p._cuts]
     parts = [p.uop for p in cut]
     for p in cut:
-        p.uop = p.shard(p.device).uop
+        p.uop = p.shard(devices or p.device).uop
     try:
         yield
     finally:
@@ -247,17 +254,19 @@ def _states(optimizer: Optimizer) -> Iterator[list[Tensor]]:
             yield value
 
 
-def _axis_to_cut(p: Tensor) -> int | None:
-    """The axis along which a tensor that is whole on several devices can be cut best."""
-    if p._cut_axis is not None:
-        return p._cut_axis
-    count = len(p.device)
-    longest = sorted(range(p.ndim), key=lambda a: (p.shape[a] % count != 0, -p.shape[a], a))
-    return next((a for a in longest if p.shape[a] >= count), None)
+def _axis_to_cut(p: Tensor, devices: Mesh | None) -> int | None:
+    """The axis along which a tensor on several devices can be cut best, further where it is cut on a mesh."""
+    cuts = {cut.axis: max(end - start for start, end in cut.spans) for cut in p._cuts}
+    if cuts and devices is None:
+        return next(iter(cuts))
+    count = len(p.device) if devices is None else len(devices.lines[0])
+    sizes = [cuts.get(axis, size) for axis, size in enumerate(p.shape)]
+    longest = sorted(range(p.ndim), key=lambda a: (a in cuts, sizes[a] % count != 0, -sizes[a], a))
+    return next((a for a in longest if sizes[a] >= count), None)
 
 
-def _cut(tensors: Sequence[Tensor], axes: Sequence[int | None]) -> None:
+def _cut(tensors: Sequence[Tensor], axes: Sequence[int | None], devices: Mesh | None) -> None:
     for t, axis in zip(tensors, axes, strict=True):
-        if axis is not None and t._cut_axis != axis:
-            t.shard_(t.device, axis)
+        if axis is not None:
+            t.shard_(devices or t.device, axis)
     Tensor.realize(*tensors)

@@ -147,7 +147,9 @@ class _Batch:
         found = y.gradient(*parameters, *inputs, gradient=self.gradients.pop((stage, piece), None))
         for p, gradient in zip(parameters, found, strict=False):
             p.grad = gradient if p.grad is None else p.grad + gradient
-        Tensor.realize(*[p.grad for p in parameters if p.grad is not None], *found[len(parameters):])
+        computed = [*(p.grad for p in parameters if p.grad is not None), *found[len(parameters):]]
+        if computed:
+            Tensor.realize(*computed)
         if stage:
             self.gradients[stage - 1, piece] = _moved(found[-1], self.pipeline.places[stage - 1]).detach()
 

@@ -9,39 +9,34 @@ et al., "GSPMD: general and scalable parallelization for ML computation graphs" 
 Devices that are the same cores and memory (`Device.home`) exchange nothing: what they compute is on their
 home, each shard by itself; what is whole on each of them is one node, and so computed and stored once.
 
-What is exchanged: a reduce along the sharded axis becomes partial results that are all reduced
-(`all_reduce`); operands that are sharded otherwise than what they meet are resharded (`reshard`), or gathered
-where they were smallest. Everything else stays where it is.
+What is exchanged (`collectives.py`): a reduce along a cut axis becomes partial results that are all reduced;
+operands that are cut otherwise than what they meet are resharded, or gathered where they were smallest.
+Everything else stays where it is.
 """
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from tinygrad.codegen.indexing import splat_value
 from tinygrad.device import Device
-from tinygrad.dtype import dtypes
 from tinygrad.graph.attributes import Synthesized
 from tinygrad.graph.ops import Family, Ops
-from tinygrad.graph.sharding import (
-    Layout,
-    Placement,
-    Sharding,
-    Span,
-    even_spans,
-    intersection,
-    reshaped,
-    strided,
-)
+from tinygrad.graph.sharding import Cut, Sharding, Span, are_apart, padded, reshaped, shrunk, strided
 from tinygrad.graph.sizes import is_symbolic
-from tinygrad.graph.uop import Shape, UOp
+from tinygrad.graph.uop import UOp
 from tinygrad.graph.writes import refuse_overwritten
-
-REDUCE_SCATTER_BYTES = 1 << 16
-"""From here on the partial results of more than two devices are reduce-scattered, each on its own device, so
-that every device sends and receives about twice the size of the result; smaller ones are summed by the first,
-in two copies for each of the others."""
+from tinygrad.schedule.collectives import (
+    Shards,
+    all_gather,
+    all_reduce,
+    along,
+    combined,
+    groups_of_partial,
+    moved,
+    reshard,
+    resized,
+)
 
 DEEPEST = 200
 """Nodes below each other that `Partition.shard` goes into; Python's stack is good for more."""
@@ -52,144 +47,8 @@ is_sharded = Synthesized(
 """Whether a value on several devices is below a node, or it is one."""
 
 
-@dataclass(frozen=True)
-class Shards:
-    """A value on several devices: for each the node of its shard."""
-
-    devices: tuple[str, ...]
-    nodes: tuple[UOp, ...]
-    """each on its device's home"""
-    axis: int | None
-    """the sharded axis; None: every device has the whole value"""
-    spans: tuple[Span, ...] = ()
-    """for each device which items along the axis it has"""
-
-    def map(self, change: Callable[[UOp], UOp]) -> Shards:
-        """The same sharding of what `change` makes of each shard."""
-        return Shards(self.devices, tuple(map(change, self.nodes)), self.axis, self.spans)
-
-    def is_sharded_as(self, other: Shards) -> bool:
-        return self.axis == other.axis and self.spans == other.spans
-
-    def sizes(self) -> list[int]:
-        """How many items each device has along the axis."""
-        return [end - start for start, end in self.spans]
-
-
 Partitioned: TypeAlias = UOp | Shards
 """What a node becomes: a node of one device (or none), or the shards on several."""
-
-
-# --- between devices ----------------------------------------------------------------------------------------
-
-
-def moved(node: UOp, device: str) -> UOp:
-    """`node` where `device` can use it, on its home; what no device holds is everywhere."""
-    return node if node.device is None else node.copy_to(Device.home(device))
-
-
-def resized(shape: Shape, axis: int, size: int) -> Shape:
-    """`shape` with another size of `axis`."""
-    return (*shape[:axis], size, *shape[axis + 1:])
-
-
-def along(node: UOp, axis: int, span: Span) -> UOp:
-    """The items of `axis` in `span`."""
-    return node.shrink([span if i == axis else (0, n) for i, n in enumerate(node.shape)])
-
-
-def joined(shards: Sequence[tuple[UOp, Span]], axis: int, span: Span) -> UOp:
-    """One value of `shards`, which cover `span` of an axis, each with the items of its own span."""
-    (result, first), *rest = sorted(shards, key=lambda shard: shard[1])
-    whole = resized(result.shape, axis, span[1] - span[0])
-
-    def placed(node: UOp, at: Span) -> UOp:
-        return node.pad([(at[0] - span[0], span[1] - at[1]) if i == axis else (0, 0)
-                         for i in range(len(whole))])
-
-    result = placed(result, first)
-    for node, at in rest:
-        # chosen by position rather than added, which would lose the sign of zero
-        tail = UOp.const(True, dtypes.bool, resized((1,) * len(whole), axis, span[1] - at[0]))
-        result = placed(tail, (at[0], span[1])).expand(whole).where(placed(node, at), result)
-    return result
-
-
-def reshard(value: Shards, spans: Sequence[Span], devices: Sequence[str]) -> list[UOp]:
-    """A sharded value, for each of `devices` with the items of its span: only what it does not have is
-    copied to it."""
-    assert value.axis is not None
-    axis = value.axis
-    results = []
-    for device, own in zip(devices, spans, strict=True):
-        found = []
-        for node, span in zip(value.nodes, value.spans, strict=True):
-            common = intersection(own, span)
-            if common[0] < common[1]:
-                shard = along(node.contiguous() if common != span else node, axis,
-                             (common[0] - span[0], common[1] - span[0]))
-                found.append((moved(shard, device), common))
-        nothing = UOp.const(0, value.nodes[0].dtype, resized(value.nodes[0].shape, axis, 0))
-        results.append(joined(found, axis, own) if found else nothing)
-    return results
-
-
-def all_to_all(value: Shards, axis: int, spans: Sequence[Span], devices: Sequence[str]) -> list[UOp]:
-    """A value sharded along one axis, for each of `devices` with the items of its span of another: every
-    device copies to each other one what only that will have."""
-    assert value.axis is not None and value.axis != axis
-    whole = (0, sum(value.sizes()))
-    nodes = [n.contiguous() for n in value.nodes]
-    return [joined([(moved(along(n, axis, own), device), span)
-                    for n, span in zip(nodes, value.spans, strict=True) if span[0] < span[1]],
-                   value.axis, whole)
-            for device, own in zip(devices, spans, strict=True)]
-
-
-def all_gather(value: Shards, devices: Sequence[str]) -> list[UOp]:
-    """The whole value on each of `devices`."""
-    if value.axis is not None:
-        whole = (0, sum(value.sizes()))
-        return reshard(value, [whole] * len(devices), devices)
-    own = dict(zip(value.devices, value.nodes, strict=True))
-    return [own[d] if d in own else moved(value.nodes[0], d) for d in devices]
-
-
-def all_reduce(op: Ops, partial: Sequence[UOp], devices: tuple[str, ...]) -> Shards:
-    """`partial` results, each on a device, combined on every device; in the same order, so that all have the
-    same bits."""
-    homes = tuple(dict.fromkeys(map(Device.home, devices)))
-    in_memory: dict[Placement | None, list[UOp]] = {}
-    for node in partial:
-        in_memory.setdefault(node.device, []).append(node)
-    found = dict(zip(homes, _exchanged(op, [_combined(op, p) for p in in_memory.values()], homes),
-                     strict=True))
-    return Shards(devices, tuple(found[Device.home(d)] for d in devices), None)
-
-
-def _exchanged(op: Ops, partial: Sequence[UOp], homes: tuple[str, ...]) -> list[UOp]:
-    """`partial` results, each in a memory of its own, combined in every one."""
-    whole = partial[0]
-    if len(homes) <= 2:
-        return [_combined(op, [moved(p, home) for p in partial]) for home in homes]
-    if whole.numel * whole.dtype.itemsize < REDUCE_SCATTER_BYTES or is_symbolic(whole.shape):
-        result = _combined(op, [moved(p, homes[0]) for p in partial])
-        return [moved(result, home) for home in homes]
-    flat = [p.contiguous().reshape((whole.numel,)) for p in partial]
-    spans = even_spans(whole.numel, len(homes))
-    scattered = Shards(homes, tuple(_combined(op, [moved(p.shrink((span,)), home) for p in flat])
-                                   for home, span in zip(homes, spans, strict=True)), 0, spans)
-    return [n.reshape(whole.shape) for n in all_gather(scattered, homes)]
-
-
-def _combined(op: Ops, values: Sequence[UOp]) -> UOp:
-    """`values` combined, rounded once: sums of narrow floats are made in float32."""
-    dtype = values[0].dtype
-    is_narrow = len(values) > 2 and dtype.is_float and dtype.itemsize < dtypes.float32.itemsize
-    result, *others = [v.cast(dtypes.float32) for v in values] if is_narrow else values
-    for other in others:
-        result = result.alu(op, other)
-    return result.cast(dtype) if is_narrow else result
 
 
 # --- the pass -----------------------------------------------------------------------------------------------
@@ -206,7 +65,7 @@ class Partition:
         self.partial: dict[UOp, tuple[Ops, str, tuple[UOp, ...]]] = {}
         """for each result of an all-reduce between memories: how, where and of which partial results it is
         made"""
-        self.scattered: dict[UOp, tuple[UOp, int, Span]] = {}
+        self.scattered: dict[UOp, tuple[UOp, tuple[tuple[int, Span], ...]]] = {}
         """for each span that a reduce-scatter gives, of which of those results, where"""
 
     def value(self, root: UOp) -> Partitioned:
@@ -222,7 +81,7 @@ class Partition:
         if not self.scattered:
             return dict(zip(nodes, nodes, strict=True))
         seen = set().union(*(n.toposort(stop=_is_in_memory) for n in nodes))
-        done = {span: along(whole, axis, at) for span, (whole, axis, at) in self.scattered.items()
+        done = {span: _spans_of(whole, at) for span, (whole, at) in self.scattered.items()
                 if _unreshaped(whole) in seen and span in seen}
         return {n: n.rebuild(None, lambda n: n if _is_in_memory(n) else None, done) for n in nodes}
 
@@ -251,8 +110,7 @@ class Partition:
         value = self.done[node]
         if isinstance(value, Shards):
             return value
-        return Shards(devices, tuple(self.computed_on(value, Device.home(device)) for device in devices),
-                      None)
+        return Shards(devices, tuple(self.computed_on(value, Device.home(device)) for device in devices))
 
     def computed_on(self, node: UOp, device: str) -> UOp:
         """A value that no device holds, with all that it stores on the way stored on `device`."""
@@ -265,30 +123,38 @@ class Partition:
 
         return node.rebuild(over, in_memory, self.computed_by.setdefault(device, {}))
 
-    def replicated(self, node: UOp, devices: tuple[str, ...]) -> Shards:
-        """All of a node on every device. What is copied is what it shows or repeats, not the result."""
+    def gathered(self, node: UOp, devices: tuple[str, ...], kept: Sequence[Cut] = ()) -> Shards:
+        """A node with no more than these of its cuts. What is copied is what it shows or repeats, not the
+        result."""
         value = self.shards(node, devices)
-        if value.axis is None:
+        if all(cut in kept for cut in value.cuts):
             return value
         if node.op in _GATHERED_BELOW and _memory_of(node) is None:
-            return self.replicated(node.src[0], devices).map(lambda n: node.replace(src=(n,)))
-        return Shards(devices, tuple(all_gather(value, devices)), None)
+            source = node.src[0]
+            below = [cut for cut in self.shards(source, devices).cuts if _moved_cut(node, cut) in kept]
+            return _movement(self.gathered(source, devices, below), node)
+        cuts = tuple(cut for cut in value.cuts if cut in kept)
+        return Shards(devices, tuple(reshard(value, cuts, devices)), cuts)
 
-    def resharded(self, node: UOp, like: Shards) -> Shards:
-        """What becomes of a node, sharded as `like`."""
-        value = self.shards(node, like.devices)
-        if value.is_sharded_as(like):
+    def resharded(self, node: UOp, devices: tuple[str, ...], cuts: tuple[Cut, ...]) -> Shards:
+        """What becomes of a node, cut as `cuts` say."""
+        value = self.shards(node, devices)
+        if value.cuts == cuts:
             return value
-        if value.axis == like.axis:
-            nodes = reshard(value, like.spans, like.devices)
-        elif like.axis is None:
-            nodes = list(self.replicated(node, like.devices).nodes)
-        elif moves_least_whole(node, value):
-            nodes = all_to_all(value, like.axis, like.spans, like.devices)
-        else:
-            whole = self.replicated(node, like.devices).nodes
-            nodes = [self.shard(n, like.axis, span) for n, span in zip(whole, like.spans, strict=True)]
-        return Shards(like.devices, tuple(nodes), like.axis, like.spans)
+        if all(cut in value.cuts for cut in cuts):
+            return self.gathered(node, devices, cuts)
+        same_axes = [cut.axis for cut in value.cuts] == [cut.axis for cut in cuts]
+        if not has_all(value.cuts, cuts) and (same_axes or moves_least_whole(node, value)):
+            return Shards(devices, tuple(reshard(value, cuts, devices)), cuts)
+        value = self.gathered(node, devices, [cut for cut in value.cuts if has_all([cut], cuts)])
+        nodes = list(value.nodes)
+        for number in range(len(devices)):
+            have = value.spans(number)
+            for cut in cuts:
+                first, (start, end) = have.get(cut.axis, (0, 0))[0], cut.spans[number]
+                own = (start - first, end - first) if start < end else (0, 0)
+                nodes[number] = self.shard(nodes[number], cut.axis, own)
+        return Shards(devices, tuple(nodes), cuts)
 
     def shard(self, node: UOp, axis: int, span: Span, depth: int = 0) -> UOp:
         """The items of `axis` in `span` of a node that a device has all of: computed for those alone, so
@@ -299,23 +165,26 @@ class Partition:
             found = self.shards_of[key] = self._shard(node, axis, span, depth + 1)
         return found
 
-    def all_reduced(self, op: Ops, partial: Sequence[UOp], devices: tuple[str, ...]) -> Shards:
+    def all_reduced(self, op: Ops, partial: Sequence[UOp], devices: Sequence[str]) -> list[UOp]:
         """`partial` results combined on every device that needs all of them; of what a device needs a span
         of, it gets that alone (`_shard`): a reduce-scatter."""
-        result = all_reduce(op, partial, devices)
-        for node, device in zip(result.nodes, devices, strict=True):
-            self.partial[_unreshaped(node)] = op, device, tuple(partial)
-        return result
+        results = all_reduce(op, partial, devices)
+        if len({node.device for node in partial}) > 1:
+            for node, device in zip(results, devices, strict=True):
+                self.partial[_unreshaped(node)] = op, device, tuple(partial)
+        return results
 
     def _shard(self, node: UOp, axis: int, span: Span, depth: int) -> UOp:
         size = span[1] - span[0]
         if node.shape[axis] == size:
             return node
-        if _unreshaped(node) in self.partial and _memory_of(node) is None and not is_symbolic(node.shape):
-            op, device, partial = self.partial[_unreshaped(node)]
-            result = _combined(op, [moved(along(p.contiguous().reshape(node.shape), axis, span), device)
+        whole, at = self.scattered.get(node, (node, ()))
+        if _unreshaped(whole) in self.partial and _memory_of(node) is None and not is_symbolic(node.shape):
+            op, device, partial = self.partial[_unreshaped(whole)]
+            at = (*at, (axis, span))
+            result = combined(op, [moved(_spans_of(p.contiguous().reshape(whole.shape), at), device)
                                    for p in partial])
-            self.scattered[result] = node, axis, span
+            self.scattered[result] = whole, at
             return result
         if _memory_of(node) is not None or is_symbolic(node.shape) or depth > DEEPEST or not node.src:
             return along(node, axis, span)
@@ -330,9 +199,9 @@ class Partition:
         if node.op is Ops.PERMUTE:
             return self.shard(source, node.arg[axis], span, depth).permute(node.arg)
         if node.op is Ops.RESHAPE:
-            layout = reshaped(axis, node.shape, source.shape, [span])
-            if layout is not None and layout.axis is not None:
-                below = self.shard(source, layout.axis, layout.spans[0], depth)
+            cut = reshaped(Cut(axis, (span,)), node.shape, source.shape)
+            if cut is not None:
+                below = self.shard(source, cut.axis, cut.spans[0], depth)
                 return below.reshape(resized(node.shape, axis, size))
         return along(node, axis, span)
 
@@ -340,7 +209,7 @@ class Partition:
 def moves_least_whole(node: UOp, value: Shards) -> bool:
     """Whether a sharded value is best cut along another axis by moving what each device lacks of it, once,
     rather than by gathering on every device what movement repeats in it."""
-    return value.axis is not None and not is_symbolic(node.shape) and node.numel > 0 \
+    return len(value.cuts) > 0 and not is_symbolic(node.shape) and node.numel > 0 \
         and node.numel <= _unrepeated(node).numel * len(value.devices)
 
 
@@ -348,6 +217,19 @@ def _memory_of(node: UOp) -> UOp | None:
     """The view of memory that a computed value is in; constants are better written into kernels."""
     view = node.realized_view  # asked first: finding a splat takes a walk down a chain of movement
     return view if view is not None and splat_value(node) is None else None
+
+
+def has_all(have: Sequence[Cut], cuts: Sequence[Cut]) -> bool:
+    """Whether of a value that is cut one way each device has what it is to have cut another."""
+    own = {cut.axis: cut.spans for cut in cuts}
+    return all(cut.axis in own and all(start >= end or (s <= start and end <= e) for (s, e), (start, end) in
+                                       zip(cut.spans, own[cut.axis], strict=True)) for cut in have)
+
+
+def _spans_of(node: UOp, spans: Sequence[tuple[int, Span]]) -> UOp:
+    for axis, span in spans:
+        node = along(node, axis, span)
+    return node
 
 
 def _unreshaped(node: UOp) -> UOp:
@@ -367,8 +249,7 @@ _GATHERED_BELOW = frozenset({Ops.RESHAPE, Ops.PERMUTE, Ops.EXPAND, Ops.PAD, Ops.
 
 def _buffer(p: Partition, node: UOp) -> Partitioned:
     refuse_overwritten(node)
-    layout: Layout = node.arg.layout
-    return Shards(node.device, node.shards, layout.axis, layout.spans)
+    return Shards(node.device, node.shards, node.arg.layout.cuts)
 
 
 def _copy(p: Partition, node: UOp) -> Partitioned:
@@ -377,45 +258,51 @@ def _copy(p: Partition, node: UOp) -> Partitioned:
     if isinstance(target, str):
         if isinstance(value, UOp):
             return node.with_sources((value,))
-        return all_gather(p.replicated(source, value.devices), (target,))[0].copy_to(target)
+        return all_gather(p.gathered(source, value.devices), (target,))[0].copy_to(target)
     assert isinstance(target, Sharding)
-    spans = () if target.axis is None else even_spans(source.shape[target.axis], len(target.devices))
+    devices = target.devices
+    if isinstance(value, Shards) and value.devices == devices:
+        return p.resharded(source, devices, target.of(source.shape, value.cuts))
+    cuts = target.of(source.shape)
     if isinstance(value, Shards):
-        if value.devices == target.devices:
-            return p.resharded(source, Shards(value.devices, (), target.axis, spans))
-        if value.axis is not None and value.axis == target.axis:
-            return Shards(target.devices, tuple(reshard(value, spans, target.devices)), target.axis, spans)
-        if target.axis is not None and moves_least_whole(source, value):
-            return Shards(target.devices, tuple(all_to_all(value, target.axis, spans, target.devices)),
-                          target.axis, spans)
-        nodes = all_gather(p.replicated(source, value.devices), target.devices)
+        if not value.cuts or moves_least_whole(source, value):
+            return Shards(devices, tuple(reshard(value, cuts, devices)), cuts)
+        nodes = all_gather(p.gathered(source, value.devices), devices)
     elif value.device is None:
-        nodes = list(p.shards(source, target.devices).nodes)
+        nodes = list(p.shards(source, devices).nodes)
     else:
-        nodes = [value] * len(target.devices)
-    if target.axis is not None:
-        nodes = [p.shard(n, target.axis, span) for n, span in zip(nodes, spans, strict=True)]
-    nodes = [moved(n, d) for n, d in zip(nodes, target.devices, strict=True)]
-    return Shards(target.devices, tuple(nodes), target.axis, spans)
+        nodes = [value] * len(devices)
+    for number in range(len(devices)):
+        for cut in cuts:
+            nodes[number] = p.shard(nodes[number], cut.axis, cut.spans[number])
+    nodes = [moved(n, d) for n, d in zip(nodes, devices, strict=True)]
+    return Shards(devices, tuple(nodes), cuts)
 
 
 def _elementwise(p: Partition, node: UOp) -> Partitioned:
     devices = node.device
-    like = _common_layout(p, node)
-    sources = [p.resharded(s, like).nodes for s in node.src]
-    nodes = tuple(node.with_sources(src) for src in zip(*sources, strict=True))
-    return Shards(devices, nodes, like.axis, like.spans)
+    cuts = _common_cuts(p, node)
+    sources = [p.resharded(s, devices, cuts).nodes for s in node.src]
+    return Shards(devices, tuple(node.with_sources(src) for src in zip(*sources, strict=True)), cuts)
 
 
-def _common_layout(p: Partition, node: UOp) -> Shards:
-    """How the sources of `node` are sharded; the one that was largest before it was repeated, where they
-    differ."""
-    cut = [(s, v) for s in node.src for v in [p.done[s]] if isinstance(v, Shards) and v.axis is not None]
+def _common_cuts(p: Partition, node: UOp) -> tuple[Cut, ...]:
+    """How the sources of `node` are to be cut: as the one that was largest before it was repeated, and, where
+    nothing has to be copied for it, as others are too."""
+    cut = [(s, v.cuts) for s in node.src for v in [p.done[s]] if isinstance(v, Shards) and v.cuts]
     if not cut:
-        return p.shards(node.src[0], node.device)
-    if all(value.is_sharded_as(cut[0][1]) for _, value in cut):
+        return ()
+    if all(cuts == cut[0][1] for _, cuts in cut):
         return cut[0][1]
-    return max(cut, key=lambda pair: _unrepeated(pair[0]).numel)[1]
+    first, *others = sorted(cut, key=lambda pair: -_unrepeated(pair[0]).numel)
+    common = {c.axis: c for c in first[1]}
+    for _, cuts in others:
+        for c in cuts:
+            both = {**common, c.axis: c}
+            finer = c.axis not in common or has_all([common[c.axis]], [c])
+            if finer and are_apart(list(both.values())):
+                common = both
+    return tuple(common[axis] for axis in sorted(common))
 
 
 def _unrepeated(node: UOp) -> UOp:
@@ -433,96 +320,96 @@ def _reduce(p: Partition, node: UOp) -> Partitioned:
         inner = tuple(a for a in axes if shard.shape[a] != 1)
         return UOp.new(Ops.REDUCE, node.dtype, (shard,), (op, inner)) if inner else shard
 
-    if value.axis not in axes:
+    if not any(cut.axis in axes for cut in value.cuts):
         return value.map(reduced)
-    partial = [reduced(n) for n, size in zip(value.nodes, value.sizes(), strict=True) if size]
-    if len({n.device for n in partial}) <= 1:
-        return all_reduce(op, partial or [reduced(value.nodes[0])], value.devices)
-    return p.all_reduced(op, partial, value.devices)
+    nodes = list(value.nodes)
+    for partial, group in groups_of_partial(value, axes):
+        results = p.all_reduced(op, [reduced(value.nodes[i]) for i in partial],
+                                [value.devices[i] for i in group])
+        for number, result in zip(group, results, strict=True):
+            nodes[number] = result
+    return Shards(value.devices, tuple(nodes), tuple(cut for cut in value.cuts if cut.axis not in axes))
 
 
-def _reshape(p: Partition, node: UOp) -> Partitioned:
-    value = p.shards(node.src[0], node.device)
-    if value.axis is None:
-        return value.map(lambda n: n.reshape(node.arg))
-    layout = reshaped(value.axis, node.src[0].shape, node.arg, value.spans)
-    if layout is None or layout.axis is None:
-        return p.replicated(node.src[0], value.devices).map(lambda n: n.reshape(node.arg))
-    axis = layout.axis
-    nodes = tuple(n.reshape(resized(node.arg, axis, end - start))
-                  for n, (start, end) in zip(value.nodes, layout.spans, strict=True))
-    return Shards(value.devices, nodes, axis, layout.spans)
+def _moved_cut(node: UOp, cut: Cut) -> Cut | None:
+    """What movement makes of a cut of its source; None where it cannot stay."""
+    source = node.src[0]
+    if node.op is Ops.RESHAPE:
+        return reshaped(cut, source.shape, node.arg)
+    if node.op is Ops.PERMUTE:
+        return Cut(node.arg.index(cut.axis), cut.spans)
+    if node.op is Ops.EXPAND:
+        return cut if node.arg[cut.axis] == source.shape[cut.axis] else None  # one item, repeated
+    if node.op is Ops.STRIDE:
+        return Cut(cut.axis, strided(cut.spans, source.shape[cut.axis], node.arg[cut.axis])[1])
+    if node.op in (Ops.PAD, Ops.SHRINK):
+        bounds = node.arg[cut.axis]
+        if is_symbolic(bounds):
+            return None
+        return Cut(cut.axis, (padded if node.op is Ops.PAD else shrunk)(cut.spans, bounds)[1])
+    return cut
 
 
-def _permute(p: Partition, node: UOp) -> Partitioned:
-    value = p.shards(node.src[0], node.device)
-    axis = None if value.axis is None else node.arg.index(value.axis)
-    return Shards(value.devices, tuple(n.permute(node.arg) for n in value.nodes), axis, value.spans)
+def _movement(value: Shards, node: UOp) -> Shards:
+    """Each device its part of what movement makes of a value all of whose cuts stay."""
+    nodes = list(value.nodes)
+    cuts = [cut for old in value.cuts for cut in [_moved_cut(node, old)] if cut is not None]
+    assert len(cuts) == len(value.cuts), node
+    for number, shard in enumerate(nodes):
+        sizes = {new.axis: end - start for new in cuts for start, end in [new.spans[number]]}
+        nodes[number] = _MOVED[node.op](node, shard, value.cuts, number, sizes)
+    return Shards(value.devices, tuple(nodes), tuple(sorted(cuts)))
 
 
-def _expand(p: Partition, node: UOp) -> Partitioned:
-    value = p.shards(node.src[0], node.device)
-    axis = value.axis
-    if axis is not None and node.arg[axis] != node.src[0].shape[axis]:
-        value, axis = p.replicated(node.src[0], value.devices), None  # the one item that is left, repeated
-    if axis is None:
-        return value.map(lambda n: n.expand(node.arg))
-    return value.map(lambda n: n.expand(resized(node.arg, axis, n.shape[axis])))
+def _with_sizes(node: UOp, shard: UOp, cuts: Sequence[Cut], number: int, sizes: Mapping[int, int]) -> UOp:
+    """What a reshape or a repetition to some shape is to a part of it."""
+    shape = tuple(sizes.get(axis, size) for axis, size in enumerate(node.arg))
+    return shard.reshape(shape) if node.op is Ops.RESHAPE else shard.expand(shape)
 
 
-def _pad(p: Partition, node: UOp) -> Partitioned:
-    """Zeros at an end of the sharded axis go to the device that has that end."""
-    value = p.shards(node.src[0], node.device)
-    axis = value.axis
-    if axis is None or node.arg[axis] == (0, 0):
-        return value.map(lambda n: n.pad(node.arg))
-    before, after = node.arg[axis]
-    if is_symbolic((before, after)):
-        return p.replicated(node.src[0], value.devices).map(lambda n: n.pad(node.arg))
-    filled = [i for i, (start, end) in enumerate(value.spans) if start < end] or [0]
-    first, last = min(filled, key=lambda i: value.spans[i]), max(filled, key=lambda i: value.spans[i])
-    nodes, spans = [], []
-    for i, (n, (start, end)) in enumerate(zip(value.nodes, value.spans, strict=True)):
-        here = (before if i == first else 0, after if i == last else 0)
-        nodes.append(n.pad([here if a == axis else pads for a, pads in enumerate(node.arg)]))
-        spans.append((start + before - here[0], end + before + here[1]))
-    return Shards(value.devices, tuple(nodes), axis, tuple(spans))
+def _with_ends(node: UOp, shard: UOp, cuts: Sequence[Cut], number: int, sizes: Mapping[int, int]) -> UOp:
+    """What zeros at the ends of axes, or items between two bounds, are to a part of them."""
+    change = padded if node.op is Ops.PAD else shrunk
+    own = {cut.axis: change(cut.spans, node.arg[cut.axis])[0][number] for cut in cuts}
+    bounds = [own.get(axis, bound) for axis, bound in enumerate(node.arg)]
+    return shard.pad(bounds) if node.op is Ops.PAD else shard.shrink(bounds)
 
 
-def _shrink(p: Partition, node: UOp) -> Partitioned:
-    """Each device keeps what it has of the items that stay."""
-    value = p.shards(node.src[0], node.device)
-    axis = value.axis
-    if axis is None:
-        return value.map(lambda n: n.shrink(node.arg))
-    kept: Span = node.arg[axis]
-    if is_symbolic(kept):
-        return p.replicated(node.src[0], value.devices).map(lambda n: n.shrink(node.arg))
-    nodes, spans = [], []
-    for n, span in zip(value.nodes, value.spans, strict=True):
-        common = intersection(span, kept)
-        here = (common[0] - span[0], common[1] - span[0]) if common[0] < common[1] else (0, 0)
-        nodes.append(n.shrink([here if a == axis else b for a, b in enumerate(node.arg)]))
-        begins = min(max(common[0] - kept[0], 0), kept[1] - kept[0])
-        spans.append((begins, begins + here[1] - here[0]))
-    return Shards(value.devices, tuple(nodes), axis, tuple(spans))
+def _with_steps(node: UOp, shard: UOp, cuts: Sequence[Cut], number: int, sizes: Mapping[int, int]) -> UOp:
+    """What every so many items of axes are to a part of them."""
+    steps = list(node.arg)
+    for axis, spans in cuts:
+        if steps[axis] < 0:
+            shard = shard.stride([-1 if a == axis else 1 for a in range(len(steps))])
+        if steps[axis] != 1:
+            own = strided(spans, node.src[0].shape[axis], steps[axis])[0][number]
+            shard = along(shard, axis, own)
+        steps[axis] = abs(steps[axis])
+    return shard.stride(steps)
 
 
-def _stride(p: Partition, node: UOp) -> Partitioned:
-    value = p.shards(node.src[0], node.device)
-    axis = value.axis
-    if axis is None or node.arg[axis] == 1:
-        return value.map(lambda n: n.stride(node.arg))
-    size, step = node.src[0].shape[axis], node.arg[axis]
-    nodes, spans = [], []
-    for n, span in zip(value.nodes, value.spans, strict=True):
-        flipped = n if step > 0 else n.stride([-1 if a == axis else 1 for a in range(len(n.shape))])
-        at = span if step > 0 else (size - span[1], size - span[0])
-        found, (first, end) = strided(at, size, abs(step))
-        some = along(flipped, axis, (first, end) if found[0] < found[1] else (0, 0))
-        nodes.append(some.stride([abs(step) if a == axis else s for a, s in enumerate(node.arg)]))
-        spans.append(found)
-    return Shards(value.devices, tuple(nodes), axis, tuple(spans))
+_MOVED: Mapping[Ops, Callable[[UOp, UOp, Sequence[Cut], int, Mapping[int, int]], UOp]] = {
+    Ops.RESHAPE: _with_sizes,
+    Ops.EXPAND: _with_sizes,
+    Ops.PAD: _with_ends,
+    Ops.SHRINK: _with_ends,
+    Ops.STRIDE: _with_steps,
+    Ops.PERMUTE: lambda node, shard, *_: shard.permute(node.arg),
+    **dict.fromkeys((Ops.DETACH, Ops.CAST), lambda node, shard, *_: node.replace(src=(shard,))),
+}
+"""What is left of movement for the part of a device, given the cuts of its source, which of the devices it is
+and how much of the result it has along the axes that are cut."""
+
+
+def _move(p: Partition, node: UOp) -> Partitioned:
+    """Each device keeps what it has; what cannot stay cut is gathered."""
+    source = node.src[0]
+    kept: dict[int, Cut] = {}
+    for cut in p.shards(source, node.device).cuts:
+        to = _moved_cut(node, cut)
+        if to is not None:
+            kept.setdefault(to.axis, cut)
+    return _movement(p.gathered(source, node.device, list(kept.values())), node)
 
 
 def _contiguous(p: Partition, node: UOp) -> Partitioned:
@@ -530,7 +417,7 @@ def _contiguous(p: Partition, node: UOp) -> Partitioned:
     value = p.shards(node.src[0], node.device)
     nodes = tuple(n.copy_to(Device.home(device)) if n.device is None else UOp.new(node.op, node.dtype, (n,))
                   for n, device in zip(value.nodes, value.devices, strict=True))
-    return Shards(value.devices, nodes, value.axis, value.spans)
+    return Shards(value.devices, nodes, value.cuts)
 
 
 def _transparent(p: Partition, node: UOp) -> Partitioned:
@@ -547,9 +434,9 @@ def _assign(p: Partition, node: UOp) -> Partitioned:
         raise ValueError(f"cannot write into a view of shape {node.shape} of memory that is cut along an "
                          "axis which the view takes apart or joins across devices; write into the tensor "
                          "itself, or gather it first with .to(device)")
-    value = p.resharded(node.src[1], target)
+    value = p.resharded(node.src[1], target.devices, target.cuts)
     nodes = tuple(t.assign(v) for t, v in zip(target.nodes, value.nodes, strict=True))
-    return Shards(target.devices, nodes, target.axis, target.spans)
+    return Shards(target.devices, nodes, target.cuts)
 
 
 def _is_no_memory(shard: UOp) -> bool:
@@ -563,12 +450,7 @@ PARTITION_RULES: Mapping[Ops, PartitionRule] = {
     Ops.COPY: _copy,
     **dict.fromkeys(Family.ELEMENTWISE | {Ops.LIVE_OUT}, _elementwise),
     Ops.REDUCE: _reduce,
-    Ops.RESHAPE: _reshape,
-    Ops.PERMUTE: _permute,
-    Ops.EXPAND: _expand,
-    Ops.PAD: _pad,
-    Ops.SHRINK: _shrink,
-    Ops.STRIDE: _stride,
+    **dict.fromkeys(Family.MOVEMENT, _move),
     Ops.CONTIGUOUS: _contiguous,
     Ops.DETACH: _transparent,
     Ops.CUSTOM_GRADIENT: _transparent,

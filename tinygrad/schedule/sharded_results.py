@@ -12,7 +12,8 @@ from tinygrad.device import Device
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.sharding import Layout
 from tinygrad.graph.uop import UOp
-from tinygrad.schedule.partition import Partition, Shards
+from tinygrad.schedule.collectives import Shards
+from tinygrad.schedule.partition import Partition
 
 _TRANSPARENT = Family.VIEW | {Ops.DETACH, Ops.CUSTOM_GRADIENT}
 """What has no memory of its own, but that of its first source."""
@@ -65,7 +66,7 @@ class ShardedResults:
             value = self.partition.done[node]
             held = tuple(found.get(shard, shard.realized_view or shard) for shard in shards)
             if isinstance(value, Shards):
-                layout = Layout(node.shape, value.axis, value.spans)
+                layout = Layout(node.shape, value.cuts)
                 if (held, layout) not in made:  # equal values have the same memory
                     made[held, layout] = UOp.sharded_buffer(value.devices, layout, held)
                 views[node] = made[held, layout]
@@ -80,7 +81,7 @@ def layout_of(node: UOp) -> Layout:
     """How a value on several devices will lie there."""
     value = Partition().value(node)
     assert isinstance(value, Shards), node
-    return Layout(node.shape, value.axis, value.spans)
+    return Layout(node.shape, value.cuts)
 
 
 def _memory_below(node: UOp) -> UOp:

@@ -74,10 +74,11 @@ def _known_shards(self: Tensor) -> np.ndarray[Any, Any] | None:
     if view is None or view.contiguous() is not view or view.has_sizes:
         return None
     layout = view.base.arg.layout
-    shards = view.base.shards if layout.axis is not None else view.base.shards[:1]
-    order = sorted(zip(layout.spans or [(0, 0)], shards, strict=True), key=lambda pair: pair[0])
-    parts = [known_values(type(self).leaf(shard, requires_grad=False)) for _, shard in order]
-    known = [part for part in parts if part is not None]
-    if len(known) < len(parts):
-        return None
-    return (np.concatenate(known, layout.axis) if len(known) > 1 else known[0]).reshape(self.shape)
+    found = np.empty(layout.shape, self.dtype.numpy)
+    by_box = {layout.box(number): shard for number, shard in enumerate(view.base.shards)}
+    for box, shard in by_box.items():
+        known = known_values(type(self).leaf(shard, requires_grad=False))
+        if known is None:
+            return None
+        found[tuple(slice(*span) for span in box)] = known
+    return found.reshape(self.shape)

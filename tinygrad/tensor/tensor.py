@@ -37,7 +37,7 @@ from tinygrad.graph.leaf_tensors import (
 )
 from tinygrad.graph.node_flags import COSTLY, MEMORY, WRITES
 from tinygrad.graph.ops import Family, Ops
-from tinygrad.graph.sharding import Devices, Placement
+from tinygrad.graph.sharding import Cut, Devices, Placement, Sharding
 from tinygrad.graph.sizes import Size, largest_shape, shape_value
 from tinygrad.graph.storage import Overwriting
 from tinygrad.graph.uop import Shape, UOp
@@ -187,7 +187,7 @@ class Tensor(Methods):
             self._show(self.uop.detach(next(writing.leaf_identities)))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _with_values, (self.numpy(), self.device, self.dtype.name, self._requires_grad, self._cut_axis)
+        return _with_values, (self.numpy(), self.device, self.dtype.name, self._requires_grad, self._cuts)
 
     def __copy__(self) -> Tensor:
         """Another tensor that stands for the same value, in the same memory once it is computed."""
@@ -199,18 +199,16 @@ class Tensor(Methods):
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
         """A tensor of its own memory, with its own copy of the gradient."""
         result = memo[id(self)] = _with_values(self.numpy(), self.device, self.dtype, self._requires_grad,
-                                               self._cut_axis)
+                                               self._cuts)
         if self._grad is not None and not self._grad._given_up:
             result.grad = copy.deepcopy(self._grad, memo)
         return result
 
     @property
-    def _cut_axis(self) -> int | None:
-        """The axis along which `shard` would cut a tensor to lie as this one does."""
-        if not isinstance(self.device, tuple) or self.uop.device is None:
-            return None
-        axis = layout_of(self.uop).axis
-        return None if axis is None or self.shape[axis] < len(self.device) else axis
+    def _cuts(self) -> tuple[Cut, ...]:
+        """The axes along which this tensor is divided among its devices."""
+        on_several = isinstance(self.device, tuple) and self.uop.device is not None
+        return layout_of(self.uop).cuts if on_several else ()
 
     # --- what it is -----------------------------------------------------------------------------------------
 
@@ -591,8 +589,11 @@ def placed(tensors: Sequence[Tensor]) -> list[UOp]:
 
 
 def _with_values(array: np.ndarray[Any, Any], device: Placement, dtype: DTypeLike, requires_grad: bool | None,
-                 axis: int | None) -> Tensor:
-    """A tensor of its own memory; on several devices cut along `axis`."""
-    if isinstance(device, str):
-        return Tensor(array, device, dtype, requires_grad)
-    return Tensor(array, device[0], dtype, requires_grad).shard_(device, axis)
+                 cuts: tuple[Cut, ...]) -> Tensor:
+    """A tensor of its own memory; on several devices cut as `cuts` say."""
+    result = Tensor(array, device if isinstance(device, str) else device[0], dtype, requires_grad)
+    if not isinstance(device, str):
+        result.uop, result._device = result.uop.shard(Sharding(device, cuts=cuts)), device
+        if requires_grad is not False:
+            result._become_leaf()
+    return result

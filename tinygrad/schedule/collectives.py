@@ -1,0 +1,239 @@
+"""Collectives: the nodes by which devices bring a value from one layout to another, or combine what each has.
+
+In: for each of several devices the node of its shard of a value (`Shards`), and what each is to have. Out:
+nodes in which devices exchange values by COPY, each getting only what it does not have (all-gather,
+all-to-all, scatter, broadcast are what that comes to), or combine partial results (all-reduce, in two steps
+where it is large). Next: `partition.py`, whose rules ask for them.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from tinygrad.device import Device
+from tinygrad.dtype import dtypes
+from tinygrad.graph.ops import Ops
+from tinygrad.graph.sharding import Cut, Placement, Span, even_spans, intersection
+from tinygrad.graph.sizes import is_symbolic
+from tinygrad.graph.uop import Shape, UOp
+from tinygrad.helpers import prod
+
+REDUCE_SCATTER_BYTES = 1 << 16
+"""From here on the partial results of more than two devices are reduce-scattered, each on its own device, so
+that every device sends and receives about twice the size of the result; smaller ones are summed by the first,
+in two copies for each of the others."""
+
+Spans: TypeAlias = Mapping[int, Span]
+"""By axis, the items of it."""
+
+
+@dataclass(frozen=True)
+class Shards:
+    """A value on several devices: for each the node of its shard."""
+
+    devices: tuple[str, ...]
+    nodes: tuple[UOp, ...]
+    """each on its device's home"""
+    cuts: tuple[Cut, ...] = ()
+    """by axis, how they are divided; none: every device has the whole value"""
+
+    def map(self, change: Callable[[UOp], UOp]) -> Shards:
+        """The same sharding of what `change` makes of each shard."""
+        return Shards(self.devices, tuple(map(change, self.nodes)), self.cuts)
+
+    def spans(self, number: int) -> Spans:
+        """What the device of that number has, along the axes that are cut."""
+        return {cut.axis: cut.spans[number] for cut in self.cuts}
+
+
+def moved(node: UOp, device: str) -> UOp:
+    """`node` where `device` can use it, on its home; what no device holds is everywhere."""
+    return node if node.device is None else node.copy_to(Device.home(device))
+
+
+def resized(shape: Shape, axis: int, size: int) -> Shape:
+    """`shape` with another size of `axis`."""
+    return (*shape[:axis], size, *shape[axis + 1:])
+
+
+def along(node: UOp, axis: int, span: Span) -> UOp:
+    """The items of `axis` in `span`."""
+    return node.shrink([span if i == axis else (0, n) for i, n in enumerate(node.shape)])
+
+
+def joined(shards: Sequence[tuple[UOp, Span]], axis: int, span: Span) -> UOp:
+    """One value of `shards`, which cover `span` of an axis, each with the items of its own span."""
+    (result, first), *rest = sorted(shards, key=lambda shard: shard[1])
+    whole = resized(result.shape, axis, span[1] - span[0])
+
+    def placed(node: UOp, at: Span) -> UOp:
+        return node.pad([(at[0] - span[0], span[1] - at[1]) if i == axis else (0, 0)
+                         for i in range(len(whole))])
+
+    result = placed(result, first)
+    for node, at in rest:
+        # chosen by position rather than added, which would lose the sign of zero
+        tail = UOp.const(True, dtypes.bool, resized((1,) * len(whole), axis, span[1] - at[0]))
+        result = placed(tail, (at[0], span[1])).expand(whole).where(placed(node, at), result)
+    return result
+
+
+# --- from one layout to another -----------------------------------------------------------------------------
+
+
+class Holders:
+    """Which devices have which shard of a value, and who is to send it to whom."""
+
+    def __init__(self, value: Shards, devices: Sequence[str]) -> None:
+        self.value = value
+        self.devices = devices
+        self.of: dict[tuple[Span, ...], list[int]] = {}
+        """by the spans of a shard, along the axes that are cut, the numbers of those that have it"""
+        for number in range(len(value.devices)):
+            spans = tuple(cut.spans[number] for cut in value.cuts)
+            if all(start < end for start, end in spans):
+                self.of.setdefault(spans, []).append(number)
+        self.sent = [0] * len(value.devices)
+
+    def nearest(self, spans: tuple[Span, ...], target: int) -> int:
+        """Who sends a shard to the device of a number: it itself, one of its memory, or of those that have
+        sent the least so far the next to it, so that all of a mesh send alike."""
+        home = Device.home(self.devices[target])
+
+        def cost(number: int) -> tuple[bool, bool, int, int]:
+            name = self.value.devices[number]
+            return name != self.devices[target], Device.home(name) != home, self.sent[number], \
+                abs(number - target)
+
+        found = min(self.of[spans], key=cost)
+        if cost(found)[1]:
+            self.sent[found] += prod([end - start for start, end in spans])
+        return found
+
+
+def reshard(value: Shards, cuts: Sequence[Cut], devices: Sequence[str]) -> list[UOp]:
+    """A value on several devices, for each of `devices` with its part of `cuts`: only what it does not have
+    is copied to it."""
+    holders = Holders(value, devices)
+    return [_assembled(holders, target, {cut.axis: cut.spans[target] for cut in cuts})
+            for target in range(len(devices))]
+
+
+def _assembled(holders: Holders, target: int, own: Spans) -> UOp:
+    """What one device is to have, of all who have some of it."""
+    value, found = holders.value, []
+    axes = [cut.axis for cut in value.cuts]
+    for held in holders.of:
+        have = dict(zip(axes, held, strict=True))
+        common = {axis: intersection(own.get(axis, span), span) for axis, span in have.items()}
+        if all(start < end for start, end in common.values()):
+            shard = value.nodes[holders.nearest(held, target)]
+            begins = {axis: start for axis, (start, _) in have.items()}
+            part = _part(shard, {axis: (start - begins.get(axis, 0), end - begins.get(axis, 0))
+                                 for axis, (start, end) in {**own, **common}.items()})
+            found.append((moved(part, holders.devices[target]), common))
+    if not found:
+        shape = value.nodes[0].shape
+        for axis, (start, end) in {**dict.fromkeys(axes, (0, 0)), **own}.items():
+            shape = resized(shape, axis, end - start)
+        return UOp.const(0, value.nodes[0].dtype, shape)
+    return _joined_along(found, axes)
+
+
+def _part(shard: UOp, spans: Spans) -> UOp:
+    """The items of a shard that spans of its own say; of a value that is in memory then."""
+    if all(shard.shape[axis] == end - start for axis, (start, end) in spans.items()):
+        return shard
+    shard = shard if shard.device is None else shard.contiguous()
+    return shard.shrink([spans.get(axis, (0, size)) for axis, size in enumerate(shard.shape)])
+
+
+def _joined_along(shards: Sequence[tuple[UOp, Spans]], axes: Sequence[int]) -> UOp:
+    """One value of shards that are divided along several axes."""
+    if not axes:
+        (node, _), = shards
+        return node
+    axis, *others = axes
+    by_span: dict[Span, list[tuple[UOp, Spans]]] = {}
+    for node, spans in shards:
+        by_span.setdefault(spans[axis], []).append((node, spans))
+    whole = min(start for start, _ in by_span), max(end for _, end in by_span)
+    return joined([(_joined_along(some, others), span) for span, some in by_span.items()], axis, whole)
+
+
+def all_gather(value: Shards, devices: Sequence[str]) -> list[UOp]:
+    """The whole value on each of `devices`."""
+    return reshard(value, (), devices)
+
+
+# --- partial results ----------------------------------------------------------------------------------------
+
+
+def groups_of_partial(value: Shards, axes: Sequence[int]) -> list[tuple[list[int], list[int]]]:
+    """Of a value that is reduced along `axes`, by the numbers of devices: those whose partial results make a
+    whole one together, and those that get it, these among them.
+
+    Where several have the same shard, as on a mesh along whose other axes the value is not cut, each is in a
+    group with others of its own.
+    """
+    over = [cut for cut in value.cuts if cut.axis in axes]
+    rest = [cut for cut in value.cuts if cut.axis not in axes]
+    columns: dict[tuple[Span, ...], dict[tuple[Span, ...], list[int]]] = {}
+    without: dict[tuple[Span, ...], list[int]] = {}
+    for number in range(len(value.devices)):
+        place = tuple(cut.spans[number] for cut in rest)
+        spans = tuple(cut.spans[number] for cut in over)
+        if all(start < end for start, end in spans):
+            columns.setdefault(place, {}).setdefault(spans, []).append(number)
+        else:
+            without.setdefault(place, []).append(number)
+    groups = []
+    for place in columns | without:
+        by_span = [numbers for _, numbers in sorted(columns.get(place, {}).items())]
+        left = without.get(place, [])
+        if not by_span:
+            by_span, left = [left[:1]], left[1:]
+        lines = min(map(len, by_span))
+        left = [n for numbers in by_span for n in numbers[lines:]] + left
+        for line in range(lines):
+            partial = [numbers[line] for numbers in by_span]
+            groups.append((partial, sorted([*partial, *left[line::lines]])))
+    return groups
+
+
+def all_reduce(op: Ops, partial: Sequence[UOp], devices: Sequence[str]) -> list[UOp]:
+    """`partial` results, each on a device, combined on every device; in the same order, so that all have the
+    same bits."""
+    homes = tuple(dict.fromkeys(map(Device.home, devices)))
+    in_memory: dict[Placement | None, list[UOp]] = {}
+    for node in partial:
+        in_memory.setdefault(node.device, []).append(node)
+    found = dict(zip(homes, _exchanged(op, [combined(op, p) for p in in_memory.values()], homes),
+                     strict=True))
+    return [found[Device.home(d)] for d in devices]
+
+
+def _exchanged(op: Ops, partial: Sequence[UOp], homes: tuple[str, ...]) -> list[UOp]:
+    """`partial` results, each in a memory of its own, combined in every one."""
+    whole = partial[0]
+    if len(homes) <= 2:
+        return [combined(op, [moved(p, home) for p in partial]) for home in homes]
+    if whole.numel * whole.dtype.itemsize < REDUCE_SCATTER_BYTES or is_symbolic(whole.shape):
+        result = combined(op, [moved(p, homes[0]) for p in partial])
+        return [moved(result, home) for home in homes]
+    flat = [p.contiguous().reshape((whole.numel,)) for p in partial]
+    spans = even_spans(whole.numel, len(homes))
+    scattered = Shards(homes, tuple(combined(op, [moved(p.shrink((span,)), home) for p in flat])
+                                    for home, span in zip(homes, spans, strict=True)), (Cut(0, spans),))
+    return [n.reshape(whole.shape) for n in all_gather(scattered, homes)]
+
+
+def combined(op: Ops, values: Sequence[UOp]) -> UOp:
+    """`values` combined, rounded once: sums of narrow floats are made in float32."""
+    dtype = values[0].dtype
+    is_narrow = len(values) > 2 and dtype.is_float and dtype.itemsize < dtypes.float32.itemsize
+    result, *others = [v.cast(dtypes.float32) for v in values] if is_narrow else values
+    for other in others:
+        result = result.alu(op, other)
+    return result.cast(dtype) if is_narrow else result
