@@ -71,6 +71,30 @@ def test_gathering_along_one_axis_leaves_the_others() -> None:
         close(y, normal(4, 6))
 
 
+@pytest.mark.parametrize("name", ["rows", "columns"])
+@pytest.mark.parametrize("axis", [None, 0, 1])
+def test_devices_that_have_nothing_of_a_value_take_part(name: str, axis: int | None) -> None:
+    mesh = Mesh(FOUR, rows=2, columns=2)
+    data = normal(4, 6)
+    x = Tensor(data).shard(mesh["rows"], 0).shard(mesh["columns"], 1)
+    for piece in ((slice(0, 2), slice(0, 2)), (slice(2, 4), slice(4, 6)), (slice(0, 2), slice(None))):
+        y = x[piece].shard(mesh[name], axis)
+        close(y * 2, data[piece] * 2)
+        close((y + y.sum(0)).sum(1), (data[piece] + data[piece].sum(0)).sum(1), 1e-5, 1e-5)
+        close(y.transpose(0, 1).contiguous().realize(), data[piece].T)
+
+
+def test_devices_that_get_nothing_of_an_axis_have_the_others_whole() -> None:
+    mesh = Mesh(FOUR, rows=2, columns=2)
+    data = normal(2, 3)
+    x = Tensor(data).shard(mesh["rows"], 0).shard(mesh["columns"], 1).realize()
+    y = x.shard(mesh["columns"], 0)
+    assert [[end - start for start, end in box] for box in boxes(y)] == [[1, 3], [0, 3], [1, 3], [0, 3]]
+    close(y * 2, data * 2)
+    close(y.relu().sum(1), np.maximum(data, 0).sum(1))
+    close(y[:, 1:] + x[:, 1:], 2 * data[:, 1:])
+
+
 def test_a_product_cut_by_rows_and_columns() -> None:
     mesh = Mesh(FOUR, data=2, model=2)
     a, b = normal(6, 8), normal(8, 10)

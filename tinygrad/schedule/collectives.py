@@ -135,7 +135,8 @@ def _assembled(holders: Holders, target: int, own: Spans) -> UOp:
             found.append((moved(part, holders.devices[target]), common))
     if not found:
         shape = value.nodes[0].shape
-        for axis, (start, end) in {**dict.fromkeys(axes, (0, 0)), **own}.items():
+        whole = {cut.axis: (0, max(end for _, end in cut.spans)) for cut in value.cuts}
+        for axis, (start, end) in {**whole, **own}.items():
             shape = resized(shape, axis, end - start)
         return UOp.const(0, value.nodes[0].dtype, shape)
     return _joined_along(found, axes)
