@@ -198,3 +198,24 @@ def test_linear_models_and_features() -> None:
     for kernel in ("LINEAR", "RBF", "POLY", "SIGMOID"):
         compare("SVMRegressor", [x], domain=ml, coefficients=[0.5, -1.0], support_vectors=drawn(6).tolist(),
                 n_supports=2, rho=[0.25], kernel_type=kernel, kernel_params=[0.3, 0.1, 2.0])
+
+
+@pytest.mark.parametrize("post", ["NONE", "LOGISTIC", "SOFTMAX"])
+@pytest.mark.parametrize("counts", [[2, 3], [1, 2, 3], [2, 1, 3, 2]])
+@pytest.mark.parametrize("has_shares", [False, True])
+def test_classification_by_support_vectors(post: str, counts: list[int], has_shares: bool) -> None:
+    pairs = len(counts) * (len(counts) - 1) // 2
+    shares = {"prob_a": drawn(pairs).tolist(), "prob_b": drawn(pairs).tolist()} if has_shares else {}
+    for kernel in ("LINEAR", "RBF", "POLY", "SIGMOID"):
+        compare("SVMClassifier", [drawn(7, 3)], 2, domain="ai.onnx.ml",
+                classlabels_ints=[7, 4, 9, 2][:len(counts)],
+                coefficients=drawn((len(counts) - 1) * sum(counts)).tolist(), vectors_per_class=counts,
+                support_vectors=drawn(sum(counts) * 3).tolist(), rho=drawn(pairs).tolist(),
+                kernel_type=kernel, kernel_params=[0.3, 0.1, 2.0], post_transform=post, **shares)
+
+
+def test_classification_by_weights_of_support_vector_machines() -> None:
+    for post in ("NONE", "LOGISTIC", "SOFTMAX"):
+        compare("SVMClassifier", [drawn(7, 3)], 2, domain="ai.onnx.ml", classlabels_strings=["a", "b", "c"],
+                coefficients=drawn(9).tolist(), rho=[0.25], post_transform=post,
+                kernel_params=[0.0, 0.0, 0.0])

@@ -1,6 +1,7 @@
 """Classical machine learning (ai.onnx.ml): features, encoders, linear models, support vector machines."""
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -220,6 +221,77 @@ def SVMRegressor(X: Tensor, *, coefficients: Any, kernel_params: Any = None, ker
     if one_class:
         scores = (scores > 0).where(1.0, -1.0)
     return transformed(scores, post_transform)
+
+
+@op(domain=MACHINE_LEARNING)
+def SVMClassifier(X: Tensor, *, coefficients: Any, classlabels_ints: Any = None,
+                  classlabels_strings: Any = None, kernel_params: Any = None, kernel_type: str = "LINEAR",
+                  post_transform: str = "NONE", prob_a: Any = None, prob_b: Any = None, rho: Any = (0.0,),
+                  support_vectors: Any = None, vectors_per_class: Any = None) -> tuple[Value, Tensor]:
+    """(labels, scores). With support vectors, each pair of classes has a score, and votes for one of the two;
+    `prob_a` and `prob_b` make a probability of it, and the scores are those of the classes then. Without,
+    a class has a score by its weights."""
+    labels = list(classlabels_strings or classlabels_ints)
+    x = X.cast(dtypes.float32)
+    if not vectors_per_class:
+        weights = _constant(coefficients, X).reshape(len(labels), -1)
+        return labelled(_kernel(x, weights, kernel_type, kernel_params) + rho[0], labels, post_transform)
+    counts = list(vectors_per_class)
+    alike = _kernel(x, _constant(support_vectors, X).reshape(sum(counts), -1), kernel_type, kernel_params)
+    pairs = list(itertools.combinations(range(len(counts)), 2))
+    scores = alike @ _constant(_pair_weights(np.asarray(coefficients, np.float32), counts, pairs), X)
+    scores = scores + _constant(rho[:len(pairs)], X)
+    wins = np.array([[(c == first) - (c == second) for c in range(len(counts))] for first, second in pairs])
+    chosen = named(((scores > 0).where(1.0, -1.0) @ _constant(wins, X)).argmax(1), labels)
+    if prob_a:
+        odds = scores * _constant(prob_a, X) + _constant(prob_b, X)
+        shares = _coupled((-odds).sigmoid().numpy(), pairs, len(counts))
+        return chosen, transformed(_constant(shares, X), post_transform)
+    if len(pairs) > 1:
+        return chosen, transformed(scores, post_transform)
+    if post_transform == "LOGISTIC":
+        return chosen, (-scores).sigmoid().cat(scores.sigmoid(), dim=1)
+    return chosen, (-scores if post_transform == "NONE" else 1 - scores).cat(scores, dim=1)
+
+
+def _pair_weights(coefficients: Array, counts: Sequence[int], pairs: Sequence[tuple[int, int]]) -> Array:
+    """(vectors, pairs): a vector's weight for each pair of classes. `coefficients` has, for a vector of class
+    c, a row for each other class: rows before c are those of the classes before it."""
+    rows = coefficients.reshape(len(counts) - 1, sum(counts))
+    ends = np.cumsum(counts)
+    made = np.zeros((sum(counts), len(pairs)), np.float32)
+    for n, (first, second) in enumerate(pairs):
+        for own, other in ((first, second), (second, first)):
+            part = slice(ends[own] - counts[own], ends[own])
+            made[part, n] = rows[other - (other > own), part]
+    return made
+
+
+def _coupled(shares: Array, pairs: Sequence[tuple[int, int]], classes: int) -> Array:
+    """Probabilities (rows, classes) from those of a pair's first class (rows, pairs), by the second method of
+    Wu, Lin and Weng, "Probability estimates for multi-class classification by pairwise coupling" (2004):
+    the p of sum 1 that minimises the sum over pairs of (r_ji p_i - r_ij p_j)^2, iterated until its gradients
+    differ by no more than LIBSVM, and with it scikit-learn and ONNX Runtime, allows."""
+    r = np.zeros((len(shares), classes, classes))
+    for n, (first, second) in enumerate(pairs):
+        r[:, first, second] = np.clip(shares[:, n], 1e-7, 1 - 1e-7)
+        r[:, second, first] = 1 - r[:, first, second]
+    q = -r.swapaxes(1, 2) * r
+    q[:, range(classes), range(classes)] = np.square(r).sum(1)
+    p = np.full((len(shares), classes), 1 / classes)
+    for _ in range(max(100, classes)):
+        qp = np.einsum("rij,rj->ri", q, p)
+        pqp = (p * qp).sum(1)
+        is_open = np.abs(qp - pqp[:, None]).max(1) >= 0.005 / classes
+        if not is_open.any():
+            break
+        for c in range(classes):
+            step = np.where(is_open, (pqp - qp[:, c]) / q[:, c, c], 0)
+            p[:, c] += step
+            pqp = (pqp + step * (step * q[:, c, c] + 2 * qp[:, c])) / (1 + step) ** 2
+            qp = (qp + step[:, None] * q[:, c]) / (1 + step[:, None])
+            p /= 1 + step[:, None]
+    return p.astype(np.float32)
 
 
 # --- maps ---------------------------------------------------------------------------------------------------
