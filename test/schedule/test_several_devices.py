@@ -367,6 +367,16 @@ def test_functions_give_what_they_give_on_one_device(name: str) -> None:
         np.testing.assert_allclose(result.numpy(), expected, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("rows", [2, 3, 5])
+def test_a_cut_axis_is_sorted(rows: int, axis: int) -> None:
+    data = np.random.default_rng(rows).integers(-3, 4, (rows, 2)).astype(np.float32)
+    values, places = Tensor(data).shard(THREE[:2], 0).sort(axis, descending=True)
+    order = np.argsort(-data, axis, kind="stable")
+    np.testing.assert_array_equal(places.numpy(), order)
+    np.testing.assert_array_equal(values.numpy(), np.take_along_axis(data, order, axis))
+
+
 def test_constants_mix_with_values_on_several_devices() -> None:
     data = numbers(4, 3)
     t = Tensor(data).shard(TWO, 0)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 from functools import lru_cache
+from itertools import permutations
 
 from tinygrad.codegen.collapse import collapsed_reduce, simplified
 from tinygrad.codegen.indexing import (
@@ -27,6 +28,9 @@ from tinygrad.codegen.ranges import separate_loops
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.passes import graph_pass
 from tinygrad.graph.uop import UOp
+
+MOST_ORDERED = 4
+"""Loops all of whose orders are tried, to find those in which a view is computed already."""
 
 
 @graph_pass("lower")
@@ -75,10 +79,12 @@ class _Lowering:
     def output_index(self, value: UOp) -> tuple[UOp, ...]:
         """The loops over an output: those in which its value is already computed, or new ones. A row that
         a REDUCE reads has its outer loops and a new one of its own."""
+        base = value.base
         for point in self.values:
-            if point.node is value and is_bijection(point):
-                inner = {i for i in point.index if i.op is Ops.RANGE} - self.stored_over
-                return tuple(self.new_range(i.extent) if i in inner else i for i in point.index)
+            index = _index_of_view(value, point) if point.node in (value, base) else None
+            if index is not None:
+                inner = {i for i in index if i.op is Ops.RANGE} - self.stored_over
+                return tuple(self.new_range(i.extent) if i in inner else i for i in index)
         if value.shape not in self.output_ranges:
             self.output_ranges[value.shape] = tuple(self.new_range(n) for n in value.shape)
         return self.output_ranges[value.shape]
@@ -142,6 +148,25 @@ class _Lowering:
         if node.op is Ops.REDUCE:
             return collapsed_reduce(node.arg[0], sources[0], self.ranges_of(point))
         return simplified(node.op, node.dtype, *sources)
+
+
+def _index_of_view(value: UOp, point: Point) -> tuple[UOp, ...] | None:
+    """Where `value` shows what is computed at `point`: an item of it, or of what it is a view of, for each
+    iteration of some loops. None where it shows that nowhere."""
+    if not is_bijection(point):
+        return None
+    if point.node is value:
+        return point.index
+    loops = [i for i in point.index if i.op is Ops.RANGE]
+    sizes = [n for n in value.shape if n != 1]
+    for order in permutations(loops) if len(loops) == len(sizes) <= MOST_ORDERED else ():
+        if [r.extent for r in order] == sizes:
+            left = iter(order)
+            index = tuple(ZERO if n == 1 else next(left) for n in value.shape)
+            shown, mask = through_movement(Point(value, index, None))
+            if mask is None and shown.index == point.index:
+                return index
+    return None
 
 
 def is_bijection(point: Point) -> bool:
