@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 
 from tinygrad.codegen.collapse import simplified
+from tinygrad.codegen.ranges import values_of
 from tinygrad.codegen.transpose import (
     at_lane,
     interleaved_vector,
@@ -82,7 +83,7 @@ def _unrolled_reduce(node: UOp) -> UOp:
     ranges = [r for r in closed if r.arg[1] is RangeKind.UNROLL]
     if not ranges:
         return node
-    values = node.src[:len(node.src) - len(closed)]
+    values = values_of(node)
     factor = values[:1] if node.arg is Ops.MULACC else ()  # once an iteration of the loop
     copies = [c for v in values[len(factor):] for c in _copies(v, ranges)]
     loops = [r for r in closed if r not in ranges]
@@ -178,7 +179,7 @@ def _is_in_registers(memory: UOp) -> bool:
 def _register_values(offset: UOp, stage: UOp, lanes: list[UOp]) -> UOp:
     """What a LOAD from a STAGE in registers gives: for each of its lanes, one of the values that are staged
     there."""
-    values = stage.src[:len(stage.src) - len(stage.closed_ranges)]
+    values = values_of(stage)
     places = [offset.substitute({r: UOp.const(i, dtypes.index)}) for r in lanes for i in range(r.extent)]
     picked = []
     for place in places or [offset]:

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Sequence
 from tinygrad.codegen.barriers import with_barriers
 from tinygrad.codegen.grid import NO_LIMITS, Grid, GridLimits, is_block_range
 from tinygrad.codegen.predicate import reduce_identity
-from tinygrad.codegen.ranges import ACCUMULATING, fresh_identity, separate_loops
+from tinygrad.codegen.ranges import ACCUMULATING, fresh_identity, separate_loops, values_of
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Memory, Ops
 from tinygrad.graph.passes import graph_pass
@@ -425,7 +425,7 @@ def _reduce_of(node: UOp) -> UOp:
 def _values(node: UOp) -> Sequence[UOp]:
     """The sources that are not the ranges it closes; what a SCATTER takes may be a range itself."""
     if node.op in ACCUMULATING:
-        return node.src[:len(node.src) - len(node.closed_ranges)]
+        return values_of(node)
     return [s for s in node.src if s.op is not Ops.RANGE]
 
 

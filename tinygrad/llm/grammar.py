@@ -16,8 +16,6 @@ import numpy as np
 from tinygrad.llm.sampling import Scores
 from tinygrad.llm.tokenizer import Tokenizer
 
-ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
-
 
 class SchemaMask:
     """What of a vocabulary of `size` tokens may come next, in JSON that a schema allows. The tokens that end

@@ -13,7 +13,6 @@ from tinygrad.viz.recorder import Recorder, Site
 
 KINDS = ("kernel", "line", "module", "stage")
 MOST_ROWS = 20
-MAKING = ("schedule", "write", "rewrite", "plan", "search", "render", "compile", "load", "trace", "replay")
 
 
 @dataclass

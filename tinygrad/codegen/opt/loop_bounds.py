@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from tinygrad.codegen.collapse import simplified
 from tinygrad.codegen.contraction import mask_of
 from tinygrad.codegen.predicate import reduce_identity
-from tinygrad.codegen.ranges import ACCUMULATING, fresh_identity
+from tinygrad.codegen.ranges import ACCUMULATING, fresh_identity, values_of
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.symbolic import conjuncts, linear_terms
@@ -337,12 +337,11 @@ def _guarded_reads(nest: UOp) -> list[Read]:
     """Every LOAD from a STAGE, by the ways on which what closes a loop uses it."""
     pending: list[Read] = []
     for node in nest.toposort():
-        closed = node.closed_ranges
         if node.op is Ops.STORE and len(node.src[0].src) == 3:
             pending.append((node.src[1], frozenset(conjuncts(node.src[0].src[2]))))
             pending.append((node.src[0], frozenset()))
         elif node.op is Ops.STORE or node.op in ACCUMULATING:
-            pending.extend((value, frozenset()) for value in node.src[:len(node.src) - len(closed)])
+            pending.extend((value, frozenset()) for value in values_of(node))
     seen = set(pending)
     reads = []
     while pending:
