@@ -299,10 +299,10 @@ def _scan(x: UOp, fold: Fold, combine: Callable[[UOp, UOp], UOp], identity: floa
     blocks = ceildiv(size, SCAN_BLOCK)
     tail = [(0, 0)] * len(lead) + [(0, blocks * SCAN_BLOCK - size)]
     filled = UOp.const(True, dtypes.bool, x.shape).pad(tail).where(x.pad(tail), identity)
-    within = _scan(filled.reshape((*lead, blocks, SCAN_BLOCK)), fold, combine, identity).contiguous()
+    within = _scan(filled.reshape((*lead, blocks, SCAN_BLOCK)), fold, combine, identity)
     whole = [(0, n) for n in lead]
     totals = within.shrink((*whole, (0, blocks), (SCAN_BLOCK - 1, SCAN_BLOCK))).reshape((*lead, blocks))
-    upto = _scan(totals, fold, combine, identity).contiguous()
+    upto = _scan(totals, fold, combine, identity)
     shift = [(0, 0)] * len(lead) + [(1, 0)]
     before = upto.shrink((*whole, (0, blocks - 1)))
     before = UOp.const(True, dtypes.bool, before.shape).pad(shift).where(before.pad(shift), identity)
@@ -435,7 +435,7 @@ def _order_by_rank(x: UOp, descending: bool) -> UOp:
     row = numbers.reshape((*(1,) * len(lead), size, 1)).expand(grid)
     column = numbers.reshape((*(1,) * len(lead), 1, size)).expand(grid)
     before = _precedes(other, this, descending) | (_same_place(other, this) & (column < row))
-    rank = before.cast(dtypes.default_int).reduce(Ops.ADD, (len(lead) + 1,)).contiguous()
+    rank = before.cast(dtypes.default_int).reduce(Ops.ADD, (len(lead) + 1,))
     return rank.expand(grid).eq(column).where(row, 0).reduce(Ops.ADD, (len(lead),)).reshape(x.shape)
 
 
@@ -480,8 +480,8 @@ def _compare_exchange(items: UOp, places: UOp, size: int, distance: int, block: 
     both_beyond = (inside | other_inside).logical_not()
     other_first = other_inside & (inside.logical_not() | comes_first) | both_beyond & (other_place < places)
     take_other = is_lower.ne(other_first.logical_not())
-    return (take_other.where(other_item, items).contiguous(),
-            take_other.where(other_place, places).contiguous())
+    return (take_other.where(other_item, items),
+            take_other.where(other_place, places))
 
 
 def _first_by_selection(x: UOp, count: int, descending: bool) -> UOp:
@@ -503,8 +503,8 @@ def _first_by_selection(x: UOp, count: int, descending: bool) -> UOp:
         before, after = (is_nan, is_extreme) if descending else (is_extreme, is_nan)
         score = before.where(from_end + size, after.where(from_end, 0))
         best = is_left.where(score, 0).reduce(Ops.MAX, along)
-        first = (best > size).where(best - size, best).contiguous()
-        is_left = (is_left & from_end.ne(first.expand(x.shape))).contiguous()
+        first = (best > size).where(best - size, best)
+        is_left = (is_left & from_end.ne(first.expand(x.shape)))
         found.append(first)
     return functools.reduce(operator.add, [
         place.pad([(0, 0)] * along[0] + [(i, count - 1 - i)]) for i, place in enumerate(found)]) * -1 + size
@@ -514,12 +514,12 @@ def _order(self: Tensor, axis: int, descending: bool, count: int | None = None) 
     """The positions that sort an axis: the first `count` of them."""
     last = self.uop.detach().permute([i for i in range(self.ndim) if i != axis] + [axis])
     *lead, size = last.shape
-    last = last.contiguous()
+    last = last
     if count is not None and 0 < count <= SELECTION_LIMIT and prod(last.shape) * size > SMALL_SORT:
         places = _first_by_selection(last, count, descending)
     else:
         by = _order_by_rank if size <= RANK_SORT_LIMIT else _order_by_network
-        places = by(last, descending).contiguous()
+        places = by(last, descending)
         places = places.shrink([*((0, n) for n in lead), (0, size if count is None else count)])
     order = [i if i < axis else i - 1 for i in range(self.ndim)]
     order[axis] = self.ndim - 1

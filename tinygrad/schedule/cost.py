@@ -104,16 +104,28 @@ def _is_rounded_sum(node: UOp, closed: frozenset[UOp]) -> bool:
 
 
 def _over_params(node: UOp, closed: set[UOp]) -> UOp:
-    """A REDUCE with a PARAM in place of whatever below it is neither elementwise, movement nor a closed
-    form."""
+    """A REDUCE with a PARAM in place of whatever below it is neither elementwise, movement nor a closed form,
+    or does not change with the axes that are reduced, whatever that is computed by (the index of a gather)."""
     slots = itertools.count(1)
+    same_along = _same_along(node.src[0], node.arg[1])
 
     def param(n: UOp) -> UOp | None:
-        if n.op in _WALKED or n in closed:
+        if n not in same_along and (n.op in _WALKED or n in closed):
             return None
         return UOp.new(Ops.PARAM, n.dtype, (), (next(slots), n.numel)).reshape(n.shape)
 
     return node.replace(src=(node.src[0].rebuild(top_down=param),))
+
+
+def _same_along(value: UOp, axes: Collection[int]) -> set[UOp]:
+    """What reads memory below `value`, and is the same along these axes of it: an EXPAND spreads it there."""
+    found: set[UOp] = set()
+    for node in value.toposort(stop=lambda n: n.op not in Family.ELEMENTWISE):
+        if node.op in Family.MOVEMENT:
+            strides = node.st.real_strides()
+            if all(strides[axis] == 0 for axis in axes) and node.base.op not in (Ops.CONST, Ops.VARIABLE):
+                found.add(node.base)
+    return found
 
 
 @lru_cache(maxsize=4096)

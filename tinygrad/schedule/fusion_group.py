@@ -174,6 +174,8 @@ class FusionLegality:
             return self.rematerialisation(summary, uses)
         if is_reduce and not all(self.may_fuse_reduce(u.group, summary, u.access) for u in uses):
             return "stored, for its loops nest in no kernel that uses it"
+        if is_reduce and any(self.cuts_loops(summary, u.access) for u in uses):
+            return "stored, for its loops are uneven parts of one loop of its users"
         if is_reduce and any(self.conflicts(u.group, summary, u.access) for u in uses):
             return "stored, for a contraction, it or its user, wants the kernel for itself"
         if summary.is_compared and len(uses) > 1 and self.evaluations(summary, uses) > summary.numel:
@@ -254,6 +256,15 @@ class FusionLegality:
         # a block does all that there is inside of the loops that blocks share
         most = max(work, prod(group.root.shape), *(prod(f.source_shape) for f, _ in group.reduces))
         return bool(most <= outer * SERIAL_WORK)
+
+    def cuts_loops(self, summary: NodeSummary, access: Access) -> bool:
+        """True for a REDUCE whose loops would be parts of another that is no multiple of them (a view that
+        joins axes and cuts off the end): its lanes would have to gather, each along the sum."""
+        if prod(summary.source_shape) <= SERIAL_WORK:
+            return False
+        return any(part.op in (Ops.IDIV, Ops.MOD) and part.src[0].op is Ops.RANGE
+                   and part.src[1].op is Ops.CONST and part.src[0].extent % part.src[1].arg
+                   for index in access.index for part in index.toposort())
 
     def conflicts(self, group: FusionGroup, summary: NodeSummary, access: Access) -> bool:
         """A fusion conflict: a REDUCE at `access` would share a kernel with a contraction that is tiled for
