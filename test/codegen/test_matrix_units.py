@@ -17,7 +17,7 @@ from tinygrad import Context, Tensor, dtypes
 from tinygrad.codegen.compile import stages_of
 from tinygrad.codegen.lower import lower
 from tinygrad.codegen.opt.choose import choose_plan
-from tinygrad.codegen.opt.opts import MMA, Share
+from tinygrad.codegen.opt.opts import MMA, Stage
 from tinygrad.codegen.opt.plan import Plan, apply_plan
 from tinygrad.codegen.program import linear_program
 from tinygrad.device import Device
@@ -210,7 +210,7 @@ def test_a_range_that_is_no_side_of_a_product_is_refused() -> None:
 
 
 def test_plans_on_units_are_kept_as_text() -> None:
-    plan = Plan((Share(0, (1, 2), 32, 8, 4, 16), MMA(0, 1, 2, 0, 1, 2, 2)))
+    plan = Plan((Stage(0, (1, 2), 32, 8, 4, 16), MMA(0, 1, 2, 0, 1, 2, 2)))
     assert decode(Plan, encode(Plan, plan)) == plan
     assert "MMA(r0, r1, r2, mma_m16n8k16_bf16, 1, 2, 2)" in repr(plan)
 

@@ -17,7 +17,7 @@ from tinygrad.codegen.compile import stages_of
 from tinygrad.codegen.lower import lower
 from tinygrad.codegen.opt import choose_gpu, choose_scatter
 from tinygrad.codegen.opt.choose import choose_plan
-from tinygrad.codegen.opt.opts import Accumulators, CacheRow, Local, Scatter, Split, Swap, Unroll, Vector
+from tinygrad.codegen.opt.opts import Accumulators, Local, Scatter, Split, Stage, Swap, Unroll, Vector
 from tinygrad.codegen.opt.plan import Plan, apply_opt, apply_plan
 from tinygrad.dtype import DType
 from tinygrad.engine.realize import schedule_uops
@@ -156,7 +156,7 @@ def test_memory_that_the_plan_fills_along_the_loop_is_refused() -> None:
     hit = Tensor.arange(9).reshape(9, 1, 1) == at
     result = hit.where(Tensor.empty(7, 4) * row.reshape(9, 1, 1), 0).sum(1)
     nest = lower(schedule_uops([result.uop])[-1].ast)
-    kept = apply_plan(nest, Plan((Swap(1), CacheRow(0))))
+    kept = apply_plan(nest, Plan((Swap(1), Stage(0, (1,)))))
     with pytest.raises(ValueError, match="memory that the kernel fills"):
         apply_opt(kept, Scatter(0, 4))
     apply_plan(nest, Plan((Swap(1), Scatter(0, 4))))

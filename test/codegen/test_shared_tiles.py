@@ -11,7 +11,7 @@ from tinygrad import Tensor, dtypes
 from tinygrad.codegen.compile import stages_of
 from tinygrad.codegen.lower import lower
 from tinygrad.codegen.opt.choose import choose_plan
-from tinygrad.codegen.opt.opts import Local, Opt, Pad, Share, Split
+from tinygrad.codegen.opt.opts import Local, Opt, Pad, Split, Stage
 from tinygrad.codegen.opt.plan import Plan
 from tinygrad.codegen.pipeline import pipelined
 from tinygrad.codegen.predicate import zero_unless
@@ -39,7 +39,7 @@ def shared_product(m: int, k: int, n: int, *opts: Opt) -> tuple[list[UOp], Array
     """(the program of a product whose left operand is shared, its operands)."""
     a, b = whole_numbers(m, k), whole_numbers(k, n)
     result = Tensor(a, device=DEVICE).realize() @ Tensor(b, device=DEVICE).realize()
-    plan = Plan((Split(2, 8), Share(0, (0, 3), 16, 4),
+    plan = Plan((Split(2, 8), Stage(0, (0, 3), 16, 4),
                  Local(1, 16), *opts))
     return stages_of(schedule_uops([result.uop])[-1].ast, DEVICE, plan).program, a, b
 
@@ -100,7 +100,7 @@ def test_copies_of_the_last_groups_may_be_on_their_way() -> None:
 def test_values_computed_on_their_way_are_stored_as_before() -> None:
     a, b = whole_numbers(8, 16), whole_numbers(16, 16)
     result = (Tensor(a, device=DEVICE).realize() + 1) @ Tensor(b, device=DEVICE).realize()
-    share = Share(0, (0, 3), 16, 4)
+    share = Stage(0, (0, 3), 16, 4)
     plan = Plan((Split(2, 8), share, Local(1, 16)))
     program = stages_of(schedule_uops([result.uop])[-1].ast, DEVICE, plan).program
     assert pipelined(program, asynchronous()) == program
@@ -112,7 +112,7 @@ def test_values_computed_on_their_way_are_stored_as_before() -> None:
 def test_turned_rows_are_read_where_they_were_put() -> None:
     a, b = whole_numbers(16, 16), whole_numbers(16, 32)
     result = Tensor(a, device=DEVICE).realize() @ Tensor(b, device=DEVICE).realize()
-    plan = Plan((Share(1, (2, 1), 16, 4, 2, 8), Local(0, 16)))
+    plan = Plan((Stage(1, (2, 1), 16, 4, 2, 8), Local(0, 16)))
     found = np.zeros((16, 32), np.float32)
     run(stages_of(schedule_uops([result.uop])[-1].ast, DEVICE, plan).program, [found, a, b])
     np.testing.assert_array_equal(found, a @ b)
@@ -219,7 +219,7 @@ def test_products_in_registers_read_shared_tiles(monkeypatch: pytest.MonkeyPatch
     x, y = (Tensor(v, device=device).realize() for v in (a, b))
     result = (x.T if transposed[0] else x) @ (y.T if transposed[1] else y)
     nest = lower(schedule_uops([result.uop])[-1].ast)
-    assert [type(o) for o in choose_plan(nest, Device[device].renderer.machine).opts].count(Share) == 2
+    assert [type(o) for o in choose_plan(nest, Device[device].renderer.machine).opts].count(Stage) == 2
     expected = (a.T if transposed[0] else a) @ (b.T if transposed[1] else b)
     np.testing.assert_array_equal(result.numpy(), expected)
 

@@ -56,6 +56,12 @@ def values_of(node: UOp) -> tuple[UOp, ...]:
     return node.src[:len(node.src) - len(node.closed_ranges)]
 
 
+def loops_inside(value: UOp) -> list[UOp]:
+    """The loops that end inside a value, each once, in an order that follows from what the value computes."""
+    inside = value.toposort(stop=lambda n: not n.closed_below)
+    return list(dict.fromkeys(r for node in inside for r in node.closed_ranges))
+
+
 def separate_loops(nest: UOp, places: bool) -> UOp:
     """The nest with loops of their own for REDUCEs that cannot run in those of others: where what they reduce
     comes from a REDUCE, or fills memory, in a loop that is over then, and, with `places`, where they stand in

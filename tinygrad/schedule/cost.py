@@ -105,7 +105,7 @@ def _is_rounded_sum(node: UOp, closed: frozenset[UOp]) -> bool:
 
 def _over_params(node: UOp, closed: set[UOp]) -> UOp:
     """A REDUCE with a PARAM in place of whatever below it is neither elementwise, movement nor a closed form,
-    or does not change with the axes that are reduced, whatever that is computed by (the index of a gather)."""
+    or does not change with the axes that are reduced, however it is computed (the index of a gather)."""
     slots = itertools.count(1)
     same_along = _same_along(node.src[0], node.arg[1])
 

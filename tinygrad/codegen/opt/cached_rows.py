@@ -3,17 +3,17 @@ memory.
 
 Softmax adds up exponentials over a row and divides each of them by the sum: its second loop needs the very
 values of the first. Attention reads its row of weights once for every column of the result. `cacheable_rows`
-finds such values by comparing what the loops compute; `cache_row` computes one of them once, over a loop of
-its own, into scratch memory that all its readers share.
+finds such values by comparing what the loops compute; staging one (`staging.py`) computes it once, over a
+loop of its own, into scratch memory that all its readers share.
 """
 from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
 
-from tinygrad.codegen.ranges import fresh_identity
+from tinygrad.codegen.ranges import loops_inside
 from tinygrad.graph.attributes import Attribute, Synthesized
-from tinygrad.graph.ops import Memory, Ops, RangeKind
+from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
 
 ELEMENTARY = frozenset({Ops.EXP2, Ops.LOG2, Ops.SIN})
@@ -128,33 +128,12 @@ def _repeats(value: UOp, loop: UOp, around: tuple[UOp, ...]) -> int:
 def row_form(value: UOp, loop: UOp) -> UOp:
     """`value` with stand-ins for the loop along its row and for the loops inside it: equal for equal rows."""
     stand_ins = {loop: UOp.range(loop.extent, -1)}
-    for r in _loops_inside(value):
+    for r in loops_inside(value):
         stand_ins.setdefault(r, UOp.range(r.extent, -1 - len(stand_ins), r.arg[1]))
     return value.substitute(stand_ins)
-
-
-def _loops_inside(value: UOp) -> list[UOp]:
-    """The loops that end inside a value, each once, in an order that follows from what the value computes."""
-    inside = value.toposort(stop=lambda n: not n.closed_below)
-    return list(dict.fromkeys(r for node in inside for r in node.closed_ranges))
 
 
 def _inside_another(row: CachedRow, rows: list[CachedRow]) -> bool:
     """True if caching another row would leave this one with a single reader."""
     return any(o is not row and len(o.readers) >= len(row.readers)
                and all(any(v in w.toposort() for w, _ in o.readers) for v, _ in row.readers) for o in rows)
-
-
-def cache_row(nest: UOp, number: int) -> UOp:
-    """Row value number `number` computed once into scratch memory, which all its readers load."""
-    rows = cacheable_rows(nest)
-    if number >= len(rows):
-        raise ValueError(f"the nest computes {len(rows)} rows more than once; there is no number {number}")
-    row = rows[number]
-    identity = fresh_identity(nest)
-    filled = UOp.range(row.loop.extent, identity)
-    changes = {row.loop: filled}
-    for r in _loops_inside(row.value):
-        changes.setdefault(r, UOp.range(r.extent, identity + len(changes), r.arg[1]))
-    stage = row.value.substitute(changes).stage(identity, Memory.SCRATCH, filled)
-    return nest.substitute({value: stage.index(loop).load() for value, loop in row.readers})

@@ -16,14 +16,15 @@ from __future__ import annotations
 from tinygrad.codegen.cost import estimate
 from tinygrad.codegen.opt.access import accesses_of
 from tinygrad.codegen.opt.byte_dots import ByteDotChooser
-from tinygrad.codegen.opt.cached_rows import CachedRow, cacheable_rows
+from tinygrad.codegen.opt.cached_rows import CachedRow
 from tinygrad.codegen.opt.choose_gpu import BlockChooser
 from tinygrad.codegen.opt.choose_scatter import ScatterChooser
 from tinygrad.codegen.opt.core_units import CoreUnitChooser
 from tinygrad.codegen.opt.loop_bounds import has_loose_bounds
-from tinygrad.codegen.opt.opts import CacheRow, Merge, Prefetch, Stream, Thread, Tighten
+from tinygrad.codegen.opt.opts import Merge, Prefetch, Stage, Stream, Thread, Tighten
 from tinygrad.codegen.opt.plan import Plan
 from tinygrad.codegen.opt.prefetch import prefetches
+from tinygrad.codegen.opt.staging import numbered_rows
 from tinygrad.codegen.ranges import ACCUMULATING
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
@@ -115,10 +116,11 @@ class CoreChooser(CoreUnitChooser, ScatterChooser, ByteDotChooser):
     def cache_rows(self) -> None:
         """Cache the rows of values that are expensive to compute twice."""
         while True:
-            worth = [i for i, row in enumerate(cacheable_rows(self.nest)) if self.worth_caching(row)]
+            worth = [(number, row) for number, row in numbered_rows(self.nest) if self.worth_caching(row)]
             if not worth:
                 return
-            self.take(CacheRow(worth[0]))
+            number, row = worth[0]
+            self.take(Stage(number, (row.loop.arg[0],)))
 
     def worth_caching(self, row: CachedRow) -> bool:
         """True for a row that is expensive, fits the cache, and lies in memory as it is walked (or is summed

@@ -13,7 +13,7 @@ from tinygrad.codegen.opt.chooser import Chooser
 from tinygrad.codegen.opt.fused_attention import attention_loops, layout_conversion
 from tinygrad.codegen.opt.loops import operands
 from tinygrad.codegen.opt.online_softmax import SoftmaxSums, WeightedSum, online_softmax_of
-from tinygrad.codegen.opt.opts import Attention, OnlineSoftmax, Share
+from tinygrad.codegen.opt.opts import Attention, OnlineSoftmax
 from tinygrad.codegen.ranges import output_ranges, range_named
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
@@ -136,7 +136,7 @@ class AttentionChooser(SideChooser):
     def share_tile(self, unit: MatrixUnit, key: UOp, other: UOp, threads: int) -> None:
         """Keys or values of a tile in shared memory, in rows as they are in memory, swizzled:
         what lanes read at once lies in different banks."""
-        for number, operand in enumerate(operands(self.nest)):
+        for operand in operands(self.nest):
             if key not in operand.ranges or other not in operand.ranges or \
                     any(n.op is Ops.REDUCE for n in operand.toposort()):
                 continue
@@ -145,5 +145,5 @@ class AttentionChooser(SideChooser):
             row = other.extent * unit.source.itemsize
             swizzle = (width, 1,
                        BANK_BYTES // 2 // unit.source.itemsize) if row % BANK_BYTES == 0 else (width,)
-            self.take(Share(number, (key.arg[0], other.arg[0]), threads, *swizzle))
+            self.stage(operand, (key, other), threads, *swizzle)
             return

@@ -14,7 +14,7 @@ from tinygrad.codegen.contraction import Contraction
 from tinygrad.codegen.opt.chooser import Chooser
 from tinygrad.codegen.opt.loops import operands
 from tinygrad.codegen.opt.matrix import steps_by_one
-from tinygrad.codegen.opt.opts import Merge, Opt, Share, Split, Swap
+from tinygrad.codegen.opt.opts import Merge, Split, Swap
 from tinygrad.codegen.ranges import range_named
 from tinygrad.dtype import DType
 from tinygrad.graph.ops import Ops, RangeKind
@@ -108,29 +108,29 @@ class SideChooser(Chooser):
     def share(self, source: DType, side: int, k: int, threads: int, rows: int,
               swizzled: int = 0) -> None:
         """The operand that changes with `side` in shared memory."""
-        for number, operand in enumerate(operands(self.nest)):
+        for operand in operands(self.nest):
             named = {r.arg[0]: r for r in operand.ranges}
             if side in named and k in named:
-                self.take(self.sharing(number, operand, source, named[side], named[k], threads, rows,
-                                       swizzled))
+                self.share_operand(operand, source, (named[side], named[k]), threads, rows, swizzled)
                 return
 
-    def sharing(self, number: int, operand: UOp, source: DType, side: UOp, k: UOp, threads: int,
-                rows: int, swizzled: int) -> Opt:
-        """How one operand lies in shared memory: in rows along what it is contiguous along. Rows are turned
+    def share_operand(self, operand: UOp, source: DType, ranges: tuple[UOp, UOp], threads: int, rows: int,
+                      swizzled: int) -> None:
+        """One operand in shared memory, in rows along what it is contiguous along. Rows are swizzled
         where lanes read one item each of several rows of k, `rows` below each other, or several items along k
         of `swizzled` rows of their own; 0: where they do not."""
+        side, k = ranges
         widest = min(ACCESS_BYTES // source.itemsize, self.machine.access_lanes(source))
         loads = [n.src[0].src[1] for n in operand.toposort() if n.op is Ops.LOAD]
         along = next((r for r in (k, side) if any(steps_by_one(at, r) for at in loads)), None)
         over = (k, side) if along is side else (side, k)
         width = dividing(over[-1].extent, widest) if along is not None else 1
-        names = (over[0].arg[0], over[1].arg[0])
+        swizzle: tuple[int, ...] = ()
         if swizzled and over[-1] is k and width > 1:
-            return Share(number, names, threads, width, swizzled, width)
-        if not rows or over[-1] is k or over[-1].extent <= 2 * widest:
-            return Share(number, names, threads, width)
-        return Share(number, names, threads, width, rows, 2 * widest)
+            swizzle = (swizzled, width)
+        elif rows and over[-1] is not k and over[-1].extent > 2 * widest:
+            swizzle = (rows, 2 * widest)
+        self.stage(operand, over, threads, width, *swizzle)
 
 
 def dividing(extent: int, most: int) -> int:

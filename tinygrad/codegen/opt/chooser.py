@@ -5,10 +5,13 @@
 """
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from tinygrad.codegen.opt.access import MemoryAccess, accesses_of
 from tinygrad.codegen.opt.merge import mergeable_pair
-from tinygrad.codegen.opt.opts import Merge, Opt, Upcast, Vector
+from tinygrad.codegen.opt.opts import Merge, Opt, Stage, Upcast, Vector
 from tinygrad.codegen.opt.plan import apply_opt
+from tinygrad.codegen.opt.staging import stageable
 from tinygrad.codegen.ranges import output_ranges
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
@@ -60,6 +63,11 @@ class Chooser:
 
     def identities(self) -> set[int]:
         return {r.arg[0] for r in self.ranges()}
+
+    def stage(self, operand: UOp, over: Iterable[UOp], *tile: int) -> None:
+        """Stage an operand of the contractions over these ranges, in shared memory for a `tile` of threads
+        and on (the fields of `SharedTile`)."""
+        self.take(Stage(stageable(self.nest).index(operand), tuple(r.arg[0] for r in over), *tile))
 
     def loads_of(self, value: UOp) -> list[MemoryAccess]:
         """The accesses to memory that `value` is made from."""

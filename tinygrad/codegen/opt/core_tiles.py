@@ -12,9 +12,9 @@ from functools import partial
 
 from tinygrad.codegen.contraction import Contraction
 from tinygrad.codegen.opt.access import MemoryAccess, accesses_of
-from tinygrad.codegen.opt.loops import operands, writes_what_it_reads
+from tinygrad.codegen.opt.loops import writes_what_it_reads
 from tinygrad.codegen.opt.matrix import MatrixProduct, matrix_product
-from tinygrad.codegen.opt.opts import MMA, Split, Stage, Upcast, Vector
+from tinygrad.codegen.opt.opts import MMA, Split, Upcast, Vector
 from tinygrad.codegen.opt.tiles import STAGING_REUSE, TileChooser
 from tinygrad.codegen.transpose import interleaved_runs, jump_of
 from tinygrad.dtype import dtypes
@@ -153,7 +153,7 @@ class RowsUnitChooser(TileChooser):
 
     def stage_tiles(self, operand: UOp, over: list[UOp]) -> None:
         """The operand staged, its rows filled by vectors where it lies as they want it."""
-        self.take(Stage(operands(self.nest).index(operand), over=tuple(r.arg[0] for r in over)))
+        self.stage(operand, over)
         stage, _ = self.newest_stage()
         element = stage.closed_ranges[-1]
         length = ROW_BYTES // stage.dtype.itemsize

@@ -11,9 +11,8 @@ from functools import partial
 
 from tinygrad.codegen.contraction import Contraction
 from tinygrad.codegen.opt.core_tiles import Alternative, RowsUnitChooser, loops_over_tiles, panel_ranges
-from tinygrad.codegen.opt.loops import operands
 from tinygrad.codegen.opt.matrix import are_of_every_store, matrix_product
-from tinygrad.codegen.opt.opts import MMA, Stage, Vector
+from tinygrad.codegen.opt.opts import MMA, Vector
 from tinygrad.codegen.opt.tiles import STAGING_REUSE
 from tinygrad.codegen.transpose import interleaved_runs
 from tinygrad.dtype import dtypes
@@ -109,7 +108,7 @@ class CoreUnitChooser(RowsUnitChooser):
 
     def stage_pairs(self, operand: UOp, over: list[UOp]) -> None:
         """The operand staged, filled by vectors where its items come from two rows in turn."""
-        self.take(Stage(operands(self.nest).index(operand), over=tuple(r.arg[0] for r in over)))
+        self.stage(operand, over)
         stage, loads = self.newest_stage()
         lane = stage.closed_ranges[-1]
         if all(interleaved_runs(a.node, lane) is not None for a in loads):

@@ -1,4 +1,4 @@
-"""Loop transformations: ranges of a nest merged, split, moved outwards, rounded up; operands staged.
+"""Loop transformations: ranges of a nest merged, split, moved outwards, rounded up.
 
 In: a nest and ranges of it. Out: a nest that computes the same. Where a factor does not divide an extent, a
 loop over outputs lets its last tile overlap the one before (the same values are stored twice) or, where that
@@ -12,9 +12,9 @@ from collections.abc import Callable
 from tinygrad.codegen.collapse import simplified
 from tinygrad.codegen.contraction import product_in
 from tinygrad.codegen.predicate import identity_unless, mask_loads_along, mask_store, masked_term
-from tinygrad.codegen.ranges import ACCUMULATING, fresh_identity, range_named, values_of
+from tinygrad.codegen.ranges import ACCUMULATING, fresh_identity, values_of
 from tinygrad.dtype import dtypes
-from tinygrad.graph.ops import Memory, Ops, RangeKind
+from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ceildiv, round_up
 
@@ -226,7 +226,7 @@ def padded(nest: UOp, r: UOp, multiple: int) -> UOp:
 
 
 def operands(nest: UOp) -> list[UOp]:
-    """The factors of the nest's sums of products, each once: what STAGE can name."""
+    """The factors of the nest's sums of products, each once."""
     found: dict[UOp, None] = {}
     for node in nest.toposort():
         if node.op is Ops.MMA:
@@ -235,20 +235,3 @@ def operands(nest: UOp) -> list[UOp]:
         if product is not None:
             found.update(dict.fromkeys(product.src))
     return list(found)
-
-
-def stage_operand(nest: UOp, number: int, over: tuple[int, ...]) -> UOp:
-    """Operand `number` computed once for all iterations of the ranges `over`, and read from scratch
-    memory."""
-    found = operands(nest)
-    if number >= len(found):
-        raise ValueError(f"the nest has {len(found)} operands; there is no number {number}")
-    operand = found[number]
-    read = [range_named(nest, identity) for identity in over]
-    identity = fresh_identity(nest)
-    filled = [UOp.range(r.extent, identity + i) for i, r in enumerate(read)]
-    stage = operand.substitute(dict(zip(read, filled, strict=True))).stage(identity, Memory.SCRATCH, *filled)
-    offset = UOp.const(0, dtypes.index)
-    for r in read:
-        offset = offset * r.extent + r
-    return nest.substitute({operand: stage.index(offset).load()})

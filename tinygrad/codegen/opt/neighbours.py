@@ -14,12 +14,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from tinygrad.codegen.grid import is_block_range
-from tinygrad.codegen.opt.cached_rows import cacheable_rows
 from tinygrad.codegen.opt.choose import THREAD_WORK, work_and_items
 from tinygrad.codegen.opt.loops import is_reduce_range, is_shared, operands
 from tinygrad.codegen.opt.opts import (
     Accumulators,
-    CacheRow,
     Global,
     Local,
     Merge,
@@ -36,6 +34,7 @@ from tinygrad.codegen.opt.opts import (
     Vector,
 )
 from tinygrad.codegen.opt.plan import Plan, apply_opt
+from tinygrad.codegen.opt.staging import numbered_rows
 from tinygrad.codegen.ranges import all_ranges, fresh_identity
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
@@ -145,7 +144,7 @@ def _additions(plan: Plan, machine: Machine, states: list[UOp]) -> Iterator[Edit
         at -= 1
     state = states[at]
     groups = [_added_splits(state, machine), _added_stages(state), _added_order(state),
-              (CacheRow(number) for number in range(len(cacheable_rows(state))))]
+              (Stage(number, (row.loop.arg[0],)) for number, row in numbered_rows(state))]
     for opt in (o for opts in itertools.zip_longest(*groups) for o in opts if o is not None):
         yield Edit(at, 0, (opt,))
     if machine.has_threads and machine.threads > 1:

@@ -1,20 +1,18 @@
 """The changes of which a plan is made, a class each, with fields of its own and `apply`.
 
-A field says what it holds: `Range` is the identity of a RANGE of the nest, `Operand` the number of a value
-among `loops.operands`, `RowNumber` among `cached_rows.cacheable_rows`, `Unit` the number of a matrix unit in
-`UNITS`; what is left are numbers of iterations, items, lanes or threads. Printing, renaming and storing a
-plan go by that.
+A field says what it holds: `Range` is the identity of a RANGE of the nest, `Value` the number of one
+among the `staging.stageable`, `Unit` the number of a matrix unit in `UNITS`; what is left are numbers of
+iterations, items, lanes or threads. Printing, renaming and storing a plan go by that.
 """
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
-from typing import ClassVar, Self, TypeAlias
+from collections.abc import Callable
+from dataclasses import Field, dataclass, fields
+from typing import Any, ClassVar, Self, TypeAlias
 
 from tinygrad.codegen.opt.block_rows import row_in_registers
 from tinygrad.codegen.opt.blocks import reduce_in_block
-from tinygrad.codegen.opt.cached_rows import cache_row
 from tinygrad.codegen.opt.fused_attention import attention_on_unit
 from tinygrad.codegen.opt.interchange import interchange
 from tinygrad.codegen.opt.loop_bounds import tighten_loop_bounds
@@ -22,19 +20,17 @@ from tinygrad.codegen.opt.loops import (
     is_reduce_range,
     is_shared,
     merge,
-    operands,
     outermost,
     padded,
     replace_range,
     split,
-    stage_operand,
     with_kind,
 )
 from tinygrad.codegen.opt.matrix import on_matrix_unit
 from tinygrad.codegen.opt.online_softmax import online_softmax
 from tinygrad.codegen.opt.prefetch import PrefetchHint, prefetch
 from tinygrad.codegen.opt.scatter_add import scatter_add
-from tinygrad.codegen.opt.share import SharedTile, share_operand
+from tinygrad.codegen.opt.staging import SharedTile, readers_of, staged
 from tinygrad.codegen.opt.word_bytes import dot_bytes
 from tinygrad.codegen.ranges import range_named
 from tinygrad.graph.ops import Memory, RangeKind
@@ -42,12 +38,11 @@ from tinygrad.graph.uop import UOp
 from tinygrad.renderer.matrix_units import UNITS
 
 Range: TypeAlias = int
-Operand: TypeAlias = int
-RowNumber: TypeAlias = int
+Value: TypeAlias = int
 Unit: TypeAlias = int
 
 _WRITTEN: dict[str, Callable[[int], str]] = {
-    "Range": "r{}".format, "Operand": "operand {}".format, "RowNumber": "row {}".format,
+    "Range": "r{}".format, "Value": "value {}".format,
     "Unit": lambda number: str(UNITS[number])}
 """How a field of each type is printed."""
 
@@ -83,11 +78,18 @@ class Opt:
         return [f.name for f in fields(cls) if f.type in ("Range", "tuple[Range, ...]")]
 
     def __repr__(self) -> str:
-        details = []
-        for f in fields(self):
+        details: list[str] = []
+        for f in self._told():
             written = _WRITTEN.get(str(f.type).removeprefix("tuple[").removesuffix(", ...]"), str)
             details += [written(value) for value in _as_tuple(getattr(self, f.name))]
         return f"{self.word()}({', '.join(details)})"
+
+    def _told(self) -> list[Field[Any]]:
+        """The fields to print: all, but for those at the end that have their defaults."""
+        told = list(fields(self))
+        while told and getattr(self, told[-1].name) == told[-1].default:
+            told.pop()
+        return told
 
 
 def _as_tuple(value: int | tuple[int, ...]) -> tuple[int, ...]:
@@ -290,42 +292,21 @@ class ByteDot(Opt):
 
 
 @dataclass(frozen=True, repr=False)
-class CacheRow(Opt):
-    """A row that several loops read, computed once into scratch memory."""
-
-    row: RowNumber
-
-    def apply(self, nest: UOp) -> UOp:
-        return cache_row(nest, self.row)
-
-
-@dataclass(frozen=True, repr=False)
 class Stage(Opt):
-    """An operand computed once over the ranges it is read over, outermost first, into scratch memory."""
+    """A value computed once over the ranges it is read over, outermost first: into scratch memory or, for so
+    many threads of a block, into shared memory in the order of a `SharedTile`."""
 
-    operand: Operand
+    value: Value
     over: tuple[Range, ...]
-
-    def apply(self, nest: UOp) -> UOp:
-        return stage_operand(nest, self.operand, self.over)
-
-
-@dataclass(frozen=True, repr=False)
-class Share(Opt):
-    """An operand computed once a block over the ranges it is read over, into shared memory, in the order of a
-    `SharedTile`."""
-
-    operand: Operand
-    over: tuple[Range, ...]
-    threads: int
-    width: int
+    threads: int = 0
+    width: int = 1
     rows: int = 1
     shift: int = 0
 
     def apply(self, nest: UOp) -> UOp:
-        over: Sequence[UOp] = [range_named(nest, r) for r in self.over]
-        tile = SharedTile(self.threads, self.width, self.rows, self.shift)
-        return share_operand(nest, operands(nest)[self.operand], over, tile)
+        readers = readers_of(nest, self.value, [range_named(nest, r) for r in self.over])
+        tile = SharedTile(self.threads, self.width, self.rows, self.shift) if self.threads else None
+        return staged(nest, readers, tile)
 
 
 @dataclass(frozen=True, repr=False)
@@ -388,5 +369,5 @@ class Attention(Opt):
 
 OPTS: dict[str, type[Opt]] = {kind.word(): kind for kind in (
     Merge, Split, Swap, Thread, Global, Local, Vector, Upcast, Unroll, Row, OnlineSoftmax, Accumulators,
-    CacheRow, Scatter, Interchange, Tighten, Stream, Prefetch, Stage, Share, Attention, MMA, Pad, ByteDot)}
+    Scatter, Interchange, Tighten, Stream, Prefetch, Stage, Attention, MMA, Pad, ByteDot)}
 """Every change there is, by its word."""

@@ -10,8 +10,8 @@ from itertools import pairwise
 from tinygrad.codegen.contraction import product_in
 from tinygrad.codegen.opt.access import MemoryAccess
 from tinygrad.codegen.opt.lanes import LaneChooser
-from tinygrad.codegen.opt.loops import can_be_outermost, operands
-from tinygrad.codegen.opt.opts import Merge, Stage, Swap, Upcast, Vector
+from tinygrad.codegen.opt.loops import can_be_outermost
+from tinygrad.codegen.opt.opts import Merge, Swap, Upcast, Vector
 from tinygrad.codegen.ranges import range_named
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
@@ -24,14 +24,14 @@ MOST_VECTORS = 4
 class PanelChooser(LaneChooser):
     """Staging for the chooser of tiles."""
 
-    def stage(self, which: int, over: tuple[int, ...]) -> bool:
+    def stage_factor(self, which: int, over: tuple[int, ...]) -> bool:
         """Stage the operand `which` of the main contraction, which the splits before have rebuilt."""
         for node in self.nest.toposort():
             product = product_in(node.src[0]) if node.op is Ops.REDUCE else None
             if product is not None:
                 held = product.src[which]
                 if {r.arg[0] for r in held.ranges} >= set(over):
-                    self.take(Stage(operands(self.nest).index(held), over=over))
+                    self.stage(held, [range_named(self.nest, r) for r in over])
                     return True
         return False
 

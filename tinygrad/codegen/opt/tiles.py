@@ -15,7 +15,7 @@ from tinygrad.codegen.opt.access import accesses_of
 from tinygrad.codegen.opt.chooser import tile_size
 from tinygrad.codegen.opt.lanes import JUMP_COST, LINE_ITEMS
 from tinygrad.codegen.opt.loops import operands
-from tinygrad.codegen.opt.opts import Stage, Swap, Upcast, Vector
+from tinygrad.codegen.opt.opts import Swap, Upcast, Vector
 from tinygrad.codegen.opt.panels import MOST_VECTORS, PanelChooser
 from tinygrad.codegen.ranges import output_ranges
 from tinygrad.graph.ops import Ops, RangeKind
@@ -185,7 +185,7 @@ class TileChooser(PanelChooser):
                   uses_of_a_staged_item=self.staging_reuse(contraction, lane), staged=bool(stage))
         if rows > 1:
             self.take(Upcast(row.arg[0], rows))
-        if stage and self.stage(which, (*read_over, *staged)):
+        if stage and self.stage_factor(which, (*read_over, *staged)):
             self.fill_by_vectors()
             self.enclose_with(self.ranges_of_staging(outer))
 
@@ -269,8 +269,7 @@ class TileChooser(PanelChooser):
                 if lane in operand.ranges and self.is_walked_badly(operand, lane):
                     inner = [r for r in operand.ranges if r not in output_ranges(self.nest)]
                     order = sorted(inner, key=lambda r: (_PANEL_ORDER[r.arg[1]], r not in new, r.arg[0]))
-                    self.take(Stage(operands(self.nest).index(operand),
-                                  over=tuple(r.arg[0] for r in order)))
+                    self.stage(operand, order)
                     self.fill_by_vectors()
                     break
 

@@ -1,0 +1,142 @@
+"""Staging: a value computed once into memory of its own, which all who want it read.
+
+In: a nest, a value that can be staged (`stageable`: the operands of its contractions, and the rows that it
+would compute again, of `cached_rows.py`), the loops that it is read along, and in which memory it lies how.
+Out: the nest with a STAGE, filled by loops of its own, and a LOAD for each reader. So packed panels and
+cached rows lie in scratch memory, filled item by item, and the tiles of a block in shared memory, filled by
+all of its threads, neighbours with neighbouring items.
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tinygrad.codegen.contraction import narrower
+from tinygrad.codegen.opt.cached_rows import CachedRow, cacheable_rows
+from tinygrad.codegen.opt.loops import operands
+from tinygrad.codegen.predicate import mask_loads_along
+from tinygrad.codegen.ranges import fresh_identity, loops_inside
+from tinygrad.dtype import dtypes
+from tinygrad.graph.ops import Memory, Ops, RangeKind
+from tinygrad.graph.uop import UOp
+from tinygrad.helpers import ceildiv, prod
+
+Reader = tuple[UOp, tuple[UOp, ...]]
+"""A value, and the loops along which it is read."""
+
+
+def stageable(nest: UOp) -> list[UOp]:
+    """The values that can be staged, in the order in which a plan counts them: the operands of contractions,
+    then the rows that are computed more than once."""
+    return [*operands(nest), *(row.value for row in cacheable_rows(nest))]
+
+
+def numbered_rows(nest: UOp) -> list[tuple[int, CachedRow]]:
+    """The rows among the `stageable`, each with its number."""
+    return list(enumerate(cacheable_rows(nest), len(operands(nest))))
+
+
+def readers_of(nest: UOp, number: int, over: Sequence[UOp]) -> list[Reader]:
+    """Who reads value `number` of the `stageable`: itself `over` these loops and, where it is a row, all that
+    equals it along loops of their own.
+
+    Raises ValueError where there is no such value.
+    """
+    own, rows = operands(nest), cacheable_rows(nest)
+    if number >= len(own) + len(rows):
+        raise ValueError(f"the nest has {len(own) + len(rows)} values to stage; there is no number {number}")
+    if number < len(own):
+        return [(own[number], tuple(over))]
+    return [(value, (loop,)) for value, loop in rows[number - len(own)].readers]
+
+
+@dataclass(frozen=True)
+class SharedTile:
+    """How threads fill a tile in shared memory, and how it lies there.
+
+    Threads that read one item each of several rows have a bank conflict where rows are as long as the banks
+    are many. So rows are swizzled: after every `rows` rows the items of a row begin `shift` items later, and
+    those at the end come first.
+    """
+
+    threads: int
+    """that fill it"""
+    width: int
+    """items that a thread loads at once"""
+    rows: int = 1
+    shift: int = 0
+
+    def swizzled(self, counters: Sequence[UOp], extents: Sequence[int], back: bool = False) -> UOp:
+        """Where the last counter's item is in its row; `back`, which item is there."""
+        last = counters[-1]
+        if not self.shift:
+            return last
+        swizzle = counters[-2] // self.rows * (self.shift % extents[-1])
+        return (last + swizzle * (extents[-1] - 1 if back else 1)) % extents[-1]
+
+    def check(self, extents: Sequence[int]) -> None:
+        """Raises ValueError for a tile that cannot be filled or swizzled so."""
+        if extents[-1] % self.width:
+            raise ValueError(f"rows of {extents[-1]} items are no multiple of {self.width}")
+        if self.shift and (len(extents) < 2 or self.shift % self.width):
+            raise ValueError("rows are swizzled by whole accesses, where there are several")
+
+
+def staged(nest: UOp, readers: Sequence[Reader], tile: SharedTile | None = None) -> UOp:
+    """The nest in which all `readers` of one value load it from memory, where it is computed once: scratch
+    memory, or shared memory for a `tile`."""
+    value, over = readers[0]
+    narrow = value if tile is None else narrower(value) or value  # a block's memory is small
+    if tile is None:
+        stage = _filled_in_order(nest, narrow, over)
+    else:
+        stage = _filled_by_block(nest, narrow, over, tile)
+    loads = {}
+    for reader, loops in readers:
+        load = stage.index(_place(loops, tile)).load()
+        loads[reader] = load if narrow is value else load.cast(reader.dtype)
+    return nest.substitute(loads)
+
+
+def _place(loops: Sequence[UOp], tile: SharedTile | None) -> UOp:
+    """The place of an item in memory: rows in the order of the loops."""
+    extents = [r.extent for r in loops]
+    last = loops[-1] if tile is None else tile.swizzled(loops, extents)
+    place = UOp.const(0, dtypes.index)
+    for counter, extent in zip((*loops[:-1], last), extents, strict=True):
+        place = place * extent + counter
+    return place
+
+
+def _filled_in_order(nest: UOp, value: UOp, over: Sequence[UOp]) -> UOp:
+    """The STAGE of a value in scratch memory, an item an iteration."""
+    identity = fresh_identity(nest)
+    filled = [UOp.range(r.extent, identity + i) for i, r in enumerate(over)]
+    changes = dict(zip(over, filled, strict=True))
+    for r in loops_inside(value):  # its readers may go on with theirs
+        changes.setdefault(r, UOp.range(r.extent, identity + len(changes), r.arg[1]))
+    return value.substitute(changes).stage(identity, Memory.SCRATCH, *filled)
+
+
+def _filled_by_block(nest: UOp, value: UOp, over: Sequence[UOp], tile: SharedTile) -> UOp:
+    """The STAGE of a value in shared memory, filled by the threads of a block together."""
+    extents = [r.extent for r in over]
+    tile.check(extents)
+    total = int(prod(extents))
+    identity = fresh_identity(nest)
+    rounds = ceildiv(total, tile.threads * tile.width)
+    zero = UOp.const(0, dtypes.index)
+    fill = UOp.range(rounds, identity, RangeKind.LOOP) if rounds > 1 else zero
+    thread = UOp.range(tile.threads, identity + 1, RangeKind.LOCAL)
+    lane = UOp.range(tile.width, identity + 2, RangeKind.VECTOR) if tile.width > 1 else zero
+    item = (fill * tile.threads + thread) * tile.width + lane
+    counters: list[UOp] = []
+    stride = 1
+    for extent in reversed(extents):
+        counters.insert(0, item // stride % extent)
+        stride *= extent
+    counters[-1] = tile.swizzled(counters, extents, back=True)
+    filled = value.substitute(dict(zip(over, counters, strict=True)))
+    if rounds * tile.threads * tile.width > total:
+        filled = mask_loads_along(filled, item < total)
+    return filled.stage(identity, Memory.SHARED, *(r for r in (fill, thread, lane) if r.op is Ops.RANGE))
