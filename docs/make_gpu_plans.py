@@ -20,7 +20,7 @@ from bench.gpu_rows import FULL
 from tinygrad import Context, Tensor, dtypes
 from tinygrad.codegen.compile import parts_of, stages_of
 from tinygrad.codegen.cost import estimate
-from tinygrad.codegen.opt.opts import MMA, Attention, OnlineSoftmax, Row, Scatter, Share, Tighten
+from tinygrad.codegen.opt.opts import MMA, Attention, OnlineSoftmax, Row, Scatter, Stage, Tighten
 from tinygrad.engine.realize import schedule_uops
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.uop import UOp
@@ -37,7 +37,7 @@ FLOAT_RATE = MULTIPROCESSORS * 128 * CLOCK
 SHARED_RATE = MULTIPROCESSORS * 128 * CLOCK
 """Bytes of shared memory in a second."""
 MEMORY_RATE, UNIT_RATE = 4.8e12, {"bf16": 990e12, "f16": 990e12, "tf32": 495e12, "s8": 1979e12}
-SHOWN = (Row, OnlineSoftmax, Share, MMA, Attention, Scatter,
+SHOWN = (Row, OnlineSoftmax, Stage, MMA, Attention, Scatter,
          Tighten)
 REGISTERS, SHARED_BYTES, THREADS, BLOCKS = 65536, 227 << 10, 2048, 32
 """Of a multiprocessor."""

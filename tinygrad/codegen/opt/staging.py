@@ -21,7 +21,7 @@ from tinygrad.graph.ops import Memory, Ops, RangeKind
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ceildiv, prod
 
-Reader = tuple[UOp, tuple[UOp, ...]]
+ReadAlong = tuple[UOp, tuple[UOp, ...]]
 """A value, and the loops along which it is read."""
 
 
@@ -36,7 +36,7 @@ def numbered_rows(nest: UOp) -> list[tuple[int, CachedRow]]:
     return list(enumerate(cacheable_rows(nest), len(operands(nest))))
 
 
-def readers_of(nest: UOp, number: int, over: Sequence[UOp]) -> list[Reader]:
+def readers_of(nest: UOp, number: int, over: Sequence[UOp]) -> list[ReadAlong]:
     """Who reads value `number` of the `stageable`: itself `over` these loops and, where it is a row, all that
     equals it along loops of their own.
 
@@ -82,7 +82,7 @@ class SharedTile:
             raise ValueError("rows are swizzled by whole accesses, where there are several")
 
 
-def staged(nest: UOp, readers: Sequence[Reader], tile: SharedTile | None = None) -> UOp:
+def staged(nest: UOp, readers: Sequence[ReadAlong], tile: SharedTile | None = None) -> UOp:
     """The nest in which all `readers` of one value load it from memory, where it is computed once: scratch
     memory, or shared memory for a `tile`."""
     value, over = readers[0]
