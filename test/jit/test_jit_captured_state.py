@@ -9,8 +9,37 @@ import numpy as np
 import pytest
 from jit_programs import traced, vector
 
-from tinygrad import Tensor, TinyJit, nn
+from tinygrad import Context, Tensor, TinyJit, nn
 from tinygrad.graph.uop import UOp
+
+
+def test_what_changed_is_said_where_a_function_is_traced_again(capsys):
+    scale = 2
+    weight = Tensor([3.0]).realize()
+    array = np.ones(1, np.float32)
+
+    @TinyJit
+    def run(x):
+        return x * weight * scale + Tensor(array)
+
+    def reason():
+        run(vector(1)).realize()
+        found = [line for line in capsys.readouterr().out.splitlines() if line.startswith("TinyJit")]
+        return found[0].partition("traced again, for ")[2] if found else ""
+
+    for _ in range(3):
+        run(vector(1)).realize()
+    with Context(DEBUG=2):
+        assert reason() == ""
+        scale = 5
+        assert reason() == "a number or text that its code reads changed"
+        assert reason() == ""
+        weight = Tensor([4.0]).realize()
+        assert reason() == "the tensors that it uses from outside changed"
+        assert reason() == ""
+        array[0] = 7
+        assert reason() == "an array or list that a tensor is made of changed"
+        assert run(vector(1)).item() == 1 * 4 * 5 + 7
 
 
 def test_methods_of_two_instances():

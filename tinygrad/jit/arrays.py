@@ -1,8 +1,8 @@
 """The arrays and lists that a traced call made tensors of: whether calling again would make the same.
 
 The kernels of a trace read the copies that were made then. `HostData` has the digests of their content, by
-which two traces are compared, and the arrays and lists among their sources that live on outside of the call:
-those are read again before each replay (`jit/jit.py`).
+which two traces are compared, and the arrays and lists among their sources that live on outside of the call,
+each a row of the guard table (`jit/guard_table.py`).
 """
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import numpy as np
 
 from tinygrad.dtype import DType
 from tinygrad.jit.guard_paths import GuardPaths, reference_to
+from tinygrad.jit.guard_table import Guard
 from tinygrad.tensor.hostdata import array_of, owner_of
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -37,13 +38,18 @@ class Source:
     read: Callable[[Any], Array]
     """the content, of the owner"""
 
-    def is_unchanged(self) -> bool:
-        """Whether the data would make the same tensor now."""
+    def guard(self) -> Guard:
+        """The row that holds while the data would make the same tensor."""
+        return Guard("an array or list that a tensor is made of", lambda inputs: self.digest_now(),
+                     self.digest)
+
+    def digest_now(self) -> bytes | None:
+        """That of the tensor that the data would make now; None where it would make none."""
         root = self.root()
         try:
-            return root is not None and digest_of(self.read(root)) == self.digest
+            return None if root is None else digest_of(self.read(root))
         except (ArithmeticError, TypeError, ValueError, RuntimeError):  # no data for a tensor any more
-            return False
+            return None
 
 
 def source_of(data: Any, digest: bytes, convert: Callable[[Any], Array]) -> Source | None:
@@ -130,6 +136,9 @@ class HostData:
         """Compare with the call of the same kind before this one."""
         self.is_repeated = not self.digests or (before is not None and before.digests == self.digests)
 
-    def hold(self) -> bool:
-        """Whether another call would make the same tensors, as far as can be known."""
-        return self.is_repeated and all([source.is_unchanged() for source in self.sources])
+    def table(self) -> list[Guard]:
+        """Rows that hold where another call would make the same tensors, as far as can be known."""
+        if not self.digests:
+            return []
+        return [Guard("what the call before made tensors of", lambda inputs: self.is_repeated, True),
+                *(source.guard() for source in self.sources)]

@@ -2,8 +2,8 @@
 
 `CapturedState` remembers them as they were before the call, and says afterwards what the call did to them. A
 trace is not kept where the call computed values that were pending outside, or made an outside tensor stand
-for other memory: the next call then traces again. `Guards` are what must hold for a trace that was kept to be
-used (`jit/jit.py`), as in TorchDynamo (Ansel et al., 2024).
+for other memory: the next call then traces again. `Captured` is what a trace that was kept rests on, and its
+rows of the guard table (`jit/guard_table.py`).
 """
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ from tinygrad.graph.leaf_tensors import depends_on_leaf, is_leaf
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.storage import Storage
 from tinygrad.graph.uop import UOp
+from tinygrad.jit.arguments import Inputs
+from tinygrad.jit.guard_table import Guard
 from tinygrad.tensor import Tensor, generator
 from tinygrad.tensor.live import live_tensors
 
@@ -124,9 +126,9 @@ class CapturedState:
         """The reference to `tensor` if it is from outside."""
         return next((b.tensor for b in self.tensors if b.tensor() is tensor), None)
 
-    def guards(self, captured: Set[Storage], used: Collection[UOp], given: Sequence[Tensor],
-               stand_ins: Mapping[int, Tensor], seed: int | None, read: Iterable[UOp] = ()) -> Guards:
-        """The guards of a trace that uses the memory of `captured` and computed from the nodes `used`, among
+    def captured(self, captured: Set[Storage], used: Collection[UOp], given: Sequence[Tensor],
+                 stand_ins: Mapping[int, Tensor], seed: int | None, read: Iterable[UOp] = ()) -> Captured:
+        """What a trace rests on that uses the memory of `captured` and computed from the nodes `used`, among
         them lazy tensors from outside, which were not `given` as arguments; those have `stand_ins`, by
         number. `seed`: of random numbers, if it must stay. `read`: memory that numbers were read from."""
         tensor_guards: dict[Storage, list[TensorGuard]] = {}
@@ -145,7 +147,7 @@ class CapturedState:
         for number, stand_in in stand_ins.items():
             if stand_in._first_gradient_use is not None:
                 gradients[number] = GradientUse.of(given[number]._grad, stand_in)
-        return Guards(tensor_guards, lazy, [*read_by([uop for _, uop in lazy]), *read], gradients, seed)
+        return Captured(tensor_guards, lazy, [*read_by([uop for _, uop in lazy]), *read], gradients, seed)
 
 
 def read_by(uops: Sequence[UOp]) -> list[UOp]:
@@ -256,8 +258,8 @@ class StorageGuards:
 
 
 @dataclasses.dataclass(frozen=True)
-class Guards:
-    """What must hold for a trace to be used."""
+class Captured:
+    """What a trace uses from outside, as it was when it was traced."""
 
     tensor_guards: dict[Storage, list[TensorGuard]]
     """the outside tensors that stood for each captured memory"""
@@ -276,22 +278,36 @@ class Guards:
                          *(h for h, _ in self.lazy)]
         return [tensor for guard in tensor_guards if (tensor := guard.tensor()) is not None]
 
-    def hold(self, given: Sequence[Tensor]) -> bool:
-        """Whether the outside tensors still stand for the memory, and the values, that were captured, in a
-        call with the tensors `given`. What was pending is written by now."""
-        if self.seed is not None and self.seed != generator.seed():
+    def table(self) -> list[Guard]:
+        """Rows that hold where the outside tensors still stand for the memory, and the values, that were
+        captured. What was pending is written by then."""
+        rows = []
+        if self.seed is not None:
+            rows.append(Guard("the seed of random numbers", lambda inputs: generator.seed(), self.seed))
+        if self.read:
+            rows.append(Guard("memory that was read while tracing",
+                              lambda inputs: any([node.is_overwritten for node in self.read]), False))
+        if self.lazy:
+            rows.append(Guard("the values of lazy tensors from outside", lambda inputs: all(
+                [h.is_unchanged() and still_holds(h.tensor(), uop) for h, uop in self.lazy]), True))
+        if self.tensor_guards:
+            rows.append(Guard("the tensors that it uses from outside", lambda inputs: self.known.changed(),
+                              set(), self.all_stand))
+        if self.other_uses:
+            rows.append(Guard("gradients from before the call", self.gradients_are_the_same, True))
+        return rows
+
+    def all_stand(self, changed: set[Storage]) -> bool:
+        """Whether tensors with other nodes stand for these memories all the same; takes note of the nodes."""
+        if not all(map(self.stands, changed)):
             return False
-        if any([node.is_overwritten for node in self.read]):
-            return False
-        if not all([h.is_unchanged() and still_holds(h.tensor(), uop) for h, uop in self.lazy]):
-            return False
-        others = self.known.changed()
-        if not all(map(self.stands, others)):
-            return False
-        if others:
-            self.look_again()
+        self.look_again()
+        return True
+
+    def gradients_are_the_same(self, inputs: Inputs) -> bool:
+        """Whether a call with these arguments does the same with each gradient."""
         for owner, use in self.other_uses:
-            tensor = given[owner] if isinstance(owner, int) else owner()
+            tensor = inputs.tensors[owner] if isinstance(owner, int) else owner()
             if tensor is not None and not use.is_the_same(tensor):
                 return False
         return True

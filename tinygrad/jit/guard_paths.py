@@ -4,7 +4,7 @@ Python tells nobody that a name, an attribute or an item of a list stands for an
 follows the names that a function's code reads, and what can be reached from there, to the tensors that a call
 used, and to the arrays and lists that it made tensors of (`jit/arrays.py`). It asks before each replay
 whether the way still leads there. Numbers, texts and other objects that code reads by name (of an enclosing
-function, or of its module) are compared too. One of `Guards` (`jit/captured_state.py`).
+function, or of its module) are compared too. They are rows of the guard table (`jit/guard_table.py`).
 """
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ import sys
 import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from tinygrad.jit.arguments import PLAIN
+from tinygrad.jit.arguments import PLAIN, Inputs
+from tinygrad.jit.guard_table import Guard
 from tinygrad.tensor import Tensor
 from tinygrad.tensor.hostdata import owner_of
 
@@ -110,18 +110,15 @@ def lead_there(paths: Iterable[PathGuard]) -> bool:
     return True
 
 
-@dataclass(frozen=True)
-class ValueGuard:
-    """A number or text that code reads by name."""
+def value_guard(read: Callable[[Any, Any], Any], holder: Any, key: Any, value: Any) -> Guard:
+    """The row of a number or text that code reads by name."""
 
-    read: Callable[[Any, Any], Any]
-    holder: Any
-    key: Any
-    value: Any
+    def read_now(inputs: Inputs) -> tuple[type, Any]:
+        now = read(holder, key)
+        return type(now), now
 
-    def leads_there(self) -> bool:
-        now = self.read(self.holder, self.key)
-        return now is self.value or (type(now) is type(self.value) and bool(now == self.value))
+    return Guard("a number or text that its code reads" if key is None else f"the value of `{key}`", read_now,
+                 (type(value), value))
 
 
 class GuardPaths:
@@ -133,7 +130,7 @@ class GuardPaths:
         self.wanted = wanted
         self.known = known
         self.path_guards: dict[tuple[Any, int], PathGuard] = {}
-        self.value_guards: list[ValueGuard] = []
+        self.value_guards: list[Guard] = []
         self.values: list[Any] = []
         """the objects that are held, so that their ids stay theirs: weakly, where that can be"""
         self.gone: list[Any] = []
@@ -153,10 +150,14 @@ class GuardPaths:
         self.seen.clear()
         self.leads.clear()
 
-    def hold(self) -> bool:
-        """Whether all of them still lead where they led."""
-        return not self.gone and lead_there(self.path_guards.values()) and all(
-            [value_guards.leads_there() for value_guards in self.value_guards])
+    def table(self) -> list[Guard]:
+        """The rows: all ways at once, for a model has hundreds, and each value."""
+        return [Guard("what its names, attributes and items refer to", self.lead_there, True),
+                *self.value_guards]
+
+    def lead_there(self, inputs: Inputs) -> bool:
+        """Whether all ways still lead where they led."""
+        return not self.gone and lead_there(self.path_guards.values())
 
     def note(self, read: Callable[[Any, Any], Any], holder: Any, key: Any, value: Any) -> None:
         """Take note of an object that stands in another one."""
@@ -194,7 +195,7 @@ class GuardPaths:
                     self.made.add((id(holder), key))
             elif read in (_content, _global):
                 if isinstance(child, PLAIN):
-                    self.value_guards.append(ValueGuard(read, holder, key, child))
+                    self.value_guards.append(value_guard(read, holder, key, child))
                 else:
                     self.note(read, holder, key, child)
         self.leads[id(value)] = leads

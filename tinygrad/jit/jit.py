@@ -30,7 +30,7 @@ from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.sizes import unbound
 from tinygrad.graph.storage import Overwriting, Storage
 from tinygrad.graph.uop import UOp
-from tinygrad.helpers import JIT, engine_lock
+from tinygrad.helpers import DEBUG, JIT, engine_lock
 from tinygrad.jit.arguments import CallKind, Inputs, Slot, changed, returned_tensors
 from tinygrad.jit.arrays import HostData
 from tinygrad.jit.captured_state import (
@@ -41,6 +41,7 @@ from tinygrad.jit.captured_state import (
     set_gradient,
 )
 from tinygrad.jit.guard_paths import GuardPath, GuardPaths
+from tinygrad.jit.guard_table import broken
 from tinygrad.jit.saved import Saved, load, save
 from tinygrad.jit.shape_guards import ShapeGuards
 from tinygrad.jit.trace import GIVEN_UP, SEED, Output, Trace, argument_source
@@ -136,15 +137,18 @@ class TinyJit(Generic[P, R]):
             inputs = Inputs((args, dict(sorted(kwargs.items()))))
             inputs.realize()
             kind = inputs.kind()
-            while (trace := self.traces.get(kind)) and not trace.shape_guards.hold(inputs.variables):
+            while (trace := self.traces.get(kind)) and broken(trace.size_guards, inputs):
                 kind = kind._replace(variant=kind.variant + 1)
-            if trace is not None and trace.fits(inputs):
+            changed_since = None if trace is None else broken(trace.guards, inputs)
+            if trace is not None and changed_since is None:
                 self.traces.move_to_end(kind)
                 self.in_vain = 0
                 if observer.active is None:
                     return trace.replay(inputs)  # type: ignore[no-any-return]  # what the function returned
                 with observer.active.span("replay", described(self.function)):
                     return trace.replay(inputs)  # type: ignore[no-any-return]  # what the function returned
+            if changed_since is not None and DEBUG >= 2:
+                print(f"TinyJit {described(self.function)}: traced again, for {changed_since.what} changed")
             before = None if trace is None else trace.host
             self.traces.pop(kind, None)
             tracer = self._tracer(inputs)
@@ -163,9 +167,9 @@ class TinyJit(Generic[P, R]):
         it finds some."""
         self.in_vain += 1
         trace = tracer.trace
-        if trace is not None and trace.guard_paths is not None:
-            makes_more = not trace.guard_paths.made <= self.made
-            self.made |= trace.guard_paths.made
+        if trace is not None:
+            makes_more = not tracer.made <= self.made
+            self.made |= tracer.made
             if not makes_more:
                 self.traces[kind] = trace
                 if len(self.traces) > MAX_TRACES:
@@ -189,7 +193,6 @@ class PureJit(TinyJit[P, R]):
 
     def keep(self, kind: CallKind, tracer: Tracer) -> None:
         if tracer.trace is not None and not tracer.trace.states:
-            tracer.trace.guard_paths = tracer.trace.host = None
             self.traces[kind] = tracer.trace
 
 
@@ -242,6 +245,8 @@ class Tracer:
         self.alone = alone
         self.trace: Trace | None = None
         self.host = HostData()
+        self.made: set[GuardPath] = set()
+        """the ways to tensors that the call made, and the function keeps"""
         self.stand_ins: dict[Storage, UOp] = {}
         self.tensors: list[Tensor] = []
         for tensor, view in zip(inputs.tensors, inputs.views, strict=True):
@@ -301,11 +306,9 @@ class Tracer:
         trace.check(self.inputs)
         Overwriting(trace.overwritten(self.inputs)).done()
         if not rebound and not self.captured_state.was_computed():
-            used = set(map(id, trace.guards.tensors())) | self.host.roots()
-            trace.guard_paths = GuardPaths(function, (*bound, *self.inputs.objects), used,
-                                           self.captured_state.ids())
-            self.host.drop_dead_sources(trace.guard_paths)
-            trace.host = self.host
+            trace.guards = trace.captured.table()
+            if not self.alone:
+                self.follow_paths(function, bound, trace)
             self.trace = trace
         results = [self.first_result(t, i, trace) for i, t in enumerate(returned)]
         for owner, gradient in gradients.items():
@@ -313,6 +316,15 @@ class Tracer:
             set_gradient(tensor, GIVEN_UP if is_unwanted(gradient) else gradient)
         self.give_back_inputs()
         return changed(trace.structure, lambda v: results[v.position] if isinstance(v, Slot) else v)
+
+    def follow_paths(self, function: Callable[..., Any], bound: tuple[Any, ...], trace: Trace) -> None:
+        """Add to a trace's guards how the function reached what it uses from outside, and what it made
+        tensors of."""
+        used = set(map(id, trace.captured.tensors())) | self.host.roots()
+        paths = GuardPaths(function, (*bound, *self.inputs.objects), used, self.captured_state.ids())
+        self.host.drop_dead_sources(paths)
+        trace.host, self.made = self.host, paths.made
+        trace.guards = [*self.host.table(), *trace.guards, *paths.table()]
 
     def separate(self, returned: list[Tensor]) -> None:
         """Give tensors with equal expressions, which are computed once, memory of their own each."""
@@ -486,8 +498,8 @@ class TraceBuilder:
         captured = {p.state.storage for p in self.places if p.state is not None}
         captured.update(node.storage for node in self.capture.read)
         draws = any(v.source in self.counters for step in self.steps for v in step.variables)
-        guards = tracer.captured_state.guards(
+        rests_on = tracer.captured_state.captured(
             captured, self.capture.used, tracer.inputs.tensors, tracer.arguments,
             self.seed if draws else None, self.capture.read)
-        return Trace(self.places, self.steps, written, outputs, structure, new_gradients, guards,
+        return Trace(self.places, self.steps, written, outputs, structure, new_gradients, rests_on,
                      self.start, drawn, ShapeGuards.of(self.capture.decisions, self.variables))

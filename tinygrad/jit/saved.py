@@ -34,7 +34,7 @@ from tinygrad.graph.spec import SpecError, check_graph
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import Context, engine_lock
 from tinygrad.jit.arguments import CallKind
-from tinygrad.jit.captured_state import GradientUse, Guards, TensorGuard, is_unwanted
+from tinygrad.jit.captured_state import Captured, GradientUse, TensorGuard, is_unwanted
 from tinygrad.jit.shape_guards import ShapeGuards
 from tinygrad.jit.trace import Output, Trace
 from tinygrad.schedule.cache import TemplateView
@@ -85,7 +85,7 @@ def save(traces: Mapping[CallKind, Trace]) -> Saved:
                        "that it is to know, then pickle it")
     with engine_lock:
         for trace in traces.values():
-            compute_lazy(trace.guards)
+            compute_lazy(trace.captured)
         saver = _Saver()
         plans = [saver.plan(kind, trace) for kind, trace in traces.items()]
         text = json.dumps({"rows": saver.writer.rows, "traces": plans}).encode()
@@ -95,9 +95,9 @@ def save(traces: Mapping[CallKind, Trace]) -> Saved:
     return saved
 
 
-def compute_lazy(guards: Guards) -> None:
+def compute_lazy(captured: Captured) -> None:
     """Compute what lazy tensors a trace uses, so that they are whole tensors of the memory it captured."""
-    lazy = [t for t in (guard.tensor() for guard, _ in guards.lazy) if t is not None]
+    lazy = [t for t in (guard.tensor() for guard, _ in captured.lazy) if t is not None]
     if lazy:
         lazy[0].realize(*lazy[1:])
 
@@ -149,7 +149,7 @@ class _Saver:
         refuse_several_devices(kind, trace)
         gradients = [[self.owner(owner), self.output(output, trace) if isinstance(output, Output) else output]
                      for owner, output in trace.gradients.items()]
-        uses = [[self.owner(owner), self.use(use)] for owner, use in trace.guards.gradients.items()]
+        uses = [[self.owner(owner), self.use(use)] for owner, use in trace.captured.gradients.items()]
         return {
             "plain": kind.plain,
             "places": [self.place(p, trace) for p in trace.places],
@@ -159,15 +159,15 @@ class _Saver:
             "outputs": [self.output(o, trace) for o in trace.outputs],
             "gradients": [g for g in gradients if g[0] is not None],
             "uses": [u for u in uses if u[0] is not None],
-            "seed": trace.guards.seed,
+            "seed": trace.captured.seed,
             "random": [trace.random_start, trace.random_count],
-            "decisions": [[self.writer.add(node), result] for node, result in trace.shape_guards.found],
+            "decisions": [[self.writer.add(node), result] for node, result in trace.sizes.found],
         }
 
     def place(self, place: Place, trace: Trace) -> list[Any]:
         spec, state, content = place.placeholder.arg, None, None
         if place.state is not None:
-            state = self.tensor(whole_tensor(place.state, trace.guards))
+            state = self.tensor(whole_tensor(place.state, trace.captured))
         if place.content is not None:
             content = len(self.arrays)
             self.arrays.append(place.content)
@@ -185,15 +185,15 @@ class _Saver:
 def refuse_several_devices(kind: CallKind, trace: Trace) -> None:
     """Raise JitError for a trace with a tensor on several devices among its arguments, results and state."""
     results = [r for r in (*trace.outputs, *trace.gradients.values()) if isinstance(r, Output)]
-    places = [device for _, _, device, _ in kind.tensors] + [t.device for t in trace.guards.tensors()]
+    places = [device for _, _, device, _ in kind.tensors] + [t.device for t in trace.captured.tensors()]
     if any(isinstance(place, tuple) for place in places) or any(len(r.places) > 1 for r in results):
         raise JitError("a captured function cannot be pickled that takes, returns or changes tensors on "
                        "several devices; gather them with .to(device), and capture it again")
 
 
-def whole_tensor(node: UOp, guards: Guards) -> Tensor:
+def whole_tensor(node: UOp, captured: Captured) -> Tensor:
     """A tensor that is all of the memory of a BUFFER node: the caller's own, where there is one."""
-    for guard in (*guards.tensor_guards.get(node.storage, []), *(h for h, _ in guards.lazy)):
+    for guard in (*captured.tensor_guards.get(node.storage, []), *(h for h, _ in captured.lazy)):
         tensor = guard.tensor()
         view = None if tensor is None else storage_view(tensor.uop)
         if tensor is not None and view is not None and view.base.storage is node.storage and is_whole(view):
@@ -250,11 +250,12 @@ class _Loader:
         for owner, output in plan["gradients"]:
             gradients[self.owner(owner)] = self.output(output, places) if isinstance(output, list) else output
         start, count = plan["random"]
-        shape_guards = ShapeGuards([(self.reader.node(at), bool(result)) for at, result in plan["decisions"]])
+        sizes = ShapeGuards([(self.reader.node(at), bool(result)) for at, result in plan["decisions"]])
+        captured = self.captured(places, plan["uses"], plan["seed"])
         return Trace(places, [self.step(s, places) for s in plan["steps"]],
                      {numbers[n] for n in plan["written"]}, [self.output(o, places) for o in plan["outputs"]],
-                     structure, gradients, self.guards(places, plan["uses"], plan["seed"]), start, count,
-                     shape_guards, kept=self.saved.tensors)
+                     structure, gradients, captured, start, count, sizes, guards=captured.table(),
+                     kept=self.saved.tensors)
 
     def owner(self, data: Sequence[Any]) -> Any:
         kind, number = data
@@ -282,7 +283,7 @@ class _Loader:
         own = view.over([places[number].placeholder])
         return Output((number,), own, requires_grad, argument, reference)
 
-    def guards(self, places: Sequence[Place], uses: Sequence[Any], seed: int | None) -> Guards:
+    def captured(self, places: Sequence[Place], uses: Sequence[Any], seed: int | None) -> Captured:
         """Captured tensors are this trace's own now; gradients that it reads or adds to are put back."""
         tensors: list[Tensor] = self.saved.tensors
         gradients: dict[Any, GradientUse] = {}
@@ -292,10 +293,10 @@ class _Loader:
                 owner()._grad = before
             gradients[owner] = GradientUse(requires_grad, is_read,
                                            None if before is None else weakref.ref(before), is_given_up)
-        captured = {p.state.storage for p in places if p.state is not None}
+        states = {p.state.storage for p in places if p.state is not None}
         tensor_guards = {memory_node(t).storage: [TensorGuard(weakref.ref(t), t._requires_grad)]
                          for t in tensors}
-        return Guards({s: h for s, h in tensor_guards.items() if s in captured}, [], [], gradients, seed)
+        return Captured({s: h for s, h in tensor_guards.items() if s in states}, [], [], gradients, seed)
 
 
 def memory_node(tensor: Tensor) -> UOp:

@@ -1,8 +1,8 @@
-"""Shape guards: how comparisons of sizes came out while a function was traced: whether they come out so for
-other values.
+"""Shape guards: how comparisons of sizes came out while a function was traced.
 
 In: what `graph/sizes.py` asked of the values that Variables are bound to, and the names of those that are
-arguments. Out: `ShapeGuards`, which say whether a trace is right for the values of another call.
+arguments. Out: `ShapeGuards`, a row of the guard table: the answers, asked again for the values of another
+call.
 """
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from tinygrad.graph.sizes import bound, truth_of, unbound
 from tinygrad.graph.uop import UOp
+from tinygrad.jit.guard_table import Guard
 
 MOST_KNOWN = 1 << 12
 """Values of the Variables for which the answer is remembered."""
@@ -28,10 +29,14 @@ class ShapeGuards:
         """Those of a call whose arguments bind `variables`."""
         return cls([(unbound(condition, variables), result) for condition, result in found.items()])
 
-    def hold(self, variables: Mapping[str, int]) -> bool:
-        """Whether each is what it was for these values, too."""
+    def table(self) -> list[Guard]:
+        """The row, where there are comparisons."""
         if not self.found:
-            return True
+            return []
+        return [Guard("how sizes compare", lambda inputs: self.are_so(inputs.variables), True)]
+
+    def are_so(self, variables: Mapping[str, int]) -> bool:
+        """Whether each comparison is what it was for these values, too."""
         key = tuple(variables.items())
         answer = self.known.get(key)
         if answer is None:

@@ -23,8 +23,8 @@ from tinygrad.graph.uop import UOp
 from tinygrad.helpers import DEBUG, complete, partition
 from tinygrad.jit.arguments import Inputs, Slot, changed
 from tinygrad.jit.arrays import HostData
-from tinygrad.jit.captured_state import Guards, compute_readers, is_tracked, set_gradient
-from tinygrad.jit.guard_paths import GuardPaths
+from tinygrad.jit.captured_state import Captured, compute_readers, is_tracked, set_gradient
+from tinygrad.jit.guard_table import Guard
 from tinygrad.jit.shape_guards import ShapeGuards
 from tinygrad.tensor import Tensor, generator
 from tinygrad.tensor.live import live_tensors
@@ -135,17 +135,17 @@ class Trace:
     """the result, with a slot for every tensor"""
     gradients: dict[Any, Output | str | None]
     """what the call leaves as `.grad`, by the owner, a reference or the number of an argument"""
-    guards: Guards
+    captured: Captured
     random_start: dict[str, int]
     """each device's random counter when the trace began"""
     random_count: dict[str, int]
     """what a call adds to it"""
-    shape_guards: ShapeGuards = dataclasses.field(default_factory=ShapeGuards)
-    """what the values of Variables decided"""
-    guard_paths: GuardPaths | None = None
-    """how the function reached what it uses from outside; None for a function without Python"""
+    sizes: ShapeGuards = dataclasses.field(default_factory=ShapeGuards)
+    """what the values of Variables decided; where they decide otherwise, that is another variant"""
     host: HostData | None = None
     """the arrays and lists that the function made tensors of; None for a function without Python"""
+    guards: list[Guard] = dataclasses.field(default_factory=list)
+    """what was taken for granted: where it does not hold any more, the function is traced again"""
     last_left: weakref.ref[Left] | None = None
     """where the last replay left gradients"""
     kept: list[Tensor] = dataclasses.field(default_factory=list)
@@ -161,10 +161,10 @@ class Trace:
         """The memory of captured state, and whether a call writes it."""
         return {p.state.storage: n in self.written for n, p in enumerate(self.places) if p.state is not None}
 
-    def fits(self, inputs: Inputs) -> bool:
-        """Whether what the trace rests on outside of its arguments is as it was."""
-        return (self.host is None or self.host.hold()) and self.guards.hold(inputs.tensors) and (
-            self.guard_paths is None or self.guard_paths.hold())
+    @functools.cached_property
+    def size_guards(self) -> list[Guard]:
+        """What makes it the right variant."""
+        return self.sizes.table()
 
     def check(self, inputs: Inputs) -> None:
         """Raise JitError where a call would not reach, or would cross, memory of the caller, or where
@@ -207,7 +207,7 @@ class Trace:
     @functools.cached_property
     def gradient_uses(self) -> tuple[list[int], list[Any]]:
         """Whose gradient a call uses, if somebody can read it: arguments, by number, and others."""
-        owners = [owner for owner, use in self.guards.gradients.items() if use.matters]
+        owners = [owner for owner, use in self.captured.gradients.items() if use.matters]
         return partition(owners, lambda owner: isinstance(owner, int))
 
     @functools.cached_property
