@@ -13,6 +13,7 @@
     python -m bench scale                             several processes, beside mpi4py and PyTorch's DDP
     python -m bench gpu                               a GPU, beside PyTorch on it (bench/gpu.py)
     python -m bench --only matmul --peers torch       workloads by name, beside some peers
+    python -m bench rows --peers --before FOLDER      beside an earlier checkout, and no peer
     python -m bench --json results.json --roofline roofline.png
 
 A figure is the median of all a peer's steps; `ratio` is this library's time over the best peer's, below 1
@@ -36,8 +37,16 @@ from typing import Any
 from bench import arenas, gpu, graphs, kernels, language_models, onnx_models, roofline, scale
 from bench.measure import measure, measure_first_call
 from bench.peers import PEERS, Peer, available_peers, environments_folder
-from bench.results import BASELINE, Row, first_call_table, overhead_table, speedup, table
-from bench.workloads import FAMILIES, OURS, Workload, odd
+from bench.results import (
+    BASELINE,
+    Row,
+    compared_with_before,
+    first_call_table,
+    overhead_table,
+    speedup,
+    table,
+)
+from bench.workloads import BEFORE, FAMILIES, OURS, Workload, odd
 from tinygrad.device.host import usable_cores
 from tinygrad.device.limits import Limits
 from tinygrad.runtime.limits import LimitMeter, measure_limits
@@ -78,8 +87,15 @@ def timed_rows(options: argparse.Namespace, workloads: list[Workload]) -> tuple[
     """(the peers, their versions, what each workload took), with nothing found that was compiled before."""
     names = chosen_peers(options.peers)
     with ExitStack() as stack:
-        caches = [stack.enter_context(TemporaryDirectory(prefix="bench-")) for _ in names]
-        peers = [Peer(name, options.threads, cache) for name, cache in zip(names, caches, strict=True)]
+
+        def begun(name: str, before: Path | None = None) -> Peer:
+            cache = stack.enter_context(TemporaryDirectory(prefix="bench-"))
+            return Peer(name, options.threads, cache, before)
+
+        peers = [begun(name) for name in names]
+        if options.before is not None:
+            peers.insert(0, begun(OURS, options.before.resolve()))
+            names = [BEFORE, *names]
         for peer in peers:
             stack.callback(peer.close)
         versions = {peer.name: peer.ask(do="version")["version"] for peer in peers}
@@ -107,6 +123,7 @@ def run_rows(options: argparse.Namespace, workloads: list[Workload], limits: Lim
         text += f"\ngeometric mean of {BASELINE}'s time over ours: {mean:.2f}"
     points = [roofline.point(w.name, w.operations, w.moved_bytes, ours)
               for w, row in timed if (ours := row.middle(OURS)) is not None]
+    text += "".join(f"\n{line}" for line in [compared_with_before(rows)] if line)
     record = {"peers": versions, "rows": [asdict(row) for row in rows]}
     return Outcome(text, record, [p for p in points if p is not None], failures_of(rows))
 
@@ -247,6 +264,8 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--rounds", type=int, default=5, help="turns of a peer in each row (default 5)")
     parser.add_argument("--burst", type=float, default=0.3, help="seconds of a turn (default 0.3)")
     parser.add_argument("--threads", type=int, default=usable_cores(), help="threads of each peer")
+    parser.add_argument("--before", type=Path, metavar="FOLDER",
+                        help="of rows: an earlier checkout, measured beside this one")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every time to FILE")
     parser.add_argument("--device", default="CUDA", help="of gpu: this library's device (default CUDA)")
     parser.add_argument("--ranks", type=int, nargs="+", default=[2], help="of scale: processes (default 2)")

@@ -6,7 +6,7 @@ from typing import Any
 
 from bench.peers import LIBRARIES, Peer, PeerError
 from bench.results import Row, disagreements
-from bench.workloads import JITTED, OURS, Workload
+from bench.workloads import OWN, Workload
 from tinygrad.runtime.limits import LimitMeter
 
 WARM_STEPS = 2
@@ -21,7 +21,7 @@ def measure(workload: Workload, peers: list[Peer], rounds: int, burst: float, me
     repeats: dict[str, int] = {}
     ready: list[Peer] = []
     for peer in peers:
-        if peer.name not in workload.setups:
+        if peer.library not in workload.setups:
             continue
         try:
             answer = peer.ask(do="setup", workload=workload.name)
@@ -39,7 +39,7 @@ def measure(workload: Workload, peers: list[Peer], rounds: int, burst: float, me
         for peer in ready:
             if peer.name in row.failures:
                 continue
-            is_ours = peer.name in (OURS, JITTED)
+            is_ours = peer.name in OWN
             if is_ours or not row.limits:
                 row.limits.append(meter.measure())
             try:

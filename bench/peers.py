@@ -15,7 +15,7 @@ from pathlib import Path
 from threading import Timer
 from typing import Any
 
-from bench.workloads.base import JITTED, OURS, PUBLIC
+from bench.workloads.base import BEFORE, JITTED, OURS, PUBLIC
 
 ROOT = Path(__file__).resolve().parent.parent
 PATIENCE = 900.0
@@ -69,21 +69,25 @@ def available_peers() -> list[str]:
 class Peer:
     """A running worker. Ask it one thing at a time; while it waits it uses no processor time."""
 
-    def __init__(self, name: str, threads: int, cache: str | None = None) -> None:
-        """`cache`: the folder for what it compiles, in place of the user's."""
-        self.name = name
+    def __init__(self, name: str, threads: int, cache: str | None = None, before: Path | None = None) -> None:
+        """`cache`: the folder for what it compiles, in place of the user's. `before`: the folder of this
+        library's earlier checkout, whose workloads and code this runs."""
+        self.name = name if before is None else BEFORE
+        self.library = name
+        self.folder = before or ROOT
         library, python = LIBRARIES[name], interpreter(name)
         self.command = [str(python), "-m", "bench.worker", name]
         self.environment = {
             **os.environ, **dict.fromkeys(THREAD_VARIABLES, str(threads)), **library.variables,
             **({library.cache_variable: cache} if library.cache_variable and cache else {}),
+            **({} if before is None else {"PYTHONPATH": str(before)}),
             "PATH": f"{python.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}
         self.start()
 
     def start(self) -> None:
         """Begin the process; one that has died may be begun again."""
-        self.process = subprocess.Popen(self.command, cwd=ROOT, env=self.environment, stdin=subprocess.PIPE,
-                                        stdout=subprocess.PIPE, text=True, bufsize=1)
+        self.process = subprocess.Popen(self.command, cwd=self.folder, env=self.environment,
+                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
 
     def ask(self, **command: Any) -> dict[str, Any]:
         """The worker's answer. Raises PeerError where it failed, died, or took longer than `PATIENCE`."""

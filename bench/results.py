@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from bench.workloads import JITTED, OURS, Workload
+from bench.workloads import BEFORE, JITTED, OURS, OWN, Workload
 from tinygrad.device.limits import Limits
 
 BASELINE = "torch"
@@ -43,7 +43,7 @@ class Row:
     @property
     def best_peer(self) -> float | None:
         """The least median among other libraries."""
-        others = (self.middle(peer) for peer in self.times if peer not in (OURS, JITTED))
+        others = (self.middle(peer) for peer in self.times if peer not in OWN)
         return min((m for m in others if m), default=None)
 
     def ratio(self, peer: str) -> str:
@@ -94,6 +94,22 @@ def speedup(rows: Sequence[Row], baseline: str = BASELINE) -> float | None:
     ratios = [theirs / ours for row in rows
               if (ours := row.middle(OURS)) is not None and (theirs := row.middle(baseline)) is not None]
     return math.exp(sum(map(math.log, ratios)) / len(ratios)) if ratios else None
+
+
+SLOWER = 1.05
+"""Of its time before, where a row counts as slower."""
+
+
+def compared_with_before(rows: Sequence[Row]) -> str | None:
+    """How our time compares with that of an earlier checkout; None where none was measured."""
+    ratios = {row.workload: now / then for row in rows
+              if (now := row.middle(OURS)) is not None and (then := row.middle(BEFORE)) is not None}
+    if not ratios:
+        return None
+    mean = math.exp(sum(map(math.log, ratios.values())) / len(ratios))
+    slower = [f"{name} {ratio:.2f}" for name, ratio in ratios.items() if ratio > SLOWER]
+    return (f"geometric mean of our time over that before, {len(ratios)} rows: {mean:.3f}; over {SLOWER}: "
+            f"{', '.join(slower) or 'none'}")
 
 
 def columns(lines: Sequence[Sequence[str]]) -> str:

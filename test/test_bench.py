@@ -22,6 +22,7 @@ from bench.measure import measure_first_call
 from bench.peers import Peer
 from bench.results import (
     Row,
+    compared_with_before,
     disagreements,
     first_call_table,
     least_seconds,
@@ -64,6 +65,16 @@ def workload(operations: float = 0.0, read: float = 0.0, written: float = 0.0, *
 def cells(text: str) -> list[list[str]]:
     """A table's lines, split where columns are at least two spaces apart."""
     return [[cell.strip() for cell in line.split("  ") if cell.strip()] for line in text.splitlines()]
+
+
+def test_rows_are_compared_with_an_earlier_checkout() -> None:
+    rows = [Row("a", times={"tinygrad": [2.0], "before": [1.0]}),
+            Row("b", times={"tinygrad": [1.0], "before": [2.0]}),
+            Row("c", times={"tinygrad": [1.0]})]
+    assert compared_with_before(rows) == (
+        "geometric mean of our time over that before, 2 rows: 1.000; over 1.05: a 2.00")
+    assert compared_with_before(rows[2:]) is None
+    assert rows[0].best_peer is None
 
 
 # --- arithmetic -----------------------------------------------------------------------------------------

@@ -6,8 +6,10 @@ and list it in its family's `WORKLOADS`; a library without a setup shows `-`.
 from __future__ import annotations
 
 from bench.workloads import attention, conv, devices, gather, gemm, memory, models, odd, overhead
+from bench.workloads.base import BEFORE as BEFORE
 from bench.workloads.base import JITTED as JITTED
 from bench.workloads.base import OURS as OURS
+from bench.workloads.base import OWN as OWN
 from bench.workloads.base import PUBLIC as PUBLIC
 from bench.workloads.base import Step as Step
 from bench.workloads.base import Workload as Workload

@@ -25,6 +25,9 @@ OURS = "tinygrad"
 JITTED = "TinyJit"
 """This library's operations called through TinyJit, as others are called compiled."""
 PUBLIC = "tinygrad 0.14"
+BEFORE = "before"
+"""This library as it is in another folder, an earlier checkout: `--before FOLDER`."""
+OWN = (OURS, JITTED, BEFORE)
 ITEM = 4
 """Bytes of a float32."""
 ITEM_BYTES = {"float32": ITEM, "bfloat16": 2}
