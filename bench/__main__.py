@@ -10,6 +10,7 @@
     python -m bench graphs                            large graphs, the first time, and how that grows
     python -m bench onnx                              ONNX models beside ONNX Runtime
     python -m bench llm                               a language model beside llama.cpp and transformers
+    python -m bench torch                             torch.compile through us, beside inductor and eager
     python -m bench scale                             several processes, beside mpi4py and PyTorch's DDP
     python -m bench gpu                               a GPU, beside PyTorch on it (bench/gpu.py)
     python -m bench --only matmul --peers torch       workloads by name, beside some peers
@@ -34,7 +35,17 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from bench import arenas, gpu, graphs, kernels, language_models, onnx_models, roofline, scale
+from bench import (
+    arenas,
+    gpu,
+    graphs,
+    kernels,
+    language_models,
+    onnx_models,
+    roofline,
+    scale,
+    torch_models,
+)
 from bench.measure import measure, measure_first_call
 from bench.peers import PEERS, Peer, available_peers, environments_folder
 from bench.results import (
@@ -253,11 +264,30 @@ def main_language_models(options: argparse.Namespace) -> int:
     return 0
 
 
+def main_torch(options: argparse.Namespace) -> int:
+    """The table of PyTorch's models. Returns 1 where there is no PyTorch, or one failed."""
+    rows = []
+    try:
+        for name in torch_models.chosen_networks(options.only):
+            progress(name)
+            rows.append(torch_models.row_of(name, options.rounds, options.burst, options.threads))
+    except RuntimeError as reason:
+        progress(str(reason))
+        return 1
+    print(torch_models.torch_table(rows))
+    failures = [f"{row.name}, {way}: {text}" for row in rows for way, text in row.failures.items()]
+    for failure in failures:
+        progress(failure)
+    if options.json is not None:
+        options.json.write_text(json.dumps({"torch": [asdict(row) for row in rows]}, indent=1))
+    return 1 if failures else 0
+
+
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m bench", description="Measure beside the peers.")
     parser.add_argument("command", nargs="?", default="rows", help="what to show",
-                        choices=[*COMMANDS, "graphs", "gpu", "onnx", "llm", "scale"])
+                        choices=[*COMMANDS, "graphs", "gpu", "onnx", "llm", "scale", "torch"])
     parser.add_argument("families", nargs="*", metavar="family", help=f"some of {', '.join(FAMILIES)}")
     parser.add_argument("--only", metavar="TEXT", action="append", help="workloads whose name contains TEXT")
     parser.add_argument("--peers", nargs="*", choices=PEERS, help="peers to measure (default: all set up)")
@@ -286,6 +316,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return main_onnx(options)
     if options.command == "llm":
         return main_language_models(options)
+    if options.command == "torch":
+        return main_torch(options)
     if options.command == "scale":
         return main_scale(options)
     unknown = [family for family in options.families if family not in FAMILIES]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from bench import __main__ as bench_command
-from bench import scale
+from bench import scale, torch_models
 from bench.__main__ import chosen_workloads, main, timed_rows
 from bench.gpu import Measured, run_gpu
 from bench.gpu import table as gpu_table
@@ -75,6 +75,17 @@ def test_rows_are_compared_with_an_earlier_checkout() -> None:
         "geometric mean of our time over that before, 2 rows: 1.000; over 1.05: a 2.00")
     assert compared_with_before(rows[2:]) is None
     assert rows[0].best_peer is None
+
+
+def test_models_of_pytorch_are_compared_with_inductor() -> None:
+    first = {"tinygrad": {"forward": 1.0, "step": 2.0}, "inductor": {"forward": 6.0}}
+    times = {"tinygrad": {"forward": [0.1, 0.3, 0.2]}, "inductor": {"forward": [0.4]}}
+    row = torch_models.ModelRow("made up", first, times, {"tinygrad": 10**6})
+    head, line, means = cells(torch_models.torch_table([row]))
+    assert line[:5] == ["made up", "200.0", "400.0", "-", "0.50"]
+    assert line[9:] == ["3.0", "6.0", "-", "1", "-", "-"]
+    assert len(head) == len(line)
+    assert means == ["geometric means of ours over inductor's: forward 0.50, first 0.50"]
 
 
 # --- arithmetic -----------------------------------------------------------------------------------------
