@@ -25,6 +25,9 @@ SIZES: dict[str, Callable[..., Any]] = {
     "aten.sym_numel.default": lambda x: x.numel(),
 }
 
+SETTLED = frozenset({"aten._assert_tensor_metadata.default"})
+"""Checks of what a graph settles: dtypes, devices and layouts."""
+
 
 @dataclass(frozen=True)
 class GraphCall:
@@ -97,7 +100,8 @@ def program_of(module: GraphModule) -> GraphProgram:
     Raises UnsupportedOperators for operators that the table has not.
     """
     nodes = list(module.graph.nodes)
-    steps = [(node, function_of(node)) for node in nodes if node.op == "call_function"]
+    steps = [(node, function_of(node)) for node in nodes
+             if node.op == "call_function" and str(node.target) not in SETTLED]
     missing = [str(node.target) for node, function in steps if function is None]
     if missing:
         raise UnsupportedOperators(missing)
