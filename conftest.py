@@ -20,7 +20,7 @@ elif not all(importlib.util.find_spec(name) for name in ("starlette", "uvicorn")
 if not importlib.util.find_spec("onnx"):
     collect_ignore += map(str, (Path(__file__).parent / "test/nn_onnx").glob("onnx_*.py"))
 if not importlib.util.find_spec("torch"):
-    collect_ignore += ["tinygrad/torch", "test/torch_backend/opinfo.py"]
+    collect_ignore += ["tinygrad/torch", "tinygrad/interop.py", "test/torch_backend/opinfo.py"]
 
 
 @pytest.fixture(scope="module", autouse=True)
