@@ -22,6 +22,8 @@ STORE_COST = 64.0
 most of their operations, which each of them counts."""
 LARGE_CONE = 64
 """Operations beyond which a value is always worth storing for a second use."""
+LARGE_TREE = 1024
+"""Operations of an index, each counted wherever it is used, beyond which no closed form is looked for."""
 MUCH = 1e12
 SPLIT_COST = 100.0
 """Storing a value that only one kernel uses would cut that kernel in two, and everything it shares with
@@ -47,12 +49,18 @@ def closed_form_reduces(order: Iterable[UOp], reads: Mapping[UOp, bool]) -> froz
     found: set[UOp] = set()
     counters: set[UOp] = set()
     """nodes that change with what a closed form made of constants counts (arange), through elementwise ops"""
+    sizes: dict[UOp, int] = {}
+    """of each of them, as a tree"""
+    large: set[UOp] = set()
+    """what has grown too large to be looked through: stages of a sorting network, each made of several views
+    of the one before"""
     for node in order:
         if counters and node.op in _PASSES_ITEMS_ON and not counters.isdisjoint(node.src):
-            counters.add(node)
+            sizes[node] = 1 + sum([sizes.get(s, 1) for s in node.src])
+            (counters if sizes[node] <= LARGE_TREE else large).add(node)
         if node.op is not Ops.REDUCE or (reads[node] and node.src[0] not in counters):
             continue
-        if _lowers_without_loop(_over_params(node, found)):
+        if _lowers_without_loop(_over_params(node, found, large)):
             found.add(node)
             if not reads[node]:
                 counters.add(node)
@@ -103,29 +111,17 @@ def _is_rounded_sum(node: UOp, closed: frozenset[UOp]) -> bool:
         and node not in closed
 
 
-def _over_params(node: UOp, closed: set[UOp]) -> UOp:
-    """A REDUCE with a PARAM in place of whatever below it is neither elementwise, movement nor a closed form,
-    or does not change with the axes that are reduced, however it is computed (the index of a gather)."""
+def _over_params(node: UOp, closed: set[UOp], large: set[UOp]) -> UOp:
+    """A REDUCE with a PARAM in place of whatever below it is `large`, or neither elementwise, movement nor a
+    closed form."""
     slots = itertools.count(1)
-    same_along = _same_along(node.src[0], node.arg[1])
 
     def param(n: UOp) -> UOp | None:
-        if n not in same_along and (n.op in _WALKED or n in closed):
+        if n not in large and (n.op in _WALKED or n in closed):
             return None
         return UOp.new(Ops.PARAM, n.dtype, (), (next(slots), n.numel)).reshape(n.shape)
 
     return node.replace(src=(node.src[0].rebuild(top_down=param),))
-
-
-def _same_along(value: UOp, axes: Collection[int]) -> set[UOp]:
-    """What reads memory below `value`, and is the same along these axes of it: an EXPAND spreads it there."""
-    found: set[UOp] = set()
-    for node in value.toposort(stop=lambda n: n.op not in Family.ELEMENTWISE):
-        if node.op in Family.MOVEMENT:
-            strides = node.st.real_strides()
-            if all(strides[axis] == 0 for axis in axes) and node.base.op not in (Ops.CONST, Ops.VARIABLE):
-                found.add(node.base)
-    return found
 
 
 @lru_cache(maxsize=4096)
