@@ -134,6 +134,19 @@ def test_sums_up_to_a_position_of_sums_from_one(size: int) -> None:
     np.testing.assert_allclose(result.numpy(), np.tril(sums) @ d, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("shape", [(3, 40, 64), (130, 32)])
+def test_normalised_rows_are_the_operand_of_an_ordinary_product(shape: tuple[int, ...]) -> None:
+    """Stored, so that the product has tiles: kept beside it, each row is multiplied by itself."""
+    x, weight = normal(*shape), normal(96, shape[-1], seed=1)
+    product = Tensor(x).realize().layernorm() @ Tensor(weight).realize().T
+    *_, last = product.schedule()
+    assert sum(node.op is Ops.REDUCE for node in last.ast.toposort()) == 1
+    wide = x.astype(np.float64)
+    centred = wide - wide.mean(-1, keepdims=True)
+    expected = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5) @ weight.T
+    np.testing.assert_allclose(product.numpy(), expected, atol=1e-4)
+
+
 def test_every_row_is_kept_once() -> None:
     """After the rows are kept nothing dear is computed twice."""
     x = Tensor(normal(64, 256)).realize()

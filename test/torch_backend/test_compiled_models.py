@@ -118,7 +118,17 @@ def test_arguments_may_lie_in_memory_in_any_way(name: str) -> None:
             torch.testing.assert_close(found, expected)
 
 
-def test_calls_of_one_kind_are_one_native_command() -> None:
+def products(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return (x @ w).relu().sum(0)
+
+
+def windows(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    """Items that only a table of places says where to find."""
+    return x.as_strided((2, 2, 2), (4, 1, 2)).sum(0) * w[0, 0]
+
+
+@pytest.mark.parametrize("function", [products, windows])
+def test_calls_of_one_kind_are_one_native_command(function: Callable[..., Any]) -> None:
     found: list[Any] = []
 
     class Watched(dispatch.Replayed):
@@ -129,11 +139,11 @@ def test_calls_of_one_kind_are_one_native_command() -> None:
     module = importlib.import_module("tinygrad.torch.backend")
     with pytest.MonkeyPatch.context() as patch, torch.no_grad():
         patch.setattr(module, "Replayed", Watched)
-        f = torch.compile(lambda x, w: (x @ w).relu().sum(0), backend=backend)
+        f = torch.compile(function, backend=backend)
         w = torch.randn(4, 5)
         for _ in range(3):
             x = torch.randn(3, 4)
-            torch.testing.assert_close(f(x, w), (x @ w).relu().sum(0))
+            torch.testing.assert_close(f(x, w), function(x, w))
     assert [launch is not None for replayed in found for launch in replayed.launches.values()] == [True]
 
 

@@ -56,6 +56,8 @@ class Place:
     """a STATE's BUFFER node"""
     content: np.ndarray[Any, Any] | None = None
     """what FRESH memory holds before the first step"""
+    is_constant: bool = False
+    """of a STATE: the call made it of numbers of the host's, and writes nothing there"""
 
     @property
     def size(self) -> int:

@@ -192,7 +192,7 @@ class PureJit(TinyJit[P, R]):
         return Tracer(inputs, alone=True)
 
     def keep(self, kind: CallKind, tracer: Tracer) -> None:
-        if tracer.trace is not None and not tracer.trace.states:
+        if tracer.trace is not None and all(p.state is None or p.is_constant for p in tracer.trace.places):
             self.traces[kind] = tracer.trace
 
 
@@ -455,9 +455,10 @@ class TraceBuilder:
             return Place(SlotKind.INPUT, placeholder, argument=self.argument[node.storage])
         if node.storage in self.capture.initial:
             return Place(SlotKind.FRESH, placeholder, content=self.capture.initial[node.storage])
-        if self.capture.made_inside(node) and node.storage in self.capture.written:
+        is_ours = self.capture.made_inside(node)
+        if is_ours and node.storage in self.capture.written:
             return Place(SlotKind.INTERNAL, placeholder)
-        return Place(SlotKind.STATE, placeholder, state=node)
+        return Place(SlotKind.STATE, placeholder, state=node, is_constant=is_ours)
 
     def place_of_output(self, node: UOp) -> int:
         """The number of the place that stands for the memory of a BUFFER node of a tensor that leaves the

@@ -217,8 +217,10 @@ class FusionLegality:
     def cached_rows(self, summary: NodeSummary, uses: tuple[Use, ...]) -> dict[Use, tuple[object, ...]]:
         """The uses along rows that the kernel caches, each with what identifies its row.
 
-        Those are rows that several loops read, and rows made of statistics of themselves that a contraction
-        reads for each of its columns. A value that several kernels want is better stored for all of them.
+        Those are rows that several loops read, and the one row of a kernel that is made of statistics of
+        itself (a query's weights). Of many such rows, each read by one contraction, none is cached: stored,
+        they are the operand of an ordinary product, with tiles. A value that several kernels want is better
+        stored for all of them.
         """
         rows: dict[Use, tuple[object, ...]] = {}
         if len({use.number for use in uses}) > 1:
@@ -228,8 +230,9 @@ class FusionLegality:
             if row is not None:
                 rows[use] = row
         count = Counter(rows.values())
-        return {use: row for use, row in rows.items()
-                if count[row] > 1 or (summary.has_statistics and not use.group.runs_as_blocks)}
+        return {use: row for use, row in rows.items() if count[row] > 1 or (
+            summary.has_statistics and not use.group.runs_as_blocks
+            and use.access.ranges.isdisjoint(use.group.root_ranges))}
 
     # --- a reduce inside a kernel ---------------------------------------------------------------------------
 

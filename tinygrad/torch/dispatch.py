@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from tinygrad.device import Device
+from tinygrad.device import Buffer, Device
 from tinygrad.device.queue import ThreadedQueue
 from tinygrad.engine.realize import Capture
 from tinygrad.engine.replay import SlotKind, Together, Values
@@ -85,6 +85,8 @@ class Launch:
     """for each argument of the kernels that changes, where in a call's table it stands: the addresses of
     `arguments`, then of `results`, then the seed, then numbers that never change"""
     constants: tuple[int, ...]
+    memory: tuple[Buffer, ...]
+    """what some of these are addresses of: tables of numbers that the graph brings"""
     returned: tuple[Any, ...] | None
     """what a call returns, a `Slot` for each result; none where there is nothing else"""
 
@@ -126,17 +128,21 @@ def launch_of(trace: Trace, inputs: Inputs, given: Sequence[Any]) -> Launch | No
         return None
     read = dict(trace.input_places)
     used = {place for _, place in command.places}
-    if not used <= read.keys() | set(own):
+    tables = {n: trace.places[n].state for n in used if trace.places[n].is_constant}
+    if not used <= read.keys() | set(own) | tables.keys():
         return None
     arguments = [place for place in sorted(used & read.keys())]
     position = {place: i for i, place in enumerate([*arguments, *own])}
+    position |= {place: len(position) + 1 + i for i, place in enumerate(tables)}
     numbers = [position[place] for _, place in command.places]
-    constants: list[int] = []
+    memory = tuple(node.buffer for node in tables.values() if node is not None and node.buffer is not None)
+    constants = [buffer.address for buffer in memory]
+    seed = len(arguments) + len(own)
     for _, variable in command.variables:
         if variable.source == SEED:
-            numbers.append(len(position))
+            numbers.append(seed)
         else:
-            numbers.append(len(position) + 1 + len(constants))
+            numbers.append(seed + 1 + len(constants))
             constants.append(Values({}, {}).of(variable))
     makers: list[Callable[[], torch.Tensor]] = []
     for output in outputs:
@@ -148,7 +154,7 @@ def launch_of(trace: Trace, inputs: Inputs, given: Sequence[Any]) -> Launch | No
     owners = [tensors[read[place]] for place in arguments]
     return Launch(command, queue, tuple(owners),
                   tuple(i for i, number in enumerate(owners) if not is_dense(given[number])),
-                  tuple(makers), np.array(numbers, np.intp), tuple(constants),
+                  tuple(makers), np.array(numbers, np.intp), tuple(constants), memory,
                   None if all(isinstance(item, Slot) for item in trace.structure) else tuple(trace.structure))
 
 
