@@ -135,8 +135,8 @@ def test_sums_up_to_a_position_of_sums_from_one(size: int) -> None:
 
 
 @pytest.mark.parametrize("shape", [(3, 40, 64), (130, 32)])
-def test_normalised_rows_are_the_operand_of_an_ordinary_product(shape: tuple[int, ...]) -> None:
-    """Stored, so that the product has tiles: kept beside it, each row is multiplied by itself."""
+def test_normalised_rows_are_the_operand_of_a_product_with_panels(shape: tuple[int, ...]) -> None:
+    """Stored: cached beside a product that needs panels, they would leave it none."""
     x, weight = normal(*shape), normal(96, shape[-1], seed=1)
     product = Tensor(x).realize().layernorm() @ Tensor(weight).realize().T
     *_, last = product.schedule()

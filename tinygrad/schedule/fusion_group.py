@@ -217,9 +217,8 @@ class FusionLegality:
     def cached_rows(self, summary: NodeSummary, uses: tuple[Use, ...]) -> dict[Use, tuple[object, ...]]:
         """The uses along rows that the kernel caches, each with what identifies its row.
 
-        Those are rows that several loops read, and the one row of a kernel that is made of statistics of
-        itself (a query's weights). Of many such rows, each read by one contraction, none is cached: stored,
-        they are the operand of an ordinary product, with tiles. A value that several kernels want is better
+        Those are rows that several loops read, and rows made of statistics of themselves that a contraction
+        reads for each of its columns, if those lie side by side. A value that several kernels want is better
         stored for all of them.
         """
         rows: dict[Use, tuple[object, ...]] = {}
@@ -232,7 +231,7 @@ class FusionLegality:
         count = Counter(rows.values())
         return {use: row for use, row in rows.items() if count[row] > 1 or (
             summary.has_statistics and not use.group.runs_as_blocks
-            and use.access.ranges.isdisjoint(use.group.root_ranges))}
+            and self.contractions_have_columns(use.group))}
 
     # --- a reduce inside a kernel ---------------------------------------------------------------------------
 
@@ -427,6 +426,10 @@ class FusionLegality:
             return False
         if prod(r.extent for r in at[0].ranges & group.root_ranges) < MIN_PARALLEL:
             return False  # the loops of the rows would be too few to share out
+        return self.contractions_have_columns(group)
+
+    def contractions_have_columns(self, group: FusionGroup) -> bool:
+        """True if the contractions of a kernel, for each of its items, need no panels."""
         return all(self.has_columns(group, reduce, access) for reduce, access in group.reduces
                    if reduce.is_contraction and access.ranges >= group.root_ranges)
 
