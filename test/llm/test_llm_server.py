@@ -212,17 +212,23 @@ def test_many_clients_at_once_get_what_each_would_alone(running, client, alone):
 # --- clients that go away, limits -------------------------------------------------------------------------
 
 
-def test_a_client_that_goes_away_frees_its_slot(running, client):
+def test_a_client_that_goes_away_frees_its_slot(running, client, monkeypatch):
+    step = running.server.model.generator.step
+
+    def slow():  # so that no answer is whole before its client goes
+        time.sleep(0.05)
+        return step()
+
+    monkeypatch.setattr(running.server.model.generator, "step", slow)
     before = running.server.worker.counts.cancelled
-    with client.completions.create(model="tiny", prompt="he", max_tokens=200, temperature=0, stream=True,
-                                   extra_body={"stop": ["never"]}) as stream:
+    long = {"prompt": "he", "max_tokens": 200, "temperature": 0, "logit_bias": {"65": 100}}
+    with client.completions.create(model="tiny", stream=True, **long) as stream:
         next(iter(stream))
     with pytest.raises(httpx.ReadTimeout):
-        httpx.post(f"{running.url}/v1/completions", json={"prompt": "hello", "max_tokens": 240,
-                                                          "temperature": 2},
-                   headers={"Authorization": f"Bearer {KEY}"}, timeout=0.02)
+        httpx.post(f"{running.url}/v1/completions", json=long, headers={"Authorization": f"Bearer {KEY}"},
+                   timeout=0.2)
     idle(running)
-    assert running.server.worker.counts.cancelled >= before
+    assert running.server.worker.counts.cancelled == before + 2
     assert client.completions.create(model="tiny", prompt="he", max_tokens=1).choices
 
 
