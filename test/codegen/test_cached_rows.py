@@ -147,6 +147,21 @@ def test_normalised_rows_are_the_operand_of_a_product_with_panels(shape: tuple[i
     np.testing.assert_allclose(product.numpy(), expected, atol=1e-4)
 
 
+def test_windows_are_added_up_before_a_norm_over_their_channels() -> None:
+    """A depthwise convolution's neighbours share what they read, which items of a row of channels do not."""
+    x, weight = normal(2, 16, 12, 10), normal(16, 1, 7, 7, seed=1)
+    sums = Tensor(x).realize().conv2d(Tensor(weight).realize(), padding=3, groups=16)
+    rows = sums.permute(0, 2, 3, 1).layernorm()
+    reduces = [sum(n.op is Ops.REDUCE for n in item.ast.toposort()) for item in rows.schedule()]
+    assert [n for n in reduces if n] == [1, 2]
+    padded = np.pad(x.astype(np.float64), ((0, 0), (0, 0), (3, 3), (3, 3)))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (7, 7), (2, 3))
+    expected = np.einsum("bchwij,cij->bhwc", windows, weight[:, 0])
+    expected -= expected.mean(-1, keepdims=True)
+    np.testing.assert_allclose(rows.numpy(), expected / np.sqrt((expected**2).mean(-1, keepdims=True) + 1e-5),
+                               atol=1e-4)
+
+
 def test_every_row_is_kept_once() -> None:
     """After the rows are kept nothing dear is computed twice."""
     x = Tensor(normal(64, 256)).realize()

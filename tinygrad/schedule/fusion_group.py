@@ -312,8 +312,23 @@ class FusionLegality:
 
     def is_row(self, group: FusionGroup, summary: NodeSummary, access: Access) -> bool:
         """True for items of a row that are cheaper to compute in a kernel than to store."""
+        if group.row_of(access) is None:
+            return False
         short = prod(summary.extents) <= SHORT_CONTRACTION
-        return group.row_of(access) is not None and (short or not summary.is_contraction)
+        return not summary.is_contraction or (short and not self.reads_windows(summary, access))
+
+    def reads_windows(self, summary: NodeSummary, access: Access) -> bool:
+        """True for a contraction of overlapping windows of an operand, as a convolution's are: tiles of its
+        own outputs share what they read, which the items of a row do not."""
+        if summary.product is None:
+            return False
+        for index in (i for operand in self.operands_at(summary, access) for i in operand.index):
+            steps = linear_terms(index).terms.items()
+            reduced = [abs(step) * r.extent for r, step in steps if r.op is Ops.RANGE and r.arg[0] < 0]
+            if any(r.op is Ops.RANGE and r.arg[0] >= 0 and abs(step) < max(reduced, default=0)
+                   for r, step in steps):
+                return True
+        return False
 
     def panels_fit(self, summary: NodeSummary, access: Access, rows: frozenset[UOp]) -> bool:
         """True if what a contraction reads again for every tile of `rows` stays in the cache."""
