@@ -284,6 +284,28 @@ def test_reshaped_and_realised_leaves():
     np.testing.assert_array_equal(x.grad.numpy(), np.zeros((2, 2)))
 
 
+@pytest.mark.parametrize("there, back", [
+    (lambda x: x.T, lambda x: x.T),
+    (lambda x: x.reshape(3, 2), lambda x: x.reshape(2, 3)),
+    (lambda x: x.reshape(3, 2), lambda x: x.reshape(6)),
+    (lambda x: x.reshape(1, 2, 3).permute(2, 0, 1), lambda x: x.permute(1, 2, 0)),
+    (lambda x: x.T.reshape(2, 3), lambda x: x.reshape(3, 2).T),
+    (lambda x: x.flip(0), lambda x: x.flip(0)),
+], ids=["transposed", "reshaped", "flat", "permuted", "both", "flipped"])
+@pytest.mark.parametrize("computed", [True, False])
+def test_a_step_of_movement_that_the_next_undoes_has_a_gradient(there, back, computed):
+    x = Tensor(np.arange(6, dtype=np.float32).reshape(2, 3))
+    step = there(x * 2 if computed else x)
+    weights = np.arange(back(step).numel(), dtype=np.float32).reshape(back(step).shape)
+    loss = (back(step) * Tensor(weights)).sum()
+    indices = back(there(Tensor(np.arange(6).reshape(2, 3)))).numpy().ravel()
+    expected = weights.ravel()[np.argsort(indices)][there(Tensor(np.arange(6).reshape(2, 3))).numpy()]
+    np.testing.assert_array_equal(loss.gradient(step)[0].numpy(), expected)
+    step.requires_grad_()
+    loss.backward()
+    np.testing.assert_array_equal(step.grad.numpy(), expected)
+
+
 def test_gradients_accumulate_until_cleared():
     w = Tensor([1.0], requires_grad=True)
     for i in range(3):

@@ -125,7 +125,9 @@ _KEEPS_CONSTANTS = Family.VIEW | {Ops.DETACH, Ops.CONTIGUOUS}
 def leaf_node(uop: UOp) -> UOp | None:
     """The node that the gradient of a leaf belongs to: the BUFFER, ASSIGN or DETACH(leaf) under its
     reshapes."""
-    node = uop.src[0] if uop.op is Ops.RESHAPE else uop
+    node = uop
+    while node.op is Ops.RESHAPE:
+        node = node.src[0]
     if node.op in (Ops.BUFFER, Ops.ASSIGN) or (node.op is Ops.DETACH and node.arg is not None):
         return node
     return None

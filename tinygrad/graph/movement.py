@@ -30,14 +30,11 @@ class Movement:
         if shape == self.shape:
             return self
         shapes.check_reshape(self.shape, shape)
-        src = self.src[0] if self.op is Ops.RESHAPE else self
-        return src if shape == src.shape else src.moved(Ops.RESHAPE, shape)
+        return self.moved(Ops.RESHAPE, shape)
 
     def permute(self, order: Sequence[int]) -> Self:
         order = tuple(order)
         shapes.check_permute(self.shape, order)
-        if self.op is Ops.PERMUTE:
-            return self.src[0].permute(tuple(self.arg[i] for i in order))
         return self if order == tuple(range(len(order))) else self.moved(Ops.PERMUTE, order)
 
     def expand(self, shape: Sequence[int]) -> Self:

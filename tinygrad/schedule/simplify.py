@@ -81,7 +81,7 @@ def simplified_graph(sinks: list[UOp]) -> list[UOp]:
     """of the new nodes"""
 
     def simplify(node: UOp, src: tuple[UOp, ...]) -> UOp:
-        new = node if src == node.src else _over(node, src)
+        new = _over(node, src)
         if node.op is Ops.CONTIGUOUS and new.device is None and isinstance(node.device, str):
             new = new.src[0].copy_to(node.device)  # a constant now, still stored by that device
         if new.op not in _CHANGED_BY_CONSTANTS or not constants.isdisjoint(new.src):
@@ -106,9 +106,11 @@ _CHANGED_BY_CONSTANTS = Family.ELEMENTWISE | Family.MOVEMENT
 
 
 def _over(node: UOp, src: tuple[UOp, ...]) -> UOp:
-    """`node` over new sources, through the builder that merges movement where the source is movement too."""
-    if node.op is Ops.RESHAPE:
-        return src[0].reshape(node.arg)
-    if node.op is Ops.PERMUTE:
-        return src[0].permute(node.arg)
-    return UOp.new(node.op, node.dtype, src, node.arg)
+    """`node` over new sources, merged with a source that is movement of the same kind. Tensors keep each step
+    of their own movement until here: gradients are asked for at any of them."""
+    if node.op in (Ops.RESHAPE, Ops.PERMUTE) and src[0].op is node.op:
+        view, = src
+        if node.op is Ops.RESHAPE:
+            return view.src[0].reshape(node.arg)
+        return view.src[0].permute([view.arg[i] for i in node.arg])
+    return node if src == node.src else UOp.new(node.op, node.dtype, src, node.arg)
