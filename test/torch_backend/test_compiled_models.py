@@ -11,6 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the backend of torch.compile takes PyTorch")
 from torch import nn  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 from tinygrad import Tensor  # noqa: E402
 from tinygrad.torch import backend, dispatch  # noqa: E402
@@ -174,6 +175,85 @@ def test_dropout_has_the_gradient_of_the_items_that_it_kept() -> None:
     y = torch.compile(lambda x: nn.functional.dropout(x, 0.5) * 3, backend=backend)(x)
     y.sum().backward()
     assert torch.equal(x.grad, y.detach())
+
+
+class Checkpointed(nn.Module):
+    """A transformer block between an embedding and a convolution, whose activations are computed again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(50, 32)
+        self.block = nn.TransformerEncoderLayer(32, 4, 64, dropout=0.0, batch_first=True, norm_first=True)
+        self.convolution = nn.Conv1d(32, 16, 3, padding=1)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = checkpoint(self.block, self.embedding(tokens), use_reentrant=False)
+        return self.convolution(x.transpose(1, 2)).relu()
+
+
+def test_checkpointed_blocks_train_as_in_eager() -> None:
+    trains_as_eager(Checkpointed(), lambda: torch.randint(50, (3, 7)))
+
+
+def test_dropout_in_a_checkpoint_has_the_gradient_of_the_items_that_it_kept() -> None:
+    def dropped(x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.dropout(x.sin(), 0.5)
+
+    run = torch.compile(lambda x: checkpoint(dropped, x, use_reentrant=False),
+                        backend=backend)
+    for _ in range(3):
+        x = torch.rand(64, requires_grad=True)
+        y = run(x)
+        y.sum().backward()
+        kept = (y.detach() != 0) * 2.0
+        assert 0 < kept.count_nonzero() < 64
+        torch.testing.assert_close(x.grad, kept * x.detach().cos())
+
+
+@pytest.mark.parametrize("trains", [True, False])
+def test_autocast_computes_in_bfloat16(trains: bool) -> None:
+    model = nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.LayerNorm(64), nn.Linear(64, 8))
+    twin = copy.deepcopy(model)
+    results = []
+    x = torch.randn(16, 32)
+    for run in (model, torch.compile(twin, backend=backend)):
+        with torch.autocast("cpu", torch.bfloat16), torch.set_grad_enabled(trains):
+            y = run(x)
+        if trains:
+            y.float().square().mean().backward()
+        results.append(y)
+    assert results[0].dtype == results[1].dtype == torch.bfloat16
+    torch.testing.assert_close(results[1], results[0], rtol=0.03, atol=0.03)
+    if trains:
+        for ours, eager in zip(twin.parameters(), model.parameters(), strict=True):
+            assert (ours.grad - eager.grad).norm() <= 0.02 * eager.grad.norm()
+
+
+OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
+    "SGD": lambda p: torch.optim.SGD(p, 0.1, momentum=0.9, weight_decay=0.01),
+    "SGD, tensor": lambda p: torch.optim.SGD(p, torch.tensor(0.1)),
+    "Adam": lambda p: torch.optim.Adam(p, 0.01, amsgrad=True),
+    "AdamW": lambda p: torch.optim.AdamW(p, 0.01),
+    "RMSprop": lambda p: torch.optim.RMSprop(p, 0.01),
+    "Adagrad": lambda p: torch.optim.Adagrad(p, 0.01),
+    "NAdam": lambda p: torch.optim.NAdam(p, 0.01),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_compiled_step_of_an_optimizer_is_that_of_eager(name: str) -> None:
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
+    twin = copy.deepcopy(model)
+    eager, ours = (OPTIMIZERS[name](m.parameters()) for m in (model, twin))
+    for _ in range(5):
+        x = torch.randn(5, 8)
+        for network, optimizer, step in (
+                (model, eager, eager.step), (twin, ours, torch.compile(ours.step, backend=backend))):
+            optimizer.zero_grad()
+            network(x).square().mean().backward()
+            step()
+    for found, expected in zip(twin.parameters(), model.parameters(), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
 
 
 def test_sizes_that_vary_give_what_eager_gives() -> None:

@@ -7,15 +7,16 @@ core operators, and writes back what the program changes in place. Out: function
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from functorch.compile import make_boxed_func
-from functorch.compile import min_cut_rematerialization_partition as partition
+from functorch.compile import make_boxed_func, min_cut_rematerialization_partition
 from torch._decomp import core_aten_decompositions, decomposition_table
 from torch._dynamo.backends.common import aot_autograd
 from torch.fx import GraphModule
+from torch.utils.checkpoint import CheckpointPolicy
 
 from tinygrad.torch.dispatch import Replayed, require_cpu
 from tinygrad.torch.evaluate import program_of
@@ -48,6 +49,18 @@ def compiled(module: GraphModule, example_inputs: Sequence[Any]) -> Callable[...
         require_cpu(example)
     function: Callable[..., Any] = make_boxed_func(Replayed(program_of(module)))
     return function
+
+
+def partition(joint: GraphModule, inputs: Sequence[Any], **options: Any) -> tuple[GraphModule, GraphModule]:
+    """A graph of a forward and a backward pass as one of each. Inside a checkpoint random numbers are kept,
+    and what else can be is computed again: a compiled graph has no generator to turn back."""
+    for node in joint.graph.nodes:
+        drawn = node.args[0] if node.target is operator.getitem else node
+        tags = getattr(drawn.target, "tags", ())
+        if "recompute" in node.meta and torch.Tag.nondeterministic_seeded in tags:
+            node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
+    parts: tuple[GraphModule, GraphModule] = min_cut_rematerialization_partition(joint, inputs, **options)
+    return parts
 
 
 def backend(module: GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:

@@ -1,4 +1,5 @@
-"""The table of operators: ATen's names with overloads ("aten.add.Tensor") to functions of our tensors.
+"""The table of operators: names with overloads ("aten.add.Tensor", "prims.fma.default") to functions of our
+tensors.
 
 A function takes what the operator's schema says, in its order and under its names: tensors as our tensors,
 PyTorch's dtypes as ours; what says where and in which order memory lies (device, layout, memory format) is
@@ -38,10 +39,12 @@ class UnsupportedOperators(NotImplementedError):
 
 def operator(*names: str, promoted: bool = False, random: bool = False, needs_layout: bool = False,
              ) -> Callable[[F], F]:
-    """Enter a function under names without `aten.`; one without an overload is the overload `default`."""
+    """Enter a function under names, without `aten.` where that is their namespace; one without an overload is
+    the overload `default`."""
     def enter(function: F) -> F:
         for name in names:
-            full = f"aten.{name}" if "." in name else f"aten.{name}.default"
+            whole = name if name.startswith("prims.") else f"aten.{name}"
+            full = whole if whole.count(".") > 1 else f"{whole}.default"
             OPERATORS[full] = function
             if promoted:
                 PROMOTED.add(full)

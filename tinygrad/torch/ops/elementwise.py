@@ -118,6 +118,7 @@ enter_all({
     "add.Tensor add.Scalar": add,
     "sub.Tensor sub.Scalar": lambda x, y, alpha=1: x - scaled(y, alpha),
     "mul.Tensor mul.Scalar": mul,
+    "prims.fma": lambda x, y, z: x * y + z,
     "div.Tensor div.Scalar div.Tensor_mode div.Scalar_mode": quotient,
     "remainder.Tensor remainder.Scalar remainder.Scalar_Tensor": remainder,
     "fmod.Tensor fmod.Scalar": Tensor.fmod,
