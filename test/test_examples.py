@@ -1,0 +1,54 @@
+"""The programs of examples/ at tiny settings: each runs in a process of its own, as a user starts it, and
+what it prints and saves is checked. Those that take libraries or models that are not installed are
+skipped."""
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parents[1] / "examples"
+PROGRAMS = sorted(FOLDER.glob("*.py"))
+LONGEST = 150
+"""Lines of a program, at most: more is not read in one go."""
+
+
+def run(name: str, *arguments: object, folder: Path | None = None) -> str:
+    """What a program prints, progress bars apart."""
+    paths = [str(FOLDER.parent), *filter(None, [os.getenv("PYTHONPATH")])]
+    done = subprocess.run([sys.executable, str(FOLDER / name), *map(str, arguments)], cwd=folder, timeout=300,
+                          capture_output=True, text=True, stdin=subprocess.DEVNULL,
+                          env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), "MPLBACKEND": "agg"})
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def number(pattern: str, text: str) -> float:
+    """The number that the group of `pattern` finds in what was printed."""
+    found = re.search(pattern, text)
+    assert found is not None, f"{pattern!r} is not in\n{text}"
+    return float(found[1])
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda path: path.stem)
+def test_a_program_is_short_and_says_how_it_is_used(program: Path) -> None:
+    lines = program.read_text(encoding="utf-8").splitlines()
+    assert len(lines) <= LONGEST or program.name in ("gpt.py", "mnist.py"), f"{len(lines)} lines"
+    assert f"python3 examples/{program.name}" in "\n".join(lines[:10])
+
+
+def test_a_standing_wave_is_the_exact_one(tmp_path: Path) -> None:
+    out = run("wave.py", "--standing", "--size", 24, "--frames", 6, "--terminal", folder=tmp_path)
+    assert number(r"standing wave: (\S+)", out) < 1e-5 and "@" in out
+
+
+def test_waves_are_saved_as_an_animation(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="colours are matplotlib's")
+    image = pytest.importorskip("PIL.Image", reason="animations are written by Pillow")
+    run("wave.py", "--size", 24, "--frames", 6, "--out", tmp_path / "wave.gif")
+    with image.open(tmp_path / "wave.gif") as animation:
+        assert animation.n_frames == 6
