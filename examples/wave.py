@@ -44,7 +44,8 @@ def wall_with_gaps(size: int) -> Array:
 def drop(size: int) -> Array:
     """A round hump on the left, as wide as a sixteenth of the pool."""
     y, x = np.mgrid[:size, :size] / size
-    return np.exp(-((x - 0.2) ** 2 + (y - 0.5) ** 2) / (2 * 0.03 ** 2)).astype(np.float32)
+    hump: Array = np.exp(-((x - 0.2) ** 2 + (y - 0.5) ** 2) / (2 * 0.03 ** 2)).astype(np.float32)
+    return hump
 
 
 def standing(size: int, step: int = 0) -> Array:
@@ -52,7 +53,8 @@ def standing(size: int, step: int = 0) -> Array:
     along = np.sin(np.pi * np.arange(1, size + 1) / (size + 1))
     quarter = np.sin(np.pi / (2 * (size + 1))) ** 2
     angle = 2 * np.arcsin(np.sqrt(2 * RATE * quarter))  # of the wave's phase, in one step
-    return (np.outer(along, along) * np.cos(angle * step)).astype(np.float32)
+    height: Array = (np.outer(along, along) * np.cos(angle * step)).astype(np.float32)
+    return height
 
 
 def simulate(u: Array, before: Array, water: Array, frames: int, substeps: int) -> list[Array]:
