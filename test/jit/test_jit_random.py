@@ -216,7 +216,7 @@ def check(program):
     except Exception:
         failure = traceback.format_exc()
     if failure is not None:
-        pytest.fail(failure, pytrace=False)
+        pytest.fail(f"{program!r}\n{failure}", pytrace=False)
 
 
 def forget_pending_writes():

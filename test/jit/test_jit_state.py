@@ -469,6 +469,36 @@ def lr_schedule(jit):
     return out
 
 
+@program
+def written_state_whose_old_value_is_kept(jit):
+    """A lazy value from outside is the node that the first call computes; later ones compute another."""
+    s = held(1, 2)
+
+    @jit
+    def f(x):
+        double = (s * 2).realize()
+        s.assign(double + x)
+        return double + 0
+
+    kept = s * 2
+    return [f(vector(i, 1)).tolist() for i in range(3)], kept.tolist(), s.tolist()
+
+
+@program
+def assigned_state_whose_old_value_is_kept(jit):
+    s = held(1, 2)
+
+    @jit
+    def f(x):
+        return s.sum(keepdim=True) + x
+
+    kept, out = s.sum(keepdim=True), []
+    for i in range(4):
+        out.append(f(vector(i, 1)).tolist())
+        s.assign(vector(i, i)).realize()
+    return out, kept.tolist()
+
+
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_program_does_the_same_under_tinyjit(name):
     assert_jit_changes_nothing(PROGRAMS[name])

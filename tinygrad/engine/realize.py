@@ -128,6 +128,14 @@ class Capture:
                 leaves += memory.memories
         return leaves
 
+    def rests_on(self, uops: Sequence[UOp]) -> None:
+        """Take note that the values of `uops`, computed outside, are those of each call only while what they
+        were computed from is not written to."""
+        for node in UOp.sink(uops).toposort(stop=lambda n: n.realized_view is not None):
+            memory = (node.realized_view or node).base
+            if memory.op is Ops.BUFFER:
+                self.read.update(dict.fromkeys(memory.memories))
+
     def use(self, uops: Sequence[UOp]) -> None:
         """Take note of nodes that are about to be computed."""
         done = self.used

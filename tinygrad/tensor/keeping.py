@@ -49,6 +49,8 @@ def keep_values(tensors: Sequence[Tensor]) -> None:
         note_realized(holders)
 
     capture = Capture.current()
+    if capture is not None:
+        capture.rests_on([value.node for value in kept])
     with nullcontext() if capture is None else capture.suspended():
         realize_uops([value.placed for value in kept], note)
 
