@@ -20,6 +20,7 @@ from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils import _pytree as pytree
 
 from tinygrad.torch.backend import compiled, decompositions, partition
+from tinygrad.torch.evaluate import unsupported
 from tinygrad.torch.registry import RANDOM, UnsupportedOperators
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.int64)
@@ -137,6 +138,8 @@ def error_of(x: torch.Tensor, precise: torch.Tensor) -> float:
 def compile_call(call: Call) -> Callable[..., Any]:
     def compile_graph(module: Any, example_inputs: Any) -> Callable[..., Any]:
         call.is_random |= any(str(node.target) in RANDOM for node in module.graph.nodes)
+        if missing := unsupported(module):
+            raise UnsupportedOperators(missing)
         return compiled(module, example_inputs)
 
     function: Callable[..., Any] = aot_function(call, fw_compiler=compile_graph, bw_compiler=compile_graph,

@@ -263,12 +263,37 @@ def test_sizes_that_vary_give_what_eager_gives() -> None:
         torch.testing.assert_close(f(x), x.sum() * n)
 
 
-def test_operators_that_are_missing_are_listed_with_their_counts() -> None:
-    def unsupported(x: Any) -> Any:
-        return torch.linalg.eigvals(x).real + torch.special.bessel_j0(x) + torch.special.bessel_j0(x + 1)
+def missing_function(x: Any) -> Any:
+    y = (x @ x).sin()
+    z = torch.special.bessel_j0(y) + torch.special.bessel_j0(x + 1) + torch.linalg.eigvals(y).real
+    return torch.softmax(z * 2, -1) @ x
 
-    with pytest.raises(Exception, match=r"not supported by .*: .*bessel_j0\.default \(2 times\)"):
-        torch.compile(unsupported, backend=backend)(torch.eye(3))
+
+def rotated(x: Any) -> Any:
+    pairs = torch.view_as_complex(x.sin().reshape(4, 2, 2))
+    return torch.view_as_real(pairs * torch.polar(torch.ones(2), torch.arange(2.0))).flatten(1) * 2
+
+
+def spectrum(x: Any) -> Any:
+    return torch.fft.rfft(x.sin()).abs().cos()
+
+
+@pytest.mark.parametrize("function, named", [
+    (missing_function, r"bessel_j0\.default \(2 times\).*; PyTorch runs them"),
+    (rotated, r"aten\.mul\.Tensor of complex numbers \(1 time\)"),
+    (spectrum, r"_fft_r2c")])
+def test_operators_that_are_missing_run_in_pytorch_and_are_listed(function: Any, named: str) -> None:
+    x = torch.randn(4, 4, requires_grad=function is not missing_function)
+    compiled = torch.compile(function, backend=backend)
+    with pytest.warns(UserWarning, match=named):
+        found = compiled(x)
+        expected = function(x)
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+        if x.requires_grad:
+            weights = torch.randn_like(expected)
+            (ours,), (eager,) = (torch.autograd.grad(y, x, weights) for y in (found, expected))
+            torch.testing.assert_close(ours, eager, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(compiled(x), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_the_backend_is_registered_by_its_name() -> None:

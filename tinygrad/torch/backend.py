@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import operator
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,12 +16,17 @@ import torch
 from functorch.compile import make_boxed_func, min_cut_rematerialization_partition
 from torch._decomp import core_aten_decompositions, decomposition_table
 from torch._dynamo.backends.common import aot_autograd
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Node
+from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
+from torch.fx.passes.operator_support import create_op_support
 from torch.utils.checkpoint import CheckpointPolicy
 
 from tinygrad.torch.dispatch import Replayed, require_cpu
-from tinygrad.torch.evaluate import program_of
-from tinygrad.torch.registry import OPERATORS
+from tinygrad.torch.evaluate import is_supported, program_of, unsupported
+from tinygrad.torch.registry import OPERATORS, UnsupportedOperators
+
+OF_COMPLEX = frozenset({torch.ops.aten.polar.default, torch.ops.aten.complex.default})
+"""What makes complex numbers of real ones: PyTorch takes these apart into writes into parts of them."""
 
 
 @functools.cache
@@ -29,7 +35,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     set that PyTorch knows how to take apart are taken apart too."""
     further = {target: function for target, function in decomposition_table.items() if is_beyond_core(target)}
     return {target: function for target, function in (further | core_aten_decompositions()).items()
-            if str(target) not in OPERATORS}
+            if str(target) not in OPERATORS and target not in OF_COMPLEX}
 
 
 def is_beyond_core(target: Any) -> bool:
@@ -41,14 +47,52 @@ def is_beyond_core(target: Any) -> bool:
 
 
 def compiled(module: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-    """A functional graph as a function of `torch.Tensor`s, boxed as AOTAutograd wants it.
+    """A functional graph as a function of `torch.Tensor`s, boxed as AOTAutograd wants it. Operators that the
+    table has not run in PyTorch, between the parts that are compiled; one warning names them all.
 
-    Raises UnsupportedOperators, and ValueError for tensors that are not the CPU's.
+    Raises ValueError for tensors that are not the CPU's.
     """
     for example in example_inputs:
         require_cpu(example)
-    function: Callable[..., Any] = make_boxed_func(Replayed(program_of(module)))
-    return function
+    missing = unsupported(module)
+    if not missing:
+        return boxed(Replayed(program_of(module)))
+    warnings.warn(f"{UnsupportedOperators(missing)}; PyTorch runs them", stacklevel=2)
+    return boxed(compiled_in_parts(module))
+
+
+def boxed(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that takes its arguments as one list."""
+    result: Callable[..., Any] = make_boxed_func(function)
+    return result
+
+
+def compiled_in_parts(module: GraphModule) -> GraphModule:
+    """A graph whose supported operators are in submodules that are compiled, each as large as the order of
+    the others allows."""
+    can_be = create_op_support(lambda _, node: node.op == "call_function" and is_supported(node))
+    whole: GraphModule = CapabilityBasedPartitioner(module, can_be).partition_and_fuse()
+    for node in list(whole.graph.nodes):
+        if node.op == "call_module":
+            with whole.graph.inserting_before(node):
+                part = whole.graph.call_function(part_of(getattr(whole, node.target)), node.args)
+            node.replace_all_uses_with(part)
+            whole.graph.erase_node(node)
+    whole.delete_all_unused_submodules()
+    whole.recompile()
+    return whole
+
+
+def part_of(graph: GraphModule) -> Callable[..., Any]:
+    """A part of a graph as a function: of its result, or the tuple of its results."""
+    run = Replayed(program_of(graph))
+    is_one = isinstance(graph.graph.output_node().args[0], Node)
+
+    def part(*args: Any) -> Any:
+        results = run(*args)
+        return results[0] if is_one else tuple(results)
+
+    return part
 
 
 def partition(joint: GraphModule, inputs: Sequence[Any], **options: Any) -> tuple[GraphModule, GraphModule]:
@@ -66,7 +110,7 @@ def partition(joint: GraphModule, inputs: Sequence[Any], **options: Any) -> tupl
 def backend(module: GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
     """A graph of TorchDynamo as a compiled function: give it, or its name "tinygrad", to `torch.compile`.
 
-    Tensors are the CPU's. Raises UnsupportedOperators, which lists all operators that are missing.
+    Tensors are the CPU's. Operators that are missing run in PyTorch, and a warning lists them.
 
     >>> import torch
     >>> double = torch.compile(lambda x: x * 2, backend=backend)

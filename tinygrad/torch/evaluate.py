@@ -97,14 +97,14 @@ def with_dtypes(result: Any, dtypes: tuple[DType | None, ...]) -> Any:
 def program_of(module: GraphModule) -> GraphProgram:
     """The steps of a graph.
 
-    Raises UnsupportedOperators for operators that the table has not.
+    Raises UnsupportedOperators for those that cannot be computed here.
     """
+    missing = unsupported(module)
+    if missing:
+        raise UnsupportedOperators(missing)
     nodes = list(module.graph.nodes)
     steps = [(node, function_of(node)) for node in nodes
              if node.op == "call_function" and str(node.target) not in SETTLED]
-    missing = [str(node.target) for node, function in steps if function is None]
-    if missing:
-        raise UnsupportedOperators(missing)
     held = [node for node in nodes if node.op == "get_attr"]
     return GraphProgram(
         inputs=tuple([node for node in nodes if node.op == "placeholder"] + held),
@@ -112,9 +112,32 @@ def program_of(module: GraphModule) -> GraphProgram:
         steps=tuple(GraphCall(node, function, result_dtypes(node), str(node.target) in PROMOTED,
                               layout_of(node))
                     for node, function in steps if function is not None),
-        outputs=tuple(nodes[-1].args[0]),
+        outputs=(result,) if isinstance(result := nodes[-1].args[0], Node) else tuple(result),
         is_random=any(str(node.target) in RANDOM for node, _ in steps),
         has_sizes=any(varies(node.meta.get("val")) for node in nodes if node.op == "placeholder"))
+
+
+def unsupported(module: GraphModule) -> list[str]:
+    """The operators of a graph that cannot be computed here, each as often as it is there."""
+    return [f"{node.target} of complex numbers" if is_complex(node) else str(node.target)
+            for node in module.graph.nodes if node.op == "call_function" and
+            node.target is not operator.getitem and not is_supported(node)]
+
+
+def is_supported(node: Node) -> bool:
+    """Whether an operator is in the table, and none of its tensors are complex."""
+    return not is_complex(node) and (str(node.target) in SETTLED or function_of(node) is not None)
+
+
+def is_complex(node: Node) -> bool:
+    return any(value.dtype.is_complex for n in (node, *node.all_input_nodes) for value in tensors_of(n))
+
+
+def tensors_of(node: Node) -> list[torch.Tensor]:
+    """The examples of a node's results, those that are tensors."""
+    results = node.meta.get("val")
+    listed = results if isinstance(results, (list, tuple)) else (results,)
+    return [item for item in listed if isinstance(item, torch.Tensor)]
 
 
 def varies(value: Any) -> bool:
