@@ -52,3 +52,11 @@ def test_waves_are_saved_as_an_animation(tmp_path: Path) -> None:
     run("wave.py", "--size", 24, "--frames", 6, "--out", tmp_path / "wave.gif")
     with image.open(tmp_path / "wave.gif") as animation:
         assert animation.n_frames == 6
+
+
+def test_only_a_surrogate_gradient_trains_spikes(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="the picture is matplotlib's")
+    out = run("custom_gradient.py", "--steps", 600, folder=tmp_path)
+    assert number(r"differences (\S+);", out) < 1e-8 and "(1, 1)" in out
+    assert number(r"surrogate gradient: (\S+)%", out) > 90 > 80 > number(r"\nderivative: (\S+)%", out)
+    assert (tmp_path / "custom_gradient.png").stat().st_size > 10_000
