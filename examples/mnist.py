@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
+from digits import load_data
 
 from tinygrad import Device, Tensor, TinyJit, nn
 from tinygrad.helpers import tqdm
@@ -43,24 +44,6 @@ class Digits:
 
     def __call__(self, images: Tensor) -> Tensor:
         return (images.float() / 255).sequential(self.layers)
-
-
-def load_data() -> tuple[str, Array, Array, Array, Array]:
-    """(name, training images, training labels, test images, test labels)."""
-    try:
-        x_train, y_train, x_test, y_test = (t.numpy() for t in nn.datasets.mnist())
-        return "MNIST", x_train, y_train, x_test, y_test
-    except RuntimeError as error:
-        print(f"no MNIST ({error}); using scikit-learn's digits")
-    from sklearn.datasets import load_digits
-
-    digits = load_digits()
-    small = (digits.images * (255 / 16)).astype(np.uint8)
-    images = np.pad(small.repeat(3, axis=1).repeat(3, axis=2), ((0, 0), (2, 2), (2, 2)))[:, None]
-    labels = digits.target.astype(np.uint8)
-    order = np.random.default_rng(0).permutation(len(images))
-    train, test = order[:1500], order[1500:]
-    return "scikit-learn digits", images[train], labels[train], images[test], labels[test]
 
 
 def shifted(images: Array, rng: np.random.Generator) -> Array:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 FOLDER = Path(__file__).parents[1] / "examples"
-PROGRAMS = sorted(FOLDER.glob("*.py"))
+PROGRAMS = sorted(path for path in FOLDER.glob("*.py") if "__main__" in path.read_text(encoding="utf-8"))
 LONGEST = 150
 """Lines of a program, at most: more is not read in one go."""
 
@@ -60,3 +60,10 @@ def test_only_a_surrogate_gradient_trains_spikes(tmp_path: Path) -> None:
     assert number(r"differences (\S+);", out) < 1e-8 and "(1, 1)" in out
     assert number(r"surrogate gradient: (\S+)%", out) > 90 > 80 > number(r"\nderivative: (\S+)%", out)
     assert (tmp_path / "custom_gradient.png").stat().st_size > 10_000
+
+
+def test_an_autoencoder_says_more_than_the_mean_image(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="the picture is matplotlib's")
+    out = run("vae.py", "--epochs", 2, "--out", tmp_path / "vae.png")
+    assert number(r"test images: (\S+) nats", out) < 0.95 * number(r"at most, (\S+) by", out)
+    assert (tmp_path / "vae.png").stat().st_size > 10_000
