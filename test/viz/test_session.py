@@ -105,8 +105,9 @@ def test_a_page_that_would_be_too_large_leaves_out_the_cheapest_kernels_and_says
     recorder = Recorder(keeps_stages=True)
     tinygrad.observer.active = recorder
     try:
-        for size in range(3, 9):
-            (Tensor(np.ones((size, size), np.float32)) @ Tensor(np.ones((size, size), np.float32))).realize()
+        for size in range(3, 9):  # products that nothing else compiled in this process
+            a, b = np.ones((size, 11 * size), np.float32), np.ones((11 * size, size), np.float32)
+            (Tensor(a) @ Tensor(b)).realize()
     finally:
         tinygrad.observer.active = None
     exporter = Exporter(recorder)

@@ -1,5 +1,4 @@
-"""The table of operators: names with overloads ("aten.add.Tensor", "prims.fma.default") to functions of our
-tensors.
+"""The table of operators: names with overloads ("aten.add.Tensor") to functions of our tensors.
 
 A function takes what the operator's schema says, in its order and under its names: tensors as our tensors,
 PyTorch's dtypes as ours; what says where and in which order memory lies (device, layout, memory format) is
