@@ -75,3 +75,10 @@ def test_a_diffusion_model_learns_what_is_noise(tmp_path: Path) -> None:
     assert number(r"squared error (\S+) of", out) < 0.6
     with image.open(tmp_path / "digits.png") as picture:
         assert picture.size == (672, 560)
+
+
+def test_a_policy_learns_to_keep_the_pole_up(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="the picture is matplotlib's")
+    pytest.importorskip("gymnasium", reason="cart and pole are gymnasium's")
+    out = run("cartpole.py", "--rounds", 30, "--out", tmp_path / "cartpole.png")
+    assert number(r"rounds, (\d+) in", out) > 2 * number(r"stood (\d+) steps", out)
