@@ -17,12 +17,12 @@ def letters():
     return [names[b] for b in range(256)]
 
 
-def write_tiny(path, context=128, seed=0, template=TEMPLATE):
-    """A Llama of two layers on 32 items; tokens are special ones, bytes, and a merged pair."""
+def write_tiny(path, context=128, seed=0, template=TEMPLATE, layers=2):
+    """A Llama of a few layers on 32 items; tokens are special ones, bytes, and a merged pair."""
     rng = np.random.default_rng(seed)
     tokens = [*SPECIAL, *letters(), "he"]
     types = [3] * len(SPECIAL) + [1] * 257
-    width, heads, kept, hidden, layers = 32, 4, 2, 64, 2
+    width, heads, kept, hidden = 32, 4, 2, 64
     head = width // heads
 
     def weight(*shape):

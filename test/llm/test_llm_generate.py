@@ -11,6 +11,7 @@ pytest.importorskip("tokenizers", reason="tokenizers is in the extra llm")
 pytest.importorskip("jinja2", reason="jinja2 is in the extra llm")
 pytest.importorskip("llguidance", reason="llguidance is in the extra llm")
 
+from schedules import counted
 from tiny_models import write_tiny
 
 from tinygrad import Tensor
@@ -68,6 +69,17 @@ def test_tokens_are_those_of_computing_everything_again(plain, model):
         assert request.tokens == tokens and request.finish is Finish.LENGTH
         np.testing.assert_allclose([n.value for n in request.noted], logarithms, atol=1e-4)
         assert all(n.best[0] == (n.token, n.value) and len(n.best) == 2 for n in request.noted)
+
+
+def test_each_layer_is_computed_once(tmp_path):
+    def first_step(layers):
+        path = write_tiny(tmp_path / f"{layers}.gguf", layers=layers)
+        generator = LanguageModel(path, slots=1, dtype="float32").generator
+        generator.submit(PROMPTS[0], greedy(2))
+        return counted(generator.step)
+
+    counts = [first_step(layers) for layers in (1, 2, 3, 4)]
+    assert len(set(np.diff(counts))) == 1, counts
 
 
 def test_sequences_of_different_lengths_go_on_together_and_join_and_leave(plain, model):

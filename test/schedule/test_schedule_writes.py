@@ -9,7 +9,7 @@ import pytest
 from arrays import close, held, normal
 from schedules import counted
 
-from tinygrad import Tensor, dtypes
+from tinygrad import Tensor, Variable, dtypes
 from tinygrad.device import Device
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
@@ -291,3 +291,28 @@ def test_a_number_is_not_stored_by_a_kernel_with_loops_to_share_out() -> None:
     counted = count + 1
     steps = Tensor.schedule(weight * counted, counted)
     assert len(steps) == 2
+
+
+# --- values of their own inside a graph --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [5, Variable("count", 1, 8).bind(5)], ids=["fixed", "dynamic"])
+def test_what_is_contiguous_inside_is_stored_however_it_is_reshaped_above(count: int | Variable) -> None:
+    x, w, memory = held(normal(8, 6)), held(normal(6, 12)), held(normal(8, 12))
+    hidden = (x[:count] @ w).contiguous()
+    heads = hidden.reshape(count, 2, 6).reshape(count, 2, 3, 2).permute(1, 0, 2, 3).permute(1, 0, 2, 3)
+    memory[:count].assign(heads.reshape(count, 12) + 1).realize()
+    assert hidden.uop.realized_view is not None
+    [item] = heads.sum().schedule()
+    assert hidden.uop.realized_view.base in item.buffers
+    product = normal(8, 6)[:5] @ normal(6, 12)
+    close(memory, np.concatenate([product + 1, normal(8, 12)[5:]]))
+    close(heads.sum(), product.sum(), atol=1e-4)
+
+
+def test_what_is_written_below_a_product_that_copies_it_is_not_written_again() -> None:
+    memory, x, y = held(normal(768, 768)), held(normal(768, 768)), held(normal(768, 768))
+    memory.assign(x * 2)
+    (memory.T @ y).realize()  # both walk across lines: one is copied first, to be read in order
+    assert memory.schedule() == []
+    close(memory, normal(768, 768) * 2)

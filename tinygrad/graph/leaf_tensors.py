@@ -125,9 +125,7 @@ _KEEPS_CONSTANTS = Family.VIEW | {Ops.DETACH, Ops.CONTIGUOUS}
 def leaf_node(uop: UOp) -> UOp | None:
     """The node that the gradient of a leaf belongs to: the BUFFER, ASSIGN or DETACH(leaf) under its
     reshapes."""
-    node = uop
-    while node.op is Ops.RESHAPE:
-        node = node.src[0]
+    node = uop.unreshaped
     if node.op in (Ops.BUFFER, Ops.ASSIGN) or (node.op is Ops.DETACH and node.arg is not None):
         return node
     return None

@@ -32,6 +32,14 @@ class Movement:
         shapes.check_reshape(self.shape, shape)
         return self.moved(Ops.RESHAPE, shape)
 
+    @property
+    def unreshaped(self) -> Self:
+        """What has these items, in this order, before any reshape."""
+        node = self
+        while node.op is Ops.RESHAPE:
+            node = node.src[0]
+        return node
+
     def permute(self, order: Sequence[int]) -> Self:
         order = tuple(order)
         shapes.check_permute(self.shape, order)

@@ -265,7 +265,7 @@ class Inputs:
 
 def is_whole_memory(node: UOp) -> bool:
     """Whether a node is the memory of one device in order, of whatever shape, as most arguments are."""
-    memory = node.src[0] if node.op is Ops.RESHAPE else node
+    memory = node.unreshaped
     return memory.op is Ops.BUFFER and memory.arg.layout is None
 
 

@@ -203,7 +203,7 @@ def whole_tensor(node: UOp, captured: Captured) -> Tensor:
 
 def is_whole(view: UOp) -> bool:
     """Whether a view shows all of its memory, in order."""
-    return view.op is Ops.BUFFER or (view.op is Ops.RESHAPE and is_whole(view.src[0]))
+    return view.unreshaped.op is Ops.BUFFER
 
 
 # --- loading ------------------------------------------------------------------------------------------------

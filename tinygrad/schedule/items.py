@@ -18,7 +18,12 @@ from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.shapes import inverse_permutation
 from tinygrad.graph.uop import UOp
 from tinygrad.schedule.copies import contiguous_part, is_computed
-from tinygrad.schedule.dynamic_slice import dynamic_slice, dynamic_slices, is_dynamic_slice
+from tinygrad.schedule.dynamic_slice import (
+    IGNORED_ARGUMENT,
+    dynamic_slice,
+    dynamic_slices,
+    is_dynamic_slice,
+)
 from tinygrad.schedule.fuse import Fusion, Kernel
 from tinygrad.schedule.gathers import put_off_gathers
 from tinygrad.schedule.layout import axis_order, worth_ordering
@@ -89,7 +94,9 @@ class Schedule:
 
 def create_schedule(sinks: list[UOp]) -> Schedule:
     """The steps that compute `sinks`, each a tensor-graph node."""
-    graph, nodes = _in_own_memory(sinks, simplified_graph(sinks))
+    inner = _stored_inside(sinks)
+    simplified = simplified_graph([*sinks, *inner])
+    graph, nodes = _in_own_memory(sinks, simplified[:len(sinks)])
     forced = _forced(graph, nodes)
     buffered: frozenset[UOp] = frozenset()
     segment_of: dict[UOp, int] = {}
@@ -112,8 +119,9 @@ def create_schedule(sinks: list[UOp]) -> Schedule:
             items = [item._replace(lines=lines) for item in items]
         schedule.items.extend(items)
     schedule.items.extend(plan.late_writes())
-    for original, simplified in _results(sinks, graph, nodes).items():
-        schedule.views[original] = plan.view_of(simplified)
+    results = dict(zip(sinks, graph, strict=True)) | _still_stored(inner, simplified[len(sinks):], nodes)
+    for original, node in results.items():
+        schedule.views[original] = plan.view_of(node)
     return schedule
 
 
@@ -164,29 +172,40 @@ def _stored_form(sink: UOp) -> UOp:
     return viewed
 
 
-def _results(outputs: list[UOp], graph: list[UOp], order: list[UOp]) -> dict[UOp, UOp]:
-    """Each original node that gets a value, with its simplified form: the results, and what was assigned
-    inside. `order` has all simplified nodes, sources first."""
-    inside: set[UOp] = set()
-    """the nodes that are such values, or have some below"""
-    for node in order:
-        if node.op is Ops.ASSIGN or node.op is Ops.CONTIGUOUS or not inside.isdisjoint(node.src):
-            inside.add(node)
-    results = dict(zip(outputs, graph, strict=True))
-    pairs = list(results.items())
-    seen: set[UOp] = set()
-    while pairs:
-        original, simplified = pairs.pop()
-        if simplified not in inside or original in seen or original.realized_view is not None:
+def _stored_inside(outputs: list[UOp]) -> list[UOp]:
+    """What is assigned or made contiguous below `outputs`, and so has a value of its own after them."""
+    found: dict[UOp, None] = {}
+    seen = set(outputs)
+    pending = [source for node in outputs for source in _scheduled_sources(node)]
+    while pending:
+        node = pending.pop()
+        if node in seen:
             continue
-        seen.add(original)
-        if original.op in (Ops.ASSIGN, Ops.CONTIGUOUS) and simplified.op is original.op:
-            results.setdefault(original, simplified)
-        if original.op is Ops.DETACH:
-            pairs.append((original.src[0], simplified))
-        elif original.op is simplified.op and len(original.src) == len(simplified.src):
-            pairs.extend(zip(original.src, simplified.src, strict=True))
-    return results
+        seen.add(node)
+        if node.op in (Ops.ASSIGN, Ops.CONTIGUOUS) and node.realized_view is None:
+            found[node] = None
+        pending.extend(_scheduled_sources(node))
+    return list(found)
+
+
+def _scheduled_sources(node: UOp) -> tuple[UOp, ...]:
+    """The sources of a node that a schedule computes."""
+    if node.realized_view is not None:
+        return ()
+    return node.src[:1] if node.op in IGNORED_ARGUMENT else node.src
+
+
+def _still_stored(originals: list[UOp], simplified: list[UOp], order: list[UOp]) -> dict[UOp, UOp]:
+    """Those of `originals` whose simplified form is to be stored too, with it; `order`: all nodes that are
+    to be computed."""
+    computed = set(order)
+    stored = {}
+    for original, node in zip(originals, simplified, strict=True):
+        if original.op is Ops.ASSIGN and node.op is Ops.CONTIGUOUS:
+            node = node.src[0]  # copied, for a product to read it in another order
+        if node.op is original.op and node in computed:
+            stored[original] = node
+    return stored
 
 
 Dependences = dict[Kernel, dict[Kernel, UOp | None]]

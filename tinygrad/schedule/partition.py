@@ -82,7 +82,7 @@ class Partition:
             return dict(zip(nodes, nodes, strict=True))
         seen = set().union(*(n.toposort(stop=_is_in_memory) for n in nodes))
         done = {span: _spans_of(whole, at) for span, (whole, at) in self.scattered.items()
-                if _unreshaped(whole) in seen and span in seen}
+                if whole.unreshaped in seen and span in seen}
         return {n: n.rebuild(None, lambda n: n if _is_in_memory(n) else None, done) for n in nodes}
 
     def is_end(self, node: UOp) -> bool:
@@ -171,7 +171,7 @@ class Partition:
         results = all_reduce(op, partial, devices)
         if len({node.device for node in partial}) > 1:
             for node, device in zip(results, devices, strict=True):
-                self.partial[_unreshaped(node)] = op, device, tuple(partial)
+                self.partial[node.unreshaped] = op, device, tuple(partial)
         return results
 
     def _shard(self, node: UOp, axis: int, span: Span, depth: int) -> UOp:
@@ -179,8 +179,8 @@ class Partition:
         if node.shape[axis] == size:
             return node
         whole, at = self.scattered.get(node, (node, ()))
-        if _unreshaped(whole) in self.partial and _memory_of(node) is None and not is_symbolic(node.shape):
-            op, device, partial = self.partial[_unreshaped(whole)]
+        if whole.unreshaped in self.partial and _memory_of(node) is None and not is_symbolic(node.shape):
+            op, device, partial = self.partial[whole.unreshaped]
             at = (*at, (axis, span))
             result = combined(op, [moved(_spans_of(p.contiguous().reshape(whole.shape), at), device)
                                    for p in partial])
@@ -230,10 +230,6 @@ def _spans_of(node: UOp, spans: Sequence[tuple[int, Span]]) -> UOp:
     for axis, span in spans:
         node = along(node, axis, span)
     return node
-
-
-def _unreshaped(node: UOp) -> UOp:
-    return node.src[0] if node.op is Ops.RESHAPE else node
 
 
 def _is_in_memory(node: UOp) -> bool:
