@@ -4,6 +4,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
+from tinygrad.codegen.prefix_sum import prefix_sums
 from tinygrad.codegen.segment_sum import segment_sums
 from tinygrad.device.host import seconds_of
 from tinygrad.dtype import dtypes
@@ -28,18 +29,19 @@ class Estimate:
 def estimate(nest: UOp, plain: bool = False) -> Estimate:
     """The work of a loop nest, each value counted once for every iteration of the loops it changes with.
 
-    A segment sum counts every item once, though `plain` loops compare each with every output.
+    A segment sum and a prefix sum count every item once, though `plain` loops compare each with every output.
     """
     operations = 0
     found = () if plain else segment_sums(nest)
     scatter_loop = {node: b.loop for b in found for node in (b.reduce, b.reduce.src[0])}
+    carried = frozenset[UOp]() if plain else frozenset(p.reduce.src[1] for p in prefix_sums(nest))
     touched: dict[UOp, int] = {}
     for node in nest.toposort():
         if node.op in Family.ELEMENTWISE and node.dtype.scalar is not dtypes.index and not node.dtype.is_bool:
-            loops = node.ranges - {scatter_loop.get(node)}
+            loops = node.ranges - carried - {scatter_loop.get(node)}
             operations += int(prod(r.extent for r in loops)) * (2 if node.op is Ops.MULACC else 1)
         elif node.op is Ops.REDUCE:
-            loops = (node.ranges | frozenset(node.closed_ranges)) - {scatter_loop.get(node)}
+            loops = (node.ranges | frozenset(node.closed_ranges)) - carried - {scatter_loop.get(node)}
             operations += int(prod(r.extent for r in loops))
         elif node.op in (Ops.LOAD, Ops.STORE) and node.src[0].src[0].op is Ops.PARAM:
             memory = node.src[0].src[0]

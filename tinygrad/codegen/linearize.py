@@ -23,7 +23,7 @@ from tinygrad.codegen.grid import NO_LIMITS, Grid, GridLimits, is_block_range
 from tinygrad.codegen.predicate import reduce_identity
 from tinygrad.codegen.ranges import ACCUMULATING, fresh_identity, separate_loops, values_of
 from tinygrad.dtype import dtypes
-from tinygrad.graph.ops import Memory, Ops
+from tinygrad.graph.ops import Memory, Ops, RangeKind
 from tinygrad.graph.passes import graph_pass
 from tinygrad.graph.symbolic.linear import UNKNOWN
 from tinygrad.graph.uop import UOp
@@ -298,7 +298,8 @@ class _Linearizer:
                     self.fill(self.scratch[node], reduce_identity(node.arg[1], node.dtype.scalar))
         for extent in r.src:
             self.done.setdefault(extent, extent)
-        opened = self.add(UOp.new(Ops.RANGE, r.dtype, tuple(self.done[s] for s in r.src), r.arg))
+        kind = RangeKind.LOOP if r.arg[1] is RangeKind.IN_ORDER else r.arg[1]
+        opened = self.add(UOp.new(Ops.RANGE, r.dtype, tuple(self.done[s] for s in r.src), (r.arg[0], kind)))
         self.done[r] = opened
         self.emit_body(r)
         for node in _by_operands(self.updates[r]):

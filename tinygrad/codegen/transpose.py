@@ -89,23 +89,25 @@ def lane_places(offset: UOp, lane: UOp) -> tuple[int, ...] | None:
 
 
 def strided_vector(load: UOp, done: dict[UOp, UOp]) -> UOp | None:
-    """A LOAD along lanes a few items apart (every second one of a row): the vectors that hold them all, and
-    shuffles. None for other LOADs."""
+    """A LOAD along lanes a few items apart (every second one of a row, or one after the other backwards): the
+    vectors that hold them all, and shuffles. None for other LOADs."""
     lanes = [r for r in load.ranges if r.arg[1] is RangeKind.VECTOR]
     if len(load.src[0].src) != 2 or len(lanes) != 1:
         return None
     (lane,), (memory, offset) = lanes, load.src[0].src
     step = linear_terms(offset)[0].get(lane, 0)
     count = lane.extent
-    if not 2 <= step <= MOST_STRIDE or lane in (offset - lane * step).ranges or memory.op is not Ops.PARAM:
+    if step in (0, 1) or abs(step) > MOST_STRIDE or lane in (offset - lane * step).ranges or \
+            memory.op is not Ops.PARAM:
         return None
-    start = at_lane(offset, lane, 0, done)
-    last = step * (count - 1)
+    start = at_lane(offset, lane, 0 if step > 0 else count - 1, done)
+    places = [abs(step) * (i if step > 0 else count - 1 - i) for i in range(count)]
+    last = max(places)
     dtype = load.dtype.vec(count)
     result: UOp | None = None
-    for first in (min(count * i, last - count + 1) for i in range(step)):
+    for first in (min(count * i, last - count + 1) for i in range(abs(step))):
         whole = UOp.new(Ops.LOAD, dtype, (load.src[0].replace(src=(memory, start + first)),))
-        positions = [step * i - first for i in range(count)]
+        positions = [place - first for place in places]
         picks = tuple(count + at if 0 <= at < count else i for i, at in enumerate(positions))
         result = UOp.new(Ops.SHUFFLE, dtype, (result or whole, whole), picks)
     return result

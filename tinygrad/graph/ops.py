@@ -190,6 +190,8 @@ class RangeKind(Enum):
 
     LOOP = auto()
     """one iteration after another"""
+    IN_ORDER = auto()
+    """one iteration after another, each beginning with what the one before left: no Plan takes it apart"""
     THREAD = auto()
     """iterations spread over CPU cores"""
     GLOBAL = auto()

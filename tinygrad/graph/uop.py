@@ -172,7 +172,10 @@ class UOp(Walk, Operators, Movement):
 
     @staticmethod
     def simplified(op: Ops, dtype: DType, src: tuple[UOp, ...], arg: Any = None) -> UOp:
-        """The node with these fields, simplified where it is index arithmetic or a load that never is."""
+        """The node with these fields, simplified where it is index arithmetic, a load that never is, or an
+        address that always is touched."""
+        if op is Ops.INDEX and len(src) == 3 and src[2].op is Ops.CONST and src[2].arg is True:
+            return UOp.new(op, dtype, src[:2], arg)
         if op in Family.ELEMENTWISE and (dtype.scalar is dtypes.index or dtype.is_bool):
             return _simplified(op, dtype, src, arg)
         if op is Ops.LOAD and src[0]._is_never_touched:

@@ -1,7 +1,8 @@
 """The cost model: a good Plan at once, without running anything.
 
 In: a loop nest and the device's numbers (lanes, registers, caches, threads). Out: a Plan. The steps in order:
-1. ranges that are contiguous in every access become one (a 4-d elementwise kernel is one loop);
+1. ranges that are contiguous in every access become one (a 4-d elementwise kernel is one loop), and running
+   sums recurrences (`scan.py`);
 2. segment sums become one-pass scatter-adds, and nothing else changes (`scatter_add.py`); else rows that
    several loops read are cached (`cached_rows.py`);
 3. a contraction gets a tile of accumulators (`tiles.py`), its operands panels (`panels.py`);
@@ -21,10 +22,11 @@ from tinygrad.codegen.opt.choose_gpu import BlockChooser
 from tinygrad.codegen.opt.choose_scatter import ScatterChooser
 from tinygrad.codegen.opt.core_units import CoreUnitChooser
 from tinygrad.codegen.opt.loop_bounds import has_loose_bounds
-from tinygrad.codegen.opt.opts import Merge, Prefetch, Stage, Stream, Thread, Tighten
+from tinygrad.codegen.opt.opts import Merge, Prefetch, Scan, Stage, Stream, Thread, Tighten, Upcast
 from tinygrad.codegen.opt.plan import Plan
 from tinygrad.codegen.opt.prefetch import prefetches
 from tinygrad.codegen.opt.staging import numbered_rows
+from tinygrad.codegen.prefix_sum import prefix_sums
 from tinygrad.codegen.ranges import ACCUMULATING
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
@@ -33,6 +35,10 @@ from tinygrad.renderer.machine import Machine
 
 THREAD_WORK = 1 << 16
 """Operations and items moved below which waking another core costs more than it saves (about 5 us)."""
+CHAINS = 4
+"""Recurrences beside each other where each addition waits for the one before (3 to 5 cycles)."""
+CHAIN_COST = 0.5
+"""An item of one of them, where a recurrence alone takes 1."""
 BUSY_ENOUGH = 0.9
 """How much of the time the threads of a loop should work (5 images on two threads: 0.83)."""
 
@@ -84,12 +90,14 @@ class CoreChooser(CoreUnitChooser, ScatterChooser, ByteDotChooser):
     def plan(self) -> Plan:
         self.original_work = work_and_items(self.nest)
         self.merge_contiguous()
+        is_chain = self.carry_scans()
         self.dot_bytes()
         if not self.tile_byte_dots():
             if self.scatter_sums() or self.interchange_sums():
                 self.share_out()
                 return Plan(tuple(self.opts))
-            self.choose_lanes()
+            if not is_chain:
+                self.choose_lanes()
         if has_loose_bounds(self.nest):
             self.take(Tighten())
         if self.worth_streaming():
@@ -98,6 +106,23 @@ class CoreChooser(CoreUnitChooser, ScatterChooser, ByteDotChooser):
             self.take(Prefetch(hint.loop.arg[0], hint.along.arg[0], hint.iterations))
         self.share_out()
         return Plan(tuple(self.opts))
+
+    def carry_scans(self) -> bool:
+        """Running sums by a recurrence, without which each item is the sum of up to all. Where no loop has
+        items side by side for lanes, several recurrences beside each other hide the latency of an addition:
+        then True, and nothing is left to be chosen for lanes."""
+        loops_of_sums = dict.fromkeys(p.loop for p in prefix_sums(self.nest))
+        if not loops_of_sums:
+            return False
+        self.take(Scan(next(iter(loops_of_sums)).arg[0]))
+        accesses = accesses_of(self.nest)
+        loops = [r for r in self.nest.src[0].closed_ranges if r.arg[1] is RangeKind.LOOP]
+        costs = {f"r{r.arg[0]}_as_lanes": self.lane_cost(r, accesses) for r in loops}
+        self.note("an item of a recurrence, against 1 without lanes", **costs)
+        if min(costs.values(), default=0.0) < CHAIN_COST:
+            return False
+        self.take(Upcast(loops[-1].arg[0], min(CHAINS, loops[-1].extent)))
+        return True
 
     def choose_lanes(self) -> None:
         """Lanes and tiles of the contraction with most of the work, else where accesses lie side by side."""

@@ -251,7 +251,7 @@ def reading_cost(step: int | None) -> float:
     """A load of lanes that lie `step` items apart, in units of one whose lanes lie side by side."""
     if step in (0, 1):
         return 1.0
-    return 2.0 * step if step is not None and 2 <= step <= MOST_STRIDE else JUMP_COST
+    return 2.0 * abs(step) if step is not None and abs(step) <= MOST_STRIDE else JUMP_COST
 
 
 def stores_vectors(store: UOp) -> bool:

@@ -58,7 +58,9 @@ def thread_extent(program: list[UOp]) -> int:
 
 def replace_range(nest: UOp, old: UOp, closing: Callable[[UOp], list[UOp]], value: UOp) -> UOp:
     """The nest with `value` in place of the counter `old`; nodes that close `old` close `closing(old)`
-    instead."""
+    instead. Raises ValueError where `old` must run as it is."""
+    if old.arg[1] is RangeKind.IN_ORDER:
+        raise ValueError(f"r{old.arg[0]} runs in order, each iteration from what the one before left")
 
     def instead(node: UOp) -> UOp | None:
         if node is old:
@@ -97,6 +99,8 @@ def outermost(nest: UOp, r: UOp) -> UOp:
     """`r` as the outermost of the loops that any node closes together with it."""
     if not _leads_stages(nest, r):
         raise ValueError(f"r{r.arg[0]} is not the first of the loops in whose order staged memory lies")
+    if r.arg[1] is RangeKind.IN_ORDER:
+        raise ValueError(f"r{r.arg[0]} runs in order, inside the loops of its outputs")
     if not can_be_outermost(nest, r):
         raise ValueError(f"r{r.arg[0]} is inside a loop in which something else runs too")
 

@@ -29,6 +29,7 @@ from tinygrad.codegen.opt.loops import (
 from tinygrad.codegen.opt.matrix import on_matrix_unit
 from tinygrad.codegen.opt.online_softmax import online_softmax
 from tinygrad.codegen.opt.prefetch import PrefetchHint, prefetch
+from tinygrad.codegen.opt.scan import scan
 from tinygrad.codegen.opt.scatter_add import scatter_add
 from tinygrad.codegen.opt.staging import SharedTile, readers_of, staged
 from tinygrad.codegen.opt.word_bytes import dot_bytes
@@ -256,6 +257,16 @@ class OnlineSoftmax(Opt):
 
 
 @dataclass(frozen=True, repr=False)
+class Scan(Opt):
+    """Reductions of all items up to an iteration of the range carried from one iteration to the next."""
+
+    range: Range
+
+    def apply(self, nest: UOp) -> UOp:
+        return scan(nest, range_named(nest, self.range))
+
+
+@dataclass(frozen=True, repr=False)
 class Scatter(Opt):
     """Segment sums, a segment an iteration of the range, in memory that one pass over all adds to."""
 
@@ -369,5 +380,5 @@ class Attention(Opt):
 
 OPTS: dict[str, type[Opt]] = {kind.word(): kind for kind in (
     Merge, Split, Swap, Thread, Global, Local, Vector, Upcast, Unroll, Row, OnlineSoftmax, Accumulators,
-    Scatter, Interchange, Tighten, Stream, Prefetch, Stage, Attention, MMA, Pad, ByteDot)}
+    Scan, Scatter, Interchange, Tighten, Stream, Prefetch, Stage, Attention, MMA, Pad, ByteDot)}
 """Every change there is, by its word."""

@@ -22,6 +22,8 @@ from tinygrad.graph.uop import UOp
 from tinygrad.helpers import prod
 from tinygrad.renderer.machine import Machine
 
+LOOPS = (RangeKind.LOOP, RangeKind.IN_ORDER)
+"""Kinds of ranges whose iterations run one after another."""
 LINE_BYTES, PAGE_BYTES = 64, 4096
 NEW_SHARE = 0.3
 """Of what a tile reads, how much must be new to it for a hint."""
@@ -33,7 +35,8 @@ JUMPS_AHEAD, STREAM_AHEAD = 32 << 10, 2 << 10
 
 @dataclass(frozen=True)
 class PrefetchHint:
-    """In `loop`, each load also asks for what it will read `iterations` of `along` later."""
+    """In `loop`, each load also asks for what it will read `iterations` of `along` later; those in loops
+    inside it do not."""
 
     loop: UOp
     along: UOp
@@ -42,7 +45,9 @@ class PrefetchHint:
 
 def prefetch(nest: UOp, hint: PrefetchHint) -> UOp:
     """The nest with the hint. Raises ValueError where no load would follow it."""
-    walks = [a for a in _walks(_reads(nest), hint.along) if hint.loop in a.ranges]
+    inside = _loops_inside(nest, hint.loop)
+    walks = [a for a in _walks(_reads(nest), hint.along)
+             if hint.loop in a.ranges and inside.isdisjoint(a.ranges)]
     if not walks:
         raise ValueError(f"nothing that r{hint.loop.arg[0]} loads goes on by a fixed step with "
                          f"r{hint.along.arg[0]}")
@@ -60,6 +65,12 @@ def prefetches(nest: UOp, machine: Machine) -> list[PrefetchHint]:
     found = _for_next_tile(nest, large) or _for_next_row(nest, rows, expensive)
     return [found] if found is not None else _along_loops(nest, [a for a in large if a not in rows],
                                                           expensive)
+
+
+def _loops_inside(nest: UOp, loop: UOp) -> set[UOp]:
+    """The loops that run anew in each iteration of `loop`."""
+    return {r for n in nest.toposort() if loop in n.ranges for r in n.closed_ranges
+            if r.arg[1] in LOOPS}
 
 
 def _walks(reads: list[MemoryAccess], along: UOp) -> list[MemoryAccess]:
@@ -89,9 +100,9 @@ def _without_overlap(access: MemoryAccess) -> MemoryAccess:
 def _for_next_tile(nest: UOp, reads: list[MemoryAccess]) -> PrefetchHint | None:
     """For the innermost loop of a contraction, which reads items one by one: the innermost loop around the
     tile that goes on to other lines, if it does so by fixed steps."""
-    outer = [r for r in reversed(nest.src[0].closed_ranges) if r.arg[1] is RangeKind.LOOP]
+    outer = [r for r in reversed(nest.src[0].closed_ranges) if r.arg[1] in LOOPS]
     for node in nest.toposort():
-        loops = [r for r in node.closed_ranges if r.arg[1] is RangeKind.LOOP]
+        loops = [r for r in node.closed_ranges if r.arg[1] in LOOPS]
         if not loops or contraction_of(node) is None:
             continue
         for access in reads:
@@ -134,7 +145,8 @@ def _rows_read_again(nest: UOp, reads: list[MemoryAccess], most_bytes: int) -> l
     if len(outermost) > 1 or outermost == {()}:
         return []
     (row,), = outermost
-    walks = [a for a in _walks(reads, row) if a.steps[row] * a.node.dtype.itemsize <= most_bytes]
+    walks = [a for a in _walks(reads, row) if a.steps[row] * a.node.dtype.itemsize <= most_bytes
+             and _inner_loops(a, row)]  # what a loop of whole vectors leaves over is no loop
     return [a for a in walks if any(_is_read_again(a, r, walks) for r in _inner_loops(a, row))]
 
 
@@ -152,13 +164,12 @@ def _for_next_row(nest: UOp, rows: list[MemoryAccess], expensive: list[UOp]) -> 
 
 
 def _inner_loops(access: MemoryAccess, row: UOp) -> list[UOp]:
-    return [r for r in access.ranges if r is not row and r.arg[1] is RangeKind.LOOP]
+    return [r for r in access.ranges if r is not row and r.arg[1] in LOOPS]
 
 
 def _is_read_again(access: MemoryAccess, loop: UOp, walks: list[MemoryAccess]) -> bool:
     """True if another loop reads the memory that `access` reads in `loop`."""
-    memory = access.node.src[0].src[0]
-    return any(a.node.src[0].src[0] is memory and loop not in a.ranges for a in walks)
+    return any(_memory(a) is _memory(access) and loop not in a.ranges for a in walks)
 
 
 # --- further along a loop -----------------------------------------------------------------------------------
@@ -169,7 +180,7 @@ def _along_loops(nest: UOp, reads: list[MemoryAccess], expensive: list[UOp]) -> 
     iterations read a short run each, far from the last; a little where they go on in order."""
     found = []
     for node in nest.toposort():
-        loops = [r for r in node.closed_ranges if r.arg[1] is RangeKind.LOOP]
+        loops = [r for r in node.closed_ranges if r.arg[1] in LOOPS]
         if node.op not in (Ops.REDUCE, Ops.STORE) or not loops:
             continue
         if node.op is Ops.REDUCE and any(loops[-1] in n.ranges for n in expensive):
@@ -177,8 +188,10 @@ def _along_loops(nest: UOp, reads: list[MemoryAccess], expensive: list[UOp]) -> 
         if contraction_of(node) is not None:
             continue  # its tiles read the same memory again
         loop, around = loops[-1], node.ranges | frozenset(loops)
-        walks = [a for a in _walks(reads, loop) if _has_lanes(a)
-                 and all(r in around for r in a.ranges if r.arg[1] is RangeKind.LOOP)]
+        inside = _loops_inside(nest, loop)
+        in_loops_inside = {_memory(a) for a in reads if not inside.isdisjoint(a.ranges)}
+        walks = [a for a in _walks(reads, loop) if _has_lanes(a) and _memory(a) not in in_loops_inside
+                 and all(r in around for r in a.ranges if r.arg[1] in LOOPS)]
         if not walks:
             continue
         jumps = [a for a in walks if a.steps[loop] * a.node.dtype.itemsize >= 2 * _read_at_once(a)]
@@ -194,10 +207,15 @@ def _has_lanes(access: MemoryAccess) -> bool:
 
 
 def _buffer_bytes(access: MemoryAccess) -> int:
-    return int(access.node.src[0].src[0].arg[1]) * access.node.dtype.itemsize
+    return int(_memory(access).arg[1]) * access.node.dtype.itemsize
+
+
+def _memory(access: MemoryAccess) -> UOp:
+    """The PARAM that is read."""
+    return access.node.src[0].src[0]
 
 
 def _read_at_once(access: MemoryAccess) -> int:
     """Bytes that one iteration of all loops reads through a load, its lanes and what is written out."""
-    written_out = (r.extent for r in access.ranges if r.arg[1] is not RangeKind.LOOP and access.step(r))
+    written_out = (r.extent for r in access.ranges if r.arg[1] not in LOOPS and access.step(r))
     return int(prod(written_out)) * access.node.dtype.itemsize

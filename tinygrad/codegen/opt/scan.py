@@ -1,0 +1,35 @@
+"""Scans: prefix sums carried from one iteration to the next.
+
+    for i: out[i] = sum over k <= i of x[k]          s = 0; for i: s += x[i]; out[i] = s
+
+The left side takes n * n / 2 additions, the recurrence on the right n, one after the other (Blelloch, "Prefix
+sums and their applications", 1990). In: a nest with prefix sums (`codegen/prefix_sum.py`) along a loop over
+outputs. Out: the nest with the value so far (RUNNING) in their place. The loop stays whole and runs in order,
+inside the other loops of its outputs. Items are added up from the first to the last.
+"""
+from __future__ import annotations
+
+from tinygrad.codegen.opt.loops import with_kind
+from tinygrad.codegen.prefix_sum import prefix_sums
+from tinygrad.codegen.ranges import values_of
+from tinygrad.graph.ops import Ops, RangeKind
+from tinygrad.graph.uop import UOp
+
+
+def scan(nest: UOp, loop: UOp) -> UOp:
+    """The nest with the prefix sums along `loop` carried. Raises ValueError where there are none."""
+    found = [p for p in prefix_sums(nest) if p.loop is loop]
+    if not found:
+        raise ValueError(f"nothing is reduced up to each iteration of r{loop.arg[0]}")
+    ordered = with_kind(loop, RangeKind.IN_ORDER)
+    instead = {loop: ordered}
+    for part in found:
+        item = part.item.substitute({loop: ordered})
+        before = UOp.new(Ops.RUNNING, item.dtype, (item, ordered), part.reduce.arg)
+        instead[part.reduce] = UOp.new(part.reduce.arg, item.dtype, (before, item))
+
+    def innermost(store: UOp) -> UOp:
+        others = (r for r in store.closed_ranges if r is not loop)
+        return store.replace(src=(*values_of(store), *others, loop))
+
+    return UOp.sink(map(innermost, nest.src)).substitute(instead)

@@ -1,0 +1,113 @@
+"""Prefix sums: reductions of all items up to each output, as running sums, products and maxima are.
+
+In the graph `out[i] = sum over k <= i of x[k]` is a masked triangle, or a window that ends at each item and
+is long enough for all before it. In: a loop nest. Out: which of its REDUCEs are such, and the one item that
+each iteration of the loop over outputs adds. `opt/scan.py` makes recurrences of them, and `cost.py` counts
+them so.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tinygrad.codegen.contraction import mask_of
+from tinygrad.codegen.predicate import reduce_identity
+from tinygrad.codegen.ranges import ACCUMULATING, fresh_identity, is_plain
+from tinygrad.dtype import dtypes
+from tinygrad.graph.ops import Ops
+from tinygrad.graph.symbolic import TRUE, conjuncts, linear_terms
+from tinygrad.graph.uop import UOp
+
+
+@dataclass(frozen=True)
+class PrefixSum:
+    """A REDUCE of all items up to an iteration of `loop`, and the item that this iteration adds."""
+
+    reduce: UOp
+    loop: UOp
+    item: UOp
+
+
+def prefix_sums(nest: UOp) -> list[PrefixSum]:
+    """Those along loops over outputs of which every reduction that changes with the loop is one, but for
+    those of which such a one reduces the results."""
+    nodes = nest.toposort()
+    candidates = [n for n in nodes if n.op is Ops.REDUCE and len(n.src) == 2 and is_plain(n.src[1])
+                  and n.arg is not Ops.MULACC]
+    if not candidates:
+        return []
+    found: list[PrefixSum] = []
+    fresh = fresh_identity(nest)
+    for loop in _loops_of_outputs_alone(nest):
+        long = [n for n in candidates if loop in n.ranges and n.src[1].extent >= loop.extent]
+        along = [PrefixSum(n, loop, item) for n in long
+                 if (item := _item_added(n, loop, fresh)) is not None]
+        reduces = {p.reduce for p in along}
+        others = nest.toposort(stop=reduces.__contains__) if along else {}
+        if not any(n.op is Ops.REDUCE and loop in n.ranges and n not in reduces for n in others):
+            found += along
+    return found
+
+
+def _loops_of_outputs_alone(nest: UOp) -> list[UOp]:
+    """The loops that every STORE closes, and nothing else."""
+    inside = {r for n in nest.toposort() if n.op in ACCUMULATING for r in n.closed_ranges}
+    return [r for r in nest.src[0].closed_ranges if is_plain(r) and r not in inside
+            and all(r in store.closed_ranges for store in nest.src)]
+
+
+def _item_added(reduce: UOp, loop: UOp, fresh: int) -> UOp | None:
+    """The item that an iteration of `loop` adds to those of the iteration before; None where that is not all
+    that the REDUCE is of."""
+    mask = _mask(reduce.src[0], reduce)
+    if mask is None or not mask.ranges >= {loop, reduce.src[1]}:
+        return None
+    item = _last_of_window(reduce, loop, fresh)
+    return _on_diagonal(reduce, loop) if item is None else item
+
+
+def _last_of_window(reduce: UOp, loop: UOp, fresh: int) -> UOp | None:
+    """The last item of windows that move by one item in each iteration, and of which the first window has
+    nothing else; None where the REDUCE is of no such windows."""
+    value, k = reduce.src
+    place = UOp.range(loop.extent + k.extent - 1, fresh)
+    by_place = value.substitute({k: place - loop})
+    if loop in by_place.ranges:
+        return None
+    mask = _mask(by_place, reduce)
+    if mask is None:
+        return None
+    before = UOp.range(k.extent - 1, fresh + 1) if k.extent > 2 else UOp.const(0, dtypes.index)
+    holds = mask.substitute({place: before})
+    if holds.op is not Ops.CONST or holds.arg:
+        return None
+    return by_place.substitute({place: loop + (k.extent - 1)})
+
+
+def _on_diagonal(reduce: UOp, loop: UOp) -> UOp | None:
+    """The item on the diagonal, where the reduced loop goes up to the iteration of `loop` and what it reduces
+    is the same in each; None where the REDUCE is of no such triangle."""
+    value, k = reduce.src
+    mask = mask_of(value, reduce_identity(reduce.arg, reduce.dtype))
+    if mask is None or loop in value.src[1].ranges:
+        return None
+    below = [c for c in conjuncts(mask) if loop in c.ranges]
+    if len(below) != 1 or below[0].op is not Ops.CMPLT or below[0].src[0].dtype.scalar is not dtypes.index:
+        return None
+    terms, constant = linear_terms(below[0].src[0] - below[0].src[1])
+    if terms != {k: 1, loop: -1} or constant != -1:
+        return None
+    others = TRUE
+    for condition in conjuncts(mask):
+        if condition is not below[0]:
+            others = others & condition
+    item = value.src[1] if others is TRUE else others.where(value.src[1], value.src[2])
+    return item.substitute({k: loop})
+
+
+def _mask(value: UOp, reduce: UOp) -> UOp | None:
+    """A condition outside which `value` changes nothing in the REDUCE."""
+    if value.op is Ops.CAST and reduce.arg is Ops.ADD:
+        value = value.src[0]
+    if value.op is Ops.LOAD and reduce.arg is Ops.ADD and len(value.src[0].src) == 3:
+        return value.src[0].src[2]
+    return mask_of(value, reduce_identity(reduce.arg, value.dtype))
