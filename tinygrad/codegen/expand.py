@@ -96,16 +96,19 @@ def _unrolled_reduce(node: UOp) -> UOp:
 
 
 def _unrolled_stage(node: UOp) -> UOp:
-    """The copies of an iteration lie side by side in memory, each a value of its own."""
+    """Each copy a value of its own; where they lie in memory is what is left of the order of the ranges."""
     closed = node.closed_ranges
     ranges = [r for r in closed if r.arg[1] is RangeKind.UNROLL]
     if not ranges:
         return node
-    loops = [r for r in closed if r.arg[1] is RangeKind.LOOP]
-    if closed[len(loops):len(loops) + len(ranges)] != tuple(ranges):
-        raise RuntimeError("the unrolled ranges of staged memory stand inside its loops and around its lanes")
+    first = closed.index(ranges[0])
+    inner = closed[first + len(ranges):]
+    if closed[first:first + len(ranges)] != tuple(ranges):
+        raise RuntimeError("the unrolled ranges of staged memory stand one directly in the other")
     copies = _copies(node.src[0], ranges)
-    return node.replace(src=(*copies, *(r for r in closed if r not in ranges)))
+    loops_inside = sum(r.arg[1] is RangeKind.LOOP for r in inner)
+    arg = (*node.arg, loops_inside) if loops_inside else node.arg
+    return node.replace(src=(*copies, *closed[:first], *inner), arg=arg)
 
 
 # --- VECTOR and FRAGMENT ------------------------------------------------------------------------------------

@@ -382,11 +382,15 @@ class _Linearizer:
     def stage_offset(self, node: UOp, number: int) -> UOp:
         """Where value number `number` of this iteration goes."""
         offset = UOp.const(0, dtypes.index)
-        for r in node.closed_ranges:
+        closed = node.closed_ranges
+        around = len(closed) - (node.arg[2] if len(node.arg) == 3 else 0)
+        for r in closed[:around]:
             offset = offset * r.extent + r
-        counters = {r: self.done[r] for r in node.closed_ranges}
-        values = len(node.src) - len(node.closed_ranges)
-        return self.add_tree(((offset * values + number) * node.dtype.count).substitute(counters))
+        offset = offset * (len(node.src) - len(closed)) + number
+        for r in closed[around:]:
+            offset = offset * r.extent + r
+        counters = {r: self.done[r] for r in closed}
+        return self.add_tree((offset * node.dtype.count).substitute(counters))
 
     def add_tree(self, root: UOp) -> UOp:
         """Write down an expression over nodes that may be written already."""

@@ -371,11 +371,14 @@ def _nest_store(node: UOp) -> bool:
 
 
 def _stage(node: UOp) -> bool:
-    """Values that one iteration puts side by side (several once a range is written out), then the ranges."""
+    """Values that one iteration computes (several once a range is written out), then the ranges. Values lie
+    around as many of these, the last, as the argument ends with; side by side without."""
     count = len(node.src) - len(node.closed_ranges)
     values, ranges = node.src[:count], node.src[count:]
     same = all(v.dtype is node.dtype for v in values)
-    return count > 0 and same and _ops(ranges, Ops.RANGE) and _pair(node.arg, Memory)
+    inside = node.arg[2:]
+    are_inside = not inside or (len(inside) == 1 and 0 < inside[0] <= len(ranges))
+    return count > 0 and same and _ops(ranges, Ops.RANGE) and _pair(node.arg[:2], Memory) and are_inside
 
 
 def _scatter(node: UOp) -> bool:
@@ -457,7 +460,7 @@ LOOP_NEST = Grammar("loop_nest", (
     Production("MMA(value, value, RANGE | CONST, RANGE, RANGE, RANGE)",
                "arg: the MatrixUnit; closes the last two",
          _nest_mma),
-    Production("STAGE(value+, RANGE*)", "arg (identity, Memory); closes the ranges", _stage),
+    Production("STAGE(value+, RANGE*)", "arg (identity, Memory, loops inside?); closes the ranges", _stage),
     Production("SCATTER(value, int, bool, RANGE+)",
                "arg (identity, ADD | MAX | MUL, items); closes the ranges",
          _scatter),

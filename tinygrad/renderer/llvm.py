@@ -38,6 +38,8 @@ from tinygrad.renderer.machine import WIDE_FLOATS, Machine, cores
 LLVM_OPTION = "-disable-vector-combine"
 """Leaves out the pass of LLVM that rewrites vectors, which ends the process where integers made of float32
 and of float64 lie side by side (LLVM 22; llvm-project, pull request 201241). Plans say what runs in lanes."""
+PLANNED = "llvm.loop.unroll.disable"
+"""In the text of a kernel whose plan has chosen lanes and unrolling: its loops stay as they are."""
 
 
 class LLVMRenderer(Renderer):
@@ -194,7 +196,7 @@ class LLVMWriter(TileStatements, LaneReduction):
         vectorize, unroll = self.loop_count, self.loop_count + 1
         loops = [f"!{i} = distinct !{{!{i}, !{vectorize}, !{unroll}}}" for i in range(self.loop_count)]
         return [*streamed, "", *loops, f'!{vectorize} = !{{!"llvm.loop.vectorize.enable", i1 false}}',
-                f'!{unroll} = !{{!"llvm.loop.unroll.disable"}}']
+                f'!{unroll} = !{{!"{PLANNED}"}}']
 
     # --- words of the statements -----------------------------------------------------------------------
 

@@ -54,8 +54,6 @@ class PanelChooser(LaneChooser):
             side = [i for i, r in enumerate(loops) if loads[0].step(r) == 1 and r.extent % lane.extent == 0]
             after = loops[side[0] + 1:] if side else []
             if side and prod(r.extent for r in after) <= MOST_VECTORS:
-                for r in after:
-                    self.take(Upcast(r.arg[0], r.extent))
                 self.take(Upcast(loops[side[0]].arg[0], lane.extent))
         self.take(Vector(lane.arg[0], lane.extent))
 
