@@ -376,9 +376,11 @@ def _stage(node: UOp) -> bool:
     count = len(node.src) - len(node.closed_ranges)
     values, ranges = node.src[:count], node.src[count:]
     same = all(v.dtype is node.dtype for v in values)
-    inside = node.arg[2:]
-    are_inside = not inside or (len(inside) == 1 and 0 < inside[0] <= len(ranges))
-    return count > 0 and same and _ops(ranges, Ops.RANGE) and _pair(node.arg[:2], Memory) and are_inside
+    known, inside = node.arg if isinstance(node.arg, tuple) else (), None
+    if isinstance(known, tuple) and len(known) == 3:
+        *known, inside = known
+    are_inside = inside is None or (isinstance(inside, int) and 0 < inside <= len(ranges))
+    return count > 0 and same and _ops(ranges, Ops.RANGE) and _pair(tuple(known), Memory) and are_inside
 
 
 def _scatter(node: UOp) -> bool:

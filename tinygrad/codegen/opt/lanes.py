@@ -12,7 +12,8 @@ from tinygrad.codegen.opt.loops import is_stage_range, writes_what_it_reads
 from tinygrad.codegen.opt.opts import Accumulators, Split, Swap, Unroll, Upcast, Vector
 from tinygrad.codegen.ranges import range_named
 from tinygrad.codegen.transpose import MOST_STRIDE
-from tinygrad.graph.ops import Ops, RangeKind
+from tinygrad.dtype import dtypes
+from tinygrad.graph.ops import Family, Ops, RangeKind
 from tinygrad.graph.symbolic import is_multiple, linear_terms
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import prod
@@ -33,6 +34,11 @@ MOST_OVERLAPPING = 8
 """Outputs side by side whose windows overlap (4 of a depthwise convolution took 1.1 to 1.2 times as long)."""
 MOST_TAPS = 32
 """Items of a window that are written out one by one."""
+MOST_WRITTEN_OUT = 128
+"""Operations of vectors side by side. A body of more (a random number has 150) hides its own latency, and
+takes long to compile."""
+FUNCTION_WORK = 20
+"""Operations of an elementary function."""
 
 
 class LaneChooser(Chooser):
@@ -125,7 +131,8 @@ class LaneChooser(Chooser):
     def vector_opts(self, r: UOp, width: int) -> None:
         """Lanes for `r`, and where it is long, several vectors side by side to hide their latency."""
         reduces = any(n.op is Ops.REDUCE and r in n.closed_ranges for n in self.nest.toposort())
-        several = next((u for u in (4, 2) if r.extent >= width * u * 2), 0)
+        most = MOST_WRITTEN_OUT // max(1, self.work_along(r))
+        several = next((u for u in (4, 2) if r.extent >= width * u * 2 and u <= most), 0)
         sums = sum(n.op is Ops.REDUCE and r in n.ranges and not self.is_minor(n)
                    for n in self.nest.toposort())
         if sums:
@@ -141,6 +148,12 @@ class LaneChooser(Chooser):
             self.take((Accumulators if reduces else Upcast)(outer, several))
         if sums == 1 and several == MOST_COLUMNS and not reduces:
             self.two_rows_at_once()
+
+    def work_along(self, r: UOp) -> int:
+        """Operations on values that change with `r`, of the kernel's body written down once."""
+        values = (n for n in self.nest.toposort() if n.op in Family.ELEMENTWISE
+                  and n.dtype.scalar is not dtypes.index and not n.dtype.is_bool and r in n.ranges)
+        return sum(FUNCTION_WORK if n.op in (Ops.EXP2, Ops.LOG2, Ops.SIN) else 1 for n in values)
 
     def two_rows_at_once(self) -> None:
         """The only sum's loop two iterations at a time (2.4 ms instead of 2.9 for a row times a 4096 x 4096
