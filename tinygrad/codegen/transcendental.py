@@ -193,9 +193,14 @@ def _exp(x: UOp) -> UOp:
     return _polynomial(r, (1.0, *form.exp)).alu(Ops.LDEXP, n)
 
 
+def power(x: UOp, is_natural: bool) -> UOp:
+    """e**x or 2**x, of float32 or float64."""
+    return _exp(x) if is_natural else _exp2(x)
+
+
 def _power(exponent: UOp) -> UOp:
     x = argument_of_exponential(exponent)
-    return _exp2(exponent) if x is None else _exp(x)
+    return power(exponent, False) if x is None else power(x, True)
 
 
 def _whole_and_fraction(x: UOp, lost: UOp | None) -> tuple[UOp, UOp]:

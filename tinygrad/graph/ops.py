@@ -115,7 +115,8 @@ class Ops(Enum):
     """(value, RANGE): what a REDUCE of the same sources and arg has accumulated when an iteration begins"""
     STAGE = auto()
     """memory filled by computing a value (or several side by side) over ranges: values and ranges; arg:
-    (identity, Memory)"""
+    (identity, Memory), and, where the values were copies of a range around the last loops, how many of these
+    run inside that range"""
     SCATTER = auto()
     """memory in which an operation accumulates: (value, offset, condition, ranges...); each iteration adds
     its value to the item at its offset, where the condition holds. arg: (identity, op, items)"""
@@ -144,6 +145,8 @@ class Ops(Enum):
     LDEXP = auto()
     """a * 2**b, rounded once: b is a whole float, or NaN where a is. For 1/2 <= a <= 2 and sizes of b below
     twice the exponent's bias"""
+    CALL = auto()
+    """what a function of one value, written down once, makes of its source; arg: the `Function`"""
     REGISTER = auto()
     """a variable of the program; arg: identity"""
     SCRATCH = auto()

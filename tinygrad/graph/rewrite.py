@@ -29,6 +29,11 @@ class Pattern:
     name: str | None = None
     where: Callable[[UOp], bool] | None = None
 
+    def can_match(self, ops: set[Ops]) -> bool:
+        """Whether this pattern could fit in a graph of these ops."""
+        return (self.ops is None or not self.ops.isdisjoint(ops)) and \
+            all(source.can_match(ops) for source in self.src or ())
+
     def match(self, node: UOp, found: Captures) -> Iterator[Captures]:
         """Every way in which this pattern fits `node`, given what was captured before."""
         if self.ops is not None and node.op not in self.ops:
@@ -128,6 +133,9 @@ MOST_ROUNDS = 100
 def rewrite(root: UOp, table: RewriteTable) -> UOp:
     """`root` with `table` applied everywhere, sources first, until no rule matches: what a rule makes is
     looked at again. Raises RuntimeError where the table runs in a circle."""
+    ops = {node.op for node in root.toposort()}
+    if not any(rule.pattern.can_match(ops) for rule in table.rules):
+        return root
     done: dict[UOp, UOp] = {}
     depth = 0
 

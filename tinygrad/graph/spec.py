@@ -167,6 +167,8 @@ _ELEMENTWISE = (
 _BYTE_DOT = Production("DP4A(value, value, value)", "of int32", lambda n: _mulacc(n) and
                        n.dtype.scalar is dtypes.int32)
 _PRIMITIVES = Production("LDEXP(value, value)", "of one float dtype", _binary)
+_CALLED = Production("CALL(value)", "arg: the Function, of a value of the same dtype",
+                     lambda n: _one(n) and _same_dtype(n) and n.arg.parameter.dtype is n.dtype)
 
 
 # --- the tensor graph -----------------------------------------------------------------------------
@@ -376,11 +378,9 @@ def _stage(node: UOp) -> bool:
     count = len(node.src) - len(node.closed_ranges)
     values, ranges = node.src[:count], node.src[count:]
     same = all(v.dtype is node.dtype for v in values)
-    known, inside = node.arg if isinstance(node.arg, tuple) else (), None
-    if isinstance(known, tuple) and len(known) == 3:
-        *known, inside = known
-    are_inside = inside is None or (isinstance(inside, int) and 0 < inside <= len(ranges))
-    return count > 0 and same and _ops(ranges, Ops.RANGE) and _pair(tuple(known), Memory) and are_inside
+    known = node.arg if isinstance(node.arg, tuple) else ()
+    are_inside = len(known) < 3 or (len(known) == 3 and 0 < known[2] <= len(ranges))
+    return count > 0 and same and _ops(ranges, Ops.RANGE) and _pair(known[:2], Memory) and are_inside
 
 
 def _scatter(node: UOp) -> bool:
@@ -473,6 +473,7 @@ LOOP_NEST = Grammar("loop_nest", (
     *_ELEMENTWISE,
     _BYTE_DOT,
     _PRIMITIVES,
+    _CALLED,
     *_VECTORS,
 ), _closed_at_the_end, _no_vector_range_among_vectors)
 """One kernel with its loops as values: before, between and after the Opts of its Plan."""
@@ -554,6 +555,7 @@ PROGRAM = Grammar("program", (
     *_ELEMENTWISE,
     _BYTE_DOT,
     _PRIMITIVES,
+    _CALLED,
     *_VECTORS,
     Production("REDUCE(vector)", "arg ADD | MAX | MUL: its lanes into one", _reduce_lanes),
     Production("MMA(vector, vector, vector, SPECIAL | CONST)", "arg: the MatrixUnit; a @ b + c", _mma),

@@ -53,6 +53,9 @@ class Renderer(ABC):
     machine: Machine
     """what the device offers: plans are chosen by it"""
 
+    calls_functions: ClassVar[bool] = False
+    """whether it writes CALLs"""
+
     @property
     def native(self) -> Native:
         """What of conversions and functions of floats the device does by itself."""

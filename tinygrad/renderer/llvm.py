@@ -48,6 +48,7 @@ class LLVMRenderer(Renderer):
     bytes."""
 
     name = "LLVM"
+    calls_functions = True
 
     def __init__(self, machine: Machine | None = None, has_scalef: bool = False,
                  has_float16: bool = True, has_vnni: bool = False) -> None:
@@ -433,6 +434,9 @@ class LLVMWriter(TileStatements, LaneReduction):
         a, b, c = (self.values[s] for s in node.src[:3])
         self.values[node] = multiplied(node.arg, a, b, c, self.emit)
 
+    def call_of(self, node: UOp) -> None:
+        self.values[node] = self.call_function(node.arg, self.values[node.src[0]])
+
     def compute(self, node: UOp) -> None:
         self.values[node] = self.elementwise(node, [self.values[s] for s in node.src])
         if not self.values[node]:
@@ -456,6 +460,7 @@ def _scratch_bytes(node: UOp) -> int:
 STATEMENTS: dict[Ops, Callable[[LLVMWriter, UOp], None]] = {
     **dict.fromkeys((Ops.PARAM, Ops.VARIABLE, Ops.SCRATCH), LLVMWriter.argument),
     **dict.fromkeys(Family.ELEMENTWISE - {Ops.EXP2, Ops.LOG2, Ops.SIN}, LLVMWriter.compute),
+    Ops.CALL: LLVMWriter.call_of,
     Ops.CONST: LLVMWriter.const,
     Ops.REGISTER: LLVMWriter.register,
     Ops.RANGE: LLVMWriter.open_loop,

@@ -7,12 +7,14 @@ LLVM leaves undefined is a call of one of `llvm_functions.py`. `llvm.py` writes 
 from __future__ import annotations
 
 import math
+from functools import cache
 
 from tinygrad.dtype import DType, dtypes
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.uop import UOp
 from tinygrad.renderer import llvm_functions as functions
 from tinygrad.renderer import same_in_every_lane
+from tinygrad.renderer.function import Function
 from tinygrad.renderer.llvm_functions import (
     HelperFunction,
     constant,
@@ -61,6 +63,12 @@ class LLVMArithmetic:
         self.functions[function.name] = function
         given = ", ".join(f"{argument_type} {a}" for a in arguments)
         return self.emit(hint, f"call {function.result} @{function.name}({given})")
+
+    def call_function(self, function: Function, argument: str) -> str:
+        """A call of a function of the program, with what it calls itself."""
+        made, helpers = written_function(function, self.has_vnni)
+        self.functions.update(helpers)
+        return self.call("v", made, made.result, argument)
 
     # --- operations ------------------------------------------------------------------------------------
 
@@ -237,3 +245,20 @@ class LLVMArithmetic:
         if source.is_bool or target.is_bool:
             return self.cast(value, source, target)
         return self.emit("v", f"bitcast {value_type(source)} {value} to {value_type(target)}")
+
+
+@cache
+def written_function(function: Function, has_vnni: bool) -> tuple[HelperFunction, dict[str, HelperFunction]]:
+    """A function of a program, and the helpers that it calls."""
+    writer = LLVMArithmetic(has_vnni)
+    values = {function.parameter: "%x"}
+    for node in function.body.toposort():
+        if node.op is Ops.CONST:
+            values[node] = constant(node.dtype, node.arg)
+        elif node is not function.parameter:
+            values[node] = writer.elementwise(node, [values[s] for s in node.src])
+    kind = value_type(function.body.dtype)
+    lines = "\n".join([*writer.lines, f"ret {kind} {values[function.body]}"])
+    made = HelperFunction(f"{function.name}.{mangled(kind)}", kind, f"{kind} %x", lines,
+                          "noinline nounwind willreturn memory(none)")
+    return made, writer.functions

@@ -4,7 +4,8 @@ What LLVM leaves undefined is defined here, the same for scalars and vectors: a 
 shift by the width or more gives what shifting bit by bit would, a maximum is NaN where an operand is. Floats
 narrower than float32 are held as their bits (float16 as LLVM's half).
 
-Every function is inlined: the text stays readable and the machine code is as if it were written in place.
+Every function here is inlined: the text stays readable and the machine code is as if it were written in
+place. Those of the program (CALL) are not.
 """
 from __future__ import annotations
 
@@ -93,11 +94,12 @@ def _number(scalar: DType, value: object) -> str:
 class HelperFunction:
     """A small function of one type: its name, what it returns, and the text that defines it."""
 
-    def __init__(self, name: str, result: str, parameters: str, body: str) -> None:
+    def __init__(self, name: str, result: str, parameters: str, body: str,
+                 attributes: str = "alwaysinline nounwind") -> None:
         self.name = name
         self.result = result
         lines = "\n".join(f"  {line.strip()}" for line in body.strip().splitlines())
-        self.text = f"define internal {result} @{name}({parameters}) alwaysinline nounwind {{\n{lines}\n}}"
+        self.text = f"define internal {result} @{name}({parameters}) {attributes} {{\n{lines}\n}}"
 
 
 Maker = Callable[[int, int], HelperFunction]
