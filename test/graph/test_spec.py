@@ -5,10 +5,12 @@ from collections.abc import Callable
 
 import pytest
 
+from tinygrad.codegen.primitives import power_function
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Family, Memory, Ops, RangeKind
 from tinygrad.graph.spec import LOOP_NEST, PROGRAM, STAGES, TENSOR_GRAPH, SpecError, check_graph
 from tinygrad.graph.uop import UOp
+from tinygrad.renderer import Native
 
 F = dtypes.float32
 I = dtypes.index  # noqa: E741 - the type of every offset below
@@ -179,7 +181,10 @@ NEST_FAULTS: dict[str, Callable[[], UOp]] = {
     r"INDEX\(PARAM \| STAGE": lambda: param(0).index(UOp.const(0, dtypes.int32)),
     r"STORE\(INDEX": lambda: param(0).index(UOp.const(0, I)).store(UOp.const(1, dtypes.int32)),
     r"REDUCE\(value\+": lambda: new(Ops.REDUCE, F, (UOp.const(1.0, F), UOp.range(4, 0)), Ops.SUB),
-    r"STAGE\(value": lambda: new(Ops.STAGE, F, (UOp.const(1.0, F), UOp.range(4, 0)), Memory.SCRATCH),
+    r"STAGE\(value": lambda: new(Ops.STAGE, F, (UOp.const(1.0, F), UOp.range(4, 0)),
+                                 (0, Memory.SCRATCH, 2)),
+    r"CALL\(value": lambda: new(Ops.CALL, F, (UOp.const(1.0, dtypes.float64),),
+                                power_function(True, F, Native())),
     r"RANGE\(extent": lambda: new(Ops.RANGE, I, (UOp.const(4, I),), 0),
     r"EXTRACT\(vector\)": lambda: new(Ops.EXTRACT, F, (new(Ops.CONST, F.vec(4), (), 0.0),), 4),
     r"VECTORIZE\(value\)": lambda: new(Ops.VECTORIZE, F.vec(4), (UOp.const(1.0, F), UOp.const(2.0, F))),
