@@ -34,6 +34,13 @@ if DOT_BF16 in host().matrix_units:
                                                   matrix_units=(DOT_BF16,)))
 if cpu_renderer().has_vnni and host().vector_bytes == 64:
     MACHINES["AVX-512 VNNI"] = LLVMRenderer(cores(vector_bytes=64, registers=32, threads=2), has_vnni=True)
+if cpu_renderer().has_pairs:
+    MACHINES["SSSE3"] = LLVMRenderer(cores(vector_bytes=16, registers=16, threads=2), has_pairs=True)
+    if host().vector_bytes >= 32:
+        MACHINES["AVX2 pairs"] = LLVMRenderer(cores(vector_bytes=32, registers=16, threads=2), has_pairs=True)
+    if host().vector_bytes == 64:
+        MACHINES["AVX-512 pairs"] = LLVMRenderer(cores(vector_bytes=64, registers=32, threads=2),
+                                                 has_pairs=True)
 if set(AMX) <= set(host().matrix_units):
     MACHINES["AMX"] = LLVMRenderer(cores(vector_bytes=64, registers=32, threads=2, matrix_units=AMX))
 

@@ -23,7 +23,8 @@ SYS_ARCH_PRCTL, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA = 158, 0x1023, 18
 """Of Linux on x86-64."""
 
 
-RESTS_ON = {"avx512vl": ("avx512f",), "avx512vnni": ("avx512f",), "avx512f": ("avx2", "fma", "f16c"),
+RESTS_ON = {"avx512vl": ("avx512f",), "avx512vnni": ("avx512f",), "avx512bw": ("avx512f",),
+            "avx512f": ("avx2", "fma", "f16c"),
             "avxvnni": ("avx2",), "avx2": ("avx",),
             "fma": ("avx",), "f16c": ("avx",), "avx": ("sse4.2",), "sse4.2": ("sse4.1",),
             "sse4.1": ("ssse3",), "ssse3": ("sse3",)}

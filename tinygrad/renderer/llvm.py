@@ -23,11 +23,23 @@ from tinygrad.graph.uop import UOp
 from tinygrad.helpers import round_up
 from tinygrad.renderer import SCRATCH_ALIGNMENT, Native, Renderer
 from tinygrad.renderer.lanes import LaneReduction
+from tinygrad.renderer.llvm_byte_dots import (
+    MOST_HALF,
+    PAIRS,
+    byte_by_byte,
+    dots_summed_in_halves,
+    four_bytes,
+    half_sum,
+    pairs_of_bytes,
+    pairs_of_halves,
+    whole_bytes,
+)
 from tinygrad.renderer.llvm_functions import (
     SCALEF_BYTES,
     constant,
     mangled,
     memory_type,
+    splat,
     value_type,
     vector_type,
 )
@@ -45,21 +57,22 @@ PLANNED = "llvm.loop.unroll.disable"
 class LLVMRenderer(Renderer):
     """LLVM IR for a CPU; `has_scalef` says that it has AVX-512's vscalef for vectors of every size,
     `has_float16` that it has instructions for float16 to and from float32, `has_vnni` for dot products of
-    bytes."""
+    bytes, `has_pairs` for sums of two products of bytes each (SSSE3's, in vectors of every size)."""
 
     name = "LLVM"
     calls_functions = True
 
     def __init__(self, machine: Machine | None = None, has_scalef: bool = False,
-                 has_float16: bool = True, has_vnni: bool = False) -> None:
+                 has_float16: bool = True, has_vnni: bool = False, has_pairs: bool = False) -> None:
         self.machine = replace(machine or cores(), has_byte_dots=True)
         self.has_scalef = has_scalef
         self.has_float16 = has_float16
         self.has_vnni = has_vnni
+        self.has_pairs = has_pairs
 
     def render(self, name: str, program: list[UOp]) -> str:
         self.check(name, program)
-        return LLVMWriter(name, program, self.has_vnni).module()
+        return LLVMWriter(name, program, self.has_vnni, self.has_pairs).module()
 
     @property
     def native(self) -> Native:
@@ -86,8 +99,13 @@ class _Loop:
 class LLVMWriter(TileStatements, LaneReduction):
     """Writes one kernel, statement by statement. `values` has the operand that each node now is."""
 
-    def __init__(self, name: str, program: list[UOp], has_vnni: bool = False) -> None:
-        super().__init__(has_vnni)
+    def __init__(self, name: str, program: list[UOp], has_vnni: bool = False,
+                 has_pairs: bool = False) -> None:
+        super().__init__()
+        self.has_vnni, self.has_pairs = has_vnni, has_pairs
+        self.summed_in_halves = dots_summed_in_halves(program) if has_pairs and not has_vnni else frozenset()
+        self.halves: dict[UOp, tuple[str, str]] = {}
+        """of those: their sum in halves, and what is to be added to it"""
         self.name = name
         self.program = program
         self.values: dict[UOp, str] = {}
@@ -437,6 +455,29 @@ class LLVMWriter(TileStatements, LaneReduction):
     def call_of(self, node: UOp) -> None:
         self.values[node] = self.call_function(node.arg, self.values[node.src[0]])
 
+    def byte_dot(self, node: UOp) -> None:
+        """The sum of c and four products of bytes, in every lane."""
+        words, count = node.src[0], node.dtype.count
+        kind, c = value_type(node.dtype), node.src[2]
+        a, b = (self.values[s] for s in node.src[:2])
+        if not (self.has_vnni or self.has_pairs) or 32 * count not in PAIRS:
+            self.values[node] = byte_by_byte(self.emit, kind, a, b, self.values[c])
+        elif self.has_vnni:
+            self.values[node] = four_bytes(self.emit, count, a, b, self.values[c])
+        elif half_sum(words) > MOST_HALF:
+            self.values[node] = whole_bytes(self.emit, count, a, b, self.values[c])
+        else:
+            halves = vector_type("i16", 2 * count)
+            total = pairs_of_bytes(self.emit, count, a, b)
+            before, rest = self.halves.get(c) or ("", self.values[c])
+            if before:
+                total = self.emit("pairs", f"add {halves} {before}, {total}")
+            if node in self.summed_in_halves:
+                self.halves[node] = total, rest
+                return
+            whole = pairs_of_halves(self.emit, count, total, splat(halves, 1))
+            self.values[node] = self.emit("v", f"add {kind} {rest}, {whole}")
+
     def compute(self, node: UOp) -> None:
         self.values[node] = self.elementwise(node, [self.values[s] for s in node.src])
         if not self.values[node]:
@@ -461,6 +502,7 @@ STATEMENTS: dict[Ops, Callable[[LLVMWriter, UOp], None]] = {
     **dict.fromkeys((Ops.PARAM, Ops.VARIABLE, Ops.SCRATCH), LLVMWriter.argument),
     **dict.fromkeys(Family.ELEMENTWISE - {Ops.EXP2, Ops.LOG2, Ops.SIN}, LLVMWriter.compute),
     Ops.CALL: LLVMWriter.call_of,
+    Ops.DP4A: LLVMWriter.byte_dot,
     Ops.CONST: LLVMWriter.const,
     Ops.REGISTER: LLVMWriter.register,
     Ops.RANGE: LLVMWriter.open_loop,

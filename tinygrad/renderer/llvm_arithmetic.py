@@ -36,11 +36,9 @@ _KEEPS_NOT_NEGATIVE = frozenset({Ops.VECTORIZE, Ops.ADD, Ops.MUL, Ops.IDIV, Ops.
 
 
 class LLVMArithmetic:
-    """Writes instructions on values into `lines`, and remembers which functions they call. `has_vnni` says
-    that there are dot products of bytes."""
+    """Writes instructions on values into `lines`, and remembers which functions they call."""
 
-    def __init__(self, has_vnni: bool = False) -> None:
-        self.has_vnni = has_vnni
+    def __init__(self) -> None:
         self.lines: list[str] = []
         self.functions: dict[str, HelperFunction] = {}
         self.number = 0
@@ -66,7 +64,7 @@ class LLVMArithmetic:
 
     def call_function(self, function: Function, argument: str) -> str:
         """A call of a function of the program, with what it calls itself."""
-        made, helpers = written_function(function, self.has_vnni)
+        made, helpers = written_function(function)
         self.functions.update(helpers)
         return self.call("v", made, made.result, argument)
 
@@ -104,8 +102,6 @@ class LLVMArithmetic:
             return self.emit("v", f"{table[op]} {kind} {', '.join(operands)}")
         if dtype.is_bool:
             return ""
-        if op is Ops.DP4A:
-            return self.byte_dot(dtype.count, *operands)
         if op is Ops.MULACC:
             a, b, c = operands
             if dtype.is_float:
@@ -121,24 +117,6 @@ class LLVMArithmetic:
             both = ", ".join(f"{kind} {x}" for x in operands)
             return self.intrinsic("v", f"{name}.{mangled(kind)}", kind, both)
         return ""
-
-    def byte_dot(self, count: int, a: str, b: str, c: str) -> str:
-        """The sum of c and four products of bytes, in every lane: by one instruction, or byte by byte."""
-        kind = vector_type("i32", count)
-        if self.has_vnni and 32 * count in (128, 256, 512):
-            words = vector_type("i8", 4 * count)
-            left, right = (self.emit("bytes", f"bitcast {kind} {x} to {words}") for x in (a, b))
-            given = f"{kind} {c}, {words} {left}, {words} {right}"
-            return self.emit("v", f"call {kind} @llvm.x86.avx512.vpdpbusd.{32 * count}({given})")
-        for place in range(4):
-            shifts = [splat(kind, 24 - 8 * place), splat(kind, 24)]
-            parts = []
-            for word, right in ((a, "lshr"), (b, "ashr")):
-                high = self.emit("high", f"shl {kind} {word}, {shifts[0]}")
-                parts.append(self.emit("byte", f"{right} {kind} {high}, {shifts[1]}"))
-            product = self.emit("v", f"mul {kind} {parts[0]}, {parts[1]}")
-            c = self.emit("v", f"add {kind} {c}, {product}")
-        return c
 
     def float_function(self, op: Ops, dtype: DType, *operands: str) -> str:
         kind = value_type(dtype)
@@ -248,9 +226,9 @@ class LLVMArithmetic:
 
 
 @cache
-def written_function(function: Function, has_vnni: bool) -> tuple[HelperFunction, dict[str, HelperFunction]]:
+def written_function(function: Function) -> tuple[HelperFunction, dict[str, HelperFunction]]:
     """A function of a program, and the helpers that it calls."""
-    writer = LLVMArithmetic(has_vnni)
+    writer = LLVMArithmetic()
     values = {function.parameter: "%x"}
     for node in function.body.toposort():
         if node.op is Ops.CONST:

@@ -137,7 +137,8 @@ def cpu_renderer() -> LLVMRenderer:
     """LLVM IR for this CPU."""
     return LLVMRenderer(host(), has_scalef=has_features("avx512f", "avx512vl"),
                         has_float16=has_features("f16c") or has_features("neon"),
-                        has_vnni=has_features("avxvnni") or has_features("avx512vnni", "avx512vl"))
+                        has_vnni=has_features("avxvnni") or has_features("avx512vnni", "avx512vl"),
+                        has_pairs=has_features("ssse3") and (vector_bytes() < 64 or has_features("avx512bw")))
 
 
 def open_device(name: str) -> CPUDevice:
