@@ -3,7 +3,6 @@ come and go, and what is wrong is an answer that says so."""
 import asyncio
 import json
 import re
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -19,41 +18,19 @@ for module, extra in (("tokenizers", "llm"), ("jinja2", "llm"), ("llguidance", "
 
 import httpx  # noqa: E402
 import openai  # noqa: E402
-import uvicorn  # noqa: E402
+from running_server import KEY, Running  # noqa: E402
 from tiny_models import write_tiny  # noqa: E402
 
 from tinygrad.llm.language_model import LanguageModel  # noqa: E402
 from tinygrad.llm.sampling import Sampling  # noqa: E402
-from tinygrad.llm.server import MOST_BODY, RequestLimits, Server  # noqa: E402
+from tinygrad.llm.server import MOST_BODY  # noqa: E402
 
 MESSAGES = [{"role": "user", "content": "he"}]
-KEY = "a key"
 
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
     return write_tiny(tmp_path_factory.mktemp("model") / "tiny.gguf", context=256)
-
-
-class Running:
-    """A server in a thread, on a port of its own."""
-
-    def __init__(self, path, slots=4, **limits):
-        self.server = Server(LanguageModel(path, slots=slots, dtype="float32"), RequestLimits(**limits))
-        self.uvicorn = uvicorn.Server(uvicorn.Config(self.server.app, port=0, log_level="warning"))
-        self.thread = threading.Thread(target=self.uvicorn.run)
-        self.thread.start()
-        while not self.uvicorn.started:
-            time.sleep(0.01)
-        self.host, port = self.uvicorn.servers[0].sockets[0].getsockname()
-        self.url = f"http://127.0.0.1:{port}"
-
-    def client(self, key=KEY):
-        return openai.OpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0, timeout=120)
-
-    def stop(self):
-        self.uvicorn.should_exit = True
-        self.thread.join()
 
 
 @pytest.fixture(scope="module")

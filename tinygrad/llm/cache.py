@@ -19,11 +19,10 @@ class Store:
     """Vectors of `size` items for `slots` sequences, `heads` heads and `length` tokens."""
 
     def __init__(self, slots: int, heads: int, length: int, size: int, dtype: DType, device: str) -> None:
-        self.items = Tensor.zeros(slots, heads, length, size, dtype=dtype,
-                                  device=device).contiguous().realize()
+        self.items = Tensor.zeros(slots, heads, length, size, dtype=dtype, device=device).contiguous()
         self.scales = None
         if dtype is dtypes.int8:
-            self.scales = Tensor.zeros(slots, heads, length, 1, device=device).contiguous().realize()
+            self.scales = Tensor.zeros(slots, heads, length, 1, device=device).contiguous()
 
     def write(self, vectors: Tensor, slot: Any, place: Any) -> None:
         """Vectors (1, heads, T, size) at tokens `place` and on of a slot."""
@@ -61,13 +60,18 @@ class Cache:
         self.slots, self.length, self.dtype = slots, length, kind
         self.keys = [Store(slots, heads, length, size, kind, device) for _ in range(layers)]
         self.values = [Store(slots, heads, length, size, kind, device) for _ in range(layers)]
+        Tensor.realize(*self.memories)
 
     @property
     def bytes(self) -> int:
         """How much memory it takes."""
-        memories = [m for store in (*self.keys, *self.values) for m in (store.items, store.scales)
-                    if m is not None]
-        return sum(m.numel() * m.dtype.itemsize for m in memories)
+        return sum(m.numel() * m.dtype.itemsize for m in self.memories)
+
+    @property
+    def memories(self) -> list[Tensor]:
+        """What everything is stored in."""
+        stores = (*self.keys, *self.values)
+        return [m for store in stores for m in (store.items, store.scales) if m is not None]
 
     def write(self, layer: int, keys: Tensor, values: Tensor, slot: Any, places: Sequence[Any]) -> None:
         """Keys and values (B, heads, T, size), row i at tokens `places[i]` and on of slot `slot` + i."""

@@ -40,7 +40,9 @@ class Checkpoint:
 
     def to(self, device: str) -> dict[str, Packed]:
         """The weights on a device."""
-        return {name: packed.to(device) for name, packed in self.weights.items()}
+        moved = {name: packed.to(device) for name, packed in self.weights.items()}
+        Tensor.realize(*(packed.stored for packed in moved.values()))
+        return moved
 
 
 def read_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:

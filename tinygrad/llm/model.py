@@ -51,11 +51,11 @@ class Transformer:
         """Weights in blocks that are factors of products as those want them; nothing else reads them, but for
         the embedding that is the last product too."""
         head = "output.weight" if "output.weight" in self.weights else "token_embd.weight"
-        for name, packed in list(self.weights.items()):
-            if BlockWeights.takes(packed) and (name == head or name.startswith("blk.")):
-                self.products[name] = BlockWeights.of(packed)
-                if name != "token_embd.weight":
-                    del self.weights[name]
+        factors = {name: packed for name, packed in self.weights.items()
+                   if BlockWeights.takes(packed) and (name == head or name.startswith("blk."))}
+        self.products = BlockWeights.of_all(factors)
+        for name in factors.keys() - {"token_embd.weight"}:
+            del self.weights[name]
 
     def _table(self, rope: Rope) -> tuple[Tensor, Tensor]:
         cosines, sines = rope.table(self.context)

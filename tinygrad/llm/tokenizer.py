@@ -183,7 +183,8 @@ def _byte_pairs(metadata: Mapping[str, Any], tokens: list[str]) -> tokenizers.To
         raise ValueError("the GGUF file's tokenizer.ggml.merges is no list of pairs")
     places = {token: i for i, token in enumerate(tokens)}
     pairs = [(first, second) for first, second in (merge.split(" ") for merge in merges)]
-    lost = next((pair for pair in pairs if not {*pair, "".join(pair)} <= places.keys()), None)
+    lost = next((pair for pair in pairs
+                 if pair[0] not in places or pair[1] not in places or pair[0] + pair[1] not in places), None)
     if lost is not None:
         raise ValueError(f"the GGUF file's tokenizer merges {lost[0]!r} and {lost[1]!r}, "
                          "not all of which are tokens")

@@ -243,8 +243,9 @@ class Packed:
         return layout.values(self.stored.reshape(-1, layout.size)).reshape(self.shape)
 
     def to(self, device: str) -> Packed:
-        """The same on another device: what is stored is moved there, and read from then on."""
-        return Packed(self.stored.to(device).realize(), self.format, self.shape)
+        """The same on another device, lazily: realise what is `stored` there, so that it is read from then
+        on."""
+        return Packed(self.stored.to(device), self.format, self.shape)
 
     def picked(self, places: Tensor) -> Tensor:
         """The items of the first axis at these places (...): (..., shape[1:]). Only those are read."""

@@ -12,10 +12,14 @@ What is lost is what rounding the rows loses: 1/254 of the largest item of each 
 """
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import round_up
+from tinygrad.jit import TinyJit
 from tinygrad.nn.block_formats import FORMATS, Packed
 from tinygrad.tensor import Tensor
 
@@ -66,6 +70,36 @@ class RoundedRows:
         return bytes_.cast(dtypes.int8).cast(dtypes.int32).sum((-1, -2))
 
 
+def _bits(name: str) -> int:
+    """Bits of an item of a format among the words."""
+    layout = FORMATS[name]
+    return HALF_BITS if layout.highest - layout.lowest < 1 << HALF_BITS else 8
+
+
+def _in_words(stored: Tensor, name: str, rows: int, columns: int) -> tuple[Tensor, Tensor, Tensor | None]:
+    """The words, steps and least numbers of `BlockWeights`, realised, of blocks (bytes,) of a format."""
+    layout, bits = FORMATS[name], _bits(name)
+    parts = layout.parts(stored.reshape(-1, layout.size))
+    tile = next((t for t in TILES if rows % t == 0), TILES[-1])
+    fields, stretches = 8 // bits, rows * columns // int(parts.items.shape[-1])
+    padding = ((0, round_up(rows, tile) - rows), (0, 0), (0, 0))
+
+    def tiled(x: Tensor) -> Tensor:
+        """(N, K / items, M) as (N / tile, tile, K / items, M)."""
+        return x.reshape(rows, -1, x.numel() // stretches).pad(padding).unflatten(0, (-1, tile))
+
+    numbers = (parts.items.cast(dtypes.int32) - layout.lowest).bitcast(dtypes.uint32)
+    halves = tiled(numbers).unflatten(-1, (fields, -1, WORD_BYTES))
+    shifts = _shifts(numbers, WORD_BYTES, 8) + _shifts(numbers, fields, bits).reshape(fields, 1, 1)
+    words = (halves << shifts).sum((-1, -3)).permute(0, 2, 3, 1).cast(dtypes.uint32).contiguous()
+    kind = dtypes.float16 if layout.items == STRETCH and name != "MXFP4" else dtypes.float32
+    step, least = (None if x is None else tiled(x).squeeze(-1).permute(0, 2, 1).cast(kind).contiguous()
+                   for x in (parts.step, parts.least))
+    assert step is not None
+    Tensor.realize(*(x for x in (words, step, least) if x is not None))
+    return words, step, least
+
+
 @dataclass(frozen=True)
 class BlockWeights:
     """A weight (N, K): its whole numbers, and what they stand for."""
@@ -95,30 +129,28 @@ class BlockWeights:
         if packed.format is None or not BlockWeights.takes(packed):
             raise ValueError(f"a weight of shape {packed.shape} in format {packed.format} has no blocks "
                              "of two axes")
-        layout = FORMATS[packed.format]
-        rows, columns = packed.shape
-        parts = layout.parts(packed.stored.reshape(-1, layout.size))
-        items = int(parts.items.shape[-1])
-        bits = HALF_BITS if layout.highest - layout.lowest < 1 << HALF_BITS else 8
-        tile = next((t for t in TILES if rows % t == 0), TILES[-1])
-        fields = 8 // bits
-        padding = ((0, round_up(rows, tile) - rows), (0, 0), (0, 0))
+        words, step, least = _in_words(packed.stored, packed.format, *packed.shape)
+        return BlockWeights._made(packed, words, step, least)
 
-        def tiled(x: Tensor) -> Tensor:
-            """(N, K / items, M) as (N / tile, tile, K / items, M)."""
-            return x.reshape(rows, columns // items, -1).pad(padding).unflatten(0, (-1, tile))
-
-        numbers = (parts.items.cast(dtypes.int32) - layout.lowest).bitcast(dtypes.uint32)
-        halves = tiled(numbers).unflatten(-1, (fields, -1, WORD_BYTES))
-        shifts = _shifts(numbers, WORD_BYTES, 8) + _shifts(numbers, fields, bits).reshape(fields, 1, 1)
-        words = (halves << shifts).sum((-1, -3)).permute(0, 2, 3, 1).cast(dtypes.uint32)
-        kind = dtypes.float16 if layout.items == STRETCH and packed.format != "MXFP4" else dtypes.float32
-        step, least = (None if x is None else tiled(x).squeeze(-1).permute(0, 2, 1).cast(kind).contiguous()
-                       for x in (parts.step, parts.least))
-        assert step is not None
-        found = BlockWeights(words.contiguous(), step, least, -layout.lowest, bits, items, (rows, columns))
-        Tensor.realize(*(x for x in (found.words, step, least) if x is not None))
+    @staticmethod
+    def of_all(weights: Mapping[str, Packed]) -> dict[str, BlockWeights]:
+        """Many weights: those of one format and shape are computed by one trace."""
+        traces: dict[Any, TinyJit[Any]] = {}
+        found = {}
+        for name, packed in weights.items():
+            kind = packed.format, packed.shape, str(packed.stored.device)
+            if kind not in traces:
+                traces[kind] = TinyJit(partial(_in_words, name=packed.format, rows=packed.shape[0],
+                                               columns=packed.shape[1]))
+            found[name] = BlockWeights._made(packed, *traces[kind](packed.stored))
         return found
+
+    @staticmethod
+    def _made(packed: Packed, words: Tensor, step: Tensor, least: Tensor | None) -> BlockWeights:
+        assert packed.format is not None
+        layout, (rows, columns) = FORMATS[packed.format], packed.shape
+        return BlockWeights(words, step, least, -layout.lowest, _bits(packed.format),
+                            columns // int(words.shape[1]), (rows, columns))
 
     @property
     def bytes(self) -> int:

@@ -94,6 +94,22 @@ class GGUFReader:
         except UnicodeDecodeError as error:
             raise self.fail(f"{what} is not UTF-8 ({error})") from error
 
+    def strings(self, count: int, what: str) -> list[str]:
+        """So many strings: a tokenizer has 100,000. The first that cannot be read is said by `string`."""
+        found: list[str] = []
+        data, end, size_at = self.data, len(self.data), struct.Struct("<Q").unpack_from
+        while len(found) < count:
+            start = self.at + 8
+            size = size_at(data, self.at)[0] if start <= end else end
+            if size > end - start:
+                return [*found, self.string(what)]
+            try:
+                found.append(data[start:start + size].decode())
+            except UnicodeDecodeError:
+                return [*found, self.string(what)]
+            self.at = start + size
+        return found
+
     def value(self, kind: int, what: str, depth: int = 0) -> Any:
         """The value of a type of metadata."""
         if kind in NUMBERS:
@@ -111,6 +127,8 @@ class GGUFReader:
         count = self.count(least, f"items of {what}")
         if item in NUMBERS:
             return self.numbers(item, count, what)
+        if item == STRING:
+            return self.strings(count, what)
         return [self.value(item, what, depth + 1) for _ in range(count)]
 
     def numbers(self, kind: int, count: int, what: str) -> list[Any]:

@@ -1,0 +1,162 @@
+"""The server under load: a process of its own, 32 clients at once, clients killed at random.
+
+LOAD_SECONDS is how long clients ask (8; the figures of docs/llm.md are of 60), LOAD_MODEL which model, for
+instance smollm2 (a tiny one otherwise).
+"""
+import asyncio
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+for module, extra in (("tokenizers", "llm"), ("jinja2", "llm"), ("llguidance", "llm"), ("starlette", "serve"),
+                      ("uvicorn", "serve"), ("httpx", "test-models")):
+    pytest.importorskip(module, reason=f"{module} is in the extra {extra}")
+if not Path("/proc/self/status").exists():
+    pytest.skip("memory and files of a process are read in /proc", allow_module_level=True)
+
+import httpx  # noqa: E402
+from tiny_models import write_tiny  # noqa: E402
+
+pytestmark = pytest.mark.slow
+CLIENTS, TOKENS = 32, 24
+SECONDS = float(os.environ.get("LOAD_SECONDS", "8"))
+
+
+class Process:
+    """`python -m tinygrad.llm serve` on a free port."""
+
+    def __init__(self, model):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        words = [sys.executable, "-m", "tinygrad.llm", "serve", str(model), "--port", str(port), "--slots",
+                 str(CLIENTS), "--context", "256"]
+        self.process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.url = f"http://127.0.0.1:{port}"
+        deadline = time.monotonic() + 120
+        while not self.answers():
+            assert self.process.poll() is None and time.monotonic() < deadline
+            time.sleep(0.1)
+
+    def answers(self):
+        try:
+            return httpx.get(f"{self.url}/health").status_code == 200
+        except httpx.TransportError:
+            return False
+
+    @property
+    def memory(self):
+        """Bytes that are resident."""
+        text = Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(re.search(r"VmRSS:\s+(\d+) kB", text)[1]) << 10
+
+    @property
+    def held(self):
+        """(open files and sockets, threads)"""
+        folder = Path(f"/proc/{self.process.pid}")
+        return len(list((folder / "fd").iterdir())), len(list((folder / "task").iterdir()))
+
+    def metric(self, name):
+        text = httpx.get(f"{self.url}/metrics").text
+        return float(re.search(rf"^tinygrad_llm_{name} (\S+)$", text, re.MULTILINE)[1])
+
+    def idle(self):
+        deadline = time.monotonic() + 60
+        while self.metric("active") or self.metric("waiting"):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    tiny = tmp_path_factory.mktemp("model") / "tiny.gguf"
+    model = os.environ.get("LOAD_MODEL") or write_tiny(tiny, context=256)
+    found = Process(model)
+    yield found
+    found.process.terminate()
+    assert found.process.wait(30) in (0, -15)
+
+
+def question(number):
+    """What a client asks: a prompt of its own, so that no cache has it, and letters that end no answer."""
+    words = np.random.default_rng(number).integers(97, 123, 24)
+    return {"prompt": "".join(map(chr, words)), "max_tokens": TOKENS, "temperature": 0,
+            "logit_bias": {"65": 100}}
+
+
+def asked_by(server, clients, seconds):
+    """Tokens a second of so many clients that ask again and again. Every answer has to be whole."""
+    counts = []
+
+    async def client(number, end):
+        async with httpx.AsyncClient(timeout=300) as http:
+            while time.monotonic() < end:
+                number += CLIENTS
+                answer = await http.post(f"{server.url}/v1/completions", json=question(number))
+                assert answer.status_code == 200, answer.text
+                counts.append(answer.json()["usage"]["completion_tokens"])
+                assert counts[-1] == TOKENS
+
+    async def all_of_them():
+        start = time.monotonic()
+        await asyncio.gather(*(client(number, start + seconds) for number in range(clients)))
+        return sum(counts) / (time.monotonic() - start)
+
+    return asyncio.run(all_of_them())
+
+
+def test_32_clients_get_three_times_the_tokens_of_one(server):
+    for clients in (1, 2, 4, 8, 16, CLIENTS):  # each number of rows is traced and compiled
+        asked_by(server, clients, 0.1)
+    alone = asked_by(server, 1, max(2, SECONDS / 6))
+    asked_by(server, CLIENTS, SECONDS / 4)
+    before = server.memory
+    together = asked_by(server, CLIENTS, SECONDS)
+    grown = server.memory - before
+    print(f"one client {alone:.0f} tokens/s, {CLIENTS} {together:.0f} ({together / alone:.1f} times), "
+          f"memory {before >> 20} MiB and {grown >> 10} KiB more after {SECONDS:g} s")
+    assert together > 3 * alone
+    assert grown < 16 << 20
+    assert server.metric("failed_total") == 0
+    server.idle()
+
+
+def test_clients_killed_at_random_leave_nothing(server):
+    async def client(number, end):
+        draw = np.random.default_rng(number)
+        while time.monotonic() < end:
+            number += CLIENTS
+            ask = question(number) | {"stream": bool(draw.random() < 0.5), "max_tokens": 200}
+            async with httpx.AsyncClient(timeout=300) as http:
+                task = asyncio.ensure_future(http.post(f"{server.url}/v1/completions", json=ask))
+                await asyncio.sleep(float(draw.random()) * 0.4)
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+
+    async def all_of_them(seconds):
+        end = time.monotonic() + seconds
+        await asyncio.gather(*(client(number, end) for number in range(CLIENTS)))
+
+    asyncio.run(all_of_them(SECONDS / 4))
+    server.idle()
+    time.sleep(0.5)
+    memory, held, cancelled = server.memory, server.held, server.metric("cancelled_total")
+    assert cancelled > 0
+    asyncio.run(all_of_them(SECONDS / 2))
+    server.idle()
+    deadline = time.monotonic() + 10
+    while server.held > held and time.monotonic() < deadline:
+        time.sleep(0.1)
+    grown = server.memory - memory
+    print(f"{server.metric('cancelled_total'):.0f} cancelled, memory grew by {grown >> 10} KiB")
+    assert server.metric("cancelled_total") > cancelled and server.metric("failed_total") == 0
+    assert server.held <= (held[0] + 2, held[1] + 2)
+    assert grown < 16 << 20
+    assert asked_by(server, 1, 0.1) > 0
