@@ -30,7 +30,7 @@ rng = np.random.default_rng(0)
 """
 
 
-def start_ranks(count: int, arguments: Sequence[str], seconds: float = 60, **environment: str
+def start_ranks(count: int, arguments: Sequence[str], seconds: float = 180, **environment: str
                 ) -> subprocess.CompletedProcess[str]:
     """Python with these arguments in so many processes, each of one thread."""
     here = Path(__file__).parents[1]
@@ -42,7 +42,7 @@ def start_ranks(count: int, arguments: Sequence[str], seconds: float = 60, **env
 
 
 def run_ranks(count: int, program: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """A program in so many processes; ends within a minute."""
+    """A program in so many processes; ends within minutes, on a busy machine too."""
     return start_ranks(count, ["-c", BEGIN + textwrap.dedent(program)], **environment)
 
 
@@ -191,6 +191,84 @@ def test_collectives_send_the_bytes_that_theory_says() -> None:
     assert done.stdout.split() == ["counted"] * 4
 
 
+def test_collectives_along_an_axis_of_a_mesh_send_the_bytes_that_theory_says() -> None:
+    done = run_ranks(4, """
+        mesh = world.mesh(data=2, model=2)
+        data, model = mesh["data"], mesh["model"]
+
+        def sent(make):
+            Device.synchronize()
+            before = world.sent_bytes
+            result = make().realize()
+            Device.synchronize()
+            return world.sent_bytes - before, result
+
+        a, b = (rng.normal(size=s).astype(np.float32) for s in ((64, 48), (48, 32)))
+        x = Tensor(a).shard(data, 0).shard(model, 1).realize()
+        rows = Tensor(a).shard(data, 0).realize()
+        w = Tensor(b).shard(mesh).shard(model, 1).realize()
+        n, part, p = a.nbytes, a.nbytes // 4, 2
+        cases = {
+            "all-reduce, model": (lambda: x.sum(1), 2 * (64 * 4 // 2) * (p - 1) // p, a.sum(1)),
+            "all-reduce, data": (lambda: x.sum(0), 2 * (48 * 4 // 2) * (p - 1) // p, a.sum(0)),
+            "all-gather, model": (lambda: x.shard(model), p * part * (p - 1) // p, a),
+            "all-gather, both": (lambda: x.shard(mesh), n * 3 // 4, a),
+            "all-to-all, model": (lambda: x.shard(model, 0), p * part * (p - 1) // p**2, a),
+            "a product": (lambda: rows @ w, 0, a @ b),
+            "gradients": (lambda: (rows @ w).square().sum().gradient(w)[0],
+                          2 * (b.nbytes // 2) * (p - 1) // p, a.T @ (2 * (a @ b))),
+        }
+        for name, (make, expected, value) in cases.items():
+            count, result = sent(make)
+            assert count == expected, (name, count, expected)
+            np.testing.assert_allclose(result.numpy(), value, rtol=1e-3, atol=1e-2)
+        print("counted")
+    """)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["counted"] * 4
+
+
+@pytest.mark.parametrize("places", ["ranks", "meshes"])
+def test_a_pipeline_over_ranks_ends_with_the_parameters_of_one_process(places: str) -> None:
+    count = 2 if places == "ranks" else 4
+    done = run_ranks(count, f"""
+        data = rng.normal(size=(4, 16, 12)).astype(np.float32)
+        target = data.sum(2, keepdims=True)
+        places = world.devices if "{places}" == "ranks" else world.mesh(pipe=2, data=2).split("pipe")
+
+        def trained(several):
+            Tensor.manual_seed(3)
+            model = [nn.Linear(12, 8), nn.Linear(8, 1)]
+
+            def loss(y, t):
+                return (y - t).square().mean()
+
+            pipeline = nn.Pipeline(model, places, loss) if several else None
+            optimizer = optim.Adam(state.get_parameters(model), lr=0.05)
+
+            @TinyJit
+            def step(x, y):
+                optimizer.zero_grad()
+                if pipeline is None:
+                    value = loss(x.sequential(model), y).backward()
+                else:
+                    value = pipeline.backward(x, y, pieces=4)
+                return value.realize(*optimizer.schedule_step())
+
+            with Tensor.train():
+                losses = [step(Tensor(x).realize(), Tensor(y).realize()).item() for x, y in zip(data, target)]
+            return losses, [p.numpy() for p in state.get_parameters(model)]
+
+        (losses, ours), (expected, one) = trained(True), trained(False)
+        np.testing.assert_allclose(losses, expected, rtol=1e-4)
+        for a, b in zip(ours, one):
+            np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+        print("equal")
+    """)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["equal"] * count
+
+
 def test_gradients_are_exchanged_in_buckets_while_others_are_computed() -> None:
     done = run_ranks(2, """
         from tinygrad.engine.realize import schedule_uops
@@ -235,6 +313,10 @@ FAULTS = {
     "runs another program": ("x = Tensor.ones(4, 3 + world.rank).contiguous()\n"
                              "x.shard(world.devices, 0).sum(0).numpy()",
                              "do not run the same program: exchange 1 of", ""),
+    "runs a program of the same shapes": ("x = Tensor.ones(4, 3).contiguous().shard(world.devices, 0)\n"
+                                          "(x.exp() if world.rank else x.sqrt()).sum(0).numpy()",
+                                          "do not run the same program: exchange 1 of",
+                                          "computes float32 (3,) on"),
     "takes too long": ("if world.rank == 1: time.sleep(50)\n" + EXCHANGE,
                        "takes longer than 2 s (DISTRIBUTED_TIMEOUT)", ""),
 }

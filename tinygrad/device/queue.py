@@ -19,8 +19,8 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -151,6 +151,28 @@ class Uses:
         self.reads.clear()
 
 
+class GatheredCopy(NamedTuple):
+    """A copy that begins together with others."""
+
+    target_device: str
+    source_device: str
+    target: Hashable
+    """what stands for the memory that is written"""
+    source: Hashable
+    """what stands for the memory that is read"""
+    part: Hashable
+    """what stands for the bytes of it that are read: the same for the same bytes"""
+    items: int
+    dtype: str
+    nbytes: int
+    program: str = ""
+    """what it is for (`CommandQueue.program`)"""
+
+    def conflicts(self, others: Iterable[GatheredCopy]) -> bool:
+        """Whether it has to come after these."""
+        return any(self.source == c.target or self.target in (c.target, c.source) for c in others)
+
+
 class CommandQueue:
     """A queue whose device does everything at once, or keeps the order itself."""
 
@@ -159,6 +181,9 @@ class CommandQueue:
     gathers = False
     """whether copies given one after another begin together, at `submit`, which is then called before
     anything else is given to any queue"""
+    program = ""
+    """of a queue that gathers copies: what those given next are for, which all that take part in them have to
+    say alike"""
     times_lists = False
     """whether `exec_list` tells an observer when each kernel ran (`observer.py`)"""
 
@@ -217,6 +242,17 @@ class CommandQueue:
                   work: float = 0.0, sources: tuple[TimelinePoint, ...] = ()) -> TimelinePoint | None:
         """Run what `record` gave, after changing arguments: `places` are their numbers (those of call `k`
         begin at `kernels.starts[k]`, first the addresses, then the variables)."""
+        raise NotImplementedError
+
+    def record_copies(self, copies: Sequence[GatheredCopy]) -> Any:
+        """Of a queue that gathers copies: those as one command that can be given again and again, for
+        `copy_list`. `own` of it are the numbers of those that need memory here."""
+        raise NotImplementedError
+
+    def copy_list(self, recorded: Any, memory: Sequence[tuple[Buffer, Buffer, int]],
+                  sources: tuple[TimelinePoint, ...] = ()) -> TimelinePoint | None:
+        """Make the copies that `record_copies` gave: for each of its `own` the target, the source, and the
+        bytes of that before what is copied."""
         raise NotImplementedError
 
     def has_passed(self, value: int) -> bool:

@@ -254,7 +254,8 @@ def _realize(uops: Sequence[UOp], done: Callable[[], None]) -> None:
         if observer.active is not None:
             observer.active.scheduled(structure, schedule, template is None)
     if len(schedule.items) > 1:
-        compile_kernels((i.ast, i.device) for i in schedule.items if i.ast.op is not Ops.COPY)
+        compile_kernels((i.ast, i.device) for i in schedule.items
+                        if i.ast.op is not Ops.COPY and not Device[i.device].elsewhere)
     if capture is not None:
         capture.add(schedule.items)
     steps = Steps(schedule)
@@ -379,7 +380,7 @@ class Prepared(NamedTuple):
     item: ScheduleItem
     buffers: list[Buffer]
     kernel: CompiledKernel | None
-    """None for a copy"""
+    """None for a copy, and for what another process runs"""
     variables: list[int]
 
     def run(self, run: Submission) -> None:
@@ -387,8 +388,10 @@ class Prepared(NamedTuple):
         item, buffers, kernel, variables = self
         if observer.active is not None:
             observer.active.begin_step(item.lines)
-        if kernel is None:
-            run.copy(buffers[0], buffers[1], copied_from(item.ast))
+        if item.ast.op is Ops.COPY:
+            run.copy(buffers[0], buffers[1], copied_from(item.ast), item.program)
+        elif kernel is None:
+            run.pass_over()
         elif all([b.size for b in buffers[:item.outputs]]):
             run.kernel(kernel, buffers[0].device, buffers, item.outputs, variables)
         else:
@@ -399,7 +402,8 @@ def prepared(item: ScheduleItem) -> Prepared:
     """A step with its kernel compiled and its memory allocated."""
     if observer.active is not None:
         observer.active.begin_step(item.lines)
-    kernel = None if item.ast.op is Ops.COPY else compiled_kernel(item.ast, item.device)
+    is_kernel = item.ast.op is not Ops.COPY and not Device[item.device].elsewhere
+    kernel = compiled_kernel(item.ast, item.device) if is_kernel else None
     variables = variable_values(kernel, item) if kernel is not None and kernel.variables else []
     return Prepared(item, [allocate(b) for b in item.buffers], kernel, variables)
 
@@ -485,12 +489,15 @@ class Submission:
         self.note(point, buffers, outputs)
         self.steps += 1
 
-    def copy(self, target: Buffer, source: Buffer, start: int) -> None:
-        """Fill a buffer with the items of another one from `start` on, on whatever devices they are."""
+    def copy(self, target: Buffer, source: Buffer, start: int, program: str = "") -> None:
+        """Fill a buffer with the items of another one from `start` on, on whatever devices they are.
+        `program` is what all that take part in it have to say alike."""
         queue = queue_for_copy(target, source)
         if queue is not self.gathering:
             self.begin_copies()
-        self.gathering = queue if queue.gathers else None
+        self.gathering = None
+        if queue.gathers:
+            self.gathering, queue.program = queue, program
         self.queues.add(queue)
         sources = ordered(queue, (target, source), 1)
         watcher = observer.active
@@ -501,6 +508,23 @@ class Submission:
         if watcher is not None:
             watcher.copied(target, source, queue, begun, queue.timestamp())
         GlobalCounters.global_mem += target.nbytes
+
+    def copies(self, queue: CommandQueue, recorded: Any, memory: Sequence[tuple[Buffer, Buffer, int]]
+               ) -> None:
+        """Make copies that a queue recorded, as `CommandQueue.copy_list` does."""
+        self.begin_copies()
+        self.queues.add(queue)
+        buffers = [*(target for target, _, _ in memory), *(source for _, source, _ in memory)]
+        sources = ordered(queue, buffers, len(memory))
+        point = queue.copy_list(recorded, memory, sources)
+        self.note(point, buffers, len(memory))
+        self.steps += 1
+        GlobalCounters.global_mem += sum(target.nbytes for target, _, _ in memory)
+
+    def pass_over(self) -> None:
+        """Give a kernel that another process runs to nobody."""
+        self.begin_copies()
+        self.steps += 1
 
     def begin_copies(self) -> None:
         """Let copies begin that are still gathered."""

@@ -22,7 +22,7 @@ from tinygrad import observer
 from tinygrad.codegen.compile import CompiledKernel, compiled_kernel
 from tinygrad.device import Buffer, Device
 from tinygrad.device.host import seconds_of
-from tinygrad.device.queue import ThreadedQueue
+from tinygrad.device.queue import CommandQueue, GatheredCopy, ThreadedQueue
 from tinygrad.dtype import dtypes
 from tinygrad.engine.realize import Submission, allocate, copied_from
 from tinygrad.graph.ops import Ops
@@ -83,6 +83,7 @@ class Step:
     """without a source: the value never changes"""
     lines: tuple[int, ...] = ()
     """as a `ScheduleItem` has them"""
+    program: str = ""
 
 
 @dataclass
@@ -204,34 +205,83 @@ class Together:
         GlobalCounters.global_mem += self.bytes
 
 
+@dataclass(frozen=True)
+class Copies:
+    """Consecutive copies as one command of a queue that gathers them."""
+
+    queue: CommandQueue
+    recorded: Any
+    places: tuple[tuple[int, int, int], ...]
+    """of each that needs memory here: the places of its target and source, the bytes before what is copied"""
+
+    def __call__(self, run: Submission, memory: Mapping[int, Buffer]) -> None:
+        run.copies(self.queue, self.recorded, [(memory[t], memory[s], start) for t, s, start in self.places])
+
+
 class Replay:
     """Steps with compiled kernels and memory for what is internal."""
 
     def __init__(self, places: Sequence[Place], steps: Sequence[Step]) -> None:
         self.places = places
         self.steps = [s for s in steps if all(places[p].size for p in s.places[:s.outputs])]
-        self.kernels = [None if s.ast.op is Ops.COPY else compiled_kernel(s.ast, s.device)
-                        for s in self.steps]
+        self.kernels = [None if s.ast.op is Ops.COPY or Device[s.device].elsewhere
+                        else compiled_kernel(s.ast, s.device) for s in self.steps]
         self.held = share_memory(places, self.steps)
         for number, place in enumerate(places):
             if place.state is not None:
                 self.held[number] = allocate(place.state)
-        self.runs: list[Together | int] = []
-        """kernels that are one command, and the numbers of steps that run alone"""
+        self.runs: list[Together | Copies | int] = []
+        """kernels and copies that are one command, and the numbers of steps that run alone"""
         self.group()
 
     def group(self) -> None:
         """Fill `runs`."""
-        together: list[int] = []
-        for number, kernel in enumerate(self.kernels):
-            if kernel is None or (together and self.steps[number].device != self.steps[together[0]].device):
-                self.close(together)
-                together = []
-            if kernel is None:
-                self.runs.append(number)
-            else:
-                together.append(number)
-        self.close(together)
+        for (is_copy, device), numbers in itertools.groupby(range(len(self.steps)), self.given_to):
+            if is_copy and device:
+                self.gather(device, list(numbers))
+            elif is_copy:
+                self.runs.extend(numbers)
+            elif not Device[device].elsewhere:
+                self.close(list(numbers))
+
+    def given_to(self, number: int) -> tuple[bool, str]:
+        """Whether a step is a copy, and the device to whose queue it goes together with its like; of copies
+        none where they are given one by one."""
+        step = self.steps[number]
+        if step.ast.op is not Ops.COPY:
+            return False, step.device
+        source = self.placeholder(step.places[1]).arg.device
+        return True, source if Device[source].exchanges and source != step.device else ""
+
+    def placeholder(self, place: int) -> UOp:
+        return self.places[place].placeholder
+
+    def gather(self, device: str, numbers: Sequence[int]) -> None:
+        """Make commands of these copies, each of those that do not have to wait for each other."""
+        queue = Device[device].copies
+        gathered: list[GatheredCopy] = []
+        together: list[Step] = []
+        for step in (self.steps[number] for number in numbers):
+            (target, source), start = (self.placeholder(p) for p in step.places), copied_from(step.ast)
+            spec, size = target.arg, target.dtype.itemsize
+            copy = GatheredCopy(spec.device, source.arg.device, step.places[0], step.places[1],
+                                (step.places[1], start), spec.size, target.dtype.name, spec.size * size,
+                                step.program)
+            if copy.conflicts(gathered):
+                self.record_copies(queue, gathered, together)
+                gathered, together = [], []
+            gathered.append(copy)
+            together.append(step)
+        self.record_copies(queue, gathered, together)
+
+    def record_copies(self, queue: CommandQueue, gathered: Sequence[GatheredCopy], steps: Sequence[Step]
+                      ) -> None:
+        recorded = queue.record_copies(gathered)
+        own = [steps[number] for number in recorded.own]
+        places = tuple((*s.places, copied_from(s.ast) * self.placeholder(s.places[1]).dtype.itemsize)
+                       for s in own)
+        if own:
+            self.runs.append(Copies(queue, recorded, places))
 
     def close(self, together: list[int]) -> None:
         """Make one command of these steps, if their device's queue can do that."""
@@ -291,6 +341,8 @@ class Replay:
             for step in itertools.islice(steps, run.steps, None):
                 if isinstance(step, Together):
                     step(run, given, lasting, values)
+                elif isinstance(step, Copies):
+                    step(run, {**self.held, **lasting.buffers, **given})
                 else:
                     self.run_alone(step, run, {**lasting.buffers, **given}, values)
 
@@ -310,8 +362,10 @@ class Replay:
         if observer.active is not None:
             observer.active.begin_step(step.lines)
         buffers = [self.held[p] if p in self.held else given[p] for p in step.places]
-        if kernel is None:
-            run.copy(buffers[0], buffers[1], copied_from(step.ast))
+        if step.ast.op is Ops.COPY:
+            run.copy(buffers[0], buffers[1], copied_from(step.ast), step.program)
+        elif kernel is None:
+            run.pass_over()
         else:
             numbers = [values.of(v) for v in variables_of(kernel, step)]
             run.kernel(kernel, step.device, buffers, step.outputs, numbers)

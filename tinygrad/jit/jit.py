@@ -416,7 +416,8 @@ class TraceBuilder:
         """by the name of its VARIABLE: whose counter it is"""
         self.seed = self.fixed_seed()
         self.steps = [Step(i.ast, i.device, tuple(self.place(b) for b in i.buffers), i.outputs,
-                           tuple(self.variable(v) for v in i.variables), i.lines) for i in capture.items]
+                           tuple(self.variable(v) for v in i.variables), i.lines, i.program)
+                      for i in capture.items]
 
     def variable(self, variable: BoundVariable) -> BoundVariable:
         """The variable, with what gives it a value in a replay as its source: nothing if it stays as it

@@ -8,10 +8,13 @@ the schedule, beside the kernels: copies that stand together there (`schedule/ex
 whose messages are on their way at once. The order is total and the same everywhere, so none waits in a
 circle.
 
-An exchange begins with a header to each partner, the number and the digest of those so far with it: processes
-that went different ways end with that cause. What ends a process ends all (`World.abort`): an
-exception, an exit while another rank waits for it, an exchange that takes longer than `DISTRIBUTED_TIMEOUT`
-seconds.
+What takes less time than handing it to that thread is exchanged by the thread that gives it, where the
+queue is idle and what is sent has been computed.
+
+An exchange begins with a header to each partner, the number and the digest of those so far with it, behind
+which goes what is small (`PACKED`): processes that went different ways end with that cause. What ends a
+process ends all (`World.abort`): an exception, an exit while another rank waits for it, an exchange that
+takes longer than `DISTRIBUTED_TIMEOUT` seconds.
 """
 from __future__ import annotations
 
@@ -21,33 +24,41 @@ import threading
 import time
 import traceback
 import zlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Iterator, Sequence
 from functools import cached_property
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from tinygrad.device import Buffer, CompiledDevice, Program
-from tinygrad.device.queue import CommandQueue, TimelinePoint, Timestamp, clock
+from tinygrad.device import Buffer, CompiledDevice
+from tinygrad.device.host import seconds_of
+from tinygrad.device.queue import GatheredCopy, TimelinePoint, Timestamp, clock
 from tinygrad.runtime.cpu import CPUAllocator, CPUDevice, cpu_renderer
-from tinygrad.runtime.cpu_queue import HostQueue, Timeline
+from tinygrad.runtime.cpu_queue import HAND_OVER, HostQueue, Timeline
 from tinygrad.runtime.null import NullAllocator, NullDevice
 
 KIND = "RANK"
+Bytes: TypeAlias = "np.ndarray[Any, np.dtype[np.uint8]]"
 CHUNK = 1 << 30
 """Bytes of one message: MPI counts in 32 bits."""
-END_TAG, DATA_TAG = 1, 2
+END_TAG, DATA_TAG, DIFFERENT_TAG = 1, 2, 3
 EVERYBODY = -1
-POLLING = 5e-5
-"""Seconds for which that thread polls: about what it costs to sleep and be woken."""
+HEADER = 24
+"""Bytes in front of an exchange: its number, the bytes that follow between the two ranks, the digest."""
+PACKED = 1 << 15
+"""Bytes up to which what a rank sends to another goes in one message with the header: a second one takes 3 us
+and more, copying these as long."""
+POLLING, POLLING_HERE = 5e-5, HAND_OVER
+"""Seconds for which who waits for a partner polls before it sleeps: the thread that exchanges beside kernels
+about what it costs to sleep and be woken; who has nothing else to do, as long as its work may take."""
 SHORTEST_REST, LONGEST_REST = 1e-5, 2e-4
 """Seconds between two looks of the thread that exchanges, while a partner is not there yet."""
 LOOK_AGAIN = 0.1
 """Seconds between two looks of the thread that watches the others."""
 PATIENCE = 1.0
 """Seconds that an exchange with a rank that has ended may take: what that one sent may be on its way."""
+YIELD = getattr(os, "sched_yield", None)
 FAILED = 1
 """The status with which all processes end where one fails."""
 
@@ -86,6 +97,10 @@ class World:
         """when it began"""
         self.sent = 0
         """bytes that this rank sent to others"""
+        self.computing = "nothing"
+        """what the exchange in progress belongs to"""
+        self.scratch: dict[tuple[int, bool], Bytes] = {}
+        """by rank and whether it is sent, the memory of small messages"""
         self.seen: dict[int, tuple[int, int]] = {}
         """by rank, the number and the digest of the exchanges with it; of broadcasts with EVERYBODY"""
         threading.Thread(target=self.watch, daemon=True, name="tinygrad-world").start()
@@ -97,52 +112,57 @@ class World:
 
     # --- messages -------------------------------------------------------------------------------------------
 
-    def exchange(self, messages: Messages) -> None:
+    def exchange(self, between: Sequence[Between], sent: Sequence[Bytes], received: Sequence[Bytes]) -> None:
         """Send and receive all of these at once. Begins when all partners do, which have to agree about
         number, sizes and digest."""
-        with OpenExchange(self, messages.partners):
-            self.meet(messages)
-            waiting = [self.data.Irecv(part, rank, DATA_TAG) for rank, memory in messages.received
-                       for part in parts(memory)]
-            waiting += [self.data.Isend(part, rank, DATA_TAG) for rank, memory in messages.sent
-                        for part in parts(memory)]
-            self.mpi.Request.Waitall(waiting)
-        self.sent += sum(memory.nbytes for _, memory in messages.sent)
+        with OpenExchange(self, tuple(b.rank for b in between)):
+            letters = [self.letter(b, sent, received) for b in between]
+            self.rest_until([self.data.Irecv(a.incoming, a.rank, DATA_TAG) for a in letters]
+                            + [self.data.Isend(a.message, a.rank, DATA_TAG) for a in letters])
+            waiting = []
+            for letter in letters:
+                self.compare(letter.header, letter.found, letter.rank)
+                if letter.is_packed:
+                    letter.unpack()
+                    continue
+                waiting += [self.data.Irecv(part, letter.rank, DATA_TAG) for memory in letter.received
+                            for part in parts(memory)]
+                waiting += [self.data.Isend(part, letter.rank, DATA_TAG) for memory in letter.sent
+                            for part in parts(memory)]
+            while waiting and not self.mpi.Request.Testall(waiting):
+                pass  # MPI moves long messages while it is asked; between two looks Ctrl-C gets through
+        self.sent += sum(b.sizes[0] for b in between)
 
-    def meet(self, messages: Messages) -> None:
-        """Wait, without using the processor, until each partner is at this exchange. Ends all processes where
-        one is elsewhere in the program, or in another one."""
-        own, found = {}, {}
-        for rank in messages.partners:
-            count, digest = self.seen.get(rank, (0, 0))
-            digest = zlib.crc32(repr(messages.between(rank)).encode(), digest)
-            self.seen[rank] = count + 1, digest
-            size = sum(m.nbytes for r, m in (*messages.sent, *messages.received) if r == rank)
-            own[rank] = np.array((count + 1, size, digest), np.int64)
-            found[rank] = np.empty_like(own[rank])
-        waiting = [self.data.Irecv(found[rank], rank, DATA_TAG) for rank in own]
-        waiting += [self.data.Isend(own[rank], rank, DATA_TAG) for rank in own]
-        self.rest_until(waiting)
-        for rank in own:
-            self.compare(own[rank], found[rank], rank)
+    def letter(self, between: Between, sent: Sequence[Bytes], received: Sequence[Bytes]) -> Letter:
+        """What goes to a rank and comes from it in this exchange, which counts from here on."""
+        rank = between.rank
+        number, digest = self.seen.get(rank, (0, 0))
+        self.seen[rank] = number, digest = number + 1, zlib.crc32(between.text, digest)
+        letter = Letter(rank, [sent[i] for i in between.sent], [received[i] for i in between.received],
+                        between.sizes, self.scratch)
+        letter.header[:] = number, sum(between.sizes), digest
+        return letter
 
     def rest_until(self, requests: list[Any]) -> None:
         """Return when they are complete. A thread that polls takes time from the kernels beside it, so after
         a moment it sleeps, longer and longer."""
-        seconds, polled_until = SHORTEST_REST, time.perf_counter() + POLLING
+        is_beside = threading.current_thread() is self.exchanges.thread
+        seconds = SHORTEST_REST
+        polled_until = time.perf_counter() + (POLLING if is_beside else POLLING_HERE)
         while not self.mpi.Request.Testall(requests):
             if time.perf_counter() > polled_until:
                 time.sleep(seconds)
                 seconds = min(1.5 * seconds, LONGEST_REST)
+            elif YIELD is not None:
+                YIELD()  # the partner may be a process on the same core
 
-    def broadcast(self, memory: np.ndarray[Any, Any], root: int) -> None:
-        """Fill `memory` of every rank with what it is at `root`."""
+    def broadcast(self, memory: Bytes, root: int, text: bytes) -> None:
+        """Fill `memory` of every rank with what it is at `root`; `text` says what it is."""
         others = tuple(r for r in range(self.size) if r != self.rank)
         with OpenExchange(self, others):
-            count, digest = self.seen.get(EVERYBODY, (0, 0))
-            digest = zlib.crc32(repr((root, memory.nbytes)).encode(), digest)
-            self.seen[EVERYBODY] = count + 1, digest
-            own = np.array((count + 1, memory.nbytes, digest), np.int64)
+            number, digest = self.seen.get(EVERYBODY, (0, 0))
+            self.seen[EVERYBODY] = number, digest = number + 1, zlib.crc32(text, digest)
+            own = np.array((number, memory.nbytes, digest), np.int64)
             found = own.copy()
             self.rest_until([self.data.Ibcast(found, root)])
             self.compare(own, found, root)
@@ -156,7 +176,17 @@ class World:
         if not np.array_equal(own, other):
             self.abort(f"rank {rank} and rank {self.rank} do not run the same program: exchange "
                        f"{other[0]} of {other[1]:,} bytes there is exchange {own[0]} of {own[1]:,} bytes "
-                       "here")
+                       f"here\n{self.computing_at(rank)}")
+
+    def computing_at(self, rank: int) -> str:
+        """What this rank and another one compute, which has found out too that it is something else."""
+        sending = self.control.isend(self.computing, rank, DIFFERENT_TAG)
+        said, end = "something else", time.monotonic() + PATIENCE
+        while time.monotonic() < end and not sending.Test() | self.control.Iprobe(rank, DIFFERENT_TAG):
+            time.sleep(SHORTEST_REST)
+        if self.control.Iprobe(rank, DIFFERENT_TAG):
+            said = self.control.recv(source=rank, tag=DIFFERENT_TAG)
+        return f"rank {self.rank} computes {self.computing}\nrank {rank} computes {said}"
 
     # --- the end --------------------------------------------------------------------------------------------
 
@@ -206,25 +236,48 @@ class OpenExchange:
         self.world.partners = ()
 
 
-@dataclass
-class Messages:
-    """What a rank sends and receives in one exchange, in the order of the schedule."""
+class Letter:
+    """The first message to a rank, and the one from it: a header, and the whole content where that is small
+    in both directions."""
 
-    sent: list[tuple[int, np.ndarray[Any, Any]]] = field(default_factory=list)
-    received: list[tuple[int, np.ndarray[Any, Any]]] = field(default_factory=list)
-    described: list[tuple[int, int, int, str]] = field(default_factory=list)
-    """(giver, taker, items, dtype) of each"""
+    def __init__(self, rank: int, sent: list[Bytes], received: list[Bytes], sizes: tuple[int, int],
+                 scratch: dict[tuple[int, bool], Bytes]) -> None:
+        self.rank, self.sent, self.received, self.sizes = rank, sent, received, sizes
+        if (rank, True) not in scratch:
+            for is_sent in (True, False):
+                scratch[rank, is_sent] = np.zeros(HEADER + PACKED, np.uint8)
+        self.outgoing, self.incoming = scratch[rank, True], scratch[rank, False]
+        """as long as any, so that a rank that is elsewhere is told apart by what it sends"""
+        self.header, self.found = (m[:HEADER].view(np.int64) for m in (self.outgoing, self.incoming))
 
     @property
-    def partners(self) -> tuple[int, ...]:
-        return tuple(sorted({rank for rank, _ in (*self.sent, *self.received)}))
+    def is_packed(self) -> bool:
+        return max(self.sizes) <= PACKED
 
-    def between(self, rank: int) -> list[tuple[int, int, int, str]]:
-        """Those from and to a rank."""
-        return [d for d in self.described if rank in d[:2]]
+    @property
+    def message(self) -> Bytes:
+        """What is sent first."""
+        if not self.is_packed:
+            return self.outgoing[:HEADER]
+        for place, memory in self.places(self.outgoing, self.sent):
+            place[:] = memory
+        return self.outgoing[:HEADER + self.sizes[0]]
+
+    def unpack(self) -> None:
+        """Put what came with the header where it belongs."""
+        for place, memory in self.places(self.incoming, self.received):
+            memory[:] = place
+
+    @staticmethod
+    def places(scratch: Bytes, memories: Sequence[Bytes]) -> Iterator[tuple[Bytes, Bytes]]:
+        """Where in a message each content stands."""
+        start = HEADER
+        for memory in memories:
+            yield scratch[start:start + memory.nbytes], memory
+            start += memory.nbytes
 
 
-def parts(memory: np.ndarray[Any, Any]) -> Iterator[np.ndarray[Any, Any]]:
+def parts(memory: Bytes) -> Iterator[Bytes]:
     """Bytes in messages of a size that MPI can count."""
     for start in range(0, memory.nbytes, CHUNK):
         yield memory[start:start + CHUNK]
@@ -233,84 +286,80 @@ def parts(memory: np.ndarray[Any, Any]) -> Iterator[np.ndarray[Any, Any]]:
 # --- the devices --------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class RankCopy:
-    """A copy from a rank to another one, or to a device that every process has."""
+class Between(NamedTuple):
+    """What a rank and another one send each other in an exchange."""
 
-    target: Buffer
-    source: Buffer
-    offset: int
-    giver: int
-    taker: int | None
-
-    @property
-    def given(self) -> tuple[Buffer, int, int]:
-        """Which bytes are copied."""
-        return self.source, self.offset, self.target.nbytes
-
-    @property
-    def bytes_given(self) -> np.ndarray[Any, Any]:
-        return np.frombuffer(self.source.memory, np.uint8)[self.offset:self.offset + self.target.nbytes]
-
-    @property
-    def bytes_filled(self) -> np.ndarray[Any, Any]:
-        return np.frombuffer(self.target.memory, np.uint8)[:self.target.nbytes]
+    rank: int
+    """the other"""
+    sent: tuple[int, ...]
+    """the numbers of copies, among those in which this rank takes part"""
+    received: tuple[int, ...]
+    sizes: tuple[int, int]
+    """bytes sent and received"""
+    text: bytes
+    """what they are, which both ranks say alike"""
 
 
-class Bucket:
-    """Copies that are one exchange: none reads or writes what another writes."""
+class Exchange:
+    """Copies that begin together, as one rank takes part in them: none reads or writes what another
+    writes."""
 
-    def __init__(self) -> None:
-        self.copies: list[RankCopy] = []
-        self.read: set[Buffer] = set()
-        self.written: set[Buffer] = set()
-        self.awaited: list[TimelinePoint] = []
-        """what other queues do before"""
-        self.sources: list[TimelinePoint] = []
-        """what may have failed to compute the content"""
-
-    def conflicts(self, copy: RankCopy) -> bool:
-        """Whether a copy has to come after these."""
-        target, source = copy.target.root, copy.source.root
-        return source in self.written or target in self.written or target in self.read
-
-    def add(self, copy: RankCopy) -> None:
-        self.copies.append(copy)
-        self.read.add(copy.source.root)
-        self.written.add(copy.target.root)
-
-    def exchange(self, world: World) -> None:
-        """This rank's side of the copies between ranks, all at once, then of those to everybody."""
-        messages, to_all = Messages(), self.to_all(world)
-        for copy in self.copies:
-            giver, taker = copy.giver, copy.taker
-            if taker is None or world.rank not in (giver, taker) or copy.given in to_all:
+    def __init__(self, copies: Sequence[GatheredCopy], own: int, size: int) -> None:
+        takers: dict[Hashable, list[int]] = {}
+        for number, copy in enumerate(copies):
+            if rank_of(copy.target_device) is not None:
+                takers.setdefault((copy.part, copy.nbytes), []).append(number)
+        to_all = [numbers for numbers in takers.values() if len(numbers) == size - 1 > 1]
+        if len({copies[numbers[0]].source_device for numbers in to_all}) != 1:
+            to_all = []  # messages of several ranks to all are on their way at once; of one, MPI makes a tree
+        together = {number for numbers in to_all for number in numbers}
+        part: dict[int, tuple[list[int], list[int], list[object]]] = {}
+        self.own: list[int] = []
+        """the numbers of the copies in which this rank takes part; from here on they are counted there"""
+        self.to_ranks: list[tuple[int, int, bool, bytes]] = []
+        """the same bytes to all ranks: (a copy's number, the giver, whether this rank is it, what it is)"""
+        self.to_everybody: list[tuple[int, int, bool, bytes]] = []
+        """as `to_ranks`, to devices that every process has"""
+        self.bytes = 0
+        for number, copy in enumerate(copies):
+            giver, taker = rank_of(copy.source_device), rank_of(copy.target_device)
+            assert giver is not None
+            first = next((numbers[0] for numbers in to_all if number in numbers), None)
+            if own not in (giver, taker) and taker is not None:
                 continue
-            if giver == world.rank:
-                messages.sent.append((taker, copy.bytes_given))
-            else:
-                messages.received.append((giver, copy.bytes_filled))
-            messages.described.append((giver, taker, copy.target.size, copy.target.dtype.name))
-        if messages.partners:
-            world.exchange(messages)
-        for copy in self.copies:
-            if copy.taker is None:
-                if copy.giver == world.rank:
-                    copy.bytes_filled[:] = copy.bytes_given
-                world.broadcast(copy.bytes_filled, copy.giver)
-        for copies in to_all.values():
-            filled = [c.bytes_filled for c in copies if c.taker == world.rank]
-            world.broadcast(filled[0] if filled else copies[0].bytes_given, copies[0].giver)
+            here, is_giver = len(self.own), own == giver
+            self.own.append(number)
+            self.bytes += copy.nbytes
+            said = repr((giver, copy.items, copy.dtype, copy.program)).encode()
+            if taker is None:
+                self.to_everybody.append((here, giver, is_giver, said))
+            elif number not in together:
+                sent, received, described = part.setdefault(taker if is_giver else giver, ([], [], []))
+                (sent if is_giver else received).append(here)
+                described.append((giver, taker, copy.items, copy.dtype, copy.program))
+            elif not is_giver or number == first:
+                self.to_ranks.append((here, giver, is_giver, said))
+        sizes = [copies[number].nbytes for number in self.own]
+        self.between = [Between(rank, tuple(sent), tuple(received),
+                                (sum(sizes[i] for i in sent), sum(sizes[i] for i in received)),
+                                repr(described).encode())
+                        for rank, (sent, received, described) in sorted(part.items())]
+        self.seconds = seconds_of(0, 2 * self.bytes)
+        """about how long moving it takes, once all are there"""
+        self.computing = dict.fromkeys(copy.program for copy in copies)
 
-    def to_all(self, world: World) -> dict[tuple[Buffer, int, int], list[RankCopy]]:
-        """Copies of the same bytes to all other ranks, which MPI broadcasts along a tree, unless several
-        ranks have some: their messages then are on their way at once."""
-        found: dict[tuple[Buffer, int, int], list[RankCopy]] = {}
-        for copy in self.copies:
-            if copy.taker is not None:
-                found.setdefault(copy.given, []).append(copy)
-        found = {given: copies for given, copies in found.items() if len(copies) == world.size - 1 > 1}
-        return found if len({copies[0].giver for copies in found.values()}) == 1 else {}
+    def __call__(self, world: World, sent: Sequence[Bytes], received: Sequence[Bytes]) -> None:
+        """Make the copies between ranks, all at once, then those to everybody; what each rank takes part in
+        reads and fills these."""
+        world.computing = "; ".join(self.computing)
+        if self.between:
+            world.exchange(self.between, sent, received)
+        for number, giver, is_giver, said in self.to_everybody:
+            if is_giver:
+                received[number][:] = sent[number]
+            world.broadcast(received[number], giver, said)
+        for number, giver, is_giver, said in self.to_ranks:
+            world.broadcast((sent if is_giver else received)[number], giver, said)
 
 
 class ExchangeQueue(HostQueue):
@@ -322,8 +371,16 @@ class ExchangeQueue(HostQueue):
     def __init__(self, world: World) -> None:
         super().__init__(f"{KIND} {world.rank} exchanges")
         self.world = world
-        self.bucket = Bucket()
+        self.copies: list[GatheredCopy] = []
+        """those of the next exchange"""
+        self.memory: list[tuple[Buffer, Buffer, int]] = []
+        """the target and the source of each, and where in that it begins"""
+        self.awaited_by_these: list[TimelinePoint] = []
+        """what other queues do before them"""
         self.awaited_by_next: list[TimelinePoint] = []
+        """and before the copy that is given next"""
+        self.sources: list[TimelinePoint] = []
+        """what may have failed to compute the content"""
 
     def copy(self, target: Buffer, source: Buffer, offset: int, sources: tuple[TimelinePoint, ...] = ()
              ) -> TimelinePoint | None:
@@ -335,27 +392,60 @@ class ExchangeQueue(HostQueue):
                 for point in awaited:
                     super().wait(point)
                 return super().copy(target, source, offset, sources) if taker in (own, None) else None
-            copy = RankCopy(target, source, offset, giver, taker)
-            if self.bucket.conflicts(copy):
+            copy = GatheredCopy(target.device, source.device, target.root, source.root, (source, offset),
+                                target.size, target.dtype.name, target.nbytes, self.program)
+            if copy.conflicts(self.copies):
                 self.submit()
-            self.bucket.add(copy)
-            self.bucket.awaited += self.awaited_by_next
-            self.bucket.sources += sources
+            self.awaited_by_these += self.awaited_by_next
             self.awaited_by_next = []
+            self.copies.append(copy)
+            self.memory.append((target, source, offset))
+            self.sources += sources
             takes_part = taker is None or own in (giver, taker)
             return TimelinePoint(self, self.pushed + 1, sources) if takes_part else None
 
     def wait(self, point: TimelinePoint) -> None:
-        """Let the copy that is given next wait."""
+        """Let the exchange that is gathered wait."""
         if point.queue is not self:
             self.awaited_by_next.append(point)
 
     def submit(self) -> None:
-        """Let the bucket be exchanged."""
+        """Let the copies given so far be exchanged."""
         with self.lock:
-            if self.bucket.copies:
-                bucket, self.bucket = self.bucket, Bucket()
-                self.call(lambda: self.exchange(bucket), tuple(bucket.sources))
+            if self.copies:
+                copies, self.copies = self.copies, []
+                memory, self.memory = self.memory, []
+                exchange = Exchange(copies, self.world.rank, self.world.size)
+                sources, self.sources = tuple(self.sources), []
+                awaited, self.awaited_by_these = self.awaited_by_these, []
+                self.give(exchange, [memory[number] for number in exchange.own], awaited, sources)
+
+    def record_copies(self, copies: Sequence[GatheredCopy]) -> Exchange:
+        return Exchange(copies, self.world.rank, self.world.size)
+
+    def copy_list(self, recorded: Exchange, memory: Sequence[tuple[Buffer, Buffer, int]],
+                  sources: tuple[TimelinePoint, ...] = ()) -> TimelinePoint | None:
+        with self.lock:
+            self.submit()
+            awaited, self.awaited_by_next = self.awaited_by_next, []
+            return self.give(recorded, memory, awaited, sources)
+
+    def give(self, exchange: Exchange, memory: Sequence[tuple[Buffer, Buffer, int]],
+             awaited: Sequence[TimelinePoint], sources: tuple[TimelinePoint, ...]) -> TimelinePoint | None:
+        """Let copies of these targets and sources, each from an offset on, be exchanged: here, where that
+        takes less time than giving it to the thread and nothing has to be waited for but the partners. The
+        point at which they are; None where they are already."""
+        value = self.pushed + 1
+
+        def run() -> None:
+            self.exchange(exchange, memory, awaited, sources)
+
+        if self.runs_here(exchange.seconds, sources) and all([point.is_past for point in awaited]):
+            run()
+            self.begun = value
+            self.timeline.set(value)
+            return None
+        return self.call(run, sources)
 
     def signal(self, timeline: Timeline | None = None, value: int = 0) -> TimelinePoint:
         self.submit()
@@ -366,7 +456,7 @@ class ExchangeQueue(HostQueue):
         super().await_value(value)
 
     def timestamp(self) -> Timestamp:
-        point = TimelinePoint(self, self.pushed + bool(self.bucket.copies))
+        point = TimelinePoint(self, self.pushed + bool(self.copies))
 
         def read() -> float:
             point.wait()
@@ -374,27 +464,31 @@ class ExchangeQueue(HostQueue):
 
         return Timestamp(read)
 
-    def exchange(self, bucket: Bucket) -> None:
-        """What the thread does with a bucket; where its operands could not be computed, or it fails, all
-        end."""
+    def exchange(self, exchange: Exchange, memory: Sequence[tuple[Buffer, Buffer, int]],
+                 awaited: Sequence[TimelinePoint], sources: Sequence[TimelinePoint]) -> None:
+        """Make the copies; where their operands could not be computed, or it fails, all processes end."""
         try:
-            for point in bucket.awaited:
+            for point in awaited:
                 self.rest_until(point)
-            for point in bucket.sources:
+            for point in sources:
                 point.wait()
-            bucket.exchange(self.world)
+            own = self.world.rank
+            sent = [bytes_of(s, offset, t.nbytes) if rank_of(s.device) == own else NOTHING
+                    for t, s, offset in memory]
+            received = [bytes_of(t, 0, t.nbytes) if rank_of(t.device) in (own, None) else NOTHING
+                        for t, s, offset in memory]
+            exchange(self.world, sent, received)
         except BaseException as error:
             self.world.fail(type(error), error, error.__traceback__)
             raise
 
 
-class IdleQueue(CommandQueue):
-    """The kernels of another rank: nothing to do here."""
+NOTHING: Bytes = np.empty(0, np.uint8)
 
-    def exec(self, program: Program, addresses: Sequence[int], variables: Sequence[int], extent: int,
-             work: float = 0.0, sources: tuple[TimelinePoint, ...] = ()) -> TimelinePoint | None:
-        self.ran += 1
-        return None
+
+def bytes_of(buffer: Buffer, start: int, count: int) -> Bytes:
+    """Bytes of a buffer of this process."""
+    return np.frombuffer(buffer.memory, np.uint8)[start:start + count]
 
 
 class OwnRank(CPUDevice):
@@ -407,6 +501,7 @@ class OtherRank(NullDevice):
     """The device of another process."""
 
     exchanges = True
+    elsewhere = True
 
 
 def open_device(name: str) -> CompiledDevice:
@@ -421,6 +516,5 @@ def open_device(name: str) -> CompiledDevice:
         device = OwnRank(name, CPUAllocator(name), cpu_renderer())
     else:
         device = OtherRank(name, NullAllocator(name), cpu_renderer())
-        device.queue = IdleQueue(name)
     device.copies = world.exchanges
     return device

@@ -12,7 +12,9 @@ There the start of a slice is part of the structure, for its shards may begin an
 """
 from __future__ import annotations
 
+import json
 import threading
+import zlib
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +25,7 @@ from tinygrad.codegen.indexing import splat_value
 from tinygrad.device import Device
 from tinygrad.dtype import DType
 from tinygrad.graph.ops import Ops
+from tinygrad.graph.portable import NotPortable, Writer
 from tinygrad.graph.sharding import Layout, Sharding
 from tinygrad.graph.sizes import Size
 from tinygrad.graph.uop import UOp
@@ -47,6 +50,10 @@ from tinygrad.schedule.sharded_results import ShardedResults
 MAX_KEYS = 1 << 21
 """Fields of all keys kept, about 8 bytes each: a node has four to six. The template used longest ago goes
 first."""
+
+
+MOST_SHOWN = 3
+"""Results by which a program is described."""
 
 
 class Structure:
@@ -220,14 +227,15 @@ class TemplateItem:
     """(name in the kernel, name, number); of one without a name, its value"""
     lines: tuple[int, ...] = ()
     """as a `ScheduleItem` has them"""
+    program: str = ""
 
     def over(self, buffers: list[UOp], values: list[int]) -> ScheduleItem:
         memory = tuple([buffers[s] for s in self.slots])
         if not self.variables:
-            return ScheduleItem(self.ast, memory, self.outputs, (), self.lines)
+            return ScheduleItem(self.ast, memory, self.outputs, (), self.lines, self.program)
         bound = tuple([BoundVariable(name, source, values[number] if source else number)
                        for name, source, number in self.variables])
-        return ScheduleItem(self.ast, memory, self.outputs, bound, self.lines)
+        return ScheduleItem(self.ast, memory, self.outputs, bound, self.lines, self.program)
 
 
 @dataclass
@@ -272,7 +280,8 @@ class Template:
         items = tuple(TemplateItem(i.ast, tuple(slot_of[b] for b in i.buffers), i.outputs,
                                    tuple((v.name, v.source,
                                           number_of[v.source, v.value] if v.source else v.value)
-                                         for v in i.variables), i.lines) for i in schedule.items)
+                                         for v in i.variables), i.lines, i.program)
+                      for i in schedule.items)
         views = tuple((structure.position[node],
                        TemplateView.of(view, slot_of) if slot_of.get(view.base, 0) >= known else None)
                       for node, view in schedule.views.items())
@@ -305,6 +314,22 @@ def _arenas(steps: list[tuple[int, ...]],
         sizes.setdefault(device, {})[number] = size * dtype.itemsize
     return tuple((device, plan_arena(lifetimes(steps, of_device)))
                  for device, of_device in sizes.items() if len(of_device) > 1)
+
+
+def with_program(items: list[ScheduleItem], structure: Structure) -> list[ScheduleItem]:
+    """`items`, whose copies between processes say what they are for: a digest of the graph, and its
+    results. Processes of unlike processors have the same graph."""
+    if not any(map(is_exchange, items)):
+        return items
+    writer = Writer()
+    try:
+        digest = zlib.crc32(json.dumps([writer.value(structure.key), writer.rows]).encode())
+    except NotPortable:
+        return items
+    shown = [f"{s.dtype.name} {s.shape} on {s.device}" for s in structure.sinks[:MOST_SHOWN]]
+    more = [f"{len(structure.sinks) - MOST_SHOWN} more"] if len(structure.sinks) > MOST_SHOWN else []
+    program = f"{', '.join([*shown, *more])} by graph {digest:08x} of {len(structure.nodes)} nodes"
+    return [i._replace(program=program) if is_exchange(i) else i for i in items]
 
 
 def unrealized(sinks: Sequence[UOp]) -> list[UOp]:
@@ -403,7 +428,7 @@ class ScheduleCache:
                 sliced = DynamicSlices(structure.sinks)
                 schedule = create_schedule(sliced.sinks)
                 schedule.views = sliced.views(schedule.views)
-                schedule.items = ordered_around_exchanges(schedule.items)
+                schedule.items = with_program(ordered_around_exchanges(schedule.items), structure)
             template = Template.of(schedule, structure)
             if template is None:
                 return schedule

@@ -54,6 +54,8 @@ class ScheduleItem(NamedTuple):
     variables: tuple[BoundVariable, ...] = ()
     lines: tuple[int, ...] = ()
     """the user's lines that it is for, where somebody records (`observer.py`)"""
+    program: str = ""
+    """of a copy between processes: what it is for, which all of them have to say alike (`exchanges.py`)"""
 
     @property
     def device(self) -> str:
