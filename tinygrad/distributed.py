@@ -49,16 +49,19 @@ class World:
         return 0 if world is None else world.sent
 
 
-def init(seed: int = 0) -> World:
+def init(seed: int = 0, device: str = "CPU") -> World:
     """Join the processes that MPI started: all call this first, with the same seed, which random numbers then
-    have everywhere. Raises ImportError where mpi4py is missing.
+    have everywhere. device: what each computes on, CPU, or CUDA (a GPU each, which exchange by NCCL). Raises
+    ImportError where mpi4py is missing, ValueError for other devices.
 
     >>> world = init()
     >>> world.rank, world.size, world.devices
     (0, 1, ('CPU',))
     """
+    if device not in ("CPU", "CUDA"):
+        raise ValueError(f"ranks compute on CPU or CUDA, got {device!r}")
     if ranks.World.current is None and any(name in os.environ for name in SIZES):
-        _join()
+        _join(device)
     world = ranks.World.current
     if world is None:
         return World(0, 1, (Device.DEFAULT,))
@@ -81,12 +84,12 @@ def _bounded() -> Iterator[None]:
         faulthandler.cancel_dump_traceback_later()
 
 
-def _join() -> None:
+def _join(device: str) -> None:
     with _bounded():
-        _join_world()
+        _join_world(device)
 
 
-def _join_world() -> None:
+def _join_world(device: str) -> None:
     try:
         from mpi4py import MPI
     except ImportError as missing:
@@ -97,7 +100,7 @@ def _join_world() -> None:
     if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
         raise RuntimeError("this MPI library lets one thread call it at a time; the thread that exchanges "
                            "values and the one that watches the other ranks need MPI_THREAD_MULTIPLE")
-    world = ranks.World.current = ranks.World(MPI)
+    world = ranks.World.current = ranks.World(MPI, device)
     Device.register(ranks.KIND, ranks.__name__)
     sys.excepthook = world.fail
     atexit.register(world.end)

@@ -85,8 +85,10 @@ class World:
     current: World | None = None
     """what `distributed.init` joined"""
 
-    def __init__(self, mpi: Any) -> None:
+    def __init__(self, mpi: Any, kind: str = "CPU") -> None:
         self.mpi = mpi
+        self.kind = kind
+        """of the device that each rank computes on"""
         self.data, self.control = mpi.COMM_WORLD.Dup(), mpi.COMM_WORLD.Dup()
         self.rank, self.size = int(self.data.Get_rank()), int(self.data.Get_size())
         self.timeout = timeout()
@@ -116,12 +118,8 @@ class World:
         """Send and receive all of these at once. Begins when all partners do, which have to agree about
         number, sizes and digest."""
         with OpenExchange(self, tuple(b.rank for b in between)):
-            letters = [self.letter(b, sent, received) for b in between]
-            self.rest_until([self.data.Irecv(a.incoming, a.rank, DATA_TAG) for a in letters]
-                            + [self.data.Isend(a.message, a.rank, DATA_TAG) for a in letters])
             waiting = []
-            for letter in letters:
-                self.compare(letter.header, letter.found, letter.rank)
+            for letter in self.answered([self.letter(b, sent, received) for b in between]):
                 if letter.is_packed:
                     letter.unpack()
                     continue
@@ -133,13 +131,29 @@ class World:
                 pass  # MPI moves long messages while it is asked; between two looks Ctrl-C gets through
         self.sent += sum(b.sizes[0] for b in between)
 
-    def letter(self, between: Between, sent: Sequence[Bytes], received: Sequence[Bytes]) -> Letter:
-        """What goes to a rank and comes from it in this exchange, which counts from here on."""
+    def agree(self, between: Sequence[Between]) -> None:
+        """Wait until all partners are at an exchange whose content goes another way, and agree about it."""
+        with OpenExchange(self, tuple(b.rank for b in between)):
+            self.answered([self.letter(b) for b in between])
+
+    def answered(self, letters: list[Letter]) -> list[Letter]:
+        """Send these, and wait for those of the same partners. Ends all processes where one says something
+        else."""
+        self.rest_until([self.data.Irecv(a.incoming, a.rank, DATA_TAG) for a in letters]
+                        + [self.data.Isend(a.message, a.rank, DATA_TAG) for a in letters])
+        for letter in letters:
+            self.compare(letter.header, letter.found, letter.rank)
+        return letters
+
+    def letter(self, between: Between, sent: Sequence[Bytes] = (), received: Sequence[Bytes] = ()) -> Letter:
+        """What goes to a rank and comes from it in this exchange, which counts from here on; a header alone
+        without the content."""
         rank = between.rank
         number, digest = self.seen.get(rank, (0, 0))
         self.seen[rank] = number, digest = number + 1, zlib.crc32(between.text, digest)
-        letter = Letter(rank, [sent[i] for i in between.sent], [received[i] for i in between.received],
-                        between.sizes, self.scratch)
+        outgoing = [sent[i] for i in between.sent] if sent else []
+        incoming = [received[i] for i in between.received] if received else []
+        letter = Letter(rank, outgoing, incoming, self.scratch)
         letter.header[:] = number, sum(between.sizes), digest
         return letter
 
@@ -240,9 +254,10 @@ class Letter:
     """The first message to a rank, and the one from it: a header, and the whole content where that is small
     in both directions."""
 
-    def __init__(self, rank: int, sent: list[Bytes], received: list[Bytes], sizes: tuple[int, int],
+    def __init__(self, rank: int, sent: list[Bytes], received: list[Bytes],
                  scratch: dict[tuple[int, bool], Bytes]) -> None:
-        self.rank, self.sent, self.received, self.sizes = rank, sent, received, sizes
+        self.rank, self.sent, self.received = rank, sent, received
+        self.sizes = tuple(sum(memory.nbytes for memory in memories) for memories in (sent, received))
         if (rank, True) not in scratch:
             for is_sent in (True, False):
                 scratch[rank, is_sent] = np.zeros(HEADER + PACKED, np.uint8)
@@ -511,6 +526,10 @@ def open_device(name: str) -> CompiledDevice:
         raise RuntimeError(f"{name} is a process of a program that MPI started, which has "
                            f"{1 if world is None else world.size}: mpirun -n 4 python train.py, and in it "
                            "tinygrad.distributed.init()")
+    if world.kind == "CUDA":
+        from tinygrad.runtime.nccl import open_gpu  # which takes libraries that ranks of CPUs do without
+
+        return open_gpu(name, rank, world)
     device: CompiledDevice
     if rank == world.rank:
         device = OwnRank(name, CPUAllocator(name), cpu_renderer())

@@ -12,6 +12,7 @@ from tinygrad.device import Device
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.sharding import Layout
 from tinygrad.graph.uop import UOp
+from tinygrad.graph.writes import pending_writes
 from tinygrad.schedule.collectives import Shards
 from tinygrad.schedule.partition import Partition
 
@@ -32,8 +33,13 @@ class ShardedResults:
         self.claimed: dict[UOp, tuple[UOp, ...]] = {}
         """for each of those nodes, all shards of the value that it is a shard of: no other may have one of
         them as its memory. (Equal values may have all: which tensor owns the memory, those find out.)"""
+        written = {part for write in pending_writes(self.outputs) for part in write.src[0].base.storage.parts}
         for node in self.outputs:
-            self.store(_memory_below(node))
+            below = _memory_below(node)
+            memory = below if below.op is Ops.BUFFER else below.realized_view
+            # what shows memory that is written here is computed before that, into memory of its own
+            is_overwritten = memory is not None and not written.isdisjoint(memory.base.storage.parts)
+            self.store(node if is_overwritten else below)
         final = self.partition.with_reduced_once(self.sinks)
         self.stored = {node: tuple(final[shard] for shard in shards) for node, shards in self.stored.items()}
 
@@ -73,7 +79,8 @@ class ShardedResults:
             else:
                 views[node] = held[0]
         for node in self.outputs:
-            views[node] = _over_memory(node, views)
+            if node not in views:
+                views[node] = _over_memory(node, views)
         return views
 
 
