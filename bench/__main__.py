@@ -229,7 +229,7 @@ def main_graphs(options: argparse.Namespace) -> int:
 def main_scale(options: argparse.Namespace) -> int:
     """The tables of several processes. Returns 1, with the reason on stderr, where they cannot be run."""
     try:
-        text, record = scale.run_scale(options.ranks, options.only)
+        text, record = scale.run_scale(options.ranks, options.only, options.scaling)
     except RuntimeError as reason:
         progress(str(reason))
         return 1
@@ -299,6 +299,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every time to FILE")
     parser.add_argument("--device", default="CUDA", help="of gpu: this library's device (default CUDA)")
     parser.add_argument("--ranks", type=int, nargs="+", default=[2], help="of scale: processes (default 2)")
+    parser.add_argument("--scaling", type=Path, metavar="FILE", help="of scale: draw the model as a PNG")
     parser.add_argument("--small", action="store_true", help="of gpu and graphs: small sizes, to see it run")
     parser.add_argument("--roofline", type=Path, metavar="FILE", help="draw what was measured as a PNG")
     return parser

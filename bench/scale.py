@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -26,6 +27,16 @@ class NoRanks(RuntimeError):
     """There is no mpirun here."""
 
 
+def processor() -> str:
+    """What this machine calls its processor."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor() or "an unknown processor"
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, "an unknown processor")
+
+
 def mpirun() -> str:
     """The mpirun of this environment, or the first on the path. Raises NoRanks where there is none."""
     folders = Path(sys.executable).parent, os.environ.get("PATH", "")
@@ -39,8 +50,10 @@ def run_ranks(count: int, what: str) -> Found:
     """What `count` ranks found. Raises RuntimeError with their words where they fail."""
     environment = {**os.environ, "THREADS": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29531",
                    "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    done = subprocess.run([mpirun(), "--bind-to", "core", "-n", str(count), sys.executable, "-m",
-                           "bench.scale_ranks", what], capture_output=True, text=True, env=environment)
+    # where there are fewer cores than ranks, these take turns
+    place = ["--bind-to", "core"] if count <= (os.cpu_count() or 1) else ["--oversubscribe"]
+    done = subprocess.run([mpirun(), *place, "-n", str(count), sys.executable, "-m", "bench.scale_ranks",
+                           what], capture_output=True, text=True, env=environment)
     if done.returncode:
         raise RuntimeError(f"{count} ranks, {what}: {done.stderr.strip()}")
     found: Found = json.loads(done.stdout.splitlines()[-1])
@@ -118,16 +131,35 @@ def steps_table(steps: Mapping[str, Mapping[int, Found]]) -> str:
     return columns(lines)
 
 
-def run_scale(counts: Sequence[int], only: Sequence[str] | None) -> tuple[str, dict[str, object]]:
-    """The tables, and every time."""
-    most = max(counts)
-    collectives = run_ranks(most, "collectives")
+def checked_table(network: Network, collectives: Mapping[int, Found]) -> str:
+    """Milliseconds of all-reduces as the model has them, and as they were measured."""
+    lines = [["all-reduce", "ranks", "model ms", "measured ms"]]
+    for count, found in collectives.items():
+        for key, seconds in found.items():
+            name, size, library = key.split()
+            if (name, library) == ("all-reduce", "tinygrad"):
+                lines.append([f"{int(size):,} bytes", str(count),
+                              f"{network.all_reduce(int(size), count) * 1e3:.2f}", f"{seconds * 1e3:.2f}"])
+    return columns(lines)
+
+
+def run_scale(counts: Sequence[int], only: Sequence[str] | None, picture: Path | None = None
+              ) -> tuple[str, dict[str, object]]:
+    """The tables, and every time; the model's constants are of the fewest ranks. `picture`: a file to draw
+    the model to."""
+    collectives = {count: run_ranks(count, "collectives") for count in sorted({*counts} - {1})}
+    fewest = min(collectives)
     steps: dict[str, dict[int, Found]] = {}
     for name in NETWORKS:
         if not only or any(text in name for text in only):
             steps[name] = {count: run_ranks(count, name) for count in sorted({1, *counts})}
-    network = fitted(collectives, most)
-    said = (f"{most} ranks\n{collectives_table(collectives)}\n\n{steps_table(steps)}\n\n"
+    network = fitted(collectives[fewest], fewest)
+    if picture is not None:
+        from bench.scale_picture import draw
+
+        draw(picture, network, steps, f"{processor()}, measured at {', '.join(map(str, collectives))} ranks")
+    tables = "\n\n".join(f"{count} ranks\n{collectives_table(found)}" for count, found in collectives.items())
+    said = (f"{tables}\n\n{steps_table(steps)}\n\n"
             f"all-reduce: {network.latency * 1e6:.0f} us, {1e-9 / network.seconds:.2f} GB/s\n"
-            f"{prediction_table(network, steps)}")
+            f"{checked_table(network, collectives)}\n\n{prediction_table(network, steps)}")
     return said, {"collectives": collectives, "steps": steps}

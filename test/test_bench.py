@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from bench import __main__ as bench_command
-from bench import scale, torch_models
+from bench import scale, scale_picture, torch_models
 from bench.__main__ import chosen_workloads, main, timed_rows
 from bench.gpu import Measured, run_gpu
 from bench.gpu import table as gpu_table
@@ -493,3 +493,13 @@ def test_the_model_of_many_ranks_has_the_constants_of_the_all_reduces_it_was_mad
     last = scale.steps_table(steps).splitlines()[2].split()
     assert last[-6:] == ["2", "100.0", "2.00", "200.0", "1.50", "1.00"]
     assert "1,024 ranks" in scale.prediction_table(network, steps)
+    rows = [line.split() for line in scale.checked_table(network, {ranks: found}).splitlines()[1:]]
+    assert len(rows) == 3 and all(float(row[-1]) == pytest.approx(float(row[-2]), abs=0.01) for row in rows)
+
+
+def test_the_model_of_many_ranks_is_drawn(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="pictures are of the extra examples")
+    steps = {name: {1: {"tinygrad": 0.2, "sent bytes": 0}, 2: {"tinygrad": 0.12, "sent bytes": 1e6}}
+             for name in scale.NETWORKS}
+    scale_picture.draw(tmp_path / "scaling.png", scale.Network(1e-4, 1e-9), steps, "some processor")
+    assert (tmp_path / "scaling.png").read_bytes().startswith(b"\x89PNG")
