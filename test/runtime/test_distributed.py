@@ -269,6 +269,25 @@ def test_a_pipeline_over_ranks_ends_with_the_parameters_of_one_process(places: s
     assert done.stdout.split() == ["equal"] * count
 
 
+def test_a_small_all_reduce_is_one_message_to_each_other_and_replayed_as_one() -> None:
+    done = run_ranks(2, """
+        from tinygrad.runtime.rank import World
+
+        x = Tensor(rng.normal(size=(2, 100)).astype(np.float32)).shard(world.devices, 0).realize()
+        other = 1 - world.rank
+        counts = []
+        step = TinyJit(lambda x: x.sum(0).realize())
+        for _ in range(4):
+            before, _ = World.current.seen.get(other, (0, 0))
+            step(x)
+            Device.synchronize()
+            counts.append(World.current.seen[other][0] - before)
+        print(counts)
+    """)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["[1, 1, 1, 1]"] * 2
+
+
 def test_gradients_are_exchanged_in_buckets_while_others_are_computed() -> None:
     done = run_ranks(2, """
         from tinygrad.engine.realize import schedule_uops

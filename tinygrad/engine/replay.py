@@ -236,29 +236,28 @@ class Replay:
 
     def group(self) -> None:
         """Fill `runs`."""
-        for (is_copy, device), numbers in itertools.groupby(range(len(self.steps)), self.given_to):
-            if is_copy and device:
-                self.gather(device, list(numbers))
-            elif is_copy:
+        for together, numbers in itertools.groupby(range(len(self.steps)), self.goes_with):
+            if together is None:
                 self.runs.extend(numbers)
-            elif not Device[device].elsewhere:
+            elif isinstance(together, CommandQueue):
+                self.gather(together, list(numbers))
+            elif not Device[together].elsewhere:
                 self.close(list(numbers))
 
-    def given_to(self, number: int) -> tuple[bool, str]:
-        """Whether a step is a copy, and the device to whose queue it goes together with its like; of copies
-        none where they are given one by one."""
+    def goes_with(self, number: int) -> str | CommandQueue | None:
+        """What a step has in common with those that go together with it: kernels the device, copies the queue
+        that gathers them; None of copies that are given one by one."""
         step = self.steps[number]
         if step.ast.op is not Ops.COPY:
-            return False, step.device
+            return step.device
         source = self.placeholder(step.places[1]).arg.device
-        return True, source if Device[source].exchanges and source != step.device else ""
+        return Device[source].copies if Device[source].exchanges and source != step.device else None
 
     def placeholder(self, place: int) -> UOp:
         return self.places[place].placeholder
 
-    def gather(self, device: str, numbers: Sequence[int]) -> None:
+    def gather(self, queue: CommandQueue, numbers: Sequence[int]) -> None:
         """Make commands of these copies, each of those that do not have to wait for each other."""
-        queue = Device[device].copies
         gathered: list[GatheredCopy] = []
         together: list[Step] = []
         for step in (self.steps[number] for number in numbers):
