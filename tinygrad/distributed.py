@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import faulthandler
+import importlib
 import os
 import sys
 from collections.abc import Iterator
@@ -100,7 +101,8 @@ def _join_world(device: str) -> None:
     if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
         raise RuntimeError("this MPI library lets one thread call it at a time; the thread that exchanges "
                            "values and the one that watches the other ranks need MPI_THREAD_MULTIPLE")
-    world = ranks.World.current = ranks.World(MPI, device)
+    open_gpu = importlib.import_module("tinygrad.runtime.nccl").open_gpu if device == "CUDA" else None
+    world = ranks.World.current = ranks.World(MPI, open_gpu)
     Device.register(ranks.KIND, ranks.__name__)
     sys.excepthook = world.fail
     atexit.register(world.end)

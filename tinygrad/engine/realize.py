@@ -28,6 +28,7 @@ from tinygrad.device import Buffer, Device
 from tinygrad.device.queue import CommandQueue, Order, TimelinePoint
 from tinygrad.dtype import DType, dtypes
 from tinygrad.engine import immediate
+from tinygrad.engine.copying import copied_from, queue_for_copy
 from tinygrad.graph.batch import TransformError, is_unknown
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.sizes import before_reading, when_decided
@@ -417,11 +418,6 @@ def variable_values(kernel: CompiledKernel, item: ScheduleItem) -> list[int]:
     return [bound[name] for name in kernel.variables]
 
 
-def copied_from(ast: UOp) -> int:
-    """The item of its source at which a COPY of a part of it begins."""
-    return int(ast.src[0].st.views[0].offset)
-
-
 _USES = attrgetter("uses")
 
 
@@ -579,16 +575,6 @@ def ordered(queue: CommandQueue, buffers: Sequence[Buffer], outputs: int) -> tup
     for point in last.values():
         queue.wait(point)
     return tuple(failing)
-
-
-def queue_for_copy(target: Buffer, source: Buffer) -> CommandQueue:
-    """The queue that copies: the target's, unless only the source's device has memory of its own."""
-    from_device = Device[source.device]
-    if from_device.exchanges:
-        return from_device.copies
-    if target.is_on_host and from_device.computes and not source.is_on_host:
-        return from_device.copies
-    return Device[target.device].copies
 
 
 def count(kernel: CompiledKernel, device: str, seconds: float) -> None:

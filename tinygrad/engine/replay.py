@@ -24,7 +24,8 @@ from tinygrad.device import Buffer, Device
 from tinygrad.device.host import seconds_of
 from tinygrad.device.queue import CommandQueue, GatheredCopy, ThreadedQueue
 from tinygrad.dtype import dtypes
-from tinygrad.engine.realize import Submission, allocate, copied_from
+from tinygrad.engine.copying import copied_from
+from tinygrad.engine.realize import Submission, allocate
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import DEBUG, GlobalCounters, complete

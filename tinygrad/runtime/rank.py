@@ -24,7 +24,7 @@ import threading
 import time
 import traceback
 import zlib
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import cached_property
 from types import TracebackType
 from typing import Any, NamedTuple, TypeAlias
@@ -39,6 +39,7 @@ from tinygrad.runtime.cpu_queue import HAND_OVER, HostQueue, Timeline
 from tinygrad.runtime.null import NullAllocator, NullDevice
 
 KIND = "RANK"
+OpenGPU: TypeAlias = "Callable[[str, int, World], CompiledDevice]"
 Bytes: TypeAlias = "np.ndarray[Any, np.dtype[np.uint8]]"
 CHUNK = 1 << 30
 """Bytes of one message: MPI counts in 32 bits."""
@@ -85,10 +86,10 @@ class World:
     current: World | None = None
     """what `distributed.init` joined"""
 
-    def __init__(self, mpi: Any, kind: str = "CPU") -> None:
+    def __init__(self, mpi: Any, open_gpu: OpenGPU | None = None) -> None:
         self.mpi = mpi
-        self.kind = kind
-        """of the device that each rank computes on"""
+        self.open_gpu = open_gpu
+        """what opens the device of a rank, by name, where ranks compute on GPUs"""
         self.data, self.control = mpi.COMM_WORLD.Dup(), mpi.COMM_WORLD.Dup()
         self.rank, self.size = int(self.data.Get_rank()), int(self.data.Get_size())
         self.timeout = timeout()
@@ -526,10 +527,8 @@ def open_device(name: str) -> CompiledDevice:
         raise RuntimeError(f"{name} is a process of a program that MPI started, which has "
                            f"{1 if world is None else world.size}: mpirun -n 4 python train.py, and in it "
                            "tinygrad.distributed.init()")
-    if world.kind == "CUDA":
-        from tinygrad.runtime.nccl import open_gpu  # which takes libraries that ranks of CPUs do without
-
-        return open_gpu(name, rank, world)
+    if world.open_gpu is not None:
+        return world.open_gpu(name, rank, world)
     device: CompiledDevice
     if rank == world.rank:
         device = OwnRank(name, CPUAllocator(name), cpu_renderer())
