@@ -135,9 +135,10 @@ class BlockWeights:
     @staticmethod
     def of_all(weights: Mapping[str, Packed]) -> dict[str, BlockWeights]:
         """Many weights: those of one format and shape are computed by one trace."""
-        traces: dict[Any, TinyJit[Any]] = {}
+        traces: dict[Any, TinyJit[..., tuple[Tensor, Tensor, Tensor | None]]] = {}
         found = {}
         for name, packed in weights.items():
+            assert packed.format is not None
             kind = packed.format, packed.shape, str(packed.stored.device)
             if kind not in traces:
                 traces[kind] = TinyJit(partial(_in_words, name=packed.format, rows=packed.shape[0],
