@@ -19,7 +19,7 @@ from tinygrad.graph.passes import graph_pass
 from tinygrad.graph.rewrite import RewriteTable, Rule, any_node, node, rewrite
 from tinygrad.graph.uop import UOp
 from tinygrad.renderer import Native, Renderer
-from tinygrad.renderer.function import Function
+from tinygrad.renderer.called_function import CalledFunction
 from tinygrad.renderer.machine import WIDE_FLOATS
 
 
@@ -77,8 +77,8 @@ def with_calls(nest: UOp, native: Native) -> UOp:
 
 
 @functools.cache
-def power_function(is_natural: bool, dtype: DType, native: Native) -> Function:
+def power_function(is_natural: bool, dtype: DType, native: Native) -> CalledFunction:
     """e**x, or 2**x."""
     x = UOp.new(Ops.REGISTER, dtype, (), "x")
     body = rewrite(power(x, is_natural), numerics_for(native))
-    return Function("exp" if is_natural else "exp2", x, body)
+    return CalledFunction("exp" if is_natural else "exp2", x, body)

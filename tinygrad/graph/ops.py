@@ -146,7 +146,7 @@ class Ops(Enum):
     """a * 2**b, rounded once: b is a whole float, or NaN where a is. For 1/2 <= a <= 2 and sizes of b below
     twice the exponent's bias"""
     CALL = auto()
-    """what a function of one value, written down once, makes of its source; arg: the `Function`"""
+    """what a function of one value, written down once, makes of its source; arg: the `CalledFunction`"""
     REGISTER = auto()
     """a variable of the program; arg: identity"""
     SCRATCH = auto()

@@ -167,7 +167,7 @@ _ELEMENTWISE = (
 _BYTE_DOT = Production("DP4A(value, value, value)", "of int32", lambda n: _mulacc(n) and
                        n.dtype.scalar is dtypes.int32)
 _PRIMITIVES = Production("LDEXP(value, value)", "of one float dtype", _binary)
-_CALLED = Production("CALL(value)", "arg: the Function, of a value of the same dtype",
+_CALLED = Production("CALL(value)", "arg: the CalledFunction, of a value of the same dtype",
                      lambda n: _one(n) and _same_dtype(n) and n.arg.parameter.dtype is n.dtype)
 
 

@@ -14,7 +14,7 @@ from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.uop import UOp
 from tinygrad.renderer import llvm_functions as functions
 from tinygrad.renderer import same_in_every_lane
-from tinygrad.renderer.function import Function
+from tinygrad.renderer.called_function import CalledFunction
 from tinygrad.renderer.llvm_functions import (
     HelperFunction,
     constant,
@@ -62,7 +62,7 @@ class LLVMArithmetic:
         given = ", ".join(f"{argument_type} {a}" for a in arguments)
         return self.emit(hint, f"call {function.result} @{function.name}({given})")
 
-    def call_function(self, function: Function, argument: str) -> str:
+    def call_function(self, function: CalledFunction, argument: str) -> str:
         """A call of a function of the program, with what it calls itself."""
         made, helpers = written_function(function)
         self.functions.update(helpers)
@@ -226,7 +226,7 @@ class LLVMArithmetic:
 
 
 @cache
-def written_function(function: Function) -> tuple[HelperFunction, dict[str, HelperFunction]]:
+def written_function(function: CalledFunction) -> tuple[HelperFunction, dict[str, HelperFunction]]:
     """A function of a program, and the helpers that it calls."""
     writer = LLVMArithmetic()
     values = {function.parameter: "%x"}

@@ -7,7 +7,7 @@ from tinygrad.graph.uop import UOp
 
 
 @dataclass(frozen=True)
-class Function:
+class CalledFunction:
     """`body`, elementwise over `parameter` (a REGISTER) and constants, in operations that the device has."""
 
     name: str
