@@ -136,9 +136,7 @@ class TinyJit(Generic[P, R]):
         with engine_lock:
             inputs = Inputs((args, dict(sorted(kwargs.items()))))
             inputs.realize()
-            kind = inputs.kind()
-            while (trace := self.traces.get(kind)) and broken(trace.size_guards, inputs):
-                kind = kind._replace(variant=kind.variant + 1)
+            kind, trace = self.trace_for(inputs)
             changed_since = None if trace is None else broken(trace.guards, inputs)
             if trace is not None and changed_since is None:
                 self.traces.move_to_end(kind)
@@ -157,6 +155,13 @@ class TinyJit(Generic[P, R]):
             tracer.host.follows(before)
             self.keep(kind, tracer)
             return result  # type: ignore[no-any-return]  # what the function returned
+
+    def trace_for(self, inputs: Inputs) -> tuple[CallKind, Trace | None]:
+        """The kind of call that these arguments make, and the trace of it, if there is one."""
+        kind = inputs.kind()
+        while (trace := self.traces.get(kind)) and broken(trace.size_guards, inputs):
+            kind = kind._replace(variant=kind.variant + 1)
+        return kind, trace
 
     def _tracer(self, inputs: Inputs) -> Tracer:
         """What traces a call with `inputs`."""

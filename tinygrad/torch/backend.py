@@ -56,7 +56,7 @@ def compiled(module: GraphModule, example_inputs: Sequence[Any]) -> Callable[...
         require_cpu(example)
     missing = unsupported(module)
     if not missing:
-        return boxed(Replayed(program_of(module)))
+        return boxed(Replayed(program_of(module), module))
     warnings.warn(f"{UnsupportedOperators(missing)}; PyTorch runs them", stacklevel=2)
     return boxed(compiled_in_parts(module))
 
@@ -85,7 +85,7 @@ def compiled_in_parts(module: GraphModule) -> GraphModule:
 
 def part_of(graph: GraphModule) -> Callable[..., Any]:
     """A part of a graph as a function: of its result, or the tuple of its results."""
-    run = Replayed(program_of(graph))
+    run = Replayed(program_of(graph), graph)
     is_one = isinstance(graph.graph.output_node().args[0], Node)
 
     def part(*args: Any) -> Any:

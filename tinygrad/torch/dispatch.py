@@ -4,28 +4,38 @@ In: a `GraphProgram`. Out: `Replayed`, a function of `torch.Tensor`s. Its first 
 strides gives the tensors to TinyJit by DLPack. Where the trace is one list of kernels that write nothing but
 its results, `Launch` keeps what a call needs of it: the addresses of arguments and results go straight into
 the kernels' arguments, and the results are PyTorch's own tensors. Other traces are replayed by TinyJit.
+
+Where sizes vary, one trace serves those within bounds (`sizes.py`), and there is a `Launch` for each. What
+cannot be computed so is traced for each size. More traces of a graph than PyTorch's `recompile_limit` are
+none: PyTorch runs it.
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
+from torch._dynamo.utils import counters
+from torch.fx import GraphModule, Node
 
 from tinygrad.device import Buffer, Device
 from tinygrad.device.queue import ThreadedQueue
 from tinygrad.engine.realize import Capture
 from tinygrad.engine.replay import SlotKind, Together, Values
+from tinygrad.graph.sizes import Size, SizeError, bound, largest_shape, shape_value, value_of
+from tinygrad.graph.uop import UOp
 from tinygrad.helpers import DEBUG, JIT, argsort
 from tinygrad.jit.arguments import Inputs, Slot
-from tinygrad.jit.jit import PureJit
-from tinygrad.jit.trace import SEED, Trace
+from tinygrad.jit.jit import PureJit, Tracer
+from tinygrad.jit.trace import SEED, Trace, argument_source
 from tinygrad.tensor import Tensor
 from tinygrad.tensor.generator import seeded
 from tinygrad.torch.evaluate import GraphProgram, dtype_of
+from tinygrad.torch.sizes import Symbols, expression_of, laid_out, size_of
 
 Array = np.ndarray[Any, Any]
 
@@ -79,8 +89,12 @@ class Launch:
     """the numbers of the arguments that the kernels read"""
     gaps: tuple[int, ...]
     """which of `arguments`, by their numbers there, are put together first, for their memory has gaps"""
+    larger: tuple[tuple[int, tuple[int, ...]], ...]
+    """which of `arguments` are laid out for a larger shape first, and for which"""
     results: tuple[Callable[[], torch.Tensor], ...]
     """make memory for each result"""
+    shapes: tuple[tuple[int, tuple[int, ...]], ...]
+    """the shapes of those results that are smaller than their memory, by their numbers"""
     places: Array
     """for each argument of the kernels that changes, where in a call's table it stands: the addresses of
     `arguments`, then of `results`, then the seed, then numbers that never change"""
@@ -90,10 +104,17 @@ class Launch:
     returned: tuple[Any, ...] | None
     """what a call returns, a `Slot` for each result; none where there is nothing else"""
 
+    def returning(self, sizes: Mapping[int, int]) -> Launch:
+        """The same with these numbers among what it returns."""
+        assert self.returned is not None
+        return replace(self, returned=tuple(sizes.get(i, item) for i, item in enumerate(self.returned)))
+
     def __call__(self, given: Sequence[Any], seed: int) -> list[Any]:
         tensors = [given[number] for number in self.arguments]
         for number in self.gaps:
             tensors[number] = tensors[number].contiguous()
+        for number, shape in self.larger:
+            tensors[number] = laid_out(tensors[number], shape)
         results = [make() for make in self.results]
         table = [t.data_ptr() for t in tensors]
         table += [t.data_ptr() for t in results]
@@ -105,13 +126,18 @@ class Launch:
         if point is not None:
             point.wait()
         command.count_run()
+        for number, shape in self.shapes:
+            whole = results[number]
+            results[number] = whole.as_strided(shape, whole.stride()).contiguous()
         if self.returned is None:
             return results
         return [results[item.position] if isinstance(item, Slot) else item for item in self.returned]
 
 
-def launch_of(trace: Trace, inputs: Inputs, given: Sequence[Any]) -> Launch | None:
-    """The launch of a trace on the CPU whose results are new memory, each its own; None for others."""
+def launch_of(trace: Trace, inputs: Inputs, given: Sequence[Any], larger: Mapping[int, tuple[int, ...]]
+              ) -> Launch | None:
+    """The launch of a trace on the CPU whose results are new memory, each its own; None for others. `larger`
+    has, by the numbers of arguments, the shapes that their memory is laid out for."""
     command = trace.engine.one_command
     queue = Device["CPU"].queue
     tensors = [number for number, value in enumerate(given) if isinstance(value, torch.Tensor)]
@@ -138,24 +164,38 @@ def launch_of(trace: Trace, inputs: Inputs, given: Sequence[Any]) -> Launch | No
     memory = tuple(node.buffer for node in tables.values() if node is not None and node.buffer is not None)
     constants = [buffer.address for buffer in memory]
     seed = len(arguments) + len(own)
+    values = Values({}, {argument_source(name): value for name, value in inputs.variables.items()})
     for _, variable in command.variables:
         if variable.source == SEED:
             numbers.append(seed)
         else:
             numbers.append(seed + 1 + len(constants))
-            constants.append(Values({}, {}).of(variable))
+            constants.append(values.of(variable))
     makers: list[Callable[[], torch.Tensor]] = []
-    for output in outputs:
-        st = output.view.st.simplify()
-        view = st.views[0]
-        if len(st.views) != 1 or not view.contiguous or view.offset:
+    shapes = []
+    for number, output in enumerate(outputs):
+        whole = largest_shape(output.view.shape)
+        if not lies_in_order(output.view):
             return None
-        makers.append(partial(torch.empty, tuple(view.shape), dtype=torch_dtype(output.view.dtype)))
+        makers.append(partial(torch.empty, whole, dtype=torch_dtype(output.view.dtype)))
+        if output.view.has_sizes:
+            bounds = output.view.with_sizes(lambda size: bound(size, inputs.variables)).shape
+            shapes.append((number, shape_value(bounds)))
     owners = [tensors[read[place]] for place in arguments]
-    return Launch(command, queue, tuple(owners),
-                  tuple(i for i, number in enumerate(owners) if not is_dense(given[number])),
-                  tuple(makers), np.array(numbers, np.intp), tuple(constants), memory,
+    gaps = [i for i, number in enumerate(owners) if not is_dense(given[number]) and number not in larger]
+    return Launch(command, queue, tuple(owners), tuple(gaps),
+                  tuple((i, larger[number]) for i, number in enumerate(owners) if number in larger),
+                  tuple(makers), tuple(shapes), np.array(numbers, np.intp), tuple(constants), memory,
                   None if all(isinstance(item, Slot) for item in trace.structure) else tuple(trace.structure))
+
+
+def lies_in_order(view: UOp) -> bool:
+    """Whether items lie in the order of their axes from the beginning of memory on, which is laid out for the
+    bounds of sizes that vary."""
+    if view.has_sizes:
+        return view.is_whole_buffer
+    st = view.st.simplify()
+    return len(st.views) == 1 and st.views[0].contiguous and not st.views[0].offset
 
 
 DTYPES = {dtype_of(dtype): dtype for dtype in (
@@ -167,12 +207,31 @@ def torch_dtype(dtype: Any) -> torch.dtype:
     return DTYPES[dtype]
 
 
-class Replayed:
-    """A program that is traced once for each kind of call."""
+class TooManyTraces(RuntimeError):
+    """A graph was traced as often as PyTorch compiles a function."""
 
-    def __init__(self, program: GraphProgram) -> None:
+
+class CountedJit(PureJit[Any, Any]):
+    """Traces are counted, in PyTorch's counters too; one beyond PyTorch's limit raises TooManyTraces."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__(function)
+        self.count = 0
+
+    def _tracer(self, inputs: Inputs) -> Tracer:
+        if self.count >= torch._dynamo.config.recompile_limit:
+            raise TooManyTraces
+        self.count += 1
+        counters["tinygrad"]["traces"] += 1
+        return super()._tracer(inputs)
+
+
+class Replayed:
+    """A program that is traced once for each kind of call; `module` is its graph for PyTorch to run."""
+
+    def __init__(self, program: GraphProgram, module: GraphModule) -> None:
         positions = {node: i for i, node in enumerate(program.inputs)}
-        self.program = program
+        self.program, self.module = program, module
         self.passed_on = [positions.get(output) for output in program.outputs]
         """for each output which input it is, None for what is computed"""
         self.held = program.held
@@ -180,16 +239,25 @@ class Replayed:
         self.passes_on = any(position is not None for position in self.passed_on)
         self.launches: dict[Any, Launch | None] = {}
         """by the strides of a call's tensors, and for sizes that vary by all that its arguments say"""
-        self.function = PureJit(self.run)
+        self.symbols = symbols_of(program)
+        """None where each size is traced for itself"""
+        self.function = CountedJit(self.run)
 
-    def run(self, orders: Sequence[tuple[int, ...] | None], *given: Any) -> list[Any]:
+    def run(self, orders: Sequence[tuple[int, ...] | None], symbols: Mapping[Any, UOp] | None, *given: Any
+            ) -> list[Any]:
         """What is computed, in memory of its own: a result that shows an argument would change with it.
         `orders` has, for each argument, the order of its axes in `given`."""
         arguments = [value if order is None else value.permute(argsort(order))
                      for value, order in zip(given, orders, strict=True)]
-        results = self.program.run(arguments)
+        if symbols is not None and self.symbols is not None:
+            for number, value in enumerate(arguments):
+                shape = self.symbols.shape(number, symbols)
+                if shape is not None:
+                    arguments[number] = value.shrink([(0, n) for n in shape])
+        results = self.program.run(arguments, symbols)
         computed = [result for result, position in zip(results, self.passed_on) if position is None]
-        return [result.clone() if isinstance(result, Tensor) else result for result in computed]
+        return [result.clone() if isinstance(result, Tensor) else None if isinstance(result, Size) else result
+                for result in computed]
 
     def __call__(self, *given: Any) -> list[Any]:
         arguments = (*given, *self.held) if self.held else given
@@ -201,30 +269,95 @@ class Replayed:
 
     def computed(self, given: Sequence[Any]) -> list[Any]:
         """The outputs that are no inputs. Random numbers follow a seed that PyTorch's generator draws."""
-        seed = int(torch.randint(2**62, ())) if self.program.is_random else 0
         key = kind_of(given, self.program.has_sizes)
         launch = self.launches.get(key)
+        seed = int(torch.randint(2**62, ())) if self.program.is_random else 0
         if launch is not None and JIT and DEBUG.value < 2 and Capture.current() is None:
             return launch(given, seed)
-        orders = tuple(order_in_memory(value) for value in given)
-        inputs = (orders, *(from_torch(value, order) for value, order in zip(given, orders, strict=True)))
+        try:
+            while True:
+                try:
+                    return self.traced(given, seed, key)
+                except (SizeError, ValueError, TypeError) as error:
+                    if self.symbols is None or not self.symbols.settle():
+                        raise
+                    sizes = ", ".join(sorted(map(str, self.symbols.numbers)))
+                    warnings.warn(f"a graph is traced anew for each value of {sizes}: {error}", stacklevel=2)
+                    self.function = CountedJit(self.run)
+        except TooManyTraces:
+            warnings.warn(f"a graph was traced {self.function.count} times (torch._dynamo.config.recompile_limit);"
+                          " PyTorch runs it for what it was not traced for", stacklevel=2)
+            return self.in_pytorch(given)
+
+    def traced(self, given: Sequence[Any], seed: int, key: Any) -> list[Any]:
+        """The outputs by TinyJit.
+
+        Raises SizeError, ValueError or TypeError for what cannot be computed so.
+        """
+        symbols = self.symbols
+        values = None if symbols is None else symbols.bound(given)
+        larger = {}
+        tensors = list(given)
+        for number, value in enumerate(given):
+            shape = None if symbols is None or values is None else symbols.shape(number, values)
+            if shape is not None:
+                larger[number] = largest_shape(shape)
+                tensors[number] = laid_out(value, larger[number])
+        orders = tuple(None if number in larger else order_in_memory(value) for number, value in enumerate(given))
+        taken = [from_torch(value, order) for value, order in zip(tensors, orders, strict=True)]
+        if values is not None:
+            taken = [0 if isinstance(value, int) else value for value in taken]  # expressions say what they are
+        inputs = (orders, values, *taken)
         if self.program.is_random:
             with seeded(seed):
                 results = self.function(*inputs)
         else:
             results = self.function(*inputs)
+        sizes = {} if values is None else self.sizes_among_outputs(values)
         if key not in self.launches:
-            self.launches[key] = self.launch_for(inputs, given)
-        return [to_torch(result) for result in results]
+            if len(self.launches) >= MOST_LAUNCHES:
+                self.launches.clear()
+            launch = self.launch_for(inputs, given, larger)
+            self.launches[key] = launch if launch is None or not sizes else launch.returning(sizes)
+        return [sizes.get(i, to_torch(result)) for i, result in enumerate(results)]
 
-    def launch_for(self, inputs: tuple[Any, ...], given: Sequence[Any]) -> Launch | None:
+    def sizes_among_outputs(self, values: Mapping[Any, UOp]) -> dict[int, int]:
+        """Those of what is computed that are sizes, by their numbers there."""
+        outputs = [output for output, position in zip(self.program.outputs, self.passed_on) if position is None]
+        return {i: value_of(size_of(expression_of(output.meta["val"]), values))
+                for i, output in enumerate(outputs)
+                if isinstance(output, Node) and isinstance(output.meta.get("val"), torch.SymInt)}
+
+    def launch_for(self, inputs: tuple[Any, ...], given: Sequence[Any], larger: Mapping[int, tuple[int, ...]]
+                   ) -> Launch | None:
         """That of the trace by which TinyJit replays this call."""
         taken = Inputs((inputs, {}))
         taken.realize()
-        trace = self.function.traces.get(taken.kind())
+        _, trace = self.function.trace_for(taken)
         if trace is None or any(not isinstance(v, (torch.Tensor, int)) for v in given):
             return None
-        return launch_of(trace, taken, given)
+        return launch_of(trace, taken, given, larger)
+
+    def in_pytorch(self, given: Sequence[Any]) -> list[Any]:
+        """The outputs that are no inputs, as PyTorch computes them."""
+        with torch.no_grad():
+            results = self.module(*given[:len(given) - len(self.held)])
+        listed = [results] if isinstance(results, torch.Tensor) else results
+        return [result for result, position in zip(listed, self.passed_on) if position is None]
+
+
+MOST_LAUNCHES = 1 << 10
+"""Launches that a graph keeps, which are one for each of the sizes that a trace serves."""
+
+
+def symbols_of(program: GraphProgram) -> Symbols | None:
+    """The symbols of a program whose sizes vary; None of others, and where its inputs do not say them all."""
+    if not program.has_sizes:
+        return None
+    try:
+        return Symbols(program.inputs)
+    except SizeError:
+        return None
 
 
 def kind_of(given: Sequence[Any], has_sizes: bool) -> Any:

@@ -18,12 +18,16 @@ import tinygrad.torch.ops  # noqa: F401  # fills the table
 from tinygrad.dtype import DType, to_dtype
 from tinygrad.tensor import Tensor
 from tinygrad.torch.registry import NEED_LAYOUT, OPERATORS, PROMOTED, RANDOM, UnsupportedOperators
+from tinygrad.torch.sizes import Values, expression_of, size_of
 
 PLACES_OF_MEMORY = frozenset({"device", "layout", "memory_format", "pin_memory", "generator"})
 SIZES: dict[str, Callable[..., Any]] = {
     "aten.sym_size.int": lambda x, dim: x.shape[dim],
     "aten.sym_numel.default": lambda x: x.numel(),
 }
+
+VIEWS = frozenset(f"aten.{name}.default" for name in ("view", "reshape", "_unsafe_view", "view_copy"))
+"""Operators that take a shape, in which one size may be left out."""
 
 SETTLED = frozenset({"aten._assert_tensor_metadata.default"})
 """Checks of what a graph settles: dtypes, devices and layouts."""
@@ -41,6 +45,12 @@ class GraphCall:
     layout: tuple[tuple[int, ...], int] | None = None
     """the strides and the offset of the first argument, for operators that depend on them"""
 
+    @property
+    def size(self) -> Any:
+        """The expression of a size that is the result; None of other results."""
+        result = self.result.meta.get("val")
+        return expression_of(result) if isinstance(result, torch.SymInt) else None
+
 
 @dataclass(frozen=True)
 class GraphProgram:
@@ -56,14 +66,26 @@ class GraphProgram:
     has_sizes: bool
     """whether sizes vary from call to call: some are inputs, or those of inputs are expressions"""
 
-    def run(self, arguments: Sequence[Any]) -> list[Any]:
-        """The outputs; `arguments` are tensors, and numbers for sizes, in the order of `inputs`."""
+    def run(self, arguments: Sequence[Any], symbols: Values | None = None) -> list[Any]:
+        """The outputs; `arguments` are tensors, and numbers for sizes, in the order of `inputs`. With
+        `symbols` sizes are what their expressions are for those.
+
+        Raises SizeError, ValueError or TypeError for what cannot be computed for sizes that vary.
+        """
         values: dict[Node, Any] = dict(zip(self.inputs, arguments, strict=True))
+        if symbols is not None:
+            values |= {node: size_of(expression_of(node.meta["val"]), symbols) for node in self.inputs
+                       if isinstance(node.meta.get("val"), torch.SymInt)}
         for step in self.steps:
+            if symbols is not None and step.size is not None:
+                values[step.result] = size_of(step.size, symbols)
+                continue
             kind = step.dtypes[0] if step.promoted else None
             args = [value_of(argument, values, kind) for argument in step.result.args]
             named = {name: value_of(argument, values, kind) for name, argument in step.result.kwargs.items()
                      if name not in PLACES_OF_MEMORY}
+            if symbols is not None and str(step.result.target) in VIEWS:
+                args[1] = [size_of(expression_of(n), symbols) for n in step.result.meta["val"].shape]
             if step.layout is not None:
                 named["layout"] = step.layout
             values[step.result] = with_dtypes(step.function(*args, **named), step.dtypes)

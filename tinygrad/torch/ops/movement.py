@@ -2,14 +2,45 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from tinygrad.dtype import dtypes
+from tinygrad.graph.sizes import is_symbolic, reshapes_in_memory
 from tinygrad.helpers import prod
 from tinygrad.tensor import Tensor
 from tinygrad.torch.registry import enter_all, operator
+
+
+def reshaped(x: Tensor, size: Sequence[int]) -> Tensor:
+    """The items in the same order in another shape. Where memory that is laid out for the bounds of sizes that
+    vary does not have them in that order, they are copied into it."""
+    if not is_symbolic([*x.shape, *size]) or -1 in size:
+        return x.reshape(tuple(size))
+    old, new = [n for n in x.shape if n != 1], [n for n in size if n != 1]
+    x = x.reshape(tuple(old))
+    begins = {prod(new[j:]): j for j in range(len(new) + 1)}
+    cuts = [(i, begins[rest]) for i in range(len(old) + 1) if (rest := prod(old[i:])) in begins]
+    for (i, j), (i_end, j_end) in reversed(list(pairwise(cuts))):  # the last axes first: others keep places
+        before, within, after = x.shape[:i], new[j:j_end], x.shape[i_end:]
+        if reshapes_in_memory(old[i:i_end], within):
+            x = x.reshape((*before, *within, *after))
+        else:
+            x = x[(*(slice(None) for _ in before), *places_of(old[i:i_end], within))].contiguous()
+    return x.reshape(tuple(size))
+
+
+def places_of(old: Sequence[int], new: Sequence[int]) -> list[Tensor]:
+    """For each axis of `old` the places there of the items of the shape `new`, in order."""
+    number: Any = 0
+    for axis, n in enumerate(new):
+        column = Tensor.arange(n, dtype=dtypes.int64, device="CPU").reshape((n,) + (1,) * (len(new) - axis - 1))
+        number = number + column * prod(new[axis + 1:])
+    inner = [prod(old[axis + 1:]) for axis in range(len(old))]
+    return [number // step % n if axis else number // step
+            for axis, (n, step) in enumerate(zip(old, inner, strict=True))]
 
 
 def cut(x: Tensor, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1) -> Tensor:
@@ -131,7 +162,7 @@ def write_diagonal(x: Tensor, source: Tensor, offset: int = 0, dim1: int = 0, di
 enter_all({
     "unfold": lambda x, dim, size, step: x.unfold(dim, size, step) if x.ndim else x.reshape(1)[:size],
     "roll": lambda x, shifts, dims=(): rolled(x, shifts, dims),
-    "view reshape _unsafe_view view_copy": lambda x, size: x.reshape(tuple(size)),
+    "view reshape _unsafe_view view_copy": reshaped,
     "permute": lambda x, dims: x.permute(tuple(dims)),
     "transpose.int": lambda x, dim0, dim1: x.transpose(dim0, dim1),
     "t": lambda x: x if x.ndim < 2 else x.transpose(0, 1),

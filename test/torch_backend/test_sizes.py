@@ -1,0 +1,195 @@
+"""Sizes that vary (`torch.compile(dynamic=True)`): one trace serves them, with the results and gradients of
+eager; traces are counted and bounded."""
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the backend of torch.compile takes PyTorch")
+import sympy  # noqa: E402
+from torch import nn  # noqa: E402
+from torch._dynamo.utils import counters  # noqa: E402
+from torch.utils._sympy.functions import FloorDiv, Mod  # noqa: E402
+
+from tinygrad import Tensor, Variable  # noqa: E402
+from tinygrad.graph.sizes import SizeError, value_of  # noqa: E402
+from tinygrad.torch import backend  # noqa: E402
+from tinygrad.torch.ops.movement import reshaped  # noqa: E402
+from tinygrad.torch.sizes import size_of  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def _fresh_compilations() -> Iterator[None]:
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    counters.clear()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # what is traced for each size says so
+        yield
+
+
+def traces() -> int:
+    return counters["tinygrad"]["traces"]
+
+
+def trains_as_eager(model: nn.Module, calls: list[Any], dynamic: bool | None = True) -> None:
+    """Results and gradients are those of eager for each of the calls."""
+    twin = copy.deepcopy(model)
+    run = torch.compile(twin, backend=backend, dynamic=dynamic)
+    for x in calls:
+        results = []
+        for network, function in ((model, model), (twin, run)):
+            network.zero_grad()
+            results.append(function(x))
+            results[-1].square().mean().backward()
+        torch.testing.assert_close(results[1], results[0], rtol=1e-4, atol=1e-5)
+        assert results[1].is_contiguous()
+        for (name, ours), eager in zip(twin.named_parameters(), model.parameters(), strict=True):
+            torch.testing.assert_close(ours.grad, eager.grad, rtol=1e-4, atol=1e-5,
+                                       msg=lambda m, n=name: f"{n}: {m}")
+
+
+SIZES = [(7, 5), (3, 6), (8, 8), (5, 7), (2, 5), (7, 5)]
+"""Batches and lengths within one bound, 8."""
+
+
+def test_batches_and_lengths_replay_one_trace_in_training() -> None:
+    model = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.LayerNorm(8), nn.Linear(8, 3))
+    trains_as_eager(model, [torch.randn(*size, 4) for size in SIZES])
+    assert traces() == 2  # forward and backward
+    assert counters["stats"]["unique_graphs"] == 1
+
+
+def test_a_transformers_batches_and_lengths_replay_one_trace() -> None:
+    model = nn.Sequential(nn.Embedding(20, 8), nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True))
+    trains_as_eager(model, [torch.randint(20, size) for size in SIZES])
+    assert traces() == 2
+
+
+def test_batches_of_images_replay_one_trace() -> None:
+    model = nn.Sequential(nn.Conv2d(2, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.AvgPool2d(2),
+                          nn.Flatten(), nn.Linear(36, 3))
+    x = torch.randn(8, 2, 6, 6)
+    torch._dynamo.mark_dynamic(x, 0)
+    trains_as_eager(model, [x, *(torch.randn(n, 2, 6, 6) for n in (5, 7, 2))], dynamic=None)
+    assert traces() == 2
+
+
+def test_without_gradients_lengths_replay_one_trace() -> None:
+    model = nn.Sequential(nn.Embedding(20, 8), nn.Linear(8, 20)).eval()
+    run = torch.compile(model, backend=backend, dynamic=True)
+    with torch.no_grad():
+        for size in SIZES:
+            x = torch.randint(20, size)
+            torch.testing.assert_close(run(x).softmax(-1), model(x).softmax(-1))
+    assert traces() == 1
+
+
+def test_what_changed_once_varies_from_then_on() -> None:
+    """`dynamic=None`, as by default: the second size is compiled for any."""
+    model = nn.Linear(4, 3)
+    trains_as_eager(model, [torch.randn(n, 4) for n in (6, 8, 5, 3, 7)], dynamic=None)
+    assert counters["stats"]["unique_graphs"] == 2
+    assert traces() == 4
+
+
+def test_bounds_grow_by_powers_of_two() -> None:
+    f = torch.compile(lambda x: x.sin().sum(0), backend=backend, dynamic=True)
+    for n, expected in ((3, 1), (4, 1), (5, 2), (8, 2), (3, 2), (60, 3), (33, 3), (3, 3)):
+        x = torch.randn(n, 3)
+        torch.testing.assert_close(f(x), x.sin().sum(0))
+        assert traces() == expected, n
+
+
+PROGRAMS: dict[str, Callable[[Any], Any]] = {
+    "joined": lambda x: torch.cat([x, x * 2], 1).cumsum(1),
+    "padded": lambda x: nn.functional.pad(x, (0, 0, 2, 1)).sum(2),
+    "a part": lambda x: x[:, 1:].sum(1) + x[:, :-1].mean(1),
+    "the last": lambda x: x[:, -1] * x.shape[1],
+    "flat": lambda x: x.reshape(-1).flip(0),
+    "of other order": lambda x: x.transpose(0, 1).reshape(-1, 4),
+    "a mask": lambda x: x.masked_fill(torch.arange(x.shape[1])[:, None] > 2, 0.0).softmax(1),
+    "products": lambda x: (x @ x.transpose(1, 2)).tril().reshape(-1, x.shape[1]),
+    "heads": lambda x: x.reshape(x.shape[0], x.shape[1], 2, 2).transpose(1, 2).flatten(0, 1),
+    "as large": lambda x: torch.ones_like(x) + torch.zeros(x.shape[1], 1),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_programs_of_sizes_that_vary(name: str) -> None:
+    function = PROGRAMS[name]
+    run = torch.compile(function, backend=backend, dynamic=True)
+    for size in SIZES:
+        x = torch.randn(*size, 4)
+        torch.testing.assert_close(run(x), function(x))
+    assert traces() == 1
+
+
+def test_arguments_may_lie_in_memory_in_any_way() -> None:
+    run = torch.compile(lambda x: x * 2, backend=backend, dynamic=True)
+    for size in SIZES:
+        x = torch.randn(2 * size[1], size[0])[::2].t()
+        torch.testing.assert_close(run(x), x * 2)
+
+
+def test_sizes_without_arithmetic_are_traced_each_and_a_warning_says_so() -> None:
+    run = torch.compile(lambda x: x * x.shape[0] ** -0.5, backend=backend, dynamic=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for n in (3, 5, 3, 6):
+            x = torch.randn(n, 2)
+            torch.testing.assert_close(run(x), x * n ** -0.5)
+
+
+def test_more_traces_than_the_limit_are_left_to_pytorch() -> None:
+    def windows(x: Any) -> Any:
+        return x.as_strided((2, x.shape[0] - 1), (1, 1)).sum(0)  # a table of places for each size
+
+    run = torch.compile(windows, backend=backend, dynamic=True)
+    with torch._dynamo.config.patch(recompile_limit=3), warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        for n in (4, 5, 6, 7, 8, 9, 4):
+            x = torch.randn(n)
+            torch.testing.assert_close(run(x), windows(x))
+    assert traces() <= 4
+    assert any("recompile_limit" in str(warning.message) for warning in found)
+
+
+@pytest.mark.parametrize("old, new", [
+    (lambda b, s: (b, s, 4), lambda b, s: (b * s, 4)),
+    (lambda b, s: (b * s, 4), lambda b, s: (b, s, 4)),
+    (lambda b, s: (b, s, 4), lambda b, s: (b * s * 4,)),
+    (lambda b, s: (2, s, 3, b), lambda b, s: (2 * s, 1, 3 * b)),
+    (lambda b, s: (4, s), lambda b, s: (2, s * 2)),
+    (lambda b, s: (s, 1, b), lambda b, s: (b, 1, s)),
+])
+def test_a_reshape_keeps_the_order_of_the_items(old: Any, new: Any) -> None:
+    for b, s in ((2, 3), (1, 5), (4, 6), (3, 1)):
+        sizes = [Variable("b", 1, 4).bind(b), Variable("s", 1, 6).bind(s)]
+        known = torch.arange(float(torch.Size(old(b, s)).numel())).reshape(old(b, s))
+        whole = Tensor.zeros(*old(4, 6)).contiguous().realize()
+        x = whole.shrink([(0, n) for n in old(*sizes)])
+        x = x + Tensor(known.numpy()).pad([(0, m - n) for n, m in zip(known.shape, whole.shape)]).shrink(
+            [(0, n) for n in old(*sizes)])
+        assert reshaped(x, [*new(*(value for value in map(as_number, sizes)))]).tolist() == (
+            known.reshape(new(b, s)).tolist())
+
+
+def as_number(variable: Any) -> Any:
+    from tinygrad.graph.sizes import as_size
+
+    return as_size(variable)
+
+
+def test_expressions_of_symbols_are_sizes() -> None:
+    n, m = sympy.symbols("n m", integer=True, positive=True)
+    values = {n: Variable("n", 1, 8).bind(5), m: Variable("m", 1, 8).bind(3)}
+    for expression, expected in ((n * m + 2, 17), (FloorDiv(n + 1, m), 2), (Mod(n, m), 2), (n ** 2, 25),
+                                 (sympy.Integer(4), 4), (n - m, 2)):
+        assert value_of(size_of(expression, values)) == expected
+    with pytest.raises(SizeError, match="no arithmetic for sqrt"):
+        size_of(sympy.sqrt(n), values)

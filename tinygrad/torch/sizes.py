@@ -1,0 +1,138 @@
+"""Sizes that vary from call to call: PyTorch's SymInts as bound Variables.
+
+In: the inputs of a graph that TorchDynamo made for any sizes, and the arguments of a call. Out: `Symbols`,
+which of them say what each symbol is; its Variables, and what PyTorch's expressions of symbols are as sizes of
+ours. A Variable's bound is a power of two, and grows with what calls bring, so that few traces serve all
+sizes. Memory of such a tensor is laid out for the bounds (`docs/variables.md`): `laid_out` copies PyTorch's
+there. Next: `dispatch.py`.
+"""
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import sympy
+import torch
+from torch.fx import Node
+from torch.utils._sympy.functions import CleanDiv, FloorDiv, Max, Min, Mod, PythonMod
+
+from tinygrad.graph.sizes import Size, SizeError, as_size, at_least, at_most
+from tinygrad.graph.uop import UOp
+from tinygrad.helpers import prod
+
+Values = Mapping[sympy.Symbol, Any]
+"""What symbols are: bound Variables, or numbers."""
+
+
+def expression_of(value: Any) -> sympy.Expr | int:
+    """A SymInt's expression; a number as it is."""
+    return value.node.expr if isinstance(value, torch.SymInt) else int(value)
+
+
+def size_of(expression: Any, values: Values) -> int:
+    """An expression of symbols as a size, the same node for equal ones.
+
+    Raises SizeError for what sizes have no arithmetic for.
+    """
+    if isinstance(expression, int) or expression.is_Integer:
+        return int(expression)
+    if expression.is_Symbol and expression in values:
+        size: int = as_size(values[expression])
+        return size
+    parts = [size_of(part, values) for part in expression.args]
+    if isinstance(expression, sympy.Add):
+        return sum(parts[1:], parts[0])
+    if isinstance(expression, sympy.Mul):
+        return prod(parts)
+    if isinstance(expression, sympy.Pow) and type(parts[1]) is int and parts[1] > 0:
+        return prod([parts[0]] * parts[1])
+    if isinstance(expression, (FloorDiv, CleanDiv)):
+        return parts[0] // parts[1]
+    if isinstance(expression, (Mod, PythonMod)):
+        return parts[0] % parts[1]
+    if isinstance(expression, Max) and len(parts) == 2 and type(min(parts, key=str)) is int:
+        number, other = sorted(parts, key=lambda part: type(part) is not int)
+        return at_least(other, number)
+    if isinstance(expression, Min) and len(parts) == 2:
+        number, other = sorted(parts, key=lambda part: type(part) is not int)
+        return at_most(other, number)
+    raise SizeError(f"sizes have no arithmetic for {expression}")
+
+
+class Symbols:
+    """The symbols in a graph's inputs.
+
+    Raises SizeError where no input is, or has as an axis, a symbol that another one is made of.
+    """
+
+    def __init__(self, inputs: Sequence[Node]) -> None:
+        examples = [node.meta.get("val") for node in inputs]
+        self.shapes = [tuple(map(expression_of, e.shape)) if isinstance(e, torch.Tensor) else
+                       expression_of(e) if isinstance(e, torch.SymInt) else None for e in examples]
+        """for each input its shape, of a size its expression, None for what is neither"""
+        self.places: dict[sympy.Symbol, tuple[int, int | None]] = {}
+        """the input, and its axis where that is a tensor, that says what a symbol is"""
+        self.most: dict[sympy.Symbol, int] = {}
+        """the bounds of the Variables"""
+        self.numbers: set[sympy.Symbol] = set()
+        """the symbols that are numbers instead, of which each call may bring others"""
+        self.first_axes: set[sympy.Symbol] = set()
+        used: set[sympy.Symbol] = set()
+        for number, shape in enumerate(self.shapes):
+            if isinstance(shape, tuple):
+                for axis, expression in enumerate(shape):
+                    self.note(expression, number, axis, used)
+                self.first_axes |= {n for n in shape[:1] if isinstance(n, sympy.Symbol)}
+            elif shape is not None:
+                self.note(shape, number, None, used)
+        if used - self.places.keys():
+            raise SizeError(f"no input says what {min(used - self.places.keys(), key=str)} is")
+
+    def note(self, expression: Any, number: int, axis: int | None, used: set[sympy.Symbol]) -> None:
+        """Take note of the symbols of one input or axis."""
+        if isinstance(expression, sympy.Expr):
+            used |= expression.free_symbols
+            if expression.is_Symbol:
+                self.places.setdefault(expression, (number, axis))
+
+    def settle(self) -> bool:
+        """Make numbers of symbols where Variables did not do: of those that no tensor has as its first axis,
+        else of all. False where all are."""
+        inner = {symbol for symbol, (_, axis) in self.places.items() if symbol not in self.first_axes}
+        before = len(self.numbers)
+        self.numbers |= inner if not inner <= self.numbers else self.places.keys()
+        return len(self.numbers) > before
+
+    def bound(self, given: Sequence[Any]) -> dict[sympy.Symbol, Any]:
+        """For each symbol what it is in a call: a Variable bound to that, or the number."""
+        found: dict[sympy.Symbol, Any] = {}
+        for symbol, (number, axis) in self.places.items():
+            value = int(given[number] if axis is None else given[number].shape[axis])
+            if value < 1 or symbol in self.numbers:
+                found[symbol] = value
+                continue
+            self.most[symbol] = max(self.most.get(symbol, 1), 1 << (value - 1).bit_length())
+            found[symbol] = UOp.variable(str(symbol), 1, self.most[symbol]).bind(value)
+        return found
+
+    def shape(self, number: int, values: Values) -> tuple[int, ...] | None:
+        """The shape of an input, where a size of it varies; else None."""
+        expressions = self.shapes[number]
+        if not isinstance(expressions, tuple):
+            return None
+        shape = tuple([size_of(expression, values) for expression in expressions])
+        return shape if any(isinstance(size, Size) for size in shape) else None
+
+
+def strides_in_order(shape: Sequence[int]) -> tuple[int, ...]:
+    """The strides of items that lie in the order of their axes."""
+    return tuple([prod(shape[axis + 1:]) for axis in range(len(shape))])
+
+
+def laid_out(x: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
+    """Memory of the larger shape, in order, that has `x` where its places are within `x`'s shape. Integers
+    beyond are 0, so that none is a place outside of what they are places in."""
+    whole = x.new_empty(shape) if x.is_floating_point() else x.new_zeros(shape)
+    whole.as_strided(x.shape, strides_in_order(shape)).copy_(x)
+    return whole
+
