@@ -15,9 +15,9 @@ GROUPED = {**SIZES, "num_key_value_heads": 2, "pad_token_id": 0, "bos_token_id":
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 IMAGES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64,
           "image_size": 32, "patch_size": 8}
-PAIR = {"d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4,
-        "decoder_attention_heads": 4, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64, "dropout": 0.0,
-        "vocab_size": 99, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
+LAYERS = {"d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4,
+          "decoder_attention_heads": 4, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64}
+PAIR = {**LAYERS, "dropout": 0.0, "vocab_size": 99, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
         "decoder_start_token_id": 1}
 STAGES = {"hidden_sizes": [16, 32], "depths": [1, 1], "num_labels": 5}
 WAVES = {**SIZES, **NO_DROPOUT, "hidden_dropout": 0.0, "attention_dropout": 0.0, "feat_proj_dropout": 0.0,
@@ -84,7 +84,8 @@ def causal(family: str, **settings: Any) -> Callable[[], Any]:
 
 def classifier(family: str, **settings: Any) -> Callable[[], Any]:
     """A classifier of images."""
-    return of_transformers(f"{family}ForImageClassification", f"{family}Config", **{"num_labels": 5, **settings})
+    settings = {"num_labels": 5, **settings}
+    return of_transformers(f"{family}ForImageClassification", f"{family}Config", **settings)
 
 
 Model = tuple[Callable[[], Any], Callable[[], dict[str, Any]]]
@@ -146,8 +147,8 @@ IMAGES_AND_SPEECH: dict[str, Model] = {
         "CLIPModel", "CLIPConfig", text_config={**SIZES, "max_position_embeddings": 32, "eos_token_id": 98},
         vision_config=IMAGES, projection_dim=16), text_and_images),
     "DETR": (of_transformers(
-        "DetrModel", "DetrConfig", **{k: v for k, v in PAIR.items() if "token" not in k and k != "vocab_size"},
-        num_queries=6, use_timm_backbone=False, backbone_config={
+        "DetrModel", "DetrConfig", **LAYERS, dropout=0.0, num_queries=6, use_timm_backbone=False,
+        backbone_config={
             "model_type": "resnet", "embedding_size": 16, "hidden_sizes": [16, 32], "depths": [1, 1],
             "layer_type": "basic", "out_features": ["stage2"]}), unlabelled),
     "YOLOS": (of_transformers("YolosModel", "YolosConfig", **{**IMAGES, "image_size": [32, 32]},

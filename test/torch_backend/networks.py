@@ -99,7 +99,7 @@ class Pyramid(nn.Module):
     def __init__(self, width: int = 16, anchors: int = 3, classes: int = 4) -> None:
         super().__init__()
         self.stem = convolved(3, width, stride=2)
-        self.stages = nn.ModuleList([convolved(width, width, stride=2), convolved(width, 2 * width, stride=2)])
+        self.stages = nn.ModuleList([convolved(width, n * width, stride=2) for n in (1, 2)])
         self.lateral = nn.ModuleList([nn.Conv2d(width, width, 1), nn.Conv2d(2 * width, width, 1)])
         self.heads = nn.ModuleList([
             nn.Sequential(nn.Conv2d(width, width, 3, padding=1), nn.GroupNorm(4, width), nn.ReLU(),
@@ -111,8 +111,10 @@ class Pyramid(nn.Module):
         large = self.stages[1](small)
         top = self.lateral[1](large)
         levels = [self.lateral[0](small) + F.interpolate(top, scale_factor=2, mode="nearest"), top]
-        found = [torch.cat([head(level).permute(0, 2, 3, 1).reshape(len(x), -1, outputs) for level in levels], 1)
-                 for head, outputs in zip(self.heads, self.outputs, strict=True)]
+        found = []
+        for head, outputs in zip(self.heads, self.outputs, strict=True):
+            of_levels = [head(level).permute(0, 2, 3, 1).reshape(len(x), -1, outputs) for level in levels]
+            found.append(torch.cat(of_levels, 1))
         return found[0].sigmoid(), found[1]
 
 

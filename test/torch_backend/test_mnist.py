@@ -1,5 +1,5 @@
-"""PyTorch's MNIST example (`main.py` of pytorch/examples/mnist), written as its user would, with one line more:
-the name of the backend. It reaches the accuracy that it has in eager."""
+"""PyTorch's MNIST example (`main.py` of pytorch/examples/mnist), written as its user would, with one line
+more: the name of the backend. It reaches the accuracy that it has in eager."""
 from __future__ import annotations
 
 from typing import Any

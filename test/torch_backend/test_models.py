@@ -1,4 +1,4 @@
-"""Models with random weights: results, loss, all gradients and buffers of a training step beside eager PyTorch.
+"""Models with random weights: loss, all gradients and buffers of a training step beside eager PyTorch.
 
 A few run by default, all of `MODELS` with `-m slow`.
 """

@@ -65,7 +65,8 @@ def test_batches_and_lengths_replay_one_trace_in_training() -> None:
 
 
 def test_a_transformers_batches_and_lengths_replay_one_trace() -> None:
-    model = nn.Sequential(nn.Embedding(20, 8), nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True))
+    layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+    model = nn.Sequential(nn.Embedding(20, 8), layer)
     trains_as_eager(model, [torch.randint(20, size) for size in SIZES])
     assert traces() == 2
 

@@ -26,7 +26,7 @@ from tinygrad.device import Buffer, Device
 from tinygrad.device.queue import ThreadedQueue
 from tinygrad.engine.realize import Capture
 from tinygrad.engine.replay import SlotKind, Together, Values
-from tinygrad.graph.sizes import Size, SizeError, bound, largest_shape, shape_value, value_of
+from tinygrad.graph.sizes import Size, SizeError, bound, is_symbolic, largest_shape, shape_value, value_of
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import DEBUG, JIT, argsort
 from tinygrad.jit.arguments import Inputs, Slot
@@ -252,7 +252,7 @@ class Replayed:
         if symbols is not None and self.symbols is not None:
             for number, value in enumerate(arguments):
                 shape = self.symbols.shape(number, symbols)
-                if shape is not None:
+                if is_symbolic(shape):
                     arguments[number] = value.shrink([(0, n) for n in shape])
         results = self.program.run(arguments, symbols)
         computed = [result for result, position in zip(results, self.passed_on) if position is None]
@@ -285,8 +285,8 @@ class Replayed:
                     warnings.warn(f"a graph is traced anew for each value of {sizes}: {error}", stacklevel=2)
                     self.function = CountedJit(self.run)
         except TooManyTraces:
-            warnings.warn(f"a graph was traced {self.function.count} times (torch._dynamo.config.recompile_limit);"
-                          " PyTorch runs it for what it was not traced for", stacklevel=2)
+            warnings.warn(f"a graph was traced {self.function.count} times, which is PyTorch's "
+                          "recompile_limit: PyTorch runs it for what it was not traced for", stacklevel=2)
             return self.in_pytorch(given)
 
     def traced(self, given: Sequence[Any], seed: int, key: Any) -> list[Any]:
@@ -294,20 +294,18 @@ class Replayed:
 
         Raises SizeError, ValueError or TypeError for what cannot be computed so.
         """
-        symbols = self.symbols
-        values = None if symbols is None else symbols.bound(given)
-        larger = {}
-        tensors = list(given)
+        values = None if self.symbols is None else self.symbols.bound(given)
+        larger = {} if self.symbols is None or values is None else self.symbols.larger(values)
+        orders = []
+        taken: list[Any] = []
         for number, value in enumerate(given):
-            shape = None if symbols is None or values is None else symbols.shape(number, values)
-            if shape is not None:
-                larger[number] = largest_shape(shape)
-                tensors[number] = laid_out(value, larger[number])
-        orders = tuple(None if number in larger else order_in_memory(value) for number, value in enumerate(given))
-        taken = [from_torch(value, order) for value, order in zip(tensors, orders, strict=True)]
-        if values is not None:
-            taken = [0 if isinstance(value, int) else value for value in taken]  # expressions say what they are
-        inputs = (orders, values, *taken)
+            if number in larger:
+                value = laid_out(value, larger[number])
+            elif values is not None and isinstance(value, int):
+                value = 0  # expressions say what it is
+            orders.append(order_in_memory(value))
+            taken.append(from_torch(value, orders[-1]))
+        inputs = (tuple(orders), values, *taken)
         if self.program.is_random:
             with seeded(seed):
                 results = self.function(*inputs)
@@ -323,9 +321,10 @@ class Replayed:
 
     def sizes_among_outputs(self, values: Mapping[Any, UOp]) -> dict[int, int]:
         """Those of what is computed that are sizes, by their numbers there."""
-        outputs = [output for output, position in zip(self.program.outputs, self.passed_on) if position is None]
+        outputs = zip(self.program.outputs, self.passed_on, strict=True)
+        computed = [output for output, position in outputs if position is None]
         return {i: value_of(size_of(expression_of(output.meta["val"]), values))
-                for i, output in enumerate(outputs)
+                for i, output in enumerate(computed)
                 if isinstance(output, Node) and isinstance(output.meta.get("val"), torch.SymInt)}
 
     def launch_for(self, inputs: tuple[Any, ...], given: Sequence[Any], larger: Mapping[int, tuple[int, ...]]

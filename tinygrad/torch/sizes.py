@@ -1,8 +1,8 @@
 """Sizes that vary from call to call: PyTorch's SymInts as bound Variables.
 
 In: the inputs of a graph that TorchDynamo made for any sizes, and the arguments of a call. Out: `Symbols`,
-which of them say what each symbol is; its Variables, and what PyTorch's expressions of symbols are as sizes of
-ours. A Variable's bound is a power of two, and grows with what calls bring, so that few traces serve all
+which of them say what each symbol is; its Variables, and what PyTorch's expressions of symbols are as sizes
+of ours. A Variable's bound is a power of two, and grows with what calls bring, so that few traces serve all
 sizes. Memory of such a tensor is laid out for the bounds (`docs/variables.md`): `laid_out` copies PyTorch's
 there. Next: `dispatch.py`.
 """
@@ -16,7 +16,7 @@ import torch
 from torch.fx import Node
 from torch.utils._sympy.functions import CleanDiv, FloorDiv, Max, Min, Mod, PythonMod
 
-from tinygrad.graph.sizes import Size, SizeError, as_size, at_least, at_most
+from tinygrad.graph.sizes import SizeError, as_size, at_least, at_most, is_symbolic, largest_shape
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import prod
 
@@ -115,13 +115,15 @@ class Symbols:
             found[symbol] = UOp.variable(str(symbol), 1, self.most[symbol]).bind(value)
         return found
 
-    def shape(self, number: int, values: Values) -> tuple[int, ...] | None:
-        """The shape of an input, where a size of it varies; else None."""
+    def shape(self, number: int, values: Values) -> tuple[int, ...]:
+        """The shape of an input; () of what is no tensor."""
         expressions = self.shapes[number]
-        if not isinstance(expressions, tuple):
-            return None
-        shape = tuple([size_of(expression, values) for expression in expressions])
-        return shape if any(isinstance(size, Size) for size in shape) else None
+        return tuple([size_of(n, values) for n in expressions]) if isinstance(expressions, tuple) else ()
+
+    def larger(self, values: Values) -> dict[int, tuple[int, ...]]:
+        """The shapes for the bounds, of inputs of which a size varies, by their numbers."""
+        shapes = {number: self.shape(number, values) for number in range(len(self.shapes))}
+        return {number: largest_shape(shape) for number, shape in shapes.items() if is_symbolic(shape)}
 
 
 def strides_in_order(shape: Sequence[int]) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ from typing import Any
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import prod
 from tinygrad.tensor import Tensor
-from tinygrad.torch.ops.movement import cut, expand
+from tinygrad.torch.ops.movement import cut, expand, flattened, reshaped
 from tinygrad.torch.registry import enter_all, operator
 
 
@@ -16,6 +16,9 @@ def at(x: Tensor, indices: Sequence[Tensor | None]) -> Tensor:
 
 
 def gather(x: Tensor, dim: int, index: Tensor, sparse_grad: bool = False) -> Tensor:
+    """An index without items may have any axes."""
+    if 0 in index.shape:
+        return Tensor.zeros(*index.shape, dtype=x.dtype, device="CPU")
     return x.gather(dim, index) if x.ndim else x.expand(index.shape)
 
 
@@ -33,16 +36,16 @@ def embedding(weight: Tensor, indices: Tensor, padding_idx: int = -1, scale_grad
 def embedding_gradient(g: Tensor, indices: Tensor, num_weights: int, padding_idx: int = -1,
                        scale_grad_by_freq: bool = False) -> Tensor:
     """The rows of `g` added up for each row of the table; that of `padding_idx` gets none."""
-    width = int(g.shape[-1])
-    rows, flat = g.reshape(-1, width), indices.reshape(-1, 1)
+    width, count = int(g.shape[-1]), prod(indices.shape)
+    rows, flat = reshaped(g, [count, width]), reshaped(indices, [count, 1])
     if padding_idx >= 0:
         rows = (flat == padding_idx).where(0, rows)
     if scale_grad_by_freq:
         counts = Tensor.zeros(num_weights, dtype=g.dtype, device="CPU").scatter_reduce(
-            0, flat.reshape(-1), Tensor.ones(int(flat.shape[0]), dtype=g.dtype, device="CPU"), "sum")
+            0, flat.squeeze(1), Tensor.ones(count, dtype=g.dtype, device="CPU"), "sum")
         rows = rows / counts[flat]
     zeros = Tensor.zeros(num_weights, width, dtype=g.dtype, device="CPU")
-    return zeros.scatter_reduce(0, flat.expand(int(flat.shape[0]), width), rows, "sum")
+    return zeros.scatter_reduce(0, flat.expand(count, width), rows, "sum")
 
 
 @operator("index_put", "_unsafe_index_put")
@@ -54,12 +57,12 @@ def index_put(x: Tensor, indices: Sequence[Tensor | None], values: Tensor,
         if prod(values.shape) == 1 and not accumulate:
             return mask.where(values.reshape(()), x)
     size = prod(x.shape)
-    places = at(Tensor.arange(size, dtype=dtypes.int64, device="CPU").reshape(x.shape), indices)
-    written = expand(values, places.shape).reshape(-1)
-    flat = x.reshape(-1)
+    places = at(reshaped(Tensor.arange(size, dtype=dtypes.int64, device="CPU"), x.shape), indices)
+    written = flattened(expand(values, places.shape))
+    flat = flattened(x)
     if accumulate:
-        return flat.scatter_reduce(0, places.reshape(-1), written, "sum").reshape(x.shape)
-    return flat.scatter(0, places.reshape(-1), written).reshape(x.shape)
+        return reshaped(flat.scatter_reduce(0, flattened(places), written, "sum"), x.shape)
+    return reshaped(flat.scatter(0, flattened(places), written), x.shape)
 
 
 def scatter_add(x: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:

@@ -15,8 +15,8 @@ from tinygrad.torch.registry import enter_all, operator
 
 
 def reshaped(x: Tensor, size: Sequence[int]) -> Tensor:
-    """The items in the same order in another shape. Where memory that is laid out for the bounds of sizes that
-    vary does not have them in that order, they are copied into it."""
+    """The items in the same order in another shape. Where memory that is laid out for the bounds of sizes
+    that vary does not have them in that order, they are copied into it."""
     if not is_symbolic([*x.shape, *size]) or -1 in size:
         return x.reshape(tuple(size))
     old, new = [n for n in x.shape if n != 1], [n for n in size if n != 1]
@@ -32,12 +32,17 @@ def reshaped(x: Tensor, size: Sequence[int]) -> Tensor:
     return x.reshape(tuple(size))
 
 
+def flattened(x: Tensor) -> Tensor:
+    """The items in one axis."""
+    return reshaped(x, [prod(x.shape)])
+
+
 def places_of(old: Sequence[int], new: Sequence[int]) -> list[Tensor]:
     """For each axis of `old` the places there of the items of the shape `new`, in order."""
     number: Any = 0
     for axis, n in enumerate(new):
-        column = Tensor.arange(n, dtype=dtypes.int64, device="CPU").reshape((n,) + (1,) * (len(new) - axis - 1))
-        number = number + column * prod(new[axis + 1:])
+        places = Tensor.arange(n, dtype=dtypes.int64, device="CPU") * prod(new[axis + 1:])
+        number = number + places.reshape((n,) + (1,) * (len(new) - axis - 1))
     inner = [prod(old[axis + 1:]) for axis in range(len(old))]
     return [number // step % n if axis else number // step
             for axis, (n, step) in enumerate(zip(old, inner, strict=True))]
