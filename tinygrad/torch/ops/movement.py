@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from tinygrad.dtype import dtypes
-from tinygrad.graph.sizes import is_symbolic, reshapes_in_memory
+from tinygrad.graph.ops import Ops
+from tinygrad.graph.sizes import Size, is_symbolic, largest, node_of, reshapes_in_memory
 from tinygrad.helpers import prod
 from tinygrad.tensor import Tensor
 from tinygrad.torch.registry import enter_all, operator
@@ -21,8 +22,8 @@ def reshaped(x: Tensor, size: Sequence[int]) -> Tensor:
         return x.reshape(tuple(size))
     old, new = [n for n in x.shape if n != 1], [n for n in size if n != 1]
     x = x.reshape(tuple(old))
-    begins = {prod(new[j:]): j for j in range(len(new) + 1)}
-    cuts = [(i, begins[rest]) for i in range(len(old) + 1) if (rest := prod(old[i:])) in begins]
+    begins = {factors(new[j:]): j for j in range(len(new) + 1)}
+    cuts = [(i, begins[rest]) for i in range(len(old) + 1) if (rest := factors(old[i:])) in begins]
     for (i, j), (i_end, j_end) in reversed(list(pairwise(cuts))):  # the last axes first: others keep places
         before, within, after = x.shape[:i], new[j:j_end], x.shape[i_end:]
         if reshapes_in_memory(old[i:i_end], within):
@@ -30,6 +31,21 @@ def reshaped(x: Tensor, size: Sequence[int]) -> Tensor:
         else:
             x = x[(*(slice(None) for _ in before), *places_of(old[i:i_end], within))].contiguous()
     return x.reshape(tuple(size))
+
+
+def factors(sizes: Sequence[int]) -> tuple[Any, ...]:
+    """What the product of sizes is: a number, and what else is multiplied, in whatever order."""
+    number, others = 1, []
+    todo = list(map(node_of, sizes))
+    while todo:
+        node = todo.pop()
+        if node.op is Ops.MUL:
+            todo += node.src
+        elif node.op is Ops.CONST:
+            number *= node.arg
+        else:
+            others.append(id(node))
+    return number, *sorted(others)
 
 
 def flattened(x: Tensor) -> Tensor:
@@ -50,13 +66,21 @@ def places_of(old: Sequence[int], new: Sequence[int]) -> list[Tensor]:
 
 def cut(x: Tensor, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1) -> Tensor:
     index: list[slice] = [slice(None)] * x.ndim
-    index[dim] = slice(start, end, step)
+    index[dim] = slice(within(start, x.shape[dim]), within(end, x.shape[dim]), step)
     return x[tuple(index)]
+
+
+def within(place: int | None, size: int) -> int | None:
+    """A bound of a slice of an axis whose size varies, from the beginning on; others as they are."""
+    if not isinstance(size, Size) or place is None or isinstance(place, Size):
+        return place
+    return None if place > largest(size) else place if place >= 0 else size + place
 
 
 def select(x: Tensor, dim: int, index: int) -> Tensor:
     dim %= x.ndim
-    index %= int(x.shape[dim])
+    if index < 0:
+        index += x.shape[dim]
     return cut(x, dim, index, index + 1).squeeze(dim)
 
 
