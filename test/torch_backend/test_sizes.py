@@ -101,7 +101,7 @@ def test_what_changed_once_varies_from_then_on() -> None:
 def test_bounds_grow_by_powers_of_two() -> None:
     f = torch.compile(lambda x: x.sin().sum(0), backend=backend, dynamic=True)
     for n, expected in ((3, 1), (4, 1), (5, 2), (8, 2), (3, 2), (60, 3), (33, 3), (3, 3)):
-        x = torch.randn(n, 3)
+        x = torch.randn(n, 7)
         torch.testing.assert_close(f(x), x.sin().sum(0))
         assert traces() == expected, n
 
@@ -116,6 +116,7 @@ PROGRAMS: dict[str, Callable[[Any], Any]] = {
     "a mask": lambda x: x.masked_fill(torch.arange(x.shape[1])[:, None] > 2, 0.0).softmax(1),
     "products": lambda x: (x @ x.transpose(1, 2)).tril().reshape(-1, x.shape[1]),
     "heads": lambda x: x.reshape(x.shape[0], x.shape[1], 2, 2).transpose(1, 2).flatten(0, 1),
+    "fractions of sizes": lambda x: x / x.shape[0] + 1.0 / (x.shape[0] * x.shape[1]),
     "as large": lambda x: torch.ones_like(x) + torch.zeros(x.shape[1], 1),
 }
 
@@ -137,13 +138,15 @@ def test_arguments_may_lie_in_memory_in_any_way() -> None:
         torch.testing.assert_close(run(x), x * 2)
 
 
-def test_sizes_without_arithmetic_are_traced_each_and_a_warning_says_so() -> None:
-    run = torch.compile(lambda x: x * x.shape[0] ** -0.5, backend=backend, dynamic=True)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        for n in (3, 5, 3, 6):
-            x = torch.randn(n, 2)
-            torch.testing.assert_close(run(x), x * n ** -0.5)
+def test_what_has_no_arithmetic_of_sizes_is_traced_for_each_and_a_warning_says_so() -> None:
+    run = torch.compile(lambda x: x.cumsum(1), backend=backend, dynamic=True)
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        for size in ((3, 5), (4, 6), (2, 5), (4, 6)):
+            x = torch.randn(size)
+            torch.testing.assert_close(run(x), x.cumsum(1))
+    assert [str(w.message).startswith("a graph is traced anew for each value of") for w in found] == [True]
+    assert traces() == 3  # once in vain; a batch is a Variable
 
 
 def test_more_traces_than_the_limit_are_left_to_pytorch() -> None:

@@ -15,7 +15,8 @@ import torch
 from torch.fx import GraphModule, Node
 
 import tinygrad.torch.ops  # noqa: F401  # fills the table
-from tinygrad.dtype import DType, to_dtype
+from tinygrad.dtype import DType, dtypes, to_dtype
+from tinygrad.graph.sizes import Size
 from tinygrad.tensor import Tensor
 from tinygrad.torch.registry import NEED_LAYOUT, OPERATORS, PROMOTED, RANDOM, UnsupportedOperators
 from tinygrad.torch.sizes import Values, expression_of, size_of
@@ -84,6 +85,8 @@ class GraphProgram:
             args = [value_of(argument, values, kind) for argument in step.result.args]
             named = {name: value_of(argument, values, kind) for name, argument in step.result.kwargs.items()
                      if name not in PLACES_OF_MEMORY}
+            if isinstance(step.result.meta.get("val"), torch.SymFloat):
+                args = [float_of(argument) for argument in args]
             if symbols is not None and str(step.result.target) in VIEWS:
                 args[1] = [size_of(expression_of(n), symbols) for n in step.result.meta["val"].shape]
             if step.layout is not None:
@@ -105,6 +108,11 @@ def value_of(argument: Any, values: dict[Node, Any], kind: DType | None) -> Any:
     if isinstance(argument, (list, tuple)):
         return [value_of(item, values, kind) for item in argument]
     return dtype_of(argument) if isinstance(argument, torch.dtype) else argument
+
+
+def float_of(value: Any) -> Any:
+    """A size that varies as a tensor, to compute fractions with; anything else as it is."""
+    return Tensor.ones((), dtype=dtypes.float64, device="CPU") * value if isinstance(value, Size) else value
 
 
 def with_dtypes(result: Any, dtypes: tuple[DType | None, ...]) -> Any:

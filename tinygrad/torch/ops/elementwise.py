@@ -119,7 +119,7 @@ enter_all({
     "sub.Tensor sub.Scalar": lambda x, y, alpha=1: x - scaled(y, alpha),
     "mul.Tensor mul.Scalar": mul,
     "prims.fma": lambda x, y, z: x * y + z,
-    "div.Tensor div.Scalar div.Tensor_mode div.Scalar_mode": quotient,
+    "true_divide.Tensor div.Tensor div.Scalar div.Tensor_mode div.Scalar_mode": quotient,
     "remainder.Tensor remainder.Scalar remainder.Scalar_Tensor": remainder,
     "fmod.Tensor fmod.Scalar": Tensor.fmod,
     "pow.Tensor_Tensor pow.Tensor_Scalar pow.Scalar": power,
@@ -155,7 +155,7 @@ enter_all({
     "logical_and": lambda x, y: x.cast(dtypes.bool) & y.cast(dtypes.bool),
     "logical_or": lambda x, y: x.cast(dtypes.bool) | y.cast(dtypes.bool),
     "logical_xor": lambda x, y: x.cast(dtypes.bool) ^ y.cast(dtypes.bool),
-    "_to_copy": cast, "round.decimals": lambda x, decimals=0: rounded(x, decimals),
+    "_to_copy prims.convert_element_type": cast, "round.decimals": lambda x, decimals=0: rounded(x, decimals),
     "signbit": lambda x: Tensor.ones_like(x).copysign(x) < 0 if x.dtype.is_float else x < 0,
 })
 
