@@ -86,7 +86,7 @@ class GraphProgram:
             named = {name: value_of(argument, values, kind) for name, argument in step.result.kwargs.items()
                      if name not in PLACES_OF_MEMORY}
             if isinstance(step.result.meta.get("val"), torch.SymFloat):
-                args = [float_of(argument) for argument in args]
+                args = [number_of(argument, dtypes.float64) for argument in args]
             if symbols is not None and str(step.result.target) in VIEWS:
                 args[1] = [size_of(expression_of(n), symbols) for n in step.result.meta["val"].shape]
             if step.layout is not None:
@@ -101,18 +101,20 @@ def dtype_of(dtype: torch.dtype) -> DType:
 
 
 def value_of(argument: Any, values: dict[Node, Any], kind: DType | None) -> Any:
-    """What an argument of a node stands for, its tensors cast to `kind`."""
+    """What an argument of a node stands for, its tensors cast to `kind`, and sizes that vary too."""
     if isinstance(argument, Node):
         value = values[argument]
-        return value.cast(kind) if kind is not None and isinstance(value, Tensor) else value
+        if kind is None:
+            return value
+        return value.cast(kind) if isinstance(value, Tensor) else number_of(value, kind)
     if isinstance(argument, (list, tuple)):
         return [value_of(item, values, kind) for item in argument]
     return dtype_of(argument) if isinstance(argument, torch.dtype) else argument
 
 
-def float_of(value: Any) -> Any:
-    """A size that varies as a tensor, to compute fractions with; anything else as it is."""
-    return Tensor.ones((), dtype=dtypes.float64, device="CPU") * value if isinstance(value, Size) else value
+def number_of(value: Any, dtype: DType) -> Any:
+    """A size that varies as a tensor, to compute with; anything else as it is."""
+    return Tensor.ones((), dtype=dtype, device="CPU") * value if isinstance(value, Size) else value
 
 
 def with_dtypes(result: Any, dtypes: tuple[DType | None, ...]) -> Any:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tinygrad.dtype import DType, dtypes
+from tinygrad.graph.sizes import Size
 from tinygrad.tensor import Tensor
 from tinygrad.torch.registry import enter_all, operator
 
@@ -13,6 +14,9 @@ Number = int | float | bool
 
 
 def full(size: Sequence[int], value: Any, dtype: DType | None = None, **options: Any) -> Tensor:
+    if isinstance(value, (Size, Tensor)):
+        kind = dtype or dtypes.int64
+        return Tensor.ones(*size, dtype=kind, device="CPU") * value
     return Tensor.full(tuple(size), value, dtype=dtype, device="CPU")
 
 
