@@ -133,8 +133,8 @@ def test_calls_of_one_kind_are_one_native_command(function: Callable[..., Any]) 
     found: list[Any] = []
 
     class Watched(dispatch.Replayed):
-        def __init__(self, program: Any) -> None:
-            super().__init__(program)
+        def __init__(self, program: Any, graph: Any) -> None:
+            super().__init__(program, graph)
             found.append(self)
 
     module = importlib.import_module("tinygrad.torch.backend")
