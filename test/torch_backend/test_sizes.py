@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch", reason="the backend of torch.compile takes 
 import sympy  # noqa: E402
 from torch import nn  # noqa: E402
 from torch._dynamo.utils import counters  # noqa: E402
-from torch.utils._sympy.functions import FloorDiv, Mod  # noqa: E402
+from torch.utils._sympy.functions import FloorDiv, Max, Min, Mod  # noqa: E402
 
 from tinygrad import Tensor, Variable  # noqa: E402
 from tinygrad.graph.sizes import SizeError, value_of  # noqa: E402
@@ -194,7 +194,7 @@ def test_expressions_of_symbols_are_sizes() -> None:
     n, m = sympy.symbols("n m", integer=True, positive=True)
     values = {n: Variable("n", 1, 8).bind(5), m: Variable("m", 1, 8).bind(3)}
     for expression, expected in ((n * m + 2, 17), (FloorDiv(n + 1, m), 2), (Mod(n, m), 2), (n ** 2, 25),
-                                 (sympy.Integer(4), 4), (n - m, 2)):
+                                 (sympy.Integer(4), 4), (n - m, 2), (Max(n, 7), 7), (Min(n, 7), 5)):
         assert value_of(size_of(expression, values)) == expected
     with pytest.raises(SizeError, match="no arithmetic for 1/2"):
         size_of(sympy.sqrt(n), values)

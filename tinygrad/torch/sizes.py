@@ -39,23 +39,25 @@ def size_of(expression: Any, values: Values) -> int:
     if expression.is_Symbol and expression in values:
         size: int = as_size(values[expression])
         return size
-    parts = [size_of(part, values) for part in expression.args]
+    parts: list[Any] = [size_of(part, values) for part in expression.args]
+    found: Any = None
     if isinstance(expression, sympy.Add):
-        return sum(parts[1:], parts[0])
-    if isinstance(expression, sympy.Mul):
-        return prod(parts)
-    if isinstance(expression, sympy.Pow) and type(parts[1]) is int and parts[1] > 0:
-        return prod([parts[0]] * parts[1])
-    if isinstance(expression, (FloorDiv, CleanDiv)):
-        return parts[0] // parts[1]
-    if isinstance(expression, (Mod, PythonMod)):
-        return parts[0] % parts[1]
-    if isinstance(expression, Max) and len(parts) == 2 and type(min(parts, key=str)) is int:
+        found = sum(parts[1:], parts[0])
+    elif isinstance(expression, sympy.Mul):
+        found = prod(parts)
+    elif isinstance(expression, sympy.Pow) and type(parts[1]) is int and parts[1] > 0:
+        found = prod([parts[0]] * parts[1])
+    elif isinstance(expression, (FloorDiv, CleanDiv)):
+        found = parts[0] // parts[1]
+    elif isinstance(expression, (Mod, PythonMod)):
+        found = parts[0] % parts[1]
+    elif isinstance(expression, (Max, Min)) and [type(part) is int for part in parts].count(True) == 1 == (
+            len(parts) - 1):
         number, other = sorted(parts, key=lambda part: type(part) is not int)
-        return at_least(other, number)
-    if isinstance(expression, Min) and len(parts) == 2:
-        number, other = sorted(parts, key=lambda part: type(part) is not int)
-        return at_most(other, number)
+        found = at_least(other, number) if isinstance(expression, Max) else at_most(other, number)
+    if found is not None:
+        result: int = found
+        return result
     raise SizeError(f"sizes have no arithmetic for {expression}")
 
 
