@@ -93,6 +93,7 @@ def test_the_example_reaches_the_accuracy_of_eager() -> None:
     assert abs(ours - eager) < 0.01
 
 
+@pytest.mark.slow
 def test_a_thousand_images_are_learnt_as_in_eager() -> None:
     """The last minibatch of an epoch is a smaller one."""
     eager, ours = accuracy(False, 1000, 1), accuracy(True, 1000, 1)

@@ -16,7 +16,7 @@ from tinygrad.torch import backend  # noqa: E402
 
 from .models import MODELS  # noqa: E402
 
-BY_DEFAULT = ("BERT", "Llama", "T5", "ViT", "MobileNetV3", "U-Net", "RetinaNet's heads", "LSTM")
+BY_DEFAULT = ("BERT", "GPT-2", "Llama", "T5", "ViT", "ResNet")
 RTOL, ATOL = 1e-4, 1e-5
 """How close to eager results and gradients are; what is not is judged by float64, from which it may be no
 further than twice what eager is, by the largest difference."""
