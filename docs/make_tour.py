@@ -1,5 +1,5 @@
-"""Writes docs/NAME.md from docs/NAME.source.md, those of docs/tutorials/ too: runs the Python blocks of a page
-in order and puts what they print below each.
+"""Writes docs/NAME.md from docs/NAME.source.md, those of docs/tutorials/ too: runs the Python blocks of a
+page in order and puts what they print below each.
 
     python docs/make_tour.py [NAME ...]
 
@@ -9,8 +9,9 @@ Words behind ```` ```python ```` say how a block is shown:
     varies                     it prints what differs from machine to machine: the test leaves that out
     picture=NAME alt="WORDS"   it prints an SVG, which is kept in pictures/NAME.svg and shown as a picture
 
-In a page of the book (docs/tutorials/ and docs/index.md) the first use of each term of the glossary in running
-text becomes a link to it; headings, code and links stay as they are.
+In a page of the book (docs/tutorials/ and docs/index.md) the first use of each term of the glossary in
+running text becomes a link to it; headings, code and links stay as they are. Such a link leads to the term's
+row on the site that mkdocs makes, which calls `on_page_markdown`, and to the top of the glossary elsewhere.
 """
 from __future__ import annotations
 
@@ -35,6 +36,8 @@ WIDTH = 140
 NOT_PROSE = re.compile(r"^```.*?^```$|^#.*?$|^<[^\n]*>$|`[^`\n]*`|!?\[[^\]]*\]\([^)]*\)",
                        re.MULTILINE | re.DOTALL)
 """Code, headings, lines of HTML, links and pictures."""
+ROW = re.compile(r"^\| ([^|`]+?) \|(?= `)", re.MULTILINE)
+"""The first cell of a row of the glossary; the second names something in the code."""
 
 
 @dataclass
@@ -127,6 +130,13 @@ def terms() -> dict[str, str]:
 def anchor(cell: str) -> str:
     """The name of a row of the glossary in links, from its first cell."""
     return re.sub(r"\W+", "-", cell).strip("-")
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Called by mkdocs, whose hook this module is: the rows of the glossary get their anchors."""
+    if page.file.src_uri != "glossary.md":
+        return markdown
+    return ROW.sub(lambda found: f'| <a id="{anchor(found[1])}"></a>{found[1]} |', markdown)
 
 
 def with_links(source: str, glossary: str) -> str:
