@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tinygrad import Tensor, nn
+from tinygrad.codegen.lower import lower
 from tinygrad.graph.uop import UOp
 from tinygrad.viz import svg
 from tinygrad.viz.picture import in_layers
@@ -106,3 +107,12 @@ def test_a_summary_leaves_types_as_they_were() -> None:
     assert nn.Linear.__call__ is before
     with pytest.raises(TypeError, match=r"summary\(\) takes a model that can be called, not a list"):
         nn.summary([nn.Linear(2, 2)])  # type: ignore[arg-type]  # what it is for
+
+
+def test_a_picture_of_a_loop_nest_has_its_loops_and_addresses_as_text() -> None:
+    a, b = Tensor.ones(4, 6).contiguous().realize(), Tensor.full((6, 8), 2.0).contiguous().realize()
+    [item] = (a @ b).schedule()
+    picture = svg(lower(item.ast))
+    assert sorted(t for t in titles(picture) if t not in ("SINK", "LOAD", "INDEX")) == [
+        "MUL", "PARAM p0", "PARAM p1", "PARAM p2", "RANGE i0", "RANGE i1", "RANGE i2", "REDUCE ADD", "STORE"]
+    assert "i0*6 + i2" in picture and "4 LOOP" in picture

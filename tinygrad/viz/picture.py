@@ -14,12 +14,14 @@ from typing import Any
 
 from tinygrad.codegen.lower import lower
 from tinygrad.graph.ops import Ops
-from tinygrad.graph.printing import format_argument, format_dtype, format_nest
+from tinygrad.graph.printing import format_argument, format_dtype, format_expression, format_nest
 from tinygrad.graph.uop import UOp
 from tinygrad.schedule.items import ScheduleItem
 from tinygrad.tensor import Tensor
 
 MOST_NODES = 300
+MOST_LETTERS = 32
+"""Of an address in a node."""
 LETTER, HEIGHT, BETWEEN, LAYER, MARGIN = 7.0, 34, 14, 30, 12
 """Pixels: of a letter, a node, the space beside it, the space between layers, around all."""
 SWEEPS = 6
@@ -33,7 +35,8 @@ STYLE = ("text{font:12px ui-monospace,monospace;fill:#1d2126;text-anchor:middle}
 def svg(what: Any) -> str:
     """The graph of a tensor (or of several, of a node, of schedule items) as the text of an SVG picture.
 
-    Of a tensor, down to what is in memory; of schedule items, one below the other, the memory they pass on.
+    Of a tensor, down to what is in memory; of schedule items, one below the other, the memory they pass on;
+    of a loop nest, loops as nodes with edges to what ends them, and addresses as text.
     Raises TypeError for anything else, ValueError for a graph of more than 300 nodes.
 
     >>> print(svg((Tensor([1.0, 2.0]) + 1).sum())[:4])
@@ -49,21 +52,56 @@ def svg(what: Any) -> str:
 
 
 def graph_of_nodes(roots: Sequence[UOp]) -> tuple[list[tuple[str, str, str]], list[tuple[int, int]]]:
-    """(title, detail, colour) of each node, and the edges between them."""
-    known = UOp.sink(roots).toposort(stop=lambda n: n.realized_view is not None)
-    order = [node for node in known if node.op is not Ops.SINK or node in roots]
+    """(title, detail, colour) of each node, and the edges between them. In a loop nest an address is text in
+    the node that reads or writes there, and a loop has an edge to what ends it."""
+    known = list(UOp.sink(roots).toposort(stop=lambda n: n.realized_view is not None))
+    seen = set(roots)
+    for node in reversed(known):
+        if node in seen:
+            seen.update(drawn_sources(node))
+    order = [node for node in known if node in seen]
     number = {node: i for i, node in enumerate(order)}
     nodes = []
     for node in order:
+        if node.op is Ops.RANGE:
+            nodes.append((f"RANGE i{node.arg[0]}", f"{format_extent(node)} {node.arg[1].name}", "#fdf0dd"))
+            continue
+        if node.op is Ops.INDEX:
+            nodes.append(("INDEX", format_address(node), "#ffffff"))
+            continue
         in_memory = node.realized_view is not None and node.op is not Ops.BUFFER
         shape = " x ".join(map(str, node.shape))
         detail = " ".join(filter(None, [format_dtype(node.dtype), shape, "in memory" if in_memory else ""]))
         argument = format_argument(node) if node.op in (Ops.REDUCE, Ops.CONST, Ops.PERMUTE) else ""
+        if node.op is Ops.PARAM:
+            argument = format_expression(node)
         colour = COLOURS[Ops.BUFFER] if in_memory else COLOURS.get(node.op, "#ffffff")
         nodes.append((f"{node.op.name} {argument}".strip(), detail, colour))
     edges = [(number[source], number[node]) for node in order if node.realized_view is None or node in roots
-             for source in dict.fromkeys(node.src) if source in number]
+             for source in dict.fromkeys(drawn_sources(node)) if source in number]
     return nodes, edges
+
+
+def drawn_sources(node: UOp) -> tuple[UOp, ...]:
+    """The sources that have an edge: of INDEX the memory alone, of a loop none."""
+    if node.op is Ops.RANGE:
+        return ()
+    return node.src[:1] if node.op is Ops.INDEX else node.src
+
+
+def format_extent(loop: UOp) -> str:
+    """How often a loop runs, in few letters."""
+    return shortened(" .. ".join(map(format_expression, loop.src[1:] or loop.src)))
+
+
+def format_address(index: UOp) -> str:
+    """The address and the condition of an INDEX, in few letters."""
+    return shortened(" if ".join(map(format_expression, index.src[1:])))
+
+
+def shortened(text: str) -> str:
+    """Text that fits a node."""
+    return text if len(text) <= MOST_LETTERS else text[:MOST_LETTERS - 4] + " ..."
 
 
 def graph_of_items(items: Sequence[ScheduleItem]) -> tuple[list[tuple[str, str, str]], list[tuple[int, int]]]:
