@@ -86,7 +86,7 @@ def run_block(words: list[str], code: str, names: dict[str, Any], on: Page) -> s
     """The block as it is shown: its code, and what it printed."""
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
-        exec(compile(code, "<block of a page>", "exec"), names)
+        exec(compile(code, f"{Path(on.name).name}.py", "exec"), names)
     options = dict(w.split("=", 1) for w in words if "=" in w)
     shown = f"```python\n{code}```\n"
     if "picture" in options:
