@@ -9,7 +9,7 @@ import pytest
 from arrays import close, normal
 from convolution_references import Array, reference_conv, reference_windows
 
-from tinygrad import Tensor
+from tinygrad import GlobalCounters, Tensor
 from tinygrad.dtype import dtypes
 
 # --- convolution ------------------------------------------------------------------------------------
@@ -75,9 +75,20 @@ def test_conv2d_gradients_are_the_transposed_loops() -> None:
 @pytest.mark.parametrize(("stride", "padding", "output_padding", "dilation"),
                          [(1, 0, 0, 1), (2, 1, 1, 1), (3, 0, 2, 1), (2, 1, 0, 2), (1, 3, 0, 1)])
 @pytest.mark.parametrize("groups", [1, 2])
-def test_conv_transpose2d_scatters_the_kernel(groups: int, stride: int, padding: int, output_padding: int,
-                                              dilation: int) -> None:
-    scatters_the_kernel((2, 4, 5, 6), (3, 2), groups, stride, padding, output_padding, dilation)
+@pytest.mark.parametrize("kernel", [(3, 2), (4, 2), (6, 3)])
+def test_conv_transpose2d_scatters_the_kernel(kernel: tuple[int, int], groups: int, stride: int, padding: int,
+                                              output_padding: int, dilation: int) -> None:
+    scatters_the_kernel((2, 4, 5, 6), kernel, groups, stride, padding, output_padding, dilation)
+
+
+@pytest.mark.parametrize(("kernel", "stride"), [(4, 2), (2, 2), (16, 16), (3, 1)])
+def test_a_transposed_convolution_multiplies_no_zeros(kernel: int, stride: int) -> None:
+    x, w = Tensor(normal(1, 8, 6, 6)), Tensor(normal(8, 4, kernel, kernel))
+    Tensor.realize(x, w)
+    GlobalCounters.reset()
+    x.conv_transpose2d(w, stride=stride).realize()
+    multiply_adds = 8 * 4 * (6 + (kernel // stride - 1) * (stride > 1) + (kernel - 1) * (stride == 1)) ** 2
+    assert GlobalCounters.global_ops < 3 * multiply_adds * kernel ** 2
 
 
 @pytest.mark.parametrize(("stride", "padding", "output_padding"), [(3, 1, 2), (4, 1, 3), (5, 2, 4)])

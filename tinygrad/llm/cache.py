@@ -78,3 +78,27 @@ class Cache:
         for row, place in enumerate(places):
             self.keys[layer].write(keys[row:row + 1], slot + row, place)
             self.values[layer].write(values[row:row + 1], slot + row, place)
+
+
+class Passing:
+    """A cache of nothing: what is written is what is read. For whole sequences whose gradient is wanted."""
+
+    def __init__(self) -> None:
+        self.given: Tensor | None = None
+
+    def read(self, slot: Any, slots: int, tokens: Any) -> Tensor:
+        """The vectors that were written last."""
+        assert self.given is not None
+        return self.given
+
+
+class NoCache:
+    """In place of a `Cache`, for sequences that are computed whole: no memory is written."""
+
+    def __init__(self, layers: int) -> None:
+        self.keys = [Passing() for _ in range(layers)]
+        self.values = [Passing() for _ in range(layers)]
+
+    def write(self, layer: int, keys: Tensor, values: Tensor, slot: Any, places: Sequence[Any]) -> None:
+        """Keys and values (B, heads, T, size) of a layer, for the next `read`."""
+        self.keys[layer].given, self.values[layer].given = keys, values

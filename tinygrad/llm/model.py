@@ -8,12 +8,12 @@ they are stored (`nn/block_formats.py`): their values are computed inside the pr
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tinygrad.device import Device
 from tinygrad.dtype import dtypes
-from tinygrad.llm.cache import Cache
+from tinygrad.llm.cache import Cache, NoCache
 from tinygrad.llm.config import Config
 from tinygrad.llm.rope import Rope
 from tinygrad.nn.block_formats import Packed
@@ -41,6 +41,8 @@ class Transformer:
         check_shapes(config, self.weights)
         self.shapes = {name: packed.shape for name, packed in self.weights.items()}
         self.products: dict[str, BlockWeights] = {}
+        self.adapters: dict[str, Callable[[Tensor], Tensor]] = {}
+        """by the name of a product ("blk.0.attn_q"): what is added to it, of the same input (LoRA)"""
         if activations is None:
             activations = "int8" if Device[self.device].renderer.machine.has_byte_dots else "float32"
         if activations == "int8":
@@ -78,6 +80,8 @@ class Transformer:
             weight = self.value(f"{name}.weight")
             assert weight is not None
             y = x @ weight.transpose(0, 1)
+        if name in self.adapters:
+            y = y + self.adapters[name](x)
         return y if bias is None else y + bias
 
     def norm(self, x: Tensor, name: str, always: bool = False) -> Tensor:
@@ -135,8 +139,8 @@ class Transformer:
         shape = self.shapes.get(f"blk.{layer}.attn_q_norm.weight")
         return shape is not None and shape != (self.config.head_size,)
 
-    def attend(self, x: Tensor, layer: int, positions: Tensor, cache: Cache, slot: Any, places: Sequence[Any],
-               length: Any) -> Tensor:
+    def attend(self, x: Tensor, layer: int, positions: Tensor, cache: Cache | NoCache, slot: Any,
+               places: Sequence[Any], length: Any) -> Tensor:
         """What each token takes from those before it; its keys and values are put into the cache first."""
         config, rope = self.config, self.config.rope_of(layer)
         query, key, value = self.heads(x, layer)
@@ -225,8 +229,19 @@ class Transformer:
 
     # --- all of it ----------------------------------------------------------------------------------------
 
-    def hidden(self, tokens: Tensor, positions: Tensor, cache: Cache, slot: Any, places: Sequence[Any],
-               length: Any) -> Tensor:
+    def __call__(self, tokens: Tensor) -> Tensor:
+        """Scores (B, T, vocabulary) of what follows each of the tokens (B, T), with a gradient at what
+        computes them where `activations` is float32: for training. Raises ValueError for more tokens than
+        there are positions."""
+        rows, length = tokens.shape
+        if length > self.context:
+            raise ValueError(f"the model has positions for {self.context} tokens, not for {length}")
+        positions = Tensor.arange(length, device=self.device).expand(rows, length)
+        cache = NoCache(self.config.layers)
+        return self.logits(self.hidden(tokens, positions, cache, 0, [0] * rows, length))
+
+    def hidden(self, tokens: Tensor, positions: Tensor, cache: Cache | NoCache, slot: Any,
+               places: Sequence[Any], length: Any) -> Tensor:
         """What the last block leaves of tokens (B, T) at positions (B, T), normed: (B, T, width).
 
         Row i of the tokens is in slot `slot` + i of the cache, from `places[i]` on; `length` tokens of the
