@@ -12,8 +12,8 @@ from __future__ import annotations
 import argparse
 from typing import Any, TypeAlias
 
-import gymnasium
 import numpy as np
+from options import parse
 
 from tinygrad import Tensor, TinyJit, nn
 from tinygrad.helpers import tqdm
@@ -40,6 +40,8 @@ class Learner:
     """Plays with a policy, and makes it better."""
 
     def __init__(self, games: int, seed: int) -> None:
+        import gymnasium
+
         self.games, self.rng = games, np.random.default_rng(seed)
         Tensor.manual_seed(seed)
         self.policy = Policy()
@@ -119,9 +121,7 @@ def main() -> None:
     parser.add_argument("--games", type=int, default=16, help="games of a round (default: 16)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", default="cartpole.png", help="the picture to save (default: cartpole.png)")
-    args = parser.parse_args()
-    if args.rounds < 1 or args.games < 2:
-        parser.error("--rounds takes at least 1, --games at least 2")
+    args = parse(parser, needs=["gymnasium", "matplotlib"], rounds=1, games=2)
     learner, lengths = Learner(args.games, args.seed), []
     with tqdm(total=args.rounds, desc="learning", unit="round") as bar:
         for _ in range(args.rounds):

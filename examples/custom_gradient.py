@@ -6,8 +6,7 @@ Kernels are written with tensors and fused; `Function` gives what is fused a bac
 sigmoid(x), has the derivative that it should have, from its input alone: it is compared with differences in
 float64, and forward and backward are one kernel each. `Spike` is 1 above 0 and 0 below: its derivative is 0
 nearly everywhere, so nothing is learned through it. Its backward pass is the slope of a smooth step instead
-(a surrogate gradient, Neftci et al. 2019), and a network that speaks in spikes learns two spirals: with it,
-and without.
+(a surrogate gradient, Neftci et al. 2019). A network of spikes learns two spirals, with it and without.
 """
 from __future__ import annotations
 
@@ -16,6 +15,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import numpy as np
+from options import parse
 
 from tinygrad import Function, GlobalCounters, Tensor, TinyJit, dtypes, nn
 from tinygrad.helpers import tqdm
@@ -118,13 +118,13 @@ def draw(path: str, models: dict[str, Network]) -> None:
     axis = np.linspace(-1.1, 1.1, 200, dtype=np.float32)
     plane = np.stack(np.meshgrid(axis, axis), -1).reshape(-1, 2)
     points, which = spirals(400, np.random.default_rng(2))
-    figure, places = plt.subplots(1, 2, figsize=(10, 5), layout="constrained")
+    places = plt.subplots(1, 2, figsize=(10, 5), layout="constrained")[1]
     for place, (name, model) in zip(places, models.items()):
         share = model(Tensor(plane)).softmax()[:, 1].numpy().reshape(200, 200)
         place.imshow(share, extent=(-1.1, 1.1, -1.1, 1.1), origin="lower", cmap="RdBu", vmin=0, vmax=1)
         place.scatter(*points.T, c=which, cmap="RdBu", s=12, edgecolors="black", linewidths=0.5)
         place.set(title=name, xticks=[], yticks=[])
-    figure.savefig(path, dpi=100)
+    plt.savefig(path, dpi=100)
 
 
 def main() -> None:
@@ -133,7 +133,7 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=16, help="neurons of a layer (default: 16)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", default="custom_gradient.png", help="the picture to save")
-    args = parser.parse_args()
+    args = parse(parser, needs=["matplotlib"], steps=1, width=1)
     print(f"Swish: largest error beside differences {largest_error(Swish.apply):.1e}; "
           f"kernels forward, backward: {kernels(Swish.apply)}")
     models = {}

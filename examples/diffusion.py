@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from digits import load_data
+from options import parse
 
 from tinygrad import Tensor, TinyJit, nn
 from tinygrad.helpers import tqdm
@@ -121,9 +122,7 @@ def main() -> None:
     parser.add_argument("--draws", type=int, default=30, help="steps from noise to an image (default: 30)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", default="diffusion.png", help="the picture to save")
-    args = parser.parse_args()
-    if min(args.steps, args.batch, args.draws) < 1:
-        parser.error("--steps, --batch and --draws take at least 1")
+    args = parse(parser, needs=["PIL"], steps=1, batch=1, draws=1)
     name, x_train, y_train, x_test, y_test = load_data()
     train_images, test_images = ((x / 127.5 - 1).astype(np.float32) for x in (x_train, x_test))
     print(f"{name}: {len(train_images)} images")

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
+from options import parse
 
 from tinygrad import Tensor, TinyJit, nn
 from tinygrad.helpers import fetch, tqdm
@@ -131,12 +132,15 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--temperature", type=float, default=0.8, help="of sampling; 0 takes the likeliest")
     parser.add_argument("--length", type=int, default=500, help="characters to write (default: 500)")
-    args = parser.parse_args()
+    args = parse(parser, layers=1, width=1, heads=1, context=1, batch=1, steps=1, length=0)
     if args.width % args.heads != 0 or args.temperature < 0:
         parser.error(f"--width takes a multiple of --heads {args.heads}, --temperature a number >= 0")
 
-    path = Path(args.text) if args.text else fetch(SHAKESPEARE, name="tinyshakespeare.txt")
-    written = path.read_text(encoding="utf-8")
+    try:
+        path = Path(args.text) if args.text else fetch(SHAKESPEARE, name="tinyshakespeare.txt")
+        written = path.read_text(encoding="utf-8")
+    except (OSError, RuntimeError, ValueError) as error:
+        parser.error(str(error))
     alphabet = sorted(set(written))
     number = {c: i for i, c in enumerate(alphabet)}
     text = np.array([number[c] for c in written], np.int32)

@@ -5,6 +5,9 @@ import argparse
 import importlib.util
 from collections.abc import Sequence
 
+PACKAGES = {"PIL": "pillow"}
+"""what pip calls libraries of another name"""
+
 
 def parse(parser: argparse.ArgumentParser, needs: Sequence[str] = (), **least: int) -> argparse.Namespace:
     """The options of the command line. It ends with an error where a library of `needs` is not installed, and
@@ -13,7 +16,7 @@ def parse(parser: argparse.ArgumentParser, needs: Sequence[str] = (), **least: i
     for option, value in least.items():
         if getattr(args, option) < value:
             parser.error(f"--{option} takes at least {value}, got {getattr(args, option)}")
-    missing = [name for name in needs if importlib.util.find_spec(name) is None]
+    missing = [PACKAGES.get(name, name) for name in needs if importlib.util.find_spec(name) is None]
     if missing:
-        parser.error(f"{', '.join(missing)} not installed: python3 -m pip install -e '.[examples]'")
+        parser.error(f"{', '.join(missing)} not installed: python3 -m pip install {' '.join(missing)}")
     return args

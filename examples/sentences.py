@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from options import parse
 
 from tinygrad import Tensor, TinyJit, nn
 
@@ -116,7 +117,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="How alike sentences are.")
     parser.add_argument("sentences", nargs="+")
     parser.add_argument("--model", type=Path, help="a folder (default: the installed package's)")
-    args = parser.parse_args()
+    args = parse(parser, needs=["tokenizers"])
     try:
         vectors = Sentences(args.model or packaged()).encode(args.sentences)
     except OSError as error:

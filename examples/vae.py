@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from digits import Array as Bytes
 from digits import load_data
+from options import parse
 
 from tinygrad import Tensor, TinyJit, nn
 from tinygrad.helpers import tqdm
@@ -104,9 +105,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", default="vae.png", help="the picture to save (default: vae.png)")
-    args = parser.parse_args()
-    if args.latent < 2 or args.epochs < 1 or args.batch < 1:
-        parser.error("--latent takes at least 2, --epochs and --batch at least 1")
+    args = parse(parser, needs=["matplotlib"], epochs=1, latent=2, batch=1)
 
     name, x_train, _, x_test, y_test = load_data()
     train_images, test_images = ((x.reshape(len(x), -1) / 255).astype(np.float32) for x in (x_train, x_test))

@@ -15,6 +15,7 @@ import time
 from typing import Any, TypeAlias
 
 import numpy as np
+from options import parse
 
 from tinygrad import Tensor, TinyJit
 from tinygrad.helpers import tqdm
@@ -111,9 +112,9 @@ def main() -> None:
     parser.add_argument("--standing", action="store_true", help="a standing wave and no wall, with its error")
     parser.add_argument("--terminal", action="store_true", help="show it as characters instead of saving it")
     parser.add_argument("--out", default="wave.gif", help="the animation to save (default: wave.gif)")
-    args = parser.parse_args()
-    if args.size < 16 or args.frames < 1 or args.substeps < 1:
-        parser.error("--size takes at least 16 cells, --frames and --substeps at least 1")
+    args = parse(parser, size=16, frames=1, substeps=1)
+    if not args.terminal:
+        parse(parser, needs=["matplotlib", "PIL"])
 
     if args.standing:
         water, u, before = np.ones((args.size,) * 2, np.float32), standing(args.size), standing(args.size, -1)

