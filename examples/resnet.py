@@ -94,8 +94,9 @@ def draw(path: str, classes: list[str], images: Array, labels: Array, shares: np
     for place, image, label, share in zip(places.flat, images, labels, shares):
         best = int(share.argmax())
         place.imshow(image.transpose(1, 2, 0))
-        place.set_title(f"{classes[best]} {share[best]:.0%}" + f"\n({classes[label]})" * (best != label),
-                        fontsize=9, color="black" if best == label else "tab:red")
+        mistaken = "" if best == label else f"\n(is {classes[label]})"
+        place.set_title(f"{classes[best]} {share[best]:.0%}{mistaken}", fontsize=9,
+                        color="tab:red" if mistaken else "black")
     figure.savefig(path, dpi=90)
 
 
