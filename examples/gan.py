@@ -105,7 +105,7 @@ def train(game: Game, images: Array, steps: int, batch: int, rng: np.random.Gene
 
 def energy_distance(a: Array, b: Array) -> float:
     """2 E|x - y| - E|x - x'| - E|y - y'| for rows x, x' of a and y, y' of b."""
-    def apart(x: Array, y: Array) -> float:
+    def apart(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> float:
         squares = (x ** 2).sum(1)[:, None] + (y ** 2).sum(1) - 2 * x @ y.T
         pairs = squares.size - (len(x) if x is y else 0)  # no row beside itself
         return float(np.sqrt(squares.clip(0)).sum() / pairs)

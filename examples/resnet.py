@@ -12,6 +12,7 @@ the channels. Its weights are saved; with --load they are read and nothing is tr
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +35,9 @@ class Block:
         self.first = nn.Conv2d(channels, out, 3, stride, padding=1, bias=False)
         self.second = nn.Conv2d(out, out, 3, padding=1, bias=False)
         self.norm1, self.norm2 = nn.BatchNorm(out), nn.BatchNorm(out)
-        self.shortcut = [] if (channels, stride) == (out, 1) else [
-            nn.Conv2d(channels, out, 1, stride, bias=False), nn.BatchNorm(out)]
+        self.shortcut: list[Callable[[Tensor], Tensor]] = []
+        if (channels, stride) != (out, 1):
+            self.shortcut = [nn.Conv2d(channels, out, 1, stride, bias=False), nn.BatchNorm(out)]
 
     def __call__(self, x: Tensor) -> Tensor:
         hidden = self.norm2(self.second(self.norm1(self.first(x)).relu()))
@@ -67,7 +69,8 @@ def train(model: ResNet, images: Array, labels: Array, epochs: int, batch: int, 
         loss = model(x).sparse_categorical_crossentropy(y).backward()
         return loss.realize(*optimizer.schedule_step())
 
-    steps, losses = epochs * (len(images) // batch), []
+    steps = epochs * (len(images) // batch)
+    losses: list[float] = []
     with tqdm(total=steps, desc="training", unit="step") as bar:
         for epoch in range(epochs):
             for rows in nn.datasets.batches(len(images), batch, epoch=epoch):

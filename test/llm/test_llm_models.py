@@ -107,6 +107,34 @@ def test_keys_and_values_in_fewer_bits_change_scores_little(tmp_path, dtype, tol
     np.testing.assert_allclose(scores_of(read_checkpoint(tmp_path), dtype), expected, rtol=0, atol=tolerance)
 
 
+def test_gradients_at_adapters_are_those_of_pytorch(tmp_path):
+    """An adapter B A x beside a product W x, B = 0: the gradient at B is that at W, times A transposed."""
+    made, expected = reference("llama 3", tmp_path)
+    checkpoint = read_checkpoint(tmp_path)
+    model = Transformer(checkpoint.config, checkpoint.to("CPU"), activations="float32")
+    tokens = Tensor(TOKENS.astype(np.int32)[None])
+    np.testing.assert_allclose(model(tokens)[0].numpy(), expected, rtol=0, atol=1e-4)
+
+    ids = torch.from_numpy(TOKENS[None])
+    torch.nn.functional.cross_entropy(made(ids[:, :-1]).logits[0], ids[0, 1:]).backward()
+    rows = np.random.default_rng(1).standard_normal((3, 32)).astype(np.float32)
+    for layer in range(2):
+        down, up = Tensor(rows), Tensor.zeros(16, 3).clone()
+        up.requires_grad = True
+        model.adapters = {f"blk.{layer}.attn_v": lambda x, a=down, b=up: x @ a.transpose() @ b.transpose()}
+        model(tokens[:, :-1]).sparse_categorical_crossentropy(tokens[:, 1:]).backward()
+        at_weight = made.model.layers[layer].self_attn.v_proj.weight.grad.numpy()
+        np.testing.assert_allclose(up.grad.numpy(), at_weight @ rows.T, rtol=1e-3, atol=1e-4)
+
+
+def test_a_sequence_longer_than_the_positions_is_refused(tmp_path):
+    reference("llama 3", tmp_path)
+    checkpoint = read_checkpoint(tmp_path)
+    model = Transformer(checkpoint.config, checkpoint.to("CPU"), context=8)
+    with pytest.raises(ValueError, match="positions for 8 tokens, not for 9"):
+        model(Tensor.zeros(1, 9, dtype="int32"))
+
+
 # --- GGUF -------------------------------------------------------------------------------------------------
 
 
