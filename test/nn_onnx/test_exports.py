@@ -63,22 +63,48 @@ class LastState(torch.nn.Module):
         return self.model(x).last_hidden_state
 
 
-@pytest.mark.parametrize("name", list(MODELS))
-def test_an_exported_model_gives_what_pytorch_gives(name: str) -> None:
-    torch.manual_seed(0)
-    model = LastState(MODELS[name](transformers)).eval()
-    if name in ("BERT", "GPT-2", "Llama", "Mistral", "T5"):
-        x = torch.randint(0, 99, (1, 7))
-    else:
-        x = torch.randn(1, 20, 100) if name == "Whisper" else torch.randn(1, 3, 64, 64)
+TEXTS = ("BERT", "GPT-2", "Llama", "Mistral", "T5")
+
+
+def example(name: str, batch: int = 1, sequence: int = 7) -> Any:
+    if name in TEXTS:
+        return torch.randint(0, 99, (batch, sequence))
+    return torch.randn(batch, 20, 100) if name == "Whisper" else torch.randn(batch, 3, 64, 64)
+
+
+def exported(name: str, model: Any, x: Any, **options: Any) -> bytes:
     file = io.BytesIO()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         is_old = name in OLD_EXPORTER
         torch.onnx.export(model, (x,), file, dynamo=not is_old, opset_version=17 if is_old else 20,
-                          input_names=["x"], output_names=["y"], verbose=False)
-    run = OnnxRunner(file.getvalue())
+                          input_names=["x"], output_names=["y"], verbose=False, **options)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("name", list(MODELS))
+def test_an_exported_model_gives_what_pytorch_gives(name: str) -> None:
+    torch.manual_seed(0)
+    model = LastState(MODELS[name](transformers)).eval()
+    x = example(name)
+    run = OnnxRunner(exported(name, model, x))
     expected = model(x).detach().numpy()
     for _ in range(3):  # computed, traced, replayed
         np.testing.assert_allclose(run(x=x.numpy())["y"].numpy(), expected, rtol=1e-4, atol=1e-5)
     assert not run._reads_values
+
+
+@pytest.mark.parametrize("name", ["BERT", "Llama", "ViT", "ConvNeXt"])
+def test_one_trace_serves_all_sizes_of_an_exported_model(name: str) -> None:
+    torch.manual_seed(0)
+    model = LastState(MODELS[name](transformers)).eval()
+    axes = {0: "batch", 1: "sequence"} if name in TEXTS else {0: "batch"}
+    dims = {i: torch.export.Dim(axis, min=1, max=64) for i, axis in axes.items()}
+    data = exported(name, model, example(name, 2), dynamic_shapes=(dims,))
+    run = OnnxRunner(data, sizes=dict.fromkeys(axes.values(), (1, 16)))
+    for batch, sequence in ((2, 7), (1, 16), (3, 1), (4, 5)):
+        x = example(name, batch, sequence)
+        np.testing.assert_allclose(run(x=x.numpy())["y"].numpy(), model(x).detach().numpy(), rtol=1e-4,
+                                   atol=1e-5)
+    assert run._axes is not None
+    assert [len(jit.traces) for jit in run._kinds.values() if jit is not None] == [1]

@@ -20,7 +20,7 @@ from tinygrad.functional.mathematics import log_node
 from tinygrad.functional.movement import axes_of, axis_of, copied, rows_of_windows
 from tinygrad.graph.elementary import exponential
 from tinygrad.graph.ops import Ops
-from tinygrad.graph.sizes import Size
+from tinygrad.graph.sizes import Size, largest_shape
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ceildiv, prod
 
@@ -290,6 +290,10 @@ def _scan(x: UOp, fold: Fold, combine: Callable[[UOp, UOp], UOp], identity: floa
     itself, then the fold of all blocks before (this, of the blocks' totals), combined; n log n work in all.
     """
     *lead, size = x.shape
+    if isinstance(size, Size):  # as many as there may be: what comes behind the items changes none of them
+        room = largest_shape(x.shape)[-1] - size
+        padded = x.pad([(0, 0)] * len(lead) + [(0, room)])
+        return _scan(padded, fold, combine, identity).shrink([*((0, n) for n in lead), (0, size)])
     if size <= SCAN_BLOCK:
         pads = [(0, 0)] * len(lead) + [(size - 1, 0)]
         padded = x.pad(pads)

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from tinygrad.device import Device
-from tinygrad.nn.onnx.host import HOST, MOST_ITEMS, Unknown
+from tinygrad.nn.onnx.host import HOST, MOST_ITEMS, Unknown, known_sizes
 from tinygrad.nn.onnx.model import Graph, Node, OnnxError, Reference
 from tinygrad.nn.onnx.registry import RANDOM, Operator, result_types, to_form, with_types
-from tinygrad.nn.onnx.values import Array, Coded, Items, Value, is_coded, is_number
+from tinygrad.nn.onnx.values import Array, Coded, Items, Sizes, Value, is_coded, is_number
 from tinygrad.tensor import Tensor
 
 MOST_KEPT = 1 << 16
@@ -49,6 +49,8 @@ class Evaluator:
         """A value as a tensor. Raises TypeError for what no tensor holds."""
         if isinstance(value, Tensor):
             return value
+        if isinstance(value, Sizes):
+            return value.tensor()
         if isinstance(value, Coded):
             raise TypeError(f"takes no {value.type.name}; cast it first")
         if not isinstance(value, np.ndarray):
@@ -78,6 +80,8 @@ class Evaluator:
         """A value as an array of the host: computed, where it is none yet."""
         if isinstance(value, np.ndarray):
             return value
+        if isinstance(value, Sizes):
+            return value.items
         if isinstance(value, Coded):
             self.was_read.append(value.bytes)
             return value.numpy()
@@ -171,15 +175,18 @@ class Evaluator:
 
     def _on_host(self, node: Node, inputs: list[Value], attributes: dict[str, Any]) -> list[Value] | None:
         function = HOST.get(node.op) if not node.domain else None
-        known = all(x is None or is_size(x) for x in inputs)
+        known = all(x is None or is_size(x) or isinstance(x, Sizes) for x in inputs)
         if function is None or not (known or node.op in ("Shape", "Size")):
             return None
         try:
             with np.errstate(all="ignore"):
+                if any(isinstance(x, Sizes) for x in inputs):
+                    return known_sizes(function, inputs, attributes)
                 found = function(*inputs, **attributes)
         except Unknown:
             return None
-        return [np.asarray(x) for x in (found if isinstance(found, (tuple, list)) else (found,))]
+        results = found if isinstance(found, (tuple, list)) else (found,)
+        return [x if isinstance(x, Sizes) else np.asarray(x) for x in results]
 
 
 def is_size(value: Value) -> bool:

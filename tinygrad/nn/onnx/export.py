@@ -15,9 +15,21 @@ from typing import Any
 
 import numpy as np
 
+from tinygrad.dtype import dtypes
 from tinygrad.functional.graph_templates import when_called
 from tinygrad.graph.ops import Ops
+from tinygrad.graph.sizes import (
+    Size,
+    as_size,
+    is_symbolic,
+    largest_shape,
+    sizes_in,
+    text_of,
+    value_of,
+    when_decided,
+)
 from tinygrad.graph.uop import UOp
+from tinygrad.helpers import prod
 from tinygrad.nn.onnx.calls import CALLS, Call
 from tinygrad.nn.onnx.model import onnx_package
 from tinygrad.nn.onnx.nodes import NODES
@@ -26,25 +38,34 @@ from tinygrad.tensor import Tensor
 
 OPSET = 23
 """The first version of the standard that has attention."""
+ANY_SIZE = (1, 1 << 16)
+"""Bounds of a dynamic axis of which nothing is said."""
 MOST_IN_FILE = 1 << 30
 """Bytes of weights up to which they are in the file itself; a message holds at most 2 GB."""
 
 
 def export(function: Callable[..., Any], example_inputs: Any, path: str | os.PathLike[str] | None = None,
-           input_names: Sequence[str] | None = None, output_names: Sequence[str] | None = None) -> Any:
+           input_names: Sequence[str] | None = None, output_names: Sequence[str] | None = None, *,
+           dynamic_axes: Mapping[str, Mapping[int, str]] | None = None,
+           sizes: Mapping[str, tuple[int, int]] | None = None) -> Any:
     """Write what `function` does with inputs like the examples as ONNX; returns the `onnx.ModelProto`.
 
     `example_inputs`: a tensor, a sequence of them (arguments) or a dict (arguments by name). The function
-    gives a tensor, a sequence or a dict of them. Shapes are those of the examples. Raises ValueError for
-    what the standard has no operator for.
+    gives a tensor, a sequence or a dict of them. Shapes are those of the examples, but for `dynamic_axes`:
+    `{"x0": {0: "batch"}}` says that the first axis of input x0 may have any size, and is called "batch".
+    The function sees it as a bound Variable, from 1 to 65536 where `sizes` says nothing else.
+
+    Raises ValueError for what the standard has no operator for, and where what the function does depends on
+    the size of a dynamic axis.
     """
     onnx = onnx_package()
     arguments, named = _arguments(example_inputs)
     given = [*arguments, *named.values()]
     names = list(input_names or [*(f"x{i}" for i in range(len(arguments))), *named])
-    # memory of their own, which nothing else of the graph is a view of
-    inputs = [Tensor(x.numpy(), x.device, requires_grad=False) for x in given]
-    with Tensor.no_grad(), _noted_calls() as calls:
+    axes = _named_axes(dict(zip(names, given, strict=True)), dynamic_axes or {}, sizes or {})
+    inputs = [_input(x, {i: axes[n] for i, n in (dynamic_axes or {}).get(name, {}).items()})
+              for name, x in zip(names, given, strict=True)]
+    with Tensor.no_grad(), _noted_calls() as calls, _same_for_all_sizes():
         made = function(*inputs[:len(arguments)], **dict(zip(named, inputs[len(arguments):], strict=True)))
     results = _results(made, output_names)
     writer = OnnxWriter(calls)
@@ -81,7 +102,55 @@ def _results(made: Any, names: Sequence[str] | None) -> dict[str, Tensor]:
 
 def _described(name: str, x: Tensor) -> Any:
     helper = onnx_package().helper
-    return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(x.dtype.numpy), x.shape)
+    shape = [text_of(n.node) if isinstance(n, Size) else n for n in x.shape]
+    return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(x.dtype.numpy), shape)
+
+
+def _named_axes(inputs: Mapping[str, Tensor], named: Mapping[str, Mapping[int, str]],
+                bounds: Mapping[str, tuple[int, int]]) -> dict[str, int]:
+    """The sizes that dynamic axes have, by name. Raises ValueError for wrong names of inputs and axes, and
+    for axes of one name that are not equally long in the examples."""
+    unknown = [name for name in named if name not in inputs]
+    if unknown:
+        raise ValueError(f"dynamic_axes names {', '.join(map(repr, unknown))}; inputs are "
+                         f"{', '.join(map(repr, inputs))}")
+    found: dict[str, int] = {}
+    for name, axes in named.items():
+        for axis, text in axes.items():
+            if not text.isidentifier() or not 0 <= axis < inputs[name].ndim:
+                raise ValueError(f"dynamic_axes takes axes from 0 on and identifiers, got {axis}: {text!r} "
+                                 f"for {name!r} of shape {inputs[name].shape}")
+            size = inputs[name].shape[axis]
+            bound = as_size(UOp.variable(text, *bounds.get(text, ANY_SIZE)).bind(size))
+            if found.setdefault(text, bound) != bound:
+                raise ValueError(f"axes named {text!r} are {value_of(found[text])} and {size} long")
+    return found
+
+
+def _input(example: Tensor, axes: Mapping[int, int]) -> Tensor:
+    """What the function gets for an example: memory of its own, which no view merges with; of dynamic axes
+    only their sizes are known."""
+    if not axes:
+        source = Tensor(example.numpy(), example.device, requires_grad=False).uop
+    else:
+        shape = tuple(axes.get(i, n) for i, n in enumerate(example.shape))
+        memory = UOp.new_buffer(Tensor.empty(0, device=example.device).uop.device, prod(largest_shape(shape)),
+                                example.dtype)
+        source = Tensor.of(memory.reshape(largest_shape(shape))).shrink(tuple((0, n) for n in shape)).uop
+    return Tensor.of(UOp.new(Ops.CONTIGUOUS, example.dtype, (source,)))
+
+
+@contextmanager
+def _same_for_all_sizes() -> Iterator[None]:
+    """Raises ValueError where a comparison of sizes is decided by those of the examples."""
+    def refuse(condition: UOp, truth: bool) -> None:
+        raise ValueError(f"the function depends on whether {text_of(condition)}; give `sizes` for which that "
+                         f"is always {str(truth).lower()}")
+    when_decided.append(refuse)
+    try:
+        yield
+    finally:
+        when_decided.remove(refuse)
 
 
 @contextmanager
@@ -138,15 +207,17 @@ class OnnxWriter:
         self._names: dict[UOp, str] = {}
         self._constant_names: dict[Any, str] = {}
         self._inputs: set[UOp] = set()
+        self._sizes: dict[UOp, str] = {}
+        """expressions of dynamic sizes, each as a vector of one item"""
         self._depends: dict[UOp, bool] = {}
 
     def take_input(self, name: str, x: Tensor) -> None:
-        """`x`, and its memory (which is flat), as the input `name`."""
-        memory = x.uop.base
-        self._inputs.add(memory)
-        if memory is not x.uop:
-            self._names[memory] = self.add("Reshape", [name, self.ints([-1])])
+        """`x` as the input `name`, and its dynamic sizes as what shape it has."""
+        self._inputs.add(x.uop)
         self._names[x.uop] = name
+        for axis, n in enumerate(x.shape):
+            if isinstance(n, Size) and n.node not in self._sizes:
+                self._sizes[n.node] = self.add("Shape", [name], start=axis, end=axis + 1)
 
     def add(self, op: str, inputs: Sequence[str], outputs: Sequence[str] = (), **attributes: Any) -> str:
         """Write a node; returns the name of its first result."""
@@ -164,13 +235,28 @@ class OnnxWriter:
         return self._constant_names[key]
 
     def ints(self, numbers: Sequence[int]) -> str:
-        return self.constant(np.array(numbers, np.int64))
+        """The name of a vector of integers, of which dynamic sizes are computed."""
+        if not is_symbolic(numbers):
+            return self.constant(np.array(numbers, np.int64))
+        parts = [self.size(n.node) if isinstance(n, Size) else self.ints([n]) for n in numbers]
+        return self.add("Concat", parts, axis=0) if len(parts) > 1 else parts[0]
+
+    def size(self, node: UOp) -> str:
+        """The name of a vector of one item, the value of an index expression."""
+        if node.op is Ops.CONST:
+            return self.ints([node.arg])
+        if node not in self._sizes:
+            if node.op not in NODES:
+                raise ValueError(f"the standard has no operator for {node.op.name} of sizes")
+            self._sizes[node] = NODES[node.op](self, node, [self.size(s) for s in node.src])
+        return self._sizes[node]
 
     def depends(self, node: UOp) -> bool:
-        """Whether a value depends on an input."""
+        """Whether a value depends on an input, or on the size of one."""
         for n in node.toposort(stop=self._depends.__contains__):
             if n not in self._depends:
-                self._depends[n] = n in self._inputs or any(self._depends[s] for s in n.src)
+                self._depends[n] = n in self._inputs or n in self._sizes or bool(sizes_in(n.arg)) or any(
+                    self._depends[s] for s in n.src)
         return self._depends[node]
 
     def value(self, node: UOp) -> str:
@@ -191,7 +277,7 @@ class OnnxWriter:
         if not self.depends(node):
             return ()
         call = self.calls.get(node)
-        return node.src if call is None else call.operands
+        return tuple(s for s in (node.src if call is None else call.operands) if s.dtype is not dtypes.index)
 
     def _written(self, node: UOp) -> str:
         if not self.depends(node):
@@ -205,4 +291,6 @@ class OnnxWriter:
         if node.op not in NODES:
             raise ValueError(f"the standard has no operator for {node.op.name} of {node.dtype.name} "
                              f"{node.shape}")
-        return NODES[node.op](self, node, [self._names[s] for s in node.src])
+        names = [self.add("Squeeze", [self.size(s)]) if s.dtype is dtypes.index else self._names[s]
+                 for s in node.src]
+        return NODES[node.op](self, node, names)

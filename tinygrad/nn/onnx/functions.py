@@ -1,8 +1,10 @@
 """Operators that the standard says by others, and that have no function of their own in `ops/`."""
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+from tinygrad.graph.sizes import Size, text_of
 from tinygrad.nn.onnx.model import Graph, Node, OnnxError, _Reader, onnx_package
 from tinygrad.nn.onnx.values import Value, numpy_type
 
@@ -13,7 +15,7 @@ def standard_body(node: Node, inputs: list[Value]) -> Graph:
     """The graph that the standard gives for a node, for inputs of these types."""
     onnx = onnx_package()
     schema = onnx.defs.get_schema(node.op, node.version, node.domain)
-    types = tuple(None if x is None or isinstance(x, list) else (numpy_type(x), tuple(x.shape))
+    types = tuple(None if x is None or isinstance(x, list) else (numpy_type(x), _described(x.shape))
                   for x in inputs)
     proto = _with_values(node)
     key = (node.domain, node.op, node.version, types, proto.SerializeToString(deterministic=True))
@@ -46,6 +48,11 @@ def standard_body(node: Node, inputs: list[Value]) -> Graph:
             raise OnnxError(f"{node}: its body uses {', '.join(reader.unsupported)}")
         _BODIES[key] = graph
     return _BODIES[key]
+
+
+def _described(shape: Sequence[int]) -> tuple[int | str, ...]:
+    """A shape as the standard writes it: sizes that are not known have names."""
+    return tuple(text_of(n.node) if isinstance(n, Size) else n for n in shape)
 
 
 def _with_values(node: Node) -> Any:

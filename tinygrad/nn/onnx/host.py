@@ -5,12 +5,13 @@ result is too large to be a shape, and the tensor's function is called instead.
 """
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from tinygrad.nn.onnx.values import Array
+from tinygrad.helpers import prod
+from tinygrad.nn.onnx.values import Array, Sizes, Value
 
 MOST_ITEMS = 1 << 12
 """Items of a result up to which it is made by the host: more are data, for a kernel."""
@@ -21,7 +22,7 @@ class Unknown(Exception):
 
 
 def _small(array: Any) -> Any:
-    if array.size > MOST_ITEMS:
+    if np.size(array) > MOST_ITEMS:
         raise Unknown
     return array
 
@@ -37,8 +38,23 @@ def _axes(axes: Any) -> tuple[int, ...] | None:
     return None if axes is None else tuple(int(a) for a in np.asarray(axes).reshape(-1))
 
 
-def shape(data: Any, *, start: int = 0, end: int | None = None) -> Array:
-    return np.array(data.shape[start:end], np.int64)
+def shape(data: Any, *, start: int = 0, end: int | None = None) -> Value:
+    return Sizes.of(data.shape[start:end])
+
+
+def known_sizes(function: Callable[..., Any], inputs: Sequence[Value],
+                attributes: dict[str, Any]) -> list[Value]:
+    """What a function here gives for inputs among which are `Sizes`. Raises Unknown where it asks for their
+    numbers."""
+    kind = next(x.dtype for x in inputs if isinstance(x, Sizes))
+    arrays = [x.items if isinstance(x, Sizes) else x for x in inputs]
+    try:
+        found = function(*arrays, **attributes)
+    except TypeError as error:
+        raise Unknown from error
+    results = found if isinstance(found, (tuple, list)) else (found,)
+    return [x if isinstance(x, Sizes) else np.asarray(x) if np.asarray(x).dtype.kind == "b" else
+            Sizes.of(x, kind) for x in results]
 
 
 def reshape(data: Array, shape: Any, *, allowzero: int = 0) -> Array:
@@ -83,7 +99,16 @@ def reduce(function: Callable[..., Array]) -> Callable[..., Array]:
     return reduced
 
 
+def equal(a: Array, b: Array) -> Array:
+    """Sizes are compared by their numbers, not as expressions."""
+    if "O" in (a.dtype.kind, b.dtype.kind):
+        return ~np.asarray(a - b, object).astype(bool)
+    return np.asarray(a == b)
+
+
 def divide(a: Array, b: Array) -> Array:
+    if "O" in (a.dtype.kind, b.dtype.kind):  # which are not negative
+        return np.asarray(a // b)
     if a.dtype.kind == "f":
         return np.asarray(a / b)
     if not np.all(b):
@@ -97,10 +122,12 @@ def modulo(a: Array, b: Array, *, fmod: int = 0) -> Array:
     return np.asarray(np.fmod(a, b) if fmod else np.mod(a, b))
 
 
-def cast(data: Array, *, to: int, saturate: int = 1, round_mode: str = "up") -> Array:
+def cast(data: Array, *, to: int, saturate: int = 1, round_mode: str = "up") -> Value:
     from onnx import helper
 
     kind = helper.tensor_dtype_to_np_dtype(to)
+    if data.dtype.kind == "O" and kind.kind == "i":
+        return Sizes(data, kind)
     if kind.kind not in "biuf" or data.dtype.kind not in "biuf":
         raise Unknown
     return data.astype(kind)
@@ -145,7 +172,7 @@ HOST: dict[str, Callable[..., Any]] = {
     "Constant": constant,
     "ConstantOfShape": constant_of_shape,
     "Div": lambda A, B, **_: _small(divide(A, B)),
-    "Equal": lambda A, B: _small(A == B),
+    "Equal": lambda A, B: _small(equal(A, B)),
     "Expand": expand,
     "Floor": lambda X: np.floor(X),
     "Gather": gather,
@@ -169,7 +196,7 @@ HOST: dict[str, Callable[..., Any]] = {
     "ReduceSum": reduce(np.sum),
     "Reshape": reshape,
     "Shape": shape,
-    "Size": lambda data: np.array(np.prod(data.shape, dtype=np.int64)),
+    "Size": lambda data: Sizes.of(prod(data.shape)),
     "Slice": slice_,
     "Split": split,
     "Sqrt": lambda X: np.sqrt(X),

@@ -24,7 +24,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from tinygrad.dtype import dtype_from_numpy
-from tinygrad.nn.onnx.values import Array, Coded, Value, is_number
+from tinygrad.graph.sizes import Size
+from tinygrad.nn.onnx.values import Array, Coded, Sizes, Value, is_number
 from tinygrad.tensor import Tensor
 
 Ints: TypeAlias = tuple[int, ...]
@@ -133,13 +134,17 @@ def to_form(value: Value, form: Any, as_tensor: TensorMaker, as_array: HostReade
 
 
 def _one(array: Array) -> Any:
-    return array.reshape(-1)[0].item()
+    return array.reshape(-1)[:1].item()
+
+
+def _integer(value: Any) -> int:
+    return value if isinstance(value, Size) else int(value)
 
 
 _HOST_FORMS: dict[Any, Callable[[Array], Any]] = {
-    Ints: lambda array: tuple(int(n) for n in array.reshape(-1)),
+    Ints: lambda array: tuple(_integer(n) for n in array.reshape(-1)),
     Strings: lambda array: tuple(str(s) for s in array.reshape(-1)),
-    int: lambda array: int(_one(array)),
+    int: lambda array: _integer(_one(array)),
     float: lambda array: float(array.reshape(-1)[0]),
     bool: lambda array: bool(_one(array)),
     Array: lambda array: array,
@@ -188,7 +193,7 @@ def with_types(results: Sequence[Value], inputs: Sequence[Value],
     for i, said in enumerate(types[:len(typed)]):
         source = inputs[said] if isinstance(said, int) and said < len(inputs) else said
         kind = source.dtype.numpy if isinstance(source, Tensor) else \
-            source.dtype if isinstance(source, np.ndarray) else source
+            source.dtype if isinstance(source, (np.ndarray, Sizes)) else source
         if isinstance(kind, np.dtype) and isinstance(typed[i], Tensor) and typed[i].dtype.numpy != kind:
             typed[i] = typed[i].cast(dtype_from_numpy(kind))
         elif isinstance(kind, np.dtype) and isinstance(typed[i], np.ndarray) and typed[i].dtype != kind:

@@ -7,6 +7,7 @@ trace.
 """
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,11 +15,13 @@ import numpy as np
 
 from tinygrad.device import canonical_device
 from tinygrad.engine.realize import JitError
+from tinygrad.graph.sizes import changed_sizes, unbound
 from tinygrad.jit import TinyJit
 from tinygrad.nn.onnx.channels import fold_channel_maps
+from tinygrad.nn.onnx.dynamic import DynamicAxes, with_numbers
 from tinygrad.nn.onnx.evaluate import Evaluator, compute, is_foldable, is_size, tensor_over
 from tinygrad.nn.onnx.model import Graph, Model, Node, OnnxError, Source, TypeOf, read_model
-from tinygrad.nn.onnx.values import Array, Coded, Value, is_coded, is_number, numpy_type
+from tinygrad.nn.onnx.values import Array, Coded, Sizes, Value, is_coded, is_number, numpy_type
 from tinygrad.tensor import Tensor
 
 MOST_KINDS = 16
@@ -32,6 +35,10 @@ class OnnxRunner:
     where it runs. `inputs` and `outputs` say for each name its NumPy type and its shape: an int is a size, a
     string the name of an axis that is as long as in the inputs given (the same name, the same size).
 
+    `sizes` gives bounds to named axes: with `{"batch": (1, 64)}` that size is a bound Variable, and one trace
+    serves all of them. Where an operator needs the number itself, a warning says so; then, and without
+    bounds, each size has a trace of its own.
+
     Raises OnnxError for a file that is no model, is cut short, asks for weights outside of its folder, or has
     operators that are not supported (all of them are named), before anything runs.
     """
@@ -39,7 +46,8 @@ class OnnxRunner:
     inputs: dict[str, TypeOf]
     outputs: dict[str, TypeOf]
 
-    def __init__(self, source: Source | Any, device: str | None = None) -> None:
+    def __init__(self, source: Source | Any, device: str | None = None, *,
+                 sizes: Mapping[str, tuple[int, int]] | None = None) -> None:
         self.model: Model = read_model(source)
         graph = self.model.graph
         place = canonical_device(device)
@@ -48,6 +56,7 @@ class OnnxRunner:
         self.inputs = {name: t for name, t in graph.inputs.items() if name not in graph.constants}
         self.outputs = graph.outputs
         self._optional = {name: t for name, t in graph.inputs.items() if name in graph.constants}
+        self._axes = DynamicAxes(sizes, graph.inputs) if sizes else None
         self._evaluator = Evaluator(self.device)
         self._known: dict[str, Value] = {}
         """values that do not depend on inputs"""
@@ -72,6 +81,26 @@ class OnnxRunner:
 
     def values(self, given: Mapping[str, Value]) -> dict[str, Value]:
         """The outputs for checked inputs, in whatever form they have: strings stay arrays."""
+        if self._axes is None or self._reads_values:
+            return self._values(given)
+        said = {**self.inputs, **self._optional}
+        held = self._axes.with_sizes(given, said, self._numbers(given), self.device)
+        try:
+            found = self._values(held)
+        except (OnnxError, TypeError, ValueError) as error:
+            results = self._values(given)  # which says what is wrong with the inputs, if that is it
+            self._axes = None
+            warnings.warn(f"each size has a trace of its own: {error}", stacklevel=3)
+            return results
+        return {name: with_numbers(value) for name, value in found.items()}
+
+    def _numbers(self, given: Mapping[str, Value]) -> dict[str, int]:
+        """How long the named axes of inputs are."""
+        said = {**self.inputs, **self._optional}
+        return {name: size for k, v in given.items() if isinstance(v, Tensor)
+                for name, size in zip(said[k].shape or (), v.shape, strict=False) if isinstance(name, str)}
+
+    def _values(self, given: Mapping[str, Value]) -> dict[str, Value]:
         fixed = {k: self._evaluator.as_array(v) for k, v in given.items()
                  if k in self._read_inputs and isinstance(v, Tensor)}
         self._evaluator.was_read.clear()
@@ -116,7 +145,7 @@ class OnnxRunner:
         return found
 
     def _results(self, free: dict[str, Tensor], fixed: dict[str, Array]) -> dict[str, Value]:
-        return {name: self._evaluator.as_tensor(v) if isinstance(v, np.ndarray) else v
+        return {name: self._evaluator.as_tensor(v) if isinstance(v, (np.ndarray, Sizes)) else v
                 for name, v in self._evaluate({**free, **fixed}).items()}
 
     def _evaluate(self, inputs: Mapping[str, Value]) -> dict[str, Value]:
@@ -204,6 +233,8 @@ class OnnxRunner:
     def _public(self, value: Value) -> Any:
         if isinstance(value, np.ndarray) and is_number(value) and not is_coded(value.dtype):
             return self._evaluator.as_tensor(value)
+        if isinstance(value, Sizes):
+            return with_numbers(value.tensor())
         return [self._public(v) for v in value] if isinstance(value, list) else value
 
 
@@ -211,12 +242,14 @@ def _is_traced(value: Value) -> bool:
     """Whether a trace can give this value: it is a tensor, or numbers that could be one."""
     if isinstance(value, list):
         return all(isinstance(item, Tensor) for item in value)
-    return isinstance(value, Tensor) or (isinstance(value, np.ndarray) and is_number(value)
+    return isinstance(value, (Tensor, Sizes)) or (isinstance(value, np.ndarray) and is_number(value)
                                          and not is_coded(value.dtype))
 
 
 def _kind_of(value: Value) -> tuple[Any, ...]:
-    return (value.shape, value.dtype) if isinstance(value, Tensor) else (type(value),)
+    if not isinstance(value, Tensor):
+        return (type(value),)
+    return (changed_sizes(value.shape, unbound), value.dtype)
 
 
 def _type_name(kind: np.dtype[Any]) -> str:

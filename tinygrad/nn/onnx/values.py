@@ -1,8 +1,8 @@
 """What flows through a graph: tensors, arrays that the host knows, and numbers that no tensor can hold.
 
 A value is a `Tensor`; an `Array` of NumPy, which is known while importing or while a run is traced (shapes,
-strings, small constants); a `Coded` tensor; a list (a sequence of the standard); or None (what is optional
-and not there).
+strings, small constants); `Sizes`, among which are expressions of Variables; a `Coded` tensor; a list (a
+sequence of the standard); or None (what is optional and not there).
 """
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ import ml_dtypes
 import numpy as np
 
 from tinygrad.dtype import DType, dtype_from_numpy, dtypes
+from tinygrad.graph.sizes import Size
 from tinygrad.tensor import Tensor
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Value: TypeAlias = Any
-"""Tensor | Array | Coded | list[Value] | None"""
+"""Tensor | Array | Sizes | Coded | list[Value] | None"""
 
 CODED_INTEGERS = {np.dtype(t): dtypes.int8 if low < 0 else dtypes.uint8 for t, low in
                   [(ml_dtypes.int4, -8), (ml_dtypes.uint4, 0), (ml_dtypes.int2, -2), (ml_dtypes.uint2, 0)]}
@@ -88,6 +89,33 @@ class Coded:
         negative = (x.bitcast(dtypes.int32) < 0) if has_negative_zero else (x < 0) & (code > 0)
         code = (negative & (code < sign)).where(code + sign, code)
         return Coded((code if has_negative_zero else x.isnan().where(nan, code)).cast(dtypes.uint8), kind)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Integers that the host computes with, some of which are expressions of Variables (`graph/sizes.py`)."""
+
+    items: Array
+    """of objects"""
+    dtype: np.dtype[Any]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return np.shape(self.items)
+
+    @staticmethod
+    def of(items: Any, dtype: Any = np.int64) -> Value:
+        """An array of these integers; `Sizes` where not all of them are known."""
+        array = np.empty(np.shape(items), object)
+        array[...] = items
+        if any(isinstance(n, Size) for n in array.flat):
+            return Sizes(array, np.dtype(dtype))
+        return array.astype(dtype)
+
+    def tensor(self) -> Tensor:
+        """These numbers as a tensor: arguments of the kernels that use them."""
+        numbers = [Tensor(n).cast(tensor_type(self.dtype)) for n in self.items.flat]
+        return Tensor.stack(*numbers).reshape(self.shape)
 
 
 if TYPE_CHECKING:

@@ -9,9 +9,21 @@ from typing import Any
 import numpy as np
 
 from tinygrad.dtype import dtypes
+from tinygrad.graph.shapes import broadcast_shape
+from tinygrad.graph.sizes import at_least, at_most, is_symbolic, largest
+from tinygrad.helpers import prod
 from tinygrad.nn.onnx.host import constant, shape
 from tinygrad.nn.onnx.registry import Ints, op, ops
-from tinygrad.nn.onnx.values import Array, Coded, Items, Value, element_type, is_coded, tensor_type
+from tinygrad.nn.onnx.values import (
+    Array,
+    Coded,
+    Items,
+    Sizes,
+    Value,
+    element_type,
+    is_coded,
+    tensor_type,
+)
 from tinygrad.tensor import Tensor
 
 
@@ -66,15 +78,17 @@ def Shape(data: Value, *, start: int = 0, end: int | None = None) -> Value:
 
 @op
 def Size(data: Value) -> Value:
-    return np.array(math.prod(data.shape), np.int64)
+    return Sizes.of(prod(data.shape))
 
 
 @op
 def Range(start: Array, limit: Array, delta: Array, *, stash_type: int = 1) -> Value:
     first, step = start.item(), delta.item()
-    count = max(0, math.ceil((limit.item() - first) / step))
-    wide = tensor_type(start.dtype) if start.dtype.itemsize >= 4 else dtypes.float32
-    return (Tensor.arange(count, dtype=wide) * step + first).cast(tensor_type(start.dtype))
+    kind = np.dtype(np.int64) if "O" in (start.dtype.kind, limit.dtype.kind) else start.dtype
+    count = max(0, math.ceil((limit.item() - first) / step)) if kind.kind == "f" else \
+        at_least(-((first - limit.item()) // step), 0)
+    wide = tensor_type(kind) if kind.itemsize >= 4 else dtypes.float32
+    return (Tensor.arange(count, dtype=wide) * step + first).cast(tensor_type(kind))
 
 
 @op
@@ -122,8 +136,19 @@ def _slice(data: Tensor, starts: Ints, ends: Ints, axes: Ints | None = None,
         axis, step = i if axes is None else axes[i], 1 if steps is None else steps[i]
         # an end before the first item, which Python would count from the back
         stop = None if step < 0 and end < -data.shape[axis] else end
+        if is_symbolic((data.shape[axis],)):
+            start, stop = _within(start, data.shape[axis]), _within(end, data.shape[axis])
         index[axis] = slice(start, stop, step)
     return data[tuple(index)]
+
+
+def _within(place: int, size: int) -> int:
+    """Where a slice ends that is said by a number, on an axis of a size that is not known."""
+    if is_symbolic((place,)):
+        return place
+    if place < 0:
+        return at_least(size + max(place, -largest(size)), 0)
+    return size if place >= largest(size) else at_most(size, place)
 
 
 def _split(input: Tensor, split: Ints | None = None, *, axis: int = 0, num_outputs: int | None = None,
@@ -135,7 +160,7 @@ def _split(input: Tensor, split: Ints | None = None, *, axis: int = 0, num_outpu
 
 
 def _expand(input: Tensor, shape: Ints) -> Tensor:
-    sizes = np.broadcast_shapes(input.shape, shape)
+    sizes = broadcast_shape("expand", input.shape, shape)
     return input.reshape((1,) * (len(sizes) - input.ndim) + input.shape).expand(sizes)
 
 
