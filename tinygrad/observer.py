@@ -43,7 +43,8 @@ class Observer:
         return items
 
     def sites_again(self, sites: Any, before: Any, structure: Any) -> Any:
-        """The same for (kernel, lines) of calls: equal ones are the same object."""
+        """The same for (kernel, lines) of calls, which come next in this thread: equal ones are the same
+        object."""
         return sites
 
     # --- schedules and kernels --------------------------------------------------------------------------
@@ -74,6 +75,12 @@ class Observer:
         """A block of host time of one kind."""
         raise NotImplementedError
 
+    def realized(self, start: float, end: float) -> None:
+        """Tensors were computed, or what computes them was given to queues, between these moments."""
+
+    def marked(self, name: str, color: str) -> None:
+        """The program marks this moment."""
+
     def kernel_run(self, kernel: Any, device: str, start: Any, end: Any) -> None:
         """A kernel was given to a queue between two timestamps of that."""
 
@@ -86,8 +93,8 @@ class Observer:
 
     # --- memory -----------------------------------------------------------------------------------------
 
-    def allocated(self, buffer: Any) -> Any:
-        """A buffer has memory now. What this returns is given to `freed`."""
+    def allocated(self, device: str, size: int) -> Any:
+        """A buffer has so many bytes of memory now. What this returns is given to `freed`."""
 
     def freed(self, device: str, size: int, known: Any) -> None:
         """A buffer's memory is free again."""

@@ -6,12 +6,14 @@ import sys
 import numpy as np
 
 from tinygrad import Tensor, TinyJit, nn
+from tinygrad.helpers import profile_marker
 
 
 def matmul() -> None:
     a, b = (Tensor(np.random.default_rng(i).random((256, 256), np.float32)) for i in range(2))
     for _ in range(5):
         (a @ b).realize()
+    profile_marker("multiplied", "green")
 
 
 class ConvNet:

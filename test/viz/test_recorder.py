@@ -75,6 +75,20 @@ def test_a_kernel_of_a_gradient_is_for_the_line_of_the_value() -> None:
     assert any(each["gradient"] and each["frames"][0][1] == line for each in lines)
 
 
+def test_what_is_made_of_numbers_alone_is_for_its_line() -> None:
+    """Initial weights, random numbers: no source of theirs is on a device."""
+    with recorded() as recorder:
+        weights = Tensor.uniform(9, 31); one = here()  # noqa: E702
+        filled = Tensor.full((3, 29), 2.0).contiguous(); two = here()  # noqa: E702
+        weights.realize()
+        filled.realize()
+        assert (Tensor(2.0) + 1).realize().item() == 3
+    found = exported(recorder)
+    lines = {k["name"]: line_of(found, k)[1] for k in found["kernels"] if k["count"] and k["name"] in
+             ("e_9_31", "e_3_29")}
+    assert lines == {"e_9_31": one, "e_3_29": two}
+
+
 def test_equal_graphs_at_other_lines_are_for_those() -> None:
     x, y = (ones(17, 3).realize() for _ in range(2))
     (x * 5).realize()  # before anybody records
@@ -237,7 +251,7 @@ def test_a_search_says_what_it_tried() -> None:
 
 
 def test_a_ring_keeps_the_last_events_and_totals_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tinygrad.viz.recorder.MOST_EVENTS", 20)
+    monkeypatch.setattr("tinygrad.viz.events.MOST_EVENTS", 20)
     x = ones(4).realize()
     with recorded(False) as recorder:
         for _ in range(60):
@@ -281,4 +295,4 @@ def test_a_page_has_its_recording() -> None:
 def test_nothing_is_called_when_nobody_watches() -> None:
     assert observer.active is None
     x = (ones(2) + 1).realize()
-    assert "line" not in x.uop.__dict__
+    assert x.uop.line == 0

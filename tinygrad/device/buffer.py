@@ -66,9 +66,10 @@ class Buffer(Owner):
         """Take the memory, if that has not happened; with `idle` such that nobody has to wait for."""
         if self._memory is None:
             allocator = self._allocator = Device[self.device].allocator
-            allocator.allocate(self, self.nbytes, idle)
+            size = self.nbytes
+            allocator.allocate(self, size, idle)
             if observer.active is not None:
-                self._recorded = observer.active.allocated(self)
+                self._recorded = observer.active.allocated(self.device, size)
         return self
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:

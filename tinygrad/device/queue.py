@@ -20,6 +20,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
@@ -445,9 +446,8 @@ if hasattr(os, "register_at_fork"):
                         after_in_child=lambda: _after_fork(True))
 
 
-def clock() -> float:
-    """The host's monotonic clock, in seconds, as native code reads it too."""
-    return time.clock_gettime(time.CLOCK_MONOTONIC)
+clock: Callable[[], float] = partial(time.clock_gettime, time.CLOCK_MONOTONIC)
+"""The host's monotonic clock, in seconds, as native code reads it too."""
 
 
 def describe(what: Any) -> str:

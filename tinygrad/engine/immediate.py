@@ -72,7 +72,6 @@ def run(structure: Structure, template: Template | None) -> bool:
     watcher, sites = observer.active, launch.sites
     if watcher is not None:
         sites = watcher.sites_again(sites, template.node_lines, structure)
-        watcher.begin_step(sites[0][1])
     addresses: dict[int, int] = {}
     for number, node in enumerate(structure.buffers):
         memory = node.storage.buffer

@@ -25,7 +25,7 @@ import numpy as np
 from tinygrad import observer
 from tinygrad.codegen.compile import CompiledKernel, compile_kernels, compiled_kernel
 from tinygrad.device import Buffer, Device
-from tinygrad.device.queue import CommandQueue, Order, TimelinePoint
+from tinygrad.device.queue import CommandQueue, Order, TimelinePoint, clock
 from tinygrad.dtype import DType, dtypes
 from tinygrad.engine import immediate
 from tinygrad.engine.copying import copied_from, queue_for_copy
@@ -232,11 +232,15 @@ def realize_uops(uops: Sequence[UOp], done: Callable[[], None] = lambda: None) -
     """Compute `uops`. Nodes that have a value already, and views of buffers, cost nothing. Calls `done` when
     everything is computed; twice, if an interrupt (Ctrl-C) broke it up, so that it always comes to its end
     (`helpers.complete` says why)."""
-    if observer.active is None:
+    watcher = observer.active
+    if watcher is None:
         _realize(uops, done)
         return
-    with observer.active.span("realize", ""):
+    start = clock()
+    try:
         _realize(uops, done)
+    finally:
+        watcher.realized(start, clock())
 
 
 def _realize(uops: Sequence[UOp], done: Callable[[], None]) -> None:

@@ -85,6 +85,7 @@ class UOp(Walk, Operators, Movement):
         "device",
         "dtype",
         "flags",
+        "line",
         "op",
         "shape",
         "src",
@@ -102,6 +103,8 @@ class UOp(Walk, Operators, Movement):
     """what else is known of it at once: see `graph/node_flags.py`"""
     computed_into: UOp | None
     """the view that this node's value was computed into, even if that was overwritten since"""
+    line: int
+    """the number of the user's line that asked for it, where somebody records (`observer.py`), or 0"""
 
     @staticmethod
     def new(op: Ops, dtype: DType, src: tuple[UOp, ...] = (), arg: Any = None,
@@ -133,6 +136,7 @@ class UOp(Walk, Operators, Movement):
             node.flags = found if dtype.is_float else found & ~LEAF
             node.device = place_of(arg) if op in _PLACED else device
         node.computed_into = None
+        node.line = 0
         new = _Interned(node, _forget)
         new.key = key
         while (entry := _interned.setdefault(key, new)) is not new:

@@ -106,7 +106,7 @@ class ScheduledGraph:
         rows = tuple(NodeRow(
             n.op.name, format_dtype(n.dtype), tuple(x if isinstance(x, int) else str(x) for x in n.shape),
             shortened(format_argument(n)), tuple(position[s] for s in n.src if s in position),
-            n.__dict__.get("line", 0), tuple(items_of.get(n, ())), weakref.ref(n)) for n in order)
+            n.line, tuple(items_of.get(n, ())), weakref.ref(n)) for n in order)
         items = tuple(ItemRow(i.ast, i.device, i.outputs, i.lines,
                               tuple((b.dtype.name, b.arg.size) for b in i.buffers)) for i in schedule.items)
         return ScheduledGraph(rows, items, len(structure.nodes) - len(order))

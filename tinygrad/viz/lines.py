@@ -17,7 +17,7 @@ PACKAGE = str(Path(__file__).parents[1])
 LIBRARY = sysconfig.get_path("stdlib")
 MOST_FRAMES = 24
 """The user's frames that are kept of one stack, the innermost."""
-MOST_DEPTH = 200
+MOST_DEPTH = 100
 """Frames that are looked at."""
 CALLS = frozenset({"__call__", "forward"})
 """Methods that run a module of a model."""
@@ -64,35 +64,53 @@ class Lines:
     def __init__(self) -> None:
         self.all: list[Line] = [Line()]
         self.numbers: dict[Line, int] = {self.all[0]: UNKNOWN}
-        self.known: dict[tuple[Any, ...], int] = {}
-        """by the key of a stack"""
-        self.kinds: dict[CodeType, int] = {}
+        self.known: dict[tuple[int, ...], int] = {}
+        """by the key of a stack: for each of the user's frames the ids of its code, its instruction, and of a
+        module's call the module's id"""
+        self.kinds: dict[int, int] = {}
+        """by the id of code: what its frames are"""
+        self.codes: list[CodeType] = []
         self.gradients: dict[int, int] = {}
 
-    def here(self) -> int:
-        """The number of the user's line that runs now."""
+    def here(self, inner: int = 0) -> int:
+        """The number of the user's line that runs now; `inner` callers of the caller are not the user's."""
         kinds = self.kinds
-        key: list[Any] = []
-        modules: list[Any] = []
-        frame: FrameType | None = sys._getframe(1)
+        key: list[int] = []
+        frame: FrameType | None = sys._getframe(1 + inner)
         for _ in range(MOST_DEPTH):
             if frame is None:
                 break
-            code = frame.f_code
-            kind = kinds.get(code)
-            if kind is None:
-                kind = kinds[code] = kind_of(code)
+            code = id(frame.f_code)  # the code as a key would be hashed, all of it, each time
+            try:
+                kind = kinds[code]
+            except KeyError:
+                kind = self.kind(frame.f_code)
             if kind:
-                key.append(code)
-                key.append(frame.f_lasti)
+                key += code, frame.f_lasti
                 if kind != USER:
-                    module = frame.f_locals.get("self")
-                    key.append(id(module))
-                    modules.append(module)
+                    key.append(id(frame.f_locals.get("self")))
             frame = frame.f_back
         found = self.known.get(tuple(key))
-        if found is None:
-            found = self.known[tuple(key)] = self.number(Line(frames_of(key), path_of(modules[::-1])))
+        return self.met(tuple(key), sys._getframe(1 + inner)) if found is None else found
+
+    def kind(self, code: CodeType) -> int:
+        """What frames of some code are; the code is kept, and so keeps its id."""
+        self.codes.append(code)
+        found = self.kinds[id(code)] = kind_of(code)
+        return found
+
+    def met(self, key: tuple[int, ...], frame: FrameType | None) -> int:
+        """The number of a stack that is met for the first time."""
+        frames: list[tuple[CodeType, int]] = []
+        modules: list[Any] = []
+        while frame is not None and len(frames) < MOST_FRAMES:
+            kind = self.kinds.get(id(frame.f_code), SKIPPED)
+            if kind in (USER, MODULE):
+                frames.append((frame.f_code, frame.f_lasti))
+            if kind in (MODULE, OWN_MODULE):
+                modules.append(frame.f_locals.get("self"))
+            frame = frame.f_back
+        found = self.known[key] = self.number(Line(frames_of(frames), path_of(modules[::-1])))
         return found
 
     def number(self, line: Line) -> int:
@@ -128,13 +146,10 @@ def kind_of(code: CodeType) -> int:
     return MODULE if is_call and "site-packages" not in file else USER
 
 
-def frames_of(key: list[Any]) -> tuple[Frame, ...]:
-    """The user's frames in the key of a stack."""
-    frames = []
-    for i, code in enumerate(key):
-        if isinstance(code, CodeType) and not code.co_filename.startswith(PACKAGE):
-            frames.append(Frame(code.co_filename, line_at(code, key[i + 1]), code.co_name))
-    return tuple(frames[:MOST_FRAMES])
+def frames_of(places: list[tuple[CodeType, int]]) -> tuple[Frame, ...]:
+    """The user's frames: code and instruction of each."""
+    return tuple(Frame(code.co_filename, line_at(code, instruction), code.co_name)
+                 for code, instruction in places)
 
 
 def line_at(code: CodeType, instruction: int) -> int:

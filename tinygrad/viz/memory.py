@@ -1,12 +1,17 @@
 """Memory over time: what is used when, and which of the user's lines own the peak.
 
-In: buffers as they get memory and lose it. Out: a series of (moment, bytes), and the owners at the highest.
+In: changes, as buffers get memory and lose it, which cost a tuple each. Out, once they are settled: a series
+of (moment, bytes), and the owners at the highest.
 """
 from __future__ import annotations
 
+import threading
 from collections import deque
 from dataclasses import dataclass
-from typing import NamedTuple
+from itertools import chain
+from typing import Any, NamedTuple
+
+import numpy as np
 
 MOST_POINTS = 100_000
 """Changes that are kept; the oldest go first."""
@@ -14,7 +19,7 @@ MOST_ARENAS = 64
 
 
 class Held(NamedTuple):
-    """What is known of a piece of memory."""
+    """Who holds memory."""
 
     line: int
     device: str
@@ -38,41 +43,58 @@ class MemoryRecord:
     """The memory of a recording."""
 
     def __init__(self) -> None:
+        self.changes: deque[tuple[float, int, int]] = deque()
+        """(moment, bytes, owner's number) that are not settled yet; bytes are negative where memory is given
+        back"""
+        self.owners: list[Held] = []
+        self.owner_of: dict[tuple[int, str], int] = {}
+        self.held = np.zeros(0)
+        """bytes of each owner, now"""
+        self.at_peak = np.zeros(0)
         self.used = 0
         self.peak = 0
         self.peak_at = 0.0
-        self.owners: dict[Held, int] = {}
-        """bytes, now"""
-        self.at_peak: dict[Held, int] | None = None
-        """bytes at the peak; None while now is the peak"""
-        self.series: deque[tuple[float, int]] = deque(maxlen=MOST_POINTS)
+        self.points = np.zeros((0, 2))
+        """(moment, bytes used), the last of them"""
         self.arenas: list[ArenaRecord] = []
+        self.lock = threading.Lock()
 
-    def take(self, moment: float, size: int, held: Held) -> None:
-        """Memory was given to somebody."""
-        self.used += size
-        self.owners[held] = self.owners.get(held, 0) + size
-        if self.used > self.peak:
-            self.peak, self.peak_at, self.at_peak = self.used, moment, None
-        self.series.append((moment, self.used))
+    def owner(self, line: int, device: str) -> int:
+        """The number of who holds memory of a device for a line."""
+        found = self.owner_of.get((line, device))
+        if found is None:
+            found = self.owner_of[line, device] = len(self.owners)
+            self.owners.append(Held(line, device))
+        return found
 
-    def give_back(self, moment: float, size: int, held: Held) -> None:
-        """Memory is free again."""
-        if self.at_peak is None:
-            self.at_peak = dict(self.owners)
-        self.used -= size
-        left = self.owners.get(held, 0) - size
-        if left > 0:
-            self.owners[held] = left
-        else:
-            self.owners.pop(held, None)
-        self.series.append((moment, self.used))
+    def settle(self) -> None:
+        """Count the changes given so far."""
+        with self.lock:
+            changes = [self.changes.popleft() for _ in range(len(self.changes))]
+            if not changes:
+                return
+            table = np.fromiter(chain.from_iterable(changes), np.float64, 3 * len(changes)).reshape(-1, 3)
+            sizes, owners = table[:, 1], table[:, 2].astype(np.int64)
+            used = self.used + np.cumsum(sizes)
+            self.held = np.concatenate([self.held, np.zeros(len(self.owners) - len(self.held))])
+            highest = int(np.argmax(used))
+            if used[highest] > self.peak:
+                self.peak, self.peak_at = int(used[highest]), float(table[highest, 0])
+                self.at_peak = self.held + totals(owners[:highest + 1], sizes[:highest + 1], len(self.held))
+            self.held += totals(owners, sizes, len(self.held))
+            self.used = int(used[-1])
+            self.points = np.concatenate([self.points, np.stack([table[:, 0], used], 1)])[-MOST_POINTS:]
 
     def peak_owners(self) -> dict[Held, int]:
         """Who had how many bytes at the peak."""
-        return dict(self.owners if self.at_peak is None else self.at_peak)
+        return {self.owners[i]: int(size) for i, size in enumerate(self.at_peak.tolist()) if size > 0}
 
     def place(self, arena: ArenaRecord) -> None:
         """Remember an arena; of many equal ones, one."""
         if len(self.arenas) < MOST_ARENAS and arena not in self.arenas:
             self.arenas.append(arena)
+
+
+def totals(owners: Any, sizes: Any, count: int) -> Any:
+    """The bytes of each owner."""
+    return np.bincount(owners, sizes, count)

@@ -4,41 +4,39 @@ In: the calls of `tinygrad/observer.py`. Out: lines, kernels, events, memory and
 `recording.py` writes down as JSON, `trace.py` as a trace for Perfetto and `table.py` as tables.
 
 An event is (track, site, start, end) on the host's monotonic clock; a site is what happens there: a kernel
-for a line, a copy, a stage of the compiler. Times of kernels are read once they are known, and nobody waits
-for them before. Events are a ring: of a long run the last ones stay, while totals count all.
+for a line, a copy, a stage of the compiler. What is called while a program runs keeps references and numbers,
+and formats nothing: `events.py` and `memory.py` count later, many at once.
 """
 from __future__ import annotations
 
 import threading
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from tinygrad.device import Device
-from tinygrad.device.queue import DriverQueue, clock
+from tinygrad.device.queue import clock
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.passes import is_recording, record_passes
 from tinygrad.graph.walk import Watching
 from tinygrad.helpers import getenv
 from tinygrad.observer import Observer
+from tinygrad.viz.events import MOST_KNOWN, EventLog
 from tinygrad.viz.graphs import ScheduledGraph
 from tinygrad.viz.kernels import KernelRecord, SearchRecord
 from tinygrad.viz.lines import LINES, UNKNOWN
-from tinygrad.viz.memory import ArenaRecord, Held, MemoryRecord
+from tinygrad.viz.memory import ArenaRecord, MemoryRecord
 
-MOST_EVENTS = 200_000
-"""Events kept; the oldest go first."""
-MOST_PENDING = 1024
-"""Runs whose times were not read yet."""
 MOST_SCHEDULES = 200
 STAGES = frozenset({"plan", "render", "compile", "load", "search", "rewrite"})
 """Spans that are part of making a kernel."""
-FREQUENT = frozenset({"realize", "replay"})
-"""Spans that are never part of making a kernel."""
 HOST = "host"
+INNER_FRAMES = 3
+"""Callers of `tensor_made` that are never the user's: it, `Tensor._init`, and who makes a tensor so."""
+LINE = attrgetter("line")
 
 
 class Site(NamedTuple):
@@ -46,11 +44,24 @@ class Site(NamedTuple):
 
     kind: str
     """kernel, copy, or a stage: realize, schedule, write, plan, render, compile, load, search, trace,
-    replay"""
+    replay, mark"""
     name: str
     kernel: int = -1
     lines: tuple[int, ...] = ()
     bytes: int = 0
+    color: str = ""
+    """of a mark"""
+
+
+class Launch(NamedTuple):
+    """Where the kernels of a list that runs again and again are counted."""
+
+    given: Any
+    """the list of (kernel, lines)"""
+    sites: np.ndarray[Any, Any]
+    first: int
+    """the first of them"""
+    track: int
 
 
 class Local(threading.local):
@@ -79,43 +90,28 @@ class Recorder(Observer):
         """by a `CompiledKernel`'s id, and by what it was written from: (ast, device)"""
         self.sites: list[Site] = []
         self.site_of: dict[Any, int] = {}
-        self.site_lists: dict[int, tuple[Any, np.ndarray[Any, Any], int]] = {}
-        """by the id of a list of (kernel, lines): it, the numbers of its sites, its track"""
+        self.launches: dict[int, Launch] = {}
+        """by the id of a list of (kernel, lines)"""
         self.moved_sites: dict[Any, tuple[Any, Any]] = {}
         """by the id of the sites of a template and the lines of another graph of its structure"""
         self.tracks: list[str] = []
         self.track_of: dict[str, int] = {}
-        self.totals: dict[int, int] = {}
-        """how often each site ran"""
-        self.spent: dict[int, float] = {}
-        """and for how many seconds"""
-        self.events: deque[tuple[int, Any, Any, Any]] = deque()
-        """(track, site, start, end), of a list of kernels arrays"""
-        self.event_count = 0
-        self.dropped = 0
-        self.pending: deque[tuple[int, Any, Any, Any]] = deque()
-        """(track, sites, (start, end) as timestamps or the times of a list, point)"""
+        self.log = EventLog(float(getenv("VIZ_SECONDS", 600.0)))
         self.memory = MemoryRecord()
         self.schedules: list[ScheduledGraph] = []
         self.schedule_count = 0
         self.local = Local()
-        self.settling = threading.RLock()
-        self.offsets: dict[str, float] = {}
-        """by queue of a driver: its clock's zero on the host's clock"""
-        self.keep_seconds = float(getenv("VIZ_SECONDS", 600.0))
-        self.listeners: list[Callable[[int, Any, Any, Any], None]] = []
-        """what each settled event is given to"""
+        self.realized_site = self.site(Site("realize", ""))
 
     # --- tensors and lines ------------------------------------------------------------------------------
 
     def tensor_made(self, node: Any) -> None:
-        if node.device is not None and "line" not in node.__dict__:  # a number is marked with what uses it
-            mark(node, self.lines.here())
+        if not node.line and (node.device is not None or not is_number(node)):
+            mark(node, self.lines.here(INNER_FRAMES))
 
     def gradients_made(self, node: Any, gradients: Sequence[Any]) -> None:
-        line = node.__dict__.get("line")
-        if line is not None:
-            number = self.lines.gradient(line)
+        if node.line:
+            number = self.lines.gradient(node.line)
             for gradient in gradients:
                 mark(gradient, number)
 
@@ -126,9 +122,8 @@ class Recorder(Observer):
         for before, after in pairs:
             if before is after:
                 continue
-            line = before.__dict__.get("line")
-            if line is not None:
-                after.__dict__.setdefault("line", line)
+            if not after.line:
+                after.line = before.line
             if local.scheduling:
                 local.original.setdefault(after, local.original.get(before, before))
 
@@ -138,18 +133,17 @@ class Recorder(Observer):
         self.local.groups.append((items, {original.get(n, n) for n in nodes}))
         found: dict[int, int] = {}
         for node in nodes:
-            line = node.__dict__.get("line")
-            if line is not None and node.op is not Ops.CONST:
+            line = node.line
+            if line and node.op is not Ops.CONST:
                 weight = 1 + (work_of(node) if node.op is Ops.REDUCE else 0)
                 found[line] = max(found.get(line, 0), weight)
         for output in outputs:  # of several lines with as much to do, a kernel is for that of what it stores
-            line = output.__dict__.get("line")
-            if line is not None:
-                found[line] = found.get(line, 0) + 1
+            if output.line:
+                found[output.line] = found.get(output.line, 0) + 1
         return tuple(sorted(found, key=lambda line: -found[line]))
 
     def lines_of_nodes(self, structure: Any) -> tuple[int, ...]:
-        return tuple([node.__dict__.get("line", UNKNOWN) for node in structure.nodes])
+        return tuple(map(LINE, structure.nodes))
 
     def items_again(self, items: list[Any], before: Any, structure: Any) -> list[Any]:
         now = self.lines_of_nodes(structure)
@@ -158,21 +152,22 @@ class Recorder(Observer):
         return [item._replace(lines=self.moved(item.lines, before, now, structure)) for item in items]
 
     def sites_again(self, sites: Any, before: Any, structure: Any) -> Any:
-        now = self.lines_of_nodes(structure)
-        if now == before:
-            return sites
-        known = self.moved_sites.get((id(sites), now))
-        if known is None:
-            moved = tuple([(kernel, self.moved(lines, before, now, structure)) for kernel, lines in sites])
-            known = self.moved_sites[id(sites), now] = sites, moved
-        return known[1]
+        now = tuple(map(LINE, structure.nodes))
+        if now != before:
+            known = self.moved_sites.get((id(sites), now))
+            if known is None:
+                moved = tuple([(kernel, self.moved(lines, before, now, structure))
+                               for kernel, lines in sites])
+                known = self.moved_sites[id(sites), now] = sites, moved
+            sites = known[1]
+        self.local.lines = sites[0][1]
+        return sites
 
     def moved(self, lines: tuple[int, ...], before: Any, now: tuple[int, ...], structure: Any
               ) -> tuple[int, ...]:
         """The lines of a kernel in another graph of the same structure."""
         if before is None or not lines:
-            line = structure.sinks[0].__dict__.get("line")
-            return (self.lines.here() if line is None else line,)
+            return (structure.sinks[0].line or self.lines.here(),)
         changes = dict(zip(before, now, strict=True))
         for old, new in zip(before, now, strict=True):  # what is of a gradient is of that in the other graph
             changes.setdefault(self.lines.gradient(old), self.lines.gradient(new))
@@ -269,6 +264,24 @@ class Recorder(Observer):
             self.local.track = self.track(HOST if main else f"{HOST} {name}")
         return self.local.track
 
+    def realized(self, start: float, end: float) -> None:
+        self.local.lines = None
+        track = self.local.track
+        known = self.log.known
+        known.append((self.host_track() if track < 0 else track, self.realized_site, start, end))
+        self.settle_many()
+
+    def settle_many(self) -> None:
+        """Count what was given so far, where that is much."""
+        if len(self.log.known) > MOST_KNOWN or len(self.memory.changes) > MOST_KNOWN:
+            self.settle()
+
+    def marked(self, name: str, color: str) -> None:
+        moment = clock()
+        site = self.site(Site("mark", name, -1, (self.lines.here(),), color=color))
+        self.log.known.append((self.host_track(), site, moment, moment))
+        self.settle_many()
+
     def kernel_run(self, kernel: Any, device: str, start: Any, end: Any) -> None:
         lines = self.local.lines or ()
         site = self.site_of.get((id(kernel), lines, device))
@@ -276,101 +289,37 @@ class Recorder(Observer):
             record = self.record_of(kernel, device)
             site = self.site_of[id(kernel), lines, device] = self.site(
                 Site("kernel", record.name, record.number, lines))
-        self.wait_for(self.track(device), site, (start, end), Device[device].queue)
+        self.log.wait_for(self.track(device), site, (start, end), Device[device].queue)
 
     def kernels_run(self, sites: Any, device: str, times: Any, point: Any) -> None:
-        known = self.site_lists.get(id(sites))
-        if known is None or known[0] is not sites:
+        launch = self.launches.get(id(sites))
+        if launch is None or launch.given is not sites:
             found = [self.site(Site("kernel", kernel.name, self.record_of(kernel, device).number, lines))
                      for kernel, lines in sites]
-            known = self.site_lists[id(sites)] = sites, np.array(found, np.int64), self.track(device)
-        _, numbers, track = known
-        if type(times) is list and len(times) == 2:
-            self.wait_for(track, int(numbers[0]), times, None)
-        elif len(numbers):
-            self.wait_for(track, numbers, times, point)
+            if not found:
+                return
+            launch = self.launches[id(sites)] = Launch(sites, np.array(found, np.int64), found[0],
+                                                       self.track(device))
+        if len(times) == 2 and point is None and type(times) is list:
+            self.log.known.append((launch.track, launch.first, *times))
+        else:
+            self.log.wait_for(launch.track, launch.sites, times, point)
 
     def copied(self, target: Any, source: Any, queue: Any, start: Any, end: Any) -> None:
         name = f"{source.device.partition(':/')[0]} to {target.device}"
         site = self.site(Site("copy", name, -1, self.local.lines or (), target.nbytes))
-        self.wait_for(self.track(queue.name), site, (start, end), queue)
-
-    def wait_for(self, track: int, site: Any, times: Any, order: Any) -> None:
-        """Take note of what runs; its times are read later."""
-        self.pending.append((track, site, times, order))
-        if len(self.pending) > MOST_PENDING:
-            self.settle()
+        self.log.wait_for(self.track(queue.name), site, (start, end), queue)
 
     def settle(self) -> None:
         """Read the times of everything given so far, waiting for it, and count it."""
-        with self.settling:
-            lists: dict[int, tuple[np.ndarray[Any, Any], list[np.ndarray[Any, Any]]]] = {}
-            while self.pending:
-                track, site, times, order = self.pending.popleft()
-                if isinstance(site, np.ndarray):
-                    if order is not None:
-                        order.queue.await_value(order.value)
-                    moments = np.asarray(times)
-                    if moments.ndim == 2:
-                        moments = moments[:, 0] + moments[:, 1] * 1e-9
-                    lists.setdefault(id(site), (site, []))[1].append(moments)
-                    start, end = moments[:-1], moments[1:]
-                    self.events.append((track, site, start, end))
-                    self.event_count += len(site)
-                    for listener in self.listeners:
-                        listener(track, site, start, end)
-                    continue
-                start, end = times
-                if order is not None:
-                    offset = self.offset_of(order)
-                    start, end = start.seconds + offset, end.seconds + offset
-                self.totals[site] = self.totals.get(site, 0) + 1
-                self.spent[site] = self.spent.get(site, 0.0) + end - start
-                self.events.append((track, site, start, end))
-                self.event_count += 1
-                for listener in self.listeners:
-                    listener(track, site, start, end)
-            for sites, runs in lists.values():
-                took = np.diff(np.array(runs), axis=1).sum(axis=0)
-                for site, seconds in zip(sites.tolist(), took.tolist(), strict=True):
-                    self.totals[site] = self.totals.get(site, 0) + len(runs)
-                    self.spent[site] = self.spent.get(site, 0.0) + seconds
-            self.drop_oldest()
-
-    def offset_of(self, queue: Any) -> float:
-        """What is added to a queue's timestamps to have the host's clock."""
-        if not isinstance(queue, DriverQueue):
-            return 0.0
-        if queue.name not in self.offsets:
-            self.offsets[queue.name] = min(clock() - queue.timestamp().seconds for _ in range(3))
-        return self.offsets[queue.name]
-
-    def drop_oldest(self) -> None:
-        """Let go of the events that there are too many of, or that are too old."""
-        events = self.events
-        newest = last_of(events[-1][3]) if events else 0.0
-        oldest = newest - self.keep_seconds
-        while self.event_count > MOST_EVENTS or (events and last_of(events[0][3]) < oldest):
-            old = events.popleft()
-            size = len(old[1]) if isinstance(old[1], np.ndarray) else 1
-            self.event_count -= size
-            self.dropped += size
-
-    @property
-    def counts(self) -> list[int]:
-        """How often each site ran, as far as it is settled."""
-        return [self.totals.get(i, 0) for i in range(len(self.sites))]
-
-    @property
-    def seconds(self) -> list[float]:
-        """For how long each site ran, as far as it is settled."""
-        return [self.spent.get(i, 0.0) for i in range(len(self.sites))]
+        self.log.settle()
+        self.memory.settle()
 
     def site(self, site: Site) -> int:
         """The number of a site."""
         found = self.site_of.get(site)
         if found is None:
-            with self.settling:
+            with self.log.lock:
                 found = self.site_of.setdefault(site, len(self.sites))
                 if found == len(self.sites):
                     self.sites.append(site)
@@ -380,7 +329,7 @@ class Recorder(Observer):
         """The number of a track."""
         found = self.track_of.get(name)
         if found is None:
-            with self.settling:
+            with self.log.lock:
                 found = self.track_of.setdefault(name, len(self.tracks))
                 if found == len(self.tracks):
                     self.tracks.append(name)
@@ -388,14 +337,17 @@ class Recorder(Observer):
 
     # --- memory -----------------------------------------------------------------------------------------
 
-    def allocated(self, buffer: Any) -> Any:
+    def allocated(self, device: str, size: int) -> Any:
         lines = self.local.lines
-        held = Held(lines[0] if lines else self.lines.here(), buffer.device)
-        self.memory.take(clock(), buffer.nbytes, held)
-        return held
+        memory, held = self.memory, (lines[0] if lines else self.lines.here(), device)
+        owner = memory.owner_of.get(held)
+        if owner is None:
+            owner = memory.owner(*held)
+        memory.changes.append((clock(), size, owner))
+        return owner
 
     def freed(self, device: str, size: int, known: Any) -> None:
-        self.memory.give_back(clock(), size, known)
+        self.memory.changes.append((clock(), -size, known))
 
     def arena_placed(self, device: str, size: int,
                      values: Sequence[tuple[int, int, int, int, tuple[int, ...]]]) -> None:
@@ -416,15 +368,13 @@ class Span:
         self.name = name
 
     def __enter__(self) -> None:
-        self.record = None
-        if self.kind not in FREQUENT:
-            local = self.recorder.local
-            self.record = local.writing
+        local = self.recorder.local
+        self.record = local.writing
+        if self.kind == "plan":
             self.watcher = Watching.watcher
-            if self.kind == "plan":
-                Watching.watcher = None  # nests that a plan is chosen by are not the kernel's passes
-            elif self.kind == "schedule":
-                local.scheduling = True
+            Watching.watcher = None  # nests that a plan is chosen by are not the kernel's passes
+        elif self.kind == "schedule":
+            local.scheduling = True
         self.started = clock()
 
     def __exit__(self, *exc: object) -> None:
@@ -432,8 +382,6 @@ class Span:
         recorder, kind, record = self.recorder, self.kind, self.record
         if kind == "schedule":
             recorder.local.scheduling = False
-        elif kind == "realize":
-            recorder.local.lines = None
         elif kind == "plan":
             Watching.watcher = self.watcher
         if record is not None and kind in STAGES:
@@ -442,26 +390,26 @@ class Span:
         site = recorder.site_of.get((kind, self.name, number))
         if site is None:
             site = recorder.site_of[kind, self.name, number] = recorder.site(Site(kind, self.name, number))
-        recorder.wait_for(recorder.host_track(), site, (self.started, ended), None)
+        recorder.log.known.append((recorder.host_track(), site, self.started, ended))
+        recorder.settle_many()
 
 
 def mark(node: Any, line: int) -> None:
     """Give a node, and those below it that have none, the number of a line."""
     stack = [node]
-    while stack:
-        found = stack.pop()
-        if "line" not in found.__dict__ and found.op is not Ops.BUFFER:
-            found.__dict__["line"] = line
-            stack.extend(found.src)
+    for found in stack:
+        if not found.line and found.op is not Ops.BUFFER:
+            found.line = line
+            stack += found.src
+
+
+def is_number(node: Any) -> bool:
+    """Whether a node is one number, whatever its shape: it is marked with what uses it."""
+    while node.op in (Ops.RESHAPE, Ops.EXPAND, Ops.CAST, Ops.DETACH):
+        node = node.src[0]
+    return bool(node.op is Ops.CONST)
 
 
 def work_of(reduce: Any) -> int:
     """How many items a reduce of the tensor graph takes."""
     return int(reduce.src[0].numel) if isinstance(reduce.src[0].numel, int) else 1
-
-
-def last_of(moments: Any) -> float:
-    """The last of some moments, or the one there is."""
-    return float(moments[-1]) if isinstance(moments, np.ndarray) else float(moments)
-
-

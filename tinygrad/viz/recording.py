@@ -18,7 +18,8 @@ nanoseconds since the recording began; memory is in bytes; what is called number
     rules      name, file, line, text: what changed nodes
     schedules  nodes [op, dtype, shape, argument, [sources], line, [items], statistics], items [kernel,
                device, [lines], [[dtype, items], ...], written], left_out
-    sites      kind, name, kernel (-1: none), lines, bytes, count, seconds: of all that happened
+    sites      kind, name, kernel (-1: none), lines, bytes, color (of a mark), count, seconds: of all that
+               happened
     events     tracks (names), and side by side track, site, start, duration: of the last of it
     memory     series [[seconds, bytes], ...], peak, peak_at, owners [[line, device, bytes], ...], arenas
     limits     by device: gflops, read_gbs, copy_gbs
@@ -32,7 +33,7 @@ import sys
 import textwrap
 import time
 import tokenize
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,7 @@ from tinygrad.device.queue import clock
 from tinygrad.graph.passes import Change, Pass
 from tinygrad.graph.printing import format_nest, format_program
 from tinygrad.helpers import ContextVar
+from tinygrad.viz import events
 from tinygrad.viz.graphs import MOST_NODES, GraphWriter, ScheduledGraph, statistics_of
 from tinygrad.viz.kernels import KernelRecord
 from tinygrad.viz.lines import LIBRARY
@@ -87,10 +89,10 @@ class Exporter:
         limits = self.limits()
         kernels = self.kernels(limits)
         schedules = self.schedules(kernels, detail_bytes // 2)
-        events = self.events()
+        timeline = self.events()
         return {
             "version": VERSION, "program": self.program(), "kernels": kernels, "rules": self.rules,
-            "schedules": schedules, "sites": self.sites(), "events": events, "memory": self.memory(),
+            "schedules": schedules, "sites": self.sites(), "events": timeline, "memory": self.memory(),
             "limits": limits, "lines": self.lines(), "files": self.files(), "notes": self.notes,
         }
 
@@ -145,8 +147,8 @@ class Exporter:
         lines: dict[int, dict[int, None]] = {}
         for i, site in enumerate(list(recorder.sites)):
             if site.kind == "kernel":
-                count[site.kernel] += recorder.totals.get(i, 0)
-                seconds[site.kernel] += recorder.spent.get(i, 0.0)
+                count[site.kernel] += recorder.log.runs(i)
+                seconds[site.kernel] += recorder.log.seconds(i)
                 lines.setdefault(site.kernel, {}).update(dict.fromkeys(site.lines))
         rows: list[Json] = []
         for record, times, total in zip(list(recorder.kernels), count, seconds, strict=False):
@@ -170,6 +172,11 @@ class Exporter:
         if too_large:
             self.notes.append(f"graphs of some passes of {too_large} kernels have more than {MOST_NODES:,} "
                               "nodes and are not shown")
+        unread = sum("assembly" not in d and recorder.kernels[i].code is not None
+                     for i, d in self.details.items())
+        if unread:
+            self.notes.append(f"machine code and second choices of {unread} kernels, those that took the least "
+                              f"time, are not shown: making them takes more than {MOST_SECONDS:g} s")
         if without:
             self.notes.append(f"{without} of {len(rows)} kernels, those that took the least time, are shown "
                               "without their stages: they would not fit")
@@ -268,18 +275,19 @@ class Exporter:
     def sites(self) -> list[Json]:
         recorder = self.recorder
         return [{"kind": s.kind, "name": s.name, "kernel": s.kernel, "lines": list(s.lines), "bytes": s.bytes,
-                 "count": recorder.totals.get(i, 0), "seconds": recorder.spent.get(i, 0.0)}
+                 "color": s.color,
+                 "count": recorder.log.runs(i), "seconds": recorder.log.seconds(i)}
                 for i, s in enumerate(list(recorder.sites))]
 
     def events(self) -> Json:
         """The events that are kept, by when they begin."""
         recorder = self.recorder
-        table = np.array([(track, site, start, end) for track, site, start, end in flat(recorder)]
-                         or np.zeros((0, 4)))
-        table = table[np.argsort(table[:, 2], kind="stable")]
-        if recorder.dropped:
+        table = recorder.log.table()
+        dropped = recorder.log.dropped
+        if dropped:
             kept = len(table)
-            self.notes.append(f"the timeline has the last {kept:,} of {kept + recorder.dropped:,} events; "
+            ago = f" of {recorder.log.keep_seconds:g} s" if kept < events.MOST_EVENTS else ""
+            self.notes.append(f"the timeline has the last {kept:,} of {kept + dropped:,} events{ago}; "
                               "totals count all of them")
         start = np.round((table[:, 2] - recorder.began) * 1e9).astype(np.int64)
         duration = np.round((table[:, 3] - table[:, 2]) * 1e9).astype(np.int64)
@@ -289,24 +297,13 @@ class Exporter:
 
     def memory(self) -> Json:
         recorder, memory = self.recorder, self.recorder.memory
-        series = list(memory.series)
-        step = max(1, len(series) // MOST_SERIES)
+        series = memory.points[::max(1, len(memory.points) // MOST_SERIES)].tolist()
         owners = sorted(memory.peak_owners().items(), key=lambda owner: -owner[1])
-        return {"series": [[round(t - recorder.began, 9), used] for t, used in series[::step]],
+        return {"series": [[round(t - recorder.began, 9), int(used)] for t, used in series],
                 "peak": memory.peak, "peak_at": memory.peak_at - recorder.began if memory.peak else 0.0,
                 "owners": [[held.line, held.device, size] for held, size in owners],
                 "arenas": [{"device": a.device, "size": a.size, "without_reuse": a.without_reuse,
                             "values": [list(v) for v in a.values]} for a in memory.arenas]}
-
-
-def flat(recorder: Recorder) -> Iterator[tuple[int, int, float, float]]:
-    """The events that are kept, one by one: (track, site, start, end)."""
-    for track, site, start, end in list(recorder.events):
-        if isinstance(site, np.ndarray):
-            rows = zip(site.tolist(), start.tolist(), end.tolist(), strict=True)
-            yield from ((track, *row) for row in rows)
-        else:
-            yield track, site, start, end
 
 
 def least_seconds(limits: Json | None, operations: int, moved: int) -> float:

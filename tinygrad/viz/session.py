@@ -69,7 +69,7 @@ class Session:
             self.trace = self.in_some_folder(lambda path: TraceWriter(self.recorder, path),
                                              folder() / f"{name}.trace.json")
             if self.trace is not None:
-                self.recorder.listeners.append(self.trace.event)
+                self.recorder.log.listeners.append(self.trace.events)
         self.is_profile = trace
         self.thread = threading.Thread(target=self.watch, daemon=True, name="tinygrad-viz")
 
@@ -222,18 +222,14 @@ class Profile:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a trace that ui.perfetto.dev opens. Raises OSError."""
         ended = self.ended if self.ended is not None else clock()
-        write_trace(self.recorder, path, (e for e in list(self.recorder.events) if self.has(e, ended)))
-
-    def has(self, event: tuple[int, Any, Any, Any], ended: float) -> bool:
-        """Whether an event, or the first of a list, is of this time."""
-        start = event[2]
-        first = float(start[0]) if hasattr(start, "__len__") else float(start)
-        return self.began <= first <= ended
+        table = self.recorder.log.table()
+        write_trace(self.recorder, path, table[(table[:, 2] >= self.began) & (table[:, 2] <= ended)])
 
 
 def totals(recorder: Recorder) -> list[tuple[int, float]]:
     """How often each site ran, and for how long."""
-    return list(zip(recorder.counts, recorder.seconds, strict=True))
+    log = recorder.log
+    return [(log.runs(i), log.seconds(i)) for i in range(len(recorder.sites))]
 
 
 @contextmanager

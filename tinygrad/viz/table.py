@@ -44,9 +44,9 @@ def rows_of(recorder: Recorder, by: str, totals: Sequence[tuple[int, float]] | N
         raise ValueError(f"a table by {by!r}; there are {', '.join(KINDS)}")
     found: dict[Any, Row] = {}
     for i, site in enumerate(list(recorder.sites)):
-        own = recorder.totals.get(i, 0), recorder.spent.get(i, 0.0)
+        own = recorder.log.runs(i), recorder.log.seconds(i)
         count, seconds = own if totals is None else totals[i]
-        if not count or (by == "stage") != (site.kind != "kernel"):
+        if not count or (by == "stage") != (site.kind != "kernel") or site.kind == "mark":
             continue
         key, name, where = named(recorder, site, by)
         row = found.setdefault(key, Row(name, where=where))

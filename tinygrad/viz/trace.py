@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, TextIO
 
 import numpy as np
 
+from tinygrad.viz.events import Table
 from tinygrad.viz.recorder import HOST, Recorder
 
 MOST_BYTES = 256 << 20
@@ -30,9 +30,6 @@ class TraceWriter:
         self.tracks = 0
         self.fronts: dict[tuple[int, int], str] = {}
         """by site and track: the text of an event, with places for its times"""
-        self.formats: dict[tuple[int, int], str] = {}
-        """by the id of a list of sites and track: the text of all its events, with places for times"""
-        self.lists: list[Any] = []
         path.parent.mkdir(parents=True, exist_ok=True)
         self.file: TextIO = path.open("w", encoding="utf-8")
         self.written = self.file.write("[\n")
@@ -45,24 +42,17 @@ class TraceWriter:
     def line(self, event: dict[str, Any]) -> None:
         self.written += self.file.write(json.dumps(event) + ",\n")
 
-    def event(self, track: int, site: Any, start: Any, end: Any) -> None:
-        """Write an event, or those of a list of kernels."""
-        if self.written > self.most_bytes:
-            self.left_out += len(site) if isinstance(site, np.ndarray) else 1
-            return
+    def events(self, table: Table) -> None:
+        """Write events."""
         self.name_tracks()
-        began = self.recorder.began
-        if not isinstance(site, np.ndarray):
-            times = (start - began) * 1e6, (end - start) * 1e6
-            self.written += self.file.write(self.front_of(site, track) % times)
-            return
-        key = id(site), track
-        text = self.formats.get(key)
-        if text is None:
-            text = self.formats[key] = "".join(self.front_of(one, track) for one in site.tolist())
-            self.lists.append(site)  # whose id then stays its own
-        pairs = np.stack([start - began, end - start], axis=1)
-        self.written += self.file.write(text % tuple((pairs * 1e6).ravel().tolist()))
+        times = np.stack([table[:, 2] - self.recorder.began, table[:, 3] - table[:, 2]], 1) * 1e6
+        tracks, sites = table[:, 0].astype(int).tolist(), table[:, 1].astype(int).tolist()
+        rows = zip(tracks, sites, times.tolist(), strict=True)
+        for at, (track, site, (start, duration)) in enumerate(rows):
+            if self.written > self.most_bytes:
+                self.left_out += len(table) - at
+                return
+            self.written += self.file.write(self.front_of(site, track) % (start, duration))
 
     def front_of(self, number: int, track: int) -> str:
         """As `front`, made once for a site and track."""
@@ -83,8 +73,12 @@ class TraceWriter:
                 arguments["module"] = module
         if site.bytes:
             arguments["bytes"] = site.bytes
-        name = site.name if site.kind in ("kernel", "copy") else f"{site.kind} {site.name}".strip()
+        name = site.name if site.kind in ("kernel", "copy", "mark") else f"{site.kind} {site.name}".strip()
         process = HOST_PROCESS if self.recorder.tracks[track].startswith(HOST) else DEVICE_PROCESS
+        if site.kind == "mark":  # a moment; %.0s takes the duration, and shows nothing of it
+            text = json.dumps({"ph": "i", "s": "p", "pid": process, "tid": track + 1, "cat": site.kind,
+                               "name": name, "args": {**arguments, "color": site.color}}).replace("%", "%%")
+            return text[:-1] + ', "ts": %.3f}%.0s,\n'
         text = json.dumps({"ph": "X", "pid": process, "tid": track + 1, "cat": site.kind, "name": name,
                            "args": arguments}).replace("%", "%%")
         return text[:-1] + ', "ts": %.3f, "dur": %.3f},\n'
@@ -107,18 +101,17 @@ class TraceWriter:
         if self.file.closed:
             return
         recorder = self.recorder
-        for moment, used in list(recorder.memory.series):
+        for moment, used in recorder.memory.points.tolist():
             self.line({"ph": "C", "pid": DEVICE_PROCESS, "name": "memory",
-                       "ts": (moment - recorder.began) * 1e6, "args": {"bytes": used}})
+                       "ts": (moment - recorder.began) * 1e6, "args": {"bytes": int(used)}})
         self.file.write(json.dumps({"ph": "M", "pid": HOST_PROCESS, "name": "process_labels",
                                     "args": {"labels": f"{self.left_out} events left out"}}) + "\n]\n")
         self.file.close()
 
 
-def write_trace(recorder: Recorder, path: str | os.PathLike[str], events: Iterable[Any]) -> int:
+def write_trace(recorder: Recorder, path: str | os.PathLike[str], events: Table) -> int:
     """Write a trace of these events; returns how many were left out. Raises OSError."""
     writer = TraceWriter(recorder, Path(path))
-    for track, site, start, end in events:
-        writer.event(track, site, start, end)
+    writer.events(events)
     writer.close()
     return writer.left_out

@@ -5,6 +5,63 @@ import { zoom, zoomIdentity } from "d3-zoom";
 import { s, clickable } from "./dom.js";
 
 const MOST = 700;
+// Nodes, and points inside of long edges, that dagre may have to order: 400 take it up to half a second (two cores of
+// a Zen 1 server), and a training step of a deep network has ten thousand.
+const MOST_ORDERED = 400;
+
+// The rank of each node, the longest way from a node without sources, and the order in which ranks can be read.
+function ranks(ids, edges) {
+  const after = new Map(ids.map((id) => [id, []])), waits = new Map(ids.map((id) => [id, 0])), rank = new Map(ids.map((id) => [id, 0]));
+  for (const [from, to] of edges) { after.get(from).push(to); waits.set(to, waits.get(to) + 1); }
+  const ready = ids.filter((id) => !waits.get(id)), begun = new Set(ready);
+  const visit = (id) => {
+    for (const next of after.get(id)) {
+      if (begun.has(next)) continue;
+      rank.set(next, Math.max(rank.get(next), rank.get(id) + 1));
+      waits.set(next, waits.get(next) - 1);
+      if (!waits.get(next)) { begun.add(next); ready.push(next); }
+    }
+  };
+  for (let done = 0; begun.size < ids.length || done < ready.length;) {
+    if (done === ready.length) { // groups of nodes can make circles: one of those that are waited for goes first
+      const first = ids.find((id) => !begun.has(id));
+      begun.add(first);
+      ready.push(first);
+    }
+    visit(ready[done++]);
+  }
+  return rank;
+}
+
+// A plain layout in rows for graphs with many long edges: each node below its sources, beside those of its row in the
+// order of their sources' middles; edges are straight. Fills in x, y of the nodes and points of the edges.
+function layoutRows(graph, rank) {
+  const rows = [];
+  for (const id of graph.nodes()) (rows[rank.get(id)] ??= []).push(id);
+  const widest = Math.max(...rows.map((row) => row.reduce((sum, id) => sum + graph.node(id).width + 14, 0)));
+  const wide = Math.min(widest, 2400);
+  let y = 10;
+  for (const row of rows) {
+    const middle = (id) => {
+      const sources = graph.predecessors(id).map((source) => graph.node(source).x).filter((x) => x !== undefined);
+      return sources.length ? sources.reduce((a, b) => a + b, 0) / sources.length : wide / 2;
+    };
+    const order = row.map((id) => [middle(id), id]).sort((a, b) => a[0] - b[0]).map(([, id]) => id);
+    while (order.length) {
+      const line = [];
+      let used = 0;
+      while (order.length && (used === 0 || used + graph.node(order[0]).width < wide)) { used += graph.node(order[0]).width + 14; line.push(order.shift()); }
+      let x = Math.max(10, (wide - used) / 2);
+      for (const id of line) { const node = graph.node(id); node.x = x + node.width / 2; node.y = y + 18; x += node.width + 14; }
+      y += 36 + 34;
+    }
+  }
+  for (const edge of graph.edges()) {
+    const a = graph.node(edge.v), b = graph.node(edge.w);
+    graph.edge(edge).points = [{ x: a.x, y: a.y + a.height / 2 }, { x: b.x, y: b.y - b.height / 2 }];
+  }
+  graph.setGraph({ ...graph.graph(), width: wide + 20, height: y });
+}
 
 // nodes: {id, title, detail, kind}; edges: [from, to]
 export function drawGraph(nodes, edges, { onpick, label, vertical = true } = {}) {
@@ -22,7 +79,10 @@ export function drawGraph(nodes, edges, { onpick, label, vertical = true } = {})
     graph.setNode(String(node.id), { width: Math.max(44, 7.4 * letters + 16), height: node.detail ? 36 : 24 });
   }
   for (const [from, to] of edges) if (kept.has(from) && kept.has(to) && from !== to) graph.setEdge(String(from), String(to));
-  dagre.layout(graph);
+  const ids = graph.nodes(), pairs = graph.edges().map((edge) => [edge.v, edge.w]), rank = ranks(ids, pairs);
+  const bends = pairs.reduce((sum, [from, to]) => sum + Math.max(0, Math.abs(rank.get(to) - rank.get(from)) - 1), 0);
+  if (ids.length + bends > MOST_ORDERED) layoutRows(graph, rank);
+  else dagre.layout(graph);
   const inner = s("g");
   for (const edge of graph.edges()) {
     const points = graph.edge(edge).points;
@@ -50,13 +110,15 @@ export function drawGraph(nodes, edges, { onpick, label, vertical = true } = {})
     const scale = Math.min(1.1, wide / (width + 20), high / (height + 20));
     select(svg).call(mover.transform, zoomIdentity.translate(Math.max(8, (wide - width * scale) / 2), 8).scale(scale));
   }
-  // A large graph begins at the node that is chosen, in a size that can be read.
+  // A large graph begins at the node that is chosen, else at the first that changed, in a size that can be read.
   function begin() {
     fit();
-    const at = chosen !== null && graph.node(String(chosen));
+    const first = chosen ?? nodes.find((node) => byId.has(node.id) && /added|removed/.test(node.kind ?? ""))?.id ?? nodes[0]?.id;
+    const at = first !== undefined && graph.node(String(first));
     const { width = 1, height = 1 } = graph.graph();
     const wide = svg.clientWidth || 800, high = svg.clientHeight || 500;
-    if (at && Math.min(wide / width, high / height) < 0.4) select(svg).call(mover.transform, zoomIdentity.translate(wide / 2 - at.x * 0.6, high / 3 - at.y * 0.6).scale(0.6));
+    const scale = wide < 600 ? 0.8 : 0.75;
+    if (at && Math.min(wide / width, high / height) < 0.6) select(svg).call(mover.transform, zoomIdentity.translate(wide / 2 - at.x * scale, high / 3 - at.y * scale).scale(scale));
   }
   function pick(id) {
     chosen = id;

@@ -20,16 +20,16 @@ export function code(text, name, id) {
 
 export const kernelColumns = (recording) => [
   { name: "kernel", left: true, value: (k) => k.name, text: (k) => k.name },
-  { name: "line", left: true, value: (k) => k.line.name, text: (k) => k.line.name },
-  { name: "module", left: true, value: (k) => k.line.module, text: (k) => k.line.module },
-  { name: "runs", value: (k) => k.count, text: (k) => count(k.count) },
   { name: "time", value: (k) => k.seconds, text: (k) => seconds(k.seconds) },
   { name: "share", value: (k) => k.seconds, text: (k) => share(recording.kernel_seconds ? k.seconds / recording.kernel_seconds : 0) },
+  { name: "runs", value: (k) => k.count, text: (k) => count(k.count) },
   { name: "a run", value: (k) => (k.count ? k.seconds / k.count : 0), text: (k) => seconds(k.count ? k.seconds / k.count : 0) },
-  { name: "GFLOP/s", value: (k) => speed(k, "operations"), text: (k) => rate(speed(k, "operations")) },
-  { name: "GB/s", value: (k) => speed(k, "bytes"), text: (k) => rate(speed(k, "bytes")) },
   { name: "of peak", value: (k) => k.peak, text: (k) => (k.peak ? share(k.peak) : "") },
   { name: "lost", value: (k) => k.lost, text: (k) => (k.least_seconds ? seconds(k.lost) : "") },
+  { name: "GFLOP/s", value: (k) => speed(k, "operations"), text: (k) => rate(speed(k, "operations")) },
+  { name: "GB/s", value: (k) => speed(k, "bytes"), text: (k) => rate(speed(k, "bytes")) },
+  { name: "line", left: true, value: (k) => k.line.name, text: (k) => k.line.name },
+  { name: "module", left: true, value: (k) => k.line.module, text: (k) => k.line.module },
 ];
 export const speed = (k, what) => (k.seconds ? (k[what] * k.count) / k.seconds * 1e-9 : 0);
 
@@ -39,7 +39,7 @@ export function kernelView(main, recording, chosen, go) {
   if (chosen.kernel === undefined || !kernel) {
     put(main, h("p.note", {}, "Choose a kernel to see each pass that made it. Peak is the least time that the device's arithmetic and memory allow for this work; "
       + "above 100% the data was in a cache. Lost is the time above it."),
-    table(kernels.slice(), kernelColumns(recording), { sorted: 4, label: "kernels", act: (k) => go("kernels", { kernel: k.number }) }));
+    table(kernels.slice(), kernelColumns(recording), { sorted: 1, label: "kernels", act: (k) => go("kernels", { kernel: k.number }) }));
     return;
   }
   const parts = [["passes", "Passes"], ["nest", "Loop nest"], ["plan", "Plan"], ["program", "Program"], ["code", "Code"], ["measured", "Measured plans"]]
@@ -50,7 +50,7 @@ export function kernelView(main, recording, chosen, go) {
     h("span.note", {}, `${kernel.device} · ${count(kernel.count)} runs · ${seconds(kernel.seconds)} · ${rate(speed(kernel, "operations"))} GFLOP/s · ${rate(speed(kernel, "bytes"))} GB/s`
       + (kernel.peak ? ` · ${share(kernel.peak)} of peak` : ""))),
   h("div.bar", { role: "group", "aria-label": "stages" }, parts.map(([id, name]) => h("button.plain", { type: "button", id: `part-${id}`, "aria-pressed": String(id === part), onclick: () => go("kernels", { kernel: kernel.number, part: id }) }, name))),
-  linesOf(kernel, recording, go));
+  h("p.verdict", { id: "verdict" }, verdict(kernel, recording).join(" ")), linesOf(kernel, recording, go));
   const box = h("div", { id: "part" });
   put(main, box);
   if (!parts.length) {
@@ -58,6 +58,28 @@ export function kernelView(main, recording, chosen, go) {
     return;
   }
   ({ passes, nest, plan, program, code: codeOf, measured })[part](box, kernel, recording, chosen, go);
+}
+
+// What holds a kernel back, in sentences: what its device needs at least and why, what is lost, where to look.
+export function verdict(kernel, recording) {
+  if (!kernel.count || !kernel.seconds) return ["It did not run while this was recorded."];
+  const found = [], run = kernel.seconds / kernel.count, limit = recording.limits[kernel.device];
+  const part = recording.kernel_seconds ? kernel.seconds / recording.kernel_seconds : 0;
+  if (!limit || !kernel.least_seconds) return [`A run takes ${seconds(run)}, ${share(part)} of the time in kernels; nobody measured what ${kernel.device} can do.`];
+  const arithmetic = kernel.operations / (limit.gflops * 1e9), memory = kernel.bytes / (Math.max(limit.read_gbs, limit.copy_gbs) * 1e9);
+  found.push(`A run takes ${seconds(run)}, ${share(part)} of the time in kernels. ${kernel.device} needs ${seconds(arithmetic)} for its arithmetic and ${seconds(memory)} for its memory: `
+    + `${arithmetic > memory ? "arithmetic" : "memory"} is the limit, and it comes to ${share(kernel.peak)} of that.`);
+  if (run < 5e-6) found.push("So short a run is mostly its start: fewer, larger kernels help (fewer .realize(), TinyJit).");
+  else if (kernel.peak >= 0.6) found.push("That is near what the device can do: only less work makes it faster (a smaller dtype, fewer passes over memory).");
+  else {
+    const opts = (kernel.opts ?? []).join(" ");
+    found.push(`${seconds(kernel.lost)} were lost above the limit in all.`);
+    if (kernel.opts && !/VECTOR|UPCAST|TENSOR|TILE/i.test(opts)) found.push("Its plan has no lanes: each instruction computes one item (see Plan, and Loop nest for why).");
+    if (kernel.opts && !/THREAD|GLOBAL|GROUP/i.test(opts) && run > 1e-4) found.push("Its plan has no threads: one core does all of it.");
+    if (/computed again/.test(kernel.notes ?? "")) found.push("It weighs computing values again against storing them (Plan): .contiguous() in your program stores them.");
+    found.push(kernel.search ? "Its plans were measured (Measured plans)." : "BEAM=4 measures other plans than the cost model's.");
+  }
+  return found;
 }
 
 function linesOf(kernel, recording, go) {
@@ -158,7 +180,8 @@ function program(box, kernel) {
 
 function codeOf(box, kernel) {
   put(box, h("div.columns", {}, h("div", {}, h("h3", {}, "Generated source"), code(kernel.source, language(kernel), "generated")),
-    kernel.assembly ? h("div", {}, h("h3", {}, "Machine code"), code(kernel.assembly, "x86asm", "assembly")) : null));
+    kernel.assembly ? h("div", {}, h("h3", {}, "Machine code"), code(kernel.assembly, "x86asm", "assembly"))
+      : h("p.note", { id: "no-assembly" }, kernel.assembly === undefined ? "Its machine code was not made: there was no time for it (What is left out)." : "This device shows no machine code.")));
 }
 
 function measured(box, kernel) {

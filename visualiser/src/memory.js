@@ -23,7 +23,7 @@ export function memoryView(main, recording, chosen, go) {
   put(main, h("p.note", { id: "peak" }, `Peak ${bytes(memory.peak)} at ${seconds(memory.peak_at)}.`),
     s("svg", { class: "plot", viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": `memory over time, at most ${bytes(memory.peak)}` },
       y.ticks(5).map((v) => [s("line", { class: "grid", x1: LEFT, x2: W, y1: y(v), y2: y(v) }), s("text", { x: LEFT - 5, y: y(v) + 4, "text-anchor": "end" }, bytes(v))]),
-      x.ticks(8).map((v) => s("text", { x: x(v), y: H - 6, "text-anchor": "middle" }, seconds(v))),
+      x.ticks(Math.max(2, Math.min(8, Math.floor(W / 110)))).map((v) => s("text", { x: x(v), y: H - 6, "text-anchor": "middle" }, seconds(v))),
       s("path", { class: "area", d: area }), s("path", { class: "used", d: path }),
       s("line", { x1: x(memory.peak_at), x2: x(memory.peak_at), y1: 6, y2: H - BOTTOM, stroke: "var(--hot)", "stroke-dasharray": "4 3" })));
   const owners = memory.owners.map(([line, device, size]) => ({ line: lines[line], device, size }));

@@ -38,5 +38,5 @@ export function rooflineView(main, recording, chosen, go) {
       })));
   }
   const columns = kernelColumns(recording);
-  put(main, h("h3", {}, "Time lost above the limits"), table(shown, columns, { sorted: limit ? columns.length - 1 : 4, label: "kernels", act: (k) => go("kernels", { kernel: k.number }) }));
+  put(main, h("h3", {}, "Time lost above the limits"), table(shown, columns, { sorted: columns.findIndex((c) => c.name === (limit ? "lost" : "time")), label: "kernels", act: (k) => go("kernels", { kernel: k.number }) }));
 }

@@ -1,9 +1,9 @@
 // The timeline: a canvas that is drawn from sorted events, of which a zoom looks at those in sight only.
 import { h, seconds, count, bytes, put, fill } from "./dom.js";
 
-const ROW = 26, HEAD = 22, LABEL = 96;
+const ROW = 26, HEAD = 30, LABEL = 96;
 const COLOURS = { realize: "#9aa5b1", schedule: "#c77d2e", write: "#8e6bbf", plan: "#b084cc", render: "#7a5aa6", compile: "#a94f8a", load: "#6f7fbf", search: "#c2557a",
-  trace: "#2a9d8f", replay: "#4cb39c", copy: "#d4a017", rewrite: "#9b7fd1" };
+  trace: "#2a9d8f", replay: "#4cb39c", copy: "#d4a017", rewrite: "#9b7fd1", mark: "#808080" };
 
 function colour(site) {
   if (site.kind !== "kernel") return COLOURS[site.kind] ?? "#8899aa";
@@ -13,9 +13,10 @@ function colour(site) {
 }
 
 // The events of each track, sorted by start, in rows such that none lies over another of its row.
-export function layout(events) {
+export function layout(events, marks = new Set()) {
   const tracks = events.tracks.map((name) => ({ name, rows: [] }));
   for (let i = 0; i < events.start.length; i++) {
+    if (marks.has(events.site[i])) continue;
     const rows = tracks[events.track[i]].rows;
     const start = events.start[i], end = start + Math.max(1, events.duration[i]);
     // what began before and still runs encloses this: one row further down
@@ -49,10 +50,12 @@ export function timelineView(main, recording, chosen, go) {
     return;
   }
   const sorted = order(events);
-  const tracks = layout(sorted).filter((t) => t.rows.length);
+  const marks = new Set(sites.filter((site) => site.kind === "mark").map((site) => site.number));
+  const marked = marks.size ? Array.from(sorted.start.keys()).filter((i) => marks.has(sorted.site[i])) : [];
+  const tracks = layout(sorted, marks).filter((t) => t.rows.length);
   const total = sorted.start.reduce((most, start, i) => Math.max(most, start + sorted.duration[i]), 0);
   let from = Number(chosen.from ?? 0), to = Number(chosen.to ?? total);
-  const colours = sites.map(colour);
+  const colours = sites.map((site) => (site.kind === "mark" && CSS.supports("color", site.color) ? site.color : colour(site)));
   const canvas = h("canvas.timeline", { tabindex: "0", role: "img", id: "timeline", "aria-label": "Timeline: arrow keys move, plus and minus zoom" });
   const detail = h("div.card", { id: "event", "aria-live": "polite" }, h("p.note", {}, "Wheel or + and − zoom, drag or arrow keys move, click an event."));
   const high = HEAD + tracks.reduce((sum, t) => sum + t.rows.length * ROW + 6, 0);
@@ -74,12 +77,12 @@ export function timelineView(main, recording, chosen, go) {
     g.font = "11px system-ui, sans-serif";
     g.textBaseline = "middle";
     const step = 10 ** Math.floor(Math.log10(span / 4));
-    const tick = [1, 2, 5, 10].map((k) => k * step).find((k) => span / k <= 7) ?? step * 10;
+    const tick = [1, 2, 5, 10].map((k) => k * step).find((k) => span / k <= Math.max(2, room / 110)) ?? step * 10;
     for (let moment = Math.ceil(from / tick) * tick; moment <= to; moment += tick) {
       g.fillStyle = faint;
       g.fillRect(x(moment), 0, 1, high);
       g.fillStyle = ink;
-      g.fillText(seconds(moment * 1e-9), x(moment) + 3, HEAD / 2);
+      g.fillText(seconds(moment * 1e-9), x(moment) + 3, 8);
     }
     drawn = 0;
     let y = HEAD;
@@ -115,6 +118,19 @@ export function timelineView(main, recording, chosen, go) {
         y += ROW;
       }
       y += 6;
+    }
+    let free = -1; // names of marks do not lie over each other
+    for (const i of marked) {
+      const at = x(sorted.start[i]);
+      if (at < LABEL || at > wide) continue;
+      const name = sites[sorted.site[i]].name;
+      g.fillStyle = colours[sorted.site[i]];
+      g.fillRect(at - 1, HEAD - 4, 2, high);
+      if (at > free) {
+        g.fillText(`▾ ${name}`.slice(0, 40), at - 4, HEAD + 2 - ROW / 4);
+        free = at + g.measureText(name).width + 20;
+      }
+      drawn++;
     }
     canvas.dataset.from = from;
     canvas.dataset.to = to;
@@ -166,6 +182,9 @@ export function timelineView(main, recording, chosen, go) {
   function choose(event) {
     const box = canvas.getBoundingClientRect();
     const at = event.clientY - box.top, moment = momentAt(event);
+    const close = ((to - from) / canvas.clientWidth) * 4;
+    const mark = marked.find((i) => Math.abs(sorted.start[i] - moment) < close);
+    if (mark !== undefined) { show(mark); return; }
     let y = HEAD;
     for (const track of tracks) {
       for (const row of track.rows) {
