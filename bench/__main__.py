@@ -12,6 +12,7 @@
     python -m bench llm                               a language model beside llama.cpp and transformers
     python -m bench torch                             torch.compile through us, beside inductor and eager
     python -m bench scale                             several processes, beside mpi4py and PyTorch's DDP
+    python -m bench recording                         what VIZ and PROFILE add to steps
     python -m bench gpu                               a GPU, beside PyTorch on it (bench/gpu.py)
     python -m bench --only matmul --peers torch       workloads by name, beside some peers
     python -m bench rows --peers --before FOLDER      beside an earlier checkout, and no peer
@@ -42,6 +43,7 @@ from bench import (
     kernels,
     language_models,
     onnx_models,
+    recording,
     roofline,
     scale,
     torch_models,
@@ -226,6 +228,19 @@ def main_graphs(options: argparse.Namespace) -> int:
     return 1 if failures else 0
 
 
+def main_recording(options: argparse.Namespace) -> int:
+    """The table of what recording adds."""
+    rows = []
+    for name in recording.STEPS:
+        if not options.only or any(text in name for text in options.only):
+            progress(name)
+            rows.append(recording.row_of(name, options.rounds, options.burst))
+    print(recording.recording_table(rows))
+    if options.json is not None:
+        options.json.write_text(json.dumps({"recording": [asdict(row) for row in rows]}, indent=1))
+    return 0 if rows else 1
+
+
 def main_scale(options: argparse.Namespace) -> int:
     """The tables of several processes. Returns 1, with the reason on stderr, where they cannot be run."""
     try:
@@ -287,7 +302,7 @@ def parser() -> argparse.ArgumentParser:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m bench", description="Measure beside the peers.")
     parser.add_argument("command", nargs="?", default="rows", help="what to show",
-                        choices=[*COMMANDS, "graphs", "gpu", "onnx", "llm", "scale", "torch"])
+                        choices=[*COMMANDS, "graphs", "gpu", "onnx", "llm", "recording", "scale", "torch"])
     parser.add_argument("families", nargs="*", metavar="family", help=f"some of {', '.join(FAMILIES)}")
     parser.add_argument("--only", metavar="TEXT", action="append", help="workloads whose name contains TEXT")
     parser.add_argument("--peers", nargs="*", choices=PEERS, help="peers to measure (default: all set up)")
@@ -319,6 +334,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return main_language_models(options)
     if options.command == "torch":
         return main_torch(options)
+    if options.command == "recording":
+        return main_recording(options)
     if options.command == "scale":
         return main_scale(options)
     unknown = [family for family in options.families if family not in FAMILIES]

@@ -195,7 +195,8 @@ def test_a_mark_of_the_program_is_in_the_timeline(pages: dict[str, Path], opened
     box = page.query_selector("#timeline").bounding_box()
     start, end = (float(page.get_attribute("#timeline", f"data-{side}")) for side in ("from", "to"))
     label = 96
-    page.mouse.click(box["x"] + label + (moment - start) / (end - start) * (box["width"] - label), box["y"] + 40)
+    at = label + (moment - start) / (end - start) * (box["width"] - label)
+    page.mouse.click(box["x"] + at, box["y"] + 40)
     assert page.inner_text("#event h3") == "mark multiplied"
 
 

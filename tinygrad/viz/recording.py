@@ -175,8 +175,8 @@ class Exporter:
         unread = sum("assembly" not in d and recorder.kernels[i].code is not None
                      for i, d in self.details.items())
         if unread:
-            self.notes.append(f"machine code and second choices of {unread} kernels, those that took the least "
-                              f"time, are not shown: making them takes more than {MOST_SECONDS:g} s")
+            self.notes.append(f"machine code and second choices of {unread} kernels, those that took the "
+                              f"least time, are not shown: making all takes more than {MOST_SECONDS:g} s")
         if without:
             self.notes.append(f"{without} of {len(rows)} kernels, those that took the least time, are shown "
                               "without their stages: they would not fit")
