@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from bench import __main__ as bench_command
-from bench import scale, scale_picture, torch_models
+from bench import recording, scale, scale_picture, torch_models
 from bench.__main__ import chosen_workloads, main, timed_rows
 from bench.gpu import Measured, run_gpu
 from bench.gpu import table as gpu_table
@@ -51,9 +51,10 @@ from bench.workloads import (
 )
 from bench.workloads.base import drawn_weights
 from bench.workloads.models import sizes
-from tinygrad import GlobalCounters, Tensor
+from tinygrad import GlobalCounters, Tensor, observer
 from tinygrad.device.limits import Limits
 from tinygrad.nn.state import get_parameters
+from tinygrad.viz.recorder import Recorder
 
 LIMITS = Limits(threads=2, lanes=16, gflops=200.0, read_gbs=50.0, copy_gbs=40.0)
 
@@ -503,3 +504,22 @@ def test_the_model_of_many_ranks_is_drawn(tmp_path: Path) -> None:
              for name in scale.NETWORKS}
     scale_picture.draw(tmp_path / "scaling.png", scale.Network(1e-4, 1e-9), steps, "some processor")
     assert (tmp_path / "scaling.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_recording_is_measured_beside_not_recording(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each mode has a turn a round, records what ran in it, and leaves nobody watching."""
+    recorders: list[Recorder] = []
+
+    def counted(*arguments: Any, **settings: Any) -> Recorder:
+        recorders.append(Recorder(*arguments, **settings))
+        return recorders[-1]
+
+    monkeypatch.setattr(recording, "Recorder", counted)
+    row = recording.row_of(f"{recording.TINY} tiny kernels, eager", rounds=2, burst=1e-9)
+    assert [len(row.seconds[mode]) for mode in recording.MODES] == [2, 2, 2]
+    assert observer.active is None
+    for recorder in recorders:  # a turn before the rounds, and two in them
+        kernels = [i for i, site in enumerate(recorder.sites) if site.kind == "kernel"]
+        assert sum(map(recorder.log.runs, kernels)) == 3 * recording.TINY
+    row.seconds = {"off": [1.0, 2.0, 4.0], "VIZ": [1.1, 2.2, 8.0], "PROFILE": [1.0, 2.0, 4.0]}
+    assert recording.recording_table([row]).splitlines()[1].split()[-2:] == ["+10%", "+0%"]

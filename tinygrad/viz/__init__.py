@@ -1,7 +1,7 @@
 """See it: what a program computes, where the time and the memory go, and how each kernel came to be.
 
     lines.py      which of the user's lines asked for something
-    recorder.py   takes note of what happens; events.py, kernels.py, memory.py and graphs.py have what it keeps
+    recorder.py   takes note of what happens; events.py, kernels.py, memory.py, graphs.py have what it keeps
     recording.py  a recording as JSON: the data model
     page.py       one HTML file with everything in it: page.html, built of the sources in visualiser/
     trace.py      a trace for Perfetto, written while the program runs
