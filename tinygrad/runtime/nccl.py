@@ -1,6 +1,6 @@
 """NCCL: what ranks exchange between NVIDIA's GPUs, queued on the streams of those that compute it.
 
-In: copies of the schedule between ranks, gathered as `runtime/rank.py` gathers them for MPI (`Exchange`).
+In: copies of the schedule between ranks, gathered as `runtime/rank.py` gathers them for MPI (`RankExchange`).
 Out: for each exchange one group of NCCL's sends and receives on the stream of copies of this rank's GPU
 (`ExchangeStream`): kernels wait for them by events, the host for none. MPI starts the processes, gives all
 of them the communicator's name (`ncclUniqueId`), and carries the headers by which ranks find out that they
@@ -23,7 +23,7 @@ from tinygrad.device.queue import GatheredCopy, TimelinePoint, raise_failures
 from tinygrad.runtime.cuda import CudaContext, CUDADevice, driver
 from tinygrad.runtime.cuda import call as call_driver
 from tinygrad.runtime.null import NullAllocator
-from tinygrad.runtime.rank import Exchange, OtherRank, World, name_of, rank_of
+from tinygrad.runtime.rank import OtherRank, RankExchange, World, name_of, rank_of
 from tinygrad.runtime.streams import StreamGPU, StreamQueue
 
 BYTES = 1
@@ -167,10 +167,10 @@ class ExchangeStream(StreamQueue):
                 exchange = self.record_copies(copies)
                 self.copy_list(exchange, [memory[number] for number in exchange.own])
 
-    def record_copies(self, copies: Sequence[GatheredCopy]) -> Exchange:
-        return Exchange(copies, self.world.rank, self.world.size)
+    def record_copies(self, copies: Sequence[GatheredCopy]) -> RankExchange:
+        return RankExchange(copies, self.world.rank, self.world.size)
 
-    def copy_list(self, recorded: Exchange, memory: Sequence[tuple[Buffer, Buffer, int]],
+    def copy_list(self, recorded: RankExchange, memory: Sequence[tuple[Buffer, Buffer, int]],
                   sources: tuple[TimelinePoint, ...] = ()) -> TimelinePoint | None:
         """One group of sends and receives, each rank's in the order of the schedule, once all partners are
         found to be at this exchange."""
@@ -207,8 +207,8 @@ class OwnGPU(CUDADevice):
 def own_gpu(name: str, world: World) -> OwnGPU:
     """The device of this rank: of the GPUs of its machine the one whose number it has there."""
     driver()
-    beside = world.control.Split_type(world.mpi.COMM_TYPE_SHARED)
-    context = CudaContext(int(beside.Get_rank()) % int(call_driver("cuDeviceGetCount")))
+    host = world.control.Split_type(world.mpi.COMM_TYPE_SHARED)
+    context = CudaContext(int(host.Get_rank()) % int(call_driver("cuDeviceGetCount")))
     device = OwnGPU(name, context, context.renderer())
     device.copies = ExchangeStream(f"{name} exchanges", context, world)
     return device

@@ -316,7 +316,7 @@ class Between(NamedTuple):
     """what they are, which both ranks say alike"""
 
 
-class Exchange:
+class RankExchange:
     """Copies that begin together, as one rank takes part in them: none reads or writes what another
     writes."""
 
@@ -431,22 +431,22 @@ class ExchangeQueue(HostQueue):
             if self.copies:
                 copies, self.copies = self.copies, []
                 memory, self.memory = self.memory, []
-                exchange = Exchange(copies, self.world.rank, self.world.size)
+                exchange = RankExchange(copies, self.world.rank, self.world.size)
                 sources, self.sources = tuple(self.sources), []
                 awaited, self.awaited_by_these = self.awaited_by_these, []
                 self.give(exchange, [memory[number] for number in exchange.own], awaited, sources)
 
-    def record_copies(self, copies: Sequence[GatheredCopy]) -> Exchange:
-        return Exchange(copies, self.world.rank, self.world.size)
+    def record_copies(self, copies: Sequence[GatheredCopy]) -> RankExchange:
+        return RankExchange(copies, self.world.rank, self.world.size)
 
-    def copy_list(self, recorded: Exchange, memory: Sequence[tuple[Buffer, Buffer, int]],
+    def copy_list(self, recorded: RankExchange, memory: Sequence[tuple[Buffer, Buffer, int]],
                   sources: tuple[TimelinePoint, ...] = ()) -> TimelinePoint | None:
         with self.lock:
             self.submit()
             awaited, self.awaited_by_next = self.awaited_by_next, []
             return self.give(recorded, memory, awaited, sources)
 
-    def give(self, exchange: Exchange, memory: Sequence[tuple[Buffer, Buffer, int]],
+    def give(self, exchange: RankExchange, memory: Sequence[tuple[Buffer, Buffer, int]],
              awaited: Sequence[TimelinePoint], sources: tuple[TimelinePoint, ...]) -> TimelinePoint | None:
         """Let copies of these targets and sources, each from an offset on, be exchanged: here, where that
         takes less time than giving it to the thread and nothing has to be waited for but the partners. The
@@ -480,7 +480,7 @@ class ExchangeQueue(HostQueue):
 
         return Timestamp(read)
 
-    def exchange(self, exchange: Exchange, memory: Sequence[tuple[Buffer, Buffer, int]],
+    def exchange(self, exchange: RankExchange, memory: Sequence[tuple[Buffer, Buffer, int]],
                  awaited: Sequence[TimelinePoint], sources: Sequence[TimelinePoint]) -> None:
         """Make the copies; where their operands could not be computed, or it fails, all processes end."""
         try:

@@ -35,8 +35,8 @@ JUMPS_AHEAD, STREAM_AHEAD = 32 << 10, 2 << 10
 
 @dataclass(frozen=True)
 class PrefetchHint:
-    """In `loop`, each load also asks for what it will read `iterations` of `along` later; those in loops
-    inside it do not."""
+    """In `loop`, each load also asks for what it will read `iterations` of `along` later. Where it looks
+    ahead along itself, loads in loops inside it do not: these read on in order."""
 
     loop: UOp
     along: UOp
@@ -45,7 +45,7 @@ class PrefetchHint:
 
 def prefetch(nest: UOp, hint: PrefetchHint) -> UOp:
     """The nest with the hint. Raises ValueError where no load would follow it."""
-    inside = _loops_inside(nest, hint.loop)
+    inside = _loops_inside(nest, hint.loop) if hint.along is hint.loop else set()
     walks = [a for a in _walks(_reads(nest), hint.along)
              if hint.loop in a.ranges and inside.isdisjoint(a.ranges)]
     if not walks:
