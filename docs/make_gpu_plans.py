@@ -37,8 +37,7 @@ FLOAT_RATE = MULTIPROCESSORS * 128 * CLOCK
 SHARED_RATE = MULTIPROCESSORS * 128 * CLOCK
 """Bytes of shared memory in a second."""
 MEMORY_RATE, UNIT_RATE = 4.8e12, {"bf16": 990e12, "f16": 990e12, "tf32": 495e12, "s8": 1979e12}
-SHOWN = (Row, OnlineSoftmax, Stage, MMA, Attention, Scatter,
-         Tighten)
+SHOWN = (Row, OnlineSoftmax, Stage, MMA, Attention, Scatter, Tighten)
 REGISTERS, SHARED_BYTES, THREADS, BLOCKS = 65536, 227 << 10, 2048, 32
 """Of a multiprocessor."""
 
@@ -213,7 +212,7 @@ def kernels_of(tensors: Sequence[Tensor]) -> Iterator[list[str]]:
             launch = launch_of(stages.program)
             registers, spilled = resources(cuda_renderer().render("kernel", stages.program))
             counts = counts_of(stages.program, launch)
-            kinds = dict.fromkeys(o.kind.name for o in stages.plan.opts if o.kind in SHOWN)
+            kinds = dict.fromkeys(o.word() for o in stages.plan.opts if isinstance(o, SHOWN))
             times = (estimate(stages.nest).bytes / MEMORY_RATE, counts.global_bytes / MEMORY_RATE,
                      counts.seconds)
             yield [f"{math.prod(launch.blocks)} x {math.prod(launch.threads)}", " ".join(kinds),
