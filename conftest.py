@@ -20,7 +20,10 @@ elif not all(importlib.util.find_spec(name) for name in ("starlette", "uvicorn")
 if not importlib.util.find_spec("onnx"):
     collect_ignore += map(str, (Path(__file__).parent / "test/nn_onnx").glob("onnx_*.py"))
 if not importlib.util.find_spec("torch"):
-    collect_ignore += ["tinygrad/torch", "tinygrad/interop.py", "test/torch_backend/opinfo.py"]
+    collect_ignore += ["tinygrad/torch", "tinygrad/interop.py"]
+    collect_ignore += [f"test/torch_backend/{name}.py" for name in ("opinfo", "models", "networks")]
+if not all(importlib.util.find_spec(name) for name in ("openai", "httpx", "starlette", "uvicorn")):
+    collect_ignore.append("test/running_server.py")
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -119,13 +119,20 @@ def test_adapters_lower_the_loss_of_a_language_model(tmp_path: Path) -> None:
     assert (tmp_path / "lora.safetensors").stat().st_size > 4 * 460_800  # what "after" was read from
 
 
-def test_what_is_missing_is_said_before_anything_runs(tmp_path: Path) -> None:
-    for arguments, text in ((("gan.py", "--steps", 0), "--steps takes at least 1, got 0"),
-                            (("gpt.py", tmp_path / "none.txt"), "No such file"),
-                            (("resnet.py", "--images", tmp_path), "a folder for each of at least 2 classes"),
-                            (("lora.py", "--model", tmp_path / "none.gguf"), "none.gguf")):
-        said = run(*map(str, arguments), code=2)
-        assert f"{arguments[0]}: error: " in said and text in said
+@pytest.mark.parametrize(("program", "option", "value", "libraries", "text"), [
+    ("gan.py", "--steps", "0", ("matplotlib", "sklearn"), "--steps takes at least 1, got 0"),
+    ("gpt.py", "none.txt", "", (), "No such file"),
+    ("resnet.py", "--images", ".", ("PIL", "matplotlib", "sklearn"), "a folder for each of"),
+    ("lora.py", "--model", "none.gguf", ("tokenizers", "jinja2"), "none.gguf"),
+])
+def test_what_is_missing_is_said_before_anything_runs(program: str, option: str, value: str, text: str,
+                                                      libraries: tuple[str, ...], tmp_path: Path) -> None:
+    for library in libraries:
+        pytest.importorskip(library, reason=f"{program} takes {library}")
+    given = tmp_path / value if value in (".", "none.gguf") else value
+    words = [option, str(given)] if value else [str(tmp_path / option)]
+    said = run(program, *words, code=2)
+    assert f"{program}: error: " in said and text in said
 
 
 def test_a_policy_learns_to_keep_the_pole_up(tmp_path: Path) -> None:

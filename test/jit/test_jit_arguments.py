@@ -53,6 +53,12 @@ def output_view_of_input(jit):
 
 
 @program
+def argument_reshaped_twice(jit):
+    f = jit(lambda x: (x + 1).realize())
+    return [f(held(i, i + 1, i + 2, 9).reshape(2, 2).reshape(4, 1)).tolist() for i in range(4)]
+
+
+@program
 def output_reshape_of_input_assign(jit):
     f = jit(lambda x: x.reshape(2, 2))
     out = []

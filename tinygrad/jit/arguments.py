@@ -219,7 +219,7 @@ class Inputs:
         nodes = [tensor.uop for tensor in self.tensors]
         if all([is_whole_memory(node) for node in nodes]):
             self.views = nodes
-            self.memories = [node if node.op is Ops.BUFFER else node.src[0] for node in nodes]
+            self.memories = [node.unreshaped for node in nodes]
             self.whole = [True] * len(nodes)
             self.owner = list(range(len(nodes)))
             self.origins = [memory.storage for memory in self.memories]
