@@ -50,6 +50,13 @@ def test_every_dtype(dtype):
     np.testing.assert_array_equal(tensor.sum(0).cast("float32").numpy(), values.sum(0).astype(np.float32))
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_the_largest_of_columns_of_halves(dtype):
+    values = RNG.integers(-100, 100, size=(513, 4501)).astype(np.float32)
+    tensor = Tensor(values, requires_grad=False).cast(getattr(dtypes, dtype)).realize()
+    np.testing.assert_array_equal(tensor.max(0).cast("float32").numpy(), values.max(0))
+
+
 @pytest.mark.parametrize("make", [
     lambda: Tensor.rand(64, 64).realize().sum(0),        # in the cache
     lambda: Tensor.rand(3000, 200).realize().sum(0),     # rows side by side

@@ -75,6 +75,18 @@ def test_against_numpy(shape):
                                    rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "fp8e4m3", "fp8e5m2", "float64", "int8", "uint8"])
+def test_every_dtype(dtype):
+    whole = np.abs(integers(3, 40))
+    x = Tensor(whole, requires_grad=False).cast(getattr(dtypes, dtype)).realize()
+    for axis in (0, 1):
+        np.testing.assert_array_equal(x.cummax(axis)[0].float().numpy(), np.maximum.accumulate(whole, axis))
+        assert are_carried(x.cummax(0)[0])
+    triangular = triangle(40).where(x.reshape(3, 1, 40), 0).sum(-1)
+    np.testing.assert_allclose(triangular.float().numpy(), np.cumsum(whole, 1),
+                               rtol=2**-3 if "fp8" in dtype else 2**-8)
+
+
 def test_values_around_a_running_sum():
     x, w = integers(5, 30), integers(5, 30, seed=1)
     value = (held(x) * held(w)).cumsum(1) * 2 + held(w)

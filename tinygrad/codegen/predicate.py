@@ -11,10 +11,11 @@ from collections.abc import Callable
 from typing import Final
 
 from tinygrad.codegen.contraction import product_in
-from tinygrad.dtype import DType
+from tinygrad.dtype import DType, dtypes
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.symbolic import TRUE
 from tinygrad.graph.uop import UOp
+from tinygrad.renderer.machine import NARROW_FLOATS
 
 IDENTITY_OF: Final[dict[Ops, Callable[[DType], int | float | bool]]] = {
     Ops.ADD: lambda dtype: 0,
@@ -39,6 +40,11 @@ def both(a: UOp | None, b: UOp | None) -> UOp | None:
 def unless_always(mask: UOp) -> UOp | None:
     """`mask`, or None if it is the constant true."""
     return None if mask is TRUE else mask
+
+
+def accumulated(value: UOp) -> UOp:
+    """`value` in the type that it is accumulated in: float32 for narrower floats, rounded once at the end."""
+    return value.cast(dtypes.float32) if value.dtype.scalar in NARROW_FLOATS else value
 
 
 # --- loads --------------------------------------------------------------------------------------------------

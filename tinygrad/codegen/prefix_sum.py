@@ -108,6 +108,7 @@ def _mask(value: UOp, reduce: UOp) -> UOp | None:
     """A condition outside which `value` changes nothing in the REDUCE."""
     if value.op is Ops.CAST and reduce.arg is Ops.ADD:
         value = value.src[0]
-    if value.op is Ops.LOAD and reduce.arg is Ops.ADD and len(value.src[0].src) == 3:
+    identity = reduce_identity(reduce.arg, value.dtype)
+    if value.op is Ops.LOAD and identity.is_zero and len(value.src[0].src) == 3:
         return value.src[0].src[2]
-    return mask_of(value, reduce_identity(reduce.arg, value.dtype))
+    return mask_of(value, identity)

@@ -19,6 +19,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
+from tinygrad.codegen.predicate import accumulated
 from tinygrad.codegen.ranges import fresh_identity, separate_loops
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Ops, RangeKind
@@ -51,6 +52,7 @@ def _in_memory(reduce: UOp, loop: UOp, lanes: int, identities: Iterator[int]) ->
     value = reduce.src[0].substitute({**own, loop: item})
     if written_out:
         value = value.reduce_ranges(reduce.arg, *written_out)
-    memory = UOp.new(Ops.SCATTER, reduce.dtype, (value, item, UOp.const(True, dtypes.bool), *walked, *loops),
+    value = accumulated(value)
+    memory = UOp.new(Ops.SCATTER, value.dtype, (value, item, UOp.const(True, dtypes.bool), *walked, *loops),
                      (next(identities), reduce.arg, loop.extent))
-    return memory.index(loop).load()
+    return memory.index(loop).load().cast(reduce.dtype)

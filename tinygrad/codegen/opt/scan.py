@@ -10,6 +10,7 @@ inside the other loops of its outputs. Items are added up from the first to the 
 from __future__ import annotations
 
 from tinygrad.codegen.opt.loops import with_kind
+from tinygrad.codegen.predicate import accumulated
 from tinygrad.codegen.prefix_sum import prefix_sums
 from tinygrad.codegen.ranges import values_of
 from tinygrad.graph.ops import Ops, RangeKind
@@ -24,9 +25,9 @@ def scan(nest: UOp, loop: UOp) -> UOp:
     ordered = with_kind(loop, RangeKind.IN_ORDER)
     instead = {loop: ordered}
     for part in found:
-        item = part.item.substitute({loop: ordered})
+        item = accumulated(part.item.substitute({loop: ordered}))
         before = UOp.new(Ops.RUNNING, item.dtype, (item, ordered), part.reduce.arg)
-        instead[part.reduce] = UOp.new(part.reduce.arg, item.dtype, (before, item))
+        instead[part.reduce] = UOp.new(part.reduce.arg, item.dtype, (before, item)).cast(part.reduce.dtype)
 
     def innermost(store: UOp) -> UOp:
         others = (r for r in store.closed_ranges if r is not loop)

@@ -21,7 +21,7 @@ import itertools
 from collections.abc import Iterator
 
 from tinygrad.codegen.collapse import solved_for
-from tinygrad.codegen.predicate import mask_loads
+from tinygrad.codegen.predicate import accumulated, mask_loads
 from tinygrad.codegen.ranges import fresh_identity, separate_loops
 from tinygrad.codegen.segment_sum import SegmentSum, segment_sums
 from tinygrad.dtype import dtypes
@@ -80,9 +80,10 @@ def _scattered(found: SegmentSum, inner: tuple[UOp, ...], lanes: int, dump_slots
         value, offset = value.substitute({first: tightened}), offset.substitute({first: tightened})
         loops[loops.index(first)] = tightened
         mask = UOp.const(True, dtypes.bool)
-    memory = UOp.new(Ops.SCATTER, node.dtype, (value, offset, mask, *walked, *loops),
+    value = accumulated(value)
+    memory = UOp.new(Ops.SCATTER, value.dtype, (value, offset, mask, *walked, *loops),
                      (next(identities), node.arg, items))
-    return memory.index(_offset([loop, *inner], extents)).load()
+    return memory.index(_offset([loop, *inner], extents)).load().cast(node.dtype)
 
 
 def _placed(value: UOp, condition: UOp, loops: list[UOp]) -> tuple[UOp, UOp, dict[UOp, UOp]]:
