@@ -98,7 +98,8 @@ the book her sister was reading, but it had no pictures or conversations in it."
 @pytest.mark.parametrize("activations, bound", [("float32", 1e-4), ("int8", 0.02)])
 def test_perplexity_is_that_of_transformers(activations, bound, reference):
     """With activations in 8 bits it depends on the order in which floats are added up, for some item is
-    rounded the other way (docs/llm.md): on this text 1.2 % off with the vectors of a Zen 1, below 1 % on a Zen 4."""
+    rounded the other way (docs/llm.md): on this text 1.2 % off with the vectors of a Zen 1, below 1 % on a
+    Zen 4."""
     model = LanguageModel("smollm2", slots=1, length=256, activations=activations)
     tokens = model.tokenizer.encode(TEXT.replace("\n", " "))
     transformer, cache = model.generator.model, model.generator.cache
