@@ -108,8 +108,8 @@ def test_a_loop_that_is_carried_stays_whole():
     for opt in (Vector(loop, 8), Upcast(loop, 4), Thread(loop)):
         with pytest.raises(ValueError, match="runs in order"):
             apply_plan(nest, Plan((Scan(loop), opt)))
-        with pytest.raises(ValueError, match="reduced up to each iteration"):
-            apply_plan(nest, Plan((Scan(nest.src[0].closed_ranges[0].arg[0]),)))
+    with pytest.raises(ValueError, match="reduced up to each iteration"):
+        apply_plan(nest, Plan((Scan(nest.src[0].closed_ranges[0].arg[0]),)))
 
 
 @pytest.mark.parametrize("shape", [(1000, 1000), (596, 6927)])

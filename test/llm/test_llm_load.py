@@ -1,8 +1,8 @@
 """The server under load: a process of its own, 32 clients at once, clients killed at random.
 
-LOAD_SECONDS is how long clients ask (8; the figures of docs/llm.md are of 60), LOAD_MODEL which model, for
-instance smollm2 (a tiny one otherwise). How many tokens a second they get is printed (`pytest -s`) and not
-tested: a tiny model takes less time than its HTTP.
+LOAD_SECONDS is how long clients ask (8), LOAD_MODEL which model, for instance smollm2 (a tiny one otherwise).
+How many tokens a second they get is printed (`pytest -s`) and not tested: a tiny model takes less time than
+its HTTP.
 """
 import asyncio
 import os
