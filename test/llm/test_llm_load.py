@@ -1,6 +1,7 @@
 """The server under load: a process of its own, 32 clients at once, clients killed at random.
 
-LOAD_SECONDS is how long clients ask (8), LOAD_MODEL which model, for instance smollm2 (a tiny one otherwise).
+LOAD_SECONDS is how long clients ask (8), LOAD_KILLED how many of them are killed while they are answered (8, and twice
+as many), LOAD_MODEL which model, for instance smollm2 (a tiny one otherwise).
 How many tokens a second they get is printed (`pytest -s`) and not tested: a tiny model takes less time than
 its HTTP.
 """
@@ -28,6 +29,7 @@ from tiny_models import write_tiny  # noqa: E402
 pytestmark = pytest.mark.slow
 CLIENTS, TOKENS = 32, 24
 SECONDS = float(os.environ.get("LOAD_SECONDS", "8"))
+KILLED = int(os.environ.get("LOAD_KILLED", "8"))
 
 
 class Process:
@@ -48,9 +50,13 @@ class Process:
 
     def answers(self):
         try:
-            return httpx.get(f"{self.url}/health").status_code == 200
+            return self.get("health").status_code == 200
         except httpx.TransportError:
             return False
+
+    def get(self, path):
+        """With a minute to answer in: other tests have the processor's cores too."""
+        return httpx.get(f"{self.url}/{path}", timeout=60)
 
     @property
     def memory(self):
@@ -65,7 +71,7 @@ class Process:
         return len(list((folder / "fd").iterdir())), len(list((folder / "task").iterdir()))
 
     def metric(self, name):
-        text = httpx.get(f"{self.url}/metrics").text
+        text = self.get("metrics").text
         return float(re.search(rf"^tinygrad_llm_{name} (\S+)$", text, re.MULTILINE)[1])
 
     def idle(self):
@@ -93,22 +99,24 @@ def question(number):
 
 
 def asked_by(server, clients, seconds):
-    """Tokens a second of so many clients that ask again and again. Every answer has to be whole."""
+    """Tokens a second of so many clients that ask again and again, once at least. Every answer has to be whole."""
     counts = []
 
-    async def client(number, end):
-        async with httpx.AsyncClient(timeout=300) as http:
-            while time.monotonic() < end:
-                number += CLIENTS
-                answer = await http.post(f"{server.url}/v1/completions", json=question(number))
-                assert answer.status_code == 200, answer.text
-                counts.append(answer.json()["usage"]["completion_tokens"])
-                assert counts[-1] == TOKENS
+    async def client(number, http, end):
+        while True:
+            number += CLIENTS
+            answer = await http.post(f"{server.url}/v1/completions", json=question(number))
+            assert answer.status_code == 200, answer.text
+            counts.append(answer.json()["usage"]["completion_tokens"])
+            assert counts[-1] == TOKENS
+            if time.monotonic() >= end:
+                return
 
     async def all_of_them():
-        start = time.monotonic()
-        await asyncio.gather(*(client(number, start + seconds) for number in range(clients)))
-        return sum(counts) / (time.monotonic() - start)
+        async with httpx.AsyncClient(timeout=300, limits=httpx.Limits(max_connections=None)) as http:
+            start = time.monotonic()
+            await asyncio.gather(*(client(number, http, start + seconds) for number in range(clients)))
+            return sum(counts) / (time.monotonic() - start)
 
     return asyncio.run(all_of_them())
 
@@ -128,35 +136,46 @@ def test_32_clients_at_once_get_whole_answers_in_memory_that_does_not_grow(serve
     server.idle()
 
 
-def test_clients_killed_at_random_leave_nothing(server):
-    async def client(number, end):
-        draw = np.random.default_rng(number)
-        while time.monotonic() < end:
-            number += CLIENTS
+def kill_clients(server, cancelled):
+    """Clients that go away at random moments, until the server has counted so many more that it had begun with."""
+    wanted, deadline = server.metric("cancelled_total") + cancelled, time.monotonic() + 120
+    enough = False
+
+    async def client(number, http):
+        draw, tries = np.random.default_rng(number), 0
+        while not enough:
+            number, tries = number + CLIENTS, tries + 1
             ask = question(number) | {"stream": bool(draw.random() < 0.5), "max_tokens": 200}
-            async with httpx.AsyncClient(timeout=300) as http:
-                task = asyncio.ensure_future(http.post(f"{server.url}/v1/completions", json=ask))
-                await asyncio.sleep(float(draw.random()) * 0.4)
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
+            task = asyncio.ensure_future(http.post(f"{server.url}/v1/completions", json=ask))
+            await asyncio.sleep(float(draw.random()) * 0.2 * tries)  # longer each time, for machines that are slow
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
 
-    async def all_of_them(seconds):
-        end = time.monotonic() + seconds
-        await asyncio.gather(*(client(number, end) for number in range(CLIENTS)))
+    async def count():
+        nonlocal enough
+        while not enough:
+            await asyncio.sleep(0.2)
+            enough = await asyncio.to_thread(server.metric, "cancelled_total") >= wanted or time.monotonic() > deadline
 
-    asyncio.run(all_of_them(SECONDS / 4))
+    async def all_of_them():
+        async with httpx.AsyncClient(timeout=300, limits=httpx.Limits(max_connections=None)) as http:
+            await asyncio.gather(count(), *(client(number, http) for number in range(CLIENTS)))
+
+    asyncio.run(all_of_them())
     server.idle()
+    assert server.metric("cancelled_total") >= wanted and server.metric("failed_total") == 0
+
+
+def test_clients_killed_at_random_leave_nothing(server):
+    kill_clients(server, KILLED)
     time.sleep(0.5)
-    memory, held, cancelled = server.memory, server.held, server.metric("cancelled_total")
-    assert cancelled > 0
-    asyncio.run(all_of_them(SECONDS / 2))
-    server.idle()
+    memory, held = server.memory, server.held
+    kill_clients(server, 2 * KILLED)
     deadline = time.monotonic() + 10
-    while server.held > held and time.monotonic() < deadline:
+    while not all(now <= before + 2 for now, before in zip(server.held, held)) and time.monotonic() < deadline:
         time.sleep(0.1)
     grown = server.memory - memory
     print(f"{server.metric('cancelled_total'):.0f} cancelled, memory grew by {grown >> 10} KiB")
-    assert server.metric("cancelled_total") > cancelled and server.metric("failed_total") == 0
-    assert server.held <= (held[0] + 2, held[1] + 2)
+    assert all(now <= before + 2 for now, before in zip(server.held, held))
     assert grown < 16 << 20
     assert asked_by(server, 1, 0.1) > 0
