@@ -24,17 +24,13 @@ SHAKESPEARE = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/t
 
 
 class Block:
-    """Attention to the characters before, then two layers for each character by itself; each adds to its
-    input."""
+    """Attention to the characters before, then two layers for each by itself; each adds to its input."""
 
     def __init__(self, width: int, heads: int) -> None:
         self.heads = heads
-        self.norm1 = nn.LayerNorm(width)
-        self.qkv = nn.Linear(width, 3 * width)
-        self.out = nn.Linear(width, width)
-        self.norm2 = nn.LayerNorm(width)
-        self.up = nn.Linear(width, 4 * width)
-        self.down = nn.Linear(4 * width, width)
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
     def attend(self, x: Tensor) -> Tensor:
         batch, length, width = x.shape
@@ -54,8 +50,7 @@ class Transformer:
         self.characters = nn.Embedding(vocabulary, width)
         self.positions = Tensor.normal(context, width, std=0.02)
         self.blocks = [Block(width, heads) for _ in range(layers)]
-        self.norm = nn.LayerNorm(width)
-        self.head = nn.Linear(width, vocabulary, bias=False)
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, vocabulary, bias=False)
 
     def __call__(self, x: Tensor) -> Tensor:
         return self.head(self.norm((self.characters(x) + self.positions).sequential(self.blocks)))
@@ -80,24 +75,17 @@ def train(model: Transformer, text: Array, steps: int, batch: int, context: int,
         loss.backward()
         return loss.realize(*optimizer.schedule_step())
 
-    losses: list[float] = []
-    with tqdm(total=steps, desc="training", unit="step") as bar:
-        for i in range(steps):
-            warm, left = min(1.0, (i + 1) / (0.05 * steps)), 1 - i / steps
-            optimizer.lr.assign([highest_rate * warm * (0.1 + 0.9 * left)]).realize()
-            losses.append(float(step(*batches(text, batch, context, rng)).item()))
-            bar.set_postfix(loss=f"{np.mean(losses[-20:]):.3f}")
-            bar.update()
+    losses = []
+    for i in (bar := tqdm(range(steps), desc="training", unit="step")):
+        warm, left = min(1.0, (i + 1) / (0.05 * steps)), 1 - i / steps
+        optimizer.lr.assign([highest_rate * warm * (0.1 + 0.9 * left)]).realize()
+        losses.append(step(*batches(text, batch, context, rng)).item())
+        bar.set_postfix(loss=f"{np.mean(losses[-20:]):.3f}")
 
 
 def validate(model: Transformer, text: Array, batch: int, context: int, count: int = 20) -> float:
     """The mean loss over pieces of `text`, in nats a character."""
-
-    @TinyJit
-    @Tensor.train(False)
-    def loss_of(x: Tensor, y: Tensor) -> Tensor:
-        return model(x).sparse_categorical_crossentropy(y).realize()
-
+    loss_of = TinyJit(Tensor.train(False)(lambda x, y: model(x).sparse_categorical_crossentropy(y).realize()))
     rng = np.random.default_rng(0)
     return float(np.mean([loss_of(*batches(text, batch, context, rng)).item() for _ in range(count)]))
 
@@ -109,9 +97,8 @@ def sample(model: Transformer, prompt: Array, length: int, temperature: float) -
     @Tensor.train(False)
     def next_character(x: Tensor) -> Tensor:
         scores = model(x)[0, -1]
-        if temperature == 0:
-            return scores.argmax().realize()
-        return (scores / temperature).softmax().multinomial().realize()
+        likeliest = temperature == 0
+        return (scores.argmax() if likeliest else (scores / temperature).softmax().multinomial()).realize()
 
     window: list[int] = prompt.tolist()
     for _ in tqdm(range(length), desc="writing", unit="char", leave=False):
@@ -122,14 +109,10 @@ def sample(model: Transformer, prompt: Array, length: int, temperature: float) -
 def main() -> None:
     parser = argparse.ArgumentParser(description="Train a character-level transformer on a text.")
     parser.add_argument("text", nargs="?", help="a text file (default: tinyshakespeare)")
-    parser.add_argument("--layers", type=int, default=4)
-    parser.add_argument("--width", type=int, default=128)
-    parser.add_argument("--heads", type=int, default=4)
+    for name, value in {"layers": 4, "width": 128, "heads": 4, "batch": 32, "steps": 500, "seed": 0}.items():
+        parser.add_argument(f"--{name}", type=int, default=value, help=f"default: {value}")
     parser.add_argument("--context", type=int, default=64, help="characters seen (default: 64)")
-    parser.add_argument("--batch", type=int, default=32)
-    parser.add_argument("--steps", type=int, default=500)
     parser.add_argument("--lr", type=float, default=2e-3)
-    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--temperature", type=float, default=0.8, help="of sampling; 0 takes the likeliest")
     parser.add_argument("--length", type=int, default=500, help="characters to write (default: 500)")
     args = parse(parser, layers=1, width=1, heads=1, context=1, batch=1, steps=1, length=0)

@@ -1,6 +1,7 @@
 """The pictures that programs here tell apart: CIFAR-10's, those of a folder, or handwritten digits."""
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -13,8 +14,6 @@ from tinygrad.helpers import tqdm
 Array: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]
 Split: TypeAlias = tuple[list[str], Array, Array, Array, Array]
 CIFAR = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
-SHIFT = 4
-"""training pictures move by up to this many pixels each way"""
 
 
 def read_folder(folder: Path, size: int, rng: np.random.Generator) -> Split:
@@ -53,11 +52,22 @@ def read(folder: Path | None, size: int, rng: np.random.Generator) -> Split:
     return [str(digit) for digit in range(10)], x_train, y_train, x_test, y_test
 
 
-def moved(images: Array, mirrors: bool, rng: np.random.Generator) -> Array:
-    """Each picture moved by its own number of pixels, black where nothing moved in; half of them mirrored."""
-    padded = np.pad(images, ((0, 0), (0, 0), (SHIFT, SHIFT), (SHIFT, SHIFT)))
+def moved(images: Array, by: int, mirrors: bool, rng: np.random.Generator) -> Array:
+    """Each picture moved by its own number of pixels, at most `by` each way, black where nothing moved in;
+    half of them mirrored where `mirrors` says so."""
+    padded = np.pad(images, ((0, 0), (0, 0), (by, by), (by, by)))
     windows = np.lib.stride_tricks.sliding_window_view(padded, images.shape[2:], axis=(2, 3))
-    down, right = rng.integers(0, 2 * SHIFT + 1, (2, len(images)))
+    down, right = rng.integers(0, 2 * by + 1, (2, len(images)))
     images = windows[np.arange(len(images)), :, down, right]
     flips = (rng.random(len(images)) < 0.5 * mirrors)[:, None, None, None]
     return np.ascontiguousarray(np.where(flips, images[..., ::-1], images))
+
+
+def draw_guesses(places: Iterable[Any], images: Iterable[Array], guesses: Iterable[str],
+                 mistaken: Iterable[bool]) -> None:
+    """Show each picture (channels, height, width) in a place of a figure with what it was taken for; in red
+    where that is a mistake."""
+    for place, image, guess, is_mistaken in zip(places, images, guesses, mistaken, strict=False):
+        place.imshow(image.transpose(1, 2, 0), cmap="gray_r")
+        place.set(xticks=[], yticks=[])
+        place.set_title(guess, fontsize=9, pad=3, color="tab:red" if is_mistaken else "black")

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 from options import parse
-from pictures import Array, moved, read
+from pictures import Array, draw_guesses, moved, read
 
 from tinygrad import Tensor, TinyJit, nn
 from tinygrad.helpers import tqdm
@@ -76,7 +76,7 @@ def train(model: ResNet, images: Array, labels: Array, epochs: int, batch: int, 
             for rows in nn.datasets.batches(len(images), batch, epoch=epoch):
                 progress = len(losses) / steps
                 optimizer.lr.assign([0.1 * min(1, progress / 0.2, (1 - progress) / 0.8)]).realize()
-                losses.append(step(Tensor(moved(images[rows], mirrors, rng)), Tensor(labels[rows])).item())
+                losses.append(step(Tensor(moved(images[rows], 4, mirrors, rng)), Tensor(labels[rows])).item())
                 bar.set_postfix(loss=f"{np.mean(losses[-20:]):.3f}")
                 bar.update()
 
@@ -92,14 +92,10 @@ def draw(path: str, classes: list[str], images: Array, labels: Array, shares: np
     from matplotlib import pyplot as plt
 
     figure, places = plt.subplots(4, 8, figsize=(12, 7), layout="constrained")
-    for place in places.flat:
-        place.set_axis_off()
-    for place, image, label, share in zip(places.flat, images, labels, shares):
-        best = int(share.argmax())
-        place.imshow(image.transpose(1, 2, 0))
-        mistaken = "" if best == label else f"\n(is {classes[label]})"
-        place.set_title(f"{classes[best]} {share[best]:.0%}{mistaken}", fontsize=9,
-                        color="tab:red" if mistaken else "black")
+    best = shares.argmax(1)
+    guesses = [f"{classes[i]} {share[i]:.0%}" + (f"\n(is {classes[label]})" if i != label else "")
+               for i, share, label in zip(best, shares, labels, strict=True)]
+    draw_guesses(places.flat, images, guesses, best != labels)
     figure.savefig(path, dpi=90)
 
 

@@ -38,7 +38,7 @@ def number(pattern: str, text: str) -> float:
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda path: path.stem)
 def test_a_program_is_short_and_says_how_it_is_used(program: Path) -> None:
     lines = program.read_text(encoding="utf-8").splitlines()
-    assert len(lines) <= LONGEST or program.name in ("gpt.py", "mnist.py"), f"{len(lines)} lines"
+    assert len(lines) <= LONGEST, f"{len(lines)} lines"
     assert f"python3 examples/{program.name}" in "\n".join(lines[:10])
 
 
