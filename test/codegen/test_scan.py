@@ -119,3 +119,10 @@ def test_what_whole_vectors_leave_over_of_a_row_asks_for_no_rows_ahead(shape):
     [plan] = plans_of(Tensor.rand(*shape).realize().sum(1))
     rows = {o.range for o in plan.opts if isinstance(o, Thread)}
     assert not any(isinstance(o, Prefetch) and o.loop in rows for o in plan.opts)
+
+
+@pytest.mark.parametrize("columns", [5, 16, 80])
+def test_running_sums_of_products_of_matrices(columns):
+    shares, values = integers(5, 7, 7), integers(5, 7, columns, seed=1)
+    value = (held(shares) @ held(values)).cumsum(1)
+    np.testing.assert_array_equal(value.numpy(), np.cumsum(shares @ values, 1))

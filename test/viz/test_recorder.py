@@ -14,8 +14,9 @@ import pytest
 
 import tinygrad
 from tinygrad import Context, GlobalCounters, Tensor, TinyJit, nn, observer
+from tinygrad.viz.lines import SKIPPED, UNKNOWN, USER, kind_of
 from tinygrad.viz.page import html_of, recording_in
-from tinygrad.viz.recorder import Recorder
+from tinygrad.viz.recorder import Recorder, mark
 from tinygrad.viz.recording import Exporter, Json
 
 pytestmark = pytest.mark.usefixtures("on_cpu")
@@ -121,6 +122,22 @@ class Outer:
         for layer in self.layers:
             x = layer(x)
         return x
+
+
+def test_what_nobody_knows_the_line_of_costs_no_time() -> None:
+    node = ones(4).uop
+    for _ in range(80):  # as a tree it has 2 ** 80 nodes
+        node = node + node
+    mark(node, UNKNOWN)
+    assert node.line == UNKNOWN
+    mark(node, 3)
+    assert node.line == node.src[0].line == 3
+
+
+def test_the_programs_of_the_package_have_lines_of_their_own() -> None:
+    code = compile("1 + 1", str(Path(tinygrad.__file__).parent / "llm" / "model.py"), "exec")
+    assert kind_of(code) == USER
+    assert kind_of(Tensor.realize.__code__) == SKIPPED
 
 
 def test_kernels_know_the_module_of_a_model() -> None:

@@ -1,8 +1,9 @@
 """Which of the user's lines asked for something: the stack of their frames, as a number.
 
 In: the interpreter's stack, as it is when a tensor is made. Out: numbers of `Line`s; equal stacks have one.
-A key of the stack is made of code objects and instructions, and decoded once. Frames of this package and of
-Python's own library are left out. Calls of layers (`__call__`, `forward`) say which module of a model it was.
+A key of the stack is made of code objects and instructions, and decoded once. Frames of this package, its
+programs apart, and of Python's own library are left out. Calls of layers (`__call__`, `forward`) say which
+module of a model it was.
 """
 from __future__ import annotations
 
@@ -14,6 +15,8 @@ from types import CodeType, FrameType
 from typing import Any
 
 PACKAGE = str(Path(__file__).parents[1])
+PROGRAMS = str(Path(PACKAGE, "llm"))
+"""What of this package is written as a user's program is, and shown as one."""
 LIBRARY = sysconfig.get_path("stdlib")
 MOST_FRAMES = 24
 """The user's frames that are kept of one stack, the innermost."""
@@ -138,7 +141,7 @@ def kind_of(code: CodeType) -> int:
     """What frames of this code are."""
     file = code.co_filename
     is_call = code.co_name in CALLS and code.co_varnames[:1] == ("self",)
-    if file.startswith(PACKAGE):
+    if file.startswith(PACKAGE) and not file.startswith(PROGRAMS):
         return OWN_MODULE if is_call and file.startswith(str(Path(PACKAGE, "nn"))) else SKIPPED
     is_library = file.startswith(LIBRARY) and "site-packages" not in file
     if is_library or (file.startswith("<") and file != "<stdin>" and "doctest" not in file):

@@ -395,8 +395,8 @@ class Span:
 
 
 def mark(node: Any, line: int) -> None:
-    """Give a node, and those below it that have none, the number of a line."""
-    stack = [node]
+    """Give a node, and those below it that have none, the number of a line; UNKNOWN is what they have."""
+    stack = [node] if line != UNKNOWN else []
     for found in stack:
         if not found.line and found.op is not Ops.BUFFER:
             found.line = line
