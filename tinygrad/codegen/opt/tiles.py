@@ -41,8 +41,8 @@ class TileChooser(PanelChooser):
     """Tiles for contractions."""
 
     def main_contraction(self) -> Contraction | None:
-        """The contraction with the most work that changes with every range of an output. None of these runs in
-        order: where one item follows from the one before, there is nothing to tile."""
+        """The contraction with the most work that changes with every range of an output, none of which runs
+        in order: where one item follows from the one before, there is nothing to tile."""
         outputs = [frozenset(s.closed_ranges) for s in self.nest.src
                    if all(r.arg[1] is not RangeKind.IN_ORDER for r in s.closed_ranges)]
         found = []
