@@ -22,6 +22,12 @@ class Observer:
     def tensor_made(self, node: Any) -> None:
         """A tensor stands for `node`, made by the user's line that runs now."""
 
+    def written_at(self, frames: Sequence[tuple[str, int, str]] = (), module: str = "",
+                   is_gradient: bool = False) -> None:
+        """Tensors that this thread makes from now on are for what somebody wrote there (file, line and
+        function, the innermost first; none: in the line that runs) in a module of a model, or for its
+        gradient. Without both they are for the line that runs again."""
+
     def gradients_made(self, node: Any, gradients: Sequence[Any]) -> None:
         """The gradients of the sources of `node` were written down."""
 

@@ -224,8 +224,8 @@ class _ScheduleWriter:
         self.dynamic = dynamic_slices(map(self.inside, fusion.kernels)) if any(map(is_dynamic_slice,
                                                                                    order)) else set()
 
-    def inside(self, kernel: Kernel) -> dict[UOp, None]:
-        """The nodes of a kernel's values, down to what it reads from memory."""
+    def inside(self, kernel: Kernel) -> list[UOp]:
+        """The nodes that a kernel computes: those of its values, above what it reads from memory."""
         found: dict[UOp, None] = {}
 
         def stop(node: UOp) -> bool:
@@ -239,7 +239,7 @@ class _ScheduleWriter:
                 found[node] = None
                 if node.op is Ops.ASSIGN and node in kernel.outputs:
                     found.update(self.below_assign(node, stop))
-        return found
+        return [node for node in found if not stop(node)]
 
     def below_assign(self, node: UOp, stop: Callable[[UOp], bool]) -> dict[UOp, None]:
         """The nodes of the value of an ASSIGN that the same kernel stores."""

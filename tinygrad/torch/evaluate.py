@@ -7,14 +7,17 @@ not.
 from __future__ import annotations
 
 import operator
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
 
 import tinygrad.torch.ops  # noqa: F401  # fills the table
+from tinygrad import observer
 from tinygrad.dtype import DType, dtypes, to_dtype
 from tinygrad.graph.sizes import Size
 from tinygrad.tensor import Tensor
@@ -30,6 +33,8 @@ SIZES: dict[str, Callable[..., Any]] = {
 VIEWS = frozenset(f"aten.{name}.default" for name in ("view", "reshape", "_unsafe_view", "view_copy"))
 """Operators that take a shape, in which one size may be left out."""
 
+FRAME = re.compile(r'File "([^"]*)", line (\d+), in (.*)')
+"""of a stack as Python prints it"""
 SETTLED = frozenset({"aten._assert_tensor_metadata.default"})
 """Checks of what a graph settles: dtypes, devices and layouts."""
 
@@ -45,6 +50,17 @@ class GraphCall:
     promoted: bool
     layout: tuple[tuple[int, ...], int] | None = None
     """the strides and the offset of the first argument, for operators that depend on them"""
+
+    @cached_property
+    def origin(self) -> tuple[Sequence[tuple[str, int, str]], str, bool]:
+        """Where the operator, or what it is the gradient of, was written: frames (file, line, function), the
+        innermost first; the module of the model in whose call that is; and whether it is of a gradient."""
+        meta = self.result.meta
+        stack = FRAME.findall(meta.get("stack_trace") or "")
+        frames = [(file, int(line), function) for file, line, function in reversed(stack)]
+        calls = meta.get("nn_module_stack") or meta.get("fwd_nn_module_stack") or {}
+        names = [name.split("]", 1)[-1].lstrip(".") for name, _ in calls.values()]  # "L['self'].layers.0"
+        return frames, names[-1] if names else "", bool(meta.get("autograd_backward"))
 
     @property
     def size(self) -> Any:
@@ -78,6 +94,8 @@ class GraphProgram:
             values |= {node: size_of(expression_of(node.meta["val"]), symbols) for node in self.inputs
                        if isinstance(node.meta.get("val"), torch.SymInt)}
         for step in self.steps:
+            if observer.active is not None:
+                observer.active.written_at(*step.origin)
             if symbols is not None and step.size is not None:
                 values[step.result] = size_of(step.size, symbols)
                 continue
@@ -92,6 +110,8 @@ class GraphProgram:
             if step.layout is not None:
                 named["layout"] = step.layout
             values[step.result] = with_dtypes(step.function(*args, **named), step.dtypes)
+        if observer.active is not None:
+            observer.active.written_at()
         return [values[output] if isinstance(output, Node) else output for output in self.outputs]
 
 

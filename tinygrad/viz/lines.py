@@ -18,6 +18,8 @@ PACKAGE = str(Path(__file__).parents[1])
 PROGRAMS = str(Path(PACKAGE, "llm"))
 """What of this package is written as a user's program is, and shown as one."""
 LIBRARY = sysconfig.get_path("stdlib")
+COMPILED_BY = str(Path("site-packages", "torch", ""))
+"""What runs between a model of PyTorch and its compiled graph; lines of the model are told (`written_at`)."""
 MOST_FRAMES = 24
 """The user's frames that are kept of one stack, the innermost."""
 MOST_DEPTH = 100
@@ -143,7 +145,7 @@ def kind_of(code: CodeType) -> int:
     is_call = code.co_name in CALLS and code.co_varnames[:1] == ("self",)
     if file.startswith(PACKAGE) and not file.startswith(PROGRAMS):
         return OWN_MODULE if is_call and file.startswith(str(Path(PACKAGE, "nn"))) else SKIPPED
-    is_library = file.startswith(LIBRARY) and "site-packages" not in file
+    is_library = (file.startswith(LIBRARY) and "site-packages" not in file) or COMPILED_BY in file
     if is_library or (file.startswith("<") and file != "<stdin>" and "doctest" not in file):
         return SKIPPED
     return MODULE if is_call and "site-packages" not in file else USER

@@ -21,13 +21,14 @@ from tinygrad.device import Device
 from tinygrad.device.queue import clock
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.passes import is_recording, record_passes
+from tinygrad.graph.sizes import largest
 from tinygrad.graph.walk import Watching
 from tinygrad.helpers import getenv
 from tinygrad.observer import Observer
 from tinygrad.viz.events import MOST_KNOWN, EventLog
 from tinygrad.viz.graphs import ScheduledGraph
 from tinygrad.viz.kernels import KernelRecord, SearchRecord
-from tinygrad.viz.lines import LINES, UNKNOWN
+from tinygrad.viz.lines import LINES, UNKNOWN, Frame, Line
 from tinygrad.viz.memory import ArenaRecord, MemoryRecord
 
 MOST_SCHEDULES = 200
@@ -69,6 +70,8 @@ class Local(threading.local):
 
     def __init__(self) -> None:
         self.lines: tuple[int, ...] | None = None
+        self.written_at: int | None = None
+        """the line that tensors are for, where that is not the one that runs"""
         self.writing: KernelRecord | None = None
         self.track: int = -1
         self.scheduling = False
@@ -107,7 +110,16 @@ class Recorder(Observer):
 
     def tensor_made(self, node: Any) -> None:
         if not node.line and (node.device is not None or not is_number(node)):
-            mark(node, self.lines.here(INNER_FRAMES))
+            number = self.local.written_at
+            mark(node, self.lines.here(INNER_FRAMES) if number is None else number)
+
+    def written_at(self, frames: Sequence[tuple[str, int, str]] = (), module: str = "",
+                   is_gradient: bool = False) -> None:
+        if not frames and not module:
+            self.local.written_at = None
+            return
+        known = tuple(Frame(*f) for f in frames) or self.lines.all[self.lines.here()].frames
+        self.local.written_at = self.lines.number(Line(known, module, is_gradient))
 
     def gradients_made(self, node: Any, gradients: Sequence[Any]) -> None:
         if node.line:
@@ -411,5 +423,5 @@ def is_number(node: Any) -> bool:
 
 
 def work_of(reduce: Any) -> int:
-    """How many items a reduce of the tensor graph takes."""
-    return int(reduce.src[0].numel) if isinstance(reduce.src[0].numel, int) else 1
+    """How many items a reduce of the tensor graph takes, at most."""
+    return largest(reduce.src[0].numel)
