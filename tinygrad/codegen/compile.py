@@ -6,12 +6,15 @@ another process is found on disk (`kernel_cache.py`).
 """
 from __future__ import annotations
 
+import math
 import os
 import sys
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -115,6 +118,31 @@ def in_sequence(kernels: list[CompiledKernel]) -> CompiledKernel:
                           tuple(part for k in kernels for part in k.written))
 
 
+class _Bar:
+    """A bar on a terminal, if it takes longer than a second: only then tqdm is imported (0.1 s)."""
+
+    def __init__(self, steps: int) -> None:
+        self.steps, self.done = steps, 0
+        self.shows_at = time.monotonic() + 1 if sys.stderr.isatty() else math.inf
+        self.bar: Any = None
+
+    def update(self) -> None:
+        """One step more."""
+        self.done += 1
+        if self.bar is not None:
+            self.bar.update()
+        elif time.monotonic() > self.shows_at:
+            from tinygrad.progress import tqdm
+
+            self.bar = tqdm(total=self.steps, initial=self.done, desc="compiling", leave=False, unit="kernel",
+                            unit_scale=0.5)
+
+    def close(self) -> None:
+        """Take the bar away."""
+        if self.bar is not None:
+            self.bar.close()
+
+
 def compile_kernels(wanted: Iterable[tuple[UOp, str]]) -> None:
     """Compile the kernels of these `ast`s on these devices, as far as they are not: while one is written, in
     Python, those before it are compiled, in other threads. Shows how far it is on a terminal, after a
@@ -126,16 +154,12 @@ def compile_kernels(wanted: Iterable[tuple[UOp, str]]) -> None:
     keys = list(dict.fromkeys(key for key in ((*p, *settings) for p in parts) if key not in _kernels))
     if len(keys) < 2 or BEAM:
         return
-    from tinygrad.progress import tqdm  # slow to import
-
     interval = sys.getswitchinterval()
     threads = ThreadPoolExecutor(max_workers=os.cpu_count())
     started = []
     try:
         sys.setswitchinterval(min(interval, SWITCH_SECONDS))
-        with collector_paused(), tqdm(total=2 * len(keys), desc="compiling", delay=1, leave=False,
-                                      unit="kernel", unit_scale=0.5,
-                                      disable=not sys.stderr.isatty()) as progress:
+        with collector_paused(), closing(_Bar(2 * len(keys))) as progress:
             same: dict[tuple[UOp, tuple[str, ...]], tuple[Written, Future[Any]]] = {}
             for key in keys:
                 shared = key[0], target_of(key[1])

@@ -6,6 +6,7 @@ only name. `_CUTS` has the rules of the names in use. A vocabulary that does not
 """
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -114,7 +115,8 @@ class Stream:
 def tokenizer_of(checkpoint: Checkpoint) -> Tokenizer:
     """The tokenizer of a model. Raises ValueError where there is none, or none that is known or fits."""
     made = _from_gguf(checkpoint.metadata) if checkpoint.is_gguf else _from_folder(checkpoint.metadata)
-    largest = max(made.inner.get_vocab().values(), default=-1)
+    # so many tokens have numbers from 0 on in a GGUF file; a folder may leave some out
+    largest = made.size - 1 if checkpoint.is_gguf else max(made.inner.get_vocab().values(), default=-1)
     if largest >= checkpoint.config.vocabulary:
         raise ValueError(f"the tokenizer does not fit the model: it has a token {largest}, the model knows "
                          f"{checkpoint.config.vocabulary}")
@@ -179,13 +181,16 @@ def _cut_of(metadata: Mapping[str, Any]) -> str:
 def _byte_pairs(metadata: Mapping[str, Any], tokens: list[str]) -> tokenizers.Tokenizer:
     """Bytes as letters, merged by a list of pairs (GPT-2)."""
     merges = metadata.get("tokenizer.ggml.merges")
-    if not isinstance(merges, list) or not all(isinstance(x, str) and x.count(" ") == 1 for x in merges):
+    if not isinstance(merges, list) or not all(isinstance(x, str) for x in merges):
         raise ValueError("the GGUF file's tokenizer.ggml.merges is no list of pairs")
     places = {token: i for i, token in enumerate(tokens)}
-    pairs = [(first, second) for first, second in (merge.split(" ") for merge in merges)]
-    lost = next((pair for pair in pairs
-                 if pair[0] not in places or pair[1] not in places or pair[0] + pair[1] not in places), None)
-    if lost is not None:
+    pairs = [tuple(merge.split(" ")) for merge in merges]
+    if any(len(pair) != 2 for pair in pairs):
+        raise ValueError("the GGUF file's tokenizer.ggml.merges is no list of pairs")
+    if not (places.keys() >= set(itertools.chain.from_iterable(pairs))
+            and places.keys() >= set(map("".join, pairs))):
+        lost = next(pair for pair in pairs
+                    if not places.keys() >= {*pair, "".join(pair)})
         raise ValueError(f"the GGUF file's tokenizer merges {lost[0]!r} and {lost[1]!r}, "
                          "not all of which are tokens")
     inner = tokenizers.Tokenizer(BPE(places, pairs, ignore_merges=_cut_of(metadata) == _LLAMA3))

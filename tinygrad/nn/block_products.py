@@ -19,7 +19,7 @@ from typing import Any
 
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import round_up
-from tinygrad.jit import TinyJit
+from tinygrad.jit.jit import PureJit
 from tinygrad.nn.block_formats import FORMATS, Packed
 from tinygrad.tensor import Tensor
 
@@ -135,13 +135,13 @@ class BlockWeights:
     @staticmethod
     def of_all(weights: Mapping[str, Packed]) -> dict[str, BlockWeights]:
         """Many weights: those of one format and shape are computed by one trace."""
-        traces: dict[Any, TinyJit[..., tuple[Tensor, Tensor, Tensor | None]]] = {}
+        traces: dict[Any, PureJit[..., tuple[Tensor, Tensor, Tensor | None]]] = {}
         found = {}
         for name, packed in weights.items():
             assert packed.format is not None
             kind = packed.format, packed.shape, str(packed.stored.device)
             if kind not in traces:
-                traces[kind] = TinyJit(partial(_in_words, name=packed.format, rows=packed.shape[0],
+                traces[kind] = PureJit(partial(_in_words, name=packed.format, rows=packed.shape[0],
                                                columns=packed.shape[1]))
             found[name] = BlockWeights._made(packed, *traces[kind](packed.stored))
         return found

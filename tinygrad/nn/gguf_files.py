@@ -36,6 +36,8 @@ NUMBERS = {0: "u1", 1: "i1", 2: "<u2", 3: "<i2", 4: "<u4", 5: "<i4", 6: "<f4", 1
            12: "<f8"}
 """Codes of numbers in metadata, and what NumPy calls them."""
 BOOL, STRING, ARRAY = 7, 8, 9
+WINDOW = 1 << 20
+"""Bytes of a file that strings are cut out of: items of a mapped file take twice as long as of bytes."""
 PLAIN: dict[int, DType] = {0: dtypes.float32, 1: dtypes.float16, 24: dtypes.int8, 25: dtypes.int16,
                            26: dtypes.int32, 27: dtypes.int64, 28: dtypes.float64, 30: dtypes.bfloat16}
 """Codes of tensors that are in no blocks."""
@@ -95,19 +97,23 @@ class GGUFReader:
             raise self.fail(f"{what} is not UTF-8 ({error})") from error
 
     def strings(self, count: int, what: str) -> list[str]:
-        """So many strings: a tokenizer has 100,000. The first that cannot be read is said by `string`."""
+        """So many strings: a tokenizer has 100,000. One that cannot be read is said by `string`."""
         found: list[str] = []
-        data, end, size_at = self.data, len(self.data), struct.Struct("<Q").unpack_from
+        size_at = struct.Struct("<Q").unpack_from
         while len(found) < count:
-            start = self.at + 8
-            size = size_at(data, self.at)[0] if start <= end else end
-            if size > end - start:
-                return [*found, self.string(what)]
-            try:
-                found.append(data[start:start + size].decode())
-            except UnicodeDecodeError:
-                return [*found, self.string(what)]
-            self.at = start + size
+            window, at = self.data[self.at:self.at + WINDOW], 0
+            while len(found) < count and at + 8 <= len(window):
+                end = at + 8 + size_at(window, at)[0]
+                if end > len(window):
+                    break
+                try:
+                    found.append(window[at + 8:end].decode())
+                except UnicodeDecodeError:
+                    break
+                at = end
+            self.at += at
+            if not at:
+                found.append(self.string(what))
         return found
 
     def value(self, kind: int, what: str, depth: int = 0) -> Any:

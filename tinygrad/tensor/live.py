@@ -79,8 +79,9 @@ def with_pending_readers(tensors: Sequence[Tensor]) -> tuple[list[Tensor], set[U
 
 def note_realized(tensors: Sequence[Tensor]) -> None:
     """After these were computed, which wrote into nothing that tensors show."""
+    leaves = LeavesOfTensors()
     for t in tensors:
-        t._note_realized()
+        t._note_realized(leaves)
 
 
 def note_computed(tensors: Sequence[Tensor], writes: Collection[UOp], overwriting: Overwriting) -> None:
@@ -98,8 +99,16 @@ def note_computed(tensors: Sequence[Tensor], writes: Collection[UOp], overwritin
                 t.uop = t._uop.substitute({write: write.src[0].current})
 
 
-def made_of_gone_constants(node: UOp) -> bool:
-    """Whether this is a number in memory (`Tensor.zeros(8).contiguous()`) that no live tensor is the leaf of:
-    memory of its own to write into, for nobody will ask for a gradient at the constructor's."""
-    leaves = constant_leaves(node)
-    return bool(leaves) and not any(leaf_node(t._uop) in leaves for t in live_tensors())
+class LeavesOfTensors:
+    """The leaves that live tensors stand for, looked for once, when they are first asked for."""
+
+    @functools.cached_property
+    def nodes(self) -> set[UOp | None]:
+        """None among them, for a tensor that is no leaf."""
+        return {leaf_node(t._uop) for t in live_tensors()}
+
+    def are_gone_from(self, node: UOp) -> bool:
+        """Whether this is a number in memory (`Tensor.zeros(8).contiguous()`) that no live tensor is the leaf
+        of: memory of its own to write into, for nobody will ask for a gradient at the constructor's."""
+        leaves = constant_leaves(node)
+        return bool(leaves) and self.nodes.isdisjoint(leaves)

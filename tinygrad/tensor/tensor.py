@@ -50,8 +50,8 @@ from tinygrad.tensor.hostdata import array_of, memory_of
 from tinygrad.tensor.keeping import keep_values, schedule_with_kept
 from tinygrad.tensor.live import (
     LIVE,
+    LeavesOfTensors,
     flags_of,
-    made_of_gone_constants,
     note_computed,
     note_realized,
     with_pending_readers,
@@ -421,11 +421,11 @@ class Tensor(Methods):
             self._alias_set = None
         return self._alias_set
 
-    def _note_realized(self) -> None:
+    def _note_realized(self, leaves: LeavesOfTensors) -> None:
         """After the node was computed: stand for its memory, unless gradients may still need the way there,
         or only a part was computed of what others show too."""
         node = self._uop if self._alias_set is None else self._shown
-        if depends_on_leaf(node) and not is_leaf(node) and not made_of_gone_constants(self.uop):
+        if depends_on_leaf(node) and not is_leaf(node) and not leaves.are_gone_from(self.uop):
             return
         view = storage_view(node) if own_memory(node) is None else None
         if view is not None:
