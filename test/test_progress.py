@@ -6,12 +6,14 @@ import io
 import os
 import stat
 import threading
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tinygrad import Tensor
+from tinygrad.codegen.compile import KernelBar
 from tinygrad.files import written_whole
 from tinygrad.helpers import tqdm, trange
 from tinygrad.nn.state import gguf_load, gguf_save, safe_load, safe_save
@@ -28,6 +30,18 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now = [1000.0]
     monkeypatch.setattr("tinygrad.progress.time.monotonic", lambda: now[0])
     return now
+
+
+@pytest.mark.parametrize("kind, shown", [(Terminal, True), (io.StringIO, False)])
+def test_the_bar_of_kernels_is_shown_on_a_terminal_after_a_second(
+        clock: list[float], monkeypatch: pytest.MonkeyPatch, kind: type[io.StringIO], shown: bool) -> None:
+    monkeypatch.setattr("sys.stderr", kind())
+    with closing(KernelBar(4)) as bar:
+        for seconds, is_there in ((0.9, False), (0.2, shown), (0.1, shown)):
+            clock[0] += seconds
+            bar.update()
+            assert (bar.bar is not None) == is_there
+        assert not shown or (bar.bar.n, bar.bar.total) == (3, 4)
 
 
 def test_a_bar_in_a_file_is_a_line_every_ten_seconds(clock: list[float]) -> None:

@@ -146,6 +146,23 @@ def test_uses_know_what_has_to_be_waited_for(gate: Timeline) -> None:
     assert named(uses.before_writing()) == [("gate", 4)]
 
 
+def test_many_uses_are_noted_as_one_by_one(gate: Timeline) -> None:
+    other = Timeline("other")
+    one, many = ([Buffer("CPU", 4, dtypes.float32).allocate() for _ in range(3)] for _ in range(2))
+    shared = np.zeros(4, np.float32)
+    seen = [Buffer.from_numpy(shared), Buffer.from_numpy(shared)]
+    commands = [(gate.point(1), 1, (0, 1, 2)), (gate.point(2), 0, (0, 1)), (other.point(1), 1, (2, 0)),
+                (gate.point(3), 2, (1, 2, 0))]
+    for point, outputs, used in commands:
+        for number, place in enumerate(used):
+            one[place].add_use(point, number < outputs)
+        assert not Buffer.add_uses(point, [many[place] for place in used], outputs)
+    for left, right in zip(one, many, strict=True):
+        assert left.uses is not None and right.uses is not None
+        assert (left.uses.written, left.uses.reads) == (right.uses.written, right.uses.reads)
+    assert Buffer.add_uses(gate.point(4), [many[0], seen[0]], 1) and Buffer.add_uses(gate.point(4), seen, 1)
+
+
 def test_an_interrupted_wait_can_be_repeated(gate: Timeline) -> None:
     x = Tensor(drawn(10)).realize()
     Device["CPU"].queue.wait(gate.point(1))

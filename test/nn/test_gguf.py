@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tinygrad import Tensor, dtypes
+from tinygrad.nn import gguf_files
 from tinygrad.nn.block_formats import FORMATS, dequantized, quantized
 from tinygrad.nn.gguf_files import gguf_packed
 from tinygrad.nn.state import gguf_load, gguf_save
@@ -146,6 +147,15 @@ def test_what_is_saved_the_packages_reader_reads(tmp_path):
     found, loaded = gguf_load(path)
     assert found == metadata
     assert loaded["c"].shape == (2, 3, 32)
+
+
+@pytest.mark.parametrize("window", [1, 8, 9, 11, 64, 1 << 20])
+def test_strings_are_read_whole_wherever_a_window_ends(tmp_path, monkeypatch, window):
+    strings = ["", "a", "wörd", "x" * 100, "", "你好", "end"] * 3
+    gguf_save({}, tmp_path / "strings.gguf", {"tokens": strings, "after": 7})
+    monkeypatch.setattr(gguf_files, "WINDOW", window)
+    metadata, _ = gguf_load(tmp_path / "strings.gguf")
+    assert metadata["tokens"] == strings and metadata["after"] == 7
 
 
 def test_what_cannot_be_saved_is_refused_and_leaves_nothing(tmp_path):

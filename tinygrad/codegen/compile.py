@@ -118,7 +118,7 @@ def in_sequence(kernels: list[CompiledKernel]) -> CompiledKernel:
                           tuple(part for k in kernels for part in k.written))
 
 
-class _Bar:
+class KernelBar:
     """A bar on a terminal, if it takes longer than a second: only then tqdm is imported (0.1 s)."""
 
     def __init__(self, steps: int) -> None:
@@ -159,7 +159,7 @@ def compile_kernels(wanted: Iterable[tuple[UOp, str]]) -> None:
     started = []
     try:
         sys.setswitchinterval(min(interval, SWITCH_SECONDS))
-        with collector_paused(), closing(_Bar(2 * len(keys))) as progress:
+        with collector_paused(), closing(KernelBar(2 * len(keys))) as progress:
             same: dict[tuple[UOp, tuple[str, ...]], tuple[Written, Future[Any]]] = {}
             for key in keys:
                 shared = key[0], target_of(key[1])

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -137,6 +137,29 @@ class Buffer(Owner):
             root.uses.set_written(point)
         else:
             root.uses.add_read(point)
+
+    @staticmethod
+    def add_uses(point: TimelinePoint, buffers: Sequence[Buffer], outputs: int) -> bool:
+        """As `add_use`, of a command that writes the first `outputs` of these and reads the others. Returns
+        whether one is exposed. A replay of a language model has 700: nothing is called for those that only it
+        reads."""
+        exposed = False
+        for buffer in buffers[:outputs]:
+            buffer.add_use(point, True)
+            exposed = exposed or buffer.is_exposed
+        for buffer in buffers[outputs:]:
+            root = buffer if buffer.whole is None else buffer.whole
+            uses = root.uses
+            if uses is None:
+                uses = root.uses = Uses()
+            reads = uses.reads
+            if len(reads) == 1 and reads[0].queue is point.queue:
+                reads[0] = point  # one later in a queue's order stands for those before it
+            else:
+                uses.add_read(point)
+            if root._owner is not None or root._seen:
+                exposed = True
+        return exposed
 
     def wait_to_read(self, ordering: CommandQueue | None = None) -> None:
         """Return when the content is there, for who does not read it in the order of `ordering`. Raises what

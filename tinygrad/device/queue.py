@@ -134,7 +134,10 @@ class Uses:
         if written is not None and written.queue is order and not (
                 order.may_fail or written.sources or written.error):
             return []  # without asking a driver how far it is
-        return [] if written is None or (written.is_past and written.failure() is None) else [written]
+        if written is None or not written.is_past or written.failure() is not None:
+            return [] if written is None else [written]
+        self.written = None
+        return []
 
     def before_writing(self, order: Order | None = None) -> list[TimelinePoint]:
         """What has to be past before the content may change; not what `order` keeps in order."""

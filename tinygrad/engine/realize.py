@@ -544,12 +544,8 @@ class Submission:
 
     def note(self, point: TimelinePoint | None, buffers: Sequence[Buffer], outputs: int) -> None:
         """Remember the use of memory by a command, if that is not done yet."""
-        if point is None:
-            return
-        for number, buffer in enumerate(buffers):
-            buffer.add_use(point, number < outputs)
-            if buffer.is_exposed:
-                self.exposed.append(point)
+        if point is not None and Buffer.add_uses(point, buffers, outputs):
+            self.exposed.append(point)
 
     def finish(self) -> None:
         """Let everything begin; wait for what uses memory that others may read or write at any time."""
@@ -567,7 +563,7 @@ def ordered(queue: CommandQueue, buffers: Sequence[Buffer], outputs: int) -> tup
     last: dict[Order, TimelinePoint] = {}
     for number, buffer in enumerate(buffers):
         uses = buffer.uses if buffer.whole is None else buffer.whole.uses
-        if uses is None:
+        if uses is None or (number >= outputs and uses.written is None):
             continue
         writers = uses.before_reading(queue)
         failing.update(dict.fromkeys([point for point in writers if point.may_have_failed]))
