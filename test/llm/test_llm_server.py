@@ -3,6 +3,7 @@ come and go, and what is wrong is an answer that says so."""
 import asyncio
 import json
 import re
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -21,6 +22,7 @@ import openai  # noqa: E402
 from running_server import KEY, Running  # noqa: E402
 from tiny_models import write_tiny  # noqa: E402
 
+from tinygrad.llm import server  # noqa: E402
 from tinygrad.llm.language_model import LanguageModel  # noqa: E402
 from tinygrad.llm.sampling import Sampling  # noqa: E402
 from tinygrad.llm.server import MOST_BODY  # noqa: E402
@@ -104,6 +106,33 @@ def test_what_follows_texts_and_tokens(client, alone):
     stopped = client.completions.create(model="tiny", prompt="he he", temperature=0, max_tokens=9, stop=stop)
     assert stopped.choices[0].text == expected[0][:expected[0].index(stop)]
     assert stopped.choices[0].finish_reason == "stop"
+
+
+@pytest.mark.parametrize("blocked, endpoint, body", [
+    ("completion_request", "/v1/completions", {"prompt": "he"}),
+    ("chat_request", "/v1/chat/completions", {"messages": MESSAGES}),
+    ("embedding_request", "/v1/embeddings", {"input": "he"}),
+    ("SchemaMask", "/v1/completions", {"prompt": "he", "response_format": {"type": "json_object"}})])
+def test_others_are_answered_while_a_request_is_read(running, monkeypatch, blocked, endpoint, body):
+    """Four megabytes of text took fourteen seconds on a busy machine, in which nobody was answered."""
+    real, entered, goes_on = getattr(server, blocked), threading.Event(), threading.Event()
+
+    def slow(*args):
+        entered.set()
+        assert goes_on.wait(60)
+        return real(*args)
+
+    monkeypatch.setattr(server, blocked, slow)
+    headers = {"Authorization": f"Bearer {KEY}"}
+    with ThreadPoolExecutor() as threads:
+        answer = threads.submit(httpx.post, f"{running.url}{endpoint}", headers=headers, timeout=120,
+                                json={"model": "tiny", "max_tokens": 2, **body})
+        try:
+            assert entered.wait(60)
+            assert httpx.get(f"{running.url}/health", timeout=20).status_code == 200
+        finally:
+            goes_on.set()
+        assert answer.result().status_code == 200
 
 
 def test_seeds_and_several_choices(client):

@@ -126,16 +126,17 @@ class Server:
     # --- what is asked ------------------------------------------------------------------------------------
 
     async def chat(self, request: HTTPRequest) -> Response:
-        asked = chat_request(await _body(request), self.model.tokenizer)
+        asked = await asyncio.to_thread(chat_request, await _body(request), self.model.tokenizer)
         return await self._answer(request, asked)
 
     async def complete(self, request: HTTPRequest) -> Response:
-        asked = completion_request(await _body(request), self.model.tokenizer)
+        asked = await asyncio.to_thread(completion_request, await _body(request), self.model.tokenizer)
         return await self._answer(request, asked)
 
     async def embed(self, request: HTTPRequest) -> Response:
         """The mean of what the last block leaves, of length 1, for each text."""
-        prompts, as_base64 = embedding_request(await _body(request), self.model.tokenizer)
+        prompts, as_base64 = await asyncio.to_thread(embedding_request, await _body(request),
+                                                     self.model.tokenizer)
         for prompt in prompts:
             self.model.generator.check(prompt, embeds=True)
         data, count = [], 0
@@ -191,15 +192,17 @@ class Server:
 
     async def _answer(self, request: HTTPRequest, asked: Asked) -> Response:
         jobs = []
+        for prompt in asked.prompts:
+            self.model.generator.check(prompt)
+            self.model.generator.check_bias(asked.sampling)
+        masks: list[SchemaMask | None] = [None] * len(asked.prompts)
+        if asked.schema is not None:
+            masks = [await asyncio.to_thread(self._mask, asked.schema) for _ in asked.prompts]
         try:
-            for prompt in asked.prompts:
-                self.model.generator.check(prompt)
-                self.model.generator.check_bias(asked.sampling)
-            for place, prompt in enumerate(asked.prompts):
+            for place, (prompt, mask) in enumerate(zip(asked.prompts, masks, strict=True)):
                 jobs.append(self.worker.submit(prompt, asked.sampling_of(place),
-                                               likelihoods=asked.likelihoods,
-                                               mask=self._mask(asked)))
-        except (Busy, BadRequest):
+                                               likelihoods=asked.likelihoods, mask=mask))
+        except Busy:
             for job in jobs:
                 self.worker.cancel(job)
             raise
@@ -220,13 +223,10 @@ class Server:
                    for place, job in enumerate(jobs)]
         return JSONResponse({**head, "object": asked.object, "choices": choices, "usage": _usage(jobs)})
 
-    def _mask(self, asked: Asked) -> SchemaMask | None:
-        """What keeps an answer to the schema that was asked for. Raises BadRequest for one that is not
-        known."""
-        if asked.schema is None:
-            return None
+    def _mask(self, schema: Any) -> SchemaMask:
+        """What keeps an answer to a schema. Raises BadRequest for one that is not known."""
         try:
-            return SchemaMask(self.model.tokenizer, self.model.config.vocabulary, asked.schema)
+            return SchemaMask(self.model.tokenizer, self.model.config.vocabulary, schema)
         except ValueError as error:
             raise BadRequest(str(error)) from error
 
