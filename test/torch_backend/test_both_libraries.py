@@ -176,6 +176,12 @@ def test_values_are_copies() -> None:
     assert np.array_equal(own.numpy(), [0, 1, 2])
 
 
+def test_values_that_are_negated_as_they_are_read_are_copied_negated() -> None:
+    x = torch.complex(torch.ones(3), torch.arange(3.0)).conj().imag
+    assert x.is_neg()
+    assert to_tensor(x).tolist() == [0, -1, -2]
+
+
 def test_results_that_are_no_tensors_are_refused() -> None:
     with pytest.raises(TypeError, match="returns a Tensor, or a tuple"):
         as_torch(lambda x: [x])(torch.ones(1))

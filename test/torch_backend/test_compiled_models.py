@@ -105,6 +105,51 @@ def test_a_copy_does_not_change_with_what_it_is_a_copy_of() -> None:
         assert torch.equal(turned, expected.t())
 
 
+VIEWS: dict[str, Callable[[Any], tuple[Any, ...]]] = {
+    "a view of another": lambda x: (x * 2, (x * 2)[0], x.t()),
+    "views of one": lambda x: (y := x * 2) is not None and (y[0], y.view(-1), y.t().unsqueeze(0)),
+    "parts": lambda x: (x * 2).split([1, 3], 1),
+    "the same twice": lambda x: (y := x + 1) is not None and (y, y, y.detach()),
+}
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_results_share_memory_as_in_eager(name: str) -> None:
+    run = torch.compile(VIEWS[name], backend=backend)
+    for _ in range(3):
+        x = torch.randn(3, 4)
+        eager, ours = VIEWS[name](x), run(x)
+        for written in range(len(eager)):
+            for results in (eager, ours):
+                results[written].mul_(written + 3)
+            for found, expected in zip(ours, eager, strict=True):
+                torch.testing.assert_close(found, expected)
+
+
+def test_a_view_that_memory_in_order_does_not_have_is_a_result_of_its_own() -> None:
+    def turned(x: Any) -> tuple[Any, Any]:
+        y = x.t() * 2  # in eager it lies as x does, here in the order of its axes
+        return y, y.t().reshape(-1)
+
+    x = torch.randn(3, 4)
+    torch.testing.assert_close(torch.compile(turned, backend=backend)(x), turned(x))
+
+
+def test_a_backward_pass_keeps_no_copies_of_weights() -> None:
+    model = nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 24), nn.Tanh(), nn.Linear(24, 8))
+    run = torch.compile(model, backend=backend)
+    kept: list[Any] = []
+    for _ in range(2):
+        kept.clear()
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
+            y = run(torch.randn(5, 16))
+        y.sum().backward()
+    weights = {p.data_ptr() for p in model.parameters()}
+    large = [t for t in kept if t.numel() >= 24 * 8]
+    assert large
+    assert all(t.data_ptr() in weights for t in large)
+
+
 LAYOUTS: dict[str, Callable[[Any], Any]] = {
     "in order": lambda x: x, "transposed": lambda x: x.t(), "with gaps": lambda x: x[:, ::2],
     "repeated": lambda x: x[:1].expand(6, 6), "a part": lambda x: x[2:, 1:], "empty": lambda x: x[:0]}
@@ -117,6 +162,22 @@ def test_arguments_may_lie_in_memory_in_any_way(name: str) -> None:
         x, y = LAYOUTS[name](torch.randn(6, 6)), torch.randn(1)
         for found, expected in zip(f(x, y), (x * 2 + y, (x - y).sum(0)), strict=True):
             torch.testing.assert_close(found, expected)
+
+
+def test_arguments_may_be_negated_as_they_are_read() -> None:
+    f = torch.compile(lambda x: x * 2, backend=backend)
+    for n in range(4):
+        x = torch.randn(3, dtype=torch.complex64)
+        torch.testing.assert_close(f(x.conj().imag if n else x.imag), (-2 if n else 2) * x.imag)
+
+
+def test_gradients_from_outside_may_lie_in_memory_in_any_way() -> None:
+    f = torch.compile(lambda x: (x * x, x.sum(0)), backend=backend)
+    for name in ("in order", "transposed", "with gaps", "repeated", "in order"):
+        x = torch.randn(6, 6, requires_grad=True)
+        g = LAYOUTS[name](torch.randn(6, 12 if name == "with gaps" else 6))
+        torch.autograd.backward(f(x), (g, g[0]))
+        torch.testing.assert_close(x.grad, 2 * g * x.detach() + g[0])
 
 
 def products(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
@@ -133,8 +194,8 @@ def test_calls_of_one_kind_are_one_native_command(function: Callable[..., Any]) 
     found: list[Any] = []
 
     class Watched(dispatch.Replayed):
-        def __init__(self, program: Any, graph: Any) -> None:
-            super().__init__(program, graph)
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
             found.append(self)
 
     module = importlib.import_module("tinygrad.torch.backend")
@@ -274,6 +335,11 @@ def rotated(x: Any) -> Any:
     return torch.view_as_real(pairs * torch.polar(torch.ones(2), torch.arange(2.0))).flatten(1) * 2
 
 
+def conjugated(x: Any) -> Any:
+    """PyTorch's part gives what is negated as it is read."""
+    return torch.complex(x.sin(), x.cos()).conj().imag * 2 + x
+
+
 def spectrum(x: Any) -> Any:
     return torch.fft.rfft(x.sin()).abs().cos()
 
@@ -281,7 +347,7 @@ def spectrum(x: Any) -> Any:
 @pytest.mark.parametrize("function, named", [
     (missing_function, r"bessel_j0\.default \(2 times\).*; PyTorch runs them"),
     (rotated, r"aten\.mul\.Tensor of complex numbers \(1 time\)"),
-    (spectrum, r"_fft_r2c")])
+    (conjugated, r"complex"), (spectrum, r"_fft_r2c")])
 def test_operators_that_are_missing_run_in_pytorch_and_are_listed(function: Any, named: str) -> None:
     x = torch.randn(4, 4, requires_grad=function is not missing_function)
     compiled = torch.compile(function, backend=backend)

@@ -1,15 +1,19 @@
-"""Models with random weights: loss, all gradients and buffers of a training step beside eager PyTorch.
+"""Models with random weights beside eager PyTorch: loss, all gradients and buffers of a training step, and
+the results of a forward pass.
 
-A few run by default, all of `MODELS` with `-m slow`.
+Training steps of a few run by default, all of `MODELS` with `-m slow`.
 """
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="the backend of torch.compile takes PyTorch")
+from torch.utils import _pytree as pytree  # noqa: E402
+
 transformers = pytest.importorskip("transformers", reason="the models are those of transformers")
 
 from tinygrad.torch import backend  # noqa: E402
@@ -43,6 +47,26 @@ def wider(value: Any) -> Any:
     return value.double() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
 
 
+def tensors_of(output: Any) -> dict[str, Any]:
+    """The tensors among a model's results, numbered."""
+    leaves = pytree.tree_leaves(tuple(output.values()) if hasattr(output, "values") else output)
+    return {f"result {i}": t for i, t in enumerate(leaves) if isinstance(t, torch.Tensor)}
+
+
+def agree(found: dict[str, Any], expected: dict[str, Any], in_float64: Callable[[], dict[str, Any]]) -> None:
+    """Whether these are eager's values, or as close to those of float64 as eager's are."""
+    assert found.keys() == expected.keys()
+    exact: dict[str, Any] = {}
+    for key, eager in expected.items():
+        ours = found[key]
+        assert (ours is None) == (eager is None), key
+        if eager is None or torch.allclose(ours, eager, RTOL, ATOL, equal_nan=True):
+            continue
+        exact = exact or in_float64()
+        off, eager_off = (float((t.double() - exact[key]).abs().max()) for t in (ours, eager))
+        assert off <= 2 * eager_off + ATOL, f"{key}: {off:.3g} from float64, eager {eager_off:.3g}"
+
+
 def trains_as_eager(name: str) -> None:
     torch._dynamo.reset()
     torch.manual_seed(0)
@@ -50,17 +74,22 @@ def trains_as_eager(name: str) -> None:
     model: Any = make().train()
     twin, precise = copy.deepcopy(model), copy.deepcopy(model).double()
     given = inputs()
-    eager = step(model, model, given)
     ours = step(twin, torch.compile(twin, backend=backend), given)
-    exact: dict[str, Any] = {}
-    for key, expected in eager.items():
-        found = ours[key]
-        assert (found is None) == (expected is None), key
-        if expected is None or torch.allclose(found, expected, RTOL, ATOL, equal_nan=True):
-            continue
-        exact = exact or step(precise, precise, {k: wider(v) for k, v in given.items()})
-        off, eager_off = (float((t.double() - exact[key]).abs().max()) for t in (found, expected))
-        assert off <= 2 * eager_off + ATOL, f"{key}: {off:.3g} from float64, eager {eager_off:.3g}"
+    agree(ours, step(model, model, given),
+          lambda: step(precise, precise, {k: wider(v) for k, v in given.items()}))
+
+
+def infers_as_eager(name: str) -> None:
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    make, inputs = MODELS[name]
+    model: Any = make().eval()
+    given = inputs()
+    with torch.no_grad():
+        ours = tensors_of(torch.compile(model, backend=backend)(**given))
+        assert ours
+        agree(ours, tensors_of(model(**given)),
+              lambda: tensors_of(copy.deepcopy(model).double()(**{k: wider(v) for k, v in given.items()})))
 
 
 @pytest.mark.parametrize("name", BY_DEFAULT)
@@ -72,3 +101,9 @@ def test_a_training_step_is_that_of_eager(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in MODELS if name not in BY_DEFAULT])
 def test_a_training_step_of_each_model_is_that_of_eager(name: str) -> None:
     trains_as_eager(name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MODELS)
+def test_the_results_of_each_model_are_those_of_eager(name: str) -> None:
+    infers_as_eager(name)

@@ -19,7 +19,7 @@ from tinygrad import Tensor, Variable  # noqa: E402
 from tinygrad.graph.sizes import SizeError, value_of  # noqa: E402
 from tinygrad.torch import backend  # noqa: E402
 from tinygrad.torch.ops.movement import reshaped  # noqa: E402
-from tinygrad.torch.sizes import size_of  # noqa: E402
+from tinygrad.torch.sizes import Symbols, size_of  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -80,6 +80,18 @@ def test_batches_of_images_replay_one_trace() -> None:
     assert traces() == 2
 
 
+def test_dropout_of_batches_replays_one_trace() -> None:
+    """The last minibatch of an epoch, behind a flattened picture."""
+    run = torch.compile(lambda x: nn.functional.dropout(x.flatten(1), 0.5), backend=backend, dynamic=True)
+    for n in (16, 9, 13):
+        x = torch.ones(n, 4, 8, 2, requires_grad=True)
+        y = run(x)
+        y.sum().backward()
+        torch.testing.assert_close(x.grad.flatten(1), y.detach())
+        assert 0.3 < float((y == 0).float().mean()) < 0.7
+    assert traces() == 2
+
+
 def test_without_gradients_lengths_replay_one_trace() -> None:
     model = nn.Sequential(nn.Embedding(20, 8), nn.Linear(8, 20)).eval()
     run = torch.compile(model, backend=backend, dynamic=True)
@@ -130,6 +142,34 @@ def test_programs_of_sizes_that_vary(name: str) -> None:
         x = torch.randn(*size, 4)
         torch.testing.assert_close(run(x), function(x))
     assert traces() == 1
+
+
+def test_sizes_that_must_be_equal_replay_one_trace_while_they_are() -> None:
+    """Keys and values of a cache, whose lengths PyTorch's graph has as two symbols."""
+    def attend(q: Any, keys: Any, values: Any) -> Any:
+        keys, values = torch.cat([keys, q], 2), torch.cat([values, q], 2)
+        return nn.functional.scaled_dot_product_attention(q, keys, values)
+
+    run = torch.compile(attend, backend=backend, dynamic=True)
+    with torch.no_grad():
+        for n in (9, 10, 13, 16):
+            q, keys, values = torch.randn(1, 2, 1, 8), torch.randn(1, 2, n, 8), torch.randn(1, 2, n, 8)
+            torch.testing.assert_close(run(q, keys, values), attend(q, keys, values))
+    assert traces() <= 2  # once in vain
+
+
+def test_sizes_that_were_equal_by_chance_are_told_apart() -> None:
+    x = sympy.symbols("a b c", integer=True, positive=True)
+    symbols = Symbols([])
+    symbols.places = {symbol: (i, None) for i, symbol in enumerate(x)}
+    assert symbols.unite([5, 5, 5])
+    assert not symbols.unite([5, 5, 5])
+    found = symbols.bound([5, 6, 5])
+    assert [value_of(as_number(found[symbol])) for symbol in x] == [5, 6, 5]
+    assert symbols.twins == {x[2]: x[0]}
+    symbols.bound([5, 7, 7])
+    assert symbols.unite([5, 7, 7])
+    assert symbols.twins == {x[2]: x[1]}
 
 
 def test_arguments_may_lie_in_memory_in_any_way() -> None:

@@ -2,7 +2,8 @@
 
 In: FX graphs from TorchDynamo. AOTAutograd makes functional forward and backward graphs of them, in ATen's
 core operators, and writes back what the program changes in place. Out: functions of `torch.Tensor`s. Next:
-`evaluate.py`, which computes a graph with our tensors, and `dispatch.py`, which replays that.
+`evaluate.py`, which computes a graph with our tensors, `dispatch.py`, which replays that, and `aliases.py`,
+for results that share memory.
 """
 from __future__ import annotations
 
@@ -21,6 +22,7 @@ from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import create_op_support
 from torch.utils.checkpoint import CheckpointPolicy
 
+from tinygrad.torch.aliases import with_views, with_views_outside
 from tinygrad.torch.dispatch import Replayed, require_cpu
 from tinygrad.torch.evaluate import is_supported, program_of, unsupported
 from tinygrad.torch.registry import OPERATORS, UnsupportedOperators
@@ -46,9 +48,11 @@ def is_beyond_core(target: Any) -> bool:
         argument.alias_info is not None for argument in target._schema.arguments)
 
 
-def compiled(module: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+def compiled(module: GraphModule, example_inputs: Sequence[Any], guarded: bool = False
+             ) -> Callable[..., Any]:
     """A functional graph as a function of `torch.Tensor`s, boxed as AOTAutograd wants it. Operators that the
-    table has not run in PyTorch, between the parts that are compiled; one warning names them all.
+    table has not run in PyTorch, between the parts that are compiled; one warning names them all. `guarded`
+    says that calls are TorchDynamo's, with the sizes and strides of the examples.
 
     Raises ValueError for tensors that are not the CPU's.
     """
@@ -56,9 +60,15 @@ def compiled(module: GraphModule, example_inputs: Sequence[Any]) -> Callable[...
         require_cpu(example)
     missing = unsupported(module)
     if not missing:
-        return boxed(Replayed(program_of(module), module))
+        return boxed(replayed(module, guarded))
     warnings.warn(f"{UnsupportedOperators(missing)}; PyTorch runs them", stacklevel=2)
     return boxed(compiled_in_parts(module))
+
+
+def replayed(module: GraphModule, guarded: bool = False) -> Callable[..., Any]:
+    """A graph of supported operators as a function that replays a trace."""
+    module, views = with_views_outside(module)
+    return with_views(Replayed(program_of(module), module, guarded), views)
 
 
 def boxed(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -85,11 +95,11 @@ def compiled_in_parts(module: GraphModule) -> GraphModule:
 
 def part_of(graph: GraphModule) -> Callable[..., Any]:
     """A part of a graph as a function: of its result, or the tuple of its results."""
-    run = Replayed(program_of(graph), graph)
+    run = replayed(graph)
     is_one = isinstance(graph.graph.output_node().args[0], Node)
 
     def part(*args: Any) -> Any:
-        results = run(*args)
+        results = run(*(arg.resolve_neg() if isinstance(arg, torch.Tensor) else arg for arg in args))
         return results[0] if is_one else tuple(results)
 
     return part
@@ -118,7 +128,8 @@ def backend(module: GraphModule, example_inputs: Sequence[Any], **options: Any) 
     tensor([2., 4.])
     """
     through_autograd = aot_autograd(
-        fw_compiler=compiled, bw_compiler=compiled, decompositions=decompositions(),
-        partition_fn=partition)
+        fw_compiler=functools.partial(compiled, guarded=True),
+        bw_compiler=functools.partial(compiled, guarded=True),
+        decompositions=decompositions(), partition_fn=partition)
     result: Callable[..., Any] = through_autograd(module, example_inputs)
     return result

@@ -25,7 +25,7 @@ def to_torch(tensor: Tensor) -> torch.Tensor:
 def to_tensor(value: torch.Tensor, device: str | None = None) -> Tensor:
     """A tensor of ours with a copy of the values, on the default device if none is named, without
     gradients."""
-    shared = Tensor.from_dlpack(value.detach().cpu().contiguous())
+    shared = Tensor.from_dlpack(value.detach().cpu().resolve_neg().contiguous())
     return shared.clone().to(canonical_device(device)).realize()
 
 

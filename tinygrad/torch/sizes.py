@@ -78,6 +78,10 @@ class Symbols:
         """the bounds of the Variables"""
         self.numbers: set[sympy.Symbol] = set()
         """the symbols that are numbers instead, of which each call may bring others"""
+        self.twins: dict[sympy.Symbol, sympy.Symbol] = {}
+        """the symbols that are taken for another one, for they were equal where they had to be"""
+        self.apart: set[tuple[sympy.Symbol, sympy.Symbol]] = set()
+        """those that were not, in some call"""
         self.first_axes: set[sympy.Symbol] = set()
         used: set[sympy.Symbol] = set()
         for number, shape in enumerate(self.shapes):
@@ -97,6 +101,24 @@ class Symbols:
             if expression.is_Symbol:
                 self.places.setdefault(expression, (number, axis))
 
+    def value(self, symbol: sympy.Symbol, given: Sequence[Any]) -> int:
+        """What a symbol is in a call."""
+        number, axis = self.places[symbol]
+        return int(given[number] if axis is None else given[number].shape[axis])
+
+    def unite(self, given: Sequence[Any]) -> bool:
+        """Take symbols that are equal in this call, and were never found to differ, for one: PyTorch's graphs
+        do not say of all sizes which are equal (those of attention's keys and values). False where that
+        changes nothing."""
+        before = dict(self.twins)
+        for i, symbol in enumerate(symbols := list(self.places)):
+            equal = [other for other in symbols[:i] if other not in self.twins and
+                     (symbol, other) not in self.apart and
+                     self.value(other, given) == self.value(symbol, given)]
+            if equal:
+                self.twins[symbol] = equal[0]
+        return self.twins != before
+
     def settle(self) -> bool:
         """Make numbers of symbols where Variables did not do: of those that no tensor has as its first axis,
         else of all. False where all are."""
@@ -108,13 +130,17 @@ class Symbols:
     def bound(self, given: Sequence[Any]) -> dict[sympy.Symbol, Any]:
         """For each symbol what it is in a call: a Variable bound to that, or the number."""
         found: dict[sympy.Symbol, Any] = {}
-        for symbol, (number, axis) in self.places.items():
-            value = int(given[number] if axis is None else given[number].shape[axis])
+        for symbol in self.places:
+            value = self.value(symbol, given)
+            twin = self.twins.get(symbol)
+            if twin is not None and self.value(twin, given) != value:
+                self.apart.add((symbol, self.twins.pop(symbol)))
             if value < 1 or symbol in self.numbers:
                 found[symbol] = value
                 continue
-            self.most[symbol] = max(self.most.get(symbol, 1), 1 << (value - 1).bit_length())
-            found[symbol] = UOp.variable(str(symbol), 1, self.most[symbol]).bind(value)
+            name = self.twins.get(symbol, symbol)
+            self.most[name] = max(self.most.get(name, 1), 1 << (value - 1).bit_length())
+            found[symbol] = UOp.variable(str(name), 1, self.most[name]).bind(value)
         return found
 
     def shape(self, number: int, values: Values) -> tuple[int, ...]:

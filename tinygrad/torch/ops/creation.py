@@ -2,11 +2,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tinygrad.dtype import DType, dtypes
-from tinygrad.graph.sizes import Size
+from tinygrad.graph.sizes import Size, is_symbolic, largest_shape
 from tinygrad.tensor import Tensor
 from tinygrad.torch.registry import enter_all, operator
 
@@ -55,9 +55,15 @@ def random_type(dtype: DType | None) -> DType:
     return dtype or dtypes.float32
 
 
+def drawn(draw: Callable[..., Tensor], size: Sequence[int], dtype: DType, **options: Any) -> Tensor:
+    """Random numbers of a shape. Where its sizes vary, they are drawn for the bounds, and the first taken."""
+    whole = draw(*largest_shape(size), dtype=dtype, device="CPU", **options)
+    return whole.shrink([(0, n) for n in size]) if is_symbolic(size) else whole
+
+
 @operator("rand", random=True)
 def rand(size: Sequence[int], dtype: DType | None = None, **options: Any) -> Tensor:
-    return Tensor.rand(*size, dtype=random_type(dtype), device="CPU")
+    return drawn(Tensor.rand, size, random_type(dtype))
 
 
 @operator("rand_like", random=True)
@@ -67,7 +73,7 @@ def rand_like(x: Tensor, dtype: DType | None = None, **options: Any) -> Tensor:
 
 @operator("randn", random=True)
 def randn(size: Sequence[int], dtype: DType | None = None, **options: Any) -> Tensor:
-    return Tensor.randn(*size, dtype=random_type(dtype), device="CPU")
+    return drawn(Tensor.randn, size, random_type(dtype))
 
 
 @operator("randn_like", random=True)
@@ -77,8 +83,8 @@ def randn_like(x: Tensor, dtype: DType | None = None, **options: Any) -> Tensor:
 
 @operator("randint.low", random=True)
 def randint(low: int, high: int, size: Sequence[int], dtype: DType | None = None, **options: Any) -> Tensor:
-    drawn = Tensor.randint(*size, low=low, high=high, dtype=dtypes.int64, device="CPU")
-    return drawn if dtype is None else drawn.cast(dtype)
+    numbers = drawn(Tensor.randint, size, dtypes.int64, low=low, high=high)
+    return numbers if dtype is None else numbers.cast(dtype)
 
 
 @operator("randint", random=True)
@@ -123,8 +129,8 @@ def normal(x: Tensor, mean: float = 0.0, std: float = 1.0, **options: Any) -> Te
 @operator("normal.Tensor_Tensor", "normal.Tensor_float", "normal.float_Tensor", random=True)
 def normal_of(mean: Any, std: Any = 1.0, **options: Any) -> Tensor:
     shape = (mean * 0 + std * 0).shape
-    drawn: Tensor = randn(shape) * std + mean
-    return drawn
+    numbers: Tensor = randn(shape) * std + mean
+    return numbers
 
 
 @operator("randint_like", random=True)
