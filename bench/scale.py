@@ -2,7 +2,7 @@
 
 Starts `bench/scale_ranks.py` by mpirun, each rank with one thread on a core of its own: collectives beside
 mpi4py alone; training steps at 1, 2, ... ranks on the same batch beside PyTorch's DistributedDataParallel
-over gloo. Then what a model of two constants, fitted to the all-reduces, says of more ranks.
+over gloo. Then what a model of three constants, fitted to the all-reduces, says of more ranks.
 """
 from __future__ import annotations
 
@@ -77,32 +77,36 @@ def collectives_table(found: Found) -> str:
 
 @dataclass(frozen=True)
 class Network:
-    """What messages cost: `latency` seconds each, `seconds` a byte (Hockney, "The communication challenge
-    for MPP", 1994)."""
+    """What an exchange costs: `overhead` seconds in Python, `latency` a message, `seconds` a byte (Hockney,
+    "The communication challenge for MPP", 1994)."""
 
+    overhead: float
     latency: float
     seconds: float
 
-    def all_reduce(self, size: float, ranks: int) -> float:
-        """Reduce-scatter and all-gather, each with a message to every other rank."""
-        if ranks == 1:
-            return 0.0
-        return 2 * (ranks - 1) * (self.latency / 2 + self.seconds * size / ranks)
+    def all_reduce(self, size: float, ranks: int, exchanges: float = 1) -> float:
+        """So many bytes in so many exchanges, each a reduce-scatter by recursive halving and an all-gather by
+        recursive doubling, as MPI has them (Thakur, Rabenseifner and Gropp, "Optimization of collective
+        communication operations in MPICH", 2005)."""
+        rounds = (ranks - 1).bit_length()
+        moved = 2 * (ranks - 1) / ranks * size
+        return bool(rounds) * exchanges * (self.overhead + 2 * rounds * self.latency) + self.seconds * moved
 
-    def step(self, seconds: float, size: float, ranks: int) -> float:
-        """A step that takes `seconds` on one rank and sums `size` bytes of gradients, where each rank has the
-        batch that one has, and nothing of the sum is done beside the gradients: at the worst."""
-        return seconds + self.all_reduce(size, ranks)
+    def step(self, seconds: float, found: Found, ranks: int) -> float:
+        """A step that takes `seconds` on one rank and sums gradients as the one does that `found` is of,
+        where each rank has the batch that one has, and nothing of the sum is done beside the gradients: at
+        the worst."""
+        return seconds + self.all_reduce(found["gradient bytes"], ranks, found["exchanges"])
 
 
 def fitted(found: Found, ranks: int) -> Network:
-    """The constants of the smallest and the largest all-reduce."""
+    """The constants of the smallest and the largest all-reduce; a message takes what it takes in mpi4py."""
     times = {int(key.split()[1]): seconds for key, seconds in found.items()
              if key.startswith("all-reduce") and key.endswith("tinygrad")}
     small, large = min(times), max(times)
-    rounds = ranks - 1
-    per_byte = (times[large] - times[small]) / (large - small) * ranks / (2 * rounds)
-    return Network(times[small] / rounds, per_byte)
+    plain = found[f"all-reduce {small} mpi4py"]
+    per_byte = (times[large] - times[small]) / (large - small) * ranks / (2 * (ranks - 1))
+    return Network(max(0.0, times[small] - plain), plain / (2 * (ranks - 1).bit_length()), per_byte)
 
 
 def prediction_table(network: Network, steps: Mapping[str, Mapping[int, Found]]) -> str:
@@ -110,9 +114,8 @@ def prediction_table(network: Network, steps: Mapping[str, Mapping[int, Found]])
     large as the whole one here."""
     lines = [["data parallel, a whole batch for each rank", *(f"{n:,} ranks" for n in PREDICTED)]]
     for name, by_count in steps.items():
-        size = max(found["sent bytes"] for found in by_count.values())
-        alone = by_count[1]["tinygrad"]
-        lines.append([NETWORKS[name], *(f"{alone / network.step(alone, size, n):.0%}" for n in PREDICTED)])
+        most, alone = by_count[max(by_count)], by_count[1]["tinygrad"]
+        lines.append([NETWORKS[name], *(f"{alone / network.step(alone, most, n):.0%}" for n in PREDICTED)])
     return columns(lines)
 
 
@@ -159,7 +162,7 @@ def run_scale(counts: Sequence[int], only: Sequence[str] | None, picture: Path |
 
         draw(picture, network, steps, f"{processor()}, measured at {', '.join(map(str, collectives))} ranks")
     tables = "\n\n".join(f"{count} ranks\n{collectives_table(found)}" for count, found in collectives.items())
-    said = (f"{tables}\n\n{steps_table(steps)}\n\n"
-            f"all-reduce: {network.latency * 1e6:.0f} us, {1e-9 / network.seconds:.2f} GB/s\n"
+    said = (f"{tables}\n\n{steps_table(steps)}\n\nall-reduce: {network.overhead * 1e6:.0f} us, "
+            f"{network.latency * 1e6:.1f} us a message, {1e-9 / network.seconds:.2f} GB/s\n"
             f"{checked_table(network, collectives)}\n\n{prediction_table(network, steps)}")
     return said, {"collectives": collectives, "steps": steps}

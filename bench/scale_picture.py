@@ -24,17 +24,16 @@ def draw(path: Path, network: Network, steps: Mapping[str, Mapping[int, Found]],
     figure, axes = pyplot.subplots(1, len(steps), figsize=(5 * len(steps), 3.6), sharey=True, squeeze=False)
     counts = [1 << i for i in range(max(PREDICTED).bit_length())]
     for ax, (name, by_count) in zip(axes[0], steps.items(), strict=True):
-        size = max(found["sent bytes"] for found in by_count.values())
-        alone = by_count[1]["tinygrad"]
-        ax.plot(counts, [alone / network.step(alone, size, n) for n in counts],
+        most, alone = by_count[max(by_count)], by_count[1]["tinygrad"]
+        ax.plot(counts, [alone / network.step(alone, most, n) for n in counts],
                 label="model: a whole batch for each rank")
-        ax.plot(counts, [alone / n / network.step(alone / n, size, n) for n in counts], "--",
+        ax.plot(counts, [alone / n / network.step(alone / n, most, n) for n in counts], "--",
                 label="model: one batch for all ranks")
         measured = [n for n in by_count if n > 1]
         ax.plot(measured, [alone / n / by_count[n]["tinygrad"] for n in measured], "o",
                 label="measured: one batch for all ranks")
         for n in PREDICTED:
-            share = alone / network.step(alone, size, n)
+            share = alone / network.step(alone, most, n)
             ax.annotate(f"{share:.0%}", (n, share), textcoords="offset points", xytext=(0, 5), ha="center")
         ax.set_xscale("log", base=2)
         ax.set_ylim(0, 1.1)
@@ -43,7 +42,7 @@ def draw(path: Path, network: Network, steps: Mapping[str, Mapping[int, Found]],
         ax.grid(alpha=0.3)
     axes[0][0].set_ylabel("share of one rank's speed")
     axes[0][0].legend(loc="lower left", fontsize=8)
-    figure.suptitle(f"data parallel; {network.latency * 1e6:.0f} us a message, "
-                    f"{1e-9 / network.seconds:.2f} GB/s ({machine})", fontsize=9)
+    constants = f"{network.overhead * 1e6:.0f} us an exchange, {network.latency * 1e6:.1f} us a message"
+    figure.suptitle(f"data parallel; {constants}, {1e-9 / network.seconds:.2f} GB/s ({machine})", fontsize=9)
     figure.tight_layout()
     figure.savefig(path, dpi=120)

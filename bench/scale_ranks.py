@@ -18,6 +18,7 @@ from bench.workloads.base import ITEM, Step, normal
 from bench.workloads.models import MakeNetwork, integers, tinygrad_training
 from bench.workloads.models.sizes import SMALL_GPT
 from tinygrad import Device, Tensor, TinyJit, distributed
+from tinygrad.runtime.rank import World
 
 SIZES = (1 << 12, 1 << 16, 1 << 20, 1 << 24)
 """Bytes of a whole value."""
@@ -135,6 +136,12 @@ def torch_ddp(name: str, world: distributed.World) -> Step:
     return step
 
 
+def exchanges_of(world: distributed.World) -> int:
+    """What this rank took part in so far, with others."""
+    joined = World.current
+    return 0 if joined is None else max(joined.turns)
+
+
 def main(what: str) -> None:
     from mpi4py import MPI as mpi
 
@@ -155,10 +162,12 @@ def main(what: str) -> None:
             print("PyTorch is not installed", file=sys.stderr)
         found = timed(runs, comm.Barrier, agreed)
         WAIT()
-        before = world.sent_bytes
+        before, turns = world.sent_bytes, exchanges_of(world)
         run()
         WAIT()
         found["sent bytes"] = world.sent_bytes - before
+        found["gradient bytes"] = found["sent bytes"] * world.size / max(1, 2 * (world.size - 1))
+        found["exchanges"] = exchanges_of(world) - turns
     comm.Barrier()
     if world.rank == 0:
         print(json.dumps(found))

@@ -478,19 +478,21 @@ def test_shares_are_of_the_fastest_copy() -> None:
 
 
 def test_the_model_of_many_ranks_has_the_constants_of_the_all_reduces_it_was_made_of() -> None:
-    latency, per_byte, ranks = 5e-5, 2e-10, 4
+    overhead, latency, per_byte, ranks = 4e-4, 5e-6, 2e-10, 4
 
-    def seconds(size: int) -> float:
-        return (ranks - 1) * (latency + 2 * per_byte * size / ranks)
+    def seconds(size: int) -> float:  # of two times two messages
+        return 4 * latency + 2 * (ranks - 1) / ranks * per_byte * size
 
-    found = {f"all-reduce {size} {library}": seconds(size) for size in (1, 1 << 20, 1 << 24)
-             for library in ("tinygrad", "mpi4py")}
+    found = {f"all-reduce {size} {library}": seconds(size) + (library == "tinygrad") * overhead
+             for size in (1, 1 << 20, 1 << 24) for library in ("tinygrad", "mpi4py")}
     network = scale.fitted(found, ranks)
     for size in (1 << 12, 1 << 20):
-        assert network.all_reduce(size, ranks) == pytest.approx(seconds(size), rel=1e-3)
+        assert network.all_reduce(size, ranks) == pytest.approx(overhead + seconds(size), rel=1e-3)
     assert network.all_reduce(1 << 20, 1) == 0
-    steps = {"gpt": {1: {"tinygrad": 0.2, "torch": 0.3, "sent bytes": 0},
-                     2: {"tinygrad": 0.1, "torch": 0.2, "sent bytes": 1e6}}}
+    at_1024 = 7 * (overhead + 20 * latency) + 2 * 1023 / 1024 * per_byte * 1e6
+    assert network.all_reduce(1e6, 1024, 7) == pytest.approx(at_1024, rel=1e-3)
+    found_at_two = {"tinygrad": 0.1, "torch": 0.2, "sent bytes": 1e6, "gradient bytes": 1e6, "exchanges": 7}
+    steps = {"gpt": {1: {"tinygrad": 0.2, "torch": 0.3, "sent bytes": 0}, 2: found_at_two}}
     last = scale.steps_table(steps).splitlines()[2].split()
     assert last[-6:] == ["2", "100.0", "2.00", "200.0", "1.50", "1.00"]
     assert "1,024 ranks" in scale.prediction_table(network, steps)
@@ -500,9 +502,9 @@ def test_the_model_of_many_ranks_has_the_constants_of_the_all_reduces_it_was_mad
 
 def test_the_model_of_many_ranks_is_drawn(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="pictures are of the extra examples")
-    steps = {name: {1: {"tinygrad": 0.2, "sent bytes": 0}, 2: {"tinygrad": 0.12, "sent bytes": 1e6}}
-             for name in scale.NETWORKS}
-    scale_picture.draw(tmp_path / "scaling.png", scale.Network(1e-4, 1e-9), steps, "some processor")
+    two = {"tinygrad": 0.12, "gradient bytes": 1e6, "exchanges": 3}
+    steps = {name: {1: {"tinygrad": 0.2}, 2: two} for name in scale.NETWORKS}
+    scale_picture.draw(tmp_path / "scaling.png", scale.Network(1e-4, 1e-6, 1e-9), steps, "some processor")
     assert (tmp_path / "scaling.png").read_bytes().startswith(b"\x89PNG")
 
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from tinygrad.device import Device
 from tinygrad.graph.mesh import Mesh
 from tinygrad.runtime import rank as ranks
+from tinygrad.runtime.rank_exchange import KIND, name_of
 from tinygrad.tensor import Tensor
 
 SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK")
@@ -67,7 +68,7 @@ def init(seed: int = 0, device: str = "CPU") -> World:
     if world is None:
         return World(0, 1, (Device.DEFAULT,))
     Tensor.manual_seed(seed)
-    return World(world.rank, world.size, tuple(map(ranks.name_of, range(world.size))))
+    return World(world.rank, world.size, tuple(map(name_of, range(world.size))))
 
 
 @contextmanager
@@ -103,6 +104,6 @@ def _join_world(device: str) -> None:
                            "values and the one that watches the other ranks need MPI_THREAD_MULTIPLE")
     open_gpu = importlib.import_module("tinygrad.runtime.nccl").open_gpu if device == "CUDA" else None
     world = ranks.World.current = ranks.World(MPI, open_gpu)
-    Device.register(ranks.KIND, ranks.__name__)
+    Device.register(KIND, ranks.__name__)
     sys.excepthook = world.fail
     atexit.register(world.end)

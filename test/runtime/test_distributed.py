@@ -288,6 +288,57 @@ def test_a_small_all_reduce_is_one_message_to_each_other_and_replayed_as_one() -
     assert done.stdout.splitlines() == ["[1, 1, 1, 1]"] * 2
 
 
+def test_what_all_ranks_combine_or_gather_is_one_collective_of_mpi() -> None:
+    done = run_ranks(4, """
+        from tinygrad.runtime.rank import World
+
+        together, found = World.together, []
+
+        def noted(self, collective, sent, received):
+            found.append((collective.op, collective.ranks, received.nbytes))
+            together(self, collective, sent, received)
+
+        World.together = noted
+        near = dict(rtol=1e-5, atol=1e-5)
+        for rows in (100, 100_000):  # with its header in one message, and by itself
+            a = rng.normal(size=(4, rows)).astype(np.float32)
+            whole = [("ADD", (0, 1, 2, 3), 4 * rows), ("", (0, 1, 2, 3), 16 * rows)]
+            step = TinyJit(lambda x: (x.sum(0).realize(), x.shard(world.devices).realize()))
+            for number in range(3):
+                total, copies = step((Tensor(a) + number).shard(world.devices, 0).realize())
+                np.testing.assert_allclose(total.numpy(), (a + number).sum(0), **near)
+                np.testing.assert_allclose(copies.numpy(), a + number, **near)
+                assert found == whole, found
+                found.clear()
+
+        mesh = world.mesh(data=2, model=2)
+        x = Tensor(a).shard(mesh["data"], 0).shard(mesh["model"], 1).realize()
+        np.testing.assert_allclose(x.shard(mesh["model"]).realize().numpy(), a)
+        np.testing.assert_allclose(x.shard(mesh["data"]).realize().numpy(), a)
+        lines = {tuple(ranks) for op, ranks, _ in found}
+        assert len(lines) == 2 and all(world.rank in ranks and len(ranks) == 2 for ranks in lines), found
+
+        found.clear()
+        counts, products = rng.integers(-9, 9, size=(4, 5)), rng.integers(1, 3, size=(4, 5))
+        np.testing.assert_array_equal(Tensor(counts).shard(world.devices, 0).max(0).numpy(), counts.max(0))
+        product = Tensor(products).shard(world.devices, 0).prod(0)
+        np.testing.assert_array_equal(product.numpy(), products.prod(0))
+        assert [op for op, *_ in found] == ["MAX", "MUL"], found
+        nan = np.where(np.arange(20).reshape(4, 5) == 7, np.nan, a[:, :5]).astype(np.float32)
+        largest = Tensor(nan).shard(world.devices, 0).max(0)
+        np.testing.assert_array_equal(np.isnan(largest.numpy()), np.isnan(nan).any(0))
+        for narrow in (dtypes.float16, dtypes.bfloat16):  # summed in float32
+            ones = np.full((4, 3), 2.0 ** -13, np.float32)
+            ones[0] = 1.0
+            total = Tensor(ones).cast(narrow).shard(world.devices, 0).sum(0, dtype=narrow).float().numpy()
+            expected = Tensor(ones.sum(0, keepdims=True)).cast(narrow).float().numpy()[0]
+            np.testing.assert_array_equal(total, expected)
+        print("by MPI")
+    """)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split("\n")[:4] == ["by MPI"] * 4
+
+
 def test_gradients_are_exchanged_in_buckets_while_others_are_computed() -> None:
     done = run_ranks(2, """
         from tinygrad.engine.realize import schedule_uops
@@ -336,6 +387,10 @@ FAULTS = {
                                           "(x.exp() if world.rank else x.sqrt()).sum(0).numpy()",
                                           "do not run the same program: exchange 1 of",
                                           "computes float32 (3,) on"),
+    "runs a program of other collectives": (
+        "x = Tensor.ones(4, 3).contiguous().shard(world.devices, 0).realize()\n"
+        "(x.shard(world.devices) if world.rank else x.sum(0)).realize()\nDevice.synchronize()",
+        "do not run the same program: exchange 1 between them is", "computes float32"),
     "takes too long": ("if world.rank == 1: time.sleep(50)\n" + EXCHANGE,
                        "takes longer than 5 s (DISTRIBUTED_TIMEOUT)", ""),
 }
@@ -431,8 +486,11 @@ runpy.run_path(program, run_name="__main__")
 KINDS_OF_FAULTS = ("raises", "exits", "is killed", "leaves", "stops", "is interrupted")
 
 
+NUMBER_OF_FAULTS = int(os.environ.get("FAULTS", "50"))
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("number", range(50))
+@pytest.mark.parametrize("number", range(NUMBER_OF_FAULTS))
 def test_a_fault_at_any_time_ends_all_and_leaves_a_whole_checkpoint(number: int, tmp_path: Path) -> None:
     random = np.random.default_rng(number)
     kind, rank = KINDS_OF_FAULTS[number % len(KINDS_OF_FAULTS)], random.integers(2)

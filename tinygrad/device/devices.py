@@ -37,6 +37,9 @@ class CompiledDevice:
     """whether this is a process among several, which all take part in copies from it: the queue of copies to
     it makes those too, and the host reads memory of its own that was filled by one"""
 
+    has_collectives: ClassVar[bool] = False
+    """whether those processes have a library that combines or joins what each of them has"""
+
     elsewhere: ClassVar[bool] = False
     """whether another process runs the kernels: this one only knows of them"""
 

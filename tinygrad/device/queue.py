@@ -155,8 +155,16 @@ class Uses:
         self.reads.clear()
 
 
+class Group(NamedTuple):
+    """Who takes part in a collective, in order."""
+
+    devices: tuple[str, ...]
+    op: str
+    """what combines their values: ADD, MUL, MAX; nothing: they are joined"""
+
+
 class GatheredCopy(NamedTuple):
-    """A copy that begins together with others."""
+    """A copy that begins together with others; of a collective, what this process does of it."""
 
     target_device: str
     source_device: str
@@ -171,6 +179,8 @@ class GatheredCopy(NamedTuple):
     nbytes: int
     program: str = ""
     """what it is for (`CommandQueue.program`)"""
+    group: Group | None = None
+    """of a collective"""
 
     def conflicts(self, others: Iterable[GatheredCopy]) -> bool:
         """Whether it has to come after these."""
@@ -218,6 +228,11 @@ class CommandQueue:
         raise_failures(sources)
         target.fill_from(source, offset)
         return None
+
+    def collective(self, group: Group, target: Buffer, source: Buffer, offset: int,
+                   sources: tuple[TimelinePoint, ...] = ()) -> TimelinePoint | None:
+        """Fill `target` with what all of a group have: of this one the bytes of `source` from `offset` on."""
+        raise NotImplementedError
 
     def signal(self) -> TimelinePoint:
         """A point after everything given so far."""

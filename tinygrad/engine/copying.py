@@ -2,14 +2,37 @@
 `replay.py`."""
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 from tinygrad.device import Buffer, Device
-from tinygrad.device.queue import CommandQueue
+from tinygrad.device.queue import CommandQueue, Group
+from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
+from tinygrad.schedule.copies import starts_of_parts
 
 
-def copied_from(ast: UOp) -> int:
-    """The item of its source at which a COPY of a part of it begins."""
-    return int(ast.src[0].st.views[0].offset)
+class Transfer(NamedTuple):
+    """What this process does of a COPY or COLLECTIVE."""
+
+    target: int
+    """the number, among the memories of the step, of the one that it fills"""
+    source: int
+    start: int
+    """the item of the source at which what it gives begins"""
+    group: Group | None
+    """of a COLLECTIVE: who takes part, and how"""
+
+
+def transfer_of(ast: UOp, devices: Sequence[str]) -> Transfer:
+    """What this process does of a step over memory on `devices`; of a collective of others, what one of them
+    does."""
+    starts = starts_of_parts(ast)
+    if ast.op is Ops.COPY:
+        return Transfer(0, 1, starts[0], None)
+    group = Group(tuple(devices[len(starts):]), ast.arg[1].name if ast.arg[1] else "")
+    own = next((i for i, device in enumerate(group.devices) if Device[device].runs), 0)
+    return Transfer(own, len(starts) + own, starts[own], group)
 
 
 def queue_for_copy(target: Buffer, source: Buffer) -> CommandQueue:

@@ -15,7 +15,7 @@ from tinygrad.codegen.compile import CompiledKernel, compiled_kernel
 from tinygrad.device import Buffer, Device, Program
 from tinygrad.device.queue import ThreadedQueue, clock
 from tinygrad.dtype import DType, dtypes
-from tinygrad.graph.ops import Ops
+from tinygrad.graph.ops import Family
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import BEAM, GlobalCounters
 from tinygrad.schedule.cache import Structure, Template, TemplateView
@@ -129,8 +129,9 @@ def launch_of(template: Template, given: int) -> CommandList | bool:
     (name,) = devices
     queue = Device[name].queue
     written = {slot for item in template.items for slot in item.slots[:item.outputs]}
-    if not isinstance(queue, ThreadedQueue) or min(written) < given or any(
-            item.ast.op is Ops.COPY for item in template.items) or any(v is None for _, v in template.views):
+    transfers = any(item.ast.op in Family.TRANSFER for item in template.items)
+    if not isinstance(queue, ThreadedQueue) or min(written) < given or transfers or any(
+            view is None for _, view in template.views):
         return False
     kernels = [compiled_kernel(item.ast, name) for item in template.items]
     calls = []

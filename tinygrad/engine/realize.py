@@ -28,9 +28,9 @@ from tinygrad.device import Buffer, Device
 from tinygrad.device.queue import CommandQueue, Order, TimelinePoint, clock
 from tinygrad.dtype import DType, dtypes
 from tinygrad.engine import immediate
-from tinygrad.engine.copying import copied_from, queue_for_copy
+from tinygrad.engine.copying import queue_for_copy, transfer_of
 from tinygrad.graph.batch import TransformError, is_unknown
-from tinygrad.graph.ops import Ops
+from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.sizes import before_reading, when_decided
 from tinygrad.graph.storage import Overwriting, Storage
 from tinygrad.graph.uop import UOp
@@ -260,7 +260,7 @@ def _realize(uops: Sequence[UOp], done: Callable[[], None]) -> None:
             observer.active.scheduled(structure, schedule, template is None)
     if len(schedule.items) > 1:
         compile_kernels((i.ast, i.device) for i in schedule.items
-                        if i.ast.op is not Ops.COPY and not Device[i.device].elsewhere)
+                        if i.ast.op not in Family.TRANSFER and not Device[i.device].elsewhere)
     if capture is not None:
         capture.add(schedule.items)
     steps = Steps(schedule)
@@ -393,8 +393,8 @@ class Prepared(NamedTuple):
         item, buffers, kernel, variables = self
         if observer.active is not None:
             observer.active.begin_step(item.lines)
-        if item.ast.op is Ops.COPY:
-            run.copy(buffers[0], buffers[1], copied_from(item.ast), item.program)
+        if item.ast.op in Family.TRANSFER:
+            run.transfer(item.ast, buffers, item.program)
         elif kernel is None:
             run.pass_over()
         elif all([b.size for b in buffers[:item.outputs]]):
@@ -407,7 +407,7 @@ def prepared(item: ScheduleItem) -> Prepared:
     """A step with its kernel compiled and its memory allocated."""
     if observer.active is not None:
         observer.active.begin_step(item.lines)
-    is_kernel = item.ast.op is not Ops.COPY and not Device[item.device].elsewhere
+    is_kernel = item.ast.op not in Family.TRANSFER and not Device[item.device].elsewhere
     kernel = compiled_kernel(item.ast, item.device) if is_kernel else None
     variables = variable_values(kernel, item) if kernel is not None and kernel.variables else []
     return Prepared(item, [allocate(b) for b in item.buffers], kernel, variables)
@@ -489,9 +489,11 @@ class Submission:
         self.note(point, buffers, outputs)
         self.steps += 1
 
-    def copy(self, target: Buffer, source: Buffer, start: int, program: str = "") -> None:
-        """Fill a buffer with the items of another one from `start` on, on whatever devices they are.
-        `program` is what all that take part in it have to say alike."""
+    def transfer(self, ast: UOp, buffers: Sequence[Buffer], program: str = "") -> None:
+        """Make a COPY, or this process's part of a COLLECTIVE. `program` is what all that take part in it say
+        alike."""
+        own = transfer_of(ast, [b.device for b in buffers])
+        target, source = buffers[own.target], buffers[own.source]
         queue = queue_for_copy(target, source)
         if queue is not self.gathering:
             self.begin_copies()
@@ -502,7 +504,8 @@ class Submission:
         sources = ordered(queue, (target, source), 1)
         watcher = observer.active
         begun = None if watcher is None else queue.timestamp()
-        point = queue.copy(target, source, start * source.dtype.itemsize, sources)
+        memory = target, source, own.start * source.dtype.itemsize, sources
+        point = queue.collective(own.group, *memory) if own.group else queue.copy(*memory)
         self.note(point, (target, source), 1)
         self.steps += 1
         if watcher is not None:

@@ -24,9 +24,9 @@ from tinygrad.device import Buffer, Device
 from tinygrad.device.host import seconds_of
 from tinygrad.device.queue import CommandQueue, GatheredCopy, ThreadedQueue
 from tinygrad.dtype import dtypes
-from tinygrad.engine.copying import copied_from
+from tinygrad.engine.copying import Transfer, transfer_of
 from tinygrad.engine.realize import Submission, allocate
-from tinygrad.graph.ops import Ops
+from tinygrad.graph.ops import Family
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import DEBUG, GlobalCounters, complete
 from tinygrad.schedule.items import BoundVariable
@@ -225,7 +225,7 @@ class Replay:
     def __init__(self, places: Sequence[Place], steps: Sequence[Step]) -> None:
         self.places = places
         self.steps = [s for s in steps if all(places[p].size for p in s.places[:s.outputs])]
-        self.kernels = [None if s.ast.op is Ops.COPY or Device[s.device].elsewhere
+        self.kernels = [None if s.ast.op in Family.TRANSFER or Device[s.device].elsewhere
                         else compiled_kernel(s.ast, s.device) for s in self.steps]
         self.held = share_memory(places, self.steps)
         for number, place in enumerate(places):
@@ -249,39 +249,45 @@ class Replay:
         """What a step has in common with those that go together with it: kernels the device, copies the queue
         that gathers them; None of copies that are given one by one."""
         step = self.steps[number]
-        if step.ast.op is not Ops.COPY:
+        if step.ast.op not in Family.TRANSFER:
             return step.device
-        source = self.placeholder(step.places[1]).arg.device
+        source = self.device(step.places[step.outputs])
         return Device[source].copies if Device[source].exchanges and source != step.device else None
 
     def placeholder(self, place: int) -> UOp:
         return self.places[place].placeholder
 
+    def device(self, place: int) -> str:
+        name: str = self.placeholder(place).arg.device
+        return name
+
+    def transfer(self, step: Step) -> Transfer:
+        """What this process does of a COPY or COLLECTIVE."""
+        return transfer_of(step.ast, [self.device(place) for place in step.places])
+
     def gather(self, queue: CommandQueue, numbers: Sequence[int]) -> None:
         """Make commands of these copies, each of those that do not have to wait for each other."""
         gathered: list[GatheredCopy] = []
-        together: list[Step] = []
+        memory: list[tuple[int, int, int]] = []
         for step in (self.steps[number] for number in numbers):
-            (target, source), start = (self.placeholder(p) for p in step.places), copied_from(step.ast)
+            own = self.transfer(step)
+            places = step.places[own.target], step.places[own.source]
+            target, source = map(self.placeholder, places)
             spec, size = target.arg, target.dtype.itemsize
-            copy = GatheredCopy(spec.device, source.arg.device, step.places[0], step.places[1],
-                                (step.places[1], start), spec.size, target.dtype.name, spec.size * size,
-                                step.program)
+            copy = GatheredCopy(spec.device, source.arg.device, *places, (places[1], own.start), spec.size,
+                                target.dtype.name, spec.size * size, step.program, own.group)
             if copy.conflicts(gathered):
-                self.record_copies(queue, gathered, together)
-                gathered, together = [], []
+                self.record_copies(queue, gathered, memory)
+                gathered, memory = [], []
             gathered.append(copy)
-            together.append(step)
-        self.record_copies(queue, gathered, together)
+            memory.append((*places, own.start * size))
+        self.record_copies(queue, gathered, memory)
 
-    def record_copies(self, queue: CommandQueue, gathered: Sequence[GatheredCopy], steps: Sequence[Step]
-                      ) -> None:
+    def record_copies(self, queue: CommandQueue, gathered: Sequence[GatheredCopy],
+                      memory: Sequence[tuple[int, int, int]]) -> None:
         recorded = queue.record_copies(gathered)
-        own = [steps[number] for number in recorded.own]
-        places = tuple((*s.places, copied_from(s.ast) * self.placeholder(s.places[1]).dtype.itemsize)
-                       for s in own)
-        if own:
-            self.runs.append(Copies(queue, recorded, places))
+        if recorded.own:
+            self.runs.append(Copies(queue, recorded, tuple(memory[number] for number in recorded.own)))
 
     def close(self, together: list[int]) -> None:
         """Make one command of these steps, if their device's queue can do that."""
@@ -362,8 +368,8 @@ class Replay:
         if observer.active is not None:
             observer.active.begin_step(step.lines)
         buffers = [self.held[p] if p in self.held else given[p] for p in step.places]
-        if step.ast.op is Ops.COPY:
-            run.copy(buffers[0], buffers[1], copied_from(step.ast), step.program)
+        if step.ast.op in Family.TRANSFER:
+            run.transfer(step.ast, buffers, step.program)
         elif kernel is None:
             run.pass_over()
         else:
@@ -380,8 +386,8 @@ def variables_of(kernel: CompiledKernel, step: Step) -> list[BoundVariable]:
 def exchanged_places(places: Sequence[Place], steps: Sequence[Step]) -> set[int]:
     """The INTERNAL places that copies between processes use: nothing else lies in their memory, so kernels
     need not wait for those copies."""
-    copied = [step.places for step in steps if step.ast.op is Ops.COPY
-              and Device[places[step.places[1]].placeholder.arg.device].exchanges]
+    copied = [step.places for step in steps if step.ast.op in Family.TRANSFER
+              and Device[places[step.places[step.outputs]].placeholder.arg.device].exchanges]
     return {number for used in copied for number in used if places[number].kind is SlotKind.INTERNAL}
 
 

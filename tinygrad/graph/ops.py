@@ -23,6 +23,9 @@ class Ops(Enum):
     """a bound symbolic integer; arg: (name, lowest, highest, value or None)"""
     COPY = auto()
     """the source moved to another device; arg: the device"""
+    COLLECTIVE = auto()
+    """what each of several devices has, combined, or joined along the first axis, as one of them gets it;
+    arg: (that device, ADD or MUL or MAX, or None)"""
 
     # elementwise, one source
     NEG = auto()
@@ -183,6 +186,8 @@ class Family:
     COMMUTATIVE = frozenset({Ops.ADD, Ops.MUL, Ops.MAX, Ops.CMPNE, Ops.AND, Ops.OR, Ops.XOR})
     FLOAT_ONLY = frozenset({Ops.SQRT, Ops.EXP2, Ops.LOG2, Ops.SIN, Ops.TRUNC, Ops.FDIV, Ops.LDEXP})
     INT_ONLY = frozenset({Ops.IDIV, Ops.MOD, Ops.SHL, Ops.SHR})
+    TRANSFER = frozenset({Ops.COPY, Ops.COLLECTIVE})
+    """what queues do, not kernels"""
     REDUCING = frozenset({Ops.ADD, Ops.MAX, Ops.MUL})
     ACCUMULATING = REDUCING | {Ops.MULACC}
     """what a REDUCE of the loop nest does"""

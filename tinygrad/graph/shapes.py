@@ -25,10 +25,16 @@ def _reduced_shape(node: UOp) -> Shape:
     return tuple(1 if i in node.arg[1] else n for i, n in enumerate(node.src[0].shape))
 
 
+def _joined_shape(node: UOp) -> Shape:
+    first, *rest = node.src[0].shape
+    return (len(node.src) * first, *rest)
+
+
 SHAPES: dict[Ops, Callable[[UOp], Shape]] = {
     **dict.fromkeys(Family.ELEMENTWISE, lambda n: n.src[0].shape),
     **dict.fromkeys((Ops.CONTIGUOUS, Ops.DETACH, Ops.ASSIGN, Ops.COPY), lambda n: n.src[0].shape),
     **dict.fromkeys((Ops.CUSTOM_GRADIENT, Ops.LIVE_OUT), lambda n: n.src[0].shape),
+    Ops.COLLECTIVE: lambda n: n.src[0].shape if n.arg[1] else _joined_shape(n),
     Ops.BUFFER: lambda n: (n.arg.size,) if n.arg.layout is None else n.arg.layout.shape,
     Ops.PARAM: lambda n: (n.arg[1],),
     Ops.REDUCE: _reduced_shape,

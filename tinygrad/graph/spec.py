@@ -220,6 +220,12 @@ def _same_value(node: UOp) -> bool:
     return _one(node) and _same_dtype(node)
 
 
+def _collective(node: UOp) -> bool:
+    device, op = node.arg
+    same = _same_dtype(node) and len({s.shape for s in node.src}) == 1
+    return same and device in [s.device for s in node.src] and (op is None or op in Family.REDUCING)
+
+
 def _live_out(node: UOp) -> bool:
     value, condition = node.src
     return value.dtype is node.dtype and condition.dtype.is_bool and condition.shape == value.shape
@@ -258,6 +264,7 @@ TENSOR_GRAPH = Grammar("tensor_graph", (
     _VARIABLE,
     Production("COPY(value)", "arg: the device, or a Sharding of several",
          lambda n: _same_value(n) and isinstance(n.arg, (str, Sharding))),
+    Production("COLLECTIVE(value, value...)", "arg: (device, ADD | MAX | MUL | None)", _collective),
     *_ELEMENTWISE,
     Production("REDUCE(value)", "arg (ADD | MAX | MUL, axes in order)", _tensor_reduce),
     Production("RESHAPE(value)", "arg: a shape of as many items", _reshape),

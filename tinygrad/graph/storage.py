@@ -87,14 +87,15 @@ class ShardedStorage(Storage):
     def __init__(self, shards: Sequence[UOp]) -> None:
         self.shards = tuple(shards)
         """for each device a view of a BUFFER there, of the shape of its part"""
+        self._parts = tuple([shard.viewed.storage for shard in self.shards])
 
     @property
     def parts(self) -> tuple[Storage, ...]:
-        return tuple(shard.viewed.storage for shard in self.shards)
+        return self._parts
 
     @property
     def version(self) -> int:  # type: ignore[override]  # it follows from the parts, which are written to
-        return sum(part.version for part in self.parts)
+        return sum([part.version for part in self._parts])
 
 
 class Overwriting:
@@ -118,8 +119,8 @@ class Overwriting:
 
 
 def place_of(arg: Any) -> Placement:
-    """Where the value of a BUFFER or COPY with this argument is."""
+    """Where the value of a BUFFER, COPY or COLLECTIVE with this argument is."""
     if isinstance(arg, BufferSpec):
         return arg.device
-    place: Placement = arg.devices if isinstance(arg, Sharding) else arg
+    place: Placement = arg.devices if isinstance(arg, Sharding) else arg[0] if isinstance(arg, tuple) else arg
     return place

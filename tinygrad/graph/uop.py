@@ -378,7 +378,7 @@ class UOp(Walk, Operators, Movement):
         """A BUFFER node like this one, over the other BUFFER node for each of its `memories`."""
         if self.arg.layout is None:
             return others[self]
-        shards = [shard.substitute(others) for shard in self.shards]
+        shards = [others[s] if s.op is Ops.BUFFER else s.substitute(others) for s in self.shards]
         return UOp.sharded_buffer(self.arg.device, self.arg.layout, shards)
 
     @staticmethod
@@ -579,7 +579,7 @@ class UOp(Walk, Operators, Movement):
         return self.src[0].bounds[1]
 
 
-_PLACED = frozenset({Ops.BUFFER, Ops.COPY})
+_PLACED = Family.TRANSFER | {Ops.BUFFER}
 """Operations whose argument says where the value is. Others are where their sources are."""
 
 

@@ -19,6 +19,7 @@ from tinygrad.device import Device
 from tinygrad.dtype import DType, dtypes
 from tinygrad.engine.realize import JitError, allocate, realize_uops
 from tinygrad.graph.leaf_tensors import storage_view
+from tinygrad.graph.node_flags import WRITES
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.sharding import Layout, Placement
 from tinygrad.graph.sizes import (
@@ -213,7 +214,7 @@ class Inputs:
     def realize(self) -> None:
         """Give every input memory in which it lies in order; write what is pending."""
         self.unrealized = unrealized_tensors()
-        todo = [*(t for t in self.tensors if not t._is_fully_realized), *pending_among(self.unrealized)]
+        todo = [*filter(is_to_compute, self.tensors), *pending_among(self.unrealized)]
         if todo:
             todo[0].realize(*todo[1:])
         nodes = [tensor.uop for tensor in self.tensors]
@@ -261,6 +262,12 @@ class Inputs:
         return CallKind(self.structure, tensors, layouts, same, Tensor.training, no_grad.state.depth > 0,
                         Device.DEFAULT, dtypes.default_float, dtypes.default_int, bool(NOOPT),
                         bool(ALLOW_TF32))
+
+
+def is_to_compute(tensor: Tensor) -> bool:
+    """Whether a tensor is lazy, or shows memory that is still to be written. (One may be in memory and stand
+    for how it was computed, for the sake of gradients.)"""
+    return not tensor._is_fully_realized and (bool(tensor._uop.flags & WRITES) or not tensor._is_realized)
 
 
 def is_whole_memory(node: UOp) -> bool:

@@ -27,7 +27,7 @@ from tinygrad.dtype import DType
 from tinygrad.engine.realize import JitError
 from tinygrad.engine.replay import Place, SlotKind, Step
 from tinygrad.graph.leaf_tensors import storage_view
-from tinygrad.graph.ops import Ops
+from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.portable import Reader, Writer, dtype_of
 from tinygrad.graph.records import encode
 from tinygrad.graph.spec import SpecError, check_graph
@@ -231,7 +231,7 @@ def load(saved: Any) -> OrderedDict[CallKind, Trace]:
         with offered(saved.code):
             for kind, trace in zip(saved.kinds, traces, strict=True):
                 with Context(NOOPT=int(kind.plain), ALLOW_TF32=int(kind.tf32)):
-                    compile_kernels((s.ast, s.device) for s in trace.steps if s.ast.op is not Ops.COPY)
+                    compile_kernels((s.ast, s.device) for s in trace.steps if s.ast.op not in Family.TRANSFER)
                     _ = trace.engine
     return OrderedDict(zip(saved.kinds, traces, strict=True))
 

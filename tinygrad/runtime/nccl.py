@@ -23,7 +23,8 @@ from tinygrad.device.queue import GatheredCopy, TimelinePoint, raise_failures
 from tinygrad.runtime.cuda import CudaContext, CUDADevice, driver
 from tinygrad.runtime.cuda import call as call_driver
 from tinygrad.runtime.null import NullAllocator
-from tinygrad.runtime.rank import OtherRank, RankExchange, World, name_of, rank_of
+from tinygrad.runtime.rank import OtherRank, World
+from tinygrad.runtime.rank_exchange import RankExchange, name_of, rank_of
 from tinygrad.runtime.streams import StreamGPU, StreamQueue
 
 BYTES = 1

@@ -3,16 +3,17 @@
 In: one program that runs in all processes, and so the same schedules in the same order. Out: each process
 runs the kernels of its own device, on the CPU, and has only that device's memory; those of other ranks are
 neither run nor is there memory for them. A COPY between ranks is a message, one from a rank to any other
-device a broadcast. All go through one queue (`ExchangeQueue`), whose thread exchanges them in the order of
-the schedule, beside the kernels: copies that stand together there (`schedule/exchanges.py`) are one exchange,
-whose messages are on their way at once. The order is total and the same everywhere, so none waits in a
-circle.
+device a broadcast, a COLLECTIVE one of MPI's (`Allreduce`, `Allgather`). All go through one queue
+(`ExchangeQueue`), whose thread exchanges them in the order of the schedule, beside the kernels: copies that
+stand together there (`schedule/exchanges.py`) are one exchange (`rank_exchange.py`), whose messages are on
+their way at once. The order is total and the same everywhere, so none waits in a circle.
 
 What takes less time than handing it to that thread is exchanged by the thread that gives it, where the
 queue is idle and what is sent has been computed.
 
 An exchange begins with a header to each partner, the number and the digest of those so far with it, behind
-which goes what is small (`PACKED`): processes that went different ways end with that cause. What ends a
+which goes what is small (`PACKED`): processes that went different ways end with that cause. Those that wait
+for each other at exchanges of unlike kinds say so after a moment (`World.compare_waiting`). What ends a
 process ends all (`World.abort`): an exception, an exit while another rank waits for it, an exchange that
 takes longer than `DISTRIBUTED_TIMEOUT` seconds.
 """
@@ -24,32 +25,35 @@ import threading
 import time
 import traceback
 import zlib
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from types import TracebackType
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from tinygrad.device import Buffer, CompiledDevice
-from tinygrad.device.host import seconds_of
-from tinygrad.device.queue import GatheredCopy, TimelinePoint, Timestamp, clock
+from tinygrad.device.queue import GatheredCopy, Group, TimelinePoint, Timestamp, clock
 from tinygrad.runtime.cpu import CPUAllocator, CPUDevice, cpu_renderer
 from tinygrad.runtime.cpu_queue import HAND_OVER, HostQueue, Timeline
 from tinygrad.runtime.null import NullAllocator, NullDevice
+from tinygrad.runtime.rank_exchange import (
+    COMBINED,
+    HEADER,
+    KIND,
+    PACKED,
+    Between,
+    Bytes,
+    Letter,
+    RankExchange,
+    Together,
+    parts,
+    rank_of,
+)
 
-KIND = "RANK"
 OpenGPU: TypeAlias = "Callable[[str, int, World], CompiledDevice]"
-Bytes: TypeAlias = "np.ndarray[Any, np.dtype[np.uint8]]"
-CHUNK = 1 << 30
-"""Bytes of one message: MPI counts in 32 bits."""
-END_TAG, DATA_TAG, DIFFERENT_TAG = 1, 2, 3
+END_TAG, DATA_TAG, DIFFERENT_TAG, WAITING_TAG = 1, 2, 3, 4
 EVERYBODY = -1
-HEADER = 24
-"""Bytes in front of an exchange: its number, the bytes that follow between the two ranks, the digest."""
-PACKED = 1 << 15
-"""Bytes up to which what a rank sends to another goes in one message with the header: a second one takes 3 us
-and more, copying these as long."""
 POLLING, POLLING_HERE = 5e-5, HAND_OVER
 """Seconds for which who waits for a partner polls before it sleeps: the thread that exchanges beside kernels
 about what it costs to sleep and be woken; who has nothing else to do, as long as its work may take."""
@@ -62,17 +66,6 @@ PATIENCE = 1.0
 YIELD = getattr(os, "sched_yield", None)
 FAILED = 1
 """The status with which all processes end where one fails."""
-
-
-def name_of(rank: int) -> str:
-    """The device of a rank."""
-    return f"{KIND}:{rank}" if rank else KIND
-
-
-def rank_of(device: str) -> int | None:
-    """The rank whose device this is; None for a device that every process has."""
-    kind, _, number = device.partition(":")
-    return int(number or 0) if kind == KIND else None
 
 
 def timeout() -> float:
@@ -96,6 +89,15 @@ class World:
         self.ended: set[int] = set()
         self.partners: tuple[int, ...] = ()
         """the ranks that the exchange in progress needs"""
+        self.kind = ""
+        """what it is: ranks at another kind wait for each other in vain"""
+        self.turns = [0] * self.size
+        """by rank, the exchanges so far in which both take part"""
+        self.others: dict[int, tuple[int, str, str]] = {}
+        """by rank, what it waits for at which of these turns, and what it computes"""
+        self.told: dict[int, int] = {}
+        """by rank, the turn at which it was told what this one waits for"""
+        self.telling: list[Any] = []
         self.began = 0.0
         """when it began"""
         self.sent = 0
@@ -104,8 +106,11 @@ class World:
         """what the exchange in progress belongs to"""
         self.scratch: dict[tuple[int, bool], Bytes] = {}
         """by rank and whether it is sent, the memory of small messages"""
-        self.seen: dict[int, tuple[int, int]] = {}
-        """by rank, the number and the digest of the exchanges with it; of broadcasts with EVERYBODY"""
+        self.seen: dict[int | tuple[int, ...], tuple[int, int]] = {}
+        """by rank, the number and the digest of the exchanges with it; of broadcasts with EVERYBODY, of
+        collectives with those that take part"""
+        self.communicators: dict[tuple[int, ...], Any] = {}
+        """by who takes part in collectives"""
         threading.Thread(target=self.watch, daemon=True, name="tinygrad-world").start()
 
     @cached_property
@@ -113,12 +118,27 @@ class World:
         """The queue of everything that ranks exchange."""
         return ExchangeQueue(self)
 
+    def make(self, exchange: RankExchange, sent: Sequence[Bytes], received: Sequence[Bytes]) -> None:
+        """Make the copies between ranks, all at once, then those to everybody and the collectives; what each
+        rank takes part in reads and fills these."""
+        self.computing = "; ".join(exchange.computing)
+        if exchange.between:
+            self.exchange(exchange.between, sent, received)
+        for number, giver, is_giver, said in exchange.to_everybody:
+            if is_giver:
+                received[number][:] = sent[number]
+            self.broadcast(received[number], giver, said)
+        for number, giver, is_giver, said in exchange.to_ranks:
+            self.broadcast((sent if is_giver else received)[number], giver, said)
+        for same in exchange.collectives:
+            self.together(same, sent[same.number], received[same.number])
+
     # --- messages -------------------------------------------------------------------------------------------
 
     def exchange(self, between: Sequence[Between], sent: Sequence[Bytes], received: Sequence[Bytes]) -> None:
         """Send and receive all of these at once. Begins when all partners do, which have to agree about
         number, sizes and digest."""
-        with OpenExchange(self, tuple(b.rank for b in between)):
+        with OpenExchange(self, [b.rank for b in between], "copies"):
             waiting = []
             for letter in self.answered([self.letter(b, sent, received) for b in between]):
                 if letter.is_packed:
@@ -134,7 +154,7 @@ class World:
 
     def agree(self, between: Sequence[Between]) -> None:
         """Wait until all partners are at an exchange whose content goes another way, and agree about it."""
-        with OpenExchange(self, tuple(b.rank for b in between)):
+        with OpenExchange(self, [b.rank for b in between], "copies"):
             self.answered([self.letter(b) for b in between])
 
     def answered(self, letters: list[Letter]) -> list[Letter]:
@@ -173,8 +193,7 @@ class World:
 
     def broadcast(self, memory: Bytes, root: int, text: bytes) -> None:
         """Fill `memory` of every rank with what it is at `root`; `text` says what it is."""
-        others = tuple(r for r in range(self.size) if r != self.rank)
-        with OpenExchange(self, others):
+        with OpenExchange(self, range(self.size), f"a broadcast by rank {root}"):
             number, digest = self.seen.get(EVERYBODY, (0, 0))
             self.seen[EVERYBODY] = number, digest = number + 1, zlib.crc32(text, digest)
             own = np.array((number, memory.nbytes, digest), np.int64)
@@ -185,6 +204,45 @@ class World:
                 self.data.Bcast(part, root)
             if self.rank == root:
                 self.sent += memory.nbytes * (self.size - 1)
+
+    def together(self, collective: Together, sent: Bytes, received: Bytes) -> None:
+        """Fill `received` with what the ranks of a collective send, combined or joined, once all are found to
+        be at it. What is small is gathered with the headers."""
+        ranks, op = collective.ranks, COMBINED.get(collective.op)
+        number, digest = self.seen.get(ranks, (0, 0))
+        self.seen[ranks] = number, digest = number + 1, zlib.crc32(collective.text, digest)
+        share = received.nbytes // (1 if op else len(ranks))
+        is_packed = share * len(ranks) <= PACKED
+        own = np.empty(HEADER + is_packed * share, np.uint8)
+        own[:HEADER].view(np.int64)[:] = number, received.nbytes, digest
+        if is_packed:
+            own[HEADER:] = sent[:share]
+        found = np.empty((len(ranks), own.size), np.uint8)
+        dtype = np.dtype(collective.dtype if op else np.uint8)
+        with OpenExchange(self, ranks, f"a collective of ranks {', '.join(map(str, ranks))}"):
+            comm = self.communicator(ranks)
+            self.rest_until([comm.Iallgather(own, found)])
+            for rank, said in zip(ranks, found, strict=True):
+                self.compare(own[:HEADER].view(np.int64), said[:HEADER].view(np.int64), rank)
+            if is_packed:
+                given = np.ascontiguousarray(found[:, HEADER:])
+                if op is None:
+                    received.reshape(given.shape)[:] = given
+                else:
+                    op.of_numpy.reduce(given.view(dtype), 0, out=received.view(dtype))
+            elif op is None:
+                comm.Allgather(sent[:share], received)
+            else:
+                comm.Allreduce(sent.view(dtype), received.view(dtype), getattr(self.mpi, op.of_mpi))
+        self.sent += share * (len(ranks) - 1) * (2 if op else 1) // (len(ranks) if op else 1)
+
+    def communicator(self, ranks: tuple[int, ...]) -> Any:
+        """What some of the ranks exchange by, which all of them ask for at once."""
+        found = self.communicators.get(ranks)
+        if found is None:
+            group = self.data.Get_group().Incl(ranks)
+            found = self.communicators[ranks] = self.data.Create_group(group)
+        return found
 
     def compare(self, own: np.ndarray[Any, Any], other: np.ndarray[Any, Any], rank: int) -> None:
         """End all processes where a rank is elsewhere in the program, or in another one."""
@@ -221,14 +279,38 @@ class World:
             if self.control.Iprobe(self.mpi.ANY_SOURCE, END_TAG, status):
                 self.control.recv(source=status.Get_source(), tag=END_TAG)
                 self.ended.add(status.Get_source())
+            self.hear_waiting(status)
             partners, seconds = self.partners, time.monotonic() - self.began
             gone = self.ended.intersection(partners)
             if partners and gone and seconds > PATIENCE:
                 self.abort(f"rank {min(gone)} has ended, and this one waits for it")
+            if partners and seconds > PATIENCE:
+                self.compare_waiting(partners)
             if partners and seconds > self.timeout:
                 self.abort(f"an exchange between ranks {', '.join(map(str, sorted(partners)))} takes longer "
                            f"than {self.timeout:g} s (DISTRIBUTED_TIMEOUT)")
             time.sleep(LOOK_AGAIN)
+
+    def hear_waiting(self, status: Any) -> None:
+        """Take note of what others say that they wait for."""
+        while self.control.Iprobe(self.mpi.ANY_SOURCE, WAITING_TAG, status):
+            rank = status.Get_source()
+            self.others[rank] = self.control.recv(source=rank, tag=WAITING_TAG)
+
+    def compare_waiting(self, partners: Sequence[int]) -> None:
+        """Tell those that this rank waits for at what, once; end all processes where one of them waits for
+        this rank at something else."""
+        for rank in partners:
+            turn = self.turns[rank]
+            if self.told.get(rank) != turn:
+                self.told[rank] = turn
+                self.telling = [r for r in self.telling if not r.Test()]
+                self.telling.append(self.control.isend((turn, self.kind, self.computing), rank, WAITING_TAG))
+            theirs, kind, computing = self.others.get(rank, (0, "", ""))
+            if theirs == turn and kind != self.kind:
+                self.abort(f"rank {rank} and rank {self.rank} do not run the same program: exchange {turn} "
+                           f"between them is {kind} there and {self.kind} here\n"
+                           f"rank {self.rank} computes {self.computing}\nrank {rank} computes {computing}")
 
     def end(self) -> None:
         """At the interpreter's end: say so to the others, and let what was given be done."""
@@ -240,142 +322,21 @@ class World:
 class OpenExchange:
     """What the thread that watches sees while an exchange takes place."""
 
-    def __init__(self, world: World, partners: tuple[int, ...]) -> None:
-        self.world, self.partners = world, partners
+    def __init__(self, world: World, ranks: Sequence[int], kind: str) -> None:
+        self.world, self.kind = world, kind
+        self.partners = tuple([r for r in ranks if r != world.rank])
 
     def __enter__(self) -> None:
-        self.world.began = time.monotonic()
-        self.world.partners = self.partners
+        world = self.world
+        for rank in self.partners:
+            world.turns[rank] += 1
+        world.began, world.kind, world.partners = time.monotonic(), self.kind, self.partners
 
     def __exit__(self, *exc: object) -> None:
         self.world.partners = ()
 
 
-class Letter:
-    """The first message to a rank, and the one from it: a header, and the whole content where that is small
-    in both directions."""
-
-    def __init__(self, rank: int, sent: list[Bytes], received: list[Bytes],
-                 scratch: dict[tuple[int, bool], Bytes]) -> None:
-        self.rank, self.sent, self.received = rank, sent, received
-        self.sizes = tuple(sum(memory.nbytes for memory in memories) for memories in (sent, received))
-        if (rank, True) not in scratch:
-            for is_sent in (True, False):
-                scratch[rank, is_sent] = np.zeros(HEADER + PACKED, np.uint8)
-        self.outgoing, self.incoming = scratch[rank, True], scratch[rank, False]
-        """as long as any, so that a rank that is elsewhere is told apart by what it sends"""
-        self.header, self.found = (m[:HEADER].view(np.int64) for m in (self.outgoing, self.incoming))
-
-    @property
-    def is_packed(self) -> bool:
-        return max(self.sizes) <= PACKED
-
-    @property
-    def message(self) -> Bytes:
-        """What is sent first."""
-        if not self.is_packed:
-            return self.outgoing[:HEADER]
-        for place, memory in self.places(self.outgoing, self.sent):
-            place[:] = memory
-        return self.outgoing[:HEADER + self.sizes[0]]
-
-    def unpack(self) -> None:
-        """Put what came with the header where it belongs."""
-        for place, memory in self.places(self.incoming, self.received):
-            memory[:] = place
-
-    @staticmethod
-    def places(scratch: Bytes, memories: Sequence[Bytes]) -> Iterator[tuple[Bytes, Bytes]]:
-        """Where in a message each content stands."""
-        start = HEADER
-        for memory in memories:
-            yield scratch[start:start + memory.nbytes], memory
-            start += memory.nbytes
-
-
-def parts(memory: Bytes) -> Iterator[Bytes]:
-    """Bytes in messages of a size that MPI can count."""
-    for start in range(0, memory.nbytes, CHUNK):
-        yield memory[start:start + CHUNK]
-
-
 # --- the devices --------------------------------------------------------------------------------------------
-
-
-class Between(NamedTuple):
-    """What a rank and another one send each other in an exchange."""
-
-    rank: int
-    """the other"""
-    sent: tuple[int, ...]
-    """the numbers of copies, among those in which this rank takes part"""
-    received: tuple[int, ...]
-    sizes: tuple[int, int]
-    """bytes sent and received"""
-    text: bytes
-    """what they are, which both ranks say alike"""
-
-
-class RankExchange:
-    """Copies that begin together, as one rank takes part in them: none reads or writes what another
-    writes."""
-
-    def __init__(self, copies: Sequence[GatheredCopy], own: int, size: int) -> None:
-        takers: dict[Hashable, list[int]] = {}
-        for number, copy in enumerate(copies):
-            if rank_of(copy.target_device) is not None:
-                takers.setdefault((copy.part, copy.nbytes), []).append(number)
-        to_all = [numbers for numbers in takers.values() if len(numbers) == size - 1 > 1]
-        if len({copies[numbers[0]].source_device for numbers in to_all}) != 1:
-            to_all = []  # messages of several ranks to all are on their way at once; of one, MPI makes a tree
-        together = {number for numbers in to_all for number in numbers}
-        part: dict[int, tuple[list[int], list[int], list[object]]] = {}
-        self.own: list[int] = []
-        """the numbers of the copies in which this rank takes part; from here on they are counted there"""
-        self.to_ranks: list[tuple[int, int, bool, bytes]] = []
-        """the same bytes to all ranks: (a copy's number, the giver, whether this rank is it, what it is)"""
-        self.to_everybody: list[tuple[int, int, bool, bytes]] = []
-        """as `to_ranks`, to devices that every process has"""
-        self.bytes = 0
-        for number, copy in enumerate(copies):
-            giver, taker = rank_of(copy.source_device), rank_of(copy.target_device)
-            assert giver is not None
-            first = next((numbers[0] for numbers in to_all if number in numbers), None)
-            if own not in (giver, taker) and taker is not None:
-                continue
-            here, is_giver = len(self.own), own == giver
-            self.own.append(number)
-            self.bytes += copy.nbytes
-            said = repr((giver, copy.items, copy.dtype, copy.program)).encode()
-            if taker is None:
-                self.to_everybody.append((here, giver, is_giver, said))
-            elif number not in together:
-                sent, received, described = part.setdefault(taker if is_giver else giver, ([], [], []))
-                (sent if is_giver else received).append(here)
-                described.append((giver, taker, copy.items, copy.dtype, copy.program))
-            elif not is_giver or number == first:
-                self.to_ranks.append((here, giver, is_giver, said))
-        sizes = [copies[number].nbytes for number in self.own]
-        self.between = [Between(rank, tuple(sent), tuple(received),
-                                (sum(sizes[i] for i in sent), sum(sizes[i] for i in received)),
-                                repr(described).encode())
-                        for rank, (sent, received, described) in sorted(part.items())]
-        self.seconds = seconds_of(0, 2 * self.bytes)
-        """about how long moving it takes, once all are there"""
-        self.computing = dict.fromkeys(copy.program for copy in copies)
-
-    def __call__(self, world: World, sent: Sequence[Bytes], received: Sequence[Bytes]) -> None:
-        """Make the copies between ranks, all at once, then those to everybody; what each rank takes part in
-        reads and fills these."""
-        world.computing = "; ".join(self.computing)
-        if self.between:
-            world.exchange(self.between, sent, received)
-        for number, giver, is_giver, said in self.to_everybody:
-            if is_giver:
-                received[number][:] = sent[number]
-            world.broadcast(received[number], giver, said)
-        for number, giver, is_giver, said in self.to_ranks:
-            world.broadcast((sent if is_giver else received)[number], giver, said)
 
 
 class ExchangeQueue(HostQueue):
@@ -408,17 +369,29 @@ class ExchangeQueue(HostQueue):
                 for point in awaited:
                     super().wait(point)
                 return super().copy(target, source, offset, sources) if taker in (own, None) else None
-            copy = GatheredCopy(target.device, source.device, target.root, source.root, (source, offset),
-                                target.size, target.dtype.name, target.nbytes, self.program)
-            if copy.conflicts(self.copies):
-                self.submit()
-            self.awaited_by_these += self.awaited_by_next
-            self.awaited_by_next = []
-            self.copies.append(copy)
-            self.memory.append((target, source, offset))
-            self.sources += sources
+            self.gather(target, source, offset, sources)
             takes_part = taker is None or own in (giver, taker)
             return TimelinePoint(self, self.pushed + 1, sources) if takes_part else None
+
+    def collective(self, group: Group, target: Buffer, source: Buffer, offset: int,
+                   sources: tuple[TimelinePoint, ...] = ()) -> TimelinePoint | None:
+        with self.lock:
+            self.gather(target, source, offset, sources, group)
+            takes_part = self.world.rank in map(rank_of, group.devices)
+            return TimelinePoint(self, self.pushed + 1, sources) if takes_part else None
+
+    def gather(self, target: Buffer, source: Buffer, offset: int, sources: tuple[TimelinePoint, ...],
+               group: Group | None = None) -> None:
+        """Let this be part of the next exchange."""
+        copy = GatheredCopy(target.device, source.device, target.root, source.root, (source, offset),
+                            target.size, target.dtype.name, target.nbytes, self.program, group)
+        if copy.conflicts(self.copies):
+            self.submit()
+        self.awaited_by_these += self.awaited_by_next
+        self.awaited_by_next = []
+        self.copies.append(copy)
+        self.memory.append((target, source, offset))
+        self.sources += sources
 
     def wait(self, point: TimelinePoint) -> None:
         """Let the exchange that is gathered wait."""
@@ -493,7 +466,7 @@ class ExchangeQueue(HostQueue):
                     for t, s, offset in memory]
             received = [bytes_of(t, 0, t.nbytes) if rank_of(t.device) in (own, None) else NOTHING
                         for t, s, offset in memory]
-            exchange(self.world, sent, received)
+            self.world.make(exchange, sent, received)
         except BaseException as error:
             self.world.fail(type(error), error, error.__traceback__)
             raise
@@ -511,6 +484,7 @@ class OwnRank(CPUDevice):
     """The CPU, as the device of this process."""
 
     exchanges = True
+    has_collectives = True
 
 
 class OtherRank(NullDevice):
@@ -518,6 +492,12 @@ class OtherRank(NullDevice):
 
     exchanges = True
     elsewhere = True
+
+
+class OtherCPU(OtherRank):
+    """The CPU of another process."""
+
+    has_collectives = True
 
 
 def open_device(name: str) -> CompiledDevice:
@@ -533,6 +513,6 @@ def open_device(name: str) -> CompiledDevice:
     if rank == world.rank:
         device = OwnRank(name, CPUAllocator(name), cpu_renderer())
     else:
-        device = OtherRank(name, NullAllocator(name), cpu_renderer())
+        device = OtherCPU(name, NullAllocator(name), cpu_renderer())
     device.copies = world.exchanges
     return device

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TypeAlias
 
 from tinygrad.device import Device
@@ -115,6 +116,11 @@ class Holders:
 def reshard(value: Shards, cuts: Sequence[Cut], devices: Sequence[str]) -> list[UOp]:
     """A value on several devices, for each of `devices` with its part of `cuts`: only what it does not have
     is copied to it."""
+    undone = [cut for cut in value.cuts if cut not in cuts]
+    if tuple(devices) == value.devices and len(undone) == 1 and len(cuts) == len(value.cuts) - 1:
+        joined_by_library = _joined_by_library(value, undone[0])
+        if joined_by_library is not None:
+            return joined_by_library
     holders = Holders(value, devices)
     return [_assembled(holders, target, {cut.axis: cut.spans[target] for cut in cuts})
             for target in range(len(devices))]
@@ -161,6 +167,36 @@ def _joined_along(shards: Sequence[tuple[UOp, Spans]], axes: Sequence[int]) -> U
         by_span.setdefault(spans[axis], []).append((node, spans))
     whole = min(start for start, _ in by_span), max(end for _, end in by_span)
     return joined([(_joined_along(some, others), span) for span, some in by_span.items()], axis, whole)
+
+
+def _joined_by_library(value: Shards, cut: Cut) -> list[UOp] | None:
+    """The value without one of its cuts, by the all-gather of a library; None where that has none, or shards
+    are of unlike sizes. Along the first axis, what it puts behind each other is the value itself."""
+    spans = sorted({span for span in cut.spans if span[0] < span[1]})
+    sizes = {end - start for start, end in spans}
+    even = len(sizes) == 1 and all(a[1] == b[0] for a, b in pairwise(spans))
+    if not even or any(n.device is None or is_symbolic(n.shape) or not n.numel for n in value.nodes):
+        return None
+    groups = groups_of_partial(value, (cut.axis,))
+    if any(set(partial) != set(group) or not has_collectives([value.devices[i] for i in partial])
+           for partial, group in groups):
+        return None
+    found = list(value.nodes)
+    for partial, _ in groups:
+        shards = tuple(value.nodes[i].contiguous() for i in partial)
+        for i in partial if len(shards) > 1 else ():
+            shape, axis = shards[0].shape, cut.axis
+            found[i] = UOp.new(Ops.COLLECTIVE, shards[0].dtype, shards, (value.devices[i], None))
+            if axis:
+                order = (*range(1, axis + 1), 0, *range(axis + 1, len(shape) + 1))
+                stacked = found[i].reshape((len(shards), *shape)).permute(order)
+                found[i] = stacked.reshape(resized(shape, axis, shape[axis] * len(shards)))
+    return found
+
+
+def has_collectives(devices: Sequence[str]) -> bool:
+    """Whether devices, each a memory of its own, have a library of collectives in common."""
+    return all(Device[device].has_collectives for device in devices) and len(set(devices)) == len(devices)
 
 
 def all_gather(value: Shards, devices: Sequence[str]) -> list[UOp]:
@@ -218,6 +254,12 @@ def all_reduce(op: Ops, partial: Sequence[UOp], devices: Sequence[str]) -> list[
 def _exchanged(op: Ops, partial: Sequence[UOp], homes: tuple[str, ...]) -> list[UOp]:
     """`partial` results, each in a memory of its own, combined in every one."""
     whole = partial[0]
+    is_narrow = whole.dtype.is_float and whole.dtype.itemsize < dtypes.float32.itemsize
+    has_order = op is Ops.MAX and whole.dtype.is_float  # which NaN wins, libraries leave open
+    if len(homes) > 2 and len(partial) == len(homes) and has_collectives(homes) and not (
+            is_narrow or has_order or whole.dtype.is_bool or is_symbolic(whole.shape)):
+        sources = tuple(p.contiguous() for p in partial)
+        return [UOp.new(Ops.COLLECTIVE, whole.dtype, sources, (home, op)) for home in homes]
     if len(homes) <= 2:
         return [combined(op, [moved(p, home) for p in partial]) for home in homes]
     if whole.numel * whole.dtype.itemsize < REDUCE_SCATTER_BYTES or is_symbolic(whole.shape):

@@ -10,6 +10,8 @@ computed.
 """
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tinygrad.device import Device
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.sizes import Size
@@ -74,6 +76,23 @@ def made_at_target(copy: UOp) -> UOp | None:
 def is_computed(copy: UOp) -> bool:
     """True for a COPY that is a kernel of its target: its source is on no device."""
     return copy.src[0].device is None
+
+
+def transfer(node: UOp, buffers: Sequence[UOp], starts: Sequence[int]) -> UOp:
+    """The `ast` of a COPY or COLLECTIVE of parts of memory: `buffers` are those of the step, what is read
+    comes last, each from one of `starts` on."""
+    first = len(buffers) - len(starts)
+    parts = []
+    for slot, start in enumerate(starts, first):
+        param = UOp.new(Ops.PARAM, node.dtype, (), (slot, buffers[slot].arg.size))
+        source = node.src[slot - first]
+        parts.append(param.shrink(((start, start + source.numel),)).reshape(source.shape))
+    return UOp.new(node.op, node.dtype, tuple(parts), node.arg)
+
+
+def starts_of_parts(ast: UOp) -> list[int]:
+    """The items of its sources at which what a COPY or COLLECTIVE of parts of memory reads begins."""
+    return [int(part.st.views[0].offset) for part in ast.src]
 
 
 def needed_parts(root: UOp) -> dict[UOp, Interval]:

@@ -33,7 +33,7 @@ FREE_WORK = 1.0
 
 FREE_CONDITION = 4.0
 """The same for a condition: kept as a comparison it guards loads, picks items and costs no memory."""
-_BOUNDARIES = frozenset({Ops.BUFFER, Ops.COPY, Ops.CONTIGUOUS, Ops.ASSIGN, Ops.CONST, Ops.VARIABLE})
+_BOUNDARIES = Family.TRANSFER | {Ops.BUFFER, Ops.CONTIGUOUS, Ops.ASSIGN, Ops.CONST, Ops.VARIABLE}
 _PASSES_ITEMS_ON = Family.ELEMENTWISE | Family.MOVEMENT
 _KEEPS_REDUCED = _PASSES_ITEMS_ON | {Ops.LIVE_OUT}
 _WALKED = _PASSES_ITEMS_ON | {Ops.CONST, Ops.VARIABLE}
@@ -196,7 +196,7 @@ def reads_memory(order: Iterable[UOp]) -> dict[UOp, bool]:
     constants alone."""
     reads: dict[UOp, bool] = {}
     for node in order:
-        reads[node] = node.op in (Ops.BUFFER, Ops.COPY) or any([reads[s] for s in node.src])
+        reads[node] = node.op is Ops.BUFFER or node.op in Family.TRANSFER or any([reads[s] for s in node.src])
     return reads
 
 

@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tinygrad.device import Device
 from tinygrad.graph.ops import Ops
+from tinygrad.graph.uop import UOp
+from tinygrad.schedule.copies import starts_of_parts, transfer
 from tinygrad.schedule.items import ScheduleItem
 
 BUCKET_BYTES = 1 << 20
@@ -26,16 +28,49 @@ IN_FLIGHT = 2
 
 
 def is_exchange(item: ScheduleItem) -> bool:
-    """Whether a step is a copy from a process to another device."""
+    """Whether a step is a collective, or a copy from a process to another device."""
+    if item.ast.op is Ops.COLLECTIVE:
+        return True
     return item.ast.op is Ops.COPY and Device[item.buffers[1].device].exchanges \
         and item.buffers[1].device != item.buffers[0].device
 
 
+def with_whole_collectives(items: Sequence[ScheduleItem]) -> list[ScheduleItem]:
+    """`items` with one step for each collective, which fills the memory of all that take part, where the
+    first of those was that fill one's."""
+    parts: dict[tuple[object, ...], dict[str, ScheduleItem]] = {}
+    for item in items:
+        if item.ast.op is Ops.COLLECTIVE:
+            parts.setdefault(_collective_of(item), {})[item.device] = item
+    order: list[ScheduleItem] = []
+    for item in items:
+        if item.ast.op is not Ops.COLLECTIVE:
+            order.append(item)
+        elif found := parts.pop(_collective_of(item), None):
+            order.append(_whole(item, found))
+    return order
+
+
+def _collective_of(item: ScheduleItem) -> tuple[object, ...]:
+    """What the steps of one collective have in common."""
+    return item.buffers[1:], tuple(starts_of_parts(item.ast)), item.ast.arg[1]
+
+
+def _whole(first: ScheduleItem, parts: Mapping[str, ScheduleItem]) -> ScheduleItem:
+    """The step of a collective, of which `parts` are those of each device that uses the result."""
+    target, *given = first.buffers
+    targets = [parts[b.device].buffers[0] if b.device in parts
+               else UOp.new_buffer(b.device, target.arg.size, target.dtype) for b in given]
+    buffers = (*targets, *given)
+    ast = first.ast.replace(arg=(targets[0].device, first.ast.arg[1]))
+    return first._replace(ast=transfer(ast, buffers, starts_of_parts(ast)), buffers=buffers,
+                          outputs=len(targets))
+
+
 def ordered_around_exchanges(items: Sequence[ScheduleItem]) -> list[ScheduleItem]:
     """`items` with their exchanges in buckets, beside what does not wait for them."""
-    if not any(map(is_exchange, items)):
-        return list(items)
-    return _Order(items).order
+    whole = with_whole_collectives(items)
+    return _Order(whole).order if any(map(is_exchange, whole)) else whole
 
 
 def dependences(items: Sequence[ScheduleItem]) -> list[set[int]]:
@@ -78,7 +113,8 @@ class _Order:
                 self.waiting[other].append(number)
         self.ready: list[int] = []
         """a heap of the kernels that can run"""
-        self.devices = list(dict.fromkeys(item.device for item in items if is_exchange(item)))
+        self.devices = list(dict.fromkeys(target.device for item in items if is_exchange(item)
+                                         for target in item.buffers[:item.outputs]))
         self.bucket: list[int] = []
         self.bytes: dict[str, int] = {}
         """of the bucket, to each device"""
@@ -102,9 +138,10 @@ class _Order:
         if not is_exchange(item):
             heapq.heappush(self.ready, number)
             return
-        target = item.buffers[0]
         self.bucket.append(number)
-        self.bytes[item.device] = self.bytes.get(item.device, 0) + target.arg.size * target.dtype.itemsize
+        for target in item.buffers[:item.outputs]:
+            nbytes = target.arg.size * target.dtype.itemsize
+            self.bytes[target.device] = self.bytes.get(target.device, 0) + nbytes
         if self.is_full:
             self.close()
 

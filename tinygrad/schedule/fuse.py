@@ -31,7 +31,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from tinygrad.graph.ops import Ops
+from tinygrad.codegen.indexing import loops_over
+from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.printing import format_node
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import DEBUG
@@ -131,7 +132,7 @@ class Fusion:
         summary = self.summary.of[node]
         if uses is not None and summary.role is not None and summary.role.is_between:
             uses = self.uses_outside_attention(node, summary, uses)
-        if summary.op is Ops.COPY:
+        if summary.op in Family.TRANSFER:
             self.store_apart(node, summary, uses or {})
         elif summary.is_forced:
             self.store(node, summary, uses or {})
@@ -275,6 +276,10 @@ class Fusion:
             self.use(node.src[0], kernel, self.into_reduce(kernel, node, summary, access))
         elif pattern is OpPattern.ASSIGN:
             self.use(node.src[1], kernel, access)
+        elif summary.op is Ops.COLLECTIVE:
+            whole = self.accesses.access(loops_over(node.src[0].shape), None)
+            for source in node.src:
+                self.use(source, kernel, whole)
 
     def into_reduce(self, kernel: Kernel, node: UOp, summary: NodeSummary, access: Access) -> Access:
         """The item that a REDUCE reads inside its loops, which `kernel` gets."""
@@ -314,4 +319,4 @@ def numbered(uses: UseSet) -> list[Use]:
 
 
 def _has_copy(kernels: Iterable[Kernel]) -> bool:
-    return any(kernel.root.op is Ops.COPY for kernel in kernels)
+    return any(kernel.root.op in Family.TRANSFER for kernel in kernels)

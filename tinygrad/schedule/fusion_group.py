@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from tinygrad.codegen.indexing import loops_over, reduced_index, shared_loops
 from tinygrad.codegen.lower import runs_over
-from tinygrad.graph.ops import Ops
+from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.symbolic import linear_terms
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import prod
@@ -80,7 +80,7 @@ class FusionGroup:
 
     @property
     def is_copy(self) -> bool:
-        return self.root.op is Ops.COPY
+        return self.root.op in Family.TRANSFER
 
     def loop_level(self, ranges: frozenset[UOp]) -> frozenset[UOp] | None:
         """The loops that run where a value changing with `ranges` is computed (Halide's `compute_at`); None

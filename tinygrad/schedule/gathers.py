@@ -21,12 +21,12 @@ def put_off_gathers(after: Mapping[Kernel, Mapping[Kernel, object]], first_reade
               if k.group.is_copy and k in first_reader and not any(map(after.__getitem__, waits))]
     readers: dict[str, set[int]] = {}
     for copy in copies:
-        readers.setdefault(copy.root.arg, set()).add(first_reader[copy])
+        readers.setdefault(copy.root.device, set()).add(first_reader[copy])
     reader_before = {(device, later): earlier for device, found in readers.items()
                      for earlier, later in pairwise(sorted(found))}
     moved: set[Kernel] = set()
     for copy in copies:
-        earlier = reader_before.get((copy.root.arg, first_reader[copy]))
+        earlier = reader_before.get((copy.root.device, first_reader[copy]))
         if earlier is not None and earlier - 1 > place[copy]:
             place[copy] = earlier - 1
             moved.update(after[copy])

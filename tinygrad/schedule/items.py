@@ -15,7 +15,7 @@ from tinygrad.device import Device
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.shapes import inverse_permutation
 from tinygrad.graph.uop import UOp
-from tinygrad.schedule.copies import contiguous_part, is_computed
+from tinygrad.schedule.copies import contiguous_part, is_computed, transfer
 from tinygrad.schedule.dynamic_slice import (
     IGNORED_ARGUMENT,
     dynamic_slice,
@@ -44,7 +44,7 @@ class BoundVariable(NamedTuple):
 
 class ScheduleItem(NamedTuple):
     """One step: a kernel, if `ast` is a SINK of ASSIGNs over PARAMs; a copy between devices, if it is a
-    COPY of a part of a PARAM."""
+    COPY of a part of a PARAM; a COLLECTIVE of such parts."""
 
     ast: UOp
     buffers: tuple[UOp, ...]
@@ -67,7 +67,7 @@ class ScheduleItem(NamedTuple):
         return observer.html_of(self)
 
     def __repr__(self) -> str:
-        kind = "copy" if self.ast.op is Ops.COPY else "kernel"
+        kind = "kernel" if self.ast.op is Ops.SINK else self.ast.op.name.lower()
         shapes = ", ".join(f"{b.dtype.name}[{b.arg.size}]" for b in self.buffers)
         return f"ScheduleItem({kind} on {self.device}: {shapes})"
 
@@ -156,8 +156,8 @@ def _forced(graph: list[UOp], order: list[UOp]) -> set[UOp]:
     for node in order:
         if node.op in (Ops.CONTIGUOUS, Ops.ASSIGN):
             forced.add(node)
-        elif node.op is Ops.COPY and not is_computed(node) and contiguous_part(node.src[0]) is None:
-            forced.add(node.src[0])
+        elif node.op in Family.TRANSFER and not is_computed(node):
+            forced.update(s for s in node.src if contiguous_part(s) is None)
     return {n for n in forced if n.op is not Ops.BUFFER}
 
 
@@ -213,7 +213,7 @@ class _ScheduleWriter:
 
     def __init__(self, order: Sequence[UOp], fusion: Fusion, visible: set[UOp]) -> None:
         self.fusion = fusion
-        self.fixed_layout = visible | {n.src[0] for n in fusion.stored if n.op is Ops.COPY}
+        self.fixed_layout = visible | {s for n in fusion.stored if n.op in Family.TRANSFER for s in n.src}
         self.fixed_layout |= {n for kernel in fusion.kernels for n in _read_in_order(kernel, fusion.stored)}
         """what users and copies expect in row-major order, and what is read beside that"""
         self.buffer_of: dict[UOp, UOp] = {}
@@ -274,14 +274,11 @@ class _ScheduleWriter:
         root = kernel.outputs[0]
         if all(node.numel == 0 for node in kernel.outputs):
             return []
-        if root.op is Ops.COPY and not is_computed(root):
-            source = root.src[0]
-            held = self.buffer_of.get(source, source)
-            start, _ = contiguous_part(held) or (0, root.numel)
-            param = UOp.new(Ops.PARAM, root.dtype, (), (1, held.base.arg.size))
-            part = param.shrink(((start, start + root.numel),))
-            return [ScheduleItem(UOp.new(Ops.COPY, root.dtype, (part,), root.arg),
-                                 (self.buffer_of[root].base, held.base), 1)]
+        if root.op in Family.TRANSFER and not is_computed(root):
+            held = [self.buffer_of.get(source, source) for source in root.src]
+            starts = [(contiguous_part(view) or (0, 0))[0] for view in held]
+            buffers = self.buffer_of[root].base, *(view.base for view in held)
+            return [ScheduleItem(transfer(root, buffers, starts), buffers, 1)]
         outputs = kernel.outputs
         item = self.kernel_item(outputs, [self.buffer_of[n] for n in outputs],
                                 kernel.own.union(outputs))

@@ -224,7 +224,7 @@ class GraphSummary:
         """What an integer is unpacked from, given that its sources' is known."""
         if not node.dtype.is_int:
             return
-        if node in self.forced or node.op in (Ops.BUFFER, Ops.CONTIGUOUS, Ops.COPY):
+        if node in self.forced or node.op in (Ops.BUFFER, Ops.CONTIGUOUS, *Family.TRANSFER):
             self.packed[node] = PackedSource(int(node.numel) * node.dtype.itemsize, 0)
         elif not self.reads[node]:
             self.packed[node] = PackedSource(0, 0)

@@ -136,6 +136,13 @@ class Partition:
         cuts = tuple(cut for cut in value.cuts if cut in kept)
         return Shards(devices, tuple(reshard(value, cuts, devices)), cuts)
 
+    def whole(self, node: UOp, devices: tuple[str, ...], targets: tuple[str, ...]) -> Shards:
+        """All of a node, whose shards are on `devices`, on each of other ones; what is copied is as above."""
+        value = self.shards(node, devices)
+        if value.cuts and node.op in _GATHERED_BELOW and _memory_of(node) is None:
+            return _movement(self.whole(node.src[0], devices, targets), node)
+        return Shards(targets, tuple(all_gather(value, targets)))
+
     def resharded(self, node: UOp, devices: tuple[str, ...], cuts: tuple[Cut, ...]) -> Shards:
         """What becomes of a node, cut as `cuts` say."""
         value = self.shards(node, devices)
@@ -254,7 +261,7 @@ def _copy(p: Partition, node: UOp) -> Partitioned:
     if isinstance(target, str):
         if isinstance(value, UOp):
             return node.with_sources((value,))
-        return all_gather(p.gathered(source, value.devices), (target,))[0].copy_to(target)
+        return p.whole(source, value.devices, (target,)).nodes[0].copy_to(target)
     assert isinstance(target, Sharding)
     devices = target.devices
     if isinstance(value, Shards) and value.devices == devices:
@@ -263,7 +270,7 @@ def _copy(p: Partition, node: UOp) -> Partitioned:
     if isinstance(value, Shards):
         if not value.cuts or moves_least_whole(source, value):
             return Shards(devices, tuple(reshard(value, cuts, devices)), cuts)
-        nodes = all_gather(p.gathered(source, value.devices), devices)
+        nodes = list(p.whole(source, value.devices, devices).nodes)
     elif value.device is None:
         nodes = list(p.shards(source, devices).nodes)
     else:

@@ -12,7 +12,7 @@ from tinygrad import observer
 from tinygrad.codegen.kernel_cache import device_key, uses_kernel_cache
 from tinygrad.device import Device
 from tinygrad.dtype import DType
-from tinygrad.graph.ops import Ops
+from tinygrad.graph.ops import Family
 from tinygrad.graph.portable import NotPortable, Writer
 from tinygrad.graph.records import decode, encode
 from tinygrad.schedule.cache import ScheduleCache, Structure, Template
@@ -57,7 +57,7 @@ def digest_of(structure: Structure) -> str | None:
     """A name for a structure and all else that its schedule depends on; None where it has none outside of
     this process."""
     devices = {Device.DEFAULT, *(b.arg.device for b in structure.buffers)}
-    devices.update(n.arg for n in structure.nodes if n.op is Ops.COPY)
+    devices.update(n.device for n in structure.nodes if n.op in Family.TRANSFER)
     keys = [device_key(device) for device in sorted(devices)]
     writer = Writer()
     try:

@@ -117,7 +117,7 @@ def _in_memory(shard: UOp, device: str) -> UOp:
         return shard
     if shard.device is None:
         return _copied(shard).copy_to(device)
-    return shard if shard.op is Ops.COPY else _copied(shard)
+    return shard if shard.op in Family.TRANSFER else _copied(shard)
 
 
 def _copied(shard: UOp) -> UOp:
