@@ -23,9 +23,6 @@ class Ops(Enum):
     """a bound symbolic integer; arg: (name, lowest, highest, value or None)"""
     COPY = auto()
     """the source moved to another device; arg: the device"""
-    COLLECTIVE = auto()
-    """what each of several devices has, combined, or joined along the first axis, as one of them gets it;
-    arg: (that device, ADD or MUL or MAX, or None)"""
 
     # elementwise, one source
     NEG = auto()
@@ -95,6 +92,11 @@ class Ops(Enum):
     value"""
     SINK = auto()
     """several results at once"""
+
+    # graphs of each device of several (schedule/partition.py)
+    COLLECTIVE = auto()
+    """what each of several devices has, combined, or joined along the first axis, as one of them gets it;
+    arg: (that device, ADD or MUL or MAX, or None)"""
 
     # graphs over the largest sizes (schedule/padded_shapes.py)
     LIVE_OUT = auto()
