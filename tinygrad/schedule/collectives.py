@@ -3,7 +3,8 @@
 In: for each of several devices the node of its shard of a value (`Shards`), and what each is to have. Out:
 nodes in which devices exchange values by COPY, each getting only what it does not have (all-gather,
 all-to-all, scatter, broadcast are what that comes to), or combine partial results (all-reduce, in two steps
-where it is large). Next: `partition.py`, whose rules ask for them.
+where it is large); processes with a library for it (`CompiledDevice.has_collectives`) all-gather and
+all-reduce by COLLECTIVE. Next: `partition.py`, whose rules ask for them.
 """
 from __future__ import annotations
 
