@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tinygrad import Context, Tensor, dtypes
+from tinygrad import Context, Tensor, Variable, dtypes
 from tinygrad.codegen import compile as compiler
 from tinygrad.graph.ops import Ops
+from tinygrad.graph.sizes import value_of
 from tinygrad.graph.uop import UOp
 from tinygrad.schedule.items import ScheduleItem
 
@@ -157,6 +158,43 @@ def test_places_of_a_type_that_does_not_count_all_items(kind: type[Any], device:
     np.testing.assert_array_equal(written.numpy(), np.where(counts, 1, x))
 
 
+# --- along axes whose size is not known ---------------------------------------------------------------------
+
+
+def loop_nest_of(item: ScheduleItem) -> dict[UOp, None]:
+    """The nodes of a kernel before it is planned."""
+    return compiler.stages_of(item.ast, item.device).nest.toposort()
+
+
+def extents_of(found: Tensor) -> list[int]:
+    """How long the loops of its kernels are."""
+    kernels = [loop_nest_of(item) for item in found.schedule()]
+    return [node.extent for kernel in kernels for node in kernel if node.op is Ops.RANGE]
+
+
+GATHERS: dict[str, Any] = {
+    "rows": lambda x, i, j: x[i], "columns": lambda x, i, j: x[:, j], "both": lambda x, i, j: x[i, j],
+    "outer": lambda x, i, j: x[i[:, None], j],
+}
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("name", GATHERS)
+def test_a_gather_along_an_axis_of_unknown_size_reads_one_item(name: str, device: str | None) -> None:
+    array = np.random.default_rng(0).standard_normal((50, 70, 3)).astype(np.float32)
+    x = Tensor(array.copy(), device=device).realize()
+    rows, columns = np.array([2, -1, 0, 4]), np.array([0, 5, -6, -1])
+    for b, s in ((5, 6), (50, 70), (7, 9)):
+        held = x.shrink(((0, Variable("b", 5, 50).bind(b)), (0, Variable("s", 6, 70).bind(s)), (0, 3)))
+        i, j = (Tensor(places, device=device).realize() for places in (rows, columns))
+        found = GATHERS[name](held, i, j)
+        if name == "both":
+            assert not {50, 70} & set(extents_of(found)), "a loop over all items is left"
+        made = found.contiguous().realize()
+        made = made.shrink(tuple((0, value_of(n)) for n in made.shape))
+        np.testing.assert_array_equal(made.numpy(), GATHERS[name](array[:b, :s], rows, columns))
+
+
 # --- positions that are floats ------------------------------------------------------------------------------
 
 POSITIONS = {
@@ -168,11 +206,6 @@ POSITIONS = {
     "doubles": lambda at: Tensor(at.astype(np.float64)),
     "shifted": lambda at: Tensor(at.astype(np.float32)) + 1 - 1,
 }
-
-
-def loop_nest_of(item: ScheduleItem) -> dict[UOp, None]:
-    """The nodes of a kernel before it is planned."""
-    return compiler.stages_of(item.ast, item.device).nest.toposort()
 
 
 def one_hot_sum(at: Tensor, x: Tensor, numbers: Tensor) -> Tensor:
@@ -187,8 +220,7 @@ def test_a_one_hot_sum_over_float_positions_reads_one_item(name: str, device: st
     places = np.array([0, 99, 5, 5, 100, -1, 40, 1000, -40])
     at, x = POSITIONS[name](places).to(device).realize(), Tensor(array, device=device).realize()
     found = one_hot_sum(at, x, Tensor.arange(100, device=device))
-    kernels = [loop_nest_of(item) for item in found.schedule()]
-    extents = [node.extent for kernel in kernels for node in kernel if node.op is Ops.RANGE]
+    extents = extents_of(found)
     assert extents and 100 not in extents, "a loop over all items is left"
     with Context(CHECK=1):
         np.testing.assert_array_equal(found.numpy(), np.where(

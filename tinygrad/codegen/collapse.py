@@ -58,14 +58,24 @@ def _close(op: Ops, value: UOp, r: UOp) -> UOp | None:
     if value.op is Ops.CAST and value.src[0].dtype.is_bool:
         zero = UOp.const(0, value.dtype)
         return _close(op, value.src[0].where(UOp.const(1, value.dtype), zero), r)
+    found = _masked(value)
+    if found is None:
+        return None
+    condition, kept = found
+    while (inner := _masked(kept)) is not None:  # a gather along an axis whose size is not known
+        condition, kept = condition & inner[0], inner[1]
+    zero = UOp.const(0, kept.dtype)
+    return _count(condition, kept, r) if r not in kept.ranges else _select(condition, kept, zero, r)
+
+
+def _masked(value: UOp) -> tuple[UOp, UOp] | None:
+    """(c, v) of where(c, v, 0), and of where(not c, 0, v); None of what is neither."""
     if value.op is not Ops.WHERE:
         return None
     condition, kept, other = value.src
-    if kept.is_zero and not other.is_zero:
-        condition, kept, other = condition.logical_not(), other, kept
-    if not other.is_zero:
-        return None
-    return _count(condition, kept, r) if r not in kept.ranges else _select(condition, kept, other, r)
+    if other.is_zero:
+        return condition, kept
+    return (condition.logical_not(), other) if kept.is_zero else None
 
 
 def _times(value: UOp, count: UOp) -> UOp:
@@ -114,10 +124,11 @@ def _select(condition: UOp, kept: UOp, zero: UOp, r: UOp) -> UOp | None:
     for c in conjuncts(condition):
         at = solved_for(c, r)
         if at is not None:
-            mask = (at >= 0) & (at < r.src[0])
-            others = [o for o in conjuncts(condition) if o is not c]
-            for other in others:
-                mask = mask & mask_loads(other.substitute({r: at}), mask)
+            within = (at >= 0) & (at < r.src[0])
+            mask = within
+            for other in [o for o in conjuncts(condition) if o is not c]:
+                is_changed = r in other.ranges
+                mask = mask & (mask_loads(other.substitute({r: at}), within) if is_changed else other)
             chosen = mask_loads(kept.substitute({r: at}), mask)
             return simplified(Ops.WHERE, kept.dtype, mask, chosen, zero)
     return None
