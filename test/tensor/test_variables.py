@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from jit_programs import traced
 from variable_programs import MOST, X, Y, check, kernels, softmax, variable
 
-from tinygrad import Context, Device, Tensor, Variable, dtypes
+from tinygrad import Context, Device, GlobalCounters, Tensor, Variable, dtypes
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.sizes import Size, SizeError, reshapes_in_memory
 from tinygrad.graph.spec import check_graph
@@ -145,6 +145,16 @@ def test_memory_of_a_computed_tensor_is_laid_out_for_the_bound():
     assert part.uop.realized_view.base.arg.size == MOST * 8
     check(part, X[:3] + 1)
     check(part.sum(0), (X[:3] + 1).sum(0))
+
+
+@pytest.mark.parametrize(("computed", "expected"), [
+    (lambda x: x.sum(1), X.sum(1)), (lambda x: x.reshape(-1, 2).sum(1), X.reshape(-1, 2).sum(1)),
+    (lambda x: x[Tensor.arange(x.shape[0])], X)], ids=["sum", "sum of pairs", "gather"])
+def test_a_part_of_a_computed_sum_is_in_its_memory(computed, expected):
+    found = computed(Tensor(X, requires_grad=False)[:variable(3)]).realize()
+    GlobalCounters.reset()
+    check(found[:2], expected[:2])
+    assert GlobalCounters.kernel_count == 0
 
 
 # --- writing --------------------------------------------------------------------------------------------

@@ -28,7 +28,15 @@ def storage_view(uop: UOp) -> UOp | None:
         return storage_view(without_detaches(uop))
     if viewed.op is Ops.CONST:
         return None
-    return None if viewed.realized_view is None else uop.substitute({viewed: viewed.realized_view})
+    held = viewed.realized_view
+    if held is not None:
+        return uop.substitute({viewed: held})
+    below = uop  # of sizes that are not known, a view itself is stored, and not the node that it is a view of
+    while below.has_sizes and below.op in Family.VIEW:
+        below = below.src[0]
+        if (held := below.realized_view) is not None:
+            return uop.substitute({below: held})
+    return None
 
 
 def values_view(uop: UOp) -> UOp | None:
