@@ -164,14 +164,54 @@ def test_results_of_one_call_stay_when_another_is_made() -> None:
         np.testing.assert_allclose(y.numpy(), run(x=x)["y"].numpy(), rtol=1e-5)
 
 
+@pytest.mark.parametrize("op, shape", [("Reshape", [-1, 12]), ("Reshape", [0, -1]), ("Reshape", [-1]),
+                                       ("Reshape", [6, -1, 2]), ("Flatten", [2])])
+def test_sizes_that_are_not_known_become_one(op: str, shape: list[int]) -> None:
+    net = Network()
+    flat = net.add("Flatten", "x", axis=2) if op == "Flatten" else \
+        net.add("Reshape", "x", net.constant(np.array(shape)))
+    whole = net.add("Reshape", net.add("Neg", flat), net.add("Shape", "x"))
+    h = net.add("Sub", whole, net.add("ReduceMax", flat, keepdims=0))
+    run = compared(net.model({"x": (FLOAT, ["b", "s", 3, 4])}, h), {"b": (1, 4), "s": (1, 9)},
+                   [{"x": floats(*sizes, 3, 4)} for sizes in ((2, 5), (4, 9), (1, 1), (3, 4))])
+    assert traces(run) == 1
+
+
+def test_a_reshape_of_sizes_that_are_not_divisible() -> None:
+    net = Network()
+    model = net.model({"x": (FLOAT, ["n"])}, net.add("Reshape", "x", net.constant(np.array([2, -1]))))
+    run = compared(model, {"n": (1, 8)}, [{"x": floats(n)} for n in (6, 4, 8, 2)])
+    assert traces(run) == 1
+    with pytest.raises(OnnxError, match="the size for -1 is not a whole number"):
+        run(x=floats(5))
+
+
+@pytest.mark.parametrize("batch_dims", [0, 1])
+def test_items_gathered_along_axes_that_are_not_known(batch_dims: int) -> None:
+    """At the places that exporters compute for the masks of decoders, from the end on too."""
+    net = Network()
+    rows, columns = (net.add("Gather", net.add("Shape", "x"), net.constant(np.array(i))) for i in range(2))
+    zero, one = net.constant(np.array(0)), net.constant(np.array(1))
+    row = net.add("Unsqueeze", net.add("Range", zero, rows, one), net.constant(np.array([1])))
+    column = net.add("Neg", net.add("Range", one, columns, one))
+    sizes = net.add("Shape", net.add("Add", row, column))
+    last = net.constant(np.array([-1]))
+    places = [net.add("Unsqueeze", net.add("Expand", place, sizes), last) for place in (row, column)]
+    at = places[1] if batch_dims else net.add("Concat", *places, axis=-1)
+    h = net.add("GatherND", "x", at, batch_dims=batch_dims)
+    run = compared(net.model({"x": (FLOAT, ["b", "s", 3])}, h), {"b": (1, 4), "s": (2, 9)},
+                   [{"x": floats(*shape, 3)} for shape in ((2, 5), (4, 9), (1, 2), (3, 4))])
+    assert traces(run) == 1
+
+
 def test_where_an_operator_needs_the_number_each_size_is_traced() -> None:
     net = Network()
-    h = net.add("Reshape", "x", net.constant(np.array([2, -1])))  # of n items: which halves is no view
-    model = net.model({"x": (FLOAT, ["n"])}, h)
+    repeats = net.add("Concat", net.add("Shape", "x"), axis=0)
+    model = net.model({"x": (FLOAT, ["n"])}, net.add("Tile", "x", repeats))
     run = OnnxRunner(model, sizes={"n": (1, 8)})
-    with pytest.warns(UserWarning, match="each size has a trace of its own: Reshape"):
-        assert run(x=np.arange(6, dtype=np.float32))["y"].tolist() == [[0, 1, 2], [3, 4, 5]]
-    assert run(x=np.arange(4, dtype=np.float32))["y"].tolist() == [[0, 1], [2, 3]]
+    with pytest.warns(UserWarning, match="each size has a trace of its own: Tile"):
+        assert run(x=np.arange(2, dtype=np.float32))["y"].tolist() == [0, 1, 0, 1]
+    assert run(x=np.arange(3, dtype=np.float32))["y"].tolist() == [0, 1, 2] * 3
 
 
 def test_bounds_that_are_wrong() -> None:

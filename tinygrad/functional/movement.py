@@ -77,18 +77,21 @@ def reshape(self: Tensor, shape: Any, *args: Any) -> Tensor:
     >>> Tensor.arange(6).reshape(2, -1).tolist()
     [[0, 1, 2], [3, 4, 5]]
     """
-    asked = integers("reshape", shape, args)
-    sizes = [self.shape[i] if size is None and i < self.ndim else as_size(size)
-             for i, size in enumerate(asked)]
+    return moved(self, self.uop.reshape(shape_to_reach(self.shape, integers("reshape", shape, args))))
+
+
+def shape_to_reach(shape: Shape, asked: Sequence[Any]) -> Shape:
+    """The shape that `reshape` of `asked` sizes gives: None keeps an axis, -1 is what remains."""
+    sizes = [shape[i] if size is None and i < len(shape) else as_size(size) for i, size in enumerate(asked)]
     if sizes.count(-1) > 1:
         raise ValueError(f"reshape takes one -1 at most, got {asked}")
     if -1 in sizes:
-        total, known = _without_common_sizes(self.shape, [s for s in sizes if s != -1])
-        if known == 0 or total % known != 0:
-            raise ValueError(f"cannot reshape {self.shape} ({prod(self.shape)} items) to {asked}: the size "
-                             "for -1 is not a whole number")
+        total, known = _without_common_sizes(shape, [s for s in sizes if s != -1])
+        if known == 0 or total % known:
+            raise ValueError(f"cannot reshape {shape} ({prod(shape)} items) to {asked}: the size for -1 is "
+                             "not a whole number")
         sizes[sizes.index(-1)] = total // known
-    return moved(self, self.uop.reshape(to_shape("reshape", sizes)))
+    return to_shape("reshape", sizes)
 
 
 def _without_common_sizes(shape: Sequence[int], known: Sequence[int]) -> tuple[int, int]:

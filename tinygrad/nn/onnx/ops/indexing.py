@@ -26,15 +26,10 @@ def _gather_elements(data: Tensor, indices: Tensor, *, axis: int = 0) -> Tensor:
 
 def _gather_nd(data: Tensor, indices: Tensor, *, batch_dims: int = 0) -> Tensor:
     depth = indices.shape[-1]
-    lead, rest = data.shape[:batch_dims], data.shape[batch_dims + depth:]
-    sizes = data.shape[batch_dims:batch_dims + depth]
-    flat = data.reshape(*lead, int(np.prod(sizes)), *rest)
-    place = _flat_place(indices, sizes)
-    if not batch_dims:
-        return flat[place]
-    batches = [Tensor.arange(n, device=data.device).reshape(*(n if j == i else 1 for j in range(place.ndim)))
-               for i, n in enumerate(lead)]
-    return flat[(*batches, place)]
+    batches = [Tensor.arange(data.shape[axis], device=data.device).reshape(
+        *(-1 if i == axis else 1 for i in range(indices.ndim - 1))) for axis in range(batch_dims)]
+    places = [_positive(indices[..., i], data.shape[batch_dims + i]) for i in range(depth)]
+    return data[(*batches, *places)]
 
 
 def _flat_place(indices: Tensor, sizes: tuple[int, ...]) -> Tensor:

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from tinygrad.dtype import dtypes
+from tinygrad.functional.movement import shape_to_reach
 from tinygrad.graph.shapes import broadcast_shape
-from tinygrad.graph.sizes import at_least, at_most, is_symbolic, largest
+from tinygrad.graph.sizes import at_least, at_most, is_symbolic, largest, reshapes_in_memory
 from tinygrad.helpers import prod
 from tinygrad.nn.onnx.host import constant, shape
 from tinygrad.nn.onnx.registry import Ints, op, ops
@@ -103,12 +104,36 @@ def EyeLike(input: Tensor, *, dtype: int | None = None, k: int = 0) -> Tensor:
 
 
 def _reshape(data: Tensor, shape: Ints, *, allowzero: int = 0) -> Tensor:
-    return data.reshape([data.shape[i] if n == 0 and not allowzero else n for i, n in enumerate(shape)])
+    asked = [data.shape[i] if n == 0 and not allowzero else n for i, n in enumerate(shape)]
+    return _laid_again(data, shape_to_reach(data.shape, asked))
+
+
+def _laid_again(data: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """A reshape. Where no view of memory laid out for the largest sizes says it (two sizes that are not known
+    become one), what is known behind them is taken by its place, in rows."""
+    is_dynamic = is_symbolic(data.shape) or is_symbolic(shape)
+    if not is_dynamic or prod(shape) - prod(data.shape) or reshapes_in_memory(data.shape, shape):
+        return data.reshape(shape)
+    old, new = data.shape[:_until_known(data.shape)], shape[:_until_known(shape)]
+    if prod(data.shape[len(old):]) != prod(shape[len(new):]):
+        old, new = data.shape, shape
+    place = Tensor.zeros(1, dtype=dtypes.int32, device=data.device, requires_grad=False)
+    for axis, size in enumerate(new):
+        along = Tensor.arange(size, device=data.device)
+        place = place * size + along.reshape([size if i == axis else 1 for i in range(len(new))])
+    places = [place // prod(old[axis + 1:]) % size for axis, size in enumerate(old)]
+    rows = data.reshape(*old, prod(data.shape[len(old):]))
+    return rows[tuple(places)].reshape(shape)
+
+
+def _until_known(shape: tuple[int, ...]) -> int:
+    """How many axes there are up to the last whose size is not known."""
+    return max((i + 1 for i, size in enumerate(shape) if is_symbolic((size,))), default=0)
 
 
 def _flatten(input: Tensor, *, axis: int = 1) -> Tensor:
     kept = input.shape[:axis + input.ndim if axis < 0 else axis]
-    return input.reshape(math.prod(kept), math.prod(input.shape[len(kept):]))
+    return _laid_again(input, (prod(kept), prod(input.shape[len(kept):])))
 
 
 def _axes(data: Tensor, axes: Ints, extra: int = 0) -> tuple[int, ...]:
