@@ -12,6 +12,7 @@ pytest.importorskip("onnx", reason='the tests of ONNX take the onnx package: pip
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from tinygrad.graph.ops import Ops
 from tinygrad.helpers import GlobalCounters
 from tinygrad.nn.onnx import OnnxError, OnnxRunner
 from tinygrad.tensor import Tensor
@@ -170,7 +171,8 @@ def test_nodes_may_come_in_any_order() -> None:
 # --- weights beside the file --------------------------------------------------------------------------------
 
 
-def external(tmp_path: Path, location: str = "weights.bin", size: int | None = None) -> Path:
+def external(tmp_path: Path, location: str = "weights.bin", size: int | None = None, offset: str = "64",
+             length: str = "24") -> Path:
     """`linear` with its weights in a file, which begin after 64 other bytes."""
     model = linear()
     weight = model.graph.initializer[0]
@@ -178,7 +180,7 @@ def external(tmp_path: Path, location: str = "weights.bin", size: int | None = N
     (tmp_path / "weights.bin").write_bytes((b"\0" * 64 + data)[:size])
     weight.ClearField("raw_data")
     weight.data_location = TensorProto.EXTERNAL
-    for key, value in (("location", location), ("offset", "64"), ("length", str(len(data)))):
+    for key, value in (("location", location), ("offset", offset), ("length", length)):
         weight.external_data.add(key=key, value=value)
     (tmp_path / "model.onnx").write_bytes(model.SerializeToString())
     return tmp_path / "model.onnx"
@@ -203,6 +205,12 @@ def test_weights_outside_of_the_models_folder_are_refused(tmp_path: Path) -> Non
 def test_weights_that_end_too_early_or_are_not_there(tmp_path: Path) -> None:
     with pytest.raises(OnnxError, match=r"'weight' lies at bytes 64 to 88 of .*, which has 70"):
         OnnxRunner(external(tmp_path, size=70))
+    with pytest.raises(OnnxError, match=r"'weight' lies at bytes -8 to 16 of"):
+        OnnxRunner(external(tmp_path, offset="-8"))
+    with pytest.raises(OnnxError, match=r"'weight' of shape \(3, 2\) has 24 bytes, and 2400 in its file"):
+        OnnxRunner(external(tmp_path, length="2400"))
+    with pytest.raises(OnnxError, match="'weight' lies at no number of bytes: .*'many'"):
+        OnnxRunner(external(tmp_path, length="many"))
     with pytest.raises(OnnxError, match="other.bin', which is not there"):
         OnnxRunner(external(tmp_path, "other.bin"))
     with pytest.raises(OnnxError, match="give the model's path, not its bytes"):
@@ -229,6 +237,16 @@ def test_all_unknown_operators_are_named_with_their_nodes() -> None:
     assert str(error.value) == (
         "the model uses operators that are not supported: Frobnicate: Frobnicate 'first', Frobnicate 'second'"
         "; other.Twist: other.Twist of 'y'")
+
+
+@pytest.mark.parametrize("op, said", [("MatMul", "A of float32 and B of float64"),
+                                      ("Concat", "inputs of float32 and inputs of float64")])
+def test_inputs_of_different_types_that_have_to_be_of_one(op: str, said: str) -> None:
+    attributes = {"axis": 0} if op == "Concat" else {}
+    model = model_of([helper.make_node(op, ["x", "weight"], ["y"], name="both", **attributes)],
+                     [info("x", [3, 3])], [info("y")], {"weight": np.ones((3, 3))})
+    with pytest.raises(OnnxError, match=f"{op} 'both': takes inputs of one type, got {said}"):
+        OnnxRunner(model)(x=np.ones((3, 3), np.float32))
 
 
 def test_unknown_attributes_are_unsupported_operators() -> None:
@@ -291,6 +309,18 @@ def test_the_table_of_operators_is_as_the_code() -> None:
     spec.loader.exec_module(module)
     text = module.PAGE.read_text(encoding="utf-8")
     assert module.page(text) == text, "python docs/make_onnx.py"
+
+
+@pytest.mark.parametrize("exponent", [2.0, 3, -1.0, 0.5, -0.5])
+def test_a_power_whose_exponent_is_known_takes_no_logarithm(exponent: float) -> None:
+    x = np.array([0.3, 2, 7e-20, 5e18], np.float32)
+    kind = np.float32 if isinstance(exponent, float) else np.int64
+    run = OnnxRunner(model_of([helper.make_node("Pow", ["x", "n"], ["y"])], [info("x", ["n"])], [info("y")],
+                              {"n": np.array(exponent, kind)}))
+    made = run._evaluate({"x": Tensor(x)})["y"]
+    assert not [node for node in made.uop.toposort() if node.op in (Ops.EXP2, Ops.BITCAST)]
+    with np.errstate(over="ignore", under="ignore"):
+        np.testing.assert_allclose(made.numpy(), x ** np.float32(exponent), rtol=1e-6, atol=0)
 
 
 def test_functions_are_called_as_the_standard_says() -> None:

@@ -17,7 +17,15 @@ import numpy as np
 from tinygrad.device import Device
 from tinygrad.nn.onnx.host import HOST, MOST_ITEMS, Unknown, known_sizes
 from tinygrad.nn.onnx.model import Graph, Node, OnnxError, Reference
-from tinygrad.nn.onnx.registry import RANDOM, Operator, result_types, to_form, with_types
+from tinygrad.nn.onnx.registry import (
+    RANDOM,
+    Operator,
+    check_types,
+    result_types,
+    to_form,
+    type_parameters,
+    with_types,
+)
 from tinygrad.nn.onnx.values import Array, Coded, Items, Sizes, Value, is_coded, is_number
 from tinygrad.tensor import Tensor
 
@@ -161,6 +169,7 @@ class Evaluator:
     def call(self, node: Node, operator: Operator, inputs: list[Value],
              attributes: dict[str, Any]) -> list[Value]:
         """The results of an operator: on the host where all that it takes is known there."""
+        check_types(inputs, type_parameters(node.domain, node.op, node.version))
         results = self._on_host(node, inputs, attributes)
         if results is None:
             if len(inputs) < operator.required:

@@ -333,10 +333,17 @@ class _Reader:
         kind = self.onnx.helper.tensor_dtype_to_np_dtype(proto.data_type)
         packed = _bits(kind)
         count = int(np.prod(tuple(proto.dims), dtype=np.int64))
-        start, size = int(said.get("offset", 0)), -(-count * packed // 8)
+        size, label = -(-count * packed // 8), f"{self.label}: constant {proto.name!r}"
+        try:
+            start, length = int(said.get("offset") or 0), int(said.get("length") or size)
+        except ValueError as error:
+            raise OnnxError(f"{label} lies at no number of bytes: {error}") from error
+        if length != size or count < 0:
+            raise OnnxError(f"{label} of shape {tuple(proto.dims)} has {size} bytes, and {length} in its "
+                            "file")
         if start < 0 or start + size > path.stat().st_size:
-            raise OnnxError(f"{self.label}: constant {proto.name!r} lies at bytes {start} to {start + size} "
-                            f"of {str(path)!r}, which has {path.stat().st_size}")
+            raise OnnxError(f"{label} lies at bytes {start} to {start + size} of {str(path)!r}, which has "
+                            f"{path.stat().st_size}")
         if not count:
             return np.zeros(tuple(proto.dims), kind)
         data = np.memmap(path, np.uint8, "c", start, (size,))

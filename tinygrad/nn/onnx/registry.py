@@ -25,7 +25,7 @@ import numpy as np
 
 from tinygrad.dtype import dtype_from_numpy
 from tinygrad.graph.sizes import Size
-from tinygrad.nn.onnx.values import Array, Coded, Sizes, Value, is_number
+from tinygrad.nn.onnx.values import Array, Coded, Sizes, Value, is_number, numpy_type
 from tinygrad.tensor import Tensor
 
 Ints: TypeAlias = tuple[int, ...]
@@ -173,6 +173,33 @@ def result_types(domain: str, name: str, version: int) -> tuple[int | np.dtype[A
         if len(constraint.allowed_type_strs) == 1:
             types[constraint.type_param_str] = types.get(constraint.allowed_type_strs[0])
     return tuple(first.get(o.type_str, types.get(o.type_str)) for o in schema.outputs)
+
+
+@functools.cache
+def type_parameters(domain: str, name: str, version: int) -> tuple[tuple[str, str], ...]:
+    """For each input of an operator what the standard calls it and its type: inputs of one type, which has a
+    name of its own, are of the same. The last one counts for all that follow, where it is repeated."""
+    from onnx import defs
+
+    if not defs.has(name, version, domain):
+        return ()
+    schema = defs.get_schema(name, version, domain)
+    named = {constraint.type_param_str for constraint in schema.type_constraints}
+    return tuple((i.name, i.type_str if i.type_str in named and i.is_homogeneous else "")
+                 for i in schema.inputs)
+
+
+def check_types(inputs: Sequence[Value], parameters: Sequence[tuple[str, str]]) -> None:
+    """Raise TypeError where inputs have different types that the standard says are the same."""
+    first: dict[str, tuple[str, str]] = {}
+    for i, value in enumerate(inputs if parameters else ()):
+        name, parameter = parameters[min(i, len(parameters) - 1)]
+        if not parameter or not isinstance(value, (Tensor, np.ndarray, Sizes, Coded)):
+            continue
+        kind = numpy_type(value).name
+        other, other_kind = first.setdefault(parameter, (name, kind))
+        if kind != other_kind:
+            raise TypeError(f"takes inputs of one type, got {other} of {other_kind} and {name} of {kind}")
 
 
 @functools.cache

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tinygrad.nn.onnx.registry import op, ops
-from tinygrad.nn.onnx.values import Items
+from tinygrad.nn.onnx.values import Items, Sizes, Value
 from tinygrad.tensor import Tensor
 
 
@@ -112,9 +112,13 @@ def Equal_7(A: Items, B: Items) -> Any:
 
 
 @op
-def Pow_7(X: Tensor, Y: Tensor) -> Tensor:
-    """X to the power of Y, in the type of X; a float exponent of integers is computed in floats."""
-    return X.pow(Y.cast(X.dtype) if X.dtype.is_float else Y).cast(X.dtype)
+def Pow_7(X: Tensor, Y: Value) -> Tensor:
+    """X to the power of Y, in the type of X; a float exponent of integers is computed in floats. One that is
+    known, as the 2 that exporters write in norms, is products or a root."""
+    if isinstance(Y, np.ndarray) and X.dtype.is_float and Y.size == 1 and Y.ndim <= X.ndim:
+        return X.pow(Y.item())
+    exponent = Y.tensor() if isinstance(Y, Sizes) else Y if isinstance(Y, Tensor) else Tensor(Y, X.device)
+    return X.pow(exponent.cast(X.dtype) if X.dtype.is_float else exponent).cast(X.dtype)
 
 
 @op
