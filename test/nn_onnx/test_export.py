@@ -14,7 +14,7 @@ pytest.importorskip("onnxruntime", reason="exported models are run by ONNX Runti
 
 import onnxruntime as ort
 
-from tinygrad import nn
+from tinygrad import TinyJit, nn
 from tinygrad.nn.onnx import OnnxRunner, export
 from tinygrad.tensor import Tensor
 
@@ -95,6 +95,19 @@ def test_look_ups_are_gathers() -> None:
     assert checked(nn.Embedding(10, 4), ids).total() < 20
 
 
+@pytest.mark.parametrize("function, op", [
+    (nn.BatchNorm2d(4), "BatchNormalization"), (nn.RMSNorm(6), "RMSNormalization"),
+    (lambda x: x.argmax(1), "ArgMax"), (lambda x: x.argmin(-1, keepdim=True), "ArgMin"),
+    (lambda x: x.cumsum(2), "CumSum"), (Tensor.atan, "Atan"), (Tensor.sinh, "Sinh"), (Tensor.selu, "Selu"),
+    (Tensor.celu, "Celu"), (Tensor.softplus, "Softplus"), (Tensor.hardswish, "HardSwish"),
+    (Tensor.silu, "Sigmoid"), (lambda x: x.hardsigmoid(), "HardSigmoid")])
+def test_what_is_an_operator_is_that_alone(function: Callable[[Tensor], Tensor], op: str) -> None:
+    if isinstance(function, nn.BatchNorm2d):
+        function.running_mean, function.running_var = floats(4), floats(4).square() + 0.5
+    ops = checked(function, floats(2, 4, 6, 5).permute(0, 1, 3, 2))
+    assert ops[op] == 1 and ops.total() <= 4
+
+
 def test_transposed_convolution() -> None:
     layer = nn.ConvTranspose2d(3, 4, 3, stride=2, padding=1, output_padding=1)
     assert checked(layer, floats(1, 3, 5, 5))["ConvTranspose"] == 1
@@ -104,6 +117,37 @@ def test_what_depends_on_no_input_is_a_constant() -> None:
     weight = floats(8, 8)
     ops = checked(lambda x: x @ (weight.exp() * 2).transpose(), floats(3, 8))
     assert ops == {"MatMul": 1, "Identity": 1} | {k: v for k, v in ops.items() if k == "Reshape"}
+
+
+# --- what a function computes while it is written -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("function", [
+    lambda x: (x + 1).realize() * 2, TinyJit(lambda x: (x * 3).realize()), lambda x: x.qr()[1].abs(),
+    lambda x: x @ Tensor.arange(4).float().realize()], ids=["realize", "jit", "loop", "constants"])
+def test_what_is_computed_on_the_way_is_no_constant(function: Callable[[Tensor], Tensor]) -> None:
+    model, other = export(function, floats(4, 4)), floats(4, 4)
+    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    made, = session.run(None, {"x0": other.numpy()})
+    np.testing.assert_allclose(made, function(other).numpy(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("function", [
+    lambda x: x * x.sum().item(), lambda x: x * Tensor(x.numpy()), lambda x: x[x > 0], Tensor.nonzero])
+def test_a_function_that_reads_values_of_its_inputs_is_refused(function: Callable[[Tensor], Tensor]) -> None:
+    with pytest.raises(ValueError, match="what the function does depends on values of its inputs"):
+        export(function, floats(4, 4))
+
+
+def test_a_function_with_a_state_is_refused() -> None:
+    state = Tensor.zeros(4).contiguous().realize()
+
+    def step(x: Tensor) -> Tensor:
+        state.assign(state + x)
+        return state * 2
+
+    with pytest.raises(ValueError, match="stores values of its inputs.*give what it stores as an input"):
+        export(step, floats(4))
 
 
 def test_names_and_files(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 from tinygrad.functional.windows import resolve_padding
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import make_tuple
+from tinygrad.nn.layers import Embedding, RMSNorm
 from tinygrad.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -120,6 +121,49 @@ def _normalised(result: Tensor, self: Tensor, axis: Any, eps: float) -> Call | N
         "LayerNormalization", [names[0], writer.constant(ones)], axis=axes[0], epsilon=eps))
 
 
+def _batch_normalised(result: Tensor, self: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor,
+                      invstd: Tensor, axis: Any) -> Call | None:
+    if axis != 1 or self.ndim < 2 or not self.dtype.is_float or mean.ndim != 1:
+        return None
+    one = Tensor.ones(self.shape[1], dtype=self.dtype, device=self.device)
+    parts = (weight if weight is not None else one, bias if bias is not None else one * 0, mean,
+             (invstd * invstd).reciprocal())
+    return _call("BatchNormalization", [self, *(part.cast(self.dtype) for part in parts)], epsilon=0.0)
+
+
+def _rms_normalised(result: Tensor, self: RMSNorm, x: Tensor) -> Call | None:
+    weight = Tensor.ones(x.shape[-1], dtype=x.dtype, device=x.device) if self.weight is None else self.weight
+    if weight.dtype is not x.dtype:
+        return None
+    return _call("RMSNormalization", [x, weight], axis=-1, epsilon=self.eps)
+
+
+def _looked_up(result: Tensor, self: Embedding, idx: Tensor) -> Call | None:
+    """Rows of a table: numbers outside of the vocabulary, which give zeros here, are not allowed there."""
+    return _gathered(self.weight, idx, 0)
+
+
+def _silu(result: Tensor, self: Tensor) -> Call | None:
+    return Call((self.uop,), lambda writer, names: writer.add(
+        "Mul", [names[0], writer.add("Sigmoid", names)])) if self.dtype.is_float else None
+
+
+def _best(op: str) -> Entry:
+    def entry(result: Tensor, self: Tensor, axis: int | None, keepdim: bool) -> Call | None:
+        if axis is None or not (self.dtype.is_float or self.dtype.is_int):
+            return None
+        return Call((self.uop,), lambda writer, names: writer.add("Cast", [writer.add(
+            op, names, axis=axis, keepdims=int(keepdim))], to=writer.onnx.TensorProto.INT32))
+    return entry
+
+
+def _running_sum(result: Tensor, self: Tensor, axis: int) -> Call | None:
+    if result.dtype is not self.dtype or self.dtype.itemsize < 4 or not self.ndim:
+        return None
+    return Call((self.uop,), lambda writer, names: writer.add(
+        "CumSum", [names[0], writer.constant(np.array(axis, np.int64))]))
+
+
 def _attention(result: Tensor, self: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None,
                dropout_p: float,
                is_causal: bool, enable_gqa: bool) -> Call | None:
@@ -136,8 +180,12 @@ def _selection(result: Tensor, self: Tensor, index: Any) -> Call | None:
     whole = all(isinstance(i, slice) and i == slice(None) for i in items[:place])
     if not whole or not isinstance(chosen, Tensor) or not chosen.dtype.is_int:
         return None
-    return Call((self.uop, chosen.uop), lambda writer, names: writer.add(
-        "Gather", [names[0], writer.add("Cast", [names[1]], to=writer.onnx.TensorProto.INT64)], axis=place))
+    return _gathered(self, chosen, place)
+
+
+def _gathered(data: Tensor, indices: Tensor, axis: int) -> Call:
+    return Call((data.uop, indices.uop), lambda writer, names: writer.add(
+        "Gather", [names[0], writer.add("Cast", [names[1]], to=writer.onnx.TensorProto.INT64)], axis=axis))
 
 
 def _joined(result: Tensor, self: Tensor, args: tuple[Tensor, ...] = (), dim: int = 0,
@@ -156,8 +204,12 @@ CALLS: dict[str, Entry] = {
     "max_pool2d": _pooling("MaxPool"),
     "avg_pool2d": _pooling("AveragePool"),
     "layernorm": _normalised,
+    "batchnorm": _batch_normalised,
     "scaled_dot_product_attention": _attention,
     "__getitem__": _selection,
+    "argmax": _best("ArgMax"),
+    "argmin": _best("ArgMin"),
+    "cumsum": _running_sum,
     "cat": _joined,
     "softmax": _softmax("Softmax"),
     "log_softmax": _softmax("LogSoftmax"),
@@ -167,8 +219,14 @@ CALLS: dict[str, Entry] = {
     "exp": _unary("Exp"),
     "log": _unary("Log"),
     "erf": _unary("Erf"),
-    "sin": _unary("Sin"),
-    "cos": _unary("Cos"),
+    **{name: _unary(name.capitalize()) for name in (
+        "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "sign")},
+    "silu": _silu,
+    "hardswish": _unary("HardSwish"),
+    "hardsigmoid": lambda result, self, alpha, beta: _call("HardSigmoid", [self], alpha=alpha, beta=beta),
+    "selu": lambda result, self, alpha, gamma: _call("Selu", [self], alpha=alpha, gamma=gamma),
+    "celu": lambda result, self, alpha: _call("Celu", [self], alpha=alpha),
+    "softplus": lambda result, self, beta: _call("Softplus", [self]) if beta == 1 else None,
     "abs": _unary("Abs"),
     "floor": _unary("Floor"),
     "ceil": _unary("Ceil"),
@@ -181,3 +239,6 @@ CALLS: dict[str, Entry] = {
     "leaky_relu": lambda result, self, neg_slope: _call("LeakyRelu", [self], alpha=neg_slope),
 }
 """By the name of the method."""
+
+LAYERS: dict[type[Any], Entry] = {Embedding: _looked_up, RMSNorm: _rms_normalised}
+"""Layers that are an operator of the standard when they are called."""

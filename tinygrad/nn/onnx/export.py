@@ -7,7 +7,7 @@ graph is written node by node (`nodes.py`), and what depends on no input is comp
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import wraps
 from inspect import signature
@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from tinygrad.dtype import dtypes
+from tinygrad.engine.realize import Capture, JitError
 from tinygrad.functional.graph_templates import when_called
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.sizes import (
@@ -28,9 +29,10 @@ from tinygrad.graph.sizes import (
     value_of,
     when_decided,
 )
+from tinygrad.graph.storage import Storage
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import prod
-from tinygrad.nn.onnx.calls import CALLS, Call
+from tinygrad.nn.onnx.calls import CALLS, LAYERS, Call, Entry
 from tinygrad.nn.onnx.model import onnx_package
 from tinygrad.nn.onnx.nodes import NODES
 from tinygrad.nn.onnx.values import Array
@@ -42,6 +44,8 @@ ANY_SIZE = (1, 1 << 16)
 """Bounds of a dynamic axis of which nothing is said."""
 MOST_IN_FILE = 1 << 30
 """Bytes of weights up to which they are in the file itself; a message holds at most 2 GB."""
+STORES = ("the function stores values of its inputs (assign(), a state that is kept), which no operator of "
+          "the standard does: give what it stores as an input, and the new values as a result")
 
 
 def export(function: Callable[..., Any], example_inputs: Any, path: str | os.PathLike[str] | None = None,
@@ -56,7 +60,7 @@ def export(function: Callable[..., Any], example_inputs: Any, path: str | os.Pat
     The function sees it as a bound Variable, from 1 to 65536 where `sizes` says nothing else.
 
     Raises ValueError for what the standard has no operator for, and where what the function does depends on
-    the size of a dynamic axis.
+    the size of a dynamic axis, or on values of its inputs that it reads or stores.
     """
     onnx = onnx_package()
     arguments, named = _arguments(example_inputs)
@@ -65,10 +69,12 @@ def export(function: Callable[..., Any], example_inputs: Any, path: str | os.Pat
     axes = _named_axes(dict(zip(names, given, strict=True)), dynamic_axes or {}, sizes or {})
     inputs = [_input(x, {i: axes[n] for i, n in (dynamic_axes or {}).get(name, {}).items()})
               for name, x in zip(names, given, strict=True)]
-    with Tensor.no_grad(), _noted_calls() as calls, _same_for_all_sizes():
+    given = {memory.storage for x in inputs for memory in x.uop.src[0].base.memories}
+    with Tensor.no_grad(), _noted_calls({x.uop for x in inputs}) as calls, _same_for_all_sizes(), \
+            _without_reading(given) as capture:
         made = function(*inputs[:len(arguments)], **dict(zip(named, inputs[len(arguments):], strict=True)))
     results = _results(made, output_names)
-    writer = OnnxWriter(calls)
+    writer = OnnxWriter(calls, _filled_from(capture))
     for name, x in zip(names, inputs, strict=True):
         writer.take_input(name, x)
     for name, x in results.items():
@@ -154,18 +160,40 @@ def _same_for_all_sizes() -> Iterator[None]:
 
 
 @contextmanager
-def _noted_calls() -> Iterator[dict[UOp, Call]]:
-    """While this is open: the calls of methods in `CALLS`, by the nodes of their results.
+def _without_reading(given: Collection[Storage]) -> Iterator[Capture]:
+    """Raises ValueError where values of inputs, which are in `given` memory, are read: they are those of the
+    examples."""
+    try:
+        with Capture(given=given) as capture:
+            yield capture
+    except JitError as error:
+        raise ValueError(f"what the function does depends on values of its inputs: {error}") from error
+
+
+def _filled_from(capture: Capture) -> set[Storage]:
+    """Memory whose values were computed of inputs while the function ran."""
+    known = set(capture.given)
+    for item in capture.items:
+        parts = [memory.storage for node in item.buffers for memory in node.base.memories]
+        if not known.isdisjoint(parts):
+            known.update(memory.storage for node in item.buffers[:item.outputs]
+                         for memory in node.base.memories)
+    return known
+
+
+@contextmanager
+def _noted_calls(inputs: set[UOp]) -> Iterator[dict[UOp, Call]]:
+    """While this is open: the calls of methods in `CALLS` and of `LAYERS`, by the nodes of their results.
 
     Methods of many nodes say when they are called (`graph_templates.py`), under whatever name; the others are
-    replaced.
+    replaced. What depends on `inputs` is not computed where the function asks for it: it stays a graph.
     """
     calls: dict[UOp, Call] = {}
 
     def noted(function: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any],
-              name: str | None = None) -> Any:
+              entry: Entry | None = None) -> Any:
         result = function(*args, **options)
-        entry = CALLS.get(name or function.__name__)
+        entry = entry or CALLS.get(function.__name__)
         if entry is None:
             return result
         bound = signature(function).bind(*args, **options)
@@ -177,31 +205,47 @@ def _noted_calls() -> Iterator[dict[UOp, Call]]:
         calls[node] = call
         return Tensor.of(node, result)
 
-    def replacing(method: Callable[..., Any], name: str) -> Callable[..., Any]:
+    def replacing(method: Callable[..., Any], entry: Entry) -> Callable[..., Any]:
         @wraps(method)
         def replaced(*args: Any, **options: Any) -> Any:
-            return noted(method, args, options, name)
+            return noted(method, args, options, entry)
         return replaced
 
-    plain = {name: getattr(Tensor, name) for name in CALLS
-             if not hasattr(getattr(Tensor, name), "__wrapped__")}
+    realize = Tensor.realize
+
+    def realized(self: Tensor, *others: Tensor) -> Tensor:
+        known = [x for x in (self, *others) if inputs.isdisjoint(x.uop.toposort())]
+        if known:
+            realize(known[0], *known[1:])
+        return self
+
+    changed = {(Tensor, name): replacing(getattr(Tensor, name), entry) for name, entry in CALLS.items()
+               if not hasattr(getattr(Tensor, name), "__wrapped__")}
+    changed |= {(layer, "__call__"): replacing(layer.__call__, entry) for layer, entry in LAYERS.items()}
+    changed[Tensor, "realize"] = realized
+    own = {(owner, name): vars(owner).get(name) for owner, name in changed}
     try:
         when_called.append(noted)
-        for name, method in plain.items():
-            setattr(Tensor, name, replacing(method, name))
+        for (owner, name), method in changed.items():
+            setattr(owner, name, method)
         yield calls
     finally:
         when_called.pop()
-        for name in plain:  # the methods are inherited
-            delattr(Tensor, name)
+        for (owner, name), before in own.items():
+            if before is None:  # it is inherited
+                delattr(owner, name)
+            else:
+                setattr(owner, name, before)
 
 
 class OnnxWriter:
     """The nodes and constants of a graph that is written, and the names of its values."""
 
-    def __init__(self, calls: Mapping[UOp, Call]) -> None:
+    def __init__(self, calls: Mapping[UOp, Call], filled: Collection[Storage]) -> None:
         self.onnx = onnx_package()
         self.calls = calls
+        self.filled = filled
+        """memory that holds what was computed of the examples"""
         self.nodes: list[Any] = []
         self.constants: list[Any] = []
         self._names: dict[UOp, str] = {}
@@ -284,13 +328,15 @@ class OnnxWriter:
             # what repeats items is stored once for all
             if node.op is Ops.EXPAND:
                 return self.add("Expand", [self.value(node.src[0]), self.ints(node.shape)])
+            if any(n.op is Ops.BUFFER and n.storage in self.filled for n in node.toposort()):
+                raise ValueError(STORES)
             return self.constant(Tensor.of(node).numpy())
         call = self.calls.get(node)
         if call is not None:
             return call.write(self, [self._names[operand] for operand in call.operands])
         if node.op not in NODES:
-            raise ValueError(f"the standard has no operator for {node.op.name} of {node.dtype.name} "
-                             f"{node.shape}")
+            raise ValueError(STORES if node.op is Ops.ASSIGN else "the standard has no operator for "
+                             f"{node.op.name} of {node.dtype.name} {node.shape}")
         names = [self.add("Squeeze", [self.size(s)]) if s.dtype is dtypes.index else self._names[s]
                  for s in node.src]
         return NODES[node.op](self, node, names)
