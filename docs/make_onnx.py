@@ -1,4 +1,4 @@
-"""Writes the table of operators into docs/onnx.md: `python docs/make_onnx.py`. A test compares."""
+"""Writes the tables of operators and tests into docs/onnx.md: `python docs/make_onnx.py`. Tests compare."""
 from __future__ import annotations
 
 import sys
@@ -9,6 +9,7 @@ from tinygrad.nn.onnx.registry import OPERATORS
 
 PAGE = Path(__file__).parent / "onnx.md"
 HEADING = "## Operators\n"
+HELPERS = Path(__file__).parents[1] / "test" / "nn_onnx"
 
 
 def table() -> str:
@@ -37,6 +38,15 @@ def page(text: str) -> str:
     return f"{before}{heading}\n{says}\n\n{table()}\n"
 
 
+def with_figures(text: str) -> str:
+    """The page with the figures of the `onnx` package's tests as they are now."""
+    sys.path.insert(0, str(HELPERS))
+    from onnx_backend import figures, standard_tests
+
+    start = text.index("| tests |")
+    return text[:start] + figures(standard_tests(__name__)) + "\n" + text[text.index(HEADING):]
+
+
 if __name__ == "__main__":
-    PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    PAGE.write_text(page(with_figures(PAGE.read_text(encoding="utf-8"))), encoding="utf-8")
     sys.stdout.write(f"wrote {PAGE}\n")

@@ -24,11 +24,15 @@ STAGES = ((16, 1, 3, 1, 1), (24, 6, 3, 2, 2), (40, 6, 5, 2, 2), (80, 6, 3, 2, 3)
           (192, 6, 5, 2, 4), (320, 6, 3, 1, 1))
 
 
+SMALL = {"cameras": {name: (1, 12, 32, 64) for name in CAMERAS}, "stages": (*STAGES[:2], (40, 6, 5, 2, 1))}
+"""A network of the same parts with fewer of them, for images that end in the same 4 x 8."""
+
+
 class Network:
     """Nodes and weights as they are written."""
 
-    def __init__(self, computed: Any = np.float32) -> None:
-        self.computed = np.dtype(computed)
+    def __init__(self, computed: Any = np.float32, cameras: Any = CAMERAS, stages: Any = STAGES) -> None:
+        self.computed, self.cameras, self.stages = np.dtype(computed), cameras, stages
         self.nodes: list[Any] = []
         self.constants: list[Any] = []
         self.rng = np.random.default_rng(0)
@@ -68,9 +72,9 @@ class Network:
         return self.add("Mul", x, self.add("Sigmoid", self.conv(scale, narrow, channels)))
 
     def write(self) -> Any:
-        x = self.add("Elu", self.conv(self.add("Concat", *CAMERAS, axis=1), 24, 32, 3, 2))
+        x = self.add("Elu", self.conv(self.add("Concat", *self.cameras, axis=1), 24, 32, 3, 2))
         channels = 32
-        for to, expansion, size, stride, blocks in STAGES:
+        for to, expansion, size, stride, blocks in self.stages:
             for i in range(blocks):
                 x = self.block(x, channels, to, expansion, size, stride if i == 0 else 1)
                 channels = to
@@ -85,7 +89,7 @@ class Network:
         h = self.add("Squeeze", "h", front, out="new_state")
         heads = [self.linear(self.add("Elu", self.linear(h, FEATURES, to)), to, to) for to in (256, 128, 64)]
         self.add("Concat", *heads, axis=1, out="plan")
-        taken = {**CAMERAS, "state": (1, FEATURES)}
+        taken = {**self.cameras, "state": (1, FEATURES)}
         graph = helper.make_graph(
             self.nodes, "driving",
             [helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(self.computed), shape)
@@ -94,21 +98,21 @@ class Network:
         return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("computed, tolerance", [(np.float32, 1e-4)])
-def test_a_driving_model_in_images(computed: Any, tolerance: float) -> None:
-    """The weights are those of float16 in either: what float32 makes of them is the reference. Activations
-    that are stored in float16 are off by 2.8e-4 of their size each, after 90 layers by a few times that."""
-    exact = Network().write()
-    session = ort.InferenceSession(exact.SerializeToString(), providers=["CPUExecutionProvider"])
+def on_images(network: Network) -> OnnxRunner:
     try:
-        run = OnnxRunner(Network(computed).write(), device="CL:IMAGES")
+        return OnnxRunner(network.write(), device="CL:IMAGES")
     except RuntimeError as error:
         pytest.skip(f"no OpenCL device with images: {error}")
+
+
+def drive(run: OnnxRunner, exact: Network, computed: Any, tolerance: float) -> int:
+    """How many kernels a step has, after three of them (walked, traced and replayed, with the state carried
+    over) gave what ONNX Runtime gives for `exact`. Differences are of the largest number of a result."""
+    session = ort.InferenceSession(exact.write().SerializeToString(), providers=["CPUExecutionProvider"])
     rng = np.random.default_rng(1)
     state, ours = np.zeros((1, FEATURES), np.float32), np.zeros((1, FEATURES), computed)
-    for _ in range(3):  # walked, traced and replayed, with the state carried over
-        images = {n: rng.standard_normal(shape).astype(np.float16) for n, shape in CAMERAS.items()}
+    for _ in range(3):
+        images = {n: rng.standard_normal(shape).astype(np.float16) for n, shape in exact.cameras.items()}
         wide = {n: image.astype(np.float32) for n, image in images.items()}
         plan, state = session.run(["plan", "new_state"], {**wide, "state": state})
         GlobalCounters.reset()
@@ -116,7 +120,19 @@ def test_a_driving_model_in_images(computed: Any, tolerance: float) -> None:
         kernels = GlobalCounters.kernel_count
         ours = made["new_state"].numpy()
         for got, wanted in ((ours, state), (made["plan"].numpy(), plan)):
-            np.testing.assert_allclose(got.astype(np.float32), wanted, rtol=0,
-                                       atol=tolerance * np.abs(wanted).max())
-    print(f"{kernels} kernels")
-    assert kernels <= MOST_KERNELS
+            apart = np.abs(got.astype(np.float32) - wanted).max() / np.abs(wanted).max()
+            print(f"{kernels} kernels, apart {apart:.1e}")
+            assert apart <= tolerance
+    return kernels
+
+
+@pytest.mark.slow
+def test_a_driving_model_in_images() -> None:
+    assert drive(on_images(Network()), Network(), np.float32, 1e-4) <= MOST_KERNELS
+
+
+@pytest.mark.slow
+def test_a_driving_model_of_halves_in_images() -> None:
+    """Weights are the same numbers in both. What is off is that each layer stores halves, rounded by up to
+    4.9e-4 of each number; sums are of float32. The whole network was off by 9.4e-4, and by 8.9e-4 on CPU."""
+    drive(on_images(Network(np.float16, **SMALL)), Network(**SMALL), np.float16, 1.5e-3)
