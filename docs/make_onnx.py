@@ -1,6 +1,7 @@
 """Writes the tables of operators and tests into docs/onnx.md: `python docs/make_onnx.py`. Tests compare."""
 from __future__ import annotations
 
+import importlib
 import sys
 from pathlib import Path
 
@@ -41,10 +42,9 @@ def page(text: str) -> str:
 def with_figures(text: str) -> str:
     """The page with the figures of the `onnx` package's tests as they are now."""
     sys.path.insert(0, str(HELPERS))
-    from onnx_backend import figures, standard_tests
-
-    start = text.index("| tests |")
-    return text[:start] + figures(standard_tests(__name__)) + "\n" + text[text.index(HEADING):]
+    backend = importlib.import_module("onnx_backend")
+    start, end = text.index("| tests |"), text.index(HEADING)
+    return f"{text[:start]}{backend.figures(backend.standard_tests(__name__))}\n{text[end:]}"
 
 
 if __name__ == "__main__":

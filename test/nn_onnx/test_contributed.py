@@ -149,6 +149,18 @@ def test_weights_of_four_bits(with_zeros: bool) -> None:
             block_size=16)
 
 
+TEXTS = np.array([["the cat sat", "on a mat,the end"], ["", "a,b; c"]], object)
+
+
+@pytest.mark.parametrize("attributes", [
+    {"tokenexp": "[a-z]+"}, {"tokenexp": "."}, {"tokenexp": "[a-z]+", "mincharnum": 2, "mark": 1},
+    {"separators": [" ", ","]}, {"separators": [""]}, {"separators": [";", "[ ,]"], "mincharnum": 2}],
+    ids=str)
+@pytest.mark.parametrize("texts", [TEXTS, TEXTS[0]], ids=["matrix", "vector"])
+def test_tokens_of_strings(texts: Any, attributes: dict[str, Any]) -> None:
+    compare("Tokenizer", [texts], **{"mark": 0, "mincharnum": 1, "pad_value": "#", **attributes})
+
+
 # --- classical models ---------------------------------------------------------------------------------------
 
 TREES = {

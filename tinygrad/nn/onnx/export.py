@@ -69,9 +69,9 @@ def export(function: Callable[..., Any], example_inputs: Any, path: str | os.Pat
     axes = _named_axes(dict(zip(names, given, strict=True)), dynamic_axes or {}, sizes or {})
     inputs = [_input(x, {i: axes[n] for i, n in (dynamic_axes or {}).get(name, {}).items()})
               for name, x in zip(names, given, strict=True)]
-    given = {memory.storage for x in inputs for memory in x.uop.src[0].base.memories}
+    examples = {memory.storage for x in inputs for memory in x.uop.src[0].base.memories}
     with Tensor.no_grad(), _noted_calls({x.uop for x in inputs}) as calls, _same_for_all_sizes(), \
-            _without_reading(given) as capture:
+            _without_reading(examples) as capture:
         made = function(*inputs[:len(arguments)], **dict(zip(named, inputs[len(arguments):], strict=True)))
     results = _results(made, output_names)
     writer = OnnxWriter(calls, _filled_from(capture))

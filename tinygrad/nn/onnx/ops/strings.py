@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tinygrad.nn.onnx.registry import op
+from tinygrad.nn.onnx.registry import CONTRIBUTED, op
 from tinygrad.nn.onnx.values import Array
 
 
@@ -50,6 +50,26 @@ def RegexFullMatch(X: Array, *, pattern: str) -> Array:
     matcher = re.compile(pattern)
     return np.array([matcher.fullmatch(str(text)) is not None for text in X.reshape(-1)],
                     bool).reshape(X.shape)
+
+
+@op(domain=CONTRIBUTED)
+def Tokenizer(X: Array, *, mark: int = 0, mincharnum: int = 1, pad_value: str = "", separators: Any = None,
+              tokenexp: str | None = None, stopwords: Any = None) -> Array:
+    """The tokens of each string along a new last axis, filled up with `pad_value`: what `tokenexp` matches,
+    or what is between `separators` (each a regular expression; characters, where the only one is empty).
+    With `mark`, a start of text (2) comes before them and an end of text (3) behind."""
+    def tokens(text: str) -> list[str]:
+        if tokenexp is not None:
+            found = [match[0] for match in re.finditer(tokenexp, text)]
+        else:
+            found = list(text) if list(separators) == [""] else re.split("|".join(separators), text)
+        kept = [t for t in found if t and len(t) >= mincharnum and t not in (stopwords or ())]
+        return ["\2", *kept, "\3"] if mark else kept
+
+    parts = [tokens(str(text)) for text in X.reshape(-1)]
+    longest = max(map(len, parts), default=0)
+    filled = [token for p in parts for token in (*p, *[pad_value] * (longest - len(p)))]
+    return _texts(filled, (*X.shape, longest))
 
 
 @op

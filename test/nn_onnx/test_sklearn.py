@@ -1,0 +1,81 @@
+"""Models of scikit-learn, as its exporter skl2onnx writes them, beside scikit-learn."""
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("onnx", reason='the tests of ONNX take the onnx package: pip install -e ".[onnx]"')
+pytest.importorskip("skl2onnx", reason="exports of scikit-learn take the packages scikit-learn and skl2onnx")
+
+from skl2onnx import to_onnx
+from skl2onnx.common.data_types import StringTensorType
+from sklearn.cluster import KMeans
+from sklearn.decomposition import PCA
+from sklearn.ensemble import GradientBoostingRegressor, RandomForestClassifier
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.naive_bayes import GaussianNB
+from sklearn.neighbors import KNeighborsRegressor
+from sklearn.neural_network import MLPClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
+from sklearn.svm import SVC
+
+from tinygrad.nn.onnx import OnnxRunner
+
+VERSIONS = {"": 18, "ai.onnx.ml": 3}
+RNG = np.random.default_rng(0)
+X = RNG.standard_normal((120, 6)).astype(np.float32)
+CLASSES = (X[:, 0] > 0).astype(np.int64) + (X[:, 1] + X[:, 2] > 0.5)
+NUMBERS = X @ np.arange(6, dtype=np.float32) + np.sin(X[:, 0])
+
+
+def exported(model: Any, *inputs: Any) -> list[Any]:
+    """The results of the export of a fitted model. Probabilities come as one dict a row."""
+    if inputs[0].dtype.kind == "O":
+        shape = [None, *inputs[0].shape[1:]]
+        file = to_onnx(model, initial_types=[("x", StringTensorType(shape))], target_opset=VERSIONS)
+    else:
+        file = to_onnx(model, inputs[0][:1], target_opset=VERSIONS)
+    run = OnnxRunner(file)
+    made = run(dict(zip(run.inputs, inputs, strict=True))).values()
+    return [np.array([list(row.values()) for row in y]) if isinstance(y, list) else
+            y if isinstance(y, np.ndarray) else y.numpy() for y in made]
+
+
+@pytest.mark.parametrize("model", [
+    make_pipeline(StandardScaler(), PCA(4), LogisticRegression()), RandomForestClassifier(8, random_state=0),
+    SVC(probability=True), GaussianNB(), MLPClassifier(max_iter=20, random_state=0)],
+    ids=lambda model: type(model).__name__)
+@pytest.mark.filterwarnings("ignore")
+def test_classifiers(model: Any) -> None:
+    labels, probabilities = exported(model.fit(X, CLASSES), X)
+    np.testing.assert_array_equal(labels, model.predict(X))
+    np.testing.assert_allclose(probabilities, model.predict_proba(X), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("model", [
+    Ridge(), GradientBoostingRegressor(n_estimators=10), KNeighborsRegressor()],
+    ids=lambda model: type(model).__name__)
+def test_regressors(model: Any) -> None:
+    made, = exported(model.fit(X, NUMBERS), X)
+    np.testing.assert_allclose(made[:, 0], model.predict(X), rtol=1e-4, atol=1e-4)
+
+
+def test_clusters() -> None:
+    model = KMeans(3, random_state=0, n_init=1).fit(X)
+    labels, scores = exported(model, X)
+    np.testing.assert_array_equal(labels, model.predict(X))
+    np.testing.assert_allclose(scores, model.transform(X), rtol=1e-4, atol=1e-4)
+
+
+def test_strings() -> None:
+    words = np.array([["a", "x"], ["b", "y"], ["a", "z"], ["c", "x"]], object)
+    encoder = OneHotEncoder(sparse_output=False, handle_unknown="ignore").fit(words[:3])
+    np.testing.assert_array_equal(exported(encoder, words)[0], encoder.transform(words))
+    texts = np.array(["The cat sat", "on the mat", "my cat and your dog, the end"], object)
+    vectors = TfidfVectorizer(ngram_range=(1, 2)).fit(texts)
+    np.testing.assert_allclose(exported(vectors, texts)[0], vectors.transform(texts).toarray(), rtol=1e-5,
+                               atol=1e-6)
