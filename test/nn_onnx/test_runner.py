@@ -311,6 +311,31 @@ def test_the_table_of_operators_is_as_the_code() -> None:
     assert module.page(text) == text, "python docs/make_onnx.py"
 
 
+def test_what_branches_compute_of_weights_around_them_is_computed_once() -> None:
+    """In a function that is called with two weights, too: each call has its own."""
+    nodes = [helper.make_node("Neg", ["w"], ["negative"]),
+             helper.make_node("Concat", ["negative", "w"], ["joined"], axis=0),
+             helper.make_node("MatMul", ["x", "joined"], ["then"])]
+    both = helper.make_graph(nodes, "both", [], [info("then")])
+    other = helper.make_graph([helper.make_node("Identity", ["x"], ["else"])], "other", [], [info("else")])
+    body = [helper.make_node("Shape", ["x"], ["sizes"]), helper.make_node("ReduceMax", ["sizes"], ["most"]),
+            helper.make_node("Cast", ["most"], ["always"], to=TensorProto.BOOL),
+            helper.make_node("If", ["always"], ["z"], then_branch=both, else_branch=other)]
+    version = [helper.make_opsetid("", 17)]
+    function = helper.make_function("own", "Branch", ["x", "w"], ["z"], body, version)
+    model = model_of([helper.make_node("Branch", ["x", name], [f"of_{name}"], domain="own") for name in "ab"],
+                     [info("x", [3, 4])], [info("of_a"), info("of_b")],
+                     {name: np.full((2, 2), n, np.float32) for n, name in enumerate("ab", 1)}, opset=17,
+                     functions=[function])
+    model.opset_import.append(helper.make_opsetid("own", 1))
+    run = OnnxRunner(model)
+    x = np.arange(12, dtype=np.float32).reshape(3, 4)
+    for _ in range(3):
+        for n, y in enumerate(run(x=x).values(), 1):
+            np.testing.assert_array_equal(y.numpy(), x @ np.repeat([[-n, -n], [n, n]], 2, 0))
+    assert [node.op for node, _ in run._evaluator.folded.values()] == ["Neg", "Concat"] * 2
+
+
 @pytest.mark.parametrize("exponent", [2.0, 3, -1.0, 0.5, -0.5])
 def test_a_power_whose_exponent_is_known_takes_no_logarithm(exponent: float) -> None:
     x = np.array([0.3, 2, 7e-20, 5e18], np.float32)

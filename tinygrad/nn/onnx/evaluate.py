@@ -48,8 +48,10 @@ class Evaluator:
     """tensors of arrays, by their identity"""
     was_read: list[Tensor] = field(default_factory=list)
     """tensors whose values were asked for while evaluating"""
-    folded: dict[int, tuple[Node, dict[str, Value]]] = field(default_factory=dict)
-    """what nodes in branches and loops gave that depend on constants only"""
+    fixed: dict[int, Value] = field(default_factory=dict)
+    """values that are the same in every run, by their identity"""
+    folded: dict[tuple[int, ...], tuple[Node, dict[str, Value]]] = field(default_factory=dict)
+    """what nodes in branches and loops gave that depend on such values only, by node and values"""
 
     # --- values in other forms ------------------------------------------------------------------------------
 
@@ -114,22 +116,26 @@ class Evaluator:
     def graph(self, graph: Graph, values: Mapping[str, Value]) -> list[Value]:
         """The results of a graph, whose inputs and captured names are in `values`."""
         scope = {**graph.constants, **values}
-        constant = graph.constants.keys() - values.keys() if graph.is_kept else set()
+        self.keep([value for name, value in graph.constants.items() if graph.is_kept and name not in values])
         for node in graph.nodes:
-            if graph.is_kept and is_foldable(node) and constant.issuperset(filter(None, node.inputs)):
-                scope.update(self.constant(node, scope))
-                constant.update(node.outputs)
-            else:
-                scope.update(self.results(node, scope))
+            fixed = graph.is_kept and is_foldable(node) and all(
+                id(scope[name]) in self.fixed for name in node.inputs if name)
+            scope.update(self.constant(node, scope) if fixed else self.results(node, scope))
         return [scope.get(name) for name in graph.outputs]
 
+    def keep(self, values: Iterable[Value]) -> None:
+        """Take note that these values are the same in every run."""
+        self.fixed.update({id(v): v for v in values if isinstance(v, (np.ndarray, Tensor, Coded))})
+
     def constant(self, node: Node, values: Mapping[str, Value]) -> dict[str, Value]:
-        """The results of a node that depends on constants only: computed once."""
-        if id(node) not in self.folded:
+        """The results of a node that depends on fixed values only: computed once."""
+        key = (id(node), *(id(values[name]) for name in node.inputs if name))
+        if key not in self.folded:
             made = self.results(node, values)
             compute(list(made.values()))
-            self.folded[id(node)] = (node, made)
-        return self.folded[id(node)][1]
+            self.keep(made.values())
+            self.folded[key] = (node, made)
+        return self.folded[key][1]
 
     def results(self, node: Node, values: Mapping[str, Value]) -> dict[str, Value]:
         """The results of a node, by name."""

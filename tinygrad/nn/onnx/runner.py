@@ -176,6 +176,7 @@ class OnnxRunner:
         graph.constants.clear()
         self._known = {name: value for name, value in known.items() if name in used}
         compute(list(self._known.values()))
+        self._evaluator.keep(self._known.values())
 
     # --- what goes in and comes out -------------------------------------------------------------------------
 
