@@ -142,6 +142,14 @@ def test_quantised_arithmetic() -> None:
                       zero(1, np.int8), np.arange(5, dtype=np.int32), scale(3.0), zero(100)], transB=1)
 
 
+def test_quantised_attention() -> None:
+    given = [quantized(2, 3, 8), quantized(8, 24, kind=np.int8), drawn(24), scale(0.02), scale(0.03)]
+    mask, zeros = np.array([2, 3], np.int32), [zero(9), zero(1, np.int8)]
+    compare("QAttention", [*given, None, *zeros], num_heads=2)
+    compare("QAttention", [*given, mask, *zeros], num_heads=2)
+    compare("QAttention", [*given, None, *zeros, drawn(2, 2, 2, 4, 4)], 2, num_heads=2, unidirectional=1)
+
+
 @pytest.mark.parametrize("with_zeros", [False, True])
 def test_weights_of_four_bits(with_zeros: bool) -> None:
     zeros = quantized(5, 2) if with_zeros else None

@@ -3,7 +3,7 @@ products, activations and normalisations, attention, quantised arithmetic. As it
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -204,7 +204,15 @@ def Attention(input: Tensor, weights: Tensor, bias: Tensor | None = None, mask_i
               unidirectional: int = 0) -> tuple[Tensor, Tensor]:
     projected = input @ weights if bias is None else input @ weights + bias
     sizes = list(qkv_hidden_sizes or [weights.shape[1] // 3] * 3)
-    q, k, v = (_heads(part, num_heads) for part in projected.split(sizes, -1))
+    return _attention(projected.split(sizes, -1), mask_index, past, attention_bias, num_heads,
+                      mask_filter_value, scale, unidirectional)
+
+
+def _attention(projected: Sequence[Tensor], mask_index: Tensor | None, past: Tensor | None,
+               attention_bias: Tensor | None, num_heads: int, mask_filter_value: float, scale: float | None,
+               unidirectional: int) -> tuple[Tensor, Tensor]:
+    """Attention of projected queries, keys and values, with the keys and values after those of `past`."""
+    q, k, v = (_heads(part, num_heads) for part in projected)
     if past is not None:
         k, v = past[0].cat(k, dim=2), past[1].cat(v, dim=2)
     hidden = _causal(q.shape[2], k.shape[2], q.device, mask_filter_value) if unidirectional else None
@@ -395,6 +403,19 @@ def DynamicQuantizeMatMul(A: Tensor, B: Tensor, b_scale: Tensor, b_zero_point: T
 
     a, scale, zero = DynamicQuantizeLinear(A)
     return MatMulIntegerToFloat(a, B, scale, b_scale, zero, b_zero_point, bias)
+
+
+@op(domain=CONTRIBUTED)
+def QAttention(input: Tensor, weight: Tensor, bias: Tensor, input_scale: Tensor, weight_scale: Tensor,
+               mask_index: Tensor | None = None, input_zero_point: Tensor | None = None,
+               weight_zero_point: Tensor | None = None, past: Tensor | None = None, *, num_heads: int,
+               mask_filter_value: float = MASKED, scale: float | None = None,
+               unidirectional: int = 0) -> tuple[Tensor, Tensor]:
+    """Attention whose inputs are projected as a product of integers."""
+    projected = MatMulIntegerToFloat(input, weight, input_scale, weight_scale, input_zero_point,
+                                     weight_zero_point, bias)
+    return _attention(projected.chunk(3, -1), mask_index, past, None, num_heads, mask_filter_value, scale,
+                      unidirectional)
 
 
 def _unpacked(x: Tensor, bits: int) -> Tensor:
