@@ -237,8 +237,8 @@ def _vector_address(node: UOp, src: tuple[UOp, ...], lane: UOp, done: dict[UOp, 
         new_src: tuple[UOp, ...] = (src[0], at_lane(offset, lane, 0, done))
     else:
         new_src = (src[0], splat(src[1], lane.extent))
-    if len(src) == 3:
-        new_src = (*new_src, splat(src[2], lane.extent))
+    if len(src) == 3:  # one condition of all lanes is none of each, where one address serves them
+        new_src = (*new_src, src[2] if new_src[1].dtype.count == 1 else splat(src[2], lane.extent))
     return node.replace(src=new_src)
 
 

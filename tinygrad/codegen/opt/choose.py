@@ -22,7 +22,9 @@ from tinygrad.codegen.opt.choose_gpu import BlockChooser
 from tinygrad.codegen.opt.choose_scatter import ScatterChooser
 from tinygrad.codegen.opt.core_units import CoreUnitChooser
 from tinygrad.codegen.opt.loop_bounds import has_loose_bounds
-from tinygrad.codegen.opt.opts import Merge, Prefetch, Scan, Stage, Stream, Thread, Tighten, Upcast
+from tinygrad.codegen.opt.loop_partition import partitions
+from tinygrad.codegen.opt.loops import writes_what_it_reads
+from tinygrad.codegen.opt.opts import Merge, Partition, Prefetch, Scan, Stage, Stream, Thread, Tighten, Upcast
 from tinygrad.codegen.opt.plan import Plan
 from tinygrad.codegen.opt.prefetch import prefetches
 from tinygrad.codegen.opt.staging import numbered_rows
@@ -39,6 +41,8 @@ CHAINS = 4
 """Recurrences beside each other where each addition waits for the one before (3 to 5 cycles)."""
 CHAIN_COST = 0.5
 """An item of one of them, where a recurrence alone takes 1."""
+SHARES_A_THREAD = 4
+"""Shares of several loops for each thread: one that begins late takes fewer."""
 BUSY_ENOUGH = 0.9
 """How much of the time the threads of a loop should work (5 images on two threads: 0.83)."""
 
@@ -89,6 +93,8 @@ class CoreChooser(CoreUnitChooser, ScatterChooser, ByteDotChooser):
 
     def plan(self) -> Plan:
         self.original_work = work_and_items(self.nest)
+        while (cut := partitions(self.nest, self.lanes())) is not None:
+            self.take(Partition(cut[0].arg[0], tuple(cut[1])))
         self.merge_contiguous()
         is_chain = self.carry_scans()
         self.dot_bytes()
@@ -166,7 +172,10 @@ class CoreChooser(CoreUnitChooser, ScatterChooser, ByteDotChooser):
         if any(not s for s in stores):
             return
         loops = [[r for r in s if r.arg[1] is RangeKind.LOOP] for s in stores]
-        if any(not s for s in loops) or len({s[0] for s in loops}) > 1:
+        if any(not s for s in loops):
+            return
+        if len({s[0] for s in loops}) > 1:
+            self.share_out_several(list(dict.fromkeys(s[0] for s in loops)))
             return
         outermost = loops[0][0]
         seconds = {s[1] if len(s) > 1 else None for s in loops}
@@ -179,6 +188,13 @@ class CoreChooser(CoreUnitChooser, ScatterChooser, ByteDotChooser):
             elif not self.reduces_between(second):
                 outermost = max(outermost, second, key=lambda r: (self.busy_share(r), r.extent))
         self.take(Thread(outermost.arg[0]))
+
+    def share_out_several(self, loops: list[UOp]) -> None:
+        """Shares of each of the loops, where every one has outputs of its own and what they need inside."""
+        inside = all(not n.ranges.isdisjoint(loops) for n in self.nest.toposort() if n.op in ACCUMULATING)
+        if inside and not writes_what_it_reads(self.nest):
+            first, *others = (r.arg[0] for r in loops)
+            self.take(Thread(first, tuple(others), SHARES_A_THREAD * self.machine.threads))
 
     def busy_share(self, r: UOp) -> float:
         """How much of the time threads work that share out the iterations of `r`: none finishes before the

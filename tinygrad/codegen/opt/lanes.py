@@ -56,7 +56,8 @@ class LaneChooser(Chooser):
         groups: list[tuple[UOp, list[UOp]]] = []
         nodes = self.nest.toposort()
         reduces = [n for n in nodes if n.op is Ops.REDUCE and n.closed_ranges]
-        for store in self.nest.src:
+        longest_first = sorted(self.nest.src, key=lambda s: -prod(r.extent for r in s.closed_ranges))
+        for store in longest_first:
             plain = [r for r in store.closed_ranges if r.arg[1] is RangeKind.LOOP]
             if not plain or any(r.arg[1] is RangeKind.VECTOR for r in store.closed_ranges):
                 continue

@@ -104,7 +104,7 @@ def _end_of_store(store: UOp, loop: UOp) -> UOp | None:
     outer = frozenset(r for r in around if r.arg[1] not in _AT_ONCE)
     end: UOp | None = None
     for condition in conjuncts(at.src[2]) if len(at.src) == 3 else []:
-        difference = _below_zero(condition)
+        difference = below_zero(condition)
         if difference is None or loop not in difference.ranges:
             continue
         last = _end_of_holding(difference, loop, outer)
@@ -127,7 +127,7 @@ def _end_of_holding(difference: UOp, loop: UOp, outer: frozenset[UOp]) -> UOp | 
     if loop not in difference.ranges:
         lowest, _ = _extremes(difference, outer)
         return (lowest < 0).where(UOp.const(loop.extent, dtypes.index), 0)
-    span = _span(difference, loop, outer)
+    span = span_of(difference, loop, outer)
     return None if span is None or not span.begin.is_zero else span.end
 
 
@@ -259,8 +259,8 @@ def _span_of_conditions(conditions: Iterable[UOp], loop: UOp, outer: frozenset[U
     """Where in `loop` all of some conditions can hold, and where they do; None where none bounds it."""
     spans, all_known = [], True
     for condition in conditions:
-        difference = _below_zero(condition)
-        span = None if difference is None else _span(difference, loop, outer)
+        difference = below_zero(condition)
+        span = None if difference is None else span_of(difference, loop, outer)
         all_known &= span is not None
         spans += [] if span is None else [span]
     if not spans:
@@ -269,7 +269,7 @@ def _span_of_conditions(conditions: Iterable[UOp], loop: UOp, outer: frozenset[U
     return span if all_known else LoopSpan(span.begin, span.end, span.end, span.end)
 
 
-def _span(difference: UOp, loop: UOp, outer: frozenset[UOp]) -> LoopSpan | None:
+def span_of(difference: UOp, loop: UOp, outer: frozenset[UOp]) -> LoopSpan | None:
     """Where in `loop` an index can be negative, in terms of the loops `outer` around it."""
     step = linear_terms(difference).terms.get(loop, 0)
     rest = difference - loop * step
@@ -288,12 +288,12 @@ def _span(difference: UOp, loop: UOp, outer: frozenset[UOp]) -> LoopSpan | None:
     return LoopSpan(begin, sure_begin, extent, extent)
 
 
-def _below_zero(condition: UOp) -> UOp | None:
+def below_zero(condition: UOp) -> UOp | None:
     """An index that is negative where `condition`, a comparison of index values, holds."""
     if condition.op is Ops.CMPLT and condition.src[0].dtype.scalar is dtypes.index:
         return _undivided(condition.src[0] - condition.src[1])
     if condition.op is Ops.CMPNE and condition.src[1].op is Ops.CONST and condition.src[1].arg is True:
-        inverse = _below_zero(condition.src[0])
+        inverse = below_zero(condition.src[0])
         return None if inverse is None else -1 - inverse
     return None
 
@@ -385,7 +385,7 @@ def _bounds_of_read(item: UOp, masks: frozenset[UOp], outer: frozenset[UOp]) -> 
     """[begin, end) of what a LOAD of `item` can read where `masks` hold, in terms of the loops `outer`; None
     if it may be everything."""
     begins, ends = [UOp.const(0, dtypes.index)], []
-    for difference in map(_below_zero, masks):
+    for difference in map(below_zero, masks):
         if difference is not None:  # item = rest + difference is below rest; item = rest - difference above
             ends.append(_extremes(item - difference, outer)[1])
             begins.append(_extremes(item + difference, outer)[0] + 1)

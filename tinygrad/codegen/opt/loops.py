@@ -7,7 +7,8 @@ of its own, so the main loop carries no mask. `opts.py` names these changes, and
 """
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from tinygrad.codegen.collapse import simplified
 from tinygrad.codegen.contraction import product_in
@@ -78,6 +79,26 @@ def replace_range(nest: UOp, old: UOp, closing: Callable[[UOp], list[UOp]], valu
         return node.replace(src=(*values, *own))
 
     return nest.rebuild(over, instead)
+
+
+def shared_out(nest: UOp, loops: Sequence[UOp], shares: int) -> UOp:
+    """The nest in so many shares that threads take, each of them a part of every one of the `loops`. Raises
+    ValueError unless each STORE has one of these loops, outermost."""
+    if any(not store.closed_ranges or store.closed_ranges[0] not in loops for store in nest.src):
+        raise ValueError(f"threads cannot share {', '.join(f'r{r.arg[0]}' for r in loops)}: there is a STORE "
+                         "in none of them")
+    identity = fresh_identity(nest)
+    share = UOp.range(shares, identity, RangeKind.THREAD)
+    for number, r in enumerate(loops):
+        bounds = (share + i for i in range(2))
+        part = UOp.new(Ops.RANGE, r.dtype, (r.src[0], *(b * r.extent // shares for b in bounds)),
+                       (identity + 1 + number, r.arg[1]))
+        nest = replace_range(nest, r, partial(_share_and_part, share, part), part)
+    return nest
+
+
+def _share_and_part(share: UOp, part: UOp, _: UOp) -> list[UOp]:
+    return [share, part]
 
 
 def merge(nest: UOp, outer: UOp, inner: UOp) -> UOp:

@@ -16,6 +16,7 @@ from tinygrad.codegen.opt.blocks import reduce_in_block
 from tinygrad.codegen.opt.fused_attention import attention_on_unit
 from tinygrad.codegen.opt.interchange import interchange
 from tinygrad.codegen.opt.loop_bounds import tighten_loop_bounds
+from tinygrad.codegen.opt.loop_partition import partition
 from tinygrad.codegen.opt.loops import (
     is_reduce_range,
     is_shared,
@@ -23,6 +24,7 @@ from tinygrad.codegen.opt.loops import (
     outermost,
     padded,
     replace_range,
+    shared_out,
     split,
     with_kind,
 )
@@ -178,6 +180,17 @@ class Accumulators(Splitting):
 
 
 @dataclass(frozen=True, repr=False)
+class Partition(Opt):
+    """A range over outputs as several, which begin at such iterations that masks inside them are decided."""
+
+    range: Range
+    begins: tuple[int, ...]
+
+    def apply(self, nest: UOp) -> UOp:
+        return partition(nest, range_named(nest, self.range), self.begins)
+
+
+@dataclass(frozen=True, repr=False)
 class Tighten(Opt):
     """The bounds of every loop to where a mask inside it can hold."""
 
@@ -190,12 +203,16 @@ class Tighten(Opt):
 
 @dataclass(frozen=True, repr=False)
 class Thread(Opt):
-    """A range across CPU cores."""
+    """A range across CPU cores; with others, of other outputs, so many shares of each."""
 
     range: Range
+    others: tuple[Range, ...] = ()
+    shares: int = 0
 
     def apply(self, nest: UOp) -> UOp:
         target = range_named(nest, self.range)
+        if self.others:
+            return shared_out(nest, [target, *(range_named(nest, r) for r in self.others)], self.shares)
         if not is_shared(nest, target):
             raise ValueError(f"threads cannot share r{self.range}: it is no loop of every STORE alone")
         return replace_range(nest, target, lambda r: [r], with_kind(target, RangeKind.THREAD))
@@ -380,5 +397,5 @@ class Attention(Opt):
 
 OPTS: dict[str, type[Opt]] = {kind.word(): kind for kind in (
     Merge, Split, Swap, Thread, Global, Local, Vector, Upcast, Unroll, Row, OnlineSoftmax, Accumulators,
-    Scan, Scatter, Interchange, Tighten, Stream, Prefetch, Stage, Attention, MMA, Pad, ByteDot)}
+    Scan, Scatter, Interchange, Partition, Tighten, Stream, Prefetch, Stage, Attention, MMA, Pad, ByteDot)}
 """Every change there is, by its word."""

@@ -1,0 +1,100 @@
+"""Loop partitioning: a loop over outputs as several, in each of which masks inside always or never hold.
+
+What is put together along an axis (`cat`, `pad`, `roll`) asks for every item where it comes from:
+`where(i < 5, a[i], b[i - 5])`. In: a nest before its loops have lanes, and a loop that STOREs close. Out:
+the same nest with a STORE for each piece of the loop, over a loop of its own: up to 5 it reads a, beyond it b.
+A mask that changes with other loops too always holds between two iterations and never outside of two others;
+in the pieces between it stays.
+"""
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+from tinygrad.codegen.collapse import simplified
+from tinygrad.codegen.opt.loop_bounds import below_zero, span_of
+from tinygrad.codegen.opt.loops import writes_what_it_reads
+from tinygrad.codegen.ranges import ACCUMULATING, fresh_identity, is_plain
+from tinygrad.dtype import dtypes
+from tinygrad.graph.ops import Family, Ops
+from tinygrad.graph.uop import UOp
+
+MOST_STORES = 64
+"""STOREs of a kernel whose loops are cut: the time that it takes to compile is theirs."""
+MOST_QUOTIENTS = 4
+"""Values of a quotient that a loop is cut for, as in a roll along an axis; more are a shuffle."""
+
+
+def partition(nest: UOp, loop: UOp, begins: Sequence[int]) -> UOp:
+    """The nest with `loop` cut where these iterations begin. Raises ValueError where something else than
+    STOREs closes it, or memory that is written is read."""
+    inside = [n for n in nest.toposort() if n.op in ACCUMULATING and loop in n.closed_ranges]
+    if inside or not is_plain(loop) or writes_what_it_reads(nest):
+        raise ValueError(f"r{loop.arg[0]} is no loop of outputs alone, each of them there once")
+    identities = itertools.count(fresh_identity(nest))
+    stores = [store for store in nest.src if loop not in store.closed_ranges]
+    cut = [store for store in nest.src if loop in store.closed_ranges]
+    around = frozenset(r for store in cut for r in store.closed_ranges[:store.closed_ranges.index(loop)])
+    for begin, end in itertools.pairwise((0, *begins, loop.extent)):
+        piece = UOp.range(end - begin, next(identities))
+        loops = {r: r.replace(arg=(next(identities), r.arg[1])) if r is not loop else piece
+                 for r in dict.fromkeys(r for store in cut for r in store.closed_ranges) if r not in around}
+        changes = loops | {loop: piece + begin if end - begin > 1 else UOp.const(begin, dtypes.index)}
+        for store in cut:
+            address, value = (_at(source, changes) for source in store.src[:2])
+            own = [loops.get(r, r) for r in store.closed_ranges]
+            if end - begin == 1 and len(own) > 1:
+                own.remove(piece)
+            stores.append(store.replace(src=(address, value, *own)))
+    return UOp.sink(stores)
+
+
+def _at(value: UOp, changes: dict[UOp, UOp]) -> UOp:
+    """`value` in other loops, with what their bounds decide."""
+
+    def instead(node: UOp) -> UOp | None:
+        return changes.get(node, node) if node in changes or node.ranges.isdisjoint(changes) else None
+
+    def over(node: UOp, src: tuple[UOp, ...]) -> UOp:
+        if src != node.src and node.op in Family.ELEMENTWISE:
+            return simplified(node.op, node.dtype, *src)
+        return node.with_sources(src)
+
+    return value.rebuild(over, instead)
+
+
+def partitions(nest: UOp, lanes: int) -> tuple[UOp, list[int]] | None:
+    """(a loop over outputs, the iterations at which masks inside begin to hold or cease to), where there are
+    no more of them than vectors of `lanes` in an innermost loop; None where there is none."""
+    if writes_what_it_reads(nest) or any(n.op in ACCUMULATING for n in nest.toposort()):
+        return None
+    for store in nest.src:
+        differences = [d for n in store.toposort() for d in _differences(n)]
+        for loop in store.closed_ranges if differences else ():
+            begins = sorted({b for d in differences for b in _changes(d, loop)}) if is_plain(loop) else []
+            innermost = loop is store.closed_ranges[-1]
+            most = loop.extent // lanes if innermost else loop.extent
+            if begins and len(begins) < most and len(nest.src) + len(begins) <= MOST_STORES:
+                return loop, begins
+    return None
+
+
+def _differences(node: UOp) -> list[UOp]:
+    """Indices that become negative where `node` changes: a condition, or a quotient with few values."""
+    if node.op is Ops.CMPLT and node.src[0].dtype is dtypes.index:
+        difference = below_zero(node)
+        return [] if difference is None else [difference]
+    if node.op in (Ops.IDIV, Ops.MOD) and node.dtype is dtypes.index and node.src[1].op is Ops.CONST:
+        value, divisor = node.src[0], node.src[1].arg
+        least, most = (bound // divisor for bound in value.bounds)
+        if most - least < MOST_QUOTIENTS:
+            return [value - divisor * k for k in range(least + 1, most + 1)]
+    return []
+
+
+def _changes(difference: UOp, loop: UOp) -> list[int]:
+    """The iterations of `loop` from which on an index can be negative, is always, no longer always, or never;
+    none where the loop has no part in it."""
+    span = span_of(difference, loop, frozenset()) if loop in difference.ranges else None
+    ends = () if span is None else (span.begin, span.sure_begin, span.sure_end, span.end)
+    return [end.arg for end in ends if end.op is Ops.CONST and 0 < end.arg < loop.extent]
