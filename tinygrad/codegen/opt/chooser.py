@@ -12,7 +12,6 @@ from tinygrad.codegen.opt.merge import mergeable_pair
 from tinygrad.codegen.opt.opts import Merge, Opt, Stage, Upcast, Vector
 from tinygrad.codegen.opt.plan import apply_opt
 from tinygrad.codegen.opt.staging import stageable
-from tinygrad.codegen.ranges import output_ranges
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ceildiv, round_up
@@ -76,9 +75,13 @@ class Chooser:
 
     def has_statistics(self) -> bool:
         """True if something is reduced once for each outer iteration, before the loops inside it run."""
-        outputs = output_ranges(self.nest)
-        reduces = (n for n in self.nest.toposort() if n.op is Ops.REDUCE and n.closed_ranges)
-        return any(n.ranges < outputs for n in reduces)
+        reduces = [n for n in self.nest.toposort() if n.op is Ops.REDUCE and n.closed_ranges]
+        outputs = [frozenset(store.closed_ranges) for store in self.nest.src]
+        if len(outputs) == 1 or not reduces:
+            return any(n.ranges < outputs[0] for n in reduces)
+        inside = [store.toposort(stop=lambda n: not n.closed_below) for store in self.nest.src]
+        return any(n.ranges < loops and n in below for loops, below in zip(outputs, inside, strict=True)
+                   for n in reduces)
 
     def outer_after(self, opt: Opt) -> int | None:
         """Apply a split; the identity of the loop left around it, None if no loop is left."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from tinygrad.codegen.opt.access import MemoryAccess, accesses_of
 from tinygrad.codegen.opt.chooser import Chooser, tile_size
+from tinygrad.codegen.opt.loop_partition import MOST_TAPS
 from tinygrad.codegen.opt.loops import is_stage_range, writes_what_it_reads
 from tinygrad.codegen.opt.opts import Accumulators, Split, Swap, Unroll, Upcast, Vector
 from tinygrad.codegen.ranges import range_named
@@ -32,8 +33,6 @@ TILES_TOGETHER = 2
 """Tiles of a transpose whose rows are stored one behind the other. More read too many rows at once."""
 MOST_OVERLAPPING = 8
 """Outputs side by side whose windows overlap (4 of a depthwise convolution took 1.1 to 1.2 times as long)."""
-MOST_TAPS = 32
-"""Items of a window that are written out one by one."""
 MOST_WRITTEN_OUT = 320
 """Operations of vectors side by side. A longer body hides more of its own latency, and takes long to compile:
 a random number, 150 operations, twice in place of four times takes 2% longer, once 5% (256 x 256, Zen 1)."""
@@ -232,25 +231,27 @@ class LaneChooser(Chooser):
         if self.has_statistics():
             return
         reduces = [n for n in self.nest.toposort() if n.op is Ops.REDUCE and n.closed_ranges]
-        taps = [r for n in reduces for r in n.closed_ranges]
-        if len(reduces) != 1 or any(r.arg[1] is not RangeKind.LOOP for r in taps):
+        taps = list(dict.fromkeys(r for n in reduces for r in n.closed_ranges))
+        if len(reduces) > len(self.nest.src) or any(n.closed_ranges != tuple(taps) for n in reduces) or \
+                any(r.arg[1] is not RangeKind.LOOP for r in taps):
             return
-        across = self.overlapping(taps)
+        across = dict.fromkeys(self.overlapping(store, taps) for store in self.nest.src)
         written = 1
         for r in reversed(taps):
             written *= r.extent
             if written > MOST_TAPS:
                 return
             self.take(Unroll(r.arg[0], r.extent))
-        if across is not None:
-            size = tile_size(across.extent, MOST_OVERLAPPING)
-            if size > 1:
-                self.take(Upcast(across.arg[0], size))
+        for r in across:
+            size = 1 if r is None else tile_size(r.extent, MOST_OVERLAPPING)
+            if r is not None and size > 1:
+                self.take(Upcast(r.arg[0], size))
 
-    def overlapping(self, taps: list[UOp]) -> UOp | None:
+    def overlapping(self, store: UOp, taps: list[UOp]) -> UOp | None:
         """A loop over outputs whose neighbouring iterations read the same items through other taps."""
-        loads = [a for a in accesses_of(self.nest) if a.node.op is Ops.LOAD]
-        for r in self.nest.src[0].closed_ranges:
+        inside = store.toposort()
+        loads = [a for a in accesses_of(self.nest) if a.node.op is Ops.LOAD and a.node in inside]
+        for r in store.closed_ranges:
             for load in loads:
                 step = load.step(r)
                 reach = [(abs(load.step(t) or 0), t.extent) for t in taps]

@@ -12,15 +12,19 @@ import itertools
 from collections.abc import Sequence
 
 from tinygrad.codegen.collapse import simplified
+from tinygrad.codegen.opt.access import steps_of
 from tinygrad.codegen.opt.loop_bounds import below_zero, span_of
 from tinygrad.codegen.opt.loops import writes_what_it_reads
 from tinygrad.codegen.ranges import ACCUMULATING, fresh_identity, is_plain
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.uop import UOp
+from tinygrad.helpers import prod
 
 MOST_STORES = 64
 """STOREs of a kernel whose loops are cut: the time that it takes to compile is theirs."""
+MOST_TAPS = 32
+"""Items of a window that are written out one by one."""
 MOST_QUOTIENTS = 4
 """Values of a quotient that a loop is cut for, as in a roll along an axis; more are a shuffle."""
 
@@ -65,18 +69,25 @@ def _at(value: UOp, changes: dict[UOp, UOp]) -> UOp:
 
 def partitions(nest: UOp, lanes: int) -> tuple[UOp, list[int]] | None:
     """(a loop over outputs, the iterations at which masks inside begin to hold or cease to), where there are
-    no more of them than vectors of `lanes` in an innermost loop; None where there is none."""
-    if writes_what_it_reads(nest) or any(n.op in ACCUMULATING for n in nest.toposort()):
+    fewer of them than vectors of `lanes` along memory; None where there is none. Of windows only a loop along
+    memory: what is masked around it is so for whole vectors."""
+    reduces = [n for n in nest.toposort() if n.op in ACCUMULATING]
+    if writes_what_it_reads(nest) or not all(map(_is_window, reduces)):
         return None
     for store in nest.src:
         differences = [d for n in store.toposort() for d in _differences(n)]
+        steps = steps_of(store.src[0].src[1])[0]
         for loop in store.closed_ranges if differences else ():
             begins = sorted({b for d in differences for b in _changes(d, loop)}) if is_plain(loop) else []
-            innermost = loop is store.closed_ranges[-1]
-            most = loop.extent // lanes if innermost else loop.extent
+            most = loop.extent // lanes if steps.get(loop) == 1 else 0 if reduces else loop.extent
             if begins and len(begins) < most and len(nest.src) + len(begins) <= MOST_STORES:
                 return loop, begins
     return None
+
+
+def _is_window(node: UOp) -> bool:
+    """True for a REDUCE over few items."""
+    return node.op is Ops.REDUCE and prod(r.extent for r in node.closed_ranges) <= MOST_TAPS
 
 
 def _differences(node: UOp) -> list[UOp]:
