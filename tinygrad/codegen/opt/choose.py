@@ -95,6 +95,7 @@ class CoreChooser(CoreUnitChooser, ScatterChooser, ByteDotChooser):
         self.original_work = work_and_items(self.nest)
         while (cut := partitions(self.nest, self.lanes())) is not None:
             self.take(Partition(cut[0].arg[0], tuple(cut[1])))
+        self.split_shuffled()
         self.merge_contiguous()
         is_chain = self.carry_scans()
         self.dot_bytes()

@@ -8,11 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tinygrad.codegen.opt.access import MemoryAccess, accesses_of
+from tinygrad.codegen.opt.loops import is_reduce_range
 from tinygrad.codegen.opt.merge import mergeable_pair
-from tinygrad.codegen.opt.opts import Merge, Opt, Stage, Upcast, Vector
+from tinygrad.codegen.opt.opts import Merge, Opt, Split, Stage, Upcast, Vector
 from tinygrad.codegen.opt.plan import apply_opt
 from tinygrad.codegen.opt.staging import stageable
+from tinygrad.codegen.ranges import is_plain, output_ranges
 from tinygrad.graph.ops import Ops, RangeKind
+from tinygrad.graph.symbolic import linear_terms
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ceildiv, round_up
 from tinygrad.renderer.machine import Machine
@@ -50,6 +53,11 @@ class Chooser:
         """Loops that walk memory as one would, as one."""
         while (pair := mergeable_pair(self.nest)) is not None:
             self.take(Merge(pair[0].arg[0], pair[1].arg[0]))
+
+    def split_shuffled(self) -> None:
+        """Loops along whose quotients by a number memory lies (channels that were shuffled) as two."""
+        while (found := shuffled_loop(self.nest)) is not None:
+            self.take(Split(*found))
 
     def ranges(self) -> list[UOp]:
         return [r for r in self.nest.toposort() if r.op is Ops.RANGE]
@@ -122,6 +130,19 @@ class Chooser:
         if outer is not None and size > 1:
             self.take(Upcast(outer, size))
         return size
+
+
+def shuffled_loop(nest: UOp) -> tuple[int, int] | None:
+    """(a loop over outputs, a number by whose multiples its iterations lie side by side in what is loaded);
+    None where there is none."""
+    outputs = output_ranges(nest)
+    for access in accesses_of(nest):
+        for atom, factor in linear_terms(access.node.src[0].src[1]).terms.items():
+            if atom.op is Ops.IDIV and factor == 1 and atom.src[0] in outputs and atom.src[1].op is Ops.CONST:
+                loop, divisor = atom.src
+                if is_plain(loop) and loop.extent % divisor.arg == 0 and not is_reduce_range(nest, loop):
+                    return loop.arg[0], divisor.arg
+    return None
 
 
 def tile_size(extent: int, most: int) -> int:
