@@ -1,4 +1,4 @@
-"""What is put together along an axis: loops that are cut where the pieces meet, and masks that are gone there."""
+"""What is put together along an axis: loops that are cut where the pieces meet, so that masks are gone."""
 from __future__ import annotations
 
 import numpy as np
@@ -70,7 +70,7 @@ def test_a_mask_of_two_loops_is_left_where_only_both_decide():
     assert np.array_equal(Tensor(array).realize().tril(60).numpy(), np.tril(array, 60))
     found = stages(Tensor(array).realize().tril(60))
     cut = next(opt for opt in found.plan.opts if isinstance(opt, Partition))
-    assert cut.begins == (61, 150)  # every row has what is left of the one, none has what is right of the other
+    assert cut.begins == (61, 150)  # every row has what is left of 61, none has what is right of 150
 
 
 def test_pieces_have_loops_of_their_own():
@@ -80,6 +80,47 @@ def test_pieces_have_loops_of_their_own():
     loops = [tuple(r.extent for r in store.closed_ranges) for store in cut.src]
     assert loops == [(8, 2, 5), (8, 6, 5), (8, 5)]
     assert len({r for store in cut.src for r in store.closed_ranges[1:]}) == 5
+
+
+WINDOWS = {
+    "depthwise convolution": lambda x, w: x.conv2d(w, groups=24, padding=1),
+    "the same, strides": lambda x, w: x.conv2d(w, groups=24, padding=1, stride=2),
+    "the largest": lambda x, w: x.max_pool2d((3, 3), stride=1, padding=1),
+    "the mean": lambda x, w: x.avg_pool2d((3, 3), stride=1, padding=1, count_include_pad=False),
+}
+
+
+@pytest.mark.parametrize("name", WINDOWS)
+@pytest.mark.parametrize("columns", [14, 57, 112])
+def test_windows_at_the_edge_of_an_image(name, columns):
+    image, weight = normal(2, 24, 9, columns), normal(24, 1, 3, 3)
+    value = WINDOWS[name](*[Tensor(a).realize() for a in (image, weight)])
+    if columns > 14:
+        assert any(isinstance(opt, Partition) for opt in stages(value).plan.opts)
+    around = -np.inf if "largest" in name else 0
+    padded = np.pad(image, ((0, 0), (0, 0), (1, 1), (1, 1)), constant_values=around)
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), (2, 3)).astype(np.float64)
+    if "largest" in name:
+        expected = windows.max((4, 5))
+    elif "mean" in name:
+        ones = np.pad(np.ones_like(image), ((0, 0), (0, 0), (1, 1), (1, 1)))
+        counts = np.lib.stride_tricks.sliding_window_view(ones, (3, 3), (2, 3)).sum((4, 5))
+        expected = windows.sum((4, 5)) / counts
+    else:
+        expected = (windows * weight[:, 0][None, :, None, None]).sum((4, 5))
+    step = 2 if "strides" in name else 1
+    np.testing.assert_allclose(value.numpy(), expected[:, :, ::step, ::step], rtol=1e-5, atol=1e-5)
+
+
+def test_channels_that_were_shuffled_are_lanes():
+    stored, weight = normal(4, 15, 15, 24), normal(96, 1, 3, 3)
+    image = Tensor(stored).realize().permute(3, 0, 1, 2).reshape(1, 96, 15, 15)
+    value = image.conv2d(Tensor(weight).realize(), groups=96, padding=1)
+    assert any(n.op is Ops.LOAD and n.dtype.count > 1 for n in stages(value).program)
+    padded = np.pad(stored.transpose(3, 0, 1, 2).reshape(96, 15, 15), ((0, 0), (1, 1), (1, 1)))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), (1, 2))
+    expected = (windows * weight[:, 0][:, None, None]).sum((3, 4))
+    np.testing.assert_allclose(value.numpy()[0], expected, rtol=1e-5, atol=1e-5)
 
 
 def test_a_loop_of_a_sum_is_not_cut():

@@ -12,6 +12,7 @@ from arrays import close, held, normal
 from schedules import count, counted, kernels
 
 from tinygrad import Tensor, nn
+from tinygrad.codegen.lower import lower
 from tinygrad.graph.ops import Ops
 from tinygrad.helpers import GlobalCounters
 
@@ -251,6 +252,25 @@ def test_a_cheap_value_is_computed_where_it_is_used() -> None:
     negated = -x
     assert count(negated.sum(0)) == 1
     assert count(negated @ x) == 1
+
+
+def test_a_short_sum_of_products_is_not_computed_in_every_window() -> None:
+    x, w, v = normal(1, 24, 12, 12), normal(112, 6, 1, 1, seed=1), normal(112, 1, 3, 3, seed=2)
+    result = held(x).conv2d(held(w), groups=4).relu().conv2d(held(v), groups=112, padding=1, stride=2)
+    assert count(result) == 2
+    inner = np.einsum("gchw,gkc->gkhw", x.reshape(4, 6, 12, 12), w.reshape(4, 28, 6)).reshape(112, 12, 12)
+    padded = np.pad(np.maximum(inner, 0), ((0, 0), (1, 1), (1, 1)))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), (1, 2))[:, ::2, ::2]
+    np.testing.assert_allclose(result.numpy()[0], (windows * v[:, 0][:, None, None]).sum((3, 4)), 1e-4, 1e-4)
+
+
+def test_the_items_of_windows_are_counted_without_a_loop() -> None:
+    """However they are counted, a mean is stored before a convolution reads it for each of its channels."""
+    image, weight = held(normal(1, 32, 14, 14)), held(normal(64, 32, 1, 1, seed=1))
+    means = (image.avg_pool2d((3, 3), stride=1, padding=1, count_include_pad=pads) for pads in (True, False))
+    whole, own = (kernels(mean.conv2d(weight).schedule()) for mean in means)
+    assert len(whole) == len(own) == 2 and whole[-1].ast is own[-1].ast
+    assert sum(n.op is Ops.REDUCE for n in lower(own[0].ast).toposort()) == 1
 
 
 def test_matmuls_in_a_row_are_a_kernel_each() -> None:

@@ -55,6 +55,17 @@ def pool_geometry(x: Tensor, kernel_size: Sizes, stride: Sizes | None, dilation:
     return kernel, strides, dilations, pads, enlarged
 
 
+def _counted_items(x: Tensor, axis: int, kernel: int, stride: int, dilation: int, counted: tuple[int, int],
+                   enlarged: tuple[int, int]) -> Tensor:
+    """How many items along an axis each window has, of the input and of the padding that is `counted`: 1 on
+    the axes behind it. An axis for itself is arithmetic, where all together would be a loop."""
+    ones = type(x).ones(x.shape[axis], dtype=dtypes.float32, device=x.device, requires_grad=False)
+    ones = pad_spatial(ones, [counted], value=1)
+    ones = pad_spatial(ones, [(enlarged[0] - counted[0], enlarged[1] - counted[1])])
+    counts = sliding_windows(ones, (kernel,), (stride,), (dilation,)).sum(-1)
+    return counts.reshape(-1, *(1,) * (-1 - axis))
+
+
 def avg_pool2d(self: Tensor, kernel_size: Sizes = (2, 2), stride: Sizes | None = None, dilation: Sizes = 1,
                padding: Padding = 0, ceil_mode: bool = False, count_include_pad: bool = True) -> Tensor:
     """The mean of each window over the last axes, as many as `kernel_size` has (2 for an int).
@@ -72,13 +83,9 @@ def avg_pool2d(self: Tensor, kernel_size: Sizes = (2, 2), stride: Sizes | None =
     counted = pads if count_include_pad else [(0, 0)] * len(pads)
     if counted == enlarged:
         return total / math.prod(kernel)
-    from tinygrad.tensor import Tensor
-
-    ones = Tensor.ones(*self.shape[self.ndim - len(kernel):], dtype=dtypes.float32, device=self.device,
-                       requires_grad=False)
-    ones = pad_spatial(ones, counted, value=1)
-    ones = pad_spatial(ones, [(b - cb, a - ca) for (b, a), (cb, ca) in zip(enlarged, counted, strict=True)])
-    counts = sliding_windows(ones, kernel, strides, dilations).sum(inner)
+    counts = functools.reduce(operator.mul, (
+        _counted_items(self, axis, *sizes)
+        for axis, *sizes in zip(inner, kernel, strides, dilations, counted, enlarged, strict=True)))
     return total / (counts.cast(total.dtype) if total.dtype.is_float else counts)
 
 

@@ -200,11 +200,13 @@ def reads_memory(order: Iterable[UOp]) -> dict[UOp, bool]:
     return reads
 
 
-def has_statistics(node: UOp, found: Mapping[UOp, bool], reduced: dict[UOp, bool]) -> bool:
+def has_statistics(node: UOp, found: Mapping[UOp, bool], reduced: dict[UOp, bool],
+                   reads: Mapping[UOp, bool]) -> bool:
     """Whether a node is elementwise in something and a reduce of it, spread out again: a normalised row.
-    `found` says so of its sources; `reduced` keeps which values are made of a reduce alone."""
+    `found` says so of its sources; `reduced` keeps which values are made of a reduce alone; sums that read no
+    memory (how many items of an image a window has) are none."""
     if node.op is Ops.EXPAND:
-        return _is_reduced(node.src[0], reduced)
+        return reads[node] and _is_reduced(node.src[0], reduced)
     if node.op in _PASSES_ITEMS_ON or node.op is Ops.LIVE_OUT:
         return any([found[s] for s in node.src])
     return False

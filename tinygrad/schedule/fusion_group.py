@@ -278,9 +278,9 @@ class FusionLegality:
         """
         if summary.is_closed or self.is_of_block(group, summary, access):
             return False
-        if summary.is_contraction or (summary.sums_outer_products and not group.runs_as_blocks):
-            if prod(r.extent for r in access.ranges) > summary.numel:
-                return True  # padded or repeated: its tiles would compute what is not there, its lanes jump
+        is_tiled = summary.is_contraction or (summary.sums_outer_products and not group.runs_as_blocks)
+        if is_tiled and prod(r.extent for r in access.ranges) > summary.numel:
+            return True  # padded or repeated: its tiles would compute what is not there, its lanes jump
         if group.root.op is Ops.ASSIGN and self.scatters_stores(summary):
             return True
         reduces = [*(r for r in group.reduces if not self.is_of_block(group, *r)), (summary, access)]

@@ -242,10 +242,9 @@ class LaneChooser(Chooser):
             if written > MOST_TAPS:
                 return
             self.take(Unroll(r.arg[0], r.extent))
-        for r in across:
-            size = 1 if r is None else tile_size(r.extent, MOST_OVERLAPPING)
-            if r is not None and size > 1:
-                self.take(Upcast(r.arg[0], size))
+        for loop in across:
+            if loop is not None and (size := tile_size(loop.extent, MOST_OVERLAPPING)) > 1:
+                self.take(Upcast(loop.arg[0], size))
 
     def overlapping(self, store: UOp, taps: list[UOp]) -> UOp | None:
         """A loop over outputs whose neighbouring iterations read the same items through other taps."""

@@ -2,9 +2,9 @@
 
 What is put together along an axis (`cat`, `pad`, `roll`) asks for every item where it comes from:
 `where(i < 5, a[i], b[i - 5])`. In: a nest before its loops have lanes, and a loop that STOREs close. Out:
-the same nest with a STORE for each piece of the loop, over a loop of its own: up to 5 it reads a, beyond it b.
-A mask that changes with other loops too always holds between two iterations and never outside of two others;
-in the pieces between it stays.
+the same nest with a STORE for each piece of the loop, over a loop of its own: the first reads a, the second
+b. A mask that changes with other loops too always holds between two iterations and never outside of two
+others; in the pieces between it stays.
 """
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def partitions(nest: UOp, lanes: int) -> tuple[UOp, list[int]] | None:
     if writes_what_it_reads(nest) or not all(map(_is_window, reduces)):
         return None
     for store in nest.src:
-        differences = [d for n in store.toposort() for d in _differences(n)]
+        differences = _differences(store)
         steps = steps_of(store.src[0].src[1])[0]
         for loop in store.closed_ranges if differences else ():
             begins = sorted({b for d in differences for b in _changes(d, loop)}) if is_plain(loop) else []
@@ -90,22 +90,30 @@ def _is_window(node: UOp) -> bool:
     return node.op is Ops.REDUCE and prod(r.extent for r in node.closed_ranges) <= MOST_TAPS
 
 
-def _differences(node: UOp) -> list[UOp]:
-    """Indices that become negative where `node` changes: a condition, or a quotient with few values."""
-    if node.op is Ops.CMPLT and node.src[0].dtype is dtypes.index:
-        difference = below_zero(node)
-        return [] if difference is None else [difference]
-    if node.op in (Ops.IDIV, Ops.MOD) and node.dtype is dtypes.index and node.src[1].op is Ops.CONST:
-        value, divisor = node.src[0], node.src[1].arg
-        least, most = (bound // divisor for bound in value.bounds)
-        if most - least < MOST_QUOTIENTS:
-            return [value - divisor * k for k in range(least + 1, most + 1)]
-    return []
+def _differences(store: UOp) -> list[UOp]:
+    """Indices that become negative where a mask changes, or one of few quotients in an address."""
+    found: list[UOp] = []
+    nodes = store.toposort()
+    masks = [n.src[2] for n in nodes if n.op is Ops.INDEX and len(n.src) == 3]
+    masks += [n.src[0] for n in nodes if n.op is Ops.WHERE and n.dtype is not dtypes.index]
+    for condition in UOp.sink(dict.fromkeys(masks)).toposort():
+        difference = below_zero(condition)
+        found += [] if difference is None else [difference]
+    for node in nodes:
+        if node.op in (Ops.IDIV, Ops.MOD) and node.dtype is dtypes.index and node.src[1].op is Ops.CONST:
+            value, divisor = node.src[0], node.src[1].arg
+            least, most = (bound // divisor for bound in value.bounds)
+            if most - least < MOST_QUOTIENTS:
+                found += [value - divisor * k for k in range(least + 1, most + 1)]
+    return found
 
 
 def _changes(difference: UOp, loop: UOp) -> list[int]:
     """The iterations of `loop` from which on an index can be negative, is always, no longer always, or never;
-    none where the loop has no part in it."""
+    none where the loop does not decide that for most of its iterations."""
     span = span_of(difference, loop, frozenset()) if loop in difference.ranges else None
     ends = () if span is None else (span.begin, span.sure_begin, span.sure_end, span.end)
-    return [end.arg for end in ends if end.op is Ops.CONST and 0 < end.arg < loop.extent]
+    numbers = [end.arg for end in ends if end.op is Ops.CONST]
+    if len(numbers) < 4 or 2 * (numbers[3] - numbers[2] + numbers[1] - numbers[0]) > loop.extent:
+        return []
+    return [number for number in numbers if 0 < number < loop.extent]
