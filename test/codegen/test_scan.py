@@ -126,3 +126,21 @@ def test_running_sums_of_products_of_matrices(columns):
     shares, values = integers(5, 7, 7), integers(5, 7, columns, seed=1)
     value = (held(shares) @ held(values)).cumsum(1)
     np.testing.assert_array_equal(value.numpy(), np.cumsum(shares @ values, 1))
+
+
+@pytest.mark.parametrize("axis", [1, 2])
+def test_outputs_with_more_loops_than_their_running_maxima(axis):
+    x, w = drawn(3, 31, 31), drawn(31, 31)
+    sums = np.logaddexp.accumulate(x.astype(np.float64), axis)
+    value = held(x).logcumsumexp(axis)
+    value = (value - value.mean(2, keepdim=True)) @ held(w)
+    np.testing.assert_allclose(value.numpy(), (sums - sums.mean(2, keepdims=True)) @ w, rtol=1e-4, atol=1e-4)
+
+
+def test_a_running_sum_is_computed_once_for_all_items_that_use_it():
+    x, w = integers(5, 30), integers(8, seed=1)
+    value = held(x).cumsum(1).reshape(5, 30, 1) * held(w)
+    np.testing.assert_array_equal(value.numpy(), np.cumsum(x, 1)[..., None] * w)
+    value = held(x).cumsum(1).reshape(5, 30, 1) * held(w)
+    nest = apply_plan(lower(value.schedule()[-1].ast), Plan((Scan(1),)))
+    assert [r.arg[0] for r in nest.src[0].closed_ranges] == [0, 1, 2]

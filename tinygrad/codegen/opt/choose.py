@@ -14,6 +14,8 @@ In: a loop nest and the device's numbers (lanes, registers, caches, threads). Ou
 """
 from __future__ import annotations
 
+from itertools import takewhile
+
 from tinygrad.codegen.cost import estimate
 from tinygrad.codegen.opt.access import accesses_of
 from tinygrad.codegen.opt.byte_dots import ByteDotChooser
@@ -126,9 +128,10 @@ class CoreChooser(CoreUnitChooser, ScatterChooser, ByteDotChooser):
         loops = [r for r in self.nest.src[0].closed_ranges if r.arg[1] is RangeKind.LOOP]
         costs = {f"r{r.arg[0]}_as_lanes": self.lane_cost(r, accesses) for r in loops}
         self.note("an item of a recurrence, against 1 without lanes", **costs)
-        if min(costs.values(), default=0.0) < CHAIN_COST:
+        around = list(takewhile(lambda r: r.arg[1] is RangeKind.LOOP, self.nest.src[0].closed_ranges))
+        if not around or min(costs.values()) < CHAIN_COST:
             return False
-        self.take(Upcast(loops[-1].arg[0], min(CHAINS, loops[-1].extent)))
+        self.take(Upcast(around[-1].arg[0], min(CHAINS, around[-1].extent)))
         return True
 
     def choose_lanes(self) -> None:

@@ -5,7 +5,8 @@
 The left side takes n * n / 2 additions, the recurrence on the right n, one after the other (Blelloch, "Prefix
 sums and their applications", 1990). In: a nest with prefix sums (`codegen/prefix_sum.py`) along a loop over
 outputs. Out: the nest with the value so far (RUNNING) in their place. The loop stays whole and runs in order,
-inside the other loops of its outputs. Items are added up from the first to the last.
+inside the loops that the items change with and outside all others, so that outputs share it. Items are added up
+from the first to the last.
 """
 from __future__ import annotations
 
@@ -29,8 +30,12 @@ def scan(nest: UOp, loop: UOp) -> UOp:
         before = UOp.new(Ops.RUNNING, item.dtype, (item, ordered), part.reduce.arg)
         instead[part.reduce] = UOp.new(part.reduce.arg, item.dtype, (before, item)).cast(part.reduce.dtype)
 
-    def innermost(store: UOp) -> UOp:
-        others = (r for r in store.closed_ranges if r is not loop)
-        return store.replace(src=(*values_of(store), *others, loop))
+    item_loops = frozenset[UOp]().union(*(p.item.ranges for p in found)) - {loop}
 
-    return UOp.sink(map(innermost, nest.src)).substitute(instead)
+    def ordered_loops(store: UOp) -> UOp:
+        closed = store.closed_ranges
+        around, inside = [r for r in closed if r in item_loops], [r for r in closed if r not in item_loops]
+        inside.sort(key=lambda r: r is not loop)
+        return store.replace(src=(*values_of(store), *around, *inside))
+
+    return UOp.sink(map(ordered_loops, nest.src)).substitute(instead)
