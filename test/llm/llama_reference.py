@@ -1,8 +1,8 @@
 """A Llama in float64 and NumPy, straight from a GGUF file: log-probabilities when nothing is rounded.
 
 `rounds`: what is multiplied with a weight is rounded to 8 bits in stretches of 32 items, as llama.cpp does
-it, and everything else stays in float64. So it says what that rounding alone costs. Written from the formulas,
-with nothing of this library; the `gguf` package dequantises.
+it, and everything else stays in float64. So it says what that rounding alone costs. Written from the
+formulas, with nothing of this library; the `gguf` package dequantises.
 """
 from __future__ import annotations
 
