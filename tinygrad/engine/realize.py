@@ -490,8 +490,7 @@ class Submission:
         self.steps += 1
 
     def transfer(self, ast: UOp, buffers: Sequence[Buffer], program: str = "") -> None:
-        """Make a COPY, or this process's part of a COLLECTIVE. `program` is what all that take part in it say
-        alike."""
+        """Make a COPY, or this process's part of a COLLECTIVE; `program` is what all processes say of it."""
         own = transfer_of(ast, [b.device for b in buffers])
         target, source = buffers[own.target], buffers[own.source]
         queue = queue_for_copy(target, source)
