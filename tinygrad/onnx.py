@@ -71,9 +71,33 @@ def given_inputs(run: OnnxRunner, files: Sequence[str], sizes: Mapping[str, int]
         free = [n for n in run.inputs if n not in given]
         if not equals and not free:
             raise OnnxError(f"the model takes {len(run.inputs)} inputs; {file} is one more")
-        given[name if equals else free[0]] = np.load(path, allow_pickle=False)
+        given[name if equals else free[0]] = read_array(path)
     return {name: given[name] if name in given else random_input(said, sizes, rng)
             for name, said in run.inputs.items()} | given
+
+
+def read_array(path: str) -> Array:
+    """The array in a file of NumPy. Raises OnnxError for what is none; nothing in it is executed."""
+    try:
+        array = np.load(path, allow_pickle=False)
+    except (ValueError, EOFError) as error:
+        raise OnnxError(f"{path} is no array as numpy.save writes it: {error}") from error
+    if not isinstance(array, np.ndarray):
+        raise OnnxError(f"{path} has several arrays; give each in a file of its own, as numpy.save writes it")
+    return array
+
+
+def sizes_of(run: OnnxRunner, given: Sequence[str]) -> dict[str, int]:
+    """The sizes that `AXIS=N` say. Raises OnnxError for axes that the model does not name."""
+    named = {n for said in run.inputs.values() for n in said.shape or () if isinstance(n, str)}
+    sizes = {}
+    for text in given:
+        name, _, number = text.rpartition("=")
+        if not number.isdigit() or name not in named:
+            raise OnnxError(f"--size takes AXIS=N, a number for an axis that has a name, got {text}; names "
+                            f"are {', '.join(sorted(named)) or 'none'}")
+        sizes[name] = int(number)
+    return sizes
 
 
 def measured(run: OnnxRunner, inputs: Mapping[str, Any], runs: int) -> dict[str, str]:
@@ -147,8 +171,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parsed(arguments)
     try:
         run = OnnxRunner(options.model)
-        sizes = {name: int(n) for name, _, n in (s.partition("=") for s in options.size)}
-        inputs = given_inputs(run, options.input, sizes)
+        inputs = given_inputs(run, options.input, sizes_of(run, options.size))
         opsets = [f"{domain or 'ai.onnx'} {version}" for domain, version in run.model.opsets.items()]
         print(f"{options.model}: {run.model.producer or 'unknown producer'}, operators of "
               f"{', '.join(opsets)}")

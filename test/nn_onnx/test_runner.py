@@ -139,6 +139,15 @@ def test_the_command_says_what_a_model_is_and_checks_it(tmp_path: Path, capsys: 
     printed = capsys.readouterr().out
     assert "input         x: float32 (batch, 3)" in printed and "3: 1 MatMul, 1 Add, 1 Relu" in printed
     assert "kernels       1\n" in printed and "check         y: " in printed
+    np.savez(tmp_path / "several.npz", np.ones(3), np.ones(4))
+    model = str(tmp_path / "model.onnx")
+    for option, given, said in (("--size", "rows=3", "has a name, got rows=3; names are batch"),
+                                ("--size", "batch=many", "got batch=many"),
+                                ("--input", "no.npy", "No such file"),
+                                ("--input", model, "is no array as numpy.save writes it"),
+                                ("--input", str(tmp_path / "several.npz"), "has several arrays")):
+        assert main([model, option, given]) == 2
+        assert said in capsys.readouterr().err
     (tmp_path / "model.onnx").write_bytes(b"no model")
     assert main([str(tmp_path / "model.onnx")]) == 2
     assert "is not an ONNX model" in capsys.readouterr().err
