@@ -9,7 +9,7 @@ from tinygrad import Context, Tensor, dtypes
 from tinygrad.codegen.compile import stages_of
 from tinygrad.codegen.lower import lower
 from tinygrad.codegen.opt.loop_partition import partition
-from tinygrad.codegen.opt.opts import Partition, Thread
+from tinygrad.codegen.opt.opts import PartitionLoop, Thread
 from tinygrad.codegen.opt.plan import apply_opt
 from tinygrad.graph.ops import Ops
 
@@ -44,7 +44,7 @@ def stages(value):
 def test_what_is_joined_reads_each_piece_without_a_mask(name):
     ours, _, shapes = JOINED[name]
     found = stages(ours(*[Tensor(normal(*shape)).realize() for shape in shapes]))
-    assert any(isinstance(opt, Partition) for opt in found.plan.opts)
+    assert any(isinstance(opt, PartitionLoop) for opt in found.plan.opts)
     assert not any(n.op is Ops.INDEX and len(n.src) == 3 for n in found.program)
 
 
@@ -69,14 +69,14 @@ def test_a_mask_of_two_loops_is_left_where_only_both_decide():
     array = normal(90, 200)
     assert np.array_equal(Tensor(array).realize().tril(60).numpy(), np.tril(array, 60))
     found = stages(Tensor(array).realize().tril(60))
-    cut = next(opt for opt in found.plan.opts if isinstance(opt, Partition))
+    cut = next(opt for opt in found.plan.opts if isinstance(opt, PartitionLoop))
     assert cut.begins == (61, 150)  # every row has what is left of 61, none has what is right of 150
 
 
 def test_pieces_have_loops_of_their_own():
     nest = lower((Tensor.rand(8, 6, 5).realize().pad(((0, 0), (2, 1), (0, 0))) + 0).schedule()[-1].ast)
     middle = nest.src[0].closed_ranges[1]
-    cut = apply_opt(nest, Partition(middle.arg[0], (2, 8)))
+    cut = apply_opt(nest, PartitionLoop(middle.arg[0], (2, 8)))
     loops = [tuple(r.extent for r in store.closed_ranges) for store in cut.src]
     assert loops == [(8, 2, 5), (8, 6, 5), (8, 5)]
     assert len({r for store in cut.src for r in store.closed_ranges[1:]}) == 5
@@ -96,7 +96,7 @@ def test_windows_at_the_edge_of_an_image(name, columns):
     image, weight = normal(2, 24, 9, columns), normal(24, 1, 3, 3)
     value = WINDOWS[name](*[Tensor(a).realize() for a in (image, weight)])
     if columns > 14:
-        assert any(isinstance(opt, Partition) for opt in stages(value).plan.opts)
+        assert any(isinstance(opt, PartitionLoop) for opt in stages(value).plan.opts)
     around = -np.inf if "largest" in name else 0
     padded = np.pad(image, ((0, 0), (0, 0), (1, 1), (1, 1)), constant_values=around)
     windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), (2, 3)).astype(np.float64)
@@ -132,7 +132,7 @@ def test_a_loop_of_a_sum_is_not_cut():
 
 def test_threads_share_loops_of_which_every_store_has_one():
     nest = lower(Tensor.cat(*[Tensor.rand(n, 3).realize() for n in (5, 9)]).schedule()[-1].ast)
-    nest = apply_opt(nest, Partition(nest.src[0].closed_ranges[0].arg[0], (5,)))
+    nest = apply_opt(nest, PartitionLoop(nest.src[0].closed_ranges[0].arg[0], (5,)))
     first, second = (store.closed_ranges[0].arg[0] for store in nest.src)
     shared = apply_opt(nest, Thread(first, (second,), 3))
     assert len({store.closed_ranges[0] for store in shared.src}) == 1

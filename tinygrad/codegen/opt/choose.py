@@ -26,7 +26,17 @@ from tinygrad.codegen.opt.core_units import CoreUnitChooser
 from tinygrad.codegen.opt.loop_bounds import has_loose_bounds
 from tinygrad.codegen.opt.loop_partition import partitions
 from tinygrad.codegen.opt.loops import writes_what_it_reads
-from tinygrad.codegen.opt.opts import Merge, Partition, Prefetch, Scan, Stage, Stream, Thread, Tighten, Upcast
+from tinygrad.codegen.opt.opts import (
+    Merge,
+    PartitionLoop,
+    Prefetch,
+    Scan,
+    Stage,
+    Stream,
+    Thread,
+    Tighten,
+    Upcast,
+)
 from tinygrad.codegen.opt.plan import Plan
 from tinygrad.codegen.opt.prefetch import prefetches
 from tinygrad.codegen.opt.staging import numbered_rows
@@ -96,7 +106,7 @@ class CoreChooser(CoreUnitChooser, ScatterChooser, ByteDotChooser):
     def plan(self) -> Plan:
         self.original_work = work_and_items(self.nest)
         while (cut := partitions(self.nest, self.lanes())) is not None:
-            self.take(Partition(cut[0].arg[0], tuple(cut[1])))
+            self.take(PartitionLoop(cut[0].arg[0], tuple(cut[1])))
         self.split_shuffled()
         self.merge_contiguous()
         is_chain = self.carry_scans()

@@ -180,7 +180,7 @@ class Accumulators(Splitting):
 
 
 @dataclass(frozen=True, repr=False)
-class Partition(Opt):
+class PartitionLoop(Opt):
     """A range over outputs as several, which begin at such iterations that masks inside them are decided."""
 
     range: Range
@@ -397,5 +397,6 @@ class Attention(Opt):
 
 OPTS: dict[str, type[Opt]] = {kind.word(): kind for kind in (
     Merge, Split, Swap, Thread, Global, Local, Vector, Upcast, Unroll, Row, OnlineSoftmax, Accumulators,
-    Scan, Scatter, Interchange, Partition, Tighten, Stream, Prefetch, Stage, Attention, MMA, Pad, ByteDot)}
+    Scan, Scatter, Interchange, PartitionLoop, Tighten, Stream, Prefetch, Stage, Attention, MMA, Pad,
+    ByteDot)}
 """Every change there is, by its word."""
