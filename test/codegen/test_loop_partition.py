@@ -136,5 +136,5 @@ def test_threads_share_loops_of_which_every_store_has_one():
     first, second = (store.closed_ranges[0].arg[0] for store in nest.src)
     shared = apply_opt(nest, Thread(first, (second,), 3))
     assert len({store.closed_ranges[0] for store in shared.src}) == 1
-    with pytest.raises(ValueError, match="there is a STORE in none of them"):
+    with pytest.raises(ValueError, match="each STORE, and all that it needs"):
         apply_opt(nest, Thread(first, (first,), 3))

@@ -25,7 +25,7 @@ from tinygrad.codegen.opt.choose_scatter import ScatterChooser
 from tinygrad.codegen.opt.core_units import CoreUnitChooser
 from tinygrad.codegen.opt.loop_bounds import has_loose_bounds
 from tinygrad.codegen.opt.loop_partition import partitions
-from tinygrad.codegen.opt.loops import writes_what_it_reads
+from tinygrad.codegen.opt.loops import are_shared, writes_what_it_reads
 from tinygrad.codegen.opt.opts import (
     Merge,
     PartitionLoop,
@@ -205,8 +205,7 @@ class CoreChooser(CoreUnitChooser, ScatterChooser, ByteDotChooser):
 
     def share_out_several(self, loops: list[UOp]) -> None:
         """Shares of each of the loops, where every one has outputs of its own and what they need inside."""
-        inside = all(not n.ranges.isdisjoint(loops) for n in self.nest.toposort() if n.op in ACCUMULATING)
-        if inside and not writes_what_it_reads(self.nest):
+        if are_shared(self.nest, loops) and not writes_what_it_reads(self.nest):
             first, *others = (r.arg[0] for r in loops)
             self.take(Thread(first, tuple(others), SHARES_A_THREAD * self.machine.threads))
 

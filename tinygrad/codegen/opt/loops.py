@@ -43,6 +43,13 @@ def is_shared(nest: UOp, r: UOp) -> bool:
                for n in nest.toposort() if n.op is Ops.STORE or n.op in ACCUMULATING)
 
 
+def are_shared(nest: UOp, loops: Sequence[UOp]) -> bool:
+    """True if every STORE closes one of the `loops`, nothing else does, and everything else is inside one."""
+    others = [n for n in nest.toposort() if n.op in ACCUMULATING]
+    return all(len(set(loops).intersection(store.closed_ranges)) == 1 for store in nest.src) and \
+        not any(n.ranges.isdisjoint(loops) or set(loops).intersection(n.closed_ranges) for n in others)
+
+
 def writes_what_it_reads(nest: UOp) -> bool:
     """True if a buffer is both loaded and stored: then nothing may be computed twice."""
     stored = {s.src[0].src[0] for s in nest.src}
@@ -83,10 +90,10 @@ def replace_range(nest: UOp, old: UOp, closing: Callable[[UOp], list[UOp]], valu
 
 def shared_out(nest: UOp, loops: Sequence[UOp], shares: int) -> UOp:
     """The nest in so many shares that threads take, each of them a part of every one of the `loops`. Raises
-    ValueError unless each STORE has one of these loops, outermost."""
-    if any(not store.closed_ranges or store.closed_ranges[0] not in loops for store in nest.src):
-        raise ValueError(f"threads cannot share {', '.join(f'r{r.arg[0]}' for r in loops)}: there is a STORE "
-                         "in none of them")
+    ValueError where threads cannot share these."""
+    if not are_shared(nest, loops):
+        raise ValueError(f"threads cannot share {', '.join(f'r{r.arg[0]}' for r in loops)}: each STORE, and "
+                         "all that it needs, has to be in one of them")
     identity = fresh_identity(nest)
     share = UOp.range(shares, identity, RangeKind.THREAD)
     for number, r in enumerate(loops):
