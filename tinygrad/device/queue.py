@@ -155,7 +155,7 @@ class Uses:
         self.reads.clear()
 
 
-class Group(NamedTuple):
+class CollectiveGroup(NamedTuple):
     """Who takes part in a collective, in order."""
 
     devices: tuple[str, ...]
@@ -179,7 +179,7 @@ class GatheredCopy(NamedTuple):
     nbytes: int
     program: str = ""
     """what it is for (`CommandQueue.program`)"""
-    group: Group | None = None
+    group: CollectiveGroup | None = None
     """of a collective"""
 
     def conflicts(self, others: Iterable[GatheredCopy]) -> bool:
@@ -229,7 +229,7 @@ class CommandQueue:
         target.fill_from(source, offset)
         return None
 
-    def collective(self, group: Group, target: Buffer, source: Buffer, offset: int,
+    def collective(self, group: CollectiveGroup, target: Buffer, source: Buffer, offset: int,
                    sources: tuple[TimelinePoint, ...] = ()) -> TimelinePoint | None:
         """Fill `target` with what all of a group have: of this one the bytes of `source` from `offset` on."""
         raise NotImplementedError

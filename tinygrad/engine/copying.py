@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from tinygrad.device import Buffer, Device
-from tinygrad.device.queue import CommandQueue, Group
+from tinygrad.device.queue import CommandQueue, CollectiveGroup
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
 from tinygrad.schedule.copies import starts_of_parts
@@ -20,7 +20,7 @@ class Transfer(NamedTuple):
     source: int
     start: int
     """the item of the source at which what it gives begins"""
-    group: Group | None
+    group: CollectiveGroup | None
     """of a COLLECTIVE: who takes part, and how"""
 
 
@@ -30,7 +30,7 @@ def transfer_of(ast: UOp, devices: Sequence[str]) -> Transfer:
     starts = starts_of_parts(ast)
     if ast.op is Ops.COPY:
         return Transfer(0, 1, starts[0], None)
-    group = Group(tuple(devices[len(starts):]), ast.arg[1].name if ast.arg[1] else "")
+    group = CollectiveGroup(tuple(devices[len(starts):]), ast.arg[1].name if ast.arg[1] else "")
     own = next((i for i, device in enumerate(group.devices) if Device[device].runs), 0)
     return Transfer(own, len(starts) + own, starts[own], group)
 

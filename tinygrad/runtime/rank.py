@@ -33,7 +33,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from tinygrad.device import Buffer, CompiledDevice
-from tinygrad.device.queue import GatheredCopy, Group, TimelinePoint, Timestamp, clock
+from tinygrad.device.queue import GatheredCopy, CollectiveGroup, TimelinePoint, Timestamp, clock
 from tinygrad.runtime.cpu import CPUAllocator, CPUDevice, cpu_renderer
 from tinygrad.runtime.cpu_queue import HAND_OVER, HostQueue, Timeline
 from tinygrad.runtime.null import NullAllocator, NullDevice
@@ -46,7 +46,7 @@ from tinygrad.runtime.rank_exchange import (
     Bytes,
     Letter,
     RankExchange,
-    Together,
+    JoinedCollective,
     parts,
     rank_of,
 )
@@ -205,7 +205,7 @@ class World:
             if self.rank == root:
                 self.sent += memory.nbytes * (self.size - 1)
 
-    def together(self, collective: Together, sent: Bytes, received: Bytes) -> None:
+    def together(self, collective: JoinedCollective, sent: Bytes, received: Bytes) -> None:
         """Fill `received` with what the ranks of a collective send, combined or joined, once all are found to
         be at it. What is small is gathered with the headers."""
         ranks, op = collective.ranks, COMBINED.get(collective.op)
@@ -373,7 +373,7 @@ class ExchangeQueue(HostQueue):
             takes_part = taker is None or own in (giver, taker)
             return TimelinePoint(self, self.pushed + 1, sources) if takes_part else None
 
-    def collective(self, group: Group, target: Buffer, source: Buffer, offset: int,
+    def collective(self, group: CollectiveGroup, target: Buffer, source: Buffer, offset: int,
                    sources: tuple[TimelinePoint, ...] = ()) -> TimelinePoint | None:
         with self.lock:
             self.gather(target, source, offset, sources, group)
@@ -381,7 +381,7 @@ class ExchangeQueue(HostQueue):
             return TimelinePoint(self, self.pushed + 1, sources) if takes_part else None
 
     def gather(self, target: Buffer, source: Buffer, offset: int, sources: tuple[TimelinePoint, ...],
-               group: Group | None = None) -> None:
+               group: CollectiveGroup | None = None) -> None:
         """Let this be part of the next exchange."""
         copy = GatheredCopy(target.device, source.device, target.root, source.root, (source, offset),
                             target.size, target.dtype.name, target.nbytes, self.program, group)

@@ -2,7 +2,7 @@
 
 In: copies and collectives of the schedule that stand together there (`schedule/exchanges.py`), the same in
 all ranks. Out: for each other rank what is sent to it and received from it (`Between`), as messages
-(`Letter`); what is broadcast; the collectives in which this rank takes part (`Together`). Who sends and waits
+(`Letter`); what is broadcast; the collectives in which this rank takes part (`JoinedCollective`). Who sends and waits
 is `rank.py`, with MPI, or `nccl.py`.
 """
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from tinygrad.device.host import seconds_of
-from tinygrad.device.queue import GatheredCopy, Group
+from tinygrad.device.queue import GatheredCopy, CollectiveGroup
 
 KIND = "RANK"
 Bytes: TypeAlias = "np.ndarray[Any, np.dtype[np.uint8]]"
@@ -62,7 +62,7 @@ COMBINED = {"ADD": Combined("SUM", np.add), "MUL": Combined("PROD", np.multiply)
             "MAX": Combined("MAX", np.maximum)}
 
 
-class Together(NamedTuple):
+class JoinedCollective(NamedTuple):
     """A collective, as one that takes part in it knows it."""
 
     number: int
@@ -94,7 +94,7 @@ class RankExchange:
         """the same bytes to all ranks: (a copy's number, the giver, whether this rank is it, what it is)"""
         self.to_everybody: list[tuple[int, int, bool, bytes]] = []
         """as `to_ranks`, to devices that every process has"""
-        self.collectives: list[Together] = []
+        self.collectives: list[JoinedCollective] = []
         self.bytes = 0
         for number, copy in enumerate(copies):
             if copy.group is not None:
@@ -126,12 +126,12 @@ class RankExchange:
         """about how long moving it takes, once all are there"""
         self.computing = dict.fromkeys(copy.program for copy in copies)
 
-    def add_collective(self, number: int, copy: GatheredCopy, group: Group, own: int) -> None:
+    def add_collective(self, number: int, copy: GatheredCopy, group: CollectiveGroup, own: int) -> None:
         """Take note of a collective, if this rank takes part in it."""
         ranks = tuple(rank for rank in map(rank_of, group.devices) if rank is not None)
         if own in ranks:
             text = repr((ranks, group.op, copy.items, copy.dtype, copy.program)).encode()
-            self.collectives.append(Together(len(self.own), ranks, group.op, copy.dtype, text))
+            self.collectives.append(JoinedCollective(len(self.own), ranks, group.op, copy.dtype, text))
             self.own.append(number)
             self.bytes += copy.nbytes
 

@@ -5,8 +5,8 @@
 The left side takes n * n / 2 additions, the recurrence on the right n, one after the other (Blelloch, "Prefix
 sums and their applications", 1990). In: a nest with prefix sums (`codegen/prefix_sum.py`) along a loop over
 outputs. Out: the nest with the value so far (RUNNING) in their place. The loop stays whole and runs in order,
-inside the loops that the items change with and outside all others, so that outputs share it. Items are added up
-from the first to the last.
+inside the loops that the items change with and outside all others, so that outputs share it. Items are added
+up from the first to the last.
 """
 from __future__ import annotations
 
