@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from tinygrad.device import Buffer, Device
-from tinygrad.device.queue import CommandQueue, CollectiveGroup
+from tinygrad.device.queue import CollectiveGroup, CommandQueue
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
 from tinygrad.schedule.copies import starts_of_parts

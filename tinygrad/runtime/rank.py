@@ -33,7 +33,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from tinygrad.device import Buffer, CompiledDevice
-from tinygrad.device.queue import GatheredCopy, CollectiveGroup, TimelinePoint, Timestamp, clock
+from tinygrad.device.queue import CollectiveGroup, GatheredCopy, TimelinePoint, Timestamp, clock
 from tinygrad.runtime.cpu import CPUAllocator, CPUDevice, cpu_renderer
 from tinygrad.runtime.cpu_queue import HAND_OVER, HostQueue, Timeline
 from tinygrad.runtime.null import NullAllocator, NullDevice
@@ -44,9 +44,9 @@ from tinygrad.runtime.rank_exchange import (
     PACKED,
     Between,
     Bytes,
+    JoinedCollective,
     Letter,
     RankExchange,
-    JoinedCollective,
     parts,
     rank_of,
 )

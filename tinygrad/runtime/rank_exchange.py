@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from tinygrad.device.host import seconds_of
-from tinygrad.device.queue import GatheredCopy, CollectiveGroup
+from tinygrad.device.queue import CollectiveGroup, GatheredCopy
 
 KIND = "RANK"
 Bytes: TypeAlias = "np.ndarray[Any, np.dtype[np.uint8]]"
