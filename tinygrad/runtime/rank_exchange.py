@@ -2,8 +2,8 @@
 
 In: copies and collectives of the schedule that stand together there (`schedule/exchanges.py`), the same in
 all ranks. Out: for each other rank what is sent to it and received from it (`Between`), as messages
-(`Letter`); what is broadcast; the collectives in which this rank takes part (`JoinedCollective`). Who sends and waits
-is `rank.py`, with MPI, or `nccl.py`.
+(`Letter`); what is broadcast; the collectives in which this rank takes part (`JoinedCollective`). Who sends
+and waits is `rank.py`, with MPI, or `nccl.py`.
 """
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ class CoreChooser(CoreUnitChooser, ScatterChooser, ByteDotChooser):
 
     def plan(self) -> Plan:
         self.original_work = work_and_items(self.nest)
-        while (cut := partitions(self.nest, self.lanes())) is not None:
+        while not prefix_sums(self.nest) and (cut := partitions(self.nest, self.lanes())) is not None:
             self.take(PartitionLoop(cut[0].arg[0], tuple(cut[1])))
         self.split_shuffled()
         self.merge_contiguous()
@@ -133,7 +133,10 @@ class CoreChooser(CoreUnitChooser, ScatterChooser, ByteDotChooser):
         loops_of_sums = dict.fromkeys(p.loop for p in prefix_sums(self.nest))
         if not loops_of_sums:
             return False
-        self.take(Scan(next(iter(loops_of_sums)).arg[0]))
+        try:
+            self.take(Scan(next(iter(loops_of_sums)).arg[0]))
+        except ValueError:  # outputs need the loop at several places
+            return False
         accesses = accesses_of(self.nest)
         loops = [r for r in self.nest.src[0].closed_ranges if r.arg[1] is RangeKind.LOOP]
         costs = {f"r{r.arg[0]}_as_lanes": self.lane_cost(r, accesses) for r in loops}

@@ -19,7 +19,8 @@ from tinygrad.graph.uop import UOp
 
 
 def scan(nest: UOp, loop: UOp) -> UOp:
-    """The nest with the prefix sums along `loop` carried. Raises ValueError where there are none."""
+    """The nest with the prefix sums along `loop` carried. Raises ValueError where there are none, and where
+    outputs would need the loop at several places."""
     found = [p for p in prefix_sums(nest) if p.loop is loop]
     if not found:
         raise ValueError(f"nothing is reduced up to each iteration of r{loop.arg[0]}")
@@ -38,4 +39,7 @@ def scan(nest: UOp, loop: UOp) -> UOp:
         inside.sort(key=lambda r: r is not loop)
         return store.replace(src=(*values_of(store), *around, *inside))
 
-    return UOp.sink(map(ordered_loops, nest.src)).substitute(instead)
+    stores = [ordered_loops(store) for store in nest.src]
+    if len({closed[:closed.index(loop)] for s in stores if loop in (closed := s.closed_ranges)}) > 1:
+        raise ValueError(f"outputs need r{loop.arg[0]} inside loops of their own")
+    return UOp.sink(stores).substitute(instead)
