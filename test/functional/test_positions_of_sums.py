@@ -1,0 +1,36 @@
+"""Positions of the largest of sums that one kernel could compute at two places, rounded otherwise at each."""
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from arrays import drawn, held
+
+
+def attention(x):
+    """Each column of (N, T, C) is a head of one number."""
+    heads = x.reshape(*x.shape, 1).transpose(1, 2)
+    return ((heads @ heads.transpose(2, 3)).softmax(-1) @ heads).transpose(1, 2).reshape(x.shape)
+
+
+def attention_by_numpy(x):
+    heads = x.astype(np.float64).transpose(0, 2, 1)[..., None]
+    shares = np.exp(heads * heads.swapaxes(2, 3))
+    return (shares / shares.sum(-1, keepdims=True) @ heads)[..., 0].transpose(0, 2, 1)
+
+
+POSITIONS = {
+    "argmax": (lambda x: x.argmax(-1), lambda x: x.argmax(-1)),
+    "argsort": (lambda x: x.argsort(-1), lambda x: x.argsort(-1)),
+    "topk": (lambda x: x.topk(1)[1], lambda x: x.argmax(-1)[..., None]),
+    "values of topk": (lambda x: x.topk(1)[0], lambda x: x.max(-1, keepdims=True)),
+    "cummax": (lambda x: x.cummax(-1)[1], lambda x: np.maximum.accumulate(
+        np.where(x == np.maximum.accumulate(x, -1), np.arange(x.shape[-1]), 0), -1)),
+}
+
+
+@pytest.mark.parametrize("name", POSITIONS)
+@pytest.mark.parametrize("columns", [4, 8])
+def test_no_item_precedes_itself(name, columns):
+    ours, expected = POSITIONS[name]
+    x = drawn(40, 7, columns)
+    np.testing.assert_allclose(ours(attention(held(x))).numpy(), expected(attention_by_numpy(x)), rtol=1e-5)
