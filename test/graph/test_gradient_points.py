@@ -91,3 +91,9 @@ def test_a_masked_power_that_overflows_has_no_gradient():
     x = Tensor([1.0, 1000.0])
     found = (x < 10).where(x.exp(), x).sum().gradient(x)[0].numpy()
     np.testing.assert_allclose(found, [np.e, 1], rtol=1e-6)
+
+
+def test_deviations_of_equal_items_have_no_gradient():
+    x = Tensor([[1.0, 2.0, 4.0], [3.0, 3.0, 3.0]])
+    (found,) = x.std(1).sum().gradient(x)
+    np.testing.assert_allclose(found.numpy(), [[-0.43643578, -0.10910895, 0.54554473], [0, 0, 0]], rtol=1e-5)

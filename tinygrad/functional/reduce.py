@@ -151,7 +151,8 @@ def var(self: Tensor, axis: Axis = None, keepdim: bool = False, correction: floa
 def std(self: Tensor, axis: Axis = None, keepdim: bool = False, correction: float = 1) -> Tensor:
     """The standard deviation, the square root of the variance over (items - correction).
 
-    Half types are rounded once, after the root, so that no variance overflows.
+    Half types are rounded once, after the root, so that no variance overflows. Where all items are equal the
+    gradient is 0, as PyTorch has it.
     """
     return std_mean(self, axis, keepdim, correction)[0]
 
@@ -161,7 +162,8 @@ def std_mean(self: Tensor, axis: Axis = None, keepdim: bool = False, correction:
     """(standard deviation, mean)."""
     dtype = least_upper_float(self.dtype)
     variance, center = _var_mean(self, axis, keepdim, correction)
-    return variance.sqrt().cast(dtype), center.cast(dtype)
+    flat = variance == 0  # the root's gradient is infinite there; that of the deviation is taken as 0
+    return flat.where(0, flat.where(1, variance).sqrt()).cast(dtype), center.cast(dtype)
 
 
 def argmax(self: Tensor, axis: int | None = None, keepdim: bool = False) -> Tensor:
