@@ -221,8 +221,8 @@ class GraphSummary:
             self.of[node] = self.summary(node)
 
     def note_unpacking(self, node: UOp) -> None:
-        """What an integer is unpacked from, given that its sources' is known."""
-        if not node.dtype.is_int:
+        """What an integer, or one as a float, is unpacked from, given that its sources' is known."""
+        if not node.dtype.is_int and node.op is not Ops.CAST and node.op not in Family.VIEW:
             return
         if node in self.forced or node.op in (Ops.BUFFER, Ops.CONTIGUOUS, *Family.TRANSFER):
             self.packed[node] = PackedSource(int(node.numel) * node.dtype.itemsize, 0)
