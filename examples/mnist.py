@@ -71,7 +71,7 @@ def train(model: Digits, images: Array, labels: Array, epochs: int, batch: int, 
     losses, accuracies, times = list[float](), list[float](), list[float]()
     with tqdm(total=epochs * per_epoch, desc="training", unit="step") as bar:
         for epoch in range(epochs):
-            for chosen in nn.datasets.batches(len(images), batch, epoch=epoch):
+            for chosen in nn.datasets.batches(len(images), batch, int(rng.integers(1 << 30)), epoch):
                 x = Tensor(moved(images[chosen], 2, False, rng)).shard(devices, axis=0)
                 y = Tensor(labels[chosen]).shard(devices, axis=0)
                 optimizer.lr.assign([learning_rate(len(losses) / (epochs * per_epoch))]).realize()

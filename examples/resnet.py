@@ -73,7 +73,7 @@ def train(model: ResNet, images: Array, labels: Array, epochs: int, batch: int, 
     losses: list[float] = []
     with tqdm(total=steps, desc="training", unit="step") as bar:
         for epoch in range(epochs):
-            for rows in nn.datasets.batches(len(images), batch, epoch=epoch):
+            for rows in nn.datasets.batches(len(images), batch, int(rng.integers(1 << 30)), epoch):
                 progress = len(losses) / steps
                 optimizer.lr.assign([0.1 * min(1, progress / 0.2, (1 - progress) / 0.8)]).realize()
                 losses.append(step(Tensor(moved(images[rows], 4, mirrors, rng)), Tensor(labels[rows])).item())

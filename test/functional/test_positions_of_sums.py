@@ -5,6 +5,8 @@ import numpy as np
 import pytest
 from arrays import drawn, held
 
+from tinygrad.helpers import GlobalCounters
+
 
 def attention(x):
     """Each column of (N, T, C) is a head of one number."""
@@ -34,3 +36,14 @@ def test_no_item_precedes_itself(name, columns):
     ours, expected = POSITIONS[name]
     x = drawn(40, 7, columns)
     np.testing.assert_allclose(ours(attention(held(x))).numpy(), expected(attention_by_numpy(x)), rtol=1e-5)
+
+
+def test_what_is_in_memory_is_not_copied():
+    """Also where its tensor stands for how it was computed, for gradients that may be asked for."""
+    product = (held(drawn(30, 40)) @ held(drawn(40, 20)).is_param_()).realize()
+    GlobalCounters.reset()
+    product.topk(2)[1].realize()
+    of_product = GlobalCounters.kernel_count
+    GlobalCounters.reset()
+    held(product.numpy()).topk(2)[1].realize()
+    assert of_product == GlobalCounters.kernel_count

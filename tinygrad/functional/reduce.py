@@ -195,9 +195,12 @@ def argmin(self: Tensor, axis: int | None = None, keepdim: bool = False) -> Tens
 def _computed_once(x: UOp) -> UOp:
     """x, kept in memory where it is made of sums of floats. Positions are found by comparing values with
     themselves; a sum that is computed at two places of a kernel may be rounded otherwise at each."""
-    stored = (Ops.BUFFER, Ops.CONTIGUOUS, Ops.ASSIGN, Ops.COPY)
-    is_rounded = any(n.op is Ops.REDUCE and n.arg[0] is not Ops.MAX and n.dtype.is_float
-                     for n in x.toposort(stop=lambda n: n.op in stored))
+
+    def is_stored(node: UOp) -> bool:
+        return node.realized_view is not None or node.op in (Ops.BUFFER, Ops.CONTIGUOUS, Ops.ASSIGN, Ops.COPY)
+
+    is_rounded = any(n.op is Ops.REDUCE and n.arg[0] is not Ops.MAX and n.dtype.is_float and not is_stored(n)
+                     for n in x.toposort(stop=is_stored))
     return x.contiguous() if is_rounded else x
 
 

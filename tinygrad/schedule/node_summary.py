@@ -216,7 +216,7 @@ class GraphSummary:
         for node in order:
             below = [depth[s] for s in node.src]
             depth[node] = (max(below) if below else 0) + (node.op is Ops.REDUCE)
-            statistics[node] = self.reads[node] and has_statistics(node, statistics, reduced, self.reads)
+            statistics[node] = has_statistics(node, statistics, reduced, self.reads)
             self.note_unpacking(node)
             self.of[node] = self.summary(node)
 

@@ -69,6 +69,23 @@ class GraphCall:
         return expression_of(result) if isinstance(result, torch.SymInt) else None
 
 
+    def value(self, values: dict[Node, Any], symbols: Values | None) -> Any:
+        """The result, of those of the operators before it."""
+        if symbols is not None and self.size is not None:
+            return size_of(self.size, symbols)
+        kind = self.dtypes[0] if self.promoted else None
+        args = [value_of(argument, values, kind) for argument in self.result.args]
+        named = {name: value_of(argument, values, kind) for name, argument in self.result.kwargs.items()
+                 if name not in PLACES_OF_MEMORY}
+        if isinstance(self.result.meta.get("val"), torch.SymFloat):
+            args = [number_of(argument, dtypes.float64) for argument in args]
+        if symbols is not None and str(self.result.target) in VIEWS:
+            args[1] = [size_of(expression_of(n), symbols) for n in self.result.meta["val"].shape]
+        if self.layout is not None:
+            named["layout"] = self.layout
+        return with_dtypes(self.function(*args, **named), self.dtypes)
+
+
 @dataclass(frozen=True)
 class GraphProgram:
     """A graph as steps, with its inputs and results by their nodes."""
@@ -93,25 +110,15 @@ class GraphProgram:
         if symbols is not None:
             values |= {node: size_of(expression_of(node.meta["val"]), symbols) for node in self.inputs
                        if isinstance(node.meta.get("val"), torch.SymInt)}
-        for step in self.steps:
-            if observer.active is not None:
-                observer.active.written_at(*step.origin)
-            if symbols is not None and step.size is not None:
-                values[step.result] = size_of(step.size, symbols)
-                continue
-            kind = step.dtypes[0] if step.promoted else None
-            args = [value_of(argument, values, kind) for argument in step.result.args]
-            named = {name: value_of(argument, values, kind) for name, argument in step.result.kwargs.items()
-                     if name not in PLACES_OF_MEMORY}
-            if isinstance(step.result.meta.get("val"), torch.SymFloat):
-                args = [number_of(argument, dtypes.float64) for argument in args]
-            if symbols is not None and str(step.result.target) in VIEWS:
-                args[1] = [size_of(expression_of(n), symbols) for n in step.result.meta["val"].shape]
-            if step.layout is not None:
-                named["layout"] = step.layout
-            values[step.result] = with_dtypes(step.function(*args, **named), step.dtypes)
-        if observer.active is not None:
-            observer.active.written_at()
+        watcher = observer.active
+        try:
+            for step in self.steps:
+                if watcher is not None:
+                    watcher.written_at(*step.origin)
+                values[step.result] = step.value(values, symbols)
+        finally:
+            if watcher is not None:
+                watcher.written_at()
         return [values[output] if isinstance(output, Node) else output for output in self.outputs]
 
 

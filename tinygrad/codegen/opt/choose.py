@@ -1,8 +1,8 @@
 """The cost model: a good Plan at once, without running anything.
 
 In: a loop nest and the device's numbers (lanes, registers, caches, threads). Out: a Plan. The steps in order:
-1. ranges that are contiguous in every access become one (a 4-d elementwise kernel is one loop), and running
-   sums recurrences (`scan.py`);
+1. loops are cut where masks change (`loop_partition.py`), ranges that are contiguous in every access become
+   one (a 4-d elementwise kernel is one loop), and running sums recurrences (`scan.py`);
 2. segment sums become one-pass scatter-adds, and nothing else changes (`scatter_add.py`); else rows that
    several loops read are cached (`cached_rows.py`);
 3. a contraction gets a tile of accumulators (`tiles.py`), its operands panels (`panels.py`);
@@ -105,8 +105,9 @@ class CoreChooser(CoreUnitChooser, ScatterChooser, ByteDotChooser):
 
     def plan(self) -> Plan:
         self.original_work = work_and_items(self.nest)
-        while not prefix_sums(self.nest) and (cut := partitions(self.nest, self.lanes())) is not None:
-            self.take(PartitionLoop(cut[0].arg[0], tuple(cut[1])))
+        if not prefix_sums(self.nest):  # a scan needs its loop whole in all outputs
+            while (cut := partitions(self.nest, self.lanes())) is not None:
+                self.take(PartitionLoop(cut[0].arg[0], tuple(cut[1])))
         self.split_shuffled()
         self.merge_contiguous()
         is_chain = self.carry_scans()
