@@ -135,6 +135,7 @@ def work(kind, i):
         for _ in range(3):
             step(ones)
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
 interrupts = 0
 for i in range(200):

@@ -468,6 +468,7 @@ def ends(how):
     return handler
 
 kind, seconds, rank, program, *sys.argv[1:] = sys.argv[1:]
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 if os.environ["OMPI_COMM_WORLD_RANK"] == rank:
     if kind in ("raises", "exits"):
         signal.signal(signal.SIGALRM, ends(kind))
