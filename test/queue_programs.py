@@ -19,13 +19,25 @@ LARGE = 1 << 20
 rng = np.random.default_rng(11)
 
 
-@pytest.fixture
-def gate() -> Iterator[Timeline]:
-    """What queues can be made to wait for; open at the test's end."""
-    timeline = Timeline("gate")
+def opened_after(name: str) -> Iterator[Timeline]:
+    """A timeline that has come to everything at the test's end: memory that was used until one of its points
+    goes to whoever asks next, whose queue would wait for ever."""
+    timeline = Timeline(name)
     yield timeline
     timeline.set(1 << 40)
     Device.synchronize()
+
+
+@pytest.fixture
+def gate() -> Iterator[Timeline]:
+    """What queues can be made to wait for; open at the test's end."""
+    yield from opened_after("gate")
+
+
+@pytest.fixture
+def other_gate() -> Iterator[Timeline]:
+    """A second one."""
+    yield from opened_after("other")
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from arrays import drawn
 from queue_programs import file_of, from_file, in_thread, rng
 from queue_programs import gate as gate
 from queue_programs import handed_over as handed_over
+from queue_programs import other_gate as other_gate
 from queue_programs import queue as queue
 
 from tinygrad import Device, Tensor, TinyJit, dtypes
@@ -146,12 +147,11 @@ def test_uses_know_what_has_to_be_waited_for(gate: Timeline) -> None:
     assert named(uses.before_writing()) == [("gate", 4)]
 
 
-def test_many_uses_are_noted_as_one_by_one(gate: Timeline) -> None:
-    other = Timeline("other")
+def test_many_uses_are_noted_as_one_by_one(gate: Timeline, other_gate: Timeline) -> None:
     one, many = ([Buffer("CPU", 4, dtypes.float32).allocate() for _ in range(3)] for _ in range(2))
     shared = np.zeros(4, np.float32)
     seen = [Buffer.from_numpy(shared), Buffer.from_numpy(shared)]
-    commands = [(gate.point(1), 1, (0, 1, 2)), (gate.point(2), 0, (0, 1)), (other.point(1), 1, (2, 0)),
+    commands = [(gate.point(1), 1, (0, 1, 2)), (gate.point(2), 0, (0, 1)), (other_gate.point(1), 1, (2, 0)),
                 (gate.point(3), 2, (1, 2, 0))]
     for point, outputs, used in commands:
         for number, place in enumerate(used):
