@@ -12,6 +12,7 @@ pytest.importorskip("onnx", reason='the tests of ONNX take the onnx package: pip
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+import tinygrad
 from tinygrad.graph.ops import Ops
 from tinygrad.helpers import GlobalCounters
 from tinygrad.nn.onnx import OnnxError, OnnxRunner
@@ -102,6 +103,22 @@ def test_an_input_that_makes_shapes_belongs_to_the_kind_of_call() -> None:
     for shape in ([2, 3], [2, 3], [2, 3], [3, 2], [6, -1], [3, 2]):
         made = run(x=np.arange(6, dtype=np.float32), shape=np.array(shape))["y"]
         np.testing.assert_array_equal(made.numpy(), np.arange(6).reshape(shape))
+
+
+def test_a_recording_names_the_nodes_of_the_model() -> None:
+    then = helper.make_graph([helper.make_node("MatMul", ["h", "w"], ["a"])], "then", [], [info("a")])
+    other = helper.make_graph([helper.make_node("Neg", ["h"], ["b"])], "else", [], [info("b")])
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["h"], name="/first/MatMul"),
+             helper.make_node("If", ["flag"], ["c"], name="/if", then_branch=then, else_branch=other),
+             helper.make_node("ReduceSum", ["c"], ["y"])]
+    run = OnnxRunner(model_of(nodes, [info("x", [64, 64]), info("flag", [], TensorProto.BOOL)], [info("y")],
+                              {"w": np.eye(64, dtype=np.float32)}))
+    with tinygrad.profile() as recorded:
+        for _ in range(3):
+            run(x=np.ones((64, 64), np.float32), flag=True)
+    assert [row.count for row in recorded.rows("line")] == [9]
+    assert {row.name: row.count for row in recorded.rows("module")} == {
+        "MatMul '/first/MatMul'": 3, "MatMul of 'a' in If '/if'": 3, "ReduceSum of 'y'": 3}
 
 
 def test_only_the_branch_taken_is_walked() -> None:

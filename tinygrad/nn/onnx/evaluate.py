@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from tinygrad import observer
 from tinygrad.device import Device
 from tinygrad.nn.onnx.host import HOST, MOST_ITEMS, Unknown, known_sizes
 from tinygrad.nn.onnx.model import Graph, Node, OnnxError, Reference
@@ -52,6 +53,8 @@ class Evaluator:
     """values that are the same in every run, by their identity"""
     folded: dict[tuple[int, ...], tuple[Node, dict[str, Value]]] = field(default_factory=dict)
     """what nodes in branches and loops gave that depend on such values only, by node and values"""
+    inside: str = ""
+    """the node that runs, and those whose graphs it is in, where a recording asks for them"""
 
     # --- values in other forms ------------------------------------------------------------------------------
 
@@ -138,8 +141,18 @@ class Evaluator:
         return self.folded[key][1]
 
     def results(self, node: Node, values: Mapping[str, Value]) -> dict[str, Value]:
-        """The results of a node, by name."""
-        return dict(zip(node.outputs, self.node(node, values), strict=False))
+        """The results of a node, by name. A recording shows the node as the module that they are of."""
+        watcher = observer.active
+        if watcher is None:
+            return dict(zip(node.outputs, self.node(node, values), strict=False))
+        around = self.inside
+        self.inside = f"{node} in {around}" if around else str(node)
+        try:
+            watcher.written_at(module=self.inside)
+            return dict(zip(node.outputs, self.node(node, values), strict=False))
+        finally:
+            self.inside = around
+            watcher.written_at(module=around)
 
     def node(self, node: Node, values: Mapping[str, Value]) -> list[Value]:
         """The results of one node. Raises OnnxError that names it."""
