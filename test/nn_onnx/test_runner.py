@@ -72,6 +72,21 @@ def test_runs_of_equal_shapes_replay_a_trace() -> None:
     np.testing.assert_array_equal(run(x=np.zeros((5, 3), np.float32))["y"].numpy(), [[0.5, 0]] * 5)
 
 
+def test_what_is_written_to_results_is_not_in_inputs_and_weights() -> None:
+    large = np.arange(1200, dtype=np.float32).reshape(3, 400)
+    nodes = [helper.make_node("MatMul", ["x", "weight"], ["y"]),
+             helper.make_node("Identity", ["x"], ["same"]),
+             helper.make_node("Transpose", ["large"], ["turned"])]
+    outputs = [info("y"), info("same"), info("turned"), info("weight", [3, 2]), info("large", [3, 400])]
+    run = OnnxRunner(model_of(nodes, [info("x", [1, 3])], outputs, {"weight": WEIGHT, "large": large}))
+    expected, x = {"y": X @ WEIGHT, "same": X, "turned": large.T, "weight": WEIGHT, "large": large}, Tensor(X)
+    for _ in range(4):
+        results = run(x=x)
+        for name, want in expected.items():
+            np.testing.assert_array_equal(results[name].numpy(), want)
+            results[name].assign(results[name] * 0).realize()
+
+
 def test_what_depends_on_no_input_is_computed_once() -> None:
     nodes = [helper.make_node("Transpose", ["w"], ["t"]), helper.make_node("Exp", ["t"], ["e"]),
              helper.make_node("MatMul", ["x", "e"], ["y"])]

@@ -155,11 +155,14 @@ class Inputs:
         """for each of `memories`, the number of its tensor"""
         self.origins: list[Storage] = []
         """for each tensor, the memory that it showed before it was put in order"""
-        self.unrealized: list[Tensor] = []
-        """what is live and not in memory, or was not before the call"""
         self.objects: list[Any] = []
         """arguments that are compared by identity"""
         self.structure = self.flatten(values)
+
+    @functools.cached_property
+    def unrealized(self) -> list[Tensor]:
+        """What is live and not in memory, or was not before the call."""
+        return unrealized_tensors()
 
     def flatten(self, value: Any, is_rebuilt: bool = True) -> Any:
         """`value` as something to compare and hash, with a slot in place of every tensor that `changed`
@@ -211,10 +214,12 @@ class Inputs:
                 raise JitError(f"the variable {name} is bound to {self.variables[name]} and to {number} in "
                                "one call; give the two different names")
 
-    def realize(self) -> None:
-        """Give every input memory in which it lies in order; write what is pending."""
-        self.unrealized = unrealized_tensors()
-        todo = [*filter(is_to_compute, self.tensors), *pending_among(self.unrealized)]
+    def realize(self, alone: bool = False) -> None:
+        """Give every input memory in which it lies in order; write what is pending, unless the function
+        reaches the inputs `alone`."""
+        todo = [*filter(is_to_compute, self.tensors)]
+        if not alone:
+            todo += pending_among(self.unrealized)
         if todo:
             todo[0].realize(*todo[1:])
         nodes = [tensor.uop for tensor in self.tensors]

@@ -82,6 +82,9 @@ class TinyJit(Generic[P, R]):
     ([2, 4], [6, 8])
     """
 
+    alone = False
+    """whether the function reaches no tensors but its arguments and such as nobody else has"""
+
     def __init__(self, function: Callable[P, R]) -> None:
         if not callable(function):
             raise TypeError(f"TinyJit takes a function, not a {type(function).__name__}; write @classmethod "
@@ -135,7 +138,7 @@ class TinyJit(Generic[P, R]):
             return self.function(*bound, *args, **kwargs)
         with engine_lock:
             inputs = Inputs((args, dict(sorted(kwargs.items()))))
-            inputs.realize()
+            inputs.realize(self.alone)
             kind, trace = self.trace_for(inputs)
             changed_since = None if trace is None else broken(trace.guards, inputs)
             if trace is not None and changed_since is None:
@@ -165,7 +168,7 @@ class TinyJit(Generic[P, R]):
 
     def _tracer(self, inputs: Inputs) -> Tracer:
         """What traces a call with `inputs`."""
-        return Tracer(inputs)
+        return Tracer(inputs, self.alone)
 
     def keep(self, kind: CallKind, tracer: Tracer) -> None:
         """Keep what was traced, if it can be replayed. Where the call made state, the next one is traced, for
@@ -193,8 +196,7 @@ class PureJit(TinyJit[P, R]):
     holds, or held, is not theirs.
     """
 
-    def _tracer(self, inputs: Inputs) -> Tracer:
-        return Tracer(inputs, alone=True)
+    alone = True
 
     def keep(self, kind: CallKind, tracer: Tracer) -> None:
         if tracer.trace is not None and all(p.state is None or p.is_constant for p in tracer.trace.places):

@@ -16,7 +16,8 @@ import numpy as np
 from tinygrad.device import canonical_device
 from tinygrad.engine.realize import JitError
 from tinygrad.graph.sizes import changed_sizes, unbound
-from tinygrad.jit import TinyJit
+from tinygrad.jit.arguments import CallKind
+from tinygrad.jit.jit import PureJit, Tracer
 from tinygrad.nn.onnx.channels import fold_channel_maps
 from tinygrad.nn.onnx.dynamic import DynamicAxes, with_numbers
 from tinygrad.nn.onnx.evaluate import Evaluator, compute, is_foldable, is_size, tensor_over
@@ -26,6 +27,14 @@ from tinygrad.tensor import Tensor
 
 MOST_KINDS = 16
 """Kinds of inputs whose traces are kept: as many as `TinyJit` keeps of one function."""
+
+
+class Replayed(PureJit[..., Any]):
+    """What a model computes of its inputs and of weights that nobody else has."""
+
+    def keep(self, kind: CallKind, tracer: Tracer) -> None:
+        if tracer.trace is not None:
+            self.traces[kind] = tracer.trace
 
 
 class OnnxRunner:
@@ -68,7 +77,7 @@ class OnnxRunner:
         self._reads_values = False
         """whether a run asked for values of other tensors, or gives what no trace can: every call walks the
         graph then"""
-        self._kinds: dict[Any, TinyJit[..., Any] | None] = {}
+        self._kinds: dict[Any, Replayed | None] = {}
 
     def __call__(self, inputs: Mapping[str, Any] | None = None, **named: Any) -> dict[str, Tensor]:
         """The outputs for these inputs (tensors, arrays or numbers), by name.
@@ -108,7 +117,7 @@ class OnnxRunner:
         jit = self._trace(fixed, free)
         if jit is not None:
             try:
-                return dict(jit(free))
+                return dict(zip(self.outputs, jit(*free.values()), strict=True))
             except OnnxError as error:
                 if not isinstance(error.__cause__, JitError):
                     raise
@@ -125,32 +134,34 @@ class OnnxRunner:
         self._reads_values |= not all(_is_traced(v) for v in results.values())
         return results
 
-    def _trace(self, fixed: dict[str, Array], free: dict[str, Value]) -> TinyJit[..., Any] | None:
+    def _trace(self, fixed: dict[str, Array], free: dict[str, Value]) -> Replayed | None:
         """The trace to run for inputs of this kind; None for the first of a kind, and where none can be."""
-        key = (*((k, v.shape, v.tobytes()) for k, v in sorted(fixed.items())),
-               *((k, *_kind_of(v)) for k, v in sorted(free.items())))
-        if self._reads_values or not all(isinstance(v, Tensor) for v in free.values()):
+        if self._reads_values or not all([isinstance(v, Tensor) for v in free.values()]):
             return None
+        key = (*[(k, v.shape, v.tobytes()) for k, v in fixed.items()],
+               *[(k, *_kind_of(v)) for k, v in free.items()])
         if key not in self._kinds:
             self._kinds[key] = None
             return None
         found = self._kinds.pop(key)
         if found is None:
-            def run(free: dict[str, Tensor]) -> dict[str, Value]:
-                return self._results(free, fixed)
-            found = TinyJit(run)
+            names = tuple(free)
+
+            def run(*given: Tensor) -> list[Value]:
+                return self._results(dict(zip(names, given, strict=True)), fixed)
+            found = Replayed(run)
         self._kinds[key] = found
         while len(self._kinds) > MOST_KINDS:
             del self._kinds[next(iter(self._kinds))]
         return found
 
-    def _results(self, free: dict[str, Tensor], fixed: dict[str, Array]) -> dict[str, Value]:
-        return {name: self._evaluator.as_tensor(v) if isinstance(v, (np.ndarray, Sizes)) else v
-                for name, v in self._evaluate({**free, **fixed}).items()}
+    def _results(self, free: dict[str, Tensor], fixed: dict[str, Array]) -> list[Value]:
+        return [self._evaluator.as_tensor(v).clone() if isinstance(v, (np.ndarray, Sizes)) else v
+                for v in self._evaluate({**free, **fixed}).values()]
 
     def _evaluate(self, inputs: Mapping[str, Value]) -> dict[str, Value]:
         values = self._evaluator.run(self._nodes, {**self._known, **inputs})
-        return {name: values[name] for name in self.outputs}
+        return {name: _in_own_memory(values[name]) for name in self.outputs}
 
     def _fold(self) -> None:
         """Run the nodes that depend on no input, and compute what the others need of them."""
@@ -191,9 +202,8 @@ class OnnxRunner:
                             f"missing are {', '.join(map(repr, missing)) or 'none'}, unknown "
                             f"{', '.join(map(repr, unknown)) or 'none'}")
         sizes: dict[str, int] = {}
-        given = {name: self._checked_value(name, value, expected[name], sizes)
-                 for name, value in inputs.items()}
-        return {**{name: None for name in self.inputs if name not in given}, **given}
+        return {name: self._checked_value(name, inputs[name], said, sizes) if name in inputs else None
+                for name, said in expected.items() if name in inputs or name in self.inputs}
 
     def _checked_value(self, name: str, value: Any, said: TypeOf, sizes: dict[str, int]) -> Value:
         made = self.as_value(value, said)
@@ -233,7 +243,7 @@ class OnnxRunner:
 
     def _public(self, value: Value) -> Any:
         if isinstance(value, np.ndarray) and is_number(value) and not is_coded(value.dtype):
-            return self._evaluator.as_tensor(value)
+            return self._evaluator.as_tensor(value).clone()
         if isinstance(value, Sizes):
             return with_numbers(value.tensor())
         return [self._public(v) for v in value] if isinstance(value, list) else value
@@ -245,6 +255,13 @@ def _is_traced(value: Value) -> bool:
         return all(isinstance(item, Tensor) for item in value)
     return isinstance(value, (Tensor, Sizes)) or (isinstance(value, np.ndarray) and is_number(value)
                                          and not is_coded(value.dtype))
+
+
+def _in_own_memory(value: Value) -> Value:
+    """A result for the caller to write to: no weight, and no input."""
+    if isinstance(value, list):
+        return [_in_own_memory(item) for item in value]
+    return value.clone() if isinstance(value, Tensor) and value._is_realized else value
 
 
 def _kind_of(value: Value) -> tuple[Any, ...]:
