@@ -167,7 +167,7 @@ IMAGES_AND_SPEECH: dict[str, Model] = {
                                classifier_dropout_prob=0.0), larger_pictures),
     "EfficientNet": (classifier(
         "EfficientNet", image_size=32, width_coefficient=0.25, depth_coefficient=0.3, hidden_dim=320,
-        dropout_rate=0.0, drop_connect_rate=0.0), pictures),
+        initializer_range=0.3, dropout_rate=0.0, drop_connect_rate=0.0), pictures),
     "PoolFormer": (classifier("PoolFormer", num_encoder_blocks=2, depths=[1, 1], hidden_sizes=[16, 32],
                               patch_sizes=[7, 3], strides=[4, 2], padding=[2, 1], drop_path_rate=0.0),
                    pictures),

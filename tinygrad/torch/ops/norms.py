@@ -1,9 +1,10 @@
-"""Normalisations and their gradients. Halves are normalised in float32, as ATen does."""
+"""Normalisations and their gradients. Halves are normalised in float32, as ATen does; batch norm's statistics
+are sums in float64, as ATen's on the CPU: one after another, batch norms make errors of a mean larger."""
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tinygrad.dtype import dtypes
+from tinygrad.dtype import DType, dtypes
 from tinygrad.tensor import Tensor
 from tinygrad.torch.registry import operator
 
@@ -14,11 +15,13 @@ def widened(x: Tensor) -> Tensor:
     return x.cast(dtypes.float32) if x.dtype.itemsize < 4 else x
 
 
-def standardized(x: Tensor, axes: tuple[int, ...], eps: float) -> tuple[Tensor, Tensor, Tensor]:
+def standardized(x: Tensor, axes: tuple[int, ...], eps: float, summed_in: DType | None = None,
+                 ) -> tuple[Tensor, Tensor, Tensor]:
     """(x - mean) / sqrt(variance + eps) along `axes`, the mean, and 1 / sqrt(variance + eps)."""
-    mean = x.mean(axes, keepdim=True)
+    sums = summed_in or x.dtype
+    mean = x.cast(sums).mean(axes, keepdim=True).cast(x.dtype)
     centred = x - mean
-    inverse = ((centred * centred).mean(axes, keepdim=True) + eps).rsqrt()
+    inverse = (centred.cast(sums).square().mean(axes, keepdim=True) + eps).rsqrt().cast(x.dtype)
     return centred * inverse, mean, inverse
 
 
@@ -101,7 +104,7 @@ def batch_norm_by_statistics(x: Tensor, weight: Tensor | None, bias: Tensor | No
 def batch_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, training: bool, momentum: float,
                eps: float,
                ) -> tuple[Tensor, Tensor, Tensor]:
-    normal, mean, inverse = standardized(widened(x), (0, *range(2, x.ndim)), eps)
+    normal, mean, inverse = standardized(widened(x), (0, *range(2, x.ndim)), eps, dtypes.float64)
     return batch_norm_of(x, weight, bias, normal), mean.reshape(-1), inverse.reshape(-1)
 
 
