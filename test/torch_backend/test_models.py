@@ -98,8 +98,8 @@ def trains_as_eager(name: str) -> None:
 
 
 def with_statistics(model: Any, given: dict[str, Any]) -> Any:
-    """The model with the statistics of a batch: with those that it starts with, what deep stacks of batch norms
-    make of their input vanishes beside the last bias."""
+    """The model with the statistics of a batch: with those that it starts with, what deep stacks of batch
+    norms make of their input vanishes beside the last bias."""
     norms = [layer for layer in model.modules() if isinstance(layer, torch.nn.modules.batchnorm._BatchNorm)]
     for layer in norms:
         layer.momentum = 1.0
