@@ -179,7 +179,7 @@ def argmax(self: Tensor, axis: int | None = None, keepdim: bool = False) -> Tens
     along = axis_of("argmax", self, axis)
     if self.ndim == 0:
         return self.zeros_like(dtype=dtypes.default_int)
-    x = _computed_once(self.uop.detach())
+    x = self.uop.detach()
     largest = x.reduce(Ops.MAX, (along,)).expand(x.shape)
     size = x.shape[along]
     from_end = _positions(self, along, reverse=True)
@@ -190,18 +190,6 @@ def argmax(self: Tensor, axis: int | None = None, keepdim: bool = False) -> Tens
 def argmin(self: Tensor, axis: int | None = None, keepdim: bool = False) -> Tensor:
     """The position of the smallest item, the first of equal ones; a NaN counts as smallest."""
     return argmax(type(self).of(order_reversed(self.uop), self), axis, keepdim)
-
-
-def _computed_once(x: UOp) -> UOp:
-    """x, kept in memory where it is made of sums of floats. Positions are found by comparing values with
-    themselves; a sum that is computed at two places of a kernel may be rounded otherwise at each."""
-
-    def is_stored(node: UOp) -> bool:
-        return node.realized_view is not None or node.op in (Ops.BUFFER, Ops.CONTIGUOUS, Ops.ASSIGN, Ops.COPY)
-
-    is_rounded = any(n.op is Ops.REDUCE and n.arg[0] is not Ops.MAX and n.dtype.is_float and not is_stored(n)
-                     for n in x.toposort(stop=is_stored))
-    return x.contiguous() if is_rounded else x
 
 
 def _positions(self: Tensor, axis: int, reverse: bool = False) -> UOp:
@@ -381,9 +369,8 @@ def cummax(self: Tensor, axis: int = 0) -> tuple[Tensor, Tensor]:
         return _cumulative("cummax", x, along, x.dtype, _fold_with(Ops.MAX), lambda a, b: a.maximum(b),
                            x.dtype.min)
 
-    kept = type(self).of(_computed_once(self.uop), self)
-    values = running(kept)
-    x, largest = kept.uop.detach(), values.uop.detach()
+    values = running(self)
+    x, largest = self.uop.detach(), values.uop.detach()
     places = (x.eq(largest) | x.ne(x)).where(_positions(self, along), 0)
     return values, running(type(self).of(places, self))
 
@@ -531,9 +518,9 @@ def _first_by_selection(x: UOp, count: int, descending: bool) -> UOp:
 
 def _order(self: Tensor, axis: int, descending: bool, count: int | None = None) -> Tensor:
     """The positions that sort an axis: the first `count` of them."""
-    order = [i for i in range(self.ndim) if i != axis] + [axis]
-    last = _computed_once(self.uop.detach()).permute(order)
+    last = self.uop.detach().permute([i for i in range(self.ndim) if i != axis] + [axis])
     *lead, size = last.shape
+    last = last
     if count is not None and 0 < count <= SELECTION_LIMIT and prod(last.shape) * size > SMALL_SORT:
         places = _first_by_selection(last, count, descending)
     else:
