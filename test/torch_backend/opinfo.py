@@ -26,6 +26,9 @@ from tinygrad.torch.registry import RANDOM, UnsupportedOperators
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.int64)
 TOLERANCES = {torch.float32: (1e-4, 1e-5), torch.float64: (1e-7, 1e-7), torch.bfloat16: (1.6e-2, 1e-2)}
 """rtol and atol for results and gradients; integers are equal"""
+ORDER_IS_OPEN = {"sort": (1, 0), "argsort": (0, 0), "topk": (1, 1), "kthvalue": (1, 1)}
+"""Operators that say where items lie of which equal ones may come in any order: which of their results does,
+and the place of the axis among their arguments. The items there are compared."""
 WIDER = {torch.float32: torch.float64, torch.bfloat16: torch.float32}
 
 
@@ -86,7 +89,13 @@ class Call:
             leaves[place] = tensor
         x, args, named = pytree.tree_unflatten(leaves, self.structure)
         result = self.sample.output_process_fn_grad(self.op(x, *args, **named))
-        return [t for t in pytree.tree_leaves(result) if isinstance(t, torch.Tensor)]
+        found = [t for t in pytree.tree_leaves(result) if isinstance(t, torch.Tensor)]
+        if self.op.name in ORDER_IS_OPEN and x.ndim:
+            number, place = ORDER_IS_OPEN[self.op.name]
+            axis = named.get("dim", args[place] if len(args) > place else -1)
+            places = found[number] if found[number].ndim == x.ndim else found[number].unsqueeze(axis)
+            found[number] = x.detach().gather(axis, places)
+        return found
 
 
 def results(function: Callable[..., Any], tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:

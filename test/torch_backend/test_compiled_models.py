@@ -94,6 +94,32 @@ def test_an_input_that_is_written_to_changes_for_the_caller() -> None:
     torch.testing.assert_close(x, eager)
 
 
+ROWS = torch.tensor([True, False, True, True, False])
+
+
+def columns_written(x: Any) -> Any:
+    y = x.t().clone()
+    y[:, ROWS] = torch.arange(12.0).reshape(4, 3)
+    return y
+
+
+WRITES: dict[str, Callable[[Any], Any]] = {
+    "an item for each row": lambda x: x.index_put((ROWS,), torch.arange(12.0).reshape(3, 4)),
+    "one row for all": lambda x: x.index_put((ROWS,), torch.arange(4.0)),
+    "added to rows": lambda x: x.index_put((ROWS,), torch.arange(12.0).reshape(3, 4), accumulate=True),
+    "a mask of all axes": lambda x: x.index_put((torch.eye(5, 4) > 0,), torch.arange(4.0)),
+    "columns": columns_written,
+    "no rows": lambda x: x.index_put((ROWS & ~ROWS,), torch.zeros(0, 4)),
+    "added to a number": lambda x: x.sum().scatter_add(0, torch.tensor([0, 0]), torch.ones(2)),
+}
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_items_at_places_that_values_say_are_written(name: str) -> None:
+    x = torch.randn(5, 4)
+    torch.testing.assert_close(torch.compile(WRITES[name], backend=backend)(x), WRITES[name](x))
+
+
 def test_a_copy_does_not_change_with_what_it_is_a_copy_of() -> None:
     copy_of = torch.compile(lambda x: (x.clone(), x.t().contiguous()), backend=backend)
     x = torch.arange(6.0).reshape(2, 3)

@@ -1,7 +1,7 @@
 """Items by position: gathers, scatters, embeddings, writes into parts."""
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tinygrad.dtype import dtypes
@@ -48,14 +48,44 @@ def embedding_gradient(g: Tensor, indices: Tensor, num_weights: int, padding_idx
     return zeros.scatter_reduce(0, flat.expand(count, width), rows, "sum")
 
 
+def along_an_axis(write: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """An operator `write(x, dim, index, source, ...)` that takes numbers as tensors of one item too."""
+    def written(x: Tensor, dim: int, index: Tensor, source: Any, *more: Any, **named: Any) -> Tensor:
+        if x.ndim:
+            index, source = (t.reshape(1) if isinstance(t, Tensor) and not t.ndim else t
+                             for t in (index, source))
+            return write(x, dim, index, source, *more, **named)
+        flat = source.reshape(-1) if isinstance(source, Tensor) else source
+        return write(x.reshape(1), 0, index.reshape(-1), flat, *more, **named).reshape(())
+    return written
+
+
+def masked_put(x: Tensor, mask: Tensor, axis: int, values: Tensor, accumulate: bool) -> Tensor:
+    """`x` with `values` written, or added, where a mask of the axes from `axis` on holds. An axis of `values`
+    is numbered by the items where it does, or is one for all of them."""
+    after = x.ndim - axis - mask.ndim
+    spread = mask.reshape(mask.shape + (1,) * after)
+    items = values.reshape((1,) * (axis + 1 + after - values.ndim) + values.shape)
+    count = int(items.shape[axis])
+    if count == 1:
+        same = items.reshape(items.shape[:axis] + (1,) * mask.ndim + items.shape[axis + 1:])
+        return spread.where(x + same if accumulate else same, x)
+    if prod(x.shape) == 0 or prod(items.shape) == 0:
+        return x
+    numbers = (flattened(mask).cast(dtypes.int64).cumsum(0) - 1).clip(0, count - 1)
+    whole = items[(*(slice(None),) * axis, numbers)].reshape(
+        items.shape[:axis] + mask.shape + items.shape[axis + 1:])
+    return spread.where(x + whole if accumulate else whole, x)
+
+
 @operator("index_put", "_unsafe_index_put")
 def index_put(x: Tensor, indices: Sequence[Tensor | None], values: Tensor,
               accumulate: bool = False) -> Tensor:
     """`x` with `values` written (or added) at `indices`, as one scatter into the flat tensor."""
-    if len(indices) == 1 and indices[0] is not None and indices[0].dtype == dtypes.bool:
-        mask = indices[0].reshape(indices[0].shape + (1,) * (x.ndim - indices[0].ndim))
-        if prod(values.shape) == 1 and not accumulate:
-            return mask.where(values.reshape(()), x)
+    given = [(axis, index) for axis, index in enumerate(indices) if index is not None]
+    if len(given) == 1 and given[0][1].dtype == dtypes.bool:
+        axis, mask = given[0]
+        return masked_put(x, mask, axis, values, accumulate)
     size = prod(x.shape)
     places = at(reshaped(Tensor.arange(size, dtype=dtypes.int64, device="CPU"), x.shape), indices)
     written = flattened(expand(values, places.shape))
@@ -70,6 +100,7 @@ def scatter_add(x: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
 
 
 @operator("scatter_reduce.two")
+@along_an_axis
 def scatter_reduce(x: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str,
                    include_self: bool = True) -> Tensor:
     return x.scatter_reduce(dim, index, source, reduce, include_self)
@@ -113,9 +144,9 @@ def masked_fill(x: Tensor, mask: Tensor, value: Any) -> Tensor:
 
 enter_all({
     "index.Tensor _unsafe_index.Tensor": at, "gather": gather, "index_select": index_select,
-    "scatter.src": lambda x, dim, index, source: x.scatter(dim, index, source),
-    "scatter.value": lambda x, dim, index, value: x.scatter(dim, index, value),
-    "scatter_add": scatter_add, "masked_fill.Scalar masked_fill.Tensor": masked_fill,
+    "scatter.src scatter.value scatter.reduce scatter.value_reduce": along_an_axis(Tensor.scatter),
+    "scatter_add": along_an_axis(scatter_add),
+    "masked_fill.Scalar masked_fill.Tensor": masked_fill,
     "narrow": lambda x, dim, start, length: cut(x, dim, start, start + length),
 })
 

@@ -141,7 +141,10 @@ def sums_of_products(x: Tensor, a: Tensor, b: Tensor, beta: Any = 1, alpha: Any 
     """beta x + alpha (the sum of the products of a batch)."""
     if not a.dtype.is_float:
         beta, alpha = int(beta), int(alpha)
-    summed = a.matmul(b).sum(0) * alpha
+    elif a.dtype.itemsize < 4:
+        x, a, b = (t.cast(dtypes.float32) for t in (x, a, b))
+    # one product, rounded once: of a, whose matrices stand side by side, and b's on top of each other
+    summed = a.permute((1, 0, 2)).reshape(a.shape[1], -1).matmul(b.reshape(-1, b.shape[2])) * alpha
     result: Tensor = summed if beta == 0 else x * beta + summed
     return result
 
