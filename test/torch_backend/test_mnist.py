@@ -99,3 +99,10 @@ def test_a_few_images_are_learnt_as_in_eager() -> None:
     eager, ours = accuracy(False, 300, 3), accuracy(True, 300, 3)
     assert eager > 0.6
     assert ours > eager - 0.1
+
+
+@pytest.mark.slow
+def test_a_thousand_images_are_learnt_as_in_eager() -> None:
+    eager, ours = accuracy(False, 1000, 1), accuracy(True, 1000, 1)
+    assert eager > 0.6
+    assert ours > eager - 0.08

@@ -520,7 +520,6 @@ def _order(self: Tensor, axis: int, descending: bool, count: int | None = None) 
     """The positions that sort an axis: the first `count` of them."""
     last = self.uop.detach().permute([i for i in range(self.ndim) if i != axis] + [axis])
     *lead, size = last.shape
-    last = last
     if count is not None and 0 < count <= SELECTION_LIMIT and prod(last.shape) * size > SMALL_SORT:
         places = _first_by_selection(last, count, descending)
     else:

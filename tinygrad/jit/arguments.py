@@ -217,7 +217,7 @@ class Inputs:
     def realize(self, alone: bool = False) -> None:
         """Give every input memory in which it lies in order; write what is pending, unless the function
         reaches the inputs `alone`."""
-        todo = [*filter(is_to_compute, self.tensors)]
+        todo = list(filter(is_to_compute, self.tensors))
         if not alone:
             todo += pending_among(self.unrealized)
         if todo:

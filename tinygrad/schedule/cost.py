@@ -68,7 +68,8 @@ def closed_form_reduces(order: Iterable[UOp], reads: Mapping[UOp, bool]) -> froz
 
 
 def compared_sums(order: Sequence[UOp], forced: Collection[UOp], closed: frozenset[UOp]) -> frozenset[UOp]:
-    """The sums and products of floats in `order`, sources first, that both sides of a comparison are made of.
+    """The sums and products of floats in `order`, sources first, that both sides of a comparison are made of,
+    and what is stored of such.
 
     `x == x.max()` needs one value of x. Two kernels, or two loops, may add up a sum in two orders, and round
     it to two values. Everything else is computed alike wherever it is computed again.
@@ -78,17 +79,19 @@ def compared_sums(order: Sequence[UOp], forced: Collection[UOp], closed: frozens
     sums: list[UOp] = []
     compared = 0
     below: dict[UOp, int] = {}
-    """for each node a bit for every sum that it is made of"""
+    """for each node a bit for every sum that it is made of, or for itself where it is stored"""
     for node in order:
         bits = 0
-        if node.op not in _BOUNDARIES and node not in forced:
-            for source in node.src:
-                bits |= below[source]
-            if _is_rounded_sum(node, closed):
-                bits |= 1 << len(sums)
-                sums.append(node)
-            if node.op in Family.COMPARE and node.src[0] is not node.src[1]:
-                compared |= below[node.src[0]] & below[node.src[1]]
+        for source in node.src:
+            bits |= below[source]
+        if _is_stored(node, forced):
+            bits = 1 << len(sums) if bits else 0
+        elif _is_rounded_sum(node, closed):
+            bits |= 1 << len(sums)
+        if bits >> len(sums):
+            sums.append(node)
+        if node.op in Family.COMPARE and node.src[0] is not node.src[1]:
+            compared |= below[node.src[0]] & below[node.src[1]]
         below[node] = bits
     return frozenset(sum_ for i, sum_ in enumerate(sums) if compared >> i & 1)
 
@@ -98,12 +101,15 @@ def _compares_sums(order: Iterable[UOp], forced: Collection[UOp], closed: frozen
     made: set[UOp] = set()
     """of sums"""
     for node in order:
-        if node.op not in _BOUNDARIES and node not in forced:
-            if _is_rounded_sum(node, closed) or not made.isdisjoint(node.src):
-                made.add(node)
-            if node.op in Family.COMPARE and node.src[0] is not node.src[1] and made.issuperset(node.src):
-                return True
+        if _is_rounded_sum(node, closed) or not made.isdisjoint(node.src):
+            made.add(node)
+        if node.op in Family.COMPARE and node.src[0] is not node.src[1] and made.issuperset(node.src):
+            return True
     return False
+
+
+def _is_stored(node: UOp, forced: Collection[UOp]) -> bool:
+    return node.op in _BOUNDARIES or node in forced
 
 
 def _is_rounded_sum(node: UOp, closed: frozenset[UOp]) -> bool:

@@ -178,7 +178,7 @@ class FusionLegality:
             return "stored, for its loops are uneven parts of one loop of its users"
         if is_reduce and any(self.conflicts(u.group, summary, u.access) for u in uses):
             return "stored, for a contraction, it or its user, wants the kernel for itself"
-        if summary.is_compared and len(uses) > 1 and self.evaluations(summary, uses) > summary.numel:
+        if summary.is_compared and len(uses) > 1:
             return "stored, for it is compared with what is made of it"
         return self.rematerialisation(summary, uses)
 
@@ -395,8 +395,8 @@ class FusionLegality:
         """True for a kernel that may store a node which it reads `at` these items."""
         if at[0].valid is not None or not runs_over(at[0].index, summary.shape):
             return False
-        if len(at) > 1 and not self.is_one_row(group, at):
-            return False
+        if len(at) > 1 and (summary.is_compared or not self.is_one_row(group, at)):
+            return False  # each use may be computed apart
         if group.is_copy or group.root.numel == 0:
             return False
         ranges = at[0].ranges

@@ -158,7 +158,7 @@ class NodeSummary:
     is_closed: bool
     """a REDUCE with a closed form"""
     is_compared: bool
-    """a sum that a comparison needs to be rounded alike wherever it is computed"""
+    """a sum, or what is stored of sums, that a comparison needs to be rounded alike wherever it is computed"""
     may_store: bool
     """False for what is never stored unless it must be"""
     view_map: ViewMap | None
@@ -260,7 +260,7 @@ class GraphSummary:
         elif op is Ops.REDUCE:
             product = product_of(node)
             operands = () if product is None else tuple(map(self.view_map_of, product.src))
-            details = (node.arg, node.src[0].shape, node in self.closed, node in self.compared,
+            details = (node.arg, node.src[0].shape, node in self.closed,
                        sums_outer_products(node), is_contraction(node),
                        None if product is None else product.dtype.itemsize, is_block_product(node), *operands)
         elif op is Ops.LIVE_OUT:
@@ -268,7 +268,7 @@ class GraphSummary:
         elif op is Ops.WHERE or op in _UNPACKING:
             may_store = self.may_store(node)
         return (op, node.shape, node.device, node in self.forced, node in self.buffered_assigns,
-                self.reads[node], self.statistics[node], may_store,
+                node in self.compared, self.reads[node], self.statistics[node], may_store,
                 AttentionRole.of(node, self.attention_of.get(node)), *details)
 
     def may_store(self, node: UOp) -> bool:
