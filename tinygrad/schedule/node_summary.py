@@ -158,7 +158,7 @@ class NodeSummary:
     is_closed: bool
     """a REDUCE with a closed form"""
     is_compared: bool
-    """a sum, or what is stored of sums, that a comparison needs to be rounded alike wherever it is computed"""
+    """a sum, or what is stored of sums, that a comparison needs to be rounded alike wherever it is"""
     may_store: bool
     """False for what is never stored unless it must be"""
     view_map: ViewMap | None
