@@ -214,11 +214,10 @@ class Inputs:
                 raise JitError(f"the variable {name} is bound to {self.variables[name]} and to {number} in "
                                "one call; give the two different names")
 
-    def realize(self, alone: bool = False) -> None:
-        """Give every input memory in which it lies in order; write what is pending, unless the function
-        reaches the inputs `alone`."""
+    def realize(self, writes_pending: bool = True) -> None:
+        """Give every input memory in which it lies in order; write what is pending for other tensors too."""
         todo = list(filter(is_to_compute, self.tensors))
-        if not alone:
+        if writes_pending:
             todo += pending_among(self.unrealized)
         if todo:
             todo[0].realize(*todo[1:])

@@ -84,6 +84,8 @@ class TinyJit(Generic[P, R]):
 
     alone = False
     """whether the function reaches no tensors but its arguments and such as nobody else has"""
+    writes_pending = True
+    """whether a call first computes what is pending for tensors that are no arguments"""
 
     def __init__(self, function: Callable[P, R]) -> None:
         if not callable(function):
@@ -138,7 +140,7 @@ class TinyJit(Generic[P, R]):
             return self.function(*bound, *args, **kwargs)
         with engine_lock:
             inputs = Inputs((args, dict(sorted(kwargs.items()))))
-            inputs.realize(self.alone)
+            inputs.realize(self.writes_pending)
             kind, trace = self.trace_for(inputs)
             changed_since = None if trace is None else broken(trace.guards, inputs)
             if trace is not None and changed_since is None:

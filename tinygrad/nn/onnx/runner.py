@@ -30,7 +30,10 @@ MOST_KINDS = 16
 
 
 class Replayed(PureJit[..., Any]):
-    """What a model computes of its inputs and of weights that nobody else has."""
+    """What a model computes of its inputs and of weights that nobody else has: what is pending elsewhere
+    cannot reach it."""
+
+    writes_pending = False
 
     def keep(self, kind: CallKind, tracer: Tracer) -> None:
         if tracer.trace is not None:
