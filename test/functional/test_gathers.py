@@ -195,6 +195,16 @@ def test_a_gather_along_an_axis_of_unknown_size_reads_one_item(name: str, device
         np.testing.assert_array_equal(made.numpy(), GATHERS[name](array[:b, :s], rows, columns))
 
 
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_gather_is_not_split_as_a_long_sum_is(device: str | None) -> None:
+    """Few sums of many items are computed in splits: these read one item each."""
+    x = Tensor.arange(300 * 900 * 3, device=device).reshape(300, 900, 3).contiguous().realize()
+    rows, columns = np.array([2, -1, 0, 299]), np.array([0, 5, -6, 899])
+    found = x[Tensor(rows, device=device).realize(), Tensor(columns, device=device).realize()]
+    assert extents_of(found) == [4, 3]
+    np.testing.assert_array_equal(found.numpy(), np.arange(300 * 900 * 3).reshape(300, 900, 3)[rows, columns])
+
+
 # --- positions that are floats ------------------------------------------------------------------------------
 
 POSITIONS = {

@@ -67,6 +67,18 @@ def closed_form_reduces(order: Iterable[UOp], reads: Mapping[UOp, bool]) -> froz
     return frozenset(found)
 
 
+def needs_no_loop(reduce: UOp) -> bool:
+    """Whether lowering turns a REDUCE into arithmetic or a load by index, by what it computes from memory."""
+    order = reduce.toposort(stop=lambda n: n.op in _BOUNDARIES)
+    if all(n.op is not Ops.REDUCE or n is reduce for n in order):
+        return False  # it counts nothing: a position comes from an arange, which is a sum
+    reads: dict[UOp, bool] = {}
+    for node in order:
+        is_made = node.op in (Ops.CONST, Ops.VARIABLE)
+        reads[node] = not is_made if node.op in _BOUNDARIES else any([reads[s] for s in node.src])
+    return reduce in closed_form_reduces(order, reads)
+
+
 def compared_sums(order: Sequence[UOp], forced: Collection[UOp], closed: frozenset[UOp]) -> frozenset[UOp]:
     """The sums and products of floats in `order`, sources first, that both sides of a comparison are made of,
     and what is stored of such.

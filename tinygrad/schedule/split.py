@@ -15,6 +15,7 @@ from tinygrad.graph.sizes import is_symbolic
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ceildiv, prod
 from tinygrad.renderer.machine import Machine
+from tinygrad.schedule.cost import needs_no_loop
 from tinygrad.schedule.products import is_contraction, reread_bytes
 from tinygrad.schedule.split_k import KERNEL_BYTES, split_k_cost
 
@@ -56,9 +57,14 @@ def core_machine(device: str | None) -> Machine | None:
 
 
 def split_reduce(node: UOp) -> UOp | None:
-    """A REDUCE as a reduce of splits and a reduce of their results, where that is worth it; else None."""
-    if runs_blocks(node.device):
-        return _split_for_blocks(node)
+    """A REDUCE as a reduce of splits and a reduce of their results, where that is worth it; else None. One
+    that reads a single item (x[rows, columns]) is not."""
+    split = _split_for_blocks(node) if runs_blocks(node.device) else _split_for_cores(node)
+    return None if split is None or needs_no_loop(node) else split
+
+
+def _split_for_cores(node: UOp) -> UOp | None:
+    """A REDUCE in splits that cores share out."""
     source = node.src[0]
     if is_contraction(node):
         return _split_contraction(node)
