@@ -140,20 +140,35 @@ def test_a_reduce_of_the_same_value_is_a_product() -> None:
 
 def test_a_reduce_asked_for_under_a_condition_that_a_reduce_beside_it_makes() -> None:
     """A lookup at an argmax: both reduces had one loop, and one needs the other."""
-    x, row = normal(2), normal(2, seed=1)
+    x, rows = normal(2), normal(3, 2, seed=1)
     at = held(x).argmax()
-    result = (Tensor.arange(3) == at).where(held(row).max(), 0).sum()
-    assert run(result) == row.max()
+    for found, each in ((held(rows).max(1), rows.max(1)), (held(rows[0]).max(), np.full(3, rows[0].max()))):
+        assert run((Tensor.arange(3) == at).where(found, 0).sum()) == each[x.argmax()]
 
 
 def test_reduces_with_loops_of_their_own_still_share_them() -> None:
-    x, rows = normal(2), [normal(2, seed=i) for i in (1, 2)]
+    x, rows = normal(2), [normal(3, 2, seed=i) for i in (1, 2)]
     at = held(x).argmax()
-    values = held(rows[0]).max() * held(rows[1]).max()
+    values = held(rows[0]).max(1) * held(rows[1]).max(1)
     result = (Tensor.arange(3) == at).where(values, 0).sum()
     nest = lower(kernel_of(result))
     assert len({r for n in nest.toposort() for r in n.closed_ranges}) == 3
-    assert run(result) == rows[0].max() * rows[1].max()
+    assert run(result) == (rows[0].max(1) * rows[1].max(1))[x.argmax()]
+
+
+def test_what_a_lookup_does_not_change_is_computed_once_for_all_that_look_it_up() -> None:
+    """A row's statistics spread over the items that indices name: the condition that there is such an item
+    went into the row's loads, so that its loops had to run in two places."""
+    row, kept = normal(2, 32), integers(17) % 3 != 0
+    at = np.where(kept, np.arange(17) % 16, -1).astype(np.int32)
+    centred = held(row) - held(row).mean(1, keepdim=True)
+    spread = (held(at).reshape(1, 17, 1, 1) == Tensor.arange(16).reshape(1, 1, 16, 1)).where(
+        centred.reshape(2, 1, 1, 32), 0).sum(2)
+    laid = spread.permute(1, 2, 0).contiguous()
+    Tensor.realize(laid, centred)
+    exact = row.astype(np.float64) - row.astype(np.float64).mean(1, keepdims=True)
+    np.testing.assert_allclose(centred.numpy(), exact, atol=1e-6)
+    np.testing.assert_allclose(laid.numpy(), np.where(kept[:, None, None], exact.T, 0), atol=1e-6)
 
 
 # --- every Opt by hand ------------------------------------------------------------------------------------

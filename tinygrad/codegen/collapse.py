@@ -127,11 +127,15 @@ def _select(condition: UOp, kept: UOp, zero: UOp, r: UOp) -> UOp | None:
             within = (at >= 0) & (at < r.src[0])
             mask = within
             for other in [o for o in conjuncts(condition) if o is not c]:
-                is_changed = r in other.ranges
-                mask = mask & (mask_loads(other.substitute({r: at}), within) if is_changed else other)
-            chosen = mask_loads(kept.substitute({r: at}), mask)
-            return simplified(Ops.WHERE, kept.dtype, mask, chosen, zero)
+                mask = mask & _item_at(other, r, at, within)
+            return simplified(Ops.WHERE, kept.dtype, mask, _item_at(kept, r, at, mask), zero)
     return None
+
+
+def _item_at(value: UOp, r: UOp, at: UOp, mask: UOp) -> UOp:
+    """`value` with `at` for r. Loads that read elsewhere now read only where `mask` holds; all others read
+    memory that is there, and what is made of them alone changes with no more loops than before."""
+    return mask_loads(value, mask, lambda load: r in load.ranges).substitute({r: at})
 
 
 def solved_for(condition: UOp, r: UOp) -> UOp | None:
