@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch._C._dynamo.guards import _empty_strided_cpu  # type: ignore[attr-defined]  # no stub has it
+from torch._C._dynamo.guards import _empty_strided_cpu
 from torch._dynamo.utils import counters
 from torch.fx import GraphModule, Node
 
