@@ -89,6 +89,24 @@ def test_gradients_of_half_types_are_summed_in_float32(one_pass: None, device: s
 
 
 @DEVICES
+@pytest.mark.parametrize("kind", [dtypes.float32, dtypes.float16, dtypes.int32], ids=str)
+@pytest.mark.parametrize("count", [2, 8])
+def test_gradients_of_what_several_look_ups_read(one_pass: None, device: str, kind: DType,
+                                                  count: int) -> None:
+    """One sum of as many addends, each with a segment of its own."""
+    rows, width, seeds = 30, 4, range(count)
+    at = [places(50, below=rows + seed, lowest=seed)[::-1 if seed % 2 else 1].copy() for seed in seeds]
+    given = [(normal(50, width, seed=seed) * 8).round() for seed in seeds]
+    counter = Tensor.arange(rows, device=device).reshape(-1, 1)
+    masked = [(Tensor(i, device=device).reshape(-1, 1, 1) == counter).where(
+        Tensor(g, device=device).cast(kind).reshape(50, 1, width), 0) for i, g in zip(at, given, strict=True)]
+    expected = np.zeros((rows, width))
+    for i, g in zip(at, given, strict=True):
+        np.add.at(expected, i[i < rows], g[i < rows])
+    check(sum(masked[1:], start=masked[0]).sum(0).cast(dtypes.float32), expected)
+
+
+@DEVICES
 def test_items_of_several_places(one_pass: None, device: str) -> None:
     first, second, given = places(40, below=6), places(40, below=9), normal(40, 3)
     x = Tensor(normal(6, 9, 3), device=device, requires_grad=True).realize()

@@ -33,7 +33,7 @@ def estimate(nest: UOp, plain: bool = False) -> Estimate:
     """
     operations = 0
     found = () if plain else segment_sums(nest)
-    scatter_loop = {node: b.loop for b in found for node in (b.reduce, b.reduce.src[0])}
+    scatter_loop = {node: b.loop for b in found for node in (b.reduce, *b.added())}
     carried = frozenset[UOp]() if plain else frozenset(p.reduce.src[1] for p in prefix_sums(nest))
     touched: dict[UOp, int] = {}
     for node in nest.toposort():

@@ -2,9 +2,9 @@
 
     for v: out[v] = sum over t of where(segment[t] == v, x[t], 0)
 
-Each x[t] is in one segment v at most, so one pass over t could add them all. They are recognised here by
-their conditions, never by the name of the operation that made them; `opt/scatter_add.py` interchanges their
-loops.
+Each x[t] is in one segment v at most, so one pass over t could add them all; where several such x[t] are
+added up, each is an addend with a pass of its own. They are recognised here by their conditions, never by the
+name of the operation that made them; `opt/scatter_add.py` interchanges their loops.
 """
 from __future__ import annotations
 
@@ -20,16 +20,27 @@ from tinygrad.graph.uop import UOp
 
 
 @dataclass(frozen=True)
-class SegmentSum:
-    """A REDUCE whose values count for one iteration of `loop` each, their segment: `value` where `condition`
-    holds."""
+class Addend:
+    """What counts for one iteration of a loop, its segment: `value` where `condition` holds."""
 
-    reduce: UOp
-    loop: UOp
     condition: UOp
     value: UOp
     segment: UOp
     """which iteration"""
+
+
+@dataclass(frozen=True)
+class SegmentSum:
+    """A REDUCE whose values count for one iteration of `loop` each, or are sums of such (the gradient of
+    what several gathers read)."""
+
+    reduce: UOp
+    loop: UOp
+    addends: tuple[Addend, ...]
+
+    def added(self) -> list[UOp]:
+        """What is added up: the addends, masked, and their sums."""
+        return list(self.reduce.src[0].toposort(stop=lambda n: n.op not in (Ops.ADD, Ops.CAST)))
 
     def inner(self, nest: UOp) -> tuple[UOp, ...]:
         """The outputs' loops inside `loop`."""
@@ -43,25 +54,50 @@ def segment_sums(nest: UOp) -> Iterator[SegmentSum]:
     if any(s.closed_ranges != loops for s in nest.src):
         return
     for node in nest.toposort():
-        masked = _masked(node) if node.op is Ops.REDUCE else None
-        if masked is None or not all(map(is_plain, (r for r in loops if r in node.ranges))):
+        masked = _masked_addends(node) if node.op is Ops.REDUCE else []
+        if not masked or not all(map(is_plain, (r for r in loops if r in node.ranges))):
             continue
         for loop in loops:
-            segments = (solved_for(c, loop) for c in conjuncts(masked[0]))
-            found = (at for at in segments if at is not None and not at.ranges.isdisjoint(node.closed_ranges))
-            if (segment := next(found, None)) is not None:
-                yield SegmentSum(node, loop, *masked, segment)
+            addends = [Addend(condition, value, segment) for condition, value in masked
+                       if (segment := _segment(condition, loop, node.closed_ranges)) is not None]
+            if len(addends) == len(masked):
+                yield SegmentSum(node, loop, tuple(addends))
 
 
-def _masked(node: UOp) -> tuple[UOp, UOp] | None:
-    """(condition, value) of a REDUCE over loops of what changes nothing where the condition does not hold."""
+def _segment(condition: UOp, loop: UOp, summed: tuple[UOp, ...]) -> UOp | None:
+    """The one iteration of `loop` in which `condition` can hold, if it is another for each that is summed."""
+    segments = (solved_for(c, loop) for c in conjuncts(condition))
+    return next((at for at in segments if at is not None and not at.ranges.isdisjoint(summed)), None)
+
+
+def _masked_addends(node: UOp) -> list[tuple[UOp, UOp]]:
+    """(condition, value) of each addend of what a REDUCE over loops adds up; none where one has no condition
+    under which it changes nothing."""
     closed = node.closed_ranges
     if len(node.src) != 1 + len(closed) or not closed or any(r.arg[1] is not RangeKind.LOOP for r in closed):
-        return None
+        return []
     if node.arg not in (Ops.ADD, Ops.MAX, Ops.MUL) or node.dtype.is_bool:
-        return None
-    value, identity = node.src[0], reduce_identity(node.arg, node.dtype)
-    if value.op is Ops.CAST and value.src[0].dtype.is_bool and node.arg is Ops.ADD:
+        return []
+    found = [_masked(addend, node.arg) for addend in _addends(node.src[0], node.arg)]
+    return [] if None in found else [masked for masked in found if masked is not None]
+
+
+def _addends(value: UOp, op: Ops) -> list[UOp]:
+    """What `value` is the sum of, if sums are added up; sums of half types are as the REDUCE has them, in
+    float32."""
+    if op is not Ops.ADD:
+        return [value]
+    source = value.src[0] if value.op is Ops.CAST else value
+    if source is not value and source.op is Ops.ADD and source.dtype.is_float \
+            and source.dtype.itemsize < value.dtype.itemsize:
+        return [a for s in source.src for a in _addends(simplified(Ops.CAST, value.dtype, s), op)]
+    return [a for s in value.src for a in _addends(s, op)] if value.op is Ops.ADD else [value]
+
+
+def _masked(value: UOp, op: Ops) -> tuple[UOp, UOp] | None:
+    """(condition, value) of what changes nothing in a reduce by `op` where the condition does not hold."""
+    identity = reduce_identity(op, value.dtype)
+    if value.op is Ops.CAST and value.src[0].dtype.is_bool and op is Ops.ADD:
         return value.src[0], UOp.const(1, value.dtype)
     if value.op is Ops.CAST and value.src[0].op is Ops.WHERE:  # half types are summed in float32
         condition, *either = value.src[0].src

@@ -195,7 +195,9 @@ class Work:
         for node in root.toposort(stop=lambda n: n in cones or self.is_boundary(n)):
             if node not in cones:
                 below = [] if self.is_boundary(node) else [cones[s] for s in node.src]
-                cones[node] = frozenset() if self.is_boundary(node) else _joined(below, node)
+                spread = node.op is Ops.EXPAND and node.numel > node.src[0].numel and None in below
+                # what has more operations than that and is spread out is stored before it is
+                cones[node] = frozenset() if spread or self.is_boundary(node) else _joined(below, node)
         return cones[root]
 
 

@@ -120,7 +120,7 @@ class ScatterChooser(Chooser):
         """The outputs' loops inside the one of segments, if all their items are in one segment; else none,
         and each of their iterations has a pass of its own."""
         inner = found.inner(self.nest)
-        return inner if found.segment.ranges.isdisjoint(inner) else ()
+        return inner if all(a.segment.ranges.isdisjoint(inner) for a in found.addends) else ()
 
     def split(self, r: UOp, size: int) -> tuple[UOp, UOp]:
         """(the loop inside a tile of so many iterations, the loop over tiles)."""
@@ -132,7 +132,8 @@ class ScatterChooser(Chooser):
 
     def dense_cost(self, found: SegmentSum) -> float:
         """Vectors of comparisons that the REDUCE makes as it is."""
-        return _iterations(found.reduce.ranges) * _iterations(found.reduce.closed_ranges) / self.lanes()
+        outputs = _iterations(found.reduce.ranges)
+        return outputs * _iterations(found.reduce.closed_ranges) * len(found.addends) / self.lanes()
 
     def one_pass_cost(self, found: SegmentSum) -> float:
         """What the passes cost, in the same unit."""
@@ -144,7 +145,7 @@ class ScatterChooser(Chooser):
         outer = _iterations(found.reduce.ranges) / (found.loop.extent * row)
         passes = ceildiv(int(row), part) * ceildiv(found.loop.extent, self.rows_at_once(found))
         added, stored = walked * row / self.lanes(), found.loop.extent * row / self.lanes()
-        return outer * (PASS_COST * (passes * walked + added) + OUTPUT_COST * stored)
+        return outer * len(found.addends) * (PASS_COST * (passes * walked + added) + OUTPUT_COST * stored)
 
     def part_of_row(self, found: SegmentSum) -> int:
         """Items of the outputs' loops inside that one pass adds to: all, or as many as leave room for
@@ -162,7 +163,7 @@ class ScatterChooser(Chooser):
         return min(found.loop.extent, max(2, ceildiv(found.loop.extent, tiles)))
 
     def cached_items(self, found: SegmentSum) -> int:
-        return room(self.machine) // found.reduce.dtype.itemsize + 1
+        return room(self.machine) // (found.reduce.dtype.itemsize * len(found.addends)) + 1
 
 
 def _iterations(ranges: Iterable[UOp]) -> float:

@@ -18,12 +18,14 @@ they run only where t has something for v, and the last one in lanes.
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Iterator
+from functools import reduce
 
 from tinygrad.codegen.collapse import solved_for
 from tinygrad.codegen.predicate import accumulated, mask_loads
 from tinygrad.codegen.ranges import fresh_identity, separate_loops
-from tinygrad.codegen.segment_sum import SegmentSum, segment_sums
+from tinygrad.codegen.segment_sum import Addend, SegmentSum, segment_sums
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.symbolic import conjuncts
@@ -40,18 +42,22 @@ def scatter_add(nest: UOp, loop: UOp, lanes: int, dump_slots: int = 0) -> UOp:
     if not found:
         raise ValueError(f"no segment sum is over iterations of r{loop.arg[0]}")
     identities = itertools.count(fresh_identity(nest))
-    changes = {b.reduce: _scattered(b, b.inner(nest), lanes, dump_slots, identities) for b in found}
+    changes: dict[UOp, UOp] = {}
+    for b in found:
+        parts = [_scattered(b, a, b.inner(nest), lanes, dump_slots, identities) for a in b.addends]
+        changes[b.reduce] = reduce(operator.add, parts).cast(b.reduce.dtype)
     return separate_loops(nest.substitute(changes), places=False)
 
 
-def _scattered(found: SegmentSum, inner: tuple[UOp, ...], lanes: int, dump_slots: int,
+def _scattered(found: SegmentSum, addend: Addend, inner: tuple[UOp, ...], lanes: int, dump_slots: int,
                identities: Iterator[int]) -> UOp:
-    """The REDUCE as a load from memory in which its values were added where they belong."""
+    """What an addend of the REDUCE adds up to, as a load from memory to which its values were added where
+    they belong."""
     node, loop = found.reduce, found.loop
     again = {r: r.replace(arg=(next(identities), r.arg[1])) for r in (*node.closed_ranges, *inner)}
     walked, own = [again[r] for r in node.closed_ranges], [again[r] for r in inner]
-    value, mask, at = _placed(found.value.substitute(again), found.condition.substitute(again),
-                                [loop, *own])
+    value, mask, at = _placed(addend.value.substitute(again), addend.condition.substitute(again),
+                              [loop, *own])
     loops = [r for r in own if at[r] is r]
     extents = [r.extent for r in (loop, *inner)]
     items = int(prod(extents))
@@ -83,7 +89,7 @@ def _scattered(found: SegmentSum, inner: tuple[UOp, ...], lanes: int, dump_slots
     value = accumulated(value)
     memory = UOp.new(Ops.SCATTER, value.dtype, (value, offset, mask, *walked, *loops),
                      (next(identities), node.arg, items))
-    return memory.index(_offset([loop, *inner], extents)).load().cast(node.dtype)
+    return memory.index(_offset([loop, *inner], extents)).load()
 
 
 def _placed(value: UOp, condition: UOp, loops: list[UOp]) -> tuple[UOp, UOp, dict[UOp, UOp]]:
