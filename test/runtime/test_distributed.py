@@ -295,7 +295,7 @@ def test_what_all_ranks_combine_or_gather_is_one_collective_of_mpi() -> None:
         together, found = World.together, []
 
         def noted(self, collective, sent, received):
-            found.append((collective.op, collective.ranks, received.nbytes))
+            found.append((collective.op, collective.ranks, sum(memory.nbytes for memory in received)))
             together(self, collective, sent, received)
 
         World.together = noted
@@ -337,6 +337,43 @@ def test_what_all_ranks_combine_or_gather_is_one_collective_of_mpi() -> None:
     """)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split("\n")[:4] == ["by MPI"] * 4
+
+
+def test_small_collectives_of_a_kind_are_made_as_one() -> None:
+    done = run_ranks(3, """
+        from tinygrad.runtime.rank import World
+
+        together, found = World.together, []
+
+        def noted(self, joined, sent, received):
+            found.append((joined.op, joined.dtype, [memory.nbytes for memory in received]))
+            together(self, joined, sent, received)
+
+        World.together = noted
+        sizes = [(5,), (3, 2), (7000,), (20_000,), (7,)]
+        values = [rng.integers(-9, 9, size=(3, *size)).astype(kind)
+                  for size in sizes for kind in (np.float32, np.int32)]
+
+        @TinyJit
+        def step(*given):
+            totals = [x.sum(0) for x in given]
+            whole = [x.shard(world.devices) for x in given[:6:2]]
+            Tensor.realize(*totals, *whole)
+            return totals, whole
+
+        for number in range(3):
+            given = [v + number for v in values]
+            totals, whole = step(*(Tensor(v).shard(world.devices, 0).realize() for v in given))
+            assert sorted(len(sizes) for _, _, sizes in found) == [1, 1, 1, 2, 4, 4], found
+            found.clear()
+            for total, v in zip(totals, given):
+                np.testing.assert_array_equal(total.numpy(), v.sum(0))
+            for copy, v in zip(whole, given[:6:2]):
+                np.testing.assert_array_equal(copy.numpy(), v)
+        print("as one")
+    """)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split("\n")[:3] == ["as one"] * 3
 
 
 def test_gradients_are_exchanged_in_buckets_while_others_are_computed() -> None:

@@ -130,8 +130,9 @@ class World:
             self.broadcast(received[number], giver, said)
         for number, giver, is_giver, said in exchange.to_ranks:
             self.broadcast((sent if is_giver else received)[number], giver, said)
-        for same in exchange.collectives:
-            self.together(same, sent[same.number], received[same.number])
+        for joined in exchange.collectives:
+            numbers = joined.numbers
+            self.together(joined, [sent[i] for i in numbers], [received[i] for i in numbers])
 
     # --- messages -------------------------------------------------------------------------------------------
 
@@ -205,35 +206,43 @@ class World:
             if self.rank == root:
                 self.sent += memory.nbytes * (self.size - 1)
 
-    def together(self, collective: JoinedCollective, sent: Bytes, received: Bytes) -> None:
-        """Fill `received` with what the ranks of a collective send, combined or joined, once all are found to
-        be at it. What is small is gathered with the headers."""
-        ranks, op = collective.ranks, COMBINED.get(collective.op)
+    def together(self, joined: JoinedCollective, sent: Sequence[Bytes], received: Sequence[Bytes]) -> None:
+        """Fill `received` with what the ranks of collectives send, combined or gathered, once all are found
+        to be at them. What is small goes with the headers."""
+        ranks, op = joined.ranks, COMBINED.get(joined.op)
         number, digest = self.seen.get(ranks, (0, 0))
-        self.seen[ranks] = number, digest = number + 1, zlib.crc32(collective.text, digest)
-        share = received.nbytes // (1 if op else len(ranks))
+        self.seen[ranks] = number, digest = number + 1, zlib.crc32(joined.text, digest)
+        rows = 1 if op else len(ranks)
+        shares = [memory.nbytes // rows for memory in received]
+        share = sum(shares)
+        given = _in_one([memory[:n] for memory, n in zip(sent, shares, strict=True)])
+        whole = received[0] if len(received) == 1 else np.empty(rows * share, np.uint8)
         is_packed = share * len(ranks) <= PACKED
         own = np.empty(HEADER + is_packed * share, np.uint8)
-        own[:HEADER].view(np.int64)[:] = number, received.nbytes, digest
+        own[:HEADER].view(np.int64)[:] = number, whole.nbytes, digest
         if is_packed:
-            own[HEADER:] = sent[:share]
+            own[HEADER:] = given
         found = np.empty((len(ranks), own.size), np.uint8)
-        dtype = np.dtype(collective.dtype if op else np.uint8)
+        dtype = np.dtype(joined.dtype if op else np.uint8)
         with OpenExchange(self, ranks, f"a collective of ranks {', '.join(map(str, ranks))}"):
             comm = self.communicator(ranks)
             self.rest_until([comm.Iallgather(own, found)])
             for rank, said in zip(ranks, found, strict=True):
                 self.compare(own[:HEADER].view(np.int64), said[:HEADER].view(np.int64), rank)
             if is_packed:
-                given = np.ascontiguousarray(found[:, HEADER:])
+                each = np.ascontiguousarray(found[:, HEADER:])
                 if op is None:
-                    received.reshape(given.shape)[:] = given
+                    whole.reshape(each.shape)[:] = each
                 else:
-                    op.of_numpy.reduce(given.view(dtype), 0, out=received.view(dtype))
+                    op.of_numpy.reduce(each.view(dtype), 0, out=whole.view(dtype))
             elif op is None:
-                comm.Allgather(sent[:share], received)
+                comm.Allgather(given, whole)
             else:
-                comm.Allreduce(sent.view(dtype), received.view(dtype), getattr(self.mpi, op.of_mpi))
+                comm.Allreduce(given.view(dtype), whole.view(dtype), getattr(self.mpi, op.of_mpi))
+        if len(received) > 1:
+            columns = np.split(whole.reshape(rows, share), np.cumsum(shares)[:-1], axis=1)
+            for memory, part in zip(received, columns, strict=True):
+                memory.reshape(part.shape)[:] = part
         self.sent += share * (len(ranks) - 1) * (2 if op else 1) // (len(ranks) if op else 1)
 
     def communicator(self, ranks: tuple[int, ...]) -> Any:
@@ -473,6 +482,11 @@ class ExchangeQueue(HostQueue):
 
 
 NOTHING: Bytes = np.empty(0, np.uint8)
+
+
+def _in_one(memories: Sequence[Bytes]) -> Bytes:
+    """Their bytes one after another."""
+    return memories[0] if len(memories) == 1 else np.concatenate(memories)
 
 
 def bytes_of(buffer: Buffer, start: int, count: int) -> Bytes:

@@ -21,6 +21,9 @@ CHUNK = 1 << 30
 """Bytes of one message: MPI counts in 32 bits."""
 HEADER = 24
 """Bytes in front of an exchange: its number, the bytes that follow between the two ranks, the digest."""
+JOINED = 1 << 16
+"""Bytes up to which a collective is one with others of its kind: a call of MPI takes as long as copying these
+to where all stand together, and back."""
 PACKED = 1 << 15
 """Bytes up to which what a rank sends to another goes in one message with the header: a second one takes 3 us
 and more, copying these as long."""
@@ -63,15 +66,15 @@ COMBINED = {"ADD": Combined("SUM", np.add), "MUL": Combined("PROD", np.multiply)
 
 
 class JoinedCollective(NamedTuple):
-    """A collective, as one that takes part in it knows it."""
+    """Collectives that are made as one, as one that takes part in them knows them."""
 
-    number: int
-    """of the copy, among those in which this rank takes part"""
+    numbers: tuple[int, ...]
+    """of the copies, among those in which this rank takes part"""
     ranks: tuple[int, ...]
     op: str
     dtype: str
     text: bytes
-    """what it is, which all say alike"""
+    """what they are, which all say alike"""
 
 
 class RankExchange:
@@ -94,7 +97,8 @@ class RankExchange:
         """the same bytes to all ranks: (a copy's number, the giver, whether this rank is it, what it is)"""
         self.to_everybody: list[tuple[int, int, bool, bytes]] = []
         """as `to_ranks`, to devices that every process has"""
-        self.collectives: list[JoinedCollective] = []
+        self.joined: dict[tuple[tuple[int, ...], str, str, int | None], list[int]] = {}
+        """by what they have in common, the collectives that are made as one"""
         self.bytes = 0
         for number, copy in enumerate(copies):
             if copy.group is not None:
@@ -122,18 +126,28 @@ class RankExchange:
                                 (sum(sizes[i] for i in sent), sum(sizes[i] for i in received)),
                                 repr(described).encode())
                         for rank, (sent, received, described) in sorted(part.items())]
+        self.collectives = [self.made_as_one(copies, numbers, *kind[:3])
+                            for kind, numbers in self.joined.items()]
         self.seconds = seconds_of(0, 2 * self.bytes)
         """about how long moving it takes, once all are there"""
         self.computing = dict.fromkeys(copy.program for copy in copies)
 
     def add_collective(self, number: int, copy: GatheredCopy, group: CollectiveGroup, own: int) -> None:
-        """Take note of a collective, if this rank takes part in it."""
+        """Take note of a collective, if this rank takes part in it: small ones of a kind are made as one."""
         ranks = tuple(rank for rank in map(rank_of, group.devices) if rank is not None)
-        if own in ranks:
-            text = repr((ranks, group.op, copy.items, copy.dtype, copy.program)).encode()
-            self.collectives.append(JoinedCollective(len(self.own), ranks, group.op, copy.dtype, text))
-            self.own.append(number)
-            self.bytes += copy.nbytes
+        if own not in ranks:
+            return
+        kind = (ranks, group.op, copy.dtype, None if copy.nbytes <= JOINED else number)
+        self.joined.setdefault(kind, []).append(len(self.own))
+        self.own.append(number)
+        self.bytes += copy.nbytes
+
+    def made_as_one(self, copies: Sequence[GatheredCopy], numbers: Sequence[int], ranks: tuple[int, ...],
+                    op: str, dtype: str) -> JoinedCollective:
+        """These collectives, which have their ranks, operation and dtype in common."""
+        each = [copies[self.own[number]] for number in numbers]
+        text = repr((ranks, op, dtype, [(copy.items, copy.program) for copy in each])).encode()
+        return JoinedCollective(tuple(numbers), ranks, op, dtype, text)
 
 
 class Letter:
