@@ -97,7 +97,7 @@ def refuse_unknown_size(what: str, instead: str) -> None:
                        "out, and fewer are filled up")
 
 
-def _items_of(self: Tensor, index: Any) -> list[Any]:
+def items_of(self: Tensor, index: Any) -> list[Any]:
     """The index as one item an axis (None adds one), Ellipsis written out and masks as their positions."""
     items = [_as_index(self, item) for item in (index if isinstance(index, tuple) else (index,))]
     if sum(item is Ellipsis for item in items) > 1:
@@ -159,7 +159,7 @@ def _sliced_at_sizes(item: slice, start: Any, stop: Any, size: int) -> tuple[tup
     return (first, last), step
 
 
-def _select(self: Tensor, index: Any, to_write: bool = False) -> Selection:
+def select(self: Tensor, index: Any, to_write: bool = False) -> Selection:
     """Apply the movement part of an index. Raises IndexError for positions out of range and too many items.
 
     `to_write`: no part is larger than the axis for any value of its Variables, also where none of them is
@@ -167,7 +167,7 @@ def _select(self: Tensor, index: Any, to_write: bool = False) -> Selection:
     """
     bounds, steps, kept, tensors = [], [], [], {}
     axis = 0
-    for item in _items_of(self, index):
+    for item in items_of(self, index):
         if item is None:
             kept.append(1)
             continue
@@ -256,7 +256,7 @@ def getitem(self: Tensor, index: Any) -> Tensor:
     >>> Tensor.arange(6).reshape(2, 3)[:, [2, 0]].tolist()
     [[2, 0], [5, 3]]
     """
-    chosen = _select(self, index)
+    chosen = select(self, index)
     if chosen.tensors:
         return type(self).of(_pick(chosen.view, chosen.tensors), self)
     return type(self).view_of(chosen.view, self)
@@ -276,13 +276,13 @@ def setitem(self: Tensor, index: Any, value: Any) -> None:
         number = as_written("setitem", (), self.dtype, new).to(self.device)
         self.write(index.where(number, self).uop, partly=True)
         return
-    chosen = _select(self, index)
+    chosen = select(self, index)
     if chosen.tensors:
         places = counting(prod(self.shape), dtypes.default_int).reshape(self.shape)
-        picked = getitem(type(self).of(places, self), index)
+        picked = type(self).of(places, self)[index]
         flat = picked.flatten()
         source = as_written("setitem", picked.shape, self.dtype, new).flatten()
-        self.write(scatter(self.flatten(), 0, flat, source).reshape(self.shape).uop, partly=True)
+        self.write(self.flatten().scatter(0, flat, source).reshape(self.shape).uop, partly=True)
         return
     value = as_written("setitem", chosen.view.shape, self.dtype, new).to(self.device).uop
     if self.is_tracked or is_unknown(value):
@@ -293,7 +293,7 @@ def setitem(self: Tensor, index: Any, value: Any) -> None:
     memory = own_memory(self.uop)
     if memory is None:
         raise RuntimeError(f"{self!r} was computed but has no memory to write to")
-    view = _select(type(self).leaf(memory, requires_grad=False), index, to_write=True).view
+    view = select(type(self).leaf(memory, requires_grad=False), index, to_write=True).view
     self.overwrite(view, value.shrink([(0, size) for size in view.shape]))
 
 

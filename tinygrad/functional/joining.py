@@ -92,7 +92,7 @@ def stack(self: Tensor, *args: Tensor, dim: int = 0) -> Tensor:
         raise ValueError(f"stack takes equal shapes, got {', '.join(str(p.shape) for p in parts)}")
     axis = axis_of("stack", parts[0], dim, extra=1)
     first, *rest = [unsqueeze(p, axis) for p in parts]
-    return cat(first, *rest, dim=axis)
+    return first.cat(*rest, dim=axis)
 
 
 def split(self: Tensor, sizes: int | Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:

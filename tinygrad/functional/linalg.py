@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tinygrad.dtype import DTypeLike, accumulate_dtype, promote, to_dtype
 from tinygrad.functional.elementwise import expand_to
+from tinygrad.functional.graph_templates import memoised
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.shapes import broadcast_shape
 from tinygrad.graph.uop import UOp
@@ -145,15 +146,19 @@ def _contract(a: Tensor, axes_a: str, b: Tensor, axes_b: str, keep: set[str]) ->
     for c, m, n in zip(order, x.shape, y.shape, strict=True):
         if m != n and 1 not in (m, n):
             raise ValueError(f"einsum: axis {c!r} has sizes {m} and {n}")
-    if not summed:
-        return x * y, "".join(kept)
-    kind = promote(x.dtype, y.dtype)
-    shape = broadcast_shape("einsum", x.shape, y.shape)
+    return (contracted(x, y, len(kept)) if summed else x * y), "".join(kept)
+
+
+@memoised
+def contracted(self: Tensor, other: Tensor, kept: int) -> Tensor:
+    """The products of two tensors of equally many axes, broadcast, summed over those behind the first
+    `kept`."""
+    kind = promote(self.dtype, other.dtype)
+    shape = broadcast_shape("einsum", self.shape, other.shape)
     wide = accumulate_dtype(kind) if kind.is_float else kind
-    product = expand_to(x.uop.cast(wide), shape) * expand_to(y.uop.cast(wide), shape)
-    axes = tuple(range(len(kept), len(order)))
-    total = product.reduce(Ops.ADD, axes).reshape(shape[:len(kept)])
-    return type(a).of(total.cast(kind), a, b), "".join(kept)
+    product = expand_to(self.uop.cast(wide), shape) * expand_to(other.uop.cast(wide), shape)
+    total = product.reduce(Ops.ADD, tuple(range(kept, len(shape)))).reshape(shape[:kept])
+    return type(self).of(total.cast(kind), self, other)
 
 
 def einsum(formula: str, *operands: Any, dtype: DTypeLike | None = None) -> Tensor:

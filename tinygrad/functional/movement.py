@@ -319,10 +319,8 @@ def _extended_axis(self: Tensor, axis: int, before: int, after: int, mode: str) 
             pieces = [flip(part(1, before + 1), axis), self, flip(part(size - 1 - after, size - 1), axis)]
         else:
             pieces = [part(size - before, size), self, part(0, after)]
-    from tinygrad.functional.joining import cat
-
     filled = [piece for piece in pieces if piece.shape[axis]]
-    return cat(*filled, dim=axis) if filled else self
+    return filled[0].cat(*filled[1:], dim=axis) if filled else self
 
 
 def pad_to(self: Tensor, shape: Any, *args: Any, value: float = 0) -> Tensor:

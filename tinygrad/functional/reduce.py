@@ -20,7 +20,7 @@ from tinygrad.functional.mathematics import log_node
 from tinygrad.functional.movement import axes_of, axis_of, copied, rows_of_windows
 from tinygrad.graph.elementary import exponential
 from tinygrad.graph.ops import Ops
-from tinygrad.graph.sizes import Size, largest_shape
+from tinygrad.graph.sizes import Size, largest, largest_shape
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ceildiv, prod
 
@@ -448,7 +448,7 @@ def _order_by_rank(x: UOp, descending: bool) -> UOp:
 def _order_by_network(x: UOp, descending: bool) -> UOp:
     """The same by Batcher's bitonic network over pairs (item, position), of log^2 n stages."""
     *lead, size = x.shape
-    full = 1 << (size - 1).bit_length()
+    full = 1 << (largest(size) - 1).bit_length()
     pads = [(0, 0)] * len(lead) + [(0, full - size)]
     places = counting(full, dtypes.default_int).reshape((*(1,) * len(lead), full)).expand((*lead, full))
     # items beyond the end, known by their position, come last
@@ -520,10 +520,11 @@ def _order(self: Tensor, axis: int, descending: bool, count: int | None = None) 
     """The positions that sort an axis: the first `count` of them."""
     last = self.uop.detach().permute([i for i in range(self.ndim) if i != axis] + [axis])
     *lead, size = last.shape
-    if count is not None and 0 < count <= SELECTION_LIMIT and prod(last.shape) * size > SMALL_SORT:
+    comparisons = prod(largest_shape(last.shape)) * largest(size)
+    if count is not None and 0 < count <= SELECTION_LIMIT and comparisons > SMALL_SORT:
         places = _first_by_selection(last, count, descending)
     else:
-        by = _order_by_rank if size <= RANK_SORT_LIMIT else _order_by_network
+        by = _order_by_rank if largest(size) <= RANK_SORT_LIMIT else _order_by_network
         places = by(last, descending)
         places = places.shrink([*((0, n) for n in lead), (0, size if count is None else count)])
     order = [i if i < axis else i - 1 for i in range(self.ndim)]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tinygrad.dtype import dtypes
-from tinygrad.functional.indexing import getitem, refuse_unknown_size, scatter
+from tinygrad.functional.indexing import refuse_unknown_size
 from tinygrad.graph.shapes import broadcast_shape
 from tinygrad.helpers import prod
 
@@ -33,10 +33,10 @@ def masked_select(self: Tensor, mask: Tensor, size: int | None = None, fill_valu
     items, chosen = self.expand(shape), mask.cast(dtypes.bool).expand(shape)
     if size is None:
         refuse_unknown_size("masked_select", "x.masked_select(mask, size=n)")
-        return getitem(items, chosen)
+        return items[chosen]
     places, found = _first_places(chosen, size)
     flat = items.flatten()
-    return _filled(getitem(flat, places) if len(found) else flat.shrink([(0, 0)]), found, size, fill_value)
+    return _filled(flat[places] if len(found) else flat.shrink([(0, 0)]), found, size, fill_value)
 
 
 def nonzero(self: Tensor, size: int | None = None, fill_value: Any = 0) -> Tensor:
@@ -77,7 +77,7 @@ def _first_places(mask: Tensor, size: int) -> tuple[Tensor, Tensor]:
     step = 1 << (total - 1).bit_length()
     while step:
         last = places + (step - 1)
-        below = (last < total) & (getitem(counts, last.minimum(total - 1)) <= number)
+        below = (last < total) & (counts[last.minimum(total - 1)] <= number)
         places = below.where(places + step, places)
         step //= 2
     return places.minimum(total - 1), number < counts[-1]
@@ -115,7 +115,7 @@ def unique(self: Tensor, return_inverse: bool = False, return_counts: bool = Fal
     results = [masked_select(values, is_first, size, fill_value)]
     if return_inverse:
         ranks = is_first.cast(dtypes.int32).cumsum() - 1
-        results.append(scatter(ranks.zeros_like(), 0, order, ranks).reshape(self.shape))
+        results.append(ranks.zeros_like().scatter(0, order, ranks).reshape(self.shape))
     if return_counts:
         starts = nonzero(is_first, None if size is None else size + 1, total).flatten()
         ends = starts if size is None else starts[:size]
@@ -134,4 +134,4 @@ def repeated_each(self: Tensor, repeats: Sequence[int] | Tensor, axis: int) -> T
         raise ValueError(f"repeat_interleave takes one repeat of at least 0, or one for each of the {size} "
                          f"items of axis {axis}, got {counts.tolist()}")
     places = np.repeat(np.arange(size, dtype=np.int32), counts)
-    return getitem(self, (*[slice(None)] * axis, places))
+    return self[(*[slice(None)] * axis, places)]

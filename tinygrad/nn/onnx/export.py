@@ -11,11 +11,12 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import wraps
 from inspect import signature
+from itertools import count
 from typing import Any
 
 import numpy as np
 
-from tinygrad.dtype import dtypes
+from tinygrad.dtype import DType, dtypes
 from tinygrad.engine.realize import Capture, JitError
 from tinygrad.functional.graph_templates import when_called
 from tinygrad.graph.ops import Ops
@@ -34,7 +35,7 @@ from tinygrad.graph.uop import UOp
 from tinygrad.helpers import prod
 from tinygrad.nn.onnx.calls import CALLS, LAYERS, Call, Entry
 from tinygrad.nn.onnx.model import onnx_package
-from tinygrad.nn.onnx.nodes import NODES
+from tinygrad.nn.onnx.nodes import NODES, operands_of
 from tinygrad.nn.onnx.values import Array
 from tinygrad.tensor import Tensor
 
@@ -69,20 +70,24 @@ def export(function: Callable[..., Any], example_inputs: Any, path: str | os.Pat
     axes = _named_axes(dict(zip(names, given, strict=True)), dynamic_axes or {}, sizes or {})
     inputs = [_input(x, {i: axes[n] for i, n in (dynamic_axes or {}).get(name, {}).items()})
               for name, x in zip(names, given, strict=True)]
-    examples = {memory.storage for x in inputs for memory in x.uop.src[0].base.memories}
-    with Tensor.no_grad(), _noted_calls({x.uop for x in inputs}) as calls, _same_for_all_sizes(), \
+    sources = {name: x.uop for name, x in zip(names, inputs, strict=True)}  # before any is written to
+    examples = {memory.storage for node in sources.values() for memory in node.src[0].base.memories}
+    described = [_described(name, x) for name, x in zip(names, inputs, strict=True)]
+    with Tensor.no_grad(), _noted_calls(set(sources.values())) as calls, _same_for_all_sizes(), \
             _without_reading(examples) as capture:
         made = function(*inputs[:len(arguments)], **dict(zip(named, inputs[len(arguments):], strict=True)))
     results = _results(made, output_names)
-    writer = OnnxWriter(calls, _filled_from(capture))
-    for name, x in zip(names, inputs, strict=True):
-        writer.take_input(name, x)
+    taken = [*names, *results]
+    if len(set(taken)) < len(taken):
+        raise ValueError(f"inputs and results need different names, got {', '.join(map(repr, taken))}")
+    writer = OnnxWriter(calls, _filled_from(capture), taken)
+    for name, source in sources.items():
+        writer.take_input(name, source)
     for name, x in results.items():
         writer.add("Identity", [writer.value(x.uop)], [name])
     graph = onnx.helper.make_graph(
         writer.nodes, getattr(function, "__name__", type(function).__name__),
-        [_described(name, x) for name, x in zip(names, inputs, strict=True)],
-        [_described(name, x) for name, x in results.items()], writer.constants)
+        described, [_described(name, x) for name, x in results.items()], writer.constants)
     model = onnx.helper.make_model(graph, producer_name="tinygrad",
                                    opset_imports=[onnx.helper.make_opsetid("", OPSET)])
     model.ir_version = 10
@@ -182,13 +187,14 @@ def _filled_from(capture: Capture) -> set[Storage]:
 
 
 @contextmanager
-def _noted_calls(inputs: set[UOp]) -> Iterator[dict[UOp, Call]]:
-    """While this is open: the calls of methods in `CALLS` and of `LAYERS`, by the nodes of their results.
+def _noted_calls(inputs: set[UOp]) -> Iterator[dict[UOp, tuple[Call, int]]]:
+    """While this is open: the calls of methods in `CALLS` and of `LAYERS`, by the nodes of their results, and
+    which result that is.
 
     Methods of many nodes say when they are called (`graph_templates.py`), under whatever name; the others are
     replaced. What depends on `inputs` is not computed where the function asks for it: it stays a graph.
     """
-    calls: dict[UOp, Call] = {}
+    calls: dict[UOp, tuple[Call, int]] = {}
 
     def noted(function: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any],
               entry: Entry | None = None) -> Any:
@@ -199,11 +205,13 @@ def _noted_calls(inputs: set[UOp]) -> Iterator[dict[UOp, Call]]:
         bound = signature(function).bind(*args, **options)
         bound.apply_defaults()
         call = entry(result, **bound.arguments)
-        if call is None:
-            return result
-        node = UOp.new(Ops.CONTIGUOUS, result.dtype, (result.uop,))  # which no view merges with
-        calls[node] = call
-        return Tensor.of(node, result)
+        if not isinstance(call, Call):
+            return result if call is None else call
+        results = result if isinstance(result, tuple) else (result,)
+        nodes = [UOp.new(Ops.CONTIGUOUS, x.dtype, (x.uop,)) for x in results]  # which no view merges with
+        calls.update((node, (call, place)) for place, node in enumerate(nodes))
+        tensors = tuple(Tensor.of(node, x) for node, x in zip(nodes, results, strict=True))
+        return tensors if isinstance(result, tuple) else tensors[0]
 
     def replacing(method: Callable[..., Any], entry: Entry) -> Callable[..., Any]:
         @wraps(method)
@@ -220,7 +228,7 @@ def _noted_calls(inputs: set[UOp]) -> Iterator[dict[UOp, Call]]:
         return self
 
     changed = {(Tensor, name): replacing(getattr(Tensor, name), entry) for name, entry in CALLS.items()
-               if not hasattr(getattr(Tensor, name), "__wrapped__")}
+               if hasattr(Tensor, name) and not hasattr(getattr(Tensor, name), "__wrapped__")}
     changed |= {(layer, "__call__"): replacing(layer.__call__, entry) for layer, entry in LAYERS.items()}
     changed[Tensor, "realize"] = realized
     own = {(owner, name): vars(owner).get(name) for owner, name in changed}
@@ -241,39 +249,55 @@ def _noted_calls(inputs: set[UOp]) -> Iterator[dict[UOp, Call]]:
 class OnnxWriter:
     """The nodes and constants of a graph that is written, and the names of its values."""
 
-    def __init__(self, calls: Mapping[UOp, Call], filled: Collection[Storage]) -> None:
+    def __init__(self, calls: Mapping[UOp, tuple[Call, int]], filled: Collection[Storage],
+                 taken: Collection[str]) -> None:
         self.onnx = onnx_package()
         self.calls = calls
+        """by the nodes of their results: which call it is, and which of its results"""
+        self.taken = taken
+        """names of inputs and results, which no other value may have"""
         self.filled = filled
         """memory that holds what was computed of the examples"""
         self.nodes: list[Any] = []
         self.constants: list[Any] = []
         self._names: dict[UOp, str] = {}
         self._constant_names: dict[Any, str] = {}
+        self._results: dict[Call, tuple[str, ...]] = {}
+        self._numbers = {"v": count(), "c": count()}
         self._inputs: set[UOp] = set()
+        self._axes: dict[UOp, tuple[str, int]] = {}
+        """dynamic sizes: the input and the axis that has them"""
         self._sizes: dict[UOp, str] = {}
         """expressions of dynamic sizes, each as a vector of one item"""
         self._depends: dict[UOp, bool] = {}
 
-    def take_input(self, name: str, x: Tensor) -> None:
-        """`x` as the input `name`, and its dynamic sizes as what shape it has."""
-        self._inputs.add(x.uop)
-        self._names[x.uop] = name
-        for axis, n in enumerate(x.shape):
-            if isinstance(n, Size) and n.node not in self._sizes:
-                self._sizes[n.node] = self.add("Shape", [name], start=axis, end=axis + 1)
+    def take_input(self, name: str, node: UOp) -> None:
+        """`node` as the input `name`, and its dynamic sizes as what shape it has."""
+        self._inputs.add(node)
+        self._names[node] = name
+        for axis, n in enumerate(node.shape):
+            if isinstance(n, Size):
+                self._axes.setdefault(n.node, (name, axis))
 
     def add(self, op: str, inputs: Sequence[str], outputs: Sequence[str] = (), **attributes: Any) -> str:
         """Write a node; returns the name of its first result."""
-        names = list(outputs) or [f"v{len(self.nodes)}"]
+        names = list(outputs) or [self.new_name("v")]
         self.nodes.append(self.onnx.helper.make_node(op, list(inputs), names, **attributes))
         return names[0]
+
+    def new_name(self, letter: str) -> str:
+        """A name that no other value has: the letter and a number."""
+        return next(name for n in self._numbers[letter] if (name := f"{letter}{n}") not in self.taken)
+
+    def cast(self, name: str, dtype: DType) -> str:
+        """The name of a value as this type."""
+        return self.add("Cast", [name], to=self.onnx.helper.np_dtype_to_tensor_dtype(dtype.numpy))
 
     def constant(self, array: Array) -> str:
         """The name of a constant."""
         key = (array.dtype.name, array.shape, array.tobytes() if array.size < 64 else id(array))
         if key not in self._constant_names:
-            name = self._constant_names[key] = f"c{len(self.constants)}"
+            name = self._constant_names[key] = self.new_name("c")
             self.constants.append(self.onnx.numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape),
                                                                     name))
         return self._constant_names[key]
@@ -289,6 +313,9 @@ class OnnxWriter:
         """The name of a vector of one item, the value of an index expression."""
         if node.op is Ops.CONST:
             return self.ints([node.arg])
+        if node in self._axes and node not in self._sizes:
+            name, axis = self._axes[node]
+            self._sizes[node] = self.add("Shape", [name], start=axis, end=axis + 1)
         if node not in self._sizes:
             if node.op not in NODES:
                 raise ValueError(f"the standard has no operator for {node.op.name} of sizes")
@@ -299,7 +326,7 @@ class OnnxWriter:
         """Whether a value depends on an input, or on the size of one."""
         for n in node.toposort(stop=self._depends.__contains__):
             if n not in self._depends:
-                self._depends[n] = n in self._inputs or n in self._sizes or bool(sizes_in(n.arg)) or any(
+                self._depends[n] = n in self._inputs or n in self._axes or bool(sizes_in(n.arg)) or any(
                     self._depends[s] for s in n.src)
         return self._depends[node]
 
@@ -320,8 +347,8 @@ class OnnxWriter:
     def _needed(self, node: UOp) -> Sequence[UOp]:
         if not self.depends(node):
             return ()
-        call = self.calls.get(node)
-        return tuple(s for s in (node.src if call is None else call.operands) if s.dtype is not dtypes.index)
+        operands = self.calls[node][0].operands if node in self.calls else operands_of(node)
+        return tuple(s for s in operands if s.dtype is not dtypes.index)
 
     def _written(self, node: UOp) -> str:
         if not self.depends(node):
@@ -331,12 +358,19 @@ class OnnxWriter:
             if any(n.op is Ops.BUFFER and n.storage in self.filled for n in node.toposort()):
                 raise ValueError(STORES)
             return self.constant(Tensor.of(node).numpy())
-        call = self.calls.get(node)
-        if call is not None:
-            return call.write(self, [self._names[operand] for operand in call.operands])
+        if node in self.calls:
+            return self._result(node, *self.calls[node])
         if node.op not in NODES:
             raise ValueError(STORES if node.op is Ops.ASSIGN else "the standard has no operator for "
                              f"{node.op.name} of {node.dtype.name} {node.shape}")
         names = [self.add("Squeeze", [self.size(s)]) if s.dtype is dtypes.index else self._names[s]
-                 for s in node.src]
+                 for s in operands_of(node)]
         return NODES[node.op](self, node, names)
+
+    def _result(self, node: UOp, call: Call, place: int) -> str:
+        """The name of one of the results of a call, which is written if it is not yet."""
+        if call not in self._results:
+            made = call.write(self, [self._names[operand] for operand in call.operands])
+            self._results[call] = (made,) if isinstance(made, str) else made
+        name = self._results[call][place]
+        return name if not call.gives or call.gives[place] is node.dtype else self.cast(name, node.dtype)

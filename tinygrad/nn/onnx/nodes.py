@@ -3,13 +3,13 @@ operator."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from tinygrad.graph.ops import Ops
-from tinygrad.graph.uop import UOp
+from tinygrad.graph.ops import Family, Ops
+from tinygrad.graph.uop import Shape, UOp
 
 if TYPE_CHECKING:
     from tinygrad.nn.onnx.export import OnnxWriter
@@ -47,7 +47,7 @@ def _floored(writer: OnnxWriter, node: UOp, names: list[str]) -> str:
 
 
 def _cast(writer: OnnxWriter, node: UOp, names: list[str]) -> str:
-    return writer.add("Cast", names, to=writer.onnx.helper.np_dtype_to_tensor_dtype(node.dtype.numpy))
+    return writer.cast(names[0], node.dtype)
 
 
 def _reduced(writer: OnnxWriter, node: UOp, names: list[str]) -> str:
@@ -84,6 +84,40 @@ def _stepped(writer: OnnxWriter, node: UOp, names: list[str]) -> str:
     far = np.iinfo(np.int64).max
     starts, ends = [0 if s > 0 else far for s in steps], [far if s > 0 else -far for s in steps]
     return writer.add("Slice", [names[0], *map(writer.ints, (starts, ends, axes, steps))])
+
+
+def _reshaped(writer: OnnxWriter, node: UOp, names: list[str]) -> str:
+    if _before_reshapes(node).shape == node.shape:
+        return names[0]
+    return writer.add("Reshape", [names[0], writer.ints(node.shape)])
+
+
+PASSED_ON = frozenset({Ops.DETACH, Ops.CUSTOM_GRADIENT, Ops.LIVE_OUT})
+"""Nodes with the value of their first source."""
+
+
+def _before_reshapes(node: UOp) -> UOp:
+    while node.op is Ops.RESHAPE or node.op in PASSED_ON:
+        node = node.src[0]
+    return node
+
+
+def _permuted(writer: OnnxWriter, node: UOp, names: list[str]) -> str:
+    _, order = _before_permutes(node)
+    return names[0] if order == sorted(order) else writer.add("Transpose", names, perm=order)
+
+
+def _before_permutes(node: UOp) -> tuple[UOp, list[int]]:
+    """(what lies below permutes, and reshapes that change nothing, the order of its axes)."""
+    order = list(range(len(node.shape)))
+    while True:
+        base = _before_reshapes(node)
+        if base.shape == node.shape:
+            node = base
+        if node.op is not Ops.PERMUTE:
+            return node, order
+        order = [node.arg[i] for i in order]
+        (node,) = node.src
 
 
 def _shifted(direction: str) -> Write:
@@ -124,16 +158,49 @@ NODES: dict[Ops, Write] = {
     Ops.WHERE: _plain("Where"),
     Ops.MULACC: lambda writer, node, names: writer.add("Add", [writer.add("Mul", names[:2]), names[2]]),
     Ops.REDUCE: _reduced,
-    Ops.RESHAPE: lambda writer, node, names: writer.add("Reshape", [names[0], writer.ints(node.shape)]),
+    Ops.RESHAPE: _reshaped,
     Ops.EXPAND: lambda writer, node, names: writer.add("Expand", [names[0], writer.ints(node.shape)]),
-    Ops.PERMUTE: lambda writer, node, names: writer.add("Transpose", names, perm=list(node.arg)),
+    Ops.PERMUTE: _permuted,
     Ops.PAD: _padded,
     Ops.SHRINK: _cropped,
     Ops.STRIDE: _stepped,
     Ops.CONTIGUOUS: _same,
-    Ops.DETACH: _same,
-    Ops.CUSTOM_GRADIENT: _same,
-    Ops.LIVE_OUT: _same,
     Ops.COPY: _same,
+    **dict.fromkeys(PASSED_ON, _same),
 }
 """By operation; BITCAST and Variables are none of the standard's."""
+
+
+def operands_of(node: UOp) -> tuple[UOp, ...]:
+    """What a node is made of, below movement that is written as one operator with it, or that the standard's
+    operators do themselves."""
+    operands = node.src
+    if node.op is Ops.RESHAPE:
+        return (_before_reshapes(node),)
+    if node.op is Ops.PERMUTE:
+        return (_before_permutes(node)[0],)
+    if node.op not in Family.ELEMENTWISE or len(operands) < 2:
+        return operands
+    for i, operand in enumerate(node.src):
+        for short in _before_repeating(operand):
+            tried = (*operands[:i], short, *operands[i + 1:])
+            if _broadcast([x.shape for x in tried]) == node.shape:
+                operands = tried
+                break
+    return operands
+
+
+def _before_repeating(node: UOp) -> Iterator[UOp]:
+    """What a node repeats, without axes in front that it adds for that, if that is all that it does."""
+    if node.op is Ops.EXPAND:
+        base = _before_reshapes(node.src[0])
+        if node.src[0].shape == (1,) * (len(node.shape) - len(base.shape)) + base.shape:
+            yield base
+        yield node.src[0]
+
+
+def _broadcast(shapes: Sequence[Shape]) -> Shape:
+    """What operators of the standard make of operands of these shapes."""
+    rank = max(map(len, shapes))
+    padded = [(1,) * (rank - len(shape)) + tuple(shape) for shape in shapes]
+    return tuple(next((n for n in sizes if n != 1), 1) for sizes in zip(*padded, strict=True))
