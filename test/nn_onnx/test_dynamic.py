@@ -269,6 +269,16 @@ def test_an_export_of_a_transformer_with_batches_and_sequences_of_any_size() -> 
     assert traces(run) == 1
 
 
+@pytest.mark.parametrize("longest", [64, 1100])  # what is sorted by counting, and by a network
+def test_what_is_sorted_along_an_axis_of_any_size_has_one_trace(longest: int) -> None:
+    for function, shortest in ((lambda x: x.sort(1)[0], 1), (lambda x: x.topk(2, 1)[1].float(), 2)):
+        model = export(function, Tensor(floats(3, 6)), dynamic_axes={"x0": {0: "b", 1: "n"}},
+                       sizes={"n": (shortest, longest)})
+        run = compared(model, {"b": (1, 4), "n": (shortest, longest)},
+                       [{"x0": floats(b, n)} for b, n in ((2, 5), (3, 9), (1, 2), (4, 64), (2, shortest))])
+        assert traces(run) == 1
+
+
 def test_an_export_computes_with_sizes() -> None:
     def function(x: Tensor, y: Tensor) -> Tensor:
         joined = x.cat(y, dim=1)

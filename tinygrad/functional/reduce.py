@@ -521,7 +521,7 @@ def _order(self: Tensor, axis: int, descending: bool, count: int | None = None) 
     last = self.uop.detach().permute([i for i in range(self.ndim) if i != axis] + [axis])
     *lead, size = last.shape
     comparisons = prod(largest_shape(last.shape)) * largest(size)
-    if count is not None and 0 < count <= SELECTION_LIMIT and comparisons > SMALL_SORT:
+    if isinstance(count, int) and 0 < count <= SELECTION_LIMIT and comparisons > SMALL_SORT:  # it is no Size
         places = _first_by_selection(last, count, descending)
     else:
         by = _order_by_rank if largest(size) <= RANK_SORT_LIMIT else _order_by_network
