@@ -233,6 +233,17 @@ def test_items_that_are_written_to_are_scattered() -> None:
     assert ops["ScatterElements"] == 2 and not ops.keys() & {"Equal", "ReduceSum", "Where"}
 
 
+def test_slices_that_are_written_to() -> None:
+    def function(x: Any) -> Any:
+        y = x * 2
+        y[0] = 1
+        y[1:, 2] = x[1:, 0]
+        y[:, :2] += 5
+        return y
+
+    compared(function, function, few(3, 4))
+
+
 # --- products -----------------------------------------------------------------------------------------------
 
 

@@ -285,14 +285,14 @@ def setitem(self: Tensor, index: Any, value: Any) -> None:
         self.write(self.flatten().scatter(0, flat, source).reshape(self.shape).uop, partly=True)
         return
     value = as_written("setitem", chosen.view.shape, self.dtype, new).to(self.device).uop
-    if self.is_tracked or is_unknown(value):
+    memory = None
+    if not self.is_tracked and not is_unknown(value):
+        self.compute_whole()
+        memory = own_memory(self.uop)
+    if memory is None:  # also while a function is exported, where nothing is computed
         # not by `chosen.view`: its reshape would become one with a reshape that the node ends in
         self.write(value.reshape(chosen.part.shape), chosen.part)
         return
-    self.compute_whole()
-    memory = own_memory(self.uop)
-    if memory is None:
-        raise RuntimeError(f"{self!r} was computed but has no memory to write to")
     view = select(type(self).leaf(memory, requires_grad=False), index, to_write=True).view
     self.overwrite(view, value.shrink([(0, size) for size in view.shape]))
 
