@@ -83,6 +83,8 @@ def lane_places(offset: UOp, lane: UOp) -> tuple[int, ...] | None:
     apart."""
     if not any(lane in atom.ranges for atom in linear_terms(offset).terms if atom is not lane):
         return None
+    if any(n.op is Ops.LOAD and lane in n.ranges for n in offset.toposort()):  # what is read says where
+        return None
     places = [offset.substitute({lane: UOp.const(i, dtypes.index)}) for i in range(lane.extent)]
     distances = [linear_terms(place - places[0]) for place in places]
     return None if any(terms for terms, _ in distances) else tuple(constant for _, constant in distances)

@@ -63,7 +63,8 @@ class Forest:
             value, threshold, mode = x.gather(1, features[at]), thresholds[at], modes[at]
             holds = self._compared(value, threshold, mode, at, x)
             holds = holds | (value.isnan() & missing[at])
-            at = holds.where(if_true[at], if_false[at])
+            # a value by itself: a level takes as long to schedule and to compile as all those that it is made of
+            at = holds.where(if_true[at], if_false[at]).contiguous()
         return at
 
     def _compared(self, value: Tensor, threshold: Tensor, mode: Tensor, at: Tensor, x: Tensor) -> Tensor:
