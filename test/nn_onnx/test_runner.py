@@ -147,6 +147,20 @@ def test_only_the_branch_taken_is_walked() -> None:
         run(x=np.array([1, 2], np.float32), flag=np.array(False))
 
 
+def test_a_branch_that_follows_from_a_number_belongs_to_its_trace() -> None:
+    then = helper.make_graph([helper.make_node("Neg", ["x"], ["a"])], "then", [], [info("a")])
+    other = helper.make_graph([helper.make_node("Add", ["x", "x"], ["b"])], "else", [], [info("b")])
+    nodes = [helper.make_node("Equal", ["rate", "wanted"], ["flag"]),
+             helper.make_node("If", ["flag"], ["y"], then_branch=then, else_branch=other)]
+    run = OnnxRunner(model_of(nodes, [info("x", [2]), info("rate", [], TensorProto.INT64)], [info("y")],
+                              {"wanted": np.array(16)}))
+    for start in range(6):
+        for rate, factor in ((16, -1), (8, 2)):
+            x = np.array([start, 1], np.float32)
+            assert run(x=x, rate=np.array(rate))["y"].tolist() == (x * factor).tolist()
+    assert sum(jit is not None and bool(jit.traces) for jit in run._kinds.values()) == 2
+
+
 def test_constants_in_a_branch_are_computed_once() -> None:
     weight = np.random.default_rng(0).standard_normal((80, 60)).astype(np.float32)
     nodes = [helper.make_node("Exp", ["w"], ["e"]), helper.make_node("MatMul", ["x", "e"], ["a"])]
@@ -172,17 +186,63 @@ def test_the_command_says_what_a_model_is_and_checks_it(tmp_path: Path, capsys: 
     assert "input         x: float32 (batch, 3)" in printed and "3: 1 MatMul, 1 Add, 1 Relu" in printed
     assert "kernels       1\n" in printed and "check         y: " in printed
     np.savez(tmp_path / "several.npz", np.ones(3), np.ones(4))
-    model = str(tmp_path / "model.onnx")
-    for option, given, said in (("--size", "rows=3", "has a name, got rows=3; names are batch"),
-                                ("--size", "batch=many", "got batch=many"),
-                                ("--input", "no.npy", "No such file"),
-                                ("--input", model, "is no array as numpy.save writes it"),
-                                ("--input", str(tmp_path / "several.npz"), "has several arrays")):
-        assert main([model, option, given]) == 2
+    model, array = str(tmp_path / "model.onnx"), str(tmp_path / "x.npy")
+    for options, said in ((["--size", "rows=3"], "has a name, got rows=3; names are batch"),
+                          (["--size", "batch=many"], "got batch=many"),
+                          (["--size", "batch=3", "--input", array], "is 4 long in input 'x', 3 elsewhere"),
+                          (["--shape", "z=3"], "got z=3; inputs are x"),
+                          (["--shape", "x=3"], "input 'x' is float32 (batch, 3), got 3"),
+                          (["--shape", "x=2,4"], "axis 1 has 4 items, not 3\ninputs were x: float32 (2, 4)"),
+                          (["--input", "z=no.npy"], "no input 'z'; it takes x"),
+                          (["--input", "x=many"], "a file that numpy.save wrote, or a number, got many"),
+                          (["--input", array, "--input", array], "the model takes 1 inputs"),
+                          (["--input", "no.npy"], "No such file"),
+                          (["--input", model], "is no array as numpy.save writes it"),
+                          (["--input", str(tmp_path / "several.npz")], "has several arrays")):
+        assert main([model, *options]) == 2
         assert said in capsys.readouterr().err
+    for option in ("--runs", "--beam"):
+        with pytest.raises(SystemExit):
+            main([model, option, "-1"])
+        assert f"argument {option}" in capsys.readouterr().err
     (tmp_path / "model.onnx").write_bytes(b"no model")
     assert main([str(tmp_path / "model.onnx")]) == 2
     assert "is not an ONNX model" in capsys.readouterr().err
+
+
+def test_the_command_takes_numbers_texts_and_shapes(tmp_path: Path, capsys: Any) -> None:
+    from tinygrad.onnx import main
+
+    nodes = [helper.make_node("Mul", ["x", "scale"], ["y"]),
+             helper.make_node("StringNormalizer", ["text"], ["upper"], case_change_action="UPPER")]
+    model = model_of(nodes, [info("x", [None, 2]), info("scale", []), info("text", [1], TensorProto.STRING)],
+                     [info("y"), info("upper", [1], TensorProto.STRING)])
+    (tmp_path / "model.onnx").write_bytes(model.SerializeToString())
+    assert main([str(tmp_path / "model.onnx"), "--runs", "1", "--shape", "x=3,2", "--input", "scale=2.5",
+                 "--input", "text=a film", "--check"]) == 0
+    printed = capsys.readouterr().out
+    assert "input         x: float32 (?, 2)\n" in printed and printed.count("equal to") == 2
+
+
+def test_the_command_compares_sequences_of_maps_and_asks_the_reference(
+        tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    import onnxruntime
+
+    from tinygrad.onnx import difference, main
+
+    rows = [{"a": 0.5, "b": 1.0}]
+    assert difference(rows, [{"a": 0.5, "b": 1.0}]) == 0 and difference(rows, [{"a": 0.5, "b": 2.0}]) == 0.5
+    for other in ([], [{"a": 0.5}], [{"a": 0.5, "c": 1.0}]):
+        assert difference(rows, other) == float("inf")
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("no kernel for it")
+    monkeypatch.setattr(onnxruntime, "InferenceSession", refuse)
+    (tmp_path / "model.onnx").write_bytes(linear().SerializeToString())
+    assert main([str(tmp_path / "model.onnx"), "--check", "--runs", "1"]) == 0
+    printed = capsys.readouterr().out
+    assert "does not run this model: no kernel for it; onnx.reference is asked" in printed
+    assert "y: equal to onnx.reference's" in printed
 
 
 def test_functions_of_the_model_and_their_attributes() -> None:
@@ -317,19 +377,37 @@ def test_cycles_and_values_that_nothing_produces() -> None:
 
 def test_inputs_that_do_not_fit() -> None:
     run = OnnxRunner(linear())
-    with pytest.raises(OnnxError, match="takes 'x'; missing are 'x', unknown 'z'"):
+    takes = r"x: float32 \(batch, 3\)"
+    with pytest.raises(OnnxError, match=f"the model takes {takes}; it has no 'z', 'x' is missing"):
         run(z=X)
-    with pytest.raises(OnnxError, match="input 'x' takes float32, got int64"):
-        run(x=np.zeros((1, 3), np.int64))
-    with pytest.raises(OnnxError, match=r"input 'x' takes shape \('batch', 3\), got \(1, 4\)"):
-        run(x=np.zeros((1, 4), np.float32))
+    with pytest.raises(OnnxError, match=f"by name, run.* or .*, got a ndarray; the model takes {takes}"):
+        run(X)
+    takes = "input 'x' takes float32 .batch, 3."
+    for given, said in ((np.zeros((1, 3), np.int64), r"got int64 \(1, 3\); cast it"),
+                        (np.zeros((1, 4), np.float32), r"got float32 \(1, 4\): axis 1 has 4 items, not 3"),
+                        (np.zeros(3, np.float32), r"got float32 \(3,\): 1 axes and not 2"),
+                        (np.array([["a", "b", "c"]]), r"got string \(1, 3\)$"),
+                        ([[1, 2, 3], [4]], "got a list: .*inhomogeneous"),
+                        ({"x": 1}, "got a dict: these are no numbers and no strings")):
+        with pytest.raises(OnnxError, match=f"{takes}, {said}"):
+            run(x=given)
+    assert repr(run) == "<OnnxRunner CPU x: float32 (batch, 3) -> y: float32 (batch, 2)>"
+
+
+def test_numbers_that_a_type_does_not_have_are_refused() -> None:
+    run = OnnxRunner(model_of([helper.make_node("Neg", ["x"], ["y"])], [info("x", ["n"], TensorProto.INT8)],
+                              [info("y", ["n"], TensorProto.INT8)]))
+    assert run(x=[1, 2.0])["y"].tolist() == [-1, -2]
+    for given in ([1.5], [300], ["a"]):
+        with pytest.raises(OnnxError, match=r"input 'x' takes int8 \(n,\), got a list: "):
+            run(x=given)
 
 
 def test_a_name_of_an_axis_is_one_size() -> None:
     run = OnnxRunner(model_of([helper.make_node("Add", ["x", "z"], ["y"])],
                               [info("x", ["n"]), info("z", ["n"])],
                               [info("y", ["n"])]))
-    with pytest.raises(OnnxError, match=r"input 'z' takes shape \('n',\), got \(1,\), with {'n': 2}"):
+    with pytest.raises(OnnxError, match=r"input 'z' .*got float32 \(1,\): axis 0 has 1 items, but n is 2"):
         run(x=np.zeros(2, np.float32), z=np.zeros(1, np.float32))
 
 

@@ -71,6 +71,14 @@ def test_clusters() -> None:
     np.testing.assert_allclose(scores, model.transform(X), rtol=1e-4, atol=1e-4)
 
 
+def test_texts_without_a_word_of_a_vocabulary() -> None:
+    texts = np.array([[""], [""]], object)
+    model = make_pipeline(TfidfVectorizer(), LogisticRegression()).fit(["good film", "bad film"], [1, 0])
+    labels, probabilities = exported(model, texts)
+    np.testing.assert_array_equal(labels, model.predict(texts[:, 0]))
+    np.testing.assert_allclose(probabilities, model.predict_proba(texts[:, 0]), rtol=1e-5)
+
+
 def test_strings() -> None:
     words = np.array([["a", "x"], ["b", "y"], ["a", "z"], ["c", "x"]], object)
     encoder = OneHotEncoder(sparse_output=False, handle_unknown="ignore").fit(words[:3])

@@ -37,6 +37,16 @@ class TypeOf:
     """sizes; a name for an axis that is dynamic, None for one without a name or, for all, if it is not
     known"""
 
+    def __str__(self) -> str:
+        """As text: `float32 (batch, 3)`, a question mark for an axis without a name."""
+        if self.kind != "tensor" or self.dtype is None:
+            return self.kind
+        name = "string" if self.dtype.kind == "O" else self.dtype.name
+        if self.shape is None:
+            return f"{name} of any shape"
+        sizes = ["?" if n is None else str(n) for n in self.shape]
+        return f"{name} ({sizes[0]},)" if len(sizes) == 1 else f"{name} ({', '.join(sizes)})"
+
 
 @dataclass(frozen=True)
 class Reference:

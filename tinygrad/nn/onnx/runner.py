@@ -88,8 +88,14 @@ class OnnxRunner:
         Raises OnnxError for inputs that are missing, unknown, or of another type or shape than the model
         says.
         """
+        if inputs is not None and not isinstance(inputs, Mapping):
+            raise OnnxError(f"inputs are given by name, run({{name: x}}) or run(name=x), got a "
+                            f"{type(inputs).__name__}; the model takes {_listed(self.inputs)}")
         given = self._checked({**(inputs or {}), **named})
         return {name: self._public(value) for name, value in self.values(given).items()}
+
+    def __repr__(self) -> str:
+        return f"<OnnxRunner {self.device} {_listed(self.inputs)} -> {_listed(self.outputs)}>"
 
     def values(self, given: Mapping[str, Value]) -> dict[str, Value]:
         """The outputs for checked inputs, in whatever form they have: strings stay arrays."""
@@ -126,16 +132,24 @@ class OnnxRunner:
                     raise
                 self._reads_values = True  # an operator reads what it takes as a tensor
         results = self._evaluate({**free, **fixed})
-        names = {id(v): k for k, v in free.items()}
-        for tensor in self._evaluator.was_read:
-            if id(tensor) in names:
-                self._read_inputs.add(names[id(tensor)])
-            else:
-                self._reads_values = True
-        self._evaluator.was_read.clear()
+        self._note_reads(free)
         compute(list(results.values()))
         self._reads_values |= not all(_is_traced(v) for v in results.values())
         return results
+
+    def _note_reads(self, free: Mapping[str, Value]) -> None:
+        """Take note of what a run read the values of: inputs, which the host knows from then on. Where it was
+        something else, the host knows all numbers among inputs, from which alone that may follow."""
+        names = {id(v): k for k, v in free.items()}
+        read = {names.get(id(tensor), "") for tensor in self._evaluator.was_read}
+        self._evaluator.was_read.clear()
+        if "" in read:
+            shapes = {k: said.shape for k, said in {**self.inputs, **self._optional}.items()}
+            numbers = {k for k, v in free.items() if isinstance(v, Tensor) and not v.dtype.is_float
+                       and shapes[k] is not None and all(n == 1 for n in shapes[k] or ())}
+            read |= numbers
+            self._reads_values |= not numbers
+        self._read_inputs |= read - {""}
 
     def _trace(self, fixed: dict[str, Array], free: dict[str, Value]) -> Replayed | None:
         """The trace to run for inputs of this kind; None for the first of a kind, and where none can be."""
@@ -197,34 +211,38 @@ class OnnxRunner:
     def _checked(self, inputs: Mapping[str, Any]) -> dict[str, Value]:
         """The inputs as values, of the types and shapes that the model says."""
         expected = {**self.inputs, **self._optional}
-        unknown = [name for name in inputs if name not in expected]
-        missing = [name for name, said in self.inputs.items()
-                   if name not in inputs and said.kind != "optional"]
-        if unknown or missing:
-            raise OnnxError(f"the model takes {', '.join(map(repr, self.inputs)) or 'no inputs'}; "
-                            f"missing are {', '.join(map(repr, missing)) or 'none'}, unknown "
-                            f"{', '.join(map(repr, unknown)) or 'none'}")
+        wrong = [f"it has no {name!r}" for name in inputs if name not in expected]
+        wrong += [f"{name!r} is missing" for name, said in self.inputs.items()
+                  if name not in inputs and said.kind != "optional"]
+        if wrong:
+            raise OnnxError(f"the model takes {_listed(self.inputs)}; {', '.join(wrong)}")
         sizes: dict[str, int] = {}
         return {name: self._checked_value(name, inputs[name], said, sizes) if name in inputs else None
                 for name, said in expected.items() if name in inputs or name in self.inputs}
 
     def _checked_value(self, name: str, value: Any, said: TypeOf, sizes: dict[str, int]) -> Value:
-        made = self.as_value(value, said)
+        try:
+            made = self.as_value(value, said)
+        except (TypeError, ValueError) as error:
+            raise OnnxError(f"input {name!r} takes {said}, got a {type(value).__name__}: {error}") from error
         if said.kind != "tensor" or made is None or isinstance(made, list):
             return made
-        kind = numpy_type(made)
-        if said.dtype is not None and kind != said.dtype:
-            raise OnnxError(f"input {name!r} takes {_type_name(said.dtype)}, got {_type_name(kind)}")
+        got = TypeOf("tensor", numpy_type(made), tuple(made.shape))
+        if said.dtype is not None and got.dtype != said.dtype:
+            cast = "" if object in (said.dtype, got.dtype) else "; cast it"
+            raise OnnxError(f"input {name!r} takes {said}, got {got}{cast}")
         if said.shape is None:
             return made
-        fits = len(said.shape) == len(made.shape)
-        for wanted, size in zip(said.shape, made.shape, strict=False):
-            expected = sizes.setdefault(wanted, size) if isinstance(wanted, str) else wanted
-            fits = fits and expected in (None, size)
-        if not fits:
-            bound = {k: v for k, v in sizes.items() if k in said.shape}
-            raise OnnxError(f"input {name!r} takes shape {said.shape}, got {tuple(made.shape)}"
-                            + (f", with {bound} from the inputs before" if bound else ""))
+        wrong = []
+        if len(said.shape) != len(made.shape):
+            wrong = [f"{len(made.shape)} axes and not {len(said.shape)}"]
+        for axis, (wanted, size) in enumerate(zip(said.shape, made.shape, strict=False)):
+            before = sizes.setdefault(wanted, size) if isinstance(wanted, str) else wanted
+            if before not in (None, size):
+                other = f"but {wanted} is {before} elsewhere" if isinstance(wanted, str) else f"not {wanted}"
+                wrong.append(f"axis {axis} has {size} items, {other}")
+        if wrong:
+            raise OnnxError(f"input {name!r} takes {said}, got {got}: {', '.join(wrong)}")
         return made
 
     def as_value(self, value: Any, said: TypeOf | None = None) -> Value:
@@ -236,8 +254,12 @@ class OnnxRunner:
         if isinstance(value, (list, tuple)) and said is not None and said.kind in ("sequence", "optional"):
             return [self.as_value(item) for item in value]
         array = np.asarray(value)
+        if array.dtype == object and not all(isinstance(item, (str, bytes)) for item in array.flat):
+            raise TypeError("these are no numbers and no strings")
         if said is not None and said.dtype is not None and not isinstance(value, (np.ndarray, np.generic)):
-            array = array.astype(said.dtype)
+            numbers, array = array, array.astype(said.dtype)
+            if array.dtype.kind in "biu" and not np.array_equal(array, numbers):
+                raise ValueError(f"not all of these are {said.dtype.name}")
         if not is_number(array):
             return array.astype(object)
         if is_coded(array.dtype):
@@ -273,5 +295,6 @@ def _kind_of(value: Value) -> tuple[Any, ...]:
     return (changed_sizes(value.shape, unbound), value.dtype)
 
 
-def _type_name(kind: np.dtype[Any]) -> str:
-    return "strings" if kind.kind == "O" else kind.name
+def _listed(types: Mapping[str, TypeOf]) -> str:
+    """Inputs or outputs as text: `x: float32 (batch, 3), n: int64 ()`."""
+    return ", ".join(f"{name}: {said}" for name, said in types.items()) or "nothing"

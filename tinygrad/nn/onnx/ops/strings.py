@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from typing import Any
 
@@ -84,7 +85,7 @@ def TfIdfVectorizer(X: Array, *, max_gram_length: int, max_skip_count: int, min_
     for length, (start, end) in enumerate(zip(ngram_counts, ends, strict=True), 1):
         for first in range(start, end, length):
             places[tuple(pool[first:first + length])] = len(places)
-    rows = X.reshape(-1, X.shape[-1]) if X.ndim else X.reshape(1, 1)
+    rows = X.reshape(math.prod(X.shape[:-1]), X.shape[-1]) if X.ndim else X.reshape(1, 1)
     counts = np.zeros((len(rows), max(ngram_indexes) + 1), np.float32)
     scale = np.ones(len(ngram_indexes), np.float32) if not weights else np.array(weights, np.float32)
     for row, items in enumerate(rows):
@@ -98,4 +99,5 @@ def TfIdfVectorizer(X: Array, *, max_gram_length: int, max_skip_count: int, min_
     each = np.zeros(counts.shape[1], np.float32)
     each[list(ngram_indexes)] = scale
     made = counts if mode == "TF" else ((counts > 0) if mode == "IDF" else counts) * each
-    return made.astype(np.float32).reshape(*X.shape[:-1], -1) if X.ndim > 1 else made[0].astype(np.float32)
+    made = made.astype(np.float32)
+    return made.reshape(*X.shape[:-1], made.shape[1]) if X.ndim > 1 else made[0]

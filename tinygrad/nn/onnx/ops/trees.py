@@ -63,7 +63,7 @@ class Forest:
             value, threshold, mode = x.gather(1, features[at]), thresholds[at], modes[at]
             holds = self._compared(value, threshold, mode, at, x)
             holds = holds | (value.isnan() & missing[at])
-            # a value by itself: a level takes as long to schedule and to compile as all those that it is made of
+            # a value by itself: else a level takes as long to compile as all levels that it follows from
             at = holds.where(if_true[at], if_false[at]).contiguous()
         return at
 
