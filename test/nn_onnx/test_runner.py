@@ -159,6 +159,49 @@ def test_a_branch_that_follows_from_a_number_belongs_to_its_trace() -> None:
             x = np.array([start, 1], np.float32)
             assert run(x=x, rate=np.array(rate))["y"].tolist() == (x * factor).tolist()
     assert sum(jit is not None and bool(jit.traces) for jit in run._kinds.values()) == 2
+    assert not run._cut.walked
+
+
+def is_traced(run: OnnxRunner) -> bool:
+    return any(jit is not None and jit.traces for jit in run._kinds.values())
+
+
+def test_what_comes_before_values_are_read_is_traced() -> None:
+    """What is read (the places of what is positive), a size that is used behind it, and an output before."""
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node("Shape", ["x"], ["shape"]),
+             helper.make_node("Relu", ["h"], ["before"]), helper.make_node("NonZero", ["before"], ["places"]),
+             helper.make_node("Transpose", ["places"], ["pairs"]),
+             helper.make_node("GatherND", ["h", "pairs"], ["found"]),
+             helper.make_node("ReduceSum", ["found"], ["total"], keepdims=0),
+             helper.make_node("Expand", ["total", "shape"], ["y"])]
+    w = np.random.default_rng(0).standard_normal((3, 3)).astype(np.float32)
+    run = OnnxRunner(model_of(nodes, [info("x", [None, 3])], [info("before"), info("y")], {"w": w}))
+    for rows in (2, 4, 2, 4, 2, 4):
+        x = np.random.default_rng(rows).standard_normal((rows, 3)).astype(np.float32)
+        wanted = np.maximum(x @ w, 0)
+        made = run(x=x)
+        np.testing.assert_allclose(made["before"].numpy(), wanted, rtol=1e-5)
+        np.testing.assert_allclose(made["y"].numpy(), np.full(x.shape, wanted.sum()), rtol=1e-5)
+    assert is_traced(run) and [n.op for n in run._cut.walked] == [
+        "Shape", "NonZero", "Transpose", "GatherND", "ReduceSum", "Expand"]
+
+
+def test_what_comes_before_a_loop_that_ends_by_what_it_computes_is_traced() -> None:
+    body = helper.make_graph(
+        [helper.make_node("Add", ["a", "a"], ["b"]), helper.make_node("ReduceMax", ["b"], ["most"], keepdims=0),
+         helper.make_node("Less", ["most", "limit"], ["again"])], "body",
+        [info("i", [], TensorProto.INT64), info("go", [], TensorProto.BOOL), info("a")],
+        [info("again", [], TensorProto.BOOL), info("b")])
+    nodes = [helper.make_node("Exp", ["x"], ["e"]), helper.make_node("Loop", ["", "yes", "e"], ["y"], body=body)]
+    run = OnnxRunner(model_of(nodes, [info("x", [2])], [info("y")],
+                              {"limit": np.float32(50), "yes": np.array(True)}))
+    for start in (0, 1, 2, 3, 0):
+        x = np.array([start, -start], np.float32)
+        wanted = np.exp(x) * 2
+        while wanted.max() < 50:
+            wanted *= 2
+        np.testing.assert_allclose(run(x=x)["y"].numpy(), wanted, rtol=1e-6)
+    assert is_traced(run) and [n.op for n in run._cut.walked] == ["Loop"]
 
 
 def test_constants_in_a_branch_are_computed_once() -> None:
@@ -189,10 +232,10 @@ def test_the_command_says_what_a_model_is_and_checks_it(tmp_path: Path, capsys: 
     model, array = str(tmp_path / "model.onnx"), str(tmp_path / "x.npy")
     for options, said in ((["--size", "rows=3"], "has a name, got rows=3; names are batch"),
                           (["--size", "batch=many"], "got batch=many"),
-                          (["--size", "batch=3", "--input", array], "is 4 long in input 'x', 3 elsewhere"),
+                          (["--size", "batch=3", "--input", array], "4 long in input 'x', 3 elsewhere"),
                           (["--shape", "z=3"], "got z=3; inputs are x"),
                           (["--shape", "x=3"], "input 'x' is float32 (batch, 3), got 3"),
-                          (["--shape", "x=2,4"], "axis 1 has 4 items, not 3\ninputs were x: float32 (2, 4)"),
+                          (["--shape", "x=2,4"], "has 4 items, not 3\ninputs were x: float32 (2, 4)"),
                           (["--input", "z=no.npy"], "no input 'z'; it takes x"),
                           (["--input", "x=many"], "a file that numpy.save wrote, or a number, got many"),
                           (["--input", array, "--input", array], "the model takes 1 inputs"),
@@ -461,7 +504,7 @@ def test_a_power_whose_exponent_is_known_takes_no_logarithm(exponent: float) -> 
     kind = np.float32 if isinstance(exponent, float) else np.int64
     run = OnnxRunner(model_of([helper.make_node("Pow", ["x", "n"], ["y"])], [info("x", ["n"])], [info("y")],
                               {"n": np.array(exponent, kind)}))
-    made = run._evaluate({"x": Tensor(x)})["y"]
+    made = run._evaluator.run(run._nodes, {**run._known, "x": Tensor(x)})["y"]
     assert not [node for node in made.uop.toposort() if node.op in (Ops.EXP2, Ops.BITCAST)]
     with np.errstate(over="ignore", under="ignore"):
         np.testing.assert_allclose(made.numpy(), x ** np.float32(exponent), rtol=1e-6, atol=0)

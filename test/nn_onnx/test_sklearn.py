@@ -71,6 +71,17 @@ def test_clusters() -> None:
     np.testing.assert_allclose(scores, model.transform(X), rtol=1e-4, atol=1e-4)
 
 
+def test_the_trees_of_a_classifier_are_traced_before_its_maps() -> None:
+    model = RandomForestClassifier(4, random_state=0).fit(X, CLASSES)
+    run = OnnxRunner(to_onnx(model, X[:1], target_opset=VERSIONS))
+    for start in range(0, 60, 12):
+        rows = X[start:start + 12]
+        made = run(X=rows)["output_probability"]
+        np.testing.assert_allclose([list(row.values()) for row in made], model.predict_proba(rows), rtol=1e-5)
+    assert [node.op for node in run._cut.walked] == ["ZipMap"]
+    assert any(jit is not None and jit.traces for jit in run._kinds.values())
+
+
 def test_texts_without_a_word_of_a_vocabulary() -> None:
     texts = np.array([[""], [""]], object)
     model = make_pipeline(TfidfVectorizer(), LogisticRegression()).fit(["good film", "bad film"], [1, 0])

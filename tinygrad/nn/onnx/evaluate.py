@@ -47,8 +47,10 @@ class Evaluator:
     """tensors of arrays, by their content"""
     large: dict[int, tuple[weakref.ref[Array], Tensor]] = field(default_factory=dict)
     """tensors of arrays, by their identity"""
-    was_read: list[Tensor] = field(default_factory=list)
-    """tensors whose values were asked for while evaluating"""
+    was_read: list[tuple[Tensor, Node | None]] = field(default_factory=list)
+    """tensors whose values were asked for while evaluating, and the node of the graph that did so"""
+    running: Node | None = None
+    """the node of the outermost graph that runs"""
     fixed: dict[int, Value] = field(default_factory=dict)
     """values that are the same in every run, by their identity"""
     folded: dict[tuple[int, ...], tuple[Node, dict[str, Value]]] = field(default_factory=dict)
@@ -96,10 +98,10 @@ class Evaluator:
         if isinstance(value, Sizes):
             return value.items
         if isinstance(value, Coded):
-            self.was_read.append(value.bytes)
+            self.was_read.append((value.bytes, self.running))
             return value.numpy()
         if isinstance(value, Tensor):
-            self.was_read.append(value)
+            self.was_read.append((value, self.running))
             return value.numpy()
         raise TypeError(f"takes a tensor, got a {type(value).__name__}")
 
@@ -111,9 +113,10 @@ class Evaluator:
         Device.DEFAULT = self.device
         try:
             for node in nodes:
+                self.running = node
                 known.update(self.results(node, known))
         finally:
-            Device.DEFAULT = default
+            Device.DEFAULT, self.running = default, None
         return known
 
     def graph(self, graph: Graph, values: Mapping[str, Value]) -> list[Value]:

@@ -19,6 +19,7 @@ from tinygrad.graph.sizes import changed_sizes, unbound
 from tinygrad.jit.arguments import CallKind
 from tinygrad.jit.jit import PureJit, Tracer
 from tinygrad.nn.onnx.channels import fold_channel_maps
+from tinygrad.nn.onnx.cut import Cut, cut
 from tinygrad.nn.onnx.dynamic import DynamicAxes, with_numbers
 from tinygrad.nn.onnx.evaluate import Evaluator, compute, is_foldable, is_size, tensor_over
 from tinygrad.nn.onnx.model import Graph, Model, Node, OnnxError, Source, TypeOf, read_model
@@ -75,11 +76,14 @@ class OnnxRunner:
         self._nodes: list[Node] = []
         """nodes that do"""
         self._fold()
+        self._cut = Cut(self._nodes, list(self.outputs))
+        """what is traced, and what every call walks"""
+        self._readers: set[int] = set()
+        """the nodes that asked for values of tensors that are no inputs, by identity"""
         self._read_inputs: set[str] = set()
         """inputs whose values a run asked for"""
         self._reads_values = False
-        """whether a run asked for values of other tensors, or gives what no trace can: every call walks the
-        graph then"""
+        """whether nothing can be traced: every call walks the whole graph then"""
         self._kinds: dict[Any, Replayed | None] = {}
 
     def __call__(self, inputs: Mapping[str, Any] | None = None, **named: Any) -> dict[str, Tensor]:
@@ -126,30 +130,49 @@ class OnnxRunner:
         jit = self._trace(fixed, free)
         if jit is not None:
             try:
-                return dict(zip(self.outputs, jit(*free.values()), strict=True))
+                made = dict(zip(self._cut.given, jit(*free.values()), strict=True))
+                is_all = len(made) == len(self.outputs) and not self._cut.walked
+                return made if is_all else self._finished(made, {**free, **fixed})
             except OnnxError as error:
                 if not isinstance(error.__cause__, JitError):
                     raise
                 self._reads_values = True  # an operator reads what it takes as a tensor
-        results = self._evaluate({**free, **fixed})
-        self._note_reads(free)
+        values = self._evaluator.run(self._nodes, {**self._known, **free, **fixed})
+        self._note_reads(free, values)
+        results = {name: _in_own_memory(values[name]) for name in self.outputs}
+        del values  # what nobody holds is not stored
         compute(list(results.values()))
-        self._reads_values |= not all(_is_traced(v) for v in results.values())
         return results
 
-    def _note_reads(self, free: Mapping[str, Value]) -> None:
+    def _finished(self, made: Mapping[str, Value], inputs: Mapping[str, Value]) -> dict[str, Value]:
+        """The outputs, given what is traced: what is walked is computed of that."""
+        values = self._evaluator.run(self._cut.walked, {**self._known, **inputs, **made})
+        results = {k: made[k] if k in made else _in_own_memory(values[k]) for k in self.outputs}
+        del values
+        compute(list(results.values()))
+        return results
+
+    def _note_reads(self, free: Mapping[str, Value], values: Mapping[str, Value]) -> None:
         """Take note of what a run read the values of: inputs, which the host knows from then on. Where it was
-        something else, the host knows all numbers among inputs, from which alone that may follow."""
+        something else, the host knows all numbers among inputs, from which alone that may follow; if there
+        are none, the graph is cut there."""
+        walked = {id(node) for node in self._cut.walked}
         names = {id(v): k for k, v in free.items()}
-        read = {names.get(id(tensor), "") for tensor in self._evaluator.was_read}
+        read = [(names.get(id(x)), node) for x, node in self._evaluator.was_read if id(node) not in walked]
         self._evaluator.was_read.clear()
-        if "" in read:
-            shapes = {k: said.shape for k, said in {**self.inputs, **self._optional}.items()}
-            numbers = {k for k, v in free.items() if isinstance(v, Tensor) and not v.dtype.is_float
-                       and shapes[k] is not None and all(n == 1 for n in shapes[k] or ())}
-            read |= numbers
-            self._reads_values |= not numbers
-        self._read_inputs |= read - {""}
+        self._read_inputs |= {name for name, _ in read if name is not None}
+        readers = {id(node) for name, node in read if name is None}
+        shapes = {k: said.shape for k, said in {**self.inputs, **self._optional}.items()}
+        numbers = {k for k, v in free.items() if isinstance(v, Tensor) and not v.dtype.is_float
+                   and shapes[k] is not None and all(n == 1 for n in shapes[k] or ())}
+        if readers and numbers:
+            self._read_inputs |= numbers
+        elif readers or not all(_is_traced(values[name]) for name in self._cut.given):
+            self._readers |= readers
+            known = {*self._known, *self.inputs, *self._optional}
+            self._cut = cut(self._nodes, self._readers, values, known, list(self.outputs))
+            self._reads_values |= self._axes is not None or not self._cut.given
+            self._kinds.clear()
 
     def _trace(self, fixed: dict[str, Array], free: dict[str, Value]) -> Replayed | None:
         """The trace to run for inputs of this kind; None for the first of a kind, and where none can be."""
@@ -173,12 +196,10 @@ class OnnxRunner:
         return found
 
     def _results(self, free: dict[str, Tensor], fixed: dict[str, Array]) -> list[Value]:
+        values = self._evaluator.run(self._cut.traced, {**self._known, **free, **fixed})
+        given = [_in_own_memory(values[name]) for name in self._cut.given]
         return [self._evaluator.as_tensor(v).clone() if isinstance(v, (np.ndarray, Sizes)) else v
-                for v in self._evaluate({**free, **fixed}).values()]
-
-    def _evaluate(self, inputs: Mapping[str, Value]) -> dict[str, Value]:
-        values = self._evaluator.run(self._nodes, {**self._known, **inputs})
-        return {name: _in_own_memory(values[name]) for name in self.outputs}
+                for v in given]
 
     def _fold(self) -> None:
         """Run the nodes that depend on no input, and compute what the others need of them."""
