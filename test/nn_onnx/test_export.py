@@ -150,6 +150,37 @@ def test_a_function_with_a_state_is_refused() -> None:
         export(step, floats(4))
 
 
+def test_arguments_that_export_does_not_take() -> None:
+    x = floats(2, 3)
+    axes = {"x0": {0: "batch"}}
+    for function, options, said in (
+            (lambda x: x, {"example_inputs": (x, 3)}, "or arrays, got a int; .*export.lambda x: model"),
+            (lambda x: (x, None), {}, "the function gives tensors, .*; got a NoneType"),
+            (lambda x: x, {"input_names": ["a", "b"]}, "input_names takes a name for each of x0, got a, b"),
+            (lambda x: x, {"output_names": ["a", "b"]}, "output_names takes a name for each of y0, got a, b"),
+            (lambda x: x, {"dynamic_axes": {"x0": [0]}}, r"takes a name for each axis, .*, got \[0\]"),
+            (lambda x: x, {"dynamic_axes": {"y0": {0: "batch"}}}, "'y0'; inputs are 'x0', and the axes of"),
+            (lambda x: x, {"dynamic_axes": axes, "sizes": {"n": (1, 4)}}, "of n; dynamic_axes names batch")):
+        with pytest.raises((TypeError, ValueError), match=said):
+            export(function, **{"example_inputs": x, **options})
+
+
+def test_examples_may_be_arrays() -> None:
+    array = np.ones((2, 3), np.float32)
+    for given in (array, [array], {"x": array}):
+        run = OnnxRunner(export(lambda x: x.exp(), given))
+        (made,) = run({next(iter(run.inputs)): array}).values()
+        np.testing.assert_allclose(made.numpy(), np.exp(array), rtol=1e-6)
+
+
+def test_comparisons_are_one_operator() -> None:
+    def function(x: Tensor) -> Any:
+        return x == 1, x != 2, x.isnan(), (x > 0).logical_not(), x.int().one_hot(3)
+
+    ops = checked(function, Tensor(np.array([[0, 1, 2], [1, 1, 0]], np.float32)))
+    assert ops["Equal"] == 4 and ops["Not"] == 3 and not ops.keys() & {"ReduceSum", "Where", "Expand"}
+
+
 def test_names_and_files(tmp_path: Path) -> None:
     export(lambda a, b: {"sum": a + b, "product": a * b}, {"a": floats(2), "b": floats(2)},
            tmp_path / "m.onnx")

@@ -188,11 +188,13 @@ def test_what_comes_before_values_are_read_is_traced() -> None:
 
 def test_what_comes_before_a_loop_that_ends_by_what_it_computes_is_traced() -> None:
     body = helper.make_graph(
-        [helper.make_node("Add", ["a", "a"], ["b"]), helper.make_node("ReduceMax", ["b"], ["most"], keepdims=0),
+        [helper.make_node("Add", ["a", "a"], ["b"]),
+         helper.make_node("ReduceMax", ["b"], ["most"], keepdims=0),
          helper.make_node("Less", ["most", "limit"], ["again"])], "body",
         [info("i", [], TensorProto.INT64), info("go", [], TensorProto.BOOL), info("a")],
         [info("again", [], TensorProto.BOOL), info("b")])
-    nodes = [helper.make_node("Exp", ["x"], ["e"]), helper.make_node("Loop", ["", "yes", "e"], ["y"], body=body)]
+    nodes = [helper.make_node("Exp", ["x"], ["e"]),
+             helper.make_node("Loop", ["", "yes", "e"], ["y"], body=body)]
     run = OnnxRunner(model_of(nodes, [info("x", [2])], [info("y")],
                               {"limit": np.float32(50), "yes": np.array(True)}))
     for start in (0, 1, 2, 3, 0):

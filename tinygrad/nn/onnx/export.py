@@ -66,7 +66,7 @@ def export(function: Callable[..., Any], example_inputs: Any, path: str | os.Pat
     onnx = onnx_package()
     arguments, named = _arguments(example_inputs)
     given = [*arguments, *named.values()]
-    names = list(input_names or [*(f"x{i}" for i in range(len(arguments))), *named])
+    names = _names("input_names", input_names, [*(f"x{i}" for i in range(len(arguments))), *named])
     axes = _named_axes(dict(zip(names, given, strict=True)), dynamic_axes or {}, sizes or {})
     inputs = [_input(x, {i: axes[n] for i, n in (dynamic_axes or {}).get(name, {}).items()})
               for name, x in zip(names, given, strict=True)]
@@ -99,16 +99,33 @@ def export(function: Callable[..., Any], example_inputs: Any, path: str | os.Pat
 
 
 def _arguments(given: Any) -> tuple[list[Tensor], dict[str, Tensor]]:
-    if isinstance(given, Tensor):
-        return [given], {}
-    return ([], dict(given)) if isinstance(given, Mapping) else (list(given), {})
+    """The tensors of examples, by position and by name. Raises TypeError for what is no tensor and no
+    array."""
+    def tensor(x: Any) -> Tensor:
+        if not isinstance(x, (Tensor, np.ndarray)):
+            raise TypeError(f"example inputs are tensors or arrays, got a {type(x).__name__}; give other "
+                            "arguments inside of the function: export(lambda x: model(x, 3), x)")
+        return x if isinstance(x, Tensor) else Tensor(x, requires_grad=False)
+
+    if isinstance(given, Mapping):
+        return [], {name: tensor(x) for name, x in given.items()}
+    return [tensor(x) for x in (given if isinstance(given, (list, tuple)) else [given])], {}
 
 
 def _results(made: Any, names: Sequence[str] | None) -> dict[str, Tensor]:
-    if isinstance(made, Mapping):
-        return dict(made)
-    results = [made] if isinstance(made, Tensor) else list(made)
-    return dict(zip(names or [f"y{i}" for i in range(len(results))], results, strict=True))
+    """Results by name. Raises TypeError for what is no tensor."""
+    results = made if isinstance(made, Mapping) else {
+        f"y{i}": x for i, x in enumerate(made if isinstance(made, (list, tuple)) else [made])}
+    wrong = [f"a {type(x).__name__}" for x in results.values() if not isinstance(x, Tensor)]
+    if wrong:
+        raise TypeError(f"the function gives tensors, a list or a dict of them; got {', '.join(wrong)}")
+    return dict(zip(_names("output_names", names, list(results)), results.values(), strict=True))
+
+
+def _names(what: str, given: Sequence[str] | None, usual: Sequence[str]) -> list[str]:
+    if given is not None and len(given) != len(usual):
+        raise ValueError(f"{what} takes a name for each of {', '.join(usual)}, got {', '.join(given)}")
+    return list(usual if given is None else given)
 
 
 def _described(name: str, x: Tensor) -> Any:
@@ -124,9 +141,12 @@ def _named_axes(inputs: Mapping[str, Tensor], named: Mapping[str, Mapping[int, s
     unknown = [name for name in named if name not in inputs]
     if unknown:
         raise ValueError(f"dynamic_axes names {', '.join(map(repr, unknown))}; inputs are "
-                         f"{', '.join(map(repr, inputs))}")
+                         f"{', '.join(map(repr, inputs))}, and the axes of results follow")
     found: dict[str, int] = {}
     for name, axes in named.items():
+        if not isinstance(axes, Mapping):
+            raise ValueError(f"dynamic_axes takes a name for each axis, {{{name!r}: {{0: 'batch'}}}}, "
+                             f"got {axes!r}")
         for axis, text in axes.items():
             if not text.isidentifier() or not 0 <= axis < inputs[name].ndim:
                 raise ValueError(f"dynamic_axes takes axes from 0 on and identifiers, got {axis}: {text!r} "
@@ -135,6 +155,9 @@ def _named_axes(inputs: Mapping[str, Tensor], named: Mapping[str, Mapping[int, s
             bound = as_size(UOp.variable(text, *bounds.get(text, ANY_SIZE)).bind(size))
             if found.setdefault(text, bound) != bound:
                 raise ValueError(f"axes named {text!r} are {value_of(found[text])} and {size} long")
+    if bounds.keys() - found:
+        raise ValueError(f"sizes has bounds of {', '.join(sorted(bounds.keys() - found))}; dynamic_axes "
+                         f"names {', '.join(found) or 'no axis'}")
     return found
 
 

@@ -36,6 +36,20 @@ def _less(writer: OnnxWriter, node: UOp, names: list[str]) -> str:
     return writer.add("Less", names)
 
 
+def _unequal(writer: OnnxWriter, node: UOp, names: list[str]) -> str:
+    if _negated(node) is None:
+        return writer.add("Not", [writer.add("Equal", names)])
+    return writer.add("Equal", names) if len(names) > 1 else writer.add("Not", names)
+
+
+def _negated(node: UOp) -> UOp | None:
+    """What a node negates, as something that is not True."""
+    truth = node.src[-1]
+    while truth.op in (Ops.EXPAND, Ops.RESHAPE):
+        (truth,) = truth.src
+    return node.src[0] if node.op is Ops.CMPNE and truth.op is Ops.CONST and truth.arg is True else None
+
+
 def _truncated(writer: OnnxWriter, node: UOp, names: list[str]) -> str:
     negative = writer.add("Less", [names[0], _number(writer, node, 0)])
     return writer.add("Where", [negative, writer.add("Ceil", names), writer.add("Floor", names)])
@@ -149,7 +163,7 @@ NODES: dict[Ops, Write] = {
     Ops.MOD: _plain("Mod"),
     Ops.MAX: _by_kind("Or", "Max"),
     Ops.CMPLT: _less,
-    Ops.CMPNE: lambda writer, node, names: writer.add("Not", [writer.add("Equal", names)]),
+    Ops.CMPNE: _unequal,
     Ops.AND: _by_kind("And", "BitwiseAnd"),
     Ops.OR: _by_kind("Or", "BitwiseOr"),
     Ops.XOR: _by_kind("Xor", "BitwiseXor"),
@@ -179,6 +193,10 @@ def operands_of(node: UOp) -> tuple[UOp, ...]:
         return (_before_reshapes(node),)
     if node.op is Ops.PERMUTE:
         return (_before_permutes(node)[0],)
+    negated = _negated(node)
+    if negated is not None:
+        is_equal = negated.op is Ops.CMPNE and _negated(negated) is None
+        return operands_of(negated) if is_equal else (negated,)
     if node.op not in Family.ELEMENTWISE or len(operands) < 2:
         return operands
     for i, operand in enumerate(node.src):
