@@ -206,6 +206,17 @@ def test_what_comes_before_a_loop_that_ends_by_what_it_computes_is_traced() -> N
     assert is_traced(run) and [n.op for n in run._cut.walked] == ["Loop"]
 
 
+def test_a_number_from_which_nothing_follows_has_no_traces_of_its_own() -> None:
+    nodes = [helper.make_node("Cast", ["step"], ["factor"], to=TensorProto.FLOAT),
+             helper.make_node("Mul", ["x", "factor"], ["h"]), helper.make_node("NonZero", ["h"], ["y"])]
+    run = OnnxRunner(model_of(nodes, [info("x", [3]), info("step", [], TensorProto.INT64)],
+                              [info("y", None, TensorProto.INT64)]))
+    for step in range(8):
+        made = run(x=np.array([step - 3, 0, 1], np.float32), step=np.array(step))["y"]
+        assert made.tolist() == [[i for i, n in enumerate((step - 3, 0, 1)) if n * step]]
+    assert is_traced(run) and len(run._kinds) == 1
+
+
 def test_constants_in_a_branch_are_computed_once() -> None:
     weight = np.random.default_rng(0).standard_normal((80, 60)).astype(np.float32)
     nodes = [helper.make_node("Exp", ["w"], ["e"]), helper.make_node("MatMul", ["x", "e"], ["a"])]

@@ -82,6 +82,8 @@ class OnnxRunner:
         """the nodes that asked for values of tensors that are no inputs, by identity"""
         self._read_inputs: set[str] = set()
         """inputs whose values a run asked for"""
+        self._guess: tuple[set[str], set[int]] = set(), set()
+        """numbers among them from which alone may follow what some nodes asked for"""
         self._reads_values = False
         """whether nothing can be traced: every call walks the whole graph then"""
         self._kinds: dict[Any, Replayed | None] = {}
@@ -167,7 +169,11 @@ class OnnxRunner:
                    and shapes[k] is not None and all(n == 1 for n in shapes[k] or ())}
         if readers and numbers:
             self._read_inputs |= numbers
+            self._guess = numbers, readers
         elif readers or not all(_is_traced(values[name]) for name in self._cut.given):
+            guessed, before = self._guess
+            if before <= readers:  # it follows from more than these
+                self._read_inputs -= guessed
             self._readers |= readers
             known = {*self._known, *self.inputs, *self._optional}
             self._cut = cut(self._nodes, self._readers, values, known, list(self.outputs))
