@@ -292,6 +292,16 @@ def test_einsum_repeats_nothing_where_it_multiplies_item_by_item() -> None:
         "Mul", "Reshape"}
 
 
+def test_einsum_of_halves_is_rounded_once() -> None:
+    x, y = np.full((2, 3000), 100, np.float16), np.full((2, 4), 1 / 4096, np.float16)
+    for formula in ("bi,bj->b", "bi,bj->bj"):  # sums of 300,000, which no half is
+        def wanted(x: Any, y: Any, formula: str = formula) -> Any:
+            return np.einsum(formula, x.astype(np.float64), y.astype(np.float64)).astype(np.float16)
+
+        ops = compared(lambda x, y, formula=formula: Tensor.einsum(formula, x, y), wanted, x, y)
+        assert "Expand" not in ops
+
+
 def test_einsum_of_weights_and_of_any_size() -> None:
     weight = few(7, 5)
 

@@ -97,24 +97,23 @@ def _contraction(result: Tensor, self: Tensor, other: Tensor, kept: int) -> Tens
         return None
     axes = range(self.ndim)
     own, others = ({i for i in axes if x.shape[i] != 1} for x in (self, other))
-    x, y = (_summed(side, [i for i in axes[kept:] if i in alone])
-            for side, alone in ((self, own - others), (other, others - own)))
     batch, summed = ([i for i in part if i in own & others] for part in (axes[:kept], axes[kept:]))
     rows, columns = ([i for i in axes[:kept] if i in alone] for alone in (own - others, others - own))
+    if any(i in own ^ others for i in axes[kept:]):  # of one operand alone: summed before
+        wide = accumulate_dtype(result.dtype) if result.dtype.is_float else result.dtype
+        x, y = (side.cast(wide).sum([i for i in axes[kept:] if i in alone], keepdim=True, dtype=wide)
+                for side, alone in ((self, own - others), (other, others - own)))
+        return contracted(x, y, kept).cast(result.dtype)
     if not summed:
-        return (x * y).reshape(result.shape)
+        return (self * other).reshape(result.shape)
     if not rows and not columns:
-        return None if x is self and y is other else contracted(x, y, kept)
+        return None
     single = [[i] for i in batch]
-    product = _merged(x, *single, *([rows] if batch else [[i] for i in rows]), summed).dot(
-        _merged(y, *single, summed, columns))
+    product = _merged(self, *single, *([rows] if batch else [[i] for i in rows]), summed).dot(
+        _merged(other, *single, summed, columns))
     order = [*batch, *rows, *columns]
     whole = product.reshape([result.shape[i] for i in order])
     return whole.permute([order.index(i) for i in sorted(order)]).reshape(result.shape)
-
-
-def _summed(x: Tensor, axes: Sequence[int]) -> Tensor:
-    return x.sum(axes, keepdim=True, dtype=x.dtype) if axes else x
 
 
 def _merged(x: Tensor, *groups: Sequence[int]) -> Tensor:
