@@ -20,7 +20,7 @@ class Observer:
     # --- the tensor graph -------------------------------------------------------------------------------
 
     def tensor_made(self, node: Any) -> None:
-        """A tensor stands for `node`, made by the user's line that runs now."""
+        """A tensor stands for `node`, which is no memory, made by the user's line that runs now."""
 
     def written_at(self, frames: Sequence[tuple[str, int, str]] = (), module: str = "",
                    is_gradient: bool = False) -> None:
@@ -81,8 +81,9 @@ class Observer:
         """A block of host time of one kind."""
         raise NotImplementedError
 
-    def realized(self, start: float, end: float) -> None:
-        """Tensors were computed, or what computes them was given to queues, between these moments."""
+    def ran(self, kind: str, name: str, began: float) -> None:
+        """A block of host time that began then ends now, in which this thread worked for lines that it was
+        told of: `realize` (tensors were computed, or what computes them was given to queues), `replay`."""
 
     def marked(self, name: str, color: str) -> None:
         """The program marks this moment."""
@@ -90,17 +91,20 @@ class Observer:
     def kernel_run(self, kernel: Any, device: str, start: Any, end: Any) -> None:
         """A kernel was given to a queue between two timestamps of that."""
 
-    def kernels_run(self, sites: Any, device: str, times: Any, point: Any) -> None:
-        """Kernels of one command: `times` has a moment before each and one after the last, once `point` is
-        past (None: it is)."""
+    def kernels_run(self, sites: Any, device: str, times: Any) -> None:
+        """Kernels ran: `times` has a moment before each and one after the last."""
+
+    def list_watched(self, kernels: Any, device: str) -> None:
+        """From now on `kernels.times` counts the runs of a list of kernels, whose `sites` tell what it has."""
 
     def copied(self, target: Any, source: Any, queue: Any, start: Any, end: Any) -> None:
         """A copy was given to a queue between two timestamps of that."""
 
     # --- memory -----------------------------------------------------------------------------------------
 
-    def allocated(self, device: str, size: int) -> Any:
-        """A buffer has so many bytes of memory now. What this returns is given to `freed`."""
+    def allocated(self, device: str, size: int, lines: tuple[int, ...] = ()) -> Any:
+        """A buffer has so many bytes of memory now, for these lines (none: those that this thread works for).
+        What this returns is given to `freed`."""
 
     def freed(self, device: str, size: int, known: Any) -> None:
         """A buffer's memory is free again."""

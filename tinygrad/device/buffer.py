@@ -62,14 +62,15 @@ class Buffer(Owner):
         """What the allocator gave."""
         return self.allocate()._memory
 
-    def allocate(self, idle: bool = False) -> Buffer:
-        """Take the memory, if that has not happened; with `idle` such that nobody has to wait for."""
+    def allocate(self, idle: bool = False, lines: tuple[int, ...] = ()) -> Buffer:
+        """Take the memory, if that has not happened; with `idle` such that nobody has to wait for. `lines` are
+        those of the user's that it is for, where they are known."""
         if self._memory is None:
             allocator = self._allocator = Device[self.device].allocator
             size = self.nbytes
             allocator.allocate(self, size, idle)
             if observer.active is not None:
-                self._recorded = observer.active.allocated(self.device, size)
+                self._recorded = observer.active.allocated(self.device, size, lines)
         return self
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:

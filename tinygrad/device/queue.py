@@ -15,6 +15,7 @@ queues with threads of their own, `opencl.py` and `cuda.py` those of drivers. do
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 import weakref
@@ -464,7 +465,8 @@ if hasattr(os, "register_at_fork"):
                         after_in_child=lambda: _after_fork(True))
 
 
-clock: Callable[[], float] = partial(time.clock_gettime, time.CLOCK_MONOTONIC)
+clock: Callable[[], float] = time.monotonic if sys.platform == "linux" else partial(
+    time.clock_gettime, time.CLOCK_MONOTONIC)
 """The host's monotonic clock, in seconds, as native code reads it too."""
 
 

@@ -107,7 +107,7 @@ def run(structure: Structure, template: Template | None) -> bool:
             if watcher is not None:
                 times.append(clock())
         if watcher is not None:
-            watcher.kernels_run(sites, launch.device, times, None)
+            watcher.kernels_run(sites, launch.device, times)
     GlobalCounters.kernel_count += len(launch.calls)
     GlobalCounters.global_ops += launch.operations
     GlobalCounters.global_mem += launch.bytes

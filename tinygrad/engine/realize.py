@@ -236,11 +236,11 @@ def realize_uops(uops: Sequence[UOp], done: Callable[[], None] = lambda: None) -
     if watcher is None:
         _realize(uops, done)
         return
-    start = clock()
+    began = clock()
     try:
         _realize(uops, done)
     finally:
-        watcher.realized(start, clock())
+        watcher.ran("realize", "", began)
 
 
 def _realize(uops: Sequence[UOp], done: Callable[[], None]) -> None:

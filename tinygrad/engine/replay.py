@@ -59,6 +59,8 @@ class Place:
     """what FRESH memory holds before the first step"""
     is_constant: bool = False
     """of a STATE: the call made it of numbers of the host's, and writes nothing there"""
+    lines: tuple[int, ...] = ()
+    """those of the first step that writes it"""
 
     @property
     def size(self) -> int:
@@ -66,7 +68,7 @@ class Place:
 
     def new_buffer(self) -> Buffer:
         spec = self.placeholder.arg
-        buffer = Buffer(spec.device, spec.size, self.placeholder.dtype).allocate()
+        buffer = Buffer(spec.device, spec.size, self.placeholder.dtype).allocate(lines=self.lines)
         if self.content is not None:
             buffer.copyin(self.content.view(np.uint8).data)
         return buffer
@@ -227,6 +229,9 @@ class Replay:
         self.steps = [s for s in steps if all(places[p].size for p in s.places[:s.outputs])]
         self.kernels = [None if s.ast.op in Family.TRANSFER or Device[s.device].elsewhere
                         else compiled_kernel(s.ast, s.device) for s in self.steps]
+        for s in reversed(self.steps):
+            for place in (places[p] for p in s.places[:s.outputs]):
+                place.lines = s.lines
         self.held = share_memory(places, self.steps)
         for number, place in enumerate(places):
             if place.state is not None:
@@ -410,9 +415,8 @@ def share_memory(places: Sequence[Place], steps: Sequence[Step]) -> dict[int, Bu
     for device, values in internal_lifetimes(places, steps).items():
         planned = plan_arena(values)
         if observer.active is not None:
-            lines = {n: s.lines for s in reversed(steps) for n in s.places[:s.outputs]}
             observer.active.arena_placed(device, planned.size, [
-                (planned.offsets[n], v.size, v.first, v.last, lines.get(n, ())) for n, v in values.items()])
+                (planned.offsets[n], v.size, v.first, v.last, places[n].lines) for n, v in values.items()])
         arena = Buffer(device, planned.size, dtypes.uint8)
         for number, offset in planned.offsets.items():
             held[number] = arena.part(offset, places[number].size, places[number].placeholder.dtype)

@@ -23,6 +23,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 import numpy as np
 
 from tinygrad import observer
+from tinygrad.device.queue import clock
 from tinygrad.engine.realize import Capture, JitError, realize_uops
 from tinygrad.engine.replay import Place, SlotKind, Step
 from tinygrad.graph.leaf_tensors import depends_on_leaf, is_leaf, values_view
@@ -146,10 +147,13 @@ class TinyJit(Generic[P, R]):
             if trace is not None and changed_since is None:
                 self.traces.move_to_end(kind)
                 self.in_vain = 0
-                if observer.active is None:
+                watcher = observer.active
+                began = clock() if watcher is not None else 0.0
+                try:
                     return trace.replay(inputs)  # type: ignore[no-any-return]  # what the function returned
-                with observer.active.span("replay", described(self.function)):
-                    return trace.replay(inputs)  # type: ignore[no-any-return]  # what the function returned
+                finally:
+                    if watcher is not None:
+                        watcher.ran("replay", described(self.function), began)
             if changed_since is not None and DEBUG >= 2:
                 print(f"TinyJit {described(self.function)}: traced again, for {changed_since.what} changed")
             before = None if trace is None else trace.host

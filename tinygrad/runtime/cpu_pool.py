@@ -1,6 +1,7 @@
 """Threads that run kernels: the pool, a kernel to call, and lists of kernels that run in one native call.
 
-The native code is `cpu_threads.py` (workers, launching) and `native_queue.py` (queues), compiled once.
+The native code is `cpu_threads.py` (workers, launching), `cpu_times.py` (what lists took) and
+`native_queue.py` (queues), compiled once.
 """
 from __future__ import annotations
 
@@ -9,8 +10,9 @@ import ctypes
 import os
 import sys
 import threading
+import weakref
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
@@ -19,7 +21,8 @@ import numpy as np
 from tinygrad.device.allocator import ALIGNMENT, host_memory
 from tinygrad.device.queue import TimelinePoint, stop_all
 from tinygrad.helpers import ceildiv, getenv
-from tinygrad.runtime import cpu_threads, native_queue
+from tinygrad.observer import Observer
+from tinygrad.runtime import cpu_threads, cpu_times, native_queue
 from tinygrad.runtime.cpu_threads import (
     BOUND,
     ENTRY_SLOTS,
@@ -31,6 +34,7 @@ from tinygrad.runtime.cpu_threads import (
     STATE_SLOTS,
     WORKER,
 )
+from tinygrad.runtime.cpu_times import ListTimes
 from tinygrad.runtime.llvm import compile_ir
 
 SCRATCH_IN_LARGE_PAGES = 64 << 10
@@ -52,7 +56,8 @@ class NativeThreads:
     """The native code of pool and queues, as functions to call. Each lets the interpreter go."""
 
     def __init__(self) -> None:
-        self.code = compile_ir(cpu_threads.source() + native_queue.source(), is_quick=True)
+        self.code = compile_ir(cpu_threads.source() + cpu_times.source() + native_queue.source(),
+                               is_quick=True)
         pointer, integer = ctypes.c_void_p, ctypes.c_int64
         self.launch = self._function("launch_here", None, *[pointer] * 4, integer, integer)
         self.run_list = self._function("run_list_here", None, pointer, pointer, integer, pointer)
@@ -227,15 +232,6 @@ class Frame:
         self.address = self.entries.ctypes.data
         self.point: TimelinePoint | None = None
         """after the run that reads them"""
-        self.times: np.ndarray[Any, Any] | None = None
-        """seconds and nanoseconds of the monotonic clock before each kernel and after the last, of a run that
-        somebody watches"""
-
-    @property
-    def times_address(self) -> int:
-        """Where the times are to be written; 0 for a run that nobody watches."""
-        return 0 if self.times is None else int(self.times.ctypes.data)
-
 
 class KernelList:
     """Kernels that run one after another in one native call.
@@ -260,6 +256,9 @@ class KernelList:
         self.frames = [Frame(self.given, self.entries)]
         self.sites: Any = ()
         """what an observer is told of them (`observer.py`)"""
+        self.times: ListTimes | None = None
+        """what the runs took that `watcher` watched"""
+        self.watcher: Callable[[], Observer | None] = lambda: None
 
     def __len__(self) -> int:
         return len(self.programs)
@@ -278,11 +277,18 @@ class KernelList:
             oldest.point.queue.await_value(oldest.point.value)
         return oldest
 
-    def run(self, frame: Frame) -> None:
-        """Run the kernels on a frame's arguments, here and now."""
+    def watch(self, watcher: Observer, device: str) -> ListTimes:
+        """Let an observer know, from now on, what runs take."""
+        self.times = ListTimes(len(self))
+        self.watcher = weakref.ref(watcher)
+        watcher.list_watched(self, device)
+        return self.times
+
+    def run(self, frame: Frame, times_address: int = 0) -> None:
+        """Run the kernels on a frame's arguments, here and now, counted where a `ListTimes` says."""
         threads = pool()  # after a fork not the one that the list was made with
         threads.need_scratch(self.scratch)
-        native().run_list(threads.state_address, frame.address, len(self), frame.times_address)
+        native().run_list(threads.state_address, frame.address, len(self), times_address)
 
     def __call__(self) -> None:
         self.run(self.free_frame())

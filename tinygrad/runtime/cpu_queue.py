@@ -229,18 +229,19 @@ class CPUQueue(TimelineQueue):
             if len(places):
                 frame.arguments[places] = values
             watcher = observer.active
-            frame.times = None if watcher is None else np.zeros((len(kernels) + 1, 2), np.int64)
-            point = None
-            if self.runs_here(work, sources):
-                kernels.run(frame)
-            else:
-                pool().need_scratch(kernels.scratch)
-                point = frame.point = self.push(CommandKind.LIST, frame.address, len(kernels),
-                                                frame.times_address, kept=(kernels, frame, frame.times),
-                                                sources=sources)
+            times = None
             if watcher is not None:
-                watcher.kernels_run(kernels.sites, self.name, frame.times, point)
-            return point
+                times = kernels.times if kernels.watcher() is watcher else kernels.watch(watcher, self.name)
+            address = 0 if times is None else times.address
+            if self.runs_here(work, sources):
+                kernels.run(frame, address)
+                return None
+            pool().need_scratch(kernels.scratch)
+            frame.point = self.push(CommandKind.LIST, frame.address, len(kernels), address,
+                                    kept=(kernels, frame, times), sources=sources)
+            if times is not None:
+                times.point = frame.point
+            return frame.point
 
     def copy(self, target: Buffer, source: Buffer, offset: int, sources: tuple[TimelinePoint, ...] = ()
              ) -> TimelinePoint | None:

@@ -266,30 +266,16 @@ entry:
   ret void
 }
 
-declare i32 @clock_gettime(i32, ptr)
-
-define internal void @note_time(ptr %times, i64 %i) {
-entry:
-  %wanted = icmp ne ptr %times, null
-  br i1 %wanted, label %note, label %out
-note:
-  %word = mul i64 %i, 2
-  %moment = getelementptr i64, ptr %times, i64 %word
-  %status = call i32 @clock_gettime(i32 $CLOCK, ptr %moment)
-  br label %out
-out:
-  ret void
-}
-
 define void @run_list(ptr %state, ptr %entries, i64 %count, ptr %times) {
 entry:
   %lock = getelementptr i64, ptr %state, i64 $LOCK
   call void @acquire(ptr %lock)
   call void @keep_apart(ptr %state)
+  %ticks = call ptr @begin_run(ptr %times, i64 %count)
+  %is_detailed = icmp ne ptr %ticks, null
   br label %head
 head:
-  %i = phi i64 [ 0, %entry ], [ %following, %body ]
-  call void @note_time(ptr %times, i64 %i)
+  %i = phi i64 [ 0, %entry ], [ %following, %body ], [ %following, %note ]
   %more = icmp ult i64 %i, %count
   br i1 %more, label %body, label %out
 body:
@@ -298,8 +284,12 @@ body:
 $load_entry
   call void @run_kernel(ptr %state, ptr %function, ptr %buffers, ptr %variables, i64 %extent, i64 %chunk)
   %following = add i64 %i, 1
+  br i1 %is_detailed, label %note, label %head
+note:
+  call void @note_ticks(ptr %ticks, i64 %following)
   br label %head
 out:
+  call void @end_run(ptr %times, i64 %count)
   call void @release(ptr %lock)
   ret void
 }
@@ -393,7 +383,7 @@ def source() -> str:
         sleep=sleep, rouse=rouse, keep_apart=keep_apart, pause=pause_instruction(), CLOSED=CLOSED, SPIN=SPIN,
         FUNCTION=FUNCTION, BUFFERS=BUFFERS, VARIABLES=VARIABLES, EXTENT=EXTENT, CHUNK=CHUNK, DONE=DONE,
         SLEEPERS=SLEEPERS, STOP=STOP, LOCK=LOCK, LAUNCHED=LAUNCHED, SCRATCH=SCRATCH,
-        ENTRY_SLOTS=ENTRY_SLOTS, EVERYONE=EVERYONE, CLOCK=CLOCK_MONOTONIC,
+        ENTRY_SLOTS=ENTRY_SLOTS, EVERYONE=EVERYONE,
         load_job=load_slots("%state", FUNCTION, JOB), load_entry=load_slots("%entry_address", 0, JOB))
 
 

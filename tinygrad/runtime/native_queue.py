@@ -200,7 +200,8 @@ stop:
 
 
 def source() -> str:
-    """LLVM IR of `push`, `serve`, `await_value` and `set_value`, to stand after `cpu_threads.source()`."""
+    """LLVM IR of `push`, `serve`, `await_value` and `set_value`, to stand beside `cpu_threads.source()`
+    and `cpu_times.source()`."""
     return _SOURCE.substitute(
         {kind.name: int(kind)
          for kind in CommandKind}, WAITERS=WAITERS, SPIN=SPIN, COMMANDS=COMMANDS, ASLEEP=ASLEEP,

@@ -131,7 +131,7 @@ class Tensor(Methods):
         self._device = device
         self._requires_grad = requires_grad
         LIVE[weakref.ref(self, LIVE.pop)] = None
-        if observer.active is not None:
+        if observer.active is not None and uop.op is not Ops.BUFFER:
             observer.active.tensor_made(uop)
 
     @staticmethod

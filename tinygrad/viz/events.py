@@ -1,17 +1,17 @@
 """Events: what happened when, as arrays, and how often and how long each thing happened in all.
 
-In: (track, site, start, end) while a program runs, which cost it a tuple each, and runs whose times are read
-later. Out: once they are settled, tables of events for `recording.py` and `trace.py`, and totals. A table has
-a row (track, site, start, end) for each event; the tables are a ring: of a long run the last events stay,
-while totals count all of them.
+In: while a program runs, four numbers for each event (track, site, start, end), runs whose times are read
+later, and lists of kernels whose runs native code counts (`runtime/cpu_times.py`). Out: once they are settled,
+totals of all, and tables of the last ones for `recording.py` and `trace.py`, with a row for each event. What
+native code keeps becomes rows only when somebody asks for them.
 """
 from __future__ import annotations
 
 import threading
 from collections import deque
 from collections.abc import Callable
-from itertools import chain
-from typing import Any, TypeAlias
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
@@ -21,11 +21,85 @@ MOST_EVENTS = 200_000
 """Events kept; the oldest go first."""
 MOST_PENDING = 1024
 """Runs whose times were not read yet."""
-MOST_KNOWN = 8192
-"""Events whose times are known and that were not counted yet."""
+MOST_KNOWN = 32768
+"""Numbers that are not counted yet, four of each event."""
 
+Array: TypeAlias = np.ndarray[Any, Any]
 Table: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
 """events in rows: track, site, start, end"""
+NONE: Table = np.zeros((0, 4))
+
+
+class ListTimes(Protocol):
+    """Runs of a list of kernels, as native code counts them."""
+
+    runs: int
+    estimated: int
+    """how many of them have the times of their kernels only together"""
+    since: float
+    """from when on all runs are known"""
+
+    def wait(self) -> None:
+        """Return when all runs given so far are done."""
+
+    def seconds(self) -> Array:
+        """For each kernel, for how long it ran in all runs."""
+
+    def moments(self, first: int, since: float) -> tuple[int, Array]:
+        """(the number of the first run that is still known, of those from `first` on that began at `since` or
+        later; for each run from that one on the moments before each kernel and after the last)."""
+
+
+@dataclass(eq=False)
+class WatchedList:
+    """A list of kernels that runs again and again."""
+
+    track: int
+    sites: Array
+    times: ListTimes
+    kernels: Callable[[], Any]
+    """the list, as long as it is there"""
+    runs: int = 0
+    """those that are counted"""
+    seconds: Array = field(default_factory=lambda: np.zeros(1))
+    """of each kernel in those"""
+    read: int = 0
+    """the runs that `EventLog.new_events` is past"""
+
+    def table(self, first: int, since: float = 0.0) -> Table:
+        """The runs from a number and a moment on that are counted and still known."""
+        first, moments = self.times.moments(first, since)
+        moments = moments[:max(0, self.runs - first)]
+        rows = np.empty((*moments[:, 1:].shape, 4))
+        rows[..., 0], rows[..., 1] = self.track, self.sites
+        rows[..., 2], rows[..., 3] = moments[:, :-1], moments[:, 1:]
+        return rows.reshape(-1, 4)
+
+
+class LastTables:
+    """Tables that were added last, with as many events as are kept or somewhat more."""
+
+    def __init__(self) -> None:
+        self.tables: deque[Table] = deque()
+        self.count = 0
+        self.since = 0.0
+        """from when on they have all events"""
+
+    def add(self, table: Table) -> None:
+        self.tables.append(table)
+        self.count += len(table)
+        while self.count - len(self.tables[0]) >= MOST_EVENTS:
+            self.drop_first()
+
+    def drop_before(self, moment: float) -> None:
+        """Let go of tables that are older."""
+        while self.tables and float(self.tables[0][:, 3].max(initial=0.0)) < moment:
+            self.drop_first()
+
+    def drop_first(self) -> None:
+        gone = self.tables.popleft()
+        self.count -= len(gone)
+        self.since = max(self.since, float(gone[:, 3].max(initial=0.0)))
 
 
 class EventLog:
@@ -33,28 +107,30 @@ class EventLog:
 
     def __init__(self, keep_seconds: float) -> None:
         self.keep_seconds = keep_seconds
-        self.known: deque[tuple[int, int, float, float]] = deque()
-        """events that are not settled yet"""
-        self.pending: deque[tuple[int, Any, Any, Any]] = deque()
-        """(track, site or those of a list, (start, end) as timestamps or the times of a list, the queue or
-        the point that they wait for): times that are not read yet"""
-        self.tables: deque[Table] = deque()
-        self.count = 0
-        """events in the tables"""
-        self.dropped = 0
+        self.known: list[float] = []
+        """track, site, start, end of one event after the other, those that are not settled yet"""
+        self.pending: deque[tuple[int, int, Any, Any, Any]] = deque()
+        """(track, site, start, end, queue), start and end as timestamps: times that are not read yet"""
+        self.lists: list[WatchedList] = []
+        self.kept = LastTables()
+        self.unread = LastTables()
+        """those that `new_events` is to give"""
         self.lock = threading.RLock()
         self.totals = np.zeros(64, np.int64)
         self.spent = np.zeros(64)
         self.offsets: dict[str, float] = {}
         """by queue of a driver: its clock's zero on the host's clock"""
-        self.listeners: list[Callable[[Table], None]] = []
-        """what each table is given to once it is settled"""
 
-    def wait_for(self, track: int, site: Any, times: Any, order: Any) -> None:
+    def wait_for(self, track: int, site: int, start: Any, end: Any, queue: Any) -> None:
         """Take note of what runs; its times are read later."""
-        self.pending.append((track, site, times, order))
+        self.pending.append((track, site, start, end, queue))
         if len(self.pending) > MOST_PENDING:
             self.settle()
+
+    def watch(self, track: int, sites: Array, times: ListTimes, kernels: Callable[[], Any]) -> None:
+        """Count from now on what a list of kernels does at these sites."""
+        with self.lock:
+            self.lists.append(WatchedList(track, sites, times, kernels))
 
     def runs(self, site: int) -> int:
         """How often a site ran, as far as it is settled."""
@@ -64,44 +140,58 @@ class EventLog:
         """For how long a site ran, as far as it is settled."""
         return float(self.spent[site]) if site < len(self.spent) else 0.0
 
+    @property
+    def count(self) -> int:
+        """All events that are settled."""
+        return int(self.totals.sum())
+
     def settle(self) -> None:
         """Read the times of everything given so far, waiting for it, and count it."""
         with self.lock:
-            tables = [self.times_of(*self.pending.popleft()) for _ in range(len(self.pending))]
-            known = [self.known.popleft() for _ in range(len(self.known))]
-            if known:
-                rows = np.fromiter(chain.from_iterable(known), np.float64, 4 * len(known))
-                tables.append(rows.reshape(-1, 4))
-            if not tables:
-                return
-            table = tables[0] if len(tables) == 1 else np.concatenate(tables)
-            sites = table[:, 1].astype(np.int64)
-            most = int(sites.max(initial=0)) + 1
-            if most > len(self.totals):
-                self.totals, self.spent = (np.concatenate([a, np.zeros(most, a.dtype)])
-                                           for a in (self.totals, self.spent))
-            self.totals += np.bincount(sites, minlength=len(self.totals))
-            self.spent += np.bincount(sites, table[:, 3] - table[:, 2], len(self.spent))
-            self.tables.append(table)
-            self.count += len(table)
-            for listener in self.listeners:
-                listener(table)
-            self.drop_oldest()
+            pending = [self.row_of(*self.pending.popleft()) for _ in range(len(self.pending))]
+            table = taken(self.known, 4)
+            if pending:
+                table = np.concatenate([table, pending])
+                table = table[np.argsort(table[:, 3], kind="stable")]
+            if len(table):
+                self.add(table[:, 1].astype(np.int64), 1, table[:, 3] - table[:, 2])
+                self.keep(table, table)
+                self.kept.drop_before(float(table[-1, 3]) - self.keep_seconds)
+            self.lists = [watched for watched in self.lists if self.settle_list(watched)]
 
-    def times_of(self, track: int, site: Any, times: Any, order: Any) -> Table:
-        """The rows of what ran, once it has."""
-        if not isinstance(site, np.ndarray):
-            start, end = times
-            offset = self.offset_of(order)
-            return np.array([[track, site, start.seconds + offset, end.seconds + offset]])
-        if order is not None:
-            order.queue.await_value(order.value)
-        moments = np.asarray(times, np.float64)
-        if moments.ndim == 2:  # seconds and nanoseconds
-            moments = moments[:, 0] + moments[:, 1] * 1e-9
-        table = np.empty((len(site), 4))
-        table[:, 0], table[:, 1], table[:, 2], table[:, 3] = track, site, moments[:-1], moments[1:]
-        return table
+    def settle_list(self, watched: WatchedList) -> bool:
+        """Count what a list did; whether it may run again. What one that is gone did becomes rows."""
+        is_there = watched.kernels() is not None
+        watched.times.wait()
+        runs = watched.times.runs
+        if runs > watched.runs:
+            seconds = watched.times.seconds()
+            self.add(watched.sites, runs - watched.runs, seconds - watched.seconds)
+            watched.runs, watched.seconds = runs, seconds
+        if not is_there:
+            self.kept.since = max(self.kept.since, watched.times.since)
+            self.keep(watched.table(0), watched.table(watched.read))
+        return is_there
+
+    def add(self, sites: Array, runs: int, seconds: Array) -> None:
+        """Count that each of these sites ran so often, for that long in all."""
+        most = int(sites.max(initial=0)) + 1
+        if most > len(self.totals):
+            self.totals, self.spent = (np.concatenate([a, np.zeros(most, a.dtype)])
+                                       for a in (self.totals, self.spent))
+        self.totals += runs * np.bincount(sites, minlength=len(self.totals))
+        self.spent += np.bincount(sites, seconds, len(self.spent))
+
+    def keep(self, table: Table, unread: Table) -> None:
+        """Keep events, of which some are new."""
+        self.kept.add(table)
+        self.unread.add(unread)
+
+    def row_of(self, track: int, site: int, start: Any, end: Any, queue: Any
+               ) -> tuple[int, int, float, float]:
+        """What ran, once it has."""
+        offset = self.offset_of(queue)
+        return track, site, start.seconds + offset, end.seconds + offset
 
     def offset_of(self, queue: Any) -> float:
         """What is added to a queue's timestamps to have the host's clock."""
@@ -111,26 +201,29 @@ class EventLog:
             self.offsets[queue.name] = min(clock() - queue.timestamp().seconds for _ in range(3))
         return self.offsets[queue.name]
 
-    def drop_oldest(self) -> None:
-        """Let go of the events that there are too many of, or that are too old."""
-        tables = self.tables
-        oldest = float(tables[-1][-1, 3]) - self.keep_seconds
-        while tables:
-            first = tables[0]
-            too_old = int(np.count_nonzero(first[:, 3] < oldest))
-            if too_old == len(first):
-                gone = len(first)
-            elif self.count > MOST_EVENTS:
-                gone = min(len(first), self.count - MOST_EVENTS)
-            else:
-                break
-            tables.popleft()
-            if gone < len(first):
-                tables.appendleft(first[gone:])
-            self.count -= gone
-            self.dropped += gone
-
     def table(self) -> Table:
-        """All events that are kept, by when they begin."""
-        found = np.concatenate([np.zeros((0, 4)), *list(self.tables)])
+        """The last events, by when they begin: all since the first of them ended."""
+        with self.lock:
+            since = max([self.kept.since, *[watched.times.since for watched in self.lists]])
+            found = np.concatenate([NONE, *self.kept.tables, *[w.table(0, since) for w in self.lists]])
+        latest = float(found[:, 3].max(initial=0.0))
+        found = found[found[:, 3] > max(since, latest - self.keep_seconds)]
+        found = found[np.argsort(found[:, 3], kind="stable")][-MOST_EVENTS:]
         return found[np.argsort(found[:, 2], kind="stable")]
+
+    def new_events(self) -> Table:
+        """The events that were settled since this was asked for last, as far as they are still known."""
+        with self.lock:
+            tables = list(self.unread.tables)
+            self.unread = LastTables()
+            for watched in self.lists:
+                tables.append(watched.table(watched.read))
+                watched.read = watched.runs
+        return np.concatenate([NONE, *tables])
+
+
+def taken(numbers: list[float], width: int) -> Table:
+    """Rows of so many numbers, which leave the list; other threads may put more there meanwhile."""
+    found = numbers[:]
+    del numbers[:len(found)]
+    return np.fromiter(found, np.float64, len(found)).reshape(-1, width)

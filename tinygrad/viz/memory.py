@@ -1,17 +1,17 @@
 """Memory over time: what is used when, and which of the user's lines own the peak.
 
-In: changes, as buffers get memory and lose it, which cost a tuple each. Out, once they are settled: a series
+In: changes, as buffers get memory and lose it, three numbers each. Out, once they are settled: a series
 of (moment, bytes), and the owners at the highest.
 """
 from __future__ import annotations
 
 import threading
-from collections import deque
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from tinygrad.viz.events import taken
 
 MOST_POINTS = 100_000
 """Changes that are kept; the oldest go first."""
@@ -43,9 +43,9 @@ class MemoryRecord:
     """The memory of a recording."""
 
     def __init__(self) -> None:
-        self.changes: deque[tuple[float, int, int]] = deque()
-        """(moment, bytes, owner's number) that are not settled yet; bytes are negative where memory is given
-        back"""
+        self.changes: list[float] = []
+        """moment, bytes, owner's number of one change after the other, those that are not settled yet; bytes
+        are negative where memory is given back"""
         self.owners: list[Held] = []
         self.owner_of: dict[tuple[int, str], int] = {}
         self.held = np.zeros(0)
@@ -70,10 +70,9 @@ class MemoryRecord:
     def settle(self) -> None:
         """Count the changes given so far."""
         with self.lock:
-            changes = [self.changes.popleft() for _ in range(len(self.changes))]
-            if not changes:
+            table = taken(self.changes, 3)
+            if not len(table):
                 return
-            table = np.fromiter(chain.from_iterable(changes), np.float64, 3 * len(changes)).reshape(-1, 3)
             sizes, owners = table[:, 1], table[:, 2].astype(np.int64)
             used = self.used + np.cumsum(sizes)
             self.held = np.concatenate([self.held, np.zeros(len(self.owners) - len(self.held))])

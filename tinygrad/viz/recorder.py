@@ -10,6 +10,7 @@ and formats nothing: `events.py` and `memory.py` count later, many at once.
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from operator import attrgetter
@@ -59,10 +60,8 @@ class Launch(NamedTuple):
 
     given: Any
     """the list of (kernel, lines)"""
-    sites: np.ndarray[Any, Any]
-    first: int
-    """the first of them"""
     track: int
+    sites: list[int]
 
 
 class Local(threading.local):
@@ -104,7 +103,6 @@ class Recorder(Observer):
         self.schedules: list[ScheduledGraph] = []
         self.schedule_count = 0
         self.local = Local()
-        self.realized_site = self.site(Site("realize", ""))
 
     # --- tensors and lines ------------------------------------------------------------------------------
 
@@ -276,23 +274,28 @@ class Recorder(Observer):
             self.local.track = self.track(HOST if main else f"{HOST} {name}")
         return self.local.track
 
-    def realized(self, start: float, end: float) -> None:
+    def ran(self, kind: str, name: str, began: float) -> None:
         self.local.lines = None
-        track = self.local.track
-        known = self.log.known
-        known.append((self.host_track() if track < 0 else track, self.realized_site, start, end))
-        self.settle_many()
+        self.note(self.stage_site(kind, name), began, clock())
 
-    def settle_many(self) -> None:
-        """Count what was given so far, where that is much."""
+    def note(self, site: int, began: float, ended: float) -> None:
+        """Take note of what this thread did, and count all so far, where that is much."""
+        track = self.local.track
+        self.log.known.extend((self.host_track() if track < 0 else track, site, began, ended))
         if len(self.log.known) > MOST_KNOWN or len(self.memory.changes) > MOST_KNOWN:
             self.settle()
+
+    def stage_site(self, kind: str, name: str, kernel: int = -1) -> int:
+        """The number of what the host does for a kernel (-1: for none)."""
+        site = self.site_of.get((kind, name, kernel))
+        if site is None:
+            site = self.site_of[kind, name, kernel] = self.site(Site(kind, name, kernel))
+        return site
 
     def marked(self, name: str, color: str) -> None:
         moment = clock()
         site = self.site(Site("mark", name, -1, (self.lines.here(),), color=color))
-        self.log.known.append((self.host_track(), site, moment, moment))
-        self.settle_many()
+        self.note(site, moment, moment)
 
     def kernel_run(self, kernel: Any, device: str, start: Any, end: Any) -> None:
         lines = self.local.lines or ()
@@ -301,26 +304,29 @@ class Recorder(Observer):
             record = self.record_of(kernel, device)
             site = self.site_of[id(kernel), lines, device] = self.site(
                 Site("kernel", record.name, record.number, lines))
-        self.log.wait_for(self.track(device), site, (start, end), Device[device].queue)
+        self.log.wait_for(self.track(device), site, start, end, Device[device].queue)
 
-    def kernels_run(self, sites: Any, device: str, times: Any, point: Any) -> None:
+    def kernels_run(self, sites: Any, device: str, times: Any) -> None:
         launch = self.launches.get(id(sites))
         if launch is None or launch.given is not sites:
-            found = [self.site(Site("kernel", kernel.name, self.record_of(kernel, device).number, lines))
-                     for kernel, lines in sites]
-            if not found:
-                return
-            launch = self.launches[id(sites)] = Launch(sites, np.array(found, np.int64), found[0],
-                                                       self.track(device))
-        if len(times) == 2 and point is None and type(times) is list:
-            self.log.known.append((launch.track, launch.first, *times))
-        else:
-            self.log.wait_for(launch.track, launch.sites, times, point)
+            launch = self.launches[id(sites)] = Launch(sites, self.track(device),
+                                                       self.kernel_sites(sites, device))
+        for site, start, end in zip(launch.sites, times, times[1:], strict=False):
+            self.log.known.extend((launch.track, site, start, end))
+
+    def list_watched(self, kernels: Any, device: str) -> None:
+        sites = np.array(self.kernel_sites(kernels.sites, device), np.int64)
+        self.log.watch(self.track(device), sites, kernels.times, weakref.ref(kernels))
+
+    def kernel_sites(self, sites: Any, device: str) -> list[int]:
+        """The number of each kernel's site."""
+        return [self.site(Site("kernel", kernel.name, self.record_of(kernel, device).number, lines))
+                for kernel, lines in sites]
 
     def copied(self, target: Any, source: Any, queue: Any, start: Any, end: Any) -> None:
         name = f"{source.device.partition(':/')[0]} to {target.device}"
         site = self.site(Site("copy", name, -1, self.local.lines or (), target.nbytes))
-        self.log.wait_for(self.track(queue.name), site, (start, end), queue)
+        self.log.wait_for(self.track(queue.name), site, start, end, queue)
 
     def settle(self) -> None:
         """Read the times of everything given so far, waiting for it, and count it."""
@@ -349,17 +355,17 @@ class Recorder(Observer):
 
     # --- memory -----------------------------------------------------------------------------------------
 
-    def allocated(self, device: str, size: int) -> Any:
-        lines = self.local.lines
+    def allocated(self, device: str, size: int, lines: tuple[int, ...] = ()) -> Any:
+        lines = lines or self.local.lines or ()
         memory, held = self.memory, (lines[0] if lines else self.lines.here(), device)
         owner = memory.owner_of.get(held)
         if owner is None:
             owner = memory.owner(*held)
-        memory.changes.append((clock(), size, owner))
+        memory.changes.extend((clock(), size, owner))
         return owner
 
     def freed(self, device: str, size: int, known: Any) -> None:
-        self.memory.changes.append((clock(), -size, known))
+        self.memory.changes.extend((clock(), -size, known))
 
     def arena_placed(self, device: str, size: int,
                      values: Sequence[tuple[int, int, int, int, tuple[int, ...]]]) -> None:
@@ -398,12 +404,8 @@ class Span:
             Watching.watcher = self.watcher
         if record is not None and kind in STAGES:
             record.spent(kind, ended - self.started)
-        number = -1 if record is None else record.number
-        site = recorder.site_of.get((kind, self.name, number))
-        if site is None:
-            site = recorder.site_of[kind, self.name, number] = recorder.site(Site(kind, self.name, number))
-        recorder.log.known.append((recorder.host_track(), site, self.started, ended))
-        recorder.settle_many()
+        recorder.note(recorder.stage_site(kind, self.name, -1 if record is None else record.number),
+                      self.started, ended)
 
 
 def mark(node: Any, line: int) -> None:

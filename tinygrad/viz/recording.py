@@ -45,7 +45,6 @@ from tinygrad.device.queue import clock
 from tinygrad.graph.passes import Change, Pass
 from tinygrad.graph.printing import format_nest, format_program
 from tinygrad.helpers import ContextVar
-from tinygrad.viz import events
 from tinygrad.viz.graphs import MOST_NODES, GraphWriter, ScheduledGraph, statistics_of
 from tinygrad.viz.kernels import KernelRecord
 from tinygrad.viz.lines import LIBRARY
@@ -283,11 +282,10 @@ class Exporter:
         """The events that are kept, by when they begin."""
         recorder = self.recorder
         table = recorder.log.table()
-        dropped = recorder.log.dropped
-        if dropped:
-            kept = len(table)
-            ago = f" of {recorder.log.keep_seconds:g} s" if kept < events.MOST_EVENTS else ""
-            self.notes.append(f"the timeline has the last {kept:,} of {kept + dropped:,} events{ago}; "
+        kept, count = len(table), recorder.log.count
+        if kept < count:
+            seconds = float(table[:, 3].max(initial=0.0) - table[:, 3].min(initial=np.inf)) if kept else 0.0
+            self.notes.append(f"the timeline has the last {kept:,} of {count:,} events, those of {seconds:.3g} s; "
                               "totals count all of them")
         start = np.round((table[:, 2] - recorder.began) * 1e9).astype(np.int64)
         duration = np.round((table[:, 3] - table[:, 2]) * 1e9).astype(np.int64)

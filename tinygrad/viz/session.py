@@ -31,10 +31,10 @@ from tinygrad.viz.table import Row, rows_of, table
 from tinygrad.viz.trace import TraceWriter, write_trace
 
 FIRST_PAGE = 5.0
-"""Seconds after which a page of a running program is written, and then again when it is"""
+"""Seconds after which a page of a running program is written."""
 SHARE = 0.02
-"""of the time since then that writing takes at most."""
-FLUSH = 1.0
+"""Of the time, what writing the page takes at most, and what writing the trace does: then each waits."""
+LOOK = 1.0
 """Seconds between looks at whether there is something to write."""
 MOST_PAGES = 30
 """Recordings that stay in the folder; the oldest go first."""
@@ -68,8 +68,6 @@ class Session:
         if trace:
             self.trace = self.in_some_folder(lambda path: TraceWriter(self.recorder, path),
                                              folder() / f"{name}.trace.json")
-            if self.trace is not None:
-                self.recorder.log.listeners.append(self.trace.events)
         self.is_profile = trace
         self.thread = threading.Thread(target=self.watch, daemon=True, name="tinygrad-viz")
 
@@ -100,17 +98,24 @@ class Session:
 
     def watch(self) -> None:
         """Now and then, write what there is."""
-        wait = FIRST_PAGE
-        next_page = clock() + wait
-        while not self.stopping.wait(FLUSH):
+        next_trace, next_page = 0.0, clock() + FIRST_PAGE
+        while not self.stopping.wait(LOOK):
             with contextlib.suppress(Exception):
-                if self.trace is not None:
+                if self.trace is not None and clock() > next_trace:
                     self.recorder.settle()
-                    self.trace.flush()
+                    started = clock()
+                    self.write_trace(self.trace)
+                    next_trace = clock() + (clock() - started) / SHARE
                 if self.exporter is not None and clock() > next_page:
                     started = clock()
                     self.write_page()
                     next_page = clock() + max(FIRST_PAGE, (clock() - started) / SHARE)
+
+    def write_trace(self, trace: TraceWriter) -> None:
+        """Write what is new to the trace."""
+        with self.writing:
+            if not trace.file.closed:
+                trace.follow()
 
     def write_page(self) -> Path | None:
         """Write the page; returns where it is."""
@@ -152,9 +157,10 @@ class Session:
         if self.is_profile:
             say(self.tables())
         if self.trace is not None:
-            self.trace.close()
+            self.write_trace(self.trace)
+            self.trace.close(self.recorder.log.count)
             say(f"trace: {self.trace.path} (open it at ui.perfetto.dev)"
-                + (f"; {self.trace.left_out:,} events did not fit" if self.trace.left_out else ""))
+                + (f"; {self.trace.left_out:,} events are not in it" if self.trace.left_out else ""))
         if self.exporter is not None:
             found = self.write_page()
             if found is not None:
@@ -201,12 +207,15 @@ class Profile:
     def rows(self, by: str = "kernel") -> list[Row]:
         """A row for each kernel, `line`, `module` or `stage` (what the host did), the dearest first. Raises
         ValueError for another `by`."""
+        return rows_of(self.recorder, by, self.grown())
+
+    def grown(self) -> list[tuple[int, float]]:
+        """How often each site ran in the block, and for how long."""
         if self.after is None:
             self.recorder.settle()
         after = self.after or totals(self.recorder)
         before = self.before + [(0, 0.0)] * (len(after) - len(self.before))
-        grown = [(n - m, t - s) for (n, t), (m, s) in zip(after, before, strict=True)]
-        return rows_of(self.recorder, by, grown)
+        return [(n - m, t - s) for (n, t), (m, s) in zip(after, before, strict=True)]
 
     def table(self, by: str = "kernel", most: int = 20) -> None:
         """Print the dearest rows of a table by `kernel`, `line`, `module` or `stage`.
@@ -223,7 +232,8 @@ class Profile:
         """Write a trace that ui.perfetto.dev opens. Raises OSError."""
         ended = self.ended if self.ended is not None else clock()
         table = self.recorder.log.table()
-        write_trace(self.recorder, path, table[(table[:, 2] >= self.began) & (table[:, 2] <= ended)])
+        within = table[(table[:, 2] >= self.began) & (table[:, 2] <= ended)]
+        write_trace(self.recorder, path, within, sum(count for count, _ in self.grown()))
 
 
 def totals(recorder: Recorder) -> list[tuple[int, float]]:

@@ -1,7 +1,7 @@
 """A trace of what ran, as Perfetto and Chrome's about:tracing read it, written while the program runs.
 
 In: a `Recorder`'s events. Out: the JSON array format, whose end may be missing, so a program that dies leaves
-a trace too. A file has at most `MOST_BYTES`; events beyond that are counted and said in its last one.
+a trace too. A file has at most `MOST_BYTES`; how many events are not in it is said in its last one.
 """
 from __future__ import annotations
 
@@ -28,6 +28,8 @@ class TraceWriter:
         self.recorder = recorder
         self.path = path
         self.most_bytes = most_bytes
+        self.count = 0
+        """events written"""
         self.left_out = 0
         self.tracks = 0
         self.fronts: dict[tuple[int, int], str] = {}
@@ -44,8 +46,13 @@ class TraceWriter:
     def line(self, event: dict[str, Any]) -> None:
         self.written += self.file.write(json.dumps(event) + ",\n")
 
+    def follow(self) -> None:
+        """Write the recorder's events since this was called last, as far as they are still known."""
+        self.events(self.recorder.log.new_events())
+        self.file.flush()
+
     def events(self, table: Table) -> None:
-        """Write events."""
+        """Write events, as far as there is room."""
         self.name_tracks()
         times = np.stack([table[:, 2] - self.recorder.began, table[:, 3] - table[:, 2]], 1) * 1e6
         keys = list(zip(table[:, 1].astype(int).tolist(), table[:, 0].astype(int).tolist(), strict=True))
@@ -54,10 +61,10 @@ class TraceWriter:
             fronts[number, track] = self.front(number, track)
         for at in range(0, len(keys), AT_ONCE):
             if self.written > self.most_bytes:
-                self.left_out += len(keys) - at
                 return
             text = "".join([fronts[key] for key in keys[at:at + AT_ONCE]])
             self.written += self.file.write(text % tuple(times[at:at + AT_ONCE].ravel().tolist()))
+            self.count += min(AT_ONCE, len(keys) - at)
 
     def front(self, number: int, track: int) -> str:
         """An event of a site, with places for its time and duration."""
@@ -90,15 +97,12 @@ class TraceWriter:
             self.line({"ph": "M", "pid": process, "tid": self.tracks, "name": "thread_name",
                        "args": {"name": name}})
 
-    def flush(self) -> None:
-        """Let the file have everything written so far."""
-        self.file.flush()
-
-    def close(self) -> None:
-        """End the trace: memory over time, and what is left out."""
+    def close(self, count: int) -> None:
+        """End the trace: memory over time, and how many of so many events are left out."""
         if self.file.closed:
             return
         recorder = self.recorder
+        self.left_out = max(0, count - self.count)
         for moment, used in recorder.memory.points.tolist():
             self.line({"ph": "C", "pid": DEVICE_PROCESS, "name": "memory",
                        "ts": (moment - recorder.began) * 1e6, "args": {"bytes": int(used)}})
@@ -107,9 +111,8 @@ class TraceWriter:
         self.file.close()
 
 
-def write_trace(recorder: Recorder, path: str | os.PathLike[str], events: Table) -> int:
-    """Write a trace of these events; returns how many were left out. Raises OSError."""
+def write_trace(recorder: Recorder, path: str | os.PathLike[str], events: Table, count: int) -> None:
+    """Write a trace of these events, of so many in all. Raises OSError."""
     writer = TraceWriter(recorder, Path(path))
     writer.events(events)
-    writer.close()
-    return writer.left_out
+    writer.close(count)
