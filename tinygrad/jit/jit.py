@@ -94,6 +94,7 @@ class TinyJit(Generic[P, R]):
                             "above @TinyJit")
         functools.update_wrapper(self, function, updated=())  # a model's attributes stay its own
         self.function = function
+        self.name = described(function)
         self.traces: OrderedDict[CallKind, Trace] = OrderedDict()
         self.of_instance: dict[int, TinyJit[Any, R]] = {}
         self.in_vain = 0
@@ -153,13 +154,13 @@ class TinyJit(Generic[P, R]):
                     return trace.replay(inputs)  # type: ignore[no-any-return]  # what the function returned
                 finally:
                     if watcher is not None:
-                        watcher.ran("replay", described(self.function), began)
+                        watcher.ran("replay", self.name, began)
             if changed_since is not None and DEBUG >= 2:
-                print(f"TinyJit {described(self.function)}: traced again, for {changed_since.what} changed")
+                print(f"TinyJit {self.name}: traced again, for {changed_since.what} changed")
             before = None if trace is None else trace.host
             self.traces.pop(kind, None)
             tracer = self._tracer(inputs)
-            with observer.span("trace", described(self.function)):
+            with observer.span("trace", self.name):
                 result = tracer.run(self.function, bound)
             tracer.host.follows(before)
             self.keep(kind, tracer)

@@ -10,9 +10,8 @@ import ctypes
 import os
 import sys
 import threading
-import weakref
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
@@ -258,7 +257,7 @@ class KernelList:
         """what an observer is told of them (`observer.py`)"""
         self.times: ListTimes | None = None
         """what the runs took that `watcher` watched"""
-        self.watcher: Callable[[], Observer | None] = lambda: None
+        self.watcher: Observer | None = None
 
     def __len__(self) -> int:
         return len(self.programs)
@@ -280,7 +279,7 @@ class KernelList:
     def watch(self, watcher: Observer, device: str) -> ListTimes:
         """Let an observer know, from now on, what runs take."""
         self.times = ListTimes(len(self))
-        self.watcher = weakref.ref(watcher)
+        self.watcher = watcher
         watcher.list_watched(self, device)
         return self.times
 

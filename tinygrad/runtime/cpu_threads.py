@@ -289,7 +289,7 @@ note:
   call void @note_ticks(ptr %ticks, i64 %following)
   br label %head
 out:
-  call void @end_run(ptr %times, i64 %count)
+  call void @end_run(ptr %times, ptr %ticks, i64 %count)
   call void @release(ptr %lock)
   ret void
 }

@@ -1,9 +1,9 @@
 """How often lists of kernels ran, for how long each kernel, and when the last runs were.
 
 `cpu_threads.run_list` writes that for who watches, so that a run costs no step of Python. `ListTimes` is the
-memory it writes to, and reads it when somebody asks: sums of all runs, and a ring with a row for each of the
-last ones. A row has the begin and the end of the run on the system's clock, and between them the processor's
-counter before and after each kernel, of which nothing need be known but that it goes on evenly.
+memory it writes to, and reads it when somebody asks: sums of all runs, and two rings with a row for each of
+the last ones. One has the begin and the end of a run on the system's clock, the other the processor's counter
+before each of its kernels and after the last, of which nothing need be known but that it goes on evenly.
 
 Reading the counter takes 7 ns. Where kernels take less than `TINY` each, which cannot be told apart that well
 (the processor looks some 100 ns ahead), only one run of `EVERY` has a row with the counter; in the others a
@@ -23,26 +23,23 @@ from tinygrad.runtime.cpu_threads import CLOCK_MONOTONIC, load_slots
 
 Array = np.ndarray[Any, Any]
 
-HEAD = {"runs": "i64", "rows": "i64", "row_words": "i64", "first_row": "i64", "nanoseconds": "i64",
-        "detailed": "i64"}
-"""What the memory begins with, in slots of 8 bytes: runs so far; how many rows the ring has, of how many words
-each, and where the first one is; nanoseconds of all runs; how many runs have the counter."""
-RUNS, ROWS, ROW_WORDS, FIRST_ROW, NANOSECONDS, DETAILED = range(len(HEAD))
+HEAD = {"runs": "i64", "detailed": "i64", "nanoseconds": "i64", "rows": "i64", "first_run": "i64",
+        "first_detail": "i64", "detail_words": "i64"}
+"""What the memory begins with, in slots of 8 bytes: how many runs there were, and how many with the counter;
+nanoseconds of all; how many rows the two rings have, and where they begin; words of a row with the counter."""
+RUNS, DETAILED, NANOSECONDS, ROWS, FIRST_RUN, FIRST_DETAIL, DETAIL_WORDS = range(len(HEAD))
 SUMS = 8
-"""From here on: the ticks of each kernel in all runs. Then the rows follow."""
-ROW = {"begin_seconds": "i64", "begin_part": "i64", "end_seconds": "i64", "end_part": "i64",
-       "is_detailed": "i64"}
-"""What a row begins with: seconds and nanoseconds of the system's clock; 1 where it has the counter, or 0."""
-IS_DETAILED = 4
-TICKS = len(ROW)
-"""From here on: the counter before each kernel and after the last."""
+"""From here on: the ticks of each kernel in the runs with the counter. Then the rings follow."""
+RUN = {"begin": "i64", "end": "i64", "detail": "i64"}
+"""A row of the ring of runs: nanoseconds of the system's clock, and which run with the counter it is, or -1."""
+BEGIN, END, DETAIL = range(len(RUN))
 TINY = 128
 """Nanoseconds of a kernel, in the mean of a list, from which on every run has the counter: it adds 5%."""
 EVERY = 16
 AT_ONCE = 8
 """Kernels whose ticks are added at once: there is room for a multiple of so many."""
 MOST_WORDS = 200_000
-"""Words of a ring; the system gives memory for those that were written."""
+"""Words of a ring, at most; the system gives memory for those that were written."""
 
 _COUNTER = {
     "x86_64": ("declare i64 @llvm.readcyclecounter()", "%now = call i64 @llvm.readcyclecounter()"),
@@ -51,22 +48,31 @@ _COUNTER = {
 }
 """By machine, how its counter is declared and read: in 7 to 10 ns on Zen 4, where the system's clock takes
 25."""
-_SYSTEM_CLOCK = (f"""
-define internal i64 @nanoseconds() {{
-entry:
-  %moment = alloca {{ i64, i64 }}
-  %status = call i32 @clock_gettime(i32 {CLOCK_MONOTONIC}, ptr %moment)
-{load_slots("%moment", 0, {"seconds": "i64", "part": "i64"})}
-  %whole = mul i64 %seconds, 1000000000
-  %all = add i64 %whole, %part
-  ret i64 %all
-}}
-""", "%now = call i64 @nanoseconds()")
+_SYSTEM_CLOCK = "", "%now = call i64 @nanoseconds()"
 """The same where the machine's counter is not known."""
 
 _SOURCE = Template("""
 declare i32 @clock_gettime(i32, ptr)
 $declare_counter
+
+define internal i64 @nanoseconds() {
+entry:
+  %moment = alloca { i64, i64 }
+  %status = call i32 @clock_gettime(i32 $CLOCK, ptr %moment)
+$load_moment
+  %whole = mul i64 %seconds, 1000000000
+  %all = add i64 %whole, %part
+  ret i64 %all
+}
+
+define internal ptr @row_of(ptr %times, i64 %number, i64 %rows, i64 %words, i64 %first) {
+entry:
+  %place = urem i64 %number, %rows
+  %before = mul i64 %place, %words
+  %word = add i64 %before, %first
+  %row = getelementptr i64, ptr %times, i64 %word
+  ret ptr %row
+}
 
 define internal ptr @begin_run(ptr %times, i64 %count) {
 entry:
@@ -74,36 +80,25 @@ entry:
   br i1 %is_watched, label %begin, label %out
 begin:
 $load_head
+  %row = call ptr @row_of(ptr %times, i64 %runs, i64 %rows, i64 $RUN_WORDS, i64 %first_run)
+$point_run
   %turn = urem i64 %runs, $EVERY
   %has_turn = icmp eq i64 %turn, 0
   %kernels = mul i64 %runs, %count
   %tiny = mul i64 %kernels, $TINY
   %is_long = icmp uge i64 %nanoseconds, %tiny
   %is_detailed = or i1 %has_turn, %is_long
-  %flag = zext i1 %is_detailed to i64
-  %more = add i64 %detailed, %flag
-  store i64 %more, ptr %detailed_at
-  %row = call ptr @row_of(ptr %times)
-  %flag_at = getelementptr i64, ptr %row, i64 $IS_DETAILED
-  store i64 %flag, ptr %flag_at
-  %status = call i32 @clock_gettime(i32 $CLOCK, ptr %row)
+  %detail_or_none = select i1 %is_detailed, i64 %detailed, i64 -1
+  store i64 %detail_or_none, ptr %detail_at
+  %now = call i64 @nanoseconds()
+  store i64 %now, ptr %begin_at
   br i1 %is_detailed, label %detail, label %out
 detail:
-  %ticks = getelementptr i64, ptr %row, i64 $TICKS
+  %ticks = call ptr @row_of(ptr %times, i64 %detailed, i64 %rows, i64 %detail_words, i64 %first_detail)
   call void @note_ticks(ptr %ticks, i64 0)
   ret ptr %ticks
 out:
   ret ptr null
-}
-
-define internal ptr @row_of(ptr %times) {
-entry:
-$load_head
-  %number = urem i64 %runs, %rows
-  %before = mul i64 %number, %row_words
-  %word = add i64 %before, %first_row
-  %row = getelementptr i64, ptr %times, i64 %word
-  ret ptr %row
 }
 
 define internal void @note_ticks(ptr %ticks, i64 %i) {
@@ -114,31 +109,32 @@ entry:
   ret void
 }
 
-define internal void @end_run(ptr %times, i64 %count) {
+define internal void @end_run(ptr %times, ptr %ticks, i64 %count) {
 entry:
   %is_watched = icmp ne ptr %times, null
   br i1 %is_watched, label %end, label %unwatched
 end:
-  %row = call ptr @row_of(ptr %times)
-  %ended = getelementptr i64, ptr %row, i64 2
-  %status = call i32 @clock_gettime(i32 $CLOCK, ptr %ended)
+  %now = call i64 @nanoseconds()
 $load_head
-$load_row
-  %seconds = sub i64 %end_seconds, %begin_seconds
-  %whole = mul i64 %seconds, 1000000000
-  %part = sub i64 %end_part, %begin_part
-  %took = add i64 %whole, %part
+  %row = call ptr @row_of(ptr %times, i64 %runs, i64 %rows, i64 $RUN_WORDS, i64 %first_run)
+$point_run
+  store i64 %now, ptr %end_at
+  %begin = load i64, ptr %begin_at
+  %took = sub i64 %now, %begin
   %all = add i64 %nanoseconds, %took
   store i64 %all, ptr %nanoseconds_at
-  %has_ticks = icmp ne i64 %is_detailed, 0
-  br i1 %has_ticks, label %head, label %out
+  %is_detailed = icmp ne ptr %ticks, null
+  br i1 %is_detailed, label %detail, label %out
+detail:
+  %more_detailed = add i64 %detailed, 1
+  store i64 %more_detailed, ptr %detailed_at
+  br label %head
 head:
-  %i = phi i64 [ 0, %end ], [ %following, %body ]
+  %i = phi i64 [ 0, %detail ], [ %following, %body ]
   %more = icmp ult i64 %i, %count
   br i1 %more, label %body, label %out
 body:
-  %tick = add i64 %i, $TICKS
-  %pb = getelementptr i64, ptr %row, i64 %tick
+  %pb = getelementptr i64, ptr %ticks, i64 %i
   %pe = getelementptr i64, ptr %pb, i64 1
   %begins = load <$AT_ONCE x i64>, ptr %pb, align 8
   %ends = load <$AT_ONCE x i64>, ptr %pe, align 8
@@ -164,10 +160,12 @@ def source() -> str:
     """LLVM IR of `begin_run` (where the counter is to be written, or null), `note_ticks` and `end_run`, which
     `cpu_threads.source()` calls."""
     declare_counter, read_counter = _COUNTER.get(os.uname().machine, _SYSTEM_CLOCK)
+    point_run = "\n".join(f"  %{name}_at = getelementptr i64, ptr %row, i64 {i}" for i, name in enumerate(RUN))
     return _SOURCE.substitute(
-        declare_counter=declare_counter, read_counter=read_counter, CLOCK=CLOCK_MONOTONIC, TICKS=TICKS,
-        SUMS=SUMS, AT_ONCE=AT_ONCE, TINY=TINY, EVERY=EVERY, IS_DETAILED=IS_DETAILED,
-        load_head=load_slots("%times", 0, HEAD), load_row=load_slots("%row", 0, ROW))
+        declare_counter=declare_counter, read_counter=read_counter, CLOCK=CLOCK_MONOTONIC, SUMS=SUMS,
+        AT_ONCE=AT_ONCE, TINY=TINY, EVERY=EVERY, RUN_WORDS=len(RUN), point_run=point_run,
+        load_head=load_slots("%times", 0, HEAD),
+        load_moment=load_slots("%moment", 0, {"seconds": "i64", "part": "i64"}))
 
 
 class ListTimes:
@@ -179,12 +177,14 @@ class ListTimes:
     def __init__(self, kernels: int) -> None:
         self.kernels = kernels
         width = round_up(kernels, AT_ONCE)
-        row_words = TICKS + width + 1
-        self.rows = max(2, MOST_WORDS // row_words)
-        self.words = np.empty(SUMS + width + self.rows * row_words, np.int64)
-        self.words[:SUMS + width] = 0
-        self.words[ROWS:FIRST_ROW + 1] = self.rows, row_words, SUMS + width
-        self.ring = self.words[SUMS + width:].reshape(self.rows, row_words)
+        self.rows = max(2, MOST_WORDS // (width + 1))
+        first_run = SUMS + width
+        first_detail = first_run + self.rows * len(RUN)
+        self.words = np.empty(first_detail + self.rows * (width + 1), np.int64)
+        self.words[:first_run] = 0
+        self.words[ROWS:DETAIL_WORDS + 1] = self.rows, first_run, first_detail, width + 1
+        self.ring = self.words[first_run:first_detail].reshape(self.rows, len(RUN))
+        self.details = self.words[first_detail:].reshape(self.rows, width + 1)
         self.address = int(self.words.ctypes.data)
         self.point: TimelinePoint | None = None
         """after the last run that was handed to a queue"""
@@ -194,15 +194,15 @@ class ListTimes:
         """How often the list ran."""
         return int(self.words[RUNS])
 
-    def wait(self) -> None:
-        """Return when all runs given so far are done."""
-        if self.point is not None:
-            self.point.queue.await_value(self.point.value)
-
     @property
     def estimated(self) -> int:
         """How many runs have the time of their kernels only together."""
         return self.runs - int(self.words[DETAILED])
+
+    def wait(self) -> None:
+        """Return when all runs given so far are done."""
+        if self.point is not None:
+            self.point.queue.await_value(self.point.value)
 
     def shares(self) -> Array:
         """For each kernel, its share of the time."""
@@ -221,26 +221,19 @@ class ListTimes:
     @property
     def since(self) -> float:
         """The moment from which on all runs are known."""
-        return float(system_time(self.ring[self.oldest % self.rows])) if self.oldest else 0.0
+        return float(self.ring[self.oldest % self.rows, BEGIN]) * 1e-9 if self.oldest else 0.0
 
     def moments(self, first: int, since: float = 0.0) -> tuple[int, Array]:
         """(the number of the first run that is still known, of those from `first` on that began at `since` or
         later; for each run from that one on the moments before each kernel and after the last)."""
-        first = max(first, self.oldest)
-        numbers = np.arange(first, self.runs)
-        if since:
-            numbers = numbers[np.searchsorted(system_time(self.ring[numbers % self.rows, :2]), since):]
-        found = self.ring[numbers % self.rows, :TICKS + self.kernels + 1]
+        numbers = np.arange(max(first, self.oldest), self.runs)
+        numbers = numbers[np.searchsorted(self.ring[numbers % self.rows, BEGIN], since * 1e9):]
+        runs = self.ring[numbers % self.rows]
+        ticks = self.details[runs[:, DETAIL] % self.rows, :self.kernels + 1]
         written = int(np.searchsorted(numbers, self.oldest))  # meanwhile
-        found, numbers = found[written:], numbers[written:]
-        begin, end = system_time(found[:, None]), system_time(found[:, None, 2:])
-        ticks = np.maximum.accumulate(found[:, TICKS:] - found[:, TICKS, None], axis=1)
-        passed = ticks / np.maximum(1, ticks[:, -1:])
-        passed[found[:, IS_DETAILED] == 0, 1:] = np.cumsum(self.shares())
+        numbers, runs, ticks = numbers[written:], runs[written:], ticks[written:]
+        passed = np.maximum.accumulate((ticks - ticks[:, :1]).astype(np.float64), axis=1)
+        passed /= np.maximum(1.0, passed[:, -1:])
+        passed[runs[:, DETAIL] < 0, 1:] = np.cumsum(self.shares())
+        begin, end = (runs[:, i, None] * 1e-9 for i in (BEGIN, END))
         return int(numbers[0]) if len(numbers) else first, begin + passed * (end - begin)
-
-
-def system_time(words: Array) -> Array:
-    """Seconds, of words that begin with seconds and nanoseconds."""
-    seconds: Array = words[..., 0] + words[..., 1] * 1e-9
-    return seconds

@@ -21,7 +21,7 @@ MOST_EVENTS = 200_000
 """Events kept; the oldest go first."""
 MOST_PENDING = 1024
 """Runs whose times were not read yet."""
-MOST_KNOWN = 32768
+MOST_KNOWN = 4096
 """Numbers that are not counted yet, four of each event."""
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -125,7 +125,7 @@ class EventLog:
         """Take note of what runs; its times are read later."""
         self.pending.append((track, site, start, end, queue))
         if len(self.pending) > MOST_PENDING:
-            self.settle()
+            self.settle_single()
 
     def watch(self, track: int, sites: Array, times: ListTimes, kernels: Callable[[], Any]) -> None:
         """Count from now on what a list of kernels does at these sites."""
@@ -148,6 +148,12 @@ class EventLog:
     def settle(self) -> None:
         """Read the times of everything given so far, waiting for it, and count it."""
         with self.lock:
+            self.settle_single()
+            self.lists = [watched for watched in self.lists if self.settle_list(watched)]
+
+    def settle_single(self) -> None:
+        """The same, but for lists of kernels, which wait in less memory."""
+        with self.lock:
             pending = [self.row_of(*self.pending.popleft()) for _ in range(len(self.pending))]
             table = taken(self.known, 4)
             if pending:
@@ -157,7 +163,6 @@ class EventLog:
                 self.add(table[:, 1].astype(np.int64), 1, table[:, 3] - table[:, 2])
                 self.keep(table, table)
                 self.kept.drop_before(float(table[-1, 3]) - self.keep_seconds)
-            self.lists = [watched for watched in self.lists if self.settle_list(watched)]
 
     def settle_list(self, watched: WatchedList) -> bool:
         """Count what a list did; whether it may run again. What one that is gone did becomes rows."""

@@ -6,6 +6,7 @@ of (moment, bytes), and the owners at the highest.
 from __future__ import annotations
 
 import threading
+from collections import deque
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -54,8 +55,8 @@ class MemoryRecord:
         self.used = 0
         self.peak = 0
         self.peak_at = 0.0
-        self.points = np.zeros((0, 2))
-        """(moment, bytes used), the last of them"""
+        self.last_points: deque[Any] = deque()
+        """tables of (moment, bytes used), the last of them"""
         self.arenas: list[ArenaRecord] = []
         self.lock = threading.Lock()
 
@@ -82,7 +83,14 @@ class MemoryRecord:
                 self.at_peak = self.held + totals(owners[:highest + 1], sizes[:highest + 1], len(self.held))
             self.held += totals(owners, sizes, len(self.held))
             self.used = int(used[-1])
-            self.points = np.concatenate([self.points, np.stack([table[:, 0], used], 1)])[-MOST_POINTS:]
+            self.last_points.append(np.stack([table[:, 0], used], 1))
+            while sum(map(len, self.last_points)) - len(self.last_points[0]) >= MOST_POINTS:
+                self.last_points.popleft()
+
+    @property
+    def points(self) -> Any:
+        """(moment, bytes used), the last of them."""
+        return np.concatenate([np.zeros((0, 2)), *self.last_points])[-MOST_POINTS:]
 
     def peak_owners(self) -> dict[Held, int]:
         """Who had how many bytes at the peak."""

@@ -274,28 +274,26 @@ class Recorder(Observer):
             self.local.track = self.track(HOST if main else f"{HOST} {name}")
         return self.local.track
 
-    def ran(self, kind: str, name: str, began: float) -> None:
-        self.local.lines = None
-        self.note(self.stage_site(kind, name), began, clock())
-
-    def note(self, site: int, began: float, ended: float) -> None:
-        """Take note of what this thread did, and count all so far, where that is much."""
-        track = self.local.track
-        self.log.known.extend((self.host_track() if track < 0 else track, site, began, ended))
-        if len(self.log.known) > MOST_KNOWN or len(self.memory.changes) > MOST_KNOWN:
-            self.settle()
-
-    def stage_site(self, kind: str, name: str, kernel: int = -1) -> int:
-        """The number of what the host does for a kernel (-1: for none)."""
+    def ran(self, kind: str, name: str, began: float, kernel: int = -1) -> None:
+        ended = clock()
         site = self.site_of.get((kind, name, kernel))
         if site is None:
             site = self.site_of[kind, name, kernel] = self.site(Site(kind, name, kernel))
-        return site
+        local = self.local
+        local.lines = None
+        track = local.track
+        if track < 0:
+            track = self.host_track()
+        known = self.log.known
+        known.extend((track, site, began, ended))
+        if len(known) > MOST_KNOWN:
+            self.log.settle_single()
+            self.memory.settle()
 
     def marked(self, name: str, color: str) -> None:
         moment = clock()
         site = self.site(Site("mark", name, -1, (self.lines.here(),), color=color))
-        self.note(site, moment, moment)
+        self.log.known.extend((self.host_track(), site, moment, moment))
 
     def kernel_run(self, kernel: Any, device: str, start: Any, end: Any) -> None:
         lines = self.local.lines or ()
@@ -357,7 +355,8 @@ class Recorder(Observer):
 
     def allocated(self, device: str, size: int, lines: tuple[int, ...] = ()) -> Any:
         lines = lines or self.local.lines or ()
-        memory, held = self.memory, (lines[0] if lines else self.lines.here(), device)
+        memory = self.memory
+        held = lines[0] if lines else self.lines.here(), device
         owner = memory.owner_of.get(held)
         if owner is None:
             owner = memory.owner(*held)
@@ -396,16 +395,16 @@ class Span:
         self.started = clock()
 
     def __exit__(self, *exc: object) -> None:
-        ended = clock()
         recorder, kind, record = self.recorder, self.kind, self.record
         if kind == "schedule":
             recorder.local.scheduling = False
         elif kind == "plan":
             Watching.watcher = self.watcher
         if record is not None and kind in STAGES:
-            record.spent(kind, ended - self.started)
-        recorder.note(recorder.stage_site(kind, self.name, -1 if record is None else record.number),
-                      self.started, ended)
+            record.spent(kind, clock() - self.started)
+        lines = recorder.local.lines
+        recorder.ran(kind, self.name, self.started, -1 if record is None else record.number)
+        recorder.local.lines = lines
 
 
 def mark(node: Any, line: int) -> None:
