@@ -1,6 +1,6 @@
 """Memory over time: what is used when, and which of the user's lines own the peak.
 
-In: changes, as buffers get memory and lose it, three numbers each. Out, once they are settled: a series
+In: changes, as buffers get memory and lose it, two numbers each. Out, once they are settled: a series
 of (moment, bytes), and the owners at the highest.
 """
 from __future__ import annotations
@@ -45,8 +45,13 @@ class MemoryRecord:
 
     def __init__(self) -> None:
         self.changes: list[float] = []
-        """moment, bytes, owner's number of one change after the other, those that are not settled yet; bytes
-        are negative where memory is given back"""
+        """the moment and the kind of one change after the other, those that are not settled yet; minus the kind
+        where memory is given back"""
+        self.kinds: list[tuple[int, int]] = [(0, 0)]
+        """(bytes, owner's number) of each kind of change, from 1 on"""
+        self.kind_table = np.zeros((0, 2), np.int64)
+        """the same, as far as they are settled"""
+        self.kind_of: dict[tuple[int, str, int], int] = {}
         self.owners: list[Held] = []
         self.owner_of: dict[tuple[int, str], int] = {}
         self.held = np.zeros(0)
@@ -68,13 +73,24 @@ class MemoryRecord:
             self.owners.append(Held(line, device))
         return found
 
+    def kind(self, line: int, device: str, size: int) -> int:
+        """The number of the kind of change in which a line gets so many bytes of a device."""
+        with self.lock:
+            found = self.kind_of.setdefault((line, device, size), len(self.kinds))
+            if found == len(self.kinds):
+                self.kinds.append((size, self.owner(line, device)))
+        return found
+
     def settle(self) -> None:
         """Count the changes given so far."""
         with self.lock:
-            table = taken(self.changes, 3)
+            table = taken(self.changes, 2)
             if not len(table):
                 return
-            sizes, owners = table[:, 1], table[:, 2].astype(np.int64)
+            new = self.kinds[len(self.kind_table):]
+            self.kind_table = np.concatenate([self.kind_table, np.array(new, np.int64).reshape(-1, 2)])
+            kinds = self.kind_table[np.abs(table[:, 1]).astype(np.int64)]
+            sizes, owners = np.sign(table[:, 1]) * kinds[:, 0], kinds[:, 1]
             used = self.used + np.cumsum(sizes)
             self.held = np.concatenate([self.held, np.zeros(len(self.owners) - len(self.held))])
             highest = int(np.argmax(used))

@@ -309,8 +309,10 @@ class Recorder(Observer):
         if launch is None or launch.given is not sites:
             launch = self.launches[id(sites)] = Launch(sites, self.track(device),
                                                        self.kernel_sites(sites, device))
-        for site, start, end in zip(launch.sites, times, times[1:], strict=False):
-            self.log.known.extend((launch.track, site, start, end))
+        known, track, start = self.log.known, launch.track, times[0]
+        for site, end in zip(launch.sites, times[1:], strict=True):
+            known.extend((track, site, start, end))
+            start = end
 
     def list_watched(self, kernels: Any, device: str) -> None:
         sites = np.array(self.kernel_sites(kernels.sites, device), np.int64)
@@ -355,16 +357,13 @@ class Recorder(Observer):
 
     def allocated(self, device: str, size: int, lines: tuple[int, ...] = ()) -> Any:
         lines = lines or self.local.lines or ()
-        memory = self.memory
-        held = lines[0] if lines else self.lines.here(), device
-        owner = memory.owner_of.get(held)
-        if owner is None:
-            owner = memory.owner(*held)
-        memory.changes.extend((clock(), size, owner))
-        return owner
+        memory, change = self.memory, (lines[0] if lines else self.lines.here(), device, size)
+        kind = memory.kind_of.get(change) or memory.kind(*change)
+        memory.changes.extend((clock(), kind))
+        return kind
 
     def freed(self, device: str, size: int, known: Any) -> None:
-        self.memory.changes.extend((clock(), -size, known))
+        self.memory.changes.extend((clock(), -known))
 
     def arena_placed(self, device: str, size: int,
                      values: Sequence[tuple[int, int, int, int, tuple[int, ...]]]) -> None:
