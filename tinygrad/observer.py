@@ -16,6 +16,8 @@ class Observer:
 
     keeps_stages: bool = False
     """whether every stage of a kernel is to happen, so that kernels kept on disk are not read"""
+    key: object = None
+    """what stands for it where it is not to be kept alive"""
 
     # --- the tensor graph -------------------------------------------------------------------------------
 
@@ -95,7 +97,7 @@ class Observer:
         """Kernels ran: `times` has a moment before each and one after the last."""
 
     def list_watched(self, kernels: Any, device: str) -> None:
-        """From now on `kernels.times` counts the runs of a list of kernels, whose `sites` tell what it has."""
+        """From now on `kernels.times` counts the runs of a list of kernels, which `kernels.sites` has."""
 
     def copied(self, target: Any, source: Any, queue: Any, start: Any, end: Any) -> None:
         """A copy was given to a queue between two timestamps of that."""

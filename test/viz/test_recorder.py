@@ -1,6 +1,7 @@
 """What a recording says, compared with what is known of the program: counts, lines, sizes, orders."""
 from __future__ import annotations
 
+import gc
 import inspect
 import json
 import threading
@@ -313,3 +314,78 @@ def test_nothing_is_called_when_nobody_watches() -> None:
     assert observer.active is None
     x = (ones(2) + 1).realize()
     assert x.uop.line == 0
+
+
+def flood(runs: int) -> int:
+    """Replays of a list of 40 tiny kernels; how many kernels there were."""
+
+    @TinyJit
+    def step(x: Tensor) -> Tensor:
+        for _ in range(40):
+            x = (x + 1).realize()
+        return x
+
+    x = ones(1).realize()
+    before = GlobalCounters.kernel_count
+    for n in range(runs):
+        assert step(x + n).item() == 41 + n
+    tinygrad.Device.synchronize()
+    return GlobalCounters.kernel_count - before
+
+
+def test_of_many_replays_all_are_counted_and_the_timeline_has_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tinygrad.runtime.cpu_times.MOST_WORDS", 41 * 20)
+    with recorded(False) as recorder:
+        count = flood(150)
+        (x,) = [ones(3).realize()]
+        (x * 2).realize()
+    found = exported(recorder)
+    assert sum(k["count"] for k in found["kernels"]) == count + 1
+    events = found["events"]
+    kinds = [found["sites"][s]["kind"] for s in events["site"]]
+    replays = kinds.count("replay")
+    assert 10 <= replays <= 20 and 40 * (replays - 1) <= kinds.count("kernel") <= 42 * (replays + 1) + 1
+    assert events["start"] == sorted(events["start"])
+    total = sum(s["count"] for s in found["sites"])
+    assert f"the timeline has the last {len(kinds):,} of {total:,} events" in " ".join(found["notes"])
+    assert {s["kind"]: s["count"] for s in found["sites"] if s["kind"] == "replay"} == {"replay": 149}
+
+
+def test_the_kernels_of_a_replay_lie_within_it() -> None:
+    with recorded(False) as recorder:
+        flood(30)
+    found = exported(recorder)
+    spans: dict[str, list[tuple[int, int]]] = {}
+    events = found["events"]
+    for site, start, duration in zip(events["site"], events["start"], events["duration"], strict=True):
+        spans.setdefault(found["sites"][site]["kind"], []).append((start, start + duration))
+    inside = [sum(began <= start + 1 and end <= ended + 1 for start, end in spans["kernel"])
+              for began, ended in spans["replay"]]
+    assert inside == [40] * 29
+
+
+def test_what_a_jit_did_that_is_gone_stays() -> None:
+    with recorded(False) as recorder:
+        count = flood(20)
+        recorder.settle()
+        gc.collect()
+        recorder.settle()
+        assert not recorder.log.lists
+        count += flood(3)
+    found = exported(recorder)
+    kernels = {i for i, s in enumerate(found["sites"]) if s["kind"] == "kernel"}
+    assert sum(k["count"] for k in found["kernels"]) == count
+    assert sum(site in kernels for site in found["events"]["site"]) == count
+
+
+def test_results_of_replays_are_owned_by_the_lines_that_computed_them() -> None:
+    @TinyJit
+    def step(x: Tensor) -> Tensor:
+        return (x * 2).realize()
+
+    with recorded(False) as recorder:
+        x = ones(5000).realize()
+        kept = [step(x) for _ in range(4)]
+    memory, lines = exported(recorder)["memory"], recorder.lines.all
+    owned = {lines[number].frames[0].function: size for number, _, size in memory["owners"]}
+    assert owned["step"] == 4 * 20_000 and len(kept) == 4

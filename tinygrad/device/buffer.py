@@ -63,8 +63,8 @@ class Buffer(Owner):
         return self.allocate()._memory
 
     def allocate(self, idle: bool = False, lines: tuple[int, ...] = ()) -> Buffer:
-        """Take the memory, if that has not happened; with `idle` such that nobody has to wait for. `lines` are
-        those of the user's that it is for, where they are known."""
+        """Take the memory, if that has not happened; with `idle` such that nobody has to wait for. `lines`:
+        the user's that it is for, where they are known."""
         if self._memory is None:
             allocator = self._allocator = Device[self.device].allocator
             size = self.nbytes

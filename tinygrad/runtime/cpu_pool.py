@@ -256,8 +256,9 @@ class KernelList:
         self.sites: Any = ()
         """what an observer is told of them (`observer.py`)"""
         self.times: ListTimes | None = None
-        """what the runs took that `watcher` watched"""
-        self.watcher: Observer | None = None
+        """what the runs took that an observer watched"""
+        self.watcher: object = None
+        """the key of that"""
 
     def __len__(self) -> int:
         return len(self.programs)
@@ -279,7 +280,7 @@ class KernelList:
     def watch(self, watcher: Observer, device: str) -> ListTimes:
         """Let an observer know, from now on, what runs take."""
         self.times = ListTimes(len(self))
-        self.watcher = watcher
+        self.watcher = watcher.key
         watcher.list_watched(self, device)
         return self.times
 

@@ -231,7 +231,8 @@ class CPUQueue(TimelineQueue):
             watcher = observer.active
             times = None
             if watcher is not None:
-                times = kernels.times if kernels.watcher is watcher else kernels.watch(watcher, self.name)
+                is_known = kernels.watcher is watcher.key
+                times = kernels.times if is_known else kernels.watch(watcher, self.name)
             address = 0 if times is None else times.address
             if self.runs_here(work, sources):
                 kernels.run(frame, address)

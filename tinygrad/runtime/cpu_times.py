@@ -26,12 +26,12 @@ Array = np.ndarray[Any, Any]
 HEAD = {"runs": "i64", "detailed": "i64", "nanoseconds": "i64", "rows": "i64", "first_run": "i64",
         "first_detail": "i64", "detail_words": "i64"}
 """What the memory begins with, in slots of 8 bytes: how many runs there were, and how many with the counter;
-nanoseconds of all; how many rows the two rings have, and where they begin; words of a row with the counter."""
+nanoseconds of all; how many rows each ring has, and where they begin; words of a row with the counter."""
 RUNS, DETAILED, NANOSECONDS, ROWS, FIRST_RUN, FIRST_DETAIL, DETAIL_WORDS = range(len(HEAD))
 SUMS = 8
 """From here on: the ticks of each kernel in the runs with the counter. Then the rings follow."""
 RUN = {"begin": "i64", "end": "i64", "detail": "i64"}
-"""A row of the ring of runs: nanoseconds of the system's clock, and which run with the counter it is, or -1."""
+"""A row of the ring of runs: nanoseconds of the system's clock; which run with the counter it is, or -1."""
 BEGIN, END, DETAIL = range(len(RUN))
 TINY = 128
 """Nanoseconds of a kernel, in the mean of a list, from which on every run has the counter: it adds 5%."""
@@ -160,7 +160,8 @@ def source() -> str:
     """LLVM IR of `begin_run` (where the counter is to be written, or null), `note_ticks` and `end_run`, which
     `cpu_threads.source()` calls."""
     declare_counter, read_counter = _COUNTER.get(os.uname().machine, _SYSTEM_CLOCK)
-    point_run = "\n".join(f"  %{name}_at = getelementptr i64, ptr %row, i64 {i}" for i, name in enumerate(RUN))
+    point_run = "\n".join(f"  %{name}_at = getelementptr i64, ptr %row, i64 {i}"
+                          for i, name in enumerate(RUN))
     return _SOURCE.substitute(
         declare_counter=declare_counter, read_counter=read_counter, CLOCK=CLOCK_MONOTONIC, SUMS=SUMS,
         AT_ONCE=AT_ONCE, TINY=TINY, EVERY=EVERY, RUN_WORDS=len(RUN), point_run=point_run,

@@ -1,9 +1,9 @@
 """Events: what happened when, as arrays, and how often and how long each thing happened in all.
 
 In: while a program runs, four numbers for each event (track, site, start, end), runs whose times are read
-later, and lists of kernels whose runs native code counts (`runtime/cpu_times.py`). Out: once they are settled,
-totals of all, and tables of the last ones for `recording.py` and `trace.py`, with a row for each event. What
-native code keeps becomes rows only when somebody asks for them.
+later, and lists of kernels whose runs native code counts (`runtime/cpu_times.py`). Out: once they are
+settled, totals of all, and tables of the last ones for `recording.py` and `trace.py`, with a row for each
+event. What native code keeps becomes rows only when somebody asks for them.
 """
 from __future__ import annotations
 
@@ -19,6 +19,9 @@ from tinygrad.device.queue import DriverQueue, clock
 
 MOST_EVENTS = 200_000
 """Events kept; the oldest go first."""
+MOST_OF_LISTS = 50_000
+"""Events of lists of kernels that are read along at a time: in a second, most programs have fewer. Writing so
+many to a trace takes 0.04 s."""
 MOST_PENDING = 1024
 """Runs whose times were not read yet."""
 MOST_KNOWN = 4096
@@ -63,6 +66,8 @@ class WatchedList:
     """those that are counted"""
     seconds: Array = field(default_factory=lambda: np.zeros(1))
     """of each kernel in those"""
+    estimated: int = 0
+    """of those: the ones that have the times of their kernels only together"""
     read: int = 0
     """the runs that `EventLog.new_events` is past"""
 
@@ -112,6 +117,8 @@ class EventLog:
         self.pending: deque[tuple[int, int, Any, Any, Any]] = deque()
         """(track, site, start, end, queue), start and end as timestamps: times that are not read yet"""
         self.lists: list[WatchedList] = []
+        self.estimated = 0
+        """runs of lists that have the times of their kernels only together"""
         self.kept = LastTables()
         self.unread = LastTables()
         """those that `new_events` is to give"""
@@ -172,7 +179,8 @@ class EventLog:
         if runs > watched.runs:
             seconds = watched.times.seconds()
             self.add(watched.sites, runs - watched.runs, seconds - watched.seconds)
-            watched.runs, watched.seconds = runs, seconds
+            self.estimated += watched.times.estimated - watched.estimated
+            watched.runs, watched.seconds, watched.estimated = runs, seconds, watched.times.estimated
         if not is_there:
             self.kept.since = max(self.kept.since, watched.times.since)
             self.keep(watched.table(0), watched.table(watched.read))
@@ -217,12 +225,15 @@ class EventLog:
         return found[np.argsort(found[:, 2], kind="stable")]
 
     def new_events(self) -> Table:
-        """The events that were settled since this was asked for last, as far as they are still known."""
+        """The events that were settled since this was asked for last, as far as they are still known; of
+        lists the last `MOST_OF_LISTS`."""
         with self.lock:
             tables = list(self.unread.tables)
             self.unread = LastTables()
-            for watched in self.lists:
-                tables.append(watched.table(watched.read))
+            ran = [watched for watched in self.lists if watched.runs > watched.read and len(watched.sites)]
+            for watched in ran:
+                most = max(1, MOST_OF_LISTS // (len(ran) * len(watched.sites)))
+                tables.append(watched.table(max(watched.read, watched.runs - most)))
                 watched.read = watched.runs
         return np.concatenate([NONE, *tables])
 

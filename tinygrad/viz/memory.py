@@ -45,8 +45,8 @@ class MemoryRecord:
 
     def __init__(self) -> None:
         self.changes: list[float] = []
-        """the moment and the kind of one change after the other, those that are not settled yet; minus the kind
-        where memory is given back"""
+        """the moment and the kind of one change after the other, those that are not settled yet; the kind is
+        negative where memory is given back"""
         self.kinds: list[tuple[int, int]] = [(0, 0)]
         """(bytes, owner's number) of each kind of change, from 1 on"""
         self.kind_table = np.zeros((0, 2), np.int64)

@@ -85,6 +85,7 @@ class Recorder(Observer):
 
     def __init__(self, keeps_stages: bool = False) -> None:
         self.keeps_stages = keeps_stages
+        self.key = object()
         self.began = clock()
         self.lines = LINES
         self.kernels: list[KernelRecord] = []

@@ -284,9 +284,12 @@ class Exporter:
         table = recorder.log.table()
         kept, count = len(table), recorder.log.count
         if kept < count:
-            seconds = float(table[:, 3].max(initial=0.0) - table[:, 3].min(initial=np.inf)) if kept else 0.0
-            self.notes.append(f"the timeline has the last {kept:,} of {count:,} events, those of {seconds:.3g} s; "
-                              "totals count all of them")
+            seconds = float(table[:, 3].max() - table[:, 2].min()) if kept else 0.0
+            self.notes.append(f"the timeline has the last {kept:,} of {count:,} events, those of "
+                              f"{seconds:.3g} s; totals count all of them")
+        if recorder.log.estimated:
+            self.notes.append(f"{recorder.log.estimated:,} runs of many tiny kernels were timed as a whole; "
+                              "there, each kernel has the share that it had in the other runs")
         start = np.round((table[:, 2] - recorder.began) * 1e9).astype(np.int64)
         duration = np.round((table[:, 3] - table[:, 2]) * 1e9).astype(np.int64)
         return {"tracks": list(recorder.tracks), "track": table[:, 0].astype(int).tolist(),

@@ -32,7 +32,7 @@ from tinygrad.viz.trace import TraceWriter, write_trace
 
 FIRST_PAGE = 5.0
 """Seconds after which a page of a running program is written."""
-SHARE = 0.02
+SHARE, TRACE_SHARE = 0.02, 0.05
 """Of the time, what writing the page takes at most, and what writing the trace does: then each waits."""
 LOOK = 1.0
 """Seconds between looks at whether there is something to write."""
@@ -105,7 +105,7 @@ class Session:
                     self.recorder.settle()
                     started = clock()
                     self.write_trace(self.trace)
-                    next_trace = clock() + (clock() - started) / SHARE
+                    next_trace = clock() + (clock() - started) / TRACE_SHARE
                 if self.exporter is not None and clock() > next_page:
                     started = clock()
                     self.write_page()
