@@ -333,7 +333,7 @@ def flood(runs: int) -> int:
     return GlobalCounters.kernel_count - before
 
 
-def test_of_many_replays_all_are_counted_and_the_timeline_has_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_replays_are_counted_and_the_timeline_has_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tinygrad.runtime.cpu_times.MOST_WORDS", 41 * 20)
     with recorded(False) as recorder:
         count = flood(150)

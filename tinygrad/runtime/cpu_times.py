@@ -228,7 +228,7 @@ class ListTimes:
         """(the number of the first run that is still known, of those from `first` on that began at `since` or
         later; for each run from that one on the moments before each kernel and after the last)."""
         numbers = np.arange(max(first, self.oldest), self.runs)
-        numbers = numbers[np.searchsorted(self.ring[numbers % self.rows, BEGIN], since * 1e9):]
+        numbers = numbers[np.searchsorted(self.ring[numbers % self.rows, BEGIN] * 1e-9, since):]
         runs = self.ring[numbers % self.rows]
         ticks = self.details[runs[:, DETAIL] % self.rows, :self.kernels + 1]
         written = int(np.searchsorted(numbers, self.oldest))  # meanwhile
