@@ -6,8 +6,8 @@ the last ones. One has the begin and the end of a run on the system's clock, the
 before each of its kernels and after the last, of which nothing need be known but that it goes on evenly.
 
 Reading the counter takes 7 ns. Where kernels take less than `TINY` each, which cannot be told apart that well
-(the processor looks some 100 ns ahead), only one run of `EVERY` has a row with the counter; in the others a
-kernel has the share of the run's time that it had in those.
+(the processor looks some 100 ns ahead), only one run of `EVERY` has the counter; in the others a kernel has
+the share of the run's time that it had in those.
 """
 from __future__ import annotations
 
@@ -24,17 +24,18 @@ from tinygrad.runtime.cpu_threads import CLOCK_MONOTONIC, load_slots
 Array = np.ndarray[Any, Any]
 
 HEAD = {"runs": "i64", "detailed": "i64", "nanoseconds": "i64", "rows": "i64", "first_run": "i64",
-        "first_detail": "i64", "detail_words": "i64"}
+        "first_detail": "i64", "detail_words": "i64", "last": "i64"}
 """What the memory begins with, in slots of 8 bytes: how many runs there were, and how many with the counter;
-nanoseconds of all; how many rows each ring has, and where they begin; words of a row with the counter."""
-RUNS, DETAILED, NANOSECONDS, ROWS, FIRST_RUN, FIRST_DETAIL, DETAIL_WORDS = range(len(HEAD))
+nanoseconds of all; how many rows each ring has, and where they begin; words of a row with the counter;
+nanoseconds of the last run."""
+RUNS, DETAILED, NANOSECONDS, ROWS, FIRST_RUN, FIRST_DETAIL, DETAIL_WORDS, _ = range(len(HEAD))
 SUMS = 8
 """From here on: the ticks of each kernel in the runs with the counter. Then the rings follow."""
 RUN = {"begin": "i64", "end": "i64", "detail": "i64"}
 """A row of the ring of runs: nanoseconds of the system's clock; which run with the counter it is, or -1."""
 BEGIN, END, DETAIL = range(len(RUN))
 TINY = 128
-"""Nanoseconds of a kernel, in the mean of a list, from which on every run has the counter: it adds 5%."""
+"""Nanoseconds of a kernel, in the mean of the last run, from which on a run has the counter: it adds 5%."""
 EVERY = 16
 AT_ONCE = 8
 """Kernels whose ticks are added at once: there is room for a multiple of so many."""
@@ -84,9 +85,8 @@ $load_head
 $point_run
   %turn = urem i64 %runs, $EVERY
   %has_turn = icmp eq i64 %turn, 0
-  %kernels = mul i64 %runs, %count
-  %tiny = mul i64 %kernels, $TINY
-  %is_long = icmp uge i64 %nanoseconds, %tiny
+  %tiny = mul i64 %count, $TINY
+  %is_long = icmp uge i64 %last, %tiny
   %is_detailed = or i1 %has_turn, %is_long
   %detail_or_none = select i1 %is_detailed, i64 %detailed, i64 -1
   store i64 %detail_or_none, ptr %detail_at
@@ -123,6 +123,7 @@ $point_run
   %took = sub i64 %now, %begin
   %all = add i64 %nanoseconds, %took
   store i64 %all, ptr %nanoseconds_at
+  store i64 %took, ptr %last_at
   %is_detailed = icmp ne ptr %ticks, null
   br i1 %is_detailed, label %detail, label %out
 detail:

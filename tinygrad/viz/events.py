@@ -19,9 +19,9 @@ from tinygrad.device.queue import DriverQueue, clock
 
 MOST_EVENTS = 200_000
 """Events kept; the oldest go first."""
-MOST_OF_LISTS = 50_000
+MOST_OF_LISTS = 20_000
 """Events of lists of kernels that are read along at a time: in a second, most programs have fewer. Writing so
-many to a trace takes 0.04 s."""
+many to a trace takes 10 ms."""
 MOST_PENDING = 1024
 """Runs whose times were not read yet."""
 MOST_KNOWN = 4096
