@@ -97,6 +97,8 @@ class Recorder(Observer):
         """by the id of a list of (kernel, lines)"""
         self.moved_sites: dict[Any, tuple[Any, Any]] = {}
         """by the id of the sites of a template and the lines of another graph of its structure"""
+        self.moves: dict[Any, tuple[tuple[int, ...], dict[int, int]]] = {}
+        """by the lines of a graph: those of the last other graph of its structure, and which stands for which"""
         self.tracks: list[str] = []
         self.track_of: dict[str, int] = {}
         self.log = EventLog(float(getenv("VIZ_SECONDS", 600.0)))
@@ -179,10 +181,13 @@ class Recorder(Observer):
         """The lines of a kernel in another graph of the same structure."""
         if before is None or not lines:
             return (structure.sinks[0].line or self.lines.here(),)
-        changes = dict(zip(before, now, strict=True))
-        for old, new in zip(before, now, strict=True):  # what is of a gradient is of that in the other graph
-            changes.setdefault(self.lines.gradient(old), self.lines.gradient(new))
-        return tuple(dict.fromkeys([changes.get(line, line) for line in lines]))
+        known = self.moves.get(before)
+        if known is None or known[0] != now:
+            changes = dict(zip(before, now, strict=True))
+            for old, new in list(changes.items()):  # what is of a gradient is of that in the other graph
+                changes.setdefault(self.lines.gradient(old), self.lines.gradient(new))
+            known = self.moves[before] = now, changes
+        return tuple(dict.fromkeys([known[1].get(line, line) for line in lines]))
 
     # --- schedules and kernels --------------------------------------------------------------------------
 
