@@ -120,6 +120,78 @@ def test_items_at_places_that_values_say_are_written(name: str) -> None:
     torch.testing.assert_close(torch.compile(WRITES[name], backend=backend)(x), WRITES[name](x))
 
 
+def written(write: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """A function of what is changed by `write`."""
+    def function(x: Any, values: Any) -> Any:
+        y = x.sin()
+        write(y, values)
+        return y
+    return function
+
+
+EYE = torch.eye(5, 4) > 0
+COLUMNS = torch.tensor([True, False, True, True])
+WRITES_OF_VALUES: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...]]] = {
+    "an item for each": (written(lambda y, values: y.__setitem__(EYE, values)), (4,)),
+    "a number": (written(lambda y, values: y.__setitem__(EYE, values)), ()),
+    "rows": (written(lambda y, values: y.__setitem__(ROWS, values)), (3, 4)),
+    "one row for all": (written(lambda y, values: y.__setitem__(ROWS, values)), (4,)),
+    "columns": (written(lambda y, values: y.__setitem__((slice(1, None, 2), COLUMNS), values)), (2, 3)),
+    "the last axis": (written(lambda y, values: y.__setitem__((..., COLUMNS), values)), (5, 3)),
+    "an axis before": (written(lambda y, values: y.__setitem__((ROWS, ...), values)), (3, 1)),
+    "one column's": (written(lambda y, values: y.__setitem__((ROWS, 1), values)), (3,)),
+    "a new axis": (written(lambda y, values: y.__setitem__((None, ROWS), values)), (1, 3, 4)),
+    "a view's": (written(lambda y, values: y.t().__setitem__(COLUMNS, values)), (3, 5)),
+    "no rows": (written(lambda y, values: y.__setitem__(ROWS & ~ROWS, values)), (0, 4)),
+    "index_put": (lambda x, values: x.index_put((EYE,), values), (4,)),
+    "index_put, added": (lambda x, values: x.index_put((ROWS,), values, accumulate=True), (3, 4)),
+    "index_put_": (written(lambda y, values: y.index_put_((ROWS,), values)), (3, 4)),
+}
+
+
+@pytest.mark.parametrize("name", WRITES_OF_VALUES)
+def test_values_written_where_a_mask_holds_have_gradients(name: str) -> None:
+    write, shape = WRITES_OF_VALUES[name]
+    x, values = (torch.randn(s, dtype=torch.float64, requires_grad=True) for s in ((5, 4), shape))
+    found, expected = torch.compile(write, backend=backend, fullgraph=True)(x, values), write(x, values)
+    torch.testing.assert_close(found, expected)
+    weights = torch.randn_like(expected)
+    torch.testing.assert_close(*(torch.autograd.grad(y, (x, values), weights) for y in (found, expected)))
+
+
+OF_LISTS: dict[str, Callable[[Any, Any], Any]] = {
+    "add": lambda x, y: torch._foreach_add(x, y, alpha=0.5), "sub": lambda x, y: torch._foreach_sub(x, 0.5),
+    "mul": lambda x, y: torch._foreach_mul(x, [2.0, 3.0]), "div": lambda x, y: torch._foreach_div(x, y[0][0]),
+    "addcmul": lambda x, y: torch._foreach_addcmul(x, y, y, 0.5),
+    "addcdiv": lambda x, y: torch._foreach_addcdiv(x, y, x, [0.5, 2.0]),
+    "lerp": lambda x, y: torch._foreach_lerp(x, y, 0.1), "pow": lambda x, y: torch._foreach_pow(2.0, x),
+    "clamp": lambda x, y: torch._foreach_clamp_max(torch._foreach_clamp_min(x, 0.2), y),
+    "maximum": lambda x, y: torch._foreach_maximum(x, [0.5, 0.6]),
+    "norm": lambda x, y: torch._foreach_norm(x, 1),
+    "sqrt": lambda x, y: torch._foreach_sqrt(x),
+    "copy_": lambda x, y: torch._foreach_copy_(torch._foreach_neg(x), y),
+    "zero_": lambda x, y: torch._foreach_zero_(torch._foreach_neg(x)),
+}
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("name", OF_LISTS)
+def test_operators_of_lists_are_those_of_each_tensor(name: str) -> None:
+    x, y = ([torch.rand(3) + 0.1, torch.rand(2, 2) + 0.1] for _ in range(2))
+    found = torch.compile(OF_LISTS[name], backend=backend)(x, y)
+    torch.testing.assert_close(list(found), list(OF_LISTS[name](x, y)))
+
+
+@pytest.mark.filterwarnings("error")
+def test_signs_and_shifts_are_eagers() -> None:
+    def function(x: Any, i: Any) -> Any:
+        return x.sign(), i << 2, i >> 1, i << i, i >> 64, 3 << i.abs()
+
+    x, i = torch.tensor([float("nan"), -2.0, 0.0, 3.0]), torch.tensor([-5, 2, 63, 64])
+    torch.testing.assert_close(torch.compile(function, backend=backend)(x, i), function(x, i))
+
+
+
 def test_a_copy_does_not_change_with_what_it_is_a_copy_of() -> None:
     copy_of = torch.compile(lambda x: (x.clone(), x.t().contiguous()), backend=backend)
     x = torch.arange(6.0).reshape(2, 3)

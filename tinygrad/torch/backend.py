@@ -25,9 +25,12 @@ from torch.utils.checkpoint import CheckpointPolicy
 from tinygrad.torch.aliases import with_views, with_views_outside
 from tinygrad.torch.dispatch import Replayed, require_cpu
 from tinygrad.torch.evaluate import is_supported, program_of, unsupported
+from tinygrad.torch.lists import operators_of_lists
+from tinygrad.torch.masks import index_put, with_masked_writes
 from tinygrad.torch.registry import OPERATORS, UnsupportedOperators
 
-OF_COMPLEX = frozenset({torch.ops.aten.polar.default, torch.ops.aten.complex.default})
+aten = torch.ops.aten
+OF_COMPLEX = frozenset({aten.polar.default, aten.complex.default})
 """What makes complex numbers of real ones: PyTorch takes these apart into writes into parts of them."""
 
 
@@ -36,15 +39,17 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     """ATen's operators in terms of the core ones, but for those that the table has. Operators beyond the core
     set that PyTorch knows how to take apart are taken apart too."""
     further = {target: function for target, function in decomposition_table.items() if is_beyond_core(target)}
-    return {target: function for target, function in (further | core_aten_decompositions()).items()
+    known = further | core_aten_decompositions() | operators_of_lists()
+    kept = {target: function for target, function in known.items()
             if str(target) not in OPERATORS and target not in OF_COMPLEX}
+    return kept | dict.fromkeys((aten.index_put.default, aten._unsafe_index_put.default), index_put)
 
 
 def is_beyond_core(target: Any) -> bool:
     """Whether this is an operator that computes something and is none of the core set. Views, and `lift`,
     which brings a constant into a graph, are PyTorch's to deal with."""
     return isinstance(target, torch._ops.OpOverload) and torch.Tag.core not in target.tags and (
-        target is not torch.ops.aten.lift.default) and not any(
+        target is not aten.lift.default) and not any(
         argument.alias_info is not None for argument in target._schema.arguments)
 
 
@@ -131,5 +136,5 @@ def backend(module: GraphModule, example_inputs: Sequence[Any], **options: Any) 
         fw_compiler=functools.partial(compiled, guarded=True),
         bw_compiler=functools.partial(compiled, guarded=True),
         decompositions=decompositions(), partition_fn=partition)
-    result: Callable[..., Any] = through_autograd(module, example_inputs)
+    result: Callable[..., Any] = through_autograd(with_masked_writes(module), example_inputs)
     return result

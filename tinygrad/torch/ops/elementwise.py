@@ -62,13 +62,20 @@ def the_number(x: Tensor, y: Tensor, chosen: Tensor) -> Tensor:
     return x.isnan().where(y, y.isnan().where(x, chosen)) if x.dtype.is_float else chosen
 
 
-def shifted(x: Tensor, y: Any, shift: Callable[..., Tensor], beyond: Any) -> Tensor:
+def shifted(x: Any, y: Any, shift: Callable[..., Tensor], beyond: Any) -> Tensor:
     """`x` shifted by `y` bits; `beyond` where those are fewer than none, or all that it has."""
-    bits = x.dtype.itemsize * 8
-    y = tensor(y, x)
-    outside = (y < 0) | (y >= bits)
+    x, y = (x, tensor(y, x)) if isinstance(x, Tensor) else (tensor(x, y), y)
+    outside = (y < 0) | (y >= x.dtype.itemsize * 8)
     moved: Tensor = outside.where(beyond, shift(x, outside.where(0, y)))
     return moved
+
+
+def shifted_left(x: Any, y: Any) -> Tensor:
+    return shifted(x, y, Tensor.lshift, 0)
+
+
+def shifted_right(x: Any, y: Any) -> Tensor:
+    return shifted(x, y, Tensor.rshift, (x < 0).where(-1, 0) if isinstance(x, Tensor) else -(x < 0))
 
 
 def rounded(x: Tensor, decimals: int) -> Tensor:
@@ -97,6 +104,11 @@ def atan2(y: Tensor, x: Tensor) -> Tensor:
     return turned.copysign(y)
 
 
+def sign(x: Tensor) -> Tensor:
+    """-1, 0 or 1; 0 of NaN."""
+    return x.isnan().where(0, x.sign()) if x.dtype.is_float else x.sign()
+
+
 def power(x: Any, y: Any) -> Tensor:
     return x.pow(y) if isinstance(x, Tensor) else tensor(x, y).pow(y)
 
@@ -113,7 +125,7 @@ enter_all({
     "log1p": Tensor.log1p,
     "sqrt": Tensor.sqrt, "rsqrt": Tensor.rsqrt, "reciprocal": Tensor.reciprocal, "erf": Tensor.erf,
     "erfc": Tensor.erfc, "sigmoid": Tensor.sigmoid, "relu": Tensor.relu, "neg": Tensor.neg,
-    "sign": Tensor.sign,
+    "sign": sign,
     "ceil": Tensor.ceil, "floor": Tensor.floor, "trunc": Tensor.trunc, "round": Tensor.round,
     "add.Tensor add.Scalar": add,
     "sub.Tensor sub.Scalar": lambda x, y, alpha=1: x - scaled(y, alpha),
@@ -134,13 +146,10 @@ enter_all({
     "leaky_relu": lambda x, negative_slope=0.01: (x > 0).where(x, x * negative_slope),
     "silu": Tensor.silu,
     "fmax": lambda x, y: the_number(x, y, x.maximum(y)), "fmin": lambda x, y: the_number(x, y, x.minimum(y)),
-    "bitwise_left_shift.Tensor bitwise_left_shift.Tensor_Scalar": lambda x, y: shifted(
-        x, y, Tensor.lshift, 0),
-    "bitwise_right_shift.Tensor bitwise_right_shift.Tensor_Scalar": lambda x, y: shifted(
-        x, y, Tensor.rshift, (x < 0).where(-1, 0)),
-    "bitwise_left_shift.Scalar_Tensor": lambda x, y: shifted(tensor(x, y), y, Tensor.lshift, 0),
-    "bitwise_right_shift.Scalar_Tensor": lambda x, y: shifted(
-        tensor(x, y), y, Tensor.rshift, -1 if x < 0 else 0),
+    "bitwise_left_shift.Tensor bitwise_left_shift.Tensor_Scalar": shifted_left,
+    "bitwise_left_shift.Scalar_Tensor __lshift__.Tensor __lshift__.Scalar": shifted_left,
+    "bitwise_right_shift.Tensor bitwise_right_shift.Tensor_Scalar": shifted_right,
+    "bitwise_right_shift.Scalar_Tensor __rshift__.Tensor __rshift__.Scalar": shifted_right,
     "hypot": hypotenuse, "logaddexp": Tensor.logaddexp,
     "sigmoid_backward": sigmoid_gradient, "tanh_backward": tanh_gradient,
     "threshold_backward": threshold_gradient,

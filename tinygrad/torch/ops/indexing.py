@@ -60,32 +60,10 @@ def along_an_axis(write: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return written
 
 
-def masked_put(x: Tensor, mask: Tensor, axis: int, values: Tensor, accumulate: bool) -> Tensor:
-    """`x` with `values` written, or added, where a mask of the axes from `axis` on holds. An axis of `values`
-    is numbered by the items where it does, or is one for all of them."""
-    after = x.ndim - axis - mask.ndim
-    spread = mask.reshape(mask.shape + (1,) * after)
-    items = values.reshape((1,) * (axis + 1 + after - values.ndim) + values.shape)
-    count = int(items.shape[axis])
-    if count == 1:
-        same = items.reshape(items.shape[:axis] + (1,) * mask.ndim + items.shape[axis + 1:])
-        return spread.where(x + same if accumulate else same, x)
-    if prod(x.shape) == 0 or prod(items.shape) == 0:
-        return x
-    numbers = (flattened(mask).cast(dtypes.int64).cumsum(0) - 1).clip(0, count - 1)
-    whole = items[(*(slice(None),) * axis, numbers)].reshape(
-        items.shape[:axis] + mask.shape + items.shape[axis + 1:])
-    return spread.where(x + whole if accumulate else whole, x)
-
-
 @operator("index_put", "_unsafe_index_put")
 def index_put(x: Tensor, indices: Sequence[Tensor | None], values: Tensor,
               accumulate: bool = False) -> Tensor:
     """`x` with `values` written (or added) at `indices`, as one scatter into the flat tensor."""
-    given = [(axis, index) for axis, index in enumerate(indices) if index is not None]
-    if len(given) == 1 and given[0][1].dtype == dtypes.bool:
-        axis, mask = given[0]
-        return masked_put(x, mask, axis, values, accumulate)
     size = prod(x.shape)
     places = at(reshaped(Tensor.arange(size, dtype=dtypes.int64, device="CPU"), x.shape), indices)
     written = flattened(expand(values, places.shape))
