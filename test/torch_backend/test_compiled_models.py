@@ -269,6 +269,28 @@ def test_arguments_may_be_negated_as_they_are_read() -> None:
         torch.testing.assert_close(f(x.conj().imag if n else x.imag), (-2 if n else 2) * x.imag)
 
 
+def attention(q: Any, k: Any, v: Any) -> Any:
+    return nn.functional.scaled_dot_product_attention(q, k, v)
+
+
+OPERANDS_ALIKE: dict[str, Callable[[Any], Any]] = {
+    "queries, keys and values": lambda x: attention(x, x, x),
+    "keys and values": lambda x: attention(x.sin(), x, x),
+    "an image and its filter": lambda x: nn.functional.conv2d(x, x, padding=1),
+    "what is spread and its filter": lambda x: nn.functional.conv_transpose2d(x, x),
+    "an image and its places": lambda x: nn.functional.grid_sample(
+        x, x[:, :2].permute(0, 2, 3, 1), align_corners=False),
+}
+
+
+@pytest.mark.parametrize("name", OPERANDS_ALIKE)
+def test_operands_that_are_one_tensor_have_gradients_each(name: str) -> None:
+    x = torch.rand(3, 3, 4, 4, dtype=torch.float64, requires_grad=True)
+    found, expected = torch.compile(OPERANDS_ALIKE[name], backend=backend)(x), OPERANDS_ALIKE[name](x)
+    weights = torch.randn_like(expected)
+    torch.testing.assert_close(*(torch.autograd.grad(y, x, weights) for y in (found, expected)))
+
+
 def test_gradients_from_outside_may_lie_in_memory_in_any_way() -> None:
     f = torch.compile(lambda x: (x * x, x.sum(0)), backend=backend)
     for name in ("in order", "transposed", "with gaps", "repeated", "in order"):

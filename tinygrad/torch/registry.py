@@ -8,7 +8,7 @@ cast to the result's dtype before, as PyTorch's arithmetic does. Next: `evaluate
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 from tinygrad.tensor import Tensor
@@ -59,6 +59,13 @@ def enter_all(table: Mapping[str, Function], promoted: bool = False) -> None:
     """Enter a table of names, several of them separated by spaces, and functions."""
     for names, function in table.items():
         operator(*names.split(), promoted=promoted)(function)
+
+
+def gradients_at(operands: Sequence[Tensor], function: Callable[..., Tensor], g: Tensor) -> list[Tensor]:
+    """The gradients of `function(*operands)` at each operand as if none were computed from another."""
+    apart = [Tensor.leaf(operand.uop.detach()) for operand in operands]
+    found: list[Tensor] = function(*apart).gradient(*apart, gradient=g)
+    return found
 
 
 def gradient_of(function: Function) -> Function:

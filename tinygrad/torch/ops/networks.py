@@ -9,7 +9,7 @@ from tinygrad.functional.pooling import max_pool2d, pool_geometry
 from tinygrad.functional.windows import pad_spatial, sliding_windows
 from tinygrad.tensor import Tensor
 from tinygrad.torch.ops.products import per_axis
-from tinygrad.torch.registry import enter_all, gradient_of, operator
+from tinygrad.torch.registry import enter_all, gradient_of, gradients_at, operator
 
 
 def max_pool(x: Tensor, kernel_size: Sequence[int], stride: Sequence[int], padding: Sequence[int],
@@ -104,5 +104,7 @@ def attention(query: Tensor, key: Tensor, value: Tensor, dropout_p: float = 0.0,
 def attention_gradients(g: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, logsumexp: Tensor,
                         dropout_p: float, is_causal: bool, *, attn_mask: Tensor | None = None,
                         scale: float | None = None) -> tuple[Tensor, ...]:
-    result = attention(query, key, value, dropout_p, is_causal, attn_mask=attn_mask, scale=scale)[0]
-    return tuple(result.gradient(query, key, value, gradient=g))
+    def result(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return attention(query, key, value, dropout_p, is_causal, attn_mask=attn_mask, scale=scale)[0]
+
+    return tuple(gradients_at((query, key, value), result, g))

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tinygrad.tensor import Tensor
-from tinygrad.torch.registry import enter_all, operator
+from tinygrad.torch.registry import enter_all, gradients_at, operator
 
 
 def plus_product(x: Tensor, a: Tensor, b: Tensor, beta: Any = 1, alpha: Any = 1) -> Tensor:
@@ -39,9 +39,10 @@ def convolution_gradients(g: Tensor, x: Tensor, weight: Tensor, bias_sizes: Sequ
                           stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int],
                           transposed: bool, output_padding: Sequence[int], groups: int,
                           output_mask: Sequence[bool]) -> tuple[Tensor | None, ...]:
-    result = convolve(x, weight, None, stride, padding, dilation, transposed, output_padding, groups)
-    for_x, for_weight = result.gradient(x, weight, gradient=g)
-    found = (for_x, for_weight, g.sum((0, *range(2, g.ndim))))
+    def result(x: Tensor, weight: Tensor) -> Tensor:
+        return convolve(x, weight, None, stride, padding, dilation, transposed, output_padding, groups)
+
+    found = (*gradients_at((x, weight), result, g), g.sum((0, *range(2, g.ndim))))
     return tuple(t if wanted else None for t, wanted in zip(found, output_mask, strict=True))
 
 

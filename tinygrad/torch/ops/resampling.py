@@ -10,7 +10,7 @@ import numpy as np
 from tinygrad.dtype import dtypes
 from tinygrad.nn.onnx.ops.vision import GridSample_20
 from tinygrad.tensor import Tensor
-from tinygrad.torch.registry import enter_all, gradient_of, gradient_of_linear, operator
+from tinygrad.torch.registry import enter_all, gradient_of, gradient_of_linear, gradients_at, operator
 
 Array = np.ndarray[Any, Any]
 
@@ -190,8 +190,10 @@ def grid_sample(x: Tensor, grid: Tensor, interpolation_mode: int, padding_mode: 
 @operator("grid_sampler_2d_backward", "grid_sampler_3d_backward")
 def grid_sample_gradients(g: Tensor, x: Tensor, grid: Tensor, interpolation_mode: int, padding_mode: int,
                           align_corners: bool, output_mask: Sequence[bool]) -> tuple[Tensor | None, ...]:
-    result = grid_sample(x, grid, interpolation_mode, padding_mode, align_corners)
-    found = result.gradient(x, grid, gradient=g)
+    def result(x: Tensor, grid: Tensor) -> Tensor:
+        return grid_sample(x, grid, interpolation_mode, padding_mode, align_corners)
+
+    found = gradients_at((x, grid), result, g)
     return tuple(t if wanted else None for t, wanted in zip(found, output_mask, strict=True))
 
 
