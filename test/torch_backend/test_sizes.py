@@ -144,6 +144,51 @@ def test_programs_of_sizes_that_vary(name: str) -> None:
     assert traces() == 1
 
 
+def changed(write: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """A function of what `write` changes."""
+    def function(x: Any) -> Any:
+        y = x.sin()
+        write(y)
+        return y
+    return function
+
+
+def attention(x: Any) -> Any:
+    heads = x.unflatten(-1, (2, 2)).transpose(1, 2)
+    return nn.functional.scaled_dot_product_attention(heads, heads, heads, is_causal=True, scale=0.5)
+
+
+WITH_GRADIENTS: dict[str, Callable[[Any], Any]] = {
+    "causal attention": attention,
+    "differences": lambda x: x[:, 1:] - x[:, :-1],
+    "first and last items": lambda x: x[:, 0] * x[:, -1],
+    "the last two": lambda x: x.sin()[:, -2:],
+    "shifted into itself": changed(lambda y: y[:, 1:].copy_(y[:, :-1] * 2)),
+    "a slice written": changed(lambda y: y.__setitem__((slice(None), slice(0, 2)), 1.0)),
+    "the last item written": changed(lambda y: y[:, -1].copy_(y[:, 0])),
+    "written where a mask holds": changed(lambda y: y.__setitem__(y[:, :, 0] > 0, y.sum((0, 1)))),
+    "in front of zeros": lambda x: torch.cat([x.new_zeros(x.shape[0], 1, 4), x[:, :-1]], 1),
+    "rolled": lambda x: x.roll(1, 1) + x.roll(-3, 1),
+    "repeated": lambda x: x.repeat(2, 3, 1),
+    "medians": lambda x: x.median(1)[0],
+    "standard scores": lambda x: (x - x.mean(1, keepdim=True)) / x.std(1, keepdim=True),
+}
+
+
+@pytest.mark.parametrize("name", WITH_GRADIENTS)
+def test_programs_of_sizes_that_vary_have_gradients(name: str) -> None:
+    function = WITH_GRADIENTS[name]
+    run = torch.compile(function, backend=backend, dynamic=True)
+    for size in SIZES:
+        x = torch.randn(*size, 4, requires_grad=True)
+        expected, found = function(x), run(x)
+        torch.testing.assert_close(found, expected)
+        weights = torch.randn_like(expected)
+        torch.testing.assert_close(*(torch.autograd.grad(y, x, weights) for y in (found, expected)),
+                                   rtol=1e-4, atol=1e-5)
+    assert traces() == 2
+
+
 def test_sizes_that_must_be_equal_replay_one_trace_while_they_are() -> None:
     """Keys and values of a cache, whose lengths PyTorch's graph has as two symbols."""
     def attend(q: Any, keys: Any, values: Any) -> Any:

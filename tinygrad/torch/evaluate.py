@@ -22,12 +22,13 @@ from tinygrad.dtype import DType, dtypes, to_dtype
 from tinygrad.graph.sizes import Size
 from tinygrad.tensor import Tensor
 from tinygrad.torch.registry import NEED_LAYOUT, OPERATORS, PROMOTED, RANDOM, UnsupportedOperators
-from tinygrad.torch.sizes import Values, expression_of, size_of
+from tinygrad.torch.sizes import Values, expression_of, size_of, strides_in_order
 
 PLACES_OF_MEMORY = frozenset({"device", "layout", "memory_format", "pin_memory", "generator"})
 SIZES: dict[str, Callable[..., Any]] = {
     "aten.sym_size.int": lambda x, dim: x.shape[dim],
     "aten.sym_numel.default": lambda x: x.numel(),
+    "aten.sym_stride.int": lambda x, dim: strides_in_order(x.shape)[dim],
 }
 
 VIEWS = frozenset(f"aten.{name}.default" for name in ("view", "reshape", "_unsafe_view", "view_copy"))
@@ -211,8 +212,10 @@ def function_of(node: Node) -> Callable[..., Any] | None:
     name = str(node.target)
     if name in OPERATORS or name in SIZES:
         return OPERATORS.get(name) or SIZES[name]
-    own = getattr(node.target, "__module__", None) in ("_operator", "math", "builtins")
     target: Any = node.target
+    if target is torch.sym_float:
+        return lambda size: size
+    own = getattr(target, "__module__", None) in ("_operator", "math", "builtins")
     return target if own or target is operator.getitem else None
 
 

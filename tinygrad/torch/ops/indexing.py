@@ -7,7 +7,7 @@ from typing import Any
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import prod
 from tinygrad.tensor import Tensor
-from tinygrad.torch.ops.movement import cut, expand, flattened, reshaped
+from tinygrad.torch.ops.movement import cut, expand, flattened, reshaped, within
 from tinygrad.torch.registry import enter_all, operator
 
 
@@ -36,7 +36,7 @@ def embedding(weight: Tensor, indices: Tensor, padding_idx: int = -1, scale_grad
 def embedding_gradient(g: Tensor, indices: Tensor, num_weights: int, padding_idx: int = -1,
                        scale_grad_by_freq: bool = False) -> Tensor:
     """The rows of `g` added up for each row of the table; that of `padding_idx` gets none."""
-    width, count = int(g.shape[-1]), prod(indices.shape)
+    width, count = g.shape[-1], prod(indices.shape)
     rows, flat = reshaped(g, [count, width]), reshaped(indices, [count, 1])
     if padding_idx >= 0:
         rows = (flat == padding_idx).where(0, rows)
@@ -88,13 +88,13 @@ def scatter_reduce(x: Tensor, dim: int, index: Tensor, source: Tensor, reduce: s
 def write_slice(x: Tensor, source: Tensor, dim: int = 0, start: int | None = None, end: int | None = None,
                 step: int = 1) -> Tensor:
     """`x` with `source` written over its slice: each place along the axis takes an item or none."""
-    size = int(x.shape[dim])
-    steps = range(*slice(start, end, step).indices(size))
-    if len(steps) == 0:
+    size, count = x.shape[dim], source.shape[dim]
+    if count == 0:
         return x
-    place = Tensor.arange(size, dtype=dtypes.int64, device="CPU")
-    taken = ((place >= steps.start) & (place < steps.stop) & ((place - steps.start) % step == 0))
-    item = ((place - steps.start).div(step, rounding_mode="floor")).clamp(0, len(steps) - 1)
+    first = within(start, size) or 0
+    distance = Tensor.arange(size, dtype=dtypes.int64, device="CPU") - (first if first >= 0 else size + first)
+    taken = (distance >= 0) & (distance < count * step) & (distance % step == 0)
+    item = distance.div(step, rounding_mode="floor").maximum(0).minimum(count - 1)
     along = [1] * x.ndim
     along[dim] = size
     return taken.reshape(along).where(index_select(source, dim % x.ndim, item), x)
@@ -102,7 +102,7 @@ def write_slice(x: Tensor, source: Tensor, dim: int = 0, start: int | None = Non
 
 @operator("select_scatter")
 def write_selected(x: Tensor, source: Tensor, dim: int, index: int) -> Tensor:
-    index %= int(x.shape[dim])
+    index = index if index >= 0 else x.shape[dim] + index
     return write_slice(x, source.unsqueeze(dim % x.ndim), dim, index, index + 1)
 
 

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -84,6 +84,13 @@ def select(x: Tensor, dim: int, index: int) -> Tensor:
     return cut(x, dim, index, index + 1).squeeze(dim)
 
 
+def split(x: Tensor, sizes: int | Sequence[int], dim: int = 0) -> Sequence[Tensor]:
+    if not isinstance(sizes, (list, tuple)) or not is_symbolic([*sizes, x.shape[dim]]):
+        return x.split(sizes, dim)
+    ends = list(accumulate(sizes))
+    return [cut(x, dim, end - size, end) for size, end in zip(sizes, ends)]
+
+
 def expand(x: Tensor, size: Sequence[int], implicit: bool = False) -> Tensor:
     padded = x.reshape((1,) * (len(size) - x.ndim) + x.shape)
     return padded.expand(tuple(old if new == -1 else new for old, new in zip(padded.shape, size)))
@@ -106,7 +113,7 @@ def pad(x: Tensor, sizes: Sequence[int], value: float = 0) -> Tensor:
     pairs = [(0, 0)] * (x.ndim - len(sizes) // 2) + list(zip(sizes[::2], sizes[1::2]))[::-1]
     for axis, (before, after) in enumerate(pairs):
         if before < 0 or after < 0:
-            x = cut(x, axis, max(0, -before), int(x.shape[axis]) - max(0, -after))
+            x = cut(x, axis, max(0, -before), x.shape[axis] - max(0, -after))
     return x.pad(tuple((max(0, before), max(0, after)) for before, after in pairs), value=value)
 
 
@@ -117,8 +124,23 @@ def rolled(x: Tensor, shifts: Sequence[int], dims: Sequence[int]) -> Tensor:
     if not dims:
         return x.reshape(-1).roll(shifts[0], 0).reshape(x.shape)
     for shift, dim in zip(shifts, dims, strict=True):
-        x = x.roll(shift, dim)
+        size = x.shape[dim]
+        if isinstance(size, Size):
+            place = size - shift % size
+            x = cat([cut(x, dim, place), cut(x, dim, 0, place)], dim)
+        else:
+            x = x.roll(shift, dim)
     return x
+
+
+def repeated(x: Tensor, repeats: Sequence[int]) -> Tensor:
+    """Each axis as often as is said, the first ones of `repeats` in front of those of `x`."""
+    if not is_symbolic([*x.shape, *repeats]):
+        return x.repeat(tuple(repeats))
+    shape = (1,) * (len(repeats) - x.ndim) + tuple(x.shape)
+    spread = [size for pair in zip(repeats, shape) for size in pair]
+    whole = x.reshape([size for n in shape for size in (1, n)]).expand(spread)
+    return reshaped(whole, [times * n for times, n in zip(repeats, shape)])
 
 
 def diagonal(x: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
@@ -200,12 +222,12 @@ enter_all({
     "unsqueeze": lambda x, dim: x.unsqueeze(dim),
     "select.int": select,
     "slice.Tensor": cut,
-    "split_with_sizes split.Tensor": lambda x, sizes, dim=0: x.split(sizes, dim),
+    "split_with_sizes split.Tensor": split,
     "unbind.int": lambda x, dim=0: [select(x, dim, i) for i in range(x.shape[dim])],
     "cat": cat,
     "stack": lambda tensors, dim=0: tensors[0].stack(*tensors[1:], dim=dim),
     "flip": lambda x, dims: x.flip(tuple(dims)),
-    "repeat": lambda x, repeats: x.repeat(tuple(repeats)),
+    "repeat": repeated,
     "constant_pad_nd": pad,
     "diagonal": diagonal,
     "alias detach lift_fresh_copy": lambda x: x,

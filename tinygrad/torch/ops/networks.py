@@ -84,7 +84,7 @@ def attention_scores(query: Tensor, key: Tensor, is_causal: bool, mask: Tensor |
     scores = (query.cast(dtypes.float32) if query.dtype.itemsize < 4 else query) * factor
     scores = scores.matmul(key.cast(scores.dtype).transpose(-1, -2))
     if is_causal:
-        seen = Tensor.ones(int(query.shape[-2]), int(key.shape[-2]), dtype=dtypes.bool, device="CPU").tril()
+        seen = Tensor.ones(query.shape[-2], key.shape[-2], dtype=dtypes.bool, device="CPU").tril()
         scores = seen.where(scores, -math.inf)
     return scores if mask is None else scores + mask
 
@@ -93,7 +93,7 @@ def attention_scores(query: Tensor, key: Tensor, is_causal: bool, mask: Tensor |
 def attention(query: Tensor, key: Tensor, value: Tensor, dropout_p: float = 0.0, is_causal: bool = False, *,
               attn_mask: Tensor | None = None, scale: float | None = None) -> tuple[Tensor, Tensor]:
     """softmax(query key^T scale + mask) value, and the logarithm of the sums of the softmax."""
-    shared = int(query.shape[1]) // int(key.shape[1])
+    shared = 1 if query.shape[1] == key.shape[1] else int(query.shape[1]) // int(key.shape[1])
     if shared > 1:  # grouped queries: heads of keys and values that several heads of queries share
         key, value = key.repeat_interleave(shared, 1), value.repeat_interleave(shared, 1)
     scores = attention_scores(query, key, is_causal, attn_mask, scale)

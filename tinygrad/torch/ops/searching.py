@@ -58,14 +58,14 @@ def median(ignores_nan: bool) -> Callable[..., tuple[Tensor, Tensor]]:
     def of_axis(x: Tensor, dim: int = -1, keepdim: bool = False) -> tuple[Tensor, Tensor]:
         if x.ndim == 0:
             return x, Tensor.zeros((), dtype=dtypes.int64, device="CPU")
-        size = int(x.shape[dim])
+        size = x.shape[dim]
         if not x.dtype.is_float:
             return at_rank(x, (size - 1) // 2, dim, keepdim)
         count = x.isnan().sum(dim, True).cast(dtypes.int64)
         if ignores_nan:
-            rank = (size - count - 1).maximum(0).div(2, rounding_mode="floor")
+            rank = (-(count - size) - 1).maximum(0).div(2, rounding_mode="floor")
         else:
-            rank = (count > 0).where(size - count, (size - 1) // 2)
+            rank = (count > 0).where(-(count - size), (size - 1) // 2)
         return at_rank(x, rank, dim, keepdim)
     return of_axis
 
@@ -89,7 +89,7 @@ def mode(x: Tensor, dim: int = -1, keepdim: bool = False) -> tuple[Tensor, Tenso
     counts = same.sum(-1)
     most = counts == counts.max(-1, keepdim=True)
     value = most.where(last, last.dtype.max).min(-1, keepdim=True)
-    place = Tensor.arange(int(last.shape[-1]), dtype=dtypes.int64, device="CPU")
+    place = Tensor.arange(last.shape[-1], dtype=dtypes.int64, device="CPU")
     index = (last == value).where(place, -1).max(-1, keepdim=True)
     found = value.transpose(dim, -1), index.transpose(dim, -1)
     return found if keepdim else (found[0].squeeze(dim), found[1].squeeze(dim))
