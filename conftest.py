@@ -21,7 +21,8 @@ if not importlib.util.find_spec("onnx"):
     collect_ignore += map(str, (Path(__file__).parent / "test/nn_onnx").glob("onnx_*.py"))
 if not importlib.util.find_spec("torch"):
     collect_ignore += ["tinygrad/torch", "tinygrad/interop.py"]
-    collect_ignore += [f"test/torch_backend/{name}.py" for name in ("opinfo", "models", "networks")]
+    collect_ignore += [f"test/torch_backend/{name}.py"
+                       for name in ("beside_eager", "opinfo", "models", "networks")]
 if not all(importlib.util.find_spec(name) for name in ("openai", "httpx", "starlette", "uvicorn")):
     collect_ignore.append("test/running_server.py")
 

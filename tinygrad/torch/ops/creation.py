@@ -126,6 +126,11 @@ def normal(x: Tensor, mean: float = 0.0, std: float = 1.0, **options: Any) -> Te
     return (randn(x.shape) * std + mean).cast(x.dtype)
 
 
+@operator("prims.normal", random=True)
+def normal_numbers(shape: Sequence[int], *, mean: float, std: float, dtype: DType, **options: Any) -> Tensor:
+    return (randn(shape) * std + mean).cast(dtype)
+
+
 @operator("normal.Tensor_Tensor", "normal.Tensor_float", "normal.float_Tensor", random=True)
 def normal_of(mean: Any, std: Any = 1.0, **options: Any) -> Tensor:
     shape = (mean * 0 + std * 0).shape

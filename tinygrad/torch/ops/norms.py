@@ -120,3 +120,12 @@ def batch_norm_and_statistics(x: Tensor, weight: Tensor | None, bias: Tensor | N
     spread = widened(x).var(axes)
     return (result, of_batch, inverse, mean * (1 - momentum) + of_batch * momentum,
             variance * (1 - momentum) + spread * momentum)
+
+
+@operator("_weight_norm_interface_backward")
+def weight_norm_gradients(g: Tensor, weight: Tensor, lengths: Tensor, norms: Tensor, dim: int,
+                          ) -> tuple[Tensor, Tensor]:
+    """Those of weight * lengths / norms at weight, whose norms along all axes but `dim` these are, and at
+    lengths."""
+    along = (g * weight).sum(tuple(axis for axis in range(g.ndim) if axis != dim), keepdim=True) / norms
+    return (g - weight * (along / norms)) * (lengths / norms), along

@@ -8,15 +8,22 @@ from tinygrad.tensor import Tensor
 from tinygrad.torch.registry import enter_all, gradients_at, operator
 
 
+def product(a: Tensor, b: Tensor) -> Tensor:
+    """The product of matrices or vectors. Raises RuntimeError for operands of two dtypes, as PyTorch does."""
+    if a.dtype != b.dtype:
+        raise RuntimeError(f"operands of a product must have the same dtype, but got {a.dtype} and {b.dtype}")
+    return a.matmul(b)
+
+
 def plus_product(x: Tensor, a: Tensor, b: Tensor, beta: Any = 1, alpha: Any = 1) -> Tensor:
     """beta x + alpha a b; with beta = 0, x is not read: its NaNs do not matter."""
     if not a.dtype.is_float:
         beta, alpha = int(beta), int(alpha)
-    product = a.matmul(b) if alpha == 1 else a.matmul(b) * alpha
-    return product if beta == 0 else product + (x if beta == 1 else x * beta)
+    found = product(a, b) if alpha == 1 else product(a, b) * alpha
+    return found if beta == 0 else found + (x if beta == 1 else x * beta)
 
 
-enter_all({"mm bmm mv dot": Tensor.matmul, "addmm baddbmm": plus_product})
+enter_all({"mm bmm mv dot": product, "addmm baddbmm": plus_product})
 
 
 def per_axis(sizes: Sequence[int], axes: int) -> tuple[int, ...]:

@@ -56,12 +56,19 @@ def has_any(x: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
     return (x != 0).any(axes_of(x, dim), keepdim)
 
 
+def of_floats(x: Tensor) -> Tensor:
+    """The same. Raises NotImplementedError, as PyTorch does, where the items are no floats."""
+    if not x.dtype.is_float:
+        raise NotImplementedError(f"softmax takes floats, not {x.dtype}")
+    return x
+
+
 def softmax(x: Tensor, dim: int, half_to_float: bool = False) -> Tensor:
-    return x.softmax(dim) if x.ndim else Tensor.ones_like(x)
+    return of_floats(x).softmax(dim) if x.ndim else Tensor.ones_like(x)
 
 
 def log_softmax(x: Tensor, dim: int, half_to_float: bool = False) -> Tensor:
-    return x.log_softmax(dim) if x.ndim else Tensor.zeros_like(x)
+    return of_floats(x).log_softmax(dim) if x.ndim else Tensor.zeros_like(x)
 
 
 def running_sum(x: Tensor, dim: int, dtype: DType | None = None) -> Tensor:
