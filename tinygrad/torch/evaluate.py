@@ -31,6 +31,9 @@ SIZES: dict[str, Callable[..., Any]] = {
     "aten.sym_stride.int": lambda x, dim: strides_in_order(x.shape)[dim],
 }
 
+OF_SIZES = (torch.sym_sum, torch.sym_max, torch.sym_min, torch.sym_int)
+"""PyTorch's functions of sizes, which take numbers too."""
+
 VIEWS = frozenset(f"aten.{name}.default" for name in ("view", "reshape", "_unsafe_view", "view_copy"))
 """Operators that take a shape, in which one size may be left out."""
 
@@ -216,7 +219,7 @@ def function_of(node: Node) -> Callable[..., Any] | None:
     if target is torch.sym_float:
         return lambda size: size
     own = getattr(target, "__module__", None) in ("_operator", "math", "builtins")
-    return target if own or target is operator.getitem else None
+    return target if own or target is operator.getitem or target in OF_SIZES else None
 
 
 def result_dtypes(node: Node) -> tuple[DType | None, ...]:
