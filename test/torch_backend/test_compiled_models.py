@@ -111,6 +111,7 @@ WRITES: dict[str, Callable[[Any], Any]] = {
     "columns": columns_written,
     "no rows": lambda x: x.index_put((ROWS & ~ROWS,), torch.zeros(0, 4)),
     "added to a number": lambda x: x.sum().scatter_add(0, torch.tensor([0, 0]), torch.ones(2)),
+    "nothing added": lambda x: x[0].scatter_add(0, torch.zeros(2, 0, dtype=torch.long), x),
 }
 
 

@@ -53,11 +53,12 @@ def is_beyond_core(target: Any) -> bool:
         argument.alias_info is not None for argument in target._schema.arguments)
 
 
-def compiled(module: GraphModule, example_inputs: Sequence[Any], guarded: bool = False
+def compiled(module: GraphModule, example_inputs: Sequence[Any], guarded: bool = False, checked: bool = True
              ) -> Callable[..., Any]:
     """A functional graph as a function of `torch.Tensor`s, boxed as AOTAutograd wants it. Operators that the
     table has not run in PyTorch, between the parts that are compiled; one warning names them all. `guarded`
-    says that calls are TorchDynamo's, with the sizes and strides of the examples.
+    says that calls are TorchDynamo's, with the sizes and strides of the examples, `checked` that indices may
+    be out of bounds.
 
     Raises ValueError for tensors that are not the CPU's.
     """
@@ -65,15 +66,15 @@ def compiled(module: GraphModule, example_inputs: Sequence[Any], guarded: bool =
         require_cpu(example)
     missing = unsupported(module)
     if not missing:
-        return boxed(replayed(module, guarded))
+        return boxed(replayed(module, guarded, checked))
     warnings.warn(f"{UnsupportedOperators(missing)}; PyTorch runs them", stacklevel=2)
-    return boxed(compiled_in_parts(module))
+    return boxed(compiled_in_parts(module, checked))
 
 
-def replayed(module: GraphModule, guarded: bool = False) -> Callable[..., Any]:
+def replayed(module: GraphModule, guarded: bool = False, checked: bool = True) -> Callable[..., Any]:
     """A graph of supported operators as a function that replays a trace."""
     module, views = with_views_outside(module)
-    return with_views(Replayed(program_of(module), module, guarded), views)
+    return with_views(Replayed(program_of(module), module, guarded, checked), views)
 
 
 def boxed(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -82,7 +83,7 @@ def boxed(function: Callable[..., Any]) -> Callable[..., Any]:
     return result
 
 
-def compiled_in_parts(module: GraphModule) -> GraphModule:
+def compiled_in_parts(module: GraphModule, checked: bool = True) -> GraphModule:
     """A graph whose supported operators are in submodules that are compiled, each as large as the order of
     the others allows."""
     can_be = create_op_support(lambda _, node: node.op == "call_function" and is_supported(node))
@@ -90,7 +91,7 @@ def compiled_in_parts(module: GraphModule) -> GraphModule:
     for node in list(whole.graph.nodes):
         if node.op == "call_module":
             with whole.graph.inserting_before(node):
-                part = whole.graph.call_function(part_of(getattr(whole, node.target)), node.args)
+                part = whole.graph.call_function(part_of(getattr(whole, node.target), checked), node.args)
             node.replace_all_uses_with(part)
             whole.graph.erase_node(node)
     whole.delete_all_unused_submodules()
@@ -98,9 +99,9 @@ def compiled_in_parts(module: GraphModule) -> GraphModule:
     return whole
 
 
-def part_of(graph: GraphModule) -> Callable[..., Any]:
+def part_of(graph: GraphModule, checked: bool) -> Callable[..., Any]:
     """A part of a graph as a function: of its result, or the tuple of its results."""
-    run = replayed(graph)
+    run = replayed(graph, checked=checked)
     is_one = isinstance(graph.graph.output_node().args[0], Node)
 
     def part(*args: Any) -> Any:
@@ -134,7 +135,7 @@ def backend(module: GraphModule, example_inputs: Sequence[Any], **options: Any) 
     """
     through_autograd = aot_autograd(
         fw_compiler=functools.partial(compiled, guarded=True),
-        bw_compiler=functools.partial(compiled, guarded=True),
+        bw_compiler=functools.partial(compiled, guarded=True, checked=False),
         decompositions=decompositions(), partition_fn=partition)
     result: Callable[..., Any] = through_autograd(with_masked_writes(module), example_inputs)
     return result

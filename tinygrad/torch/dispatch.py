@@ -36,6 +36,7 @@ from tinygrad.jit.jit import PureJit, Tracer
 from tinygrad.jit.trace import SEED, Trace, argument_source
 from tinygrad.tensor import Tensor
 from tinygrad.tensor.generator import seeded
+from tinygrad.torch.checks import collected
 from tinygrad.torch.evaluate import GraphProgram, dtype_of
 from tinygrad.torch.sizes import Symbols, expression_of, laid_out, size_of, strides_in_order
 
@@ -245,11 +246,13 @@ class CountedJit(PureJit[Any, Any]):
 class Replayed:
     """A program that is traced once for each kind of call; `module` is its graph for PyTorch to run.
 
+    Conditions of values, as that indices are within bounds, are looked at after each call (`checked`).
     Where TorchDynamo's guards settle a call's strides with its sizes (`guarded`), only those of gradients
     that come from outside are looked at: looking takes 0.3 us an argument, more than all else.
     """
 
-    def __init__(self, program: GraphProgram, module: GraphModule, guarded: bool = False) -> None:
+    def __init__(self, program: GraphProgram, module: GraphModule, guarded: bool = False,
+                 checked: bool = True) -> None:
         positions = {node: i for i, node in enumerate(program.inputs)}
         self.program, self.module = program, module
         self.passed_on = [positions.get(output) for output in program.outputs]
@@ -261,6 +264,9 @@ class Replayed:
         """by what `kind_of` says of a call"""
         self.kind_of = kind_of if program.has_sizes else strides_of if not guarded else strides_of_gradients(
             [node.name for node in program.inputs])
+        self.checked = checked
+        self.errors: list[Exception] = []
+        """of the conditions that are one more result"""
         self.symbols = symbols_of(program)
         """None where each size is traced for itself"""
         self.function = CountedJit(self.run)
@@ -276,8 +282,12 @@ class Replayed:
                 shape = self.symbols.shape(number, symbols)
                 if is_symbolic(shape):
                     arguments[number] = value.shrink([(0, n) for n in shape])
-        results = self.program.run(arguments, symbols)
+        with collected() as checks:
+            results = self.program.run(arguments, symbols)
         computed = [result for result, position in zip(results, self.passed_on) if position is None]
+        self.errors = checks.errors if self.checked else []
+        if self.errors:
+            computed.append(checks.as_tensor())
         return [result.clone() if isinstance(result, Tensor) else None if isinstance(result, Size) else result
                 for result in computed]
 
@@ -295,11 +305,11 @@ class Replayed:
         launch = self.launches.get(key)
         seed = int(torch.randint(2**62, ())) if self.program.is_random else 0
         if launch is not None and JIT and DEBUG.value < 2 and Capture.current() is None:
-            return launch(given, seed)
+            return self.right(launch(given, seed))
         try:
             while True:
                 try:
-                    return self.traced(given, seed, key)
+                    return self.right(self.traced(given, seed, key))
                 except (SizeError, ValueError, TypeError) as error:
                     if self.symbols is None:
                         raise
@@ -314,6 +324,14 @@ class Replayed:
             warnings.warn(f"a graph was traced {self.function.count} times, which is PyTorch's "
                           "recompile_limit: PyTorch runs it for what it was not traced for", stacklevel=2)
             return self.in_pytorch(given)
+
+    def right(self, results: list[Any]) -> list[Any]:
+        """The results but for the last, which says whether the graph's conditions hold. Raises the error of
+        the first that does not."""
+        if self.errors and not all(holds := results.pop().tolist()):
+            error = self.errors[holds.index(False)]
+            raise type(error)(*error.args)
+        return results
 
     def traced(self, given: Sequence[Any], seed: int, key: Any) -> list[Any]:
         """The outputs by TinyJit.

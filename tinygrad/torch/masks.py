@@ -33,7 +33,9 @@ def masked_put(x: torch.Tensor, mask: torch.Tensor, axis: int, values: torch.Ten
     if items.shape[len(before)] == 1:
         whole = items.reshape(*before, *(1,) * mask.ndim, *rest)
     else:
-        numbers = (mask.flatten().cumsum(0) - 1).clamp(0, items.shape[len(before)] - 1)
+        count = items.shape[len(before)]
+        torch._assert_async(mask.sum() == count, f"{count} values do not fit the items where a mask holds")
+        numbers = (mask.flatten().cumsum(0) - 1).clamp(0, count - 1)
         whole = items.index_select(len(before), numbers).reshape(*before, *mask.shape, *rest)
     return torch.where(spread, x + whole if accumulate else whole, x).to(x.dtype)
 

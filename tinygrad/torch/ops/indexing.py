@@ -7,6 +7,7 @@ from typing import Any
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import prod
 from tinygrad.tensor import Tensor
+from tinygrad.torch.checks import require, require_within
 from tinygrad.torch.ops.movement import cut, expand, flattened, reshaped, within
 from tinygrad.torch.registry import enter_all, operator
 
@@ -15,20 +16,38 @@ def at(x: Tensor, indices: Sequence[Tensor | None]) -> Tensor:
     return x[tuple(slice(None) if index is None else index for index in indices)]
 
 
+def indexed(x: Tensor, indices: Sequence[Tensor | None]) -> Tensor:
+    """`at` for indices that may be out of bounds. A mask takes as many axes as it has."""
+    axis = 0
+    for item in indices:
+        if item is not None and not item.dtype.is_bool:
+            require_within(item, x.shape[axis], "index", from_the_end=True)
+        axis += item.ndim if item is not None and item.dtype.is_bool else 1
+    return at(x, indices)
+
+
 def gather(x: Tensor, dim: int, index: Tensor, sparse_grad: bool = False) -> Tensor:
     """An index without items may have any axes."""
     if 0 in index.shape:
         return Tensor.zeros(*index.shape, dtype=x.dtype, device="CPU")
+    require_within(index, x.shape[dim] if x.ndim else 1, "gather")
     return x.gather(dim, index) if x.ndim else x.expand(index.shape)
 
 
 def index_select(x: Tensor, dim: int, index: Tensor) -> Tensor:
+    require_within(index, x.shape[dim] if x.ndim else 1, "index_select")
+    return taken(x, dim, index)
+
+
+def taken(x: Tensor, dim: int, index: Tensor) -> Tensor:
+    """`index_select` for indices that are within bounds."""
     return at(x, [None] * (dim % x.ndim) + [index]) if x.ndim else x
 
 
 @operator("embedding")
 def embedding(weight: Tensor, indices: Tensor, padding_idx: int = -1, scale_grad_by_freq: bool = False,
               sparse: bool = False) -> Tensor:
+    require_within(indices, weight.shape[0], "embedding")
     return weight[indices]
 
 
@@ -49,8 +68,12 @@ def embedding_gradient(g: Tensor, indices: Tensor, num_weights: int, padding_idx
 
 
 def along_an_axis(write: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """An operator `write(x, dim, index, source, ...)` that takes numbers as tensors of one item too."""
+    """An operator `write(x, dim, index, source, ...)` that takes numbers as tensors of one item too, and an
+    index without items, of whatever axes."""
     def written(x: Tensor, dim: int, index: Tensor, source: Any, *more: Any, **named: Any) -> Tensor:
+        if 0 in index.shape:
+            return x
+        require_within(index, x.shape[dim] if x.ndim else 1, "scatter")
         if x.ndim:
             index, source = (t.reshape(1) if isinstance(t, Tensor) and not t.ndim else t
                              for t in (index, source))
@@ -65,7 +88,7 @@ def index_put(x: Tensor, indices: Sequence[Tensor | None], values: Tensor,
               accumulate: bool = False) -> Tensor:
     """`x` with `values` written (or added) at `indices`, as one scatter into the flat tensor."""
     size = prod(x.shape)
-    places = at(reshaped(Tensor.arange(size, dtype=dtypes.int64, device="CPU"), x.shape), indices)
+    places = indexed(reshaped(Tensor.arange(size, dtype=dtypes.int64, device="CPU"), x.shape), indices)
     written = flattened(expand(values, places.shape))
     flat = flattened(x)
     if accumulate:
@@ -93,11 +116,11 @@ def write_slice(x: Tensor, source: Tensor, dim: int = 0, start: int | None = Non
         return x
     first = within(start, size) or 0
     distance = Tensor.arange(size, dtype=dtypes.int64, device="CPU") - (first if first >= 0 else size + first)
-    taken = (distance >= 0) & (distance < count * step) & (distance % step == 0)
+    inside = (distance >= 0) & (distance < count * step) & (distance % step == 0)
     item = distance.div(step, rounding_mode="floor").maximum(0).minimum(count - 1)
     along = [1] * x.ndim
     along[dim] = size
-    return taken.reshape(along).where(index_select(source, dim % x.ndim, item), x)
+    return inside.reshape(along).where(taken(source, dim, item), x)
 
 
 @operator("select_scatter")
@@ -121,7 +144,7 @@ def masked_fill(x: Tensor, mask: Tensor, value: Any) -> Tensor:
 
 
 enter_all({
-    "index.Tensor _unsafe_index.Tensor": at, "gather": gather, "index_select": index_select,
+    "index.Tensor": indexed, "_unsafe_index.Tensor": at, "gather": gather, "index_select": index_select,
     "scatter.src scatter.value scatter.reduce scatter.value_reduce": along_an_axis(Tensor.scatter),
     "scatter_add": along_an_axis(scatter_add),
     "masked_fill.Scalar masked_fill.Tensor": masked_fill,
@@ -154,6 +177,11 @@ def index_reduce(x: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str
     return x.scatter_reduce(dim, along, source, reduce, include_self)
 
 
+@operator("_assert_async.msg")
+def assertion(condition: Tensor, message: str) -> None:
+    require(condition, RuntimeError(message))
+
+
 # --- bags: sums, means and extrema of rows of a table -----------------------------------------------------
 
 SUM, MEAN, MAX = range(3)
@@ -168,6 +196,7 @@ def embedding_bag(weight: Tensor, indices: Tensor, offsets: Tensor, scale_grad_b
     count, width = int(indices.shape[0]), int(weight.shape[1])
     bags = int(offsets.shape[0]) - include_last_offset
     starts = offsets[:bags]
+    require_within(indices, weight.shape[0], "embedding_bag")
     place = Tensor.arange(count, dtype=dtypes.int64, device="CPU")
     bag = (starts.unsqueeze(0) <= place.unsqueeze(1)).sum(1).cast(dtypes.int64) - 1
     kept = indices != padding_idx
