@@ -15,7 +15,6 @@ from .opinfo import all_cases, check, name_of  # noqa: E402
 
 COMPLEX = "complex numbers have no operators here"
 SPARSE = "sparse tensors have no memory that DLPack could share"
-MEMORY = "PyTorch's larger samples take 54 GB: the gradient of a gather is stored as which item goes where"
 UNWRITTEN = "its items are whatever memory holds"
 EXCEPTIONS = {
     "complex": COMPLEX, "polar": COMPLEX, "stft": COMPLEX, "istft": COMPLEX, "cdouble": COMPLEX,
@@ -25,7 +24,6 @@ EXCEPTIONS = {
     "topk bfloat16": "of equal items PyTorch leaves open which are taken, and these get the gradient",
     "ldexp bfloat16": "a gradient is a sum of terms that are rounded to 8 bits: up to 3.8 times as far from "
                       "float32 as eager's, within 0.8 % of the largest item",
-    "grid_sampler_3d": MEMORY,
     "geometric int64": "PyTorch's decomposition draws fractions as integers, which it refuses itself",
     **dict.fromkeys(["fft.fft", "fft.fft2", "fft.fftn", "fft.irfft", "fft.irfft2", "fft.irfftn", "fft.rfft",
                      "fft.rfft2", "fft.rfftn"], COMPLEX),

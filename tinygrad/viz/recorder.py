@@ -98,7 +98,8 @@ class Recorder(Observer):
         self.moved_sites: dict[Any, tuple[Any, Any]] = {}
         """by the id of the sites of a template and the lines of another graph of its structure"""
         self.moves: dict[Any, tuple[tuple[int, ...], dict[int, int]]] = {}
-        """by the lines of a graph: those of the last other graph of its structure, and which stands for which"""
+        """by the lines of a graph: those of the last other graph of its structure, and which stands for
+        which"""
         self.tracks: list[str] = []
         self.track_of: dict[str, int] = {}
         self.log = EventLog(float(getenv("VIZ_SECONDS", 600.0)))
