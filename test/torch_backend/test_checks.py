@@ -40,6 +40,7 @@ PROGRAMS: dict[str, tuple[Callable[[Any, Any], Any], list[int]]] = {
     "index_add": (lambda x, i: x.index_add(0, i, torch.ones(2, 3)), [4]),
     "x[i] = values": (written, [4, -5]),
     "labels": (lambda x, i: F.cross_entropy(x[:2], i), [3, -1]),
+    "integers divided": (lambda x, i: (7 // i, i.fmod(i), x.long() % i[0]), [0]),
     "one_hot": (lambda x, i: F.one_hot(i, 3), [3, -1]),
     "values where a mask holds": (lambda x, i: x.index_put((x.sum(1) > 9 * i[0],), torch.ones(3, 3)), [2]),
 }

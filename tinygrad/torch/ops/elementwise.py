@@ -7,6 +7,7 @@ from typing import Any
 
 from tinygrad.dtype import DType, dtypes
 from tinygrad.tensor import Tensor
+from tinygrad.torch.checks import require
 from tinygrad.torch.registry import enter_all, operator
 
 
@@ -28,7 +29,18 @@ def mul(x: Tensor, y: Any) -> Tensor:
     return x.bitwise_and(y) if x.dtype == dtypes.bool else x.mul(y)
 
 
+def divisor(x: Any, y: Any) -> Any:
+    """`y`, which is not to be 0 where both are integers."""
+    if isinstance(y, Tensor):
+        if not y.dtype.is_float:
+            require(y.ne(0).all(), RuntimeError("ZeroDivisionError"))
+    elif y == 0 and not x.dtype.is_float:
+        raise RuntimeError("ZeroDivisionError")
+    return y
+
+
 def remainder(x: Any, y: Any) -> Tensor:
+    y = divisor(x, y)
     return x.mod(y) if isinstance(x, Tensor) else Tensor.mod(tensor(x, y), y)
 
 
@@ -41,8 +53,8 @@ def clamp(x: Tensor, min: Any = None, max: Any = None) -> Tensor:
     return lower if max is None else lower.minimum(max)
 
 
-def quotient(x: Tensor, y: Any, rounding_mode: str | None = None) -> Tensor:
-    return x.div(y, rounding_mode=rounding_mode)
+def quotient(x: Any, y: Any, rounding_mode: str | None = None) -> Tensor:
+    return (x if isinstance(x, Tensor) else tensor(x, y)).div(divisor(x, y), rounding_mode=rounding_mode)
 
 
 def sigmoid_gradient(g: Tensor, y: Tensor) -> Tensor:
@@ -133,7 +145,7 @@ enter_all({
     "prims.fma": lambda x, y, z: x * y + z,
     "true_divide.Tensor div.Tensor div.Scalar div.Tensor_mode div.Scalar_mode": quotient,
     "remainder.Tensor remainder.Scalar remainder.Scalar_Tensor": remainder,
-    "fmod.Tensor fmod.Scalar": Tensor.fmod,
+    "fmod.Tensor fmod.Scalar": lambda x, y: x.fmod(divisor(x, y)),
     "pow.Tensor_Tensor pow.Tensor_Scalar pow.Scalar": power,
     "atan2": atan2, "maximum": Tensor.maximum, "minimum": Tensor.minimum, "copysign.Tensor": Tensor.copysign,
     "bitwise_and.Tensor bitwise_and.Scalar": lambda x, y: x & y,
