@@ -156,21 +156,6 @@ def test_reduces_with_loops_of_their_own_still_share_them() -> None:
     assert run(result) == (rows[0].max(1) * rows[1].max(1))[x.argmax()]
 
 
-def test_what_a_lookup_does_not_change_is_computed_once_for_all_that_look_it_up() -> None:
-    """A row's statistics spread over the items that indices name: the condition that there is such an item
-    went into the row's loads, so that its loops had to run in two places."""
-    row, kept = normal(2, 32), integers(17) % 3 != 0
-    at = np.where(kept, np.arange(17) % 16, -1).astype(np.int32)
-    centred = held(row) - held(row).mean(1, keepdim=True)
-    spread = (held(at).reshape(1, 17, 1, 1) == Tensor.arange(16).reshape(1, 1, 16, 1)).where(
-        centred.reshape(2, 1, 1, 32), 0).sum(2)
-    laid = spread.permute(1, 2, 0).contiguous()
-    Tensor.realize(laid, centred)
-    exact = row.astype(np.float64) - row.astype(np.float64).mean(1, keepdims=True)
-    np.testing.assert_allclose(centred.numpy(), exact, atol=1e-6)
-    np.testing.assert_allclose(laid.numpy(), np.where(kept[:, None, None], exact.T, 0), atol=1e-6)
-
-
 # --- every Opt by hand ------------------------------------------------------------------------------------
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from arrays import normal
 
 from tinygrad import Context, Tensor, Variable, dtypes
 from tinygrad.codegen import compile as compiler
@@ -222,6 +223,21 @@ def test_positions_of_many_operations_are_stored_rather_than_the_masks_made_of_t
     for i, j in np.ndindex(2, 3):
         np.add.at(expected[i, j], exact[i], 2 * array[i, j, exact[i]])
     np.testing.assert_allclose(gradient.numpy(), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_what_a_lookup_does_not_change_is_computed_once_for_all_that_look_it_up() -> None:
+    """A row's statistics spread over the items that indices name: the condition that there is such an item
+    went into the row's loads, so that its loops had to run in two places."""
+    row, kept = normal(2, 32), np.arange(17) % 3 != 0
+    at = np.where(kept, np.arange(17) % 16, -1).astype(np.int32)
+    centred = Tensor(row).realize() - Tensor(row).realize().mean(1, keepdim=True)
+    spread = (Tensor(at).realize().reshape(1, 17, 1, 1) == Tensor.arange(16).reshape(1, 1, 16, 1)).where(
+        centred.reshape(2, 1, 1, 32), 0).sum(2)
+    laid = spread.permute(1, 2, 0).contiguous()
+    Tensor.realize(laid, centred)
+    exact = row.astype(np.float64) - row.astype(np.float64).mean(1, keepdims=True)
+    np.testing.assert_allclose(centred.numpy(), exact, atol=1e-6)
+    np.testing.assert_allclose(laid.numpy(), np.where(kept[:, None, None], exact.T, 0), atol=1e-6)
 
 
 # --- positions that are floats ------------------------------------------------------------------------------

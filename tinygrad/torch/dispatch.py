@@ -265,8 +265,9 @@ class Replayed:
         self.kind_of = kind_of if program.has_sizes else strides_of if not guarded else strides_of_gradients(
             [node.name for node in program.inputs])
         self.checked = checked
-        self.errors: list[Exception] = []
-        """of the conditions that are one more result"""
+        self.result_count = self.passed_on.count(None)
+        self.errors: dict[int, list[Exception]] = {}
+        """those of the conditions that are one more result, by how many a trace has"""
         self.symbols = symbols_of(program)
         """None where each size is traced for itself"""
         self.function = CountedJit(self.run)
@@ -285,8 +286,8 @@ class Replayed:
         with collected() as checks:
             results = self.program.run(arguments, symbols)
         computed = [result for result, position in zip(results, self.passed_on) if position is None]
-        self.errors = checks.errors if self.checked else []
-        if self.errors:
+        if self.checked and checks.errors:
+            self.errors[len(checks.errors)] = checks.errors
             computed.append(checks.as_tensor())
         return [result.clone() if isinstance(result, Tensor) else None if isinstance(result, Size) else result
                 for result in computed]
@@ -326,10 +327,10 @@ class Replayed:
             return self.in_pytorch(given)
 
     def right(self, results: list[Any]) -> list[Any]:
-        """The results but for the last, which says whether the graph's conditions hold. Raises the error of
+        """The results but for one more, which says whether the trace's conditions hold. Raises the error of
         the first that does not."""
-        if self.errors and not all(holds := results.pop().tolist()):
-            error = self.errors[holds.index(False)]
+        if len(results) > self.result_count and not all(holds := results.pop().tolist()):
+            error = self.errors[len(holds)][holds.index(False)]
             raise type(error)(*error.args)
         return results
 
