@@ -13,6 +13,7 @@ from schedules import count, counted, kernels
 
 from tinygrad import Tensor, nn
 from tinygrad.codegen.lower import lower
+from tinygrad.codegen.opt.access import accesses_of
 from tinygrad.graph.ops import Ops
 from tinygrad.helpers import GlobalCounters
 
@@ -278,6 +279,19 @@ def test_matmuls_in_a_row_are_a_kernel_each() -> None:
     t = held(a)
     assert count(t @ t @ t) == 2
     close(t @ t @ t, np.linalg.matrix_power(a.astype(np.float64), 3), 1e-4)
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_an_image_that_a_fully_connected_layer_reads_lies_in_the_order_of_its_rows(batch: int) -> None:
+    x, w, v = held(normal(batch, 5, 16, 16)), held(normal(20, 5, 3, 3)), held(normal(11, 20 * 7 * 7))
+    image = x.conv2d(w).relu().max_pool2d()
+    *_, layer = kernels((image.flatten(1) @ v.T).schedule())
+    assert not {n.op for n in lower(layer.ast).toposort()} & {Ops.IDIV, Ops.MOD}
+    *_, convolution = kernels(image.conv2d(held(normal(7, 20, 3, 3))).schedule())
+    channels = {step for load in accesses_of(lower(convolution.ast))
+                for r, step in load.steps.items() if r.extent == 20}
+    assert 1 in channels, "another convolution still reads its channels side by side"
+    close(image.flatten(1) @ v.T, image.numpy().reshape(batch, -1) @ v.numpy().T, 1e-4)
 
 
 # --- constants --------------------------------------------------------------------------------------------

@@ -91,6 +91,10 @@ class FusionGroup:
         around = max((self.enclosing[r] for r in inner), key=len)
         return around if ranges <= around else None
 
+    def reads_again(self, access: Access) -> bool:
+        """True if loops around `access` read the same items."""
+        return self.loop_level(access.ranges) != access.ranges
+
     def nests(self, ranges: frozenset[UOp]) -> bool:
         """True if the root loops can be ordered so that those in `ranges` enclose the others."""
         return ranges == self.root_ranges or all(ranges <= s or s <= ranges for s in self.outer_sets)

@@ -23,7 +23,7 @@ from tinygrad.schedule.dynamic_slice import (
     is_dynamic_slice,
 )
 from tinygrad.schedule.fuse import Fusion, Kernel
-from tinygrad.schedule.layout import axis_order, worth_ordering
+from tinygrad.schedule.layout import axis_order, cuts_loop, worth_ordering
 from tinygrad.schedule.memory import Arena
 from tinygrad.schedule.node_summary import COMPUTED_AGAIN
 from tinygrad.schedule.order import KernelOrder
@@ -296,11 +296,17 @@ class _ScheduleWriter:
             if node.op is Ops.ASSIGN or node in self.fixed_layout or not worth_ordering(node.shape):
                 continue
             order = axis_order(item.ast, number)
-            if order != tuple(range(len(order))):
+            if order != tuple(range(len(order))) and not self.is_read_flattened(node, order):
                 stored = self.buffer_of[node].base.reshape(tuple(node.shape[i] for i in order))
                 self.buffer_of[node] = stored.permute(inverse_permutation(order))
                 changed = True
         return changed
+
+    def is_read_flattened(self, node: UOp, order: tuple[int, ...]) -> bool:
+        """Whether a kernel reads a node again and again (a fully connected layer, for each of its rows) in a
+        loop that its items in that `order` would cut."""
+        return any(cuts_loop(order, access.index) and kernel.group.reads_again(access)
+                   for kernel, access in self.fusion.uses.get(node, ()))
 
     def late_writes(self) -> list[ScheduleItem]:
         """The copies that move buffered values into the buffers they were assigned to, after every reader."""

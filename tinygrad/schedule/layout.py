@@ -8,9 +8,12 @@ suits the loops around it:
   become lanes, stored side by side, and the next convolution reads them so too.
 - Any other kernel keeps its outputs in the order of the largest buffer it reads, so that reading and writing
   walk the same way.
+
+An order that would cut a loop in which the output is read again and again is not taken (`cuts_loop`).
 """
 from __future__ import annotations
 
+import itertools
 from functools import lru_cache
 
 from tinygrad.codegen.contraction import contraction_of
@@ -53,6 +56,17 @@ def axis_order(ast: UOp, output: int) -> tuple[int, ...]:
         if 1 in steps:  # the others are windows or padded; neighbours at least stay neighbours
             return tuple(sorted(range(len(shape)), key=lambda i: steps[i] == 1))
     return tuple(range(len(shape)))
+
+
+def cuts_loop(order: tuple[int, ...], index: tuple[UOp, ...]) -> bool:
+    """True if one loop walks several axes at `index`, those of an image, flattened, that are not side by side
+    in that `order`: it would jump from item to item."""
+    axes_of: dict[UOp, list[int]] = {}
+    for axis, place in enumerate(index):
+        if len(place.ranges) == 1:
+            (loop,) = place.ranges
+            axes_of.setdefault(loop, []).append(order.index(axis))
+    return any(b != a + 1 for axes in axes_of.values() for a, b in itertools.pairwise(axes))
 
 
 def _ranges_of_axes(shape: tuple[int, ...], store: MemoryAccess) -> list[UOp | None] | None:
