@@ -14,6 +14,7 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -158,16 +159,18 @@ class Library:
     def __init__(self, name: str, threads: int) -> None:
         self.name = name
         limits = {k: str(threads) for k in ("OMP_NUM_THREADS", "THREADS")}
+        self.said = tempfile.TemporaryFile("w+")  # noqa: SIM115
         self.process = subprocess.Popen([sys.executable, "-m", "bench.language_models", name, str(threads)],
-                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                        stderr=subprocess.DEVNULL, text=True, env={**os.environ, **limits})
+                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.said,
+                                        text=True, env={**os.environ, **limits})
         self.load = float(self.answer()["load"])
 
     def answer(self) -> dict[str, Any]:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
-            raise RuntimeError(f"{self.name} ended without an answer")
+            self.said.seek(0)
+            raise RuntimeError(f"{self.name} ended without an answer:\n{self.said.read()[-2000:]}")
         answer: dict[str, Any] = json.loads(line)
         return answer
 

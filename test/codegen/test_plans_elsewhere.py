@@ -30,7 +30,7 @@ from tinygrad.codegen.opt.opts import (
 from tinygrad.codegen.opt.plan import apply_plan
 from tinygrad.codegen.program import linear_program
 from tinygrad.device.host import has_features
-from tinygrad.graph.ops import RangeKind
+from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.renderer.llvm import LLVMRenderer
 from tinygrad.renderer.machine import cores
 from tinygrad.runtime.llvm import optimised_module
@@ -201,6 +201,20 @@ def test_threads_get_about_as_much_work_each(images: int, channels: int) -> None
     nest = apply_plan(nest_of(image.conv2d(weight)), plan)
     (shared,) = {r for n in nest.toposort() for r in n.ranges if r.arg[1] is RangeKind.THREAD}
     assert shared.extent / (-(-shared.extent // 2) * 2) >= 0.9
+
+
+@pytest.mark.parametrize("channels, size, threads", [(192, 7, 2), (320, 7, 2), (192, 14, 2), (384, 14, 4)])
+def test_panels_are_shared_out_evenly_where_they_are_read_seldom(channels: int, size: int,
+                                                                 threads: int) -> None:
+    """Threads that share out the rows would each fill all panels, for as few pixels as there are."""
+    machine = cores(vector_bytes=64, registers=32, threads=threads)
+    image = Tensor(np.ones((1, 128, size + 2, size + 2), np.float32)).realize()
+    weight = Tensor(np.ones((channels, 128, 3, 3), np.float32)).realize()
+    nest = nest_of(image.conv2d(weight))
+    nest = apply_plan(nest, choose_plan(nest, machine))
+    [panel] = [n for n in nest.toposort() if n.op is Ops.STAGE]
+    (shared,) = {r for n in nest.toposort() for r in n.ranges if r.arg[1] is RangeKind.THREAD}
+    assert shared in panel.ranges and shared.extent % threads == 0
 
 
 # --- the numbers behind plans and kernels -------------------------------------------------------------------

@@ -12,6 +12,7 @@ from arrays import close, held, normal
 from schedules import count, counted, kernels
 
 from tinygrad import Tensor, nn
+from tinygrad.codegen.contraction import contraction_of
 from tinygrad.codegen.lower import lower
 from tinygrad.codegen.opt.access import accesses_of
 from tinygrad.graph.ops import Ops
@@ -279,6 +280,40 @@ def test_matmuls_in_a_row_are_a_kernel_each() -> None:
     t = held(a)
     assert count(t @ t @ t) == 2
     close(t @ t @ t, np.linalg.matrix_power(a.astype(np.float64), 3), 1e-4)
+
+
+def test_an_epilogue_is_stored_with_its_sum_where_that_would_be() -> None:
+    """Whoever reads it computes it no more: a cheap one that few columns want, beside other values."""
+    x, bias = held(normal(50, 40)), held(normal(24))
+    weights = [held(normal(40, 24, seed=i)) / 6 for i in range(2)]
+    narrow = held(normal(48, 3))
+    sums = [x @ w + bias for w in weights]
+    result = sums[0].relu().cat(sums[1].relu(), dim=1) @ narrow
+    *_, last = kernels(result.schedule())
+    assert bias.uop.base not in last.buffers
+    wide = [np.maximum(s.numpy().astype(np.float64), 0) for s in sums]
+    close(result, np.concatenate(wide, 1) @ narrow.numpy(), 1e-4)
+
+
+@pytest.mark.parametrize("groups", [2, 4])
+def test_the_columns_of_a_group_are_known_where_channels_are_joined(groups: int) -> None:
+    """A grouped convolution with a bias, an activation and a residual is tiled as a batch of products is."""
+    x, w, bias = held(normal(1, 64, 9, 9)), held(normal(64, 64 // groups, 1, 1)), held(normal(64))
+    result = x.conv2d(w, bias, groups=groups).relu() + x
+    [item] = result.schedule()
+    assert any(contraction_of(node) for node in lower(item.ast).toposort())
+    pixels, weights = x.numpy().reshape(groups, -1, 81), w.numpy().reshape(groups, 64 // groups, -1)
+    blocks = np.einsum("gkp,gok->gop", pixels, weights)
+    expected = np.maximum(blocks.reshape(1, 64, 9, 9) + bias.numpy()[:, None, None], 0) + x.numpy()
+    close(result, expected, 1e-4)
+
+
+def test_a_bias_says_nothing_of_the_order_of_what_it_is_added_to() -> None:
+    x, w, bias = held(normal(1, 4, 20, 20, 6)), held(normal(24, 1, 3, 3)), held(normal(24))
+    shuffled = x.permute(0, 4, 1, 2, 3).reshape(1, 24, 20, 20)
+    image = shuffled.conv2d(w, bias, groups=24, padding=1)
+    [kernel] = [i for i in kernels(image.max_pool2d(3, stride=1).schedule()) if bias.uop.base in i.buffers]
+    assert kernel.ast.src[0].src[0].st.contiguous
 
 
 @pytest.mark.parametrize("batch", [1, 3])

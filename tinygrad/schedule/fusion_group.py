@@ -184,7 +184,19 @@ class FusionLegality:
             return "stored, for a contraction, it or its user, wants the kernel for itself"
         if summary.is_compared and len(uses) > 1:
             return "stored, for it is compared with what is made of it"
-        return self.rematerialisation(summary, uses)
+        decision = self.rematerialisation(summary, uses)
+        if not is_reduce and decision is not False and self.is_free_to_store(summary, uses):
+            return "stored, for the sum that it is made of would be"
+        return decision
+
+    def is_free_to_store(self, summary: NodeSummary, uses: tuple[Use, ...]) -> bool:
+        """True for the epilogue of a REDUCE that would be stored in its place."""
+        epilogue = summary.epilogue
+        if epilogue is None:
+            return False
+        below = tuple(use._replace(access=epilogue.access_to_reduce(use.access, self.accesses))
+                      for use in uses)
+        return isinstance(self.must_store(epilogue.reduce, below), str)
 
     def runs_attention(self, group: FusionGroup, summary: NodeSummary) -> bool:
         """True for a node of fused attention and a kernel that reduces nothing else."""

@@ -53,7 +53,7 @@ def axis_order(ast: UOp, output: int) -> tuple[int, ...]:
         if all(r is None or step for r, step in zip(axes, steps, strict=True)):
             weights = [0 if r is None else -abs(step or 0) for r, step in zip(axes, steps, strict=True)]
             return tuple(sorted(range(len(shape)), key=weights.__getitem__))
-        if 1 in steps:  # the others are windows or padded; neighbours at least stay neighbours
+        if 1 in steps and 0 not in steps:  # others are windows or padded; neighbours stay neighbours
             return tuple(sorted(range(len(shape)), key=lambda i: steps[i] == 1))
     return tuple(range(len(shape)))
 

@@ -10,10 +10,11 @@ reduces are below a node (`depth`), and what computing it again costs (`cost.Wor
 """
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Any
+from typing import Any, NamedTuple
 
 from tinygrad.codegen.indexing import ranges_of, reduced_index, shown_item
 from tinygrad.graph.ops import Family, Ops
@@ -99,6 +100,30 @@ class AttentionRole:
                              and not is_root)
 
 
+@dataclass(frozen=True, slots=True)
+class Epilogue:
+    """A value made item by item of a REDUCE that nothing else reads, and that takes no more memory."""
+
+    reduce: NodeSummary
+    view_maps: tuple[ViewMap, ...]
+    """of the movement between them, the last first"""
+
+    def access_to_reduce(self, access: Access, accesses: Accesses) -> Access:
+        """The item of the REDUCE that an item of the value is made of."""
+        for view_map in self.view_maps:
+            access = view_map.access_at(access, accesses)
+        return access
+
+
+class Cone(NamedTuple):
+    """What lies between a REDUCE and a value made of it item by item, both included."""
+
+    reduce: UOp
+    view_maps: tuple[ViewMap, ...]
+    """of the movement between them, the last first"""
+    nodes: frozenset[UOp]
+
+
 class OpPattern(Enum):
     """How a value reads its sources (the operator patterns of Chen et al., TVM, 2018)."""
 
@@ -127,8 +152,11 @@ COMPUTED_AGAIN = (Ops.CONST, Ops.VARIABLE)
 """What kernels do not read from memory, even where a view of it is stored: the kernel that stores it need not
 come first."""
 _STORED = Family.ELEMENTWISE | {Ops.REDUCE, Ops.LIVE_OUT}
+_KEEPS_ITEMS = Family.ELEMENTWISE | {Ops.RESHAPE, Ops.PERMUTE}
 _UNPACKING = Family.BITWISE | {Ops.CAST, Ops.BITCAST}
 """What takes fields of bits out of integers."""
+MOST_IN_EPILOGUE = 24
+"""Nodes of an epilogue (GELU has 11)."""
 MOST_UNPACKING = 16
 """Operations of that kind that cost less than storing what they take out."""
 
@@ -173,6 +201,7 @@ class NodeSummary:
     value: NodeSummary | None
     """of a LIVE_OUT: its value"""
     role: AttentionRole | None
+    epilogue: Epilogue | None
 
     @property
     def numel(self) -> int:
@@ -208,6 +237,10 @@ class GraphSummary:
         self.statistics: dict[UOp, bool] = {}
         self.packed: dict[UOp, PackedSource] = {}
         """for each value that shifts, masks and casts alone take out of integers, these"""
+        self.cones: dict[UOp, Cone] = {}
+        self.epilogues: dict[UOp, Epilogue] = {}
+        self.readers = Counter(source for node in order for source in node.src)
+        """how many nodes read each"""
         self.depth: dict[UOp, int] = {}
         """for each node, how many reduces its deepest chain of sources has"""
         self.of: dict[UOp, NodeSummary] = {}
@@ -219,6 +252,32 @@ class GraphSummary:
             statistics[node] = has_statistics(node, statistics, reduced, self.reads)
             self.note_unpacking(node)
             self.of[node] = self.summary(node)
+            if node.op is Ops.REDUCE and node not in self.closed:
+                self.cones[node] = Cone(node, (), frozenset((node,)))
+
+    def note_epilogue(self, node: UOp) -> None:
+        """Of which REDUCE a value is an epilogue, or may be part of one, given that its sources' is known."""
+        if node.op not in _KEEPS_ITEMS:
+            return
+        found = [self.cones[s] for s in node.src if s in self.cones and s not in self.forced]
+        if not found:
+            return
+        reduce = max([c.reduce for c in found], key=self.depth.__getitem__)
+        found = [c for c in found if c.reduce is reduce]
+        maps = found[0].view_maps
+        if any(c.view_maps != maps for c in found):
+            return
+        if node.op in Family.MOVEMENT:
+            base = self.cones.get(self.base[node])
+            maps = self.view_map_by[node], *(base.view_maps if base is not None else ())
+        inside = frozenset[UOp]().union(*(c.nodes for c in found))
+        if len(inside) >= MOST_IN_EPILOGUE:
+            return
+        self.cones[node] = Cone(reduce, maps, inside | {node})
+        edges = Counter(source for n in (*inside, node) if n is not reduce for source in n.src)
+        least = min(n.dtype.itemsize for n in inside if n in self.epilogues or n is reduce)
+        if node.dtype.itemsize <= least and all(edges[n] == self.readers[n] for n in inside):
+            self.epilogues[node] = Epilogue(self.of[reduce], maps)
 
     def note_unpacking(self, node: UOp) -> None:
         """What an integer, or one as a float, is unpacked from, given that its sources' is known."""
@@ -244,6 +303,7 @@ class GraphSummary:
         """The summary of a node whose sources have theirs."""
         if node.op in Family.MOVEMENT:
             self.note_movement(node)
+        self.note_epilogue(node)
         key = self.key(node)
         found = self.known.get(key)
         if found is None:
@@ -269,7 +329,7 @@ class GraphSummary:
             may_store = self.may_store(node)
         return (op, node.shape, node.device, node in self.forced, node in self.buffered_assigns,
                 node in self.compared, self.reads[node], self.statistics[node], may_store,
-                AttentionRole.of(node, self.attention_of.get(node)), *details)
+                AttentionRole.of(node, self.attention_of.get(node)), self.epilogues.get(node), *details)
 
     def may_store(self, node: UOp) -> bool:
         """False for what is never stored unless it must be."""
@@ -296,7 +356,7 @@ class GraphSummary:
             is_reduce and is_contraction(node),
             None if product is None else self.product(product), is_reduce and is_block_product(node),
             self.of[node.src[0]] if node.op is Ops.LIVE_OUT else None,
-            AttentionRole.of(node, self.attention_of.get(node)))
+            AttentionRole.of(node, self.attention_of.get(node)), self.epilogues.get(node))
 
     def product(self, node: UOp) -> Product:
         return Product(node.dtype.itemsize, tuple(map(self.view_map_of, node.src)))

@@ -5,6 +5,8 @@ DETACH is gone, and movement of constants is a constant. Nothing that changes a 
 """
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from tinygrad.codegen.indexing import splat_value
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.passes import graph_pass
@@ -14,6 +16,7 @@ from tinygrad.graph.uop import UOp
 from tinygrad.schedule.copies import computed_at_target, contiguous_part, made_at_target
 from tinygrad.schedule.masked_weights import with_masks_of_weights
 from tinygrad.schedule.operand_packing import with_packed_operands
+from tinygrad.schedule.products import sums_outer_products
 from tinygrad.schedule.split import split_reduce
 
 
@@ -78,6 +81,7 @@ scheduling_rules = RewriteTable("what needs no computing", [
 def simplified_graph(sinks: list[UOp]) -> list[UOp]:
     """The graphs of `sinks` with computed nodes as views of their buffers, and simplified."""
     constants: set[UOp] = set()
+    epilogues: set[UOp] = set()
     """of the new nodes"""
 
     def simplify(node: UOp, src: tuple[UOp, ...]) -> UOp:
@@ -88,10 +92,34 @@ def simplified_graph(sinks: list[UOp]) -> list[UOp]:
             new = scheduling_rules.normal_form(new)
             if splat_value(new) is not None:
                 constants.add(new)
+        if new.op in Family.ELEMENTWISE:
+            inner = _in_shape_of_sum(new, epilogues)
+            if inner is not None:
+                epilogues.add(inner)
+                new = inner.reshape(new.shape)
         return new
 
     simple = UOp.sink(sinks).rebuild(simplify, _computed)
     return list(with_packed_operands(with_masks_of_weights(simple)).src)
+
+
+def _in_shape_of_sum(node: UOp, epilogues: Collection[UOp]) -> UOp | None:
+    """An elementwise node over a sum of products some of whose axes were joined (a grouped convolution's
+    channels), or over one of the `epilogues` of such, in the shape that has them apart; None for any other.
+    So its kernel still knows which columns are of one group."""
+    for source in node.src:
+        if source.op is not Ops.RESHAPE:
+            continue
+        inner = source.src[0]
+        is_sum = sums_outer_products(inner)
+        if (is_sum or inner in epilogues) and _axes(source) < _axes(inner):
+            return node.with_sources(tuple(s.unreshaped.reshape(inner.shape) for s in node.src))
+    return None
+
+
+def _axes(node: UOp) -> int:
+    """Of more than one item."""
+    return sum(n != 1 for n in node.shape)
 
 
 def _computed(node: UOp) -> UOp | None:

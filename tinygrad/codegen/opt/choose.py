@@ -204,7 +204,8 @@ class CoreChooser(CoreUnitChooser, ScatterChooser, ByteDotChooser):
                 self.take(Merge(outermost.arg[0], second.arg[0]))
                 outermost = next(r for r in self.nest.src[0].closed_ranges if r.arg[1] is RangeKind.LOOP)
             elif not self.reduces_between(second):
-                outermost = max(outermost, second, key=lambda r: (self.busy_share(r), r.extent))
+                fills = self.fills_between(outermost, second)
+                outermost = max(outermost, second, key=lambda r: (self.busy_share(r), fills or r.extent))
         self.take(Thread(outermost.arg[0]))
 
     def share_out_several(self, loops: list[UOp]) -> None:
@@ -225,6 +226,12 @@ class CoreChooser(CoreUnitChooser, ScatterChooser, ByteDotChooser):
             if node.op in ACCUMULATING and (outer in node.ranges) != (inner in node.ranges):
                 return False
         return True
+
+    def fills_between(self, outer: UOp, inner: UOp) -> bool:
+        """True if memory is filled for each iteration of `outer`: threads that share out `inner` would each
+        fill all of it."""
+        return any(n.op is Ops.STAGE and outer in n.ranges and inner not in n.ranges
+                   for n in self.nest.toposort())
 
     def reduces_between(self, inner: UOp) -> bool:
         """True if a REDUCE or SCATTER runs outside `inner`: every thread would do it again."""

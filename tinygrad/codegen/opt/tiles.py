@@ -28,6 +28,9 @@ SCATTER_COST = 64.0
 """A store of lanes that do not lie side by side (a 4096 x 4096 result: 44 ms for its 1 M vectors)."""
 WORTH_OF_VECTORS = {1: 0.7, 2: 0.99, 3: 0.9}
 """The speed of a tile so many vectors wide, against one of four (matmuls of 777 and 997)."""
+LATENCY = 10
+"""Accumulators with which no multiply-add waits for the one before it: 4 cycles, two of them a cycle, and
+some for what delays one."""
 PIXEL_COST = 0.25
 """Lanes along one of several ranges of an operand (an image's columns) where the other operand has but one
 (the channels): its neighbours in the graph would have to follow that layout."""
@@ -169,7 +172,8 @@ class TileChooser(PanelChooser):
         lane_now = next(r for r in self.ranges() if r.arg[1] is RangeKind.VECTOR and r.arg[0] not in before)
         staged = [lane_now.arg[0]]
         if outer is not None and vectors > 1:
-            size = vectors_of_tile(ceildiv(lane.extent, width), vectors)
+            panels = JUMP_COST * width / self.staging_reuse(contraction, lane) / 4 if stage else 0.0
+            size = self.vectors_of_tile(ceildiv(lane.extent, width), vectors, row.extent, panels)
             if size > 1:
                 before = self.identities()
                 outer = self.outer_after(Upcast(outer, size))
@@ -190,6 +194,23 @@ class TileChooser(PanelChooser):
         if stage and self.stage_factor(which, (*read_over, *staged)):
             self.fill_by_vectors()
             self.enclose_with(self.ranges_of_staging(outer))
+
+    def vectors_of_tile(self, count: int, most: int, rows: int, filling: float) -> int:
+        """How many of `count` vectors stand side by side in a tile: by its speed, and what is done in vain by
+        the last tile, by the last of the `rows` and by threads. They share out the tiles, or the rows, for
+        which each of them fills all panels; `filling` is what one thread takes for these, against 1 for the
+        products."""
+        threads = self.machine.threads if self.machine.has_threads else 1
+
+        def worth(size: int) -> tuple[float, int]:
+            tiles = ceildiv(count, size)
+            height = tile_size(rows, self.most_rows(size))
+            busy = tiles / round_up(tiles, threads) / (1 + filling), 1 / (1 + threads * filling)
+            used = count / (tiles * size) * rows / round_up(rows, height)
+            hidden = min(1.0, size * height / LATENCY)
+            return WORTH_OF_VECTORS.get(size, 1.0) * used * max(busy) * hidden, size
+
+        return max(range(1, min(most, count) + 1), key=worth)
 
     def most_rows(self, vectors: int) -> int:
         """Rows of a tile so many vectors wide whose accumulators and operands fit the registers."""
@@ -286,10 +307,3 @@ class TileChooser(PanelChooser):
                 if contraction is not None and loop in contraction.left | contraction.right:
                     return loop
         return None
-
-
-def vectors_of_tile(count: int, most: int) -> int:
-    """How many of `count` vectors stand side by side in a tile: by its speed, and what the last tile
-    repeats."""
-    return max(range(1, min(most, count) + 1),
-               key=lambda size: (WORTH_OF_VECTORS.get(size, 1.0) * count / round_up(count, size), size))

@@ -278,6 +278,16 @@ def tensor_over(array: Array, device: str) -> Tensor:
     return Tensor(array, device, requires_grad=False)
 
 
+def pointwise_over(array: Array, device: str) -> Tensor:
+    """A tensor of the weights of a convolution with windows of one item, a product of matrices: in memory a
+    row for each channel that comes in, as cores read what becomes their lanes. Weights that are mapped stay
+    where they are."""
+    if Device[device].renderer.machine.has_blocks or isinstance(_owner(array), np.memmap):
+        return tensor_over(array, device)
+    rows = tensor_over(np.ascontiguousarray(np.moveaxis(array, 0, -1)), device)
+    return rows.permute((array.ndim - 1, *range(array.ndim - 1)))
+
+
 def compute(values: list[Value]) -> None:
     """Compute the tensors in values, in one schedule."""
     tensors = list(_tensors_in(values))

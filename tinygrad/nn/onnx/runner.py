@@ -21,7 +21,7 @@ from tinygrad.jit.jit import PureJit, Tracer
 from tinygrad.nn.onnx.channels import fold_channel_maps
 from tinygrad.nn.onnx.cut import Cut, cut
 from tinygrad.nn.onnx.dynamic import DynamicAxes, with_numbers
-from tinygrad.nn.onnx.evaluate import Evaluator, compute, is_foldable, is_size, tensor_over
+from tinygrad.nn.onnx.evaluate import Evaluator, compute, is_foldable, is_size, pointwise_over, tensor_over
 from tinygrad.nn.onnx.model import Graph, Model, Node, OnnxError, Source, TypeOf, read_model
 from tinygrad.nn.onnx.values import Array, Coded, Sizes, Value, is_coded, is_number, numpy_type
 from tinygrad.tensor import Tensor
@@ -224,10 +224,13 @@ class OnnxRunner:
         graph.constants.update(made)
         known.update(made)
         used = {name for node in self._nodes for name in node.inputs}.union(captured, self.outputs)
+        filters = {node.inputs[1] for node in self._nodes if node.op == "Conv" and not node.domain}
         for name, value in graph.constants.items():
             if name in used:  # weights are tensors from here on
                 is_weight = is_number(value) and not is_size(value) and not is_coded(value.dtype)
-                known[name] = tensor_over(value, self.device) if is_weight else value
+                is_pointwise = is_weight and name in filters and all(n == 1 for n in value.shape[2:])
+                over = pointwise_over if is_pointwise else tensor_over
+                known[name] = over(value, self.device) if is_weight else value
         graph.constants.clear()
         self._known = {name: value for name, value in known.items() if name in used}
         compute(list(self._known.values()))
