@@ -14,6 +14,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from threads import in_threads
 
 from tinygrad import Tensor
@@ -22,7 +24,7 @@ from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import GlobalCounters
-from tinygrad.runtime.cpu_pool import KernelList
+from tinygrad.runtime.cpu_pool import KernelList, even_chunk
 
 F = dtypes.float32
 ROOT = Path(__file__).parents[2]
@@ -167,9 +169,9 @@ def test_memory_that_cannot_be_shared_is_copied() -> None:
     fixed = array.copy()
     fixed.flags.writeable = False
     odd = np.frombuffer(bytearray(25), dtype=np.uint8)[1:].view(np.float32)
-    for given in (array.T, array[:, ::2], fixed, odd):
-        buffer = Buffer.from_numpy(given)
-        assert buffer.address != given.ctypes.data
+    for memory in (array.T, array[:, ::2], fixed, odd):
+        buffer = Buffer.from_numpy(memory)
+        assert buffer.address != memory.ctypes.data
         np.testing.assert_array_equal(buffer.numpy(), given.reshape(-1))
 
 
@@ -465,3 +467,13 @@ def test_equal_constants_are_computed_on_the_device_of_each(monkeypatch: pytest.
     second = Tensor.arange(3) * 5
     assert (second.device, second.realize().device, first.device) == ("CPU", "CPU", "PYTHON")
     assert second.tolist() == first.tolist() == [0, 5, 10]
+
+
+@given(st.integers(1, 500), st.integers(1, 9))
+def test_threads_that_take_chunks_in_turns_have_about_as_many_iterations_each(extent: int,
+                                                                              threads: int) -> None:
+    size = even_chunk(extent, threads)
+    starts = range(0, extent, size)
+    taken = [sum(min(size, extent - start) for start in starts[i::threads]) for i in range(threads)]
+    assert sum(taken) == extent and len(starts) >= min(extent, threads)
+    assert max(taken) <= max(-(-extent // threads), 1.15 * extent / threads)

@@ -7,7 +7,7 @@ side through all stages of the kernel.
 """
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from tinygrad.codegen.contraction import Contraction, contraction_of
@@ -28,6 +28,11 @@ SCATTER_COST = 64.0
 """A store of lanes that do not lie side by side (a 4096 x 4096 result: 44 ms for its 1 M vectors)."""
 WORTH_OF_VECTORS = {1: 0.7, 2: 0.99, 3: 0.9}
 """The speed of a tile so many vectors wide, against one of four (matmuls of 777 and 997)."""
+FILL = {1: 50.0, 2: 31.0, 3: 24.0, 4: 20.0}
+"""Products in whose time an item of a panel is copied from rows of so many vectors (64 x 4096 x 4096 at 163
+GFLOP/s in tiles of four vectors and 144 of two, where no panel is filled 215)."""
+TURNED_FILL = 20.0
+"""The same where whole rows are loaded and transposed."""
 LATENCY = 10
 """Accumulators with which no multiply-add waits for the one before it: 4 cycles, two of them a cycle, and
 some for what delays one."""
@@ -160,8 +165,8 @@ class TileChooser(PanelChooser):
                      if n.op is Ops.REDUCE and set(n.closed_ranges) == set(contraction.reduce.closed_ranges))
         if stage and jumps:
             # The panel lies as what fills it: then whole rows of it are loaded, and transposed.
-            filling = self.loads_of(operand)[0]
-            order = tuple(sorted(order, key=lambda r: -abs(filling.step(r) or 0)))
+            source = self.loads_of(operand)[0]
+            order = tuple(sorted(order, key=lambda r: -abs(source.step(r) or 0)))
         read_over = [r.arg[0] for r in order if r in operand.ranges]
         vectors = min(MOST_VECTORS, ceildiv(lane.extent, width))
         while vectors > 1 and stage and not self.panel_fits(contraction, lane, width * vectors):
@@ -172,8 +177,9 @@ class TileChooser(PanelChooser):
         lane_now = next(r for r in self.ranges() if r.arg[1] is RangeKind.VECTOR and r.arg[0] not in before)
         staged = [lane_now.arg[0]]
         if outer is not None and vectors > 1:
-            panels = JUMP_COST * width / self.staging_reuse(contraction, lane) / 4 if stage else 0.0
-            size = self.vectors_of_tile(ceildiv(lane.extent, width), vectors, row.extent, panels)
+            reuse = self.staging_reuse(contraction, lane)
+            filling = {n: (TURNED_FILL if jumps else FILL[n]) / reuse if stage else 0.0 for n in FILL}
+            size = self.vectors_of_tile(ceildiv(lane.extent, width), vectors, row.extent, filling)
             if size > 1:
                 before = self.identities()
                 outer = self.outer_after(Upcast(outer, size))
@@ -195,17 +201,18 @@ class TileChooser(PanelChooser):
             self.fill_by_vectors()
             self.enclose_with(self.ranges_of_staging(outer))
 
-    def vectors_of_tile(self, count: int, most: int, rows: int, filling: float) -> int:
+    def vectors_of_tile(self, count: int, most: int, rows: int, filling: Mapping[int, float]) -> int:
         """How many of `count` vectors stand side by side in a tile: by its speed, and what is done in vain by
         the last tile, by the last of the `rows` and by threads. They share out the tiles, or the rows, for
-        which each of them fills all panels; `filling` is what one thread takes for these, against 1 for the
-        products."""
+        which each of them fills all panels; `filling` is what these take for as many vectors, against 1 for
+        the products."""
         threads = self.machine.threads if self.machine.has_threads else 1
 
         def worth(size: int) -> tuple[float, int]:
             tiles = ceildiv(count, size)
             height = tile_size(rows, self.most_rows(size))
-            busy = tiles / round_up(tiles, threads) / (1 + filling), 1 / (1 + threads * filling)
+            busy = tiles / round_up(tiles, threads) / (1 + filling[size]), \
+                1 / (1 + threads * filling[size])
             used = count / (tiles * size) * rows / round_up(rows, height)
             hidden = min(1.0, size * height / LATENCY)
             return WORTH_OF_VECTORS.get(size, 1.0) * used * max(busy) * hidden, size
