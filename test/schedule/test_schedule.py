@@ -308,6 +308,15 @@ def test_the_columns_of_a_group_are_known_where_channels_are_joined(groups: int)
     close(result, expected, 1e-4)
 
 
+def test_the_channels_of_all_groups_lie_side_by_side() -> None:
+    """What reads them does not have to know of the groups."""
+    x, w = held(normal(1, 32, 12, 12)), held(normal(48, 8, 3, 3))
+    image = x.conv2d(w, groups=4).relu()
+    *_, reader = kernels(image.pad((0, 0, 0, 0, 1, 1)).unfold(1, 3, 1).sum(-1).schedule())
+    loads = [a for a in accesses_of(lower(reader.ast)) if a.node.op is Ops.LOAD]
+    assert all(any(step == 1 for step in load.steps.values()) for load in loads)
+
+
 def test_a_bias_says_nothing_of_the_order_of_what_it_is_added_to() -> None:
     x, w, bias = held(normal(1, 4, 20, 20, 6)), held(normal(24, 1, 3, 3)), held(normal(24))
     shuffled = x.permute(0, 4, 1, 2, 3).reshape(1, 24, 20, 20)

@@ -5,7 +5,8 @@ In: a kernel written with row-major outputs. Out: for each output the order of i
 suits the loops around it:
 
 - A contraction puts last the axes that only its weights know (a convolution's output channels): they
-  become lanes, stored side by side, and the next convolution reads them so too.
+  become lanes, stored side by side, and the next convolution reads them so too. Those of all groups of a
+  grouped convolution lie together.
 - Any other kernel keeps its outputs in the order of the largest buffer it reads, so that reading and writing
   walk the same way.
 
@@ -43,9 +44,13 @@ def axis_order(ast: UOp, output: int) -> tuple[int, ...]:
     axes = _ranges_of_axes(shape, store)
     if axes is None:
         return tuple(range(len(shape)))
-    last = _known_to_weights(store)
-    if last is not None:
-        return tuple(sorted(range(len(shape)), key=lambda i: axes[i] in last))
+    known = _known_to_weights(store)
+    if known is not None:
+        last, shared = known
+        behind = [axis for axis, r in enumerate(axes) if r in last]
+        while behind and behind[0] > 0 and axes[behind[0] - 1] in shared:
+            behind.insert(0, behind[0] - 1)  # a convolution's groups: all its channels side by side
+        return tuple(sorted(range(len(shape)), key=behind.__contains__))
     loads = sorted((a for a in accesses if a.node.op is Ops.LOAD and a.node.src[0].src[0].op is Ops.PARAM),
                    key=lambda a: -int(a.node.src[0].src[0].arg[1]))
     for load in loads:
@@ -81,19 +86,21 @@ def _ranges_of_axes(shape: tuple[int, ...], store: MemoryAccess) -> list[UOp | N
     return found
 
 
-def _known_to_weights(store: MemoryAccess) -> frozenset[UOp] | None:
-    """The output ranges that only one operand of the store's contraction changes with: that with fewer of
-    them (a weight knows the channels, an image its rows and columns too), or the clearly smaller one."""
+def _known_to_weights(store: MemoryAccess) -> tuple[frozenset[UOp], frozenset[UOp]] | None:
+    """(the output ranges that only one operand of the store's contraction changes with, those that both
+    change with). That operand is the one with fewer of them (a weight knows the channels, an image its rows
+    and columns too), or the clearly smaller one."""
     for node in store.node.toposort():
         contraction = contraction_of(node)
         if contraction is None or node.ranges != frozenset(store.node.closed_ranges):
             continue
         sides = (contraction.left, contraction.right)
+        shared = node.ranges - sides[0] - sides[1]
         if len(sides[0]) != len(sides[1]):
-            return min(sides, key=len)
+            return min(sides, key=len), shared
         sizes = [_items_read(s) for s in contraction.factors]
         if 2 * min(sizes) <= max(sizes):
-            return sides[0] if sizes[0] < sizes[1] else sides[1]
+            return sides[0] if sizes[0] < sizes[1] else sides[1], shared
     return None
 
 
