@@ -23,8 +23,9 @@ from typing import Any
 
 from bench.results import columns
 
-NEEDS = {"tinygrad": "tokenizers", "xllamacpp": "xllamacpp", "transformers": "transformers"}
-"""The libraries, each with the package without which it is left out."""
+NEEDS = {"tinygrad": ("tokenizers",), "xllamacpp": ("xllamacpp",),
+         "transformers": ("transformers", "accelerate", "gguf")}
+"""The libraries, each with the packages without which it is left out."""
 PROMPT_TOKENS, TOKENS = 441, 64
 
 
@@ -186,7 +187,7 @@ class Library:
 
 def run_language_models(rounds: int, threads: int, wanted: Sequence[str] | None = None) -> list[ModelRow]:
     """Turns of all libraries that are installed, one after another; the first of each is not counted."""
-    names = [name for name, package in NEEDS.items() if importlib.util.find_spec(package) is not None
+    names = [name for name, packages in NEEDS.items() if all(map(importlib.util.find_spec, packages))
              and (wanted is None or name in wanted)]
     libraries: list[Library] = []
     try:

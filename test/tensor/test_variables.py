@@ -1,6 +1,7 @@
 """Bound Variables as sizes and places: what NumPy, or the same with integers, gives, for every value, with
 one compilation. A test for each sentence of docs/variables.md."""
 import math
+import operator
 import pickle
 from itertools import pairwise
 
@@ -216,6 +217,18 @@ def test_a_shape_has_expressions_that_compare_by_what_they_are():
     assert Tensor(X)[n - 1:n].shape == (1, 8)
     assert "n=5, 8" in repr(x)
     assert n.val == 5 and (n * 2 + 1).val == 11
+
+
+@pytest.mark.parametrize("name", ["add", "sub", "mul", "truediv", "floordiv", "mod", "lt", "ge"])
+def test_arithmetic_of_a_size_and_a_tensor_is_that_of_its_value(name: str) -> None:
+    size = Tensor.ones(10).shrink(((0, Variable("n", 1, 10).bind(4)),)).shape[0]
+    values, operation = np.array([1.0, 3.0, 4.5], np.float32), getattr(operator, name)
+    for found, expected in ((operation(size, Tensor(values)), operation(4, values)),
+                            (operation(Tensor(values), size), operation(values, 4))):
+        np.testing.assert_array_equal(found.numpy(), expected)
+    with pytest.raises(SizeError, match="n=4 is an expression of Variables"):
+        operation(size, 2.5)
+    assert repr(size + np.int64(3)) == "n + 3=7"
 
 
 def test_a_comparison_that_the_bounds_decide_is_a_bool():

@@ -13,7 +13,9 @@ Memory is laid out for the largest values (`largest`), so strides are known. Nex
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import wraps
 from itertools import pairwise
+from numbers import Integral, Number
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tinygrad.dtype import dtypes
@@ -30,6 +32,19 @@ else:
 
 class SizeError(TypeError):
     """A question that only the value of a Variable answers."""
+
+
+def _of_integers(operation: Callable[[Size, int], Any]) -> Callable[[Size, int], Any]:
+    """An operator of a size and an integer; of a number that is none it would have to know the size. What it
+    is of anything else, that says itself (a Tensor)."""
+
+    @wraps(operation)
+    def operate(size: Size, other: int) -> Any:
+        if isinstance(other, (int, Integral, Size)) or is_expression(other):
+            return operation(size, other)
+        return operation(size.__index__(), other) if isinstance(other, Number) else NotImplemented
+
+    return operate
 
 
 class Size(Integer):
@@ -64,27 +79,35 @@ class Size(Integer):
 
     # --- arithmetic -----------------------------------------------------------------------------------------
 
+    @_of_integers
     def __add__(self, other: int) -> int:
         return Size.of(self.node + node_of(other))
 
+    @_of_integers
     def __sub__(self, other: int) -> int:
         return Size.of(self.node - node_of(other))
 
+    @_of_integers
     def __mul__(self, other: int) -> int:
         return Size.of(self.node * node_of(other))
 
+    @_of_integers
     def __floordiv__(self, other: int) -> int:
         return Size.of(self.node // node_of(other))
 
+    @_of_integers
     def __mod__(self, other: int) -> int:
         return Size.of(self.node % node_of(other))
 
+    @_of_integers
     def __rsub__(self, other: int) -> int:
         return Size.of(node_of(other) - self.node)
 
+    @_of_integers
     def __rfloordiv__(self, other: int) -> int:
         return Size.of(node_of(other) // self.node)
 
+    @_of_integers
     def __rmod__(self, other: int) -> int:
         return Size.of(node_of(other) % self.node)
 
@@ -96,15 +119,19 @@ class Size(Integer):
 
     # --- comparisons ----------------------------------------------------------------------------------------
 
+    @_of_integers
     def __lt__(self, other: int) -> bool:
         return _decided(self.node < node_of(other), self, "<", other)
 
+    @_of_integers
     def __le__(self, other: int) -> bool:
         return _decided(self.node <= node_of(other), self, "<=", other)
 
+    @_of_integers
     def __gt__(self, other: int) -> bool:
         return _decided(self.node > node_of(other), self, ">", other)
 
+    @_of_integers
     def __ge__(self, other: int) -> bool:
         return _decided(self.node >= node_of(other), self, ">=", other)
 
@@ -118,7 +145,13 @@ class Size(Integer):
                         "call: it cannot be read as a number here; value_of(size) gives the one that is "
                         "bound now")
 
-    __int__ = __float__ = __truediv__ = __rtruediv__ = __index__  # type: ignore[assignment]
+    __int__ = __float__ = __index__
+
+    @_of_integers
+    def __truediv__(self, other: int) -> float:
+        return self.__index__() / other
+
+    __rtruediv__ = __truediv__
 
     def __repr__(self) -> str:
         text = text_of(self.node)
