@@ -12,7 +12,7 @@ from tinygrad import Tensor, Variable, dtypes
 from tinygrad.codegen.compile import stages_of
 from tinygrad.codegen.lower import lower
 from tinygrad.codegen.opt.choose import choose_plan
-from tinygrad.codegen.opt.opts import ByteDot
+from tinygrad.codegen.opt.opts import ByteDot, PartitionLoop
 from tinygrad.codegen.opt.plan import Plan, apply_opt
 from tinygrad.codegen.opt.word_bytes import byte_dots
 from tinygrad.graph.ops import Ops
@@ -145,6 +145,17 @@ def test_a_product_reads_words_in_one_kernel(rows: int) -> None:
     floats = [int(n.arg[1]) for n in nest.toposort() if n.op is Ops.PARAM and n.dtype.is_float]
     assert max(floats) < 192 * 256 / 16
     assert any(isinstance(opt, ByteDot) for opt in choose_plan(nest, CORE.machine).opts)
+
+
+def test_a_product_that_is_stored_by_heads_is_not_cut_into_them() -> None:
+    packed, _ = stored("Q4_1", 192, 256)
+    rows = RoundedRows(Tensor.randn(40, 256).realize())
+    made = BlockWeights.of(packed).product(rows).reshape(40, 3, 64).transpose(0, 1)
+    cache = Tensor.zeros(3, 40, 64).contiguous().realize()
+    nest = lower(cache.assign(made + 0.5).schedule()[-1].ast)
+    plan = choose_plan(nest, CORE.machine)
+    assert any(isinstance(opt, ByteDot) for opt in plan.opts)
+    assert all(not isinstance(opt, PartitionLoop) for opt in plan.opts)
 
 
 def test_a_product_takes_as_many_rows_as_a_variable_says() -> None:

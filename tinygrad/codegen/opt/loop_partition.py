@@ -86,8 +86,10 @@ def partitions(nest: UOp, lanes: int) -> tuple[UOp, list[int]] | None:
 
 
 def _is_window(node: UOp) -> bool:
-    """True for a REDUCE over few items."""
-    return node.op is Ops.REDUCE and prod(r.extent for r in node.closed_ranges) <= MOST_TAPS
+    """True for a REDUCE over few items, those of the sums that it adds up counted too."""
+    inside = [n for n in node.toposort() if n.op in ACCUMULATING]
+    taps = prod(r.extent for n in inside for r in n.closed_ranges)
+    return all(n.op is Ops.REDUCE for n in inside) and taps <= MOST_TAPS
 
 
 def _differences(store: UOp) -> list[UOp]:
