@@ -6,6 +6,7 @@ raise where the user's sizes, dtypes or devices do not fit, with both sides in t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from tinygrad.graph.ops import Family, Ops
@@ -95,9 +96,18 @@ def _check_dtype(op: Ops, dtype: DType, src: tuple[UOp, ...]) -> None:
 
 
 def check_reshape(old: Shape, new: Shape) -> None:
+    if is_symbolic(old) or is_symbolic(new):
+        _check_symbolic_reshape(old, new)
+    elif prod(new) != prod(old):
+        raise ValueError(f"cannot reshape {old} ({prod(old)} items) to {new} ({prod(new)} items)")
+
+
+@lru_cache(1 << 10)
+def _check_symbolic_reshape(old: Shape, new: Shape) -> None:
+    """Remembered: the layers of a model ask it again and again, and arithmetic of sizes takes its time."""
     if prod(new) != prod(old):
         raise ValueError(f"cannot reshape {old} ({prod(old)} items) to {new} ({prod(new)} items)")
-    if (is_symbolic(old) or is_symbolic(new)) and not reshapes_in_memory(old, new):
+    if not reshapes_in_memory(old, new):
         raise ValueError(f"cannot reshape {old} to {new}: an axis whose size is not known can be merged with "
                          "axes inside it, of known sizes, or split so, but not with axes around it")
 

@@ -40,7 +40,7 @@ def _of_integers(operation: Callable[[Size, int], Any]) -> Callable[[Size, int],
 
     @wraps(operation)
     def operate(size: Size, other: int) -> Any:
-        if isinstance(other, (int, Integral, Size)) or is_expression(other):
+        if isinstance(other, (int, Size, Integral)) or is_expression(other):
             return operation(size, other)
         return operation(size.__index__(), other) if isinstance(other, Number) else NotImplemented
 
