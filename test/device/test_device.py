@@ -172,7 +172,7 @@ def test_memory_that_cannot_be_shared_is_copied() -> None:
     for memory in (array.T, array[:, ::2], fixed, odd):
         buffer = Buffer.from_numpy(memory)
         assert buffer.address != memory.ctypes.data
-        np.testing.assert_array_equal(buffer.numpy(), given.reshape(-1))
+        np.testing.assert_array_equal(buffer.numpy(), memory.reshape(-1))
 
 
 def test_a_type_without_tensors_is_refused() -> None:

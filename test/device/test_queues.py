@@ -216,6 +216,29 @@ def test_replays_in_flight_have_their_own_arguments(gate: Timeline) -> None:
         np.testing.assert_array_equal(out.numpy(), a * 2 + b)
 
 
+def test_what_a_replay_reads_in_every_run_is_not_written_before_it_did(gate: Timeline) -> None:
+    weight, x = Tensor(drawn(300)).realize(), Tensor(drawn(300)).realize()
+    before, given, new = weight.numpy().copy(), x.numpy().copy(), drawn(300)
+
+    @TinyJit
+    def step(x: Tensor) -> Tensor:
+        return ((x * weight).contiguous() + 1).realize()
+
+    for _ in range(5):
+        step(x)
+    Device["CPU"].queue.wait(gate.point(1))
+    found = step(x)
+    memory = weight.uop.base.storage.buffer
+    writer, errors = in_thread(lambda: memory.copyin(new.view(np.uint8).data))
+    writer.join(0.2)
+    assert writer.is_alive(), "it waits for the replay"
+    gate.set(1)
+    writer.join(30)
+    assert not errors
+    np.testing.assert_array_equal(found.numpy(), before * given + 1)
+    np.testing.assert_array_equal(step(x).numpy(), new * given + 1)
+
+
 def test_memory_that_is_freed_while_in_use_is_not_filled_by_the_host(gate: Timeline) -> None:
     gc.collect()
     a, b = drawn(5000), drawn(5000)

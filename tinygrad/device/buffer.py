@@ -15,7 +15,7 @@ import numpy as np
 from tinygrad import observer
 from tinygrad.device.allocator import Allocator, Owner
 from tinygrad.device.devices import Device
-from tinygrad.device.queue import CommandQueue, TimelinePoint, Uses
+from tinygrad.device.queue import CommandQueue, RepeatedReads, TimelinePoint, Uses
 from tinygrad.dtype import DType, dtype_from_numpy
 from tinygrad.helpers import complete
 
@@ -142,8 +142,7 @@ class Buffer(Owner):
     @staticmethod
     def add_uses(point: TimelinePoint, buffers: Sequence[Buffer], outputs: int) -> bool:
         """As `add_use`, of a command that writes the first `outputs` of these and reads the others. Returns
-        whether one is exposed. A replay of a language model has 700: nothing is called for those that only it
-        reads."""
+        whether one is exposed."""
         exposed = False
         for buffer in buffers[:outputs]:
             buffer.add_use(point, True)
@@ -160,6 +159,25 @@ class Buffer(Owner):
                 uses.add_read(point)
             if root._owner is not None or root._seen:
                 exposed = True
+        return exposed
+
+    @staticmethod
+    def add_repeated_reads(reads: RepeatedReads, point: TimelinePoint, buffers: Sequence[Buffer]) -> bool:
+        """As `add_uses`, of a command that reads these in every run, now at `point`: a replay of a language
+        model 700 of them. They are looked at only where one may not know of `reads`, or was exposed."""
+        reads.point = point
+        if reads.is_noted:
+            return False
+        reads.is_noted = True
+        exposed = False
+        for buffer in buffers:
+            root = buffer.root
+            if root.uses is None:
+                root.uses = Uses()
+            root.uses.add_repeated(reads)
+            exposed = exposed or root.is_exposed
+        if exposed:
+            reads.is_noted = False
         return exposed
 
     def wait_to_read(self, ordering: CommandQueue | None = None) -> None:
@@ -200,7 +218,8 @@ class Buffer(Owner):
             device = Device[self.device]
             self.wait_to_write(device.allocator.queue)
             device.allocator.copyin(self._memory, source)
-            if self.whole is None:
+            if self.whole is None and self.uses is not None:
+                self.uses.forget_repeated()
                 self.uses = None
 
     def copyout(self, target: memoryview) -> None:
@@ -243,9 +262,12 @@ class Buffer(Owner):
         self.wait_to_read()
         self.wait_to_write()
         memory = _HostMemory(self)
-        if self.root._seen is None:
-            self.root._seen = weakref.WeakSet()
-        self.root._seen.add(memory)
+        root = self.root
+        if root._seen is None:
+            root._seen = weakref.WeakSet()
+        root._seen.add(memory)
+        if root.uses is not None:
+            root.uses.forget_repeated()  # which are waited for from now on
         return np.asarray(memory).view(self.dtype.numpy)
 
     def copied(self) -> np.ndarray[Any, Any]:

@@ -119,14 +119,35 @@ class Timestamp:
         return self._seconds
 
 
+MOST_REPEATED = 8
+"""Commands that read the same memory again and again, beyond which those that are past are forgotten."""
+
+
+class RepeatedReads:
+    """What a command that is given again and again reads each time: it is noted once in the `Uses` of all
+    that memory, and has the point of its last run."""
+
+    __slots__ = ("is_noted", "point")
+
+    def __init__(self) -> None:
+        self.point: TimelinePoint | None = None
+        self.is_noted = False
+        """False where some of the memory may not know of it (any more)"""
+
+    @property
+    def is_past(self) -> bool:
+        return self.point is None or self.point.is_past
+
+
 class Uses:
     """The unfinished commands that use a piece of memory."""
 
-    __slots__ = ("reads", "written")
+    __slots__ = ("reads", "repeated", "written")
 
     def __init__(self, reads: Iterable[TimelinePoint] = ()) -> None:
         self.written: TimelinePoint | None = None
         self.reads: list[TimelinePoint] = list(reads)
+        self.repeated: list[RepeatedReads] = []
 
     def before_reading(self, order: Order | None = None) -> list[TimelinePoint]:
         """What has to be past before the content is there; not what is sure to be for commands of the queue
@@ -142,7 +163,8 @@ class Uses:
 
     def before_writing(self, order: Order | None = None) -> list[TimelinePoint]:
         """What has to be past before the content may change; not what `order` keeps in order."""
-        found = [*self.before_reading(order), *self.reads]
+        repeated = [r.point for r in self.repeated if r.point is not None]
+        found = [*self.before_reading(order), *self.reads, *repeated]
         return [p for p in found if p.queue is not order and not p.is_past] if found else found
 
     def add_read(self, point: TimelinePoint) -> None:
@@ -154,6 +176,22 @@ class Uses:
         """Take note of a command that writes, after all that `before_writing` says; None: it is done."""
         self.written = point
         self.reads.clear()
+        if self.repeated:
+            self.forget_repeated()
+
+    def add_repeated(self, reads: RepeatedReads) -> None:
+        """Know of a command's reads from now on, run after run."""
+        if reads not in self.repeated:
+            if len(self.repeated) >= MOST_REPEATED:
+                self.forget_repeated(past_only=True)
+            self.repeated.append(reads)
+
+    def forget_repeated(self, past_only: bool = False) -> None:
+        """Let the commands that read again and again note themselves anew in their next runs."""
+        kept = [r for r in self.repeated if past_only and not r.is_past]
+        for reads in self.repeated:
+            reads.is_noted = reads in kept and reads.is_noted
+        self.repeated = kept
 
 
 class CollectiveGroup(NamedTuple):

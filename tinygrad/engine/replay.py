@@ -22,7 +22,7 @@ from tinygrad import observer
 from tinygrad.codegen.compile import CompiledKernel, compiled_kernel
 from tinygrad.device import Buffer, Device
 from tinygrad.device.host import seconds_of
-from tinygrad.device.queue import CommandQueue, GatheredCopy, ThreadedQueue
+from tinygrad.device.queue import CommandQueue, GatheredCopy, RepeatedReads, ThreadedQueue
 from tinygrad.dtype import dtypes
 from tinygrad.engine.copying import Transfer, transfer_of
 from tinygrad.engine.realize import Submission, allocate
@@ -125,6 +125,10 @@ class Taken:
     """(number among `arguments`, the place whose address is to stand there)"""
     open_buffers: list[tuple[int, int]]
     """(number among `buffers`, the place whose memory is to stand there)"""
+    reads: RepeatedReads
+    """those of the buffers that are read, and the same in every run"""
+    read: list[Buffer]
+    """these buffers"""
 
 
 @dataclass
@@ -158,12 +162,13 @@ class Together:
             there = lasting.buffers
             places = [place for _, place in self.places]
             addresses = [there[place].address if place in there else 0 for place in places]
+            buffers = [there.get(used) if isinstance(used, int) else used for used in self.used]
             known = lasting.taken[id(self)] = Taken(
-                np.array(addresses + [0] * len(self.variables), np.int64),
-                [there.get(used) if isinstance(used, int) else used for used in self.used],
+                np.array(addresses + [0] * len(self.variables), np.int64), buffers,
                 [(i, place) for i, place in enumerate(places) if place not in there],
                 [(i, used) for i, used in enumerate(self.used)
-                 if isinstance(used, int) and used not in there])
+                 if isinstance(used, int) and used not in there],
+                RepeatedReads(), [buffer for buffer in buffers[self.outputs:] if buffer is not None])
         return known
 
     def filled(self, given: Mapping[int, Buffer], lasting: Lasting, values: Values
@@ -182,8 +187,10 @@ class Together:
     def __call__(self, run: Submission, given: Mapping[int, Buffer], lasting: Lasting, values: Values
                  ) -> None:
         arguments, buffers = self.filled(given, lasting, values)
+        taken = self.taken(lasting)
+        others = [*buffers[:self.outputs], *[given[p] for i, p in taken.open_buffers if i >= self.outputs]]
         run.kernels(self.device, self.kernels, (self.changing, arguments), buffers, self.outputs,
-                    self.seconds)
+                    self.seconds, (taken.reads, taken.read, others))
         self.count_run()
 
     def run_at_once(self, given: Mapping[int, Buffer], lasting: Lasting, values: Values) -> bool:
