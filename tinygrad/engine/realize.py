@@ -488,9 +488,8 @@ class Submission:
         sources = ordered(queue, buffers, outputs) if any(map(_USES, buffers)) else ()
         self.giving = self.steps, queue, queue.accepted
         point = queue.exec_list(recorded, *changes, self.seconds, sources)
-        reads, again, others = noted
-        self.note(point, others, outputs)
-        if point is not None and Buffer.add_repeated_reads(reads, point, again):
+        self.note(point, noted[2], outputs)
+        if point is not None and Buffer.add_repeated_reads(noted[0], point, noted[1]):
             self.exposed.append(point)
         self.steps += 1
 
