@@ -20,8 +20,8 @@ from queue_programs import other_gate as other_gate
 from queue_programs import queue as queue
 
 from tinygrad import Device, Tensor, TinyJit, dtypes
-from tinygrad.device import Buffer
-from tinygrad.device.queue import CommandQueue, RepeatedReads, TimelinePoint, Uses
+from tinygrad.device import Buffer, RepeatedUse
+from tinygrad.device.queue import CommandQueue, TimelinePoint, Uses
 from tinygrad.engine.realize import ordered
 from tinygrad.helpers import Context, GlobalCounters
 from tinygrad.runtime.cpu_queue import HostQueue, Timeline
@@ -165,16 +165,16 @@ def test_many_uses_are_noted_as_one_by_one(gate: Timeline, other_gate: Timeline)
 
 def test_reads_that_are_repeated_are_noted_once_until_something_happens(gate: Timeline) -> None:
     memory = [Buffer("CPU", 4, dtypes.float32).allocate() for _ in range(3)]
-    values, reads = np.zeros(4, np.float32), RepeatedReads()
+    values, again = np.zeros(4, np.float32), RepeatedUse(memory)
 
     def awaited(buffer: Buffer) -> list[int]:
         return [point.value for point in buffer.root.uses.before_writing()] if buffer.uses else []
 
     for run in range(1, 9):
-        noted = reads.is_noted
-        assert not Buffer.add_repeated_reads(reads, gate.point(run), memory)
+        noted = again.reads.is_noted
+        assert not again.note(gate.point(run))
         assert [awaited(buffer)[-1] for buffer in memory] == [run] * 3, "each run stands for those before"
-        assert noted == (run not in (1, 4, 7)) and reads.is_noted
+        assert noted == (run not in (1, 4, 7)) and again.reads.is_noted
         if run == 3:
             memory[0].add_use(gate.point(run), True)  # another command writes, in the queue's order
         elif run == 6:
@@ -184,11 +184,11 @@ def test_reads_that_are_repeated_are_noted_once_until_something_happens(gate: Ti
     assert [awaited(buffer) for buffer in memory] == [[]] * 3
     array = memory[2].numpy()
     for _ in range(2):
-        assert Buffer.add_repeated_reads(reads, gate.point(9), memory), "an array shows it: it is waited for"
+        assert again.note(gate.point(9)), "an array shows it: it is waited for"
     del array
-    assert not Buffer.add_repeated_reads(reads, gate.point(9), memory) and reads.is_noted
+    assert not again.note(gate.point(9)) and again.reads.is_noted
     for _ in range(20):
-        Buffer.add_repeated_reads(RepeatedReads(), gate.point(8), memory)
+        RepeatedUse(memory).note(gate.point(8))
     assert memory[0].uses is not None and len(memory[0].uses.repeated) <= 8
     assert 9 in awaited(memory[0])
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from tinygrad.device.allocator import Allocator as Allocator
 from tinygrad.device.buffer import Buffer as Buffer
+from tinygrad.device.buffer import RepeatedUse as RepeatedUse
 from tinygrad.device.devices import CompiledDevice as CompiledDevice
 from tinygrad.device.devices import Device as Device
 from tinygrad.device.devices import Program as Program

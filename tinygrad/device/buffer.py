@@ -161,25 +161,6 @@ class Buffer(Owner):
                 exposed = True
         return exposed
 
-    @staticmethod
-    def add_repeated_reads(reads: RepeatedReads, point: TimelinePoint, buffers: Sequence[Buffer]) -> bool:
-        """As `add_uses`, of a command that reads these in every run, now at `point`: a replay of a language
-        model 700 of them. They are looked at only where one may not know of `reads`, or was exposed."""
-        reads.point = point
-        if reads.is_noted:
-            return False
-        reads.is_noted = True
-        exposed = False
-        for buffer in buffers:
-            root = buffer.root
-            if root.uses is None:
-                root.uses = Uses()
-            root.uses.add_repeated(reads)
-            exposed = exposed or root.is_exposed
-        if exposed:
-            reads.is_noted = False
-        return exposed
-
     def wait_to_read(self, ordering: CommandQueue | None = None) -> None:
         """Return when the content is there, for who does not read it in the order of `ordering`. Raises what
         computing it raised."""
@@ -284,3 +265,29 @@ class _HostMemory:
         self.buffer = buffer
         self.__array_interface__ = {"version": 3, "shape": (buffer.nbytes,), "typestr": "|u1",
                                     "data": (buffer.address, False)}
+
+
+class RepeatedUse:
+    """Memory that a command reads in every run: a replay of a language model that of 700 buffers."""
+
+    def __init__(self, buffers: Sequence[Buffer]) -> None:
+        self.buffers = buffers
+        self.reads = RepeatedReads()
+
+    def note(self, point: TimelinePoint) -> bool:
+        """As `Buffer.add_uses`, of a run at `point`. The buffers are looked at only where one may not know of
+        these reads, or was exposed."""
+        self.reads.point = point
+        if self.reads.is_noted:
+            return False
+        self.reads.is_noted = True
+        exposed = False
+        for buffer in self.buffers:
+            root = buffer.root
+            if root.uses is None:
+                root.uses = Uses()
+            root.uses.add_repeated(self.reads)
+            exposed = exposed or root.is_exposed
+        if exposed:
+            self.reads.is_noted = False
+        return exposed

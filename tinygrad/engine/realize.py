@@ -24,8 +24,8 @@ import numpy as np
 
 from tinygrad import observer
 from tinygrad.codegen.compile import CompiledKernel, compile_kernels, compiled_kernel
-from tinygrad.device import Buffer, Device
-from tinygrad.device.queue import CommandQueue, Order, RepeatedReads, TimelinePoint, clock
+from tinygrad.device import Buffer, Device, RepeatedUse
+from tinygrad.device.queue import CommandQueue, Order, TimelinePoint, clock
 from tinygrad.dtype import DType, dtypes
 from tinygrad.engine import immediate
 from tinygrad.engine.copying import queue_for_copy, transfer_of
@@ -477,10 +477,10 @@ class Submission:
 
     def kernels(self, device: str, recorded: Any, changes: tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]],
                 buffers: Sequence[Buffer], outputs: int, seconds: float,
-                noted: tuple[RepeatedReads, Sequence[Buffer], Sequence[Buffer]]) -> None:
+                again: RepeatedUse, others: Sequence[Buffer]) -> None:
         """Run kernels that a device's queue recorded, after changing the arguments whose numbers and values
-        are given, on memory of which no buffer is a part of another. `noted`: what stands for the reads that
-        are the same in every run, their buffers, and the other buffers, outputs first."""
+        are given, on memory of which no buffer is a part of another: `again`, what they read in every run,
+        and the `others`, outputs first."""
         self.begin_copies()
         queue = Device[device].queue
         self.queues.add(queue)
@@ -488,8 +488,8 @@ class Submission:
         sources = ordered(queue, buffers, outputs) if any(map(_USES, buffers)) else ()
         self.giving = self.steps, queue, queue.accepted
         point = queue.exec_list(recorded, *changes, self.seconds, sources)
-        self.note(point, noted[2], outputs)
-        if point is not None and Buffer.add_repeated_reads(noted[0], point, noted[1]):
+        self.note(point, others, outputs)
+        if point is not None and again.note(point):
             self.exposed.append(point)
         self.steps += 1
 

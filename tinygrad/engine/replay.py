@@ -20,9 +20,9 @@ import numpy as np
 
 from tinygrad import observer
 from tinygrad.codegen.compile import CompiledKernel, compiled_kernel
-from tinygrad.device import Buffer, Device
+from tinygrad.device import Buffer, Device, RepeatedUse
 from tinygrad.device.host import seconds_of
-from tinygrad.device.queue import CommandQueue, GatheredCopy, RepeatedReads, ThreadedQueue
+from tinygrad.device.queue import CommandQueue, GatheredCopy, ThreadedQueue
 from tinygrad.dtype import dtypes
 from tinygrad.engine.copying import Transfer, transfer_of
 from tinygrad.engine.realize import Submission, allocate
@@ -125,10 +125,8 @@ class Taken:
     """(number among `arguments`, the place whose address is to stand there)"""
     open_buffers: list[tuple[int, int]]
     """(number among `buffers`, the place whose memory is to stand there)"""
-    reads: RepeatedReads
+    again: RepeatedUse
     """those of the buffers that are read, and the same in every run"""
-    read: list[Buffer]
-    """these buffers"""
 
 
 @dataclass
@@ -168,7 +166,7 @@ class Together:
                 [(i, place) for i, place in enumerate(places) if place not in there],
                 [(i, used) for i, used in enumerate(self.used)
                  if isinstance(used, int) and used not in there],
-                RepeatedReads(), [buffer for buffer in buffers[self.outputs:] if buffer is not None])
+                RepeatedUse([buffer for buffer in buffers[self.outputs:] if buffer is not None]))
         return known
 
     def filled(self, given: Mapping[int, Buffer], lasting: Lasting, values: Values
@@ -190,7 +188,7 @@ class Together:
         taken = self.taken(lasting)
         others = [*buffers[:self.outputs], *[given[p] for i, p in taken.open_buffers if i >= self.outputs]]
         run.kernels(self.device, self.kernels, (self.changing, arguments), buffers, self.outputs,
-                    self.seconds, (taken.reads, taken.read, others))
+                    self.seconds, taken.again, others)
         self.count_run()
 
     def run_at_once(self, given: Mapping[int, Buffer], lasting: Lasting, values: Values) -> bool:

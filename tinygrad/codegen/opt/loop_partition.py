@@ -72,7 +72,7 @@ def partitions(nest: UOp, lanes: int) -> tuple[UOp, list[int]] | None:
     fewer of them than vectors of `lanes` along memory; None where there is none. Of windows only a loop along
     memory: what is masked around it is so for whole vectors."""
     reduces = [n for n in nest.toposort() if n.op in ACCUMULATING]
-    if writes_what_it_reads(nest) or not all(map(_is_window, reduces)):
+    if writes_what_it_reads(nest) or not _are_windows(reduces):
         return None
     for store in nest.src:
         differences = _differences(store)
@@ -85,11 +85,17 @@ def partitions(nest: UOp, lanes: int) -> tuple[UOp, list[int]] | None:
     return None
 
 
-def _is_window(node: UOp) -> bool:
-    """True for a REDUCE over few items, those of the sums that it adds up counted too."""
-    inside = [n for n in node.toposort() if n.op in ACCUMULATING]
-    taps = prod(r.extent for n in inside for r in n.closed_ranges)
-    return all(n.op is Ops.REDUCE for n in inside) and taps <= MOST_TAPS
+def _are_windows(reduces: Sequence[UOp]) -> bool:
+    """True for REDUCEs, sources first, over few items each, those of the sums that run anew inside its loops
+    counted too."""
+    taps: dict[UOp, int] = {}
+    for node in reduces:
+        loops = frozenset(node.closed_ranges)
+        inside = [taps[n] for n in node.src[0].toposort() if n in taps and loops & n.ranges]
+        taps[node] = int(prod(r.extent for r in loops)) * max(inside, default=1)
+        if node.op is not Ops.REDUCE or taps[node] > MOST_TAPS:
+            return False
+    return True
 
 
 def _differences(store: UOp) -> list[UOp]:
