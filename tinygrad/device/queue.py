@@ -261,6 +261,14 @@ class CommandQueue:
         self.ran += 1
         return None
 
+    def exec_timed(self, program: Program, addresses: Sequence[int], variables: Sequence[int], extent: int,
+                   work: float = 0.0, sources: tuple[TimelinePoint, ...] = ()
+                   ) -> tuple[TimelinePoint | None, Timestamp, Timestamp]:
+        """As `exec`, with the moments at which the kernel begins and ends."""
+        begun = self.timestamp()
+        point = self.exec(program, addresses, variables, extent, work, sources)
+        return point, begun, self.timestamp()
+
     def copy(self, target: Buffer, source: Buffer, offset: int, sources: tuple[TimelinePoint, ...] = ()
              ) -> TimelinePoint | None:
         """Fill `target` with the bytes of `source` from `offset` on."""

@@ -451,29 +451,24 @@ class Submission:
         addresses = [b.address for b in buffers]
         if DEBUG.value >= 2:
             Device.synchronize()
-            sources = ordered(queue, buffers, outputs)
-            start = queue.timestamp()
-            self.giving = self.steps, queue, queue.accepted
-            queue.exec(kernel.program, addresses, variables, kernel.extent, 0.0, sources)
-            self.steps += 1
-            end = queue.timestamp()
-            if observer.active is not None:
-                observer.active.kernel_run(kernel, device, start, end)
-            count(kernel, device, end.seconds - start.seconds)
-            return
         self.queues.add(queue)
         self.seconds += kernel.estimate.seconds
         sources = ordered(queue, buffers, outputs)
-        watcher = observer.active
-        begun = None if watcher is None else queue.timestamp()
+        given = kernel.program, addresses, variables, kernel.extent, self.seconds, sources
         self.giving = self.steps, queue, queue.accepted
-        point = queue.exec(kernel.program, addresses, variables, kernel.extent, self.seconds, sources)
+        seconds, watcher = 0.0, observer.active
+        if watcher is None and DEBUG.value < 2:
+            point = queue.exec(*given)
+        else:
+            point, begun, ended = queue.exec_timed(*given)
         if point is not None:
             self.note(point, buffers, outputs)
         self.steps += 1
         if watcher is not None:
-            watcher.kernel_run(kernel, device, begun, queue.timestamp())
-        count(kernel, device, 0.0)
+            watcher.kernel_run(kernel, device, begun, ended)
+        if DEBUG.value >= 2:
+            seconds = ended.seconds - begun.seconds
+        count(kernel, device, seconds)
 
     def kernels(self, device: str, recorded: Any, changes: tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]],
                 buffers: Sequence[Buffer], outputs: int, seconds: float,

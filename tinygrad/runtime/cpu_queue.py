@@ -14,6 +14,7 @@ from array import array
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -210,14 +211,36 @@ class CPUQueue(TimelineQueue):
             if self.runs_here(work, sources):
                 program(addresses, variables, extent)
                 return None
-            if not isinstance(program, CPUProgram):
-                raise TypeError(f"{describe(program)} is no kernel of this queue, which runs machine code")
-            threads = pool()
-            threads.need_scratch(program.scratch)
-            arguments = array("q", [*addresses, *variables])
-            start = arguments.buffer_info()[0]
-            return self.push(CommandKind.EXEC, program.function, start, start + 8 * len(addresses), extent,
-                             threads.chunk_of(extent), kept=(program, arguments), sources=sources)
+            return self.push_kernel(program, array("q", [*addresses, *variables]), len(addresses), extent,
+                                    sources)
+
+    def exec_timed(self, program: Program, addresses: Sequence[int], variables: Sequence[int], extent: int,
+                   work: float = 0.0, sources: tuple[TimelinePoint, ...] = ()
+                   ) -> tuple[TimelinePoint | None, Timestamp, Timestamp]:
+        with self.lock:
+            if self.runs_here(work, sources):
+                begun = clock()
+                program(addresses, variables, extent)
+                ended = clock()
+                return None, Timestamp(lambda: begun), Timestamp(lambda: ended)
+            words = array("q", [*addresses, *variables, 0, 0, 0, 0])
+            first = len(words) - 4
+            point = self.push_kernel(program, words, len(addresses), extent, sources, first)
+            return (point, Timestamp(partial(moment, point, words, first)),
+                    Timestamp(partial(moment, point, words, first + 2)))
+
+    def push_kernel(self, program: Program, arguments: array[int], buffers: int, extent: int,
+                    sources: tuple[TimelinePoint, ...], times: int = 0) -> TimelinePoint:
+        """Hand a kernel over: its arguments are so many buffers' addresses, then its variables; from place
+        `times` on, if that is not 0, there is room for two moments."""
+        if not isinstance(program, CPUProgram):
+            raise TypeError(f"{describe(program)} is no kernel of this queue, which runs machine code")
+        threads = pool()
+        threads.need_scratch(program.scratch)
+        start = arguments.buffer_info()[0]
+        return self.push(CommandKind.EXEC, program.function, start, start + 8 * buffers, extent,
+                         threads.chunk_of(extent), times and start + 8 * times, kept=(program, arguments),
+                         sources=sources)
 
     def record(self, calls: Sequence[CPUCall]) -> KernelList:
         return KernelList(calls)
@@ -270,14 +293,9 @@ class CPUQueue(TimelineQueue):
         if self.is_idle:
             now = clock()
             return Timestamp(lambda: now)
-        words = aligned_words(2)
-        point = self.push(CommandKind.TIMESTAMP, words.ctypes.data, kept=words)
-
-        def read() -> float:
-            point.wait()
-            return float(words[0]) + float(words[1]) * 1e-9
-
-        return Timestamp(read)
+        words = array("q", (0, 0))
+        point = self.push(CommandKind.TIMESTAMP, words.buffer_info()[0], kept=words)
+        return Timestamp(partial(moment, point, words, 0))
 
     @property
     def is_stuck(self) -> bool:
@@ -303,6 +321,12 @@ class CPUQueue(TimelineQueue):
     def restart(self) -> None:
         super().restart()
         self.make_ring()
+
+
+def moment(point: TimelinePoint, words: array[int], first: int) -> float:
+    """The moment that a command wrote into two words, seconds and nanoseconds; waits for it."""
+    point.wait()
+    return words[first] + words[first + 1] * 1e-9
 
 
 def copy_seconds(target: Buffer) -> float:

@@ -14,8 +14,8 @@ from string import Template
 
 from tinygrad.runtime.cpu_threads import CLOCK_MONOTONIC, EVERYONE, load_slots, pause_instruction
 
-COMMAND = {"kind": "i64", "a": "ptr", "b": "i64", "c": "i64", "d": "i64", "e": "i64"}
-"""What a command consists of, in slots side by side: its kind and up to five operands."""
+COMMAND = {"kind": "i64", "a": "ptr", "b": "i64", "c": "i64", "d": "i64", "e": "i64", "f": "i64"}
+"""What a command consists of, in slots side by side: its kind and up to six operands."""
 COMMAND_SLOTS = 8
 """A command with the place behind it, so that each begins at a cache line."""
 RING = 1024
@@ -34,7 +34,8 @@ class CommandKind(IntEnum):
     """What a command does, with its operands."""
 
     EXEC = 0
-    """function, buffers, variables, extent, chunk: a kernel, as `launch` runs it"""
+    """function, buffers, variables, extent, chunk, times: a kernel, as `launch` runs it; where `times` is not
+    0, it is the address of four words: the moments before and after it, each as TIMESTAMP has it"""
     LIST = 1
     """entries, count, times: kernels, as `run_list` runs them"""
     COPY = 2
@@ -166,7 +167,17 @@ $load_command
   ]
 exec:
   %c_pointer = inttoptr i64 %c to ptr
+  %is_timed = icmp ne i64 %f, 0
+  br i1 %is_timed, label %exec_timed, label %exec_untimed
+exec_untimed:
   call void @launch(ptr %pool, ptr %a, ptr %b_pointer, ptr %c_pointer, i64 %d, i64 %e)
+  br label %done
+exec_timed:
+  %before = inttoptr i64 %f to ptr
+  %before_status = call i32 @clock_gettime(i32 $CLOCK, ptr %before)
+  call void @launch(ptr %pool, ptr %a, ptr %b_pointer, ptr %c_pointer, i64 %d, i64 %e)
+  %after = getelementptr i64, ptr %before, i64 2
+  %after_status = call i32 @clock_gettime(i32 $CLOCK, ptr %after)
   br label %done
 list:
   %times = inttoptr i64 %c to ptr
