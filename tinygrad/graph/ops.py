@@ -82,7 +82,7 @@ class Ops(Enum):
 
     # graph control
     CONTIGUOUS = auto()
-    """this value becomes a buffer of its own"""
+    """this value becomes a buffer of its own; arg: None, or `Layout.FREE`"""
     ASSIGN = auto()
     """(a view of a buffer, the value that its memory takes)"""
     DETACH = auto()
@@ -193,6 +193,13 @@ class Family:
     REDUCING = frozenset({Ops.ADD, Ops.MAX, Ops.MUL})
     ACCUMULATING = REDUCING | {Ops.MULACC}
     """what a REDUCE of the loop nest does"""
+
+
+class Layout(Enum):
+    """In which order the axes of a stored value lie in memory, where that is not row-major."""
+
+    FREE = auto()
+    """as the scheduler thinks best (`schedule/layout.py`), though somebody outside sees it"""
 
 
 class RangeKind(Enum):

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from tinygrad import observer
 from tinygrad.device import Device
-from tinygrad.graph.ops import Family, Ops
+from tinygrad.graph.ops import Family, Layout, Ops
 from tinygrad.graph.shapes import inverse_permutation
 from tinygrad.graph.uop import UOp
 from tinygrad.schedule.copies import contiguous_part, is_computed, transfer
@@ -110,7 +110,7 @@ def create_schedule(sinks: list[UOp]) -> Schedule:
         if hazards <= buffered:
             raise RuntimeError(f"cannot order the writes of {', '.join(map(str, hazards))}")
         buffered |= hazards
-    plan = _ScheduleWriter(nodes, fusion, {_stored_form(s) for s in graph})
+    plan = _ScheduleWriter(nodes, fusion, {_stored_form(s) for s in graph if s.viewed.arg is not Layout.FREE})
     schedule = Schedule()
     for kernel in order:
         items = plan.items_of(kernel)

@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
+from tinygrad.torch.evaluate import FREE_LAYOUT
+
 
 @dataclass(frozen=True)
 class View:
@@ -97,6 +99,9 @@ def with_views_outside(module: GraphModule) -> tuple[GraphModule, tuple[View, ..
     graph.graph_copy(module.graph, copies)
     graph.output([copies[item] if isinstance(item, Node) else item for item in returned])
     graph.eliminate_dead_code()
+    for view in views:
+        if view.steps:  # which PyTorch makes, of memory in the order of its axes
+            copies[returned[view.source]].meta.pop(FREE_LAYOUT, None)
     return GraphModule(module, graph), tuple(views)
 
 

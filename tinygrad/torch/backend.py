@@ -24,7 +24,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 from tinygrad.torch.aliases import with_views, with_views_outside
 from tinygrad.torch.dispatch import Replayed, require_cpu
-from tinygrad.torch.evaluate import is_supported, program_of, unsupported
+from tinygrad.torch.evaluate import FREE_LAYOUT, is_supported, program_of, unsupported
 from tinygrad.torch.lists import operators_of_lists
 from tinygrad.torch.masks import index_put, with_masked_writes
 from tinygrad.torch.registry import OPERATORS, UnsupportedOperators
@@ -113,14 +113,25 @@ def part_of(graph: GraphModule, checked: bool) -> Callable[..., Any]:
 
 def partition(joint: GraphModule, inputs: Sequence[Any], **options: Any) -> tuple[GraphModule, GraphModule]:
     """A graph of a forward and a backward pass as one of each. Inside a checkpoint random numbers are kept,
-    and what else can be is computed again: a compiled graph has no generator to turn back."""
+    and what else can be is computed again: a compiled graph has no generator to turn back. What the first
+    keeps for the second is marked (`mark_free_layouts`)."""
     for node in joint.graph.nodes:
         drawn = node.args[0] if node.target is operator.getitem else node
         tags = getattr(drawn.target, "tags", ())
         if "recompute" in node.meta and torch.Tag.nondeterministic_seeded in tags:
             node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
     parts: tuple[GraphModule, GraphModule] = min_cut_rematerialization_partition(joint, inputs, **options)
+    mark_free_layouts(parts[0], options["num_fwd_outputs"])
     return parts
+
+
+def mark_free_layouts(forward: GraphModule, seen: int) -> None:
+    """Mark what only the backward pass reads of a forward pass's results, all but the first `seen`: the order
+    of its axes in memory is ours to choose."""
+    results: Any = forward.graph.output_node().args[0]
+    for result in set(results[seen:]) - set(results[:seen]):
+        if isinstance(result, Node):
+            result.meta[FREE_LAYOUT] = True
 
 
 def backend(module: GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:

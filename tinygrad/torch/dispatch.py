@@ -28,6 +28,7 @@ from tinygrad.device import Buffer, Device
 from tinygrad.device.queue import ThreadedQueue
 from tinygrad.engine.realize import Capture
 from tinygrad.engine.replay import SlotKind, Together, Values
+from tinygrad.graph.ops import Layout, Ops
 from tinygrad.graph.sizes import Size, SizeError, bound, is_symbolic, largest_shape, shape_value, value_of
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import DEBUG, JIT, argsort
@@ -37,7 +38,7 @@ from tinygrad.jit.trace import SEED, Trace, argument_source
 from tinygrad.tensor import Tensor
 from tinygrad.tensor.generator import seeded
 from tinygrad.torch.checks import collected
-from tinygrad.torch.evaluate import GraphProgram, dtype_of
+from tinygrad.torch.evaluate import FREE_LAYOUT, GraphProgram, dtype_of
 from tinygrad.torch.sizes import Symbols, expression_of, laid_out, size_of, strides_in_order
 
 Array = np.ndarray[Any, Any]
@@ -177,11 +178,11 @@ def launch_of(trace: Trace, inputs: Inputs, given: Sequence[Any], larger: Mappin
     makers: list[Callable[[], torch.Tensor]] = []
     shapes = []
     for number, output in enumerate(outputs):
-        whole = largest_shape(output.view.shape)
-        if not lies_in_order(output.view):
+        strides = strides_in_memory(output.view)
+        if strides is None:
             return None
         # a third of what torch.empty takes (1.3 us, 4.4 us)
-        makers.append(partial(_empty_strided_cpu, whole, strides_in_order(whole),
+        makers.append(partial(_empty_strided_cpu, largest_shape(output.view.shape), strides,
                               torch_dtype(output.view.dtype)))
         if output.view.has_sizes:
             bounds = output.view.with_sizes(lambda size: bound(size, inputs.variables)).shape
@@ -206,13 +207,18 @@ def picking(numbers: Sequence[int]) -> Callable[[Sequence[Any]], list[Any]]:
     return lambda given: list(take(given))
 
 
-def lies_in_order(view: UOp) -> bool:
-    """Whether items lie in the order of their axes from the beginning of memory on, which is laid out for the
-    bounds of sizes that vary."""
+def strides_in_memory(view: UOp) -> tuple[int, ...] | None:
+    """The strides of a view that shows all of its memory, from the beginning on, in whatever order of axes;
+    None of others. Memory is laid out for the bounds of sizes that vary."""
+    whole = largest_shape(view.shape)
     if view.has_sizes:
-        return view.is_whole_buffer
-    st = view.st.simplify()
-    return len(st.views) == 1 and st.views[0].contiguous and not st.views[0].offset
+        return strides_in_order(whole) if view.is_whole_buffer else None
+    shown, *others = view.st.simplify().views
+    order = sorted(range(len(whole)), key=lambda axis: -shown.strides[axis])
+    if others or shown.offset or not shown.permute(order).contiguous:
+        return None
+    strides = strides_in_order([whole[axis] for axis in order])
+    return tuple(strides[place] for place in argsort(order))
 
 
 DTYPES = {dtype_of(dtype): dtype for dtype in (
@@ -265,6 +271,13 @@ class Replayed:
         self.kind_of = kind_of if program.has_sizes else strides_of if not guarded else strides_of_gradients(
             [node.name for node in program.inputs])
         self.checked = checked
+        computed = [output for output, position in zip(program.outputs, self.passed_on, strict=True)
+                    if position is None]
+        self.orders: dict[int, tuple[int, ...] | None] = {
+            i: None for i, output in enumerate(computed) if isinstance(output, Node)
+            and FREE_LAYOUT in output.meta and not program.has_sizes}
+        """for each result whose axes may lie in any order, by its number among those that are computed: the
+        order that its first trace chose, which all others keep to, for what reads them was traced once"""
         self.result_count = self.passed_on.count(None)
         self.errors: dict[int, list[Exception]] = {}
         """those of the conditions that are one more result, by how many a trace has"""
@@ -289,8 +302,17 @@ class Replayed:
         if self.checked and checks.errors:
             self.errors[len(checks.errors)] = checks.errors
             computed.append(checks.as_tensor())
-        return [result.clone() if isinstance(result, Tensor) else None if isinstance(result, Size) else result
-                for result in computed]
+        return [self.stored(i, result) if isinstance(result, Tensor) else
+                None if isinstance(result, Size) else result for i, result in enumerate(computed)]
+
+    def stored(self, number: int, result: Tensor) -> Tensor:
+        """A result in memory of its own."""
+        if number not in self.orders:
+            return result.clone()
+        order = self.orders[number]
+        if order is None:
+            return Tensor.of(UOp.new(Ops.CONTIGUOUS, result.dtype, (result.uop,), Layout.FREE), result)
+        return result.permute(order).clone().permute(argsort(order))
 
     def __call__(self, *given: Any) -> list[Any]:
         arguments = (*given, *self.held) if self.held else given
@@ -362,7 +384,17 @@ class Replayed:
                 self.launches.clear()
             launch = self.launch_for(inputs, given, larger)
             self.launches[key] = launch if launch is None or not sizes else launch.returning(sizes)
-        return [sizes.get(i, to_torch(result)) for i, result in enumerate(results)]
+        return self.in_order([sizes.get(i, to_torch(result)) for i, result in enumerate(results)])
+
+    def in_order(self, results: list[Any]) -> list[Any]:
+        """The results, with those whose axes may lie in any order in that of the first call."""
+        for number, order in self.orders.items():
+            found = order_in_memory(results[number])  # none where there are no items
+            if order is None:
+                self.orders[number] = found
+            elif found not in (order, None):
+                results[number] = results[number].permute(order).contiguous().permute(argsort(order))
+        return results
 
     def sizes_among_outputs(self, values: Mapping[Any, UOp]) -> dict[int, int]:
         """Those of what is computed that are sizes, by their numbers there."""
@@ -387,7 +419,7 @@ class Replayed:
         with torch.no_grad():
             results = self.module(*given[:len(given) - len(self.held)])
         listed = [results] if isinstance(results, torch.Tensor) else results
-        return [result for result, position in zip(listed, self.passed_on) if position is None]
+        return self.in_order([r for r, position in zip(listed, self.passed_on) if position is None])
 
 
 MOST_LAUNCHES = 1 << 10

@@ -37,6 +37,9 @@ OF_SIZES = (torch.sym_sum, torch.sym_max, torch.sym_min, torch.sym_int)
 VIEWS = frozenset(f"aten.{name}.default" for name in ("view", "reshape", "_unsafe_view", "view_copy"))
 """Operators that take a shape, in which one size may be left out."""
 
+FREE_LAYOUT = "tinygrad_free_layout"
+"""In the notes of a node, a result that no user sees: its axes may lie in any order."""
+
 FRAME = re.compile(r'File "([^"]*)", line (\d+), in (.*)')
 """of a stack as Python prints it"""
 SETTLED = frozenset({"aten._assert_tensor_metadata.default"})
