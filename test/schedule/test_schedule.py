@@ -308,6 +308,17 @@ def test_the_columns_of_a_group_are_known_where_channels_are_joined(groups: int)
     close(result, expected, 1e-4)
 
 
+@pytest.mark.parametrize("heads", [1, 4])
+def test_the_columns_of_a_head_are_known_where_heads_are_joined(heads: int) -> None:
+    """What attention gives, scaled once its heads lie side by side again, is tiled as a batch of products."""
+    weights, values = held(normal(2, heads, 9, 11)), held(normal(2, heads, 11, 16))
+    joined = (weights @ values).transpose(1, 2).reshape(2, 9, 16 * heads) * 0.125 + 1
+    [item] = joined.schedule()
+    assert any(contraction_of(node) for node in lower(item.ast).toposort())
+    expected = np.einsum("bhtk,bhkd->bthd", weights.numpy(), values.numpy()).reshape(2, 9, -1) * 0.125 + 1
+    close(joined, expected, 1e-4)
+
+
 def test_the_channels_of_all_groups_lie_side_by_side() -> None:
     """What reads them does not have to know of the groups."""
     x, w = held(normal(1, 32, 12, 12)), held(normal(48, 8, 3, 3))

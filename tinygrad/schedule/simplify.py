@@ -11,6 +11,7 @@ from tinygrad.codegen.indexing import splat_value
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.passes import graph_pass
 from tinygrad.graph.rewrite import RewriteTable, Rule, any_node, node
+from tinygrad.graph.shapes import inverse_permutation
 from tinygrad.graph.symbolic import constant_folding
 from tinygrad.graph.uop import UOp
 from tinygrad.schedule.copies import computed_at_target, contiguous_part, made_at_target
@@ -93,28 +94,44 @@ def simplified_graph(sinks: list[UOp]) -> list[UOp]:
             if splat_value(new) is not None:
                 constants.add(new)
         if new.op in Family.ELEMENTWISE:
-            inner = _in_shape_of_sum(new, epilogues)
-            if inner is not None:
+            view = _of_sum(new, epilogues)
+            if view is not None:
+                inner = _in_shape_of_sum(new, view)
                 epilogues.add(inner)
-                new = inner.reshape(new.shape)
+                new = _viewed_as(view, inner)
         return new
 
     simple = UOp.sink(sinks).rebuild(simplify, _computed)
     return list(with_packed_operands(with_masks_of_weights(simple)).src)
 
 
-def _in_shape_of_sum(node: UOp, epilogues: Collection[UOp]) -> UOp | None:
-    """An elementwise node over a sum of products some of whose axes were joined (a grouped convolution's
-    channels), or over one of the `epilogues` of such, in the shape that has them apart; None for any other.
-    So its kernel still knows which columns are of one group."""
+def _of_sum(node: UOp, epilogues: Collection[UOp]) -> UOp | None:
+    """The source of an elementwise node that joins some axes, which may have changed places, of a sum of
+    products (the channels of a grouped convolution, the heads of attention), or of one of the `epilogues` of
+    such; None where there is none."""
     for source in node.src:
-        if source.op is not Ops.RESHAPE:
-            continue
-        inner = source.src[0]
-        is_sum = sums_outer_products(inner)
-        if (is_sum or inner in epilogues) and _axes(source) < _axes(inner):
-            return node.with_sources(tuple(s.unreshaped.reshape(inner.shape) for s in node.src))
+        if source.op is Ops.RESHAPE:
+            moved = source.src[0]
+            inner = moved.src[0].unreshaped if moved.op is Ops.PERMUTE else moved
+            if (sums_outer_products(inner) or inner in epilogues) and _axes(source) < _axes(inner):
+                return source
     return None
+
+
+def _in_shape_of_sum(node: UOp, view: UOp) -> UOp:
+    """An elementwise node in the shape of the sum that its source `view` shows, so that its kernel still
+    knows which columns are of one group."""
+    moved = view.src[0]
+    src = tuple(s.unreshaped.reshape(moved.shape) for s in node.src)
+    if moved.op is Ops.PERMUTE:
+        src = tuple(s.permute(inverse_permutation(moved.arg)) for s in src)
+    return node.with_sources(src)
+
+
+def _viewed_as(view: UOp, inner: UOp) -> UOp:
+    """What `view` shows of a sum, of `inner`."""
+    moved = view.src[0]
+    return (inner.permute(moved.arg) if moved.op is Ops.PERMUTE else inner).reshape(view.shape)
 
 
 def _axes(node: UOp) -> int:
