@@ -9,7 +9,7 @@ from tinygrad import Context, Device, Tensor, dtypes
 from tinygrad.codegen.compile import stages_of
 from tinygrad.codegen.lower import lower
 from tinygrad.codegen.opt.loop_partition import partition
-from tinygrad.codegen.opt.opts import PartitionLoop, Thread
+from tinygrad.codegen.opt.opts import PartitionLoop, Stage, Thread
 from tinygrad.codegen.opt.plan import apply_opt
 from tinygrad.graph.ops import Ops
 
@@ -111,6 +111,17 @@ def test_windows_at_the_edge_of_an_image(name, columns):
     step = 2 if "strides" in name else 1
     np.testing.assert_allclose(value.numpy(), expected[:, :, ::step, ::step], rtol=1e-5, atol=1e-5)
 
+
+@pytest.mark.parametrize("size", [3, 5, 7])
+@pytest.mark.parametrize("channels", [32, 37, 96])
+def test_weights_of_each_channel_lie_as_the_lanes_read_them(channels: int, size: int) -> None:
+    """Lanes are channels, whose weights lie apart: they are staged, once for all pixels."""
+    stored, weight = normal(2, 18, 19, channels), normal(channels, 1, size, size)
+    image = Tensor(stored).realize().permute(0, 3, 1, 2)
+    value = image.conv2d(Tensor(weight).realize(), groups=channels).permute(0, 2, 3, 1).contiguous()
+    assert any(isinstance(opt, Stage) for opt in stages(value).plan.opts)
+    windows = np.lib.stride_tricks.sliding_window_view(stored, (size, size), (1, 2)).astype(np.float64)
+    np.testing.assert_allclose(value.numpy(), (windows * weight[:, 0]).sum((4, 5)), rtol=1e-5, atol=1e-5)
 
 def test_channels_that_were_shuffled_are_lanes():
     stored, weight = normal(4, 15, 15, 24), normal(96, 1, 3, 3)

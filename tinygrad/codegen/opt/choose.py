@@ -156,6 +156,7 @@ class CoreChooser(CoreUnitChooser, ScatterChooser, ByteDotChooser):
             contraction = self.main_contraction()
         if contraction is None:
             self.vectorise_groups()
+            self.stage_jumping_factors()
             self.write_out_windows()
         elif self.has_statistics():
             self.tile_rows(contraction)

@@ -15,7 +15,8 @@ from tinygrad.codegen.opt.access import MemoryAccess, accesses_of
 from tinygrad.codegen.opt.loops import writes_what_it_reads
 from tinygrad.codegen.opt.matrix import MatrixProduct, matrix_product
 from tinygrad.codegen.opt.opts import MMA, Split, Upcast, Vector
-from tinygrad.codegen.opt.tiles import STAGING_REUSE, TileChooser
+from tinygrad.codegen.opt.panels import STAGING_REUSE
+from tinygrad.codegen.opt.tiles import TileChooser
 from tinygrad.codegen.transpose import interleaved_runs, jump_of
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Ops, RangeKind

@@ -13,7 +13,7 @@ from tinygrad.codegen.contraction import Contraction
 from tinygrad.codegen.opt.core_tiles import Alternative, RowsUnitChooser, loops_over_tiles, panel_ranges
 from tinygrad.codegen.opt.matrix import are_of_every_store, matrix_product
 from tinygrad.codegen.opt.opts import MMA, Vector
-from tinygrad.codegen.opt.tiles import STAGING_REUSE
+from tinygrad.codegen.opt.panels import STAGING_REUSE
 from tinygrad.codegen.transpose import interleaved_runs
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Ops

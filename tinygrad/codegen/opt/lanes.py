@@ -240,7 +240,9 @@ class LaneChooser(Chooser):
         for r in reversed(taps):
             written *= r.extent
             if written > MOST_TAPS:
-                return
+                if r is taps[-1]:
+                    return
+                break
             self.take(Unroll(r.arg[0], r.extent))
         for loop in across:
             if loop is not None and (size := tile_size(loop.extent, MOST_OVERLAPPING)) > 1:

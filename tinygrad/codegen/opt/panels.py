@@ -5,7 +5,7 @@ vectors too; where lanes would jump in what it is filled from, square tiles are 
 """
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import pairwise, takewhile
 
 from tinygrad.codegen.contraction import product_in
 from tinygrad.codegen.opt.access import MemoryAccess
@@ -17,6 +17,8 @@ from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import prod
 
+STAGING_REUSE = 8
+"""Uses of a staged item that pay for staging it."""
 MOST_VECTORS = 4
 """Vectors of a tile side by side: their loads are shared by all its rows."""
 
@@ -34,6 +36,34 @@ class PanelChooser(LaneChooser):
                     self.stage(held, [range_named(self.nest, r) for r in over])
                     return True
         return False
+
+    def stage_jumping_factors(self) -> None:
+        """Stage the factor of a sum of products whose lanes jump, where loops that it does not change with
+        read it again and again: the weights of a depthwise convolution, for all its pixels. (7 x 7 of 48
+        channels and 28 x 28 pixels: 3.1 ms to 0.4 where other work ran beside it.)"""
+        for node in self.nest.toposort():
+            product = product_in(node.src[0]) if node.op is Ops.REDUCE and node.arg is Ops.ADD else None
+            for which, factor in enumerate(() if product is None else product.src):
+                lanes = [r for r in factor.ranges if r.arg[1] is RangeKind.VECTOR]
+                reuse = prod(r.extent for r in node.ranges - factor.ranges)
+                if len(lanes) != 1 or reuse < STAGING_REUSE or not self.is_walked_badly(factor, lanes[0]):
+                    continue
+                written_out = [r for r in node.ranges & factor.ranges if r.arg[1] is RangeKind.UNROLL]
+                taps = [r for r in node.closed_ranges if r in factor.ranges]
+                over = tuple(r.arg[0] for r in (*taps, *written_out, *lanes))
+                known = node.ranges & factor.ranges
+                if self.reuse_inside(known, node) < STAGING_REUSE:
+                    self.enclose_with(sorted(r.arg[0] for r in known if r.arg[1] is RangeKind.LOOP))
+                if self.stage_factor(which, over):
+                    self.fill_by_vectors()
+                return
+
+    def reuse_inside(self, known: frozenset[UOp], reduce: UOp) -> int:
+        """How often a sum's loops read again what changes with the loops `known` around it, between two
+        iterations of the innermost of these."""
+        store = next(s for s in self.nest.src if reduce in s.toposort())
+        loops = [r for r in store.closed_ranges if r.arg[1] is RangeKind.LOOP]
+        return int(prod(r.extent for r in takewhile(lambda r: r not in known, reversed(loops))))
 
     def newest_stage(self) -> tuple[UOp, list[MemoryAccess]]:
         """The STAGE made last, and what it loads."""

@@ -16,14 +16,12 @@ from tinygrad.codegen.opt.chooser import tile_size
 from tinygrad.codegen.opt.lanes import JUMP_COST, LINE_ITEMS
 from tinygrad.codegen.opt.loops import operands
 from tinygrad.codegen.opt.opts import Swap, Upcast, Vector
-from tinygrad.codegen.opt.panels import MOST_VECTORS, PanelChooser
+from tinygrad.codegen.opt.panels import MOST_VECTORS, STAGING_REUSE, PanelChooser
 from tinygrad.codegen.ranges import output_ranges
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ceildiv, prod, round_up
 
-STAGING_REUSE = 8
-"""Uses of a staged item that pay for staging it."""
 SCATTER_COST = 64.0
 """A store of lanes that do not lie side by side (a 4096 x 4096 result: 44 ms for its 1 M vectors)."""
 WORTH_OF_VECTORS = {1: 0.7, 2: 0.99, 3: 0.9}
