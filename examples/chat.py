@@ -19,9 +19,9 @@ def show(text: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Talk with a language model.")
-    parser.add_argument("model", nargs="?", default="smollm2")
+    parser.add_argument("model", nargs="?", default="smollm2", help="a file or folder (default: smollm2)")
     parser.add_argument("--system", help="what the model is told first")
-    parser.add_argument("--temperature", type=float, default=0.7)
+    parser.add_argument("--temperature", type=float, default=0.7, help="0 takes the likeliest (default: 0.7)")
     parser.add_argument("--tokens", type=int, default=512, help="of an answer, at most (default: 512)")
     args = parser.parse_args()
     try:

@@ -129,9 +129,9 @@ def draw(path: str, models: dict[str, Network]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="A function with a backward pass of its own.")
-    parser.add_argument("--steps", type=int, default=2000)
+    parser.add_argument("--steps", type=int, default=2000, help="of training (default: 2000)")
     parser.add_argument("--width", type=int, default=16, help="neurons of a layer (default: 16)")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=0, help="default: 0")
     parser.add_argument("--out", default="custom_gradient.png", help="the picture to save")
     args = parse(parser, needs=["matplotlib"], steps=1, width=1)
     print(f"Swish: largest error beside differences {largest_error(Swish.apply):.1e}; "

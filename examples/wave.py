@@ -107,7 +107,7 @@ def show(frames: list[Array], water: Array, width: int = 64) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description="The wave equation, animated.")
     parser.add_argument("--size", type=int, default=160, help="cells each way (default: 160)")
-    parser.add_argument("--frames", type=int, default=120)
+    parser.add_argument("--frames", type=int, default=120, help="default: 120")
     parser.add_argument("--substeps", type=int, default=6, help="steps of a frame (default: 6)")
     parser.add_argument("--standing", action="store_true", help="a standing wave and no wall, with its error")
     parser.add_argument("--terminal", action="store_true", help="show it as characters instead of saving it")

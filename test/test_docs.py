@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import doctest
+import re
 from pathlib import Path
 from typing import Any
 
@@ -74,3 +75,10 @@ def test_a_family_that_takes_too_long_is_counted_until_then(tmp_path: Path,
 
 def test_the_architecture_fits_what_a_person_reads_at_once() -> None:
     assert len((FOLDER / "architecture.md").read_text(encoding="utf-8").splitlines()) <= 400
+
+
+def test_the_first_page_can_be_pasted_into_python() -> None:
+    """Line by line, an empty line ends what is indented, so none may stand within it."""
+    text = (FOLDER / "index.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```\n", text, re.MULTILINE | re.DOTALL)
+    assert len(blocks) > 5 and not [block for block in blocks if re.search(r"\n\n[ ]", block)]

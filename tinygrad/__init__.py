@@ -51,7 +51,7 @@ Variable = UOp.variable
 
 
 def _html_of(shown: Any) -> str:
-    """What a notebook shows of a tensor or a step of a schedule."""
+    """What a notebook shows of a tensor, a schedule or a step of it."""
     return str(importlib.import_module("tinygrad.viz.picture").html_of(shown))
 
 

@@ -30,8 +30,9 @@ class Observer:
         function, the innermost first; none: in the line that runs) in a module of a model, or for its
         gradient. Without both they are for the line that runs again."""
 
-    def gradients_made(self, node: Any, gradients: Sequence[Any]) -> None:
-        """The gradients of the sources of `node` were written down."""
+    def gradients_of(self, node: Any, write: Callable[[], tuple[Any, ...]]) -> tuple[Any, ...]:
+        """What `write` gives: the gradients of the sources of `node`, which it writes down."""
+        return write()
 
     def derived(self, pairs: Iterable[tuple[Any, Any]]) -> None:
         """The compiler replaced nodes: (before, after) of each."""

@@ -41,6 +41,21 @@ def test_similarities_are_the_published_ones(example: ModuleType) -> None:
     np.testing.assert_allclose(alone, vectors, atol=1e-5)  # what rows are padded to changes none
 
 
+def test_a_search_prints_what_is_meant(example: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                       capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        example.packaged()
+    except FileNotFoundError as error:
+        pytest.skip(str(error))
+    (tmp_path / "lines.txt").write_text("A band plays a song.\n\nHe drives to work.\n", encoding="utf-8")
+    monkeypatch.setattr(sys, "argv", ["sentences.py", "The weather is lovely.", "--search", "live music",
+                                      "--file", str(tmp_path / "lines.txt"), "--most", "2"])
+    example.main()
+    found = capsys.readouterr().out.splitlines()
+    assert len(found) == 2 and found[0].endswith("  A band plays a song.")
+    assert float(found[0].split()[0]) > float(found[1].split()[0])
+
+
 def test_a_random_bert_beside_transformers(example: ModuleType, tmp_path: Path) -> None:
     torch = pytest.importorskip("torch", reason="compared with PyTorch's")
     transformers = pytest.importorskip("transformers", reason="compared with its BERT")

@@ -122,11 +122,31 @@ def test_every_view_shows_what_was_recorded(name: str, width: int, dark: bool, p
     assert peak == pytest.approx(data["memory"]["peak"], rel=0.01)
 
 
+def test_a_view_begins_at_its_top(pages: dict[str, Path], opened: Any) -> None:
+    page = opened(pages["mnist"], 390)
+    page.click("#tab-source")  # where one is already
+    page.wait_for_timeout(60)
+    assert page.evaluate("scrollY") == 0
+    for view in (*VIEWS[1:], VIEWS[0]):
+        page.evaluate(f"scrollTo(0, 300); document.querySelector('#tab-{view}').click()")
+        page.wait_for_selector(f'main[data-view="{view}"]')
+        page.wait_for_timeout(60)
+        assert page.evaluate("scrollY") == 0, view
+
+
+def test_a_phone_shows_names_and_times_of_kernels_side_by_side(pages: dict[str, Path], opened: Any) -> None:
+    page = opened(pages["gpt"], 390)
+    page.click("#tab-kernels")
+    page.wait_for_selector("tbody tr")
+    box = page.query_selector("tbody tr td:nth-child(2)").bounding_box()
+    assert box["x"] + box["width"] <= 390
+
+
 def test_a_line_leads_to_its_kernels_and_their_stages(pages: dict[str, Path], opened: Any) -> None:
     data, page = data_of(pages["mnist"]), opened(pages["mnist"])
     text = next(f["text"] for f in data["files"] if f["path"].endswith("programs.py"))
     line = next(i for i, t in enumerate(text.splitlines(), 1) if "self.conv(x)" in t)
-    page.click(f'#source .row[data-line="{line}"]')
+    page.click(f'#source-lines .row[data-line="{line}"]')
     own = {k["name"] for k in data["kernels"] if k["count"] for n in k["lines"]
            if any(f[1] == line and f[0].endswith("programs.py") for f in data["lines"][n]["frames"])}
     listed = page.eval_on_selector_all(".split .card li button", "all => all.map(b => b.textContent)")
@@ -190,10 +210,10 @@ def test_a_mark_of_the_program_is_in_the_timeline(pages: dict[str, Path], opened
     events = data["events"]
     (moment,) = [start for start, site in zip(events["start"], events["site"], strict=True) if site == number]
     page.click("#tab-timeline")
-    page.wait_for_selector("#timeline")
-    page.evaluate("moment => timeline.redraw(moment - 1e6, moment + 1e6)", moment)
-    box = page.query_selector("#timeline").bounding_box()
-    start, end = (float(page.get_attribute("#timeline", f"data-{side}")) for side in ("from", "to"))
+    page.wait_for_selector("#tracks")
+    page.evaluate("moment => tracks.redraw(moment - 1e6, moment + 1e6)", moment)
+    box = page.query_selector("#tracks").bounding_box()
+    start, end = (float(page.get_attribute("#tracks", f"data-{side}")) for side in ("from", "to"))
     label = 96
     at = label + (moment - start) / (end - start) * (box["width"] - label)
     at = min(at, box["width"] - 2)  # the last thing that happened is at the edge
@@ -281,12 +301,12 @@ def test_the_keyboard_reaches_everything(pages: dict[str, Path], opened: Any) ->
         assert page.get_attribute("main", "data-view") == view
         assert page.evaluate("document.activeElement.id") == f"tab-{view}"
     page.keyboard.press("4")
-    page.wait_for_selector("#timeline")
-    page.focus("#timeline")
-    span = page.evaluate("timeline.dataset.to - timeline.dataset.from")
+    page.wait_for_selector("#tracks")
+    page.focus("#tracks")
+    span = page.evaluate("tracks.dataset.to - tracks.dataset.from")
     page.keyboard.press("+")
     page.keyboard.press("ArrowRight")
-    assert page.evaluate("timeline.dataset.to - timeline.dataset.from") == pytest.approx(span * 0.7, rel=0.01)
+    assert page.evaluate("tracks.dataset.to - tracks.dataset.from") == pytest.approx(span * 0.7, rel=0.01)
     page.keyboard.press("n")
     assert page.inner_text("#event h3")
     page.keyboard.press("3")
@@ -323,13 +343,13 @@ def test_a_hundred_thousand_events_zoom_in_under_a_tenth_of_a_second(pages: dict
     path.write_text(html_of(data), encoding="utf-8")
     page = opened(path)
     page.click("#tab-timeline")
-    page.wait_for_selector("#timeline")
+    page.wait_for_selector("#tracks")
     total = int(starts[-1])
     spans = [(0, total), *((total * 0.5, total * (0.5 + share)) for share in (0.4, 0.01, 0.0001))]
     times = page.evaluate("""spans => spans.map(([a, b]) =>
-        Math.min(...[0, 1, 2].map(() => timeline.redraw(a, b))))""", spans)
+        Math.min(...[0, 1, 2].map(() => tracks.redraw(a, b))))""", spans)
     assert max(times) < 100, times
-    assert int(page.get_attribute("#timeline", "data-drawn")) > 0
+    assert int(page.get_attribute("#tracks", "data-drawn")) > 0
 
 
 def test_pages_are_small_and_whole(pages: dict[str, Path]) -> None:

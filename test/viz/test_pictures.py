@@ -50,6 +50,18 @@ def test_notebooks_show_text_nests_and_pictures() -> None:
     assert "<svg" not in y.realize()._repr_html_()
 
 
+def test_notebooks_show_a_schedule_with_the_memory_between_its_steps() -> None:
+    steps = (Tensor(np.ones((8, 8), np.float32)).exp().contiguous().sum(0) + 1).schedule()
+    shown = steps._repr_html_()  # type: ignore[attr-defined]  # for users it is a list
+    assert shown.count("ScheduleItem(") == 2 and titles(shown[shown.index("<svg"):]).count("kernel") == 2
+
+
+def test_notebooks_fold_large_pictures() -> None:
+    shown = Tensor.rand(3)._repr_html_()
+    assert "<details>" in shown and shown.index("<summary>its graph of ") < shown.index("<svg")
+    assert "<details>" not in (Tensor(np.ones(3, np.float32)) + 1)._repr_html_()
+
+
 def test_what_cannot_be_drawn_is_said() -> None:
     with pytest.raises(TypeError, match=r"svg\(\) shows tensors, nodes and schedule items, not a int"):
         svg(3)

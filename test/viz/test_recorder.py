@@ -9,12 +9,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import numpy as np
 import pytest
 
 import tinygrad
-from tinygrad import Context, GlobalCounters, Tensor, TinyJit, nn, observer
+from tinygrad import Context, Function, GlobalCounters, Tensor, TinyJit, nn, observer
 from tinygrad.viz.lines import SKIPPED, UNKNOWN, USER, kind_of
 from tinygrad.viz.page import html_of, recording_in
 from tinygrad.viz.recorder import Recorder, mark
@@ -75,6 +76,41 @@ def test_a_kernel_of_a_gradient_is_for_the_line_of_the_value() -> None:
     found = exported(recorder)
     lines = [found["lines"][k["lines"][0]] for k in found["kernels"] if k["count"]]
     assert any(each["gradient"] and each["frames"][0][1] == line for each in lines)
+
+
+def test_the_gradients_of_a_convolution_are_for_its_line() -> None:
+    """They are written with tensors, while the user's line calls `backward`."""
+    x = Tensor(np.ones((2, 3, 8, 8), np.float32), requires_grad=True)
+    layer = nn.Conv2d(3, 5, 3)
+    with recorded() as recorder:
+        y = layer(x).relu(); line = here()  # noqa: E702
+        y.square().sum().backward()
+        assert x.grad is not None and layer.weight.grad is not None
+        Tensor.realize(x.grad, layer.weight.grad)
+    found = exported(recorder)
+    ran = [k for k in found["kernels"] if k["count"] and k["operations"] > 1000]
+    assert len(ran) >= 3 and {line_of(found, kernel)[1] for kernel in ran} == {line}
+    assert sum(found["lines"][k["lines"][0]]["gradient"] for k in ran) >= 2
+
+
+def test_a_gradient_that_the_user_writes_is_for_their_own_lines() -> None:
+    lines: list[int] = []
+
+    class Doubled(Function):
+        def forward(self, x: Tensor) -> Tensor:
+            return x * 2
+
+        def backward(self, gradient: Tensor) -> Tensor:
+            lines.append(here() + 1)
+            return gradient @ ones(5, 6) @ ones(6, 5)
+
+    x = Tensor(np.ones((7, 5), np.float32), requires_grad=True)
+    with recorded() as recorder:
+        Doubled.apply(x).sum().backward()
+        assert x.grad is not None
+        x.grad.realize()
+    found = exported(recorder)
+    assert {line_of(found, kernel)[1] for kernel in found["kernels"] if kernel["name"][0] == "r"} == {*lines}
 
 
 def test_what_is_made_of_numbers_alone_is_for_its_line() -> None:
@@ -266,6 +302,22 @@ def test_a_search_says_what_it_tried() -> None:
     rows = [row for search in searches for row in search["rows"]]
     assert searches and all(seconds is None or seconds > 0 for _, seconds, _ in rows)
     assert all(any(plan == search["chosen"] for plan, _, _ in search["rows"]) for search in searches)
+
+
+def test_a_kernel_that_was_being_made_when_a_page_was_written_is_whole_in_the_next(
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    with recorded() as recorder:
+        exporter, done = Exporter(recorder), recorder.stages_done
+
+        def write_then_go_on(*given: Any) -> None:
+            (kernel,) = exporter.export()["kernels"]
+            assert "source" not in kernel
+            done(*given)
+
+        monkeypatch.setattr(recorder, "stages_done", write_then_go_on)
+        (ones(23, 7) + 1).sum().realize()
+    (kernel,) = [k for k in exporter.export()["kernels"] if k["count"]]
+    assert {"source", "nest", "opts", "program", "passes"} <= set(kernel) and len(kernel["passes"]) > 1
 
 
 def test_a_ring_keeps_the_last_events_and_totals_of_all(monkeypatch: pytest.MonkeyPatch) -> None:

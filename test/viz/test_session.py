@@ -139,7 +139,10 @@ def test_a_profile_has_what_ran_in_its_block(capsys: pytest.CaptureFixture[str],
     assert rows["r_32_8"].bytes == 32 * 8 * 4 + 32 * 4
     by_line = p.rows("line")
     assert sum(row.count for row in by_line) == 5 and all("test_session.py" in row.name for row in by_line)
-    assert {"realize", "schedule"} <= {row.name for row in p.rows("stage")}
+    stages = {row.name: row.seconds for row in p.rows("stage")}
+    inner = {"schedule", "rewrite", "plan", "render", "load"}
+    assert {"realize", "schedule"} <= set(stages) <= {*inner, "realize", "compile"}
+    assert sum(seconds for name, seconds in stages.items() if name in inner) < stages["realize"]
     p.table("line", most=1)
     printed = capsys.readouterr().out.splitlines()
     assert printed[0].split()[:3] == ["line", "runs", "ms"] and printed[-1].startswith("... 1 more")
@@ -216,6 +219,8 @@ def test_a_port_in_use_is_said(page: Path, capsys: pytest.CaptureFixture[str]) -
         port = taken.getsockname()[1]
         assert main([str(page), "--port", str(port)]) == 1
     assert f"cannot listen at port {port}: " in capsys.readouterr().err
+    assert main([str(page), "--port", "99999"]) == 1
+    assert "cannot listen at port 99999: ports are 0 to 65535" in capsys.readouterr().err
 
 
 def test_json_is_printed_or_what_is_missing_said(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,

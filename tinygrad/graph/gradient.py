@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TypeAlias
 
 from tinygrad import observer
@@ -292,9 +293,10 @@ def summed_gradients(roots: Mapping[UOp, UOp], targets: Sequence[UOp]) -> list[U
         on_the_way.update(sources)
         if node not in found:
             continue
-        own = GRADIENT_RULES[node.op](found[node], node)
-        if observer.active is not None:
-            observer.active.gradients_made(node, [g for g in own if g is not None])
+        if observer.active is None:
+            own = GRADIENT_RULES[node.op](found[node], node)
+        else:
+            own = observer.active.gradients_of(node, partial(GRADIENT_RULES[node.op], found[node], node))
         for source, gradient in zip(node.src, own, strict=True):
             if gradient is not None and source in leads_to_target:
                 found[source] = found[source] + gradient if source in found else gradient

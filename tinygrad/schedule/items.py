@@ -82,6 +82,14 @@ class Intermediates:
     nodes: Mapping[int, UOp]
 
 
+class Steps(list[ScheduleItem]):
+    """Steps in the order in which they run, as `Tensor.schedule` gives them."""
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the steps, and a picture of them and the memory between them."""
+        return observer.html_of(self)
+
+
 @dataclass
 class Schedule:
     """Items in order, and the views that will hold the value of each realised node."""

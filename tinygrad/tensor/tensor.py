@@ -42,7 +42,7 @@ from tinygrad.graph.sizes import Size, largest_shape, shape_value
 from tinygrad.graph.storage import Overwriting
 from tinygrad.graph.uop import Shape, UOp
 from tinygrad.helpers import engine_lock, exclusive, prod
-from tinygrad.schedule.items import ScheduleItem
+from tinygrad.schedule.items import ScheduleItem, Steps
 from tinygrad.schedule.sharded_results import layout_of
 from tinygrad.tensor import writing
 from tinygrad.tensor.aliasing import AliasSet
@@ -387,7 +387,7 @@ class Tensor(Methods):
         with engine_lock:
             tensors, _ = with_pending_readers([self, *others])
             lazy = [t for t in tensors if not t._is_realized]
-            return schedule_with_kept(lazy, placed(lazy))
+            return Steps(schedule_with_kept(lazy, placed(lazy)))
 
     @property
     def _is_realized(self) -> bool:

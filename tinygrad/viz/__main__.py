@@ -111,9 +111,9 @@ def main(arguments: Sequence[str]) -> int:
         return print_json(found)
     try:
         server = started(options.port, options.files)
-    except OSError as error:
-        print(f"cannot listen at port {options.port or PORT}: {error.strerror}; another one: --port 0",
-              file=sys.stderr)
+    except (OSError, OverflowError) as error:  # the second: no such port
+        why = error.strerror if isinstance(error, OSError) else "ports are 0 to 65535"
+        print(f"cannot listen at port {options.port or PORT}: {why}; another one: --port 0", file=sys.stderr)
         return 1
     last = quote(found[0].name) if found else ""
     which = f", the last one at {server.address}{last}" if last else f"; {NONE_YET.format(folder())}"

@@ -16,10 +16,12 @@ from tinygrad.codegen.lower import lower
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.printing import format_argument, format_dtype, format_expression, format_nest
 from tinygrad.graph.uop import UOp
-from tinygrad.schedule.items import ScheduleItem
+from tinygrad.schedule.items import ScheduleItem, Steps
 from tinygrad.tensor import Tensor
 
 MOST_NODES = 300
+MOST_SHOWN = 60
+"""Nodes of a picture that a notebook shows at once; a larger one is opened by a click."""
 MOST_LETTERS = 32
 """Of an address in a node."""
 LETTER, HEIGHT, BETWEEN, LAYER, MARGIN = 7.0, 34, 14, 30, 12
@@ -185,9 +187,14 @@ def in_layers(count: int, edges: Sequence[tuple[int, int]]) -> list[list[int]]:
     return layers
 
 
-def html_of(shown: Tensor | ScheduleItem) -> str:
+def html_of(shown: Tensor | ScheduleItem | Steps) -> str:
     """What a notebook shows: the text of a tensor, and its graph while that is lazy and small; of a step of a
-    schedule also its loop nest."""
+    schedule also its loop nest; of a schedule its steps and the memory between them."""
+    if isinstance(shown, Steps):
+        parts = [f"<pre>{escape(chr(10).join(map(repr, shown)))}</pre>"]
+        with contextlib.suppress(ValueError):  # too large for a picture
+            parts.append(foldable(*graph_of_items(shown)))
+        return "".join(parts)
     parts = [f"<pre>{escape(repr(shown))}</pre>"]
     graph: UOp | None = None
     if isinstance(shown, ScheduleItem):
@@ -198,5 +205,13 @@ def html_of(shown: Tensor | ScheduleItem) -> str:
         graph = shown.uop
     if graph is not None:
         with contextlib.suppress(ValueError):  # too large for a picture
-            parts.append(svg(graph))
+            parts.append(foldable(*graph_of_nodes([graph])))
     return "".join(parts)
+
+
+def foldable(nodes: list[tuple[str, str, str]], edges: list[tuple[int, int]]) -> str:
+    """A picture, which is opened by a click where it is large. Raises ValueError where it is too large."""
+    drawn = picture(nodes, edges)
+    if len(nodes) <= MOST_SHOWN:
+        return drawn
+    return f"<details><summary>its graph of {len(nodes)} nodes</summary>{drawn}</details>"

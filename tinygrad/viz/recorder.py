@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -36,6 +36,8 @@ MOST_SCHEDULES = 200
 STAGES = frozenset({"plan", "render", "compile", "load", "search", "rewrite"})
 """Spans that are part of making a kernel."""
 HOST = "host"
+NOWHERE = -1
+"""The number of no line."""
 INNER_FRAMES = 3
 """Callers of `tensor_made` that are never the user's: it, `Tensor._init`, and who makes a tensor so."""
 LINE = attrgetter("line")
@@ -71,6 +73,9 @@ class Local(threading.local):
         self.lines: tuple[int, ...] | None = None
         self.written_at: int | None = None
         """the line that tensors are for, where that is not the one that runs"""
+        self.gradient: tuple[int, int] = (NOWHERE, NOWHERE)
+        """while a gradient is written down with tensors: the line that asks for it, and that of the value,
+        for which those tensors are that the first line makes"""
         self.writing: KernelRecord | None = None
         self.track: int = -1
         self.scheduling = False
@@ -113,7 +118,10 @@ class Recorder(Observer):
     def tensor_made(self, node: Any) -> None:
         if not node.line and (node.device is not None or not is_number(node)):
             number = self.local.written_at
-            mark(node, self.lines.here(INNER_FRAMES) if number is None else number)
+            if number is None:
+                number = self.lines.here(INNER_FRAMES)
+            asked, gradient = self.local.gradient
+            mark(node, gradient if number == asked else number)
 
     def written_at(self, frames: Sequence[tuple[str, int, str]] = (), module: str = "",
                    is_gradient: bool = False) -> None:
@@ -123,11 +131,21 @@ class Recorder(Observer):
         known = tuple(Frame(*f) for f in frames) or self.lines.all[self.lines.here()].frames
         self.local.written_at = self.lines.number(Line(known, module, is_gradient))
 
-    def gradients_made(self, node: Any, gradients: Sequence[Any]) -> None:
-        if node.line:
-            number = self.lines.gradient(node.line)
-            for gradient in gradients:
+    def gradients_of(self, node: Any, write: Callable[[], tuple[Any, ...]]) -> tuple[Any, ...]:
+        if not node.line:
+            return write()
+        local, number = self.local, self.lines.gradient(node.line)
+        outer = local.gradient
+        if node.op is Ops.CUSTOM_GRADIENT:  # written with tensors, in the line that asks for gradients
+            local.gradient = self.lines.here(), number
+        try:
+            found = write()
+        finally:
+            local.gradient = outer
+        for gradient in found:
+            if gradient is not None:
                 mark(gradient, number)
+        return found
 
     def derived(self, pairs: Iterable[tuple[Any, Any]]) -> None:
         local = self.local
@@ -247,8 +265,8 @@ class Recorder(Observer):
             record = KernelRecord(len(self.kernels), ast, device)
             self.kernels.append(record)
             self.kernel_of[ast, device] = record
-        record.name, record.kernel = kernel.name, kernel
-        record.code = code if self.keeps_stages else None
+        record.name, record.code = kernel.name, code if self.keeps_stages else None
+        record.kernel = kernel  # last: it says that the record is whole
         self.kernel_of[id(kernel)] = record
 
     def record_of(self, kernel: Any, device: str) -> KernelRecord:

@@ -162,9 +162,12 @@ class Exporter:
             if self.room <= 0:
                 without += 1
                 continue
-            if place not in self.details:
-                self.details[place] = self.detail(recorder.kernels[place])
-            detail = self.details[place]
+            detail = self.details.get(place)
+            if detail is None:
+                is_whole = recorder.kernels[place].kernel is not None  # else another thread is making it
+                detail = self.detail(recorder.kernels[place])
+                if is_whole:
+                    self.details[place] = detail
             too_large += any(p["after"] is None for p in detail.get("passes", ()))
             rows[place].update(detail)
             self.room -= size_of(detail)

@@ -13,6 +13,8 @@ from tinygrad.viz.recorder import Recorder, Site
 
 KINDS = ("kernel", "line", "module", "stage")
 MOST_ROWS = 20
+NESTED = {"realize": "with the stages within", "trace": "with the stages within", "search": "within plan"}
+"""Stages whose time counts in two rows, so that times of stages are no shares of a whole."""
 
 
 @dataclass
@@ -52,10 +54,11 @@ def rows_of(recorder: Recorder, by: str, totals: Sequence[tuple[int, float]] | N
         row = found.setdefault(key, Row(name, where=where))
         operations, moved, least = work_of(recorder, site)
         row.add(count, seconds, operations * count, moved * count, least * count)
-    if by == "stage":
-        for record in recorder.kernels if totals is None else ():
-            if "rewrite" in record.seconds:
-                found.setdefault("rewrite", Row("rewrite")).add(1, record.seconds["rewrite"], 0, 0, 0.0)
+    if "write" in found:  # what is left of writing a kernel when the stages within are told apart
+        row = found["write"]
+        row.name = "rewrite"
+        row.seconds -= sum(found[inner].seconds for inner in ("plan", "render") if inner in found)
+        row.seconds = max(0.0, row.seconds)
     return sorted(found.values(), key=lambda row: -row.seconds)
 
 
@@ -70,7 +73,7 @@ def named(recorder: Recorder, site: Site, by: str) -> tuple[Any, str, str]:
     if by == "module":
         name = (line.module or "(no module)") + (" (gradient)" if line.is_gradient else "")
         return name, name, ""
-    return site.kind, site.kind, ""
+    return site.kind, site.kind, NESTED.get(site.kind, "")
 
 
 def work_of(recorder: Recorder, site: Site) -> tuple[int, int, float]:
@@ -103,6 +106,8 @@ def table(rows: Sequence[Row], title: str, most: int = MOST_ROWS) -> str:
     """Rows as text in columns, the dearest `most` of them."""
     shown, total = rows[:most], sum(row.seconds for row in rows)
     columns = COLUMNS if any(row.operations for row in rows) else COLUMNS[:4]
+    if title == "stage":
+        columns = tuple(column for column in columns if column[0] in ("runs", "ms", "us a run"))
     head = [title, *(name for name, _ in columns), "where"]
     cells = [[row.name, *(text(row, total) for _, text in columns), row.where] for row in shown]
     widths = [max(len(line[i]) for line in (head, *cells)) for i in range(len(head))]

@@ -65,7 +65,7 @@ export const count = (n) => n.toLocaleString("en");
 export const base = (path) => path.split(/[\\/]/).pop();
 
 // A table that sorts by a click on a head and shows the rows that contain a text.
-// columns: {name, value(row) for sorting, text(row) or node(row), left}
+// columns: {name, value(row) for sorting, text(row) and perhaps node(row), left, wide: in several lines if need be}
 export function table(rows, columns, { act, search = true, sorted = 0, down = true, most = 500, label } = {}) {
   let by = sorted, falling = down, wanted = "";
   const body = h("tbody");
@@ -86,11 +86,11 @@ export function table(rows, columns, { act, search = true, sorted = 0, down = tr
     });
     heads.forEach((head, i) => head.setAttribute("aria-sort", i === by ? (falling ? "descending" : "ascending") : "none"));
     body.replaceChildren(...chosen.slice(0, most).map((row) => {
-      const line = h("tr", {}, columns.map((c) => h("td", { class: c.left ? "left" : "" }, c.node ? c.node(row) : c.text(row))));
+      const line = h("tr", {}, columns.map((c) => h("td", { class: c.wide ? "left wide" : c.left ? "left" : "", title: c.left && !c.wide && c.text(row) }, c.node ? c.node(row) : c.text(row))));
       if (act) clickable(line, () => act(row)), line.setAttribute("role", "row");
       return line;
     }));
-    note.textContent = chosen.length > most ? `${count(most)} of ${count(chosen.length)} rows` : `${count(chosen.length)} rows`;
+    note.textContent = chosen.length > most ? `${count(most)} of ${count(chosen.length)} rows` : `${count(chosen.length)} row${chosen.length === 1 ? "" : "s"}`;
   }
   const box = search && h("input.search", { type: "search", placeholder: "Search", "aria-label": `Search ${label ?? "rows"}`,
     oninput: (event) => { wanted = event.target.value.toLowerCase(); show(); } });

@@ -118,7 +118,11 @@ export function drawGraph(nodes, edges, { onpick, label, vertical = true } = {})
     const { width = 1, height = 1 } = graph.graph();
     const wide = svg.clientWidth || 800, high = svg.clientHeight || 500;
     const scale = wide < 600 ? 0.8 : 0.75;
-    if (at && Math.min(wide / width, high / height) < 0.6) select(svg).call(mover.transform, zoomIdentity.translate(wide / 2 - at.x * scale, high / 3 - at.y * scale).scale(scale));
+    // what is chosen stands in the middle, as far as the graph goes on beside it
+    const shift = (whole, room, middle) => (whole <= room ? (room - whole) / 2 : Math.min(8, Math.max(room - whole - 8, middle)));
+    if (at && Math.min(wide / width, high / height) < 0.6) {
+      select(svg).call(mover.transform, zoomIdentity.translate(shift(width * scale, wide, wide / 2 - at.x * scale), shift(height * scale, high, high / 3 - at.y * scale)).scale(scale));
+    }
   }
   function pick(id) {
     chosen = id;

@@ -195,6 +195,6 @@ export function searched(kernel) {
       { name: "a run", value: (r) => r.time ?? Infinity, text: (r) => (r.time === null ? "" : seconds(r.time)) },
       { name: "of the cost model's", value: (r) => r.time ?? Infinity, text: (r) => (r.time === null ? "" : `${(r.time / own).toFixed(2)}×`) },
       { name: "what became of it", left: true, value: (r) => r.fate, text: (r) => (r.text === chosen ? "chosen" : r.fate) },
-      { name: "plan", left: true, value: (r) => r.text, text: (r) => r.text, node: (r) => h("code", { title: r.text }, r.text) },
+      { name: "plan", left: true, wide: true, value: (r) => r.text, text: (r) => r.text, node: (r) => h("code", {}, r.text) },
     ], { sorted: 0, down: false, label: "plans" }));
 }

@@ -25,6 +25,8 @@ export function place() {
 }
 
 export function go(view, chosen = {}) {
+  const now = place();
+  if (now.view !== view || (now.chosen.kernel ?? "") !== String(chosen.kernel ?? "")) scrollTo(0, 0);
   const parts = Object.entries(chosen).map(([key, value]) => `${key}=${encodeURIComponent(value)}`);
   location.hash = [view, ...parts].join("/");
 }

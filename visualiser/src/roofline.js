@@ -26,9 +26,13 @@ export function rooflineView(main, recording, chosen, go) {
     const y = scaleLog([Math.max(1e-4, s0 * 0.6), Math.max(s1, limit?.gflops ?? 0) * 1.6], [H - BOTTOM, 8]);
     const largest = Math.max(...dots.map((k) => k.seconds));
     const [xa, xb] = x.domain();
+    const marks = (scale) => { // powers of ten; where there is one at most, what lies between them too
+      const all = scale.ticks(5), tens = all.filter((v) => Math.abs(Math.log10(v) - Math.round(Math.log10(v))) < 1e-6);
+      return tens.length > 1 ? tens : all.filter((v) => "125".includes(v.toExponential()[0]));
+    };
     put(main, s("svg", { class: "plot roofline", viewBox: `0 0 ${W} ${H}`, role: "group", "aria-label": "roofline" },
-      y.ticks(5).filter((v) => Math.log10(v) % 1 === 0).map((v) => [s("line", { class: "grid", x1: LEFT, x2: W, y1: y(v), y2: y(v) }), s("text", { x: LEFT - 5, y: y(v) + 4, "text-anchor": "end" }, rate(v))]),
-      x.ticks(5).filter((v) => Math.log10(v) % 1 === 0).map((v) => [s("line", { class: "grid", x1: x(v), x2: x(v), y1: 8, y2: H - BOTTOM }), s("text", { x: x(v), y: H - BOTTOM + 14, "text-anchor": "middle" }, rate(v))]),
+      marks(y).map((v) => [s("line", { class: "grid", x1: LEFT, x2: W, y1: y(v), y2: y(v) }), s("text", { x: LEFT - 5, y: y(v) + 4, "text-anchor": "end" }, rate(v))]),
+      marks(x).map((v) => [s("line", { class: "grid", x1: x(v), x2: x(v), y1: 8, y2: H - BOTTOM }), s("text", { x: x(v), y: H - BOTTOM + 14, "text-anchor": "middle" }, rate(v))]),
       s("text", { x: W / 2, y: H - 4, "text-anchor": "middle" }, "operations a byte"), s("text", { x: 12, y: H / 2, transform: `rotate(-90 12 ${H / 2})`, "text-anchor": "middle" }, "GFLOP/s"),
       limit ? s("path", { class: "roof", d: `M${x(xa)},${y(Math.max(y.domain()[0], xa * bandwidth))}L${x(ridge)},${y(limit.gflops)}L${x(xb)},${y(limit.gflops)}` }) : null,
       dots.map((k) => {

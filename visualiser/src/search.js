@@ -10,7 +10,7 @@ export function searchView(main, recording, chosen, go) {
         { name: "kernel", left: true, value: (k) => k.name, text: (k) => k.name },
         { name: "time", value: (k) => k.seconds, text: (k) => seconds(k.seconds) },
         { name: "passed over", value: (k) => k.alternatives?.length ?? 0, text: (k) => count(k.alternatives?.length ?? 0) },
-        { name: "plan", left: true, value: (k) => k.opts.join(), text: (k) => k.opts.join("; ") || "plain loops", node: (k) => h("code", {}, k.opts.join("; ") || "plain loops") },
+        { name: "plan", left: true, wide: true, value: (k) => k.opts.join(), text: (k) => k.opts.join("; ") || "plain loops", node: (k) => h("code", {}, k.opts.join("; ") || "plain loops") },
       ], { sorted: 1, label: "plans", act: (k) => go("kernels", { kernel: k.number, part: "plan" }) }));
     return;
   }

@@ -29,7 +29,7 @@ export function sourceView(main, recording, chosen, go) {
     return row;
   });
   const heads = h("div.row.heads", {}, ["time", "kernels", "memory", "line"].map((name) => h("span", {}, name)), h("span.text", {}, ""));
-  const box = h("div.source", { id: "source" }, heads, rows);
+  const box = h("div.source", { id: "source-lines" }, heads, rows);
 
   function choose(line) {
     rows.forEach((row, i) => row.classList.toggle("chosen", i + 1 === line));

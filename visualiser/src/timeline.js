@@ -12,6 +12,8 @@ function colour(site) {
   return `hsl(${200 + (Math.abs(hash) % 60)} 62% ${46 + (Math.abs(hash >> 6) % 16)}%)`;
 }
 
+const KERNEL = "hsl(230 62% 54%)"; // the middle of those of kernels
+
 // The events of each track, sorted by start, in rows such that none lies over another of its row.
 export function layout(events, marks = new Set()) {
   const tracks = events.tracks.map((name) => ({ name, rows: [] }));
@@ -21,7 +23,7 @@ export function layout(events, marks = new Set()) {
     const start = events.start[i], end = start + Math.max(1, events.duration[i]);
     // what began before and still runs encloses this: one row further down
     let depth = 0;
-    while (depth < rows.length && rows[depth].last > start) depth++;
+    while (depth < rows.length && rows[depth].last > start + 1) depth++; // both are rounded to a nanosecond
     if (depth === rows.length) {
       if (depth >= 8) depth = 7;
       else rows.push({ index: [], last: 0 });
@@ -56,7 +58,7 @@ export function timelineView(main, recording, chosen, go) {
   const total = sorted.start.reduce((most, start, i) => Math.max(most, start + sorted.duration[i]), 0);
   let from = Number(chosen.from ?? 0), to = Number(chosen.to ?? total);
   const colours = sites.map((site) => (site.kind === "mark" && CSS.supports("color", site.color) ? site.color : colour(site)));
-  const canvas = h("canvas.timeline", { tabindex: "0", role: "img", id: "timeline", "aria-label": "Timeline: arrow keys move, plus and minus zoom" });
+  const canvas = h("canvas.timeline", { tabindex: "0", role: "img", id: "tracks", "aria-label": "Timeline: arrow keys move, plus and minus zoom" });
   const detail = h("div.card", { id: "event", "aria-live": "polite" }, h("p.note", {}, "Wheel or + and − zoom, drag or arrow keys move, click an event."));
   const high = HEAD + tracks.reduce((sum, t) => sum + t.rows.length * ROW + 6, 0);
   let selected = -1;
@@ -127,7 +129,7 @@ export function timelineView(main, recording, chosen, go) {
       g.fillStyle = colours[sorted.site[i]];
       g.fillRect(at - 1, HEAD - 4, 2, high);
       if (at > free) {
-        g.fillText(`▾ ${name}`.slice(0, 40), at - 4, HEAD + 2 - ROW / 4);
+        g.fillText(`▾ ${name}`.slice(0, 40), at - 4, HEAD - 10);
         free = at + g.measureText(name).width + 20;
       }
       drawn++;
@@ -218,7 +220,7 @@ export function timelineView(main, recording, chosen, go) {
   const replays = sites.filter((site) => site.kind === "replay" || site.kind === "trace");
   put(main, h("div.bar", {}, h("button.plain", { type: "button", id: "zoom-in", onclick: () => zoomAt(0.5, (from + to) / 2) }, "+"), h("button.plain", { type: "button", id: "zoom-out", onclick: () => zoomAt(2, (from + to) / 2) }, "−"),
     h("button.plain", { type: "button", onclick: () => look(0, total) }, "whole"), h("span.note", { id: "event-count" }, `${count(sorted.start.length)} events`),
-    ...Object.entries(COLOURS).filter(([kind]) => sites.some((s) => s.kind === kind && s.count)).map(([kind, fill]) => h("span.note", {}, h("span", { style: `display:inline-block;width:.8em;height:.8em;background:${fill};margin-right:.3em` }), kind))),
+    ...Object.entries({ kernel: KERNEL, ...COLOURS }).filter(([kind]) => sites.some((s) => s.kind === kind && s.count)).map(([kind, fill]) => h("span.note", {}, h("span", { style: `display:inline-block;width:.8em;height:.8em;background:${fill};margin-right:.3em` }), kind))),
   canvas, detail);
   if (replays.length) put(main, h("p.note", {}, `TinyJit: ${replays.map((r) => `${r.kind} ${r.name} ${count(r.count)}×, ${seconds(r.seconds)}`).join("; ")}`));
   new ResizeObserver(() => draw()).observe(canvas.parentElement);
@@ -226,10 +228,19 @@ export function timelineView(main, recording, chosen, go) {
   draw();
 }
 
+// Pools of threads come and go: the first thread of each is on one track, the second on another. Tracks of the host
+// come first, then those of devices.
+function merged(tracks) {
+  const names = tracks.map((name) => name.replace(/^host pool \d+_(\d+)$/, "host pool $1"));
+  const sorted = [...new Set(names)].sort((a, b) => b.startsWith("host") - a.startsWith("host") || (a.startsWith("host") ? a.localeCompare(b, "en", { numeric: true }) : 0));
+  return { tracks: sorted, at: names.map((name) => sorted.indexOf(name)) };
+}
+
 // Events by start, the longer first where several begin at once, so that what encloses others comes first.
 function order(events) {
   const { start, duration } = events;
   const index = Uint32Array.from(start, (_, i) => i).sort((a, b) => start[a] - start[b] || duration[b] - duration[a]);
   const pick = (list) => Array.from(index, (i) => list[i]);
-  return { tracks: events.tracks, track: pick(events.track), site: pick(events.site), start: pick(start), duration: pick(duration) };
+  const { tracks, at } = merged(events.tracks);
+  return { tracks, track: pick(events.track).map((track) => at[track]), site: pick(events.site), start: pick(start), duration: pick(duration) };
 }
