@@ -110,6 +110,22 @@ def test_rotary_embedding_and_grouped_queries() -> None:
             local_window_size=3)
 
 
+@pytest.mark.parametrize("rotary", [False, True])
+@pytest.mark.parametrize("lengths", [[5, 3], [6, 6]])
+@pytest.mark.parametrize("room", [6, 9])
+def test_attention_after_caches_that_are_not_equally_long(room: int, lengths: list[int],
+                                                          rotary: bool) -> None:
+    """Sequences go on where each ends; a cache that is longer than the longest stays as long."""
+    new = [drawn(2, 1, 64), drawn(2, 1, 32), drawn(2, 1, 32)]
+    known = [drawn(2, 2, room, 16), drawn(2, 2, room, 16)]
+    counts = [np.array(lengths, np.int32) - 1, np.array(max(lengths), np.int32)]
+    turns = [drawn(20, 8), drawn(20, 8)] if rotary else []
+    for rows in (1, 2):
+        compare("GroupQueryAttention",
+                [*(x[:rows] for x in (*new, *known)), counts[0][:rows], counts[1], *turns], 3, num_heads=4,
+                kv_num_heads=2, do_rotary=int(rotary))
+
+
 def quantized(*shape: int, kind: Any = np.uint8) -> np.ndarray[Any, Any]:
     """Of eight bits. Of seven where signed: more may overflow in ONNX Runtime (`onnx_layers.quantised`)."""
     return RNG.integers(0 if kind is np.uint8 else -64, 256 if kind is np.uint8 else 64, shape).astype(kind)
@@ -132,6 +148,13 @@ def test_quantised_arithmetic() -> None:
     image = [quantized(1, 2, 6, 6), scale(0.1), zero(100)]
     compare("QLinearGlobalAveragePool", [*image, scale(0.1), zero(99)])
     compare("QLinearAveragePool", [*image, scale(0.1), zero(99)], kernel_shape=[2, 2], strides=[2, 2])
+    compare("QLinearWhere", [np.array([True, False, True, False]), *a, *b, scale(0.15), zero(10)])
+    compare("NhwcMaxPool", [quantized(1, 4, 6, 3)], kernel_shape=[2, 2], strides=[2, 2])
+    for channels_last in (0, 1):
+        weights = [quantized(6, 4, 3, 3), scale(0.1), zero(128)]
+        compare("QLinearConv", [quantized(1, *((5, 6, 4) if channels_last else (4, 5, 6))), scale(0.1),
+                                zero(3), *weights, scale(3.0), zero(10), np.arange(6, dtype=np.int32)],
+                channels_last=channels_last, kernel_shape=[3, 3], pads=[1, 1, 1, 1])
     compare("QLinearConcat", [scale(0.2), zero(5), *a, *b], axis=1)
     compare("MatMulIntegerToFloat",
             [quantized(3, 4), quantized(4, 5), scale(0.1), scale(0.2), zero(9), zero(8),
@@ -155,6 +178,45 @@ def test_weights_of_four_bits(with_zeros: bool) -> None:
     zeros = quantized(5, 2) if with_zeros else None
     compare("MatMulNBits", [drawn(3, 40), quantized(5, 3, 8), drawn(5, 3), zeros], K=40, N=5, bits=4,
             block_size=16)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("with_zeros", [False, True])
+def test_rows_of_a_table_of_few_bits(bits: int, with_zeros: bool) -> None:
+    zeros = quantized(5, 3 * bits // 8 + bits % 8 // 4) if with_zeros else None
+    compare("GatherBlockQuantized",
+            [quantized(5, 48 * bits // 8), np.array([[1, 4], [0, 1]]), drawn(5, 3), zeros],
+            bits=bits, block_size=16, gather_axis=0, quantize_axis=1)
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.int8])
+@pytest.mark.parametrize("each", [(), (12,)], ids=["a scale", "a scale for each result"])
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+def test_recurrence_of_quantised_weights(direction: str, each: tuple[int, ...], kind: Any) -> None:
+    count = 2 if direction == "bidirectional" else 1
+    scales = [np.full((count, *each), value, np.float32) for value in (0.002, 0.003)]
+    zeros = [np.full((count, *each), 0 if each else value, kind) for value in (3, 7)]
+    compare("DynamicQuantizeLSTM",
+            [drawn(4, 1, 5), quantized(count, 5, 12, kind=kind), quantized(count, 3, 12, kind=kind),
+             drawn(count, 24), None, None, None, None, scales[0], zeros[0], scales[1], zeros[1]], 3,
+            tolerance=1e-4, direction=direction, hidden_size=3)
+
+
+def test_operators_that_the_standard_took_over() -> None:
+    for kind in (np.uint8, np.int8, np.uint16, np.int16):
+        compare("QuantizeLinear", [X, scale(0.01), zero(9, kind)])
+        compare("DequantizeLinear", [X.astype(kind), scale(0.01), zero(9, kind)])
+    compare("GridSample", [drawn(1, 2, 4, 4), drawn(1, 3, 3, 2)], mode="bilinear", align_corners=1)
+    compare("Trilu", [drawn(4, 4), np.array(1)], upper=0)
+    compare("Pad", [drawn(2, 3), np.array([0, 1, 1, 0]), np.array(2, np.float32)])
+    compare("GatherND", [drawn(3, 4), np.array([[1, 2], [0, 0]])])
+    compare("ExpandDims", [drawn(3, 4), np.array(1, np.int32)])
+    compare("Unique", [np.array([3, 1, 3, 2], np.float32)], 3)
+
+
+def test_transforms_of_real_signals_without_an_axis_of_parts() -> None:
+    """The standard asks for a last axis of one item; PyTorch exports signals without it, which run there."""
+    compare("STFT", [drawn(2, 40), np.array(4), drawn(16)], domain="", onesided=1)
 
 
 TEXTS = np.array([["the cat sat", "on a mat,the end"], ["", "a,b; c"]], object)

@@ -382,3 +382,20 @@ def test_a_mixture_of_experts_is_topk_and_look_ups() -> None:
 
     ops = compared(function, wanted, RNG.standard_normal((3, 8)).astype(np.float32))
     assert {"TopK": 1, "Gather": 1, "MatMul": 2, "Softmax": 1}.items() <= ops.items() and "Expand" not in ops
+
+
+# --- arithmetic ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64, np.uint64])
+def test_integers_are_shifted(dtype: Any) -> None:
+    x = np.array([7, -9, 1 << 20, -1, 0, -(1 << 30)]).astype(dtype)
+    places = np.array([0, 1, 3, 5, 7, 2], dtype)
+    compared(lambda x, n: (x << 2, x >> 1, x << n, x >> n), lambda x, n: (x << 2, x >> 1, x << n, x >> n),
+             x, places)
+
+
+def test_powers_of_tensors_are_one_operator() -> None:
+    x, y = np.array([0.5, 2, 3, 0], np.float32), np.array([2, -1.5, 0, 3], np.float32)
+    assert compared(lambda x, y: x ** y, np.power, x, y) == {"Pow": 1}
+    assert compared(lambda y: 2 ** y, lambda y: np.float32(2) ** y, y) == {"Pow": 1}

@@ -104,3 +104,11 @@ def test_convolution_of_eight_bits_is_exact(left: Any, right: Any, size: int) ->
     made = run("QLinearConv", x, scale(), zero_point(left), w, scale(), zero_point(right),
                scale(RESULT_SCALE), zero_point(left))
     np.testing.assert_array_equal(made, requantised(exact, left))
+
+
+def test_mean_of_quantised_numbers() -> None:
+    """ONNX Runtime documents it, and has no kernel for it."""
+    x = eight_bits(np.uint8, 2, 4, 5)
+    made = run("QLinearReduceMean", x, scale(), zero_point(np.uint8), scale(RESULT_SCALE),
+               zero_point(np.uint8), domain="com.microsoft", axes=[1], keepdims=0)
+    np.testing.assert_array_equal(made, requantised(centred(x).mean(1), np.uint8))

@@ -202,6 +202,15 @@ def _silu(result: Tensor, self: Tensor) -> Call | None:
         "Mul", [names[0], writer.add("Sigmoid", names)])) if self.dtype.is_float else None
 
 
+def _powers(result: Tensor, self: Tensor, x: Any, reverse: bool) -> Call | None:
+    """Of float tensors; a power that is a number is written as the products that it is."""
+    if not result.dtype.is_float or not (reverse or isinstance(x, Tensor)):
+        return None
+    other = x if isinstance(x, Tensor) else Tensor(x, device=self.device, requires_grad=False)
+    sides = [side.cast(result.dtype) for side in ((other, self) if reverse else (self, other))]
+    return _call("Pow", sides)
+
+
 def _best(op: str) -> Entry:
     def entry(result: Tensor, self: Tensor, axis: int | None, keepdim: bool) -> Call | None:
         if axis is None or not (self.dtype.is_float or self.dtype.is_int):
@@ -358,6 +367,7 @@ CALLS: dict[str, Entry] = {
     "erf": _unary("Erf"),
     **{name: _unary(name.capitalize()) for name in (
         "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "sign")},
+    "power": _powers,
     "silu": _silu,
     "hardswish": _unary("HardSwish"),
     "hardsigmoid": lambda result, self, alpha, beta: _call("HardSigmoid", [self], alpha=alpha, beta=beta),

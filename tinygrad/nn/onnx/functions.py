@@ -39,7 +39,7 @@ def standard_body(node: Node, inputs: list[Value]) -> Graph:
         model.opset_import.extend([onnx.helper.make_opsetid(node.domain, node.version)])
         if not any(o.domain == "" for o in body.opset_import) and node.domain:
             body.opset_import.extend([onnx.helper.make_opsetid("", onnx.defs.onnx_opset_version())])
-        reader = _Reader(model, None, f"the standard's {node.op}")
+        reader = _Reader(model, (), f"the standard's {node.op}")
         graph = reader.function_body(body)
         for name, attribute in schema.attributes.items():
             if attribute.default_value.type:

@@ -115,21 +115,24 @@ def read_model(source: Source | Any) -> Model:
 
     Raises OnnxError for what is no model or a broken one, with all operators that are not supported.
     """
-    proto, folder, label = _parse(source)
-    return _Reader(proto, folder, label).model()
+    return _Reader(*_parse(source)).model()
 
 
-def _parse(source: Source | Any) -> tuple[Any, Path | None, str]:
-    """(the file's message, the folder that its weights may be in, what to call it in errors)."""
+def _parse(source: Source | Any) -> tuple[Any, tuple[Path, ...], str]:
+    """(the file's message, the folders that its weights may be in, what to call it in errors).
+
+    A file that is a link is in two folders: where the link is, and where it leads to.
+    """
     onnx = onnx_package()
     if isinstance(source, onnx.ModelProto):
-        return source, None, "the model"
-    folder, label = None, "the model"
+        return source, (), "the model"
+    folders: tuple[Path, ...] = ()
+    label = "the model"
     if isinstance(source, Tensor):
         source = source.numpy().tobytes()
     if not isinstance(source, bytes):
         path = Path(source)
-        folder, label = path.resolve().parent, str(path)
+        folders, label = (path.parent.resolve(), path.resolve().parent), str(path)
         source = path.read_bytes()
     if not source:
         raise OnnxError(f"{label} is not an ONNX model: it is empty")
@@ -140,15 +143,15 @@ def _parse(source: Source | Any) -> tuple[Any, Path | None, str]:
         raise OnnxError(f"{label} is not an ONNX model, or is cut short: {error}") from error
     if not proto.ir_version or not proto.HasField("graph") or not proto.opset_import:
         raise OnnxError(f"{label} is not an ONNX model: it says no version or has no graph")
-    return proto, folder, label
+    return proto, folders, label
 
 
 class _Reader:
     """Makes plain data of a message, and collects what is not supported on the way."""
 
-    def __init__(self, proto: Any, folder: Path | None, label: str) -> None:
+    def __init__(self, proto: Any, folders: tuple[Path, ...], label: str) -> None:
         self.onnx = onnx_package()
-        self.proto, self.folder, self.label = proto, folder, label
+        self.proto, self.folders, self.label = proto, folders, label
         self.opsets = {_domain(o.domain): o.version for o in proto.opset_import}
         self.functions = {(_domain(f.domain), f.name, getattr(f, "overload", "")): f for f in proto.functions}
         self.bodies: dict[tuple[str, str, str], Graph] = {}
@@ -156,15 +159,20 @@ class _Reader:
         self.unsupported: dict[str, list[str]] = {}
 
     def model(self) -> Model:
+        from tinygrad.nn.onnx.operands import wrong_nodes
+
         for domain, version in self.opsets.items():
             newest = {"": self.onnx.defs.onnx_opset_version()}.get(domain)
             if newest is not None and not 1 <= version <= newest:
                 raise OnnxError(f"{self.label} uses version {version} of the standard's operators; the "
                                 f"installed onnx package knows 1 to {newest}")
         graph = self.graph(self.proto.graph, frozenset(), self.opsets)
-        if self.unsupported:
-            listed = "; ".join(f"{name}: {', '.join(nodes)}" for name, nodes in self.unsupported.items())
-            raise OnnxError(f"{self.label} uses operators that are not supported: {listed}")
+        listed = [f"{name}: {', '.join(nodes)}" for name, nodes in self.unsupported.items()]
+        wrong = list(dict.fromkeys(wrong_nodes(graph, {})))
+        if listed or wrong:
+            said = [f"{what}: {'; '.join(nodes)}" for what, nodes in (
+                ("operators that are not supported", listed), ("nodes that are wrong", wrong)) if nodes]
+            raise OnnxError(f"{self.label} uses {', and '.join(said)}")
         return Model(graph, self.opsets, self.proto.producer_name, self.proto.graph.name)
 
     # --- graphs ---------------------------------------------------------------------------------------------
@@ -196,7 +204,7 @@ class _Reader:
                                     f"{node}")
                 made.add(name)
         uses = [frozenset(filter(None, node.inputs)).union(
-            *(g.captured for g in _graphs_of(node.attributes))) for node in nodes]
+            *(g.captured for g in inner_graphs(node.attributes))) for node in nodes]
         absent = {name: node for node, names in zip(nodes, uses, strict=True)
                   for name in names if name not in made and name not in outer}
         if absent:
@@ -218,27 +226,27 @@ class _Reader:
         return order, frozenset().union(*uses) if uses else frozenset()
 
     def node(self, proto: Any, scope: frozenset[str], opsets: dict[str, int]) -> Node:
-        domain = _domain(proto.domain)
+        domain, op = _domain(_text(proto.domain)), _text(proto.op_type)
         attributes = {a.name: self.attribute(a, scope, opsets) for a in proto.attribute}
         version = opsets.get(domain, 1 if domain == CONTRIBUTED else 0)
         target: Operator | Graph | None = None
-        local = (domain, proto.op_type, getattr(proto, "overload", ""))
-        node = Node(domain, proto.op_type, proto.name, tuple(proto.input), tuple(proto.output), attributes,
+        local = (domain, op, getattr(proto, "overload", ""))
+        node = Node(domain, op, proto.name, tuple(proto.input), tuple(proto.output), attributes,
                     version, None, proto)
         if local in self.functions:
             target = self.function(local)
         elif version:
-            target = find(domain, proto.op_type, version)
+            target = find(domain, op, version)
         if target is None and not self.has_body(node):
-            self.refuse(f"{domain}.{proto.op_type}" if domain else proto.op_type,
+            self.refuse(f"{domain}.{op}" if domain else op,
                         str(node) if version else f"{node} (its domain has no version in the file)")
         elif isinstance(target, Operator):
             unknown = attributes.keys() - target.attributes
             if unknown:
-                self.refuse(f"{proto.op_type} with {', '.join(sorted(unknown))}", str(node))
+                self.refuse(f"{op} with {', '.join(sorted(unknown))}", str(node))
             if target.variadic is None and len(node.inputs) > len(target.forms):
-                self.refuse(f"{proto.op_type} of {len(node.inputs)} inputs", str(node))
-        return Node(domain, node.op, node.name, node.inputs, node.outputs, attributes, version, target, proto)
+                self.refuse(f"{op} of {len(node.inputs)} inputs", str(node))
+        return Node(domain, op, node.name, node.inputs, node.outputs, attributes, version, target, proto)
 
     def refuse(self, what: str, node: str) -> None:
         self.unsupported.setdefault(what, []).append(node)
@@ -291,22 +299,29 @@ class _Reader:
         if proto.type == kinds.TYPE_PROTO:
             return self.type_of(proto.tp)
         value = self.onnx.helper.get_attribute_value(proto)
-        if isinstance(value, bytes):
-            return value.decode("utf-8", "replace")
         if proto.type in (kinds.INTS, kinds.FLOATS, kinds.STRINGS):
-            return tuple(v.decode("utf-8", "replace") if isinstance(v, bytes) else v for v in value)
-        return value
+            return tuple(map(_text, value))
+        return _text(value)
 
     def type_of(self, proto: Any) -> TypeOf:
         kind = (proto.WhichOneof("value") or "any").removesuffix("_type")
         if kind not in ("tensor", "sparse_tensor"):
             return TypeOf(kind)
         said = getattr(proto, f"{kind}_type")
-        dtype = self.onnx.helper.tensor_dtype_to_np_dtype(said.elem_type) if said.elem_type else None
+        dtype = self.items_of(said.elem_type, "a value") if said.elem_type else None
         if not said.HasField("shape"):
             return TypeOf("tensor", dtype)
         sizes = tuple(d.dim_value if d.HasField("dim_value") else d.dim_param or None for d in said.shape.dim)
         return TypeOf("tensor", dtype, sizes)
+
+    def items_of(self, number: int, whose: str) -> np.dtype[Any]:
+        """NumPy's type for the standard's number of a type."""
+        try:
+            kind: np.dtype[Any] = self.onnx.helper.tensor_dtype_to_np_dtype(number)
+        except KeyError as error:
+            raise OnnxError(f"{self.label}: {whose} is of type {number}, which the standard does not "
+                            "have") from error
+        return kind
 
     def array(self, proto: Any) -> Array:
         if proto.data_location == self.onnx.TensorProto.EXTERNAL:
@@ -331,16 +346,11 @@ class _Reader:
     def external(self, proto: Any) -> Array:
         """A constant in a file beside the model's: mapped, read where it is used."""
         said = {entry.key: entry.value for entry in proto.external_data}
-        if self.folder is None:
+        if not self.folders:
             raise OnnxError(f"{self.label}: constant {proto.name!r} is in the file {said.get('location')!r}; "
                             "give the model's path, not its bytes")
-        path = (self.folder / said.get("location", "")).resolve()
-        if not path.is_relative_to(self.folder):
-            raise OnnxError(f"{self.label}: constant {proto.name!r} asks for {said.get('location')!r}, which "
-                            "is outside of the model's folder")
-        if not path.is_file():
-            raise OnnxError(f"{self.label}: constant {proto.name!r} is in {str(path)!r}, which is not there")
-        kind = self.onnx.helper.tensor_dtype_to_np_dtype(proto.data_type)
+        path = self.beside(proto.name, said.get("location", ""))
+        kind = self.items_of(proto.data_type, f"constant {proto.name!r}")
         packed = _bits(kind)
         count = int(np.prod(tuple(proto.dims), dtype=np.int64))
         size, label = -(-count * packed // 8), f"{self.label}: constant {proto.name!r}"
@@ -364,6 +374,24 @@ class _Reader:
         whole: Array = data.view(kind).reshape(tuple(proto.dims))
         return whole
 
+    def beside(self, constant: str, location: str) -> Path:
+        """The file beside the model's that holds a constant."""
+        asked = [Path(os.path.normpath(folder / location)) for folder in self.folders]
+        found = [path.resolve() for path in asked if path.is_file()]
+        inside = [any(path.is_relative_to(folder) for folder in self.folders) for path in (*asked, *found)]
+        if not all(inside):
+            raise OnnxError(f"{self.label}: constant {constant!r} asks for {location!r}, which is outside of "
+                            "the model's folder")
+        if not found:
+            raise OnnxError(f"{self.label}: constant {constant!r} is in {str(asked[0])!r}, which is not "
+                            "there")
+        return found[0]
+
+
+def _text(value: Any) -> Any:
+    """What may be bytes as text: attributes are, and names that are no UTF-8."""
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+
 
 def _domain(name: str) -> str:
     return "" if name == "ai.onnx" else name
@@ -379,7 +407,8 @@ def _produced(proto: Any) -> frozenset[str]:
     return frozenset(name for node in proto.node for name in node.output if name)
 
 
-def _graphs_of(attributes: dict[str, Any]) -> Iterator[Graph]:
+def inner_graphs(attributes: dict[str, Any]) -> Iterator[Graph]:
+    """The graphs among the attributes of a node."""
     for value in attributes.values():
         if isinstance(value, Graph):
             yield value
@@ -391,6 +420,6 @@ def all_nodes(graph: Graph) -> Iterable[Node]:
     """The nodes of a graph and of those in it; of functions, at each call."""
     for node in graph.nodes:
         yield node
-        inner = [*_graphs_of(node.attributes), *([node.target] if isinstance(node.target, Graph) else [])]
+        inner = [*inner_graphs(node.attributes), *([node.target] if isinstance(node.target, Graph) else [])]
         for g in inner:
             yield from all_nodes(g)

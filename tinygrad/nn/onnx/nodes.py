@@ -135,10 +135,14 @@ def _before_permutes(node: UOp) -> tuple[UOp, list[int]]:
 
 
 def _shifted(direction: str) -> Write:
+    """The standard shifts unsigned integers: others are multiplied with a power of two, or divided."""
     def write(writer: OnnxWriter, node: UOp, names: list[str]) -> str:
-        if not node.dtype.is_unsigned:
-            raise ValueError(f"the standard shifts unsigned integers only, not {node.dtype.name}")
-        return writer.add("BitShift", names, direction=direction)
+        if node.dtype.is_unsigned:
+            return writer.add("BitShift", names, direction=direction)
+        places = writer.add("Cast", names[1:], to=writer.onnx.TensorProto.UINT64)
+        shifted = writer.add("BitShift", [writer.constant(np.array(1, np.uint64)), places], direction="LEFT")
+        factor = [names[0], writer.cast(shifted, node.dtype)]
+        return writer.add("Mul", factor) if direction == "LEFT" else _floored(writer, node, factor)
     return write
 
 

@@ -50,6 +50,8 @@ class Operator:
     attributes: frozenset[str]
     required: int
     """how many inputs must be there"""
+    needed: frozenset[str] = frozenset()
+    """the attributes that must be"""
 
     def form(self, position: int) -> Any:
         return self.forms[position] if position < len(self.forms) else self.variadic
@@ -90,7 +92,8 @@ def register(function: Function, name: str, domain: str = "", random: bool = Fal
         domain, operator, since, function, tuple(hints.get(p.name, Tensor) for p in inputs),
         variadic[0] if variadic else None,
         frozenset(p.name for p in parameters if p.kind is p.KEYWORD_ONLY),
-        sum(p.default is p.empty for p in inputs)))
+        sum(p.default is p.empty for p in inputs),
+        frozenset(p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is p.empty)))
     versions.sort(key=lambda v: v.since)
     if random:
         RANDOM.add(operator)
@@ -172,7 +175,8 @@ def result_types(domain: str, name: str, version: int) -> tuple[int | np.dtype[A
     for constraint in schema.type_constraints:
         if len(constraint.allowed_type_strs) == 1:
             types[constraint.type_param_str] = types.get(constraint.allowed_type_strs[0])
-    return tuple(first.get(o.type_str, types.get(o.type_str)) for o in schema.outputs)
+    return tuple(first.get(o.type_str, types.get(o.type_str)) if o.is_homogeneous else None
+                 for o in schema.outputs)
 
 
 @functools.cache
@@ -189,14 +193,34 @@ def type_parameters(domain: str, name: str, version: int) -> tuple[tuple[str, st
                  for i in schema.inputs)
 
 
+def family(kind: str) -> str:
+    """What kind of items a type of this name has, in the standard's table or NumPy's: float for all floats,
+    int for all integers."""
+    names = {"float": ("float", "bfloat", "double"), "int": ("int", "uint"), "string": ("string", "object")}
+    return next((known for known, starts in names.items() if kind.startswith(starts)), kind)
+
+
+@functools.cache
+def allowed_kinds(domain: str, name: str, version: int) -> tuple[frozenset[str], ...]:
+    """For each input of an operator the families of the types that it may have."""
+    from onnx import defs
+
+    if not defs.has(name, version, domain):
+        return ()
+    return tuple(frozenset(family(text[len("tensor("):-1]) for text in formal.types
+                           if text.startswith("tensor("))
+                 for formal in defs.get_schema(name, version, domain).inputs)
+
+
 def check_types(inputs: Sequence[Value], parameters: Sequence[tuple[str, str]]) -> None:
-    """Raise TypeError where inputs have different types that the standard says are the same."""
+    """Raise TypeError where inputs have different types that the standard says are the same. An input is a
+    value, or the type of one."""
     first: dict[str, tuple[str, str]] = {}
     for i, value in enumerate(inputs if parameters else ()):
         name, parameter = parameters[min(i, len(parameters) - 1)]
-        if not parameter or not isinstance(value, (Tensor, np.ndarray, Sizes, Coded)):
+        if not parameter or not isinstance(value, (Tensor, np.ndarray, Sizes, Coded, np.dtype)):
             continue
-        kind = numpy_type(value).name
+        kind = (value if isinstance(value, np.dtype) else numpy_type(value)).name
         other, other_kind = first.setdefault(parameter, (name, kind))
         if kind != other_kind:
             raise TypeError(f"takes inputs of one type, got {other} of {other_kind} and {name} of {kind}")

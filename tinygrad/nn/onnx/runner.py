@@ -252,6 +252,8 @@ class OnnxRunner:
 
     def _checked_value(self, name: str, value: Any, said: TypeOf, sizes: dict[str, int]) -> Value:
         try:
+            if value is None and said.kind == "tensor":
+                raise TypeError("only an optional input may be left out")
             made = self.as_value(value, said)
         except (TypeError, ValueError) as error:
             raise OnnxError(f"input {name!r} takes {said}, got a {type(value).__name__}: {error}") from error
@@ -284,7 +286,9 @@ class OnnxRunner:
         if isinstance(value, (list, tuple)) and said is not None and said.kind in ("sequence", "optional"):
             return [self.as_value(item) for item in value]
         array = np.asarray(value)
-        if array.dtype == object and not all(isinstance(item, (str, bytes)) for item in array.flat):
+        is_known = array.dtype.kind in "US" or is_number(array) or all(
+            isinstance(item, (str, bytes)) for item in array.flat)
+        if not is_known:
             raise TypeError("these are no numbers and no strings")
         if said is not None and said.dtype is not None and not isinstance(value, (np.ndarray, np.generic)):
             numbers, array = array, array.astype(said.dtype)

@@ -4,22 +4,50 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from tinygrad.dtype import dtypes
 from tinygrad.nn.onnx.ops.convolution import Conv
+from tinygrad.nn.onnx.ops.indexing import TensorScatter, Unique
 from tinygrad.nn.onnx.ops.matrices import Gemm_7
 from tinygrad.nn.onnx.ops.normalization import LayerNormalization, RMSNormalization
-from tinygrad.nn.onnx.ops.pooling import AveragePool
-from tinygrad.nn.onnx.ops.quantization import DequantizeLinear, MatMulInteger, QuantizeLinear
-from tinygrad.nn.onnx.registry import CONTRIBUTED, op, ops
-from tinygrad.nn.onnx.values import Items
+from tinygrad.nn.onnx.ops.pooling import AveragePool, MaxPool
+from tinygrad.nn.onnx.ops.quantization import (
+    DequantizeLinear,
+    DynamicQuantizeLinear,
+    MatMulInteger,
+    QLinearConv,
+    QuantizeLinear,
+)
+from tinygrad.nn.onnx.ops.recurrent import Product, activation_functions, lstm
+from tinygrad.nn.onnx.ops.vision import GridSample_16
+from tinygrad.nn.onnx.registry import CONTRIBUTED, OPERATORS, op, ops
+from tinygrad.nn.onnx.values import Array, Items
 from tinygrad.tensor import Tensor
 
 MASKED = -10000.0
 """What is added to the scores of masked keys, unless an attribute says otherwise."""
+
+# --- what the standard has, too -----------------------------------------------------------------------------
+
+
+def _distinct(x: Array) -> tuple[Array, Array, Array]:
+    """Distinct items in the order in which they come, which one each item is, and how often each is."""
+    values, _, inverse, counts = Unique(x, sorted=0)
+    return values, inverse, counts
+
+
+def _expanded(X: Tensor, axis: int) -> Tensor:
+    return X.unsqueeze(axis)
+
+
+ops(CONTRIBUTED, Unique=_distinct, ExpandDims=_expanded, GridSample=GridSample_16,
+    **{name: OPERATORS["", name][-1].function
+       for name in ("DequantizeLinear", "GatherND", "Pad", "QuantizeLinear", "Trilu")})
+
 
 # --- products, activations ----------------------------------------------------------------------------------
 
@@ -171,14 +199,10 @@ def _added(*biases: Tensor | None) -> Tensor | None:
     return total
 
 
-def _causal(queries: int, keys: int, device: Any, value: float, window: int = -1) -> Tensor:
-    """What hides keys after each query (the last query sees all), and those `window` or more before it."""
+def _causal(queries: int, keys: int, device: Any, value: float) -> Tensor:
+    """What hides keys after each query (the last query sees all)."""
     query = Tensor.arange(queries, device=device).unsqueeze(1) + (keys - queries)
-    key = Tensor.arange(keys, device=device)
-    hidden = key > query
-    if window > 0:
-        hidden = hidden | (key <= query - window)
-    return hidden.where(value, 0.0)
+    return (Tensor.arange(keys, device=device) > query).where(value, 0.0)
 
 
 def _padding(mask: Tensor | None, batch: int, keys: int, value: float) -> Tensor | None:
@@ -281,24 +305,52 @@ def GroupQueryAttention(query: Tensor, key: Tensor | None, value: Tensor | None,
                         kv_num_heads: int, causal: int = 1, do_rotary: int = 0, local_window_size: int = -1,
                         rotary_interleaved: int = 0, scale: float | None = None, smooth_softmax: int = -1,
                         softcap: float = 0.0) -> tuple[Tensor, ...]:
-    """Attention with fewer heads of keys and values, after a cache whose sequences are all equally long."""
+    """Attention with fewer heads of keys and values, after a cache: `seqlens_k` + 1 items of each sequence
+    are there, the new ones with them, and `total_sequence_length` of the longest."""
+    if smooth_softmax > 0:
+        raise NotImplementedError("a softmax with one more score, of zero")
     if key is None or value is None:
         size = query.shape[-1] // (num_heads + 2 * kv_num_heads)
         query, key, value = query.split([num_heads * size, kv_num_heads * size, kv_num_heads * size], -1)
     q, k, v = _heads(query, num_heads), _heads(key, kv_num_heads), _heads(value, kv_num_heads)
-    before = total_sequence_length - q.shape[2]
+    batch, queries, total = q.shape[0], q.shape[2], total_sequence_length
+    lengths = (seqlens_k.cast(dtypes.int32) + 1).reshape(-1, 1)
+    starts = lengths - queries if batch > 1 and queries != total else \
+        Tensor.full((1, 1), total - queries, dtype=dtypes.int32, device=q.device).expand(batch, 1)
+    places = starts + Tensor.arange(queries, device=q.device)
     if do_rotary and cos_cache is not None and sin_cache is not None:
-        cos, sin = (cache[before:before + q.shape[2]] for cache in (cos_cache, sin_cache))
+        cos, sin = cos_cache[places].unsqueeze(1), sin_cache[places].unsqueeze(1)
         q, k = _rotated(q, cos, sin, rotary_interleaved), _rotated(k, cos, sin, rotary_interleaved)
-    if past_key is not None and past_value is not None and before:
-        k, v = past_key[:, :, :before].cat(k, dim=2), past_value[:, :, :before].cat(v, dim=2)
+    k, v = _cached(past_key, k, starts, total), _cached(past_value, v, starts, total)
     each = num_heads // kv_num_heads
-    lengths = (seqlens_k.cast(dtypes.int32) + 1).reshape(-1)
-    padding = _padding(lengths, q.shape[0], k.shape[2], -math.inf) if before == 0 else None
-    hidden = _causal(q.shape[2], k.shape[2], q.device, -math.inf, local_window_size) if causal else None
-    made, scores = _attended(q, k.repeat_interleave(each, 1), v.repeat_interleave(each, 1), scale,
-                             _added(padding if not causal else None, hidden), softcap)
+    last = places if causal else (lengths - 1).expand(batch, queries)
+    hidden = _beyond(last.reshape(batch, 1, queries, 1), k.shape[2], local_window_size)
+    made, scores = _attended(q, k.repeat_interleave(each, 1), v.repeat_interleave(each, 1), scale, hidden,
+                             softcap)
     return _joined(made), k, v, scores
+
+
+def _cached(past: Tensor | None, new: Tensor, starts: Tensor, total: int) -> Tensor:
+    """`past` (batch, heads, length, size) with new items from `starts` on and zeros behind them, at least
+    `total` long."""
+    if past is None or not past.shape[2]:
+        return new
+    behind = ((0, 0), (0, 0), (0, max(0, past.shape[2] - total)), (0, 0))
+    if new.shape[0] == 1:
+        return past[:, :, :total - new.shape[2]].cat(new, dim=2).pad(behind)
+    room = past.pad(((0, 0), (0, 0), (0, max(0, total - past.shape[2])), (0, 0)))
+    place = Tensor.arange(room.shape[2], device=new.device).reshape(1, 1, -1, 1)
+    is_there = place < (starts + new.shape[2]).reshape(-1, 1, 1, 1)
+    return is_there.where(TensorScatter(room, new, starts.reshape(-1), axis=2), 0)
+
+
+def _beyond(last: Tensor, keys: int, window: int) -> Tensor:
+    """What hides keys after the last one that a query sees, and those `window` or more before it."""
+    key = Tensor.arange(keys, device=last.device)
+    hidden = key > last
+    if window > 0:
+        hidden = hidden | (key <= last - window)
+    return hidden.where(-math.inf, 0.0)
 
 
 # --- quantised ----------------------------------------------------------------------------------------------
@@ -353,16 +405,60 @@ def QLinearGlobalAveragePool(X: Tensor, x_scale: Tensor, x_zero_point: Tensor, y
 
 
 @op(domain=CONTRIBUTED)
+def QLinearReduceMean(data: Tensor, data_scale: Tensor, data_zero_point: Tensor | None, reduced_scale: Tensor,
+                      reduced_zero_point: Tensor | None = None, *, axes: Any, keepdims: int) -> Items:
+    mean = DequantizeLinear(data, data_scale, data_zero_point).mean(tuple(axes), keepdim=bool(keepdims))
+    return _requantized(mean, reduced_scale, reduced_zero_point, data)
+
+
+@op(domain=CONTRIBUTED)
+def QLinearWhere(condition: Tensor, X: Tensor, x_scale: Tensor, x_zero_point: Tensor, Y: Tensor,
+                 y_scale: Tensor, y_zero_point: Tensor, z_scale: Tensor, z_zero_point: Tensor) -> Items:
+    chosen = condition.where(DequantizeLinear(X, x_scale, x_zero_point),
+                             DequantizeLinear(Y, y_scale, y_zero_point))
+    return _requantized(chosen, z_scale, z_zero_point, X)
+
+
+def _channels_first(x: Tensor) -> Tensor:
+    return x.permute(0, x.ndim - 1, *range(1, x.ndim - 1))
+
+
+def _channels_last(x: Tensor) -> Tensor:
+    return x.permute(0, *range(2, x.ndim), 1)
+
+
+def _quantized_convolution(x: Tensor, x_scale: Tensor, x_zero_point: Tensor, w: Tensor, w_scale: Tensor,
+                           w_zero_point: Tensor, y_scale: Tensor, y_zero_point: Tensor,
+                           B: Tensor | None = None, *, channels_last: int = 0, auto_pad: str = "NOTSET",
+                           dilations: Any = None, group: int = 1, kernel_shape: Any = None, pads: Any = None,
+                           strides: Any = None) -> Any:
+    made: Any = QLinearConv(_channels_first(x) if channels_last else x, x_scale, x_zero_point, w, w_scale,
+                            w_zero_point, y_scale, y_zero_point, B, auto_pad=auto_pad, dilations=dilations,
+                            group=group, pads=pads, strides=strides)
+    return _channels_last(made) if channels_last else made
+
+
+ops(CONTRIBUTED, QLinearConv=_quantized_convolution)
+
+
+@op(domain=CONTRIBUTED)
+def NhwcMaxPool(x: Tensor, *, kernel_shape: Any, auto_pad: str = "NOTSET", ceil_mode: int = 0,
+                dilations: Any = None, pads: Any = None, strides: Any = None) -> Tensor:
+    return _channels_last(MaxPool(_channels_first(x), kernel_shape=kernel_shape, auto_pad=auto_pad,
+                                  ceil_mode=ceil_mode, dilations=dilations, pads=pads, strides=strides))
+
+
+@op(domain=CONTRIBUTED)
 def QLinearAveragePool(X: Tensor, x_scale: Tensor, x_zero_point: Tensor | None, y_scale: Tensor,
                        y_zero_point: Tensor | None = None, *, kernel_shape: Any, auto_pad: str = "NOTSET",
                        ceil_mode: int = 0, channels_last: int = 0, count_include_pad: int = 0,
                        pads: Any = None,
                        strides: Any = None) -> Items:
     x = DequantizeLinear(X, x_scale, x_zero_point)
-    x = x.permute(0, x.ndim - 1, *range(1, x.ndim - 1)) if channels_last else x
+    x = _channels_first(x) if channels_last else x
     made = AveragePool(x, kernel_shape=kernel_shape, auto_pad=auto_pad, ceil_mode=ceil_mode,
                        count_include_pad=count_include_pad, pads=pads, strides=strides)
-    made = made.permute(0, *range(2, made.ndim), 1) if channels_last else made
+    made = _channels_last(made) if channels_last else made
     return _requantized(made, y_scale, y_zero_point, X)
 
 
@@ -399,10 +495,27 @@ def MatMulIntegerToFloat(A: Tensor, B: Tensor, a_scale: Tensor, b_scale: Tensor,
 def DynamicQuantizeMatMul(A: Tensor, B: Tensor, b_scale: Tensor, b_zero_point: Tensor | None = None,
                           bias: Tensor | None = None) -> Tensor:
     """A product with A in eight bits, by the range of its values."""
-    from tinygrad.nn.onnx.ops.quantization import DynamicQuantizeLinear
-
     a, scale, zero = DynamicQuantizeLinear(A)
     return MatMulIntegerToFloat(a, B, scale, b_scale, zero, b_zero_point, bias)
+
+
+@op(domain=CONTRIBUTED)
+def DynamicQuantizeLSTM(X: Tensor, W: Tensor, R: Tensor, B: Tensor | None, sequence_lens: Tensor | None,
+                        initial_h: Tensor | None, initial_c: Tensor | None, P: Tensor | None, W_scale: Tensor,
+                        W_zero_point: Tensor, R_scale: Tensor, R_zero_point: Tensor, *,
+                        activation_alpha: Any = None, activation_beta: Any = None, activations: Any = None,
+                        clip: float | None = None, direction: str = "forward", hidden_size: int | None = None,
+                        input_forget: int = 0) -> tuple[Tensor, ...]:
+    """An LSTM of weights (directions, items, results) of eight bits; what they are multiplied with is in
+    eight bits by its range: all inputs, and the state of each step."""
+    def products(weights: Tensor, scale: Tensor, zero: Tensor) -> list[Product]:
+        return [partial(DynamicQuantizeMatMul, B=weights[d], b_scale=scale[d], b_zero_point=zero[d])
+                for d in range(weights.shape[0])]
+
+    functions = activation_functions(activations, ("Sigmoid", "Tanh", "Tanh"), direction, activation_alpha,
+                                     activation_beta, clip)
+    return lstm(X, products(W, W_scale, W_zero_point), products(R, R_scale, R_zero_point), R.shape[1], B,
+                sequence_lens, [initial_h, initial_c], P, functions, direction, input_forget, 0)
 
 
 @op(domain=CONTRIBUTED)
@@ -445,3 +558,22 @@ def MatMulNBits(A: Tensor, B: Tensor, scales: Tensor, zero_points: Tensor | None
     weights = ((numbers - zero) * scales.reshape(N, blocks, 1)).reshape(N, -1)[:, :K]
     made: Tensor = A @ weights.transpose()
     return made if bias is None else made + bias
+
+
+@op(domain=CONTRIBUTED)
+def GatherBlockQuantized(data: Tensor, indices: Tensor, scales: Tensor, zero_points: Tensor | None = None, *,
+                         bits: int = 4, block_size: int = 128, gather_axis: int = 0,
+                         quantize_axis: int = 1) -> Tensor:
+    """Rows of a table whose numbers are packed in bytes, in blocks of a scale and a zero point each."""
+    if data.dtype is not dtypes.uint8 or gather_axis % data.ndim or not quantize_axis % data.ndim:
+        raise NotImplementedError(f"rows of {data.dtype.name} along axis {gather_axis}, in blocks along "
+                                  f"axis {quantize_axis}")
+    axis = quantize_axis % data.ndim + indices.ndim - 1
+    numbers, scale = _unpacked(data[indices], bits), scales[indices]
+    zero: Any = 1 << (bits - 1)
+    if zero_points is not None:
+        zero = _unpacked(zero_points[indices], bits).shrink_to(scale.shape).cast(scale.dtype)
+        zero = zero.repeat_interleave(block_size, axis).shrink_to(numbers.shape)
+    scale = scale.repeat_interleave(block_size, axis).shrink_to(numbers.shape)
+    rows: Tensor = (numbers.cast(scale.dtype) - zero) * scale
+    return rows

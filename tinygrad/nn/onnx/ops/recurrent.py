@@ -10,6 +10,8 @@ from tinygrad.tensor import Tensor
 
 Activation = Callable[[Tensor], Tensor]
 Step = Callable[[Tensor, tuple[Tensor, ...]], tuple[Tensor, ...]]
+Product = Callable[[Tensor], Tensor]
+"""With the weights of one direction."""
 
 ACTIVATIONS: dict[str, tuple[Callable[[Tensor, float, float], Tensor], float, float]] = {
     "relu": (lambda x, a, b: x.maximum(0), 0, 0),
@@ -29,8 +31,10 @@ TAKES_ALPHA = ("affine", "leakyrelu", "thresholdedrelu", "scaledtanh", "hardsigm
 TAKES_BETA = ("affine", "scaledtanh", "hardsigmoid")
 
 
-def _activations(names: Sequence[str], alphas: Any, betas: Any, clip: float | None) -> list[Activation]:
-    """The functions of these names; parameters are taken in order by those that have them."""
+def activation_functions(names: Any, usual: tuple[str, ...], direction: str, alphas: Any, betas: Any,
+                         clip: float | None) -> list[Activation]:
+    """The functions of these names, or the usual ones of each direction; parameters are taken in order by
+    those that have them."""
     alpha, beta = iter(alphas or ()), iter(betas or ())
 
     def one(name: str) -> Activation:
@@ -40,7 +44,7 @@ def _activations(names: Sequence[str], alphas: Any, betas: Any, clip: float | No
         if clip is None:
             return lambda x: function(x, a, b)
         return lambda x: function(x.maximum(-clip).minimum(clip), a, b)
-    return [one(name) for name in names]
+    return [one(name) for name in names or usual * (2 if direction == "bidirectional" else 1)]
 
 
 def _stored(x: Tensor) -> Tensor:
@@ -70,24 +74,31 @@ def _walk(step: Step, inputs: Tensor, state: tuple[Tensor, ...], lengths: Tensor
     return hidden[0].stack(*hidden[1:]), state
 
 
-def _recurrent(X: Tensor, W: Tensor, R: Tensor, B: Tensor | None, sequence_lens: Tensor | None,
-               initial: Sequence[Tensor | None], layout: int, direction: str, gates: int,
-               make_step: Callable[[int, Tensor, Tensor, Tensor], Step]) -> tuple[Tensor, ...]:
+def products(weights: Tensor) -> list[Product]:
+    """Of weights (directions, results, items)."""
+    def product(d: int) -> Product:
+        matrix = weights[d].transpose()
+        return lambda x: x @ matrix
+    return [product(d) for d in range(weights.shape[0])]
+
+
+def _recurrent(X: Tensor, of_inputs: Sequence[Product], hidden: int, B: Tensor | None,
+               sequence_lens: Tensor | None, initial: Sequence[Tensor | None], layout: int, direction: str,
+               gates: int, make_step: Callable[[int, Tensor], Step]) -> tuple[Tensor, ...]:
     """A layer in all its directions: (Y, the last states)."""
     X = X.transpose(0, 1) if layout else X
-    hidden, batch = R.shape[-1], X.shape[1]
+    batch = X.shape[1]
     directions = {"forward": [False], "reverse": [True], "bidirectional": [False, True]}[direction]
     lengths = None if sequence_lens is None else sequence_lens.cast(dtypes.int32)
     outputs, lasts = [], []
     for d, backward in enumerate(directions):
         bias = Tensor.zeros(2 * gates * hidden, dtype=X.dtype, device=X.device, requires_grad=False) \
             if B is None else B[d]
-        of_inputs = _stored(X @ W[d].transpose() + bias[:gates * hidden])
+        inputs = _stored(of_inputs[d](X) + bias[:gates * hidden])
         state = tuple(
             Tensor.zeros(batch, hidden, dtype=X.dtype, device=X.device, requires_grad=False) if s is None
             else (s[:, d] if layout else s[d]) for s in initial)
-        step = make_step(d, R[d].transpose(), bias[gates * hidden:], of_inputs)
-        made, last = _walk(step, of_inputs, state, lengths, backward)
+        made, last = _walk(make_step(d, bias[gates * hidden:]), inputs, state, lengths, backward)
         outputs.append(made)
         lasts.append(last)
     Y = outputs[0].stack(*outputs[1:], dim=1)  # (T, directions, batch, hidden)
@@ -97,20 +108,18 @@ def _recurrent(X: Tensor, W: Tensor, R: Tensor, B: Tensor | None, sequence_lens:
     return Y, *states
 
 
-def _named(activations: Any, default: tuple[str, ...], direction: str) -> list[str]:
-    return list(activations or default * (2 if direction == "bidirectional" else 1))
-
-
 @op
 def RNN(X: Tensor, W: Tensor, R: Tensor, B: Tensor | None = None, sequence_lens: Tensor | None = None,
         initial_h: Tensor | None = None, *, activation_alpha: Any = None, activation_beta: Any = None,
         activations: Any = ("Tanh", "Tanh"), clip: float | None = None, direction: str = "forward",
         hidden_size: int | None = None, layout: int = 0) -> tuple[Tensor, ...]:
-    f = _activations(_named(activations, ("Tanh",), direction), activation_alpha, activation_beta, clip)
+    f = activation_functions(activations, ("Tanh",), direction, activation_alpha, activation_beta, clip)
+    of_state = products(R)
 
-    def make_step(d: int, weights: Tensor, bias: Tensor, inputs: Tensor) -> Step:
-        return lambda x, state: (f[d](x + state[0] @ weights + bias),)
-    return _recurrent(X, W, R, B, sequence_lens, [initial_h], layout, direction, 1, make_step)
+    def make_step(d: int, bias: Tensor) -> Step:
+        return lambda x, state: (f[d](x + of_state[d](state[0]) + bias),)
+    return _recurrent(X, products(W), R.shape[-1], B, sequence_lens, [initial_h], layout, direction, 1,
+                      make_step)
 
 
 @op
@@ -118,12 +127,13 @@ def GRU(X: Tensor, W: Tensor, R: Tensor, B: Tensor | None = None, sequence_lens:
         initial_h: Tensor | None = None, *, activation_alpha: Any = None, activation_beta: Any = None,
         activations: Any = None, clip: float | None = None, direction: str = "forward",
         hidden_size: int | None = None, layout: int = 0, linear_before_reset: int = 0) -> tuple[Tensor, ...]:
-    functions = _activations(_named(activations, ("Sigmoid", "Tanh"), direction), activation_alpha,
-                             activation_beta, clip)
+    functions = activation_functions(activations, ("Sigmoid", "Tanh"), direction, activation_alpha,
+                                     activation_beta, clip)
     n = R.shape[-1]
 
-    def make_step(d: int, weights: Tensor, bias: Tensor, inputs: Tensor) -> Step:
+    def make_step(d: int, bias: Tensor) -> Step:
         f, g = functions[2 * d:2 * d + 2]
+        weights = R[d].transpose()
 
         def step(x: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
             h = state[0]
@@ -135,7 +145,7 @@ def GRU(X: Tensor, W: Tensor, R: Tensor, B: Tensor | None = None, sequence_lens:
                 new = g(x[:, 2 * n:] + (reset * h) @ weights[:, 2 * n:] + bias[2 * n:])
             return ((1 - update) * new + update * h,)
         return step
-    return _recurrent(X, W, R, B, sequence_lens, [initial_h], layout, direction, 3, make_step)
+    return _recurrent(X, products(W), n, B, sequence_lens, [initial_h], layout, direction, 3, make_step)
 
 
 @op
@@ -144,16 +154,23 @@ def LSTM(X: Tensor, W: Tensor, R: Tensor, B: Tensor | None = None, sequence_lens
          activation_alpha: Any = None, activation_beta: Any = None, activations: Any = None,
          clip: float | None = None, direction: str = "forward", hidden_size: int | None = None,
          input_forget: int = 0, layout: int = 0) -> tuple[Tensor, ...]:
-    functions = _activations(_named(activations, ("Sigmoid", "Tanh", "Tanh"), direction), activation_alpha,
-                             activation_beta, clip)
-    n = R.shape[-1]
+    functions = activation_functions(activations, ("Sigmoid", "Tanh", "Tanh"), direction, activation_alpha,
+                                     activation_beta, clip)
+    return lstm(X, products(W), products(R), R.shape[-1], B, sequence_lens, [initial_h, initial_c], P,
+                functions, direction, input_forget, layout)
 
-    def make_step(d: int, weights: Tensor, bias: Tensor, inputs: Tensor) -> Step:
+
+def lstm(X: Tensor, of_inputs: Sequence[Product], of_state: Sequence[Product], n: int, B: Tensor | None,
+         lengths: Tensor | None, initial: Sequence[Tensor | None], P: Tensor | None,
+         functions: Sequence[Activation], direction: str, input_forget: int,
+         layout: int) -> tuple[Tensor, ...]:
+    """An LSTM of `n` numbers, given how inputs and its state are multiplied with weights."""
+    def make_step(d: int, bias: Tensor) -> Step:
         f, g, h = functions[3 * d:3 * d + 3]
 
         def step(x: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
             hidden, cell = state
-            gates = _stored(x + hidden @ weights + bias)
+            gates = _stored(x + of_state[d](hidden) + bias)
             i, o, forget, c = (gates[:, k * n:(k + 1) * n] for k in range(4))
             if P is not None:
                 i, forget = i + P[d, :n] * cell, forget + P[d, 2 * n:] * cell
@@ -163,4 +180,4 @@ def LSTM(X: Tensor, W: Tensor, R: Tensor, B: Tensor | None = None, sequence_lens
             o = f(o if P is None else o + P[d, n:2 * n] * cell)
             return o * h(cell), cell
         return step
-    return _recurrent(X, W, R, B, sequence_lens, [initial_h, initial_c], layout, direction, 4, make_step)
+    return _recurrent(X, of_inputs, n, B, lengths, initial, layout, direction, 4, make_step)

@@ -68,7 +68,9 @@ def DFT_20(input: Tensor, dft_length: int | None = None, axis: int | None = None
 @op
 def STFT(signal: Tensor, frame_step: int, window: Tensor | None = None, frame_length: int | None = None, *,
          onesided: int = 1) -> Tensor:
-    """Transforms of windows along a signal: (batch, n, 1 or 2) to (batch, frames, frequencies, 2)."""
+    """Transforms of windows along a signal: (batch, n, 1 or 2), or (batch, n) as PyTorch exports real ones,
+    to (batch, frames, frequencies, 2)."""
+    signal = signal.unsqueeze(-1) if signal.ndim == 2 else signal
     size = frame_length or (signal.shape[1] if window is None else window.shape[0])
     frames = signal.unfold(1, size, frame_step).transpose(-1, -2)  # (batch, frames, size, parts)
     if window is not None:

@@ -1,0 +1,116 @@
+"""What a file says of its nodes is checked before anything runs; weights beside it are found, and nothing
+else."""
+from __future__ import annotations
+
+import random
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("onnx", reason='the tests of ONNX take the onnx package: pip install -e ".[onnx]"')
+
+import onnx
+from onnx import numpy_helper, parser
+
+from tinygrad.nn.onnx import OnnxError, OnnxRunner
+
+HEADER = '<ir_version: 8, opset_import: ["" : 17]> '
+X = np.array([1, -2, 3], np.float32)
+
+
+def refused(graph: str) -> str:
+    with pytest.raises(OnnxError) as error:
+        OnnxRunner(parser.parse_model(HEADER + graph))
+    return str(error.value)
+
+
+@pytest.mark.parametrize("nodes, said", [
+    ("y = Cast(x)", "Cast of 'y': has no 'to'"),
+    ("y = MatMul(x)", "MatMul of 'y': takes 2 inputs, got 1"),
+    ("y = Add(x, k)", "Add of 'y': takes inputs of one type, got A of float32 and B of int64"),
+    ("c = Constant<value = int64 {1}>() y = Mul(x, c)",
+     "Mul of 'y': takes inputs of one type, got A of float32 and B of int64"),
+    ("s = Shape(x) y = Sigmoid(s)", "Sigmoid of 'y': takes no int64 as X"),
+    ("y = Gather(k, x)", "Gather of 'y': takes no float32 as indices"),
+    ("b = Greater(x, x) y = Add(b, b)", "Add of 'y': takes no bool as A")])
+def test_nodes_that_cannot_run_are_named_when_the_file_is_read(nodes: str, said: str) -> None:
+    assert refused(f"g (float[n] x, int64[n] k) => (float[n] y) {{ {nodes} }}") == \
+        f"the model uses nodes that are wrong: {said}"
+
+
+def test_one_error_has_all_that_is_wrong_also_in_branches_and_functions() -> None:
+    said = refused("""g (float[n] x, int64[n] k, bool c) => (float[n] y) {
+        a = Foo(x) b = Cast(a)
+        y = If(c) <then_branch = t () => (float[n] r) { r = Bar(b) },
+                  else_branch = e () => (float[n] s) { s = Add(x, k) }> }""")
+    assert said == ("the model uses operators that are not supported: Foo: Foo of 'a'; Bar: Bar of 'r', and "
+                    "nodes that are wrong: Cast of 'b': has no 'to'; "
+                    "Add of 's': takes inputs of one type, got A of float32 and B of int64")
+    model = parser.parse_model('''<ir_version: 9, opset_import: ["" : 17, "own" : 1]>
+        g (float[n] x, int64[n] k) => (float[n] y) { y = own.sum(x, k) }
+        <opset_import: ["" : 17], domain: "own"> sum (u, v) => (w) { w = Add(u, v) }''')
+    with pytest.raises(OnnxError, match="wrong: Add of 'w': takes inputs of one type, got A of float32"):
+        OnnxRunner(model)
+
+
+def test_a_scan_gives_results_of_the_types_of_its_body() -> None:
+    run = OnnxRunner(parser.parse_model(HEADER + """g (int64[t,b] xs) => (float[t,b] ys) {
+        ys = Scan(xs) <num_scan_inputs = 1,
+                       body = step (int64[b] x) => (float[b] y) { z = Cast<to=1>(x) y = Sqrt(z) }> }"""))
+    xs = np.arange(6).reshape(2, 3)
+    np.testing.assert_allclose(run(xs=xs)["ys"].numpy(), np.sqrt(xs.astype(np.float32)), rtol=1e-6)
+
+
+def test_bytes_that_are_changed_are_an_onnx_error_or_a_model() -> None:
+    data = parser.parse_model(HEADER + "g (float[3] x) => (float[3] y) { a = Neg(x) y = Add(a, x) }"
+                              ).SerializeToString()
+    rng = random.Random(0)
+    for _ in range(500):
+        changed = bytearray(data)
+        for _ in range(2):
+            changed[rng.randrange(len(data))] = rng.randrange(256)
+        with suppress(OnnxError):
+            OnnxRunner(bytes(changed))(x=X)
+
+
+def test_inputs_that_are_nothing_or_complex() -> None:
+    run = OnnxRunner(parser.parse_model(HEADER + "g (float[n] x) => (float[n] y) { y = Neg(x) }"))
+    for given, said in ((None, "got a NoneType: only an optional input may be left out"),
+                        (X.astype(complex), "got a ndarray: these are no numbers and no strings")):
+        with pytest.raises(OnnxError, match=f"input 'x' takes float32 .n,., {said}"):
+            run(x=given)
+
+
+def saved(folder: Path) -> tuple[Path, Path]:
+    """A model and the file of its weights."""
+    model = parser.parse_model(HEADER + "g (float[3] x) => (float[3] y) { y = Mul(x, w) }")
+    model.graph.initializer.append(numpy_helper.from_array(np.array([1, 2, 3], np.float32), "w"))
+    folder.mkdir(parents=True)
+    onnx.save(model, folder / "model.onnx", save_as_external_data=True, location="weights.bin",
+              size_threshold=0)
+    return folder / "model.onnx", folder / "weights.bin"
+
+
+@pytest.mark.parametrize("linked", ["both", "the model"])
+def test_a_link_to_a_model_finds_its_weights(tmp_path: Path, linked: str) -> None:
+    """As in a cache of downloads, where names are links to files that are named by their content."""
+    model, weights = saved(tmp_path / "blobs")
+    (tmp_path / "snapshot").mkdir()
+    link = tmp_path / "snapshot" / "model.onnx"
+    if linked == "both":
+        weights.rename(tmp_path / "blobs" / "1234")
+        (tmp_path / "snapshot" / "weights.bin").symlink_to("../blobs/1234")
+    link.symlink_to(model)
+    np.testing.assert_array_equal(OnnxRunner(link)(x=X)["y"].numpy(), X * [1, 2, 3])
+
+
+def test_a_link_from_the_weights_to_elsewhere_is_refused(tmp_path: Path) -> None:
+    model, weights = saved(tmp_path / "blobs")
+    secret: Any = weights.rename(tmp_path / "secret")
+    weights.symlink_to(secret)
+    (tmp_path / "model.onnx").symlink_to(model)
+    with pytest.raises(OnnxError, match="asks for 'weights.bin', which is outside of the model's folder"):
+        OnnxRunner(model)

@@ -1,0 +1,75 @@
+"""What is wrong with the operands of a model's nodes, as far as its file says: inputs and attributes that are
+not there, and types that the standard does not allow.
+
+Types follow from those of inputs and constants, node by node, by the standard's own table. Where that leaves
+the type of a result to attributes or to the graph of a branch, nothing is said of what uses it.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from tinygrad.nn.onnx.model import Graph, Node, inner_graphs
+from tinygrad.nn.onnx.registry import (
+    Operator,
+    allowed_kinds,
+    check_types,
+    family,
+    result_types,
+    type_parameters,
+)
+
+Types: TypeAlias = Mapping[str, np.dtype[Any]]
+
+
+def wrong_nodes(graph: Graph, around: Types) -> Iterator[str]:
+    """The nodes of a graph and of those in it that cannot run, each with the reason; `around` has the types
+    of values that are not its own."""
+    types = {**around, **{name: array.dtype for name, array in graph.constants.items()},
+             **{name: said.dtype for name, said in graph.inputs.items() if said.dtype is not None}}
+    for node in graph.nodes:
+        given = [types.get(name) if name else None for name in node.inputs]
+        reason = _what_is_missing(node) or _what_is_of_a_wrong_type(node, given)
+        if reason:
+            yield f"{node}: {reason}"
+        for inner in inner_graphs(node.attributes):
+            yield from wrong_nodes(inner, types)
+        if isinstance(node.target, Graph):
+            yield from wrong_nodes(node.target, {name: kind for name, kind in zip(
+                node.target.inputs, given, strict=False) if kind is not None})
+        types.update(_types_of_results(node, given))
+
+
+def _what_is_missing(node: Node) -> str:
+    if not isinstance(node.target, Operator):
+        return ""
+    if len(node.inputs) < node.target.required:
+        return f"takes {node.target.required} inputs, got {len(node.inputs)}"
+    absent = sorted(node.target.needed - node.attributes.keys())
+    return f"has no {', '.join(map(repr, absent))}" if absent else ""
+
+
+def _what_is_of_a_wrong_type(node: Node, given: list[np.dtype[Any] | None]) -> str:
+    if isinstance(node.target, Graph):
+        return ""
+    key = node.domain, node.op, node.version
+    parameters, allowed = type_parameters(*key), allowed_kinds(*key)
+    for i, kind in enumerate(given if parameters else ()):
+        place = min(i, len(parameters) - 1)
+        if kind is not None and family(kind.name) not in allowed[place]:
+            return f"takes no {kind.name} as {parameters[place][0]}"
+    try:
+        check_types(given, parameters)
+    except TypeError as error:
+        return str(error)
+    return ""
+
+
+def _types_of_results(node: Node, given: list[np.dtype[Any] | None]) -> dict[str, np.dtype[Any]]:
+    if node.op == "Constant" and not node.domain and isinstance(node.attributes.get("value"), np.ndarray):
+        return {node.outputs[0]: node.attributes["value"].dtype}
+    said = () if isinstance(node.target, Graph) else result_types(node.domain, node.op, node.version)
+    kinds = [(given[kind] if kind < len(given) else None) if isinstance(kind, int) else kind for kind in said]
+    return {name: kind for name, kind in zip(node.outputs, kinds, strict=False) if name and kind is not None}
