@@ -3,6 +3,7 @@ batched, cut into pieces, reused or sampled; one trace serves all lengths."""
 import json
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -265,6 +266,26 @@ def test_a_conversation_in_a_terminal(path):
     assert len(done.stdout.strip()) > 0
 
 
+def test_a_prompt_is_read_when_its_first_token_is_there(path, monkeypatch):
+    from tinygrad.llm.__main__ import timed_steps
+
+    monkeypatch.setattr(generate, "CHUNK", 16)
+    model = LanguageModel(path)
+    step = model.generator.step
+    monkeypatch.setattr(model.generator, "step", lambda: (time.sleep(0.02), step()))
+    reading, _ = timed_steps(model, model.generator.submit(list(range(5, 105)), greedy(2)))
+    assert reading >= 7 * 0.02
+    assert timed_steps(model, model.generator.submit([5], greedy(0))) == (0, 0)
+
+
+@pytest.mark.parametrize("grammar", ['root ::= "x" | "yz"', 'start: "x" | "yz"'])
+def test_text_of_a_grammar(tmp_path, path, grammar):
+    (tmp_path / "grammar").write_text(grammar)
+    done = command("run", path, "he", "--tokens", 9, "--grammar", tmp_path / "grammar")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout in ("x\n", "yz\n")
+
+
 def test_json_of_a_schema(tmp_path, path):
     (tmp_path / "schema.json").write_text(json.dumps({"enum": ["x", "yz"]}))
     done = command("run", path, "he", "--tokens", 9, "--json-schema", tmp_path / "schema.json")
@@ -280,9 +301,16 @@ def test_a_library_that_is_missing_is_named(path):
 
 
 def test_what_is_wrong_is_said_in_a_line(tmp_path, path):
+    (tmp_path / "grammar").write_text("root ::= (")
     for words, reason in ((["run", tmp_path / "no.gguf", "x"], "there is no model at"),
                           (["run", path, "x", "--top-p", "7"], "top_p is a number from 0 to 1"),
-                          (["run", path, "h" * 200, "--raw"], "the prompt has 200 tokens")):
+                          (["run", path, "h" * 200, "--raw"], "the prompt has 200 tokens"),
+                          (["run", path, b"\xff".decode(errors="surrogateescape")], "the text is no Unicode"),
+                          (["run", path, "x", "--grammar", tmp_path / "grammar"], "the grammar cannot be"),
+                          (["bench", path, "--tokens", 0], "tokens is 1 or more, not 0"),
+                          (["serve", path, "--port", 99999], "a port is a number from 0 to 65535"),
+                          (["serve", path, "--queue", -1], "0 or more requests wait"),
+                          (["serve", path, "--timeout", "nan"], "for more than 0 seconds")):
         done = command(*words)
         assert done.returncode == 2 and reason in done.stderr and "Traceback" not in done.stderr
 

@@ -10,9 +10,10 @@ import pytest
 from tinygrad import Tensor, Variable
 from tinygrad.llm.cache import Cache
 from tinygrad.llm.checkpoint import read_checkpoint
-from tinygrad.llm.config import from_hugging_face
-from tinygrad.llm.model import Transformer
+from tinygrad.llm.config import from_gguf, from_hugging_face
+from tinygrad.llm.model import Transformer, expected_shapes
 from tinygrad.llm.rope import Rope
+from tinygrad.nn.block_formats import Packed
 from tinygrad.nn.state import gguf_load, gguf_save, safe_save
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
@@ -35,6 +36,10 @@ MODELS = {
         original_max_position_embeddings=16)),
     "llama, yarn": ("LlamaConfig", SMALL | stretched(rope_type="yarn", factor=4.0,
                                                      original_max_position_embeddings=32)),
+    "llama, yarn of two magnitudes": ("LlamaConfig", SMALL | stretched(
+        rope_type="yarn", factor=8.0, original_max_position_embeddings=16, mscale=0.7, mscale_all_dim=1.0,
+        truncate=False)),
+    "llama, dynamic": ("LlamaConfig", SMALL | stretched(rope_type="dynamic", factor=2.0)),
     "llama, linear": ("LlamaConfig", SMALL | stretched(rope_type="linear", factor=4.0)),
     "smollm": ("LlamaConfig", SMALL | dict(tie_word_embeddings=True)),
     "mistral": ("MistralConfig", SMALL | dict(sliding_window=5)),
@@ -51,6 +56,9 @@ MODELS = {
     "gpt2": ("GPT2Config", dict(vocab_size=96, n_embd=32, n_layer=2, n_head=4, n_positions=128,
                                 bos_token_id=1,
                                 eos_token_id=1)),
+    "gpt2, scaled by layer": ("GPT2Config", dict(
+        vocab_size=96, n_embd=30, n_layer=2, n_head=3, n_positions=128, n_inner=50, bos_token_id=1,
+        eos_token_id=1, scale_attn_weights=False, scale_attn_by_inverse_layer_idx=True)),
     "olmo": ("OlmoConfig", SMALL | dict(clip_qkv=0.1)),
     "olmo2": ("Olmo2Config", SMALL),
     "mixtral": ("MixtralConfig", SMALL | dict(num_local_experts=4, num_experts_per_tok=2)),
@@ -98,6 +106,23 @@ def scores_of(checkpoint, dtype="float32", together=15):
 def test_scores_are_those_of_transformers(tmp_path, name):
     _, expected = reference(name, tmp_path)
     assert (tmp_path / "model.safetensors.index.json").exists()
+    np.testing.assert_allclose(scores_of(read_checkpoint(tmp_path)), expected, rtol=0, atol=1e-4)
+
+
+@pytest.mark.slow
+def test_the_language_model_of_one_that_reads_pictures(tmp_path):
+    text = SMALL | dict(num_hidden_layers=3, head_dim=16, sliding_window=5, query_pre_attn_scalar=24)
+    pictures = dict(hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
+                    image_size=28, patch_size=14)
+    torch.manual_seed(0)
+    config = transformers.Gemma3Config(text_config=text, vision_config=pictures, mm_tokens_per_image=4,
+                                       image_token_index=97, boi_token_index=98, eoi_token_index=99)
+    made = transformers.Gemma3ForConditionalGeneration(config).eval()
+    with torch.no_grad():
+        for weight in made.parameters():
+            weight.copy_(torch.randn(weight.shape) * 0.3)
+        expected = made(input_ids=torch.from_numpy(TOKENS[None])).logits[0].numpy()
+    made.save_pretrained(tmp_path)
     np.testing.assert_allclose(scores_of(read_checkpoint(tmp_path)), expected, rtol=0, atol=1e-4)
 
 
@@ -260,12 +285,37 @@ def folder_of(path, weights, **fields):
     (dict(num_key_value_heads=3), "4 heads cannot share 3 heads of keys"),
     (dict(num_attention_heads=0), "heads is 0 cannot be"),
     (dict(hidden_act="relu6"), "activation 'relu6' is not known"),
-    (dict(rope_scaling=dict(rope_type="dynamic", factor=2)), "kind 'dynamic' are not known"),
+    (dict(rope_scaling=dict(rope_type="ntk", factor=2)), "kind 'ntk' are not known"),
+    (dict(rope_scaling=3), "rope_scaling is 3, not an object"),
+    (dict(rope_scaling=dict(rope_type="yarn", original_max_position_embeddings=0)), "cannot have original 0"),
+    (dict(rope_scaling=dict(rope_type="linear", factor=0)), "cannot have factor 0"),
+    (dict(rope_scaling=dict(rope_type="longrope", long_factor=["a"] * 4)), "long_factor is .*, no list of"),
+    (dict(partial_rotary_factor=1e308), "partial_rotary_factor is 1e"),
+    (dict(num_hidden_layers=1 << 24), "layers is 16777216 cannot be: a number from 1 to 4096"),
+    (dict(model_type="mistral", sliding_window=0), "a layer cannot see 0 tokens"),
+    (dict(model_type="gemma3", sliding_window=4, sliding_window_pattern=0), "every 0th layer"),
+    (dict(model_type="gemma2", query_pre_attn_scalar=0), "query_pre_attn_scalar is 0"),
     (dict(head_dim=7), "even number of items, got 7"),
 ])
 def test_a_configuration_that_cannot_be_is_an_error(fields, reason):
     with pytest.raises(ValueError, match=reason):
         from_hugging_face({k: v for k, v in (LLAMA | fields).items() if v is not None})
+
+
+@pytest.mark.parametrize("fields, windows", [
+    (dict(), ()), (dict(use_sliding_window=False), ()), (dict(use_sliding_window=True), (None, 8)),
+    (dict(use_sliding_window=True, layer_types=["sliding_attention", "full_attention"]), (8, None))])
+def test_older_configurations_of_qwen_say_from_which_layer_on_windows_are(fields, windows):
+    qwen = LLAMA | dict(model_type="qwen2", sliding_window=8, max_window_layers=1)
+    assert from_hugging_face(qwen | fields).windows == windows
+
+
+def test_a_head_turns_no_more_items_than_it_has():
+    metadata = {"general.architecture": "llama"} | {f"llama.{key}": value for key, value in {
+        "block_count": 2, "context_length": 64, "embedding_length": 32, "attention.head_count": 4,
+        "attention.layer_norm_rms_epsilon": 1e-5, "rope.dimension_count": 1 << 60}.items()}
+    with pytest.raises(ValueError, match="cannot turn 1152921504606846976 of a head's 8 items"):
+        from_gguf(metadata, {}, 96)
 
 
 def test_weights_that_do_not_fit_are_errors(tmp_path):
@@ -281,6 +331,11 @@ def test_weights_that_do_not_fit_are_errors(tmp_path):
         Transformer(checkpoint.config, checkpoint.to("CPU"))
     with pytest.raises(ValueError, match="'model.vision.weight' is no weight of a llama model"):
         read_checkpoint(folder_of(tmp_path / "c", {"model.vision.weight": Tensor.zeros(2)}))
+    checkpoint = read_checkpoint(folder_of(tmp_path / "e", one))
+    nothing = {"blk.0.ffn_gate.weight": Packed(Tensor.zeros(0), None, (4, 0))}
+    with pytest.raises(ValueError, match=r"blk.0.ffn_gate.weight has no items: its shape is \(4, 0\)"):
+        Transformer(checkpoint.config, {name: Packed(Tensor.zeros(shape), None, shape) for name, shape in
+                                        expected_shapes(checkpoint.config, {}).items()} | nothing)
     folder = folder_of(tmp_path / "d", None)
     index = {"weight_map": {"w": "../model.safetensors"}}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))

@@ -158,6 +158,12 @@ def test_answers_follow_a_schema(client, seed):
     assert text.startswith("{")
 
 
+def test_answers_follow_a_grammar(client):
+    answer = client.completions.create(model="tiny", prompt="he", temperature=2, max_tokens=20,
+                                       extra_body={"grammar": 'root ::= ("ab" | "c")+ "."'})
+    assert re.fullmatch(r"(ab|c)+\.?", answer.choices[0].text)
+
+
 def test_a_schema_that_is_none_is_refused(client):
     for wanted, reason in (({"type": "json_schema", "json_schema": {"name": "s",
                                                                     "schema": {"type": "nonsense"}}},
@@ -177,6 +183,18 @@ def test_likelihoods(client):
     assert len(text.choices[0].logprobs.token_logprobs) == len(text.choices[0].logprobs.top_logprobs) == 3
 
 
+def test_likelihoods_say_what_bytes_tokens_are_and_where(client):
+    half = {"logit_bias": {str(3 + 0xc3): 100}}  # a byte that begins a character
+    chat = client.chat.completions.create(model="tiny", messages=MESSAGES, temperature=0, max_tokens=2,
+                                          logprobs=True, **half)
+    assert [found.bytes for found in chat.choices[0].logprobs.content] == [[0xc3], [0xc3]]
+    asked = dict(model="tiny", prompt="he", temperature=0, max_tokens=4, logprobs=0,
+                 logit_bias={str(3 + ord("a")): 100})
+    assert client.completions.create(**asked).choices[0].logprobs.text_offset == [0, 1, 2, 3]
+    pieces = [piece.choices[0].logprobs for piece in client.completions.create(**asked, stream=True)]
+    assert [x for piece in pieces for x in piece.text_offset] == [0, 1, 2, 3]
+
+
 def test_embeddings_have_length_one_and_tell_texts_apart(client):
     found = client.embeddings.create(model="tiny", input=["he he", "he he", "something else"])
     vectors = np.array([item.embedding for item in found.data])
@@ -185,6 +203,8 @@ def test_embeddings_have_length_one_and_tell_texts_apart(client):
     assert vectors[0] @ vectors[2] < 0.999
     plain = client.embeddings.create(model="tiny", input="he he", encoding_format="float")
     np.testing.assert_allclose(plain.data[0].embedding, vectors[0], atol=1e-5)
+    short = client.embeddings.create(model="tiny", input="he he", dimensions=5).data[0].embedding
+    np.testing.assert_allclose(short, vectors[0][:5] / np.linalg.norm(vectors[0][:5]), atol=1e-5)
 
 
 def test_models_and_metrics(running, client):
@@ -275,6 +295,34 @@ def test_a_full_queue_and_a_slow_answer_are_refused(path):
         found.stop()
 
 
+def test_as_many_as_there_are_slots_wait_for_no_one(path):
+    found = Running(path, slots=3, waiting=0)
+    try:
+        step = found.server.model.generator.step
+        found.server.model.generator.step = lambda: (time.sleep(0.1), step())[1]
+
+        def ask(_):
+            try:
+                asked = dict(model="tiny", prompt="he", max_tokens=20)
+                return len(found.client().completions.create(**asked).choices)
+            except openai.RateLimitError:
+                return 0
+
+        with ThreadPoolExecutor(5) as pool:
+            assert sorted(pool.map(ask, range(5))) == [0, 0, 1, 1, 1]
+    finally:
+        found.stop()
+
+
+def test_what_nobody_thought_of_is_an_answer_too(running, client, monkeypatch):
+    def broken(*_):
+        raise RuntimeError("half \ud800")
+
+    monkeypatch.setattr(server, "completion_request", broken)
+    with pytest.raises(openai.InternalServerError, match=r"RuntimeError: half \?"):
+        client.completions.create(model="tiny", prompt="he")
+
+
 def test_a_step_that_fails_ends_its_requests_and_not_the_server(running, client, monkeypatch):
     def broken(*_):
         raise RuntimeError("out of something")
@@ -316,6 +364,13 @@ def test_a_step_that_fails_ends_its_requests_and_not_the_server(running, client,
     ("completions", {"prompt": "he" * 400}, 400,
      "the prompt has 400 tokens; the context of 256 has room for 255"),
     ("completions", {"prompt": ""}, 400, "the prompt has no tokens"),
+    ("completions", b'{"prompt": "a\\ud800"}', 400, "the text is no Unicode"),
+    ("chat/completions", b'{"messages": [{"role": "user", "content": "\\ud800"}]}', 400, "no Unicode"),
+    ("completions", {"prompt": "h", "grammar": "root ::= ("}, 400, "the grammar cannot be followed"),
+    ("completions", {"prompt": "h", "grammar": 3}, 400, "grammar is a text, not 3"),
+    ("completions", {"prompt": "h", "grammar": "", "response_format": {"type": "json_object"}}, 400,
+     "not both"),
+    ("embeddings", {"input": "x", "dimensions": 33}, 400, "dimensions is a whole number from 1 to 32"),
     ("embeddings", {"input": []}, 400, "input is a text"),
     ("embeddings", {"input": "x", "encoding_format": "hex"}, 400, "encoding_format is float or base64"),
     ("completions", b" " * (MOST_BODY + 1), 413, "at most 4194304 bytes"),

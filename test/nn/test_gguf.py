@@ -133,7 +133,8 @@ def test_what_is_saved_the_packages_reader_reads(tmp_path):
     weights = {"a": rng.standard_normal((4, 64)).astype(np.float32), "b": np.arange(5, dtype=np.float16),
                "c": rng.standard_normal((2, 3, 32)).astype(np.float32)}
     metadata = {"general.architecture": "llama", "n": 3, "negative": -3, "large": 1 << 40, "x": 0.25,
-                "yes": True, "words": ["one", "two"], "numbers": [1, -1], "small": np.uint8(9)}
+                "yes": True, "words": ["one", "two"], "numbers": [1, -1], "largest": [1 << 63, 0],
+                "far": 1e300, "small": np.uint8(9)}
     gguf_save({k: Tensor(v) for k, v in weights.items()}, path, metadata, {"a": "Q8_0", "c": "Q4_0"})
     reader = gguf.GGUFReader(path)
     for key, value in metadata.items():
@@ -166,6 +167,9 @@ def test_what_cannot_be_saved_is_refused_and_leaves_nothing(tmp_path):
         gguf_save({"a": Tensor.zeros(4, 32)}, path, formats={"b": "Q8_0"})
     with pytest.raises(TypeError, match="no type for bool"):
         gguf_save({"a": Tensor([True])}, path)
+    for alignment in (0, 3, "x"):
+        with pytest.raises(ValueError, match=f"general.alignment is a power of two, not {alignment!r}"):
+            gguf_save({"a": Tensor.zeros(4)}, path, {"general.alignment": alignment})
     with pytest.raises(TypeError, match="'k' is {}"):
         gguf_save({}, path, {"k": {}})
     with pytest.raises(ValueError, match="'Q4_K' cannot be written"):

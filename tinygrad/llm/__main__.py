@@ -19,7 +19,7 @@ from typing import Any
 
 try:
     from tinygrad.llm.generate import Request
-    from tinygrad.llm.grammar import SchemaMask
+    from tinygrad.llm.grammar import GrammarMask, SchemaMask
     from tinygrad.llm.language_model import LanguageModel
 except ModuleNotFoundError as error:
     raise SystemExit(f"tinygrad.llm: {error}; language models need pip install 'tinygrad[llm]'") from None
@@ -46,6 +46,7 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument("prompt")
     run.add_argument("--raw", action="store_true", help="no chat template: continue the prompt")
     run.add_argument("--json-schema", help="a file with the JSON schema that the answer is to follow")
+    run.add_argument("--grammar", help="a file with the grammar of the answer, as llama.cpp or Lark write it")
     chat.add_argument("--system", help="what the model is told first")
     for command in (run, chat):
         command.add_argument("--tokens", type=int, default=256, help="at most (default: 256)")
@@ -92,37 +93,43 @@ def run(options: argparse.Namespace) -> None:
                             mask=mask_of(options, model))
     seconds = timed_steps(model, request, write)
     print()
-    print(f"prompt: {len(request.prompt)} tokens, {len(request.prompt) / seconds[0]:.1f} tokens a second; "
-          f"text: {len(request.tokens)} tokens, {rate(request, seconds[1]):.1f} tokens a second",
+    read, written = len(request.prompt), len(request.tokens)
+    print(f"prompt: {read} tokens, {rate(read, seconds[0]):.1f} tokens a second; "
+          f"text: {written} tokens, {rate(written - 1, seconds[1]):.1f} tokens a second",
           file=sys.stderr)
 
 
-def mask_of(options: argparse.Namespace, model: LanguageModel) -> SchemaMask | None:
-    """What keeps the answer to a schema, if one was given."""
-    if options.json_schema is None:
-        return None
-    schema = json.loads(Path(options.json_schema).read_text(encoding="utf-8"))
-    return SchemaMask(model.tokenizer, model.config.vocabulary, schema)
+def mask_of(options: argparse.Namespace, model: LanguageModel) -> GrammarMask | None:
+    """What keeps the answer to a schema or grammar, if one was given."""
+    size = model.config.vocabulary
+    if options.grammar is not None and options.json_schema is not None:
+        raise ValueError("an answer follows a schema or a grammar, not both")
+    if options.grammar is not None:
+        return GrammarMask(model.tokenizer, size, Path(options.grammar).read_text(encoding="utf-8"))
+    if options.json_schema is not None:
+        schema = json.loads(Path(options.json_schema).read_text(encoding="utf-8"))
+        return SchemaMask(model.tokenizer, size, schema)
+    return None
 
 
 def timed_steps(model: LanguageModel, request: Request, show: Any = None) -> tuple[float, float]:
-    """Work on a request; the seconds until its first token, and those after."""
+    """Work on a request; the seconds until its first token, and those after: 0 for what did not happen."""
     start = time.perf_counter()
     first = None
     shown = 0
     while request.finish is None:
         model.generator.step()
-        first = first or time.perf_counter()
+        if first is None and not request.is_reading:
+            first = time.perf_counter()
         if show is not None:
             show(request.text[shown:])
             shown = len(request.text)
-    end = time.perf_counter()
-    return (first or end) - start, end - (first or end)
+    return (first - start, time.perf_counter() - first) if first is not None else (0.0, 0.0)
 
 
-def rate(request: Request, seconds: float) -> float:
-    """Tokens a second after the first one."""
-    return (len(request.tokens) - 1) / seconds if len(request.tokens) > 1 else 0.0
+def rate(tokens: int, seconds: float) -> float:
+    """Tokens a second, 0 where none were asked for."""
+    return tokens / seconds if tokens > 0 and seconds > 0 else 0.0
 
 
 def chat(options: argparse.Namespace) -> None:
@@ -147,14 +154,17 @@ def bench(options: argparse.Namespace) -> None:
     model = opened(options)
     loaded = time.perf_counter() - start
     vocabulary, count = model.config.vocabulary, options.prompt_tokens
+    if options.tokens < 1:
+        raise ValueError("a prompt is read when the first token is there: tokens is 1 or more, "
+                         f"not {options.tokens}")
     sampling = Sampling(tokens=options.tokens, ignore_ends=True)
     for seed in (0, 1):  # the first one traces and compiles
         prompt = [(seed + 1 + 7 * i) % vocabulary for i in range(count)]
         request = model.generator.submit(prompt, sampling)
         seconds = timed_steps(model, request)
     print(json.dumps({"model": model.name, "prompt_tokens": count, "tokens": len(request.tokens),
-                      "prefill_tokens_per_second": round(count / seconds[0], 1),
-                      "decode_tokens_per_second": round(rate(request, seconds[1]), 1),
+                      "prefill_tokens_per_second": round(rate(count, seconds[0]), 1),
+                      "decode_tokens_per_second": round(rate(len(request.tokens) - 1, seconds[1]), 1),
                       "load_seconds": round(loaded, 3), "peak_bytes": peak_bytes()}))
 
 
@@ -170,6 +180,8 @@ def peak_bytes() -> int:
 
 def serve(options: argparse.Namespace) -> None:
     """Answer requests until interrupted."""
+    if not 0 <= options.port < 1 << 16:
+        raise ValueError(f"a port is a number from 0 to 65535, not {options.port}")
     try:
         from tinygrad.llm.server import serve_model
     except ImportError as error:

@@ -94,7 +94,9 @@ _OF_EXPERTS = {"w1": "gate", "w2": "down", "w3": "up", "gate_proj": "gate", "up_
                "down_proj": "down"}
 _LAYER = re.compile(r"(?:layers|h)\.(\d+)\.(.+)")
 _EXPERT = re.compile(r"(?:block_sparse_moe|mlp)\.experts\.(\d+)\.(\w+)")
-_LEADING = ("language_model.", "model.", "transformer.")
+_LEADING = re.compile(r"(?:language_model\.|model\.|transformer\.)*")
+_OF_PICTURES = re.compile(r"(?:model\.)?(?:vision_tower|multi_modal_projector)\.")
+"""Weights that only read pictures, beside a language model."""
 _COMPUTED = re.compile(r"rotary_emb\.inv_freq$|\.attn\.(masked_)?bias$")
 """Buffers that older checkpoints have among the weights."""
 
@@ -107,7 +109,7 @@ def _read_folder(path: Path) -> Checkpoint:
     weights: dict[str, Packed] = {}
     experts: dict[str, dict[int, Tensor]] = {}
     for name, tensor in _shards(path):
-        if _COMPUTED.search(name):
+        if _COMPUTED.search(name) or ("text_config" in content and _OF_PICTURES.match(name)):
             continue
         own, expert = gguf_name(name, config)
         if expert is not None:
@@ -163,9 +165,7 @@ def gguf_name(name: str, config: Config) -> tuple[str, int | None]:
 
     Raises ValueError for a name that is not known.
     """
-    rest = name
-    for leading in _LEADING:
-        rest = rest.removeprefix(leading)
+    rest = _LEADING.sub("", name, count=1)
     stem, _, kind = rest.rpartition(".")
     layer = _LAYER.fullmatch(stem)
     if layer is None:

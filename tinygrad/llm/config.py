@@ -15,8 +15,8 @@ from tinygrad.llm.rope import Rope
 
 ARCHITECTURES = ("llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen2moe", "qwen3moe", "gemma", "gemma2",
                  "gemma3", "phi3", "gpt2", "olmo", "olmo2")
-MOST = 1 << 24
-"""No size of a model is larger: what says so lies."""
+MOST, MOST_LAYERS = 1 << 24, 1 << 12
+"""No size of a model is larger, no model has more layers: what says so lies."""
 
 
 @dataclass(frozen=True)
@@ -51,18 +51,26 @@ class Config:
     experts: int = 0
     experts_used: int = 0
     expert_norm: bool = True
+    scale_by_layer: bool = False
 
     def __post_init__(self) -> None:
         for name in ("vocabulary", "width", "layers", "heads", "kv_heads", "head_size", "hidden", "context"):
-            value = getattr(self, name)
-            if type(value) is not int or not 0 < value <= MOST:
-                raise ValueError(f"a model whose {name} is {value!r} cannot be: a number from 1 to {MOST}")
+            value, most = getattr(self, name), MOST_LAYERS if name == "layers" else MOST
+            if type(value) is not int or not 0 < value <= most:
+                raise ValueError(f"a model whose {name} is {value!r} cannot be: a number from 1 to {most}")
         if self.heads % self.kv_heads:
             raise ValueError(f"{self.heads} heads cannot share {self.kv_heads} heads of keys evenly")
         if self.experts and not 0 < self.experts_used <= self.experts:
             raise ValueError(f"{self.experts_used} of {self.experts} experts cannot be used")
         if self.activation not in ("silu", "gelu", "gelu_tanh"):
             raise ValueError(f"the activation {self.activation!r} is not known")
+        for window in self.windows:
+            if window is not None and (type(window) is not int or window < 1):
+                raise ValueError(f"a layer cannot see {window!r} tokens")
+        for rope in (self.rope, self.local_rope):
+            if rope is not None and rope.size > self.head_size:
+                raise ValueError(f"rotary positions cannot turn {rope.size} of a head's {self.head_size} "
+                                 "items")
 
     def window(self, layer: int) -> int | None:
         """How many tokens, itself included, a token sees in this layer; None: all before it."""
@@ -71,9 +79,10 @@ class Config:
     def rope_of(self, layer: int) -> Rope | None:
         return self.local_rope if self.local_rope and self.window(layer) is not None else self.rope
 
-    @property
-    def scores_scale(self) -> float:
-        return 1 / math.sqrt(self.head_size) if self.scale is None else self.scale
+    def scores_scale(self, layer: int) -> float:
+        """What products of queries and keys are multiplied by."""
+        scale = 1 / math.sqrt(self.head_size) if self.scale is None else self.scale
+        return scale / (layer + 1) if self.scale_by_layer else scale
 
 
 def known(architecture: Any) -> str:
@@ -86,6 +95,8 @@ def known(architecture: Any) -> str:
 
 def alternating(layers: int, window: int | None, period: int) -> tuple[int | None, ...]:
     """Windows in which the last of every `period` layers sees everything."""
+    if type(period) is not int or period < 1:
+        raise ValueError(f"every {period!r}th layer cannot see everything")
     return tuple(None if (i + 1) % period == 0 else window for i in range(layers))
 
 
@@ -156,11 +167,15 @@ def _activation(content: Mapping[str, Any]) -> str:
 def _windows(fields: Fields, config: Config) -> tuple[int | None, ...]:
     """By layer: from layer_types where they are said, else as the architecture does."""
     window = fields.optional("sliding_window")
-    if window is None or fields.content.get("use_sliding_window") is False:
+    uses = fields.get("use_sliding_window", not config.architecture.startswith("qwen"))
+    if window is None or not uses:
         return ()
     kinds = fields.get("layer_types")
     if isinstance(kinds, Sequence) and len(kinds) == config.layers:
         return tuple(window if kind == "sliding_attention" else None for kind in kinds)
+    if config.architecture.startswith("qwen"):
+        first = fields.optional("max_window_layers", default=28)
+        return tuple(window if i >= first else None for i in range(config.layers))
     return default_windows(config.architecture, config.layers, window,
                            fields.optional("sliding_window_pattern", default=6))
 
@@ -177,6 +192,8 @@ def default_windows(kind: str, layers: int, window: int, period: int) -> tuple[i
 def _rope(fields: Fields, config: Config, layers: str) -> Rope:
     """Rotary positions: of one of two kinds of layers, where they differ."""
     said = fields.get("rope_parameters") or fields.get("rope_scaling") or {}
+    if not isinstance(said, Mapping):
+        raise ValueError(f"config.json: rope_scaling is {said!r:.100}, not an object")
     said = said.get(layers, said) if isinstance(said.get(layers, said), Mapping) else {}
     stretch = Fields(said)
     kind = str(said.get("rope_type") or said.get("type") or "default")
@@ -184,17 +201,36 @@ def _rope(fields: Fields, config: Config, layers: str) -> Rope:
     base = stretch.optional("rope_theta", default=fields.optional("rope_theta", default=10000.0))
     part = stretch.optional("partial_rotary_factor", default=fields.optional("partial_rotary_factor",
                                                                              default=1.0))
+    if not 0 < part <= 1:
+        raise ValueError(f"config.json: partial_rotary_factor is {part}, no share of a head's items")
     original = stretch.optional("original_max_position_embeddings",
                                 default=fields.optional("original_max_position_embeddings",
                                                         default=config.context))
-    factor = stretch.optional("factor", default=config.context / original)
+    factor = stretch.optional("factor", default=config.context / original if original else 1.0)
     return Rope(int(config.head_size * part), base, kind, factor, original,
                 low=stretch.optional("low_freq_factor", default=1.0),
                 high=stretch.optional("high_freq_factor", default=4.0),
                 fast=stretch.optional("beta_fast", default=32.0), slow=stretch.optional("beta_slow",
                                                                                         default=1.0),
-                magnitude=stretch.optional("attention_factor"),
-                short=tuple(stretch.get("short_factor", ())), long=tuple(stretch.get("long_factor", ())))
+                whole_pairs=bool(stretch.get("truncate", True)), magnitude=_magnitude(stretch, kind, factor),
+                short=_factors(stretch, "short_factor"), long=_factors(stretch, "long_factor"))
+
+
+def _magnitude(stretch: Fields, kind: str, factor: float) -> float | None:
+    """What cosines and sines are multiplied by, where config.json says so."""
+    said = stretch.optional("attention_factor")
+    over, under = stretch.optional("mscale"), stretch.optional("mscale_all_dim")
+    if said is None and kind == "yarn" and factor > 1 and over and under:
+        return float((0.1 * over * math.log(factor) + 1) / (0.1 * under * math.log(factor) + 1))
+    return None if said is None else float(said)
+
+
+def _factors(stretch: Fields, name: str) -> tuple[float, ...]:
+    """A list of numbers, one for each pair of items that turn."""
+    found = stretch.get(name, ())
+    if not isinstance(found, Sequence) or not all(isinstance(x, (int, float)) for x in found):
+        raise ValueError(f"config.json: {name} is {found!r:.100}, no list of numbers")
+    return tuple(found)
 
 
 def _particular(fields: Fields, config: Config) -> Config:
@@ -202,6 +238,8 @@ def _particular(fields: Fields, config: Config) -> Config:
     kind = config.architecture
     if kind.startswith("gemma"):
         query = fields.optional("query_pre_attn_scalar")
+        if query is not None and not query > 0:
+            raise ValueError(f"config.json: query_pre_attn_scalar is {query}, not above 0")
         config = replace(config, embedding_scale=math.sqrt(config.width),
                          scale=None if query is None else query ** -0.5,
                          attention_cap=fields.optional("attn_logit_softcapping"),
@@ -213,6 +251,9 @@ def _particular(fields: Fields, config: Config) -> Config:
                                                   "sliding_attention"))
     if kind in ("gpt2", "olmo"):
         config = replace(config, norm="layer", norm_weights=kind == "gpt2", clip=fields.optional("clip_qkv"))
+    if kind == "gpt2":
+        config = replace(config, scale=None if fields.get("scale_attn_weights", True) else 1.0,
+                         scale_by_layer=bool(fields.get("scale_attn_by_inverse_layer_idx", False)))
     if kind == "mixtral":
         config = replace(config, experts=fields.number("num_local_experts"),
                          experts_used=fields.number("num_experts_per_tok"))
@@ -300,7 +341,8 @@ def _gguf_rope(fields: GGUFFields, config: Config, factors: Mapping[str, Sequenc
     return Rope(fields.optional("rope.dimension_count", config.head_size),
                 fields.optional("rope.freq_base", 10000.0),
                 "longrope" if long else "default" if kind in ("none", "longrope") else kind,
-                fields.optional("rope.scaling.factor", config.context / original), original,
+                fields.optional("rope.scaling.factor", config.context / original if original else 1.0),
+                original,
                 magnitude=fields.optional("rope.scaling.attn_factor", None) if long else None,
                 short=tuple(factors.get("rope_factors_short.weight", ())), long=long,
                 divisors=tuple(factors.get("rope_freqs.weight", ())),

@@ -1,33 +1,43 @@
-"""Answers that are JSON of a schema: which tokens may come next, by the `llguidance` library.
+"""Answers that are JSON of a schema, or texts of a grammar: which tokens may come next, by the `llguidance`
+library.
 
-A schema is data from a stranger: the library bounds how much work it makes, and one that it does not know is
-a `ValueError`.
+A schema or grammar is data from a stranger: the library bounds how much work it makes, and one that it does
+not know is a `ValueError`.
 """
 from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Mapping
 from typing import Any
 
 import llguidance
 import numpy as np
+from llguidance.gbnf_to_lark import any_to_lark
 
 from tinygrad.llm.sampling import Scores
 from tinygrad.llm.tokenizer import Tokenizer
 
 
-class SchemaMask:
-    """What of a vocabulary of `size` tokens may come next, in JSON that a schema allows. The tokens that end
-    a text may come where the JSON is whole, and only there."""
+class GrammarMask:
+    """What of a vocabulary of `size` tokens may come next, in a text that a grammar allows: one in the
+    notation of llama.cpp (GBNF: `root ::= "yes" | "no"`) or of Lark (`start: "yes" | "no"`). The tokens that
+    end a text may come where it is whole, and only there."""
 
-    def __init__(self, tokenizer: Tokenizer, size: int, schema: Mapping[str, Any]) -> None:
+    kind = "grammar"
+
+    def __init__(self, tokenizer: Tokenizer, size: int, grammar: Any) -> None:
         self.size = size
         self.ends = np.array(sorted(tokenizer.ends))
-        grammar = llguidance.LLMatcher.grammar_from_json_schema(json.dumps(schema))
-        self.matcher = llguidance.LLMatcher(_vocabulary(tokenizer, size), grammar)
+        self.matcher = llguidance.LLMatcher(_vocabulary(tokenizer, size), self.compiled(grammar))
         if self.matcher.is_error():
-            raise ValueError(f"the schema cannot be followed: {self.matcher.get_error()}")
+            raise ValueError(f"the {self.kind} cannot be followed: {self.matcher.get_error()}")
+
+    def compiled(self, grammar: Any) -> str:
+        """The grammar as the library takes it."""
+        try:
+            return str(llguidance.LLMatcher.grammar_from_lark(any_to_lark(grammar)))
+        except Exception as error:  # the library raises nothing narrower
+            raise ValueError(f"the grammar cannot be followed: {error}") from error
 
     def apply(self, scores: Scores) -> Scores:
         """Scores in which tokens that may not come next are -inf."""
@@ -39,7 +49,16 @@ class SchemaMask:
     def accept(self, token: int) -> None:
         """This token came."""
         if not self.matcher.consume_token(token):
-            raise ValueError(f"the schema cannot be followed: {self.matcher.get_error()}")
+            raise ValueError(f"the {self.kind} cannot be followed: {self.matcher.get_error()}")
+
+
+class SchemaMask(GrammarMask):
+    """What may come next in JSON that a schema, an object of Python's values, allows."""
+
+    kind = "schema"
+
+    def compiled(self, grammar: Any) -> str:
+        return str(llguidance.LLMatcher.grammar_from_json_schema(json.dumps(grammar)))
 
 
 @functools.lru_cache(maxsize=4)

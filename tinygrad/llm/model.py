@@ -152,7 +152,7 @@ class Transformer:
         # queries that share keys are rows of one product
         grouped = query.unflatten(1, (config.kv_heads, shared)).transpose(2, 3).flatten(2, 3)
         grouped = grouped.contiguous() if tokens == 1 else grouped
-        scores = grouped @ keys.transpose(-2, -1) * config.scores_scale
+        scores = grouped @ keys.transpose(-2, -1) * config.scores_scale(layer)
         if config.attention_cap is not None:
             scores = (scores / config.attention_cap).tanh() * config.attention_cap
         places_of_keys = Tensor.arange(length, device=self.device)
@@ -279,6 +279,9 @@ def check_shapes(config: Config, weights: Mapping[str, Packed]) -> None:
     if missing:
         raise ValueError(f"the model lacks {len(missing)} weights: {', '.join(missing[:5])}"
                          f"{' ...' if len(missing) > 5 else ''}")
+    empty = [name for name, packed in weights.items() if 0 in packed.shape]
+    if empty:
+        raise ValueError(f"the weight {empty[0]} has no items: its shape is {weights[empty[0]].shape}")
     wrong = [f"{name} has {weights[name].shape}, the configuration says {shape}"
              for name, shape in expected.items() if weights[name].shape != shape]
     if wrong:

@@ -40,6 +40,7 @@ class Asked:
     likelihoods: int | None
     is_chat: bool
     schema: Mapping[str, Any] | None = None
+    grammar: str | None = None
 
     @property
     def prefix(self) -> str:
@@ -129,7 +130,7 @@ def _sampling(content: Mapping[str, Any], tokens: int) -> Sampling:
         repetition_penalty=_number(content, "repetition_penalty", 1.0, 0.01, 100),
         presence_penalty=_number(content, "presence_penalty", 0.0, -2, 2),
         frequency_penalty=_number(content, "frequency_penalty", 0.0, -2, 2), logit_bias=_bias(content),
-        seed=_number(content, "seed", None, 0, (1 << 63) - 1,
+        seed=_number(content, "seed", None, -(1 << 63), (1 << 63) - 1,
                      whole=True), stop=_stops(content), tokens=tokens)
 
 
@@ -156,6 +157,18 @@ def _schema(content: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return schema
 
 
+def _grammar(content: Mapping[str, Any]) -> str | None:
+    """The grammar that the text is to follow, in the field that llama.cpp's server has for it."""
+    found = content.get("grammar")
+    if found is None:
+        return None
+    if not isinstance(found, str):
+        raise BadRequest(f"grammar is a text, not {found!r:.100}")
+    if _schema(content) is not None:
+        raise BadRequest("an answer follows response_format or grammar, not both")
+    return found
+
+
 def _asked(content: Mapping[str, Any], prompts: list[list[int]], tokens: int, likelihoods: int | None,
            is_chat: bool) -> Asked:
     _refuse_what_is_not_there(content)
@@ -165,7 +178,8 @@ def _asked(content: Mapping[str, Any], prompts: list[list[int]], tokens: int, li
         raise BadRequest("stream_options is an object")
     return Asked([prompt for prompt in prompts for _ in range(count)], _sampling(content, tokens),
                  _flag(content,
-                       "stream"), bool(options.get("include_usage")), likelihoods, is_chat, _schema(content))
+                       "stream"), bool(options.get("include_usage")), likelihoods, is_chat, _schema(content),
+                 _grammar(content))
 
 
 # --- requests ---------------------------------------------------------------------------------------------
@@ -234,9 +248,11 @@ def completion_request(content: Mapping[str, Any], tokenizer: Tokenizer) -> Aske
     return _asked(content, prompts, tokens, likelihoods, is_chat=False)
 
 
-def embedding_request(content: Mapping[str, Any], tokenizer: Tokenizer) -> tuple[list[list[int]], bool]:
-    """/v1/embeddings: (the texts' tokens, whether numbers are wanted as base64)."""
+def embedding_request(content: Mapping[str, Any], tokenizer: Tokenizer,
+                      width: int) -> tuple[list[list[int]], bool, int]:
+    """/v1/embeddings: (the texts' tokens, whether numbers are wanted as base64, how many of the `width`)."""
     encoding = content.get("encoding_format", "float")
     if encoding not in ("float", "base64"):
         raise BadRequest(f"encoding_format is float or base64, not {encoding!r:.100}")
-    return _prompts(content.get("input"), tokenizer, "input"), encoding == "base64"
+    count = _number(content, "dimensions", width, 1, width, whole=True)
+    return _prompts(content.get("input"), tokenizer, "input"), encoding == "base64", count

@@ -2,7 +2,8 @@
 
 What comes in is how a model says its frequencies and how they were stretched for longer contexts; what goes
 out are the cosines and sines of all positions, as NumPy arrays. The kinds of stretching are those that
-checkpoints name: linear (Chen et al., 2023), llama3, yarn (Peng et al., 2023), longrope (Ding et al., 2024).
+checkpoints name: linear (Chen et al., 2023), dynamic, llama3, yarn (Peng et al., 2023), longrope (Ding et
+al., 2024).
 """
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ import numpy as np
 
 Floats: TypeAlias = np.ndarray[Any, np.dtype[np.floating[Any]]]
 
-KINDS = ("default", "linear", "llama3", "yarn", "longrope")
+KINDS = ("default", "linear", "dynamic", "llama3", "yarn", "longrope")
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,8 @@ class Rope:
 
     `kind` says how they are stretched by `factor` from contexts of `original` positions. `pairs`: adjacent
     items turn together, else an item and the one half a head on. `short` and `long` divide the frequencies
-    one by one (longrope) for contexts up to `original` and beyond; `divisors` does in every case.
+    one by one (longrope) for contexts up to `original` and beyond; `divisors` does in every case. dynamic
+    raises the base for contexts beyond `original`. `whole_pairs`: yarn's stretching begins and ends at pairs.
     """
 
     size: int
@@ -35,6 +37,7 @@ class Rope:
     high: float = 4.0
     fast: float = 32.0
     slow: float = 1.0
+    whole_pairs: bool = True
     magnitude: float | None = None
     short: tuple[float, ...] = ()
     long: tuple[float, ...] = ()
@@ -47,6 +50,13 @@ class Rope:
                              f"known are {', '.join(KINDS)}")
         if self.size <= 0 or self.size % 2:
             raise ValueError(f"rotary positions turn an even number of items, got {self.size}")
+        used = ("original",) if self.kind not in ("default", "linear") else ()
+        for name in ("base", "factor", "fast", "slow", *used):
+            if not 0 < getattr(self, name) < math.inf:
+                raise ValueError(f"rotary positions cannot have {name} {getattr(self, name)!r}, "
+                                 "which is no number above 0")
+        if self.base == 1 or self.low == self.high:
+            raise ValueError("rotary positions have a base other than 1, and two bounds of wavelengths")
         for name, factors in (("short", self.short), ("long", self.long), ("divisors", self.divisors)):
             if factors and len(factors) != self.size // 2:
                 raise ValueError(f"rotary positions of {self.size} items take {self.size // 2} "
@@ -65,6 +75,9 @@ class Rope:
             plain = plain / np.array(self.divisors)
         if self.kind == "linear":
             return plain / self.factor
+        if self.kind == "dynamic" and context > self.original and self.size > 2:
+            stretch = self.factor * context / self.original - (self.factor - 1)
+            return plain * stretch ** (-np.arange(0, self.size, 2) / (self.size - 2))
         if self.kind == "llama3":
             return self._by_wavelength(plain)
         if self.kind == "yarn":
@@ -97,8 +110,10 @@ class Rope:
         def pair_of(turns: float) -> float:
             return self.size * math.log(self.original / (turns * 2 * math.pi)) / (2 * math.log(self.base))
 
-        first = max(math.floor(pair_of(self.fast)), 0)
-        last = min(math.ceil(pair_of(self.slow)), self.size - 1)
+        first, last = pair_of(self.fast), pair_of(self.slow)
+        if self.whole_pairs:
+            first, last = math.floor(first), math.ceil(last)
+        first, last = max(first, 0), min(last, self.size - 1)
         width = last - first if last != first else 0.001
         stretched = np.clip((np.arange(self.size // 2) - first) / width, 0, 1)
         mixed: Floats = plain * (1 - stretched) + plain / self.factor * stretched

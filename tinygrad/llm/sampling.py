@@ -54,7 +54,7 @@ class Sampling:
             raise ValueError("a stop text has at least one character")
 
     def generator(self) -> np.random.Generator:
-        return np.random.default_rng(self.seed)
+        return np.random.default_rng(None if self.seed is None else self.seed % (1 << 64))
 
 
 def log_probabilities(scores: Scores) -> Scores:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hmac
+import itertools
 import json
 import logging
 import os
@@ -29,7 +30,7 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Route
 
 from tinygrad.llm.generate import Finish, Likelihood, PromptTooLong
-from tinygrad.llm.grammar import SchemaMask
+from tinygrad.llm.grammar import GrammarMask, SchemaMask
 from tinygrad.llm.language_model import LanguageModel
 from tinygrad.llm.requests import Asked, BadRequest, chat_request, completion_request, embedding_request
 from tinygrad.llm.sampling import Sampling
@@ -51,6 +52,11 @@ class RequestLimits:
     seconds: float = 600.0
     api_key: str | None = None
 
+    def __post_init__(self) -> None:
+        if self.waiting < 0 or not self.seconds > 0:
+            raise ValueError("a server lets 0 or more requests wait, for more than 0 seconds, not "
+                             f"{self.waiting} for {self.seconds:g}")
+
 
 class Failed(Exception):
     """An answer that is an error, with its status."""
@@ -64,7 +70,8 @@ def error_response(status: int, message: str, code: str | None = None) -> JSONRe
     """An error as OpenAI's clients understand it."""
     kind = "invalid_request_error" if status < 500 else "server_error"
     headers = {429: {"Retry-After": "1"}, 401: {"WWW-Authenticate": "Bearer"}}.get(status)
-    return JSONResponse({"error": {"message": message, "type": kind, "param": None, "code": code}}, status,
+    shown = message.encode(errors="replace").decode()  # what a client sent may have half characters
+    return JSONResponse({"error": {"message": shown, "type": kind, "param": None, "code": code}}, status,
                         headers)
 
 
@@ -110,6 +117,9 @@ class Server:
                 response = error_response(400, str(error))
             except Busy as error:
                 response = error_response(429, str(error), "queue_full")
+            except Exception as error:
+                log.exception("a request could not be answered")
+                response = error_response(500, f"{type(error).__name__}: {error}")
             key = (path, response.status_code)
             self.statuses[key] = self.statuses.get(key, 0) + 1
             return response
@@ -134,9 +144,10 @@ class Server:
         return await self._answer(request, asked)
 
     async def embed(self, request: HTTPRequest) -> Response:
-        """The mean of what the last block leaves, of length 1, for each text."""
-        prompts, as_base64 = await asyncio.to_thread(embedding_request, await _body(request),
-                                                     self.model.tokenizer)
+        """The mean of what the last block leaves, or its first `dimensions` items, of length 1, for each
+        text."""
+        prompts, as_base64, size = await asyncio.to_thread(embedding_request, await _body(request),
+                                                           self.model.tokenizer, self.model.config.width)
         for prompt in prompts:
             self.model.generator.check(prompt, embeds=True)
         data, count = [], 0
@@ -144,7 +155,7 @@ class Server:
             job = self.worker.submit(prompt, Sampling(), embeds=True)
             await self._finished(request, job)
             assert job.request is not None and job.request.embedding is not None
-            vector = job.request.embedding
+            vector = job.request.embedding[:size]
             vector = (vector / max(float((vector ** 2).sum()) ** 0.5, 1e-12)).astype("<f4")
             shown = _base64(vector.tobytes()) if as_base64 else vector.tolist()
             data.append({"object": "embedding", "index": place, "embedding": shown})
@@ -195,9 +206,9 @@ class Server:
         for prompt in asked.prompts:
             self.model.generator.check(prompt)
             self.model.generator.check_bias(asked.sampling)
-        masks: list[SchemaMask | None] = [None] * len(asked.prompts)
-        if asked.schema is not None:
-            masks = [await asyncio.to_thread(self._mask, asked.schema) for _ in asked.prompts]
+        masks: list[GrammarMask | None] = [None] * len(asked.prompts)
+        if asked.schema is not None or asked.grammar is not None:
+            masks = [await asyncio.to_thread(self._mask, asked) for _ in asked.prompts]
         try:
             for place, (prompt, mask) in enumerate(zip(asked.prompts, masks, strict=True)):
                 jobs.append(self.worker.submit(prompt, asked.sampling_of(place),
@@ -223,10 +234,13 @@ class Server:
                    for place, job in enumerate(jobs)]
         return JSONResponse({**head, "object": asked.object, "choices": choices, "usage": _usage(jobs)})
 
-    def _mask(self, schema: Any) -> SchemaMask:
-        """What keeps an answer to a schema. Raises BadRequest for one that is not known."""
+    def _mask(self, asked: Asked) -> GrammarMask:
+        """What keeps an answer to a schema or grammar. Raises BadRequest for one that is not known."""
+        tokenizer, size = self.model.tokenizer, self.model.config.vocabulary
         try:
-            return SchemaMask(self.model.tokenizer, self.model.config.vocabulary, schema)
+            if asked.grammar is not None:
+                return GrammarMask(tokenizer, size, asked.grammar)
+            return SchemaMask(tokenizer, size, asked.schema)
         except ValueError as error:
             raise BadRequest(str(error)) from error
 
@@ -263,13 +277,15 @@ class Server:
                     yield _event({**head, "choices": [asked.first_delta(place)]})
             for place, job in list(open_jobs.items()):
                 finish: Finish | None = None
+                offset = 0
                 while finish is None:
                     left = job.born + self.limits.seconds - time.monotonic()
                     piece = await asyncio.wait_for(job.pieces.get(), max(left, 0))
                     if piece.error is not None:
                         raise Failed(503, piece.error)
                     finish = piece.finish
-                    likelihoods = self._likelihoods(list(piece.noted), asked)
+                    likelihoods = self._likelihoods(list(piece.noted), asked, offset)
+                    offset += sum(len(self.model.tokenizer.name(n.token)) for n in piece.noted)
                     yield _event({**head, "choices": [asked.delta(place, piece.text, finish, likelihoods)]})
                 del open_jobs[place]
             if asked.usage:
@@ -285,21 +301,22 @@ class Server:
             for job in open_jobs.values():
                 self.worker.cancel(job)
 
-    def _likelihoods(self, noted: list[Likelihood], asked: Asked) -> dict[str, Any] | None:
-        """Logarithms of probabilities as the two interfaces show them."""
+    def _likelihoods(self, noted: list[Likelihood], asked: Asked, offset: int = 0) -> dict[str, Any] | None:
+        """Logarithms of probabilities as the two interfaces show them; `offset`: characters before."""
         if asked.likelihoods is None:
             return None
-        name = self.model.tokenizer.name
+        name, bytes_of = self.model.tokenizer.name, self.model.tokenizer.bytes_of
         if asked.is_chat:
             def entry(token: int, value: float) -> dict[str, Any]:
-                text = name(token)
-                return {"token": text, "logprob": value, "bytes": list(text.encode())}
+                return {"token": name(token), "logprob": value, "bytes": list(bytes_of(token))}
 
             return {"content": [{**entry(n.token, n.value), "top_logprobs": [entry(*best) for best in n.best]}
                                 for n in noted], "refusal": None}
-        return {"tokens": [name(n.token) for n in noted], "token_logprobs": [n.value for n in noted],
+        names = [name(n.token) for n in noted]
+        offsets = list(itertools.accumulate(map(len, names), initial=offset))[:-1]
+        return {"tokens": names, "token_logprobs": [n.value for n in noted],
                 "top_logprobs": [{name(token): value for token, value in n.best} for n in noted],
-                "text_offset": []}
+                "text_offset": offsets}
 
 
 # --- small parts ------------------------------------------------------------------------------------------

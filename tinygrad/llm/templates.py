@@ -8,6 +8,8 @@ from __future__ import annotations
 import datetime
 import functools
 import json
+import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,6 +21,10 @@ from tinygrad.llm.tokenizer import Tokenizer
 
 MOST_TEXT = 1 << 24
 """Characters that a template may write."""
+MOST_POWER = 1 << 10
+"""Numbers that a template may raise, or raise to."""
+_WIDE = re.compile(r"%[^a-zA-Z%]*(\d{4}|\*)")
+"""A place in a text for something of a thousand characters and more, or of a width given with it."""
 
 
 def _refuse(message: str) -> str:
@@ -33,10 +39,29 @@ def _to_json(value: Any, indent: int | None = None, **_: Any) -> str:
     return json.dumps(value, ensure_ascii=False, indent=indent)
 
 
+class _Bounded(ImmutableSandboxedEnvironment):
+    """A sandbox in which one operation makes no value of many bytes."""
+
+    intercepted_binops = frozenset(("*", "**", "%"))
+
+    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+        """Numbers as ever, texts and lists no longer than a template may write."""
+        if self._makes_much(operator, left, right):
+            raise jinja2.TemplateError(f"{operator} with {left!r:.50} and {right!r:.50} is not allowed here")
+        return self.binop_table[operator](left, right)
+
+    def _makes_much(self, operator: str, left: Any, right: Any) -> bool:
+        if operator == "**":
+            return bool(max(abs(left), abs(right)) > MOST_POWER)
+        if operator == "%":
+            return isinstance(left, str) and _WIDE.search(left) is not None
+        sizes = [len(x) if isinstance(x, Sequence) else x for x in (left, right)]
+        return sizes != [left, right] and math.prod(sizes) > MOST_TEXT
+
+
 @functools.lru_cache(maxsize=8)
 def _compiled(template: str) -> jinja2.Template:
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True,
-                                                extensions=[jinja2.ext.loopcontrols])
+    environment = _Bounded(trim_blocks=True, lstrip_blocks=True, extensions=[jinja2.ext.loopcontrols])
     environment.filters["tojson"] = _to_json
     environment.globals |= {"raise_exception": _refuse, "strftime_now": _now}
     return environment.from_string(template)
@@ -61,6 +86,6 @@ def conversation(tokenizer: Tokenizer, messages: Sequence[Mapping[str, Any]], an
                 raise ValueError(f"the chat template writes more than {MOST_TEXT} characters")
             parts.append(part)
     except (jinja2.TemplateError, TypeError, KeyError, AttributeError, ArithmeticError,
-            OverflowError) as error:
+            OverflowError, MemoryError, RecursionError) as error:
         raise ValueError(f"the chat template refuses these messages: {error}") from error
     return "".join(parts)

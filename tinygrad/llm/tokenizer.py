@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -33,14 +34,34 @@ _TEKKEN = (rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+|[^\r\n\p{{L}}\p{{N}}]?{_U
            rf"{_REST_WITH_SLASH}")
 _GPT4O = (rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+{_APOSTROPHES}?|"
           rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*{_APOSTROPHES}?|\p{{N}}{{1,3}}|{_REST_WITH_SLASH}")
+_BYTE = re.compile(r"<0x[0-9A-F]{2}>")
+"""A byte that is a token by itself, in SentencePiece's vocabularies."""
+_PRINTED = [*range(33, 127), *range(161, 173), *range(174, 256)]
+_LETTERS = {chr(b): b for b in _PRINTED} | {
+    chr(256 + i): b for i, b in enumerate(b for b in range(256) if b not in _PRINTED)}
+"""The letters by which vocabularies of bytes (GPT-2) write the 256 bytes."""
 _GPT2, _DIGITS = "gpt2", "digits"
-_CUTS = {
-    **dict.fromkeys(("gpt-2", "gpt2", "default", "olmo", "phi-2", "mpt", "jais", "trillion"), _GPT2),
+_WORDS = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)"
+_DEFAULT = (r"[\p{P}\$\+<=>\^~\|]+", _WORDS, r"\p{N}+", "[0-9][0-9][0-9]")
+_FALCON = (r"[\p{P}\$\+<=>\^~\|`]+", _WORDS, "[0-9][0-9][0-9]")
+_HAN = "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+"
+_DEEPSEEK = ("[\r\n]", r"\s?[\p{Lu}\p{Ll}\p{Lt}]+",
+             "\\s?[!-/:-~\uff01-\uff0f\uff1a-\uff5e\u2018-\u201f\u3000-\u3002]+", r"\s+$", _HAN, r"\p{N}+")
+_DEEPSEEK_CODER = ("[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _HAN, r"\p{N}")
+_DEEPSEEK3 = (r"\p{N}{1,3}", "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+",
+              r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+|"
+              r" ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+_BLOOM = " ?[^(\\s|.,!?\u2026\u3002\uff0c\u3001\u0964\u06d4\u060c)]+"
+_CUTS: dict[str, str | tuple[str, ...]] = {
+    "default": _DEFAULT, "falcon": _FALCON, "deepseek-llm": _DEEPSEEK, "deepseek-coder": _DEEPSEEK_CODER,
+    "deepseek-v3": _DEEPSEEK3, "viking": (_BLOOM, r"\p{N}"),
+    **dict.fromkeys(("bloom", "poro-chat", "gpt3-finnish"), _BLOOM),
+    **dict.fromkeys(("gpt-2", "gpt2", "olmo", "phi-2", "mpt", "jais", "trillion"), _GPT2),
     **dict.fromkeys(("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"),
                     _DIGITS),
     **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "falcon3", "dbrx", "smaug-bpe", "pixtral"), _LLAMA3),
     **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "megrez", "stablelm2", "hunyuan"), _QWEN2),
-    "tekken": _TEKKEN, "gpt-4o": _GPT4O,
+    "tekken": _TEKKEN, "gpt-4o": _GPT4O, "llama4": _GPT4O,
 }
 
 
@@ -63,7 +84,12 @@ class Tokenizer:
 
     def encode(self, text: str, begin: bool = True) -> list[int]:
         """The tokens of a text; special tokens are known by their names. `begin`: after the token that begins
-        a text, where the model has one and the text does not begin with it."""
+        a text, where the model has one and the text does not begin with it. Raises ValueError for a text with
+        half a character (a lone surrogate)."""
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(f"the text is no Unicode: {error.reason} at character {error.start}") from error
         ids = list(self.inner.encode(text, add_special_tokens=False).ids)
         if begin and self.adds_begin and self.begin is not None and ids[:1] != [self.begin]:
             ids.insert(0, self.begin)
@@ -78,7 +104,13 @@ class Tokenizer:
         return self.decode([token], special=True)
 
     def bytes_of(self, token: int) -> bytes:
-        """The bytes that a token stands for, where that is known by the token alone."""
+        """The bytes that a token stands for, which may be a part of a character."""
+        name = self.inner.id_to_token(token) or ""
+        if token not in self.inner.get_added_tokens_decoder():
+            if isinstance(self.inner.decoder, decoders.ByteLevel) and all(x in _LETTERS for x in name):
+                return bytes(_LETTERS[x] for x in name)
+            if _BYTE.fullmatch(name):
+                return bytes([int(name[3:5], 16)])
         return self.name(token).encode()
 
 
@@ -135,9 +167,9 @@ def _from_gguf(metadata: Mapping[str, Any]) -> Tokenizer:
         raise ValueError("the GGUF file's tokenizer has a token twice")
     types = _numbers(metadata, "tokenizer.ggml.token_type", len(tokens)) or [NORMAL] * len(tokens)
     makers = {"gpt2": _byte_pairs, "llama": _sentence_pieces, "t5": _unigrams}
-    if kind not in makers:
+    if not isinstance(kind, str) or kind not in makers:
         raise ValueError(f"tokenizers of model {kind!r} are not known; known are {', '.join(makers)}")
-    inner = makers[str(kind)](metadata, tokens)
+    inner = makers[kind](metadata, tokens)
     named = [token for token, type in zip(tokens, types) if type in (CONTROL, USER_DEFINED)]
     inner.add_special_tokens([tokenizers.AddedToken(token, normalized=False, special=True)
                               for token, type in zip(tokens, types) if type == CONTROL])
@@ -171,9 +203,9 @@ def _numbers(metadata: Mapping[str, Any], key: str, count: int) -> list[Any]:
     return value
 
 
-def _cut_of(metadata: Mapping[str, Any]) -> str:
+def _cut_of(metadata: Mapping[str, Any]) -> str | tuple[str, ...]:
     name = metadata.get("tokenizer.ggml.pre", "default")
-    if name not in _CUTS:
+    if not isinstance(name, str) or name not in _CUTS:
         raise ValueError(f"the rules {name!r} for cutting text are not known; known are {', '.join(_CUTS)}")
     return _CUTS[name]
 
@@ -199,13 +231,15 @@ def _byte_pairs(metadata: Mapping[str, Any], tokens: list[str]) -> tokenizers.To
     return inner
 
 
-def _cutters(cut: str) -> list[Any]:
+def _cutters(cut: str | tuple[str, ...]) -> list[Any]:
+    """What cuts a text before the merges: rules of the library, or an expression or several in turn."""
     if cut == _GPT2:
         return [pre_tokenizers.ByteLevel(add_prefix_space=False)]
     if cut == _DIGITS:
         return [pre_tokenizers.Digits(individual_digits=True),
                 pre_tokenizers.ByteLevel(add_prefix_space=False)]
-    return [pre_tokenizers.Split(tokenizers.Regex(cut), "isolated"),
+    expressions = (cut,) if isinstance(cut, str) else cut
+    return [*(pre_tokenizers.Split(tokenizers.Regex(x), "isolated") for x in expressions),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
 
 
@@ -235,7 +269,15 @@ def _unigrams(metadata: Mapping[str, Any], tokens: list[str]) -> tokenizers.Toke
     """The likeliest pieces (SentencePiece's unigram model), bytes for what is unknown."""
     scored = list(zip(tokens, _scores(metadata, tokens)))
     unknown = _id(metadata, "tokenizer.ggml.unknown_token_id", len(tokens)) or 0
-    return _with_spaces(metadata, tokenizers.Tokenizer(Unigram(scored, unknown, byte_fallback=True)))
+    made = _with_spaces(metadata, tokenizers.Tokenizer(Unigram(scored, unknown, byte_fallback=True)))
+    before: list[Any] = []
+    if metadata.get("tokenizer.ggml.precompiled_charsmap"):
+        # the library's reader of such tables panics at one that lies; those in use are this form of Unicode
+        before += [normalizers.Nmt(), normalizers.NFKC()]
+    if metadata.get("tokenizer.ggml.remove_extra_whitespaces"):
+        before += [normalizers.Strip(), normalizers.Replace(tokenizers.Regex(" {2,}"), " ")]
+    made.normalizer = normalizers.Sequence([*before, made.normalizer])
+    return made
 
 
 def _with_spaces(metadata: Mapping[str, Any], inner: tokenizers.Tokenizer) -> tokenizers.Tokenizer:

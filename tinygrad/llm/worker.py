@@ -109,6 +109,13 @@ class Worker:
         return len(self._arrived) + len(self.generator.waiting)
 
     @property
+    def _is_full(self) -> bool:
+        """Whether one more job would be one too many to wait: those that get a free slot next do not, and
+        what is cancelled makes room."""
+        left = sum(job in self._arrived or job.request in self._jobs for job in self._cancelled)
+        return self.active + self.waiting - left >= self.generator.slots + self.most_waiting
+
+    @property
     def active(self) -> int:
         """Jobs that are worked on."""
         return sum(request is not None for request in self.generator.active)
@@ -120,7 +127,7 @@ class Worker:
         self.generator.check_bias(sampling)
         job = Job(prompt, sampling, details, asyncio.get_running_loop())
         with self._changed:
-            if self.waiting >= self.most_waiting or self._stopping:
+            if self._is_full or self._stopping:
                 self.counts.refused += 1
                 raise Busy(f"{self.waiting} requests wait already")
             self.counts.requests += 1

@@ -163,13 +163,17 @@ def read_header(data: mmap.mmap | bytes, name: str) -> tuple[dict[str, Any], lis
             raise reader.fail(f"the key {key!r} comes twice")
         metadata[key] = reader.value(reader.integer(4, f"the type of {key!r}"), repr(key))
     alignment = metadata.get("general.alignment", ALIGNMENT)
-    if type(alignment) is not int or alignment <= 0 or alignment & (alignment - 1):
+    if not _is_alignment(alignment):
         raise reader.fail(f"its alignment is {alignment!r}, which is no power of two")
     described = [_description(reader) for _ in range(tensors)]
     begin = -(-reader.at // alignment) * alignment
     entries = [_entry(reader, begin, alignment, *each) for each in described]
     _check_apart(reader, entries)
     return metadata, entries
+
+
+def _is_alignment(value: Any) -> bool:
+    return type(value) is int and value > 0 and not value & (value - 1)
 
 
 def _description(reader: GGUFReader) -> tuple[str, tuple[int, ...], int, int]:
@@ -279,8 +283,8 @@ def gguf_save(tensors: Mapping[str, Tensor], path: PathLike, metadata: Mapping[s
 
     `formats`: Q8_0 or Q4_0 by the name of a tensor, whose rows are then multiples of 32 items; other tensors
     keep their dtype. Metadata are strings, bools, numbers and lists of one kind of them; a Python integer is
-    written as uint32 or, where that does not hold it, int32, uint64 or int64, a float as float32, and a NumPy
-    number as what it is. The file appears only when it is complete.
+    written as uint32 or, where that does not hold it, int32, uint64 or int64, a float as float32 (float64 if
+    it is too large), and a NumPy number as what it is. The file appears only when it is complete.
     """
     formats = dict(formats or {})
     unknown = [key for key in formats if key not in tensors]
@@ -288,6 +292,8 @@ def gguf_save(tensors: Mapping[str, Tensor], path: PathLike, metadata: Mapping[s
         raise KeyError(f"formats names tensors that are not there: {', '.join(unknown)}")
     metadata = dict(metadata or {})
     alignment = metadata.get("general.alignment", ALIGNMENT)
+    if not _is_alignment(alignment):
+        raise ValueError(f"general.alignment is a power of two, not {alignment!r}")
     header = [MAGIC, struct.pack("<IQQ", VERSIONS[-1], len(tensors), len(metadata))]
     header += [_string(key) + _typed(key, value) for key, value in metadata.items()]
     position = 0
@@ -350,8 +356,10 @@ def _as_numbers(key: str, value: Any) -> np.ndarray[Any, Any]:
     if isinstance(value, (np.ndarray, np.generic)) or array.dtype == bool:
         return array
     if array.dtype.kind == "f":
-        return array.astype(np.float32)
-    kinds = (np.uint32, np.int32, np.uint64, np.int64) if array.ndim == 0 else (np.int32, np.uint32, np.int64)
+        large = np.isfinite(array) & (np.abs(array) > np.finfo(np.float32).max)
+        return array if large.any() else array.astype(np.float32)
+    kinds = (np.uint32, np.int32, np.uint64, np.int64) if array.ndim == 0 else (np.int32, np.uint32, np.int64,
+                                                                                 np.uint64)
     for kind in kinds:
         if array.size == 0 or (np.iinfo(kind).min <= array.min() and array.max() <= np.iinfo(kind).max):
             return array.astype(kind)
