@@ -82,7 +82,7 @@ class Ops(Enum):
 
     # graph control
     CONTIGUOUS = auto()
-    """this value becomes a buffer of its own; arg: None, or `Layout.FREE`"""
+    """this value becomes a buffer of its own; arg: None, or `AxisOrder.FREE`"""
     ASSIGN = auto()
     """(a view of a buffer, the value that its memory takes)"""
     DETACH = auto()
@@ -195,7 +195,7 @@ class Family:
     """what a REDUCE of the loop nest does"""
 
 
-class Layout(Enum):
+class AxisOrder(Enum):
     """In which order the axes of a stored value lie in memory, where that is not row-major."""
 
     FREE = auto()

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from tinygrad.dtype import DType, dtypes
-from tinygrad.graph.ops import Family, Layout, Memory, Ops, RangeKind
+from tinygrad.graph.ops import AxisOrder, Family, Memory, Ops, RangeKind
 from tinygrad.graph.sharding import Sharding
 from tinygrad.graph.storage import BufferSpec
 from tinygrad.graph.uop import UOp
@@ -273,8 +273,8 @@ TENSOR_GRAPH = Grammar("tensor_graph", (
     Production("PAD(value)", "arg: (before, after) >= 0 for each axis", _pad),
     Production("SHRINK(value, int*)", "arg: (start, end) within each axis; ints: moves", _shrink),
     Production("STRIDE(value)", "arg: a step other than 0 for each axis", _stride),
-    Production("CONTIGUOUS(value)", "arg: None, or a Layout",
-               lambda n: _same_value(n) and (n.arg is None or isinstance(n.arg, Layout))),
+    Production("CONTIGUOUS(value)", "arg: None, or an AxisOrder",
+               lambda n: _same_value(n) and (n.arg is None or isinstance(n.arg, AxisOrder))),
     Production("LIVE_OUT(value, bool)", "the value where the condition holds: all that is live out",
                _live_out),
     Production("DETACH(value)", "arg: None, or the identity of a leaf", _detach),

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from tinygrad import observer
 from tinygrad.device import Device
-from tinygrad.graph.ops import Family, Layout, Ops
+from tinygrad.graph.ops import AxisOrder, Family, Ops
 from tinygrad.graph.shapes import inverse_permutation
 from tinygrad.graph.uop import UOp
 from tinygrad.schedule.copies import contiguous_part, is_computed, transfer
@@ -82,7 +82,7 @@ class Intermediates:
     nodes: Mapping[int, UOp]
 
 
-class Steps(list[ScheduleItem]):
+class ScheduledSteps(list[ScheduleItem]):
     """Steps in the order in which they run, as `Tensor.schedule` gives them."""
 
     def _repr_html_(self) -> str:
@@ -118,7 +118,8 @@ def create_schedule(sinks: list[UOp]) -> Schedule:
         if hazards <= buffered:
             raise RuntimeError(f"cannot order the writes of {', '.join(map(str, hazards))}")
         buffered |= hazards
-    plan = _ScheduleWriter(nodes, fusion, {_stored_form(s) for s in graph if s.viewed.arg is not Layout.FREE})
+    in_order = {_stored_form(s) for s in graph if s.viewed.arg is not AxisOrder.FREE}
+    plan = _ScheduleWriter(nodes, fusion, in_order)
     schedule = Schedule()
     for kernel in order:
         items = plan.items_of(kernel)

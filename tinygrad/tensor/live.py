@@ -39,6 +39,12 @@ def unrealized_tensors() -> list[Tensor]:
             and t._uop.flags & (MEMORY | WRITES) != MEMORY]
 
 
+def placed(tensors: Sequence[Tensor]) -> list[UOp]:
+    """The nodes to compute for some tensors, each on its own device."""
+    apart = len({t._device for t in tensors}) > 1
+    return [t._placed(apart) for t in tensors]
+
+
 def flags_of(tensors: Sequence[Tensor]) -> int:
     """The flags that the nodes of some tensors have together."""
     return functools.reduce(operator.or_, [t._uop.flags for t in tensors], 0)

@@ -42,10 +42,11 @@ from tinygrad.graph.sizes import Size, largest_shape, shape_value
 from tinygrad.graph.storage import Overwriting
 from tinygrad.graph.uop import Shape, UOp
 from tinygrad.helpers import engine_lock, exclusive, prod
-from tinygrad.schedule.items import ScheduleItem, Steps
+from tinygrad.schedule.items import ScheduledSteps, ScheduleItem
 from tinygrad.schedule.sharded_results import layout_of
 from tinygrad.tensor import writing
 from tinygrad.tensor.aliasing import AliasSet
+from tinygrad.tensor.history import LOOKS
 from tinygrad.tensor.hostdata import array_of, memory_of
 from tinygrad.tensor.keeping import keep_values, schedule_with_kept
 from tinygrad.tensor.live import (
@@ -54,6 +55,7 @@ from tinygrad.tensor.live import (
     flags_of,
     note_computed,
     note_realized,
+    placed,
     with_pending_readers,
 )
 from tinygrad.tensor.modes import no_grad, test, train
@@ -365,6 +367,7 @@ class Tensor(Methods):
         Inside a function under `vmap`, where values are not known yet, this asks for nothing.
         """
         with engine_lock:
+            LOOKS.count()
             tensors = [t for t in (self, *others) if not is_unknown(t.uop)]
             flags = flags_of(tensors)
             writes: set[UOp] = set()
@@ -387,7 +390,7 @@ class Tensor(Methods):
         with engine_lock:
             tensors, _ = with_pending_readers([self, *others])
             lazy = [t for t in tensors if not t._is_realized]
-            return Steps(schedule_with_kept(lazy, placed(lazy)))
+            return ScheduledSteps(schedule_with_kept(lazy, placed(lazy)))
 
     @property
     def _is_realized(self) -> bool:
@@ -580,12 +583,6 @@ class Tensor(Methods):
         whole = largest_shape(self.shape)
         memory = UOp.new_buffer(self.device, prod(whole), self.dtype).reshape(whole)
         self.uop = memory.shrink([(0, size) for size in self.shape])
-
-
-def placed(tensors: Sequence[Tensor]) -> list[UOp]:
-    """The nodes to compute for some tensors, each on its own device."""
-    apart = len({t._device for t in tensors}) > 1
-    return [t._placed(apart) for t in tensors]
 
 
 def _with_values(array: np.ndarray[Any, Any], device: Placement, dtype: DTypeLike, requires_grad: bool | None,

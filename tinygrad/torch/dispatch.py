@@ -28,7 +28,7 @@ from tinygrad.device import Buffer, Device
 from tinygrad.device.queue import ThreadedQueue
 from tinygrad.engine.realize import Capture
 from tinygrad.engine.replay import SlotKind, Together, Values
-from tinygrad.graph.ops import Layout, Ops
+from tinygrad.graph.ops import AxisOrder, Ops
 from tinygrad.graph.sizes import Size, SizeError, bound, is_symbolic, largest_shape, shape_value, value_of
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import DEBUG, JIT, argsort
@@ -311,7 +311,7 @@ class Replayed:
             return result.clone()
         order = self.orders[number]
         if order is None:
-            return Tensor.of(UOp.new(Ops.CONTIGUOUS, result.dtype, (result.uop,), Layout.FREE), result)
+            return Tensor.of(UOp.new(Ops.CONTIGUOUS, result.dtype, (result.uop,), AxisOrder.FREE), result)
         return result.permute(order).clone().permute(argsort(order))
 
     def __call__(self, *given: Any) -> list[Any]:

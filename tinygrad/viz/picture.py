@@ -16,7 +16,7 @@ from tinygrad.codegen.lower import lower
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.printing import format_argument, format_dtype, format_expression, format_nest
 from tinygrad.graph.uop import UOp
-from tinygrad.schedule.items import ScheduleItem, Steps
+from tinygrad.schedule.items import ScheduledSteps, ScheduleItem
 from tinygrad.tensor import Tensor
 
 MOST_NODES = 300
@@ -187,10 +187,10 @@ def in_layers(count: int, edges: Sequence[tuple[int, int]]) -> list[list[int]]:
     return layers
 
 
-def html_of(shown: Tensor | ScheduleItem | Steps) -> str:
+def html_of(shown: Tensor | ScheduleItem | ScheduledSteps) -> str:
     """What a notebook shows: the text of a tensor, and its graph while that is lazy and small; of a step of a
     schedule also its loop nest; of a schedule its steps and the memory between them."""
-    if isinstance(shown, Steps):
+    if isinstance(shown, ScheduledSteps):
         parts = [f"<pre>{escape(chr(10).join(map(repr, shown)))}</pre>"]
         with contextlib.suppress(ValueError):  # too large for a picture
             parts.append(foldable(*graph_of_items(shown)))

@@ -1,0 +1,128 @@
+"""Graphs of computed values, which nobody can ask for gradients at any more, are let go."""
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from arrays import normal
+
+from tinygrad import GlobalCounters, Tensor
+from tinygrad.tensor import history
+from tinygrad.tensor.history import LOOKS, forget_history
+
+SIZE = 1 << 14
+MOST_VALUES = 64
+"""Of which memory may be full before somebody looks for what can be given back."""
+
+
+@pytest.fixture
+def _small_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    Tensor([0.0]).realize()
+    forget_history()
+    monkeypatch.setattr(history, "LEAST_BYTES", MOST_VALUES * 4 * SIZE)
+    monkeypatch.setattr(LOOKS, "bytes", GlobalCounters.mem_used + MOST_VALUES * 4 * SIZE)
+
+
+def one_state() -> Callable[[], None]:
+    state = Tensor(normal(SIZE)).realize()
+
+    def step() -> None:
+        nonlocal state
+        state = (state * 0.5 + 1).realize()
+    return step
+
+
+def two_states_computed_in_turn() -> Callable[[], None]:
+    place, speed = (Tensor(normal(SIZE)).realize() for _ in range(2))
+
+    def step() -> None:
+        nonlocal place, speed
+        speed = (speed - place * 0.1).realize()
+        place = (place + speed * 0.1).realize()
+    return step
+
+
+def states_computed_together() -> Callable[[], None]:
+    place, speed = (Tensor(normal(SIZE)).realize() for _ in range(2))
+
+    def step() -> None:
+        nonlocal place, speed
+        place, speed = place + speed * 0.1, speed - place * 0.1
+        Tensor.realize(place, speed)
+    return step
+
+
+def a_state_read_by_numpy() -> Callable[[], None]:
+    state = Tensor(normal(SIZE))
+
+    def step() -> None:
+        nonlocal state
+        state = state.sin() + 0.1
+        state.numpy()
+    return step
+
+
+@pytest.mark.usefixtures("_small_memory")
+@pytest.mark.parametrize("make", [one_state, two_states_computed_in_turn, states_computed_together,
+                                  a_state_read_by_numpy])
+def test_a_simulation_takes_no_more_memory_step_after_step(make: Callable[[], Callable[[], None]]) -> None:
+    step, before = make(), GlobalCounters.mem_used
+    for _ in range(10 * MOST_VALUES):
+        step()
+        assert GlobalCounters.mem_used - before < 4 * MOST_VALUES * 4 * SIZE
+
+
+def test_many_small_steps_take_no_more_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history, "LEAST_COMPUTATIONS", 50)
+    monkeypatch.setattr(LOOKS, "computations", 50)
+    state = Tensor([1.0]).realize()
+    for _ in range(200):
+        state = (state * 0.5 + 1).realize()
+    assert len(state.uop.toposort()) < 1000
+
+
+def test_gradients_at_what_lives_stay() -> None:
+    weight, values = Tensor(normal(5)), []
+    for i in range(4):
+        values.append((weight * (i + 1)).exp().realize())
+        forget_history()
+    total = (values[0] * values[3]).sum()
+    forget_history()
+    (gradient,) = total.gradient(weight)
+    np.testing.assert_allclose(gradient.numpy(), 5 * np.exp(5 * weight.numpy()), rtol=1e-5)
+
+
+def test_a_value_whose_origin_is_gone_gets_the_gradients_of_what_was_computed_from_it() -> None:
+    origin = Tensor(normal(5))
+    middle = (origin * 2).realize()
+    lazy, computed = middle.exp(), (middle * middle).realize()
+    shown = middle.numpy()
+    del origin
+    forget_history()
+    (lazy.sum() + computed.sum()).backward()
+    assert middle.grad is not None
+    np.testing.assert_allclose(middle.grad.numpy(), np.exp(shown) + 2 * shown, rtol=1e-5)
+    (again,) = lazy.gradient(middle, gradient=Tensor.ones(5))
+    np.testing.assert_allclose(again.numpy(), np.exp(shown), rtol=1e-5)
+
+
+def test_what_is_written_to_afterwards_changes_alone() -> None:
+    origin = Tensor(normal(5))
+    first, second = (origin * 2).realize(), (origin * 2).realize()
+    del origin
+    before = second.numpy().copy()
+    forget_history()
+    first[0] = 7
+    assert first.numpy()[0] == 7
+    np.testing.assert_array_equal(second.numpy(), before)
+
+
+def test_views_of_a_value_stay_views_of_it() -> None:
+    origin = Tensor(normal(4, 3))
+    value = (origin + 1).realize()
+    rows = value[1:3]
+    del origin
+    forget_history()
+    rows[0] = 0
+    assert (value.numpy()[1] == 0).all()
