@@ -203,6 +203,19 @@ def test_a_kernel_says_why_it_is_slow(pages: dict[str, Path], opened: Any) -> No
     assert shown is not None and float(shown[1]) == pytest.approx(100 * reached, abs=0.06)
 
 
+def test_a_plan_is_beside_those_that_it_was_chosen_from_and_their_costs(pages: dict[str, Path], opened: Any
+                                                                        ) -> None:
+    data, page = data_of(pages["gpt"]), opened(pages["gpt"])
+    number, kernel = next((i, k) for i, k in enumerate(data["kernels"]) if k.get("alternatives"))
+    estimated = [other["times"] for other in kernel["alternatives"]]
+    assert all(times >= 1 for times in estimated)  # the cheapest was taken
+    page.evaluate(f"location.hash = 'kernels/kernel={number}/part=plan'")
+    page.wait_for_selector("#alternatives")
+    said = page.inner_text("#alternatives")
+    assert all(other["plan"] in said for other in kernel["alternatives"])
+    assert all(f"{times:.2f}×" in said for times in estimated)
+
+
 def test_a_mark_of_the_program_is_in_the_timeline(pages: dict[str, Path], opened: Any) -> None:
     data, page = data_of(pages["matmul"]), opened(pages["matmul"])
     (number,) = [i for i, site in enumerate(data["sites"]) if site["kind"] == "mark"]

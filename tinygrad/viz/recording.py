@@ -39,7 +39,7 @@ from typing import Any
 
 import numpy as np
 
-from tinygrad.codegen.opt.choose import alternative_plans
+from tinygrad.codegen.opt.choose import estimated_plans
 from tinygrad.device import Device
 from tinygrad.device.queue import clock
 from tinygrad.graph.passes import Change, Pass
@@ -318,10 +318,14 @@ def least_seconds(limits: Json | None, operations: int, moved: int) -> float:
     return max(operations / (float(limits["gflops"]) * 1e9), moved / bandwidth)
 
 
-def alternatives(stages: Any, device: str) -> list[str]:
-    """The plans that the cost model passed over for the one it took."""
-    found = attempt(lambda: alternative_plans(stages.nest, Device[device].renderer.machine))
-    return [str(plan) for plan in found or []]
+def alternatives(stages: Any, device: str) -> list[Json]:
+    """The plans that the cost model passed over for the one it took, and how many times as much a multiply-add
+    costs with them, where it estimates that."""
+    found = attempt(lambda: estimated_plans(stages.nest, Device[device].renderer.machine))
+    estimated: dict[Any, float | None] = found or {}
+    first = next(iter(estimated.values()), None)
+    return [{"plan": str(plan), "times": cost / first if cost and first else None}
+            for plan, cost in list(estimated.items())[1:]]
 
 
 def text_at(file: str, line: int) -> str:

@@ -169,7 +169,7 @@ function nest(box, kernel) {
 function plan(box, kernel) {
   put(box, h("h3", {}, "Opts, in the order in which they are applied"), h("div.opts", { id: "opts" }, kernel.opts.length ? kernel.opts.map((opt) => h("code", {}, opt)) : "plain loops"),
     h("h3", {}, "The numbers behind it"), kernel.notes ? h("pre.code", { tabindex: "0" }, kernel.notes) : h("p.note", {}, "The cost model had nothing to choose."),
-    h("h3", {}, "What it passed over"), kernel.alternatives?.length ? h("ul", {}, kernel.alternatives.map((text) => h("li", {}, h("code", {}, text)))) : h("p.note", {}, "No other way to run it was considered."),
+    h("h3", {}, "What it passed over"), kernel.alternatives?.length ? h("ul", { id: "alternatives" }, kernel.alternatives.map(({ plan, times }) => h("li", {}, h("code", {}, plan), times ? `: estimated at ${times.toFixed(2)}× the chosen plan's cost of a multiply-add` : ""))) : h("p.note", {}, "No other way to run it was considered."),
     h("h3", {}, "Its work"), h("dl.facts", {}, h("dt", {}, "operations"), h("dd", {}, count(kernel.operations)), h("dt", {}, "bytes moved at least"), h("dd", {}, bytes(kernel.bytes)),
       h("dt", {}, "least time here"), h("dd", {}, kernel.least_seconds ? seconds(kernel.least_seconds) : "nobody measured the device"), h("dt", {}, "a run took"), h("dd", {}, kernel.count ? seconds(kernel.seconds / kernel.count) : "it did not run")));
 }

@@ -67,8 +67,17 @@ def choose_plan(nest: UOp, machine: Machine) -> Plan:
 def alternative_plans(nest: UOp, machine: Machine, most: int = 3) -> list[Plan]:
     """The plans that follow from the second-best way to run a contraction (its lanes, or the tile of a
     block), the third-best, and so on."""
-    plans = dict.fromkeys(_chooser(nest, machine, rank).plan() for rank in range(most + 1))
-    return list(plans)[1:]
+    return list(estimated_plans(nest, machine, most))[1:]
+
+
+def estimated_plans(nest: UOp, machine: Machine, most: int = 3) -> dict[Plan, float | None]:
+    """The plan that `choose_plan` gives and the alternatives to it, each with the cost of a multiply-add of
+    its main contraction, in units of one without lanes; None where nobody estimates it."""
+    choosers = [_chooser(nest, machine, rank) for rank in range(most + 1)]
+    found: dict[Plan, float | None] = {}
+    for chooser in choosers:
+        found.setdefault(chooser.plan(), chooser.cost)
+    return found
 
 
 def threaded_plan(nest: UOp, machine: Machine) -> Plan:

@@ -30,6 +30,9 @@ class Chooser:
         self.rank = rank
         """how many better ways to run a contraction are passed over, where there are so many"""
         self.opts: list[Opt] = []
+        self.cost: float | None = None
+        """of a multiply-add of the main contraction, in units of one without lanes; None where nobody
+        estimated it"""
         self.notes: list[str] | None = None
         """what was decided and why, where someone wants to know"""
 

@@ -77,9 +77,11 @@ class TileChooser(PanelChooser):
         self.note("a multiply-add, against 1 without lanes",
                   **{f"r{identity}_as_lanes": cost for cost, identity, _ in alternatives})
         if self.rank >= len(alternatives) or alternatives[self.rank][0] >= 1.0:
+            self.cost = 1.0
             self.vectorise_groups()
             return
-        alternatives[self.rank][2]()
+        self.cost, _, take = alternatives[self.rank]
+        take()
 
     def operand_with(self, contraction: Contraction, r: UOp) -> UOp:
         """The operand of the product that changes with `r`."""
@@ -273,7 +275,7 @@ class TileChooser(PanelChooser):
                   **{f"r{lane.arg[0]}_as_lanes_of_r{row.arg[0]}": cost for cost, _, lane,
                      row in alternatives})
         if self.rank < len(alternatives) and alternatives[self.rank][0] < 1.0:
-            _, _, lane, row = alternatives[self.rank]
+            self.cost, _, lane, row = alternatives[self.rank]
             size = self.lane_tile(lane, MOST_VECTORS)
             most = self.most_rows(size)
             count = tile_size(row.extent, most)
