@@ -319,8 +319,8 @@ def least_seconds(limits: Json | None, operations: int, moved: int) -> float:
 
 
 def alternatives(stages: Any, device: str) -> list[Json]:
-    """The plans that the cost model passed over for the one it took, and how many times as much a multiply-add
-    costs with them, where it estimates that."""
+    """The plans that the cost model passed over for the one it took, and how many times as much a
+    multiply-add costs with them, where it estimates that."""
     found = attempt(lambda: estimated_plans(stages.nest, Device[device].renderer.machine))
     estimated: dict[Any, float | None] = found or {}
     first = next(iter(estimated.values()), None)
