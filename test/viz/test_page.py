@@ -213,7 +213,7 @@ def test_a_plan_is_beside_those_that_it_was_chosen_from_and_their_costs(pages: d
     page.wait_for_selector("#alternatives")
     said = page.inner_text("#alternatives")
     assert all(other["plan"] in said for other in kernel["alternatives"])
-    assert all(f"{times:.2f}×" in said for times in estimated)
+    assert all(f"{times:.2f}\u00d7" in said for times in estimated)
 
 
 def test_a_mark_of_the_program_is_in_the_timeline(pages: dict[str, Path], opened: Any) -> None:
