@@ -103,7 +103,7 @@ class Recorder(Observer):
         self.moved_sites: dict[Any, tuple[Any, Any]] = {}
         """by the id of the sites of a template and the lines of another graph of its structure"""
         self.moved_items: dict[Any, tuple[list[Any], list[Any]]] = {}
-        """the same of its items (hashing the lines of all nodes takes as long as moving those of an item)"""
+        """the same of its items"""
         self.moves: dict[Any, tuple[tuple[int, ...], dict[int, int]]] = {}
         """by the lines of a graph: those of the last other graph of its structure, and which stands for
         which"""
