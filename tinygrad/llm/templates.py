@@ -39,7 +39,7 @@ def _to_json(value: Any, indent: int | None = None, **_: Any) -> str:
     return json.dumps(value, ensure_ascii=False, indent=indent)
 
 
-class _Bounded(ImmutableSandboxedEnvironment):
+class _Bounded(ImmutableSandboxedEnvironment):  # type: ignore[misc, unused-ignore]  # Any where jinja2 is missing
     """A sandbox in which one operation makes no value of many bytes."""
 
     intercepted_binops = frozenset(("*", "**", "%"))
