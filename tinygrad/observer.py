@@ -46,6 +46,11 @@ class Observer:
         """The numbers of the user's lines that the nodes of a graph came from."""
         return ()
 
+    def tells_lines(self, before: Any, structure: Any) -> bool:
+        """Whether the lines of a schedule's kernels follow from those that `lines_of_nodes` gave for another
+        graph of this structure; `before` is None where nobody recorded it."""
+        return True
+
     def items_again(self, items: list[Any], before: Any, structure: Any) -> list[Any]:
         """The items of a schedule that was made for an equal graph, whose nodes came from the lines `before`
         (None: nobody knows), with the lines of this one."""

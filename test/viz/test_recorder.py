@@ -441,3 +441,30 @@ def test_results_of_replays_are_owned_by_the_lines_that_computed_them() -> None:
     memory, lines = exported(recorder)["memory"], recorder.lines.all
     owned = {lines[number].frames[0].function: size for number, _, size in memory["owners"]}
     assert owned["step"] == 4 * 20_000 and len(kept) == 4
+
+
+def lines_that_kernels_are_for(recorder: Recorder) -> set[int]:
+    return {recorder.lines.all[site.lines[0]].frames[0].line for site in recorder.sites
+            if site.kind == "kernel"}
+
+
+def test_kernels_of_a_schedule_that_nobody_recorded_have_their_lines() -> None:
+    def computed() -> int:
+        x = ones(41, 23) @ ones(23, 37); line = here()  # noqa: E702
+        (x.contiguous() @ ones(37, 29)).realize()
+        return line
+
+    computed()
+    with recorded() as recorder:
+        lines = {computed() for _ in range(3)}
+    (line,) = lines
+    assert lines_that_kernels_are_for(recorder) == {line, line + 1}
+
+
+def test_kernels_of_a_schedule_that_was_for_one_line_have_lines_of_their_own() -> None:
+    with recorded() as recorder:
+        (ones(43, 23) @ ones(23, 37)).contiguous().matmul(ones(37, 31)).realize(); line = here()  # noqa: E702
+        for _ in range(3):
+            x = ones(43, 23) @ ones(23, 37)
+            (x.contiguous() @ ones(37, 31)).realize()
+    assert lines_that_kernels_are_for(recorder) == {line, line + 2, line + 3}

@@ -402,11 +402,16 @@ class ScheduleCache:
         return Structure(outputs)
 
     def known(self, structure: Structure) -> Template | None:
-        """The template of a structure that was scheduled before, in this process."""
+        """The template of a structure that was scheduled before, in this process. While somebody records,
+        one that does not say which kernel is for which line of this graph counts for nothing."""
         with self.lock:
             template = self.templates.get(structure.key)
             if template is not None:
                 self.templates.move_to_end(structure.key)
+        watcher = observer.active
+        if template is not None and watcher is not None and not watcher.tells_lines(template.node_lines,
+                                                                                    structure):
+            return None
         return template
 
     def of_structure(self, structure: Structure, template: Template | None) -> Schedule:

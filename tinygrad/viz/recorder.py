@@ -107,6 +107,9 @@ class Recorder(Observer):
         self.moves: dict[Any, tuple[tuple[int, ...], dict[int, int]]] = {}
         """by the lines of a graph: those of the last other graph of its structure, and which stands for
         which"""
+        self.told: dict[Any, bool] = {}
+        """by the lines of two graphs of one structure, whether those of its kernels in one are known by those
+        in the other"""
         self.tracks: list[str] = []
         self.track_of: dict[str, int] = {}
         self.log = EventLog(float(getenv("VIZ_SECONDS", 600.0)))
@@ -178,6 +181,17 @@ class Recorder(Observer):
 
     def lines_of_nodes(self, structure: Any) -> tuple[int, ...]:
         return tuple(map(LINE, structure.nodes))
+
+    def tells_lines(self, before: Any, structure: Any) -> bool:
+        now = tuple(map(LINE, structure.nodes))
+        if now == before:
+            return True
+        told = self.told.get((before, now))
+        if told is None:
+            pairs = () if before is None else {pair for pair in zip(before, now, strict=True) if pair[0]}
+            told = before is not None and len(pairs) == len({old for old, _ in pairs})
+            self.told[before, now] = True  # when it is asked again, a schedule of its own was tried
+        return told
 
     def items_again(self, items: list[Any], before: Any, structure: Any) -> list[Any]:
         now = self.lines_of_nodes(structure)
