@@ -16,6 +16,7 @@ import json
 import logging
 import os
 import time
+import traceback
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
@@ -66,13 +67,17 @@ class Failed(Exception):
         self.status, self.code = status, code
 
 
+def whole(text: str) -> str:
+    """The text without half characters, which what a client sent may have and nothing can write."""
+    return text.encode(errors="replace").decode()
+
+
 def error_response(status: int, message: str, code: str | None = None) -> JSONResponse:
     """An error as OpenAI's clients understand it."""
     kind = "invalid_request_error" if status < 500 else "server_error"
     headers = {429: {"Retry-After": "1"}, 401: {"WWW-Authenticate": "Bearer"}}.get(status)
-    shown = message.encode(errors="replace").decode()  # what a client sent may have half characters
-    return JSONResponse({"error": {"message": shown, "type": kind, "param": None, "code": code}}, status,
-                        headers)
+    said = {"message": whole(message), "type": kind, "param": None, "code": code}
+    return JSONResponse({"error": said}, status, headers)
 
 
 Endpoint = Callable[["Server", HTTPRequest], Awaitable[Response]]
@@ -118,7 +123,7 @@ class Server:
             except Busy as error:
                 response = error_response(429, str(error), "queue_full")
             except Exception as error:
-                log.exception("a request could not be answered")
+                log.error("a request could not be answered\n%s", whole(traceback.format_exc()))
                 response = error_response(500, f"{type(error).__name__}: {error}")
             key = (path, response.status_code)
             self.statuses[key] = self.statuses.get(key, 0) + 1
