@@ -102,8 +102,6 @@ class Recorder(Observer):
         """by the id of a list of (kernel, lines)"""
         self.moved_sites: dict[Any, tuple[Any, Any]] = {}
         """by the id of the sites of a template and the lines of another graph of its structure"""
-        self.moved_items: dict[Any, tuple[list[Any], list[Any]]] = {}
-        """the same of its items"""
         self.moves: dict[Any, tuple[tuple[int, ...], dict[int, int]]] = {}
         """by the lines of a graph: those of the last other graph of its structure, and which stands for
         which"""
@@ -197,11 +195,7 @@ class Recorder(Observer):
         now = self.lines_of_nodes(structure)
         if now == before:
             return items
-        known = self.moved_items.get((id(items), now))
-        if known is None:
-            moved = [item._replace(lines=self.moved(item.lines, before, now, structure)) for item in items]
-            known = self.moved_items[id(items), now] = items, moved
-        return known[1]
+        return [item._replace(lines=self.moved(item.lines, before, now, structure)) for item in items]
 
     def sites_again(self, sites: Any, before: Any, structure: Any) -> Any:
         now = tuple(map(LINE, structure.nodes))
