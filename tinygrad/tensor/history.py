@@ -25,7 +25,8 @@ LEAST_BYTES = 64 << 20
 """Memory in use up to which nobody looks for what could be given back."""
 LEAST_COMPUTATIONS = 1000
 NODES_A_COMPUTATION = 10
-"""Nodes that a look may take time for, spread over the computations between two looks: some 10 us each."""
+"""Nodes that a look may take time for, spread over the computations between two looks: 1.3 us each (6,000 on
+Zen 4)."""
 
 
 class Looks:

@@ -227,7 +227,7 @@ class LaneChooser(Chooser):
     def write_out_windows(self) -> None:
         """The taps of small windows (depthwise convolution, pooling) written out, and several outputs side by
         side along an axis where their windows overlap: what they share is loaded once, and which taps lie
-        outside the image is known early."""
+        outside the image is known early. Of large windows the innermost taps alone are written out."""
         if self.has_statistics():
             return
         reduces = [n for n in self.nest.toposort() if n.op is Ops.REDUCE and n.closed_ranges]
