@@ -40,7 +40,7 @@ class PanelChooser(LaneChooser):
     def stage_jumping_factors(self) -> None:
         """Stage the factor of a sum of products whose lanes jump, where loops that it does not change with
         read it again and again: the weights of a depthwise convolution, for all its pixels. (7 x 7 of 48
-        channels, four images of 28 x 28 pixels, two cores with AVX-512: 0.13 ms, and 0.26 to 0.30 without.)"""
+        channels, four images of 28 x 28 pixels, two AVX-512 cores: 0.13 ms, and 0.26 to 0.30 without.)"""
         for node in self.nest.toposort():
             product = product_in(node.src[0]) if node.op is Ops.REDUCE and node.arg is Ops.ADD else None
             for which, factor in enumerate(() if product is None else product.src):
