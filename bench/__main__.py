@@ -42,12 +42,14 @@ from bench import (
     graphs,
     kernels,
     language_models,
+    onnx_files,
     onnx_models,
     recording,
     roofline,
     scale,
     torch_models,
 )
+from bench.child import ChildError
 from bench.measure import measure, measure_first_call
 from bench.peers import PEERS, Peer, available_peers, environments_folder
 from bench.results import (
@@ -255,22 +257,27 @@ def main_scale(options: argparse.Namespace) -> int:
 
 
 def main_onnx(options: argparse.Namespace) -> int:
-    """The table of ONNX models. Returns 1 where none is installed."""
-    rows = []
-    for name, path in onnx_models.models(options.only):
+    """The table of ONNX models. Returns 1 where none is installed, or one failed."""
+    rows, failures = [], []
+    for name, write in onnx_files.models(options.only):
         progress(name)
-        rows.append(onnx_models.row_of(name, path, options.rounds, options.burst, options.threads))
+        try:
+            rows.append(onnx_models.row_of(name, write, options.rounds, options.burst, options.threads))
+        except ChildError as error:  # what fails is this row's result
+            failures.append(f"{name}: {error}")
     print(onnx_models.onnx_table(rows))
+    for failure in failures:
+        progress(failure)
     if options.json is not None:
         options.json.write_text(json.dumps({"onnx": [asdict(row) for row in rows]}, indent=1))
-    return 0 if rows else 1
+    return 1 if failures or not rows else 0
 
 
 def main_language_models(options: argparse.Namespace) -> int:
     """The table of a language model. Returns 1 where the model is not installed, or a library failed."""
     try:
         rows = language_models.run_language_models(options.rounds, options.threads)
-    except RuntimeError as reason:
+    except ChildError as reason:
         progress(str(reason))
         return 1
     print(language_models.model_table(rows))

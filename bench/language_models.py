@@ -10,17 +10,16 @@ from __future__ import annotations
 import glob
 import importlib.util
 import json
-import os
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from bench.child import Answer, Child, answer_lines
 from bench.results import columns
 
 NEEDS = {"tinygrad": ("tokenizers",), "xllamacpp": ("xllamacpp",),
@@ -139,70 +138,37 @@ STEPS: dict[str, Callable[[int], Step]] = {"tinygrad": tinygrad_step, "xllamacpp
                                            "transformers": transformers_step}
 
 
-def answer_turns(library: str, threads: int) -> None:
-    """Load a library's model; then take a turn for each number on stdin. Answers go to the stdout that there
-    was, as lines of JSON: what libraries print goes to stderr."""
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
+def loaded(library: str, threads: int) -> Answer:
+    """What takes the turns that are asked for, once a library's model is there."""
     start = time.perf_counter()
     step = STEPS[library](threads)
-    print(json.dumps({"load": time.perf_counter() - start}), file=answers, flush=True)
-    for line in sys.stdin:
-        print(json.dumps(asdict(step(int(line)))), file=answers, flush=True)
+    load = time.perf_counter() - start
+    return lambda asked: {"load": load} if asked["turn"] is None else asdict(step(asked["turn"]))
 
 
 # --- taking turns -------------------------------------------------------------------------------------------
 
 
-class Library:
-    """A library in its process."""
-
-    def __init__(self, name: str, threads: int) -> None:
-        self.name = name
-        limits = {k: str(threads) for k in ("OMP_NUM_THREADS", "THREADS")}
-        self.said = tempfile.TemporaryFile("w+")  # noqa: SIM115
-        self.process = subprocess.Popen([sys.executable, "-m", "bench.language_models", name, str(threads)],
-                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.said,
-                                        text=True, env={**os.environ, **limits})
-        self.load = float(self.answer()["load"])
-
-    def answer(self) -> dict[str, Any]:
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        if not line:
-            self.said.seek(0)
-            raise RuntimeError(f"{self.name} ended without an answer:\n{self.said.read()[-2000:]}")
-        answer: dict[str, Any] = json.loads(line)
-        return answer
-
-    def turn(self, number: int) -> Turn:
-        assert self.process.stdin is not None
-        print(number, file=self.process.stdin, flush=True)
-        return Turn(**self.answer())
-
-    def close(self) -> None:
-        self.process.kill()
-        self.process.wait()
-
-
 def run_language_models(rounds: int, threads: int, wanted: Sequence[str] | None = None) -> list[ModelRow]:
-    """Turns of all libraries that are installed, one after another; the first of each is not counted."""
+    """Turns of all libraries that are installed, one after another; the first of each is not counted. Raises
+    ChildError where one fails."""
     names = [name for name, packages in NEEDS.items() if all(map(importlib.util.find_spec, packages))
              and (wanted is None or name in wanted)]
-    libraries: list[Library] = []
-    try:
+    loads: dict[str, float] = {}
+    turns: dict[str, list[Turn]] = {name: [] for name in names}
+    with ExitStack() as stack:
+        libraries = []
         for name in names:
-            libraries.append(Library(name, threads))
-        turns: dict[str, list[Turn]] = {name: [] for name in names}
+            command = [sys.executable, "-m", "bench.language_models", name, str(threads)]
+            libraries.append(Child(name, command, threads))
+            stack.callback(libraries[-1].close)
+            loads[name] = libraries[-1].ask(turn=None)["load"]
         for number in range(rounds + 1):
             for library in libraries:
-                turn = library.turn(number)
+                turn = Turn(**library.ask(turn=number))
                 if number:
                     turns[library.name].append(turn)
-    finally:
-        for library in libraries:
-            library.close()
-    return [ModelRow(library.name, library.load, tuple(turns[library.name])) for library in libraries]
+    return [ModelRow(name, loads[name], tuple(turns[name])) for name in names]
 
 
 def model_table(rows: Sequence[ModelRow]) -> str:
@@ -215,4 +181,4 @@ def model_table(rows: Sequence[ModelRow]) -> str:
 
 
 if __name__ == "__main__":
-    answer_turns(sys.argv[1], int(sys.argv[2]))
+    answer_lines(lambda: loaded(sys.argv[1], int(sys.argv[2])))

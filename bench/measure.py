@@ -4,7 +4,8 @@ from __future__ import annotations
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from bench.peers import LIBRARIES, Peer, PeerError
+from bench.child import ChildError
+from bench.peers import LIBRARIES, Peer
 from bench.results import Row, disagreements
 from bench.workloads import OWN, Workload
 from tinygrad.runtime.limits import LimitMeter
@@ -26,7 +27,7 @@ def measure(workload: Workload, peers: list[Peer], rounds: int, burst: float, me
         try:
             answer = peer.ask(do="setup", workload=workload.name)
             ran = peer.ask(do="run", repeats=WARM_STEPS)
-        except PeerError as error:
+        except ChildError as error:
             row.failures[peer.name] = str(error)
             continue
         row.first[peer.name], answers[peer.name] = answer["seconds"], answer
@@ -44,7 +45,7 @@ def measure(workload: Workload, peers: list[Peer], rounds: int, burst: float, me
                 row.limits.append(meter.measure())
             try:
                 row.times[peer.name] += peer.ask(do="run", repeats=repeats[peer.name])["seconds"]
-            except PeerError as error:
+            except ChildError as error:
                 row.failures[peer.name] = str(error)
             if is_ours:
                 row.limits.append(meter.measure())
@@ -65,14 +66,14 @@ def measure_first_call(workload: Workload, peers: list[str], threads: int) -> Ro
                 row.first[name] = first_step(workload, name, threads, cache)
                 if LIBRARIES[name].cache_variable is not None:
                     row.again[name] = first_step(workload, name, threads, cache)
-            except PeerError as error:
+            except ChildError as error:
                 row.failures[name] = str(error)
     return row
 
 
 def first_step(workload: Workload, name: str, threads: int, cache: str) -> float:
     """Seconds of the first step in a fresh process that keeps what it compiles in the folder `cache`. Raises
-    PeerError."""
+    ChildError."""
     peer = Peer(name, threads, cache)
     try:
         return float(peer.ask(do="setup", workload=workload.name)["seconds"])

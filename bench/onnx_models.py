@@ -1,152 +1,180 @@
-"""`python -m bench onnx`: ONNX models beside ONNX Runtime, taking turns in one process.
+"""`python -m bench onnx`: ONNX models beside ONNX Runtime, each in a process of its own, in turns.
 
-The models are those that packages carry: silero-vad, magika, and the light architectures of the `onnx`
-package, whose weights are constants. ONNX Runtime does all its optimisations and has the threads that we
-have.
+ONNX Runtime does all its optimisations and has the threads that we have. Both read the model from a file, and
+are given the same inputs.
 """
 from __future__ import annotations
 
-import importlib.util
 import math
 import statistics
+import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 
+from bench.child import Answer, Child, answer_lines, peak_bytes
+from bench.onnx_files import Write
 from bench.results import columns
-from tinygrad.device import Device
-from tinygrad.helpers import GlobalCounters
-from tinygrad.nn.onnx import OnnxRunner
-from tinygrad.onnx import difference, random_input
 
-LIGHT = ("squeezenet", "resnet50", "shufflenet", "densenet121", "inception_v1", "inception_v2", "vgg19",
-         "zfnet512",
-         "bvlc_alexnet")
-PACKAGED = {"silero-vad": ("silero_vad", "data/silero_vad_16k_op15.onnx"),
-            "magika": ("magika", "models/standard_v3_3/model.onnx")}
 SIZES = {"silero-vad": {"sequence": 576}}
 """How long dynamic axes are; 1 where nothing is said."""
-WARM_UPS = 4
+VALUES = {"sr": np.array(16000, np.int64)}
+"""Inputs that are not random."""
+WARM_UP = 0.2
+"""Seconds of runs that are not counted."""
+OURS, THEIRS = "tinygrad", "onnxruntime"
+
+# --- one model in one library, in a process of its own ------------------------------------------------------
+
+Step = Callable[[], Sequence[Any]]
 
 
-@dataclass(frozen=True)
-class OnnxRow:
-    """Seconds of both, and how far apart their results are."""
+def our_step(path: Path, given: Mapping[str, Any]) -> Step:
+    from tinygrad.device import Device
+    from tinygrad.nn.onnx import OnnxRunner
 
-    name: str
-    nodes: int
-    kernels: int
-    first: float
-    first_theirs: float
-    seconds: float
-    seconds_theirs: float
-    apart: float
-    """the largest difference, of the largest number of an output"""
+    run = OnnxRunner(path)
+    held = {name: run.as_value(value) for name, value in given.items()}
 
+    def step() -> Sequence[Any]:
+        results = run(held)
+        Device[run.device].synchronize()
+        return [results[name] for name in run.outputs]
 
-def models(only: Sequence[str] | None) -> Iterator[tuple[str, Path]]:
-    """Names and files of the models that are installed."""
-    paths = {name: _file(package, path) for name, (package, path) in PACKAGED.items()}
-    paths |= {name: _file("onnx", f"backend/test/data/light/light_{name}.onnx") for name in LIGHT}
-    for name, path in paths.items():
-        if path is not None and (not only or any(text in name for text in only)):
-            yield name, path
+    return step
 
 
-def _file(package: str, path: str) -> Path | None:
-    found = importlib.util.find_spec(package)
-    if found is None or found.origin is None:
-        return None
-    file = Path(found.origin).parent / path
-    return file if file.exists() else None
-
-
-def with_weights(path: Path) -> bytes:
-    """The model with random weights in place of nodes that make constants, of a size that keeps values in
-    range."""
-    import onnx
-
-    model, rng = onnx.load(path), np.random.default_rng(0)
-    shapes = {t.name: onnx.numpy_helper.to_array(t) for t in model.graph.initializer}
-    nodes = list(model.graph.node)
-    del model.graph.node[:]
-    for node in nodes:
-        if node.op_type == "ConstantOfShape" and node.input[0] in shapes:
-            shape = shapes[node.input[0]]
-            weights = rng.uniform(0, 2 / max(1, math.prod(shape[1:])), shape).astype(np.float32)
-            model.graph.initializer.append(onnx.numpy_helper.from_array(weights, node.output[0]))
-        else:
-            model.graph.node.append(node)
-    data: bytes = model.SerializeToString()
-    return data
-
-
-def row_of(name: str, path: Path, rounds: int, burst: float, threads: int) -> OnnxRow:
-    """A model's row: each of both runs for `burst` seconds, `rounds` times."""
+def their_step(path: Path, given: Mapping[str, Any], threads: int) -> Step:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.log_severity_level = threads, 4
-    data = with_weights(path)
+    session = onnxruntime.InferenceSession(path, options, ["CPUExecutionProvider"])
+    return lambda: session.run(None, dict(given))
+
+
+def answering(library: str, folder: Path, threads: int) -> Answer:
+    """What runs the model of a folder, as asked: first its first run, whose results go to the folder."""
     start = time.perf_counter()
-    run = OnnxRunner(data)
-    rng = np.random.default_rng(0)
-    given = {k: random_input(said, SIZES.get(name, {}), rng) for k, said in run.inputs.items()}
-    if "sr" in given:
-        given["sr"] = np.array(16000, np.int64)
-    held = {k: run.as_value(v) for k, v in given.items()}
-
-    def ours() -> Mapping[str, Any]:
-        results = run(held)
-        Device[run.device].synchronize()
-        return results
-
-    made = ours()
+    with np.load(folder / "inputs.npz") as file:
+        given = dict(file)
+    path = folder / "model.onnx"
+    step = our_step(path, given) if library == OURS else their_step(path, given, threads)
+    results = [x.numpy() if hasattr(x, "numpy") else np.asarray(x) for x in step()]
     first = time.perf_counter() - start
-    start = time.perf_counter()
-    session = onnxruntime.InferenceSession(data, options, ["CPUExecutionProvider"])
-    expected = session.run(None, given)
-    first_theirs = time.perf_counter() - start
-    for _ in range(WARM_UPS):
-        ours()
-        session.run(None, given)
-    before = GlobalCounters.kernel_count
-    ours()
-    kernels = GlobalCounters.kernel_count - before
-    times: tuple[list[float], list[float]] = [], []
-    for _ in range(rounds):
-        _measure(ours, burst, times[0])
-        _measure(lambda: session.run(None, given), burst, times[1])
-    apart = max(difference(made[output], wanted) for output,
-                wanted in zip(run.outputs, expected, strict=True))
-    return OnnxRow(name, len(run.model.graph.nodes), kernels, first, first_theirs,
-                   statistics.median(times[0]),
-                   statistics.median(times[1]), apart)
+    np.savez(folder / f"{library}.npz", *results)
+
+    def answer(asked: dict[str, Any]) -> dict[str, Any]:
+        match asked["do"]:
+            case "first":
+                return {"seconds": first}
+            case "kernels":
+                from tinygrad.helpers import GlobalCounters
+
+                before = GlobalCounters.kernel_count
+                step()
+                return {"kernels": GlobalCounters.kernel_count - before}
+            case _:
+                return {"seconds": timed(step, asked["burst"]), "peak": peak_bytes()}
+
+    return answer
 
 
-def _measure(step: Callable[[], Any], burst: float, into: list[float]) -> None:
-    """Run for `burst` seconds, at least once; what each run took is added."""
+def timed(step: Callable[[], Any], burst: float) -> list[float]:
+    """What each run took, of as many as `burst` seconds have, at least one."""
+    seconds: list[float] = []
     end = time.perf_counter() + burst
-    while True:
+    while not seconds or time.perf_counter() < end:
         start = time.perf_counter()
         step()
-        into.append(time.perf_counter() - start)
-        if time.perf_counter() >= end:
-            return
+        seconds.append(time.perf_counter() - start)
+    return seconds
+
+
+# --- all of them, in turns ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class OnnxRow:
+    """Seconds and bytes of both, ours first, and how far apart their results are."""
+
+    name: str
+    nodes: int
+    kernels: int
+    first: tuple[float, float]
+    seconds: tuple[float, float]
+    peak: tuple[int, int]
+    apart: float
+    """the largest difference, of the largest number of an output"""
+
+    @property
+    def ratio(self) -> float:
+        return self.seconds[0] / self.seconds[1]
+
+
+def row_of(name: str, write: Write, rounds: int, burst: float, threads: int) -> OnnxRow:
+    """A model's row: each of both runs for `burst` seconds, `rounds` times. Raises ChildError where one
+    fails."""
+    with TemporaryDirectory(prefix="bench-") as temporary, ExitStack() as stack:
+        folder = Path(temporary)
+        write(folder / "model.onnx")
+        nodes = write_inputs(folder, SIZES.get(name, {}))
+        children, first = [], []
+        for library in (OURS, THEIRS):
+            command = [sys.executable, "-m", "bench.onnx_models", library, temporary, str(threads)]
+            child = Child(library, command, threads, {"XDG_CACHE_HOME": temporary})
+            stack.callback(child.close)
+            children.append(child)
+            first.append(child.ask(do="first")["seconds"])
+            child.ask(do="run", burst=WARM_UP)
+        kernels = children[0].ask(do="kernels")["kernels"]
+        seconds: tuple[list[float], list[float]] = [], []
+        for _ in range(rounds):
+            for child, into in zip(children, seconds, strict=True):
+                into += child.ask(do="run", burst=burst)["seconds"]
+        peaks = [child.ask(do="run", burst=0)["peak"] for child in children]
+        return OnnxRow(name, nodes, kernels, (first[0], first[1]),
+                       (statistics.median(seconds[0]), statistics.median(seconds[1])),
+                       (peaks[0], peaks[1]), apart(folder))
+
+
+def write_inputs(folder: Path, sizes: Mapping[str, int]) -> int:
+    """Random inputs for the model of a folder. Returns how many nodes it has."""
+    from tinygrad.nn.onnx import OnnxRunner
+    from tinygrad.onnx import random_input
+
+    run, rng = OnnxRunner(folder / "model.onnx"), np.random.default_rng(0)
+    inputs = {name: VALUES[name] if name in VALUES else random_input(said, sizes, rng)
+              for name, said in run.inputs.items()}
+    np.savez(folder / "inputs.npz", **inputs)  # type: ignore[arg-type]  # of NumPy: it takes names
+    return len(run.model.graph.nodes)
+
+
+def apart(folder: Path) -> float:
+    """How far apart the results are that both wrote."""
+    from tinygrad.onnx import difference
+
+    with np.load(folder / f"{OURS}.npz") as made, np.load(folder / f"{THEIRS}.npz") as wanted:
+        return max(difference(made[name], wanted[name]) for name in wanted.files)
 
 
 def onnx_table(rows: Sequence[OnnxRow]) -> str:
-    """Milliseconds, ratios to ONNX Runtime's (below 1 where this library is faster), and their geometric
-    mean."""
-    lines = [["model", "nodes", "kernels", "first ms", "theirs", "ms", "theirs", "ratio", "apart"]]
-    lines += [[row.name, str(row.nodes), str(row.kernels), f"{row.first * 1e3:.0f}",
-               f"{row.first_theirs * 1e3:.0f}",
-               f"{row.seconds * 1e3:.3f}", f"{row.seconds_theirs * 1e3:.3f}",
-               f"{row.seconds / row.seconds_theirs:.2f}", f"{row.apart:.0e}"] for row in rows]
-    ratios = [math.log(row.seconds / row.seconds_theirs) for row in rows]
-    mean = math.exp(sum(ratios) / len(ratios)) if ratios else math.nan
+    """Milliseconds, ratios to ONNX Runtime's (below 1 where this library is faster) and their geometric mean,
+    and the most memory of each process."""
+    lines = [["model", "nodes", "kernels", "first ms", "theirs", "ms", "theirs", "ratio", "peak MB", "theirs",
+              "apart"]]
+    lines += [[row.name, str(row.nodes), str(row.kernels), *(f"{s * 1e3:.0f}" for s in row.first),
+               *(f"{s * 1e3:.3f}" for s in row.seconds), f"{row.ratio:.2f}",
+               *(f"{n / 1e6:.0f}" for n in row.peak), f"{row.apart:.0e}"] for row in rows]
+    mean = math.exp(statistics.fmean(math.log(row.ratio) for row in rows)) if rows else math.nan
     return f"{columns(lines)}\ngeometric mean of the ratios: {mean:.2f}"
+
+
+if __name__ == "__main__":
+    answer_lines(lambda: answering(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])))

@@ -5,21 +5,15 @@ A peer's environment is a virtual environment in `$BENCH_PEERS` (default: `~/.ca
 """
 from __future__ import annotations
 
-import json
 import os
-import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from threading import Timer
 from typing import Any
 
+from bench.child import ROOT, Child
 from bench.workloads.base import BEFORE, JITTED, OURS, PUBLIC
-
-ROOT = Path(__file__).resolve().parent.parent
-PATIENCE = 900.0
-"""Seconds that a peer may take for one answer. The public tinygrad needs 120 for its slowest first step."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +26,8 @@ class Library:
     """environment variables that its user would set"""
     cache_variable: str | None = None
     """the environment variable that says in which folder it keeps what it compiled, if it does"""
+    threads_variable: str = "THREADS"
+    """the environment variable that says how many threads it has"""
 
 
 LIBRARIES = {
@@ -40,14 +36,9 @@ LIBRARIES = {
     "torch": Library("torch"),
     "torch.compile": Library("torch", cache_variable="TORCHINDUCTOR_CACHE_DIR"),
     "jax": Library("jax"),
-    PUBLIC: Library("tinygrad-0.14", {"DEV": "CPU"}, "XDG_CACHE_HOME"),
+    PUBLIC: Library("tinygrad-0.14", {"DEV": "CPU"}, "XDG_CACHE_HOME", "NUM_CPU_THREADS"),
 }
 PEERS = tuple(LIBRARIES)
-THREAD_VARIABLES = ("THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUM_CPU_THREADS")
-
-
-class PeerError(RuntimeError):
-    """A peer could not do what was asked; the text is its own."""
 
 
 def environments_folder() -> Path:
@@ -66,51 +57,26 @@ def available_peers() -> list[str]:
     return [peer for peer in PEERS if interpreter(peer).exists()]
 
 
-class Peer:
-    """A running worker. Ask it one thing at a time; while it waits it uses no processor time."""
+class Peer(Child):
+    """A running worker."""
 
     def __init__(self, name: str, threads: int, cache: str | None = None, before: Path | None = None) -> None:
         """`cache`: the folder for what it compiles, in place of the user's. `before`: the folder of this
         library's earlier checkout, whose workloads and code this runs."""
-        self.name = name if before is None else BEFORE
-        self.library = name
-        self.folder = before or ROOT
         library, python = LIBRARIES[name], interpreter(name)
-        self.command = [str(python), "-m", "bench.worker", name]
-        self.environment = {
-            **os.environ, **dict.fromkeys(THREAD_VARIABLES, str(threads)), **library.variables,
+        self.library = name
+        variables = {
+            **library.variables, library.threads_variable: str(threads),
             **({library.cache_variable: cache} if library.cache_variable and cache else {}),
             **({} if before is None else {"PYTHONPATH": str(before)}),
             "PATH": f"{python.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}
-        self.start()
-
-    def start(self) -> None:
-        """Begin the process; one that has died may be begun again."""
-        self.process = subprocess.Popen(self.command, cwd=self.folder, env=self.environment,
-                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
+        super().__init__(name if before is None else BEFORE, [str(python), "-m", "bench.worker", name],
+                         threads, variables, before or ROOT)
 
     def ask(self, **command: Any) -> dict[str, Any]:
-        """The worker's answer. Raises PeerError where it failed, died, or took longer than `PATIENCE`."""
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        impatience = Timer(PATIENCE, self.process.kill)
-        impatience.start()
+        """The worker's answer. One that died is begun again, after a ChildError."""
         try:
-            self.process.stdin.write(json.dumps(command) + "\n")
-            line = self.process.stdout.readline()
-        except BrokenPipeError:
-            line = ""
+            return super().ask(**command)
         finally:
-            impatience.cancel()
-        if not line:
-            status = self.process.wait()
-            self.start()
-            raise PeerError(f"{self.name} has ended with status {status}")
-        answer: dict[str, Any] = json.loads(line)
-        if "error" in answer:
-            raise PeerError(f"{self.name}: {answer['error']}")
-        return answer
-
-    def close(self) -> None:
-        """End the worker."""
-        self.process.communicate()
+            if self.process.poll() is not None:
+                self.start()

@@ -7,25 +7,19 @@ nothing compiled; a turn runs forward passes (`no_grad`, `eval`) and training st
 """
 from __future__ import annotations
 
-import contextlib
 import importlib.util
-import json
 import math
-import os
-import resource
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from bench.child import Answer, Child, ChildError, answer_lines, peak_bytes
 from bench.results import columns
 
-ROOT = Path(__file__).resolve().parent.parent
 WAYS = ("tinygrad", "inductor", "eager")
 WARM_UPS = 3
 """Runs after the first that are not counted."""
@@ -188,17 +182,18 @@ class Trial:
         return seconds
 
 
-def answer(name: str, way: str, threads: int) -> None:
-    """Do what lines of standard input ask for, and answer each by a line of JSON."""
+def answering(name: str, way: str, threads: int) -> Answer:
+    """What runs a model in one way, as asked."""
     import torch
 
     torch.set_num_threads(threads)
     trial = Trial(NETWORKS[name], way)
-    for line in sys.stdin:
-        asked = json.loads(line)
+
+    def answer(asked: dict[str, Any]) -> dict[str, Any]:
         seconds = trial.timed(asked["what"], asked["repeats"])
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        print(json.dumps({"seconds": seconds, "loss": trial.loss, "peak": peak}), flush=True)
+        return {"seconds": seconds, "loss": trial.loss, "peak": peak_bytes()}
+
+    return answer
 
 
 # --- all of them, in turns ----------------------------------------------------------------------------------
@@ -219,52 +214,35 @@ class ModelRow:
         return statistics.median(found) if found else None
 
 
-class Run:
+def begun(name: str, way: str, threads: int, cache: str) -> Child:
     """A process with a model that runs one way."""
-
-    def __init__(self, name: str, way: str, threads: int, cache: str) -> None:
-        variables = {"THREADS": threads, "OMP_NUM_THREADS": threads, "XDG_CACHE_HOME": cache,
-                     "TORCHINDUCTOR_CACHE_DIR": cache, "TOKENIZERS_PARALLELISM": "false"}
-        command = [sys.executable, "-m", "bench.torch_models", name, way, str(threads)]
-        environment = {**os.environ, **{k: str(v) for k, v in variables.items()}}
-        self.process = subprocess.Popen(command, cwd=ROOT, env=environment, text=True, bufsize=1,
-                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-
-    def ask(self, what: str, repeats: int = 1) -> dict[str, Any]:
-        """Raises RuntimeError where the process has ended."""
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        with contextlib.suppress(BrokenPipeError):
-            self.process.stdin.write(json.dumps({"what": what, "repeats": repeats}) + "\n")
-        line = self.process.stdout.readline()
-        if not line:
-            raise RuntimeError(f"ended with status {self.process.wait()}")
-        found: dict[str, Any] = json.loads(line)
-        return found
+    variables = {"XDG_CACHE_HOME": cache, "TORCHINDUCTOR_CACHE_DIR": cache, "TOKENIZERS_PARALLELISM": "false"}
+    command = [sys.executable, "-m", "bench.torch_models", name, way, str(threads)]
+    return Child(way, command, threads, variables)
 
 
 def row_of(name: str, rounds: int, burst: float, threads: int) -> ModelRow:
     """One model, all ways in turns: `rounds` turns of about `burst` seconds each."""
     row = ModelRow(name)
     with TemporaryDirectory(prefix="bench-") as cache:
-        runs = {way: Run(name, way, threads, cache) for way in WAYS}
+        runs = {way: begun(name, way, threads, cache) for way in WAYS}
         losses: dict[str, float] = {}
         for what in ("forward", "step"):
             repeats: dict[str, int] = {}
             for way in [w for w in WAYS if w not in row.failures]:
                 try:
-                    found = runs[way].ask(what)
+                    found = runs[way].ask(what=what, repeats=1)
                     losses[way] = found["loss"]
                     row.first.setdefault(way, {})[what] = found["seconds"][0]
-                    warm = min(runs[way].ask(what, WARM_UPS)["seconds"])
-                except RuntimeError as error:
+                    warm = min(runs[way].ask(what=what, repeats=WARM_UPS)["seconds"])
+                except ChildError as error:
                     row.failures[way] = f"{what}: {error}"
                     continue
                 repeats[way] = max(1, round(burst / warm))
                 row.times.setdefault(way, {})[what] = []
             for _ in range(rounds):
                 for way, count in repeats.items():
-                    found = runs[way].ask(what, count)
+                    found = runs[way].ask(what=what, repeats=count)
                     row.times[way][what] += found["seconds"]
                     row.peak[way] = found["peak"]
             for way in repeats:
@@ -272,7 +250,7 @@ def row_of(name: str, rounds: int, burst: float, threads: int) -> ModelRow:
                 if not math.isclose(ours, eager, rel_tol=AGREES):
                     row.failures[way] = f"{what}: a loss of {ours:.6g}, eager has {eager:.6g}"
         for run in runs.values():
-            run.process.communicate()
+            run.close()
     return row
 
 
@@ -316,4 +294,4 @@ def chosen_networks(only: Sequence[str] | None) -> list[str]:
 
 
 if __name__ == "__main__":
-    answer(sys.argv[1], sys.argv[2], int(sys.argv[3]))
+    answer_lines(lambda: answering(sys.argv[1], sys.argv[2], int(sys.argv[3])))

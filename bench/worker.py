@@ -5,13 +5,11 @@
     {"do": "run", "repeats": n}          -> {"seconds": [of each step], "kernels": of a step, of this library}
     {"do": "version"}                    -> {"version": text}
 
-A failure answers {"error": text}. The end of the input ends the process. What libraries print goes to stderr.
+A failure answers {"error": text}. The end of the input ends the process.
 """
 from __future__ import annotations
 
 import gc
-import json
-import os
 import sys
 import time
 from importlib import metadata
@@ -20,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from bench.child import answer_lines
 from bench.workloads import JITTED, OURS, PUBLIC, WORKLOADS, Step
 
 PACKAGES = {OURS: "tinygrad", JITTED: "tinygrad", PUBLIC: "tinygrad", "torch": "torch",
@@ -92,15 +91,7 @@ def main(peer: str) -> None:
     if peer not in (OURS, JITTED):  # `import tinygrad` means the one of the peer's environment, not this one
         root = str(Path(__file__).resolve().parent.parent)
         sys.path[:] = [folder for folder in sys.path if folder not in ("", root)]
-    answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)
-    worker = Worker(peer)
-    for line in sys.stdin:
-        try:
-            answer = worker.answer(json.loads(line))
-        except Exception as error:  # whatever a library raises is this row's result
-            answer = {"error": f"{type(error).__name__}: {error}"}
-        answers.write(json.dumps(answer) + "\n")
+    answer_lines(lambda: Worker(peer).answer)
 
 
 if __name__ == "__main__":

@@ -268,10 +268,14 @@ class UOp(Walk, Operators, Movement):
         if view is not None and self.device is None and not self.flags & LEAF and view.base.op is Ops.BUFFER:
             view.base.storage.holds_constants(self)
 
-    @Synthesized
+    @property
     def has_sizes(self) -> bool:
         """Whether a size that is not known is in this graph."""
-        return bool(sizes_in(self.arg)) or any(s.has_sizes for s in self.src)
+        return Size.exists and self._has_sizes
+
+    @Synthesized
+    def _has_sizes(self) -> bool:
+        return bool(sizes_in(self.arg)) or any(s._has_sizes for s in self.src)
 
     def with_sizes(self, change: Callable[[UOp], UOp]) -> UOp:
         """This view of a BUFFER, with the expression of each of its sizes changed."""
@@ -484,7 +488,7 @@ class UOp(Walk, Operators, Movement):
         if self.op is Ops.BUFFER:
             return True
         if not is_symbolic(self.shape):
-            return not (Size.exists and self.has_sizes) and self.st.contiguous_whole
+            return not self.has_sizes and self.st.contiguous_whole
         memory = self.src[0]
         begins_whole = self.op is Ops.SHRINK and all(start == 0 for start, _ in self.arg)
         return begins_whole and memory.shape == largest_shape(self.shape) and memory.is_whole_buffer

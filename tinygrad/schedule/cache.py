@@ -80,46 +80,47 @@ class Structure:
     def walk(self, sinks: list[UOp]) -> None:
         """Number every node, sources first."""
         position, nodes, fields = self.position, self.nodes, self.fields
-        number, expand = position.__getitem__, Ops.EXPAND
-        stack = sinks[::-1]
+        number, is_numbered, expand = position.__getitem__, position.__contains__, Ops.EXPAND
+        stack: list[Any] = sinks[::-1]  # nodes, and as tuples those that wait for their sources
         while stack:
             node = stack.pop()
-            if node in position:
+            if type(node) is tuple:
+                node, op, source, view = node
+            elif node in position:
                 continue
-            op, source = node.op, node.src
-            view = None if node.computed_into is None else node.realized_view
-            if view is not None and splat_value(node) is None:
-                if view in position:
-                    position[node] = position[view]
-                else:
-                    stack += (node, view)
-                continue
-            if op is expand:
-                value = repeated_number(node)
-                if value is not None:
-                    position[node] = len(nodes)
-                    nodes.append(node)
-                    fields += (op, value, node.shape)
-                    continue
-            elif op in IGNORED_ARGUMENT:
-                source = source[:1]
-            elif not source and op is Ops.BUFFER and node.arg.layout is not None:
-                source = node.shards
-            for below in source:
-                if below not in position:
-                    stack += (node, below)
-                    break
             else:
-                position[node] = len(nodes)
-                nodes.append(node)
-                if op in SPECIAL:
-                    self.add_special(node)
-                elif node.src:
-                    fields += (op, node.dtype, node.arg, *map(number, source))
-                else:
-                    self.add_leaf(node)
-                if view is not None:
-                    fields.append("constant in memory")
+                op, source = node.op, node.src
+                view = None if node.computed_into is None else node.realized_view
+                if view is not None and splat_value(node) is None:
+                    if view in position:
+                        position[node] = position[view]
+                    else:
+                        stack += (node, view)
+                    continue
+                if op is expand:
+                    value = repeated_number(node)
+                    if value is not None:
+                        position[node] = len(nodes)
+                        nodes.append(node)
+                        fields += (op, value, node.shape)
+                        continue
+                elif op in IGNORED_ARGUMENT:
+                    source = source[:1]
+                elif not source and op is Ops.BUFFER and node.arg.layout is not None:
+                    source = node.shards
+                if not all(map(is_numbered, source)):
+                    stack += ((node, op, source, view), *source[::-1])
+                    continue
+            position[node] = len(nodes)
+            nodes.append(node)
+            if op in SPECIAL:
+                self.add_special(node)
+            elif node.src:
+                fields += (op, node.dtype, node.arg, *map(number, source))
+            else:
+                self.add_leaf(node)
+            if view is not None:
+                fields.append("constant in memory")
 
     def add_special(self, node: UOp) -> None:
         """The fields of a node whose operation is SPECIAL."""
