@@ -12,7 +12,7 @@ from tinygrad.codegen.compile import stages_of
 from tinygrad.codegen.lower import lower
 from tinygrad.codegen.opt.cached_rows import cacheable_rows
 from tinygrad.codegen.opt.choose import choose_plan
-from tinygrad.codegen.opt.opts import Stage
+from tinygrad.codegen.opt.opts import Stage, Vector
 from tinygrad.codegen.opt.plan import Plan, apply_plan
 from tinygrad.device import Device
 from tinygrad.graph.ops import Ops
@@ -233,6 +233,36 @@ def test_pooling_windows(kernel: int, stride: int) -> None:
     np.testing.assert_array_equal(Tensor(x).max_pool2d(kernel, stride).numpy(), windows.max((-1, -2)))
     average = Tensor(x).avg_pool2d(kernel, stride).numpy()
     np.testing.assert_allclose(average, windows.mean((-1, -2)), rtol=1e-5, atol=1e-6)
+
+
+def neighbouring_channels(x: Array) -> Array:
+    """Of x (N, C, H, W), the squares of five neighbouring channels, summed."""
+    padded = np.pad(x.astype(np.float64) ** 2, ((0, 0), (2, 2), (0, 0), (0, 0)))
+    return np.asarray(np.lib.stride_tricks.sliding_window_view(padded, 5, 1).sum(-1))
+
+
+def windows_of_three(x: Array) -> Array:
+    """The largest in windows of 3 x 3, two apart."""
+    windows = np.lib.stride_tricks.sliding_window_view(x, (3, 3), (2, 3))[:, :, ::2, ::2]
+    return np.asarray(windows.max((-1, -2)))
+
+
+def test_short_sums_in_windows_leave_lanes_to_the_outputs() -> None:
+    """Neither has a loop that could have lanes. (96 channels of 109 x 109: 75 ms, and 10 with lanes.)"""
+    x = normal(1, 12, 21, 41)
+    padded = Tensor(x).realize().square().pad(((0, 0), (2, 2), (0, 0), (0, 0)))
+    pooled = padded.unfold(1, 5, 1).sum(-1).max_pool2d(3, 2)
+    _, plan = plan_of(pooled)
+    assert any(isinstance(opt, Vector) for opt in plan.opts)
+    np.testing.assert_allclose(pooled.numpy(), windows_of_three(neighbouring_channels(x)), rtol=1e-5)
+
+
+def test_powers_are_stored_before_windows_that_overlap() -> None:
+    """They are computed with digits to spare, as series in float64."""
+    x = np.abs(normal(1, 12, 21, 41))
+    result = (Tensor(x).realize() + 1).pow(0.7).max_pool2d(3, 2)
+    assert len(result.schedule()) == 2
+    np.testing.assert_allclose(result.numpy(), windows_of_three((x.astype(np.float64) + 1) ** 0.7), rtol=1e-6)
 
 
 def test_a_depthwise_convolution_copies_no_input() -> None:

@@ -41,6 +41,10 @@ OPERATIONS = {
     Ops.EXP2: 10.0, Ops.LOG2: 14.0, Ops.SIN: 30.0, Ops.FDIV: 3.0, Ops.SQRT: 4.0, Ops.IDIV: 8.0, Ops.MOD: 8.0,
 }
 """As many others an operation is worth, where it is not one."""
+WIDE = 2.0
+"""As many of 4 bytes an operation of 8 bytes is worth: half as many items lie in a vector."""
+WIDE_SERIES = 4.0
+"""The same of a function that is a series, which has twice as many terms then."""
 
 
 def closed_form_reduces(order: Iterable[UOp], reads: Mapping[UOp, bool]) -> frozenset[UOp]:
@@ -177,7 +181,7 @@ class Work:
         if cone is None:
             return MUCH
         # fsum: the same whatever the order in which a set has its items
-        return fsum(OPERATIONS.get(n.op, 1.0) * min(1.0, n.numel / max(1, node.numel)) for n in cone)
+        return fsum(_operations(n) * min(1.0, n.numel / max(1, node.numel)) for n in cone)
 
     def reduces_below(self, node: UOp) -> list[UOp]:
         """The reduces that a value is made of, but not those that these are made of."""
@@ -199,6 +203,12 @@ class Work:
                 # what has more operations than that and is spread out is stored before it is
                 cones[node] = frozenset() if spread or self.is_boundary(node) else _joined(below, node)
         return cones[root]
+
+
+def _operations(node: UOp) -> float:
+    """As many operations of 4 bytes an elementwise node is worth."""
+    wide = 1.0 if node.dtype.scalar.itemsize < 8 else WIDE_SERIES if node.op in Family.ELEMENTARY else WIDE
+    return OPERATIONS.get(node.op, 1.0) * wide
 
 
 def _joined(cones: list[frozenset[UOp] | None], node: UOp) -> frozenset[UOp] | None:

@@ -13,11 +13,8 @@ from dataclasses import dataclass
 
 from tinygrad.codegen.ranges import loops_inside
 from tinygrad.graph.attributes import Attribute, Synthesized
-from tinygrad.graph.ops import Ops, RangeKind
+from tinygrad.graph.ops import Family, Ops, RangeKind
 from tinygrad.graph.uop import UOp
-
-ELEMENTARY = frozenset({Ops.EXP2, Ops.LOG2, Ops.SIN})
-"""Functions of a dozen operations and more, expensive enough to cache a row of their values."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +40,7 @@ class CachedRow:
     @property
     def is_expensive(self) -> bool:
         """True for values that are worth memory: sums, elementary functions, and what many columns read."""
-        return self.repeats > 1 or any(n.op in ELEMENTARY or n.op is Ops.REDUCE for n in self.computed)
+        return self.repeats > 1 or any(n.op in Family.ELEMENTARY or n.op is Ops.REDUCE for n in self.computed)
 
 
 def cacheable_rows(nest: UOp) -> list[CachedRow]:
@@ -90,7 +87,7 @@ def _computes_much(node: UOp) -> bool:
     already."""
     if node.op is Ops.STAGE:
         return False
-    own = node.op in ELEMENTARY or (node.op is Ops.REDUCE and len(node.closed_ranges) > 0)
+    own = node.op in Family.ELEMENTARY or (node.op is Ops.REDUCE and len(node.closed_ranges) > 0)
     return own or any(_is_expensive.of(s) for s in node.src)
 
 

@@ -23,10 +23,10 @@ from tinygrad.codegen.opt.cached_rows import CachedRow
 from tinygrad.codegen.opt.choose_gpu import BlockChooser
 from tinygrad.codegen.opt.choose_scatter import ScatterChooser
 from tinygrad.codegen.opt.core_units import CoreUnitChooser
+from tinygrad.codegen.opt.lanes import JUMP_COST
 from tinygrad.codegen.opt.loop_bounds import has_loose_bounds
 from tinygrad.codegen.opt.loop_partition import partitions
 from tinygrad.codegen.opt.loops import are_shared, writes_what_it_reads
-from tinygrad.codegen.opt.lanes import JUMP_COST
 from tinygrad.codegen.opt.opts import (
     Merge,
     PartitionLoop,

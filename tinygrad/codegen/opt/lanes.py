@@ -97,14 +97,15 @@ class LaneChooser(Chooser):
         return width // 2 if halves else width
 
     def spoils_sums(self, r: UOp) -> bool:
-        """True if lanes along `r` would make a loop that sums up something for each of them jump in memory;
-        it is better off with lanes of its own."""
+        """True if lanes along `r` would make a loop that sums up something for each of them jump in memory,
+        and that is long and smooth enough for lanes of its own."""
         for node in self.nest.toposort():
             if node.op is Ops.REDUCE and node.closed_ranges and r in node.ranges and not self.is_minor(node):
                 inside = node.src[0].toposort(stop=lambda n: n.op is Ops.REDUCE)
                 loads = [a for a in accesses_of(self.nest) if a.node in inside and r in a.ranges]
-                smooth = sum(a.step(r) in (0, 1) for a in loads)
-                if 2 * smooth < len(loads):
+                has_own = any(self.can_vector(own) and _is_smooth(own, loads)
+                              for own in node.closed_ranges)
+                if has_own and not _is_smooth(r, loads):
                     return True
         return False
 
@@ -261,6 +262,11 @@ class LaneChooser(Chooser):
                 if step and shared and r.arg[1] is RangeKind.LOOP:
                     return r
         return None
+
+
+def _is_smooth(r: UOp, loads: list[MemoryAccess]) -> bool:
+    """Whether most of these lie side by side along `r`."""
+    return 2 * sum(a.step(r) in (0, 1) for a in loads) >= len(loads)
 
 
 def reading_cost(step: int | None) -> float:

@@ -16,8 +16,7 @@ from dataclasses import dataclass, replace
 
 from tinygrad.codegen.contraction import contraction_of
 from tinygrad.codegen.opt.access import MemoryAccess, accesses_of, steps_of
-from tinygrad.codegen.opt.cached_rows import ELEMENTARY
-from tinygrad.graph.ops import Ops, RangeKind
+from tinygrad.graph.ops import Family, Ops, RangeKind
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import prod
 from tinygrad.renderer.machine import Machine
@@ -60,7 +59,7 @@ def prefetches(nest: UOp, machine: Machine) -> list[PrefetchHint]:
     if not reads:
         return []
     large = [a for a in reads if _buffer_bytes(a) > machine.l2_bytes]
-    expensive = [n for n in nest.toposort() if n.op in ELEMENTARY]
+    expensive = [n for n in nest.toposort() if n.op in Family.ELEMENTARY]
     rows = _rows_read_again(nest, reads, machine.l2_bytes // 8)
     found = _for_next_tile(nest, large) or _for_next_row(nest, rows, expensive)
     return [found] if found is not None else _along_loops(nest, [a for a in large if a not in rows],

@@ -101,8 +101,11 @@ def LRN(X: Tensor, *, size: int, alpha: float = 0.0001, beta: float = 0.75, bias
     """X / (bias + alpha/size * the squares of `size` neighbouring channels, summed) ^ beta."""
     before = (size - 1) // 2
     squares = X.square().pad([(0, 0), (before, size - 1 - before), *[(0, 0)] * (X.ndim - 2)])
-    total = squares.unfold(1, size, 1).sum(-1)
-    return X / (total * (alpha / size) + bias).pow(beta)
+    total = squares.unfold(1, size, 1).sum(-1) * (alpha / size) + bias
+    if beta == 0.75:  # every network's; the sum is no negative number, so roots will do
+        root = total.rsqrt()
+        return X * (root * root.sqrt())
+    return X / total.pow(beta)
 
 
 @op
