@@ -37,6 +37,7 @@ class Child:
         self.name, self.command, self.folder = name, command, folder
         self.environment = {**os.environ, **dict.fromkeys(THREAD_VARIABLES, str(threads)),
                             **(variables or {})}
+        self.environment.pop("PYTHONDONTWRITEBYTECODE", None)  # what is installed has its byte code, too
         self.start()
 
     def start(self) -> None:
