@@ -23,6 +23,7 @@ from tinygrad.nn.onnx.cut import Cut, cut
 from tinygrad.nn.onnx.dynamic import DynamicAxes, with_numbers
 from tinygrad.nn.onnx.evaluate import Evaluator, compute, is_foldable, is_size, pointwise_over, tensor_over
 from tinygrad.nn.onnx.model import Graph, Model, Node, OnnxError, Source, TypeOf, read_model
+from tinygrad.nn.onnx.places import has_indices, reach, what_is_out_of_range
 from tinygrad.nn.onnx.values import Array, Coded, Sizes, Value, is_coded, is_number, numpy_type
 from tinygrad.tensor import Tensor
 
@@ -212,6 +213,7 @@ class OnnxRunner:
         graph = self.model.graph
         known: dict[str, Value] = {k: v for k, v in graph.constants.items() if k not in graph.inputs}
         for node in graph.nodes:
+            self._check_places(node, known)
             if is_foldable(node) and all(name in known for name in filter(None, node.inputs)):
                 known = self._evaluator.run([node], known)
             else:
@@ -235,6 +237,17 @@ class OnnxRunner:
         self._known = {name: value for name, value in known.items() if name in used}
         compute(list(self._known.values()))
         self._evaluator.keep(self._known.values())
+
+    def _check_places(self, node: Node, known: Mapping[str, Value]) -> None:
+        """Raise OnnxError where constant indices are beyond an axis whose size the file says."""
+        if not has_indices(node) or node.inputs[1] not in known:
+            return
+        data, said = known.get(node.inputs[0]), self.model.graph.inputs.get(node.inputs[0])
+        shape = said.shape if said is not None else getattr(data, "shape", None)
+        reached = reach(node.op, self._evaluator.as_array(known[node.inputs[1]]))
+        wrong = what_is_out_of_range(node, shape or (), reached)
+        if wrong:
+            raise OnnxError(f"{node}: {wrong}")
 
     # --- what goes in and comes out -------------------------------------------------------------------------
 
