@@ -131,13 +131,15 @@ def test_a_link_from_the_weights_to_elsewhere_is_refused(tmp_path: Path) -> None
      "ScatterElements of 'y': index 3 is out of range of axis 1"),
     ("i = Constant<value = int64[1,1] {-4}>() y = ScatterND(w, i, v)",
      "ScatterND of 'y': index -4 is out of range of axis 0")])
-def test_constant_indices_that_are_out_of_range_are_named_when_the_file_is_read(nodes: str, said: str) -> None:
+def test_constant_indices_that_are_out_of_range_are_named_when_the_file_is_read(nodes: str,
+                                                                                said: str) -> None:
     model = f"""g (float[n, 3] x, float[1, 3] v) => (float[m, k] y)
         <float[3, 3] w = {{1, 2, 3, 4, 5, 6, 7, 8, 9}}> {{ {nodes} }}"""
     assert refused(model) == f"{said}, which has 3 items"
 
 
-@pytest.mark.parametrize("node", ["Gather<axis = 1>(h, i)", "GatherElements<axis = 1>(h, i)", "GatherND(h, i)"])
+@pytest.mark.parametrize("node", [
+    "Gather<axis = 1>(h, i)", "GatherElements<axis = 1>(h, i)", "GatherND(h, i)"])
 def test_constant_indices_of_what_is_computed_are_an_error_of_its_first_call(node: str) -> None:
     """Also in a branch, which sees the constants around it."""
     for body in (f"h = Neg(x) y = {node}", f"""h = Neg(x) y = If(c) <
