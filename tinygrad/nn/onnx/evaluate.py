@@ -16,7 +16,7 @@ import numpy as np
 
 from tinygrad import observer
 from tinygrad.device import Device
-from tinygrad.nn.onnx.host import HOST, MOST_ITEMS, Unknown, known_sizes
+from tinygrad.nn.onnx.host import HOST, MOST_ITEMS, MOVES, Unknown, known_sizes
 from tinygrad.nn.onnx.model import Graph, Node, OnnxError, Reference
 from tinygrad.nn.onnx.places import has_indices, reach, what_is_out_of_range
 from tinygrad.nn.onnx.registry import (
@@ -220,7 +220,8 @@ class Evaluator:
 
     def _on_host(self, node: Node, inputs: list[Value], attributes: dict[str, Any]) -> list[Value] | None:
         function = HOST.get(node.op) if not node.domain else None
-        known = all(x is None or is_size(x) or isinstance(x, Sizes) for x in inputs)
+        known = all(x is None or is_size(x) or isinstance(x, Sizes) or (
+            node.op in MOVES and isinstance(x, np.ndarray) and x.dtype.kind == "O") for x in inputs)
         if function is None or not (known or node.op in ("Shape", "Size")):
             return None
         try:
