@@ -23,9 +23,11 @@ from tinygrad.nn.onnx.ops.quantization import (
     QuantizeLinear,
 )
 from tinygrad.nn.onnx.ops.recurrent import Product, activation_functions, lstm
+from tinygrad.nn.onnx.ops.shapes import Range as _range
+from tinygrad.nn.onnx.ops.signal import fourier
 from tinygrad.nn.onnx.ops.vision import GridSample_16
 from tinygrad.nn.onnx.registry import CONTRIBUTED, OPERATORS, op, ops
-from tinygrad.nn.onnx.values import Array, Items
+from tinygrad.nn.onnx.values import Array, Items, Value
 from tinygrad.tensor import Tensor
 
 MASKED = -10000.0
@@ -49,6 +51,31 @@ ops(CONTRIBUTED, Unique=_distinct, ExpandDims=_expanded, GridSample=GridSample_1
        for name in ("DequantizeLinear", "GatherND", "Pad", "QuantizeLinear", "Trilu")})
 
 
+@op(domain=CONTRIBUTED)
+def Range(start: Array, limit: Array, delta: Array | None = None) -> Value:
+    return _range(start, limit, np.ones((), start.dtype) if delta is None else delta)
+
+
+@op(domain=CONTRIBUTED)
+def Rfft(X: Tensor, *, signal_ndim: int = 1, normalized: int = 0, onesided: int = 1) -> Tensor:
+    """The transform of the last axis, n items, as (..., n // 2 + 1, 2)."""
+    _check_transform(signal_ndim, normalized, onesided)
+    return fourier(X.unsqueeze(-1), X.shape[-1], inverse=False, onesided=True)
+
+
+@op(domain=CONTRIBUTED)
+def Irfft(X: Tensor, *, signal_ndim: int, normalized: int = 0, onesided: int = 1) -> Tensor:
+    """The signal, of an even number of items, whose transform is (..., n // 2 + 1, 2)."""
+    _check_transform(signal_ndim, normalized, onesided)
+    return fourier(X, 2 * (X.shape[-2] - 1), inverse=True, onesided=True).squeeze(-1)
+
+
+def _check_transform(signal_ndim: int, normalized: int, onesided: int) -> None:
+    if signal_ndim != 1 or normalized or not onesided:
+        raise NotImplementedError(f"signals of {signal_ndim} axes, normalized: {bool(normalized)}, onesided: "
+                                  f"{bool(onesided)}")
+
+
 # --- products, activations ----------------------------------------------------------------------------------
 
 
@@ -64,6 +91,11 @@ def FusedMatMul(A: Tensor, B: Tensor, *, alpha: float = 1.0, transA: int = 0, tr
                 transBatchB: int = 0) -> Tensor:
     product: Tensor = _transposed(A, transA, transBatchA) @ _transposed(B, transB, transBatchB)
     return product if alpha == 1 else product * alpha
+
+
+@op(domain=CONTRIBUTED)
+def TransposeMatMul(A: Tensor, B: Tensor, *, alpha: float = 1.0, transA: int = 0, transB: int = 0) -> Tensor:
+    return FusedMatMul(A, B, alpha=alpha, transA=transA, transB=transB)
 
 
 def _activated(name: str | None, params: Any) -> Callable[[Tensor], Tensor]:
@@ -104,6 +136,8 @@ ops(CONTRIBUTED,
     QuickGelu=lambda X, *, alpha=1.702: X * (X * alpha).sigmoid(),
     BiasSplitGelu=_split_gelu,
     Inverse=lambda X: X.inv(),
+    MatMulInteger16=lambda A, B: A.cast(dtypes.int32) @ B.cast(dtypes.int32),
+    UnfoldTensor=lambda input, *, dim=-1, size, step=1: input.unfold(dim, size, step),
     CDist=lambda A, B, *, metric="sqeuclidean": _distances(A, B, metric))
 
 
@@ -529,51 +563,3 @@ def QAttention(input: Tensor, weight: Tensor, bias: Tensor, input_scale: Tensor,
                                      weight_zero_point, bias)
     return _attention(projected.chunk(3, -1), mask_index, past, None, num_heads, mask_filter_value, scale,
                       unidirectional)
-
-
-def _unpacked(x: Tensor, bits: int) -> Tensor:
-    """Numbers of `bits` bits from bytes, the lowest bits first, along the last axis."""
-    shifts = Tensor(np.arange(0, 8, bits, dtype=np.uint8), x.device, requires_grad=False)
-    parts = (x.unsqueeze(-1) >> shifts) & ((1 << bits) - 1)
-    return parts.reshape(*x.shape[:-1], -1)
-
-
-@op(domain=CONTRIBUTED)
-def MatMulNBits(A: Tensor, B: Tensor, scales: Tensor, zero_points: Tensor | None = None,
-                g_idx: Tensor | None = None,
-                bias: Tensor | None = None, *, K: int, N: int, accuracy_level: int = 0, bits: int = 4,
-                block_size: int, weight_prepacked: int = 0) -> Tensor:
-    """A @ weights^T, of weights (N, K) in blocks of a few bits, with a scale and a zero point for each
-    block."""
-    if weight_prepacked or bits not in (2, 4, 8):
-        raise NotImplementedError(f"weights of {bits} bits, prepacked: {bool(weight_prepacked)}")
-    blocks = -(-K // block_size)
-    numbers = _unpacked(B.reshape(N, blocks, -1), bits).cast(A.dtype)
-    if zero_points is None:
-        zero: Any = 1 << (bits - 1)
-    elif zero_points.dtype is dtypes.uint8:
-        zero = _unpacked(zero_points.reshape(N, -1), bits)[:, :blocks].cast(A.dtype).unsqueeze(-1)
-    else:
-        zero = zero_points.reshape(N, blocks, 1)
-    weights = ((numbers - zero) * scales.reshape(N, blocks, 1)).reshape(N, -1)[:, :K]
-    made: Tensor = A @ weights.transpose()
-    return made if bias is None else made + bias
-
-
-@op(domain=CONTRIBUTED)
-def GatherBlockQuantized(data: Tensor, indices: Tensor, scales: Tensor, zero_points: Tensor | None = None, *,
-                         bits: int = 4, block_size: int = 128, gather_axis: int = 0,
-                         quantize_axis: int = 1) -> Tensor:
-    """Rows of a table whose numbers are packed in bytes, in blocks of a scale and a zero point each."""
-    if data.dtype is not dtypes.uint8 or gather_axis % data.ndim or not quantize_axis % data.ndim:
-        raise NotImplementedError(f"rows of {data.dtype.name} along axis {gather_axis}, in blocks along "
-                                  f"axis {quantize_axis}")
-    axis = quantize_axis % data.ndim + indices.ndim - 1
-    numbers, scale = _unpacked(data[indices], bits), scales[indices]
-    zero: Any = 1 << (bits - 1)
-    if zero_points is not None:
-        zero = _unpacked(zero_points[indices], bits).shrink_to(scale.shape).cast(scale.dtype)
-        zero = zero.repeat_interleave(block_size, axis).shrink_to(numbers.shape)
-    scale = scale.repeat_interleave(block_size, axis).shrink_to(numbers.shape)
-    rows: Tensor = (numbers.cast(scale.dtype) - zero) * scale
-    return rows
