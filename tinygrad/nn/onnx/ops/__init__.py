@@ -5,6 +5,7 @@ from tinygrad.nn.onnx.ops import control as control
 from tinygrad.nn.onnx.ops import convolution as convolution
 from tinygrad.nn.onnx.ops import elementwise as elementwise
 from tinygrad.nn.onnx.ops import experts as experts
+from tinygrad.nn.onnx.ops import fused as fused
 from tinygrad.nn.onnx.ops import indexing as indexing
 from tinygrad.nn.onnx.ops import legacy as legacy
 from tinygrad.nn.onnx.ops import matrices as matrices

@@ -98,7 +98,7 @@ def TransposeMatMul(A: Tensor, B: Tensor, *, alpha: float = 1.0, transA: int = 0
     return FusedMatMul(A, B, alpha=alpha, transA=transA, transB=transB)
 
 
-def _activated(name: str | None, params: Any) -> Callable[[Tensor], Tensor]:
+def activated(name: str | None, params: Any) -> Callable[[Tensor], Tensor]:
     first, second = (*(params or ()), 0.0, 0.0)[:2]
     functions: dict[str, Callable[[Tensor], Tensor]] = {
         "": lambda x: x, "Relu": lambda x: x.maximum(0), "Sigmoid": Tensor.sigmoid, "Tanh": Tensor.tanh,
@@ -114,7 +114,7 @@ def FusedGemm(A: Tensor, B: Tensor, C: Tensor | None = None, *, activation: str 
               beta: float = 1.0,
               transA: int = 0, transB: int = 0) -> Tensor:
     made = Gemm_7(A, B, C, alpha=alpha, beta=beta, transA=transA, transB=transB)
-    return _activated(activation, (activation_alpha, activation_beta))(made)
+    return activated(activation, (activation_alpha, activation_beta))(made)
 
 
 @op(domain=CONTRIBUTED)
@@ -122,7 +122,7 @@ def FusedConv(X: Tensor, W: Tensor, B: Tensor | None = None, Z: Tensor | None = 
               activation_params: Any = None, auto_pad: str = "NOTSET", dilations: Any = None, group: int = 1,
               kernel_shape: Any = None, pads: Any = None, strides: Any = None) -> Tensor:
     made = Conv(X, W, B, auto_pad=auto_pad, dilations=dilations, group=group, pads=pads, strides=strides)
-    return _activated(activation, activation_params)(made if Z is None else made + Z)
+    return activated(activation, activation_params)(made if Z is None else made + Z)
 
 
 def _split_gelu(X: Tensor, bias: Tensor) -> Tensor:
@@ -333,6 +333,27 @@ def RotaryEmbedding(input: Tensor, position_ids: Tensor, cos_cache: Tensor, sin_
 
 
 @op(domain=CONTRIBUTED)
+def MRotaryEmbedding(input: Tensor, position_ids: Tensor, cos_cache: Tensor, sin_cache: Tensor, *,
+                     mrope_section: Any, interleaved: int = 0, is_packed_batching: int = 0,
+                     mrope_layout: int = 0, num_heads: int = 0, rotary_embedding_dim: int = 0,
+                     scale: float = 1.0) -> Tensor:
+    """RotaryEmbedding by three positions of each item, `position_ids` (3, batch, length). `mrope_section`
+    says how many angles follow from each: one after another, or, with `mrope_layout`, in turns."""
+    size = (rotary_embedding_dim and num_heads and input.shape[-1] // num_heads) or 2 * cos_cache.shape[1]
+    x = _heads(input, input.shape[-1] // size) if input.ndim == 3 else input
+    which = np.repeat(np.arange(3), mrope_section)
+    if mrope_layout:
+        which = np.zeros(sum(mrope_section), np.int64)
+        for other in (1, 2):
+            which[other:3 * mrope_section[other]:3] = other
+    stream = Tensor(which.astype(np.int32), x.device, requires_grad=False)
+    angles = [cache[position_ids] for cache in (cos_cache, sin_cache)]  # (3, batch, length, size / 2)
+    cos, sin = ((stream == 0).where(a[0], (stream == 1).where(a[1], a[2])).unsqueeze(1) for a in angles)
+    made = _rotated(x, cos, sin, interleaved)
+    return _joined(made) if input.ndim == 3 else made
+
+
+@op(domain=CONTRIBUTED)
 def GroupQueryAttention(query: Tensor, key: Tensor | None, value: Tensor | None, past_key: Tensor | None,
                         past_value: Tensor | None, seqlens_k: Tensor, total_sequence_length: int,
                         cos_cache: Tensor | None = None, sin_cache: Tensor | None = None, *, num_heads: int,
@@ -453,11 +474,11 @@ def QLinearWhere(condition: Tensor, X: Tensor, x_scale: Tensor, x_zero_point: Te
     return _requantized(chosen, z_scale, z_zero_point, X)
 
 
-def _channels_first(x: Tensor) -> Tensor:
+def channels_first(x: Tensor) -> Tensor:
     return x.permute(0, x.ndim - 1, *range(1, x.ndim - 1))
 
 
-def _channels_last(x: Tensor) -> Tensor:
+def channels_last_again(x: Tensor) -> Tensor:
     return x.permute(0, *range(2, x.ndim), 1)
 
 
@@ -466,10 +487,10 @@ def _quantized_convolution(x: Tensor, x_scale: Tensor, x_zero_point: Tensor, w: 
                            B: Tensor | None = None, *, channels_last: int = 0, auto_pad: str = "NOTSET",
                            dilations: Any = None, group: int = 1, kernel_shape: Any = None, pads: Any = None,
                            strides: Any = None) -> Any:
-    made: Any = QLinearConv(_channels_first(x) if channels_last else x, x_scale, x_zero_point, w, w_scale,
+    made: Any = QLinearConv(channels_first(x) if channels_last else x, x_scale, x_zero_point, w, w_scale,
                             w_zero_point, y_scale, y_zero_point, B, auto_pad=auto_pad, dilations=dilations,
                             group=group, pads=pads, strides=strides)
-    return _channels_last(made) if channels_last else made
+    return channels_last_again(made) if channels_last else made
 
 
 ops(CONTRIBUTED, QLinearConv=_quantized_convolution)
@@ -478,7 +499,7 @@ ops(CONTRIBUTED, QLinearConv=_quantized_convolution)
 @op(domain=CONTRIBUTED)
 def NhwcMaxPool(x: Tensor, *, kernel_shape: Any, auto_pad: str = "NOTSET", ceil_mode: int = 0,
                 dilations: Any = None, pads: Any = None, strides: Any = None) -> Tensor:
-    return _channels_last(MaxPool(_channels_first(x), kernel_shape=kernel_shape, auto_pad=auto_pad,
+    return channels_last_again(MaxPool(channels_first(x), kernel_shape=kernel_shape, auto_pad=auto_pad,
                                   ceil_mode=ceil_mode, dilations=dilations, pads=pads, strides=strides))
 
 
@@ -489,10 +510,10 @@ def QLinearAveragePool(X: Tensor, x_scale: Tensor, x_zero_point: Tensor | None, 
                        pads: Any = None,
                        strides: Any = None) -> Items:
     x = DequantizeLinear(X, x_scale, x_zero_point)
-    x = _channels_first(x) if channels_last else x
+    x = channels_first(x) if channels_last else x
     made = AveragePool(x, kernel_shape=kernel_shape, auto_pad=auto_pad, ceil_mode=ceil_mode,
                        count_include_pad=count_include_pad, pads=pads, strides=strides)
-    made = _channels_last(made) if channels_last else made
+    made = channels_last_again(made) if channels_last else made
     return _requantized(made, y_scale, y_zero_point, X)
 
 

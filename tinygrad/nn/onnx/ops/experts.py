@@ -1,5 +1,5 @@
-"""Mixtures of experts of ONNX Runtime (com.microsoft), also of weights of a few bits, and their router. As its
-documents define them."""
+"""Mixtures of experts of ONNX Runtime (com.microsoft), also of weights of a few bits, and their router. As
+its documents define them."""
 from __future__ import annotations
 
 import math
@@ -45,11 +45,15 @@ def SwiGLU(gate: Tensor, up: Tensor | None = None, *, activation_alpha: float = 
 def _shares(router_probs: Tensor, k: int, normalize: int, weights: Tensor | None) -> Tensor:
     """(tokens, experts): how much of each expert's result a token takes; zero but of the `k` of the highest
     scores. Shares are the softmax of the scores, or `weights`."""
-    places = router_probs.topk(k, 1)[1].unsqueeze(2)
-    experts = Tensor.arange(router_probs.shape[1], dtype=places.dtype, device=router_probs.device)
     scores = router_probs.cast(dtypes.float32).softmax(1) if weights is None else weights
-    chosen = (places == experts).any(1).where(scores, 0)
+    chosen = _is_among(router_probs, k).where(scores, 0)
     return chosen / chosen.sum(1, keepdim=True) if normalize else chosen
+
+
+def _is_among(scores: Tensor, count: int) -> Tensor:
+    """Which of the scores of each row are among its `count` highest."""
+    places = scores.topk(count, 1)[1].unsqueeze(2)
+    return (places == Tensor.arange(scores.shape[1], dtype=places.dtype, device=scores.device)).any(1)
 
 
 def _mixed(input: Tensor, shares: Tensor, fc1: Layer, fc2: Layer, fc3: Layer | None, activation: str,
@@ -85,9 +89,10 @@ def _check_router(use_sparse_mixer: int, swiglu_limit_after_activation: int) -> 
 def MoE(input: Tensor, router_probs: Tensor, fc1_experts_weights: Tensor, fc1_experts_bias: Tensor | None,
         fc2_experts_weights: Tensor, fc2_experts_bias: Tensor | None = None,
         fc3_experts_weights: Tensor | None = None, fc3_experts_bias: Tensor | None = None, *,
-        activation_alpha: float = 1.0, activation_beta: float = 0.0, activation_type: str = "relu", k: int = 1,
-        normalize_routing_weights: int = 0, swiglu_fusion: int = 0, swiglu_limit: float = math.inf,
-        swiglu_limit_after_activation: int = 0, use_sparse_mixer: int = 0) -> Tensor:
+        activation_alpha: float = 1.0, activation_beta: float = 0.0, activation_type: str = "relu",
+        k: int = 1, normalize_routing_weights: int = 0, swiglu_fusion: int = 0,
+        swiglu_limit: float = math.inf, swiglu_limit_after_activation: int = 0,
+        use_sparse_mixer: int = 0) -> Tensor:
     """Feed-forward networks of which each token takes the `k` that its router scores highest."""
     _check_router(use_sparse_mixer, swiglu_limit_after_activation)
     fc3 = None if fc3_experts_weights is None else (fc3_experts_weights, fc3_experts_bias)
@@ -137,3 +142,21 @@ def QMoE(input: Tensor, router_probs: Tensor, fc1_experts_weights: Tensor, fc1_s
     return _mixed(input, _shares(router_probs, k, normalize_routing_weights, router_weights),
                   (fc1, fc1_experts_bias), (fc2, fc2_experts_bias), fc3, activation_type, swiglu_fusion,
                   activation_alpha, activation_beta, swiglu_limit)
+
+
+@op(domain=CONTRIBUTED)
+def MoEGroupRouter(logits: Tensor, expert_bias: Tensor, projection_weight: Tensor | None = None, *,
+                   top_k: int, group_topk: int = 2, n_group: int = 1, router_sentinel: float = -10000.0,
+                   topk_group: int = 1) -> tuple[Tensor, Tensor, Tensor]:
+    """(the logarithm of the scores of the `top_k` chosen experts, `router_sentinel` for others; scores with
+    their bias; scores), each (tokens, experts). Experts are chosen within the `topk_group` groups whose
+    `group_topk` best have the largest sum."""
+    x = logits.reshape(-1, logits.shape[-1]).cast(dtypes.float32)
+    x = x if projection_weight is None else x @ projection_weight.cast(dtypes.float32).transpose()
+    scores = x.sigmoid()
+    biased = scores + expert_bias
+    groups = biased.reshape(biased.shape[0], n_group, -1)
+    best = groups.topk(min(group_topk, groups.shape[2]), 2)[0].sum(2)
+    is_open = _is_among(best, topk_group).unsqueeze(2).expand(groups.shape).reshape(biased.shape)
+    chosen = _is_among(is_open.where(biased, -math.inf), top_k)
+    return chosen.where(scores.maximum(1e-20).log(), router_sentinel).cast(logits.dtype), biased, scores

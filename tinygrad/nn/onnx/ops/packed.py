@@ -64,9 +64,9 @@ def GatherBlockQuantized(data: Tensor, indices: Tensor, scales: Tensor, zero_poi
 
 @op(domain=CONTRIBUTED)
 def MatMulFpQ4(A: Tensor, B: Tensor, B_shape: Ints, *, blk_quant_type: int = 1) -> Tensor:
-    """A @ weights of `B_shape` (K, N). A column is blocks of 32 numbers: a float32 that is their scale, a byte
-    that is their zero point (8 where blk_quant_type is 0), and bytes with a number of the first half in the
-    low bits and one of the second in the high ones."""
+    """A @ weights of `B_shape` (K, N). A column is blocks of 32 numbers: a float32 that is their scale, a
+    byte that is their zero point (8 where blk_quant_type is 0), and bytes with a number of the first half in
+    the low bits and one of the second in the high ones."""
     if blk_quant_type not in (0, 1):
         raise NotImplementedError(f"blk_quant_type {blk_quant_type}")
     rows, columns = B_shape
@@ -90,8 +90,8 @@ NF4 = np.array([
 @op(domain=CONTRIBUTED)
 def MatMulBnb4(A: Tensor, B: Tensor, absmax: Tensor, *, K: int, N: int, block_size: int, quant_type: int,
                training_mode: int = 0, transB: int = 1) -> Tensor:
-    """A @ weights^T (or @ weights), of weights (N, K) that are floats of four bits, the first one of a byte in
-    its high bits, in blocks of a largest magnitude each."""
+    """A @ weights^T (or @ weights), of weights (N, K) that are floats of four bits, the first one of a byte
+    in its high bits, in blocks of a largest magnitude each."""
     table = Tensor(NF4 if quant_type else np.concatenate([FP4, -FP4]), A.device, requires_grad=False)
     codes = (B >> 4).unsqueeze(-1).cat((B & 15).unsqueeze(-1), dim=-1).reshape(-1)[:N * K]
     scales = absmax.reshape(-1).repeat_interleave(block_size)[:N * K]
