@@ -220,7 +220,8 @@ def test_products_and_windows() -> None:
 
 @pytest.mark.parametrize("items", [
     np.array(["", "a", "bcdef", "four", "\u00e9t\u00e9"], object), np.array([[3, -4]], np.int32),
-    np.array([3, 1 << 40]), np.array([3, 4.5], np.float32), np.array([3, 4.5])], ids=lambda items: items.dtype.name)
+    np.array([3, 1 << 40]), np.array([3, 4.5], np.float32), np.array([3, 4.5])],
+    ids=lambda items: items.dtype.name)
 def test_hashes(items: Any) -> None:
     compare("MurmurHash3", [items])
     compare("MurmurHash3", [items], positive=0, seed=7)

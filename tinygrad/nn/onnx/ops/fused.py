@@ -157,7 +157,8 @@ def NhwcFusedConv(X: Tensor, W: Tensor, B: Tensor | None = None, Z: Tensor | Non
 
 @op(domain=CONTRIBUTED)
 def NhwcConv(X: Tensor, W: Tensor, B: Tensor | None = None, *, auto_pad: str = "NOTSET",
-             dilations: Any = None, group: int = 1, kernel_shape: Any = None, pads: Any = None, strides: Any = None) -> Tensor:
+             dilations: Any = None, group: int = 1, kernel_shape: Any = None, pads: Any = None,
+             strides: Any = None) -> Tensor:
     return NhwcFusedConv(X, W, B, auto_pad=auto_pad, dilations=dilations, group=group, pads=pads,
                          strides=strides)
 
