@@ -67,9 +67,11 @@ def _mixed(input: Tensor, shares: Tensor, fc1: Layer, fc2: Layer, fc3: Layer | N
     elif activation == "geglu" and fc3 is None:
         gate, up = _halves(made, layout)
         hidden = gate.gelu("tanh") * up
-    else:
+    elif activation in ACTIVATIONS:
         hidden = ACTIVATIONS[activation](made)
         hidden = hidden if fc3 is None else hidden * _product(tokens, fc3)
+    else:
+        raise NotImplementedError(f"activation_type {activation}{' with fc3' if fc3 is not None else ''}")
     results = _product(hidden, fc2)  # (experts, tokens, hidden)
     return (results * shares.transpose().unsqueeze(2)).sum(0).cast(input.dtype).reshape(input.shape)
 
