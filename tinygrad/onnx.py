@@ -30,9 +30,9 @@ TOLERANCE = 1e-3
 """Of `--check`: of the largest number of an output, as sums are added up in another order."""
 WORDS = ("good", "bad", "film", "very")
 """What random texts are."""
-WARM_UPS = 4
-"""Runs until a trace is replayed: two that compute, of which the first finds what the host has to know; one
-that is traced, one that is replayed."""
+WARM_UPS = 5
+"""Runs until a trace is replayed: up to three that compute, of which the first finds what the host makes of
+strings and the second what it has to know; one that is traced, one that is replayed."""
 
 
 def random_input(said: TypeOf, sizes: Mapping[str, int], rng: np.random.Generator,

@@ -10,43 +10,9 @@ from arrays import drawn
 pytest.importorskip("onnx", reason='the tests of ONNX take the onnx package: pip install -e ".[onnx]"')
 pytest.importorskip("onnxruntime", reason="what ONNX Runtime contributed is compared with it")
 
-import onnxruntime as ort
-from onnx import helper
+from onnx_nodes import compare, quantized, scale, zero
 
-from tinygrad.nn.onnx import OnnxRunner
-
-RNG = np.random.default_rng(0)
-
-
-def compare(name: str, inputs: list[Any], outputs: int = 1, domain: str = "com.microsoft", opset: int = 21,
-            tolerance: float = 2e-5, checked: int | None = None, **attributes: Any) -> None:
-    """One node, run by both. Inputs that are None are left out."""
-    names = ["" if x is None else f"x{i}" for i, x in enumerate(inputs)]
-    results = [f"y{i}" for i in range(outputs)]
-    node = helper.make_node(name, names, results, domain=domain, **attributes)
-    given = {n: x for n, x in zip(names, inputs, strict=True) if n}
-    graph = helper.make_graph(
-        [node], "graph", [helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(x.dtype), x.shape)
-                          for n, x in given.items()],
-        [helper.make_empty_tensor_value_info(n) for n in results])
-    versions = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1),
-                helper.make_opsetid("ai.onnx.ml", 3)]
-    model = helper.make_model(graph, opset_imports=versions, ir_version=10)
-    options = ort.SessionOptions()
-    options.log_severity_level = 4
-    expected = ort.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"]).run(None,
-                                                                                                      given)
-    got = OnnxRunner(model)(given)
-    for key, wanted in list(zip(results, expected, strict=True))[:checked]:
-        made = got[key] if isinstance(got[key], np.ndarray) else got[key].numpy()
-        assert made.shape == wanted.shape and made.dtype == wanted.dtype, (key, made.shape, wanted.shape)
-        if made.dtype.kind == "f":
-            np.testing.assert_allclose(made, wanted, rtol=tolerance, atol=tolerance)
-        elif made.dtype.kind in "iu" and made.dtype.itemsize == 1:  # a quantum, where rounding ties
-            assert np.abs(made.astype(int) - wanted.astype(int)).max() <= 1
-        else:
-            np.testing.assert_array_equal(made, wanted)
-
+from tinygrad.nn.onnx.ops.packed import FP4, NF4
 
 X = drawn(2, 3, 8)
 
@@ -126,19 +92,6 @@ def test_attention_after_caches_that_are_not_equally_long(room: int, lengths: li
                 kv_num_heads=2, do_rotary=int(rotary))
 
 
-def quantized(*shape: int, kind: Any = np.uint8) -> np.ndarray[Any, Any]:
-    """Of eight bits. Of seven where signed: more may overflow in ONNX Runtime (`onnx_layers.quantised`)."""
-    return RNG.integers(0 if kind is np.uint8 else -64, 256 if kind is np.uint8 else 64, shape).astype(kind)
-
-
-def scale(value: float) -> np.ndarray[Any, Any]:
-    return np.array(value, np.float32)
-
-
-def zero(value: int, kind: Any = np.uint8) -> np.ndarray[Any, Any]:
-    return np.array(value, kind)
-
-
 def test_quantised_arithmetic() -> None:
     a, b = [quantized(2, 3, 4), scale(0.1), zero(120)], [quantized(2, 3, 4), scale(0.2), zero(3)]
     compare("QLinearAdd", [*a, *b, scale(0.4), zero(7)])
@@ -189,6 +142,27 @@ def test_rows_of_a_table_of_few_bits(bits: int, with_zeros: bool) -> None:
             bits=bits, block_size=16, gather_axis=0, quantize_axis=1)
 
 
+@pytest.mark.parametrize("quant_type", [0, 1])
+def test_products_with_weights_in_blocks_of_32(quant_type: int) -> None:
+    """Of three columns of 70 numbers, the last block of each partly of none; zero points are of four bits."""
+    blocks = quantized(3, 3, 20 + quant_type)
+    blocks[..., :4] = (np.abs(drawn(3, 3)) + 0.1).astype(np.float32).view(np.uint8).reshape(3, 3, 4)
+    if quant_type:
+        blocks[..., 4] %= 16
+    compare("MatMulFpQ4", [drawn(2, 2, 70), blocks.reshape(-1), np.array([70, 3])], blk_quant_type=quant_type)
+
+
+@pytest.mark.parametrize("quant_type", [0, 1], ids=["FP4", "NF4"])
+def test_products_with_floats_of_four_bits(quant_type: int) -> None:
+    """The other way round ONNX Runtime leaves most of the result unwritten."""
+    numbers, scales, x = quantized(60), np.abs(drawn(8)), drawn(3, 5)
+    said = {"K": 24, "N": 5, "block_size": 16, "quant_type": quant_type}
+    compare("MatMulBnb4", [drawn(2, 3, 24), numbers, scales], **said)
+    table = NF4 if quant_type else np.concatenate([FP4, -FP4])
+    weights = table[np.stack([numbers >> 4, numbers & 15], 1).reshape(-1)] * np.repeat(scales, 16)[:120]
+    compare("MatMulBnb4", [x, numbers, scales], expected=[x @ weights.reshape(5, 24)], transB=0, **said)
+
+
 @pytest.mark.parametrize("kind", [np.uint8, np.int8])
 @pytest.mark.parametrize("each", [(), (12,)], ids=["a scale", "a scale for each result"])
 @pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
@@ -212,6 +186,45 @@ def test_operators_that_the_standard_took_over() -> None:
     compare("GatherND", [drawn(3, 4), np.array([[1, 2], [0, 0]])])
     compare("ExpandDims", [drawn(3, 4), np.array(1, np.int32)])
     compare("Unique", [np.array([3, 1, 3, 2], np.float32)], 3)
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64, np.int16, np.int32, np.int64])
+def test_ranges(kind: Any) -> None:
+    compare("Range", [np.array(1, kind), np.array([6], kind), np.array(2, kind)])
+    compare("Range", [np.array(1, kind), np.array([6], kind)])
+
+
+@pytest.mark.parametrize("mode", ["bilinear", "nearest"])
+def test_regions_of_one_size(mode: str) -> None:
+    """One that is turned over, and two of which a part is beyond the image; one sample lies in the middle."""
+    regions = np.array([[0, 0, 1, 1], [0.2, 0.1, 1.3, 0.9], [-0.1, 0.5, 0.4, 0.2]], np.float32)
+    for size in ([3, 2], [1, 4]):
+        compare("CropAndResize", [drawn(2, 3, 4, 5), regions, np.array([0, 1, 1], np.int32),
+                                  np.array(size, np.int32)], mode=mode, extrapolation_value=-7.0)
+
+
+def test_transforms_of_signals_that_only_other_devices_have() -> None:
+    x = drawn(2, 3, 8)
+    waves = np.fft.rfft(x)
+    parts = np.stack([waves.real, waves.imag], -1).astype(np.float32)
+    compare("Rfft", [x], expected=[parts], signal_ndim=1, normalized=0, onesided=1)
+    compare("Irfft", [parts], expected=[x], signal_ndim=1, normalized=0, onesided=1)
+
+
+def test_products_and_windows() -> None:
+    compare("TransposeMatMul", [X, X], transB=1, alpha=0.5)
+    compare("MatMulInteger16", [np.array([[3, 4]], np.int16), np.array([[30000], [-20000]], np.int16)])
+    compare("UnfoldTensor", [drawn(2, 5)], size=3, step=2)
+    compare("UnfoldTensor", [drawn(5, 2)], size=3, dim=0)
+
+
+@pytest.mark.parametrize("items", [
+    np.array(["", "a", "bcdef", "four", "\u00e9t\u00e9"], object), np.array([[3, -4]], np.int32),
+    np.array([3, 1 << 40]), np.array([3, 4.5], np.float32), np.array([3, 4.5])],
+    ids=lambda items: items.dtype.name)
+def test_hashes(items: Any) -> None:
+    compare("MurmurHash3", [items])
+    compare("MurmurHash3", [items], positive=0, seed=7)
 
 
 def test_transforms_of_real_signals_without_an_axis_of_parts() -> None:

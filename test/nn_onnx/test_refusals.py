@@ -114,3 +114,46 @@ def test_a_link_from_the_weights_to_elsewhere_is_refused(tmp_path: Path) -> None
     (tmp_path / "model.onnx").symlink_to(model)
     with pytest.raises(OnnxError, match="asks for 'weights.bin', which is outside of the model's folder"):
         OnnxRunner(model)
+
+
+@pytest.mark.parametrize("nodes, said", [
+    ("i = Constant<value = int64[2] {0, 3}>() y = Gather(w, i)",
+     "Gather of 'y': index 3 is out of range of axis 0"),
+    ("i = Constant<value = int64 {-4}>() y = Gather<axis = -1>(x, i)",
+     "Gather of 'y': index -4 is out of range of axis 1"),
+    ("i = Constant<value = int64[1,2] {5, 0}>() y = GatherElements(w, i)",
+     "GatherElements of 'y': index 5 is out of range of axis 0"),
+    ("i = Constant<value = int64[2,2] {1, 1, 0, 3}>() y = GatherND(x, i)",
+     "GatherND of 'y': index 3 is out of range of axis 1"),
+    ("i = Constant<value = int64[1,1] {7}>() y = GatherND<batch_dims = 1>(x, i)",
+     "GatherND of 'y': index 7 is out of range of axis 1"),
+    ("i = Constant<value = int64[1,3] {0, 0, 3}>() y = ScatterElements<axis = 1>(x, i, v)",
+     "ScatterElements of 'y': index 3 is out of range of axis 1"),
+    ("i = Constant<value = int64[1,1] {-4}>() y = ScatterND(w, i, v)",
+     "ScatterND of 'y': index -4 is out of range of axis 0")])
+def test_constant_indices_that_are_out_of_range_are_named_when_the_file_is_read(nodes: str,
+                                                                                said: str) -> None:
+    model = f"""g (float[n, 3] x, float[1, 3] v) => (float[m, k] y)
+        <float[3, 3] w = {{1, 2, 3, 4, 5, 6, 7, 8, 9}}> {{ {nodes} }}"""
+    assert refused(model) == f"{said}, which has 3 items"
+
+
+@pytest.mark.parametrize("node", [
+    "Gather<axis = 1>(h, i)", "GatherElements<axis = 1>(h, i)", "GatherND(h, i)"])
+def test_constant_indices_of_what_is_computed_are_an_error_of_its_first_call(node: str) -> None:
+    """Also in a branch, which sees the constants around it."""
+    for body in (f"h = Neg(x) y = {node}", f"""h = Neg(x) y = If(c) <
+            then_branch = t () => (float[a, b] r) {{ r = {node} }},
+            else_branch = e () => (float[a, b] s) {{ s = Neg(x) }}>"""):
+        run = OnnxRunner(parser.parse_model(HEADER + f"""g (float[2, n] x, bool c) => (float[a, b] y)
+            <int64[1, 2] i = {{1, 3}}> {{ {body} }}"""))
+        with pytest.raises(OnnxError, match="index 3 is out of range of axis 1, which has 3 items"):
+            run(x=np.zeros((2, 3), np.float32), c=np.array(True))
+        assert np.all(run(x=np.ones((2, 4), np.float32), c=np.array(True))["y"].numpy() == -1)
+
+
+def test_indices_of_a_call_that_are_out_of_range_give_zero() -> None:
+    run = OnnxRunner(parser.parse_model(
+        HEADER + "g (float[n] x, int64[m] i) => (float[m] y) { y = Gather(x, i) }"))
+    for _ in range(3):
+        assert run(x=X, i=np.array([1, 7, -3]))["y"].tolist() == [-2, 0, 1]

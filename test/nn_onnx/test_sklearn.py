@@ -9,12 +9,13 @@ import pytest
 pytest.importorskip("onnx", reason='the tests of ONNX take the onnx package: pip install -e ".[onnx]"')
 pytest.importorskip("skl2onnx", reason="exports of scikit-learn take the packages scikit-learn and skl2onnx")
 
-from skl2onnx import to_onnx
-from skl2onnx.common.data_types import StringTensorType
+from skl2onnx import convert_sklearn, to_onnx
+from skl2onnx.common.data_types import FloatTensorType, StringTensorType
 from sklearn.cluster import KMeans
+from sklearn.compose import ColumnTransformer
 from sklearn.decomposition import PCA
 from sklearn.ensemble import GradientBoostingRegressor, RandomForestClassifier
-from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.feature_extraction.text import CountVectorizer, TfidfVectorizer
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.naive_bayes import GaussianNB
 from sklearn.neighbors import KNeighborsRegressor
@@ -98,3 +99,57 @@ def test_strings() -> None:
     vectors = TfidfVectorizer(ngram_range=(1, 2)).fit(texts)
     np.testing.assert_allclose(exported(vectors, texts)[0], vectors.transform(texts).toarray(), rtol=1e-5,
                                atol=1e-6)
+
+
+def pipeline_of_words_and_numbers(labels: Any) -> tuple[Any, Any]:
+    """A fitted classifier of two columns of words and two of numbers, and its export without maps."""
+    rows = drawn_rows(60)
+    model = make_pipeline(ColumnTransformer([("words", OneHotEncoder(handle_unknown="ignore"), [0, 1]),
+                                             ("numbers", StandardScaler(), [2, 3])]), LogisticRegression())
+    model.fit(rows, np.where(rows[:, 2] > 0, *labels))
+    types = [(name, StringTensorType([None, 1]) if i < 2 else FloatTensorType([None, 1]))
+             for i, name in enumerate(COLUMNS)]
+    return model, convert_sklearn(model, initial_types=types, target_opset=VERSIONS,
+                                  options={"zipmap": False})
+
+
+COLUMNS = ("city", "kind", "size", "age")
+
+
+def drawn_rows(count: int) -> Any:
+    words = RNG.choice(["a", "b", "c"], (count, 2)).astype(object)
+    return np.concatenate([words, RNG.standard_normal((count, 2)).astype(np.float32).astype(object)], 1)
+
+
+@pytest.mark.parametrize("labels", [(0, 1), ("no", "yes")], ids=["numbered", "named"])
+def test_what_follows_the_host_s_part_is_one_trace(labels: Any) -> None:
+    """Words become numbers on the host; labels that are names follow from the trace."""
+    model, file = pipeline_of_words_and_numbers(labels)
+    run = OnnxRunner(file)
+    for _ in range(6):
+        rows = drawn_rows(12)
+        columns = {name: rows[:, i:i + 1].astype(object if i < 2 else np.float32)
+                   for i, name in enumerate(COLUMNS)}
+        label, shares = run(columns).values()
+        np.testing.assert_array_equal(label if isinstance(label, np.ndarray) else label.numpy(),
+                                      model.predict(rows))
+        np.testing.assert_allclose(shares.numpy(), model.predict_proba(rows), rtol=1e-4, atol=1e-5)
+    assert {node.op for node in run._host} == {"OneHotEncoder"}
+    assert [node.op for node in run._cut.walked] == ([] if labels == (0, 1) else ["LabelEncoder"])
+    assert [len(jit.traces) for jit in run._kinds.values() if jit is not None] == [1]
+
+
+@pytest.mark.parametrize("vectorizer", [TfidfVectorizer(), CountVectorizer(ngram_range=(1, 2))],
+                         ids=lambda v: type(v).__name__)
+def test_what_follows_counted_words_is_one_trace(vectorizer: Any) -> None:
+    texts = ["good film of cats", "bad film", "the cat is bad", "a good dog"]
+    model = make_pipeline(vectorizer, LogisticRegression()).fit(texts, [1, 0, 0, 1])
+    run = OnnxRunner(to_onnx(model, initial_types=[("x", StringTensorType([None, 1]))],
+                             target_opset=VERSIONS, options={"zipmap": False}))
+    for _ in range(5):
+        drawn_texts = RNG.choice(texts, 5)
+        label, shares = run(x=drawn_texts.astype(object).reshape(-1, 1)).values()
+        np.testing.assert_array_equal(label.numpy(), model.predict(drawn_texts))
+        np.testing.assert_allclose(shares.numpy(), model.predict_proba(drawn_texts), rtol=1e-4, atol=1e-5)
+    assert run._host[-1].op == "TfIdfVectorizer" and not run._cut.walked
+    assert [len(jit.traces) for jit in run._kinds.values() if jit is not None] == [1]

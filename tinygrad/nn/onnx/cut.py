@@ -1,16 +1,20 @@
-"""Where a graph is cut that reads values on its way: what comes before is traced, what follows is walked in
-every call.
+"""Where a graph is cut that the host takes part in: what comes before a reader of values is traced, what
+follows is walked in every call; and what strings go through first is walked before that.
 
-A classifier of scikit-learn ends in a dict for each row, whose numbers the host has to read; what computes
-them is a trace all the same. Next: `runner.py`, which runs both halves.
+A classifier of scikit-learn ends in a dict for each row, whose numbers the host has to read, and may begin
+with words that the host makes numbers of; what is in between is a trace all the same. Next: `runner.py`,
+which runs all parts.
 """
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from tinygrad.nn.onnx.model import Graph, Node
-from tinygrad.nn.onnx.values import Value
+from tinygrad.nn.onnx.registry import Operator
+from tinygrad.nn.onnx.values import Value, is_number
 from tinygrad.tensor import Tensor
 
 
@@ -50,6 +54,40 @@ def cut(nodes: Sequence[Node], readers: Collection[int], values: Mapping[str, Va
             todo.extend(used_by(made[name]))
     return Cut([node for node in nodes if late.isdisjoint(node.outputs)], list(given),
                [node for node in nodes if id(node) in behind])
+
+
+def host_part(nodes: Sequence[Node], values: Mapping[str, Value], given: Collection[str]) -> list[Node]:
+    """The nodes that the host runs before all others: what takes strings, and nothing that depends on
+    tensors. Numbers that come of strings go no further here than to operators that read them.
+
+    `values` are those of a run, `given` the names of what it was given.
+    """
+    made = {name for node in nodes for name in node.outputs}
+    of_host = {name for name in given if is_text(values[name])}
+    part: list[Node] = []
+    for node in nodes:
+        used = [name for name in used_by(node) if name in made or name in given]
+        if of_host.issuperset(used) and any(is_text(values[name]) or _reads(node, name) for name in used):
+            part.append(node)
+            of_host.update(name for name in node.outputs if name and not _has_tensors(values[name]))
+    return part
+
+
+def is_text(value: Value) -> bool:
+    """Whether a value is strings, or a list or map of such or of numbers: what no tensor could hold."""
+    return not _has_tensors(value) and not (isinstance(value, np.ndarray) and is_number(value))
+
+
+def _reads(node: Node, name: str) -> bool:
+    """Whether the host has to know the values of an input of this name."""
+    return isinstance(node.target, Operator) and any(
+        node.target.is_read(i) for i, taken in enumerate(node.inputs) if taken == name)
+
+
+def _has_tensors(value: Value) -> bool:
+    if isinstance(value, list):
+        return not value or any(map(_has_tensors, value))
+    return not isinstance(value, (np.ndarray, dict))
 
 
 def used_by(node: Node) -> list[str]:

@@ -16,8 +16,9 @@ import numpy as np
 
 from tinygrad import observer
 from tinygrad.device import Device
-from tinygrad.nn.onnx.host import HOST, MOST_ITEMS, Unknown, known_sizes
+from tinygrad.nn.onnx.host import HOST, MOST_ITEMS, MOVES, Unknown, known_sizes
 from tinygrad.nn.onnx.model import Graph, Node, OnnxError, Reference
+from tinygrad.nn.onnx.places import has_indices, reach, what_is_out_of_range
 from tinygrad.nn.onnx.registry import (
     RANDOM,
     Operator,
@@ -55,6 +56,8 @@ class Evaluator:
     """values that are the same in every run, by their identity"""
     folded: dict[tuple[int, ...], tuple[Node, dict[str, Value]]] = field(default_factory=dict)
     """what nodes in branches and loops gave that depend on such values only, by node and values"""
+    reached: dict[tuple[int, bool], Array] = field(default_factory=dict)
+    """the lowest and highest of fixed indices, by their identity and whether they are of several axes"""
     inside: str = ""
     """the node that runs, and those whose graphs it is in, where a recording asks for them"""
 
@@ -192,6 +195,8 @@ class Evaluator:
              attributes: dict[str, Any]) -> list[Value]:
         """The results of an operator: on the host where all that it takes is known there."""
         check_types(inputs, type_parameters(node.domain, node.op, node.version))
+        if has_indices(node) and id(inputs[1]) in self.fixed:
+            self._check_places(node, *inputs[:2])
         results = self._on_host(node, inputs, attributes)
         if results is None:
             if len(inputs) < operator.required:
@@ -204,9 +209,19 @@ class Evaluator:
             results = list(found) if isinstance(found, tuple) else [found]
         return with_types(results, inputs, result_types(node.domain, node.op, node.version))
 
+    def _check_places(self, node: Node, data: Value, indices: Value) -> None:
+        """Raise IndexError where fixed indices are beyond `data`."""
+        key = id(indices), node.op.endswith("ND")
+        if key not in self.reached:
+            self.reached[key] = reach(node.op, indices.numpy() if isinstance(indices, Tensor) else indices)
+        wrong = what_is_out_of_range(node, getattr(data, "shape", ()), self.reached[key])
+        if wrong:
+            raise IndexError(wrong)
+
     def _on_host(self, node: Node, inputs: list[Value], attributes: dict[str, Any]) -> list[Value] | None:
         function = HOST.get(node.op) if not node.domain else None
-        known = all(x is None or is_size(x) or isinstance(x, Sizes) for x in inputs)
+        known = all(x is None or is_size(x) or isinstance(x, Sizes) or (
+            node.op in MOVES and isinstance(x, np.ndarray) and x.dtype.kind == "O") for x in inputs)
         if function is None or not (known or node.op in ("Shape", "Size")):
             return None
         try:

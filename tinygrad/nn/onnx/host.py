@@ -61,6 +61,10 @@ def reshape(data: Array, shape: Any, *, allowzero: int = 0) -> Array:
     return data.reshape([data.shape[i] if n == 0 and not allowzero else int(n) for i, n in enumerate(shape)])
 
 
+def flatten(data: Array, *, axis: int = 1) -> Array:
+    return data.reshape(prod(data.shape[:axis]), prod(data.shape[axis:]))
+
+
 def squeeze(data: Array, axes: Any = None) -> Array:
     return np.squeeze(data, _axes(axes))
 
@@ -174,6 +178,7 @@ HOST: dict[str, Callable[..., Any]] = {
     "Div": lambda A, B, **_: _small(divide(A, B)),
     "Equal": lambda A, B: _small(equal(A, B)),
     "Expand": expand,
+    "Flatten": flatten,
     "Floor": lambda X: np.floor(X),
     "Gather": gather,
     "Greater": lambda A, B: _small(A > B),
@@ -208,3 +213,7 @@ HOST: dict[str, Callable[..., Any]] = {
     "Where": lambda condition, X, Y: _small(np.where(condition, X, Y)),
 }
 """By the name of the operator. What they do is said by NumPy; the ones above say what differs from it."""
+
+MOVES = frozenset({"Concat", "Expand", "Flatten", "Gather", "Identity", "Reshape", "Slice", "Split",
+                   "Squeeze", "Tile", "Transpose", "Unsqueeze"})
+"""Those that move items as they are: strings, too."""

@@ -56,6 +56,10 @@ class Operator:
     def form(self, position: int) -> Any:
         return self.forms[position] if position < len(self.forms) else self.variadic
 
+    def is_read(self, position: int) -> bool:
+        """Whether the host has to know the values of an input."""
+        return self.form(position) in _HOST_FORMS
+
 
 OPERATORS: dict[tuple[str, str], list[Operator]] = {}
 RANDOM: set[str] = set()

@@ -19,10 +19,12 @@ from tinygrad.graph.sizes import changed_sizes, unbound
 from tinygrad.jit.arguments import CallKind
 from tinygrad.jit.jit import PureJit, Tracer
 from tinygrad.nn.onnx.channels import fold_channel_maps
-from tinygrad.nn.onnx.cut import Cut, cut
+from tinygrad.nn.onnx.cut import Cut, cut, host_part, is_text, used_by
 from tinygrad.nn.onnx.dynamic import DynamicAxes, with_numbers
 from tinygrad.nn.onnx.evaluate import Evaluator, compute, is_foldable, is_size, pointwise_over, tensor_over
+from tinygrad.nn.onnx.labels import with_numbered_labels
 from tinygrad.nn.onnx.model import Graph, Model, Node, OnnxError, Source, TypeOf, read_model
+from tinygrad.nn.onnx.places import has_indices, reach, what_is_out_of_range
 from tinygrad.nn.onnx.values import Array, Coded, Sizes, Value, is_coded, is_number, numpy_type
 from tinygrad.tensor import Tensor
 
@@ -76,8 +78,12 @@ class OnnxRunner:
         self._nodes: list[Node] = []
         """nodes that do"""
         self._fold()
+        self._host: list[Node] | None = None
+        """nodes that the host runs first, on strings; None until a call gave some"""
+        self._handed: list[str] = []
+        """what the other nodes take of them: inputs of what is traced"""
         self._cut = Cut(self._nodes, list(self.outputs))
-        """what is traced, and what every call walks"""
+        """what is traced, and what every call walks after it"""
         self._readers: set[int] = set()
         """the nodes that asked for values of tensors that are no inputs, by identity"""
         self._read_inputs: set[str] = set()
@@ -125,26 +131,53 @@ class OnnxRunner:
                 for name, size in zip(said[k].shape or (), v.shape, strict=False) if isinstance(name, str)}
 
     def _values(self, given: Mapping[str, Value]) -> dict[str, Value]:
+        if self._host:
+            given = {**given, **self._made_by_host(given)}
+        texts = {k: v for k, v in given.items() if is_text(v)}
         fixed = {k: self._evaluator.as_array(v) for k, v in given.items()
                  if k in self._read_inputs and isinstance(v, Tensor)}
         self._evaluator.was_read.clear()
-        free = {k: v for k, v in given.items() if k not in fixed}
+        free = {k: v for k, v in given.items() if k not in fixed and k not in texts}
         jit = self._trace(fixed, free)
         if jit is not None:
             try:
                 made = dict(zip(self._cut.given, jit(*free.values()), strict=True))
                 is_all = len(made) == len(self.outputs) and not self._cut.walked
-                return made if is_all else self._finished(made, {**free, **fixed})
+                return made if is_all else self._finished(made, {**given, **fixed})
             except OnnxError as error:
                 if not isinstance(error.__cause__, JitError):
                     raise
                 self._reads_values = True  # an operator reads what it takes as a tensor
-        values = self._evaluator.run(self._nodes, {**self._known, **free, **fixed})
-        self._note_reads(free, values)
+        values = self._evaluator.run(self._nodes, {**self._known, **given, **fixed})
+        if texts and self._host is None:
+            self._set_host_apart(given, values)
+        else:
+            self._note_reads(free, values)
         results = {name: _in_own_memory(values[name]) for name in self.outputs}
         del values  # what nobody holds is not stored
         compute(list(results.values()))
         return results
+
+    def _made_by_host(self, given: Mapping[str, Value]) -> dict[str, Value]:
+        """What the host makes of strings for the other nodes: tensors, where it is numbers."""
+        values = self._evaluator.run(self._host or (), {**self._known, **given})
+        handed = {name: values[name] for name in self._handed}
+        return {k: self.as_value(v) if isinstance(v, np.ndarray) else v for k, v in handed.items()}
+
+    def _set_host_apart(self, given: Mapping[str, Value], values: Mapping[str, Value]) -> None:
+        """Take note of the nodes that run before all others, on strings, and of others that take some."""
+        self._host = host_part(self._nodes, values, given)
+        first = {id(node) for node in self._host}
+        self._nodes = [node for node in self._nodes if id(node) not in first]
+        made = [name for node in self._host for name in node.outputs]
+        used = {name for node in self._nodes for name in used_by(node)}.union(self.outputs)
+        self._handed = [name for name in made if name in used]
+        self._read_inputs |= {name for node in self._host if node.op in ("Shape", "Size")
+                              for name in node.outputs}
+        self._readers = {id(node) for node in self._nodes if any(
+            is_text(values[name]) for name in used_by(node) if name in made or name in given)}
+        self._cut = Cut(self._nodes, list(self.outputs))
+        self._kinds.clear()
 
     def _finished(self, made: Mapping[str, Value], inputs: Mapping[str, Value]) -> dict[str, Value]:
         """The outputs, given what is traced: what is walked is computed of that."""
@@ -166,16 +199,17 @@ class OnnxRunner:
         readers = {id(node) for name, node in read if name is None}
         shapes = {k: said.shape for k, said in {**self.inputs, **self._optional}.items()}
         numbers = {k for k, v in free.items() if isinstance(v, Tensor) and not v.dtype.is_float
-                   and shapes[k] is not None and all(n == 1 for n in shapes[k] or ())}
+                   and shapes.get(k) is not None and all(n == 1 for n in shapes[k] or ())}
         if readers and numbers:
             self._read_inputs |= numbers
             self._guess = numbers, readers
-        elif readers or not all(_is_traced(values[name]) for name in self._cut.given):
+        elif readers or not self._readers <= walked or not all(
+                _is_traced(values[name]) for name in self._cut.given):
             guessed, before = self._guess
             if before <= readers:  # it follows from more than these
                 self._read_inputs -= guessed
             self._readers |= readers
-            known = {*self._known, *self.inputs, *self._optional}
+            known = {*self._known, *self.inputs, *self._optional, *self._handed}
             self._cut = cut(self._nodes, self._readers, values, known, list(self.outputs))
             self._reads_values |= self._axes is not None or not self._cut.given
             self._kinds.clear()
@@ -211,7 +245,8 @@ class OnnxRunner:
         """Run the nodes that depend on no input, and compute what the others need of them."""
         graph = self.model.graph
         known: dict[str, Value] = {k: v for k, v in graph.constants.items() if k not in graph.inputs}
-        for node in graph.nodes:
+        for node in with_numbered_labels(graph.nodes):
+            self._check_places(node, known)
             if is_foldable(node) and all(name in known for name in filter(None, node.inputs)):
                 known = self._evaluator.run([node], known)
             else:
@@ -235,6 +270,17 @@ class OnnxRunner:
         self._known = {name: value for name, value in known.items() if name in used}
         compute(list(self._known.values()))
         self._evaluator.keep(self._known.values())
+
+    def _check_places(self, node: Node, known: Mapping[str, Value]) -> None:
+        """Raise OnnxError where constant indices are beyond an axis whose size the file says."""
+        if not has_indices(node) or node.inputs[1] not in known:
+            return
+        data, said = known.get(node.inputs[0]), self.model.graph.inputs.get(node.inputs[0])
+        shape = said.shape if said is not None else getattr(data, "shape", None)
+        reached = reach(node.op, self._evaluator.as_array(known[node.inputs[1]]))
+        wrong = what_is_out_of_range(node, shape or (), reached)
+        if wrong:
+            raise OnnxError(f"{node}: {wrong}")
 
     # --- what goes in and comes out -------------------------------------------------------------------------
 

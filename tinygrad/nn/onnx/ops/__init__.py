@@ -4,11 +4,14 @@ from tinygrad.nn.onnx.ops import contributed as contributed
 from tinygrad.nn.onnx.ops import control as control
 from tinygrad.nn.onnx.ops import convolution as convolution
 from tinygrad.nn.onnx.ops import elementwise as elementwise
+from tinygrad.nn.onnx.ops import experts as experts
+from tinygrad.nn.onnx.ops import fused as fused
 from tinygrad.nn.onnx.ops import indexing as indexing
 from tinygrad.nn.onnx.ops import legacy as legacy
 from tinygrad.nn.onnx.ops import matrices as matrices
 from tinygrad.nn.onnx.ops import ml as ml
 from tinygrad.nn.onnx.ops import normalization as normalization
+from tinygrad.nn.onnx.ops import packed as packed
 from tinygrad.nn.onnx.ops import pooling as pooling
 from tinygrad.nn.onnx.ops import quantization as quantization
 from tinygrad.nn.onnx.ops import random as random

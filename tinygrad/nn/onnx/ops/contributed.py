@@ -23,9 +23,11 @@ from tinygrad.nn.onnx.ops.quantization import (
     QuantizeLinear,
 )
 from tinygrad.nn.onnx.ops.recurrent import Product, activation_functions, lstm
+from tinygrad.nn.onnx.ops.shapes import Range as _range
+from tinygrad.nn.onnx.ops.signal import fourier
 from tinygrad.nn.onnx.ops.vision import GridSample_16
 from tinygrad.nn.onnx.registry import CONTRIBUTED, OPERATORS, op, ops
-from tinygrad.nn.onnx.values import Array, Items
+from tinygrad.nn.onnx.values import Array, Items, Value
 from tinygrad.tensor import Tensor
 
 MASKED = -10000.0
@@ -49,6 +51,31 @@ ops(CONTRIBUTED, Unique=_distinct, ExpandDims=_expanded, GridSample=GridSample_1
        for name in ("DequantizeLinear", "GatherND", "Pad", "QuantizeLinear", "Trilu")})
 
 
+@op(domain=CONTRIBUTED)
+def Range(start: Array, limit: Array, delta: Array | None = None) -> Value:
+    return _range(start, limit, np.ones((), start.dtype) if delta is None else delta)
+
+
+@op(domain=CONTRIBUTED)
+def Rfft(X: Tensor, *, signal_ndim: int = 1, normalized: int = 0, onesided: int = 1) -> Tensor:
+    """The transform of the last axis, n items, as (..., n // 2 + 1, 2)."""
+    _check_transform(signal_ndim, normalized, onesided)
+    return fourier(X.unsqueeze(-1), X.shape[-1], inverse=False, onesided=True)
+
+
+@op(domain=CONTRIBUTED)
+def Irfft(X: Tensor, *, signal_ndim: int, normalized: int = 0, onesided: int = 1) -> Tensor:
+    """The signal, of an even number of items, whose transform is (..., n // 2 + 1, 2)."""
+    _check_transform(signal_ndim, normalized, onesided)
+    return fourier(X, 2 * (X.shape[-2] - 1), inverse=True, onesided=True).squeeze(-1)
+
+
+def _check_transform(signal_ndim: int, normalized: int, onesided: int) -> None:
+    if signal_ndim != 1 or normalized or not onesided:
+        raise NotImplementedError(f"signals of {signal_ndim} axes, normalized: {bool(normalized)}, onesided: "
+                                  f"{bool(onesided)}")
+
+
 # --- products, activations ----------------------------------------------------------------------------------
 
 
@@ -66,7 +93,12 @@ def FusedMatMul(A: Tensor, B: Tensor, *, alpha: float = 1.0, transA: int = 0, tr
     return product if alpha == 1 else product * alpha
 
 
-def _activated(name: str | None, params: Any) -> Callable[[Tensor], Tensor]:
+@op(domain=CONTRIBUTED)
+def TransposeMatMul(A: Tensor, B: Tensor, *, alpha: float = 1.0, transA: int = 0, transB: int = 0) -> Tensor:
+    return FusedMatMul(A, B, alpha=alpha, transA=transA, transB=transB)
+
+
+def activated(name: str | None, params: Any) -> Callable[[Tensor], Tensor]:
     first, second = (*(params or ()), 0.0, 0.0)[:2]
     functions: dict[str, Callable[[Tensor], Tensor]] = {
         "": lambda x: x, "Relu": lambda x: x.maximum(0), "Sigmoid": Tensor.sigmoid, "Tanh": Tensor.tanh,
@@ -82,7 +114,7 @@ def FusedGemm(A: Tensor, B: Tensor, C: Tensor | None = None, *, activation: str 
               beta: float = 1.0,
               transA: int = 0, transB: int = 0) -> Tensor:
     made = Gemm_7(A, B, C, alpha=alpha, beta=beta, transA=transA, transB=transB)
-    return _activated(activation, (activation_alpha, activation_beta))(made)
+    return activated(activation, (activation_alpha, activation_beta))(made)
 
 
 @op(domain=CONTRIBUTED)
@@ -90,7 +122,7 @@ def FusedConv(X: Tensor, W: Tensor, B: Tensor | None = None, Z: Tensor | None = 
               activation_params: Any = None, auto_pad: str = "NOTSET", dilations: Any = None, group: int = 1,
               kernel_shape: Any = None, pads: Any = None, strides: Any = None) -> Tensor:
     made = Conv(X, W, B, auto_pad=auto_pad, dilations=dilations, group=group, pads=pads, strides=strides)
-    return _activated(activation, activation_params)(made if Z is None else made + Z)
+    return activated(activation, activation_params)(made if Z is None else made + Z)
 
 
 def _split_gelu(X: Tensor, bias: Tensor) -> Tensor:
@@ -104,6 +136,8 @@ ops(CONTRIBUTED,
     QuickGelu=lambda X, *, alpha=1.702: X * (X * alpha).sigmoid(),
     BiasSplitGelu=_split_gelu,
     Inverse=lambda X: X.inv(),
+    MatMulInteger16=lambda A, B: A.cast(dtypes.int32) @ B.cast(dtypes.int32),
+    UnfoldTensor=lambda input, *, dim=-1, size, step=1: input.unfold(dim, size, step),
     CDist=lambda A, B, *, metric="sqeuclidean": _distances(A, B, metric))
 
 
@@ -299,6 +333,27 @@ def RotaryEmbedding(input: Tensor, position_ids: Tensor, cos_cache: Tensor, sin_
 
 
 @op(domain=CONTRIBUTED)
+def MRotaryEmbedding(input: Tensor, position_ids: Tensor, cos_cache: Tensor, sin_cache: Tensor, *,
+                     mrope_section: Any, interleaved: int = 0, is_packed_batching: int = 0,
+                     mrope_layout: int = 0, num_heads: int = 0, rotary_embedding_dim: int = 0,
+                     scale: float = 1.0) -> Tensor:
+    """RotaryEmbedding by three positions of each item, `position_ids` (3, batch, length). `mrope_section`
+    says how many angles follow from each: one after another, or, with `mrope_layout`, in turns."""
+    size = (rotary_embedding_dim and num_heads and input.shape[-1] // num_heads) or 2 * cos_cache.shape[1]
+    x = _heads(input, input.shape[-1] // size) if input.ndim == 3 else input
+    which = np.repeat(np.arange(3), mrope_section)
+    if mrope_layout:
+        which = np.zeros(sum(mrope_section), np.int64)
+        for other in (1, 2):
+            which[other:3 * mrope_section[other]:3] = other
+    stream = Tensor(which.astype(np.int32), x.device, requires_grad=False)
+    angles = [cache[position_ids] for cache in (cos_cache, sin_cache)]  # (3, batch, length, size / 2)
+    cos, sin = ((stream == 0).where(a[0], (stream == 1).where(a[1], a[2])).unsqueeze(1) for a in angles)
+    made = _rotated(x, cos, sin, interleaved)
+    return _joined(made) if input.ndim == 3 else made
+
+
+@op(domain=CONTRIBUTED)
 def GroupQueryAttention(query: Tensor, key: Tensor | None, value: Tensor | None, past_key: Tensor | None,
                         past_value: Tensor | None, seqlens_k: Tensor, total_sequence_length: int,
                         cos_cache: Tensor | None = None, sin_cache: Tensor | None = None, *, num_heads: int,
@@ -419,11 +474,11 @@ def QLinearWhere(condition: Tensor, X: Tensor, x_scale: Tensor, x_zero_point: Te
     return _requantized(chosen, z_scale, z_zero_point, X)
 
 
-def _channels_first(x: Tensor) -> Tensor:
+def channels_first(x: Tensor) -> Tensor:
     return x.permute(0, x.ndim - 1, *range(1, x.ndim - 1))
 
 
-def _channels_last(x: Tensor) -> Tensor:
+def channels_last_again(x: Tensor) -> Tensor:
     return x.permute(0, *range(2, x.ndim), 1)
 
 
@@ -432,10 +487,10 @@ def _quantized_convolution(x: Tensor, x_scale: Tensor, x_zero_point: Tensor, w: 
                            B: Tensor | None = None, *, channels_last: int = 0, auto_pad: str = "NOTSET",
                            dilations: Any = None, group: int = 1, kernel_shape: Any = None, pads: Any = None,
                            strides: Any = None) -> Any:
-    made: Any = QLinearConv(_channels_first(x) if channels_last else x, x_scale, x_zero_point, w, w_scale,
+    made: Any = QLinearConv(channels_first(x) if channels_last else x, x_scale, x_zero_point, w, w_scale,
                             w_zero_point, y_scale, y_zero_point, B, auto_pad=auto_pad, dilations=dilations,
                             group=group, pads=pads, strides=strides)
-    return _channels_last(made) if channels_last else made
+    return channels_last_again(made) if channels_last else made
 
 
 ops(CONTRIBUTED, QLinearConv=_quantized_convolution)
@@ -444,7 +499,7 @@ ops(CONTRIBUTED, QLinearConv=_quantized_convolution)
 @op(domain=CONTRIBUTED)
 def NhwcMaxPool(x: Tensor, *, kernel_shape: Any, auto_pad: str = "NOTSET", ceil_mode: int = 0,
                 dilations: Any = None, pads: Any = None, strides: Any = None) -> Tensor:
-    return _channels_last(MaxPool(_channels_first(x), kernel_shape=kernel_shape, auto_pad=auto_pad,
+    return channels_last_again(MaxPool(channels_first(x), kernel_shape=kernel_shape, auto_pad=auto_pad,
                                   ceil_mode=ceil_mode, dilations=dilations, pads=pads, strides=strides))
 
 
@@ -455,10 +510,10 @@ def QLinearAveragePool(X: Tensor, x_scale: Tensor, x_zero_point: Tensor | None, 
                        pads: Any = None,
                        strides: Any = None) -> Items:
     x = DequantizeLinear(X, x_scale, x_zero_point)
-    x = _channels_first(x) if channels_last else x
+    x = channels_first(x) if channels_last else x
     made = AveragePool(x, kernel_shape=kernel_shape, auto_pad=auto_pad, ceil_mode=ceil_mode,
                        count_include_pad=count_include_pad, pads=pads, strides=strides)
-    made = _channels_last(made) if channels_last else made
+    made = channels_last_again(made) if channels_last else made
     return _requantized(made, y_scale, y_zero_point, X)
 
 
@@ -529,51 +584,3 @@ def QAttention(input: Tensor, weight: Tensor, bias: Tensor, input_scale: Tensor,
                                      weight_zero_point, bias)
     return _attention(projected.chunk(3, -1), mask_index, past, None, num_heads, mask_filter_value, scale,
                       unidirectional)
-
-
-def _unpacked(x: Tensor, bits: int) -> Tensor:
-    """Numbers of `bits` bits from bytes, the lowest bits first, along the last axis."""
-    shifts = Tensor(np.arange(0, 8, bits, dtype=np.uint8), x.device, requires_grad=False)
-    parts = (x.unsqueeze(-1) >> shifts) & ((1 << bits) - 1)
-    return parts.reshape(*x.shape[:-1], -1)
-
-
-@op(domain=CONTRIBUTED)
-def MatMulNBits(A: Tensor, B: Tensor, scales: Tensor, zero_points: Tensor | None = None,
-                g_idx: Tensor | None = None,
-                bias: Tensor | None = None, *, K: int, N: int, accuracy_level: int = 0, bits: int = 4,
-                block_size: int, weight_prepacked: int = 0) -> Tensor:
-    """A @ weights^T, of weights (N, K) in blocks of a few bits, with a scale and a zero point for each
-    block."""
-    if weight_prepacked or bits not in (2, 4, 8):
-        raise NotImplementedError(f"weights of {bits} bits, prepacked: {bool(weight_prepacked)}")
-    blocks = -(-K // block_size)
-    numbers = _unpacked(B.reshape(N, blocks, -1), bits).cast(A.dtype)
-    if zero_points is None:
-        zero: Any = 1 << (bits - 1)
-    elif zero_points.dtype is dtypes.uint8:
-        zero = _unpacked(zero_points.reshape(N, -1), bits)[:, :blocks].cast(A.dtype).unsqueeze(-1)
-    else:
-        zero = zero_points.reshape(N, blocks, 1)
-    weights = ((numbers - zero) * scales.reshape(N, blocks, 1)).reshape(N, -1)[:, :K]
-    made: Tensor = A @ weights.transpose()
-    return made if bias is None else made + bias
-
-
-@op(domain=CONTRIBUTED)
-def GatherBlockQuantized(data: Tensor, indices: Tensor, scales: Tensor, zero_points: Tensor | None = None, *,
-                         bits: int = 4, block_size: int = 128, gather_axis: int = 0,
-                         quantize_axis: int = 1) -> Tensor:
-    """Rows of a table whose numbers are packed in bytes, in blocks of a scale and a zero point each."""
-    if data.dtype is not dtypes.uint8 or gather_axis % data.ndim or not quantize_axis % data.ndim:
-        raise NotImplementedError(f"rows of {data.dtype.name} along axis {gather_axis}, in blocks along "
-                                  f"axis {quantize_axis}")
-    axis = quantize_axis % data.ndim + indices.ndim - 1
-    numbers, scale = _unpacked(data[indices], bits), scales[indices]
-    zero: Any = 1 << (bits - 1)
-    if zero_points is not None:
-        zero = _unpacked(zero_points[indices], bits).shrink_to(scale.shape).cast(scale.dtype)
-        zero = zero.repeat_interleave(block_size, axis).shrink_to(numbers.shape)
-    scale = scale.repeat_interleave(block_size, axis).shrink_to(numbers.shape)
-    rows: Tensor = (numbers.cast(scale.dtype) - zero) * scale
-    return rows

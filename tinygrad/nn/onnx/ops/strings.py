@@ -101,3 +101,31 @@ def TfIdfVectorizer(X: Array, *, max_gram_length: int, max_skip_count: int, min_
     made = counts if mode == "TF" else ((counts > 0) if mode == "IDF" else counts) * each
     made = made.astype(np.float32)
     return made.reshape(*X.shape[:-1], made.shape[1]) if X.ndim > 1 else made[0]
+
+
+def _turned(x: int, bits: int) -> int:
+    """A number of 32 bits turned left."""
+    return (x << bits | x >> (32 - bits)) & 0xFFFFFFFF
+
+
+def _murmur(data: bytes, seed: int) -> int:
+    """MurmurHash3_x86_32 of Austin Appleby: four bytes at a time, then what is left of them."""
+    made, whole = seed, len(data) // 4 * 4
+    for start in range(0, len(data), 4):
+        word = int.from_bytes(data[start:start + 4], "little") * 0xCC9E2D51 & 0xFFFFFFFF
+        made ^= _turned(word, 15) * 0x1B873593 & 0xFFFFFFFF
+        if start < whole:
+            made = _turned(made, 13) * 5 + 0xE6546B64 & 0xFFFFFFFF
+    made ^= len(data)
+    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
+        made = (made ^ made >> shift) * factor & 0xFFFFFFFF
+    return made ^ made >> 16
+
+
+@op(domain=CONTRIBUTED)
+def MurmurHash3(X: Array, *, positive: int = 1, seed: int = 0) -> Array:
+    """A number of 32 bits for each item, by the bytes of numbers or of UTF-8."""
+    items = [str(text).encode() for text in X.reshape(-1)] if X.dtype.kind == "O" else [
+        number.tobytes() for number in X.reshape(-1)]
+    made = np.array([_murmur(data, seed) for data in items], np.uint32).reshape(X.shape)
+    return made if positive else made.view(np.int32)

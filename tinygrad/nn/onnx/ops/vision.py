@@ -11,7 +11,7 @@ import numpy as np
 
 from tinygrad.dtype import dtypes
 from tinygrad.nn.onnx.ops.convolution import items_at, sample
-from tinygrad.nn.onnx.registry import op
+from tinygrad.nn.onnx.registry import CONTRIBUTED, Ints, op
 from tinygrad.nn.onnx.values import Array
 from tinygrad.tensor import Tensor
 
@@ -161,6 +161,23 @@ def _cells(low: Array, high: Array, cells: int, ratio: int, size: int, at_least_
     ok = np.broadcast_to(samples < taken[:, None, None], places.shape)
     inside = (places >= -1) & (places <= size)
     return np.clip(places, 0, size - 1).astype(np.float32), ok, inside
+
+
+@op(domain=CONTRIBUTED)
+def CropAndResize(X: Tensor, rois: Tensor, batch_indices: Tensor, crop_size: Ints, *, mode: str = "bilinear",
+                  extrapolation_value: float = 0.0) -> Tensor:
+    """Each region (y1, x1, y2, x2), where 1 is an image's last item, in `crop_size` samples from corner to
+    corner; one sample lies in the middle. Samples beyond the image have `extrapolation_value`."""
+    places, inside = [], []
+    for axis, (count, size) in enumerate(zip(crop_size, X.shape[2:], strict=True)):
+        low, high = rois[:, axis:axis + 1] * (size - 1), rois[:, axis + 2:axis + 3] * (size - 1)
+        share = np.arange(count) / (count - 1) if count > 1 else np.full(1, 0.5)
+        place = low + (high - low) * Tensor(share, X.device, dtype=X.dtype, requires_grad=False)
+        place = place.unsqueeze(2 - axis).expand(place.shape[0], *crop_size)
+        inside.append((place >= 0) & (place <= size - 1))
+        places.append((place + 0.5).floor() if mode == "nearest" else place)
+    found = items_at(X[batch_indices], places) if mode == "nearest" else sample(X[batch_indices], places)
+    return (inside[0] & inside[1]).unsqueeze(1).where(found, extrapolation_value)
 
 
 @op
