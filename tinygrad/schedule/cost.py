@@ -12,6 +12,7 @@ from math import fsum
 
 from tinygrad.codegen.indexing import loops_over
 from tinygrad.codegen.lower import value_at
+from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import prod
@@ -42,9 +43,9 @@ OPERATIONS = {
 }
 """As many others an operation is worth, where it is not one."""
 WIDE = 2.0
-"""As many of 4 bytes an operation of 8 bytes is worth: half as many items lie in a vector."""
-WIDE_SERIES = 4.0
-"""The same of a function that is a series, which has twice as many terms then."""
+"""As many of other operations one of float64 is worth: half as many items lie in a vector."""
+MORE_TERMS = 2.0
+"""As many terms more a function that is a series has in float64."""
 
 
 def closed_form_reduces(order: Iterable[UOp], reads: Mapping[UOp, bool]) -> frozenset[UOp]:
@@ -181,7 +182,7 @@ class Work:
         if cone is None:
             return MUCH
         # fsum: the same whatever the order in which a set has its items
-        return fsum(_operations(n) * min(1.0, n.numel / max(1, node.numel)) for n in cone)
+        return fsum(_operations(n, node) * min(1.0, n.numel / max(1, node.numel)) for n in cone)
 
     def reduces_below(self, node: UOp) -> list[UOp]:
         """The reduces that a value is made of, but not those that these are made of."""
@@ -205,10 +206,13 @@ class Work:
         return cones[root]
 
 
-def _operations(node: UOp) -> float:
-    """As many operations of 4 bytes an elementwise node is worth."""
-    wide = 1.0 if node.dtype.scalar.itemsize < 8 else WIDE_SERIES if node.op in Family.ELEMENTARY else WIDE
-    return OPERATIONS.get(node.op, 1.0) * wide
+def _operations(node: UOp, result: UOp) -> float:
+    """How many operations of the type of a `result` an elementwise node below it is worth."""
+    operations = OPERATIONS.get(node.op, 1.0)
+    if node.dtype.scalar is not dtypes.float64:
+        return operations
+    series = MORE_TERMS if node.op in Family.ELEMENTARY else 1.0
+    return operations * series * (1.0 if result.dtype.scalar is dtypes.float64 else WIDE)
 
 
 def _joined(cones: list[frozenset[UOp] | None], node: UOp) -> frozenset[UOp] | None:
