@@ -60,7 +60,7 @@ def main() -> None:
     args = parse(parser, layers=1, width=1, heads=1, context=1, batch=1, steps=1, every=1)
     if args.width % args.heads != 0 or args.batch % WORLD.size != 0:
         parser.error(f"--width takes a multiple of --heads {args.heads}, "
-                     f"--batch one of the {WORLD.size} processes")
+                     f"--batch one of the number of processes, {WORLD.size}")
     try:
         path = Path(args.text) if args.text else fetch(SHAKESPEARE, name="tinyshakespeare.txt")
         written = path.read_text(encoding="utf-8")
