@@ -3,12 +3,16 @@
     python3 examples/chat.py [model] [--system TEXT] [--temperature T] [--tokens N]
 
 The model is a GGUF file, a Hugging Face folder, or smollm2 for the installed package (the default). An empty
-line begins anew; the end of the input (Ctrl-D) ends.
+line begins anew, and so does a conversation that the model has no room for. Ctrl-C ends, and the end of the
+input (Ctrl-D).
 """
 from __future__ import annotations
 
 import argparse
 
+from options import parse
+
+from tinygrad.llm.generate import PromptTooLong
 from tinygrad.llm.language_model import LanguageModel
 from tinygrad.llm.sampling import Sampling
 
@@ -23,7 +27,7 @@ def main() -> None:
     parser.add_argument("--system", help="what the model is told first")
     parser.add_argument("--temperature", type=float, default=0.7, help="0 takes the likeliest (default: 0.7)")
     parser.add_argument("--tokens", type=int, default=512, help="of an answer, at most (default: 512)")
-    args = parser.parse_args()
+    args = parse(parser, tokens=1)
     try:
         model = LanguageModel(args.model)
         sampling = Sampling(temperature=args.temperature, top_p=0.95, tokens=args.tokens)
@@ -31,18 +35,23 @@ def main() -> None:
         parser.error(str(error))
     told = [{"role": "system", "content": args.system}] if args.system else []
     messages = list(told)
-    while True:
-        try:
+    try:
+        while True:
             line = input("> ")
-        except EOFError:
-            return
-        if not line:
-            messages = list(told)
-            continue
-        messages.append({"role": "user", "content": line})
-        answer = model.chat(messages, sampling, show)
+            if not line:
+                messages = list(told)
+                continue
+            messages.append({"role": "user", "content": line})
+            try:
+                answer = model.chat(messages, sampling, show)
+            except PromptTooLong as error:
+                print(f"{error}; what was said is forgotten")
+                messages = list(told)
+                continue
+            print()
+            messages.append({"role": "assistant", "content": answer.text})
+    except (EOFError, KeyboardInterrupt):
         print()
-        messages.append({"role": "assistant", "content": answer.text})
 
 
 if __name__ == "__main__":

@@ -5,16 +5,19 @@
 Each process computes its part of every batch; gradients are summed between them. Every `--every` steps the
 parameters and the optimizer's state are written to FOLDER, whose last checkpoint is whole at any time:
 `--resume` goes on from there, with another number of processes too. In one process, without mpirun, it is the
-same program. docs/several_machines.md says how a cluster starts it.
+same program. Ctrl-C ends all; docs/several_machines.md says how a cluster starts it.
 """
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from pathlib import Path
 
 import numpy as np
-from gpt import SHAKESPEARE, Array, Transformer, batches
+from gpt import SHAKESPEARE, Transformer, batches
+from options import parse
+from pieces import Array
 
 from tinygrad import Tensor, TinyJit, distributed
 from tinygrad.helpers import fetch
@@ -47,19 +50,26 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=128, help="default: 128")
     parser.add_argument("--heads", type=int, default=4, help="default: 4")
     parser.add_argument("--context", type=int, default=64, help="characters seen (default: 64)")
-    parser.add_argument("--batch", type=int, default=32, help="pieces of text of all processes together")
+    parser.add_argument("--batch", type=int, default=32, help="of all processes together (default: 32)")
     parser.add_argument("--steps", type=int, default=500, help="default: 500")
     parser.add_argument("--lr", type=float, default=2e-3, help="learning rate (default: 0.002)")
     parser.add_argument("--seed", type=int, default=0, help="default: 0")
-    parser.add_argument("--folder", type=Path, default=Path("checkpoints"), help="of checkpoints")
+    parser.add_argument("--folder", type=Path, default=Path("checkpoints"), help="default: checkpoints")
     parser.add_argument("--every", type=int, default=100, help="steps between checkpoints (default: 100)")
     parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint")
-    args = parser.parse_args()
-
-    path = Path(args.text) if args.text else fetch(SHAKESPEARE, name="tinyshakespeare.txt")
-    written = path.read_text(encoding="utf-8")
+    args = parse(parser, layers=1, width=1, heads=1, context=1, batch=1, steps=1, every=1)
+    if args.width % args.heads != 0 or args.batch % WORLD.size != 0:
+        parser.error(f"--width takes a multiple of --heads {args.heads}, "
+                     f"--batch one of the number of processes, {WORLD.size}")
+    try:
+        path = Path(args.text) if args.text else fetch(SHAKESPEARE, name="tinyshakespeare.txt")
+        written = path.read_text(encoding="utf-8")
+    except (OSError, RuntimeError, ValueError) as error:
+        parser.error(str(error))
     number = {c: i for i, c in enumerate(sorted(set(written)))}
     text: Array = np.array([number[c] for c in written], np.int32)
+    if len(text) <= args.context:
+        parser.error(f"{path} has {len(text)} characters, too few for --context {args.context}")
 
     Tensor.manual_seed(args.seed)
     model = Transformer(len(number), args.context, args.layers, args.width, args.heads)
@@ -92,4 +102,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit("interrupted: --resume goes on from the last checkpoint")

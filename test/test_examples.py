@@ -3,6 +3,7 @@ what it prints and saves is checked. Those that take libraries or models that ar
 skipped."""
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import subprocess
@@ -73,9 +74,29 @@ def test_an_autoencoder_says_more_than_the_mean_image(tmp_path: Path) -> None:
 def test_a_diffusion_model_learns_what_is_noise(tmp_path: Path) -> None:
     image = pytest.importorskip("PIL.Image", reason="the picture is written by Pillow")
     out = run("diffusion.py", "--steps", 60, "--batch", 8, "--draws", 3, "--out", tmp_path / "digits.png")
-    assert number(r"squared error (\S+) of", out) < 0.6
+    assert number(r"squared error (\S+) of v", out) < 0.6
     with image.open(tmp_path / "digits.png") as picture:
         assert picture.size == (672, 560)
+
+
+def test_a_transformer_learns_a_text_and_writes_its_words(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("to be, or not to be: that is the question.\n" * 80, encoding="utf-8")
+    out = run("gpt.py", tmp_path / "text.txt", "--layers", 1, "--width", 16, "--heads", 2, "--context", 8,
+              "--pieces", 30, "--steps", 200, "--lr", 0.01, "--length", 60, "--temperature", 0.5)
+    assert number(r"validation loss (\S+) nats", out) < 0.3 * number(r"a guess has (\S+)", out)
+    assert number(r"training text: (\d+) of", out) > 0.8 * number(r"training text: \d+ of (\d+)", out) > 0
+
+
+@pytest.mark.parametrize("text", ["", "a", "lll", "bad add: ada had a bad, bad dad.\n\nMad ad!"])
+def test_pieces_are_the_text_and_end_with_a_word(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    cut = importlib.import_module("pieces").cut
+    for most in (1, 16, 1000):
+        pieces, numbers = cut(text, most)
+        assert "".join(pieces[i] for i in numbers) == text
+        assert len(pieces) == len(set(pieces)) <= max(most, len(set(text)))
+        assert all(piece[1:].isalpha() or len(piece) == 1 for piece in pieces)
+    assert len(cut("to be or not to be", 1000)[1]) == 6
 
 
 def test_a_generator_comes_nearer_to_digits(tmp_path: Path) -> None:
