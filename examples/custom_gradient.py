@@ -103,8 +103,7 @@ def train(name: str, model: Network, steps: int, rng: np.random.Generator) -> fl
 
     with tqdm(total=steps, desc=name, unit="step") as bar:
         for _ in range(steps):
-            x, y = spirals(256, rng)
-            loss = step(Tensor(x), Tensor(y)).item()
+            loss = step(*map(Tensor, spirals(256, rng))).item()
             bar.set_postfix(loss=f"{loss:.3f}")
             bar.update()
     x, y = spirals(2000, np.random.default_rng(1))

@@ -63,8 +63,7 @@ class Network:
             x = x.avg_pool2d(2)
         x = self.middle(x, told)
         for block in self.up:
-            x = x.interpolate(skipped[-1].shape[2:], mode="nearest").cat(skipped.pop(), dim=1)
-            x = block(x, told)
+            x = block(x.interpolate(skipped[-1].shape[2:], mode="nearest").cat(skipped.pop(), dim=1), told)
         return self.last(x.silu()).reshape(-1, 2, 2, 14, 14).permute(0, 3, 1, 4, 2).reshape(-1, 1, 28, 28)
 
 

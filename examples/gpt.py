@@ -71,8 +71,7 @@ def train(model: Transformer, text: Array, steps: int, batch: int, context: int,
     @Tensor.train()
     def step(x: Tensor, y: Tensor) -> Tensor:
         optimizer.zero_grad()
-        loss = model(x).sparse_categorical_crossentropy(y)
-        loss.backward()
+        loss = model(x).sparse_categorical_crossentropy(y).backward()
         return loss.realize(*optimizer.schedule_step())
 
     losses = []

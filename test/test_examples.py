@@ -15,7 +15,7 @@ import pytest
 
 FOLDER = Path(__file__).parents[1] / "examples"
 PROGRAMS = sorted(path for path in FOLDER.glob("*.py") if "__main__" in path.read_text(encoding="utf-8"))
-LONGEST = 150
+LONGEST = 149
 """Lines of a program, at most: more is not read in one go."""
 
 
