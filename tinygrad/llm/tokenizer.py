@@ -176,8 +176,7 @@ def _from_gguf(metadata: Mapping[str, Any]) -> Tokenizer:
     inner.add_tokens([tokenizers.AddedToken(token, normalized=False, special=False)
                       for token, type in zip(tokens, types) if type == USER_DEFINED])
     ids = {name: _id(metadata, f"tokenizer.ggml.{name}_token_id", len(tokens))
-           for name in ("bos", "eos", "eot",
-                                                                                          "eom")}
+           for name in ("bos", "eos", "eot", "eom")}
     ends = {place for name, place in ids.items() if name != "bos" and place is not None}
     ends |= {tokens.index(token) for token in TURN_ENDS if token in named}
     template = metadata.get("tokenizer.chat_template")
