@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from tempfile import TemporaryFile
 from threading import Timer
 from typing import Any
 
@@ -31,10 +32,12 @@ class Child:
     """A running process. While it waits it uses no processor time."""
 
     def __init__(self, name: str, command: list[str], threads: int,
-                 variables: Mapping[str, str] | None = None, folder: Path = ROOT) -> None:
+                 variables: Mapping[str, str] | None = None, folder: Path = ROOT,
+                 is_quiet: bool = False) -> None:
         """`variables` of the environment are added to the parent's and to those that say how many threads
-        there are."""
+        there are. What one that `is_quiet` prints is shown where it dies, and only then."""
         self.name, self.command, self.folder = name, command, folder
+        self.printed = TemporaryFile("w+") if is_quiet else None  # noqa: SIM115
         self.environment = {**os.environ, **dict.fromkeys(THREAD_VARIABLES, str(threads)),
                             **(variables or {})}
         self.environment.pop("PYTHONDONTWRITEBYTECODE", None)  # what is installed has its byte code, too
@@ -43,7 +46,8 @@ class Child:
     def start(self) -> None:
         """Begin the process; one that has died may be begun again."""
         self.process = subprocess.Popen(self.command, cwd=self.folder, env=self.environment,
-                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
+                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.printed,
+                                        text=True, bufsize=1)
 
     def ask(self, **command: Any) -> dict[str, Any]:
         """The child's answer. Raises ChildError where it failed, died, or took longer than `PATIENCE`."""
@@ -59,11 +63,17 @@ class Child:
         finally:
             impatience.cancel()
         if not line:
-            raise ChildError(f"{self.name} has ended with status {self.process.wait()}")
+            raise ChildError(f"{self.name} has ended with status {self.process.wait()}{self._last_words()}")
         answer: dict[str, Any] = json.loads(line)
         if "error" in answer:
             raise ChildError(f"{self.name}: {answer['error']}")
         return answer
+
+    def _last_words(self) -> str:
+        if self.printed is None:
+            return ""
+        self.printed.seek(0)
+        return f":\n{self.printed.read()[-2000:]}"
 
     def close(self) -> None:
         """End the process: what has no more to answer ends by itself, or is ended."""

@@ -160,7 +160,7 @@ def run_language_models(rounds: int, threads: int, wanted: Sequence[str] | None 
         libraries = []
         for name in names:
             command = [sys.executable, "-m", "bench.language_models", name, str(threads)]
-            libraries.append(Child(name, command, threads))
+            libraries.append(Child(name, command, threads, is_quiet=True))
             stack.callback(libraries[-1].close)
             loads[name] = libraries[-1].ask(turn=None)["load"]
         for number in range(rounds + 1):

@@ -98,14 +98,14 @@ class LaneChooser(Chooser):
 
     def spoils_sums(self, r: UOp) -> bool:
         """True if lanes along `r` would make a loop that sums up something for each of them jump in memory,
-        and that is long and smooth enough for lanes of its own."""
+        where lanes along that loop, or another around it, would not."""
         for node in self.nest.toposort():
             if node.op is Ops.REDUCE and node.closed_ranges and r in node.ranges and not self.is_minor(node):
                 inside = node.src[0].toposort(stop=lambda n: n.op is Ops.REDUCE)
                 loads = [a for a in accesses_of(self.nest) if a.node in inside and r in a.ranges]
-                has_own = any(self.can_vector(own) and _is_smooth(own, loads)
-                              for own in node.closed_ranges)
-                if has_own and not _is_smooth(r, loads):
+                is_smooth_elsewhere = any(self.can_vector(other) and _is_smooth(other, loads)
+                                          for other in (*node.closed_ranges, *node.ranges))
+                if is_smooth_elsewhere and not _is_smooth(r, loads):
                     return True
         return False
 
