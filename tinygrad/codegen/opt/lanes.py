@@ -103,9 +103,8 @@ class LaneChooser(Chooser):
             if node.op is Ops.REDUCE and node.closed_ranges and r in node.ranges and not self.is_minor(node):
                 inside = node.src[0].toposort(stop=lambda n: n.op is Ops.REDUCE)
                 loads = [a for a in accesses_of(self.nest) if a.node in inside and r in a.ranges]
-                is_smooth_elsewhere = any(self.can_vector(other) and _is_smooth(other, loads)
-                                          for other in (*node.closed_ranges, *node.ranges))
-                if is_smooth_elsewhere and not _is_smooth(r, loads):
+                if not _is_smooth(r, loads) and any(_is_smooth(other, loads) and self.can_vector(other)
+                                                    for other in (*node.closed_ranges, *node.ranges)):
                     return True
         return False
 
@@ -154,7 +153,7 @@ class LaneChooser(Chooser):
         """Operations on values that change with `r`, of the kernel's body written down once."""
         values = (n for n in self.nest.toposort() if n.op in Family.ELEMENTWISE
                   and n.dtype.scalar is not dtypes.index and not n.dtype.is_bool and r in n.ranges)
-        return sum(FUNCTION_WORK if n.op in (Ops.EXP2, Ops.LOG2, Ops.SIN) else 1 for n in values)
+        return sum(FUNCTION_WORK if n.op in Family.ELEMENTARY else 1 for n in values)
 
     def two_rows_at_once(self) -> None:
         """The only sum's loop two iterations at a time (2.4 ms instead of 2.9 for a row times a 4096 x 4096

@@ -499,8 +499,9 @@ ops(CONTRIBUTED, QLinearConv=_quantized_convolution)
 @op(domain=CONTRIBUTED)
 def NhwcMaxPool(x: Tensor, *, kernel_shape: Any, auto_pad: str = "NOTSET", ceil_mode: int = 0,
                 dilations: Any = None, pads: Any = None, strides: Any = None) -> Tensor:
-    return channels_last_again(MaxPool(channels_first(x), kernel_shape=kernel_shape, auto_pad=auto_pad,
-                                  ceil_mode=ceil_mode, dilations=dilations, pads=pads, strides=strides))
+    made = MaxPool(channels_first(x), kernel_shape=kernel_shape, auto_pad=auto_pad, ceil_mode=ceil_mode,
+                   dilations=dilations, pads=pads, strides=strides)
+    return channels_last_again(made)
 
 
 @op(domain=CONTRIBUTED)

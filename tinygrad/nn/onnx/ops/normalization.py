@@ -102,7 +102,7 @@ def LRN(X: Tensor, *, size: int, alpha: float = 0.0001, beta: float = 0.75, bias
     before = (size - 1) // 2
     squares = X.square().pad([(0, 0), (before, size - 1 - before), *[(0, 0)] * (X.ndim - 2)])
     total = squares.unfold(1, size, 1).sum(-1) * (alpha / size) + bias
-    if beta == 0.75:  # every network's; the sum is no negative number, so roots will do
+    if beta == 0.75:  # every network's: by roots, which are NaN and infinite where the power is
         root = total.rsqrt()
         return X * (root * root.sqrt())
     return X / total.pow(beta)
