@@ -26,7 +26,7 @@ COSTLY: Final = 16
 numbers and whatever else is to be stored (CONTIGUOUS), exponentials, logarithms, sines."""
 PASSED_ON: Final = LEAF | WRITES | READS | COSTLY
 """What a node has because its sources have it, unless `FLAG_RULES` says otherwise."""
-COSTLY_OPS: Final = frozenset({Ops.CONTIGUOUS, Ops.EXP2, Ops.LOG2, Ops.SIN})
+COSTLY_OPS: Final = Family.ELEMENTARY | {Ops.CONTIGUOUS}
 """Operations of which an item takes longer to compute than to read."""
 
 

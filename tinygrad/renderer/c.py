@@ -306,7 +306,7 @@ class CWriter(CArithmetic, LaneReduction):
 
 CWriter.statements = {
     **dict.fromkeys((Ops.PARAM, Ops.VARIABLE, Ops.SCRATCH), CWriter.argument),
-    **dict.fromkeys(Family.ELEMENTWISE - {Ops.EXP2, Ops.LOG2, Ops.SIN}, CWriter.compute),
+    **dict.fromkeys(Family.ELEMENTWISE - Family.ELEMENTARY, CWriter.compute),
     Ops.CONST: CWriter.const,
     Ops.REGISTER: CWriter.register,
     Ops.SHARED: CWriter.shared,

@@ -500,7 +500,7 @@ def _scratch_bytes(node: UOp) -> int:
 
 STATEMENTS: dict[Ops, Callable[[LLVMWriter, UOp], None]] = {
     **dict.fromkeys((Ops.PARAM, Ops.VARIABLE, Ops.SCRATCH), LLVMWriter.argument),
-    **dict.fromkeys(Family.ELEMENTWISE - {Ops.EXP2, Ops.LOG2, Ops.SIN}, LLVMWriter.compute),
+    **dict.fromkeys(Family.ELEMENTWISE - Family.ELEMENTARY, LLVMWriter.compute),
     Ops.CALL: LLVMWriter.call_of,
     Ops.DP4A: LLVMWriter.byte_dot,
     Ops.CONST: LLVMWriter.const,

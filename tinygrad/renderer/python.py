@@ -229,7 +229,7 @@ def _literal(value: Any) -> str:
 
 _STATEMENTS: dict[Ops, Callable[[_Writer, UOp], None]] = {
     **dict.fromkeys((Ops.PARAM, Ops.VARIABLE, Ops.SCRATCH, Ops.SHARED, Ops.SPECIAL), _Writer.declared),
-    **dict.fromkeys(Family.ELEMENTWISE - {Ops.EXP2, Ops.LOG2, Ops.SIN}, _Writer.compute),
+    **dict.fromkeys(Family.ELEMENTWISE - Family.ELEMENTARY, _Writer.compute),
     Ops.CONST: _Writer.const,
     Ops.REGISTER: _Writer.register,
     Ops.RANGE: _Writer.open_loop,

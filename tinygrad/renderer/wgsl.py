@@ -439,7 +439,7 @@ class _Writer(CArithmetic):
 _Writer.statements = {
     **dict.fromkeys((Ops.PARAM, Ops.VARIABLE), _Writer.argument),
     **dict.fromkeys((Ops.SCRATCH, Ops.SHARED), _Writer.array),
-    **dict.fromkeys(Family.ELEMENTWISE - {Ops.EXP2, Ops.LOG2, Ops.SIN}, _Writer.compute),
+    **dict.fromkeys(Family.ELEMENTWISE - Family.ELEMENTARY, _Writer.compute),
     Ops.CONST: _Writer.const,
     Ops.REGISTER: _Writer.register,
     Ops.SPECIAL: _Writer.special,
