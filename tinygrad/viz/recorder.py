@@ -158,7 +158,7 @@ class Recorder(Observer):
             if before is after:
                 continue
             if not after.line:
-                after.line = before.line
+                mark(after, before.line)  # a rule may have made several nodes of one
             if local.scheduling:
                 local.original.setdefault(after, local.original.get(before, before))
 
