@@ -23,6 +23,7 @@ from tinygrad import Context, Tensor
 from tinygrad.codegen.lower import lower
 from tinygrad.codegen.opt.choose import choose_plan
 from tinygrad.codegen.opt.opts import (
+    Merge,
     Prefetch,
     Upcast,
     Vector,
@@ -180,11 +181,28 @@ def test_products_are_not_fused_where_no_instruction_does_it() -> None:
 
 
 def test_a_tile_that_overlaps_asks_for_the_next_one_too() -> None:
-    image = Tensor(np.ones((2, 64, 113, 57), np.float32)).realize()
+    image = Tensor(np.ones((2, 64, 41, 201), np.float32)).realize()
     weight = Tensor(np.ones((64, 64, 3, 3), np.float32)).realize()
     plan = choose_plan(nest_of(image.conv2d(weight, stride=2)), MACHINES["AVX2"].machine)
-    assert Upcast(3, 3) in plan.opts, "28 columns in tiles of 3"
+    assert Upcast(3, 3) in plan.opts, "100 columns in tiles of 3"
     assert any(isinstance(o, Prefetch) for o in plan.opts)
+
+
+@pytest.mark.parametrize("side, joined", [(7, True), (14, True), (57, False)])
+def test_pixels_of_small_images_are_one_range_of_rows(side: int, joined: bool) -> None:
+    image = Tensor(np.ones((1, 64, side + 2, side + 2), np.float32)).realize()
+    weight = Tensor(np.ones((64, 64, 3, 3), np.float32)).realize()
+    nest = nest_of(image.conv2d(weight))
+    plan = choose_plan(nest, MACHINES["AVX2"].machine)
+    assert (Merge(1, 2) in plan.opts) == joined
+    assert joined or Upcast(2, 3) in plan.opts, "57 columns in tiles of 3"
+
+
+@pytest.mark.parametrize("l2_bytes, tile", [(512 << 10, (2, 6)), (1 << 20, (4, 3))])
+def test_a_panel_leaves_room_in_the_cache_for_the_rows(l2_bytes: int, tile: tuple[int, int]) -> None:
+    machine = cores(vector_bytes=32, registers=16, l2_bytes=l2_bytes)
+    plan = choose_plan(nest_of(product(240, 2560, 256)), machine)
+    assert tuple(o.amount for o in plan.opts if isinstance(o, Upcast))[:2] == tile, "vectors, rows"
 
 
 def test_long_rows_that_are_read_in_order_are_left_to_the_processor() -> None:

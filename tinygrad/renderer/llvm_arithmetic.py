@@ -16,6 +16,7 @@ from tinygrad.renderer import llvm_functions as functions
 from tinygrad.renderer import same_in_every_lane
 from tinygrad.renderer.called_function import CalledFunction
 from tinygrad.renderer.llvm_functions import (
+    CALLED,
     HelperFunction,
     constant,
     mangled,
@@ -60,7 +61,7 @@ class LLVMArithmetic:
         """A call of one of `llvm_functions`."""
         self.functions[function.name] = function
         given = ", ".join(f"{argument_type} {a}" for a in arguments)
-        return self.emit(hint, f"call {function.result} @{function.name}({given})")
+        return self.emit(hint, f"call {function.convention}{function.result} @{function.name}({given})")
 
     def call_function(self, function: CalledFunction, argument: str) -> str:
         """A call of a function of the program, with what it calls itself."""
@@ -237,6 +238,5 @@ def written_function(function: CalledFunction) -> tuple[HelperFunction, dict[str
             values[node] = writer.elementwise(node, [values[s] for s in node.src])
     kind = value_type(function.body.dtype)
     lines = "\n".join([*writer.lines, f"ret {kind} {values[function.body]}"])
-    made = HelperFunction(f"{function.name}.{mangled(kind)}", kind, f"{kind} %x", lines,
-                          "noinline nounwind willreturn memory(none)")
+    made = HelperFunction(f"{function.name}.{mangled(kind)}", kind, f"{kind} %x", lines, CALLED)
     return made, writer.functions

@@ -10,6 +10,7 @@ place. Those of the program (CALL) are not.
 from __future__ import annotations
 
 import functools
+import platform
 import struct
 from collections.abc import Callable
 
@@ -91,6 +92,14 @@ def _number(scalar: DType, value: object) -> str:
 # --- functions -----------------------------------------------------------------------------------------
 
 
+CALLED = "noinline nounwind willreturn memory(none)"
+"""The attributes of a function that stays one."""
+_KNOWS_CONVENTION = frozenset({"x86_64", "amd64", "aarch64", "arm64"})
+KEEPS_REGISTERS = "preserve_allcc " if platform.machine().lower() in _KNOWS_CONVENTION else ""
+"""How such a function is called. Its caller may have a tile of accumulators in registers: LLVM kept one of
+twelve in memory all through their products, which took 1.5 times as long, to have room for the call after."""
+
+
 class HelperFunction:
     """A small function of one type: its name, what it returns, and the text that defines it."""
 
@@ -98,8 +107,10 @@ class HelperFunction:
                  attributes: str = "alwaysinline nounwind") -> None:
         self.name = name
         self.result = result
+        self.convention = KEEPS_REGISTERS if attributes == CALLED else ""
         lines = "\n".join(f"  {line.strip()}" for line in body.strip().splitlines())
-        self.text = f"define internal {result} @{name}({parameters}) {attributes} {{\n{lines}\n}}"
+        self.text = (f"define internal {self.convention}{result} @{name}({parameters}) {attributes} "
+                     f"{{\n{lines}\n}}")
 
 
 Maker = Callable[[int, int], HelperFunction]

@@ -19,7 +19,7 @@ from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.symbolic import linear_terms
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import prod
-from tinygrad.schedule.cost import LARGE_CONE
+from tinygrad.schedule.cost import LARGE_CONE, STORE_COST
 from tinygrad.schedule.layout import worth_ordering
 from tinygrad.schedule.node_summary import Access, Accesses, NodeSummary, operand_accesses
 from tinygrad.schedule.split import machine_of, runs_blocks
@@ -35,6 +35,12 @@ CACHED_ROW = 1 << 16
 loop over rows saves nothing for longer ones."""
 PANEL_BYTES = 4 << 20
 """What a contraction may read again for every tile of rows, from the L2 cache or the one behind it."""
+ROWS_OF_TILE = 8
+"""Rows that read it once."""
+UNPACKED = 0.3
+"""How much longer its products take than those of packed operands, where it is more than a quarter of the L2
+cache: for many columns the rows are better stored (normalised rows of 256 by 256 x 1024: 1.3 ms on two cores
+with 512 KB, stored 0.8)."""
 SCATTERED_LENGTH = 1024
 """Products of a sum below which an optimizer's update of a convolution's weights is a kernel of its own (with
 256, the gradient of 512 x 512 x 3 x 3 weights took 22.8 ms with its update and takes 12.9 without)."""
@@ -247,7 +253,7 @@ class FusionLegality:
         count = Counter(rows.values())
         return {use: row for use, row in rows.items() if count[row] > 1 or (
             summary.has_statistics and not use.group.runs_as_blocks
-            and self.contractions_have_columns(use.group))}
+            and self.contractions_take_rows(use.group, use.access))}
 
     # --- a reduce inside a kernel ---------------------------------------------------------------------------
 
@@ -312,7 +318,7 @@ class FusionLegality:
         rows = group.root_ranges.intersection(*(i.ranges for _, i in others))
         if len(main) > 1 or not rows or rows == group.root_ranges:
             return True
-        if any(not self.panels_fit(f, i, rows) for f, i in (*main, *others)):
+        if any(not self.panels_fit(group, f, i, rows) for f, i in (*main, *others)):
             return True
         return any(not (i.ranges <= group.root_ranges or self.is_row(group, f, i)) for f, i in others)
 
@@ -347,13 +353,21 @@ class FusionLegality:
                 return True
         return False
 
-    def panels_fit(self, summary: NodeSummary, access: Access, rows: frozenset[UOp]) -> bool:
-        """True if what a contraction reads again for every tile of `rows` stays in the cache."""
+    def panels_fit(self, group: FusionGroup, summary: NodeSummary, access: Access, rows: frozenset[UOp]
+                   ) -> bool:
+        """True if what a contraction reads again for every tile of `rows` stays in the cache, and costs less
+        than storing the rows and packing it would."""
         if summary.product is None or not summary.is_contraction:
             return True
+        many = not group.runs_as_blocks and prod(r.extent for r in rows) > ROWS_OF_TILE
+        near = machine_of(group.device).l2_bytes // 4 if many else PANEL_BYTES
         for operand in self.operands_at(summary, access):
-            count = prod(r.extent for r in operand.ranges - rows)
-            if not operand.ranges >= rows and count * summary.product.itemsize > PANEL_BYTES:
+            if operand.ranges >= rows:
+                continue
+            panel = operand.ranges - rows
+            size = prod(r.extent for r in panel) * summary.product.itemsize
+            columns = prod(r.extent for r in panel & group.root_ranges)
+            if size > PANEL_BYTES or (size > near and columns * UNPACKED > STORE_COST):
                 return False
         return True
 
@@ -458,11 +472,14 @@ class FusionLegality:
             return False
         if prod(r.extent for r in at[0].ranges & group.root_ranges) < MIN_PARALLEL:
             return False  # the loops of the rows would be too few to share out
-        return self.contractions_have_columns(group)
+        return self.contractions_take_rows(group, at[0])
 
-    def contractions_have_columns(self, group: FusionGroup) -> bool:
-        """True if the contractions of a kernel, for each of its items, need no panels."""
-        return all(self.has_columns(group, reduce, access) for reduce, access in group.reduces
+    def contractions_take_rows(self, group: FusionGroup, row: Access) -> bool:
+        """True if the contractions of a kernel, for each of its items, need no panels, and what they read
+        again for every tile of such rows fits the cache."""
+        rows = row.ranges & group.root_ranges
+        return all(self.has_columns(group, reduce, access) and self.panels_fit(group, reduce, access, rows)
+                   for reduce, access in group.reduces
                    if reduce.is_contraction and access.ranges >= group.root_ranges)
 
     def has_columns(self, group: FusionGroup, summary: NodeSummary, access: Access) -> bool:

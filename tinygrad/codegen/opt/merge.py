@@ -22,15 +22,27 @@ def mergeable_pair(nest: UOp) -> tuple[UOp, UOp] | None:
     return None
 
 
-def _can_merge(outer: UOp, inner: UOp, closers: list[UOp], uses: IndexUses) -> bool:
+def loop_around(nest: UOp, r: UOp) -> UOp | None:
+    """The range that `r` runs directly in, wherever either of them runs; None where there is none."""
+    closers = [n for n in nest.toposort() if n.closed_ranges]
+    pairs = (pair for n in closers for pair in zip(n.closed_ranges, n.closed_ranges[1:], strict=False))
+    return next((outer for outer, inner in pairs if inner is r and outer.arg[1] is r.arg[1]
+                 and _runs_directly_in(outer, r, closers)), None)
+
+
+def _runs_directly_in(outer: UOp, inner: UOp, closers: list[UOp]) -> bool:
     for closer in closers:
         closed = closer.closed_ranges
-        if (outer in closed) != (inner in closed):
+        if (outer in closed) != (inner in closed) or (outer in closer.ranges) != (inner in closer.ranges):
             return False
         if outer in closed and closed.index(inner) != closed.index(outer) + 1:
             return False
-        if (outer in closer.ranges) != (inner in closer.ranges):
-            return False
+    return True
+
+
+def _can_merge(outer: UOp, inner: UOp, closers: list[UOp], uses: IndexUses) -> bool:
+    if not _runs_directly_in(outer, inner, closers):
+        return False
     for steps, irregular in uses:
         if outer in irregular or inner in irregular:
             return False

@@ -7,7 +7,8 @@ side through all stages of the kernel.
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
 from tinygrad.codegen.contraction import Contraction, contraction_of
@@ -15,25 +16,38 @@ from tinygrad.codegen.opt.access import accesses_of
 from tinygrad.codegen.opt.chooser import tile_size
 from tinygrad.codegen.opt.lanes import JUMP_COST, LINE_ITEMS
 from tinygrad.codegen.opt.loops import operands
-from tinygrad.codegen.opt.opts import Swap, Upcast, Vector
+from tinygrad.codegen.opt.merge import loop_around
+from tinygrad.codegen.opt.opts import Merge, Swap, Upcast, Vector
 from tinygrad.codegen.opt.panels import MOST_VECTORS, STAGING_REUSE, PanelChooser
 from tinygrad.codegen.ranges import output_ranges
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ceildiv, prod, round_up
+from tinygrad.renderer.machine import Machine
 
 SCATTER_COST = 64.0
 """A store of lanes that do not lie side by side (a 4096 x 4096 result: 44 ms for its 1 M vectors)."""
 WORTH_OF_VECTORS = {1: 0.7, 2: 0.99, 3: 0.9}
 """The speed of a tile so many vectors wide, against one of four (matmuls of 777 and 997)."""
-FILL = {1: 50.0, 2: 31.0, 3: 24.0, 4: 20.0}
-"""Products in whose time an item of a panel is copied from rows of so many vectors (64 x 4096 x 4096 at 163
-GFLOP/s in tiles of four vectors and 144 of two, where no panel is filled 215)."""
+FILL, FILL_OF_RUN = 12.0, 2400.0
+"""Products in whose time an item of a panel is copied: as many, and as many for each byte of the run that a
+row gives it (64 x 4096 x 4096 at 163 GFLOP/s in tiles of four vectors of 64 bytes and 144 of two, where no
+panel is filled 215; of vectors of 32 bytes at 112 and 101)."""
 TURNED_FILL = 20.0
 """The same where whole rows are loaded and transposed."""
+PANEL_SHARE = 1 / 2
+"""Of the L2 cache, that a panel may fill. Rows pass through the rest, and a panel that they push out comes
+from the cache behind it for each tile of rows (512 KB, products of 2,304 in tiles of 4 vectors by 3 rows: 67
+GFLOP/s on a core; of 2 by 6: 90)."""
+L3_BYTES = 18
+"""What one core reads of that cache in a cycle, in which it multiplies two vectors."""
 LATENCY = 10
 """Accumulators with which no multiply-add waits for the one before it: 4 cycles, two of them a cycle, and
 some for what delays one."""
+JOINED_GAIN = 1.03
+"""From which on two ranges become one for the rows of tiles."""
+SEVERAL_PLACES = 128
+"""Products for which it pays to find where each row of a tile begins, by a division."""
 PIXEL_COST = 0.25
 """Lanes along one of several ranges of an operand (an image's columns) where the other operand has but one
 (the channels): its neighbours in the graph would have to follow that layout."""
@@ -41,6 +55,49 @@ LINE_COST = 0.5
 """A cache line fetched for the few items that the rows of a tile use of it, in the same units."""
 _PANEL_ORDER = {RangeKind.LOOP: 0, RangeKind.UNROLL: 1, RangeKind.VECTOR: 2}
 """A panel lies in memory as its contraction walks it: tiles, then products, then the vectors of a tile."""
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """Tiles of accumulators that stand side by side: what is said of them before their size is chosen."""
+
+    machine: Machine
+    count: int
+    """vectors along the lanes"""
+    filling: tuple[float, ...]
+    """what filling the panels of tiles of one, two and more vectors takes, against 1 for the products"""
+    panel: int = 0
+    """the bytes of a panel that is a vector wide, 0 where there are none"""
+
+    def vectors(self, rows: int) -> int:
+        """How many vectors wide the best tile of a range of so many rows is."""
+        return max(range(1, len(self.filling) + 1), key=lambda size: (self.worth(size, rows), size))
+
+    def worth(self, size: int, rows: int) -> float:
+        """The speed of tiles `size` vectors wide: where their panel lies, and what is done in vain by the
+        last tile, by the last of the `rows` and by threads. They share out the tiles, or the rows, for which
+        each of them fills all panels."""
+        threads = self.machine.threads if self.machine.has_threads else 1
+        tiles, fill = ceildiv(self.count, size), self.filling[size - 1]
+        height = tile_size(rows, most_rows(self.machine, size))
+        busy = tiles / round_up(tiles, threads) / (1 + fill), 1 / (1 + threads * fill)
+        used = self.count / (tiles * size) * rows / round_up(rows, height)
+        hidden = min(1.0, size * height / LATENCY)
+        near = self.panel * size <= PANEL_SHARE * self.machine.l2_bytes
+        fed = 1.0 if near else min(1.0, L3_BYTES * height / (2 * self.machine.vector_bytes))
+        return WORTH_OF_VECTORS.get(size, 1.0) * used * max(busy) * hidden * fed
+
+
+def most_accumulators(machine: Machine) -> int:
+    """Three quarters of the registers. The others hold the operands of a tile's short side, and some of its
+    long side, which is walked: LLVM loads a few of them ahead (of 32 registers 12 x 2 fit, 13 x 2 spill;
+    4 x 3 fit 16)."""
+    return machine.registers * 3 // 4
+
+
+def most_rows(machine: Machine, vectors: int) -> int:
+    """Rows of a tile so many vectors wide whose accumulators and operands fit the registers."""
+    return max(1, most_accumulators(machine) // vectors)
 
 
 class TileChooser(PanelChooser):
@@ -97,12 +154,15 @@ class TileChooser(PanelChooser):
         """Items of memory that an operand is made from."""
         return sum(int(n.arg[1]) for n in operand.toposort() if n.op is Ops.PARAM)
 
-    def panel_fits(self, contraction: Contraction, lane: UOp, width: int) -> bool:
-        """True if one vector's worth of the operand, over the whole reduce, stays near: twice the L2
-        cache."""
+    def panel_bytes(self, contraction: Contraction, lane: UOp, width: int) -> int:
+        """Of the operand of `lane`, `width` items wide, over the whole reduce."""
         operand = self.operand_with(contraction, lane)
         items = int(prod(r.extent for r in contraction.reduce.closed_ranges if r in operand.ranges))
-        return items * width * contraction.reduce.dtype.itemsize <= 2 * self.machine.l2_bytes
+        return items * width * contraction.reduce.dtype.itemsize
+
+    def panel_fits(self, contraction: Contraction, lane: UOp, width: int) -> bool:
+        """True if one vector's worth of the operand stays near: twice the L2 cache."""
+        return self.panel_bytes(contraction, lane, width) <= 2 * self.machine.l2_bytes
 
     def outer_cost(self, contraction: Contraction, lane: UOp) -> float:
         """Cost of a multiply-add with lanes along the output range `lane`, against 1 for a scalar one."""
@@ -150,8 +210,7 @@ class TileChooser(PanelChooser):
     def tile_outer(self, contraction: Contraction, lane: UOp) -> None:
         """Lanes along an output range: vectors of one operand times single items of the other."""
         width = self.width(lane)
-        lane_side = contraction.left if lane in contraction.left else contraction.right
-        other = contraction.right if lane in contraction.left else contraction.left
+        lane_side, other = self.sides_with(contraction, lane)
         operand = self.operand_with(contraction, lane)
         factors = contraction.factors
         which = factors.index(operand)
@@ -171,28 +230,25 @@ class TileChooser(PanelChooser):
         vectors = min(MOST_VECTORS, ceildiv(lane.extent, width))
         while vectors > 1 and stage and not self.panel_fits(contraction, lane, width * vectors):
             vectors -= 1
-        row = max(other, key=lambda r: (self.row_rank(r), r.arg[0]))
+        tiles = self.tiles_of(contraction, lane, vectors, jumps) if stage else \
+            Tiles(self.machine, ceildiv(lane.extent, width), (0.0,) * vectors)
+        row = self.row_of_tiles(contraction, other, tiles)
         before = self.identities()
         outer = self.outer_after(Vector(lane.arg[0], width))
         lane_now = next(r for r in self.ranges() if r.arg[1] is RangeKind.VECTOR and r.arg[0] not in before)
         staged = [lane_now.arg[0]]
-        if outer is not None and vectors > 1:
-            reuse = self.staging_reuse(contraction, lane)
-            filling = {n: (TURNED_FILL if jumps else FILL[n]) / reuse if stage else 0.0 for n in FILL}
-            size = self.vectors_of_tile(ceildiv(lane.extent, width), vectors, row.extent, filling)
-            if size > 1:
-                before = self.identities()
-                outer = self.outer_after(Upcast(outer, size))
-                staged.insert(0, next(r.arg[0] for r in self.ranges()
-                                      if r.arg[1] is RangeKind.UNROLL and r.arg[0] not in before))
-        else:
-            size = 1
+        size = tiles.vectors(row.extent) if outer is not None and vectors > 1 else 1
+        if size > 1:
+            before = self.identities()
+            outer = self.outer_after(Upcast(outer, size))
+            staged.insert(0, next(r.arg[0] for r in self.ranges()
+                                  if r.arg[1] is RangeKind.UNROLL and r.arg[0] not in before))
         if size == 1 and len(lane_side) > 1:
             second = max((r for r in lane_side if r is not lane), key=lambda r: r.extent)
             size = tile_size(second.extent, 3)
             if size > 1:
                 self.take(Upcast(second.arg[0], size))
-        rows = tile_size(row.extent, self.most_rows(max(1, size)))
+        rows = tile_size(row.extent, most_rows(self.machine, max(1, size)))
         self.note("a tile of accumulators", rows=rows, vectors=size, registers=self.machine.registers,
                   uses_of_a_staged_item=self.staging_reuse(contraction, lane), staged=bool(stage))
         if rows > 1:
@@ -201,37 +257,41 @@ class TileChooser(PanelChooser):
             self.fill_by_vectors()
             self.enclose_with(self.ranges_of_staging(outer))
 
-    def vectors_of_tile(self, count: int, most: int, rows: int, filling: Mapping[int, float]) -> int:
-        """How many of `count` vectors stand side by side in a tile: by its speed, and what is done in vain by
-        the last tile, by the last of the `rows` and by threads. They share out the tiles, or the rows, for
-        which each of them fills all panels; `filling` is what these take for as many vectors, against 1 for
-        the products."""
-        threads = self.machine.threads if self.machine.has_threads else 1
+    def sides_with(self, contraction: Contraction, lane: UOp) -> tuple[frozenset[UOp], frozenset[UOp]]:
+        """The ranges of the operand of `lane`, and those of the other."""
+        sides = contraction.left, contraction.right
+        return sides if lane in contraction.left else sides[::-1]
 
-        def worth(size: int) -> tuple[float, int]:
-            tiles = ceildiv(count, size)
-            height = tile_size(rows, self.most_rows(size))
-            busy = tiles / round_up(tiles, threads) / (1 + filling[size]), \
-                1 / (1 + threads * filling[size])
-            used = count / (tiles * size) * rows / round_up(rows, height)
-            hidden = min(1.0, size * height / LATENCY)
-            return WORTH_OF_VECTORS.get(size, 1.0) * used * max(busy) * hidden, size
+    def tiles_of(self, contraction: Contraction, lane: UOp, vectors: int, jumps: bool) -> Tiles:
+        """Tiles up to so many vectors wide that read panels, which are filled for them."""
+        width, reuse = self.width(lane), self.staging_reuse(contraction, lane)
+        run = width * contraction.reduce.dtype.itemsize
+        fills = (TURNED_FILL if jumps else FILL + FILL_OF_RUN / (n * run) for n in range(1, vectors + 1))
+        return Tiles(self.machine, ceildiv(lane.extent, width), tuple(fill / reuse for fill in fills),
+                     self.panel_bytes(contraction, lane, width))
 
-        return max(range(1, min(most, count) + 1), key=worth)
+    def row_of_tiles(self, contraction: Contraction, other: frozenset[UOp], tiles: Tiles) -> UOp:
+        """The range of the other operand that goes into tiles: with the one around it as a single range where
+        tiles of it alone would leave many of their rows empty (7 x 7 pixels as 49)."""
+        row = max(other, key=lambda r: (self.row_rank(r), r.arg[0]))
+        around = loop_around(self.nest, row)
+        products = prod(r.extent for r in contraction.reduce.closed_ranges)
+        if around not in other or products < SEVERAL_PLACES:
+            return row
+        together = int(around.extent * row.extent)
+        alone, joined = (tiles.worth(tiles.vectors(rows), rows) for rows in (row.extent, together))
+        self.note("rows of tiles", alone=alone, with_the_loop_around=joined)
+        if joined < JOINED_GAIN * alone:
+            return row
+        return self.new_ranges(Merge(around.arg[0], row.arg[0]))[-1]
 
     def most_rows(self, vectors: int) -> int:
         """Rows of a tile so many vectors wide whose accumulators and operands fit the registers."""
-        return max(1, self.most_accumulators() // vectors)
+        return most_rows(self.machine, vectors)
 
     def most_vectors(self, rows: int) -> int:
         """Vectors beside so many rows that fit the registers too."""
-        return max(1, min(MOST_VECTORS, self.most_accumulators() // rows))
-
-    def most_accumulators(self) -> int:
-        """Three quarters of the registers. The others hold the operands of a tile's short side, and some of
-        its long side, which is walked: LLVM loads a few of them ahead (of 32 registers 12 x 2 fit, 13 x 2
-        spill; 4 x 3 fit 16)."""
-        return self.machine.registers * 3 // 4
+        return max(1, min(MOST_VECTORS, most_accumulators(self.machine) // rows))
 
     def walk_smoothly(self, contraction: Contraction, single: UOp) -> None:
         """Order the reduce so that the operand read item by item is walked with its smallest steps
