@@ -238,7 +238,7 @@ class TileChooser(PanelChooser):
         lane_now = next(r for r in self.ranges() if r.arg[1] is RangeKind.VECTOR and r.arg[0] not in before)
         staged = [lane_now.arg[0]]
         size = tiles.vectors(row.extent) if outer is not None and vectors > 1 else 1
-        if size > 1:
+        if outer is not None and size > 1:
             before = self.identities()
             outer = self.outer_after(Upcast(outer, size))
             staged.insert(0, next(r.arg[0] for r in self.ranges()
