@@ -33,6 +33,7 @@ from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
 from tinygrad.renderer.llvm import LLVMRenderer
 from tinygrad.renderer.machine import cores
+from tinygrad.tensor import Tensor
 
 LANES = (1, 3, 4, 16)
 
@@ -400,3 +401,16 @@ def test_bitcasts_keep_the_bits(lanes: int) -> None:
 
         found = elementwise(bitcast, [values], [source], lanes)
         np.testing.assert_array_equal(found.view(np.uint8), values.view(np.uint8))
+
+
+@pytest.mark.parametrize("rows, columns", [(36, 16), (30, 40), (7, 16)])
+@pytest.mark.parametrize("kind", ["float32", "float64"])
+def test_called_functions_leave_a_tile_of_accumulators_alone(rows: int, columns: int, kind: str) -> None:
+    """A function of single numbers (of each row) and one of vectors, called beside the tile's registers."""
+    generator = np.random.default_rng(0)
+    a, b, s, t = (generator.standard_normal(shape).astype(kind)
+                  for shape in ((rows, 64), (64, columns), (rows, 1), (rows, columns)))
+    x, w, by_row, each = (Tensor(array).realize() for array in (a, b, s, t))
+    product, ones = a @ b, np.ones(1, kind)
+    np.testing.assert_allclose((x @ w * by_row.sigmoid()).numpy(), product / (ones + np.exp(-s)), 1e-4, 1e-5)
+    np.testing.assert_allclose((x @ w * each.sigmoid()).numpy(), product / (ones + np.exp(-t)), 1e-4, 1e-5)

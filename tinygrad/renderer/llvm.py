@@ -23,6 +23,7 @@ from tinygrad.graph.uop import UOp
 from tinygrad.helpers import round_up
 from tinygrad.renderer import SCRATCH_ALIGNMENT, Native, Renderer
 from tinygrad.renderer.lanes import LaneReduction
+from tinygrad.renderer.llvm_arithmetic import YMM_BYTES
 from tinygrad.renderer.llvm_byte_dots import (
     MOST_HALF,
     PAIRS,
@@ -72,7 +73,8 @@ class LLVMRenderer(Renderer):
 
     def render(self, name: str, program: list[UOp]) -> str:
         self.check(name, program)
-        return LLVMWriter(name, program, self.has_vnni, self.has_pairs).module()
+        has_ymm = self.machine.vector_bytes == YMM_BYTES
+        return LLVMWriter(name, program, self.has_vnni, self.has_pairs, has_ymm).module()
 
     @property
     def native(self) -> Native:
@@ -100,8 +102,8 @@ class LLVMWriter(TileStatements, LaneReduction):
     """Writes one kernel, statement by statement. `values` has the operand that each node now is."""
 
     def __init__(self, name: str, program: list[UOp], has_vnni: bool = False,
-                 has_pairs: bool = False) -> None:
-        super().__init__()
+                 has_pairs: bool = False, has_ymm: bool = False) -> None:
+        super().__init__(has_ymm)
         self.has_vnni, self.has_pairs = has_vnni, has_pairs
         self.summed_in_halves = dots_summed_in_halves(program) if has_pairs and not has_vnni else frozenset()
         self.halves: dict[UOp, tuple[str, str]] = {}

@@ -17,6 +17,7 @@ from tinygrad.renderer import same_in_every_lane
 from tinygrad.renderer.called_function import CalledFunction
 from tinygrad.renderer.llvm_functions import (
     CALLED,
+    KEEPS_REGISTERS,
     HelperFunction,
     constant,
     mangled,
@@ -26,6 +27,7 @@ from tinygrad.renderer.llvm_functions import (
 )
 from tinygrad.renderer.machine import NARROW_FLOATS
 
+YMM_BYTES = 32
 _BITWISE = {Ops.AND: "and", Ops.OR: "or", Ops.XOR: "xor"}
 _INSTRUCTIONS: dict[str, dict[Ops, str]] = {
     "float": {Ops.ADD: "fadd", Ops.SUB: "fsub", Ops.MUL: "fmul", Ops.FDIV: "fdiv", Ops.NEG: "fneg"},
@@ -39,7 +41,8 @@ _KEEPS_NOT_NEGATIVE = frozenset({Ops.VECTORIZE, Ops.ADD, Ops.MUL, Ops.IDIV, Ops.
 class LLVMArithmetic:
     """Writes instructions on values into `lines`, and remembers which functions they call."""
 
-    def __init__(self) -> None:
+    def __init__(self, has_ymm: bool = False) -> None:
+        self.has_ymm = has_ymm
         self.lines: list[str] = []
         self.functions: dict[str, HelperFunction] = {}
         self.number = 0
@@ -65,7 +68,7 @@ class LLVMArithmetic:
 
     def call_function(self, function: CalledFunction, argument: str) -> str:
         """A call of a function of the program, with what it calls itself."""
-        made, helpers = written_function(function)
+        made, helpers = written_function(function, self.has_ymm)
         self.functions.update(helpers)
         return self.call("v", made, made.result, argument)
 
@@ -227,8 +230,14 @@ class LLVMArithmetic:
 
 
 @cache
-def written_function(function: CalledFunction) -> tuple[HelperFunction, dict[str, HelperFunction]]:
-    """A function of a program, and the helpers that it calls."""
+def written_function(function: CalledFunction, has_ymm: bool
+                     ) -> tuple[HelperFunction, dict[str, HelperFunction]]:
+    """A function of a program, and the helpers that it calls.
+
+    It leaves its caller's registers alone where it takes and returns one that is as wide as they are (ymm).
+    Before a call without such an argument LLVM clears the upper halves of them all, and of a result in two
+    registers the second would be restored.
+    """
     writer = LLVMArithmetic()
     values = {function.parameter: "%x"}
     for node in function.body.toposort():
@@ -238,5 +247,6 @@ def written_function(function: CalledFunction) -> tuple[HelperFunction, dict[str
             values[node] = writer.elementwise(node, [values[s] for s in node.src])
     kind = value_type(function.body.dtype)
     lines = "\n".join([*writer.lines, f"ret {kind} {values[function.body]}"])
-    made = HelperFunction(f"{function.name}.{mangled(kind)}", kind, f"{kind} %x", lines, CALLED)
+    convention = KEEPS_REGISTERS if has_ymm and function.body.dtype.itemsize == YMM_BYTES else ""
+    made = HelperFunction(f"{function.name}.{mangled(kind)}", kind, f"{kind} %x", lines, CALLED, convention)
     return made, writer.functions

@@ -10,7 +10,6 @@ place. Those of the program (CALL) are not.
 from __future__ import annotations
 
 import functools
-import platform
 import struct
 from collections.abc import Callable
 
@@ -94,20 +93,20 @@ def _number(scalar: DType, value: object) -> str:
 
 CALLED = "noinline nounwind willreturn memory(none)"
 """The attributes of a function that stays one."""
-_KNOWS_CONVENTION = frozenset({"x86_64", "amd64", "aarch64", "arm64"})
-KEEPS_REGISTERS = "preserve_allcc " if platform.machine().lower() in _KNOWS_CONVENTION else ""
-"""How such a function is called. Its caller may have a tile of accumulators in registers: LLVM kept one of
-twelve in memory all through their products, which took 1.5 times as long, to have room for the call after."""
+KEEPS_REGISTERS = "preserve_allcc "
+"""How one is called that leaves the registers of its caller as they are. That may have a tile of accumulators
+in them: LLVM kept one of twelve in memory all through their products, which took 1.5 times as long, to have
+room for a call after them."""
 
 
 class HelperFunction:
     """A small function of one type: its name, what it returns, and the text that defines it."""
 
     def __init__(self, name: str, result: str, parameters: str, body: str,
-                 attributes: str = "alwaysinline nounwind") -> None:
+                 attributes: str = "alwaysinline nounwind", convention: str = "") -> None:
         self.name = name
         self.result = result
-        self.convention = KEEPS_REGISTERS if attributes == CALLED else ""
+        self.convention = convention
         lines = "\n".join(f"  {line.strip()}" for line in body.strip().splitlines())
         self.text = (f"define internal {self.convention}{result} @{name}({parameters}) {attributes} "
                      f"{{\n{lines}\n}}")
