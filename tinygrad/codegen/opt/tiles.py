@@ -58,7 +58,7 @@ _PANEL_ORDER = {RangeKind.LOOP: 0, RangeKind.UNROLL: 1, RangeKind.VECTOR: 2}
 
 
 @dataclass(frozen=True)
-class Tiles:
+class TileChoice:
     """Tiles of accumulators that stand side by side: what is said of them before their size is chosen."""
 
     machine: Machine
@@ -231,7 +231,7 @@ class TileChooser(PanelChooser):
         while vectors > 1 and stage and not self.panel_fits(contraction, lane, width * vectors):
             vectors -= 1
         tiles = self.tiles_of(contraction, lane, vectors, jumps) if stage else \
-            Tiles(self.machine, ceildiv(lane.extent, width), (0.0,) * vectors)
+            TileChoice(self.machine, ceildiv(lane.extent, width), (0.0,) * vectors)
         row = self.row_of_tiles(contraction, other, tiles)
         before = self.identities()
         outer = self.outer_after(Vector(lane.arg[0], width))
@@ -262,15 +262,15 @@ class TileChooser(PanelChooser):
         sides = contraction.left, contraction.right
         return sides if lane in contraction.left else sides[::-1]
 
-    def tiles_of(self, contraction: Contraction, lane: UOp, vectors: int, jumps: bool) -> Tiles:
+    def tiles_of(self, contraction: Contraction, lane: UOp, vectors: int, jumps: bool) -> TileChoice:
         """Tiles up to so many vectors wide that read panels, which are filled for them."""
         width, reuse = self.width(lane), self.staging_reuse(contraction, lane)
         run = width * contraction.reduce.dtype.itemsize
         fills = (TURNED_FILL if jumps else FILL + FILL_OF_RUN / (n * run) for n in range(1, vectors + 1))
-        return Tiles(self.machine, ceildiv(lane.extent, width), tuple(fill / reuse for fill in fills),
+        return TileChoice(self.machine, ceildiv(lane.extent, width), tuple(fill / reuse for fill in fills),
                      self.panel_bytes(contraction, lane, width))
 
-    def row_of_tiles(self, contraction: Contraction, other: frozenset[UOp], tiles: Tiles) -> UOp:
+    def row_of_tiles(self, contraction: Contraction, other: frozenset[UOp], tiles: TileChoice) -> UOp:
         """The range of the other operand that goes into tiles: with the one around it as a single range where
         tiles of it alone would leave many of their rows empty (7 x 7 pixels as 49)."""
         row = max(other, key=lambda r: (self.row_rank(r), r.arg[0]))
