@@ -19,12 +19,13 @@ from kernel_cases import (
 )
 from kernel_cases import fresh_kernels as fresh_kernels
 
-from tinygrad import Context, Tensor
+from tinygrad import Context, Tensor, Variable
 from tinygrad.codegen.lower import lower
 from tinygrad.codegen.opt.choose import choose_plan
 from tinygrad.codegen.opt.opts import (
     Merge,
     Prefetch,
+    Tighten,
     Upcast,
     Vector,
 )
@@ -196,6 +197,14 @@ def test_pixels_of_small_images_are_one_range_of_rows(side: int, joined: bool) -
     plan = choose_plan(nest, MACHINES["AVX2"].machine)
     assert (Merge(1, 2) in plan.opts) == joined
     assert joined or Upcast(2, 3) in plan.opts, "57 columns in tiles of 3"
+
+
+def test_rows_whose_number_varies_are_no_part_of_a_range_of_two() -> None:
+    x = Tensor(np.ones((5, 7, 192), np.float32)).realize()
+    weight = Tensor(np.ones((192, 64), np.float32)).realize()
+    for count, joined in ((7, True), (Variable("n", 1, 7).bind(5), False)):
+        plan = choose_plan(nest_of(x[:, :count] @ weight), MACHINES["AVX2"].machine)
+        assert (Merge(0, 1) in plan.opts, Tighten() in plan.opts) == (joined, not joined)
 
 
 @pytest.mark.parametrize("l2_bytes, tile", [(512 << 10, (2, 6)), (1 << 20, (4, 3))])

@@ -15,6 +15,7 @@ from tinygrad.codegen.contraction import Contraction, contraction_of
 from tinygrad.codegen.opt.access import accesses_of
 from tinygrad.codegen.opt.chooser import tile_size
 from tinygrad.codegen.opt.lanes import JUMP_COST, LINE_ITEMS
+from tinygrad.codegen.opt.loop_bounds import has_loose_bounds
 from tinygrad.codegen.opt.loops import operands
 from tinygrad.codegen.opt.merge import loop_around
 from tinygrad.codegen.opt.opts import Merge, Swap, Upcast, Vector
@@ -276,8 +277,8 @@ class TileChooser(PanelChooser):
         row = max(other, key=lambda r: (self.row_rank(r), r.arg[0]))
         around = loop_around(self.nest, row)
         products = prod(r.extent for r in contraction.reduce.closed_ranges)
-        if around not in other or products < SEVERAL_PLACES:
-            return row
+        if around not in other or products < SEVERAL_PLACES or has_loose_bounds(self.nest):
+            return row  # of a range made of two, nobody could tell where it may end
         together = int(around.extent * row.extent)
         alone, joined = (tiles.worth(tiles.vectors(rows), rows) for rows in (row.extent, together))
         self.note("rows of tiles", alone=alone, with_the_loop_around=joined)
