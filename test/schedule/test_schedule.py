@@ -495,3 +495,18 @@ def test_large_maximum_runs_in_two_steps() -> None:
 def test_large_reductions_of_integers_are_exact() -> None:
     x = np.random.default_rng(0).integers(-100, 100, 1 << 20).astype(np.int32)
     assert held(x).sum().item() == int(x.sum())
+
+
+@pytest.mark.parametrize("rows, columns, kernels_made", [(64, 4096, 2), (64, 64, 1), (1, 4096, 1)])
+def test_normalised_rows_are_stored_for_many_columns_that_many_tiles_read(rows: int, columns: int,
+                                                                          kernels_made: int) -> None:
+    """Then the product is one of two loads, which packs; few rows read their columns once."""
+    x, weight = normal(rows, 512), normal(512, columns, seed=1)
+    items = (held(x).layernorm() @ held(weight)).schedule()
+    assert len(items) == kernels_made
+    found = [contraction_of(node) for node in lower(items[-1].ast).toposort()]
+    products = [contraction for contraction in found if contraction is not None]
+    assert kernels_made == 1 or [f.op for c in products for f in c.factors] == [Ops.LOAD, Ops.LOAD]
+    y = x.astype(np.float64)
+    y = (y - y.mean(1, keepdims=True)) / np.sqrt(y.var(1, keepdims=True) + 1e-5)
+    close(held(x).layernorm() @ held(weight), y @ weight, 1e-4)
