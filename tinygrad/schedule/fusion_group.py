@@ -37,10 +37,12 @@ PANEL_BYTES = 4 << 20
 """What a contraction may read again for every tile of rows, from the L2 cache or the one behind it."""
 ROWS_OF_TILE = 8
 """Rows that read it once."""
+NEAR_SHARE = 64
+"""What of it is near: the L2 cache over this, for each register (more of them, more rows read it at once)."""
 UNPACKED = 0.3
-"""How much longer its products take than those of packed operands, where it is more than a quarter of the L2
-cache: for many columns the rows are better stored (normalised rows of 256 by 256 x 1024: 1.3 ms on two cores
-with 512 KB, stored 0.8)."""
+"""How much longer its products take than those of packed operands, where it is not near: for many columns the
+rows are better stored (normalised rows of 256 by 256 x 1024: 1.3 ms on two cores with 16 registers and 512 KB
+each, stored 0.8)."""
 SCATTERED_LENGTH = 1024
 """Products of a sum below which an optimizer's update of a convolution's weights is a kernel of its own (with
 256, the gradient of 512 x 512 x 3 x 3 weights took 22.8 ms with its update and takes 12.9 without)."""
@@ -359,8 +361,10 @@ class FusionLegality:
         than storing the rows and packing it would."""
         if summary.product is None or not summary.is_contraction:
             return True
-        many = not group.runs_as_blocks and prod(r.extent for r in rows) > ROWS_OF_TILE
-        near = machine_of(group.device).l2_bytes // 4 if many else PANEL_BYTES
+        near = PANEL_BYTES
+        if not group.runs_as_blocks and prod(r.extent for r in rows) > ROWS_OF_TILE:
+            machine = machine_of(group.device)
+            near = machine.l2_bytes * machine.registers // NEAR_SHARE
         for operand in self.operands_at(summary, access):
             if operand.ranges >= rows:
                 continue
