@@ -40,7 +40,7 @@ PANEL_SHARE = 1 / 2
 """Of the L2 cache, that a panel may fill. Rows pass through the rest, and a panel that they push out comes
 from the cache behind it for each tile of rows (512 KB, products of 2,304 in tiles of 4 vectors by 3 rows: 67
 GFLOP/s on a core; of 2 by 6: 90)."""
-L3_BYTES = 18
+L3_BYTES = 20
 """What one core reads of that cache in a cycle, in which it multiplies two vectors."""
 LATENCY = 10
 """Accumulators with which no multiply-add waits for the one before it: 4 cycles, two of them a cycle, and
