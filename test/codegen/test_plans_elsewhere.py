@@ -210,8 +210,18 @@ def test_rows_whose_number_varies_are_no_part_of_a_range_of_two() -> None:
 @pytest.mark.parametrize("l2_bytes, tile", [(512 << 10, (2, 6)), (1 << 20, (4, 3))])
 def test_a_panel_leaves_room_in_the_cache_for_the_rows(l2_bytes: int, tile: tuple[int, int]) -> None:
     machine = cores(vector_bytes=32, registers=16, l2_bytes=l2_bytes)
-    plan = choose_plan(nest_of(product(240, 2560, 256)), machine)
+    x, weight = (Tensor(np.ones((n, 2560), np.float32)).realize() for n in (240, 256))
+    plan = choose_plan(nest_of(x @ weight.T), machine)
     assert tuple(o.amount for o in plan.opts if isinstance(o, Upcast))[:2] == tile, "vectors, rows"
+
+
+@pytest.mark.parametrize("machine, vectors", [("AVX2", 2), ("AVX-512", 4)])
+def test_the_sums_of_windows_side_by_side_fit_the_registers(machine: str, vectors: int) -> None:
+    image = Tensor(np.ones((1, 16, 58, 256), np.float32)).realize().permute(0, 3, 1, 2)
+    weight = Tensor(np.ones((3, 3, 256), np.float32)).realize().permute(2, 0, 1).reshape(256, 1, 3, 3)
+    result = image.conv2d(weight, groups=256).permute(0, 2, 3, 1).contiguous()
+    plan = choose_plan(nest_of(result), MACHINES[machine].machine)
+    assert [o.amount for o in plan.opts if isinstance(o, Upcast)] == [vectors, 7]
 
 
 def test_long_rows_that_are_read_in_order_are_left_to_the_processor() -> None:
