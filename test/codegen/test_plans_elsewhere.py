@@ -181,6 +181,16 @@ def test_products_are_not_fused_where_no_instruction_does_it() -> None:
         assert re.search(r"mulps\s", text)
 
 
+def test_a_function_after_a_tile_of_products_leaves_its_accumulators_in_registers() -> None:
+    gate = Tensor(np.ones((126, 1024), np.float32)).realize()
+    result = gate.silu() * product(126, 256, 1024)
+    text = assembly_for("x86_64-unknown-linux-gnu", "haswell", result, MACHINES["AVX2"])
+    assert "call" in text and "exp.v8f32" in text
+    loop = inner_loop(text, r"vfmadd231ps", r"j\w+\s")
+    assert sum(line.startswith("vfmadd231ps") for line in loop) == 12
+    assert not any("(%rsp)" in line for line in loop), "an accumulator was spilled to the stack"
+
+
 def test_a_tile_that_overlaps_asks_for_the_next_one_too() -> None:
     image = Tensor(np.ones((2, 64, 41, 201), np.float32)).realize()
     weight = Tensor(np.ones((64, 64, 3, 3), np.float32)).realize()

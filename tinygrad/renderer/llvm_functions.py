@@ -91,16 +91,9 @@ def _number(scalar: DType, value: object) -> str:
 # --- functions -----------------------------------------------------------------------------------------
 
 
-CALLED = "noinline nounwind willreturn memory(none)"
-"""The attributes of a function that stays one."""
-KEEPS_REGISTERS = "preserve_allcc "
-"""How one is called that leaves the registers of its caller as they are. That may have a tile of accumulators
-in them: LLVM kept one of twelve in memory all through their products, which took 1.5 times as long, to have
-room for a call after them."""
-
-
 class HelperFunction:
-    """A small function of one type: its name, what it returns, and the text that defines it."""
+    """A small function of one type: its name, what it returns, how it is called (a convention of LLVM's, C's
+    where it is empty), and the text that defines it."""
 
     def __init__(self, name: str, result: str, parameters: str, body: str,
                  attributes: str = "alwaysinline nounwind", convention: str = "") -> None:

@@ -15,6 +15,8 @@ from typing import NamedTuple
 
 from tinygrad.codegen.indexing import loops_over, reduced_index, shared_loops
 from tinygrad.codegen.lower import runs_over
+from tinygrad.codegen.opt.panels import MOST_VECTORS
+from tinygrad.codegen.opt.tiles import most_rows
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.symbolic import linear_terms
 from tinygrad.graph.uop import UOp
@@ -35,14 +37,13 @@ CACHED_ROW = 1 << 16
 loop over rows saves nothing for longer ones."""
 PANEL_BYTES = 4 << 20
 """What a contraction may read again for every tile of rows, from the L2 cache or the one behind it."""
-ROWS_OF_TILE = 8
-"""Rows that read it once."""
 NEAR_SHARE = 64
-"""What of it is near: the L2 cache over this, for each register (more of them, more rows read it at once)."""
+"""What of it is near: the L2 cache over this, for each register (more of them, more rows read it at once). By
+16 registers and 512 KB; that 32 registers double it is reasoned."""
 UNPACKED = 0.3
 """How much longer its products take than those of packed operands, where it is not near: for many columns the
-rows are better stored (normalised rows of 256 by 256 x 1024: 1.3 ms on two cores with 16 registers and 512 KB
-each, stored 0.8)."""
+rows are better stored (128 normalised rows of 256 by 256 x 1024: 1.3 ms on two cores of Zen 3, stored 0.8; 4
+and 6 rows 0.7 to 0.9 of the time, 8 and 12 1.04 to 1.15, 16 about the same)."""
 SCATTERED_LENGTH = 1024
 """Products of a sum below which an optimizer's update of a convolution's weights is a kernel of its own (with
 256, the gradient of 512 x 512 x 3 x 3 weights took 22.8 ms with its update and takes 12.9 without)."""
@@ -361,9 +362,8 @@ class FusionLegality:
         than storing the rows and packing it would."""
         if summary.product is None or not summary.is_contraction:
             return True
-        near = PANEL_BYTES
-        if not group.runs_as_blocks and prod(r.extent for r in rows) > ROWS_OF_TILE:
-            machine = machine_of(group.device)
+        near, machine = PANEL_BYTES, machine_of(group.device)
+        if not machine.has_blocks and prod(r.extent for r in rows) > most_rows(machine, MOST_VECTORS):
             near = machine.l2_bytes * machine.registers // NEAR_SHARE
         for operand in self.operands_at(summary, access):
             if operand.ranges >= rows:
